@@ -1,0 +1,389 @@
+//! The short lock of a set: four bytes that live in the set's own lines.
+//!
+//! It protects what fills, evictions and resizes of one set change together (which way is claimed, the policy's state,
+//! the ghosts). Hits never take it. It is held for the length of a few cache misses and never across I/O, so a
+//! contender spins briefly and only then sleeps in the kernel.
+//!
+//! What is not here: fairness, poisoning (a panic under the lock unlocks it; the set's invariants are the caller's),
+//! recursion and timeouts.
+//!
+//! # Protocol
+//!
+//! The word is 0 (free), 1 (held) or 2 (held, and somebody may sleep): the third mutex of Drepper, "Futexes Are
+//! Tricky". Zeroed memory is a free lock.
+//!
+//! * **L1** The word goes from 0 to 1 or 2 only by the thread that thereby holds the lock, with Acquire. It pairs with L2
+//!   of the holder before: whatever that one wrote is visible.
+//! * **L2** The holder alone puts the word back to 0, with Release, by a swap that tells it which value it had replaced.
+//! * **L3** A thread sleeps only after it swapped 2 into the word itself and found it not 0, and the kernel lets it sleep
+//!   only while the word is still 2. From that swap on the word is 2 until the next unlock, which thus finds it; an
+//!   unlock that comes before the sleep makes the kernel refuse it.
+//! * **L4** An unlock that replaced 2 wakes one sleeper. A thread that has contended takes the lock by writing 2, not 1,
+//!   because it cannot know whether others sleep: so the next unlock wakes the next one and no wake-up is lost. The price
+//!   is one needless system call after the last of them.
+//! * **L5** The memory of a lock is given back to the kernel only when nobody holds or awaits it: a sleeper would
+//!   see the zero page and never be woken. Whoever empties a segment makes sure that it can no longer be reached.
+//! * **L6** The wake of L4 touches no memory of the lock, only its address: it may come after L5, and then wakes nobody or
+//!   somebody who finds the word not free and sleeps again.
+//!
+//! The futexes are private to the process. A table in shared memory would need the shared ones.
+
+use crate::sync::atomic::{AtomicU32, Ordering};
+use crate::sync::spin_loop;
+
+const FREE: u32 = 0;
+const HELD: u32 = 1;
+const HELD_AND_AWAITED: u32 = 2;
+
+/// Pauses before a contender sleeps, in all. A pause is 40 to 140 cycles on current x86: 63 of them last about as long
+/// as the sleep and the wake-up that they may save. Under loom every pause multiplies the schedules to visit.
+const PAUSES_MAX: u32 = if cfg!(loom) { 0 } else { 63 };
+
+/// A mutual exclusion in four bytes; all-zero memory is a free one.
+#[derive(Debug)]
+#[repr(transparent)]
+pub struct SetLock(AtomicU32);
+
+#[cfg(not(any(loom, shuttle)))]
+const _: () = assert!(size_of::<SetLock>() == 4 && align_of::<SetLock>() == 4);
+
+/// Holds the lock until it is dropped.
+#[derive(Debug)]
+#[must_use = "the lock is free again when the guard is dropped"]
+pub struct SetLockGuard<'a> {
+    lock: &'a SetLock,
+}
+
+impl SetLock {
+    /// A free lock.
+    ///
+    /// ```ignore
+    /// let lock = SetLock::new();
+    /// let guard = lock.lock();
+    /// assert!(lock.try_lock().is_none());
+    /// drop(guard);
+    /// assert!(lock.try_lock().is_some());
+    /// ```
+    pub fn new() -> Self {
+        Self(AtomicU32::new(FREE))
+    }
+
+    /// Takes the lock; waits for as long as another thread holds it, which by contract is never across I/O.
+    #[inline]
+    pub fn lock(&self) -> SetLockGuard<'_> {
+        if !self.take_free() {
+            self.lock_contended();
+        }
+        SetLockGuard { lock: self }
+    }
+
+    /// Takes the lock if nobody holds it.
+    #[inline]
+    pub fn try_lock(&self) -> Option<SetLockGuard<'_>> {
+        self.take_free().then(|| SetLockGuard { lock: self })
+    }
+
+    #[inline]
+    fn take_free(&self) -> bool {
+        // Acquire: L1, pairs with `unlock`. Relaxed on failure: nothing is read under a lock that was not taken.
+        self.0.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
+    #[cold]
+    fn lock_contended(&self) {
+        // 1. Spin, each time twice as long, while one thread holds the lock and nobody sleeps. If somebody sleeps, the
+        //    holder is slow or has lost its core, and the next unlock is for the sleeper.
+        let mut pauses = 1;
+        while pauses <= PAUSES_MAX {
+            for _ in 0..pauses {
+                spin_loop();
+            }
+            pauses *= 2;
+            // Relaxed: a hint whether the compare-and-exchange is worth its cache line; that one orders.
+            match self.0.load(Ordering::Relaxed) {
+                FREE if self.take_free() => return,
+                HELD_AND_AWAITED => break,
+                _ => {}
+            }
+        }
+        // 2. Sleep. Every turn of this loop but the first follows a wake-up, of which each unlock causes one (L4).
+        //    Acquire: L1, pairs with `unlock`.
+        while self.0.swap(HELD_AND_AWAITED, Ordering::Acquire) != FREE {
+            park(&self.0);
+        }
+    }
+
+    #[inline]
+    fn unlock(&self) {
+        // Release: L2, pairs with `take_free` and `lock_contended`.
+        if self.0.swap(FREE, Ordering::Release) == HELD_AND_AWAITED {
+            unpark_one(&self.0);
+        }
+    }
+}
+
+impl Default for SetLock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for SetLockGuard<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.lock.unlock();
+    }
+}
+
+/// Sleeps until woken, but only while the word is `HELD_AND_AWAITED` (L3); may return for no reason.
+#[cfg(all(target_os = "linux", not(any(miri, loom, shuttle))))]
+fn park(word: &AtomicU32) {
+    // SAFETY: FUTEX_WAIT reads four aligned bytes at the address, which the reference keeps valid, and it reads them
+    // atomically. No timeout is passed. An error (EINTR, or EAGAIN as the word has changed) is a reason to look again,
+    // which the caller does.
+    unsafe {
+        libc::syscall(
+            libc::SYS_futex,
+            word.as_ptr(),
+            libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG,
+            HELD_AND_AWAITED,
+            std::ptr::null::<libc::timespec>(),
+        );
+    }
+}
+
+#[cfg(all(target_os = "linux", not(any(miri, loom, shuttle))))]
+#[cold]
+fn unpark_one(word: &AtomicU32) {
+    // SAFETY: FUTEX_WAKE uses the address as a name and accesses no memory there (L6).
+    unsafe {
+        libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, 1);
+    }
+}
+
+/// The checkers and miri know no sleep that depends on a word; that it may return for no reason makes a yield a valid one.
+#[cfg(not(all(target_os = "linux", not(any(miri, loom, shuttle)))))]
+fn park(_word: &AtomicU32) {
+    crate::sync::yield_now();
+}
+
+#[cfg(not(all(target_os = "linux", not(any(miri, loom, shuttle)))))]
+fn unpark_one(_word: &AtomicU32) {}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use std::cell::UnsafeCell;
+    use std::sync::Barrier;
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    /// A counter that only the lock makes safe to touch from several threads.
+    struct Counter {
+        lock: SetLock,
+        value: UnsafeCell<u64>,
+    }
+
+    // SAFETY: `value` is accessed under `lock` only, as every test here does.
+    unsafe impl Sync for Counter {}
+
+    impl Counter {
+        fn new() -> Self {
+            Self { lock: SetLock::new(), value: UnsafeCell::new(0) }
+        }
+
+        fn increment(&self) {
+            let _guard = self.lock.lock();
+            // SAFETY: the guard excludes all other accesses (L1, L2).
+            unsafe { *self.value.get() += 1 };
+        }
+    }
+
+    #[test]
+    fn four_threads_that_add_under_the_lock_lose_no_addition() {
+        let additions = if cfg!(miri) { 50 } else { 100_000 };
+        let counter = Counter::new();
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..additions).for_each(|_| counter.increment()));
+            }
+        });
+        assert_eq!(counter.value.into_inner(), 4 * additions);
+        assert!(counter.lock.try_lock().is_some());
+    }
+
+    #[test]
+    fn a_held_lock_is_not_taken_and_a_dropped_guard_frees_it() {
+        let lock = SetLock::default();
+        let guard = lock.lock();
+        assert!(lock.try_lock().is_none());
+        drop(guard);
+        let guard = lock.try_lock();
+        assert!(guard.is_some());
+        assert!(lock.try_lock().is_none());
+    }
+
+    #[test]
+    fn a_panic_under_the_lock_frees_it() {
+        let lock = SetLock::new();
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let _guard = lock.lock();
+            panic!("as the test wants");
+        }));
+        assert!(result.is_err());
+        assert!(lock.try_lock().is_some());
+    }
+
+    /// L3 and L4: several sleepers, one unlock by the first holder, and all get their turn.
+    #[test]
+    fn every_sleeper_is_woken_by_a_chain_of_unlocks() {
+        const SLEEPERS: usize = 4;
+        let lock = SetLock::new();
+        let start = Barrier::new(SLEEPERS + 1);
+        let (done, dones) = mpsc::channel();
+        std::thread::scope(|scope| {
+            let guard = lock.lock();
+            for _ in 0..SLEEPERS {
+                let done = done.clone();
+                let (lock, start) = (&lock, &start);
+                scope.spawn(move || {
+                    start.wait();
+                    drop(lock.lock());
+                    done.send(()).expect("the receiver lives as long as the scope");
+                });
+            }
+            start.wait();
+            // Long enough for all to have gone to sleep; if one has not, the test is weaker and still right.
+            std::thread::sleep(Duration::from_millis(50));
+            assert!(dones.try_recv().is_err());
+            drop(guard);
+            for _ in 0..SLEEPERS {
+                dones.recv_timeout(Duration::from_secs(20)).expect("a sleeper was not woken");
+            }
+        });
+        assert_eq!(lock.0.load(Ordering::Relaxed), FREE);
+    }
+
+    #[cfg(all(target_os = "linux", not(miri)))]
+    #[test]
+    fn a_thread_that_waits_long_uses_no_cpu() {
+        fn thread_cpu_time() -> Duration {
+            let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+            // SAFETY: `time` is a valid place for the result.
+            let result = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+            assert_eq!(result, 0);
+            Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+        }
+        let lock = SetLock::new();
+        let start = Barrier::new(2);
+        std::thread::scope(|scope| {
+            let guard = lock.lock();
+            let waiter = scope.spawn(|| {
+                start.wait();
+                let before = thread_cpu_time();
+                drop(lock.lock());
+                thread_cpu_time() - before
+            });
+            start.wait();
+            std::thread::sleep(Duration::from_millis(300));
+            drop(guard);
+            let used = waiter.join().expect("the waiter panicked");
+            assert!(used < Duration::from_millis(30), "the waiter used {used:?} of CPU in 300 ms");
+        });
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::*;
+    use loom::cell::UnsafeCell;
+    use loom::sync::Arc;
+
+    /// L1 and L2 in all interleavings: loom's cell fails the model if two accesses are not ordered by the lock.
+    #[test]
+    fn two_threads_exclude_each_other_in_every_interleaving() {
+        struct Counter {
+            lock: SetLock,
+            value: UnsafeCell<u32>,
+        }
+        // SAFETY: `value` is accessed under `lock` only.
+        unsafe impl Sync for Counter {}
+        // SAFETY: it owns nothing that is bound to a thread.
+        unsafe impl Send for Counter {}
+
+        fn increment(counter: &Counter) {
+            let _guard = counter.lock.lock();
+            counter.value.with_mut(|value| {
+                // SAFETY: the guard excludes all other accesses, which loom verifies.
+                unsafe { *value += 1 };
+            });
+        }
+        loom::model(|| {
+            let counter = Arc::new(Counter { lock: SetLock::new(), value: UnsafeCell::new(0) });
+            let other = Arc::clone(&counter);
+            let thread = loom::thread::spawn(move || increment(&other));
+            increment(&counter);
+            thread.join().expect("the other thread panicked");
+            let guard = counter.lock.try_lock();
+            assert!(guard.is_some(), "both have unlocked");
+            counter.value.with(|value| {
+                // SAFETY: the other thread has ended and the guard is held.
+                assert_eq!(unsafe { *value }, 2);
+            });
+        });
+    }
+
+    #[test]
+    fn a_try_lock_never_succeeds_while_another_thread_holds_the_lock() {
+        loom::model(|| {
+            let pair = Arc::new((SetLock::new(), AtomicU32::new(0)));
+            let other = Arc::clone(&pair);
+            let thread = loom::thread::spawn(move || {
+                let _guard = other.0.lock();
+                // Relaxed: the lock orders these accesses; that is the claim under test.
+                other.1.store(1, Ordering::Relaxed);
+                other.1.store(0, Ordering::Relaxed);
+            });
+            if let Some(_guard) = pair.0.try_lock() {
+                assert_eq!(pair.1.load(Ordering::Relaxed), 0);
+            }
+            thread.join().expect("the other thread panicked");
+        });
+    }
+}
+
+#[cfg(all(test, shuttle))]
+mod shuttle_tests {
+    use super::*;
+    use shuttle::sync::Arc;
+
+    /// L1 to L4 under random schedules, with more threads than loom can enumerate.
+    #[test]
+    fn three_threads_that_add_under_the_lock_lose_no_addition() {
+        fn increment_thrice(pair: &(SetLock, AtomicU32)) {
+            for _ in 0..3 {
+                let _guard = pair.0.lock();
+                // Relaxed: two plain steps on purpose, which only the lock makes one.
+                let value = pair.1.load(Ordering::Relaxed);
+                pair.1.store(value + 1, Ordering::Relaxed);
+            }
+        }
+        shuttle::check_random(
+            || {
+                let pair = Arc::new((SetLock::new(), AtomicU32::new(0)));
+                let threads: Vec<_> = (0..2)
+                    .map(|_| {
+                        let pair = Arc::clone(&pair);
+                        shuttle::thread::spawn(move || increment_thrice(&pair))
+                    })
+                    .collect();
+                increment_thrice(&pair);
+                for thread in threads {
+                    thread.join().expect("a thread panicked");
+                }
+                assert_eq!(pair.1.load(Ordering::Relaxed), 9);
+            },
+            2_000,
+        );
+    }
+}

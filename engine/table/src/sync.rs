@@ -1,0 +1,33 @@
+//! Where atomics come from: the standard library, or a model checker.
+//!
+//! The protocols of this crate are checked by loom (`--cfg loom`: all interleavings of a small model) and by shuttle
+//! (`--cfg shuttle`: random schedules of a large one). Both replace the atomics by their own. Code that takes part in
+//! a protocol names its atomics, its fence, its spin hint and its yield by this module and by no other path.
+//!
+//! What is not here: locks (see `lock`), and channels or thread handles, which this crate does not need outside tests.
+//!
+//! The checkers' atomics are larger than the integers they stand for and zeroed memory is no valid value of them, so a
+//! structure that lives in zeroed memory is built element by element under a checker.
+
+#[cfg(loom)]
+pub use loom::{hint::spin_loop, thread::yield_now};
+#[cfg(shuttle)]
+pub use shuttle::{hint::spin_loop, thread::yield_now};
+#[cfg(not(any(loom, shuttle)))]
+pub use std::{hint::spin_loop, thread::yield_now};
+
+/// Atomic integers, their orderings and the fence.
+pub mod atomic {
+    #[cfg(loom)]
+    pub use loom::sync::atomic::{
+        AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+    };
+    #[cfg(shuttle)]
+    pub use shuttle::sync::atomic::{
+        AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+    };
+    #[cfg(not(any(loom, shuttle)))]
+    pub use std::sync::atomic::{
+        AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+    };
+}

@@ -1,0 +1,390 @@
+//! From a page's key to its tag: a keyed bijection of 64 bits, and the fields of the result.
+//!
+//! The tag says where a page may sit (directory entry, set, node) and how it is found there (fingerprint). Three things
+//! are protected here:
+//!
+//! * *Exactness.* Different keys have different tags, and the key can be recovered: a table that stores whole tags
+//!   needs no key and never confuses two pages.
+//! * *Even load.* Keys are regular (page 0, 1, 2, ... of object 1, 2, ...). Every field of their tags is spread evenly,
+//!   and the fields are disjoint, so that the pages of one set still differ in their fingerprints, and a sample of
+//!   pages is a sample of all sets.
+//! * *Secrecy.* The mix depends on a seed. Without it nobody can choose keys that meet in one set.
+//!
+//! What is not here: what a key is made of, and cryptography. The mix is three keyed rounds of xor, multiply, xor-shift
+//! (the finalisers of MurmurHash3 and SplitMix64 with secret constants). It stops a tenant who can choose keys; it is
+//! not claimed to stop one who can read tags.
+//!
+//! Every tag is legal, also the one that is all zero. Whether a slot is empty is said by its state, not by its tag, and
+//! a fingerprint of 0 is a fingerprint like any other.
+
+/// A page's key, mixed. The fields are disjoint, from the top:
+///
+/// | bits | field | for |
+/// |---|---|---|
+/// | 63..42 | directory | which segment; its top bits, as many as the directory has |
+/// | 41..36 | set | which set of the segment |
+/// | 35..32 | node | which node of the machine |
+/// | 31..16 | print | 31..24 the fingerprint of a resident page, 31..16 that of a ghost |
+/// | 15..0 | sample | whether the page is one of those a miniature follows |
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(transparent)]
+pub struct Tag(pub u64);
+
+impl Tag {
+    /// The lowest directory bit.
+    pub const DIRECTORY_SHIFT: u32 = 42;
+    /// Directory bits; a directory has at most two to the power of this many entries.
+    pub const DIRECTORY_BITS: u32 = 22;
+    /// The lowest set bit.
+    pub const SET_SHIFT: u32 = 36;
+    /// Set bits; a segment has at most two to the power of this many sets.
+    pub const SET_BITS: u32 = 6;
+    /// The lowest node bit.
+    pub const NODE_SHIFT: u32 = 32;
+    /// Node bits.
+    pub const NODE_BITS: u32 = 4;
+    /// The lowest bit of a ghost's print.
+    pub const GHOST_PRINT_SHIFT: u32 = 16;
+    /// Bits of a ghost's print.
+    pub const GHOST_PRINT_BITS: u32 = 16;
+    /// The lowest bit of a resident page's fingerprint: the upper half of its ghost's print.
+    pub const FINGERPRINT_SHIFT: u32 = 24;
+    /// Bits of a resident page's fingerprint.
+    pub const FINGERPRINT_BITS: u32 = 8;
+    /// The lowest sample bit.
+    pub const SAMPLE_SHIFT: u32 = 0;
+    /// Sample bits.
+    pub const SAMPLE_BITS: u32 = 16;
+
+    /// The page's entry in a directory of two to the power of `bits` entries: the top `bits` of the tag, so that a
+    /// directory that doubles puts the two halves of an entry side by side.
+    #[inline(always)]
+    pub fn directory(self, bits: u32) -> usize {
+        debug_assert!(bits <= Self::DIRECTORY_BITS);
+        // Two shifts, because a directory of one entry has no bits and a shift by 64 is not one.
+        ((self.0 >> Self::DIRECTORY_SHIFT) >> (Self::DIRECTORY_BITS - bits)) as usize
+    }
+
+    /// The page's set in a segment of `mask + 1` sets, a power of two.
+    #[inline(always)]
+    pub fn set(self, mask: usize) -> usize {
+        debug_assert!((mask + 1).is_power_of_two() && mask < 1 << Self::SET_BITS);
+        (self.0 >> Self::SET_SHIFT) as usize & mask
+    }
+
+    /// The bits that choose the page's node; a number below two to the power of `NODE_BITS`.
+    #[inline(always)]
+    pub fn node(self) -> usize {
+        (self.0 >> Self::NODE_SHIFT) as usize & ((1 << Self::NODE_BITS) - 1)
+    }
+
+    /// The byte that a probe looks for.
+    #[inline(always)]
+    pub fn fingerprint(self) -> u8 {
+        (self.0 >> Self::FINGERPRINT_SHIFT) as u8
+    }
+
+    /// What a ghost remembers of the page.
+    #[inline(always)]
+    pub fn ghost_print(self) -> u16 {
+        (self.0 >> Self::GHOST_PRINT_SHIFT) as u16
+    }
+
+    /// The number that a sampler compares with its threshold.
+    #[inline(always)]
+    pub fn sample(self) -> u16 {
+        (self.0 >> Self::SAMPLE_SHIFT) as u16
+    }
+}
+
+// The fields follow each other without gap or overlap.
+const _: () = assert!(Tag::DIRECTORY_SHIFT + Tag::DIRECTORY_BITS == u64::BITS);
+const _: () = assert!(Tag::SET_SHIFT + Tag::SET_BITS == Tag::DIRECTORY_SHIFT);
+const _: () = assert!(Tag::NODE_SHIFT + Tag::NODE_BITS == Tag::SET_SHIFT);
+const _: () = assert!(Tag::GHOST_PRINT_SHIFT + Tag::GHOST_PRINT_BITS == Tag::NODE_SHIFT);
+const _: () = assert!(Tag::SAMPLE_SHIFT + Tag::SAMPLE_BITS == Tag::GHOST_PRINT_SHIFT);
+const _: () = assert!(Tag::FINGERPRINT_SHIFT + Tag::FINGERPRINT_BITS == Tag::NODE_SHIFT);
+
+/// The rounds' xor-shifts. At least half a word, so that each is its own inverse.
+const XOR_SHIFTS: [u32; ROUNDS] = [32, 32, 32];
+const ROUNDS: usize = 3;
+
+/// The mix of one partition. Secret: whoever knows the seed can aim at a set.
+#[derive(Clone)]
+pub struct Mixer {
+    rounds: [Round; ROUNDS],
+    identity: bool,
+}
+
+/// The key of one round, and what undoes its multiplication.
+#[derive(Clone, Copy)]
+struct Round {
+    xor: u64,
+    /// Odd, so that multiplying by it is a bijection.
+    multiplier: u64,
+    /// `multiplier * inverse` is 1 modulo two to the power of 64.
+    inverse: u64,
+}
+
+/// Tells nothing: a secret must not leak through a log.
+impl std::fmt::Debug for Mixer {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Mixer").finish_non_exhaustive()
+    }
+}
+
+impl Mixer {
+    /// The mix that belongs to `seed`.
+    ///
+    /// ```ignore
+    /// let mixer = Mixer::new(seed);
+    /// assert_eq!(mixer.key(mixer.tag(key)), key);
+    /// ```
+    pub fn new(seed: u64) -> Self {
+        let mut state = seed;
+        let rounds = std::array::from_fn(|_| {
+            let xor = splitmix64(&mut state);
+            let multiplier = splitmix64(&mut state) | 1;
+            Round { xor, multiplier, inverse: inverse(multiplier) }
+        });
+        Self { rounds, identity: false }
+    }
+
+    /// For tests: no mix at all, so that a key's bits are the fields. The pages of one object then meet in one set.
+    pub fn identity() -> Self {
+        Self { identity: true, ..Self::new(0) }
+    }
+
+    /// Mixes a key.
+    #[inline(always)]
+    pub fn tag(&self, key: u64) -> Tag {
+        // Always predicted, and not part of the chain of operations that the tag waits for.
+        if self.identity {
+            return Tag(key);
+        }
+        let mut mixed = key;
+        for (round, shift) in self.rounds.iter().zip(XOR_SHIFTS) {
+            mixed = (mixed ^ round.xor).wrapping_mul(round.multiplier);
+            mixed ^= mixed >> shift;
+        }
+        Tag(mixed)
+    }
+
+    /// The key whose tag this is: the rounds backwards, each undone step by step.
+    pub fn key(&self, tag: Tag) -> u64 {
+        if self.identity {
+            return tag.0;
+        }
+        let mut mixed = tag.0;
+        for (round, shift) in self.rounds.iter().zip(XOR_SHIFTS).rev() {
+            mixed ^= mixed >> shift;
+            mixed = mixed.wrapping_mul(round.inverse) ^ round.xor;
+        }
+        mixed
+    }
+}
+
+const _: () = {
+    let mut round = 0;
+    while round < ROUNDS {
+        assert!(XOR_SHIFTS[round] >= u64::BITS / 2);
+        round += 1;
+    }
+};
+
+/// The next number of the SplitMix64 sequence (Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators").
+fn splitmix64(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    let mut mixed = *state;
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    mixed ^ (mixed >> 31)
+}
+
+/// The inverse of an odd number modulo two to the power of 64, by Newton's iteration. An odd number is its own inverse
+/// in the lowest three bits, and each turn doubles the bits that are right: 3, 6, 12, 24, 48, 96.
+fn inverse(odd: u64) -> u64 {
+    debug_assert!(odd & 1 == 1);
+    let mut inverse = odd;
+    for _ in 0..5 {
+        inverse = inverse.wrapping_mul(2u64.wrapping_sub(odd.wrapping_mul(inverse)));
+    }
+    inverse
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    const EDGES: [u64; 8] = [0, 1, 2, u64::MAX, u64::MAX - 1, 1 << 63, 1 << 32, (1 << 32) - 1];
+
+    /// `count` numbers below `cells`, thrown into `cells` cells: chi-square in standard deviations from its mean. Even
+    /// throws stay within about 5; much less than -5 is too even to be chance, which a bijection of few bits may be.
+    fn unevenness(cells: usize, numbers: impl Iterator<Item = usize>) -> f64 {
+        let mut hits = vec![0u64; cells];
+        numbers.for_each(|number| hits[number] += 1);
+        let count: u64 = hits.iter().sum();
+        let expected = count as f64 / cells as f64;
+        assert!(expected >= 16.0, "too few throws for a test");
+        let chi_square: f64 = hits.iter().map(|&hit| (hit as f64 - expected).powi(2) / expected).sum();
+        let freedom = (cells - 1) as f64;
+        (chi_square - freedom) / (2.0 * freedom).sqrt()
+    }
+
+    fn random(count: usize, seed: u64) -> impl Iterator<Item = u64> {
+        let mut state = seed;
+        std::iter::repeat_with(move || splitmix64(&mut state)).take(count)
+    }
+
+    #[test]
+    fn the_key_is_recovered_from_every_tag_and_the_tag_from_every_key() {
+        for seed in EDGES.into_iter().chain(random(if cfg!(miri) { 2 } else { 200 }, 1)) {
+            let mixer = Mixer::new(seed);
+            let numbers = EDGES.into_iter().chain((0..64).map(|bit| 1 << bit)).chain(random(100, seed));
+            for number in numbers {
+                assert_eq!(mixer.key(mixer.tag(number)), number, "seed {seed:#x}");
+                assert_eq!(mixer.tag(mixer.key(Tag(number))), Tag(number), "seed {seed:#x}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_identity_leaves_keys_as_they_are() {
+        let mixer = Mixer::identity();
+        for key in EDGES {
+            assert_eq!(mixer.tag(key), Tag(key));
+            assert_eq!(mixer.key(Tag(key)), key);
+        }
+    }
+
+    #[test]
+    fn a_seed_gives_the_same_tags_on_every_machine() {
+        let tags = [0, 1, u64::MAX].map(|key| Mixer::new(42).tag(key).0);
+        // Computed by another program from the description above.
+        assert_eq!(tags, [0x26A7_D5CC_92D5_7C49, 0xCB86_85D3_9D1D_799A, 0x3772_2D4E_A987_53B9]);
+    }
+
+    #[test]
+    fn the_fields_are_the_documented_bits_and_disjoint() {
+        let all = Tag(u64::MAX);
+        assert_eq!(all.directory(22), (1 << 22) - 1);
+        assert_eq!(all.directory(1), 1);
+        assert_eq!(all.directory(0), 0);
+        assert_eq!((all.set(63), all.set(31), all.node()), (63, 31, 15));
+        assert_eq!((all.fingerprint(), all.ghost_print(), all.sample()), (0xFF, 0xFFFF, 0xFFFF));
+        for bit in 0..64 {
+            let tag = Tag(1 << bit);
+            let fields =
+                [tag.directory(22), tag.set(63), tag.node(), tag.ghost_print().into(), tag.sample().into()];
+            let field = match bit {
+                42.. => 0,
+                36.. => 1,
+                32.. => 2,
+                16.. => 3,
+                _ => 4,
+            };
+            for (index, value) in fields.into_iter().enumerate() {
+                assert_eq!(value != 0, index == field, "bit {bit}, field {index}");
+            }
+            assert_eq!(tag.fingerprint() != 0, (24..32).contains(&bit), "bit {bit}");
+        }
+        assert_eq!(Tag(0xABCD_0000).fingerprint(), 0xAB);
+        assert_eq!(Tag(0xABCD_0000).ghost_print(), 0xABCD);
+    }
+
+    #[cfg(not(miri))]
+    #[test]
+    fn every_key_bit_flips_every_tag_bit_half_of_the_time() {
+        const KEYS_PER_SEED: usize = 64;
+        const SEEDS: usize = 128;
+        let mut flips = vec![[0u32; 64]; 64];
+        for seed in random(SEEDS, 7) {
+            let mixer = Mixer::new(seed);
+            // Half the keys are small, as page numbers are.
+            let keys = random(KEYS_PER_SEED, seed).enumerate();
+            for key in keys.map(|(index, key)| if index % 2 == 0 { key } else { key >> 44 }) {
+                let tag = mixer.tag(key).0;
+                for (bit, row) in flips.iter_mut().enumerate() {
+                    let flipped = tag ^ mixer.tag(key ^ (1 << bit)).0;
+                    for (place, count) in row.iter_mut().enumerate() {
+                        *count += (flipped >> place) as u32 & 1;
+                    }
+                }
+            }
+        }
+        for (bit, row) in flips.iter().enumerate() {
+            for (place, &count) in row.iter().enumerate() {
+                let share = f64::from(count) / (KEYS_PER_SEED * SEEDS) as f64;
+                assert!((0.45..0.55).contains(&share), "key bit {bit} flips tag bit {place} in {share}");
+            }
+        }
+    }
+
+    #[cfg(not(miri))]
+    #[test]
+    fn regular_keys_spread_evenly_over_every_field() {
+        const COUNT: u64 = 1 << 18;
+        // Pages of one object, of many objects, and every 512th page (a stride of 2 MiB).
+        let shapes: [fn(u64) -> u64; 4] =
+            [|i| i, |i| i << 40, |i| ((i >> 4) << 40) | (i & 15), |i| (1 << 40) | (i * 512)];
+        for seed in [0, 1, 2, 0xDEAD_BEEF, u64::MAX] {
+            let mixer = Mixer::new(seed);
+            for (shape, key) in shapes.into_iter().enumerate() {
+                let tags = || (0..COUNT).map(|index| mixer.tag(key(index)));
+                let fields = [
+                    unevenness(1 << 12, tags().map(|tag| tag.directory(12))),
+                    unevenness(1 << 10, tags().map(|tag| tag.directory(22) & 1023)),
+                    unevenness(64, tags().map(|tag| tag.set(63))),
+                    unevenness(16, tags().map(Tag::node)),
+                    unevenness(256, tags().map(|tag| tag.fingerprint().into())),
+                    unevenness(256, tags().map(|tag| usize::from(tag.ghost_print() & 255))),
+                    unevenness(1 << 12, tags().map(|tag| usize::from(tag.sample() >> 4))),
+                    unevenness(1 << 12, tags().map(|tag| usize::from(tag.sample() & 4095))),
+                    // Together: where a page sits says nothing about its fingerprint or whether it is sampled.
+                    unevenness(
+                        1 << 12,
+                        tags().map(|tag| (tag.set(63) << 6) | usize::from(tag.fingerprint() & 63)),
+                    ),
+                    unevenness(
+                        1 << 12,
+                        tags().map(|tag| (tag.directory(6) << 6) | usize::from(tag.sample() & 63)),
+                    ),
+                ];
+                for (field, value) in fields.into_iter().enumerate() {
+                    assert!(value < 6.0, "seed {seed:#x}, keys {shape}, field {field}: {value} deviations");
+                }
+            }
+        }
+    }
+
+    #[cfg(not(miri))]
+    #[test]
+    fn tags_under_different_seeds_have_nothing_to_do_with_each_other() {
+        const COUNT: u64 = 1 << 16;
+        // Neighbouring seeds, seeds that differ in the top bit, and two at random.
+        for (first, second) in [(0, 1), (1, 2), (5, 5 | (1 << 63)), (0xDEAD_BEEF, 0xFEED_FACE)] {
+            let (one, two) = (Mixer::new(first), Mixer::new(second));
+            let pairs = || (0..COUNT).map(|key| (one.tag(key), two.tag(key)));
+            let mut agreements = [0u32; 64];
+            for (left, right) in pairs() {
+                let same = !(left.0 ^ right.0);
+                for (bit, count) in agreements.iter_mut().enumerate() {
+                    *count += (same >> bit) as u32 & 1;
+                }
+            }
+            for (bit, &count) in agreements.iter().enumerate() {
+                let share = f64::from(count) / COUNT as f64;
+                assert!(
+                    (0.485..0.515).contains(&share),
+                    "seeds {first}, {second}: bit {bit} agrees in {share}"
+                );
+            }
+            let sets = unevenness(1 << 12, pairs().map(|(left, right)| (left.set(63) << 6) | right.set(63)));
+            let entries = unevenness(
+                1 << 12,
+                pairs().map(|(left, right)| (left.directory(6) << 6) | right.directory(6)),
+            );
+            assert!(sets < 6.0 && entries < 6.0, "seeds {first}, {second}: {sets}, {entries}");
+        }
+    }
+}
