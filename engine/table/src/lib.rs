@@ -1,1 +1,35 @@
-//! Stub.
+//! Which page sits in which slot: the page sets of the Octavo page cache.
+//!
+//! Start with [`slot`]: one word per page and the twelve rules that make reads free of locks and stores. A *set* is
+//! sixteen slots that look after themselves; a [`Table`] is a directory of segments of sets, one table per
+//! partition. Policies are state machines inside one set ([`policy`]).
+//!
+//! What is not here: bytes of pages, I/O, clocks, threads, waiting for a page. The engine owns those; the simulator and the
+//! model checkers run this crate without them.
+
+pub mod broken;
+mod ghost;
+mod layout;
+mod lock;
+mod memory;
+pub mod policy;
+mod probe;
+mod resize;
+mod set;
+pub mod slot;
+mod sync;
+mod table;
+mod tag;
+
+pub use ghost::{GHOSTS_PER_WAY, Ghosts};
+pub use layout::{ENTRIES_PER_SEGMENT, METADATA_BYTES_PER_PAGE_MAX, SEGMENTS_MAX, Shape};
+pub use policy::PolicyKind;
+pub use probe::ProbeKind;
+pub use resize::{Move, Mover, Pass};
+pub use set::{Claim, SetGuard};
+pub use slot::{EndedWriteback, PINS_MAX, Slot, State, Word};
+pub use table::{Found, SegmentIndex, SetNumber, SlotIndex, Table};
+pub use tag::{Mixer, Tag};
+
+#[cfg(all(test, loom))]
+mod models;

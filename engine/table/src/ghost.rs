@@ -1,0 +1,107 @@
+//! Ghosts: what a set remembers of pages that left it.
+//!
+//! A ring of [`GHOSTS_PER_WAY`] entries per way, oldest first. An entry is sixteen bits of the page's tag and the
+//! policy's sixteen bits. The identity is a guess by design: a wrong one reinstates a wrong history, never wrong bytes.
+//! Everything here happens under the set's lock, so all accesses are Relaxed; the lock orders them.
+
+use crate::sync::atomic::{AtomicU8, AtomicU32, Ordering::Relaxed};
+
+/// Ghosts per way. Two of four bytes each keep a set of sixteen at 28 bytes of metadata per page.
+pub const GHOSTS_PER_WAY: usize = 2;
+
+/// The ghosts of one set, while its lock is held.
+pub struct Ghosts<'s> {
+    ring: &'s [AtomicU32],
+    head: &'s AtomicU8,
+    count: &'s AtomicU8,
+}
+
+impl<'s> Ghosts<'s> {
+    pub(crate) fn new(ring: &'s [AtomicU32], head: &'s AtomicU8, count: &'s AtomicU8) -> Self {
+        debug_assert!(ring.len() <= u8::MAX as usize);
+        Ghosts { ring, head, count }
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.count.load(Relaxed) as usize
+    }
+
+    /// Remembers a page, in place of the oldest where the ring is full.
+    pub fn push(&self, print: u16, meta: u16) {
+        let count = self.count();
+        self.entry(count).store((meta as u32) << 16 | print as u32, Relaxed);
+        match count < self.ring.len() {
+            true => self.count.store(count as u8 + 1, Relaxed),
+            false => self.head.store((self.head() as u8 + 1) % self.ring.len() as u8, Relaxed),
+        }
+    }
+
+    /// What is remembered of a page, which is no ghost afterwards.
+    pub fn take(&self, print: u16) -> Option<u16> {
+        let count = self.count();
+        let found = (0..count).find(|age| self.entry(*age).load(Relaxed) as u16 == print)?;
+        let meta = (self.entry(found).load(Relaxed) >> 16) as u16;
+        for later in found + 1..count {
+            self.entry(later - 1).store(self.entry(later).load(Relaxed), Relaxed);
+        }
+        self.count.store(count as u8 - 1, Relaxed);
+        Some(meta)
+    }
+
+    /// Changes what is remembered of every ghost.
+    pub fn change_all(&self, change: impl Fn(u16) -> u16) {
+        for age in 0..self.count() {
+            let entry = self.entry(age);
+            let old = entry.load(Relaxed);
+            entry.store((change((old >> 16) as u16) as u32) << 16 | old & 0xffff, Relaxed);
+        }
+    }
+
+    fn head(&self) -> usize {
+        self.head.load(Relaxed) as usize
+    }
+
+    /// The entry `place` steps after the oldest.
+    fn entry(&self, place: usize) -> &AtomicU32 {
+        &self.ring[(self.head() + place) % self.ring.len()]
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use std::collections::VecDeque;
+
+    #[test]
+    fn a_ring_agrees_with_a_queue_under_random_operations() {
+        let ring: Vec<AtomicU32> = (0..32).map(|_| AtomicU32::new(0)).collect();
+        let (head, count) = (AtomicU8::new(0), AtomicU8::new(0));
+        let ghosts = Ghosts::new(&ring, &head, &count);
+        let mut twin: VecDeque<(u16, u16)> = VecDeque::new();
+        let mut random = 0x9E37_79B9_7F4A_7C15u64;
+        for step in 0..20_000u32 {
+            random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            let print = (random >> 33) as u16 % 50;
+            match random >> 60 {
+                0 => {
+                    ghosts.change_all(|m| m / 2);
+                    twin.iter_mut().for_each(|g| g.1 /= 2);
+                }
+                1..6 => {
+                    let expected =
+                        twin.iter().position(|g| g.0 == print).map(|at| twin.remove(at).unwrap().1);
+                    assert_eq!(ghosts.take(print), expected, "step {step}");
+                }
+                _ => {
+                    ghosts.push(print, step as u16);
+                    twin.push_back((print, step as u16));
+                    if twin.len() > 32 {
+                        twin.pop_front();
+                    }
+                }
+            }
+            assert_eq!(ghosts.count(), twin.len());
+        }
+    }
+}

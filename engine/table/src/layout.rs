@@ -1,0 +1,174 @@
+//! Where everything lies in a table's memory: offsets only, no addresses, so that the memory may be mapped anywhere.
+//!
+//! ```text
+//!  header | directory, one copy per level | segment records | segment 0 | segment 1 | ...
+//!
+//!  segment:   heads[sets] | slots[sets][W] | ghosts[sets][W * GHOSTS_PER_WAY]
+//!  head:      fingerprint u8 [W] | policy u16 [W] | lock u32, occupied u32, clock u16, hand, ghost head, ghost count, spare u8 [3]
+//! ```
+//!
+//! | bytes a set | 8 ways | 16 ways | 32 ways | touched by |
+//! |---|---|---|---|---|
+//! | head | 48 | 64 | 112 | every lookup |
+//! | slots (tag, word) | 128 | 256 | 512 | a hit: one line of them |
+//! | ghosts | 64 | 128 | 256 | misses only |
+//! | all | 240 | 448 | 880 | |
+//! | a page | 30 | 28 | 27.5 | |
+//!
+//! The directory adds 2 bytes an entry and 16 to 32 entries a segment per level (twice that with the levels before it):
+//! at 512 pages a segment at most 0.25 bytes a page. What is not here: who may change what (`set`, `resize`).
+
+use crate::ghost::GHOSTS_PER_WAY;
+use crate::lock::SetLock;
+use crate::slot::Slot;
+use crate::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64};
+use crate::tag::Tag;
+
+/// The first line of a set: what a lookup needs, and what its policy and lock keep.
+#[repr(C, align(16))]
+pub(crate) struct Head<const W: usize> {
+    /// Eight bits of each way's tag. Changes at a claim, under the lock; stale for slots that are free.
+    pub fingerprints: [AtomicU8; W],
+    /// The policy's bits of each way. Changes at hits, without the lock.
+    pub meta: [AtomicU16; W],
+    pub lock: SetLock,
+    /// A bit per way that was claimed and not removed since. Changes under the lock.
+    pub occupied: AtomicU32,
+    /// Pages that came in, modulo 2^16. Changes under the lock; hits read it.
+    pub clock: AtomicU16,
+    pub hand: AtomicU8,
+    pub ghost_head: AtomicU8,
+    pub ghost_count: AtomicU8,
+    spare: [AtomicU8; 3],
+}
+
+#[cfg(not(any(loom, shuttle)))]
+const _: () = {
+    assert!(size_of::<Head<8>>() == 48);
+    assert!(size_of::<Head<16>>() == 64, "the head of a set of sixteen is one cache line");
+    assert!(size_of::<Head<32>>() == 112);
+    assert!(set_bytes::<8>() <= 8 * METADATA_BYTES_PER_PAGE_MAX);
+    assert!(set_bytes::<16>() <= 16 * METADATA_BYTES_PER_PAGE_MAX);
+    assert!(set_bytes::<32>() <= 32 * METADATA_BYTES_PER_PAGE_MAX);
+};
+
+/// The budget of metadata, ghosts and directory included.
+pub const METADATA_BYTES_PER_PAGE_MAX: usize = 32;
+
+#[cfg(not(any(loom, shuttle)))]
+const fn set_bytes<const W: usize>() -> usize {
+    size_of::<Head<W>>() + W * size_of::<Slot>() + W * GHOSTS_PER_WAY * size_of::<AtomicU32>()
+}
+
+impl<const W: usize> Head<W> {
+    pub fn new() -> Self {
+        Head {
+            fingerprints: std::array::from_fn(|_| AtomicU8::new(0)),
+            meta: std::array::from_fn(|_| AtomicU16::new(0)),
+            lock: SetLock::new(),
+            occupied: AtomicU32::new(0),
+            clock: AtomicU16::new(0),
+            hand: AtomicU8::new(0),
+            ghost_head: AtomicU8::new(0),
+            ghost_count: AtomicU8::new(0),
+            spare: std::array::from_fn(|_| AtomicU8::new(0)),
+        }
+    }
+}
+
+/// The first line of a table's memory.
+#[repr(C, align(64))]
+pub(crate) struct Header {
+    /// Directory bits in use. Grows only.
+    pub level: AtomicU32,
+    /// Segments that hold directory entries.
+    pub live: AtomicU32,
+    /// The entry that is on its way to another segment (see `resize`); 0: none.
+    pub moving: AtomicU64,
+    /// Dirty pages in the table; never less than there are.
+    pub dirty: AtomicU64,
+}
+
+/// What is known of a segment besides its sets.
+#[repr(C, align(16))]
+pub(crate) struct SegmentRecord {
+    /// 1 while the segment is part of the table.
+    pub live: AtomicU32,
+    /// Dirty pages in the segment; never less than there are.
+    pub dirty: AtomicU32,
+}
+
+/// How many sets, and how many segments at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Segments that the table can grow to: 1 to [`SEGMENTS_MAX`].
+    pub segments_max: u32,
+    /// Sets in a segment: a power of two up to 2^[`Tag::SET_BITS`].
+    pub sets_per_segment: u32,
+}
+
+/// Most segments of one table: the directory's entries have 16 bits. At 2 MiB a segment that is 128 GiB.
+pub const SEGMENTS_MAX: u32 = 1 << 16;
+
+/// Directory entries per segment at a table's full size, at least; evenness between segments is one part in this.
+pub const ENTRIES_PER_SEGMENT: u32 = 16;
+
+/// Offsets of everything, computed once from a shape.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Layout {
+    pub shape: Shape,
+    pub level_max: u32,
+    pub directory_at: usize,
+    pub records_at: usize,
+    pub segments_at: usize,
+    pub slots_at: usize,
+    pub ghosts_at: usize,
+    pub segment_stride: usize,
+    pub bytes: usize,
+    pub slots_per_segment_shift: u32,
+}
+
+const LINE: usize = 64;
+
+impl Layout {
+    pub fn new<const W: usize>(shape: Shape) -> Layout {
+        assert!(W.is_power_of_two() && (1..=32).contains(&W), "a set has up to 32 ways, a power of two");
+        assert!((1..=SEGMENTS_MAX).contains(&shape.segments_max), "1 to {SEGMENTS_MAX} segments");
+        let sets = shape.sets_per_segment as usize;
+        assert!(sets.is_power_of_two() && sets <= 1 << Tag::SET_BITS, "sets in a segment");
+        let level_max = (ENTRIES_PER_SEGMENT * shape.segments_max.next_power_of_two()).trailing_zeros();
+        assert!(level_max <= Tag::DIRECTORY_BITS);
+        let directory_at = size_of::<Header>();
+        // Level l lies at entry 2^l, so the copies of all levels lie one behind the other.
+        let records_at = (directory_at + (size_of::<AtomicU16>() << (level_max + 1))).next_multiple_of(LINE);
+        let segments_at =
+            (records_at + shape.segments_max as usize * size_of::<SegmentRecord>()).next_multiple_of(LINE);
+        let slots_at = (sets * size_of::<Head<W>>()).next_multiple_of(LINE);
+        let ghosts_at = slots_at + sets * W * size_of::<Slot>();
+        let segment_stride =
+            (ghosts_at + sets * W * GHOSTS_PER_WAY * size_of::<AtomicU32>()).next_multiple_of(LINE);
+        let bytes = segments_at + shape.segments_max as usize * segment_stride;
+        let slots_per_segment_shift = (sets * W).trailing_zeros();
+        assert!(
+            (shape.segments_max as u64) << slots_per_segment_shift <= 1 << 32,
+            "slot numbers have 32 bits"
+        );
+        Layout {
+            shape,
+            level_max,
+            directory_at,
+            records_at,
+            segments_at,
+            slots_at,
+            ghosts_at,
+            segment_stride,
+            bytes,
+            slots_per_segment_shift,
+        }
+    }
+
+    /// The least level that gives every one of `live` segments its share of entries.
+    pub fn level_for(&self, live: u32) -> u32 {
+        (ENTRIES_PER_SEGMENT * live.max(1).next_power_of_two()).trailing_zeros().min(self.level_max)
+    }
+}

@@ -1,0 +1,176 @@
+//! The memory of a table: given by the caller (mapped, huge pages, bound to a node) or taken from the heap.
+//!
+//! Zeroed memory is a valid empty table, so nothing is touched before it is used. The model checkers' atomics are no
+//! plain integers; under them every object is built, and dropped again.
+
+use std::alloc;
+use std::ptr::NonNull;
+
+use crate::layout::Layout;
+#[cfg(any(loom, shuttle))]
+use crate::layout::{Head, Header, SegmentRecord};
+
+const ALIGN: usize = 64;
+
+pub(crate) struct Memory<const W: usize> {
+    base: NonNull<u8>,
+    layout: Layout,
+    owned: bool,
+}
+
+// SAFETY: the memory holds atomics and locks only; its bytes are reached through shared references to them.
+unsafe impl<const W: usize> Send for Memory<W> {}
+// SAFETY: as above.
+unsafe impl<const W: usize> Sync for Memory<W> {}
+
+impl<const W: usize> Memory<W> {
+    /// Zeroed memory from the heap.
+    pub fn heap(layout: Layout) -> Self {
+        let size = Self::heap_layout(&layout);
+        // SAFETY: the size is not zero (a header alone has 64 bytes).
+        let base = unsafe { alloc::alloc_zeroed(size) };
+        let Some(base) = NonNull::new(base) else { alloc::handle_alloc_error(size) };
+        let memory = Memory { base, layout, owned: true };
+        #[cfg(any(loom, shuttle))]
+        memory.build();
+        memory
+    }
+
+    /// Memory that the caller keeps.
+    ///
+    /// # Safety
+    /// `base` is aligned to 64, zeroed, valid for `layout.bytes` bytes, and used by nothing else as long as this lives.
+    pub unsafe fn given(base: NonNull<u8>, layout: Layout) -> Self {
+        assert!(cfg!(not(any(loom, shuttle))), "the model checkers need memory of their own making");
+        assert!(base.as_ptr() as usize % ALIGN == 0, "table memory is aligned to a cache line");
+        Memory { base, layout, owned: false }
+    }
+
+    fn heap_layout(layout: &Layout) -> alloc::Layout {
+        alloc::Layout::from_size_align(layout.bytes, ALIGN).expect("a table fits the address space")
+    }
+
+    #[inline(always)]
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// A shared reference to the object of type `T` at `offset`.
+    ///
+    /// # Safety
+    /// By the layout, an object of type `T` lies at `offset`, inside the memory.
+    #[inline(always)]
+    pub unsafe fn at<T>(&self, offset: usize) -> &T {
+        debug_assert!(offset + size_of::<T>() <= self.layout.bytes);
+        // SAFETY: inside the memory, by the caller's promise.
+        let object = unsafe { self.base.as_ptr().add(offset) };
+        debug_assert!(object as usize % align_of::<T>() == 0);
+        // SAFETY: an object of that type lies there (zeroed memory is one), and only shared references to it exist.
+        unsafe { &*object.cast::<T>() }
+    }
+
+    #[cfg(any(loom, shuttle))]
+    fn each(&self, mut visit: impl FnMut(usize, Kind)) {
+        let layout = &self.layout;
+        visit(0, Kind::Header);
+        for entry in 0..2usize << layout.level_max {
+            visit(layout.directory_at + entry * size_of::<crate::sync::atomic::AtomicU16>(), Kind::Entry);
+        }
+        for segment in 0..layout.shape.segments_max as usize {
+            visit(layout.records_at + segment * size_of::<SegmentRecord>(), Kind::Record);
+            let at = layout.segments_at + segment * layout.segment_stride;
+            let sets = layout.shape.sets_per_segment as usize;
+            for set in 0..sets {
+                visit(at + set * size_of::<Head<W>>(), Kind::Head);
+                for way in 0..W {
+                    visit(
+                        at + layout.slots_at + (set * W + way) * size_of::<crate::slot::Slot>(),
+                        Kind::Slot,
+                    );
+                }
+                for ghost in 0..W * crate::ghost::GHOSTS_PER_WAY {
+                    let place = set * W * crate::ghost::GHOSTS_PER_WAY + ghost;
+                    let size = size_of::<crate::sync::atomic::AtomicU32>();
+                    visit(at + layout.ghosts_at + place * size, Kind::Ghost);
+                }
+            }
+        }
+    }
+
+    #[cfg(any(loom, shuttle))]
+    fn build(&self) {
+        use crate::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
+        self.each(|offset, kind| {
+            let at = self.base.as_ptr().wrapping_add(offset);
+            // SAFETY (all arms): the layout places an object of the kind at the offset, in memory that is ours alone.
+            match kind {
+                // SAFETY: as above.
+                Kind::Header => unsafe {
+                    at.cast::<Header>().write(Header {
+                        level: AtomicU32::new(0),
+                        live: AtomicU32::new(0),
+                        moving: AtomicU64::new(0),
+                        dirty: AtomicU64::new(0),
+                    })
+                },
+                // SAFETY: as above.
+                Kind::Entry => unsafe { at.cast::<AtomicU16>().write(AtomicU16::new(0)) },
+                // SAFETY: as above.
+                Kind::Record => unsafe {
+                    at.cast::<SegmentRecord>()
+                        .write(SegmentRecord { live: AtomicU32::new(0), dirty: AtomicU32::new(0) })
+                },
+                // SAFETY: as above.
+                Kind::Head => unsafe { at.cast::<Head<W>>().write(Head::new()) },
+                // SAFETY: as above.
+                Kind::Slot => unsafe { at.cast::<crate::slot::Slot>().write(crate::slot::Slot::new()) },
+                // SAFETY: as above.
+                Kind::Ghost => unsafe { at.cast::<AtomicU32>().write(AtomicU32::new(0)) },
+            }
+        });
+    }
+
+    #[cfg(any(loom, shuttle))]
+    fn dismantle(&self) {
+        use crate::sync::atomic::{AtomicU16, AtomicU32};
+        self.each(|offset, kind| {
+            let at = self.base.as_ptr().wrapping_add(offset);
+            match kind {
+                // SAFETY: built by `build`, dropped once, by the owner's drop.
+                Kind::Header => unsafe { at.cast::<Header>().drop_in_place() },
+                // SAFETY: as above.
+                Kind::Entry => unsafe { at.cast::<AtomicU16>().drop_in_place() },
+                // SAFETY: as above.
+                Kind::Record => unsafe { at.cast::<SegmentRecord>().drop_in_place() },
+                // SAFETY: as above.
+                Kind::Head => unsafe { at.cast::<Head<W>>().drop_in_place() },
+                // SAFETY: as above.
+                Kind::Slot => unsafe { at.cast::<crate::slot::Slot>().drop_in_place() },
+                // SAFETY: as above.
+                Kind::Ghost => unsafe { at.cast::<AtomicU32>().drop_in_place() },
+            }
+        });
+    }
+}
+
+#[cfg(any(loom, shuttle))]
+enum Kind {
+    Header,
+    Entry,
+    Record,
+    Head,
+    Slot,
+    Ghost,
+}
+
+impl<const W: usize> Drop for Memory<W> {
+    fn drop(&mut self) {
+        if !self.owned {
+            return;
+        }
+        #[cfg(any(loom, shuttle))]
+        self.dismantle();
+        // SAFETY: allocated by `heap` with this very layout, and freed once.
+        unsafe { alloc::dealloc(self.base.as_ptr(), Self::heap_layout(&self.layout)) };
+    }
+}

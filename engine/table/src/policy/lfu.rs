@@ -1,0 +1,97 @@
+//! `lfu` and `nrlfu`: the page that was used least often leaves first (HotStorage '12, section 3).
+//!
+//! The frequency is one byte. It stops at 255, so that a page that is hit all the time costs its hits no store, and the
+//! next arrival halves the frequencies of the whole set (of its ghosts too). Among equals the page whose frequency changed longest ago leaves.
+//! `nrlfu` remembers the frequencies of pages that left and reinstates them on return; `lfu` starts again at one.
+
+use super::{Policy, View, ways_of};
+
+const FREQUENCY_MAX: u16 = 255;
+
+fn frequency(meta: u16) -> u16 {
+    meta & FREQUENCY_MAX
+}
+
+fn stamped(frequency: u16, clock: u16) -> u16 {
+    clock << 8 | frequency
+}
+
+#[inline(always)]
+fn touched(meta: u16, clock: u16) -> u16 {
+    match frequency(meta) {
+        FREQUENCY_MAX => meta,
+        f => stamped(f + 1, clock),
+    }
+}
+
+fn halved(meta: u16) -> u16 {
+    meta & !FREQUENCY_MAX | frequency(meta) / 2
+}
+
+/// The stamp is the clock's low byte, so its age is kept modulo 256.
+fn rebased(meta: u16, then: u16, now: u16) -> u16 {
+    let age = (then as u8).wrapping_sub((meta >> 8) as u8);
+    stamped(frequency(meta), (now as u8).wrapping_sub(age) as u16)
+}
+
+fn victim(view: &View<'_>, candidates: u32) -> usize {
+    let all = 0..view.ways();
+    if all.clone().any(|way| frequency(view.meta(way)) == FREQUENCY_MAX) {
+        all.for_each(|way| view.set_meta(way, halved(view.meta(way))));
+        view.ghosts.change_all(halved);
+    }
+    let now = view.clock as u8;
+    ways_of(candidates)
+        .min_by_key(|way| {
+            let meta = view.meta(*way);
+            (frequency(meta), std::cmp::Reverse(now.wrapping_sub((meta >> 8) as u8)))
+        })
+        .expect("a victim is asked for among at least one candidate")
+}
+
+/// Least frequently used.
+pub struct Lfu;
+
+impl Policy for Lfu {
+    #[inline(always)]
+    fn touched(meta: u16, clock: u16) -> u16 {
+        touched(meta, clock)
+    }
+
+    fn admitted(view: &View<'_>, _ghost: Option<u16>) -> u16 {
+        stamped(1, view.clock)
+    }
+
+    fn rebased(meta: u16, then: u16, now: u16) -> u16 {
+        rebased(meta, then, now)
+    }
+
+    fn victim(view: &View<'_>, candidates: u32) -> usize {
+        victim(view, candidates)
+    }
+}
+
+/// Least frequently used, with the frequencies of non-resident pages.
+pub struct NrLfu;
+
+impl Policy for NrLfu {
+    const GHOSTS: bool = true;
+
+    #[inline(always)]
+    fn touched(meta: u16, clock: u16) -> u16 {
+        touched(meta, clock)
+    }
+
+    fn admitted(view: &View<'_>, ghost: Option<u16>) -> u16 {
+        let before = ghost.map_or(0, frequency);
+        stamped((before + 1).min(FREQUENCY_MAX), view.clock)
+    }
+
+    fn rebased(meta: u16, then: u16, now: u16) -> u16 {
+        rebased(meta, then, now)
+    }
+
+    fn victim(view: &View<'_>, candidates: u32) -> usize {
+        victim(view, candidates)
+    }
+}

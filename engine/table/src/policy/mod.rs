@@ -1,0 +1,183 @@
+//! Eviction policies: each is a small state machine inside one set.
+//!
+//! A policy sees sixteen bits per way, sixteen bits per ghost, the set's clock (which counts the pages that came into
+//! the set) and one byte for a hand. It never sees pages, bytes, other sets or time. All of it lies in the set's own
+//! lines; the set's lock is held over `admitted` and `victim`, and nothing is held over `touched`, which therefore looks at one way only.
+//!
+//! The seam: a new policy is one file with one implementation of [`Policy`], one variant of [`PolicyKind`] and one line
+//! in [`with_policy`]. The table chooses once per cache; inside, dispatch is static.
+
+mod clock;
+mod fifo;
+mod lfu;
+mod lru;
+
+use crate::ghost::Ghosts;
+use crate::sync::atomic::{AtomicU8, AtomicU16, Ordering};
+
+pub use clock::Clock;
+pub use fifo::Fifo;
+pub use lfu::{Lfu, NrLfu};
+pub use lru::Lru;
+
+/// What a policy may look at and change while the set's lock is held.
+pub struct View<'s> {
+    meta: &'s [AtomicU16],
+    hand: &'s AtomicU8,
+    /// Pages that came into this set so far, modulo 2^16: the policy's time.
+    pub clock: u16,
+    /// Identities and metadata of pages that left.
+    pub ghosts: Ghosts<'s>,
+}
+
+impl<'s> View<'s> {
+    pub(crate) fn new(meta: &'s [AtomicU16], hand: &'s AtomicU8, clock: u16, ghosts: Ghosts<'s>) -> Self {
+        View { meta, hand, clock, ghosts }
+    }
+
+    /// Ways of the set.
+    pub fn ways(&self) -> usize {
+        self.meta.len()
+    }
+
+    /// The policy's bits of a way. Relaxed: hits may change them at any time, and a lost touch costs a guess, not a page.
+    pub fn meta(&self, way: usize) -> u16 {
+        self.meta[way].load(Ordering::Relaxed)
+    }
+
+    /// Changes the policy's bits of a way. Relaxed: as `meta`.
+    pub fn set_meta(&self, way: usize, meta: u16) {
+        self.meta[way].store(meta, Ordering::Relaxed);
+    }
+
+    /// The set's hand. Relaxed: only touched under the set's lock.
+    pub fn hand(&self) -> usize {
+        self.hand.load(Ordering::Relaxed) as usize
+    }
+
+    /// Moves the hand. Relaxed: as `hand`.
+    pub fn set_hand(&self, way: usize) {
+        self.hand.store(way as u8, Ordering::Relaxed);
+    }
+}
+
+/// A policy: what a hit, an arrival and a departure do to the sixteen bits of a way.
+pub trait Policy {
+    /// Whether pages that leave are remembered as ghosts.
+    const GHOSTS: bool = false;
+
+    /// The bits after a hit at `clock`. They are written only where they differ, so a policy that returns what it got
+    /// costs a hit no store.
+    fn touched(meta: u16, clock: u16) -> u16;
+
+    /// The bits of a page that comes in; `ghost` holds what was remembered of it.
+    fn admitted(view: &View<'_>, ghost: Option<u16>) -> u16;
+
+    /// The bits of a page that moves from a set whose clock shows `then` to one whose clock shows `now`.
+    fn rebased(meta: u16, then: u16, now: u16) -> u16;
+
+    /// The way to give up among `candidates` (a bit per way, at least one).
+    fn victim(view: &View<'_>, candidates: u32) -> usize;
+}
+
+/// The policies by name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum PolicyKind {
+    /// First in, first out.
+    Fifo,
+    /// Least recently used, to the resolution of the set's clock.
+    #[default]
+    Lru,
+    /// One bit of recency and a hand (second chance).
+    Clock,
+    /// Least frequently used, eight bits, halved in the whole set on overflow.
+    Lfu,
+    /// `Lfu` with ghosts: the frequency of a page that returns is reinstated (HotStorage '12).
+    NrLfu,
+}
+
+impl PolicyKind {
+    /// All of them, in the order of the documentation.
+    pub const ALL: [PolicyKind; 5] =
+        [PolicyKind::Fifo, PolicyKind::Lru, PolicyKind::Clock, PolicyKind::Lfu, PolicyKind::NrLfu];
+
+    /// The name that configurations use.
+    pub const fn name(self) -> &'static str {
+        match self {
+            PolicyKind::Fifo => "fifo",
+            PolicyKind::Lru => "lru",
+            PolicyKind::Clock => "clock",
+            PolicyKind::Lfu => "lfu",
+            PolicyKind::NrLfu => "nrlfu",
+        }
+    }
+}
+
+/// A name that is no policy's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownPolicy(pub String);
+
+impl std::fmt::Display for UnknownPolicy {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "unknown policy {:?}, expected one of", self.0)?;
+        PolicyKind::ALL.iter().try_for_each(|kind| write!(f, " {}", kind.name()))
+    }
+}
+
+impl std::error::Error for UnknownPolicy {}
+
+impl std::str::FromStr for PolicyKind {
+    type Err = UnknownPolicy;
+
+    fn from_str(name: &str) -> Result<Self, UnknownPolicy> {
+        PolicyKind::ALL.into_iter().find(|kind| kind.name() == name).ok_or_else(|| UnknownPolicy(name.into()))
+    }
+}
+
+/// Runs `$body` with `$policy` naming the type behind `$kind`.
+macro_rules! with_policy {
+    ($kind:expr, $policy:ident => $body:expr) => {
+        match $kind {
+            $crate::policy::PolicyKind::Fifo => {
+                type $policy = $crate::policy::Fifo;
+                $body
+            }
+            $crate::policy::PolicyKind::Lru => {
+                type $policy = $crate::policy::Lru;
+                $body
+            }
+            $crate::policy::PolicyKind::Clock => {
+                type $policy = $crate::policy::Clock;
+                $body
+            }
+            $crate::policy::PolicyKind::Lfu => {
+                type $policy = $crate::policy::Lfu;
+                $body
+            }
+            $crate::policy::PolicyKind::NrLfu => {
+                type $policy = $crate::policy::NrLfu;
+                $body
+            }
+        }
+    };
+}
+pub(crate) use with_policy;
+
+/// The ways of a mask, lowest first.
+fn ways_of(mask: u32) -> impl Iterator<Item = usize> {
+    std::iter::successors(Some(mask), |m| Some(m & (m - 1)))
+        .take_while(|m| *m != 0)
+        .map(|m| m.trailing_zeros() as usize)
+}
+
+/// A stamp as old by the clock `now` as it was by the clock `then`.
+fn stamp_rebased(stamp: u16, then: u16, now: u16) -> u16 {
+    now.wrapping_sub(then.wrapping_sub(stamp))
+}
+
+/// The candidate whose stamp lies furthest behind the set's clock (stamps wrap; the distance does not care).
+fn oldest(view: &View<'_>, candidates: u32) -> usize {
+    ways_of(candidates)
+        .max_by_key(|way| (view.clock.wrapping_sub(view.meta(*way)), std::cmp::Reverse(*way)))
+        .expect("a victim is asked for among at least one candidate")
+}

@@ -1,0 +1,261 @@
+//! Growing and shrinking by a segment at a time, while reads go on.
+//!
+//! The directory maps some bits of a tag to a segment. A segment that joins takes an equal share of entries from the
+//! others; one that leaves gives its entries away. Entries move one by one:
+//!
+//! - **R1** The mover writes the move's record (entry, from, to) into the header, with release. One move at a time.
+//! - **R2** For each set number it locks the set of both segments, in the order of the segments, and brings the entry's quiet
+//!   pages over: claim in the new set (P1), copy, publish (P2), let the old slot go (P9). Dirty pages stay dirty, pinned ones leave a
+//!   snapshot behind. A clean page that finds no place is let go. A page that is busy stays, and the pass is repeated later.
+//! - **R3** Whoever locks a set of the entry meanwhile sees the record (the mover passed under the same lock), locks both sets, finds
+//!   pages in either and claims in the new one only. So a set that has been passed gains no page of the entry.
+//! - **R4** When a pass leaves nothing behind, the mover changes the entry, and then takes the record down, both with release: who no
+//!   longer sees the record sees the new entry.
+//!
+//! A reader without a lock may look in the old segment at any time. It finds the page, or nothing, never another page (tags are
+//! whole) and never old bytes (the old slot is gone before the page can change in its new one); a miss it believes only under the lock.
+//! The directory doubles in a fresh copy (a level); readers of the old copy are readers without a lock as above.
+
+use crate::policy::{Policy, with_policy};
+use crate::set::{Claim, SetGuard};
+use crate::slot::State;
+use crate::sync::atomic::Ordering;
+use crate::table::{Found, SegmentIndex, SlotIndex, Table};
+use crate::tag::Tag;
+
+const RECORD_VALID: u64 = 1 << 63;
+const SEGMENT_BITS: u32 = 16;
+const ENTRY_BITS: u32 = 24;
+
+/// An entry of the directory that shall move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Move {
+    level: u32,
+    entry: u32,
+    from: SegmentIndex,
+    to: SegmentIndex,
+}
+
+impl Move {
+    fn record(self) -> u64 {
+        let (from, to) = (self.from.0 as u64, self.to.0 as u64);
+        let entry = (self.entry as u64) << (2 * SEGMENT_BITS);
+        RECORD_VALID
+            | (self.level as u64) << (2 * SEGMENT_BITS + ENTRY_BITS)
+            | entry
+            | to << SEGMENT_BITS
+            | from
+    }
+
+    fn from_record(record: u64) -> Option<Move> {
+        let part = |shift: u32, bits: u32| (record >> shift) as u32 & ((1 << bits) - 1);
+        (record & RECORD_VALID != 0).then(|| Move {
+            level: part(2 * SEGMENT_BITS + ENTRY_BITS, 6),
+            entry: part(2 * SEGMENT_BITS, ENTRY_BITS),
+            from: SegmentIndex(part(0, SEGMENT_BITS)),
+            to: SegmentIndex(part(SEGMENT_BITS, SEGMENT_BITS)),
+        })
+    }
+}
+
+/// What a pass over an entry did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pass {
+    /// Pages copied to their new set.
+    pub copied: u64,
+    /// Clean pages that found no place there.
+    pub let_go: u64,
+    /// Pages that left the new sets to make room.
+    pub evicted: u64,
+    /// A slot that is still busy in the old segment: try again when it is not. None: the entry has moved.
+    pub busy: Option<SlotIndex>,
+}
+
+/// What the table cannot do for itself during a move.
+pub trait Mover {
+    /// Copies the frame of one slot to another's.
+    fn copy(&mut self, from: SlotIndex, to: SlotIndex);
+    /// Tells that somebody waits for a slot whose busy state has ended.
+    fn wake(&mut self, slot: SlotIndex);
+}
+
+impl<const W: usize> Table<W> {
+    /// A segment that is not in use, lowest first.
+    pub fn spare_segment(&self) -> Option<SegmentIndex> {
+        (0..self.shape().segments_max).map(SegmentIndex).find(|segment| !self.is_live(*segment))
+    }
+
+    /// Brings a segment into use, and names the entries that make its fair share. Its frames must be usable by now.
+    pub fn join(&self, segment: SegmentIndex) -> Vec<Move> {
+        assert!(!self.is_live(segment), "{segment:?} is in use");
+        let live = self.live_segments() + 1;
+        self.record(segment).live.store(1, Ordering::Relaxed);
+        self.header().live.store(live, Ordering::Relaxed);
+        while self.header().level.load(Ordering::Relaxed) < self.layout().level_for(live) {
+            self.double_directory();
+        }
+        let mut entries = self.entries_by_segment();
+        let share = entries.iter().map(Vec::len).sum::<usize>() / live as usize;
+        let level = self.header().level.load(Ordering::Relaxed);
+        (0..share)
+            .filter_map(|_| {
+                let from = (0..entries.len()).max_by_key(|s| entries[*s].len())?;
+                let entry = entries[from].pop()?;
+                Some(Move { level, entry, from: SegmentIndex(from as u32), to: segment })
+            })
+            .collect()
+    }
+
+    /// Names the moves that empty a segment. The last segment cannot leave.
+    pub fn leave(&self, segment: SegmentIndex) -> Vec<Move> {
+        assert!(self.is_live(segment) && self.live_segments() > 1, "{segment:?} cannot leave");
+        let mut entries = self.entries_by_segment();
+        let level = self.header().level.load(Ordering::Relaxed);
+        let leaving = std::mem::take(&mut entries[segment.0 as usize]);
+        let mut counts: Vec<usize> = entries.iter().map(Vec::len).collect();
+        leaving
+            .into_iter()
+            .filter_map(|entry| {
+                let others = (0..counts.len())
+                    .filter(|s| *s != segment.0 as usize && self.is_live(SegmentIndex(*s as u32)));
+                let to = others.min_by_key(|s| counts[*s])?;
+                counts[to] += 1;
+                Some(Move { level, entry, from: segment, to: SegmentIndex(to as u32) })
+            })
+            .collect()
+    }
+
+    /// Takes an emptied segment out of use. Err names a slot that is not free yet: a pinned snapshot, or a page in somebody's hands.
+    pub fn retire(&self, segment: SegmentIndex) -> Result<(), SlotIndex> {
+        for set in self.sets_of(segment) {
+            let _lock = self.head(set).lock.lock();
+            for way in 0..W {
+                if self.slot_in(set, way).load().state() != State::Free {
+                    return Err(self.index_of(set, way));
+                }
+            }
+        }
+        debug_assert!(self.entries_by_segment()[segment.0 as usize].is_empty());
+        self.record(segment).live.store(0, Ordering::Relaxed);
+        self.header().live.store(self.live_segments() - 1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Moves an entry (R1 to R4), or as much of it as is quiet: call again for the same move until nothing is busy.
+    pub fn advance(&self, mv: Move, mover: &mut dyn Mover) -> Pass {
+        let before = self.header().moving.load(Ordering::Relaxed);
+        assert!(before == 0 || before == mv.record(), "one move at a time");
+        // R1. Release: pairs with `move_of`.
+        self.header().moving.store(mv.record(), Ordering::Release);
+        let mut pass = Pass::default();
+        for home in self.sets_of(mv.from) {
+            let next = crate::table::SetNumber { segment: mv.to, set: home.set };
+            let (first, second) = (home.min(next), home.max(next));
+            let locks = (self.head(first).lock.lock(), Some(self.head(second).lock.lock()));
+            let mut guard = SetGuard::new(self, home, Some(next), locks);
+            let pages =
+                self.pages_in(home).filter(|page| page.tag().directory(mv.level) == mv.entry as usize);
+            pages.for_each(|page| self.move_page(&mut guard, page, mover, &mut pass));
+        }
+        if pass.busy.is_none() {
+            // R4. Release, both: pairs with `set_of` and `move_of`.
+            self.entry(mv.level, mv.entry as usize).store(mv.to.0 as u16, Ordering::Release);
+            self.header().moving.store(0, Ordering::Release);
+        }
+        pass
+    }
+
+    /// R2 for one page.
+    fn move_page(
+        &self,
+        guard: &mut SetGuard<'_, W>,
+        page: Found<'_, W>,
+        mover: &mut dyn Mover,
+        pass: &mut Pass,
+    ) {
+        // 1. A place in the new set.
+        let Claim::Claimed { slot: to, evicted } = guard.claim_place(page.tag()) else {
+            match guard.remove_quiet(&page, false) {
+                Ok(_) => pass.let_go += 1,
+                Err(_) => pass.busy = Some(page.index),
+            }
+            return;
+        };
+        pass.evicted += evicted.is_some() as u64;
+        // 2. The old slot, so that its bytes hold still.
+        let Ok(taken) = page.slot().begin_move(page.word) else {
+            if guard.remove(to) {
+                mover.wake(to);
+            }
+            pass.busy = Some(page.index);
+            return;
+        };
+        // 3. The bytes and the policy's bits.
+        let dirty = taken.state() == State::Dirty;
+        mover.copy(page.index, to);
+        guard.adopt(page.index, to);
+        if self.publish(to, dirty) {
+            mover.wake(to);
+        }
+        // 4. The old slot goes.
+        if guard.remove(page.index) {
+            mover.wake(page.index);
+        }
+        if dirty {
+            self.count_dirty(page.index, -1);
+        }
+        pass.copied += 1;
+    }
+
+    /// The record of the move in progress, and where it takes the page of this tag, if it does.
+    pub(crate) fn move_of(&self, tag: Tag) -> (u64, Option<SegmentIndex>) {
+        // Acquire: pairs with `advance` (R1, R4).
+        let record = self.header().moving.load(Ordering::Acquire);
+        let concerned = Move::from_record(record).filter(|mv| tag.directory(mv.level) == mv.entry as usize);
+        match concerned {
+            Some(mv) => (record, Some(mv.to)),
+            None => (0, None),
+        }
+    }
+
+    fn double_directory(&self) {
+        debug_assert!(self.header().moving.load(Ordering::Relaxed) == 0);
+        let level = self.header().level.load(Ordering::Relaxed);
+        for entry in 0..1usize << level {
+            let segment = self.entry(level, entry).load(Ordering::Relaxed);
+            self.entry(level + 1, 2 * entry).store(segment, Ordering::Relaxed);
+            self.entry(level + 1, 2 * entry + 1).store(segment, Ordering::Relaxed);
+        }
+        // Release: pairs with `entry_of`.
+        self.header().level.store(level + 1, Ordering::Release);
+    }
+
+    fn entries_by_segment(&self) -> Vec<Vec<u32>> {
+        let level = self.header().level.load(Ordering::Relaxed);
+        let mut entries = vec![Vec::new(); self.shape().segments_max as usize];
+        for entry in 0..1u32 << level {
+            entries[self.entry(level, entry as usize).load(Ordering::Relaxed) as usize].push(entry);
+        }
+        entries
+    }
+
+    /// How many directory entries each segment in use holds: the evenness of the load.
+    pub fn entries_per_segment(&self) -> Vec<usize> {
+        let entries = self.entries_by_segment();
+        self.segments().map(|segment| entries[segment.0 as usize].len()).collect()
+    }
+}
+
+impl<const W: usize> SetGuard<'_, W> {
+    /// Gives a moved page the policy's bits it had, in its new set's time.
+    fn adopt(&self, from: SlotIndex, to: SlotIndex) {
+        let table = self.table();
+        let ((old_set, old_way), (new_set, new_way)) = (table.place_of(from), table.place_of(to));
+        let (old, new) = (table.head(old_set), table.head(new_set));
+        // Relaxed: both sets' locks are held; the bits themselves are hints.
+        let meta = old.meta[old_way].load(Ordering::Relaxed);
+        let (then, now) = (old.clock.load(Ordering::Relaxed), new.clock.load(Ordering::Relaxed));
+        let meta = with_policy!(table.policy(), P => P::rebased(meta, then, now));
+        new.meta[new_way].store(meta, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,164 @@
+//! A set under its lock: find, claim, remove. All that changes which page sits in which slot goes through here.
+//!
+//! What the lock protects: `occupied`, the clock, the hand, the ghosts, and the decision which way a page gets. What it does not:
+//! words (compare-and-swap, see `slot`) and the policy's bits (hits write them).
+//!
+//! While a directory entry is on its way to another segment (see `resize`), the pages under it may be in either of two
+//! sets. The guard then holds both locks: it finds pages in either and claims only in the new one.
+
+use crate::ghost::Ghosts;
+use crate::layout::Head;
+use crate::lock::SetLockGuard;
+use crate::policy::{Policy, View, with_policy};
+use crate::slot::{State, Word};
+use crate::sync::atomic::Ordering;
+use crate::table::{Found, SetNumber, SlotIndex, Table};
+use crate::tag::Tag;
+
+/// What became of a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Claim {
+    /// The slot is the caller's, in state Filling, for the page that was asked for.
+    Claimed {
+        /// Which slot.
+        slot: SlotIndex,
+        /// The page that had to leave for it.
+        evicted: Option<Tag>,
+    },
+    /// Every way is pinned, dirty or busy: the page has no place now.
+    Full,
+}
+
+/// One set, locked (two while its entry moves).
+pub struct SetGuard<'t, const W: usize> {
+    table: &'t Table<W>,
+    home: SetNumber,
+    /// The set that the entry moves to, locked too.
+    next: Option<SetNumber>,
+    _locks: (SetLockGuard<'t>, Option<SetLockGuard<'t>>),
+}
+
+impl<'t, const W: usize> SetGuard<'t, W> {
+    pub(crate) fn new(
+        table: &'t Table<W>,
+        home: SetNumber,
+        next: Option<SetNumber>,
+        locks: (SetLockGuard<'t>, Option<SetLockGuard<'t>>),
+    ) -> Self {
+        SetGuard { table, home, next, _locks: locks }
+    }
+
+    /// The page, wherever it is: nobody can bring it in or remove it while the guard lives.
+    pub fn find(&self, tag: Tag) -> Option<Found<'t, W>> {
+        let in_next = self.next.and_then(|set| self.table.find_in(set, tag));
+        in_next.or_else(|| self.table.find_in(self.home, tag))
+    }
+
+    /// Takes a slot for a page that `find` did not find: a free one, or the policy's victim's (P1). Effort is bounded by the ways.
+    pub fn claim(&mut self, tag: Tag) -> Claim {
+        debug_assert!(self.find(tag).is_none(), "claim of a page that is there");
+        self.claim_place(tag)
+    }
+
+    /// `claim`, for a page that is still in the set it moves from.
+    pub(crate) fn claim_place(&mut self, tag: Tag) -> Claim {
+        let set = self.next.unwrap_or(self.home);
+        with_policy!(self.table.policy(), P => self.claim_by::<P>(set, tag))
+    }
+
+    pub(crate) fn table(&self) -> &'t Table<W> {
+        self.table
+    }
+
+    fn claim_by<P: Policy>(&self, set: SetNumber, tag: Tag) -> Claim {
+        let head = self.table.head(set);
+        let occupied = head.occupied.load(Ordering::Relaxed);
+        // 1. A way without a page. A detached one is still somebody's snapshot and refuses.
+        let mut free = !occupied & Table::<W>::ALL_WAYS;
+        while free != 0 {
+            let way = free.trailing_zeros() as usize;
+            free &= free - 1;
+            let slot = self.table.slot_in(set, way);
+            let word = slot.load();
+            if word.state() == State::Free && slot.claim(word, tag) {
+                self.admit::<P>(set, way, tag);
+                return Claim::Claimed { slot: self.table.index_of(set, way), evicted: None };
+            }
+        }
+        // 2. The policy's victim; one that may not leave is asked for no more.
+        let mut candidates = occupied;
+        while candidates != 0 {
+            let view = self.view(set);
+            let way = P::victim(&view, candidates);
+            debug_assert!(candidates >> way & 1 == 1, "a policy names one of the candidates");
+            candidates &= !(1 << way);
+            let slot = self.table.slot_in(set, way);
+            let word = slot.load();
+            if !word.evictable() {
+                continue;
+            }
+            let old = slot.tag();
+            let meta = view.meta(way);
+            // A pin may come first: then the next candidate.
+            if !slot.claim(word, tag) {
+                continue;
+            }
+            let evicted = (word.state() == State::Clean).then_some(old);
+            if let (true, Some(old)) = (P::GHOSTS, evicted) {
+                view.ghosts.push(old.ghost_print(), meta);
+            }
+            self.admit::<P>(set, way, tag);
+            return Claim::Claimed { slot: self.table.index_of(set, way), evicted };
+        }
+        Claim::Full
+    }
+
+    /// The set's side of an arrival: the claim has succeeded.
+    fn admit<P: Policy>(&self, set: SetNumber, way: usize, tag: Tag) {
+        let head = self.table.head(set);
+        // Relaxed, all of it: ordered by the set's lock; optimistic readers take fingerprints and clock as hints.
+        head.clock.store(head.clock.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        head.fingerprints[way].store(tag.fingerprint(), Ordering::Relaxed);
+        head.occupied.store(head.occupied.load(Ordering::Relaxed) | 1 << way, Ordering::Relaxed);
+        let view = self.view(set);
+        let ghost = if P::GHOSTS { view.ghosts.take(tag.ghost_print()) } else { None };
+        view.set_meta(way, P::admitted(&view, ghost));
+    }
+
+    /// Lets go of a slot that the caller owns (P9): Free, or Detached while it is pinned. Returns whether somebody waits.
+    #[must_use]
+    pub fn remove(&mut self, slot: SlotIndex) -> bool {
+        self.vacate(slot);
+        self.table.slot(slot).remove()
+    }
+
+    /// Lets go of a page that nobody owns, is clean (or dirty, where `even_dirty` gives its bytes up) and has no write-back in flight
+    /// (P9). Ok tells the word that was replaced, Err the word that forbids it.
+    pub fn remove_quiet(&mut self, found: &Found<'_, W>, even_dirty: bool) -> Result<Word, Word> {
+        let removed = found.slot().remove_quiet(found.word, even_dirty)?;
+        self.vacate(found.index);
+        if removed.state() == State::Dirty {
+            self.table.count_dirty(found.index, -1);
+        }
+        Ok(removed)
+    }
+
+    fn vacate(&self, slot: SlotIndex) {
+        let (set, way) = self.table.place_of(slot);
+        debug_assert!(set == self.home || Some(set) == self.next, "a slot of this set");
+        let head = self.table.head(set);
+        head.occupied.store(head.occupied.load(Ordering::Relaxed) & !(1 << way), Ordering::Relaxed);
+    }
+
+    fn view(&self, set: SetNumber) -> View<'t> {
+        let head: &'t Head<W> = self.table.head(set);
+        let ghosts = Ghosts::new(self.table.ghosts(set), &head.ghost_head, &head.ghost_count);
+        View::new(&head.meta, &head.hand, head.clock.load(Ordering::Relaxed), ghosts)
+    }
+
+    /// The pages of the set (of both, while its entry moves).
+    pub fn pages(&self) -> impl Iterator<Item = Found<'t, W>> {
+        let (table, home) = (self.table, self.home);
+        [Some(home), self.next].into_iter().flatten().flat_map(move |set| table.pages_in(set))
+    }
+}

@@ -1,0 +1,513 @@
+//! One way of one set: the identity of its page, and the word that says what may be done with its frame.
+//!
+//! What a slot protects: the bytes of one frame, and the promise that they are the bytes of the page `tag`.
+//! What is not here: which slot a page goes to (`set`), who waits for it and where its bytes lie (the engine).
+//!
+//! # The state word
+//!
+//! ```text
+//!   63                      16 15         5    4        3      2..0
+//!  +--------------------------+------------+--------+-----------+-------+
+//!  | version                  | pins       | waited | writeback | state |
+//!  +--------------------------+------------+--------+-----------+-------+
+//! ```
+//!
+//! | state    | findable | readable | who may change the bytes | leaves to                         |
+//! |----------|----------|----------|--------------------------|-----------------------------------|
+//! | Free     |          |          | nobody                   | Filling                           |
+//! | Filling  | yes      |          | its claimant             | Clean, Dirty, Free                |
+//! | Clean    | yes      | yes      | nobody                   | Filling, Writing, Storing, Free, Detached |
+//! | Dirty    | yes      | yes      | nobody                   | Writing, Clean, Detached          |
+//! | Storing  | yes      | yes      | nobody (its bytes are on their way to the store first) | Writing, Free, Detached |
+//! | Writing  | yes      |          | its writer               | Clean, Dirty, Free, Detached      |
+//! | Detached |          |          | nobody: a snapshot for its pins | Free                       |
+//!
+//! *version* grows whenever the bytes or the tag may have changed, and never goes backwards. It has 48 bits: at a
+//! million changes a second to one slot it lasts nine years, and a wrap harms only a reader that slept through exactly
+//! 2^48 changes. *pins* saturates: at [`PINS_MAX`] a pin is refused and the caller copies. *writeback* is a flag
+//! beside the state, because a page may be read, and even written again, while an older version of it is on its way to the store.
+//! *waited* says that somebody is registered to be told when the word leaves its busy state.
+//!
+//! # The protocol
+//!
+//! - **P1 claim** (under the set's lock): Free, or Clean without pins and write-back -> Filling, version + 1 (a
+//!   compare-and-swap, for pins come without the lock). Then a release fence, then the tag, then the bytes.
+//! - **P2 publish** (claimant): Filling -> Clean or Dirty, with release: tag and bytes are visible to whoever sees it.
+//! - **P3 optimistic read** (anybody, no store): load the word with acquire, see it readable; load the tag, see it
+//!   equal; copy the bytes with accesses that may race; acquire fence; load the word again. The copy is good if the
+//!   version is the same and the state readable. The fence pairs with the release fence of P1 and P6: a reader that
+//!   saw one new byte, or the new tag, sees the word that announced it.
+//! - **P4 pin** (anybody): compare-and-swap from a readable word of the same version, pins + 1, with acquire. Success proves
+//!   that the tag read between load and swap was the page's.
+//! - **P5 unpin**: pins - 1 with release. The last pin of a Detached slot moves it to Free, version + 1; nobody else touches it.
+//! - **P6 begin write** (anybody who found it): Clean or Dirty without pins -> Writing, then a release fence, then bytes.
+//!   Pinned bytes are never changed: the writer detaches the slot (P9) and uses another.
+//! - **P7 end write** (writer): Writing -> Clean or Dirty, version + 1, with release.
+//! - **P8 store** (write-through): Clean -> Storing while the bytes travel to the store; readers go on reading the old
+//!   ones. Then Storing -> Writing if there are no pins and P7; pinned or failed: P9.
+//! - **P9 remove** (under the set's lock): an owned state (Filling, Writing, Storing), or Clean -> Free, version + 1;
+//!   with pins -> Detached instead.
+//! - **P10 begin write-back**: Dirty without write-back -> the same with the flag. At most one write-back of a page is in
+//!   flight, so that an older version can never overtake a newer one on its way to the store.
+//! - **P11 end write-back**: the flag goes; Dirty becomes Clean if the version is the one that was written and the write succeeded.
+//! - **P12 wait**: compare-and-swap of a busy word with itself and the *waited* flag. Whoever ends the busy state clears
+//!   the flag and learns that it was set: nobody is forgotten, for the swap fails if the state has ended already.
+//!
+//! The lock order is: set lock, then word. A word is never waited for under a set's lock.
+
+use crate::sync::atomic::{AtomicU64, Ordering, fence};
+use crate::tag::Tag;
+
+/// What the word says of a slot; the table in the module's head says what each allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum State {
+    /// No page.
+    Free = 0,
+    /// Claimed; its bytes are on their way in.
+    Filling = 1,
+    /// Holds what the store holds.
+    Clean = 2,
+    /// Holds newer bytes than the store.
+    Dirty = 3,
+    /// Clean, with a write-through of newer bytes in flight.
+    Storing = 4,
+    /// Its bytes are being changed.
+    Writing = 5,
+    /// No longer findable; a snapshot that lives until its last unpin.
+    Detached = 6,
+}
+
+const STATE_MASK: u64 = 0b111;
+const WRITEBACK: u64 = 1 << 3;
+const WAITED: u64 = 1 << 4;
+const PIN_SHIFT: u32 = 5;
+const PIN_ONE: u64 = 1 << PIN_SHIFT;
+/// Most pins of one slot at a time; one more is refused.
+pub const PINS_MAX: u64 = (1 << 11) - 1;
+const PIN_MASK: u64 = PINS_MAX << PIN_SHIFT;
+const VERSION_SHIFT: u32 = 16;
+const VERSION_ONE: u64 = 1 << VERSION_SHIFT;
+
+const _: () = assert!(PIN_MASK & (STATE_MASK | WRITEBACK | WAITED) == 0, "pins share no bit with the flags");
+const _: () =
+    assert!(PIN_MASK < VERSION_ONE && PIN_MASK + PIN_ONE == VERSION_ONE, "pins end where the version starts");
+const _: () = assert!((State::Detached as u64) <= STATE_MASK);
+
+/// One value of a slot's word.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Word(u64);
+
+impl Word {
+    /// The state.
+    #[inline(always)]
+    pub fn state(self) -> State {
+        match self.0 & STATE_MASK {
+            0 => State::Free,
+            1 => State::Filling,
+            2 => State::Clean,
+            3 => State::Dirty,
+            4 => State::Storing,
+            5 => State::Writing,
+            _ => State::Detached,
+        }
+    }
+
+    /// Whether a page with this slot's tag is to be found here.
+    #[inline(always)]
+    pub fn findable(self) -> bool {
+        !matches!(self.state(), State::Free | State::Detached)
+    }
+
+    /// Whether the bytes may be read (P3) and pinned (P4).
+    #[inline(always)]
+    pub fn readable(self) -> bool {
+        // Clean 2, Dirty 3, Storing 4: one subtraction and one comparison.
+        (self.0 & STATE_MASK).wrapping_sub(State::Clean as u64) <= State::Storing as u64 - State::Clean as u64
+    }
+
+    /// Whether the slot is in somebody's hands for now: a claim, a write or a store.
+    #[inline(always)]
+    pub fn owned(self) -> bool {
+        matches!(self.state(), State::Filling | State::Writing | State::Storing)
+    }
+
+    /// Whether a write-back of some version of the page is in flight.
+    #[inline(always)]
+    pub fn writeback(self) -> bool {
+        self.0 & WRITEBACK != 0
+    }
+
+    /// Whether somebody is registered to be told when the busy state ends.
+    #[inline(always)]
+    pub fn waited(self) -> bool {
+        self.0 & WAITED != 0
+    }
+
+    /// How many guards hold the bytes.
+    #[inline(always)]
+    pub fn pins(self) -> u64 {
+        (self.0 & PIN_MASK) >> PIN_SHIFT
+    }
+
+    /// The version of tag and bytes.
+    #[inline(always)]
+    pub fn version(self) -> u64 {
+        self.0 >> VERSION_SHIFT
+    }
+
+    /// Whether the policy may name this slot as a victim: free, or clean, unpinned and quiet.
+    #[inline(always)]
+    pub fn evictable(self) -> bool {
+        matches!(self.state(), State::Free | State::Clean) && self.0 & (PIN_MASK | WRITEBACK) == 0
+    }
+
+    #[inline(always)]
+    fn with_state(self, state: State) -> Word {
+        Word(self.0 & !STATE_MASK | state as u64)
+    }
+
+    #[inline(always)]
+    fn without(self, flags: u64) -> Word {
+        Word(self.0 & !flags)
+    }
+
+    #[inline(always)]
+    fn next_version(self) -> Word {
+        Word(self.0.wrapping_add(VERSION_ONE))
+    }
+}
+
+impl std::fmt::Debug for Word {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?} v{} pins {}", self.state(), self.version(), self.pins())?;
+        f.write_str(if self.writeback() { " writeback" } else { "" })?;
+        f.write_str(if self.waited() { " waited" } else { "" })
+    }
+}
+
+/// Tag and word of one way, side by side so that a hit touches one line for both. Zeroed memory is a free slot of version 0.
+#[repr(C, align(16))]
+pub struct Slot {
+    tag: AtomicU64,
+    word: AtomicU64,
+}
+
+#[cfg(not(any(loom, shuttle)))]
+const _: () = assert!(size_of::<Slot>() == 16);
+
+impl Slot {
+    /// A free slot.
+    pub fn new() -> Slot {
+        Slot { tag: AtomicU64::new(0), word: AtomicU64::new(0) }
+    }
+
+    /// The word now. Acquire: pairs with `publish` (P2) and `end_write` (P7).
+    #[inline(always)]
+    pub fn load(&self) -> Word {
+        Word(self.word.load(Ordering::Acquire))
+    }
+
+    /// The tag now. Relaxed: it means something only beside a word that `unchanged` or a compare-and-swap confirms (P3, P4).
+    #[inline(always)]
+    pub fn tag(&self) -> Tag {
+        Tag(self.tag.load(Ordering::Relaxed))
+    }
+
+    /// P3, the re-check: whether what was read since `seen` was loaded is the page's, untorn.
+    #[inline(always)]
+    pub fn unchanged(&self, seen: Word) -> bool {
+        if crate::broken::is(crate::broken::Step::NoRecheck) {
+            return true;
+        }
+        // Pairs with the release fences of P1 and P6; the load after it needs no ordering of its own.
+        fence(Ordering::Acquire);
+        let now = Word(self.word.load(Ordering::Relaxed));
+        now.version() == seen.version() && now.readable()
+    }
+
+    /// P1. Takes the slot for the page `tag`. False if the word is no longer `seen`. Under the set's lock.
+    pub fn claim(&self, seen: Word, tag: Tag) -> bool {
+        debug_assert!(seen.evictable());
+        let next = seen.without(WAITED | WRITEBACK | PIN_MASK).with_state(State::Filling).next_version();
+        // Acquire: pairs with `unpin` (P5), whose holder has read its last byte.
+        if self.word.compare_exchange(seen.0, next.0, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            return false;
+        }
+        if !crate::broken::is(crate::broken::Step::NoReleaseFence) {
+            fence(Ordering::Release);
+        }
+        // Relaxed: ordered by the fence before it and `publish` after it.
+        self.tag.store(tag.0, Ordering::Relaxed);
+        true
+    }
+
+    /// P2. Makes the claimed page readable. Returns whether somebody waits for it.
+    #[must_use]
+    pub fn publish(&self, dirty: bool) -> bool {
+        let state = if dirty { State::Dirty } else { State::Clean };
+        // Only the claimant changes a Filling word, but a waiter may add its flag.
+        let mut now = Word(self.word.load(Ordering::Relaxed));
+        loop {
+            debug_assert!(now.state() == State::Filling, "publish of {now:?}");
+            let next = now.without(WAITED).with_state(state);
+            match self.word.compare_exchange_weak(now.0, next.0, Ordering::Release, Ordering::Relaxed) {
+                Ok(_) => return now.waited(),
+                Err(w) => now = Word(w),
+            }
+        }
+    }
+
+    /// P4. Adds a pin if the slot still holds the version `seen`, readable. Err tells the word that forbids it.
+    #[inline]
+    pub fn pin(&self, seen: Word) -> Result<(), Word> {
+        let mut now = seen;
+        loop {
+            if !now.readable() || now.version() != seen.version() || now.pins() == PINS_MAX {
+                return Err(now);
+            }
+            match self.word.compare_exchange_weak(
+                now.0,
+                now.0 + PIN_ONE,
+                Ordering::Acquire,
+                Ordering::Relaxed,
+            ) {
+                Ok(_) => return Ok(()),
+                Err(w) => now = Word(w),
+            }
+        }
+    }
+
+    /// P5. Takes a pin back. Returns whether that freed the slot.
+    #[inline]
+    pub fn unpin(&self) -> bool {
+        // Release: pairs with the claim (P1) or write (P6) that may change the bytes once no pin is left.
+        let old = Word(self.word.fetch_sub(PIN_ONE, Ordering::Release));
+        debug_assert!(old.pins() > 0, "unpin of {old:?}");
+        if old.state() != State::Detached || old.pins() != 1 {
+            return false;
+        }
+        // Acquire: the other holders' reads are over (their release decrements are in this word's history).
+        fence(Ordering::Acquire);
+        let next = Word(old.0 - PIN_ONE).without(WAITED | WRITEBACK).with_state(State::Free).next_version();
+        // A Detached slot without pins belongs to whoever took the last one: a plain store cannot lose anything.
+        self.word.store(next.0, Ordering::Release);
+        true
+    }
+
+    /// P6. Takes the bytes for changing them in place. Ok tells the word that was replaced (clean or dirty?), Err the word that forbids it (busy, pinned, or another page's by now).
+    pub fn begin_write(&self, seen: Word) -> Result<Word, Word> {
+        let mut now = seen;
+        let taken = loop {
+            let ignore_pins = crate::broken::is(crate::broken::Step::WriteIgnoresPins);
+            let free_of_pins = now.pins() == 0 || ignore_pins;
+            if !matches!(now.state(), State::Clean | State::Dirty)
+                || now.version() != seen.version()
+                || !free_of_pins
+            {
+                return Err(now);
+            }
+            let next = now.with_state(State::Writing);
+            // Acquire: pairs with `unpin` (P5) and with the publish whose bytes this write builds on (P2, P7).
+            match self.word.compare_exchange_weak(now.0, next.0, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => break now,
+                Err(w) => now = Word(w),
+            }
+        };
+        if !crate::broken::is(crate::broken::Step::NoReleaseFence) {
+            fence(Ordering::Release);
+        }
+        Ok(taken)
+    }
+
+    /// P7. Gives the bytes back, changed. Returns whether somebody waits.
+    #[must_use]
+    pub fn end_write(&self, dirty: bool) -> bool {
+        let state = if dirty { State::Dirty } else { State::Clean };
+        let mut now = Word(self.word.load(Ordering::Relaxed));
+        loop {
+            debug_assert!(now.state() == State::Writing, "end_write of {now:?}");
+            debug_assert!(dirty || !now.writeback(), "a page with a write-back in flight is dirty");
+            let mut next = now.without(WAITED).with_state(state);
+            if !crate::broken::is(crate::broken::Step::NoVersionBump) {
+                next = next.next_version();
+            }
+            match self.word.compare_exchange_weak(now.0, next.0, Ordering::Release, Ordering::Relaxed) {
+                Ok(_) => return now.waited(),
+                Err(w) => now = Word(w),
+            }
+        }
+    }
+
+    /// P8. Announces a write-through: the page stays readable and its slot belongs to the caller. Err tells the word that forbids it.
+    pub fn begin_store(&self, seen: Word) -> Result<(), Word> {
+        let mut now = seen;
+        loop {
+            if now.state() != State::Clean || now.version() != seen.version() {
+                return Err(now);
+            }
+            let next = now.with_state(State::Storing);
+            match self.word.compare_exchange_weak(now.0, next.0, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => return Ok(()),
+                Err(w) => now = Word(w),
+            }
+        }
+    }
+
+    /// P8, second half: the store has the new bytes; take the frame to change it too. False if it is pinned: then remove it (P9).
+    #[must_use]
+    pub fn store_to_write(&self) -> bool {
+        let mut now = Word(self.word.load(Ordering::Relaxed));
+        loop {
+            debug_assert!(now.state() == State::Storing, "store_to_write of {now:?}");
+            if now.pins() != 0 {
+                return false;
+            }
+            let next = now.with_state(State::Writing);
+            match self.word.compare_exchange_weak(now.0, next.0, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => break,
+                Err(w) => now = Word(w),
+            }
+        }
+        fence(Ordering::Release);
+        true
+    }
+
+    /// P8, the move to another slot: takes a quiet page, pinned or not, so that its bytes can be copied elsewhere; nobody
+    /// changes them, so pins may stay. Under the set's lock. Ends with `remove` (P9). Ok tells the word that was replaced.
+    pub(crate) fn begin_move(&self, seen: Word) -> Result<Word, Word> {
+        let mut now = seen;
+        loop {
+            let quiet = matches!(now.state(), State::Clean | State::Dirty) && !now.writeback();
+            if !quiet || now.version() != seen.version() {
+                return Err(now);
+            }
+            let next = now.with_state(State::Writing);
+            match self.word.compare_exchange_weak(now.0, next.0, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => return Ok(now),
+                Err(w) => now = Word(w),
+            }
+        }
+    }
+
+    /// P9. Lets an owned slot go: Free, or Detached while it is pinned. Under the set's lock. Returns whether somebody waits.
+    #[must_use]
+    pub(crate) fn remove(&self) -> bool {
+        let mut now = Word(self.word.load(Ordering::Relaxed));
+        loop {
+            debug_assert!(now.owned() && !now.writeback(), "remove of {now:?}");
+            let left = now.without(WAITED);
+            let next = match now.pins() {
+                0 => left.with_state(State::Free).next_version(),
+                _ => left.with_state(State::Detached),
+            };
+            // Release: what this owner read of the bytes comes before the next claimant's writing (P1). Acquire: pairs with `unpin`.
+            match self.word.compare_exchange_weak(now.0, next.0, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return now.waited(),
+                Err(w) => now = Word(w),
+            }
+        }
+    }
+
+    /// P9 for a page that nobody owns: Clean (or, with `even_dirty`, Dirty) and quiet -> Free or Detached. Under the set's lock.
+    /// Ok tells the word that was replaced, Err the word that forbids it.
+    pub(crate) fn remove_quiet(&self, seen: Word, even_dirty: bool) -> Result<Word, Word> {
+        let mut now = seen;
+        loop {
+            let allowed = now.state() == State::Clean || even_dirty && now.state() == State::Dirty;
+            if !allowed || now.writeback() || now.version() != seen.version() {
+                return Err(now);
+            }
+            let left = now.without(WAITED);
+            let next = match now.pins() {
+                0 => left.with_state(State::Free).next_version(),
+                _ => left.with_state(State::Detached),
+            };
+            match self.word.compare_exchange_weak(now.0, next.0, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return Ok(now),
+                Err(w) => now = Word(w),
+            }
+        }
+    }
+
+    /// P10. Marks a dirty page as being written back, if it still is what was `seen`.
+    pub fn begin_writeback(&self, seen: Word) -> Result<(), Word> {
+        let mut now = seen;
+        loop {
+            if now.state() != State::Dirty || now.writeback() || now.version() != seen.version() {
+                return Err(now);
+            }
+            match self.word.compare_exchange_weak(
+                now.0,
+                now.0 | WRITEBACK,
+                Ordering::Acquire,
+                Ordering::Relaxed,
+            ) {
+                Ok(_) => return Ok(()),
+                Err(w) => now = Word(w),
+            }
+        }
+    }
+
+    /// P11. The write-back of `version` is over. Tells whether the page became clean, and whether somebody waits.
+    #[must_use]
+    pub fn end_writeback(&self, version: u64, written: bool) -> EndedWriteback {
+        let mut now = Word(self.word.load(Ordering::Relaxed));
+        loop {
+            debug_assert!(now.writeback(), "end_writeback of {now:?}");
+            let same =
+                now.version() == version || crate::broken::is(crate::broken::Step::WritebackIgnoresVersion);
+            let cleaned = written && now.state() == State::Dirty && same;
+            let left = now.without(WRITEBACK | WAITED);
+            let next = if cleaned { left.with_state(State::Clean) } else { left };
+            // A writer's waiters must not lose their flag to us: while Writing, it stays.
+            let next = if now.owned() { Word(next.0 | now.0 & WAITED) } else { next };
+            match self.word.compare_exchange_weak(now.0, next.0, Ordering::Release, Ordering::Relaxed) {
+                Ok(_) => return EndedWriteback { cleaned, waited: now.waited() && !now.owned() },
+                Err(w) => now = Word(w),
+            }
+        }
+    }
+
+    /// P12. Registers interest in the end of the busy state `seen`. Err tells the word if it has changed: look again.
+    pub fn wait(&self, seen: Word) -> Result<(), Word> {
+        debug_assert!(seen.owned() || seen.writeback());
+        if crate::broken::is(crate::broken::Step::WaitWithoutSwap) {
+            self.word.fetch_or(WAITED, Ordering::Relaxed);
+            return Ok(());
+        }
+        let mut now = seen;
+        loop {
+            let same = now.state() == seen.state()
+                && now.version() == seen.version()
+                && now.writeback() == seen.writeback();
+            if !same {
+                return Err(now);
+            }
+            if now.waited() {
+                return Ok(());
+            }
+            // Release: the registration made before it is visible to whoever clears the flag (their swaps read this one).
+            match self.word.compare_exchange_weak(now.0, now.0 | WAITED, Ordering::AcqRel, Ordering::Acquire)
+            {
+                Ok(_) => return Ok(()),
+                Err(w) => now = Word(w),
+            }
+        }
+    }
+}
+
+impl Default for Slot {
+    fn default() -> Self {
+        Slot::new()
+    }
+}
+
+/// How a write-back ended (P11).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EndedWriteback {
+    /// The page is clean now; otherwise it was written again meanwhile, or the write failed.
+    pub cleaned: bool,
+    /// Somebody waits for the end of the write-back.
+    pub waited: bool,
+}

@@ -1,0 +1,442 @@
+//! The table of one partition: a directory of segments, each a row of page sets.
+//!
+//! It answers which slot a page sits in. It does no I/O, knows no clock and no threads, holds no page bytes and no
+//! addresses: frame *n* belongs to slot *n*, and where frames lie is the caller's business.
+//!
+//! The lookup (`find`) takes no lock and stores nothing. It may miss a page that is moving; whoever believes a miss
+//! takes the set's lock and looks again ([`Table::lock`]), which is what a claim needs anyway.
+
+use std::ptr::NonNull;
+
+use crate::layout::{Head, Header, Layout, SegmentRecord, Shape};
+use crate::memory::Memory;
+use crate::policy::{Policy, PolicyKind, with_policy};
+use crate::probe::ProbeKind;
+use crate::set::SetGuard;
+use crate::slot::{Slot, State, Word};
+use crate::sync::atomic::{AtomicU16, AtomicU32, Ordering};
+use crate::tag::Tag;
+
+/// A segment of a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SegmentIndex(pub u32);
+
+/// A slot of a table, and the frame that belongs to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SlotIndex(pub u32);
+
+/// A set: its segment, and its number in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SetNumber {
+    pub(crate) segment: SegmentIndex,
+    pub(crate) set: usize,
+}
+
+/// A page that was found, with the word it was found by.
+#[derive(Clone, Copy)]
+pub struct Found<'t, const W: usize> {
+    head: &'t Head<W>,
+    slot: &'t Slot,
+    way: u32,
+    /// Its slot, and frame.
+    pub index: SlotIndex,
+    /// Its word at that moment.
+    pub word: Word,
+}
+
+impl<'t, const W: usize> Found<'t, W> {
+    /// The slot.
+    #[inline(always)]
+    pub fn slot(&self) -> &'t Slot {
+        self.slot
+    }
+
+    /// The page.
+    pub fn tag(&self) -> Tag {
+        self.slot.tag()
+    }
+}
+
+/// The page sets of one partition. `W` ways to a set.
+pub struct Table<const W: usize = 16> {
+    memory: Memory<W>,
+    policy: PolicyKind,
+    #[cfg_attr(any(loom, shuttle), allow(dead_code))]
+    probe: ProbeKind,
+}
+
+impl<const W: usize> Table<W> {
+    pub(crate) const ALL_WAYS: u32 = if W == 32 { u32::MAX } else { (1 << W) - 1 };
+
+    /// How many bytes of memory a table of this shape has; they are touched only as segments come into use.
+    pub fn memory_bytes(shape: Shape) -> usize {
+        Layout::new::<W>(shape).bytes
+    }
+
+    /// Bytes of metadata that one segment uses.
+    pub fn segment_metadata_bytes(shape: Shape) -> usize {
+        Layout::new::<W>(shape).segment_stride
+    }
+
+    /// Bytes of directory and segment records.
+    pub fn fixed_bytes(shape: Shape) -> usize {
+        Layout::new::<W>(shape).segments_at
+    }
+
+    /// A table in memory of its own, with `live` segments in use.
+    pub fn new(shape: Shape, policy: PolicyKind, live: u32) -> Self {
+        Self::start(Memory::heap(Layout::new::<W>(shape)), policy, live)
+    }
+
+    /// A table in memory that the caller keeps.
+    ///
+    /// # Safety
+    /// `memory` is zeroed, aligned to 64, valid for [`Self::memory_bytes`] bytes, and nothing else uses it while the table lives.
+    pub unsafe fn in_memory(memory: NonNull<u8>, shape: Shape, policy: PolicyKind, live: u32) -> Self {
+        // SAFETY: the caller's promise.
+        let memory = unsafe { Memory::given(memory, Layout::new::<W>(shape)) };
+        Self::start(memory, policy, live)
+    }
+
+    fn start(memory: Memory<W>, policy: PolicyKind, live: u32) -> Self {
+        let table = Table { memory, policy, probe: ProbeKind::detect() };
+        let layout = *table.layout();
+        assert!(
+            (1..=layout.shape.segments_max).contains(&live),
+            "1 to {} segments",
+            layout.shape.segments_max
+        );
+        let level = layout.level_for(live);
+        for entry in 0..1usize << level {
+            table.entry(level, entry).store((entry % live as usize) as u16, Ordering::Relaxed);
+        }
+        for segment in 0..live {
+            table.record(SegmentIndex(segment)).live.store(1, Ordering::Relaxed);
+        }
+        table.header().live.store(live, Ordering::Relaxed);
+        table.header().level.store(level, Ordering::Release);
+        table
+    }
+
+    /// The policy that its sets follow.
+    pub fn policy(&self) -> PolicyKind {
+        self.policy
+    }
+
+    /// Slots in use, whether or not they hold a page.
+    pub fn slots_count(&self) -> u64 {
+        (self.live_segments() as u64) << self.layout().slots_per_segment_shift
+    }
+
+    /// Segments in use.
+    pub fn live_segments(&self) -> u32 {
+        self.header().live.load(Ordering::Relaxed)
+    }
+
+    /// Whether a segment is in use.
+    pub fn is_live(&self, segment: SegmentIndex) -> bool {
+        self.record(segment).live.load(Ordering::Relaxed) == 1
+    }
+
+    /// The shape it was made with.
+    pub fn shape(&self) -> Shape {
+        self.layout().shape
+    }
+
+    /// Slots in a segment.
+    pub fn slots_per_segment(&self) -> u32 {
+        1 << self.layout().slots_per_segment_shift
+    }
+
+    /// The segment a slot lies in.
+    pub fn segment_of(&self, slot: SlotIndex) -> SegmentIndex {
+        SegmentIndex(slot.0 >> self.layout().slots_per_segment_shift)
+    }
+
+    // ---- Lookup -----------------------------------------------------------------------------------------------
+
+    /// The page, if it is where the directory says now. No lock, no store. A None is to be believed only under the set's lock.
+    #[inline(always)]
+    pub fn find(&self, tag: Tag) -> Option<Found<'_, W>> {
+        self.find_in(self.set_of(tag), tag)
+    }
+
+    /// Asks the processor for the head of the page's set (the first stage of a batch).
+    #[inline(always)]
+    pub fn prefetch_head(&self, tag: Tag) {
+        prefetch(self.head(self.set_of(tag)));
+    }
+
+    /// Tells the policy of a hit. Stores only where the policy's bits change.
+    #[inline(always)]
+    pub fn touch(&self, found: &Found<'_, W>) {
+        // Relaxed, all of it: the bits are a hint to the policy, and a lost touch costs a guess.
+        let meta = &found.head.meta[found.way as usize];
+        let old = meta.load(Ordering::Relaxed);
+        let clock = found.head.clock.load(Ordering::Relaxed);
+        let new = with_policy!(self.policy, P => P::touched(old, clock));
+        if new != old {
+            meta.store(new, Ordering::Relaxed);
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn find_in(&self, set: SetNumber, tag: Tag) -> Option<Found<'_, W>> {
+        let head = self.head(set);
+        let mut ways = self.matching(head, tag.fingerprint());
+        while ways != 0 {
+            let way = ways.trailing_zeros();
+            ways &= ways - 1;
+            let slot = self.slot_in(set, way as usize);
+            // P3: the word first, with acquire, then the tag.
+            let word = slot.load();
+            if slot.tag() == tag && word.findable() {
+                return Some(Found { head, slot, way, index: self.index_of(set, way as usize), word });
+            }
+        }
+        None
+    }
+
+    #[cfg(not(any(loom, shuttle)))]
+    #[inline(always)]
+    fn matching(&self, head: &Head<W>, fingerprint: u8) -> u32 {
+        // SAFETY: the array has W bytes and lies at the start of a 16-byte aligned head.
+        unsafe { crate::probe::find::<W>(self.probe, head.fingerprints.as_ptr().cast(), fingerprint) }
+    }
+
+    #[cfg(any(loom, shuttle))]
+    fn matching(&self, head: &Head<W>, fingerprint: u8) -> u32 {
+        let equal = |way: &usize| head.fingerprints[*way].load(Ordering::Relaxed) == fingerprint;
+        (0..W).filter(equal).fold(0, |mask, way| mask | 1 << way)
+    }
+
+    /// The set where the directory says the page belongs now.
+    #[inline(always)]
+    pub(crate) fn set_of(&self, tag: Tag) -> SetNumber {
+        let (_, entry) = self.entry_of(tag);
+        // Acquire: pairs with the end of a move, so that the new segment's sets are seen as the mover left them.
+        self.set_in(SegmentIndex(entry.load(Ordering::Acquire) as u32), tag)
+    }
+
+    #[inline(always)]
+    pub(crate) fn set_in(&self, segment: SegmentIndex, tag: Tag) -> SetNumber {
+        SetNumber { segment, set: tag.set(self.layout().shape.sets_per_segment as usize - 1) }
+    }
+
+    /// The level in force and the page's entry in it.
+    #[inline(always)]
+    fn entry_of(&self, tag: Tag) -> (u32, &AtomicU16) {
+        // Acquire: pairs with `double_directory`, which fills a level before it names it.
+        let level = self.header().level.load(Ordering::Acquire);
+        (level, self.entry(level, tag.directory(level)))
+    }
+
+    // ---- Under the lock ---------------------------------------------------------------------------------------
+
+    /// Locks the set of a page, so that it can be neither brought in nor removed by anybody else.
+    pub fn lock(&self, tag: Tag) -> SetGuard<'_, W> {
+        // A turn is repeated only when a move of this very entry began or ended between the look and the lock. Moves take
+        // thousands of set locks each, so this ends; the number of turns is bounded by the number of moves.
+        loop {
+            let home = self.set_of(tag);
+            let (seen, target) = self.move_of(tag);
+            let target = target.map(|segment| self.set_in(segment, tag));
+            // Two locks are taken in the order of their segments.
+            let (first, second) = match target {
+                Some(next) if next < home => (next, Some(home)),
+                next => (home, next),
+            };
+            let lock = self.head(first).lock.lock();
+            let second = second.map(|set| self.head(set).lock.lock());
+            // Whoever passed this set as the mover did so under its lock, so that its record is visible now; and the
+            // record is taken down only after the entry was changed (see `resize`, R4).
+            let (now, _) = self.move_of(tag);
+            if now == seen && self.set_of(tag) == home {
+                return SetGuard::new(self, home, target, (lock, second));
+            }
+        }
+    }
+
+    /// Locks a set by its number, for walks over a whole table.
+    pub(crate) fn lock_set(&self, set: SetNumber) -> SetGuard<'_, W> {
+        SetGuard::new(self, set, None, (self.head(set).lock.lock(), None))
+    }
+
+    /// The sets of a segment.
+    pub(crate) fn sets_of(&self, segment: SegmentIndex) -> impl Iterator<Item = SetNumber> + use<W> {
+        (0..self.layout().shape.sets_per_segment as usize).map(move |set| SetNumber { segment, set })
+    }
+
+    /// The segments in use.
+    pub fn segments(&self) -> impl Iterator<Item = SegmentIndex> {
+        (0..self.layout().shape.segments_max).map(SegmentIndex).filter(|s| self.is_live(*s))
+    }
+
+    /// Shows every page that was there all the time of the walk, and some that came or went, a set at a time under its lock.
+    pub fn for_each_page(&self, mut visit: impl FnMut(&mut SetGuard<'_, W>, Found<'_, W>)) {
+        for segment in self.segments() {
+            for set in self.sets_of(segment) {
+                let mut guard = self.lock_set(set);
+                for found in self.pages_in(set) {
+                    visit(&mut guard, found);
+                }
+            }
+        }
+    }
+
+    // ---- Transitions that count dirty pages ---------------------------------------------------------------------
+
+    /// P2 with the count of dirty pages kept.
+    #[must_use]
+    pub fn publish(&self, slot: SlotIndex, dirty: bool) -> bool {
+        if dirty {
+            self.count_dirty(slot, 1);
+        }
+        self.slot(slot).publish(dirty)
+    }
+
+    /// P7 with the count of dirty pages kept; `before` is the word that `begin_write` replaced.
+    #[must_use]
+    pub fn end_write(&self, slot: SlotIndex, before: Word, dirty: bool) -> bool {
+        let was_dirty = before.state() == State::Dirty;
+        debug_assert!(dirty || !was_dirty, "a write does not clean");
+        if dirty && !was_dirty {
+            self.count_dirty(slot, 1);
+        }
+        self.slot(slot).end_write(dirty)
+    }
+
+    /// P11 with the count of dirty pages kept.
+    #[must_use]
+    pub fn end_writeback(&self, slot: SlotIndex, version: u64, written: bool) -> crate::slot::EndedWriteback {
+        let ended = self.slot(slot).end_writeback(version, written);
+        if ended.cleaned {
+            self.count_dirty(slot, -1);
+        }
+        ended
+    }
+
+    /// Dirty pages in the table: exact when it is quiet, never too few for a page whose write has been replied to.
+    pub fn dirty_pages(&self) -> u64 {
+        self.header().dirty.load(Ordering::Relaxed)
+    }
+
+    /// Shows the dirty pages, without a lock: segments that have none are passed over.
+    pub fn for_each_dirty(&self, mut visit: impl FnMut(SlotIndex, Tag, Word)) {
+        for segment in self.segments().filter(|s| self.record(*s).dirty.load(Ordering::Acquire) > 0) {
+            for found in self.sets_of(segment).flat_map(|set| self.pages_in(set)) {
+                // Writing may be a dirty page under change: its writer has not been replied to, or it was dirty before.
+                if matches!(found.word.state(), State::Dirty | State::Writing) {
+                    visit(found.index, found.tag(), found.word);
+                }
+            }
+        }
+    }
+
+    /// Counted before a page becomes dirty and after it became clean, so that the count is never too low.
+    pub(crate) fn count_dirty(&self, slot: SlotIndex, change: i32) {
+        let record = self.record(self.segment_of(slot));
+        // Relaxed: `publish` and `end_write` release after it; a sync that must see the page has synchronised with its writer.
+        record.dirty.fetch_add(change as u32, Ordering::Relaxed);
+        self.header().dirty.fetch_add(change as i64 as u64, Ordering::Relaxed);
+    }
+
+    // ---- Places -------------------------------------------------------------------------------------------------
+
+    #[inline(always)]
+    pub(crate) fn layout(&self) -> &Layout {
+        self.memory.layout()
+    }
+
+    #[inline(always)]
+    pub(crate) fn header(&self) -> &Header {
+        // SAFETY: the header lies at offset 0.
+        unsafe { self.memory.at(0) }
+    }
+
+    #[inline(always)]
+    pub(crate) fn entry(&self, level: u32, entry: usize) -> &AtomicU16 {
+        debug_assert!(level <= self.layout().level_max && entry < 1 << level);
+        let place = (1usize << level) + entry;
+        // SAFETY: the layout has room for every entry of every level up to level_max.
+        unsafe { self.memory.at(self.layout().directory_at + place * size_of::<AtomicU16>()) }
+    }
+
+    pub(crate) fn record(&self, segment: SegmentIndex) -> &SegmentRecord {
+        assert!(segment.0 < self.layout().shape.segments_max);
+        // SAFETY: a record per segment lies there.
+        unsafe { self.memory.at(self.layout().records_at + segment.0 as usize * size_of::<SegmentRecord>()) }
+    }
+
+    #[inline(always)]
+    fn segment_at(&self, segment: SegmentIndex) -> usize {
+        debug_assert!(segment.0 < self.layout().shape.segments_max);
+        self.layout().segments_at + segment.0 as usize * self.layout().segment_stride
+    }
+
+    #[inline(always)]
+    pub(crate) fn head(&self, set: SetNumber) -> &Head<W> {
+        debug_assert!(set.set < self.layout().shape.sets_per_segment as usize);
+        // SAFETY: directory entries name segments below segments_max, and each has a head per set.
+        unsafe { self.memory.at(self.segment_at(set.segment) + set.set * size_of::<Head<W>>()) }
+    }
+
+    #[inline(always)]
+    pub(crate) fn slot_in(&self, set: SetNumber, way: usize) -> &Slot {
+        debug_assert!(way < W);
+        let place = (set.set * W + way) * size_of::<Slot>();
+        // SAFETY: each set of each segment has W slots.
+        unsafe { self.memory.at(self.segment_at(set.segment) + self.layout().slots_at + place) }
+    }
+
+    pub(crate) fn ghosts(&self, set: SetNumber) -> &[AtomicU32] {
+        let count = W * crate::ghost::GHOSTS_PER_WAY;
+        let place = set.set * count * size_of::<AtomicU32>();
+        // SAFETY: each set of each segment has its ghosts there.
+        let first: &AtomicU32 =
+            unsafe { self.memory.at(self.segment_at(set.segment) + self.layout().ghosts_at + place) };
+        // SAFETY: `count` of them lie one behind the other, in the same memory, reached through shared references only.
+        unsafe { std::slice::from_raw_parts(first, count) }
+    }
+
+    /// The slot of an index that this table gave out.
+    #[inline(always)]
+    pub fn slot(&self, index: SlotIndex) -> &Slot {
+        let (set, way) = self.place_of(index);
+        self.slot_in(set, way)
+    }
+
+    #[inline(always)]
+    pub(crate) fn index_of(&self, set: SetNumber, way: usize) -> SlotIndex {
+        SlotIndex(set.segment.0 << self.layout().slots_per_segment_shift | (set.set * W + way) as u32)
+    }
+
+    #[inline(always)]
+    pub(crate) fn place_of(&self, index: SlotIndex) -> (SetNumber, usize) {
+        let inside = index.0 & (self.slots_per_segment() - 1);
+        let segment = self.segment_of(index);
+        assert!(segment.0 < self.layout().shape.segments_max);
+        (SetNumber { segment, set: inside as usize / W }, inside as usize % W)
+    }
+
+    pub(crate) fn pages_in(&self, set: SetNumber) -> impl Iterator<Item = Found<'_, W>> {
+        let head = self.head(set);
+        (0..W as u32).filter_map(move |way| {
+            let slot = self.slot_in(set, way as usize);
+            let word = slot.load();
+            word.findable().then(|| Found { head, slot, way, index: self.index_of(set, way as usize), word })
+        })
+    }
+}
+
+#[inline(always)]
+fn prefetch<T>(at: &T) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: a prefetch reads nothing and faults at nothing; SSE is part of x86-64.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(at).cast());
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = at;
+}
