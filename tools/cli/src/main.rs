@@ -1,2 +1,103 @@
-//! Stub.
-fn main() {}
+//! The program `octavo`: reads its arguments and environment, and hands them to one file per subcommand.
+//!
+//! Nothing below this file reads the environment or ends the process (but for the second signal, see
+//! [`signals`]). Errors come up to here as an [`Error`], which decides the exit status.
+
+#![forbid(unsafe_code)]
+
+mod attach;
+mod config;
+mod control;
+mod ctl;
+mod demo;
+mod drain;
+mod environment;
+mod error;
+mod logger;
+mod output;
+mod report;
+mod serve;
+mod signals;
+mod status;
+
+use std::process::ExitCode;
+
+use clap::{ArgAction, Parser, Subcommand};
+
+use environment::Environment;
+
+const EXAMPLE: &str = "\
+Examples:
+  octavo serve                          serve a demo disk, and say how to attach to it
+  octavo serve --config octavo.toml     serve the disks that a file names
+  octavo serve --config octavo.toml --check
+                                        only say what is wrong with the file
+  octavo ctl stat                       what the running server does
+  octavo ctl sync                       make every acknowledged write durable
+
+The smallest useful octavo.toml:
+  [cache]
+  memory_max = \"32MiB\"
+  [[partition]]
+  name = \"vm1\"
+  cache_mode = \"writeback\"
+  [[export]]
+  name = \"vm1\"
+  path = \"/var/lib/images/vm1.raw\"
+  partition = \"vm1\"
+  [listen]
+  nbd = \"unix:/run/octavo/nbd.sock\"
+  control = \"unix:/run/octavo/control.sock\"
+
+Exit status: 0 done; 1 it failed, or bytes were lost; 2 the command line or the configuration is wrong;
+128 + N ended at once by a second signal N, with dirty bytes left.";
+
+/// A page cache in user space, in front of disk images and devices.
+#[derive(Parser)]
+#[command(name = "octavo", version, after_help = EXAMPLE, max_term_width = 110)]
+struct Arguments {
+    /// Say more; twice: everything
+    #[arg(short, long, global = true, action = ArgAction::Count)]
+    verbose: u8,
+    /// Say only what is wrong
+    #[arg(short, long, global = true)]
+    quiet: bool,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Serve(serve::Arguments),
+    Ctl(ctl::Arguments),
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    logger::start(arguments.verbose, arguments.quiet);
+    let environment = Environment::read();
+    let result = match arguments.command {
+        Command::Serve(serve) => serve::run(&serve, &environment, arguments.quiet),
+        Command::Ctl(ctl) => ctl::run(&ctl, &environment),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            for line in error.lines() {
+                output::error_line(line);
+            }
+            ExitCode::from(error.exit_status())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Arguments::command().debug_assert();
+    }
+}

@@ -1,0 +1,99 @@
+//! How to attach to an export: commands that people know, ready to be pasted into a shell.
+
+use std::fmt::Write;
+
+use octavo_block::Address;
+
+use crate::config::units;
+
+/// What the commands need to know of an export.
+pub struct Attachable<'e> {
+    /// The export's name.
+    pub name: &'e str,
+    /// Its length.
+    pub len_bytes: u64,
+    /// Whether writes are refused.
+    pub read_only: bool,
+}
+
+/// The export as the URI that NBD's programs share.
+pub fn uri(address: &Address, export: &str) -> String {
+    let export = percent_encoded(export, b"/");
+    match address {
+        Address::Unix(path) => {
+            format!("nbd+unix:///{export}?socket={}", percent_encoded(&path.to_string_lossy(), b"/"))
+        }
+        Address::Tcp(address) => format!("nbd://{address}/{export}"),
+    }
+}
+
+/// The commands, one a line under a word of what they are for.
+pub fn commands(address: &Address, export: &Attachable<'_>) -> String {
+    let uri = shell_quoted(&uri(address, export.name));
+    let load = if export.read_only { "randread" } else { "randrw" };
+    let read_only = if export.read_only { " -readonly" } else { "" };
+    let client = match address {
+        Address::Unix(path) => format!("-unix {}", shell_quoted(&path.to_string_lossy())),
+        Address::Tcp(address) => format!("{} {}", address.ip(), address.port()),
+    };
+    let name = shell_quoted(export.name);
+    let size = units::human_bytes(export.len_bytes.min(1 << 30)).replace(['i', 'B', ' '], "");
+    let mut text = String::new();
+    for (purpose, command) in [
+        ("what it is", format!("nbdinfo {uri}")),
+        ("its first bytes", format!("qemu-io -r -f raw -c 'read -v 0 512' {uri}")),
+        ("copy it", format!("qemu-img convert -p -f raw -O raw {uri} copy.raw")),
+        (
+            "load it",
+            format!(
+                "fio --name=octavo --ioengine=nbd --uri={uri} --rw={load} --bs=4k --iodepth=32 \
+                 --size={size} --time_based --runtime=10"
+            ),
+        ),
+        ("as a disk", format!("sudo nbd-client {client} -N {name}{read_only} /dev/nbd0")),
+    ] {
+        // A string takes all that is written to it.
+        let _ = writeln!(text, "  {purpose:<16} {command}");
+    }
+    text
+}
+
+/// Everything but letters, digits and a few marks as `%41`.
+fn percent_encoded(text: &str, also_plain: &[u8]) -> String {
+    let mut encoded = String::new();
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) || also_plain.contains(&byte) {
+            encoded.push(char::from(byte));
+        } else {
+            let _ = write!(encoded, "%{byte:02X}");
+        }
+    }
+    encoded
+}
+
+/// One word for a shell, whatever it holds.
+fn shell_quoted(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._/:+".contains(&byte);
+    if !text.is_empty() && text.bytes().all(plain) {
+        text.to_owned()
+    } else {
+        format!("'{}'", text.replace('\'', "'\\''"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn odd_names_and_paths_become_one_word_of_a_shell() {
+        let address = Address::Unix("/tmp/it's here/nbd.sock".into());
+        assert_eq!(uri(&address, "a b&c"), "nbd+unix:///a%20b%26c?socket=/tmp/it%27s%20here/nbd.sock");
+        assert_eq!(shell_quoted("it's"), "'it'\\''s'");
+        assert_eq!(shell_quoted("/plain/path"), "/plain/path");
+        assert_eq!(
+            uri(&Address::Tcp("127.0.0.1:10809".parse().unwrap()), "vm1"),
+            "nbd://127.0.0.1:10809/vm1"
+        );
+    }
+}

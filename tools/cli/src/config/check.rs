@@ -1,0 +1,213 @@
+//! The sections of a configuration against each other and against the machine's files.
+//!
+//! Looks at paths and never opens them. What only the engine knows (whether the memory suffices, whether a store
+//! can be locked) is asked when the cache is made.
+
+use std::collections::HashMap;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use octavo_block::Address;
+
+use super::source::{Place, Placed, Problem};
+use super::{Config, suggest, units};
+
+/// The NBD protocol's bound on the name of an export.
+const EXPORT_NAME_BYTES_MAX: usize = 4096;
+
+/// The kernel's bound on the path of a unix socket, less its final zero.
+const SOCKET_PATH_BYTES_MAX: usize = 107;
+
+/// Adds every problem of a configuration whose sections were all read.
+pub fn check(config: &Config, problems: &mut Vec<Problem>) {
+    sizes(config, problems);
+    partitions(config, problems);
+    exports(config, problems);
+    paths(config, problems);
+    sockets(config, problems);
+}
+
+fn sizes(config: &Config, problems: &mut Vec<Problem>) {
+    let cache = &config.cache;
+    let memory_max = cache.memory_max.value;
+    if let Some(page_bytes) = &cache.page_bytes
+        && !(page_bytes.value.is_power_of_two() && (4096..=65536).contains(&page_bytes.value))
+    {
+        problems.push(page_bytes.place.problem(format!(
+            "{} is no size of a page; a power of two from 4KiB to 64KiB is expected",
+            units::human_bytes(page_bytes.value)
+        )));
+    }
+    let mut fits = |part: &Option<Placed<u64>>, whole: u64, of: &str| {
+        if let Some(part) = part
+            && part.value > whole
+        {
+            problems.push(part.place.problem(format!(
+                "{} does not fit into {of}, {}",
+                units::human_bytes(part.value),
+                units::human_bytes(whole)
+            )));
+        }
+    };
+    fits(&cache.buffers_max, memory_max, "cache.memory_max");
+    for partition in &config.partitions {
+        fits(&partition.max, memory_max, "cache.memory_max");
+        match &partition.max {
+            Some(max) => fits(&partition.dirty_max, max.value, "this partition's max"),
+            None => fits(&partition.dirty_max, memory_max, "cache.memory_max"),
+        }
+    }
+    let asked: u128 =
+        config.partitions.iter().filter_map(|p| p.max.as_ref()).map(|max| u128::from(max.value)).sum();
+    let each_fits =
+        config.partitions.iter().filter_map(|p| p.max.as_ref()).all(|max| max.value <= memory_max);
+    if each_fits && asked > u128::from(memory_max) {
+        problems.push(cache.memory_max.place.problem(format!(
+            "{} is less than the partitions' max together, {}",
+            units::human_bytes(memory_max),
+            units::human_bytes(u64::try_from(asked).unwrap_or(u64::MAX))
+        )));
+    }
+}
+
+fn partitions(config: &Config, problems: &mut Vec<Problem>) {
+    let mut seen: HashMap<&str, &Place> = HashMap::new();
+    for partition in &config.partitions {
+        let name = &partition.name;
+        if name.value.is_empty() {
+            problems.push(name.place.problem("a partition's name cannot be empty"));
+        }
+        if let Some(first) = seen.insert(&name.value, &name.place) {
+            problems.push(name.place.problem(format!(
+                "there is a partition \"{}\" already, on line {}",
+                name.value,
+                line(config, first)
+            )));
+        }
+    }
+    for partition in &config.partitions {
+        if !config.exports.iter().any(|export| export.partition.value == partition.name.value) {
+            log::warn!(
+                "{}",
+                config.line(&partition.name.place, format!("no export uses \"{}\"", partition.name.value))
+            );
+        }
+    }
+}
+
+fn exports(config: &Config, problems: &mut Vec<Problem>) {
+    let names: Vec<&str> = config.partitions.iter().map(|partition| partition.name.value.as_str()).collect();
+    let mut seen: HashMap<&str, &Place> = HashMap::new();
+    for export in &config.exports {
+        let name = &export.name;
+        if name.value.len() > EXPORT_NAME_BYTES_MAX {
+            problems.push(name.place.problem(format!(
+                "{} bytes are too many; NBD allows {EXPORT_NAME_BYTES_MAX}",
+                name.value.len()
+            )));
+        }
+        if let Some(first) = seen.insert(&name.value, &name.place) {
+            problems.push(name.place.problem(format!(
+                "there is an export \"{}\" already, on line {}",
+                name.value,
+                line(config, first)
+            )));
+        }
+        let partition = &export.partition;
+        if !names.contains(&partition.value.as_str()) {
+            problems.push(partition.place.problem(format!(
+                "no partition is called \"{}\"; {}",
+                partition.value,
+                suggest::of(&partition.value, &names)
+            )));
+        }
+    }
+}
+
+fn paths(config: &Config, problems: &mut Vec<Problem>) {
+    let mut seen: HashMap<(u64, u64), (&Placed<PathBuf>, bool)> = HashMap::new();
+    for export in &config.exports {
+        let path = &export.path;
+        let identity = match identity(&path.value) {
+            Ok(identity) => identity,
+            Err(message) => {
+                problems.push(path.place.problem(format!("\"{}\" {message}", path.value.display())));
+                continue;
+            }
+        };
+        match seen.get(&identity) {
+            Some((first, first_read_only)) if !(export.read_only && *first_read_only) => {
+                problems.push(path.place.problem(format!(
+                    "\"{}\" is exported already, on line {}; twice is possible only where all are read_only",
+                    path.value.display(),
+                    line(config, &first.place)
+                )));
+            }
+            Some(_) => {}
+            None => {
+                seen.insert(identity, (path, export.read_only));
+            }
+        }
+    }
+}
+
+/// What makes two paths the same store, or a sentence about why this one cannot be exported.
+fn identity(path: &Path) -> Result<(u64, u64), String> {
+    if !path.is_absolute() {
+        return Err(
+            "is not absolute; a path from the root, such as \"/var/lib/images/vm1.raw\", is expected".into(),
+        );
+    }
+    let meta = std::fs::metadata(path).map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => {
+            format!("does not exist; `truncate -s 10G {}` makes an empty disk", path.display())
+        }
+        _ => format!("cannot be looked at: {error}"),
+    })?;
+    let kind = meta.file_type();
+    if kind.is_block_device() {
+        // Two nodes of one device are one store: the device's number says so, not the node's.
+        Ok((u64::MAX, meta.rdev()))
+    } else if kind.is_file() {
+        Ok((meta.dev(), meta.ino()))
+    } else if kind.is_dir() {
+        Err("is a directory; a file or a block device is expected".into())
+    } else {
+        Err("is neither a file nor a block device".into())
+    }
+}
+
+fn sockets(config: &Config, problems: &mut Vec<Problem>) {
+    let mut seen: Vec<(String, &Place)> = Vec::new();
+    let nbd = config.listen.nbd.iter().map(|nbd| match &nbd.value {
+        Address::Unix(path) => (format!("unix:{}", path.display()), Some(path), &nbd.place),
+        Address::Tcp(address) => (format!("tcp:{address}"), None, &nbd.place),
+    });
+    let control = config.listen.control.iter().map(|control| {
+        let path = &control.value;
+        (format!("unix:{}", path.display()), Some(path), &control.place)
+    });
+    for (address, path, place) in nbd.chain(control) {
+        if let Some(path) = path {
+            if !path.is_absolute() {
+                problems.push(place.problem("a path from the root is expected after \"unix:\""));
+            }
+            let bytes = path.as_os_str().len();
+            if bytes > SOCKET_PATH_BYTES_MAX {
+                problems.push(place.problem(format!(
+                    "{bytes} bytes are too many for the path of a socket; {SOCKET_PATH_BYTES_MAX} is the most"
+                )));
+            }
+        }
+        if let Some((_, first)) = seen.iter().find(|(other, _)| *other == address) {
+            let line = line(config, first);
+            problems.push(place.problem(format!("{address} is listened on already, on line {line}")));
+        } else {
+            seen.push((address, place));
+        }
+    }
+}
+
+fn line(config: &Config, place: &Place) -> usize {
+    config.source.line_and_column(place.offset).0
+}

@@ -1,0 +1,290 @@
+//! The configuration of `octavo serve`: what a TOML file may say, and what it means.
+//!
+//! Reading is in three steps, and each goes on after a problem as far as it can: the text into a table (TOML's
+//! own errors), the table into a [`Config`] (`read`: keys, types, units), and the sections against each other and
+//! the machine (`check`). No step opens an export or makes anything: that is `serve`'s.
+
+pub mod section;
+pub mod source;
+pub mod suggest;
+pub mod units;
+
+mod check;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use octavo::disk::Engine;
+use octavo::{CacheMode, PolicyName};
+use octavo_block::Address;
+use toml::de::DeTable;
+
+use section::Section;
+use source::{Place, Placed, Problem, Source};
+
+/// A configuration file longer than this is not one.
+const TEXT_BYTES_MAX: u64 = 1 << 20;
+
+/// How long the drain at the end may fail before `serve` gives up.
+pub const DRAIN_TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
+
+/// What a file says, with the places of whatever can still be refused later.
+#[derive(Debug)]
+pub struct Config {
+    /// The text, for messages.
+    pub source: Source,
+    /// `[cache]`.
+    pub cache: CacheSection,
+    /// `[[partition]]`, in the file's order.
+    pub partitions: Vec<PartitionSection>,
+    /// `[[export]]`, in the file's order.
+    pub exports: Vec<ExportSection>,
+    /// `[listen]`.
+    pub listen: ListenSection,
+    /// `[serve]`.
+    pub serve: ServeSection,
+}
+
+/// `[cache]`: the memory that everything shares.
+#[derive(Debug)]
+pub struct CacheSection {
+    /// The hard bound on everything, in bytes.
+    pub memory_max: Placed<u64>,
+    /// Bytes of a page.
+    pub page_bytes: Option<Placed<u64>>,
+    /// How stores are read and written.
+    pub io: Option<Placed<Engine>>,
+    /// The share of `memory_max` for buffers, in bytes.
+    pub buffers_max: Option<Placed<u64>>,
+}
+
+/// `[[partition]]`: one tenant.
+#[derive(Debug)]
+pub struct PartitionSection {
+    /// Where the section stands.
+    pub place: Place,
+    /// What exports call it.
+    pub name: Placed<String>,
+    /// Which page leaves first.
+    pub policy: Option<Placed<PolicyName>>,
+    /// When a write reaches the store.
+    pub cache_mode: Option<Placed<CacheMode>>,
+    /// The most memory it gets, in bytes.
+    pub max: Option<Placed<u64>>,
+    /// The most bytes of dirty pages.
+    pub dirty_max: Option<Placed<u64>>,
+}
+
+/// `[[export]]`: one disk that clients may ask for.
+#[derive(Debug)]
+pub struct ExportSection {
+    /// What a client asks for.
+    pub name: Placed<String>,
+    /// The file or device.
+    pub path: Placed<PathBuf>,
+    /// The name of the partition that caches it.
+    pub partition: Placed<String>,
+    /// Whether writes are refused.
+    pub read_only: bool,
+    /// A sentence for people who list the exports.
+    pub description: String,
+}
+
+/// `[listen]`: the sockets.
+#[derive(Debug)]
+pub struct ListenSection {
+    /// Where NBD clients connect.
+    pub nbd: Vec<Placed<Address>>,
+    /// Where `octavo ctl` connects.
+    pub control: Option<Placed<PathBuf>>,
+}
+
+/// `[serve]`: how the server begins and ends.
+#[derive(Debug, Default)]
+pub struct ServeSection {
+    /// How long the drain at the end may fail.
+    pub drain_timeout: Option<Placed<Duration>>,
+    /// How long a client may take to agree on an export.
+    pub handshake_timeout: Option<Placed<Duration>>,
+    /// The most clients at a time.
+    pub connections_max: Option<Placed<u64>>,
+}
+
+impl Config {
+    /// Reads a file. The error is what to print, one problem a line.
+    pub fn read(path: &Path) -> Result<Config, Vec<String>> {
+        let name = path.display().to_string();
+        let unreadable = |what: String| vec![format!("{name}: {what}")];
+        let meta = std::fs::metadata(path).map_err(|error| unreadable(format!("cannot be read: {error}")))?;
+        if meta.len() > TEXT_BYTES_MAX {
+            return Err(unreadable(format!(
+                "is no configuration: {} is more than {}",
+                units::human_bytes(meta.len()),
+                units::human_bytes(TEXT_BYTES_MAX)
+            )));
+        }
+        let bytes = std::fs::read(path).map_err(|error| unreadable(format!("cannot be read: {error}")))?;
+        let text = String::from_utf8(bytes).map_err(|error| {
+            unreadable(format!("is no configuration: byte {} is not UTF-8", error.utf8_error().valid_up_to()))
+        })?;
+        Config::parse(Source { name, text })
+    }
+
+    /// Reads a text. The error is what to print, one problem a line.
+    pub fn parse(source: Source) -> Result<Config, Vec<String>> {
+        let (config, problems) = match parse_table(&source.text) {
+            Ok(table) => {
+                let mut problems = Vec::new();
+                let config = read(&source, &table, &mut problems);
+                if let Some(config) = &config {
+                    check::check(config, &mut problems);
+                }
+                (config, problems)
+            }
+            Err(problems) => (None, problems),
+        };
+        match config {
+            Some(config) if problems.is_empty() => Ok(config),
+            _ => Err(source.lines(problems)),
+        }
+    }
+
+    /// One line about a problem that came up later, when the engine was asked.
+    pub fn line(&self, place: &Place, message: impl Into<String>) -> String {
+        self.source.line(&place.problem(message))
+    }
+}
+
+fn parse_table(text: &str) -> Result<DeTable<'_>, Vec<Problem>> {
+    let (table, errors) = DeTable::parse_recoverable(text);
+    if errors.is_empty() {
+        return Ok(table.into_inner());
+    }
+    let problems = errors
+        .into_iter()
+        .map(|error| Problem {
+            place: Place::new("", error.span().unwrap_or(0..0)),
+            message: format!("not TOML: {}", error.message().replace('\n', ", ")),
+        })
+        .collect();
+    Err(problems)
+}
+
+/// The table as sections; `None` where a section that everything needs is missing or wrong.
+fn read(source: &Source, table: &DeTable<'_>, problems: &mut Vec<Problem>) -> Option<Config> {
+    let mut cache = None;
+    let mut partitions = Vec::new();
+    let mut exports = Vec::new();
+    let mut listen = None;
+    let mut serve = ServeSection::default();
+    let mut sections_lost = false;
+
+    let mut root = Section::new("", table, 0..0, problems);
+    root.table("cache", |section| cache = read_cache(section));
+    root.tables("partition", |section| match read_partition(section) {
+        Some(partition) => partitions.push(partition),
+        None => sections_lost = true,
+    });
+    root.tables("export", |section| match read_export(section) {
+        Some(export) => exports.push(export),
+        None => sections_lost = true,
+    });
+    root.table("listen", |section| listen = Some(read_listen(section)));
+    root.table("serve", |section| serve = read_serve(section));
+
+    let end = source.text.trim_end().len();
+    for (key, there, example) in [
+        ("cache", table.contains_key("cache"), "[cache] with memory_max = \"32MiB\""),
+        ("partition", table.contains_key("partition"), "[[partition]] with name = \"vm1\""),
+        ("export", table.contains_key("export"), "[[export]] with name, path and partition"),
+        ("listen", table.contains_key("listen"), "[listen] with nbd = \"unix:/run/octavo/nbd.sock\""),
+    ] {
+        if !there {
+            root.complain(Place::new(key, end..end).problem(format!("missing; for example {example}")));
+        }
+    }
+    root.finish();
+    if sections_lost {
+        // What was not read might have been the partition that an export names: do not guess.
+        return None;
+    }
+    Some(Config { source: source.clone(), cache: cache?, partitions, exports, listen: listen?, serve })
+}
+
+fn read_cache(mut section: Section<'_, '_>) -> Option<CacheSection> {
+    let memory_max = section.size("memory_max");
+    let memory_max = section.required(memory_max, "memory_max", "memory_max = \"32MiB\"");
+    let page_bytes = section.size("page_bytes");
+    let io = section
+        .word("io", &[("auto", Engine::Auto), ("uring", Engine::Uring), ("blocking", Engine::Blocking)]);
+    let buffers_max = section.size("buffers_max");
+    section.finish();
+    Some(CacheSection { memory_max: memory_max?, page_bytes, io, buffers_max })
+}
+
+fn read_partition(mut section: Section<'_, '_>) -> Option<PartitionSection> {
+    let place = section.place();
+    let name = section.string("name");
+    let name = section.required(name, "name", "name = \"vm1\"");
+    let policies: Vec<(&str, PolicyName)> = PolicyName::ALL.iter().map(|p| (p.as_str(), *p)).collect();
+    let policy = section.word("policy", &policies);
+    let cache_mode = section.word(
+        "cache_mode",
+        &[("writethrough", CacheMode::Writethrough), ("writeback", CacheMode::Writeback)],
+    );
+    let max = section.size("max");
+    let dirty_max = section.size("dirty_max");
+    for name in ["min", "low", "high", "weight"] {
+        section.not_yet(name, "a partition has a \"max\"");
+    }
+    section.finish();
+    Some(PartitionSection { place, name: name?, policy, cache_mode, max, dirty_max })
+}
+
+fn read_export(mut section: Section<'_, '_>) -> Option<ExportSection> {
+    let name = section.string("name");
+    let name = section.required(name, "name", "name = \"vm1\", what a client asks for");
+    let path = section.string("path");
+    let path = section.required(path, "path", "path = \"/var/lib/images/vm1.raw\"");
+    let partition = section.string("partition");
+    let partition =
+        section.required(partition, "partition", "partition = \"vm1\", the name of a [[partition]]");
+    let read_only = section.flag("read_only").is_some_and(|flag| flag.value);
+    let description = section.string("description").map_or_else(String::new, |text| text.value);
+    section.finish();
+    let path = path.map(|path| Placed { value: PathBuf::from(path.value), place: path.place });
+    Some(ExportSection { name: name?, path: path?, partition: partition?, read_only, description })
+}
+
+fn read_listen(mut section: Section<'_, '_>) -> ListenSection {
+    let nbd = section.parsed_list("nbd", "\"unix:/run/octavo/nbd.sock\" or \"tcp:127.0.0.1:10809\"");
+    let first = nbd.first().map(|_| Placed { value: (), place: section.place() });
+    section.required(first, "nbd", "nbd = \"unix:/run/octavo/nbd.sock\"");
+    let control = section.string("control").and_then(|text| match control_path(&text.value) {
+        Some(path) => Some(Placed { value: path, place: text.place }),
+        None => {
+            let message =
+                "\"unix:/run/octavo/control.sock\" is expected: the control socket is a unix socket";
+            section.complain(text.place.problem(message));
+            None
+        }
+    });
+    section.finish();
+    ListenSection { nbd, control }
+}
+
+fn read_serve(mut section: Section<'_, '_>) -> ServeSection {
+    let serve = ServeSection {
+        drain_timeout: section.duration("drain_timeout"),
+        handshake_timeout: section.duration("handshake_timeout"),
+        connections_max: section.count("connections_max", 1, 65_536),
+    };
+    section.finish();
+    serve
+}
+
+/// The path of `unix:/path`, if that is what it is.
+fn control_path(text: &str) -> Option<PathBuf> {
+    let path = text.strip_prefix("unix:")?;
+    path.starts_with('/').then(|| PathBuf::from(path))
+}

@@ -1,0 +1,141 @@
+//! Sizes and durations as people write them, and as messages show them.
+
+use std::time::Duration;
+
+/// The units of a size. Like qemu's and the kernel's, a bare letter is a power of 1024.
+const SIZE_UNITS: [(&str, u64); 14] = [
+    ("", 1),
+    ("B", 1),
+    ("K", 1 << 10),
+    ("KiB", 1 << 10),
+    ("M", 1 << 20),
+    ("MiB", 1 << 20),
+    ("G", 1 << 30),
+    ("GiB", 1 << 30),
+    ("T", 1 << 40),
+    ("TiB", 1 << 40),
+    ("KB", 1_000),
+    ("MB", 1_000_000),
+    ("GB", 1_000_000_000),
+    ("TB", 1_000_000_000_000),
+];
+
+/// What a size may look like, for messages.
+pub const SIZE_SHAPE: &str = "a size such as \"32MiB\", \"1G\" or a number of bytes";
+
+/// What a duration may look like, for messages.
+pub const DURATION_SHAPE: &str = "a duration such as \"30s\", \"500ms\" or \"2m\"";
+
+/// Bytes from a text such as `32MiB`; the error is a sentence.
+pub fn size_bytes(text: &str) -> Result<u64, String> {
+    let (count, unit) = split(text, SIZE_SHAPE)?;
+    let scale = SIZE_UNITS
+        .iter()
+        .find(|(name, _)| name.eq_ignore_ascii_case(unit))
+        .ok_or_else(|| format!("\"{unit}\" is no unit of size; {SIZE_SHAPE} is expected"))?
+        .1;
+    count
+        .checked_mul(scale)
+        .filter(|bytes| *bytes <= i64::MAX as u64)
+        .ok_or_else(|| format!("\"{text}\" is more than the largest size, 8 EiB less one byte"))
+}
+
+/// A duration from a text such as `30s`; the error is a sentence.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    let (count, unit) = split(text, DURATION_SHAPE)?;
+    let scale_ms = match unit {
+        "ms" => 1,
+        "s" => 1_000,
+        "m" | "min" => 60_000,
+        "h" => 3_600_000,
+        "" => return Err(format!("\"{text}\" has no unit; {DURATION_SHAPE} is expected")),
+        _ => return Err(format!("\"{unit}\" is no unit of time; {DURATION_SHAPE} is expected")),
+    };
+    count
+        .checked_mul(scale_ms)
+        .filter(|ms| *ms <= 24 * 3_600_000)
+        .map(Duration::from_millis)
+        .ok_or_else(|| format!("\"{text}\" is more than a day"))
+}
+
+/// The whole number a text begins with, and its unit.
+fn split<'t>(text: &'t str, shape: &str) -> Result<(u64, &'t str), String> {
+    let text = text.trim();
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (count, unit) = text.split_at(digits);
+    if digits == 0 {
+        return Err(format!("\"{text}\" does not begin with a number; {shape} is expected"));
+    }
+    if unit.starts_with(['.', ',']) {
+        return Err(format!("\"{text}\" is not a whole number; use a smaller unit"));
+    }
+    let count = count.parse().map_err(|_| format!("\"{count}\" is too large a number"))?;
+    Ok((count, unit.trim_start()))
+}
+
+/// Bytes for people: `12.3 MiB`.
+pub fn human_bytes(bytes: u64) -> String {
+    const NAMES: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+    let mut value = bytes as f64;
+    let mut name = 0;
+    while value >= 1024.0 && name + 1 < NAMES.len() {
+        value /= 1024.0;
+        name += 1;
+    }
+    match name {
+        0 => format!("{bytes} B"),
+        _ if value >= 100.0 || value.fract() == 0.0 => format!("{value:.0} {}", NAMES[name]),
+        _ => format!("{value:.1} {}", NAMES[name]),
+    }
+}
+
+/// A count for people: `12.3k`.
+pub fn human_count(count: f64) -> String {
+    match count {
+        c if c >= 1e9 => format!("{:.1}G", c / 1e9),
+        c if c >= 1e6 => format!("{:.1}M", c / 1e6),
+        c if c >= 1e4 => format!("{:.1}k", c / 1e3),
+        c => format!("{c:.0}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_parse_as_people_write_them() {
+        for (text, bytes) in [
+            ("0", 0),
+            ("4096", 4096),
+            ("32MiB", 32 << 20),
+            ("32 mib", 32 << 20),
+            ("1G", 1 << 30),
+            ("8k", 8192),
+            ("2GB", 2_000_000_000),
+            ("7B", 7),
+        ] {
+            assert_eq!(size_bytes(text), Ok(bytes), "{text}");
+        }
+        for text in ["", "MiB", "-1", "1.5G", "1X", "9999999999999999999999", "16777216T", "1 0"] {
+            assert!(size_bytes(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn durations_need_a_unit() {
+        assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
+        assert_eq!(duration("2m"), Ok(Duration::from_secs(120)));
+        for text in ["30", "s", "1.5s", "3y", "48h"] {
+            assert!(duration(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn bytes_read_well() {
+        assert_eq!(human_bytes(17), "17 B");
+        assert_eq!(human_bytes(32 << 20), "32 MiB");
+        assert_eq!(human_bytes(12_900_000), "12.3 MiB");
+        assert_eq!(human_count(12_345.0), "12.3k");
+    }
+}

@@ -1,0 +1,167 @@
+//! The control protocol: what `octavo ctl` and a server say to each other over a unix socket.
+//!
+//! One JSON object a line, in both directions. A request is `{"v":1,"do":"stat"}`; it is answered by any number of
+//! `{"v":1,"progress":..}` and then one `{"v":1,"ok":..}` or `{"v":1,"error":..}`. Further requests may follow on
+//! the same connection. `docs/octavo-ctl.1.md` is the protocol's text.
+//!
+//! Whoever can connect may do everything: the socket's mode, 0600, is the permission.
+
+pub mod server;
+
+use std::io::{BufRead, Write};
+
+use serde::{Deserialize, Serialize};
+
+/// The version of the protocol: raised when an old reader would misunderstand, not when something is added.
+pub const VERSION: u32 = 1;
+
+/// The longest request: requests are a few words.
+pub const REQUEST_BYTES_MAX: u64 = 4096;
+
+/// The longest reply: a report of thousands of exports fits.
+pub const REPLY_BYTES_MAX: u64 = 16 << 20;
+
+/// A request.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Request {
+    /// [`VERSION`].
+    pub v: u32,
+    /// What to do; a word of [`Verb`]. Text, so that an unknown one is refused by name.
+    #[serde(rename = "do")]
+    pub verb: String,
+}
+
+/// What a server can be asked to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    /// The counters.
+    Stat,
+    /// Make every acknowledged write durable.
+    Sync,
+    /// The same with progress, trying refusing stores again.
+    Drain,
+}
+
+/// A reply: one line of the answer to a request.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Reply {
+    /// [`VERSION`].
+    pub v: u32,
+    /// What the line is.
+    #[serde(flatten)]
+    pub body: Body,
+}
+
+/// What a reply says.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Body {
+    /// The request was done; the answer is over.
+    Ok(serde_json::Value),
+    /// The request is being done.
+    Progress(Progress),
+    /// The request was not done, or not wholly; the answer is over.
+    Error(Fault),
+}
+
+/// How far a drain has come.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Progress {
+    /// Dirty bytes left.
+    pub dirty_bytes: u64,
+}
+
+/// Why a request was not done.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Fault {
+    /// A sentence.
+    pub message: String,
+    /// The objects that refused, if it is about objects.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub objects: Vec<FaultyObject>,
+}
+
+/// An object whose bytes could not be made durable.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct FaultyObject {
+    /// The export's name.
+    pub name: String,
+    /// Dirty bytes that are not in its store.
+    pub dirty_bytes: u64,
+    /// Why, in a sentence.
+    pub reason: String,
+}
+
+impl Verb {
+    /// All verbs.
+    pub const ALL: [Verb; 3] = [Verb::Stat, Verb::Sync, Verb::Drain];
+
+    /// The word on the wire.
+    pub fn word(self) -> &'static str {
+        match self {
+            Verb::Stat => "stat",
+            Verb::Sync => "sync",
+            Verb::Drain => "drain",
+        }
+    }
+}
+
+impl Request {
+    /// A request of this version.
+    pub fn new(verb: Verb) -> Request {
+        Request { v: VERSION, verb: verb.word().to_owned() }
+    }
+}
+
+impl Reply {
+    /// A reply of this version.
+    pub fn new(body: Body) -> Reply {
+        Reply { v: VERSION, body }
+    }
+}
+
+/// Writes one message as a line.
+pub fn send(stream: &mut impl Write, message: &impl Serialize) -> std::io::Result<()> {
+    let mut line = serde_json::to_vec(message)?;
+    line.push(b'\n');
+    stream.write_all(&line)
+}
+
+/// Reads one line of at most `bytes_max`; `None` at the end of the stream.
+pub fn receive(stream: &mut impl BufRead, bytes_max: u64) -> std::io::Result<Option<Vec<u8>>> {
+    let mut line = Vec::new();
+    std::io::Read::take(&mut *stream, bytes_max).read_until(b'\n', &mut line)?;
+    if line.is_empty() {
+        return Ok(None);
+    }
+    if line.pop() != Some(b'\n') {
+        let what = format!("a line without an end in {bytes_max} bytes");
+        return Err(std::io::Error::new(std::io::ErrorKind::InvalidData, what));
+    }
+    Ok(Some(line))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_look_as_documented() {
+        let request = serde_json::to_string(&Request::new(Verb::Stat)).unwrap();
+        assert_eq!(request, r#"{"v":1,"do":"stat"}"#);
+        let progress = Reply::new(Body::Progress(Progress { dirty_bytes: 5 }));
+        assert_eq!(serde_json::to_string(&progress).unwrap(), r#"{"v":1,"progress":{"dirty_bytes":5}}"#);
+        let error = Reply::new(Body::Error(Fault { message: "no".into(), objects: Vec::new() }));
+        assert_eq!(serde_json::to_string(&error).unwrap(), r#"{"v":1,"error":{"message":"no"}}"#);
+        let ok: Reply = serde_json::from_str(r#"{"v":1,"ok":{}}"#).unwrap();
+        assert!(matches!(ok.body, Body::Ok(_)));
+    }
+
+    #[test]
+    fn a_line_too_long_is_an_error_and_not_memory() {
+        let mut endless = std::io::BufReader::new(std::io::repeat(b'x'));
+        assert!(receive(&mut endless, 4096).is_err());
+        assert!(receive(&mut &b""[..], 10).unwrap().is_none());
+        assert_eq!(receive(&mut &b"ab\ncd"[..], 10).unwrap().unwrap(), b"ab");
+    }
+}

@@ -1,0 +1,231 @@
+//! The server's end of the control socket: one thread that accepts, one for each `octavo ctl`.
+//!
+//! These threads ask the cache and never touch the server's clients. They end with the process.
+
+use std::io::{BufReader, ErrorKind};
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use octavo::Cache;
+use rustix::fs::Mode;
+
+use super::{Body, Fault, FaultyObject, Progress, Reply, Request, VERSION, Verb};
+use crate::drain::{self, Refusal};
+use crate::environment::make_private_dir;
+use crate::error::Error;
+use crate::report::Report;
+
+/// More people than this do not look at one server.
+const CLIENTS_MAX: usize = 16;
+
+/// How long a client may say nothing, or not read what it is told.
+const SILENCE_MAX: Duration = Duration::from_secs(60);
+
+/// After a failed `accept` (no descriptors left, say), so that it is not tried in a hurry.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
+
+/// The listening socket; removes its file when dropped.
+pub struct Listener {
+    socket: UnixListener,
+    path: PathBuf,
+}
+
+/// What the threads need.
+pub struct Asked {
+    /// The cache.
+    pub cache: Cache,
+    /// How long a drain may fail.
+    pub drain_timeout: Duration,
+    /// When the server began.
+    pub started: Instant,
+    /// Counts the clients of all exports.
+    pub connections: Box<dyn Fn() -> u64 + Send + Sync>,
+}
+
+impl Listener {
+    /// Binds the socket, for its owner only; takes over a file that no server listens at any more.
+    pub fn bind(path: &Path) -> Result<Listener, Error> {
+        let failed = |what: String| Error::failed(format!("control socket {}: {what}", path.display()));
+        if let Some(directory) = path.parent() {
+            make_private_dir(directory)?;
+        }
+        match std::fs::symlink_metadata(path) {
+            Ok(meta) if !meta.file_type().is_socket() => {
+                return Err(failed("there is something else at this path".into()));
+            }
+            Ok(_) => match UnixStream::connect(path) {
+                Ok(_) => {
+                    return Err(failed("another server listens here; `octavo ctl stat` shows it".into()));
+                }
+                Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+                    log::debug!("removing {}, left by a server that was killed", path.display());
+                    std::fs::remove_file(path).map_err(|error| failed(error.to_string()))?;
+                }
+                Err(error) => return Err(failed(error.to_string())),
+            },
+            Err(_) => {}
+        }
+        // The mask, not a chmod after the fact: there is no moment at which others could connect.
+        let mask = rustix::process::umask(Mode::RWXG | Mode::RWXO | Mode::XUSR);
+        let bound = UnixListener::bind(path);
+        rustix::process::umask(mask);
+        let socket = bound.map_err(|error| failed(error.to_string()))?;
+        Ok(Listener { socket, path: path.to_owned() })
+    }
+
+    /// Starts to answer.
+    pub fn serve(&self, asked: Asked) -> Result<(), Error> {
+        let failed = |error: std::io::Error| Error::failed(format!("control socket: {error}"));
+        let socket = self.socket.try_clone().map_err(failed)?;
+        let asked = Arc::new(asked);
+        let clients = Arc::new(AtomicUsize::new(0));
+        let accept = move || {
+            loop {
+                match socket.accept() {
+                    Ok((stream, _)) => admit(stream, &asked, &clients),
+                    Err(error) => {
+                        log::warn!("control socket: {error}");
+                        std::thread::sleep(ACCEPT_PAUSE);
+                    }
+                }
+            }
+        };
+        std::thread::Builder::new().name("control".into()).spawn(accept).map_err(failed)?;
+        Ok(())
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        // Somebody may have removed it already, which is what is wanted.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// One of the `CLIENTS_MAX` places, given back when dropped.
+struct Seat(Arc<AtomicUsize>);
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        // Relaxed: a count of threads that share nothing through it.
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn admit(mut stream: UnixStream, asked: &Arc<Asked>, clients: &Arc<AtomicUsize>) {
+    // Both fail only for a duration of zero.
+    let _ = stream.set_read_timeout(Some(SILENCE_MAX));
+    let _ = stream.set_write_timeout(Some(SILENCE_MAX));
+    // Relaxed: only the accepting thread adds, so the bound holds.
+    let seated = clients.fetch_add(1, Ordering::Relaxed);
+    let seat = Seat(Arc::clone(clients));
+    if seated >= CLIENTS_MAX {
+        let fault = fault(format!("{CLIENTS_MAX} control clients are connected already"));
+        // It is turned away whether it hears why or not.
+        let _ = super::send(&mut stream, &Reply::new(Body::Error(fault)));
+        return;
+    }
+    let asked = Arc::clone(asked);
+    let talk = move || {
+        let _seat = seat;
+        if let Err(error) = talk(&stream, &asked) {
+            log::debug!("control client: {error}");
+        }
+    };
+    if let Err(error) = std::thread::Builder::new().name("control-client".into()).spawn(talk) {
+        log::warn!("control client: {error}");
+    }
+}
+
+fn talk(stream: &UnixStream, asked: &Asked) -> std::io::Result<()> {
+    let mut reader = BufReader::new(stream);
+    loop {
+        let line = match super::receive(&mut reader, super::REQUEST_BYTES_MAX) {
+            Ok(Some(line)) => line,
+            Ok(None) => return Ok(()),
+            Err(error) => {
+                if error.kind() == ErrorKind::InvalidData {
+                    super::send(&mut &*stream, &Reply::new(Body::Error(fault(error.to_string()))))?;
+                }
+                return Err(error);
+            }
+        };
+        let body = match verb(&line) {
+            Ok(verb) => answer(verb, stream, asked)?,
+            Err(message) => Body::Error(fault(message)),
+        };
+        super::send(&mut &*stream, &Reply::new(body))?;
+    }
+}
+
+/// What a line asks for; the error is a sentence.
+fn verb(line: &[u8]) -> Result<Verb, String> {
+    let request: Request = serde_json::from_slice(line)
+        .map_err(|error| format!("not a request such as {{\"v\":1,\"do\":\"stat\"}}: {error}"))?;
+    if request.v != VERSION {
+        return Err(format!("version {} is not spoken here; {VERSION} is", request.v));
+    }
+    Verb::ALL.into_iter().find(|verb| verb.word() == request.verb).ok_or_else(|| {
+        format!("\"{}\" cannot be done; {}", request.verb, Verb::ALL.map(Verb::word).join(", "))
+    })
+}
+
+fn answer(verb: Verb, mut stream: &UnixStream, asked: &Asked) -> std::io::Result<Body> {
+    match verb {
+        Verb::Stat => {
+            let report = Report {
+                uptime_s: asked.started.elapsed().as_secs(),
+                connections: (asked.connections)(),
+                ..Report::of(&asked.cache)
+            };
+            Ok(Body::Ok(serde_json::to_value(report)?))
+        }
+        Verb::Sync => Ok(done(drain::sync(&asked.cache), "synced")),
+        Verb::Drain => {
+            let mut told = Ok(());
+            let refusals = drain::drain(&asked.cache, asked.drain_timeout, |dirty_bytes| {
+                if told.is_ok() {
+                    told = super::send(&mut stream, &Reply::new(Body::Progress(Progress { dirty_bytes })));
+                }
+            });
+            told?;
+            Ok(done(refusals, "drained"))
+        }
+    }
+}
+
+fn done(refusals: Vec<Refusal>, verb: &str) -> Body {
+    if refusals.is_empty() {
+        return Body::Ok(serde_json::json!({}));
+    }
+    let objects = refusals
+        .into_iter()
+        .map(|refusal| FaultyObject {
+            name: refusal.name,
+            dirty_bytes: refusal.dirty_bytes,
+            reason: refusal.reason,
+        })
+        .collect();
+    Body::Error(Fault { message: format!("not everything could be {verb}"), objects })
+}
+
+fn fault(message: String) -> Fault {
+    Fault { message, objects: Vec::new() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bad_requests_are_refused_by_what_is_wrong_with_them() {
+        assert_eq!(verb(br#"{"v":1,"do":"sync"}"#), Ok(Verb::Sync));
+        assert!(verb(b"hello").unwrap_err().contains("not a request"));
+        assert!(verb(br#"{"v":2,"do":"sync"}"#).unwrap_err().contains("version 2"));
+        assert!(verb(br#"{"v":1,"do":"stop"}"#).unwrap_err().contains("stat, sync, drain"));
+    }
+}

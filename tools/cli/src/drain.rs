@@ -1,0 +1,224 @@
+//! Writes every dirty page and syncs every object, for as long as that gets anywhere.
+//!
+//! Objects are synced side by side. One that refuses is tried again; when for `timeout` no object was finished and
+//! no dirty byte was written, what is left is given up and named. So a slow disk may take its time, and a dead one
+//! may not.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use octavo::{Cache, Object};
+
+/// Threads that sync: enough to keep several disks busy.
+const SYNCERS_MAX: usize = 8;
+
+/// How often dirty bytes are looked at and told.
+const TICK: Duration = Duration::from_millis(500);
+
+/// How long a store that refused is left alone.
+const RETRY: Duration = Duration::from_millis(250);
+
+/// How long a sync that was given up may take to say so.
+const LAST_WORD: Duration = Duration::from_secs(1);
+
+/// An object that could not be drained.
+pub struct Refusal {
+    /// The object, if its sync has returned; one that hangs cannot be asked anything.
+    pub object: Option<Object>,
+    /// Its name.
+    pub name: String,
+    /// Dirty bytes that are not in its store.
+    pub dirty_bytes: u64,
+    /// Why, in a sentence.
+    pub reason: String,
+}
+
+/// Dirty bytes of all partitions.
+pub fn dirty_bytes(cache: &Cache) -> u64 {
+    cache.partitions().iter().map(|partition| partition.stat().dirty_bytes).sum()
+}
+
+/// Every object of every partition.
+pub fn objects(cache: &Cache) -> Vec<Object> {
+    cache.partitions().iter().flat_map(|partition| partition.objects()).collect()
+}
+
+/// Drains the cache; `progress` is told the dirty bytes whenever they have changed, at most twice a second.
+pub fn drain(cache: &Cache, timeout: Duration, mut progress: impl FnMut(u64)) -> Vec<Refusal> {
+    let objects = objects(cache);
+    let mut open: Vec<Option<Object>> = objects.iter().cloned().map(Some).collect();
+    let mut open_count = open.len();
+    let mut refusals = Vec::new();
+    let due = Instant::now();
+    let waiting = objects
+        .into_iter()
+        .enumerate()
+        .map(|(index, object)| Waiting { index, object, due, refused: None })
+        .collect();
+    let work = Arc::new(Work { waiting: Mutex::new(waiting), gave_up: AtomicBool::new(false) });
+    let (done, finished) = channel();
+    for _ in 0..open_count.min(SYNCERS_MAX) {
+        let (work, done) = (Arc::clone(&work), done.clone());
+        std::thread::spawn(move || work.run(&done));
+    }
+    drop(done);
+
+    let mut told = u64::MAX;
+    let mut dirty_least = u64::MAX;
+    let mut moved = Instant::now();
+    while open_count > 0 {
+        let dirty = dirty_bytes(cache);
+        if dirty != told {
+            progress(dirty);
+            told = dirty;
+        }
+        if dirty < dirty_least {
+            dirty_least = dirty;
+            moved = Instant::now();
+        }
+        // Relaxed: only this thread writes it.
+        let gave_up = work.gave_up.load(Ordering::Relaxed);
+        if !gave_up && moved.elapsed() >= timeout {
+            // Relaxed: a flag alone; nothing is published with it.
+            work.gave_up.store(true, Ordering::Relaxed);
+            moved = Instant::now();
+            continue;
+        }
+        if gave_up && moved.elapsed() >= LAST_WORD {
+            break;
+        }
+        match finished.recv_timeout(TICK.min(timeout.max(Duration::from_millis(1)))) {
+            Ok((index, result)) => {
+                let object = open[index].take();
+                open_count -= 1;
+                match (result, object) {
+                    (Err(reason), Some(object)) => refusals.push(refusal(object, reason)),
+                    _ if !gave_up => moved = Instant::now(),
+                    _ => {}
+                }
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => break,
+        }
+    }
+    for object in open.into_iter().flatten() {
+        let reason = "its store does not answer".to_owned();
+        refusals.push(Refusal { object: None, ..refusal(object, reason) });
+    }
+    if refusals.is_empty() && told != 0 && dirty_bytes(cache) == 0 {
+        progress(0);
+    }
+    refusals
+}
+
+/// Syncs every object once, side by side, for as long as the stores take.
+pub fn sync(cache: &Cache) -> Vec<Refusal> {
+    let (objects, refusals) = (Mutex::new(VecDeque::from(objects(cache))), Mutex::new(Vec::new()));
+    let next = || lock(&objects).pop_front();
+    std::thread::scope(|scope| {
+        for _ in 0..lock(&objects).len().min(SYNCERS_MAX) {
+            scope.spawn(|| {
+                while let Some(object) = next() {
+                    if let Err(error) = object.sync() {
+                        lock(&refusals).push(refusal(object, error.to_string()));
+                    }
+                }
+            });
+        }
+    });
+    refusals.into_inner().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What these locks guard is whole between any two operations, whoever panicked.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn refusal(object: Object, reason: String) -> Refusal {
+    let stat = object.stat();
+    let reason = match stat.writeback_error {
+        Some(error) if !reason.contains(&error) => format!("{reason} ({error})"),
+        _ => reason,
+    };
+    Refusal { name: object.name().to_owned(), dirty_bytes: stat.dirty_bytes, reason, object: Some(object) }
+}
+
+/// An object that waits for its sync.
+struct Waiting {
+    index: usize,
+    object: Object,
+    due: Instant,
+    /// Why the last try failed.
+    refused: Option<String>,
+}
+
+/// What the syncers share: the objects that none of them has taken, and whether to stop trying.
+struct Work {
+    waiting: Mutex<VecDeque<Waiting>>,
+    gave_up: AtomicBool,
+}
+
+impl Work {
+    /// Takes objects in turn until none waits. One that refuses goes to the end of the line, so that it keeps
+    /// no other from its turn; whoever puts it there comes back for it.
+    fn run(&self, done: &Sender<(usize, Result<(), String>)>) {
+        while let Some(mut waiting) = self.next() {
+            let result = match (self.wait(waiting.due), &waiting.refused) {
+                (Wait::GaveUp, Some(reason)) => Err(reason.clone()),
+                _ => match waiting.object.sync() {
+                    Ok(()) => Ok(()),
+                    Err(error) if hopeless(&waiting.object) => Err(error.to_string()),
+                    Err(error) => {
+                        if waiting.refused.is_none() {
+                            log::warn!("\"{}\" refuses: {error}; trying again", waiting.object.name());
+                        }
+                        waiting.refused = Some(error.to_string());
+                        waiting.due = Instant::now() + RETRY;
+                        self.queue().push_back(waiting);
+                        continue;
+                    }
+                },
+            };
+            if done.send((waiting.index, result)).is_err() {
+                return;
+            }
+        }
+    }
+
+    fn next(&self) -> Option<Waiting> {
+        self.queue().pop_front()
+    }
+
+    fn queue(&self) -> MutexGuard<'_, VecDeque<Waiting>> {
+        lock(&self.waiting)
+    }
+
+    /// Sleeps until `due`, and no longer than until the drain was given up.
+    fn wait(&self, due: Instant) -> Wait {
+        loop {
+            // Relaxed: a flag alone, which is looked at again and again.
+            if self.gave_up.load(Ordering::Relaxed) {
+                return Wait::GaveUp;
+            }
+            let left = due.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Wait::Due;
+            }
+            std::thread::sleep(left.min(RETRY / 10));
+        }
+    }
+}
+
+enum Wait {
+    Due,
+    GaveUp,
+}
+
+/// Nothing is left to write, and no sync of this object will ever succeed.
+fn hopeless(object: &Object) -> bool {
+    let stat = object.stat();
+    stat.failed && stat.dirty_bytes == 0
+}

@@ -1,0 +1,119 @@
+//! What the program takes from its environment: the user and the directories that are theirs.
+
+use std::ffi::OsString;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use crate::error::Error;
+
+/// The names of the sockets in the runtime directory.
+const NBD_SOCKET: &str = "nbd.sock";
+const CONTROL_SOCKET: &str = "control.sock";
+
+/// A user and their directories.
+#[derive(Clone, Debug)]
+pub struct Environment {
+    uid: u32,
+    home: Option<PathBuf>,
+    xdg_cache_home: Option<PathBuf>,
+    xdg_runtime_dir: Option<PathBuf>,
+}
+
+impl Environment {
+    /// Reads the process's environment.
+    pub fn read() -> Environment {
+        let path = |name: &str| {
+            let value: OsString = std::env::var_os(name)?;
+            let path = PathBuf::from(value);
+            // The XDG specification: what is not absolute is to be ignored.
+            path.is_absolute().then_some(path)
+        };
+        Environment {
+            uid: rustix::process::getuid().as_raw(),
+            home: path("HOME"),
+            xdg_cache_home: path("XDG_CACHE_HOME"),
+            xdg_runtime_dir: path("XDG_RUNTIME_DIR"),
+        }
+    }
+
+    /// Where files live that can be made again: `$XDG_CACHE_HOME/octavo` or `~/.cache/octavo`.
+    pub fn cache_dir(&self) -> Result<PathBuf, Error> {
+        match (&self.xdg_cache_home, &self.home) {
+            (Some(cache), _) => Ok(cache.join("octavo")),
+            (None, Some(home)) => Ok(home.join(".cache/octavo")),
+            (None, None) => Err(Error::usage(
+                "neither XDG_CACHE_HOME nor HOME is set: there is no place for the demo disk; use --config FILE",
+            )),
+        }
+    }
+
+    /// Where sockets live: `$XDG_RUNTIME_DIR/octavo`, else `/run/octavo` for root and `/tmp/octavo-UID` for others.
+    pub fn runtime_dir(&self) -> PathBuf {
+        match (&self.xdg_runtime_dir, self.uid) {
+            (Some(runtime), _) => runtime.join("octavo"),
+            (None, 0) => PathBuf::from("/run/octavo"),
+            (None, uid) => PathBuf::from(format!("/tmp/octavo-{uid}")),
+        }
+    }
+
+    /// The NBD socket of a server without a configuration.
+    pub fn nbd_socket(&self) -> PathBuf {
+        self.runtime_dir().join(NBD_SOCKET)
+    }
+
+    /// The control socket of a server without a configuration.
+    pub fn control_socket(&self) -> PathBuf {
+        self.runtime_dir().join(CONTROL_SOCKET)
+    }
+
+    /// Makes the runtime directory, and refuses one that somebody else could have put there.
+    pub fn make_runtime_dir(&self) -> Result<(), Error> {
+        let dir = self.runtime_dir();
+        make_private_dir(&dir)?;
+        let refuse =
+            |why: String| Error::failed(format!("{}: {why}; set XDG_RUNTIME_DIR to another", dir.display()));
+        let meta = std::fs::symlink_metadata(&dir).map_err(|error| refuse(error.to_string()))?;
+        if !meta.is_dir() || meta.uid() != self.uid {
+            return Err(refuse(format!("is not a directory of user {}", self.uid)));
+        }
+        if meta.mode() & 0o022 != 0 {
+            return Err(refuse("others may write to it".into()));
+        }
+        Ok(())
+    }
+}
+
+/// Makes a directory and those above it that are missing, for nobody else to enter.
+pub fn make_private_dir(dir: &Path) -> Result<(), Error> {
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(dir)
+        .map_err(|error| Error::failed(format!("{}: cannot be made: {error}", dir.display())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn environment(uid: u32, runtime: Option<&str>, cache: Option<&str>, home: Option<&str>) -> Environment {
+        Environment {
+            uid,
+            home: home.map(Into::into),
+            xdg_cache_home: cache.map(Into::into),
+            xdg_runtime_dir: runtime.map(Into::into),
+        }
+    }
+
+    #[test]
+    fn the_directories_are_those_of_the_user() {
+        let full = environment(7, Some("/run/user/7"), Some("/c"), Some("/home/u"));
+        assert_eq!(full.control_socket(), Path::new("/run/user/7/octavo/control.sock"));
+        assert_eq!(full.cache_dir().unwrap(), Path::new("/c/octavo"));
+        let bare = environment(7, None, None, Some("/home/u"));
+        assert_eq!(bare.nbd_socket(), Path::new("/tmp/octavo-7/nbd.sock"));
+        assert_eq!(bare.cache_dir().unwrap(), Path::new("/home/u/.cache/octavo"));
+        assert_eq!(environment(0, None, None, None).runtime_dir(), Path::new("/run/octavo"));
+        assert_eq!(environment(0, None, None, None).cache_dir().unwrap_err().exit_status(), 2);
+    }
+}

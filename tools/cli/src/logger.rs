@@ -1,0 +1,40 @@
+//! Log lines on standard error. Time stamps are the journal's business.
+
+use log::{Level, LevelFilter, Log, Metadata, Record};
+
+use crate::output;
+
+struct Stderr;
+
+/// Starts logging: warnings and news by default, more with `-v`, only errors with `-q`.
+pub fn start(verbose: u8, quiet: bool) {
+    let level = match (quiet, verbose) {
+        (true, _) => LevelFilter::Error,
+        (false, 0) => LevelFilter::Info,
+        (false, 1) => LevelFilter::Debug,
+        (false, _) => LevelFilter::Trace,
+    };
+    // Fails only when a logger was set already, and `main` calls this once.
+    if log::set_logger(&Stderr).is_ok() {
+        log::set_max_level(level);
+    }
+}
+
+impl Log for Stderr {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        let label = match record.level() {
+            Level::Error => "error: ",
+            Level::Warn => "warning: ",
+            Level::Info => "",
+            Level::Debug => "debug: ",
+            Level::Trace => "trace: ",
+        };
+        output::error_line(&format!("{label}{}", record.args()));
+    }
+
+    fn flush(&self) {}
+}

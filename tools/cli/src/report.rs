@@ -1,0 +1,338 @@
+//! What `octavo ctl stat` says: the exact counters as JSON, and a table of them for people.
+//!
+//! The names are part of the control protocol (docs/octavo-ctl.1.md): add, never rename.
+
+use std::fmt::Write;
+
+use octavo::{Cache, ObjectStat, PartitionStat};
+use serde::{Deserialize, Serialize};
+
+use crate::config::units::{human_bytes, human_count};
+
+/// The whole server.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Report {
+    /// The server's version.
+    pub version: String,
+    /// The server's process.
+    pub pid: u32,
+    /// How long it has been serving.
+    pub uptime_s: u64,
+    /// NBD clients connected now.
+    pub connections: u64,
+    /// The cache's memory.
+    pub cache: CacheReport,
+    /// Each partition, in the order of the configuration.
+    pub partitions: Vec<PartitionReport>,
+}
+
+/// The memory that everything shares.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+#[allow(missing_docs)]
+pub struct CacheReport {
+    pub memory_max_bytes: u64,
+    pub memory_charged_bytes: u64,
+    pub buffers_max_bytes: u64,
+    pub buffers_used_bytes: u64,
+    pub io_engine: String,
+}
+
+/// One partition: its counters since the start, and what it holds now.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+#[allow(missing_docs)]
+pub struct PartitionReport {
+    pub name: String,
+    pub policy: String,
+    pub cache_mode: String,
+    pub hits: u64,
+    pub misses: u64,
+    pub fills: u64,
+    pub bypasses: u64,
+    pub evictions_capacity: u64,
+    pub evictions_resize: u64,
+    pub evictions_discard: u64,
+    pub evictions_write: u64,
+    pub writebacks: u64,
+    pub writeback_ios: u64,
+    pub read_errors: u64,
+    pub write_errors: u64,
+    pub sync_errors: u64,
+    pub resident_bytes: u64,
+    pub dirty_bytes: u64,
+    pub max_bytes: u64,
+    pub charged_bytes: u64,
+    pub requests_read: u64,
+    pub requests_write: u64,
+    pub requests_sync: u64,
+    pub read_bytes: u64,
+    pub written_bytes: u64,
+    pub objects: Vec<ObjectReport>,
+}
+
+/// One object of a partition.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+#[allow(missing_docs)]
+pub struct ObjectReport {
+    pub name: String,
+    pub path: String,
+    pub read_only: bool,
+    pub direct: bool,
+    pub len_bytes: u64,
+    pub dirty_bytes: u64,
+    pub failed: bool,
+    pub writeback_error: Option<String>,
+}
+
+impl Report {
+    /// Asks the cache.
+    pub fn of(cache: &Cache) -> Report {
+        let stat = cache.stat();
+        let partitions = cache.partitions();
+        Report {
+            version: env!("CARGO_PKG_VERSION").into(),
+            pid: std::process::id(),
+            uptime_s: 0,
+            connections: 0,
+            cache: CacheReport {
+                memory_max_bytes: stat.memory_max_bytes,
+                memory_charged_bytes: stat.memory_charged_bytes,
+                buffers_max_bytes: stat.buffers_max_bytes,
+                buffers_used_bytes: stat.buffers_used_bytes,
+                io_engine: stat.io_engine.into(),
+            },
+            partitions: partitions
+                .iter()
+                .map(|partition| {
+                    let objects = partition.objects();
+                    let objects = objects.iter().map(|object| {
+                        let store = object.store();
+                        ObjectReport {
+                            path: store.name().into(),
+                            read_only: object.read_only(),
+                            direct: store.is_direct(),
+                            ..ObjectReport::from(object.stat())
+                        }
+                    });
+                    PartitionReport { objects: objects.collect(), ..PartitionReport::from(partition.stat()) }
+                })
+                .collect(),
+        }
+    }
+
+    /// The table for people.
+    pub fn table(&self) -> String {
+        let cache = &self.cache;
+        let mut text = String::new();
+        // Writing to a string does not fail.
+        let _ = writeln!(
+            text,
+            "octavo {}, process {}, up {}, {} connected; memory {} of {} (buffers {} of {}), io {}\n",
+            self.version,
+            self.pid,
+            uptime(self.uptime_s),
+            self.connections,
+            human_bytes(cache.memory_charged_bytes),
+            human_bytes(cache.memory_max_bytes),
+            human_bytes(cache.buffers_used_bytes),
+            human_bytes(cache.buffers_max_bytes),
+            cache.io_engine,
+        );
+        let mut partitions = vec![row([
+            "PARTITION",
+            "POLICY",
+            "MODE",
+            "HITS",
+            "REQUESTS",
+            "READ",
+            "WRITTEN",
+            "RESIDENT",
+            "OF",
+            "DIRTY",
+            "EVICTED",
+            "ERRORS",
+        ])];
+        partitions.extend(self.partitions.iter().map(PartitionReport::row));
+        text.push_str(&aligned(&partitions, 3));
+        let mut objects = vec![row(["EXPORT", "PATH", "PARTITION", "STATE", "LENGTH", "DIRTY"])];
+        for partition in &self.partitions {
+            objects.extend(partition.objects.iter().map(|object| object.row(&partition.name)));
+        }
+        text.push('\n');
+        text.push_str(&aligned(&objects, 4));
+        for object in self.partitions.iter().flat_map(|partition| &partition.objects) {
+            if let Some(error) = &object.writeback_error {
+                let _ = writeln!(text, "\n\"{}\" cannot be written back: {error}", object.name);
+            }
+        }
+        text
+    }
+}
+
+impl PartitionReport {
+    fn row(&self) -> Vec<String> {
+        let errors = self.read_errors + self.write_errors + self.sync_errors;
+        let evicted =
+            self.evictions_capacity + self.evictions_resize + self.evictions_discard + self.evictions_write;
+        vec![
+            self.name.clone(),
+            self.policy.clone(),
+            self.cache_mode.clone(),
+            percent(self.hits, self.hits + self.misses),
+            human_count((self.requests_read + self.requests_write + self.requests_sync) as f64),
+            human_bytes(self.read_bytes),
+            human_bytes(self.written_bytes),
+            human_bytes(self.resident_bytes),
+            human_bytes(self.max_bytes),
+            human_bytes(self.dirty_bytes),
+            human_count(evicted as f64),
+            errors.to_string(),
+        ]
+    }
+}
+
+impl ObjectReport {
+    fn row(&self, partition: &str) -> Vec<String> {
+        let state = match (self.failed, &self.writeback_error, self.read_only, self.direct) {
+            (true, ..) => "FAILED",
+            (_, Some(_), ..) => "REFUSING",
+            (_, _, true, true) => "read-only",
+            (_, _, true, false) => "read-only, buffered",
+            (.., true) => "ok",
+            (.., false) => "ok, buffered",
+        };
+        vec![
+            self.name.clone(),
+            self.path.clone(),
+            partition.to_owned(),
+            state.to_owned(),
+            human_bytes(self.len_bytes),
+            human_bytes(self.dirty_bytes),
+        ]
+    }
+}
+
+impl From<PartitionStat> for PartitionReport {
+    fn from(stat: PartitionStat) -> PartitionReport {
+        PartitionReport {
+            name: stat.name,
+            policy: stat.policy.into(),
+            cache_mode: stat.cache_mode.into(),
+            hits: stat.hits,
+            misses: stat.misses,
+            fills: stat.fills,
+            bypasses: stat.bypasses,
+            evictions_capacity: stat.evictions.capacity,
+            evictions_resize: stat.evictions.resize,
+            evictions_discard: stat.evictions.discard,
+            evictions_write: stat.evictions.write,
+            writebacks: stat.writebacks,
+            writeback_ios: stat.writeback_ios,
+            read_errors: stat.read_errors,
+            write_errors: stat.write_errors,
+            sync_errors: stat.sync_errors,
+            resident_bytes: stat.resident_bytes,
+            dirty_bytes: stat.dirty_bytes,
+            max_bytes: stat.max_bytes,
+            charged_bytes: stat.charged_bytes,
+            requests_read: stat.requests_read,
+            requests_write: stat.requests_write,
+            requests_sync: stat.requests_sync,
+            read_bytes: stat.read_bytes,
+            written_bytes: stat.written_bytes,
+            objects: Vec::new(),
+        }
+    }
+}
+
+impl From<ObjectStat> for ObjectReport {
+    fn from(stat: ObjectStat) -> ObjectReport {
+        ObjectReport {
+            name: stat.name,
+            len_bytes: stat.len_bytes,
+            dirty_bytes: stat.dirty_bytes,
+            failed: stat.failed,
+            writeback_error: stat.writeback_error,
+            ..ObjectReport::default()
+        }
+    }
+}
+
+/// A share as people read it; a dash where there was nothing to share.
+pub fn percent(part: u64, whole: u64) -> String {
+    if whole == 0 { "-".into() } else { format!("{:.1} %", 100.0 * part as f64 / whole as f64) }
+}
+
+fn uptime(seconds: u64) -> String {
+    match seconds {
+        s if s < 120 => format!("{s} s"),
+        s if s < 7200 => format!("{} min", s / 60),
+        s if s < 172_800 => format!("{} h", s / 3600),
+        s => format!("{} days", s / 86_400),
+    }
+}
+
+fn row<const N: usize>(cells: [&str; N]) -> Vec<String> {
+    cells.map(str::to_owned).to_vec()
+}
+
+/// Rows under each other: the first `words` columns to the left, numbers to the right.
+fn aligned(rows: &[Vec<String>], words: usize) -> String {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..columns)
+        .map(|column| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max())
+        .map(|width| width.unwrap_or(0))
+        .collect();
+    let mut text = String::new();
+    for row in rows {
+        let cells: Vec<String> = row
+            .iter()
+            .zip(&widths)
+            .enumerate()
+            .map(|(column, (cell, width))| match column < words {
+                true => format!("{cell:<width$}"),
+                false => format!("{cell:>width$}"),
+            })
+            .collect();
+        text.push_str(cells.join("  ").trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_lines_up_and_names_what_is_wrong() {
+        let report = Report {
+            partitions: vec![PartitionReport {
+                name: "vm1".into(),
+                hits: 931,
+                misses: 69,
+                objects: vec![ObjectReport {
+                    name: "disk".into(),
+                    writeback_error: Some("no space".into()),
+                    ..ObjectReport::default()
+                }],
+                ..PartitionReport::default()
+            }],
+            ..Report::default()
+        };
+        let table = report.table();
+        assert!(table.contains("93.1 %"), "{table}");
+        assert!(table.contains("REFUSING"), "{table}");
+        assert!(table.contains("\"disk\" cannot be written back: no space"), "{table}");
+    }
+
+    #[test]
+    fn a_report_of_another_version_is_still_read() {
+        let report: Report =
+            serde_json::from_str(r#"{"version":"9.9","partitions":[{"name":"p","new":1}]}"#).unwrap();
+        assert_eq!(report.partitions[0].name, "p");
+    }
+}

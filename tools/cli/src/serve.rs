@@ -1,0 +1,254 @@
+//! `octavo serve`: makes the cache that a configuration describes, lets clients in, and at the end writes back
+//! what they left.
+//!
+//! 1. The configuration is read and checked.
+//! 2. The cache, its partitions and exports are made. Whatever the engine refuses here is told with the line of
+//!    the configuration that asked for it.
+//! 3. Sockets open.
+//! 4. The main thread sleeps until a signal or the next look at the counters.
+//! 5. At the first signal no more clients come in, those that are there get a moment for what they have asked,
+//!    and every object is drained.
+//! 6. What cannot be drained is named and given up.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use octavo::{Cache, CacheConfig, Object, Partition, PartitionConfig, disk};
+use octavo_block::{Address, Export, Limits, Server};
+
+use crate::attach::{self, Attachable};
+use crate::config::{Config, DRAIN_TIMEOUT_DEFAULT, ExportSection, units};
+use crate::control::server::{Asked, Listener};
+use crate::drain::{self, Refusal};
+use crate::environment::{Environment, make_private_dir};
+use crate::error::Error;
+use crate::status::Status;
+use crate::{demo, output, signals};
+
+/// How long clients may take to finish what they have asked when the server stops.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// Serve disk images and devices to NBD clients
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  octavo serve                                    a demo disk, and how to attach to it
+  octavo serve --config /etc/octavo.toml          the disks that a file names
+  octavo serve --config /etc/octavo.toml --check  only say what is wrong with the file
+
+SIGTERM and Ctrl-C write back what is dirty and end; a second one ends at once.")]
+pub struct Arguments {
+    /// The configuration, TOML; without one a demo disk is made and served
+    #[arg(short, long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Check the configuration and serve nothing
+    #[arg(long, requires = "config")]
+    check: bool,
+}
+
+/// Serves until a signal comes.
+pub fn run(arguments: &Arguments, environment: &Environment, quiet: bool) -> Result<(), Error> {
+    let config = match &arguments.config {
+        Some(path) => Config::read(path).map_err(Error::Usage)?,
+        None => demo::config(environment)?,
+    };
+    let limits = limits(&config)?;
+    let served = Served::make(&config, !arguments.check)?;
+    if arguments.check {
+        return output::text(&format!("{}: nothing is wrong\n", config.source.name));
+    }
+
+    let (stop, stopped) = channel();
+    signals::start(served.cache.clone(), stop)?;
+    let exports = served.open(&config)?;
+    let control = match &config.listen.control {
+        Some(control) => Some(Listener::bind(&control.value)?),
+        None => None,
+    };
+    let server = Arc::new(listen(&config, &served.cache, &exports, limits)?);
+    if let Some(listener) = &control {
+        let connections = Arc::downgrade(&server);
+        listener.serve(Asked {
+            cache: served.cache.clone(),
+            drain_timeout: drain_timeout(&config),
+            started: Instant::now(),
+            connections: Box::new(move || {
+                connections.upgrade().map_or(0, |server| server.connections() as u64)
+            }),
+        })?;
+    }
+    if !quiet {
+        output::text(&banner(&config, &exports, &server.addresses()))?;
+    }
+
+    let signal = wait(&stopped, &served.cache);
+    log::info!("{}: no more clients; writing back what is dirty", signals::name(signal));
+    server.shutdown(GRACE);
+    let refusals = drain::drain(&served.cache, drain_timeout(&config), |dirty_bytes| {
+        log::info!("draining: {} dirty left", units::human_bytes(dirty_bytes));
+    });
+    if refusals.is_empty() {
+        log::info!("drained: every acknowledged write is in its store");
+        return Ok(());
+    }
+    Err(Error::Failed(refusals.into_iter().map(lost).collect()))
+}
+
+/// What the engine made of a configuration.
+struct Served {
+    cache: Cache,
+    partitions: Vec<Partition>,
+}
+
+impl Served {
+    /// Makes the cache and its partitions. `background` is false where nothing will ever be served.
+    fn make(config: &Config, background: bool) -> Result<Served, Error> {
+        let section = &config.cache;
+        let refused = |place, error: octavo::Error| Error::usage(config.line(place, error.to_string()));
+        let defaults = CacheConfig::default();
+        let page_bytes = section.page_bytes.as_ref().map(|bytes| bytes.value);
+        let cache = Cache::new(CacheConfig {
+            memory_max_bytes: section.memory_max.value,
+            // Checked to be at most 64 KiB.
+            page_bytes: page_bytes.map_or(defaults.page_bytes, |bytes| bytes as u32),
+            engine: section.io.as_ref().map_or(defaults.engine, |io| io.value),
+            buffers_max_bytes: section.buffers_max.as_ref().map(|bytes| bytes.value),
+            background,
+        })
+        .map_err(|error| refused(&section.memory_max.place, error))?;
+        let mut partitions = Vec::new();
+        for section in &config.partitions {
+            let defaults = PartitionConfig::new(&section.name.value);
+            let made = cache.partition(PartitionConfig {
+                policy: section.policy.as_ref().map_or(defaults.policy, |policy| policy.value),
+                cache_mode: section.cache_mode.as_ref().map_or(defaults.cache_mode, |mode| mode.value),
+                max_bytes: section.max.as_ref().map(|bytes| bytes.value),
+                dirty_max_bytes: section.dirty_max.as_ref().map(|bytes| bytes.value),
+                ..defaults
+            });
+            let place = section.max.as_ref().map_or(&section.place, |max| &max.place);
+            partitions.push(made.map_err(|error| refused(place, error))?);
+        }
+        Ok(Served { cache, partitions })
+    }
+
+    /// Opens the exports' stores; tells all that cannot be opened.
+    fn open(&self, config: &Config) -> Result<Vec<Export>, Error> {
+        let mut exports = Vec::new();
+        let mut problems = Vec::new();
+        for section in &config.exports {
+            match self.open_one(section) {
+                Ok(object) => exports.push(Export {
+                    name: section.name.value.clone(),
+                    description: section.description.clone(),
+                    read_only: section.read_only,
+                    object,
+                }),
+                Err(message) => problems.push(config.line(&section.path.place, message)),
+            }
+        }
+        if problems.is_empty() { Ok(exports) } else { Err(Error::Failed(problems)) }
+    }
+
+    fn open_one(&self, section: &ExportSection) -> Result<Object, String> {
+        let options = disk::OpenOptions { read_only: section.read_only, ..disk::OpenOptions::default() };
+        let store = disk::Store::open(&section.path.value, &options).map_err(|error| error.to_string())?;
+        let partition = self
+            .partitions
+            .iter()
+            .find(|partition| partition.name() == section.partition.value)
+            .ok_or_else(|| format!("no partition is called \"{}\"", section.partition.value))?;
+        partition.open(store, &section.name.value).map_err(|error| error.to_string())
+    }
+}
+
+fn limits(config: &Config) -> Result<Limits, Error> {
+    let mut limits = Limits::default();
+    if let Some(timeout) = &config.serve.handshake_timeout {
+        limits.handshake = timeout.value;
+    }
+    if let Some(count) = &config.serve.connections_max {
+        // Checked to be at most 65536.
+        limits.connections = count.value as usize;
+    }
+    Ok(limits)
+}
+
+fn listen(config: &Config, cache: &Cache, exports: &[Export], limits: Limits) -> Result<Server, Error> {
+    let addresses: Vec<Address> = config.listen.nbd.iter().map(|nbd| nbd.value.clone()).collect();
+    for address in &addresses {
+        if let Address::Unix(path) = address
+            && let Some(directory) = path.parent()
+        {
+            make_private_dir(directory)?;
+        }
+    }
+    Server::start(cache.clone(), exports.to_vec(), &addresses, limits)
+        .map_err(|error| Error::failed(error.to_string()))
+}
+
+fn drain_timeout(config: &Config) -> Duration {
+    config.serve.drain_timeout.as_ref().map_or(DRAIN_TIMEOUT_DEFAULT, |timeout| timeout.value)
+}
+
+/// Sleeps until a signal comes, and shows the status line while there is traffic.
+fn wait(stopped: &Receiver<i32>, cache: &Cache) -> i32 {
+    let mut status = Status::new(cache, Instant::now());
+    loop {
+        match stopped.recv_timeout(status.period()) {
+            Ok(signal) => return signal,
+            Err(RecvTimeoutError::Timeout) => {
+                if let Some(line) = status.look(cache, Instant::now()) {
+                    log::info!("{line}");
+                }
+            }
+            Err(RecvTimeoutError::Disconnected) => unreachable!("the thread of signals does not end"),
+        }
+    }
+}
+
+/// What is served, where, and how to attach to the first of it.
+fn banner(config: &Config, exports: &[Export], addresses: &[Address]) -> String {
+    let mut text = String::new();
+    for (export, section) in exports.iter().zip(&config.exports) {
+        text += &format!(
+            "\"{}\": {}, {}{}\n",
+            export.name,
+            section.path.value.display(),
+            units::human_bytes(export.object.len_bytes()),
+            if export.read_only { ", read-only" } else { "" }
+        );
+    }
+    for address in addresses {
+        text += &format!("listening on {address}\n");
+    }
+    if let Some(control) = &config.listen.control {
+        let path = control.value.display();
+        text += &format!("control socket {path}: octavo ctl --socket {path} stat\n");
+    }
+    if let (Some(export), Some(address)) = (exports.first(), addresses.first()) {
+        text += &format!("\nto attach to \"{}\":\n", export.name);
+        text += &attach::commands(
+            address,
+            &Attachable {
+                name: &export.name,
+                len_bytes: export.object.len_bytes(),
+                read_only: export.read_only,
+            },
+        );
+        text += "\nCtrl-C writes back what is dirty and ends.\n";
+    }
+    text
+}
+
+/// Gives up an object that cannot be drained, and says what that loses.
+fn lost(refusal: Refusal) -> String {
+    let bytes = match &refusal.object {
+        Some(object) => object.abandon(),
+        None => refusal.dirty_bytes,
+    };
+    format!("\"{}\": {}: {bytes} bytes lost ({})", refusal.name, refusal.reason, units::human_bytes(bytes))
+}

@@ -1,0 +1,57 @@
+//! Signals, on a thread of their own that sleeps until one comes.
+//!
+//! The first SIGTERM or SIGINT asks the server to stop; the second ends the process at once, from here, whatever
+//! the server waits for. SIGHUP says that it does nothing. SIGPIPE is ignored by Rust's start-up code.
+
+use std::sync::mpsc::Sender;
+
+use octavo::Cache;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::config::units;
+use crate::drain;
+use crate::error::Error;
+use crate::output;
+
+/// Starts the thread. `stop` gets the number of the first signal that asks for an end.
+pub fn start(cache: Cache, stop: Sender<i32>) -> Result<(), Error> {
+    let failed = |error: std::io::Error| Error::failed(format!("signals cannot be handled: {error}"));
+    let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).map_err(failed)?;
+    let serve = move || {
+        let mut stopping = false;
+        for signal in signals.forever() {
+            match (signal, stopping) {
+                (SIGHUP, _) => {
+                    log::info!(
+                        "SIGHUP: ignored; to read a changed configuration, stop the server and start it again"
+                    );
+                }
+                (_, false) => {
+                    stopping = true;
+                    // The receiver is `serve`; if it has gone, the process is at its end.
+                    let _ = stop.send(signal);
+                }
+                (_, true) => end_at_once(&cache, signal),
+            }
+        }
+    };
+    std::thread::Builder::new().name("signals".into()).spawn(serve).map_err(failed)?;
+    Ok(())
+}
+
+/// What a signal is called.
+pub fn name(signal: i32) -> &'static str {
+    signal_hook::low_level::signal_name(signal).unwrap_or("a signal")
+}
+
+fn end_at_once(cache: &Cache, signal: i32) -> ! {
+    let dirty_bytes = drain::dirty_bytes(cache);
+    output::error_line(&format!(
+        "a second {}: ended at once, {} dirty bytes left ({})",
+        name(signal),
+        dirty_bytes,
+        units::human_bytes(dirty_bytes)
+    ));
+    std::process::exit(128 + signal)
+}
