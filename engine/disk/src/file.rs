@@ -1,0 +1,273 @@
+//! Files and block devices as stores: how they are opened, how an I/O is cut at the tail, how one is executed by plain
+//! system calls, and how the length changes. Protects the tail unit by the protocol of `gate.rs` (L1 to L6). Not here:
+//! io_uring (`uring.rs`), zeroing (`clear.rs`), ownership (`lock.rs`).
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+use crate::buffer::{AlignedBytes, IoBuffer};
+use crate::error::OpenError;
+use crate::gate::Gate;
+use crate::io::{Channel, Io, Op, PARTS};
+use crate::lock::Ownership;
+use crate::store::OpenOptions;
+use crate::sync::{AtomicU64, Ordering};
+use crate::sys;
+
+/// The unit that the file's end cuts is this large at least: the kernel's page, so that no page of the tail in the
+/// kernel's cache reaches into what goes directly.
+pub(crate) const TAIL_UNIT_BYTES: u64 = 4096;
+
+/// The largest logical block that pages of 4096 bytes can be served from.
+const BLOCK_BYTES_MAX: u32 = 4096;
+
+pub(crate) struct FileStore {
+    /// Direct, if the store is.
+    main: File,
+    /// Buffered, of a direct store: for the tail unit (L2).
+    tail: Option<File>,
+    len_bytes: AtomicU64,
+    block_bytes: u32,
+    is_device: bool,
+    read_only: bool,
+    identity: (u64, u64),
+    pub(crate) gate: Gate,
+    ownership: Option<Ownership>,
+}
+
+impl FileStore {
+    pub(crate) fn open(path: &Path, options: &OpenOptions) -> Result<FileStore, OpenError> {
+        let failed = |step, source: io::Error| refusal(path, step, source);
+        let errno = |step: &'static str| move |e| refusal(path, step, io::Error::from_raw_os_error(e));
+
+        // A pipe or a device with side effects must not be opened to learn that it is one.
+        let metadata = fs::metadata(path).map_err(|e| failed("look at it", e))?;
+        check_kind(path, &metadata)?;
+        let buffered = open_with(path, options, 0).map_err(|e| failed("open it", e))?;
+        let metadata = buffered.metadata().map_err(|e| failed("look at it", e))?;
+        check_kind(path, &metadata)?;
+        let is_device = metadata.file_type().is_block_device();
+        let identity = if is_device { (metadata.rdev(), 0) } else { (metadata.dev(), metadata.ino()) };
+        let ownership = if options.lock {
+            Some(Ownership::take(&buffered, path, identity, options.read_only)?)
+        } else {
+            None
+        };
+
+        // From here on `store` gives the ownership back when something fails.
+        let mut store = FileStore {
+            main: buffered,
+            tail: None,
+            len_bytes: AtomicU64::new(metadata.len()),
+            block_bytes: 512,
+            is_device,
+            read_only: options.read_only,
+            identity,
+            gate: Gate::default(),
+            ownership,
+        };
+        if is_device {
+            let len = sys::device_len_bytes(&store.main).map_err(errno("ask its length (BLKGETSIZE64)"))?;
+            store.len_bytes = AtomicU64::new(len);
+            store.block_bytes =
+                sys::device_block_bytes(&store.main).map_err(errno("ask its block (BLKSSZGET)"))?;
+        }
+        if options.direct {
+            store.go_direct(path, options);
+        }
+        Ok(store)
+    }
+
+    /// Opens the direct descriptor if the file system has direct I/O in blocks that pages can be made of.
+    fn go_direct(&mut self, path: &Path, options: &OpenOptions) {
+        let buffered_because = |why: &str| {
+            log::warn!("{}: {why}: I/O goes through the kernel's page cache too (buffered)", path.display());
+        };
+        let direct = match open_with(path, options, libc::O_DIRECT) {
+            Ok(direct) => direct,
+            Err(error) => return buffered_because(&format!("the file system refuses O_DIRECT ({error})")),
+        };
+        if !is_same_file(&direct, &self.main) {
+            return buffered_because("the path leads to another file now");
+        }
+        let block_bytes = match sys::direct_align_bytes(&direct) {
+            Some(0) => return buffered_because("the file system has no direct I/O for this file"),
+            Some(align) => align.max(512),
+            None if self.is_device => self.block_bytes,
+            None => match probe_block_bytes(&direct, self.len_bytes()) {
+                Some(block) => block,
+                None => return buffered_because("direct reads of 512 and of 4096 bytes both fail"),
+            },
+        };
+        if block_bytes > BLOCK_BYTES_MAX {
+            return buffered_because(&format!(
+                "direct I/O needs blocks of {block_bytes} bytes, more than 4096"
+            ));
+        }
+        // Every size between is served by the larger one.
+        self.block_bytes = if block_bytes <= 512 { 512 } else { 4096 };
+        // The ownership's lock stays with the buffered descriptor; both live as long as the store.
+        sys::advise(&self.main, 0, 0, libc::POSIX_FADV_RANDOM);
+        self.tail = Some(std::mem::replace(&mut self.main, direct));
+    }
+
+    pub(crate) fn len_bytes(&self) -> u64 {
+        // Acquire: pairs with `set_len_bytes` (L5), so that whoever sees a length sees the file so long.
+        self.len_bytes.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn block_bytes(&self) -> u32 {
+        self.block_bytes
+    }
+
+    pub(crate) fn is_direct(&self) -> bool {
+        self.tail.is_some()
+    }
+
+    pub(crate) fn is_device(&self) -> bool {
+        self.is_device
+    }
+
+    pub(crate) fn read_only(&self) -> bool {
+        self.read_only
+    }
+
+    pub(crate) fn identity(&self) -> (u64, u64) {
+        self.identity
+    }
+
+    /// The descriptor of a channel.
+    pub(crate) fn descriptor(&self, channel: Channel) -> &File {
+        match (channel, &self.tail) {
+            (Channel::Tail, Some(tail)) => tail,
+            _ => &self.main,
+        }
+    }
+
+    /// Where the tail unit begins: at the end, if no unit is cut or the store is buffered anyway.
+    fn tail_start(&self, len_bytes: u64) -> u64 {
+        if self.is_direct() { len_bytes - len_bytes % TAIL_UNIT_BYTES } else { len_bytes }
+    }
+
+    /// Cuts an I/O that is inside the gate (L1) by the length of now.
+    pub(crate) fn cut(&self, io: &mut Io) {
+        let len_bytes = self.len_bytes();
+        let granule_bytes = if self.is_direct() { self.block_bytes } else { 1 };
+        io.cut(len_bytes, self.tail_start(len_bytes), granule_bytes);
+    }
+
+    /// Executes every part of a cut I/O on this thread.
+    pub(crate) fn execute(&self, io: &mut Io) {
+        let mut pieces: Vec<IoBuffer> = Vec::new();
+        for index in 0..PARTS.min(io.parts_left as usize) {
+            // Bounded by `Io::advance`, which gives up on a part that makes no progress.
+            loop {
+                let file = self.descriptor(io.parts[index].channel);
+                let (skip, len) = io.span(index);
+                io.buffers.pieces(skip, len, &mut pieces);
+                let outcome = match io.op {
+                    Op::Read => sys::read_at(file, &pieces, io.parts[index].next),
+                    Op::Write => sys::write_at(file, &pieces, io.parts[index].next),
+                    Op::Sync => sys::sync_data(file).map(|()| 0),
+                };
+                if !io.advance(index, outcome) {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Changes the length by L3 to L6.
+    pub(crate) fn set_len_bytes(&self, len_new: u64) -> io::Result<()> {
+        if self.is_device {
+            return match len_new == self.len_bytes() {
+                true => Ok(()),
+                false => {
+                    Err(io::Error::new(io::ErrorKind::Unsupported, "the length of a block device is fixed"))
+                }
+            };
+        }
+        // L3.
+        let _closed = self.gate.close(crate::ring::drive_all);
+        let len_old = self.len_bytes();
+        if len_new == len_old {
+            return Ok(());
+        }
+        // L4.
+        self.hand_over_tail(len_old)?;
+        // L5. Through the tail's descriptor: a direct one has nothing to do with a cut page.
+        self.descriptor(Channel::Tail).set_len(len_new)?;
+        // Release: pairs with `len_bytes`.
+        self.len_bytes.store(len_new, Ordering::Release);
+        // L6.
+        self.hand_over_tail(len_new)
+    }
+
+    /// Writes the tail unit of a file of `len_bytes` to the device and drops it from the kernel's page cache.
+    fn hand_over_tail(&self, len_bytes: u64) -> io::Result<()> {
+        let start = self.tail_start(len_bytes);
+        let Some(tail) = self.tail.as_ref().filter(|_| start < len_bytes) else { return Ok(()) };
+        sys::sync_data(tail).map_err(io::Error::from_raw_os_error)?;
+        sys::advise(tail, start, TAIL_UNIT_BYTES, libc::POSIX_FADV_DONTNEED);
+        Ok(())
+    }
+}
+
+impl Drop for FileStore {
+    fn drop(&mut self) {
+        if let Some(ownership) = &self.ownership {
+            ownership.release(self.tail.as_ref().unwrap_or(&self.main));
+        }
+    }
+}
+
+fn open_with(path: &Path, options: &OpenOptions, flags: i32) -> io::Result<File> {
+    fs::OpenOptions::new().read(true).write(!options.read_only).custom_flags(flags).open(path)
+}
+
+fn is_same_file(one: &File, other: &File) -> bool {
+    match (one.metadata(), other.metadata()) {
+        (Ok(one), Ok(other)) => {
+            (one.dev(), one.ino(), one.rdev()) == (other.dev(), other.ino(), other.rdev())
+        }
+        _ => false,
+    }
+}
+
+fn check_kind(path: &Path, metadata: &fs::Metadata) -> Result<(), OpenError> {
+    let kind = metadata.file_type();
+    if kind.is_dir() {
+        return Err(OpenError::IsDirectory { path: path.to_owned() });
+    }
+    if !kind.is_file() && !kind.is_block_device() {
+        return Err(OpenError::NotAFileOrDevice { path: path.to_owned() });
+    }
+    Ok(())
+}
+
+fn refusal(path: &Path, step: &'static str, source: io::Error) -> OpenError {
+    let path = path.to_owned();
+    match source.kind() {
+        io::ErrorKind::NotFound => OpenError::NotFound { path },
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+            OpenError::Permission { path, source }
+        }
+        _ => OpenError::Io { path, step, source },
+    }
+}
+
+/// The smallest block that a direct read takes, for kernels that do not say. A file too short to tell gets the larger
+/// one, which every file system with direct I/O takes.
+fn probe_block_bytes(direct: &File, len_bytes: u64) -> Option<u32> {
+    let memory = AlignedBytes::new(BLOCK_BYTES_MAX as usize);
+    let reads = |bytes: usize, offset| {
+        let piece = IoBuffer { len: bytes, ..memory.io_buffer() };
+        sys::read_at(direct, &[piece], offset).is_ok()
+    };
+    if len_bytes >= 1024 && reads(512, 512) {
+        return Some(512);
+    }
+    reads(BLOCK_BYTES_MAX as usize, 0).then_some(BLOCK_BYTES_MAX)
+}

@@ -1,0 +1,124 @@
+//! Who owns a file: one opener that writes, or any number that only read. Protects a store from a second cache, in this
+//! process (a table by device and inode) and in others (a lock of the open file description, `F_OFD_SETLK`). Both are
+//! needed: only the table knows the name under which this process has the file. Not here: opening files.
+
+use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::error::OpenError;
+use crate::sys::{self, LockKind};
+
+/// Processes that a search for a lock's holder looks at, so that a refusal takes bounded time.
+const PROCESSES_MAX: usize = 4096;
+/// Descriptors of one process that it looks at.
+const DESCRIPTORS_MAX: usize = 4096;
+
+struct Owner {
+    identity: (u64, u64),
+    path: PathBuf,
+    read_only: bool,
+    id: u64,
+}
+
+#[derive(Default)]
+struct Owners {
+    list: Vec<Owner>,
+    next_id: u64,
+}
+
+static OWNERS: Mutex<Owners> = Mutex::new(Owners { list: Vec::new(), next_id: 0 });
+
+fn owners() -> MutexGuard<'static, Owners> {
+    OWNERS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The right to use a file. Given up by [`release`](Ownership::release), which needs the file.
+pub(crate) struct Ownership {
+    id: u64,
+}
+
+impl Ownership {
+    /// Takes the file for this process, or says who has it.
+    pub(crate) fn take(
+        file: &File,
+        path: &Path,
+        identity: (u64, u64),
+        read_only: bool,
+    ) -> Result<Ownership, OpenError> {
+        let mut owners = owners();
+        let conflict =
+            owners.list.iter().find(|owner| owner.identity == identity && !(owner.read_only && read_only));
+        if let Some(owner) = conflict {
+            let holder = format!("this process, which has it open as {}", owner.path.display());
+            return Err(OpenError::Locked { path: path.to_owned(), holder });
+        }
+        let kind = if read_only { LockKind::Shared } else { LockKind::Exclusive };
+        match sys::lock_whole(file, kind) {
+            Ok(()) => {}
+            Err(libc::EAGAIN | libc::EACCES) => {
+                return Err(OpenError::Locked { path: path.to_owned(), holder: holder(file) });
+            }
+            Err(errno) => {
+                let source = std::io::Error::from_raw_os_error(errno);
+                return Err(OpenError::Io { path: path.to_owned(), step: "lock it (F_OFD_SETLK)", source });
+            }
+        }
+        owners.next_id += 1;
+        let id = owners.next_id;
+        owners.list.push(Owner { identity, path: path.to_owned(), read_only, id });
+        Ok(Ownership { id })
+    }
+
+    /// Gives the file up. The lock is left explicitly: a kernel that still finishes something keeps the open file
+    /// description, and with it the lock, a little longer than `file`.
+    pub(crate) fn release(&self, file: &File) {
+        let mut owners = owners();
+        if let Err(errno) = sys::lock_whole(file, LockKind::Unlock) {
+            log::warn!("unlocking a file failed: {}", std::io::Error::from_raw_os_error(errno));
+        }
+        owners.list.retain(|owner| owner.id != self.id);
+    }
+}
+
+/// Who holds a lock on `file`, in words.
+fn holder(file: &File) -> String {
+    let pid = sys::lock_holder_pid(file).map(|pid| pid.to_string()).or_else(|| search_holder(file));
+    match pid {
+        Some(pid) => match fs::read_to_string(format!("/proc/{pid}/comm")) {
+            Ok(name) => format!("process {pid} ({})", name.trim_end()),
+            Err(_) => format!("process {pid}"),
+        },
+        None => "another process, which this one cannot see".to_owned(),
+    }
+}
+
+/// Locks of open file descriptions name no process, so the descriptors of all are searched for one that has the file
+/// and a lock on it.
+fn search_holder(file: &File) -> Option<String> {
+    let wanted = file.metadata().ok()?;
+    let processes = fs::read_dir("/proc").ok()?.flatten().take(PROCESSES_MAX);
+    for process in processes {
+        let Some(pid) =
+            process.file_name().to_str().filter(|name| name.parse::<u32>().is_ok()).map(str::to_owned)
+        else {
+            continue;
+        };
+        if pid == std::process::id().to_string() {
+            continue;
+        }
+        let Ok(descriptors) = fs::read_dir(format!("/proc/{pid}/fd")) else { continue };
+        for descriptor in descriptors.flatten().take(DESCRIPTORS_MAX) {
+            let Ok(found) = fs::metadata(descriptor.path()) else { continue };
+            if (found.dev(), found.ino()) != (wanted.dev(), wanted.ino()) {
+                continue;
+            }
+            let info = format!("/proc/{pid}/fdinfo/{}", descriptor.file_name().display());
+            if fs::read_to_string(info).is_ok_and(|info| info.contains("lock:")) {
+                return Some(pid);
+            }
+        }
+    }
+    None
+}

@@ -1,0 +1,102 @@
+//! A store in memory: chunks in sharded maps, made by the first write. For tests and tools, so that a cache can be
+//! measured without a device. Protects concurrent I/O from tearing below a chunk. Not here: durability; faults.
+
+use std::collections::HashMap;
+
+use crate::io::{Io, Op};
+use crate::sync::{AtomicU64, Mutex, Ordering, lock};
+
+/// Memory is taken in pieces of this much.
+const CHUNK_BYTES: u64 = 64 << 10;
+/// Threads that work in different chunks seldom meet.
+const SHARDS: u64 = 64;
+
+type Chunks = HashMap<u64, Box<[u8]>>;
+
+/// Invariant: no chunk holds a byte other than zero at or past the length, except between the two steps of
+/// `set_len_bytes`, when it is not read.
+pub(crate) struct MemoryStore {
+    len_bytes: AtomicU64,
+    shards: Vec<Mutex<Chunks>>,
+    changing: Mutex<()>,
+}
+
+impl MemoryStore {
+    pub(crate) fn new(len_bytes: u64) -> MemoryStore {
+        MemoryStore {
+            len_bytes: AtomicU64::new(len_bytes),
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            changing: Mutex::new(()),
+        }
+    }
+
+    pub(crate) fn len_bytes(&self) -> u64 {
+        // Relaxed: where it matters, the lock of a shard orders it after `set_len_bytes`.
+        self.len_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Executes an I/O on this thread.
+    pub(crate) fn execute(&self, io: &Io) {
+        let end = io.offset + io.buffers.len_bytes();
+        match io.op {
+            Op::Sync => {}
+            Op::Read => self.each_chunk(io.offset, end, |chunks, index, from, to, len_bytes| {
+                let skip = index * CHUNK_BYTES + from - io.offset;
+                let inside = len_bytes.saturating_sub(index * CHUNK_BYTES).clamp(from, to);
+                match chunks.get(&index) {
+                    Some(chunk) => io.buffers.copy_in(skip, &chunk[from as usize..inside as usize]),
+                    None => io.buffers.fill_zero(skip, inside - from),
+                }
+                io.buffers.fill_zero(skip + inside - from, to - inside);
+            }),
+            Op::Write => self.each_chunk(io.offset, end, |chunks, index, from, to, len_bytes| {
+                let skip = index * CHUNK_BYTES + from - io.offset;
+                let inside = len_bytes.saturating_sub(index * CHUNK_BYTES).clamp(from, to);
+                if inside > from {
+                    let chunk = chunks.entry(index).or_insert_with(|| vec![0; CHUNK_BYTES as usize].into());
+                    io.buffers.copy_out(skip, &mut chunk[from as usize..inside as usize]);
+                }
+            }),
+        }
+    }
+
+    pub(crate) fn zero(&self, offset: u64, len_bytes: u64) {
+        let end = offset.saturating_add(len_bytes).min(self.len_bytes());
+        self.each_chunk(offset, end, |chunks, index, from, to, _| {
+            if to - from == CHUNK_BYTES {
+                chunks.remove(&index);
+            } else if let Some(chunk) = chunks.get_mut(&index) {
+                chunk[from as usize..to as usize].fill(0);
+            }
+        });
+    }
+
+    /// The length goes first, then every shard is locked once: a write that saw the old length has its lock before, and
+    /// is cleaned away; a later one sees the new length.
+    pub(crate) fn set_len_bytes(&self, len_bytes: u64) {
+        let _changing = lock(&self.changing);
+        // Relaxed: the locks that follow order it.
+        self.len_bytes.store(len_bytes, Ordering::Relaxed);
+        for shard in &self.shards {
+            lock(shard).retain(|&index, chunk| {
+                let inside = len_bytes.saturating_sub(index * CHUNK_BYTES).min(CHUNK_BYTES);
+                chunk[inside as usize..].fill(0);
+                inside > 0
+            });
+        }
+    }
+
+    /// Calls `f(chunks, chunk index, from, to, length of the store)` with the chunk's shard locked, for every chunk that
+    /// the range touches; `from .. to` are bytes of the chunk.
+    fn each_chunk(&self, offset: u64, end: u64, mut f: impl FnMut(&mut Chunks, u64, u64, u64, u64)) {
+        let mut at = offset;
+        while at < end {
+            let index = at / CHUNK_BYTES;
+            let chunk_start = index * CHUNK_BYTES;
+            let to = (end - chunk_start).min(CHUNK_BYTES);
+            let mut chunks = lock(&self.shards[(index % SHARDS) as usize]);
+            f(&mut chunks, index, at - chunk_start, to, self.len_bytes());
+            at = chunk_start + to;
+        }
+    }
+}

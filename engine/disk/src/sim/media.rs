@@ -1,0 +1,159 @@
+//! One file of a simulated disk: what reads see, what a crash would leave, and the versions between. Protects the
+//! meaning of *durable*. Not here: time, I/O in flight, and which fault strikes (`mod.rs`).
+//!
+//! Per sector of 512 bytes: `durable` holds the version that a crash cannot take, `unsynced` the later ones in the order
+//! in which they landed, `current` the last of all.
+
+use std::collections::BTreeMap;
+
+use super::random::Random;
+
+/// The unit that a device writes whole or not at all.
+pub(super) const SECTOR_BYTES: u64 = 512;
+
+/// Versions of a sector that a crash can choose from. Without a limit a test that never syncs keeps every write.
+const VERSIONS_MAX: usize = 8;
+
+type Sector = [u8; SECTOR_BYTES as usize];
+
+struct Version {
+    landing: u64,
+    bytes: Sector,
+}
+
+/// Invariant: `current` and `durable` are equal in sectors without unsynced versions, and zero past the longer of both
+/// lengths. Both are whole sectors long.
+pub(super) struct Media {
+    len_bytes: u64,
+    len_bytes_durable: u64,
+    current: Vec<u8>,
+    durable: Vec<u8>,
+    unsynced: BTreeMap<u64, Vec<Version>>,
+    /// Syncs in flight. While there are any, no version may be forgotten: it may be the one that they promise.
+    syncs_in_flight: usize,
+}
+
+fn range_of(sector: u64) -> std::ops::Range<usize> {
+    (sector * SECTOR_BYTES) as usize..((sector + 1) * SECTOR_BYTES) as usize
+}
+
+fn sectors_bytes(len_bytes: u64) -> usize {
+    len_bytes.next_multiple_of(SECTOR_BYTES) as usize
+}
+
+impl Media {
+    pub(super) fn new(len_bytes: u64) -> Media {
+        Media {
+            len_bytes,
+            len_bytes_durable: len_bytes,
+            current: vec![0; sectors_bytes(len_bytes)],
+            durable: vec![0; sectors_bytes(len_bytes)],
+            unsynced: BTreeMap::new(),
+            syncs_in_flight: 0,
+        }
+    }
+
+    pub(super) fn len_bytes(&self) -> u64 {
+        self.len_bytes
+    }
+
+    /// What reads see, up to the length.
+    pub(super) fn image(&self) -> &[u8] {
+        &self.current[..self.len_bytes as usize]
+    }
+
+    /// Bytes `offset .. offset + len`, which lie in one sector.
+    pub(super) fn read(&self, offset: u64, len: u64) -> &[u8] {
+        &self.current[offset as usize..(offset + len) as usize]
+    }
+
+    /// Bytes that lie in one sector land: reads see them, a crash may take them.
+    pub(super) fn land(&mut self, offset: u64, bytes: &[u8], landing: u64) {
+        self.current[offset as usize..offset as usize + bytes.len()].copy_from_slice(bytes);
+        let sector = offset / SECTOR_BYTES;
+        let mut version = Version { landing, bytes: [0; SECTOR_BYTES as usize] };
+        version.bytes.copy_from_slice(&self.current[range_of(sector)]);
+        let versions = self.unsynced.entry(sector).or_default();
+        versions.push(version);
+        if versions.len() > VERSIONS_MAX && self.syncs_in_flight == 0 {
+            versions.remove(0);
+        }
+    }
+
+    /// Zeros land over any range inside the file.
+    pub(super) fn land_zeros(&mut self, offset: u64, end: u64, landing: u64) {
+        let zeros = [0; SECTOR_BYTES as usize];
+        let mut at = offset;
+        while at < end {
+            let stop = end.min((at / SECTOR_BYTES + 1) * SECTOR_BYTES);
+            self.land(at, &zeros[..(stop - at) as usize], landing);
+            at = stop;
+        }
+    }
+
+    pub(super) fn sync_begins(&mut self) {
+        self.syncs_in_flight += 1;
+    }
+
+    /// Everything that landed up to `landing` becomes durable, and of each sector maybe more.
+    pub(super) fn sync_succeeds(&mut self, landing: u64, random: &mut Random) {
+        self.syncs_in_flight -= 1;
+        self.len_bytes_durable = self.len_bytes;
+        let durable = &mut self.durable;
+        self.unsynced.retain(|&sector, versions| {
+            let promised = versions.iter().take_while(|version| version.landing <= landing).count();
+            let mut kept = promised;
+            while kept < versions.len() && random.coin() {
+                kept += 1;
+            }
+            if kept > 0 {
+                durable[range_of(sector)].copy_from_slice(&versions[kept - 1].bytes);
+            }
+            versions.drain(..kept);
+            !versions.is_empty()
+        });
+    }
+
+    /// A failed sync: each sector's unsynced versions reach the device or are gone for good, and no later sync will say
+    /// so. Reads see which at once: what a cache above still has may be newer.
+    pub(super) fn sync_fails(&mut self, random: &mut Random) {
+        self.syncs_in_flight -= 1;
+        for sector in std::mem::take(&mut self.unsynced).into_keys() {
+            let range = range_of(sector);
+            if random.coin() {
+                self.durable[range.clone()].copy_from_slice(&self.current[range]);
+            } else {
+                self.current[range.clone()].copy_from_slice(&self.durable[range]);
+            }
+        }
+    }
+
+    /// A longer file gains zeros. What a shorter one loses a crash may bring back, with its length.
+    pub(super) fn set_len_bytes(&mut self, len_bytes: u64, landing: u64) {
+        if len_bytes < self.len_bytes {
+            self.land_zeros(len_bytes, self.len_bytes, landing);
+        }
+        self.len_bytes = len_bytes;
+        let room = self.current.len().max(sectors_bytes(len_bytes));
+        self.current.resize(room, 0);
+        self.durable.resize(room, 0);
+    }
+
+    /// The power is gone and back: each sector has its durable version or any later one, and so has the length.
+    pub(super) fn crash(&mut self, random: &mut Random) {
+        self.syncs_in_flight = 0;
+        for (sector, versions) in std::mem::take(&mut self.unsynced) {
+            let chosen = random.below(versions.len() as u64 + 1) as usize;
+            if chosen > 0 {
+                self.durable[range_of(sector)].copy_from_slice(&versions[chosen - 1].bytes);
+            }
+        }
+        if self.len_bytes != self.len_bytes_durable && random.coin() {
+            self.len_bytes = self.len_bytes_durable;
+        }
+        self.len_bytes_durable = self.len_bytes;
+        self.durable.truncate(self.len_bytes as usize);
+        self.durable.resize(sectors_bytes(self.len_bytes), 0);
+        self.current.clone_from(&self.durable);
+    }
+}

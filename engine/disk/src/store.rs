@@ -1,0 +1,180 @@
+//! [`Store`]: the handle of everything that I/O can go to, and the dispatch to its kinds. Not here: how a kind does
+//! its work (`file.rs`, `memory.rs`, `sim/`), and how I/O reaches it (`ring.rs`).
+
+use std::fmt;
+use std::io;
+use std::path::Path;
+
+use crate::clear;
+use crate::error::OpenError;
+use crate::file::FileStore;
+use crate::memory::MemoryStore;
+use crate::sim::SimStore;
+use crate::sync::Arc;
+
+/// How a file or device is opened.
+#[derive(Clone, Debug)]
+pub struct OpenOptions {
+    /// Writes are refused, and other readers may open it too.
+    pub read_only: bool,
+    /// Bypass the kernel's page cache (`O_DIRECT`), where the file system can.
+    pub direct: bool,
+    /// Refuse to share the store with anyone who writes it.
+    pub lock: bool,
+}
+
+impl Default for OpenOptions {
+    fn default() -> OpenOptions {
+        OpenOptions { read_only: false, direct: true, lock: true }
+    }
+}
+
+/// A range of bytes that I/O can go to. Cheap to clone; the store is closed with its last handle, and an I/O in flight
+/// counts as one.
+#[derive(Clone)]
+pub struct Store(Arc<Inner>);
+
+struct Inner {
+    /// Never given twice, so that rings can tell a store from a later one.
+    #[cfg_attr(shuttle, allow(dead_code, reason = "only io_uring registers files"))]
+    id: u64,
+    name: String,
+    kind: Kind,
+}
+
+pub(crate) enum Kind {
+    File(Box<FileStore>),
+    Memory(MemoryStore),
+    Sim(SimStore),
+}
+
+impl Store {
+    /// Opens a regular file or a block device, which must exist. Without `O_DIRECT` on its file system the store is
+    /// buffered, with a warning in the log.
+    ///
+    /// ```no_run
+    /// let store = octavo_disk::Store::open("/srv/disk.img".as_ref(), &octavo_disk::OpenOptions::default())?;
+    /// println!("{} has {} bytes", store.name(), store.len_bytes());
+    /// # Ok::<(), octavo_disk::OpenError>(())
+    /// ```
+    pub fn open(path: &Path, options: &OpenOptions) -> Result<Store, OpenError> {
+        let file = FileStore::open(path, options)?;
+        Ok(Store::new(path.display().to_string(), Kind::File(Box::new(file))))
+    }
+
+    /// A store in memory, all zeros, that takes memory as it is written. For tests and tools: it is lost on drop.
+    pub fn memory(name: &str, len_bytes: u64) -> Store {
+        Store::new(name.to_owned(), Kind::Memory(MemoryStore::new(len_bytes)))
+    }
+
+    pub(crate) fn new(name: String, kind: Kind) -> Store {
+        static NEXT_ID: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
+        // Relaxed: only uniqueness matters.
+        let id = NEXT_ID.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        Store(Arc::new(Inner { id, name, kind }))
+    }
+
+    pub(crate) fn kind(&self) -> &Kind {
+        &self.0.kind
+    }
+
+    #[cfg(not(shuttle))]
+    pub(crate) fn id(&self) -> u64 {
+        self.0.id
+    }
+
+    /// The path, or the name that it was given.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// The length in bytes. Changes by [`set_len_bytes`](Store::set_len_bytes) only: what others do to a file is not seen.
+    pub fn len_bytes(&self) -> u64 {
+        match self.kind() {
+            Kind::File(file) => file.len_bytes(),
+            Kind::Memory(memory) => memory.len_bytes(),
+            Kind::Sim(sim) => sim.len_bytes(),
+        }
+    }
+
+    /// The logical block, 512 or 4096 bytes: I/O begins at a multiple of it and has a multiple of it as length.
+    pub fn block_bytes(&self) -> u32 {
+        match self.kind() {
+            Kind::File(file) => file.block_bytes(),
+            Kind::Memory(_) => 512,
+            Kind::Sim(sim) => sim.block_bytes(),
+        }
+    }
+
+    /// False if the kernel's page cache lies between this store and its device. Memory and the
+    /// simulated disk have none.
+    pub fn is_direct(&self) -> bool {
+        match self.kind() {
+            Kind::File(file) => file.is_direct(),
+            Kind::Memory(_) | Kind::Sim(_) => true,
+        }
+    }
+
+    /// True if writes are refused.
+    pub fn read_only(&self) -> bool {
+        match self.kind() {
+            Kind::File(file) => file.read_only(),
+            Kind::Memory(_) | Kind::Sim(_) => false,
+        }
+    }
+
+    /// Device and inode of a file; the device's own number, and inode 0, for a block device.
+    pub fn identity(&self) -> Option<(u64, u64)> {
+        match self.kind() {
+            Kind::File(file) => Some(file.identity()),
+            Kind::Memory(_) | Kind::Sim(_) => None,
+        }
+    }
+
+    /// Changes the length. Blocks: waits for the I/O in flight on this store, and holds off new I/O meanwhile; it
+    /// drives that I/O itself, so that the caller may have some in flight. Bytes that a longer store gains are zeros.
+    /// A block device's length cannot be changed (`Unsupported`).
+    pub fn set_len_bytes(&self, len_bytes: u64) -> io::Result<()> {
+        if self.read_only() {
+            return Err(io::Error::from_raw_os_error(libc::EROFS));
+        }
+        if len_bytes > i64::MAX as u64 {
+            return Err(io::Error::from_raw_os_error(libc::EFBIG));
+        }
+        match self.kind() {
+            Kind::File(file) => file.set_len_bytes(len_bytes),
+            Kind::Memory(memory) => {
+                memory.set_len_bytes(len_bytes);
+                Ok(())
+            }
+            Kind::Sim(sim) => sim.set_len_bytes(len_bytes),
+        }
+    }
+
+    /// Makes a range read as zeros; what lies past the end is left out. Blocks. The range may be any bytes, but no
+    /// other I/O may be in flight on the blocks that it touches.
+    pub fn zero(&self, offset: u64, len_bytes: u64) -> io::Result<()> {
+        clear::clear(self, offset, len_bytes, clear::Means::Keep)
+    }
+
+    /// As [`zero`](Store::zero), and gives the space back to the file system or device where that is possible.
+    pub fn discard(&self, offset: u64, len_bytes: u64) -> io::Result<()> {
+        clear::clear(self, offset, len_bytes, clear::Means::GiveBack)
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // A file that a ring still has registered would stay open, and locked.
+        #[cfg(not(shuttle))]
+        if let Kind::File(_) = self.kind {
+            crate::ring::forget_store(self.id);
+        }
+    }
+}
+
+impl fmt::Debug for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Store({}, {} bytes)", self.name(), self.len_bytes())
+    }
+}

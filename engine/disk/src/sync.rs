@@ -1,0 +1,35 @@
+//! The one place that chooses between std's and shuttle's synchronisation. Everything that runs under shuttle takes
+//! its locks, condition variables and atomics from here. Not here: the io_uring engine, the pool and the process-wide
+//! registries, which shuttle never reaches and which use std directly.
+
+#[cfg(shuttle)]
+use shuttle::sync as imp;
+#[cfg(not(shuttle))]
+use std::sync as imp;
+
+pub(crate) use imp::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+pub(crate) use imp::{Condvar, Mutex, MutexGuard};
+pub(crate) use std::sync::Arc;
+
+use std::sync::PoisonError;
+use std::time::Duration;
+
+/// Locks, also after a panic of another holder: every critical section of this crate leaves its data whole.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Sleeps until notified, or for `timeout`. Under shuttle, which has no time, a timeout passes at once.
+pub(crate) fn sleep_on<'a, T>(
+    condvar: &Condvar,
+    guard: MutexGuard<'a, T>,
+    timeout: Option<Duration>,
+) -> MutexGuard<'a, T> {
+    match timeout {
+        None => condvar.wait(guard).unwrap_or_else(PoisonError::into_inner),
+        #[cfg(not(shuttle))]
+        Some(timeout) => condvar.wait_timeout(guard, timeout).unwrap_or_else(PoisonError::into_inner).0,
+        #[cfg(shuttle)]
+        Some(_) => guard,
+    }
+}

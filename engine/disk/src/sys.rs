@@ -1,0 +1,173 @@
+//! The system calls of this crate that the standard library lacks, one safe function each. Errors are error numbers,
+//! because retries are decided by number. Not here: what a call is for; io_uring's calls (`uring.rs`).
+
+use std::fs::File;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use crate::buffer::IoBuffer;
+
+/// Bytes of a device: `BLKGETSIZE64`, which libc does not name.
+const BLKGETSIZE64: libc::Ioctl = 0x8008_1272;
+/// Write zeros to a range of a device, which libc does not name.
+const BLKZEROOUT: libc::Ioctl = 0x127f;
+/// Ask `statx` for the alignment of direct I/O (Linux 6.1).
+const STATX_DIOALIGN: libc::c_uint = 0x2000;
+
+fn errno() -> i32 {
+    io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
+}
+
+fn count(returned: isize) -> Result<usize, i32> {
+    usize::try_from(returned).map_err(|_| errno())
+}
+
+fn done(returned: i32) -> Result<(), i32> {
+    if returned == 0 { Ok(()) } else { Err(errno()) }
+}
+
+/// Reads into `pieces` from `offset`. Called for pieces that a pending I/O owns.
+pub(crate) fn read_at(file: &File, pieces: &[IoBuffer], offset: u64) -> Result<usize, i32> {
+    let (fd, at) = (file.as_raw_fd(), offset as libc::off_t);
+    if let [one] = pieces {
+        // SAFETY: the piece belongs to the pending I/O that this thread executes (`Ring::push`).
+        return count(unsafe { libc::pread(fd, one.ptr.cast(), one.len, at) });
+    }
+    // SAFETY: as above for every piece; `IoBuffer` has the layout of `iovec`.
+    count(unsafe { libc::preadv(fd, pieces.as_ptr().cast(), pieces.len() as libc::c_int, at) })
+}
+
+/// Writes `pieces` at `offset`. Called for pieces that a pending I/O owns.
+pub(crate) fn write_at(file: &File, pieces: &[IoBuffer], offset: u64) -> Result<usize, i32> {
+    let (fd, at) = (file.as_raw_fd(), offset as libc::off_t);
+    if let [one] = pieces {
+        // SAFETY: the piece belongs to the pending I/O that this thread executes (`Ring::push`).
+        return count(unsafe { libc::pwrite(fd, one.ptr.cast(), one.len, at) });
+    }
+    // SAFETY: as above for every piece; `IoBuffer` has the layout of `iovec`.
+    count(unsafe { libc::pwritev(fd, pieces.as_ptr().cast(), pieces.len() as libc::c_int, at) })
+}
+
+/// Makes the file's data durable, and as much of its metadata as reading them back needs.
+pub(crate) fn sync_data(file: &File) -> Result<(), i32> {
+    // SAFETY: takes a descriptor only, and `file` keeps it open.
+    done(unsafe { libc::fdatasync(file.as_raw_fd()) })
+}
+
+/// `fallocate` with `mode`.
+pub(crate) fn allocate(file: &File, mode: i32, offset: u64, len: u64) -> Result<(), i32> {
+    // SAFETY: takes numbers only, and `file` keeps its descriptor open.
+    done(unsafe { libc::fallocate(file.as_raw_fd(), mode, offset as libc::off_t, len as libc::off_t) })
+}
+
+/// Tells the kernel how a range of the file will be used. Advice only, so that failures do not matter.
+pub(crate) fn advise(file: &File, offset: u64, len: u64, advice: i32) {
+    // SAFETY: takes numbers only, and `file` keeps its descriptor open.
+    unsafe { libc::posix_fadvise(file.as_raw_fd(), offset as libc::off_t, len as libc::off_t, advice) };
+}
+
+/// The alignment that direct I/O on this file needs for offsets, in bytes: `Some(0)` means that there is no direct I/O,
+/// `None` that this kernel or file system does not say.
+pub(crate) fn direct_align_bytes(file: &File) -> Option<u32> {
+    let mut stat = MaybeUninit::<libc::statx>::zeroed();
+    // SAFETY: the path is a constant C string, and `stat` has room for what the kernel writes.
+    let returned = unsafe {
+        libc::statx(file.as_raw_fd(), c"".as_ptr(), libc::AT_EMPTY_PATH, STATX_DIOALIGN, stat.as_mut_ptr())
+    };
+    // SAFETY: all zeros is a valid `statx`, and the kernel only overwrote fields of it.
+    let stat = unsafe { stat.assume_init() };
+    if returned != 0 || stat.stx_mask & STATX_DIOALIGN == 0 {
+        return None;
+    }
+    if stat.stx_dio_mem_align as usize > crate::buffer::ALIGNMENT_BYTES {
+        return Some(0);
+    }
+    Some(stat.stx_dio_offset_align)
+}
+
+/// The length of a block device in bytes.
+pub(crate) fn device_len_bytes(file: &File) -> Result<u64, i32> {
+    let mut len: u64 = 0;
+    // SAFETY: this request writes one `u64`.
+    done(unsafe { libc::ioctl(file.as_raw_fd(), BLKGETSIZE64, &raw mut len) })?;
+    Ok(len)
+}
+
+/// The logical block of a block device in bytes.
+pub(crate) fn device_block_bytes(file: &File) -> Result<u32, i32> {
+    let mut block: libc::c_int = 0;
+    // SAFETY: this request writes one `int`.
+    done(unsafe { libc::ioctl(file.as_raw_fd(), libc::BLKSSZGET, &raw mut block) })?;
+    Ok(block as u32)
+}
+
+/// Zeros a range of a block device.
+pub(crate) fn device_zero(file: &File, offset: u64, len: u64) -> Result<(), i32> {
+    let range: [u64; 2] = [offset, len];
+    // SAFETY: this request reads two `u64`.
+    done(unsafe { libc::ioctl(file.as_raw_fd(), BLKZEROOUT, range.as_ptr()) })
+}
+
+/// What [`lock_whole`] can ask for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LockKind {
+    Shared,
+    Exclusive,
+    Unlock,
+}
+
+fn whole_file(kind: LockKind) -> libc::flock {
+    // SAFETY: all zeros is a valid `flock`: a lock from the start of the file to its end, however that moves.
+    let mut flock: libc::flock = unsafe { MaybeUninit::zeroed().assume_init() };
+    flock.l_type = match kind {
+        LockKind::Shared => libc::F_RDLCK,
+        LockKind::Exclusive => libc::F_WRLCK,
+        LockKind::Unlock => libc::F_UNLCK,
+    } as libc::c_short;
+    flock.l_whence = libc::SEEK_SET as libc::c_short;
+    flock
+}
+
+/// Takes or leaves the lock of the open file description on the whole file. Never waits.
+pub(crate) fn lock_whole(file: &File, kind: LockKind) -> Result<(), i32> {
+    let flock = whole_file(kind);
+    // SAFETY: this command reads one `flock`.
+    done(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const flock) })
+}
+
+/// The process that holds a traditional lock that conflicts with an exclusive one. None if the lock is of an open file
+/// description, which belongs to no process, or is gone.
+pub(crate) fn lock_holder_pid(file: &File) -> Option<i32> {
+    let mut flock = whole_file(LockKind::Exclusive);
+    // SAFETY: this command reads and writes one `flock`.
+    done(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut flock) }).ok()?;
+    (flock.l_type != libc::F_UNLCK as libc::c_short && flock.l_pid > 0).then_some(flock.l_pid)
+}
+
+/// A new event counter at zero, that never blocks.
+#[cfg(not(shuttle))]
+pub(crate) fn event_new() -> io::Result<std::os::fd::OwnedFd> {
+    use std::os::fd::FromRawFd;
+    // SAFETY: takes numbers only.
+    let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor is new and nobody else's.
+    Ok(unsafe { std::os::fd::OwnedFd::from_raw_fd(fd) })
+}
+
+/// Makes an event counter readable.
+pub(crate) fn event_set(event: BorrowedFd<'_>) {
+    let one: u64 = 1;
+    // SAFETY: eight bytes of a live variable are read. The counter cannot overflow: it is set once between two clears.
+    unsafe { libc::write(event.as_raw_fd(), (&raw const one).cast(), size_of::<u64>()) };
+}
+
+/// Makes an event counter unreadable.
+pub(crate) fn event_clear(event: BorrowedFd<'_>) {
+    let mut value: u64 = 0;
+    // SAFETY: eight bytes of a live variable are written.
+    unsafe { libc::read(event.as_raw_fd(), (&raw mut value).cast(), size_of::<u64>()) };
+}

@@ -1,0 +1,379 @@
+//! The io_uring engine of a ring: I/O of files as submission entries, completions from any thread. Protects the slab of
+//! pending I/O and the two queues shared with the kernel. Not here: the inbox and sleeping (`ring.rs`), how an I/O is
+//! cut and continued (`io.rs`).
+//!
+//! * U1. The submission queue is written only under `submission`. It may be handed to the kernel (`io_uring_enter`)
+//!   without: the kernel serialises its side, and takes only entries that were published.
+//! * U2. The completion queue is read only under the ring's lock `state`, by `harvest`.
+//! * U3. An I/O lies in the slab from `push` until its last part's completion is harvested; its key (slab index, part)
+//!   is in at most one of: backlog, submission queue, kernel, completion queue.
+//! * U4. At most `in_ring_max` entries are between submission and harvest, one less than the completion queue holds;
+//!   that one is the NOP's. So it never overflows. What comes more waits in the backlog, in order.
+//! * U5. Registered files: slot `i` holds the file of the store with id `files.ids[i]`. A store leaves when its last
+//!   handle is gone; a pending I/O is a handle. Ids are never given twice, so a slot never serves another store.
+//!
+//! The kernel completes buffered and direct I/O in the submitter's context or its own workers; without `DEFER_TASKRUN`,
+//! `SINGLE_ISSUER` or `COOP_TASKRUN` that also happens while the submitter sleeps elsewhere. There is no polling thread
+//! (`SQPOLL`): an idle cache uses no CPU.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use io_uring::{IoUring, opcode, squeue, types};
+
+use crate::buffer::IoBuffer;
+use crate::io::{Channel, Io, Op, PARTS};
+use crate::ring::Harvest;
+use crate::store::Kind;
+
+/// Stores whose files a ring registers; further ones use plain descriptors.
+const FILES_MAX: usize = 64;
+
+/// The key of the NOP that wakes the leader (`ring.rs`, R4). No slab is that large.
+const NOP_KEY: u64 = u64::MAX;
+
+/// Calls that a submit makes at most: the backlog holds several rings full, and the kernel may take a part of one.
+const SUBMIT_CALLS_MAX: usize = 1024;
+
+pub(crate) struct Uring {
+    ring: IoUring,
+    submission: Mutex<Submission>,
+    slab: Mutex<Slab>,
+    /// U4: entries between submission and harvest, without the NOP.
+    in_ring: AtomicUsize,
+    in_ring_max: usize,
+    backlog_count: AtomicUsize,
+}
+
+struct Submission {
+    backlog: VecDeque<u64>,
+    files: RegisteredFiles,
+}
+
+/// U5. A free slot has id 0, which no store has.
+struct RegisteredFiles {
+    ids: Vec<u64>,
+    latest: usize,
+}
+
+#[derive(Default)]
+struct Slab {
+    entries: Vec<SlabEntry>,
+    free: Vec<u32>,
+}
+
+/// The memory of an entry is used again; the vectors keep their room.
+#[derive(Default)]
+struct SlabEntry {
+    io: Option<Io>,
+    pieces: [Vec<IoBuffer>; PARTS],
+}
+
+fn key(index: u32, part: usize) -> u64 {
+    u64::from(index) * PARTS as u64 + part as u64
+}
+
+fn index_and_part(key: u64) -> (usize, usize) {
+    ((key / PARTS as u64) as usize, (key % PARTS as u64) as usize)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Uring {
+    pub(crate) fn new(entries: u32) -> io::Result<Uring> {
+        let ring = IoUring::builder().dontfork().build(entries)?;
+        let params = ring.params();
+        if !params.is_feature_ext_arg() || !params.is_feature_nodrop() {
+            let message = "the kernel's io_uring is too old (EXT_ARG, Linux 5.11, is missing)";
+            return Err(io::Error::new(io::ErrorKind::Unsupported, message));
+        }
+        let in_ring_max = params.cq_entries() as usize - 1;
+        let files_max = match ring.submitter().register_files_sparse(FILES_MAX as u32) {
+            Ok(()) => FILES_MAX,
+            Err(error) => {
+                log::debug!("io_uring registers no files ({error}); plain descriptors are used");
+                0
+            }
+        };
+        let files = RegisteredFiles { ids: vec![0; files_max], latest: 0 };
+        Ok(Uring {
+            ring,
+            submission: Mutex::new(Submission { backlog: VecDeque::new(), files }),
+            slab: Mutex::default(),
+            in_ring: AtomicUsize::new(0),
+            in_ring_max,
+            backlog_count: AtomicUsize::new(0),
+        })
+    }
+
+    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
+        // SAFETY: the descriptor is open as long as `ring`, which lives as long as the borrow.
+        unsafe { BorrowedFd::borrow_raw(self.ring.as_raw_fd()) }
+    }
+
+    /// Queues every part of an I/O of a file.
+    pub(crate) fn push(&self, io: Io) {
+        let parts = io.parts_left as usize;
+        let mut submission = lock(&self.submission);
+        let mut slab = lock(&self.slab);
+        let index = slab.insert(io);
+        for part in 0..parts {
+            let key = key(index, part);
+            if !submission.backlog.is_empty() || !self.queue(&mut submission, &mut slab, key) {
+                submission.backlog.push_back(key);
+            }
+        }
+        self.publish_backlog(&submission);
+    }
+
+    /// Hands everything queued to the kernel, as far as U4 allows. False if the kernel is short of memory: what it did
+    /// not take stays queued.
+    pub(crate) fn submit(&self) -> bool {
+        for _ in 0..SUBMIT_CALLS_MAX {
+            self.refill();
+            if !self.has_unsubmitted() {
+                return true;
+            }
+            match self.ring.submitter().submit() {
+                Ok(_) => {}
+                Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
+                Err(error) => {
+                    log::debug!("io_uring_enter: {error}");
+                    return false;
+                }
+            }
+        }
+        false
+    }
+
+    /// Submits, and sleeps until the kernel has posted an entry more, a signal comes or the timeout is over. Called by
+    /// the leader only. An error is a kernel short of memory: the caller pauses and tries again.
+    pub(crate) fn sleep(&self, timeout: Option<Duration>) -> io::Result<()> {
+        let submitter = self.ring.submitter();
+        let result = match timeout {
+            None => submitter.submit_and_wait(1),
+            Some(timeout) => {
+                let timespec = types::Timespec::from(timeout);
+                submitter.submit_with_args(1, &types::SubmitArgs::new().timespec(&timespec))
+            }
+        };
+        match result.map_err(|error| (error.raw_os_error(), error)) {
+            Ok(_) | Err((Some(libc::EINTR | libc::ETIME), _)) => Ok(()),
+            Err((_, error)) => {
+                log::debug!("io_uring_enter: {error}");
+                Err(error)
+            }
+        }
+    }
+
+    /// True if entries are published that the kernel has not taken.
+    pub(crate) fn has_unsubmitted(&self) -> bool {
+        let _submission = lock(&self.submission);
+        // SAFETY: `submission` is locked (U1).
+        let queue = unsafe { self.ring.submission_shared() };
+        !queue.is_empty()
+    }
+
+    /// True if the backlog has something that U4 would let in.
+    pub(crate) fn has_backlog_room(&self) -> bool {
+        self.backlog_count.load(Ordering::SeqCst) > 0
+            && self.in_ring.load(Ordering::SeqCst) < self.in_ring_max
+    }
+
+    /// R4: makes the kernel post an entry at once.
+    pub(crate) fn post_nop(&self) {
+        let nop = opcode::Nop::new().build().user_data(NOP_KEY);
+        for _ in 0..SUBMIT_CALLS_MAX {
+            let submission = lock(&self.submission);
+            // SAFETY: `submission` is locked (U1).
+            let mut queue = unsafe { self.ring.submission_shared() };
+            // SAFETY: a NOP refers to no memory.
+            let pushed = unsafe { queue.push(&nop) }.is_ok();
+            drop(queue);
+            drop(submission);
+            // A full queue is handed over first. What the kernel does not take now, the next `sleep` submits.
+            let handed_over = self.submit();
+            if pushed {
+                return;
+            }
+            if !handed_over {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+
+    /// Takes all completions that the kernel has posted. Called under the ring's lock `state` (U2). `finished` must not
+    /// drop stores (R2).
+    pub(crate) fn harvest(&self, finished: &mut dyn FnMut(Io)) -> Harvest {
+        let mut harvest = Harvest::default();
+        // SAFETY: the ring's `state` is locked (U2).
+        let mut queue = unsafe { self.ring.completion_shared() };
+        if queue.is_empty() {
+            return harvest;
+        }
+        let mut continued: Vec<u64> = Vec::new();
+        let mut taken = 0;
+        let mut slab = lock(&self.slab);
+        for entry in &mut queue {
+            if entry.user_data() == NOP_KEY {
+                harvest.nop = true;
+                continue;
+            }
+            taken += 1;
+            let (index, part) = index_and_part(entry.user_data());
+            let io = slab.entries[index].io.as_mut().expect("U3: a completion's I/O is in the slab");
+            let outcome = usize::try_from(entry.result()).map_err(|_| -entry.result());
+            if io.advance(part, outcome) {
+                continued.push(entry.user_data());
+            } else if io.parts_left == 0 {
+                finished(slab.remove(index));
+            }
+        }
+        drop(slab);
+        drop(queue);
+        // SeqCst: pairs with `publish_backlog`; either we see the backlog, or its pusher sees the room.
+        self.in_ring.fetch_sub(taken, Ordering::SeqCst);
+        if !continued.is_empty() {
+            let mut submission = lock(&self.submission);
+            for key in continued.into_iter().rev() {
+                submission.backlog.push_front(key);
+            }
+            self.publish_backlog(&submission);
+        }
+        harvest.queued = self.refill();
+        harvest
+    }
+
+    /// U5: the store has no handle left.
+    pub(crate) fn forget_store(&self, id: u64) {
+        let mut submission = lock(&self.submission);
+        let Some(slot) = submission.files.ids.iter().position(|&known| known == id) else { return };
+        submission.files.ids[slot] = 0;
+        if let Err(error) = self.ring.submitter().register_files_update(slot as u32, &[-1]) {
+            log::warn!("a closed file stays registered with io_uring: {error}");
+        }
+    }
+
+    /// Moves keys from the backlog to the submission queue as far as both have room. True if any moved.
+    fn refill(&self) -> bool {
+        // SeqCst: pairs with `publish_backlog`.
+        if self.backlog_count.load(Ordering::SeqCst) == 0 {
+            return false;
+        }
+        let mut submission = lock(&self.submission);
+        let mut slab = lock(&self.slab);
+        let mut moved = false;
+        while let Some(&key) = submission.backlog.front() {
+            if !self.queue(&mut submission, &mut slab, key) {
+                break;
+            }
+            submission.backlog.pop_front();
+            moved = true;
+        }
+        self.publish_backlog(&submission);
+        moved
+    }
+
+    fn publish_backlog(&self, submission: &Submission) {
+        // SeqCst: pairs with `harvest`, which makes room and then looks here.
+        self.backlog_count.store(submission.backlog.len(), Ordering::SeqCst);
+    }
+
+    /// Puts the entry of a key in the submission queue. False if there is no room (U4).
+    fn queue(&self, submission: &mut Submission, slab: &mut Slab, key: u64) -> bool {
+        if self.in_ring.load(Ordering::SeqCst) >= self.in_ring_max {
+            return false;
+        }
+        // SAFETY: the caller has `submission` locked (U1).
+        let mut queue = unsafe { self.ring.submission_shared() };
+        if queue.is_full() {
+            return false;
+        }
+        let entry = self.entry(submission, slab, key);
+        // SAFETY: the entry refers to buffers of an I/O in the slab, valid until it is delivered (`Ring::push`), to
+        // pieces in the slab, not changed until it is harvested (U3), and to a file that its store keeps open.
+        let pushed = unsafe { queue.push(&entry) };
+        debug_assert!(pushed.is_ok(), "the queue was not full");
+        // SeqCst: pairs with `harvest`. Counted before the kernel can see the entry: `queue` publishes on drop.
+        self.in_ring.fetch_add(1, Ordering::SeqCst);
+        true
+    }
+
+    /// The submission entry of a part that starts or goes on.
+    fn entry(&self, submission: &mut Submission, slab: &mut Slab, key: u64) -> squeue::Entry {
+        let (index, part_index) = index_and_part(key);
+        let SlabEntry { io, pieces } = &mut slab.entries[index];
+        let io = io.as_ref().expect("U3: a queued key's I/O is in the slab");
+        let Kind::File(file) = io.store.kind() else { unreachable!("only files reach this engine") };
+        let part = &io.parts[part_index];
+        let (skip, len) = io.span(part_index);
+        let pieces = &mut pieces[part_index];
+        io.buffers.pieces(skip, len, pieces);
+
+        let fd = file.descriptor(part.channel).as_raw_fd();
+        let slot = match part.channel {
+            Channel::Main => submission.files.slot(&self.ring, io.store.id(), fd),
+            Channel::Tail => None,
+        };
+        let target = types::Fd(slot.unwrap_or(fd));
+        let entry = match (io.op, pieces.as_slice()) {
+            (Op::Sync, _) => opcode::Fsync::new(target).flags(types::FsyncFlags::DATASYNC).build(),
+            (Op::Read, [one]) => opcode::Read::new(target, one.ptr, one.len as u32).offset(part.next).build(),
+            (Op::Write, [one]) => {
+                opcode::Write::new(target, one.ptr, one.len as u32).offset(part.next).build()
+            }
+            (Op::Read, many) => {
+                opcode::Readv::new(target, many.as_ptr().cast(), many.len() as u32).offset(part.next).build()
+            }
+            (Op::Write, many) => {
+                opcode::Writev::new(target, many.as_ptr().cast(), many.len() as u32).offset(part.next).build()
+            }
+        };
+        let flags = if slot.is_some() { squeue::Flags::FIXED_FILE } else { squeue::Flags::empty() };
+        entry.flags(flags).user_data(key)
+    }
+}
+
+impl RegisteredFiles {
+    /// The slot of a store's main descriptor, filled at its first I/O. None if there is no slot.
+    fn slot(&mut self, ring: &IoUring, id: u64, fd: RawFd) -> Option<RawFd> {
+        if self.ids.get(self.latest) == Some(&id) {
+            return Some(self.latest as RawFd);
+        }
+        if let Some(slot) = self.ids.iter().position(|&known| known == id) {
+            self.latest = slot;
+            return Some(slot as RawFd);
+        }
+        let slot = self.ids.iter().position(|&known| known == 0)?;
+        if let Err(error) = ring.submitter().register_files_update(slot as u32, &[fd]) {
+            log::debug!("io_uring registers no file ({error}); plain descriptors are used");
+            self.ids.clear();
+            return None;
+        }
+        self.ids[slot] = id;
+        self.latest = slot;
+        Some(slot as RawFd)
+    }
+}
+
+impl Slab {
+    fn insert(&mut self, io: Io) -> u32 {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.entries.push(SlabEntry::default());
+            self.entries.len() as u32 - 1
+        });
+        self.entries[index as usize].io = Some(io);
+        index
+    }
+
+    fn remove(&mut self, index: usize) -> Io {
+        self.free.push(index as u32);
+        self.entries[index].io.take().expect("U3: an I/O leaves the slab once")
+    }
+}
