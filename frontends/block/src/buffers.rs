@@ -1,0 +1,70 @@
+//! The buffers of one connection: one that it always has, and others while the cache can spare them.
+//!
+//! The reserve is taken when the connection is accepted and is its alone, so that it can always go on, however
+//! much memory others hold. Everything else is borrowed from the cache per piece and goes back as soon as the
+//! piece is written or sent: an idle connection holds nothing but its reserve.
+
+use crate::request::RequestId;
+use octavo::{Buffer, Cache};
+
+/// The alignment and the granule of borrowed buffers: the smallest page of a cache.
+const GRANULE_BYTES: usize = 4096;
+
+/// See the module.
+pub struct Buffers {
+    cache: Cache,
+    reserve: Option<Buffer>,
+    /// Tells the reserve from the others when it comes back: a buffer's bytes do not move.
+    reserve_address: usize,
+    reserve_holder: Option<RequestId>,
+    borrowed_bytes: usize,
+    borrowed_max_bytes: usize,
+    piece_max_bytes: usize,
+}
+
+impl Buffers {
+    /// `reserve` is not empty. Borrows pieces of at most `piece_max_bytes`, at most `borrowed_max_bytes` in all.
+    pub fn new(cache: Cache, reserve: Buffer, piece_max_bytes: usize, borrowed_max_bytes: usize) -> Buffers {
+        assert!(!reserve.is_empty(), "without a reserve a connection can get stuck");
+        let reserve_address = reserve.as_ptr().addr();
+        Buffers {
+            cache,
+            reserve: Some(reserve),
+            reserve_address,
+            reserve_holder: None,
+            borrowed_bytes: 0,
+            borrowed_max_bytes,
+            piece_max_bytes,
+        }
+    }
+
+    /// A buffer for a piece of `want_bytes` or the first part of them. None while the cache has nothing to spare and
+    /// the reserve is in use; it comes back with one of this connection's own completions or sends.
+    pub fn take(&mut self, want_bytes: usize, holder: RequestId) -> Option<Buffer> {
+        let bytes = want_bytes.min(self.piece_max_bytes).next_multiple_of(GRANULE_BYTES);
+        if self.borrowed_bytes + bytes <= self.borrowed_max_bytes
+            && let Some(buffer) = self.cache.buffer(bytes)
+        {
+            self.borrowed_bytes += buffer.len();
+            return Some(buffer);
+        }
+        let reserve = self.reserve.take()?;
+        self.reserve_holder = Some(holder);
+        Some(reserve)
+    }
+
+    /// Takes back what `take` gave.
+    pub fn give(&mut self, buffer: Buffer) {
+        if buffer.as_ptr().addr() == self.reserve_address {
+            self.reserve_holder = None;
+            self.reserve = Some(buffer);
+        } else {
+            self.borrowed_bytes -= buffer.len();
+        }
+    }
+
+    /// The request that has the reserve.
+    pub fn reserve_holder(&self) -> Option<RequestId> {
+        self.reserve_holder
+    }
+}

@@ -1,0 +1,405 @@
+//! Turns requests into batches for the cache's queue, and completions into events.
+//!
+//! A request longer than a buffer is served in pieces: a read is split here, a write is handed over piece by piece as
+//! its bytes arrive. Memory, not requests, is what runs out, so memory is given out in the order of arrival:
+//!
+//! E1. Only the oldest read that still lacks buffers gets any; a write gets one only while no read lacks any.
+//!     So whoever holds the reserve is not waiting for a younger request.
+//! E2. A contiguous read keeps its pieces until it has all. If it is the oldest that lacks a buffer, nothing of it is
+//!     in the engine, and the reserve is its own, then it cannot get more by waiting: it *streams*, delivers what it
+//!     has, and goes on with the memory that comes back. At most one read streams.
+//! E3. While a read streams, the protocol sends nothing else. That blocks nobody: the streaming read is the oldest that
+//!     lacks buffers (E1) and the reserve comes back to it with every piece that is sent (E2).
+//!
+//! Nothing here knows a socket or a protocol. One thread owns an executor. When it is dropped, it waits for what the
+//! engine still works on.
+
+use crate::buffers::Buffers;
+use crate::journal::Journal;
+use crate::request::{Cause, Event, Failure, Request, RequestId, Verb};
+use octavo::{Buffer, Completion, Interest, Object, Op, Queue};
+use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+/// Operations that are gathered before they are submitted: enough for the engine to overlap their cache misses.
+const BATCH_MAX: usize = 32;
+
+/// A request between its start and its last event.
+struct Running {
+    request: Request,
+    /// Bytes of a read that have a buffer; bytes of a write that were handed over.
+    issued_bytes: u32,
+    /// Bytes that the engine has read.
+    read_bytes: u32,
+    /// Bytes of a contiguous read that were delivered.
+    delivered_bytes: u32,
+    /// Operations in the batch or the engine.
+    operations: u32,
+    /// A durable write came in pieces: a sync of the object makes them durable.
+    owes_sync: bool,
+    failure: Option<Failure>,
+    /// Every byte has been issued, or never will be: the request is over when its operations are.
+    issued: bool,
+}
+
+/// What a connection holds per request in flight, at most: its `Running`, and its place in the lists of identifiers.
+pub(crate) const REQUEST_STATE_BYTES: usize = size_of::<Option<Running>>() + 3 * size_of::<RequestId>();
+
+/// A piece of a contiguous read that waits for its turn.
+struct Piece {
+    id: RequestId,
+    offset_bytes: u64,
+    buffer: Buffer,
+    len_bytes: u32,
+}
+
+/// See the module.
+pub struct Executor {
+    queue: Queue,
+    object: Object,
+    requests: Requests,
+}
+
+/// Everything but the queue, so that completions can be taken while the queue delivers them.
+struct Requests {
+    journal: Journal,
+    buffers: Buffers,
+    /// By identifier.
+    running: Vec<Option<Running>>,
+    free: Vec<RequestId>,
+    /// Reads whose pieces do not all have a buffer, oldest first (E1).
+    lacking: VecDeque<RequestId>,
+    held: Vec<Piece>,
+    streaming: Option<RequestId>,
+    /// Durable writes whose pieces are all written.
+    unsynced: Vec<RequestId>,
+    batch: Vec<octavo::Request>,
+}
+
+/// Where events go.
+pub type Sink<'a> = &'a mut dyn FnMut(Event);
+
+impl Executor {
+    /// Serves requests against `object`; warnings about the store's errors go to `journal`.
+    pub fn new(queue: Queue, object: Object, buffers: Buffers, journal: Journal) -> Executor {
+        let requests = Requests {
+            journal,
+            buffers,
+            running: Vec::new(),
+            free: Vec::new(),
+            lacking: VecDeque::new(),
+            held: Vec::new(),
+            streaming: None,
+            unsynced: Vec::new(),
+            batch: Vec::with_capacity(BATCH_MAX),
+        };
+        Executor { queue, object, requests }
+    }
+
+    /// Requests whose last event has not been given out.
+    pub fn running(&self) -> usize {
+        self.requests.running.len() - self.requests.free.len()
+    }
+
+    /// Starts any request but a write. The caller has checked it and bounds how many run.
+    pub fn start(&mut self, request: Request) {
+        let Request { offset_bytes: offset, durable, .. } = request;
+        let len = u64::from(request.len_bytes);
+        let op = match request.verb {
+            Verb::Write => unreachable!("a write starts with its first bytes: start_write"),
+            Verb::Read { .. } => {
+                let id = self.requests.open(request);
+                return self.requests.lacking.push_back(id);
+            }
+            Verb::Flush => Op::Sync,
+            Verb::Discard => Op::Discard { offset, len, durable },
+            Verb::Zero => Op::Zero { offset, len, durable },
+            Verb::Prefetch => Op::Advise { offset, len, advice: octavo::Advice::WillNeed },
+        };
+        let id = self.requests.open(request);
+        self.requests.issue(id, 0, op);
+        self.requests.get(id).issued = true;
+        self.submit_full_batch();
+    }
+
+    /// Starts a write; its bytes follow in pieces, and `write_end` after the last.
+    pub fn start_write(&mut self, request: Request) -> RequestId {
+        debug_assert_eq!(request.verb, Verb::Write);
+        self.requests.open(request)
+    }
+
+    /// A buffer for the next `want_bytes` of a write or the first part of them; None: ask again after an event.
+    pub fn write_buffer(&mut self, id: RequestId, want_bytes: u32) -> Option<Buffer> {
+        if !self.requests.lacking.is_empty() {
+            return None;
+        }
+        self.requests.buffers.take(want_bytes as usize, id)
+    }
+
+    /// Writes `buffer[..len_bytes]` behind the pieces that came before.
+    pub fn write_piece(&mut self, id: RequestId, buffer: Buffer, len_bytes: u32) {
+        let running = self.requests.get(id);
+        let (request, at) = (running.request, running.issued_bytes);
+        running.issued_bytes += len_bytes;
+        assert!(running.issued_bytes <= request.len_bytes, "a write has no more bytes than it said");
+        let offset = request.offset_bytes + u64::from(at);
+        let durable = request.durable && len_bytes == request.len_bytes;
+        running.owes_sync = request.durable && !durable;
+        self.requests.issue(id, at, Op::Write { offset, len: len_bytes as usize, buffer, durable });
+        self.submit_full_batch();
+    }
+
+    /// Whether a piece failed already, so that the bytes that are still to come are of no use.
+    pub fn write_failed(&self, id: RequestId) -> bool {
+        self.requests.running[usize::from(id.0)].as_ref().is_some_and(|running| running.failure.is_some())
+    }
+
+    /// No more bytes of this write will come: all were handed over, or the client is gone, or a piece failed.
+    pub fn write_end(&mut self, id: RequestId, sink: Sink<'_>) {
+        let running = self.requests.get(id);
+        running.issued = true;
+        if running.issued_bytes < running.request.len_bytes {
+            let offset_bytes = running.request.offset_bytes + u64::from(running.issued_bytes);
+            running.failure.get_or_insert(Failure { cause: Cause::Closed, offset_bytes });
+        }
+        self.requests.finish(id, sink);
+    }
+
+    /// Takes back a buffer of an event or of `write_buffer`.
+    pub fn give_back(&mut self, buffer: Buffer) {
+        self.requests.buffers.give(buffer);
+    }
+
+    /// Submits what has been started, as far as there is memory. Returns whether there was anything.
+    pub fn submit(&mut self, sink: Sink<'_>) -> bool {
+        let mut any = false;
+        while let Some(&id) = self.requests.lacking.front() {
+            match self.requests.issue_reads(id, sink) {
+                Issued::All => drop(self.requests.lacking.pop_front()),
+                Issued::BatchFull => self.submit_batch(),
+                Issued::NoMemory => break,
+            }
+            any = true;
+        }
+        while let Some(id) = self.requests.unsynced.pop() {
+            self.requests.issue(id, 0, Op::Sync);
+            self.submit_full_batch();
+        }
+        any |= !self.requests.batch.is_empty();
+        self.submit_batch();
+        any
+    }
+
+    /// Delivers what has completed. Returns whether there was anything.
+    pub fn collect(&mut self, sink: Sink<'_>) -> bool {
+        let Executor { queue, requests, .. } = self;
+        queue.pending() > 0 && queue.wait(0, |completion| requests.complete(completion, sink)) > 0
+    }
+
+    /// Waits until something completes or `fd` is ready for `interest`, and says what it is ready for.
+    pub fn wait(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        interest: Interest,
+        timeout: Option<Duration>,
+        sink: Sink<'_>,
+    ) -> Interest {
+        let Executor { queue, requests, .. } = self;
+        if interest == Interest::default() && timeout.is_none() {
+            // A peer that has hung up makes its descriptor ready for ever; only completions count now.
+            assert!(queue.pending() > 0, "a wait for nothing would never end");
+            queue.wait(1, |completion| requests.complete(completion, sink));
+            return interest;
+        }
+        queue.wait_or(fd, interest, timeout, |completion| requests.complete(completion, sink))
+    }
+
+    fn submit_full_batch(&mut self) {
+        if self.requests.batch.len() >= BATCH_MAX {
+            self.submit_batch();
+        }
+    }
+
+    fn submit_batch(&mut self) {
+        if !self.requests.batch.is_empty() {
+            self.queue.submit(&self.object, self.requests.batch.drain(..));
+        }
+    }
+}
+
+impl Drop for Executor {
+    fn drop(&mut self) {
+        while self.queue.pending() > 0 {
+            self.queue.wait(1, drop);
+        }
+    }
+}
+
+/// How far `issue_reads` came.
+enum Issued {
+    All,
+    BatchFull,
+    NoMemory,
+}
+
+impl Requests {
+    fn open(&mut self, request: Request) -> RequestId {
+        let running = Running {
+            request,
+            issued_bytes: 0,
+            read_bytes: 0,
+            delivered_bytes: 0,
+            operations: 0,
+            owes_sync: false,
+            failure: None,
+            issued: false,
+        };
+        let id = self.free.pop().unwrap_or_else(|| {
+            self.running.push(None);
+            RequestId(
+                u16::try_from(self.running.len() - 1).expect("the protocol bounds the requests in flight"),
+            )
+        });
+        self.running[usize::from(id.0)] = Some(running);
+        id
+    }
+
+    fn get(&mut self, id: RequestId) -> &mut Running {
+        self.running[usize::from(id.0)]
+            .as_mut()
+            .expect("an identifier lives from the start to the last event")
+    }
+
+    fn close(&mut self, id: RequestId) {
+        self.running[usize::from(id.0)] = None;
+        self.free.push(id);
+        self.streaming.take_if(|streaming| *streaming == id);
+    }
+
+    /// Puts an operation, `at` bytes into its request, into the batch.
+    fn issue(&mut self, id: RequestId, at: u32, op: Op) {
+        self.get(id).operations += 1;
+        self.batch.push(octavo::Request { op, user_data: u64::from(at) << 16 | u64::from(id.0) });
+    }
+
+    /// Issues the pieces of the oldest lacking read, and lets it stream where that is all that helps (E2).
+    fn issue_reads(&mut self, id: RequestId, sink: Sink<'_>) -> Issued {
+        loop {
+            let running = self.running[usize::from(id.0)].as_ref().expect("a lacking read is not over");
+            let (request, at) = (running.request, running.issued_bytes);
+            let left_bytes = request.len_bytes - at;
+            if left_bytes == 0 || running.failure.is_some() {
+                self.get(id).issued = true;
+                self.finish(id, sink);
+                return Issued::All;
+            }
+            if self.batch.len() >= BATCH_MAX {
+                return Issued::BatchFull;
+            }
+            let Some(buffer) = self.buffers.take(left_bytes as usize, id) else {
+                let running = self.running[usize::from(id.0)].as_ref().expect("a lacking read is not over");
+                let stuck = running.operations == 0 && self.buffers.reserve_holder() == Some(id);
+                if stuck && self.streaming.is_none() && request.verb == (Verb::Read { contiguous: true }) {
+                    self.streaming = Some(id);
+                    self.deliver_in_order(id, sink);
+                }
+                return Issued::NoMemory;
+            };
+            let len = buffer.len().min(left_bytes as usize);
+            self.get(id).issued_bytes += len as u32;
+            self.issue(id, at, Op::Read { offset: request.offset_bytes + u64::from(at), len, buffer });
+        }
+    }
+
+    /// Takes one completion of the engine.
+    fn complete(&mut self, completion: Completion, sink: Sink<'_>) {
+        let Completion { user_data, op, result } = completion;
+        let (id, at) = (RequestId(user_data as u16), user_data >> 16);
+        let running = self.get(id);
+        running.operations -= 1;
+        let offset_bytes = running.request.offset_bytes + at;
+        if let Err(error) = &result {
+            let failure = Failure { cause: error.into(), offset_bytes };
+            let first = running.failure.replace(running.failure.unwrap_or(failure)).is_none();
+            if first {
+                self.journal.warn(format_args!("{error}"));
+            }
+        }
+        match op {
+            Op::Read { len, buffer, .. } if self.get(id).failure.is_none() => {
+                self.take_piece(Piece { id, offset_bytes, buffer, len_bytes: len as u32 }, sink);
+            }
+            Op::Read { buffer, .. } | Op::Write { buffer, .. } => {
+                self.buffers.give(buffer);
+                self.finish(id, sink);
+            }
+            Op::Sync | Op::Discard { .. } | Op::Zero { .. } | Op::Advise { .. } => self.finish(id, sink),
+        }
+    }
+
+    /// Delivers a piece that was read, or keeps it for its turn.
+    fn take_piece(&mut self, piece: Piece, sink: Sink<'_>) {
+        let Piece { id, offset_bytes, buffer, len_bytes } = piece;
+        let running = self.get(id);
+        running.read_bytes += len_bytes;
+        let (request, last) = (running.request, running.read_bytes == running.request.len_bytes);
+        if request.verb == (Verb::Read { contiguous: true }) {
+            self.held.push(Piece { id, offset_bytes, buffer, len_bytes });
+            self.deliver_in_order(id, sink);
+        } else {
+            if last {
+                self.close(id);
+            }
+            sink(Event::Data { id, request, offset_bytes, buffer, len_bytes, last, whole: last });
+        }
+    }
+
+    /// Delivers the pieces of a contiguous read whose turn has come (E2).
+    fn deliver_in_order(&mut self, id: RequestId, sink: Sink<'_>) {
+        loop {
+            let streaming = self.streaming == Some(id);
+            let running = self.get(id);
+            let (request, whole) = (running.request, running.read_bytes == running.request.len_bytes);
+            if !(whole || streaming) {
+                return;
+            }
+            let next_bytes = request.offset_bytes + u64::from(running.delivered_bytes);
+            let turn = |piece: &Piece| piece.id == id && piece.offset_bytes == next_bytes;
+            let Some(index) = self.held.iter().position(turn) else { return };
+            let Piece { offset_bytes, buffer, len_bytes, .. } = self.held.swap_remove(index);
+            let running = self.get(id);
+            running.delivered_bytes += len_bytes;
+            let last = running.delivered_bytes == request.len_bytes;
+            if last {
+                self.close(id);
+            }
+            sink(Event::Data { id, request, offset_bytes, buffer, len_bytes, last, whole });
+            if last {
+                return;
+            }
+        }
+    }
+
+    /// Ends a request if nothing of it is left to do.
+    fn finish(&mut self, id: RequestId, sink: Sink<'_>) {
+        let running = self.get(id);
+        let (request, failure) = (running.request, running.failure);
+        let is_read = matches!(request.verb, Verb::Read { .. });
+        if running.operations > 0 || !running.issued {
+            return;
+        }
+        // A read that succeeds ends with its last piece; one of no bytes has none.
+        if is_read && failure.is_none() && request.len_bytes > 0 {
+            return;
+        }
+        if std::mem::take(&mut running.owes_sync) && failure.is_none() {
+            return self.unsynced.push(id);
+        }
+        for piece in self.held.extract_if(.., |piece| piece.id == id) {
+            self.buffers.give(piece.buffer);
+        }
+        self.close(id);
+        sink(Event::Done { id, request, result: failure.map_or(Ok(()), Err) });
+    }
+}

@@ -1,0 +1,269 @@
+//! From the greeting to the choice of an export.
+//!
+//! The server speaks fixed newstyle only, and no TLS. `Negotiation::answer` decides and touches no socket; `negotiate`
+//! carries bytes, one option at a time, within the time that a handshake may take.
+
+use super::wire::{self, InfoRequest, OPTION_HEADER_BYTES, STRING_MAX_BYTES, info, option, option_reply};
+use super::wire::{encode_option_reply, transmission_flag as flag};
+use super::{Connection, Hangup, Input};
+use crate::export::{Exports, Served};
+use crate::limits::Limits;
+use octavo::{Interest, Queue};
+use std::io::{self, IoSlice};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// The preferred block size: a page of most caches.
+const BLOCK_PREFERRED_BYTES: u32 = 4096;
+
+/// What was agreed.
+pub struct Agreement {
+    /// The export that the client chose.
+    pub served: Arc<Served>,
+    /// Its length as the client was told.
+    pub len_bytes: u64,
+    /// Whether replies are structured.
+    pub structured: bool,
+}
+
+/// Carries the handshake. The queue only waits for the socket.
+pub fn negotiate(
+    connection: &Connection,
+    queue: &mut Queue,
+    input: &mut Input,
+    exports: &Exports,
+    limits: &Limits,
+) -> Result<Agreement, Hangup> {
+    let mut link = Link { connection, queue, input, deadline: Instant::now() + limits.handshake_time };
+    link.send(&wire::greeting())?;
+    let flags = link.take().and_then(|flags| {
+        wire::decode_client_flags(flags).ok_or(Hangup::Protocol("it set a client flag that was not offered"))
+    })?;
+    let mut negotiation = Negotiation {
+        exports,
+        no_zeroes: flags,
+        structured: false,
+        payload_max_bytes: limits.payload_max_bytes,
+    };
+    for _ in 0..limits.options_max {
+        let header: [u8; OPTION_HEADER_BYTES] = link.take()?;
+        let (option, len_bytes) =
+            wire::decode_option(header).ok_or(Hangup::Protocol("wrong option magic"))?;
+        if len_bytes > limits.option_max_bytes {
+            return Err(Hangup::Protocol("an option is too long"));
+        }
+        let data = link.data(len_bytes as usize)?;
+        let mut reply = Vec::new();
+        let next = if connection.stopping() && option != option::ABORT {
+            encode_option_reply(&mut reply, option, option_reply::ERR_SHUTDOWN, &[]);
+            Next::Option
+        } else {
+            negotiation.answer(option, data, &mut reply)
+        };
+        if data.is_some() {
+            link.input.consume(len_bytes as usize);
+        }
+        link.send(&reply)?;
+        match next {
+            Next::Option => {}
+            Next::Transmission { served, len_bytes } => {
+                return Ok(Agreement { served, len_bytes, structured: negotiation.structured });
+            }
+            Next::Hangup(hangup) => return Err(hangup),
+        }
+    }
+    Err(Hangup::Protocol("too many options"))
+}
+
+/// What follows an option.
+enum Next {
+    Option,
+    Transmission { served: Arc<Served>, len_bytes: u64 },
+    Hangup(Hangup),
+}
+
+/// The state of the haggling.
+struct Negotiation<'a> {
+    exports: &'a Exports,
+    no_zeroes: bool,
+    structured: bool,
+    payload_max_bytes: u32,
+}
+
+impl Negotiation<'_> {
+    /// Appends the replies to one option. `data` is None where it was too long to keep.
+    fn answer(&mut self, option: u32, data: Option<&[u8]>, reply: &mut Vec<u8>) -> Next {
+        let Some(data) = data else {
+            return match option {
+                option::EXPORT_NAME => Next::Hangup(Hangup::Protocol("the export's name is too long")),
+                _ => refuse(reply, option, option_reply::ERR_TOO_BIG, "the option is too long"),
+            };
+        };
+        match option {
+            option::EXPORT_NAME => self.export_name(data, reply),
+            option::INFO | option::GO => self.info(option, data, reply),
+            option::ABORT => {
+                encode_option_reply(reply, option, option_reply::ACK, &[]);
+                Next::Hangup(Hangup::Client)
+            }
+            option::LIST | option::STRUCTURED_REPLY | option::STARTTLS if !data.is_empty() => {
+                refuse(reply, option, option_reply::ERR_INVALID, "the option takes no data")
+            }
+            option::LIST => {
+                for served in self.exports.iter() {
+                    let name = served.export.name.as_bytes();
+                    let name_bytes = (name.len() as u32).to_be_bytes();
+                    let parts = [&name_bytes, name, served.export.description.as_bytes()];
+                    encode_option_reply(reply, option, option_reply::SERVER, &parts);
+                }
+                acknowledge(reply, option)
+            }
+            option::STRUCTURED_REPLY => {
+                self.structured = true;
+                acknowledge(reply, option)
+            }
+            option::STARTTLS => refuse(reply, option, option_reply::ERR_UNSUP, "this server has no TLS"),
+            option::LIST_META_CONTEXT | option::SET_META_CONTEXT => {
+                refuse(reply, option, option_reply::ERR_UNSUP, "this server has no metadata contexts")
+            }
+            _ => refuse(reply, option, option_reply::ERR_UNSUP, "unknown option"),
+        }
+    }
+
+    /// This option knows no errors: an export that is not there ends the session.
+    fn export_name(&self, name: &[u8], reply: &mut Vec<u8>) -> Next {
+        let Some(served) = self.exports.find(name) else {
+            return Next::Hangup(Hangup::Protocol("it asked for an export that is not there"));
+        };
+        let len_bytes = served.export.object.len_bytes();
+        reply.extend(len_bytes.to_be_bytes());
+        reply.extend(self.flags(served).to_be_bytes());
+        if !self.no_zeroes {
+            reply.extend([0; 124]);
+        }
+        Next::Transmission { served: served.clone(), len_bytes }
+    }
+
+    fn info(&self, option: u32, data: &[u8], reply: &mut Vec<u8>) -> Next {
+        let Some(request) = InfoRequest::decode(data) else {
+            return refuse(reply, option, option_reply::ERR_INVALID, "the lengths do not add up");
+        };
+        if request.name.len() > STRING_MAX_BYTES {
+            return refuse(reply, option, option_reply::ERR_TOO_BIG, "the name is too long");
+        }
+        let Some(served) = self.exports.find(request.name) else {
+            return refuse(reply, option, option_reply::ERR_UNKNOWN, "no export of this name");
+        };
+        let len_bytes = served.export.object.len_bytes();
+        let mut inform = |information: u16, parts: [&[u8]; 3]| {
+            let [a, b, c] = parts;
+            let data = [&information.to_be_bytes(), a, b, c];
+            encode_option_reply(reply, option, option_reply::INFO, &data);
+        };
+        inform(info::EXPORT, [&len_bytes.to_be_bytes(), &self.flags(served).to_be_bytes(), &[]]);
+        if request.wants(info::NAME) {
+            inform(info::NAME, [served.export.name.as_bytes(), &[], &[]]);
+        }
+        if request.wants(info::DESCRIPTION) {
+            inform(info::DESCRIPTION, [served.export.description.as_bytes(), &[], &[]]);
+        }
+        if request.wants(info::BLOCK_SIZE) {
+            let [min, preferred, max] =
+                [1, BLOCK_PREFERRED_BYTES, self.payload_max_bytes].map(u32::to_be_bytes);
+            inform(info::BLOCK_SIZE, [&min, &preferred, &max]);
+        }
+        encode_option_reply(reply, option, option_reply::ACK, &[]);
+        match option {
+            option::GO => Next::Transmission { served: served.clone(), len_bytes },
+            _ => Next::Option,
+        }
+    }
+
+    /// All connections share one cache, so a flush on any covers all: CAN_MULTI_CONN.
+    fn flags(&self, served: &Served) -> u16 {
+        let always =
+            flag::HAS_FLAGS | flag::SEND_FLUSH | flag::SEND_FUA | flag::CAN_MULTI_CONN | flag::SEND_CACHE;
+        let changes =
+            if served.read_only() { flag::READ_ONLY } else { flag::SEND_TRIM | flag::SEND_WRITE_ZEROES };
+        always | changes | if self.structured { flag::SEND_DF } else { 0 }
+    }
+}
+
+fn acknowledge(reply: &mut Vec<u8>, option: u32) -> Next {
+    encode_option_reply(reply, option, option_reply::ACK, &[]);
+    Next::Option
+}
+
+fn refuse(reply: &mut Vec<u8>, option: u32, error: u32, message: &str) -> Next {
+    encode_option_reply(reply, option, error, &[message.as_bytes()]);
+    Next::Option
+}
+
+/// The socket of a handshake, with its deadline.
+struct Link<'a> {
+    connection: &'a Connection,
+    queue: &'a mut Queue,
+    input: &'a mut Input,
+    deadline: Instant,
+}
+
+impl Link<'_> {
+    /// Waits for as many bytes of input.
+    fn need(&mut self, count: usize) -> Result<(), Hangup> {
+        while self.input.bytes().len() < count {
+            match self.input.read(&self.connection.socket, &mut []) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.wait(Interest { readable: true, writable: false })?;
+                }
+                received => _ = received?,
+            }
+        }
+        Ok(())
+    }
+
+    fn take<const N: usize>(&mut self) -> Result<[u8; N], Hangup> {
+        self.need(N)?;
+        Ok(self.input.take().expect("as many bytes were waited for"))
+    }
+
+    /// The data of an option, not yet consumed; skipped, and None, where they are longer than the input.
+    fn data(&mut self, count: usize) -> Result<Option<&[u8]>, Hangup> {
+        if count <= self.input.capacity_bytes() {
+            self.need(count)?;
+            return Ok(Some(&self.input.bytes()[..count]));
+        }
+        let mut left = count;
+        while left > 0 {
+            self.need(1)?;
+            let skipped = left.min(self.input.bytes().len());
+            self.input.consume(skipped);
+            left -= skipped;
+        }
+        Ok(None)
+    }
+
+    fn send(&mut self, mut bytes: &[u8]) -> Result<(), Hangup> {
+        while !bytes.is_empty() {
+            match self.connection.socket.write(&[IoSlice::new(bytes)]) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.wait(Interest { readable: false, writable: true })?;
+                }
+                sent => bytes = &bytes[sent?..],
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until the socket is ready, but not beyond the deadline, however often it is ready.
+    fn wait(&mut self, interest: Interest) -> Result<(), Hangup> {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(Hangup::Late);
+        }
+        // Rounded up: a poll counts in milliseconds, and one of none would spin.
+        let timeout = left + Duration::from_millis(1);
+        self.queue.wait_or(self.connection.socket.as_fd(), interest, Some(timeout), drop);
+        Ok(())
+    }
+}

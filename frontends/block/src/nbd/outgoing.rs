@@ -1,0 +1,275 @@
+//! Events become messages, and messages are sent as far as the client reads them.
+//!
+//! Most messages are whole: a header, and the bytes of one buffer or none. A contiguous read (a simple reply, or a
+//! structured one with DF) is one message on the wire for several buffers. If its header goes out before all of its
+//! bytes are read, it streams: messages of other requests wait behind it until it is complete. An error that is found
+//! then is reported in an error chunk behind zeros for the rest; a simple reply has no place for it, and the protocol asks
+//! to hang up.
+
+use super::wire::{Errno, Reply, ReplyBytes};
+use crate::export::Tally;
+use crate::request::{Cause, Event, Failure, Request, RequestId, Verb};
+use crate::socket::Socket;
+use octavo::Buffer;
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+
+/// Messages of one `write`: the slices stay below the kernel's 1024, and the headers on the stack are small.
+const GATHER_MAX: usize = 32;
+
+/// What stands for the bytes of a chunk that could not be read.
+static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+
+struct Message {
+    reply: Reply,
+    body: Body,
+}
+
+enum Body {
+    Empty,
+    Bytes { buffer: Buffer, len_bytes: u32 },
+    Zeros { len_bytes: u32 },
+}
+
+/// What a queued message takes.
+pub const MESSAGE_BYTES: usize = size_of::<Message>();
+
+impl Body {
+    fn as_slice(&self) -> &[u8] {
+        match self {
+            Body::Empty => &[],
+            Body::Bytes { buffer, len_bytes } => &buffer[..*len_bytes as usize],
+            Body::Zeros { len_bytes } => &ZEROS[..ZEROS.len().min(*len_bytes as usize)],
+        }
+    }
+}
+
+/// A contiguous read whose header is queued and whose bytes are not all.
+struct Stream {
+    id: RequestId,
+    left_bytes: u32,
+}
+
+/// See the module.
+pub struct Outgoing {
+    structured: bool,
+    messages: VecDeque<Message>,
+    /// Bytes of the first message that are sent.
+    sent_bytes: usize,
+    stream: Option<Stream>,
+    /// What waits for the end of the stream.
+    behind: VecDeque<Message>,
+    /// The client does not read: wait until the socket is writable.
+    pub blocked: bool,
+    /// A simple reply cannot be completed.
+    pub cut: bool,
+    /// What was answered since it was last taken.
+    pub tally: Tally,
+}
+
+impl Outgoing {
+    pub fn new(structured: bool) -> Outgoing {
+        Outgoing {
+            structured,
+            messages: VecDeque::new(),
+            sent_bytes: 0,
+            stream: None,
+            behind: VecDeque::new(),
+            blocked: false,
+            cut: false,
+            tally: Tally::default(),
+        }
+    }
+
+    /// Messages that are not sent.
+    pub fn unsent(&self) -> usize {
+        self.messages.len() + self.behind.len()
+    }
+
+    /// Whether anything could be sent now, if the client reads.
+    pub fn can_send(&self) -> bool {
+        !self.messages.is_empty()
+    }
+
+    /// Answers a request that was never started.
+    pub fn refuse(&mut self, cookie: u64, error: Errno) {
+        self.tally.requests += 1;
+        self.tally.errors += 1;
+        let reply = match self.structured {
+            true => Reply::Error { cookie, error },
+            false => Reply::Simple { cookie, error: Some(error) },
+        };
+        self.push(None, Message { reply, body: Body::Empty });
+    }
+
+    /// Turns an event into messages.
+    pub fn event(&mut self, event: Event) {
+        match event {
+            Event::Data { id, request, offset_bytes, buffer, len_bytes, last, whole } => {
+                self.tally.requests += u64::from(last);
+                self.tally.read_bytes += u64::from(len_bytes);
+                let body = Body::Bytes { buffer, len_bytes };
+                let reply = self.data_reply(&request, offset_bytes, len_bytes, last, whole);
+                if reply != Reply::Continuation && !whole && request.verb == (Verb::Read { contiguous: true })
+                {
+                    debug_assert!(self.stream.is_none(), "one read streams at a time");
+                    self.stream = Some(Stream { id, left_bytes: request.len_bytes });
+                }
+                let streams = self.stream.as_ref().is_some_and(|stream| stream.id == id);
+                self.push(Some(id), Message { reply, body });
+                if streams {
+                    self.streamed(len_bytes);
+                    if last {
+                        self.end_stream(self.structured.then_some(Reply::None { cookie: request.tag }));
+                    }
+                }
+            }
+            Event::Done { id, request, result } => {
+                self.tally.requests += 1;
+                self.tally.errors += u64::from(result.is_err());
+                if result.is_ok() && request.verb == Verb::Write {
+                    self.tally.written_bytes += u64::from(request.len_bytes);
+                }
+                let reply = self.done_reply(&request, result);
+                match self.stream.take_if(|stream| stream.id == id) {
+                    Some(_) if !self.structured => self.cut = true,
+                    Some(Stream { left_bytes, .. }) => {
+                        let body = Body::Zeros { len_bytes: left_bytes };
+                        self.messages.push_back(Message { reply: Reply::Continuation, body });
+                        self.end_stream(Some(reply));
+                    }
+                    None => self.push(Some(id), Message { reply, body: Body::Empty }),
+                }
+            }
+        }
+    }
+
+    /// What goes before a piece of a read.
+    fn data_reply(
+        &self,
+        request: &Request,
+        offset_bytes: u64,
+        len_bytes: u32,
+        last: bool,
+        whole: bool,
+    ) -> Reply {
+        let cookie = request.tag;
+        let contiguous = request.verb == Verb::Read { contiguous: true };
+        match (contiguous, offset_bytes == request.offset_bytes) {
+            (false, _) => Reply::OffsetData { cookie, offset_bytes, len_bytes, done: last },
+            (true, false) => Reply::Continuation,
+            (true, true) if self.structured => {
+                Reply::OffsetData { cookie, offset_bytes, len_bytes: request.len_bytes, done: whole }
+            }
+            (true, true) => Reply::Simple { cookie, error: None },
+        }
+    }
+
+    /// The answer to a request that is over without data, or without the rest of them.
+    fn done_reply(&self, request: &Request, result: Result<(), Failure>) -> Reply {
+        let cookie = request.tag;
+        let is_read = matches!(request.verb, Verb::Read { .. });
+        match result.map_err(|failure| (errno(request.verb, failure.cause), failure.offset_bytes)) {
+            Ok(()) if self.structured && is_read => Reply::None { cookie },
+            Ok(()) => Reply::Simple { cookie, error: None },
+            Err((error, _)) if !self.structured => Reply::Simple { cookie, error: Some(error) },
+            Err((error, _)) if request.verb == Verb::Flush => Reply::Error { cookie, error },
+            Err((error, offset_bytes)) => Reply::ErrorOffset { cookie, error, offset_bytes },
+        }
+    }
+
+    fn push(&mut self, id: Option<RequestId>, message: Message) {
+        match &self.stream {
+            Some(stream) if Some(stream.id) != id => self.behind.push_back(message),
+            _ => self.messages.push_back(message),
+        }
+    }
+
+    fn streamed(&mut self, len_bytes: u32) {
+        if let Some(stream) = &mut self.stream {
+            stream.left_bytes -= len_bytes;
+        }
+    }
+
+    fn end_stream(&mut self, reply: Option<Reply>) {
+        self.stream = None;
+        self.messages.extend(reply.map(|reply| Message { reply, body: Body::Empty }));
+        self.messages.append(&mut self.behind);
+    }
+
+    /// Sends what the socket takes; buffers go to `give_back`. Returns whether it took anything.
+    pub fn send(&mut self, socket: &Socket, mut give_back: impl FnMut(Buffer)) -> io::Result<bool> {
+        let mut any = false;
+        while !self.blocked && !self.messages.is_empty() {
+            match self.write(socket) {
+                Ok(count) => self.advance(count, &mut give_back),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.blocked = true;
+                    return Ok(any);
+                }
+                Err(error) => return Err(error),
+            }
+            any = true;
+        }
+        Ok(any)
+    }
+
+    fn write(&self, socket: &Socket) -> io::Result<usize> {
+        let count = self.messages.len().min(GATHER_MAX);
+        let heads: [ReplyBytes; GATHER_MAX] =
+            std::array::from_fn(|i| self.messages.get(i).map_or(Reply::Continuation, |m| m.reply).encode());
+        let mut slices = [IoSlice::new(&[]); 2 * GATHER_MAX];
+        let mut used = 0;
+        for (head, message) in heads.iter().zip(&self.messages).take(count) {
+            slices[used] = IoSlice::new(head);
+            slices[used + 1] = IoSlice::new(message.body.as_slice());
+            used += 2;
+            if message.body.as_slice().len() < message.body.len_bytes() {
+                break;
+            }
+        }
+        let mut unsent = &mut slices[..used];
+        IoSlice::advance_slices(&mut unsent, self.sent_bytes);
+        socket.write(unsent)
+    }
+
+    fn advance(&mut self, mut count: usize, give_back: &mut impl FnMut(Buffer)) {
+        while let Some(message) = self.messages.front_mut() {
+            let left_bytes = message.reply.encode().len() + message.body.len_bytes() - self.sent_bytes;
+            if count < left_bytes {
+                match &mut message.body {
+                    // Padding has no header, and its slice may be shorter than it.
+                    Body::Zeros { len_bytes } => *len_bytes -= count as u32,
+                    _ => self.sent_bytes += count,
+                }
+                return;
+            }
+            count -= left_bytes;
+            self.sent_bytes = 0;
+            if let Some(Message { body: Body::Bytes { buffer, .. }, .. }) = self.messages.pop_front() {
+                give_back(buffer);
+            }
+        }
+    }
+}
+
+impl Body {
+    fn len_bytes(&self) -> usize {
+        match self {
+            Body::Empty => 0,
+            Body::Bytes { len_bytes, .. } | Body::Zeros { len_bytes } => *len_bytes as usize,
+        }
+    }
+}
+
+/// The protocol's number for a cause. It tells writes past the end from other ranges past the end.
+pub fn errno(verb: Verb, cause: Cause) -> Errno {
+    match (cause, verb) {
+        (Cause::PastEnd, Verb::Write | Verb::Zero) | (Cause::NoSpace, _) => Errno::Enospc,
+        (Cause::PastEnd, _) => Errno::Einval,
+        (Cause::ReadOnly, _) => Errno::Eperm,
+        (Cause::Io, _) => Errno::Eio,
+        (Cause::NoMemory, _) => Errno::Enomem,
+        (Cause::Closed, _) => Errno::Eshutdown,
+    }
+}

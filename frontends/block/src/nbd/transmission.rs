@@ -1,0 +1,323 @@
+//! Requests in, replies out: the loop of one connection.
+//!
+//! One thread owns the socket, the input, the executor and the replies. A *turn* does what can be done without waiting:
+//!
+//! 1. look at the input, start requests, hand over the bytes of a write as they come;
+//! 2. submit what was started, and collect what has completed;
+//! 3. send replies;
+//! 4. read the socket, if there is room for what it brings.
+//!
+//! Only a turn in which nothing happened is followed by a wait, for a completion or for the socket. So a wait misses
+//! nothing, and a client that does not read its replies keeps neither the engine nor another client waiting: its own
+//! requests in flight reach their maximum, and its socket is not read.
+
+use super::handshake::Agreement;
+use super::outgoing::{Outgoing, errno};
+use super::wire::{Errno, REQUEST_BYTES, RequestHeader, command, command_flag as flag};
+use super::{Connection, Hangup, Input};
+use crate::executor::Executor;
+use crate::limits::{Limits, PAYLOAD_BYTES};
+use crate::request::{Request, RequestId, Verb};
+use octavo::{Buffer, Interest};
+use std::io;
+use std::os::fd::AsFd;
+use std::time::Instant;
+
+/// What the next byte of input is.
+enum Incoming {
+    /// A request.
+    Header,
+    /// Bytes of a write, `left_bytes` of them behind those in `buffer`.
+    Payload { id: RequestId, left_bytes: u32, buffer: Option<Filling> },
+    /// Bytes of a write that failed or was refused.
+    Discarded { left_bytes: u32 },
+}
+
+/// A piece of a write that is being received.
+struct Filling {
+    buffer: Buffer,
+    filled_bytes: usize,
+    /// What the piece will hold: all that the buffer takes.
+    goal_bytes: usize,
+}
+
+impl Filling {
+    fn space(&mut self) -> &mut [u8] {
+        &mut self.buffer[self.filled_bytes..self.goal_bytes]
+    }
+}
+
+/// See the module.
+pub struct Transmission<'a> {
+    connection: &'a Connection,
+    limits: &'a Limits,
+    agreement: Agreement,
+    read_only: bool,
+    input: Input,
+    incoming: Incoming,
+    executor: Executor,
+    outgoing: Outgoing,
+    /// The socket may have more.
+    readable: bool,
+    /// Nothing more will be read; replies may be sent until the given time.
+    goodbye: Option<Instant>,
+}
+
+impl<'a> Transmission<'a> {
+    pub fn new(
+        connection: &'a Connection,
+        limits: &'a Limits,
+        agreement: Agreement,
+        input: Input,
+        executor: Executor,
+    ) -> Transmission<'a> {
+        Transmission {
+            connection,
+            limits,
+            read_only: agreement.served.read_only(),
+            outgoing: Outgoing::new(agreement.structured),
+            agreement,
+            input,
+            incoming: Incoming::Header,
+            executor,
+            readable: false,
+            goodbye: None,
+        }
+    }
+
+    /// Serves until either side ends it.
+    pub fn run(mut self) -> Hangup {
+        loop {
+            match self.turn() {
+                Ok(true) => continue,
+                Ok(false) => {}
+                Err(hangup) => return hangup,
+            }
+            let idle = self.executor.running() == 0 && self.outgoing.unsent() == 0;
+            self.connection.set_busy(!idle);
+            match self.goodbye {
+                Some(_) if idle => return Hangup::Client,
+                Some(until) if Instant::now() >= until => return Hangup::Late,
+                None if idle && self.connection.stopping() => return Hangup::Shutdown,
+                _ => self.wait(),
+            }
+        }
+    }
+
+    /// Does what can be done without waiting. Returns whether there was anything.
+    fn turn(&mut self) -> Result<bool, Hangup> {
+        let mut any = self.parse()?;
+        let outgoing = &mut self.outgoing;
+        any |= self.executor.submit(&mut |event| outgoing.event(event));
+        any |= self.executor.collect(&mut |event| outgoing.event(event));
+        if outgoing.cut {
+            return Err(Hangup::Store);
+        }
+        any |= outgoing.send(&self.connection.socket, |buffer| self.executor.give_back(buffer))?;
+        self.agreement.served.add(std::mem::take(&mut outgoing.tally));
+        if self.readable && self.wants_input() {
+            any |= self.receive()?;
+        }
+        Ok(any)
+    }
+
+    fn wait(&mut self) {
+        let interest = Interest { readable: self.wants_input(), writable: self.outgoing.can_send() };
+        let now = Instant::now();
+        let timeout =
+            self.goodbye.filter(|_| interest.writable).map(|until| until.saturating_duration_since(now));
+        let outgoing = &mut self.outgoing;
+        let fd = self.connection.socket.as_fd();
+        let ready = self.executor.wait(fd, interest, timeout, &mut |event| outgoing.event(event));
+        self.readable |= ready.readable;
+        self.outgoing.blocked &= !ready.writable;
+    }
+
+    /// Whether bytes that came now could be put to use.
+    fn wants_input(&self) -> bool {
+        self.goodbye.is_none()
+            && self.input.has_space()
+            && match &self.incoming {
+                Incoming::Header => !self.full(),
+                Incoming::Payload { buffer, .. } => buffer.is_some(),
+                Incoming::Discarded { .. } => true,
+            }
+    }
+
+    /// Whether no more requests may be started.
+    fn full(&self) -> bool {
+        self.executor.running() + self.outgoing.unsent() >= self.limits.requests_max
+    }
+
+    /// Reads the socket once. Returns whether anything came.
+    fn receive(&mut self) -> Result<bool, Hangup> {
+        let received = match &mut self.incoming {
+            Incoming::Payload { buffer: Some(filling), .. } => {
+                let received = self.input.read(&self.connection.socket, filling.space());
+                filling.filled_bytes += received.as_ref().map_or(0, |received| received.ahead_bytes);
+                received
+            }
+            _ => self.input.read(&self.connection.socket, &mut []),
+        };
+        match received {
+            Ok(received) => {
+                self.readable = !received.drained;
+                Ok(true)
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.readable = false;
+                Ok(false)
+            }
+            // A client may close its sending side and still read replies.
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                self.say_goodbye();
+                Ok(true)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn say_goodbye(&mut self) {
+        self.goodbye = Some(Instant::now() + self.limits.goodbye_time);
+        if let Incoming::Payload { id, buffer, .. } = std::mem::replace(&mut self.incoming, Incoming::Header)
+        {
+            if let Some(Filling { buffer, .. }) = buffer {
+                self.executor.give_back(buffer);
+            }
+            self.executor.write_end(id, &mut |event| self.outgoing.event(event));
+        }
+    }
+
+    /// Uses up the input as far as there is room for what it asks. Returns whether any was used.
+    fn parse(&mut self) -> Result<bool, Hangup> {
+        let mut any = false;
+        while self.goodbye.is_none() && self.step()? {
+            any = true;
+        }
+        Ok(any)
+    }
+
+    /// Uses up a request, a piece of payload, or what is not wanted. Returns whether it could.
+    fn step(&mut self) -> Result<bool, Hangup> {
+        match self.incoming {
+            Incoming::Header if self.full() => Ok(false),
+            Incoming::Header => {
+                let Some(bytes) = self.input.take::<REQUEST_BYTES>() else { return Ok(false) };
+                let header = RequestHeader::decode(bytes).ok_or(Hangup::Protocol("wrong request magic"))?;
+                self.request(header)?;
+                Ok(true)
+            }
+            Incoming::Payload { .. } => Ok(self.payload()),
+            Incoming::Discarded { left_bytes: 0 } => {
+                self.incoming = Incoming::Header;
+                Ok(true)
+            }
+            Incoming::Discarded { left_bytes } => {
+                let count = self.input.bytes().len().min(left_bytes as usize);
+                self.input.consume(count);
+                self.incoming = Incoming::Discarded { left_bytes: left_bytes - count as u32 };
+                Ok(count > 0)
+            }
+        }
+    }
+
+    /// Moves a write one step on. Returns whether it could.
+    fn payload(&mut self) -> bool {
+        let Incoming::Payload { id, left_bytes, buffer } = &mut self.incoming else { return false };
+        let id = *id;
+        let Some(filling) = buffer else {
+            if *left_bytes == 0 || self.executor.write_failed(id) {
+                self.incoming = Incoming::Discarded { left_bytes: *left_bytes };
+                self.executor.write_end(id, &mut |event| self.outgoing.event(event));
+                return true;
+            }
+            *buffer = self.executor.write_buffer(id, *left_bytes).map(|buffer| {
+                let goal_bytes = buffer.len().min(*left_bytes as usize);
+                Filling { buffer, filled_bytes: 0, goal_bytes }
+            });
+            return buffer.is_some();
+        };
+        let came = self.input.bytes();
+        let count = came.len().min(filling.space().len());
+        filling.space()[..count].copy_from_slice(&came[..count]);
+        filling.filled_bytes += count;
+        self.input.consume(count);
+        if !filling.space().is_empty() {
+            return count > 0;
+        }
+        *left_bytes -= filling.goal_bytes as u32;
+        if let Some(Filling { buffer, goal_bytes, .. }) = buffer.take() {
+            self.executor.write_piece(id, buffer, goal_bytes as u32);
+        }
+        true
+    }
+
+    /// Starts or refuses a request.
+    fn request(&mut self, header: RequestHeader) -> Result<(), Hangup> {
+        if header.command == command::DISC {
+            self.say_goodbye();
+            return Ok(());
+        }
+        let is_write = header.command == command::WRITE;
+        if is_write && header.len_bytes > PAYLOAD_BYTES.max(self.limits.payload_max_bytes) {
+            return Err(Hangup::Protocol("a write is too long"));
+        }
+        match self.judge(&header) {
+            Err(error) => {
+                self.outgoing.refuse(header.cookie, error);
+                if is_write {
+                    self.incoming = Incoming::Discarded { left_bytes: header.len_bytes };
+                }
+            }
+            Ok(request) if is_write => {
+                let id = self.executor.start_write(request);
+                self.incoming = Incoming::Payload { id, left_bytes: header.len_bytes, buffer: None };
+            }
+            Ok(request) => self.executor.start(request),
+        }
+        Ok(())
+    }
+
+    /// What a request asks for, or why it is refused.
+    fn judge(&self, header: &RequestHeader) -> Result<Request, Errno> {
+        let structured = self.agreement.structured;
+        let may_df = if structured { flag::DF } else { 0 };
+        let (verb, flags) = match header.command {
+            command::READ => {
+                let contiguous = !structured || header.flags & flag::DF != 0;
+                (Verb::Read { contiguous }, may_df)
+            }
+            command::WRITE => (Verb::Write, 0),
+            command::FLUSH => (Verb::Flush, 0),
+            command::TRIM => (Verb::Discard, 0),
+            command::CACHE => (Verb::Prefetch, 0),
+            // `Zero` keeps the range's space, as NO_HOLE asks; without the flag that is allowed, too.
+            command::WRITE_ZEROES => (Verb::Zero, flag::NO_HOLE),
+            _ => return Err(Errno::Einval),
+        };
+        // FUA is valid for every command, and means something for those that change bytes.
+        if header.flags & !(flags | flag::FUA) != 0 {
+            return Err(Errno::Einval);
+        }
+        if self.connection.stopping() {
+            return Err(Errno::Eshutdown);
+        }
+        if matches!(verb, Verb::Read { .. } | Verb::Write) && header.len_bytes > self.limits.payload_max_bytes
+        {
+            // The document has EOVERFLOW for structured reads only.
+            return Err(if structured && verb != Verb::Write { Errno::Eoverflow } else { Errno::Einval });
+        }
+        if verb == Verb::Flush && (header.offset_bytes, header.len_bytes) != (0, 0) {
+            return Err(Errno::Einval);
+        }
+        let request = Request {
+            tag: header.cookie,
+            offset_bytes: header.offset_bytes,
+            len_bytes: header.len_bytes,
+            verb,
+            durable: header.flags & flag::FUA != 0,
+        };
+        let checked = request.check(self.agreement.len_bytes, self.read_only);
+        checked.map(|()| request).map_err(|failure| errno(verb, failure.cause))
+    }
+}

@@ -1,0 +1,205 @@
+//! Addresses, listeners and sockets, unix and TCP alike.
+
+use crate::Error;
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::{fmt, fs, str::FromStr};
+
+/// Where a server listens: `unix:/run/octavo.sock` or `tcp:127.0.0.1:10809`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    /// A unix socket's path.
+    Unix(PathBuf),
+    /// An address and a port; port 0 lets the system choose one.
+    Tcp(SocketAddr),
+}
+
+impl FromStr for Address {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Address, Error> {
+        let wrong = |reason: &str| Error::Address { address: text.into(), reason: reason.into() };
+        match text.split_once(':') {
+            Some(("unix", "")) => Err(wrong("the path is empty")),
+            Some(("unix", path)) => Ok(Address::Unix(path.into())),
+            Some(("tcp", tcp)) => {
+                tcp.parse().map(Address::Tcp).map_err(|_| wrong("expected tcp:<IP address>:<port>"))
+            }
+            _ => Err(wrong("expected unix:<path> or tcp:<IP address>:<port>")),
+        }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Unix(path) => write!(f, "unix:{}", path.display()),
+            Address::Tcp(address) => write!(f, "tcp:{address}"),
+        }
+    }
+}
+
+/// A listening socket. A unix socket's path is removed when it is dropped, if it is still the one that it made.
+pub struct Listener {
+    /// The address, with the port that the system chose.
+    pub address: Address,
+    kind: Kind,
+}
+
+enum Kind {
+    Unix(UnixListener, (u64, u64)),
+    Tcp(TcpListener),
+}
+
+impl Listener {
+    /// Listens. A unix socket on which nobody listens any more, and which is ours, is replaced.
+    pub fn bind(address: &Address, unix_mode: u32) -> Result<Listener, Error> {
+        let failed = |source| Error::Listen { address: address.clone(), source };
+        match address {
+            Address::Tcp(tcp) => {
+                let listener = TcpListener::bind(tcp).map_err(failed)?;
+                let address = Address::Tcp(listener.local_addr().map_err(failed)?);
+                Ok(Listener { address, kind: Kind::Tcp(listener) })
+            }
+            Address::Unix(path) => {
+                remove_stale(path).map_err(failed)?;
+                let listener = UnixListener::bind(path).map_err(failed)?;
+                let identity = identity(path).map_err(failed)?;
+                let listener = Listener { address: address.clone(), kind: Kind::Unix(listener, identity) };
+                listener.restrict(path, unix_mode).map_err(failed)?;
+                Ok(listener)
+            }
+        }
+    }
+
+    /// Sets the mode of a socket that nothing has been accepted from yet, and turns away whoever connected before.
+    fn restrict(&self, path: &Path, mode: u32) -> io::Result<()> {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
+        if let Kind::Unix(listener, _) = &self.kind {
+            listener.set_nonblocking(true)?;
+            while listener.accept().is_ok() {}
+            listener.set_nonblocking(false)?;
+        }
+        Ok(())
+    }
+
+    /// Waits for a client. Fails for ever after `close`.
+    pub fn accept(&self) -> io::Result<(Socket, String)> {
+        match &self.kind {
+            Kind::Unix(listener, _) => {
+                let (stream, _) = listener.accept()?;
+                stream.set_nonblocking(true)?;
+                Ok((Socket::Unix(stream), self.address.to_string()))
+            }
+            Kind::Tcp(listener) => {
+                let (stream, peer) = listener.accept()?;
+                stream.set_nonblocking(true)?;
+                stream.set_nodelay(true)?;
+                Ok((Socket::Tcp(stream), format!("tcp:{peer}")))
+            }
+        }
+    }
+
+    /// Makes `accept` return, now and for ever, from another thread.
+    pub fn close(&self) -> io::Result<()> {
+        let fd: OwnedFd = match &self.kind {
+            Kind::Unix(listener, _) => listener.try_clone()?.into(),
+            Kind::Tcp(listener) => listener.try_clone()?.into(),
+        };
+        // Linux ends a blocked accept when its socket is shut down. std has that call for streams only.
+        UnixStream::from(fd).shutdown(Shutdown::Both)
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if let (Kind::Unix(_, made), Address::Unix(path)) = (&self.kind, &self.address)
+            && identity(path).is_ok_and(|found| found == *made)
+        {
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    let metadata = fs::symlink_metadata(path)?;
+    Ok((metadata.dev(), metadata.ino()))
+}
+
+/// Removes a socket of this user on which nobody listens. Anything else that is there is an error.
+fn remove_stale(path: &Path) -> io::Result<()> {
+    let metadata = match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        metadata => metadata?,
+    };
+    let in_use = |reason: &str| Err(io::Error::new(io::ErrorKind::AddrInUse, reason));
+    if !metadata.file_type().is_socket() {
+        return in_use("something that is not a socket is there");
+    }
+    match UnixStream::connect(path) {
+        Ok(_) => in_use("somebody listens there"),
+        Err(error) if error.kind() != io::ErrorKind::ConnectionRefused => Err(error),
+        Err(_) if metadata.uid() != fs::metadata("/proc/self")?.uid() => {
+            in_use("somebody else's socket is there")
+        }
+        Err(_) => fs::remove_file(path),
+    }
+}
+
+/// A client's nonblocking socket.
+pub enum Socket {
+    /// From a unix listener.
+    Unix(UnixStream),
+    /// From a TCP listener.
+    Tcp(TcpStream),
+}
+
+impl Socket {
+    /// Reads what is there into the slices, in their order.
+    pub fn read(&self, slices: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        retry(|| match self {
+            Socket::Unix(stream) => (&mut &*stream).read_vectored(slices),
+            Socket::Tcp(stream) => (&mut &*stream).read_vectored(slices),
+        })
+    }
+
+    /// Writes as much of the slices as there is room for.
+    pub fn write(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        retry(|| match self {
+            Socket::Unix(stream) => (&mut &*stream).write_vectored(slices),
+            Socket::Tcp(stream) => (&mut &*stream).write_vectored(slices),
+        })
+    }
+
+    /// Ends one or both directions, and wakes the thread that waits for the socket.
+    pub fn shutdown(&self, how: Shutdown) {
+        // It fails if the client is gone already, which is as good.
+        let _ = match self {
+            Socket::Unix(stream) => stream.shutdown(how),
+            Socket::Tcp(stream) => stream.shutdown(how),
+        };
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Socket::Unix(stream) => stream.as_fd(),
+            Socket::Tcp(stream) => stream.as_fd(),
+        }
+    }
+}
+
+/// Repeats a call that a signal interrupted.
+fn retry<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    loop {
+        match call() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            result => return result,
+        }
+    }
+}
