@@ -41,8 +41,9 @@ impl Environment {
         match (&self.xdg_cache_home, &self.home) {
             (Some(cache), _) => Ok(cache.join("octavo")),
             (None, Some(home)) => Ok(home.join(".cache/octavo")),
-            (None, None) => Err(Error::usage(
-                "neither XDG_CACHE_HOME nor HOME is set: there is no place for the demo disk; use --config FILE",
+            (None, None) => Err(Error::Usage(
+                "neither XDG_CACHE_HOME nor HOME is set: there is no place for the demo disk; use --config FILE"
+                    .into(),
             )),
         }
     }

@@ -3,9 +3,12 @@
 /// The reason why the program ends without success.
 #[derive(Debug)]
 pub enum Error {
-    /// The command line or the configuration is wrong: mend it and try again. One problem a line.
-    Usage(Vec<String>),
-    /// The machine, a store or the server refused.
+    /// A configuration is wrong, or what it names cannot be had: mend it. One problem a line, each beginning with
+    /// its place in the file.
+    Config(Vec<String>),
+    /// The command line or the environment is wrong.
+    Usage(String),
+    /// The machine, a store or the server refused. One fact a line.
     Failed(Vec<String>),
 }
 
@@ -15,22 +18,21 @@ impl Error {
         Error::Failed(vec![message.into()])
     }
 
-    /// A wrong use of one line.
-    pub fn usage(message: impl Into<String>) -> Error {
-        Error::Usage(vec![message.into()])
-    }
-
     /// What to tell people.
-    pub fn lines(&self) -> &[String] {
+    pub fn lines(&self) -> Vec<String> {
+        let named = |line: &String| format!("octavo: {line}");
         match self {
-            Error::Usage(lines) | Error::Failed(lines) => lines,
+            // As compilers do it: editors find the place at the beginning of the line.
+            Error::Config(lines) => lines.clone(),
+            Error::Usage(line) => vec![named(line)],
+            Error::Failed(lines) => lines.iter().map(named).collect(),
         }
     }
 
     /// What to tell the shell.
     pub fn exit_status(&self) -> u8 {
         match self {
-            Error::Usage(_) => 2,
+            Error::Config(_) | Error::Usage(_) => 2,
             Error::Failed(_) => 1,
         }
     }

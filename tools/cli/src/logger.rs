@@ -33,7 +33,7 @@ impl Log for Stderr {
             Level::Debug => "debug: ",
             Level::Trace => "trace: ",
         };
-        output::error_line(&format!("{label}{}", record.args()));
+        output::error_line(&format!("octavo: {label}{}", record.args()));
     }
 
     fn flush(&self) {}

@@ -84,7 +84,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             for line in error.lines() {
-                output::error_line(line);
+                output::error_line(&line);
             }
             ExitCode::from(error.exit_status())
         }

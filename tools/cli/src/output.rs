@@ -18,7 +18,7 @@ pub fn text(text: &str) -> Result<(), Error> {
     }
 }
 
-/// Writes `octavo: ` and a line to standard error; there is nobody to tell if that fails.
+/// Writes a line to standard error; there is nobody to tell if that fails.
 pub fn error_line(line: &str) {
-    let _ = writeln!(std::io::stderr().lock(), "octavo: {line}");
+    let _ = writeln!(std::io::stderr().lock(), "{line}");
 }

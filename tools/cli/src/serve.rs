@@ -11,8 +11,8 @@
 //! 6. What cannot be drained is named and given up.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -52,10 +52,9 @@ pub struct Arguments {
 /// Serves until a signal comes.
 pub fn run(arguments: &Arguments, environment: &Environment, quiet: bool) -> Result<(), Error> {
     let config = match &arguments.config {
-        Some(path) => Config::read(path).map_err(Error::Usage)?,
+        Some(path) => Config::read(path).map_err(Error::Config)?,
         None => demo::config(environment)?,
     };
-    let limits = limits(&config)?;
     let served = Served::make(&config, !arguments.check)?;
     if arguments.check {
         return output::text(&format!("{}: nothing is wrong\n", config.source.name));
@@ -68,25 +67,31 @@ pub fn run(arguments: &Arguments, environment: &Environment, quiet: bool) -> Res
         Some(control) => Some(Listener::bind(&control.value)?),
         None => None,
     };
-    let server = Arc::new(listen(&config, &served.cache, &exports, limits)?);
+    let lengths: Vec<u64> = exports.iter().map(|export| export.object.len_bytes()).collect();
+    let server = listen(&config, &served.cache, exports)?;
+    let addresses = server.addresses();
+    let server = Arc::new(Mutex::new(Some(server)));
     if let Some(listener) = &control {
-        let connections = Arc::downgrade(&server);
+        let server = Arc::clone(&server);
         listener.serve(Asked {
             cache: served.cache.clone(),
             drain_timeout: drain_timeout(&config),
             started: Instant::now(),
             connections: Box::new(move || {
-                connections.upgrade().map_or(0, |server| server.connections() as u64)
+                running(&server).as_ref().map_or(0, |server| server.connections() as u64)
             }),
         })?;
     }
     if !quiet {
-        output::text(&banner(&config, &exports, &server.addresses()))?;
+        output::text(&banner(&config, &lengths, &addresses))?;
     }
 
     let signal = wait(&stopped, &served.cache);
     log::info!("{}: no more clients; writing back what is dirty", signals::name(signal));
-    server.shutdown(GRACE);
+    let server = running(&server).take();
+    if let Some(server) = server {
+        server.shutdown(GRACE);
+    }
     let refusals = drain::drain(&served.cache, drain_timeout(&config), |dirty_bytes| {
         log::info!("draining: {} dirty left", units::human_bytes(dirty_bytes));
     });
@@ -107,7 +112,8 @@ impl Served {
     /// Makes the cache and its partitions. `background` is false where nothing will ever be served.
     fn make(config: &Config, background: bool) -> Result<Served, Error> {
         let section = &config.cache;
-        let refused = |place, error: octavo::Error| Error::usage(config.line(place, error.to_string()));
+        let refused =
+            |place, error: octavo::Error| Error::Config(vec![config.line(place, error.to_string())]);
         let defaults = CacheConfig::default();
         let page_bytes = section.page_bytes.as_ref().map(|bytes| bytes.value);
         let cache = Cache::new(CacheConfig {
@@ -143,14 +149,17 @@ impl Served {
             match self.open_one(section) {
                 Ok(object) => exports.push(Export {
                     name: section.name.value.clone(),
-                    description: section.description.clone(),
+                    description: section
+                        .description
+                        .as_ref()
+                        .map_or_else(String::new, |text| text.value.clone()),
                     read_only: section.read_only,
                     object,
                 }),
                 Err(message) => problems.push(config.line(&section.path.place, message)),
             }
         }
-        if problems.is_empty() { Ok(exports) } else { Err(Error::Failed(problems)) }
+        if problems.is_empty() { Ok(exports) } else { Err(Error::Config(problems)) }
     }
 
     fn open_one(&self, section: &ExportSection) -> Result<Object, String> {
@@ -165,19 +174,24 @@ impl Served {
     }
 }
 
-fn limits(config: &Config) -> Result<Limits, Error> {
+fn limits(config: &Config) -> Limits {
     let mut limits = Limits::default();
     if let Some(timeout) = &config.serve.handshake_timeout {
-        limits.handshake = timeout.value;
+        limits.handshake_time = timeout.value;
     }
     if let Some(count) = &config.serve.connections_max {
         // Checked to be at most 65536.
-        limits.connections = count.value as usize;
+        limits.connections_max = count.value as usize;
     }
-    Ok(limits)
+    limits
 }
 
-fn listen(config: &Config, cache: &Cache, exports: &[Export], limits: Limits) -> Result<Server, Error> {
+/// The server, until it is stopped.
+fn running(server: &Mutex<Option<Server>>) -> MutexGuard<'_, Option<Server>> {
+    server.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn listen(config: &Config, cache: &Cache, exports: Vec<Export>) -> Result<Server, Error> {
     let addresses: Vec<Address> = config.listen.nbd.iter().map(|nbd| nbd.value.clone()).collect();
     for address in &addresses {
         if let Address::Unix(path) = address
@@ -186,7 +200,7 @@ fn listen(config: &Config, cache: &Cache, exports: &[Export], limits: Limits) ->
             make_private_dir(directory)?;
         }
     }
-    Server::start(cache.clone(), exports.to_vec(), &addresses, limits)
+    Server::start(cache.clone(), exports, &addresses, limits(config))
         .map_err(|error| Error::failed(error.to_string()))
 }
 
@@ -211,14 +225,14 @@ fn wait(stopped: &Receiver<i32>, cache: &Cache) -> i32 {
 }
 
 /// What is served, where, and how to attach to the first of it.
-fn banner(config: &Config, exports: &[Export], addresses: &[Address]) -> String {
+fn banner(config: &Config, lengths: &[u64], addresses: &[Address]) -> String {
     let mut text = String::new();
-    for (export, section) in exports.iter().zip(&config.exports) {
+    for (export, len_bytes) in config.exports.iter().zip(lengths) {
         text += &format!(
             "\"{}\": {}, {}{}\n",
-            export.name,
-            section.path.value.display(),
-            units::human_bytes(export.object.len_bytes()),
+            export.name.value,
+            export.path.value.display(),
+            units::human_bytes(*len_bytes),
             if export.read_only { ", read-only" } else { "" }
         );
     }
@@ -229,16 +243,13 @@ fn banner(config: &Config, exports: &[Export], addresses: &[Address]) -> String 
         let path = control.value.display();
         text += &format!("control socket {path}: octavo ctl --socket {path} stat\n");
     }
-    if let (Some(export), Some(address)) = (exports.first(), addresses.first()) {
-        text += &format!("\nto attach to \"{}\":\n", export.name);
-        text += &attach::commands(
-            address,
-            &Attachable {
-                name: &export.name,
-                len_bytes: export.object.len_bytes(),
-                read_only: export.read_only,
-            },
-        );
+    if let (Some(export), Some(len_bytes), Some(address)) =
+        (config.exports.first(), lengths.first(), addresses.first())
+    {
+        let name = &export.name.value;
+        text += &format!("\nto attach to \"{name}\":\n");
+        let export = Attachable { name, len_bytes: *len_bytes, read_only: export.read_only };
+        text += &attach::commands(address, &export);
         text += "\nCtrl-C writes back what is dirty and ends.\n";
     }
     text

@@ -48,7 +48,7 @@ pub fn name(signal: i32) -> &'static str {
 fn end_at_once(cache: &Cache, signal: i32) -> ! {
     let dirty_bytes = drain::dirty_bytes(cache);
     output::error_line(&format!(
-        "a second {}: ended at once, {} dirty bytes left ({})",
+        "octavo: a second {}: ended at once, {} dirty bytes left ({})",
         name(signal),
         dirty_bytes,
         units::human_bytes(dirty_bytes)

@@ -12,8 +12,8 @@ use octavo_block::Address;
 use super::source::{Place, Placed, Problem};
 use super::{Config, suggest, units};
 
-/// The NBD protocol's bound on the name of an export.
-const EXPORT_NAME_BYTES_MAX: usize = 4096;
+/// The NBD protocol's bound on names and descriptions.
+const STRING_BYTES_MAX: usize = 4096;
 
 /// The kernel's bound on the path of a unix socket, less its final zero.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
@@ -100,11 +100,13 @@ fn exports(config: &Config, problems: &mut Vec<Problem>) {
     let mut seen: HashMap<&str, &Place> = HashMap::new();
     for export in &config.exports {
         let name = &export.name;
-        if name.value.len() > EXPORT_NAME_BYTES_MAX {
-            problems.push(name.place.problem(format!(
-                "{} bytes are too many; NBD allows {EXPORT_NAME_BYTES_MAX}",
-                name.value.len()
-            )));
+        for text in [Some(name), export.description.as_ref()].into_iter().flatten() {
+            if text.value.len() > STRING_BYTES_MAX {
+                problems.push(text.place.problem(format!(
+                    "{} bytes are too many; NBD allows {STRING_BYTES_MAX}",
+                    text.value.len()
+                )));
+            }
         }
         if let Some(first) = seen.insert(&name.value, &name.place) {
             problems.push(name.place.problem(format!(
@@ -180,14 +182,14 @@ fn identity(path: &Path) -> Result<(u64, u64), String> {
 fn sockets(config: &Config, problems: &mut Vec<Problem>) {
     let mut seen: Vec<(String, &Place)> = Vec::new();
     let nbd = config.listen.nbd.iter().map(|nbd| match &nbd.value {
-        Address::Unix(path) => (format!("unix:{}", path.display()), Some(path), &nbd.place),
-        Address::Tcp(address) => (format!("tcp:{address}"), None, &nbd.place),
+        Address::Unix(path) => (nbd.value.to_string(), Some(path), None, &nbd.place),
+        Address::Tcp(tcp) => (nbd.value.to_string(), None, Some(tcp), &nbd.place),
     });
     let control = config.listen.control.iter().map(|control| {
         let path = &control.value;
-        (format!("unix:{}", path.display()), Some(path), &control.place)
+        (format!("unix:{}", path.display()), Some(path), None, &control.place)
     });
-    for (address, path, place) in nbd.chain(control) {
+    for (address, path, tcp, place) in nbd.chain(control) {
         if let Some(path) = path {
             if !path.is_absolute() {
                 problems.push(place.problem("a path from the root is expected after \"unix:\""));
@@ -198,6 +200,14 @@ fn sockets(config: &Config, problems: &mut Vec<Problem>) {
                     "{bytes} bytes are too many for the path of a socket; {SOCKET_PATH_BYTES_MAX} is the most"
                 )));
             }
+        }
+        if let Some(tcp) = tcp
+            && !tcp.ip().is_loopback()
+        {
+            problems.push(place.problem(
+                "NBD without TLS has no secrets: only addresses of the loopback, such as \"tcp:127.0.0.1:10809\", are \
+                 listened on; from elsewhere, use an SSH tunnel",
+            ));
         }
         if let Some((_, first)) = seen.iter().find(|(other, _)| *other == address) {
             let line = line(config, first);

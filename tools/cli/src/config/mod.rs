@@ -87,7 +87,7 @@ pub struct ExportSection {
     /// Whether writes are refused.
     pub read_only: bool,
     /// A sentence for people who list the exports.
-    pub description: String,
+    pub description: Option<Placed<String>>,
 }
 
 /// `[listen]`: the sockets.
@@ -250,7 +250,7 @@ fn read_export(mut section: Section<'_, '_>) -> Option<ExportSection> {
     let partition =
         section.required(partition, "partition", "partition = \"vm1\", the name of a [[partition]]");
     let read_only = section.flag("read_only").is_some_and(|flag| flag.value);
-    let description = section.string("description").map_or_else(String::new, |text| text.value);
+    let description = section.string("description");
     section.finish();
     let path = path.map(|path| Placed { value: PathBuf::from(path.value), place: path.place });
     Some(ExportSection { name: name?, path: path?, partition: partition?, read_only, description })

@@ -1,0 +1,43 @@
+# What people type. The gate itself is `cargo xtask ci`.
+
+# The Debian packages whose programs the tests run.
+PACKAGES = fio libnbd-bin qemu-utils nbdkit e2fsprogs fuse3
+
+.DEFAULT_GOAL := help
+.PHONY: help run test bench packages
+
+help:
+	@echo "make run    build and serve a demo disk; says how to attach to it"
+	@echo "make test   install what the tests need, then run the whole gate"
+	@echo "make bench  measure the hit and the miss path"
+
+# exec: the shell goes away, and Ctrl-C and signals reach octavo itself.
+run:
+	cargo build --release --locked --package octavo-cli
+	exec "$${CARGO_TARGET_DIR:-target}/release/octavo" serve
+
+test: packages
+	OCTAVO_REQUIRE_CLIENTS=1 cargo xtask ci
+
+bench:
+	cargo build --release --locked --package octavo-cli
+	"$${CARGO_TARGET_DIR:-target}/release/octavo" bench hits
+	"$${CARGO_TARGET_DIR:-target}/release/octavo" bench misses
+
+# Asks dpkg and not the shell: qemu-img alone does not tell whether qemu-io is there.
+packages:
+	@missing=""; \
+	for package in $(PACKAGES); do \
+		dpkg-query --show --showformat='$${db:Status-Status}' $$package 2>/dev/null | grep -qx installed \
+			|| missing="$$missing $$package"; \
+	done; \
+	command -v cc >/dev/null || missing="$$missing build-essential"; \
+	if [ -z "$$missing" ]; then exit 0; fi; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo "installing$$missing"; \
+		apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends $$missing; \
+	else \
+		echo "the tests need these packages:$$missing"; \
+		echo "install them with: sudo apt-get install$$missing"; \
+		exit 1; \
+	fi

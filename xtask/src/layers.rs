@@ -1,0 +1,152 @@
+//! Which crate may depend on which: the workspace's own in one direction, and others' from a list.
+//!
+//! `table`, `disk` -> `octavo` -> front ends; `sim` -> `table`; `cli` -> everything. The engine knows no protocol, no
+//! command line and no vendor of metrics, which the lists of other people's crates say. A new crate needs a new
+//! line here, and that is the point.
+
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+
+/// What a crate of the workspace may depend on.
+struct Layer {
+    name: &'static str,
+    /// Crates of the workspace.
+    own: &'static [&'static str],
+    /// Other people's crates, in the product.
+    others: &'static [&'static str],
+    /// Other people's crates, in tests only.
+    tests: &'static [&'static str],
+}
+
+/// All crates of the workspace. loom and shuttle come in under their `--cfg` alone.
+const LAYERS: &[Layer] = &[
+    Layer { name: "octavo-table", own: &[], others: &["libc", "loom", "shuttle"], tests: &[] },
+    Layer { name: "octavo-disk", own: &[], others: &["libc", "log", "io-uring", "shuttle"], tests: &[] },
+    Layer {
+        name: "octavo",
+        own: &["octavo-table", "octavo-disk"],
+        others: &["libc", "log", "shuttle"],
+        tests: &[],
+    },
+    Layer { name: "octavo-block", own: &["octavo"], others: &["libc", "log"], tests: &[] },
+    Layer {
+        name: "octavo-cli",
+        own: &["octavo-table", "octavo-disk", "octavo", "octavo-block"],
+        others: &["clap", "libc", "log", "rustix", "serde", "serde_json", "signal-hook", "toml"],
+        tests: &[],
+    },
+    Layer { name: "xtask", own: &[], others: &["serde_json"], tests: &[] },
+];
+
+/// Crates that only a model checker's `--cfg` may bring in.
+const UNDER_CFG: [&str; 2] = ["loom", "shuttle"];
+
+/// The output of `cargo metadata`; the error is a sentence.
+pub fn metadata(root: &Path) -> Result<Value, String> {
+    let output = Command::new("cargo")
+        .args(["metadata", "--format-version=1", "--no-deps", "--offline"])
+        .current_dir(root)
+        .output()
+        .map_err(|error| format!("cargo metadata cannot be run: {error}"))?;
+    if !output.status.success() {
+        return Err(format!("cargo metadata: {}", String::from_utf8_lossy(&output.stderr)));
+    }
+    serde_json::from_slice(&output.stdout).map_err(|error| format!("cargo metadata: {error}"))
+}
+
+/// Everything that is wrong with the workspace's dependencies, a sentence each.
+pub fn check(metadata: &Value) -> Vec<String> {
+    let mut problems = Vec::new();
+    let packages = metadata["packages"].as_array().map_or(&[][..], Vec::as_slice);
+    if packages.is_empty() {
+        problems.push("cargo metadata names no package".into());
+    }
+    for package in packages {
+        let name = package["name"].as_str().unwrap_or_default();
+        let Some(layer) = LAYERS.iter().find(|layer| layer.name == name) else {
+            problems.push(format!(
+                "{name}: this crate has no place in the layers yet; give it one in xtask/src/layers.rs"
+            ));
+            continue;
+        };
+        for dependency in package["dependencies"].as_array().into_iter().flatten() {
+            problems.extend(layer.wrong(dependency).map(|what| format!("{name}: {what}")));
+        }
+    }
+    problems
+}
+
+impl Layer {
+    fn wrong(&self, dependency: &Value) -> Option<String> {
+        let name = dependency["name"].as_str().unwrap_or_default();
+        let own = dependency["path"].is_string();
+        let dev = dependency["kind"].as_str() == Some("dev");
+        if own {
+            // A crate may turn up in its own tests, with another feature.
+            let allowed = self.own.contains(&name) || (dev && name == self.name);
+            return (!allowed)
+                .then(|| format!("must not depend on {name}: dependencies point the other way"));
+        }
+        let allowed = self.others.contains(&name) || (dev && self.tests.contains(&name));
+        if !allowed {
+            return Some(format!("{name} is not on its list of other people's crates"));
+        }
+        let conditional = dependency["target"].as_str().is_some_and(|target| target.contains(name));
+        if UNDER_CFG.contains(&name) && !conditional && !dev {
+            return Some(format!("{name} belongs under [target.\"cfg({name})\".dependencies]"));
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn problems(package: &str, dependency: Value) -> Vec<String> {
+        check(&json!({ "packages": [{ "name": package, "dependencies": [dependency] }] }))
+    }
+
+    #[test]
+    fn the_workspace_keeps_its_layers() {
+        let metadata = metadata(&crate::root()).unwrap();
+        assert_eq!(check(&metadata), Vec::<String>::new());
+        assert!(metadata["packages"].as_array().unwrap().len() >= LAYERS.len());
+    }
+
+    #[test]
+    fn a_crate_that_looks_up_is_caught() {
+        let up = problems("octavo-table", json!({ "name": "octavo", "path": "/r/engine/octavo" }));
+        assert!(up[0].contains("must not depend on octavo"), "{up:?}");
+        let beside = problems("octavo-block", json!({ "name": "octavo-fuse", "path": "/r/frontends/fuse" }));
+        assert!(beside[0].contains("must not depend on octavo-fuse"), "{beside:?}");
+        let past = problems("octavo-block", json!({ "name": "octavo-table", "path": "/r/engine/table" }));
+        assert!(past[0].contains("must not depend on octavo-table"), "{past:?}");
+        assert!(problems("octavo", json!({ "name": "octavo-table", "path": "/r/engine/table" })).is_empty());
+    }
+
+    #[test]
+    fn a_protocol_or_a_command_line_in_the_engine_is_caught() {
+        let clap = problems("octavo", json!({ "name": "clap" }));
+        assert!(clap[0].contains("clap is not on its list"), "{clap:?}");
+        let in_tests = problems("octavo-table", json!({ "name": "serde", "kind": "dev" }));
+        assert!(in_tests[0].contains("serde is not on its list"), "{in_tests:?}");
+        assert!(problems("octavo-cli", json!({ "name": "clap" })).is_empty());
+    }
+
+    #[test]
+    fn a_model_checker_in_the_product_is_caught() {
+        let always = problems("octavo-table", json!({ "name": "loom" }));
+        assert!(always[0].contains("cfg(loom)"), "{always:?}");
+        assert!(problems("octavo-table", json!({ "name": "loom", "target": "cfg(loom)" })).is_empty());
+    }
+
+    #[test]
+    fn a_crate_without_a_layer_is_caught() {
+        let stranger = check(&json!({ "packages": [{ "name": "octavo-util", "dependencies": [] }] }));
+        assert!(stranger[0].contains("no place in the layers"), "{stranger:?}");
+    }
+}

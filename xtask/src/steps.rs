@@ -1,0 +1,179 @@
+//! What the gate consists of.
+//!
+//! Cheap steps come first, so that a missing comma costs seconds. Each model checker builds into a directory of its
+//! own: they need other flags, and would otherwise throw each other's builds away.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use crate::step::{Outcome, Step};
+use crate::{layers, tidy};
+
+/// The gate, in its order.
+pub const GATE: &[Step] = &[
+    Step { name: "fmt", purpose: "the code is formatted", run: fmt },
+    Step {
+        name: "tidy",
+        purpose: "unsafe only where it is allowed, no stray marks, no file too long",
+        run: tidy_step,
+    },
+    Step { name: "layers", purpose: "crates depend in one direction and on little", run: layers_step },
+    Step {
+        name: "deny",
+        purpose: "licences, advisories and sources of dependencies (cargo-deny)",
+        run: deny,
+    },
+    Step { name: "clippy", purpose: "no warning in any target", run: clippy },
+    Step { name: "doc", purpose: "every public item is documented, every link leads somewhere", run: doc },
+    Step { name: "test", purpose: "unit, integration and documentation tests", run: test },
+    Step { name: "loom", purpose: "the slot's protocol under all interleavings", run: loom },
+    Step { name: "shuttle", purpose: "the engine under random interleavings", run: shuttle },
+    Step { name: "miri", purpose: "the table's unsafe code under an interpreter", run: miri },
+];
+
+/// A step by its word; the error is the word.
+pub fn by_name(name: &str) -> Result<&'static Step, &str> {
+    GATE.iter().find(|step| step.name == name).ok_or(name)
+}
+
+fn fmt(root: &Path) -> Outcome {
+    cargo(root, &["fmt", "--all", "--check"], &[])
+}
+
+fn tidy_step(root: &Path) -> Outcome {
+    found(tidy::check(root))
+}
+
+fn layers_step(root: &Path) -> Outcome {
+    match layers::metadata(root) {
+        Ok(metadata) => found(layers::check(&metadata)),
+        Err(error) => Outcome::Failed(error),
+    }
+}
+
+fn deny(root: &Path) -> Outcome {
+    if !succeeds(Command::new("cargo").args(["deny", "--version"])) {
+        return Outcome::Skipped("cargo-deny is not installed; `cargo install --locked cargo-deny`".into());
+    }
+    // Advisories come over the network; a gate without one still checks the rest.
+    if !succeeds(Command::new("cargo").args(["deny", "fetch", "db"]).current_dir(root)) {
+        println!("advisories cannot be fetched; checking everything else");
+        return cargo(root, &["deny", "check", "licenses", "bans", "sources"], &[]);
+    }
+    cargo(root, &["deny", "check"], &[])
+}
+
+fn clippy(root: &Path) -> Outcome {
+    cargo(root, &["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"], &[])
+}
+
+fn doc(root: &Path) -> Outcome {
+    let flags = ("RUSTDOCFLAGS", "-D warnings".to_owned());
+    cargo(root, &["doc", "--workspace", "--no-deps", "--locked", "--document-private-items"], &[flags])
+}
+
+fn test(root: &Path) -> Outcome {
+    cargo(root, &["test", "--workspace", "--locked"], &[])
+}
+
+fn loom(root: &Path) -> Outcome {
+    let arguments = ["test", "-p", "octavo-table", "--release", "--lib", "--locked", "--", "loom"];
+    under("loom", root, &arguments)
+}
+
+fn shuttle(root: &Path) -> Outcome {
+    let arguments =
+        ["test", "-p", "octavo-table", "-p", "octavo", "--release", "--lib", "--locked", "--", "shuttle"];
+    under("shuttle", root, &arguments)
+}
+
+fn miri(root: &Path) -> Outcome {
+    if let Err(why) = install_miri() {
+        return Outcome::Skipped(why);
+    }
+    let target = target_of(root, "miri");
+    let environment = [
+        ("RUSTUP_TOOLCHAIN", "nightly".to_owned()),
+        ("CARGO_TARGET_DIR", target),
+        // The table is position-independent and may look at its memory through any pointer to it.
+        ("MIRIFLAGS", "-Zmiri-disable-isolation".to_owned()),
+    ];
+    cargo(root, &["miri", "test", "-p", "octavo-table", "--lib", "--locked"], &environment)
+}
+
+/// A nightly toolchain with miri, installed if rustup can; the error is why there is none.
+fn install_miri() -> Result<(), String> {
+    let present = || succeeds(Command::new("cargo").args(["+nightly", "miri", "--version"]));
+    if present() {
+        return Ok(());
+    }
+    println!("miri is missing; asking rustup for it");
+    let mut install = Command::new("rustup");
+    install.args(["toolchain", "install", "nightly", "--profile", "minimal", "-c", "miri", "-c", "rust-src"]);
+    if install.status().is_ok_and(|status| status.success()) && present() {
+        Ok(())
+    } else {
+        Err("there is no nightly toolchain with miri, and rustup cannot install one".into())
+    }
+}
+
+/// Runs tests that only exist under a model checker's `--cfg`. A filter that matches nothing would pass: it must not.
+fn under(checker: &str, root: &Path, arguments: &[&str]) -> Outcome {
+    let flags = match std::env::var("RUSTFLAGS") {
+        Ok(flags) => format!("{flags} --cfg {checker}"),
+        Err(_) => format!("--cfg {checker}"),
+    };
+    let environment = [("RUSTFLAGS", flags), ("CARGO_TARGET_DIR", target_of(root, checker))];
+    let mut list = command(root, arguments, &environment);
+    let listed = list.arg("--list").stderr(Stdio::inherit()).output();
+    match listed {
+        Ok(output) if output.status.success() => {
+            let tests = String::from_utf8_lossy(&output.stdout)
+                .lines()
+                .filter(|line| line.ends_with(": test"))
+                .count();
+            if tests == 0 {
+                return Outcome::Failed(format!(
+                    "no test is called {checker}: the filter or the tests are gone"
+                ));
+            }
+            println!("{tests} models");
+        }
+        Ok(output) => return Outcome::Failed(format!("building ended with {}", output.status)),
+        Err(error) => return Outcome::Failed(format!("cargo cannot be run: {error}")),
+    }
+    cargo(root, arguments, &environment)
+}
+
+/// A directory for builds with other flags, beside the usual one.
+fn target_of(root: &Path, name: &str) -> String {
+    let target =
+        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |dir| root.join(dir));
+    target.join(name).display().to_string()
+}
+
+fn cargo(root: &Path, arguments: &[&str], environment: &[(&str, String)]) -> Outcome {
+    match command(root, arguments, environment).status() {
+        Ok(status) if status.success() => Outcome::Passed,
+        Ok(status) => Outcome::Failed(format!("cargo {}: {status}", arguments.join(" "))),
+        Err(error) => Outcome::Failed(format!("cargo cannot be run: {error}")),
+    }
+}
+
+fn command(root: &Path, arguments: &[&str], environment: &[(&str, String)]) -> Command {
+    // `cargo`, not $CARGO: that one is this toolchain's, and miri needs another.
+    let mut command = Command::new("cargo");
+    command.args(arguments).current_dir(root);
+    for (name, value) in environment {
+        command.env(name, value);
+    }
+    command
+}
+
+fn succeeds(command: &mut Command) -> bool {
+    command.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
+}
+
+fn found(problems: Vec<String>) -> Outcome {
+    if problems.is_empty() { Outcome::Passed } else { Outcome::Failed(problems.join("\n")) }
+}
