@@ -1,21 +1,21 @@
 //! From a page's key to its tag: a keyed bijection of 64 bits, and the fields of the result.
 //!
-//! The tag says where a page may sit (directory entry, set, node) and how it is found there (fingerprint). Three things
-//! are protected here:
+//! The tag says where a page may sit (directory entry, set, node) and how it is found there (fingerprint). Three
+//! things are protected here:
 //!
 //! * *Exactness.* Different keys have different tags, and the key can be recovered: a table that stores whole tags
 //!   needs no key and never confuses two pages.
-//! * *Even load.* Keys are regular (page 0, 1, 2, ... of object 1, 2, ...). Every field of their tags is spread evenly,
-//!   and the fields are disjoint, so that the pages of one set still differ in their fingerprints, and a sample of
-//!   pages is a sample of all sets.
+//! * *Even load.* Keys are regular (page 0, 1, 2, ... of object 1, 2, ...). Every field of their tags is spread
+//!   evenly, and the fields are disjoint, so that the pages of one set still differ in their fingerprints, and a
+//!   sample of pages is a sample of all sets.
 //! * *Secrecy.* The mix depends on a seed. Without it nobody can choose keys that meet in one set.
 //!
-//! What is not here: what a key is made of, and cryptography. The mix is three keyed rounds of xor, multiply, xor-shift
-//! (the finalisers of MurmurHash3 and SplitMix64 with secret constants). It stops a tenant who can choose keys; it is
-//! not claimed to stop one who can read tags.
+//! What is not here: what a key is made of, and cryptography. The mix is three keyed rounds of xor, multiply,
+//! xor-shift (the finalisers of MurmurHash3 and SplitMix64 with secret constants). It stops a tenant who can choose
+//! keys; it is not claimed to stop one who can read tags.
 //!
-//! Every tag is legal, also the one that is all zero. Whether a slot is empty is said by its state, not by its tag, and
-//! a fingerprint of 0 is a fingerprint like any other.
+//! Every tag is legal, also the one that is all zero. Whether a slot is empty is said by its state, not by its tag,
+//! and a fingerprint of 0 is a fingerprint like any other.
 
 /// A page's key, mixed. The fields are disjoint, from the top:
 ///
@@ -201,8 +201,8 @@ fn splitmix64(state: &mut u64) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
-/// The inverse of an odd number modulo two to the power of 64, by Newton's iteration. An odd number is its own inverse
-/// in the lowest three bits, and each turn doubles the bits that are right: 3, 6, 12, 24, 48, 96.
+/// The inverse of an odd number modulo two to the power of 64, by Newton's iteration. An odd number is its own
+/// inverse in the lowest three bits, and each turn doubles the bits that are right: 3, 6, 12, 24, 48, 96.
 fn inverse(odd: u64) -> u64 {
     debug_assert!(odd & 1 == 1);
     let mut inverse = odd;
@@ -218,8 +218,9 @@ mod tests {
 
     const EDGES: [u64; 8] = [0, 1, 2, u64::MAX, u64::MAX - 1, 1 << 63, 1 << 32, (1 << 32) - 1];
 
-    /// `count` numbers below `cells`, thrown into `cells` cells: chi-square in standard deviations from its mean. Even
-    /// throws stay within about 5; much less than -5 is too even to be chance, which a bijection of few bits may be.
+    /// `count` numbers below `cells`, thrown into `cells` cells: chi-square in standard deviations from its mean.
+    /// Even throws stay within about 5; much less than -5 is too even to be chance, which a bijection of few bits may
+    /// be.
     fn unevenness(cells: usize, numbers: impl Iterator<Item = usize>) -> f64 {
         let mut hits = vec![0u64; cells];
         numbers.for_each(|number| hits[number] += 1);

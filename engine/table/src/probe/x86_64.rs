@@ -1,7 +1,7 @@
 //! The probe on x86-64: SSE2 for any number of ways, AVX2 and AVX-512 for 32.
 //!
-//! The two wide variants are assembly as a whole, so that they can be inlined into functions that are compiled for every x86-64.
-//! Every vector load stands for one relaxed atomic load per byte (see the module above).
+//! The two wide variants are assembly as a whole, so that they can be inlined into functions that are compiled for
+//! every x86-64. Every vector load stands for one relaxed atomic load per byte (see the module above).
 
 use std::arch::asm;
 use std::arch::x86_64::{__m128i, _mm_cmpeq_epi8, _mm_movemask_epi8, _mm_set1_epi8};
@@ -81,8 +81,8 @@ unsafe fn load_16(bytes: *const u8) -> __m128i {
 #[inline(always)]
 pub(super) unsafe fn find_32_avx2(fingerprints: *const u8, wanted: u8) -> u32 {
     let ways;
-    // SAFETY: reads the 32 bytes of the contract. `vzeroupper` clears the upper halves of all sixteen registers, so that
-    // the caller's SSE code does not pay for them, and all sixteen are declared as overwritten.
+    // SAFETY: reads the 32 bytes of the contract. `vzeroupper` clears the upper halves of all sixteen registers, so
+    // that the caller's SSE code does not pay for them, and all sixteen are declared as overwritten.
     unsafe {
         asm!(
             "vmovd xmm0, {wanted:e}",
@@ -109,8 +109,8 @@ pub(super) unsafe fn find_32_avx2(fingerprints: *const u8, wanted: u8) -> u32 {
 #[inline(always)]
 pub(super) unsafe fn find_32_avx512(fingerprints: *const u8, wanted: u8) -> u32 {
     let ways;
-    // SAFETY: reads the 32 bytes of the contract and writes the registers that are named. Registers from 16 up are not
-    // seen by SSE code and need no `vzeroupper`.
+    // SAFETY: reads the 32 bytes of the contract and writes the registers that are named. Registers from 16 up are
+    // not seen by SSE code and need no `vzeroupper`.
     unsafe {
         asm!(
             "vpbroadcastb ymm16, {wanted:e}",
