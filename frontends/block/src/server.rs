@@ -80,7 +80,7 @@ impl Server {
         for listener in listeners {
             let accepting = (shared.clone(), listener.clone());
             let thread = thread::Builder::new()
-                .name("nbd-accept".into())
+                .name("octavo-accept".into())
                 .stack_size(STACK_BYTES)
                 .spawn(move || accepting.0.accept(&accepting.1))
                 .map_err(|source| Error::Listen { address: listener.address.clone(), source })?;
@@ -197,7 +197,7 @@ impl Shared {
         drop(connections);
         let presence = Presence { shared: self.clone(), number };
         let memory = Memory { input, reserve };
-        let spawned = thread::Builder::new().name(format!("nbd-{number}")).stack_size(STACK_BYTES).spawn({
+        let spawned = thread::Builder::new().name(format!("octavo-nbd-{number}")).stack_size(STACK_BYTES).spawn({
             let journal = journal.clone();
             move || {
                 let shared = &presence.shared;

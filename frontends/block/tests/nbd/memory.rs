@@ -1,0 +1,52 @@
+//! A cache with little memory stays within it, whatever its clients ask for.
+
+use crate::client::*;
+use crate::rig::{Plan, Rig};
+use octavo::CacheConfig;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+const MEMORY_MAX: u64 = 8 << 20;
+const LEN: u32 = 32 << 20;
+
+#[test]
+fn sixteen_clients_write_and_read_32_mib_at_a_time_within_8_mib() {
+    let cache = CacheConfig { memory_max_bytes: MEMORY_MAX, ..CacheConfig::default() };
+    let rig = Rig::new(Plan { lens: vec![u64::from(LEN)], cache, ..Plan::default() });
+    let charged = || rig.cache.stat().memory_charged_bytes;
+    // Relaxed: the scope's end orders everything that counts.
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let watch = scope.spawn(|| {
+            let mut most = 0;
+            while !done.load(Relaxed) {
+                most = most.max(charged());
+                std::thread::sleep(std::time::Duration::from_micros(200));
+            }
+            most
+        });
+        let clients: Vec<_> = (0..16_u64)
+            .map(|i| {
+                let rig = &rig;
+                scope.spawn(move || {
+                    let structured = i % 2 == 0;
+                    let mut client = rig.attached("disk0", structured);
+                    client.write(0, i, 0, &vec![0x11; LEN as usize]);
+                    assert_eq!(client.status(), (0, i));
+                    let data = match structured {
+                        true => client.read_structured(if i % 4 == 0 { DF } else { 0 }, 0, LEN),
+                        false => client.read_simple(0, LEN),
+                    };
+                    // Others write the same bytes, or have not yet.
+                    assert!(data.unwrap().iter().all(|byte| *byte == 0x11));
+                })
+            })
+            .collect();
+        for client in clients {
+            client.join().unwrap();
+        }
+        done.store(true, Relaxed);
+        let most = watch.join().unwrap();
+        assert!(most <= MEMORY_MAX, "{most} bytes were charged");
+    });
+    rig.assert_deserted();
+}

@@ -1,0 +1,178 @@
+//! Random operations on several connections with deep queues, against a twin: a `Vec<u8>`.
+//!
+//! Requests in flight at the same time never overlap where one of them writes (the protocol promises no order then),
+//! so every byte that is read has one right value.
+
+use crate::client::*;
+use crate::rig::{PATIENCE, Plan, Rig};
+use octavo_block::Limits;
+use std::collections::HashMap;
+use std::ops::Range;
+
+/// The splitmix64 generator: enough for tests, and a seed is a number.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub fn below(&mut self, end: u64) -> u64 {
+        self.next() % end
+    }
+}
+
+/// The seed of this run, or the one of `OCTAVO_SEED` to repeat a run.
+pub fn seed(test: &str) -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as u64;
+    let seed = std::env::var("OCTAVO_SEED").map_or(now, |seed| seed.parse().unwrap());
+    println!("{test}: OCTAVO_SEED={seed}");
+    seed
+}
+
+const LEN: u64 = 1 << 20;
+
+struct Flight {
+    range: Range<u64>,
+    /// Of a read: what has come.
+    data: Option<Vec<u8>>,
+    received: u64,
+}
+
+struct Peer {
+    client: Client,
+    structured: bool,
+    flights: HashMap<u64, Flight>,
+}
+
+impl Peer {
+    /// Takes one message of the server. Returns the request that it ends.
+    fn receive(&mut self) -> Option<Flight> {
+        let magic = self.client.u32();
+        if magic == 0x6744_6698 {
+            let (error, cookie) = (self.client.u32(), self.client.u64());
+            assert_eq!(error, 0);
+            let mut flight = self.flights.remove(&cookie).expect("a cookie in flight");
+            if let Some(data) = &mut flight.data {
+                assert!(!self.structured);
+                *data = self.client.receive(data.len());
+            }
+            return Some(flight);
+        }
+        assert_eq!(magic, 0x668e_33ef);
+        let (flags, kind, cookie) = (self.client.u16(), self.client.u16(), self.client.u64());
+        let len = u64::from(self.client.u32());
+        assert!(kind <= 1, "no errors");
+        let flight = self.flights.get_mut(&cookie).expect("a cookie in flight");
+        if kind == 1 {
+            let at = (self.client.u64() - flight.range.start) as usize;
+            let bytes = self.client.receive(len as usize - 8);
+            flight.data.as_mut().unwrap()[at..at + bytes.len()].copy_from_slice(&bytes);
+            flight.received += bytes.len() as u64;
+        }
+        if flags == 0 {
+            return None;
+        }
+        let flight = self.flights.remove(&cookie).unwrap();
+        assert_eq!(flight.received, flight.range.end - flight.range.start);
+        Some(flight)
+    }
+}
+
+fn run(seed: u64, limits: Limits, operations: u64) {
+    let mut random = Random(seed);
+    let rig = Rig::new(Plan { lens: vec![LEN], limits, ..Plan::default() });
+    let mut twin = rig.image(0);
+    let mut peers: Vec<Peer> = (0..4)
+        .map(|i| Peer {
+            client: match i {
+                0 => rig.tcp_client(),
+                _ => rig.client(),
+            },
+            structured: i % 2 == 0,
+            flights: HashMap::new(),
+        })
+        .collect();
+    for peer in &mut peers {
+        peer.client.enter("", peer.structured);
+    }
+    let check = |flight: Flight, twin: &[u8]| {
+        if let Some(data) = flight.data {
+            let range = flight.range.start as usize..flight.range.end as usize;
+            assert!(data == twin[range.clone()], "{range:?} differs (seed {seed})");
+        }
+    };
+    for cookie in 0..operations {
+        let len = match random.below(8) {
+            0 => 1 + random.below(100_000),
+            1..4 => 4096,
+            _ => 1 + random.below(10_000),
+        };
+        let start = random.below(LEN - len);
+        let range = start..start + len;
+        let reads = random.below(2) == 0;
+        // Wait for what must not overlap. A read's data is compared with the twin when it has come: the twin must not
+        // change under it either.
+        let conflicts = |flight: &Flight| {
+            let overlap = flight.range.start < range.end && range.start < flight.range.end;
+            overlap && !(reads && flight.data.is_some())
+        };
+        for peer in &mut peers {
+            while peer.flights.values().any(conflicts) || peer.flights.len() >= 20 {
+                if let Some(flight) = peer.receive() {
+                    check(flight, &twin);
+                }
+            }
+        }
+        let peer_index = random.below(4) as usize;
+        let peer = &mut peers[peer_index];
+        let span = range.start as usize..range.end as usize;
+        let fua = if random.below(4) == 0 { FUA } else { 0 };
+        let mut data = None;
+        match (reads, random.below(10)) {
+            (true, n) => {
+                let df = if peer.structured && n < 3 { DF } else { 0 };
+                data = Some(vec![0; len as usize]);
+                peer.client.request(df, READ, cookie, start, len as u32);
+            }
+            (false, 0) => {
+                peer.client.request(fua | NO_HOLE, WRITE_ZEROES, cookie, start, len as u32);
+                twin[span].fill(0);
+            }
+            (false, 1) => {
+                peer.client.request(0, FLUSH, cookie, 0, 0);
+            }
+            (false, _) => {
+                let payload: Vec<u8> = (0..len).map(|_| random.next() as u8).collect();
+                peer.client.write(fua, cookie, start, &payload);
+                twin[span].copy_from_slice(&payload);
+            }
+        }
+        peer.flights.insert(cookie, Flight { range, data, received: 0 });
+    }
+    for peer in &mut peers {
+        while !peer.flights.is_empty() {
+            if let Some(flight) = peer.receive() {
+                check(flight, &twin);
+            }
+        }
+        peer.client.request(0, DISC, 0, 0, 0);
+        peer.client.expect_end();
+    }
+    assert!(rig.image(0) == twin, "the file differs (seed {seed})");
+    rig.assert_deserted();
+    assert!(PATIENCE.as_secs() > 0);
+}
+
+#[test]
+fn random_operations_agree_with_a_vector() {
+    let seed = seed("random_operations_agree_with_a_vector");
+    run(seed, Limits::default(), 3000);
+    let small = Limits { piece_max_bytes: 8192, borrowed_max_bytes: 16384, ..Limits::default() };
+    run(seed + 1, small, 3000);
+    let short = Limits { borrowed_max_bytes: 0, reserve_bytes: 4096, requests_max: 8, ..Limits::default() };
+    run(seed + 2, short, 3000);
+}

@@ -1,0 +1,136 @@
+//! A server over files in a directory of its own, and the checks that it leaves nothing behind.
+
+use crate::client::Client;
+use octavo::{Cache, CacheConfig, Object, PartitionConfig, disk};
+use octavo_block::{Address, Export, Limits, Server};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+/// Long enough for a slow machine, short enough for a test that fails.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+pub struct Directory(pub PathBuf);
+
+impl Directory {
+    pub fn new() -> Directory {
+        // A counter: every directory of this process has its own name.
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("octavo-nbd-{}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed));
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir(&path).unwrap();
+        Directory(path)
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+pub struct Rig {
+    pub server: Option<Server>,
+    pub cache: Cache,
+    pub objects: Vec<Object>,
+    pub socket: PathBuf,
+    pub directory: Directory,
+}
+
+/// What a test wants: exports of some lengths, of which the second is read-only.
+pub struct Plan {
+    pub lens: Vec<u64>,
+    pub cache: CacheConfig,
+    pub limits: Limits,
+}
+
+impl Default for Plan {
+    fn default() -> Plan {
+        Plan { lens: vec![1 << 20, 1 << 20], cache: CacheConfig::default(), limits: Limits::default() }
+    }
+}
+
+pub fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i ^ (i >> 8) ^ (i >> 16)) as u8).collect()
+}
+
+impl Rig {
+    pub fn new(plan: Plan) -> Rig {
+        let directory = Directory::new();
+        let cache = Cache::new(plan.cache).unwrap();
+        let partition = cache.partition(PartitionConfig::new("test")).unwrap();
+        let mut objects = Vec::new();
+        let mut exports = Vec::new();
+        for (i, len) in plan.lens.into_iter().enumerate() {
+            let (path, name) = (directory.0.join(format!("disk{i}")), format!("disk{i}"));
+            std::fs::write(&path, pattern(len as usize)).unwrap();
+            let store = disk::Store::open(&path, &disk::OpenOptions::default()).unwrap();
+            let object = partition.open(store, &name).unwrap();
+            objects.push(object.clone());
+            exports.push(Export { name, description: format!("number {i}"), object, read_only: i == 1 });
+        }
+        let socket = directory.0.join("socket");
+        let listen = [Address::Unix(socket.clone()), "tcp:127.0.0.1:0".parse().unwrap()];
+        let server = Server::start(cache.clone(), exports, &listen, plan.limits).unwrap();
+        Rig { server: Some(server), cache, objects, socket, directory }
+    }
+
+    pub fn server(&self) -> &Server {
+        self.server.as_ref().unwrap()
+    }
+
+    pub fn client(&self) -> Client {
+        Client::unix(&self.socket)
+    }
+
+    pub fn tcp_client(&self) -> Client {
+        match &self.server().addresses()[1] {
+            Address::Tcp(address) => Client::tcp(*address),
+            Address::Unix(_) => unreachable!(),
+        }
+    }
+
+    /// A client in transmission on an export.
+    pub fn attached(&self, export: &str, structured: bool) -> Client {
+        let mut client = self.client();
+        client.enter(export, structured);
+        client
+    }
+
+    pub fn image(&self, index: usize) -> Vec<u8> {
+        self.objects[index].sync().unwrap();
+        std::fs::read(self.directory.0.join(format!("disk{index}"))).unwrap()
+    }
+
+    /// Every client's end is noticed, and what it had is given back.
+    pub fn assert_deserted(&self) {
+        eventually("the last connection leaves", || self.server().connections() == 0);
+        eventually("buffers come back", || self.cache.stat().buffers_used_bytes == 0);
+        assert_eq!(self.server().stat().iter().map(|stat| stat.connections).sum::<u64>(), 0);
+    }
+}
+
+pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let until = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < until, "it does not come true that {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Open descriptors of this process that are sockets under `path` or any: what a leak would add to.
+pub fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+/// Threads of this process whose names begin so.
+pub fn threads(prefix: &str) -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let name =
+        |task: std::io::Result<std::fs::DirEntry>| std::fs::read_to_string(task.unwrap().path().join("comm"));
+    tasks.filter(|_| true).filter_map(|task| name(task).ok()).filter(|name| name.starts_with(prefix)).count()
+}
+
+pub fn path_of(rig: &Rig, name: &str) -> PathBuf {
+    Path::new(&rig.directory.0).join(name)
+}

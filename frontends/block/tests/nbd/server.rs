@@ -1,0 +1,226 @@
+//! Addresses, limits on strangers, statistics, shutdown, and what is left behind.
+
+use crate::client::*;
+use crate::rig::{Directory, Plan, Rig, descriptors, eventually, threads};
+use octavo::{Cache, CacheConfig};
+use octavo_block::{Address, Error, Export, Limits, Server};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+#[test]
+fn addresses_are_what_they_say_and_nothing_else() {
+    for text in ["unix:/a/b", "tcp:127.0.0.1:10809", "tcp:[::1]:0"] {
+        assert_eq!(text.parse::<Address>().unwrap().to_string(), text);
+    }
+    for text in
+        ["", "unix:", "tcp:", "tcp:localhost:1", "tcp:127.0.0.1", "tcp:127.0.0.1:99999", "/a", "vsock:1"]
+    {
+        let error = text.parse::<Address>().unwrap_err().to_string();
+        assert!(error.contains(text), "{error}");
+    }
+}
+
+fn start(rig: &Rig, names: &[&str], listen: &str, limits: Limits) -> Result<Server, Error> {
+    let export = |name: &&str| Export {
+        name: name.to_string(),
+        description: String::new(),
+        object: rig.objects[0].clone(),
+        read_only: false,
+    };
+    let exports = names.iter().map(export).collect();
+    Server::start(rig.cache.clone(), exports, &[listen.parse().unwrap()], limits)
+}
+
+#[test]
+fn what_cannot_be_served_is_refused_with_its_reason() {
+    let rig = Rig::new(Plan::default());
+    let anywhere = "tcp:127.0.0.1:0";
+    let no_requests = Limits { requests_max: 0, ..Limits::default() };
+    let long_name = "x".repeat(4097);
+    for (names, listen, limits, reason) in [
+        (vec![], anywhere, Limits::default(), "nothing to serve"),
+        (vec!["a", "a"], anywhere, Limits::default(), "export \"a\""),
+        (vec![long_name.as_str()], anywhere, Limits::default(), "4096"),
+        (vec!["a"], "tcp:0.0.0.0:0", Limits::default(), "loopback"),
+        (vec!["a"], anywhere, no_requests, "requests_max"),
+        (vec!["a"], "unix:/nowhere/at/all", Limits::default(), "/nowhere/at/all"),
+    ] {
+        let error = start(&rig, &names, listen, limits).err().expect(reason).to_string();
+        assert!(error.contains(reason), "{error}");
+    }
+    let remote = Limits { tcp_remote: true, ..Limits::default() };
+    start(&rig, &["a"], "tcp:0.0.0.0:0", remote).unwrap();
+}
+
+#[test]
+fn a_unix_socket_has_its_mode_and_a_stale_one_is_replaced_but_nothing_else_is() {
+    let (rig, directory) = (Rig::new(Plan::default()), Directory::new());
+    let path = directory.0.join("s");
+    let listen = format!("unix:{}", path.display());
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+
+    drop(UnixListener::bind(&path).unwrap());
+    let server = start(&rig, &["a"], &listen, Limits::default()).unwrap();
+    assert_eq!(mode(&path), 0o600);
+    Client::unix(&path).enter("a", false);
+    let error = start(&rig, &["a"], &listen, Limits::default()).err().unwrap().to_string();
+    assert!(error.contains("somebody listens"), "{error}");
+    Client::unix(&path).enter("a", false);
+    server.shutdown(Duration::from_secs(5));
+    assert!(!path.exists());
+
+    let open = Limits { unix_mode: 0o666, ..Limits::default() };
+    let server = start(&rig, &["a"], &listen, open).unwrap();
+    assert_eq!(mode(&path), 0o666);
+    std::fs::remove_file(&path).unwrap();
+    std::fs::write(&path, "not a socket").unwrap();
+    drop(server);
+    assert!(path.exists(), "a server removes its own socket only");
+    let error = start(&rig, &["a"], &listen, Limits::default()).err().unwrap().to_string();
+    assert!(error.contains("not a socket"), "{error}");
+}
+
+#[test]
+fn clients_beyond_the_limit_are_turned_away_until_there_is_room() {
+    let rig =
+        Rig::new(Plan { limits: Limits { connections_max: 2, ..Limits::default() }, ..Plan::default() });
+    let mut clients = vec![rig.attached("disk0", false), rig.attached("disk1", false)];
+    rig.client().expect_end();
+    assert_eq!(rig.server().connections(), 2);
+    assert_eq!(rig.server().stat()[1].connections, 1);
+    clients.pop();
+    eventually("there is room", || rig.server().connections() == 1);
+    rig.attached("disk0", false).read_simple(0, 1).unwrap();
+}
+
+#[test]
+fn statistics_count_requests_errors_and_bytes_by_export() {
+    let rig = Rig::new(Plan::default());
+    let mut client = rig.attached("disk0", true);
+    client.read_structured(0, 0, 5000).unwrap();
+    client.write(0, 1, 0, &[1; 300]);
+    assert_eq!(client.status(), (0, 1));
+    client.request(0, TRIM, 2, u64::MAX, 1);
+    assert_eq!(client.status(), (EINVAL, 2));
+    drop(client);
+    rig.assert_deserted();
+    let stat = &rig.server().stat()[0];
+    assert_eq!(stat.name, "disk0");
+    assert_eq!((stat.requests, stat.errors, stat.read_bytes, stat.written_bytes), (3, 1, 5000, 300));
+}
+
+#[test]
+fn shutdown_finishes_what_is_in_flight_refuses_what_is_new_and_wakes_the_idle() {
+    for tcp in [false, true] {
+        let mut rig = Rig::new(Plan { lens: vec![32 << 20, 1 << 20], ..Plan::default() });
+        let client = || if tcp { rig.tcp_client() } else { rig.client() };
+        let (mut idle, mut greeting, mut busy) = (client(), client(), client());
+        idle.enter("disk0", true);
+        greeting.greet(3);
+        busy.enter("disk0", true);
+        busy.request(0, READ, 1, 0, 32 << 20);
+        std::thread::sleep(Duration::from_millis(100)); // It is stuck now: nobody reads its reply.
+        let (server, start) = (rig.server.take().unwrap(), Instant::now());
+        let stopping = std::thread::spawn(move || server.shutdown(Duration::from_secs(20)));
+        idle.expect_end();
+        greeting.expect_end();
+        busy.request(0, READ, 2, 0, 1);
+        busy.write(0, 3, 0, b"late");
+        let (mut received, mut ended) = (0, Vec::new());
+        while ended.len() < 3 {
+            let chunk = busy.chunk();
+            match chunk.kind {
+                1 => received += chunk.payload.len() - 8,
+                _ => assert_eq!(chunk.error(), ESHUTDOWN),
+            }
+            if chunk.done {
+                ended.push(chunk.cookie);
+            }
+        }
+        assert_eq!(received, 32 << 20);
+        busy.expect_end();
+        stopping.join().unwrap();
+        assert!(start.elapsed() < Duration::from_secs(10), "it ends when it can, not when it must");
+        assert!(!rig.socket.exists());
+    }
+}
+
+#[test]
+fn shutdown_does_not_wait_longer_than_its_grace_for_a_client_that_is_stuck() {
+    let mut rig = Rig::new(Plan::default());
+    let mut stuck: Vec<Client> = (0..3).map(|_| rig.attached("disk0", false)).collect();
+    stuck[0].send(&request_bytes(0, WRITE, 1, 0, 100)); // and no payload
+    for i in 0..20 {
+        stuck[1].request(0, READ, i, 0, 1 << 20);
+    }
+    std::thread::sleep(Duration::from_millis(100));
+    let start = Instant::now();
+    rig.server.take().unwrap().shutdown(Duration::from_millis(300));
+    let elapsed = start.elapsed();
+    assert!((300..2000).contains(&elapsed.as_millis()), "{elapsed:?}");
+    for client in &mut stuck {
+        client.rest();
+    }
+}
+
+#[test]
+fn an_idle_server_uses_no_processor_and_leaves_no_descriptor_or_thread_behind() {
+    // Other tests have descriptors and threads, too: count them in a process without other tests.
+    let child = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--ignored", "--exact", "server::alone_in_its_process", "--nocapture"])
+        .output()
+        .unwrap();
+    assert!(child.status.success(), "{}", String::from_utf8_lossy(&child.stderr));
+}
+
+/// Processor time of this process, in ticks of 10 ms.
+fn processor_ticks() -> u64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
+    let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+    fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+}
+
+#[test]
+#[ignore = "run by an_idle_server_uses_no_processor_and_leaves_no_descriptor_or_thread_behind"]
+fn alone_in_its_process() {
+    let mut rig = Rig::new(Plan::default());
+    let before = descriptors();
+    let clients: Vec<Client> = (0..20).map(|_| rig.attached("disk0", true)).collect();
+    assert_eq!(threads("octavo-"), 22, "one for each connection and each listener");
+    std::thread::sleep(Duration::from_millis(100));
+    let ticks = processor_ticks();
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(processor_ticks() - ticks <= 1, "idle clients and an idle server");
+    for (i, mut client) in clients.into_iter().enumerate() {
+        match i % 4 {
+            0 => client.request(0, DISC, 0, 0, 0),
+            1 => client.send(&[0; 28]),
+            2 => client.send(&request_bytes(0, WRITE, 1, 0, 1 << 20)),
+            _ => (0..50).for_each(|i| client.request(0, READ, i, 0, 1 << 16)),
+        }
+    }
+    rig.assert_deserted();
+    eventually("descriptors are closed", || descriptors() == before);
+    eventually("threads are gone", || threads("octavo-") == 2);
+    rig.server.take().unwrap().shutdown(Duration::from_secs(5));
+    eventually("listeners are closed", || descriptors() == before - 2);
+    eventually("their threads are gone", || threads("octavo-") == 0);
+}
+
+#[test]
+fn a_client_is_turned_away_where_the_cache_has_no_buffer_for_it() {
+    let cache = CacheConfig { buffers_max_bytes: Some(64 << 10), ..CacheConfig::default() };
+    let probe = Cache::new(cache.clone()).unwrap();
+    if (0..4).map(|_| probe.buffer(48 << 10)).collect::<Vec<_>>().iter().all(Option::is_some) {
+        return println!("skipped: this cache does not count its buffers");
+    }
+    let rig = Rig::new(Plan { cache, ..Plan::default() });
+    let mut first = rig.attached("disk0", false);
+    rig.client().expect_end();
+    first.read_simple(0, 1 << 20).unwrap();
+    drop(first);
+    rig.assert_deserted();
+    rig.attached("disk0", false).read_simple(0, 1 << 20).unwrap();
+}
