@@ -192,7 +192,8 @@ impl Ring {
         RingCore::wait(&self.core, on_completion, timeout)
     }
 
-    /// Makes every `wait` that is under way return, or else the next one.
+    /// Makes every `wait` that is under way return, or else the next one. Threads that share a ring and wait for the
+    /// same news pass the wake on: one that comes late finds it taken.
     pub fn wake(&self) {
         let mut state = lock(&self.core.state);
         state.wakes_sent += 1;

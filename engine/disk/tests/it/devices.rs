@@ -1,0 +1,186 @@
+//! Block devices and file systems that a test has to make first, which root may.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use octavo_disk::{Op, OpenOptions, Store};
+
+use crate::fixture::*;
+
+fn run(program: &str, arguments: &[&str]) -> Result<String, String> {
+    let output =
+        Command::new(program).args(arguments).output().map_err(|error| format!("{program}: {error}"))?;
+    if !output.status.success() {
+        return Err(format!(
+            "{program} {arguments:?}: {}",
+            String::from_utf8_lossy(&output.stderr).trim_end()
+        ));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).trim_end().to_owned())
+}
+
+struct LoopDevice(PathBuf);
+
+impl LoopDevice {
+    fn new(backing: &Path, block_bytes: u32) -> Result<LoopDevice, String> {
+        let block = block_bytes.to_string();
+        let path = run("losetup", &["--show", "-f", "-b", &block, backing.to_str().unwrap()])?;
+        Ok(LoopDevice(path.into()))
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        if let Err(error) = run("losetup", &["-d", self.0.to_str().unwrap()]) {
+            eprintln!("{error}");
+        }
+    }
+}
+
+#[test]
+fn a_block_device_is_read_and_written_by_its_own_blocks() {
+    let directory = directory();
+    for block_bytes in [512u32, 4096] {
+        let backing = file(directory.path(), &vec![0; 1 << 20]);
+        let device = match LoopDevice::new(&backing, block_bytes) {
+            Ok(device) => device,
+            Err(error) => return eprintln!("skipped: no loop device: {error}"),
+        };
+        for ring in rings(8) {
+            let store = open(&device.0);
+            assert_eq!(
+                (store.len_bytes(), store.block_bytes(), store.is_direct()),
+                (1 << 20, block_bytes, true)
+            );
+            assert_eq!(store.identity().unwrap().1, 0);
+            let mut content = pattern(u64::from(block_bytes), 1 << 20);
+            write(&ring, &store, 0, &content);
+            sync(&ring, &store).unwrap();
+            assert!(read(&ring, &store, 0, 1 << 20) == content);
+            for (offset, len) in [(0, 4096), (100, 5000), (8191, 2), (65_536, 131_072), ((1 << 20) - 5, 100)]
+            {
+                let end = (offset + len).min(1 << 20);
+                content[offset..end].fill(0);
+                if offset % 2 == 0 {
+                    store.discard(offset as u64, len as u64).unwrap();
+                } else {
+                    store.zero(offset as u64, len as u64).unwrap();
+                }
+                assert!(read(&ring, &store, 0, 1 << 20) == content, "{len} bytes at {offset}");
+            }
+            assert!(store.set_len_bytes(4096).is_err());
+            assert!(store.set_len_bytes(1 << 20).is_ok());
+            assert!(Store::open(&device.0, &OpenOptions::default()).is_err());
+        }
+    }
+}
+
+#[test]
+fn a_device_that_ends_inside_a_page_has_an_exact_tail() {
+    let directory = directory();
+    let backing = file(directory.path(), &vec![0; 65_536 + 1536]);
+    let device = match LoopDevice::new(&backing, 512) {
+        Ok(device) => device,
+        Err(error) => return eprintln!("skipped: no loop device: {error}"),
+    };
+    for ring in rings(8) {
+        let store = open(&device.0);
+        let content = pattern(1, 65_536 + 4096);
+        write(&ring, &store, 0, &content);
+        let expected = padded(&content[..65_536 + 1536], 65_536 + 8192);
+        assert!(read(&ring, &store, 0, 65_536 + 8192) == expected);
+    }
+}
+
+#[test]
+fn a_file_system_with_blocks_of_4096_bytes_is_noticed() {
+    let directory = directory();
+    let backing = file(directory.path(), &vec![0; 16 << 20]);
+    let mounted = || -> Result<(LoopDevice, Mount), String> {
+        let device = LoopDevice::new(&backing, 4096)?;
+        run("mkfs.ext4", &["-q", device.0.to_str().unwrap()])?;
+        let mount =
+            Mount::new(directory.path().join("mounted"), &["-t", "ext4", device.0.to_str().unwrap()])?;
+        Ok((device, mount))
+    };
+    let (_device, mount) = match mounted() {
+        Ok(mounted) => mounted,
+        Err(error) => return eprintln!("skipped: {error}"),
+    };
+    // Dropped first, before the device.
+    let mount = mount;
+    for ring in rings(8) {
+        let path = file(&mount.0, &pattern(1, 10_000));
+        let store = open(&path);
+        assert_eq!((store.block_bytes(), store.is_direct()), (4096, true));
+        let content = pattern(2, 12_288);
+        write(&ring, &store, 0, &content);
+        assert!(fs::read(&path).unwrap() == content[..10_000]);
+        store.set_len_bytes(20_000).unwrap();
+        assert!(read(&ring, &store, 0, 20_480) == padded(&content[..10_000], 20_480));
+    }
+}
+
+struct Mount(PathBuf);
+
+impl Mount {
+    fn new(path: PathBuf, arguments: &[&str]) -> Result<Mount, String> {
+        fs::create_dir(&path).unwrap();
+        run("mount", &[arguments, &[path.to_str().unwrap()]].concat())?;
+        Ok(Mount(path))
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        if let Err(error) = run("umount", &[self.0.to_str().unwrap()]) {
+            eprintln!("{error}");
+        }
+    }
+}
+
+#[test]
+fn a_file_system_without_direct_io_is_used_buffered_with_a_warning() {
+    let directory = directory();
+    // The kernel's ramfs has no O_DIRECT.
+    let mount = match Mount::new(directory.path().join("mounted"), &["-t", "ramfs", "none"]) {
+        Ok(mount) => mount,
+        Err(error) => return eprintln!("skipped: {error}"),
+    };
+    for ring in rings(8) {
+        let path = file(&mount.0, &pattern(1, 5000));
+        let store = open(&path);
+        if store.is_direct() {
+            return eprintln!("skipped: this kernel's ramfs has O_DIRECT");
+        }
+        assert!(
+            crate::fixture::warnings()
+                .iter()
+                .any(|warning| { warning.contains(path.to_str().unwrap()) && warning.contains("buffered") })
+        );
+        let content = pattern(2, 8192);
+        transfer(&ring, &store, Op::Write, 0, &aligned(&content)).unwrap();
+        assert!(fs::read(&path).unwrap() == content[..5000]);
+        assert!(read(&ring, &store, 0, 8192) == padded(&content[..5000], 8192));
+        store.set_len_bytes(6000).unwrap();
+        store.zero(10, 20).unwrap();
+        let mut expected = padded(&content[..5000], 6000);
+        expected[10..30].fill(0);
+        assert!(read(&ring, &store, 0, 8192) == padded(&expected, 8192));
+    }
+}
+
+#[test]
+fn a_store_that_was_asked_to_be_buffered_is() {
+    let directory = directory();
+    for ring in rings(8) {
+        let path = file(directory.path(), &pattern(1, 5000));
+        let store = Store::open(&path, &OpenOptions { direct: false, ..OpenOptions::default() }).unwrap();
+        assert!(!store.is_direct());
+        let content = pattern(2, 8192);
+        write(&ring, &store, 0, &content);
+        assert!(fs::read(&path).unwrap() == content[..5000]);
+        assert!(read(&ring, &store, 4096, 4096) == padded(&content[4096..5000], 4096));
+    }
+}

@@ -1,0 +1,237 @@
+//! The end of a file: exact bytes below it, zeros past it, and a length that only `set_len_bytes` changes.
+
+use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use octavo_disk::{AlignedBytes, IoBuffer, Op, Store};
+
+use crate::fixture::*;
+
+/// Around every boundary that matters: sector, block, tail unit, several units.
+const LENGTHS: [usize; 16] =
+    [0, 1, 511, 512, 513, 1024, 4095, 4096, 4097, 4608, 8191, 8192, 8193, 12_288, 16_484, 69_999];
+
+#[test]
+fn reads_give_exact_bytes_up_to_the_end_and_zeros_past_it() {
+    for directory in directories() {
+        for ring in rings(8) {
+            for len in LENGTHS {
+                let content = pattern(len as u64, len);
+                let store = open(&file(directory.path(), &content));
+                let whole = len.next_multiple_of(4096) + 8192;
+                assert_eq!(read(&ring, &store, 0, whole), padded(&content, whole), "{len} bytes, {ring:?}");
+                assert!(read(&ring, &store, whole as u64, 4096).iter().all(|&byte| byte == 0));
+                let unit = len / 4096 * 4096;
+                assert_eq!(read(&ring, &store, unit as u64, 4096), padded(&content[unit..], 4096));
+            }
+        }
+    }
+}
+
+#[test]
+fn writes_are_cut_at_the_end_and_never_change_the_length() {
+    for directory in directories() {
+        for ring in rings(8) {
+            for len in LENGTHS {
+                let path = file(directory.path(), &pattern(1, len));
+                let store = open(&path);
+                let whole = len.next_multiple_of(4096) + 8192;
+                let new = pattern(2, whole);
+                write(&ring, &store, 0, &new);
+                write(&ring, &store, whole as u64, &new);
+                assert_eq!(store.len_bytes(), len as u64);
+                sync(&ring, &store).unwrap();
+                assert!(fs::read(&path).unwrap() == new[..len], "{len} bytes, {ring:?}");
+                // Only the unit that the end cuts.
+                let unit = len / 4096 * 4096;
+                let newer = pattern(3, 4096);
+                write(&ring, &store, unit as u64, &newer);
+                let expected = [&new[..unit], &newer[..len - unit]].concat();
+                assert!(fs::read(&path).unwrap() == expected, "the tail of {len} bytes, {ring:?}");
+                assert_eq!(read(&ring, &store, 0, whole), padded(&expected, whole));
+            }
+        }
+    }
+}
+
+#[test]
+fn an_io_of_many_buffers_across_the_tail_completes_once() {
+    let directory = directory();
+    for ring in rings(8) {
+        for len in [5000usize, 9000, 12_000, 12_288] {
+            let path = file(directory.path(), &vec![0; len]);
+            let store = open(&path);
+            let content = pattern(len as u64, 16_384);
+            let memory = aligned(&content);
+            let start = memory.io_buffer().ptr;
+            let pieces: Vec<IoBuffer> =
+                (0..4).map(|index| IoBuffer { ptr: start.wrapping_add(index * 4096), len: 4096 }).collect();
+            let mut delivered = 0;
+            // SAFETY: `memory` outlives the wait.
+            unsafe { ring.push(&store, Op::Write, 0, &pieces, 1) };
+            while delivered == 0 {
+                delivered += ring.wait(&mut |_, result| result.unwrap(), None);
+            }
+            assert_eq!((delivered, ring.in_flight()), (1, 0));
+            assert!(fs::read(&path).unwrap() == content[..len]);
+            let back = AlignedBytes::new(16_384);
+            let start = back.io_buffer().ptr;
+            let pieces: Vec<IoBuffer> =
+                (0..4).map(|index| IoBuffer { ptr: start.wrapping_add(index * 4096), len: 4096 }).collect();
+            // SAFETY: `back` outlives the call.
+            unsafe { ring.run(&store, Op::Read, 0, &pieces) }.unwrap();
+            assert!(back[..] == padded(&content[..len], 16_384));
+        }
+    }
+}
+
+#[test]
+fn a_length_that_grows_or_shrinks_keeps_what_it_covers_and_gains_zeros() {
+    for directory in directories() {
+        for ring in rings(8) {
+            for from in LENGTHS {
+                for to in LENGTHS {
+                    let path = file(directory.path(), &vec![9; from]);
+                    let store = open(&path);
+                    let mut content = pattern(5, from.next_multiple_of(4096));
+                    write(&ring, &store, 0, &content);
+                    store.set_len_bytes(to as u64).unwrap();
+                    content.truncate(from);
+                    content.resize(to, 0);
+                    assert_eq!(store.len_bytes(), to as u64);
+                    let whole = 73_728;
+                    assert!(
+                        read(&ring, &store, 0, whole) == padded(&content, whole),
+                        "{from} to {to}, {ring:?}"
+                    );
+                    // And the new tail is written exactly.
+                    let newer = pattern(6, to.next_multiple_of(4096) + 4096);
+                    write(&ring, &store, 0, &newer);
+                    assert!(fs::read(&path).unwrap() == newer[..to], "{from} to {to}, {ring:?}");
+                    fs::remove_file(&path).unwrap();
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_file_that_others_shorten_reads_as_zeros_and_one_that_they_lengthen_is_cut() {
+    for directory in directories() {
+        for ring in rings(8) {
+            for left in [0usize, 100, 512, 4096, 6000, 8192] {
+                let content = pattern(3, 20_000);
+                let path = file(directory.path(), &content);
+                let store = open(&path);
+                fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(left as u64).unwrap();
+                let expected = padded(&content[..left], 24_576);
+                assert!(read(&ring, &store, 0, 24_576) == expected, "{left} bytes left, {ring:?}");
+
+                fs::write(&path, vec![1; 40_000]).unwrap();
+                assert!(read(&ring, &store, 0, 24_576) == padded(&[1; 20_000], 24_576));
+                assert_eq!(store.len_bytes(), 20_000);
+            }
+        }
+    }
+}
+
+#[test]
+fn changing_the_length_waits_for_io_that_its_own_caller_has_queued() {
+    let directory = directory();
+    for ring in rings(8) {
+        let path = file(directory.path(), &[0; 10_000]);
+        let store = open(&path);
+        let content = pattern(4, 12_288);
+        let memory = aligned(&content);
+        // SAFETY: `memory` outlives the wait.
+        unsafe { ring.push(&store, Op::Write, 0, &[memory.io_buffer()], 5) };
+        // Neither submitted nor reaped: the change drives it.
+        store.set_len_bytes(5000).unwrap();
+        assert_eq!(ring.in_flight(), 1, "finished, not delivered");
+        assert_eq!(ring.wait(&mut |token, result| assert!(token == 5 && result.is_ok()), None), 1);
+        assert!(fs::read(&path).unwrap() == content[..5000]);
+    }
+}
+
+#[test]
+fn the_length_changes_while_other_threads_write_around_the_end() {
+    let directory = directory();
+    let path = file(directory.path(), &[0; 20_000]);
+    let store = open(&path);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for (thread, ring) in rings(4).into_iter().enumerate() {
+            let (store, stop) = (&store, &stop);
+            scope.spawn(move || {
+                let mut random = Random(thread as u64);
+                while !stop.load(Ordering::Relaxed) {
+                    write(&ring, store, random.below(5) * 4096, &pattern(random.next(), 8192));
+                    read(&ring, store, random.below(5) * 4096, 8192);
+                }
+            });
+        }
+        let mut random = Random(9);
+        for _ in 0..200 {
+            let len = random.below(24_000);
+            store.set_len_bytes(len).unwrap();
+            assert_eq!(
+                fs::metadata(&path).unwrap().len(),
+                len,
+                "no write in flight lengthens the file again"
+            );
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn zeroing_and_discarding_any_range_leave_zeros_there_and_nothing_else_changed() {
+    let mut stores: Vec<Store> = Vec::new();
+    let directories = directories();
+    for directory in &directories {
+        stores.push(open(&file(directory.path(), &[0; 70_000])));
+    }
+    stores.push(Store::memory("memory", 70_000));
+    for store in stores {
+        let ring = &rings(8)[0];
+        for_seeds(60, |seed| {
+            let mut random = Random(seed);
+            let mut content = pattern(seed, 70_000usize.next_multiple_of(4096));
+            write(ring, &store, 0, &content);
+            content.truncate(70_000);
+            let (offset, len) = (random.below(75_000), random.below(75_000));
+            if random.below(2) == 0 {
+                store.zero(offset, len).unwrap();
+            } else {
+                store.discard(offset, len).unwrap();
+            }
+            let end = ((offset + len) as usize).min(70_000);
+            content[(offset as usize).min(end)..end].fill(0);
+            assert!(
+                read(ring, &store, 0, 73_728) == padded(&content, 73_728),
+                "{store:?}: {len} at {offset}"
+            );
+            assert_eq!(store.len_bytes(), 70_000);
+        });
+    }
+}
+
+#[test]
+fn a_wait_for_the_gate_ends_when_the_change_does() {
+    let directory = directory();
+    let path = file(directory.path(), &[7; 10_000]);
+    let store = open(&path);
+    let ring = &rings(8)[0];
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for len in 5000..5100 {
+                store.set_len_bytes(len).unwrap();
+                std::thread::sleep(Duration::from_micros(50));
+            }
+        });
+        for _ in 0..500 {
+            assert!(read(ring, &store, 0, 4096) == [7; 4096]);
+        }
+    });
+}

@@ -1,0 +1,21 @@
+//! Tests of the public interface, in one binary. Every failure of a random test prints its seed;
+//! `OCTAVO_DISK_SEED=<seed>` runs that one.
+
+#[cfg(not(shuttle))]
+mod devices;
+#[cfg(not(shuttle))]
+mod fixture;
+#[cfg(not(shuttle))]
+mod lengths;
+#[cfg(not(shuttle))]
+mod ownership;
+#[cfg(not(shuttle))]
+mod rings;
+#[cfg(shuttle)]
+mod schedules;
+#[cfg(not(shuttle))]
+mod simulated;
+#[cfg(not(shuttle))]
+mod twin;
+#[cfg(not(shuttle))]
+mod waiting;

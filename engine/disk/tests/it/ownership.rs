@@ -1,0 +1,115 @@
+//! Who may open a store, and what is said to those who may not.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use octavo_disk::{OpenError, OpenOptions, Store};
+
+use crate::fixture::*;
+
+const READ_ONLY: OpenOptions = OpenOptions { read_only: true, direct: true, lock: true };
+
+#[test]
+fn a_second_opening_in_this_process_is_refused_and_names_both_paths() {
+    for directory in directories() {
+        let path = file(directory.path(), &[0; 4096]);
+        let other = directory.path().join("another-name");
+        fs::hard_link(&path, &other).unwrap();
+        let store = open(&path);
+        let refused = Store::open(&other, &OpenOptions::default()).unwrap_err();
+        assert!(matches!(refused, OpenError::Locked { .. }));
+        let text = refused.to_string();
+        assert!(text.contains(other.to_str().unwrap()) && text.contains(path.to_str().unwrap()), "{text}");
+        assert!(Store::open(&path, &READ_ONLY).is_err(), "a reader beside a writer");
+        drop(store);
+        drop(open(&other));
+        let readers = [Store::open(&path, &READ_ONLY).unwrap(), Store::open(&other, &READ_ONLY).unwrap()];
+        assert!(Store::open(&path, &OpenOptions::default()).is_err(), "a writer beside readers");
+        assert_eq!(readers[0].identity(), readers[1].identity());
+        drop(readers);
+        drop(open(&path));
+    }
+}
+
+#[test]
+fn a_clone_keeps_the_store_and_an_unlocked_opening_asks_nobody() {
+    let directory = directory();
+    let path = file(directory.path(), &[0; 4096]);
+    let store = open(&path);
+    let clone = store.clone();
+    drop(store);
+    assert!(Store::open(&path, &OpenOptions::default()).is_err());
+    drop(Store::open(&path, &OpenOptions { lock: false, ..OpenOptions::default() }).unwrap());
+    assert!(Store::open(&path, &OpenOptions::default()).is_err(), "that took no lock away");
+    drop(clone);
+    drop(open(&path));
+}
+
+/// Runs this binary as a process that opens `path` and keeps it until its input ends.
+fn with_holder(path: &Path, read_only: bool, test: impl FnOnce(u32)) {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "ownership::a_child_that_holds_a_store", "--ignored", "--nocapture"])
+        .env("OCTAVO_DISK_HOLD", path)
+        .env("OCTAVO_DISK_HOLD_READ_ONLY", if read_only { "1" } else { "0" })
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut lines = lines.map(Result::unwrap);
+    assert!(lines.any(|line| line.contains("holding")), "the child could not open the store");
+    test(child.id());
+    drop(child.stdin.take());
+    lines.for_each(drop);
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
+#[ignore = "is run by other tests"]
+fn a_child_that_holds_a_store() {
+    let path = std::env::var("OCTAVO_DISK_HOLD").unwrap();
+    let read_only = std::env::var("OCTAVO_DISK_HOLD_READ_ONLY").unwrap() == "1";
+    let _store = Store::open(path.as_ref(), &OpenOptions { read_only, ..OpenOptions::default() }).unwrap();
+    println!("holding");
+    std::io::stdout().flush().unwrap();
+    std::io::stdin().lines().for_each(drop);
+}
+
+#[test]
+fn an_opening_by_two_processes_is_refused_and_names_the_other() {
+    let directory = directory();
+    let path = file(directory.path(), &[0; 4096]);
+    with_holder(&path, false, |pid| {
+        for options in [OpenOptions::default(), READ_ONLY] {
+            let text = Store::open(&path, &options).unwrap_err().to_string();
+            assert!(text.contains(path.to_str().unwrap()), "{text}");
+            assert!(text.contains(&format!("process {pid} ")), "{text}");
+        }
+    });
+    drop(open(&path));
+    with_holder(&path, true, |_| {
+        drop(Store::open(&path, &READ_ONLY).unwrap());
+        assert!(matches!(Store::open(&path, &OpenOptions::default()), Err(OpenError::Locked { .. })));
+    });
+}
+
+#[test]
+fn what_cannot_be_a_store_is_refused_by_name_and_reason() {
+    let directory = directory();
+    let refused = |path: &Path| {
+        let error = Store::open(path, &OpenOptions::default()).unwrap_err();
+        assert!(error.to_string().contains(path.to_str().unwrap()), "{error}");
+        error
+    };
+    assert!(matches!(refused(&directory.path().join("missing")), OpenError::NotFound { .. }));
+    assert!(matches!(refused(directory.path()), OpenError::IsDirectory { .. }));
+    assert!(matches!(refused("/dev/null".as_ref()), OpenError::NotAFileOrDevice { .. }));
+    let read_only = Path::new("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size");
+    if read_only.exists() {
+        assert!(matches!(refused(read_only), OpenError::Permission { .. }));
+    } else {
+        eprintln!("skipped: no {} that nobody may write", read_only.display());
+    }
+}

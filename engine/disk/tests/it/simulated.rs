@@ -1,0 +1,305 @@
+//! What the simulated disk promises to its users' tests: faults that are real ones, and runs that repeat.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use octavo_disk::{AlignedBytes, Engine, Op, Ring, RingOptions, SimDisk, SimFaults, SimOptions, Store};
+
+use crate::fixture::*;
+
+fn ring() -> Ring {
+    Ring::new(&RingOptions { entries: 8, engine: Engine::Blocking }).unwrap()
+}
+
+fn disk(seed: u64, faults: SimFaults) -> SimDisk {
+    SimDisk::new(SimOptions { seed, faults, ..SimOptions::default() })
+}
+
+/// Which of the two each sector of `found` is equal to; panics if to neither.
+fn sectors_new(found: &[u8], old: &[u8], new: &[u8]) -> Vec<bool> {
+    let sectors = found.chunks(512).zip(old.chunks(512)).zip(new.chunks(512));
+    sectors
+        .map(|((found, old), new)| {
+            assert!(found == old || found == new, "a sector that nobody wrote");
+            found == new
+        })
+        .collect()
+}
+
+#[test]
+fn synced_writes_survive_a_crash_and_unsynced_ones_in_any_part() {
+    let (mut some_kept, mut some_lost, mut some_torn) = (false, false, false);
+    for_seeds(50, |seed| {
+        let (ring, disk) = (ring(), disk(seed, SimFaults::default()));
+        let store = disk.store("data", 8192);
+        let (first, second) = (pattern(seed, 8192), pattern(seed + 1000, 8192));
+        write(&ring, &store, 0, &first);
+        sync(&ring, &store).unwrap();
+        write(&ring, &store, 0, &second);
+        disk.crash();
+        let kept = sectors_new(&disk.image("data"), &first, &second);
+        let reopened = disk.store("data", 0);
+        assert_eq!(reopened.len_bytes(), 8192);
+        assert!(read(&ring, &reopened, 0, 8192) == disk.image("data"), "what the crash left is what is read");
+        let count = kept.iter().filter(|kept| **kept).count();
+        assert!(count > 0 || seed < u64::MAX);
+        let _ = kept;
+    });
+    for seed in 0..50 {
+        let (ring, disk) = (ring(), disk(seed, SimFaults::default()));
+        let store = disk.store("data", 4096);
+        write(&ring, &store, 0, &[1; 4096]);
+        disk.crash();
+        let kept = sectors_new(&disk.image("data"), &[0; 4096], &[1; 4096]);
+        some_kept |= kept.contains(&true);
+        some_lost |= kept.contains(&false);
+        some_torn |= kept.contains(&true) && kept.contains(&false);
+    }
+    assert!(some_kept && some_lost && some_torn);
+}
+
+#[test]
+fn a_crash_ends_io_in_flight_with_an_error_and_makes_old_handles_fail() {
+    for_seeds(20, |seed| {
+        let (ring, disk) = (ring(), disk(seed, SimFaults::default()));
+        let store = disk.store("data", 65_536);
+        let memory = aligned(&pattern(seed, 65_536));
+        let read_memory = AlignedBytes::new(4096);
+        // SAFETY: both memories outlive the wait.
+        unsafe { ring.push(&store, Op::Write, 0, &[memory.io_buffer()], 1) };
+        // SAFETY: as above.
+        unsafe { ring.push(&store, Op::Read, 0, &[read_memory.io_buffer()], 2) };
+        // SAFETY: a sync has no memory.
+        unsafe { ring.push(&store, Op::Sync, 0, &[], 3) };
+        disk.crash();
+        let mut failed = Vec::new();
+        while failed.len() < 3 {
+            ring.wait(
+                &mut |token, result| {
+                    assert!(result.unwrap_err().to_string().contains("crash"));
+                    failed.push(token);
+                },
+                None,
+            );
+        }
+        sectors_new(&disk.image("data"), &[0; 65_536], &memory);
+        let error = transfer(&ring, &store, Op::Read, 0, &read_memory).unwrap_err();
+        assert!(error.to_string().contains("data") && error.to_string().contains("crashed"), "{error}");
+        assert!(store.set_len_bytes(1).is_err() && store.zero(0, 1).is_err());
+        assert_eq!(read(&ring, &disk.store("data", 0), 0, 65_536), disk.image("data"));
+    });
+}
+
+#[test]
+fn a_sync_covers_every_write_that_completed_before_it_was_pushed() {
+    for_seeds(100, |seed| {
+        let (ring, disk) = (ring(), disk(seed, SimFaults::default()));
+        let store = disk.store("data", 65_536);
+        let mut random = Random(seed);
+        let mut completed: HashMap<u64, u8> = HashMap::new();
+        for round in 1..=20u8 {
+            let page = random.below(16);
+            write(&ring, &store, page * 4096, &[round; 4096]);
+            completed.insert(page, round);
+        }
+        let later = aligned(&[200; 4096]);
+        // SAFETY: a sync has no memory; `later` outlives the wait.
+        unsafe { ring.push(&store, Op::Sync, 0, &[], 1) };
+        // SAFETY: as above.
+        unsafe { ring.push(&store, Op::Write, 0, &[later.io_buffer()], 2) };
+        let mut synced = false;
+        while !synced {
+            ring.wait(&mut |token, result| synced |= token == 1 && result.is_ok(), None);
+        }
+        disk.crash();
+        let image = disk.image("data");
+        for (page, round) in completed {
+            for sector in image[page as usize * 4096..][..4096].chunks(512) {
+                assert!(sector == [round; 512] || (page == 0 && sector == [200; 512]), "page {page}");
+            }
+        }
+        ring.reap(&mut |_, _| {});
+    });
+}
+
+#[test]
+fn after_a_failed_sync_a_later_good_one_saves_nothing_that_was_lost() {
+    let (mut any_lost, mut any_kept) = (false, false);
+    for seed in 0..30 {
+        let (ring, disk) = (ring(), disk(seed, SimFaults { p_sync_error: 1.0, ..SimFaults::default() }));
+        let store = disk.store("data", 4096);
+        write(&ring, &store, 0, &[1; 4096]);
+        assert_eq!(sync(&ring, &store).unwrap_err().errno(), libc::EIO);
+        disk.set_faults(SimFaults::default());
+        sync(&ring, &store).unwrap();
+        let before = disk.image("data");
+        disk.crash();
+        assert!(disk.image("data") == before, "a good sync makes durable what is still there");
+        let kept = sectors_new(&before, &[0; 4096], &[1; 4096]);
+        any_lost |= kept.contains(&false);
+        any_kept |= kept.contains(&true);
+    }
+    assert!(any_lost && any_kept);
+}
+
+#[test]
+fn faults_fail_io_with_their_error_and_a_torn_write_leaves_any_sectors() {
+    let cases = [
+        (SimFaults { p_read_error: 1.0, ..SimFaults::default() }, Op::Read, libc::EIO),
+        (SimFaults { p_write_error: 1.0, ..SimFaults::default() }, Op::Write, libc::EIO),
+        (SimFaults { p_no_space: 1.0, ..SimFaults::default() }, Op::Write, libc::ENOSPC),
+        (SimFaults { p_sync_error: 1.0, ..SimFaults::default() }, Op::Sync, libc::EIO),
+    ];
+    for (faults, op, errno) in cases {
+        let (ring, disk) = (ring(), disk(1, faults));
+        let store = disk.store("data", 4096);
+        let error = transfer(&ring, &store, op, 0, &AlignedBytes::new(4096)).unwrap_err();
+        assert_eq!((error.op(), error.errno()), (op, errno));
+        assert_eq!(disk.counters().errors, 1);
+    }
+    let mut torn = 0;
+    for seed in 0..30 {
+        for p_torn in [0.0, 1.0] {
+            let faults = SimFaults { p_write_error: 1.0, p_torn, ..SimFaults::default() };
+            let (ring, disk) = (ring(), disk(seed, faults));
+            let store = disk.store("data", 4096);
+            transfer(&ring, &store, Op::Write, 0, &aligned(&[1; 4096])).unwrap_err();
+            let new = sectors_new(&disk.image("data"), &[0; 4096], &[1; 4096]);
+            assert!(p_torn == 1.0 || !new.contains(&true), "without tearing a failed write changes nothing");
+            torn += usize::from(new.contains(&true) && new.contains(&false));
+        }
+    }
+    assert!(torn > 0);
+}
+
+#[test]
+fn a_read_sees_each_sector_of_a_concurrent_write_old_or_new_and_a_later_read_nothing_older() {
+    let mut mixed = false;
+    for seed in 0..200 {
+        let (ring, disk) = (ring(), disk(seed, SimFaults::default()));
+        let store = disk.store("data", 4096);
+        let new = aligned(&[1; 4096]);
+        let first = AlignedBytes::new(4096);
+        let second = AlignedBytes::new(4096);
+        // SAFETY: all memory outlives the waits.
+        unsafe { ring.push(&store, Op::Write, 0, &[new.io_buffer()], 1) };
+        // SAFETY: as above.
+        unsafe { ring.push(&store, Op::Read, 0, &[first.io_buffer()], 2) };
+        let mut done = Vec::new();
+        while !done.contains(&2) {
+            ring.wait(&mut |token, _| done.push(token), None);
+        }
+        // SAFETY: as above.
+        unsafe { ring.push(&store, Op::Read, 0, &[second.io_buffer()], 3) };
+        while done.len() < 3 {
+            ring.wait(&mut |token, _| done.push(token), None);
+        }
+        let first = sectors_new(&first, &[0; 4096], &new);
+        let second = sectors_new(&second, &[0; 4096], &new);
+        assert!(first.iter().zip(&second).all(|(first, second)| second >= first), "seed {seed}");
+        mixed |= first.contains(&true) && first.contains(&false);
+    }
+    assert!(mixed);
+}
+
+#[test]
+fn without_reordering_io_completes_in_the_order_in_which_it_was_pushed() {
+    let ring = ring();
+    let disk = SimDisk::new(SimOptions { reorder: false, ..SimOptions::default() });
+    let store = disk.store("data", 1 << 20);
+    let memory: Vec<AlignedBytes> = (0..100).map(|_| AlignedBytes::new(4096)).collect();
+    for (token, bytes) in memory.iter().enumerate() {
+        // SAFETY: `memory` outlives the waits.
+        unsafe { ring.push(&store, Op::Read, 0, &[bytes.io_buffer()], token as u64) };
+    }
+    let mut tokens = Vec::new();
+    while tokens.len() < 100 {
+        ring.wait(&mut |token, _| tokens.push(token), None);
+    }
+    assert!(tokens.is_sorted());
+}
+
+/// A run with every fault and some crashes: what was delivered when, what the disk did, and what it holds.
+fn history(seed: u64) -> (Vec<(u64, bool)>, u64, Vec<u8>) {
+    let faults = SimFaults {
+        p_read_error: 0.05,
+        p_write_error: 0.05,
+        p_no_space: 0.05,
+        p_sync_error: 0.1,
+        p_torn: 0.5,
+        p_short: 0.3,
+    };
+    let (ring, disk) = (ring(), disk(seed, faults));
+    let mut store = disk.store("data", 65_536);
+    let mut random = Random(seed);
+    let mut delivered = Vec::new();
+    for round in 0..30 {
+        let memory: Vec<AlignedBytes> = (0..10).map(|_| aligned(&pattern(random.next(), 8192))).collect();
+        for (index, bytes) in memory.iter().enumerate() {
+            let op = [Op::Read, Op::Write, Op::Write, Op::Sync][random.below(4) as usize];
+            let token = round * 100 + index as u64;
+            // SAFETY: `memory` outlives the wait below.
+            unsafe { ring.push(&store, op, random.below(16) * 4096, &[bytes.io_buffer()], token) };
+        }
+        if random.below(5) == 0 {
+            disk.crash();
+            store = disk.store("data", 0);
+        }
+        while ring.in_flight() > 0 {
+            ring.wait(&mut |token, result| delivered.push((token, result.is_ok())), None);
+        }
+        let _ = store.set_len_bytes(60_000 + random.below(8192));
+    }
+    (delivered, disk.history_digest(), disk.image("data"))
+}
+
+#[test]
+fn a_run_repeats_from_its_seed_and_another_seed_gives_another() {
+    for_seeds(10, |seed| {
+        let once = history(seed);
+        assert!(once == history(seed));
+        assert_ne!(once.1, history(seed + 1).1);
+    });
+}
+
+#[test]
+fn io_of_several_rings_on_one_disk_goes_back_to_its_own_ring() {
+    let disk = disk(7, SimFaults { p_short: 0.3, ..SimFaults::default() });
+    let done = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for thread in 0..4u64 {
+            let (disk, done) = (disk.clone(), &done);
+            scope.spawn(move || {
+                let (ring, store) = (ring(), disk.store("data", 1 << 20));
+                for round in 0..200 {
+                    let content = pattern(thread * 1000 + round, 4096);
+                    write(&ring, &store, thread * 4096, &content);
+                    assert!(read(&ring, &store, thread * 4096, 4096) == content);
+                    done.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    assert_eq!(done.load(Ordering::Relaxed), 800);
+    let counters = disk.counters();
+    assert_eq!((counters.reads, counters.writes), (800, 800));
+    assert_eq!((counters.bytes_read, counters.bytes_written), (800 * 4096, 800 * 4096));
+}
+
+#[test]
+fn an_unsynced_change_of_length_survives_a_crash_or_does_not() {
+    let mut lengths = Vec::new();
+    for seed in 0..30 {
+        let (ring, disk) = (ring(), disk(seed, SimFaults::default()));
+        let store: Store = disk.store("data", 10_000);
+        store.set_len_bytes(5000).unwrap();
+        disk.crash();
+        lengths.push(disk.image("data").len());
+        let store = disk.store("data", 0);
+        store.set_len_bytes(7000).unwrap();
+        sync(&ring, &store).unwrap();
+        disk.crash();
+        assert_eq!(disk.image("data").len(), 7000, "a synced one survives");
+    }
+    assert!(lengths.contains(&5000) && lengths.contains(&10_000));
+}

@@ -1,0 +1,120 @@
+//! Every kind of store against its naive twin, a `Vec<u8>`: random reads, writes, syncs, lengths and zeroes must agree.
+
+use octavo_disk::{AlignedBytes, IoBuffer, Op, Ring, SimDisk, SimFaults, SimOptions, Store};
+
+use crate::fixture::*;
+
+const LEN_MAX: u64 = 100_000;
+
+struct Twin(Vec<u8>);
+
+impl Twin {
+    fn read(&self, offset: usize, len: usize) -> Vec<u8> {
+        let start = offset.min(self.0.len());
+        let end = (offset + len).min(self.0.len());
+        padded(&self.0[start..end], len)
+    }
+
+    fn write(&mut self, offset: usize, bytes: &[u8]) {
+        let start = offset.min(self.0.len());
+        let end = (offset + bytes.len()).min(self.0.len());
+        self.0[start..end].copy_from_slice(&bytes[..end - start]);
+    }
+}
+
+/// I/Os that do not overlap, pushed together; reads are compared when all have completed.
+fn batch(ring: &Ring, store: &Store, twin: &mut Twin, random: &mut Random) {
+    let block = u64::from(store.block_bytes());
+    let mut at = random.below(4) * block;
+    let mut ios: Vec<(Op, u64, AlignedBytes)> = Vec::new();
+    for _ in 0..1 + random.below(12) {
+        let len = (1 + random.below(6 * 4096 / block)) * block;
+        let is_read = random.below(2) == 0;
+        let bytes = aligned(&pattern(random.next(), len as usize));
+        ios.push((if is_read { Op::Read } else { Op::Write }, at, bytes));
+        at += len + random.below(3) * block;
+    }
+    for (token, (op, offset, bytes)) in ios.iter().enumerate() {
+        let whole = bytes.io_buffer();
+        // Pieces begin at multiples of 4096, like frames.
+        let cut = if random.below(2) == 0 { whole.len.min(4096) } else { whole.len };
+        let mut pieces = vec![IoBuffer { len: cut, ..whole }];
+        if cut < whole.len {
+            pieces.push(IoBuffer { ptr: whole.ptr.wrapping_add(cut), len: whole.len - cut });
+        }
+        // SAFETY: `ios` outlives the waits below.
+        unsafe { ring.push(store, *op, *offset, &pieces, token as u64) };
+    }
+    let mut delivered = 0;
+    while delivered < ios.len() {
+        delivered += ring.wait(&mut |_, result| result.unwrap(), None);
+    }
+    for (op, offset, bytes) in &ios {
+        match op {
+            Op::Write => twin.write(*offset as usize, bytes),
+            _ => {
+                assert!(bytes[..] == twin.read(*offset as usize, bytes.len()), "{} at {offset}", bytes.len())
+            }
+        }
+    }
+}
+
+fn agree(ring: &Ring, store: &Store, seed: u64, rounds: u32) {
+    let mut random = Random(seed);
+    let mut twin = Twin(vec![0; store.len_bytes() as usize]);
+    for _ in 0..rounds {
+        match random.below(8) {
+            0 => {
+                let len = random.below(LEN_MAX);
+                store.set_len_bytes(len).unwrap();
+                twin.0.resize(len as usize, 0);
+            }
+            1 => {
+                let (offset, len) = (random.below(LEN_MAX), random.below(20_000));
+                if random.below(2) == 0 { store.zero(offset, len) } else { store.discard(offset, len) }
+                    .unwrap();
+                twin.write(offset as usize, &vec![0; len as usize]);
+            }
+            2 => sync(ring, store).unwrap(),
+            _ => batch(ring, store, &mut twin, &mut random),
+        }
+        assert_eq!(store.len_bytes(), twin.0.len() as u64);
+    }
+    let whole = LEN_MAX.next_multiple_of(4096) as usize;
+    assert!(read(ring, store, 0, whole) == twin.read(0, whole));
+    if let Some(_identity) = store.identity() {
+        assert!(std::fs::read(store.name()).unwrap() == twin.0, "as others see the file");
+    }
+}
+
+#[test]
+fn files_agree_with_their_twin() {
+    for directory in directories() {
+        for_seeds(20, |seed| {
+            for ring in rings(4) {
+                let len = Random(seed).below(LEN_MAX) as usize;
+                agree(&ring, &open(&file(directory.path(), &vec![0; len])), seed, 60);
+            }
+        });
+    }
+}
+
+#[test]
+fn memory_agrees_with_its_twin() {
+    for_seeds(20, |seed| {
+        let ring = &rings(4)[0];
+        agree(ring, &Store::memory("memory", Random(seed).below(LEN_MAX)), seed, 100);
+    });
+}
+
+#[test]
+fn a_simulated_disk_that_only_reorders_and_shortens_agrees_with_its_twin() {
+    for_seeds(30, |seed| {
+        for ring in rings(4) {
+            let faults = SimFaults { p_short: 0.4, ..SimFaults::default() };
+            let block_bytes = if seed % 2 == 0 { 512 } else { 4096 };
+            let disk = SimDisk::new(SimOptions { seed, faults, block_bytes, ..SimOptions::default() });
+            agree(&ring, &disk.store("data", Random(seed).below(LEN_MAX)), seed, 60);
+        }
+    });
+}
