@@ -136,7 +136,9 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.stop(Duration::ZERO);
+        if !self.shared.stopping.load(SeqCst) {
+            self.stop(Duration::ZERO);
+        }
     }
 }
 
@@ -197,21 +199,28 @@ impl Shared {
         drop(connections);
         let presence = Presence { shared: self.clone(), number };
         let memory = Memory { input, reserve };
-        let spawned = thread::Builder::new().name(format!("octavo-nbd-{number}")).stack_size(STACK_BYTES).spawn({
-            let journal = journal.clone();
-            move || {
-                let shared = &presence.shared;
-                log::debug!("nbd: {}: connected", journal.who());
-                let end =
-                    nbd::serve(&connection, &shared.cache, memory, &shared.exports, &shared.limits, &journal);
-                match end.is_ordinary() {
-                    true => log::debug!("nbd: {}: {end}", journal.who()),
-                    false => journal.warn(format_args!("{end}")),
+        let spawned =
+            thread::Builder::new().name(format!("octavo-nbd-{number}")).stack_size(STACK_BYTES).spawn({
+                let journal = journal.clone();
+                move || {
+                    let shared = &presence.shared;
+                    log::debug!("nbd: {}: connected", journal.who());
+                    let end = nbd::serve(
+                        &connection,
+                        &shared.cache,
+                        memory,
+                        &shared.exports,
+                        &shared.limits,
+                        &journal,
+                    );
+                    match end.is_ordinary() {
+                        true => log::debug!("nbd: {}: {end}", journal.who()),
+                        false => journal.warn(format_args!("{end}")),
+                    }
+                    drop(connection);
+                    drop(presence);
                 }
-                drop(connection);
-                drop(presence);
-            }
-        });
+            });
         if let Err(error) = spawned {
             journal.warn(format_args!("turned away: no thread: {error}"));
         }

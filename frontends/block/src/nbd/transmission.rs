@@ -130,7 +130,9 @@ impl<'a> Transmission<'a> {
         let fd = self.connection.socket.as_fd();
         let ready = self.executor.wait(fd, interest, timeout, &mut |event| outgoing.event(event));
         self.readable |= ready.readable;
-        self.outgoing.blocked &= !ready.writable;
+        // What is ready unasked has hung up: the next write finds out why.
+        let hung_up = ready.readable && !interest.readable;
+        self.outgoing.blocked &= !(ready.writable || hung_up);
     }
 
     /// Whether bytes that came now could be put to use.

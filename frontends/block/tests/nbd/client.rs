@@ -236,7 +236,7 @@ impl Client {
         self.chunk_after_magic()
     }
 
-    fn chunk_after_magic(&mut self) -> Chunk {
+    pub fn chunk_after_magic(&mut self) -> Chunk {
         let (flags, kind, cookie) = (self.u16(), self.u16(), self.u64());
         let len = self.u32() as usize;
         Chunk { done: flags == 1, kind, cookie, payload: self.receive(len) }

@@ -4,7 +4,6 @@ use crate::client::*;
 use crate::random::{Random, seed};
 use crate::rig::{Plan, Rig};
 use octavo_block::Limits;
-use std::io::Read;
 use std::time::{Duration, Instant};
 
 const SESSIONS: u32 = 4000;
@@ -38,7 +37,7 @@ fn damage(random: &mut Random, bytes: &mut Vec<u8>) {
             0 => bytes[at] = random.next() as u8,
             1 => bytes[at] ^= 1 << random.below(8),
             2 => bytes[at] = [0, 1, 0x7f, 0x80, 0xff][random.below(5) as usize],
-            3 => drop(bytes.remove(at)),
+            3 if bytes.len() > 1 => drop(bytes.remove(at)),
             4 => bytes.insert(at, random.next() as u8),
             _ => bytes.truncate(at.max(1)),
         }
@@ -71,5 +70,4 @@ fn damaged_sessions_neither_stop_the_server_nor_stay() {
     assert!(sessions >= 1000);
     rig.assert_deserted();
     assert_eq!(rig.attached("disk0", true).read_structured(0, 0, 1 << 16).unwrap().len(), 1 << 16);
-    assert!(std::io::empty().read(&mut []).is_ok());
 }

@@ -3,7 +3,7 @@
 use crate::client::Client;
 use octavo::{Cache, CacheConfig, Object, PartitionConfig, disk};
 use octavo_block::{Address, Export, Limits, Server};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
@@ -118,7 +118,7 @@ pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Open descriptors of this process that are sockets under `path` or any: what a leak would add to.
+/// Open descriptors of this process.
 pub fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
@@ -126,11 +126,10 @@ pub fn descriptors() -> usize {
 /// Threads of this process whose names begin so.
 pub fn threads(prefix: &str) -> usize {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
-    let name =
-        |task: std::io::Result<std::fs::DirEntry>| std::fs::read_to_string(task.unwrap().path().join("comm"));
-    tasks.filter(|_| true).filter_map(|task| name(task).ok()).filter(|name| name.starts_with(prefix)).count()
+    let names = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
+    names.filter(|name| name.starts_with(prefix)).count()
 }
 
 pub fn path_of(rig: &Rig, name: &str) -> PathBuf {
-    Path::new(&rig.directory.0).join(name)
+    rig.directory.0.join(name)
 }
