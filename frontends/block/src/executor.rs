@@ -38,7 +38,8 @@ struct Running {
     operations: u32,
     /// A durable write came in pieces: a sync of the object makes them durable.
     owes_sync: bool,
-    failure: Option<Failure>,
+    /// The first error, and how far into the request it happened.
+    failure: Option<(Cause, u32)>,
     /// Every byte has been issued, or never will be: the request is over when its operations are.
     issued: bool,
 }
@@ -160,8 +161,7 @@ impl Executor {
         let running = self.requests.get(id);
         running.issued = true;
         if running.issued_bytes < running.request.len_bytes {
-            let offset_bytes = running.request.offset_bytes + u64::from(running.issued_bytes);
-            running.failure.get_or_insert(Failure { cause: Cause::Closed, offset_bytes });
+            running.failure.get_or_insert((Cause::Closed, running.issued_bytes));
         }
         self.requests.finish(id, sink);
     }
@@ -315,16 +315,15 @@ impl Requests {
     /// Takes one completion of the engine.
     fn complete(&mut self, completion: Completion, sink: Sink<'_>) {
         let Completion { user_data, op, result } = completion;
-        let (id, at) = (RequestId(user_data as u16), user_data >> 16);
+        let (id, at) = (RequestId(user_data as u16), (user_data >> 16) as u32);
         let running = self.get(id);
         running.operations -= 1;
-        let offset_bytes = running.request.offset_bytes + at;
-        if let Err(error) = &result {
-            let failure = Failure { cause: error.into(), offset_bytes };
-            let first = running.failure.replace(running.failure.unwrap_or(failure)).is_none();
-            if first {
-                self.journal.warn(format_args!("{error}"));
-            }
+        let offset_bytes = running.request.offset_bytes + u64::from(at);
+        if let Err(error) = &result
+            && running.failure.is_none()
+        {
+            running.failure = Some((error.into(), at));
+            self.journal.warn(format_args!("{error}"));
         }
         match op {
             Op::Read { len, buffer, .. } if self.get(id).failure.is_none() => {
@@ -400,6 +399,7 @@ impl Requests {
             self.buffers.give(piece.buffer);
         }
         self.close(id);
-        sink(Event::Done { id, request, result: failure.map_or(Ok(()), Err) });
+        let failed = |(cause, at)| Err(Failure { cause, offset_bytes: request.offset_bytes + u64::from(at) });
+        sink(Event::Done { id, request, result: failure.map_or(Ok(()), failed) });
     }
 }

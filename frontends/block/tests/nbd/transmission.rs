@@ -176,6 +176,28 @@ fn a_client_may_leave_after_every_byte_of_its_requests() {
 }
 
 #[test]
+fn requests_may_come_in_fragments_of_any_length() {
+    let rig = Rig::new(Plan::default());
+    for fragment in [1, 3, 27, 29, 100] {
+        let mut client = rig.tcp_client();
+        client.enter("disk0", false);
+        let payload: Vec<u8> = (0..50).map(|byte| byte + fragment as u8).collect();
+        let mut bytes = request_bytes(0, WRITE, 1, 777, 50);
+        bytes.extend(&payload);
+        bytes.extend(request_bytes(0, WRITE, 2, u64::MAX, 9));
+        bytes.extend([0; 9]);
+        for part in bytes.chunks(fragment) {
+            client.send(part);
+            std::thread::sleep(Duration::from_micros(300));
+        }
+        let mut replies = [client.simple(), client.simple()];
+        replies.sort();
+        assert_eq!(replies, [(0, 1), (ENOSPC, 2)]);
+        assert_eq!(client.read_simple(777, 50).unwrap(), payload);
+    }
+}
+
+#[test]
 fn requests_in_one_packet_are_all_answered_and_their_number_in_flight_is_bounded() {
     let limits = Limits { requests_max: 4, ..Limits::default() };
     let rig = Rig::new(Plan { limits, ..Plan::default() });
