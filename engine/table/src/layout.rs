@@ -96,7 +96,12 @@ pub(crate) struct SegmentRecord {
     pub live: AtomicU32,
     /// Dirty pages in the segment; never less than there are.
     pub dirty: AtomicU32,
+    /// Pages that moves brought here, modulo 2^32: a walk that saw it change walks the segment again.
+    pub arrivals: AtomicU32,
 }
+
+#[cfg(not(any(loom, shuttle)))]
+const _: () = assert!(size_of::<SegmentRecord>() == 16);
 
 /// How many sets, and how many segments at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -117,8 +117,11 @@ impl<const W: usize> Memory<W> {
                 Kind::Entry => unsafe { at.cast::<AtomicU16>().write(AtomicU16::new(0)) },
                 // SAFETY: as above.
                 Kind::Record => unsafe {
-                    at.cast::<SegmentRecord>()
-                        .write(SegmentRecord { live: AtomicU32::new(0), dirty: AtomicU32::new(0) })
+                    at.cast::<SegmentRecord>().write(SegmentRecord {
+                        live: AtomicU32::new(0),
+                        dirty: AtomicU32::new(0),
+                        arrivals: AtomicU32::new(0),
+                    })
                 },
                 // SAFETY: as above.
                 Kind::Head => unsafe { at.cast::<Head<W>>().write(Head::new()) },

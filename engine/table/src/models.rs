@@ -1,1 +1,121 @@
-//! loom models of the protocols (P1 to P12, R1 to R4).
+//! loom models of the protocols (P1 to P12 in `slot`, R1 to R4 in `resize`): every interleaving of a few threads, with
+//! every value that a relaxed load may legally return.
+//!
+//! Each model is a function, so that it can be run twice: as it is, when it must hold, and with one step of the protocol left
+//! out (`broken`), when it must fail. A model that cannot fail proves nothing.
+//!
+//! Exhaustive are the models of one slot with two threads; those of a whole table or of three threads bound the number of
+//! preemptions, as their tests say. What is not here: long runs with many threads (see `schedules`), and the lock (see `lock`).
+
+mod slot;
+mod switch;
+mod table;
+
+use loom::sync::Notify;
+use std::sync::{PoisonError, RwLock};
+
+use crate::slot::{Slot, Word};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Held shared by models of the whole protocol, alone by those of a broken one: the switch is one for the process.
+static SWITCH: RwLock<()> = RwLock::new(());
+
+/// Runs a model in all interleavings, or in those with at most so many preemptions.
+fn explore(preemptions_max: Option<usize>, model: fn()) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = preemptions_max;
+    // A table is built and searched in each run: thousands of accesses, few of them with a choice.
+    builder.max_branches = 20_000;
+    builder.check(model);
+}
+
+/// The model holds.
+fn holds(preemptions_max: Option<usize>, model: fn()) {
+    let _shared = SWITCH.read().unwrap_or_else(PoisonError::into_inner);
+    explore(preemptions_max, model);
+}
+
+/// The bytes of a frame, two words of them. A word names its page and the write that put it there.
+#[derive(Default)]
+struct Frame([AtomicU64; 2]);
+
+impl Frame {
+    fn new(value: u64) -> Frame {
+        Frame([AtomicU64::new(value), AtomicU64::new(value)])
+    }
+
+    /// Relaxed: the slot's word orders the bytes; that is the claim under test.
+    fn fill(&self, value: u64) {
+        self.0.iter().for_each(|word| word.store(value, Ordering::Relaxed));
+    }
+
+    /// Relaxed: as `fill`.
+    fn bytes(&self) -> [u64; 2] {
+        [self.0[0].load(Ordering::Relaxed), self.0[1].load(Ordering::Relaxed)]
+    }
+
+    /// The one value that both words hold.
+    fn whole(&self) -> u64 {
+        let [first, second] = self.bytes();
+        assert_eq!(first, second, "a torn page");
+        first
+    }
+}
+
+/// P3 by the book: the page's bytes, or None where the slot does not hold it, readable, all the time.
+fn read(slot: &Slot, frame: &Frame, tag: crate::Tag) -> Option<u64> {
+    let word = slot.load();
+    if !word.readable() || slot.tag() != tag {
+        return None;
+    }
+    let [first, second] = frame.bytes();
+    slot.unchanged(word).then(|| {
+        assert_eq!(first, second, "a torn page was believed");
+        first
+    })
+}
+
+/// A slot that holds the page, clean or dirty, unpinned.
+fn slot_with(tag: crate::Tag, dirty: bool) -> Slot {
+    let slot = Slot::new();
+    assert!(slot.claim(slot.load(), tag));
+    assert!(!slot.publish(dirty));
+    slot
+}
+
+/// Where waiters register before they wait by P12, as the engine's do: plain memory that the word must order.
+struct Waiters {
+    registered: [AtomicBool; 3],
+    bells: [Notify; 3],
+}
+
+impl Waiters {
+    fn new() -> Waiters {
+        Waiters {
+            registered: std::array::from_fn(|_| AtomicBool::new(false)),
+            bells: std::array::from_fn(|_| Notify::new()),
+        }
+    }
+
+    /// P12: sleeps until the busy state `seen` may have ended. A wake-up that gets lost ends the model as a deadlock.
+    fn wait(&self, me: usize, slot: &Slot, seen: Word) {
+        // Relaxed: ordered by the swap of `Slot::wait`.
+        self.registered[me].store(true, Ordering::Relaxed);
+        if slot.wait(seen).is_ok() {
+            self.bells[me].wait();
+        }
+    }
+
+    /// What the end of a busy state owes where it returned true.
+    fn tell(&self) {
+        let registered = || self.registered.iter().zip(&self.bells).filter(|(r, _)| r.load(Ordering::Relaxed));
+        assert!(registered().count() > 0, "a flag without a registration to be seen");
+        registered().for_each(|(_, bell)| bell.notify());
+    }
+
+    fn tell_if(&self, waited: bool) {
+        if waited {
+            self.tell();
+        }
+    }
+}

@@ -5,7 +5,7 @@
 //!
 //! - **R1** The mover writes the move's record (entry, from, to) into the header, with release. One move at a time.
 //! - **R2** For each set number it locks the set of both segments, in the order of the segments, and brings the entry's quiet
-//!   pages over: claim in the new set (P1), copy, publish (P2), let the old slot go (P9). Dirty pages stay dirty, pinned ones leave a
+//!   pages over: claim in the new set (P1), copy, publish (P2), count the arrival, let the old slot go (P9). Dirty pages stay dirty, pinned ones leave a
 //!   snapshot behind. A clean page that finds no place is let go. A page that is busy stays, and the pass is repeated later.
 //! - **R3** Whoever locks a set of the entry meanwhile sees the record (the mover passed under the same lock), locks both sets, finds
 //!   pages in either and claims in the new one only. So a set that has been passed gains no page of the entry.
@@ -14,6 +14,8 @@
 //!
 //! A reader without a lock may look in the old segment at any time. It finds the page, or nothing, never another page (tags are
 //! whole) and never old bytes (the old slot is gone before the page can change in its new one); a miss it believes only under the lock.
+//! A walk over all segments may pass a page's new segment before the page is there and its old one after it has left. Arrivals are
+//! counted for it: whoever saw a page gone sees that its new segment's count has changed, and walks that one again.
 //! The directory doubles in a fresh copy (a level); readers of the old copy are readers without a lock as above.
 
 use crate::policy::{Policy, with_policy};
@@ -88,8 +90,10 @@ impl<const W: usize> Table<W> {
     /// Brings a segment into use, and names the entries that make its fair share. Its frames must be usable by now.
     pub fn join(&self, segment: SegmentIndex) -> Vec<Move> {
         assert!(!self.is_live(segment), "{segment:?} is in use");
+        self.assert_no_move();
         let live = self.live_segments() + 1;
-        self.record(segment).live.store(1, Ordering::Relaxed);
+        // Release, here and in `retire`: pairs with `is_live`; what has left the segment has arrived elsewhere (`walk`).
+        self.record(segment).live.store(1, Ordering::Release);
         self.header().live.store(live, Ordering::Relaxed);
         while self.header().level.load(Ordering::Relaxed) < self.layout().level_for(live) {
             self.double_directory();
@@ -109,6 +113,7 @@ impl<const W: usize> Table<W> {
     /// Names the moves that empty a segment. The last segment cannot leave.
     pub fn leave(&self, segment: SegmentIndex) -> Vec<Move> {
         assert!(self.is_live(segment) && self.live_segments() > 1, "{segment:?} cannot leave");
+        self.assert_no_move();
         let mut entries = self.entries_by_segment();
         let level = self.header().level.load(Ordering::Relaxed);
         let leaving = std::mem::take(&mut entries[segment.0 as usize]);
@@ -116,8 +121,8 @@ impl<const W: usize> Table<W> {
         leaving
             .into_iter()
             .filter_map(|entry| {
-                let others = (0..counts.len())
-                    .filter(|s| *s != segment.0 as usize && self.is_live(SegmentIndex(*s as u32)));
+                // An emptied segment that could not retire yet has no entries, and gets none.
+                let others = (0..counts.len()).filter(|s| counts[*s] > 0);
                 let to = others.min_by_key(|s| counts[*s])?;
                 counts[to] += 1;
                 Some(Move { level, entry, from: segment, to: SegmentIndex(to as u32) })
@@ -127,6 +132,7 @@ impl<const W: usize> Table<W> {
 
     /// Takes an emptied segment out of use. Err names a slot that is not free yet: a pinned snapshot, or a page in somebody's hands.
     pub fn retire(&self, segment: SegmentIndex) -> Result<(), SlotIndex> {
+        assert!(self.entries_by_segment()[segment.0 as usize].is_empty(), "{segment:?} is emptied first");
         for set in self.sets_of(segment) {
             let _lock = self.head(set).lock.lock();
             for way in 0..W {
@@ -135,8 +141,7 @@ impl<const W: usize> Table<W> {
                 }
             }
         }
-        debug_assert!(self.entries_by_segment()[segment.0 as usize].is_empty());
-        self.record(segment).live.store(0, Ordering::Relaxed);
+        self.record(segment).live.store(0, Ordering::Release);
         self.header().live.store(self.live_segments() - 1, Ordering::Relaxed);
         Ok(())
     }
@@ -145,6 +150,9 @@ impl<const W: usize> Table<W> {
     pub fn advance(&self, mv: Move, mover: &mut dyn Mover) -> Pass {
         let before = self.header().moving.load(Ordering::Relaxed);
         assert!(before == 0 || before == mv.record(), "one move at a time");
+        let level = self.header().level.load(Ordering::Relaxed);
+        let owner = self.entry(mv.level, mv.entry as usize).load(Ordering::Relaxed);
+        assert!(mv.level == level && owner as u32 == mv.from.0, "{mv:?} was named before another resize");
         // R1. Release: pairs with `move_of`.
         self.header().moving.store(mv.record(), Ordering::Release);
         let mut pass = Pass::default();
@@ -173,6 +181,12 @@ impl<const W: usize> Table<W> {
         mover: &mut dyn Mover,
         pass: &mut Pass,
     ) {
+        // 0. A page that cannot move now costs no other page its place.
+        let word = page.word;
+        if !matches!(word.state(), State::Clean | State::Dirty) || word.writeback() {
+            pass.busy = Some(page.index);
+            return;
+        }
         // 1. A place in the new set.
         let Claim::Claimed { slot: to, evicted } = guard.claim_place(page.tag()) else {
             match guard.remove_quiet(&page, false) {
@@ -197,12 +211,10 @@ impl<const W: usize> Table<W> {
         if self.publish(to, dirty) {
             mover.wake(to);
         }
-        // 4. The old slot goes.
-        if guard.remove(page.index) {
+        // 4. The old slot goes. Relaxed: `remove` releases after it; pairs with `walk`.
+        self.record(self.segment_of(to)).arrivals.fetch_add(1, Ordering::Relaxed);
+        if guard.remove_moved(page.index, taken) {
             mover.wake(page.index);
-        }
-        if dirty {
-            self.count_dirty(page.index, -1);
         }
         pass.copied += 1;
     }
@@ -218,8 +230,12 @@ impl<const W: usize> Table<W> {
         }
     }
 
+    /// The moves of one resize are named together and by the directory as it is: they end before the next resize begins.
+    fn assert_no_move(&self) {
+        assert!(self.header().moving.load(Ordering::Relaxed) == 0, "a move is in progress");
+    }
+
     fn double_directory(&self) {
-        debug_assert!(self.header().moving.load(Ordering::Relaxed) == 0);
         let level = self.header().level.load(Ordering::Relaxed);
         for entry in 0..1usize << level {
             let segment = self.entry(level, entry).load(Ordering::Relaxed);

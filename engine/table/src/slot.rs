@@ -50,8 +50,9 @@
 //! - **P10 begin write-back**: Dirty without write-back -> the same with the flag. At most one write-back of a page is in
 //!   flight, so that an older version can never overtake a newer one on its way to the store.
 //! - **P11 end write-back**: the flag goes; Dirty becomes Clean if the version is the one that was written and the write succeeded.
-//! - **P12 wait**: compare-and-swap of a busy word with itself and the *waited* flag. Whoever ends the busy state clears
-//!   the flag and learns that it was set: nobody is forgotten, for the swap fails if the state has ended already.
+//! - **P12 wait**: compare-and-swap of a busy word with itself and the *waited* flag, also where the flag is set already: the swap fails
+//!   if the state has ended, and a word that was merely loaded says nothing of that. Whoever ends the busy state clears
+//!   the flag, with acquire, and learns that it was set: nobody is forgotten, and what a waiter registered before its swap is visible.
 //!
 //! The lock order is: set lock, then word. A word is never waited for under a set's lock.
 
@@ -251,7 +252,8 @@ impl Slot {
         loop {
             debug_assert!(now.state() == State::Filling, "publish of {now:?}");
             let next = now.without(WAITED).with_state(state);
-            match self.word.compare_exchange_weak(now.0, next.0, Ordering::Release, Ordering::Relaxed) {
+            // Acquire beside P2's release: pairs with `wait` (P12), whose registration is looked up next.
+            match self.word.compare_exchange_weak(now.0, next.0, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => return now.waited(),
                 Err(w) => now = Word(w),
             }
@@ -332,7 +334,8 @@ impl Slot {
             if !crate::broken::is(crate::broken::Step::NoVersionBump) {
                 next = next.next_version();
             }
-            match self.word.compare_exchange_weak(now.0, next.0, Ordering::Release, Ordering::Relaxed) {
+            // Acquire beside P7's release: pairs with `wait` (P12), as in `publish`.
+            match self.word.compare_exchange_weak(now.0, next.0, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => return now.waited(),
                 Err(w) => now = Word(w),
             }
@@ -375,7 +378,7 @@ impl Slot {
 
     /// P8, the move to another slot: takes a quiet page, pinned or not, so that its bytes can be copied elsewhere; nobody
     /// changes them, so pins may stay. Under the set's lock. Ends with `remove` (P9). Ok tells the word that was replaced.
-    pub(crate) fn begin_move(&self, seen: Word) -> Result<Word, Word> {
+    pub fn begin_move(&self, seen: Word) -> Result<Word, Word> {
         let mut now = seen;
         loop {
             let quiet = matches!(now.state(), State::Clean | State::Dirty) && !now.writeback();
@@ -462,7 +465,9 @@ impl Slot {
             let next = if cleaned { left.with_state(State::Clean) } else { left };
             // A writer's waiters must not lose their flag to us: while Writing, it stays.
             let next = if now.owned() { Word(next.0 | now.0 & WAITED) } else { next };
-            match self.word.compare_exchange_weak(now.0, next.0, Ordering::Release, Ordering::Relaxed) {
+            // Release: the write-back's reading of the bytes comes before the next claimant's writing (P1). Acquire: pairs with
+            // `wait` (P12), as in `publish`.
+            match self.word.compare_exchange_weak(now.0, next.0, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => return EndedWriteback { cleaned, waited: now.waited() && !now.owned() },
                 Err(w) => now = Word(w),
             }
@@ -484,10 +489,10 @@ impl Slot {
             if !same {
                 return Err(now);
             }
-            if now.waited() {
-                return Ok(());
-            }
+            // Another's flag is no reason to go without the swap: the state may have ended since `seen` was loaded, and
+            // the one who ended it told the other only.
             // Release: the registration made before it is visible to whoever clears the flag (their swaps read this one).
+            // Acquire: pairs with the end of the state, for a caller that looks again.
             match self.word.compare_exchange_weak(now.0, now.0 | WAITED, Ordering::AcqRel, Ordering::Acquire)
             {
                 Ok(_) => return Ok(()),

@@ -135,7 +135,8 @@ impl<const W: usize> Table<W> {
 
     /// Whether a segment is in use.
     pub fn is_live(&self, segment: SegmentIndex) -> bool {
-        self.record(segment).live.load(Ordering::Relaxed) == 1
+        // Acquire: pairs with `join` and `retire`.
+        self.record(segment).live.load(Ordering::Acquire) == 1
     }
 
     /// The shape it was made with.
@@ -240,7 +241,8 @@ impl<const W: usize> Table<W> {
         loop {
             let home = self.set_of(tag);
             let (seen, target) = self.move_of(tag);
-            let target = target.map(|segment| self.set_in(segment, tag));
+            // Between the two stores of R4 the entry names the new segment already: then one set is all there is to lock.
+            let target = target.map(|segment| self.set_in(segment, tag)).filter(|next| *next != home);
             // Two locks are taken in the order of their segments.
             let (first, second) = match target {
                 Some(next) if next < home => (next, Some(home)),
@@ -272,13 +274,31 @@ impl<const W: usize> Table<W> {
         (0..self.layout().shape.segments_max).map(SegmentIndex).filter(|s| self.is_live(*s))
     }
 
-    /// Shows every page that was there all the time of the walk, and some that came or went, a set at a time under its lock.
+    /// Shows every page that was there all the time of the walk, and some that came or went, a set at a time under its lock. A page
+    /// that moves meanwhile may be shown twice. The guard is for finding and removing the page that is shown.
     pub fn for_each_page(&self, mut visit: impl FnMut(&mut SetGuard<'_, W>, Found<'_, W>)) {
-        for segment in self.segments() {
+        self.walk(|segment| {
             for set in self.sets_of(segment) {
                 let mut guard = self.lock_set(set);
                 for found in self.pages_in(set) {
                     visit(&mut guard, found);
+                }
+            }
+        });
+    }
+
+    /// Visits every segment in use, and again each in which pages arrived since by a move: no page slips past from a segment that is
+    /// yet to be visited into one that was. The turns are bounded by the arrivals, for all but the last follow one.
+    fn walk(&self, mut visit: impl FnMut(SegmentIndex)) {
+        let mut seen: Vec<Option<u32>> = vec![None; self.shape().segments_max as usize];
+        let mut again = true;
+        while std::mem::take(&mut again) {
+            for segment in self.segments() {
+                // Acquire: pairs with `move_page`; pages that arrived before are there for the visit.
+                let arrivals = Some(self.record(segment).arrivals.load(Ordering::Acquire));
+                if std::mem::replace(&mut seen[segment.0 as usize], arrivals) != arrivals {
+                    visit(segment);
+                    again = true;
                 }
             }
         }
@@ -321,23 +341,29 @@ impl<const W: usize> Table<W> {
         self.header().dirty.load(Ordering::Relaxed)
     }
 
-    /// Shows the dirty pages, without a lock: segments that have none are passed over.
+    /// Shows the dirty pages, without a lock: segments that have none are passed over. A page that moves may be shown twice.
     pub fn for_each_dirty(&self, mut visit: impl FnMut(SlotIndex, Tag, Word)) {
-        for segment in self.segments().filter(|s| self.record(*s).dirty.load(Ordering::Acquire) > 0) {
+        self.walk(|segment| {
+            // Acquire: pairs with `count_dirty`; a page that is counted no more has arrived elsewhere or is clean.
+            if self.record(segment).dirty.load(Ordering::Acquire) == 0 {
+                return;
+            }
             for found in self.sets_of(segment).flat_map(|set| self.pages_in(set)) {
                 // Writing may be a dirty page under change: its writer has not been replied to, or it was dirty before.
                 if matches!(found.word.state(), State::Dirty | State::Writing) {
                     visit(found.index, found.tag(), found.word);
                 }
             }
-        }
+        });
     }
 
     /// Counted before a page becomes dirty and after it became clean, so that the count is never too low.
     pub(crate) fn count_dirty(&self, slot: SlotIndex, change: i32) {
         let record = self.record(self.segment_of(slot));
-        // Relaxed: `publish` and `end_write` release after it; a sync that must see the page has synchronised with its writer.
-        record.dirty.fetch_add(change as u32, Ordering::Relaxed);
+        // Release: pairs with `for_each_dirty`. A page that became dirty needs none: `publish` and `end_write` release after the
+        // count, and a sync that must see the page has synchronised with its writer.
+        record.dirty.fetch_add(change as u32, Ordering::Release);
+        // Relaxed: nothing orders on the total.
         self.header().dirty.fetch_add(change as i64 as u64, Ordering::Relaxed);
     }
 

@@ -165,7 +165,8 @@ pub(crate) use with_policy;
 
 /// The ways of a mask, lowest first.
 fn ways_of(mask: u32) -> impl Iterator<Item = usize> {
-    std::iter::successors(Some(mask), |m| Some(m & (m - 1)))
+    let without_lowest = |m: &u32| Some(m & m.wrapping_sub(1));
+    std::iter::successors(Some(mask), without_lowest)
         .take_while(|m| *m != 0)
         .map(|m| m.trailing_zeros() as usize)
 }

@@ -1,0 +1,48 @@
+//! Every step of the protocol is needed: without it, a model fails.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::PoisonError;
+
+use super::{SWITCH, explore, slot};
+use crate::broken::{Step, set};
+
+/// The model fails where `step` is left out. Alone in the process, for the switch is everybody's.
+fn fails_without(step: Step, model: fn()) {
+    let _alone = SWITCH.write().unwrap_or_else(PoisonError::into_inner);
+    set(Some(step));
+    let result = catch_unwind(AssertUnwindSafe(|| explore(None, model)));
+    set(None);
+    assert!(result.is_err(), "the model does not notice that {step:?}");
+}
+
+#[test]
+fn a_read_that_does_not_look_again_is_noticed_p3() {
+    fails_without(Step::NoRecheck, slot::hit_against_evict);
+    fails_without(Step::NoRecheck, slot::write_against_read);
+}
+
+#[test]
+fn bytes_that_may_overtake_their_announcement_are_noticed_p1_p6() {
+    fails_without(Step::NoReleaseFence, slot::hit_against_evict);
+    fails_without(Step::NoReleaseFence, slot::write_against_read);
+}
+
+#[test]
+fn a_write_that_leaves_the_version_is_noticed_p7() {
+    fails_without(Step::NoVersionBump, slot::write_against_read);
+}
+
+#[test]
+fn a_write_under_a_pin_is_noticed_p6() {
+    fails_without(Step::WriteIgnoresPins, slot::write_against_pin);
+}
+
+#[test]
+fn a_write_back_that_cleans_newer_bytes_is_noticed_p11() {
+    fails_without(Step::WritebackIgnoresVersion, slot::writeback_against_write);
+}
+
+#[test]
+fn a_wait_that_does_not_confirm_the_busy_state_is_noticed_p12() {
+    fails_without(Step::WaitWithoutSwap, slot::wait_against_publish);
+}
