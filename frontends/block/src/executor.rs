@@ -6,8 +6,8 @@
 //! E1. Only the oldest read that still lacks buffers gets any; a write gets one only while no read lacks any.
 //!     So whoever holds the reserve is not waiting for a younger request.
 //! E2. A contiguous read keeps its pieces until it has all. If it is the oldest that lacks a buffer, nothing of it is
-//!     in the engine, and the reserve is its own, then it cannot get more by waiting: it *streams*, delivers what it
-//!     has, and goes on with the memory that comes back. At most one read streams.
+//!     in the engine, and the reserve is its own, then nothing is sure to come back to it: it *streams*, delivers what
+//!     it has, and goes on with the memory that this frees. At most one read streams.
 //! E3. While a read streams, the protocol sends nothing else. That blocks nobody: the streaming read is the oldest that
 //!     lacks buffers (E1) and the reserve comes back to it with every piece that is sent (E2).
 //!
@@ -257,18 +257,16 @@ impl Requests {
         };
         let id = self.free.pop().unwrap_or_else(|| {
             self.running.push(None);
-            RequestId(
-                u16::try_from(self.running.len() - 1).expect("the protocol bounds the requests in flight"),
-            )
+            let last = u16::try_from(self.running.len() - 1);
+            RequestId(last.expect("the protocol bounds the requests in flight"))
         });
         self.running[usize::from(id.0)] = Some(running);
         id
     }
 
     fn get(&mut self, id: RequestId) -> &mut Running {
-        self.running[usize::from(id.0)]
-            .as_mut()
-            .expect("an identifier lives from the start to the last event")
+        let running = self.running[usize::from(id.0)].as_mut();
+        running.expect("an identifier lives from the start to the last event")
     }
 
     fn close(&mut self, id: RequestId) {
@@ -286,11 +284,11 @@ impl Requests {
     /// Issues the pieces of the oldest lacking read, and lets it stream where that is all that helps (E2).
     fn issue_reads(&mut self, id: RequestId, sink: Sink<'_>) -> Issued {
         loop {
-            let running = self.running[usize::from(id.0)].as_ref().expect("a lacking read is not over");
+            let running = self.get(id);
             let (request, at) = (running.request, running.issued_bytes);
             let left_bytes = request.len_bytes - at;
             if left_bytes == 0 || running.failure.is_some() {
-                self.get(id).issued = true;
+                running.issued = true;
                 self.finish(id, sink);
                 return Issued::All;
             }
@@ -298,8 +296,7 @@ impl Requests {
                 return Issued::BatchFull;
             }
             let Some(buffer) = self.buffers.take(left_bytes as usize, id) else {
-                let running = self.running[usize::from(id.0)].as_ref().expect("a lacking read is not over");
-                let stuck = running.operations == 0 && self.buffers.reserve_holder() == Some(id);
+                let stuck = self.get(id).operations == 0 && self.buffers.reserve_holder() == Some(id);
                 if stuck && self.streaming.is_none() && request.verb == (Verb::Read { contiguous: true }) {
                     self.streaming = Some(id);
                     self.deliver_in_order(id, sink);

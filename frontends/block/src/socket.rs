@@ -1,4 +1,7 @@
 //! Addresses, listeners and sockets, unix and TCP alike.
+//!
+//! SIGPIPE has to be ignored, as it is in every Rust program that does not ask for it: a client that has gone is an error
+//! of `write`.
 
 use crate::Error;
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
@@ -98,7 +101,8 @@ impl Listener {
             Kind::Tcp(listener) => {
                 let (stream, peer) = listener.accept()?;
                 stream.set_nonblocking(true)?;
-                stream.set_nodelay(true)?;
+                // It fails if the client is gone already: its thread will find that out.
+                let _ = stream.set_nodelay(true);
                 Ok((Socket::Tcp(stream), format!("tcp:{peer}")))
             }
         }
