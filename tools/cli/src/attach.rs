@@ -27,11 +27,10 @@ pub fn uri(address: &Address, export: &str) -> String {
     }
 }
 
-/// The commands, one a line under a word of what they are for.
+/// The commands, each beside a word of what it is for. None writes: people paste before they think.
 pub fn commands(address: &Address, export: &Attachable<'_>) -> String {
     let uri = shell_quoted(&uri(address, export.name));
-    let load = if export.read_only { "randread" } else { "randrw" };
-    let read_only = if export.read_only { " -readonly" } else { "" };
+    let read_only = if export.read_only { " -R" } else { "" };
     let client = match address {
         Address::Unix(path) => format!("-unix {}", shell_quoted(&path.to_string_lossy())),
         Address::Tcp(address) => format!("{} {}", address.ip(), address.port()),
@@ -46,7 +45,7 @@ pub fn commands(address: &Address, export: &Attachable<'_>) -> String {
         (
             "load it",
             format!(
-                "fio --name=octavo --ioengine=nbd --uri={uri} --rw={load} --bs=4k --iodepth=32 \
+                "fio --name=octavo --ioengine=nbd --uri={uri} --rw=randread --bs=4k --iodepth=32 \
                  --size={size} --time_based --runtime=10"
             ),
         ),

@@ -93,7 +93,9 @@ pub fn run(arguments: &Arguments, environment: &Environment, quiet: bool) -> Res
         server.shutdown(GRACE);
     }
     let refusals = drain::drain(&served.cache, drain_timeout(&config), |dirty_bytes| {
-        log::info!("draining: {} dirty left", units::human_bytes(dirty_bytes));
+        if dirty_bytes > 0 {
+            log::info!("draining: {} dirty left", units::human_bytes(dirty_bytes));
+        }
     });
     if refusals.is_empty() {
         log::info!("drained: every acknowledged write is in its store");
@@ -235,9 +237,6 @@ fn banner(config: &Config, lengths: &[u64], addresses: &[Address]) -> String {
             units::human_bytes(*len_bytes),
             if export.read_only { ", read-only" } else { "" }
         );
-    }
-    for address in addresses {
-        text += &format!("listening on {address}\n");
     }
     if let Some(control) = &config.listen.control {
         let path = control.value.display();

@@ -25,6 +25,21 @@ pub fn check(config: &Config, problems: &mut Vec<Problem>) {
     exports(config, problems);
     paths(config, problems);
     sockets(config, problems);
+    if problems.is_empty() {
+        unused(config);
+    }
+}
+
+/// Warns of partitions that nothing uses: no mistake, and hardly meant.
+fn unused(config: &Config) {
+    for partition in &config.partitions {
+        if !config.exports.iter().any(|export| export.partition.value == partition.name.value) {
+            log::warn!(
+                "{}",
+                config.line(&partition.name.place, format!("no export uses \"{}\"", partition.name.value))
+            );
+        }
+    }
 }
 
 fn sizes(config: &Config, problems: &mut Vec<Problem>) {
@@ -83,14 +98,6 @@ fn partitions(config: &Config, problems: &mut Vec<Problem>) {
                 name.value,
                 line(config, first)
             )));
-        }
-    }
-    for partition in &config.partitions {
-        if !config.exports.iter().any(|export| export.partition.value == partition.name.value) {
-            log::warn!(
-                "{}",
-                config.line(&partition.name.place, format!("no export uses \"{}\"", partition.name.value))
-            );
         }
     }
 }

@@ -103,7 +103,7 @@ impl<'t, 's> Section<'t, 's> {
         })
     }
 
-    /// One text or an array of them, each parsed; `shape` says what a text looks like.
+    /// One text or an array of them, each parsed; `shape` says what one looks like, for what is no text.
     pub fn parsed_list<T>(&mut self, name: &'static str, shape: &str) -> Vec<Placed<T>>
     where
         T: FromStr,
@@ -118,10 +118,10 @@ impl<'t, 's> Section<'t, 's> {
         for text in texts {
             let place = Place::new(place.key.clone(), text.span());
             match text.get_ref() {
-                DeValue::String(written) => match written.parse() {
+                DeValue::String(written) => match written.parse::<T>() {
                     Ok(value) => list.push(Placed { value, place }),
                     Err(error) => {
-                        self.problems.push(place.problem(format!("{error}; {shape} is expected")));
+                        self.problems.push(place.problem(error.to_string()));
                     }
                 },
                 other => self.problems.push(wrong_type(&place, shape, other)),

@@ -1,1 +1,19 @@
-//! placeholder
+//! The program as its users see it: started as a process, asked over its sockets, ended by signals.
+//!
+//! Everything lives in a directory of its own under the build directory. Tests that need programs of other people
+//! (qemu-img, fio, ..) say `SKIP` and why where they are missing; with `OCTAVO_REQUIRE_CLIENTS=1`, as `make test`
+//! sets it, they fail instead.
+
+#![forbid(unsafe_code)]
+
+mod clients;
+mod config_errors;
+mod control;
+mod default_server;
+mod idle;
+mod kill;
+mod nbd_client;
+mod random;
+mod real_clients;
+mod server;
+mod signals;

@@ -1,0 +1,239 @@
+//! Wrong configurations: every message names the file, the line, the column and the key.
+
+use std::process::{Command, Output};
+
+use crate::server::Directory;
+
+/// The good file that the bad ones are made from. `@` is the test's directory.
+const GOOD: &str = r#"[cache]
+memory_max = "32MiB"
+[[partition]]
+name = "vm1"
+policy = "lru"
+cache_mode = "writeback"
+[[export]]
+name = "vm1"
+path = "@/disk"
+partition = "vm1"
+[listen]
+nbd = "unix:@/nbd.sock"
+control = "unix:@/control.sock"
+"#;
+
+const SIZE: &str = "a size such as \"32MiB\", \"1G\" or a number of bytes is expected";
+
+/// What to replace in the good file, by what, and all that is then said. `%` is [`SIZE`].
+const CASES: &[(&str, &str, &[&str])] = &[
+    ("[cache]", "[cache", &["1:7: not TOML: unclosed table, expected `]`"]),
+    ("\"32MiB\"", "\"32MiBs\"", &["2:14: cache.memory_max: \"MiBs\" is no unit of size; %"]),
+    ("\"32MiB\"", "true", &["2:14: cache.memory_max: this is true or false; %"]),
+    ("\"32MiB\"", "-1", &["2:14: cache.memory_max: %"]),
+    (
+        "\"32MiB\"",
+        "\"99999999T\"",
+        &["2:14: cache.memory_max: \"99999999T\" is more than the largest size, 8 EiB less one byte"],
+    ),
+    (
+        "memory_max",
+        "memory_maxx",
+        &[
+            "1:1: cache.memory_max: missing; for example memory_max = \"32MiB\"",
+            "2:1: cache.memory_maxx: no such key; did you mean \"memory_max\"? known: memory_max, page_bytes, io, \
+             buffers_max",
+        ],
+    ),
+    (
+        "\"32MiB\"",
+        "\"32MiB\"\nio = \"urng\"",
+        &["3:6: cache.io: no io is called \"urng\"; did you mean \"uring\"? known: auto, uring, blocking"],
+    ),
+    (
+        "\"32MiB\"",
+        "\"32MiB\"\npage_bytes = \"5KiB\"\nbuffers_max = \"1G\"",
+        &[
+            "3:14: cache.page_bytes: 5 KiB is no size of a page; a power of two from 4KiB to 64KiB is expected",
+            "4:15: cache.buffers_max: 1 GiB does not fit into cache.memory_max, 32 MiB",
+        ],
+    ),
+    (
+        "\"lru\"",
+        "\"lruu\"",
+        &[
+            "5:10: partition.policy: no policy is called \"lruu\"; did you mean \"lru\"? known: fifo, lru, clock, lfu, nrlfu",
+        ],
+    ),
+    (
+        "\"writeback\"",
+        "\"back\"",
+        &["6:14: partition.cache_mode: no cache_mode is called \"back\"; known: writethrough, writeback"],
+    ),
+    (
+        "policy = \"lru\"",
+        "min = \"1M\"\nweight = 5",
+        &[
+            "5:7: partition.min: not yet: this version has no \"min\"; a partition has a \"max\"",
+            "6:10: partition.weight: not yet: this version has no \"weight\"; a partition has a \"max\"",
+        ],
+    ),
+    (
+        "policy = \"lru\"",
+        "max = \"64MiB\"\ndirty_max = \"65MiB\"",
+        &[
+            "5:7: partition.max: 64 MiB does not fit into cache.memory_max, 32 MiB",
+            "6:13: partition.dirty_max: 65 MiB does not fit into this partition's max, 64 MiB",
+        ],
+    ),
+    (
+        "[[export]]",
+        "max = \"20MiB\"\n[[partition]]\nname = \"vm1\"\nmax = \"20MiB\"\n[[export]]",
+        &[
+            "2:14: cache.memory_max: 32 MiB is less than the partitions' max together, 40 MiB",
+            "9:8: partition.name: there is a partition \"vm1\" already, on line 4",
+        ],
+    ),
+    (
+        "partition = \"vm1\"",
+        "partition = \"vm2\"",
+        &["10:13: export.partition: no partition is called \"vm2\"; did you mean \"vm1\"? known: vm1"],
+    ),
+    (
+        "@/disk",
+        "@/absent",
+        &["9:8: export.path: \"@/absent\" does not exist; `truncate -s 10G @/absent` makes an empty disk"],
+    ),
+    ("@/disk", "@", &["9:8: export.path: \"@\" is a directory; a file or a block device is expected"]),
+    (
+        "@/disk",
+        "disk",
+        &[
+            "9:8: export.path: \"disk\" is not absolute; a path from the root, such as \"/var/lib/images/vm1.raw\", is \
+           expected",
+        ],
+    ),
+    (
+        "[listen]",
+        "[[export]]\nname = \"vm1\"\npath = \"@/link\"\npartition = \"vm1\"\n[listen]",
+        &[
+            "12:8: export.name: there is an export \"vm1\" already, on line 8",
+            "13:8: export.path: \"@/link\" is exported already, on line 9; twice is possible only where all are \
+             read_only",
+        ],
+    ),
+    (
+        "path = \"@/disk\"",
+        "read_only = 1",
+        &[
+            "7:1: export.path: missing; for example path = \"/var/lib/images/vm1.raw\"",
+            "9:13: export.read_only: this is a number; true or false is expected",
+        ],
+    ),
+    (
+        "\"unix:@/nbd.sock\"",
+        "[5, \"nbd.sock\"]",
+        &[
+            "12:8: listen.nbd: this is a number; \"unix:/run/octavo/nbd.sock\" or \"tcp:127.0.0.1:10809\" is expected",
+            "12:11: listen.nbd: address \"nbd.sock\": expected unix:<path> or tcp:<IP address>:<port>",
+        ],
+    ),
+    (
+        "\"unix:@/nbd.sock\"",
+        "\"tcp:10.0.0.1:10809\"",
+        &["12:7: listen.nbd: NBD without TLS has no secrets: only addresses of the loopback, such as \
+             \"tcp:127.0.0.1:10809\", are listened on; from elsewhere, use an SSH tunnel"],
+    ),
+    (
+        "\"unix:@/control.sock\"",
+        "\"tcp:127.0.0.1:1\"",
+        &[
+            "13:11: listen.control: \"unix:/run/octavo/control.sock\" is expected: the control socket is a unix socket",
+        ],
+    ),
+    (
+        "\"unix:@/control.sock\"",
+        "\"unix:@/nbd.sock\"",
+        &["13:11: listen.control: unix:@/nbd.sock is listened on already, on line 12"],
+    ),
+    (
+        "[listen]",
+        "[serve]\ndrain_timeout = \"30\"\nconnections_max = 0\n[listen]",
+        &[
+            "12:17: serve.drain_timeout: \"30\" has no unit; a duration such as \"30s\", \"500ms\" or \"2m\" is expected",
+            "13:19: serve.connections_max: a number from 1 to 65536 is expected",
+        ],
+    ),
+    (
+        "[cache]",
+        "[metrics]\n[cache]",
+        &["1:2: metrics: no such key; known: cache, partition, export, listen, serve"],
+    ),
+];
+
+#[test]
+fn every_mistake_is_told_with_its_place_and_its_remedy() {
+    let directory = Directory::new();
+    directory.disk("disk", 1 << 20);
+    std::os::unix::fs::symlink(directory.join("disk"), directory.join("link")).unwrap();
+    let here = directory.join("").display().to_string();
+    let here = here.trim_end_matches('/');
+    assert_eq!(check(&directory, &GOOD.replace('@', here)).status.code(), Some(0), "the good file");
+    let mut wrong = String::new();
+    for (good, bad, expected) in CASES {
+        assert!(GOOD.contains(good), "{good}");
+        let output = check(&directory, &GOOD.replacen(good, bad, 1).replace('@', here));
+        let said = String::from_utf8(output.stderr).unwrap();
+        let expected: String =
+            expected.iter().map(|line| format!("@/octavo.toml:{}\n", line.replace('%', SIZE))).collect();
+        let expected = expected.replace('@', here);
+        if said != expected || output.status.code() != Some(2) {
+            wrong += &format!("--- {bad}: {}\n{said}--- expected\n{expected}", output.status);
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_named() {
+    let directory = Directory::new();
+    let output = serve(&["--config", "/nonexistent/octavo.toml"]);
+    assert_eq!(output.status.code(), Some(2));
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(said, "/nonexistent/octavo.toml: cannot be read: No such file or directory (os error 2)\n");
+    let path = directory.join("octavo.toml");
+    std::fs::write(&path, b"name = \"\xff\"").unwrap();
+    let said = String::from_utf8(serve(&["--config", path.to_str().unwrap()]).stderr).unwrap();
+    assert!(said.contains("is no configuration: byte 8 is not UTF-8"), "{said}");
+}
+
+#[test]
+fn a_configuration_without_anything_lacks_everything() {
+    let directory = Directory::new();
+    let output = check(&directory, "");
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    for key in ["cache", "partition", "export", "listen"] {
+        assert!(said.contains(&format!("octavo.toml:1:1: {key}: missing; for example [")), "{said}");
+    }
+}
+
+#[test]
+fn the_example_of_the_help_is_a_good_configuration() {
+    let directory = Directory::new();
+    let disk = directory.disk("disk", 1 << 20);
+    let help = Command::new(env!("CARGO_BIN_EXE_octavo")).arg("--help").output().unwrap();
+    let help = String::from_utf8(help.stdout).unwrap();
+    let start = help.find("  [cache]").unwrap();
+    let example = help[start..].split("\n\n").next().unwrap();
+    let example = example.replace("/var/lib/images/vm1.raw", disk.to_str().unwrap());
+    let output = check(&directory, &example);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+fn check(directory: &Directory, text: &str) -> Output {
+    let path = directory.join("octavo.toml");
+    std::fs::write(&path, text).unwrap();
+    serve(&["--check", "--config", path.to_str().unwrap()])
+}
+
+fn serve(words: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_octavo")).arg("serve").args(words).output().unwrap()
+}

@@ -1,0 +1,154 @@
+//! `octavo ctl` and the protocol under it.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::process::Command;
+
+use crate::nbd_client::Client;
+use crate::server::{Directory, Server, Setup};
+
+fn served() -> (Directory, Server) {
+    let directory = Directory::new();
+    let disk = directory.disk("disk", 16 << 20);
+    let server = Server::start(&directory, &Setup { exports: &[("disk", &disk)], ..Setup::default() });
+    (directory, server)
+}
+
+#[test]
+fn stat_counts_what_clients_did() {
+    let (_directory, server) = served();
+    let mut client = Client::connect(&server.nbd, "disk").unwrap();
+    client.write(4096, &[1; 8192]);
+    client.read(4096, 8192);
+    client.read(0, 4096);
+    let stat = server.stat();
+    assert_eq!(stat["connections"], 1);
+    assert_eq!(stat["pid"], server.pid());
+    let partition = &stat["partitions"][0];
+    assert_eq!(partition["name"], "p");
+    assert_eq!(partition["cache_mode"], "writeback");
+    assert_eq!(partition["written_bytes"], 8192, "{partition}");
+    assert_eq!(partition["read_bytes"], 12_288, "{partition}");
+    assert_eq!((&partition["requests_read"], &partition["requests_write"]), (&2.into(), &1.into()));
+    assert_eq!((&partition["hits"], &partition["misses"]), (&2.into(), &1.into()), "{partition}");
+    assert_eq!(partition["objects"][0]["name"], "disk");
+    let charged = stat["cache"]["memory_charged_bytes"].as_u64().unwrap();
+    assert!(charged > 0 && charged <= 32 << 20, "{charged}");
+
+    let table = server.ctl_succeed(&["stat"]);
+    for word in ["PARTITION", "66.7 %", "EXPORT", "writeback"] {
+        assert!(table.contains(word), "{word} is not in\n{table}");
+    }
+    drop(client);
+    server.stop();
+}
+
+#[test]
+fn after_sync_nothing_is_dirty_and_the_file_has_the_bytes() {
+    let (directory, server) = served();
+    let mut client = Client::connect(&server.nbd, "disk").unwrap();
+    client.write(10_000, b"across two pages".repeat(500).as_slice());
+    assert_eq!(server.ctl_succeed(&["sync"]), "");
+    assert_eq!(server.dirty_bytes(), 0);
+    let file = std::fs::read(directory.join("disk")).unwrap();
+    assert_eq!(file[10_000..18_000], *b"across two pages".repeat(500));
+    assert!(file[..10_000].iter().chain(&file[18_000..]).all(|byte| *byte == 0));
+    server.stop();
+}
+
+#[test]
+fn drain_tells_how_far_it_is() {
+    let (directory, server) = served();
+    let mut client = Client::connect(&server.nbd, "disk").unwrap();
+    client.write(0, &vec![9; 1 << 20]);
+    let said = server.ctl_succeed(&["drain"]);
+    assert!(said.starts_with("draining: ") && said.ends_with("drained\n"), "{said}");
+    assert_eq!(server.dirty_bytes(), 0);
+    assert!(std::fs::read(directory.join("disk")).unwrap()[..1 << 20].iter().all(|byte| *byte == 9));
+    // And it goes on serving.
+    client.write(0, b"more");
+    assert_eq!(client.read(0, 4), b"more");
+    server.stop();
+}
+
+#[test]
+fn the_socket_is_for_its_owner_alone() {
+    let (_directory, server) = served();
+    for socket in [&server.control, &server.nbd] {
+        assert_eq!(socket.metadata().unwrap().permissions().mode() & 0o777, 0o600, "{}", socket.display());
+    }
+    server.stop();
+}
+
+#[test]
+fn without_a_server_ctl_says_where_it_looked() {
+    let directory = Directory::new();
+    let ctl = |socket: &std::path::Path| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_octavo"));
+        command.args(["ctl", "stat", "--socket"]).arg(socket).output().unwrap()
+    };
+    let socket = directory.join("control.sock");
+    let output = ctl(&socket);
+    assert_eq!(output.status.code(), Some(1));
+    let expected = format!(
+        "octavo: {}: no server listens here; start `octavo serve`, or name its control socket with --socket\n",
+        socket.display()
+    );
+    assert_eq!(String::from_utf8(output.stderr).unwrap(), expected);
+    // A socket that a killed server left behind.
+    drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
+    let stderr = String::from_utf8(ctl(&socket).stderr).unwrap();
+    assert!(stderr.contains("no server listens here any more"), "{stderr}");
+}
+
+#[test]
+fn a_second_server_does_not_take_the_first_ones_socket() {
+    let (directory, server) = served();
+    let output = Command::new(env!("CARGO_BIN_EXE_octavo"))
+        .args(["serve", "--config"])
+        .arg(directory.join("octavo.toml"))
+        .output()
+        .unwrap();
+    assert!(!output.status.success());
+    assert_eq!(server.stat()["pid"], server.pid());
+    Client::connect(&server.nbd, "disk").unwrap();
+    server.stop();
+}
+
+#[test]
+fn nonsense_is_answered_and_harms_nothing() {
+    let (_directory, server) = served();
+    let talk = |line: &[u8]| {
+        let mut stream = UnixStream::connect(&server.control).unwrap();
+        stream.write_all(line).unwrap();
+        let mut answer = String::new();
+        BufReader::new(stream).read_line(&mut answer).unwrap();
+        serde_json::from_str::<serde_json::Value>(&answer).unwrap()
+    };
+    for (line, word) in [
+        (&b"hello\n"[..], "not a request"),
+        (b"{\"v\":2,\"do\":\"stat\"}\n", "version 2"),
+        (b"{\"v\":1,\"do\":\"stop\"}\n", "\"stop\" cannot be done; stat, sync, drain"),
+        (b"\xff\xfe\n", "not a request"),
+        (b"\n", "not a request"),
+        (&[b'x'; 4096], "a line without an end"),
+    ] {
+        let answer = talk(line);
+        let message = answer["error"]["message"].as_str().unwrap();
+        assert!(message.contains(word), "{message}");
+    }
+    // Several requests on one connection.
+    let mut stream = UnixStream::connect(&server.control).unwrap();
+    stream.write_all(b"{\"v\":1,\"do\":\"sync\"}\n{\"v\":1,\"do\":\"sync\"}\n").unwrap();
+    stream.shutdown(std::net::Shutdown::Write).unwrap();
+    let mut answers = String::new();
+    stream.read_to_string(&mut answers).unwrap();
+    assert_eq!(answers, "{\"v\":1,\"ok\":{}}\n{\"v\":1,\"ok\":{}}\n");
+    // Silent clients fill the seats; the next is told so.
+    let silent: Vec<UnixStream> = (0..16).map(|_| UnixStream::connect(&server.control).unwrap()).collect();
+    let answer = talk(b"");
+    assert!(answer["error"]["message"].as_str().unwrap().contains("connected already"), "{answer}");
+    drop(silent);
+    server.stop();
+}

@@ -1,0 +1,229 @@
+//! kill -9 in the middle of writes: whatever was flushed is in the file.
+//!
+//! Two writers at a time. One is ours and knows of every write whether its reply had come before a flush was sent,
+//! and whether that flush was answered. The other is fio, with a flush after every eighth write.
+
+use std::collections::{HashMap, VecDeque};
+use std::fs::File;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::clients;
+use crate::nbd_client::Client;
+use crate::random::Random;
+use crate::server::{Directory, PATIENCE, Server, Setup};
+
+const ROUNDS: u64 = 20;
+const CONNECTIONS: u64 = 4;
+const DISK_BYTES: u64 = 32 << 20;
+
+/// No multiple of a page nor of a sector: neighbours share pages, and every write has ragged ends.
+const BLOCK_BYTES: u64 = 1800;
+const BLOCKS_EACH: u64 = DISK_BYTES / CONNECTIONS / BLOCK_BYTES;
+
+/// Requests of one connection in flight.
+const DEPTH: usize = 16;
+
+/// A flush among so many writes.
+const FLUSH_EVERY: u64 = 40;
+
+/// The cookie that no write has.
+const FLUSH: u64 = u64::MAX;
+
+/// What is known of one block; versions count its writes from one.
+#[derive(Clone, Copy, Default)]
+struct Block {
+    sent: u32,
+    answered: u32,
+    flushed: u32,
+}
+
+/// A connection's own blocks, as far as it was told about them.
+struct Writer {
+    first_block: u64,
+    blocks: Vec<Block>,
+}
+
+#[test]
+fn every_flushed_write_survives_kill_9() {
+    let fio = clients::present(&["fio"]);
+    let directory = Directory::new();
+    let ours = directory.disk("ours", DISK_BYTES);
+    let mut random = Random::seeded("kill");
+    let mut writers: Vec<Writer> = (0..CONNECTIONS)
+        .map(|number| Writer {
+            first_block: number * BLOCKS_EACH,
+            blocks: vec![Block::default(); BLOCKS_EACH as usize],
+        })
+        .collect();
+    for round in 0..ROUNDS {
+        // A new disk: fio writes the same bytes to the same places every time.
+        let fios = directory.disk("fio", DISK_BYTES);
+        let setup =
+            Setup { memory_max: "8MiB", exports: &[("ours", &ours), ("fio", &fios)], ..Setup::default() };
+        let mut server = Server::start(&directory, &setup);
+        let log = directory.join(&format!("iolog-{round}"));
+        let fio = fio.then(|| fio_command(&server.uri("fio"), &log, random.next()).spawn().unwrap());
+        let clients: Vec<Client> =
+            writers.iter().map(|_| Client::connect(&server.nbd, "ours").unwrap()).collect();
+        std::thread::scope(|scope| {
+            for (writer, client) in writers.iter_mut().zip(clients) {
+                let random = random.split();
+                scope.spawn(move || writer.write_until_killed(client, random));
+            }
+            if fio.is_some() {
+                wait_for_bytes(&fios);
+            }
+            std::thread::sleep(Duration::from_millis(50 + random.below(350)));
+            server.signal("KILL");
+            server.wait();
+        });
+        let file = File::open(&ours).unwrap();
+        let flushed: usize = writers.iter_mut().map(|writer| writer.check(&file, round)).sum();
+        let fio_flushed = fio.map(|mut fio| {
+            // It fails, of course: its server was killed.
+            fio.wait().unwrap();
+            check_fio(&log, &fios)
+        });
+        println!(
+            "round {round}: {flushed} blocks of ours were flushed, {fio_flushed:?} of fio's in this round"
+        );
+        assert!(
+            flushed > 0 && fio_flushed != Some(0),
+            "no flush was answered in time: the round shows nothing"
+        );
+    }
+}
+
+impl Writer {
+    /// Writes random blocks, flushes now and then, and notes what is answered, until the connection breaks.
+    fn write_until_killed(&mut self, mut client: Client, mut random: Random) {
+        let mut in_flight: HashMap<u64, u32> = HashMap::new();
+        let mut flushes: VecDeque<Vec<Block>> = VecDeque::new();
+        loop {
+            let sent = if flushes.is_empty() && random.below(FLUSH_EVERY) == 0 {
+                // It covers what was answered before it was sent, and nothing else.
+                flushes.push_back(self.blocks.clone());
+                client.send_flush(FLUSH)
+            } else {
+                let block = random.below(BLOCKS_EACH);
+                if in_flight.contains_key(&block) {
+                    // Of two writes to one place in flight either may win: not what is asked here.
+                    continue;
+                }
+                let version = self.blocks[block as usize].sent + 1;
+                self.blocks[block as usize].sent = version;
+                in_flight.insert(block, version);
+                client.send_write(block, self.offset(block), &self.content(block, version))
+            };
+            if sent.is_err() {
+                return;
+            }
+            while in_flight.len() + flushes.len() >= DEPTH {
+                let Ok((cookie, error)) = client.reply() else { return };
+                assert_eq!(error, 0, "an error for {cookie}");
+                if cookie == FLUSH {
+                    let covered = flushes.pop_front().unwrap();
+                    for (block, covered) in self.blocks.iter_mut().zip(covered) {
+                        block.flushed = covered.answered;
+                    }
+                } else {
+                    self.blocks[cookie as usize].answered = in_flight.remove(&cookie).unwrap();
+                }
+            }
+        }
+    }
+
+    /// Checks every block, and takes what is in the file for what is there. The number of flushed blocks.
+    fn check(&mut self, file: &File, round: u64) -> usize {
+        let mut flushed = 0;
+        for number in 0..BLOCKS_EACH {
+            let mut found = vec![0; BLOCK_BYTES as usize];
+            file.read_exact_at(&mut found, self.offset(number)).unwrap();
+            let id = self.first_block + number;
+            let block = &mut self.blocks[number as usize];
+            let (words, _) = found.as_chunks::<8>();
+            let mut oldest = u32::MAX;
+            for word in words {
+                let word = u64::from_le_bytes(*word);
+                let version = word as u32;
+                assert!(
+                    (block.flushed..=block.sent).contains(&version)
+                        && word >> 32 == if version == 0 { 0 } else { id },
+                    "round {round}, block {id}: {word:#x} is there; version {} was flushed, {} answered, {} sent",
+                    block.flushed,
+                    block.answered,
+                    block.sent
+                );
+                oldest = oldest.min(version);
+            }
+            flushed += usize::from(block.flushed > 0);
+            // A write that was never answered may still be there, whole or in part; the next round's flushes decide.
+            block.answered = block.answered.max(oldest);
+            block.flushed = oldest;
+        }
+        flushed
+    }
+
+    fn offset(&self, block: u64) -> u64 {
+        (self.first_block + block) * BLOCK_BYTES
+    }
+
+    fn content(&self, block: u64, version: u32) -> Vec<u8> {
+        let word = ((self.first_block + block) << 32) | u64::from(version);
+        word.to_le_bytes().repeat((BLOCK_BYTES / 8) as usize)
+    }
+}
+
+/// fio that writes every block's own offset into it, one write at a time, and keeps a log.
+fn fio_command(uri: &str, log: &Path, seed: u64) -> Command {
+    let mut command = Command::new(clients::find("fio").unwrap());
+    command.args(["--name=kill", "--ioengine=nbd", "--rw=randwrite", "--bs=4k", "--iodepth=1", "--fsync=8"]);
+    command.args(["--verify=pattern", "--verify_pattern=%o", "--do_verify=0", "--thread=1"]);
+    command.arg(format!("--size={DISK_BYTES}")).arg(format!("--randseed={}", seed >> 1));
+    command.arg(format!("--uri={uri}")).arg(format!("--write_iolog={}", log.display()));
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    command
+}
+
+/// Waits until something was flushed to a sparse file.
+fn wait_for_bytes(disk: &Path) {
+    let begun = Instant::now();
+    while disk.metadata().unwrap().blocks() == 0 {
+        assert!(begun.elapsed() < PATIENCE, "fio does not write");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Checks the writes that were followed by a flush that was answered: with one request at a time, one that another
+/// followed. Their number.
+fn check_fio(log: &Path, disk: &Path) -> usize {
+    let log = std::fs::read_to_string(log).unwrap_or_default();
+    let file = File::open(disk).unwrap();
+    let (mut written, mut flushing, mut flushed) = (Vec::new(), Vec::new(), Vec::new());
+    for line in log.lines() {
+        // "[time] file verb offset length", with the time since fio 3.31.
+        let words: Vec<&str> = line.split(' ').collect();
+        let verb = words.iter().position(|word| ["write", "sync", "datasync"].contains(word));
+        let Some(verb) = verb else { continue };
+        flushed.append(&mut flushing);
+        if words[verb] == "write" {
+            written.push(words[verb + 1].parse::<u64>().unwrap());
+        } else {
+            flushing.append(&mut written);
+        }
+    }
+    for offset in &flushed {
+        let mut found = [0; 4096];
+        file.read_exact_at(&mut found, *offset).unwrap();
+        let (words, _) = found.as_chunks::<8>();
+        assert!(
+            words.iter().all(|word| u64::from_le_bytes(*word) == *offset),
+            "fio's block at {offset} was flushed and is not there: {:x?}",
+            &found[..16]
+        );
+    }
+    flushed.len()
+}

@@ -1,0 +1,217 @@
+//! A server under test: its directory, its configuration, its process.
+
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// A slow machine may take this long for what is usually done at once.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A directory that is removed when its test has passed.
+pub struct Directory(PathBuf);
+
+impl Directory {
+    /// A new directory. Its name is short: the paths of sockets may have 107 bytes.
+    pub fn new() -> Directory {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        // Relaxed: a ticket; nothing else is ordered by it.
+        let ticket = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-{ticket}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Directory(path)
+    }
+
+    pub fn join(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    /// A sparse file of this length.
+    pub fn disk(&self, name: &str, len_bytes: u64) -> PathBuf {
+        let path = self.join(name);
+        File::create(&path).unwrap().set_len(len_bytes).unwrap();
+        path
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            // What is left behind is only in the way of disk space.
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+}
+
+/// What a test's server looks like; the defaults are one write-back disk in 32 MiB.
+pub struct Setup<'s> {
+    pub memory_max: &'s str,
+    pub partition: &'s str,
+    pub serve: &'s str,
+    /// Name and path of each export.
+    pub exports: &'s [(&'s str, &'s Path)],
+    /// A shell's words to run before the server, such as limits.
+    pub before: &'s str,
+}
+
+impl Default for Setup<'_> {
+    fn default() -> Self {
+        Setup {
+            memory_max: "32MiB",
+            partition: "cache_mode = \"writeback\"",
+            serve: "",
+            exports: &[],
+            before: "",
+        }
+    }
+}
+
+/// A running server.
+pub struct Server {
+    process: Child,
+    pub nbd: PathBuf,
+    pub control: PathBuf,
+    stderr: PathBuf,
+}
+
+impl Server {
+    /// Starts a server in a directory, and waits until it listens.
+    pub fn start(directory: &Directory, setup: &Setup<'_>) -> Server {
+        let (nbd, control) = (directory.join("nbd.sock"), directory.join("control.sock"));
+        let mut text = format!(
+            "[cache]\nmemory_max = \"{}\"\n[[partition]]\nname = \"p\"\n{}\n[listen]\nnbd = \"unix:{}\"\n\
+             control = \"unix:{}\"\n[serve]\n{}\n",
+            setup.memory_max,
+            setup.partition,
+            nbd.display(),
+            control.display(),
+            setup.serve
+        );
+        for (name, path) in setup.exports {
+            text +=
+                &format!("[[export]]\nname = \"{name}\"\npath = \"{}\"\npartition = \"p\"\n", path.display());
+        }
+        let config = directory.join("octavo.toml");
+        std::fs::write(&config, text).unwrap();
+        let mut command = if setup.before.is_empty() {
+            Command::new(env!("CARGO_BIN_EXE_octavo"))
+        } else {
+            let mut shell = Command::new("/bin/sh");
+            shell.args([
+                "-c",
+                &format!("{}\nexec \"$0\" \"$@\"", setup.before),
+                env!("CARGO_BIN_EXE_octavo"),
+            ]);
+            shell
+        };
+        command.arg("serve").arg("--config").arg(config);
+        Server::spawn(command, directory, nbd, control)
+    }
+
+    /// Starts a command that becomes a server with these sockets.
+    pub fn spawn(mut command: Command, directory: &Directory, nbd: PathBuf, control: PathBuf) -> Server {
+        let stderr = directory.join("stderr");
+        let log = File::options().create(true).append(true).open(&stderr).unwrap();
+        let stdout = File::create(directory.join("stdout")).unwrap();
+        let process = command.stdin(Stdio::null()).stdout(stdout).stderr(log).spawn().unwrap();
+        let mut server = Server { process, nbd, control, stderr };
+        server.wait_until_listening();
+        server
+    }
+
+    fn wait_until_listening(&mut self) {
+        let begun = Instant::now();
+        while UnixStream::connect(&self.nbd).is_err() || UnixStream::connect(&self.control).is_err() {
+            if let Some(status) = self.process.try_wait().unwrap() {
+                panic!("the server ended with {status} before it listened:\n{}", self.log());
+            }
+            assert!(begun.elapsed() < PATIENCE, "the server does not listen:\n{}", self.log());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// The URI of an export.
+    pub fn uri(&self, export: &str) -> String {
+        format!("nbd+unix:///{export}?socket={}", self.nbd.display())
+    }
+
+    /// Everything the server has written to standard error.
+    pub fn log(&self) -> String {
+        let mut log = String::new();
+        File::open(&self.stderr).unwrap().read_to_string(&mut log).unwrap();
+        log
+    }
+
+    /// Waits until the log holds a text.
+    pub fn wait_for_log(&self, text: &str) {
+        let begun = Instant::now();
+        while !self.log().contains(text) {
+            assert!(begun.elapsed() < PATIENCE, "\"{text}\" is not in the log:\n{}", self.log());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// Runs `octavo ctl` against this server.
+    pub fn ctl(&self, words: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_octavo"));
+        command.arg("ctl").arg("--socket").arg(&self.control).args(words).output().unwrap()
+    }
+
+    /// Runs `octavo ctl` and expects success; its standard output.
+    pub fn ctl_succeed(&self, words: &[&str]) -> String {
+        let output = self.ctl(words);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "ctl {words:?}: {}\n{stderr}\n{}", output.status, self.log());
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// The counters.
+    pub fn stat(&self) -> serde_json::Value {
+        serde_json::from_str(&self.ctl_succeed(&["stat", "--json"])).unwrap()
+    }
+
+    /// Dirty bytes of the partition.
+    pub fn dirty_bytes(&self) -> u64 {
+        self.stat()["partitions"][0]["dirty_bytes"].as_u64().unwrap()
+    }
+
+    /// Sends a signal, by the name that kill(1) knows.
+    pub fn signal(&self, name: &str) {
+        let status = Command::new("/bin/sh").args(["-c", &format!("kill -{name} {}", self.pid())]).status();
+        assert!(status.unwrap().success());
+    }
+
+    /// Waits for the end of the process.
+    pub fn wait(&mut self) -> ExitStatus {
+        let begun = Instant::now();
+        loop {
+            if let Some(status) = self.process.try_wait().unwrap() {
+                return status;
+            }
+            assert!(begun.elapsed() < PATIENCE, "the server does not end:\n{}", self.log());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Ends the server as its users do, and expects that it lost nothing.
+    pub fn stop(mut self) {
+        self.signal("TERM");
+        let status = self.wait();
+        assert!(status.success(), "{status}\n{}", self.log());
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It has ended already, unless the test failed.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
