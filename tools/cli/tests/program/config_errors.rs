@@ -228,6 +228,16 @@ fn the_example_of_the_help_is_a_good_configuration() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
+#[test]
+fn the_example_of_the_manual_is_a_good_configuration() {
+    let directory = Directory::new();
+    let disk = directory.disk("disk", 1 << 20);
+    let manual = include_str!("../../../../docs/octavo.toml.5.md");
+    let example = manual.split("```toml\n").nth(1).unwrap().split("```").next().unwrap();
+    let output = check(&directory, &example.replace("/var/lib/images/vm1.raw", disk.to_str().unwrap()));
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
 fn check(directory: &Directory, text: &str) -> Output {
     let path = directory.join("octavo.toml");
     std::fs::write(&path, text).unwrap();
