@@ -107,6 +107,11 @@ impl IoError {
         IoError(Arc::new(Detail { store: store.to_owned(), op, offset, len_bytes, errno, reason }))
     }
 
+    /// The same for a call on the store itself (its length, a range) that the system refused.
+    pub fn of_call(store: &str, op: Op, offset: u64, len_bytes: u64, source: &io::Error) -> IoError {
+        IoError::new(store, op, offset, len_bytes, source.raw_os_error().unwrap_or(libc::EIO), None)
+    }
+
     /// The kind, in the standard library's words.
     pub fn kind(&self) -> io::ErrorKind {
         io::Error::from_raw_os_error(self.0.errno).kind()

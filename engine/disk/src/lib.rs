@@ -14,7 +14,8 @@
 //!
 //! | file | is |
 //! |---|---|
-//! | `ring.rs`, `uring.rs`, `pool.rs` | rings: the front, the io_uring engine, the blocking engine |
+//! | `ring.rs`, `inbox.rs`, `registry.rs` | rings: the front; completions and waiting; all rings of the process |
+//! | `engine.rs`, `uring.rs`, `pool.rs` | how rings reach the kernel: io_uring, or a pool of threads |
 //! | `io.rs`, `buffer.rs` | one I/O: how it is cut in parts, how its parts continue; the memory it moves |
 //! | `store.rs`, `file.rs`, `clear.rs`, `gate.rs`, `lock.rs` | stores; files and their tails; zeroing; length changes; ownership |
 //! | `memory.rs`, `sim/` | stores for tests and tools |
@@ -22,14 +23,18 @@
 
 mod buffer;
 mod clear;
+mod engine;
 mod error;
 mod file;
 mod gate;
+mod inbox;
 mod io;
 mod lock;
 mod memory;
 #[cfg(not(shuttle))]
 mod pool;
+#[cfg(not(shuttle))]
+mod registry;
 mod ring;
 mod sim;
 mod store;

@@ -1,13 +1,13 @@
 //! The blocking engine: threads that execute I/O by plain system calls, shared by every ring of the process. Started
 //! when there is work and none is idle, ended when idle. Not here: what an I/O does (`file.rs`) and who is told
-//! (`ring.rs`).
+//! (`inbox.rs`).
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use crate::inbox::RingCore;
 use crate::io::Io;
-use crate::ring::RingCore;
 
 /// Enough to keep one device busy; more threads than this wait for each other in the kernel.
 const THREADS_MAX: usize = 32;

@@ -83,6 +83,11 @@ impl Store {
         self.0.id
     }
 
+    /// Whether it is a file of a simulated disk, whose I/O moves only when somebody reaps.
+    pub fn is_simulated(&self) -> bool {
+        matches!(self.0.kind, Kind::Sim(_))
+    }
+
     /// The path, or the name that it was given.
     pub fn name(&self) -> &str {
         &self.0.name
@@ -168,7 +173,7 @@ impl Drop for Inner {
         // A file that a ring still has registered would stay open, and locked.
         #[cfg(not(shuttle))]
         if let Kind::File(_) = self.kind {
-            crate::ring::forget_store(self.id);
+            crate::registry::forget_store(self.id);
         }
     }
 }

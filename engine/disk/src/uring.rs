@@ -1,5 +1,5 @@
 //! The io_uring engine of a ring: I/O of files as submission entries, completions from any thread. Protects the slab of
-//! pending I/O and the two queues shared with the kernel. Not here: the inbox and sleeping (`ring.rs`), how an I/O is
+//! pending I/O and the two queues shared with the kernel. Not here: the inbox and sleeping (`inbox.rs`), how an I/O is
 //! cut and continued (`io.rs`).
 //!
 //! * U1. The submission queue is written only under `submission`. It may be handed to the kernel (`io_uring_enter`)
@@ -26,14 +26,14 @@ use std::time::Duration;
 use io_uring::{IoUring, opcode, squeue, types};
 
 use crate::buffer::IoBuffer;
+use crate::engine::Harvest;
 use crate::io::{Channel, Io, Op, PARTS};
-use crate::ring::Harvest;
 use crate::store::Kind;
 
 /// Stores whose files a ring registers; further ones use plain descriptors.
 const FILES_MAX: usize = 64;
 
-/// The key of the NOP that wakes the leader (`ring.rs`, R4). No slab is that large.
+/// The key of the NOP that wakes the leader (`inbox.rs`, R4). No slab is that large.
 const NOP_KEY: u64 = u64::MAX;
 
 /// Calls that a submit makes at most: the backlog holds several rings full, and the kernel may take a part of one.

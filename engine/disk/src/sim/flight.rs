@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 
 use super::State;
 use super::media::SECTOR_BYTES;
+use crate::inbox::RingCore;
 use crate::io::{Io, Op};
-use crate::ring::RingCore;
 use crate::sync::Arc;
 
 /// An I/O that has completed, and the ring that it goes back to.

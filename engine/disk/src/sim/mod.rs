@@ -24,8 +24,8 @@ use std::fmt;
 use std::io;
 use std::ops::RangeInclusive;
 
+use crate::inbox::RingCore;
 use crate::io::Io;
-use crate::ring::RingCore;
 use crate::store::{Kind, Store};
 use crate::sync::{Arc, Mutex, lock};
 use flight::{Finished, Flights};

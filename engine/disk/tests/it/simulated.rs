@@ -37,13 +37,10 @@ fn synced_writes_survive_a_crash_and_unsynced_ones_in_any_part() {
         sync(&ring, &store).unwrap();
         write(&ring, &store, 0, &second);
         disk.crash();
-        let kept = sectors_new(&disk.image("data"), &first, &second);
+        sectors_new(&disk.image("data"), &first, &second);
         let reopened = disk.store("data", 0);
         assert_eq!(reopened.len_bytes(), 8192);
         assert!(read(&ring, &reopened, 0, 8192) == disk.image("data"), "what the crash left is what is read");
-        let count = kept.iter().filter(|kept| **kept).count();
-        assert!(count > 0 || seed < u64::MAX);
-        let _ = kept;
     });
     for seed in 0..50 {
         let (ring, disk) = (ring(), disk(seed, SimFaults::default()));

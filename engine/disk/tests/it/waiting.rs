@@ -190,6 +190,32 @@ fn what_one_thread_pushes_another_that_already_waits_gets() {
 }
 
 #[test]
+fn a_leader_that_leaves_makes_another_waiter_watch_the_kernel() {
+    let directory = directory();
+    for ring in rings(8) {
+        let store = open(&file(directory.path(), &pattern(1, 4096)));
+        let memory = AlignedBytes::new(4096);
+        let (sender, receiver) = mpsc::channel();
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                let (ring, sender) = (&ring, sender.clone());
+                scope.spawn(move || {
+                    let delivered = ring.wait(&mut |_, result| result.unwrap(), None);
+                    sender.send(delivered).unwrap();
+                });
+            }
+            std::thread::sleep(PAUSE);
+            for _ in 0..2 {
+                // SAFETY: `memory` outlives the scope, and one read at a time uses it.
+                unsafe { ring.push(&store, Op::Read, 0, &[memory.io_buffer()], 3) };
+                ring.submit();
+                assert_eq!(receiver.recv().unwrap(), 1, "{ring:?}");
+            }
+        });
+    }
+}
+
+#[test]
 fn the_descriptor_polls_readable_for_completions_and_wakes_and_not_otherwise() {
     let directory = directory();
     for ring in rings(8) {
