@@ -1,0 +1,306 @@
+//! A cache: the bound on memory, the partitions under it, the lanes that do its I/O, the cleaner.
+
+use std::cell::RefCell;
+use std::sync::Weak;
+use std::time::Duration;
+
+use octavo_disk::RingOptions;
+
+use crate::budget::{Budget, Charge};
+use crate::buffers::{BouncePool, Buffer};
+use crate::clean;
+use crate::config::{CacheConfig, PartitionConfig};
+use crate::error::Error;
+use crate::lane::Lane;
+use crate::partition::{Partition, PartitionInner};
+use crate::queue::Queue;
+use crate::stat::CacheStat;
+use crate::sync::{Arc, AtomicBool, AtomicU32, Condvar, Mutex, Ordering, fence, lock, thread_local};
+
+/// What lanes, partitions and front ends of one cache share.
+pub(crate) struct Shared {
+    pub config: CacheConfig,
+    pub budget: Arc<Budget>,
+    /// The part of the budget that buffers, rings and bounce pages are charged to.
+    pub reserve: Arc<Budget>,
+    pub bounce: Arc<BouncePool>,
+    lanes: Mutex<Vec<Weak<Lane>>>,
+    /// Lanes that sleep while a page they want may be in another lane's hands.
+    pub foreign: AtomicU32,
+    /// The cache is gone: threads drop their lanes.
+    closed: AtomicBool,
+    /// Some store is simulated: its I/O moves only when somebody looks.
+    simulated: AtomicBool,
+    cleaner: CleanerSignal,
+    _reserved: Charge,
+}
+
+/// How the cleaner is woken.
+struct CleanerSignal {
+    /// What the cleaner wants to be told (ASLEEP, RESTING, AWAKE).
+    mood: AtomicU32,
+    state: Mutex<CleanerState>,
+    changed: Condvar,
+}
+
+/// It knows of no dirty page, and wants to hear of the first.
+const ASLEEP: u32 = 0;
+/// It knows of some and gives them time; only urgent news, please.
+const RESTING: u32 = 1;
+/// It is at work, or there is no cleaner: no news.
+const AWAKE: u32 = 2;
+
+#[derive(Default)]
+struct CleanerState {
+    kicked: bool,
+    urgent: bool,
+    stop: bool,
+}
+
+thread_local! {
+    /// This thread's lanes, one per cache that it made blocking calls on.
+    static LANES: RefCell<Vec<Arc<Lane>>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Shared {
+    /// The calling thread's lane.
+    pub fn lane(self: &Arc<Self>) -> Result<Arc<Lane>, Error> {
+        let known = LANES.with(|lanes| lanes.borrow().iter().find(|l| Arc::ptr_eq(&l.shared, self)).cloned());
+        if let Some(lane) = known {
+            return Ok(lane);
+        }
+        let lane = Lane::new(self)?;
+        let gone = LANES.with(|lanes| {
+            let mut lanes = lanes.borrow_mut();
+            let (gone, kept) = lanes.drain(..).partition(|l| l.shared.closed.load(Ordering::Relaxed));
+            *lanes = kept;
+            lanes.push(lane.clone());
+            gone
+        });
+        drop::<Vec<Arc<Lane>>>(gone);
+        Ok(lane)
+    }
+
+    pub fn ring_options(&self) -> RingOptions {
+        RingOptions { engine: self.config.engine, ..RingOptions::default() }
+    }
+
+    pub fn add_lane(&self, lane: &Arc<Lane>) {
+        let mut lanes = lock(&self.lanes);
+        lanes.retain(|l| l.strong_count() > 0);
+        lanes.push(Arc::downgrade(lane));
+    }
+
+    /// The other lanes that have I/O in flight and nobody who waits for it.
+    pub fn unattended(&self, own: &Lane) -> Vec<Arc<Lane>> {
+        let lanes = lock(&self.lanes);
+        let others = lanes.iter().filter_map(Weak::upgrade).filter(|lane| !std::ptr::eq(&**lane, own));
+        others.filter(|lane| !lane.is_attended() && lane.ring.in_flight() > 0).collect()
+    }
+
+    /// Wakes the lanes that sleep, so that they look again at who is attended.
+    pub fn wake_parked(&self, own: &Lane) {
+        let lanes: Vec<_> = lock(&self.lanes).iter().filter_map(Weak::upgrade).collect();
+        lanes.iter().filter(|lane| !std::ptr::eq(&***lane, own)).for_each(|lane| lane.wake_if_parked());
+    }
+
+    pub fn simulated(&self) -> bool {
+        self.simulated.load(Ordering::Relaxed)
+    }
+
+    pub fn set_simulated(&self) {
+        self.simulated.store(true, Ordering::Relaxed);
+    }
+
+    /// Tells the cleaner that a page became dirty; `urgent` if there are many. Costs a load where it knows.
+    pub fn tell_cleaner(&self, urgent: bool) {
+        // Pairs with the fence in `cleaner_thread`: either we see that it sleeps, or it sees the dirty page.
+        fence(Ordering::SeqCst);
+        let mood = self.cleaner.mood.load(Ordering::Relaxed);
+        if mood == ASLEEP || mood == RESTING && urgent {
+            let mut state = lock(&self.cleaner.state);
+            self.cleaner.mood.store(AWAKE, Ordering::Relaxed);
+            state.kicked = true;
+            state.urgent |= urgent;
+            self.cleaner.changed.notify_one();
+        }
+    }
+}
+
+/// A page cache. Cheap to clone; the last clone stops the cleaner and drops everything. Dirty pages that are to survive are synced before.
+#[derive(Clone)]
+pub struct Cache(Arc<CacheInner>);
+
+pub(crate) struct CacheInner {
+    shared: Arc<Shared>,
+    partitions: Mutex<Vec<Partition>>,
+    cleaner: Mutex<Option<std::thread::JoinHandle<()>>>,
+}
+
+impl Cache {
+    /// Makes a cache. Fails if the values do not fit together or `memory_max` is too small for anything.
+    pub fn new(config: CacheConfig) -> Result<Cache, Error> {
+        config.validate()?;
+        let budget = Budget::new(config.memory_max_bytes);
+        let reserve_bytes = config.reserve_bytes();
+        let reserved = budget.charge(reserve_bytes, "the reserve for buffers")?;
+        let reserve = Budget::new(reserve_bytes);
+        let page_bytes = config.page_bytes as usize;
+        let bounce_pages = (reserve_bytes as usize / 8 / page_bytes).clamp(2, 4096);
+        let charge = reserve.charge((bounce_pages * page_bytes) as u64, "bounce pages")?;
+        let no_memory = |e| Error::Config(format!("cannot map memory: {e}"));
+        let bounce = BouncePool::new(page_bytes, bounce_pages, charge).map_err(no_memory)?;
+        let background = config.background && !cfg!(shuttle);
+        let shared = Arc::new(Shared {
+            config,
+            budget,
+            reserve,
+            bounce,
+            lanes: Mutex::new(Vec::new()),
+            foreign: AtomicU32::new(0),
+            closed: AtomicBool::new(false),
+            simulated: AtomicBool::new(false),
+            cleaner: CleanerSignal {
+                mood: AtomicU32::new(if background { ASLEEP } else { AWAKE }),
+                state: Mutex::new(CleanerState::default()),
+                changed: Condvar::new(),
+            },
+            _reserved: reserved,
+        });
+        let inner = CacheInner { shared, partitions: Mutex::new(Vec::new()), cleaner: Mutex::new(None) };
+        let cache = Cache(Arc::new(inner));
+        if background {
+            let weak = Arc::downgrade(&cache.0);
+            let shared = cache.0.shared.clone();
+            let started = std::thread::Builder::new()
+                .name("octavo-cleaner".into())
+                .spawn(move || cleaner_thread(&shared, &weak))
+                .map_err(|e| Error::Config(format!("cannot start the cleaner: {e}")))?;
+            *lock(&cache.0.cleaner) = Some(started);
+        }
+        Ok(cache)
+    }
+
+    /// Makes a partition. Its memory is charged now, and taken as pages come.
+    pub fn partition(&self, config: PartitionConfig) -> Result<Partition, Error> {
+        let mut partitions = lock(&self.0.partitions);
+        if partitions.iter().any(|p| p.name() == config.name) {
+            return Err(Error::Config(format!("there is a partition {:?} already", config.name)));
+        }
+        let partition = Partition::new(PartitionInner::new(&self.0.shared, config)?);
+        partitions.push(partition.clone());
+        Ok(partition)
+    }
+
+    /// The partitions, in the order of their making.
+    pub fn partitions(&self) -> Vec<Partition> {
+        lock(&self.0.partitions).clone()
+    }
+
+    /// Figures of the whole cache.
+    pub fn stat(&self) -> CacheStat {
+        let shared = &self.0.shared;
+        CacheStat {
+            memory_max_bytes: shared.budget.max_bytes(),
+            memory_charged_bytes: shared.budget.used_bytes(),
+            buffers_max_bytes: shared.reserve.max_bytes(),
+            buffers_used_bytes: shared.reserve.used_bytes(),
+            io_engine: shared.lane().map_or("none", |lane| lane.ring.engine_name()),
+        }
+    }
+
+    /// Memory for requests: zeroed, aligned to 4096, charged. None where the buffers' share is used up; what others drop comes back.
+    pub fn buffer(&self, bytes: usize) -> Option<Buffer> {
+        Buffer::charged(&self.0.shared.reserve, bytes)
+    }
+
+    /// A batch queue, with a ring of its own. It may move between threads but is used by one at a time.
+    pub fn queue(&self) -> Result<Queue, Error> {
+        Queue::new(&self.0.shared)
+    }
+
+    /// Writes dirty pages of all partitions, in the order of their offsets. What the cleaner does by itself.
+    /// Returns the first error; pages that could not be written stay.
+    pub fn clean(&self) -> Result<(), Error> {
+        self.partitions()
+            .iter()
+            .flat_map(Partition::objects)
+            .map(|object| object.clean(u64::MAX))
+            .fold(Ok(()), Result::and)
+    }
+}
+
+impl Drop for CacheInner {
+    fn drop(&mut self) {
+        self.shared.closed.store(true, Ordering::Relaxed);
+        lock(&self.shared.cleaner.state).stop = true;
+        self.shared.cleaner.changed.notify_all();
+        let cleaner = lock(&self.cleaner).take();
+        if let Some(cleaner) = cleaner
+            && cleaner.thread().id() != std::thread::current().id()
+        {
+            // A panic of the cleaner has been reported by its thread.
+            let _ = cleaner.join();
+        }
+        for partition in lock(&self.partitions).iter() {
+            let dirty = partition.stat().dirty_bytes;
+            if dirty > 0 {
+                log::warn!("partition {}: dropped with {dirty} dirty bytes", partition.name());
+            }
+            partition.0.forget_all();
+        }
+    }
+}
+
+/// How long a page may stay dirty before the cleaner writes it without need.
+const DIRTY_AGE: Duration = Duration::from_secs(5);
+
+/// How long the cleaner rests after a store has refused.
+const REST_AFTER_ERROR: Duration = Duration::from_secs(1);
+
+/// Cleans ahead of the evictor: at once what is over half of a partition's limit, the rest when it has aged. Sleeps while nothing is dirty.
+fn cleaner_thread(shared: &Arc<Shared>, cache: &Weak<CacheInner>) {
+    let signal = &shared.cleaner;
+    let mut rest = None;
+    loop {
+        // 1. Sleep until somebody has news, or what is dirty has aged.
+        let mut state = lock(&signal.state);
+        if !state.kicked && !state.stop {
+            state = match rest {
+                Some(time) => signal
+                    .changed
+                    .wait_timeout(state, time)
+                    .map(|(s, _)| s)
+                    .unwrap_or_else(|e| e.into_inner().0),
+                None => signal.changed.wait(state).unwrap_or_else(std::sync::PoisonError::into_inner),
+            };
+        }
+        if state.stop {
+            return;
+        }
+        let news = std::mem::take(&mut state.kicked);
+        let urgent = std::mem::take(&mut state.urgent);
+        drop(state);
+        // 2. Clean. The cache is held only meanwhile, so that it can go. The first dirty page alone is no work yet.
+        let Some(inner) = cache.upgrade() else { return };
+        let cache = Cache(inner);
+        let result = if news && !urgent { Ok(()) } else { clean::ahead(&cache, !news) };
+        // 3. Decide how to sleep: ask for news first, then look, so that no page that becomes dirty now is forgotten.
+        signal.mood.store(ASLEEP, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        let dirty = cache.partitions().iter().any(|p| p.0.table.dirty_pages() > 0);
+        drop(cache);
+        rest = match (result, dirty) {
+            (_, false) => None,
+            (Ok(()), true) => {
+                signal.mood.store(RESTING, Ordering::Relaxed);
+                Some(DIRTY_AGE)
+            }
+            // The store refuses: nothing is urgent enough to ask it at once again.
+            (Err(_), true) => {
+                signal.mood.store(AWAKE, Ordering::Relaxed);
+                Some(REST_AFTER_ERROR)
+            }
+        };
+    }
+}

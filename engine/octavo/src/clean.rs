@@ -1,0 +1,319 @@
+//! Write-back and sync: dirty pages to the store, in the order of their offsets, adjacent ones in one I/O.
+//!
+//! Which pages are dirty is not written down a second time: the slots say so, segments without dirty pages are passed
+//! over, and the pages' keys come from their tags. A round collects the lowest few thousand dirty pages of the range, writes them, and goes on behind them.
+//!
+//! A page travels as a copy in a bounce page, so it may be read and written meanwhile; it becomes clean only if nobody did write.
+
+use std::collections::BinaryHeap;
+
+use octavo_disk::{IoBuffer, IoError};
+use octavo_table::{SlotIndex, State};
+
+use crate::buffers::Bounce;
+use crate::copy;
+use crate::counters::Count;
+use crate::error::Error;
+use crate::lane::{Lane, RESUME, RUN_PAGES_MAX, Work};
+use crate::object::ObjectInner;
+use crate::sync::{Arc, Ordering, lock};
+use crate::task::{Kind, Pages, Role, TaskId, Transfer, TransferPage};
+
+/// Dirty pages that one round collects at most: enough for long runs, 32 KiB of memory.
+const ROUND_PAGES_MAX: usize = 4096;
+
+/// Transfers of one task in flight at most; more would only queue.
+const IN_FLIGHT_MAX: usize = 32;
+
+/// How often the copy of a page that is being written is tried before somebody is waited for.
+const COPY_TRIES: usize = 4;
+
+enum Step {
+    /// Nothing to write here.
+    Clean,
+    /// Its bytes are in the bounce page; the slot carries the write-back flag.
+    Copied { slot: SlotIndex, version: u64 },
+    /// The task is registered, or comes back by itself.
+    Later,
+}
+
+/// Goes on with a sync: starts write-backs as far as it may.
+pub(crate) fn advance(lane: &Arc<Lane>, work: &mut Work, id: TaskId, object: &Arc<ObjectInner>) {
+    if work.tasks[id].flushing {
+        return;
+    }
+    loop {
+        let task = &mut work.tasks[id];
+        if task.outstanding >= IN_FLIGHT_MAX || task.error.is_some() {
+            return;
+        }
+        if task.again.is_empty() {
+            if task.next >= task.end {
+                return;
+            }
+            if task.cleaned >= task.clean_max {
+                task.next = task.end;
+                return;
+            }
+            let (next, end) = (task.next, task.end);
+            let round = object.dirty_pages(next, end, ROUND_PAGES_MAX);
+            let task = &mut work.tasks[id];
+            // A full round may have left pages behind it.
+            task.next = if round.len() < ROUND_PAGES_MAX { end } else { round[round.len() - 1] + 1 };
+            task.again = round;
+            task.again.reverse();
+            continue;
+        }
+        if !run(lane, work, id, object) {
+            return;
+        }
+    }
+}
+
+/// Writes the next page of the round, with as many adjacent ones as there are. False: no bounce page is free, the task will be told.
+fn run(lane: &Arc<Lane>, work: &mut Work, id: TaskId, object: &Arc<ObjectInner>) -> bool {
+    let again = &mut work.tasks[id].again;
+    let first = again[again.len() - 1];
+    let most = if object.clean_singly.load(Ordering::Relaxed) { 1 } else { RUN_PAGES_MAX };
+    let adjacent =
+        again.iter().rev().take(most).zip(first..).take_while(|(page, expected)| *page == expected).count();
+    let Some(mut bounce) = lane.shared.bounce.take(adjacent, || lane.waiter(id, RESUME)) else {
+        work.registered(id);
+        return false;
+    };
+    let mut pages: Option<Pages> = None;
+    let mut taken = 0;
+    while taken < bounce.pages {
+        work.tasks[id].again.pop();
+        let Step::Copied { slot, version } =
+            copy_page(lane, work, id, object, first + taken as u64, &bounce, taken)
+        else {
+            break;
+        };
+        let held = TransferPage { slot: Some(slot), task: id, role: Role::Bring, mark: version };
+        match &mut pages {
+            None => pages = Some(Pages::one(held)),
+            Some(pages) => pages.push(held),
+        }
+        taken += 1;
+    }
+    if let Some(pages) = pages {
+        bounce.shorten(taken);
+        push(lane, work, id, object, first, pages, bounce);
+    }
+    true
+}
+
+fn push(
+    lane: &Lane,
+    work: &mut Work,
+    id: TaskId,
+    object: &Arc<ObjectInner>,
+    page: u64,
+    pages: Pages,
+    bounce: Bounce,
+) {
+    let buffer = [IoBuffer { ptr: bounce.at(0), len: pages.count() * object.partition.page_bytes() }];
+    work.tasks[id].outstanding += 1;
+    let object = object.clone();
+    let transfer =
+        Transfer { kind: Kind::Clean, object, page, pages, bounce: Some(bounce), tag: Default::default() };
+    lane.push(work, transfer, octavo_disk::Op::Write, &buffer);
+}
+
+/// P10 and a copy of the page's bytes, if it is dirty.
+fn copy_page(
+    lane: &Arc<Lane>,
+    work: &mut Work,
+    id: TaskId,
+    object: &Arc<ObjectInner>,
+    page: u64,
+    bounce: &Bounce,
+    number: usize,
+) -> Step {
+    let partition = &*object.partition;
+    let tag = object.tag(page);
+    for _ in 0..COPY_TRIES {
+        // Under the lock, so that a page on its way to another segment is not overlooked.
+        let guard = partition.table.lock(tag);
+        let Some(found) = guard.find(tag) else { return Step::Clean };
+        drop(guard);
+        match found.word.state() {
+            State::Dirty if !found.word.writeback() => {}
+            // Another version is on its way, or somebody is writing: what was replied to before us must go out after that.
+            State::Dirty | State::Writing => {
+                if partition.wait_for(lane, work, id, page, found.index, found.word) {
+                    return Step::Later;
+                }
+                continue;
+            }
+            _ => return Step::Clean,
+        }
+        if found.slot().begin_writeback(found.word).is_err() {
+            continue;
+        }
+        // With the flag set the slot can be neither evicted nor moved; a writer may still change it, and the version tells.
+        let copied_from = found.slot().load();
+        if copied_from.readable() {
+            let frame = partition.frames.at(found.index);
+            // SAFETY: the frame is mapped, the bounce page is ours; the copy may race with a writer and is then thrown away.
+            unsafe { copy::copy_out(frame, bounce.at(number), partition.page_bytes()) };
+            if found.slot().unchanged(copied_from) {
+                return Step::Copied { slot: found.index, version: copied_from.version() };
+            }
+        }
+        end(object, found.index, 0, false);
+    }
+    // Somebody writes it all the time. Let him, and come back.
+    work.tasks[id].outstanding += 1;
+    lane.retry(id, page);
+    Step::Later
+}
+
+/// P11, and whoever waits is told. Returns whether the page is clean now.
+fn end(object: &ObjectInner, slot: SlotIndex, version: u64, written: bool) -> bool {
+    let partition = &object.partition;
+    let ended = partition.table.end_writeback(slot, version, written);
+    if ended.waited {
+        partition.waiters.wake(slot);
+    }
+    ended.cleaned
+}
+
+/// Starts the write-back of one page for a task that will try it again afterwards. False: its state has changed, look again.
+pub(crate) fn begin_one(
+    lane: &Arc<Lane>,
+    work: &mut Work,
+    id: TaskId,
+    object: &Arc<ObjectInner>,
+    page: u64,
+) -> bool {
+    let Some(bounce) = lane.shared.bounce.take(1, || lane.waiter(id, page)) else {
+        work.registered(id);
+        return true;
+    };
+    match copy_page(lane, work, id, object, page, &bounce, 0) {
+        Step::Clean => false,
+        Step::Later => true,
+        Step::Copied { slot, version } => {
+            // `Patch` here says: when it is done, the task tries the page again.
+            let held = TransferPage { slot: Some(slot), task: id, role: Role::Patch, mark: version };
+            push(lane, work, id, object, page, Pages::one(held), bounce);
+            true
+        }
+    }
+}
+
+/// A write-back has ended.
+pub(crate) fn cleaned(lane: &Lane, work: &mut Work, transfer: Transfer, result: Result<(), IoError>) {
+    let Transfer { object, page: first, pages, bounce, .. } = transfer;
+    let partition = &*object.partition;
+    drop(bounce);
+    let held = pages.iter().next().expect("a transfer has pages");
+    for page in pages.iter() {
+        end(&object, page.slot.expect("a write-back has slots"), page.mark, result.is_ok());
+    }
+    let id = held.task;
+    match result {
+        Ok(()) => {
+            partition.counters.add(Count::Writebacks, pages.count() as u64);
+            partition.counters.add(Count::WritebackIos, 1);
+            work.tasks[id].cleaned += pages.count() as u64;
+        }
+        // One bad block shall not keep its neighbours: each page alone, from now until a sync succeeds.
+        Err(_) if pages.count() > 1 => {
+            object.clean_singly.store(true, Ordering::Relaxed);
+            for number in 0..pages.count() as u64 {
+                work.tasks[id].outstanding += 1;
+                lane.retry(id, first + number);
+            }
+        }
+        Err(source) => {
+            partition.counters.add(Count::WriteErrors, 1);
+            let error = object.io_error(&source);
+            *lock(&object.writeback_error) = Some(error.clone());
+            // A sync goes on with the other pages and reports at its end: `fail` would stop it here.
+            work.tasks[id].late_error.get_or_insert(error);
+        }
+    }
+    let task = &work.tasks[id];
+    if held.role == Role::Patch && task.late_error.is_none() {
+        return lane.retry(id, first);
+    }
+    if held.role == Role::Patch {
+        let error = work.tasks[id].late_error.take().expect("just seen");
+        work.tasks[id].fail(error);
+        return lane.step(work, id);
+    }
+    // Through the owner, who starts what the limit held back.
+    lane.retry(id, RESUME);
+}
+
+/// The store's own sync has ended.
+pub(crate) fn flushed(lane: &Lane, work: &mut Work, transfer: Transfer, result: Result<(), IoError>) {
+    let object = &transfer.object;
+    let id = transfer.pages.iter().next().expect("a flush belongs to a task").task;
+    match result {
+        Ok(()) => {
+            object.clean_singly.store(false, Ordering::Relaxed);
+            *lock(&object.writeback_error) = None;
+        }
+        Err(source) => {
+            // Contract 3: pages that the store had taken may be lost, and no later sync can tell.
+            object.failed.store(true, Ordering::Release);
+            object.partition.counters.add(Count::SyncErrors, 1);
+            log::error!("{}: {source}: the object is failed until it is opened again", object.name);
+            work.tasks[id].fail(object.io_error(&source));
+        }
+    }
+    lane.step(work, id);
+}
+
+impl ObjectInner {
+    /// The lowest `most` dirty pages in `next..end`, in order. Pages under a writer's hands are among them: they may have been dirty before.
+    fn dirty_pages(&self, next: u64, end: u64, most: usize) -> Vec<u64> {
+        let partition = &self.partition;
+        let mut lowest = BinaryHeap::new();
+        // Without moves, for a page that moves could be overlooked in both places.
+        let _still = lock(&partition.moves);
+        partition.table.for_each_dirty(|_, tag, _| {
+            let (object, page) = partition.page_of(tag);
+            if object != self.id || !(next..end).contains(&page) {
+                return;
+            }
+            lowest.push(page);
+            if lowest.len() > most {
+                lowest.pop();
+            }
+        });
+        let mut pages = lowest.into_sorted_vec();
+        pages.dedup();
+        pages
+    }
+
+    /// Fails if the object can no longer be made durable.
+    pub fn check_not_failed(&self) -> Result<(), Error> {
+        match self.failed.load(Ordering::Acquire) {
+            true => Err(Error::Failed { object: self.name.clone() }),
+            false => Ok(()),
+        }
+    }
+}
+
+/// What the cleaner does: partitions with more than half of their limit dirty are brought down to a quarter, or all dirty pages are
+/// written where they have `aged`. Returns the first error after having tried all.
+pub(crate) fn ahead(cache: &crate::cache::Cache, aged: bool) -> Result<(), Error> {
+    let mut result = Ok(());
+    for partition in cache.partitions() {
+        let inner = &partition.0;
+        let (dirty, most) = (inner.table.dirty_pages(), inner.dirty_max_pages());
+        let excess = if aged { u64::MAX } else { dirty.saturating_sub(most / 4) };
+        if dirty == 0 || !aged && dirty <= most / 2 {
+            continue;
+        }
+        for object in partition.objects() {
+            result = result.and(object.clean(excess));
+        }
+    }
+    result
+}

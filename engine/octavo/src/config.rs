@@ -1,0 +1,132 @@
+//! What a cache and its partitions are made with: plain structs, checked by `validate`.
+
+use octavo_disk::Engine;
+pub use octavo_table::PolicyKind as PolicyName;
+
+use crate::WAYS;
+use crate::error::Error;
+
+/// What a cache is made with.
+#[derive(Clone, Debug)]
+pub struct CacheConfig {
+    /// Hard bound on everything, in bytes: frames, metadata, buffers in flight.
+    pub memory_max_bytes: u64,
+    /// Bytes of a page: a power of two from 4096 to 65536.
+    pub page_bytes: u32,
+    /// Bytes of a segment, the unit in which partitions grow and shrink: a power of two that holds at least one set.
+    /// 2 MiB, one huge page, unless a cache is to be tiny.
+    pub segment_bytes: u64,
+    /// How I/O reaches files.
+    pub engine: Engine,
+    /// Bytes of `memory_max_bytes` set aside for buffers, rings and bounce pages. None: an eighth, from 1.75 MiB to 128 MiB.
+    pub buffers_max_bytes: Option<u64>,
+    /// Whether the cache runs its own cleaner thread. Without it dirty pages are written by syncs alone (and by [`crate::Cache::clean`]).
+    pub background: bool,
+    /// The secret that places pages. None: from the kernel. Tests that must repeat give one.
+    pub seed: Option<u64>,
+}
+
+impl Default for CacheConfig {
+    fn default() -> Self {
+        CacheConfig {
+            memory_max_bytes: 64 << 20,
+            page_bytes: 4096,
+            segment_bytes: 2 << 20,
+            engine: Engine::Auto,
+            buffers_max_bytes: None,
+            background: true,
+            seed: None,
+        }
+    }
+}
+
+impl CacheConfig {
+    /// Checks the values against each other.
+    pub fn validate(&self) -> Result<(), Error> {
+        let wrong = |message: String| Err(Error::Config(message));
+        if !self.page_bytes.is_power_of_two() || !(4096..=65536).contains(&self.page_bytes) {
+            return wrong(format!(
+                "page_bytes is {}: a power of two from 4096 to 65536 is needed",
+                self.page_bytes
+            ));
+        }
+        let set_bytes = self.page_bytes as u64 * WAYS as u64;
+        if !self.segment_bytes.is_power_of_two()
+            || self.segment_bytes < set_bytes
+            || self.segment_bytes > set_bytes << 6
+        {
+            return wrong(format!(
+                "segment_bytes is {}: a power of two from {} (one set) to {} is needed",
+                self.segment_bytes,
+                set_bytes,
+                set_bytes << 6
+            ));
+        }
+        if self.memory_max_bytes > 1 << 46 {
+            return wrong(format!(
+                "memory_max_bytes is {}: more than any machine has",
+                self.memory_max_bytes
+            ));
+        }
+        if let Some(buffers) = self.buffers_max_bytes
+            && buffers > self.memory_max_bytes
+        {
+            return wrong(format!("buffers_max_bytes is {buffers}: more than memory_max_bytes"));
+        }
+        Ok(())
+    }
+
+    /// Bytes set aside for buffers, rings and bounce pages.
+    pub(crate) fn reserve_bytes(&self) -> u64 {
+        let least = 7 << 18;
+        self.buffers_max_bytes.unwrap_or_else(|| (self.memory_max_bytes / 8).clamp(least, 128 << 20))
+    }
+}
+
+/// When a write is replied to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CacheMode {
+    /// When the store has it (not necessarily durable: that is what a sync is for).
+    #[default]
+    Writethrough,
+    /// When the page has it; the store gets it later.
+    Writeback,
+}
+
+impl CacheMode {
+    /// The name that configurations use.
+    pub const fn name(self) -> &'static str {
+        match self {
+            CacheMode::Writethrough => "writethrough",
+            CacheMode::Writeback => "writeback",
+        }
+    }
+}
+
+/// What a partition is made with.
+#[derive(Clone, Debug)]
+pub struct PartitionConfig {
+    /// For people; unique in its cache.
+    pub name: String,
+    /// Which page leaves when one comes.
+    pub policy: PolicyName,
+    /// When writes are replied to.
+    pub cache_mode: CacheMode,
+    /// Bytes of frames and metadata. None: what the cache has left.
+    pub max_bytes: Option<u64>,
+    /// Most bytes of dirty pages. None: 40 % of the frames.
+    pub dirty_max_bytes: Option<u64>,
+}
+
+impl PartitionConfig {
+    /// The defaults, under a name.
+    pub fn new(name: &str) -> Self {
+        PartitionConfig {
+            name: name.into(),
+            policy: PolicyName::default(),
+            cache_mode: CacheMode::default(),
+            max_bytes: None,
+            dirty_max_bytes: None,
+        }
+    }
+}

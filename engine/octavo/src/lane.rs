@@ -1,0 +1,521 @@
+//! A lane: one thread's ring, and the tasks and transfers that it has in flight.
+//!
+//! The owner submits and tries pages. Any thread may take completions of any lane: a thread that waits for a page which
+//! another lane brings in looks after that lane too if its owner is elsewhere, so nobody waits for a thread that does not come.
+//!
+//! Locks, in order: `work`, then the partition's moves, then a set's lock, then waiters, strays, ranges, bounce pool, then `ready`.
+//! Nobody holds the `work` of two lanes.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::time::Duration;
+
+use octavo_disk::{IoBuffer, IoError, Ring};
+use octavo_table::SlotIndex;
+use slab::Slab;
+
+use crate::budget::Charge;
+use crate::cache::Shared;
+use crate::error::Error;
+use crate::queue::Interest;
+use crate::sync::{Arc, AtomicBool, Mutex, MutexGuard, Ordering, fence, lock, yield_now};
+use crate::task::{Job, Kind, Pages, Role, Task, TaskId, Transfer, TransferPage};
+use crate::{clean, read, write};
+
+/// A registration's page that means: just go on.
+pub(crate) const RESUME: u64 = u64::MAX;
+
+/// Most pages of one I/O: 256 KiB at pages of 4 KiB, where devices have long reached their bandwidth.
+pub(crate) const RUN_PAGES_MAX: usize = 64;
+
+/// One thread's I/O.
+pub(crate) struct Lane {
+    pub shared: Arc<Shared>,
+    pub ring: Ring,
+    work: Mutex<Work>,
+    /// Pages to try again.
+    ready: Mutex<Vec<Ready>>,
+    /// The owner sleeps, or is about to, and wants to be woken for `ready`.
+    parked: AtomicBool,
+    /// The owner waits for completions, so nobody else needs to.
+    attended: AtomicBool,
+    _charge: Charge,
+}
+
+/// What a lane has in flight.
+pub(crate) struct Work {
+    pub tasks: Slab<Task>,
+    pub transfers: Slab<Transfer>,
+    /// Claimed slots whose fills are not submitted yet.
+    pub gathered: Vec<Gathered>,
+    /// Registrations with pages, ranges and the bounce pool that have not come true.
+    pub waiting: usize,
+    pub finished: VecDeque<Task>,
+}
+
+/// A page of a task that is to be tried (again) by the lane's owner.
+struct Ready {
+    task: TaskId,
+    page: u64,
+    /// It was registered with somebody, and counted in `waiting`.
+    registered: bool,
+}
+
+/// A claimed slot that wants a fill.
+pub(crate) struct Gathered {
+    pub object: Arc<crate::object::ObjectInner>,
+    pub page: u64,
+    pub slot: SlotIndex,
+    pub task: TaskId,
+    pub role: Role,
+}
+
+/// Somebody to be told.
+pub(crate) struct Waiter {
+    lane: Arc<Lane>,
+    task: TaskId,
+    page: u64,
+}
+
+impl Waiter {
+    /// Tells the task to try its page again.
+    pub fn wake(self) {
+        lock(&self.lane.ready).push(Ready { task: self.task, page: self.page, registered: true });
+        // Pairs with the fence in `park`: either the owner sees `ready`, or we see that it sleeps.
+        fence(Ordering::SeqCst);
+        if self.lane.parked.load(Ordering::Relaxed) {
+            self.lane.ring.wake();
+        }
+    }
+}
+
+impl Work {
+    /// A task has been registered with somebody who will tell it.
+    pub fn registered(&mut self, id: TaskId) {
+        self.waiting += 1;
+        self.tasks[id].outstanding += 1;
+    }
+}
+
+impl Lane {
+    pub fn new(shared: &Arc<Shared>) -> Result<Arc<Lane>, Error> {
+        let charge = shared.reserve.charge(LANE_BYTES, "a thread's ring")?;
+        let ring = Ring::new(&shared.ring_options())
+            .map_err(|e| Error::Config(format!("cannot make a ring for I/O: {e}")))?;
+        let lane = Arc::new(Lane {
+            shared: shared.clone(),
+            ring,
+            work: Mutex::new(Work {
+                tasks: Slab::new(),
+                transfers: Slab::new(),
+                gathered: Vec::new(),
+                waiting: 0,
+                finished: VecDeque::new(),
+            }),
+            ready: Mutex::new(Vec::new()),
+            parked: AtomicBool::new(false),
+            attended: AtomicBool::new(false),
+            _charge: charge,
+        });
+        shared.add_lane(&lane);
+        Ok(lane)
+    }
+
+    pub fn work(&self) -> MutexGuard<'_, Work> {
+        lock(&self.work)
+    }
+
+    /// Whoever is to be told when `task` may try `page` again. The registration that takes it is counted by `registered`.
+    pub fn waiter(self: &Arc<Self>, task: TaskId, page: u64) -> Waiter {
+        Waiter { lane: self.clone(), task, page }
+    }
+
+    // ---- Tasks --------------------------------------------------------------------------------------------------
+
+    /// Starts a task: tries its pages, gathers what is missing. `flush` submits.
+    pub fn start(self: &Arc<Self>, work: &mut Work, task: Task) -> TaskId {
+        let id = work.tasks.insert(task);
+        self.advance(work, id);
+        id
+    }
+
+    /// Tries a task's pages, as far as they can be.
+    fn advance(self: &Arc<Self>, work: &mut Work, id: TaskId) {
+        let task = &mut work.tasks[id];
+        if task.error.is_some() {
+            task.next = task.end;
+            task.again.clear();
+        }
+        let object = task.object.clone();
+        match task.job {
+            Job::Sync { .. } => clean::advance(self, work, id, &object),
+            Job::Nap => {}
+            Job::Read | Job::Populate | Job::Write { .. } => {
+                while let Some((page, first)) = work.tasks[id].next_page() {
+                    match work.tasks[id].job {
+                        Job::Write { .. } => write::page(self, work, id, &object, page, first),
+                        _ => read::page(self, work, id, &object, page, first),
+                    }
+                }
+            }
+        }
+        self.settle(work, id);
+    }
+
+    /// One thing that a task waited for is over.
+    pub fn step(&self, work: &mut Work, id: TaskId) {
+        work.tasks[id].outstanding -= 1;
+        self.settle(work, id);
+    }
+
+    /// Lets the owner try a page again (the task stays outstanding until it does).
+    pub fn retry(&self, id: TaskId, page: u64) {
+        lock(&self.ready).push(Ready { task: id, page, registered: false });
+    }
+
+    /// Ends a task that has nothing left to do, or takes it to its next phase.
+    fn settle(&self, work: &mut Work, id: TaskId) {
+        let task = &mut work.tasks[id];
+        let done = task.next >= task.end && task.again.is_empty();
+        if task.outstanding == 0
+            && done
+            && let Some(error) = task.late_error.take()
+        {
+            task.fail(error);
+        }
+        let failed = task.error.is_some();
+        if task.outstanding > 0 || !failed && !done {
+            return;
+        }
+        match task.job {
+            Job::Write { durable: true } if !failed => {
+                (task.next, task.end) = task.page_range();
+                task.job = Job::Sync { flush: true };
+                task.outstanding = 1;
+                self.retry(id, RESUME);
+            }
+            Job::Sync { flush: true } if !failed && !task.flushing => {
+                task.flushing = true;
+                task.outstanding = 1;
+                let page = TransferPage { slot: None, task: id, role: Role::Bring, mark: 0 };
+                let object = task.object.clone();
+                let transfer = Transfer {
+                    kind: Kind::Flush,
+                    object,
+                    page: 0,
+                    pages: Pages::one(page),
+                    bounce: None,
+                    tag: Default::default(),
+                };
+                self.push(work, transfer, octavo_disk::Op::Sync, &[]);
+            }
+            _ => {
+                let task = work.tasks.remove(id);
+                work.finished.push_back(task);
+            }
+        }
+    }
+
+    /// Makes transfers of what was gathered, adjacent pages in one, and hands all to the kernel.
+    pub fn flush(&self, work: &mut Work) {
+        let mut gathered = std::mem::take(&mut work.gathered);
+        if gathered.len() > 1 {
+            gathered.sort_by_key(|g| (Arc::as_ptr(&g.object) as usize, g.page));
+        }
+        let mut buffers = [IoBuffer { ptr: std::ptr::null_mut(), len: 0 }; RUN_PAGES_MAX];
+        let mut run = gathered.drain(..).peekable();
+        while let Some(first) = run.next() {
+            let Gathered { object, page, slot, task, role } = first;
+            let page_bytes = object.partition.page_bytes();
+            let mut pages = Pages::one(TransferPage { slot: Some(slot), task, role, mark: 0 });
+            buffers[0] = IoBuffer { ptr: object.partition.frames.at(slot), len: page_bytes };
+            while pages.count() < RUN_PAGES_MAX
+                && let Some(next) =
+                    run.next_if(|g| Arc::ptr_eq(&g.object, &object) && g.page == page + pages.count() as u64)
+            {
+                buffers[pages.count()] =
+                    IoBuffer { ptr: object.partition.frames.at(next.slot), len: page_bytes };
+                pages.push(TransferPage { slot: Some(next.slot), task: next.task, role: next.role, mark: 0 });
+            }
+            let count = pages.count();
+            let transfer =
+                Transfer { kind: Kind::Fill, object, page, pages, bounce: None, tag: Default::default() };
+            self.push(work, transfer, octavo_disk::Op::Read, &buffers[..count]);
+        }
+        drop(run);
+        work.gathered = gathered;
+        self.ring.submit();
+    }
+
+    /// Queues a transfer's I/O.
+    pub fn push(&self, work: &mut Work, transfer: Transfer, op: octavo_disk::Op, buffers: &[IoBuffer]) {
+        let object = transfer.object.clone();
+        let offset = transfer.page << object.partition.page_shift;
+        let token = work.transfers.insert(transfer) as u64;
+        // SAFETY: the buffers are frames in state Filling, which nobody else touches and which are never given back, or
+        // bounce pages that the transfer owns; both stay until `complete` has taken the transfer.
+        unsafe { self.ring.push(&object.store, op, offset, buffers, token) };
+    }
+
+    // ---- Completions --------------------------------------------------------------------------------------------
+
+    /// Finishes a transfer. Any thread may.
+    fn complete(&self, token: u64, result: Result<(), IoError>) {
+        let mut work = self.work();
+        let transfer = work.transfers.remove(token as usize);
+        match transfer.kind {
+            Kind::Fill => read::filled(self, &mut work, transfer, result),
+            Kind::StrayRead | Kind::StrayUpdate => read::stray_came(self, &mut work, transfer, result),
+            Kind::Store => write::stored(self, &mut work, transfer, result),
+            Kind::StrayWrite => write::stray_written(self, &mut work, transfer, result),
+            Kind::Clean => clean::cleaned(self, &mut work, transfer, result),
+            Kind::Flush => clean::flushed(self, &mut work, transfer, result),
+        }
+    }
+
+    /// Takes what has completed, without waiting. Returns how many.
+    fn reap(&self) -> usize {
+        self.ring.reap(&mut |token, result| self.complete(token, result))
+    }
+
+    /// Takes completions of a lane whose owner is elsewhere.
+    fn reap_for_owner(&self) {
+        if self.reap() > 0 {
+            fence(Ordering::SeqCst);
+            if self.parked.load(Ordering::Relaxed) {
+                self.ring.wake();
+            }
+        }
+    }
+
+    /// Tries the pages whose registrations came true.
+    fn take_ready(self: &Arc<Self>) -> bool {
+        let ready = std::mem::take(&mut *lock(&self.ready));
+        if ready.is_empty() {
+            return false;
+        }
+        let mut work = self.work();
+        for Ready { task, page, registered } in ready {
+            work.waiting -= registered as usize;
+            work.tasks[task].outstanding -= 1;
+            if page != RESUME {
+                work.tasks[task].again.push(page);
+            }
+            self.advance(&mut work, task);
+        }
+        self.flush(&mut work);
+        drop(work);
+        self.shared.bounce.pass_on();
+        true
+    }
+
+    // ---- Waiting ------------------------------------------------------------------------------------------------
+
+    /// Works until `enough` of the finished tasks, or nothing is left. The owner only.
+    pub fn work_until(self: &Arc<Self>, mut enough: impl FnMut(&mut Work) -> bool) {
+        self.attended.store(true, Ordering::SeqCst);
+        loop {
+            let ready = self.take_ready();
+            let mut work = self.work();
+            if enough(&mut work) {
+                break;
+            }
+            assert!(!work.tasks.is_empty(), "waiting for tasks that do not exist");
+            drop(work);
+            if ready || self.reap() > 0 {
+                continue;
+            }
+            self.park(None, None);
+        }
+        self.leave();
+    }
+
+    /// Takes what has completed and goes on with what it allows, without waiting. The owner only.
+    pub fn look(self: &Arc<Self>) {
+        while self.take_ready() | (self.reap() > 0) {}
+    }
+
+    /// Works until something finished, `fd` is ready, or the time is over.
+    pub fn work_or(
+        self: &Arc<Self>,
+        fd: BorrowedFd<'_>,
+        interest: Interest,
+        timeout: Option<Duration>,
+    ) -> Interest {
+        self.attended.store(true, Ordering::SeqCst);
+        let mut came = Interest::default();
+        // Each turn but the last took a completion or a ready page of a task that was in flight at the start.
+        loop {
+            let ready = self.take_ready();
+            let busy = ready | (self.reap() > 0);
+            let finished = !self.work().finished.is_empty();
+            if busy && !finished {
+                continue;
+            }
+            let timeout = if finished { Some(Duration::ZERO) } else { timeout };
+            came = self.park(Some((fd, interest)), timeout).unwrap_or(came);
+            self.take_ready();
+            self.reap();
+            break;
+        }
+        self.leave();
+        came
+    }
+
+    /// Sleeps until there may be something to do.
+    fn park(&self, fd: Option<(BorrowedFd<'_>, Interest)>, timeout: Option<Duration>) -> Option<Interest> {
+        self.parked.store(true, Ordering::Relaxed);
+        // Pairs with the fence in `Waiter::wake`.
+        fence(Ordering::SeqCst);
+        let nothing_ready = lock(&self.ready).is_empty();
+        let came = match nothing_ready {
+            true => self.sleep(fd, timeout),
+            false => fd.map(|(fd, interest)| poll(&[], Some((fd, interest)), Some(Duration::ZERO))),
+        };
+        self.parked.store(false, Ordering::Relaxed);
+        came
+    }
+
+    fn sleep(&self, fd: Option<(BorrowedFd<'_>, Interest)>, timeout: Option<Duration>) -> Option<Interest> {
+        let waiting = self.work().waiting > 0;
+        // While we wait for pages that other lanes may hold, lanes that lose their owner must tell us. Pairs with `leave`:
+        // either it sees us, or we see that it is not attended.
+        if waiting {
+            self.shared.foreign.fetch_add(1, Ordering::SeqCst);
+        }
+        let others = if waiting { self.shared.unattended(self) } else { Vec::new() };
+        let mut on_completion = |token, result| self.complete(token, result);
+        let came = match self.ring.poll_fd() {
+            // Alone: the ring itself sleeps best.
+            _ if fd.is_none() && others.is_empty() => {
+                self.ring.wait(&mut on_completion, timeout);
+                None
+            }
+            Some(own) if !self.shared.simulated() => {
+                let mut fds = vec![own];
+                fds.extend(others.iter().filter_map(|lane| lane.ring.poll_fd()));
+                let came = poll(&fds, fd, timeout);
+                others.iter().for_each(|lane| lane.reap_for_owner());
+                fd.map(|_| came)
+            }
+            // A simulated disk moves only when somebody looks at it: look at ours and the others'.
+            _ => {
+                if self.ring.in_flight() > 0 {
+                    self.reap();
+                }
+                others.iter().for_each(|lane| lane.reap_for_owner());
+                yield_now();
+                fd.map(|(fd, interest)| {
+                    let quiet = self.ring.in_flight() == 0 && others.is_empty();
+                    let pause =
+                        if quiet { timeout.or(Some(Duration::from_millis(1))) } else { Some(Duration::ZERO) };
+                    poll(&[], Some((fd, interest)), pause)
+                })
+            }
+        };
+        if waiting {
+            self.shared.foreign.fetch_sub(1, Ordering::SeqCst);
+        }
+        came
+    }
+
+    /// The owner goes elsewhere; what it leaves in flight others may look after.
+    fn leave(&self) {
+        self.attended.store(false, Ordering::SeqCst);
+        if self.ring.in_flight() > 0 && self.shared.foreign.load(Ordering::SeqCst) > 0 {
+            self.shared.wake_parked(self);
+        }
+    }
+
+    /// Runs a task to its end on this lane and returns it. For blocking calls.
+    pub fn run(self: &Arc<Self>, task: Task) -> Task {
+        let mut work = self.work();
+        self.start(&mut work, task);
+        self.flush(&mut work);
+        drop(work);
+        self.finish_one()
+    }
+
+    /// Waits for the one task in flight.
+    pub fn finish_one(self: &Arc<Self>) -> Task {
+        self.work_until(|work| !work.finished.is_empty());
+        self.work().finished.pop_front().expect("work_until saw it")
+    }
+
+    /// Sleeps until whoever `register` hands the waiter to says so; not at all if it returns false.
+    pub fn nap(
+        self: &Arc<Self>,
+        object: &Arc<crate::object::ObjectInner>,
+        register: impl FnOnce(&mut dyn FnMut() -> Waiter) -> bool,
+    ) {
+        let mut work = self.work();
+        let id = work.tasks.insert(Task::new(Job::Nap, object.clone(), 0, std::ptr::null_mut(), 0));
+        if register(&mut || self.waiter(id, RESUME)) {
+            work.registered(id);
+            drop(work);
+            self.finish_one();
+        } else {
+            work.tasks.remove(id);
+        }
+    }
+
+    pub fn is_attended(&self) -> bool {
+        self.attended.load(Ordering::SeqCst)
+    }
+
+    pub fn wake_if_parked(&self) {
+        if self.parked.load(Ordering::SeqCst) {
+            self.ring.wake();
+        }
+    }
+}
+
+/// What a lane is charged: the ring's queues, the slabs.
+pub(crate) const LANE_BYTES: u64 = 24 << 10;
+
+impl Task {
+    /// The next page to try, and whether it is tried for the first time.
+    fn next_page(&mut self) -> Option<(u64, bool)> {
+        if let Some(page) = self.again.pop() {
+            return Some((page, false));
+        }
+        (self.next < self.end).then(|| {
+            self.next += 1;
+            (self.next - 1, true)
+        })
+    }
+
+    fn page_range(&self) -> (u64, u64) {
+        let shift = self.object.partition.page_shift;
+        match self.len {
+            0 => (0, 0),
+            _ => (self.offset >> shift, ((self.offset + self.len as u64 - 1) >> shift) + 1),
+        }
+    }
+}
+
+/// Waits for descriptors. Returns what came of the caller's own.
+fn poll(
+    rings: &[BorrowedFd<'_>],
+    fd: Option<(BorrowedFd<'_>, Interest)>,
+    timeout: Option<Duration>,
+) -> Interest {
+    let mut fds: Vec<libc::pollfd> = rings
+        .iter()
+        .map(|ring| libc::pollfd { fd: ring.as_raw_fd(), events: libc::POLLIN, revents: 0 })
+        .collect();
+    if let Some((fd, interest)) = fd {
+        let readable = if interest.readable { libc::POLLIN } else { 0 };
+        let writable = if interest.writable { libc::POLLOUT } else { 0 };
+        fds.push(libc::pollfd { fd: fd.as_raw_fd(), events: readable | writable, revents: 0 });
+    }
+    // Rounded up, so that a wait of half a millisecond does not become a spin.
+    let timeout_ms = timeout.map_or(-1, |t| t.as_micros().div_ceil(1000).min(i32::MAX as u128) as i32);
+    // SAFETY: the array is alive and has that length; the descriptors are borrowed.
+    let ready = unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout_ms) };
+    let Some(own) = fds.last().filter(|_| fd.is_some() && ready > 0) else { return Interest::default() };
+    Interest {
+        readable: own.revents & (libc::POLLIN | libc::POLLHUP | libc::POLLERR) != 0,
+        writable: own.revents & (libc::POLLOUT | libc::POLLERR) != 0,
+    }
+}

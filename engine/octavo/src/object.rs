@@ -1,0 +1,474 @@
+//! An object: a store as a tenant sees it, and the calls on it.
+//!
+//! Blocking calls answer hits on the spot and run the rest as a task on the calling thread's own lane.
+
+use std::mem::MaybeUninit;
+use std::ops::Deref;
+
+use octavo_disk::Store;
+use octavo_table::{Found, SlotIndex, State, Tag};
+
+use crate::WAYS;
+use crate::copy;
+use crate::counters::Count;
+use crate::error::Error;
+use crate::partition::PartitionInner;
+use crate::stat::ObjectStat;
+use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, lock};
+use crate::task::{Job, Task};
+use crate::waiters::Ranges;
+
+/// An open store. Cheap to clone; it stays open until [`Object::close`], or until its cache is dropped.
+#[derive(Clone)]
+pub struct Object(pub(crate) Arc<ObjectInner>);
+
+pub(crate) struct ObjectInner {
+    pub partition: Arc<PartitionInner>,
+    pub id: u64,
+    len_bytes: AtomicU64,
+    pub store: Store,
+    pub name: String,
+    pub ranges: Ranges,
+    /// A sync of the store failed.
+    pub failed: AtomicBool,
+    closed: AtomicBool,
+    /// Write-backs of several pages failed: one page at a time until a sync succeeds.
+    pub clean_singly: AtomicBool,
+    pub writeback_error: Mutex<Option<Error>>,
+}
+
+/// `posix_fadvise`'s words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Advice {
+    /// No advice.
+    Normal,
+    /// The range will be read in order.
+    Sequential,
+    /// The range will be read in no order.
+    Random,
+    /// The range will be wanted soon: it is brought in, as far as there is room.
+    WillNeed,
+    /// The range will not be wanted soon: its clean pages are let go, dirty ones are written first.
+    DontNeed,
+    /// The range will be wanted once.
+    NoReuse,
+}
+
+/// One read of a batch.
+pub struct Read<'b> {
+    /// Where in the object.
+    pub offset: u64,
+    /// Where to.
+    pub buffer: &'b mut [u8],
+}
+
+/// Lookups of a batch that are under way at a time: enough to hide memory's latency, few enough to stay in the first cache.
+const STAGE: usize = 32;
+
+impl ObjectInner {
+    pub fn new(partition: &Arc<PartitionInner>, store: Store, name: &str, id: u64) -> Self {
+        if store.is_simulated() {
+            partition.shared.set_simulated();
+        }
+        ObjectInner {
+            partition: partition.clone(),
+            id,
+            len_bytes: AtomicU64::new(store.len_bytes()),
+            store,
+            name: name.into(),
+            ranges: Ranges::new(),
+            failed: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+            clean_singly: AtomicBool::new(false),
+            writeback_error: Mutex::new(None),
+        }
+    }
+
+    #[inline(always)]
+    pub fn tag(&self, page: u64) -> Tag {
+        self.partition.tag_of(self.id, page)
+    }
+
+    #[inline(always)]
+    pub fn len_bytes(&self) -> u64 {
+        // Relaxed: whoever must see a new length has synchronised with who set it.
+        self.len_bytes.load(Ordering::Relaxed)
+    }
+
+    pub fn set_len(&self, len_bytes: u64) {
+        self.len_bytes.store(len_bytes, Ordering::Relaxed);
+    }
+
+    /// Whether `len` bytes at `offset` lie inside the object.
+    #[inline(always)]
+    pub fn check(&self, offset: u64, len: u64) -> Result<(), Error> {
+        match offset.checked_add(len) {
+            Some(end) if end <= self.len_bytes() => Ok(()),
+            _ => Err(self.past_end(offset, len)),
+        }
+    }
+
+    #[cold]
+    fn past_end(&self, offset_bytes: u64, len_bytes: u64) -> Error {
+        if self.closed.load(Ordering::Relaxed) {
+            return Error::Closed { object: self.name.clone() };
+        }
+        Error::PastEnd { object: self.name.clone(), offset_bytes, len_bytes, end_bytes: self.len_bytes() }
+    }
+
+    /// Whether it may be written.
+    pub fn check_writable(&self) -> Result<(), Error> {
+        match self.store.read_only() {
+            true => Err(Error::ReadOnly { object: self.name.clone() }),
+            false => Ok(()),
+        }
+    }
+
+    /// Reads what lies in one page and is there; no more.
+    ///
+    /// # Safety
+    /// `to` is valid for `len` bytes, and the range lies in one page.
+    #[inline(always)]
+    unsafe fn read_hit(&self, offset: u64, to: *mut u8, len: usize) -> bool {
+        let partition = &*self.partition;
+        let skip = offset as usize & (partition.page_bytes() - 1);
+        // SAFETY: the caller's promise.
+        unsafe { partition.read_hit(self.tag(offset >> partition.page_shift), skip, to, len) }
+    }
+
+    #[inline(always)]
+    fn in_one_page(&self, offset: u64, len: usize) -> bool {
+        let page_bytes = self.partition.page_bytes();
+        (offset as usize & (page_bytes - 1)) + len <= page_bytes
+    }
+
+    fn count_read(&self, requests: u64, bytes: u64) {
+        self.partition.counters.add(Count::Reads, requests);
+        self.partition.counters.add(Count::ReadBytes, bytes);
+    }
+}
+
+impl Object {
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// Its store.
+    pub fn store(&self) -> &Store {
+        &self.0.store
+    }
+
+    /// Its length.
+    pub fn len_bytes(&self) -> u64 {
+        self.0.len_bytes()
+    }
+
+    /// Whether it was opened read-only.
+    pub fn read_only(&self) -> bool {
+        self.0.store.read_only()
+    }
+
+    /// Fills `buffer` with the bytes at `offset`: from pages that are there without a lock or a system call, the rest from the store.
+    ///
+    /// ```
+    /// use octavo::{Cache, CacheConfig, PartitionConfig, disk::Store};
+    /// let cache = Cache::new(CacheConfig::default())?;
+    /// let partition = cache.partition(PartitionConfig::new("app"))?;
+    /// let object = partition.open(Store::memory("disk", 1 << 20), "disk")?;
+    /// object.write_at(5000, b"octavo")?;
+    /// let mut six = [0; 6];
+    /// object.read_at(5000, &mut six)?;
+    /// assert_eq!(&six, b"octavo");
+    /// # Ok::<(), octavo::Error>(())
+    /// ```
+    #[inline]
+    pub fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), Error> {
+        self.0.check(offset, buffer.len() as u64)?;
+        let in_one_page = self.0.in_one_page(offset, buffer.len());
+        // SAFETY: the slice is valid for its length, and the range lies in one page.
+        if in_one_page && unsafe { self.0.read_hit(offset, buffer.as_mut_ptr(), buffer.len()) } {
+            self.0.partition.counters.add_hit(buffer.len() as u64);
+            return Ok(());
+        }
+        self.read_slowly(offset, buffer)
+    }
+
+    #[cold]
+    fn read_slowly(&self, offset: u64, buffer: &mut [u8]) -> Result<(), Error> {
+        self.0.count_read(1, buffer.len() as u64);
+        self.run(Job::Read, offset, buffer.as_mut_ptr(), buffer.len())
+    }
+
+    /// Does many reads at once: lookups overlap, and what is missing is fetched together, adjacent pages in one I/O. Returns the
+    /// first error after all have ended.
+    pub fn read_batch(&self, reads: &mut [Read<'_>]) -> Result<(), Error> {
+        for read in reads.iter() {
+            self.0.check(read.offset, read.buffer.len() as u64)?;
+        }
+        let mut missing: Vec<usize> = Vec::new();
+        let mut bytes = 0;
+        for (chunk, reads) in reads.chunks_mut(STAGE).enumerate() {
+            self.0.hit_stage(reads.iter_mut().map(|r| (r.offset, &mut *r.buffer)), |number| {
+                missing.push(chunk * STAGE + number)
+            });
+            bytes += reads.iter().map(|r| r.buffer.len() as u64).sum::<u64>();
+        }
+        self.0.count_read(reads.len() as u64, bytes);
+        self.0.partition.counters.add(Count::Hits, (reads.len() - missing.len()) as u64);
+        match missing.is_empty() {
+            true => Ok(()),
+            false => self.read_missing(reads, &missing),
+        }
+    }
+
+    #[cold]
+    fn read_missing(&self, reads: &mut [Read<'_>], missing: &[usize]) -> Result<(), Error> {
+        let lane = self.0.partition.shared.lane()?;
+        let mut work = lane.work();
+        for number in missing {
+            let read = &mut reads[*number];
+            lane.start(
+                &mut work,
+                Task::new(
+                    Job::Read,
+                    self.0.clone(),
+                    read.offset,
+                    read.buffer.as_mut_ptr(),
+                    read.buffer.len(),
+                ),
+            );
+        }
+        lane.flush(&mut work);
+        drop(work);
+        lane.work_until(|work| work.finished.len() == missing.len());
+        lane.work().finished.drain(..).try_for_each(|task| task.error.map_or(Ok(()), Err))
+    }
+
+    /// Writes `bytes` at `offset`, inside the object. Write-through: returns when the store has them. Write-back: when the
+    /// pages have them. Neither is durable before a [`sync`](Object::sync).
+    pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
+        self.0.check_writable()?;
+        self.0.check(offset, bytes.len() as u64)?;
+        self.0.partition.counters.add(Count::Writes, 1);
+        self.0.partition.counters.add(Count::WrittenBytes, bytes.len() as u64);
+        self.run(Job::Write { durable: false }, offset, bytes.as_ptr().cast_mut(), bytes.len())
+    }
+
+    /// Returns when every write replied to before the call is durable. Fails if one cannot be made so; what could not be written stays
+    /// dirty, and a later sync tries again.
+    pub fn sync(&self) -> Result<(), Error> {
+        self.sync_pages(0, u64::MAX >> 16)
+    }
+
+    /// `sync` for the pages that `offset..offset + len` touches.
+    pub fn sync_range(&self, offset: u64, len: u64) -> Result<(), Error> {
+        let shift = self.0.partition.page_shift;
+        self.sync_pages(offset >> shift, (offset.saturating_add(len) >> shift) + 1)
+    }
+
+    fn sync_pages(&self, next: u64, end: u64) -> Result<(), Error> {
+        self.0.partition.counters.add(Count::Syncs, 1);
+        if self.read_only() {
+            return Ok(());
+        }
+        self.0.check_not_failed()?;
+        self.run_pages(Job::Sync { flush: true }, next, end, u64::MAX)
+    }
+
+    /// Writes up to about `pages_max` dirty pages, in the order of their offsets; makes nothing durable.
+    pub(crate) fn clean(&self, pages_max: u64) -> Result<(), Error> {
+        self.clean_pages(0, u64::MAX >> 16, pages_max)
+    }
+
+    pub(crate) fn clean_pages(&self, next: u64, end: u64, pages_max: u64) -> Result<(), Error> {
+        self.run_pages(Job::Sync { flush: false }, next, end, pages_max)
+    }
+
+    fn run_pages(&self, job: Job, next: u64, end: u64, clean_max: u64) -> Result<(), Error> {
+        let lane = self.0.partition.shared.lane()?;
+        let mut task = Task::new(job, self.0.clone(), 0, std::ptr::null_mut(), 0);
+        (task.next, task.end, task.clean_max) = (next, end, clean_max);
+        lane.run(task).error.map_or(Ok(()), Err)
+    }
+
+    fn run(&self, job: Job, offset: u64, memory: *mut u8, len: usize) -> Result<(), Error> {
+        let lane = self.0.partition.shared.lane()?;
+        lane.run(Task::new(job, self.0.clone(), offset, memory, len)).error.map_or(Ok(()), Err)
+    }
+
+    /// Says what will happen to a range. Only hints: nothing fails, and nothing is lost.
+    pub fn advise(&self, offset: u64, len: u64, advice: Advice) -> Result<(), Error> {
+        self.0.check(offset, len)?;
+        match advice {
+            Advice::WillNeed => {
+                // No more than there is room for.
+                let most = self.0.partition.table.slots_count() << self.0.partition.page_shift;
+                self.run(Job::Populate, offset, std::ptr::null_mut(), len.min(most) as usize)
+            }
+            Advice::DontNeed => self.let_go(offset, len),
+            Advice::Normal | Advice::Sequential | Advice::Random | Advice::NoReuse => Ok(()),
+        }
+    }
+
+    /// The bytes of a resident page without a copy: a snapshot that stays as it is while the guard lives, whatever is written or
+    /// evicted. Brings the page in if need be. None where the page finds no place, or has too many pins: copy it instead.
+    pub fn pin(&self, page_offset: u64) -> Result<Option<Pin<'_>>, Error> {
+        self.0.check(page_offset, 1)?;
+        let partition = &*self.0.partition;
+        let page = page_offset >> partition.page_shift;
+        let tag = self.0.tag(page);
+        // The page may leave between its arrival and the pin; then it is brought in again, a few times.
+        for attempt in 0..4 {
+            let mut found = partition.table.find(tag);
+            if attempt > 0 && found.is_none() {
+                found = partition.table.lock(tag).find(tag);
+            }
+            if let Some(found) = found
+                && found.word.readable()
+            {
+                if found.slot().pin(found.word).is_ok() {
+                    partition.table.touch(&found);
+                    partition.counters.add(if attempt == 0 { Count::Hits } else { Count::Misses }, 1);
+                    let start = page << partition.page_shift;
+                    let len =
+                        (self.len_bytes().saturating_sub(start)).min(partition.page_bytes() as u64) as usize;
+                    return Ok(Some(Pin {
+                        partition,
+                        slot: found.index,
+                        at: partition.frames.at(found.index),
+                        len,
+                    }));
+                }
+                continue;
+            }
+            // A read of one byte brings the page in and waits for whoever does so already.
+            let mut byte = [0u8];
+            self.run(Job::Read, page_offset, byte.as_mut_ptr(), 1)?;
+        }
+        Ok(None)
+    }
+
+    /// Figures of this object.
+    pub fn stat(&self) -> ObjectStat {
+        let inner = &self.0;
+        let mut dirty = 0;
+        let still = lock(&inner.partition.moves);
+        inner.partition.table.for_each_dirty(|_, tag, word| {
+            let concerned = word.state() == State::Dirty && inner.partition.page_of(tag).0 == inner.id;
+            dirty += concerned as u64;
+        });
+        drop(still);
+        ObjectStat {
+            name: inner.name.clone(),
+            len_bytes: inner.len_bytes(),
+            dirty_bytes: dirty << inner.partition.page_shift,
+            failed: inner.failed.load(Ordering::Acquire),
+            writeback_error: lock(&inner.writeback_error).as_ref().map(Error::to_string),
+        }
+    }
+
+    /// Syncs, drops the pages and lets go of the store. Where dirty pages cannot be written it fails, and the object stays open. After it
+    /// every call fails.
+    pub fn close(&self) -> Result<(), Error> {
+        if self.0.closed.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        self.sync()?;
+        self.give_up();
+        Ok(())
+    }
+
+    /// Drops the pages, written or not, and lets go of the store. Returns how many dirty bytes that loses.
+    pub fn abandon(&self) -> u64 {
+        let lost = self.stat().dirty_bytes;
+        self.give_up();
+        lost
+    }
+
+    fn give_up(&self) {
+        self.0.closed.store(true, Ordering::Release);
+        self.0.set_len(0);
+        self.drop_all();
+        self.0.partition.forget(self.0.id);
+    }
+}
+
+impl ObjectInner {
+    /// The stages of a batch of hits: prefetch the sets of all, match all, prefetch the frames, copy. Tells the numbers of those that
+    /// have to be done the slow way.
+    pub(crate) fn hit_stage<'b>(
+        &self,
+        reads: impl Iterator<Item = (u64, &'b mut [u8])>,
+        mut missing: impl FnMut(usize),
+    ) {
+        let partition = &*self.partition;
+        let table = &partition.table;
+        let mut stage: [MaybeUninit<(Tag, usize, &'b mut [u8])>; STAGE] =
+            [const { MaybeUninit::uninit() }; STAGE];
+        let mut found: [Option<Found<'_, WAYS>>; STAGE] = [const { None }; STAGE];
+        let mut count = 0;
+        // 1. Tags, and the heads of their sets.
+        for (entry, (offset, buffer)) in stage.iter_mut().zip(reads) {
+            let tag = self.tag(offset >> partition.page_shift);
+            table.prefetch_head(tag);
+            entry.write((tag, offset as usize & (partition.page_bytes() - 1), buffer));
+            count += 1;
+        }
+        // 2. Slots, and the first lines of their frames.
+        for number in 0..count {
+            // SAFETY: written in step 1.
+            let (tag, skip, buffer) = unsafe { stage[number].assume_init_ref() };
+            found[number] = table
+                .find(*tag)
+                .filter(|f| f.word.readable() && skip + buffer.len() <= partition.page_bytes());
+            if let Some(found) = &found[number] {
+                copy::prefetch_frame(partition.frames.at(found.index).wrapping_add(*skip), buffer.len());
+            }
+        }
+        // 3. Copies; what did not hold still is tried again alone.
+        for number in 0..count {
+            // SAFETY: written in step 1.
+            let (tag, skip, buffer) = unsafe { stage[number].assume_init_mut() };
+            let (to, len) = (buffer.as_mut_ptr(), buffer.len());
+            let hit = match &found[number] {
+                // SAFETY: the buffer is valid for its length, and the range was seen to lie in one page.
+                Some(found) => unsafe {
+                    partition.copy_found(found, *skip, to, len) || partition.read_hit(*tag, *skip, to, len)
+                },
+                None => false,
+            };
+            if !hit {
+                missing(number);
+            }
+        }
+    }
+}
+
+/// A page's bytes, as they were when it was pinned.
+pub struct Pin<'o> {
+    partition: &'o PartitionInner,
+    slot: SlotIndex,
+    at: *const u8,
+    len: usize,
+}
+
+// SAFETY: the bytes do not change while the pin lives, and unpinning is an atomic operation on the slot.
+unsafe impl Send for Pin<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for Pin<'_> {}
+
+impl Deref for Pin<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: pinned bytes are not changed (P6), not evicted (P1) and their segment is not given back.
+        unsafe { std::slice::from_raw_parts(self.at, self.len) }
+    }
+}
+
+impl Drop for Pin<'_> {
+    fn drop(&mut self) {
+        self.partition.unpin(self.slot);
+    }
+}

@@ -1,0 +1,371 @@
+//! A partition: one tenant's cache. Its table, its frames, its secret, its counters, its objects.
+
+use std::collections::HashMap;
+
+use octavo_disk::Store;
+use octavo_table::{Mixer, Mover, SegmentIndex, Shape, SlotIndex, State, Table, Tag};
+
+use crate::WAYS;
+use crate::budget::Charge;
+use crate::cache::Shared;
+use crate::config::{CacheMode, PartitionConfig};
+use crate::copy;
+use crate::counters::{Count, Counters};
+use crate::error::Error;
+use crate::frames::{Frames, Mapping};
+use crate::object::{Object, ObjectInner};
+use crate::stat::{Evictions, PartitionStat};
+use crate::sync::{Arc, AtomicU64, Mutex, Ordering, lock};
+use crate::waiters::{SlotWaiters, Strays};
+
+/// A page's key is the object's id above this many bits of page index: 16 million objects of 4 PiB at pages of 4 KiB.
+const PAGE_INDEX_BITS: u32 = 40;
+
+/// One tenant's cache. Cheap to clone.
+#[derive(Clone)]
+pub struct Partition(pub(crate) Arc<PartitionInner>);
+
+pub(crate) struct PartitionInner {
+    // What every hit reads.
+    pub table: Table<WAYS>,
+    pub frames: Frames,
+    mixer: Mixer,
+    pub page_shift: u32,
+    pub mode: CacheMode,
+    pub counters: Counters,
+    // What only misses and control read.
+    pub shared: Arc<Shared>,
+    pub waiters: SlotWaiters,
+    pub strays: Strays,
+    /// Held while pages move between segments, and while somebody walks over the dirty ones.
+    pub moves: Mutex<()>,
+    resizing: Mutex<Resizing>,
+    objects: Mutex<Objects>,
+    config: PartitionConfig,
+    dirty_max_pages: AtomicU64,
+    /// The table's memory; after the table, which uses it.
+    _metadata: Mapping,
+}
+
+struct Resizing {
+    charge: Charge,
+    /// Segments without entries that still hold a pinned snapshot.
+    emptied: Vec<SegmentIndex>,
+}
+
+struct Objects {
+    next_id: u64,
+    open: HashMap<u64, Object>,
+}
+
+impl PartitionInner {
+    pub fn new(shared: &Arc<Shared>, config: PartitionConfig) -> Result<PartitionInner, Error> {
+        let cache = &shared.config;
+        let slots_per_segment = cache.segment_bytes / cache.page_bytes as u64;
+        let sets_per_segment = (slots_per_segment / WAYS as u64) as u32;
+        let one = Shape { segments_max: 1, sets_per_segment };
+        let per_segment = cache.segment_bytes + Table::<WAYS>::segment_metadata_bytes(one) as u64;
+        // The directory is small, but counts: 64 to 128 bytes a segment.
+        let wanted = config.max_bytes.unwrap_or_else(|| shared.budget.left_bytes());
+        let most = (cache.memory_max_bytes / per_segment).min(octavo_table::SEGMENTS_MAX as u64 - 1) as u32;
+        let shape = Shape { segments_max: most.max(1), sets_per_segment };
+        let fixed = Table::<WAYS>::fixed_bytes(shape) as u64;
+        let live = (wanted.saturating_sub(fixed) / per_segment).min(shape.segments_max as u64) as u32;
+        let what = format!("partition {:?}", config.name);
+        if live == 0 {
+            return Err(Error::NoMemory { what, wanted_bytes: fixed + per_segment, left_bytes: wanted });
+        }
+        let charge = shared.budget.charge(fixed + live as u64 * per_segment, &what)?;
+        let no_memory = |e| Error::Config(format!("{what}: cannot map memory: {e}"));
+        let frames = Frames::reserve(cache.page_bytes, cache.segment_bytes as usize, shape.segments_max)
+            .map_err(no_memory)?;
+        (0..live).for_each(|segment| frames.commit(SegmentIndex(segment)));
+        let metadata = Mapping::reserve(Table::<WAYS>::memory_bytes(shape)).map_err(no_memory)?;
+        let table = if cfg!(shuttle) {
+            Table::new(shape, config.policy, live)
+        } else {
+            // Large tables' lines are walked at random: huge pages keep the walk in the TLB.
+            if Table::<WAYS>::memory_bytes(shape) >= 2 << 20 {
+                metadata.want_huge_pages(0, Table::<WAYS>::memory_bytes(shape) & !((2 << 20) - 1));
+            }
+            // SAFETY: the mapping is zeroed, aligned to a page or more, large enough, and lives as long as the table (field order).
+            unsafe { Table::in_memory(metadata.base(), shape, config.policy, live) }
+        };
+        let seed = match cache.seed {
+            Some(seed) => seed,
+            None => random_seed().map_err(no_memory)?,
+        };
+        let partition = PartitionInner {
+            table,
+            frames,
+            mixer: Mixer::new(seed),
+            page_shift: cache.page_bytes.trailing_zeros(),
+            mode: config.cache_mode,
+            counters: Counters::new(),
+            shared: shared.clone(),
+            waiters: SlotWaiters::new(),
+            strays: Strays::new(),
+            moves: Mutex::new(()),
+            resizing: Mutex::new(Resizing { charge, emptied: Vec::new() }),
+            objects: Mutex::new(Objects { next_id: 1, open: HashMap::new() }),
+            config,
+            dirty_max_pages: AtomicU64::new(0),
+            _metadata: metadata,
+        };
+        partition.set_dirty_max();
+        Ok(partition)
+    }
+
+    #[inline(always)]
+    pub fn page_bytes(&self) -> usize {
+        1 << self.page_shift
+    }
+
+    /// The tag of a page of an object.
+    #[inline(always)]
+    pub fn tag_of(&self, object: u64, page: u64) -> Tag {
+        self.mixer.tag(object << PAGE_INDEX_BITS | page)
+    }
+
+    /// The object and page of a tag.
+    pub fn page_of(&self, tag: Tag) -> (u64, u64) {
+        let key = self.mixer.key(tag);
+        (key >> PAGE_INDEX_BITS, key & ((1 << PAGE_INDEX_BITS) - 1))
+    }
+
+    /// Most dirty pages; beyond, writes go to the store first.
+    pub fn dirty_max_pages(&self) -> u64 {
+        self.dirty_max_pages.load(Ordering::Relaxed)
+    }
+
+    fn set_dirty_max(&self) {
+        let slots = self.table.slots_count();
+        let most = match self.config.dirty_max_bytes {
+            Some(bytes) => (bytes >> self.page_shift).min(slots),
+            None => slots * 2 / 5,
+        };
+        self.dirty_max_pages.store(most, Ordering::Relaxed);
+    }
+
+    /// A page became dirty.
+    pub fn note_dirty(&self) {
+        self.tell_cleaner(self.table.dirty_pages() > self.dirty_max_pages() / 2);
+    }
+
+    pub fn tell_cleaner(&self, urgent: bool) {
+        self.shared.tell_cleaner(urgent);
+    }
+
+    /// An object is closed.
+    pub fn forget(&self, id: u64) {
+        lock(&self.objects).open.remove(&id);
+    }
+
+    /// The cache is gone: the objects need not stay for the sake of their dirty pages.
+    pub fn forget_all(&self) {
+        let open = std::mem::take(&mut lock(&self.objects).open);
+        drop(open);
+    }
+
+    fn sum(&self, count: Count) -> u64 {
+        self.counters.sum(count)
+    }
+
+    fn resident_pages(&self) -> u64 {
+        use Count::*;
+        let left = [EvictionsCapacity, EvictionsResize, EvictionsDiscard, EvictionsWrite, Departures];
+        let left = left.into_iter().fold(0u64, |sum, count| sum.wrapping_add(self.sum(count)));
+        // Counts of other threads may be read in any order: never less than none.
+        (self.sum(Arrivals).wrapping_sub(left) as i64).max(0) as u64
+    }
+}
+
+/// A secret from the kernel.
+fn random_seed() -> std::io::Result<u64> {
+    if cfg!(any(miri, shuttle)) {
+        return Ok(0x5EED);
+    }
+    let mut seed = [0u8; 8];
+    // SAFETY: eight bytes of ours are filled.
+    let got = unsafe { libc::getrandom(seed.as_mut_ptr().cast(), seed.len(), 0) };
+    match got {
+        8 => Ok(u64::from_ne_bytes(seed)),
+        _ => Err(std::io::Error::last_os_error()),
+    }
+}
+
+/// What the table cannot do during a move: the bytes, and the waiters.
+struct PageMover<'p>(&'p PartitionInner);
+
+impl Mover for PageMover<'_> {
+    fn copy(&mut self, from: SlotIndex, to: SlotIndex) {
+        let (from, to) = (self.0.frames.at(from), self.0.frames.at(to));
+        // SAFETY: the old slot is held still by the mover, the new one is claimed by it.
+        unsafe { copy::copy_out(from, to, self.0.page_bytes()) };
+    }
+
+    fn wake(&mut self, slot: SlotIndex) {
+        self.0.waiters.wake(slot);
+    }
+}
+
+impl Partition {
+    pub(crate) fn new(inner: PartitionInner) -> Partition {
+        Partition(Arc::new(inner))
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.0.config.name
+    }
+
+    /// Opens a store as an object of this partition. `name` is for people (errors, statistics).
+    pub fn open(&self, store: Store, name: &str) -> Result<Object, Error> {
+        let block_bytes = store.block_bytes();
+        if block_bytes as usize > self.0.page_bytes() {
+            return Err(Error::Config(format!(
+                "{name}: blocks of {block_bytes} bytes are larger than pages of {}",
+                self.0.page_bytes()
+            )));
+        }
+        let mut objects = lock(&self.0.objects);
+        let id = objects.next_id;
+        if id >= 1 << (64 - PAGE_INDEX_BITS) {
+            return Err(Error::Config(format!(
+                "{name}: a partition opens at most 16 million objects in its life"
+            )));
+        }
+        objects.next_id += 1;
+        let object = Object(Arc::new(ObjectInner::new(&self.0, store, name, id)));
+        objects.open.insert(id, object.clone());
+        Ok(object)
+    }
+
+    /// The objects that are open.
+    pub fn objects(&self) -> Vec<Object> {
+        let mut objects: Vec<Object> = lock(&self.0.objects).open.values().cloned().collect();
+        objects.sort_by_key(|object| object.0.id);
+        objects
+    }
+
+    /// Syncs every object; tries all and returns the first error.
+    pub fn sync(&self) -> Result<(), Error> {
+        self.objects().iter().map(Object::sync).fold(Ok(()), Result::and)
+    }
+
+    /// Its figures: exact for everything that has been replied to.
+    pub fn stat(&self) -> PartitionStat {
+        use Count::*;
+        let inner = &self.0;
+        let bytes = |pages: u64| pages << inner.page_shift;
+        PartitionStat {
+            name: self.name().into(),
+            policy: inner.config.policy.name(),
+            cache_mode: inner.mode.name(),
+            hits: inner.sum(Hits),
+            misses: inner.sum(Misses),
+            fills: inner.sum(Fills),
+            bypasses: inner.sum(Bypasses),
+            evictions: Evictions {
+                capacity: inner.sum(EvictionsCapacity),
+                resize: inner.sum(EvictionsResize),
+                discard: inner.sum(EvictionsDiscard),
+                write: inner.sum(EvictionsWrite),
+            },
+            writebacks: inner.sum(Writebacks),
+            writeback_ios: inner.sum(WritebackIos),
+            read_errors: inner.sum(ReadErrors),
+            write_errors: inner.sum(WriteErrors),
+            sync_errors: inner.sum(SyncErrors),
+            resident_bytes: bytes(inner.resident_pages()),
+            dirty_bytes: bytes(inner.table.dirty_pages()),
+            dirty_max_bytes: bytes(inner.dirty_max_pages()),
+            max_bytes: bytes(inner.table.slots_count()),
+            charged_bytes: lock(&inner.resizing).charge.bytes(),
+            requests_read: inner.sum(Reads),
+            requests_write: inner.sum(Writes),
+            requests_sync: inner.sum(Syncs),
+            read_bytes: inner.sum(ReadBytes),
+            written_bytes: inner.sum(WrittenBytes),
+        }
+    }
+
+    /// Grows or shrinks to at most `max_bytes` of frames and metadata, a segment at a time, while everything goes on. Returns
+    /// the bytes charged afterwards: more than asked for only where a pinned page keeps a segment.
+    pub fn resize(&self, max_bytes: u64) -> Result<u64, Error> {
+        let inner = &self.0;
+        let mut resizing = lock(&inner.resizing);
+        let cache = &inner.shared.config;
+        let shape = inner.table.shape();
+        let per_segment = cache.segment_bytes + Table::<WAYS>::segment_metadata_bytes(shape) as u64;
+        let fixed = Table::<WAYS>::fixed_bytes(shape) as u64;
+        let wanted =
+            (max_bytes.saturating_sub(fixed) / per_segment).clamp(1, shape.segments_max as u64) as u32;
+        self.retire_emptied(&mut resizing, per_segment)?;
+        while inner.table.live_segments() - (resizing.emptied.len() as u32) < wanted {
+            let bytes = resizing.charge.bytes() + per_segment;
+            resizing.charge.resize(bytes, &format!("partition {:?}", self.name()))?;
+            let Some(segment) = inner.table.spare_segment() else { break };
+            inner.frames.commit(segment);
+            let moves = inner.table.join(segment);
+            moves.into_iter().try_for_each(|mv| self.move_entry(mv))?;
+        }
+        while inner.table.live_segments() - (resizing.emptied.len() as u32) > wanted {
+            let candidates = inner.table.segments().filter(|segment| !resizing.emptied.contains(segment));
+            let segment = candidates.last().expect("more are live than wanted");
+            let moves = inner.table.leave(segment);
+            moves.into_iter().try_for_each(|mv| self.move_entry(mv))?;
+            resizing.emptied.push(segment);
+            self.retire_emptied(&mut resizing, per_segment)?;
+        }
+        inner.set_dirty_max();
+        Ok(resizing.charge.bytes())
+    }
+
+    /// Gives the memory of emptied segments back, as far as no pin holds it.
+    fn retire_emptied(&self, resizing: &mut Resizing, per_segment: u64) -> Result<(), Error> {
+        let inner = &self.0;
+        for segment in std::mem::take(&mut resizing.emptied) {
+            match inner.table.retire(segment) {
+                Ok(()) => {
+                    inner.frames.give_back(segment);
+                    let bytes = resizing.charge.bytes() - per_segment;
+                    resizing.charge.resize(bytes, "less")?;
+                }
+                Err(_) => resizing.emptied.push(segment),
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves one entry of the directory, waiting for pages that are busy.
+    fn move_entry(&self, mv: octavo_table::Move) -> Result<(), Error> {
+        let inner = &self.0;
+        loop {
+            let still = lock(&inner.moves);
+            let pass = inner.table.advance(mv, &mut PageMover(inner));
+            drop(still);
+            inner.counters.add(Count::EvictionsResize, pass.let_go + pass.evicted);
+            let Some(slot) = pass.busy else { return Ok(()) };
+            self.settle(slot)?;
+        }
+    }
+
+    /// Waits until a slot may have become quiet: for whoever has it, or for its dirty page to be written.
+    fn settle(&self, slot: SlotIndex) -> Result<(), Error> {
+        let inner = &self.0;
+        let word = inner.table.slot(slot).load();
+        let (id, page) = inner.page_of(inner.table.slot(slot).tag());
+        let object = lock(&inner.objects).open.get(&id).cloned();
+        let Some(object) = object else { return Ok(()) };
+        if word.owned() || word.writeback() {
+            let lane = inner.shared.lane()?;
+            lane.nap(&object.0, |waiter| inner.waiters.register(&inner.table, slot, word, waiter).is_ok());
+            return Ok(());
+        }
+        if word.state() == State::Dirty {
+            return object.clean_pages(page, page + 1, u64::MAX);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,248 @@
+//! The batch queue: an array of requests in, completions out in any order (HotStorage '12: `access(requests, n)` and `wait_replies`).
+//!
+//! Hits are answered while the batch is submitted; the rest goes out as one submission, adjacent misses as one I/O. Buffers belong to the
+//! queue from `submit` until their completion gives them back, also if the queue is dropped first.
+
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use crate::buffers::Buffer;
+use crate::cache::Shared;
+use crate::counters::Count;
+use crate::error::Error;
+use crate::lane::Lane;
+use crate::object::{Advice, Object};
+use crate::sync::Arc;
+use crate::task::{Job, Task};
+
+/// What a request does.
+pub enum Op {
+    /// Fills `buffer[..len]`.
+    Read {
+        /// Where in the object.
+        offset: u64,
+        /// How many bytes.
+        len: usize,
+        /// Where to.
+        buffer: Buffer,
+    },
+    /// Writes `buffer[..len]`.
+    Write {
+        /// Where in the object.
+        offset: u64,
+        /// How many bytes.
+        len: usize,
+        /// Where from.
+        buffer: Buffer,
+        /// The completion comes when the bytes are durable (FUA).
+        durable: bool,
+    },
+    /// See [`Object::sync`].
+    Sync,
+    /// See [`Object::discard`].
+    Discard {
+        /// Where in the object.
+        offset: u64,
+        /// How many bytes.
+        len: u64,
+        /// The completion comes when it is durable.
+        durable: bool,
+    },
+    /// See [`Object::zero`].
+    Zero {
+        /// Where in the object.
+        offset: u64,
+        /// How many bytes.
+        len: u64,
+        /// The completion comes when it is durable.
+        durable: bool,
+    },
+    /// See [`Object::advise`].
+    Advise {
+        /// Where in the object.
+        offset: u64,
+        /// How many bytes.
+        len: u64,
+        /// What will happen to them.
+        advice: Advice,
+    },
+}
+
+/// A request, with a number of the caller's own.
+pub struct Request {
+    /// What to do.
+    pub op: Op,
+    /// Comes back with the completion.
+    pub user_data: u64,
+}
+
+/// A request that has ended.
+pub struct Completion {
+    /// The request's number.
+    pub user_data: u64,
+    /// The request, with its buffer.
+    pub op: Op,
+    /// How it ended.
+    pub result: Result<(), Error>,
+}
+
+/// What [`Queue::wait_or`] looks for on the caller's own descriptor.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Interest {
+    /// There is something to read, or the other side has gone.
+    pub readable: bool,
+    /// There is room to write.
+    pub writable: bool,
+}
+
+/// A batch queue, with a ring of its own. It may move between threads, and is used by one at a time.
+pub struct Queue {
+    lane: Arc<Lane>,
+    /// Completions of requests that ended while they were submitted.
+    done: Vec<Completion>,
+    /// Requests submitted and not delivered.
+    pending: usize,
+}
+
+impl Queue {
+    pub(crate) fn new(shared: &Arc<Shared>) -> Result<Queue, Error> {
+        Ok(Queue { lane: Lane::new(shared)?, done: Vec::new(), pending: 0 })
+    }
+
+    /// Submits a batch against one object. All completions come from the waits.
+    ///
+    /// Syncs, reads and writes go on in the background; discards, zeroes and advice are done before this returns.
+    pub fn submit(&mut self, object: &Object, requests: impl IntoIterator<Item = Request>) {
+        let lane = self.lane.clone();
+        let mut work = lane.work();
+        for mut request in requests {
+            self.pending += 1;
+            let started = match Self::task(object, &mut request) {
+                Ok(task) => task,
+                Err(error) => {
+                    self.done.push(Completion {
+                        user_data: request.user_data,
+                        op: request.op,
+                        result: Err(error),
+                    });
+                    continue;
+                }
+            };
+            match started {
+                Some(mut task) => {
+                    task.request = Some((request.user_data, request.op));
+                    lane.start(&mut work, task);
+                }
+                // Done on the spot, without our lane's lock: these calls wait on the thread's own lane.
+                None => {
+                    lane.flush(&mut work);
+                    drop(work);
+                    let result = Self::run(object, &request.op);
+                    self.done.push(Completion { user_data: request.user_data, op: request.op, result });
+                    work = lane.work();
+                }
+            }
+        }
+        lane.flush(&mut work);
+    }
+
+    /// The task of a request; None for those that are done on the spot.
+    fn task(object: &Object, request: &mut Request) -> Result<Option<Task>, Error> {
+        let counters = &object.0.partition.counters;
+        let too_short = |len: usize, buffer: &Buffer| match len > buffer.len() {
+            true => Err(Error::Config(format!("a request of {len} bytes with a buffer of {}", buffer.len()))),
+            false => Ok(()),
+        };
+        let (job, offset, len, memory) = match &mut request.op {
+            Op::Read { offset, len, buffer } => {
+                too_short(*len, buffer)?;
+                counters.add(Count::Reads, 1);
+                counters.add(Count::ReadBytes, *len as u64);
+                (Job::Read, *offset, *len, buffer.as_mut_ptr())
+            }
+            Op::Write { offset, len, buffer, durable } => {
+                too_short(*len, buffer)?;
+                object.0.check_writable()?;
+                if *durable {
+                    object.0.check_not_failed()?;
+                }
+                counters.add(Count::Writes, 1);
+                counters.add(Count::WrittenBytes, *len as u64);
+                (Job::Write { durable: *durable }, *offset, *len, buffer.as_mut_ptr())
+            }
+            Op::Sync => {
+                counters.add(Count::Syncs, 1);
+                object.0.check_not_failed()?;
+                let flush = !object.read_only();
+                let mut task = Task::new(Job::Sync { flush }, object.0.clone(), 0, std::ptr::null_mut(), 0);
+                task.end = if flush { u64::MAX >> 16 } else { 0 };
+                return Ok(Some(task));
+            }
+            _ => return Ok(None),
+        };
+        object.0.check(offset, len as u64)?;
+        Ok(Some(Task::new(job, object.0.clone(), offset, memory, len)))
+    }
+
+    fn run(object: &Object, op: &Op) -> Result<(), Error> {
+        let durable = match op {
+            Op::Discard { offset, len, durable } => object.discard(*offset, *len).map(|()| *durable)?,
+            Op::Zero { offset, len, durable } => object.zero(*offset, *len).map(|()| *durable)?,
+            Op::Advise { offset, len, advice } => object.advise(*offset, *len, *advice).map(|()| false)?,
+            Op::Read { .. } | Op::Write { .. } | Op::Sync => unreachable!("these are tasks"),
+        };
+        if durable { object.sync() } else { Ok(()) }
+    }
+
+    /// Requests submitted and not delivered by a wait yet.
+    pub fn pending(&self) -> usize {
+        self.pending
+    }
+
+    /// Waits until at least `min` completions (at most `pending`) can be delivered, and delivers all there are; `min` 0 only looks.
+    /// Returns how many.
+    pub fn wait(&mut self, min: usize, on_completion: impl FnMut(Completion)) -> usize {
+        let missing = min.min(self.pending).saturating_sub(self.done.len());
+        match missing {
+            0 => self.lane.look(),
+            _ => self.lane.work_until(|work| work.finished.len() >= missing),
+        }
+        self.deliver(on_completion)
+    }
+
+    /// Waits until a completion can be delivered, `fd` is ready or the time is over; delivers what there is, and says what `fd` is ready for.
+    pub fn wait_or(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        interest: Interest,
+        timeout: Option<Duration>,
+        on_completion: impl FnMut(Completion),
+    ) -> Interest {
+        let timeout = if self.done.is_empty() { timeout } else { Some(Duration::ZERO) };
+        let came = self.lane.work_or(fd, interest, timeout);
+        self.deliver(on_completion);
+        came
+    }
+
+    fn deliver(&mut self, mut on_completion: impl FnMut(Completion)) -> usize {
+        let finished = std::mem::take(&mut self.lane.work().finished);
+        let done = std::mem::take(&mut self.done);
+        let count = finished.len() + done.len();
+        self.pending -= count;
+        done.into_iter().for_each(&mut on_completion);
+        for mut task in finished {
+            let (user_data, op) = task.request.take().expect("a queue's tasks answer requests");
+            on_completion(Completion { user_data, op, result: task.error.take().map_or(Ok(()), Err) });
+        }
+        count
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        // Slots and buffers are in the hands of what is in flight.
+        if !self.lane.work().tasks.is_empty() {
+            self.lane.work_until(|work| work.tasks.is_empty());
+        }
+    }
+}

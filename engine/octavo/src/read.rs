@@ -1,0 +1,300 @@
+//! Reading: the hit without lock or store, the miss with one fill for all who want the page, the bypass.
+
+use octavo_disk::{IoBuffer, IoError};
+use octavo_table::{Claim, Found, Tag, Word};
+
+use crate::WAYS;
+use crate::copy;
+use crate::counters::Count;
+use crate::error::Error;
+use crate::lane::{Gathered, Lane, Work};
+use crate::object::ObjectInner;
+use crate::partition::PartitionInner;
+use crate::sync::Arc;
+use crate::task::{Job, Kind, Pages, Role, Task, TaskId, Transfer, TransferPage};
+
+/// How often an optimistic copy is tried before the page is pinned.
+const OPTIMISTIC_TRIES: usize = 4;
+
+impl PartitionInner {
+    /// P3: copies part of a page, if it is there and holds still. No lock, no system call, no shared store but the policy's.
+    ///
+    /// # Safety
+    /// `to` is valid for `len` bytes, and `skip + len` is at most a page.
+    #[inline(always)]
+    pub unsafe fn read_hit(&self, tag: Tag, skip: usize, to: *mut u8, len: usize) -> bool {
+        for _ in 0..OPTIMISTIC_TRIES {
+            let Some(found) = self.table.find(tag) else { return false };
+            if !found.word.readable() {
+                return false;
+            }
+            // SAFETY: the caller's promise.
+            if unsafe { self.copy_found(&found, skip, to, len) } {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// P3 for a page that was found.
+    ///
+    /// # Safety
+    /// As `read_hit`.
+    #[inline(always)]
+    pub unsafe fn copy_found(&self, found: &Found<'_, WAYS>, skip: usize, to: *mut u8, len: usize) -> bool {
+        let frame = self.frames.at(found.index).wrapping_add(skip);
+        // SAFETY: the frame is mapped for the partition's life; the copy may race with a writer, which `copy_out` allows.
+        unsafe { copy::copy_out(frame, to, len) };
+        let good = found.slot().unchanged(found.word);
+        if good {
+            self.table.touch(found);
+        }
+        good
+    }
+}
+
+/// Tries one page of a read (or of a populate, which copies nothing).
+pub(crate) fn page(
+    lane: &Arc<Lane>,
+    work: &mut Work,
+    id: TaskId,
+    object: &Arc<ObjectInner>,
+    page: u64,
+    first: bool,
+) {
+    let partition = &*object.partition;
+    let tag = object.tag(page);
+    let wanted = work.tasks[id].job == Job::Read;
+    let span = work.tasks[id].span(page);
+    // 1. A hit.
+    let hit = match wanted {
+        // SAFETY: the span lies in the task's memory and in one page.
+        true => unsafe { partition.read_hit(tag, span.skip, span.memory, span.len) },
+        false => partition.table.find(tag).is_some(),
+    };
+    if first && wanted {
+        partition.counters.add(if hit { Count::Hits } else { Count::Misses }, 1);
+    }
+    if hit {
+        return;
+    }
+    // 2. Under the set's lock nobody can bring the page in or evict it. A turn is repeated when a writer comes and goes in between;
+    //    after a few the task steps back and tries again later.
+    for _ in 0..OPTIMISTIC_TRIES {
+        let mut guard = partition.table.lock(tag);
+        if let Some(found) = guard.find(tag) {
+            if found.word.readable() {
+                // Pinned, it can be copied at leisure.
+                if found.slot().pin(found.word).is_ok() {
+                    drop(guard);
+                    if wanted {
+                        let frame = partition.frames.at(found.index).wrapping_add(span.skip);
+                        // SAFETY: pinned bytes do not change (P6), and the span is the task's.
+                        unsafe { copy::copy_out(frame, span.memory, span.len) };
+                        partition.table.touch(&found);
+                    }
+                    partition.unpin(found.index);
+                    return;
+                }
+                continue;
+            }
+            if !wanted {
+                return;
+            }
+            if partition.wait_for(lane, work, id, page, found.index, found.word) {
+                return;
+            }
+            continue;
+        }
+        // 3. Not here. Perhaps somebody serves it without a slot, or clears its range.
+        let busy = partition.strays.wait(tag, || lane.waiter(id, page))
+            || object.ranges.wait(page, || lane.waiter(id, page));
+        if busy {
+            work.registered(id);
+            return;
+        }
+        // 4. Bring it in; where the set has no place, read around it.
+        match guard.claim(tag) {
+            Claim::Claimed { slot, evicted } => {
+                drop(guard);
+                partition.arrived(evicted.is_some());
+                let role = if wanted { Role::Deliver } else { Role::Bring };
+                work.tasks[id].outstanding += 1;
+                work.gathered.push(Gathered { object: object.clone(), page, slot, task: id, role });
+            }
+            Claim::Full if !wanted => {}
+            Claim::Full => match lane.shared.bounce.take(1, || lane.waiter(id, page)) {
+                None => work.registered(id),
+                Some(bounce) => {
+                    partition.strays.add(tag);
+                    drop(guard);
+                    partition.tell_cleaner(true);
+                    partition.counters.add(Count::Bypasses, 1);
+                    work.tasks[id].outstanding += 1;
+                    let buffer = [IoBuffer { ptr: bounce.at(0), len: partition.page_bytes() }];
+                    let pages =
+                        Pages::one(TransferPage { slot: None, task: id, role: Role::Deliver, mark: 0 });
+                    let transfer = Transfer {
+                        kind: Kind::StrayRead,
+                        object: object.clone(),
+                        page,
+                        pages,
+                        bounce: Some(bounce),
+                        tag,
+                    };
+                    lane.push(work, transfer, octavo_disk::Op::Read, &buffer);
+                }
+            },
+        }
+        return;
+    }
+    work.tasks[id].outstanding += 1;
+    lane.retry(id, page);
+}
+
+/// A fill has ended: deliver, publish, tell those who wait.
+pub(crate) fn filled(lane: &Lane, work: &mut Work, transfer: Transfer, result: Result<(), IoError>) {
+    let partition = &*transfer.object.partition;
+    if result.is_err() && transfer.pages.count() > 1 {
+        return split(lane, work, transfer);
+    }
+    for (number, filled) in transfer.pages.iter().enumerate() {
+        let page = transfer.page + number as u64;
+        let slot = filled.slot.expect("a fill holds slots");
+        let frame = partition.frames.at(slot);
+        let task = &mut work.tasks[filled.task];
+        if let Err(source) = &result {
+            partition.counters.add(Count::ReadErrors, 1);
+            partition.release(transfer.object.tag(page), slot);
+            if task.job != Job::Populate {
+                task.fail(transfer.object.io_error(source));
+            }
+            lane.step(work, filled.task);
+            continue;
+        }
+        partition.counters.add(Count::Fills, 1);
+        let span = task.span(page);
+        // SAFETY (both arms): the frame is ours until `publish` (P1, P2), and the span is the task's own memory.
+        match filled.role {
+            // SAFETY: as above.
+            Role::Deliver => unsafe { copy::copy_out(frame.wrapping_add(span.skip), span.memory, span.len) },
+            // SAFETY: as above.
+            Role::Patch => unsafe { copy::copy_in(span.memory, frame.wrapping_add(span.skip), span.len) },
+            Role::Bring => {}
+        }
+        partition.publish(slot, filled.role == Role::Patch);
+        match (filled.role, task.job) {
+            // A part of a page that goes to the store first: now that the rest is here, try again.
+            (Role::Bring, Job::Write { .. }) => lane.retry(filled.task, page),
+            _ => lane.step(work, filled.task),
+        }
+    }
+}
+
+/// A long I/O has failed: read each of its pages alone, so that a bad block costs only its own page.
+fn split(lane: &Lane, work: &mut Work, transfer: Transfer) {
+    let partition = &transfer.object.partition;
+    for (number, filled) in transfer.pages.iter().enumerate() {
+        let slot = filled.slot.expect("a fill holds slots");
+        let buffer = [IoBuffer { ptr: partition.frames.at(slot), len: partition.page_bytes() }];
+        let alone = Transfer {
+            kind: Kind::Fill,
+            object: transfer.object.clone(),
+            page: transfer.page + number as u64,
+            pages: Pages::one(filled),
+            bounce: None,
+            tag: Tag::default(),
+        };
+        lane.push(work, alone, octavo_disk::Op::Read, &buffer);
+    }
+    lane.ring.submit();
+}
+
+/// The bytes of a page without a slot have come.
+pub(crate) fn stray_came(lane: &Lane, work: &mut Work, transfer: Transfer, result: Result<(), IoError>) {
+    let Transfer { kind, object, page, pages, bounce, tag } = transfer;
+    let partition = object.partition.clone();
+    let bounce = bounce.expect("a stray has a bounce page");
+    let id = pages.iter().next().expect("a stray is one page").task;
+    let task: &mut Task = &mut work.tasks[id];
+    let span = task.span(page);
+    let bytes = bounce.at(0).wrapping_add(span.skip);
+    match (result, kind) {
+        (Err(source), _) => {
+            partition.counters.add(Count::ReadErrors, 1);
+            task.fail(object.io_error(&source));
+        }
+        (Ok(()), Kind::StrayRead) => {
+            // SAFETY: the bounce page is ours, the span is the task's.
+            unsafe { copy::copy_out(bytes, span.memory, span.len) };
+        }
+        (Ok(()), _) => {
+            // SAFETY: as above.
+            unsafe { copy::copy_in(span.memory, bytes, span.len) };
+            let buffer = [IoBuffer { ptr: bounce.at(0), len: partition.page_bytes() }];
+            let transfer =
+                Transfer { kind: Kind::StrayWrite, object, page, pages, bounce: Some(bounce), tag };
+            lane.push(work, transfer, octavo_disk::Op::Write, &buffer);
+            lane.ring.submit();
+            return;
+        }
+    }
+    drop(bounce);
+    partition.strays.remove(tag);
+    lane.step(work, id);
+}
+
+impl ObjectInner {
+    /// An error of the store, with the object's name.
+    pub fn io_error(&self, source: &IoError) -> Error {
+        Error::Io { object: self.name.clone(), source: source.clone() }
+    }
+}
+
+impl PartitionInner {
+    /// A page has taken a slot.
+    pub fn arrived(&self, evicted: bool) {
+        self.counters.add(Count::Arrivals, 1);
+        if evicted {
+            self.counters.add(Count::EvictionsCapacity, 1);
+        }
+    }
+
+    /// P2, and whoever waits is told.
+    pub fn publish(&self, slot: octavo_table::SlotIndex, dirty: bool) {
+        if self.table.publish(slot, dirty) {
+            self.waiters.wake(slot);
+        }
+    }
+
+    /// P9 for a slot that the caller owns: its page is gone, and whoever waits is told.
+    pub fn release(&self, tag: Tag, slot: octavo_table::SlotIndex) {
+        let waited = self.table.lock(tag).remove(slot);
+        self.counters.add(Count::Departures, 1);
+        if waited {
+            self.waiters.wake(slot);
+        }
+    }
+
+    /// P5.
+    pub fn unpin(&self, slot: octavo_table::SlotIndex) {
+        self.table.slot(slot).unpin();
+    }
+
+    /// Registers a task with a slot that somebody else has in hands. False: its state has ended, look again.
+    pub fn wait_for(
+        &self,
+        lane: &Arc<Lane>,
+        work: &mut Work,
+        id: TaskId,
+        page: u64,
+        slot: octavo_table::SlotIndex,
+        seen: Word,
+    ) -> bool {
+        let registered = self.waiters.register(&self.table, slot, seen, || lane.waiter(id, page)).is_ok();
+        if registered {
+            work.registered(id);
+        }
+        registered
+    }
+}

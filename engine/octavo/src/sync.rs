@@ -1,0 +1,25 @@
+//! The one place that chooses between std's and shuttle's synchronisation.
+
+#[cfg(shuttle)]
+use shuttle::sync as imp;
+#[cfg(not(shuttle))]
+use std::sync as imp;
+
+pub(crate) use imp::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+pub(crate) use imp::{Condvar, Mutex, MutexGuard};
+#[cfg(shuttle)]
+pub(crate) use shuttle::thread::yield_now;
+#[cfg(shuttle)]
+pub(crate) use shuttle::thread_local;
+pub(crate) use std::sync::Arc;
+#[cfg(not(shuttle))]
+pub(crate) use std::thread::yield_now;
+#[cfg(not(shuttle))]
+pub(crate) use std::thread_local;
+
+use std::sync::PoisonError;
+
+/// Locks, also after a panic of another holder: every critical section of this crate leaves its data whole.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,159 @@
+//! Who waits for what: for slots to leave their busy state, for pages that are served without a slot, for ranges.
+//!
+//! A registration is made under a lock that whoever ends the condition takes too, so none is forgotten: for a slot, its
+//! shard's lock around P12; for a stray, the map's; for a range, the object's.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use octavo_table::{SlotIndex, Table, Tag, Word};
+
+use crate::WAYS;
+use crate::lane::Waiter;
+use crate::sync::{AtomicU32, Mutex, Ordering, lock};
+
+const SHARDS: usize = 16;
+
+/// The waiters of a partition's slots.
+pub(crate) struct SlotWaiters {
+    shards: [Mutex<HashMap<SlotIndex, Vec<Waiter>>>; SHARDS],
+}
+
+impl SlotWaiters {
+    pub fn new() -> Self {
+        SlotWaiters { shards: std::array::from_fn(|_| Mutex::new(HashMap::new())) }
+    }
+
+    fn shard(&self, slot: SlotIndex) -> &Mutex<HashMap<SlotIndex, Vec<Waiter>>> {
+        &self.shards[slot.0 as usize % SHARDS]
+    }
+
+    /// Registers for the end of the busy state `seen` (P12). Err if it has ended: look again.
+    pub fn register(
+        &self,
+        table: &Table<WAYS>,
+        slot: SlotIndex,
+        seen: Word,
+        waiter: impl FnOnce() -> Waiter,
+    ) -> Result<(), Word> {
+        let mut shard = lock(self.shard(slot));
+        table.slot(slot).wait(seen)?;
+        shard.entry(slot).or_default().push(waiter());
+        Ok(())
+    }
+
+    /// Tells everybody who is registered with the slot. For whoever ended its busy state and saw the flag.
+    pub fn wake(&self, slot: SlotIndex) {
+        let waiters = lock(self.shard(slot)).remove(&slot);
+        waiters.into_iter().flatten().for_each(Waiter::wake);
+    }
+}
+
+/// The pages that are being served without a slot, because their set had none to give.
+///
+/// A page is in a slot or here, never in both: one comes here, and is looked for here, under its set's lock. So everything that
+/// happens to one page happens in order, and no fill can publish what a write has overtaken.
+pub(crate) struct Strays {
+    count: AtomicU32,
+    pages: Mutex<HashMap<Tag, Vec<Waiter>>>,
+}
+
+impl Strays {
+    pub fn new() -> Self {
+        Strays { count: AtomicU32::new(0), pages: Mutex::new(HashMap::new()) }
+    }
+
+    /// Registers with the page if it is a stray. Under its set's lock.
+    pub fn wait(&self, tag: Tag, waiter: impl FnOnce() -> Waiter) -> bool {
+        // Relaxed: a stray of this set was added under the lock that the caller holds.
+        if self.count.load(Ordering::Relaxed) == 0 {
+            return false;
+        }
+        match lock(&self.pages).get_mut(&tag) {
+            Some(waiters) => {
+                waiters.push(waiter());
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Registers with any stray that `concerned` picks.
+    pub fn wait_any(&self, concerned: impl Fn(Tag) -> bool, waiter: impl FnOnce() -> Waiter) -> bool {
+        match lock(&self.pages).iter_mut().find(|(tag, _)| concerned(**tag)) {
+            Some((_, waiters)) => {
+                waiters.push(waiter());
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// The page is served without a slot from now on. Under its set's lock.
+    pub fn add(&self, tag: Tag) {
+        let before = lock(&self.pages).insert(tag, Vec::new());
+        debug_assert!(before.is_none(), "a stray twice");
+        // Relaxed: see `wait`.
+        self.count.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The page is done; whoever waited for it may try.
+    pub fn remove(&self, tag: Tag) {
+        let waiters = lock(&self.pages).remove(&tag);
+        self.count.fetch_sub(1, Ordering::Relaxed);
+        waiters.into_iter().flatten().for_each(Waiter::wake);
+    }
+}
+
+/// The ranges of an object that somebody clears: nothing is brought in there meanwhile.
+pub(crate) struct Ranges {
+    count: AtomicU32,
+    ranges: Mutex<Vec<(Range<u64>, Vec<Waiter>)>>,
+}
+
+impl Ranges {
+    pub fn new() -> Self {
+        Ranges { count: AtomicU32::new(0), ranges: Mutex::new(Vec::new()) }
+    }
+
+    /// Registers with the range the page lies in, if there is one. Under the page's set's lock.
+    pub fn wait(&self, page: u64, waiter: impl FnOnce() -> Waiter) -> bool {
+        // Relaxed: whoever clears a range takes the lock of every set concerned after it has closed the range. A thread
+        // that takes such a lock later sees it; one that took it earlier has claimed before, and is waited for.
+        if self.count.load(Ordering::Relaxed) == 0 {
+            return false;
+        }
+        match lock(&self.ranges).iter_mut().find(|(range, _)| range.contains(&page)) {
+            Some((_, waiters)) => {
+                waiters.push(waiter());
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Closes a range of pages; or registers with one that overlaps it.
+    pub fn close(&self, range: Range<u64>, waiter: impl FnOnce() -> Waiter) -> bool {
+        let mut ranges = lock(&self.ranges);
+        if let Some((_, waiters)) =
+            ranges.iter_mut().find(|(r, _)| r.start < range.end && range.start < r.end)
+        {
+            waiters.push(waiter());
+            return false;
+        }
+        ranges.push((range, Vec::new()));
+        // Relaxed: see `wait`.
+        self.count.fetch_add(1, Ordering::Relaxed);
+        true
+    }
+
+    /// Opens a range that `close` has closed.
+    pub fn open(&self, range: Range<u64>) {
+        let mut ranges = lock(&self.ranges);
+        let at = ranges.iter().position(|(r, _)| *r == range).expect("a range that was closed");
+        let (_, waiters) = ranges.swap_remove(at);
+        drop(ranges);
+        self.count.fetch_sub(1, Ordering::Relaxed);
+        waiters.into_iter().for_each(Waiter::wake);
+    }
+}

@@ -1,0 +1,471 @@
+//! Writing: into the page (write-back), or into the store first and then into the page (write-through).
+//!
+//! Writes to one page are serialised by its slot's state, which is held across the I/O of a write-through; readers go on reading the old
+//! bytes until the new ones are in the store. A write-back holds it for the length of a copy. A page that finds no slot is written to the
+//! store at once, as a stray.
+
+use octavo_disk::{IoBuffer, IoError};
+use octavo_table::{Claim, Found, SetGuard, SlotIndex, State, Tag, Word};
+
+use crate::WAYS;
+use crate::buffers::Bounce;
+use crate::config::CacheMode;
+use crate::copy;
+use crate::counters::Count;
+use crate::error::Error;
+use crate::lane::{Gathered, Lane, RUN_PAGES_MAX, Work};
+use crate::object::ObjectInner;
+use crate::partition::PartitionInner;
+use crate::sync::Arc;
+use crate::task::{Kind, Pages, Role, Span, TaskId, Transfer, TransferPage};
+
+/// How often a page is looked at before its task steps back.
+const TRIES: usize = 4;
+
+/// What a look at a page led to.
+enum Step {
+    /// The page has the bytes.
+    Done,
+    /// The task will be told: by a fill, by whoever holds the page, or by the bounce pool.
+    Later,
+    /// The slot is the caller's; its bytes go to the store first. `claimed`: Filling, else Storing.
+    Store { slot: SlotIndex, claimed: bool },
+    /// Write-back has no room for another dirty page: to the store first, as a write-through.
+    StoreFirst,
+    /// The state changed under our eyes.
+    Again,
+}
+
+/// One page of a write, as it is tried.
+struct Attempt<'a> {
+    lane: &'a Arc<Lane>,
+    object: &'a Arc<ObjectInner>,
+    partition: &'a PartitionInner,
+    id: TaskId,
+    page: u64,
+    tag: Tag,
+    span: Span,
+    /// The write covers all of the page that lies inside the object.
+    whole: bool,
+}
+
+/// Tries one page of a write, and as many of those behind it as go to the store in the same I/O.
+pub(crate) fn page(
+    lane: &Arc<Lane>,
+    work: &mut Work,
+    id: TaskId,
+    object: &Arc<ObjectInner>,
+    page: u64,
+    first: bool,
+) {
+    let mut attempt = Attempt::new(lane, work, id, object, page);
+    let partition = attempt.partition;
+    let end_bytes = object.len_bytes();
+    if page << partition.page_shift >= end_bytes {
+        // The object was cut while this write was on its way.
+        let task = &mut work.tasks[id];
+        let (offset_bytes, len_bytes) = (task.offset, task.len as u64);
+        return task.fail(Error::PastEnd { object: object.name.clone(), offset_bytes, len_bytes, end_bytes });
+    }
+    if first {
+        let there = partition.table.find(attempt.tag).is_some();
+        partition.counters.add(if there { Count::Hits } else { Count::Misses }, 1);
+    }
+    if partition.mode == CacheMode::Writeback {
+        match attempt.try_often(work, |attempt, work| attempt.into_page(work)) {
+            Step::StoreFirst => {}
+            _ => return,
+        }
+    }
+    // The store first. Bounce pages before slots: whoever waits for one holds nothing.
+    let task = &work.tasks[id];
+    let adjacent = if page + 1 == task.next { task.end - page } else { 1 };
+    let wanted = adjacent.min(RUN_PAGES_MAX as u64) as usize;
+    let Some(mut bounce) = lane.shared.bounce.take(wanted, || lane.waiter(id, page)) else {
+        return work.registered(id);
+    };
+    let mut run: Option<Pages> = None;
+    let mut taken = 0;
+    while taken < bounce.pages {
+        let number = taken;
+        let step = attempt.try_often(work, |attempt, work| attempt.into_store(work, &mut bounce, number));
+        let Step::Store { slot, claimed } = step else { break };
+        let held = TransferPage { slot: Some(slot), task: id, role: Role::Bring, mark: claimed as u64 };
+        match &mut run {
+            None => run = Some(Pages::one(held)),
+            Some(pages) => pages.push(held),
+        }
+        taken += 1;
+        if taken < bounce.pages {
+            // The next page of the run is tried here and not by the task's cursor.
+            work.tasks[id].next += 1;
+            attempt = Attempt::new(lane, work, id, object, page + taken as u64);
+            let there = partition.table.find(attempt.tag).is_some();
+            partition.counters.add(if there { Count::Hits } else { Count::Misses }, 1);
+        }
+    }
+    let Some(pages) = run else { return };
+    bounce.shorten(taken);
+    let buffer = [IoBuffer { ptr: bounce.at(0), len: taken * partition.page_bytes() }];
+    work.tasks[id].outstanding += 1;
+    let transfer = Transfer {
+        kind: Kind::Store,
+        object: object.clone(),
+        page,
+        pages,
+        bounce: Some(bounce),
+        tag: attempt.tag,
+    };
+    lane.push(work, transfer, octavo_disk::Op::Write, &buffer);
+}
+
+impl<'a> Attempt<'a> {
+    fn new(lane: &'a Arc<Lane>, work: &Work, id: TaskId, object: &'a Arc<ObjectInner>, page: u64) -> Self {
+        let partition = &*object.partition;
+        let span = work.tasks[id].span(page);
+        let end = (page << partition.page_shift) + (span.skip + span.len) as u64;
+        let whole = span.skip == 0 && (span.len == partition.page_bytes() || end >= object.len_bytes());
+        Attempt { lane, object, partition, id, page, tag: object.tag(page), span, whole }
+    }
+
+    /// Looks a few times; then lets the task come back later, so that no thread turns for ever.
+    fn try_often(&self, work: &mut Work, mut look: impl FnMut(&Self, &mut Work) -> Step) -> Step {
+        for _ in 0..TRIES {
+            match look(self, work) {
+                Step::Again => {}
+                step => return step,
+            }
+        }
+        work.tasks[self.id].outstanding += 1;
+        self.lane.retry(self.id, self.page);
+        Step::Later
+    }
+
+    /// Write-back: the bytes go into the page.
+    fn into_page(&self, work: &mut Work) -> Step {
+        let (partition, table) = (self.partition, &self.partition.table);
+        let full_of_dirt = table.dirty_pages() >= partition.dirty_max_pages();
+        if let Some(found) = table.find(self.tag) {
+            // 1. In place. A dirty page may change whatever the limit says.
+            if full_of_dirt && found.word.state() == State::Clean {
+                return self.too_dirty();
+            }
+            if let Ok(before) = found.slot().begin_write(found.word) {
+                self.copy_into(found.index);
+                table.touch(&found);
+                if table.end_write(found.index, before, true) {
+                    partition.waiters.wake(found.index);
+                }
+                partition.note_dirty();
+                return Step::Done;
+            }
+        }
+        let mut guard = table.lock(self.tag);
+        if let Some(found) = guard.find(self.tag) {
+            return match found.word.state() {
+                State::Clean | State::Dirty if found.word.pins() > 0 => {
+                    self.supersede(work, guard, found, full_of_dirt)
+                }
+                State::Clean | State::Dirty => Step::Again,
+                _ => self.wait(work, found.index, found.word),
+            };
+        }
+        if full_of_dirt {
+            return self.too_dirty();
+        }
+        if self.elsewhere(work) {
+            return Step::Later;
+        }
+        match guard.claim(self.tag) {
+            Claim::Claimed { slot, evicted } => {
+                drop(guard);
+                partition.arrived(evicted.is_some());
+                if self.whole {
+                    self.fill_whole(slot);
+                    partition.publish(slot, true);
+                    partition.note_dirty();
+                    return Step::Done;
+                }
+                self.gather(work, slot, Role::Patch);
+                partition.note_dirty();
+                Step::Later
+            }
+            Claim::Full => match self.lane.shared.bounce.take(1, || self.lane.waiter(self.id, self.page)) {
+                Some(bounce) => self.stray(work, guard, bounce),
+                None => {
+                    work.registered(self.id);
+                    Step::Later
+                }
+            },
+        }
+    }
+
+    /// Write-through: the bytes go into a bounce page, and the slot is held for them.
+    fn into_store(&self, work: &mut Work, bounce: &mut Bounce, number: usize) -> Step {
+        let (partition, table) = (self.partition, &self.partition.table);
+        let mut guard = table.lock(self.tag);
+        if let Some(found) = guard.find(self.tag) {
+            return match found.word.state() {
+                State::Clean => match found.slot().begin_store(found.word) {
+                    Ok(()) => {
+                        drop(guard);
+                        table.touch(&found);
+                        // SAFETY: the bounce page is ours; a Storing page's bytes do not change (P8).
+                        unsafe {
+                            copy::copy_out(
+                                partition.frames.at(found.index),
+                                bounce.at(number),
+                                partition.page_bytes(),
+                            )
+                        };
+                        self.copy_over(bounce.at(number));
+                        Step::Store { slot: found.index, claimed: false }
+                    }
+                    Err(_) => Step::Again,
+                },
+                // It became dirty meanwhile (write-back only): then it may change in place.
+                State::Dirty if found.word.pins() == 0 && !found.word.writeback() => {
+                    drop(guard);
+                    match self.into_page(work) {
+                        // Clean again by now: the next look stores it.
+                        Step::StoreFirst => Step::Again,
+                        step => step,
+                    }
+                }
+                State::Dirty if found.word.pins() > 0 && !found.word.writeback() => {
+                    self.supersede(work, guard, found, true)
+                }
+                _ => self.wait(work, found.index, found.word),
+            };
+        }
+        if self.elsewhere(work) {
+            return Step::Later;
+        }
+        match guard.claim(self.tag) {
+            Claim::Claimed { slot, evicted } => {
+                drop(guard);
+                partition.arrived(evicted.is_some());
+                if !self.whole {
+                    self.gather(work, slot, Role::Bring);
+                    return Step::Later;
+                }
+                self.fill_bounce(bounce.at(number));
+                Step::Store { slot, claimed: true }
+            }
+            // The bounce page at hand is the stray's: whoever holds one does not wait for another.
+            Claim::Full => {
+                let mut own = bounce.split_off(number);
+                own.shorten(1);
+                self.stray(work, guard, own)
+            }
+        }
+    }
+
+    /// A write to a pinned page: the pins keep the old slot as a snapshot, and the new bytes get another.
+    fn supersede(
+        &self,
+        work: &mut Work,
+        mut guard: SetGuard<'_, WAYS>,
+        found: Found<'_, WAYS>,
+        full_of_dirt: bool,
+    ) -> Step {
+        let partition = self.partition;
+        if found.word.writeback() {
+            return self.wait(work, found.index, found.word);
+        }
+        if full_of_dirt && found.word.state() == State::Clean {
+            return self.too_dirty();
+        }
+        let Claim::Claimed { slot, evicted } = guard.claim_beside(self.tag) else {
+            // No other way is free. A clean page can be dropped: its bytes are in the store. A dirty one is written back first.
+            drop(guard);
+            return match found.word.state() {
+                State::Clean => self.drop_pinned(),
+                _ => self.clean_first(work),
+            };
+        };
+        partition.arrived(evicted.is_some());
+        let old = found.index;
+        let Ok(taken) = found.slot().begin_move(found.word) else {
+            let waited = guard.remove(slot);
+            drop(guard);
+            partition.counters.add(Count::Departures, 1);
+            if waited {
+                partition.waiters.wake(slot);
+            }
+            return Step::Again;
+        };
+        // SAFETY: the old frame holds still (Writing, and pins only read), the new one is ours (Filling).
+        unsafe {
+            copy::copy_out(partition.frames.at(old), partition.frames.at(slot), partition.page_bytes())
+        };
+        self.copy_into(slot);
+        let waited_new = partition.table.publish(slot, true);
+        let waited_old = guard.remove_moved(old, taken);
+        drop(guard);
+        partition.counters.add(Count::EvictionsWrite, 1);
+        [(waited_new, slot), (waited_old, old)]
+            .iter()
+            .filter(|w| w.0)
+            .for_each(|w| partition.waiters.wake(w.1));
+        partition.note_dirty();
+        Step::Done
+    }
+
+    /// A clean, pinned page whose set is full: the slot goes, and the page is written as one that has none.
+    fn drop_pinned(&self) -> Step {
+        let partition = self.partition;
+        let mut guard = partition.table.lock(self.tag);
+        if let Some(found) = guard.find(self.tag)
+            && found.word.state() == State::Clean
+            && guard.remove_quiet(&found, false).is_ok()
+        {
+            partition.counters.add(Count::EvictionsWrite, 1);
+        }
+        Step::Again
+    }
+
+    /// A dirty, pinned page whose set is full: its bytes go to the store, then it can be dropped.
+    fn clean_first(&self, work: &mut Work) -> Step {
+        match crate::clean::begin_one(self.lane, work, self.id, self.object, self.page) {
+            true => Step::Later,
+            false => Step::Again,
+        }
+    }
+
+    /// Whether somebody serves the page without a slot, or clears its range; then the task is registered there. Under the set's lock.
+    fn elsewhere(&self, work: &mut Work) -> bool {
+        let waiter = || self.lane.waiter(self.id, self.page);
+        let registered =
+            self.partition.strays.wait(self.tag, waiter) || self.object.ranges.wait(self.page, waiter);
+        if registered {
+            work.registered(self.id);
+        }
+        registered
+    }
+
+    fn wait(&self, work: &mut Work, slot: SlotIndex, seen: Word) -> Step {
+        match self.partition.wait_for(self.lane, work, self.id, self.page, slot, seen) {
+            true => Step::Later,
+            false => Step::Again,
+        }
+    }
+
+    fn too_dirty(&self) -> Step {
+        self.partition.tell_cleaner(true);
+        Step::StoreFirst
+    }
+
+    /// The page has no slot: straight to the store (its old bytes first, where the write does not cover them).
+    fn stray(&self, work: &mut Work, guard: SetGuard<'_, WAYS>, bounce: Bounce) -> Step {
+        let (partition, id, page) = (self.partition, self.id, self.page);
+        partition.strays.add(self.tag);
+        drop(guard);
+        partition.tell_cleaner(true);
+        partition.counters.add(Count::Bypasses, 1);
+        let (kind, op) = match self.whole {
+            true => (Kind::StrayWrite, octavo_disk::Op::Write),
+            false => (Kind::StrayUpdate, octavo_disk::Op::Read),
+        };
+        if self.whole {
+            self.fill_bounce(bounce.at(0));
+        }
+        let buffer = [IoBuffer { ptr: bounce.at(0), len: partition.page_bytes() }];
+        let pages = Pages::one(TransferPage { slot: None, task: id, role: Role::Bring, mark: 0 });
+        let transfer =
+            Transfer { kind, object: self.object.clone(), page, pages, bounce: Some(bounce), tag: self.tag };
+        work.tasks[id].outstanding += 1;
+        self.lane.push(work, transfer, op, &buffer);
+        Step::Later
+    }
+
+    fn gather(&self, work: &mut Work, slot: SlotIndex, role: Role) {
+        work.tasks[self.id].outstanding += 1;
+        let object = self.object.clone();
+        work.gathered.push(Gathered { object, page: self.page, slot, task: self.id, role });
+    }
+
+    /// The caller's bytes into a frame that is ours (Writing or Filling); optimistic readers may be looking.
+    fn copy_into(&self, slot: SlotIndex) {
+        let frame = self.partition.frames.at(slot).wrapping_add(self.span.skip);
+        // SAFETY: we own the slot, and the span is the task's memory; racing readers are allowed for by `copy_in`.
+        unsafe { copy::copy_in(self.span.memory, frame, self.span.len) };
+    }
+
+    /// The caller's bytes into a claimed frame, and zeros behind them (past the object's end).
+    fn fill_whole(&self, slot: SlotIndex) {
+        self.copy_into(slot);
+        let rest = self.partition.page_bytes() - self.span.len;
+        // SAFETY: as in `copy_into`.
+        unsafe { copy::zero_in(self.partition.frames.at(slot).wrapping_add(self.span.len), rest) };
+    }
+
+    /// The caller's bytes over a bounce page's.
+    fn copy_over(&self, bounce: *mut u8) {
+        // SAFETY: the bounce page is ours, the span is the task's.
+        unsafe { copy::copy_in(self.span.memory, bounce.wrapping_add(self.span.skip), self.span.len) };
+    }
+
+    fn fill_bounce(&self, bounce: *mut u8) {
+        self.copy_over(bounce);
+        let rest = self.partition.page_bytes() - self.span.len;
+        // SAFETY: the bounce page is ours.
+        unsafe { copy::zero_in(bounce.wrapping_add(self.span.len), rest) };
+    }
+}
+
+/// A write-through has reached the store, or has not.
+pub(crate) fn stored(lane: &Lane, work: &mut Work, transfer: Transfer, result: Result<(), IoError>) {
+    let Transfer { object, page: first, pages, bounce, .. } = transfer;
+    let partition = &*object.partition;
+    let bounce = bounce.expect("a store travels in bounce pages");
+    let id = pages.iter().next().expect("a transfer has pages").task;
+    for (number, held) in pages.iter().enumerate() {
+        let slot = held.slot.expect("a store holds slots");
+        let tag = object.tag(first + number as u64);
+        let claimed = held.mark == 1;
+        if result.is_err() {
+            // What the store holds now is unknown: the page goes, and the next read finds out.
+            partition.release(tag, slot);
+            continue;
+        }
+        let frame = partition.frames.at(slot);
+        if claimed {
+            // SAFETY: a claimed frame is ours (P1); the bounce page is ours.
+            unsafe { copy::copy_in(bounce.at(number), frame, partition.page_bytes()) };
+            partition.publish(slot, false);
+        } else if partition.table.slot(slot).store_to_write() {
+            // SAFETY: the slot is Writing, and ours; the bounce page is ours.
+            unsafe { copy::copy_in(bounce.at(number), frame, partition.page_bytes()) };
+            if partition.table.slot(slot).end_write(false) {
+                partition.waiters.wake(slot);
+            }
+        } else {
+            // Pinned: the pins keep their snapshot, and the next read fetches the new bytes.
+            partition.counters.add(Count::EvictionsWrite, 1);
+            let waited = partition.table.lock(tag).remove(slot);
+            if waited {
+                partition.waiters.wake(slot);
+            }
+        }
+    }
+    if let Err(source) = &result {
+        partition.counters.add(Count::WriteErrors, 1);
+        work.tasks[id].fail(object.io_error(source));
+    }
+    drop(bounce);
+    lane.step(work, id);
+}
+
+/// A page without a slot has been written, or has not.
+pub(crate) fn stray_written(lane: &Lane, work: &mut Work, transfer: Transfer, result: Result<(), IoError>) {
+    let id = transfer.pages.iter().next().expect("a stray is one page").task;
+    let partition = &transfer.object.partition;
+    if let Err(source) = &result {
+        partition.counters.add(Count::WriteErrors, 1);
+        work.tasks[id].fail(transfer.object.io_error(source));
+    }
+    drop(transfer.bounce);
+    partition.strays.remove(transfer.tag);
+    lane.step(work, id);
+}

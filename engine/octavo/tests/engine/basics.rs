@@ -1,0 +1,173 @@
+//! Every public verb once, over stores of all kinds.
+
+use octavo::disk::{OpenOptions, SimDisk, SimOptions, Store};
+use octavo::{Advice, Cache, CacheConfig, CacheMode, Op, PartitionConfig, PolicyName, Request};
+
+fn tiny() -> CacheConfig {
+    CacheConfig {
+        memory_max_bytes: 4 << 20,
+        segment_bytes: 128 << 10,
+        buffers_max_bytes: Some(1 << 20),
+        background: false,
+        seed: Some(7),
+        ..CacheConfig::default()
+    }
+}
+
+fn each_store(test: impl Fn(Store)) {
+    test(Store::memory("memory", 1 << 20));
+    test(SimDisk::new(SimOptions::default()).store("simulated", 1 << 20));
+    let directory = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let path = directory.join(format!("basics-{}", std::process::id()));
+    std::fs::File::create(&path).unwrap().set_len(1 << 20).unwrap();
+    test(Store::open(&path, &OpenOptions::default()).unwrap());
+    std::fs::remove_file(path).unwrap();
+}
+
+fn each_mode(test: impl Fn(octavo::Cache, octavo::Partition, octavo::Object)) {
+    for mode in [CacheMode::Writethrough, CacheMode::Writeback] {
+        for policy in PolicyName::ALL {
+            each_store(|store| {
+                let cache = Cache::new(tiny()).unwrap();
+                let config = PartitionConfig {
+                    cache_mode: mode,
+                    policy,
+                    max_bytes: Some(300 << 10),
+                    ..PartitionConfig::new("p")
+                };
+                let partition = cache.partition(config).unwrap();
+                let object = partition.open(store, "object").unwrap();
+                test(cache, partition, object);
+            });
+        }
+    }
+}
+
+fn pattern(seed: usize, len: usize) -> Vec<u8> {
+    (0..len).map(|i| ((i * 31 + seed * 17 + i / 251) % 256) as u8).collect()
+}
+
+#[test]
+fn what_is_written_is_read_back_whatever_the_offsets() {
+    each_mode(|_cache, partition, object| {
+        let mut twin = vec![0u8; 1 << 20];
+        let mut random = 1u64;
+        for step in 0..200 {
+            random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            let offset = (random >> 33) as usize % (1 << 20);
+            let len = ((random >> 20) as usize % 30_000).min((1 << 20) - offset);
+            let bytes = pattern(step, len);
+            object.write_at(offset as u64, &bytes).unwrap();
+            twin[offset..offset + len].copy_from_slice(&bytes);
+            let mut read = vec![0; 50_000.min((1 << 20) - offset)];
+            object.read_at(offset as u64, &mut read).unwrap();
+            assert!(read == twin[offset..offset + read.len()], "step {step} at {offset}");
+        }
+        object.sync().unwrap();
+        assert_eq!(partition.stat().dirty_bytes, 0);
+        let mut all = vec![0; 1 << 20];
+        object.read_at(0, &mut all).unwrap();
+        assert!(all == twin);
+        object.close().unwrap();
+        assert_eq!(partition.stat().resident_bytes, 0);
+    });
+}
+
+#[test]
+fn discards_zeroes_and_lengths_do_what_they_say() {
+    each_mode(|_cache, _partition, object| {
+        object.write_at(0, &pattern(3, 100_000)).unwrap();
+        object.zero(1000, 50_000).unwrap();
+        object.discard(60_000, 20_000).unwrap();
+        let mut twin = pattern(3, 100_000);
+        twin[1000..51_000].fill(0);
+        twin[60_000..80_000].fill(0);
+        let mut read = vec![1; 100_000];
+        object.read_at(0, &mut read).unwrap();
+        assert!(read == twin);
+        object.set_len_bytes(70_001).unwrap();
+        assert!(object.read_at(0, &mut read).is_err());
+        object.set_len_bytes(100_000).unwrap();
+        twin[70_001..].fill(0);
+        object.read_at(0, &mut read).unwrap();
+        assert!(read == twin);
+        object.advise(0, 100_000, Advice::DontNeed).unwrap();
+        object.advise(0, 100_000, Advice::WillNeed).unwrap();
+        object.read_at(0, &mut read).unwrap();
+        assert!(read == twin);
+    });
+}
+
+#[test]
+fn a_queue_answers_every_request_once() {
+    each_mode(|cache, _partition, object| {
+        let mut queue = cache.queue().unwrap();
+        let writes = (0..64u64).map(|n| Request {
+            user_data: n,
+            op: Op::Write {
+                offset: n * 10_000,
+                len: 5000,
+                buffer: pattern(n as usize, 5000).into(),
+                durable: n % 7 == 0,
+            },
+        });
+        queue.submit(&object, writes);
+        let mut seen = vec![0; 64];
+        while queue.pending() > 0 {
+            queue.wait(1, |c| {
+                c.result.unwrap();
+                seen[c.user_data as usize] += 1;
+            });
+        }
+        assert_eq!(seen, vec![1; 64]);
+        queue.submit(&object, [Request { user_data: 0, op: Op::Sync }]);
+        let reads = (0..64u64).map(|n| Request {
+            user_data: n,
+            op: Op::Read { offset: n * 10_000, len: 5000, buffer: vec![0; 5000].into() },
+        });
+        queue.submit(&object, reads);
+        let mut count = 0;
+        while queue.pending() > 0 {
+            queue.wait(1, |c| {
+                c.result.unwrap();
+                if let Op::Read { buffer, .. } = c.op {
+                    assert!(buffer[..] == pattern(c.user_data as usize, 5000));
+                }
+                count += 1;
+            });
+        }
+        assert_eq!(count, 65);
+    });
+}
+
+#[test]
+fn a_pin_is_a_snapshot() {
+    each_mode(|_cache, _partition, object| {
+        object.write_at(8192, &pattern(1, 4096)).unwrap();
+        let pin = object.pin(8192).unwrap().expect("there is room");
+        object.write_at(8192, &pattern(2, 4096)).unwrap();
+        let mut read = vec![0; 4096];
+        object.read_at(8192, &mut read).unwrap();
+        assert!(read == pattern(2, 4096));
+        assert!(pin[..] == pattern(1, 4096));
+        drop(pin);
+        object.sync().unwrap();
+    });
+}
+
+#[test]
+fn a_partition_grows_and_shrinks_with_its_pages() {
+    each_mode(|cache, partition, object| {
+        let bytes = pattern(9, 1 << 20);
+        object.write_at(0, &bytes).unwrap();
+        for size in [600 << 10, 2 << 20, 1 << 20, 300 << 10, 1500 << 10, 140 << 10] {
+            let charged = partition.resize(size).unwrap();
+            assert!(charged <= size, "{charged} of {size}");
+            let mut read = vec![0; 1 << 20];
+            object.read_at(0, &mut read).unwrap();
+            assert!(read == bytes);
+            let stat = cache.stat();
+            assert!(stat.memory_charged_bytes <= stat.memory_max_bytes);
+        }
+    });
+}
