@@ -23,11 +23,16 @@ struct Layer {
 /// All crates of the workspace. loom and shuttle come in under their `--cfg` alone.
 const LAYERS: &[Layer] = &[
     Layer { name: "octavo-table", own: &[], others: &["libc", "loom", "shuttle"], tests: &[] },
-    Layer { name: "octavo-disk", own: &[], others: &["libc", "log", "io-uring", "shuttle"], tests: &[] },
+    Layer {
+        name: "octavo-disk",
+        own: &[],
+        others: &["libc", "log", "io-uring", "shuttle"],
+        tests: &["tempfile"],
+    },
     Layer {
         name: "octavo",
         own: &["octavo-table", "octavo-disk"],
-        others: &["libc", "log", "shuttle"],
+        others: &["libc", "log", "shuttle", "slab"],
         tests: &[],
     },
     Layer { name: "octavo-block", own: &["octavo"], others: &["libc", "log"], tests: &[] },

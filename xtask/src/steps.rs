@@ -26,10 +26,14 @@ pub const GATE: &[Step] = &[
     Step { name: "clippy", purpose: "no warning in any target", run: clippy },
     Step { name: "doc", purpose: "every public item is documented, every link leads somewhere", run: doc },
     Step { name: "test", purpose: "unit, integration and documentation tests", run: test },
+    Step { name: "ways", purpose: "the table with sets of 8 and of 32 pages", run: ways },
     Step { name: "loom", purpose: "the slot's protocol under all interleavings", run: loom },
     Step { name: "shuttle", purpose: "the engine under random interleavings", run: shuttle },
     Step { name: "miri", purpose: "the table's unsafe code under an interpreter", run: miri },
 ];
+
+/// The gate has twenty minutes in all.
+const MIRI_SECONDS_MAX: u32 = 480;
 
 /// A step by its word; the error is the word.
 pub fn by_name(name: &str) -> Result<&'static Step, &str> {
@@ -76,6 +80,19 @@ fn test(root: &Path) -> Outcome {
     cargo(root, &["test", "--workspace", "--locked"], &[])
 }
 
+fn ways(root: &Path) -> Outcome {
+    for ways in ["8", "32"] {
+        let flags = with_cfg(&format!("octavo_ways=\"{ways}\""));
+        let environment =
+            [("RUSTFLAGS", flags), ("CARGO_TARGET_DIR", target_of(root, &format!("ways-{ways}")))];
+        match cargo(root, &["test", "-p", "octavo-table", "--lib", "--tests", "--locked"], &environment) {
+            Outcome::Passed => {}
+            other => return other,
+        }
+    }
+    Outcome::Passed
+}
+
 fn loom(root: &Path) -> Outcome {
     let arguments = ["test", "-p", "octavo-table", "--release", "--lib", "--locked"];
     under("loom", root, &arguments)
@@ -98,7 +115,21 @@ fn miri(root: &Path) -> Outcome {
         // The table is position-independent and may look at its memory through any pointer to it.
         ("MIRIFLAGS", "-Zmiri-disable-isolation".to_owned()),
     ];
-    cargo(root, &["miri", "test", "-p", "octavo-table", "--lib", "--locked"], &environment)
+    // `timeout` ends the whole group of processes; killing cargo alone would leave its children running.
+    let mut bounded = Command::new("timeout");
+    bounded.arg(format!("{MIRI_SECONDS_MAX}")).arg("cargo");
+    bounded
+        .args(["miri", "test", "-p", "octavo-table", "--lib", "--locked"])
+        .current_dir(root)
+        .envs(environment);
+    match bounded.status() {
+        Ok(status) if status.success() => Outcome::Passed,
+        Ok(status) if status.code() == Some(124) => Outcome::Failed(format!(
+            "miri took more than {MIRI_SECONDS_MAX} s: make its tests smaller under cfg(miri)"
+        )),
+        Ok(status) => Outcome::Failed(format!("cargo miri: {status}")),
+        Err(error) => Outcome::Failed(format!("timeout cannot be run: {error}")),
+    }
 }
 
 /// A nightly toolchain with miri, installed if rustup can; the error is why there is none.
@@ -119,10 +150,7 @@ fn install_miri() -> Result<(), String> {
 
 /// Runs the tests that exist under a model checker's `--cfg`. None at all would pass: it must not.
 fn under(checker: &str, root: &Path, arguments: &[&str]) -> Outcome {
-    let flags = match std::env::var("RUSTFLAGS") {
-        Ok(flags) => format!("{flags} --cfg {checker}"),
-        Err(_) => format!("--cfg {checker}"),
-    };
+    let flags = with_cfg(checker);
     let environment = [("RUSTFLAGS", flags), ("CARGO_TARGET_DIR", target_of(root, checker))];
     let mut list = command(root, arguments, &environment);
     let listed = list.args(["--", "--list"]).stderr(Stdio::inherit()).output();
@@ -143,6 +171,12 @@ fn under(checker: &str, root: &Path, arguments: &[&str]) -> Outcome {
         Err(error) => return Outcome::Failed(format!("cargo cannot be run: {error}")),
     }
     cargo(root, arguments, &environment)
+}
+
+/// The caller's flags for the compiler, and a `--cfg`.
+fn with_cfg(cfg: &str) -> String {
+    let flags = std::env::var("RUSTFLAGS").unwrap_or_default();
+    format!("{flags} --cfg {cfg}").trim_start().to_owned()
 }
 
 /// A directory for builds with other flags, beside the usual one.

@@ -129,7 +129,7 @@ fn unsafety(path: &str, text: &str, allowed: &[String]) -> Option<String> {
 
 /// The part of a line that is neither comment nor string, roughly: good enough for one word.
 fn code(line: &str) -> Option<String> {
-    let line = line.split("//").next()?;
+    let line = line.split("//").next()?.replace("\\\"", "");
     let outside = line.split('"').step_by(2).collect::<Vec<_>>();
     Some(outside.join(" "))
 }
