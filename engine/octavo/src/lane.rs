@@ -395,6 +395,8 @@ impl Lane {
                 let mut fds = vec![own];
                 fds.extend(others.iter().filter_map(|lane| lane.ring.poll_fd()));
                 let came = poll(&fds, fd, timeout);
+                // Takes a wake too, which a mere reap leaves and the next poll would see again.
+                self.ring.wait(&mut on_completion, Some(Duration::ZERO));
                 others.iter().for_each(|lane| lane.reap_for_owner());
                 fd.map(|_| came)
             }

@@ -201,7 +201,7 @@ impl Mover for PageMover<'_> {
     fn copy(&mut self, from: SlotIndex, to: SlotIndex) {
         let (from, to) = (self.0.frames.at(from), self.0.frames.at(to));
         // SAFETY: the old slot is held still by the mover, the new one is claimed by it.
-        unsafe { copy::copy_out(from, to, self.0.page_bytes()) };
+        unsafe { copy::copy_in(from, to, self.0.page_bytes()) };
     }
 
     fn wake(&mut self, slot: SlotIndex) {

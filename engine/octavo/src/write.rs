@@ -296,9 +296,7 @@ impl<'a> Attempt<'a> {
             return Step::Again;
         };
         // SAFETY: the old frame holds still (Writing, and pins only read), the new one is ours (Filling).
-        unsafe {
-            copy::copy_out(partition.frames.at(old), partition.frames.at(slot), partition.page_bytes())
-        };
+        unsafe { copy::copy_in(partition.frames.at(old), partition.frames.at(slot), partition.page_bytes()) };
         self.copy_into(slot);
         let waited_new = partition.table.publish(slot, true);
         let waited_old = guard.remove_moved(old, taken);

@@ -125,15 +125,23 @@ impl Served {
             engine: section.io.as_ref().map_or(defaults.engine, |io| io.value),
             buffers_max_bytes: section.buffers_max.as_ref().map(|bytes| bytes.value),
             background,
+            ..defaults
         })
         .map_err(|error| refused(&section.memory_max.place, error))?;
+        // Partitions without a `max` share equally what those with one leave.
+        let stat = cache.stat();
+        let left = stat.memory_max_bytes.saturating_sub(stat.memory_charged_bytes);
+        let given: u64 =
+            config.partitions.iter().filter_map(|section| section.max.as_ref()).map(|max| max.value).sum();
+        let sharing = config.partitions.iter().filter(|section| section.max.is_none()).count() as u64;
+        let share = left.saturating_sub(given) / sharing.max(1);
         let mut partitions = Vec::new();
         for section in &config.partitions {
             let defaults = PartitionConfig::new(&section.name.value);
             let made = cache.partition(PartitionConfig {
                 policy: section.policy.as_ref().map_or(defaults.policy, |policy| policy.value),
                 cache_mode: section.cache_mode.as_ref().map_or(defaults.cache_mode, |mode| mode.value),
-                max_bytes: section.max.as_ref().map(|bytes| bytes.value),
+                max_bytes: Some(section.max.as_ref().map_or(share, |bytes| bytes.value)),
                 dirty_max_bytes: section.dirty_max.as_ref().map(|bytes| bytes.value),
                 ..defaults
             });

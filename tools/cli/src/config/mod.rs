@@ -226,7 +226,7 @@ fn read_partition(mut section: Section<'_, '_>) -> Option<PartitionSection> {
     let place = section.place();
     let name = section.string("name");
     let name = section.required(name, "name", "name = \"vm1\"");
-    let policies: Vec<(&str, PolicyName)> = PolicyName::ALL.iter().map(|p| (p.as_str(), *p)).collect();
+    let policies: Vec<(&str, PolicyName)> = PolicyName::ALL.iter().map(|p| (p.name(), *p)).collect();
     let policy = section.word("policy", &policies);
     let cache_mode = section.word(
         "cache_mode",
