@@ -153,6 +153,7 @@ fn fio_verifies_mixed_sizes_over_four_connections_through_a_small_cache() {
             "--offset_increment=40m",
             "--verify=crc32c",
             "--verify_fatal=1",
+            "--verify_state_save=0",
             "--do_verify=1",
             "--thread=1",
             "--group_reporting",
