@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::sync::Weak;
 use std::time::Duration;
 
-use octavo_disk::RingOptions;
+use octavo_disk::{Ring, RingOptions};
 
 use crate::budget::{Budget, Charge};
 use crate::buffers::{BouncePool, Buffer};
@@ -32,6 +32,8 @@ pub(crate) struct Shared {
     /// Some store is simulated: its I/O moves only when somebody looks.
     simulated: AtomicBool,
     cleaner: CleanerSignal,
+    /// What carries I/O to files here.
+    engine_name: &'static str,
     _reserved: Charge,
 }
 
@@ -62,6 +64,14 @@ thread_local! {
     static LANES: RefCell<Vec<Arc<Lane>>> = const { RefCell::new(Vec::new()) };
 }
 
+fn ring_options(config: &CacheConfig) -> RingOptions {
+    RingOptions { engine: config.engine, ..RingOptions::default() }
+}
+
+fn no_ring(error: std::io::Error) -> Error {
+    Error::Config(format!("cannot make a ring for I/O: {error}"))
+}
+
 impl Shared {
     /// The calling thread's lane.
     pub fn lane(self: &Arc<Self>) -> Result<Arc<Lane>, Error> {
@@ -81,8 +91,8 @@ impl Shared {
         Ok(lane)
     }
 
-    pub fn ring_options(&self) -> RingOptions {
-        RingOptions { engine: self.config.engine, ..RingOptions::default() }
+    pub fn ring(&self) -> Result<Ring, Error> {
+        Ring::new(&ring_options(&self.config)).map_err(no_ring)
     }
 
     pub fn add_lane(&self, lane: &Arc<Lane>) {
@@ -151,6 +161,8 @@ impl Cache {
         let no_memory = |e| Error::Config(format!("cannot map memory: {e}"));
         let bounce = BouncePool::new(page_bytes, bounce_pages, charge).map_err(no_memory)?;
         let background = config.background && !cfg!(shuttle);
+        // A ring for a moment, to learn early what the kernel allows.
+        let engine_name = Ring::new(&ring_options(&config)).map_err(no_ring)?.engine_name();
         let shared = Arc::new(Shared {
             config,
             budget,
@@ -165,6 +177,7 @@ impl Cache {
                 state: Mutex::new(CleanerState::default()),
                 changed: Condvar::new(),
             },
+            engine_name,
             _reserved: reserved,
         });
         let inner = CacheInner { shared, partitions: Mutex::new(Vec::new()), cleaner: Mutex::new(None) };
@@ -205,7 +218,7 @@ impl Cache {
             memory_charged_bytes: shared.budget.used_bytes(),
             buffers_max_bytes: shared.reserve.max_bytes(),
             buffers_used_bytes: shared.reserve.used_bytes(),
-            io_engine: shared.lane().map_or("none", |lane| lane.ring.engine_name()),
+            io_engine: shared.engine_name,
         }
     }
 

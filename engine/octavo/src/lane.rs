@@ -100,8 +100,7 @@ impl Work {
 impl Lane {
     pub fn new(shared: &Arc<Shared>) -> Result<Arc<Lane>, Error> {
         let charge = shared.reserve.charge(LANE_BYTES, "a thread's ring")?;
-        let ring = Ring::new(&shared.ring_options())
-            .map_err(|e| Error::Config(format!("cannot make a ring for I/O: {e}")))?;
+        let ring = shared.ring()?;
         let lane = Arc::new(Lane {
             shared: shared.clone(),
             ring,

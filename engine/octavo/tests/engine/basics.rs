@@ -1,5 +1,7 @@
 //! Every public verb once, over stores of all kinds.
 
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use octavo::disk::{OpenOptions, SimDisk, SimOptions, Store};
 use octavo::{Advice, Cache, CacheConfig, CacheMode, Op, PartitionConfig, PolicyName, Request};
 
@@ -18,7 +20,9 @@ fn each_store(test: impl Fn(Store)) {
     test(Store::memory("memory", 1 << 20));
     test(SimDisk::new(SimOptions::default()).store("simulated", 1 << 20));
     let directory = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let path = directory.join(format!("basics-{}", std::process::id()));
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let path = directory.join(format!("basics-{}-{number}", std::process::id()));
     std::fs::File::create(&path).unwrap().set_len(1 << 20).unwrap();
     test(Store::open(&path, &OpenOptions::default()).unwrap());
     std::fs::remove_file(path).unwrap();
