@@ -58,7 +58,10 @@ fn every_flushed_write_survives_kill_9() {
             blocks: vec![Block::default(); BLOCKS_EACH as usize],
         })
         .collect();
-    for round in 0..ROUNDS {
+    let (mut round, mut rounds_telling) = (0, 0);
+    while rounds_telling < ROUNDS {
+        round += 1;
+        assert!(round <= 2 * ROUNDS, "only {rounds_telling} rounds had a flush that was answered");
         // A new disk: fio writes the same bytes to the same places every time.
         let fios = directory.disk("fio", DISK_BYTES);
         let setup =
@@ -95,10 +98,8 @@ fn every_flushed_write_survives_kill_9() {
             check_fio(&log, &fios)
         });
         println!("round {round}: {flushes} flushes of ours, {fio_flushed:?} flushed writes of fio's");
-        assert!(
-            flushes > 0 && fio_flushed != Some(0),
-            "no flush was answered in time: the round shows nothing"
-        );
+        // A server that was killed before any flush was answered shows nothing: that round does not count.
+        rounds_telling += u64::from(flushes > 0 && fio_flushed != Some(0));
     }
 }
 
