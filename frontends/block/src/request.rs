@@ -79,7 +79,10 @@ impl From<&octavo::Error> for Cause {
         match error {
             octavo::Error::PastEnd { .. } => Cause::PastEnd,
             octavo::Error::ReadOnly { .. } => Cause::ReadOnly,
-            octavo::Error::Io { errno: libc::ENOSPC | libc::EDQUOT | libc::EFBIG, .. } => Cause::NoSpace,
+            octavo::Error::Io { source, .. } => match source.errno() {
+                libc::ENOSPC | libc::EDQUOT | libc::EFBIG => Cause::NoSpace,
+                _ => Cause::Io,
+            },
             octavo::Error::NoMemory { .. } => Cause::NoMemory,
             octavo::Error::Closed { .. } => Cause::Closed,
             _ => Cause::Io,

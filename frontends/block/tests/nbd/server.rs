@@ -2,7 +2,6 @@
 
 use crate::client::*;
 use crate::rig::{Directory, Plan, Rig, descriptors, eventually, threads};
-use octavo::{Cache, CacheConfig};
 use octavo_block::{Address, Error, Export, Limits, Server};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
@@ -190,7 +189,7 @@ fn alone_in_its_process() {
     let mut clients: Vec<Client> = (0..20).map(|_| rig.attached("disk0", true)).collect();
     clients[0].send(&request_bytes(0, WRITE, 1, 0, 100)); // and no payload
     (0..200).for_each(|i| clients[3].request(0, READ, i, 0, 1 << 20)); // and nobody reads
-    assert_eq!(threads("octavo-"), 22, "one for each connection and each listener");
+    eventually("every thread has its name", || (threads("octavo-accept"), threads("octavo-nbd")) == (2, 20));
     std::thread::sleep(Duration::from_millis(100));
     let ticks = processor_ticks();
     std::thread::sleep(Duration::from_secs(1));
@@ -205,24 +204,29 @@ fn alone_in_its_process() {
     }
     rig.assert_deserted();
     eventually("descriptors are closed", || descriptors() == before);
-    eventually("threads are gone", || threads("octavo-") == 2);
+    eventually("threads are gone", || threads("octavo-nbd") == 0);
     rig.server.take().unwrap().shutdown(Duration::from_secs(5));
     eventually("listeners are closed", || descriptors() == before - 2);
-    eventually("their threads are gone", || threads("octavo-") == 0);
+    eventually("their threads are gone", || threads("octavo-accept") == 0);
 }
 
 #[test]
-fn a_client_is_turned_away_where_the_cache_has_no_buffer_for_it() {
-    let cache = CacheConfig { buffers_max_bytes: Some(64 << 10), ..CacheConfig::default() };
-    let probe = Cache::new(cache.clone()).unwrap();
-    if (0..4).map(|_| probe.buffer(48 << 10)).collect::<Vec<_>>().iter().all(Option::is_some) {
+fn without_memory_a_new_client_is_turned_away_and_an_old_one_goes_on_with_its_reserve() {
+    let rig = Rig::new(Plan::default());
+    let mut old = rig.attached("disk0", true);
+    let all = usize::try_from(rig.cache.stat().memory_max_bytes).unwrap() / 4096;
+    let taken: Vec<_> = (0..=all).map_while(|_| rig.cache.buffer(4096)).collect();
+    if taken.len() > all {
         return println!("skipped: this cache does not count its buffers");
     }
-    let rig = Rig::new(Plan { cache, ..Plan::default() });
-    let mut first = rig.attached("disk0", false);
     rig.client().expect_end();
-    first.read_simple(0, 1 << 20).unwrap();
-    drop(first);
-    rig.assert_deserted();
+    let payload = vec![0x77; 1 << 20];
+    old.write(0, 1, 0, &payload);
+    assert_eq!(old.status(), (0, 1));
+    assert!(old.read_structured(0, 0, 1 << 20).unwrap() == payload);
+    assert!(old.read_structured(DF, 0, 1 << 20).unwrap() == payload);
+    drop(taken);
     rig.attached("disk0", false).read_simple(0, 1 << 20).unwrap();
+    drop(old);
+    rig.assert_deserted();
 }

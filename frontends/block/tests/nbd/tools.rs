@@ -120,6 +120,7 @@ fn fio_verifies_what_it_writes() {
             "--iodepth=32",
             "--verify=crc32c",
             "--verify_fatal=1",
+            "--verify_state_save=0",
         ],
     );
     rig.assert_deserted();
