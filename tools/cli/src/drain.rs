@@ -139,11 +139,17 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 fn refusal(object: Object, reason: String) -> Refusal {
     let stat = object.stat();
-    let reason = match stat.writeback_error {
-        Some(error) if !reason.contains(&error) => format!("{reason} ({error})"),
-        _ => reason,
-    };
+    let mut reason = without_name(object.name(), &reason).to_owned();
+    if let (true, Some(error)) = (stat.failed, &stat.writeback_error) {
+        // That an object has failed says nothing about why.
+        reason = format!("{reason} ({})", without_name(object.name(), error));
+    }
     Refusal { name: object.name().to_owned(), dirty_bytes: stat.dirty_bytes, reason, object: Some(object) }
+}
+
+/// The engine's sentence about an object, for a line that names the object already.
+pub fn without_name<'s>(name: &str, sentence: &'s str) -> &'s str {
+    sentence.strip_prefix(name).and_then(|rest| rest.strip_prefix(": ")).unwrap_or(sentence)
 }
 
 /// An object that waits for its sync.
@@ -173,7 +179,8 @@ impl Work {
                     Err(error) if hopeless(&waiting.object) => Err(error.to_string()),
                     Err(error) => {
                         if waiting.refused.is_none() {
-                            log::warn!("\"{}\" refuses: {error}; trying again", waiting.object.name());
+                            let (name, error) = (waiting.object.name(), error.to_string());
+                            log::warn!("\"{name}\" refuses: {}; trying again", without_name(name, &error));
                         }
                         waiting.refused = Some(error.to_string());
                         waiting.due = Instant::now() + RETRY;

@@ -8,6 +8,7 @@ use octavo::{Cache, ObjectStat, PartitionStat};
 use serde::{Deserialize, Serialize};
 
 use crate::config::units::{human_bytes, human_count};
+use crate::drain::without_name;
 
 /// The whole server.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -166,7 +167,12 @@ impl Report {
         text.push_str(&aligned(&objects, 4));
         for object in self.partitions.iter().flat_map(|partition| &partition.objects) {
             if let Some(error) = &object.writeback_error {
-                let _ = writeln!(text, "\n\"{}\" cannot be written back: {error}", object.name);
+                let _ = writeln!(
+                    text,
+                    "\n\"{}\" cannot be written back: {}",
+                    object.name,
+                    without_name(&object.name, error)
+                );
             }
         }
         text
