@@ -96,7 +96,7 @@ pub(crate) struct SegmentRecord {
     pub live: AtomicU32,
     /// Dirty pages in the segment; never less than there are.
     pub dirty: AtomicU32,
-    /// Pages that moves brought here, modulo 2^32: a walk that saw it change walks the segment again.
+    /// Pages that came here from another slot, modulo 2^32: a walk that saw it change walks the segment again.
     pub arrivals: AtomicU32,
 }
 

@@ -4,21 +4,24 @@
 //! Each model is a function, so that it can be run twice: as it is, when it must hold, and with one step of the protocol left
 //! out (`broken`), when it must fail. A model that cannot fail proves nothing.
 //!
-//! Exhaustive are the models of one slot with two threads; those of a whole table or of three threads bound the number of
-//! preemptions, as their tests say. What is not here: long runs with many threads (see `schedules`), and the lock (see `lock`).
+//! `EVERY` is every interleaving; a number bounds the preemptions, where there are too many: one step of the protocol has at most
+//! four accesses, and what two threads can do to each other between two of them takes no more. What is not here: long runs with many threads (see `schedules`), and the lock (see `lock`).
 
 mod slot;
 mod switch;
 mod table;
 
 use loom::sync::Notify;
+use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock};
 
 use crate::slot::{Slot, Word};
-use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Held shared by models of the whole protocol, alone by those of a broken one: the switch is one for the process.
 static SWITCH: RwLock<()> = RwLock::new(());
+
+/// No bound on preemptions.
+const EVERY: Option<usize> = None;
 
 /// Runs a model in all interleavings, or in those with at most so many preemptions.
 fn explore(preemptions_max: Option<usize>, model: fn()) {
@@ -36,7 +39,6 @@ fn holds(preemptions_max: Option<usize>, model: fn()) {
 }
 
 /// The bytes of a frame, two words of them. A word names its page and the write that put it there.
-#[derive(Default)]
 struct Frame([AtomicU64; 2]);
 
 impl Frame {
@@ -108,7 +110,8 @@ impl Waiters {
 
     /// What the end of a busy state owes where it returned true.
     fn tell(&self) {
-        let registered = || self.registered.iter().zip(&self.bells).filter(|(r, _)| r.load(Ordering::Relaxed));
+        let registered =
+            || self.registered.iter().zip(&self.bells).filter(|(r, _)| r.load(Ordering::Relaxed));
         assert!(registered().count() > 0, "a flag without a registration to be seen");
         registered().for_each(|(_, bell)| bell.notify());
     }

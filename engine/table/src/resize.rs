@@ -211,8 +211,7 @@ impl<const W: usize> Table<W> {
         if self.publish(to, dirty) {
             mover.wake(to);
         }
-        // 4. The old slot goes. Relaxed: `remove` releases after it; pairs with `walk`.
-        self.record(self.segment_of(to)).arrivals.fetch_add(1, Ordering::Relaxed);
+        // 4. The old slot goes.
         if guard.remove_moved(page.index, taken) {
             mover.wake(page.index);
         }

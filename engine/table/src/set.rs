@@ -66,6 +66,26 @@ impl<'t, const W: usize> SetGuard<'t, W> {
         with_policy!(self.table.policy(), P => self.claim_by::<P>(set, tag))
     }
 
+    /// A second slot for a page that is there but pinned: a write goes on with it, and the old slot becomes the pins' snapshot
+    /// (`Slot::begin_move`, copy, publish, `remove_moved`, all under this guard).
+    pub fn claim_beside(&mut self, tag: Tag) -> Claim {
+        self.claim_place(tag)
+    }
+
+    /// Lets go of a slot taken by `Slot::begin_move` (P9) once its page is published in another, with the counts of dirty pages and of arrivals kept; `taken` is the word that was replaced.
+    #[must_use]
+    pub fn remove_moved(&mut self, slot: SlotIndex, taken: Word) -> bool {
+        // Release: pairs with `walk`; who sees the arrival counted sees the page in its new slot. Who sees it gone from the old
+        // one sees the count, for `remove` releases too.
+        let arrived_in = self.next.unwrap_or(self.home).segment;
+        self.table.record(arrived_in).arrivals.fetch_add(1, Ordering::Release);
+        let waited = self.remove(slot);
+        if taken.state() == State::Dirty {
+            self.table.count_dirty(slot, -1);
+        }
+        waited
+    }
+
     pub(crate) fn table(&self) -> &'t Table<W> {
         self.table
     }

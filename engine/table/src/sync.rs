@@ -10,6 +10,8 @@
 //! The checkers' atomics are larger than the integers they stand for and zeroed memory is no valid value of them, so
 //! a structure that lives in zeroed memory is built element by element under a checker.
 
+#![allow(unused_imports, reason = "the names are the same in every build; which of them are used is not")]
+
 #[cfg(loom)]
 pub use loom::{hint::spin_loop, thread::yield_now};
 #[cfg(shuttle)]
@@ -17,12 +19,15 @@ pub use shuttle::{hint::spin_loop, thread::yield_now};
 #[cfg(not(any(loom, shuttle)))]
 pub use std::{hint::spin_loop, thread::yield_now};
 
+#[cfg(loom)]
+mod turn;
+
 /// Atomic integers, their orderings and the fence.
 pub mod atomic {
     #[cfg(loom)]
-    pub use loom::sync::atomic::{
-        AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
-    };
+    pub use super::turn::{AtomicU16, AtomicU64};
+    #[cfg(loom)]
+    pub use loom::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering, fence};
     #[cfg(shuttle)]
     pub use shuttle::sync::atomic::{
         AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,

@@ -287,14 +287,14 @@ impl<const W: usize> Table<W> {
         });
     }
 
-    /// Visits every segment in use, and again each in which pages arrived since by a move: no page slips past from a segment that is
-    /// yet to be visited into one that was. The turns are bounded by the arrivals, for all but the last follow one.
+    /// Visits every segment in use, and again each in which pages arrived since from another slot: no page slips past from a slot that
+    /// is yet to be visited into one that was. The turns are bounded by the arrivals, for all but the last follow one.
     fn walk(&self, mut visit: impl FnMut(SegmentIndex)) {
         let mut seen: Vec<Option<u32>> = vec![None; self.shape().segments_max as usize];
         let mut again = true;
         while std::mem::take(&mut again) {
             for segment in self.segments() {
-                // Acquire: pairs with `move_page`; pages that arrived before are there for the visit.
+                // Acquire: pairs with `remove_moved`; pages that were counted before are there for the visit.
                 let arrivals = Some(self.record(segment).arrivals.load(Ordering::Acquire));
                 if std::mem::replace(&mut seen[segment.0 as usize], arrivals) != arrivals {
                     visit(segment);

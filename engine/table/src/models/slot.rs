@@ -1,9 +1,9 @@
-//! Models of one slot. Unless a test says otherwise, two threads, exhaustive.
+//! Models of one slot, most of them with two threads.
 
 use loom::thread;
 use std::sync::Arc;
 
-use super::{Frame, Waiters, holds, read, slot_with};
+use super::{EVERY, Frame, Waiters, holds, read, slot_with};
 use crate::Tag;
 use crate::slot::{Slot, State};
 
@@ -69,7 +69,7 @@ pub(super) fn hit_against_evict() {
 
 #[test]
 fn a_reader_without_a_lock_gets_its_page_or_nothing_while_the_slot_is_taken_for_another_p1_p2_p3() {
-    holds(None, hit_against_evict);
+    holds(Some(4), hit_against_evict);
 }
 
 pub(super) fn write_against_read() {
@@ -87,12 +87,12 @@ pub(super) fn write_against_read() {
 
 #[test]
 fn a_reader_without_a_lock_never_sees_half_a_write_and_never_goes_back_p3_p6_p7() {
-    holds(None, write_against_read);
+    holds(Some(5), write_against_read);
 }
 
 #[test]
 fn a_reader_that_sleeps_through_two_writes_believes_neither_mix_p3_p6_p7() {
-    holds(None, || {
+    holds(Some(5), || {
         let way = Way::with_a(false);
         let writer = way.spawn(|way| {
             assert!(way.write(A1, true));
@@ -117,7 +117,7 @@ fn pinned_reads(way: &Way) {
 
 #[test]
 fn a_pinned_page_is_not_evicted_and_a_claimed_slot_not_pinned_for_its_old_page_p1_p4_p5() {
-    holds(None, || {
+    holds(EVERY, || {
         let way = Way::with_a(false);
         let evictor = way.spawn(|way| {
             way.replace_by_b();
@@ -140,12 +140,12 @@ pub(super) fn write_against_pin() {
 
 #[test]
 fn a_write_never_changes_pinned_bytes_p4_p5_p6() {
-    holds(None, write_against_pin);
+    holds(EVERY, write_against_pin);
 }
 
 #[test]
 fn the_pins_of_others_do_not_make_a_reader_fail_p3_p4_p5() {
-    holds(None, || {
+    holds(EVERY, || {
         let way = Way::with_a(false);
         let other = way.spawn(|way| {
             for _ in 0..2 {
@@ -160,7 +160,7 @@ fn the_pins_of_others_do_not_make_a_reader_fail_p3_p4_p5() {
 
 #[test]
 fn a_write_back_and_the_announcement_of_a_store_do_not_make_a_reader_fail_p3_p8_p10_p11() {
-    holds(None, || {
+    holds(EVERY, || {
         let way = Way::with_a(true);
         let cleaner = way.spawn(|way| {
             let word = way.slot.load();
@@ -189,7 +189,7 @@ fn increment(way: &Way, me: usize) {
 
 #[test]
 fn two_writers_of_one_page_follow_each_other_and_see_each_others_bytes_p6_p7_p12() {
-    holds(None, || {
+    holds(Some(4), || {
         let way = Way::with_a(false);
         let before = way.slot.load().version();
         let other = way.spawn(|way| increment(way, 1));
@@ -221,12 +221,12 @@ pub(super) fn writeback_against_write() {
 
 #[test]
 fn a_page_that_was_written_again_during_its_write_back_stays_dirty_p10_p11() {
-    holds(None, writeback_against_write);
+    holds(Some(5), writeback_against_write);
 }
 
 #[test]
 fn a_failed_write_back_leaves_the_page_dirty_and_tells_its_waiters_p11_p12() {
-    holds(None, || {
+    holds(EVERY, || {
         let way = Way::with_a(true);
         let word = way.slot.load();
         way.slot.begin_writeback(word).unwrap();
@@ -241,7 +241,7 @@ fn a_failed_write_back_leaves_the_page_dirty_and_tells_its_waiters_p11_p12() {
 
 #[test]
 fn a_store_leaves_readers_and_pins_the_old_bytes_until_it_may_change_them_p8_p9() {
-    holds(None, || {
+    holds(Some(4), || {
         let way = Way::with_a(false);
         let writer = way.spawn(|way| {
             way.slot.begin_store(way.slot.load()).unwrap();
@@ -262,10 +262,10 @@ fn a_store_leaves_readers_and_pins_the_old_bytes_until_it_may_change_them_p8_p9(
     });
 }
 
-/// Three threads, exhaustive.
+/// Three threads.
 #[test]
 fn of_two_last_pins_and_a_removal_exactly_one_frees_the_slot_and_no_snapshot_changes_p5_p9() {
-    holds(None, || {
+    holds(Some(4), || {
         let way = Way::with_a(false);
         let before = way.slot.load();
         way.slot.pin(before).unwrap();
@@ -327,22 +327,22 @@ pub(super) fn wait_against_publish() {
 
 #[test]
 fn whoever_waits_for_a_fill_is_told_p2_p12() {
-    holds(None, wait_against_publish);
+    holds(EVERY, wait_against_publish);
 }
 
 #[test]
 fn whoever_waits_for_a_fill_that_fails_is_told_p9_p12() {
-    holds(None, || wait_against(begin_fill, |way| way.slot.remove()));
+    holds(EVERY, || wait_against(begin_fill, |way| way.slot.remove()));
 }
 
 #[test]
 fn whoever_waits_for_a_write_is_told_p7_p12() {
-    holds(None, || wait_against(begin_write, |way| way.slot.end_write(true)));
+    holds(EVERY, || wait_against(begin_write, |way| way.slot.end_write(true)));
 }
 
 #[test]
 fn whoever_waits_for_a_page_that_leaves_a_snapshot_behind_is_told_p9_p12() {
-    holds(None, || {
+    holds(Some(4), || {
         wait_against(
             |way| {
                 way.slot.pin(way.slot.load()).unwrap();
@@ -359,7 +359,7 @@ fn whoever_waits_for_a_page_that_leaves_a_snapshot_behind_is_told_p9_p12() {
 
 #[test]
 fn whoever_waits_for_a_write_back_is_told_p11_p12() {
-    holds(None, || {
+    holds(EVERY, || {
         wait_against(
             |way| way.slot.begin_writeback(way.slot.load()).unwrap(),
             |way| way.slot.end_writeback(way.slot.load().version(), true).waited,
@@ -369,7 +369,7 @@ fn whoever_waits_for_a_write_back_is_told_p11_p12() {
 
 #[test]
 fn whoever_waits_for_a_store_is_told_by_the_write_that_ends_it_p8_p12() {
-    holds(None, || {
+    holds(Some(4), || {
         wait_against(
             |way| {
                 let word = way.slot.load();
@@ -385,7 +385,7 @@ fn whoever_waits_for_a_store_is_told_by_the_write_that_ends_it_p8_p12() {
     });
 }
 
-/// Three threads, at most three preemptions. The second waiter may find the first one's flag, and the state may end before it looks further: `wait` once
+/// Three threads. The second waiter may find the first one's flag, and the state may end before it looks further: `wait` once
 /// took the flag in a word loaded earlier for its own, and the second waiter was never told.
 #[test]
 fn a_second_waiter_is_told_too_wherever_the_first_ones_flag_was_seen_p12() {
@@ -401,7 +401,7 @@ fn a_second_waiter_is_told_too_wherever_the_first_ones_flag_was_seen_p12() {
     });
 }
 
-/// Three threads, at most three preemptions.
+/// Three threads.
 #[test]
 fn a_waiter_is_told_though_a_write_overlaps_the_write_back_it_waits_for_p7_p11_p12() {
     holds(Some(3), || {
