@@ -1,0 +1,64 @@
+//! Random operations on a cache over a simulated disk must agree with the naive twin of `model.rs`.
+//!
+//! A seed decides everything: the disk, the cache's shape, the operations, what fails and when the power does. A failing seed is
+//! printed; `OCTAVO_TWIN_SEED` repeats it, `OCTAVO_TWIN_STEPS` asks for more (or fewer) steps in all.
+
+mod model;
+mod world;
+
+use crate::random::Random;
+use crate::watchdog::Watchdog;
+use std::time::Duration;
+use world::World;
+
+/// Steps of one seed.
+const STEPS: u64 = 3000;
+
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok().map(|value| value.parse().expect("a number"))
+}
+
+/// Names the seed when its run panics.
+struct Seed(u64);
+
+impl Drop for Seed {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("the failing seed: OCTAVO_TWIN_SEED={}", self.0);
+        }
+    }
+}
+
+fn run(seed: u64) -> u64 {
+    let _named = Seed(seed);
+    let mut world = World::new(Random(seed));
+    world.run(STEPS);
+    world.end()
+}
+
+#[test]
+fn a_cache_agrees_with_its_naive_twin() {
+    if let Some(seed) = number("OCTAVO_TWIN_SEED") {
+        run(seed);
+        return;
+    }
+    let steps = number("OCTAVO_TWIN_STEPS").unwrap_or(2_000_000);
+    let begin = |half: u64| {
+        let watchdog = Watchdog::new(Duration::from_secs(60), "the naive twin");
+        for seed in (half..steps.div_ceil(STEPS)).step_by(2) {
+            watchdog.feed(format!("OCTAVO_TWIN_SEED={seed}"));
+            run(seed);
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| begin(0));
+        begin(1);
+    });
+}
+
+#[test]
+fn a_seed_repeats_every_event_of_the_simulated_disk() {
+    for seed in 1_000_000..1_000_004 {
+        assert_eq!(run(seed), run(seed), "seed {seed}");
+    }
+}

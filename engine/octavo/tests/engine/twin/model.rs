@@ -1,0 +1,128 @@
+//! The naive twin of an object on a simulated disk: for each sector, what a read may show and what a crash may leave.
+
+const SECTOR: usize = 512;
+type Bytes = [u8; SECTOR];
+
+/// The versions of a sector since the last sync that covered it, oldest first. A crash leaves any of them; a read shows one of
+/// `versions[now..]`, which is more than one only after something has failed.
+struct Sector {
+    versions: Vec<Bytes>,
+    now: usize,
+}
+
+pub struct Twin {
+    sectors: Vec<Sector>,
+    /// Since the last sync; the last one is now.
+    lens: Vec<u64>,
+    /// A sync of the store failed: pages in the cache may be newer than the store, so what a read showed may change back.
+    pub failed: bool,
+}
+
+/// What a sync that starts now will cover.
+pub struct Mark {
+    nows: Vec<usize>,
+    lens: usize,
+}
+
+impl Twin {
+    /// The twin of a new store of zeros, never to be longer than `len_max`.
+    pub fn new(len: u64, len_max: u64) -> Twin {
+        let zeros = || Sector { versions: vec![[0; SECTOR]], now: 0 };
+        let sectors = (0..len_max.div_ceil(SECTOR as u64)).map(|_| zeros()).collect();
+        Twin { sectors, lens: vec![len], failed: false }
+    }
+
+    pub fn len(&self) -> u64 {
+        self.lens[self.lens.len() - 1]
+    }
+
+    /// Calls `f` with each sector of the range, the part of it that is meant, and where that part lies in the range.
+    fn each(
+        &mut self,
+        offset: u64,
+        len: usize,
+        mut f: impl FnMut(&mut Sector, std::ops::Range<usize>, usize),
+    ) {
+        let (mut at, end) = (offset as usize, offset as usize + len);
+        while at < end {
+            let skip = at % SECTOR;
+            let part = skip..SECTOR.min(skip + end - at);
+            f(&mut self.sectors[at / SECTOR], part.clone(), at - offset as usize);
+            at += part.len();
+        }
+    }
+
+    /// A write has ended: well, or (not `certain`) with an error.
+    pub fn write(&mut self, offset: u64, bytes: &[u8], certain: bool) {
+        self.each(offset, bytes.len(), |sector, part, at| {
+            let mut new = sector.versions[sector.now..].to_vec();
+            new.iter_mut().for_each(|v| v[part.clone()].copy_from_slice(&bytes[at..at + part.len()]));
+            new.dedup();
+            if certain {
+                sector.now = sector.versions.len();
+            }
+            sector.versions.extend(new);
+        });
+    }
+
+    /// A discard or zeroing has failed: zeros, the latest bytes, or what the store had.
+    pub fn unclear(&mut self, offset: u64, len: usize) {
+        self.write(offset, &vec![0; len], false);
+        self.each(offset, len, |sector, _, _| sector.now = 0);
+    }
+
+    pub fn set_len(&mut self, len: u64) {
+        self.write(len, &vec![0; self.len().saturating_sub(len) as usize], true);
+        self.lens.push(len);
+    }
+
+    /// What a read has shown is possible; and, unless a sync has failed, stays so.
+    pub fn read(&mut self, offset: u64, bytes: &[u8]) {
+        let failed = self.failed;
+        self.each(offset, bytes.len(), |sector, part, at| {
+            let read = &bytes[at..at + part.len()];
+            let fits = |version: &&Bytes| version[part.clone()] == *read;
+            let matching: Vec<Bytes> = sector.versions[sector.now..].iter().filter(fits).copied().collect();
+            let place = offset as usize + at;
+            assert!(!matching.is_empty(), "byte {place}: not among the {} possible", {
+                let old = sector.versions.iter().rposition(|v| v[part.clone()] == *read);
+                format!("{} (it is version {old:?}, {} on)", sector.versions.len() - sector.now, sector.now)
+            });
+            if !failed && matching.len() < sector.versions.len() - sector.now {
+                sector.now = sector.versions.len();
+                sector.versions.extend(matching);
+            }
+        });
+    }
+
+    pub fn mark(&self) -> Mark {
+        Mark { nows: self.sectors.iter().map(|sector| sector.now).collect(), lens: self.lens.len() - 1 }
+    }
+
+    /// A sync of some bytes has ended well; it had begun at `mark`.
+    pub fn synced(&mut self, mark: &Mark, offset: u64, end: u64) {
+        let (first, last) = (offset as usize / SECTOR, (end as usize).div_ceil(SECTOR));
+        for (sector, now) in self.sectors.iter_mut().zip(&mark.nows).take(last).skip(first) {
+            let durable = sector.now.min(*now);
+            sector.versions.drain(..durable);
+            sector.now -= durable;
+        }
+        self.lens.drain(..mark.lens.min(self.lens.len() - 1));
+    }
+
+    /// What is in the cache alone is lost, or may be.
+    pub fn forget(&mut self) {
+        self.sectors.iter_mut().for_each(|sector| sector.now = 0);
+    }
+
+    /// What a crash has left is possible, and is what there is now.
+    pub fn crashed(&mut self, image: &[u8]) {
+        assert!(self.lens.contains(&(image.len() as u64)), "{} bytes are left", image.len());
+        let len_max = self.sectors.len() * SECTOR;
+        self.forget();
+        self.read(0, image);
+        *self = Twin::new(image.len() as u64, len_max as u64);
+        self.write(0, image, true);
+        self.synced(&self.mark(), 0, len_max as u64);
+    }
+}

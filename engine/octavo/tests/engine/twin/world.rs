@@ -1,0 +1,552 @@
+//! A cache with all that a seed gives it, and the operations that are done to it.
+
+use super::model::{Mark, Twin};
+use crate::random::Random;
+use octavo::disk::{SimDisk, SimFaults, SimOptions};
+use octavo::{
+    Advice, Cache, CacheConfig, CacheMode, Completion, Object, Op, Partition, PartitionConfig, Pin, PolicyName,
+    Queue, Read, Request, WAYS,
+};
+use std::collections::HashMap;
+use std::ops::Range;
+
+/// Objects are never longer.
+const LEN_MAX: u64 = 160 << 10;
+
+pub struct World {
+    random: Random,
+    disk: SimDisk,
+    cache: Cache,
+    partitions: Vec<Partition>,
+    queue: Queue,
+    objects: Vec<Object>,
+    twins: Vec<Twin>,
+    page_bytes: u64,
+    segment_bytes: u64,
+    faulty: bool,
+    /// Buffers in use when no request was in flight.
+    buffers_bytes: u64,
+    steps_left: u64,
+}
+
+/// What is in flight in the queue.
+struct Flight {
+    object: usize,
+    range: Range<u64>,
+    changes: bool,
+    mark: Option<Mark>,
+}
+
+#[derive(Default)]
+struct Flights {
+    next: u64,
+    flights: HashMap<u64, Flight>,
+}
+
+impl World {
+    pub fn new(mut random: Random) -> World {
+        let page_bytes = random.pick(&[4096, 4096, 16384]);
+        let segment_bytes = page_bytes * WAYS as u64 * random.pick(&[1, 1, 2]);
+        let options = SimOptions {
+            seed: random.next(),
+            latency_ticks: 1..=random.pick(&[1, 10, 100]),
+            reorder: !random.one_in(4),
+            block_bytes: random.pick(&[512, 4096]),
+            ..SimOptions::default()
+        };
+        let disk = SimDisk::new(options);
+        let buffers_bytes = random.pick(&[128 << 10, 192 << 10, 1 << 20]);
+        let config = CacheConfig {
+            memory_max_bytes: buffers_bytes + 8 * (segment_bytes + (16 << 10)),
+            page_bytes: page_bytes as u32,
+            segment_bytes,
+            buffers_max_bytes: Some(buffers_bytes),
+            background: false,
+            seed: Some(random.next()),
+            ..CacheConfig::default()
+        };
+        let cache = Cache::new(config).unwrap();
+        let mode = random.pick(&[CacheMode::Writethrough, CacheMode::Writeback, CacheMode::Writeback]);
+        let count = 1 + random.below(2);
+        let partitions: Vec<Partition> = (0..count)
+            .map(|number| {
+                let segments = 1 + random.below(4);
+                let config = PartitionConfig {
+                    cache_mode: mode,
+                    policy: random.pick(&PolicyName::ALL),
+                    max_bytes: Some(segments * (segment_bytes + 1024) + (14 << 10)),
+                    dirty_max_bytes: random.pick(&[None, Some(0), Some(3 * page_bytes), Some(1 << 30)]),
+                    ..PartitionConfig::new(&format!("partition {number}"))
+                };
+                cache.partition(config).unwrap()
+            })
+            .collect();
+        let queue = cache.queue().unwrap();
+        let mut world = World {
+            random,
+            disk,
+            cache,
+            partitions,
+            queue,
+            objects: Vec::new(),
+            twins: Vec::new(),
+            page_bytes,
+            segment_bytes,
+            faulty: false,
+            buffers_bytes: 0,
+            steps_left: 0,
+        };
+        for number in 0..1 + world.random.below(3) as usize {
+            let len = 1 + world.random.below(LEN_MAX);
+            let object = world.open(number, len);
+            world.objects.push(object);
+            world.twins.push(Twin::new(len, LEN_MAX));
+        }
+        // The first blocking call makes this thread's ring.
+        world.objects[0].read_at(0, &mut [0]).unwrap();
+        world.buffers_bytes = world.cache.stat().buffers_used_bytes;
+        world
+    }
+
+    fn open(&self, number: usize, len: u64) -> Object {
+        let store = self.disk.store(&format!("file {number}"), len);
+        let partition = &self.partitions[number % self.partitions.len()];
+        partition.open(store, &format!("object {number}")).unwrap()
+    }
+
+    pub fn run(&mut self, steps: u64) {
+        self.steps_left = steps;
+        while self.steps_left > 0 {
+            // The objects stay where they are while pins borrow from them.
+            let objects = std::mem::take(&mut self.objects);
+            let mut epoch = Epoch { pins: Vec::new(), flights: Flights::default(), crash: false };
+            epoch.run(self, &objects);
+            epoch.end(self);
+            let crash = epoch.crash;
+            drop(epoch);
+            self.objects = objects;
+            self.check_figures();
+            match crash {
+                true => self.reopen_after_crash(),
+                false => self.reopen_some(),
+            }
+        }
+    }
+
+    /// The whole of every object is right, and everything comes back. Returns the hash of what the disk did.
+    pub fn end(mut self) -> u64 {
+        self.disk.set_faults(SimFaults::default());
+        self.faulty = false;
+        for number in 0..self.objects.len() {
+            if self.twins[number].failed {
+                self.reopen(number);
+            }
+            let (object, twin) = (&self.objects[number], &mut self.twins[number]);
+            let mark = twin.mark();
+            object.sync().unwrap();
+            twin.synced(&mark, 0, LEN_MAX);
+            let mut all = vec![1; object.len_bytes() as usize];
+            object.read_at(0, &mut all).unwrap();
+            twin.read(0, &all);
+            twin.crashed(&self.disk.image(&format!("file {number}")));
+            assert_eq!(object.stat().dirty_bytes, 0);
+        }
+        for partition in &self.partitions {
+            assert_eq!(partition.stat().dirty_bytes, 0);
+        }
+        for object in &self.objects {
+            object.close().unwrap();
+            assert!(object.read_at(0, &mut [0]).is_err());
+        }
+        for partition in &self.partitions {
+            assert_eq!(partition.stat().resident_bytes, 0);
+        }
+        assert_eq!(self.cache.stat().buffers_used_bytes, self.buffers_bytes);
+        self.disk.history_digest()
+    }
+
+    fn check_figures(&self) {
+        let stat = self.cache.stat();
+        assert!(stat.memory_charged_bytes <= stat.memory_max_bytes, "{stat:?}");
+        assert_eq!(stat.buffers_used_bytes, self.buffers_bytes);
+        for partition in &self.partitions {
+            let stat = partition.stat();
+            assert!(stat.resident_bytes <= stat.max_bytes, "{stat:?}");
+            assert!(stat.dirty_bytes <= stat.resident_bytes, "{stat:?}");
+            let objects = partition.objects();
+            let dirty: u64 = objects.iter().map(|object| object.stat().dirty_bytes).sum();
+            assert_eq!(stat.dirty_bytes, dirty, "{stat:?}");
+        }
+    }
+
+    fn reopen_after_crash(&mut self) {
+        for number in 0..self.objects.len() {
+            self.objects[number].abandon();
+            self.twins[number].crashed(&self.disk.image(&format!("file {number}")));
+            self.objects[number] = self.open(number, 0);
+            assert_eq!(self.objects[number].len_bytes(), self.twins[number].len());
+        }
+        self.check_figures();
+    }
+
+    fn reopen_some(&mut self) {
+        for number in 0..self.objects.len() {
+            if self.twins[number].failed || self.random.one_in(3) {
+                self.reopen(number);
+            }
+        }
+        self.check_figures();
+    }
+
+    fn reopen(&mut self, number: usize) {
+        let (object, twin) = (&self.objects[number], &mut self.twins[number]);
+        let mark = twin.mark();
+        match object.close() {
+            Ok(()) => {
+                assert!(!twin.failed, "a failed object cannot be closed as if nothing was lost");
+                twin.synced(&mark, 0, LEN_MAX);
+            }
+            Err(error) => {
+                assert!(self.faulty || twin.failed, "{error}");
+                object.abandon();
+                twin.forget();
+                twin.failed = false;
+            }
+        }
+        self.objects[number] = self.open(number, 0);
+        assert_eq!(self.objects[number].len_bytes(), self.twins[number].len());
+    }
+}
+
+/// A time in which no object is opened or closed.
+struct Epoch<'o> {
+    pins: Vec<(Pin<'o>, Vec<u8>)>,
+    flights: Flights,
+    crash: bool,
+}
+
+impl<'o> Epoch<'o> {
+    fn run(&mut self, world: &mut World, objects: &'o [Object]) {
+        let length = 20 + world.random.below(400);
+        for _ in 0..length.min(world.steps_left) {
+            world.steps_left -= 1;
+            let number = world.random.below(objects.len() as u64) as usize;
+            self.step(world, &objects[number], number);
+        }
+        self.crash = world.random.one_in(3);
+    }
+
+    /// Everything in flight ends, after a crash perhaps, and pins show what they did at first.
+    fn end(&mut self, world: &mut World) {
+        if self.crash {
+            for _ in 0..world.random.below(20) {
+                world.disk.step();
+            }
+            world.disk.crash();
+            world.faulty = true;
+        }
+        while !self.flights.flights.is_empty() {
+            self.wait(world, 1);
+        }
+        assert_eq!(world.queue.pending(), 0);
+        for (pin, bytes) in self.pins.drain(..) {
+            assert!(pin[..] == bytes, "a pin has changed");
+        }
+        if self.crash {
+            world.disk.set_faults(SimFaults::default());
+            world.faulty = false;
+        }
+    }
+
+    fn step(&mut self, world: &mut World, object: &'o Object, number: usize) {
+        match world.random.below(100) {
+            0..20 => self.read(world, object, number),
+            20..25 => self.read_batch(world, object, number),
+            25..50 => self.write(world, object, number),
+            50..60 => self.submit(world, object, number),
+            60..65 => {
+                let min = world.random.below(4) as usize;
+                self.wait(world, min)
+            }
+            65..69 => sync(world, object, number),
+            69..72 => sync_range(world, object, number),
+            72..76 => self.clear(world, object, number),
+            76..78 => self.set_len(world, object, number),
+            78..82 => self.advise(world, object, number),
+            82..87 => self.pin(world, object, number),
+            87..91 => self.unpin(world),
+            91..94 => self.resize(world),
+            94..96 => {
+                let result = world.cache.clean();
+                assert!(result.is_ok() || world.faulty);
+            }
+            // What is in flight has its fate already.
+            96 if self.flights.flights.is_empty() => set_faults(world),
+            97 => {
+                let objects = object.stat().dirty_bytes;
+                assert!(objects <= world.partitions.iter().map(|p| p.stat().dirty_bytes).sum());
+            }
+            _ => {
+                world.disk.step();
+            }
+        }
+        // The error of a sync of the store may come with any call that makes something durable.
+        if object.stat().failed && !world.twins[number].failed {
+            assert!(world.faulty);
+            world.twins[number].failed = true;
+            world.twins[number].forget();
+        }
+    }
+
+    /// A range of the object that no request in flight changes (nor reads, if it is to be changed).
+    fn range(&self, world: &mut World, number: usize, changes: bool) -> Option<Range<u64>> {
+        let end = world.twins[number].len();
+        let page = world.page_bytes;
+        let random = &mut world.random;
+        if end == 0 {
+            return None;
+        }
+        let mut start = random.below(end);
+        let len = match random.below(8) {
+            0 => random.below(page * 12),
+            1..3 => random.below(page * 3),
+            3..5 => {
+                start -= start % page;
+                page * random.pick(&[1, 1, 1, 2, 5])
+            }
+            5 => end - start,
+            _ => random.below(600),
+        };
+        let range = start..(start + len).min(end);
+        let sectors = |range: &Range<u64>| range.start / 512..range.end.div_ceil(512);
+        let conflicts = |flight: &Flight| {
+            let (a, b) = (sectors(&flight.range), sectors(&range));
+            flight.object == number && a.start < b.end && b.start < a.end && (changes || flight.changes)
+        };
+        (!self.flights.flights.values().any(conflicts)).then_some(range)
+    }
+
+    fn read(&self, world: &mut World, object: &Object, number: usize) {
+        let Some(range) = self.range(world, number, false) else { return };
+        let mut bytes = vec![0xEE; (range.end - range.start) as usize];
+        match object.read_at(range.start, &mut bytes) {
+            Ok(()) => world.twins[number].read(range.start, &bytes),
+            Err(error) => assert!(world.faulty, "{error}"),
+        }
+    }
+
+    fn read_batch(&self, world: &mut World, object: &Object, number: usize) {
+        let count = 1 + world.random.below(40);
+        let ranges: Vec<_> = (0..count).filter_map(|_| self.range(world, number, false)).collect();
+        let mut buffers: Vec<Vec<u8>> =
+            ranges.iter().map(|range| vec![0xEE; (range.end - range.start) as usize]).collect();
+        let mut reads: Vec<Read> = ranges
+            .iter()
+            .zip(&mut buffers)
+            .map(|(range, buffer)| Read { offset: range.start, buffer })
+            .collect();
+        match object.read_batch(&mut reads) {
+            Ok(()) => {
+                let read = ranges.iter().zip(&buffers);
+                read.for_each(|(range, bytes)| world.twins[number].read(range.start, bytes));
+            }
+            Err(error) => assert!(world.faulty, "{error}"),
+        }
+    }
+
+    fn write(&self, world: &mut World, object: &Object, number: usize) {
+        let Some(range) = self.range(world, number, true) else { return };
+        let bytes = world.random.bytes((range.end - range.start) as usize);
+        let result = object.write_at(range.start, &bytes);
+        assert!(result.is_ok() || world.faulty, "{result:?}");
+        world.twins[number].write(range.start, &bytes, result.is_ok());
+    }
+
+    fn submit(&mut self, world: &mut World, object: &Object, number: usize) {
+        let mut requests = Vec::new();
+        for _ in 0..1 + world.random.below(24) {
+            let kind = world.random.below(16);
+            let changes = kind < 8;
+            let Some(range) = self.range(world, number, changes) else { continue };
+            let (offset, len) = (range.start, (range.end - range.start) as usize);
+            let mut flight = Flight { object: number, range, changes, mark: None };
+            let op = match kind {
+                0..8 => {
+                    let buffer = world.random.bytes(len).into();
+                    let durable = world.random.one_in(5);
+                    Op::Write { offset, len, buffer, durable }
+                }
+                8..15 => Op::Read { offset, len, buffer: vec![0xEE; len].into() },
+                _ => {
+                    flight.range = 0..0;
+                    flight.mark = Some(world.twins[number].mark());
+                    Op::Sync
+                }
+            };
+            let user_data = self.flights.next;
+            self.flights.next += 1;
+            self.flights.flights.insert(user_data, flight);
+            requests.push(Request { op, user_data });
+        }
+        world.queue.submit(object, requests);
+    }
+
+    fn wait(&mut self, world: &mut World, min: usize) {
+        let World { queue, twins, faulty, .. } = world;
+        let mut done: Vec<Completion> = Vec::new();
+        let count = queue.wait(min, |completion| done.push(completion));
+        assert_eq!(count, done.len());
+        for Completion { user_data, op, result } in done {
+            let flight = self.flights.flights.remove(&user_data).expect("every request ends once");
+            let twin = &mut twins[flight.object];
+            assert!(result.is_ok() || *faulty || twin.failed, "{result:?}");
+            match op {
+                Op::Read { offset, len, buffer } if result.is_ok() => twin.read(offset, &buffer[..len]),
+                Op::Write { offset, len, buffer, durable } => {
+                    twin.write(offset, &buffer[..len], result.is_ok());
+                    if durable && result.is_ok() && len > 0 {
+                        let mark = twin.mark();
+                        twin.synced(&mark, offset.next_multiple_of(512), (offset + len as u64) & !511);
+                    }
+                }
+                Op::Sync if result.is_ok() => {
+                    twin.synced(&flight.mark.expect("a sync has a mark"), 0, LEN_MAX)
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn clear(&self, world: &mut World, object: &Object, number: usize) {
+        let Some(range) = self.range(world, number, true) else { return };
+        let len = range.end - range.start;
+        let result = match world.random.below(4) {
+            0 | 1 => object.discard(range.start, len),
+            _ => object.zero(range.start, len),
+        };
+        assert!(result.is_ok() || world.faulty, "{result:?}");
+        let twin = &mut world.twins[number];
+        match result {
+            Ok(()) => twin.write(range.start, &vec![0; len as usize], true),
+            Err(_) => twin.unclear(range.start, len as usize),
+        }
+    }
+
+    fn set_len(&self, world: &mut World, object: &Object, number: usize) {
+        // What is in flight must not be cut.
+        if self.flights.flights.values().any(|flight| flight.object == number) {
+            return;
+        }
+        let len = match world.random.below(3) {
+            0 => world.random.below(LEN_MAX),
+            1 => world.twins[number].len().saturating_sub(world.random.below(5000)),
+            _ => (world.twins[number].len() + world.random.below(9000)).min(LEN_MAX),
+        };
+        match object.set_len_bytes(len) {
+            Ok(()) => world.twins[number].set_len(len),
+            Err(error) => assert!(world.faulty, "{error}"),
+        }
+        assert_eq!(object.len_bytes(), world.twins[number].len());
+    }
+
+    fn advise(&self, world: &mut World, object: &Object, number: usize) {
+        let Some(range) = self.range(world, number, false) else { return };
+        let all = [
+            Advice::Normal,
+            Advice::Sequential,
+            Advice::Random,
+            Advice::WillNeed,
+            Advice::DontNeed,
+            Advice::DontNeed,
+            Advice::NoReuse,
+        ];
+        let advice = world.random.pick(&all);
+        let result = object.advise(range.start, range.end - range.start, advice);
+        assert!(result.is_ok() || world.faulty, "{result:?}");
+    }
+
+    fn pin(&mut self, world: &mut World, object: &'o Object, number: usize) {
+        let Some(range) = self.range(world, number, false) else { return };
+        let start = range.start - range.start % world.page_bytes;
+        let end = (start + world.page_bytes).min(world.twins[number].len());
+        let busy = |f: &Flight| f.object == number && f.changes && f.range.start < end && start < f.range.end;
+        if self.pins.len() > 20 || self.flights.flights.values().any(busy) {
+            return;
+        }
+        match object.pin(range.start) {
+            Ok(Some(pin)) => {
+                assert_eq!(pin.len() as u64, end - start);
+                world.twins[number].read(start, &pin);
+                let bytes = pin.to_vec();
+                self.pins.push((pin, bytes));
+            }
+            Ok(None) => {}
+            Err(error) => assert!(world.faulty, "{error}"),
+        }
+    }
+
+    fn unpin(&mut self, world: &mut World) {
+        if !self.pins.is_empty() {
+            let at = world.random.below(self.pins.len() as u64) as usize;
+            let (pin, bytes) = self.pins.swap_remove(at);
+            assert!(pin[..] == bytes, "a pin has changed");
+        }
+    }
+
+    fn resize(&self, world: &mut World) {
+        let count = world.partitions.len() as u64;
+        let at = world.random.below(count) as usize;
+        let partition = &world.partitions[at];
+        let bytes = (1 + world.random.below(8 / count)) * (world.segment_bytes + 1024) + (14 << 10);
+        let before = partition.stat().max_bytes;
+        match partition.resize(bytes) {
+            Ok(charged) => assert!(charged <= bytes || !self.pins.is_empty() && before > bytes, "{charged} of {bytes}"),
+            Err(octavo::Error::NoMemory { .. }) => {}
+            Err(error) => assert!(world.faulty, "{error}"),
+        }
+    }
+}
+
+fn sync(world: &mut World, object: &Object, number: usize) {
+    let mark = world.twins[number].mark();
+    match object.sync() {
+        Ok(()) => {
+            assert!(!world.twins[number].failed, "a failed object cannot be synced");
+            world.twins[number].synced(&mark, 0, LEN_MAX);
+            assert_eq!(object.stat().dirty_bytes, 0);
+        }
+        Err(error) => assert!(world.faulty || world.twins[number].failed, "{error}"),
+    }
+}
+
+fn sync_range(world: &mut World, object: &Object, number: usize) {
+    let twin = &mut world.twins[number];
+    let start = world.random.below(twin.len() + 1);
+    let len = world.random.below(40_000);
+    let mark = twin.mark();
+    match object.sync_range(start, len) {
+        Ok(()) => {
+            assert!(!twin.failed, "a failed object cannot be synced");
+            let page = world.page_bytes;
+            twin.synced(&mark, start - start % page, (start + len).next_multiple_of(page).min(LEN_MAX));
+        }
+        Err(error) => assert!(world.faulty || twin.failed, "{error}"),
+    }
+}
+
+fn set_faults(world: &mut World) {
+    let random = &mut world.random;
+    world.faulty = random.one_in(2);
+    let faults = match world.faulty {
+        false => SimFaults { p_short: random.pick(&[0.0, 0.3]), ..SimFaults::default() },
+        true => SimFaults {
+            p_read_error: random.pick(&[0.0, 0.05, 0.5]),
+            p_write_error: random.pick(&[0.0, 0.05, 0.5, 1.0]),
+            p_no_space: random.pick(&[0.0, 0.1, 1.0]),
+            p_sync_error: random.pick(&[0.0, 0.0, 0.1]),
+            p_torn: random.pick(&[0.0, 0.5, 1.0]),
+            p_short: random.pick(&[0.0, 0.3]),
+        },
+    };
+    world.disk.set_faults(faults);
+}
