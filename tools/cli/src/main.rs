@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod attach;
+mod bench;
 mod config;
 mod control;
 mod ctl;
@@ -34,6 +35,7 @@ Examples:
                                         only say what is wrong with the file
   octavo ctl stat                       what the running server does
   octavo ctl sync                       make every acknowledged write durable
+  octavo bench hits                     how fast it is on this machine
 
 The smallest useful octavo.toml:
   [cache]
@@ -70,6 +72,7 @@ struct Arguments {
 enum Command {
     Serve(serve::Arguments),
     Ctl(ctl::Arguments),
+    Bench(bench::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -79,6 +82,7 @@ fn main() -> ExitCode {
     let result = match arguments.command {
         Command::Serve(serve) => serve::run(&serve, &environment, arguments.quiet),
         Command::Ctl(ctl) => ctl::run(&ctl, &environment),
+        Command::Bench(bench) => bench::run(&bench, &environment, arguments.quiet),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,0 +1,94 @@
+//! The machine as the kernel tells it: processor, release, the huge pages of a range, how a file is open.
+
+use std::fs::{read_dir, read_link, read_to_string};
+use std::path::Path;
+
+/// The commit that this program was built from.
+pub const COMMIT: &str = env!("OCTAVO_COMMIT");
+
+/// The processor's name.
+pub fn cpu() -> String {
+    let text = read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let name = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
+    name.map_or("unknown", |(_, name)| name.trim()).to_owned()
+}
+
+/// Processors that this process may use.
+pub fn cpus() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// The kernel's release.
+pub fn kernel() -> String {
+    let release = read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    if release.is_empty() { "unknown".into() } else { release.trim().to_owned() }
+}
+
+/// Bytes of huge pages in the mapping that `address` lies in, and the bytes of it that are in memory at all.
+pub fn huge_pages_bytes(address: usize) -> (u64, u64) {
+    let smaps = read_to_string("/proc/self/smaps").unwrap_or_default();
+    let mut inside = false;
+    let (mut huge, mut resident) = (0, 0);
+    for line in smaps.lines() {
+        let words: Vec<&str> = line.split_ascii_whitespace().collect();
+        if let Some((from, to)) = words.first().and_then(|first| range(first)) {
+            inside = (from..to).contains(&address);
+        } else if inside && let [key, kib, ..] = words[..] {
+            let bytes = kib.parse::<u64>().unwrap_or(0) << 10;
+            match key {
+                "AnonHugePages:" => huge = bytes,
+                "Rss:" => resident = bytes,
+                _ => {}
+            }
+        }
+    }
+    (huge, resident)
+}
+
+/// `7f00-7f10` in hexadecimal digits.
+fn range(word: &str) -> Option<(usize, usize)> {
+    let (from, to) = word.split_once('-')?;
+    Some((usize::from_str_radix(from, 16).ok()?, usize::from_str_radix(to, 16).ok()?))
+}
+
+/// Whether a descriptor of this process has `path` open with O_DIRECT, also if the file has no name any more.
+pub fn has_open_direct(path: &Path) -> bool {
+    let unlinked = format!("{} (deleted)", path.display());
+    let descriptors = read_dir("/proc/self/fd").into_iter().flatten().flatten();
+    descriptors
+        .filter(|entry| {
+            read_link(entry.path()).is_ok_and(|target| target == path || target == Path::new(&unlinked))
+        })
+        .any(|entry| {
+            let info = Path::new("/proc/self/fdinfo").join(entry.file_name());
+            let info = read_to_string(info).unwrap_or_default();
+            let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
+            let flags = flags.and_then(|flags| i32::from_str_radix(flags.trim(), 8).ok());
+            flags.is_some_and(|flags| flags & libc::O_DIRECT != 0)
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mapping_of_an_address_is_found_and_says_what_is_in_memory() {
+        let bytes = vec![1u8; 1 << 20];
+        let (_, resident) = huge_pages_bytes(bytes.as_ptr().addr());
+        assert!(resident >= 1 << 19, "{resident}");
+        assert_eq!(range("7f00-7f10"), Some((0x7f00, 0x7f10)));
+        assert_eq!(range("Rss:"), None);
+    }
+
+    #[test]
+    fn the_machine_has_names() {
+        assert!(!cpu().is_empty() && !kernel().is_empty() && !COMMIT.is_empty());
+        assert!(cpus() > 0);
+    }
+
+    #[test]
+    fn a_file_that_is_not_open_is_not_open_directly() {
+        assert!(!has_open_direct(Path::new("/no/such/file")));
+    }
+}

@@ -1,0 +1,271 @@
+//! What the engine is measured against: the same work without a cache, as fast as this file's authors could make it.
+//!
+//! * [`Gather`]: copies random places of one large array of huge pages. The floor of every hit: no lookup, no check, no count.
+//!   A plain loop and one that prefetches; the faster one counts. Places come from a stream of indices made before.
+//! * [`PrivateReads`]: reads random pages of a store into private memory, through the engine's own ring. The floor of every
+//!   miss: no table, no frame, no waiter.
+//!
+//! Both leave their bytes in the caller's buffers as the engine does, and nothing else. What is not here: clocks, checks.
+
+use std::hint::black_box;
+use std::io;
+use std::ops::Range;
+use std::ptr::{NonNull, copy_nonoverlapping};
+
+use octavo_disk::{AlignedBytes, Op, Ring, RingOptions, Store};
+
+use crate::content::PAGE_BYTES;
+
+// ---- Hits ---------------------------------------------------------------------------------------------------------
+
+/// The unit of offsets in a stream of indices: all reads begin at a multiple of it.
+pub const UNIT_SHIFT: u32 = 7;
+
+/// Bytes of memory on huge pages, as far as the kernel has them.
+pub struct Array {
+    base: NonNull<u8>,
+    len: usize,
+    mapped: NonNull<u8>,
+    mapped_len: usize,
+}
+
+const HUGE_PAGE: usize = 2 << 20;
+
+impl Array {
+    pub fn new(len: usize) -> io::Result<Array> {
+        let len = len.next_multiple_of(HUGE_PAGE);
+        let mapped_len = len + HUGE_PAGE;
+        let (protection, flags) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: a new anonymous mapping touches nothing that exists.
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), mapped_len, protection, flags, -1, 0) };
+        let mapped = NonNull::new(at.cast::<u8>()).filter(|_| at != libc::MAP_FAILED);
+        let mapped = mapped.ok_or_else(io::Error::last_os_error)?;
+        let base = mapped.as_ptr().wrapping_add(mapped.as_ptr().align_offset(HUGE_PAGE));
+        // SAFETY: inside the mapping. A refusal costs speed, and is seen by who asks for the huge pages in force.
+        unsafe { libc::madvise(base.cast(), len, libc::MADV_HUGEPAGE) };
+        let base = NonNull::new(base).expect("inside a mapping");
+        Ok(Array { base, len, mapped, mapped_len })
+    }
+
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: zeroed or written memory of ours, borrowed uniquely.
+        unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr(), self.len) }
+    }
+
+    pub fn address(&self) -> usize {
+        self.base.as_ptr().addr()
+    }
+}
+
+impl Drop for Array {
+    fn drop(&mut self) {
+        // SAFETY: our mapping, and nobody has a reference into it any more.
+        unsafe { libc::munmap(self.mapped.as_ptr().cast(), self.mapped_len) };
+    }
+}
+
+/// How the array is walked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Walk {
+    /// One copy after the other; the processor overlaps what it can.
+    Plain,
+    /// While one place is copied, the first lines of a later one are asked for.
+    Prefetching,
+}
+
+/// Copies of `LEN` bytes each from places of an array. Copy `n` goes to buffer `n % (into.len() / LEN)`.
+pub struct Gather<'a> {
+    array: &'a Array,
+    /// Offsets in the array, in units.
+    places: &'a [u32],
+}
+
+/// How many copies ahead a prefetching walk asks for the lines of a place, for short copies and for pages.
+pub const AHEAD_SHORT: usize = 16;
+pub const AHEAD_PAGE: usize = 2;
+
+/// By the time these lines are copied, the hardware prefetches the rest of the page itself.
+const PREFETCH_BYTES_MAX: usize = 1024;
+
+impl<'a> Gather<'a> {
+    /// Checks once that all places lie in the array, so that the walks need not.
+    pub fn new(array: &'a Array, places: &'a [u32]) -> Gather<'a> {
+        let last = places.iter().max().map_or(0, |place| (*place as usize) << UNIT_SHIFT);
+        assert!(last + PAGE_BYTES <= array.len + PAGE_BYTES - (1 << UNIT_SHIFT), "a place outside the array");
+        Gather { array, places }
+    }
+
+    /// Copies of 128 bytes.
+    pub fn copy_128(&self, walk: Walk, numbers: Range<usize>, into: &mut [u8]) {
+        let avx512 = is_x86_feature_detected!("avx512f");
+        match (walk, avx512) {
+            (Walk::Plain, true) => self.run::<0>(numbers, 128, into, copy_128_avx512),
+            (Walk::Prefetching, true) => self.run::<AHEAD_SHORT>(numbers, 128, into, copy_128_avx512),
+            (Walk::Plain, false) => self.run::<0>(numbers, black_box(128), into, copy_by_libc),
+            (Walk::Prefetching, false) => {
+                self.run::<AHEAD_SHORT>(numbers, black_box(128), into, copy_by_libc)
+            }
+        }
+    }
+
+    /// Copies of whole pages. All places are multiples of a page.
+    pub fn copy_pages(&self, walk: Walk, numbers: Range<usize>, into: &mut [u8]) {
+        match walk {
+            Walk::Plain => self.run::<0>(numbers, black_box(PAGE_BYTES), into, copy_by_libc),
+            Walk::Prefetching => self.run::<AHEAD_PAGE>(numbers, black_box(PAGE_BYTES), into, copy_by_libc),
+        }
+    }
+
+    #[inline(always)]
+    fn run<const AHEAD: usize>(
+        &self,
+        numbers: Range<usize>,
+        len: usize,
+        into: &mut [u8],
+        copy: impl Fn(*const u8, *mut u8, usize),
+    ) {
+        let buffers = into.len() / len;
+        assert!(buffers.is_power_of_two(), "buffers are counted by a mask");
+        let at =
+            |place: u32| self.array.base.as_ptr().wrapping_add((place as usize) << UNIT_SHIFT).cast_const();
+        let later = &self.places[numbers.start + AHEAD..numbers.end + AHEAD];
+        for (number, (place, later)) in self.places[numbers].iter().zip(later).enumerate() {
+            if AHEAD > 0 {
+                prefetch(at(*later), len.min(PREFETCH_BYTES_MAX));
+            }
+            let to = into.as_mut_ptr().wrapping_add((number & (buffers - 1)) * len);
+            copy(at(*place), to, len);
+            black_box(to);
+        }
+    }
+}
+
+/// The C library's, which knows the processor. Out of the compiler's sight are both the length and the bytes.
+#[inline(always)]
+fn copy_by_libc(from: *const u8, to: *mut u8, len: usize) {
+    // SAFETY: `Gather::new` checked the places, `run` the buffers; an array and a caller's buffers do not overlap.
+    unsafe { copy_nonoverlapping(from, to, len) };
+}
+
+/// Two loads, two stores: shorter than any call.
+#[inline(always)]
+fn copy_128_avx512(from: *const u8, to: *mut u8, _: usize) {
+    // SAFETY: as in `copy_by_libc`; chosen only where the processor has AVX-512. Registers from 16 up need no `vzeroupper`.
+    unsafe {
+        std::arch::asm!(
+            "vmovdqu64 zmm16, zmmword ptr [{from}]",
+            "vmovdqu64 zmm17, zmmword ptr [{from} + 64]",
+            "vmovdqu64 zmmword ptr [{to}], zmm16",
+            "vmovdqu64 zmmword ptr [{to} + 64], zmm17",
+            from = in(reg) from, to = in(reg) to, out("xmm16") _, out("xmm17") _,
+            options(nostack, preserves_flags),
+        );
+    }
+}
+
+#[inline(always)]
+fn prefetch(from: *const u8, len: usize) {
+    use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+    for offset in (0..len).step_by(64) {
+        // SAFETY: a hint, which never faults.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(offset).cast()) };
+    }
+}
+
+// ---- Misses -------------------------------------------------------------------------------------------------------
+
+/// Reads of pages of a store into private pages, through a ring of its own.
+pub struct PrivateReads {
+    ring: Ring,
+    store: Store,
+    pages: Vec<AlignedBytes>,
+}
+
+impl PrivateReads {
+    /// `depth` reads may be in flight.
+    pub fn new(store: &Store, depth: usize) -> io::Result<PrivateReads> {
+        let pages = (0..depth).map(|_| AlignedBytes::new(PAGE_BYTES)).collect();
+        Ok(PrivateReads { ring: Ring::new(&RingOptions::default())?, store: store.clone(), pages })
+    }
+
+    /// Queues a read of page `page` into private page `slot`, which has none in flight.
+    pub fn start(&mut self, slot: usize, page: u64) {
+        let buffer = self.pages[slot].io_buffer();
+        // SAFETY: the page lives as long as the ring, which waits for its reads when it is dropped (it comes first), and is
+        // looked at only after its completion was delivered, by the promise of `start` and `page`'s callers.
+        unsafe { self.ring.push(&self.store, Op::Read, page * PAGE_BYTES as u64, &[buffer], slot as u64) };
+    }
+
+    /// Submits, and waits until something completes. Leaves the slots in `done`.
+    pub fn wait(&mut self, done: &mut Vec<usize>) -> Result<(), octavo_disk::IoError> {
+        let mut outcome = Ok(());
+        self.ring.wait(
+            &mut |slot, result| {
+                done.push(slot as usize);
+                outcome = std::mem::replace(&mut outcome, Ok(())).and(result);
+            },
+            None,
+        );
+        outcome
+    }
+
+    /// The bytes that a finished read left in its private page.
+    pub fn page(&self, slot: usize) -> &[u8] {
+        &self.pages[slot]
+    }
+
+    /// The same, copied out to a buffer of the caller's.
+    pub fn copy_out(&self, slot: usize, into: &mut [u8]) {
+        into.copy_from_slice(&self.pages[slot]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_walk_copies_the_places_of_its_stream_in_order() {
+        let mut array = Array::new(1 << 20).unwrap();
+        for (number, byte) in array.bytes_mut().iter_mut().enumerate() {
+            *byte = (number >> UNIT_SHIFT) as u8;
+        }
+        let places: Vec<u32> = (0..100).map(|number| number * 32 % 8192).collect();
+        let gather = Gather::new(&array, &places);
+        for walk in [Walk::Plain, Walk::Prefetching] {
+            let mut short = [0u8; 4 * 128];
+            gather.copy_128(walk, 3..9, &mut short);
+            // Copies 4 and 5 of the range are the last in buffers 0 and 1, 2 and 3 in the others.
+            for (buffer, number) in [(0, 7), (1, 8), (2, 5), (3, 6)] {
+                assert_eq!(short[buffer * 128..][..128], [places[number] as u8; 128], "{walk:?}");
+            }
+            let mut page = [0u8; PAGE_BYTES];
+            gather.copy_pages(walk, 10..12, &mut page);
+            assert_eq!(page[..128], [places[11] as u8; 128]);
+            assert_eq!(page[PAGE_BYTES - 128..], [(places[11] + 31) as u8; 128]);
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "a place outside the array")]
+    fn a_place_outside_the_array_is_refused() {
+        let array = Array::new(HUGE_PAGE).unwrap();
+        Gather::new(&array, &[(HUGE_PAGE >> UNIT_SHIFT) as u32]);
+    }
+
+    #[test]
+    fn private_reads_leave_the_stores_bytes_in_their_pages() {
+        let store = Store::memory("pages", 16 * PAGE_BYTES as u64);
+        let mut reads = PrivateReads::new(&store, 2).unwrap();
+        reads.start(0, 3);
+        reads.start(1, 4);
+        let mut done = Vec::new();
+        while done.len() < 2 {
+            reads.wait(&mut done).unwrap();
+        }
+        let mut bytes = [1; PAGE_BYTES];
+        reads.copy_out(0, &mut bytes);
+        assert_eq!((&bytes[..], reads.page(1)), (&[0; PAGE_BYTES][..], &[0; PAGE_BYTES][..]));
+    }
+}
