@@ -162,9 +162,16 @@ impl BouncePool {
         }
     }
 
+    /// A lane that nobody attends may come to its turn late or never: it is told, and somebody else beside it.
     fn tell(&self, mut state: MutexGuard<'_, BounceState>) {
-        let count = state.waiting.len().min(state.free);
-        let told: Vec<Waiter> = state.waiting.drain(..count).collect();
+        let mut told: Vec<Waiter> = Vec::new();
+        let mut turns = state.free;
+        while turns > 0
+            && let Some(waiter) = state.waiting.pop_front()
+        {
+            turns -= waiter.is_attended() as usize;
+            told.push(waiter);
+        }
         self.waiting.store(state.waiting.len(), Ordering::Relaxed);
         drop(state);
         told.into_iter().for_each(Waiter::wake);

@@ -89,6 +89,13 @@ impl Waiter {
     }
 }
 
+impl Waiter {
+    /// Whether its lane's owner is there to do what it is told.
+    pub fn is_attended(&self) -> bool {
+        self.lane.is_attended()
+    }
+}
+
 impl Work {
     /// A task has been registered with somebody who will tell it.
     pub fn registered(&mut self, id: TaskId) {
@@ -279,11 +286,10 @@ impl Lane {
 
     /// Takes completions of a lane whose owner is elsewhere.
     fn reap_for_owner(&self) {
+        // Whether it is parked does not matter: an owner that has just come may have looked at what is finished before us and is about
+        // to park. A wake that finds nobody asleep ends the next sleep.
         if self.reap() > 0 {
-            fence(Ordering::SeqCst);
-            if self.parked.load(Ordering::Relaxed) {
-                self.ring.wake();
-            }
+            self.ring.wake();
         }
     }
 
@@ -381,6 +387,7 @@ impl Lane {
         // either it sees us, or we see that it is not attended.
         if waiting {
             self.shared.foreign.fetch_add(1, Ordering::SeqCst);
+            fence(Ordering::SeqCst);
         }
         let others = if waiting { self.shared.unattended(self) } else { Vec::new() };
         let mut on_completion = |token, result| self.complete(token, result);
@@ -420,9 +427,13 @@ impl Lane {
         came
     }
 
-    /// The owner goes elsewhere; what it leaves in flight others may look after.
-    fn leave(&self) {
+    /// The owner goes elsewhere; what it leaves in flight others may look after, and a turn at the bounce pool that it was
+    /// told of and has not taken goes to the next.
+    pub fn leave(&self) {
         self.attended.store(false, Ordering::SeqCst);
+        // Pairs with the fence in `sleep`: what was pushed before is seen by a sleeper that we do not see.
+        fence(Ordering::SeqCst);
+        self.shared.bounce.pass_on();
         if self.ring.in_flight() > 0 && self.shared.foreign.load(Ordering::SeqCst) > 0 {
             self.shared.wake_parked(self);
         }

@@ -137,6 +137,7 @@ impl Queue {
                 None => {
                     lane.flush(&mut work);
                     drop(work);
+                    lane.leave();
                     let result = Self::run(object, &request.op);
                     self.done.push(Completion { user_data: request.user_data, op: request.op, result });
                     work = lane.work();
@@ -144,6 +145,9 @@ impl Queue {
             }
         }
         lane.flush(&mut work);
+        drop(work);
+        // Somebody may sleep who saw a page in our hands before its I/O was in flight.
+        lane.leave();
     }
 
     /// The task of a request; None for those that are done on the spot.

@@ -1,7 +1,7 @@
 //! Random operations on a cache over a simulated disk must agree with the naive twin of `model.rs`.
 //!
 //! A seed decides everything: the disk, the cache's shape, the operations, what fails and when the power does. A failing seed is
-//! printed; `OCTAVO_TWIN_SEED` repeats it, `OCTAVO_TWIN_STEPS` asks for more (or fewer) steps in all.
+//! printed; `OCTAVO_TWIN_SEED` repeats it (`OCTAVO_TWIN_TRACE` tells each step), `OCTAVO_TWIN_STEPS` asks for more (or fewer) steps in all.
 
 mod model;
 mod world;
@@ -32,6 +32,7 @@ impl Drop for Seed {
 fn run(seed: u64) -> u64 {
     let _named = Seed(seed);
     let mut world = World::new(Random(seed));
+    world.traced = std::env::var_os("OCTAVO_TWIN_TRACE").is_some();
     world.run(STEPS);
     world.end()
 }
