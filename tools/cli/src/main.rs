@@ -1,7 +1,7 @@
 //! The program `octavo`: reads its arguments and environment, and hands them to one file per subcommand.
 //!
 //! Nothing below this file reads the environment or ends the process (but for the second signal, see
-//! [`signals`]). Errors come up to here as an [`Error`], which decides the exit status.
+//! [`signals`]). Errors come up to here as an [`error::Error`], which decides the exit status.
 
 #![forbid(unsafe_code)]
 
