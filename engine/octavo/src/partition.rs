@@ -51,6 +51,9 @@ struct Resizing {
     charge: Charge,
     /// Segments without entries that still hold a pinned snapshot.
     emptied: Vec<SegmentIndex>,
+    /// Moves that were named and are not done, because a page's store refused; and the segment that they empty, if they do.
+    pending: Vec<octavo_table::Move>,
+    leaving: Option<SegmentIndex>,
 }
 
 struct Objects {
@@ -106,7 +109,7 @@ impl PartitionInner {
             waiters: SlotWaiters::new(),
             strays: Strays::new(),
             moves: Mutex::new(()),
-            resizing: Mutex::new(Resizing { charge, emptied: Vec::new() }),
+            resizing: Mutex::new(Resizing { charge, emptied: Vec::new(), pending: Vec::new(), leaving: None }),
             objects: Mutex::new(Objects { next_id: 1, open: HashMap::new() }),
             config,
             dirty_max_pages: AtomicU64::new(0),
@@ -301,25 +304,37 @@ impl Partition {
         let fixed = Table::<WAYS>::fixed_bytes(shape) as u64;
         let wanted =
             (max_bytes.saturating_sub(fixed) / per_segment).clamp(1, shape.segments_max as u64) as u32;
+        self.finish_moves(&mut resizing)?;
         self.retire_emptied(&mut resizing, per_segment)?;
         while inner.table.live_segments() - (resizing.emptied.len() as u32) < wanted {
+            let Some(segment) = inner.table.spare_segment() else { break };
             let bytes = resizing.charge.bytes() + per_segment;
             resizing.charge.resize(bytes, &format!("partition {:?}", self.name()))?;
-            let Some(segment) = inner.table.spare_segment() else { break };
             inner.frames.commit(segment);
-            let moves = inner.table.join(segment);
-            moves.into_iter().try_for_each(|mv| self.move_entry(mv))?;
+            resizing.pending = inner.table.join(segment);
+            self.finish_moves(&mut resizing)?;
         }
         while inner.table.live_segments() - (resizing.emptied.len() as u32) > wanted {
             let candidates = inner.table.segments().filter(|segment| !resizing.emptied.contains(segment));
             let segment = candidates.last().expect("more are live than wanted");
-            let moves = inner.table.leave(segment);
-            moves.into_iter().try_for_each(|mv| self.move_entry(mv))?;
-            resizing.emptied.push(segment);
+            resizing.pending = inner.table.leave(segment);
+            resizing.leaving = Some(segment);
+            self.finish_moves(&mut resizing)?;
             self.retire_emptied(&mut resizing, per_segment)?;
         }
         inner.set_dirty_max();
         Ok(resizing.charge.bytes())
+    }
+
+    /// Makes the moves that were named. Where one fails, it and those behind it wait for the next resize, as they must be done
+    /// before others are named; until then its pages are looked for in both places.
+    fn finish_moves(&self, resizing: &mut Resizing) -> Result<(), Error> {
+        while let Some(mv) = resizing.pending.last() {
+            self.move_entry(*mv)?;
+            resizing.pending.pop();
+        }
+        resizing.emptied.extend(resizing.leaving.take());
+        Ok(())
     }
 
     /// Gives the memory of emptied segments back, as far as no pin holds it.

@@ -145,20 +145,10 @@ impl<'a> Attempt<'a> {
     fn into_page(&self, work: &mut Work) -> Step {
         let (partition, table) = (self.partition, &self.partition.table);
         let full_of_dirt = table.dirty_pages() >= partition.dirty_max_pages();
-        if let Some(found) = table.find(self.tag) {
-            // 1. In place. A dirty page may change whatever the limit says.
-            if full_of_dirt && found.word.state() == State::Clean {
-                return self.too_dirty();
-            }
-            if let Ok(before) = found.slot().begin_write(found.word) {
-                self.copy_into(found.index);
-                table.touch(&found);
-                if table.end_write(found.index, before, true) {
-                    partition.waiters.wake(found.index);
-                }
-                partition.note_dirty();
-                return Step::Done;
-            }
+        if let Some(found) = table.find(self.tag)
+            && let Some(step) = self.in_place(found, full_of_dirt)
+        {
+            return step;
         }
         let mut guard = table.lock(self.tag);
         if let Some(found) = guard.find(self.tag) {
@@ -166,7 +156,11 @@ impl<'a> Attempt<'a> {
                 State::Clean | State::Dirty if found.word.pins() > 0 => {
                     self.supersede(work, guard, found, full_of_dirt)
                 }
-                State::Clean | State::Dirty => Step::Again,
+                // It has come since, or it has moved to where only the guard looks for it.
+                State::Clean | State::Dirty => {
+                    drop(guard);
+                    self.in_place(found, full_of_dirt).unwrap_or(Step::Again)
+                }
                 _ => self.wait(work, found.index, found.word),
             };
         }
@@ -198,6 +192,22 @@ impl<'a> Attempt<'a> {
                 }
             },
         }
+    }
+
+    /// The bytes go into a page that is there, if nobody has it in hands or pinned. A dirty page may change whatever the limit says.
+    fn in_place(&self, found: Found<'_, WAYS>, full_of_dirt: bool) -> Option<Step> {
+        let (partition, table) = (self.partition, &self.partition.table);
+        if full_of_dirt && found.word.state() == State::Clean {
+            return Some(self.too_dirty());
+        }
+        let before = found.slot().begin_write(found.word).ok()?;
+        self.copy_into(found.index);
+        table.touch(&found);
+        if table.end_write(found.index, before, true) {
+            partition.waiters.wake(found.index);
+        }
+        partition.note_dirty();
+        Some(Step::Done)
     }
 
     /// Write-through: the bytes go into a bounce page, and the slot is held for them.

@@ -1,7 +1,7 @@
 //! Bugs that were there, each with its story.
 
 use crate::watchdog::Watchdog;
-use octavo::disk::{SimDisk, SimOptions, Store};
+use octavo::disk::{SimDisk, SimFaults, SimOptions, Store};
 use octavo::{Advice, Cache, CacheConfig, CacheMode, Object, Op, PartitionConfig, Request};
 use std::time::Duration;
 
@@ -48,4 +48,53 @@ fn a_queue_that_nobody_waits_on_does_not_keep_the_bounce_pages_from_others() {
     while queue.pending() > 0 {
         queue.wait(1, |completion| completion.result.unwrap());
     }
+}
+
+/// The resize gave up in the middle of a move, and the next one found the table in a state that must not be. Between the two, a
+/// write to a page that had moved looked for it in its old place only, for ever.
+#[test]
+fn a_resize_that_a_refusing_store_stops_is_finished_by_the_next() {
+    let _watchdog = Watchdog::new(Duration::from_secs(20), "resize");
+    let cache = Cache::new(one_set()).unwrap();
+    let disk = SimDisk::new(SimOptions::default());
+    let config = PartitionConfig {
+        cache_mode: CacheMode::Writeback,
+        max_bytes: Some(300 << 10),
+        dirty_max_bytes: Some(1 << 20),
+        ..PartitionConfig::new("p")
+    };
+    let partition = cache.partition(config).unwrap();
+    let object = partition.open(disk.store("disk", 256 << 10), "object").unwrap();
+    let write_all = |byte: u8| (0..64).for_each(|n| object.write_at(n * 4096, &[byte; 4096]).unwrap());
+    write_all(1);
+    disk.set_faults(SimFaults { p_write_error: 1.0, ..SimFaults::default() });
+    for _ in 0..2 {
+        let refused = partition.resize(100 << 10);
+        assert!(matches!(refused, Err(octavo::Error::Io { .. })), "{refused:?}");
+    }
+    disk.set_faults(SimFaults::default());
+    write_all(2);
+    assert!(partition.resize(100 << 10).unwrap() <= 100 << 10);
+    assert!(partition.resize(300 << 10).unwrap() > 200 << 10);
+    let mut all = vec![0; 256 << 10];
+    object.read_at(0, &mut all).unwrap();
+    assert!(all.iter().all(|byte| *byte == 2));
+}
+
+/// A segment that pins keep is in nobody's use, and yet takes its place: the growth was charged, and did not happen.
+#[test]
+fn a_partition_that_cannot_grow_is_not_charged_for_it() {
+    let cache = Cache::new(CacheConfig { memory_max_bytes: 512 << 10, ..one_set() }).unwrap();
+    let config = PartitionConfig { max_bytes: Some(250 << 10), ..PartitionConfig::new("p") };
+    let partition = cache.partition(config).unwrap();
+    let object = partition.open(Store::memory("m", 256 << 10), "object").unwrap();
+    let full = partition.stat();
+    let pins: Vec<_> = (0..64).filter_map(|n| object.pin(n * 4096).unwrap()).collect();
+    partition.resize(1).unwrap();
+    let charged = partition.resize(250 << 10);
+    assert!(charged.is_err() || partition.stat().charged_bytes <= full.charged_bytes, "{charged:?}");
+    drop(pins);
+    partition.resize(1).unwrap();
+    assert_eq!(partition.resize(250 << 10).unwrap(), full.charged_bytes);
+    assert_eq!(partition.stat().max_bytes, full.max_bytes);
 }

@@ -8,17 +8,20 @@ type Bytes = [u8; SECTOR];
 struct Sector {
     versions: Vec<Bytes>,
     now: usize,
+    /// Versions that syncs have made history.
+    drained: usize,
 }
 
 pub struct Twin {
     sectors: Vec<Sector>,
     /// Since the last sync; the last one is now.
     lens: Vec<u64>,
+    lens_drained: usize,
     /// A sync of the store failed: pages in the cache may be newer than the store, so what a read showed may change back.
     pub failed: bool,
 }
 
-/// What a sync that starts now will cover.
+/// What a sync that starts now will cover; counted from the first version, for other syncs may end before it.
 pub struct Mark {
     nows: Vec<usize>,
     lens: usize,
@@ -27,9 +30,9 @@ pub struct Mark {
 impl Twin {
     /// The twin of a new store of zeros, never to be longer than `len_max`.
     pub fn new(len: u64, len_max: u64) -> Twin {
-        let zeros = || Sector { versions: vec![[0; SECTOR]], now: 0 };
+        let zeros = || Sector { versions: vec![[0; SECTOR]], now: 0, drained: 0 };
         let sectors = (0..len_max.div_ceil(SECTOR as u64)).map(|_| zeros()).collect();
-        Twin { sectors, lens: vec![len], failed: false }
+        Twin { sectors, lens: vec![len], lens_drained: 0, failed: false }
     }
 
     pub fn len(&self) -> u64 {
@@ -96,18 +99,22 @@ impl Twin {
     }
 
     pub fn mark(&self) -> Mark {
-        Mark { nows: self.sectors.iter().map(|sector| sector.now).collect(), lens: self.lens.len() - 1 }
+        let nows = self.sectors.iter().map(|sector| sector.drained + sector.now).collect();
+        Mark { nows, lens: self.lens_drained + self.lens.len() - 1 }
     }
 
     /// A sync of some bytes has ended well; it had begun at `mark`.
     pub fn synced(&mut self, mark: &Mark, offset: u64, end: u64) {
         let (first, last) = (offset as usize / SECTOR, (end as usize).div_ceil(SECTOR));
         for (sector, now) in self.sectors.iter_mut().zip(&mark.nows).take(last).skip(first) {
-            let durable = sector.now.min(*now);
+            let durable = sector.now.min(now.saturating_sub(sector.drained));
             sector.versions.drain(..durable);
             sector.now -= durable;
+            sector.drained += durable;
         }
-        self.lens.drain(..mark.lens.min(self.lens.len() - 1));
+        let durable = mark.lens.saturating_sub(self.lens_drained);
+        self.lens.drain(..durable);
+        self.lens_drained += durable;
     }
 
     /// What is in the cache alone is lost, or may be.
