@@ -3,7 +3,7 @@
 //! Every thread counts in a block of its own, which only it writes; a reader adds the blocks up. A thread that ends leaves its
 //! block to the partition. What is not here: gauges such as dirty pages (the table counts them).
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering, lock, thread_local};
 
@@ -11,6 +11,8 @@ use crate::sync::{Arc, AtomicU64, Mutex, Ordering, lock, thread_local};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub(crate) enum Count {
+    /// Reads that were a hit of one page.
+    SingleHits,
     Hits,
     Misses,
     Fills,
@@ -67,6 +69,8 @@ pub(crate) struct Counters {
 thread_local! {
     /// This thread's blocks, by the number of the counters.
     static BLOCKS: RefCell<Vec<Option<Arc<Block>>>> = const { RefCell::new(Vec::new()) };
+    /// The block that this thread used last, and its counters' number: what a thread that serves one tenant needs.
+    static LAST: Cell<(usize, *const Block)> = const { Cell::new((usize::MAX, std::ptr::null())) };
 }
 
 /// Numbers are not used again: a thread may still hold a block of counters that are gone.
@@ -82,30 +86,34 @@ impl Counters {
     /// Adds to this thread's count.
     #[inline(always)]
     pub fn add(&self, count: Count, n: u64) {
-        BLOCKS.with(|blocks| {
-            if let Some(Some(block)) = blocks.borrow().get(self.number) {
-                block.add(count, n);
-                return;
-            }
-            self.first(&mut blocks.borrow_mut()).add(count, n);
-        });
+        self.block().add(count, n);
     }
 
-    /// A read that was a hit of one page, in one look at the block.
+    /// A read that was a hit of one page: counted once, and counted as a request and as a hit by `sum`.
     #[inline(always)]
     pub fn add_hit(&self, bytes: u64) {
-        BLOCKS.with(|blocks| {
-            if let Some(Some(block)) = blocks.borrow().get(self.number) {
-                block.add(Count::Hits, 1);
-                block.add(Count::Reads, 1);
-                block.add(Count::ReadBytes, bytes);
-                return;
-            }
-            let block = self.first(&mut blocks.borrow_mut());
-            [(Count::Hits, 1), (Count::Reads, 1), (Count::ReadBytes, bytes)]
-                .iter()
-                .for_each(|(c, n)| block.add(*c, *n));
+        let block = self.block();
+        block.add(Count::SingleHits, 1);
+        block.add(Count::ReadBytes, bytes);
+    }
+
+    #[inline(always)]
+    fn block(&self) -> &Block {
+        let (number, block) = LAST.get();
+        let block = if number == self.number { block } else { self.find_block() };
+        // SAFETY: `find_block` gave it for these counters, which keep every block that was ever made for them while they live.
+        unsafe { &*block }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn find_block(&self) -> *const Block {
+        let block = BLOCKS.with_borrow_mut(|blocks| match blocks.get(self.number) {
+            Some(Some(block)) => Arc::as_ptr(block),
+            _ => Arc::as_ptr(&self.first(blocks)),
         });
+        LAST.set((self.number, block));
+        block
     }
 
     #[cold]
@@ -124,9 +132,13 @@ impl Counters {
 
     /// The sum over all threads: exact for everything that happened before.
     pub fn sum(&self, count: Count) -> u64 {
+        let single = match count {
+            Count::Hits | Count::Reads => self.sum(Count::SingleHits),
+            _ => 0,
+        };
         // Relaxed: who must see a thread's counts has synchronised with it by other means.
         lock(&self.blocks)
             .iter()
-            .fold(0, |sum, b| sum.wrapping_add(b.0[count as usize].load(Ordering::Relaxed)))
+            .fold(single, |sum, b| sum.wrapping_add(b.0[count as usize].load(Ordering::Relaxed)))
     }
 }

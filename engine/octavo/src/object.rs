@@ -6,9 +6,8 @@ use std::mem::MaybeUninit;
 use std::ops::Deref;
 
 use octavo_disk::Store;
-use octavo_table::{Found, SlotIndex, State, Tag};
+use octavo_table::{SlotIndex, State, Tag};
 
-use crate::WAYS;
 use crate::copy;
 use crate::counters::Count;
 use crate::error::Error;
@@ -64,6 +63,12 @@ pub struct Read<'b> {
 
 /// Lookups of a batch that are under way at a time: enough to hide memory's latency, few enough to stay in the first cache.
 const STAGE: usize = 32;
+
+/// Copies up to this long are asked for as soon as their place is known.
+const SHORT_BYTES: usize = 512;
+
+/// How many copies ahead a long one is asked for.
+const LOOK_AHEAD: usize = 2;
 
 impl ObjectInner {
     pub fn new(partition: &Arc<PartitionInner>, store: Store, name: &str, id: u64) -> Self {
@@ -297,6 +302,11 @@ impl Object {
         lane.run(Task::new(job, self.0.clone(), offset, memory, len)).error.map_or(Ok(()), Err)
     }
 
+    /// Whether the page at `offset` is in the cache now. A hint: it may come or go at any time.
+    pub fn is_resident(&self, offset: u64) -> bool {
+        self.0.partition.table.find(self.0.tag(offset >> self.0.partition.page_shift)).is_some()
+    }
+
     /// Says what will happen to a range. Only hints: nothing fails, and nothing is lost.
     pub fn advise(&self, offset: u64, len: u64, advice: Advice) -> Result<(), Error> {
         self.0.check(offset, len)?;
@@ -404,41 +414,44 @@ impl ObjectInner {
     ) {
         let partition = &*self.partition;
         let table = &partition.table;
-        let mut stage: [MaybeUninit<(Tag, usize, &'b mut [u8])>; STAGE] =
-            [const { MaybeUninit::uninit() }; STAGE];
-        let mut found: [Option<Found<'_, WAYS>>; STAGE] = [const { None }; STAGE];
+        let mut stage: [MaybeUninit<(Tag, usize, &'b mut [u8])>; STAGE] = [const { MaybeUninit::uninit() }; STAGE];
+        let mut frames = [std::ptr::null::<u8>(); STAGE];
         let mut count = 0;
-        // 1. Tags, and the heads of their sets.
+        // 1. Tags; the heads of their sets are asked for.
         for (entry, (offset, buffer)) in stage.iter_mut().zip(reads) {
             let tag = self.tag(offset >> partition.page_shift);
             table.prefetch_head(tag);
             entry.write((tag, offset as usize & (partition.page_bytes() - 1), buffer));
             count += 1;
         }
-        // 2. Slots, and the first lines of their frames.
+        // 2. Fingerprints; the slots and the bytes they speak for are asked for. Long copies ask for theirs later, two ahead,
+        //    so that what comes is not pushed out of the first cache before it is read.
         for number in 0..count {
             // SAFETY: written in step 1.
             let (tag, skip, buffer) = unsafe { stage[number].assume_init_ref() };
-            found[number] = table
-                .find(*tag)
-                .filter(|f| f.word.readable() && skip + buffer.len() <= partition.page_bytes());
-            if let Some(found) = &found[number] {
-                copy::prefetch_frame(partition.frames.at(found.index).wrapping_add(*skip), buffer.len());
+            if let Some(slot) = table.prefetch_slot(*tag) {
+                frames[number] = partition.frames.at(slot).wrapping_add(*skip);
+                if buffer.len() <= SHORT_BYTES || number < LOOK_AHEAD {
+                    copy::prefetch_frame(frames[number], buffer.len());
+                }
             }
         }
-        // 3. Copies; what did not hold still is tried again alone.
+        // 3. Lookups, now in the first caches, and copies; what did not hold still is done the slow way.
         for number in 0..count {
+            if let Some(ahead) = frames[..count].get(number + LOOK_AHEAD)
+                && !ahead.is_null()
+            {
+                // SAFETY: written in step 1.
+                let (_, _, buffer) = unsafe { stage[number + LOOK_AHEAD].assume_init_ref() };
+                if buffer.len() > SHORT_BYTES {
+                    copy::prefetch_frame(*ahead, buffer.len());
+                }
+            }
             // SAFETY: written in step 1.
             let (tag, skip, buffer) = unsafe { stage[number].assume_init_mut() };
-            let (to, len) = (buffer.as_mut_ptr(), buffer.len());
-            let hit = match &found[number] {
-                // SAFETY: the buffer is valid for its length, and the range was seen to lie in one page.
-                Some(found) => unsafe {
-                    partition.copy_found(found, *skip, to, len) || partition.read_hit(*tag, *skip, to, len)
-                },
-                None => false,
-            };
-            if !hit {
+            let in_one_page = *skip + buffer.len() <= partition.page_bytes();
+            // SAFETY: the buffer is valid for its length, and the range lies in one page.
+            if !(in_one_page && unsafe { partition.read_hit(*tag, *skip, buffer.as_mut_ptr(), buffer.len()) }) {
                 missing(number);
             }
         }

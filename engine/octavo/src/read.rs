@@ -23,7 +23,23 @@ impl PartitionInner {
     /// `to` is valid for `len` bytes, and `skip + len` is at most a page.
     #[inline(always)]
     pub unsafe fn read_hit(&self, tag: Tag, skip: usize, to: *mut u8, len: usize) -> bool {
-        for _ in 0..OPTIMISTIC_TRIES {
+        let Some(found) = self.table.find_readable(tag) else { return false };
+        // SAFETY: the caller's promise.
+        if unsafe { self.copy_found(&found, skip, to, len) } {
+            return true;
+        }
+        // SAFETY: as above.
+        unsafe { self.read_hit_again(tag, skip, to, len) }
+    }
+
+    /// The other tries of `read_hit`: a writer was at the page.
+    ///
+    /// # Safety
+    /// As `read_hit`.
+    #[cold]
+    #[inline(never)]
+    unsafe fn read_hit_again(&self, tag: Tag, skip: usize, to: *mut u8, len: usize) -> bool {
+        for _ in 1..OPTIMISTIC_TRIES {
             let Some(found) = self.table.find(tag) else { return false };
             if !found.word.readable() {
                 return false;

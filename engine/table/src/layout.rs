@@ -3,7 +3,8 @@
 //! ```text
 //!  header | directory, one copy per level | segment records | segment 0 | segment 1 | ...
 //!
-//!  segment:   heads[sets] | slots[sets][W] | ghosts[sets][W * GHOSTS_PER_WAY]
+//!  segment:   set 0 | set 1 | ...
+//!  set:       head | slot [W] | ghost [W * GHOSTS_PER_WAY]
 //!  head:      fingerprint u8 [W] | policy u16 [W] | lock u32, occupied u32, clock u16, hand, ghost head, ghost count, spare u8 [3]
 //! ```
 //!
@@ -55,9 +56,19 @@ const _: () = {
 /// The budget of metadata, ghosts and directory included.
 pub const METADATA_BYTES_PER_PAGE_MAX: usize = 32;
 
-#[cfg(not(any(loom, shuttle)))]
-const fn set_bytes<const W: usize>() -> usize {
-    size_of::<Head<W>>() + W * size_of::<Slot>() + W * GHOSTS_PER_WAY * size_of::<AtomicU32>()
+/// Where a set's slots lie, behind its head: on the same page of memory, so that a hit needs one translation for both.
+pub(crate) const fn slots_at<const W: usize>() -> usize {
+    size_of::<Head<W>>()
+}
+
+/// Where a set's ghosts lie, behind its slots.
+pub(crate) const fn ghosts_at<const W: usize>() -> usize {
+    slots_at::<W>() + W * size_of::<Slot>()
+}
+
+/// Bytes of a set.
+pub(crate) const fn set_bytes<const W: usize>() -> usize {
+    (ghosts_at::<W>() + W * GHOSTS_PER_WAY * size_of::<AtomicU32>()).next_multiple_of(align_of::<Head<W>>())
 }
 
 impl<const W: usize> Head<W> {
@@ -79,8 +90,8 @@ impl<const W: usize> Head<W> {
 /// The first line of a table's memory.
 #[repr(C, align(64))]
 pub(crate) struct Header {
-    /// Directory bits in use. Grows only.
-    pub level: AtomicU32,
+    /// 63 less the directory bits in use, which only grow.
+    pub directory_shift: AtomicU32,
     /// Segments that hold directory entries.
     pub live: AtomicU32,
     /// The entry that is on its way to another segment (see `resize`); 0: none.
@@ -126,11 +137,11 @@ pub(crate) struct Layout {
     pub directory_at: usize,
     pub records_at: usize,
     pub segments_at: usize,
-    pub slots_at: usize,
-    pub ghosts_at: usize,
     pub segment_stride: usize,
     pub bytes: usize,
     pub slots_per_segment_shift: u32,
+    pub set_shift: u32,
+    pub set_mask: usize,
 }
 
 const LINE: usize = 64;
@@ -148,10 +159,8 @@ impl Layout {
         let records_at = (directory_at + (size_of::<AtomicU16>() << (level_max + 1))).next_multiple_of(LINE);
         let segments_at =
             (records_at + shape.segments_max as usize * size_of::<SegmentRecord>()).next_multiple_of(LINE);
-        let slots_at = (sets * size_of::<Head<W>>()).next_multiple_of(LINE);
-        let ghosts_at = slots_at + sets * W * size_of::<Slot>();
-        let segment_stride =
-            (ghosts_at + sets * W * GHOSTS_PER_WAY * size_of::<AtomicU32>()).next_multiple_of(LINE);
+        // Sets lie one behind the other across segments, so that a set's number alone gives its place.
+        let segment_stride = sets * set_bytes::<W>();
         let bytes = segments_at + shape.segments_max as usize * segment_stride;
         let slots_per_segment_shift = (sets * W).trailing_zeros();
         assert!(
@@ -164,11 +173,11 @@ impl Layout {
             directory_at,
             records_at,
             segments_at,
-            slots_at,
-            ghosts_at,
             segment_stride,
             bytes,
             slots_per_segment_shift,
+            set_shift: sets.trailing_zeros(),
+            set_mask: sets - 1,
         }
     }
 

@@ -8,7 +8,7 @@ use std::ptr::NonNull;
 
 use crate::layout::Layout;
 #[cfg(any(loom, shuttle))]
-use crate::layout::{Head, Header, SegmentRecord};
+use crate::layout::{Head, Header, SegmentRecord, ghosts_at, set_bytes, slots_at};
 
 const ALIGN: usize = 64;
 
@@ -81,17 +81,17 @@ impl<const W: usize> Memory<W> {
             let at = layout.segments_at + segment * layout.segment_stride;
             let sets = layout.shape.sets_per_segment as usize;
             for set in 0..sets {
-                visit(at + set * size_of::<Head<W>>(), Kind::Head);
+                let at = at + set * set_bytes::<W>();
+                visit(at, Kind::Head);
                 for way in 0..W {
                     visit(
-                        at + layout.slots_at + (set * W + way) * size_of::<crate::slot::Slot>(),
+                        at + slots_at::<W>() + way * size_of::<crate::slot::Slot>(),
                         Kind::Slot,
                     );
                 }
                 for ghost in 0..W * crate::ghost::GHOSTS_PER_WAY {
-                    let place = set * W * crate::ghost::GHOSTS_PER_WAY + ghost;
-                    let size = size_of::<crate::sync::atomic::AtomicU32>();
-                    visit(at + layout.ghosts_at + place * size, Kind::Ghost);
+                                        let size = size_of::<crate::sync::atomic::AtomicU32>();
+                    visit(at + ghosts_at::<W>() + ghost * size, Kind::Ghost);
                 }
             }
         }
@@ -107,7 +107,7 @@ impl<const W: usize> Memory<W> {
                 // SAFETY: as above.
                 Kind::Header => unsafe {
                     at.cast::<Header>().write(Header {
-                        level: AtomicU32::new(0),
+                        directory_shift: AtomicU32::new(63),
                         live: AtomicU32::new(0),
                         moving: AtomicU64::new(0),
                         dirty: AtomicU64::new(0),

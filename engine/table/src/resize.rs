@@ -95,12 +95,12 @@ impl<const W: usize> Table<W> {
         // Release, here and in `retire`: pairs with `is_live`; what has left the segment has arrived elsewhere (`walk`).
         self.record(segment).live.store(1, Ordering::Release);
         self.header().live.store(live, Ordering::Relaxed);
-        while self.header().level.load(Ordering::Relaxed) < self.layout().level_for(live) {
+        while self.level() < self.layout().level_for(live) {
             self.double_directory();
         }
         let mut entries = self.entries_by_segment();
         let share = entries.iter().map(Vec::len).sum::<usize>() / live as usize;
-        let level = self.header().level.load(Ordering::Relaxed);
+        let level = self.level();
         (0..share)
             .filter_map(|_| {
                 let from = (0..entries.len()).max_by_key(|s| entries[*s].len())?;
@@ -115,7 +115,7 @@ impl<const W: usize> Table<W> {
         assert!(self.is_live(segment) && self.live_segments() > 1, "{segment:?} cannot leave");
         self.assert_no_move();
         let mut entries = self.entries_by_segment();
-        let level = self.header().level.load(Ordering::Relaxed);
+        let level = self.level();
         let leaving = std::mem::take(&mut entries[segment.0 as usize]);
         let mut counts: Vec<usize> = entries.iter().map(Vec::len).collect();
         leaving
@@ -150,14 +150,14 @@ impl<const W: usize> Table<W> {
     pub fn advance(&self, mv: Move, mover: &mut dyn Mover) -> Pass {
         let before = self.header().moving.load(Ordering::Relaxed);
         assert!(before == 0 || before == mv.record(), "one move at a time");
-        let level = self.header().level.load(Ordering::Relaxed);
+        let level = self.level();
         let owner = self.entry(mv.level, mv.entry as usize).load(Ordering::Relaxed);
         assert!(mv.level == level && owner as u32 == mv.from.0, "{mv:?} was named before another resize");
         // R1. Release: pairs with `move_of`.
         self.header().moving.store(mv.record(), Ordering::Release);
         let mut pass = Pass::default();
         for home in self.sets_of(mv.from) {
-            let next = crate::table::SetNumber { segment: mv.to, set: home.set };
+            let next = self.beside(home, mv.to);
             let (first, second) = (home.min(next), home.max(next));
             let locks = (self.head(first).lock.lock(), Some(self.head(second).lock.lock()));
             let mut guard = SetGuard::new(self, home, Some(next), locks);
@@ -235,18 +235,18 @@ impl<const W: usize> Table<W> {
     }
 
     fn double_directory(&self) {
-        let level = self.header().level.load(Ordering::Relaxed);
+        let level = self.level();
         for entry in 0..1usize << level {
             let segment = self.entry(level, entry).load(Ordering::Relaxed);
             self.entry(level + 1, 2 * entry).store(segment, Ordering::Relaxed);
             self.entry(level + 1, 2 * entry + 1).store(segment, Ordering::Relaxed);
         }
         // Release: pairs with `entry_of`.
-        self.header().level.store(level + 1, Ordering::Release);
+        self.set_level(level + 1);
     }
 
     fn entries_by_segment(&self) -> Vec<Vec<u32>> {
-        let level = self.header().level.load(Ordering::Relaxed);
+        let level = self.level();
         let mut entries = vec![Vec::new(); self.shape().segments_max as usize];
         for entry in 0..1u32 << level {
             entries[self.entry(level, entry as usize).load(Ordering::Relaxed) as usize].push(entry);

@@ -77,7 +77,7 @@ impl<'t, const W: usize> SetGuard<'t, W> {
     pub fn remove_moved(&mut self, slot: SlotIndex, taken: Word) -> bool {
         // Release: pairs with `walk`; who sees the arrival counted sees the page in its new slot. Who sees it gone from the old
         // one sees the count, for `remove` releases too.
-        let arrived_in = self.next.unwrap_or(self.home).segment;
+        let arrived_in = self.table.segment_of_set(self.next.unwrap_or(self.home));
         self.table.record(arrived_in).arrivals.fetch_add(1, Ordering::Release);
         let waited = self.remove(slot);
         if taken.state() == State::Dirty {

@@ -224,7 +224,8 @@ impl Slot {
         // Pairs with the release fences of P1 and P6; the load after it needs no ordering of its own.
         fence(Ordering::Acquire);
         let now = Word(self.word.load(Ordering::Relaxed));
-        now.version() == seen.version() && now.readable()
+        // The same word is the usual case; pins, flags and a write-through may come and go meanwhile.
+        now == seen || now.version() == seen.version() && now.readable()
     }
 
     /// P1. Takes the slot for the page `tag`. False if the word is no longer `seen`. Under the set's lock.

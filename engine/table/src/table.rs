@@ -8,7 +8,7 @@
 
 use std::ptr::NonNull;
 
-use crate::layout::{Head, Header, Layout, SegmentRecord, Shape};
+use crate::layout::{Head, Header, Layout, SegmentRecord, Shape, ghosts_at, set_bytes, slots_at};
 use crate::memory::Memory;
 use crate::policy::{Policy, PolicyKind, with_policy};
 use crate::probe::ProbeKind;
@@ -25,12 +25,9 @@ pub struct SegmentIndex(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SlotIndex(pub u32);
 
-/// A set: its segment, and its number in it.
+/// A set: all sets of segment 0, then those of segment 1, and so on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct SetNumber {
-    pub(crate) segment: SegmentIndex,
-    pub(crate) set: usize,
-}
+pub struct SetNumber(pub(crate) u32);
 
 /// A page that was found, with the word it was found by.
 #[derive(Clone, Copy)]
@@ -114,7 +111,7 @@ impl<const W: usize> Table<W> {
             table.record(SegmentIndex(segment)).live.store(1, Ordering::Relaxed);
         }
         table.header().live.store(live, Ordering::Relaxed);
-        table.header().level.store(level, Ordering::Release);
+        table.set_level(level);
         table
     }
 
@@ -162,6 +159,25 @@ impl<const W: usize> Table<W> {
         self.find_in(self.set_of(tag), tag)
     }
 
+    /// `find` for a page whose bytes may be read now, as short as it can be for the page whose fingerprint matches first.
+    #[inline(always)]
+    pub fn find_readable(&self, tag: Tag) -> Option<Found<'_, W>> {
+        let set = self.set_of(tag);
+        let head = self.head(set);
+        let ways = self.matching(head, tag.fingerprint());
+        if ways == 0 {
+            return None;
+        }
+        let way = ways.trailing_zeros();
+        let slot = self.slot_in(set, way as usize);
+        // P3: the word first, with acquire, then the tag.
+        let word = slot.load();
+        if slot.tag() == tag && word.readable() {
+            return Some(Found { head, slot, way, index: self.index_of(set, way as usize), word });
+        }
+        self.find_among(set, tag, ways & (ways - 1)).filter(|found| found.word.readable())
+    }
+
     /// Asks the processor for the head of the page's set (the first stage of a batch).
     #[inline(always)]
     pub fn prefetch_head(&self, tag: Tag) {
@@ -184,12 +200,31 @@ impl<const W: usize> Table<W> {
     #[inline(always)]
     pub(crate) fn find_in(&self, set: SetNumber, tag: Tag) -> Option<Found<'_, W>> {
         let head = self.head(set);
-        let mut ways = self.matching(head, tag.fingerprint());
+        let ways = self.matching(head, tag.fingerprint());
+        if ways == 0 {
+            return None;
+        }
+        let way = ways.trailing_zeros();
+        let slot = self.slot_in(set, way as usize);
+        // P3: the word first, with acquire, then the tag.
+        let word = slot.load();
+        if slot.tag() == tag && word.findable() {
+            return Some(Found { head, slot, way, index: self.index_of(set, way as usize), word });
+        }
+        self.find_among(set, tag, ways & (ways - 1))
+    }
+
+    /// The rest of `find_in`, for the few lookups in a hundred whose first match is another page's. Apart, so that the others
+    /// are short enough for the processor to overlap.
+    #[cold]
+    #[inline(never)]
+    fn find_among(&self, set: SetNumber, tag: Tag, mut ways: u32) -> Option<Found<'_, W>> {
+        let head = self.head(set);
         while ways != 0 {
             let way = ways.trailing_zeros();
             ways &= ways - 1;
             let slot = self.slot_in(set, way as usize);
-            // P3: the word first, with acquire, then the tag.
+            // P3, as above.
             let word = slot.load();
             if slot.tag() == tag && word.findable() {
                 return Some(Found { head, slot, way, index: self.index_of(set, way as usize), word });
@@ -198,11 +233,30 @@ impl<const W: usize> Table<W> {
         None
     }
 
+    /// The second stage of a batch: the slot where the page most likely is, by its fingerprint alone; its line is asked for.
+    #[cfg(not(any(loom, shuttle)))]
+    #[inline(always)]
+    pub fn prefetch_slot(&self, tag: Tag) -> Option<SlotIndex> {
+        let set = self.set_of(tag);
+        let ways = self.matching(self.head(set), tag.fingerprint());
+        let way = ways.trailing_zeros() as usize;
+        (ways != 0).then(|| {
+            prefetch(self.slot_in(set, way));
+            self.index_of(set, way)
+        })
+    }
+
     #[cfg(not(any(loom, shuttle)))]
     #[inline(always)]
     fn matching(&self, head: &Head<W>, fingerprint: u8) -> u32 {
-        // SAFETY: the array has W bytes and lies at the start of a 16-byte aligned head.
-        unsafe { crate::probe::find::<W>(self.probe, head.fingerprints.as_ptr().cast(), fingerprint) }
+        // For 8 and 16 ways every x86-64 has the one best comparison; the compiler may know.
+        let kind = match W {
+            #[cfg(all(target_arch = "x86_64", not(miri)))]
+            ..=16 => ProbeKind::Sse2,
+            _ => self.probe,
+        };
+        // SAFETY: the array has W bytes and lies at the start of a 16-byte aligned head; the kind is supported.
+        unsafe { crate::probe::find::<W>(kind, head.fingerprints.as_ptr().cast(), fingerprint) }
     }
 
     #[cfg(any(loom, shuttle))]
@@ -214,22 +268,34 @@ impl<const W: usize> Table<W> {
     /// The set where the directory says the page belongs now.
     #[inline(always)]
     pub(crate) fn set_of(&self, tag: Tag) -> SetNumber {
-        let (_, entry) = self.entry_of(tag);
+        let entry = self.entry_of(tag);
         // Acquire: pairs with the end of a move, so that the new segment's sets are seen as the mover left them.
         self.set_in(SegmentIndex(entry.load(Ordering::Acquire) as u32), tag)
     }
 
     #[inline(always)]
     pub(crate) fn set_in(&self, segment: SegmentIndex, tag: Tag) -> SetNumber {
-        SetNumber { segment, set: tag.set(self.layout().shape.sets_per_segment as usize - 1) }
+        SetNumber(segment.0 << self.layout().set_shift | tag.set(self.layout().set_mask) as u32)
     }
 
-    /// The level in force and the page's entry in it.
+    /// The page's entry at the level in force. Level l has its entries at places 2^l and on, so the place is a one with the
+    /// tag's first l bits behind it: one shift.
     #[inline(always)]
-    fn entry_of(&self, tag: Tag) -> (u32, &AtomicU16) {
+    fn entry_of(&self, tag: Tag) -> &AtomicU16 {
         // Acquire: pairs with `double_directory`, which fills a level before it names it.
-        let level = self.header().level.load(Ordering::Acquire);
-        (level, self.entry(level, tag.directory(level)))
+        let shift = self.header().directory_shift.load(Ordering::Acquire);
+        self.entry_at(((tag.0 >> 1 | 1 << 63) >> shift) as usize)
+    }
+
+    /// Directory bits in use.
+    pub(crate) fn level(&self) -> u32 {
+        // Relaxed: whoever resizes is alone in that.
+        63 - self.header().directory_shift.load(Ordering::Relaxed)
+    }
+
+    /// Puts a level in force that has been filled. Release: pairs with `entry_of`.
+    pub(crate) fn set_level(&self, level: u32) {
+        self.header().directory_shift.store(63 - level, Ordering::Release);
     }
 
     // ---- Under the lock ---------------------------------------------------------------------------------------
@@ -266,7 +332,8 @@ impl<const W: usize> Table<W> {
 
     /// The sets of a segment.
     pub(crate) fn sets_of(&self, segment: SegmentIndex) -> impl Iterator<Item = SetNumber> + use<W> {
-        (0..self.layout().shape.sets_per_segment as usize).map(move |set| SetNumber { segment, set })
+        let first = segment.0 << self.layout().set_shift;
+        (first..first + self.layout().shape.sets_per_segment).map(SetNumber)
     }
 
     /// The segments in use.
@@ -383,7 +450,12 @@ impl<const W: usize> Table<W> {
     #[inline(always)]
     pub(crate) fn entry(&self, level: u32, entry: usize) -> &AtomicU16 {
         debug_assert!(level <= self.layout().level_max && entry < 1 << level);
-        let place = (1usize << level) + entry;
+        self.entry_at((1usize << level) + entry)
+    }
+
+    #[inline(always)]
+    fn entry_at(&self, place: usize) -> &AtomicU16 {
+        debug_assert!(place < 2 << self.layout().level_max);
         // SAFETY: the layout has room for every entry of every level up to level_max.
         unsafe { self.memory.at(self.layout().directory_at + place * size_of::<AtomicU16>()) }
     }
@@ -395,32 +467,31 @@ impl<const W: usize> Table<W> {
     }
 
     #[inline(always)]
-    fn segment_at(&self, segment: SegmentIndex) -> usize {
-        debug_assert!(segment.0 < self.layout().shape.segments_max);
-        self.layout().segments_at + segment.0 as usize * self.layout().segment_stride
+    fn set_at(&self, set: SetNumber) -> usize {
+        let layout = self.layout();
+debug_assert!(self.segment_of_set(set).0 < layout.shape.segments_max);
+        layout.segments_at + set.0 as usize * set_bytes::<W>()
     }
 
     #[inline(always)]
     pub(crate) fn head(&self, set: SetNumber) -> &Head<W> {
-        debug_assert!(set.set < self.layout().shape.sets_per_segment as usize);
         // SAFETY: directory entries name segments below segments_max, and each has a head per set.
-        unsafe { self.memory.at(self.segment_at(set.segment) + set.set * size_of::<Head<W>>()) }
+        unsafe { self.memory.at(self.set_at(set)) }
     }
 
     #[inline(always)]
     pub(crate) fn slot_in(&self, set: SetNumber, way: usize) -> &Slot {
         debug_assert!(way < W);
-        let place = (set.set * W + way) * size_of::<Slot>();
+        let place = slots_at::<W>() + way * size_of::<Slot>();
         // SAFETY: each set of each segment has W slots.
-        unsafe { self.memory.at(self.segment_at(set.segment) + self.layout().slots_at + place) }
+        unsafe { self.memory.at(self.set_at(set) + place) }
     }
 
     pub(crate) fn ghosts(&self, set: SetNumber) -> &[AtomicU32] {
         let count = W * crate::ghost::GHOSTS_PER_WAY;
-        let place = set.set * count * size_of::<AtomicU32>();
-        // SAFETY: each set of each segment has its ghosts there.
+                // SAFETY: each set of each segment has its ghosts there.
         let first: &AtomicU32 =
-            unsafe { self.memory.at(self.segment_at(set.segment) + self.layout().ghosts_at + place) };
+            unsafe { self.memory.at(self.set_at(set) + ghosts_at::<W>()) };
         // SAFETY: `count` of them lie one behind the other, in the same memory, reached through shared references only.
         unsafe { std::slice::from_raw_parts(first, count) }
     }
@@ -434,15 +505,23 @@ impl<const W: usize> Table<W> {
 
     #[inline(always)]
     pub(crate) fn index_of(&self, set: SetNumber, way: usize) -> SlotIndex {
-        SlotIndex(set.segment.0 << self.layout().slots_per_segment_shift | (set.set * W + way) as u32)
+        SlotIndex(set.0 * W as u32 + way as u32)
     }
 
     #[inline(always)]
     pub(crate) fn place_of(&self, index: SlotIndex) -> (SetNumber, usize) {
-        let inside = index.0 & (self.slots_per_segment() - 1);
-        let segment = self.segment_of(index);
-        assert!(segment.0 < self.layout().shape.segments_max);
-        (SetNumber { segment, set: inside as usize / W }, inside as usize % W)
+        let set = SetNumber(index.0 / W as u32);
+        assert!(self.segment_of_set(set).0 < self.layout().shape.segments_max);
+        (set, index.0 as usize % W)
+    }
+
+    /// The set of another segment with the same number inside it.
+    pub(crate) fn beside(&self, set: SetNumber, segment: SegmentIndex) -> SetNumber {
+        SetNumber(segment.0 << self.layout().set_shift | set.0 & self.layout().set_mask as u32)
+    }
+
+    pub(crate) fn segment_of_set(&self, set: SetNumber) -> SegmentIndex {
+        SegmentIndex(set.0 >> self.layout().set_shift)
     }
 
     pub(crate) fn pages_in(&self, set: SetNumber) -> impl Iterator<Item = Found<'_, W>> {

@@ -26,7 +26,7 @@
 /// | 35..32 | node | which node of the machine |
 /// | 31..16 | print | 31..24 the fingerprint of a resident page, 31..16 that of a ghost |
 /// | 15..0 | sample | whether the page is one of those a miniature follows |
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(transparent)]
 pub struct Tag(pub u64);
 

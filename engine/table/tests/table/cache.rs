@@ -4,7 +4,9 @@
 //! The bytes of page *p* after its *n*th write are *n* in every word, each in its own disguise, so that a torn read shows. Writes read
 //! before they write: a lost one is missing at the end.
 
-use octavo_table::{Claim, Found, Mixer, Move, Mover, PolicyKind, SegmentIndex, Shape, SlotIndex, State, Table, Tag, Word};
+use octavo_table::{
+    Claim, Found, Mixer, Move, Mover, PolicyKind, SegmentIndex, Shape, SlotIndex, State, Table, Tag, Word,
+};
 
 use crate::random::Random;
 use sync::{AtomicU64, Condvar, Mutex, Ordering::Relaxed, Ordering::SeqCst, yield_now};
@@ -126,7 +128,11 @@ impl<const W: usize> Cache<W> {
     fn write_in(page: usize, bytes: [u64; WORDS]) -> u64 {
         let write = bytes[0] << 16 >> 24;
         for (word, value) in bytes.into_iter().enumerate() {
-            assert_eq!(value, disguised(page, write, word), "torn or another page's bytes: {bytes:x?} of page {page}");
+            assert_eq!(
+                value,
+                disguised(page, write, word),
+                "torn or another page's bytes: {bytes:x?} of page {page}"
+            );
         }
         write
     }
@@ -338,7 +344,10 @@ impl<const W: usize> Cache<W> {
         }
         for (page, at_least) in before.into_iter().enumerate() {
             let stored = self.pages[page].stored.load(SeqCst);
-            assert!(stored >= at_least, "page {page}: a sync missed write {at_least}, the store holds {stored}");
+            assert!(
+                stored >= at_least,
+                "page {page}: a sync missed write {at_least}, the store holds {stored}"
+            );
         }
     }
 
@@ -398,7 +407,8 @@ impl<const W: usize> Cache<W> {
     /// When all threads have ended.
     pub fn check_quiet(&self) {
         let mut copies = vec![Vec::new(); self.pages.len()];
-        self.table.for_each_page(|_, found| copies[self.page_of(found.tag())].push((found.index, found.word)));
+        self.table
+            .for_each_page(|_, found| copies[self.page_of(found.tag())].push((found.index, found.word)));
         for (page, copies) in copies.iter().enumerate() {
             assert!(copies.len() <= 1, "page {page} is in several slots: {copies:?}");
             let found = self.table.find(self.tag(page)).map(|found| found.index);
@@ -408,14 +418,21 @@ impl<const W: usize> Cache<W> {
             let writes = self.pages[page].begun.load(SeqCst);
             assert_eq!(now, writes, "page {page}: a write was lost");
             let dirty = copies.first().is_some_and(|copy| copy.1.state() == State::Dirty);
-            assert!(dirty || now == stored, "page {page} is clean and the store holds write {stored} of {now}");
+            assert!(
+                dirty || now == stored,
+                "page {page} is clean and the store holds write {stored} of {now}"
+            );
         }
         let words = || (0..self.versions.len()).map(|slot| self.table.slot(SlotIndex(slot as u32)).load());
         assert!(words().all(|word| word.pins() == 0 && !word.writeback() && !word.waited() && !word.owned()));
         let mut shown: Vec<Tag> = Vec::new();
         self.table.for_each_dirty(|_, tag, _| shown.push(tag));
         let dirty = words().filter(|word| word.state() == State::Dirty).count();
-        assert_eq!((shown.len(), self.table.dirty_pages()), (dirty, dirty as u64), "the dirty pages are counted");
+        assert_eq!(
+            (shown.len(), self.table.dirty_pages()),
+            (dirty, dirty as u64),
+            "the dirty pages are counted"
+        );
         (0..self.versions.len()).for_each(|slot| self.check_version(slot));
     }
 }

@@ -1,1 +1,276 @@
-//! Placeholder.
+//! What a table costs, how evenly it spreads, and that its memory may lie anywhere.
+
+use std::alloc;
+use std::ptr::NonNull;
+
+use octavo_table::{
+    Claim, ENTRIES_PER_SEGMENT, METADATA_BYTES_PER_PAGE_MAX, Mixer, Move, Mover, PINS_MAX, PolicyKind,
+    SegmentIndex, Shape, SlotIndex, State, Table, Tag,
+};
+
+use crate::random::Random;
+
+/// For tables that hold no bytes.
+struct Nothing;
+
+impl Mover for Nothing {
+    fn copy(&mut self, _from: SlotIndex, _to: SlotIndex) {}
+
+    fn wake(&mut self, slot: SlotIndex) {
+        panic!("nobody waits for {slot:?}");
+    }
+}
+
+fn finish<const W: usize>(table: &Table<W>, moves: Vec<Move>) {
+    for mv in moves {
+        assert_eq!(table.advance(mv, &mut Nothing).busy, None);
+    }
+}
+
+fn bring<const W: usize>(table: &Table<W>, tag: Tag, dirty: bool) -> Option<SlotIndex> {
+    let Claim::Claimed { slot, .. } = table.lock(tag).claim(tag) else { return None };
+    assert!(!table.publish(slot, dirty));
+    Some(slot)
+}
+
+fn costs_at_most_the_budget<const W: usize>() {
+    // 1 GiB of pages of 4 KiB, and a table far from full size.
+    for (segments_max, live) in [(512, 512), (64, 64), (1, 1), (512, 300)] {
+        let shape = Shape { segments_max, sets_per_segment: 512 / W as u32 };
+        let bytes = Table::<W>::fixed_bytes(shape) + live * Table::<W>::segment_metadata_bytes(shape);
+        let pages = live * 512;
+        assert!(
+            bytes <= pages * METADATA_BYTES_PER_PAGE_MAX,
+            "{W} ways, {live} segments: {bytes} of {pages} pages"
+        );
+    }
+}
+
+#[test]
+fn metadata_with_ghosts_and_directory_is_at_most_32_bytes_a_page() {
+    assert_eq!(METADATA_BYTES_PER_PAGE_MAX, 32);
+    costs_at_most_the_budget::<8>();
+    costs_at_most_the_budget::<16>();
+    costs_at_most_the_budget::<32>();
+}
+
+#[test]
+fn entries_are_spread_evenly_over_every_number_of_segments_growing_and_shrinking() {
+    let shape = Shape { segments_max: 64, sets_per_segment: 1 };
+    let table = Table::<8>::new(shape, PolicyKind::Fifo, 1);
+    let segments = if cfg!(miri) { 5 } else { 64 };
+    let check = |live: u32| {
+        let entries = table.entries_per_segment();
+        assert_eq!(entries.len(), live as usize);
+        let (least, most) = (*entries.iter().min().unwrap(), *entries.iter().max().unwrap());
+        assert!(most - least <= 1 && least >= ENTRIES_PER_SEGMENT as usize, "{live} segments: {entries:?}");
+    };
+    check(1);
+    for live in 2..=segments {
+        finish(&table, table.join(table.spare_segment().unwrap()));
+        check(live);
+    }
+    let mut random = Random::new(1);
+    for live in (1..segments).rev() {
+        let segments: Vec<_> = table.segments().collect();
+        let leaving = segments[random.below(segments.len())];
+        finish(&table, table.leave(leaving));
+        table.retire(leaving).unwrap();
+        check(live);
+    }
+}
+
+#[test]
+fn a_table_that_starts_with_any_number_of_segments_spreads_its_entries_evenly() {
+    for live in 1..=if cfg!(miri) { 5 } else { 64 } {
+        let table = Table::<8>::new(Shape { segments_max: 64, sets_per_segment: 1 }, PolicyKind::Fifo, live);
+        let entries = table.entries_per_segment();
+        assert!(entries.iter().max().unwrap() - entries.iter().min().unwrap() <= 1, "{entries:?}");
+        assert_eq!(entries.len(), live as usize);
+    }
+}
+
+/// Memory of its own, `skew` lines into an allocation.
+struct Place {
+    start: *mut u8,
+    layout: alloc::Layout,
+    skew_bytes: usize,
+}
+
+impl Place {
+    fn new(bytes: usize, skew_lines: usize) -> Place {
+        let layout = alloc::Layout::from_size_align(bytes + skew_lines * 64, 4096).unwrap();
+        // SAFETY: the size is not zero.
+        let start = unsafe { alloc::alloc_zeroed(layout) };
+        Place { start, layout, skew_bytes: skew_lines * 64 }
+    }
+
+    fn memory(&self) -> NonNull<u8> {
+        // SAFETY: inside the allocation, which is this much larger.
+        NonNull::new(unsafe { self.start.add(self.skew_bytes) }).unwrap()
+    }
+
+    fn bytes(&self) -> &[u8] {
+        let length = self.layout.size() - self.skew_bytes;
+        // SAFETY: allocated zeroed, this long, and no table uses it any more when this is called.
+        unsafe { std::slice::from_raw_parts(self.memory().as_ptr(), length) }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        // SAFETY: allocated with this very layout, and freed once.
+        unsafe { alloc::dealloc(self.start, self.layout) };
+    }
+}
+
+/// A bit of everything that leaves a trace.
+fn live_a_life(table: &Table<16>) {
+    let mixer = Mixer::new(5);
+    for round in 0..if cfg!(miri) { 2 } else { 20 } {
+        for key in 0..60 {
+            let tag = mixer.tag(key * 3 + round);
+            match table.find(tag) {
+                Some(found) => table.touch(&found),
+                None => drop(bring(table, tag, key % 7 == 0)),
+            }
+        }
+        if let Some(spare) = table.spare_segment() {
+            finish(table, table.join(spare));
+        }
+    }
+}
+
+#[test]
+fn tables_at_different_addresses_hold_the_same_bytes_and_none_is_an_address() {
+    let shape = Shape { segments_max: 3, sets_per_segment: 2 };
+    let bytes = Table::<16>::memory_bytes(shape);
+    let places = [0, 1, 7].map(|skew| {
+        let place = Place::new(bytes, skew);
+        // SAFETY: zeroed, aligned to 64, this long, and used by nothing else while the table lives.
+        let table = unsafe { Table::<16>::in_memory(place.memory(), shape, PolicyKind::NrLfu, 1) };
+        live_a_life(&table);
+        drop(table);
+        place
+    });
+    for place in &places {
+        assert!(place.bytes() == places[0].bytes(), "the same life leaves the same bytes anywhere");
+        let own = place.start as usize..place.start as usize + place.layout.size();
+        for word in place.bytes().windows(8) {
+            let word = u64::from_ne_bytes(word.try_into().unwrap());
+            assert!(!own.contains(&(word as usize)), "an address in a table: {word:#x}");
+        }
+    }
+}
+
+#[test]
+fn one_pin_too_many_is_refused_and_aliases_nothing_p4_p5() {
+    let table = Table::<8>::new(Shape { segments_max: 1, sets_per_segment: 1 }, PolicyKind::Lru, 1);
+    let slot = table.slot(bring(&table, Tag(0), true).unwrap());
+    let before = slot.load();
+    (0..PINS_MAX).for_each(|_| slot.pin(before).unwrap());
+    let full = slot.load();
+    assert_eq!(slot.pin(before), Err(full));
+    assert_eq!((full.pins(), full.state(), full.version()), (PINS_MAX, State::Dirty, before.version()));
+    assert!(!full.waited() && !full.writeback());
+    slot.begin_writeback(full).unwrap();
+    assert!(table.end_writeback(SlotIndex(0), full.version(), true).cleaned);
+    assert_eq!(slot.load().pins(), PINS_MAX);
+    (0..PINS_MAX).for_each(|_| assert!(!slot.unpin()));
+    assert_eq!((slot.load().pins(), slot.load().version()), (0, before.version()));
+}
+
+#[test]
+fn a_set_whose_ways_are_all_pinned_is_full_and_one_unpin_makes_room() {
+    let table = Table::<8>::new(Shape { segments_max: 1, sets_per_segment: 1 }, PolicyKind::Clock, 1);
+    let slots: Vec<_> = (0..8).map(|page| table.slot(bring(&table, Tag(page), false).unwrap())).collect();
+    slots.iter().for_each(|slot| slot.pin(slot.load()).unwrap());
+    assert_eq!(table.lock(Tag(8)).claim(Tag(8)), Claim::Full);
+    slots[3].unpin();
+    let expected = Claim::Claimed { slot: SlotIndex(3), evicted: Some(Tag(3)) };
+    assert_eq!(table.lock(Tag(8)).claim(Tag(8)), expected);
+}
+
+#[test]
+fn a_way_whose_snapshot_is_pinned_is_not_claimed_and_not_lost_p5_p9() {
+    let table = Table::<8>::new(Shape { segments_max: 1, sets_per_segment: 1 }, PolicyKind::Lru, 1);
+    let slot = table.slot(bring(&table, Tag(0), false).unwrap());
+    slot.pin(slot.load()).unwrap();
+    let mut guard = table.lock(Tag(0));
+    let found = guard.find(Tag(0)).unwrap();
+    guard.remove_quiet(&found, false).unwrap();
+    assert!(guard.find(Tag(0)).is_none() && table.find(Tag(0)).is_none());
+    drop(guard);
+    // All the others fill up, dirty, and then there is no place: the snapshot's is not one.
+    (1..8).for_each(|page| assert!(bring(&table, Tag(page), true).is_some()));
+    assert_eq!(bring(&table, Tag(8), false), None);
+    assert!(slot.unpin());
+    assert_eq!(bring(&table, Tag(8), false), Some(SlotIndex(0)));
+}
+
+#[test]
+fn a_segment_with_a_pinned_snapshot_does_not_retire_and_gets_no_page_until_it_has() {
+    let table = Table::<8>::new(Shape { segments_max: 3, sets_per_segment: 1 }, PolicyKind::Lru, 3);
+    let index = bring(&table, Tag(0), true).unwrap();
+    let slot = table.slot(index);
+    slot.pin(slot.load()).unwrap();
+    let (segment, version) = (table.segment_of(index), slot.load().version());
+    finish(&table, table.leave(segment));
+    assert_eq!(table.retire(segment), Err(index));
+    assert_eq!((slot.load().state(), table.dirty_pages()), (State::Detached, 1));
+    let moved = table.find(Tag(0)).unwrap();
+    assert!(table.segment_of(moved.index) != segment && moved.word.state() == State::Dirty);
+    // Another one leaves meanwhile: its entries go to the third, not to the one that waits.
+    let other = table.segment_of(moved.index);
+    finish(&table, table.leave(other));
+    table.retire(other).unwrap();
+    let third = (0..3).map(SegmentIndex).find(|s| ![segment, other].contains(s)).unwrap();
+    assert_eq!(table.find(Tag(0)).map(|found| table.segment_of(found.index)), Some(third));
+    assert!(slot.unpin());
+    table.retire(segment).unwrap();
+    assert_eq!(table.segments().collect::<Vec<_>>(), [third]);
+    finish(&table, table.join(segment));
+    assert!(slot.load().version() > version, "a slot whose segment was gone starts where it stopped");
+}
+
+#[test]
+#[should_panic(expected = "a move is in progress")]
+fn a_segment_cannot_join_while_an_entry_moves() {
+    let table = Table::<8>::new(Shape { segments_max: 3, sets_per_segment: 1 }, PolicyKind::Lru, 1);
+    let Claim::Claimed { .. } = table.lock(Tag(u64::MAX)).claim(Tag(u64::MAX)) else {
+        panic!("there is room")
+    };
+    // The page is being filled: the move of its entry cannot end.
+    let moves = table.join(SegmentIndex(1));
+    let busy = moves.into_iter().any(|mv| table.advance(mv, &mut Nothing).busy.is_some());
+    assert!(busy);
+    table.join(SegmentIndex(2));
+}
+
+#[test]
+#[should_panic(expected = "was named before another resize")]
+fn a_move_that_was_named_before_another_resize_is_refused() {
+    let table = Table::<8>::new(Shape { segments_max: 4, sets_per_segment: 1 }, PolicyKind::Lru, 1);
+    let stale = table.join(SegmentIndex(1));
+    finish(&table, table.join(SegmentIndex(2)));
+    finish(&table, stale);
+}
+
+/// A repeated pass once evicted a page of the new set for each page that could not come, every time.
+#[test]
+fn a_page_that_cannot_move_yet_costs_no_other_page_its_place_r2() {
+    let table = Table::<8>::new(Shape { segments_max: 2, sets_per_segment: 1 }, PolicyKind::Lru, 2);
+    // Entries alternate between the segments; entry 0 is the first's, entry 1 the second's.
+    let second = |page: u64| Tag(1 << 59 | page);
+    (0..8).for_each(|page| assert!(bring(&table, second(page), false).is_some()));
+    let Claim::Claimed { slot, .. } = table.lock(Tag(0)).claim(Tag(0)) else { panic!("there is room") };
+    let mv = table.leave(SegmentIndex(0))[0];
+    for _ in 0..3 {
+        let pass = table.advance(mv, &mut Nothing);
+        assert_eq!((pass.busy, pass.evicted, pass.copied), (Some(slot), 0, 0));
+    }
+    assert!((0..8).all(|page| table.find(second(page)).is_some()));
+    assert!(!table.publish(slot, false));
+    let pass = table.advance(mv, &mut Nothing);
+    assert_eq!((pass.busy, pass.evicted, pass.copied), (None, 1, 1));
+}

@@ -32,7 +32,8 @@ pub fn for_seeds(seeds: std::ops::Range<u64>, test: impl Fn(u64)) {
             }
         }
     }
-    let replayed = std::env::var("OCTAVO_SEED").ok().map(|seed| seed.parse().expect("OCTAVO_SEED is a number"));
+    let replayed =
+        std::env::var("OCTAVO_SEED").ok().map(|seed| seed.parse().expect("OCTAVO_SEED is a number"));
     let seeds = replayed.map_or(seeds, |seed: u64| seed..seed + 1);
     for seed in seeds {
         let _named = Named(seed);
