@@ -69,6 +69,20 @@ impl<const W: usize> Memory<W> {
         unsafe { &*object.cast::<T>() }
     }
 
+    /// A shared reference to `count` objects of type `T`, the first at `offset`. Not `at` and the rest: a reference to one
+    /// object gives no right to its neighbours.
+    ///
+    /// # Safety
+    /// By the layout, `count` objects of type `T` lie there, inside the memory.
+    pub unsafe fn slice_at<T>(&self, offset: usize, count: usize) -> &[T] {
+        debug_assert!(offset + count * size_of::<T>() <= self.layout.bytes);
+        // SAFETY: inside the memory, by the caller's promise.
+        let first = unsafe { self.base.as_ptr().add(offset) };
+        debug_assert!(first as usize % align_of::<T>() == 0);
+        // SAFETY: objects of that type lie there (zeroed memory is one), and only shared references to them exist.
+        unsafe { std::slice::from_raw_parts(first.cast::<T>(), count) }
+    }
+
     #[cfg(any(loom, shuttle))]
     fn each(&self, mut visit: impl FnMut(usize, Kind)) {
         let layout = &self.layout;

@@ -215,9 +215,10 @@ impl Slot {
         Tag(self.tag.load(Ordering::Relaxed))
     }
 
-    /// P3, the re-check: whether what was read since `seen` was loaded is the page's, untorn.
+    /// P3, the re-check: whether what was read since `seen`, a readable word, was loaded is the page's, untorn.
     #[inline(always)]
     pub fn unchanged(&self, seen: Word) -> bool {
+        debug_assert!(seen.readable(), "bytes were read under {seen:?}");
         if crate::broken::is(crate::broken::Step::NoRecheck) {
             return true;
         }

@@ -41,6 +41,33 @@ pub struct Found<'t, const W: usize> {
     pub word: Word,
 }
 
+/// A way that may hold a page: its fingerprint says so, which is wrong a few times in a hundred.
+#[derive(Clone, Copy)]
+pub struct Candidate<'t, const W: usize> {
+    head: &'t Head<W>,
+    slot: &'t Slot,
+    way: u32,
+    /// Its slot, and frame.
+    pub index: SlotIndex,
+}
+
+impl<'t, const W: usize> Candidate<'t, W> {
+    /// Asks the processor for the slot.
+    #[inline(always)]
+    pub fn prefetch(&self) {
+        prefetch(self.slot);
+    }
+
+    /// The page, if it is here and may be read now. None says nothing but that `find` has to look.
+    #[inline(always)]
+    pub fn confirm(&self, tag: Tag) -> Option<Found<'t, W>> {
+        // P3: the word first, with acquire, then the tag.
+        let word = self.slot.load();
+        let Candidate { head, slot, way, index } = *self;
+        (slot.tag() == tag && word.readable()).then_some(Found { head, slot, way, index, word })
+    }
+}
+
 impl<'t, const W: usize> Found<'t, W> {
     /// The slot.
     #[inline(always)]
@@ -159,29 +186,32 @@ impl<const W: usize> Table<W> {
         self.find_in(self.set_of(tag), tag)
     }
 
-    /// `find` for a page whose bytes may be read now, as short as it can be for the page whose fingerprint matches first.
+    /// Where a page belongs by the directory: the first stage of a batch. Its set's head is asked for.
     #[inline(always)]
-    pub fn find_readable(&self, tag: Tag) -> Option<Found<'_, W>> {
+    pub fn prefetch_set(&self, tag: Tag) -> SetNumber {
         let set = self.set_of(tag);
-        let head = self.head(set);
-        let ways = self.matching(head, tag.fingerprint());
-        if ways == 0 {
-            return None;
-        }
-        let way = ways.trailing_zeros();
-        let slot = self.slot_in(set, way as usize);
-        // P3: the word first, with acquire, then the tag.
-        let word = slot.load();
-        if slot.tag() == tag && word.readable() {
-            return Some(Found { head, slot, way, index: self.index_of(set, way as usize), word });
-        }
-        self.find_among(set, tag, ways & (ways - 1)).filter(|found| found.word.readable())
+        prefetch(self.head(set));
+        set
     }
 
-    /// Asks the processor for the head of the page's set (the first stage of a batch).
+    /// The first way whose fingerprint is the page's, in the set that the directory names.
     #[inline(always)]
-    pub fn prefetch_head(&self, tag: Tag) {
-        prefetch(self.head(self.set_of(tag)));
+    pub fn candidate(&self, tag: Tag) -> Option<Candidate<'_, W>> {
+        self.candidate_in(self.set_of(tag), tag)
+    }
+
+    /// The same in a set that was the page's a moment ago.
+    #[inline(always)]
+    pub fn candidate_in(&self, set: SetNumber, tag: Tag) -> Option<Candidate<'_, W>> {
+        let head = self.head(set);
+        let ways = self.matching(head, tag.fingerprint());
+        let way = ways.trailing_zeros();
+        (ways != 0).then(|| Candidate {
+            head,
+            slot: self.slot_in(set, way as usize),
+            way,
+            index: self.index_of(set, way as usize),
+        })
     }
 
     /// Tells the policy of a hit. Stores only where the policy's bits change.
@@ -200,50 +230,18 @@ impl<const W: usize> Table<W> {
     #[inline(always)]
     pub(crate) fn find_in(&self, set: SetNumber, tag: Tag) -> Option<Found<'_, W>> {
         let head = self.head(set);
-        let ways = self.matching(head, tag.fingerprint());
-        if ways == 0 {
-            return None;
-        }
-        let way = ways.trailing_zeros();
-        let slot = self.slot_in(set, way as usize);
-        // P3: the word first, with acquire, then the tag.
-        let word = slot.load();
-        if slot.tag() == tag && word.findable() {
-            return Some(Found { head, slot, way, index: self.index_of(set, way as usize), word });
-        }
-        self.find_among(set, tag, ways & (ways - 1))
-    }
-
-    /// The rest of `find_in`, for the few lookups in a hundred whose first match is another page's. Apart, so that the others
-    /// are short enough for the processor to overlap.
-    #[cold]
-    #[inline(never)]
-    fn find_among(&self, set: SetNumber, tag: Tag, mut ways: u32) -> Option<Found<'_, W>> {
-        let head = self.head(set);
+        let mut ways = self.matching(head, tag.fingerprint());
         while ways != 0 {
             let way = ways.trailing_zeros();
             ways &= ways - 1;
             let slot = self.slot_in(set, way as usize);
-            // P3, as above.
+            // P3: the word first, with acquire, then the tag.
             let word = slot.load();
             if slot.tag() == tag && word.findable() {
                 return Some(Found { head, slot, way, index: self.index_of(set, way as usize), word });
             }
         }
         None
-    }
-
-    /// The second stage of a batch: the slot where the page most likely is, by its fingerprint alone; its line is asked for.
-    #[cfg(not(any(loom, shuttle)))]
-    #[inline(always)]
-    pub fn prefetch_slot(&self, tag: Tag) -> Option<SlotIndex> {
-        let set = self.set_of(tag);
-        let ways = self.matching(self.head(set), tag.fingerprint());
-        let way = ways.trailing_zeros() as usize;
-        (ways != 0).then(|| {
-            prefetch(self.slot_in(set, way));
-            self.index_of(set, way)
-        })
     }
 
     #[cfg(not(any(loom, shuttle)))]
@@ -489,11 +487,9 @@ debug_assert!(self.segment_of_set(set).0 < layout.shape.segments_max);
 
     pub(crate) fn ghosts(&self, set: SetNumber) -> &[AtomicU32] {
         let count = W * crate::ghost::GHOSTS_PER_WAY;
-                // SAFETY: each set of each segment has its ghosts there.
-        let first: &AtomicU32 =
-            unsafe { self.memory.at(self.set_at(set) + ghosts_at::<W>()) };
-        // SAFETY: `count` of them lie one behind the other, in the same memory, reached through shared references only.
-        unsafe { std::slice::from_raw_parts(first, count) }
+        let at = self.set_at(set) + ghosts_at::<W>();
+        // SAFETY: each set of each segment has its ghosts there, one behind the other.
+        unsafe { self.memory.slice_at(at, count) }
     }
 
     /// The slot of an index that this table gave out.

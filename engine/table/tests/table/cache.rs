@@ -184,7 +184,7 @@ impl<const W: usize> Cache<W> {
 
     /// P3.
     fn read_optimistic(&self, page: usize) -> Option<u64> {
-        let found = self.table.find(self.tag(page)).filter(|found| found.word.readable())?;
+        let found = self.table.find_readable(self.tag(page))?;
         let bytes = self.bytes(found.index);
         found.slot().unchanged(found.word).then(|| {
             self.table.touch(&found);

@@ -71,6 +71,8 @@ impl<const W: usize> Pair<W> {
         let page = self.pages.get(&tag).copied();
         let found = self.table.find(tag);
         assert_eq!(found.map(|found| found.index), page.map(|page| page.slot), "{tag:x?}: {page:?}");
+        let readable = self.table.find_readable(tag).map(|found| found.word);
+        assert_eq!(readable, found.map(|found| found.word).filter(|word| word.readable()));
         let locked = self.table.lock(tag).find(tag).map(|found| found.index);
         assert_eq!(locked, page.map(|page| page.slot));
         let (found, page) = (found?, page?);
@@ -201,7 +203,7 @@ impl<const W: usize> Pair<W> {
             return Some(page);
         }
         let page = Page { state: State::Storing, before: Some(before), ..page };
-        if page.bytes % 2 == 0 { Some(page) } else { self.end(tag, page, false) }
+        if page.bytes.is_multiple_of(2) { Some(page) } else { self.end(tag, page, false) }
     }
 
     fn remove(&mut self, tag: Tag, page: Page, even_dirty: bool) -> Option<Page> {
@@ -360,7 +362,8 @@ impl<const W: usize> Pair<W> {
         // A page that is being written may have been clean before.
         let counts = |tag: &Tag| self.pages[tag].state == State::Dirty || self.pages[tag].was_dirty();
         self.table.for_each_dirty(|_, tag, _| shown.extend(Some(tag).filter(counts)));
-        (shown.sort(), dirty.sort());
+        shown.sort();
+        dirty.sort();
         assert_eq!(shown, dirty);
     }
 }
