@@ -6,8 +6,9 @@ use std::mem::MaybeUninit;
 use std::ops::Deref;
 
 use octavo_disk::Store;
-use octavo_table::{SlotIndex, State, Tag};
+use octavo_table::{Candidate, SetNumber, SlotIndex, State, Tag};
 
+use crate::WAYS;
 use crate::copy;
 use crate::counters::Count;
 use crate::error::Error;
@@ -15,7 +16,7 @@ use crate::partition::PartitionInner;
 use crate::stat::ObjectStat;
 use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, lock};
 use crate::task::{Job, Task};
-use crate::waiters::Ranges;
+use crate::waiters::{Flushes, Ranges};
 
 /// An open store. Cheap to clone; it stays open until [`Object::close`], or until its cache is dropped.
 #[derive(Clone)]
@@ -28,6 +29,7 @@ pub(crate) struct ObjectInner {
     pub store: Store,
     pub name: String,
     pub ranges: Ranges,
+    pub flushes: Flushes,
     /// A sync of the store failed.
     pub failed: AtomicBool,
     closed: AtomicBool,
@@ -82,6 +84,7 @@ impl ObjectInner {
             store,
             name: name.into(),
             ranges: Ranges::new(),
+            flushes: Flushes::new(),
             failed: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             clean_singly: AtomicBool::new(false),
@@ -414,48 +417,74 @@ impl ObjectInner {
     ) {
         let partition = &*self.partition;
         let table = &partition.table;
-        let mut stage: [MaybeUninit<(Tag, usize, &'b mut [u8])>; STAGE] = [const { MaybeUninit::uninit() }; STAGE];
-        let mut frames = [std::ptr::null::<u8>(); STAGE];
+        let mut stage: [MaybeUninit<Staged<'b>>; STAGE] = [const { MaybeUninit::uninit() }; STAGE];
+        let mut candidates: [MaybeUninit<Option<Candidate<'_, WAYS>>>; STAGE] = [const { MaybeUninit::uninit() }; STAGE];
         let mut count = 0;
         // 1. Tags; the heads of their sets are asked for.
         for (entry, (offset, buffer)) in stage.iter_mut().zip(reads) {
             let tag = self.tag(offset >> partition.page_shift);
-            table.prefetch_head(tag);
-            entry.write((tag, offset as usize & (partition.page_bytes() - 1), buffer));
+            let set = table.prefetch_set(tag);
+            entry.write(Staged { tag, set, skip: offset as u32 & (partition.page_bytes() as u32 - 1), buffer });
             count += 1;
         }
-        // 2. Fingerprints; the slots and the bytes they speak for are asked for. Long copies ask for theirs later, two ahead,
+        // 2. Fingerprints; the slots and the bytes they speak for are asked for. Long copies ask for theirs later, a few ahead,
         //    so that what comes is not pushed out of the first cache before it is read.
         for number in 0..count {
             // SAFETY: written in step 1.
-            let (tag, skip, buffer) = unsafe { stage[number].assume_init_ref() };
-            if let Some(slot) = table.prefetch_slot(*tag) {
-                frames[number] = partition.frames.at(slot).wrapping_add(*skip);
-                if buffer.len() <= SHORT_BYTES || number < LOOK_AHEAD {
-                    copy::prefetch_frame(frames[number], buffer.len());
+            let staged = unsafe { stage[number].assume_init_ref() };
+            let candidate = table.candidate_in(staged.set, staged.tag);
+            if let Some(candidate) = &candidate {
+                candidate.prefetch();
+                if staged.buffer.len() <= SHORT_BYTES || number < LOOK_AHEAD {
+                    let frame = partition.frames.at(candidate.index).wrapping_add(staged.skip as usize);
+                    copy::prefetch_frame(frame, staged.buffer.len());
                 }
             }
+            candidates[number].write(candidate);
         }
-        // 3. Lookups, now in the first caches, and copies; what did not hold still is done the slow way.
+        // 3. Confirmation, now in the first caches, and copies; what did not hold still is done the slow way.
         for number in 0..count {
-            if let Some(ahead) = frames[..count].get(number + LOOK_AHEAD)
-                && !ahead.is_null()
-            {
+            let ahead = number + LOOK_AHEAD;
+            if ahead < count {
                 // SAFETY: written in step 1.
-                let (_, _, buffer) = unsafe { stage[number + LOOK_AHEAD].assume_init_ref() };
-                if buffer.len() > SHORT_BYTES {
-                    copy::prefetch_frame(*ahead, buffer.len());
+                let staged = unsafe { stage[ahead].assume_init_ref() };
+                // SAFETY: written in step 2.
+                let candidate = unsafe { candidates[ahead].assume_init_ref() };
+                if staged.buffer.len() > SHORT_BYTES
+                    && let Some(candidate) = candidate
+                {
+                    let frame = partition.frames.at(candidate.index).wrapping_add(staged.skip as usize);
+                    copy::prefetch_frame(frame, staged.buffer.len());
                 }
             }
             // SAFETY: written in step 1.
-            let (tag, skip, buffer) = unsafe { stage[number].assume_init_mut() };
-            let in_one_page = *skip + buffer.len() <= partition.page_bytes();
-            // SAFETY: the buffer is valid for its length, and the range lies in one page.
-            if !(in_one_page && unsafe { partition.read_hit(*tag, *skip, buffer.as_mut_ptr(), buffer.len()) }) {
+            let Staged { tag, skip, buffer, .. } = unsafe { stage[number].assume_init_mut() };
+            // SAFETY: written in step 2.
+            let candidate = unsafe { candidates[number].assume_init_ref() };
+            let (tag, skip, to, len) = (*tag, *skip as usize, buffer.as_mut_ptr(), buffer.len());
+            let in_one_page = skip + len <= partition.page_bytes();
+            let found = candidate.as_ref().and_then(|candidate| candidate.confirm(tag));
+            // SAFETY (both): the buffer is valid for its length, and the range lies in one page.
+            let hit = in_one_page
+                && match found {
+                    // SAFETY: as above.
+                    Some(found) => unsafe { partition.copy_found(&found, skip, to, len) },
+                    // SAFETY: as above.
+                    None => unsafe { partition.read_hit_again(tag, skip, to, len) },
+                };
+            if !hit {
                 missing(number);
             }
         }
     }
+}
+
+/// A read of a batch, between its stages.
+struct Staged<'b> {
+    tag: Tag,
+    set: SetNumber,
+    skip: u32,
+    buffer: &'b mut [u8],
 }
 
 /// A page's bytes, as they were when it was pinned.

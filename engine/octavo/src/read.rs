@@ -16,6 +16,9 @@ use crate::task::{Job, Kind, Pages, Role, Task, TaskId, Transfer, TransferPage};
 /// How often an optimistic copy is tried before the page is pinned.
 const OPTIMISTIC_TRIES: usize = 4;
 
+/// From here on a copy is worth asking for its first lines before its slot is confirmed.
+const LONG_BYTES: usize = 512;
+
 impl PartitionInner {
     /// P3: copies part of a page, if it is there and holds still. No lock, no system call, no shared store but the policy's.
     ///
@@ -23,23 +26,27 @@ impl PartitionInner {
     /// `to` is valid for `len` bytes, and `skip + len` is at most a page.
     #[inline(always)]
     pub unsafe fn read_hit(&self, tag: Tag, skip: usize, to: *mut u8, len: usize) -> bool {
-        let Some(found) = self.table.find_readable(tag) else { return false };
+        let Some(candidate) = self.table.candidate(tag) else { return false };
+        if len >= LONG_BYTES {
+            // While the slot is on its way, so can be the bytes that it speaks for.
+            copy::prefetch_frame(self.frames.at(candidate.index).wrapping_add(skip), LONG_BYTES);
+        }
         // SAFETY: the caller's promise.
-        if unsafe { self.copy_found(&found, skip, to, len) } {
+        if candidate.confirm(tag).is_some_and(|found| unsafe { self.copy_found(&found, skip, to, len) }) {
             return true;
         }
         // SAFETY: as above.
         unsafe { self.read_hit_again(tag, skip, to, len) }
     }
 
-    /// The other tries of `read_hit`: a writer was at the page.
+    /// The other tries of `read_hit`: the first match was another page's, or a writer was at the page.
     ///
     /// # Safety
     /// As `read_hit`.
     #[cold]
     #[inline(never)]
-    unsafe fn read_hit_again(&self, tag: Tag, skip: usize, to: *mut u8, len: usize) -> bool {
-        for _ in 1..OPTIMISTIC_TRIES {
+    pub unsafe fn read_hit_again(&self, tag: Tag, skip: usize, to: *mut u8, len: usize) -> bool {
+        for _ in 0..OPTIMISTIC_TRIES {
             let Some(found) = self.table.find(tag) else { return false };
             if !found.word.readable() {
                 return false;

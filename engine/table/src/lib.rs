@@ -28,7 +28,7 @@ pub use probe::ProbeKind;
 pub use resize::{Move, Mover, Pass};
 pub use set::{Claim, SetGuard};
 pub use slot::{EndedWriteback, PINS_MAX, Slot, State, Word};
-pub use table::{Found, SegmentIndex, SetNumber, SlotIndex, Table};
+pub use table::{Candidate, Found, SegmentIndex, SetNumber, SlotIndex, Table};
 pub use tag::{Mixer, Tag};
 
 #[cfg(all(test, loom))]

@@ -184,7 +184,9 @@ impl<const W: usize> Cache<W> {
 
     /// P3.
     fn read_optimistic(&self, page: usize) -> Option<u64> {
-        let found = self.table.find_readable(self.tag(page))?;
+        let tag = self.tag(page);
+        let first = self.table.candidate(tag).and_then(|way| way.confirm(tag));
+        let found = first.or_else(|| self.table.find(tag).filter(|found| found.word.readable()))?;
         let bytes = self.bytes(found.index);
         found.slot().unchanged(found.word).then(|| {
             self.table.touch(&found);

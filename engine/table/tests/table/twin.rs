@@ -71,8 +71,9 @@ impl<const W: usize> Pair<W> {
         let page = self.pages.get(&tag).copied();
         let found = self.table.find(tag);
         assert_eq!(found.map(|found| found.index), page.map(|page| page.slot), "{tag:x?}: {page:?}");
-        let readable = self.table.find_readable(tag).map(|found| found.word);
-        assert_eq!(readable, found.map(|found| found.word).filter(|word| word.readable()));
+        if let Some(confirmed) = self.table.candidate(tag).and_then(|way| way.confirm(tag)) {
+            assert!(found.is_some_and(|found| found.index == confirmed.index && found.word == confirmed.word));
+        }
         let locked = self.table.lock(tag).find(tag).map(|found| found.index);
         assert_eq!(locked, page.map(|page| page.slot));
         let (found, page) = (found?, page?);
