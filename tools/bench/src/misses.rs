@@ -73,8 +73,9 @@ struct Field {
 impl Field {
     fn new(path: &Path, file_bytes: u64, listener: &mut dyn Listener) -> Result<Field, Error> {
         let what = path.display().to_string();
+        let file = create(path).map_err(Error::at(&what))?;
         let made = Unlinked(path);
-        write_file(path, file_bytes, listener).map_err(Error::at(&what))?;
+        write_file(file, &what, file_bytes, listener).map_err(Error::at(&what))?;
         let store = Store::open(path, &Default::default()).map_err(Error::at(&what))?;
         drop(made);
         let o_direct = machine::has_open_direct(path);
@@ -280,20 +281,18 @@ impl Drop for Unlinked<'_> {
     }
 }
 
-/// Makes a file of pages that all have content of their own: past the kernel's page cache where that can be, so that it
-/// holds none of them afterwards.
-fn write_file(path: &Path, len_bytes: u64, listener: &mut dyn Listener) -> std::io::Result<()> {
+/// Writes pages that all have content of their own.
+fn write_file(
+    mut file: File,
+    name: &str,
+    len_bytes: u64,
+    listener: &mut dyn Listener,
+) -> std::io::Result<()> {
     const RUN_BYTES: usize = 1 << 20;
-    let mut file = create(path)?;
     let mut bytes = AlignedBytes::new(RUN_BYTES);
     for first in (0..len_bytes).step_by(RUN_BYTES) {
         if first % (64 << 20) == 0 {
-            listener.progress(&format!(
-                "writing {}: {} of {} MiB",
-                path.display(),
-                first >> 20,
-                len_bytes >> 20
-            ));
+            listener.progress(&format!("writing {name}: {} of {} MiB", first >> 20, len_bytes >> 20));
         }
         for (number, page) in bytes.chunks_exact_mut(PAGE_BYTES).enumerate() {
             content::fill(first / PAGE_BYTES as u64 + number as u64, page);
@@ -303,7 +302,8 @@ fn write_file(path: &Path, len_bytes: u64, listener: &mut dyn Listener) -> std::
     file.sync_all()
 }
 
-/// Never a file that exists.
+/// Makes a new file, never one that exists, to be written past the kernel's page cache where that can be: then it holds
+/// none of the pages afterwards.
 fn create(path: &Path) -> std::io::Result<File> {
     let mut options = OpenOptions::new();
     options.write(true).create_new(true).mode(0o600);
