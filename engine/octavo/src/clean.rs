@@ -18,6 +18,7 @@ use crate::lane::{Lane, RESUME, RUN_PAGES_MAX, Work};
 use crate::object::ObjectInner;
 use crate::sync::{Arc, Ordering, lock};
 use crate::task::{Kind, Pages, Role, TaskId, Transfer, TransferPage};
+use crate::waiters::Flush;
 
 /// Dirty pages that one round collects at most: enough for long runs, 32 KiB of memory.
 const ROUND_PAGES_MAX: usize = 4096;
@@ -40,7 +41,7 @@ enum Step {
 /// Goes on with a sync: starts write-backs as far as it may.
 pub(crate) fn advance(lane: &Arc<Lane>, work: &mut Work, id: TaskId, object: &Arc<ObjectInner>) {
     if work.tasks[id].flushing {
-        return;
+        return flush(lane, work, id, object);
     }
     loop {
         let task = &mut work.tasks[id];
@@ -66,6 +67,31 @@ pub(crate) fn advance(lane: &Arc<Lane>, work: &mut Work, id: TaskId, object: &Ar
         }
         if !run(lane, work, id, object) {
             return;
+        }
+    }
+}
+
+/// The pages of a sync are in the store; now the store's own sync.
+fn flush(lane: &Arc<Lane>, work: &mut Work, id: TaskId, object: &Arc<ObjectInner>) {
+    let task = &mut work.tasks[id];
+    if let Err(error) = object.check_not_failed() {
+        return task.fail(error);
+    }
+    match object.flushes.ask(&mut task.flush_needed, || lane.waiter(id, RESUME)) {
+        Flush::Covered => {}
+        Flush::Wait => work.registered(id),
+        Flush::Begin => {
+            task.outstanding += 1;
+            let page = TransferPage { slot: None, task: id, role: Role::Bring, mark: 0 };
+            let transfer = Transfer {
+                kind: Kind::Flush,
+                object: object.clone(),
+                page: 0,
+                pages: Pages::one(page),
+                bounce: None,
+                tag: Default::default(),
+            };
+            lane.push(work, transfer, octavo_disk::Op::Sync, &[]);
         }
     }
 }
@@ -253,6 +279,7 @@ pub(crate) fn cleaned(lane: &Lane, work: &mut Work, transfer: Transfer, result: 
 pub(crate) fn flushed(lane: &Lane, work: &mut Work, transfer: Transfer, result: Result<(), IoError>) {
     let object = &transfer.object;
     let id = transfer.pages.iter().next().expect("a flush belongs to a task").task;
+    let succeeded = result.is_ok();
     match result {
         Ok(()) => {
             object.clean_singly.store(false, Ordering::Relaxed);
@@ -266,6 +293,8 @@ pub(crate) fn flushed(lane: &Lane, work: &mut Work, transfer: Transfer, result: 
             work.tasks[id].fail(object.io_error(&source));
         }
     }
+    // Last, so that those who are told see that the object has failed.
+    object.flushes.ended(succeeded);
     lane.step(work, id);
 }
 

@@ -203,17 +203,7 @@ impl Lane {
             Job::Sync { flush: true } if !failed && !task.flushing => {
                 task.flushing = true;
                 task.outstanding = 1;
-                let page = TransferPage { slot: None, task: id, role: Role::Bring, mark: 0 };
-                let object = task.object.clone();
-                let transfer = Transfer {
-                    kind: Kind::Flush,
-                    object,
-                    page: 0,
-                    pages: Pages::one(page),
-                    bounce: None,
-                    tag: Default::default(),
-                };
-                self.push(work, transfer, octavo_disk::Op::Sync, &[]);
+                self.retry(id, RESUME);
             }
             _ => {
                 let task = work.tasks.remove(id);
@@ -293,8 +283,8 @@ impl Lane {
         }
     }
 
-    /// Tries the pages whose registrations came true.
-    fn take_ready(self: &Arc<Self>) -> bool {
+    /// Tries the pages whose registrations came true. The owner only.
+    pub fn take_ready(self: &Arc<Self>) -> bool {
         let ready = std::mem::take(&mut *lock(&self.ready));
         if ready.is_empty() {
             return false;

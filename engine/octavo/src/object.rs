@@ -418,13 +418,19 @@ impl ObjectInner {
         let partition = &*self.partition;
         let table = &partition.table;
         let mut stage: [MaybeUninit<Staged<'b>>; STAGE] = [const { MaybeUninit::uninit() }; STAGE];
-        let mut candidates: [MaybeUninit<Option<Candidate<'_, WAYS>>>; STAGE] = [const { MaybeUninit::uninit() }; STAGE];
+        let mut candidates: [MaybeUninit<Option<Candidate<'_, WAYS>>>; STAGE] =
+            [const { MaybeUninit::uninit() }; STAGE];
         let mut count = 0;
         // 1. Tags; the heads of their sets are asked for.
         for (entry, (offset, buffer)) in stage.iter_mut().zip(reads) {
             let tag = self.tag(offset >> partition.page_shift);
             let set = table.prefetch_set(tag);
-            entry.write(Staged { tag, set, skip: offset as u32 & (partition.page_bytes() as u32 - 1), buffer });
+            entry.write(Staged {
+                tag,
+                set,
+                skip: offset as u32 & (partition.page_bytes() as u32 - 1),
+                buffer,
+            });
             count += 1;
         }
         // 2. Fingerprints; the slots and the bytes they speak for are asked for. Long copies ask for theirs later, a few ahead,

@@ -146,6 +146,8 @@ impl Queue {
         }
         lane.flush(&mut work);
         drop(work);
+        // A sync without dirty pages is ready for its flush.
+        lane.take_ready();
         // Somebody may sleep who saw a page in our hands before its I/O was in flight.
         lane.leave();
     }

@@ -46,6 +46,8 @@ pub(crate) struct Task {
     pub outstanding: usize,
     /// Set for a Sync once its pages are done and the store's own sync is what is left.
     pub flushing: bool,
+    /// The first of the object's flushes that covers it; 0 until it asks for one.
+    pub flush_needed: u64,
     /// Pages cleaned so far, and how many may be (for the cleaner).
     pub cleaned: u64,
     pub clean_max: u64,
@@ -87,6 +89,7 @@ impl Task {
             again: Vec::new(),
             outstanding: 0,
             flushing: false,
+            flush_needed: 0,
             cleaned: 0,
             clean_max: u64::MAX,
             error: None,

@@ -17,7 +17,8 @@ fn one_set() -> CacheConfig {
 }
 
 fn object(cache: &Cache, mode: CacheMode, store: Store) -> Object {
-    let config = PartitionConfig { cache_mode: mode, max_bytes: Some(100 << 10), ..PartitionConfig::new("p") };
+    let config =
+        PartitionConfig { cache_mode: mode, max_bytes: Some(100 << 10), ..PartitionConfig::new("p") };
     cache.partition(config).unwrap().open(store, "object").unwrap()
 }
 
@@ -97,4 +98,35 @@ fn a_partition_that_cannot_grow_is_not_charged_for_it() {
     partition.resize(1).unwrap();
     assert_eq!(partition.resize(250 << 10).unwrap(), full.charged_bytes);
     assert_eq!(partition.stat().max_bytes, full.max_bytes);
+}
+
+/// Two flushes of one store were in flight: the first failed and took the bytes with it, the second succeeded and was believed.
+#[test]
+fn a_sync_beside_one_that_fails_does_not_succeed_for_lost_bytes() {
+    let cache = Cache::new(one_set()).unwrap();
+    let disk = SimDisk::new(SimOptions::default());
+    let object = object(&cache, CacheMode::Writethrough, disk.store("disk", 64 << 10));
+    object.write_at(0, &[1; 4096]).unwrap();
+    let mut queue = cache.queue().unwrap();
+    disk.set_faults(SimFaults { p_sync_error: 1.0, ..SimFaults::default() });
+    queue.submit(&object, [Request { user_data: 0, op: Op::Sync }]);
+    disk.set_faults(SimFaults::default());
+    let result = object.sync();
+    assert!(matches!(result, Err(octavo::Error::Failed { .. })), "{result:?}");
+    queue.wait(1, |completion| assert!(completion.result.is_err()));
+    assert!(object.stat().failed && object.sync().is_err());
+}
+
+/// And whoever waits for a flush that was begun before it gets the next one, with all others that wait.
+#[test]
+fn syncs_that_wait_for_a_flush_share_the_next() {
+    let cache = Cache::new(one_set()).unwrap();
+    let disk = SimDisk::new(SimOptions::default());
+    let object = object(&cache, CacheMode::Writethrough, disk.store("disk", 64 << 10));
+    let mut queue = cache.queue().unwrap();
+    queue.submit(&object, (0..10).map(|user_data| Request { user_data, op: Op::Sync }));
+    while queue.pending() > 0 {
+        queue.wait(1, |completion| completion.result.unwrap());
+    }
+    assert_eq!(disk.counters().syncs, 2);
 }

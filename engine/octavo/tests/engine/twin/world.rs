@@ -4,8 +4,8 @@ use super::model::{Mark, Twin};
 use crate::random::Random;
 use octavo::disk::{SimDisk, SimFaults, SimOptions};
 use octavo::{
-    Advice, Cache, CacheConfig, CacheMode, Completion, Object, Op, Partition, PartitionConfig, Pin, PolicyName,
-    Queue, Read, Request, WAYS,
+    Advice, Cache, CacheConfig, CacheMode, Completion, Object, Op, Partition, PartitionConfig, Pin,
+    PolicyName, Queue, Read, Request, WAYS,
 };
 use std::collections::HashMap;
 use std::ops::Range;
@@ -37,6 +37,8 @@ struct Flight {
     range: Range<u64>,
     changes: bool,
     mark: Option<Mark>,
+    /// A sync of the store has failed meanwhile: what the store had of it may be gone.
+    doubtful: bool,
 }
 
 #[derive(Default)]
@@ -122,8 +124,9 @@ impl World {
         while self.steps_left > 0 {
             // The objects stay where they are while pins borrow from them.
             let objects = std::mem::take(&mut self.objects);
-            let mut epoch = Epoch { pins: Vec::new(), flights: Flights::default(), crash: false };
-            epoch.run(self, &objects);
+            let mut epoch =
+                Epoch { objects: &objects, pins: Vec::new(), flights: Flights::default(), crash: false };
+            epoch.run(self);
             epoch.end(self);
             let crash = epoch.crash;
             drop(epoch);
@@ -223,13 +226,15 @@ impl World {
 
 /// A time in which no object is opened or closed.
 struct Epoch<'o> {
+    objects: &'o [Object],
     pins: Vec<(Pin<'o>, Vec<u8>)>,
     flights: Flights,
     crash: bool,
 }
 
 impl<'o> Epoch<'o> {
-    fn run(&mut self, world: &mut World, objects: &'o [Object]) {
+    fn run(&mut self, world: &mut World) {
+        let objects = self.objects;
         let length = 20 + world.random.below(400);
         for _ in 0..length.min(world.steps_left) {
             world.steps_left -= 1;
@@ -297,11 +302,19 @@ impl<'o> Epoch<'o> {
                 world.disk.step();
             }
         }
-        // The error of a sync of the store may come with any call that makes something durable.
-        if object.stat().failed && !world.twins[number].failed {
-            assert!(world.faulty);
-            world.twins[number].failed = true;
-            world.twins[number].forget();
+        self.notice(world);
+    }
+
+    /// A sync of the store may fail in any call that makes something durable.
+    fn notice(&mut self, world: &mut World) {
+        for (number, object) in self.objects.iter().enumerate().filter(|_| world.faulty) {
+            let twin = &mut world.twins[number];
+            if !twin.failed && object.stat().failed {
+                twin.failed = true;
+                twin.forget();
+                let flights = self.flights.flights.values_mut();
+                flights.filter(|flight| flight.object == number).for_each(|flight| flight.doubtful = true);
+            }
         }
     }
 
@@ -376,7 +389,7 @@ impl<'o> Epoch<'o> {
             let changes = kind < 8;
             let Some(range) = self.range(world, number, changes) else { continue };
             let (offset, len) = (range.start, (range.end - range.start) as usize);
-            let mut flight = Flight { object: number, range, changes, mark: None };
+            let mut flight = Flight { object: number, range, changes, mark: None, doubtful: false };
             let op = match kind {
                 0..8 => {
                     let buffer = world.random.bytes(len).into();
@@ -399,10 +412,11 @@ impl<'o> Epoch<'o> {
     }
 
     fn wait(&mut self, world: &mut World, min: usize) {
-        let World { queue, twins, faulty, .. } = world;
         let mut done: Vec<Completion> = Vec::new();
-        let count = queue.wait(min, |completion| done.push(completion));
+        let count = world.queue.wait(min, |completion| done.push(completion));
         assert_eq!(count, done.len());
+        self.notice(world);
+        let World { twins, faulty, .. } = world;
         for Completion { user_data, op, result } in done {
             let flight = self.flights.flights.remove(&user_data).expect("every request ends once");
             let twin = &mut twins[flight.object];
@@ -420,6 +434,9 @@ impl<'o> Epoch<'o> {
                     twin.synced(&flight.mark.expect("a sync has a mark"), 0, LEN_MAX)
                 }
                 _ => {}
+            }
+            if flight.doubtful {
+                twin.forget();
             }
         }
     }
