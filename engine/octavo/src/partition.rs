@@ -109,7 +109,12 @@ impl PartitionInner {
             waiters: SlotWaiters::new(),
             strays: Strays::new(),
             moves: Mutex::new(()),
-            resizing: Mutex::new(Resizing { charge, emptied: Vec::new(), pending: Vec::new(), leaving: None }),
+            resizing: Mutex::new(Resizing {
+                charge,
+                emptied: Vec::new(),
+                pending: Vec::new(),
+                leaving: None,
+            }),
             objects: Mutex::new(Objects { next_id: 1, open: HashMap::new() }),
             config,
             dirty_max_pages: AtomicU64::new(0),

@@ -99,7 +99,7 @@ impl Object {
             return Ok(());
         }
         let page_bytes = self.0.partition.page_bytes() as u64;
-        let pages = offset.next_multiple_of(page_bytes) / page_bytes..(offset + len) / page_bytes;
+        let pages = offset.div_ceil(page_bytes)..(offset + len) / page_bytes;
         let pages = if offset + len == self.len_bytes() { pages.start..pages.end + 1 } else { pages };
         // A range inside one page holds no whole page.
         if pages.is_empty() {

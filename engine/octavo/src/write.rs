@@ -72,7 +72,7 @@ pub(crate) fn page(
         partition.counters.add(if there { Count::Hits } else { Count::Misses }, 1);
     }
     if partition.mode == CacheMode::Writeback {
-        match attempt.try_often(work, |attempt, work| attempt.into_page(work)) {
+        match attempt.try_often(work, |attempt, work| attempt.write_page(work)) {
             Step::StoreFirst => {}
             _ => return,
         }
@@ -88,7 +88,7 @@ pub(crate) fn page(
     let mut taken = 0;
     while taken < bounce.pages {
         let number = taken;
-        let step = attempt.try_often(work, |attempt, work| attempt.into_store(work, &mut bounce, number));
+        let step = attempt.try_often(work, |attempt, work| attempt.store_page(work, &mut bounce, number));
         let Step::Store { slot, claimed } = step else { break };
         let held = TransferPage { slot: Some(slot), task: id, role: Role::Bring, mark: claimed as u64 };
         match &mut run {
@@ -142,7 +142,7 @@ impl<'a> Attempt<'a> {
     }
 
     /// Write-back: the bytes go into the page.
-    fn into_page(&self, work: &mut Work) -> Step {
+    fn write_page(&self, work: &mut Work) -> Step {
         let (partition, table) = (self.partition, &self.partition.table);
         let full_of_dirt = table.dirty_pages() >= partition.dirty_max_pages();
         if let Some(found) = table.find(self.tag)
@@ -211,7 +211,7 @@ impl<'a> Attempt<'a> {
     }
 
     /// Write-through: the bytes go into a bounce page, and the slot is held for them.
-    fn into_store(&self, work: &mut Work, bounce: &mut Bounce, number: usize) -> Step {
+    fn store_page(&self, work: &mut Work, bounce: &mut Bounce, number: usize) -> Step {
         let (partition, table) = (self.partition, &self.partition.table);
         let mut guard = table.lock(self.tag);
         if let Some(found) = guard.find(self.tag) {
@@ -236,7 +236,7 @@ impl<'a> Attempt<'a> {
                 // It became dirty meanwhile (write-back only): then it may change in place.
                 State::Dirty if found.word.pins() == 0 && !found.word.writeback() => {
                     drop(guard);
-                    match self.into_page(work) {
+                    match self.write_page(work) {
                         // Clean again by now: the next look stores it.
                         Step::StoreFirst => Step::Again,
                         step => step,

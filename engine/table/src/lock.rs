@@ -79,6 +79,7 @@ impl SetLock {
     }
 
     /// Takes the lock if nobody holds it.
+    #[cfg(test)]
     #[inline]
     pub fn try_lock(&self) -> Option<SetLockGuard<'_>> {
         self.take_free().then(|| SetLockGuard { lock: self })

@@ -41,8 +41,10 @@ impl<const W: usize> Memory<W> {
     /// # Safety
     /// `base` is aligned to 64, zeroed, valid for `layout.bytes` bytes, and used by nothing else as long as this lives.
     pub unsafe fn given(base: NonNull<u8>, layout: Layout) -> Self {
-        assert!(cfg!(not(any(loom, shuttle))), "the model checkers need memory of their own making");
-        assert!(base.as_ptr() as usize % ALIGN == 0, "table memory is aligned to a cache line");
+        if cfg!(any(loom, shuttle)) {
+            panic!("the model checkers need memory of their own making");
+        }
+        assert!((base.as_ptr() as usize).is_multiple_of(ALIGN), "table memory is aligned to a cache line");
         Memory { base, layout, owned: false }
     }
 
@@ -64,7 +66,7 @@ impl<const W: usize> Memory<W> {
         debug_assert!(offset + size_of::<T>() <= self.layout.bytes);
         // SAFETY: inside the memory, by the caller's promise.
         let object = unsafe { self.base.as_ptr().add(offset) };
-        debug_assert!(object as usize % align_of::<T>() == 0);
+        debug_assert!(object.cast::<T>().is_aligned());
         // SAFETY: an object of that type lies there (zeroed memory is one), and only shared references to it exist.
         unsafe { &*object.cast::<T>() }
     }
@@ -78,7 +80,7 @@ impl<const W: usize> Memory<W> {
         debug_assert!(offset + count * size_of::<T>() <= self.layout.bytes);
         // SAFETY: inside the memory, by the caller's promise.
         let first = unsafe { self.base.as_ptr().add(offset) };
-        debug_assert!(first as usize % align_of::<T>() == 0);
+        debug_assert!(first.cast::<T>().is_aligned());
         // SAFETY: objects of that type lie there (zeroed memory is one), and only shared references to them exist.
         unsafe { std::slice::from_raw_parts(first.cast::<T>(), count) }
     }
@@ -98,13 +100,10 @@ impl<const W: usize> Memory<W> {
                 let at = at + set * set_bytes::<W>();
                 visit(at, Kind::Head);
                 for way in 0..W {
-                    visit(
-                        at + slots_at::<W>() + way * size_of::<crate::slot::Slot>(),
-                        Kind::Slot,
-                    );
+                    visit(at + slots_at::<W>() + way * size_of::<crate::slot::Slot>(), Kind::Slot);
                 }
                 for ghost in 0..W * crate::ghost::GHOSTS_PER_WAY {
-                                        let size = size_of::<crate::sync::atomic::AtomicU32>();
+                    let size = size_of::<crate::sync::atomic::AtomicU32>();
                     visit(at + ghosts_at::<W>() + ghost * size, Kind::Ghost);
                 }
             }

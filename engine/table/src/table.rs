@@ -467,7 +467,7 @@ impl<const W: usize> Table<W> {
     #[inline(always)]
     fn set_at(&self, set: SetNumber) -> usize {
         let layout = self.layout();
-debug_assert!(self.segment_of_set(set).0 < layout.shape.segments_max);
+        debug_assert!(self.segment_of_set(set).0 < layout.shape.segments_max);
         layout.segments_at + set.0 as usize * set_bytes::<W>()
     }
 

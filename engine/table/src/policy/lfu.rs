@@ -13,7 +13,7 @@ fn frequency(meta: u16) -> u16 {
 }
 
 fn stamped(frequency: u16, clock: u16) -> u16 {
-    clock << 8 | frequency
+    (clock << 8) | frequency
 }
 
 #[inline(always)]
@@ -25,7 +25,7 @@ fn touched(meta: u16, clock: u16) -> u16 {
 }
 
 fn halved(meta: u16) -> u16 {
-    meta & !FREQUENCY_MAX | frequency(meta) / 2
+    (meta & !FREQUENCY_MAX) | (frequency(meta) / 2)
 }
 
 /// The stamp is the clock's low byte, so its age is kept modulo 256.

@@ -113,6 +113,7 @@ fn fio_verifies_what_it_writes() {
         &[
             "--name=smoke",
             "--ioengine=nbd",
+            "--verify_state_save=0",
             &uri,
             "--rw=randwrite",
             "--bsrange=512-64k",
