@@ -24,6 +24,8 @@ pub struct World {
     page_bytes: u64,
     segment_bytes: u64,
     faulty: bool,
+    /// Syncs of the store may fail.
+    sync_faults: bool,
     /// Buffers in use when no request was in flight.
     buffers_bytes: u64,
     steps_left: u64,
@@ -97,6 +99,7 @@ impl World {
             page_bytes,
             segment_bytes,
             faulty: false,
+            sync_faults: false,
             buffers_bytes: 0,
             steps_left: 0,
             traced: false,
@@ -266,7 +269,7 @@ impl<'o> Epoch<'o> {
         }
         if self.crash {
             world.disk.set_faults(SimFaults::default());
-            world.faulty = false;
+            (world.faulty, world.sync_faults) = (false, false);
         }
     }
 
@@ -409,6 +412,10 @@ impl<'o> Epoch<'o> {
             requests.push(Request { op, user_data });
         }
         world.queue.submit(object, requests);
+        // A sync that has failed on the disk, and nobody knows yet, would let any read show older bytes.
+        while world.sync_faults && !self.flights.flights.is_empty() {
+            self.wait(world, 1);
+        }
     }
 
     fn wait(&mut self, world: &mut World, min: usize) {
@@ -573,5 +580,6 @@ fn set_faults(world: &mut World) {
             p_short: random.pick(&[0.0, 0.3]),
         },
     };
+    world.sync_faults = faults.p_sync_error > 0.0;
     world.disk.set_faults(faults);
 }
