@@ -216,7 +216,8 @@ impl Lane {
     pub fn flush(&self, work: &mut Work) {
         let mut gathered = std::mem::take(&mut work.gathered);
         if gathered.len() > 1 {
-            gathered.sort_by_key(|g| (Arc::as_ptr(&g.object) as usize, g.page));
+            // Not by address: a run repeats from its seed.
+            gathered.sort_by_key(|g| (g.object.id, g.page));
         }
         let mut buffers = [IoBuffer { ptr: std::ptr::null_mut(), len: 0 }; RUN_PAGES_MAX];
         let mut run = gathered.drain(..).peekable();

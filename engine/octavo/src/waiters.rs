@@ -80,7 +80,8 @@ impl Strays {
 
     /// Registers with any stray that `concerned` picks.
     pub fn wait_any(&self, concerned: impl Fn(Tag) -> bool, waiter: impl FnOnce() -> Waiter) -> bool {
-        match lock(&self.pages).iter_mut().find(|(tag, _)| concerned(**tag)) {
+        // The lowest, not any: a run repeats from its seed.
+        match lock(&self.pages).iter_mut().filter(|(tag, _)| concerned(**tag)).min_by_key(|(tag, _)| **tag) {
             Some((_, waiters)) => {
                 waiters.push(waiter());
                 true
