@@ -56,9 +56,9 @@ fn metadata_with_ghosts_and_directory_is_at_most_32_bytes_a_page() {
 
 #[test]
 fn entries_are_spread_evenly_over_every_number_of_segments_growing_and_shrinking() {
-    let shape = Shape { segments_max: 64, sets_per_segment: 1 };
+    let shape = Shape { segments_max: if cfg!(miri) { 4 } else { 64 }, sets_per_segment: 1 };
     let table = Table::<8>::new(shape, PolicyKind::Fifo, 1);
-    let segments = if cfg!(miri) { 5 } else { 64 };
+    let segments = if cfg!(miri) { 3 } else { 64 };
     let check = |live: u32| {
         let entries = table.entries_per_segment();
         assert_eq!(entries.len(), live as usize);
@@ -127,8 +127,8 @@ impl Drop for Place {
 /// A bit of everything that leaves a trace.
 fn live_a_life(table: &Table<16>) {
     let mixer = Mixer::new(5);
-    for round in 0..if cfg!(miri) { 2 } else { 20 } {
-        for key in 0..60 {
+    for round in 0..if cfg!(miri) { 1 } else { 20 } {
+        for key in 0..if cfg!(miri) { 20 } else { 60 } {
             let tag = mixer.tag(key * 3 + round);
             match table.find(tag) {
                 Some(found) => table.touch(&found),
@@ -145,7 +145,7 @@ fn live_a_life(table: &Table<16>) {
 fn tables_at_different_addresses_hold_the_same_bytes_and_none_is_an_address() {
     let shape = Shape { segments_max: 3, sets_per_segment: 2 };
     let bytes = Table::<16>::memory_bytes(shape);
-    let places = [0, 1, 7].map(|skew| {
+    let places = [0, 7].map(|skew| {
         let place = Place::new(bytes, skew);
         // SAFETY: zeroed, aligned to 64, this long, and used by nothing else while the table lives.
         let table = unsafe { Table::<16>::in_memory(place.memory(), shape, PolicyKind::NrLfu, 1) };

@@ -21,10 +21,10 @@ impl Drop for AbortOnPanic {
 fn hammer<const W: usize>(shape: Shape, policy: PolicyKind, pages: usize, seed: u64) {
     let cache = Cache::<W>::new(shape, policy, 1, pages, Mixer::new(seed));
     let (length, operations) =
-        if cfg!(miri) { (Duration::ZERO, 40) } else { (Duration::from_millis(400), 500) };
+        if cfg!(miri) { (Duration::ZERO, 12) } else { (Duration::from_millis(400), 500) };
     let end = Instant::now() + length;
     std::thread::scope(|scope| {
-        for thread in 0..if cfg!(miri) { 3 } else { 4 } {
+        for thread in 0..if cfg!(miri) { 2 } else { 4 } {
             let cache = &cache;
             scope.spawn(move || {
                 let _abort = AbortOnPanic;

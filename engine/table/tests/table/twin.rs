@@ -72,7 +72,9 @@ impl<const W: usize> Pair<W> {
         let found = self.table.find(tag);
         assert_eq!(found.map(|found| found.index), page.map(|page| page.slot), "{tag:x?}: {page:?}");
         if let Some(confirmed) = self.table.candidate(tag).and_then(|way| way.confirm(tag)) {
-            assert!(found.is_some_and(|found| found.index == confirmed.index && found.word == confirmed.word));
+            assert!(
+                found.is_some_and(|found| found.index == confirmed.index && found.word == confirmed.word)
+            );
         }
         let locked = self.table.lock(tag).find(tag).map(|found| found.index);
         assert_eq!(locked, page.map(|page| page.slot));
@@ -379,7 +381,7 @@ fn agree<const W: usize>(shape: Shape, seed: u64, tag: impl Fn(u64) -> Tag) {
     let mut pair = Pair::<W>::new(shape, policy, 1);
     let mut random = Random::new(seed);
     let pages = W * (shape.segments_max * shape.sets_per_segment) as usize;
-    for step in 0..if cfg!(miri) { 60 } else { 12_000 } {
+    for step in 0..if cfg!(miri) { 40 } else { 12_000 } {
         pair.step(tag(random.below(pages + W) as u64), &mut random);
         match random.below(64) {
             0 => pair.resize(&mut random),
@@ -394,7 +396,10 @@ fn agree<const W: usize>(shape: Shape, seed: u64, tag: impl Fn(u64) -> Tag) {
 }
 
 fn agree_in_every_shape(tag: impl Fn(u64, u64) -> Tag) {
-    for_seeds(0..if cfg!(miri) { 1 } else { 5 }, |seed| {
+    if cfg!(miri) {
+        return agree::<8>(SMALL, 4, |page| tag(4, page));
+    }
+    for_seeds(0..5, |seed| {
         agree::<8>(TINY, seed, |page| tag(seed, page));
         agree::<8>(SMALL, seed, |page| tag(seed, page));
         agree::<16>(WIDE, seed, |page| tag(seed, page));
