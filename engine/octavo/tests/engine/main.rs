@@ -3,5 +3,6 @@
 mod basics;
 mod random;
 mod regressions;
+mod threads;
 mod twin;
 mod watchdog;

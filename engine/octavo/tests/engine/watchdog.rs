@@ -4,6 +4,7 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 /// Must be fed, with what is being done, more often than its patience lasts; dropped, it goes.
+#[derive(Clone)]
 pub struct Watchdog(Sender<String>);
 
 impl Watchdog {

@@ -1,0 +1,378 @@
+//! Many threads on one small partition. Every page says what it is, so that every read can be checked: no torn page, no page of
+//! another place, no older version than the same thread has seen.
+
+use crate::random::Random;
+use crate::watchdog::Watchdog;
+use octavo::disk::{Engine, OpenOptions, SimDisk, SimOptions, Store};
+use octavo::{
+    Advice, Cache, CacheConfig, CacheMode, Object, Op, Partition, PartitionConfig, PolicyName, Queue, Read,
+    Request, WAYS,
+};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+const PAGE: usize = 4096;
+const PAGES: u64 = 48;
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A page of the given object, number and version. Version 0 is a page of zeros: never written, or discarded.
+fn page(object: u64, number: u64, version: u64) -> Vec<u8> {
+    let mut random = Random(object << 40 ^ number << 32 ^ version);
+    let mut bytes = random.bytes(PAGE);
+    bytes[..8].copy_from_slice(&object.to_le_bytes());
+    bytes[8..16].copy_from_slice(&number.to_le_bytes());
+    bytes[16..24].copy_from_slice(&version.to_le_bytes());
+    bytes
+}
+
+/// The version of a whole page; panics at one that is not what it says.
+fn version(object: u64, number: u64, bytes: &[u8]) -> u64 {
+    if bytes.iter().all(|byte| *byte == 0) {
+        return 0;
+    }
+    let version = u64::from_le_bytes(bytes[16..24].try_into().unwrap());
+    assert!(bytes == page(object, number, version), "object {object}: page {number} is torn, or another's");
+    version
+}
+
+/// What threads share about one object.
+struct Shared {
+    object: Object,
+    number: u64,
+    /// Per page: the version that the next write takes, and the latest that is known to have been read or replied to.
+    next: Vec<AtomicU64>,
+    seen: Vec<AtomicU64>,
+    /// Discards make pages go back to zeros: then versions are checked no more.
+    discards: bool,
+}
+
+impl Shared {
+    fn new(object: Object, number: u64, discards: bool) -> Shared {
+        let counts = || (0..PAGES).map(|_| AtomicU64::new(0)).collect();
+        Shared { object, number, next: counts(), seen: counts(), discards }
+    }
+
+    /// Version order is the order of writes where one thread writes a page: page `n` belongs to thread `n % threads`.
+    fn floor(&self, number: u64) -> u64 {
+        self.seen[number as usize].load(Relaxed)
+    }
+
+    fn check(&self, number: u64, floor: u64, bytes: &[u8]) {
+        let version = version(self.number, number, bytes);
+        let next = self.next[number as usize].load(Relaxed);
+        assert!(version <= next, "page {number}: version {version} was not written yet");
+        assert!(self.discards || version >= floor, "page {number}: version {version} after {floor}");
+        self.seen[number as usize].fetch_max(version, Relaxed);
+    }
+
+    fn next(&self, number: u64) -> (u64, Vec<u8>) {
+        let version = self.next[number as usize].fetch_add(1, Relaxed) + 1;
+        (version, page(self.number, number, version))
+    }
+}
+
+/// A thread's turn at random operations until the time is over.
+struct Worker<'a> {
+    me: u64,
+    threads: u64,
+    shared: &'a Shared,
+    partition: &'a Partition,
+    queue: Queue,
+    random: Random,
+    /// The floors of reads in the queue, by number.
+    floors: Vec<u64>,
+}
+
+impl Worker<'_> {
+    fn any_page(&mut self) -> u64 {
+        self.random.below(PAGES)
+    }
+
+    fn own_page(&mut self) -> u64 {
+        self.random.below(PAGES / self.threads) * self.threads + self.me
+    }
+
+    fn step(&mut self) {
+        let object = &self.shared.object;
+        match self.random.below(100) {
+            0..40 => {
+                let number = self.any_page();
+                let floor = self.shared.floor(number);
+                let mut bytes = vec![0xEE; PAGE];
+                object.read_at(number * PAGE as u64, &mut bytes).unwrap();
+                self.shared.check(number, floor, &bytes);
+            }
+            40..65 => {
+                let number = self.own_page();
+                let (version, bytes) = self.shared.next(number);
+                object.write_at(number * PAGE as u64, &bytes).unwrap();
+                self.shared.seen[number as usize].fetch_max(version, Relaxed);
+            }
+            65..72 => self.read_batch(),
+            72..82 => self.queue_up(),
+            82..88 => {
+                let number = self.any_page();
+                let floor = self.shared.floor(number);
+                if let Some(pin) = object.pin(number * PAGE as u64).unwrap() {
+                    self.shared.check(number, floor, &pin);
+                    let bytes = pin.to_vec();
+                    std::thread::yield_now();
+                    assert!(pin[..] == bytes, "a pin has changed");
+                }
+            }
+            88..92 => object.sync().unwrap(),
+            92..94 => {
+                let number = self.any_page();
+                let advice = self.random.pick(&[Advice::WillNeed, Advice::DontNeed]);
+                object.advise(number * PAGE as u64, 5.min(PAGES - number) * PAGE as u64, advice).unwrap();
+            }
+            94..96 => {
+                let segments = 1 + self.random.below(4);
+                self.partition.resize(segments * (PAGE * WAYS + 1024) as u64 + (16 << 10)).unwrap();
+            }
+            96..98 if self.shared.discards => {
+                let number = self.own_page();
+                match self.random.below(2) {
+                    0 => object.discard(number * PAGE as u64, PAGE as u64).unwrap(),
+                    _ => object.zero(number * PAGE as u64, PAGE as u64).unwrap(),
+                }
+            }
+            _ => {
+                self.partition.stat();
+            }
+        }
+    }
+
+    fn read_batch(&mut self) {
+        let numbers: Vec<u64> = (0..8).map(|_| self.any_page()).collect();
+        let floors: Vec<u64> = numbers.iter().map(|number| self.shared.floor(*number)).collect();
+        let mut buffers = vec![vec![0xEE; PAGE]; 8];
+        let mut reads: Vec<Read> = numbers
+            .iter()
+            .zip(&mut buffers)
+            .map(|(number, buffer)| Read { offset: number * PAGE as u64, buffer })
+            .collect();
+        self.shared.object.read_batch(&mut reads).unwrap();
+        for ((number, floor), bytes) in numbers.iter().zip(floors).zip(&buffers) {
+            self.shared.check(*number, floor, bytes);
+        }
+    }
+
+    /// Submits a few requests, at times without waiting for them.
+    fn queue_up(&mut self) {
+        let mut requests = Vec::new();
+        for _ in 0..1 + self.random.below(6) {
+            let number = self.any_page();
+            self.floors.push(self.shared.floor(number));
+            let user_data = self.floors.len() as u64 - 1;
+            let buffer = vec![0xEE; PAGE].into();
+            requests.push(Request {
+                user_data,
+                op: Op::Read { offset: number * PAGE as u64, len: PAGE, buffer },
+            });
+        }
+        // One write of a page at a time, so that versions say which came later.
+        if self.queue.pending() == 0 {
+            let number = self.own_page();
+            let (version, bytes) = self.shared.next(number);
+            let durable = self.random.one_in(4);
+            let op = Op::Write { offset: number * PAGE as u64, len: PAGE, buffer: bytes.into(), durable };
+            requests.push(Request { user_data: version << 32, op });
+            self.queue.submit(&self.shared.object, requests);
+            self.wait(usize::MAX);
+        } else {
+            self.queue.submit(&self.shared.object, requests);
+        }
+        if self.random.one_in(2) {
+            self.wait(2);
+        }
+    }
+
+    fn wait(&mut self, min: usize) {
+        let (shared, floors) = (self.shared, &self.floors);
+        self.queue.wait(min, |completion| {
+            completion.result.unwrap();
+            match completion.op {
+                Op::Read { offset, buffer, .. } => {
+                    shared.check(offset / PAGE as u64, floors[completion.user_data as usize], &buffer);
+                }
+                Op::Write { offset, .. } => {
+                    let number = offset as usize / PAGE;
+                    shared.seen[number].fetch_max(completion.user_data >> 32, Relaxed);
+                }
+                _ => {}
+            }
+        });
+    }
+}
+
+fn hammer(what: &str, threads: u64, time: Duration, config: CacheConfig, mode: CacheMode, store: Store) {
+    let cache = Cache::new(config).unwrap();
+    let policy = PolicyName::ALL[threads as usize % PolicyName::ALL.len()];
+    let max_bytes = Some(2 * (PAGE * WAYS + 1024) as u64 + (16 << 10));
+    let config = PartitionConfig { cache_mode: mode, policy, max_bytes, ..PartitionConfig::new("p") };
+    let partition = cache.partition(config).unwrap();
+    let discards = threads.is_multiple_of(2);
+    let shared = Shared::new(partition.open(store, "object").unwrap(), 7, discards);
+    let watchdog = Watchdog::new(PATIENCE, what);
+    let until = Instant::now() + time;
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for me in 0..threads {
+            let queue = cache.queue().unwrap();
+            let (shared, partition, watchdog, stop) = (&shared, &partition, watchdog.clone(), &stop);
+            scope.spawn(move || {
+                let random = Random(me);
+                let mut worker = Worker { me, threads, shared, partition, queue, random, floors: Vec::new() };
+                let mut steps = 0u64;
+                while !stop.load(Relaxed) {
+                    worker.step();
+                    steps += 1;
+                    if steps.is_multiple_of(64) {
+                        watchdog.feed(format!("thread {me} did {steps} steps"));
+                        stop.fetch_or(Instant::now() >= until, Relaxed);
+                    }
+                }
+                // Some threads leave with requests in flight.
+                if me % 2 == 0 {
+                    worker.wait(usize::MAX);
+                }
+            });
+        }
+    });
+    let Shared { object, .. } = &shared;
+    object.sync().unwrap();
+    let mut all = vec![0xEE; PAGES as usize * PAGE];
+    object.read_at(0, &mut all).unwrap();
+    all.chunks(PAGE).enumerate().for_each(|(number, bytes)| {
+        shared.check(number as u64, shared.floor(number as u64), bytes);
+    });
+    assert_eq!(partition.stat().dirty_bytes, 0, "{what}");
+    let stat = cache.stat();
+    assert!(stat.memory_charged_bytes <= stat.memory_max_bytes);
+    object.close().unwrap();
+    assert_eq!(partition.stat().resident_bytes, 0, "{what}");
+}
+
+fn tiny(engine: Engine, buffers_bytes: u64, background: bool) -> CacheConfig {
+    CacheConfig {
+        memory_max_bytes: buffers_bytes + (1 << 20),
+        segment_bytes: (PAGE * WAYS) as u64,
+        engine,
+        buffers_max_bytes: Some(buffers_bytes),
+        background,
+        seed: Some(3),
+        ..CacheConfig::default()
+    }
+}
+
+fn file(name: &str) -> Store {
+    let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    std::fs::File::create(&path).unwrap().set_len(PAGES * PAGE as u64).unwrap();
+    let store = Store::open(&path, &OpenOptions::default()).unwrap();
+    // The open store is all that is needed.
+    std::fs::remove_file(path).unwrap();
+    store
+}
+
+#[test]
+fn no_thread_sees_a_torn_a_foreign_or_an_older_page() {
+    let time = Duration::from_millis(900);
+    let len = PAGES * PAGE as u64;
+    for mode in [CacheMode::Writeback, CacheMode::Writethrough] {
+        // Rings of 24 KiB for each thread, one for its calls and one for its queue; what is left is a handful of bounce pages.
+        for (threads, buffers) in [(4, 300 << 10), (5, 1 << 20), (8, 600 << 10)] {
+            let name = |kind: &str| format!("{threads} threads, {mode:?}, {kind}");
+            let config = |engine, background| tiny(engine, buffers, background);
+            hammer(&name("memory"), threads, time, config(Engine::Auto, true), mode, Store::memory("m", len));
+            let disk = SimDisk::new(SimOptions::default());
+            hammer(
+                &name("simulated"),
+                threads,
+                time,
+                config(Engine::Auto, false),
+                mode,
+                disk.store("s", len),
+            );
+            let store = file(&format!("hammered-{threads}-{}", std::process::id()));
+            hammer(&name("file"), threads, time, config(Engine::Auto, true), mode, store);
+        }
+        let store = file(&format!("blocking-{}", std::process::id()));
+        let config = tiny(Engine::Blocking, 1 << 20, true);
+        hammer("the blocking engine", 4, time, config, mode, store);
+    }
+}
+
+#[test]
+fn sixteen_threads_share_a_cache_of_one_set() {
+    let watchdog = Watchdog::new(PATIENCE, "sixteen threads");
+    for mode in [CacheMode::Writeback, CacheMode::Writethrough] {
+        let cache = Cache::new(tiny(Engine::Auto, 600 << 10, true)).unwrap();
+        let max_bytes = Some((PAGE * WAYS + 1024) as u64 + (16 << 10));
+        let config = PartitionConfig { cache_mode: mode, max_bytes, ..PartitionConfig::new("p") };
+        let partition = cache.partition(config).unwrap();
+        let store = file(&format!("sixteen-{}", std::process::id()));
+        let shared = Shared::new(partition.open(store, "object").unwrap(), 1, false);
+        std::thread::scope(|scope| {
+            for me in 0..16 {
+                let (shared, watchdog) = (&shared, watchdog.clone());
+                scope.spawn(move || {
+                    for round in 0..200 {
+                        let number = (me * 3 + round % 3) % PAGES;
+                        let (version, bytes) = shared.next(number);
+                        shared.object.write_at(number * PAGE as u64, &bytes).unwrap();
+                        shared.seen[number as usize].fetch_max(version, Relaxed);
+                        let other = (round * 7 + me) % PAGES;
+                        let floor = shared.floor(other);
+                        let mut bytes = vec![0xEE; PAGE];
+                        shared.object.read_at(other * PAGE as u64, &mut bytes).unwrap();
+                        shared.check(other, floor, &bytes);
+                        watchdog.feed(format!("thread {me}, round {round}"));
+                    }
+                });
+            }
+        });
+        shared.object.close().unwrap();
+    }
+}
+
+/// Every thread has a queue with misses in flight that it does not wait for, and reads what the others have in flight.
+#[test]
+fn nobody_waits_for_a_thread_that_does_not_come() {
+    let watchdog = Watchdog::new(PATIENCE, "queues that nobody waits on");
+    let stores: [(&str, Store); 3] = [
+        ("simulated", SimDisk::new(SimOptions::default()).store("s", PAGES * PAGE as u64)),
+        ("memory", Store::memory("m", PAGES * PAGE as u64)),
+        ("file", file(&format!("left-{}", std::process::id()))),
+    ];
+    for (kind, store) in stores {
+        let cache = Cache::new(tiny(Engine::Auto, 400 << 10, false)).unwrap();
+        let max_bytes = Some(200 << 10);
+        let partition = cache.partition(PartitionConfig { max_bytes, ..PartitionConfig::new("p") }).unwrap();
+        let object = partition.open(store, kind).unwrap();
+        for round in 0..100 {
+            watchdog.feed(format!("{kind}, round {round}"));
+            object.advise(0, PAGES * PAGE as u64, Advice::DontNeed).unwrap();
+            let mut queues: Vec<Queue> = (0..2).map(|_| cache.queue().unwrap()).collect();
+            let barrier = std::sync::Barrier::new(queues.len());
+            std::thread::scope(|scope| {
+                for (me, queue) in queues.iter_mut().enumerate() {
+                    let (object, barrier) = (&object, &barrier);
+                    scope.spawn(move || {
+                        barrier.wait();
+                        let read = |n: u64| {
+                            let buffer = vec![0; PAGE].into();
+                            let offset = (n + me as u64 * 5) % PAGES * PAGE as u64;
+                            Request { user_data: n, op: Op::Read { offset, len: PAGE, buffer } }
+                        };
+                        queue.submit(object, (0..10).map(read));
+                        object.read_at(round % PAGES * PAGE as u64, &mut [0]).unwrap();
+                        object.write_at((round + 3) % PAGES * PAGE as u64, &[1; 100]).unwrap();
+                    });
+                }
+            });
+            // Dropped with what is in flight.
+        }
+        object.close().unwrap();
+    }
+}
