@@ -220,9 +220,10 @@ impl State {
     }
 
     fn end_sync(&mut self, flight: &Flight) {
-        let State { media, random, .. } = self;
+        let State { media, random, options, .. } = self;
         let media = media.get_mut(&flight.name).expect("a file is never removed");
         match flight.fault_errno {
+            None if options.ignores_syncs => media.sync_is_ignored(),
             None => media.sync_succeeds(flight.landing_covered, random),
             Some(_) => media.sync_fails(random),
         }

@@ -114,6 +114,10 @@ impl Media {
         });
     }
 
+    pub(super) fn sync_is_ignored(&mut self) {
+        self.syncs_in_flight -= 1;
+    }
+
     /// A failed sync: each sector's unsynced versions reach the device or are gone for good, and no later sync will say
     /// so. Reads see which at once: what a cache above still has may be newer.
     pub(super) fn sync_fails(&mut self, random: &mut Random) {

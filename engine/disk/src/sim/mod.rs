@@ -43,6 +43,8 @@ pub struct SimOptions {
     pub reorder: bool,
     /// The logical block: 512 or 4096 bytes.
     pub block_bytes: u32,
+    /// The disk says that it has synced, and has not. For tests that must notice.
+    pub ignores_syncs: bool,
     /// What goes wrong, from the start.
     pub faults: SimFaults,
 }
@@ -54,6 +56,7 @@ impl Default for SimOptions {
             latency_ticks: 1..=100,
             reorder: true,
             block_bytes: 512,
+            ignores_syncs: false,
             faults: SimFaults::default(),
         }
     }

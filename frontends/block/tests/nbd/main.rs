@@ -1,6 +1,7 @@
 //! The NBD server as its clients see it.
 
 mod client;
+mod crash;
 mod handshake;
 mod memory;
 mod mutation;
