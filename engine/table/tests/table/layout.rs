@@ -274,3 +274,24 @@ fn a_page_that_cannot_move_yet_costs_no_other_page_its_place_r2() {
     let pass = table.advance(mv, &mut Nothing);
     assert_eq!((pass.busy, pass.evicted, pass.copied), (None, 1, 1));
 }
+
+#[test]
+fn a_page_that_moves_takes_its_history_along_r2() {
+    for policy in [PolicyKind::Lru, PolicyKind::Clock, PolicyKind::Lfu, PolicyKind::NrLfu] {
+        let table = Table::<8>::new(Shape { segments_max: 2, sets_per_segment: 1 }, policy, 2);
+        // Entries alternate between the segments: 0 and 2 are the first's, 1 the second's.
+        let page = |entry: u64, number: u64| Tag(entry << 59 | number << 16);
+        let hit = |tag: Tag| table.touch(&table.find(tag).unwrap());
+        let (used, unused) = (page(0, 0), page(0, 1));
+        for tag in [used, unused].into_iter().chain((2..8).map(|number| page(2, number))) {
+            assert!(bring(&table, tag, false).is_some());
+        }
+        hit(used);
+        (0..6).for_each(|number| assert!(bring(&table, page(1, number), false).is_some()));
+        finish(&table, table.leave(SegmentIndex(0))[..1].to_vec());
+        (0..6).for_each(|number| hit(page(1, number)));
+        // The page that was hit moved first: without its history it would be the one to leave.
+        assert!(bring(&table, page(1, 6), false).is_some());
+        assert!(table.find(used).is_some() && table.find(unused).is_none(), "{policy:?}");
+    }
+}

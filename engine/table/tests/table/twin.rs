@@ -128,6 +128,9 @@ impl<const W: usize> Pair<W> {
         };
         if let Some(evicted) = evicted {
             let page = self.pages.remove(&evicted).expect("a page that was there");
+            let beside = |other: &&SlotIndex| other.0 / W as u32 == slot.0 / W as u32;
+            let taken = self.pages.values().map(|page| &page.slot).chain(self.snapshots.keys());
+            assert_eq!(taken.filter(beside).count(), W - 1, "a page had to leave a set that has room");
             assert!(
                 page.slot == slot && page.state == State::Clean && page.pins == 0 && page.writeback.is_none()
             );
