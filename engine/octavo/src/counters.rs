@@ -99,7 +99,7 @@ impl Counters {
 
     #[inline(always)]
     fn block(&self) -> &Block {
-        let (number, block) = LAST.get();
+        let (number, block) = LAST.with(Cell::get);
         let block = if number == self.number { block } else { self.find_block() };
         // SAFETY: `find_block` gave it for these counters, which keep every block that was ever made for them while they live.
         unsafe { &*block }
@@ -108,11 +108,13 @@ impl Counters {
     #[cold]
     #[inline(never)]
     fn find_block(&self) -> *const Block {
-        let block = BLOCKS.with_borrow_mut(|blocks| match blocks.get(self.number) {
-            Some(Some(block)) => Arc::as_ptr(block),
-            _ => Arc::as_ptr(&self.first(blocks)),
+        let block = BLOCKS.with(|blocks| match blocks.borrow().get(self.number) {
+            Some(Some(block)) => Some(Arc::as_ptr(block)),
+            _ => None,
         });
-        LAST.set((self.number, block));
+        let first = || BLOCKS.with(|blocks| Arc::as_ptr(&self.first(&mut blocks.borrow_mut())));
+        let block = block.unwrap_or_else(first);
+        LAST.with(|last| last.set((self.number, block)));
         block
     }
 

@@ -1,8 +1,16 @@
 //! The engine as its users see it.
 
+#[cfg(not(shuttle))]
 mod basics;
+mod pages;
 mod random;
+#[cfg(not(shuttle))]
 mod regressions;
+#[cfg(shuttle)]
+mod schedules;
+#[cfg(not(shuttle))]
 mod threads;
+#[cfg(not(shuttle))]
 mod twin;
+#[cfg(not(shuttle))]
 mod watchdog;

@@ -1,6 +1,7 @@
 //! Many threads on one small partition. Every page says what it is, so that every read can be checked: no torn page, no page of
 //! another place, no older version than the same thread has seen.
 
+use crate::pages::{PAGE, Shared};
 use crate::random::Random;
 use crate::watchdog::Watchdog;
 use octavo::disk::{Engine, OpenOptions, SimDisk, SimOptions, Store};
@@ -8,68 +9,11 @@ use octavo::{
     Advice, Cache, CacheConfig, CacheMode, Object, Op, Partition, PartitionConfig, PolicyName, Queue, Read,
     Request, WAYS,
 };
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-const PAGE: usize = 4096;
 const PAGES: u64 = 48;
 const PATIENCE: Duration = Duration::from_secs(30);
-
-/// A page of the given object, number and version. Version 0 is a page of zeros: never written, or discarded.
-fn page(object: u64, number: u64, version: u64) -> Vec<u8> {
-    let mut random = Random(object << 40 ^ number << 32 ^ version);
-    let mut bytes = random.bytes(PAGE);
-    bytes[..8].copy_from_slice(&object.to_le_bytes());
-    bytes[8..16].copy_from_slice(&number.to_le_bytes());
-    bytes[16..24].copy_from_slice(&version.to_le_bytes());
-    bytes
-}
-
-/// The version of a whole page; panics at one that is not what it says.
-fn version(object: u64, number: u64, bytes: &[u8]) -> u64 {
-    if bytes.iter().all(|byte| *byte == 0) {
-        return 0;
-    }
-    let version = u64::from_le_bytes(bytes[16..24].try_into().unwrap());
-    assert!(bytes == page(object, number, version), "object {object}: page {number} is torn, or another's");
-    version
-}
-
-/// What threads share about one object.
-struct Shared {
-    object: Object,
-    number: u64,
-    /// Per page: the version that the next write takes, and the latest that is known to have been read or replied to.
-    next: Vec<AtomicU64>,
-    seen: Vec<AtomicU64>,
-    /// Discards make pages go back to zeros: then versions are checked no more.
-    discards: bool,
-}
-
-impl Shared {
-    fn new(object: Object, number: u64, discards: bool) -> Shared {
-        let counts = || (0..PAGES).map(|_| AtomicU64::new(0)).collect();
-        Shared { object, number, next: counts(), seen: counts(), discards }
-    }
-
-    /// Version order is the order of writes where one thread writes a page: page `n` belongs to thread `n % threads`.
-    fn floor(&self, number: u64) -> u64 {
-        self.seen[number as usize].load(Relaxed)
-    }
-
-    fn check(&self, number: u64, floor: u64, bytes: &[u8]) {
-        let version = version(self.number, number, bytes);
-        let next = self.next[number as usize].load(Relaxed);
-        assert!(version <= next, "page {number}: version {version} was not written yet");
-        assert!(self.discards || version >= floor, "page {number}: version {version} after {floor}");
-        self.seen[number as usize].fetch_max(version, Relaxed);
-    }
-
-    fn next(&self, number: u64) -> (u64, Vec<u8>) {
-        let version = self.next[number as usize].fetch_add(1, Relaxed) + 1;
-        (version, page(self.number, number, version))
-    }
-}
 
 /// A thread's turn at random operations until the time is over.
 struct Worker<'a> {
@@ -97,28 +41,17 @@ impl Worker<'_> {
         match self.random.below(100) {
             0..40 => {
                 let number = self.any_page();
-                let floor = self.shared.floor(number);
-                let mut bytes = vec![0xEE; PAGE];
-                object.read_at(number * PAGE as u64, &mut bytes).unwrap();
-                self.shared.check(number, floor, &bytes);
+                self.shared.read(number);
             }
             40..65 => {
                 let number = self.own_page();
-                let (version, bytes) = self.shared.next(number);
-                object.write_at(number * PAGE as u64, &bytes).unwrap();
-                self.shared.seen[number as usize].fetch_max(version, Relaxed);
+                self.shared.write(number);
             }
             65..72 => self.read_batch(),
             72..82 => self.queue_up(),
             82..88 => {
                 let number = self.any_page();
-                let floor = self.shared.floor(number);
-                if let Some(pin) = object.pin(number * PAGE as u64).unwrap() {
-                    self.shared.check(number, floor, &pin);
-                    let bytes = pin.to_vec();
-                    std::thread::yield_now();
-                    assert!(pin[..] == bytes, "a pin has changed");
-                }
+                self.shared.pin(number);
             }
             88..92 => object.sync().unwrap(),
             92..94 => {
@@ -197,8 +130,7 @@ impl Worker<'_> {
                     shared.check(offset / PAGE as u64, floors[completion.user_data as usize], &buffer);
                 }
                 Op::Write { offset, .. } => {
-                    let number = offset as usize / PAGE;
-                    shared.seen[number].fetch_max(completion.user_data >> 32, Relaxed);
+                    shared.replied(offset / PAGE as u64, completion.user_data >> 32);
                 }
                 _ => {}
             }
@@ -213,7 +145,7 @@ fn hammer(what: &str, threads: u64, time: Duration, config: CacheConfig, mode: C
     let config = PartitionConfig { cache_mode: mode, policy, max_bytes, ..PartitionConfig::new("p") };
     let partition = cache.partition(config).unwrap();
     let discards = threads.is_multiple_of(2);
-    let shared = Shared::new(partition.open(store, "object").unwrap(), 7, discards);
+    let shared = Shared::new(partition.open(store, "object").unwrap(), 7, PAGES, discards);
     let watchdog = Watchdog::new(PATIENCE, what);
     let until = Instant::now() + time;
     let stop = AtomicBool::new(false);
@@ -312,21 +244,15 @@ fn sixteen_threads_share_a_cache_of_one_set() {
         let config = PartitionConfig { cache_mode: mode, max_bytes, ..PartitionConfig::new("p") };
         let partition = cache.partition(config).unwrap();
         let store = file(&format!("sixteen-{}", std::process::id()));
-        let shared = Shared::new(partition.open(store, "object").unwrap(), 1, false);
+        let shared = Shared::new(partition.open(store, "object").unwrap(), 1, PAGES, false);
         std::thread::scope(|scope| {
             for me in 0..16 {
                 let (shared, watchdog) = (&shared, watchdog.clone());
                 scope.spawn(move || {
                     for round in 0..200 {
                         let number = (me * 3 + round % 3) % PAGES;
-                        let (version, bytes) = shared.next(number);
-                        shared.object.write_at(number * PAGE as u64, &bytes).unwrap();
-                        shared.seen[number as usize].fetch_max(version, Relaxed);
-                        let other = (round * 7 + me) % PAGES;
-                        let floor = shared.floor(other);
-                        let mut bytes = vec![0xEE; PAGE];
-                        shared.object.read_at(other * PAGE as u64, &mut bytes).unwrap();
-                        shared.check(other, floor, &bytes);
+                        shared.write(number);
+                        shared.read((round * 7 + me) % PAGES);
                         watchdog.feed(format!("thread {me}, round {round}"));
                     }
                 });

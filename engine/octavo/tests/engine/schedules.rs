@@ -1,0 +1,201 @@
+//! Four threads and one or two sets under shuttle: random schedules, and such with few preemptions (PCT). And the same with a step
+//! of the slot's protocol left out, which they must notice. Built by `--cfg shuttle`.
+
+use crate::pages::Shared;
+use octavo::disk::{SimDisk, SimOptions};
+use octavo::{
+    Advice, Cache, CacheConfig, CacheMode, Op, Partition, PartitionConfig, PolicyName, Request, WAYS,
+};
+use octavo_table::broken::{Step, set};
+use shuttle::thread;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, PoisonError, RwLock};
+
+const PAGE: u64 = 4096;
+/// More pages than one set has ways, by a few that must be brought in.
+const PAGES: u64 = WAYS as u64 + 3;
+
+/// Held shared by schedules of the whole protocol, alone by those of a broken one: the switch is one for the process.
+static SWITCH: RwLock<()> = RwLock::new(());
+
+fn explore(iterations: usize, race: fn()) {
+    shuttle::check_random(race, iterations);
+    shuttle::check_pct(race, iterations, 3);
+}
+
+fn holds(iterations: usize, race: fn()) {
+    let _whole = SWITCH.read().unwrap_or_else(PoisonError::into_inner);
+    explore(iterations, race);
+}
+
+/// The race goes wrong where `step` is left out.
+fn fails_without(step: Step, race: fn()) {
+    let _alone = SWITCH.write().unwrap_or_else(PoisonError::into_inner);
+    set(Some(step));
+    let result = catch_unwind(AssertUnwindSafe(|| explore(20_000, race)));
+    set(None);
+    assert!(result.is_err(), "nobody notices that {step:?}");
+}
+
+/// A cache of one set (it may grow to two) that is full, and what threads share of its object.
+struct Scene {
+    disk: SimDisk,
+    cache: Cache,
+    partition: Partition,
+    shared: Shared,
+}
+
+/// The atomics of the checker are many times as large as those they stand for.
+fn bytes_of(segments: u64) -> u64 {
+    segments * (PAGE * WAYS as u64 + (28 << 10)) + (20 << 10)
+}
+
+impl Scene {
+    fn new(cache_mode: CacheMode) -> Arc<Scene> {
+        let disk = SimDisk::new(SimOptions { latency_ticks: 1..=3, ..SimOptions::default() });
+        let config = CacheConfig {
+            memory_max_bytes: (256 << 10) + bytes_of(2),
+            segment_bytes: PAGE * WAYS as u64,
+            buffers_max_bytes: Some(256 << 10),
+            background: false,
+            seed: Some(1),
+            ..CacheConfig::default()
+        };
+        let cache = Cache::new(config).unwrap();
+        let config = PartitionConfig {
+            cache_mode,
+            policy: PolicyName::Fifo,
+            max_bytes: Some(bytes_of(1)),
+            ..PartitionConfig::new("p")
+        };
+        let partition = cache.partition(config).unwrap();
+        let object = partition.open(disk.store("disk", PAGES * PAGE), "object").unwrap();
+        object.advise(0, WAYS as u64 * PAGE, Advice::WillNeed).unwrap();
+        Arc::new(Scene { disk, cache, partition, shared: Shared::new(object, 1, PAGES, false) })
+    }
+
+    fn race(self: &Arc<Scene>, threads: [fn(&Scene); 4]) {
+        let threads = threads.map(|run| {
+            let scene = self.clone();
+            thread::spawn(move || run(&scene))
+        });
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        // Everything that was replied to is there, and after a sync it is on the disk.
+        (0..PAGES).for_each(|number| self.shared.read(number));
+        self.shared.object.sync().unwrap();
+        assert_eq!(self.partition.stat().dirty_bytes, 0);
+        let image = self.disk.image("disk");
+        for (number, page) in image.chunks(PAGE as usize).enumerate() {
+            self.shared.check(number as u64, self.shared.floor(number as u64), page);
+        }
+    }
+}
+
+/// The oldest page of the set, the next to leave.
+const OLD: u64 = 0;
+/// Pages that are not there.
+const NEW: u64 = WAYS as u64;
+
+fn fills_evictions_writes_and_a_sync(mode: CacheMode) {
+    Scene::new(mode).race([
+        |scene| {
+            scene.shared.write(OLD);
+            scene.shared.read(NEW);
+        },
+        |scene| {
+            scene.shared.read(OLD);
+            scene.shared.read(NEW);
+            scene.shared.read(OLD);
+        },
+        |scene| {
+            scene.shared.write(NEW + 1);
+            scene.shared.object.sync().unwrap();
+        },
+        |scene| {
+            scene.shared.read(NEW + 2);
+            scene.cache.clean().unwrap();
+        },
+    ]);
+}
+
+fn pins_writes_and_a_resize(mode: CacheMode) {
+    Scene::new(mode).race([
+        |scene| {
+            scene.shared.write(OLD);
+            scene.shared.write(OLD);
+        },
+        |scene| {
+            scene.shared.pin(OLD);
+            scene.shared.read(NEW);
+        },
+        |scene| {
+            scene.partition.resize(bytes_of(2)).unwrap();
+            scene.partition.resize(bytes_of(1)).unwrap();
+        },
+        |scene| {
+            scene.shared.read(OLD);
+            scene.shared.object.sync().unwrap();
+        },
+    ]);
+}
+
+/// A queue's requests are in flight, and the thread does not come back for them before the others are done.
+fn a_queue_that_is_left_alone(mode: CacheMode) {
+    Scene::new(mode).race([
+        |scene| {
+            let mut queue = scene.cache.queue().unwrap();
+            let read = |n: u64| {
+                let op =
+                    Op::Read { offset: n * PAGE, len: PAGE as usize, buffer: vec![0; PAGE as usize].into() };
+                Request { user_data: n, op }
+            };
+            queue.submit(&scene.shared.object, [read(NEW), read(OLD), read(NEW + 1)]);
+            queue.submit(&scene.shared.object, [Request { user_data: 0, op: Op::Sync }]);
+            queue.wait(1, |completion| completion.result.unwrap());
+        },
+        |scene| scene.shared.read(NEW),
+        |scene| scene.shared.write(NEW + 1),
+        |scene| {
+            scene.shared.object.advise(0, PAGES * PAGE, Advice::DontNeed).unwrap();
+            scene.shared.object.sync().unwrap();
+        },
+    ]);
+}
+
+#[test]
+fn fills_evictions_writes_and_syncs_agree_in_every_schedule() {
+    holds(2000, || fills_evictions_writes_and_a_sync(CacheMode::Writeback));
+    holds(2000, || fills_evictions_writes_and_a_sync(CacheMode::Writethrough));
+}
+
+#[test]
+fn pins_writes_and_resizes_agree_in_every_schedule() {
+    holds(2000, || pins_writes_and_a_resize(CacheMode::Writeback));
+    holds(2000, || pins_writes_and_a_resize(CacheMode::Writethrough));
+}
+
+#[test]
+fn nobody_waits_for_a_thread_that_does_not_come_in_any_schedule() {
+    holds(2000, || a_queue_that_is_left_alone(CacheMode::Writeback));
+    holds(2000, || a_queue_that_is_left_alone(CacheMode::Writethrough));
+}
+
+#[test]
+fn a_read_that_does_not_look_again_is_noticed_p3() {
+    fails_without(Step::NoRecheck, || fills_evictions_writes_and_a_sync(CacheMode::Writeback));
+}
+
+#[test]
+fn a_write_back_that_cleans_newer_bytes_is_noticed_p11() {
+    fails_without(Step::WritebackIgnoresVersion, || pins_writes_and_a_resize(CacheMode::Writeback));
+}
+
+#[test]
+fn a_write_under_a_pin_is_noticed_p6() {
+    fails_without(Step::WriteIgnoresPins, || pins_writes_and_a_resize(CacheMode::Writeback));
+}
+
+#[test]
+fn a_wait_that_does_not_confirm_the_busy_state_is_noticed_p12() {
+    fails_without(Step::WaitWithoutSwap, || fills_evictions_writes_and_a_sync(CacheMode::Writeback));
+}
