@@ -83,10 +83,9 @@ impl Object {
         let cut = len.min(old) / page_bytes;
         self.closed_range(cut..u64::MAX >> 16, |object| {
             object.drop_pages(cut..cut + 1, Dirty::Written)?;
-            if len < old {
-                inner.set_len(len);
-                object.drop_pages(cut..u64::MAX >> 16, Dirty::Dropped)?;
-            }
+            inner.set_len(len.min(old));
+            // Also where the object grows: a request that was on its way when it was cut may have left pages past the end.
+            object.drop_pages(cut..u64::MAX >> 16, Dirty::Dropped)?;
             let result = inner.store.set_len_bytes(len).map_err(failed);
             inner.set_len(if result.is_ok() { len } else { old });
             result

@@ -119,9 +119,10 @@ impl Ranges {
 
     /// Registers with the range the page lies in, if there is one. Under the page's set's lock.
     pub fn wait(&self, page: u64, waiter: impl FnOnce() -> Waiter) -> bool {
-        // Relaxed: whoever clears a range takes the lock of every set concerned after it has closed the range. A thread
-        // that takes such a lock later sees it; one that took it earlier has claimed before, and is waited for.
-        if self.count.load(Ordering::Relaxed) == 0 {
+        // Whoever clears a range takes the lock of every set concerned after it has closed the range. A thread that takes such a
+        // lock later sees it; one that took it earlier has claimed before, and is waited for. Acquire: pairs with `open`, whose
+        // caller may have changed the length.
+        if self.count.load(Ordering::Acquire) == 0 {
             return false;
         }
         match lock(&self.ranges).iter_mut().find(|(range, _)| range.contains(&page)) {
@@ -154,7 +155,8 @@ impl Ranges {
         let at = ranges.iter().position(|(r, _)| *r == range).expect("a range that was closed");
         let (_, waiters) = ranges.swap_remove(at);
         drop(ranges);
-        self.count.fetch_sub(1, Ordering::Relaxed);
+        // Release: pairs with `wait`.
+        self.count.fetch_sub(1, Ordering::Release);
         waiters.into_iter().for_each(Waiter::wake);
     }
 }

@@ -4,6 +4,8 @@
 //! bytes until the new ones are in the store. A write-back holds it for the length of a copy. A page that finds no slot is written to the
 //! store at once, as a stray.
 
+use std::cell::Cell;
+
 use octavo_disk::{IoBuffer, IoError};
 use octavo_table::{Claim, Found, SetGuard, SlotIndex, State, Tag, Word};
 
@@ -45,8 +47,8 @@ struct Attempt<'a> {
     page: u64,
     tag: Tag,
     span: Span,
-    /// The write covers all of the page that lies inside the object.
-    whole: bool,
+    /// The write covers all of the page that lies inside the object; looked at again when a slot is claimed.
+    whole: Cell<bool>,
 }
 
 /// Tries one page of a write, and as many of those behind it as go to the store in the same I/O.
@@ -123,9 +125,14 @@ impl<'a> Attempt<'a> {
     fn new(lane: &'a Arc<Lane>, work: &Work, id: TaskId, object: &'a Arc<ObjectInner>, page: u64) -> Self {
         let partition = &*object.partition;
         let span = work.tasks[id].span(page);
-        let end = (page << partition.page_shift) + (span.skip + span.len) as u64;
-        let whole = span.skip == 0 && (span.len == partition.page_bytes() || end >= object.len_bytes());
+        let whole = Cell::new(false);
         Attempt { lane, object, partition, id, page, tag: object.tag(page), span, whole }
+    }
+
+    fn covers_all(&self) -> bool {
+        let Span { skip, len, .. } = self.span;
+        let end = (self.page << self.partition.page_shift) + (skip + len) as u64;
+        skip == 0 && (len == self.partition.page_bytes() || end >= self.object.len_bytes())
     }
 
     /// Looks a few times; then lets the task come back later, so that no thread turns for ever.
@@ -174,7 +181,7 @@ impl<'a> Attempt<'a> {
             Claim::Claimed { slot, evicted } => {
                 drop(guard);
                 partition.arrived(evicted.is_some());
-                if self.whole {
+                if self.whole.get() {
                     self.fill_whole(slot);
                     partition.publish(slot, true);
                     partition.note_dirty();
@@ -255,7 +262,7 @@ impl<'a> Attempt<'a> {
             Claim::Claimed { slot, evicted } => {
                 drop(guard);
                 partition.arrived(evicted.is_some());
-                if !self.whole {
+                if !self.whole.get() {
                     self.gather(work, slot, Role::Bring);
                     return Step::Later;
                 }
@@ -349,6 +356,9 @@ impl<'a> Attempt<'a> {
         if registered {
             work.registered(self.id);
         }
+        // Under the lock and after the look at the ranges, so that no change of the length is on its way: what lies behind an
+        // end that is no more must be kept.
+        self.whole.set(self.covers_all());
         registered
     }
 
@@ -371,11 +381,11 @@ impl<'a> Attempt<'a> {
         drop(guard);
         partition.tell_cleaner(true);
         partition.counters.add(Count::Bypasses, 1);
-        let (kind, op) = match self.whole {
+        let (kind, op) = match self.whole.get() {
             true => (Kind::StrayWrite, octavo_disk::Op::Write),
             false => (Kind::StrayUpdate, octavo_disk::Op::Read),
         };
-        if self.whole {
+        if self.whole.get() {
             self.fill_bounce(bounce.at(0));
         }
         let buffer = [IoBuffer { ptr: bounce.at(0), len: partition.page_bytes() }];

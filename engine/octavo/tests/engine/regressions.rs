@@ -130,3 +130,34 @@ fn syncs_that_wait_for_a_flush_share_the_next() {
     }
     assert_eq!(disk.counters().syncs, 2);
 }
+
+/// A write in one I/O over many pages looked at the object's end once: pages behind it, cut off meanwhile, stayed in the cache with
+/// bytes that the store never took, and were seen when the object grew again.
+#[test]
+fn what_was_written_behind_an_end_that_moved_is_not_seen_when_the_object_grows() {
+    let _watchdog = Watchdog::new(Duration::from_secs(30), "lengths");
+    for mode in [CacheMode::Writethrough, CacheMode::Writeback] {
+        let cache = Cache::new(one_set()).unwrap();
+        let object = object(&cache, mode, Store::memory("m", 64 << 10));
+        let until = std::time::Instant::now() + Duration::from_millis(500);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while std::time::Instant::now() < until {
+                    // Refused, or cut off, or not.
+                    let _ = object.write_at(0, &[0xEE; 60 << 10]);
+                }
+            });
+            while std::time::Instant::now() < until {
+                object.set_len_bytes(10_000).unwrap();
+                object.set_len_bytes(64 << 10).unwrap();
+                // Zeros, or what a later write brought: never bytes that only the cache has.
+                let mut bytes = vec![0; 4096];
+                object.read_at(20 << 10, &mut bytes).unwrap();
+                object.advise(0, 64 << 10, Advice::DontNeed).unwrap();
+                let before = bytes.clone();
+                object.read_at(20 << 10, &mut bytes).unwrap();
+                assert!(bytes == before || bytes[0] == 0xEE, "{mode:?}: bytes went away with their page");
+            }
+        });
+    }
+}

@@ -6,8 +6,8 @@ use crate::random::Random;
 use crate::watchdog::Watchdog;
 use octavo::disk::{Engine, OpenOptions, SimDisk, SimOptions, Store};
 use octavo::{
-    Advice, Cache, CacheConfig, CacheMode, Object, Op, Partition, PartitionConfig, PolicyName, Queue, Read,
-    Request, WAYS,
+    Advice, Cache, CacheConfig, CacheMode, Op, Partition, PartitionConfig, PolicyName, Queue, Read, Request,
+    WAYS,
 };
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
