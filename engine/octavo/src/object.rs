@@ -25,6 +25,8 @@ pub struct Object(pub(crate) Arc<ObjectInner>);
 pub(crate) struct ObjectInner {
     pub partition: Arc<PartitionInner>,
     pub id: u64,
+    /// The key of its first page.
+    key: u64,
     len_bytes: AtomicU64,
     pub store: Store,
     pub name: String,
@@ -80,6 +82,7 @@ impl ObjectInner {
         ObjectInner {
             partition: partition.clone(),
             id,
+            key: crate::partition::key_of(id),
             len_bytes: AtomicU64::new(store.len_bytes()),
             store,
             name: name.into(),
@@ -94,7 +97,7 @@ impl ObjectInner {
 
     #[inline(always)]
     pub fn tag(&self, page: u64) -> Tag {
-        self.partition.tag_of(self.id, page)
+        self.partition.tag_of_key(self.key | page)
     }
 
     #[inline(always)]
@@ -139,7 +142,7 @@ impl ObjectInner {
     #[inline(always)]
     unsafe fn read_hit(&self, offset: u64, to: *mut u8, len: usize) -> bool {
         let partition = &*self.partition;
-        let skip = offset as usize & (partition.page_bytes() - 1);
+        let skip = offset as usize & partition.page_mask;
         // SAFETY: the caller's promise.
         unsafe { partition.read_hit(self.tag(offset >> partition.page_shift), skip, to, len) }
     }
@@ -147,7 +150,7 @@ impl ObjectInner {
     #[inline(always)]
     fn in_one_page(&self, offset: u64, len: usize) -> bool {
         let page_bytes = self.partition.page_bytes();
-        (offset as usize & (page_bytes - 1)) + len <= page_bytes
+        (offset as usize & self.partition.page_mask) + len <= page_bytes
     }
 
     fn count_read(&self, requests: u64, bytes: u64) {

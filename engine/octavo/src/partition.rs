@@ -21,6 +21,11 @@ use crate::waiters::{SlotWaiters, Strays};
 /// A page's key is the object's id above this many bits of page index: 16 million objects of 4 PiB at pages of 4 KiB.
 const PAGE_INDEX_BITS: u32 = 40;
 
+/// The key of an object's first page.
+pub(crate) const fn key_of(object: u64) -> u64 {
+    object << PAGE_INDEX_BITS
+}
+
 /// One tenant's cache. Cheap to clone.
 #[derive(Clone)]
 pub struct Partition(pub(crate) Arc<PartitionInner>);
@@ -31,6 +36,8 @@ pub(crate) struct PartitionInner {
     pub frames: Frames,
     mixer: Mixer,
     pub page_shift: u32,
+    /// Bytes of a page less one.
+    pub page_mask: usize,
     pub mode: CacheMode,
     pub counters: Counters,
     // What only misses and control read.
@@ -49,6 +56,8 @@ pub(crate) struct PartitionInner {
 
 struct Resizing {
     charge: Charge,
+    /// What is charged besides the segments.
+    fixed_bytes: u64,
     /// Segments without entries that still hold a pinned snapshot.
     emptied: Vec<SegmentIndex>,
     /// Moves that were named and are not done, because a page's store refused; and the segment that they empty, if they do.
@@ -72,7 +81,10 @@ impl PartitionInner {
         let wanted = config.max_bytes.unwrap_or_else(|| shared.budget.left_bytes());
         let most = (cache.memory_max_bytes / per_segment).min(octavo_table::SEGMENTS_MAX as u64 - 1) as u32;
         let shape = Shape { segments_max: most.max(1), sets_per_segment };
-        let fixed = Table::<WAYS>::fixed_bytes(shape) as u64;
+        // Lines of a large table are walked at random: huge pages, to the last line, keep the walk in the TLB. What is
+        // not used of the last one is charged. A small table would waste most of one.
+        let huge = wanted / per_segment * Table::<WAYS>::segment_metadata_bytes(shape) as u64 >= HUGE_PAGE;
+        let fixed = Table::<WAYS>::fixed_bytes(shape) as u64 + if huge { HUGE_PAGE } else { 0 };
         let live = (wanted.saturating_sub(fixed) / per_segment).min(shape.segments_max as u64) as u32;
         let what = format!("partition {:?}", config.name);
         if live == 0 {
@@ -83,13 +95,13 @@ impl PartitionInner {
         let frames = Frames::reserve(cache.page_bytes, cache.segment_bytes as usize, shape.segments_max)
             .map_err(no_memory)?;
         (0..live).for_each(|segment| frames.commit(SegmentIndex(segment)));
-        let metadata = Mapping::reserve(Table::<WAYS>::memory_bytes(shape)).map_err(no_memory)?;
+        let metadata_bytes = Table::<WAYS>::memory_bytes(shape).next_multiple_of(HUGE_PAGE as usize);
+        let metadata = Mapping::reserve(metadata_bytes).map_err(no_memory)?;
         let table = if cfg!(shuttle) {
             Table::new(shape, config.policy, live)
         } else {
-            // Large tables' lines are walked at random: huge pages keep the walk in the TLB.
-            if Table::<WAYS>::memory_bytes(shape) >= 2 << 20 {
-                metadata.want_huge_pages(0, Table::<WAYS>::memory_bytes(shape) & !((2 << 20) - 1));
+            if huge {
+                metadata.want_huge_pages(0, metadata_bytes);
             }
             // SAFETY: the mapping is zeroed, aligned to a page or more, large enough, and lives as long as the table (field order).
             unsafe { Table::in_memory(metadata.base(), shape, config.policy, live) }
@@ -103,6 +115,7 @@ impl PartitionInner {
             frames,
             mixer: Mixer::new(seed),
             page_shift: cache.page_bytes.trailing_zeros(),
+            page_mask: cache.page_bytes as usize - 1,
             mode: config.cache_mode,
             counters: Counters::new(),
             shared: shared.clone(),
@@ -110,6 +123,7 @@ impl PartitionInner {
             strays: Strays::new(),
             moves: Mutex::new(()),
             resizing: Mutex::new(Resizing {
+                fixed_bytes: fixed,
                 charge,
                 emptied: Vec::new(),
                 pending: Vec::new(),
@@ -126,13 +140,13 @@ impl PartitionInner {
 
     #[inline(always)]
     pub fn page_bytes(&self) -> usize {
-        1 << self.page_shift
+        self.page_mask + 1
     }
 
-    /// The tag of a page of an object.
+    /// The tag of a key: an object's first (`key_of`) and a page's index.
     #[inline(always)]
-    pub fn tag_of(&self, object: u64, page: u64) -> Tag {
-        self.mixer.tag(object << PAGE_INDEX_BITS | page)
+    pub fn tag_of_key(&self, key: u64) -> Tag {
+        self.mixer.tag(key)
     }
 
     /// The object and page of a tag.
@@ -187,6 +201,8 @@ impl PartitionInner {
         (self.sum(Arrivals).wrapping_sub(left) as i64).max(0) as u64
     }
 }
+
+const HUGE_PAGE: u64 = 2 << 20;
 
 /// A secret from the kernel.
 fn random_seed() -> std::io::Result<u64> {
@@ -306,7 +322,7 @@ impl Partition {
         let cache = &inner.shared.config;
         let shape = inner.table.shape();
         let per_segment = cache.segment_bytes + Table::<WAYS>::segment_metadata_bytes(shape) as u64;
-        let fixed = Table::<WAYS>::fixed_bytes(shape) as u64;
+        let fixed = resizing.fixed_bytes;
         let wanted =
             (max_bytes.saturating_sub(fixed) / per_segment).clamp(1, shape.segments_max as u64) as u32;
         self.finish_moves(&mut resizing)?;
