@@ -5,7 +5,7 @@
 //! lines; the set's lock is held over `admitted` and `victim`, and nothing is held over `touched`, which therefore looks at one way only.
 //!
 //! The seam: a new policy is one file with one implementation of [`Policy`], one variant of [`PolicyKind`] and one line
-//! in [`with_policy`]. The table chooses once per cache; inside, dispatch is static.
+//! in `with_policy`. The table chooses once per cache; inside, dispatch is static.
 
 mod clock;
 mod fifo;
