@@ -116,7 +116,7 @@ impl Field {
 
     fn run(&self, case: &Case, options: &Options, listener: &mut dyn Listener) -> Result<Row, Error> {
         let streams = self.streams(case.read_bytes);
-        let gather = Gather::new(&self.array, &streams.array);
+        let gather = Gather::new(&self.array, &streams.array, case.read_bytes);
         let turn = if case.read_bytes == PAGE_BYTES { TURN_PAGES } else { TURN_SHORT };
         let mut buffers = AlignedBytes::new(case.read_bytes * case.batch);
         let mut reference_buffers = AlignedBytes::new(case.read_bytes * case.batch);
@@ -128,10 +128,7 @@ impl Field {
         let mut bare = |walk: Walk, at: &mut usize, time: Duration| {
             rate(Clock::Thread, time, || {
                 let numbers = next_turn(at, turn);
-                match case.read_bytes {
-                    PAGE_BYTES => gather.copy_pages(walk, numbers, &mut reference_buffers),
-                    _ => gather.copy_128(walk, numbers, &mut reference_buffers),
-                }
+                gather.copy(walk, numbers, &mut reference_buffers);
                 Ok(turn as u64)
             })
         };
@@ -210,7 +207,7 @@ impl Field {
     fn check(&self, case: &Case, streams: &Streams) -> Result<(), Error> {
         let mut bytes = AlignedBytes::new(case.read_bytes * case.batch);
         let mut reference = AlignedBytes::new(case.read_bytes * case.batch);
-        let gather = Gather::new(&self.array, &streams.array);
+        let gather = Gather::new(&self.array, &streams.array, case.read_bytes);
         for at in (0..1024 * case.batch).step_by(case.batch) {
             let places = &streams.object[at..at + case.batch];
             let chunks = bytes.chunks_exact_mut(case.read_bytes).zip(places);
@@ -221,10 +218,7 @@ impl Field {
                 [read] => self.object.read_at(read.offset, read.buffer)?,
                 reads => self.object.read_batch(reads)?,
             }
-            match case.read_bytes {
-                PAGE_BYTES => gather.copy_pages(Walk::Plain, at..at + case.batch, &mut reference),
-                _ => gather.copy_128(Walk::Plain, at..at + case.batch, &mut reference),
-            }
+            gather.copy(Walk::Plain, at..at + case.batch, &mut reference);
             for (bytes, place) in bytes.chunks_exact(case.read_bytes).zip(places) {
                 let offset = (*place as usize) << UNIT_SHIFT;
                 if !content::is_right((offset / PAGE_BYTES) as u64, offset % PAGE_BYTES, bytes) {

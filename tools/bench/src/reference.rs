@@ -74,11 +74,12 @@ pub enum Walk {
     Prefetching,
 }
 
-/// Copies of `LEN` bytes each from places of an array. Copy `n` goes to buffer `n % (into.len() / LEN)`.
+/// Copies of `len` bytes each from places of an array. Copy `n` goes to buffer `n % (into.len() / len)`.
 pub struct Gather<'a> {
     array: &'a Array,
     /// Offsets in the array, in units.
     places: &'a [u32],
+    len: usize,
 }
 
 /// How many copies ahead a prefetching walk asks for the lines of a place, for short copies and for pages.
@@ -89,31 +90,30 @@ pub const AHEAD_PAGE: usize = 2;
 const PREFETCH_BYTES_MAX: usize = 1024;
 
 impl<'a> Gather<'a> {
-    /// Checks once that all places lie in the array, so that the walks need not.
-    pub fn new(array: &'a Array, places: &'a [u32]) -> Gather<'a> {
+    /// Copies of 128 bytes or of a page. Checks once that all of them lie in the array, so that the walks need not.
+    pub fn new(array: &'a Array, places: &'a [u32], len: usize) -> Gather<'a> {
+        assert!(len == 128 || len == PAGE_BYTES, "reads are of 128 bytes or of a page");
         let last = places.iter().max().map_or(0, |place| (*place as usize) << UNIT_SHIFT);
-        assert!(last + PAGE_BYTES <= array.len + PAGE_BYTES - (1 << UNIT_SHIFT), "a place outside the array");
-        Gather { array, places }
+        assert!(last + len <= array.len, "a place outside the array");
+        Gather { array, places, len }
     }
 
-    /// Copies of 128 bytes.
-    pub fn copy_128(&self, walk: Walk, numbers: Range<usize>, into: &mut [u8]) {
-        let avx512 = is_x86_feature_detected!("avx512f");
-        match (walk, avx512) {
-            (Walk::Plain, true) => self.run::<0>(numbers, 128, into, copy_128_avx512),
-            (Walk::Prefetching, true) => self.run::<AHEAD_SHORT>(numbers, 128, into, copy_128_avx512),
-            (Walk::Plain, false) => self.run::<0>(numbers, black_box(128), into, copy_by_libc),
-            (Walk::Prefetching, false) => {
-                self.run::<AHEAD_SHORT>(numbers, black_box(128), into, copy_by_libc)
+    /// The copies with these numbers in the stream.
+    pub fn copy(&self, walk: Walk, numbers: Range<usize>, into: &mut [u8]) {
+        // Out of the compiler's sight, so that it calls the C library's copy and does not unroll one of its own.
+        let len = black_box(self.len);
+        match (walk, self.len) {
+            #[cfg(target_arch = "x86_64")]
+            (Walk::Plain, 128) if is_x86_feature_detected!("avx512f") => {
+                self.run::<0>(numbers, 128, into, copy_128_avx512)
             }
-        }
-    }
-
-    /// Copies of whole pages. All places are multiples of a page.
-    pub fn copy_pages(&self, walk: Walk, numbers: Range<usize>, into: &mut [u8]) {
-        match walk {
-            Walk::Plain => self.run::<0>(numbers, black_box(PAGE_BYTES), into, copy_by_libc),
-            Walk::Prefetching => self.run::<AHEAD_PAGE>(numbers, black_box(PAGE_BYTES), into, copy_by_libc),
+            #[cfg(target_arch = "x86_64")]
+            (Walk::Prefetching, 128) if is_x86_feature_detected!("avx512f") => {
+                self.run::<AHEAD_SHORT>(numbers, 128, into, copy_128_avx512)
+            }
+            (Walk::Plain, _) => self.run::<0>(numbers, len, into, copy_by_libc),
+            (Walk::Prefetching, 128) => self.run::<AHEAD_SHORT>(numbers, len, into, copy_by_libc),
+            (Walk::Prefetching, _) => self.run::<AHEAD_PAGE>(numbers, len, into, copy_by_libc),
         }
     }
 
@@ -141,7 +141,7 @@ impl<'a> Gather<'a> {
     }
 }
 
-/// The C library's, which knows the processor. Out of the compiler's sight are both the length and the bytes.
+/// The C library's, which knows the processor.
 #[inline(always)]
 fn copy_by_libc(from: *const u8, to: *mut u8, len: usize) {
     // SAFETY: `Gather::new` checked the places, `run` the buffers; an array and a caller's buffers do not overlap.
@@ -149,6 +149,7 @@ fn copy_by_libc(from: *const u8, to: *mut u8, len: usize) {
 }
 
 /// Two loads, two stores: shorter than any call.
+#[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn copy_128_avx512(from: *const u8, to: *mut u8, _: usize) {
     // SAFETY: as in `copy_by_libc`; chosen only where the processor has AVX-512. Registers from 16 up need no `vzeroupper`.
@@ -166,11 +167,15 @@ fn copy_128_avx512(from: *const u8, to: *mut u8, _: usize) {
 
 #[inline(always)]
 fn prefetch(from: *const u8, len: usize) {
-    use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+    #[cfg(target_arch = "x86_64")]
     for offset in (0..len).step_by(64) {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         // SAFETY: a hint, which never faults.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(offset).cast()) };
     }
+    // Elsewhere both walks are plain.
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (from, len);
 }
 
 // ---- Misses -------------------------------------------------------------------------------------------------------
@@ -180,20 +185,23 @@ pub struct PrivateReads {
     ring: Ring,
     store: Store,
     pages: Vec<AlignedBytes>,
+    in_flight: Vec<bool>,
 }
 
 impl PrivateReads {
     /// `depth` reads may be in flight.
     pub fn new(store: &Store, depth: usize) -> io::Result<PrivateReads> {
         let pages = (0..depth).map(|_| AlignedBytes::new(PAGE_BYTES)).collect();
-        Ok(PrivateReads { ring: Ring::new(&RingOptions::default())?, store: store.clone(), pages })
+        let ring = Ring::new(&RingOptions::default())?;
+        Ok(PrivateReads { ring, store: store.clone(), pages, in_flight: vec![false; depth] })
     }
 
     /// Queues a read of page `page` into private page `slot`, which has none in flight.
     pub fn start(&mut self, slot: usize, page: u64) {
+        assert!(!std::mem::replace(&mut self.in_flight[slot], true), "a private page has one read at a time");
         let buffer = self.pages[slot].io_buffer();
-        // SAFETY: the page lives as long as the ring, which waits for its reads when it is dropped (it comes first), and is
-        // looked at only after its completion was delivered, by the promise of `start` and `page`'s callers.
+        // SAFETY: the page outlives the read, for the ring is dropped first and waits; and it is neither given to another
+        // read nor looked at while `in_flight` says so, which ends with the completion.
         unsafe { self.ring.push(&self.store, Op::Read, page * PAGE_BYTES as u64, &[buffer], slot as u64) };
     }
 
@@ -202,6 +210,7 @@ impl PrivateReads {
         let mut outcome = Ok(());
         self.ring.wait(
             &mut |slot, result| {
+                self.in_flight[slot as usize] = false;
                 done.push(slot as usize);
                 outcome = std::mem::replace(&mut outcome, Ok(())).and(result);
             },
@@ -212,12 +221,13 @@ impl PrivateReads {
 
     /// The bytes that a finished read left in its private page.
     pub fn page(&self, slot: usize) -> &[u8] {
+        assert!(!self.in_flight[slot], "a page is looked at when its read is over");
         &self.pages[slot]
     }
 
     /// The same, copied out to a buffer of the caller's.
     pub fn copy_out(&self, slot: usize, into: &mut [u8]) {
-        into.copy_from_slice(&self.pages[slot]);
+        into.copy_from_slice(self.page(slot));
     }
 }
 
@@ -232,16 +242,17 @@ mod tests {
             *byte = (number >> UNIT_SHIFT) as u8;
         }
         let places: Vec<u32> = (0..100).map(|number| number * 32 % 8192).collect();
-        let gather = Gather::new(&array, &places);
+        let (short_copies, pages) =
+            (Gather::new(&array, &places, 128), Gather::new(&array, &places, PAGE_BYTES));
         for walk in [Walk::Plain, Walk::Prefetching] {
             let mut short = [0u8; 4 * 128];
-            gather.copy_128(walk, 3..9, &mut short);
+            short_copies.copy(walk, 3..9, &mut short);
             // Copies 4 and 5 of the range are the last in buffers 0 and 1, 2 and 3 in the others.
             for (buffer, number) in [(0, 7), (1, 8), (2, 5), (3, 6)] {
                 assert_eq!(short[buffer * 128..][..128], [places[number] as u8; 128], "{walk:?}");
             }
             let mut page = [0u8; PAGE_BYTES];
-            gather.copy_pages(walk, 10..12, &mut page);
+            pages.copy(walk, 10..12, &mut page);
             assert_eq!(page[..128], [places[11] as u8; 128]);
             assert_eq!(page[PAGE_BYTES - 128..], [(places[11] + 31) as u8; 128]);
         }
@@ -251,7 +262,7 @@ mod tests {
     #[should_panic(expected = "a place outside the array")]
     fn a_place_outside_the_array_is_refused() {
         let array = Array::new(HUGE_PAGE).unwrap();
-        Gather::new(&array, &[(HUGE_PAGE >> UNIT_SHIFT) as u32]);
+        Gather::new(&array, &[(HUGE_PAGE >> UNIT_SHIFT) as u32 - 31], PAGE_BYTES);
     }
 
     #[test]
