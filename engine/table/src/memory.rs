@@ -9,6 +9,8 @@ use std::ptr::NonNull;
 use crate::layout::Layout;
 #[cfg(any(loom, shuttle))]
 use crate::layout::{Head, Header, SegmentRecord, ghosts_at, set_bytes, slots_at};
+#[cfg(any(loom, shuttle))]
+use crate::sync::atomic::AtomicU8;
 
 const ALIGN: usize = 64;
 
@@ -94,6 +96,11 @@ impl<const W: usize> Memory<W> {
         }
         for segment in 0..layout.shape.segments_max as usize {
             visit(layout.records_at + segment * size_of::<SegmentRecord>(), Kind::Record);
+            for slot in 0..layout.shape.sets_per_segment as usize * W {
+                let place =
+                    (segment * layout.shape.sets_per_segment as usize * W + slot) * size_of::<AtomicU8>();
+                visit(layout.fingerprints_at + place, Kind::Fingerprint);
+            }
             let at = layout.segments_at + segment * layout.segment_stride;
             let sets = layout.shape.sets_per_segment as usize;
             for set in 0..sets {
@@ -127,6 +134,8 @@ impl<const W: usize> Memory<W> {
                     })
                 },
                 // SAFETY: as above.
+                Kind::Fingerprint => unsafe { at.cast::<AtomicU8>().write(AtomicU8::new(0)) },
+                // SAFETY: as above.
                 Kind::Entry => unsafe { at.cast::<AtomicU16>().write(AtomicU16::new(0)) },
                 // SAFETY: as above.
                 Kind::Record => unsafe {
@@ -155,6 +164,8 @@ impl<const W: usize> Memory<W> {
                 // SAFETY: built by `build`, dropped once, by the owner's drop.
                 Kind::Header => unsafe { at.cast::<Header>().drop_in_place() },
                 // SAFETY: as above.
+                Kind::Fingerprint => unsafe { at.cast::<AtomicU8>().drop_in_place() },
+                // SAFETY: as above.
                 Kind::Entry => unsafe { at.cast::<AtomicU16>().drop_in_place() },
                 // SAFETY: as above.
                 Kind::Record => unsafe { at.cast::<SegmentRecord>().drop_in_place() },
@@ -173,6 +184,7 @@ impl<const W: usize> Memory<W> {
 enum Kind {
     Header,
     Entry,
+    Fingerprint,
     Record,
     Head,
     Slot,

@@ -138,7 +138,7 @@ impl<'t, const W: usize> SetGuard<'t, W> {
         let head = self.table.head(set);
         // Relaxed, all of it: ordered by the set's lock; optimistic readers take fingerprints and clock as hints.
         head.clock.store(head.clock.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
-        head.fingerprints[way].store(tag.fingerprint(), Ordering::Relaxed);
+        self.table.fingerprints(set)[way].store(tag.fingerprint(), Ordering::Relaxed);
         head.occupied.store(head.occupied.load(Ordering::Relaxed) | 1 << way, Ordering::Relaxed);
         let view = self.view(set);
         let ghost = if P::GHOSTS { view.ghosts.take(tag.ghost_print()) } else { None };

@@ -14,7 +14,7 @@ use crate::policy::{Policy, PolicyKind, with_policy};
 use crate::probe::ProbeKind;
 use crate::set::SetGuard;
 use crate::slot::{Slot, State, Word};
-use crate::sync::atomic::{AtomicU16, AtomicU32, Ordering};
+use crate::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, Ordering};
 use crate::tag::Tag;
 
 /// A segment of a table.
@@ -56,6 +56,7 @@ impl<'t, const W: usize> Candidate<'t, W> {
     #[inline(always)]
     pub fn prefetch(&self) {
         prefetch(self.slot);
+        prefetch(self.head);
     }
 
     /// The page, if it is here and may be read now. None says nothing but that `find` has to look.
@@ -99,12 +100,13 @@ impl<const W: usize> Table<W> {
 
     /// Bytes of metadata that one segment uses.
     pub fn segment_metadata_bytes(shape: Shape) -> usize {
-        Layout::new::<W>(shape).segment_stride
+        let layout = Layout::new::<W>(shape);
+        layout.segment_stride + (1 << layout.slots_per_segment_shift)
     }
 
     /// Bytes of directory and segment records.
     pub fn fixed_bytes(shape: Shape) -> usize {
-        Layout::new::<W>(shape).segments_at
+        Layout::new::<W>(shape).fingerprints_at
     }
 
     /// A table in memory of its own, with `live` segments in use.
@@ -190,7 +192,7 @@ impl<const W: usize> Table<W> {
     #[inline(always)]
     pub fn prefetch_set(&self, tag: Tag) -> SetNumber {
         let set = self.set_of(tag);
-        prefetch(self.head(set));
+        prefetch(self.fingerprints(set));
         set
     }
 
@@ -204,7 +206,7 @@ impl<const W: usize> Table<W> {
     #[inline(always)]
     pub fn candidate_in(&self, set: SetNumber, tag: Tag) -> Option<Candidate<'_, W>> {
         let head = self.head(set);
-        let ways = self.matching(head, tag.fingerprint());
+        let ways = self.matching(set, tag.fingerprint());
         let way = ways.trailing_zeros();
         (ways != 0).then(|| Candidate {
             head,
@@ -230,7 +232,7 @@ impl<const W: usize> Table<W> {
     #[inline(always)]
     pub(crate) fn find_in(&self, set: SetNumber, tag: Tag) -> Option<Found<'_, W>> {
         let head = self.head(set);
-        let mut ways = self.matching(head, tag.fingerprint());
+        let mut ways = self.matching(set, tag.fingerprint());
         while ways != 0 {
             let way = ways.trailing_zeros();
             ways &= ways - 1;
@@ -246,7 +248,7 @@ impl<const W: usize> Table<W> {
 
     #[cfg(not(any(loom, shuttle)))]
     #[inline(always)]
-    fn matching(&self, head: &Head<W>, fingerprint: u8) -> u32 {
+    fn matching(&self, set: SetNumber, fingerprint: u8) -> u32 {
         // For 8 and 16 ways every x86-64 has the one best comparison; the compiler may know.
         let kind = match W {
             #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -254,12 +256,12 @@ impl<const W: usize> Table<W> {
             _ => self.probe,
         };
         // SAFETY: the array has W bytes and lies at the start of a 16-byte aligned head; the kind is supported.
-        unsafe { crate::probe::find::<W>(kind, head.fingerprints.as_ptr().cast(), fingerprint) }
+        unsafe { crate::probe::find::<W>(kind, self.fingerprints(set).as_ptr().cast(), fingerprint) }
     }
 
     #[cfg(any(loom, shuttle))]
-    fn matching(&self, head: &Head<W>, fingerprint: u8) -> u32 {
-        let equal = |way: &usize| head.fingerprints[*way].load(Ordering::Relaxed) == fingerprint;
+    fn matching(&self, set: SetNumber, fingerprint: u8) -> u32 {
+        let equal = |way: &usize| self.fingerprints(set)[*way].load(Ordering::Relaxed) == fingerprint;
         (0..W).filter(equal).fold(0, |mask, way| mask | 1 << way)
     }
 
@@ -475,6 +477,15 @@ impl<const W: usize> Table<W> {
     pub(crate) fn head(&self, set: SetNumber) -> &Head<W> {
         // SAFETY: directory entries name segments below segments_max, and each has a head per set.
         unsafe { self.memory.at(self.set_at(set)) }
+    }
+
+    /// Eight bits of each way's tag, those of all sets one behind the other: a byte a page, which the second cache holds where it
+    /// could not hold the heads. Changes at a claim, under the set's lock; stale for slots that are free.
+    #[inline(always)]
+    pub(crate) fn fingerprints(&self, set: SetNumber) -> &[AtomicU8; W] {
+        let place = set.0 as usize * W * size_of::<AtomicU8>();
+        // SAFETY: a byte for each way of each set lies there.
+        unsafe { self.memory.at(self.layout().fingerprints_at + place) }
     }
 
     #[inline(always)]
