@@ -424,7 +424,7 @@ impl ObjectInner {
         let mut candidates: [MaybeUninit<Option<Candidate<'_, WAYS>>>; STAGE] =
             [const { MaybeUninit::uninit() }; STAGE];
         let mut count = 0;
-        // 1. Tags; the heads of their sets are asked for.
+        // 1. Tags; the fingerprints of their sets are asked for.
         for (entry, (offset, buffer)) in stage.iter_mut().zip(reads) {
             let tag = self.tag(offset >> partition.page_shift);
             let set = table.prefetch_set(tag);

@@ -188,7 +188,7 @@ impl<const W: usize> Table<W> {
         self.find_in(self.set_of(tag), tag)
     }
 
-    /// Where a page belongs by the directory: the first stage of a batch. Its set's head is asked for.
+    /// Where a page belongs by the directory: the first stage of a batch. Its set's fingerprints are asked for.
     #[inline(always)]
     pub fn prefetch_set(&self, tag: Tag) -> SetNumber {
         let set = self.set_of(tag);
@@ -255,7 +255,8 @@ impl<const W: usize> Table<W> {
             ..=16 => ProbeKind::Sse2,
             _ => self.probe,
         };
-        // SAFETY: the array has W bytes and lies at the start of a 16-byte aligned head; the kind is supported.
+        // SAFETY: the array has W bytes, whose places are multiples of W from the start of a line; all who write them store
+        // single bytes atomically; the kind is supported.
         unsafe { crate::probe::find::<W>(kind, self.fingerprints(set).as_ptr().cast(), fingerprint) }
     }
 
