@@ -24,6 +24,9 @@ pub struct CacheConfig {
     pub background: bool,
     /// The secret that places pages. None: from the kernel. Tests that must repeat give one.
     pub seed: Option<u64>,
+    /// Tests only: the pages of an object meet in one set, with one fingerprint.
+    #[doc(hidden)]
+    pub pages_meet: bool,
 }
 
 impl Default for CacheConfig {
@@ -36,6 +39,7 @@ impl Default for CacheConfig {
             buffers_max_bytes: None,
             background: true,
             seed: None,
+            pages_meet: false,
         }
     }
 }

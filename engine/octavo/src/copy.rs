@@ -31,6 +31,9 @@ mod x86_64;
 /// The bytes that are worth a prefetch before a copy: by the time they are copied, the hardware has found the stream.
 pub const PREFETCH_BYTES_MAX: usize = 1024;
 
+/// Up to here a copy is inline and has no loop.
+pub const INLINE_BYTES: usize = 128;
+
 /// The line of every processor that this runs on; a wrong guess costs prefetches, never correctness.
 const LINE_BYTES: usize = 64;
 
@@ -48,6 +51,26 @@ pub unsafe fn copy_out(frame: *const u8, dst: *mut u8, len: usize) {
     // SAFETY: passed on.
     unsafe {
         x86_64::copy(frame, dst, len);
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(any(miri, loom, shuttle)))))]
+    // SAFETY: passed on.
+    unsafe {
+        by_bytes::copy_out(frame, dst, len);
+    }
+}
+
+/// `copy_out` of at most `INLINE_BYTES`, without a call or a loop.
+///
+/// # Safety
+///
+/// As `copy_out`, and `len` is at most `INLINE_BYTES`.
+#[inline(always)]
+pub unsafe fn copy_out_inline(frame: *const u8, dst: *mut u8, len: usize) {
+    debug_assert!(len <= INLINE_BYTES);
+    #[cfg(all(target_arch = "x86_64", not(any(miri, loom, shuttle))))]
+    // SAFETY: passed on.
+    unsafe {
+        x86_64::copy_inline(frame, dst, len);
     }
     #[cfg(not(all(target_arch = "x86_64", not(any(miri, loom, shuttle)))))]
     // SAFETY: passed on.
@@ -109,6 +132,19 @@ pub fn prefetch_frame(frame: *const u8, len: usize) {
     }
     #[cfg(not(all(target_arch = "x86_64", not(any(miri, loom, shuttle)))))]
     let _ = (frame, len, LINE_BYTES);
+}
+
+/// Asks for the first and the last line of a range of at most `INLINE_BYTES`, which are nearly always all of it.
+#[inline(always)]
+pub fn prefetch_ends(frame: *const u8, len: usize) {
+    #[cfg(all(target_arch = "x86_64", not(any(miri, loom, shuttle))))]
+    for line in [frame, frame.wrapping_add(len.wrapping_sub(1))] {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: as in `prefetch_frame`.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.cast()) };
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(any(miri, loom, shuttle)))))]
+    let _ = (frame, len);
 }
 
 /// The twin: the same copies in plain Rust.
@@ -204,6 +240,11 @@ mod tests {
         check("copy_in by bytes", all(), &|src, dst, len| unsafe { by_bytes::copy_in(src, dst, len) });
         // SAFETY: as above.
         check("copy_out", all(), &|src, dst, len| unsafe { copy_out(src, dst, len) });
+        // SAFETY: as above.
+        // SAFETY: as above; the lengths are as the function wants them.
+        check("copy_out_inline", 0..=INLINE_BYTES, &|src, dst, len| unsafe {
+            copy_out_inline(src, dst, len)
+        });
         // SAFETY: as above.
         check("copy_in", all(), &|src, dst, len| unsafe { copy_in(src, dst, len) });
         #[cfg(all(target_arch = "x86_64", not(any(miri, loom, shuttle))))]

@@ -58,6 +58,13 @@ impl Block {
         #[cfg(shuttle)]
         cell.fetch_add(n, Ordering::Relaxed);
     }
+
+    /// `Counters::add_hit`.
+    #[inline(always)]
+    pub fn add_hit(&self, bytes: u64) {
+        self.add(Count::SingleHits, 1);
+        self.add(Count::ReadBytes, bytes);
+    }
 }
 
 /// The counters of one partition.
@@ -92,9 +99,15 @@ impl Counters {
     /// A read that was a hit of one page: counted once, and counted as a request and as a hit by `sum`.
     #[inline(always)]
     pub fn add_hit(&self, bytes: u64) {
-        let block = self.block();
-        block.add(Count::SingleHits, 1);
-        block.add(Count::ReadBytes, bytes);
+        self.block().add_hit(bytes);
+    }
+
+    /// This thread's block, if it is the one that the thread used last.
+    #[inline(always)]
+    pub fn at_hand(&self) -> Option<&Block> {
+        let (number, block) = LAST.with(Cell::get);
+        // SAFETY: as in `block`.
+        (number == self.number).then(|| unsafe { &*block })
     }
 
     #[inline(always)]

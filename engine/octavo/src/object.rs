@@ -6,9 +6,8 @@ use std::mem::MaybeUninit;
 use std::ops::Deref;
 
 use octavo_disk::Store;
-use octavo_table::{Candidate, SetNumber, SlotIndex, State, Tag};
+use octavo_table::{Candidate, SlotIndex, State, Tag};
 
-use crate::WAYS;
 use crate::copy;
 use crate::counters::Count;
 use crate::error::Error;
@@ -65,14 +64,15 @@ pub struct Read<'b> {
     pub buffer: &'b mut [u8],
 }
 
-/// Lookups of a batch that are under way at a time: enough to hide memory's latency, few enough to stay in the first cache.
-const STAGE: usize = 32;
+/// How many reads ahead of its copy a read of a batch is looked up: enough to keep memory busy.
+const AHEAD: usize = 12;
+const AHEAD_RING: usize = (AHEAD + 1).next_power_of_two();
 
-/// Copies up to this long are asked for as soon as their place is known.
-const SHORT_BYTES: usize = 512;
+/// Copies up to this long are asked for when they are looked up, by their first and last line.
+const SHORT_BYTES: usize = copy::INLINE_BYTES;
 
-/// How many copies ahead a long one is asked for.
-const LOOK_AHEAD: usize = 2;
+/// How many reads ahead of its copy a longer one is asked for.
+const AHEAD_LONG: usize = 3;
 
 impl ObjectInner {
     pub fn new(partition: &Arc<PartitionInner>, store: Store, name: &str, id: u64) -> Self {
@@ -135,6 +135,22 @@ impl ObjectInner {
         }
     }
 
+    /// A short read of one page that is there, counted.
+    ///
+    /// # Safety
+    /// `to` is valid for `len` bytes.
+    #[inline(always)]
+    unsafe fn read_short_hit(&self, offset: u64, to: *mut u8, len: usize) -> bool {
+        let partition = &*self.partition;
+        let skip = offset as usize & partition.page_mask;
+        let is_inside = offset.checked_add(len as u64).is_some_and(|end| end <= self.len_bytes());
+        if len > copy::INLINE_BYTES || skip + len > partition.page_bytes() || !is_inside {
+            return false;
+        }
+        // SAFETY: the caller's promise, and the range lies in one page.
+        unsafe { partition.read_short_hit(self.tag(offset >> partition.page_shift), skip, to, len) }
+    }
+
     /// Reads what lies in one page and is there; no more.
     ///
     /// # Safety
@@ -195,6 +211,15 @@ impl Object {
     /// ```
     #[inline]
     pub fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), Error> {
+        // SAFETY: the slice is valid for its length.
+        match unsafe { self.0.read_short_hit(offset, buffer.as_mut_ptr(), buffer.len()) } {
+            true => Ok(()),
+            false => self.read_any(offset, buffer),
+        }
+    }
+
+    #[inline(never)]
+    fn read_any(&self, offset: u64, buffer: &mut [u8]) -> Result<(), Error> {
         self.0.check(offset, buffer.len() as u64)?;
         let in_one_page = self.0.in_one_page(offset, buffer.len());
         // SAFETY: the slice is valid for its length, and the range lies in one page.
@@ -214,17 +239,13 @@ impl Object {
     /// Does many reads at once: lookups overlap, and what is missing is fetched together, adjacent pages in one I/O. Returns the
     /// first error after all have ended.
     pub fn read_batch(&self, reads: &mut [Read<'_>]) -> Result<(), Error> {
+        let mut bytes = 0;
         for read in reads.iter() {
             self.0.check(read.offset, read.buffer.len() as u64)?;
+            bytes += read.buffer.len() as u64;
         }
         let mut missing: Vec<usize> = Vec::new();
-        let mut bytes = 0;
-        for (chunk, reads) in reads.chunks_mut(STAGE).enumerate() {
-            self.0.hit_stage(reads.iter_mut().map(|r| (r.offset, &mut *r.buffer)), |number| {
-                missing.push(chunk * STAGE + number)
-            });
-            bytes += reads.iter().map(|r| r.buffer.len() as u64).sum::<u64>();
-        }
+        self.0.read_hits(reads, |number| missing.push(number));
         self.0.count_read(reads.len() as u64, bytes);
         self.0.partition.counters.add(Count::Hits, (reads.len() - missing.len()) as u64);
         match missing.is_empty() {
@@ -411,72 +432,38 @@ impl Object {
 }
 
 impl ObjectInner {
-    /// The stages of a batch of hits: prefetch the sets of all, match all, prefetch the frames, copy. Tells the numbers of those that
-    /// have to be done the slow way.
-    pub(crate) fn hit_stage<'b>(
-        &self,
-        reads: impl Iterator<Item = (u64, &'b mut [u8])>,
-        mut missing: impl FnMut(usize),
-    ) {
+    /// Does the reads of a batch that are hits, and tells the numbers of the others. Every read is looked up some reads before it is copied,
+    /// so that slots and bytes are on their way while others are copied. All reads lie inside the object.
+    pub(crate) fn read_hits(&self, reads: &mut [Read<'_>], mut missing: impl FnMut(usize)) {
         let partition = &*self.partition;
-        let table = &partition.table;
-        let mut stage: [MaybeUninit<Staged<'b>>; STAGE] = [const { MaybeUninit::uninit() }; STAGE];
-        let mut candidates: [MaybeUninit<Option<Candidate<'_, WAYS>>>; STAGE] =
-            [const { MaybeUninit::uninit() }; STAGE];
-        let mut count = 0;
-        // 1. Tags; the fingerprints of their sets are asked for.
-        for (entry, (offset, buffer)) in stage.iter_mut().zip(reads) {
-            let tag = self.tag(offset >> partition.page_shift);
-            let set = table.prefetch_set(tag);
-            entry.write(Staged {
-                tag,
-                set,
-                skip: offset as u32 & (partition.page_bytes() as u32 - 1),
-                buffer,
-            });
-            count += 1;
+        let mut ahead = [const { MaybeUninit::<Located>::uninit() }; AHEAD_RING];
+        for (number, read) in reads.iter().take(AHEAD).enumerate() {
+            ahead[number].write(self.locate(read));
         }
-        // 2. Fingerprints; the slots and the bytes they speak for are asked for. Long copies ask for theirs later, a few ahead,
-        //    so that what comes is not pushed out of the first cache before it is read.
-        for number in 0..count {
-            // SAFETY: written in step 1.
-            let staged = unsafe { stage[number].assume_init_ref() };
-            let candidate = table.candidate_in(staged.set, staged.tag);
-            if let Some(candidate) = &candidate {
-                candidate.prefetch();
-                if staged.buffer.len() <= SHORT_BYTES || number < LOOK_AHEAD {
-                    let frame = partition.frames.at(candidate.index).wrapping_add(staged.skip as usize);
-                    copy::prefetch_frame(frame, staged.buffer.len());
+        for number in 0..reads.len() {
+            if let Some(read) = reads.get(number + AHEAD) {
+                ahead[(number + AHEAD) % AHEAD_RING].write(self.locate(read));
+            }
+            // A long copy is asked for later, so that what comes is not pushed out of the first cache before it is read.
+            if let Some(read) = reads.get(number + AHEAD_LONG)
+                && read.buffer.len() > SHORT_BYTES
+            {
+                // SAFETY: written above, `AHEAD` turns before its own, which has not come.
+                let Located { candidate, .. } =
+                    unsafe { ahead[(number + AHEAD_LONG) % AHEAD_RING].assume_init_ref() };
+                if let Some(candidate) = candidate {
+                    copy::prefetch_frame(partition.frame_at(*candidate, read.offset), read.buffer.len());
                 }
             }
-            candidates[number].write(candidate);
-        }
-        // 3. Confirmation, now in the first caches, and copies; what did not hold still is done the slow way.
-        for number in 0..count {
-            let ahead = number + LOOK_AHEAD;
-            if ahead < count {
-                // SAFETY: written in step 1.
-                let staged = unsafe { stage[ahead].assume_init_ref() };
-                // SAFETY: written in step 2.
-                let candidate = unsafe { candidates[ahead].assume_init_ref() };
-                if staged.buffer.len() > SHORT_BYTES
-                    && let Some(candidate) = candidate
-                {
-                    let frame = partition.frames.at(candidate.index).wrapping_add(staged.skip as usize);
-                    copy::prefetch_frame(frame, staged.buffer.len());
-                }
-            }
-            // SAFETY: written in step 1.
-            let Staged { tag, skip, buffer, .. } = unsafe { stage[number].assume_init_mut() };
-            // SAFETY: written in step 2.
-            let candidate = unsafe { candidates[number].assume_init_ref() };
-            let (tag, skip, to, len) = (*tag, *skip as usize, buffer.as_mut_ptr(), buffer.len());
-            let in_one_page = skip + len <= partition.page_bytes();
-            let found = candidate.as_ref().and_then(|candidate| candidate.confirm(tag));
-            // SAFETY (both): the buffer is valid for its length, and the range lies in one page.
-            let hit = in_one_page
+            let read = &mut reads[number];
+            // SAFETY: as above.
+            let Located { tag, candidate } = *unsafe { ahead[number % AHEAD_RING].assume_init_ref() };
+            let skip = read.offset as usize & partition.page_mask;
+            let (to, len) = (read.buffer.as_mut_ptr(), read.buffer.len());
+            let found = candidate.and_then(|candidate| partition.table.confirm(candidate, tag));
+            let hit = skip + len <= partition.page_bytes()
                 && match found {
-                    // SAFETY: as above.
+                    // SAFETY: the buffer is valid for its length, and the range lies in one page.
                     Some(found) => unsafe { partition.copy_found(&found, skip, to, len) },
                     // SAFETY: as above.
                     None => unsafe { partition.read_hit_again(tag, skip, to, len) },
@@ -486,14 +473,27 @@ impl ObjectInner {
             }
         }
     }
+
+    /// Looks a read of a batch up by its fingerprint, and asks the processor for what it will need.
+    #[inline(always)]
+    fn locate(&self, read: &Read<'_>) -> Located {
+        let partition = &*self.partition;
+        let tag = self.tag(read.offset >> partition.page_shift);
+        let candidate = partition.table.candidate(tag);
+        if let Some(candidate) = candidate {
+            partition.table.prefetch_candidate(candidate);
+            if read.buffer.len() <= SHORT_BYTES {
+                copy::prefetch_ends(partition.frame_at(candidate, read.offset), read.buffer.len());
+            }
+        }
+        Located { tag, candidate }
+    }
 }
 
-/// A read of a batch, between its stages.
-struct Staged<'b> {
+/// A read of a batch between its lookup and its copy.
+struct Located {
     tag: Tag,
-    set: SetNumber,
-    skip: u32,
-    buffer: &'b mut [u8],
+    candidate: Option<Candidate>,
 }
 
 /// A page's bytes, as they were when it was pinned.

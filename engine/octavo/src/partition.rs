@@ -113,7 +113,7 @@ impl PartitionInner {
         let partition = PartitionInner {
             table,
             frames,
-            mixer: Mixer::new(seed),
+            mixer: if cache.pages_meet { Mixer::weak() } else { Mixer::new(seed) },
             page_shift: cache.page_bytes.trailing_zeros(),
             page_mask: cache.page_bytes as usize - 1,
             mode: config.cache_mode,

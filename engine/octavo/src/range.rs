@@ -147,7 +147,7 @@ impl Object {
             let mut unwritten: Option<u64> = None;
             let mut drop_one =
                 |guard: &mut octavo_table::SetGuard<'_, { crate::WAYS }>,
-                 found: octavo_table::Found<'_, { crate::WAYS }>,
+                 found: octavo_table::Found<'_>,
                  page: u64| match guard.remove_quiet(&found, dirty == Dirty::Dropped) {
                     Ok(_) => partition.counters.add(Count::EvictionsDiscard, 1),
                     Err(word) if word.state() == State::Dirty && !word.writeback() => unwritten = Some(page),

@@ -1,9 +1,8 @@
 //! Reading: the hit without lock or store, the miss with one fill for all who want the page, the bypass.
 
 use octavo_disk::{IoBuffer, IoError};
-use octavo_table::{Claim, Found, Tag, Word};
+use octavo_table::{Candidate, Claim, Found, Tag, Word};
 
-use crate::WAYS;
 use crate::copy;
 use crate::counters::Count;
 use crate::error::Error;
@@ -27,16 +26,39 @@ impl PartitionInner {
     #[inline(always)]
     pub unsafe fn read_hit(&self, tag: Tag, skip: usize, to: *mut u8, len: usize) -> bool {
         let Some(candidate) = self.table.candidate(tag) else { return false };
+        let index = self.table.index_of_candidate(candidate);
         if len >= LONG_BYTES {
             // While the slot is on its way, so can be the bytes that it speaks for.
-            copy::prefetch_frame(self.frames.at(candidate.index).wrapping_add(skip), LONG_BYTES);
+            copy::prefetch_frame(self.frames.at(index).wrapping_add(skip), LONG_BYTES);
         }
         // SAFETY: the caller's promise.
-        if candidate.confirm(tag).is_some_and(|found| unsafe { self.copy_found(&found, skip, to, len) }) {
+        let hit = |found| unsafe { self.copy_found(&found, skip, to, len) };
+        if self.table.confirm(candidate, tag).is_some_and(hit) {
             return true;
         }
         // SAFETY: as above.
         unsafe { self.read_hit_again(tag, skip, to, len) }
+    }
+
+    /// `read_hit` of up to `copy::INLINE_BYTES`, counted. It calls nothing, so that it saves and spills nothing: what a hit does next
+    /// to waiting for memory is what keeps the processor from beginning the next one. False: nothing is counted, and `read_hit` has to look.
+    ///
+    /// # Safety
+    /// As `read_hit`.
+    #[inline(always)]
+    pub unsafe fn read_short_hit(&self, tag: Tag, skip: usize, to: *mut u8, len: usize) -> bool {
+        let Some(counts) = self.counters.at_hand() else { return false };
+        let Some(candidate) = self.table.candidate(tag) else { return false };
+        let Some(found) = self.table.confirm(candidate, tag) else { return false };
+        let frame = self.frames.at(found.index).wrapping_add(skip);
+        // SAFETY: as in `copy_found`.
+        unsafe { copy::copy_out_inline(frame, to, len) };
+        if !found.slot().unchanged(found.word) {
+            return false;
+        }
+        self.table.touch(&found);
+        counts.add_hit(len as u64);
+        true
     }
 
     /// The other tries of `read_hit`: the first match was another page's, or a writer was at the page.
@@ -59,12 +81,19 @@ impl PartitionInner {
         false
     }
 
+    /// Where a candidate's bytes for an offset in the object lie.
+    #[inline(always)]
+    pub fn frame_at(&self, candidate: Candidate, offset: u64) -> *const u8 {
+        let frame = self.frames.at(self.table.index_of_candidate(candidate));
+        frame.wrapping_add(offset as usize & self.page_mask)
+    }
+
     /// P3 for a page that was found.
     ///
     /// # Safety
     /// As `read_hit`.
     #[inline(always)]
-    pub unsafe fn copy_found(&self, found: &Found<'_, WAYS>, skip: usize, to: *mut u8, len: usize) -> bool {
+    pub unsafe fn copy_found(&self, found: &Found<'_>, skip: usize, to: *mut u8, len: usize) -> bool {
         let frame = self.frames.at(found.index).wrapping_add(skip);
         // SAFETY: the frame is mapped for the partition's life; the copy may race with a writer, which `copy_out` allows.
         unsafe { copy::copy_out(frame, to, len) };

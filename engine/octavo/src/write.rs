@@ -202,7 +202,7 @@ impl<'a> Attempt<'a> {
     }
 
     /// The bytes go into a page that is there, if nobody has it in hands or pinned. A dirty page may change whatever the limit says.
-    fn in_place(&self, found: Found<'_, WAYS>, full_of_dirt: bool) -> Option<Step> {
+    fn in_place(&self, found: Found<'_>, full_of_dirt: bool) -> Option<Step> {
         let (partition, table) = (self.partition, &self.partition.table);
         if full_of_dirt && found.word.state() == State::Clean {
             return Some(self.too_dirty());
@@ -283,7 +283,7 @@ impl<'a> Attempt<'a> {
         &self,
         work: &mut Work,
         mut guard: SetGuard<'_, WAYS>,
-        found: Found<'_, WAYS>,
+        found: Found<'_>,
         full_of_dirt: bool,
     ) -> Step {
         let partition = self.partition;

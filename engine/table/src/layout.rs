@@ -1,7 +1,7 @@
 //! Where everything lies in a table's memory: offsets only, no addresses, so that the memory may be mapped anywhere.
 //!
 //! ```text
-//!  header | directory, one copy per level | segment records | fingerprints of all sets | segment 0 | segment 1 | ...
+//!  header | directory, one copy per level | segment records | fingerprints of all sets | marks of all sets | segment 0 | segment 1 | ...
 //!
 //!  segment:   set 0 | set 1 | ...
 //!  set:       head | slot [W] | ghost [W * GHOSTS_PER_WAY]
@@ -11,19 +11,21 @@
 //! | bytes a set | 8 ways | 16 ways | 32 ways | touched by |
 //! |---|---|---|---|---|
 //! | fingerprints | 8 | 16 | 32 | every lookup |
-//! | head | 32 | 48 | 80 | hits (policy and clock), misses |
+//! | marks | 4 | 4 | 4 | hits, misses |
+//! | head | 32 | 48 | 80 | misses (and hits, for a policy that counts them) |
 //! | slots (tag, word) | 128 | 256 | 512 | a hit: one line of them |
 //! | ghosts | 64 | 128 | 256 | misses only |
 //! | to whole lines | 0 | 16 | 48 | |
-//! | all | 232 | 464 | 928 | |
+//! | all | 236 | 468 | 932 | |
 //! | a page | 29 | 29 | 29 | |
 //!
 //! The fingerprints lie apart and close together: a byte a page, 256 KiB for 1 GiB, which the second cache holds. So a lookup knows
 //! at once which frame to ask for, and the slot and the bytes come at the same time instead of one after the other (a hit of 4 KiB
-//! took 1.15 times as long with the fingerprints in the heads).
+//! took 1.15 times as long with the fingerprints in the heads). What a hit tells the policy is a bit, in a denser array, so that it
+//! touches no other far line than the slot's.
 //!
-//! The directory adds 2 bytes an entry and 16 to 32 entries a segment per level (twice that with the levels before it):
-//! at 512 pages a segment at most 0.25 bytes a page. What is not here: who may change what (`set`, `resize`).
+//! The directory adds 4 bytes an entry and 16 to 32 entries a segment per level (twice that with the levels before it):
+//! at 512 pages a segment at most 0.5 bytes a page. What is not here: who may change what (`set`, `resize`).
 
 use crate::ghost::GHOSTS_PER_WAY;
 use crate::lock::SetLock;
@@ -34,12 +36,12 @@ use crate::tag::Tag;
 /// The first line of a set: what its policy and lock keep.
 #[repr(C, align(16))]
 pub(crate) struct Head<const W: usize> {
-    /// The policy's bits of each way. Changes at hits, without the lock.
+    /// The policy's bits of each way. Changes under the lock; and at hits, where the policy counts them.
     pub meta: [AtomicU16; W],
     pub lock: SetLock,
     /// A bit per way that was claimed and not removed since. Changes under the lock.
     pub occupied: AtomicU32,
-    /// Pages that came in, modulo 2^16. Changes under the lock; hits read it.
+    /// Pages that came in, modulo 2^16. Changes under the lock.
     pub clock: AtomicU16,
     pub hand: AtomicU8,
     pub ghost_head: AtomicU8,
@@ -52,15 +54,15 @@ const _: () = {
     assert!(size_of::<Head<8>>() == 32);
     assert!(size_of::<Head<16>>() == 48);
     assert!(size_of::<Head<32>>() == 80);
-    assert!(set_bytes::<8>() + 8 < 8 * METADATA_BYTES_PER_PAGE_MAX);
-    assert!(set_bytes::<16>() + 16 < 16 * METADATA_BYTES_PER_PAGE_MAX);
-    assert!(set_bytes::<32>() + 32 < 32 * METADATA_BYTES_PER_PAGE_MAX);
+    assert!(set_bytes::<8>() + 8 + 4 < 8 * METADATA_BYTES_PER_PAGE_MAX);
+    assert!(set_bytes::<16>() + 16 + 4 < 16 * METADATA_BYTES_PER_PAGE_MAX);
+    assert!(set_bytes::<32>() + 32 + 4 < 32 * METADATA_BYTES_PER_PAGE_MAX);
 };
 
 /// The budget of metadata, ghosts and directory included.
 pub const METADATA_BYTES_PER_PAGE_MAX: usize = 32;
 
-/// Where a set's slots lie, behind its head: on the same page of memory, so that a hit needs one translation for both.
+/// Where a set's slots lie, behind its head.
 pub(crate) const fn slots_at<const W: usize>() -> usize {
     size_of::<Head<W>>()
 }
@@ -130,7 +132,7 @@ pub struct Shape {
     pub sets_per_segment: u32,
 }
 
-/// Most segments of one table: the directory's entries have 16 bits. At 2 MiB a segment that is 128 GiB.
+/// Most segments of one table. At 2 MiB a segment that is 128 GiB.
 pub const SEGMENTS_MAX: u32 = 1 << 16;
 
 /// Directory entries per segment at a table's full size, at least; evenness between segments is one part in this.
@@ -144,6 +146,7 @@ pub(crate) struct Layout {
     pub directory_at: usize,
     pub records_at: usize,
     pub fingerprints_at: usize,
+    pub marks_at: usize,
     pub segments_at: usize,
     pub segment_stride: usize,
     pub bytes: usize,
@@ -158,20 +161,20 @@ impl Layout {
     pub fn new<const W: usize>(shape: Shape) -> Layout {
         assert!(W.is_power_of_two() && (1..=32).contains(&W), "a set has up to 32 ways, a power of two");
         assert!((1..=SEGMENTS_MAX).contains(&shape.segments_max), "1 to {SEGMENTS_MAX} segments");
-        let sets = shape.sets_per_segment as usize;
+        let (segments, sets) = (shape.segments_max as usize, shape.sets_per_segment as usize);
         assert!(sets.is_power_of_two() && sets <= 1 << Tag::SET_BITS, "sets in a segment");
         let level_max = (ENTRIES_PER_SEGMENT * shape.segments_max.next_power_of_two()).trailing_zeros();
         assert!(level_max <= Tag::DIRECTORY_BITS);
         let directory_at = size_of::<Header>();
         // Level l lies at entry 2^l, so the copies of all levels lie one behind the other.
-        let records_at = (directory_at + (size_of::<AtomicU16>() << (level_max + 1))).next_multiple_of(LINE);
-        let fingerprints_at =
-            (records_at + shape.segments_max as usize * size_of::<SegmentRecord>()).next_multiple_of(LINE);
-        let fingerprints_bytes = shape.segments_max as usize * sets * W * size_of::<AtomicU8>();
-        let segments_at = (fingerprints_at + fingerprints_bytes).next_multiple_of(LINE);
+        let records_at = (directory_at + (size_of::<AtomicU32>() << (level_max + 1))).next_multiple_of(LINE);
+        let fingerprints_at = (records_at + segments * size_of::<SegmentRecord>()).next_multiple_of(LINE);
+        let fingerprints_bytes = segments * sets * W * size_of::<AtomicU8>();
+        let marks_at = (fingerprints_at + fingerprints_bytes).next_multiple_of(LINE);
+        let segments_at = (marks_at + segments * sets * size_of::<AtomicU32>()).next_multiple_of(LINE);
         // Sets lie one behind the other across segments, so that a set's number alone gives its place.
         let segment_stride = sets * set_bytes::<W>();
-        let bytes = segments_at + shape.segments_max as usize * segment_stride;
+        let bytes = segments_at + segments * segment_stride;
         let slots_per_segment_shift = (sets * W).trailing_zeros();
         assert!(
             (shape.segments_max as u64) << slots_per_segment_shift <= 1 << 32,
@@ -183,6 +186,7 @@ impl Layout {
             directory_at,
             records_at,
             fingerprints_at,
+            marks_at,
             segments_at,
             segment_stride,
             bytes,

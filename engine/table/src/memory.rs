@@ -9,13 +9,17 @@ use std::ptr::NonNull;
 use crate::layout::Layout;
 #[cfg(any(loom, shuttle))]
 use crate::layout::{Head, Header, SegmentRecord, ghosts_at, set_bytes, slots_at};
-#[cfg(any(loom, shuttle))]
-use crate::sync::atomic::AtomicU8;
+use crate::sync::atomic::{AtomicU8, AtomicU32};
 
 const ALIGN: usize = 64;
 
 pub(crate) struct Memory<const W: usize> {
     base: NonNull<u8>,
+    // What every lookup goes to: these are sums that it need not make.
+    directory: *const AtomicU32,
+    fingerprints: *const [AtomicU8; W],
+    marks: *const AtomicU32,
+    sets: *const u8,
     layout: Layout,
     owned: bool,
 }
@@ -32,7 +36,7 @@ impl<const W: usize> Memory<W> {
         // SAFETY: the size is not zero (a header alone has 64 bytes).
         let base = unsafe { alloc::alloc_zeroed(size) };
         let Some(base) = NonNull::new(base) else { alloc::handle_alloc_error(size) };
-        let memory = Memory { base, layout, owned: true };
+        let memory = Self::new(base, layout, true);
         #[cfg(any(loom, shuttle))]
         memory.build();
         memory
@@ -47,7 +51,20 @@ impl<const W: usize> Memory<W> {
             panic!("the model checkers need memory of their own making");
         }
         assert!((base.as_ptr() as usize).is_multiple_of(ALIGN), "table memory is aligned to a cache line");
-        Memory { base, layout, owned: false }
+        Self::new(base, layout, false)
+    }
+
+    fn new(base: NonNull<u8>, layout: Layout, owned: bool) -> Self {
+        let at = |offset: usize| base.as_ptr().wrapping_add(offset).cast_const();
+        Memory {
+            base,
+            directory: at(layout.directory_at).cast(),
+            fingerprints: at(layout.fingerprints_at).cast(),
+            marks: at(layout.marks_at).cast(),
+            sets: at(layout.segments_at),
+            layout,
+            owned,
+        }
     }
 
     fn heap_layout(layout: &Layout) -> alloc::Layout {
@@ -73,6 +90,50 @@ impl<const W: usize> Memory<W> {
         unsafe { &*object.cast::<T>() }
     }
 
+    /// An entry of the directory.
+    ///
+    /// # Safety
+    /// The directory has more than `place` entries, those of all levels counted.
+    #[inline(always)]
+    pub unsafe fn at_directory(&self, place: usize) -> &AtomicU32 {
+        // SAFETY: the caller's promise; the memory holds atomics, which zeroed memory is, and only shared references to them exist.
+        unsafe { &*self.directory.wrapping_add(place) }
+    }
+
+    /// A set's fingerprints.
+    ///
+    /// # Safety
+    /// There are more than `set` sets.
+    #[inline(always)]
+    pub unsafe fn at_fingerprints(&self, set: usize) -> &[AtomicU8; W] {
+        // SAFETY: as above.
+        unsafe { &*self.fingerprints.wrapping_add(set) }
+    }
+
+    /// A set's marks.
+    ///
+    /// # Safety
+    /// There are more than `set` sets.
+    #[inline(always)]
+    pub unsafe fn at_marks(&self, set: usize) -> &AtomicU32 {
+        // SAFETY: as above.
+        unsafe { &*self.marks.wrapping_add(set) }
+    }
+
+    /// A shared reference to the object of type `T` at `offset` from the first set's start.
+    ///
+    /// # Safety
+    /// As `at`.
+    #[inline(always)]
+    pub unsafe fn at_sets<T>(&self, offset: usize) -> &T {
+        debug_assert!(self.layout.segments_at + offset + size_of::<T>() <= self.layout.bytes);
+        // SAFETY: inside the memory, by the caller's promise.
+        let object = unsafe { self.sets.add(offset) };
+        debug_assert!(object.cast::<T>().is_aligned());
+        // SAFETY: as `at`.
+        unsafe { &*object.cast::<T>() }
+    }
+
     /// A shared reference to `count` objects of type `T`, the first at `offset`. Not `at` and the rest: a reference to one
     /// object gives no right to its neighbours.
     ///
@@ -92,14 +153,17 @@ impl<const W: usize> Memory<W> {
         let layout = &self.layout;
         visit(0, Kind::Header);
         for entry in 0..2usize << layout.level_max {
-            visit(layout.directory_at + entry * size_of::<crate::sync::atomic::AtomicU16>(), Kind::Entry);
+            visit(layout.directory_at + entry * size_of::<crate::sync::atomic::AtomicU32>(), Kind::Word);
+        }
+        for set in 0..layout.shape.segments_max as usize * layout.shape.sets_per_segment as usize {
+            visit(layout.marks_at + set * size_of::<crate::sync::atomic::AtomicU32>(), Kind::Word);
         }
         for segment in 0..layout.shape.segments_max as usize {
             visit(layout.records_at + segment * size_of::<SegmentRecord>(), Kind::Record);
             for slot in 0..layout.shape.sets_per_segment as usize * W {
                 let place =
                     (segment * layout.shape.sets_per_segment as usize * W + slot) * size_of::<AtomicU8>();
-                visit(layout.fingerprints_at + place, Kind::Fingerprint);
+                visit(layout.fingerprints_at + place, Kind::Byte);
             }
             let at = layout.segments_at + segment * layout.segment_stride;
             let sets = layout.shape.sets_per_segment as usize;
@@ -111,7 +175,7 @@ impl<const W: usize> Memory<W> {
                 }
                 for ghost in 0..W * crate::ghost::GHOSTS_PER_WAY {
                     let size = size_of::<crate::sync::atomic::AtomicU32>();
-                    visit(at + ghosts_at::<W>() + ghost * size, Kind::Ghost);
+                    visit(at + ghosts_at::<W>() + ghost * size, Kind::Word);
                 }
             }
         }
@@ -119,7 +183,7 @@ impl<const W: usize> Memory<W> {
 
     #[cfg(any(loom, shuttle))]
     fn build(&self) {
-        use crate::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
+        use crate::sync::atomic::{AtomicU32, AtomicU64};
         self.each(|offset, kind| {
             let at = self.base.as_ptr().wrapping_add(offset);
             // SAFETY (all arms): the layout places an object of the kind at the offset, in memory that is ours alone.
@@ -134,9 +198,7 @@ impl<const W: usize> Memory<W> {
                     })
                 },
                 // SAFETY: as above.
-                Kind::Fingerprint => unsafe { at.cast::<AtomicU8>().write(AtomicU8::new(0)) },
-                // SAFETY: as above.
-                Kind::Entry => unsafe { at.cast::<AtomicU16>().write(AtomicU16::new(0)) },
+                Kind::Byte => unsafe { at.cast::<AtomicU8>().write(AtomicU8::new(0)) },
                 // SAFETY: as above.
                 Kind::Record => unsafe {
                     at.cast::<SegmentRecord>().write(SegmentRecord {
@@ -150,23 +212,21 @@ impl<const W: usize> Memory<W> {
                 // SAFETY: as above.
                 Kind::Slot => unsafe { at.cast::<crate::slot::Slot>().write(crate::slot::Slot::new()) },
                 // SAFETY: as above.
-                Kind::Ghost => unsafe { at.cast::<AtomicU32>().write(AtomicU32::new(0)) },
+                Kind::Word => unsafe { at.cast::<AtomicU32>().write(AtomicU32::new(0)) },
             }
         });
     }
 
     #[cfg(any(loom, shuttle))]
     fn dismantle(&self) {
-        use crate::sync::atomic::{AtomicU16, AtomicU32};
+        use crate::sync::atomic::AtomicU32;
         self.each(|offset, kind| {
             let at = self.base.as_ptr().wrapping_add(offset);
             match kind {
                 // SAFETY: built by `build`, dropped once, by the owner's drop.
                 Kind::Header => unsafe { at.cast::<Header>().drop_in_place() },
                 // SAFETY: as above.
-                Kind::Fingerprint => unsafe { at.cast::<AtomicU8>().drop_in_place() },
-                // SAFETY: as above.
-                Kind::Entry => unsafe { at.cast::<AtomicU16>().drop_in_place() },
+                Kind::Byte => unsafe { at.cast::<AtomicU8>().drop_in_place() },
                 // SAFETY: as above.
                 Kind::Record => unsafe { at.cast::<SegmentRecord>().drop_in_place() },
                 // SAFETY: as above.
@@ -174,7 +234,7 @@ impl<const W: usize> Memory<W> {
                 // SAFETY: as above.
                 Kind::Slot => unsafe { at.cast::<crate::slot::Slot>().drop_in_place() },
                 // SAFETY: as above.
-                Kind::Ghost => unsafe { at.cast::<AtomicU32>().drop_in_place() },
+                Kind::Word => unsafe { at.cast::<AtomicU32>().drop_in_place() },
             }
         });
     }
@@ -183,12 +243,11 @@ impl<const W: usize> Memory<W> {
 #[cfg(any(loom, shuttle))]
 enum Kind {
     Header,
-    Entry,
-    Fingerprint,
+    Byte,
     Record,
     Head,
     Slot,
-    Ghost,
+    Word,
 }
 
 impl<const W: usize> Drop for Memory<W> {

@@ -152,7 +152,10 @@ impl<const W: usize> Table<W> {
         assert!(before == 0 || before == mv.record(), "one move at a time");
         let level = self.level();
         let owner = self.entry(mv.level, mv.entry as usize).load(Ordering::Relaxed);
-        assert!(mv.level == level && owner as u32 == mv.from.0, "{mv:?} was named before another resize");
+        assert!(
+            mv.level == level && self.named_by(owner) == mv.from,
+            "{mv:?} was named before another resize"
+        );
         // R1. Release: pairs with `move_of`.
         self.header().moving.store(mv.record(), Ordering::Release);
         let mut pass = Pass::default();
@@ -167,7 +170,7 @@ impl<const W: usize> Table<W> {
         }
         if pass.busy.is_none() {
             // R4. Release, both: pairs with `set_of` and `move_of`.
-            self.entry(mv.level, mv.entry as usize).store(mv.to.0 as u16, Ordering::Release);
+            self.entry(mv.level, mv.entry as usize).store(self.entry_naming(mv.to), Ordering::Release);
             self.header().moving.store(0, Ordering::Release);
         }
         pass
@@ -177,7 +180,7 @@ impl<const W: usize> Table<W> {
     fn move_page(
         &self,
         guard: &mut SetGuard<'_, W>,
-        page: Found<'_, W>,
+        page: Found<'_>,
         mover: &mut dyn Mover,
         pass: &mut Pass,
     ) {
@@ -237,9 +240,9 @@ impl<const W: usize> Table<W> {
     fn double_directory(&self) {
         let level = self.level();
         for entry in 0..1usize << level {
-            let segment = self.entry(level, entry).load(Ordering::Relaxed);
-            self.entry(level + 1, 2 * entry).store(segment, Ordering::Relaxed);
-            self.entry(level + 1, 2 * entry + 1).store(segment, Ordering::Relaxed);
+            let named = self.entry(level, entry).load(Ordering::Relaxed);
+            self.entry(level + 1, 2 * entry).store(named, Ordering::Relaxed);
+            self.entry(level + 1, 2 * entry + 1).store(named, Ordering::Relaxed);
         }
         // Release: pairs with `entry_of`.
         self.set_level(level + 1);
@@ -249,7 +252,8 @@ impl<const W: usize> Table<W> {
         let level = self.level();
         let mut entries = vec![Vec::new(); self.shape().segments_max as usize];
         for entry in 0..1u32 << level {
-            entries[self.entry(level, entry as usize).load(Ordering::Relaxed) as usize].push(entry);
+            let segment = self.named_by(self.entry(level, entry as usize).load(Ordering::Relaxed));
+            entries[segment.0 as usize].push(entry);
         }
         entries
     }
@@ -267,6 +271,7 @@ impl<const W: usize> SetGuard<'_, W> {
         let table = self.table();
         let ((old_set, old_way), (new_set, new_way)) = (table.place_of(from), table.place_of(to));
         let (old, new) = (table.head(old_set), table.head(new_set));
+        with_policy!(table.policy(), P => self.catch_up::<P>(old_set));
         // Relaxed: both sets' locks are held; the bits themselves are hints.
         let meta = old.meta[old_way].load(Ordering::Relaxed);
         let (then, now) = (old.clock.load(Ordering::Relaxed), new.clock.load(Ordering::Relaxed));

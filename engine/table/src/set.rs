@@ -9,7 +9,7 @@
 use crate::ghost::Ghosts;
 use crate::layout::Head;
 use crate::lock::SetLockGuard;
-use crate::policy::{Policy, View, with_policy};
+use crate::policy::{Policy, View, ways_of, with_policy};
 use crate::slot::{State, Word};
 use crate::sync::atomic::Ordering;
 use crate::table::{Found, SetNumber, SlotIndex, Table};
@@ -49,7 +49,7 @@ impl<'t, const W: usize> SetGuard<'t, W> {
     }
 
     /// The page, wherever it is: nobody can bring it in or remove it while the guard lives.
-    pub fn find(&self, tag: Tag) -> Option<Found<'t, W>> {
+    pub fn find(&self, tag: Tag) -> Option<Found<'t>> {
         let in_next = self.next.and_then(|set| self.table.find_in(set, tag));
         in_next.or_else(|| self.table.find_in(self.home, tag))
     }
@@ -90,7 +90,26 @@ impl<'t, const W: usize> SetGuard<'t, W> {
         self.table
     }
 
+    /// Tells the policy which pages were hit since the last page came in.
+    pub(crate) fn catch_up<P: Policy>(&self, set: SetNumber) {
+        if P::COUNTS_HITS {
+            return;
+        }
+        // Relaxed, both: a hit between load and store is forgotten.
+        let marks = self.table.marks(set);
+        let marked = marks.load(Ordering::Relaxed);
+        if marked == 0 {
+            return;
+        }
+        marks.store(0, Ordering::Relaxed);
+        let view = self.view(set);
+        for way in ways_of(marked) {
+            view.set_meta(way, P::touched(view.meta(way), view.clock));
+        }
+    }
+
     fn claim_by<P: Policy>(&self, set: SetNumber, tag: Tag) -> Claim {
+        self.catch_up::<P>(set);
         let head = self.table.head(set);
         let occupied = head.occupied.load(Ordering::Relaxed);
         // 1. A way without a page. A detached one is still somebody's snapshot and refuses.
@@ -136,7 +155,7 @@ impl<'t, const W: usize> SetGuard<'t, W> {
     /// The set's side of an arrival: the claim has succeeded.
     fn admit<P: Policy>(&self, set: SetNumber, way: usize, tag: Tag) {
         let head = self.table.head(set);
-        // Relaxed, all of it: ordered by the set's lock; optimistic readers take fingerprints and clock as hints.
+        // Relaxed, all of it: ordered by the set's lock; optimistic readers take fingerprints as hints.
         head.clock.store(head.clock.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
         self.table.fingerprints(set)[way].store(tag.fingerprint(), Ordering::Relaxed);
         head.occupied.store(head.occupied.load(Ordering::Relaxed) | 1 << way, Ordering::Relaxed);
@@ -154,7 +173,7 @@ impl<'t, const W: usize> SetGuard<'t, W> {
 
     /// Lets go of a page that nobody owns, is clean (or dirty, where `even_dirty` gives its bytes up) and has no write-back in flight
     /// (P9). Ok tells the word that was replaced, Err the word that forbids it.
-    pub fn remove_quiet(&mut self, found: &Found<'_, W>, even_dirty: bool) -> Result<Word, Word> {
+    pub fn remove_quiet(&mut self, found: &Found<'_>, even_dirty: bool) -> Result<Word, Word> {
         let removed = found.slot().remove_quiet(found.word, even_dirty)?;
         self.vacate(found.index);
         if removed.state() == State::Dirty {
@@ -177,7 +196,7 @@ impl<'t, const W: usize> SetGuard<'t, W> {
     }
 
     /// The pages of the set (of both, while its entry moves).
-    pub fn pages(&self) -> impl Iterator<Item = Found<'t, W>> {
+    pub fn pages(&self) -> impl Iterator<Item = Found<'t>> {
         let (table, home) = (self.table, self.home);
         [Some(home), self.next].into_iter().flatten().flat_map(move |set| table.pages_in(set))
     }

@@ -68,18 +68,20 @@ pub enum State {
     /// Claimed; its bytes are on their way in.
     Filling = 1,
     /// Holds what the store holds.
-    Clean = 2,
+    Clean = 4,
     /// Holds newer bytes than the store.
-    Dirty = 3,
+    Dirty = 5,
     /// Clean, with a write-through of newer bytes in flight.
-    Storing = 4,
+    Storing = 6,
     /// Its bytes are being changed.
-    Writing = 5,
+    Writing = 2,
     /// No longer findable; a snapshot that lives until its last unpin.
-    Detached = 6,
+    Detached = 3,
 }
 
 const STATE_MASK: u64 = 0b111;
+/// The bit that the readable states have in common.
+const READABLE: u64 = 0b100;
 const WRITEBACK: u64 = 1 << 3;
 const WAITED: u64 = 1 << 4;
 const PIN_SHIFT: u32 = 5;
@@ -93,7 +95,7 @@ const VERSION_ONE: u64 = 1 << VERSION_SHIFT;
 const _: () = assert!(PIN_MASK & (STATE_MASK | WRITEBACK | WAITED) == 0, "pins share no bit with the flags");
 const _: () =
     assert!(PIN_MASK < VERSION_ONE && PIN_MASK + PIN_ONE == VERSION_ONE, "pins end where the version starts");
-const _: () = assert!((State::Detached as u64) <= STATE_MASK);
+const _: () = assert!((State::Storing as u64) < STATE_MASK && State::Clean as u64 == READABLE);
 
 /// One value of a slot's word.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -106,11 +108,11 @@ impl Word {
         match self.0 & STATE_MASK {
             0 => State::Free,
             1 => State::Filling,
-            2 => State::Clean,
-            3 => State::Dirty,
-            4 => State::Storing,
-            5 => State::Writing,
-            _ => State::Detached,
+            2 => State::Writing,
+            3 => State::Detached,
+            4 => State::Clean,
+            5 => State::Dirty,
+            _ => State::Storing,
         }
     }
 
@@ -123,8 +125,7 @@ impl Word {
     /// Whether the bytes may be read (P3) and pinned (P4).
     #[inline(always)]
     pub fn readable(self) -> bool {
-        // Clean 2, Dirty 3, Storing 4: one subtraction and one comparison.
-        (self.0 & STATE_MASK).wrapping_sub(State::Clean as u64) <= State::Storing as u64 - State::Clean as u64
+        self.0 & READABLE != 0
     }
 
     /// Whether the slot is in somebody's hands for now: a claim, a write or a store.

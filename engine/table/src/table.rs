@@ -14,7 +14,7 @@ use crate::policy::{Policy, PolicyKind, with_policy};
 use crate::probe::ProbeKind;
 use crate::set::SetGuard;
 use crate::slot::{Slot, State, Word};
-use crate::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, Ordering};
+use crate::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use crate::tag::Tag;
 
 /// A segment of a table.
@@ -31,10 +31,8 @@ pub struct SetNumber(pub(crate) u32);
 
 /// A page that was found, with the word it was found by.
 #[derive(Clone, Copy)]
-pub struct Found<'t, const W: usize> {
-    head: &'t Head<W>,
+pub struct Found<'t> {
     slot: &'t Slot,
-    way: u32,
     /// Its slot, and frame.
     pub index: SlotIndex,
     /// Its word at that moment.
@@ -43,33 +41,12 @@ pub struct Found<'t, const W: usize> {
 
 /// A way that may hold a page: its fingerprint says so, which is wrong a few times in a hundred.
 #[derive(Clone, Copy)]
-pub struct Candidate<'t, const W: usize> {
-    head: &'t Head<W>,
-    slot: &'t Slot,
+pub struct Candidate {
+    set: SetNumber,
     way: u32,
-    /// Its slot, and frame.
-    pub index: SlotIndex,
 }
 
-impl<'t, const W: usize> Candidate<'t, W> {
-    /// Asks the processor for the slot.
-    #[inline(always)]
-    pub fn prefetch(&self) {
-        prefetch(self.slot);
-        prefetch(self.head);
-    }
-
-    /// The page, if it is here and may be read now. None says nothing but that `find` has to look.
-    #[inline(always)]
-    pub fn confirm(&self, tag: Tag) -> Option<Found<'t, W>> {
-        // P3: the word first, with acquire, then the tag.
-        let word = self.slot.load();
-        let Candidate { head, slot, way, index } = *self;
-        (slot.tag() == tag && word.readable()).then_some(Found { head, slot, way, index, word })
-    }
-}
-
-impl<'t, const W: usize> Found<'t, W> {
+impl<'t> Found<'t> {
     /// The slot.
     #[inline(always)]
     pub fn slot(&self) -> &'t Slot {
@@ -86,6 +63,7 @@ impl<'t, const W: usize> Found<'t, W> {
 pub struct Table<const W: usize = 16> {
     memory: Memory<W>,
     policy: PolicyKind,
+    counts_hits: bool,
     #[cfg_attr(any(loom, shuttle), allow(dead_code))]
     probe: ProbeKind,
 }
@@ -101,7 +79,8 @@ impl<const W: usize> Table<W> {
     /// Bytes of metadata that one segment uses.
     pub fn segment_metadata_bytes(shape: Shape) -> usize {
         let layout = Layout::new::<W>(shape);
-        layout.segment_stride + (1 << layout.slots_per_segment_shift)
+        let slots = 1usize << layout.slots_per_segment_shift;
+        layout.segment_stride + slots + shape.sets_per_segment as usize * size_of::<AtomicU32>()
     }
 
     /// Bytes of directory and segment records.
@@ -125,7 +104,8 @@ impl<const W: usize> Table<W> {
     }
 
     fn start(memory: Memory<W>, policy: PolicyKind, live: u32) -> Self {
-        let table = Table { memory, policy, probe: ProbeKind::detect() };
+        let counts_hits = with_policy!(policy, P => P::COUNTS_HITS);
+        let table = Table { memory, policy, counts_hits, probe: ProbeKind::detect() };
         let layout = *table.layout();
         assert!(
             (1..=layout.shape.segments_max).contains(&live),
@@ -134,7 +114,9 @@ impl<const W: usize> Table<W> {
         );
         let level = layout.level_for(live);
         for entry in 0..1usize << level {
-            table.entry(level, entry).store((entry % live as usize) as u16, Ordering::Relaxed);
+            table
+                .entry(level, entry)
+                .store(table.entry_naming(SegmentIndex((entry % live as usize) as u32)), Ordering::Relaxed);
         }
         for segment in 0..live {
             table.record(SegmentIndex(segment)).live.store(1, Ordering::Relaxed);
@@ -184,7 +166,7 @@ impl<const W: usize> Table<W> {
 
     /// The page, if it is where the directory says now. No lock, no store. A None is to be believed only under the set's lock.
     #[inline(always)]
-    pub fn find(&self, tag: Tag) -> Option<Found<'_, W>> {
+    pub fn find(&self, tag: Tag) -> Option<Found<'_>> {
         self.find_in(self.set_of(tag), tag)
     }
 
@@ -198,40 +180,70 @@ impl<const W: usize> Table<W> {
 
     /// The first way whose fingerprint is the page's, in the set that the directory names.
     #[inline(always)]
-    pub fn candidate(&self, tag: Tag) -> Option<Candidate<'_, W>> {
+    pub fn candidate(&self, tag: Tag) -> Option<Candidate> {
         self.candidate_in(self.set_of(tag), tag)
     }
 
     /// The same in a set that was the page's a moment ago.
     #[inline(always)]
-    pub fn candidate_in(&self, set: SetNumber, tag: Tag) -> Option<Candidate<'_, W>> {
-        let head = self.head(set);
+    pub fn candidate_in(&self, set: SetNumber, tag: Tag) -> Option<Candidate> {
         let ways = self.matching(set, tag.fingerprint());
-        let way = ways.trailing_zeros();
-        (ways != 0).then(|| Candidate {
-            head,
-            slot: self.slot_in(set, way as usize),
-            way,
-            index: self.index_of(set, way as usize),
-        })
+        (ways != 0).then(|| Candidate { set, way: ways.trailing_zeros() })
     }
 
-    /// Tells the policy of a hit. Stores only where the policy's bits change.
+    /// A candidate's slot, and frame.
     #[inline(always)]
-    pub fn touch(&self, found: &Found<'_, W>) {
-        // Relaxed, all of it: the bits are a hint to the policy, and a lost touch costs a guess.
-        let meta = &found.head.meta[found.way as usize];
-        let old = meta.load(Ordering::Relaxed);
-        let clock = found.head.clock.load(Ordering::Relaxed);
-        let new = with_policy!(self.policy, P => P::touched(old, clock));
-        if new != old {
-            meta.store(new, Ordering::Relaxed);
+    pub fn index_of_candidate(&self, candidate: Candidate) -> SlotIndex {
+        self.index_of(candidate.set, candidate.way as usize)
+    }
+
+    /// Asks the processor for a candidate's slot.
+    #[inline(always)]
+    pub fn prefetch_candidate(&self, candidate: Candidate) {
+        prefetch(self.slot_in(candidate.set, candidate.way as usize));
+    }
+
+    /// The page, if it is the candidate and may be read now. None says nothing but that `find` has to look.
+    #[inline(always)]
+    pub fn confirm(&self, candidate: Candidate, tag: Tag) -> Option<Found<'_>> {
+        let (set, way) = (candidate.set, candidate.way as usize);
+        let slot = self.slot_in(set, way);
+        // P3: the word first, with acquire, then the tag.
+        let word = slot.load();
+        (slot.tag() == tag && word.readable()).then_some(Found { slot, index: self.index_of(set, way), word })
+    }
+
+    /// Tells the policy of a hit, by the page's mark. Stores only at a page's first hit since a page came into its set; a policy that counts
+    /// every hit is told at once.
+    #[inline(always)]
+    pub fn touch(&self, found: &Found<'_>) {
+        if self.counts_hits {
+            return self.count_hit(found.index);
+        }
+        let (set, way) = (found.index.0 / W as u32, found.index.0 % W as u32);
+        let marks = self.marks(SetNumber(set));
+        // Relaxed: a hint to the policy. Two hits at the same time on neighbours may lose one's mark, which costs a guess.
+        let old = marks.load(Ordering::Relaxed);
+        if old >> way & 1 == 0 {
+            marks.store(old | 1 << way, Ordering::Relaxed);
         }
     }
 
     #[inline(always)]
-    pub(crate) fn find_in(&self, set: SetNumber, tag: Tag) -> Option<Found<'_, W>> {
+    fn count_hit(&self, index: SlotIndex) {
+        let (set, way) = self.place_of(index);
         let head = self.head(set);
+        // Relaxed, all of it: as above.
+        let old = head.meta[way].load(Ordering::Relaxed);
+        let clock = head.clock.load(Ordering::Relaxed);
+        let new = with_policy!(self.policy, P => P::touched(old, clock));
+        if new != old {
+            head.meta[way].store(new, Ordering::Relaxed);
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn find_in(&self, set: SetNumber, tag: Tag) -> Option<Found<'_>> {
         let mut ways = self.matching(set, tag.fingerprint());
         while ways != 0 {
             let way = ways.trailing_zeros();
@@ -240,7 +252,7 @@ impl<const W: usize> Table<W> {
             // P3: the word first, with acquire, then the tag.
             let word = slot.load();
             if slot.tag() == tag && word.findable() {
-                return Some(Found { head, slot, way, index: self.index_of(set, way as usize), word });
+                return Some(Found { slot, index: self.index_of(set, way as usize), word });
             }
         }
         None
@@ -269,9 +281,19 @@ impl<const W: usize> Table<W> {
     /// The set where the directory says the page belongs now.
     #[inline(always)]
     pub(crate) fn set_of(&self, tag: Tag) -> SetNumber {
-        let entry = self.entry_of(tag);
         // Acquire: pairs with the end of a move, so that the new segment's sets are seen as the mover left them.
-        self.set_in(SegmentIndex(entry.load(Ordering::Acquire) as u32), tag)
+        let first = self.entry_of(tag).load(Ordering::Acquire);
+        SetNumber(first | tag.set(self.layout().set_mask) as u32)
+    }
+
+    /// What a directory entry holds that names a segment: the number of its first set.
+    pub(crate) fn entry_naming(&self, segment: SegmentIndex) -> u32 {
+        segment.0 << self.layout().set_shift
+    }
+
+    /// The segment that an entry names.
+    pub(crate) fn named_by(&self, entry: u32) -> SegmentIndex {
+        self.segment_of_set(SetNumber(entry))
     }
 
     #[inline(always)]
@@ -282,7 +304,7 @@ impl<const W: usize> Table<W> {
     /// The page's entry at the level in force. Level l has its entries at places 2^l and on, so the place is a one with the
     /// tag's first l bits behind it: one shift.
     #[inline(always)]
-    fn entry_of(&self, tag: Tag) -> &AtomicU16 {
+    fn entry_of(&self, tag: Tag) -> &AtomicU32 {
         // Acquire: pairs with `double_directory`, which fills a level before it names it.
         let shift = self.header().directory_shift.load(Ordering::Acquire);
         self.entry_at(((tag.0 >> 1 | 1 << 63) >> shift) as usize)
@@ -344,7 +366,7 @@ impl<const W: usize> Table<W> {
 
     /// Shows every page that was there all the time of the walk, and some that came or went, a set at a time under its lock. A page
     /// that moves meanwhile may be shown twice. The guard is for finding and removing the page that is shown.
-    pub fn for_each_page(&self, mut visit: impl FnMut(&mut SetGuard<'_, W>, Found<'_, W>)) {
+    pub fn for_each_page(&self, mut visit: impl FnMut(&mut SetGuard<'_, W>, Found<'_>)) {
         self.walk(|segment| {
             for set in self.sets_of(segment) {
                 let mut guard = self.lock_set(set);
@@ -449,16 +471,16 @@ impl<const W: usize> Table<W> {
     }
 
     #[inline(always)]
-    pub(crate) fn entry(&self, level: u32, entry: usize) -> &AtomicU16 {
+    pub(crate) fn entry(&self, level: u32, entry: usize) -> &AtomicU32 {
         debug_assert!(level <= self.layout().level_max && entry < 1 << level);
         self.entry_at((1usize << level) + entry)
     }
 
     #[inline(always)]
-    fn entry_at(&self, place: usize) -> &AtomicU16 {
+    fn entry_at(&self, place: usize) -> &AtomicU32 {
         debug_assert!(place < 2 << self.layout().level_max);
         // SAFETY: the layout has room for every entry of every level up to level_max.
-        unsafe { self.memory.at(self.layout().directory_at + place * size_of::<AtomicU16>()) }
+        unsafe { self.memory.at_directory(place) }
     }
 
     pub(crate) fn record(&self, segment: SegmentIndex) -> &SegmentRecord {
@@ -469,24 +491,30 @@ impl<const W: usize> Table<W> {
 
     #[inline(always)]
     fn set_at(&self, set: SetNumber) -> usize {
-        let layout = self.layout();
-        debug_assert!(self.segment_of_set(set).0 < layout.shape.segments_max);
-        layout.segments_at + set.0 as usize * set_bytes::<W>()
+        debug_assert!(self.segment_of_set(set).0 < self.layout().shape.segments_max);
+        set.0 as usize * set_bytes::<W>()
     }
 
     #[inline(always)]
     pub(crate) fn head(&self, set: SetNumber) -> &Head<W> {
         // SAFETY: directory entries name segments below segments_max, and each has a head per set.
-        unsafe { self.memory.at(self.set_at(set)) }
+        unsafe { self.memory.at_sets(self.set_at(set)) }
     }
 
     /// Eight bits of each way's tag, those of all sets one behind the other: a byte a page, which the second cache holds where it
     /// could not hold the heads. Changes at a claim, under the set's lock; stale for slots that are free.
     #[inline(always)]
     pub(crate) fn fingerprints(&self, set: SetNumber) -> &[AtomicU8; W] {
-        let place = set.0 as usize * W * size_of::<AtomicU8>();
         // SAFETY: a byte for each way of each set lies there.
-        unsafe { self.memory.at(self.layout().fingerprints_at + place) }
+        unsafe { self.memory.at_fingerprints(set.0 as usize) }
+    }
+
+    /// A bit per way: its page was hit since a page came into the set. Those of all sets one behind the other, so that a hit's news stays in
+    /// the first caches. Hits set them without the lock; the next arrival tells the policy and takes them down.
+    #[inline(always)]
+    pub(crate) fn marks(&self, set: SetNumber) -> &AtomicU32 {
+        // SAFETY: a word for each set lies there.
+        unsafe { self.memory.at_marks(set.0 as usize) }
     }
 
     #[inline(always)]
@@ -494,12 +522,12 @@ impl<const W: usize> Table<W> {
         debug_assert!(way < W);
         let place = slots_at::<W>() + way * size_of::<Slot>();
         // SAFETY: each set of each segment has W slots.
-        unsafe { self.memory.at(self.set_at(set) + place) }
+        unsafe { self.memory.at_sets(self.set_at(set) + place) }
     }
 
     pub(crate) fn ghosts(&self, set: SetNumber) -> &[AtomicU32] {
         let count = W * crate::ghost::GHOSTS_PER_WAY;
-        let at = self.set_at(set) + ghosts_at::<W>();
+        let at = self.layout().segments_at + self.set_at(set) + ghosts_at::<W>();
         // SAFETY: each set of each segment has its ghosts there, one behind the other.
         unsafe { self.memory.slice_at(at, count) }
     }
@@ -532,12 +560,11 @@ impl<const W: usize> Table<W> {
         SegmentIndex(set.0 >> self.layout().set_shift)
     }
 
-    pub(crate) fn pages_in(&self, set: SetNumber) -> impl Iterator<Item = Found<'_, W>> {
-        let head = self.head(set);
-        (0..W as u32).filter_map(move |way| {
-            let slot = self.slot_in(set, way as usize);
+    pub(crate) fn pages_in(&self, set: SetNumber) -> impl Iterator<Item = Found<'_>> {
+        (0..W).filter_map(move |way| {
+            let slot = self.slot_in(set, way);
             let word = slot.load();
-            word.findable().then(|| Found { head, slot, way, index: self.index_of(set, way as usize), word })
+            word.findable().then(|| Found { slot, index: self.index_of(set, way), word })
         })
     }
 }

@@ -9,9 +9,8 @@ use std::arch::asm;
 use std::arch::x86_64::__cpuid;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// Up to here a copy is inline and has no loop. Every loop below copies such a block per turn and its last block
-/// apart.
-const BLOCK_BYTES: usize = 128;
+/// Every loop below copies such a block per turn and its last block apart.
+const BLOCK_BYTES: usize = super::INLINE_BYTES;
 
 /// From here on `rep movs` is no slower than the best loop, where it is used at all.
 const STRING_BYTES_MIN: usize = 4096;
@@ -40,10 +39,6 @@ impl CopyKind {
     /// The last one of `ALL` that the machine supports and that is known to be fast there.
     fn detect() -> Self {
         Self::ALL.into_iter().rfind(|kind| kind.is_supported()).unwrap_or(Self::Sse2)
-    }
-
-    fn has_avx512(self) -> bool {
-        matches!(self, Self::Avx512 | Self::Avx512String)
     }
 
     pub(super) fn is_supported(self) -> bool {
@@ -80,12 +75,11 @@ fn chosen() -> CopyKind {
     }
 }
 
-/// `chosen().has_avx512()`, for the copies that are so short that each comparison counts.
+/// Whether the choice was made and has AVX-512, for the copies that are so short that each comparison counts.
 #[inline(always)]
 fn avx512_is_chosen() -> bool {
     // Relaxed: as in `chosen`.
-    let chosen = CHOSEN.load(Ordering::Relaxed);
-    chosen >= CopyKind::Avx512 as u8 || (chosen == 0 && choose().has_avx512())
+    CHOSEN.load(Ordering::Relaxed) >= CopyKind::Avx512 as u8
 }
 
 #[cold]
@@ -103,21 +97,32 @@ fn choose() -> CopyKind {
 /// does so as `copy_out` and `copy_in` say. So for every function below, with the lengths that it names.
 #[inline(always)]
 pub(super) unsafe fn copy(src: *const u8, dst: *mut u8, len: usize) {
-    // Within a block, two runs of registers that overlap in the middle: one from the start and one to the end.
+    match len {
+        // SAFETY: passed on.
+        0..=BLOCK_BYTES => unsafe { copy_inline(src, dst, len) },
+        // SAFETY: as above; the processor supports what was chosen.
+        _ => unsafe { copy_long_chosen(src, dst, len) },
+    }
+}
+
+/// # Safety
+///
+/// As for `copy`; at most `BLOCK_BYTES` bytes.
+#[inline(always)]
+pub(super) unsafe fn copy_inline(src: *const u8, dst: *mut u8, len: usize) {
+    // Two runs of registers that overlap in the middle: one from the start and one to the end.
     // Both are loaded before either is stored.
     match len {
         // SAFETY: passed on, for each of the lengths; the processor supports what was chosen.
-        64..=BLOCK_BYTES if avx512_is_chosen() => unsafe { copy_64_to_128_avx512(src, dst, len) },
+        64.. if avx512_is_chosen() => unsafe { copy_64_to_128_avx512(src, dst, len) },
         // SAFETY: as above.
-        64..=BLOCK_BYTES => unsafe { copy_64_to_128(src, dst, len) },
+        64.. => unsafe { copy_64_to_128(src, dst, len) },
         // SAFETY: as above.
         0..16 => unsafe { copy_below_16(src, dst, len) },
         // SAFETY: as above.
         16..32 => unsafe { copy_16_to_32(src, dst, len) },
         // SAFETY: as above.
         32..64 => unsafe { copy_32_to_64(src, dst, len) },
-        // SAFETY: as above; the processor supports what was chosen.
-        _ => unsafe { copy_long_chosen(src, dst, len) },
     }
 }
 

@@ -86,7 +86,7 @@ impl Cache {
 
     /// A read by P3 that falls back on the lock, as the engine's does: None is a miss that may be believed.
     fn read(&self, me: usize) -> Option<u64> {
-        let optimistic = self.table.candidate(PAGE).and_then(|way| way.confirm(PAGE));
+        let optimistic = self.table.candidate(PAGE).and_then(|way| self.table.confirm(way, PAGE));
         if let Some(found) = optimistic {
             let [first, second] = self.frame(found.index).bytes();
             if found.slot().unchanged(found.word) {

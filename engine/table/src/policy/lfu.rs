@@ -53,6 +53,8 @@ fn victim(view: &View<'_>, candidates: u32) -> usize {
 pub struct Lfu;
 
 impl Policy for Lfu {
+    const COUNTS_HITS: bool = true;
+
     #[inline(always)]
     fn touched(meta: u16, clock: u16) -> u16 {
         touched(meta, clock)
@@ -76,6 +78,7 @@ pub struct NrLfu;
 
 impl Policy for NrLfu {
     const GHOSTS: bool = true;
+    const COUNTS_HITS: bool = true;
 
     #[inline(always)]
     fn touched(meta: u16, clock: u16) -> u16 {

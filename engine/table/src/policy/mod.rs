@@ -2,7 +2,7 @@
 //!
 //! A policy sees sixteen bits per way, sixteen bits per ghost, the set's clock (which counts the pages that came into
 //! the set) and one byte for a hand. It never sees pages, bytes, other sets or time. All of it lies in the set's own
-//! lines; the set's lock is held over `admitted` and `victim`, and nothing is held over `touched`, which therefore looks at one way only.
+//! lines; the set's lock is held over `admitted` and `victim`, and nothing need be held over `touched`, which therefore looks at one way only.
 //!
 //! The seam: a new policy is one file with one implementation of [`Policy`], one variant of [`PolicyKind`] and one line
 //! in `with_policy`. The table chooses once per cache; inside, dispatch is static.
@@ -66,8 +66,11 @@ pub trait Policy {
     /// Whether pages that leave are remembered as ghosts.
     const GHOSTS: bool = false;
 
-    /// The bits after a hit at `clock`. They are written only where they differ, so a policy that returns what it got
-    /// costs a hit no store.
+    /// Whether `touched` is called at every hit. Else a hit only marks its page, and `touched` is called for the marked pages when the next
+    /// page comes into the set: a policy whose time stands still between arrivals loses nothing by that but counts.
+    const COUNTS_HITS: bool = false;
+
+    /// The bits after a hit at `clock`. They are written only where they differ.
     fn touched(meta: u16, clock: u16) -> u16;
 
     /// The bits of a page that comes in; `ghost` holds what was remembered of it.
@@ -164,7 +167,7 @@ macro_rules! with_policy {
 pub(crate) use with_policy;
 
 /// The ways of a mask, lowest first.
-fn ways_of(mask: u32) -> impl Iterator<Item = usize> {
+pub(crate) fn ways_of(mask: u32) -> impl Iterator<Item = usize> {
     let without_lowest = |m: &u32| Some(m & m.wrapping_sub(1));
     std::iter::successors(Some(mask), without_lowest)
         .take_while(|m| *m != 0)

@@ -147,7 +147,7 @@ impl<const W: usize> Cache<W> {
     }
 
     /// Waits until the busy state `seen` may be over. A wake-up that is lost is a deadlock, which shuttle reports.
-    fn wait(&self, found: &Found<'_, W>, seen: Word) {
+    fn wait(&self, found: &Found<'_>, seen: Word) {
         self.wait_on(found.index, seen);
     }
 
@@ -185,7 +185,7 @@ impl<const W: usize> Cache<W> {
     /// P3.
     fn read_optimistic(&self, page: usize) -> Option<u64> {
         let tag = self.tag(page);
-        let first = self.table.candidate(tag).and_then(|way| way.confirm(tag));
+        let first = self.table.candidate(tag).and_then(|way| self.table.confirm(way, tag));
         let found = first.or_else(|| self.table.find(tag).filter(|found| found.word.readable()))?;
         let bytes = self.bytes(found.index);
         found.slot().unchanged(found.word).then(|| {

@@ -63,12 +63,13 @@ impl World {
         let disk = SimDisk::new(options);
         let buffers_bytes = random.pick(&[128 << 10, 192 << 10, 1 << 20]);
         let config = CacheConfig {
-            memory_max_bytes: buffers_bytes + 8 * (segment_bytes + (16 << 10)),
+            memory_max_bytes: buffers_bytes + 8 * (segment_bytes + (24 << 10)),
             page_bytes: page_bytes as u32,
             segment_bytes,
             buffers_max_bytes: Some(buffers_bytes),
             background: false,
             seed: Some(random.next()),
+            pages_meet: random.one_in(4),
             ..CacheConfig::default()
         };
         let cache = Cache::new(config).unwrap();
@@ -80,7 +81,7 @@ impl World {
                 let config = PartitionConfig {
                     cache_mode: mode,
                     policy: random.pick(&PolicyName::ALL),
-                    max_bytes: Some(segments * (segment_bytes + 1024) + (14 << 10)),
+                    max_bytes: Some(segments * (segment_bytes + 1024) + (20 << 10)),
                     dirty_max_bytes: random.pick(&[None, Some(0), Some(3 * page_bytes), Some(1 << 30)]),
                     ..PartitionConfig::new(&format!("partition {number}"))
                 };
@@ -541,7 +542,7 @@ impl<'o> Epoch<'o> {
         let count = world.partitions.len() as u64;
         let at = world.random.below(count) as usize;
         let partition = &world.partitions[at];
-        let bytes = (1 + world.random.below(8 / count)) * (world.segment_bytes + 1024) + (14 << 10);
+        let bytes = (1 + world.random.below(8 / count)) * (world.segment_bytes + 1024) + (20 << 10);
         match partition.resize(bytes) {
             // Pins keep segments.
             Ok(charged) => assert!(charged <= bytes || !self.pins.is_empty(), "{charged} of {bytes}"),
