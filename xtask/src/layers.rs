@@ -43,8 +43,14 @@ const LAYERS: &[Layer] = &[
         tests: &[],
     },
     Layer {
+        name: "octavo-sim",
+        own: &["octavo-table"],
+        others: &["flate2", "serde", "serde_json", "zstd"],
+        tests: &[],
+    },
+    Layer {
         name: "octavo-cli",
-        own: &["octavo-table", "octavo-disk", "octavo", "octavo-block", "octavo-bench"],
+        own: &["octavo-table", "octavo-disk", "octavo", "octavo-block", "octavo-bench", "octavo-sim"],
         others: &["clap", "libc", "log", "rustix", "serde", "serde_json", "signal-hook", "toml"],
         tests: &[],
     },
