@@ -7,7 +7,11 @@
 #![forbid(unsafe_code)]
 
 mod cache;
+mod footprint;
+pub mod plan;
+pub mod simulate;
 mod source;
 
 pub use cache::{Cache, SetCache};
+pub use footprint::Footprint;
 pub use source::{CHUNK, Source, SourceError};

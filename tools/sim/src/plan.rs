@@ -1,0 +1,226 @@
+//! What is to be simulated: policies, capacities and ways, as people write them.
+//!
+//! What is not here: which policies there are. The engine's names come from the engine, those of the references from theirs.
+
+use std::fmt;
+use std::str::FromStr;
+
+use octavo_table::PolicyKind;
+
+use crate::cache::Cache;
+use crate::simulate::engine_cache;
+
+/// A policy under comparison.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Policy {
+    /// One of the engine's own, inside sets.
+    Engine(PolicyKind),
+}
+
+impl Policy {
+    /// All there are: the engine's first.
+    pub fn all() -> Vec<Policy> {
+        let engine = PolicyKind::ALL.into_iter().map(Policy::Engine);
+        engine.collect()
+    }
+
+    /// The policies behind a word: a name, or `engine`, `reference` or `all`.
+    pub fn named(word: &str) -> Result<Vec<Policy>, String> {
+        let all = Self::all();
+        let chosen: Vec<Policy> = match word {
+            "all" => all,
+            "engine" => all.into_iter().filter(|policy| !policy.is_reference()).collect(),
+            "reference" => all.into_iter().filter(|policy| policy.is_reference()).collect(),
+            name => all.into_iter().filter(|policy| policy.name() == name).collect(),
+        };
+        if chosen.is_empty() {
+            let names: Vec<&str> = Self::all().iter().map(|policy| policy.name()).collect();
+            return Err(format!(
+                "unknown policy \"{word}\"; there are {}; and the groups engine, reference, all",
+                names.join(", ")
+            ));
+        }
+        Ok(chosen)
+    }
+
+    /// What it is called.
+    pub fn name(self) -> &'static str {
+        match self {
+            Policy::Engine(kind) => kind.name(),
+        }
+    }
+
+    /// A cache that follows it. `ways` are given where it has them.
+    pub fn cache(self, ways: Option<u32>, capacity_pages: u64, seed: u64) -> Box<dyn Cache> {
+        match self {
+            Policy::Engine(kind) => {
+                engine_cache(kind, ways.expect("a policy inside sets has ways"), capacity_pages, seed)
+            }
+        }
+    }
+
+    /// Whether it is there for comparison only.
+    pub fn is_reference(self) -> bool {
+        !matches!(self, Policy::Engine(_))
+    }
+
+    /// Whether it lives inside sets, so that the number of ways matters.
+    pub fn has_ways(self) -> bool {
+        matches!(self, Policy::Engine(_))
+    }
+}
+
+/// How large a cache is, as somebody wrote it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Capacity {
+    text: String,
+    amount: Amount,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Amount {
+    /// So many parts of so many of the trace's pages: an exact decimal.
+    Share {
+        parts: u64,
+        of: u64,
+    },
+    Pages(u64),
+    Bytes(u64),
+}
+
+/// What a capacity may look like, for messages.
+const SHAPE: &str = "a share of the trace's pages such as 0.1%, pages such as 65536p, or bytes such as 1GiB";
+
+/// The units of bytes.
+const UNITS: [(&str, u64); 6] =
+    [("b", 1), ("kib", 1 << 10), ("mib", 1 << 20), ("gib", 1 << 30), ("tib", 1 << 40), ("", 0)];
+
+impl Capacity {
+    /// How many pages that is, of a trace with so many different pages; to the nearest, and at least one.
+    pub fn pages(&self, footprint_pages: u64, page_bytes: u64) -> u64 {
+        let pages = match self.amount {
+            Amount::Share { parts, of } => {
+                let (parts, of) = (u128::from(parts), u128::from(of));
+                ((u128::from(footprint_pages) * parts + of / 2) / of) as u64
+            }
+            Amount::Pages(pages) => pages,
+            Amount::Bytes(bytes) => bytes / page_bytes,
+        };
+        pages.max(1)
+    }
+
+    /// Whether the trace's pages must be counted first.
+    pub fn is_share(&self) -> bool {
+        matches!(self.amount, Amount::Share { .. })
+    }
+}
+
+impl fmt::Display for Capacity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl FromStr for Capacity {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let text = text.trim();
+        let wrong = |why: &str| format!("\"{text}\": {why}; a capacity is {SHAPE}");
+        let number_ends = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+        let (number, unit) = text.split_at(number_ends);
+        let unit = unit.trim().to_ascii_lowercase();
+        let amount = if unit == "%" {
+            let (parts, of) = decimal(number).ok_or_else(|| wrong("no number stands before the %"))?;
+            if parts > 100 * of {
+                return Err(wrong("this is more than all pages"));
+            }
+            Amount::Share { parts, of: 100 * of }
+        } else {
+            let count: u64 = number.parse().map_err(|_| wrong("no whole number stands at the beginning"))?;
+            match UNITS.iter().find(|(name, _)| *name == unit) {
+                _ if unit == "p" => Amount::Pages(count),
+                Some((_, 0)) => return Err(wrong("the unit is missing")),
+                Some((_, scale)) => Amount::Bytes(
+                    count.checked_mul(*scale).ok_or_else(|| wrong("this is more than 2^64 bytes"))?,
+                ),
+                None => return Err(wrong("the unit is not known")),
+            }
+        };
+        let (Amount::Share { parts: count, .. } | Amount::Pages(count) | Amount::Bytes(count)) = amount;
+        if count == 0 {
+            return Err(wrong("a cache has at least one page"));
+        }
+        if matches!(amount, Amount::Pages(count) if count > PAGES_MAX) {
+            return Err(wrong("this is more than 2^31 pages"));
+        }
+        Ok(Capacity { text: text.to_owned(), amount })
+    }
+}
+
+/// A slot has 32 bits for its number.
+const PAGES_MAX: u64 = 1 << 31;
+
+/// An exact decimal: so many parts of a power of ten.
+fn decimal(text: &str) -> Option<(u64, u64)> {
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+    if whole.is_empty() && fraction.is_empty() || fraction.len() > 9 || whole.len() > 9 {
+        return None;
+    }
+    let digits = |text: &str| if text.is_empty() { Some(0) } else { text.parse::<u64>().ok() };
+    let of = 10u64.pow(fraction.len() as u32);
+    Some((digits(whole)? * of + digits(fraction)?, of))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pages(text: &str) -> Result<u64, String> {
+        text.parse::<Capacity>().map(|capacity| capacity.pages(186_880, 4096))
+    }
+
+    #[test]
+    fn capacities_are_what_they_say_to_the_page() {
+        assert_eq!(pages("0.1%"), Ok(187));
+        assert_eq!(pages("10%"), Ok(18_688));
+        assert_eq!(pages("12.345 %"), Ok(23_070));
+        assert_eq!(pages("100%"), Ok(186_880));
+        assert_eq!(pages("0.000001%"), Ok(1));
+        assert_eq!(pages("65536p"), Ok(65_536));
+        assert_eq!(pages("1GiB"), Ok(262_144));
+        assert_eq!(pages("8mib"), Ok(2048));
+    }
+
+    #[test]
+    fn nonsense_is_refused_with_a_reason() {
+        for (text, why) in [
+            ("", "no whole number"),
+            ("%", "no number"),
+            ("101%", "more than all"),
+            ("0%", "at least one"),
+            ("0p", "at least one"),
+            ("100", "unit is missing"),
+            ("1.5GiB", "no whole number"),
+            ("7GB", "not known"),
+            ("-1p", "no whole number"),
+            ("1.2.3%", "no number"),
+            ("99999999999999999999p", "no whole number"),
+            ("4000000000p", "2^31"),
+            ("99999999TiB", "2^64"),
+        ] {
+            let error = pages(text).expect_err(text);
+            assert!(error.contains(why) && error.contains("65536p"), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn every_name_finds_its_policy_and_a_group_all_of_its_kind() {
+        for policy in Policy::all() {
+            assert_eq!(Policy::named(policy.name()), Ok(vec![policy]));
+        }
+        assert_eq!(Policy::named("all").unwrap().len(), Policy::all().len());
+        assert_eq!(Policy::named("engine").unwrap().len(), PolicyKind::ALL.len());
+        assert!(Policy::named("lrru").unwrap_err().contains("lru"));
+    }
+}

@@ -1,0 +1,425 @@
+//! Runs caches over traces.
+//!
+//! All caches of one trace are fed from one reading of it, a batch at a time: the threads take caches from a queue, each runs a whole batch
+//! through the one that it took, and one of them meanwhile reads the next batch. So the trace is never held, every cache has seen the same accesses
+//! whenever the run is interrupted, and results do not depend on the number of threads.
+//!
+//! What is not here: what a cache does ([`Cache`]), where accesses come from ([`Source`]), what results mean ([`crate::report`]).
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use octavo_table::PolicyKind;
+use serde::Serialize;
+
+use crate::cache::{Cache, SetCache};
+use crate::footprint::Footprint;
+use crate::plan::{Capacity, Policy};
+use crate::source::{Source, SourceError};
+
+/// A trace that can be read from its beginning as often as is needed.
+pub struct Trace<'t> {
+    /// What results call it.
+    pub name: String,
+    /// Begins to read it.
+    pub open: Box<dyn Fn() -> Result<Box<dyn Source>, SourceError> + 't>,
+}
+
+/// Which caches to run.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Each at every capacity.
+    pub policies: Vec<Policy>,
+    /// Sizes.
+    pub capacities: Vec<Capacity>,
+    /// For policies inside sets: 8, 16 or 32.
+    pub ways: Vec<u32>,
+    /// Bytes of a page, for capacities in bytes.
+    pub page_bytes: u64,
+    /// Places pages in sets.
+    pub seed: u64,
+    /// Threads.
+    pub jobs: usize,
+}
+
+/// The numbers of ways that are compiled in.
+pub const WAYS: [u32; 3] = [8, 16, 32];
+
+/// What one cache did with one trace.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Row {
+    /// `result`.
+    pub kind: &'static str,
+    /// The trace.
+    pub trace: String,
+    /// The policy.
+    pub policy: &'static str,
+    /// Pages of a set; None for a policy without sets.
+    pub ways: Option<u32>,
+    /// The capacity as it was asked for.
+    pub capacity: String,
+    /// The pages that this is.
+    pub asked_pages: u64,
+    /// The pages that the cache had: whole sets.
+    pub capacity_pages: u64,
+    /// Accesses.
+    pub requests: u64,
+    /// Those whose page was not there.
+    pub misses: u64,
+    /// Misses / requests.
+    pub miss_ratio: f64,
+    /// Different pages of the trace, where they were counted.
+    pub footprint_pages: Option<u64>,
+    /// Malformed records that were passed over.
+    pub skipped: u64,
+    /// Whether the trace was read to its end.
+    pub complete: bool,
+    /// Time that this cache took, reading not counted.
+    pub seconds: f64,
+}
+
+/// How far a run is.
+#[derive(Clone, Copy, Debug)]
+pub struct Progress<'r> {
+    /// The trace.
+    pub trace: &'r str,
+    /// What is done with it.
+    pub step: Step,
+    /// Accesses read in this step.
+    pub requests: u64,
+    /// How much of the trace that is, where it is known.
+    pub share: Option<f64>,
+}
+
+/// What a trace is read for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// To count its pages.
+    Count,
+    /// To run caches.
+    Run,
+}
+
+/// Accesses that are handed to the caches at a time: at first and at least, and at most. Between them, as many as keep the threads busy for
+/// [`BATCH_TIME`], so that neither starting threads nor waiting for an interruption takes long.
+const BATCH_MIN: usize = 64 << 10;
+const BATCH_MAX: usize = 1 << 20;
+const BATCH_TIME: Duration = Duration::from_millis(250);
+
+/// Runs all caches of a plan over a trace. When `stop` is set, the rows say what happened so far and that they are not complete.
+pub fn simulate(
+    trace: &Trace<'_>,
+    plan: &Plan,
+    stop: &AtomicBool,
+    progress: &mut dyn FnMut(Progress<'_>),
+) -> Result<Vec<Row>, SourceError> {
+    // 1. Shares of the footprint need the footprint.
+    let mut footprint = None;
+    if plan.capacities.iter().any(Capacity::is_share) {
+        let mut news = |requests, share| {
+            progress(Progress { trace: &trace.name, step: Step::Count, requests, share });
+        };
+        let counted = Footprint::of(&mut *(trace.open)()?, stop, &mut news)?;
+        if !counted.complete {
+            return Ok(Vec::new());
+        }
+        if counted.requests == 0 {
+            return Err(SourceError(format!("{}: there is no access in it", trace.name)));
+        }
+        footprint = Some(counted);
+    }
+    // 2. One reading for all.
+    let mut models = models(plan, footprint.map_or(0, |footprint| footprint.pages));
+    let mut source = (trace.open)()?;
+    let mut news =
+        |requests, share| progress(Progress { trace: &trace.name, step: Step::Run, requests, share });
+    let fed = feed(&mut *source, &mut models, plan.jobs, stop, &mut news)?;
+    if fed.requests == 0 && fed.complete {
+        return Err(SourceError(format!("{}: there is no access in it", trace.name)));
+    }
+    let rows = models.into_iter().map(|model| Row {
+        kind: "result",
+        trace: trace.name.clone(),
+        policy: model.policy.name(),
+        ways: model.ways,
+        capacity: model.capacity,
+        asked_pages: model.asked_pages,
+        capacity_pages: model.cache.capacity_pages(),
+        requests: fed.requests,
+        misses: model.misses,
+        miss_ratio: ratio(model.misses, fed.requests),
+        footprint_pages: footprint.map(|footprint| footprint.pages),
+        skipped: source.skipped(),
+        complete: fed.complete,
+        seconds: model.time.as_secs_f64(),
+    });
+    Ok(rows.collect())
+}
+
+/// A cache of the engine's.
+pub fn engine_cache(kind: PolicyKind, ways: u32, capacity_pages: u64, seed: u64) -> Box<dyn Cache> {
+    match ways {
+        8 => Box::new(SetCache::<8>::new(kind, capacity_pages, seed)),
+        16 => Box::new(SetCache::<16>::new(kind, capacity_pages, seed)),
+        32 => Box::new(SetCache::<32>::new(kind, capacity_pages, seed)),
+        _ => panic!("sets have 8, 16 or 32 ways, not {ways}"),
+    }
+}
+
+pub(crate) fn ratio(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
+}
+
+/// A cache in a run, with what it did.
+struct Model {
+    policy: Policy,
+    ways: Option<u32>,
+    capacity: String,
+    asked_pages: u64,
+    cache: Box<dyn Cache>,
+    misses: u64,
+    time: Duration,
+}
+
+fn models(plan: &Plan, footprint_pages: u64) -> Vec<Model> {
+    let mut models = Vec::new();
+    for capacity in &plan.capacities {
+        let asked_pages = capacity.pages(footprint_pages, plan.page_bytes);
+        for policy in plan.policies.iter().copied() {
+            let ways: Vec<Option<u32>> =
+                if policy.has_ways() { plan.ways.iter().copied().map(Some).collect() } else { vec![None] };
+            for ways in ways {
+                let cache = policy.cache(ways, asked_pages, plan.seed);
+                models.push(Model {
+                    policy,
+                    ways,
+                    capacity: capacity.to_string(),
+                    asked_pages,
+                    cache,
+                    misses: 0,
+                    time: Duration::ZERO,
+                });
+            }
+        }
+    }
+    models
+}
+
+struct Fed {
+    requests: u64,
+    complete: bool,
+}
+
+/// Anything that accesses can be fed to.
+pub(crate) trait Feed: Send {
+    /// Takes the next accesses.
+    fn feed(&mut self, pages: &[u64]);
+}
+
+impl Feed for Model {
+    fn feed(&mut self, pages: &[u64]) {
+        let begin = Instant::now();
+        self.misses += self.cache.run(pages);
+        self.time += begin.elapsed();
+    }
+}
+
+/// Reads a source to its end, or until `stop`, and hands all of it to every model.
+fn feed<M: Feed>(
+    source: &mut dyn Source,
+    models: &mut [M],
+    jobs: usize,
+    stop: &AtomicBool,
+    progress: &mut dyn FnMut(u64, Option<f64>),
+) -> Result<Fed, SourceError> {
+    let mut batch_len = BATCH_MIN;
+    let (mut batch, mut next) = (Vec::new(), Vec::new());
+    let mut requests = 0;
+    fill(source, &mut batch, batch_len)?;
+    // Relaxed: a flag with nothing behind it.
+    while !batch.is_empty() && !stop.load(Ordering::Relaxed) {
+        let begin = Instant::now();
+        let read = run_batch(&batch, models, jobs, || fill(source, &mut next, batch_len));
+        requests += batch.len() as u64;
+        read?;
+        progress(requests, source.progress());
+        std::mem::swap(&mut batch, &mut next);
+        batch_len = match begin.elapsed() {
+            time if time < BATCH_TIME / 2 => (batch_len * 2).min(BATCH_MAX),
+            time if time > BATCH_TIME * 2 => (batch_len / 2).max(BATCH_MIN),
+            _ => batch_len,
+        };
+    }
+    Ok(Fed { requests, complete: batch.is_empty() })
+}
+
+/// Puts at least `len` accesses into a batch, unless there are no more.
+fn fill(source: &mut dyn Source, batch: &mut Vec<u64>, len: usize) -> Result<(), SourceError> {
+    batch.clear();
+    while batch.len() < len {
+        let before = batch.len();
+        source.next(batch)?;
+        if batch.len() == before {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Runs a batch through all models, and `read` beside them; a thread takes what is next. Returns what `read` did.
+fn run_batch<M: Feed>(
+    batch: &[u64],
+    models: &mut [M],
+    jobs: usize,
+    read: impl FnOnce() -> Result<(), SourceError> + Send,
+) -> Result<(), SourceError> {
+    let threads = jobs.clamp(1, models.len() + 1);
+    let reading = Mutex::new((Some(read), Ok(())));
+    let waiting = Mutex::new(models.iter_mut());
+    let work = || {
+        let read = reading.lock().expect("nobody panics here").0.take();
+        if let Some(read) = read {
+            let result = read();
+            reading.lock().expect("nobody panics here").1 = result;
+        }
+        loop {
+            let Some(model) = waiting.lock().expect("nobody panics here").next() else { break };
+            model.feed(batch);
+        }
+    };
+    std::thread::scope(|scope| {
+        (1..threads).for_each(|_| drop(scope.spawn(work)));
+        work();
+    });
+    reading.into_inner().expect("nobody panics here").1
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::source::CHUNK;
+
+    /// A source from memory.
+    pub(crate) struct Pages {
+        pages: Vec<u64>,
+        given: usize,
+    }
+
+    impl Pages {
+        pub(crate) fn new(pages: Vec<u64>) -> Pages {
+            Pages { pages, given: 0 }
+        }
+    }
+
+    impl Source for Pages {
+        fn next(&mut self, pages: &mut Vec<u64>) -> Result<(), SourceError> {
+            let end = (self.given + CHUNK).min(self.pages.len());
+            pages.extend(&self.pages[self.given..end]);
+            self.given = end;
+            Ok(())
+        }
+
+        fn progress(&self) -> Option<f64> {
+            Some(self.given as f64 / self.pages.len().max(1) as f64)
+        }
+    }
+
+    pub(crate) fn trace(name: &str, pages: Vec<u64>) -> Trace<'static> {
+        Trace { name: name.into(), open: Box::new(move || Ok(Box::new(Pages::new(pages.clone())))) }
+    }
+
+    pub(crate) fn plan(policies: &[&str], capacities: &[&str]) -> Plan {
+        Plan {
+            policies: policies.iter().flat_map(|name| Policy::named(name).unwrap()).collect(),
+            capacities: capacities.iter().map(|text| text.parse().unwrap()).collect(),
+            ways: vec![16],
+            page_bytes: 4096,
+            seed: 1,
+            jobs: 1,
+        }
+    }
+
+    fn without_time(mut rows: Vec<Row>) -> Vec<Row> {
+        rows.iter_mut().for_each(|row| row.seconds = 0.0);
+        rows
+    }
+
+    /// A trace that has hits and misses at any size.
+    fn mixed(len: u64) -> Vec<u64> {
+        (0..len)
+            .map(|number| if number % 3 == 0 { number % 4000 } else { number * number % 20_011 })
+            .collect()
+    }
+
+    #[test]
+    fn results_are_exact_and_do_not_depend_on_the_number_of_threads() {
+        let trace = trace("mixed", mixed(150_000));
+        let mut plan = plan(&["engine"], &["1%", "10%", "500p"]);
+        plan.ways = WAYS.to_vec();
+        let never = AtomicBool::new(false);
+        let one = without_time(simulate(&trace, &plan, &never, &mut |_| ()).unwrap());
+        plan.jobs = 5;
+        let five = without_time(simulate(&trace, &plan, &never, &mut |_| ()).unwrap());
+        assert_eq!(one, five);
+        assert_eq!(one.len(), PolicyKind::ALL.len() * 3 * 3);
+        for row in &one {
+            let Policy::Engine(kind) = Policy::named(row.policy).unwrap()[0];
+            let mut alone = engine_cache(kind, row.ways.unwrap(), row.asked_pages, 1);
+            assert_eq!(row.misses, alone.run(&mixed(150_000)), "{row:?}");
+            assert_eq!(row.capacity_pages, alone.capacity_pages());
+            assert!(row.complete && row.requests == 150_000, "{row:?}");
+        }
+    }
+
+    #[test]
+    fn an_interrupted_run_keeps_what_it_has_and_says_so() {
+        let stop = AtomicBool::new(false);
+        let mut plan = plan(&["lru", "fifo"], &["1000p"]);
+        plan.jobs = 2;
+        let mut stop_soon =
+            |progress: Progress<'_>| stop.store(progress.requests >= 100_000, Ordering::Relaxed);
+        let rows = simulate(&trace("long", mixed(3_000_000)), &plan, &stop, &mut stop_soon).unwrap();
+        assert_eq!(rows.len(), 2);
+        for row in &rows {
+            assert!(!row.complete && row.requests >= 100_000 && row.requests < 3_000_000, "{row:?}");
+            assert_eq!(row.requests, rows[0].requests);
+        }
+        let counting =
+            simulate(&trace("long", mixed(3_000_000)), &self::plan(&["lru"], &["1%"]), &stop, &mut |_| ());
+        assert_eq!(counting.unwrap(), Vec::new());
+    }
+
+    #[test]
+    fn an_error_in_the_middle_of_a_trace_is_told() {
+        struct Broken(u32);
+        impl Source for Broken {
+            fn next(&mut self, pages: &mut Vec<u64>) -> Result<(), SourceError> {
+                self.0 += 1;
+                if self.0 > 9 {
+                    return Err(SourceError("broken:7: not a number".into()));
+                }
+                pages.extend(0..CHUNK as u64);
+                Ok(())
+            }
+            fn progress(&self) -> Option<f64> {
+                None
+            }
+        }
+        let trace = Trace { name: "broken".into(), open: Box::new(|| Ok(Box::new(Broken(0)))) };
+        for (jobs, capacity) in [(1, "10p"), (3, "10p"), (1, "1%")] {
+            let plan = Plan { jobs, ..plan(&["lru"], &[capacity]) };
+            let error = simulate(&trace, &plan, &AtomicBool::new(false), &mut |_| ()).unwrap_err();
+            assert!(error.0.contains("broken:7"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_trace_without_accesses_is_an_error() {
+        for capacity in ["1%", "10p"] {
+            let plan = plan(&["lru"], &[capacity]);
+            let empty = simulate(&trace("empty", Vec::new()), &plan, &AtomicBool::new(false), &mut |_| ());
+            assert!(empty.unwrap_err().0.contains("no access"));
+        }
+    }
+}
