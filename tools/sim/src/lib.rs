@@ -9,6 +9,7 @@
 mod cache;
 mod footprint;
 pub mod plan;
+pub mod report;
 pub mod simulate;
 mod source;
 
