@@ -7,12 +7,16 @@
 #![forbid(unsafe_code)]
 
 mod cache;
+mod distinct;
 mod footprint;
+pub mod generate;
 pub mod plan;
 pub mod report;
 pub mod simulate;
 mod source;
+pub mod trace;
 
 pub use cache::{Cache, SetCache};
+pub use distinct::Distinct;
 pub use footprint::Footprint;
 pub use source::{CHUNK, Source, SourceError};

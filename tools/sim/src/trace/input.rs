@@ -1,0 +1,234 @@
+//! The bytes of a trace: through one bounded buffer, decompressed where they are compressed.
+//!
+//! A reader of a format asks for records ([`Input::at_least`]) or lines ([`Input::line`]) and gets slices of the buffer, which never
+//! grows: a line that does not fit is passed over and told. What is not here: what the bytes mean.
+
+use std::fs::File;
+use std::io::{self, BufReader, Cursor, ErrorKind, Read};
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::SourceError;
+
+/// Bytes of the buffer: what a [`CHUNK`](crate::CHUNK) of page numbers takes.
+const BUFFER_BYTES: usize = 8 * crate::CHUNK;
+
+/// The longest line that is read, its end included. Real ones are some hundred bytes long.
+pub const LINE_BYTES_MAX: usize = 16 << 10;
+
+/// How many bytes tell whether a file is compressed.
+const MAGIC_BYTES: usize = 10;
+
+type Reader = Box<dyn Read + Send>;
+
+/// The bytes of a trace, and the name it has in messages.
+pub struct Input {
+    name: String,
+    reader: Reader,
+    buffer: Box<[u8]>,
+    /// The part of the buffer that was read and not yet taken.
+    unread: Range<usize>,
+    is_over: bool,
+    progress: Option<Progress>,
+}
+
+/// How far a file of known length was read.
+struct Progress {
+    read_bytes: Arc<AtomicU64>,
+    file_bytes: u64,
+}
+
+/// What [`Input::line`] found.
+pub enum Line {
+    /// A line, without its end: this part of [`Input::buffer`].
+    Is(Range<usize>),
+    /// A line longer than [`LINE_BYTES_MAX`], passed over.
+    TooLong,
+    /// There is no more.
+    End,
+}
+
+impl Input {
+    /// The bytes of a file; `-` is standard input.
+    pub fn open(path: &Path) -> Result<Input, SourceError> {
+        if path.as_os_str() == "-" {
+            return Input::new("standard input", Box::new(io::stdin()), None);
+        }
+        let name = path.display().to_string();
+        let failed = |error: io::Error| SourceError(format!("{}: {error}", path.display()));
+        let file = File::open(path).map_err(failed)?;
+        let metadata = file.metadata().map_err(failed)?;
+        let read_bytes = Arc::new(AtomicU64::new(0));
+        let progress = metadata
+            .is_file()
+            .then(|| Progress { read_bytes: Arc::clone(&read_bytes), file_bytes: metadata.len() });
+        Input::new(&name, Box::new(Counted { file, read_bytes }), progress)
+    }
+
+    /// Whatever a reader gives; `name` is for messages.
+    pub fn from_reader(name: &str, reader: Reader) -> Result<Input, SourceError> {
+        Input::new(name, reader, None)
+    }
+
+    fn new(name: &str, mut reader: Reader, progress: Option<Progress>) -> Result<Input, SourceError> {
+        let mut buffer = vec![0; BUFFER_BYTES].into_boxed_slice();
+        let failed = |error: io::Error| SourceError(format!("{name}: {error}"));
+        let begun = read_up_to(&mut reader, &mut buffer[..MAGIC_BYTES]).map_err(failed)?;
+        let mut input = Input {
+            name: name.to_owned(),
+            reader,
+            buffer,
+            unread: 0..begun,
+            is_over: begun < MAGIC_BYTES,
+            progress,
+        };
+        if let Some(compression) = Compression::of(&input.buffer[..begun]) {
+            let beginning = Cursor::new(input.buffer[..begun].to_vec());
+            input.reader = compression.reader(beginning.chain(input.reader)).map_err(failed)?;
+            input.unread = 0..0;
+            input.is_over = false;
+        }
+        Ok(input)
+    }
+
+    /// What messages call it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// How much of the file was read, from 0 to 1, if it has a length.
+    pub fn progress(&self) -> Option<f64> {
+        let progress = self.progress.as_ref()?;
+        // Only a figure for people: nothing is ordered by it.
+        let read_bytes = progress.read_bytes.load(Ordering::Relaxed);
+        let share = read_bytes as f64 / progress.file_bytes.max(1) as f64;
+        Some(if self.is_over { 1.0 } else { share.min(1.0) })
+    }
+
+    /// The buffer that [`Line::Is`] points into.
+    pub fn buffer(&self) -> &[u8] {
+        &self.buffer
+    }
+
+    /// All bytes at hand: at least `bytes` of them but at the end. [`Input::take`] says how many were used.
+    pub fn at_least(&mut self, bytes: usize) -> io::Result<&[u8]> {
+        debug_assert!(bytes <= BUFFER_BYTES);
+        while self.unread.len() < bytes && !self.is_over {
+            self.read_more()?;
+        }
+        Ok(&self.buffer[self.unread.clone()])
+    }
+
+    /// Takes bytes that [`Input::at_least`] gave.
+    pub fn take(&mut self, bytes: usize) {
+        debug_assert!(bytes <= self.unread.len());
+        self.unread.start += bytes;
+    }
+
+    /// Takes a line.
+    pub fn line(&mut self) -> io::Result<Line> {
+        let mut searched = 0;
+        let mut is_too_long = false;
+        loop {
+            let unread = &self.buffer[self.unread.clone()];
+            let end = unread[searched..].iter().position(|byte| *byte == b'\n').map(|end| searched + end);
+            let (len, taken) = match end {
+                Some(end) => (end, end + 1),
+                None if self.is_over => (unread.len(), unread.len()),
+                None if unread.len() >= LINE_BYTES_MAX => {
+                    is_too_long = true;
+                    self.take(self.unread.len());
+                    searched = 0;
+                    continue;
+                }
+                None => {
+                    searched = unread.len();
+                    self.read_more()?;
+                    continue;
+                }
+            };
+            if taken == 0 && !is_too_long {
+                return Ok(Line::End);
+            }
+            let line = self.unread.start..self.unread.start + len;
+            self.take(taken);
+            return Ok(if is_too_long || taken > LINE_BYTES_MAX { Line::TooLong } else { Line::Is(line) });
+        }
+    }
+
+    /// Reads once; what was not taken moves to the front.
+    fn read_more(&mut self) -> io::Result<()> {
+        self.buffer.copy_within(self.unread.clone(), 0);
+        self.unread = 0..self.unread.len();
+        let count = read_once(&mut self.reader, &mut self.buffer[self.unread.end..])?;
+        self.unread.end += count;
+        self.is_over = count == 0;
+        Ok(())
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Compression {
+    Gzip,
+    Zstd,
+}
+
+impl Compression {
+    /// Page numbers can look like a magic number, so of gzip's header all that is fixed is compared.
+    fn of(beginning: &[u8]) -> Option<Compression> {
+        match *beginning {
+            [0x28, 0xb5, 0x2f, 0xfd, ..] => Some(Compression::Zstd),
+            [0x1f, 0x8b, 8, flags, _, _, _, _, level, system] => {
+                let fits = flags & 0xe0 == 0 && matches!(level, 0 | 2 | 4) && matches!(system, 0..=13 | 255);
+                fits.then_some(Compression::Gzip)
+            }
+            _ => None,
+        }
+    }
+
+    fn reader(self, compressed: impl Read + Send + 'static) -> io::Result<Reader> {
+        let compressed = BufReader::with_capacity(BUFFER_BYTES, compressed);
+        Ok(match self {
+            Compression::Gzip => Box::new(flate2::bufread::MultiGzDecoder::new(compressed)),
+            // zstd itself refuses to look back further than 128 MiB, which bounds its memory.
+            Compression::Zstd => Box::new(zstd::stream::read::Decoder::with_buffer(compressed)?),
+        })
+    }
+}
+
+/// A file that counts what was read of it.
+struct Counted {
+    file: File,
+    read_bytes: Arc<AtomicU64>,
+}
+
+impl Read for Counted {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.file.read(buffer)?;
+        // Only a figure for people: nothing is ordered by it.
+        self.read_bytes.fetch_add(count as u64, Ordering::Relaxed);
+        Ok(count)
+    }
+}
+
+fn read_once(reader: &mut Reader, buffer: &mut [u8]) -> io::Result<usize> {
+    loop {
+        match reader.read(buffer) {
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            result => return result,
+        }
+    }
+}
+
+fn read_up_to(reader: &mut Reader, buffer: &mut [u8]) -> io::Result<usize> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match read_once(reader, &mut buffer[filled..])? {
+            0 => break,
+            count => filled += count,
+        }
+    }
+    Ok(filled)
+}

@@ -1,0 +1,198 @@
+//! Traces: files of page accesses, and of requests that become page accesses.
+//!
+//! [`open`] finds out the format from a file's name, or is told, and gives a [`Source`]. A file is read once, from its beginning, through a
+//! buffer of fixed size ([`input`]); gzip and zstd are recognised by their first bytes. What requests are made of is said
+//! beside the code that reads them: [`records`], [`blocks`], [`csv`], [`blkparse`], [`fio`]. Bytes become pages in [`extent`].
+//!
+//! A malformed line or record ends the trace with an error that says where it is, or is passed over and counted ([`Options::skip_bad`]). A file
+//! that cannot be read, or decompressed, is an error always. Nothing in a file can cause a panic or more than some MiB of memory (zstd takes
+//! up to 128 MiB if its writer wanted that).
+//!
+//! A further format is a line in [`FORMATS`], a variant of [`Format`] and its [`Source`] in [`read_input`].
+
+mod blkparse;
+mod blocks;
+mod csv;
+mod extent;
+mod fio;
+mod input;
+mod lines;
+mod records;
+mod write;
+
+use std::ffi::OsStr;
+use std::io::Read;
+use std::path::Path;
+use std::str::FromStr;
+
+use crate::generate;
+use crate::{Source, SourceError};
+use extent::PageBytes;
+use input::Input;
+use lines::Lines;
+
+pub use extent::REQUEST_PAGES_MAX;
+pub use input::LINE_BYTES_MAX;
+pub use write::{Target, Writer};
+
+/// What begins the name of a generated trace, in place of a file's.
+pub const GENERATED: &str = "gen:";
+
+/// What a trace's bytes mean.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Format {
+    /// Page numbers of 64 bits, little-endian.
+    U64,
+    /// libCacheSim's records of 24 bytes.
+    OracleGeneral,
+    /// The traces that came with ARC: `first_block count ignored request`.
+    Arc,
+    /// The traces that came with LIRS: a block number a line.
+    Lirs,
+    /// The Storage Performance Council's: `ASU,LBA,bytes,opcode,timestamp`.
+    Spc,
+    /// Microsoft Research Cambridge's: `Timestamp,Hostname,DiskNumber,Type,Offset,Size,ResponseTime`.
+    Msr,
+    /// Tencent's block storage: `Timestamp,Offset,Size,IOType,VolumeID`.
+    Tencent,
+    /// Alibaba's block storage: `device_id,opcode,offset,length,timestamp`.
+    Alibaba,
+    /// The text of `blkparse`.
+    Blkparse,
+    /// fio's `iolog`, version 2 or 3.
+    Fio,
+}
+
+/// What is known of a format.
+struct About {
+    format: Format,
+    name: &'static str,
+    /// How names of files end, without `.gz` or `.zst`, in small letters.
+    endings: &'static [&'static str],
+}
+
+const FORMATS: &[About] = &[
+    About { format: Format::U64, name: "u64", endings: &[".u64"] },
+    About {
+        format: Format::OracleGeneral,
+        name: "oracleGeneral",
+        endings: &[".oraclegeneral", ".oraclegeneral.bin"],
+    },
+    About { format: Format::Arc, name: "arc", endings: &[".arc", ".lis"] },
+    About { format: Format::Lirs, name: "lirs", endings: &[".lirs", ".trc"] },
+    About { format: Format::Spc, name: "spc", endings: &[".spc"] },
+    About { format: Format::Msr, name: "msr", endings: &[".msr", ".msr.csv"] },
+    About { format: Format::Tencent, name: "tencent", endings: &[".tencent", ".tencent.csv"] },
+    About { format: Format::Alibaba, name: "alibaba", endings: &[".alibaba", ".alibaba.csv"] },
+    About { format: Format::Blkparse, name: "blkparse", endings: &[".blkparse"] },
+    About { format: Format::Fio, name: "fio", endings: &[".fio", ".iolog"] },
+];
+
+impl Format {
+    /// All formats.
+    pub fn all() -> impl Iterator<Item = Format> {
+        FORMATS.iter().map(|about| about.format)
+    }
+
+    /// The word for it on command lines.
+    pub fn name(self) -> &'static str {
+        self.about().name
+    }
+
+    /// The format that a file's name ends with, if any.
+    pub fn of_name(path: &Path) -> Option<Format> {
+        let name = path.file_name().and_then(OsStr::to_str)?.to_ascii_lowercase();
+        let name = [".gz", ".zst"].iter().find_map(|packed| name.strip_suffix(packed)).unwrap_or(&name);
+        let ends = |about: &&About| about.endings.iter().any(|ending| name.ends_with(ending));
+        FORMATS.iter().find(ends).map(|about| about.format)
+    }
+
+    fn about(self) -> &'static About {
+        FORMATS.iter().find(|about| about.format == self).expect("every format has its line")
+    }
+}
+
+impl FromStr for Format {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Format, String> {
+        let found = FORMATS.iter().find(|about| about.name.eq_ignore_ascii_case(name));
+        found
+            .map(|about| about.format)
+            .ok_or_else(|| format!("\"{name}\" is no format; there are {}", names()))
+    }
+}
+
+/// How to read a trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// What the bytes mean. None: the file's name tells.
+    pub format: Option<Format>,
+    /// How long a page is, for formats that speak of bytes or sectors: a power of two from 512 bytes to 16 MiB.
+    pub page_bytes: u64,
+    /// Whether malformed lines and records are passed over and counted, and are no errors.
+    pub skip_bad: bool,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { format: None, page_bytes: 4096, skip_bad: false }
+    }
+}
+
+/// Opens a trace: a file, `-` for standard input, or `gen:` and what [`generate::parse`] takes.
+///
+/// ```
+/// use octavo_sim::trace::{self, Options};
+///
+/// let mut source = trace::open("gen:loop:pages=3,requests=5".as_ref(), &Options::default())?;
+/// let mut pages = Vec::new();
+/// source.next(&mut pages)?;
+/// assert_eq!(pages, [0, 1, 2, 0, 1]);
+/// # Ok::<(), octavo_sim::SourceError>(())
+/// ```
+pub fn open(path: &Path, options: &Options) -> Result<Box<dyn Source>, SourceError> {
+    if let Some(spec) = path.to_str().and_then(|path| path.strip_prefix(GENERATED)) {
+        return generate::parse(spec);
+    }
+    let format = options.format.or_else(|| Format::of_name(path)).ok_or_else(|| {
+        let what = if path.as_os_str() == "-" { "this" } else { "the" };
+        let path = path.display();
+        SourceError(format!(
+            "{path}: {what} name does not tell the format; say it with --format: {}",
+            names()
+        ))
+    })?;
+    read_input(format, Input::open(path)?, options)
+}
+
+/// Reads a trace from anything; `name` stands for the file's in messages.
+pub fn read(
+    format: Format,
+    name: &str,
+    reader: impl Read + Send + 'static,
+    options: &Options,
+) -> Result<Box<dyn Source>, SourceError> {
+    read_input(format, Input::from_reader(name, Box::new(reader))?, options)
+}
+
+fn read_input(format: Format, input: Input, options: &Options) -> Result<Box<dyn Source>, SourceError> {
+    let page_bytes = PageBytes::new(options.page_bytes)?;
+    let skip_bad = options.skip_bad;
+    Ok(match format {
+        Format::U64 => Box::new(records::U64::new(input, skip_bad)),
+        Format::OracleGeneral => Box::new(records::OracleGeneral::new(input, skip_bad)),
+        Format::Arc => Box::new(Lines::new(input, blocks::Arc, skip_bad)),
+        Format::Lirs => Box::new(Lines::new(input, blocks::Lirs, skip_bad)),
+        Format::Spc => Box::new(Lines::new(input, csv::Spc(page_bytes), skip_bad)),
+        Format::Msr => Box::new(Lines::new(input, csv::Msr::new(page_bytes), skip_bad)),
+        Format::Tencent => Box::new(Lines::new(input, csv::Tencent(page_bytes), skip_bad)),
+        Format::Alibaba => Box::new(Lines::new(input, csv::Alibaba(page_bytes), skip_bad)),
+        Format::Blkparse => Box::new(Lines::new(input, blkparse::Blkparse::new(page_bytes), skip_bad)),
+        Format::Fio => Box::new(Lines::new(input, fio::Fio::new(page_bytes), skip_bad)),
+    })
+}
+
+fn names() -> String {
+    FORMATS.iter().map(|about| about.name).collect::<Vec<_>>().join(", ")
+}
