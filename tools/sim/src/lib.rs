@@ -11,6 +11,7 @@ mod distinct;
 mod footprint;
 pub mod generate;
 pub mod plan;
+pub mod reference;
 pub mod report;
 pub mod simulate;
 mod source;

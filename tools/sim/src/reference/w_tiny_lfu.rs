@@ -1,0 +1,228 @@
+//! W-TinyLFU. For comparison only.
+//!
+//! Einziger, Friedman, Manes, "TinyLFU: A Highly Efficient Cache Admission Policy" (ACM Transactions on Storage 13(4), 2017). An LRU window of a hundredth of the cache,
+//! behind it a segmented LRU, a fifth of which is on probation; what leaves the window comes in only if the sketch counted it more
+//! often than what it would displace.
+//!
+//! The paper leaves the sketch to the implementation. This follows libCacheSim: a counting Bloom filter of one counter in a thousand
+//! wrong for as many pages as the main part holds; counted are arrivals, hits in the main part, and departures from the window;
+//! after 32 such hits a page of the main part all counts are halved. Caffeine counts every access in four bits and lets the window
+//! grow and shrink; that is not here.
+
+use super::Policy;
+use super::pages::{Lists, Pages, mix};
+use crate::Cache;
+
+const WINDOW: usize = 0;
+const PROBATION: usize = 1;
+const PROTECTED: usize = 2;
+
+/// Hits a page of the main part between two halvings.
+const HITS_PER_PAGE: u64 = 32;
+
+pub(super) struct WTinyLfu {
+    capacity: u64,
+    probation_max: u64,
+    protected_max: u64,
+    /// The list that the page is in.
+    pages: Pages<usize>,
+    lists: Lists,
+    pub(super) sketch: Sketch,
+    hits: u64,
+}
+
+impl WTinyLfu {
+    pub fn new(capacity: u64) -> Self {
+        let [_, probation_max, protected_max] = parts(capacity);
+        WTinyLfu {
+            capacity,
+            probation_max,
+            protected_max,
+            pages: Pages::new(),
+            lists: Lists::new(3),
+            sketch: Sketch::new(probation_max + protected_max),
+            hits: 0,
+        }
+    }
+
+    fn main_max(&self) -> u64 {
+        self.probation_max + self.protected_max
+    }
+
+    fn main(&self) -> u64 {
+        self.lists.len(PROBATION) + self.lists.len(PROTECTED)
+    }
+
+    fn move_to(&mut self, list: usize, node: u32) {
+        self.lists.remove(self.pages[node], node);
+        self.pages[node] = list;
+        self.lists.push(list, node);
+    }
+
+    /// A page comes from the window to the main part, which has room: on probation, while there is room.
+    fn admit(&mut self, node: u32) {
+        let probation_is_full = self.lists.len(PROBATION) >= self.probation_max;
+        let protected = probation_is_full && self.lists.len(PROTECTED) < self.protected_max;
+        self.move_to(if protected { PROTECTED } else { PROBATION }, node);
+    }
+
+    fn hit_main(&mut self, node: u32) {
+        self.move_to(PROTECTED, node);
+        if self.lists.len(PROTECTED) > self.protected_max {
+            let oldest = self.lists.oldest(PROTECTED).expect("it is too long");
+            self.move_to(PROBATION, oldest);
+        }
+        self.sketch.count(self.pages.page(node));
+        self.hits += 1;
+        if self.hits >= HITS_PER_PAGE * self.main_max() {
+            self.hits = 0;
+            self.sketch.halve();
+        }
+    }
+
+    fn main_victim(&self) -> Option<u32> {
+        self.lists.oldest(PROBATION).or_else(|| self.lists.oldest(PROTECTED))
+    }
+
+    fn drop_page(&mut self, node: u32) {
+        self.lists.remove(self.pages[node], node);
+        self.pages.remove(node);
+    }
+
+    /// Makes room for one page in the window.
+    fn evict(&mut self) {
+        loop {
+            let Some(candidate) = self.lists.oldest(WINDOW) else {
+                let victim = self.main_victim().expect("the cache is full");
+                return self.drop_page(victim);
+            };
+            let page = self.pages.page(candidate);
+            if self.main() < self.main_max() {
+                self.admit(candidate);
+                self.sketch.count(page);
+                continue;
+            }
+            match self.main_victim() {
+                Some(victim)
+                    if self.sketch.estimate(page) > self.sketch.estimate(self.pages.page(victim)) =>
+                {
+                    self.drop_page(victim);
+                    self.admit(candidate);
+                }
+                _ => self.drop_page(candidate),
+            }
+            return self.sketch.count(page);
+        }
+    }
+}
+
+/// The pages of the window, on probation, and protected.
+pub(super) fn parts(capacity: u64) -> [u64; 3] {
+    let window = (capacity / 100).max(1);
+    let main = capacity - window;
+    let probation = main.div_ceil(5);
+    [window, probation, main - probation]
+}
+
+impl Cache for WTinyLfu {
+    fn access(&mut self, page: u64) -> bool {
+        if let Some(node) = self.pages.find(page) {
+            if self.pages[node] == WINDOW {
+                self.lists.renew(WINDOW, node);
+            } else {
+                self.hit_main(node);
+            }
+            return true;
+        }
+        while self.pages.len() == self.capacity {
+            self.evict();
+        }
+        self.lists.push(WINDOW, self.pages.insert(page, WINDOW));
+        self.sketch.count(page);
+        false
+    }
+
+    fn capacity_pages(&self) -> u64 {
+        self.capacity
+    }
+}
+
+impl Policy for WTinyLfu {
+    fn resident_pages(&self) -> u64 {
+        self.pages.len()
+    }
+}
+
+/// A counting Bloom filter.
+pub(super) struct Sketch {
+    counters: Vec<u32>,
+}
+
+/// ln(1000) / ln(2)^2: one estimate in a thousand is wrong once as many pages were counted as the sketch is for.
+const COUNTERS_PER_PAGE: f64 = 14.377_587;
+/// ln(2) of that.
+const HASHES: u64 = 10;
+
+impl Sketch {
+    pub fn new(pages: u64) -> Self {
+        let counters = (pages as f64 * COUNTERS_PER_PAGE).ceil() as usize;
+        Sketch { counters: vec![0; counters.max(2 * HASHES as usize)] }
+    }
+
+    fn places(&self, page: u64) -> impl Iterator<Item = usize> + use<> {
+        let (first, step) = (mix(page), mix(!page) | 1);
+        let len = self.counters.len() as u128;
+        (0..HASHES).map(move |number| {
+            let hash = first.wrapping_add(number.wrapping_mul(step));
+            ((u128::from(hash) * len) >> 64) as usize
+        })
+    }
+
+    pub fn count(&mut self, page: u64) {
+        for place in self.places(page) {
+            self.counters[place] = self.counters[place].saturating_add(1);
+        }
+    }
+
+    pub fn estimate(&self, page: u64) -> u32 {
+        self.places(page).map(|place| self.counters[place]).min().expect("there are hashes")
+    }
+
+    pub fn halve(&mut self) {
+        for counter in &mut self.counters {
+            *counter /= 2;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_sketch_never_counts_too_little_and_seldom_too_much() {
+        let mut sketch = Sketch::new(1000);
+        for page in 0..1000 {
+            for _ in 0..1 + page % 7 {
+                sketch.count(page);
+            }
+        }
+        let wrong = (0..1000).filter(|page| sketch.estimate(*page) != 1 + (*page % 7) as u32).count();
+        assert!(wrong <= 10, "{wrong}");
+        assert!((0..1000).all(|page| sketch.estimate(page) > (page % 7) as u32));
+        sketch.halve();
+        assert_eq!(sketch.estimate(6), 3);
+    }
+
+    #[test]
+    fn a_scan_passes_through_the_window() {
+        let mut cache = WTinyLfu::new(200);
+        // The scans fill the cache, so that the pages that are used again come to the main part and are counted there.
+        for pages in [0..150, 1000..1060, 0..150, 0..150, 0..150, 2000..3000] {
+            for page in pages {
+                cache.access(page);
+            }
+        }
+        assert!((0..150).filter(|page| cache.access(*page)).count() >= 145);
+    }
+}
