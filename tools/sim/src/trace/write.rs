@@ -105,7 +105,11 @@ impl Writer {
     fn stream(out: Box<dyn Write + Send>, target: Target) -> io::Result<Out> {
         let out = BufWriter::with_capacity(BUFFER_BYTES, out);
         Ok(match target {
-            Target::U64Zstd => Out::Zstd(zstd::stream::write::Encoder::new(out, ZSTD_LEVEL)?),
+            Target::U64Zstd => {
+                let mut out = zstd::stream::write::Encoder::new(out, ZSTD_LEVEL)?;
+                out.include_checksum(true)?;
+                Out::Zstd(out)
+            }
             _ => Out::Stream(out),
         })
     }

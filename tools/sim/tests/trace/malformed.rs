@@ -1,0 +1,205 @@
+//! What is said of lines and records that are wrong, and that one wrong line costs no other.
+
+use std::io::{self, Cursor, Read};
+
+use octavo_sim::trace::{self, Format, LINE_BYTES_MAX, Options};
+
+use crate::{all, pages};
+
+/// The error of a text, whose beginning says where.
+fn error(format: Format, text: impl AsRef<[u8]>) -> String {
+    pages(format, text, &Options::default()).unwrap_err().to_string()
+}
+
+fn wrong(format: Format, good: &str, bad: &str, expected: &str) {
+    let said = error(format, format!("{good}\n\n{bad}\n{good}\n"));
+    assert!(said.starts_with("sample:3: ") && said.contains(expected), "{}: {bad}: {said}", format.name());
+}
+
+/// Bad lines, each with a part of what is said of it.
+type Bad = &'static [(&'static str, &'static str)];
+
+/// A good line of each text format, and bad ones.
+const LINES: &[(Format, &str, Bad)] = &[
+    (
+        Format::Arc,
+        "1 2 0 0",
+        &[
+            ("1 2 0", "no number of the request"),
+            ("1 2 0 0 0", "a fifth field"),
+            ("x 2 0 0", "\"x\" is no whole number"),
+            ("-1 2 0 0", "\"-1\" is no whole number"),
+            ("18446744073709551616 1 0 0", "more than 2^64"),
+            ("18446744073709551615 2 0 0", "past block 2^64"),
+            ("0 1152921504606846976 0 0", "a request of 1152921504606846976 pages"),
+        ],
+    ),
+    (Format::Lirs, "1", &[("1 2", "\"1 2\" is no whole number"), ("0x10", "\"0x10\" is no whole number")]),
+    (
+        Format::Spc,
+        "0,1,512,r,0",
+        &[
+            ("0,1,512,r", "only 4 fields of 5"),
+            ("0,1,512,x,0", "\"x\" is neither r nor w"),
+            ("16777216,1,512,r,0", "volume 16777216"),
+            ("0,18446744073709551615,512,r,0", "past 2^64 bytes"),
+            ("0,36028797018963967,512,r,0", "past page 2^40"),
+            ("0,0,1152921504606846976,r,0", "past page 2^40"),
+            ("0,0,1099511627776,r,0", "a request of 268435456 pages"),
+        ],
+    ),
+    (
+        Format::Msr,
+        "1,a,0,Read,0,512,1",
+        &[
+            ("1,a,0,Read,0,512", "only 6 fields of 7"),
+            ("1,a,0,Read,0,512,1,1", "more than 7 fields"),
+            ("1,a,0,Look,0,512,1", "\"Look\" is neither Read nor Write"),
+            ("1,a,0,Read,18446744073709551615,2,1", "past 2^64 bytes"),
+        ],
+    ),
+    (
+        Format::Tencent,
+        "1,0,8,0,3",
+        &[
+            ("1,0,8,0", "only 4 fields of 5"),
+            ("1,0,8,2,3", "\"2\" is neither 0 nor 1"),
+            ("1,0,36028797018963968,0,3", "sector 36028797018963968 lies past 2^64 bytes"),
+        ],
+    ),
+    (
+        Format::Alibaba,
+        "3,R,0,4096,1",
+        &[("3,Q,0,4096,1", "\"Q\" is neither R nor W"), ("3,R,0,,1", "\"\" is no whole number")],
+    ),
+    (
+        Format::Blkparse,
+        "8,0 0 1 0.0 1 Q R 8 + 8 [x]",
+        &[
+            ("Some text", "\"Some text\" is no event of a device"),
+            ("8,0 0", "the event has no sequence number"),
+            ("8,0 0 1 0.0 1 Q R", "the event has no sector"),
+            ("8,0 0 1 0.0 1 Q R 8 +", "the event has no count of sectors"),
+            ("8,0 0 1 0.0 1 Q R 8 / 8 [x]", "\"/\" stands where \"+\" is expected"),
+            ("8,0 0 1 0.0 1 Q r 8 + 8 [x]", "\"r\" is no kind of request"),
+        ],
+    ),
+    (
+        Format::Fio,
+        "fio version 2 iolog",
+        &[
+            ("/dev/sda", "the line has no action"),
+            ("/dev/sda read 0", "the line has no length"),
+            ("/dev/sda erase 0 1", "\"erase\" is no action"),
+        ],
+    ),
+];
+
+#[test]
+fn a_wrong_line_is_reported_with_its_number_and_what_is_wrong() {
+    for (format, good, bad) in LINES {
+        for (bad, expected) in *bad {
+            wrong(*format, good, bad, expected);
+        }
+    }
+    let said = error(Format::Fio, "fio version 3 iolog\n/dev/sda read 0 1\n");
+    assert_eq!(said, "sample:2: \"/dev/sda\" is no whole number");
+    let said = error(Format::Fio, "rw, 0, 4096\n");
+    assert!(said.starts_with("sample:1: \"rw, 0, 4096\" stands where \"fio version 2 iolog\""), "{said}");
+}
+
+#[test]
+fn a_wrong_line_that_is_passed_over_costs_no_other() {
+    let options = Options { skip_bad: true, ..Options::default() };
+    for (format, good, bad) in LINES {
+        let mut text = String::new();
+        bad.iter().for_each(|(bad, _)| text += &format!("{good}\n{bad}\n"));
+        let mut source = trace::read(*format, "sample", Cursor::new(text), &options).unwrap();
+        let read = all(source.as_mut()).unwrap();
+        let expected = pages(*format, format!("{good}\n").repeat(bad.len()), &options).unwrap();
+        assert_eq!(read, expected, "{}", format.name());
+        assert_eq!(source.skipped(), bad.len() as u64, "{}", format.name());
+    }
+}
+
+#[test]
+fn a_file_that_is_cut_off_inside_a_record_is_reported() {
+    let said = error(Format::U64, [7; 19]);
+    assert_eq!(said, "sample: record 3: the file ends after 3 of its 8 bytes");
+    let said = error(Format::OracleGeneral, [7; 23]);
+    assert_eq!(said, "sample: record 1: the file ends after 23 of its 24 bytes");
+    let options = Options { skip_bad: true, ..Options::default() };
+    let mut source = trace::read(Format::U64, "sample", Cursor::new([0; 19]), &options).unwrap();
+    assert_eq!(all(source.as_mut()).unwrap(), [0, 0]);
+    assert_eq!(source.skipped(), 1);
+}
+
+#[test]
+fn pages_before_an_error_are_yielded_and_none_after() {
+    let mut source =
+        trace::read(Format::Lirs, "sample", Cursor::new("1\n2\nx\n3\n"), &Options::default()).unwrap();
+    let mut read = Vec::new();
+    assert_eq!(source.next(&mut read).unwrap_err().to_string(), "sample:3: \"x\" is no whole number");
+    assert_eq!(read, [1, 2]);
+    assert_eq!(source.next(&mut read), Ok(()));
+    assert_eq!(read, [1, 2]);
+}
+
+#[test]
+fn a_line_longer_than_the_limit_is_an_error_or_passed_over() {
+    for bytes in [LINE_BYTES_MAX, LINE_BYTES_MAX + 1, 40 * LINE_BYTES_MAX] {
+        for end in ["\n", ""] {
+            let text = format!("1\n{}{end}", "2".repeat(bytes));
+            let said = error(Format::Lirs, &text);
+            assert_eq!(said, format!("sample:2: the line is longer than {LINE_BYTES_MAX} bytes"), "{bytes}");
+            let options = Options { skip_bad: true, ..Options::default() };
+            let text = format!("{text}\n3\n");
+            assert_eq!(pages(Format::Lirs, text, &options).unwrap(), [1, 3], "{bytes}");
+        }
+    }
+    // One byte less is a line, and here a number too large.
+    assert!(error(Format::Lirs, "2".repeat(LINE_BYTES_MAX - 1) + "\n").contains("more than 2^64"));
+}
+
+#[test]
+fn names_of_volumes_do_not_fill_the_memory() {
+    let line = |file: u64| format!("{file:08000} read 0 1\n");
+    let text: String = (0..2500).map(line).collect();
+    let said = error(Format::Fio, format!("fio version 2 iolog\n{text}"));
+    assert!(said.starts_with("sample:2082: 2080 volumes"), "{said}");
+}
+
+/// Gives some bytes, and then fails.
+struct Failing(Cursor<&'static str>);
+
+impl Read for Failing {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self.0.read(buffer)? {
+            0 => Err(io::Error::other("the disk is gone")),
+            count => Ok(count),
+        }
+    }
+}
+
+#[test]
+fn a_file_that_cannot_be_read_further_is_an_error_even_where_lines_are_passed_over() {
+    let options = Options { skip_bad: true, ..Options::default() };
+    let reader = Failing(Cursor::new("100000\n200000\n3"));
+    let mut source = trace::read(Format::Lirs, "sample", reader, &options).unwrap();
+    assert_eq!(all(source.as_mut()).unwrap_err().to_string(), "sample:3: the disk is gone");
+    let reader = Failing(Cursor::new("12345678abcd"));
+    let mut source = trace::read(Format::U64, "sample", reader, &options).unwrap();
+    assert_eq!(all(source.as_mut()).unwrap_err().to_string(), "sample: record 2: the disk is gone");
+    let reader = Failing(Cursor::new("1"));
+    let said = trace::read(Format::U64, "sample", reader, &options).err().unwrap().to_string();
+    assert_eq!(said, "sample: the disk is gone");
+}
+
+#[test]
+fn pages_of_a_length_that_cannot_be_are_refused() {
+    for page_bytes in [0, 1, 256, 4095, 6144, 32 << 20, u64::MAX] {
+        let options = Options { page_bytes, ..Options::default() };
+        let said = pages(Format::Lirs, "", &options).unwrap_err().to_string();
+        assert!(said.starts_with(&format!("pages of {page_bytes} bytes")), "{said}");
+    }
+}

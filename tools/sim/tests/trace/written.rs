@@ -1,0 +1,94 @@
+//! What is written is read again, and libCacheSim's records say when a page comes next.
+
+use std::collections::HashMap;
+use std::io::Write;
+use std::sync::{Arc, Mutex};
+
+use octavo_sim::trace::{self, Options, Target, Writer};
+
+use crate::{Folder, all};
+
+fn numbers() -> Vec<u64> {
+    // More than the second pass looks at at once, and more than is held before it is written.
+    (0..50_000u64)
+        .map(|number| number * number % 10_007 * 0x1_0000_0001)
+        .chain([u64::MAX, 0, u64::MAX])
+        .collect()
+}
+
+#[test]
+fn what_is_written_is_read_again() {
+    let folder = Folder::new("round");
+    for name in Target::names() {
+        let path = folder.0.join(format!("a.{name}"));
+        let target = Target::of_name(&path).unwrap();
+        assert_eq!(Target::named(name), Some(target));
+        let mut writer = Writer::create(&path, target).unwrap();
+        numbers().chunks(7001).for_each(|some| writer.write(some).unwrap());
+        assert!(!path.exists(), "{name}: a file has its name when it is whole");
+        assert_eq!(writer.finish().unwrap(), numbers().len() as u64);
+        let mut source = trace::open(&path, &Options::default()).unwrap();
+        assert_eq!(all(source.as_mut()).unwrap(), numbers(), "{name}");
+    }
+    assert_eq!(
+        std::fs::read_dir(&folder.0).unwrap().count(),
+        Target::names().count(),
+        "nothing else is left"
+    );
+}
+
+#[test]
+fn oracle_general_says_when_each_page_comes_next() {
+    let folder = Folder::new("oracle");
+    let path = folder.0.join("a.oracleGeneral");
+    let mut writer = Writer::create(&path, Target::OracleGeneral).unwrap();
+    writer.write(&numbers()).unwrap();
+    writer.finish().unwrap();
+    let bytes = std::fs::read(&path).unwrap();
+    assert_eq!(bytes.len(), 24 * numbers().len());
+    // A twin: accesses count from 1.
+    let mut next = HashMap::new();
+    for (at, page) in numbers().into_iter().enumerate().rev() {
+        let record = &bytes[24 * at..24 * at + 24];
+        assert_eq!(record[..4], (at as u32).to_le_bytes());
+        assert_eq!(record[4..12], page.to_le_bytes());
+        assert_eq!(record[12..16], 1u32.to_le_bytes());
+        let expected = next.insert(page, at as i64 + 1).unwrap_or(-1);
+        assert_eq!(record[16..], expected.to_le_bytes(), "access {at}");
+    }
+}
+
+#[test]
+fn a_file_that_is_given_up_leaves_nothing_and_replaces_nothing() {
+    let folder = Folder::new("given-up");
+    let path = folder.file("a.u64", "as it was");
+    let mut writer = Writer::create(&path, Target::U64).unwrap();
+    writer.write(&numbers()).unwrap();
+    drop(writer);
+    assert_eq!(std::fs::read(&path).unwrap(), b"as it was");
+    assert_eq!(std::fs::read_dir(&folder.0).unwrap().count(), 1);
+}
+
+#[derive(Clone, Default)]
+struct Shared(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Shared {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn what_needs_a_second_pass_cannot_be_written_to_a_pipe() {
+    let out = Shared::default();
+    let mut writer = Writer::new(out.clone(), Target::Lirs).unwrap();
+    writer.write(&[3, 2]).unwrap();
+    writer.finish().unwrap();
+    assert_eq!(*out.0.lock().unwrap(), b"3\n2\n");
+    let said = Writer::new(out, Target::OracleGeneral).err().unwrap().to_string();
+    assert!(said.starts_with("oracleGeneral"), "{said}");
+}
