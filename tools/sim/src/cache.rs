@@ -29,6 +29,12 @@ impl<const W: usize> SetCache<W> {
         SetCache { table: Table::new(shape, policy, shape.segments_max), mixer: Mixer::new(seed) }
     }
 
+    /// The pages that a cache has if so many are asked for.
+    pub fn capacity_for(capacity_pages: u64) -> u64 {
+        let shape = Self::shape(capacity_pages);
+        u64::from(shape.segments_max) * u64::from(shape.sets_per_segment) * W as u64
+    }
+
     /// As many sets as fit; a segment has as many of them as cost at most half a percent of the capacity in rounding.
     fn shape(capacity_pages: u64) -> Shape {
         let sets = (capacity_pages / W as u64).max(1);
@@ -92,6 +98,7 @@ mod tests {
     fn any_capacity_has_whole_sets_of_nearly_that_many_pages() {
         for capacity in [1u64, 15, 16, 17, 100, 1000, 12_345, 999_999, 40_000_000] {
             let made = SetCache::<16>::new(PolicyKind::Fifo, capacity, 0).capacity_pages();
+            assert_eq!(made, SetCache::<16>::capacity_for(capacity));
             assert!(
                 made <= capacity.max(16) && made + 16 + capacity / 200 >= capacity,
                 "{made} of {capacity}"

@@ -10,6 +10,7 @@ mod cache;
 mod distinct;
 mod footprint;
 pub mod generate;
+pub mod mrc;
 pub mod plan;
 pub mod reference;
 pub mod report;

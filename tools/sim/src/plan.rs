@@ -7,7 +7,8 @@ use std::str::FromStr;
 
 use octavo_table::PolicyKind;
 
-use crate::cache::Cache;
+use crate::cache::{Cache, SetCache};
+use crate::reference::Reference;
 use crate::simulate::engine_cache;
 
 /// A policy under comparison.
@@ -15,13 +16,15 @@ use crate::simulate::engine_cache;
 pub enum Policy {
     /// One of the engine's own, inside sets.
     Engine(PolicyKind),
+    /// Somebody else's, for comparison.
+    Reference(Reference),
 }
 
 impl Policy {
     /// All there are: the engine's first.
     pub fn all() -> Vec<Policy> {
         let engine = PolicyKind::ALL.into_iter().map(Policy::Engine);
-        engine.collect()
+        engine.chain(Reference::ALL.into_iter().map(Policy::Reference)).collect()
     }
 
     /// The policies behind a word: a name, or `engine`, `reference` or `all`.
@@ -47,16 +50,40 @@ impl Policy {
     pub fn name(self) -> &'static str {
         match self {
             Policy::Engine(kind) => kind.name(),
+            Policy::Reference(reference) => reference.name(),
         }
     }
 
-    /// A cache that follows it. `ways` are given where it has them.
-    pub fn cache(self, ways: Option<u32>, capacity_pages: u64, seed: u64) -> Box<dyn Cache> {
+    /// A cache that follows it. `ways` are given where it has them. None for a policy that needs the future.
+    pub fn cache(self, ways: Option<u32>, capacity_pages: u64, seed: u64) -> Option<Box<dyn Cache>> {
         match self {
             Policy::Engine(kind) => {
-                engine_cache(kind, ways.expect("a policy inside sets has ways"), capacity_pages, seed)
+                let ways = ways.expect("a policy inside sets has ways");
+                Some(engine_cache(kind, ways, capacity_pages, seed))
             }
+            Policy::Reference(reference) => reference.cache(capacity_pages, seed),
         }
+    }
+
+    /// Whether it must know the whole trace before it begins.
+    pub fn needs_future(self) -> bool {
+        matches!(self, Policy::Reference(reference) if reference.needs_future())
+    }
+
+    /// The pages that a cache of it has, if so many are asked for: whole sets, and at least one.
+    pub fn capacity_pages(self, ways: Option<u32>, asked_pages: u64) -> u64 {
+        match ways {
+            None => asked_pages,
+            Some(8) => SetCache::<8>::capacity_for(asked_pages),
+            Some(16) => SetCache::<16>::capacity_for(asked_pages),
+            Some(32) => SetCache::<32>::capacity_for(asked_pages),
+            Some(ways) => panic!("sets have 8, 16 or 32 ways, not {ways}"),
+        }
+    }
+
+    /// The ways that it is to be run with: all of those, or the one None.
+    pub fn ways_among(self, ways: &[u32]) -> Vec<Option<u32>> {
+        if self.has_ways() { ways.iter().copied().map(Some).collect() } else { vec![None] }
     }
 
     /// Whether it is there for comparison only.
@@ -66,7 +93,7 @@ impl Policy {
 
     /// Whether it lives inside sets, so that the number of ways matters.
     pub fn has_ways(self) -> bool {
-        matches!(self, Policy::Engine(_))
+        matches!(self, Policy::Engine(_) | Policy::Reference(Reference::SetOpt))
     }
 }
 

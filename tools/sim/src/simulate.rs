@@ -6,6 +6,7 @@
 //!
 //! What is not here: what a cache does ([`Cache`]), where accesses come from ([`Source`]), what results mean ([`crate::report`]).
 
+use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -16,6 +17,7 @@ use serde::Serialize;
 use crate::cache::{Cache, SetCache};
 use crate::footprint::Footprint;
 use crate::plan::{Capacity, Policy};
+use crate::reference::opt::{Access, Future, Optimum, SetOptimum};
 use crate::source::{Source, SourceError};
 
 /// A trace that can be read from its beginning as often as is needed.
@@ -41,6 +43,8 @@ pub struct Plan {
     pub seed: u64,
     /// Threads.
     pub jobs: usize,
+    /// A folder for files that hold what policies that know the future need, if it is much.
+    pub scratch: PathBuf,
 }
 
 /// The numbers of ways that are compiled in.
@@ -99,6 +103,8 @@ pub enum Step {
     Count,
     /// To run caches.
     Run,
+    /// To run caches that know the future.
+    Future,
 }
 
 /// Accesses that are handed to the caches at a time: at first and at least, and at most. Between them, as many as keep the threads busy for
@@ -107,54 +113,58 @@ const BATCH_MIN: usize = 64 << 10;
 const BATCH_MAX: usize = 1 << 20;
 const BATCH_TIME: Duration = Duration::from_millis(250);
 
-/// Runs all caches of a plan over a trace. When `stop` is set, the rows say what happened so far and that they are not complete.
+/// Memory for the future of a trace, 16 bytes an access; what is more goes to scratch files.
+const FUTURE_BYTES_MAX: u64 = 1 << 30;
+
+/// Runs all caches of a plan over a trace. When `stop` is set, the rows say what happened so far and that they are not complete; policies that
+/// know the future have rows only if they saw all of it.
 pub fn simulate(
     trace: &Trace<'_>,
     plan: &Plan,
     stop: &AtomicBool,
     progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<Vec<Row>, SourceError> {
+    let mut news = |step, requests, share| progress(Progress { trace: &trace.name, step, requests, share });
     // 1. Shares of the footprint need the footprint.
     let mut footprint = None;
     if plan.capacities.iter().any(Capacity::is_share) {
-        let mut news = |requests, share| {
-            progress(Progress { trace: &trace.name, step: Step::Count, requests, share });
-        };
+        let mut news = |requests, share| news(Step::Count, requests, share);
         let counted = Footprint::of(&mut *(trace.open)()?, stop, &mut news)?;
         if !counted.complete {
             return Ok(Vec::new());
         }
-        if counted.requests == 0 {
-            return Err(SourceError(format!("{}: there is no access in it", trace.name)));
-        }
-        footprint = Some(counted);
+        footprint = Some(counted.pages);
     }
-    // 2. One reading for all.
-    let mut models = models(plan, footprint.map_or(0, |footprint| footprint.pages));
+    // 2. One reading for all that know the past only.
+    let mut models = plan.models(footprint, |policy, ways, pages| policy.cache(ways, pages, plan.seed));
     let mut source = (trace.open)()?;
-    let mut news =
-        |requests, share| progress(Progress { trace: &trace.name, step: Step::Run, requests, share });
-    let fed = feed(&mut *source, &mut models, plan.jobs, stop, &mut news)?;
+    let mut next = |batch: &mut Vec<u64>| source.next(batch).map(|()| source.progress());
+    let fed = feed(&mut next, &mut models, plan.jobs, stop, &mut |requests, share| {
+        news(Step::Run, requests, share);
+    })?;
     if fed.requests == 0 && fed.complete {
         return Err(SourceError(format!("{}: there is no access in it", trace.name)));
     }
-    let rows = models.into_iter().map(|model| Row {
-        kind: "result",
-        trace: trace.name.clone(),
-        policy: model.policy.name(),
-        ways: model.ways,
-        capacity: model.capacity,
-        asked_pages: model.asked_pages,
-        capacity_pages: model.cache.capacity_pages(),
-        requests: fed.requests,
-        misses: model.misses,
-        miss_ratio: ratio(model.misses, fed.requests),
-        footprint_pages: footprint.map(|footprint| footprint.pages),
-        skipped: source.skipped(),
-        complete: fed.complete,
-        seconds: model.time.as_secs_f64(),
-    });
-    Ok(rows.collect())
+    let seen = Seen { trace: &trace.name, fed, footprint, skipped: source.skipped() };
+    let mut rows: Vec<Row> =
+        models.into_iter().map(|model| seen.row(model, |cache| cache.capacity_pages())).collect();
+    // 3. Another for those that know the future.
+    let accesses = seen.fed.requests;
+    let mut prophets =
+        plan.models(footprint, |policy, ways, pages| Prophet::new(policy, ways, pages, accesses, plan.seed));
+    if prophets.is_empty() || !seen.fed.complete {
+        return Ok(plan.in_order(rows));
+    }
+    let mut whole = Interruptible { source: (trace.open)()?, stop };
+    let mut future = Future::read(&mut whole, &plan.scratch, FUTURE_BYTES_MAX)?;
+    let mut next = |batch: &mut Vec<Access>| future.next(batch).map(|()| None);
+    let fed = feed(&mut next, &mut prophets, plan.jobs, stop, &mut |requests, _| {
+        news(Step::Future, requests, Some(ratio(requests, accesses)));
+    })?;
+    if fed.complete && fed.requests == accesses {
+        rows.extend(prophets.into_iter().map(|model| seen.row(model, Prophet::capacity_pages)));
+    }
+    Ok(plan.in_order(rows))
 }
 
 /// A cache of the engine's.
@@ -172,52 +182,143 @@ pub(crate) fn ratio(part: u64, whole: u64) -> f64 {
 }
 
 /// A cache in a run, with what it did.
-struct Model {
+struct Model<C> {
     policy: Policy,
     ways: Option<u32>,
     capacity: String,
     asked_pages: u64,
-    cache: Box<dyn Cache>,
+    cache: C,
     misses: u64,
     time: Duration,
 }
 
-fn models(plan: &Plan, footprint_pages: u64) -> Vec<Model> {
-    let mut models = Vec::new();
-    for capacity in &plan.capacities {
-        let asked_pages = capacity.pages(footprint_pages, plan.page_bytes);
-        for policy in plan.policies.iter().copied() {
-            let ways: Vec<Option<u32>> =
-                if policy.has_ways() { plan.ways.iter().copied().map(Some).collect() } else { vec![None] };
-            for ways in ways {
-                let cache = policy.cache(ways, asked_pages, plan.seed);
-                models.push(Model {
-                    policy,
-                    ways,
-                    capacity: capacity.to_string(),
-                    asked_pages,
-                    cache,
-                    misses: 0,
-                    time: Duration::ZERO,
-                });
+impl Plan {
+    /// A model of each policy, ways and capacity that `cache` has a cache for.
+    fn models<C>(
+        &self,
+        footprint: Option<u64>,
+        cache: impl Fn(Policy, Option<u32>, u64) -> Option<C>,
+    ) -> Vec<Model<C>> {
+        let mut models = Vec::new();
+        for capacity in &self.capacities {
+            let asked_pages = capacity.pages(footprint.unwrap_or(0), self.page_bytes);
+            for policy in self.policies.iter().copied() {
+                for ways in policy.ways_among(&self.ways) {
+                    let Some(cache) = cache(policy, ways, asked_pages) else { continue };
+                    let capacity = capacity.to_string();
+                    models.push(Model {
+                        policy,
+                        ways,
+                        capacity,
+                        asked_pages,
+                        cache,
+                        misses: 0,
+                        time: Duration::ZERO,
+                    });
+                }
             }
         }
+        models
     }
-    models
+
+    /// Rows in the order of capacities, then policies.
+    fn in_order(&self, mut rows: Vec<Row>) -> Vec<Row> {
+        let capacity =
+            |row: &Row| self.capacities.iter().position(|capacity| capacity.to_string() == row.capacity);
+        let policy = |row: &Row| self.policies.iter().position(|policy| policy.name() == row.policy);
+        rows.sort_by_key(|row| (capacity(row), policy(row), row.ways));
+        rows
+    }
 }
 
-struct Fed {
-    requests: u64,
-    complete: bool,
+/// What all models of a trace have seen.
+struct Seen<'t> {
+    trace: &'t str,
+    fed: Fed,
+    footprint: Option<u64>,
+    skipped: u64,
+}
+
+impl Seen<'_> {
+    fn row<C>(&self, model: Model<C>, capacity_pages: impl Fn(&C) -> u64) -> Row {
+        Row {
+            kind: "result",
+            trace: self.trace.to_owned(),
+            policy: model.policy.name(),
+            ways: model.ways,
+            capacity: model.capacity,
+            asked_pages: model.asked_pages,
+            capacity_pages: capacity_pages(&model.cache),
+            requests: self.fed.requests,
+            misses: model.misses,
+            miss_ratio: ratio(model.misses, self.fed.requests),
+            footprint_pages: self.footprint,
+            skipped: self.skipped,
+            complete: self.fed.complete,
+            seconds: model.time.as_secs_f64(),
+        }
+    }
+}
+
+/// Belady's optimum.
+enum Prophet {
+    Global(Optimum),
+    Sets(SetOptimum),
+}
+
+impl Prophet {
+    /// None for a policy that does not need the future.
+    fn new(
+        policy: Policy,
+        ways: Option<u32>,
+        capacity_pages: u64,
+        accesses: u64,
+        seed: u64,
+    ) -> Option<Prophet> {
+        policy.needs_future().then(|| match ways {
+            None => Prophet::Global(Optimum::new(capacity_pages, accesses)),
+            Some(ways) => Prophet::Sets(SetOptimum::new(capacity_pages, ways, seed)),
+        })
+    }
+
+    fn capacity_pages(&self) -> u64 {
+        match self {
+            Prophet::Global(cache) => cache.capacity_pages(),
+            Prophet::Sets(cache) => cache.capacity_pages(),
+        }
+    }
+}
+
+/// A source that is at its end as soon as somebody says stop.
+struct Interruptible<'s> {
+    source: Box<dyn Source>,
+    stop: &'s AtomicBool,
+}
+
+impl Source for Interruptible<'_> {
+    fn next(&mut self, pages: &mut Vec<u64>) -> Result<(), SourceError> {
+        // Relaxed: a flag with nothing behind it.
+        if self.stop.load(Ordering::Relaxed) { Ok(()) } else { self.source.next(pages) }
+    }
+
+    fn progress(&self) -> Option<f64> {
+        self.source.progress()
+    }
+}
+
+/// How much was fed to all models.
+pub(crate) struct Fed {
+    pub requests: u64,
+    pub complete: bool,
 }
 
 /// Anything that accesses can be fed to.
-pub(crate) trait Feed: Send {
+pub(crate) trait Feed<T>: Send {
     /// Takes the next accesses.
-    fn feed(&mut self, pages: &[u64]);
+    fn feed(&mut self, accesses: &[T]);
 }
 
-impl Feed for Model {
+impl Feed<u64> for Model<Box<dyn Cache>> {
     fn feed(&mut self, pages: &[u64]) {
         let begin = Instant::now();
         self.misses += self.cache.run(pages);
@@ -225,26 +326,39 @@ impl Feed for Model {
     }
 }
 
-/// Reads a source to its end, or until `stop`, and hands all of it to every model.
-fn feed<M: Feed>(
-    source: &mut dyn Source,
+impl Feed<Access> for Model<Prophet> {
+    fn feed(&mut self, accesses: &[Access]) {
+        let begin = Instant::now();
+        self.misses += match &mut self.cache {
+            Prophet::Global(cache) => cache.run(accesses),
+            Prophet::Sets(cache) => cache.run(accesses),
+        };
+        self.time += begin.elapsed();
+    }
+}
+
+/// Appends the next accesses, none at the end, and tells how far that is.
+type Next<'n, T> = dyn FnMut(&mut Vec<T>) -> Result<Option<f64>, SourceError> + Send + 'n;
+
+/// Reads accesses to their end, or until `stop`, and hands all of them to every model.
+pub(crate) fn feed<T: Sync + Send, M: Feed<T>>(
+    next: &mut Next<'_, T>,
     models: &mut [M],
     jobs: usize,
     stop: &AtomicBool,
     progress: &mut dyn FnMut(u64, Option<f64>),
 ) -> Result<Fed, SourceError> {
     let mut batch_len = BATCH_MIN;
-    let (mut batch, mut next) = (Vec::new(), Vec::new());
+    let (mut batch, mut following) = (Vec::new(), Vec::new());
     let mut requests = 0;
-    fill(source, &mut batch, batch_len)?;
+    fill(next, &mut batch, batch_len)?;
     // Relaxed: a flag with nothing behind it.
     while !batch.is_empty() && !stop.load(Ordering::Relaxed) {
         let begin = Instant::now();
-        let read = run_batch(&batch, models, jobs, || fill(source, &mut next, batch_len));
+        let read = run_batch(&batch, models, jobs, || fill(next, &mut following, batch_len));
         requests += batch.len() as u64;
-        read?;
-        progress(requests, source.progress());
-        std::mem::swap(&mut batch, &mut next);
+        progress(requests, read?);
+        std::mem::swap(&mut batch, &mut following);
         batch_len = match begin.elapsed() {
             time if time < BATCH_TIME / 2 => (batch_len * 2).min(BATCH_MAX),
             time if time > BATCH_TIME * 2 => (batch_len / 2).max(BATCH_MIN),
@@ -255,33 +369,32 @@ fn feed<M: Feed>(
 }
 
 /// Puts at least `len` accesses into a batch, unless there are no more.
-fn fill(source: &mut dyn Source, batch: &mut Vec<u64>, len: usize) -> Result<(), SourceError> {
+fn fill<T>(next: &mut Next<'_, T>, batch: &mut Vec<T>, len: usize) -> Result<Option<f64>, SourceError> {
     batch.clear();
-    while batch.len() < len {
+    loop {
         let before = batch.len();
-        source.next(batch)?;
-        if batch.len() == before {
-            break;
+        let share = next(batch)?;
+        if batch.len() == before || batch.len() >= len {
+            return Ok(share);
         }
     }
-    Ok(())
 }
 
 /// Runs a batch through all models, and `read` beside them; a thread takes what is next. Returns what `read` did.
-fn run_batch<M: Feed>(
-    batch: &[u64],
+fn run_batch<T: Sync, M: Feed<T>, R: Send>(
+    batch: &[T],
     models: &mut [M],
     jobs: usize,
-    read: impl FnOnce() -> Result<(), SourceError> + Send,
-) -> Result<(), SourceError> {
+    read: impl FnOnce() -> R + Send,
+) -> R {
     let threads = jobs.clamp(1, models.len() + 1);
-    let reading = Mutex::new((Some(read), Ok(())));
+    let reading = Mutex::new((Some(read), None));
     let waiting = Mutex::new(models.iter_mut());
     let work = || {
         let read = reading.lock().expect("nobody panics here").0.take();
         if let Some(read) = read {
             let result = read();
-            reading.lock().expect("nobody panics here").1 = result;
+            reading.lock().expect("nobody panics here").1 = Some(result);
         }
         loop {
             let Some(model) = waiting.lock().expect("nobody panics here").next() else { break };
@@ -292,7 +405,7 @@ fn run_batch<M: Feed>(
         (1..threads).for_each(|_| drop(scope.spawn(work)));
         work();
     });
-    reading.into_inner().expect("nobody panics here").1
+    reading.into_inner().expect("nobody panics here").1.expect("whoever came first has read")
 }
 
 #[cfg(test)]
@@ -337,6 +450,7 @@ pub(crate) mod tests {
             page_bytes: 4096,
             seed: 1,
             jobs: 1,
+            scratch: std::env::temp_dir(),
         }
     }
 
@@ -364,7 +478,7 @@ pub(crate) mod tests {
         assert_eq!(one, five);
         assert_eq!(one.len(), PolicyKind::ALL.len() * 3 * 3);
         for row in &one {
-            let Policy::Engine(kind) = Policy::named(row.policy).unwrap()[0];
+            let Policy::Engine(kind) = Policy::named(row.policy).unwrap()[0] else { panic!("{row:?}") };
             let mut alone = engine_cache(kind, row.ways.unwrap(), row.asked_pages, 1);
             assert_eq!(row.misses, alone.run(&mixed(150_000)), "{row:?}");
             assert_eq!(row.capacity_pages, alone.capacity_pages());
@@ -388,6 +502,28 @@ pub(crate) mod tests {
         let counting =
             simulate(&trace("long", mixed(3_000_000)), &self::plan(&["lru"], &["1%"]), &stop, &mut |_| ());
         assert_eq!(counting.unwrap(), Vec::new());
+    }
+
+    #[test]
+    fn policies_that_know_the_future_run_beside_the_others_and_miss_least() {
+        let plan = Plan { ways: vec![8, 16], jobs: 2, ..plan(&["all"], &["10%", "500p"]) };
+        let rows =
+            simulate(&trace("mixed", mixed(100_000)), &plan, &AtomicBool::new(false), &mut |_| ()).unwrap();
+        let by_ways = Policy::all().iter().map(|policy| policy.ways_among(&plan.ways).len()).sum::<usize>();
+        assert_eq!(rows.len(), 2 * by_ways);
+        for capacity in ["10%", "500p"] {
+            let of = |policy, ways| {
+                let found = |row: &&Row| row.policy == policy && row.ways == ways && row.capacity == capacity;
+                rows.iter().find(found).unwrap().misses
+            };
+            let least = of("global-opt", None);
+            for row in rows.iter().filter(|row| row.capacity == capacity) {
+                assert!(row.misses >= least || row.capacity_pages > row.asked_pages, "{row:?}");
+                let limit =
+                    row.ways.filter(|_| row.policy != "set-opt").map(|ways| of("set-opt", Some(ways)));
+                assert!(limit.is_none_or(|limit| row.misses >= limit), "{row:?}");
+            }
+        }
     }
 
     #[test]

@@ -11,14 +11,13 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use crate::reference::Reference;
 use crate::simulate::{Row, ratio};
 
 /// The policy that cuts are relative to.
 pub const BASE: &str = "global-lru";
 /// The policy that gaps are measured from: Belady's.
 pub const LIMIT: &str = "global-opt";
-/// Policies that know the future. They have cuts and gaps, but no rank.
-const PROPHETS: [&str; 2] = [LIMIT, "set-opt"];
 /// The fewest pages of a point that counts.
 pub const PAGES_MIN: u64 = 64;
 
@@ -108,11 +107,16 @@ pub fn compare(rows: &[Row]) -> Comparison {
     Comparison { summaries, left_out }
 }
 
+/// Whether a policy knows the future: it has cuts and a gap, but no rank.
+fn is_prophet(policy: &str) -> bool {
+    policy.parse().is_ok_and(Reference::needs_future)
+}
+
 fn rank(row: &Row, all: &[&Row]) -> Option<f64> {
-    if PROPHETS.contains(&row.policy) {
+    if is_prophet(row.policy) {
         return None;
     }
-    let others = || all.iter().filter(|other| !PROPHETS.contains(&other.policy));
+    let others = || all.iter().filter(|other| !is_prophet(other.policy));
     let better = others().filter(|other| other.misses < row.misses).count();
     // Itself with them.
     let equal = others().filter(|other| other.misses == row.misses).count();
