@@ -14,12 +14,16 @@ mod demo;
 mod drain;
 mod environment;
 mod error;
+mod inputs;
 mod logger;
+mod mrc;
 mod output;
 mod report;
 mod serve;
 mod signals;
+mod simulate;
 mod status;
+mod trace;
 
 use std::process::ExitCode;
 
@@ -73,6 +77,9 @@ enum Command {
     Serve(serve::Arguments),
     Ctl(ctl::Arguments),
     Bench(bench::Arguments),
+    Simulate(simulate::Arguments),
+    Mrc(mrc::Arguments),
+    Trace(trace::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -83,6 +90,9 @@ fn main() -> ExitCode {
         Command::Serve(serve) => serve::run(&serve, &environment, arguments.quiet),
         Command::Ctl(ctl) => ctl::run(&ctl, &environment),
         Command::Bench(bench) => bench::run(&bench, &environment, arguments.quiet),
+        Command::Simulate(simulate) => simulate::run(&simulate, &environment, arguments.quiet),
+        Command::Mrc(mrc) => mrc::run(&mrc, arguments.quiet),
+        Command::Trace(trace) => trace::run(&trace, arguments.quiet),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

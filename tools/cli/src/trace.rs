@@ -1,0 +1,353 @@
+//! `octavo trace`: says what is in a trace, converts one, and generates one.
+
+use std::fs::File;
+use std::io::{self, ErrorKind, IsTerminal, Write};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use clap::{Args, Subcommand};
+use octavo_sim::trace::{self, Format, Options, Target, Writer};
+use octavo_sim::{CHUNK, Distinct, Source, generate};
+use serde::Serialize;
+
+use crate::config::units::{human_bytes, human_count, size_bytes};
+use crate::error::Error;
+use crate::output;
+
+/// Look at traces of page accesses, convert them, generate them
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  octavo trace info P3.lis web.u64.zst
+  octavo trace convert --format msr hm_1.csv.gz hm_1.u64.zst
+  octavo trace generate zipf:pages=1000000,requests=30000000,seed=1 ycsb.u64.zst")]
+pub struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Info(Info),
+    Convert(Convert),
+    Generate(Generate),
+}
+
+/// Count accesses and pages of traces
+#[derive(Args)]
+struct Info {
+    /// The traces: files, `-`, or workloads such as gen:zipf:pages=1000
+    #[arg(required = true, value_name = "TRACE")]
+    traces: Vec<PathBuf>,
+    #[command(flatten)]
+    reading: Reading,
+    /// Write a JSON object a line and trace instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+/// Write a trace in another format
+#[derive(Args)]
+struct Convert {
+    /// The trace: a file, `-`, or a workload such as gen:zipf:pages=1000
+    trace: PathBuf,
+    /// The file to write; `-` is standard output
+    output: PathBuf,
+    #[command(flatten)]
+    reading: Reading,
+    #[command(flatten)]
+    writing: Writing,
+}
+
+/// Write the accesses of a workload
+#[derive(Args)]
+#[command(after_help = "\
+Workloads:
+  uniform:pages=N                  every page as likely as every other
+  zipf:pages=N                     YCSB's scrambled Zipf; skew=0.99, ranks=10000000000
+  scans:pages=N,every=E,length=L   the same, with a scan of L of `cold` other pages after each E accesses
+  loop:pages=N                     one page after the other, and again
+  phases:pages=N,every=E           zipf, with other popular pages after each E accesses
+  drift:pages=N,every=E            a page becomes the hottest after each E accesses, the others one rank colder
+  mix:70=[zipf:pages=N],30=[..]    workloads side by side, by weight, each with pages of its own
+All take requests=10000000 and seed=1.
+
+Examples:
+  octavo trace generate zipf:pages=1000000,requests=30000000,seed=1 ycsb.u64.zst
+  octavo trace generate 'mix:requests=5000000,70=[zipf:pages=100000],30=[loop:pages=20000]' - | wc -c")]
+struct Generate {
+    /// The workload
+    workload: String,
+    /// The file to write; `-` is standard output
+    output: PathBuf,
+    #[command(flatten)]
+    writing: Writing,
+}
+
+/// How traces are read.
+#[derive(Args)]
+pub struct Reading {
+    /// What the traces' bytes mean, where a file's name does not tell
+    #[arg(long, value_name = "FORMAT", help = format_help())]
+    format: Option<Format>,
+    /// How long a page is, for formats that speak of bytes or sectors
+    #[arg(long, value_name = "SIZE", value_parser = size_bytes, default_value = "4096")]
+    page_bytes: u64,
+    /// Pass over malformed lines and records, and count them
+    #[arg(long)]
+    skip_bad: bool,
+}
+
+impl Reading {
+    /// The same in the words of the reader.
+    pub fn options(&self) -> Options {
+        Options { format: self.format, page_bytes: self.page_bytes, skip_bad: self.skip_bad }
+    }
+}
+
+#[derive(Args)]
+struct Writing {
+    /// What to write, where the file's name does not tell
+    #[arg(long, value_name = "FORMAT", value_parser = target, help = target_help())]
+    to: Option<Target>,
+    /// Replace a file that is there
+    #[arg(long)]
+    force: bool,
+}
+
+fn format_help() -> String {
+    let names: Vec<&str> = Format::all().map(Format::name).collect();
+    format!("What the traces' bytes mean, where a file's name does not tell: {}", names.join(", "))
+}
+
+fn target_help() -> String {
+    let names: Vec<&str> = Target::names().collect();
+    format!("What to write, where the file's name does not tell: {}", names.join(", "))
+}
+
+fn target(name: &str) -> Result<Target, String> {
+    let names = || Target::names().collect::<Vec<_>>().join(", ");
+    Target::named(name).ok_or_else(|| format!("\"{name}\" cannot be written; there are {}", names()))
+}
+
+/// Does what the subcommand says.
+pub fn run(arguments: &Arguments, quiet: bool) -> Result<(), Error> {
+    match &arguments.command {
+        Command::Info(arguments) => info(arguments, quiet),
+        Command::Convert(arguments) => {
+            let source = open(&arguments.trace, &arguments.reading)?;
+            write(source, &arguments.output, &arguments.writing, quiet)
+        }
+        Command::Generate(arguments) => {
+            let text = arguments.workload.strip_prefix(trace::GENERATED).unwrap_or(&arguments.workload);
+            let source = generate::parse(text).map_err(|error| Error::Usage(error.to_string()))?;
+            write(source, &arguments.output, &arguments.writing, quiet)
+        }
+    }
+}
+
+fn open(path: &Path, reading: &Reading) -> Result<Box<dyn Source>, Error> {
+    trace::open(path, &reading.options()).map_err(|error| Error::failed(error.to_string()))
+}
+
+/// What is in a trace.
+#[derive(Serialize)]
+struct Summary {
+    trace: String,
+    /// None for a workload.
+    format: Option<&'static str>,
+    file_bytes: Option<u64>,
+    requests: u64,
+    pages_distinct: u64,
+    pages_distinct_exact: bool,
+    page_min: Option<u64>,
+    page_max: Option<u64>,
+    skipped: u64,
+}
+
+/// Tells of every trace, and in the end which could not be read.
+fn info(arguments: &Info, quiet: bool) -> Result<(), Error> {
+    let mut problems = Vec::new();
+    for path in &arguments.traces {
+        match summary(path, &arguments.reading, quiet) {
+            Ok(summary) if arguments.json => {
+                let line = serde_json::to_string(&summary).expect("a summary is names and numbers");
+                output::text(&format!("{line}\n"))?;
+            }
+            Ok(summary) => output::text(&summary.text())?,
+            Err(error) => problems.push(error.to_string()),
+        }
+    }
+    if problems.is_empty() { Ok(()) } else { Err(Error::Failed(problems)) }
+}
+
+fn summary(path: &Path, reading: &Reading, quiet: bool) -> Result<Summary, octavo_sim::SourceError> {
+    let mut source = trace::open(path, &reading.options())?;
+    let is_generated = path.to_str().is_some_and(|path| path.starts_with(trace::GENERATED));
+    let format = reading.format.or_else(|| Format::of_name(path)).filter(|_| !is_generated);
+    let metadata = std::fs::metadata(path).ok().filter(|metadata| metadata.is_file() && !is_generated);
+    let mut distinct = Distinct::new();
+    let (mut requests, mut range) = (0, None);
+    let mut progress = Progress::new(&path.display().to_string(), quiet);
+    for_each(source.as_mut(), &mut progress, |pages| {
+        requests += pages.len() as u64;
+        distinct.add(pages);
+        for page in pages {
+            let (least, most) = range.unwrap_or((*page, *page));
+            range = Some((least.min(*page), most.max(*page)));
+        }
+        Ok::<(), octavo_sim::SourceError>(())
+    })?;
+    Ok(Summary {
+        trace: path.display().to_string(),
+        format: format.map(Format::name),
+        file_bytes: metadata.map(|metadata| metadata.len()),
+        requests,
+        pages_distinct: distinct.count(),
+        pages_distinct_exact: distinct.is_exact(),
+        page_min: range.map(|(least, _)| least),
+        page_max: range.map(|(_, most)| most),
+        skipped: source.skipped(),
+    })
+}
+
+impl Summary {
+    fn text(&self) -> String {
+        let mut text = format!("{}\n", self.trace);
+        let mut line = |name: &str, value: String| text += &format!("  {name:<16} {value}\n");
+        line("format", self.format.unwrap_or("generated").to_owned());
+        if let Some(bytes) = self.file_bytes {
+            line("file", human_bytes(bytes));
+        }
+        line("requests", self.requests.to_string());
+        let about = if self.pages_distinct_exact { "" } else { "about (0.4 % standard error) " };
+        line("distinct pages", format!("{about}{}", self.pages_distinct));
+        if let (Some(least), Some(most)) = (self.page_min, self.page_max) {
+            line("page numbers", format!("{least} to {most}"));
+        }
+        if self.skipped > 0 {
+            line("passed over", format!("{} malformed", self.skipped));
+        }
+        text
+    }
+}
+
+/// Writes all of a source to a file.
+fn write(mut source: Box<dyn Source>, path: &Path, writing: &Writing, quiet: bool) -> Result<(), Error> {
+    let failed = |error: io::Error| Error::failed(format!("{}: {error}", path.display()));
+    let mut writer = create(path, writing)?.map_err(failed)?;
+    let mut progress = Progress::new(&path.display().to_string(), quiet);
+    let written = for_each(source.as_mut(), &mut progress, |pages| writer.write(pages).map_err(Stop::Write));
+    let accesses = match written.and_then(|()| writer.finish().map_err(Stop::Write)) {
+        Ok(accesses) => accesses,
+        // Whoever read has seen enough.
+        Err(Stop::Write(error)) if error.kind() == ErrorKind::BrokenPipe && path.as_os_str() == "-" => {
+            return Ok(());
+        }
+        Err(Stop::Write(error)) => return Err(failed(error)),
+        Err(Stop::Read(error)) => return Err(Error::failed(error.to_string())),
+    };
+    if source.skipped() > 0 {
+        output::error_line(&format!("octavo: {} malformed lines or records passed over", source.skipped()));
+    }
+    if quiet || path.as_os_str() == "-" {
+        return Ok(());
+    }
+    output::text(&format!("{}: {accesses} requests\n", path.display()))
+}
+
+/// Why writing ended early.
+enum Stop {
+    Read(octavo_sim::SourceError),
+    Write(io::Error),
+}
+
+impl From<octavo_sim::SourceError> for Stop {
+    fn from(error: octavo_sim::SourceError) -> Stop {
+        Stop::Read(error)
+    }
+}
+
+/// Opens what is written to; the outer error is one of the command line.
+fn create(path: &Path, writing: &Writing) -> Result<io::Result<Writer>, Error> {
+    if path.as_os_str() == "-" {
+        let target = writing.to.unwrap_or(Target::U64);
+        if io::stdout().is_terminal() && target != Target::Lirs {
+            let message = "standard output is a terminal, and this format is not text; `--to lirs` is";
+            return Err(Error::Usage(message.into()));
+        }
+        let stdout = io::stdout().as_fd().try_clone_to_owned();
+        return Ok(stdout.and_then(|stdout| Writer::new(File::from(stdout), target)));
+    }
+    let names = || Target::names().collect::<Vec<_>>().join(", ");
+    let unknown =
+        || format!("{}: the name does not tell the format; say it with --to: {}", path.display(), names());
+    let target = writing.to.or_else(|| Target::of_name(path)).ok_or_else(|| Error::Usage(unknown()))?;
+    match std::fs::metadata(path) {
+        // A pipe or a device is written to, and not replaced.
+        Ok(metadata) if !metadata.is_file() => {
+            Ok(File::options().write(true).open(path).and_then(|file| Writer::new(file, target)))
+        }
+        Ok(_) if !writing.force => {
+            Err(Error::failed(format!("{}: there is such a file; --force replaces it", path.display())))
+        }
+        _ => Ok(Writer::create(path, target)),
+    }
+}
+
+/// Takes all of a source, a part at a time, and tells people how far it is.
+fn for_each<E: From<octavo_sim::SourceError>>(
+    source: &mut dyn Source,
+    progress: &mut Progress,
+    mut take: impl FnMut(&[u64]) -> Result<(), E>,
+) -> Result<(), E> {
+    let (mut pages, mut requests) = (Vec::with_capacity(2 * CHUNK), 0);
+    loop {
+        pages.clear();
+        let read = source.next(&mut pages);
+        take(&pages)?;
+        read?;
+        if pages.is_empty() {
+            return Ok(());
+        }
+        requests += pages.len() as u64;
+        progress.tell(requests, source.progress());
+    }
+}
+
+/// Between two news of what goes on.
+const NEWS_PERIOD: Duration = Duration::from_millis(200);
+
+/// A line on standard error, where that is a terminal, until it is dropped.
+struct Progress {
+    name: String,
+    tells: bool,
+    told: Instant,
+}
+
+impl Progress {
+    fn new(name: &str, quiet: bool) -> Progress {
+        let tells = io::stderr().is_terminal() && !quiet;
+        Progress { name: name.to_owned(), tells, told: Instant::now() }
+    }
+
+    fn tell(&mut self, requests: u64, share: Option<f64>) {
+        if !self.tells || self.told.elapsed() < NEWS_PERIOD {
+            return;
+        }
+        self.told = Instant::now();
+        let share = share.map_or_else(String::new, |share| format!("{:.0} %, ", 100.0 * share));
+        // To the beginning of the line, and the rest of what stood there away.
+        let requests = human_count(requests as f64);
+        let _ = write!(io::stderr(), "\r{}: {share}{requests} requests\x1b[K", self.name);
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if self.tells {
+            let _ = write!(io::stderr(), "\r\x1b[K");
+        }
+    }
+}
