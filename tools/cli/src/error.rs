@@ -10,6 +10,8 @@ pub enum Error {
     Usage(String),
     /// The machine, a store or the server refused. One fact a line.
     Failed(Vec<String>),
+    /// Somebody asked for an end before it was reached; what was done so far is shown. The signal's number.
+    Interrupted(i32),
 }
 
 impl Error {
@@ -26,6 +28,7 @@ impl Error {
             Error::Config(lines) => lines.clone(),
             Error::Usage(line) => vec![named(line)],
             Error::Failed(lines) => lines.iter().map(named).collect(),
+            Error::Interrupted(_) => vec![named(&"interrupted; the results so far are kept".to_owned())],
         }
     }
 
@@ -34,6 +37,7 @@ impl Error {
         match self {
             Error::Config(_) | Error::Usage(_) => 2,
             Error::Failed(_) => 1,
+            Error::Interrupted(signal) => 128 + *signal as u8,
         }
     }
 }

@@ -136,6 +136,16 @@ impl Capacity {
         pages.max(1)
     }
 
+    /// Whether it says the same in other words.
+    pub fn is_same_as(&self, other: &Capacity) -> bool {
+        match (self.amount, other.amount) {
+            (Amount::Share { parts, of }, Amount::Share { parts: others, of: of_others }) => {
+                u128::from(parts) * u128::from(of_others) == u128::from(others) * u128::from(of)
+            }
+            (one, other) => one == other,
+        }
+    }
+
     /// Whether the trace's pages must be counted first.
     pub fn is_share(&self) -> bool {
         matches!(self.amount, Amount::Share { .. })
@@ -217,6 +227,13 @@ mod tests {
         assert_eq!(pages("65536p"), Ok(65_536));
         assert_eq!(pages("1GiB"), Ok(262_144));
         assert_eq!(pages("8mib"), Ok(2048));
+    }
+
+    #[test]
+    fn the_same_in_other_words_is_the_same() {
+        let same = |a: &str, b: &str| a.parse::<Capacity>().unwrap().is_same_as(&b.parse().unwrap());
+        assert!(same("1%", "1.00%") && same("1GiB", "1024MiB") && same("7p", "07p"));
+        assert!(!same("1%", "10%") && !same("1MiB", "256p"));
     }
 
     #[test]

@@ -67,6 +67,8 @@ pub struct Row {
     pub asked_pages: u64,
     /// The pages that the cache had: whole sets.
     pub capacity_pages: u64,
+    /// What pages were placed with.
+    pub seed: u64,
     /// Accesses.
     pub requests: u64,
     /// Those whose page was not there.
@@ -145,7 +147,7 @@ pub fn simulate(
     if fed.requests == 0 && fed.complete {
         return Err(SourceError(format!("{}: there is no access in it", trace.name)));
     }
-    let seen = Seen { trace: &trace.name, fed, footprint, skipped: source.skipped() };
+    let seen = Seen { trace: &trace.name, fed, footprint, skipped: source.skipped(), seed: plan.seed };
     let mut rows: Vec<Row> =
         models.into_iter().map(|model| seen.row(model, |cache| cache.capacity_pages())).collect();
     // 3. Another for those that know the future.
@@ -237,6 +239,7 @@ struct Seen<'t> {
     fed: Fed,
     footprint: Option<u64>,
     skipped: u64,
+    seed: u64,
 }
 
 impl Seen<'_> {
@@ -249,6 +252,7 @@ impl Seen<'_> {
             capacity: model.capacity,
             asked_pages: model.asked_pages,
             capacity_pages: capacity_pages(&model.cache),
+            seed: self.seed,
             requests: self.fed.requests,
             misses: model.misses,
             miss_ratio: ratio(model.misses, self.fed.requests),

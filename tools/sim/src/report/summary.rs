@@ -174,6 +174,7 @@ pub(crate) mod tests {
             capacity: format!("{pages}p"),
             asked_pages: pages,
             capacity_pages: pages,
+            seed: 1,
             requests: 1000,
             misses,
             miss_ratio: misses as f64 / 1000.0,

@@ -1,0 +1,228 @@
+//! `octavo mrc`: how much caches of all sizes would miss.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use octavo_sim::mrc::{Curve, Method, Options, PARTS, curves};
+use octavo_sim::report::{self, Point, Series};
+
+use crate::error::Error;
+use crate::inputs::{self, Json, News, Traces};
+use crate::output;
+
+/// Make miss-ratio curves: how much caches of all sizes would miss
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  octavo mrc --trace disk.u64.zst                                    LRU, exactly
+  octavo mrc --trace disk.u64.zst --method exact,shards-size --html curves.html
+  octavo mrc --trace disk.u64.zst --policy nrlfu,global-s3fifo       any policy, in miniature")]
+pub struct Arguments {
+    #[command(flatten)]
+    traces: Traces,
+    /// Policies by name, or the groups engine, reference, all; the methods other than miniature know lru alone
+    #[arg(long, value_name = "POLICY", value_delimiter = ',', default_value = "lru")]
+    policy: Vec<String>,
+    /// How the curves come about [default: exact for lru, else miniature]
+    #[arg(long, value_name = "METHOD", value_delimiter = ',')]
+    method: Vec<MethodName>,
+    /// Pages in the sample of shards-size, and in a miniature
+    #[arg(long, value_name = "N", default_value_t = 8192, value_parser = clap::value_parser!(u32).range(64..=1 << 24))]
+    samples: u32,
+    /// The share of the pages in the sample of shards [default: 0.01]; for miniatures, in place of --samples
+    #[arg(long, value_name = "SHARE", value_parser = rate)]
+    rate: Option<f64>,
+    /// Sizes of a curve, by equal factors from a thousandth of the different pages to all of them
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(2..=10_000))]
+    points: u32,
+    /// Pages of a set, for miniatures of policies inside sets: 8, 16, 32
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "16")]
+    ways: Vec<u32>,
+    /// Chooses samples and places pages in sets; the same seed gives the same curves
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Write a JSON object a line and curve; `-` or nothing is standard output, in place of the table
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
+    json: Option<PathBuf>,
+    /// Write a page with the curves
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Threads [default: as there are processors]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1024))]
+    jobs: Option<u64>,
+}
+
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+enum MethodName {
+    /// LRU's, every distance counted
+    Exact,
+    /// LRU's, from a fixed share of the pages
+    Shards,
+    /// LRU's, from a fixed number of pages
+    ShardsSize,
+    /// Any policy's, by small caches that see a share of the pages
+    Miniature,
+}
+
+impl MethodName {
+    fn method(self) -> Method {
+        match self {
+            MethodName::Exact => Method::Exact,
+            MethodName::Shards => Method::Shards,
+            MethodName::ShardsSize => Method::ShardsSize,
+            MethodName::Miniature => Method::Miniature,
+        }
+    }
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    let rate: f64 = text.parse().map_err(|_| "it is no number".to_owned())?;
+    if rate > 0.0 && rate <= 1.0 { Ok(rate) } else { Err("a share is above 0 and at most 1".into()) }
+}
+
+/// Makes the curves, and prints them as traces end.
+pub fn run(arguments: &Arguments, quiet: bool) -> Result<(), Error> {
+    let options = options(arguments)?;
+    let traces = arguments.traces.all(None)?;
+    let mut json = Json::to(arguments.json.as_deref())?;
+    let stop = inputs::interruption()?;
+    let mut news = News::new(quiet, traces.len());
+    let mut pages = Vec::new();
+    let mut ended = Ok(());
+    for trace in &traces {
+        news.next_trace();
+        let result = curves(trace, &options, &stop, &mut |progress| news.show(progress));
+        news.clear();
+        match result {
+            Ok(curves) if curves.is_empty() => {}
+            Ok(curves) => {
+                json.lines(&curves)?;
+                if !json.is_on_standard_output() {
+                    output::text(&text(&curves))?;
+                }
+                pages.push((trace.name.clone(), series(&curves)));
+            }
+            Err(error) => ended = Err(Error::failed(error.to_string())),
+        }
+        if ended.is_ok() {
+            ended = inputs::unless_interrupted(&stop);
+        }
+        if ended.is_err() {
+            break;
+        }
+    }
+    if let Some(path) = &arguments.html {
+        inputs::write_page(path, &report::curves_html("octavo mrc", &error_note(), &pages))?;
+    }
+    ended
+}
+
+fn options(arguments: &Arguments) -> Result<Options, Error> {
+    let policies = inputs::policies(&arguments.policy)?;
+    let is_lru = policies.iter().all(|policy| ["lru", report::BASE].contains(&policy.name()));
+    let methods: Vec<Method> = match &arguments.method[..] {
+        [] if is_lru => vec![Method::Exact],
+        [] => vec![Method::Miniature],
+        names => names.iter().map(|name| name.method()).collect(),
+    };
+    inputs::refuse_twice("method", methods.iter().map(|method| method.name().to_owned()))?;
+    inputs::ways(&arguments.ways)?;
+    if let Some(method) = methods.iter().find(|method| **method != Method::Miniature)
+        && !methods.contains(&Method::Miniature)
+        && !is_lru
+    {
+        let name = method.name();
+        return Err(Error::Usage(format!("--method {name} knows lru alone; use --method miniature")));
+    }
+    if methods.contains(&Method::Miniature) {
+        if let Some(prophet) = policies.iter().find(|policy| policy.needs_future()) {
+            let name = prophet.name();
+            return Err(Error::Usage(format!(
+                "--policy {name}: there is no miniature of a policy that knows the future"
+            )));
+        }
+        arguments.traces.refuse_standard_input("miniatures need its pages to be counted first")?;
+    }
+    Ok(Options {
+        methods,
+        policies,
+        ways: arguments.ways.clone(),
+        points: arguments.points as usize,
+        samples: arguments.samples,
+        rate: arguments.rate,
+        seed: arguments.seed,
+        jobs: inputs::jobs(arguments.jobs),
+    })
+}
+
+fn label(curve: &Curve) -> String {
+    let policy = report::label((curve.policy, curve.ways));
+    if curve.method == Method::Miniature.name() {
+        format!("{policy} in miniature")
+    } else {
+        format!("{policy} {}", curve.method)
+    }
+}
+
+fn error_note() -> String {
+    format!(
+        "+- is the standard error of the sample: {PARTS} disjoint parts of it each make an estimate, with a sampler or a miniature of \
+        their own; it is the deviation of these over the root of {PARTS}, times the root of (1 - rate)."
+    )
+}
+
+/// The curves of a trace side by side, and what is to be known of each.
+fn text(curves: &[Curve]) -> String {
+    let first = &curves[0];
+    let unfinished = if first.complete { "" } else { " (interrupted)" };
+    let mut text = format!("{}: {} accesses{unfinished}\n", first.trace, first.requests);
+    let mut about =
+        vec![["curve", "pages", "rate", "from exact: mean", "greatest"].map(String::from).to_vec()];
+    for curve in curves {
+        let optional = |value: Option<f64>| value.map_or("-".into(), |value| format!("{value:.4}"));
+        about.push(vec![
+            label(curve),
+            curve.footprint_pages.to_string(),
+            format!("{:.4}", curve.rate),
+            optional(curve.exact_difference_mean),
+            optional(curve.exact_difference_max),
+        ]);
+    }
+    text.push_str(&report::aligned(&about, 1));
+    text.push('\n');
+    let mut lines = vec![vec!["pages".to_owned()]];
+    lines[0].extend(curves.iter().flat_map(|curve| [label(curve), "+-".into()]));
+    for (number, point) in first.points.iter().enumerate() {
+        let mut line = vec![point.capacity_pages.to_string()];
+        for curve in curves {
+            let point = curve.points.get(number);
+            line.push(point.map_or(String::new(), |point| format!("{:.4}", point.miss_ratio)));
+            line.push(point.map_or(String::new(), |point| format!("{:.4}", point.error)));
+        }
+        lines.push(line);
+    }
+    text.push_str(&report::aligned(&lines, 0));
+    if curves.iter().any(|curve| curve.rate < 1.0) {
+        text.push_str(&error_note());
+        text.push('\n');
+    }
+    text.push('\n');
+    text
+}
+
+fn series(curves: &[Curve]) -> Vec<Series> {
+    let series = curves.iter().enumerate().map(|(number, curve)| Series {
+        label: label(curve),
+        number,
+        points: curve
+            .points
+            .iter()
+            .map(|point| Point {
+                pages: point.capacity_pages as f64,
+                miss_ratio: point.miss_ratio,
+                error: point.error,
+            })
+            .collect(),
+    });
+    series.collect()
+}

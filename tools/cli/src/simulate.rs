@@ -1,0 +1,147 @@
+//! `octavo simulate`: what caches of some sizes would have made of traces.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use octavo_sim::plan::{Capacity, Policy};
+use octavo_sim::report;
+use octavo_sim::simulate::{Plan, Row, simulate};
+
+use crate::environment::{Environment, make_private_dir};
+use crate::error::Error;
+use crate::inputs::{self, Json, News, Traces};
+use crate::output;
+
+/// Run policies over traces of page accesses, and count what they miss
+#[derive(Args)]
+#[command(after_help = "\
+The engine's policies run in the engine's own code, without the bytes of pages. Those named global-... (and set-opt) are other
+people's, for comparison.
+
+Examples:
+  octavo simulate --trace disk.u64.zst --policy lru,global-lru --capacity 1%,10%,1GiB
+  octavo simulate --trace gen:zipf:pages=1000000 --policy engine --capacity 65536p --ways 8,16,32 --json
+  octavo simulate --suite traces/ --html report.html")]
+pub struct Arguments {
+    #[command(flatten)]
+    traces: Traces,
+    /// All traces in a folder, and a comparison of the policies over them
+    #[arg(long, value_name = "DIR")]
+    suite: Option<PathBuf>,
+    /// Policies by name, or the groups engine, reference, all [default for a suite: all]
+    #[arg(long, value_name = "POLICY", value_delimiter = ',', required_unless_present = "suite")]
+    policy: Vec<String>,
+    /// Sizes: shares of a trace's different pages (1%), pages (65536p) or bytes (1GiB)
+    /// [default for a suite: 0.1%,1%,5%,10%,20%,40%]
+    #[arg(long, value_name = "SIZE", value_delimiter = ',', required_unless_present = "suite")]
+    capacity: Vec<Capacity>,
+    /// Pages of a set, for policies inside sets: 8, 16, 32
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "16")]
+    ways: Vec<u32>,
+    /// Places pages in sets; the same seed gives the same counts
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Write a JSON object a line and result; `-` or nothing is standard output, in place of the table
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
+    json: Option<PathBuf>,
+    /// Write a page with all curves
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Threads [default: as there are processors]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1024))]
+    jobs: Option<u64>,
+}
+
+/// The sizes of a suite.
+const SUITE_CAPACITIES: [&str; 6] = ["0.1%", "1%", "5%", "10%", "20%", "40%"];
+
+/// Runs, and prints results as traces end.
+pub fn run(arguments: &Arguments, environment: &Environment, quiet: bool) -> Result<(), Error> {
+    let plan = plan(arguments, environment)?;
+    let traces = arguments.traces.all(arguments.suite.as_deref())?;
+    let mut json = Json::to(arguments.json.as_deref())?;
+    let stop = inputs::interruption()?;
+    let mut news = News::new(quiet, traces.len());
+    let mut rows: Vec<Row> = Vec::new();
+    let mut ended = Ok(());
+    for trace in &traces {
+        news.next_trace();
+        let result = simulate(trace, &plan, &stop, &mut |progress| news.show(progress));
+        news.clear();
+        match result {
+            Ok(of_trace) => {
+                json.lines(&of_trace)?;
+                rows.extend(of_trace);
+            }
+            Err(error) => ended = Err(Error::failed(error.to_string())),
+        }
+        // What was done until then is shown.
+        if ended.is_ok() {
+            ended = inputs::unless_interrupted(&stop);
+        }
+        if ended.is_err() {
+            break;
+        }
+    }
+    let comparison = report::compare(&rows);
+    if arguments.suite.is_some() {
+        json.lines(&comparison.summaries)?;
+        json.lines(&comparison.left_out)?;
+    }
+    if !json.is_on_standard_output() && !rows.is_empty() {
+        output::text(&report::results_text(&rows))?;
+        if arguments.suite.is_some() {
+            output::text(&format!("\n{}", report::comparison_text(&comparison)))?;
+        }
+    }
+    if let Some(path) = &arguments.html {
+        let title = match &arguments.suite {
+            Some(folder) => format!("octavo simulate: {}", folder.display()),
+            None => "octavo simulate".to_owned(),
+        };
+        inputs::write_page(path, &report::html(&title, &rows, &comparison))?;
+    }
+    ended
+}
+
+fn plan(arguments: &Arguments, environment: &Environment) -> Result<Plan, Error> {
+    let is_suite = arguments.suite.is_some();
+    let mut policies = match &arguments.policy[..] {
+        [] => Policy::all(),
+        words => inputs::policies(words)?,
+    };
+    if is_suite && !policies.iter().any(|policy| policy.name() == report::BASE) {
+        // What all cuts are relative to.
+        policies.extend(Policy::named(report::BASE).map_err(Error::Usage)?);
+    }
+    let capacities = match &arguments.capacity[..] {
+        [] => SUITE_CAPACITIES.iter().map(|text| text.parse().expect("a suite's sizes are sizes")).collect(),
+        given => given.to_vec(),
+    };
+    for (number, capacity) in capacities.iter().enumerate() {
+        if let Some(same) = capacities[..number].iter().find(|other| capacity.is_same_as(other)) {
+            return Err(Error::Usage(format!("the capacities {same} and {capacity} are the same")));
+        }
+    }
+    inputs::ways(&arguments.ways)?;
+    if capacities.iter().any(Capacity::is_share) {
+        arguments.traces.refuse_standard_input("a share of its pages needs them to be counted first")?;
+    }
+    let mut scratch = PathBuf::from("/tmp");
+    if policies.iter().any(|policy| policy.needs_future()) {
+        arguments
+            .traces
+            .refuse_standard_input("a policy that knows the future needs it to be read before")?;
+        scratch = environment.cache_dir()?;
+        make_private_dir(&scratch)?;
+    }
+    Ok(Plan {
+        policies,
+        capacities,
+        ways: arguments.ways.clone(),
+        page_bytes: arguments.traces.page_bytes(),
+        seed: arguments.seed,
+        jobs: inputs::jobs(arguments.jobs),
+        scratch,
+    })
+}
