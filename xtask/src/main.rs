@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+mod fuzz;
 mod layers;
 mod step;
 mod steps;
@@ -20,6 +21,9 @@ fn main() -> ExitCode {
         [] | ["help" | "--help" | "-h"] => {
             help();
             return ExitCode::SUCCESS;
+        }
+        ["fuzz", words @ ..] => {
+            return if fuzz::run(words, &root()) { ExitCode::SUCCESS } else { ExitCode::FAILURE };
         }
         ["ci"] => steps::GATE.iter().collect(),
         names => match names.iter().map(|name| steps::by_name(name)).collect() {
@@ -39,6 +43,8 @@ fn help() {
     for step in steps::GATE {
         println!("  {:<10} {}", step.name, step.purpose);
     }
+    println!("cargo xtask fuzz [--seconds N] [TARGET..]");
+    println!("                            fuzzers of what reads traces; not a part of the gate");
 }
 
 /// The repository's root: this crate's parent.

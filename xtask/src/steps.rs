@@ -180,7 +180,7 @@ fn with_cfg(cfg: &str) -> String {
 }
 
 /// A directory for builds with other flags, beside the usual one.
-fn target_of(root: &Path, name: &str) -> String {
+pub fn target_of(root: &Path, name: &str) -> String {
     let target =
         std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |dir| root.join(dir));
     target.join(name).display().to_string()
@@ -204,7 +204,8 @@ fn command(root: &Path, arguments: &[&str], environment: &[(&str, String)]) -> C
     command
 }
 
-fn succeeds(command: &mut Command) -> bool {
+/// Runs something for its exit status alone.
+pub fn succeeds(command: &mut Command) -> bool {
     command.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
 }
 

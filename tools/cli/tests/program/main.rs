@@ -18,3 +18,4 @@ mod random;
 mod real_clients;
 mod server;
 mod signals;
+mod trace;

@@ -1,0 +1,8 @@
+//! Any bytes as a trace in the format `fio`.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use octavo_sim::trace::Format;
+
+fuzz_target!(|bytes: &[u8]| octavo_fuzz::read(Format::Fio, bytes));

@@ -1,0 +1,7 @@
+//! Any text as the description of a workload.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|text: &str| octavo_fuzz::draw(text));

@@ -1,0 +1,115 @@
+//! `octavo trace`: what it says of traces, and that what it writes is what it read.
+
+use std::io::Write;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+use crate::server::Directory;
+
+fn trace(words: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_octavo")).arg("trace").args(words).output().unwrap()
+}
+
+/// What a run that must succeed writes.
+fn written(words: &[&str]) -> Vec<u8> {
+    let output = trace(words);
+    assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+    output.stdout
+}
+
+/// What a run that must fail says, and its exit status.
+fn refused(words: &[&str]) -> (String, i32) {
+    let output = trace(words);
+    assert!(!output.status.success(), "{words:?}");
+    (String::from_utf8(output.stderr).unwrap(), output.status.code().unwrap())
+}
+
+#[test]
+fn info_counts_requests_pages_and_what_was_passed_over() {
+    let directory = Directory::new();
+    let file = directory.join("a.lis");
+    std::fs::write(&file, "5 3 0 0\nx\n6 1 0 1\n").unwrap();
+    let file = file.to_str().unwrap();
+    let line = written(&["info", "--json", "--skip-bad", file]);
+    let said: Value = serde_json::from_slice(&line).unwrap();
+    let expected = serde_json::json!({
+        "trace": file, "format": "arc", "file_bytes": 18, "requests": 4, "pages_distinct": 3, "pages_distinct_exact": true,
+        "page_min": 5, "page_max": 7, "skipped": 1,
+    });
+    assert_eq!(said, expected);
+    let text = String::from_utf8(written(&["info", "--skip-bad", file])).unwrap();
+    assert!(
+        text.contains("distinct pages   3\n") && text.contains("passed over      1 malformed\n"),
+        "{text}"
+    );
+
+    // Without leave to pass over, the place is named; other traces are told of all the same.
+    let output = trace(&["info", "--json", file, "gen:loop:pages=3,requests=7"]);
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(said, format!("octavo: {file}:2: \"x\" is no whole number\n"));
+    let second: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&second["requests"], &second["format"]), (&7.into(), &Value::Null));
+}
+
+#[test]
+fn convert_goes_round_through_every_format_that_is_written() {
+    let directory = Directory::new();
+    let names = ["a.u64", "a.u64.zst", "a.oracleGeneral", "a.lirs"].map(|name| directory.join(name));
+    let names = names.each_ref().map(|name| name.to_str().unwrap());
+    written(&["generate", "scans:pages=100,every=50,length=20,requests=20000,seed=4", names[0]]);
+    for pair in names.windows(2) {
+        written(&["convert", pair[0], pair[1]]);
+    }
+    let first = std::fs::read(names[0]).unwrap();
+    assert_eq!(first.len(), 8 * 20_000);
+    assert_eq!(written(&["convert", names[3], "-"]), first);
+    assert_eq!(
+        written(&["generate", "gen:scans:pages=100,every=50,length=20,requests=20000,seed=4", "-"]),
+        first
+    );
+
+    let (said, status) = refused(&["convert", names[0], names[1]]);
+    assert!(status == 1 && said.contains("--force replaces it"), "{said}");
+    written(&["convert", "--force", names[0], names[1]]);
+}
+
+#[test]
+fn a_trace_comes_through_a_pipe_if_its_format_is_said() {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_octavo"))
+        .args(["trace", "convert", "--format", "lirs", "-", "-", "--to", "lirs"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(b"3\n*\n1\n").unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success());
+    assert_eq!(output.stdout, b"3\n1\n");
+    let (said, _) = refused(&["info", "-"]);
+    assert!(said.contains("--format: u64, oracleGeneral"), "{said}");
+}
+
+#[test]
+fn a_failure_leaves_no_file_and_says_whose_fault_it_is() {
+    let directory = Directory::new();
+    let [good, bad, output] = ["good.lirs", "bad.lirs", "out.u64"].map(|name| directory.join(name));
+    std::fs::write(&good, "1\n").unwrap();
+    std::fs::write(&bad, "1\n2\nthree\n").unwrap();
+    let [good, bad, output] = [&good, &bad, &output].map(|path| path.to_str().unwrap());
+    let (said, status) = refused(&["convert", bad, output]);
+    assert!(status == 1 && said.contains("bad.lirs:3: \"three\""), "{said}");
+    assert!(!directory.join("out.u64").exists() && !directory.join("out.u64.partial").exists());
+
+    for (words, expected) in [
+        (["convert", good, "out.csv"], "say it with --to: u64, u64.zst"),
+        (["convert", "--format=msx", good], "\"msx\" is no format"),
+        (["generate", "zipf", output], "gen:zipf: pages is missing"),
+    ] {
+        let (said, status) = refused(&words);
+        assert!(status == 2 && said.contains(expected), "{words:?}: {said}");
+    }
+    let (said, status) = refused(&["convert", "--to=oracleGeneral", good, "-"]);
+    assert!(status == 1 && said.contains("can be written to a file only"), "{said}");
+}
