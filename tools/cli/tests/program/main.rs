@@ -19,3 +19,4 @@ mod real_clients;
 mod server;
 mod signals;
 mod trace;
+mod simulate;

@@ -1,0 +1,228 @@
+//! `octavo simulate` and `octavo mrc`: exact counts, whole reports, and command lines that make no sense.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+use crate::server::Directory;
+
+fn octavo(words: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_octavo")).args(words).output().unwrap()
+}
+
+/// The lines of JSON of a run that must succeed.
+fn objects(words: &[&str]) -> Vec<Value> {
+    let output = octavo(words);
+    let complaints = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() && complaints.is_empty(), "{complaints}");
+    parsed(&String::from_utf8(output.stdout).unwrap())
+}
+
+fn parsed(text: &str) -> Vec<Value> {
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// A loop of `pages` pages, `rounds` times.
+fn write_loop(path: &Path, pages: u64, rounds: u64) {
+    let accesses = (0..rounds).flat_map(|_| (0..pages).flat_map(u64::to_le_bytes));
+    std::fs::write(path, accesses.collect::<Vec<u8>>()).unwrap();
+}
+
+#[test]
+fn counts_of_a_loop_are_those_worked_out_by_hand() {
+    let directory = Directory::new();
+    let file = directory.join("loop.u64");
+    write_loop(&file, 1000, 5);
+    let trace = file.to_str().unwrap();
+    let rows = objects(&[
+        "simulate",
+        "--trace",
+        trace,
+        "--policy",
+        "lru,global-lru,global-opt",
+        "--capacity",
+        "50%,8MiB",
+        "--ways",
+        "8,32",
+        "--json",
+    ]);
+    assert_eq!(rows.len(), 8);
+    for row in &rows {
+        assert_eq!(
+            (&row["trace"], &row["requests"], &row["kind"]),
+            (&"loop.u64".into(), &5000.into(), &"result".into())
+        );
+        assert_eq!(
+            (&row["complete"], &row["footprint_pages"], &row["skipped"]),
+            (&true.into(), &1000.into(), &0.into())
+        );
+        let misses = row["misses"].as_u64().unwrap();
+        assert!((row["miss_ratio"].as_f64().unwrap() - misses as f64 / 5000.0).abs() < 1e-9, "{row}");
+        let expected = match (row["policy"].as_str().unwrap(), row["capacity"].as_str().unwrap()) {
+            // A loop of twice its size never hits; the optimum keeps 499 pages of each round, and brings every other in once.
+            ("global-lru", "50%") => Some(5000),
+            ("global-opt", "50%") => Some(1000 + 4 * 501 - 3),
+            ("global-lru" | "global-opt", _) => Some(1000),
+            _ => None,
+        };
+        if let Some(expected) = expected {
+            assert!(misses.abs_diff(expected) <= 3, "{expected}: {row}");
+        }
+        let ways = row["ways"].as_u64();
+        assert_eq!(ways.is_none(), row["policy"] != "lru", "{row}");
+        let pages = row["capacity_pages"].as_u64().unwrap();
+        assert!(pages.is_multiple_of(ways.unwrap_or(1)) && pages <= 2048, "{row}");
+    }
+}
+
+#[test]
+fn a_suite_makes_a_page_a_table_and_lines_of_json() {
+    let directory = Directory::new();
+    let folder = directory.join("suite");
+    std::fs::create_dir(&folder).unwrap();
+    write_loop(&folder.join("a.u64"), 2000, 3);
+    write_loop(&folder.join("b.u64"), 100, 3);
+    std::fs::write(folder.join("README.md"), "no trace").unwrap();
+    let (page, json) = (directory.join("report.html"), directory.join("rows.jsonl"));
+    let output = octavo(&[
+        "simulate",
+        "--suite",
+        folder.to_str().unwrap(),
+        "--policy",
+        "engine,global-fifo",
+        "--html",
+        page.to_str().unwrap(),
+        "--json",
+        json.to_str().unwrap(),
+    ]);
+    assert!(output.status.success(), "{output:?}");
+    let table = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        table.contains("gap to OPT") && table.contains("Left out, below 64 pages: a.u64 0.1% (2)"),
+        "{table}"
+    );
+    let page = std::fs::read_to_string(page).unwrap();
+    assert!(page.contains("<h2>a.u64</h2>") && page.contains("<h2>b.u64</h2>") && !page.contains("README"));
+    let rows = parsed(&std::fs::read_to_string(json).unwrap());
+    let of = |kind: &str| rows.iter().filter(|row| row["kind"] == kind).collect::<Vec<_>>();
+    let contestants = of("summary").len();
+    assert_eq!(of("result").len(), 2 * 6 * contestants);
+    assert!(of("summary").iter().any(|row| row["policy"] == "global-lru" && row["cut"] == 0.0));
+    // 0.1 % and 1 % of 2000 pages, and all sizes of 100.
+    assert_eq!(of("left_out").len(), 8);
+}
+
+#[test]
+fn curves_are_exact_or_say_how_wrong_they_may_be() {
+    let directory = Directory::new();
+    let file = directory.join("loop.u64");
+    write_loop(&file, 1000, 5);
+    let page = directory.join("curves.html");
+    let words = ["mrc", "--trace", file.to_str().unwrap(), "--html", page.to_str().unwrap()];
+    let curves = objects(&[&words[..], &["--json", "--points", "3"]].concat());
+    assert_eq!(curves.len(), 1);
+    let points = curves[0]["points"].as_array().unwrap();
+    let point = |number: usize| {
+        (points[number]["capacity_pages"].as_u64().unwrap(), points[number]["miss_ratio"].as_f64().unwrap())
+    };
+    assert_eq!((point(0), point(1), point(2)), ((1, 1.0), (32, 1.0), (1000, 0.2)));
+    assert!(std::fs::read_to_string(&page).unwrap().contains("lru exact"));
+    let table = octavo(
+        &[
+            &words[..],
+            &["--method", "exact,shards-size,shards,miniature", "--samples", "200", "--rate", "0.2"],
+        ]
+        .concat(),
+    );
+    let table = String::from_utf8(table.stdout).unwrap();
+    assert!(table.contains("standard error") && table.contains("lru/16 in miniature"), "{table}");
+}
+
+#[test]
+fn command_lines_that_make_no_sense_are_refused_with_a_reason() {
+    let trace = "gen:loop:pages=100,requests=1000";
+    for (words, why) in [
+        (&["simulate", "--policy", "lru", "--capacity", "1%"][..], "no trace"),
+        (&["simulate", "--trace", trace, "--capacity", "1%"], "--policy"),
+        (&["simulate", "--trace", trace, "--policy", "lru"], "--capacity"),
+        (&["simulate", "--trace", trace, "--policy", "lrru", "--capacity", "1%"], "did you mean \"lru\""),
+        (
+            &["simulate", "--trace", trace, "--policy", "lru,engine", "--capacity", "1%"],
+            "\"lru\" is given twice",
+        ),
+        (&["simulate", "--trace", trace, "--policy", "lru", "--capacity", "7"], "unit is missing"),
+        (&["simulate", "--trace", trace, "--policy", "lru", "--capacity", "1MiB,1024KiB"], "are the same"),
+        (
+            &["simulate", "--trace", trace, "--policy", "lru", "--capacity", "1%", "--ways", "12"],
+            "8, 16 or 32",
+        ),
+        (&["simulate", "--trace", trace, trace, "--policy", "lru", "--capacity", "1%"], "given twice"),
+        (
+            &["simulate", "--trace", "-", "--format", "u64", "--policy", "lru", "--capacity", "1%"],
+            "read only once",
+        ),
+        (
+            &["simulate", "--trace", "-", "--format", "u64", "--policy", "set-opt", "--capacity", "9p"],
+            "read only once",
+        ),
+        (&["mrc", "--trace", trace, "--method", "exact", "--policy", "lfu"], "use --method miniature"),
+        (&["mrc", "--trace", trace, "--policy", "global-opt"], "knows the future"),
+        (&["mrc", "--trace", trace, "--rate", "2"], "at most 1"),
+        (&["mrc", "--trace", trace, "--method", "exact,exact"], "given twice"),
+    ] {
+        let output = octavo(words);
+        let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{words:?}: {complaint}");
+        assert!(complaint.contains(why) && output.stdout.is_empty(), "{words:?}: {complaint}");
+    }
+    let absent = octavo(&["simulate", "--trace", "/nowhere/x.u64", "--policy", "lru", "--capacity", "9p"]);
+    assert_eq!(absent.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&absent.stderr).contains("/nowhere/x.u64"));
+}
+
+#[test]
+fn an_interrupted_run_keeps_its_counts_and_says_130() {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_octavo"))
+        .args([
+            "simulate",
+            "--trace",
+            "-",
+            "--format",
+            "u64",
+            "--policy",
+            "lru",
+            "--capacity",
+            "100p",
+            "--json",
+        ])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // A trace that has no end: accesses until somebody has had enough.
+    let mut input = child.stdin.take().unwrap();
+    let chunk: Vec<u8> = (0..64 << 10).flat_map(|page: u64| (page % 1000).to_le_bytes()).collect();
+    let mut interrupt = Some(child.id().to_string());
+    for round in 0.. {
+        if input.write_all(&chunk).is_err() {
+            break;
+        }
+        // By now the program has read, and so its handlers are in place.
+        if round == 16
+            && let Some(process) = interrupt.take()
+        {
+            assert!(Command::new("kill").args(["-INT", &process]).status().unwrap().success());
+        }
+    }
+    let lines: Vec<String> =
+        BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap).collect();
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    let row: Value = serde_json::from_str(&lines[0]).unwrap();
+    assert_eq!(row["complete"], false, "{row}");
+    let requests = row["requests"].as_u64().unwrap();
+    assert!(requests > 0 && row["misses"] == requests, "{row}");
+}
