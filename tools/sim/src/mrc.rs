@@ -395,11 +395,10 @@ impl ShardsInParts {
         // A part has its share of the pages, of any cache, and, had luck been even, of the references.
         let share = f64::from(PARTS);
         let requests = self.whole.references().max(1) as f64;
-        let estimates: Vec<f64> = self
-            .parts
-            .iter()
-            .map(|part| share * part.misses(capacity_pages as f64 / share) / requests)
-            .collect();
+        let estimate = |part: &Shards| {
+            part.misses_among(capacity_pages as f64 / share, requests / share) * share / requests
+        };
+        let estimates: Vec<f64> = self.parts.iter().map(estimate).collect();
         CurvePoint {
             capacity_pages,
             miss_ratio: self.whole.miss_ratio(capacity_pages as f64),
