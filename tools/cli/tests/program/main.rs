@@ -18,5 +18,5 @@ mod random;
 mod real_clients;
 mod server;
 mod signals;
-mod trace;
 mod simulate;
+mod trace;
