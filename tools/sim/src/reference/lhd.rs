@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 
 use super::Policy;
-use super::pages::{Mix, Random};
+use super::pages::Mix;
 use crate::Cache;
 
 const CLASSES: usize = 16;
@@ -47,7 +47,7 @@ pub(super) struct Lhd {
     tags: Vec<Tag>,
     index: HashMap<u64, u32, BuildHasherDefault<Mix>>,
     classes: Vec<Class>,
-    random: Random,
+    dice: Dice,
     /// Accesses so far.
     now: u64,
     /// An age bucket is two to this many accesses.
@@ -73,7 +73,7 @@ impl Lhd {
             tags: Vec::new(),
             index: HashMap::default(),
             classes: classes.collect(),
-            random: Random(seed),
+            dice: Dice::new(seed),
             now: 0,
             age_shift: 10,
             reconfigurations: 0,
@@ -104,7 +104,7 @@ impl Lhd {
         let mut victim = (f32::MAX, 0);
         let len = self.tags.len() as u64;
         for _ in 0..if early { SAMPLE_EARLY } else { SAMPLE } {
-            let number = self.random.below(len) as u32;
+            let number = self.dice.below(len) as u32;
             let density = self.density(&self.tags[number as usize]);
             if density < victim.0 {
                 victim = (density, number);
@@ -158,7 +158,7 @@ impl Lhd {
 
     /// Whether a page is an explorer from now on, and whether the dice wanted it.
     fn explores(&mut self) -> (bool, bool) {
-        let drawn = self.random.below(EXPLORE_ONE_IN) == 0;
+        let drawn = self.dice.below(EXPLORE_ONE_IN) == 0;
         let explorer = drawn && self.explorers_left > 0 && self.reconfigurations < RECONFIGURATIONS_EARLY;
         self.explorers_left -= u64::from(explorer);
         (explorer, drawn)
@@ -200,6 +200,22 @@ impl Lhd {
             }
         }
         self.age_shift = shift;
+    }
+}
+
+/// The authors' generator, Lehmer's of 128 bits; of libCacheSim's seed, 0xdeadbeef, come the same victims.
+pub(super) struct Dice(u128);
+
+impl Dice {
+    /// Of an odd seed: the one that is not smaller.
+    pub fn new(seed: u64) -> Self {
+        Dice(u128::from(seed | 1))
+    }
+
+    /// Below `end`.
+    pub fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(0xDA94_2042_E4DD_58B5);
+        (self.0 >> 64) as u64 % end
     }
 }
 
@@ -288,6 +304,7 @@ impl Policy for Lhd {
 
 #[cfg(test)]
 mod tests {
+    use super::super::pages::Random;
     use super::*;
 
     #[test]

@@ -7,7 +7,7 @@
 //!
 //! libCacheSim departs from the paper where a resident HIR page that is no longer in the stack is used: it turns the
 //! oldest LIR page into a HIR page, which pushes another one out, though nobody takes the place (`hit_RD_HIRinQ`). The paper changes no page's
-//! status there (its case 2b), and neither do we; `tests/libcachesim.rs` says by how much the miss ratios differ.
+//! status there (its case 2b), and neither do we; `tests/libcachesim.rs` says by how much the miss ratios differ, at most 0.0014.
 
 use super::Policy;
 use super::pages::{Lists, Pages};

@@ -1,9 +1,13 @@
 //! Naive twins of the reference policies, for the tests: vectors that are searched from end to end, the oldest first.
 
+use super::lhd::Dice;
 use super::pages::Random;
 use super::w_tiny_lfu::{Sketch, parts};
 use super::{Policy, Reference, opt};
 use crate::source::{Source, SourceError};
+
+/// Pages, each with a mark or a count.
+type Marked<T> = Vec<(u64, T)>;
 
 /// Says of each page whether it was there.
 type Twin = Box<dyn FnMut(u64) -> bool>;
@@ -151,7 +155,7 @@ fn two_q(capacity: usize) -> Twin {
 }
 
 fn s3_fifo(capacity: usize) -> Twin {
-    let (mut small, mut main): (Vec<(u64, u32)>, Vec<(u64, u32)>) = (Vec::new(), Vec::new());
+    let (mut small, mut main): (Marked<u32>, Marked<u32>) = (Vec::new(), Vec::new());
     let (mut ghosts, mut evicted) = (Vec::new(), false);
     let small_max = (capacity / 10).max(1);
     Box::new(move |page| {
@@ -244,7 +248,7 @@ fn arc(capacity: usize) -> Twin {
 
 /// Figure 2 of the CAR paper, line by line.
 fn car(capacity: usize) -> Twin {
-    let (mut t1, mut t2): (Vec<(u64, bool)>, Vec<(u64, bool)>) = (Vec::new(), Vec::new());
+    let (mut t1, mut t2): (Marked<bool>, Marked<bool>) = (Vec::new(), Vec::new());
     let (mut b1, mut b2): (Vec<u64>, Vec<u64>) = (Vec::new(), Vec::new());
     let mut p = 0.0_f64;
     Box::new(move |page| {
@@ -481,7 +485,7 @@ fn clock_pro(capacity: usize) -> Twin {
 
 /// Ghosts are kept for ever here: that forgetting them makes no difference is shown so.
 fn linux(capacity: usize, refaults: bool) -> Twin {
-    let (mut inactive, mut active): (Vec<(u64, bool)>, Vec<(u64, bool)>) = (Vec::new(), Vec::new());
+    let (mut inactive, mut active): (Marked<bool>, Marked<bool>) = (Vec::new(), Vec::new());
     let mut shadows: Vec<(u64, usize)> = Vec::new();
     let mut age = 0;
     Box::new(move |page| {
@@ -585,7 +589,7 @@ fn lhd(capacity: usize) -> Twin {
     let mut known: Vec<Known> = Vec::new();
     let (mut recent, mut arrivals) = ([None; 8], 0);
     let (mut now, mut victims) = (0, 0.0_f32);
-    let mut random = Random(SEED);
+    let mut dice = Dice::new(SEED);
     let mut explorers_left = capacity / 100;
     let density = |page: &Known, now: u64| {
         let class = (0..15).find(|class| (page.last + page.before) << class >= 20_000).unwrap_or(15);
@@ -594,7 +598,7 @@ fn lhd(capacity: usize) -> Twin {
     Box::new(move |page| {
         let at = known.iter().position(|known| known.page == page);
         if at.is_none() && known.len() == capacity {
-            let mut numbers: Vec<usize> = (0..8).map(|_| random.below(capacity as u64) as usize).collect();
+            let mut numbers: Vec<usize> = (0..8).map(|_| dice.below(capacity as u64) as usize).collect();
             let position = |page| known.iter().position(|known: &Known| known.page == page);
             numbers.extend(recent.iter().flatten().filter_map(|page| position(*page)));
             let victim = numbers.into_iter().reduce(|best, other| {
@@ -606,7 +610,7 @@ fn lhd(capacity: usize) -> Twin {
         if let Some(at) = at {
             explorers_left += usize::from(known[at].explorer);
         }
-        let drawn = random.below(32) == 0;
+        let drawn = dice.below(32) == 0;
         let explorer = drawn && explorers_left > 0;
         explorers_left -= usize::from(explorer);
         if let Some(at) = at {
