@@ -93,3 +93,20 @@ impl Policy for Lfu {
         self.pages.len()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rarest_page_leaves_and_of_equals_the_one_used_longest_ago() {
+        let mut lfu = Lfu::new(3);
+        assert_eq!(lfu.run(&[1, 1, 1, 2, 3, 2, 3]), 3);
+        // Counts 3, 2, 2: 2 leaves for 4, then 4 for 2.
+        assert_eq!(lfu.run(&[4, 2, 1, 3]), 2);
+        assert!(!lfu.access(4));
+        // Two counts in use, of which one is new: lists are used again.
+        assert_eq!((lfu.chain.len(0), lfu.resident_pages()), (3, 3));
+        assert!(lfu.counts.len() <= 4, "{:?}", lfu.counts);
+    }
+}

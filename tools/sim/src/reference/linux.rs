@@ -137,3 +137,27 @@ impl Policy for Linux {
         self.len(INACTIVE) + self.len(ACTIVE)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_used_twice_outlive_a_scan() {
+        let mut linux = Linux::new(4, false);
+        assert_eq!(linux.run(&[1, 1, 2, 2, 3, 4]), 4);
+        assert_eq!((linux.len(INACTIVE), linux.len(ACTIVE)), (2, 2));
+        linux.run(&[5, 6, 7, 8, 9]);
+        assert!(linux.access(1) && linux.access(2) && linux.access(9) && !linux.access(3));
+    }
+
+    #[test]
+    fn a_page_that_returns_soon_comes_in_active_with_refault_distances() {
+        let (mut with, mut without) = (Linux::new(4, true), Linux::new(4, false));
+        // 3 left for 5 and returns at once: within two ticks, and two pages are active.
+        let pages = [1, 1, 2, 2, 3, 4, 5, 3, 6, 7];
+        assert_eq!((with.run(&pages), without.run(&pages)), (8, 8));
+        assert!(with.access(3) && !without.access(3));
+        assert!(with.access(2) && !with.access(1));
+    }
+}

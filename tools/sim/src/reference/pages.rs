@@ -213,10 +213,12 @@ pub(super) fn mix(number: u64) -> u64 {
     mixed ^ (mixed >> 32)
 }
 
-/// Numbers that look random: splitmix64.
+/// Numbers that look random, for tests: splitmix64.
+#[cfg(test)]
 #[derive(Clone)]
 pub(super) struct Random(pub u64);
 
+#[cfg(test)]
 impl Random {
     pub fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);

@@ -181,3 +181,18 @@ impl Policy for Sieve {
         self.list.len(0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_used_page_stays_behind_sieve_s_hand_and_queues_again_with_clock() {
+        let (mut sieve, mut clock) = (Sieve::new(3), Clock::new(3));
+        // 4 takes the place of 2, for 1 was used; 5 that of 3. Then clock comes to 1 again, and sieve to 4.
+        let pages = [1, 2, 3, 1, 4, 5, 6];
+        assert_eq!((sieve.run(&pages), clock.run(&pages)), (6, 6));
+        assert!(sieve.access(1) && !clock.access(1));
+        assert!(sieve.access(5) && sieve.access(6) && !sieve.access(4));
+    }
+}

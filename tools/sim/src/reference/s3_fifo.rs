@@ -121,3 +121,22 @@ impl Policy for S3Fifo {
         self.len(SMALL) + self.len(MAIN)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ghost_returns_to_the_main_queue_whose_oldest_page_leaves() {
+        // One small page, nine main ones, nine ghosts.
+        let mut cache = S3Fifo::new(10);
+        assert_eq!(cache.run(&[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]), 10);
+        assert_eq!((cache.len(SMALL), cache.len(MAIN)), (1, 9));
+        // 10 pushes 0 out, which returns and leaves the small queue empty.
+        assert_eq!(cache.run(&[10, 0]), 2);
+        assert_eq!((cache.len(SMALL), cache.len(MAIN), cache.len(GHOSTS)), (0, 10, 1));
+        // The main queue is too long: 1 leaves it for 11, without a ghost.
+        assert!(!cache.access(11));
+        assert!(cache.access(0) && cache.access(2) && cache.pages.find(1).is_none());
+    }
+}

@@ -81,3 +81,19 @@ impl Policy for TwoQ {
         self.lists.len(NEW) + self.lists.len(MAIN)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_that_returns_as_a_ghost_outlives_a_scan() {
+        // One new page at least, two ghosts.
+        let mut two_q = TwoQ::new(4);
+        assert_eq!(two_q.run(&[1, 2, 3, 4, 5]), 5);
+        // 1 is a ghost: it comes to the main list. 2 becomes one, and is forgotten during the scan.
+        assert_eq!(two_q.run(&[1, 6, 7, 8, 9, 10, 1]), 6);
+        assert!(!two_q.access(2));
+        assert!(two_q.access(1));
+    }
+}

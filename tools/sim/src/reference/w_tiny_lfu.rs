@@ -189,7 +189,7 @@ fn xxh64(number: u64, seed: u64) -> u64 {
 
 impl Sketch {
     pub fn new(pages: u64) -> Self {
-        let counters = (pages as f64 * COUNTERS_PER_PAGE).ceil() as usize;
+        let counters = (pages as f64 * COUNTERS_PER_PAGE).ceil().min(f64::from(i32::MAX)) as usize;
         Sketch { counters: vec![0; counters.max(2 * HASHES as usize)] }
     }
 
