@@ -26,7 +26,13 @@ pub fn read(format: Format, bytes: &[u8]) {
     let strict = Options::default();
     let whole = outcome(format, bytes, usize::MAX, &strict);
     let pieces = outcome(format, bytes, 1 + bytes.len() % 13, &strict);
-    assert_eq!(whole, pieces, "the same bytes in pieces");
+    if is_packed(bytes) && whole.error.is_some() {
+        // Where a compressed stream is damaged, what its decoder still gives depends on how much it sees at once.
+        assert!(pieces.error.is_some(), "the same bytes in pieces");
+        assert!(whole.pages.starts_with(&pieces.pages) || pieces.pages.starts_with(&whole.pages));
+    } else {
+        assert_eq!(whole, pieces, "the same bytes in pieces");
+    }
     assert_eq!(whole.skipped, 0, "nothing may be passed over");
 
     let lenient = outcome(format, bytes, usize::MAX, &Options { skip_bad: true, ..strict });
@@ -53,6 +59,11 @@ pub fn draw(text: &str) {
     let outcome = drain(source.as_mut());
     assert_eq!(outcome.error, None);
     assert!(outcome.pages.iter().all(|page| *page < 1 << 42), "a page is below the sum of all");
+}
+
+/// Whether the bytes may be taken for a compressed file.
+fn is_packed(bytes: &[u8]) -> bool {
+    bytes.starts_with(&[0x1f, 0x8b, 8]) || bytes.starts_with(&[0x28, 0xb5, 0x2f, 0xfd])
 }
 
 fn outcome(format: Format, bytes: &[u8], piece: usize, options: &Options) -> Outcome {
