@@ -5,7 +5,8 @@
 //! a hundredth of cold ones last, as with LIRS; and a cold page whose mark says that it was used during its test stays in
 //! its test when a hand passes that ends tests.
 //!
-//! libCacheSim's version starts with a target of the whole cache for cold pages and does not insert pages beyond the target, so the two are not compared.
+//! libCacheSim's version is no check: it starts with the whole cache as its target for cold pages and, beyond the target, does not bring pages in,
+//! for a miss ratio of 0.70 where LRU has 0.34 and this one 0.35 (ARC's trace OLTP, a tenth of its pages). LIRS, which CLOCK-Pro approximates, has 0.34.
 
 use super::Policy;
 use super::pages::{NONE, Pages};
