@@ -1,14 +1,14 @@
 //! Traces: files of page accesses, and of requests that become page accesses.
 //!
 //! [`open`] finds out the format from a file's name, or is told, and gives a [`Source`]. A file is read once, from its beginning, through a
-//! buffer of fixed size ([`input`]); gzip and zstd are recognised by their first bytes. What requests are made of is said
-//! beside the code that reads them: [`records`], [`blocks`], [`csv`], [`blkparse`], [`fio`]. Bytes become pages in [`extent`].
+//! buffer of fixed size (`input`); gzip and zstd are recognised by their first bytes. What requests are made of is said
+//! beside the code that reads them: `records`, `blocks`, `csv`, `blkparse`, `fio`. Bytes become pages in `extent`.
 //!
 //! A malformed line or record ends the trace with an error that says where it is, or is passed over and counted ([`Options::skip_bad`]). A file
 //! that cannot be read, or decompressed, is an error always. Nothing in a file can cause a panic or more than some MiB of memory (zstd takes
 //! up to 128 MiB if its writer wanted that).
 //!
-//! A further format is a line in [`FORMATS`], a variant of [`Format`] and its [`Source`] in [`read_input`].
+//! A further format is a line in `FORMATS`, a variant of [`Format`] and its [`Source`] in `read_input`.
 
 mod blkparse;
 mod blocks;
