@@ -84,8 +84,12 @@ impl PartitionInner {
         // Lines of a large table are walked at random: huge pages, to the last line, keep the walk in the TLB. What is
         // not used of the last one is charged. A small table would waste most of one.
         let huge = wanted / per_segment * Table::<WAYS>::segment_metadata_bytes(shape) as u64 >= HUGE_PAGE;
-        let fixed = Table::<WAYS>::fixed_bytes(shape) as u64 + if huge { HUGE_PAGE } else { 0 };
-        let live = (wanted.saturating_sub(fixed) / per_segment).min(shape.segments_max as u64) as u32;
+        let mut fixed = Table::<WAYS>::fixed_bytes(shape) as u64 + if huge { HUGE_PAGE } else { 0 };
+        let segments =
+            |fixed: u64| (wanted.saturating_sub(fixed) / per_segment).min(shape.segments_max as u64);
+        // What the policy learns is sized by what the partition starts with.
+        fixed += Table::<WAYS>::learning_bytes(config.policy, segments(fixed) * slots_per_segment) as u64;
+        let live = segments(fixed) as u32;
         let what = format!("partition {:?}", config.name);
         if live == 0 {
             return Err(Error::NoMemory { what, wanted_bytes: fixed + per_segment, left_bytes: wanted });

@@ -27,14 +27,18 @@ impl<'s> Ghosts<'s> {
         self.count.load(Relaxed) as usize
     }
 
-    /// Remembers a page, in place of the oldest where the ring is full.
-    pub fn push(&self, print: u16, meta: u16) {
+    /// Remembers a page, in place of the oldest where the ring is full; what was remembered of that is returned.
+    pub fn push(&self, print: u16, meta: u16) -> Option<u16> {
         let count = self.count();
-        self.entry(count).store((meta as u32) << 16 | print as u32, Relaxed);
-        match count < self.ring.len() {
-            true => self.count.store(count as u8 + 1, Relaxed),
-            false => self.head.store((self.head() as u8 + 1) % self.ring.len() as u8, Relaxed),
+        let is_full = count == self.ring.len();
+        let entry = self.entry(count);
+        let forgotten = is_full.then(|| (entry.load(Relaxed) >> 16) as u16);
+        entry.store((meta as u32) << 16 | print as u32, Relaxed);
+        match is_full {
+            false => self.count.store(count as u8 + 1, Relaxed),
+            true => self.head.store((self.head() as u8 + 1) % self.ring.len() as u8, Relaxed),
         }
+        forgotten
     }
 
     /// What is remembered of a page, which is no ghost afterwards.
@@ -94,11 +98,10 @@ mod tests {
                     assert_eq!(ghosts.take(print), expected, "step {step}");
                 }
                 _ => {
-                    ghosts.push(print, step as u16);
+                    let forgotten = ghosts.push(print, step as u16);
                     twin.push_back((print, step as u16));
-                    if twin.len() > 32 {
-                        twin.pop_front();
-                    }
+                    let oldest = if twin.len() > 32 { twin.pop_front() } else { None };
+                    assert_eq!(forgotten, oldest.map(|ghost| ghost.1), "step {step}");
                 }
             }
             assert_eq!(ghosts.count(), twin.len());

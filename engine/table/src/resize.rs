@@ -95,6 +95,7 @@ impl<const W: usize> Table<W> {
         // Release, here and in `retire`: pairs with `is_live`; what has left the segment has arrived elsewhere (`walk`).
         self.record(segment).live.store(1, Ordering::Release);
         self.header().live.store(live, Ordering::Relaxed);
+        self.tell_capacity();
         while self.level() < self.layout().level_for(live) {
             self.double_directory();
         }
@@ -143,6 +144,7 @@ impl<const W: usize> Table<W> {
         }
         self.record(segment).live.store(0, Ordering::Release);
         self.header().live.store(self.live_segments() - 1, Ordering::Relaxed);
+        self.tell_capacity();
         Ok(())
     }
 

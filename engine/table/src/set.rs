@@ -57,6 +57,7 @@ impl<'t, const W: usize> SetGuard<'t, W> {
     /// Takes a slot for a page that `find` did not find: a free one, or the policy's victim's (P1). Effort is bounded by the ways.
     pub fn claim(&mut self, tag: Tag) -> Claim {
         debug_assert!(self.find(tag).is_none(), "claim of a page that is there");
+        self.table.show(tag);
         self.claim_place(tag)
     }
 
@@ -104,7 +105,7 @@ impl<'t, const W: usize> SetGuard<'t, W> {
         marks.store(0, Ordering::Relaxed);
         let view = self.view(set);
         for way in ways_of(marked) {
-            view.set_meta(way, P::touched(view.meta(way), view.clock));
+            view.set_meta(way, P::touched(view.meta(way), view.clock, W));
         }
     }
 
@@ -192,7 +193,7 @@ impl<'t, const W: usize> SetGuard<'t, W> {
     fn view(&self, set: SetNumber) -> View<'t> {
         let head: &'t Head<W> = self.table.head(set);
         let ghosts = Ghosts::new(self.table.ghosts(set), &head.ghost_head, &head.ghost_count);
-        View::new(&head.meta, &head.hand, head.clock.load(Ordering::Relaxed), ghosts)
+        View::new(&head.meta, &head.hand, head.clock.load(Ordering::Relaxed), ghosts, self.table.learner())
     }
 
     /// The pages of the set (of both, while its entry moves).

@@ -10,7 +10,7 @@ use std::ptr::NonNull;
 
 use crate::layout::{Head, Header, Layout, SegmentRecord, Shape, ghosts_at, set_bytes, slots_at};
 use crate::memory::Memory;
-use crate::policy::{Policy, PolicyKind, with_policy};
+use crate::policy::{Learner, Policy, PolicyKind, with_policy};
 use crate::probe::ProbeKind;
 use crate::set::SetGuard;
 use crate::slot::{Slot, State, Word};
@@ -64,6 +64,7 @@ pub struct Table<const W: usize = 16> {
     memory: Memory<W>,
     policy: PolicyKind,
     counts_hits: bool,
+    learner: Option<Learner>,
     #[cfg_attr(any(loom, shuttle), allow(dead_code))]
     probe: ProbeKind,
 }
@@ -105,7 +106,9 @@ impl<const W: usize> Table<W> {
 
     fn start(memory: Memory<W>, policy: PolicyKind, live: u32) -> Self {
         let counts_hits = with_policy!(policy, P => P::COUNTS_HITS);
-        let table = Table { memory, policy, counts_hits, probe: ProbeKind::detect() };
+        let slots = (live as u64) << memory.layout().slots_per_segment_shift;
+        let learner = if with_policy!(policy, P => P::LEARNS) { Learner::new(slots, W) } else { None };
+        let table = Table { memory, policy, counts_hits, learner, probe: ProbeKind::detect() };
         let layout = *table.layout();
         assert!(
             (1..=layout.shape.segments_max).contains(&live),
@@ -226,7 +229,34 @@ impl<const W: usize> Table<W> {
         let old = marks.load(Ordering::Relaxed);
         if old >> way & 1 == 0 {
             marks.store(old | 1 << way, Ordering::Relaxed);
+            self.show(found.tag());
         }
+    }
+
+    /// Shows the learner, if there is one and it follows the page, a miss or a hit that marked its page.
+    pub(crate) fn show(&self, tag: Tag) {
+        if let Some(learner) = &self.learner
+            && learner.follows(tag)
+        {
+            learner.show(tag);
+        }
+    }
+
+    /// What the table has learned, if its policy learns.
+    pub(crate) fn learner(&self) -> Option<&Learner> {
+        self.learner.as_ref()
+    }
+
+    /// Tells the learner that the table has become larger or smaller.
+    pub(crate) fn tell_capacity(&self) {
+        if let Some(learner) = &self.learner {
+            learner.set_capacity(self.slots_count());
+        }
+    }
+
+    /// Bytes, besides the table's memory, that a policy takes for what it learns about a table of `slots`.
+    pub fn learning_bytes(policy: PolicyKind, slots: u64) -> usize {
+        if with_policy!(policy, P => P::LEARNS) { Learner::bytes(slots, W) } else { 0 }
     }
 
     #[inline(always)]
@@ -236,7 +266,7 @@ impl<const W: usize> Table<W> {
         // Relaxed, all of it: as above.
         let old = head.meta[way].load(Ordering::Relaxed);
         let clock = head.clock.load(Ordering::Relaxed);
-        let new = with_policy!(self.policy, P => P::touched(old, clock));
+        let new = with_policy!(self.policy, P => P::touched(old, clock, W));
         if new != old {
             head.meta[way].store(new, Ordering::Relaxed);
         }

@@ -9,7 +9,7 @@ pub struct Clock;
 
 impl Policy for Clock {
     #[inline(always)]
-    fn touched(_meta: u16, _clock: u16) -> u16 {
+    fn touched(_meta: u16, _clock: u16, _ways: usize) -> u16 {
         REFERENCED
     }
 

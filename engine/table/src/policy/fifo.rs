@@ -7,7 +7,7 @@ pub struct Fifo;
 
 impl Policy for Fifo {
     #[inline(always)]
-    fn touched(meta: u16, _clock: u16) -> u16 {
+    fn touched(meta: u16, _clock: u16, _ways: usize) -> u16 {
         meta
     }
 

@@ -56,7 +56,7 @@ impl Policy for Lfu {
     const COUNTS_HITS: bool = true;
 
     #[inline(always)]
-    fn touched(meta: u16, clock: u16) -> u16 {
+    fn touched(meta: u16, clock: u16, _ways: usize) -> u16 {
         touched(meta, clock)
     }
 
@@ -81,7 +81,7 @@ impl Policy for NrLfu {
     const COUNTS_HITS: bool = true;
 
     #[inline(always)]
-    fn touched(meta: u16, clock: u16) -> u16 {
+    fn touched(meta: u16, clock: u16, _ways: usize) -> u16 {
         touched(meta, clock)
     }
 

@@ -11,7 +11,7 @@ pub struct Lru;
 
 impl Policy for Lru {
     #[inline(always)]
-    fn touched(_meta: u16, clock: u16) -> u16 {
+    fn touched(_meta: u16, clock: u16, _ways: usize) -> u16 {
         clock
     }
 

@@ -9,16 +9,20 @@
 
 mod clock;
 mod fifo;
+mod learner;
 mod lfu;
 mod lru;
+mod octavo;
 
 use crate::ghost::Ghosts;
 use crate::sync::atomic::{AtomicU8, AtomicU16, Ordering};
 
 pub use clock::Clock;
 pub use fifo::Fifo;
+pub(crate) use learner::Learner;
 pub use lfu::{Lfu, NrLfu};
 pub use lru::Lru;
+pub use octavo::Octavo;
 
 /// What a policy may look at and change while the set's lock is held.
 pub struct View<'s> {
@@ -28,11 +32,19 @@ pub struct View<'s> {
     pub clock: u16,
     /// Identities and metadata of pages that left.
     pub ghosts: Ghosts<'s>,
+    /// What the partition has learned, for a policy that learns.
+    pub(crate) learner: Option<&'s Learner>,
 }
 
 impl<'s> View<'s> {
-    pub(crate) fn new(meta: &'s [AtomicU16], hand: &'s AtomicU8, clock: u16, ghosts: Ghosts<'s>) -> Self {
-        View { meta, hand, clock, ghosts }
+    pub(crate) fn new(
+        meta: &'s [AtomicU16],
+        hand: &'s AtomicU8,
+        clock: u16,
+        ghosts: Ghosts<'s>,
+        learner: Option<&'s Learner>,
+    ) -> Self {
+        View { meta, hand, clock, ghosts, learner }
     }
 
     /// Ways of the set.
@@ -70,8 +82,11 @@ pub trait Policy {
     /// page comes into the set: a policy whose time stands still between arrivals loses nothing by that but counts.
     const COUNTS_HITS: bool = false;
 
-    /// The bits after a hit at `clock`. They are written only where they differ.
-    fn touched(meta: u16, clock: u16) -> u16;
+    /// Whether the partition's learner is shown misses and marks.
+    const LEARNS: bool = false;
+
+    /// The bits after a hit at `clock`, in a set of `ways`. They are written only where they differ.
+    fn touched(meta: u16, clock: u16, ways: usize) -> u16;
 
     /// The bits of a page that comes in; `ghost` holds what was remembered of it.
     fn admitted(view: &View<'_>, ghost: Option<u16>) -> u16;
@@ -89,7 +104,6 @@ pub enum PolicyKind {
     /// First in, first out.
     Fifo,
     /// Least recently used, to the resolution of the set's clock.
-    #[default]
     Lru,
     /// One bit of recency and a hand (second chance).
     Clock,
@@ -97,12 +111,21 @@ pub enum PolicyKind {
     Lfu,
     /// `Lfu` with ghosts: the frequency of a page that returns is reinstated (HotStorage '12).
     NrLfu,
+    /// The load decides: a tournament of five orders on miniatures of the partition.
+    #[default]
+    Octavo,
 }
 
 impl PolicyKind {
     /// All of them, in the order of the documentation.
-    pub const ALL: [PolicyKind; 5] =
-        [PolicyKind::Fifo, PolicyKind::Lru, PolicyKind::Clock, PolicyKind::Lfu, PolicyKind::NrLfu];
+    pub const ALL: [PolicyKind; 6] = [
+        PolicyKind::Fifo,
+        PolicyKind::Lru,
+        PolicyKind::Clock,
+        PolicyKind::Lfu,
+        PolicyKind::NrLfu,
+        PolicyKind::Octavo,
+    ];
 
     /// The name that configurations use.
     pub const fn name(self) -> &'static str {
@@ -112,6 +135,7 @@ impl PolicyKind {
             PolicyKind::Clock => "clock",
             PolicyKind::Lfu => "lfu",
             PolicyKind::NrLfu => "nrlfu",
+            PolicyKind::Octavo => "octavo",
         }
     }
 }
@@ -159,6 +183,10 @@ macro_rules! with_policy {
             }
             $crate::policy::PolicyKind::NrLfu => {
                 type $policy = $crate::policy::NrLfu;
+                $body
+            }
+            $crate::policy::PolicyKind::Octavo => {
+                type $policy = $crate::policy::Octavo;
                 $body
             }
         }

@@ -60,6 +60,7 @@ impl Twin {
                     break way;
                 }
             },
+            PolicyKind::Octavo => unreachable!("its decisions are tested where they are made"),
             PolicyKind::Lfu | PolicyKind::NrLfu => {
                 if self.ways.iter().any(|way| way.frequency == 255) {
                     self.ways.iter_mut().for_each(|way| way.frequency /= 2);

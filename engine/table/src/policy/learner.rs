@@ -1,0 +1,384 @@
+//! What a partition learns about its load: miniatures of it, one per order, that see the same sample of its pages.
+//!
+//! A miniature is a cache of a few sets without pages: prints, policy bits and ghosts, run by the policy's own code. The pages that it follows
+//! are chosen by bits of their tags that nothing else uses, as many of them as the miniature is small, so that it misses as the whole would. A
+//! page's hits between two arrivals in its set are shown to it once: the first of them, which marks the page, and every miss. So a hit that changes
+//! nothing costs nothing here.
+//!
+//! The order whose miniature missed least of late, with older misses counting ever less, leads in the whole partition: one byte that victims are chosen
+//! by. The miniature of `Order::Density` also counts what becomes of pages by history and age, and every few turnovers the densities are computed anew.
+//!
+//! One thread at a time teaches; who comes meanwhile leaves it, and the sample is a little smaller. What is not here: what the orders are (`octavo`).
+
+use std::sync::{Mutex, TryLockError};
+
+use super::octavo::{BUCKETS, CLASSES, Octavo, Order, age, cell, victim_by};
+use super::{Policy, View};
+use crate::ghost::{GHOSTS_PER_WAY, Ghosts};
+use crate::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, Ordering::Relaxed};
+use crate::tag::Tag;
+
+/// Slots of a miniature at most.
+const SLOTS_MAX: u64 = 1024;
+
+/// The least bytes that a slot of the table stands for.
+const PAGE_BYTES: u64 = 4096;
+
+/// A judgement follows so many times this as a miniature has slots, in misses of the first one: sixteen a turnover.
+const JUDGEMENTS_PER_TURNOVER: u64 = 16;
+
+/// What is left of a hit's weight after a judgement: half of it after five turnovers.
+const JUDGEMENT_DECAY: f32 = 0.992;
+
+/// Densities are computed anew after so many turnovers' worth of events, and then a tenth of the events is forgotten.
+const LESSON_TURNOVERS: u64 = 4;
+const LESSON_EVENTS_MIN: u64 = 2000;
+
+/// Events of all classes that a class's own are mixed with, so that a class about which little is known is like all.
+const PRIOR_EVENTS: f32 = 50.0;
+
+/// Sample numbers of a tag.
+const SAMPLES: u64 = 1 << Tag::SAMPLE_BITS;
+
+/// What one partition learns.
+pub(crate) struct Learner {
+    /// Pages whose sample number is below this are followed.
+    below: AtomicU32,
+    /// The order that leads, as an index of `Order::ALL`.
+    leader: AtomicU8,
+    /// By `cell`: the upper bits of a float, which compare as it does.
+    densities: Box<[AtomicU16]>,
+    lessons: Mutex<Lessons>,
+    slots: u64,
+}
+
+impl Learner {
+    /// For a table of `capacity` slots in sets of `ways`. None for one so small that learning would cost more than a hundredth of it.
+    pub fn new(capacity: u64, ways: usize) -> Option<Learner> {
+        let slots = Self::slots_for(capacity, ways)?;
+        let learner = Learner {
+            below: AtomicU32::new(0),
+            leader: AtomicU8::new(0),
+            densities: (0..CLASSES * BUCKETS).map(|_| AtomicU16::new(0)).collect(),
+            lessons: Mutex::new(Lessons::new(slots as usize / ways, ways)),
+            slots,
+        };
+        learner.set_capacity(capacity);
+        for (cell, density) in learner.densities.iter().enumerate() {
+            // Until more is known: more uses are worth more, and age costs.
+            let (class, bucket) = (cell / BUCKETS, cell % BUCKETS);
+            density.store(comparable((1 + class / 4) as f32 / (1 + bucket) as f32), Relaxed);
+        }
+        Some(learner)
+    }
+
+    /// As many as a hundredth of the partition has room for, up to half of its own. None where there is not room for a set.
+    fn slots_for(capacity: u64, ways: usize) -> Option<u64> {
+        let room = (capacity * PAGE_BYTES / 100).saturating_sub(Self::fixed_bytes() as u64);
+        let slots = (room / Self::bytes_per_slot(ways)).min(capacity / 2).min(SLOTS_MAX);
+        (slots >= ways as u64).then_some(slots / ways as u64 * ways as u64)
+    }
+
+    fn fixed_bytes() -> usize {
+        size_of::<Learner>() + CLASSES * BUCKETS * (size_of::<AtomicU16>() + 2 * size_of::<u16>())
+    }
+
+    /// Of all miniatures together, rounded up.
+    fn bytes_per_slot(ways: usize) -> u64 {
+        let a_slot = size_of::<u16>() + size_of::<AtomicU16>() + GHOSTS_PER_WAY * size_of::<AtomicU32>();
+        (Order::ALL.len() * (a_slot + size_of::<Set>().div_ceil(ways))) as u64
+    }
+
+    /// Bytes that it takes.
+    pub fn bytes(capacity: u64, ways: usize) -> usize {
+        let slots = Self::slots_for(capacity, ways);
+        slots.map_or(0, |slots| Self::fixed_bytes() + (slots * Self::bytes_per_slot(ways)) as usize)
+    }
+
+    /// The table has become larger or smaller.
+    pub fn set_capacity(&self, capacity: u64) {
+        let below = (SAMPLES * self.slots).div_ceil(capacity.max(1)).min(SAMPLES);
+        self.below.store(below as u32, Relaxed);
+    }
+
+    /// Whether a page is one of those that are followed.
+    #[inline(always)]
+    pub fn follows(&self, tag: Tag) -> bool {
+        (tag.sample() as u32) < self.below.load(Relaxed)
+    }
+
+    /// Shows a miss, or a hit that marked its page.
+    #[cold]
+    pub fn show(&self, tag: Tag) {
+        let mut lessons = match self.lessons.try_lock() {
+            Ok(lessons) => lessons,
+            // Miniatures are numbers only: whatever a panic left there is good enough.
+            Err(TryLockError::Poisoned(lessons)) => lessons.into_inner(),
+            Err(TryLockError::WouldBlock) => return,
+        };
+        lessons.show(tag, self);
+    }
+
+    /// The order that leads.
+    pub fn order(&self) -> Order {
+        Order::ALL[self.leader.load(Relaxed) as usize]
+    }
+
+    /// What a page of this history and age is worth by `Order::Density`.
+    pub fn density(&self, cell: usize) -> u16 {
+        self.densities[cell].load(Relaxed)
+    }
+}
+
+/// Sixteen bits that compare as positive floats do.
+fn comparable(density: f32) -> u16 {
+    (density.max(0.0).to_bits() >> 15) as u16
+}
+
+/// What only the teacher touches.
+struct Lessons {
+    miniatures: [Miniature; Order::ALL.len()],
+    tally: Tally,
+    /// The first miniature's misses at the next judgement.
+    judge_at: u64,
+}
+
+impl Lessons {
+    fn new(sets: usize, ways: usize) -> Lessons {
+        Lessons {
+            miniatures: Order::ALL.map(|order| Miniature::new(order, sets, ways)),
+            tally: Tally::new((sets * ways) as u64),
+            judge_at: 0,
+        }
+    }
+
+    fn show(&mut self, tag: Tag, learner: &Learner) {
+        for miniature in &mut self.miniatures {
+            let tally = (miniature.order == Order::Density).then_some(&mut self.tally);
+            miniature.access(tag, learner, tally);
+        }
+        if self.miniatures[0].misses_all >= self.judge_at {
+            self.judge_at = self.miniatures[0].misses_all + (learner.slots / JUDGEMENTS_PER_TURNOVER).max(1);
+            self.judge(learner);
+        }
+        if self.tally.events >= self.tally.lesson_at {
+            self.tally.learn(&learner.densities);
+        }
+    }
+
+    /// The order that missed least leads; the one that leads already, among equals.
+    fn judge(&mut self, learner: &Learner) {
+        let mut leader = learner.leader.load(Relaxed) as usize;
+        for (number, miniature) in self.miniatures.iter().enumerate() {
+            if miniature.misses < self.miniatures[leader].misses {
+                leader = number;
+            }
+        }
+        learner.leader.store(leader as u8, Relaxed);
+        self.miniatures.iter_mut().for_each(|miniature| miniature.misses *= JUDGEMENT_DECAY);
+    }
+}
+
+/// A few sets without pages, that follow one order.
+struct Miniature {
+    order: Order,
+    ways: usize,
+    sets: Box<[Set]>,
+    prints: Box<[u16]>,
+    meta: Box<[AtomicU16]>,
+    ghosts: Box<[AtomicU32]>,
+    /// Of late; decays.
+    misses: f32,
+    misses_all: u64,
+}
+
+/// A miniature's set, besides what it has per way.
+#[derive(Default)]
+struct Set {
+    marks: u32,
+    clock: u16,
+    count: u8,
+    hand: AtomicU8,
+    ghost_head: AtomicU8,
+    ghost_count: AtomicU8,
+}
+
+impl Miniature {
+    fn new(order: Order, sets: usize, ways: usize) -> Miniature {
+        Miniature {
+            order,
+            ways,
+            sets: (0..sets).map(|_| Set::default()).collect(),
+            prints: vec![0; sets * ways].into(),
+            meta: (0..sets * ways).map(|_| AtomicU16::new(0)).collect(),
+            ghosts: (0..sets * ways * GHOSTS_PER_WAY).map(|_| AtomicU32::new(0)).collect(),
+            misses: 0.0,
+            misses_all: 0,
+        }
+    }
+
+    fn access(&mut self, tag: Tag, learner: &Learner, mut tally: Option<&mut Tally>) {
+        // The bits above a ghost's print choose the set: none of those that say whether the page is followed.
+        let number = (((tag.0 >> 32) * self.sets.len() as u64) >> 32) as usize;
+        let ways = number * self.ways..(number + 1) * self.ways;
+        let set = &mut self.sets[number];
+        let (prints, meta) = (&mut self.prints[ways.clone()], &self.meta[ways]);
+        let print = tag.ghost_print();
+        let count = set.count as usize;
+        if let Some(way) = prints[..count].iter().position(|other| *other == print) {
+            if set.marks >> way & 1 == 0 {
+                set.marks |= 1 << way;
+                let old = meta[way].load(Relaxed);
+                if let Some(tally) = &mut tally {
+                    tally.hit(old, set.clock);
+                }
+                meta[way].store(Octavo::touched(old, set.clock, self.ways), Relaxed);
+            }
+            return;
+        }
+        self.misses += 1.0;
+        self.misses_all += 1;
+        set.marks = 0;
+        let before = set.clock;
+        set.clock = set.clock.wrapping_add(1);
+        let per_set = self.ways * GHOSTS_PER_WAY;
+        let ring = &self.ghosts[number * per_set..][..per_set];
+        let ghosts = Ghosts::new(ring, &set.ghost_head, &set.ghost_count);
+        let view = View::new(meta, &set.hand, set.clock, ghosts, None);
+        let ghost = view.ghosts.take(print);
+        if let (Some(ghost), Some(tally)) = (ghost, &mut tally) {
+            tally.hit(ghost, before);
+        }
+        let way = if count < self.ways {
+            set.count += 1;
+            count
+        } else {
+            let all = u32::MAX >> (u32::BITS - self.ways as u32);
+            let way = victim_by(self.order, &view, all, |cell| learner.density(cell));
+            // A page has left for good when it is forgotten: its return through the ghosts would have been a hit.
+            let forgotten = view.ghosts.push(prints[way], view.meta(way));
+            if let (Some(forgotten), Some(tally)) = (forgotten, &mut tally) {
+                tally.eviction(forgotten, set.clock);
+            }
+            way
+        };
+        prints[way] = print;
+        view.set_meta(way, Octavo::admitted(&view, ghost));
+    }
+}
+
+/// What became of pages, by history and age.
+struct Tally {
+    hits: Box<[u16]>,
+    evictions: Box<[u16]>,
+    events: u64,
+    lesson_at: u64,
+    lesson_events: u64,
+}
+
+impl Tally {
+    fn new(slots: u64) -> Tally {
+        let lesson_events = (LESSON_TURNOVERS * slots).max(LESSON_EVENTS_MIN);
+        let cells = || vec![0; CLASSES * BUCKETS].into();
+        Tally { hits: cells(), evictions: cells(), events: 0, lesson_at: lesson_events, lesson_events }
+    }
+
+    fn hit(&mut self, meta: u16, clock: u16) {
+        let count = &mut self.hits[cell(meta, age(meta, clock))];
+        *count = count.saturating_add(1);
+        self.events += 1;
+    }
+
+    fn eviction(&mut self, meta: u16, clock: u16) {
+        let count = &mut self.evictions[cell(meta, age(meta, clock))];
+        *count = count.saturating_add(1);
+        self.events += 1;
+    }
+
+    /// Density of a class at an age: its hits at that age and later, over the time that its pages spent from that age on.
+    fn learn(&mut self, densities: &[AtomicU16]) {
+        self.lesson_at = self.events + self.lesson_events;
+        let sum = |counts: &mut dyn Iterator<Item = &u16>| counts.map(|count| f32::from(*count)).sum::<f32>();
+        let total = sum(&mut self.hits.iter().chain(&self.evictions)).max(1.0);
+        let of_all = |counts: &[u16], bucket: usize| {
+            sum(&mut counts.iter().skip(bucket).step_by(BUCKETS)) * PRIOR_EVENTS / total
+        };
+        let priors: [(f32, f32); BUCKETS] =
+            std::array::from_fn(|bucket| (of_all(&self.hits, bucket), of_all(&self.evictions, bucket)));
+        for class in 0..CLASSES {
+            let (mut hits, mut events, mut time) = (0.0, 0.0, 0.0);
+            for bucket in (0..BUCKETS).rev() {
+                let cell = class * BUCKETS + bucket;
+                let (prior_hits, prior_evictions) = priors[bucket];
+                let hits_here = f32::from(self.hits[cell]) + prior_hits;
+                hits += hits_here;
+                events += hits_here + f32::from(self.evictions[cell]) + prior_evictions;
+                time += events * width(bucket);
+                let density = if time > 0.0 { hits / time } else { 0.0 };
+                densities[cell].store(comparable(density), Relaxed);
+            }
+        }
+        // Nine tenths of each are kept.
+        self.hits.iter_mut().chain(&mut self.evictions).for_each(|count| *count -= count.div_ceil(10));
+    }
+}
+
+/// Ticks in a bucket of ages, half a tick at least.
+fn width(bucket: usize) -> f32 {
+    let edge = |bucket: usize| (bucket as f32 / 4.0).exp2();
+    (edge(bucket + 1) - edge(bucket)).max(0.5)
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::tag::Mixer;
+
+    #[test]
+    fn what_it_takes_stays_below_a_hundredth_of_the_partition() {
+        for ways in [8, 16, 32] {
+            for capacity in (4..24).flat_map(|shift| [1u64 << shift, 3 << (shift - 1)]) {
+                let share = Learner::bytes(capacity, ways) as f64 / (capacity * 4096) as f64;
+                assert!(share < 0.01, "{capacity} pages in sets of {ways}: {share}");
+            }
+        }
+    }
+
+    #[test]
+    fn it_follows_as_many_pages_as_its_miniatures_are_small() {
+        let mixer = Mixer::new(3);
+        for capacity in [512u64, 1024, 4096, 1 << 18] {
+            let learner = Learner::new(capacity, 16).unwrap();
+            let pages = 1 << 18;
+            let followed = (0..pages).filter(|page| learner.follows(mixer.tag(*page))).count() as f64;
+            let wanted = pages as f64 * learner.slots as f64 / capacity as f64;
+            assert!((followed - wanted).abs() < 5.0 * wanted.sqrt(), "{followed} of {wanted} at {capacity}");
+        }
+    }
+
+    #[test]
+    fn the_order_that_a_loop_wants_comes_to_lead_and_leaves_again_with_it() {
+        let learner = Learner::new(2048, 16).unwrap();
+        let mixer = Mixer::new(5);
+        let show = |page: u64| {
+            let tag = mixer.tag(page);
+            if learner.follows(tag) {
+                learner.show(tag);
+            }
+        };
+        (0..40 * 3000u64).for_each(|access| show(access % 3000));
+        let after_the_loop = learner.lessons.lock().unwrap().miniatures.each_ref().map(|m| m.misses);
+        assert!(matches!(learner.order(), Order::Lfu | Order::Density), "{after_the_loop:?}");
+        // Pages that come once, and twice in a row, and never again: what was used long ago and often is worthless.
+        (1000..400_000u64).for_each(|access| show((1 << 32) + access - access % 2 * 600));
+        let misses = learner.lessons.lock().unwrap().miniatures.each_ref().map(|m| m.misses);
+        let leader = learner.leader.load(Relaxed) as usize;
+        assert!(misses.iter().all(|others| misses[leader] <= others * 1.01), "{leader} leads {misses:?}");
+    }
+
+    #[test]
+    fn densities_compare_as_floats_do() {
+        let floats = [0.0f32, 1e-9, 0.001, 0.0011, 0.5, 1.0, 2.0, 1e9];
+        assert!(floats.windows(2).all(|pair| comparable(pair[0]) < comparable(pair[1])));
+    }
+}

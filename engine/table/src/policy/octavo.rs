@@ -1,0 +1,227 @@
+//! `octavo`, the default: the load decides which page leaves first.
+//!
+//! No single order of eviction is the best everywhere. Five orders are tried side by side on miniatures of the partition (see `learner`), and the
+//! sets follow the one that missed least of late:
+//!
+//! * *density*: hits to be expected from here on per time to be spent, learned from what became of pages of the same history and age
+//!   (Beckmann, Chen, Cidon, "LHD", NSDI '18, with this file's features);
+//! * *rate*: uses per time since the last one (after Blankstein, Sen, Freedman, "Hyperbolic Caching", ATC '17);
+//! * *lrfu*: uses that halve in weight every eight turnovers of the set (Lee et al., SIGMETRICS '99);
+//! * *lfu*, where the page used last leaves among equals: what loops want;
+//! * *lru*.
+//!
+//! A page's sixteen bits are its history, which ghosts keep and a return takes over:
+//!
+//! | bits | what |
+//! |---|---|
+//! | 15..8 | the set's clock at the last use |
+//! | 7..2 | uses, saturating; several between two arrivals in the set are one |
+//! | 1..0 | the last interval between uses: none yet, below a quarter of a turnover, below three, longer |
+//!
+//! Time is the set's own clock, which moves when a page comes in: as many ticks as ways are one turnover.
+
+use super::{Policy, View, ways_of};
+
+/// The load's best order; see the module.
+pub struct Octavo;
+
+/// Which page leaves first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Order {
+    Density,
+    Rate,
+    Lrfu,
+    Lfu,
+    Lru,
+}
+
+impl Order {
+    /// All of them; the first leads until something is known.
+    pub const ALL: [Order; 5] = [Order::Density, Order::Rate, Order::Lrfu, Order::Lfu, Order::Lru];
+}
+
+const USES_MAX: u16 = 63;
+
+/// Older ones are made this old when their set is searched, so that eight bits tell their age, and that of the ghosts that they become.
+const AGE_MAX: u8 = 180;
+
+fn uses(meta: u16) -> u16 {
+    meta >> 2 & USES_MAX
+}
+
+/// Ticks since the last use.
+pub(super) fn age(meta: u16, clock: u16) -> u8 {
+    (clock as u8).wrapping_sub((meta >> 8) as u8)
+}
+
+fn history(clock: u16, uses: u16, interval: u16) -> u16 {
+    clock << 8 | uses.min(USES_MAX) << 2 | interval
+}
+
+fn interval(age: u8, ways: usize) -> u16 {
+    match age as usize {
+        age if age < ways.div_ceil(4) => 1,
+        age if age < 3 * ways => 2,
+        _ => 3,
+    }
+}
+
+/// The history of a page that is used again.
+fn used_again(meta: u16, clock: u16, ways: usize) -> u16 {
+    history(clock, uses(meta) + 1, interval(age(meta, clock), ways))
+}
+
+/// Histories that are told apart where hits are counted: eight classes of uses, four of intervals.
+pub(super) const CLASSES: usize = 32;
+
+/// Ages that are told apart: four to a doubling.
+pub(super) const BUCKETS: usize = 36;
+
+/// The place of a page's history and age among `CLASSES * BUCKETS`.
+pub(super) fn cell(meta: u16, age: u8) -> usize {
+    let by_uses = match uses(meta) {
+        0..=1 => 0,
+        2 => 1,
+        3 => 2,
+        4..=5 => 3,
+        6..=8 => 4,
+        9..=15 => 5,
+        16..=31 => 6,
+        _ => 7,
+    };
+    let class = by_uses * 4 + (meta & 3) as usize;
+    class * BUCKETS + bucket(age)
+}
+
+fn bucket(age: u8) -> usize {
+    let odd = 2 * age as usize + 1;
+    let doubling = odd.ilog2() as usize;
+    // The two bits behind the highest.
+    4 * doubling + ((odd << 2 >> doubling) & 3)
+}
+
+/// `log2(uses) * 256`.
+const LOG2_256: [u32; USES_MAX as usize + 1] = [
+    0, 0, 256, 406, 512, 594, 662, 719, 768, 812, 850, 886, 918, 947, 975, 1000, 1024, 1046, 1068, 1087,
+    1106, 1124, 1142, 1158, 1174, 1189, 1203, 1217, 1231, 1244, 1256, 1268, 1280, 1291, 1302, 1313, 1324,
+    1334, 1343, 1353, 1362, 1372, 1380, 1389, 1398, 1406, 1414, 1422, 1430, 1437, 1445, 1452, 1459, 1466,
+    1473, 1480, 1487, 1493, 1500, 1506, 1512, 1518, 1524, 1530,
+];
+
+/// Half-life of a use in `Order::Lrfu`, in turnovers.
+const HALF_LIFE: u32 = 8;
+
+/// What a page is worth by an order; the least leaves. `density` looks a cell's up.
+fn worth(order: Order, meta: u16, age: u8, ways: usize, density: impl Fn(usize) -> u16) -> u32 {
+    let uses = uses(meta) as u32;
+    let youth = u8::MAX - age;
+    let (worth, among_equals) = match order {
+        Order::Density => (density(cell(meta, age)) as u32, youth),
+        Order::Rate => (uses * 256 / (age as u32 + 1), youth),
+        Order::Lrfu => (LOG2_256[uses as usize] * HALF_LIFE * ways as u32 + youth as u32 * 256, youth),
+        Order::Lfu => (uses, age),
+        Order::Lru => (0, youth),
+    };
+    worth << 8 | among_equals as u32
+}
+
+/// The way that an order gives up. Makes what is very old as old as can be told.
+pub(super) fn victim_by(
+    order: Order,
+    view: &View<'_>,
+    candidates: u32,
+    density: impl Fn(usize) -> u16,
+) -> usize {
+    let mut least = (u32::MAX, 0);
+    for way in ways_of(candidates) {
+        let meta = view.meta(way);
+        let mut age = age(meta, view.clock);
+        if age > AGE_MAX {
+            age = AGE_MAX;
+            view.set_meta(way, view.clock.wrapping_sub(AGE_MAX as u16) << 8 | meta & 0xff);
+        }
+        least = least.min((worth(order, meta, age, view.ways(), &density), way));
+    }
+    least.1
+}
+
+impl Policy for Octavo {
+    const GHOSTS: bool = true;
+    const LEARNS: bool = true;
+
+    #[inline(always)]
+    fn touched(meta: u16, clock: u16, ways: usize) -> u16 {
+        used_again(meta, clock, ways)
+    }
+
+    fn admitted(view: &View<'_>, ghost: Option<u16>) -> u16 {
+        match ghost {
+            Some(meta) => used_again(meta, view.clock, view.ways()),
+            None => history(view.clock, 1, 0),
+        }
+    }
+
+    fn rebased(meta: u16, then: u16, now: u16) -> u16 {
+        now.wrapping_sub(age(meta, then) as u16) << 8 | meta & 0xff
+    }
+
+    fn victim(view: &View<'_>, candidates: u32) -> usize {
+        match view.learner {
+            Some(learner) => victim_by(learner.order(), view, candidates, |cell| learner.density(cell)),
+            // A partition too small to learn follows the order that is best alone.
+            None => victim_by(Order::Rate, view, candidates, |_| 0),
+        }
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ages_fall_into_buckets_in_order_and_fill_them() {
+        assert_eq!((bucket(0), bucket(u8::MAX) + 1), (0, BUCKETS));
+        for age in 1..=u8::MAX {
+            assert!(bucket(age) >= bucket(age - 1), "age {age}");
+        }
+    }
+
+    #[test]
+    fn a_history_counts_its_uses_and_its_last_interval() {
+        let mut meta = history(250, 1, 0);
+        meta = used_again(meta, 252, 16);
+        assert_eq!((uses(meta), meta & 3, age(meta, 252)), (2, 1, 0));
+        // The clock's low byte wraps.
+        meta = used_again(meta, 262, 16);
+        assert_eq!((uses(meta), meta & 3, age(meta, 263)), (3, 2, 1));
+        meta = used_again(meta, 262 + 48, 16);
+        assert_eq!((uses(meta), meta & 3), (4, 3));
+        for _ in 0..100 {
+            meta = used_again(meta, 400, 16);
+        }
+        assert_eq!(uses(meta), USES_MAX);
+        assert_eq!(age(Octavo::rebased(meta, 410, 77), 77), 10);
+    }
+
+    #[test]
+    fn each_order_gives_up_what_it_should() {
+        let by = |order, meta| worth(order, meta, age(meta, 100), 16, |cell| cell as u16);
+        let (old_often, new_once) = (history(60, 9, 2), history(98, 1, 0));
+        assert!(by(Order::Lru, old_often) < by(Order::Lru, new_once));
+        assert!(by(Order::Lfu, old_often) > by(Order::Lfu, new_once));
+        assert!(by(Order::Rate, old_often) < by(Order::Rate, new_once));
+        assert!(by(Order::Lrfu, old_often) > by(Order::Lrfu, new_once));
+        // Among equals the page used last leaves by `Lfu`, the one used first by the others.
+        let (older, younger) = (history(97, 1, 0), history(98, 1, 0));
+        assert!(by(Order::Lfu, older) > by(Order::Lfu, younger));
+        assert!(by(Order::Lrfu, older) < by(Order::Lrfu, younger));
+    }
+
+    #[test]
+    fn the_logarithms_are_right() {
+        for (uses, log) in LOG2_256.iter().enumerate().skip(1) {
+            assert!(((uses as f64).log2() * 256.0 - *log as f64).abs() <= 0.5, "{uses}");
+        }
+    }
+}
