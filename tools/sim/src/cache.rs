@@ -1,6 +1,6 @@
 //! What a simulation drives: a cache that says of each access whether the page was there.
 
-use octavo_table::{Claim, Mixer, PolicyKind, Shape, Table};
+use octavo_table::{Claim, Mixer, PolicyKind, Shape, Table, Tag};
 
 /// A cache without bytes.
 pub trait Cache: Send {
@@ -29,6 +29,19 @@ impl<const W: usize> SetCache<W> {
         SetCache { table: Table::new(shape, policy, shape.segments_max), mixer: Mixer::new(seed) }
     }
 
+    #[inline(always)]
+    fn access_tag(&mut self, tag: Tag) -> bool {
+        if let Some(found) = self.table.find(tag) {
+            self.table.touch(&found);
+            return true;
+        }
+        let claim = self.table.lock(tag).claim(tag);
+        let Claim::Claimed { slot, .. } = claim else { unreachable!("every page is clean and unpinned") };
+        let waited = self.table.publish(slot, false);
+        debug_assert!(!waited, "nobody else is there to wait");
+        false
+    }
+
     /// The pages that a cache has if so many are asked for.
     pub fn capacity_for(capacity_pages: u64) -> u64 {
         let shape = Self::shape(capacity_pages);
@@ -50,26 +63,24 @@ impl<const W: usize> SetCache<W> {
 
 impl<const W: usize> Cache for SetCache<W> {
     fn access(&mut self, page: u64) -> bool {
-        let tag = self.mixer.tag(page);
-        if let Some(found) = self.table.find(tag) {
-            self.table.touch(&found);
-            return true;
-        }
-        let claim = self.table.lock(tag).claim(tag);
-        let Claim::Claimed { slot, .. } = claim else { unreachable!("every page is clean and unpinned") };
-        let waited = self.table.publish(slot, false);
-        debug_assert!(!waited, "nobody else is there to wait");
-        false
+        self.access_tag(self.mixer.tag(page))
     }
 
     fn run(&mut self, pages: &[u64]) -> u64 {
-        const AHEAD: usize = 8;
+        // Pages of a group wait for memory together: first for their sets' fingerprints, then for the slots that these name.
+        const GROUP: usize = 16;
+        let mut tags = [Tag(0); GROUP];
         let mut misses = 0;
-        for (number, page) in pages.iter().enumerate() {
-            if let Some(later) = pages.get(number + AHEAD) {
-                self.table.prefetch_set(self.mixer.tag(*later));
+        for group in pages.chunks(GROUP) {
+            for (tag, page) in tags.iter_mut().zip(group) {
+                *tag = self.mixer.tag(*page);
+                self.table.prefetch_set(*tag);
             }
-            misses += u64::from(!self.access(*page));
+            let tags = &tags[..group.len()];
+            for candidate in tags.iter().filter_map(|tag| self.table.candidate(*tag)) {
+                self.table.prefetch_candidate(candidate);
+            }
+            misses += tags.iter().map(|tag| u64::from(!self.access_tag(*tag))).sum::<u64>();
         }
         misses
     }
@@ -92,6 +103,16 @@ mod tests {
         assert_eq!(cache.run(&pages), 0);
         let pages: Vec<u64> = (0..1 << 14).collect();
         assert!(cache.run(&pages) + cache.run(&pages) > 1 << 14);
+    }
+
+    #[test]
+    fn many_at_a_time_are_the_same_as_one_by_one() {
+        let pages: Vec<u64> = (0..20_003u64).map(|number| number * number % 4001).collect();
+        for policy in PolicyKind::ALL {
+            let [mut one, mut many] = [0; 2].map(|_| SetCache::<16>::new(policy, 1000, 7));
+            let misses = pages.iter().filter(|page| !one.access(**page)).count() as u64;
+            assert_eq!(many.run(&pages), misses, "{}", policy.name());
+        }
     }
 
     #[test]
