@@ -43,14 +43,17 @@ impl<'s> Ghosts<'s> {
 
     /// What is remembered of a page, which is no ghost afterwards.
     pub fn take(&self, print: u16) -> Option<u16> {
-        let count = self.count();
-        let found = (0..count).find(|age| self.entry(*age).load(Relaxed) as u16 == print)?;
-        let meta = (self.entry(found).load(Relaxed) >> 16) as u16;
-        for later in found + 1..count {
-            self.entry(later - 1).store(self.entry(later).load(Relaxed), Relaxed);
-        }
-        self.count.store(count as u8 - 1, Relaxed);
-        Some(meta)
+        self.take_first(|entry| entry as u16 == print)
+    }
+
+    /// Forgets the oldest of some; what was remembered of it is returned.
+    pub fn forget_oldest(&self, of: impl Fn(u16) -> bool) -> Option<u16> {
+        self.take_first(|entry| of((entry >> 16) as u16))
+    }
+
+    /// How many there are of some.
+    pub fn count_of(&self, of: impl Fn(u16) -> bool) -> usize {
+        (0..self.count()).filter(|place| of((self.entry(*place).load(Relaxed) >> 16) as u16)).count()
     }
 
     /// Changes what is remembered of every ghost.
@@ -60,6 +63,17 @@ impl<'s> Ghosts<'s> {
             let old = entry.load(Relaxed);
             entry.store((change((old >> 16) as u16) as u32) << 16 | old & 0xffff, Relaxed);
         }
+    }
+
+    fn take_first(&self, is_it: impl Fn(u32) -> bool) -> Option<u16> {
+        let count = self.count();
+        let found = (0..count).find(|place| is_it(self.entry(*place).load(Relaxed)))?;
+        let meta = (self.entry(found).load(Relaxed) >> 16) as u16;
+        for later in found + 1..count {
+            self.entry(later - 1).store(self.entry(later).load(Relaxed), Relaxed);
+        }
+        self.count.store(count as u8 - 1, Relaxed);
+        Some(meta)
     }
 
     fn head(&self) -> usize {
@@ -92,7 +106,13 @@ mod tests {
                     ghosts.change_all(|m| m / 2);
                     twin.iter_mut().for_each(|g| g.1 /= 2);
                 }
-                1..6 => {
+                1 => {
+                    let is_odd = |meta: u16| meta % 2 == 1;
+                    assert_eq!(ghosts.count_of(is_odd), twin.iter().filter(|g| is_odd(g.1)).count());
+                    let expected = twin.iter().position(|g| is_odd(g.1)).map(|at| twin.remove(at).unwrap().1);
+                    assert_eq!(ghosts.forget_oldest(is_odd), expected, "step {step}");
+                }
+                2..6 => {
                     let expected =
                         twin.iter().position(|g| g.0 == print).map(|at| twin.remove(at).unwrap().1);
                     assert_eq!(ghosts.take(print), expected, "step {step}");

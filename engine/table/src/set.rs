@@ -121,7 +121,8 @@ impl<'t, const W: usize> SetGuard<'t, W> {
             let slot = self.table.slot_in(set, way);
             let word = slot.load();
             if word.state() == State::Free && slot.claim(word, tag) {
-                self.admit::<P>(set, way, tag);
+                let ghost = self.take_ghost::<P>(set, tag);
+                self.admit::<P>(set, way, tag, ghost);
                 return Claim::Claimed { slot: self.table.index_of(set, way), evicted: None };
             }
         }
@@ -143,25 +144,31 @@ impl<'t, const W: usize> SetGuard<'t, W> {
             if !slot.claim(word, tag) {
                 continue;
             }
+            // Before the victim is remembered, which may be in the place of this very page.
+            let ghost = self.take_ghost::<P>(set, tag);
             let evicted = (word.state() == State::Clean).then_some(old);
             if let (true, Some(old)) = (P::GHOSTS, evicted) {
                 view.ghosts.push(old.ghost_print(), meta);
             }
-            self.admit::<P>(set, way, tag);
+            self.admit::<P>(set, way, tag, ghost);
             return Claim::Claimed { slot: self.table.index_of(set, way), evicted };
         }
         Claim::Full
     }
 
+    /// What the set remembers of a page, which is no ghost afterwards.
+    fn take_ghost<P: Policy>(&self, set: SetNumber, tag: Tag) -> Option<u16> {
+        if P::GHOSTS { self.view(set).ghosts.take(tag.ghost_print()) } else { None }
+    }
+
     /// The set's side of an arrival: the claim has succeeded.
-    fn admit<P: Policy>(&self, set: SetNumber, way: usize, tag: Tag) {
+    fn admit<P: Policy>(&self, set: SetNumber, way: usize, tag: Tag, ghost: Option<u16>) {
         let head = self.table.head(set);
         // Relaxed, all of it: ordered by the set's lock; optimistic readers take fingerprints as hints.
         head.clock.store(head.clock.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
         self.table.fingerprints(set)[way].store(tag.fingerprint(), Ordering::Relaxed);
         head.occupied.store(head.occupied.load(Ordering::Relaxed) | 1 << way, Ordering::Relaxed);
         let view = self.view(set);
-        let ghost = if P::GHOSTS { view.ghosts.take(tag.ghost_print()) } else { None };
         view.set_meta(way, P::admitted(&view, ghost));
     }
 
@@ -193,7 +200,9 @@ impl<'t, const W: usize> SetGuard<'t, W> {
     fn view(&self, set: SetNumber) -> View<'t> {
         let head: &'t Head<W> = self.table.head(set);
         let ghosts = Ghosts::new(self.table.ghosts(set), &head.ghost_head, &head.ghost_count);
-        View::new(&head.meta, &head.hand, head.clock.load(Ordering::Relaxed), ghosts, self.table.learner())
+        let clock = head.clock.load(Ordering::Relaxed);
+        View::new(&head.meta, &head.hand, clock, ghosts, self.table.learner())
+            .with_balance(self.table.balance())
     }
 
     /// The pages of the set (of both, while its entry moves).

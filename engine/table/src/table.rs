@@ -10,7 +10,7 @@ use std::ptr::NonNull;
 
 use crate::layout::{Head, Header, Layout, SegmentRecord, Shape, ghosts_at, set_bytes, slots_at};
 use crate::memory::Memory;
-use crate::policy::{Learner, Policy, PolicyKind, with_policy};
+use crate::policy::{Balance, Learner, Policy, PolicyKind, with_policy};
 use crate::probe::ProbeKind;
 use crate::set::SetGuard;
 use crate::slot::{Slot, State, Word};
@@ -65,6 +65,7 @@ pub struct Table<const W: usize = 16> {
     policy: PolicyKind,
     counts_hits: bool,
     learner: Option<Learner>,
+    balance: Option<Balance>,
     #[cfg_attr(any(loom, shuttle), allow(dead_code))]
     probe: ProbeKind,
 }
@@ -108,7 +109,8 @@ impl<const W: usize> Table<W> {
         let counts_hits = with_policy!(policy, P => P::COUNTS_HITS);
         let slots = (live as u64) << memory.layout().slots_per_segment_shift;
         let learner = if with_policy!(policy, P => P::LEARNS) { Learner::new(slots, W) } else { None };
-        let table = Table { memory, policy, counts_hits, learner, probe: ProbeKind::detect() };
+        let balance = with_policy!(policy, P => P::BALANCES).then(|| Balance::new(slots));
+        let table = Table { memory, policy, counts_hits, learner, balance, probe: ProbeKind::detect() };
         let layout = *table.layout();
         assert!(
             (1..=layout.shape.segments_max).contains(&live),
@@ -247,10 +249,18 @@ impl<const W: usize> Table<W> {
         self.learner.as_ref()
     }
 
-    /// Tells the learner that the table has become larger or smaller.
+    /// What the sets aim at together, if their policy balances.
+    pub(crate) fn balance(&self) -> Option<&Balance> {
+        self.balance.as_ref()
+    }
+
+    /// Tells the learner and the balance that the table has become larger or smaller.
     pub(crate) fn tell_capacity(&self) {
         if let Some(learner) = &self.learner {
             learner.set_capacity(self.slots_count());
+        }
+        if let Some(balance) = &self.balance {
+            balance.set_capacity(self.slots_count());
         }
     }
 

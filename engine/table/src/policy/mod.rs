@@ -7,21 +7,26 @@
 //! The seam: a new policy is one file with one implementation of [`Policy`], one variant of [`PolicyKind`] and one line
 //! in `with_policy`. The table chooses once per cache; inside, dispatch is static.
 
+mod car;
 mod clock;
 mod fifo;
 mod learner;
 mod lfu;
 mod lru;
+mod mq;
 mod octavo;
 
 use crate::ghost::Ghosts;
 use crate::sync::atomic::{AtomicU8, AtomicU16, Ordering};
 
+pub(crate) use car::Balance;
+pub use car::Car;
 pub use clock::Clock;
 pub use fifo::Fifo;
 pub(crate) use learner::Learner;
 pub use lfu::{Lfu, NrLfu};
 pub use lru::Lru;
+pub use mq::Mq;
 pub use octavo::Octavo;
 
 /// What a policy may look at and change while the set's lock is held.
@@ -34,6 +39,8 @@ pub struct View<'s> {
     pub ghosts: Ghosts<'s>,
     /// What the partition has learned, for a policy that learns.
     pub(crate) learner: Option<&'s Learner>,
+    /// What the partition's sets aim at together, for a policy that balances.
+    pub(crate) balance: Option<&'s Balance>,
 }
 
 impl<'s> View<'s> {
@@ -44,7 +51,11 @@ impl<'s> View<'s> {
         ghosts: Ghosts<'s>,
         learner: Option<&'s Learner>,
     ) -> Self {
-        View { meta, hand, clock, ghosts, learner }
+        View { meta, hand, clock, ghosts, learner, balance: None }
+    }
+
+    pub(crate) fn with_balance(self, balance: Option<&'s Balance>) -> Self {
+        View { balance, ..self }
     }
 
     /// Ways of the set.
@@ -85,6 +96,9 @@ pub trait Policy {
     /// Whether the partition's learner is shown misses and marks.
     const LEARNS: bool = false;
 
+    /// Whether the partition's sets share a balance.
+    const BALANCES: bool = false;
+
     /// The bits after a hit at `clock`, in a set of `ways`. They are written only where they differ.
     fn touched(meta: u16, clock: u16, ways: usize) -> u16;
 
@@ -111,6 +125,10 @@ pub enum PolicyKind {
     Lfu,
     /// `Lfu` with ghosts: the frequency of a page that returns is reinstated (HotStorage '12).
     NrLfu,
+    /// Two clocks and two lists of ghosts, balanced by what returns in the whole partition (FAST '04).
+    Car,
+    /// Eight queues by frequency, from which pages fall back with time (USENIX ATC '01).
+    Mq,
     /// The load decides: a tournament of five orders on miniatures of the partition.
     #[default]
     Octavo,
@@ -118,12 +136,14 @@ pub enum PolicyKind {
 
 impl PolicyKind {
     /// All of them, in the order of the documentation.
-    pub const ALL: [PolicyKind; 6] = [
+    pub const ALL: [PolicyKind; 8] = [
         PolicyKind::Fifo,
         PolicyKind::Lru,
         PolicyKind::Clock,
         PolicyKind::Lfu,
         PolicyKind::NrLfu,
+        PolicyKind::Car,
+        PolicyKind::Mq,
         PolicyKind::Octavo,
     ];
 
@@ -135,6 +155,8 @@ impl PolicyKind {
             PolicyKind::Clock => "clock",
             PolicyKind::Lfu => "lfu",
             PolicyKind::NrLfu => "nrlfu",
+            PolicyKind::Car => "car",
+            PolicyKind::Mq => "mq",
             PolicyKind::Octavo => "octavo",
         }
     }
@@ -183,6 +205,14 @@ macro_rules! with_policy {
             }
             $crate::policy::PolicyKind::NrLfu => {
                 type $policy = $crate::policy::NrLfu;
+                $body
+            }
+            $crate::policy::PolicyKind::Car => {
+                type $policy = $crate::policy::Car;
+                $body
+            }
+            $crate::policy::PolicyKind::Mq => {
+                type $policy = $crate::policy::Mq;
                 $body
             }
             $crate::policy::PolicyKind::Octavo => {

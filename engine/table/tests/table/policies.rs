@@ -1,4 +1,6 @@
 //! Each policy inside one set against a naive twin that knows nothing of bits, bytes and wrapping clocks.
+//!
+//! What `octavo` decides in a partition too small to learn is here; what it learns is tested where it learns.
 
 use std::collections::VecDeque;
 
@@ -16,6 +18,12 @@ struct Way {
     referenced: bool,
     frequency: u64,
     changed: u64,
+    /// Intervals between arrivals in which it was used, and whether this is one of them.
+    uses: u64,
+    counted: bool,
+    /// For `car`: its clock, and when it came there.
+    again: bool,
+    entered: u64,
 }
 
 /// One set of every policy; each looks at its own fields.
@@ -28,11 +36,26 @@ struct Twin {
     tick: u64,
     hand: usize,
     ghosts: VecDeque<(u64, u64)>,
+    /// B1, B2 and p of the paper on CAR.
+    left_once: VecDeque<u64>,
+    left_again: VecDeque<u64>,
+    target: f64,
 }
 
 impl Twin {
     fn new(kind: PolicyKind, count: usize) -> Twin {
-        Twin { kind, ways: Vec::new(), count, arrivals: 0, tick: 0, hand: 0, ghosts: VecDeque::new() }
+        Twin {
+            kind,
+            ways: Vec::new(),
+            count,
+            arrivals: 0,
+            tick: 0,
+            hand: 0,
+            ghosts: VecDeque::new(),
+            left_once: VecDeque::new(),
+            left_again: VecDeque::new(),
+            target: 0.0,
+        }
     }
 
     fn hit(&mut self, page: u64) -> bool {
@@ -41,6 +64,10 @@ impl Twin {
         (way.used, way.used_tick, way.referenced) = (self.arrivals, self.tick, true);
         if way.frequency < 255 {
             (way.frequency, way.changed) = (way.frequency + 1, self.arrivals);
+        }
+        way.uses += u64::from(!std::mem::replace(&mut way.counted, true));
+        if let Some(most) = uses_max(self.kind) {
+            way.uses = way.uses.min(most);
         }
         true
     }
@@ -60,7 +87,33 @@ impl Twin {
                     break way;
                 }
             },
-            PolicyKind::Octavo => unreachable!("its decisions are tested where they are made"),
+            PolicyKind::Car => loop {
+                let once = self.ways.iter().filter(|way| !way.again).count();
+                let again = (once as f64) < self.target.max(1.0);
+                // What the hand did not pass for 12288 arrivals is as old as can be told.
+                let since = |way: &usize| self.ways[*way].entered.max(self.arrivals.saturating_sub(12_288));
+                let clock = (0..self.count).filter(|way| self.ways[*way].again == again);
+                let first = clock.min_by_key(since).unwrap();
+                if !std::mem::take(&mut self.ways[first].referenced) {
+                    break first;
+                }
+                (self.ways[first].again, self.ways[first].entered) = (true, self.arrivals);
+            },
+            PolicyKind::Mq => least(&|way| {
+                let lifetime = self.count as u64;
+                // Nine bits tell ages up to 480.
+                let mut since = way.used.max(self.arrivals.saturating_sub(480));
+                let mut queue = (0..).find(|queue| way.uses < 2 << queue).unwrap();
+                while queue > 0 && self.arrivals - since >= lifetime {
+                    (queue, since) = (queue - 1, since + lifetime);
+                }
+                (queue, since)
+            }),
+            // Of so few pages nothing is learned: uses per time since the last one decide. Eight bits tell ages up to 180.
+            PolicyKind::Octavo => least(&|way| {
+                let age = (self.arrivals - way.used).min(180);
+                (way.uses * 256 / (age + 1), 180 - age)
+            }),
             PolicyKind::Lfu | PolicyKind::NrLfu => {
                 if self.ways.iter().any(|way| way.frequency == 255) {
                     self.ways.iter_mut().for_each(|way| way.frequency /= 2);
@@ -78,25 +131,81 @@ impl Twin {
     /// A page comes in, over the way `over` if the set is full. Returns the page that left.
     fn admit(&mut self, page: u64, over: Option<usize>) -> Option<u64> {
         let left = over.map(|way| self.ways[way]);
-        if let (PolicyKind::NrLfu, Some(left)) = (self.kind, left) {
-            self.ghosts.push_back((left.page, left.frequency));
+        let again = self.kind == PolicyKind::Car && self.car_remembers(page, over);
+        let ghost =
+            self.ghosts.iter().position(|ghost| ghost.0 == page).and_then(|at| self.ghosts.remove(at));
+        let remembered = match self.kind {
+            PolicyKind::NrLfu => left.map(|left| (left.page, left.frequency)),
+            PolicyKind::Mq | PolicyKind::Octavo => left.map(|left| (left.page, left.uses)),
+            _ => None,
+        };
+        if let Some(remembered) = remembered {
+            self.ghosts.push_back(remembered);
             if self.ghosts.len() > self.count * GHOSTS_PER_WAY {
                 self.ghosts.pop_front();
             }
         }
-        let ghost =
-            self.ghosts.iter().position(|ghost| ghost.0 == page).and_then(|at| self.ghosts.remove(at));
         self.arrivals += 1;
         self.tick += 1;
         let (now, tick) = (self.arrivals, self.tick);
-        let frequency = (ghost.map_or(0, |ghost| ghost.1) + 1).min(255);
-        let way =
-            Way { page, came: now, used: now, used_tick: tick, referenced: false, frequency, changed: now };
+        let uses = ghost.map_or(0, |ghost| ghost.1) + 1;
+        let way = Way {
+            page,
+            came: now,
+            used: now,
+            used_tick: tick,
+            referenced: false,
+            frequency: uses.min(255),
+            changed: now,
+            uses: uses.min(uses_max(self.kind).unwrap_or(uses)),
+            counted: false,
+            again,
+            entered: now,
+        };
+        self.ways.iter_mut().for_each(|way| way.counted = false);
         match over {
             Some(over) => self.ways[over] = way,
             None => self.ways.push(way),
         }
         left.map(|left| left.page)
+    }
+
+    /// The paper on CAR, figure 2, lines 5 to 19: what leaves becomes a ghost, one too many is forgotten, and the one that returns
+    /// moves the target. Whether one does.
+    fn car_remembers(&mut self, page: u64, over: Option<usize>) -> bool {
+        if let Some(left) = over.map(|way| self.ways[way]) {
+            let list = if left.again { &mut self.left_again } else { &mut self.left_once };
+            list.push_back(left.page);
+        }
+        let (once, again) = (self.left_once.len() as f64, self.left_again.len() as f64);
+        if let Some(at) = self.left_once.iter().position(|ghost| *ghost == page) {
+            self.left_once.remove(at);
+            self.target = (self.target + (again / once).max(1.0)).min(self.count as f64);
+            return true;
+        }
+        if let Some(at) = self.left_again.iter().position(|ghost| *ghost == page) {
+            self.left_again.remove(at);
+            self.target = (self.target - (once / again).max(1.0)).max(0.0);
+            return true;
+        }
+        if let Some(over) = over {
+            let t1 = (0..self.count).filter(|way| *way != over && !self.ways[*way].again).count();
+            if t1 + self.left_once.len() == self.count {
+                self.left_once.pop_front();
+            } else if self.count - 1 + self.left_once.len() + self.left_again.len() == 2 * self.count {
+                self.left_again.pop_front();
+            }
+        }
+        false
+    }
+}
+
+/// Where a policy stops counting intervals in which a page was used.
+fn uses_max(kind: PolicyKind) -> Option<u64> {
+    match kind {
+        PolicyKind::Mq => Some(128),
+        PolicyKind::Octavo => Some(63),
+        _ => None,
     }
 }
 
@@ -189,4 +298,19 @@ fn lfu_evicts_what_its_twin_evicts() {
 #[test]
 fn nrlfu_evicts_what_its_twin_evicts_and_remembers_what_it_remembers() {
     agrees_with_its_twin(PolicyKind::NrLfu);
+}
+
+#[test]
+fn car_evicts_what_its_twin_evicts_and_remembers_what_it_remembers() {
+    agrees_with_its_twin(PolicyKind::Car);
+}
+
+#[test]
+fn mq_evicts_what_its_twin_evicts_and_remembers_what_it_remembers() {
+    agrees_with_its_twin(PolicyKind::Mq);
+}
+
+#[test]
+fn octavo_in_a_set_too_small_to_learn_evicts_what_its_twin_evicts_and_remembers_what_it_remembers() {
+    agrees_with_its_twin(PolicyKind::Octavo);
 }

@@ -402,7 +402,7 @@ fn agree_in_every_shape(tag: impl Fn(u64, u64) -> Tag) {
     if cfg!(miri) {
         return agree::<8>(SMALL, 4, |page| tag(4, page));
     }
-    for_seeds(0..5, |seed| {
+    for_seeds(0..PolicyKind::ALL.len() as u64, |seed| {
         agree::<8>(TINY, seed, |page| tag(seed, page));
         agree::<8>(SMALL, seed, |page| tag(seed, page));
         agree::<16>(WIDE, seed, |page| tag(seed, page));

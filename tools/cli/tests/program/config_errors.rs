@@ -59,7 +59,7 @@ const CASES: &[(&str, &str, &[&str])] = &[
         "\"lru\"",
         "\"lruu\"",
         &[
-            "5:10: partition.policy: no policy is called \"lruu\"; did you mean \"lru\"? known: fifo, lru, clock, lfu, nrlfu",
+            "5:10: partition.policy: no policy is called \"lruu\"; did you mean \"lru\"? known: fifo, lru, clock, lfu, nrlfu, car, mq, octavo",
         ],
     ),
     (

@@ -1,0 +1,277 @@
+//! `car`: a clock of pages that came once lately, a clock of pages that came again, and what balances the two (Bansal, Modha, "CAR: Clock with
+//! Adaptive Replacement", FAST '04, figure 2).
+//!
+//! The paper's T1 and T2 are the pages of the set by a bit; B1 and B2 are its ghosts by the same bit, oldest first as the ring has them. A clock's
+//! hand stands at its page of the oldest stamp: what it passes is stamped anew. The paper's directory rules hold in
+//! each set as they do in the paper: |T1| + |B1| is at most the ways, and the ghosts are at most as many as the ways.
+//!
+//! The target, how many pages T1 should have, is the partition's ([`Balance`]): one set sees too few returns to know. A ghost that
+//! returns moves it by as many pages of the whole partition as it would in the paper, by the set's own |B1| and |B2|; a
+//! set compares its T1 with its share of it.
+//!
+//! | bits | what |
+//! |---|---|
+//! | 15 | the page came again: T2, and B2 once it has left |
+//! | 14 | it was used since the hand passed it; several uses between two arrivals in the set are one, as one bit would have it anyway |
+//! | 13..0 | the set's clock when it came into its list; among equals the lower way is older |
+//!
+//! What is not here: the paper's bound over all sets together. A T1 of less than a page a set cannot be told from one of a page.
+
+use super::{Policy, View, ways_of};
+use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// CLOCK with adaptive replacement.
+pub struct Car;
+
+const AGAIN: u16 = 1 << 15;
+const USED: u16 = 1 << 14;
+const STAMP: u16 = USED - 1;
+
+/// Pages that the hand did not pass for longer are made this old when their set is searched, so that fourteen bits tell their age.
+const AGE_MAX: u16 = 12_288;
+
+fn age(meta: u16, clock: u16) -> u16 {
+    clock.wrapping_sub(meta) & STAMP
+}
+
+fn stamped(list: u16, clock: u16) -> u16 {
+    list | clock & STAMP
+}
+
+fn came_again(meta: u16) -> bool {
+    meta & AGAIN != 0
+}
+
+/// How much of a partition the pages that came once should have.
+pub(crate) struct Balance {
+    /// The bits of a float from 0 to 1. Relaxed: two sets that change it at the same time may lose one's change, which costs a guess.
+    share: AtomicU64,
+    /// Slots of the partition. Relaxed: as `share`.
+    slots: AtomicU64,
+}
+
+impl Balance {
+    pub fn new(slots: u64) -> Balance {
+        Balance { share: AtomicU64::new(0f64.to_bits()), slots: AtomicU64::new(slots) }
+    }
+
+    /// The table has become larger or smaller; the share stays.
+    pub fn set_capacity(&self, slots: u64) {
+        self.slots.store(slots, Relaxed);
+    }
+
+    /// What a set of so many ways should have of them.
+    fn target(&self, ways: usize) -> f64 {
+        f64::from_bits(self.share.load(Relaxed)) * ways as f64
+    }
+
+    /// A change by so many pages of the partition.
+    fn change(&self, pages: f64) {
+        let share = f64::from_bits(self.share.load(Relaxed));
+        let share = share + pages / self.slots.load(Relaxed).max(1) as f64;
+        self.share.store(share.clamp(0.0, 1.0).to_bits(), Relaxed);
+    }
+}
+
+/// Forgets the ghost that the paper would have forgotten when the last page came in. An arrival that was a ghost's return breaks no rule.
+fn keep_the_rules(view: &View<'_>) {
+    let once = (0..view.ways()).filter(|way| !came_again(view.meta(*way))).count();
+    if once + view.ghosts.count_of(|ghost| !came_again(ghost)) > view.ways() {
+        view.ghosts.forget_oldest(|ghost| !came_again(ghost));
+    } else if view.ghosts.count() > view.ways() {
+        view.ghosts.forget_oldest(came_again);
+    }
+}
+
+impl Policy for Car {
+    const GHOSTS: bool = true;
+    const BALANCES: bool = true;
+
+    #[inline(always)]
+    fn touched(meta: u16, _clock: u16, _ways: usize) -> u16 {
+        meta | USED
+    }
+
+    fn admitted(view: &View<'_>, ghost: Option<u16>) -> u16 {
+        let Some(ghost) = ghost else { return stamped(0, view.clock) };
+        // The one that returned is among the ghosts no more, and counts with its list.
+        let again = view.ghosts.count_of(came_again) + usize::from(came_again(ghost));
+        let once = view.ghosts.count() + 1 - again;
+        let step = |own: usize, other: usize| (other as f64 / own as f64).max(1.0);
+        if let Some(balance) = view.balance {
+            balance.change(if came_again(ghost) { -step(again, once) } else { step(once, again) });
+        }
+        stamped(AGAIN, view.clock)
+    }
+
+    fn rebased(meta: u16, then: u16, now: u16) -> u16 {
+        stamped(meta & !STAMP, now.wrapping_sub(age(meta, then)))
+    }
+
+    fn victim(view: &View<'_>, candidates: u32) -> usize {
+        keep_the_rules(view);
+        let target = view.balance.map_or(0.0, |balance| balance.target(view.ways())).max(1.0);
+        let mut once = 0u32;
+        for way in 0..view.ways() {
+            let meta = view.meta(way);
+            if age(meta, view.clock) > AGE_MAX {
+                view.set_meta(way, stamped(meta & !STAMP, view.clock.wrapping_sub(AGE_MAX)));
+            }
+            once |= u32::from(!came_again(meta)) << way;
+        }
+        loop {
+            let mut list = candidates & if once.count_ones() as f64 >= target { once } else { !once };
+            if list == 0 {
+                // None of that clock may leave.
+                list = candidates;
+            }
+            let oldest = |way: &usize| (age(view.meta(*way), view.clock), std::cmp::Reverse(*way));
+            let way = ways_of(list).max_by_key(oldest).expect("at least one candidate");
+            // Each turn takes a page's bit, and none is set while the lock is held: there are at most as many turns as ways.
+            if view.meta(way) & USED == 0 {
+                return way;
+            }
+            view.set_meta(way, stamped(AGAIN, view.clock));
+            once &= !(1 << way);
+        }
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::ghost::Ghosts;
+    use crate::sync::atomic::{AtomicU8, AtomicU16, AtomicU32};
+
+    /// A set of four with a balance of its own.
+    struct Set {
+        meta: [AtomicU16; 4],
+        hand: AtomicU8,
+        clock: u16,
+        ring: [AtomicU32; 8],
+        head: AtomicU8,
+        count: AtomicU8,
+        pages: Vec<u16>,
+        balance: Balance,
+    }
+
+    impl Set {
+        fn new() -> Set {
+            Set {
+                meta: Default::default(),
+                hand: AtomicU8::new(0),
+                // The stamps wrap soon.
+                clock: STAMP - 5,
+                ring: Default::default(),
+                head: AtomicU8::new(0),
+                count: AtomicU8::new(0),
+                pages: Vec::new(),
+                balance: Balance::new(4),
+            }
+        }
+
+        fn view(&self) -> View<'_> {
+            let ghosts = Ghosts::new(&self.ring, &self.head, &self.count);
+            View::new(&self.meta, &self.hand, self.clock, ghosts, None).with_balance(Some(&self.balance))
+        }
+
+        fn access(&mut self, page: u16) -> bool {
+            if let Some(way) = self.pages.iter().position(|other| *other == page) {
+                let view = self.view();
+                view.set_meta(way, Car::touched(view.meta(way), self.clock, 4));
+                return true;
+            }
+            let way = if self.pages.len() < 4 {
+                self.pages.push(page);
+                self.pages.len() - 1
+            } else {
+                let way = Car::victim(&self.view(), 0b1111);
+                let view = self.view();
+                view.ghosts.push(self.pages[way], view.meta(way));
+                self.pages[way] = page;
+                way
+            };
+            self.clock = self.clock.wrapping_add(1);
+            let view = self.view();
+            let ghost = view.ghosts.take(page);
+            view.set_meta(way, Car::admitted(&view, ghost));
+            false
+        }
+
+        /// The pages that came again, in the order of the ways.
+        fn again(&self) -> Vec<u16> {
+            let again = |way: &usize| came_again(self.view().meta(*way));
+            (0..self.pages.len()).filter(again).map(|way| self.pages[way]).collect()
+        }
+    }
+
+    #[test]
+    fn used_pages_move_to_the_second_clock_and_the_first_unused_one_leaves() {
+        let mut set = Set::new();
+        [1, 2, 3, 4].iter().for_each(|page| assert!(!set.access(*page)));
+        assert!(set.access(1) && set.access(2));
+        // The hand passes 1 and 2, which were used, and takes 3.
+        assert!(!set.access(5));
+        assert_eq!((set.pages.clone(), set.again()), (vec![1, 2, 5, 4], vec![1, 2]));
+        assert_eq!(set.balance.target(4), 0.0);
+        // 3 returns: the first clock should have had a page more, and has one less for it.
+        assert!(!set.access(3));
+        assert_eq!((set.pages.clone(), set.again()), (vec![1, 2, 5, 3], vec![1, 2, 3]));
+        assert_eq!(set.balance.target(4), 1.0);
+        assert!(!set.access(4));
+        assert_eq!((set.pages.clone(), set.again()), (vec![1, 2, 4, 3], vec![1, 2, 4, 3]));
+        assert_eq!(set.balance.target(4), 2.0);
+        // The first clock is empty: the second gives up its oldest, which comes back and takes back the first one's page.
+        assert!(!set.access(6));
+        assert_eq!(set.pages, [6, 2, 4, 3]);
+        assert!(!set.access(1));
+        assert_eq!(set.pages, [6, 1, 4, 3]);
+        assert_eq!(set.balance.target(4), 1.0);
+    }
+
+    #[test]
+    fn a_scan_leaves_no_more_ghosts_than_the_paper_and_the_second_clock_alone() {
+        let mut set = Set::new();
+        [1, 2, 3, 4, 1, 2].iter().for_each(|page| _ = set.access(*page));
+        (100..120).for_each(|page| assert!(!set.access(page)));
+        assert_eq!(set.again(), [1, 2]);
+        // After the last arrival's rules are kept: T1 has two pages, so B1 has two.
+        keep_the_rules(&set.view());
+        assert_eq!(set.view().ghosts.count(), 2);
+        assert!(set.access(1) && set.access(2));
+    }
+
+    #[test]
+    fn one_that_may_not_leave_is_passed_over() {
+        let mut set = Set::new();
+        [1, 2, 3, 4, 3].iter().for_each(|page| _ = set.access(*page));
+        assert_eq!(Car::victim(&set.view(), 0b1111), 0);
+        assert_eq!(Car::victim(&set.view(), 0b1110), 1);
+        // 3 was used: it moves to the second clock before 4 leaves.
+        assert_eq!(Car::victim(&set.view(), 0b1100), 3);
+        assert_eq!(set.again(), [3]);
+        assert_eq!(Car::victim(&set.view(), 0b0100), 2);
+    }
+
+    #[test]
+    fn the_balance_moves_by_pages_of_the_partition_and_stays_within_it() {
+        let balance = Balance::new(1 << 20);
+        balance.change(-3.0);
+        assert_eq!(balance.target(16), 0.0);
+        balance.change((1 << 18) as f64);
+        assert_eq!(balance.target(16), 4.0);
+        balance.set_capacity(1 << 10);
+        assert_eq!(balance.target(16), 4.0);
+        balance.change(64.0);
+        assert_eq!(balance.target(16), 5.0);
+        balance.change(1e9);
+        assert_eq!(balance.target(16), 16.0);
+    }
+
+    #[test]
+    fn a_page_that_moves_keeps_its_list_its_use_and_its_age() {
+        let meta = stamped(AGAIN | USED, 7);
+        let moved = Car::rebased(meta, 27, 3);
+        assert_eq!((moved & !STAMP, age(moved, 3)), (AGAIN | USED, 20));
+    }
+}
