@@ -89,7 +89,7 @@ impl Twin {
             },
             PolicyKind::Car => loop {
                 let once = self.ways.iter().filter(|way| !way.again).count();
-                let again = (once as f64) < self.target.max(1.0);
+                let again = (once as f64) < self.target.round().max(1.0);
                 // What the hand did not pass for 12288 arrivals is as old as can be told.
                 let since = |way: &usize| self.ways[*way].entered.max(self.arrivals.saturating_sub(12_288));
                 let clock = (0..self.count).filter(|way| self.ways[*way].again == again);
