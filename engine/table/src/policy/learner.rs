@@ -236,21 +236,19 @@ impl Miniature {
             }
             return;
         }
+        // As in a set of the table: what was hit since is known, the returning page is taken from the ghosts, a victim leaves, time goes on.
         self.misses += 1.0;
         self.misses_all += 1;
         set.marks = 0;
-        let before = set.clock;
-        set.clock = set.clock.wrapping_add(1);
         let per_set = self.ways * GHOSTS_PER_WAY;
         let ring = &self.ghosts[number * per_set..][..per_set];
-        let ghosts = Ghosts::new(ring, &set.ghost_head, &set.ghost_count);
-        let view = View::new(meta, &set.hand, set.clock, ghosts, None);
+        let ghosts = || Ghosts::new(ring, &set.ghost_head, &set.ghost_count);
+        let view = View::new(meta, &set.hand, set.clock, ghosts(), None);
         let ghost = view.ghosts.take(print);
         if let (Some(ghost), Some(tally)) = (ghost, &mut tally) {
-            tally.hit(ghost, before);
+            tally.hit(ghost, set.clock);
         }
         let way = if count < self.ways {
-            set.count += 1;
             count
         } else {
             let all = u32::MAX >> (u32::BITS - self.ways as u32);
@@ -262,8 +260,11 @@ impl Miniature {
             }
             way
         };
-        prints[way] = print;
+        let view = View::new(meta, &set.hand, set.clock.wrapping_add(1), ghosts(), None);
         view.set_meta(way, Octavo::admitted(&view, ghost));
+        prints[way] = print;
+        set.clock = set.clock.wrapping_add(1);
+        set.count = set.count.max(way as u8 + 1);
     }
 }
 
