@@ -27,8 +27,8 @@ const PAGE_BYTES: u64 = 4096;
 /// A judgement follows so many times this as a miniature has slots, in misses of the first one: sixteen a turnover.
 const JUDGEMENTS_PER_TURNOVER: u64 = 16;
 
-/// What is left of a hit's weight after a judgement: half of it after five turnovers.
-const JUDGEMENT_DECAY: f32 = 0.992;
+/// What is left of a miss's weight after a judgement: half of it after three turnovers.
+const JUDGEMENT_DECAY: f32 = 0.985;
 
 /// Densities are computed anew after so many turnovers' worth of events, and then a tenth of the events is forgotten.
 const LESSON_TURNOVERS: u64 = 4;
