@@ -487,7 +487,8 @@ impl Histogram {
     }
 }
 
-#[cfg(all(test, not(any(loom, shuttle))))]
+// No unsafe code here that an interpreter would have to see, and much to do for one.
+#[cfg(all(test, not(any(loom, shuttle, miri))))]
 mod tests {
     use super::*;
     use crate::tag::Mixer;

@@ -330,7 +330,8 @@ fn width(bucket: usize) -> f32 {
     (edge(bucket + 1) - edge(bucket)).max(0.5)
 }
 
-#[cfg(all(test, not(any(loom, shuttle))))]
+// No unsafe code here that an interpreter would have to see, and much to do for one.
+#[cfg(all(test, not(any(loom, shuttle, miri))))]
 mod tests {
     use super::*;
     use crate::tag::Mixer;
