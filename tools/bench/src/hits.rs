@@ -1,8 +1,8 @@
 //! Hits: one thread reads uniformly random places of cached pages, beside a bare gather from an array of the same size.
 //!
-//! The cache's frames are as large as asked for, and full. A store half as large again is read into them; the pages that
-//! found a place for good are the ones that are read, so that no set is short of ways and every read is a hit: the counters
-//! are compared before and after. The reference's array holds the same pages, one behind the other. Engine and reference walk
+//! The cache's frames are as large as asked for, and full. A store half as large again is read into them; the pages that are there
+//! then are the ones that are read, so that no set is short of ways and every read is a hit: the counters are compared before and
+//! after. The reference's array holds the same pages, one behind the other. Engine and reference walk
 //! the same stream of indices; read `n` of the one and of the other have the same page and the same offset inside it.
 
 use std::hint::black_box;
@@ -90,7 +90,7 @@ impl Field {
         let object = partition.open(Store::memory("pages", pages * PAGE_BYTES as u64), "pages")?;
         write_content(&object, pages)?;
         listener.progress("filling the cache");
-        let resident = resident_pages(&partition, &object, pages)?;
+        let resident = resident_pages(&object, pages)?;
         listener.progress("filling the array");
         let mut array =
             Array::new(resident.len() * PAGE_BYTES).map_err(Error::at("an array of huge pages"))?;
@@ -272,37 +272,12 @@ fn write_content(object: &Object, pages: u64) -> Result<(), Error> {
     Ok(())
 }
 
-/// Walks over the pages until those that are left stay in the cache: more would not find a place in their sets.
-fn resident_pages(partition: &Partition, object: &Object, pages: u64) -> Result<Vec<u32>, Error> {
+/// Brings in as much as there is room for, and lists what is there then: reads of it are hits, and hits evict nothing.
+fn resident_pages(object: &Object, pages: u64) -> Result<Vec<u32>, Error> {
     let mut byte = [0; 8];
-    let mut is_hit = |page: u32| {
-        let misses = partition.stat().misses;
-        object.read_at(u64::from(page) * PAGE_BYTES as u64, &mut byte)?;
-        Ok::<bool, Error>(partition.stat().misses == misses)
-    };
-    // 1. Bring in as much as there is room for; what is there at the end is what the walk saw last.
+    let offset = |page: u32| u64::from(page) * PAGE_BYTES as u64;
     for page in 0..pages as u32 {
-        is_hit(page)?;
+        object.read_at(offset(page), &mut byte)?;
     }
-    let mut resident = Vec::new();
-    for page in (0..pages as u32).rev() {
-        if is_hit(page)? {
-            resident.push(page);
-        }
-    }
-    resident.sort_unstable();
-    // 2. What missed came in, too, in the place of pages that are wanted. They are read until they are the ones that stay.
-    for _ in 0..WALKS_MAX {
-        let mut misses = 0;
-        for page in &resident {
-            misses += usize::from(!is_hit(*page)?);
-        }
-        if misses == 0 {
-            return Ok(resident);
-        }
-    }
-    Err(Error::new("the pages of the benchmark do not stay in the cache"))
+    Ok((0..pages as u32).filter(|page| object.is_resident(offset(*page))).collect())
 }
-
-/// A policy forgets the pages that are not read within a few rounds; one that never does would be walked for ever.
-const WALKS_MAX: usize = 100;
