@@ -24,7 +24,7 @@ const SLOTS_MAX: u64 = 1024;
 /// The least bytes that a slot of the table stands for.
 const PAGE_BYTES: u64 = 4096;
 
-/// A judgement follows so many times this as a miniature has slots, in misses of the first one: sixteen a turnover.
+/// Judgements while a miniature turns over once, by the misses of the first one.
 const JUDGEMENTS_PER_TURNOVER: u64 = 16;
 
 /// What is left of a miss's weight after a judgement: half of it after three turnovers.
