@@ -37,6 +37,12 @@ pub const INLINE_BYTES: usize = 128;
 /// The line of every processor that this runs on; a wrong guess costs prefetches, never correctness.
 const LINE_BYTES: usize = 64;
 
+/// Chooses how to copy on this processor. Copies of more than `INLINE_BYTES` do so themselves; shorter ones only look at what was chosen.
+pub fn choose() {
+    #[cfg(all(target_arch = "x86_64", not(any(miri, loom, shuttle))))]
+    x86_64::choose();
+}
+
 /// Copies `len` bytes out of a frame that others may be overwriting.
 ///
 /// # Safety
@@ -240,7 +246,6 @@ mod tests {
         check("copy_in by bytes", all(), &|src, dst, len| unsafe { by_bytes::copy_in(src, dst, len) });
         // SAFETY: as above.
         check("copy_out", all(), &|src, dst, len| unsafe { copy_out(src, dst, len) });
-        // SAFETY: as above.
         // SAFETY: as above; the lengths are as the function wants them.
         check("copy_out_inline", 0..=INLINE_BYTES, &|src, dst, len| unsafe {
             copy_out_inline(src, dst, len)

@@ -72,6 +72,7 @@ struct Objects {
 
 impl PartitionInner {
     pub fn new(shared: &Arc<Shared>, config: PartitionConfig) -> Result<PartitionInner, Error> {
+        copy::choose();
         let cache = &shared.config;
         let slots_per_segment = cache.segment_bytes / cache.page_bytes as u64;
         let sets_per_segment = (slots_per_segment / WAYS as u64) as u32;

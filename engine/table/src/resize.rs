@@ -172,7 +172,7 @@ impl<const W: usize> Table<W> {
         }
         if pass.busy.is_none() {
             // R4. Release, both: pairs with `set_of` and `move_of`.
-            self.entry(mv.level, mv.entry as usize).store(self.entry_naming(mv.to), Ordering::Release);
+            self.entry(mv.level, mv.entry as usize).store(self.first_set(mv.to), Ordering::Release);
             self.header().moving.store(0, Ordering::Release);
         }
         pass

@@ -121,7 +121,7 @@ impl<const W: usize> Table<W> {
         for entry in 0..1usize << level {
             table
                 .entry(level, entry)
-                .store(table.entry_naming(SegmentIndex((entry % live as usize) as u32)), Ordering::Relaxed);
+                .store(table.first_set(SegmentIndex((entry % live as usize) as u32)), Ordering::Relaxed);
         }
         for segment in 0..live {
             table.record(SegmentIndex(segment)).live.store(1, Ordering::Relaxed);
@@ -186,12 +186,7 @@ impl<const W: usize> Table<W> {
     /// The first way whose fingerprint is the page's, in the set that the directory names.
     #[inline(always)]
     pub fn candidate(&self, tag: Tag) -> Option<Candidate> {
-        self.candidate_in(self.set_of(tag), tag)
-    }
-
-    /// The same in a set that was the page's a moment ago.
-    #[inline(always)]
-    pub fn candidate_in(&self, set: SetNumber, tag: Tag) -> Option<Candidate> {
+        let set = self.set_of(tag);
         let ways = self.matching(set, tag.fingerprint());
         (ways != 0).then(|| Candidate { set, way: ways.trailing_zeros() })
     }
@@ -326,8 +321,9 @@ impl<const W: usize> Table<W> {
         SetNumber(first | tag.set(self.layout().set_mask) as u32)
     }
 
-    /// What a directory entry holds that names a segment: the number of its first set.
-    pub(crate) fn entry_naming(&self, segment: SegmentIndex) -> u32 {
+    /// The number of a segment's first set, by which directory entries name it.
+    #[inline(always)]
+    pub(crate) fn first_set(&self, segment: SegmentIndex) -> u32 {
         segment.0 << self.layout().set_shift
     }
 
@@ -338,7 +334,7 @@ impl<const W: usize> Table<W> {
 
     #[inline(always)]
     pub(crate) fn set_in(&self, segment: SegmentIndex, tag: Tag) -> SetNumber {
-        SetNumber(segment.0 << self.layout().set_shift | tag.set(self.layout().set_mask) as u32)
+        SetNumber(self.first_set(segment) | tag.set(self.layout().set_mask) as u32)
     }
 
     /// The page's entry at the level in force. Level l has its entries at places 2^l and on, so the place is a one with the
@@ -395,7 +391,7 @@ impl<const W: usize> Table<W> {
 
     /// The sets of a segment.
     pub(crate) fn sets_of(&self, segment: SegmentIndex) -> impl Iterator<Item = SetNumber> + use<W> {
-        let first = segment.0 << self.layout().set_shift;
+        let first = self.first_set(segment);
         (first..first + self.layout().shape.sets_per_segment).map(SetNumber)
     }
 
@@ -593,7 +589,7 @@ impl<const W: usize> Table<W> {
 
     /// The set of another segment with the same number inside it.
     pub(crate) fn beside(&self, set: SetNumber, segment: SegmentIndex) -> SetNumber {
-        SetNumber(segment.0 << self.layout().set_shift | set.0 & self.layout().set_mask as u32)
+        SetNumber(self.first_set(segment) | set.0 & self.layout().set_mask as u32)
     }
 
     pub(crate) fn segment_of_set(&self, set: SetNumber) -> SegmentIndex {

@@ -84,7 +84,7 @@ fn avx512_is_chosen() -> bool {
 
 #[cold]
 #[inline(never)]
-fn choose() -> CopyKind {
+pub(super) fn choose() -> CopyKind {
     let kind = CopyKind::detect();
     // Relaxed: as in `chosen`.
     CHOSEN.store(kind as u8, Ordering::Relaxed);
