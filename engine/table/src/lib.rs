@@ -30,7 +30,7 @@ pub use resize::{Move, Mover, Pass};
 pub use set::{Claim, SetGuard};
 pub use shards::{Shards, ShardsOptions, Stack};
 pub use slot::{EndedWriteback, PINS_MAX, Slot, State, Word};
-pub use table::{Candidate, Found, SegmentIndex, SetNumber, SlotIndex, Table};
+pub use table::{Candidate, Found, SegmentIndex, SlotIndex, Table};
 pub use tag::{Mixer, Tag};
 
 #[cfg(all(test, loom))]

@@ -27,7 +27,7 @@ pub struct SlotIndex(pub u32);
 
 /// A set: all sets of segment 0, then those of segment 1, and so on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct SetNumber(pub(crate) u32);
+pub(crate) struct SetNumber(pub(crate) u32);
 
 /// A page that was found, with the word it was found by.
 #[derive(Clone, Copy)]
@@ -175,12 +175,10 @@ impl<const W: usize> Table<W> {
         self.find_in(self.set_of(tag), tag)
     }
 
-    /// Where a page belongs by the directory: the first stage of a batch. Its set's fingerprints are asked for.
+    /// Asks the processor for the fingerprints of a page's set.
     #[inline(always)]
-    pub fn prefetch_set(&self, tag: Tag) -> SetNumber {
-        let set = self.set_of(tag);
-        prefetch(self.fingerprints(set));
-        set
+    pub fn prefetch_set(&self, tag: Tag) {
+        prefetch(self.fingerprints(self.set_of(tag)));
     }
 
     /// The first way whose fingerprint is the page's, in the set that the directory names.
