@@ -1,6 +1,6 @@
 //! Which crate may depend on which: the workspace's own in one direction, and others' from a list.
 //!
-//! `table`, `disk` -> `octavo` -> front ends; `sim` -> `table`; `bench` -> the engine; `cli` -> everything. The engine
+//! `table`, `share`, `disk` -> `octavo` -> front ends; `sim` -> `table`, `share`; `bench` -> the engine; `cli` -> everything. The engine
 //! knows no protocol, no command line and no vendor of metrics, which the lists of other people's crates say. A new
 //! crate needs a new line here, and that is the point.
 
@@ -23,6 +23,7 @@ struct Layer {
 /// All crates of the workspace. loom and shuttle come in under their `--cfg` alone.
 const LAYERS: &[Layer] = &[
     Layer { name: "octavo-table", own: &[], others: &["libc", "loom", "shuttle"], tests: &[] },
+    Layer { name: "octavo-share", own: &[], others: &[], tests: &[] },
     Layer {
         name: "octavo-disk",
         own: &[],
@@ -31,7 +32,7 @@ const LAYERS: &[Layer] = &[
     },
     Layer {
         name: "octavo",
-        own: &["octavo-table", "octavo-disk"],
+        own: &["octavo-table", "octavo-share", "octavo-disk"],
         others: &["libc", "log", "shuttle", "slab"],
         tests: &[],
     },
@@ -44,7 +45,7 @@ const LAYERS: &[Layer] = &[
     },
     Layer {
         name: "octavo-sim",
-        own: &["octavo-table"],
+        own: &["octavo-table", "octavo-share"],
         others: &["flate2", "serde", "serde_json", "zstd"],
         tests: &[],
     },

@@ -1,0 +1,353 @@
+//! What each partition should have: promises first, then what memory is worth to whom, then the rest.
+//!
+//! Worth is looked at on the curves themselves. Their slopes alone would starve a loop that is a little larger than its share: no single
+//! step helps it, and all of them together do. Few partitions share by dynamic programming over [`CHUNKS`] pieces of the memory,
+//! which is exact for these pieces; many by look-ahead (Qureshi, Patt, "Utility-Based Cache Partitioning", MICRO '06): again and again the one
+//! stretch of growth that saves most misses per byte, however long it is.
+
+use crate::curve::Curve;
+use crate::limits::WEIGHT_DEFAULT;
+use crate::plan::{State, spread};
+
+/// Pieces of the memory that dynamic programming deals out, at least 128 and at most twice as many.
+const CHUNKS: u64 = 256;
+
+/// More partitions than this share by look-ahead.
+const EXACT_MAX: usize = 48;
+
+/// The partitions and groups of a state, while memory is given to them.
+pub(crate) struct Tree<'s> {
+    state: &'s State,
+    /// What is given to each, groups with all that is below them.
+    sizes: Vec<u64>,
+    leaves: Vec<usize>,
+    granule: u64,
+}
+
+/// Which limit holds.
+#[derive(Clone, Copy, PartialEq)]
+enum Ceiling {
+    High,
+    Max,
+}
+
+impl<'s> Tree<'s> {
+    pub fn new(state: &'s State) -> Tree<'s> {
+        let leaves = (0..state.nodes.len()).filter(|node| state.nodes[*node].leaf.is_some()).collect();
+        let granule = state.granule_bytes.max(1);
+        for (number, node) in state.nodes.iter().enumerate() {
+            assert!(node.parent.is_none_or(|parent| parent < number), "a parent stands before its children");
+        }
+        Tree { state, sizes: vec![0; state.nodes.len()], leaves, granule }
+    }
+
+    pub fn into_sizes(self) -> Vec<u64> {
+        self.sizes
+    }
+
+    /// The most a node may have, in whole granules, and a partition at least one.
+    fn ceiling(&self, node: usize, which: Ceiling) -> u64 {
+        let limits = &self.state.nodes[node].limits;
+        let most = match which {
+            Ceiling::High => limits.high_bytes.min(limits.max_bytes).max(limits.min_bytes),
+            Ceiling::Max => limits.max_bytes,
+        };
+        (most / self.granule * self.granule).max(self.granule)
+    }
+
+    fn above(&self, node: usize) -> impl Iterator<Item = usize> + use<'s> {
+        let state = self.state;
+        std::iter::successors(Some(node), move |node| state.nodes[*node].parent)
+    }
+
+    /// What a partition may still get: the least that it and those above it have room for.
+    fn room(&self, leaf: usize, which: Ceiling) -> u64 {
+        self.above(leaf)
+            .map(|node| self.ceiling(node, which).saturating_sub(self.sizes[node]))
+            .min()
+            .unwrap_or(0)
+    }
+
+    fn give(&mut self, leaf: usize, bytes: u64) {
+        self.above(leaf).for_each(|node| self.sizes[node] += bytes);
+    }
+
+    fn left(&self) -> u64 {
+        let given: u64 = self.leaves.iter().map(|leaf| self.sizes[*leaf]).sum();
+        self.state.total_bytes.saturating_sub(given)
+    }
+
+    /// Gives some partitions more, by weight, up to a size for each, as far as there is memory and those above allow.
+    fn raise(
+        &mut self,
+        among: &[usize],
+        weight: impl Fn(usize) -> u64,
+        to: impl Fn(usize) -> u64,
+        which: Ceiling,
+        budget: u64,
+    ) {
+        let mut budget = budget;
+        // Groups may refuse what their members were to get: then others have a turn.
+        for _ in 0..8 {
+            let room: Vec<u64> = among
+                .iter()
+                .map(|leaf| to(*leaf).saturating_sub(self.sizes[*leaf]).min(self.room(*leaf, which)))
+                .collect();
+            let weights: Vec<u64> = among.iter().map(|leaf| weight(*leaf)).collect();
+            let got = spread(budget, &weights, &room, self.granule);
+            let before = budget;
+            for (leaf, bytes) in among.iter().zip(got) {
+                let bytes = bytes.min(self.room(*leaf, which));
+                self.give(*leaf, bytes);
+                budget -= bytes;
+            }
+            if budget == before || budget == 0 {
+                break;
+            }
+        }
+    }
+
+    fn weight(&self, leaf: usize) -> u64 {
+        // A heavy group's members are heavy.
+        self.above(leaf).fold(1_000_000u64, |weight, node| {
+            (weight as u128 * u128::from(self.state.nodes[node].limits.weight) / u128::from(WEIGHT_DEFAULT))
+                .clamp(1, 1 << 40) as u64
+        })
+    }
+
+    /// A granule for everybody, then `min`, then `low`, then something for those about whom little is known; each of groups before
+    /// the next. Where memory does not suffice for all of a kind, all get the same share of what they lack.
+    pub fn keep_promises(&mut self) {
+        let all = self.leaves.clone();
+        for leaf in &all {
+            // Even where there is not enough: a partition is never without.
+            self.give(*leaf, self.granule);
+        }
+        for low in [false, true] {
+            let promise = |tree: &Self, node: usize| {
+                let limits = &tree.state.nodes[node].limits;
+                if low { limits.low_bytes.max(limits.min_bytes) } else { limits.min_bytes }
+            };
+            // 1. The partitions' own.
+            let to: Vec<u64> = (0..self.sizes.len())
+                .map(|node| promise(self, node).next_multiple_of(self.granule))
+                .collect();
+            let lacks: Vec<u64> =
+                self.sizes.iter().zip(&to).map(|(size, to)| to.saturating_sub(*size)).collect();
+            self.raise(&all, |leaf| lacks[leaf], |leaf| to[leaf], Ceiling::Max, self.left());
+            // 2. The groups', innermost first: what the members' own do not take is theirs by weight.
+            for group in (0..self.sizes.len()).rev().filter(|node| self.state.nodes[*node].leaf.is_none()) {
+                let lack = to[group].saturating_sub(self.sizes[group]).min(self.left());
+                if lack > 0 {
+                    let members: Vec<usize> = all
+                        .iter()
+                        .copied()
+                        .filter(|leaf| self.above(*leaf).any(|node| node == group))
+                        .collect();
+                    let weights: Vec<u64> = (0..self.sizes.len()).map(|node| self.weight(node)).collect();
+                    self.raise(&members, |leaf| weights[leaf], |_| u64::MAX, Ceiling::Max, lack);
+                }
+            }
+        }
+        let new: Vec<usize> = all
+            .iter()
+            .copied()
+            .filter(|leaf| self.state.nodes[*leaf].leaf.as_ref().is_some_and(|leaf| leaf.is_new))
+            .collect();
+        let weights: Vec<u64> = (0..self.sizes.len()).map(|node| self.weight(node)).collect();
+        let sum: u128 = all.iter().map(|leaf| u128::from(weights[*leaf])).sum::<u128>().max(1);
+        let total = self.state.total_bytes;
+        let granule = self.granule;
+        let half_share = |leaf: usize| {
+            (u128::from(total / 2) * u128::from(weights[leaf]) / sum) as u64 / granule * granule
+        };
+        self.raise(&new, |leaf| weights[leaf], half_share, Ceiling::High, self.left());
+    }
+
+    /// Gives memory to whom it saves most misses, up to `high`. Memory that stays where it is has an advantage of `inertia`.
+    pub fn share_by_use(&mut self, inertia: f64) {
+        let left = self.left();
+        let misses: f64 = self.leaves.iter().map(|leaf| self.worth(*leaf).now()).sum();
+        let drag = inertia * misses / self.state.total_bytes.max(1) as f64;
+        if left < self.granule || misses <= 0.0 {
+            return;
+        }
+        if self.leaves.len() <= EXACT_MAX {
+            self.share_exactly(left, drag)
+        } else {
+            self.share_ahead(left, drag)
+        }
+    }
+
+    fn worth(&self, leaf: usize) -> Worth<'s> {
+        let of = self.state.nodes[leaf].leaf.as_ref().expect("a partition");
+        Worth { curve: &of.curve, weight: self.weight(leaf) as f64 / 1e6, current: of.current_bytes }
+    }
+
+    // ---- Dynamic programming ------------------------------------------------------------------------------------
+
+    fn share_exactly(&mut self, left: u64, drag: f64) {
+        let chunk = (left / CHUNKS).next_multiple_of(self.granule).max(self.granule);
+        let count = (left / chunk) as usize;
+        let mut roots: Vec<Dealt> = Vec::new();
+        // Children stand behind their parents: from the end, everyone's children are dealt to before him.
+        let mut below: Vec<Vec<Dealt>> = (0..self.sizes.len()).map(|_| Vec::new()).collect();
+        for node in (0..self.sizes.len()).rev() {
+            let room = self.ceiling(node, Ceiling::High).saturating_sub(self.sizes[node]);
+            let dealt = match &self.state.nodes[node].leaf {
+                Some(_) => {
+                    let (worth, base) = (self.worth(node), self.sizes[node]);
+                    let most = (room.div_ceil(chunk) as usize).min(count);
+                    let value = |chunks: usize| worth.of(base + (chunks as u64 * chunk).min(room), drag);
+                    Dealt::partition(node, most, value)
+                }
+                None => Dealt::group(std::mem::take(&mut below[node]), ((room / chunk) as usize).min(count)),
+            };
+            match self.state.nodes[node].parent {
+                Some(parent) => below[parent].push(dealt),
+                None => roots.push(dealt),
+            }
+        }
+        let mut chosen = Vec::new();
+        Dealt::group(roots, count).choose(count, &mut chosen);
+        for (leaf, chunks) in chosen {
+            let room = self.room(leaf, Ceiling::High);
+            self.give(leaf, (chunks as u64 * chunk).min(room));
+        }
+    }
+
+    // ---- Look-ahead ---------------------------------------------------------------------------------------------
+
+    fn share_ahead(&mut self, mut left: u64, drag: f64) {
+        let mut offers: Vec<(f64, u64)> =
+            self.leaves.iter().map(|leaf| self.offer(*leaf, left, drag)).collect();
+        // Each turn reaches a known size of somebody's curve, or fills him or a group of his: there are not many more turns than points.
+        let most =
+            self.leaves.iter().map(|leaf| self.worth(*leaf).curve.points().count() + 3).sum::<usize>() * 2;
+        for _ in 0..most {
+            let best = (0..offers.len()).max_by(|one, other| offers[*one].0.total_cmp(&offers[*other].0));
+            let Some(best) = best.filter(|best| offers[*best].0 > 0.0) else { break };
+            let leaf = self.leaves[best];
+            let (_, bytes) = offers[best];
+            let possible = bytes.min(self.room(leaf, Ceiling::High)).min(left / self.granule * self.granule);
+            if possible == bytes {
+                self.give(leaf, bytes);
+                left -= bytes;
+            }
+            // Its next offer, or what is left of this one now that others were served.
+            offers[best] = self.offer(leaf, left, drag);
+        }
+    }
+
+    /// The stretch of growth that saves most per byte, and its length in whole granules.
+    fn offer(&self, leaf: usize, left: u64, drag: f64) -> (f64, u64) {
+        let worth = self.worth(leaf);
+        let base = self.sizes[leaf];
+        let most = self.room(leaf, Ceiling::High).min(left) / self.granule * self.granule;
+        let lengths = worth.curve.points().map(|(bytes, _)| bytes).chain([worth.current, base + most]);
+        let lengths = lengths
+            .filter(|bytes| *bytes > base)
+            .map(|bytes| (bytes - base).next_multiple_of(self.granule).min(most));
+        lengths
+            .filter(|length| *length > 0)
+            .map(|length| ((worth.of(base + length, drag) - worth.of(base, drag)) / length as f64, length))
+            .max_by(|one, other| one.0.total_cmp(&other.0))
+            .unwrap_or((0.0, 0))
+    }
+
+    /// Memory that saves nobody anything stays where it is, or goes to all by weight; what not even they may have, beyond `high`.
+    pub fn leave_the_rest(&mut self) {
+        let all = self.leaves.clone();
+        let current = |leaf: usize| self.state.nodes[leaf].leaf.as_ref().map_or(0, |leaf| leaf.current_bytes);
+        let current: Vec<u64> = (0..self.sizes.len()).map(current).collect();
+        let kept: Vec<u64> = current.iter().map(|bytes| bytes / self.granule * self.granule).collect();
+        let weights: Vec<u64> = (0..self.sizes.len()).map(|node| self.weight(node)).collect();
+        self.raise(&all, |leaf| current[leaf], |leaf| kept[leaf], Ceiling::High, self.left());
+        self.raise(&all, |leaf| weights[leaf], |_| u64::MAX, Ceiling::High, self.left());
+        self.raise(&all, |leaf| weights[leaf], |_| u64::MAX, Ceiling::Max, self.left());
+    }
+}
+
+/// What memory is worth to one partition.
+struct Worth<'s> {
+    curve: &'s Curve,
+    weight: f64,
+    current: u64,
+}
+
+impl Worth<'_> {
+    /// Misses as it is, by weight.
+    fn now(&self) -> f64 {
+        self.weight * self.curve.misses_at(self.current)
+    }
+
+    /// The less it misses, the better; every byte that comes or goes costs `drag`.
+    fn of(&self, bytes: u64, drag: f64) -> f64 {
+        -self.weight * self.curve.misses_at(bytes) - drag * bytes.abs_diff(self.current) as f64
+    }
+}
+
+/// The best that can be made of 0, 1, 2.. chunks below a node, and how.
+struct Dealt {
+    values: Vec<f64>,
+    how: How,
+}
+
+enum How {
+    /// A partition's node, and how many of so many chunks it takes.
+    Partition(usize, Vec<u16>),
+    /// Each member with how many of so many chunks it gets, when those behind it have been served.
+    Group(Vec<(Dealt, Vec<u16>)>),
+}
+
+impl Dealt {
+    fn partition(node: usize, most: usize, value: impl Fn(usize) -> f64) -> Dealt {
+        let (mut values, mut taken) = (Vec::with_capacity(most + 1), Vec::with_capacity(most + 1));
+        let (mut best, mut best_at) = (f64::NEG_INFINITY, 0);
+        for chunks in 0..=most {
+            let value = value(chunks);
+            if value > best {
+                (best, best_at) = (value, chunks);
+            }
+            values.push(best);
+            taken.push(best_at as u16);
+        }
+        Dealt { values, how: How::Partition(node, taken) }
+    }
+
+    fn group(members: Vec<Dealt>, most: usize) -> Dealt {
+        let mut values = vec![0.0];
+        let mut merged = Vec::with_capacity(members.len());
+        for member in members {
+            let len = (values.len() + member.values.len() - 1).min(most + 1);
+            let mut sums = vec![f64::NEG_INFINITY; len];
+            let mut choice = vec![0u16; len];
+            for (own, value) in values.iter().enumerate().take(len) {
+                for (given, other) in member.values.iter().enumerate().take(len - own) {
+                    if value + other > sums[own + given] {
+                        sums[own + given] = value + other;
+                        choice[own + given] = given as u16;
+                    }
+                }
+            }
+            values = sums;
+            merged.push((member, choice));
+        }
+        Dealt { values, how: How::Group(merged) }
+    }
+
+    /// Adds what every partition below gets, if there are so many chunks.
+    fn choose(self, chunks: usize, chosen: &mut Vec<(usize, usize)>) {
+        let mut chunks = chunks.min(self.values.len() - 1);
+        match self.how {
+            How::Partition(node, taken) => chosen.push((node, taken[chunks] as usize)),
+            How::Group(members) => {
+                for (member, choice) in members.into_iter().rev() {
+                    let given = choice[chunks.min(choice.len() - 1)] as usize;
+                    chunks -= given;
+                    member.choose(given, chosen);
+                }
+            }
+        }
+    }
+}

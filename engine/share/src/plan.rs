@@ -1,0 +1,146 @@
+//! From a picture of all partitions to the next steps: targets, then hysteresis and a bounded rate.
+
+use crate::allocate::Tree;
+use crate::curve::Curve;
+use crate::limits::Limits;
+
+/// A picture of all partitions and groups, as it is looked at once a period.
+#[derive(Clone, Debug, Default)]
+pub struct State {
+    /// Bytes for all together.
+    pub total_bytes: u64,
+    /// Partitions grow and shrink by this much.
+    pub granule_bytes: u64,
+    /// Groups and partitions; a parent stands before what is below it.
+    pub nodes: Vec<Node>,
+}
+
+/// A group, or a partition.
+#[derive(Clone, Debug, Default)]
+pub struct Node {
+    /// The group that it is in, by its place in [`State::nodes`].
+    pub parent: Option<usize>,
+    /// What it was promised.
+    pub limits: Limits,
+    /// What a partition has and could use. None: a group.
+    pub leaf: Option<Leaf>,
+}
+
+/// What a partition has and could use.
+#[derive(Clone, Debug, Default)]
+pub struct Leaf {
+    /// What it has.
+    pub current_bytes: u64,
+    /// What it would miss at other sizes, over a window that is the same for all.
+    pub curve: Curve,
+    /// Its curve says little yet: it is given half of a fair share until it does.
+    pub is_new: bool,
+}
+
+/// How fast sizes follow.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Pace {
+    /// The share of the total that partitions give away in a period at most, unless the total falls.
+    pub step: f64,
+    /// What moving memory must save: this share of all misses for all of the memory, and less for less of it.
+    pub inertia: f64,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Pace { step: 1.0 / 16.0, inertia: 0.05 }
+    }
+}
+
+/// A partition's next size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Resize {
+    /// Which, by its place in [`State::nodes`].
+    pub node: usize,
+    /// How large.
+    pub to_bytes: u64,
+}
+
+impl State {
+    /// What each partition should have, by its place in [`State::nodes`]; the sum of what is below it for a group. At least a granule and
+    /// what `min` promises, at most what its own `max` and those above it leave; all together at most the total, as far as the promises
+    /// fit into it.
+    pub fn targets(&self, pace: &Pace) -> Vec<u64> {
+        let mut tree = Tree::new(self);
+        tree.keep_promises();
+        tree.share_by_use(pace.inertia);
+        tree.leave_the_rest();
+        tree.into_sizes()
+    }
+
+    /// The next steps, those that shrink first. Carried out in this order they never need more than the total, or than what is held now.
+    pub fn plan(&self, pace: &Pace) -> Vec<Resize> {
+        let targets = self.targets(pace);
+        let granule = self.granule_bytes.max(1);
+        let leaves: Vec<(usize, u64, u64)> = (0..self.nodes.len())
+            .filter_map(|node| {
+                self.nodes[node].leaf.as_ref().map(|leaf| (node, leaf.current_bytes, targets[node]))
+            })
+            .collect();
+        let held: u64 = leaves.iter().map(|(_, current, _)| current).sum();
+        let over = held.saturating_sub(self.total_bytes);
+        // 1. Who has more than he should gives, in proportion to his size, so that one wrong guess costs each of them little.
+        let step = ((self.total_bytes as f64 * pace.step) as u64).max(granule);
+        let excess: Vec<u64> =
+            leaves.iter().map(|(_, current, target)| current.saturating_sub(*target)).collect();
+        let wanted: u64 = leaves.iter().map(|(_, current, target)| target.saturating_sub(*current)).sum();
+        let free = self.total_bytes.saturating_sub(held);
+        let to_free = wanted.saturating_sub(free).min(step).max(over);
+        let weights: Vec<u64> = leaves.iter().map(|(_, current, _)| *current).collect();
+        let given = spread(to_free.next_multiple_of(granule), &weights, &excess, granule);
+        // 2. What is free then goes to those who should have more, in proportion to that.
+        let room = (self.total_bytes + given.iter().sum::<u64>()).saturating_sub(held);
+        let lacks: Vec<u64> = leaves
+            .iter()
+            .map(|(node, current, target)| {
+                let lack = target.saturating_sub(*current);
+                // Beyond `high` it grows slowly.
+                if *current >= self.nodes[*node].limits.high_bytes { lack.min(granule) } else { lack }
+            })
+            .collect();
+        let got = spread(room, &lacks, &lacks, granule);
+        let less = leaves.iter().zip(&given).filter(|(_, given)| **given > 0);
+        let more = leaves.iter().zip(&got).filter(|(_, got)| **got > 0);
+        let less = less.map(|((node, current, _), given)| Resize { node: *node, to_bytes: current - given });
+        let more = more.map(|((node, current, _), got)| Resize { node: *node, to_bytes: current + got });
+        less.chain(more).collect()
+    }
+}
+
+/// Spreads an amount by weights, nobody more than fits him, in whole granules (or all that fits, where that is less). Returns what each gets; the sum
+/// is at most the amount.
+pub(crate) fn spread(amount: u64, weights: &[u64], room: &[u64], granule: u64) -> Vec<u64> {
+    let mut got = vec![0u64; room.len()];
+    let mut left = amount;
+    // Each turn but the last fills somebody, or all are given their share.
+    for _ in 0..=room.len() {
+        let open: Vec<usize> = (0..room.len()).filter(|one| got[*one] < room[*one]).collect();
+        let sum: u128 = open.iter().map(|one| u128::from(weights[*one].max(1))).sum();
+        let before = left;
+        for one in open {
+            let share = (u128::from(before) * u128::from(weights[one].max(1)) / sum.max(1)) as u64;
+            let share = (share / granule * granule).min(room[one] - got[one]).min(left);
+            got[one] += share;
+            left -= share;
+        }
+        if left == before || left == 0 {
+            break;
+        }
+    }
+    // What is less than a granule for each goes by granules to the heaviest.
+    let mut order: Vec<usize> = (0..room.len()).collect();
+    order.sort_by_key(|one| std::cmp::Reverse(weights[*one]));
+    for one in order.into_iter().cycle().take(4 * room.len()) {
+        let share = granule.min(room[one] - got[one]);
+        if share > 0 && share <= left {
+            got[one] += share;
+            left -= share;
+        }
+    }
+    got
+}
