@@ -41,6 +41,11 @@ impl<'s> Ghosts<'s> {
         forgotten
     }
 
+    /// Forgets all.
+    pub fn clear(&self) {
+        self.count.store(0, Relaxed);
+    }
+
     /// What is remembered of a page, which is no ghost afterwards.
     pub fn take(&self, print: u16) -> Option<u16> {
         self.take_first(|entry| entry as u16 == print)

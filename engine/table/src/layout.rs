@@ -5,19 +5,19 @@
 //!
 //!  segment:   set 0 | set 1 | ...
 //!  set:       head | slot [W] | ghost [W * GHOSTS_PER_WAY]
-//!  head:      policy u16 [W] | lock u32, occupied u32, clock u16, hand, ghost head, ghost count, spare u8 [3]
+//!  head:      policy u16 [W] | lock u32, occupied u32, clock u16, hand, ghost head, ghost count, spare u8 [3] | told, ahead, spent, spare u32
 //! ```
 //!
 //! | bytes a set | 8 ways | 16 ways | 32 ways | touched by |
 //! |---|---|---|---|---|
 //! | fingerprints | 8 | 16 | 32 | every lookup |
 //! | marks | 4 | 4 | 4 | hits, misses |
-//! | head | 32 | 48 | 80 | misses (and hits, for a policy that counts them) |
+//! | head | 48 | 64 | 96 | misses (and hits, for a policy that counts them) |
 //! | slots (tag, word) | 128 | 256 | 512 | a hit: one line of them |
 //! | ghosts | 64 | 128 | 256 | misses only |
-//! | to whole lines | 0 | 16 | 48 | |
-//! | all | 236 | 468 | 932 | |
-//! | a page | 29 | 29 | 29 | |
+//! | to whole lines | 0 | 0 | 32 | |
+//! | all | 252 | 468 | 932 | |
+//! | a page | 31 | 29 | 29 | |
 //!
 //! The fingerprints lie apart and close together: a byte a page, 256 KiB for 1 GiB, which the second cache holds. So a lookup knows
 //! at once which frame to ask for, and the slot and the bytes come at the same time instead of one after the other (a hit of 4 KiB
@@ -33,6 +33,9 @@ use crate::slot::Slot;
 use crate::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 use crate::tag::Tag;
 
+/// Bits per way that nothing but guesses depends on: the model checkers need not see them. All access is Relaxed.
+pub(crate) type Hints = std::sync::atomic::AtomicU32;
+
 /// The first line of a set: what its policy and lock keep.
 #[repr(C, align(16))]
 pub(crate) struct Head<const W: usize> {
@@ -47,13 +50,21 @@ pub(crate) struct Head<const W: usize> {
     pub ghost_head: AtomicU8,
     pub ghost_count: AtomicU8,
     spare: [AtomicU8; 3],
+    /// A bit per way: its page is in the monitor's sample and was hit since a page came into the set. Its mark stays down instead, so that
+    /// all its hits are seen.
+    pub told: Hints,
+    /// A bit per way: its page was read ahead, and nobody has asked for it yet.
+    pub ahead: Hints,
+    /// A bit per way: its page was read ahead and asked for once. It leaves before others.
+    pub spent: Hints,
+    spare_to_line: Hints,
 }
 
 #[cfg(not(any(loom, shuttle)))]
 const _: () = {
-    assert!(size_of::<Head<8>>() == 32);
-    assert!(size_of::<Head<16>>() == 48);
-    assert!(size_of::<Head<32>>() == 80);
+    assert!(size_of::<Head<8>>() == 48);
+    assert!(size_of::<Head<16>>() == 64);
+    assert!(size_of::<Head<32>>() == 96);
     assert!(set_bytes::<8>() + 8 + 4 < 8 * METADATA_BYTES_PER_PAGE_MAX);
     assert!(set_bytes::<16>() + 16 + 4 < 16 * METADATA_BYTES_PER_PAGE_MAX);
     assert!(set_bytes::<32>() + 32 + 4 < 32 * METADATA_BYTES_PER_PAGE_MAX);
@@ -92,6 +103,10 @@ impl<const W: usize> Head<W> {
             ghost_head: AtomicU8::new(0),
             ghost_count: AtomicU8::new(0),
             spare: std::array::from_fn(|_| AtomicU8::new(0)),
+            told: Hints::new(0),
+            ahead: Hints::new(0),
+            spent: Hints::new(0),
+            spare_to_line: Hints::new(0),
         }
     }
 }

@@ -12,6 +12,8 @@ mod ghost;
 mod layout;
 mod lock;
 mod memory;
+mod miniature;
+mod monitor;
 pub mod policy;
 mod probe;
 mod resize;
@@ -24,6 +26,7 @@ mod tag;
 
 pub use ghost::{GHOSTS_PER_WAY, Ghosts};
 pub use layout::{ENTRIES_PER_SEGMENT, METADATA_BYTES_PER_PAGE_MAX, SEGMENTS_MAX, Shape};
+pub use monitor::{MissCurve, Monitor};
 pub use policy::PolicyKind;
 pub use probe::ProbeKind;
 pub use resize::{Move, Mover, Pass};

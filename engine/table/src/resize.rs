@@ -279,5 +279,12 @@ impl<const W: usize> SetGuard<'_, W> {
         let (then, now) = (old.clock.load(Ordering::Relaxed), new.clock.load(Ordering::Relaxed));
         let meta = with_policy!(table.policy(), P => P::rebased(meta, then, now));
         new.meta[new_way].store(meta, Ordering::Relaxed);
+        for (from, to) in [(&old.ahead, &new.ahead), (&old.spent, &new.spent)] {
+            // Taken away from the old way, so that its page's leaving is no waste. Relaxed: hints.
+            if from.load(Ordering::Relaxed) >> old_way & 1 == 1 {
+                from.fetch_and(!(1 << old_way), Ordering::Relaxed);
+                to.fetch_or(1 << new_way, Ordering::Relaxed);
+            }
+        }
     }
 }

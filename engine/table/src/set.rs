@@ -9,7 +9,7 @@
 use crate::ghost::Ghosts;
 use crate::layout::Head;
 use crate::lock::SetLockGuard;
-use crate::policy::{Policy, View, ways_of, with_policy};
+use crate::policy::{Policy, PolicyKind, View, change, ways_of, with_policy};
 use crate::slot::{State, Word};
 use crate::sync::atomic::Ordering;
 use crate::table::{Found, SetNumber, SlotIndex, Table};
@@ -57,8 +57,19 @@ impl<'t, const W: usize> SetGuard<'t, W> {
     /// Takes a slot for a page that `find` did not find: a free one, or the policy's victim's (P1). Effort is bounded by the ways.
     pub fn claim(&mut self, tag: Tag) -> Claim {
         debug_assert!(self.find(tag).is_none(), "claim of a page that is there");
-        self.table.show(tag);
+        self.table.show_miss(tag);
         self.claim_place(tag)
+    }
+
+    /// `claim` for a page that nobody has asked for yet: it is no miss, and if it leaves before somebody does, it was read in vain.
+    pub fn claim_ahead(&mut self, tag: Tag) -> Claim {
+        debug_assert!(self.find(tag).is_none(), "claim of a page that is there");
+        let claim = self.claim_place(tag);
+        if let Claim::Claimed { slot, .. } = claim {
+            let (set, way) = self.table.place_of(slot);
+            self.table.head(set).ahead.fetch_or(1 << way, Ordering::Relaxed);
+        }
+        claim
     }
 
     /// `claim`, for a page that is still in the set it moves from.
@@ -96,13 +107,14 @@ impl<'t, const W: usize> SetGuard<'t, W> {
         if P::COUNTS_HITS {
             return;
         }
-        // Relaxed, both: a hit between load and store is forgotten.
-        let marks = self.table.marks(set);
-        let marked = marks.load(Ordering::Relaxed);
+        // Relaxed, all: a hit between load and store is forgotten.
+        let (marks, told) = (self.table.marks(set), &self.table.head(set).told);
+        let marked = marks.load(Ordering::Relaxed) | told.load(Ordering::Relaxed);
         if marked == 0 {
             return;
         }
         marks.store(0, Ordering::Relaxed);
+        told.store(0, Ordering::Relaxed);
         let view = self.view(set);
         for way in ways_of(marked) {
             view.set_meta(way, P::touched(view.meta(way), view.clock, W));
@@ -126,13 +138,15 @@ impl<'t, const W: usize> SetGuard<'t, W> {
                 return Claim::Claimed { slot: self.table.index_of(set, way), evicted: None };
             }
         }
-        // 2. The policy's victim; one that may not leave is asked for no more.
+        // 2. The policy's victim, among what a scan has left behind if there is such; one that may not leave is asked for no more.
         let mut candidates = occupied;
+        let mut spent = head.spent.load(Ordering::Relaxed) & occupied;
         while candidates != 0 {
             let view = self.view(set);
-            let way = P::victim(&view, candidates);
+            let way = P::victim(&view, if spent != 0 { spent } else { candidates });
             debug_assert!(candidates >> way & 1 == 1, "a policy names one of the candidates");
             candidates &= !(1 << way);
+            spent &= !(1 << way);
             let slot = self.table.slot_in(set, way);
             let word = slot.load();
             if !word.evictable() {
@@ -158,7 +172,11 @@ impl<'t, const W: usize> SetGuard<'t, W> {
 
     /// What the set remembers of a page, which is no ghost afterwards.
     fn take_ghost<P: Policy>(&self, set: SetNumber, tag: Tag) -> Option<u16> {
-        if P::GHOSTS { self.view(set).ghosts.take(tag.ghost_print()) } else { None }
+        let ghost = if P::GHOSTS { self.view(set).ghosts.take(tag.ghost_print()) } else { None };
+        if ghost.is_some() {
+            self.table.tally().ghost_hits.fetch_add(1, Ordering::Relaxed);
+        }
+        ghost
     }
 
     /// The set's side of an arrival: the claim has succeeded.
@@ -168,8 +186,36 @@ impl<'t, const W: usize> SetGuard<'t, W> {
         head.clock.store(head.clock.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
         self.table.fingerprints(set)[way].store(tag.fingerprint(), Ordering::Relaxed);
         head.occupied.store(head.occupied.load(Ordering::Relaxed) | 1 << way, Ordering::Relaxed);
+        self.forget_ahead(set, way);
         let view = self.view(set);
         view.set_meta(way, P::admitted(&view, ghost));
+    }
+
+    /// The page that was in a way has left it.
+    fn forget_ahead(&self, set: SetNumber, way: usize) {
+        let (head, bit) = (self.table.head(set), 1u32 << way);
+        // Relaxed: hints.
+        if head.ahead.load(Ordering::Relaxed) & bit != 0 {
+            head.ahead.fetch_and(!bit, Ordering::Relaxed);
+            self.table.tally().ahead_wasted.fetch_add(1, Ordering::Relaxed);
+        }
+        if head.spent.load(Ordering::Relaxed) & bit != 0 {
+            head.spent.fetch_and(!bit, Ordering::Relaxed);
+        }
+    }
+
+    /// Hands the pages of the set over to another policy (see `policy::change`).
+    pub(crate) fn change_policy(&self, set: SetNumber, old: PolicyKind, new: PolicyKind) {
+        with_policy!(old, P => self.catch_up::<P>(set));
+        let head = self.table.head(set);
+        // Relaxed: the set's lock is held.
+        let occupied = head.occupied.load(Ordering::Relaxed);
+        let (order, count) = change::order(old, &self.view(set), occupied);
+        self.view(set).start_over();
+        for (turn, way) in order[..count].iter().enumerate() {
+            head.clock.store(head.clock.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+            change::readmit(new, &self.view(set), *way as usize, turn >= count / 2);
+        }
     }
 
     /// Lets go of a slot that the caller owns (P9): Free, or Detached while it is pinned. Returns whether somebody waits.
@@ -195,6 +241,7 @@ impl<'t, const W: usize> SetGuard<'t, W> {
         debug_assert!(set == self.home || Some(set) == self.next, "a slot of this set");
         let head = self.table.head(set);
         head.occupied.store(head.occupied.load(Ordering::Relaxed) & !(1 << way), Ordering::Relaxed);
+        self.forget_ahead(set, way);
     }
 
     fn view(&self, set: SetNumber) -> View<'t> {

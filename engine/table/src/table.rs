@@ -7,9 +7,12 @@
 //! takes the set's lock and looks again ([`Table::lock`]), which is what a claim needs anyway.
 
 use std::ptr::NonNull;
+use std::sync::OnceLock;
+use std::sync::atomic as plain;
 
 use crate::layout::{Head, Header, Layout, SegmentRecord, Shape, ghosts_at, set_bytes, slots_at};
 use crate::memory::Memory;
+use crate::monitor::{MissCurve, Monitor};
 use crate::policy::{Balance, Learner, Policy, PolicyKind, with_policy};
 use crate::probe::ProbeKind;
 use crate::set::SetGuard;
@@ -59,13 +62,28 @@ impl<'t> Found<'t> {
     }
 }
 
+/// What the sets count. Relaxed: figures, which order nothing.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub struct Tally {
+    /// Pages that were read ahead and asked for then.
+    pub ahead_used: plain::AtomicU64,
+    /// Pages that were read ahead and left before anybody asked for them.
+    pub ahead_wasted: plain::AtomicU64,
+    /// Misses of pages that their set remembered: about what three times the memory would have saved, for a policy with ghosts.
+    pub ghost_hits: plain::AtomicU64,
+}
+
 /// The page sets of one partition. `W` ways to a set.
 pub struct Table<const W: usize = 16> {
     memory: Memory<W>,
-    policy: PolicyKind,
-    counts_hits: bool,
-    learner: Option<Learner>,
-    balance: Option<Balance>,
+    // No part of a protocol, so the model checkers need not see them.
+    policy: plain::AtomicU8,
+    counts_hits: plain::AtomicBool,
+    learner: OnceLock<Option<Learner>>,
+    balance: OnceLock<Balance>,
+    monitor: OnceLock<Monitor>,
+    tally: Tally,
     #[cfg_attr(any(loom, shuttle), allow(dead_code))]
     probe: ProbeKind,
 }
@@ -106,11 +124,16 @@ impl<const W: usize> Table<W> {
     }
 
     fn start(memory: Memory<W>, policy: PolicyKind, live: u32) -> Self {
-        let counts_hits = with_policy!(policy, P => P::COUNTS_HITS);
-        let slots = (live as u64) << memory.layout().slots_per_segment_shift;
-        let learner = if with_policy!(policy, P => P::LEARNS) { Learner::new(slots, W) } else { None };
-        let balance = with_policy!(policy, P => P::BALANCES).then(|| Balance::new(slots));
-        let table = Table { memory, policy, counts_hits, learner, balance, probe: ProbeKind::detect() };
+        let table = Table {
+            memory,
+            policy: plain::AtomicU8::new(policy as u8),
+            counts_hits: plain::AtomicBool::new(false),
+            learner: OnceLock::new(),
+            balance: OnceLock::new(),
+            monitor: OnceLock::new(),
+            tally: Tally::default(),
+            probe: ProbeKind::detect(),
+        };
         let layout = *table.layout();
         assert!(
             (1..=layout.shape.segments_max).contains(&live),
@@ -128,12 +151,74 @@ impl<const W: usize> Table<W> {
         }
         table.header().live.store(live, Ordering::Relaxed);
         table.set_level(level);
+        table.prepare(policy);
         table
     }
 
+    /// Makes what a policy needs besides the sets. It stays, and rests while another policy is followed.
+    fn prepare(&self, policy: PolicyKind) {
+        if with_policy!(policy, P => P::LEARNS) {
+            self.learner.get_or_init(|| Learner::new(self.slots_count(), W));
+        }
+        if with_policy!(policy, P => P::BALANCES) {
+            self.balance.get_or_init(|| Balance::new(self.slots_count()));
+        }
+        // Relaxed, as the policy itself: whoever still follows the old one guesses worse for a moment.
+        self.counts_hits.store(with_policy!(policy, P => P::COUNTS_HITS), Ordering::Relaxed);
+        self.tell_capacity();
+    }
+
     /// The policy that its sets follow.
+    #[inline(always)]
     pub fn policy(&self) -> PolicyKind {
-        self.policy
+        PolicyKind::ALL[self.policy.load(Ordering::Relaxed) as usize]
+    }
+
+    /// Follows another policy from now on, which takes over the pages in the order in which the old one would have let them go. Pages, pins and I/O
+    /// are not concerned. One call at a time, and none while the table is resized.
+    pub fn set_policy(&self, new: PolicyKind) {
+        let old = self.policy();
+        if old == new {
+            return;
+        }
+        self.prepare(new);
+        self.policy.store(new as u8, Ordering::Relaxed);
+        // 2. Each set under its lock. One that a page came into meanwhile was led by a guess.
+        for set in self.segments().flat_map(|segment| self.sets_of(segment)) {
+            self.lock_set(set).change_policy(set, old, new);
+        }
+        if let Some(monitor) = self.monitor.get() {
+            monitor.set_policy(new, self.learner());
+        }
+    }
+
+    /// Begins to watch what the table would miss at sizes up to `most_pages`, with at most so many bytes. Says how many that takes; 0: too few
+    /// to say anything.
+    pub fn watch(&self, most_pages: u64, bytes_max: u64) -> u64 {
+        if let Some(monitor) = Monitor::new(self.policy(), most_pages, bytes_max, W) {
+            return self.monitor.get_or_init(|| monitor).bytes();
+        }
+        0
+    }
+
+    /// What is watched of the table, if something is.
+    pub fn monitor(&self) -> Option<&Monitor> {
+        self.monitor.get()
+    }
+
+    /// Takes what the monitor was shown through its miniatures; returns how much there was.
+    pub fn drain_monitor(&self) -> u64 {
+        self.monitor().map_or(0, |monitor| monitor.drain(self.learner()))
+    }
+
+    /// The miss curve of late, if it is watched.
+    pub fn miss_curve(&self) -> Option<MissCurve> {
+        self.monitor().map(Monitor::curve)
+    }
+
+    /// What the sets have counted.
+    pub fn tally(&self) -> &Tally {
+        &self.tally
     }
 
     /// Slots in use, whether or not they hold a page.
@@ -211,26 +296,73 @@ impl<const W: usize> Table<W> {
         (slot.tag() == tag && word.readable()).then_some(Found { slot, index: self.index_of(set, way), word })
     }
 
-    /// Tells the policy of a hit, by the page's mark. Stores only at a page's first hit since a page came into its set; a policy that counts
-    /// every hit is told at once.
+    /// Tells the policy of a hit, by the page's mark. Stores only at a page's first hit since a page came into its set, and for pages that the
+    /// monitor follows; a policy that counts every hit is told at once. True: the page was read ahead, and this is the first who wants it.
     #[inline(always)]
-    pub fn touch(&self, found: &Found<'_>) {
-        if self.counts_hits {
-            return self.count_hit(found.index);
+    pub fn touch(&self, found: &Found<'_>) -> bool {
+        if self.counts_hits.load(Ordering::Relaxed) {
+            return self.count_hit(found);
         }
         let (set, way) = (found.index.0 / W as u32, found.index.0 % W as u32);
         let marks = self.marks(SetNumber(set));
         // Relaxed: a hint to the policy. Two hits at the same time on neighbours may lose one's mark, which costs a guess.
         let old = marks.load(Ordering::Relaxed);
         if old >> way & 1 == 0 {
-            marks.store(old | 1 << way, Ordering::Relaxed);
-            self.show(found.tag());
+            return self.first_hit(SetNumber(set), way, found.tag());
         }
+        false
     }
 
-    /// Shows the learner, if there is one and it follows the page, a miss or a hit that marked its page.
-    pub(crate) fn show(&self, tag: Tag) {
-        if let Some(learner) = &self.learner
+    /// A hit of a page whose mark is down: its first since a page came into the set, or any of a page that the monitor follows.
+    #[cold]
+    #[inline(never)]
+    fn first_hit(&self, set: SetNumber, way: u32, tag: Tag) -> bool {
+        let ahead = self.take_ahead(set, way);
+        let bit = 1 << way;
+        let is_first = match self.monitor().filter(|monitor| monitor.follows(tag)) {
+            Some(monitor) => {
+                monitor.show(tag, ahead);
+                self.head(set).told.fetch_or(bit, Ordering::Relaxed) & bit == 0
+            }
+            None => {
+                let marks = self.marks(set);
+                // Relaxed: as in `touch`.
+                marks.store(marks.load(Ordering::Relaxed) | bit, Ordering::Relaxed);
+                true
+            }
+        };
+        if is_first {
+            self.teach(tag);
+        }
+        ahead
+    }
+
+    /// A page that was read ahead is wanted: from now on it leaves before others, until it is wanted again. Relaxed: hints, and whoever else changes
+    /// these words does so by read-modify-write too.
+    fn take_ahead(&self, set: SetNumber, way: u32) -> bool {
+        let (head, bit) = (self.head(set), 1u32 << way);
+        let ahead = head.ahead.load(Ordering::Relaxed) & bit != 0
+            && head.ahead.fetch_and(!bit, Ordering::Relaxed) & bit != 0;
+        if ahead {
+            head.spent.fetch_or(bit, Ordering::Relaxed);
+            self.tally.ahead_used.fetch_add(1, Ordering::Relaxed);
+        } else if head.spent.load(Ordering::Relaxed) & bit != 0 {
+            head.spent.fetch_and(!bit, Ordering::Relaxed);
+        }
+        ahead
+    }
+
+    /// Shows the monitor and the learner, if they are there and follow the page, that a page was asked for that is not there.
+    pub(crate) fn show_miss(&self, tag: Tag) {
+        if let Some(monitor) = self.monitor().filter(|monitor| monitor.follows(tag)) {
+            monitor.show(tag, false);
+        }
+        self.teach(tag);
+    }
+
+    /// Shows the learner, if there is one and it follows the page, a miss or the first hit since a page came into the set.
+    fn teach(&self, tag: Tag) {
+        if let Some(learner) = self.learner()
             && learner.follows(tag)
         {
             learner.show(tag);
@@ -239,20 +371,20 @@ impl<const W: usize> Table<W> {
 
     /// What the table has learned, if its policy learns.
     pub(crate) fn learner(&self) -> Option<&Learner> {
-        self.learner.as_ref()
+        self.learner.get().and_then(Option::as_ref)
     }
 
     /// What the sets aim at together, if their policy balances.
     pub(crate) fn balance(&self) -> Option<&Balance> {
-        self.balance.as_ref()
+        self.balance.get()
     }
 
     /// Tells the learner and the balance that the table has become larger or smaller.
     pub(crate) fn tell_capacity(&self) {
-        if let Some(learner) = &self.learner {
+        if let Some(learner) = self.learner() {
             learner.set_capacity(self.slots_count());
         }
-        if let Some(balance) = &self.balance {
+        if let Some(balance) = self.balance() {
             balance.set_capacity(self.slots_count());
         }
     }
@@ -263,16 +395,23 @@ impl<const W: usize> Table<W> {
     }
 
     #[inline(always)]
-    fn count_hit(&self, index: SlotIndex) {
-        let (set, way) = self.place_of(index);
+    fn count_hit(&self, found: &Found<'_>) -> bool {
+        let (set, way) = self.place_of(found.index);
         let head = self.head(set);
         // Relaxed, all of it: as above.
         let old = head.meta[way].load(Ordering::Relaxed);
         let clock = head.clock.load(Ordering::Relaxed);
-        let new = with_policy!(self.policy, P => P::touched(old, clock, W));
+        let new = with_policy!(self.policy(), P => P::touched(old, clock, W));
         if new != old {
             head.meta[way].store(new, Ordering::Relaxed);
         }
+        if let Some(monitor) = self.monitor()
+            && monitor.follows(found.tag())
+        {
+            monitor.show(found.tag(), head.ahead.load(Ordering::Relaxed) >> way & 1 == 1);
+        }
+        (head.ahead.load(Ordering::Relaxed) | head.spent.load(Ordering::Relaxed)) >> way & 1 == 1
+            && self.take_ahead(set, way as u32)
     }
 
     #[inline(always)]

@@ -8,6 +8,7 @@
 //! in `with_policy`. The table chooses once per cache; inside, dispatch is static.
 
 mod car;
+pub(crate) mod change;
 mod clock;
 mod fifo;
 mod learner;
@@ -71,6 +72,12 @@ impl<'s> View<'s> {
     /// Changes the policy's bits of a way. Relaxed: as `meta`.
     pub fn set_meta(&self, way: usize, meta: u16) {
         self.meta[way].store(meta, Ordering::Relaxed);
+    }
+
+    /// Forgets the hand and the ghosts: another policy begins.
+    pub(crate) fn start_over(&self) {
+        self.set_hand(0);
+        self.ghosts.clear();
     }
 
     /// The set's hand. Relaxed: only touched under the set's lock.

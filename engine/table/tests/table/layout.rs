@@ -131,7 +131,7 @@ fn live_a_life(table: &Table<16>) {
         for key in 0..if cfg!(miri) { 20 } else { 60 } {
             let tag = mixer.tag(key * 3 + round);
             match table.find(tag) {
-                Some(found) => table.touch(&found),
+                Some(found) => _ = table.touch(&found),
                 None => drop(bring(table, tag, key % 7 == 0)),
             }
         }
@@ -281,7 +281,7 @@ fn a_page_that_moves_takes_its_history_along_r2() {
         let table = Table::<8>::new(Shape { segments_max: 2, sets_per_segment: 1 }, policy, 2);
         // Entries alternate between the segments: 0 and 2 are the first's, 1 the second's.
         let page = |entry: u64, number: u64| Tag(entry << 59 | number << 16);
-        let hit = |tag: Tag| table.touch(&table.find(tag).unwrap());
+        let hit = |tag: Tag| _ = table.touch(&table.find(tag).unwrap());
         let (used, unused) = (page(0, 0), page(0, 1));
         for tag in [used, unused].into_iter().chain((2..8).map(|number| page(2, number))) {
             assert!(bring(&table, tag, false).is_some());

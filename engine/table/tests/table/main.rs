@@ -7,7 +7,11 @@ mod random;
 #[cfg(not(loom))]
 mod cache;
 #[cfg(not(any(loom, shuttle)))]
+mod change;
+#[cfg(not(any(loom, shuttle)))]
 mod layout;
+#[cfg(not(any(loom, shuttle, miri)))]
+mod monitor;
 #[cfg(not(any(loom, shuttle)))]
 mod policies;
 #[cfg(all(test, shuttle))]

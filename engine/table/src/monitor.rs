@@ -1,0 +1,249 @@
+//! What a partition would miss at other sizes: a live miss curve of its own policy, from a sample of its pages.
+//!
+//! *The sample* is the pages whose tags' sample bits lie below a threshold: one page in 32 at most, and fewer of a large partition. All
+//! accesses to them are seen: misses by the claim, hits by keeping a sampled page's mark down, so that its hits never take the way that stores
+//! nothing (`Table::touch`). All other pages pay nothing.
+//!
+//! *The miniatures* run the partition's policy on the sample at sizes from a 64th of the largest to the largest, four to a doubling. Misses are
+//! counted per size and fade: whoever looks once a period decides how fast ([`Monitor::fade`]).
+//!
+//! *The ring.* Whoever accesses a sampled page puts it into a ring and goes on; [`Monitor::drain`] takes it through the miniatures
+//! later, on the thread of whoever asks for curves. If nobody drains, the oldest entries are overwritten and counted as lost; what is left is taken for all.
+//! A page that comes again within eight entries is not put in again: it hits in every miniature, whatever is done in between.
+//!
+//! What is not here: what a miss costs, and who gets memory for it.
+
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use crate::miniature::{self, Miniature};
+use crate::policy::{Learner, PolicyKind};
+use crate::tag::Tag;
+
+/// Slots of the largest miniature: with fewer of them, curves err.
+const SLOTS_MAX: u64 = 8192;
+
+/// At most one page in so many is followed.
+const RATE_MIN: u64 = 32;
+
+/// The largest size over the smallest.
+const RANGE: u64 = 64;
+
+/// Sizes to a doubling.
+const PER_DOUBLING: u32 = 4;
+
+/// A miniature of fewer slots says nothing.
+const SLOTS_MIN: u64 = 4;
+
+/// A page that comes again within so many entries is not put into the ring again. Fewer than the ways of a miniature's set.
+const NEAR: u64 = 8;
+const RECENT: usize = 64;
+
+/// Entries that are taken through the miniatures at a time.
+const BATCH: usize = 256;
+
+/// An entry is there: tags have 48 bits of interest, those above the sample bits.
+const PRESENT: u64 = 1 << 63;
+
+/// The miss would have been read ahead: more memory does not save it.
+const EXPLAINED: u64 = 1 << 62;
+
+/// See the module.
+pub struct Monitor {
+    /// Pages whose sample number is below this are followed.
+    below: AtomicU32,
+    ring: Box<[AtomicU64]>,
+    /// Entries put in so far.
+    put: AtomicU64,
+    /// The last entries, by a few bits of their prints: position and print.
+    recent: Box<[AtomicU64]>,
+    model: Mutex<Model>,
+    bytes: u64,
+}
+
+/// What only the drain touches.
+struct Model {
+    policy: PolicyKind,
+    /// Entries taken so far.
+    taken: u64,
+    /// By size, the largest first; with the misses of late.
+    sizes: Vec<(Miniature, f64)>,
+    /// Of late, as the misses.
+    references: f64,
+    lost: f64,
+    rate: f64,
+}
+
+/// How well a cache of some size would have done of late.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct MissCurve {
+    /// References of late, about.
+    pub references: f64,
+    /// How many of the sample they were estimated from.
+    pub sampled: f64,
+    /// The share of the pages that is followed.
+    pub rate: f64,
+    /// (pages, misses), sizes rising.
+    pub points: Vec<(u64, f64)>,
+}
+
+/// How a monitor is laid out.
+struct Plan {
+    below: u32,
+    ring: usize,
+    /// Slots by size, the largest first.
+    slots: Vec<usize>,
+    bytes: u64,
+}
+
+impl Plan {
+    /// For sizes up to `most_pages`, in at most so many bytes. None where there is no room for three sizes.
+    fn new(most_pages: u64, bytes_max: u64, ways: usize) -> Option<Plan> {
+        let numbers = 1u64 << Tag::SAMPLE_BITS;
+        let mut below = (numbers / RATE_MIN).min(numbers * SLOTS_MAX / most_pages.max(1)).max(1);
+        loop {
+            let largest = (most_pages * below / numbers).min(SLOTS_MAX);
+            let steps = RANGE.ilog2() * PER_DOUBLING;
+            let size = |step| (largest as f64 * (-f64::from(step) / f64::from(PER_DOUBLING)).exp2()) as u64;
+            let mut slots: Vec<usize> = (0..=steps)
+                .map(size)
+                .take_while(|slots| *slots >= SLOTS_MIN)
+                .map(|slots| slots as usize)
+                .collect();
+            slots.dedup();
+            let ring = (largest / 2).next_power_of_two().clamp(64, 4096) as usize;
+            let miniatures: usize = slots.iter().map(|slots| Miniature::bytes(*slots, ways)).sum();
+            let fixed = size_of::<Monitor>() + (ring + RECENT) * size_of::<AtomicU64>();
+            let bytes = (fixed + miniatures + slots.len() * size_of::<f64>()) as u64;
+            if slots.len() < 3 || below == 0 {
+                return None;
+            }
+            if bytes <= bytes_max {
+                return Some(Plan { below: below as u32, ring, slots, bytes });
+            }
+            below = below * 3 / 4;
+        }
+    }
+}
+
+impl Monitor {
+    /// Follows pages for sizes up to `most_pages`, with at most `bytes_max` of memory. None where that is too little to say anything.
+    pub fn new(policy: PolicyKind, most_pages: u64, bytes_max: u64, ways: usize) -> Option<Monitor> {
+        let plan = Plan::new(most_pages, bytes_max, ways)?;
+        let atomics = |count: usize| (0..count).map(|_| AtomicU64::new(0)).collect();
+        Some(Monitor {
+            below: AtomicU32::new(plan.below),
+            ring: atomics(plan.ring),
+            put: AtomicU64::new(0),
+            recent: atomics(RECENT),
+            bytes: plan.bytes,
+            model: Mutex::new(Model {
+                policy,
+                taken: 0,
+                sizes: plan.slots.iter().map(|slots| (Miniature::new(*slots, ways), 0.0)).collect(),
+                references: 0.0,
+                lost: 0.0,
+                rate: f64::from(plan.below) / (1u64 << Tag::SAMPLE_BITS) as f64,
+            }),
+        })
+    }
+
+    /// Bytes that one would take.
+    pub fn bytes_for(most_pages: u64, bytes_max: u64, ways: usize) -> u64 {
+        Plan::new(most_pages, bytes_max, ways).map_or(0, |plan| plan.bytes)
+    }
+
+    /// Bytes that it takes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Whether a page is in the sample.
+    #[inline(always)]
+    pub fn follows(&self, tag: Tag) -> bool {
+        // Relaxed, here and below: a sample orders nothing.
+        u32::from(tag.sample()) < self.below.load(Relaxed)
+    }
+
+    /// An access to a page of the sample. `explained`: it would have been read ahead whatever the size.
+    pub fn show(&self, tag: Tag, explained: bool) {
+        let print = u64::from(tag.ghost_print());
+        let recent = &self.recent[print as usize % RECENT];
+        let (seen, put) = (recent.load(Relaxed), self.put.load(Relaxed));
+        if seen & 0xffff == print && seen != 0 && put.wrapping_sub(seen >> 16) & ((1 << 48) - 1) <= NEAR {
+            return;
+        }
+        let put = self.put.fetch_add(1, Relaxed);
+        recent.store((put + 1) << 16 | print, Relaxed);
+        let entry = tag.0 >> Tag::SAMPLE_BITS | PRESENT | if explained { EXPLAINED } else { 0 };
+        self.ring[put as usize % self.ring.len()].store(entry, Relaxed);
+    }
+
+    /// Whether something was put in that was not taken.
+    pub fn has_news(&self) -> bool {
+        self.model.try_lock().is_ok_and(|model| model.taken != self.put.load(Relaxed))
+    }
+
+    /// Takes what was put in through the miniatures; returns how much there was. One at a time: who comes meanwhile finds nothing.
+    pub(crate) fn drain(&self, learner: Option<&Learner>) -> u64 {
+        let Ok(mut model) = self.model.try_lock() else { return 0 };
+        let mut batch = [(Tag(0), false); BATCH];
+        let end = self.put.load(Relaxed);
+        let waiting = end.wrapping_sub(model.taken);
+        let lost = waiting.saturating_sub(self.ring.len() as u64);
+        model.lost += lost as f64;
+        model.taken = model.taken.wrapping_add(lost);
+        while model.taken != end {
+            let mut count = 0;
+            while model.taken != end && count < BATCH {
+                let entry = self.ring[model.taken as usize % self.ring.len()].swap(0, Relaxed);
+                model.taken = model.taken.wrapping_add(1);
+                // 0: whoever took this place has not put his page in yet. It will be found a turn later.
+                if entry & PRESENT != 0 {
+                    batch[count] = (Tag(entry << Tag::SAMPLE_BITS), entry & EXPLAINED == 0);
+                    count += 1;
+                }
+            }
+            let Model { policy, sizes, references, .. } = &mut *model;
+            *references += count as f64;
+            miniature::run(*policy, sizes, &batch[..count], learner);
+        }
+        waiting
+    }
+
+    /// Counts as much less of what was so far.
+    pub fn fade(&self, keep: f64) {
+        let mut model = self.model.lock().unwrap_or_else(PoisonError::into_inner);
+        model.sizes.iter_mut().for_each(|(_, misses)| *misses *= keep);
+        model.references *= keep;
+        model.lost *= keep;
+    }
+
+    /// The curve of late.
+    pub fn curve(&self) -> MissCurve {
+        let model = self.model.lock().unwrap_or_else(PoisonError::into_inner);
+        let lost = if model.references > 0.0 { 1.0 + model.lost / model.references } else { 1.0 };
+        let scale = lost / model.rate;
+        MissCurve {
+            references: model.references * scale,
+            sampled: model.references,
+            rate: model.rate,
+            points: model
+                .sizes
+                .iter()
+                .rev()
+                .map(|(miniature, misses)| ((miniature.slots() as f64 / model.rate) as u64, misses * scale))
+                .collect(),
+        }
+    }
+
+    /// The partition goes on with another policy.
+    pub(crate) fn set_policy(&self, new: PolicyKind, learner: Option<&Learner>) {
+        let mut model = self.model.lock().unwrap_or_else(PoisonError::into_inner);
+        let old = std::mem::replace(&mut model.policy, new);
+        for (miniature, _) in &mut model.sizes {
+            miniature.change_policy(old, new, learner);
+        }
+    }
+}

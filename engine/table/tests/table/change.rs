@@ -1,0 +1,130 @@
+//! A change of policy while pages are there.
+
+use octavo_table::{Claim, Mixer, PolicyKind, Shape, Table, Tag};
+
+use crate::random::Random;
+
+fn bring(table: &Table<16>, tag: Tag) -> Option<Tag> {
+    let Claim::Claimed { slot, evicted } = table.lock(tag).claim(tag) else { panic!("all are clean") };
+    assert!(!table.publish(slot, false));
+    evicted
+}
+
+fn is_there(table: &Table<16>, tag: Tag) -> bool {
+    table.find(tag).is_some()
+}
+
+#[test]
+fn no_page_leaves_when_the_policy_changes_and_each_change_works() {
+    for old in PolicyKind::ALL {
+        for new in PolicyKind::ALL {
+            let table = Table::<16>::new(Shape { segments_max: 4, sets_per_segment: 16 }, old, 4);
+            table.watch(4096, 100_000);
+            let (mixer, mut random) = (Mixer::new(1), Random::new(2));
+            let mut run = |steps: usize| {
+                for _ in 0..steps {
+                    let tag = mixer.tag(random.below(3000) as u64);
+                    match table.find(tag) {
+                        Some(found) => _ = table.touch(&found),
+                        None => _ = bring(&table, tag),
+                    }
+                }
+            };
+            run(20_000);
+            let before: Vec<u64> = (0..3000).filter(|page| is_there(&table, mixer.tag(*page))).collect();
+            assert_eq!(before.len(), 1024);
+            table.set_policy(new);
+            assert_eq!(table.policy(), new);
+            assert!(before.iter().all(|page| is_there(&table, mixer.tag(*page))), "{old:?} to {new:?}");
+            run(20_000);
+            table.drain_monitor();
+            let after = (0..3000).filter(|page| is_there(&table, mixer.tag(*page))).count();
+            assert_eq!(after, 1024);
+        }
+    }
+}
+
+#[test]
+fn the_new_policy_goes_on_in_the_order_of_the_old_one() {
+    let tag = |page: u64| Tag(page << 24);
+    for new in [PolicyKind::Fifo, PolicyKind::Lru, PolicyKind::Lfu, PolicyKind::NrLfu, PolicyKind::Mq] {
+        let table = Table::<16>::new(Shape { segments_max: 1, sets_per_segment: 1 }, PolicyKind::Lru, 1);
+        (0..16).for_each(|page| _ = bring(&table, tag(page)));
+        // Used in the opposite order, a page each time another comes.
+        for page in (12..16).rev() {
+            table.touch(&table.find(tag(page)).unwrap());
+            bring(&table, tag(100 + page));
+        }
+        let mut there: Vec<Tag> = (0..200).map(tag).filter(|tag| is_there(&table, *tag)).collect();
+        assert_eq!(there.len(), 16);
+        // What `lru` would do, from a second table that went the same way.
+        let twin = Table::<16>::new(Shape { segments_max: 1, sets_per_segment: 1 }, PolicyKind::Lru, 1);
+        (0..16).for_each(|page| _ = bring(&twin, tag(page)));
+        for page in (12..16).rev() {
+            twin.touch(&twin.find(tag(page)).unwrap());
+            bring(&twin, tag(100 + page));
+        }
+        table.set_policy(new);
+        // The first half: as none of them was used since, all policies that keep an order keep this one.
+        for page in 1000..1008 {
+            let evicted = bring(&table, tag(page));
+            let next = bring(&twin, tag(page));
+            assert_eq!(evicted, next, "{new:?}");
+            there.retain(|tag| Some(*tag) != evicted);
+        }
+        assert_eq!(there.len(), 8);
+    }
+}
+
+#[test]
+fn a_policy_that_counts_hits_begins_to_count_and_one_that_does_not_stops() {
+    let tag = |page: u64| Tag(page << 24);
+    let table = Table::<16>::new(Shape { segments_max: 1, sets_per_segment: 1 }, PolicyKind::Fifo, 1);
+    (0..16).for_each(|page| _ = bring(&table, tag(page)));
+    table.set_policy(PolicyKind::Lfu);
+    for page in (0..16).filter(|page| *page != 9) {
+        (0..5).for_each(|_| _ = table.touch(&table.find(tag(page)).unwrap()));
+    }
+    assert_eq!(bring(&table, tag(50)), Some(tag(9)));
+    table.set_policy(PolicyKind::Fifo);
+    assert!(bring(&table, tag(51)).is_some());
+}
+
+#[test]
+fn pages_read_ahead_are_counted_and_leave_first_once_they_were_wanted() {
+    let tag = |page: u64| Tag(page << 24);
+    let table = Table::<16>::new(Shape { segments_max: 1, sets_per_segment: 1 }, PolicyKind::Lru, 1);
+    let ahead = |page: u64| {
+        let Claim::Claimed { slot, evicted } = table.lock(tag(page)).claim_ahead(tag(page)) else {
+            panic!("room")
+        };
+        assert!(!table.publish(slot, false));
+        evicted
+    };
+    let hit = |page: u64| table.touch(&table.find(tag(page)).unwrap());
+    (0..14).for_each(|page| _ = bring(&table, tag(page)));
+    ahead(100);
+    ahead(101);
+    // The first to want it is told; who comes later is not.
+    assert!(hit(100));
+    assert!(!hit(100));
+    // A scan goes on in the place of what it has read, and no other page leaves.
+    for page in 102..150 {
+        assert_eq!(ahead(page), Some(tag(page - 2)), "page {page}");
+        assert!(hit(page - 1));
+    }
+    assert!((0..14).all(|page| is_there(&table, tag(page))));
+    let tally = table.tally();
+    let count = |of: &std::sync::atomic::AtomicU64| of.load(std::sync::atomic::Ordering::Relaxed);
+    assert_eq!((count(&tally.ahead_used), count(&tally.ahead_wasted)), (49, 0));
+    // Wanted again after another page came: no longer the scan's.
+    assert!(hit(149));
+    assert_eq!(ahead(150), Some(tag(148)));
+    assert!(!hit(149));
+    ahead(151);
+    assert!(is_there(&table, tag(149)));
+    // Whoever leaves unread was read in vain.
+    let found = table.find(tag(150)).unwrap();
+    table.lock(tag(150)).remove_quiet(&found, false).unwrap();
+    assert_eq!(count(&tally.ahead_wasted), 1);
+}

@@ -1,0 +1,129 @@
+//! What a monitor says of a table, against tables of other sizes that did see all accesses.
+
+use octavo_table::{Claim, Mixer, PolicyKind, Shape, Table};
+
+use crate::random::Random;
+
+/// A table of so many slots; sets of sixteen, a segment of 32 sets.
+fn table(policy: PolicyKind, slots: u64) -> Table {
+    let segments = (slots / 512).max(1) as u32;
+    Table::new(Shape { segments_max: segments, sets_per_segment: 32 }, policy, segments)
+}
+
+/// True: the page was there.
+fn access(table: &Table, mixer: &Mixer, page: u64) -> bool {
+    let tag = mixer.tag(page);
+    if let Some(found) = table.find(tag) {
+        table.touch(&found);
+        return true;
+    }
+    let Claim::Claimed { slot, .. } = table.lock(tag).claim(tag) else { panic!("all are clean") };
+    assert!(!table.publish(slot, false));
+    false
+}
+
+const STEPS: usize = 450_000;
+
+/// A skewed load over 64 Ki pages, with a loop over 24 Ki others.
+fn load(random: &mut Random, step: usize) -> u64 {
+    match step % 3 {
+        0 => 1 << 20 | (step / 3 % 24_576) as u64,
+        _ => {
+            let span = 1 << (4 + random.below(13));
+            random.below(span) as u64
+        }
+    }
+}
+
+#[test]
+fn a_monitor_predicts_what_tables_of_other_sizes_miss() {
+    for policy in PolicyKind::ALL {
+        let mixer = Mixer::new(11);
+        let watched = table(policy, 16_384);
+        // The learner of `octavo` leads the miniatures as well, so sizes far off may differ more.
+        let sizes = [8192u64, 16_384, 32_768];
+        let others = sizes.map(|slots| table(policy, slots));
+        assert!(watched.watch(65_536, 1 << 20) > 0);
+        let mut misses = [0u64; 3];
+        let mut random = Random::new(5);
+        for step in 0..STEPS {
+            let page = load(&mut random, step);
+            access(&watched, &mixer, page);
+            let is_warm = step >= STEPS / 3;
+            for (other, misses) in others.iter().zip(&mut misses) {
+                *misses += u64::from(!access(other, &mixer, page) && is_warm);
+            }
+            if step % 1000 == 0 {
+                watched.drain_monitor();
+            }
+            if step == STEPS / 3 {
+                watched.monitor().unwrap().fade(0.0);
+            }
+        }
+        watched.drain_monitor();
+        let curve = watched.miss_curve().unwrap();
+        let counted = (STEPS * 2 / 3) as f64;
+        for (slots, misses) in sizes.iter().zip(misses) {
+            let (_, predicted) =
+                curve.points.iter().min_by_key(|(pages, _)| pages.abs_diff(*slots)).copied().unwrap();
+            let error = (predicted - misses as f64) / counted;
+            assert!(
+                error.abs() < 0.04,
+                "{} of {slots}: {predicted} of {misses} misses, {error}",
+                policy.name()
+            );
+        }
+    }
+}
+
+#[test]
+fn hits_of_a_page_that_is_not_in_the_sample_are_not_seen_and_all_of_one_that_is() {
+    let mixer = Mixer::new(3);
+    let table = table(PolicyKind::Lru, 4096);
+    assert!(table.watch(65_536, 1 << 20) > 0);
+    let monitor = table.monitor().unwrap();
+    (0..4096).for_each(|page| _ = access(&table, &mixer, page));
+    table.drain_monitor();
+    monitor.fade(0.0);
+    // All fit: no page comes in, so nobody takes a mark down; and every turn is seen all the same.
+    for _ in 0..10 {
+        (0..2048).for_each(|page| _ = access(&table, &mixer, page));
+    }
+    table.drain_monitor();
+    let followed = (0..2048).filter(|page| monitor.follows(mixer.tag(*page))).count() as f64;
+    let curve = table.miss_curve().unwrap();
+    assert!((followed - 64.0).abs() < 30.0, "{followed} of 2048 pages are followed");
+    assert_eq!(curve.sampled, 10.0 * followed);
+    // A cache of much less would have missed the loop each time, one that holds it never.
+    let (_, small) = curve.points[0];
+    let (_, large) = curve.points[curve.points.len() - 1];
+    assert!(small > 0.9 * curve.references, "{curve:?}");
+    assert_eq!(large, 0.0);
+}
+
+#[test]
+fn what_nobody_drains_is_lost_and_the_rest_stands_for_it() {
+    let mixer = Mixer::new(9);
+    let table = table(PolicyKind::Fifo, 512);
+    assert!(table.watch(16_384, 1 << 20) > 0);
+    let accesses = 1_000_000u64;
+    (0..accesses).for_each(|page| _ = access(&table, &mixer, page));
+    table.drain_monitor();
+    let curve = table.miss_curve().unwrap();
+    assert!(curve.sampled < 5000.0, "{curve:?}");
+    for (_, misses) in &curve.points {
+        assert!((misses / accesses as f64 - 1.0).abs() < 0.05, "{misses} of {accesses}");
+    }
+}
+
+#[test]
+fn a_monitor_takes_no_more_than_it_may_or_is_not_there() {
+    for most in (9..26).map(|shift| 1u64 << shift) {
+        for allowed in [0u64, 1000, 5000, 20_000, 100_000, 2_000_000] {
+            let table = Table::<16>::new(Shape { segments_max: 1, sets_per_segment: 1 }, PolicyKind::Lru, 1);
+            let taken = table.watch(most, allowed);
+            assert!(taken <= allowed, "{taken} of {allowed} for {most} pages");
+            assert_eq!(taken > 0, table.monitor().is_some());
+        }
+    }
+}
