@@ -102,6 +102,24 @@ impl FileEngine {
         }
     }
 
+    /// Makes the kernel post what waits for the calling thread (`uring.rs`, U6).
+    pub(crate) fn collect(&self) {
+        match self {
+            #[cfg(not(shuttle))]
+            FileEngine::Uring(uring) => uring.collect(),
+            FileEngine::Blocking(_) => {}
+        }
+    }
+
+    /// Makes the kernel post what waits for any thread (`uring.rs`, U6).
+    pub(crate) fn nudge(&self) {
+        match self {
+            #[cfg(not(shuttle))]
+            FileEngine::Uring(uring) => uring.nudge(),
+            FileEngine::Blocking(_) => {}
+        }
+    }
+
     /// Takes what the kernel has completed; the pool tells the ring itself.
     pub(crate) fn harvest(&self, finished: &mut dyn FnMut(Io)) -> Harvest {
         match self {

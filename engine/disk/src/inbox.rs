@@ -174,6 +174,7 @@ impl RingCore {
         on_completion: &mut dyn FnMut(u64, Result<(), IoError>),
     ) -> usize {
         self.step_disks();
+        self.files.collect();
         let mut state = lock(&self.state);
         let harvest = self.harvest(&mut state);
         self.deliver(state, harvest, on_completion)
@@ -301,6 +302,11 @@ impl RingCore {
         state
     }
 
+    /// See `Ring::nudge`.
+    pub(crate) fn nudge(&self) {
+        self.files.nudge();
+    }
+
     /// See `Ring::wake` (R5).
     pub(crate) fn wake(&self) {
         let mut state = lock(&self.state);
@@ -387,6 +393,7 @@ impl RingCore {
     #[cfg(not(shuttle))]
     pub(crate) fn drive(core: &Arc<RingCore>) {
         RingCore::submit(core);
+        core.files.nudge();
         let mut state = lock(&core.state);
         let harvest = core.harvest(&mut state);
         if state.sleepers > 0 && !state.inbox.is_empty() {

@@ -107,6 +107,16 @@ impl Ring {
         RingCore::wait(&self.core, on_completion, timeout)
     }
 
+    /// For a thread that waits for what another has submitted, before it looks and every [`NUDGE_INTERVAL`](Ring::NUDGE_INTERVAL) while it
+    /// waits by other means than `wait`: a completion may be held up until its submitter next enters the kernel, and a submitter that
+    /// computes is interrupted.
+    pub fn nudge(&self) {
+        self.core.nudge();
+    }
+
+    /// How long completions may at most be held up by a submitter that computes, on a processor that does not tick.
+    pub const NUDGE_INTERVAL: Duration = Duration::from_millis(20);
+
     /// Makes every `wait` that is under way return, or else the next one. Threads that share a ring and wait for the
     /// same news pass the wake on: one that comes late finds it taken.
     pub fn wake(&self) {

@@ -171,3 +171,17 @@ pub(crate) fn event_clear(event: BorrowedFd<'_>) {
     // SAFETY: eight bytes of a live variable are written.
     unsafe { libc::read(event.as_raw_fd(), (&raw mut value).cast(), size_of::<u64>()) };
 }
+
+/// Every other thread of this process that runs enters and leaves the kernel once (an expedited `membarrier`), as its next tick
+/// would make it do. Where the call is refused nothing happens.
+pub(crate) fn interrupt_threads() {
+    const PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
+    const REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;
+    static REGISTERED: std::sync::Once = std::sync::Once::new();
+    let membarrier = |command: libc::c_int| {
+        // SAFETY: takes numbers only.
+        unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) }
+    };
+    REGISTERED.call_once(|| _ = membarrier(REGISTER_PRIVATE_EXPEDITED));
+    membarrier(PRIVATE_EXPEDITED);
+}

@@ -279,6 +279,7 @@ impl Lane {
     fn reap_for_owner(&self) {
         // Whether it is parked does not matter: an owner that has just come may have looked at what is finished before us and is about
         // to park. A wake that finds nobody asleep ends the next sleep.
+        self.ring.nudge();
         if self.reap() > 0 {
             self.ring.wake();
         }
@@ -366,7 +367,9 @@ impl Lane {
         let nothing_ready = lock(&self.ready).is_empty();
         let came = match nothing_ready {
             true => self.sleep(fd, timeout),
-            false => fd.map(|(fd, interest)| poll(&[], Some((fd, interest)), Some(Duration::ZERO))),
+            false => fd.map(|(fd, interest)| {
+                poll(&[], Some((fd, interest)), Some(Duration::ZERO)).unwrap_or_default()
+            }),
         };
         self.parked.store(false, Ordering::Relaxed);
         came
@@ -391,7 +394,22 @@ impl Lane {
             Some(own) if !self.shared.simulated() => {
                 let mut fds = vec![own];
                 fds.extend(others.iter().filter_map(|lane| lane.ring.poll_fd()));
-                let came = poll(&fds, fd, timeout);
+                let mut left = timeout;
+                let came = loop {
+                    // Others' completions may be held up by an owner that computes.
+                    let slice = match others.is_empty() {
+                        true => left,
+                        false => {
+                            Some(left.map_or(Ring::NUDGE_INTERVAL, |left| left.min(Ring::NUDGE_INTERVAL)))
+                        }
+                    };
+                    let came = poll(&fds, fd, slice);
+                    left = left.map(|left| left.saturating_sub(slice.unwrap_or_default()));
+                    if came.is_some() || left == Some(Duration::ZERO) {
+                        break came.unwrap_or_default();
+                    }
+                    others.iter().for_each(|lane| lane.ring.nudge());
+                };
                 // Takes a wake too, which a mere reap leaves and the next poll would see again.
                 self.ring.wait(&mut on_completion, Some(Duration::ZERO));
                 others.iter().for_each(|lane| lane.reap_for_owner());
@@ -408,7 +426,7 @@ impl Lane {
                     let quiet = self.ring.in_flight() == 0 && others.is_empty();
                     let pause =
                         if quiet { timeout.or(Some(Duration::from_millis(1))) } else { Some(Duration::ZERO) };
-                    poll(&[], Some((fd, interest)), pause)
+                    poll(&[], Some((fd, interest)), pause).unwrap_or_default()
                 })
             }
         };
@@ -497,12 +515,12 @@ impl Task {
     }
 }
 
-/// Waits for descriptors. Returns what came of the caller's own.
+/// Waits for descriptors. Returns what came of the caller's own; None where the time was over first.
 fn poll(
     rings: &[BorrowedFd<'_>],
     fd: Option<(BorrowedFd<'_>, Interest)>,
     timeout: Option<Duration>,
-) -> Interest {
+) -> Option<Interest> {
     let mut fds: Vec<libc::pollfd> = rings
         .iter()
         .map(|ring| libc::pollfd { fd: ring.as_raw_fd(), events: libc::POLLIN, revents: 0 })
@@ -516,9 +534,14 @@ fn poll(
     let timeout_ms = timeout.map_or(-1, |t| t.as_micros().div_ceil(1000).min(i32::MAX as u128) as i32);
     // SAFETY: the array is alive and has that length; the descriptors are borrowed.
     let ready = unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout_ms) };
-    let Some(own) = fds.last().filter(|_| fd.is_some() && ready > 0) else { return Interest::default() };
-    Interest {
+    if ready == 0 {
+        return None;
+    }
+    let Some(own) = fds.last().filter(|_| fd.is_some() && ready > 0) else {
+        return Some(Interest::default());
+    };
+    Some(Interest {
         readable: own.revents & (libc::POLLIN | libc::POLLHUP | libc::POLLERR) != 0,
         writable: own.revents & (libc::POLLOUT | libc::POLLERR) != 0,
-    }
+    })
 }

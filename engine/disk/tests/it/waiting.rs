@@ -151,6 +151,52 @@ fn another_thread_delivers_while_the_owner_sleeps_elsewhere() {
     }
 }
 
+/// U6: the kernel posts completions in their submitter's context, and this one never enters the kernel again.
+#[test]
+fn another_thread_delivers_while_the_owner_computes() {
+    for ring in rings(8) {
+        for (directory, by_wait) in
+            directories().iter().flat_map(|directory| [(directory, false), (directory, true)])
+        {
+            let store = open(&file(directory.path(), &pattern(3, 64 << 10)));
+            let pages: Vec<_> = (0..8).map(|_| AlignedBytes::new(4096)).collect();
+            let delivered = AtomicBool::new(false);
+            let submitted = AtomicBool::new(false);
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    for (number, page) in pages.iter().enumerate() {
+                        // SAFETY: the pages outlive the scope, which ends after all completions.
+                        unsafe { ring.push(&store, Op::Read, number as u64 * 4096, &[page.io_buffer()], 0) };
+                    }
+                    ring.submit();
+                    submitted.store(true, Ordering::Release);
+                    while !delivered.load(Ordering::Acquire) {
+                        std::hint::spin_loop();
+                    }
+                });
+                while !submitted.load(Ordering::Acquire) {
+                    std::thread::yield_now();
+                }
+                let mut count = 0;
+                let mut on_completion = |_, result: Result<(), _>| {
+                    result.unwrap();
+                    count += 1;
+                };
+                while ring.in_flight() > 0 {
+                    if by_wait {
+                        ring.wait(&mut on_completion, None);
+                    } else {
+                        ring.nudge();
+                        ring.reap(&mut on_completion);
+                    }
+                }
+                assert_eq!(count, pages.len(), "{ring:?}");
+                delivered.store(true, Ordering::Release);
+            });
+        }
+    }
+}
+
 #[test]
 fn what_one_thread_pushes_another_that_already_waits_gets() {
     let directory = directory();
