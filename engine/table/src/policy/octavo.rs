@@ -20,7 +20,7 @@
 //!
 //! Time is the set's own clock, which moves when a page comes in: as many ticks as ways are one turnover.
 
-use super::{Policy, View, ways_of};
+use super::{Policy, View};
 
 /// The load's best order; see the module.
 pub struct Octavo;
@@ -79,27 +79,45 @@ pub(super) const CLASSES: usize = 32;
 pub(super) const BUCKETS: usize = 36;
 
 /// The place of a page's history and age among `CLASSES * BUCKETS`.
+#[inline(always)]
 pub(super) fn cell(meta: u16, age: u8) -> usize {
-    let by_uses = match uses(meta) {
-        0..=1 => 0,
-        2 => 1,
-        3 => 2,
-        4..=5 => 3,
-        6..=8 => 4,
-        9..=15 => 5,
-        16..=31 => 6,
-        _ => 7,
-    };
-    let class = by_uses * 4 + (meta & 3) as usize;
-    class * BUCKETS + bucket(age)
+    FIRST_CELL[meta as usize & 0xff] as usize + BUCKET[age as usize] as usize
 }
 
-fn bucket(age: u8) -> usize {
-    let odd = 2 * age as usize + 1;
-    let doubling = odd.ilog2() as usize;
-    // The two bits behind the highest.
-    4 * doubling + ((odd << 2 >> doubling) & 3)
-}
+/// The first cell of a history, by its lower byte.
+const FIRST_CELL: [u16; 256] = {
+    let mut cells = [0; 256];
+    let mut meta = 0;
+    while meta < cells.len() {
+        let by_uses = match meta >> 2 {
+            0..=1 => 0,
+            2 => 1,
+            3 => 2,
+            4..=5 => 3,
+            6..=8 => 4,
+            9..=15 => 5,
+            16..=31 => 6,
+            _ => 7,
+        };
+        cells[meta] = ((by_uses * 4 + (meta & 3)) * BUCKETS) as u16;
+        meta += 1;
+    }
+    cells
+};
+
+/// The bucket of an age.
+const BUCKET: [u8; 256] = {
+    let mut buckets = [0; 256];
+    let mut age = 0;
+    while age < buckets.len() {
+        let odd = 2 * age + 1;
+        let doubling = odd.ilog2() as usize;
+        // The two bits behind the highest.
+        buckets[age] = (4 * doubling + ((odd << 2 >> doubling) & 3)) as u8;
+        age += 1;
+    }
+    buckets
+};
 
 /// `log2(uses) * 256`.
 const LOG2_256: [u32; USES_MAX as usize + 1] = [
@@ -112,13 +130,25 @@ const LOG2_256: [u32; USES_MAX as usize + 1] = [
 /// Half-life of a use in `Order::Lrfu`, in turnovers.
 const HALF_LIFE: u32 = 8;
 
+/// `2^24 / (age + 1)`, rounded up: a product with it is a quotient, exact for what `Order::Rate` divides.
+const PER_TICK: [u32; 256] = {
+    let mut quotients = [0; 256];
+    let mut age = 0;
+    while age < quotients.len() {
+        quotients[age] = (1u32 << 24).div_ceil(age as u32 + 1);
+        age += 1;
+    }
+    quotients
+};
+
 /// What a page is worth by an order; the least leaves. `density` looks a cell's up.
+#[inline(always)]
 fn worth(order: Order, meta: u16, age: u8, ways: usize, density: impl Fn(usize) -> u16) -> u32 {
     let uses = uses(meta) as u32;
     let youth = u8::MAX - age;
     let (worth, among_equals) = match order {
         Order::Density => (density(cell(meta, age)) as u32, youth),
-        Order::Rate => (uses * 256 / (age as u32 + 1), youth),
+        Order::Rate => (((uses as u64 * 256 * PER_TICK[age as usize] as u64) >> 24) as u32, youth),
         Order::Lrfu => (LOG2_256[uses as usize] * HALF_LIFE * ways as u32 + youth as u32 * 256, youth),
         Order::Lfu => (uses, age),
         Order::Lru => (0, youth),
@@ -127,23 +157,39 @@ fn worth(order: Order, meta: u16, age: u8, ways: usize, density: impl Fn(usize) 
 }
 
 /// The way that an order gives up. Makes what is very old as old as can be told.
+#[inline(always)]
 pub(super) fn victim_by(
     order: Order,
     view: &View<'_>,
     candidates: u32,
     density: impl Fn(usize) -> u16,
 ) -> usize {
-    let mut least = (u32::MAX, 0);
-    for way in ways_of(candidates) {
+    // A loop for each order, so that none asks again which it is.
+    match order {
+        Order::Density => least(Order::Density, view, candidates, density),
+        Order::Rate => least(Order::Rate, view, candidates, density),
+        Order::Lrfu => least(Order::Lrfu, view, candidates, density),
+        Order::Lfu => least(Order::Lfu, view, candidates, density),
+        Order::Lru => least(Order::Lru, view, candidates, density),
+    }
+}
+
+#[inline(always)]
+fn least(order: Order, view: &View<'_>, candidates: u32, density: impl Fn(usize) -> u16) -> usize {
+    let mut least = u64::MAX;
+    for way in 0..view.ways() {
         let meta = view.meta(way);
         let mut age = age(meta, view.clock);
         if age > AGE_MAX {
             age = AGE_MAX;
             view.set_meta(way, view.clock.wrapping_sub(AGE_MAX as u16) << 8 | meta & 0xff);
         }
-        least = least.min((worth(order, meta, age, view.ways(), &density), way));
+        // One number to compare, which names its way; what is no candidate comes last.
+        let excluded = !candidates >> way & 1;
+        let worth = worth(order, meta, age, view.ways(), &density);
+        least = least.min((excluded as u64) << 63 | (worth as u64) << 8 | way as u64);
     }
-    least.1
+    least as usize & 0xff
 }
 
 impl Policy for Octavo {
@@ -181,10 +227,8 @@ mod tests {
 
     #[test]
     fn ages_fall_into_buckets_in_order_and_fill_them() {
-        assert_eq!((bucket(0), bucket(u8::MAX) + 1), (0, BUCKETS));
-        for age in 1..=u8::MAX {
-            assert!(bucket(age) >= bucket(age - 1), "age {age}");
-        }
+        assert_eq!((BUCKET[0], BUCKET[255] as usize + 1), (0, BUCKETS));
+        assert!(BUCKET.is_sorted());
     }
 
     #[test]
@@ -216,6 +260,19 @@ mod tests {
         let (older, younger) = (history(97, 1, 0), history(98, 1, 0));
         assert!(by(Order::Lfu, older) > by(Order::Lfu, younger));
         assert!(by(Order::Lrfu, older) < by(Order::Lrfu, younger));
+    }
+
+    #[test]
+    fn a_product_with_a_quotient_is_a_division() {
+        for (age, quotient) in PER_TICK.iter().enumerate() {
+            for uses in 0..=USES_MAX as u64 {
+                assert_eq!(
+                    (uses * 256 * *quotient as u64) >> 24,
+                    uses * 256 / (age as u64 + 1),
+                    "{uses} {age}"
+                );
+            }
+        }
     }
 
     #[test]
