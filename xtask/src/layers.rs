@@ -46,7 +46,7 @@ const LAYERS: &[Layer] = &[
     Layer {
         name: "octavo-sim",
         own: &["octavo-table", "octavo-share"],
-        others: &["flate2", "serde", "serde_json", "zstd"],
+        others: &["crc32fast", "flate2", "serde", "serde_json", "zstd"],
         tests: &[],
     },
     Layer {

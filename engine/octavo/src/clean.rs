@@ -8,6 +8,7 @@
 use std::collections::BinaryHeap;
 
 use octavo_disk::{IoBuffer, IoError};
+use octavo_table::recording::Step;
 use octavo_table::{SlotIndex, State};
 
 use crate::buffers::Bounce;
@@ -29,7 +30,8 @@ const IN_FLIGHT_MAX: usize = 32;
 /// How often the copy of a page that is being written is tried before somebody is waited for.
 const COPY_TRIES: usize = 4;
 
-enum Step {
+/// What became of the copy of a page.
+enum Copy {
     /// Nothing to write here.
     Clean,
     /// Its bytes are in the bounce page; the slot carries the write-back flag.
@@ -111,7 +113,7 @@ fn run(lane: &Arc<Lane>, work: &mut Work, id: TaskId, object: &Arc<ObjectInner>)
     let mut taken = 0;
     while taken < bounce.pages {
         work.tasks[id].again.pop();
-        let Step::Copied { slot, version } =
+        let Copy::Copied { slot, version } =
             copy_page(lane, work, id, object, first + taken as u64, &bounce, taken)
         else {
             break;
@@ -156,28 +158,30 @@ fn copy_page(
     page: u64,
     bounce: &Bounce,
     number: usize,
-) -> Step {
+) -> Copy {
     let partition = &*object.partition;
     let tag = object.tag(page);
     for _ in 0..COPY_TRIES {
         // Under the lock, so that a page on its way to another segment is not overlooked.
         let guard = partition.table.lock(tag);
-        let Some(found) = guard.find(tag) else { return Step::Clean };
+        let Some(found) = guard.find(tag) else { return Copy::Clean };
         drop(guard);
         match found.word.state() {
             State::Dirty if !found.word.writeback() => {}
             // Another version is on its way, or somebody is writing: what was replied to before us must go out after that.
             State::Dirty | State::Writing => {
                 if partition.wait_for(lane, work, id, page, found.index, found.word) {
-                    return Step::Later;
+                    return Copy::Later;
                 }
                 continue;
             }
-            _ => return Step::Clean,
+            _ => return Copy::Clean,
         }
+        let note = partition.note();
         if found.slot().begin_writeback(found.word).is_err() {
             continue;
         }
+        note.step(tag, || Step::BeginWriteback);
         // With the flag set the slot can be neither evicted nor moved; a writer may still change it, and the version tells.
         let copied_from = found.slot().load();
         if copied_from.readable() {
@@ -185,7 +189,7 @@ fn copy_page(
             // SAFETY: the frame is mapped, the bounce page is ours; the copy may race with a writer and is then thrown away.
             unsafe { copy::copy_out(frame, bounce.at(number), partition.page_bytes()) };
             if found.slot().unchanged(copied_from) {
-                return Step::Copied { slot: found.index, version: copied_from.version() };
+                return Copy::Copied { slot: found.index, version: copied_from.version() };
             }
         }
         end(object, found.index, 0, false);
@@ -193,13 +197,15 @@ fn copy_page(
     // Somebody writes it all the time. Let him, and come back.
     work.tasks[id].outstanding += 1;
     lane.retry(id, page);
-    Step::Later
+    Copy::Later
 }
 
 /// P11, and whoever waits is told. Returns whether the page is clean now.
 fn end(object: &ObjectInner, slot: SlotIndex, version: u64, written: bool) -> bool {
     let partition = &object.partition;
+    let note = partition.note();
     let ended = partition.table.end_writeback(slot, version, written);
+    note.step_of(slot, || Step::EndWriteback { written });
     if ended.waited {
         partition.waiters.wake(slot);
     }
@@ -219,9 +225,9 @@ pub(crate) fn begin_one(
         return true;
     };
     match copy_page(lane, work, id, object, page, &bounce, 0) {
-        Step::Clean => false,
-        Step::Later => true,
-        Step::Copied { slot, version } => {
+        Copy::Clean => false,
+        Copy::Later => true,
+        Copy::Copied { slot, version } => {
             // `Patch` here says: when it is done, the task tries the page again.
             let held = TransferPage { slot: Some(slot), task: id, role: Role::Patch, mark: version };
             push(lane, work, id, object, page, Pages::one(held), bounce);

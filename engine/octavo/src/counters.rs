@@ -4,6 +4,8 @@
 //! block to the partition. What is not here: gauges such as dirty pages (the table counts them).
 
 use std::cell::{Cell, RefCell};
+// Not the model checker's: a flag that orders nothing.
+use std::sync::atomic::AtomicUsize;
 
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering, lock, thread_local};
 
@@ -49,8 +51,9 @@ impl Block {
         Block(std::array::from_fn(|_| AtomicU64::new(0)))
     }
 
+    /// Adds to a count.
     #[inline(always)]
-    fn add(&self, count: Count, n: u64) {
+    pub fn add(&self, count: Count, n: u64) {
         let cell = &self.0[count as usize];
         // Relaxed load and store instead of an addition: this thread is the only writer, and readers want a sum, not an order.
         #[cfg(not(shuttle))]
@@ -70,6 +73,8 @@ impl Block {
 /// The counters of one partition.
 pub(crate) struct Counters {
     number: usize,
+    /// The same, while a hit may be counted and nothing else done; else `NOBODY`.
+    at_hand: AtomicUsize,
     blocks: Mutex<Vec<Arc<Block>>>,
 }
 
@@ -80,14 +85,24 @@ thread_local! {
     static LAST: Cell<(usize, *const Block)> = const { Cell::new((usize::MAX, std::ptr::null())) };
 }
 
+/// No counters have this number, and no thread starts with it.
+const NOBODY: usize = usize::MAX - 1;
+
 /// Numbers are not used again: a thread may still hold a block of counters that are gone.
-static NEXT_NUMBER: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
+static NEXT_NUMBER: AtomicUsize = AtomicUsize::new(0);
 
 impl Counters {
     pub fn new() -> Counters {
         // Relaxed: only uniqueness matters.
         let number = NEXT_NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        Counters { number, blocks: Mutex::new(Vec::new()) }
+        Counters { number, at_hand: AtomicUsize::new(number), blocks: Mutex::new(Vec::new()) }
+    }
+
+    /// Whether a hit may be counted and nothing else done. Where not, no block is ever at hand, so that every hit takes the way of a
+    /// thread's first: whoever wants to hear of hits costs them nothing while he does not.
+    pub fn set_at_hand(&self, at_hand: bool) {
+        // Relaxed: a hit that does not see it yet is one of those before it.
+        self.at_hand.store(if at_hand { self.number } else { NOBODY }, Ordering::Relaxed);
     }
 
     /// Adds to this thread's count.
@@ -102,12 +117,12 @@ impl Counters {
         self.block().add_hit(bytes);
     }
 
-    /// This thread's block, if it is the one that the thread used last.
+    /// This thread's block, if it is the one that the thread used last, and nobody wants to hear of hits.
     #[inline(always)]
     pub fn at_hand(&self) -> Option<&Block> {
         let (number, block) = LAST.with(Cell::get);
-        // SAFETY: as in `block`.
-        (number == self.number).then(|| unsafe { &*block })
+        // SAFETY: as in `block`. Relaxed: see `set_at_hand`.
+        (number == self.at_hand.load(Ordering::Relaxed)).then(|| unsafe { &*block })
     }
 
     #[inline(always)]

@@ -30,6 +30,7 @@ mod partition;
 mod queue;
 mod range;
 mod read;
+mod record;
 mod stat;
 mod sync;
 mod task;
@@ -37,6 +38,7 @@ mod waiters;
 mod write;
 
 pub use octavo_disk as disk;
+pub use octavo_table::recording;
 
 pub use buffers::Buffer;
 pub use cache::Cache;
@@ -45,6 +47,7 @@ pub use error::Error;
 pub use object::{Advice, Object, Pin, Read};
 pub use partition::Partition;
 pub use queue::{Completion, Interest, Op, Queue, Request};
+pub use record::{Recording, RecordingEnd, RecordingStat, Taken};
 pub use stat::{CacheStat, Evictions, ObjectStat, PartitionStat};
 
 /// Pages to a set.

@@ -6,6 +6,7 @@ use std::mem::MaybeUninit;
 use std::ops::Deref;
 
 use octavo_disk::Store;
+use octavo_table::recording::Step;
 use octavo_table::{Candidate, SlotIndex, State, Tag};
 
 use crate::copy;
@@ -169,6 +170,38 @@ impl ObjectInner {
         (offset as usize & self.partition.page_mask) + len <= page_bytes
     }
 
+    /// Counts a read that was a hit.
+    #[inline(always)]
+    fn count_hit(&self, offset: u64, len: usize) {
+        match self.partition.counters.at_hand() {
+            Some(counts) => counts.add_hit(len as u64),
+            None => self.count_hit_and_record(offset, len),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn count_hit_and_record(&self, offset: u64, len: usize) {
+        let partition = &*self.partition;
+        partition.counters.add_hit(len as u64);
+        partition.record_access(self.tag(offset >> partition.page_shift), false, true);
+    }
+
+    /// Counts the reads of a batch that were hits: those that are not `missing`, whose numbers ascend.
+    fn count_hits(&self, reads: &[Read<'_>], missing: &[usize]) {
+        let (partition, hits) = (&*self.partition, (reads.len() - missing.len()) as u64);
+        if let Some(counts) = partition.counters.at_hand() {
+            return counts.add(Count::Hits, hits);
+        }
+        partition.counters.add(Count::Hits, hits);
+        let mut missing = missing.iter().peekable();
+        for (number, read) in reads.iter().enumerate() {
+            if missing.next_if(|missing| **missing == number).is_none() {
+                partition.record_access(self.tag(read.offset >> partition.page_shift), false, true);
+            }
+        }
+    }
+
     fn count_read(&self, requests: u64, bytes: u64) {
         self.partition.counters.add(Count::Reads, requests);
         self.partition.counters.add(Count::ReadBytes, bytes);
@@ -224,7 +257,7 @@ impl Object {
         let in_one_page = self.0.in_one_page(offset, buffer.len());
         // SAFETY: the slice is valid for its length, and the range lies in one page.
         if in_one_page && unsafe { self.0.read_hit(offset, buffer.as_mut_ptr(), buffer.len()) } {
-            self.0.partition.counters.add_hit(buffer.len() as u64);
+            self.0.count_hit(offset, buffer.len());
             return Ok(());
         }
         self.read_slowly(offset, buffer)
@@ -247,7 +280,7 @@ impl Object {
         let mut missing: Vec<usize> = Vec::new();
         self.0.read_hits(reads, |number| missing.push(number));
         self.0.count_read(reads.len() as u64, bytes);
-        self.0.partition.counters.add(Count::Hits, (reads.len() - missing.len()) as u64);
+        self.0.count_hits(reads, &missing);
         match missing.is_empty() {
             true => Ok(()),
             false => self.read_missing(reads, &missing),
@@ -364,9 +397,15 @@ impl Object {
             if let Some(found) = found
                 && found.word.readable()
             {
+                let note = partition.note();
                 if found.slot().pin(found.word).is_ok() {
+                    note.step(tag, || Step::Pin { slot: found.index.0 });
                     partition.table.touch(&found);
-                    partition.counters.add(if attempt == 0 { Count::Hits } else { Count::Misses }, 1);
+                    // Else the read that brought it in was counted.
+                    match attempt {
+                        0 => partition.count_access(tag, false, true),
+                        _ => partition.note().step(tag, || Step::Touch),
+                    }
                     let start = page << partition.page_shift;
                     let len =
                         (self.len_bytes().saturating_sub(start)).min(partition.page_bytes() as u64) as usize;
@@ -520,6 +559,8 @@ impl Deref for Pin<'_> {
 
 impl Drop for Pin<'_> {
     fn drop(&mut self) {
+        let note = self.partition.note();
         self.partition.unpin(self.slot);
+        note.unpinned(self.slot);
     }
 }

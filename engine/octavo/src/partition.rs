@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use octavo_disk::Store;
+use octavo_table::recording::{Event, Secret};
 use octavo_table::{Mixer, Mover, SegmentIndex, Shape, SlotIndex, State, Table, Tag};
 
 use crate::WAYS;
@@ -14,12 +15,13 @@ use crate::counters::{Count, Counters};
 use crate::error::Error;
 use crate::frames::{Frames, Mapping};
 use crate::object::{Object, ObjectInner};
+use crate::record::Recorder;
 use crate::stat::{Evictions, PartitionStat};
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering, lock};
 use crate::waiters::{SlotWaiters, Strays};
 
 /// A page's key is the object's id above this many bits of page index: 16 million objects of 4 PiB at pages of 4 KiB.
-const PAGE_INDEX_BITS: u32 = 40;
+pub(crate) const PAGE_INDEX_BITS: u32 = 40;
 
 /// The key of an object's first page.
 pub(crate) const fn key_of(object: u64) -> u64 {
@@ -40,12 +42,15 @@ pub(crate) struct PartitionInner {
     pub page_mask: usize,
     pub mode: CacheMode,
     pub counters: Counters,
+    pub recorder: Recorder,
     // What only misses and control read.
     pub shared: Arc<Shared>,
     pub waiters: SlotWaiters,
     pub strays: Strays,
     /// Held while pages move between segments, and while somebody walks over the dirty ones.
     pub moves: Mutex<()>,
+    /// What the mixer was made of.
+    pub secret: Secret,
     resizing: Mutex<Resizing>,
     objects: Mutex<Objects>,
     config: PartitionConfig,
@@ -56,6 +61,8 @@ pub(crate) struct PartitionInner {
 
 struct Resizing {
     charge: Charge,
+    /// A segment has come or gone since the table was made.
+    was_resized: bool,
     /// What is charged besides the segments.
     fixed_bytes: u64,
     /// Segments without entries that still hold a pinned snapshot.
@@ -119,10 +126,12 @@ impl PartitionInner {
             table,
             frames,
             mixer: if cache.pages_meet { Mixer::weak() } else { Mixer::new(seed) },
+            secret: if cache.pages_meet { Secret::Weak } else { Secret::Seed(seed) },
             page_shift: cache.page_bytes.trailing_zeros(),
             page_mask: cache.page_bytes as usize - 1,
             mode: config.cache_mode,
             counters: Counters::new(),
+            recorder: Recorder::new(),
             shared: shared.clone(),
             waiters: SlotWaiters::new(),
             strays: Strays::new(),
@@ -130,6 +139,7 @@ impl PartitionInner {
             resizing: Mutex::new(Resizing {
                 fixed_bytes: fixed,
                 charge,
+                was_resized: false,
                 emptied: Vec::new(),
                 pending: Vec::new(),
                 leaving: None,
@@ -156,8 +166,18 @@ impl PartitionInner {
 
     /// The object and page of a tag.
     pub fn page_of(&self, tag: Tag) -> (u64, u64) {
-        let key = self.mixer.key(tag);
+        let key = self.key_of_tag(tag);
         (key >> PAGE_INDEX_BITS, key & ((1 << PAGE_INDEX_BITS) - 1))
+    }
+
+    /// The key of a tag.
+    pub fn key_of_tag(&self, tag: Tag) -> u64 {
+        self.mixer.key(tag)
+    }
+
+    /// Whether the table is not the one that it was made as.
+    pub fn was_resized(&self) -> bool {
+        lock(&self.resizing).was_resized
     }
 
     /// Most dirty pages; beyond, writes go to the store first.
@@ -267,6 +287,7 @@ impl Partition {
         objects.next_id += 1;
         let object = Object(Arc::new(ObjectInner::new(&self.0, store, name, id)));
         objects.open.insert(id, object.clone());
+        self.0.record(|| Event::Opened { object: id, name: name.into() });
         Ok(object)
     }
 
@@ -337,13 +358,17 @@ impl Partition {
             let bytes = resizing.charge.bytes() + per_segment;
             resizing.charge.resize(bytes, &format!("partition {:?}", self.name()))?;
             inner.frames.commit(segment);
+            resizing.was_resized = true;
             resizing.pending = inner.table.join(segment);
+            inner.record(|| Event::Join { segment: segment.0 });
             self.finish_moves(&mut resizing)?;
         }
         while inner.table.live_segments() - (resizing.emptied.len() as u32) > wanted {
             let candidates = inner.table.segments().filter(|segment| !resizing.emptied.contains(segment));
             let segment = candidates.last().expect("more are live than wanted");
+            resizing.was_resized = true;
             resizing.pending = inner.table.leave(segment);
+            inner.record(|| Event::Leave { segment: segment.0 });
             resizing.leaving = Some(segment);
             self.finish_moves(&mut resizing)?;
             self.retire_emptied(&mut resizing, per_segment)?;
@@ -367,7 +392,9 @@ impl Partition {
     fn retire_emptied(&self, resizing: &mut Resizing, per_segment: u64) -> Result<(), Error> {
         let inner = &self.0;
         for segment in std::mem::take(&mut resizing.emptied) {
-            match inner.table.retire(segment) {
+            let retired = inner.table.retire(segment);
+            inner.record(|| Event::Retire { segment: segment.0, retired: retired.is_ok() });
+            match retired {
                 Ok(()) => {
                     inner.frames.give_back(segment);
                     let bytes = resizing.charge.bytes() - per_segment;
@@ -386,6 +413,7 @@ impl Partition {
             let still = lock(&inner.moves);
             let pass = inner.table.advance(mv, &mut PageMover(inner));
             drop(still);
+            inner.record(|| Event::Advance { done: pass.busy.is_none() });
             inner.counters.add(Count::EvictionsResize, pass.let_go + pass.evicted);
             let Some(slot) = pass.busy else { return Ok(()) };
             self.settle(slot)?;

@@ -5,11 +5,14 @@
 
 use std::ops::Range;
 
-use octavo_table::{SlotIndex, State, Word};
+use octavo_table::recording::Step;
+use octavo_table::{Found, SetGuard, SlotIndex, State, Word};
 
+use crate::WAYS;
 use crate::counters::Count;
 use crate::error::Error;
 use crate::object::{Object, ObjectInner};
+use crate::partition::PartitionInner;
 use crate::sync::Arc;
 use crate::task::{Job, Task};
 
@@ -145,16 +148,15 @@ impl Object {
         loop {
             let mut busy: Option<(SlotIndex, Word)> = None;
             let mut unwritten: Option<u64> = None;
-            let mut drop_one =
-                |guard: &mut octavo_table::SetGuard<'_, { crate::WAYS }>,
-                 found: octavo_table::Found<'_>,
-                 page: u64| match guard.remove_quiet(&found, dirty == Dirty::Dropped) {
-                    Ok(_) => partition.counters.add(Count::EvictionsDiscard, 1),
-                    Err(word) if word.state() == State::Dirty && !word.writeback() => unwritten = Some(page),
-                    Err(word) if word.owned() || word.writeback() => busy = Some((found.index, word)),
-                    // It changed under our eyes: look again.
-                    Err(_) => unwritten = Some(page),
-                };
+            let mut drop_one = |guard: &mut SetGuard<'_, WAYS>, found: Found<'_>, page: u64| match partition
+                .drop_quiet(guard, &found, dirty == Dirty::Dropped)
+            {
+                Ok(_) => partition.counters.add(Count::EvictionsDiscard, 1),
+                Err(word) if word.state() == State::Dirty && !word.writeback() => unwritten = Some(page),
+                Err(word) if word.owned() || word.writeback() => busy = Some((found.index, word)),
+                // It changed under our eyes: look again.
+                Err(_) => unwritten = Some(page),
+            };
             // A short range is looked up page by page, a long one by a walk over the table.
             if pages.end - pages.start <= partition.table.slots_count() / 4 {
                 for page in pages.clone() {
@@ -204,6 +206,21 @@ impl Object {
                 return Ok(());
             }
         }
+    }
+}
+
+impl PartitionInner {
+    /// P9 for a page that nobody has in hands.
+    fn drop_quiet(
+        &self,
+        guard: &mut SetGuard<'_, WAYS>,
+        found: &Found<'_>,
+        even_dirty: bool,
+    ) -> Result<Word, Word> {
+        let (note, tag) = (self.note(), found.tag());
+        let dropped = guard.remove_quiet(found, even_dirty)?;
+        note.step(tag, || Step::Drop { even_dirty });
+        Ok(dropped)
     }
 }
 

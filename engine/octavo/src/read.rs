@@ -1,6 +1,7 @@
 //! Reading: the hit without lock or store, the miss with one fill for all who want the page, the bypass.
 
 use octavo_disk::{IoBuffer, IoError};
+use octavo_table::recording::Step;
 use octavo_table::{Candidate, Claim, Found, Tag, Word};
 
 use crate::copy;
@@ -125,7 +126,10 @@ pub(crate) fn page(
         false => partition.table.find(tag).is_some(),
     };
     if first && wanted {
-        partition.counters.add(if hit { Count::Hits } else { Count::Misses }, 1);
+        partition.count_access(tag, false, hit);
+    } else if hit && wanted {
+        // `read_hit` has told the policy.
+        partition.note().step(tag, || Step::Touch);
     }
     if hit {
         return;
@@ -143,7 +147,9 @@ pub(crate) fn page(
                         let frame = partition.frames.at(found.index).wrapping_add(span.skip);
                         // SAFETY: pinned bytes do not change (P6), and the span is the task's.
                         unsafe { copy::copy_out(frame, span.memory, span.len) };
+                        let note = partition.note();
                         partition.table.touch(&found);
+                        note.step(tag, || Step::Touch);
                     }
                     partition.unpin(found.index);
                     return;
@@ -166,7 +172,10 @@ pub(crate) fn page(
             return;
         }
         // 4. Bring it in; where the set has no place, read around it.
-        match guard.claim(tag) {
+        let note = partition.note();
+        let claim = guard.claim(tag);
+        note.claimed(tag, &claim);
+        match claim {
             Claim::Claimed { slot, evicted } => {
                 drop(guard);
                 partition.arrived(evicted.is_some());
@@ -314,15 +323,27 @@ impl PartitionInner {
 
     /// P2, and whoever waits is told.
     pub fn publish(&self, slot: octavo_table::SlotIndex, dirty: bool) {
-        if self.table.publish(slot, dirty) {
+        let note = self.note();
+        let waited = self.table.publish(slot, dirty);
+        note.step_of(slot, || Step::Publish { dirty });
+        if waited {
             self.waiters.wake(slot);
         }
     }
 
     /// P9 for a slot that the caller owns: its page is gone, and whoever waits is told.
     pub fn release(&self, tag: Tag, slot: octavo_table::SlotIndex) {
-        let waited = self.table.lock(tag).remove(slot);
         self.counters.add(Count::Departures, 1);
+        self.remove(tag, slot);
+    }
+
+    /// P9, and whoever waits is told.
+    pub fn remove(&self, tag: Tag, slot: octavo_table::SlotIndex) {
+        let mut guard = self.table.lock(tag);
+        let note = self.note();
+        let waited = guard.remove(slot);
+        note.step(tag, || Step::Release);
+        drop(guard);
         if waited {
             self.waiters.wake(slot);
         }

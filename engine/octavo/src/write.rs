@@ -7,6 +7,7 @@
 use std::cell::Cell;
 
 use octavo_disk::{IoBuffer, IoError};
+use octavo_table::recording::Step;
 use octavo_table::{Claim, Found, SetGuard, SlotIndex, State, Tag, Word};
 
 use crate::WAYS;
@@ -18,6 +19,7 @@ use crate::error::Error;
 use crate::lane::{Gathered, Lane, RUN_PAGES_MAX, Work};
 use crate::object::ObjectInner;
 use crate::partition::PartitionInner;
+use crate::record::place_of;
 use crate::sync::Arc;
 use crate::task::{Kind, Pages, Role, Span, TaskId, Transfer, TransferPage};
 
@@ -25,7 +27,7 @@ use crate::task::{Kind, Pages, Role, Span, TaskId, Transfer, TransferPage};
 const TRIES: usize = 4;
 
 /// What a look at a page led to.
-enum Step {
+enum Look {
     /// The page has the bytes.
     Done,
     /// The task will be told: by a fill, by whoever holds the page, or by the bounce pool.
@@ -71,11 +73,11 @@ pub(crate) fn page(
     }
     if first {
         let there = partition.table.find(attempt.tag).is_some();
-        partition.counters.add(if there { Count::Hits } else { Count::Misses }, 1);
+        partition.count_access(attempt.tag, true, there);
     }
     if partition.mode == CacheMode::Writeback {
         match attempt.try_often(work, |attempt, work| attempt.write_page(work)) {
-            Step::StoreFirst => {}
+            Look::StoreFirst => {}
             _ => return,
         }
     }
@@ -91,7 +93,7 @@ pub(crate) fn page(
     while taken < bounce.pages {
         let number = taken;
         let step = attempt.try_often(work, |attempt, work| attempt.store_page(work, &mut bounce, number));
-        let Step::Store { slot, claimed } = step else { break };
+        let Look::Store { slot, claimed } = step else { break };
         let held = TransferPage { slot: Some(slot), task: id, role: Role::Bring, mark: claimed as u64 };
         match &mut run {
             None => run = Some(Pages::one(held)),
@@ -103,7 +105,7 @@ pub(crate) fn page(
             work.tasks[id].next += 1;
             attempt = Attempt::new(lane, work, id, object, page + taken as u64);
             let there = partition.table.find(attempt.tag).is_some();
-            partition.counters.add(if there { Count::Hits } else { Count::Misses }, 1);
+            partition.count_access(attempt.tag, true, there);
         }
     }
     let Some(pages) = run else { return };
@@ -136,20 +138,20 @@ impl<'a> Attempt<'a> {
     }
 
     /// Looks a few times; then lets the task come back later, so that no thread turns for ever.
-    fn try_often(&self, work: &mut Work, mut look: impl FnMut(&Self, &mut Work) -> Step) -> Step {
+    fn try_often(&self, work: &mut Work, mut look: impl FnMut(&Self, &mut Work) -> Look) -> Look {
         for _ in 0..TRIES {
             match look(self, work) {
-                Step::Again => {}
+                Look::Again => {}
                 step => return step,
             }
         }
         work.tasks[self.id].outstanding += 1;
         self.lane.retry(self.id, self.page);
-        Step::Later
+        Look::Later
     }
 
     /// Write-back: the bytes go into the page.
-    fn write_page(&self, work: &mut Work) -> Step {
+    fn write_page(&self, work: &mut Work) -> Look {
         let (partition, table) = (self.partition, &self.partition.table);
         let full_of_dirt = table.dirty_pages() >= partition.dirty_max_pages();
         if let Some(found) = table.find(self.tag)
@@ -166,7 +168,7 @@ impl<'a> Attempt<'a> {
                 // It has come since, or it has moved to where only the guard looks for it.
                 State::Clean | State::Dirty => {
                     drop(guard);
-                    self.in_place(found, full_of_dirt).unwrap_or(Step::Again)
+                    self.in_place(found, full_of_dirt).unwrap_or(Look::Again)
                 }
                 _ => self.wait(work, found.index, found.word),
             };
@@ -175,9 +177,9 @@ impl<'a> Attempt<'a> {
             return self.too_dirty();
         }
         if self.elsewhere(work) {
-            return Step::Later;
+            return Look::Later;
         }
-        match guard.claim(self.tag) {
+        match self.claim(&mut guard) {
             Claim::Claimed { slot, evicted } => {
                 drop(guard);
                 partition.arrived(evicted.is_some());
@@ -185,48 +187,69 @@ impl<'a> Attempt<'a> {
                     self.fill_whole(slot);
                     partition.publish(slot, true);
                     partition.note_dirty();
-                    return Step::Done;
+                    return Look::Done;
                 }
                 self.gather(work, slot, Role::Patch);
                 partition.note_dirty();
-                Step::Later
+                Look::Later
             }
             Claim::Full => match self.lane.shared.bounce.take(1, || self.lane.waiter(self.id, self.page)) {
                 Some(bounce) => self.stray(work, guard, bounce),
                 None => {
                     work.registered(self.id);
-                    Step::Later
+                    Look::Later
                 }
             },
         }
     }
 
     /// The bytes go into a page that is there, if nobody has it in hands or pinned. A dirty page may change whatever the limit says.
-    fn in_place(&self, found: Found<'_>, full_of_dirt: bool) -> Option<Step> {
+    fn in_place(&self, found: Found<'_>, full_of_dirt: bool) -> Option<Look> {
         let (partition, table) = (self.partition, &self.partition.table);
         if full_of_dirt && found.word.state() == State::Clean {
             return Some(self.too_dirty());
         }
         let before = found.slot().begin_write(found.word).ok()?;
         self.copy_into(found.index);
+        let note = partition.note();
         table.touch(&found);
-        if table.end_write(found.index, before, true) {
+        let waited = table.end_write(found.index, before, true);
+        note.step(self.tag, || Step::Overwrite);
+        if waited {
             partition.waiters.wake(found.index);
         }
         partition.note_dirty();
-        Some(Step::Done)
+        Some(Look::Done)
+    }
+
+    /// P1.
+    fn claim(&self, guard: &mut SetGuard<'_, WAYS>) -> Claim {
+        let note = self.partition.note();
+        let claim = guard.claim(self.tag);
+        note.claimed(self.tag, &claim);
+        claim
+    }
+
+    /// P8: takes a clean page for the store, and tells the policy. False: its state has changed.
+    fn begin_store(&self, found: &Found<'_>) -> bool {
+        let note = self.partition.note();
+        if found.slot().begin_store(found.word).is_err() {
+            return false;
+        }
+        self.partition.table.touch(found);
+        note.step(self.tag, || Step::BeginStore);
+        true
     }
 
     /// Write-through: the bytes go into a bounce page, and the slot is held for them.
-    fn store_page(&self, work: &mut Work, bounce: &mut Bounce, number: usize) -> Step {
+    fn store_page(&self, work: &mut Work, bounce: &mut Bounce, number: usize) -> Look {
         let (partition, table) = (self.partition, &self.partition.table);
         let mut guard = table.lock(self.tag);
         if let Some(found) = guard.find(self.tag) {
             return match found.word.state() {
-                State::Clean => match found.slot().begin_store(found.word) {
-                    Ok(()) => {
+                State::Clean => match self.begin_store(&found) {
+                    true => {
                         drop(guard);
-                        table.touch(&found);
                         // SAFETY: the bounce page is ours; a Storing page's bytes do not change (P8).
                         unsafe {
                             copy::copy_out(
@@ -236,16 +259,16 @@ impl<'a> Attempt<'a> {
                             )
                         };
                         self.copy_over(bounce.at(number));
-                        Step::Store { slot: found.index, claimed: false }
+                        Look::Store { slot: found.index, claimed: false }
                     }
-                    Err(_) => Step::Again,
+                    false => Look::Again,
                 },
                 // It became dirty meanwhile (write-back only): then it may change in place.
                 State::Dirty if found.word.pins() == 0 && !found.word.writeback() => {
                     drop(guard);
                     match self.write_page(work) {
                         // Clean again by now: the next look stores it.
-                        Step::StoreFirst => Step::Again,
+                        Look::StoreFirst => Look::Again,
                         step => step,
                     }
                 }
@@ -256,18 +279,18 @@ impl<'a> Attempt<'a> {
             };
         }
         if self.elsewhere(work) {
-            return Step::Later;
+            return Look::Later;
         }
-        match guard.claim(self.tag) {
+        match self.claim(&mut guard) {
             Claim::Claimed { slot, evicted } => {
                 drop(guard);
                 partition.arrived(evicted.is_some());
                 if !self.whole.get() {
                     self.gather(work, slot, Role::Bring);
-                    return Step::Later;
+                    return Look::Later;
                 }
                 self.fill_bounce(bounce.at(number));
-                Step::Store { slot, claimed: true }
+                Look::Store { slot, claimed: true }
             }
             // The bounce page at hand is the stray's: whoever holds one does not wait for another.
             Claim::Full => {
@@ -285,7 +308,7 @@ impl<'a> Attempt<'a> {
         mut guard: SetGuard<'_, WAYS>,
         found: Found<'_>,
         full_of_dirt: bool,
-    ) -> Step {
+    ) -> Look {
         let partition = self.partition;
         if found.word.writeback() {
             return self.wait(work, found.index, found.word);
@@ -293,7 +316,11 @@ impl<'a> Attempt<'a> {
         if full_of_dirt && found.word.state() == State::Clean {
             return self.too_dirty();
         }
-        let Claim::Claimed { slot, evicted } = guard.claim_beside(self.tag) else {
+        let note = partition.note();
+        let claim = guard.claim_beside(self.tag);
+        let place = place_of(&claim);
+        let Claim::Claimed { slot, evicted } = claim else {
+            note.step(self.tag, || Step::Supersede(place));
             // No other way is free. A clean page can be dropped: its bytes are in the store. A dirty one is written back first.
             drop(guard);
             return match found.word.state() {
@@ -305,18 +332,20 @@ impl<'a> Attempt<'a> {
         let old = found.index;
         let Ok(taken) = found.slot().begin_move(found.word) else {
             let waited = guard.remove(slot);
+            note.step(self.tag, || Step::SupersedeRefused(place));
             drop(guard);
             partition.counters.add(Count::Departures, 1);
             if waited {
                 partition.waiters.wake(slot);
             }
-            return Step::Again;
+            return Look::Again;
         };
         // SAFETY: the old frame holds still (Writing, and pins only read), the new one is ours (Filling).
         unsafe { copy::copy_in(partition.frames.at(old), partition.frames.at(slot), partition.page_bytes()) };
         self.copy_into(slot);
         let waited_new = partition.table.publish(slot, true);
         let waited_old = guard.remove_moved(old, taken);
+        note.step(self.tag, || Step::Supersede(place));
         drop(guard);
         partition.counters.add(Count::EvictionsWrite, 1);
         [(waited_new, slot), (waited_old, old)]
@@ -324,27 +353,29 @@ impl<'a> Attempt<'a> {
             .filter(|w| w.0)
             .for_each(|w| partition.waiters.wake(w.1));
         partition.note_dirty();
-        Step::Done
+        Look::Done
     }
 
     /// A clean, pinned page whose set is full: the slot goes, and the page is written as one that has none.
-    fn drop_pinned(&self) -> Step {
+    fn drop_pinned(&self) -> Look {
         let partition = self.partition;
         let mut guard = partition.table.lock(self.tag);
+        let note = partition.note();
         if let Some(found) = guard.find(self.tag)
             && found.word.state() == State::Clean
             && guard.remove_quiet(&found, false).is_ok()
         {
+            note.step(self.tag, || Step::Drop { even_dirty: false });
             partition.counters.add(Count::EvictionsWrite, 1);
         }
-        Step::Again
+        Look::Again
     }
 
     /// A dirty, pinned page whose set is full: its bytes go to the store, then it can be dropped.
-    fn clean_first(&self, work: &mut Work) -> Step {
+    fn clean_first(&self, work: &mut Work) -> Look {
         match crate::clean::begin_one(self.lane, work, self.id, self.object, self.page) {
-            true => Step::Later,
-            false => Step::Again,
+            true => Look::Later,
+            false => Look::Again,
         }
     }
 
@@ -362,20 +393,20 @@ impl<'a> Attempt<'a> {
         registered
     }
 
-    fn wait(&self, work: &mut Work, slot: SlotIndex, seen: Word) -> Step {
+    fn wait(&self, work: &mut Work, slot: SlotIndex, seen: Word) -> Look {
         match self.partition.wait_for(self.lane, work, self.id, self.page, slot, seen) {
-            true => Step::Later,
-            false => Step::Again,
+            true => Look::Later,
+            false => Look::Again,
         }
     }
 
-    fn too_dirty(&self) -> Step {
+    fn too_dirty(&self) -> Look {
         self.partition.tell_cleaner(true);
-        Step::StoreFirst
+        Look::StoreFirst
     }
 
     /// The page has no slot: straight to the store (its old bytes first, where the write does not cover them).
-    fn stray(&self, work: &mut Work, guard: SetGuard<'_, WAYS>, bounce: Bounce) -> Step {
+    fn stray(&self, work: &mut Work, guard: SetGuard<'_, WAYS>, bounce: Bounce) -> Look {
         let (partition, id, page) = (self.partition, self.id, self.page);
         partition.strays.add(self.tag);
         drop(guard);
@@ -394,7 +425,7 @@ impl<'a> Attempt<'a> {
             Transfer { kind, object: self.object.clone(), page, pages, bounce: Some(bounce), tag: self.tag };
         work.tasks[id].outstanding += 1;
         self.lane.push(work, transfer, op, &buffer);
-        Step::Later
+        Look::Later
     }
 
     fn gather(&self, work: &mut Work, slot: SlotIndex, role: Role) {
@@ -455,16 +486,16 @@ pub(crate) fn stored(lane: &Lane, work: &mut Work, transfer: Transfer, result: R
         } else if partition.table.slot(slot).store_to_write() {
             // SAFETY: the slot is Writing, and ours; the bounce page is ours.
             unsafe { copy::copy_in(bounce.at(number), frame, partition.page_bytes()) };
-            if partition.table.slot(slot).end_write(false) {
+            let note = partition.note();
+            let waited = partition.table.slot(slot).end_write(false);
+            note.step(tag, || Step::EndStore);
+            if waited {
                 partition.waiters.wake(slot);
             }
         } else {
             // Pinned: the pins keep their snapshot, and the next read fetches the new bytes.
             partition.counters.add(Count::EvictionsWrite, 1);
-            let waited = partition.table.lock(tag).remove(slot);
-            if waited {
-                partition.waiters.wake(slot);
-            }
+            partition.remove(tag, slot);
         }
     }
     if let Err(source) = &result {

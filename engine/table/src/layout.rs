@@ -147,6 +147,26 @@ pub struct Shape {
     pub sets_per_segment: u32,
 }
 
+impl Shape {
+    /// Whether a table of such sets can be made; the error says why not.
+    pub fn check(self, ways: u32) -> Result<(), String> {
+        let Shape { segments_max, sets_per_segment } = self;
+        if !(1..=SEGMENTS_MAX).contains(&segments_max) {
+            return Err(format!("{segments_max} segments, where there are 1 to {SEGMENTS_MAX}"));
+        }
+        if !sets_per_segment.is_power_of_two() || sets_per_segment > 1 << Tag::SET_BITS {
+            return Err(format!("segments of {sets_per_segment} sets"));
+        }
+        match u64::from(segments_max) * u64::from(sets_per_segment) * u64::from(ways) {
+            0..=SLOTS_MAX => Ok(()),
+            slots => Err(format!("{slots} slots")),
+        }
+    }
+}
+
+/// Slots have numbers of 32 bits.
+const SLOTS_MAX: u64 = 1 << 32;
+
 /// Most segments of one table. At 2 MiB a segment that is 128 GiB.
 pub const SEGMENTS_MAX: u32 = 1 << 16;
 

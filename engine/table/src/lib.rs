@@ -16,6 +16,7 @@ mod miniature;
 mod monitor;
 pub mod policy;
 mod probe;
+pub mod recording;
 mod resize;
 mod set;
 mod shards;

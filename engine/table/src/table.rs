@@ -540,14 +540,21 @@ impl<const W: usize> Table<W> {
     /// Shows every page that was there all the time of the walk, and some that came or went, a set at a time under its lock. A page
     /// that moves meanwhile may be shown twice. The guard is for finding and removing the page that is shown.
     pub fn for_each_page(&self, mut visit: impl FnMut(&mut SetGuard<'_, W>, Found<'_>)) {
-        self.walk(|segment| {
-            for set in self.sets_of(segment) {
-                let mut guard = self.lock_set(set);
-                for found in self.pages_in(set) {
-                    visit(&mut guard, found);
-                }
+        self.walk(|segment| self.for_each_page_of(segment, &mut visit));
+    }
+
+    /// Shows the pages of one segment, a set at a time under its lock.
+    pub fn for_each_page_of(
+        &self,
+        segment: SegmentIndex,
+        mut visit: impl FnMut(&mut SetGuard<'_, W>, Found<'_>),
+    ) {
+        for set in self.sets_of(segment) {
+            let mut guard = self.lock_set(set);
+            for found in self.pages_in(set) {
+                visit(&mut guard, found);
             }
-        });
+        }
     }
 
     /// Visits every segment in use, and again each in which pages arrived since from another slot: no page slips past from a slot that

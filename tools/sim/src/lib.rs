@@ -12,6 +12,7 @@ mod footprint;
 pub mod generate;
 pub mod mrc;
 pub mod plan;
+pub mod recording;
 pub mod reference;
 pub mod report;
 pub mod simulate;

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::SourceError;
 
 /// Bytes of the buffer: what a [`CHUNK`](crate::CHUNK) of page numbers takes.
-const BUFFER_BYTES: usize = 8 * crate::CHUNK;
+pub const BUFFER_BYTES: usize = 8 * crate::CHUNK;
 
 /// The longest line that is read, its end included. Real ones are some hundred bytes long.
 pub const LINE_BYTES_MAX: usize = 16 << 10;

@@ -15,7 +15,7 @@ mod blocks;
 mod csv;
 mod extent;
 mod fio;
-mod input;
+pub(crate) mod input;
 mod lines;
 mod records;
 mod write;

@@ -1,0 +1,426 @@
+//! Recording: the accesses to a partition's pages and the steps of its table, as blocks of bytes for somebody to take.
+//!
+//! What this file protects is the order. Events are written under one lock, the tape's, which is held over the step of the table that an
+//! event tells of ([`Note`]): two steps are in the recording as they were in the table, whoever made them. Three things are written after
+//! they were done, and are in order with everything that the same thread does: what a hit tells the policy, the beginning of a write into a
+//! page, and a pass of a resize. So hits and misses of one thread happen again in a replay exactly, also beside the cleaner; those of many
+//! threads nearly.
+//!
+//! A partition that does not record pays a look at a flag per step of a miss or a write, and nothing per hit: what hits look at anyway
+//! says to whom they are not to be told (`Counters::set_at_hand`).
+//!
+//! Whoever records never waits: when nobody has taken the blocks and all are full, the recording ends and the partition goes on.
+//! The tape's lock is a leaf, taken under a set's lock; under it only words, policies and the list of counters are touched.
+//!
+//! What is not here: what events look like (`octavo_table::recording`), files, threads, time.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use octavo_table::recording::{Encoder, Event, Header, PAGE_BITS, Place, Secret, Step, Totals, WHOLE};
+use octavo_table::{Claim, SegmentIndex, SlotIndex, Tag};
+
+use crate::WAYS;
+use crate::budget::Charge;
+use crate::counters::Count;
+use crate::error::Error;
+use crate::partition::{Partition, PartitionInner};
+use crate::sync::{Condvar, Mutex, MutexGuard, lock};
+
+/// A block is handed on when it has so many bytes: enough to compress well, little to lose.
+const BLOCK_BYTES: usize = 64 << 10;
+
+/// What a block takes: its last event, and the totals behind it, may reach over the end.
+const BUFFER_BYTES: usize = BLOCK_BYTES + Encoder::EVENT_BYTES_MAX + 64;
+
+/// A recording takes this part of the memory for buffers, and so many blocks at least and at most.
+const RESERVE_SHARE: u64 = 16;
+const BLOCKS_MIN: usize = 4;
+const BLOCKS_MAX: usize = 64;
+
+/// A partition's side of a recording.
+pub(crate) struct Recorder {
+    /// Pages whose sample number is below are recorded. 0: nothing is; `WHOLE`: the steps of the table too.
+    below: AtomicU32,
+    tape: Mutex<Option<Tape>>,
+    /// Told when there may be something to take.
+    something: Condvar,
+}
+
+/// What was written and not taken.
+struct Tape {
+    encoder: Encoder,
+    full: VecDeque<Vec<u8>>,
+    /// Memory for blocks to come.
+    spare: Vec<Vec<u8>>,
+    end: Option<RecordingEnd>,
+    /// The partition's counts when it began.
+    began: Totals,
+    /// Whoever takes waits for the first event of a block.
+    waited_for: bool,
+    /// What the recording tells of itself.
+    stat: RecordingStat,
+}
+
+/// Why a recording has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecordingEnd {
+    /// Somebody said so.
+    Stopped,
+    /// The blocks were not taken as fast as they filled.
+    FellBehind,
+}
+
+/// How far a recording is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecordingStat {
+    /// Accesses written down.
+    pub accesses: u64,
+    /// Bytes of all events, as they are handed on.
+    pub event_bytes: u64,
+}
+
+impl Recorder {
+    pub fn new() -> Recorder {
+        Recorder { below: AtomicU32::new(0), tape: Mutex::new(None), something: Condvar::new() }
+    }
+
+    #[inline(always)]
+    fn below(&self) -> u32 {
+        // Relaxed: who sees it too early or too late looks again under the tape's lock, or belongs to before.
+        self.below.load(Ordering::Relaxed)
+    }
+}
+
+/// The right to write the next event, and no one else's turn: taken before a step of the table that others may see the effect of.
+/// Nothing where the partition does not record.
+pub(crate) struct Note<'p>(Option<Writing<'p>>);
+
+struct Writing<'p> {
+    partition: &'p PartitionInner,
+    tape: MutexGuard<'p, Option<Tape>>,
+}
+
+impl Note<'_> {
+    /// The step was made.
+    #[inline(always)]
+    pub fn step(self, tag: Tag, step: impl FnOnce() -> Step) {
+        if let Some(writing) = self.0 {
+            writing.step(tag, step());
+        }
+    }
+
+    /// The step was made, of the page that the slot holds still.
+    #[inline(always)]
+    pub fn step_of(self, slot: SlotIndex, step: impl FnOnce() -> Step) {
+        if let Some(writing) = self.0 {
+            let tag = writing.partition.table.slot(slot).tag();
+            writing.step(tag, step());
+        }
+    }
+
+    /// A pin has gone.
+    #[inline(always)]
+    pub fn unpinned(self, slot: SlotIndex) {
+        if let Some(writing) = self.0 {
+            writing.write(|encoder| encoder.push(&Event::Unpin { slot: slot.0 }));
+        }
+    }
+
+    /// A page was claimed, or was not.
+    #[inline(always)]
+    pub fn claimed(self, tag: Tag, claim: &Claim) {
+        self.step(tag, || Step::Claim(place_of(claim)));
+    }
+}
+
+/// Where a claim led.
+pub(crate) fn place_of(claim: &Claim) -> Place {
+    match claim {
+        Claim::Full => Place::Full,
+        Claim::Claimed { slot, evicted } => {
+            Place::Way { way: (slot.0 as usize % WAYS) as u8, evicted: evicted.is_some() }
+        }
+    }
+}
+
+impl Writing<'_> {
+    #[cold]
+    #[inline(never)]
+    fn step(self, tag: Tag, step: Step) {
+        let key = self.partition.key_of_tag(tag);
+        self.write(|encoder| encoder.step(key, step));
+    }
+
+    fn write(mut self, write: impl FnOnce(&mut Encoder)) {
+        let Some(tape) = self.tape.as_mut().filter(|tape| tape.end.is_none()) else { return };
+        write(&mut tape.encoder);
+        let first = std::mem::take(&mut tape.waited_for);
+        let full = tape.encoder.len() >= BLOCK_BYTES;
+        if full {
+            self.partition.end_block(tape);
+        }
+        drop(self.tape);
+        if first || full {
+            self.partition.recorder.something.notify_one();
+        }
+    }
+}
+
+impl PartitionInner {
+    /// A step of the table follows, under the set's lock or without one, and then its event. While the note lives, nobody else makes one.
+    #[inline(always)]
+    pub fn note(&self) -> Note<'_> {
+        match self.recorder.below() {
+            WHOLE => self.note_whole(),
+            _ => Note(None),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn note_whole(&self) -> Note<'_> {
+        Note(Some(self.writing()))
+    }
+
+    fn writing(&self) -> Writing<'_> {
+        Writing { partition: self, tape: lock(&self.recorder.tape) }
+    }
+
+    /// Writes an event that samples have too.
+    pub fn record(&self, event: impl FnOnce() -> Event) {
+        if self.recorder.below() != 0 {
+            self.writing().write(|encoder| encoder.push(&event()));
+        }
+    }
+
+    /// Counts a look at a page.
+    #[inline(always)]
+    pub fn count_access(&self, tag: Tag, write: bool, hit: bool) {
+        let count = if hit { Count::Hits } else { Count::Misses };
+        match self.counters.at_hand() {
+            Some(counts) => counts.add(count, 1),
+            None => {
+                self.counters.add(count, 1);
+                self.record_access(tag, write, hit);
+            }
+        }
+    }
+
+    /// Writes a look at a page that was counted already, if the partition records.
+    #[cold]
+    #[inline(never)]
+    pub fn record_access(&self, tag: Tag, write: bool, hit: bool) {
+        if u32::from(tag.sample()) >= self.recorder.below() {
+            return;
+        }
+        let key = self.key_of_tag(tag);
+        let mut writing = self.writing();
+        if let Some(tape) = &mut *writing.tape {
+            tape.stat.accesses += 1;
+        }
+        writing.write(|encoder| encoder.access(key, write, hit));
+    }
+
+    fn totals(&self) -> Totals {
+        Totals { hits: self.counters.sum(Count::Hits), misses: self.counters.sum(Count::Misses) }
+    }
+
+    /// Hands on what was written. Without memory for another block it is the last.
+    fn end_block(&self, tape: &mut Tape) {
+        let Totals { hits, misses } = self.totals();
+        let Totals { hits: hits_before, misses: misses_before } = tape.began;
+        let totals =
+            Totals { hits: hits.wrapping_sub(hits_before), misses: misses.wrapping_sub(misses_before) };
+        tape.encoder.push(&Event::Totals(totals));
+        let next = tape.spare.pop();
+        if next.is_none() && tape.end.is_none() {
+            self.end_recording(tape, RecordingEnd::FellBehind);
+        }
+        tape.stat.event_bytes += tape.encoder.len() as u64;
+        tape.full.push_back(tape.encoder.take(next.unwrap_or_default()));
+    }
+
+    fn end_recording(&self, tape: &mut Tape, end: RecordingEnd) {
+        tape.end = Some(end);
+        self.recorder.below.store(0, Ordering::Relaxed);
+        self.counters.set_at_hand(true);
+    }
+}
+
+impl Partition {
+    /// Begins to record, and gives the end from which blocks are to be taken, by a thread that does nothing else. `sample_below` of
+    /// [`WHOLE`](crate::recording::WHOLE) pages are recorded, and none of the table's steps; or all, and all of them. A partition that is
+    /// recorded as soon as it is made is recorded exactly. Dropping the [`Recording`] ends it.
+    pub fn record(&self, sample_below: u32) -> Result<Recording, Error> {
+        let inner = &self.0;
+        if !(1..=WHOLE).contains(&sample_below) {
+            return Err(Error::Config(format!("a sample of {sample_below} of {WHOLE} pages")));
+        }
+        let reserve = &inner.shared.reserve;
+        let blocks = (reserve.max_bytes() / RESERVE_SHARE) as usize / BUFFER_BYTES;
+        let blocks = blocks.clamp(BLOCKS_MIN, BLOCKS_MAX);
+        let what = format!("recording partition {:?}", self.name());
+        // Taken before the tape's lock: nobody waits for it meanwhile.
+        let objects = self.objects();
+        let mut tape = lock(&inner.recorder.tape);
+        if tape.is_some() {
+            return Err(Error::Config(format!("partition {:?} is being recorded already", self.name())));
+        }
+        let charge = reserve.charge((blocks * BUFFER_BYTES) as u64, &what)?;
+        let whole = sample_below == WHOLE;
+        let header = Header {
+            partition: self.name().into(),
+            policy: inner.table.policy(),
+            ways: WAYS as u32,
+            page_bytes: inner.page_bytes() as u32,
+            shape: inner.table.shape(),
+            segments: inner.table.live_segments(),
+            secret: if whole { inner.secret } else { Secret::Untold },
+            sample_below,
+            from_the_first: inner.counters.sum(Count::Arrivals) == 0 && !inner.was_resized(),
+        };
+        let mut spare: Vec<Vec<u8>> = (0..blocks).map(|_| Vec::with_capacity(BUFFER_BYTES)).collect();
+        let mut begun = Tape {
+            encoder: Encoder::new(spare.pop().expect("at least one")),
+            full: VecDeque::new(),
+            spare,
+            end: None,
+            began: inner.totals(),
+            waited_for: false,
+            stat: RecordingStat::default(),
+        };
+        for object in &objects {
+            begun.encoder.push(&Event::Opened { object: object.0.id, name: object.name().into() });
+        }
+        *tape = Some(begun);
+        inner.recorder.below.store(sample_below, Ordering::Relaxed);
+        inner.counters.set_at_hand(false);
+        drop(tape);
+        let list_from = if whole && !header.from_the_first { 0 } else { u32::MAX };
+        Ok(Recording { partition: self.clone(), header, list_from, _charge: charge })
+    }
+
+    /// Ends the recording, if there is one; what was written until now can still be taken.
+    pub fn stop_recording(&self) {
+        let inner = &self.0;
+        if let Some(tape) = lock(&inner.recorder.tape).as_mut().filter(|tape| tape.end.is_none()) {
+            inner.end_recording(tape, RecordingEnd::Stopped);
+            inner.end_block(tape);
+        }
+        inner.recorder.something.notify_all();
+    }
+
+    /// How far the recording is, if there is one.
+    pub fn recording_stat(&self) -> Option<RecordingStat> {
+        lock(&self.0.recorder.tape).as_ref().map(|tape| tape.stat)
+    }
+}
+
+/// What is being recorded of a partition, as blocks of bytes.
+pub struct Recording {
+    partition: Partition,
+    header: Header,
+    /// The next segment whose pages are to be listed, for a partition that has some when its recording begins.
+    list_from: u32,
+    _charge: Charge,
+}
+
+/// What [`Recording::take`] gave.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// A block, for [`Decoder`](crate::recording::Decoder).
+    Block(Vec<u8>),
+    /// It has ended, and everything was taken.
+    Ended(RecordingEnd),
+}
+
+impl Recording {
+    /// What the table is made of.
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// The partition.
+    pub fn partition(&self) -> &Partition {
+        &self.partition
+    }
+
+    /// The next block. Waits until one is full, or as long as `patience` after its first event. Where nothing happens it waits and
+    /// uses no processor; [`Partition::stop_recording`] ends that.
+    pub fn take(&mut self, patience: Duration) -> Taken {
+        self.list_some();
+        let inner = &self.partition.0;
+        let mut guard = lock(&inner.recorder.tape);
+        let mut was_patient = false;
+        // A turn follows a wait, which ends by an event, a block, the end or the time; all but the first give a block or the end.
+        loop {
+            let tape = guard.as_mut().expect("it is there as long as its recording");
+            if let Some(block) = tape.full.pop_front() {
+                return Taken::Block(block);
+            }
+            if let Some(end) = tape.end {
+                return Taken::Ended(end);
+            }
+            if tape.encoder.is_empty() {
+                tape.waited_for = true;
+                guard =
+                    inner.recorder.something.wait(guard).unwrap_or_else(std::sync::PoisonError::into_inner);
+                continue;
+            }
+            if was_patient {
+                inner.end_block(tape);
+                continue;
+            }
+            was_patient = true;
+            guard = inner
+                .recorder
+                .something
+                .wait_timeout(guard, patience)
+                .map_or_else(|poisoned| poisoned.into_inner().0, |(guard, _)| guard);
+        }
+    }
+
+    /// Gives a block's memory back, for blocks to come.
+    pub fn give_back(&mut self, mut block: Vec<u8>) {
+        block.clear();
+        if let Some(tape) = lock(&self.partition.0.recorder.tape).as_mut() {
+            tape.spare.push(block);
+        }
+    }
+
+    /// Lists the pages of the next segments, as long as there is room for them. Each set is listed under its lock, so that what happened to
+    /// its pages before is in the list and what happens later is behind it.
+    fn list_some(&mut self) {
+        let inner = &self.partition.0;
+        let table = &inner.table;
+        while self.list_from < table.shape().segments_max {
+            let room = lock(&inner.recorder.tape).as_ref().is_some_and(|tape| tape.spare.len() > 1);
+            if !room {
+                return;
+            }
+            let segment = SegmentIndex(self.list_from);
+            self.list_from += 1;
+            if !table.is_live(segment) {
+                continue;
+            }
+            table.for_each_page_of(segment, |_, found| {
+                if found.word.readable() {
+                    let dirty = found.word.state() == octavo_table::State::Dirty;
+                    let key = inner.key_of_tag(found.tag());
+                    inner.record(|| Event::Resident { key, dirty });
+                }
+            });
+        }
+    }
+}
+
+impl Drop for Recording {
+    fn drop(&mut self) {
+        self.partition.stop_recording();
+        *lock(&self.partition.0.recorder.tape) = None;
+    }
+}
+
+const _: () = assert!(PAGE_BITS == crate::partition::PAGE_INDEX_BITS);

@@ -1,0 +1,184 @@
+//! What a recording begins with: what the partition's table was made of.
+
+use super::{Bytes, WHOLE, push_name, push_number};
+use crate::layout::Shape;
+use crate::policy::PolicyKind;
+
+/// What a table is made of, so that another like it can be made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// The partition's name.
+    pub partition: String,
+    /// Its policy.
+    pub policy: PolicyKind,
+    /// Pages to a set.
+    pub ways: u32,
+    /// Bytes of a page.
+    pub page_bytes: u32,
+    /// Its table's shape.
+    pub shape: Shape,
+    /// Segments in use when the recording began.
+    pub segments: u32,
+    /// What places its pages.
+    pub secret: Secret,
+    /// Pages whose sample number lies below are recorded; [`WHOLE`]: all, and the steps of the table.
+    pub sample_below: u32,
+    /// Nothing had happened to the table when the recording began.
+    pub from_the_first: bool,
+}
+
+/// What places a partition's pages.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Secret {
+    /// Not told: a sample needs none.
+    Untold,
+    /// [`crate::Mixer::new`].
+    Seed(u64),
+    /// [`crate::Mixer::weak`].
+    Weak,
+}
+
+/// Tells nothing: a secret must not leak through a log.
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Secret")
+    }
+}
+
+impl Header {
+    /// Whether all hits and misses happen again in a replay, and not nearly all.
+    pub fn is_exact(&self) -> bool {
+        self.from_the_first && self.sample_below == WHOLE
+    }
+
+    /// Slots in use when the recording began.
+    pub fn slots(&self) -> u64 {
+        u64::from(self.segments) * u64::from(self.shape.sets_per_segment) * u64::from(self.ways)
+    }
+
+    /// The part of all pages that was recorded.
+    pub fn sample(&self) -> f64 {
+        f64::from(self.sample_below) / f64::from(WHOLE)
+    }
+
+    /// As bytes.
+    pub fn encode(&self, bytes: &mut Vec<u8>) {
+        push_name(bytes, &self.partition);
+        push_name(bytes, self.policy.name());
+        let Shape { segments_max, sets_per_segment } = self.shape;
+        let (secret, seed) = match self.secret {
+            Secret::Untold => (0, 0),
+            Secret::Seed(seed) => (1, seed),
+            Secret::Weak => (2, 0),
+        };
+        for number in [self.ways, self.page_bytes, segments_max, sets_per_segment, self.segments] {
+            push_number(bytes, u64::from(number));
+        }
+        push_number(bytes, u64::from(self.sample_below));
+        bytes.push(u8::from(self.from_the_first));
+        bytes.push(secret);
+        push_number(bytes, seed);
+    }
+
+    /// From bytes, with what is left of them; a table can be made of what it says. The error is a sentence.
+    pub fn decode(bytes: &[u8]) -> Result<(Header, &[u8]), String> {
+        let mut bytes = Bytes { all: bytes, at: 0 };
+        let partition = bytes.name()?;
+        let policy = bytes.name()?.parse::<PolicyKind>().map_err(|error| error.to_string())?;
+        let (ways, page_bytes) = (bytes.small()?, bytes.small()?);
+        let shape = Shape { segments_max: bytes.small()?, sets_per_segment: bytes.small()? };
+        let (segments, sample_below) = (bytes.small()?, bytes.small()?);
+        let from_the_first = match bytes.byte()? {
+            0 => false,
+            1 => true,
+            _ => return Err("it neither begins with the first access nor later".into()),
+        };
+        let secret = match (bytes.byte()?, bytes.number()?) {
+            (0, _) => Secret::Untold,
+            (1, seed) => Secret::Seed(seed),
+            (2, _) => Secret::Weak,
+            _ => return Err("no secret of a known kind".into()),
+        };
+        let header = Header {
+            partition,
+            policy,
+            ways,
+            page_bytes,
+            shape,
+            segments,
+            secret,
+            sample_below,
+            from_the_first,
+        };
+        header.check()?;
+        Ok((header, &bytes.all[bytes.at..]))
+    }
+
+    fn check(&self) -> Result<(), String> {
+        if ![8, 16, 32].contains(&self.ways) {
+            return Err(format!("sets of {} ways", self.ways));
+        }
+        if !self.page_bytes.is_power_of_two() {
+            return Err(format!("pages of {} bytes", self.page_bytes));
+        }
+        self.shape.check(self.ways)?;
+        if !(1..=self.shape.segments_max).contains(&self.segments) {
+            return Err(format!("{} of {} segments", self.segments, self.shape.segments_max));
+        }
+        match self.sample_below {
+            1..=WHOLE => Ok(()),
+            below => Err(format!("a sample of {below} of {WHOLE}")),
+        }
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    fn header() -> Header {
+        Header {
+            partition: "vm1".into(),
+            policy: PolicyKind::Octavo,
+            ways: 16,
+            page_bytes: 4096,
+            shape: Shape { segments_max: 128, sets_per_segment: 32 },
+            segments: 4,
+            secret: Secret::Seed(u64::MAX),
+            sample_below: WHOLE,
+            from_the_first: true,
+        }
+    }
+
+    #[test]
+    fn a_header_is_read_as_it_was_written_and_tells_its_secret_to_no_log() {
+        let mut bytes = Vec::new();
+        header().encode(&mut bytes);
+        bytes.extend(b"rest");
+        let (read, rest) = Header::decode(&bytes).unwrap();
+        assert_eq!((read, rest), (header(), &b"rest"[..]));
+        assert_eq!((header().slots(), header().sample()), (2048, 1.0));
+        assert!(!format!("{:?}", header()).contains(&u64::MAX.to_string()));
+        (0..bytes.len() - 4).for_each(|end| assert!(Header::decode(&bytes[..end]).is_err(), "{end}"));
+    }
+
+    #[test]
+    fn a_header_of_which_no_table_can_be_made_is_refused() {
+        let wrong: [fn(&mut Header); 7] = [
+            |header| header.ways = 12,
+            |header| header.page_bytes = 5000,
+            |header| header.shape.segments_max = 1 << 17,
+            |header| header.shape.sets_per_segment = 128,
+            |header| header.shape.sets_per_segment = 3,
+            |header| header.segments = 129,
+            |header| header.sample_below = 0,
+        ];
+        for change in wrong {
+            let mut header = header();
+            change(&mut header);
+            let mut bytes = Vec::new();
+            header.encode(&mut bytes);
+            assert!(Header::decode(&bytes).is_err(), "{header:?}");
+        }
+    }
+}

@@ -1,0 +1,613 @@
+//! What a recording says: the accesses to a partition's pages, and every step of its table that decides what the next access finds.
+//!
+//! A table that is taken through the same steps in the same order holds the same pages: hits and misses are not read from a
+//! recording but happen again. What an access found is written down too, so that a replay can be compared with what was, access by
+//! access; and accesses alone are a trace, for caches of another kind.
+//!
+//! Events are one byte and what it asks for. The byte's upper half says what happened, the lower half where: a small step from the
+//! page before, or that a longer one follows. A hit takes one to four bytes. Bytes are read in *blocks*, each of which can be
+//! understood alone ([`Encoder::take`], [`Decoder::new`]).
+//!
+//! What is not here: files, checksums, compression, time (`octavo-sim`); when an event is written (the engine); what it does to a
+//! table (`octavo-sim`).
+
+mod header;
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;
+
+use crate::policy::PolicyKind;
+use crate::tag::Tag;
+
+pub use header::{Header, Secret};
+
+/// A page's key is its object's number above this many bits of page number.
+pub const PAGE_BITS: u32 = 40;
+
+/// A sample's bound that leaves no page out: pages whose sample number lies below the bound are recorded.
+pub const WHOLE: u32 = 1 << Tag::SAMPLE_BITS;
+
+const OBJECT_BITS: u32 = u64::BITS - PAGE_BITS;
+const PAGE_MASK: u64 = (1 << PAGE_BITS) - 1;
+
+/// The longest name of an object or a partition that is written down; more is cut off.
+const NAME_BYTES_MAX: usize = 1024;
+
+/// Something that happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A look at a page that was counted as a hit or a miss.
+    Access {
+        /// The page.
+        key: u64,
+        /// By a write.
+        write: bool,
+        /// The page was there.
+        hit: bool,
+    },
+    /// A step of the table that concerns one page.
+    Step {
+        /// The page.
+        key: u64,
+        /// What was done.
+        step: Step,
+    },
+    /// A pin has gone.
+    Unpin {
+        /// The slot that it held.
+        slot: u32,
+    },
+    /// A segment came into use; the moves to be made follow from that.
+    Join {
+        /// Its number.
+        segment: u32,
+    },
+    /// A segment is to leave; the moves to be made follow from that.
+    Leave {
+        /// Its number.
+        segment: u32,
+    },
+    /// A pass over the last of the moves to be made.
+    Advance {
+        /// It is done.
+        done: bool,
+    },
+    /// Another policy was followed from here on.
+    Policy {
+        /// Which.
+        policy: PolicyKind,
+    },
+    /// An emptied segment was to be taken out of use.
+    Retire {
+        /// Its number.
+        segment: u32,
+        /// It was.
+        retired: bool,
+    },
+    /// What the partition has counted since the recording began, sampled or not.
+    Totals(Totals),
+    /// An object was opened.
+    Opened {
+        /// Its number.
+        object: u64,
+        /// Its name.
+        name: String,
+    },
+    /// A page that was there when the recording began.
+    Resident {
+        /// The page.
+        key: u64,
+        /// It was dirty.
+        dirty: bool,
+    },
+}
+
+/// What the partition has counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Pages that were there.
+    pub hits: u64,
+    /// Pages that were not.
+    pub misses: u64,
+}
+
+/// A step of the table that concerns one page. The rules are those of [`crate::slot`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// P1 for a page that was not there.
+    Claim(Place),
+    /// The same for one that nobody had asked for yet.
+    ClaimAhead(Place),
+    /// P2.
+    Publish {
+        /// With bytes that the store does not have.
+        dirty: bool,
+    },
+    /// P9 for a slot in its owner's hands.
+    Release,
+    /// A hit that was not counted: the policy was told.
+    Touch,
+    /// P6, the policy was told, P7: new bytes, which the store does not have.
+    Overwrite,
+    /// P8: Clean -> Storing, and the policy was told.
+    BeginStore,
+    /// P8: Storing -> Writing -> Clean.
+    EndStore,
+    /// P10.
+    BeginWriteback,
+    /// P11.
+    EndWriteback {
+        /// The store has the bytes.
+        written: bool,
+    },
+    /// P9 for a page that nobody has in hands.
+    Drop {
+        /// Its bytes were given up, had it been dirty.
+        even_dirty: bool,
+    },
+    /// P1 for a page that is there and pinned, then the move to the new slot, dirty.
+    Supersede(Place),
+    /// The same, where the old slot would not be moved: the new one was let go.
+    SupersedeRefused(Place),
+    /// P4.
+    Pin {
+        /// The slot.
+        slot: u32,
+    },
+}
+
+/// Where a claim led.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Every way was pinned, dirty or busy.
+    Full,
+    /// A way of the page's set.
+    Way {
+        /// Which.
+        way: u8,
+        /// Another page had to leave.
+        evicted: bool,
+    },
+}
+
+impl Place {
+    fn to_byte(self) -> u8 {
+        match self {
+            Place::Full => 0x40,
+            Place::Way { way, evicted } => way & 0x1f | if evicted { 0x80 } else { 0 },
+        }
+    }
+
+    fn from_byte(byte: u8) -> Result<Place, &'static str> {
+        match byte {
+            0x40 => Ok(Place::Full),
+            _ if byte & 0x60 == 0 => Ok(Place::Way { way: byte & 0x1f, evicted: byte & 0x80 != 0 }),
+            _ => Err("no outcome of a claim"),
+        }
+    }
+}
+
+/// What happened, in the byte's upper half.
+mod op {
+    /// With a bit for a hit and one for a write.
+    pub const ACCESS: u8 = 0;
+    pub const ACCESS_LAST: u8 = ACCESS + HIT + WRITE;
+    pub const HIT: u8 = 1;
+    pub const WRITE: u8 = 2;
+    pub const CLAIM: u8 = 4;
+    pub const PUBLISH_CLEAN: u8 = 5;
+    pub const PUBLISH_DIRTY: u8 = 6;
+    pub const TOUCH: u8 = 7;
+    pub const OVERWRITE: u8 = 8;
+    pub const BEGIN_STORE: u8 = 9;
+    pub const END_STORE: u8 = 10;
+    pub const BEGIN_WRITEBACK: u8 = 11;
+    pub const WRITTEN_BACK: u8 = 12;
+    pub const RESIDENT: u8 = 13;
+    /// Of a page, and what is in the byte behind the place.
+    pub const SELDOM: u8 = 14;
+    /// Of no page; the lower half says what.
+    pub const WITHOUT_PAGE: u8 = 15;
+}
+
+mod seldom {
+    pub const RELEASE: u8 = 0;
+    pub const NOT_WRITTEN_BACK: u8 = 1;
+    pub const DROP: u8 = 2;
+    pub const DROP_EVEN_DIRTY: u8 = 3;
+    pub const SUPERSEDE: u8 = 4;
+    pub const SUPERSEDE_REFUSED: u8 = 5;
+    pub const PIN: u8 = 6;
+    pub const RESIDENT_DIRTY: u8 = 7;
+    pub const CLAIM_AHEAD: u8 = 8;
+}
+
+mod without_page {
+    pub const UNPIN: u8 = 0;
+    pub const JOIN: u8 = 1;
+    pub const LEAVE: u8 = 2;
+    pub const ADVANCE_BUSY: u8 = 3;
+    pub const ADVANCE_DONE: u8 = 4;
+    pub const RETIRE_REFUSED: u8 = 5;
+    pub const RETIRE: u8 = 6;
+    pub const TOTALS: u8 = 7;
+    pub const OPENED: u8 = 8;
+    pub const POLICY: u8 = 9;
+}
+
+/// Where it happened, in the lower half: so much less this many pages from the page before, of the same object.
+const NEAR_BACK: i64 = 4;
+const NEAR_END: u8 = 14;
+/// The distance follows.
+const FAR: u8 = 14;
+/// The object's number follows, and the distance from its last page.
+const ELSEWHERE: u8 = 15;
+
+/// The pages that were spoken of last, of a few objects.
+struct Last {
+    object: u64,
+    pages: [(u64, u64); Last::OBJECTS],
+}
+
+impl Last {
+    const OBJECTS: usize = 16;
+
+    /// No object has the number that all start with.
+    fn new() -> Last {
+        Last { object: u64::MAX, pages: [(u64::MAX, 0); Last::OBJECTS] }
+    }
+
+    /// The object's last page, to be replaced.
+    fn page(&mut self, object: u64) -> &mut u64 {
+        let place = &mut self.pages[object as usize % Last::OBJECTS];
+        if place.0 != object {
+            *place = (object, 0);
+        }
+        &mut place.1
+    }
+}
+
+/// Writes events.
+pub struct Encoder {
+    bytes: Vec<u8>,
+    last: Last,
+}
+
+impl Encoder {
+    /// The most bytes of one event.
+    pub const EVENT_BYTES_MAX: usize = NAME_BYTES_MAX + 32;
+
+    /// Writes behind what is in `bytes`, which is nothing, so that its memory is used.
+    pub fn new(bytes: Vec<u8>) -> Encoder {
+        debug_assert!(bytes.is_empty());
+        Encoder { bytes, last: Last::new() }
+    }
+
+    /// Bytes written since the last block.
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// Ends the block and gives it; the next is written to `bytes`.
+    pub fn take(&mut self, bytes: Vec<u8>) -> Vec<u8> {
+        debug_assert!(bytes.is_empty());
+        self.last = Last::new();
+        std::mem::replace(&mut self.bytes, bytes)
+    }
+
+    /// Writes a look at a page, the most frequent event.
+    #[inline]
+    pub fn access(&mut self, key: u64, write: bool, hit: bool) {
+        self.page(op::ACCESS + op::HIT * u8::from(hit) + op::WRITE * u8::from(write), key);
+    }
+
+    /// Writes an event.
+    pub fn push(&mut self, event: &Event) {
+        match event {
+            Event::Access { key, write, hit } => self.access(*key, *write, *hit),
+            Event::Step { key, step } => self.step(*key, *step),
+            Event::Unpin { slot } => self.without_page(without_page::UNPIN, &[u64::from(*slot)]),
+            Event::Join { segment } => self.without_page(without_page::JOIN, &[u64::from(*segment)]),
+            Event::Leave { segment } => self.without_page(without_page::LEAVE, &[u64::from(*segment)]),
+            Event::Advance { done } => {
+                let kind = if *done { without_page::ADVANCE_DONE } else { without_page::ADVANCE_BUSY };
+                self.without_page(kind, &[]);
+            }
+            Event::Retire { segment, retired } => {
+                let kind = if *retired { without_page::RETIRE } else { without_page::RETIRE_REFUSED };
+                self.without_page(kind, &[u64::from(*segment)]);
+            }
+            Event::Policy { policy } => {
+                self.without_page(without_page::POLICY, &[]);
+                self.name(policy.name());
+            }
+            Event::Totals(Totals { hits, misses }) => {
+                self.without_page(without_page::TOTALS, &[*hits, *misses]);
+            }
+            Event::Opened { object, name } => {
+                self.without_page(without_page::OPENED, &[*object]);
+                self.name(name);
+            }
+            Event::Resident { key, dirty: false } => self.page(op::RESIDENT, *key),
+            Event::Resident { key, dirty: true } => self.seldom(seldom::RESIDENT_DIRTY, *key),
+        }
+    }
+
+    /// Writes a step.
+    pub fn step(&mut self, key: u64, step: Step) {
+        match step {
+            Step::Claim(place) => {
+                self.page(op::CLAIM, key);
+                self.bytes.push(place.to_byte());
+            }
+            Step::ClaimAhead(place) => {
+                self.seldom(seldom::CLAIM_AHEAD, key);
+                self.bytes.push(place.to_byte());
+            }
+            Step::Publish { dirty: false } => self.page(op::PUBLISH_CLEAN, key),
+            Step::Publish { dirty: true } => self.page(op::PUBLISH_DIRTY, key),
+            Step::Touch => self.page(op::TOUCH, key),
+            Step::Overwrite => self.page(op::OVERWRITE, key),
+            Step::BeginStore => self.page(op::BEGIN_STORE, key),
+            Step::EndStore => self.page(op::END_STORE, key),
+            Step::BeginWriteback => self.page(op::BEGIN_WRITEBACK, key),
+            Step::EndWriteback { written: true } => self.page(op::WRITTEN_BACK, key),
+            Step::EndWriteback { written: false } => self.seldom(seldom::NOT_WRITTEN_BACK, key),
+            Step::Release => self.seldom(seldom::RELEASE, key),
+            Step::Drop { even_dirty: false } => self.seldom(seldom::DROP, key),
+            Step::Drop { even_dirty: true } => self.seldom(seldom::DROP_EVEN_DIRTY, key),
+            Step::Supersede(place) => {
+                self.seldom(seldom::SUPERSEDE, key);
+                self.bytes.push(place.to_byte());
+            }
+            Step::SupersedeRefused(place) => {
+                self.seldom(seldom::SUPERSEDE_REFUSED, key);
+                self.bytes.push(place.to_byte());
+            }
+            Step::Pin { slot } => {
+                self.seldom(seldom::PIN, key);
+                self.number(u64::from(slot));
+            }
+        }
+    }
+
+    fn page(&mut self, op: u8, key: u64) {
+        let (object, page) = (key >> PAGE_BITS, key & PAGE_MASK);
+        let here = self.last.object == object;
+        self.last.object = object;
+        let distance = page as i64 - std::mem::replace(self.last.page(object), page) as i64;
+        let near = distance + NEAR_BACK;
+        if here && (0..i64::from(NEAR_END)).contains(&near) {
+            return self.bytes.push(op << 4 | near as u8);
+        }
+        if here {
+            self.bytes.push(op << 4 | FAR);
+        } else {
+            self.bytes.push(op << 4 | ELSEWHERE);
+            self.number(object);
+        }
+        self.number((distance << 1 ^ distance >> 63) as u64);
+    }
+
+    fn seldom(&mut self, kind: u8, key: u64) {
+        self.page(op::SELDOM, key);
+        self.bytes.push(kind);
+    }
+
+    fn without_page(&mut self, kind: u8, numbers: &[u64]) {
+        self.bytes.push(op::WITHOUT_PAGE << 4 | kind);
+        numbers.iter().for_each(|number| self.number(*number));
+    }
+
+    fn name(&mut self, name: &str) {
+        push_name(&mut self.bytes, name);
+    }
+
+    fn number(&mut self, number: u64) {
+        push_number(&mut self.bytes, number);
+    }
+}
+
+/// Seven bits a byte, the lowest first; the highest bit says that more follow.
+fn push_number(bytes: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        bytes.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    bytes.push(number as u8);
+}
+
+fn push_name(bytes: &mut Vec<u8>, name: &str) {
+    let name = &name[..name.floor_char_boundary(NAME_BYTES_MAX)];
+    push_number(bytes, name.len() as u64);
+    bytes.extend(name.as_bytes());
+}
+
+/// Bytes that no encoder writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Malformed {
+    /// Where the event begins, from the beginning of its block.
+    pub at: usize,
+    /// What is wrong with it.
+    pub what: &'static str,
+}
+
+impl std::fmt::Display for Malformed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}, at byte {} of the block", self.what, self.at)
+    }
+}
+
+/// Reads the events of a block; after one that is malformed there are no more.
+pub struct Decoder<B> {
+    bytes: Bytes<B>,
+    last: Last,
+}
+
+impl<B: AsRef<[u8]>> Decoder<B> {
+    /// Reads a block that [`Encoder::take`] gave.
+    pub fn new(block: B) -> Decoder<B> {
+        Decoder { bytes: Bytes { all: block, at: 0 }, last: Last::new() }
+    }
+
+    /// The block's memory.
+    pub fn into_block(self) -> B {
+        self.bytes.all
+    }
+
+    fn event(&mut self) -> Result<Event, &'static str> {
+        let first = self.bytes.byte()?;
+        let (op, low) = (first >> 4, first & 0xf);
+        if op == op::WITHOUT_PAGE {
+            return self.without_page(low);
+        }
+        let key = self.key(low)?;
+        let step = |step| Ok(Event::Step { key, step });
+        match op {
+            op::ACCESS..=op::ACCESS_LAST => {
+                Ok(Event::Access { key, write: op & op::WRITE != 0, hit: op & op::HIT != 0 })
+            }
+            op::CLAIM => step(Step::Claim(Place::from_byte(self.bytes.byte()?)?)),
+            op::PUBLISH_CLEAN => step(Step::Publish { dirty: false }),
+            op::PUBLISH_DIRTY => step(Step::Publish { dirty: true }),
+            op::TOUCH => step(Step::Touch),
+            op::OVERWRITE => step(Step::Overwrite),
+            op::BEGIN_STORE => step(Step::BeginStore),
+            op::END_STORE => step(Step::EndStore),
+            op::BEGIN_WRITEBACK => step(Step::BeginWriteback),
+            op::WRITTEN_BACK => step(Step::EndWriteback { written: true }),
+            op::RESIDENT => Ok(Event::Resident { key, dirty: false }),
+            _ => match self.bytes.byte()? {
+                seldom::RELEASE => step(Step::Release),
+                seldom::NOT_WRITTEN_BACK => step(Step::EndWriteback { written: false }),
+                seldom::DROP => step(Step::Drop { even_dirty: false }),
+                seldom::DROP_EVEN_DIRTY => step(Step::Drop { even_dirty: true }),
+                seldom::SUPERSEDE => step(Step::Supersede(Place::from_byte(self.bytes.byte()?)?)),
+                seldom::SUPERSEDE_REFUSED => {
+                    step(Step::SupersedeRefused(Place::from_byte(self.bytes.byte()?)?))
+                }
+                seldom::CLAIM_AHEAD => step(Step::ClaimAhead(Place::from_byte(self.bytes.byte()?)?)),
+                seldom::PIN => step(Step::Pin { slot: self.bytes.small()? }),
+                seldom::RESIDENT_DIRTY => Ok(Event::Resident { key, dirty: true }),
+                _ => Err("no event of a page"),
+            },
+        }
+    }
+
+    fn without_page(&mut self, kind: u8) -> Result<Event, &'static str> {
+        Ok(match kind {
+            without_page::UNPIN => Event::Unpin { slot: self.bytes.small()? },
+            without_page::JOIN => Event::Join { segment: self.bytes.small()? },
+            without_page::LEAVE => Event::Leave { segment: self.bytes.small()? },
+            without_page::ADVANCE_BUSY => Event::Advance { done: false },
+            without_page::ADVANCE_DONE => Event::Advance { done: true },
+            without_page::RETIRE_REFUSED => Event::Retire { segment: self.bytes.small()?, retired: false },
+            without_page::RETIRE => Event::Retire { segment: self.bytes.small()?, retired: true },
+            without_page::TOTALS => {
+                Event::Totals(Totals { hits: self.bytes.number()?, misses: self.bytes.number()? })
+            }
+            without_page::OPENED => Event::Opened { object: self.bytes.number()?, name: self.bytes.name()? },
+            without_page::POLICY => {
+                Event::Policy { policy: self.bytes.name()?.parse().map_err(|_| "no policy of a known name")? }
+            }
+            _ => return Err("no event"),
+        })
+    }
+
+    fn key(&mut self, place: u8) -> Result<u64, &'static str> {
+        let distance = match place {
+            ELSEWHERE => {
+                let object = self.bytes.number()?;
+                if object >> OBJECT_BITS != 0 {
+                    return Err("the number of an object has more than 24 bits");
+                }
+                self.last.object = object;
+                self.bytes.distance()?
+            }
+            FAR => self.bytes.distance()?,
+            near => i64::from(near) - NEAR_BACK,
+        };
+        let object = self.last.object;
+        if object == u64::MAX {
+            return Err("a page of no object");
+        }
+        let last = self.last.page(object);
+        let page = (*last as i64).wrapping_add(distance) as u64;
+        if page >> PAGE_BITS != 0 {
+            return Err("the number of a page has more than 40 bits");
+        }
+        *last = page;
+        Ok(object << PAGE_BITS | page)
+    }
+}
+
+impl<B: AsRef<[u8]>> Iterator for Decoder<B> {
+    type Item = Result<Event, Malformed>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let (at, end) = (self.bytes.at, self.bytes.all.as_ref().len());
+        if at == end {
+            return None;
+        }
+        let event = self.event().map_err(|what| Malformed { at, what });
+        if event.is_err() {
+            self.bytes.at = end;
+        }
+        Some(event)
+    }
+}
+
+struct Bytes<B> {
+    all: B,
+    at: usize,
+}
+
+impl<B: AsRef<[u8]>> Bytes<B> {
+    fn take(&mut self, count: usize) -> Result<&[u8], &'static str> {
+        let taken = self.all.as_ref()[self.at..].get(..count).ok_or("it is cut off")?;
+        self.at += count;
+        Ok(taken)
+    }
+
+    fn byte(&mut self) -> Result<u8, &'static str> {
+        Ok(self.take(1)?[0])
+    }
+
+    fn number(&mut self) -> Result<u64, &'static str> {
+        let mut number = 0;
+        for shift in (0..u64::BITS).step_by(7) {
+            let byte = self.byte()?;
+            let bits = u64::from(byte & 0x7f);
+            if bits << shift >> shift != bits {
+                break;
+            }
+            number |= bits << shift;
+            if byte & 0x80 == 0 {
+                return Ok(number);
+            }
+        }
+        Err("a number has more than 64 bits")
+    }
+
+    fn small(&mut self) -> Result<u32, &'static str> {
+        u32::try_from(self.number()?).map_err(|_| "a number has more than 32 bits")
+    }
+
+    fn distance(&mut self) -> Result<i64, &'static str> {
+        let folded = self.number()?;
+        Ok((folded >> 1) as i64 ^ -((folded & 1) as i64))
+    }
+
+    fn name(&mut self) -> Result<String, &'static str> {
+        let len = self.number()?;
+        if len > NAME_BYTES_MAX as u64 {
+            return Err("a name is too long");
+        }
+        let bytes = self.take(len as usize)?;
+        std::str::from_utf8(bytes).map(str::to_owned).map_err(|_| "a name is not UTF-8")
+    }
+}

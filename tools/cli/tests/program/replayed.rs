@@ -1,0 +1,274 @@
+//! What a simulation says of a recorded run is what the cache did: the engine on a simulated disk, recorded whole and replayed, finds
+//! the same pages at every access, under every policy.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use octavo::disk::{SimDisk, SimFaults, SimOptions};
+use octavo::recording::{Event, WHOLE};
+use octavo::{
+    Advice, Cache, CacheConfig, CacheMode, Object, Op, Partition, PartitionConfig, Pin, PolicyName, Queue,
+    Read, Recording, Request, Taken, WAYS,
+};
+use octavo_sim::recording::{About, Ending, Reader, Replayed, Rotation, Writer, replay};
+
+use crate::random::Random;
+use crate::server::Directory;
+
+const PAGE: u64 = 4096;
+const SEGMENT: u64 = 4 * WAYS as u64 * PAGE;
+/// Pages of each object: a few times what the partition holds.
+const PAGES: u64 = 3000;
+
+/// A cache of a few hundred pages whose blocks never run out: nobody need take them in time.
+struct World {
+    disk: SimDisk,
+    cache: Cache,
+    partition: Partition,
+    recording: Option<std::thread::JoinHandle<Ending>>,
+    about: PathBuf,
+}
+
+impl World {
+    fn new(
+        random: &mut Random,
+        policy: PolicyName,
+        mode: CacheMode,
+        sample_below: u32,
+        path: &Path,
+    ) -> World {
+        let disk = SimDisk::new(SimOptions {
+            seed: random.next(),
+            latency_ticks: 1..=20,
+            reorder: true,
+            ..SimOptions::default()
+        });
+        let config = CacheConfig {
+            memory_max_bytes: (64 << 20) + 64 * SEGMENT,
+            segment_bytes: SEGMENT,
+            buffers_max_bytes: Some(64 << 20),
+            background: false,
+            seed: Some(random.next()),
+            ..CacheConfig::default()
+        };
+        let cache = Cache::new(config).unwrap();
+        let config = PartitionConfig {
+            cache_mode: mode,
+            policy,
+            max_bytes: Some(8 * SEGMENT),
+            dirty_max_bytes: [None, Some(20 * PAGE), Some(1 << 30)][random.below(3) as usize],
+            ..PartitionConfig::new("p")
+        };
+        let partition = cache.partition(config).unwrap();
+        let recording = partition.record(sample_below).unwrap();
+        assert!(recording.header().from_the_first);
+        let recording = Some(write(recording, path, Rotation::default()));
+        World { disk, cache, partition, recording, about: path.to_owned() }
+    }
+
+    fn object(&self, name: &str) -> Object {
+        self.partition.open(self.disk.store(name, PAGES * PAGE), name).unwrap()
+    }
+
+    /// Ends the recording and replays it.
+    fn replayed(&mut self) -> Replayed {
+        self.partition.stop_recording();
+        let ending = self.recording.take().unwrap().join().unwrap();
+        assert_eq!(ending, Ending::Stopped);
+        let stat = self.partition.stat();
+        let replayed = replayed(std::slice::from_ref(&self.about));
+        assert_eq!((replayed.counted.hits, replayed.counted.misses), (stat.hits, stat.misses));
+        assert_eq!(replayed.ending, Some(Ending::Stopped));
+        replayed
+    }
+}
+
+/// Writes a recording to files, as a server does.
+fn write(mut recording: Recording, path: &Path, rotation: Rotation) -> std::thread::JoinHandle<Ending> {
+    let about = About { id: 7, part: 1, began_unix_ms: 0, header: recording.header().clone() };
+    let mut writer = Writer::create(path, rotation, about).unwrap();
+    std::thread::spawn(move || {
+        let mut time_ms = 0;
+        loop {
+            match recording.take(Duration::from_millis(5)) {
+                Taken::Block(block) => {
+                    writer.write(time_ms, &block).unwrap();
+                    recording.give_back(block);
+                }
+                Taken::Ended(_) => {
+                    writer.finish(time_ms, Ending::Stopped).unwrap();
+                    return Ending::Stopped;
+                }
+            }
+            time_ms += 1;
+        }
+    })
+}
+
+fn replayed(paths: &[PathBuf]) -> Replayed {
+    let mut reader = Reader::open(paths, false).unwrap();
+    replay(&mut reader, &AtomicBool::new(false), &mut |_, _| {}).unwrap()
+}
+
+/// Everything that can be done to an object, by one thread.
+struct Load<'o> {
+    random: Random,
+    world: &'o World,
+    objects: &'o [Object],
+    queue: Queue,
+    pins: Vec<Pin<'o>>,
+}
+
+impl Load<'_> {
+    fn page(&mut self) -> u64 {
+        // Some pages are more popular than others, and some accesses go on where another ended.
+        let end = 1 + self.random.below(PAGES);
+        self.random.below(end)
+    }
+
+    fn step(&mut self) {
+        let object = &self.objects[self.random.below(self.objects.len() as u64) as usize];
+        let page = self.page();
+        let offset = page * PAGE + self.random.below(3) * 700;
+        let room = (PAGES * PAGE - offset) as usize;
+        let len = ([100, 4096, 4096, 20_000][self.random.below(4) as usize]).min(room);
+        let mut bytes = vec![self.random.next() as u8; len];
+        // Only hits and misses count here: what goes wrong on the disk is somebody else's test.
+        match self.random.below(100) {
+            0..50 => drop(object.read_at(offset, &mut bytes)),
+            50..68 => drop(object.write_at(offset, &bytes)),
+            68..76 => {
+                let mut buffers = vec![[0; 512]; 12];
+                let offsets: Vec<u64> = (0..12).map(|n| self.near(page, n) * PAGE).collect();
+                let reads = buffers.iter_mut().zip(offsets);
+                let mut reads: Vec<Read<'_>> =
+                    reads.map(|(buffer, offset)| Read { offset, buffer }).collect();
+                drop(object.read_batch(&mut reads));
+            }
+            76..86 => self.submit(object, page),
+            86..89 => drop(self.queue.wait(self.queue.pending(), drop)),
+            89..91 => self.pins.extend(object.pin(page * PAGE).ok().flatten()),
+            91..93 => self.pins.truncate(self.random.below(6) as usize),
+            93 => drop(object.sync_range(offset, 200 * PAGE)),
+            94 => drop(self.world.cache.clean()),
+            95 => drop(object.discard(page * PAGE, 40 * PAGE)),
+            96 => drop(object.zero(offset, len as u64)),
+            97 => drop(object.advise(
+                page * PAGE,
+                16 * PAGE,
+                [Advice::WillNeed, Advice::DontNeed][page as usize % 2],
+            )),
+            98 if self.random.below(8) == 0 => {
+                let segments = 4 + self.random.below(12);
+                self.settle();
+                drop(self.world.partition.resize(segments * SEGMENT));
+            }
+            98 => drop(object.set_len_bytes(PAGES * PAGE - self.random.below(2) * 5000)),
+            _ => self.settle(),
+        }
+    }
+
+    fn near(&mut self, page: u64, number: u64) -> u64 {
+        let near = if self.random.below(3) == 0 { page + number } else { self.page() };
+        near.min(PAGES - 3)
+    }
+
+    /// A few requests at once, whose fills end in any order.
+    fn submit(&mut self, object: &Object, page: u64) {
+        let requests: Vec<Request> = (0..6)
+            .map(|number| {
+                let offset = self.near(page, number) * PAGE;
+                let buffer = vec![0; PAGE as usize].into();
+                let len = PAGE as usize;
+                let op = match self.random.below(4) {
+                    0 => Op::Write { offset, len, buffer, durable: false },
+                    _ => Op::Read { offset, len, buffer },
+                };
+                Request { user_data: number, op }
+            })
+            .collect();
+        self.queue.submit(object, requests);
+    }
+
+    fn settle(&mut self) {
+        self.queue.wait(self.queue.pending(), drop);
+        self.pins.clear();
+    }
+}
+
+/// The kinds of events in a recording, each by the first word of what it is.
+fn kinds(path: &Path, kinds: &mut BTreeMap<String, u64>) {
+    let mut reader = Reader::open(&[path.to_owned()], false).unwrap();
+    while let Some(event) = reader.event().unwrap() {
+        let text = match event {
+            Event::Step { step, .. } => format!("{step:?}"),
+            other => format!("{other:?}"),
+        };
+        let kind = text.split([' ', '(']).next().unwrap();
+        *kinds.entry(kind.to_owned()).or_default() += 1;
+    }
+}
+
+fn exactly(policy: PolicyName, mode: CacheMode, faults: bool, seen: &mut BTreeMap<String, u64>) {
+    let mut random = Random::seeded(&format!("{} {} faults {faults}", policy.name(), mode.name()));
+    let directory = Directory::new();
+    let mut world = World::new(&mut random, policy, mode, WHOLE, &directory.join("p.octr"));
+    if faults {
+        world.disk.set_faults(SimFaults {
+            p_read_error: 0.02,
+            p_write_error: 0.02,
+            p_short: 0.05,
+            ..SimFaults::default()
+        });
+    }
+    let objects = [world.object("one"), world.object("two")];
+    let queue = world.cache.queue().unwrap();
+    let mut load = Load { random, world: &world, objects: &objects, queue, pins: Vec::new() };
+    (0..4000).for_each(|_| load.step());
+    load.settle();
+    drop(load);
+    let replayed = world.replayed();
+    assert!(replayed.is_exact);
+    if let Some(difference) = &replayed.difference {
+        panic!("{difference}: {replayed:?}");
+    }
+    assert!(replayed.agrees(), "{replayed:?}");
+    assert!(replayed.hits > 1000 && replayed.misses() > 1000, "{replayed:?}");
+    kinds(&world.about, seen);
+}
+
+#[test]
+fn hits_and_misses_of_a_whole_recording_happen_again_under_every_policy() {
+    let mut seen = BTreeMap::new();
+    for policy in PolicyName::ALL {
+        exactly(policy, CacheMode::Writeback, false, &mut seen);
+        exactly(policy, CacheMode::Writethrough, false, &mut seen);
+        exactly(policy, CacheMode::Writeback, true, &mut seen);
+    }
+    for kind in [
+        "Access",
+        "Advance",
+        "BeginStore",
+        "BeginWriteback",
+        "Claim",
+        "Drop",
+        "EndStore",
+        "EndWriteback",
+        "Join",
+        "Leave",
+        "Opened",
+        "Overwrite",
+        "Pin",
+        "Publish",
+        "Release",
+        "Retire",
+        "Supersede",
+        "Totals",
+        "Touch",
+        "Unpin",
+    ] {
+        assert!(seen.get(kind).is_some_and(|count| *count > 10), "{kind} is too seldom in {seen:?}");
+    }
+}

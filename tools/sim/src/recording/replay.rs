@@ -1,0 +1,542 @@
+//! A recorded partition once more: a table like its own, taken through the same steps.
+//!
+//! Of a whole recording nothing is believed but what was asked and when fills came, writes ended and pages were written back: whether a page
+//! is there, and which one leaves for it, the table decides again. Each access is compared with what the cache counted, and each claim by
+//! the way that was taken, so that the first difference has a name. Where the recording began later than the partition, or steps are missing, the two
+//! may differ; then a page that was there is brought in, so that one difference does not breed others.
+//!
+//! Of a sample, a table as much smaller as the sample is sees the accesses alone; each miss stands for as many as the sample leaves out. What a
+//! sample has too much or too little of the most popular pages is corrected by the number of all accesses, which is known
+//! (Waldspurger, Saemundsson, Ahmad, Park, "Cache Modeling and Optimization using Miniature Simulations", ATC '17; SHARDS-adj).
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use octavo_table::recording::{Event, Header, PAGE_BITS, Place, Secret, Step, Totals};
+use octavo_table::{
+    Claim, Found, Mixer, Move, Mover, PolicyKind, SegmentIndex, Shape, SlotIndex, State, Table, Tag,
+};
+
+use super::block::Ending;
+use super::reader::Reader;
+use crate::source::SourceError;
+
+/// What a replay found.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Replayed {
+    /// Accesses that were replayed.
+    pub accesses: u64,
+    /// Of them, those that found their page.
+    pub hits: u64,
+    /// The same as they were recorded.
+    pub hits_recorded: u64,
+    /// What the cache had counted by the end of what was read: all accesses, also those that a sample leaves out.
+    pub counted: Totals,
+    /// Where the replay first went another way.
+    pub difference: Option<Difference>,
+    /// Accesses that went another way.
+    pub differences: u64,
+    /// Steps that could not be made, since the page was not what it had been.
+    pub misfits: u64,
+    /// How what was read ends. None: it was interrupted.
+    pub ending: Option<Ending>,
+    /// Nothing is missing: every access must find what it found.
+    pub is_exact: bool,
+    /// The part of the pages that was recorded.
+    pub sample: f64,
+}
+
+/// Where a replay first went another way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Difference {
+    /// Which access it is, or comes behind; the first is 1.
+    pub access: u64,
+    /// The object's name.
+    pub object: String,
+    /// The page of the object.
+    pub page: u64,
+    /// What was recorded, and what came.
+    pub what: String,
+}
+
+impl std::fmt::Display for Difference {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Difference { access, object, page, what } = self;
+        write!(f, "access {access}, \"{object}\" page {page}: {what}")
+    }
+}
+
+impl Replayed {
+    /// Accesses that did not find their page.
+    pub fn misses(&self) -> u64 {
+        self.accesses - self.hits
+    }
+
+    /// What the simulation says of all accesses.
+    pub fn miss_ratio(&self) -> f64 {
+        let (misses, accesses) = (self.misses() as f64, self.accesses as f64);
+        let all = (self.counted.hits + self.counted.misses) as f64 * self.sample;
+        match self.sample {
+            1.0 => misses / accesses.max(1.0),
+            // What the sample has more or less of than its share are accesses to pages that are always there.
+            _ => (misses / all.max(1.0)).min(1.0),
+        }
+    }
+
+    /// What the cache counted.
+    pub fn miss_ratio_counted(&self) -> f64 {
+        let Totals { hits, misses } = self.counted;
+        misses as f64 / ((hits + misses) as f64).max(1.0)
+    }
+
+    /// Whether every access found what it had found, and the counts are the cache's.
+    pub fn agrees(&self) -> bool {
+        let counted = Totals { hits: self.hits, misses: self.misses() };
+        self.difference.is_none() && self.misfits == 0 && counted == self.counted
+    }
+}
+
+/// Replays what a reader gives, until its end or `stop`. `progress` hears of accesses now and then.
+pub fn replay(
+    reader: &mut Reader,
+    stop: &AtomicBool,
+    progress: &mut dyn FnMut(u64, Option<f64>),
+) -> Result<Replayed, SourceError> {
+    match reader.about().header.ways {
+        8 => run::<8>(reader, stop, progress),
+        32 => run::<32>(reader, stop, progress),
+        // A header with another number is refused when it is read.
+        _ => run::<16>(reader, stop, progress),
+    }
+}
+
+/// Accesses between two looks at `stop`.
+const NEWS_PERIOD: u64 = 1 << 16;
+
+fn run<const W: usize>(
+    reader: &mut Reader,
+    stop: &AtomicBool,
+    progress: &mut dyn FnMut(u64, Option<f64>),
+) -> Result<Replayed, SourceError> {
+    let (header, part) = (reader.about().header.clone(), reader.about().part);
+    let is_whole = header.sample_below == octavo_table::recording::WHOLE;
+    let mut twin = if is_whole { Twin::<W>::whole(&header) } else { Twin::<W>::scaled(&header) };
+    let (mut interrupted, mut next_news) = (false, NEWS_PERIOD);
+    while let Some(event) = reader.event()? {
+        match is_whole {
+            true => twin.whole_event(&event),
+            false => twin.sampled_event(&event),
+        }
+        if twin.accesses >= next_news {
+            next_news = twin.accesses + NEWS_PERIOD;
+            progress(twin.accesses, reader.progress());
+            // Relaxed: a flag with nothing behind it.
+            if stop.load(Ordering::Relaxed) {
+                interrupted = true;
+                break;
+            }
+        }
+    }
+    Ok(Replayed {
+        accesses: twin.accesses,
+        hits: twin.hits,
+        hits_recorded: twin.hits_recorded,
+        counted: twin.counted,
+        difference: twin.difference,
+        differences: twin.differences,
+        misfits: twin.misfits,
+        ending: if interrupted { None } else { reader.ending() },
+        is_exact: header.is_exact() && part == 1 && reader.skipped() == 0,
+        sample: header.sample(),
+    })
+}
+
+/// The partition's table once more.
+struct Twin<const W: usize> {
+    table: Table<W>,
+    mixer: Mixer,
+    names: HashMap<u64, String>,
+    /// Versions that travel to the store.
+    writebacks: HashMap<u64, u64>,
+    /// Pinned slots, by the number that they have in the recording.
+    pins: HashMap<u32, Vec<SlotIndex>>,
+    /// Moves to be made, and the segment that they empty.
+    pending: Vec<Move>,
+    leaving: Option<SegmentIndex>,
+    emptied: Vec<SegmentIndex>,
+    /// For a sample: segments that the partition has, and of them those of which the table has one.
+    segments: u32,
+    segments_in_one: f64,
+    accesses: u64,
+    hits: u64,
+    hits_recorded: u64,
+    counted: Totals,
+    difference: Option<Difference>,
+    differences: u64,
+    misfits: u64,
+}
+
+/// Frames have no bytes here, and nobody waits.
+struct NoBytes;
+
+impl Mover for NoBytes {
+    fn copy(&mut self, _: SlotIndex, _: SlotIndex) {}
+    fn wake(&mut self, _: SlotIndex) {}
+}
+
+/// Places the pages of a sample: any seed will do.
+const SAMPLE_SEED: u64 = 1;
+
+impl<const W: usize> Twin<W> {
+    fn whole(header: &Header) -> Self {
+        let mixer = match header.secret {
+            Secret::Seed(seed) => Mixer::new(seed),
+            Secret::Weak => Mixer::weak(),
+            Secret::Untold => Mixer::new(SAMPLE_SEED),
+        };
+        Self::new(Table::new(header.shape, header.policy, header.segments), mixer, header.segments, 1.0)
+    }
+
+    /// Segments of fewer sets, and if that is not little enough, fewer segments.
+    fn scaled(header: &Header) -> Self {
+        let sets = f64::from(header.shape.sets_per_segment) * header.sample();
+        let sets_per_segment = if sets >= 1.0 { 1 << sets.log2() as u32 } else { 1 };
+        let segments_in_one = f64::from(sets_per_segment) / sets;
+        let scaled = |segments: u32| ((f64::from(segments) / segments_in_one).round() as u32).max(1);
+        let segments_max = scaled(header.shape.segments_max).min(octavo_table::SEGMENTS_MAX);
+        let shape = Shape { segments_max, sets_per_segment };
+        let table = Table::new(shape, header.policy, scaled(header.segments).min(segments_max));
+        Self::new(table, Mixer::new(SAMPLE_SEED), header.segments, segments_in_one)
+    }
+
+    fn new(table: Table<W>, mixer: Mixer, segments: u32, segments_in_one: f64) -> Self {
+        Twin {
+            table,
+            mixer,
+            names: HashMap::new(),
+            writebacks: HashMap::new(),
+            pins: HashMap::new(),
+            pending: Vec::new(),
+            leaving: None,
+            emptied: Vec::new(),
+            segments,
+            segments_in_one,
+            accesses: 0,
+            hits: 0,
+            hits_recorded: 0,
+            counted: Totals::default(),
+            difference: None,
+            differences: 0,
+            misfits: 0,
+        }
+    }
+
+    // ---- A sample -----------------------------------------------------------------------------------------------
+
+    fn sampled_event(&mut self, event: &Event) {
+        match event {
+            Event::Access { key, hit, .. } => {
+                let tag = self.mixer.tag(*key);
+                let found = self.table.find(tag);
+                let is_there = found.is_some();
+                match found {
+                    Some(found) => self.touch(&found),
+                    None => self.bring(tag, false),
+                }
+                self.count(*hit, is_there);
+            }
+            Event::Totals(totals) => self.counted = *totals,
+            Event::Policy { policy } => self.set_policy(*policy),
+            Event::Join { .. } => self.scale(self.segments.saturating_add(1)),
+            Event::Retire { retired: true, .. } => self.scale(self.segments.saturating_sub(1)),
+            _ => {}
+        }
+    }
+
+    /// Grows or shrinks the table as the partition did.
+    fn scale(&mut self, segments: u32) {
+        self.segments = segments;
+        let wanted = (f64::from(segments) / self.segments_in_one).round() as u32;
+        let wanted = wanted.clamp(1, self.table.shape().segments_max);
+        while self.table.live_segments() < wanted
+            && let Some(segment) = self.table.spare_segment()
+        {
+            self.pending = self.table.join(segment);
+            self.advance_all();
+        }
+        while self.table.live_segments() > wanted {
+            let segment = self.table.segments().last().expect("one is live at least");
+            self.pending = self.table.leave(segment);
+            self.advance_all();
+            let retired = self.table.retire(segment);
+            debug_assert!(retired.is_ok(), "every page is clean and unpinned");
+            if retired.is_err() {
+                return;
+            }
+        }
+    }
+
+    fn advance_all(&mut self) {
+        for mv in std::mem::take(&mut self.pending) {
+            let pass = self.table.advance(mv, &mut NoBytes);
+            debug_assert!(pass.busy.is_none(), "every page is clean and unpinned");
+        }
+    }
+
+    // ---- All of it ----------------------------------------------------------------------------------------------
+
+    fn whole_event(&mut self, event: &Event) {
+        match event {
+            Event::Access { key, write, hit } => self.access(*key, *write, *hit),
+            Event::Step { key, step } => {
+                if self.step(*key, *step).is_none() {
+                    self.misfit(*key, *step);
+                }
+            }
+            Event::Unpin { slot } => match self.pins.get_mut(slot).and_then(Vec::pop) {
+                Some(slot) => drop(self.table.slot(slot).unpin()),
+                None => self.misfits += 1,
+            },
+            Event::Totals(totals) => self.counted = *totals,
+            Event::Policy { policy } => self.set_policy(*policy),
+            Event::Opened { object, name } => drop(self.names.insert(*object, name.clone())),
+            Event::Resident { key, dirty } => {
+                let tag = self.mixer.tag(*key);
+                if self.table.find(tag).is_none() {
+                    self.bring(tag, *dirty);
+                }
+            }
+            Event::Join { segment } => self.join(SegmentIndex(*segment)),
+            Event::Leave { segment } => self.leave(SegmentIndex(*segment)),
+            Event::Advance { done } => self.advance(*done),
+            Event::Retire { segment, retired } => self.retire(SegmentIndex(*segment), *retired),
+        }
+    }
+
+    fn access(&mut self, key: u64, write: bool, hit: bool) {
+        let tag = self.mixer.tag(key);
+        let found = self.table.find(tag).filter(|found| write || found.word.readable());
+        let is_there = found.is_some();
+        match found {
+            Some(found) if !write => self.touch(&found),
+            Some(_) => {}
+            // It was there, so that nobody brought it in.
+            None if hit && self.table.lock(tag).find(tag).is_none() => self.bring(tag, false),
+            None => {}
+        }
+        self.count(hit, is_there);
+        if is_there != hit {
+            let words = |hit| if hit { "a hit" } else { "a miss" };
+            self.differ(key, || format!("{} was recorded, and it is {}", words(hit), words(is_there)));
+        }
+    }
+
+    fn count(&mut self, hit: bool, is_there: bool) {
+        self.accesses += 1;
+        self.hits += u64::from(is_there);
+        self.hits_recorded += u64::from(hit);
+        self.differences += u64::from(hit != is_there);
+    }
+
+    fn differ(&mut self, key: u64, what: impl FnOnce() -> String) {
+        if self.difference.is_none() {
+            let (object, page) = (key >> PAGE_BITS, key & ((1 << PAGE_BITS) - 1));
+            let object = self.names.get(&object).cloned().unwrap_or_else(|| format!("object {object}"));
+            self.difference = Some(Difference { access: self.accesses, object, page, what: what() });
+        }
+    }
+
+    fn misfit(&mut self, key: u64, step: Step) {
+        self.misfits += 1;
+        let there = self.table.lock(self.mixer.tag(key)).find(self.mixer.tag(key)).map(|found| found.word);
+        self.differ(key, || match there {
+            Some(word) => format!("{step:?} was recorded, and the page is {word:?}"),
+            None => format!("{step:?} was recorded, and the page is not there"),
+        });
+    }
+
+    fn touch(&self, found: &Found<'_>) {
+        // Whether it was read ahead is the engine's to know.
+        let _ahead = self.table.touch(found);
+    }
+
+    /// A page that nobody has brought in, if it finds a place.
+    fn bring(&mut self, tag: Tag, dirty: bool) {
+        if let Claim::Claimed { slot, .. } = self.table.lock(tag).claim(tag) {
+            let waited = self.table.publish(slot, dirty);
+            debug_assert!(!waited, "nobody else is there to wait");
+        }
+    }
+
+    /// Makes a step. None: the page is not what it was when the step was recorded.
+    fn step(&mut self, key: u64, step: Step) -> Option<()> {
+        let tag = self.mixer.tag(key);
+        let mut guard = self.table.lock(tag);
+        let found = guard.find(tag);
+        let in_state = |states: &[State]| found.filter(|found| states.contains(&found.word.state()));
+        let at_rest = [State::Clean, State::Dirty];
+        match step {
+            Step::Claim(place) => {
+                if found.is_some() {
+                    return None;
+                }
+                let claim = guard.claim(tag);
+                drop(guard);
+                self.compare(key, place, &claim);
+            }
+            Step::ClaimAhead(place) => {
+                if found.is_some() {
+                    return None;
+                }
+                let claim = guard.claim_ahead(tag);
+                drop(guard);
+                self.compare(key, place, &claim);
+            }
+            Step::Publish { dirty } => {
+                let found = in_state(&[State::Filling])?;
+                let _nobody = self.table.publish(found.index, dirty);
+            }
+            Step::Release => {
+                let owned = in_state(&[State::Filling, State::Storing, State::Writing])?;
+                let _nobody = guard.remove(owned.index);
+            }
+            Step::Touch => self.touch(&found.filter(|found| found.word.readable())?),
+            Step::Overwrite => {
+                let found = in_state(&at_rest)?;
+                let before = found.slot().begin_write(found.word).ok()?;
+                self.touch(&found);
+                let _nobody = self.table.end_write(found.index, before, true);
+            }
+            Step::BeginStore => {
+                let found = in_state(&[State::Clean])?;
+                found.slot().begin_store(found.word).ok()?;
+                self.touch(&found);
+            }
+            Step::EndStore => {
+                let found = in_state(&[State::Storing])?;
+                found.slot().store_to_write().then_some(())?;
+                let _nobody = found.slot().end_write(false);
+            }
+            Step::BeginWriteback => {
+                let found = in_state(&[State::Dirty])?;
+                found.slot().begin_writeback(found.word).ok()?;
+                self.writebacks.insert(key, found.word.version());
+            }
+            Step::EndWriteback { written } => {
+                let found = found.filter(|found| found.word.writeback())?;
+                let version = self.writebacks.remove(&key)?;
+                let _nobody = self.table.end_writeback(found.index, version, written);
+            }
+            Step::Drop { even_dirty } => drop(guard.remove_quiet(&found?, even_dirty).ok()?),
+            Step::Supersede(place) => {
+                let found = in_state(&at_rest).filter(|found| !found.word.writeback())?;
+                let claim = guard.claim_beside(tag);
+                if let Claim::Claimed { slot, .. } = claim {
+                    let taken = match found.slot().begin_move(found.word) {
+                        Ok(taken) => taken,
+                        Err(_) => unreachable!("nobody else is there to change it"),
+                    };
+                    let _nobody = self.table.publish(slot, true);
+                    let _nobody = guard.remove_moved(found.index, taken);
+                }
+                drop(guard);
+                self.compare(key, place, &claim);
+            }
+            Step::SupersedeRefused(place) => {
+                found?;
+                let claim = guard.claim_beside(tag);
+                if let Claim::Claimed { slot, .. } = claim {
+                    let _nobody = guard.remove(slot);
+                }
+                drop(guard);
+                self.compare(key, place, &claim);
+            }
+            Step::Pin { slot } => {
+                let found = found.filter(|found| found.word.readable())?;
+                found.slot().pin(found.word).ok()?;
+                self.pins.entry(slot).or_default().push(found.index);
+            }
+        }
+        Some(())
+    }
+
+    fn compare(&mut self, key: u64, recorded: Place, claim: &Claim) {
+        let came = match claim {
+            Claim::Full => Place::Full,
+            Claim::Claimed { slot, evicted } => {
+                Place::Way { way: (slot.0 as usize % W) as u8, evicted: evicted.is_some() }
+            }
+        };
+        if came != recorded {
+            self.differ(key, || format!("a claim led to {recorded:?}, and it leads to {came:?}"));
+        }
+    }
+
+    /// Not while pages move: the table wants that.
+    fn set_policy(&mut self, policy: PolicyKind) {
+        match self.pending.is_empty() {
+            true => self.table.set_policy(policy),
+            false => self.misfits += 1,
+        }
+    }
+
+    // ---- Resizes ------------------------------------------------------------------------------------------------
+
+    /// Whether a segment may join or leave: all moves that were named before are made.
+    fn is_settled(&mut self) -> bool {
+        if !self.pending.is_empty() {
+            self.misfits += 1;
+        }
+        self.pending.is_empty()
+    }
+
+    fn join(&mut self, segment: SegmentIndex) {
+        if segment.0 >= self.table.shape().segments_max || self.table.is_live(segment) {
+            self.misfits += 1;
+        } else if self.is_settled() {
+            self.pending = self.table.join(segment);
+        }
+    }
+
+    fn leave(&mut self, segment: SegmentIndex) {
+        let others = self.table.live_segments().saturating_sub(self.emptied.len() as u32);
+        let may = segment.0 < self.table.shape().segments_max
+            && self.table.is_live(segment)
+            && !self.emptied.contains(&segment)
+            && others > 1;
+        if !may {
+            self.misfits += 1;
+        } else if self.is_settled() {
+            self.pending = self.table.leave(segment);
+            self.leaving = Some(segment);
+            self.emptied.extend(self.leaving.take_if(|_| self.pending.is_empty()));
+        }
+    }
+
+    fn advance(&mut self, done: bool) {
+        let Some(mv) = self.pending.last() else {
+            self.misfits += 1;
+            return;
+        };
+        let pass = self.table.advance(*mv, &mut NoBytes);
+        if pass.busy.is_none() {
+            self.pending.pop();
+        }
+        self.misfits += u64::from(pass.busy.is_none() != done);
+        if self.pending.is_empty() {
+            self.emptied.extend(self.leaving.take());
+        }
+    }
+
+    fn retire(&mut self, segment: SegmentIndex, retired: bool) {
+        let Some(at) = self.emptied.iter().position(|emptied| *emptied == segment) else {
+            self.misfits += 1;
+            return;
+        };
+        let is_retired = self.table.retire(segment).is_ok();
+        if is_retired {
+            self.emptied.remove(at);
+        }
+        self.misfits += u64::from(is_retired != retired);
+    }
+}

@@ -1,0 +1,131 @@
+//! Writing a recording: one file, or files of a bounded size of which the last few are kept.
+//!
+//! Files are made for their owner alone (mode 0600: a recording tells what a tenant reads, and what places its pages) and never replace one
+//! that is there. A block is written whole or not at all as far as readers are concerned: its checksum tells.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use super::block::{self, About, Ending, Kind, MAGIC};
+
+/// When another file begins, and which are kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rotation {
+    /// A file that has so many bytes is the last but one. None: one file.
+    pub file_bytes_max: Option<u64>,
+    /// How many files are kept. None: all.
+    pub keep: Option<u32>,
+}
+
+/// How the files of a recording are called.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Files {
+    path: PathBuf,
+    is_numbered: bool,
+}
+
+impl Files {
+    /// `disk.octr`; or `disk.00001.octr` and so on, if there may be several.
+    pub fn new(path: &Path, rotation: Rotation) -> Files {
+        Files { path: path.to_owned(), is_numbered: rotation.file_bytes_max.is_some() }
+    }
+
+    /// The path of a part; the first is 1.
+    pub fn part(&self, part: u32) -> PathBuf {
+        if !self.is_numbered {
+            return self.path.clone();
+        }
+        let stem = self.path.file_stem().unwrap_or_default().to_string_lossy();
+        self.path.with_file_name(format!("{stem}.{part:05}{}", super::ENDING))
+    }
+}
+
+/// Writes a recording.
+pub struct Writer {
+    files: Files,
+    rotation: Rotation,
+    about: About,
+    file: File,
+    /// In the file.
+    file_bytes: u64,
+    /// In all files, also in those that are gone.
+    bytes: u64,
+}
+
+impl Writer {
+    /// Begins the first file. Fails if there is such a file.
+    pub fn create(path: &Path, rotation: Rotation, about: About) -> io::Result<Writer> {
+        let files = Files::new(path, rotation);
+        let file = create(&files.part(about.part))?;
+        let mut writer = Writer { files, rotation, about, file, file_bytes: 0, bytes: 0 };
+        writer.begin()?;
+        Ok(writer)
+    }
+
+    /// The file that is written now.
+    pub fn path(&self) -> PathBuf {
+        self.files.part(self.about.part)
+    }
+
+    /// The number of that file; the first is 1.
+    pub fn part(&self) -> u32 {
+        self.about.part
+    }
+
+    /// Bytes written, also to files that are gone.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Writes a block of events.
+    pub fn write(&mut self, time_ms: u64, events: &[u8]) -> io::Result<()> {
+        if self.rotation.file_bytes_max.is_some_and(|most| self.file_bytes >= most) {
+            self.rotate(time_ms)?;
+        }
+        self.put(&block::pack(Kind::Events, time_ms, events)?)
+    }
+
+    /// Says why the recording ends.
+    pub fn finish(&mut self, time_ms: u64, ending: Ending) -> io::Result<()> {
+        self.put(&block::pack(Kind::End, time_ms, &ending.encode())?)?;
+        self.file.sync_data()
+    }
+
+    fn begin(&mut self) -> io::Result<()> {
+        self.file_bytes = 0;
+        let header = block::pack(Kind::Header, 0, &self.about.encode())?;
+        self.put(&[&MAGIC[..], &header].concat())
+    }
+
+    fn rotate(&mut self, time_ms: u64) -> io::Result<()> {
+        self.put(&block::pack(Kind::End, time_ms, &Ending::Rotated.encode())?)?;
+        let next =
+            self.about.part.checked_add(1).ok_or_else(|| io::Error::other("there are too many files"))?;
+        self.file = create(&self.files.part(next))?;
+        self.about.part = next;
+        self.begin()?;
+        if let Some(gone) = self.rotation.keep.and_then(|keep| next.checked_sub(keep))
+            && gone > 0
+        {
+            match std::fs::remove_file(self.files.part(gone)) {
+                // Somebody has taken it.
+                Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.file.write_all(bytes)?;
+        self.file_bytes += bytes.len() as u64;
+        self.bytes += bytes.len() as u64;
+        Ok(())
+    }
+}
+
+fn create(path: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
+}
