@@ -51,7 +51,15 @@ const LAYERS: &[Layer] = &[
     },
     Layer {
         name: "octavo-cli",
-        own: &["octavo-table", "octavo-disk", "octavo", "octavo-block", "octavo-bench", "octavo-sim"],
+        own: &[
+            "octavo-table",
+            "octavo-share",
+            "octavo-disk",
+            "octavo",
+            "octavo-block",
+            "octavo-bench",
+            "octavo-sim",
+        ],
         others: &["clap", "libc", "log", "rustix", "serde", "serde_json", "signal-hook", "toml"],
         tests: &[],
     },

@@ -1,5 +1,10 @@
 //! A miss curve: how many misses a partition would have had at which size.
 
+/// How a curve may be stretched: by up to a quarter, in steps of two percent, each of which must explain so much of all references.
+const STRETCH_STEP: f64 = 0.02;
+const STRETCH_MAX: i32 = 12;
+const STRETCH_COST: f64 = 0.0005;
+
 /// Misses by size. More memory never misses more: what a sample says otherwise is levelled.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Curve {
@@ -33,6 +38,23 @@ impl Curve {
     /// (bytes, misses), sizes rising.
     pub fn points(&self) -> impl Iterator<Item = (u64, f64)> + '_ {
         self.sizes.iter().copied().zip(self.misses.iter().copied())
+    }
+
+    /// The curve with its sizes stretched so that it tells what was really missed at a size. A sample of a loop may have a tenth too many of its
+    /// pages or too few, and then has its cliff a tenth too far to one side; what the partition really misses tells to which.
+    pub fn fitted(&self, bytes: u64, misses: f64) -> Curve {
+        if self.references <= 0.0 {
+            return self.clone();
+        }
+        let stretched = |step: i32| (f64::from(step) * STRETCH_STEP).exp();
+        let error = |step: i32| {
+            let at = (bytes as f64 / stretched(step)) as u64;
+            (self.misses_at(at) - misses).abs() / self.references + f64::from(step.abs()) * STRETCH_COST
+        };
+        let best = (-STRETCH_MAX..=STRETCH_MAX).min_by(|one, other| error(*one).total_cmp(&error(*other)));
+        let factor = stretched(best.unwrap_or(0));
+        let points = self.points().map(|(bytes, misses)| ((bytes as f64 * factor) as u64, misses));
+        Curve::new(self.references, points)
     }
 
     /// Misses at a size: a straight line between two known sizes, and beyond the last no less than there.

@@ -44,11 +44,13 @@ pub struct Pace {
     pub step: f64,
     /// What moving memory must save: this share of all misses for all of the memory, and less for less of it.
     pub inertia: f64,
+    /// What the counts behind the curves are worth in the next period: older ones fade.
+    pub keep: f64,
 }
 
 impl Default for Pace {
     fn default() -> Self {
-        Pace { step: 1.0 / 16.0, inertia: 0.05 }
+        Pace { step: 1.0 / 16.0, inertia: 0.05, keep: 0.95 }
     }
 }
 

@@ -82,6 +82,8 @@ pub struct MissCurve {
     pub references: f64,
     /// How many of the sample they were estimated from.
     pub sampled: f64,
+    /// References of the sample since the beginning.
+    pub seen: u64,
     /// The share of the pages that is followed.
     pub rate: f64,
     /// (pages, misses), sizes rising.
@@ -228,6 +230,7 @@ impl Monitor {
         MissCurve {
             references: model.references * scale,
             sampled: model.references,
+            seen: model.taken,
             rate: model.rate,
             points: model
                 .sizes

@@ -18,6 +18,7 @@ mod inputs;
 mod logger;
 mod mrc;
 mod output;
+mod plan;
 mod report;
 mod serve;
 mod signals;
@@ -79,6 +80,7 @@ enum Command {
     Bench(bench::Arguments),
     Simulate(simulate::Arguments),
     Mrc(mrc::Arguments),
+    Plan(plan::Arguments),
     Trace(trace::Arguments),
 }
 
@@ -92,6 +94,7 @@ fn main() -> ExitCode {
         Command::Bench(bench) => bench::run(&bench, &environment, arguments.quiet),
         Command::Simulate(simulate) => simulate::run(&simulate, &environment, arguments.quiet),
         Command::Mrc(mrc) => mrc::run(&mrc, arguments.quiet),
+        Command::Plan(plan) => plan::run(&plan, arguments.quiet),
         Command::Trace(trace) => trace::run(&trace, arguments.quiet),
     };
     match result {

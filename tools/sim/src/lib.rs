@@ -17,6 +17,7 @@ pub mod reference;
 pub mod report;
 pub mod simulate;
 mod source;
+pub mod tenants;
 pub mod trace;
 
 pub use cache::{Cache, SetCache};

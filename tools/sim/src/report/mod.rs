@@ -4,11 +4,13 @@
 
 mod page;
 mod plot;
+mod shares;
 mod summary;
 
 use std::fmt::Write;
 
 pub use plot::{Point, Series};
+pub use shares::{shares_html, shares_text};
 pub use summary::{BASE, Comparison, Contestant, LIMIT, LeftOut, PAGES_MIN, Summary, compare, cut};
 
 use crate::simulate::Row;

@@ -1,0 +1,329 @@
+//! Several tenants in one memory: what they would miss together, by how the memory is shared out.
+//!
+//! Four ways are compared, all with one policy and from one reading of the traces: *unified*, one cache for all; *equal*, a partition of the
+//! same size for each; *utility*, partitions that the engine's own plan resizes as it goes, from the curves of the engine's own
+//! monitors; and *hindsight*, the best split that stays, chosen when everything is over from partitions of all sizes that did see everything.
+//!
+//! What is not here: time. A period is a number of accesses.
+
+mod merge;
+mod partition;
+
+use std::sync::atomic::AtomicBool;
+
+use octavo_share::{Curve, Leaf, Limits, Node, Pace, State};
+use octavo_table::{PolicyKind, Shape};
+use serde::Serialize;
+
+use crate::cache::{Cache, SetCache};
+use crate::footprint::Footprint;
+use crate::simulate::{Feed, Progress, Step, Trace, feed, ratio};
+use crate::source::SourceError;
+use merge::{Access, Merge};
+use partition::{PAGE_BYTES, Partition};
+
+/// A tenant: his trace, and what he was promised.
+pub struct Tenant<'t> {
+    /// What he accesses; its name is his.
+    pub trace: Trace<'t>,
+    /// What he was promised. It binds the utility-based way alone.
+    pub limits: Limits,
+}
+
+/// How the memory is shared.
+#[derive(Clone, Debug)]
+pub struct Mix {
+    /// Pages of memory.
+    pub pages: u64,
+    /// Of all partitions.
+    pub policy: PolicyKind,
+    /// Sizes that hindsight knows: the memory in so many pieces.
+    pub chunks: u32,
+    /// Accesses between two plans; 0: a five-hundredth of all.
+    pub period: u64,
+    /// Places pages in sets.
+    pub seed: u64,
+    /// Threads.
+    pub jobs: usize,
+    /// How fast sizes follow.
+    pub pace: Pace,
+}
+
+/// What became of the tenants by one way of sharing.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Outcome {
+    /// `plan`.
+    pub kind: &'static str,
+    /// `unified`, `equal`, `utility` or `hindsight`.
+    pub way: &'static str,
+    /// Accesses of all.
+    pub requests: u64,
+    /// Those whose page was there.
+    pub hits: u64,
+    /// Hits / requests.
+    pub hit_ratio: f64,
+    /// Each tenant, in the order given.
+    pub tenants: Vec<TenantOutcome>,
+    /// By the utility-based way: the sizes at the end of each period, and what moved in it. Empty for the others.
+    pub sizes: Vec<Sizes>,
+}
+
+/// What became of one tenant.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct TenantOutcome {
+    /// His name.
+    pub name: String,
+    /// His accesses.
+    pub requests: u64,
+    /// Those whose page was there.
+    pub hits: u64,
+    /// Hits / requests.
+    pub hit_ratio: f64,
+    /// Pages that he had: at the end, or on average by the utility-based way. None where all are in one cache.
+    pub pages: Option<u64>,
+}
+
+/// Sizes at the end of a period.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Sizes {
+    /// Accesses of all so far.
+    pub requests: u64,
+    /// Pages of each tenant's partition.
+    pub pages: Vec<u64>,
+    /// Pages that partitions gave away in this period.
+    pub moved: u64,
+}
+
+/// Segments that the memory has at least, where it has as many sets: with fewer, sizes would be coarser than in a server.
+const SEGMENTS_MIN: u64 = 256;
+
+/// Hindsight knows one size beyond a tenant's footprint, for sets fill unevenly.
+const ROOM_FOR_ALL: f64 = 1.3;
+
+impl Mix {
+    /// Sets of a segment: those of an engine's, or fewer where the memory is small.
+    fn sets_per_segment(&self) -> u64 {
+        let mut sets = 32;
+        while sets > 1 && self.pages / (sets * 16) < SEGMENTS_MIN {
+            sets /= 2;
+        }
+        sets
+    }
+}
+
+/// Replays the tenants' traces together by all four ways. None: it was interrupted.
+pub fn share(
+    tenants: &[Tenant<'_>],
+    mix: &Mix,
+    stop: &AtomicBool,
+    progress: &mut dyn FnMut(Progress<'_>),
+) -> Result<Option<Vec<Outcome>>, SourceError> {
+    // 1. How long the traces are, and how large.
+    let mut footprints = Vec::new();
+    for tenant in tenants {
+        let trace = &tenant.trace.name;
+        let mut news = |requests, share| progress(Progress { trace, step: Step::Count, requests, share });
+        let counted = Footprint::of(&mut *(tenant.trace.open)()?, stop, &mut news)?;
+        if !counted.complete {
+            return Ok(None);
+        }
+        if counted.requests == 0 {
+            return Err(SourceError(format!("{trace}: there is no access in it")));
+        }
+        footprints.push(counted);
+    }
+    let requests: Vec<u64> = footprints.iter().map(|footprint| footprint.requests).collect();
+    let all: u64 = requests.iter().sum();
+    // 2. All caches see one reading.
+    let count = tenants.len() as u64;
+    let chunk_pages = (mix.pages / u64::from(mix.chunks)).max(16);
+    let period = if mix.period > 0 { mix.period } else { (all / 500).max(1) };
+    let mut models = vec![Model::Utility(Box::new(Utility::new(tenants, mix, period)))];
+    models.push(Model::Unified(SetCache::new(mix.policy, mix.pages, mix.seed), vec![0; tenants.len()]));
+    for (tenant, footprint) in footprints.iter().enumerate() {
+        let fixed = |pages, is_share| Model::Fixed {
+            tenant: tenant as u16,
+            is_share,
+            pages,
+            cache: SetCache::new(mix.policy, pages, mix.seed + tenant as u64),
+            misses: 0,
+            scratch: Vec::new(),
+        };
+        models.push(fixed(mix.pages / count, true));
+        let enough = (footprint.pages as f64 * ROOM_FOR_ALL) as u64 + chunk_pages;
+        let sizes = (1..=u64::from(mix.chunks)).map(|chunks| chunks * chunk_pages);
+        models.extend(sizes.take_while(|pages| *pages <= enough).map(|pages| fixed(pages, false)));
+    }
+    let traces: Vec<&Trace<'_>> = tenants.iter().map(|tenant| &tenant.trace).collect();
+    let mut merged = Merge::open(&traces, &requests)?;
+    let mut next = |batch: &mut Vec<Access>| merged.next(batch);
+    let fed = feed(&mut next, &mut models, mix.jobs, stop, &mut |requests, share| {
+        progress(Progress { trace: "all together", step: Step::Run, requests, share });
+    })?;
+    if !fed.complete {
+        return Ok(None);
+    }
+    // 3. What became of them.
+    let names: Vec<&str> = tenants.iter().map(|tenant| tenant.trace.name.as_str()).collect();
+    let told = |way, misses: &[u64], pages: Option<&[u64]>, sizes| {
+        let tenants = names.iter().enumerate().map(|(number, name)| TenantOutcome {
+            name: (*name).to_owned(),
+            requests: requests[number],
+            hits: requests[number] - misses[number],
+            hit_ratio: ratio(requests[number] - misses[number], requests[number]),
+            pages: pages.map(|pages| pages[number]),
+        });
+        let hits = all - misses.iter().sum::<u64>();
+        let tenants = tenants.collect();
+        Outcome { kind: "plan", way, requests: all, hits, hit_ratio: ratio(hits, all), tenants, sizes }
+    };
+    let (mut utility, mut unified) = (None, None);
+    let mut equal = vec![0; tenants.len()];
+    let mut known: Vec<Vec<(u64, u64)>> = vec![Vec::new(); tenants.len()];
+    for model in models {
+        match model {
+            Model::Utility(of) => utility = Some(of),
+            Model::Unified(_, misses) => unified = Some(misses),
+            Model::Fixed { tenant, is_share: true, misses, .. } => equal[usize::from(tenant)] = misses,
+            Model::Fixed { tenant, pages, misses, .. } => known[usize::from(tenant)].push((pages, misses)),
+        }
+    }
+    let (split, best) = hindsight(&known, &requests, chunk_pages, u64::from(mix.chunks));
+    let utility = utility.expect("made above");
+    let misses: Vec<u64> = utility.partitions.iter().map(|partition| partition.misses).collect();
+    Ok(Some(vec![
+        told("unified", &unified.expect("made above"), None, Vec::new()),
+        told("equal", &equal, Some(&vec![mix.pages / count; tenants.len()]), Vec::new()),
+        told("utility", &misses, Some(&utility.mean_pages()), utility.history),
+        told("hindsight", &best, Some(&split), Vec::new()),
+    ]))
+}
+
+/// The split of so many chunks that misses least, and what each tenant misses then. Exact: every size was run.
+fn hindsight(known: &[Vec<(u64, u64)>], requests: &[u64], chunk: u64, chunks: u64) -> (Vec<u64>, Vec<u64>) {
+    let nodes = known.iter().zip(requests).map(|(points, requests)| Node {
+        leaf: Some(Leaf {
+            curve: Curve::new(
+                *requests as f64,
+                points.iter().map(|(pages, misses)| (*pages, *misses as f64)),
+            ),
+            ..Leaf::default()
+        }),
+        ..Node::default()
+    });
+    let state = State { total_bytes: chunk * chunks, granule_bytes: chunk, nodes: nodes.collect() };
+    let split = state.targets(&Pace { inertia: 0.0, ..Pace::default() });
+    let misses = known.iter().zip(&split).zip(requests).map(|((points, pages), requests)| {
+        let sizes = points.iter().rev().find(|(size, _)| size <= pages);
+        sizes.map_or(*requests, |(_, misses)| *misses)
+    });
+    let misses = misses.collect();
+    (split, misses)
+}
+
+/// A cache, or several, that sees all accesses.
+enum Model {
+    Utility(Box<Utility>),
+    Unified(SetCache<16>, Vec<u64>),
+    Fixed { tenant: u16, is_share: bool, pages: u64, cache: SetCache<16>, misses: u64, scratch: Vec<u64> },
+}
+
+impl Feed<Access> for Model {
+    fn feed(&mut self, accesses: &[Access]) {
+        match self {
+            Model::Utility(of) => accesses.iter().for_each(|(tenant, page)| of.access(*tenant, *page)),
+            Model::Unified(cache, misses) => {
+                for (tenant, page) in accesses {
+                    // Tenants' pages are different pages: their numbers are far apart, and hashed.
+                    let page = page.wrapping_add(u64::from(*tenant) << 48);
+                    misses[usize::from(*tenant)] += u64::from(!cache.access(page));
+                }
+            }
+            Model::Fixed { tenant, cache, misses, scratch, .. } => {
+                scratch.clear();
+                scratch.extend(accesses.iter().filter(|(of, _)| of == tenant).map(|(_, page)| page));
+                *misses += cache.run(scratch);
+            }
+        }
+    }
+}
+
+/// Partitions that are resized as they go.
+struct Utility {
+    partitions: Vec<Partition>,
+    limits: Vec<Limits>,
+    total_bytes: u64,
+    granule_bytes: u64,
+    period: u64,
+    pace: Pace,
+    requests: u64,
+    history: Vec<Sizes>,
+}
+
+/// Between two plans the monitors' rings are emptied so often, as a server's thread does.
+const DRAINS: u64 = 16;
+
+impl Utility {
+    fn new(tenants: &[Tenant<'_>], mix: &Mix, period: u64) -> Utility {
+        let sets = mix.sets_per_segment();
+        let segments = (mix.pages / (sets * 16)).max(tenants.len() as u64);
+        let shape = Shape { segments_max: segments as u32, sets_per_segment: sets as u32 };
+        let live = (segments / tenants.len() as u64) as u32;
+        let partitions = (0..tenants.len() as u64)
+            .map(|tenant| Partition::new(mix.policy, shape, live, mix.seed + tenant));
+        let granule_bytes = sets * 16 * PAGE_BYTES;
+        Utility {
+            partitions: partitions.collect(),
+            limits: tenants.iter().map(|tenant| tenant.limits).collect(),
+            total_bytes: segments * granule_bytes,
+            granule_bytes,
+            period,
+            pace: mix.pace,
+            requests: 0,
+            history: Vec::new(),
+        }
+    }
+
+    fn access(&mut self, tenant: u16, page: u64) {
+        self.partitions[usize::from(tenant)].access(page);
+        self.requests += 1;
+        if self.requests.is_multiple_of((self.period / DRAINS).max(1)) {
+            self.partitions.iter().for_each(Partition::drain);
+        }
+        if self.requests.is_multiple_of(self.period) {
+            self.plan();
+        }
+    }
+
+    fn plan(&mut self) {
+        let (granule_bytes, keep) = (self.granule_bytes, self.pace.keep);
+        let leaves = self.partitions.iter_mut().map(|partition| partition.look(granule_bytes, keep));
+        let nodes = leaves.zip(&self.limits).map(|(leaf, limits)| Node {
+            parent: None,
+            limits: *limits,
+            leaf: Some(leaf),
+        });
+        let state = State { total_bytes: self.total_bytes, granule_bytes, nodes: nodes.collect() };
+        let mut moved = 0;
+        for resize in state.plan(&self.pace) {
+            let partition = &mut self.partitions[resize.node];
+            let segments = (resize.to_bytes / granule_bytes) as u32;
+            moved += u64::from(partition.segments().saturating_sub(segments)) * granule_bytes / PAGE_BYTES;
+            partition.resize(segments);
+        }
+        self.history.push(Sizes { requests: self.requests, pages: self.pages(), moved });
+    }
+
+    fn pages(&self) -> Vec<u64> {
+        let bytes = |partition: &Partition| u64::from(partition.segments()) * self.granule_bytes / PAGE_BYTES;
+        self.partitions.iter().map(bytes).collect()
+    }
+
+    fn mean_pages(&self) -> Vec<u64> {
+        if self.history.is_empty() {
+            return self.pages();
+        }
+        let sum = |tenant: usize| self.history.iter().map(|sizes| sizes.pages[tenant]).sum::<u64>();
+        (0..self.partitions.len()).map(|tenant| sum(tenant) / self.history.len() as u64).collect()
+    }
+}

@@ -1,0 +1,100 @@
+//! A tenant's partition without its frames: the engine's table, which grows and shrinks by segments, under the engine's monitor.
+
+use octavo_share::{Curve, Leaf};
+use octavo_table::{Claim, Mixer, Mover, PolicyKind, SegmentIndex, Shape, SlotIndex, Table};
+
+/// See the module.
+pub(super) struct Partition {
+    table: Table<16>,
+    mixer: Mixer,
+    pub misses: u64,
+    /// Misses of late, as the monitor's.
+    missed: f64,
+    misses_before: u64,
+}
+
+/// Pages have no bytes here.
+struct NoBytes;
+
+impl Mover for NoBytes {
+    fn copy(&mut self, _from: SlotIndex, _to: SlotIndex) {}
+    fn wake(&mut self, _slot: SlotIndex) {}
+}
+
+/// From so many references on a curve is believed.
+const SAMPLED_MIN: u64 = 64;
+
+/// A page's bytes, for arithmetic in bytes.
+pub(super) const PAGE_BYTES: u64 = 4096;
+
+impl Partition {
+    /// Of `live` segments, which may become all of the shape's.
+    pub fn new(policy: PolicyKind, shape: Shape, live: u32, seed: u64) -> Partition {
+        let table = Table::new(shape, policy, live);
+        let slots = |segments: u32| u64::from(segments) * u64::from(shape.sets_per_segment) * 16;
+        // A hundredth of what it begins with, as in the engine, which also has room for what the policy learns.
+        table.watch(slots(shape.segments_max), slots(live) * PAGE_BYTES / 100);
+        Partition { table, mixer: Mixer::new(seed), misses: 0, missed: 0.0, misses_before: 0 }
+    }
+
+    /// Accesses a page.
+    pub fn access(&mut self, page: u64) {
+        let tag = self.mixer.tag(page);
+        if let Some(found) = self.table.find(tag) {
+            self.table.touch(&found);
+            return;
+        }
+        self.misses += 1;
+        let claim = self.table.lock(tag).claim(tag);
+        let Claim::Claimed { slot, .. } = claim else { unreachable!("every page is clean and unpinned") };
+        let waited = self.table.publish(slot, false);
+        debug_assert!(!waited, "nobody else is there to wait");
+    }
+
+    /// Takes what was seen through the miniatures.
+    pub fn drain(&self) {
+        self.table.drain_monitor();
+    }
+
+    /// What the plan must know; what was seen so far counts less from now on.
+    pub fn look(&mut self, granule_bytes: u64, keep: f64) -> Leaf {
+        self.drain();
+        let curve = self.table.miss_curve().unwrap_or_default();
+        if let Some(monitor) = self.table.monitor() {
+            monitor.fade(keep);
+        }
+        let current_bytes = u64::from(self.table.live_segments()) * granule_bytes;
+        self.missed += (self.misses - std::mem::replace(&mut self.misses_before, self.misses)) as f64;
+        let missed = self.missed;
+        self.missed *= keep;
+        let points = curve.points.iter().map(|(pages, misses)| (pages * PAGE_BYTES, *misses));
+        Leaf {
+            current_bytes,
+            curve: Curve::new(curve.references, points).fitted(current_bytes, missed),
+            is_new: curve.seen < SAMPLED_MIN,
+        }
+    }
+
+    /// Grows or shrinks to so many segments.
+    pub fn resize(&mut self, segments: u32) {
+        while self.table.live_segments() < segments {
+            let Some(segment) = self.table.spare_segment() else { break };
+            self.table.join(segment).into_iter().rev().for_each(|mv| self.advance(mv));
+        }
+        while self.table.live_segments() > segments.max(1) {
+            let last: SegmentIndex = self.table.segments().last().expect("a partition has segments");
+            self.table.leave(last).into_iter().rev().for_each(|mv| self.advance(mv));
+            self.table.retire(last).expect("nothing is pinned");
+        }
+    }
+
+    fn advance(&self, mv: octavo_table::Move) {
+        let pass = self.table.advance(mv, &mut NoBytes);
+        assert!(pass.busy.is_none(), "nobody else is there to be busy");
+    }
+
+    /// Segments that it has.
+    pub fn segments(&self) -> u32 {
+        self.table.live_segments()
+    }
+}
