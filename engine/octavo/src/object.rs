@@ -388,9 +388,14 @@ impl Object {
         let partition = &*self.0.partition;
         let page = page_offset >> partition.page_shift;
         let tag = self.0.tag(page);
+        // Nothing passes a pin's atomic operation, so whoever looks at the bytes then would wait a second time.
+        let mut at_once = partition.table.candidate(tag).and_then(|candidate| {
+            copy::prefetch(partition.frame_at(candidate, page_offset), 1);
+            partition.table.confirm(candidate, tag)
+        });
         // The page may leave between its arrival and the pin; then it is brought in again, a few times.
         for attempt in 0..4 {
-            let mut found = partition.table.find(tag);
+            let mut found = at_once.take().or_else(|| partition.table.find(tag));
             if attempt > 0 && found.is_none() {
                 found = partition.table.lock(tag).find(tag);
             }
