@@ -1,7 +1,7 @@
 # What people type. The gate itself is `cargo xtask ci`.
 
 # The Debian packages whose programs the tests run.
-PACKAGES = fio libnbd-bin qemu-utils nbdkit e2fsprogs fuse3
+PACKAGES = fio libnbd-bin qemu-utils nbdkit e2fsprogs fuse3 valgrind
 
 .DEFAULT_GOAL := help
 .PHONY: help run test bench packages

@@ -1,6 +1,6 @@
 //! Which crate may depend on which: the workspace's own in one direction, and others' from a list.
 //!
-//! `table`, `share`, `disk` -> `octavo` -> front ends; `sim` -> `table`, `share`; `bench` -> the engine; `cli` -> everything. The engine
+//! `table`, `share`, `disk` -> `octavo` -> front ends; `sim` -> `table`, `share`; `bench` -> the engine, its servers and `sim`; `cli` -> everything. The engine
 //! knows no protocol, no command line and no vendor of metrics, which the lists of other people's crates say. A new
 //! crate needs a new line here, and that is the point.
 
@@ -39,8 +39,8 @@ const LAYERS: &[Layer] = &[
     Layer { name: "octavo-block", own: &["octavo"], others: &["libc", "log"], tests: &[] },
     Layer {
         name: "octavo-bench",
-        own: &["octavo-table", "octavo-disk", "octavo"],
-        others: &["libc", "serde"],
+        own: &["octavo-table", "octavo-disk", "octavo", "octavo-block", "octavo-sim"],
+        others: &["libc", "serde", "toml"],
         tests: &[],
     },
     Layer {
@@ -63,6 +63,7 @@ const LAYERS: &[Layer] = &[
         others: &["clap", "libc", "log", "rustix", "serde", "serde_json", "signal-hook", "toml"],
         tests: &[],
     },
+    Layer { name: "octavo-instructions", own: &["octavo"], others: &[], tests: &[] },
     Layer { name: "xtask", own: &[], others: &["serde_json"], tests: &[] },
 ];
 

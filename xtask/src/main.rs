@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod fuzz;
+mod instructions;
 mod layers;
 mod step;
 mod steps;
@@ -41,7 +42,7 @@ fn help() {
     println!("cargo xtask ci              the gate: all steps in this order");
     println!("cargo xtask STEP [STEP..]   some of them:");
     for step in steps::GATE {
-        println!("  {:<10} {}", step.name, step.purpose);
+        println!("  {:<12} {}", step.name, step.purpose);
     }
     println!("cargo xtask fuzz [--seconds N] [TARGET..]");
     println!("                            fuzzers of what reads traces; not a part of the gate");

@@ -58,7 +58,7 @@ pub fn run(steps: &[&Step], root: &Path) -> bool {
     }
     println!();
     for (name, word, time) in &times {
-        println!("{name:<10} {word:<8} {:>7.1} s", time.as_secs_f64());
+        println!("{name:<12} {word:<8} {:>7.1} s", time.as_secs_f64());
     }
     let left = steps.len() - times.len();
     if left > 0 {

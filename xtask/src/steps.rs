@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::step::{Outcome, Step};
-use crate::{layers, tidy};
+use crate::{instructions, layers, tidy};
 
 /// The gate, in its order.
 pub const GATE: &[Step] = &[
@@ -27,6 +27,11 @@ pub const GATE: &[Step] = &[
     Step { name: "doc", purpose: "every public item is documented, every link leads somewhere", run: doc },
     Step { name: "test", purpose: "unit, integration and documentation tests", run: test },
     Step { name: "ways", purpose: "the table with sets of 8 and of 32 pages", run: ways },
+    Step {
+        name: "instructions",
+        purpose: "hits take no more instructions than recorded (valgrind)",
+        run: instructions::run,
+    },
     Step { name: "loom", purpose: "the slot's protocol under all interleavings", run: loom },
     Step { name: "shuttle", purpose: "the engine under random interleavings", run: shuttle },
     Step { name: "miri", purpose: "the table's unsafe code under an interpreter", run: miri },

@@ -360,6 +360,24 @@ impl<const W: usize> Table<W> {
         self.teach(tag);
     }
 
+    /// What `touch` would store of a hit now, for tools that count; no hit asks. First: a mark, or changed bits of the policy. Second: the learner would
+    /// be shown it. Third: the monitor would be.
+    #[doc(hidden)]
+    pub fn stores_of_hit(&self, found: &Found<'_>) -> (bool, bool, bool) {
+        let (set, way) = self.place_of(found.index);
+        // Relaxed, all of it: a count, and nobody else is there.
+        let head = self.head(set);
+        let shown = self.monitor().is_some_and(|monitor| monitor.follows(found.tag()));
+        if self.counts_hits.load(Ordering::Relaxed) {
+            let (old, clock) = (head.meta[way].load(Ordering::Relaxed), head.clock.load(Ordering::Relaxed));
+            return (with_policy!(self.policy(), P => P::touched(old, clock, W)) != old, false, shown);
+        }
+        let marks =
+            if shown { head.told.load(Ordering::Relaxed) } else { self.marks(set).load(Ordering::Relaxed) };
+        let marked = marks >> way & 1 == 0;
+        (marked, marked && self.learner().is_some_and(|learner| learner.follows(found.tag())), shown)
+    }
+
     /// Shows the learner, if there is one and it follows the page, a miss or the first hit since a page came into the set.
     fn teach(&self, tag: Tag) {
         if let Some(learner) = self.learner()

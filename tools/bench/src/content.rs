@@ -35,6 +35,14 @@ pub fn fill(page: u64, bytes: &mut [u8]) {
     }
 }
 
+/// Writes whole words from byte `skip` of a page on.
+pub fn fill_part(page: u64, skip: usize, bytes: &mut [u8]) {
+    let key = mix(page);
+    for (word, place) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(&PLACES[skip / 8..]) {
+        *word = (key ^ place).to_le_bytes();
+    }
+}
+
 /// Whether `bytes`, whole words from byte `skip` of a page on, are all as `fill` writes them.
 pub fn is_right(page: u64, skip: usize, bytes: &[u8]) -> bool {
     let key = mix(page);
@@ -76,6 +84,8 @@ mod tests {
             page[at] ^= 4;
         }
         assert!(!is_right(7, 0, &[0; PAGE_BYTES]));
+        fill_part(9, 256, &mut page[256..384]);
+        assert!(is_right(9, 256, &page[256..384]) && is_right(7, 384, &page[384..]));
     }
 
     #[test]

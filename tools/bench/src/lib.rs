@@ -1,69 +1,64 @@
 //! Benchmarks of the engine, each beside a bare loop that does the same work without it.
 //!
-//! A suite runs its contestants in turn, in short slices (A B C A B C ...), and reports ratios of slices that ran next to
-//! each other, so that a machine that is busy with other things slows all of them. A row says all that is needed to judge
-//! it: how many slices, their spread, the machine, the commit, what was in force.
+//! A suite is a file of TOML: cases, and the figures that are drawn of them. A case names its contestants, which take turns in
+//! short slices (A B C A B C ...), and is reported as ratios of slices that ran next to each other, so that a machine that is busy with
+//! other things slows all of them. A row says all that is needed to judge it: how many slices, their spread, the machine, the commit, what was
+//! in force.
 //!
 //! | file | is |
 //! |---|---|
-//! | `hits.rs`, `misses.rs` | the suites: what the engine does |
-//! | `reference.rs` | what it is measured against: bare loops, all in one file |
-//! | `slices.rs`, `clock.rs` | taking turns, medians; the clocks |
-//! | `content.rs` | what pages hold, and how a page is checked |
+//! | `suite.rs`, `case.rs`, `suites/` | what to measure and to draw, as data |
+//! | `drivers/` | what the engine and its contestants do in a case |
+//! | `reference.rs` | what the engine is measured against: bare loops, all in one file |
+//! | `turns.rs`, `clock.rs`, `statistics.rs` | taking turns on pinned threads; the clocks; medians, percentiles, fits |
+//! | `stream.rs`, `content.rs`, `scratch.rs`, `fio.rs` | which pages; what they hold; files; fio as a contestant |
 //! | `machine.rs` | processor, kernel, huge pages and open files, as the kernel tells them |
-//! | `report.rs` | rows, and the table for people |
+//! | `rival.rs` | other people's caches as contestants |
+//! | `report.rs`, `page.rs`, `chart.rs` | rows, and the table for people; the page; its pictures |
 //!
-//! What is not here: goals (a row tells, people judge), the command line, and claims about other programs.
+//! What is not here: goals (a row tells, people judge), the command line, and other people's caches (`tools/bench-compare`).
 
+mod case;
+mod chart;
 mod clock;
 mod content;
-mod hits;
+mod drivers;
+mod fio;
 mod machine;
-mod misses;
+mod page;
 mod reference;
 mod report;
-mod slices;
+pub mod rival;
+mod scratch;
+mod statistics;
+mod stream;
+mod suite;
+mod turns;
 
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub use hits::hits;
-pub use misses::misses;
-pub use report::{Detail, Row, table};
+pub use case::{Case, Value};
+pub use content::is_right;
+pub use page::html;
+pub use reference::{DirectFile, PrivateReads};
+pub use report::{Machine, Row, Standing, table};
+pub use suite::{Figure, Suite, matches};
+pub use turns::{Team, Worker};
 
-/// What to run, and for how long.
-#[derive(Clone, Debug)]
+/// How to run a suite.
+#[derive(Default)]
 pub struct Options {
     /// Run to see that everything works: little memory, small files, few slices. The figures mean nothing.
     pub quick: bool,
-    /// Time for the slices of each case. None: what the suite needs for a steady median.
+    /// Time for the slices of each case. None: what the case says.
     pub time: Option<Duration>,
-    /// `hits`: bytes of frames. None: 1 GiB.
-    pub memory_bytes: Option<u64>,
-    /// `misses`: the file to make on the disk; it must not exist, and is gone afterwards.
+    /// The file to make on the disk, where a case wants one; it must not exist, and is gone afterwards.
     pub file: PathBuf,
+    /// Other people's caches that suites may name.
+    pub rivals: Vec<Box<dyn rival::Rival>>,
 }
-
-impl Options {
-    /// Checks the values.
-    pub fn validate(&self) -> Result<(), Error> {
-        if let Some(bytes) = self.memory_bytes
-            && !(MEMORY_BYTES_MIN..=MEMORY_BYTES_MAX).contains(&bytes)
-        {
-            return Err(Error::new(format!(
-                "memory of {bytes} bytes: {MEMORY_BYTES_MIN} to {MEMORY_BYTES_MAX} are possible"
-            )));
-        }
-        Ok(())
-    }
-}
-
-/// Less has no huge page to speak of.
-const MEMORY_BYTES_MIN: u64 = 8 << 20;
-
-/// Offsets are kept as 32-bit multiples of 128 bytes.
-const MEMORY_BYTES_MAX: u64 = 128 << 30;
 
 /// Where a suite's rows and news go.
 pub trait Listener {
@@ -75,17 +70,38 @@ pub trait Listener {
     fn warning(&mut self, warning: &str);
 }
 
+/// Runs all cases of a suite, in their order.
+pub fn run(suite: &Suite, options: &Options, listener: &mut dyn Listener) -> Result<(), Error> {
+    let mut set: Option<(String, Box<dyn drivers::Stage>)> = None;
+    for (number, case) in suite.cases.iter().enumerate() {
+        let done = (number, suite.cases.len());
+        let mut run = drivers::Run { suite: &suite.name, options, listener, done };
+        let scenery = drivers::scenery(case);
+        // The old stage goes before the next one is set: there may not be room for both.
+        let same = set.take_if(|(known, _)| *known == scenery);
+        set = None;
+        let (_, stage) = set.insert(match same {
+            Some(same) => same,
+            None => (scenery, drivers::set(case, &mut run)?),
+        });
+        let rows = stage.run(case, &mut run)?;
+        rows.iter().for_each(|row| listener.row(row));
+    }
+    Ok(())
+}
+
 /// Why a suite ended without its figures: a sentence.
 #[derive(Debug)]
 pub struct Error(String);
 
 impl Error {
-    fn new(what: impl Into<String>) -> Error {
+    /// A sentence.
+    pub fn new(what: impl Into<String>) -> Error {
         Error(what.into())
     }
 
     /// For `map_err`: what was being done when `error` came.
-    fn at<E: fmt::Display>(what: &str) -> impl FnOnce(E) -> Error {
+    pub fn at<E: fmt::Display>(what: &str) -> impl FnOnce(E) -> Error {
         move |error| Error(format!("{what}: {error}"))
     }
 }
@@ -105,15 +121,15 @@ impl From<octavo::Error> for Error {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    #[test]
-    fn memory_that_offsets_cannot_name_is_refused() {
-        let with = |memory_bytes| Options { quick: true, time: None, memory_bytes, file: PathBuf::new() };
-        assert!(with(None).validate().is_ok());
-        assert!(with(Some(MEMORY_BYTES_MIN)).validate().is_ok());
-        assert!(with(Some(MEMORY_BYTES_MIN - 1)).validate().is_err());
-        assert!(with(Some(MEMORY_BYTES_MAX + 1)).validate().is_err());
+    /// Listens to nothing.
+    pub(crate) struct Silent;
+
+    impl Listener for Silent {
+        fn row(&mut self, _: &Row) {}
+        fn progress(&mut self, _: &str) {}
+        fn warning(&mut self, _: &str) {}
     }
 }

@@ -1,10 +1,13 @@
 //! The machine as the kernel tells it: processor, release, the huge pages of a range, how a file is open.
 
 use std::fs::{read_dir, read_link, read_to_string};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The commit that this program was built from.
 pub const COMMIT: &str = env!("OCTAVO_COMMIT");
+
+/// How it was built: compiler, profile, and the flags that somebody gave.
+pub const FLAGS: &str = env!("OCTAVO_FLAGS");
 
 /// The processor's name.
 pub fn cpu() -> String {
@@ -16,6 +19,44 @@ pub fn cpu() -> String {
 /// Processors that this process may use.
 pub fn cpus() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// Binds this thread to one of them, in turn. Where that is refused, the thread goes where the kernel wants it.
+pub fn pin(thread: usize) {
+    // SAFETY: plain memory, for which zeros are an empty set.
+    let mut allowed: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    let len = size_of::<libc::cpu_set_t>();
+    // SAFETY: a structure of ours is filled.
+    if unsafe { libc::sched_getaffinity(0, len, &raw mut allowed) } != 0 {
+        return;
+    }
+    // SAFETY: the number is below the set's size.
+    let cpus: Vec<usize> =
+        (0..libc::CPU_SETSIZE as usize).filter(|cpu| unsafe { libc::CPU_ISSET(*cpu, &allowed) }).collect();
+    if cpus.is_empty() {
+        return;
+    }
+    // SAFETY: plain memory, for which zeros are an empty set.
+    let mut one: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: the number comes from such a set.
+    unsafe { libc::CPU_SET(cpus[thread % cpus.len()], &mut one) };
+    // SAFETY: a structure of ours is read.
+    unsafe { libc::sched_setaffinity(0, len, &raw const one) };
+}
+
+/// Bytes of this process that are in memory.
+pub fn resident_bytes() -> u64 {
+    let text = read_to_string("/proc/self/status").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = line.and_then(|line| line.trim().trim_end_matches(" kB").trim().parse::<u64>().ok());
+    kib.unwrap_or(0) << 10
+}
+
+/// A program's path. What serves disks lives where only root's PATH looks.
+pub fn program(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let more = ["/usr/sbin", "/sbin"].map(PathBuf::from);
+    std::env::split_paths(&path).chain(more).map(|dir| dir.join(name)).find(|path| path.is_file())
 }
 
 /// The kernel's release.
@@ -85,6 +126,23 @@ mod tests {
     fn the_machine_has_names() {
         assert!(!cpu().is_empty() && !kernel().is_empty() && !COMMIT.is_empty());
         assert!(cpus() > 0);
+    }
+
+    #[test]
+    fn a_pinned_thread_stays_on_one_processor() {
+        std::thread::spawn(|| {
+            pin(3);
+            assert_eq!(cpus(), 1);
+        })
+        .join()
+        .unwrap();
+    }
+
+    #[test]
+    fn what_is_written_to_is_in_memory() {
+        let before = resident_bytes();
+        let bytes = vec![1u8; 64 << 20];
+        assert!(resident_bytes() >= before + (48 << 20), "{}", bytes.len());
     }
 
     #[test]

@@ -2,17 +2,25 @@
 //!
 //! * [`Gather`]: copies random places of one large array of huge pages. The floor of every hit: no lookup, no check, no count.
 //!   A plain loop and one that prefetches; the faster one counts. Places come from a stream of indices made before.
+//!   [`Gather::lines`] reads one line of each place and keeps nothing: what a pin is measured against.
+//! * [`Array::read_words`], [`Array::write_words`]: copies of which some write, from and to memory that other threads use too; a word is read
+//!   and written whole, and nothing more is promised.
+//! * [`DirectFile`]: blocking reads and writes past the kernel's page cache, into and out of private pages.
 //! * [`PrivateReads`]: reads random pages of a store into private memory, through the engine's own ring. The floor of every
 //!   miss: no table, no frame, no waiter.
 //!
 //! Both leave their bytes in the caller's buffers as the engine does, and nothing else. What is not here: clocks, checks.
 
+use std::fs::File;
 use std::hint::black_box;
 use std::io;
 use std::ops::Range;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
 use std::ptr::{NonNull, copy_nonoverlapping};
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use octavo_disk::{AlignedBytes, Op, Ring, RingOptions, Store};
+use octavo_disk::{AlignedBytes, IoBuffer, Op, Ring, RingOptions, Store};
 
 use crate::content::PAGE_BYTES;
 
@@ -56,7 +64,33 @@ impl Array {
     pub fn address(&self) -> usize {
         self.base.as_ptr().addr()
     }
+
+    /// Copies whole words out, while others may write them.
+    pub fn read_words(&self, offset: usize, into: &mut [u8]) {
+        for (word, at) in into.as_chunks_mut::<8>().0.iter_mut().zip((offset..).step_by(8)) {
+            *word = self.word(at).load(Ordering::Relaxed).to_ne_bytes();
+        }
+    }
+
+    /// Copies whole words in, while others may read them.
+    pub fn write_words(&self, offset: usize, from: &[u8]) {
+        for (word, at) in from.as_chunks::<8>().0.iter().zip((offset..).step_by(8)) {
+            self.word(at).store(u64::from_ne_bytes(*word), Ordering::Relaxed);
+        }
+    }
+
+    #[inline(always)]
+    fn word(&self, at: usize) -> &AtomicU64 {
+        assert!(at.is_multiple_of(8) && at + 8 <= self.len, "a word inside the array");
+        // SAFETY: inside the mapping and aligned; while the array is shared, words are only touched atomically.
+        unsafe { AtomicU64::from_ptr(self.base.as_ptr().wrapping_add(at).cast()) }
+    }
 }
+
+// SAFETY: memory of ours that no thread is bound to; what may be done through a shared reference is reading, and atomic words.
+unsafe impl Send for Array {}
+// SAFETY: as above.
+unsafe impl Sync for Array {}
 
 impl Drop for Array {
     fn drop(&mut self) {
@@ -114,6 +148,17 @@ impl<'a> Gather<'a> {
             (Walk::Plain, _) => self.run::<0>(numbers, len, into, copy_by_libc),
             (Walk::Prefetching, 128) => self.run::<AHEAD_SHORT>(numbers, len, into, copy_by_libc),
             (Walk::Prefetching, _) => self.run::<AHEAD_PAGE>(numbers, len, into, copy_by_libc),
+        }
+    }
+
+    /// Reads the first line of each of these places.
+    pub fn lines(&self, numbers: Range<usize>) {
+        for place in &self.places[numbers] {
+            let line =
+                self.array.base.as_ptr().wrapping_add((*place as usize) << UNIT_SHIFT).cast::<[u64; 8]>();
+            // SAFETY: `Gather::new` checked the places, which are multiples of 128 bytes.
+            let words = unsafe { line.read() };
+            black_box(words.into_iter().fold(0, |all, word| all ^ word));
         }
     }
 
@@ -178,6 +223,36 @@ fn prefetch(from: *const u8, len: usize) {
     let _ = (from, len);
 }
 
+/// A file that is read and written past the kernel's page cache, by blocking calls.
+pub struct DirectFile(File);
+
+impl DirectFile {
+    /// Opens it with O_DIRECT.
+    pub fn open(path: &Path) -> io::Result<DirectFile> {
+        let mut options = File::options();
+        options.read(true).write(true).custom_flags(libc::O_DIRECT).open(path).map(DirectFile)
+    }
+
+    /// Reads `page`, which is aligned and as long as pages are.
+    pub fn read(&self, page: u64, into: &mut AlignedBytes) -> io::Result<()> {
+        self.0.read_exact_at(into, page * PAGE_BYTES as u64)
+    }
+    /// Reads whole pages from `offset` on, the start of one.
+    pub fn read_run(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        self.0.read_exact_at(into, offset)
+    }
+
+    /// Writes `page`.
+    pub fn write(&self, page: u64, from: &AlignedBytes) -> io::Result<()> {
+        self.0.write_all_at(from, page * PAGE_BYTES as u64)
+    }
+
+    /// Returns when what was written is durable.
+    pub fn sync(&self) -> io::Result<()> {
+        self.0.sync_data()
+    }
+}
+
 // ---- Misses -------------------------------------------------------------------------------------------------------
 
 /// Reads of pages of a store into private pages, through a ring of its own.
@@ -231,6 +306,57 @@ impl PrivateReads {
     }
 }
 
+// ---- Writes -------------------------------------------------------------------------------------------------------
+
+/// Writes of runs of pages to a store from private memory, through a ring of its own.
+pub struct PrivateWrites {
+    ring: Ring,
+    store: Store,
+    runs: Vec<AlignedBytes>,
+    in_flight: Vec<bool>,
+}
+
+impl PrivateWrites {
+    /// `depth` writes of up to `run_pages` pages each may be in flight.
+    pub fn new(store: &Store, depth: usize, run_pages: usize) -> io::Result<PrivateWrites> {
+        let runs = (0..depth).map(|_| AlignedBytes::new(run_pages * PAGE_BYTES)).collect();
+        let ring = Ring::new(&RingOptions::default())?;
+        Ok(PrivateWrites { ring, store: store.clone(), runs, in_flight: vec![false; depth] })
+    }
+
+    /// Queues a write of `count` pages from page `first` on, which `fill` gives their bytes, out of run `slot`, which has none in flight.
+    pub fn start(&mut self, slot: usize, first: u64, count: usize, fill: impl Fn(u64, &mut [u8])) {
+        assert!(!std::mem::replace(&mut self.in_flight[slot], true), "a run has one write at a time");
+        let bytes = &mut self.runs[slot][..count * PAGE_BYTES];
+        for (page, bytes) in (first..).zip(bytes.chunks_exact_mut(PAGE_BYTES)) {
+            fill(page, bytes);
+        }
+        let buffer = IoBuffer { len: count * PAGE_BYTES, ..self.runs[slot].io_buffer() };
+        // SAFETY: the run outlives the write, for the ring is dropped first and waits; and nobody touches it while `in_flight`
+        // says so, which ends with the completion.
+        unsafe { self.ring.push(&self.store, Op::Write, first * PAGE_BYTES as u64, &[buffer], slot as u64) };
+    }
+
+    /// Submits, and waits until something completes. Leaves the slots in `done`.
+    pub fn wait(&mut self, done: &mut Vec<usize>) -> Result<(), octavo_disk::IoError> {
+        let mut outcome = Ok(());
+        self.ring.wait(
+            &mut |slot, result| {
+                self.in_flight[slot as usize] = false;
+                done.push(slot as usize);
+                outcome = std::mem::replace(&mut outcome, Ok(())).and(result);
+            },
+            None,
+        );
+        outcome
+    }
+
+    /// Writes that have not completed.
+    pub fn in_flight(&self) -> usize {
+        self.in_flight.iter().filter(|in_flight| **in_flight).count()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -256,6 +382,17 @@ mod tests {
             assert_eq!(page[..128], [places[11] as u8; 128]);
             assert_eq!(page[PAGE_BYTES - 128..], [(places[11] + 31) as u8; 128]);
         }
+    }
+
+    #[test]
+    fn words_are_read_as_they_were_written() {
+        let array = Array::new(HUGE_PAGE).unwrap();
+        let bytes: Vec<u8> = (0..128).collect();
+        array.write_words(4096, &bytes);
+        let mut read = [0; 128];
+        array.read_words(4096, &mut read);
+        assert_eq!(read[..], bytes[..]);
+        Gather::new(&array, &[0, 32], 128).lines(0..2);
     }
 
     #[test]

@@ -1,91 +1,111 @@
 //! `octavo bench`: measures the engine on this machine.
 
-use std::fs::File;
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
-use octavo_bench::{Listener, Options, Row};
+use clap::Args;
+use octavo_bench::{Listener, Options, Row, Suite};
 
 use crate::config::units::size_bytes;
 use crate::environment::{Environment, make_private_dir};
 use crate::error::Error;
+use crate::inputs::{self, Json};
 use crate::output;
 
 /// Measure the engine on this machine
 #[derive(Args)]
 #[command(after_help = "\
-Each case runs in turn with a bare loop that does the same work without the cache; `ratio` compares the two.
+Contestants of a case take turns; `ratio` compares the engine with each of them, round by round.
 
 Examples:
+  octavo bench --list
   octavo bench hits
-  octavo bench misses --json -
-  octavo bench misses --file /mnt/nvme/scratch --json misses.jsonl")]
+  octavo bench scaling --html scaling.html
+  octavo bench misses --case 'disk_*' --file /mnt/nvme/scratch --json misses.jsonl
+  octavo bench ./mine.toml --quick")]
 pub struct Arguments {
-    /// What to measure
+    /// What to measure: a suite by name, or a file of one such as ./mine.toml
     #[arg(required_unless_present = "list")]
-    suite: Option<Suite>,
+    suite: Option<String>,
     /// Say which suites and cases there are
     #[arg(long)]
     list: bool,
+    /// Only cases whose names are like this; `*` stands for any letters
+    #[arg(long, value_name = "PATTERN")]
+    case: Option<String>,
     /// Write a JSON object a line and case instead of a table; `-` is standard output
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Write a page with pictures and tables
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
     /// Only see that everything works, in a few seconds; the figures mean nothing
     #[arg(long)]
     quick: bool,
-    /// Time to measure each case for [default: 9 for hits, 15 for misses]
+    /// Time to measure each case for [default: what the suite says]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: Option<u64>,
-    /// Cached bytes that hits are read from [default: 1GiB]; twice and a half that are in use
+    /// Bytes of the cache's frames, for all cases [default: what the suite says]
     #[arg(long, value_name = "SIZE", value_parser = size_bytes)]
     memory: Option<u64>,
-    /// The file of 4 GiB to make on the disk that misses read; it must not exist, and is removed
+    /// The file to make on the disk that is measured; it must not exist, and is removed
     /// [default: in the user's cache directory]
     #[arg(long, value_name = "PATH")]
     file: Option<PathBuf>,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
-enum Suite {
-    /// Reads of cached pages, beside a bare gather
-    Hits,
-    /// Reads of a file much larger than the cache, beside direct reads
-    Misses,
-}
-
-const LIST: &str = "\
-hits    single_128    128 bytes a call
-hits    batch_128     128 bytes, 32 a call
-hits    single_4096   a page a call
-hits    batch_4096    a page, 32 a call
-misses  disk_qd32     32 in flight on a disk
-misses  memory_qd32   32 in flight on a file in memory
-";
-
 /// Measures, and prints rows as they come, or a table.
 pub fn run(arguments: &Arguments, environment: &Environment, quiet: bool) -> Result<(), Error> {
-    let Some(suite) = arguments.suite.filter(|_| !arguments.list) else { return output::text(LIST) };
+    let usage = |error: octavo_bench::Error| Error::Usage(error.to_string());
+    let mut suites = match &arguments.suite {
+        Some(name) => vec![Suite::find(name, arguments.quick).map_err(usage)?],
+        None => Suite::names()
+            .map(|name| Suite::find(name, arguments.quick))
+            .collect::<Result<_, _>>()
+            .map_err(usage)?,
+    };
+    if let Some(bytes) = arguments.memory {
+        let with = |suite: Suite| suite.with_memory_bytes(bytes);
+        suites = suites.into_iter().map(with).collect::<Result<_, _>>().map_err(usage)?;
+    }
+    if let Some(pattern) = &arguments.case {
+        for suite in &mut suites {
+            suite.cases.retain(|case| octavo_bench::matches(pattern, &case.name));
+        }
+        if suites.iter().all(|suite| suite.cases.is_empty()) {
+            return Err(Error::Usage(format!("--case: no case is called \"{pattern}\"")));
+        }
+    }
+    if arguments.list {
+        return output::text(&suites.iter().map(described).collect::<String>());
+    }
+    let suite = &suites[0];
+    let file = match &arguments.file {
+        Some(file) => file.clone(),
+        None => scratch_file(environment)?,
+    };
     let options = Options {
         quick: arguments.quick,
         time: arguments.seconds.map(Duration::from_secs),
-        memory_bytes: arguments.memory,
-        file: match (&arguments.file, suite) {
-            (Some(file), _) => file.clone(),
-            (None, Suite::Hits) => PathBuf::new(),
-            (None, Suite::Misses) => scratch_file(environment)?,
-        },
+        file,
+        rivals: Vec::new(),
     };
-    options.validate().map_err(|error| Error::Usage(error.to_string()))?;
-    let mut printer = Printer::new(arguments, quiet)?;
-    let result = match suite {
-        Suite::Hits => octavo_bench::hits(&options, &mut printer),
-        Suite::Misses => octavo_bench::misses(&options, &mut printer),
-    };
+    let mut printer = Printer::new(Json::to(arguments.json.as_deref())?, quiet);
+    let result = octavo_bench::run(suite, &options, &mut printer);
     printer.progress("");
+    // What was measured until then is shown.
+    let shown = printer.end(suite, arguments);
     result.map_err(|error| Error::failed(error.to_string()))?;
-    printer.end()
+    shown
+}
+
+/// A suite and its cases, for `--list`.
+fn described(suite: &Suite) -> String {
+    let about = suite.about.trim();
+    let cases =
+        suite.cases.iter().map(|case| format!("    {}  ({})\n", case.name, case.contestants.join(", ")));
+    format!("{}: {}\n  {about}\n{}\n", suite.name, suite.title, cases.collect::<String>())
 }
 
 fn scratch_file(environment: &Environment) -> Result<PathBuf, Error> {
@@ -94,56 +114,38 @@ fn scratch_file(environment: &Environment) -> Result<PathBuf, Error> {
     Ok(directory.join(format!("bench-{}.raw", std::process::id())))
 }
 
-/// Where rows go.
-enum Destination {
-    Table,
-    StandardOutput,
-    File(PathBuf, File),
-}
-
 struct Printer {
-    destination: Destination,
+    json: Json,
     rows: Vec<Row>,
+    warnings: Vec<String>,
     /// The first row that could not be written.
     error: Option<Error>,
     progresses: bool,
 }
 
 impl Printer {
-    fn new(arguments: &Arguments, quiet: bool) -> Result<Printer, Error> {
-        let destination = match &arguments.json {
-            None => Destination::Table,
-            Some(path) if path.as_os_str() == "-" => Destination::StandardOutput,
-            Some(path) => {
-                let file = File::create(path)
-                    .map_err(|error| Error::failed(format!("{}: {error}", path.display())))?;
-                Destination::File(path.clone(), file)
-            }
-        };
+    fn new(json: Json, quiet: bool) -> Printer {
         let progresses = std::io::stderr().is_terminal() && !quiet;
-        Ok(Printer { destination, rows: Vec::new(), error: None, progresses })
+        Printer { json, rows: Vec::new(), warnings: Vec::new(), error: None, progresses }
     }
 
-    fn end(self) -> Result<(), Error> {
-        match (self.error, self.destination) {
-            (Some(error), _) => Err(error),
-            (None, Destination::Table) => output::text(&octavo_bench::table(&self.rows)),
-            (None, _) => Ok(()),
+    fn end(self, suite: &Suite, arguments: &Arguments) -> Result<(), Error> {
+        if let Some(error) = self.error {
+            return Err(error);
+        }
+        if let Some(path) = &arguments.html {
+            inputs::write_page(path, &octavo_bench::html(suite, &self.rows, &self.warnings))?;
+        }
+        match arguments.json {
+            None => output::text(&octavo_bench::table(&suite.title, &self.rows)),
+            Some(_) => Ok(()),
         }
     }
 }
 
 impl Listener for Printer {
     fn row(&mut self, row: &Row) {
-        let line = || format!("{}\n", serde_json::to_string(row).expect("a row is names and numbers"));
-        let written = match &mut self.destination {
-            Destination::Table => Ok(()),
-            Destination::StandardOutput => output::text(&line()),
-            Destination::File(path, file) => file
-                .write_all(line().as_bytes())
-                .map_err(|error| Error::failed(format!("{}: {error}", path.display()))),
-        };
-        if let Err(error) = written {
+        if let Err(error) = self.json.lines(std::slice::from_ref(row)) {
             self.error.get_or_insert(error);
         }
         self.rows.push(row.clone());
@@ -159,5 +161,6 @@ impl Listener for Printer {
     fn warning(&mut self, warning: &str) {
         self.progress("");
         output::error_line(&format!("octavo: warning: {warning}"));
+        self.warnings.push(warning.to_owned());
     }
 }

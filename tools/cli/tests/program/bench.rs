@@ -30,7 +30,7 @@ fn assert_rows(rows: &[Value], suite: &str, cases: &[&str]) {
         }
         assert!(row["n"].as_u64().unwrap() >= 3, "{row}");
         assert_eq!(row["page_bytes"], 4096);
-        for key in ["commit", "cpu", "kernel", "policy", "clock"] {
+        for key in ["commit", "cpu", "kernel", "flags", "policy", "clock"] {
             assert!(!row[key].as_str().unwrap().is_empty(), "{key} of {row}");
         }
     }
@@ -39,7 +39,7 @@ fn assert_rows(rows: &[Value], suite: &str, cases: &[&str]) {
 #[test]
 fn hits_are_hits_and_each_case_is_a_line_of_json() {
     let rows = rows(&["hits", "--quick", "--json", "-"]);
-    assert_rows(&rows, "hits", &["single_128", "batch_128", "single_4096", "batch_4096"]);
+    assert_rows(&rows, "hits", &["single_128", "batch_128", "single_4096", "batch_4096", "pin"]);
     for row in rows {
         assert_eq!(row["misses"], 0, "{row}");
         assert!(row["hits"].as_u64().unwrap() > 0, "{row}");
@@ -52,7 +52,8 @@ fn misses_are_filled_and_the_working_file_is_gone_afterwards() {
     let directory = Directory::new();
     let file = directory.join("scratch");
     let rows = rows(&["misses", "--quick", "--file", file.to_str().unwrap(), "--json", "-"]);
-    assert_rows(&rows, "misses", &["disk_qd32", "memory_qd32"]);
+    assert_eq!(rows.len(), 10);
+    assert_rows(&rows[..3], "misses", &["disk_qd32", "disk_qd128", "memory_qd32"]);
     for row in rows {
         let [misses, fills] = ["misses", "fills"].map(|key| row[key].as_u64().unwrap());
         assert!(misses > 0 && fills * 100 >= misses * 99, "{row}");
@@ -69,10 +70,30 @@ fn json_goes_to_a_file_and_people_get_a_table() {
     let file = directory.join("hits.jsonl");
     let output = bench(&["hits", "--quick", "--memory", "8MiB", "--json", file.to_str().unwrap()]);
     assert!(output.status.success() && output.stdout.is_empty(), "{output:?}");
-    assert_eq!(std::fs::read_to_string(&file).unwrap().lines().count(), 4);
-    let table = bench(&["hits", "--quick", "--memory", "8MiB"]);
+    assert_eq!(std::fs::read_to_string(&file).unwrap().lines().count(), 5);
+    let page = directory.join("hits.html");
+    let table = bench(&["hits", "--quick", "--case", "batch*", "--html", page.to_str().unwrap()]);
     let table = String::from_utf8(table.stdout).unwrap();
     assert!(table.contains("reference") && table.contains("batch_4096"), "{table}");
+    assert!(!table.contains("single_128"), "{table}");
+    let page = std::fs::read_to_string(page).unwrap();
+    assert!(page.contains("<svg viewBox") && page.contains("batch_4096") && !page.contains("http"), "{page}");
+}
+
+#[test]
+fn a_suite_of_ones_own_is_run_and_what_is_wrong_in_it_is_named() {
+    let directory = Directory::new();
+    let file = directory.join("mine.toml");
+    let text = "title = \"Mine\"\nabout = \"m\"\n[[case]]\nname = \"one\"\ncontestants = [\"octavo\"]\nmemory = \"16MiB\"\n";
+    std::fs::write(&file, text).unwrap();
+    let row = &rows(&[file.to_str().unwrap(), "--quick", "--json", "-"])[0];
+    assert_eq!((row["suite"].as_str(), row["case"].as_str()), (Some("mine"), Some("one")));
+    assert!(row["ops_per_s"].as_f64().unwrap() > 0.0 && row.get("ratio").is_none(), "{row}");
+    std::fs::write(&file, text.replace("memory", "memroy")).unwrap();
+    let refused = bench(&[file.to_str().unwrap()]);
+    assert_eq!(refused.status.code(), Some(2));
+    let complaints = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(complaints.contains("mine.toml:6: unknown field `memroy`"), "{complaints}");
 }
 
 #[test]
@@ -80,6 +101,8 @@ fn wrong_command_lines_are_refused_and_files_of_others_are_left_alone() {
     let list = bench(&["--list"]);
     assert!(String::from_utf8(list.stdout).unwrap().contains("memory_qd32"));
     assert_eq!(bench(&[]).status.code(), Some(2));
+    assert_eq!(bench(&["hits", "--case", "no"]).status.code(), Some(2));
+    assert_eq!(bench(&["hit"]).status.code(), Some(2));
     assert_eq!(bench(&["hits", "--memory", "1B"]).status.code(), Some(2));
     let directory = Directory::new();
     let file = directory.join("precious");
@@ -88,4 +111,33 @@ fn wrong_command_lines_are_refused_and_files_of_others_are_left_alone() {
     assert_eq!(refused.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&refused.stderr).contains("precious"), "{refused:?}");
     assert_eq!(std::fs::read(&file).unwrap(), b"precious");
+}
+
+#[test]
+fn every_other_suite_runs_to_its_end_on_tiny_sizes_and_says_what_it_measured() {
+    let directory = Directory::new();
+    let list = String::from_utf8(bench(&["--list"]).stdout).unwrap();
+    let names = list.lines().filter(|line| !line.starts_with(' ')).filter_map(|line| line.split_once(": "));
+    let others = names.map(|(name, _)| name).filter(|name| !["hits", "misses", ""].contains(name));
+    let mut count = 0;
+    for suite in others {
+        let [file, page] = ["scratch", "page.html"].map(|name| directory.join(name));
+        let [file, page] = [&file, &page].map(|path| path.to_str().unwrap());
+        let rows = rows(&[suite, "--quick", "--file", file, "--json", "-", "--html", page]);
+        assert!(!rows.is_empty(), "{suite}");
+        for row in &rows {
+            assert_eq!(row["suite"], suite);
+            for key in ["case", "commit", "cpu", "kernel", "flags", "driver"] {
+                assert!(!row[key].as_str().unwrap().is_empty(), "{key} of {row}");
+            }
+            for contestant in row["contestants"].as_array().unwrap() {
+                assert!(contestant["ops_per_s"]["median"].as_f64().unwrap() > 0.0, "{row}");
+            }
+        }
+        let page = std::fs::read_to_string(page).unwrap();
+        assert!(page.contains("<h2>All figures</h2>"), "{suite}");
+        assert!(!std::path::Path::new(file).exists(), "{suite} leaves a file behind");
+        count += 1;
+    }
+    assert!(count >= 5, "{list}");
 }

@@ -2,7 +2,7 @@
 //!
 //! What is not here: running anything, and files.
 
-mod page;
+pub mod page;
 mod plot;
 mod shares;
 mod summary;

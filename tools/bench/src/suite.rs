@@ -1,0 +1,305 @@
+//! Suites: what to measure and what to draw, as TOML.
+//!
+//! ```toml
+//! title = "Hits"                  # what the report calls it
+//! about = "..."                   # what it shows, and what it does not
+//! [base]                          # keys of all cases
+//! driver = "hits"
+//! contestants = ["octavo", "plain"]
+//! reference = ["plain"]
+//! [quick]                         # keys of all cases where only the working is tried
+//! memory = "16MiB"
+//! [[case]]                        # an array of values stands for a case each
+//! name = "{call}_{bytes}"
+//! call = ["single", "batch"]
+//! bytes = [128, 4096]
+//! [[figure]]                      # what is drawn of the rows
+//! title = "Hits of 128 bytes"
+//! cases = "*_128"
+//! y = "ops_per_s"
+//! ```
+//!
+//! Everything that is wrong is told with its file and line. What is not here: the keys of cases (`case.rs`).
+
+use std::path::Path;
+
+use serde::Deserialize;
+
+use crate::case::{Case, CaseText};
+use crate::{Error, drivers};
+
+/// The suites that are built in, by name.
+const BUILT_IN: &[(&str, &str)] = &[
+    ("hits", include_str!("../suites/hits.toml")),
+    ("misses", include_str!("../suites/misses.toml")),
+    ("scaling", include_str!("../suites/scaling.toml")),
+    ("churn", include_str!("../suites/churn.toml")),
+    ("ycsb", include_str!("../suites/ycsb.toml")),
+    ("resize", include_str!("../suites/resize.toml")),
+    ("writeback", include_str!("../suites/writeback.toml")),
+    ("stores", include_str!("../suites/stores.toml")),
+    ("memory", include_str!("../suites/memory.toml")),
+    ("nbd", include_str!("../suites/nbd.toml")),
+];
+
+/// Most cases of a suite: a few arrays too many are a mistake that takes days.
+const CASES_MAX: usize = 1000;
+
+/// A file longer than this is no suite.
+const TEXT_BYTES_MAX: u64 = 1 << 20;
+
+/// What to measure and what to draw.
+#[derive(Clone, Debug)]
+pub struct Suite {
+    /// What rows call it.
+    pub name: String,
+    /// What the report calls it.
+    pub title: String,
+    /// What it shows, for people.
+    pub about: String,
+    /// In their order.
+    pub cases: Vec<Case>,
+    /// What is drawn.
+    pub figures: Vec<Figure>,
+}
+
+/// A picture of some rows.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Figure {
+    /// What stands above it.
+    pub title: String,
+    /// What stands below it: what to look at, and what it does not say.
+    #[serde(default)]
+    pub about: String,
+    /// Which cases, `*` for any letters.
+    #[serde(default = "all")]
+    pub cases: String,
+    /// The key on the horizontal axis; none: bars, one for each case.
+    pub x: Option<String>,
+    /// What is drawn: `ops_per_s`, `ratio`, a percentile or another figure of the rows.
+    pub y: String,
+    /// What the vertical axis is called; none: as `y`.
+    pub y_title: Option<String>,
+    /// Only these contestants.
+    pub contestants: Option<Vec<String>>,
+    /// The horizontal axis is logarithmic.
+    #[serde(default)]
+    pub log_x: bool,
+    /// The vertical axis is logarithmic.
+    #[serde(default)]
+    pub log_y: bool,
+    /// The keys whose values make a curve each.
+    #[serde(default)]
+    pub series: Vec<String>,
+    /// A line across, at what is hoped for or is equal.
+    pub mark: Option<f64>,
+    /// Fits the universal scalability law to each curve over threads.
+    #[serde(default)]
+    pub fit: bool,
+}
+
+fn all() -> String {
+    "*".into()
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SuiteText {
+    title: String,
+    about: String,
+    #[serde(default)]
+    base: CaseText,
+    #[serde(default)]
+    quick: CaseText,
+    case: Vec<toml::Spanned<CaseText>>,
+    #[serde(default)]
+    figure: Vec<toml::Spanned<Figure>>,
+}
+
+impl Suite {
+    /// The names of those that are built in.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        BUILT_IN.iter().map(|(name, _)| *name)
+    }
+
+    /// A suite that is built in, or one in a file.
+    pub fn find(name: &str, quick: bool) -> Result<Suite, Error> {
+        if let Some((name, text)) = BUILT_IN.iter().find(|(known, _)| *known == name) {
+            return Suite::parse(name, &format!("{name}.toml"), text, quick, &[]);
+        }
+        if !name.contains(['/', '.']) {
+            let known: Vec<&str> = Suite::names().collect();
+            return Err(Error::new(format!(
+                "there is no suite \"{name}\"; there are {}, and files such as ./mine.toml",
+                known.join(", ")
+            )));
+        }
+        let path = Path::new(name);
+        let length = std::fs::metadata(path).map_err(Error::at(name))?.len();
+        if length > TEXT_BYTES_MAX {
+            return Err(Error::new(format!("{name}: {length} bytes are no suite")));
+        }
+        let text = std::fs::read_to_string(path).map_err(Error::at(name))?;
+        let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+        Suite::parse(&stem, name, &text, quick, &[])
+    }
+
+    /// A suite's text. `file` is for messages; `rivals` are contestants that somebody else brings.
+    pub fn parse(name: &str, file: &str, text: &str, quick: bool, rivals: &[&str]) -> Result<Suite, Error> {
+        let parsed: SuiteText = toml::from_str(text).map_err(|error| {
+            let at = error.span().map_or(0, |span| span.start);
+            Error::new(format!("{file}:{}: {}", line(text, at), error.message()))
+        })?;
+        let mut cases: Vec<Case> = Vec::new();
+        for item in parsed.case {
+            let at = item.span().start;
+            let wrong = |what: String| Error::new(format!("{file}:{}: {what}", line(text, at)));
+            let mut case = item.into_inner().or(&parsed.base);
+            if quick {
+                case = parsed.quick.clone().or(&case);
+            }
+            for case in case.cases() {
+                if case.name.is_empty() {
+                    return Err(wrong("this case has no name".into()));
+                }
+                if cases.iter().any(|other| other.name == case.name) {
+                    return Err(wrong(format!(
+                        "two cases are called \"{}\"; put {{key}} of what differs into the name",
+                        case.name
+                    )));
+                }
+                drivers::check(&case, rivals).map_err(wrong)?;
+                cases.push(case);
+                if cases.len() > CASES_MAX {
+                    return Err(wrong(format!("more than {CASES_MAX} cases")));
+                }
+            }
+        }
+        let mut figures = Vec::new();
+        for item in parsed.figure {
+            let at = item.span().start;
+            let figure = item.into_inner();
+            let wrong = |what: String| Err(Error::new(format!("{file}:{}: {what}", line(text, at))));
+            if let Some(key) = figure
+                .x
+                .iter()
+                .chain(&figure.series)
+                .find(|key| ![Case::KEYS, drivers::FACTS].concat().contains(&&***key))
+            {
+                return wrong(format!("{key} is no key of a case; there are {}", Case::KEYS.join(", ")));
+            }
+            // Where only the working is tried, there may be fewer cases.
+            if !quick && !cases.iter().any(|case| matches(&figure.cases, &case.name)) {
+                return wrong(format!("no case is called \"{}\"", figure.cases));
+            }
+            figures.push(figure);
+        }
+        Ok(Suite { name: name.into(), title: parsed.title, about: parsed.about, cases, figures })
+    }
+}
+
+fn line(text: &str, at: usize) -> usize {
+    1 + text.as_bytes()[..at.min(text.len())].iter().filter(|byte| **byte == b'\n').count()
+}
+
+impl Suite {
+    /// The same cases with other sizes of the cache's frames.
+    pub fn with_memory_bytes(mut self, bytes: u64) -> Result<Suite, Error> {
+        for case in &mut self.cases {
+            *case = case.clone().with_memory_bytes(bytes);
+            drivers::check(case, &[]).map_err(|what| Error::new(format!("{}: {what}", case.name)))?;
+        }
+        Ok(self)
+    }
+}
+
+/// Whether a name is like a pattern, in which `*` stands for any letters.
+pub fn matches(pattern: &str, name: &str) -> bool {
+    let Some((before, after)) = pattern.split_once('*') else { return pattern == name };
+    let Some(rest) = name.strip_prefix(before) else { return false };
+    (0..=rest.len()).any(|at| rest.is_char_boundary(at) && matches(after, &rest[at..]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SMALL: &str = "\
+title = \"T\"
+about = \"a\"
+[base]
+driver = \"hits\"
+contestants = [\"octavo\", \"plain\"]
+reference = [\"plain\"]
+[quick]
+memory = \"16MiB\"
+[[case]]
+name = \"{call}_{bytes}_{threads}\"
+call = [\"single\", \"batch\"]
+bytes = [128, 4096]
+threads = [1, \"1x\", \"2x\"]
+[[figure]]
+title = \"F\"
+x = \"threads\"
+y = \"ops_per_s\"
+";
+
+    fn parse(text: &str) -> Result<Suite, String> {
+        Suite::parse("s", "s.toml", text, false, &[]).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn every_built_in_suite_is_understood_quick_and_slow() {
+        for name in Suite::names() {
+            for quick in [false, true] {
+                let suite = Suite::find(name, quick).unwrap();
+                assert!(!suite.cases.is_empty() && !suite.about.is_empty(), "{name}");
+                assert!(!suite.figures.is_empty(), "{name} draws nothing");
+            }
+        }
+    }
+
+    #[test]
+    fn arrays_are_crossed_and_the_same_number_of_threads_is_one_case() {
+        let suite = parse(SMALL).unwrap();
+        let threads = 2 + usize::from(crate::machine::cpus() > 1);
+        assert_eq!(suite.cases.len(), 4 * threads);
+        assert_eq!(suite.cases[0].name, "single_128_1");
+        assert_eq!(suite.cases[0].memory.0, 1 << 30);
+        let quick = Suite::parse("s", "s.toml", SMALL, true, &[]).unwrap();
+        assert_eq!(quick.cases[0].memory.0, 16 << 20);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_its_file_and_line() {
+        for (from, to, expected) in [
+            ("memory = \"16MiB\"", "memry = \"16MiB\"", "s.toml:8: unknown field `memry`"),
+            ("memory = \"16MiB\"", "memory = \"16MB\"", "s.toml:8: \"16MB\" is no size"),
+            ("[128, 4096]", "[128, 100]", "s.toml:9: "),
+            ("[128, 4096]", "[]", "s.toml:12: an array without values"),
+            ("\"2x\"", "\"twice\"", "s.toml:13: \"twice\": threads are"),
+            ("\"batch\"]", "\"bach\"]", "s.toml:11: \"bach\" is none of single, batch"),
+            ("[\"plain\"]", "[\"plane\"]", "s.toml:9: there is no contestant \"plane\""),
+            ("_{threads}", "", "s.toml:9: two cases are called \"single_128\""),
+            ("x = \"threads\"", "x = \"thread\"", "s.toml:14: thread is no key"),
+            ("x = \"threads\"", "cases = \"no*\"", "s.toml:14: no case is called"),
+            ("driver = \"hits\"", "workload = \"zipff\"", "s.toml:4: "),
+            ("title = \"T\"", "title = ", "s.toml:1: "),
+        ] {
+            let text = SMALL.replacen(from, to, 1);
+            assert_ne!(text, SMALL, "{from}");
+            let error = parse(&text).unwrap_err();
+            assert!(error.starts_with(expected), "{to}: {error}");
+        }
+        assert!(Suite::find("hit", false).unwrap_err().to_string().contains("there are hits, misses"));
+    }
+
+    #[test]
+    fn a_star_stands_for_any_letters() {
+        assert!(
+            matches("*", "") && matches("a*c", "abbc") && matches("*_128", "batch_128") && matches("a", "a")
+        );
+        assert!(!matches("a*c", "abcd") && !matches("a", "ab") && matches("a*b*c", "a-b-b-c"));
+    }
+}

@@ -1,0 +1,86 @@
+//! Loops of hits of 128 bytes, for a program that counts instructions: `octavo-instructions single|batch COUNT`.
+//!
+//! Run with two counts, the difference through the difference of counts is what one hit takes, without what comes before and after. The
+//! cache is placed by a fixed seed and nothing runs beside, so that every run executes the same instructions. `cargo xtask
+//! instructions` does so under callgrind. What is not here: time.
+
+#![forbid(unsafe_code)]
+
+use std::hint::black_box;
+use std::process::ExitCode;
+
+use octavo::disk::Store;
+use octavo::{Cache, CacheConfig, Object, PartitionConfig, Read};
+
+const BYTES: usize = 128;
+const BATCH: usize = 32;
+const PAGE_BYTES: u64 = 4096;
+
+/// A quarter of the cache: every set has room.
+const PAGES: u64 = 1024;
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let count = words.get(1).and_then(|count| count.parse::<u64>().ok());
+    let result = match (words.first().map(String::as_str), count) {
+        (Some("single"), Some(count)) => object().and_then(|object| single(&object, count)),
+        (Some("batch"), Some(count)) => object().and_then(|object| batch(&object, count)),
+        _ => {
+            eprintln!("octavo-instructions single|batch COUNT");
+            return ExitCode::from(2);
+        }
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// An object whose pages are all cached, and marked: hits change nothing any more.
+fn object() -> Result<Object, octavo::Error> {
+    let config = CacheConfig {
+        memory_max_bytes: 20 << 20,
+        buffers_max_bytes: Some(2 << 20),
+        background: false,
+        seed: Some(1),
+        ..CacheConfig::default()
+    };
+    let partition = Cache::new(config)?.partition(PartitionConfig::new("counted"))?;
+    let object = partition.open(Store::memory("pages", PAGES * PAGE_BYTES), "pages")?;
+    let mut byte = [0; 8];
+    for page in (0..PAGES).chain(0..PAGES) {
+        object.read_at(page * PAGE_BYTES, &mut byte)?;
+    }
+    Ok(object)
+}
+
+/// Places one after the other, all over the pages: an odd stride reaches every one.
+fn offset(number: u64) -> u64 {
+    const PLACES: u64 = PAGES * PAGE_BYTES / BYTES as u64;
+    number.wrapping_mul(0x9E37_79B9) % PLACES * BYTES as u64
+}
+
+fn single(object: &Object, count: u64) -> Result<(), octavo::Error> {
+    let mut buffer = [0; BYTES];
+    for number in 0..count {
+        object.read_at(offset(number), &mut buffer)?;
+        black_box(&mut buffer);
+    }
+    Ok(())
+}
+
+fn batch(object: &Object, count: u64) -> Result<(), octavo::Error> {
+    let mut buffers = [[0; BYTES]; BATCH];
+    let mut reads: Vec<Read<'_>> = buffers.iter_mut().map(|buffer| Read { offset: 0, buffer }).collect();
+    for first in (0..count).step_by(BATCH) {
+        for (number, read) in (first..).zip(&mut reads) {
+            read.offset = offset(number);
+        }
+        object.read_batch(&mut reads)?;
+        black_box(&mut reads);
+    }
+    Ok(())
+}

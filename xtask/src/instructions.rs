@@ -1,0 +1,140 @@
+//! Instructions of a hit, counted by valgrind's callgrind: a check that the hit path does not grow unseen.
+//!
+//! Counts do not depend on how busy the machine is. They do on the compiler and on which copy the processor's features choose (valgrind knows
+//! no AVX-512), so that the recorded numbers are those of one compiler, on x86-64 with AVX2. What is not here: time.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::step::Outcome;
+use crate::steps::{succeeds, target_of};
+
+/// The recorded numbers: a path and its instructions, a line each.
+const RECORDED: &str = "xtask/instructions.txt";
+
+/// A path may take so much more than is recorded.
+const SLACK: f64 = 0.05;
+
+/// Hits of the two runs whose difference counts: batches are whole.
+const COUNTS: [u64; 2] = [32_000, 96_000];
+
+/// Counts, and compares.
+pub fn run(root: &Path) -> Outcome {
+    if !succeeds(Command::new("valgrind").arg("--version")) {
+        return Outcome::Skipped("valgrind is not installed; `make test` installs it".into());
+    }
+    if !cfg!(target_arch = "x86_64") || !has_avx2() {
+        return Outcome::Skipped("the recorded numbers are of x86-64 with AVX2".into());
+    }
+    let recorded = match std::fs::read_to_string(root.join(RECORDED)) {
+        Ok(text) => text,
+        Err(error) => return Outcome::Failed(format!("{RECORDED}: {error}")),
+    };
+    let recorded = match parse(&recorded) {
+        Ok(recorded) => recorded,
+        Err(error) => return Outcome::Failed(format!("{RECORDED}:{error}")),
+    };
+    // A folder of its own: flags that somebody gave for another build would be counted too.
+    let target = target_of(root, "instructions");
+    let build = Command::new("cargo")
+        .args(["build", "--release", "--locked", "-p", "octavo-instructions"])
+        .current_dir(root)
+        .env("CARGO_TARGET_DIR", &target)
+        .env_remove("RUSTFLAGS")
+        .status();
+    if !build.is_ok_and(|status| status.success()) {
+        return Outcome::Failed("octavo-instructions cannot be built".into());
+    }
+    let program = Path::new(&target).join("release/octavo-instructions");
+    let mut problems = Vec::new();
+    for (path, expected) in recorded {
+        let [few, many] = COUNTS.map(|count| count_instructions(&program, &path, count));
+        let (few, many) = match (few, many) {
+            (Ok(few), Ok(many)) => (few, many),
+            (Err(error), _) | (_, Err(error)) => return Outcome::Failed(format!("{path}: {error}")),
+        };
+        let found = many.saturating_sub(few) as f64 / (COUNTS[1] - COUNTS[0]) as f64;
+        println!("{path}: {found:.1} instructions a hit, {expected:.1} recorded");
+        problems.extend(judge(&path, found, expected));
+    }
+    if problems.is_empty() { Outcome::Passed } else { Outcome::Failed(problems.join("\n")) }
+}
+
+fn judge(path: &str, found: f64, expected: f64) -> Option<String> {
+    if found < expected * (1.0 - SLACK) {
+        println!("{path} takes less than is recorded: put {found:.1} into {RECORDED}");
+    }
+    (found > expected * (1.0 + SLACK)).then(|| {
+        format!("{path}: a hit takes {found:.1} instructions, {expected:.1} are recorded in {RECORDED}; if that is worth it, record it")
+    })
+}
+
+/// Lines of a path and a number; `#` begins a comment. The error begins with the line.
+fn parse(text: &str) -> Result<Vec<(String, f64)>, String> {
+    let lines = text.lines().enumerate().map(|(number, line)| (number + 1, line.trim()));
+    let told = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
+    told.map(|(number, line)| {
+        let wrong = || format!("{number}: \"{line}\" is no path and number");
+        let (path, count) = line.split_once(' ').ok_or_else(wrong)?;
+        let count = count.trim().parse::<f64>().ok().filter(|count| *count > 0.0).ok_or_else(wrong)?;
+        Ok((path.to_owned(), count))
+    })
+    .collect()
+}
+
+/// All instructions of a run.
+fn count_instructions(program: &Path, path: &str, count: u64) -> Result<u64, String> {
+    let output = Command::new("valgrind")
+        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
+        .arg(program)
+        .args([path, &count.to_string()])
+        .output()
+        .map_err(|error| format!("valgrind cannot be run: {error}"))?;
+    let text = String::from_utf8_lossy(&output.stderr);
+    if !output.status.success() {
+        return Err(format!("valgrind: {}\n{text}", output.status));
+    }
+    collected(&text).ok_or_else(|| format!("valgrind said nothing of use:\n{text}"))
+}
+
+/// The number of `==1234== Collected : 5678`.
+fn collected(text: &str) -> Option<u64> {
+    let line = text.lines().find(|line| line.contains("Collected :"))?;
+    line.rsplit(':').next()?.trim().parse().ok()
+}
+
+#[cfg(target_arch = "x86_64")]
+fn has_avx2() -> bool {
+    is_x86_feature_detected!("avx2")
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn has_avx2() -> bool {
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_recorded_is_understood_and_nonsense_is_named_by_its_line() {
+        let text = std::fs::read_to_string(crate::root().join(RECORDED)).unwrap();
+        let paths: Vec<String> = parse(&text).unwrap().into_iter().map(|(path, _)| path).collect();
+        assert_eq!(paths, ["single", "batch"]);
+        assert_eq!(parse("# a\n\nsingle"), Err("3: \"single\" is no path and number".into()));
+        assert!(parse("single -1").is_err());
+    }
+
+    #[test]
+    fn more_than_the_slack_fails_and_less_does_not() {
+        assert!(judge("single", 105.1, 100.0).is_some_and(|problem| problem.contains("105.1")));
+        assert!(judge("single", 104.9, 100.0).is_none() && judge("single", 50.0, 100.0).is_none());
+    }
+
+    #[test]
+    fn the_count_is_found_in_what_valgrind_says() {
+        assert_eq!(collected("==1== Events    : Ir\n==1== Collected : 123456\n"), Some(123_456));
+        assert_eq!(collected("==1== nothing"), None);
+    }
+}
