@@ -2,13 +2,14 @@
 //!
 //! A hit reads shared memory and writes counters that only its own thread writes. All that it may store where others read is what it tells the
 //! policy: its page's mark, if it is the first since a page came into the set, or with a policy that counts hits the page's bits where they change;
-//! and a first mark of a page that the learner follows is a lesson, which stores some dozens of words. One thread runs accesses through a table without frames, by the
+//! a first mark of a page that the learner follows is a lesson, which stores some dozens of words; and every hit of a page that the monitor of miss curves
+//! follows is shown to it. One thread runs accesses through a table without frames, by the
 //! engine's own code, and asks before each hit what it will store. With more threads a hit stores what it does with one: stamps, frequencies and
 //! the sampler are in these counts, and there is nothing else.
 //!
 //! The share of hits is set by the number of pages that the accesses fall on, found by bisection.
 
-use octavo_table::{Claim, Mixer, PolicyKind, Shape, Table};
+use octavo_table::{Claim, Mixer, Shape, Table};
 
 use crate::Error;
 use crate::case::Case;
@@ -18,6 +19,12 @@ use crate::stream;
 
 /// Words that a lesson stores at most: the lock's two, and seven or so in each of five miniatures.
 const STORES_OF_LESSON: f64 = 40.0;
+
+/// Words that the monitor stores of an access to a page that it follows: its ring's place, the ring's end, what was seen of late.
+const STORES_OF_SHOWN: f64 = 3.0;
+
+/// Accesses after which somebody looks at what the monitor was shown.
+const DRAINED_AFTER: usize = 4096;
 
 /// Nothing lasts from case to case.
 pub struct Counter;
@@ -29,6 +36,7 @@ struct Counts {
     misses: u64,
     marks: u64,
     lessons: u64,
+    shown: u64,
 }
 
 impl Counts {
@@ -42,6 +50,7 @@ fn count(case: &Case, pages: u64, warm: usize, counted: usize) -> Result<Counts,
     let segments_max = (case.memory.0 >> 21).max(1) as u32;
     let shape = Shape { segments_max, sets_per_segment: 32 };
     let table: Table<16> = Table::new(shape, case.policy.0, segments_max);
+    table.watch(table.slots_count(), table.slots_count() * 4096 / 100);
     let mixer = Mixer::new(1);
     let mut counts = Counts::default();
     for (number, page) in stream::pages(&case.workload, pages, 1)?.take(warm + counted).enumerate() {
@@ -49,10 +58,14 @@ fn count(case: &Case, pages: u64, warm: usize, counted: usize) -> Result<Counts,
             counts = Counts::default();
         }
         let tag = mixer.tag(page);
+        if number % DRAINED_AFTER == 0 {
+            table.drain_monitor();
+        }
         if let Some(found) = table.find(tag) {
-            let (stores, lesson) = table.stores_of_hit(&found);
+            let (stores, lesson, shown) = table.stores_of_hit(&found);
             table.touch(&found);
             counts.hits += 1;
+            counts.shown += u64::from(shown);
             counts.marks += u64::from(stores);
             counts.lessons += u64::from(lesson);
             continue;
@@ -98,13 +111,10 @@ impl Stage for Counter {
         row.count("hits_counted", counts.hits);
         row.number("first_marks_per_hit", through(counts.marks));
         row.number("lessons_per_hit", through(counts.lessons));
-        row.number(
-            "shared_stores_per_hit",
-            through(counts.marks) + STORES_OF_LESSON * through(counts.lessons),
-        );
-        if case.policy.0 == PolicyKind::default() {
-            row.number("shared_stores_of_lessons_at_most", STORES_OF_LESSON);
-        }
+        row.number("monitored_per_hit", through(counts.shown));
+        let of_policy = through(counts.marks) + STORES_OF_LESSON * through(counts.lessons);
+        row.number("shared_stores_per_hit_unwatched", of_policy);
+        row.number("shared_stores_per_hit", of_policy + STORES_OF_SHOWN * through(counts.shown));
         Ok(vec![row])
     }
 }
