@@ -9,11 +9,12 @@ use octavo_disk::{Ring, RingOptions};
 use crate::budget::{Budget, Charge};
 use crate::buffers::{BouncePool, Buffer};
 use crate::clean;
-use crate::config::{CacheConfig, PartitionConfig};
+use crate::config::{CacheConfig, Limits, PartitionConfig};
 use crate::error::Error;
 use crate::lane::Lane;
 use crate::partition::{Partition, PartitionInner};
 use crate::queue::Queue;
+use crate::reaper::{self, Reaper, ReaperStat};
 use crate::stat::CacheStat;
 use crate::sync::{Arc, AtomicBool, AtomicU32, Condvar, Mutex, Ordering, fence, lock, thread_local};
 
@@ -32,6 +33,7 @@ pub(crate) struct Shared {
     /// Some store is simulated: its I/O moves only when somebody looks.
     simulated: AtomicBool,
     cleaner: CleanerSignal,
+    pub reaper: Reaper,
     /// What carries I/O to files here.
     engine_name: &'static str,
     _reserved: Charge,
@@ -114,6 +116,11 @@ impl Shared {
         lanes.iter().filter(|lane| !std::ptr::eq(&***lane, own)).for_each(|lane| lane.wake_if_parked());
     }
 
+    /// Whether partitions are resized by themselves.
+    pub fn reaps(&self) -> bool {
+        self.config.reaper && self.config.background && !cfg!(shuttle)
+    }
+
     pub fn simulated(&self) -> bool {
         self.simulated.load(Ordering::Relaxed)
     }
@@ -145,13 +152,15 @@ pub(crate) struct CacheInner {
     shared: Arc<Shared>,
     partitions: Mutex<Vec<Partition>>,
     cleaner: Mutex<Option<std::thread::JoinHandle<()>>>,
+    reaper: Mutex<Option<std::thread::JoinHandle<()>>>,
 }
 
 impl Cache {
     /// Makes a cache. Fails if the values do not fit together or `memory_max` is too small for anything.
     pub fn new(config: CacheConfig) -> Result<Cache, Error> {
         config.validate()?;
-        let budget = Budget::new(config.memory_max_bytes);
+        let memory_max_bytes = config.memory_max_bytes;
+        let budget = Budget::new(memory_max_bytes);
         let reserve_bytes = config.reserve_bytes();
         let reserved = budget.charge(reserve_bytes, "the reserve for buffers")?;
         let reserve = Budget::new(reserve_bytes);
@@ -177,10 +186,16 @@ impl Cache {
                 state: Mutex::new(CleanerState::default()),
                 changed: Condvar::new(),
             },
+            reaper: Reaper::new(memory_max_bytes),
             engine_name,
             _reserved: reserved,
         });
-        let inner = CacheInner { shared, partitions: Mutex::new(Vec::new()), cleaner: Mutex::new(None) };
+        let inner = CacheInner {
+            shared,
+            partitions: Mutex::new(Vec::new()),
+            cleaner: Mutex::new(None),
+            reaper: Mutex::new(None),
+        };
         let cache = Cache(Arc::new(inner));
         if background {
             let weak = Arc::downgrade(&cache.0);
@@ -191,18 +206,147 @@ impl Cache {
                 .map_err(|e| Error::Config(format!("cannot start the cleaner: {e}")))?;
             *lock(&cache.0.cleaner) = Some(started);
         }
+        if cache.0.shared.reaps() {
+            let weak = Arc::downgrade(&cache.0);
+            let shared = cache.0.shared.clone();
+            let started = std::thread::Builder::new()
+                .name("octavo-reaper".into())
+                .spawn(move || reaper::reaper_thread(&shared, &weak))
+                .map_err(|e| Error::Config(format!("cannot start the reaper: {e}")))?;
+            *lock(&cache.0.reaper) = Some(started);
+        }
         Ok(cache)
     }
 
-    /// Makes a partition. Its memory is charged now, and taken as pages come.
+    /// Makes a partition. Its memory is charged now, and taken as pages come. Where others have what it is to begin with, they give it a fair share,
+    /// if the cache has a reaper. A name such as `host/vm1/disk0` says that it is in the groups `host` and `host/vm1`.
     pub fn partition(&self, config: PartitionConfig) -> Result<Partition, Error> {
-        let mut partitions = lock(&self.0.partitions);
-        if partitions.iter().any(|p| p.name() == config.name) {
-            return Err(Error::Config(format!("there is a partition {:?} already", config.name)));
+        let _alone = lock(&self.0.shared.reaper.planning);
+        let wrong = |why: String| Error::Config(format!("partition {:?}: {why}", config.name));
+        config.limits().validate().map_err(wrong)?;
+        let name = config.name.as_str();
+        if reaper::groups_of(name).any(|group| group.ends_with('/')) || name.ends_with('/') {
+            return Err(wrong("a name between two slashes is empty".into()));
         }
-        let partition = Partition::new(PartitionInner::new(&self.0.shared, config)?);
-        partitions.push(partition.clone());
+        for other in self.partitions() {
+            let inside = |one: &str, other: &str| reaper::groups_of(one).any(|group| group == other);
+            if other.name() == name {
+                return Err(Error::Config(format!("there is a partition {name:?} already")));
+            }
+            if inside(name, other.name()) || inside(other.name(), name) {
+                return Err(wrong(format!(
+                    "one of it and {:?} would be a group and a partition",
+                    other.name()
+                )));
+            }
+        }
+        let promised = self.promised_bytes(None).saturating_add(config.min_bytes);
+        self.check_promise(promised).map_err(wrong)?;
+        let wanted = config.start_bytes.or(config.max_bytes).unwrap_or(u64::MAX);
+        let wanted = wanted.min(config.max_bytes.unwrap_or(u64::MAX));
+        let start = match self.0.shared.reaps() {
+            true => reaper::make_room(
+                self,
+                &config.limits(),
+                wanted,
+                PartitionInner::least_bytes(&self.0.shared, &config),
+            ),
+            false if wanted == u64::MAX => self.0.shared.budget.left_bytes(),
+            false => wanted,
+        };
+        let partition = Partition::new(PartitionInner::new(&self.0.shared, config, start)?);
+        lock(&self.0.partitions).push(partition.clone());
         Ok(partition)
+    }
+
+    /// Closes all objects of a partition and lets its memory go; what else holds the partition holds an empty shell. Where dirty pages cannot be
+    /// written it fails, and the partition stays.
+    pub fn remove_partition(&self, name: &str) -> Result<(), Error> {
+        let found = self.partitions().into_iter().find(|partition| partition.name() == name);
+        let partition = found.ok_or_else(|| Error::Config(format!("there is no partition {name:?}")))?;
+        partition.objects().iter().try_for_each(|object| object.close())?;
+        let _alone = lock(&self.0.shared.reaper.planning);
+        lock(&self.0.partitions).retain(|other| other.name() != name);
+        partition.resize_segments(1)
+    }
+
+    /// The limits of groups that were given some. A group without has none of its own.
+    pub fn groups(&self) -> Vec<(String, Limits)> {
+        self.0.shared.reaper.groups().into_iter().collect()
+    }
+
+    /// Bounds a group of partitions, those whose names begin with its name and a slash, now or later.
+    pub fn set_group(&self, name: &str, limits: Limits) -> Result<(), Error> {
+        let wrong = |why: String| Error::Config(format!("group {name:?}: {why}"));
+        limits.validate().map_err(wrong)?;
+        if name.is_empty()
+            || name.ends_with('/')
+            || self.partitions().iter().any(|other| other.name() == name)
+        {
+            return Err(wrong("this is no name of a group".into()));
+        }
+        self.0.shared.reaper.set_group(name, limits);
+        // A bound that is exceeded now is kept by the next steps.
+        if self.0.shared.reaps() {
+            reaper::period(self, true);
+        }
+        Ok(())
+    }
+
+    /// The next steps of the reaper now, whether or not the cache runs one.
+    pub fn balance(&self) {
+        for partition in self.partitions() {
+            partition.0.table.drain_monitor();
+        }
+        reaper::period(self, true);
+    }
+
+    /// What the reaper did so far.
+    pub fn reaper_stat(&self) -> ReaperStat {
+        self.0.shared.reaper.stat()
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.0.shared
+    }
+
+    pub(crate) fn upgrade(weak: &Weak<CacheInner>) -> Option<Cache> {
+        weak.upgrade().map(Cache)
+    }
+
+    /// What all partitions but one were promised by their `min`.
+    pub(crate) fn promised_bytes(&self, but: Option<&str>) -> u64 {
+        let others = self.partitions().into_iter().filter(|partition| Some(partition.name()) != but);
+        others.map(|partition| partition.limits().min_bytes).sum()
+    }
+
+    /// Whether so much can be promised to all together; the error is a sentence.
+    pub(crate) fn check_promise(&self, bytes: u64) -> Result<(), String> {
+        let most = self.0.shared.budget.max_bytes() - self.0.shared.reserve.max_bytes();
+        if bytes <= most {
+            return Ok(());
+        }
+        Err(format!("all partitions' min together are {bytes} bytes, and memory_max leaves {most} for them"))
+    }
+
+    /// Changes what a partition was promised. It is resized at once where it has more than `max` or less than `min`.
+    pub fn set_limits(&self, partition: &Partition, limits: Limits) -> Result<(), Error> {
+        let wrong = |why: String| Error::Config(format!("partition {:?}: {why}", partition.name()));
+        limits.validate().map_err(wrong)?;
+        partition.check_max(limits.max_bytes).map_err(wrong)?;
+        let _alone = lock(&self.0.shared.reaper.planning);
+        let promised = self.promised_bytes(Some(partition.name())).saturating_add(limits.min_bytes);
+        self.check_promise(promised).map_err(wrong)?;
+        partition.keep_limits(limits);
+        let charged = partition.stat().charged_bytes;
+        if charged > limits.max_bytes {
+            partition.resize(limits.max_bytes)?;
+        }
+        if charged < limits.min_bytes {
+            let left = reaper::make_room(self, &limits, limits.min_bytes - charged, 0);
+            partition.resize(charged + left)?;
+        }
+        Ok(())
     }
 
     /// The partitions, in the order of their making.
@@ -248,12 +392,12 @@ impl Drop for CacheInner {
         self.shared.closed.store(true, Ordering::Relaxed);
         lock(&self.shared.cleaner.state).stop = true;
         self.shared.cleaner.changed.notify_all();
-        let cleaner = lock(&self.cleaner).take();
-        if let Some(cleaner) = cleaner
-            && cleaner.thread().id() != std::thread::current().id()
-        {
-            // A panic of the cleaner has been reported by its thread.
-            let _ = cleaner.join();
+        self.shared.reaper.stop();
+        for thread in [lock(&self.cleaner).take(), lock(&self.reaper).take()].into_iter().flatten() {
+            if thread.thread().id() != std::thread::current().id() {
+                // A panic has been reported by its thread.
+                let _ = thread.join();
+            }
         }
         for partition in lock(&self.partitions).iter() {
             let dirty = partition.stat().dirty_bytes;

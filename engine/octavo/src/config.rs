@@ -1,10 +1,12 @@
 //! What a cache and its partitions are made with: plain structs, checked by `validate`.
 
 use octavo_disk::Engine;
+pub use octavo_share::Limits;
 pub use octavo_table::PolicyKind as PolicyName;
 
 use crate::WAYS;
 use crate::error::Error;
+use crate::pressure::PressureSource;
 
 /// What a cache is made with.
 #[derive(Clone, Debug)]
@@ -22,6 +24,10 @@ pub struct CacheConfig {
     pub buffers_max_bytes: Option<u64>,
     /// Whether the cache runs its own cleaner thread. Without it dirty pages are written by syncs alone (and by [`crate::Cache::clean`]).
     pub background: bool,
+    /// Whether partitions are resized by what memory is worth to them. Without `background` they are not.
+    pub reaper: bool,
+    /// What the system says about its memory, where `memory_max_bytes` is to yield to it. None: it does not.
+    pub pressure: Option<PressureSource>,
     /// The secret that places pages. None: from the kernel. Tests that must repeat give one.
     pub seed: Option<u64>,
     /// Tests only: the pages of an object meet in one set, with one fingerprint.
@@ -38,6 +44,8 @@ impl Default for CacheConfig {
             engine: Engine::Auto,
             buffers_max_bytes: None,
             background: true,
+            reaper: true,
+            pressure: None,
             seed: None,
             pages_meet: false,
         }
@@ -116,13 +124,35 @@ pub struct PartitionConfig {
     pub policy: PolicyName,
     /// When writes are replied to.
     pub cache_mode: CacheMode,
-    /// Bytes of frames and metadata. None: what the cache has left.
+    /// Bytes of frames and metadata at most. None: as much as there is.
     pub max_bytes: Option<u64>,
+    /// Bytes of frames and metadata to begin with, if there is as much. None: `max_bytes`.
+    pub start_bytes: Option<u64>,
+    /// Bytes that are never taken from it.
+    pub min_bytes: u64,
+    /// Bytes that are taken from it last.
+    pub low_bytes: u64,
+    /// Bytes beyond which it has only what nobody else can use. None: no such bound.
+    pub high_bytes: Option<u64>,
+    /// What its misses count for against others', from 1 to 10 000.
+    pub weight: u32,
     /// Most bytes of dirty pages. None: 40 % of the frames.
     pub dirty_max_bytes: Option<u64>,
 }
 
 impl PartitionConfig {
+    /// Its limits.
+    pub fn limits(&self) -> Limits {
+        let bound = |bytes: Option<u64>| bytes.unwrap_or(octavo_share::UNLIMITED);
+        Limits {
+            min_bytes: self.min_bytes,
+            low_bytes: self.low_bytes,
+            high_bytes: bound(self.high_bytes),
+            max_bytes: bound(self.max_bytes),
+            weight: self.weight,
+        }
+    }
+
     /// The defaults, under a name.
     pub fn new(name: &str) -> Self {
         PartitionConfig {
@@ -130,6 +160,11 @@ impl PartitionConfig {
             policy: PolicyName::default(),
             cache_mode: CacheMode::default(),
             max_bytes: None,
+            start_bytes: None,
+            min_bytes: 0,
+            low_bytes: 0,
+            high_bytes: None,
+            weight: octavo_share::WEIGHT_DEFAULT,
             dirty_max_bytes: None,
         }
     }

@@ -27,9 +27,11 @@ mod frames;
 mod lane;
 mod object;
 mod partition;
+pub mod pressure;
 mod queue;
 mod range;
 mod read;
+mod reaper;
 mod record;
 mod stat;
 mod sync;
@@ -38,15 +40,18 @@ mod waiters;
 mod write;
 
 pub use octavo_disk as disk;
+pub use octavo_share::UNLIMITED;
+pub use octavo_table::MissCurve;
 pub use octavo_table::recording;
 
 pub use buffers::Buffer;
 pub use cache::Cache;
-pub use config::{CacheConfig, CacheMode, PartitionConfig, PolicyName};
+pub use config::{CacheConfig, CacheMode, Limits, PartitionConfig, PolicyName};
 pub use error::Error;
 pub use object::{Advice, Object, Pin, Read};
 pub use partition::Partition;
 pub use queue::{Completion, Interest, Op, Queue, Request};
+pub use reaper::ReaperStat;
 pub use record::{Recording, RecordingEnd, RecordingStat, Taken};
 pub use stat::{CacheStat, Evictions, ObjectStat, PartitionStat};
 

@@ -9,12 +9,13 @@ use octavo_table::{Mixer, Mover, SegmentIndex, Shape, SlotIndex, State, Table, T
 use crate::WAYS;
 use crate::budget::Charge;
 use crate::cache::Shared;
-use crate::config::{CacheMode, PartitionConfig};
+use crate::config::{CacheMode, Limits, PartitionConfig, PolicyName};
 use crate::copy;
 use crate::counters::{Count, Counters};
 use crate::error::Error;
 use crate::frames::{Frames, Mapping};
 use crate::object::{Object, ObjectInner};
+use crate::reaper::Share;
 use crate::record::Recorder;
 use crate::stat::{Evictions, PartitionStat};
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering, lock};
@@ -54,6 +55,9 @@ pub(crate) struct PartitionInner {
     resizing: Mutex<Resizing>,
     objects: Mutex<Objects>,
     config: PartitionConfig,
+    limits: Mutex<Limits>,
+    dirty_max_bytes: Mutex<Option<u64>>,
+    missed: Mutex<Missed>,
     dirty_max_pages: AtomicU64,
     /// The table's memory; after the table, which uses it.
     _metadata: Mapping,
@@ -72,23 +76,45 @@ struct Resizing {
     leaving: Option<SegmentIndex>,
 }
 
+/// Misses of late, as a monitor's counts fade.
+#[derive(Default)]
+struct Missed {
+    late: f64,
+    before: u64,
+}
+
 struct Objects {
     next_id: u64,
     open: HashMap<u64, Object>,
 }
 
 impl PartitionInner {
-    pub fn new(shared: &Arc<Shared>, config: PartitionConfig) -> Result<PartitionInner, Error> {
-        copy::choose();
+    /// The shape of its table, and what a segment costs with its metadata.
+    fn shape(shared: &Shared, config: &PartitionConfig) -> (Shape, u64) {
         let cache = &shared.config;
         let slots_per_segment = cache.segment_bytes / cache.page_bytes as u64;
         let sets_per_segment = (slots_per_segment / WAYS as u64) as u32;
         let one = Shape { segments_max: 1, sets_per_segment };
         let per_segment = cache.segment_bytes + Table::<WAYS>::segment_metadata_bytes(one) as u64;
+        // The directory has room for four times `max`, so that `max` can be raised and a small partition's directory stays small.
+        let most = config.max_bytes.map_or(u64::MAX, |max| max.saturating_mul(4)).min(cache.memory_max_bytes);
+        let most = (most / per_segment).min(octavo_table::SEGMENTS_MAX as u64 - 1) as u32;
+        (Shape { segments_max: most.max(1), sets_per_segment }, per_segment)
+    }
+
+    /// Less is no partition.
+    pub fn least_bytes(shared: &Shared, config: &PartitionConfig) -> u64 {
+        let (shape, per_segment) = Self::shape(shared, config);
+        Table::<WAYS>::fixed_bytes(shape) as u64 + per_segment
+    }
+
+    /// A partition of `wanted` bytes, or a segment less.
+    pub fn new(shared: &Arc<Shared>, config: PartitionConfig, wanted: u64) -> Result<PartitionInner, Error> {
+        copy::choose();
+        let cache = &shared.config;
+        let slots_per_segment = cache.segment_bytes / cache.page_bytes as u64;
+        let (shape, per_segment) = Self::shape(shared, &config);
         // The directory is small, but counts: 64 to 128 bytes a segment.
-        let wanted = config.max_bytes.unwrap_or_else(|| shared.budget.left_bytes());
-        let most = (cache.memory_max_bytes / per_segment).min(octavo_table::SEGMENTS_MAX as u64 - 1) as u32;
-        let shape = Shape { segments_max: most.max(1), sets_per_segment };
         // Lines of a large table are walked at random: huge pages, to the last line, keep the walk in the TLB. What is
         // not used of the last one is charged. A small table would waste most of one.
         let huge = wanted / per_segment * Table::<WAYS>::segment_metadata_bytes(shape) as u64 >= HUGE_PAGE;
@@ -96,7 +122,10 @@ impl PartitionInner {
         let segments =
             |fixed: u64| (wanted.saturating_sub(fixed) / per_segment).min(shape.segments_max as u64);
         // What the policy learns is sized by what the partition starts with.
-        fixed += Table::<WAYS>::learning_bytes(config.policy, segments(fixed) * slots_per_segment) as u64;
+        let learning =
+            Table::<WAYS>::learning_bytes(config.policy, segments(fixed) * slots_per_segment) as u64;
+        let watch = Watch::new(shared, shape, segments(fixed) * slots_per_segment, learning);
+        fixed += learning + watch.bytes();
         let live = segments(fixed) as u32;
         let what = format!("partition {:?}", config.name);
         if live == 0 {
@@ -118,6 +147,7 @@ impl PartitionInner {
             // SAFETY: the mapping is zeroed, aligned to a page or more, large enough, and lives as long as the table (field order).
             unsafe { Table::in_memory(metadata.base(), shape, config.policy, live) }
         };
+        watch.begin(&table);
         let seed = match cache.seed {
             Some(seed) => seed,
             None => random_seed().map_err(no_memory)?,
@@ -145,6 +175,9 @@ impl PartitionInner {
                 leaving: None,
             }),
             objects: Mutex::new(Objects { next_id: 1, open: HashMap::new() }),
+            limits: Mutex::new(config.limits()),
+            dirty_max_bytes: Mutex::new(config.dirty_max_bytes),
+            missed: Mutex::new(Missed::default()),
             config,
             dirty_max_pages: AtomicU64::new(0),
             _metadata: metadata,
@@ -187,7 +220,7 @@ impl PartitionInner {
 
     fn set_dirty_max(&self) {
         let slots = self.table.slots_count();
-        let most = match self.config.dirty_max_bytes {
+        let most = match *lock(&self.dirty_max_bytes) {
             Some(bytes) => (bytes >> self.page_shift).min(slots),
             None => slots * 2 / 5,
         };
@@ -240,6 +273,33 @@ fn random_seed() -> std::io::Result<u64> {
     match got {
         8 => Ok(u64::from_ne_bytes(seed)),
         _ => Err(std::io::Error::last_os_error()),
+    }
+}
+
+/// How a partition is watched: sizes up to eight times its own, with what the policy's learning leaves of a hundredth of it.
+struct Watch {
+    most_pages: u64,
+    bytes_max: u64,
+}
+
+impl Watch {
+    fn possible(shared: &Shared, shape: Shape) -> u64 {
+        let table = u64::from(shape.segments_max) * u64::from(shape.sets_per_segment) * WAYS as u64;
+        table.min(shared.budget.max_bytes() / u64::from(shared.config.page_bytes))
+    }
+
+    fn new(shared: &Shared, shape: Shape, slots: u64, learning: u64) -> Watch {
+        let hundredth = slots * u64::from(shared.config.page_bytes) / 100;
+        let bytes_max = if shared.config.reaper { hundredth.saturating_sub(learning) } else { 0 };
+        Watch { most_pages: (8 * slots).min(Self::possible(shared, shape)), bytes_max }
+    }
+
+    fn bytes(&self) -> u64 {
+        octavo_table::Monitor::bytes_for(self.most_pages, self.bytes_max, WAYS)
+    }
+
+    fn begin(&self, table: &Table<WAYS>) {
+        table.watch(self.most_pages, self.bytes_max);
     }
 }
 
@@ -310,7 +370,7 @@ impl Partition {
         let bytes = |pages: u64| pages << inner.page_shift;
         PartitionStat {
             name: self.name().into(),
-            policy: inner.config.policy.name(),
+            policy: inner.table.policy().name(),
             cache_mode: inner.mode.name(),
             hits: inner.sum(Hits),
             misses: inner.sum(Misses),
@@ -343,14 +403,24 @@ impl Partition {
     /// Grows or shrinks to at most `max_bytes` of frames and metadata, a segment at a time, while everything goes on. Returns
     /// the bytes charged afterwards: more than asked for only where a pinned page keeps a segment.
     pub fn resize(&self, max_bytes: u64) -> Result<u64, Error> {
+        let fixed = lock(&self.0.resizing).fixed_bytes;
+        let segments = max_bytes.saturating_sub(fixed) / self.segment_bytes();
+        self.resize_segments(segments.min(u64::from(u32::MAX)) as u32)?;
+        Ok(lock(&self.0.resizing).charge.bytes())
+    }
+
+    /// What a segment costs with its metadata.
+    fn segment_bytes(&self) -> u64 {
+        let shape = self.0.table.shape();
+        self.0.shared.config.segment_bytes + Table::<WAYS>::segment_metadata_bytes(shape) as u64
+    }
+
+    /// `resize`, to so many segments.
+    pub(crate) fn resize_segments(&self, segments: u32) -> Result<(), Error> {
         let inner = &self.0;
         let mut resizing = lock(&inner.resizing);
-        let cache = &inner.shared.config;
-        let shape = inner.table.shape();
-        let per_segment = cache.segment_bytes + Table::<WAYS>::segment_metadata_bytes(shape) as u64;
-        let fixed = resizing.fixed_bytes;
-        let wanted =
-            (max_bytes.saturating_sub(fixed) / per_segment).clamp(1, shape.segments_max as u64) as u32;
+        let per_segment = self.segment_bytes();
+        let wanted = segments.clamp(1, inner.table.shape().segments_max);
         self.finish_moves(&mut resizing)?;
         self.retire_emptied(&mut resizing, per_segment)?;
         while inner.table.live_segments() - (resizing.emptied.len() as u32) < wanted {
@@ -374,7 +444,114 @@ impl Partition {
             self.retire_emptied(&mut resizing, per_segment)?;
         }
         inner.set_dirty_max();
-        Ok(resizing.charge.bytes())
+        Ok(())
+    }
+
+    /// What it was promised.
+    pub fn limits(&self) -> Limits {
+        *lock(&self.0.limits)
+    }
+
+    pub(crate) fn keep_limits(&self, limits: Limits) {
+        *lock(&self.0.limits) = limits;
+    }
+
+    /// Whether it can ever be so large; the error is a sentence.
+    pub(crate) fn check_max(&self, max_bytes: u64) -> Result<(), String> {
+        let most = u64::from(self.0.table.shape().segments_max) * self.segment_bytes();
+        let most = most + lock(&self.0.resizing).fixed_bytes;
+        if max_bytes <= most || max_bytes == u64::MAX || most >= self.0.shared.budget.max_bytes() / 2 {
+            return Ok(());
+        }
+        Err(format!(
+            "max is {max_bytes} bytes, and it was made to grow to {most} at most, four times its first max"
+        ))
+    }
+
+    /// Most bytes of dirty pages from now on. None: 40 % of the frames.
+    pub fn set_dirty_max(&self, bytes: Option<u64>) {
+        *lock(&self.0.dirty_max_bytes) = bytes;
+        self.0.set_dirty_max();
+        self.0.tell_cleaner(true);
+    }
+
+    /// Follows another policy from now on. Pages stay, and the new policy takes them over in the order of the old one.
+    pub fn set_policy(&self, policy: PolicyName) -> Result<(), Error> {
+        let inner = &self.0;
+        let mut resizing = lock(&inner.resizing);
+        self.finish_moves(&mut resizing)?;
+        // What another policy learned is kept for its return; what this one needs is charged before it is taken.
+        let learning = Table::<WAYS>::learning_bytes(policy, inner.table.slots_count()) as u64;
+        let is_new = policy != inner.table.policy() && !inner.table.has_learner();
+        if learning > 0 && is_new {
+            let bytes = resizing.charge.bytes() + learning;
+            resizing.charge.resize(bytes, &format!("partition {:?}", self.name()))?;
+            resizing.fixed_bytes += learning;
+        }
+        // A recording cannot tell of it.
+        resizing.was_resized = true;
+        inner.table.set_policy(policy);
+        Ok(())
+    }
+
+    /// What it would have missed of late at other sizes. None where it is not watched: the cache has no reaper, or the partition is very small.
+    pub fn miss_curve(&self) -> Option<octavo_table::MissCurve> {
+        self.0.table.drain_monitor();
+        self.0.table.miss_curve()
+    }
+
+    /// Gives about so many bytes back to the system, by shrinking. Returns how many it did. Nobody keeps it from growing again.
+    pub fn reclaim(&self, bytes: u64) -> Result<u64, Error> {
+        let before = lock(&self.0.resizing).charge.bytes();
+        let least = self.limits().min_bytes;
+        let segments = bytes.min(before.saturating_sub(least)).div_ceil(self.segment_bytes());
+        let live = self.0.table.live_segments();
+        self.resize_segments(live.saturating_sub(segments as u32).max(1))?;
+        Ok(before.saturating_sub(lock(&self.0.resizing).charge.bytes()))
+    }
+
+    /// Lets all clean pages go, after the dirty ones were written. The memory stays the partition's.
+    pub fn evict(&self) -> Result<(), Error> {
+        self.objects()
+            .iter()
+            .try_for_each(|object| object.advise(0, object.len_bytes(), crate::Advice::DontNeed))
+    }
+
+    /// What a plan must know. The curve's counts are worth `keep` of what they were from now on.
+    pub(crate) fn share(&self, keep: f64) -> Share {
+        let inner = &self.0;
+        let curve = inner.table.miss_curve();
+        if let Some(monitor) = inner.table.monitor() {
+            monitor.fade(keep);
+        }
+        let misses = inner.sum(Count::Misses);
+        let mut missed = lock(&inner.missed);
+        let late = missed.late + misses.wrapping_sub(missed.before) as f64;
+        (missed.late, missed.before) = (late * keep, misses);
+        let fixed = lock(&inner.resizing).fixed_bytes;
+        let sizes = (inner.table.live_segments(), self.segment_bytes(), fixed);
+        Share::new(self.limits(), sizes, curve, inner.page_bytes() as u64, late)
+    }
+
+    /// Lets the monitor look at larger sizes, where the partition has come near the largest that it looks at.
+    pub(crate) fn look_further(&self) {
+        let inner = &self.0;
+        let Some(monitor) = inner.table.monitor() else { return };
+        let slots = inner.table.slots_count();
+        let possible = Watch::possible(&inner.shared, inner.table.shape());
+        let largest = monitor.curve().points.last().map_or(0, |(pages, _)| *pages);
+        if largest >= possible / 8 * 7 || largest >= 2 * slots {
+            return;
+        }
+        let learning = Table::<WAYS>::learning_bytes(inner.table.policy(), slots) as u64;
+        let watch = Watch::new(&inner.shared, inner.table.shape(), slots, learning);
+        let mut resizing = lock(&inner.resizing);
+        let more = watch.bytes().saturating_sub(monitor.bytes());
+        let bytes = resizing.charge.bytes() + more;
+        if watch.bytes() > 0 && resizing.charge.resize(bytes, "a monitor").is_ok() {
+            resizing.fixed_bytes += more;
+            monitor.reshape(watch.most_pages, watch.bytes_max, WAYS);
+        }
     }
 
     /// Makes the moves that were named. Where one fails, it and those behind it wait for the next resize, as they must be done

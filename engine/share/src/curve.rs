@@ -17,12 +17,14 @@ pub struct Curve {
 }
 
 impl Curve {
-    /// From references and (bytes, misses), sizes rising.
+    /// From references and (bytes, misses), sizes rising; of points at one size the first counts.
     pub fn new(references: f64, points: impl IntoIterator<Item = (u64, f64)>) -> Curve {
         let mut curve = Curve { references: references.max(0.0), ..Curve::default() };
         let mut least = curve.references;
         for (bytes, misses) in points {
-            debug_assert!(curve.sizes.last().is_none_or(|last| *last < bytes), "sizes rise");
+            if curve.sizes.last().is_some_and(|last| *last >= bytes) {
+                continue;
+            }
             least = least.min(misses.max(0.0));
             curve.sizes.push(bytes);
             curve.misses.push(least);

@@ -75,6 +75,22 @@ impl State {
         tree.into_sizes()
     }
 
+    /// What must be there for all that `min` promises, and for a granule for everybody: a total below it breaks promises.
+    pub fn least_bytes(&self) -> u64 {
+        let granule = self.granule_bytes.max(1);
+        let mut needs = vec![0u64; self.nodes.len()];
+        let mut all = 0u64;
+        for (number, node) in self.nodes.iter().enumerate().rev() {
+            let own = if node.leaf.is_some() { node.limits.min_bytes.max(1) } else { node.limits.min_bytes };
+            let need = own.next_multiple_of(granule).max(needs[number]);
+            match node.parent {
+                Some(parent) => needs[parent] = needs[parent].saturating_add(need),
+                None => all = all.saturating_add(need),
+            }
+        }
+        all
+    }
+
     /// The next steps, those that shrink first. Carried out in this order they never need more than the total, or than what is held now.
     pub fn plan(&self, pace: &Pace) -> Vec<Resize> {
         let targets = self.targets(pace);

@@ -33,10 +33,16 @@ struct Set {
 }
 
 impl Miniature {
-    /// Of about so many slots, in sets of `ways` or, where that is more than there are, in one set.
-    pub fn new(slots: usize, ways: usize) -> Miniature {
+    /// The slots of one that is to have so many: whole sets of `ways` or, where that is more, one set.
+    pub fn slots_for(slots: usize, ways: usize) -> usize {
         let ways = ways.min(slots.max(1));
-        let sets = ((slots + ways / 2) / ways).max(1);
+        ((slots + ways / 2) / ways).max(1) * ways
+    }
+
+    /// Of about so many slots.
+    pub fn new(slots: usize, ways: usize) -> Miniature {
+        let sets = Self::slots_for(slots, ways) / ways.min(slots.max(1));
+        let ways = ways.min(slots.max(1));
         Miniature {
             ways,
             sets: (0..sets).map(|_| Set::default()).collect(),

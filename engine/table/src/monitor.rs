@@ -59,14 +59,15 @@ pub struct Monitor {
     /// The last entries, by a few bits of their prints: position and print.
     recent: Box<[AtomicU64]>,
     model: Mutex<Model>,
-    bytes: u64,
+    bytes: AtomicU64,
 }
 
 /// What only the drain touches.
 struct Model {
     policy: PolicyKind,
-    /// Entries taken so far.
+    /// Entries taken so far, and when the sizes were chosen.
     taken: u64,
+    begun: u64,
     /// By size, the largest first; with the misses of late.
     sizes: Vec<(Miniature, f64)>,
     /// Of late, as the misses.
@@ -82,7 +83,7 @@ pub struct MissCurve {
     pub references: f64,
     /// How many of the sample they were estimated from.
     pub sampled: f64,
-    /// References of the sample since the beginning.
+    /// References of the sample since the sizes were chosen.
     pub seen: u64,
     /// The share of the pages that is followed.
     pub rate: f64,
@@ -111,7 +112,7 @@ impl Plan {
             let mut slots: Vec<usize> = (0..=steps)
                 .map(size)
                 .take_while(|slots| *slots >= SLOTS_MIN)
-                .map(|slots| slots as usize)
+                .map(|slots| Miniature::slots_for(slots as usize, ways))
                 .collect();
             slots.dedup();
             let ring = (largest / 2).next_power_of_two().clamp(64, 4096) as usize;
@@ -139,10 +140,11 @@ impl Monitor {
             ring: atomics(plan.ring),
             put: AtomicU64::new(0),
             recent: atomics(RECENT),
-            bytes: plan.bytes,
+            bytes: AtomicU64::new(plan.bytes),
             model: Mutex::new(Model {
                 policy,
                 taken: 0,
+                begun: 0,
                 sizes: plan.slots.iter().map(|slots| (Miniature::new(*slots, ways), 0.0)).collect(),
                 references: 0.0,
                 lost: 0.0,
@@ -158,7 +160,7 @@ impl Monitor {
 
     /// Bytes that it takes.
     pub fn bytes(&self) -> u64 {
-        self.bytes
+        self.bytes.load(Relaxed)
     }
 
     /// Whether a page is in the sample.
@@ -230,7 +232,7 @@ impl Monitor {
         MissCurve {
             references: model.references * scale,
             sampled: model.references,
-            seen: model.taken,
+            seen: model.taken.wrapping_sub(model.begun),
             rate: model.rate,
             points: model
                 .sizes
@@ -239,6 +241,19 @@ impl Monitor {
                 .map(|(miniature, misses)| ((miniature.slots() as f64 / model.rate) as u64, misses * scale))
                 .collect(),
         }
+    }
+
+    /// Goes on with sizes up to another, and forgets what was seen; `bytes_max` as at the start. False: nothing is changed, that is too little.
+    pub fn reshape(&self, most_pages: u64, bytes_max: u64, ways: usize) -> bool {
+        let Some(plan) = Plan::new(most_pages, bytes_max, ways) else { return false };
+        let mut model = self.model.lock().unwrap_or_else(PoisonError::into_inner);
+        model.sizes = plan.slots.iter().map(|slots| (Miniature::new(*slots, ways), 0.0)).collect();
+        model.begun = model.taken;
+        (model.references, model.lost) = (0.0, 0.0);
+        model.rate = f64::from(plan.below) / (1u64 << Tag::SAMPLE_BITS) as f64;
+        self.below.store(plan.below, Relaxed);
+        self.bytes.store(plan.bytes, Relaxed);
+        true
     }
 
     /// The partition goes on with another policy.

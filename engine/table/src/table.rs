@@ -216,6 +216,11 @@ impl<const W: usize> Table<W> {
         self.monitor().map(Monitor::curve)
     }
 
+    /// Whether something has been learned, or is to be when a policy that learns is followed again.
+    pub fn has_learner(&self) -> bool {
+        self.learner.get().is_some()
+    }
+
     /// What the sets have counted.
     pub fn tally(&self) -> &Tally {
         &self.tally

@@ -9,6 +9,8 @@ mod regressions;
 #[cfg(shuttle)]
 mod schedules;
 #[cfg(not(shuttle))]
+mod tenants;
+#[cfg(not(shuttle))]
 mod threads;
 #[cfg(not(shuttle))]
 mod twin;

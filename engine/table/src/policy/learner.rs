@@ -21,6 +21,9 @@ use crate::tag::Tag;
 /// Slots of a miniature at most.
 const SLOTS_MAX: u64 = 1024;
 
+/// What it takes of a partition; the rest of a hundredth is for the monitor.
+const SHARE_PERMILLE: u64 = 6;
+
 /// The least bytes that a slot of the table stands for.
 const PAGE_BYTES: u64 = 4096;
 
@@ -72,9 +75,9 @@ impl Learner {
         Some(learner)
     }
 
-    /// As many as a hundredth of the partition has room for, up to half of its own. None where there is not room for a set.
+    /// As many as its share of the partition has room for, up to half of its own. None where there is not room for a set.
     fn slots_for(capacity: u64, ways: usize) -> Option<u64> {
-        let room = (capacity * PAGE_BYTES / 100).saturating_sub(Self::fixed_bytes() as u64);
+        let room = (capacity * PAGE_BYTES * SHARE_PERMILLE / 1000).saturating_sub(Self::fixed_bytes() as u64);
         let slots = (room / Self::bytes_per_slot(ways)).min(capacity / 2).min(SLOTS_MAX);
         (slots >= ways as u64).then_some(slots / ways as u64 * ways as u64)
     }

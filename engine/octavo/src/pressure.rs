@@ -1,0 +1,274 @@
+//! How much memory the system has left, and what that means for a cache.
+//!
+//! [`Linux`] asks the kernel: PSI, `MemAvailable`, and the limits of the process's cgroup and all above it, version 2 or 1, whichever is set.
+//! [`Total::follow`] decides, from samples alone, how much the cache may hold: less by steps while memory is short, more again when it is not.
+//!
+//! What is not here: who gives memory back (`reaper`).
+
+use std::path::{Path, PathBuf};
+
+use crate::sync::Arc;
+
+/// What the system says about its memory at one time.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Sample {
+    /// The share of the last ten seconds in which somebody waited for memory (PSI `some avg10`), in percent. None: it is not known.
+    pub stalled_percent: Option<f64>,
+    /// Bytes that could be had without swapping, by the tightest of all bounds. None: it is not known.
+    pub available_bytes: Option<u64>,
+    /// The tightest bound itself: the memory of the machine, or a cgroup's limit.
+    pub bound_bytes: Option<u64>,
+}
+
+/// Where samples come from.
+#[derive(Clone)]
+pub struct PressureSource(Arc<dyn Fn() -> Sample + Send + Sync>);
+
+impl PressureSource {
+    /// Samples from a function, which is called about once a second.
+    pub fn new(sample: impl Fn() -> Sample + Send + Sync + 'static) -> PressureSource {
+        PressureSource(Arc::new(sample))
+    }
+
+    /// The kernel's figures, from `/proc` and `/sys/fs/cgroup`.
+    pub fn linux() -> PressureSource {
+        let linux = Linux::new(Path::new("/"));
+        PressureSource::new(move || linux.sample())
+    }
+
+    /// A sample.
+    pub fn sample(&self) -> Sample {
+        (self.0)()
+    }
+}
+
+impl std::fmt::Debug for PressureSource {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("PressureSource")
+    }
+}
+
+/// From so many percent of the time on that somebody waits for memory, the cache shrinks.
+const STALLED_PERCENT: f64 = 10.0;
+
+/// And below so many it may grow again.
+const CALM_PERCENT: f64 = 1.0;
+
+/// This share of the bound is left to others: below half of it the cache shrinks, above it grows.
+const MARGIN: u64 = 16;
+
+/// It shrinks by an eighth of what it holds in a period, and grows by a 32nd of what it may hold.
+const SHRINK: u64 = 8;
+const GROW: u64 = 32;
+
+/// How much the cache may hold now.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Total {
+    pub bytes: u64,
+    most: u64,
+}
+
+impl Total {
+    pub fn new(most: u64) -> Total {
+        Total { bytes: most, most }
+    }
+
+    /// Takes a sample while `held` bytes are in use. Returns whether it changed.
+    pub fn follow(&mut self, sample: &Sample, held: u64) -> bool {
+        let before = self.bytes;
+        let margin = sample.bound_bytes.unwrap_or(self.most) / MARGIN;
+        let available = sample.available_bytes.unwrap_or(u64::MAX);
+        let stalled = sample.stalled_percent.unwrap_or(0.0);
+        let missing = (margin / 2).saturating_sub(available);
+        if missing > 0 || stalled >= STALLED_PERCENT && available < 2 * margin {
+            let held = held.min(self.bytes);
+            self.bytes = held.saturating_sub(missing.max(held / SHRINK));
+        } else if stalled <= CALM_PERCENT && available > margin {
+            let step = (self.most / GROW).min(available - margin);
+            self.bytes = self.bytes.saturating_add(step).min(self.most);
+        }
+        self.bytes != before
+    }
+}
+
+/// The kernel's figures.
+pub struct Linux {
+    root: PathBuf,
+}
+
+impl Linux {
+    /// Below a root, `/` but for tests.
+    pub fn new(root: &Path) -> Linux {
+        Linux { root: root.into() }
+    }
+
+    fn read(&self, path: &str) -> Option<String> {
+        std::fs::read_to_string(self.root.join(path.trim_start_matches('/'))).ok()
+    }
+
+    fn number(&self, path: &str) -> Option<u64> {
+        self.read(path)?.trim().parse().ok()
+    }
+
+    /// What the kernel says now.
+    pub fn sample(&self) -> Sample {
+        let mut sample = Sample {
+            stalled_percent: self.read("proc/pressure/memory").and_then(|text| stalled(&text)),
+            ..Sample::default()
+        };
+        let mut bound = |bound: Option<u64>, available: Option<u64>| {
+            let (Some(bound), Some(available)) = (bound, available) else { return };
+            if sample.available_bytes.is_none_or(|least| available < least) {
+                (sample.bound_bytes, sample.available_bytes) = (Some(bound), Some(available));
+            }
+        };
+        let meminfo = self.read("proc/meminfo").unwrap_or_default();
+        let kib = |key: &str| field(&meminfo, key).and_then(|kib| kib.checked_mul(1024));
+        bound(kib("MemTotal:"), kib("MemAvailable:"));
+        let mut stalled_here: Option<f64> = None;
+        for (version, folder) in self.cgroups() {
+            let (limit, usage) = match version {
+                2 => ("memory.max", "memory.current"),
+                _ => ("memory.limit_in_bytes", "memory.usage_in_bytes"),
+            };
+            let limit = self.number(&format!("{folder}/{limit}")).filter(|limit| *limit < 1 << 60);
+            let usage = self.number(&format!("{folder}/{usage}"));
+            // The kernel's own page cache in the group can be had.
+            let stat = self.read(&format!("{folder}/memory.stat")).unwrap_or_default();
+            let inactive =
+                ["inactive_file", "total_inactive_file"].iter().filter_map(|key| field(&stat, key));
+            let free = limit.zip(usage).map(|(limit, usage)| limit.saturating_sub(usage));
+            bound(limit, free.map(|free| free + inactive.max().unwrap_or(0)));
+            if limit.is_some()
+                && let Some(text) = self.read(&format!("{folder}/memory.pressure"))
+            {
+                stalled_here = worse(stalled(&text), stalled_here);
+            }
+        }
+        sample.stalled_percent = worse(stalled_here, sample.stalled_percent);
+        sample
+    }
+
+    /// The folders of the process's cgroup and all above it that may bound memory, with their version.
+    fn cgroups(&self) -> Vec<(u32, String)> {
+        let mut folders = Vec::new();
+        for line in self.read("proc/self/cgroup").unwrap_or_default().lines() {
+            let mut parts = line.splitn(3, ':').skip(1);
+            let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else { continue };
+            let (version, mount) = match controllers {
+                "" if self.root.join("sys/fs/cgroup/unified").is_dir() => (2, "sys/fs/cgroup/unified"),
+                "" => (2, "sys/fs/cgroup"),
+                list if list.split(',').any(|name| name == "memory") => (1, "sys/fs/cgroup/memory"),
+                _ => continue,
+            };
+            // As deep as paths are; in a container the path may lie outside of what is mounted, and the mount itself is our group.
+            for folder in Path::new(path.trim_start_matches('/')).ancestors().take(64) {
+                folders.push((version, format!("{mount}/{}", folder.display())));
+            }
+        }
+        folders
+    }
+}
+
+/// The larger of two figures, of which either may be missing.
+fn worse(one: Option<f64>, other: Option<f64>) -> Option<f64> {
+    one.into_iter().chain(other).reduce(f64::max)
+}
+
+/// The number behind a word at the beginning of a line.
+fn field(text: &str, key: &str) -> Option<u64> {
+    let mut lines = text.lines().map(str::split_whitespace);
+    lines.find_map(|mut words| {
+        words.next().filter(|word| *word == key).and_then(|_| words.next()?.parse().ok())
+    })
+}
+
+/// `some avg10` of a PSI file.
+fn stalled(text: &str) -> Option<f64> {
+    let some = text.lines().find(|line| line.starts_with("some "))?;
+    some.split_whitespace().find_map(|word| word.strip_prefix("avg10="))?.parse().ok()
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+
+    /// A root with files in it.
+    fn root(name: &str, files: &[(&str, &str)]) -> PathBuf {
+        let root = std::env::temp_dir().join(format!("octavo-pressure-{}-{name}", std::process::id()));
+        for (path, text) in files {
+            let path = root.join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
+        root
+    }
+
+    const MEMINFO: (&str, &str) =
+        ("proc/meminfo", "MemTotal:  1000 kB\nMemFree: 1 kB\nMemAvailable:   400 kB\n");
+
+    #[test]
+    fn the_tightest_bound_counts_whichever_version_sets_it() {
+        let psi = ("proc/pressure/memory", "some avg10=2.50 avg60=0.00 total=1\nfull avg10=9.00 total=0\n");
+        let machine = root("machine", &[MEMINFO, psi]);
+        let expected = Sample {
+            stalled_percent: Some(2.5),
+            available_bytes: Some(400 << 10),
+            bound_bytes: Some(1000 << 10),
+        };
+        assert_eq!(Linux::new(&machine).sample(), expected);
+        let second = root(
+            "v2",
+            &[
+                MEMINFO,
+                psi,
+                ("proc/self/cgroup", "0::/a/b\n"),
+                ("sys/fs/cgroup/a/b/memory.max", "max\n"),
+                ("sys/fs/cgroup/a/memory.max", "300000\n"),
+                ("sys/fs/cgroup/a/memory.current", "250000\n"),
+                ("sys/fs/cgroup/a/memory.stat", "anon 7\ninactive_file 1000\n"),
+                ("sys/fs/cgroup/a/memory.pressure", "some avg10=31.00 avg60=0 total=1\n"),
+            ],
+        );
+        let expected =
+            Sample { stalled_percent: Some(31.0), available_bytes: Some(51_000), bound_bytes: Some(300_000) };
+        assert_eq!(Linux::new(&second).sample(), expected);
+        let first = root(
+            "v1",
+            &[
+                MEMINFO,
+                ("proc/self/cgroup", "5:cpu:/\n4:memory,hugetlb:/x\n"),
+                ("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n"),
+                ("sys/fs/cgroup/memory/memory.usage_in_bytes", "500\n"),
+                ("sys/fs/cgroup/memory/x/memory.limit_in_bytes", "200000\n"),
+                ("sys/fs/cgroup/memory/x/memory.usage_in_bytes", "150000\n"),
+            ],
+        );
+        let expected =
+            Sample { stalled_percent: None, available_bytes: Some(50_000), bound_bytes: Some(200_000) };
+        assert_eq!(Linux::new(&first).sample(), expected);
+        assert_eq!(Linux::new(&root("none", &[("x", "")])).sample(), Sample::default());
+        [machine, second, first].iter().for_each(|root| std::fs::remove_dir_all(root).unwrap());
+    }
+
+    #[test]
+    fn the_total_falls_by_steps_while_memory_is_short_and_grows_again() {
+        let mut total = Total::new(800);
+        let calm = Sample { stalled_percent: Some(0.0), available_bytes: Some(500), bound_bytes: Some(1600) };
+        assert!(!total.follow(&calm, 800));
+        let stalled = Sample { stalled_percent: Some(20.0), available_bytes: Some(150), ..calm };
+        assert!(total.follow(&stalled, 800));
+        assert_eq!(total.bytes, 700);
+        // Nothing is left: what lacks goes at once.
+        total.follow(&Sample { available_bytes: Some(0), bound_bytes: Some(8000), ..calm }, 700);
+        assert_eq!(total.bytes, 450);
+        // Between short and calm it stays.
+        assert!(!total.follow(&Sample { available_bytes: Some(70), ..calm }, 450));
+        (0..3).for_each(|_| _ = total.follow(&calm, 450));
+        assert_eq!(total.bytes, 525);
+        (0..30).for_each(|_| _ = total.follow(&calm, 450));
+        assert_eq!(total.bytes, 800);
+        // Nothing known: nothing changes.
+        assert!(!total.follow(&Sample::default(), 800));
+    }
+}

@@ -1,0 +1,273 @@
+//! The reaper: moves memory between partitions by what it is worth to them, and gives it back to the system when that is short of it.
+//!
+//! A thread of its own. Several times a second it takes what the monitors were shown through their miniatures; once a period it looks at all
+//! partitions, asks `octavo_share` for the next steps, and makes them: who shrinks first, then who grows. It holds no lock that serving
+//! takes but those of a resize. With nothing going on it looks at the system's memory every few seconds and does no more.
+//!
+//! What is not here: what is worth what (`octavo_share`), how a partition is resized (`partition`), how short memory is (`pressure`).
+
+use std::collections::BTreeMap;
+use std::sync::Weak;
+use std::time::Duration;
+
+use octavo_share::{Curve, Leaf, Limits, Node, Pace, State};
+
+use crate::cache::{Cache, CacheInner};
+use crate::partition::Partition;
+use crate::pressure::Total;
+use crate::sync::{Arc, AtomicU64, Condvar, Mutex, Ordering, lock};
+
+/// Between two looks at the monitors while there is traffic: their rings hold some thousand accesses of the sample.
+const TICK: Duration = Duration::from_millis(100);
+
+/// Ticks of a period.
+const TICKS: u32 = 10;
+
+/// Ticks without news until there is no traffic, and the time between two looks then.
+const QUIET_TICKS: u32 = 20;
+const REST: Duration = Duration::from_secs(5);
+
+/// From so many references of the sample on a curve is believed.
+const SEEN_MIN: u64 = 64;
+
+/// What the reaper knows between two periods.
+pub(crate) struct Reaper {
+    /// Groups that were given limits, by name.
+    groups: Mutex<BTreeMap<String, Limits>>,
+    /// How much all partitions may hold, by the system's memory.
+    total: Mutex<Total>,
+    stop: Mutex<bool>,
+    changed: Condvar,
+    /// Held by who resizes several partitions, or makes one.
+    pub planning: Mutex<()>,
+    moved_bytes: AtomicU64,
+    periods: AtomicU64,
+}
+
+/// What the reaper did so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReaperStat {
+    /// Times that it looked at all partitions.
+    pub periods: u64,
+    /// Bytes that partitions gave away.
+    pub moved_bytes: u64,
+    /// What all together may hold now: `memory_max`, or less while the system is short of memory.
+    pub allowed_bytes: u64,
+}
+
+impl Reaper {
+    pub fn new(memory_max_bytes: u64) -> Reaper {
+        Reaper {
+            groups: Mutex::new(BTreeMap::new()),
+            total: Mutex::new(Total::new(memory_max_bytes)),
+            stop: Mutex::new(false),
+            changed: Condvar::new(),
+            planning: Mutex::new(()),
+            moved_bytes: AtomicU64::new(0),
+            periods: AtomicU64::new(0),
+        }
+    }
+
+    pub fn stop(&self) {
+        *lock(&self.stop) = true;
+        self.changed.notify_all();
+    }
+
+    /// Sleeps; true: it is over.
+    fn sleep(&self, time: Duration) -> bool {
+        let stop = lock(&self.stop);
+        if *stop {
+            return true;
+        }
+        *self.changed.wait_timeout(stop, time).map_or_else(|e| e.into_inner().0, |(stop, _)| stop)
+    }
+
+    pub fn stat(&self) -> ReaperStat {
+        // Relaxed: figures.
+        ReaperStat {
+            periods: self.periods.load(Ordering::Relaxed),
+            moved_bytes: self.moved_bytes.load(Ordering::Relaxed),
+            allowed_bytes: lock(&self.total).bytes,
+        }
+    }
+
+    pub fn groups(&self) -> BTreeMap<String, Limits> {
+        lock(&self.groups).clone()
+    }
+
+    pub fn set_group(&self, name: &str, limits: Limits) {
+        lock(&self.groups).insert(name.into(), limits);
+    }
+}
+
+/// The groups above a partition, outermost first: `host/vm1/disk0` is in `host` and in `host/vm1`.
+pub(crate) fn groups_of(name: &str) -> impl Iterator<Item = &str> {
+    let slashes = name.char_indices().filter(|(at, c)| *c == '/' && *at > 0);
+    slashes.map(|(at, _)| &name[..at])
+}
+
+/// The picture of a cache that a plan is made from, and the partition of each node.
+pub(crate) struct Picture {
+    pub state: State,
+    pub partitions: Vec<Option<Partition>>,
+}
+
+impl Picture {
+    /// `keep`: what the curves' counts are worth from now on; 1 only looks.
+    pub fn of(cache: &Cache, keep: f64) -> Picture {
+        let (shared, partitions) = (cache.shared(), cache.partitions());
+        let groups = shared.reaper.groups();
+        let mut picture = Picture { state: State::default(), partitions: Vec::new() };
+        let mut places: BTreeMap<String, usize> = BTreeMap::new();
+        let mut apart = shared.budget.max_bytes().saturating_sub(lock(&shared.reaper.total).bytes);
+        apart += shared.reserve.max_bytes();
+        for partition in &partitions {
+            let mut parent = None;
+            for group in groups_of(partition.name()) {
+                let place = *places.entry(group.into()).or_insert_with(|| {
+                    let limits = groups.get(group).copied().unwrap_or_default();
+                    picture.state.nodes.push(Node { parent, limits, leaf: None });
+                    picture.partitions.push(None);
+                    picture.state.nodes.len() - 1
+                });
+                parent = Some(place);
+            }
+            let share = partition.share(keep);
+            apart += share.fixed_bytes;
+            picture.state.granule_bytes = share.segment_bytes;
+            picture.state.nodes.push(Node { parent, limits: share.limits, leaf: Some(share.leaf) });
+            picture.partitions.push(Some(partition.clone()));
+        }
+        // However short the system is of memory: what was promised stays.
+        let least = picture.state.least_bytes();
+        picture.state.total_bytes = shared.budget.max_bytes().saturating_sub(apart).max(least);
+        picture
+    }
+
+    /// Makes the steps that a plan names. Returns how many bytes partitions gave away.
+    pub fn carry_out(&self, pace: &Pace) -> u64 {
+        let mut moved = 0;
+        for resize in self.state.plan(pace) {
+            let Some(partition) = &self.partitions[resize.node] else { continue };
+            let before = self.state.nodes[resize.node].leaf.as_ref().map_or(0, |leaf| leaf.current_bytes);
+            match partition.resize_segments((resize.to_bytes / self.state.granule_bytes) as u32) {
+                Ok(()) => moved += before.saturating_sub(resize.to_bytes),
+                // A store that refuses keeps its dirty pages where they are, or a pin its segment: the next period tries again.
+                Err(error) => log::debug!("partition {}: not resized: {error}", partition.name()),
+            }
+        }
+        moved
+    }
+}
+
+/// What a partition has, was promised and could use.
+pub(crate) struct Share {
+    pub limits: Limits,
+    pub leaf: Leaf,
+    /// What is charged to it besides segments.
+    pub fixed_bytes: u64,
+    /// A segment with its metadata.
+    pub segment_bytes: u64,
+}
+
+impl Share {
+    /// From figures of a partition. Limits are of all that is charged; a plan is about segments alone.
+    pub fn new(
+        limits: Limits,
+        (live, segment_bytes, fixed_bytes): (u32, u64, u64),
+        curve: Option<octavo_table::MissCurve>,
+        page_bytes: u64,
+        missed: f64,
+    ) -> Share {
+        let less = |bytes: u64| if bytes == u64::MAX { bytes } else { bytes.saturating_sub(fixed_bytes) };
+        let limits = Limits {
+            min_bytes: less(limits.min_bytes),
+            low_bytes: less(limits.low_bytes),
+            high_bytes: less(limits.high_bytes),
+            max_bytes: less(limits.max_bytes),
+            ..limits
+        };
+        let current_bytes = u64::from(live) * segment_bytes;
+        // A partition of which nothing is seen is left alone as far as that is possible.
+        let is_new = curve.as_ref().is_none_or(|curve| curve.seen < SEEN_MIN);
+        let curve = curve.unwrap_or_default();
+        let points = curve.points.iter().map(|(pages, misses)| (pages * page_bytes, *misses));
+        let curve = Curve::new(curve.references, points).fitted(current_bytes, missed);
+        Share { limits, leaf: Leaf { current_bytes, curve, is_new }, fixed_bytes, segment_bytes }
+    }
+}
+
+/// One period: looks at the system's memory and at all partitions, and makes the next steps.
+pub(crate) fn period(cache: &Cache, had_news: bool) {
+    let shared = cache.shared();
+    let reaper = &shared.reaper;
+    let _alone = lock(&reaper.planning);
+    let yields = shared.config.pressure.as_ref().is_some_and(|source| {
+        let sample = source.sample();
+        let mut total = lock(&reaper.total);
+        let changed = total.follow(&sample, shared.budget.used_bytes());
+        if changed {
+            log::debug!("{sample:?}: partitions may hold {} bytes", total.bytes);
+        }
+        changed || total.bytes < shared.budget.used_bytes()
+    });
+    // Without any news the curves say nothing new, and fading them would only make them poorer.
+    if !had_news && !yields {
+        return;
+    }
+    let pace = Pace::default();
+    let picture = Picture::of(cache, if had_news { pace.keep } else { 1.0 });
+    let moved = picture.carry_out(&pace);
+    picture.partitions.iter().flatten().for_each(Partition::look_further);
+    // Relaxed: figures.
+    reaper.moved_bytes.fetch_add(moved, Ordering::Relaxed);
+    reaper.periods.fetch_add(1, Ordering::Relaxed);
+}
+
+/// See the module.
+pub(crate) fn reaper_thread(shared: &Arc<crate::cache::Shared>, cache: &Weak<CacheInner>) {
+    let (mut quiet, mut ticks, mut had_news) = (0, 0, false);
+    loop {
+        let is_resting = quiet >= QUIET_TICKS;
+        if shared.reaper.sleep(if is_resting { REST } else { TICK }) {
+            return;
+        }
+        // The cache is held only meanwhile, so that it can go.
+        let Some(cache) = Cache::upgrade(cache) else { return };
+        let news: u64 = cache.partitions().iter().map(|partition| partition.0.table.drain_monitor()).sum();
+        quiet = if news > 0 { 0 } else { (quiet + 1).min(QUIET_TICKS) };
+        had_news |= news > 0;
+        ticks += 1;
+        if ticks >= TICKS || is_resting {
+            period(&cache, std::mem::take(&mut had_news));
+            ticks = 0;
+        }
+    }
+}
+
+/// Makes room for a partition that is to begin with `wanted` bytes, of which it needs `least`: others give in proportion to their sizes, down to
+/// what they were promised and to a fair share for the newcomer. Returns what it may begin with.
+pub(crate) fn make_room(cache: &Cache, limits: &Limits, wanted: u64, least: u64) -> u64 {
+    let left = cache.shared().budget.left_bytes();
+    let picture = Picture::of(cache, 1.0);
+    let State { total_bytes, granule_bytes, nodes } = &picture.state;
+    if left >= wanted || nodes.is_empty() {
+        return wanted.min(left);
+    }
+    let weights: u64 =
+        nodes.iter().filter(|node| node.leaf.is_some()).map(|node| u64::from(node.limits.weight)).sum();
+    let own = u64::from(limits.weight);
+    let fair = (u128::from(*total_bytes) * u128::from(own) / u128::from(own + weights)) as u64;
+    let wanted = fair.max(limits.min_bytes).max(least).min(wanted);
+    if left >= wanted {
+        return left.min(wanted.max(left));
+    }
+    let held: u64 = nodes.iter().filter_map(|node| node.leaf.as_ref()).map(|leaf| leaf.current_bytes).sum();
+    let total_bytes = held.saturating_sub((wanted - left).next_multiple_of((*granule_bytes).max(1)));
+    let smaller = Picture {
+        state: State { total_bytes, ..picture.state.clone() },
+        partitions: picture.partitions.clone(),
+    };
+    smaller.carry_out(&Pace { step: 0.0, ..Pace::default() });
+    cache.shared().budget.left_bytes().min(wanted)
+}
