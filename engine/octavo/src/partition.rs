@@ -328,6 +328,11 @@ impl Partition {
         &self.0.config.name
     }
 
+    /// Bytes of a page.
+    pub fn page_bytes(&self) -> u64 {
+        self.0.page_bytes() as u64
+    }
+
     /// Opens a store as an object of this partition. `name` is for people (errors, statistics).
     pub fn open(&self, store: Store, name: &str) -> Result<Object, Error> {
         let block_bytes = store.block_bytes();
@@ -368,6 +373,7 @@ impl Partition {
         use Count::*;
         let inner = &self.0;
         let bytes = |pages: u64| pages << inner.page_shift;
+        let tally = |count: &std::sync::atomic::AtomicU64| count.load(Ordering::Relaxed);
         PartitionStat {
             name: self.name().into(),
             policy: inner.table.policy().name(),
@@ -387,6 +393,9 @@ impl Partition {
             read_errors: inner.sum(ReadErrors),
             write_errors: inner.sum(WriteErrors),
             sync_errors: inner.sum(SyncErrors),
+            ghost_hits: tally(&inner.table.tally().ghost_hits),
+            ahead_used: tally(&inner.table.tally().ahead_used),
+            ahead_wasted: tally(&inner.table.tally().ahead_wasted),
             resident_bytes: bytes(inner.resident_pages()),
             dirty_bytes: bytes(inner.table.dirty_pages()),
             dirty_max_bytes: bytes(inner.dirty_max_pages()),

@@ -42,6 +42,12 @@ pub struct PartitionStat {
     pub write_errors: u64,
     /// Syncs that a store refused.
     pub sync_errors: u64,
+    /// Misses of pages that their set remembered.
+    pub ghost_hits: u64,
+    /// Pages that were read ahead and asked for then.
+    pub ahead_used: u64,
+    /// Pages that were read ahead and left before anybody asked for them.
+    pub ahead_wasted: u64,
     /// Bytes of pages in slots.
     pub resident_bytes: u64,
     /// Bytes of dirty pages.

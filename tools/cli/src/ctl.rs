@@ -3,21 +3,27 @@
 use std::io::{BufReader, ErrorKind};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use serde_json::Value;
 
-use crate::config::units::human_bytes;
+use crate::config::suggest;
+use crate::config::units::{human_bytes, human_count, size_bytes};
+use crate::control::keys;
 use crate::control::{self, Body, REPLY_BYTES_MAX, Reply, Request, VERSION, Verb};
 use crate::environment::Environment;
 use crate::error::Error;
 use crate::output;
-use crate::report::Report;
+use crate::report::{Report, aligned};
 
 /// Ask a running server
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   octavo ctl stat
+  octavo ctl partitions
+  octavo ctl set vm1 min=64MiB weight=200
   octavo ctl stat --json | jq '.partitions[] | {name, hits, misses}'
   octavo ctl --socket /run/octavo/control.sock sync && cp /var/lib/images/vm1.raw /backup/")]
 pub struct Arguments {
@@ -33,9 +39,61 @@ pub struct Arguments {
 enum Question {
     /// What every partition and export holds and has done
     Stat {
+        /// This partition alone
+        partition: Option<String>,
         /// The exact counters, as one JSON object
         #[arg(long)]
         json: bool,
+        /// Again every two seconds, until Ctrl-C
+        #[arg(long)]
+        watch: bool,
+    },
+    /// The partitions, with their sizes and limits
+    Partitions {
+        /// As one JSON object
+        #[arg(long)]
+        json: bool,
+    },
+    /// Change settings of a partition
+    #[command(after_help = keys::help())]
+    Set {
+        partition: String,
+        /// Sizes such as 64MiB, or max for no bound
+        #[arg(value_name = "KEY=VALUE", required = true)]
+        values: Vec<String>,
+    },
+    /// How much a partition would have missed of late at other sizes
+    Mrc {
+        partition: String,
+        /// As one JSON object
+        #[arg(long)]
+        json: bool,
+    },
+    /// Say what will happen to a range of an export
+    Advise {
+        partition: String,
+        export: String,
+        /// normal, sequential, random, willneed, dontneed, noreuse
+        advice: String,
+        /// Where the range begins
+        #[arg(long, value_name = "SIZE", value_parser = size_bytes)]
+        offset: Option<u64>,
+        /// How long it is [default: to the end]
+        #[arg(long, value_name = "SIZE", value_parser = size_bytes)]
+        len: Option<u64>,
+    },
+    /// Let the pages of a partition go, dirty ones after they were written
+    Evict {
+        partition: String,
+        /// Those of this export alone
+        #[arg(long, value_name = "EXPORT")]
+        export: Option<String>,
+    },
+    /// Give memory of a partition back to the system
+    Reclaim {
+        partition: String,
+        #[arg(value_name = "SIZE", value_parser = size_bytes)]
+        bytes: u64,
     },
     /// Make every write that was acknowledged before durable
     Sync,
@@ -53,25 +111,142 @@ pub fn run(arguments: &Arguments, environment: &Environment) -> Result<(), Error
         None => environment.control_socket(),
     };
     match &arguments.question {
-        Question::Stat { json } => {
-            let answer = ask(&path, Verb::Stat)?;
-            if *json {
-                return output::text(&format!("{answer}\n"));
+        Question::Stat { partition, json, watch } => loop {
+            output::text(&stat(&path, partition.as_deref(), *json)?)?;
+            if !watch {
+                return Ok(());
             }
-            let report: Report = serde_json::from_value(answer)
-                .map_err(|error| Error::failed(format!("the server's report cannot be read: {error}")))?;
-            output::text(&report.table())
-        }
-        Question::Sync => ask(&path, Verb::Sync).map(drop),
+            std::thread::sleep(WATCH_PERIOD);
+            if !json {
+                output::text("\n")?;
+            }
+        },
+        Question::Sync => ask(&path, &Request::new(Verb::Sync)).map(drop),
         Question::Drain => {
-            ask(&path, Verb::Drain)?;
+            ask(&path, &Request::new(Verb::Drain))?;
             output::text("drained\n")
+        }
+        Question::Partitions { json } => {
+            let answer = ask(&path, &Request::new(Verb::Partitions))?;
+            output::text(&if *json { format!("{answer}\n") } else { partitions(&answer) })
+        }
+        Question::Set { partition, values } => {
+            let values = values.iter().map(|given| {
+                given.split_once('=').map(|(key, value)| (key.to_owned(), value.to_owned())).ok_or_else(
+                    || {
+                        Error::Usage(format!(
+                            "\"{given}\": a key and its value are expected, such as max=64MiB"
+                        ))
+                    },
+                )
+            });
+            let values = values.collect::<Result<_, _>>()?;
+            ask(&path, &Request { values, ..about(Verb::Set, partition) }).map(drop)
+        }
+        Question::Mrc { partition, json } => {
+            let answer = ask(&path, &about(Verb::Mrc, partition))?;
+            output::text(&if *json { format!("{answer}\n") } else { curve(&answer) })
+        }
+        Question::Advise { partition, export, advice, offset, len } => {
+            let request = about(Verb::Advise, partition);
+            let (object, advice) = (Some(export.clone()), Some(advice.to_lowercase()));
+            ask(&path, &Request { object, advice, offset: *offset, len: *len, ..request }).map(drop)
+        }
+        Question::Evict { partition, export } => {
+            let answer = ask(&path, &Request { object: export.clone(), ..about(Verb::Evict, partition) })?;
+            output::text(&format!("{} evicted\n", human_bytes(number(&answer, "evicted_bytes"))))
+        }
+        Question::Reclaim { partition, bytes } => {
+            let answer = ask(&path, &Request { bytes: Some(*bytes), ..about(Verb::Reclaim, partition) })?;
+            output::text(&format!("{} reclaimed\n", human_bytes(number(&answer, "reclaimed_bytes"))))
         }
     }
 }
 
+/// Between two looks of `stat --watch`.
+const WATCH_PERIOD: Duration = Duration::from_secs(2);
+
+fn about(verb: Verb, partition: &str) -> Request {
+    Request { partition: Some(partition.to_owned()), ..Request::new(verb) }
+}
+
+fn number(answer: &Value, key: &str) -> u64 {
+    answer[key].as_f64().map_or(0, |number| number as u64)
+}
+
+/// The server's report, of one partition if it is named.
+fn stat(path: &Path, partition: Option<&str>, json: bool) -> Result<String, Error> {
+    let mut answer = ask(path, &Request::new(Verb::Stat))?;
+    if let (Some(name), Some(all)) = (partition, answer["partitions"].as_array_mut()) {
+        let names: Vec<String> =
+            all.iter().filter_map(|one| one["name"].as_str().map(str::to_owned)).collect();
+        all.retain(|one| one["name"] == name);
+        if all.is_empty() {
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            return Err(Error::failed(format!(
+                "no partition is called \"{name}\"; {}",
+                suggest::of(name, &names)
+            )));
+        }
+    }
+    if json {
+        return Ok(format!("{answer}\n"));
+    }
+    let report: Report = serde_json::from_value(answer)
+        .map_err(|error| Error::failed(format!("the server's report cannot be read: {error}")))?;
+    Ok(report.table())
+}
+
+/// The partitions and their limits, for people.
+fn partitions(answer: &Value) -> String {
+    let cell = |one: &Value, key: &str| match &one[key] {
+        Value::Number(_) if key == "weight" => number(one, key).to_string(),
+        Value::Number(_) if number(one, key) == u64::MAX => "max".into(),
+        Value::Number(_) => human_bytes(number(one, key)),
+        Value::String(word) => word.clone(),
+        _ => "-".into(),
+    };
+    let keys = ["name", "policy", "current", "min", "low", "high", "max", "weight", "dirty_max"];
+    let mut rows =
+        vec![keys.map(|key| if key == "name" { "PARTITION".into() } else { key.to_uppercase() }).to_vec()];
+    for kind in ["groups", "partitions"] {
+        for one in answer[kind].as_array().into_iter().flatten() {
+            rows.push(keys.iter().map(|key| cell(one, key)).collect());
+        }
+    }
+    let reaper = &answer["reaper"];
+    aligned(&rows, 2)
+        + &format!(
+            "\nall together up to {}; {} moved in {} periods\n",
+            human_bytes(number(reaper, "allowed_bytes")),
+            human_bytes(number(reaper, "moved_bytes")),
+            number(reaper, "periods")
+        )
+}
+
+/// A miss curve for people, with a bar a size.
+fn curve(answer: &Value) -> String {
+    let mut rows = vec![["SIZE", "MISSES", "MISS RATIO", ""].map(String::from).to_vec()];
+    for point in answer["points"].as_array().into_iter().flatten() {
+        let miss_ratio = point["miss_ratio"].as_f64().unwrap_or(0.0).clamp(0.0, 1.0);
+        rows.push(vec![
+            human_bytes(number(point, "bytes")),
+            human_count(point["misses"].as_f64().unwrap_or(0.0)),
+            format!("{miss_ratio:.3}"),
+            format!("{:<40}", "#".repeat((miss_ratio * 40.0).round() as usize)),
+        ]);
+    }
+    format!(
+        "\"{}\", {}, now {}; {} references of late, about\n",
+        answer["partition"].as_str().unwrap_or_default(),
+        answer["policy"].as_str().unwrap_or_default(),
+        human_bytes(number(answer, "current_bytes")),
+        human_count(answer["references"].as_f64().unwrap_or(0.0)),
+    ) + &aligned(&rows, 0)
+}
+
 /// Sends a request and reads replies up to the last.
-fn ask(path: &Path, verb: Verb) -> Result<serde_json::Value, Error> {
+fn ask(path: &Path, request: &Request) -> Result<Value, Error> {
     let failed = |what: String| Error::failed(format!("{}: {what}", path.display()));
     let mut stream = UnixStream::connect(path).map_err(|error| {
         failed(match error.kind() {
@@ -86,7 +261,7 @@ fn ask(path: &Path, verb: Verb) -> Result<serde_json::Value, Error> {
         })
     })?;
     let broken = |error: std::io::Error| failed(format!("the connection broke: {error}"));
-    control::send(&mut stream, &Request::new(verb)).map_err(broken)?;
+    control::send(&mut stream, request).map_err(broken)?;
     let mut reader = BufReader::new(stream);
     loop {
         let line = control::receive(&mut reader, REPLY_BYTES_MAX).map_err(broken)?;

@@ -61,6 +61,9 @@ pub struct PartitionReport {
     pub read_errors: u64,
     pub write_errors: u64,
     pub sync_errors: u64,
+    pub ghost_hits: u64,
+    pub ahead_used: u64,
+    pub ahead_wasted: u64,
     pub resident_bytes: u64,
     pub dirty_bytes: u64,
     pub dirty_max_bytes: u64,
@@ -241,6 +244,9 @@ impl From<PartitionStat> for PartitionReport {
             read_errors: stat.read_errors,
             write_errors: stat.write_errors,
             sync_errors: stat.sync_errors,
+            ghost_hits: stat.ghost_hits,
+            ahead_used: stat.ahead_used,
+            ahead_wasted: stat.ahead_wasted,
             resident_bytes: stat.resident_bytes,
             dirty_bytes: stat.dirty_bytes,
             dirty_max_bytes: stat.dirty_max_bytes,
@@ -288,7 +294,7 @@ fn row<const N: usize>(cells: [&str; N]) -> Vec<String> {
 }
 
 /// Rows under each other: the first `words` columns to the left, numbers to the right.
-fn aligned(rows: &[Vec<String>], words: usize) -> String {
+pub fn aligned(rows: &[Vec<String>], words: usize) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let widths: Vec<usize> = (0..columns)
         .map(|column| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max())

@@ -20,6 +20,7 @@ use octavo::{Cache, CacheConfig, Object, Partition, PartitionConfig, disk};
 use octavo_block::{Address, Export, Limits, Server};
 
 use crate::attach::{self, Attachable};
+use crate::config::source::Placed;
 use crate::config::{Config, DRAIN_TIMEOUT_DEFAULT, ExportSection, units};
 use crate::control::server::{Asked, Listener};
 use crate::drain::{self, Refusal};
@@ -125,6 +126,8 @@ impl Served {
             engine: section.io.as_ref().map_or(defaults.engine, |io| io.value),
             buffers_max_bytes: section.buffers_max.as_ref().map(|bytes| bytes.value),
             background,
+            reaper: section.reaper,
+            pressure: section.yields.then(octavo::pressure::PressureSource::linux),
             ..defaults
         })
         .map_err(|error| refused(&section.memory_max.place, error))?;
@@ -135,13 +138,37 @@ impl Served {
             config.partitions.iter().filter_map(|section| section.max.as_ref()).map(|max| max.value).sum();
         let sharing = config.partitions.iter().filter(|section| section.max.is_none()).count() as u64;
         let share = left.saturating_sub(given) / sharing.max(1);
+        // More than there is may be bounded by `max`: then all begin with a part of theirs.
+        let scaled = |bytes: u64| match given > left {
+            true => (u128::from(bytes) * u128::from(left) / u128::from(given.max(1))) as u64,
+            false => bytes,
+        };
+        let value = |bytes: &Option<Placed<u64>>| bytes.as_ref().map(|bytes| bytes.value);
+        for group in &config.groups {
+            let defaults = octavo::Limits::default();
+            let limits = octavo::Limits {
+                min_bytes: value(&group.min).unwrap_or(0),
+                low_bytes: value(&group.low).unwrap_or(0),
+                high_bytes: value(&group.high).unwrap_or(octavo::UNLIMITED),
+                max_bytes: value(&group.max).unwrap_or(octavo::UNLIMITED),
+                weight: value(&group.weight).map_or(defaults.weight, |weight| weight as u32),
+            };
+            cache.set_group(&group.name.value, limits).map_err(|error| refused(&group.name.place, error))?;
+        }
         let mut partitions = Vec::new();
         for section in &config.partitions {
             let defaults = PartitionConfig::new(&section.name.value);
             let made = cache.partition(PartitionConfig {
                 policy: section.policy.as_ref().map_or(defaults.policy, |policy| policy.value),
                 cache_mode: section.cache_mode.as_ref().map_or(defaults.cache_mode, |mode| mode.value),
-                max_bytes: Some(section.max.as_ref().map_or(share, |bytes| bytes.value)),
+                max_bytes: value(&section.max),
+                start_bytes: Some(
+                    value(&section.max).map_or(share, scaled).max(value(&section.min).unwrap_or(0)),
+                ),
+                min_bytes: value(&section.min).unwrap_or(0),
+                low_bytes: value(&section.low).unwrap_or(0),
+                high_bytes: value(&section.high),
+                weight: value(&section.weight).map_or(defaults.weight, |weight| weight as u32),
                 dirty_max_bytes: section.dirty_max.as_ref().map(|bytes| bytes.value),
                 ..defaults
             });

@@ -67,20 +67,22 @@ fn sizes(config: &Config, problems: &mut Vec<Problem>) {
     fits(&cache.buffers_max, memory_max, "cache.memory_max");
     for partition in &config.partitions {
         fits(&partition.max, memory_max, "cache.memory_max");
+        let most = partition.max.as_ref().map_or(memory_max, |max| max.value);
+        fits(&partition.min, most, "this partition's max, or memory_max");
+        fits(&partition.low, most, "this partition's max, or memory_max");
         match &partition.max {
             Some(max) => fits(&partition.dirty_max, max.value, "this partition's max"),
             None => fits(&partition.dirty_max, memory_max, "cache.memory_max"),
         }
     }
-    let asked: u128 =
-        config.partitions.iter().filter_map(|p| p.max.as_ref()).map(|max| u128::from(max.value)).sum();
-    let each_fits =
-        config.partitions.iter().filter_map(|p| p.max.as_ref()).all(|max| max.value <= memory_max);
-    if each_fits && asked > u128::from(memory_max) {
+    // `max` may be more than there is in all: it is a bound. What `min` promises must be there.
+    let promised: u128 =
+        config.partitions.iter().filter_map(|p| p.min.as_ref()).map(|min| u128::from(min.value)).sum();
+    if promised > u128::from(memory_max) {
         problems.push(cache.memory_max.place.problem(format!(
-            "{} is less than the partitions' max together, {}",
+            "{} is less than the partitions' min together, {}",
             units::human_bytes(memory_max),
-            units::human_bytes(u64::try_from(asked).unwrap_or(u64::MAX))
+            units::human_bytes(u64::try_from(promised).unwrap_or(u64::MAX))
         )));
     }
 }

@@ -35,6 +35,8 @@ pub struct Config {
     pub source: Source,
     /// `[cache]`.
     pub cache: CacheSection,
+    /// `[[group]]`, in the file's order.
+    pub groups: Vec<GroupSection>,
     /// `[[partition]]`, in the file's order.
     pub partitions: Vec<PartitionSection>,
     /// `[[export]]`, in the file's order.
@@ -56,6 +58,10 @@ pub struct CacheSection {
     pub io: Option<Placed<Engine>>,
     /// The share of `memory_max` for buffers, in bytes.
     pub buffers_max: Option<Placed<u64>>,
+    /// Whether partitions are resized by what memory is worth to them.
+    pub reaper: bool,
+    /// Whether the cache yields to others while the system is short of memory.
+    pub yields: bool,
 }
 
 /// `[[partition]]`: one tenant.
@@ -69,10 +75,35 @@ pub struct PartitionSection {
     pub policy: Option<Placed<PolicyName>>,
     /// When a write reaches the store.
     pub cache_mode: Option<Placed<CacheMode>>,
+    /// Bytes that are never taken from it.
+    pub min: Option<Placed<u64>>,
+    /// Bytes that are taken from it last.
+    pub low: Option<Placed<u64>>,
+    /// Bytes beyond which it has only what nobody else can use.
+    pub high: Option<Placed<u64>>,
     /// The most memory it gets, in bytes.
     pub max: Option<Placed<u64>>,
+    /// What its misses count for.
+    pub weight: Option<Placed<u64>>,
     /// The most bytes of dirty pages.
     pub dirty_max: Option<Placed<u64>>,
+}
+
+/// `[[group]]`: bounds on the partitions whose names begin with its name and a slash.
+#[derive(Debug)]
+pub struct GroupSection {
+    /// Its name.
+    pub name: Placed<String>,
+    /// Bytes that are never taken from all of them together.
+    pub min: Option<Placed<u64>>,
+    /// Bytes that are taken from them last.
+    pub low: Option<Placed<u64>>,
+    /// Bytes beyond which they have only what nobody else can use.
+    pub high: Option<Placed<u64>>,
+    /// The most that they have together.
+    pub max: Option<Placed<u64>>,
+    /// What their misses count for.
+    pub weight: Option<Placed<u64>>,
 }
 
 /// `[[export]]`: one disk that clients may ask for.
@@ -173,6 +204,7 @@ fn parse_table(text: &str) -> Result<DeTable<'_>, Vec<Problem>> {
 /// The table as sections; `None` where a section that everything needs is missing or wrong.
 fn read(source: &Source, table: &DeTable<'_>, problems: &mut Vec<Problem>) -> Option<Config> {
     let mut cache = None;
+    let mut groups = Vec::new();
     let mut partitions = Vec::new();
     let mut exports = Vec::new();
     let mut listen = None;
@@ -181,6 +213,7 @@ fn read(source: &Source, table: &DeTable<'_>, problems: &mut Vec<Problem>) -> Op
 
     let mut root = Section::new("", table, 0..0, problems);
     root.table("cache", |section| cache = read_cache(section));
+    root.tables("group", |section| groups.extend(read_group(section)));
     root.tables("partition", |section| match read_partition(section) {
         Some(partition) => partitions.push(partition),
         None => sections_lost = true,
@@ -208,7 +241,15 @@ fn read(source: &Source, table: &DeTable<'_>, problems: &mut Vec<Problem>) -> Op
         // What was not read might have been the partition that an export names: do not guess.
         return None;
     }
-    Some(Config { source: source.clone(), cache: cache?, partitions, exports, listen: listen?, serve })
+    Some(Config {
+        source: source.clone(),
+        cache: cache?,
+        groups,
+        partitions,
+        exports,
+        listen: listen?,
+        serve,
+    })
 }
 
 fn read_cache(mut section: Section<'_, '_>) -> Option<CacheSection> {
@@ -218,8 +259,10 @@ fn read_cache(mut section: Section<'_, '_>) -> Option<CacheSection> {
     let io = section
         .word("io", &[("auto", Engine::Auto), ("uring", Engine::Uring), ("blocking", Engine::Blocking)]);
     let buffers_max = section.size("buffers_max");
+    let reaper = section.flag("reaper").is_none_or(|flag| flag.value);
+    let yields = section.flag("yield").is_none_or(|flag| flag.value);
     section.finish();
-    Some(CacheSection { memory_max: memory_max?, page_bytes, io, buffers_max })
+    Some(CacheSection { memory_max: memory_max?, page_bytes, io, buffers_max, reaper, yields })
 }
 
 fn read_partition(mut section: Section<'_, '_>) -> Option<PartitionSection> {
@@ -232,13 +275,20 @@ fn read_partition(mut section: Section<'_, '_>) -> Option<PartitionSection> {
         "cache_mode",
         &[("writethrough", CacheMode::Writethrough), ("writeback", CacheMode::Writeback)],
     );
-    let max = section.size("max");
+    let [min, low, high, max] = ["min", "low", "high", "max"].map(|name| section.size(name));
+    let weight = section.count("weight", 1, 10_000);
     let dirty_max = section.size("dirty_max");
-    for name in ["min", "low", "high", "weight"] {
-        section.not_yet(name, "a partition has a \"max\"");
-    }
     section.finish();
-    Some(PartitionSection { place, name: name?, policy, cache_mode, max, dirty_max })
+    Some(PartitionSection { place, name: name?, policy, cache_mode, min, low, high, max, weight, dirty_max })
+}
+
+fn read_group(mut section: Section<'_, '_>) -> Option<GroupSection> {
+    let name = section.string("name");
+    let name = section.required(name, "name", "name = \"host\", for partitions such as \"host/vm1\"");
+    let [min, low, high, max] = ["min", "low", "high", "max"].map(|name| section.size(name));
+    let weight = section.count("weight", 1, 10_000);
+    section.finish();
+    Some(GroupSection { name: name?, min, low, high, max, weight })
 }
 
 fn read_export(mut section: Section<'_, '_>) -> Option<ExportSection> {

@@ -20,7 +20,6 @@ pub struct Section<'t, 's> {
     table: &'t DeTable<'s>,
     span: Range<usize>,
     asked: Vec<&'static str>,
-    refused: Vec<&'static str>,
     problems: &'t mut Vec<Problem>,
 }
 
@@ -32,7 +31,7 @@ impl<'t, 's> Section<'t, 's> {
         span: Range<usize>,
         problems: &'t mut Vec<Problem>,
     ) -> Section<'t, 's> {
-        Section { key, table, span, asked: Vec::new(), refused: Vec::new(), problems }
+        Section { key, table, span, asked: Vec::new(), problems }
     }
 
     /// The section as a place, for what is missing from it.
@@ -161,17 +160,6 @@ impl<'t, 's> Section<'t, 's> {
         }
     }
 
-    /// A word of the design that this version does not have: refused rather than ignored.
-    pub fn not_yet(&mut self, name: &'static str, instead: &str) {
-        let found = self.find(name);
-        // Not a word to suggest to those who misspelled another.
-        self.asked.pop();
-        if let Some((_, place)) = found {
-            self.refused.push(name);
-            self.problems.push(place.problem(format!("not yet: this version has no \"{name}\"; {instead}")));
-        }
-    }
-
     /// Complains that a key is missing unless it was found.
     pub fn required<T>(
         &mut self,
@@ -195,7 +183,7 @@ impl<'t, 's> Section<'t, 's> {
     pub fn finish(self) {
         for (key, _) in self.table.iter() {
             let name: &str = key.get_ref();
-            if !self.asked.contains(&name) && !self.refused.contains(&name) {
+            if !self.asked.contains(&name) {
                 let place = Place::new(self.dotted(name), key.span());
                 let message = format!("no such key; {}", suggest::of(name, &self.asked));
                 self.problems.push(place.problem(message));

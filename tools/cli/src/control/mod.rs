@@ -6,7 +6,9 @@
 //!
 //! Whoever can connect may do everything: the socket's mode, 0600, is the permission.
 
+pub mod keys;
 pub mod server;
+pub mod verbs;
 
 use std::io::{BufRead, Write};
 
@@ -21,14 +23,35 @@ pub const REQUEST_BYTES_MAX: u64 = 4096;
 /// The longest reply: a report of thousands of exports fits.
 pub const REPLY_BYTES_MAX: u64 = 16 << 20;
 
-/// A request.
-#[derive(Debug, Serialize, Deserialize)]
+/// A request. What a verb does not need is left out.
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Request {
     /// [`VERSION`].
     pub v: u32,
     /// What to do; a word of [`Verb`]. Text, so that an unknown one is refused by name.
     #[serde(rename = "do")]
     pub verb: String,
+    /// Which partition.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub partition: Option<String>,
+    /// Which of its exports.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub object: Option<String>,
+    /// Settings and their new values, in this order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub values: Vec<(String, String)>,
+    /// Bytes to reclaim.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<u64>,
+    /// One of `posix_fadvise`'s words, for a range.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub advice: Option<String>,
+    /// Where the range begins; the object's beginning where it is not said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub offset: Option<u64>,
+    /// How long it is; to the object's end where it is not said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub len: Option<u64>,
 }
 
 /// What a server can be asked to do.
@@ -40,6 +63,18 @@ pub enum Verb {
     Sync,
     /// The same with progress, trying refusing stores again.
     Drain,
+    /// All partitions with their settings.
+    Partitions,
+    /// Change settings of a partition.
+    Set,
+    /// What a partition would have missed at other sizes.
+    Mrc,
+    /// Say what will happen to a range of an export.
+    Advise,
+    /// Let clean pages go.
+    Evict,
+    /// Give memory of a partition back to the system.
+    Reclaim,
 }
 
 /// A reply: one line of the answer to a request.
@@ -94,7 +129,17 @@ pub struct FaultyObject {
 
 impl Verb {
     /// All verbs.
-    pub const ALL: [Verb; 3] = [Verb::Stat, Verb::Sync, Verb::Drain];
+    pub const ALL: [Verb; 9] = [
+        Verb::Stat,
+        Verb::Sync,
+        Verb::Drain,
+        Verb::Partitions,
+        Verb::Set,
+        Verb::Mrc,
+        Verb::Advise,
+        Verb::Evict,
+        Verb::Reclaim,
+    ];
 
     /// The word on the wire.
     pub fn word(self) -> &'static str {
@@ -102,6 +147,12 @@ impl Verb {
             Verb::Stat => "stat",
             Verb::Sync => "sync",
             Verb::Drain => "drain",
+            Verb::Partitions => "partitions",
+            Verb::Set => "set",
+            Verb::Mrc => "mrc",
+            Verb::Advise => "advise",
+            Verb::Evict => "evict",
+            Verb::Reclaim => "reclaim",
         }
     }
 }
@@ -109,7 +160,7 @@ impl Verb {
 impl Request {
     /// A request of this version.
     pub fn new(verb: Verb) -> Request {
-        Request { v: VERSION, verb: verb.word().to_owned() }
+        Request { v: VERSION, verb: verb.word().to_owned(), ..Request::default() }
     }
 }
 

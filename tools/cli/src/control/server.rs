@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use octavo::Cache;
 use rustix::fs::Mode;
 
-use super::{Body, Fault, FaultyObject, Progress, Reply, Request, VERSION, Verb};
+use super::{Body, Fault, FaultyObject, Progress, Reply, Request, VERSION, Verb, verbs};
 use crate::drain::{self, Refusal};
 use crate::environment::make_private_dir;
 use crate::error::Error;
@@ -155,7 +155,7 @@ fn talk(stream: &UnixStream, asked: &Asked) -> std::io::Result<()> {
             }
         };
         let body = match verb(&line) {
-            Ok(verb) => answer(verb, stream, asked)?,
+            Ok((verb, request)) => answer(verb, &request, stream, asked)?,
             Err(message) => Body::Error(fault(message)),
         };
         super::send(&mut &*stream, &Reply::new(body))?;
@@ -163,18 +163,19 @@ fn talk(stream: &UnixStream, asked: &Asked) -> std::io::Result<()> {
 }
 
 /// What a line asks for; the error is a sentence.
-fn verb(line: &[u8]) -> Result<Verb, String> {
+fn verb(line: &[u8]) -> Result<(Verb, Request), String> {
     let request: Request = serde_json::from_slice(line)
         .map_err(|error| format!("not a request such as {{\"v\":1,\"do\":\"stat\"}}: {error}"))?;
     if request.v != VERSION {
         return Err(format!("version {} is not spoken here; {VERSION} is", request.v));
     }
-    Verb::ALL.into_iter().find(|verb| verb.word() == request.verb).ok_or_else(|| {
+    let verb = Verb::ALL.into_iter().find(|verb| verb.word() == request.verb).ok_or_else(|| {
         format!("\"{}\" cannot be done; {}", request.verb, Verb::ALL.map(Verb::word).join(", "))
-    })
+    })?;
+    Ok((verb, request))
 }
 
-fn answer(verb: Verb, mut stream: &UnixStream, asked: &Asked) -> std::io::Result<Body> {
+fn answer(verb: Verb, request: &Request, mut stream: &UnixStream, asked: &Asked) -> std::io::Result<Body> {
     match verb {
         Verb::Stat => {
             let report = Report {
@@ -195,6 +196,10 @@ fn answer(verb: Verb, mut stream: &UnixStream, asked: &Asked) -> std::io::Result
             told?;
             Ok(done(refusals, "drained"))
         }
+        verb => Ok(match verbs::answer(verb, request, &asked.cache) {
+            Ok(value) => Body::Ok(value),
+            Err(message) => Body::Error(fault(message)),
+        }),
     }
 }
 
@@ -223,7 +228,7 @@ mod tests {
 
     #[test]
     fn bad_requests_are_refused_by_what_is_wrong_with_them() {
-        assert_eq!(verb(br#"{"v":1,"do":"sync"}"#), Ok(Verb::Sync));
+        assert_eq!(verb(br#"{"v":1,"do":"sync"}"#).unwrap().0, Verb::Sync);
         assert!(verb(b"hello").unwrap_err().contains("not a request"));
         assert!(verb(br#"{"v":2,"do":"sync"}"#).unwrap_err().contains("version 2"));
         assert!(verb(br#"{"v":1,"do":"stop"}"#).unwrap_err().contains("stat, sync, drain"));

@@ -69,10 +69,11 @@ const CASES: &[(&str, &str, &[&str])] = &[
     ),
     (
         "policy = \"lru\"",
-        "min = \"1M\"\nweight = 5",
+        "min = \"64M\"\nweight = 0",
         &[
-            "5:7: partition.min: not yet: this version has no \"min\"; a partition has a \"max\"",
-            "6:10: partition.weight: not yet: this version has no \"weight\"; a partition has a \"max\"",
+            "2:14: cache.memory_max: 32 MiB is less than the partitions' min together, 64 MiB",
+            "5:7: partition.min: 64 MiB does not fit into this partition's max, or memory_max, 32 MiB",
+            "6:10: partition.weight: a number from 1 to 10000 is expected",
         ],
     ),
     (
@@ -86,10 +87,7 @@ const CASES: &[(&str, &str, &[&str])] = &[
     (
         "[[export]]",
         "max = \"20MiB\"\n[[partition]]\nname = \"vm1\"\nmax = \"20MiB\"\n[[export]]",
-        &[
-            "2:14: cache.memory_max: 32 MiB is less than the partitions' max together, 40 MiB",
-            "9:8: partition.name: there is a partition \"vm1\" already, on line 4",
-        ],
+        &["9:8: partition.name: there is a partition \"vm1\" already, on line 4"],
     ),
     (
         "partition = \"vm1\"",

@@ -153,3 +153,60 @@ fn nonsense_is_answered_and_harms_nothing() {
     drop(silent);
     server.stop();
 }
+
+#[test]
+fn a_partition_is_looked_at_and_changed_while_it_serves() {
+    let (_directory, server) = served();
+    let mut client = Client::connect(&server.nbd, "disk").unwrap();
+    client.write(0, &vec![5; 4 << 20]);
+    let setting = |key: &str| {
+        let answer: serde_json::Value =
+            serde_json::from_str(&server.ctl_succeed(&["partitions", "--json"])).unwrap();
+        answer["partitions"][0][key].clone()
+    };
+    assert_eq!((setting("name"), setting("policy"), setting("min")), ("p".into(), "octavo".into(), 0.into()));
+    let before = setting("current").as_u64().unwrap();
+    assert_eq!(server.ctl_succeed(&["set", "p", "min=4MiB", "max=8MiB", "policy=lru", "weight=250"]), "");
+    assert_eq!((setting("min"), setting("weight")), ((4 << 20).into(), 250.into()));
+    assert_eq!(setting("policy"), "lru");
+    let current = setting("current").as_u64().unwrap();
+    assert!(current <= 8 << 20 && current < before, "{current} after {before}");
+    assert_eq!(client.read(0, 4 << 20), vec![5; 4 << 20]);
+    // Dirty pages are written before they go.
+    client.write(4096, &[6; 4096]);
+    assert!(server.ctl_succeed(&["evict", "p"]).ends_with("evicted\n"));
+    assert_eq!(server.stat()["partitions"][0]["resident_bytes"], 0);
+    server.ctl_succeed(&["advise", "p", "disk", "willneed", "--len", "1MiB"]);
+    assert!(server.stat()["partitions"][0]["resident_bytes"].as_u64().unwrap() >= 1 << 20);
+    server.ctl_succeed(&["advise", "p", "disk", "dontneed", "--offset", "0"]);
+    assert_eq!(client.read(4096, 4096), [6; 4096]);
+    assert!(server.ctl_succeed(&["reclaim", "p", "2MiB"]).ends_with("reclaimed\n"));
+    assert!(setting("current").as_u64().unwrap() >= 4 << 20, "min is kept");
+    let curve: serde_json::Value =
+        serde_json::from_str(&server.ctl_succeed(&["mrc", "p", "--json"])).unwrap();
+    assert!(curve["points"].as_array().unwrap().len() >= 3, "{curve}");
+    for (arguments, words) in [
+        (&["stat", "p"][..], &["PARTITION", "EXPORT"][..]),
+        (&["partitions"], &["WEIGHT", "250", "8 MiB", "all together"]),
+        (&["mrc", "p"], &["MISS RATIO", "lru"]),
+    ] {
+        let table = server.ctl_succeed(arguments);
+        words.iter().for_each(|word| assert!(table.contains(word), "{word} is not in\n{table}"));
+    }
+    for (arguments, word) in [
+        (&["set", "q", "max=1MiB"][..], "no partition is called \"q\"; known: p"),
+        (&["set", "p", "mx=1MiB"], "did you mean \"max\"?"),
+        (&["set", "p", "max=1X"], "max=1X: \"X\" is no unit"),
+        (&["set", "p", "min=1GiB"], "min is 1073741824 bytes and max is 8388608"),
+        (&["set", "p", "policy=lruu"], "did you mean \"lru\"?"),
+        (&["stat", "q"], "no partition is called \"q\""),
+        (&["advise", "p", "dusk", "normal"], "did you mean \"disk\"?"),
+        (&["advise", "p", "disk", "wilneed"], "did you mean \"willneed\"?"),
+        (&["advise", "p", "disk", "willneed", "--offset", "1GiB"], "past the end"),
+    ] {
+        let said = server.ctl_fail(arguments);
+        assert!(said.contains(word), "{arguments:?}: {said}");
+    }
+    drop(client);
+    server.stop();
+}

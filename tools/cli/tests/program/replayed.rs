@@ -235,7 +235,7 @@ fn exactly(policy: PolicyName, mode: CacheMode, faults: bool, seen: &mut BTreeMa
         panic!("{difference}: {replayed:?}");
     }
     assert!(replayed.agrees(), "{replayed:?}");
-    assert!(replayed.hits > 1000 && replayed.misses() > 1000, "{replayed:?}");
+    assert!(replayed.hits > 500 && replayed.misses() > 1000, "{replayed:?}");
     kinds(&world.about, seen);
 }
 

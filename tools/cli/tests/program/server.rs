@@ -172,6 +172,13 @@ impl Server {
         String::from_utf8(output.stdout).unwrap()
     }
 
+    /// Runs `octavo ctl` and expects it to fail; its standard error.
+    pub fn ctl_fail(&self, words: &[&str]) -> String {
+        let output = self.ctl(words);
+        assert!(!output.status.success(), "ctl {words:?} succeeded");
+        String::from_utf8(output.stderr).unwrap()
+    }
+
     /// The counters.
     pub fn stat(&self) -> serde_json::Value {
         serde_json::from_str(&self.ctl_succeed(&["stat", "--json"])).unwrap()

@@ -1,0 +1,146 @@
+//! What the control protocol does with partitions: show, set, advise, evict, reclaim.
+//!
+//! Every answer is JSON and every error a sentence. What a setting is called and takes is in `keys`.
+
+use octavo::{Advice, Object, Partition};
+use serde_json::{Value, json};
+
+use super::keys::{self, KEYS};
+use super::{Request, Verb};
+use crate::config::suggest;
+use octavo::Cache;
+
+/// `posix_fadvise`'s words.
+pub const ADVICE: [(&str, Advice); 6] = [
+    ("normal", Advice::Normal),
+    ("sequential", Advice::Sequential),
+    ("random", Advice::Random),
+    ("willneed", Advice::WillNeed),
+    ("dontneed", Advice::DontNeed),
+    ("noreuse", Advice::NoReuse),
+];
+
+/// Does what a request about partitions asks for.
+pub fn answer(verb: Verb, request: &Request, cache: &Cache) -> Result<Value, String> {
+    match verb {
+        Verb::Partitions => Ok(partitions(cache)),
+        Verb::Set => {
+            let partition = partition(cache, request)?;
+            if request.values.is_empty() {
+                return Err("nothing is to be set; key=value is expected".into());
+            }
+            // All names are looked at before the first value is taken.
+            request.values.iter().try_for_each(|(name, _)| keys::key(name).map(drop))?;
+            let set = |(name, text): &(String, String)| {
+                keys::set(cache, &partition, name, text).map_err(|why| format!("{name}={text}: {why}"))
+            };
+            request.values.iter().try_for_each(set)?;
+            Ok(settings(&partition))
+        }
+        Verb::Mrc => {
+            let partition = partition(cache, request)?;
+            let curve = partition.miss_curve().ok_or_else(|| {
+                format!(
+                    "\"{}\" is not watched: it is too small for that, or was made without a reaper",
+                    partition.name()
+                )
+            })?;
+            let points = curve.points.iter().map(|(pages, misses)| {
+                let miss_ratio = if curve.references > 0.0 { misses / curve.references } else { 0.0 };
+                json!({"bytes": pages * partition.page_bytes(), "misses": misses.round(), "miss_ratio": miss_ratio})
+            });
+            Ok(json!({
+                "partition": partition.name(),
+                "policy": partition.stat().policy,
+                "current_bytes": partition.stat().max_bytes,
+                "references": curve.references.round(),
+                "sampled": curve.sampled.round(),
+                "rate": curve.rate,
+                "points": points.collect::<Vec<Value>>(),
+            }))
+        }
+        Verb::Advise => {
+            let object = object(cache, request)?;
+            let word = request.advice.as_deref().unwrap_or_default();
+            let words = ADVICE.map(|(word, _)| word);
+            let advice = ADVICE.iter().find(|(name, _)| *name == word).map(|(_, advice)| *advice);
+            let advice = advice
+                .ok_or_else(|| format!("no advice is called \"{word}\"; {}", suggest::of(word, &words)))?;
+            let offset = request.offset.unwrap_or(0);
+            let len = request.len.unwrap_or(object.len_bytes().saturating_sub(offset));
+            object.advise(offset, len, advice).map_err(|error| error.to_string())?;
+            Ok(json!({}))
+        }
+        Verb::Evict => {
+            let partition = partition(cache, request)?;
+            let before = partition.stat().resident_bytes;
+            match &request.object {
+                Some(_) => {
+                    let object = object(cache, request)?;
+                    object.advise(0, object.len_bytes(), Advice::DontNeed)
+                }
+                None => partition.evict(),
+            }
+            .map_err(|error| error.to_string())?;
+            Ok(json!({"evicted_bytes": before.saturating_sub(partition.stat().resident_bytes)}))
+        }
+        Verb::Reclaim => {
+            let partition = partition(cache, request)?;
+            let bytes = request.bytes.ok_or("how many bytes is not said")?;
+            let reclaimed = partition.reclaim(bytes).map_err(|error| error.to_string())?;
+            Ok(json!({"reclaimed_bytes": reclaimed}))
+        }
+        Verb::Stat | Verb::Sync | Verb::Drain => Err("this is about the whole server".into()),
+    }
+}
+
+/// All partitions and groups with their settings.
+fn partitions(cache: &Cache) -> Value {
+    let partitions: Vec<Value> = cache.partitions().iter().map(settings).collect();
+    let groups = cache.groups();
+    let groups = groups.iter().map(|(name, limits)| {
+        json!({"name": name, "min": limits.min_bytes, "low": limits.low_bytes, "high": limits.high_bytes,
+               "max": limits.max_bytes, "weight": limits.weight})
+    });
+    let reaper = cache.reaper_stat();
+    json!({
+        "partitions": partitions,
+        "groups": groups.collect::<Vec<Value>>(),
+        "reaper": {"periods": reaper.periods, "moved_bytes": reaper.moved_bytes, "allowed_bytes": reaper.allowed_bytes},
+    })
+}
+
+/// A partition's settings that are one line each, by name.
+fn settings(partition: &Partition) -> Value {
+    let mut values = serde_json::Map::new();
+    values.insert("name".into(), partition.name().into());
+    for key in KEYS.iter().filter(|key| !["stat", "mrc", "objects"].contains(&key.name)) {
+        let Some(get) = key.get else { continue };
+        let text = get(partition);
+        values.insert(key.name.into(), text.parse::<u64>().map_or_else(|_| text.into(), Value::from));
+    }
+    Value::Object(values)
+}
+
+fn partition(cache: &Cache, request: &Request) -> Result<Partition, String> {
+    let name = request.partition.as_deref().ok_or("which partition is not said")?;
+    let partitions = cache.partitions();
+    let names: Vec<&str> = partitions.iter().map(Partition::name).collect();
+    partitions
+        .iter()
+        .find(|partition| partition.name() == name)
+        .cloned()
+        .ok_or_else(|| format!("no partition is called \"{name}\"; {}", suggest::of(name, &names)))
+}
+
+fn object(cache: &Cache, request: &Request) -> Result<Object, String> {
+    let partition = partition(cache, request)?;
+    let name = request.object.as_deref().ok_or("which export is not said")?;
+    let objects = partition.objects();
+    let names: Vec<&str> = objects.iter().map(Object::name).collect();
+    objects
+        .iter()
+        .find(|object| object.name() == name)
+        .cloned()
+        .ok_or_else(|| format!("no export of it is called \"{name}\"; {}", suggest::of(name, &names)))
+}
