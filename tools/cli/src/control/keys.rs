@@ -16,8 +16,11 @@ pub struct Key {
     /// Its value as text. None: it can only be written.
     pub get: Option<fn(&Partition) -> String>,
     /// Takes a text; the error is a sentence. None: it can only be read.
-    pub set: Option<fn(&Cache, &Partition, &str) -> Result<(), String>>,
+    pub set: Option<Set>,
 }
+
+/// Changes a setting to what a text says.
+type Set = fn(&Cache, &Partition, &str) -> Result<(), String>;
 
 /// All settings.
 pub const KEYS: &[Key] = &[
@@ -32,7 +35,10 @@ pub const KEYS: &[Key] = &[
         what: "bytes that are never taken from it",
         get: Some(|partition| partition.limits().min_bytes.to_string()),
         set: Some(|cache, partition, text| {
-            limit(cache, partition, |limits| Ok(limits.min_bytes = bytes(text)?))
+            limit(cache, partition, |limits| {
+                limits.min_bytes = bytes(text)?;
+                Ok(())
+            })
         }),
     },
     Key {
@@ -40,7 +46,10 @@ pub const KEYS: &[Key] = &[
         what: "bytes that are taken from it last",
         get: Some(|partition| partition.limits().low_bytes.to_string()),
         set: Some(|cache, partition, text| {
-            limit(cache, partition, |limits| Ok(limits.low_bytes = bytes(text)?))
+            limit(cache, partition, |limits| {
+                limits.low_bytes = bytes(text)?;
+                Ok(())
+            })
         }),
     },
     Key {
@@ -48,7 +57,10 @@ pub const KEYS: &[Key] = &[
         what: "bytes beyond which it has only what nobody else can use",
         get: Some(|partition| bound(partition.limits().high_bytes)),
         set: Some(|cache, partition, text| {
-            limit(cache, partition, |limits| Ok(limits.high_bytes = bytes(text)?))
+            limit(cache, partition, |limits| {
+                limits.high_bytes = bytes(text)?;
+                Ok(())
+            })
         }),
     },
     Key {
@@ -56,7 +68,10 @@ pub const KEYS: &[Key] = &[
         what: "bytes that it never exceeds",
         get: Some(|partition| bound(partition.limits().max_bytes)),
         set: Some(|cache, partition, text| {
-            limit(cache, partition, |limits| Ok(limits.max_bytes = bytes(text)?))
+            limit(cache, partition, |limits| {
+                limits.max_bytes = bytes(text)?;
+                Ok(())
+            })
         }),
     },
     Key {
@@ -66,7 +81,10 @@ pub const KEYS: &[Key] = &[
         set: Some(|cache, partition, text| {
             let weight =
                 text.parse().map_err(|_| format!("\"{text}\" is no weight: a number from 1 to 10000"));
-            limit(cache, partition, |limits| Ok(limits.weight = weight?))
+            limit(cache, partition, |limits| {
+                limits.weight = weight?;
+                Ok(())
+            })
         }),
     },
     Key {

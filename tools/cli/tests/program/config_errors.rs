@@ -39,7 +39,7 @@ const CASES: &[(&str, &str, &[&str])] = &[
         &[
             "1:1: cache.memory_max: missing; for example memory_max = \"32MiB\"",
             "2:1: cache.memory_maxx: no such key; did you mean \"memory_max\"? known: memory_max, page_bytes, io, \
-             buffers_max",
+             buffers_max, reaper, yield",
         ],
     ),
     (
@@ -162,7 +162,7 @@ const CASES: &[(&str, &str, &[&str])] = &[
     (
         "[cache]",
         "[metrics]\n[cache]",
-        &["1:2: metrics: no such key; known: cache, partition, export, listen, serve"],
+        &["1:2: metrics: no such key; known: cache, group, partition, export, listen, serve"],
     ),
 ];
 
