@@ -65,8 +65,8 @@ pub(crate) struct PartitionInner {
 
 struct Resizing {
     charge: Charge,
-    /// A segment has come or gone since the table was made.
-    was_resized: bool,
+    /// A segment has come or gone, or the policy has changed, since the table was made.
+    was_changed: bool,
     /// What is charged besides the segments.
     fixed_bytes: u64,
     /// Segments without entries that still hold a pinned snapshot.
@@ -169,7 +169,7 @@ impl PartitionInner {
             resizing: Mutex::new(Resizing {
                 fixed_bytes: fixed,
                 charge,
-                was_resized: false,
+                was_changed: false,
                 emptied: Vec::new(),
                 pending: Vec::new(),
                 leaving: None,
@@ -209,8 +209,8 @@ impl PartitionInner {
     }
 
     /// Whether the table is not the one that it was made as.
-    pub fn was_resized(&self) -> bool {
-        lock(&self.resizing).was_resized
+    pub fn was_changed(&self) -> bool {
+        lock(&self.resizing).was_changed
     }
 
     /// Most dirty pages; beyond, writes go to the store first.
@@ -437,7 +437,7 @@ impl Partition {
             let bytes = resizing.charge.bytes() + per_segment;
             resizing.charge.resize(bytes, &format!("partition {:?}", self.name()))?;
             inner.frames.commit(segment);
-            resizing.was_resized = true;
+            resizing.was_changed = true;
             resizing.pending = inner.table.join(segment);
             inner.record(|| Event::Join { segment: segment.0 });
             self.finish_moves(&mut resizing)?;
@@ -445,7 +445,7 @@ impl Partition {
         while inner.table.live_segments() - (resizing.emptied.len() as u32) > wanted {
             let candidates = inner.table.segments().filter(|segment| !resizing.emptied.contains(segment));
             let segment = candidates.last().expect("more are live than wanted");
-            resizing.was_resized = true;
+            resizing.was_changed = true;
             resizing.pending = inner.table.leave(segment);
             inner.record(|| Event::Leave { segment: segment.0 });
             resizing.leaving = Some(segment);
@@ -497,9 +497,9 @@ impl Partition {
             resizing.charge.resize(bytes, &format!("partition {:?}", self.name()))?;
             resizing.fixed_bytes += learning;
         }
-        // A recording cannot tell of it.
-        resizing.was_resized = true;
+        resizing.was_changed = true;
         inner.table.set_policy(policy);
+        inner.record(|| Event::Policy { policy });
         Ok(())
     }
 

@@ -279,7 +279,7 @@ impl Partition {
             segments: inner.table.live_segments(),
             secret: if whole { inner.secret } else { Secret::Untold },
             sample_below,
-            from_the_first: inner.counters.sum(Count::Arrivals) == 0 && !inner.was_resized(),
+            from_the_first: inner.counters.sum(Count::Arrivals) == 0 && !inner.was_changed(),
         };
         let mut spare: Vec<Vec<u8>> = (0..blocks).map(|_| Vec::with_capacity(BUFFER_BYTES)).collect();
         let mut begun = Tape {

@@ -103,13 +103,7 @@ enum Question {
 
 /// Asks, and prints the answer.
 pub fn run(arguments: &Arguments, environment: &Environment) -> Result<(), Error> {
-    let path = match &arguments.socket {
-        // The form of the configuration is welcome, too.
-        Some(path) => {
-            path.to_str().and_then(|path| path.strip_prefix("unix:")).map_or(path.clone(), PathBuf::from)
-        }
-        None => environment.control_socket(),
-    };
+    let path = socket(arguments.socket.as_deref(), environment);
     match &arguments.question {
         Question::Stat { partition, json, watch } => loop {
             output::text(&stat(&path, partition.as_deref(), *json)?)?;
@@ -245,37 +239,82 @@ fn curve(answer: &Value) -> String {
     ) + &aligned(&rows, 0)
 }
 
+/// The server's control socket, where somebody names it or it is usually.
+pub fn socket(named: Option<&Path>, environment: &Environment) -> PathBuf {
+    match named {
+        // The form of the configuration is welcome, too.
+        Some(path) => {
+            path.to_str().and_then(|path| path.strip_prefix("unix:")).map_or(path.to_owned(), PathBuf::from)
+        }
+        None => environment.control_socket(),
+    }
+}
+
+/// A connection to a server.
+pub struct Connection {
+    path: PathBuf,
+    /// For whoever reads replies, and to end it.
+    pub stream: UnixStream,
+}
+
+impl Connection {
+    /// Connects.
+    pub fn open(path: &Path) -> Result<Connection, Error> {
+        let stream = UnixStream::connect(path).map_err(|error| {
+            let what = match error.kind() {
+                ErrorKind::NotFound => {
+                    "no server listens here; start `octavo serve`, or name its control socket with --socket"
+                        .into()
+                }
+                ErrorKind::ConnectionRefused => {
+                    "no server listens here any more: the one that made this socket was killed".into()
+                }
+                _ => error.to_string(),
+            };
+            Error::failed(format!("{}: {what}", path.display()))
+        })?;
+        Ok(Connection { path: path.to_owned(), stream })
+    }
+
+    fn failed(&self, what: String) -> Error {
+        Error::failed(format!("{}: {what}", self.path.display()))
+    }
+
+    fn broken(&self, error: std::io::Error) -> Error {
+        self.failed(format!("the connection broke: {error}"))
+    }
+
+    /// Sends a request.
+    pub fn send(&self, request: &Request) -> Result<(), Error> {
+        control::send(&mut &self.stream, request).map_err(|error| self.broken(error))
+    }
+
+    /// Reads a reply.
+    pub fn reply(&self, reader: &mut BufReader<&UnixStream>) -> Result<Body, Error> {
+        let line = control::receive(reader, REPLY_BYTES_MAX).map_err(|error| self.broken(error))?;
+        let line = line.ok_or_else(|| self.failed("the server went away before it had answered".into()))?;
+        let reply: Reply = serde_json::from_slice(&line)
+            .map_err(|error| self.failed(format!("this is no answer of an octavo server: {error}")))?;
+        match reply.v {
+            VERSION => Ok(reply.body),
+            other => Err(self.failed(format!("the server speaks version {other}, this program {VERSION}"))),
+        }
+    }
+}
+
 /// Sends a request and reads replies up to the last.
 fn ask(path: &Path, request: &Request) -> Result<Value, Error> {
-    let failed = |what: String| Error::failed(format!("{}: {what}", path.display()));
-    let mut stream = UnixStream::connect(path).map_err(|error| {
-        failed(match error.kind() {
-            ErrorKind::NotFound => {
-                "no server listens here; start `octavo serve`, or name its control socket with --socket"
-                    .into()
-            }
-            ErrorKind::ConnectionRefused => {
-                "no server listens here any more: the one that made this socket was killed".into()
-            }
-            _ => error.to_string(),
-        })
-    })?;
-    let broken = |error: std::io::Error| failed(format!("the connection broke: {error}"));
-    control::send(&mut stream, request).map_err(broken)?;
-    let mut reader = BufReader::new(stream);
+    let connection = Connection::open(path)?;
+    connection.send(request)?;
+    let mut reader = BufReader::new(&connection.stream);
     loop {
-        let line = control::receive(&mut reader, REPLY_BYTES_MAX).map_err(broken)?;
-        let line = line.ok_or_else(|| failed("the server went away before it had answered".into()))?;
-        let reply: Reply = serde_json::from_slice(&line)
-            .map_err(|error| failed(format!("this is no answer of an octavo server: {error}")))?;
-        if reply.v != VERSION {
-            return Err(failed(format!("the server speaks version {}, this program {VERSION}", reply.v)));
-        }
-        match reply.body {
+        match connection.reply(&mut reader)? {
             Body::Ok(answer) => return Ok(answer),
             Body::Progress(progress) => {
                 output::text(&format!("draining: {} dirty left\n", human_bytes(progress.dirty_bytes)))?;
             }
+            // Nobody asked for one here.
+            Body::Recording(_) => {}
             Body::Error(fault) => {
                 let mut lines = vec![fault.message];
                 lines.extend(fault.objects.iter().map(|object| {

@@ -11,8 +11,10 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use octavo_sim::plan::Policy;
+use octavo_sim::recording::{self, About};
 use octavo_sim::simulate::{Progress, Step, Trace, WAYS};
 use octavo_sim::trace::{self, Format};
+use octavo_sim::{Sample, Source, SourceError};
 use serde::Serialize;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
@@ -37,6 +39,11 @@ const STANDARD_INPUT: &str = "-";
 impl Traces {
     /// The traces to open, each with a name of its own. `folder`: all files in it whose names tell their format.
     pub fn all(&self, folder: Option<&Path>) -> Result<Vec<Trace<'static>>, Error> {
+        Ok(self.named(folder)?.into_iter().map(|named| named.trace).collect())
+    }
+
+    /// The same, with the files of each.
+    pub fn named(&self, folder: Option<&Path>) -> Result<Vec<Named>, Error> {
         let mut paths = self.paths.clone();
         if let Some(folder) = folder {
             paths.extend(recognised(folder)?);
@@ -46,11 +53,34 @@ impl Traces {
         }
         refuse_twice("trace", paths.iter().map(|path| path.display().to_string()))?;
         let options = self.reading.options();
-        let traces = paths.iter().map(|path| {
-            let opened = path.clone();
-            Trace { name: name(path, &paths), open: Box::new(move || trace::open(&opened, &options)) }
+        let traces = recording::parts(&paths).into_iter().map(|files| {
+            let (name, opened, told) =
+                (name(&files[0], &paths), files.clone(), Arc::new(AtomicBool::new(false)));
+            let open = move || -> Result<Box<dyn Source>, SourceError> {
+                let source = trace::open_parts(&opened, &options)?;
+                Ok(Box::new(Remarking { source, told: Arc::clone(&told) }))
+            };
+            Named { files, trace: Trace { name, open: Box::new(open) } }
         });
         Ok(traces.collect())
+    }
+
+    /// What the headers of a trace's files say, if it is a recording.
+    pub fn recorded(&self, files: &[PathBuf]) -> Result<Option<About>, Error> {
+        let format = self.reading.options().format.or_else(|| Format::of_name(&files[0]));
+        match format {
+            // What was read from there would be gone.
+            _ if files[0].as_os_str() == STANDARD_INPUT => Ok(None),
+            Some(Format::Octr) => {
+                recording::about(&files[0]).map(Some).map_err(|error| Error::failed(error.to_string()))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Whether malformed parts of traces are passed over.
+    pub fn skip_bad(&self) -> bool {
+        self.reading.options().skip_bad
     }
 
     /// Bytes of a page.
@@ -64,6 +94,45 @@ impl Traces {
             return Err(Error::Usage(format!("standard input can be read only once, and {why}; use a file")));
         }
         Ok(())
+    }
+}
+
+/// A trace, and the files that it has: several, for a recording.
+pub struct Named {
+    pub files: Vec<PathBuf>,
+    pub trace: Trace<'static>,
+}
+
+/// A source that tells people, once, what they should know of its end.
+struct Remarking {
+    source: Box<dyn Source>,
+    told: Arc<AtomicBool>,
+}
+
+impl Source for Remarking {
+    fn next(&mut self, pages: &mut Vec<u64>) -> Result<(), SourceError> {
+        let before = pages.len();
+        self.source.next(pages)?;
+        // Relaxed: a flag with nothing behind it.
+        if pages.len() == before
+            && let Some(remark) = self.source.remark()
+            && !self.told.swap(true, Ordering::Relaxed)
+        {
+            output::error_line(&format!("octavo: {remark}"));
+        }
+        Ok(())
+    }
+
+    fn progress(&self) -> Option<f64> {
+        self.source.progress()
+    }
+
+    fn skipped(&self) -> u64 {
+        self.source.skipped()
+    }
+
+    fn sample(&self) -> Option<Sample> {
+        self.source.sample()
     }
 }
 

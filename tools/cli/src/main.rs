@@ -19,6 +19,8 @@ mod logger;
 mod mrc;
 mod output;
 mod plan;
+mod record;
+mod replay;
 mod report;
 mod serve;
 mod signals;
@@ -40,6 +42,7 @@ Examples:
                                         only say what is wrong with the file
   octavo ctl stat                       what the running server does
   octavo ctl sync                       make every acknowledged write durable
+  octavo record vm1 --output vm1.octr   record what a partition is asked for
   octavo bench hits                     how fast it is on this machine
 
 The smallest useful octavo.toml:
@@ -77,6 +80,7 @@ struct Arguments {
 enum Command {
     Serve(serve::Arguments),
     Ctl(ctl::Arguments),
+    Record(record::client::Arguments),
     Bench(bench::Arguments),
     Simulate(simulate::Arguments),
     Mrc(mrc::Arguments),
@@ -91,6 +95,7 @@ fn main() -> ExitCode {
     let result = match arguments.command {
         Command::Serve(serve) => serve::run(&serve, &environment, arguments.quiet),
         Command::Ctl(ctl) => ctl::run(&ctl, &environment),
+        Command::Record(record) => record::client::run(&record, &environment, arguments.quiet),
         Command::Bench(bench) => bench::run(&bench, &environment, arguments.quiet),
         Command::Simulate(simulate) => simulate::run(&simulate, &environment, arguments.quiet),
         Command::Mrc(mrc) => mrc::run(&mrc, arguments.quiet),

@@ -75,6 +75,28 @@ pub struct PartitionReport {
     pub read_bytes: u64,
     pub written_bytes: u64,
     pub objects: Vec<ObjectReport>,
+    /// What is being recorded of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub recording: Option<RecordingReport>,
+    /// Recordings that ended though nobody had said so.
+    pub recordings_broken_off: u64,
+}
+
+/// A recording.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+#[allow(missing_docs)]
+pub struct RecordingReport {
+    pub file: String,
+    pub sample: String,
+    pub is_exact: bool,
+    pub accesses: u64,
+    pub event_bytes: u64,
+    pub file_bytes: u64,
+    pub seconds: u64,
+    /// Why it has ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ended: Option<String>,
 }
 
 /// One object of a partition.
@@ -168,6 +190,9 @@ impl Report {
         }
         text.push('\n');
         text.push_str(&aligned(&objects, 4));
+        for partition in &self.partitions {
+            text.push_str(&partition.recorded());
+        }
         for object in self.partitions.iter().flat_map(|partition| &partition.objects) {
             if let Some(error) = &object.writeback_error {
                 let _ = writeln!(
@@ -183,6 +208,27 @@ impl Report {
 }
 
 impl PartitionReport {
+    /// Lines about its recordings, if there is something to say.
+    fn recorded(&self) -> String {
+        let mut text = String::new();
+        if let Some(recording) = &self.recording {
+            text += &format!(
+                "\n\"{}\" is being recorded to {}: {} accesses, {}, {} ({})\n",
+                self.name,
+                recording.file,
+                human_count(recording.accesses as f64),
+                human_bytes(recording.file_bytes),
+                uptime(recording.seconds),
+                recording.sample
+            );
+        }
+        if self.recordings_broken_off > 0 {
+            let count = self.recordings_broken_off;
+            text += &format!("\n\"{}\": {count} recordings ended early; the log says why\n", self.name);
+        }
+        text
+    }
+
     fn row(&self) -> Vec<String> {
         let errors = self.read_errors + self.write_errors + self.sync_errors;
         let evicted =
@@ -257,7 +303,7 @@ impl From<PartitionStat> for PartitionReport {
             requests_sync: stat.requests_sync,
             read_bytes: stat.read_bytes,
             written_bytes: stat.written_bytes,
-            objects: Vec::new(),
+            ..PartitionReport::default()
         }
     }
 }

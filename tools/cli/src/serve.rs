@@ -26,8 +26,9 @@ use crate::control::server::{Asked, Listener};
 use crate::drain::{self, Refusal};
 use crate::environment::{Environment, make_private_dir};
 use crate::error::Error;
+use crate::record::server::Recorders;
 use crate::status::Status;
-use crate::{demo, output, signals};
+use crate::{demo, output, record, signals};
 
 /// How long clients may take to finish what they have asked when the server stops.
 const GRACE: Duration = Duration::from_secs(5);
@@ -63,6 +64,7 @@ pub fn run(arguments: &Arguments, environment: &Environment, quiet: bool) -> Res
 
     let (stop, stopped) = channel();
     signals::start(served.cache.clone(), stop)?;
+    let recorders = served.record(&config)?;
     let exports = served.open(&config)?;
     let control = match &config.listen.control {
         Some(control) => Some(Listener::bind(&control.value)?),
@@ -76,6 +78,7 @@ pub fn run(arguments: &Arguments, environment: &Environment, quiet: bool) -> Res
         let server = Arc::clone(&server);
         listener.serve(Asked {
             cache: served.cache.clone(),
+            recorders: Arc::clone(&recorders),
             drain_timeout: drain_timeout(&config),
             started: Instant::now(),
             connections: Box::new(move || {
@@ -98,6 +101,7 @@ pub fn run(arguments: &Arguments, environment: &Environment, quiet: bool) -> Res
             log::info!("draining: {} dirty left", units::human_bytes(dirty_bytes));
         }
     });
+    recorders.stop_all();
     if refusals.is_empty() {
         log::info!("drained: every acknowledged write is in its store");
         return Ok(());
@@ -176,6 +180,21 @@ impl Served {
             partitions.push(made.map_err(|error| refused(place, error))?);
         }
         Ok(Served { cache, partitions })
+    }
+
+    /// Begins the recordings that the configuration asks for, before anything is opened: so they are exact.
+    fn record(&self, config: &Config) -> Result<Arc<Recorders>, Error> {
+        let recorders = Arc::new(Recorders::default());
+        for section in &config.partitions {
+            let Some(order) = &section.record else { continue };
+            let partition =
+                self.partitions.iter().find(|partition| partition.name() == order.value.partition);
+            let partition = partition.expect("it was made of this section");
+            let started = record::server::make_way(&order.value)
+                .and_then(|()| recorders.start(partition, &order.value).map(drop));
+            started.map_err(|message| Error::Config(vec![config.line(&order.place, message)]))?;
+        }
+        Ok(recorders)
     }
 
     /// Opens the exports' stores; tells all that cannot be opened.

@@ -4,13 +4,15 @@ use std::path::PathBuf;
 
 use clap::Args;
 use octavo_sim::plan::{Capacity, Policy};
+use octavo_sim::recording::About;
 use octavo_sim::report;
 use octavo_sim::simulate::{Plan, Row, simulate};
 
 use crate::environment::{Environment, make_private_dir};
 use crate::error::Error;
-use crate::inputs::{self, Json, News, Traces};
+use crate::inputs::{self, Json, Named, News, Traces};
 use crate::output;
+use crate::replay;
 
 /// Run policies over traces of page accesses, and count what they miss
 #[derive(Args)]
@@ -21,7 +23,9 @@ people's, for comparison.
 Examples:
   octavo simulate --trace disk.u64.zst --policy lru,global-lru --capacity 1%,10%,1GiB
   octavo simulate --trace gen:zipf:pages=1000000 --policy engine --capacity 65536p --ways 8,16,32 --json
-  octavo simulate --suite traces/ --html report.html")]
+  octavo simulate --suite traces/ --html report.html
+  octavo simulate --trace vm1.octr                     repeat what was recorded, and compare
+  octavo simulate --trace vm1.octr --policy lru,octavo what another policy would have made of it")]
 pub struct Arguments {
     #[command(flatten)]
     traces: Traces,
@@ -29,11 +33,11 @@ pub struct Arguments {
     #[arg(long, value_name = "DIR")]
     suite: Option<PathBuf>,
     /// Policies by name, or the groups engine, reference, all [default for a suite: all]
-    #[arg(long, value_name = "POLICY", value_delimiter = ',', required_unless_present = "suite")]
+    #[arg(long, value_name = "POLICY", value_delimiter = ',')]
     policy: Vec<String>,
     /// Sizes: shares of a trace's different pages (1%), pages (65536p) or bytes (1GiB)
     /// [default for a suite: 0.1%,1%,5%,10%,20%,40%]
-    #[arg(long, value_name = "SIZE", value_delimiter = ',', required_unless_present = "suite")]
+    #[arg(long, value_name = "SIZE", value_delimiter = ',')]
     capacity: Vec<Capacity>,
     /// Pages of a set, for policies inside sets: 8, 16, 32
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "16")]
@@ -57,16 +61,26 @@ const SUITE_CAPACITIES: [&str; 6] = ["0.1%", "1%", "5%", "10%", "20%", "40%"];
 
 /// Runs, and prints results as traces end.
 pub fn run(arguments: &Arguments, environment: &Environment, quiet: bool) -> Result<(), Error> {
-    let plan = plan(arguments, environment)?;
-    let traces = arguments.traces.all(arguments.suite.as_deref())?;
+    let traces = arguments.traces.named(arguments.suite.as_deref())?;
+    let recorded: Vec<Option<About>> =
+        traces.iter().map(|named| arguments.traces.recorded(&named.files)).collect::<Result<_, _>>()?;
+    let nothing_asked =
+        arguments.policy.is_empty() && arguments.capacity.is_empty() && arguments.suite.is_none();
+    if nothing_asked && recorded.iter().all(Option::is_some) {
+        return replay::run(&arguments.traces, &traces, arguments.json.as_deref(), quiet);
+    }
+    let plans: Vec<Plan> = recorded
+        .iter()
+        .map(|about| plan(arguments, environment, about.as_ref()))
+        .collect::<Result<_, _>>()?;
     let mut json = Json::to(arguments.json.as_deref())?;
     let stop = inputs::interruption()?;
     let mut news = News::new(quiet, traces.len());
     let mut rows: Vec<Row> = Vec::new();
     let mut ended = Ok(());
-    for trace in &traces {
+    for (Named { trace, .. }, plan) in traces.iter().zip(&plans) {
         news.next_trace();
-        let result = simulate(trace, &plan, &stop, &mut |progress| news.show(progress));
+        let result = simulate(trace, plan, &stop, &mut |progress| news.show(progress));
         news.clear();
         match result {
             Ok(of_trace) => {
@@ -104,19 +118,29 @@ pub fn run(arguments: &Arguments, environment: &Environment, quiet: bool) -> Res
     ended
 }
 
-fn plan(arguments: &Arguments, environment: &Environment) -> Result<Plan, Error> {
+/// What was recorded stands in for what is not said.
+fn plan(arguments: &Arguments, environment: &Environment, about: Option<&About>) -> Result<Plan, Error> {
     let is_suite = arguments.suite.is_some();
-    let mut policies = match &arguments.policy[..] {
-        [] => Policy::all(),
-        words => inputs::policies(words)?,
+    let header = about.map(|about| &about.header);
+    let missing = |what: &str| {
+        let only = "a suite has a default, and a recording (.octr) its own";
+        Error::Usage(format!("{what} is missing: {only}"))
+    };
+    let mut policies = match (&arguments.policy[..], header) {
+        ([], _) if is_suite => Policy::all(),
+        ([], Some(header)) => inputs::policies(&[header.policy.name().to_owned()])?,
+        ([], None) => return Err(missing("--policy")),
+        (words, _) => inputs::policies(words)?,
     };
     if is_suite && !policies.iter().any(|policy| policy.name() == report::BASE) {
         // What all cuts are relative to.
         policies.extend(Policy::named(report::BASE).map_err(Error::Usage)?);
     }
-    let capacities = match &arguments.capacity[..] {
-        [] => SUITE_CAPACITIES.iter().map(|text| text.parse().expect("a suite's sizes are sizes")).collect(),
-        given => given.to_vec(),
+    let capacities: Vec<Capacity> = match (&arguments.capacity[..], header) {
+        ([], _) if is_suite => parsed(&SUITE_CAPACITIES),
+        ([], Some(header)) => parsed(&[format!("{}p", header.slots())]),
+        ([], None) => return Err(missing("--capacity")),
+        (given, _) => given.to_vec(),
     };
     for (number, capacity) in capacities.iter().enumerate() {
         if let Some(same) = capacities[..number].iter().find(|other| capacity.is_same_as(other)) {
@@ -139,9 +163,13 @@ fn plan(arguments: &Arguments, environment: &Environment) -> Result<Plan, Error>
         policies,
         capacities,
         ways: arguments.ways.clone(),
-        page_bytes: arguments.traces.page_bytes(),
+        page_bytes: header.map_or(arguments.traces.page_bytes(), |header| u64::from(header.page_bytes)),
         seed: arguments.seed,
         jobs: inputs::jobs(arguments.jobs),
         scratch,
     })
+}
+
+fn parsed(sizes: &[impl AsRef<str>]) -> Vec<Capacity> {
+    sizes.iter().map(|text| text.as_ref().parse().expect("a size of our own")).collect()
 }

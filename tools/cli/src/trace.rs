@@ -164,6 +164,45 @@ struct Summary {
     page_min: Option<u64>,
     page_max: Option<u64>,
     skipped: u64,
+    /// What was recorded, and how that ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    recording: Option<Recorded>,
+}
+
+/// What the header of a recording says.
+#[derive(Serialize)]
+struct Recorded {
+    partition: String,
+    policy: &'static str,
+    ways: u32,
+    capacity_pages: u64,
+    page_bytes: u32,
+    sample: f64,
+    from_the_first_access: bool,
+    part: u32,
+    began_unix_ms: u64,
+    accesses_of_all_pages: Option<u64>,
+    remark: Option<String>,
+}
+
+impl Recorded {
+    fn of(path: &Path, source: &dyn Source) -> Option<Recorded> {
+        let about = octavo_sim::recording::about(path).ok()?;
+        let header = about.header;
+        Some(Recorded {
+            policy: header.policy.name(),
+            ways: header.ways,
+            capacity_pages: header.slots(),
+            page_bytes: header.page_bytes,
+            sample: header.sample(),
+            from_the_first_access: header.from_the_first && about.part == 1,
+            part: about.part,
+            began_unix_ms: about.began_unix_ms,
+            accesses_of_all_pages: source.sample().map(|sample| sample.accesses),
+            remark: source.remark(),
+            partition: header.partition,
+        })
+    }
 }
 
 /// Tells of every trace, and in the end which could not be read.
@@ -209,6 +248,7 @@ fn summary(path: &Path, reading: &Reading, quiet: bool) -> Result<Summary, octav
         page_min: range.map(|(least, _)| least),
         page_max: range.map(|(_, most)| most),
         skipped: source.skipped(),
+        recording: if format == Some(Format::Octr) { Recorded::of(path, &*source) } else { None },
     })
 }
 
@@ -228,6 +268,20 @@ impl Summary {
         }
         if self.skipped > 0 {
             line("passed over", format!("{} malformed", self.skipped));
+        }
+        let Some(recorded) = &self.recording else { return text };
+        let Recorded { partition, policy, ways, capacity_pages, page_bytes, part, .. } = recorded;
+        line(
+            "partition",
+            format!("\"{partition}\", {policy}, {ways} ways, {capacity_pages} pages of {page_bytes}"),
+        );
+        let since = if recorded.from_the_first_access { "from the first access" } else { "begun later" };
+        line("recorded", format!("{:.3} % of the pages, {since}, part {part}", 100.0 * recorded.sample));
+        if let Some(accesses) = recorded.accesses_of_all_pages {
+            line("of all accesses", accesses.to_string());
+        }
+        if let Some(remark) = &recorded.remark {
+            text += &format!("  {remark}\n");
         }
         text
     }

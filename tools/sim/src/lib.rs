@@ -23,4 +23,4 @@ pub mod trace;
 pub use cache::{Cache, SetCache};
 pub use distinct::Distinct;
 pub use footprint::Footprint;
-pub use source::{CHUNK, Source, SourceError};
+pub use source::{CHUNK, Sample, Source, SourceError};

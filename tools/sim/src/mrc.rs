@@ -23,7 +23,7 @@ use crate::cache::Cache;
 use crate::footprint::{BuildPageHasher, Footprint};
 use crate::plan::Policy;
 use crate::simulate::{Feed, Progress, Step, Trace, feed, ratio};
-use crate::source::SourceError;
+use crate::source::{Sample, SourceError};
 
 /// How a curve comes about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -214,7 +214,24 @@ pub fn curves(
         curves.push(curve);
     }
     compare_with_exact(&mut curves);
+    if let Some(sample) = source.sample() {
+        curves.iter_mut().for_each(|curve| curve.scale_up(&sample));
+    }
     Ok(curves)
+}
+
+impl Curve {
+    /// The trace was a sample: what the curve says of it becomes what it says of all pages.
+    fn scale_up(&mut self, sample: &Sample) {
+        for point in &mut self.points {
+            point.capacity_pages = sample.scaled_up(point.capacity_pages);
+            let misses = point.miss_ratio * self.requests as f64;
+            point.miss_ratio = sample.miss_ratio(misses.round() as u64);
+        }
+        self.footprint_pages = sample.scaled_up(self.footprint_pages);
+        self.rate *= sample.rate;
+        self.requests = sample.accesses;
+    }
 }
 
 /// Sizes by equal factors from a thousandth of the footprint to all of it, each once.

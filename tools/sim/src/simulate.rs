@@ -18,7 +18,7 @@ use crate::cache::{Cache, SetCache};
 use crate::footprint::Footprint;
 use crate::plan::{Capacity, Policy};
 use crate::reference::opt::{Access, Future, Optimum, SetOptimum};
-use crate::source::{Source, SourceError};
+use crate::source::{Sample, Source, SourceError};
 
 /// A trace that can be read from its beginning as often as is needed.
 pub struct Trace<'t> {
@@ -79,6 +79,8 @@ pub struct Row {
     pub footprint_pages: Option<u64>,
     /// Malformed records that were passed over.
     pub skipped: u64,
+    /// The part of the pages that the trace has; of a sample, requests and misses are those that it stands for.
+    pub sample: f64,
     /// Whether the trace was read to its end.
     pub complete: bool,
     /// Time that this cache took, reading not counted.
@@ -137,9 +139,13 @@ pub fn simulate(
         }
         footprint = Some(counted.pages);
     }
-    // 2. One reading for all that know the past only.
-    let mut models = plan.models(footprint, |policy, ways, pages| policy.cache(ways, pages, plan.seed));
     let mut source = (trace.open)()?;
+    // A sample stands for more pages, and is seen by caches as much smaller.
+    let scale = source.sample().unwrap_or(WHOLE);
+    let footprint = footprint.map(|pages| scale.scaled_up(pages));
+    // 2. One reading for all that know the past only.
+    let mut models =
+        plan.models(footprint, |policy, ways, pages| policy.cache(ways, scale.scaled_down(pages), plan.seed));
     let mut next = |batch: &mut Vec<u64>| source.next(batch).map(|()| source.progress());
     let fed = feed(&mut next, &mut models, plan.jobs, stop, &mut |requests, share| {
         news(Step::Run, requests, share);
@@ -147,13 +153,16 @@ pub fn simulate(
     if fed.requests == 0 && fed.complete {
         return Err(SourceError(format!("{}: there is no access in it", trace.name)));
     }
-    let seen = Seen { trace: &trace.name, fed, footprint, skipped: source.skipped(), seed: plan.seed };
+    let sample = source.sample();
+    let seen =
+        Seen { trace: &trace.name, fed, footprint, skipped: source.skipped(), seed: plan.seed, sample };
     let mut rows: Vec<Row> =
         models.into_iter().map(|model| seen.row(model, |cache| cache.capacity_pages())).collect();
     // 3. Another for those that know the future.
     let accesses = seen.fed.requests;
-    let mut prophets =
-        plan.models(footprint, |policy, ways, pages| Prophet::new(policy, ways, pages, accesses, plan.seed));
+    let mut prophets = plan.models(footprint, |policy, ways, pages| {
+        Prophet::new(policy, ways, scale.scaled_down(pages), accesses, plan.seed)
+    });
     if prophets.is_empty() || !seen.fed.complete {
         return Ok(plan.in_order(rows));
     }
@@ -168,6 +177,9 @@ pub fn simulate(
     }
     Ok(plan.in_order(rows))
 }
+
+/// A sample that leaves nothing out.
+const WHOLE: Sample = Sample { rate: 1.0, accesses: 0 };
 
 /// A cache of the engine's.
 pub fn engine_cache(kind: PolicyKind, ways: u32, capacity_pages: u64, seed: u64) -> Box<dyn Cache> {
@@ -240,26 +252,39 @@ struct Seen<'t> {
     footprint: Option<u64>,
     skipped: u64,
     seed: u64,
+    sample: Option<Sample>,
 }
 
 impl Seen<'_> {
     fn row<C>(&self, model: Model<C>, capacity_pages: impl Fn(&C) -> u64) -> Row {
-        Row {
+        let capacity_pages = capacity_pages(&model.cache);
+        let row = Row {
             kind: "result",
             trace: self.trace.to_owned(),
             policy: model.policy.name(),
             ways: model.ways,
             capacity: model.capacity,
             asked_pages: model.asked_pages,
-            capacity_pages: capacity_pages(&model.cache),
+            capacity_pages,
             seed: self.seed,
             requests: self.fed.requests,
             misses: model.misses,
             miss_ratio: ratio(model.misses, self.fed.requests),
             footprint_pages: self.footprint,
             skipped: self.skipped,
+            sample: 1.0,
             complete: self.fed.complete,
             seconds: model.time.as_secs_f64(),
+        };
+        let Some(sample) = self.sample else { return row };
+        let miss_ratio = sample.miss_ratio(model.misses);
+        Row {
+            capacity_pages: sample.scaled_up(capacity_pages),
+            requests: sample.accesses,
+            misses: (miss_ratio * sample.accesses as f64).round() as u64,
+            miss_ratio,
+            sample: sample.rate,
+            ..row
         }
     }
 }

@@ -22,6 +22,7 @@ const SOCKET_PATH_BYTES_MAX: usize = 107;
 pub fn check(config: &Config, problems: &mut Vec<Problem>) {
     sizes(config, problems);
     partitions(config, problems);
+    recordings(config, problems);
     exports(config, problems);
     paths(config, problems);
     sockets(config, problems);
@@ -100,6 +101,17 @@ fn partitions(config: &Config, problems: &mut Vec<Problem>) {
                 name.value,
                 line(config, first)
             )));
+        }
+    }
+}
+
+fn recordings(config: &Config, problems: &mut Vec<Problem>) {
+    let mut seen: HashMap<&Path, &Place> = HashMap::new();
+    for record in config.partitions.iter().filter_map(|partition| partition.record.as_ref()) {
+        if let Some(first) = seen.insert(&record.value.file, &record.place) {
+            let line = line(config, first);
+            let what = record.value.file.display();
+            problems.push(record.place.problem(format!("\"{what}\" is recorded to already, on line {line}")));
         }
     }
 }

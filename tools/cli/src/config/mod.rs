@@ -19,6 +19,7 @@ use octavo::{CacheMode, PolicyName};
 use octavo_block::Address;
 use toml::de::DeTable;
 
+use crate::record::Order;
 use section::Section;
 use source::{Place, Placed, Problem, Source};
 
@@ -87,6 +88,8 @@ pub struct PartitionSection {
     pub weight: Option<Placed<u64>>,
     /// The most bytes of dirty pages.
     pub dirty_max: Option<Placed<u64>>,
+    /// What is recorded of it from the first access on.
+    pub record: Option<Placed<Order>>,
 }
 
 /// `[[group]]`: bounds on the partitions whose names begin with its name and a slash.
@@ -278,8 +281,21 @@ fn read_partition(mut section: Section<'_, '_>) -> Option<PartitionSection> {
     let [min, low, high, max] = ["min", "low", "high", "max"].map(|name| section.size(name));
     let weight = section.count("weight", 1, 10_000);
     let dirty_max = section.size("dirty_max");
+    let record = read_record(&mut section, name.as_ref());
     section.finish();
-    Some(PartitionSection { place, name: name?, policy, cache_mode, min, low, high, max, weight, dirty_max })
+    Some(PartitionSection {
+        place,
+        name: name?,
+        policy,
+        cache_mode,
+        min,
+        low,
+        high,
+        max,
+        weight,
+        dirty_max,
+        record,
+    })
 }
 
 fn read_group(mut section: Section<'_, '_>) -> Option<GroupSection> {
@@ -289,6 +305,50 @@ fn read_group(mut section: Section<'_, '_>) -> Option<GroupSection> {
     let weight = section.count("weight", 1, 10_000);
     section.finish();
     Some(GroupSection { name: name?, min, low, high, max, weight })
+}
+
+/// `record` and its options, `record_sample`, `record_rotate` and `record_keep`.
+fn read_record(section: &mut Section<'_, '_>, partition: Option<&Placed<String>>) -> Option<Placed<Order>> {
+    let file = section.string("record");
+    let sample = section.string("record_sample");
+    let rotate = section.size("record_rotate");
+    let keep = section.count("record_keep", 1, 1 << 20);
+    let places = [
+        sample.as_ref().map(|s| &s.place),
+        rotate.as_ref().map(|r| &r.place),
+        keep.as_ref().map(|k| &k.place),
+    ];
+    let Some(file) = file else {
+        if let Some(place) = places.into_iter().flatten().next() {
+            let message = "there is nothing to record to; record = \"/var/tmp/vm1.octr\" is missing";
+            section.complain(place.problem(message));
+        }
+        return None;
+    };
+    let sample_below = match sample {
+        None => octavo::recording::WHOLE,
+        Some(sample) => match crate::record::sample(&sample.value) {
+            Ok(below) => below,
+            Err(message) => {
+                section.complain(sample.place.problem(message));
+                return None;
+            }
+        },
+    };
+    let order = Order {
+        partition: partition?.value.clone(),
+        file: PathBuf::from(file.value),
+        sample_below,
+        rotate_bytes: rotate.map(|rotate| rotate.value),
+        // At most 2^20.
+        keep: keep.map(|keep| keep.value as u32),
+        seconds: None,
+    };
+    if let Err(message) = order.check() {
+        section.complain(file.place.problem(message));
+        return None;
+    }
+    Some(Placed { value: order, place: file.place })
 }
 
 fn read_export(mut section: Section<'_, '_>) -> Option<ExportSection> {

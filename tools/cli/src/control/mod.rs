@@ -14,10 +14,13 @@ use std::io::{BufRead, Write};
 
 use serde::{Deserialize, Serialize};
 
+use crate::record::Order;
+use crate::report::RecordingReport;
+
 /// The version of the protocol: raised when an old reader would misunderstand, not when something is added.
 pub const VERSION: u32 = 1;
 
-/// The longest request: requests are a few words.
+/// The longest request: a few words, and a path.
 pub const REQUEST_BYTES_MAX: u64 = 4096;
 
 /// The longest reply: a report of thousands of exports fits.
@@ -52,6 +55,9 @@ pub struct Request {
     /// How long it is; to the object's end where it is not said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub len: Option<u64>,
+    /// What to record, for `record`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub record: Option<Order>,
 }
 
 /// What a server can be asked to do.
@@ -75,6 +81,8 @@ pub enum Verb {
     Evict,
     /// Give memory of a partition back to the system.
     Reclaim,
+    /// Record a partition until the client says something, or goes.
+    Record,
 }
 
 /// A reply: one line of the answer to a request.
@@ -95,6 +103,8 @@ pub enum Body {
     Ok(serde_json::Value),
     /// The request is being done.
     Progress(Progress),
+    /// How far the recording is that was asked for.
+    Recording(RecordingReport),
     /// The request was not done, or not wholly; the answer is over.
     Error(Fault),
 }
@@ -129,10 +139,11 @@ pub struct FaultyObject {
 
 impl Verb {
     /// All verbs.
-    pub const ALL: [Verb; 9] = [
+    pub const ALL: [Verb; 10] = [
         Verb::Stat,
         Verb::Sync,
         Verb::Drain,
+        Verb::Record,
         Verb::Partitions,
         Verb::Set,
         Verb::Mrc,
@@ -153,6 +164,7 @@ impl Verb {
             Verb::Advise => "advise",
             Verb::Evict => "evict",
             Verb::Reclaim => "reclaim",
+            Verb::Record => "record",
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! These threads ask the cache and never touch the server's clients. They end with the process.
 
-use std::io::{BufReader, ErrorKind};
+use std::io::{BufRead, BufReader, ErrorKind};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -10,13 +10,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use octavo::Cache;
+use octavo::{Cache, Partition};
+use octavo_sim::recording::Ending;
 use rustix::fs::Mode;
 
 use super::{Body, Fault, FaultyObject, Progress, Reply, Request, VERSION, Verb, verbs};
+use crate::config::suggest;
 use crate::drain::{self, Refusal};
 use crate::environment::make_private_dir;
 use crate::error::Error;
+use crate::record::Order;
+use crate::record::server::Recorders;
 use crate::report::Report;
 
 /// More people than this do not look at one server.
@@ -38,6 +42,8 @@ pub struct Listener {
 pub struct Asked {
     /// The cache.
     pub cache: Cache,
+    /// What is being recorded.
+    pub recorders: Arc<Recorders>,
     /// How long a drain may fail.
     pub drain_timeout: Duration,
     /// When the server began.
@@ -154,7 +160,8 @@ fn talk(stream: &UnixStream, asked: &Asked) -> std::io::Result<()> {
                 return Err(error);
             }
         };
-        let body = match verb(&line) {
+        let body = match request(&line) {
+            Ok((Verb::Record, request)) => record(request.record, stream, &mut reader, asked)?,
             Ok((verb, request)) => answer(verb, &request, stream, asked)?,
             Err(message) => Body::Error(fault(message)),
         };
@@ -163,7 +170,7 @@ fn talk(stream: &UnixStream, asked: &Asked) -> std::io::Result<()> {
 }
 
 /// What a line asks for; the error is a sentence.
-fn verb(line: &[u8]) -> Result<(Verb, Request), String> {
+fn request(line: &[u8]) -> Result<(Verb, Request), String> {
     let request: Request = serde_json::from_slice(line)
         .map_err(|error| format!("not a request such as {{\"v\":1,\"do\":\"stat\"}}: {error}"))?;
     if request.v != VERSION {
@@ -175,14 +182,72 @@ fn verb(line: &[u8]) -> Result<(Verb, Request), String> {
     Ok((verb, request))
 }
 
+/// Between two reports to a client that records.
+const REPORT_PERIOD: Duration = Duration::from_millis(500);
+
+/// Records until the client says something or goes, the time is over, or it ends by itself.
+fn record(
+    order: Option<Order>,
+    mut stream: &UnixStream,
+    reader: &mut BufReader<&UnixStream>,
+    asked: &Asked,
+) -> std::io::Result<Body> {
+    let refused = |message: String| Ok(Body::Error(fault(message)));
+    let Some(order) = order else {
+        return refused("what to record is missing: \"record\":{\"partition\":..,\"file\":..}".into());
+    };
+    let partitions = asked.cache.partitions();
+    let names: Vec<&str> = partitions.iter().map(Partition::name).collect();
+    let Some(partition) = partitions.iter().find(|partition| partition.name() == order.partition) else {
+        let known = suggest::of(&order.partition, &names);
+        return refused(format!("there is no partition \"{}\"; {known}", order.partition));
+    };
+    let recorder = match asked.recorders.start(partition, &order) {
+        Ok(recorder) => recorder,
+        Err(message) => return refused(message),
+    };
+    let end = order.seconds.and_then(|seconds| Instant::now().checked_add(Duration::from_secs(seconds)));
+    stream.set_read_timeout(Some(REPORT_PERIOD))?;
+    let mut told = Ok(());
+    // A turn takes as long as the client says nothing, which is half a second at most.
+    let mut report = recorder.report();
+    while report.ended.is_none() {
+        let is_over = end.is_some_and(|end| Instant::now() >= end);
+        // Anything that can be read, the stream's end too, is the client's wish to end.
+        let is_silent = |error: &std::io::Error| {
+            matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
+        };
+        if is_over || told.is_err() || !reader.fill_buf().is_err_and(|error| is_silent(&error)) {
+            recorder.stop();
+            report = recorder.wait(SILENCE_MAX);
+            break;
+        }
+        report = recorder.report();
+        told = super::send(&mut stream, &Reply::new(Body::Recording(report.clone())));
+    }
+    told?;
+    stream.set_read_timeout(Some(SILENCE_MAX))?;
+    match &report.ended {
+        Some(why) if why != Ending::Stopped.words() => {
+            refused(format!("the recording to {} has ended early: {why}", report.file))
+        }
+        Some(_) => Ok(Body::Ok(serde_json::to_value(report)?)),
+        None => refused(format!("the recording to {} does not end", report.file)),
+    }
+}
+
 fn answer(verb: Verb, request: &Request, mut stream: &UnixStream, asked: &Asked) -> std::io::Result<Body> {
     match verb {
         Verb::Stat => {
-            let report = Report {
+            let mut report = Report {
                 uptime_s: asked.started.elapsed().as_secs(),
                 connections: (asked.connections)(),
                 ..Report::of(&asked.cache)
             };
+            for partition in &mut report.partitions {
+                (partition.recording, partition.recordings_broken_off) =
+                    asked.recorders.report(&partition.name);
+            }
             Ok(Body::Ok(serde_json::to_value(report)?))
         }
         Verb::Sync => Ok(done(drain::sync(&asked.cache), "synced")),
@@ -228,9 +293,10 @@ mod tests {
 
     #[test]
     fn bad_requests_are_refused_by_what_is_wrong_with_them() {
+        let verb = request;
         assert_eq!(verb(br#"{"v":1,"do":"sync"}"#).unwrap().0, Verb::Sync);
         assert!(verb(b"hello").unwrap_err().contains("not a request"));
         assert!(verb(br#"{"v":2,"do":"sync"}"#).unwrap_err().contains("version 2"));
-        assert!(verb(br#"{"v":1,"do":"stop"}"#).unwrap_err().contains("stat, sync, drain"));
+        assert!(verb(br#"{"v":1,"do":"stop"}"#).unwrap_err().contains("stat, sync, drain, record"));
     }
 }

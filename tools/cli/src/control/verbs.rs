@@ -90,7 +90,7 @@ pub fn answer(verb: Verb, request: &Request, cache: &Cache) -> Result<Value, Str
             let reclaimed = partition.reclaim(bytes).map_err(|error| error.to_string())?;
             Ok(json!({"reclaimed_bytes": reclaimed}))
         }
-        Verb::Stat | Verb::Sync | Verb::Drain => Err("this is about the whole server".into()),
+        Verb::Stat | Verb::Sync | Verb::Drain | Verb::Record => Err("this is about the whole server".into()),
     }
 }
 

@@ -16,6 +16,7 @@ mod kill;
 mod nbd_client;
 mod random;
 mod real_clients;
+mod recording;
 mod replayed;
 mod server;
 mod signals;

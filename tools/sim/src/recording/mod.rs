@@ -10,9 +10,9 @@ pub mod replay;
 pub mod writer;
 
 pub use block::{About, Ending};
-pub use reader::{Reader, parts};
+pub use reader::{Reader, about, parts};
 pub use replay::{Difference, Replayed, replay};
-pub use writer::{Files, Rotation, Writer};
+pub use writer::{Rotation, Writer};
 
 /// How a recording's file is called.
 pub const ENDING: &str = ".octr";

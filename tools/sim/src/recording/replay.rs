@@ -5,9 +5,8 @@
 //! the way that was taken, so that the first difference has a name. Where the recording began later than the partition, or steps are missing, the two
 //! may differ; then a page that was there is brought in, so that one difference does not breed others.
 //!
-//! Of a sample, a table as much smaller as the sample is sees the accesses alone; each miss stands for as many as the sample leaves out. What a
-//! sample has too much or too little of the most popular pages is corrected by the number of all accesses, which is known
-//! (Waldspurger, Saemundsson, Ahmad, Park, "Cache Modeling and Optimization using Miniature Simulations", ATC '17; SHARDS-adj).
+//! Of a sample, a table as much smaller as the sample is sees the accesses alone (Waldspurger et al., "Cache Modeling and Optimization using
+//! Miniature Simulations", ATC '17), and each miss stands for as many as the sample leaves out.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +18,7 @@ use octavo_table::{
 
 use super::block::Ending;
 use super::reader::Reader;
-use crate::source::SourceError;
+use crate::source::{Sample, SourceError};
 
 /// What a replay found.
 #[derive(Clone, Debug, PartialEq)]
@@ -72,21 +71,29 @@ impl Replayed {
         self.accesses - self.hits
     }
 
-    /// What the simulation says of all accesses.
+    /// What the simulation says of all accesses. Of a sample, how lucky its draw was is known: the cache's own misses of these pages,
+    /// and of all, are in the recording. So what the simulation misses of the sample is taken in the proportion in which the cache did.
     pub fn miss_ratio(&self) -> f64 {
-        let (misses, accesses) = (self.misses() as f64, self.accesses as f64);
-        let all = (self.counted.hits + self.counted.misses) as f64 * self.sample;
-        match self.sample {
-            1.0 => misses / accesses.max(1.0),
-            // What the sample has more or less of than its share are accesses to pages that are always there.
-            _ => (misses / all.max(1.0)).min(1.0),
+        let misses_recorded = self.accesses - self.hits_recorded;
+        if self.sample == 1.0 || misses_recorded == 0 {
+            return self.miss_ratio_by_size();
         }
+        (self.miss_ratio_counted() * self.misses() as f64 / misses_recorded as f64).min(1.0)
+    }
+
+    /// The same where only the sample's size is believed, as for a policy that was not there.
+    pub fn miss_ratio_by_size(&self) -> f64 {
+        let accesses = match self.sample {
+            1.0 => self.accesses,
+            _ => self.counted.hits.saturating_add(self.counted.misses),
+        };
+        Sample { rate: self.sample, accesses }.miss_ratio(self.misses())
     }
 
     /// What the cache counted.
     pub fn miss_ratio_counted(&self) -> f64 {
         let Totals { hits, misses } = self.counted;
-        misses as f64 / ((hits + misses) as f64).max(1.0)
+        misses as f64 / (hits.saturating_add(misses) as f64).max(1.0)
     }
 
     /// Whether every access found what it had found, and the counts are the cache's.

@@ -21,24 +21,36 @@ pub struct Rotation {
 
 /// How the files of a recording are called.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Files {
+struct Files {
     path: PathBuf,
     is_numbered: bool,
 }
 
 impl Files {
     /// `disk.octr`; or `disk.00001.octr` and so on, if there may be several.
-    pub fn new(path: &Path, rotation: Rotation) -> Files {
-        Files { path: path.to_owned(), is_numbered: rotation.file_bytes_max.is_some() }
-    }
-
-    /// The path of a part; the first is 1.
-    pub fn part(&self, part: u32) -> PathBuf {
+    fn path(&self, number: u32) -> PathBuf {
         if !self.is_numbered {
             return self.path.clone();
         }
-        let stem = self.path.file_stem().unwrap_or_default().to_string_lossy();
-        self.path.with_file_name(format!("{stem}.{part:05}{}", super::ENDING))
+        self.path.with_file_name(format!("{}{number:05}{}", self.beginning(), super::ENDING))
+    }
+
+    fn beginning(&self) -> String {
+        format!("{}.", self.path.file_stem().unwrap_or_default().to_string_lossy())
+    }
+
+    /// The numbers of the files that are there.
+    fn numbers(&self) -> io::Result<Vec<u32>> {
+        let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let beginning = self.beginning();
+        let mut numbers = Vec::new();
+        for entry in std::fs::read_dir(folder.unwrap_or(Path::new(".")))? {
+            let name = entry?.file_name();
+            let number =
+                name.to_str().and_then(|name| name.strip_prefix(&beginning)?.strip_suffix(super::ENDING));
+            numbers.extend(number.and_then(|number| number.parse::<u32>().ok()));
+        }
+        Ok(numbers)
     }
 }
 
@@ -48,30 +60,30 @@ pub struct Writer {
     rotation: Rotation,
     about: About,
     file: File,
-    /// In the file.
+    /// Of the file that is written.
+    number: u32,
     file_bytes: u64,
     /// In all files, also in those that are gone.
     bytes: u64,
 }
 
 impl Writer {
-    /// Begins the first file. Fails if there is such a file.
+    /// Begins the first file. Numbers go on where those of another recording end; without numbers it fails if there is such a file.
     pub fn create(path: &Path, rotation: Rotation, about: About) -> io::Result<Writer> {
-        let files = Files::new(path, rotation);
-        let file = create(&files.part(about.part))?;
-        let mut writer = Writer { files, rotation, about, file, file_bytes: 0, bytes: 0 };
+        let files = Files { path: path.to_owned(), is_numbered: rotation.file_bytes_max.is_some() };
+        let number = match files.is_numbered {
+            true => next(files.numbers()?.into_iter().max().unwrap_or(0))?,
+            false => 1,
+        };
+        let file = create(&files.path(number))?;
+        let mut writer = Writer { files, rotation, about, file, number, file_bytes: 0, bytes: 0 };
         writer.begin()?;
         Ok(writer)
     }
 
     /// The file that is written now.
     pub fn path(&self) -> PathBuf {
-        self.files.part(self.about.part)
-    }
-
-    /// The number of that file; the first is 1.
-    pub fn part(&self) -> u32 {
-        self.about.part
+        self.files.path(self.number)
     }
 
     /// Bytes written, also to files that are gone.
@@ -93,26 +105,28 @@ impl Writer {
         self.file.sync_data()
     }
 
+    fn rotate(&mut self, time_ms: u64) -> io::Result<()> {
+        self.put(&block::pack(Kind::End, time_ms, &Ending::Rotated.encode())?)?;
+        let number = next(self.number)?;
+        self.file = create(&self.files.path(number))?;
+        self.number = number;
+        self.about.part += 1;
+        self.begin()
+    }
+
+    /// Writes the header, and lets go of what is not kept.
     fn begin(&mut self) -> io::Result<()> {
         self.file_bytes = 0;
         let header = block::pack(Kind::Header, 0, &self.about.encode())?;
-        self.put(&[&MAGIC[..], &header].concat())
-    }
-
-    fn rotate(&mut self, time_ms: u64) -> io::Result<()> {
-        self.put(&block::pack(Kind::End, time_ms, &Ending::Rotated.encode())?)?;
-        let next =
-            self.about.part.checked_add(1).ok_or_else(|| io::Error::other("there are too many files"))?;
-        self.file = create(&self.files.part(next))?;
-        self.about.part = next;
-        self.begin()?;
-        if let Some(gone) = self.rotation.keep.and_then(|keep| next.checked_sub(keep))
-            && gone > 0
-        {
-            match std::fs::remove_file(self.files.part(gone)) {
-                // Somebody has taken it.
-                Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-                _ => {}
+        self.put(&[&MAGIC[..], &header].concat())?;
+        let Some(keep) = self.rotation.keep.filter(|_| self.files.is_numbered) else { return Ok(()) };
+        for number in self.files.numbers()? {
+            if number.saturating_add(keep) <= self.number {
+                match std::fs::remove_file(self.files.path(number)) {
+                    // Somebody has taken it.
+                    Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+                    _ => {}
+                }
             }
         }
         Ok(())
@@ -124,6 +138,10 @@ impl Writer {
         self.bytes += bytes.len() as u64;
         Ok(())
     }
+}
+
+fn next(number: u32) -> io::Result<u32> {
+    number.checked_add(1).ok_or_else(|| io::Error::other("there are too many files of this name"))
 }
 
 fn create(path: &Path) -> io::Result<File> {

@@ -180,6 +180,7 @@ pub(crate) mod tests {
             miss_ratio: misses as f64 / 1000.0,
             footprint_pages: None,
             skipped: 0,
+            sample: 1.0,
             complete: true,
             seconds: 0.0,
         }

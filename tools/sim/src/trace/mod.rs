@@ -2,7 +2,7 @@
 //!
 //! [`open`] finds out the format from a file's name, or is told, and gives a [`Source`]. A file is read once, from its beginning, through a
 //! buffer of fixed size (`input`); gzip and zstd are recognised by their first bytes. What requests are made of is said
-//! beside the code that reads them: `records`, `blocks`, `csv`, `blkparse`, `fio`. Bytes become pages in `extent`.
+//! beside the code that reads them: `records`, `blocks`, `csv`, `blkparse`, `fio`, `octr`. Bytes become pages in `extent`.
 //!
 //! A malformed line or record ends the trace with an error that says where it is, or is passed over and counted ([`Options::skip_bad`]). A file
 //! that cannot be read, or decompressed, is an error always. Nothing in a file can cause a panic or more than some MiB of memory (zstd takes
@@ -17,15 +17,17 @@ mod extent;
 mod fio;
 pub(crate) mod input;
 mod lines;
+mod octr;
 mod records;
 mod write;
 
 use std::ffi::OsStr;
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use crate::generate;
+use crate::recording::Reader;
 use crate::{Source, SourceError};
 use extent::PageBytes;
 use input::Input;
@@ -61,6 +63,8 @@ pub enum Format {
     Blkparse,
     /// fio's `iolog`, version 2 or 3.
     Fio,
+    /// Our own recordings; see [`crate::recording`].
+    Octr,
 }
 
 /// What is known of a format.
@@ -86,6 +90,7 @@ const FORMATS: &[About] = &[
     About { format: Format::Alibaba, name: "alibaba", endings: &[".alibaba", ".alibaba.csv"] },
     About { format: Format::Blkparse, name: "blkparse", endings: &[".blkparse"] },
     About { format: Format::Fio, name: "fio", endings: &[".fio", ".iolog"] },
+    About { format: Format::Octr, name: "octr", endings: &[crate::recording::ENDING] },
 ];
 
 impl Format {
@@ -166,6 +171,14 @@ pub fn open(path: &Path, options: &Options) -> Result<Box<dyn Source>, SourceErr
     read_input(format, Input::open(path)?, options)
 }
 
+/// Opens files that follow each other: the parts of a recording.
+pub fn open_parts(paths: &[PathBuf], options: &Options) -> Result<Box<dyn Source>, SourceError> {
+    match paths {
+        [path] => open(path, options),
+        _ => Ok(Box::new(octr::Accesses::new(Reader::open(paths, options.skip_bad)?))),
+    }
+}
+
 /// Reads a trace from anything; `name` stands for the file's in messages.
 pub fn read(
     format: Format,
@@ -190,6 +203,7 @@ fn read_input(format: Format, input: Input, options: &Options) -> Result<Box<dyn
         Format::Alibaba => Box::new(Lines::new(input, csv::Alibaba(page_bytes), skip_bad)),
         Format::Blkparse => Box::new(Lines::new(input, blkparse::Blkparse::new(page_bytes), skip_bad)),
         Format::Fio => Box::new(Lines::new(input, fio::Fio::new(page_bytes), skip_bad)),
+        Format::Octr => Box::new(octr::Accesses::new(Reader::new(input, skip_bad)?)),
     })
 }
 

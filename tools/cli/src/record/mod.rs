@@ -1,0 +1,150 @@
+//! Recordings of a running server's partitions: what is asked for ([`Order`]), by `octavo record` ([`client`]) or a configuration, and
+//! the threads of the server that write it ([`server`]).
+
+pub mod client;
+pub mod server;
+
+use std::path::{Path, PathBuf};
+
+use octavo::recording::WHOLE;
+use octavo_sim::recording::{ENDING, Rotation};
+use serde::{Deserialize, Serialize};
+
+/// A recording that somebody wants.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Order {
+    /// The partition.
+    pub partition: String,
+    /// The file, or what the files' names begin with; from the root.
+    pub file: PathBuf,
+    /// Pages whose sample number lies below this are recorded; 65536: all.
+    #[serde(default = "whole")]
+    pub sample_below: u32,
+    /// A file with so many bytes is followed by another. None: one file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rotate_bytes: Option<u64>,
+    /// Files that are kept. None: all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keep: Option<u32>,
+    /// When to end. None: when somebody says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seconds: Option<u64>,
+}
+
+fn whole() -> u32 {
+    WHOLE
+}
+
+/// The least that a file may be rotated at: a block.
+pub const ROTATE_BYTES_MIN: u64 = 64 << 10;
+
+impl Order {
+    /// Checks what does not need the server; the error is a sentence.
+    pub fn check(&self) -> Result<(), String> {
+        check_file(&self.file)?;
+        if !(1..=WHOLE).contains(&self.sample_below) {
+            return Err(format!(
+                "a sample of {} of {WHOLE} pages; 1 to {WHOLE} is possible",
+                self.sample_below
+            ));
+        }
+        if self.rotate_bytes.is_some_and(|bytes| bytes < ROTATE_BYTES_MIN) {
+            return Err("files of less than 64 KiB are too many".into());
+        }
+        match (self.keep, self.rotate_bytes) {
+            (Some(0), _) => Err("at least one file is kept".into()),
+            (Some(_), None) => Err("there is one file to keep, unless it is rotated at a size".into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// When files follow each other.
+    pub fn rotation(&self) -> Rotation {
+        Rotation { file_bytes_max: self.rotate_bytes, keep: self.keep }
+    }
+}
+
+/// Whether a path can be a recording's; the error is a sentence.
+pub fn check_file(path: &Path) -> Result<(), String> {
+    let shown = path.display();
+    if !path.is_absolute() {
+        return Err(format!("\"{shown}\" is not a path from the root"));
+    }
+    let is_named_so = path.file_name().is_some_and(|name| {
+        let name = name.to_string_lossy();
+        name.len() > ENDING.len() && name.ends_with(ENDING)
+    });
+    match is_named_so {
+        true => Ok(()),
+        false => Err(format!(
+            "\"{shown}\": a recording's name ends in {ENDING}, by which `octavo simulate` knows it"
+        )),
+    }
+}
+
+/// What a sample may look like, for messages.
+pub const SAMPLE_SHAPE: &str = "a share of the pages such as \"1/64\", \"2%\" or \"1\"";
+
+/// A share of the pages, in parts of 65536; the error is a sentence.
+pub fn sample(text: &str) -> Result<u32, String> {
+    let wrong = || format!("\"{text}\" is no sample; {SAMPLE_SHAPE} is expected");
+    let number = |text: &str| text.trim().parse::<f64>().map_err(|_| wrong());
+    let share = match (text.split_once('/'), text.strip_suffix('%')) {
+        (Some((part, of)), _) => number(part)? / number(of)?,
+        (None, Some(percent)) => number(percent)? / 100.0,
+        (None, None) => number(text)?,
+    };
+    // Also what is no number at all.
+    if !(share > 0.0 && share <= 1.0) {
+        return Err(format!("\"{text}\" is not above 0 and at most 1"));
+    }
+    Ok(((share * f64::from(WHOLE)).round() as u32).max(1))
+}
+
+/// A sample as people read it.
+pub fn sample_text(below: u32) -> String {
+    match below {
+        WHOLE => "all pages".into(),
+        0 => "no page".into(),
+        below if WHOLE.is_multiple_of(below) => format!("1/{} of the pages", WHOLE / below),
+        below => format!("{:.3} % of the pages", 100.0 * f64::from(below) / f64::from(WHOLE)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn samples_are_read_as_people_write_them() {
+        for (text, below) in
+            [("1", WHOLE), ("1/1", WHOLE), ("1/64", 1024), ("2 %", 1311), ("0.5", 32_768), ("1/1000000", 1)]
+        {
+            assert_eq!(sample(text), Ok(below), "{text}");
+        }
+        for text in ["", "0", "2", "1/0", "-1", "x", "1/2/3", "nan", "101%"] {
+            assert!(sample(text).is_err(), "{text}");
+        }
+        assert_eq!(sample_text(1024), "1/64 of the pages");
+    }
+
+    #[test]
+    fn orders_that_make_no_sense_are_refused_with_a_reason() {
+        let order = Order {
+            partition: "p".into(),
+            file: "/var/p.octr".into(),
+            sample_below: WHOLE,
+            rotate_bytes: None,
+            keep: None,
+            seconds: None,
+        };
+        assert_eq!(order.check(), Ok(()));
+        let refused = |order: Order| order.check().unwrap_err();
+        assert!(refused(Order { file: "p.octr".into(), ..order.clone() }).contains("from the root"));
+        assert!(refused(Order { file: "/var/p.trace".into(), ..order.clone() }).contains(".octr"));
+        assert!(refused(Order { file: "/var/.octr".into(), ..order.clone() }).contains(".octr"));
+        assert!(refused(Order { sample_below: 0, ..order.clone() }).contains("sample"));
+        assert!(refused(Order { rotate_bytes: Some(5), ..order.clone() }).contains("64 KiB"));
+        assert!(refused(Order { keep: Some(2), ..order }).contains("rotated"));
+    }
+}

@@ -1,0 +1,214 @@
+//! The server's side of recordings: a thread for each, which takes blocks from the engine, packs them and writes files.
+//!
+//! Whatever goes wrong with a file ends the recording, is told in the log and counted, and concerns no client: the engine never waits
+//! for these threads.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime};
+
+use octavo::{Partition, Recording, RecordingEnd, Taken};
+use octavo_sim::recording::{About, Ending, Writer};
+
+use super::{Order, sample_text};
+use crate::report::RecordingReport;
+
+/// A block that is not full is written so long after its first event: what a kill loses.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// All recordings of a server.
+#[derive(Default)]
+pub struct Recorders {
+    running: Mutex<HashMap<String, Arc<Recorder>>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    /// Recordings that ended though nobody had said so, by partition.
+    broken_off: Mutex<HashMap<String, u64>>,
+}
+
+/// A recording, and what is known of it.
+pub struct Recorder {
+    partition: Partition,
+    began: Instant,
+    report: Mutex<RecordingReport>,
+    ended: Condvar,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Recorders {
+    /// Begins a recording; the error is a sentence.
+    pub fn start(self: &Arc<Self>, partition: &Partition, order: &Order) -> Result<Arc<Recorder>, String> {
+        order.check()?;
+        let mut running = lock(&self.running);
+        if let Some(recorder) = running.get(&order.partition) {
+            return Err(format!(
+                "partition \"{}\" is being recorded already, to {}",
+                order.partition,
+                lock(&recorder.report).file
+            ));
+        }
+        let recording = partition.record(order.sample_below).map_err(|error| error.to_string())?;
+        let began_unix = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+        let about = About {
+            // Unique where it matters: among the files that somebody reads together.
+            id: began_unix.as_nanos() as u64 ^ u64::from(std::process::id()).rotate_left(40),
+            part: 1,
+            began_unix_ms: began_unix.as_millis() as u64,
+            header: recording.header().clone(),
+        };
+        let writer = Writer::create(&order.file, order.rotation(), about).map_err(|error| {
+            let what = match error.kind() {
+                std::io::ErrorKind::AlreadyExists => {
+                    "there is such a file; move it away, or use another name".into()
+                }
+                _ => error.to_string(),
+            };
+            format!("{}: {what}", order.file.display())
+        })?;
+        let recorder = Arc::new(Recorder {
+            partition: partition.clone(),
+            began: Instant::now(),
+            report: Mutex::new(RecordingReport {
+                file: writer.path().display().to_string(),
+                sample: sample_text(order.sample_below),
+                is_exact: recording.header().is_exact(),
+                ..RecordingReport::default()
+            }),
+            ended: Condvar::new(),
+        });
+        let thread = {
+            let (recorders, recorder, name) =
+                (Arc::clone(self), Arc::clone(&recorder), order.partition.clone());
+            std::thread::Builder::new().name("recorder".into()).spawn(move || {
+                let ending = recorder.write(recording, writer);
+                recorders.ended(&name, &recorder, ending);
+            })
+        };
+        let thread = thread.map_err(|error| format!("a thread cannot be started: {error}"))?;
+        log::info!("partition \"{}\" is being recorded to {}", order.partition, order.file.display());
+        running.insert(order.partition.clone(), recorder.clone());
+        let mut threads = lock(&self.threads);
+        threads.retain(|thread| !thread.is_finished());
+        threads.push(thread);
+        Ok(recorder)
+    }
+
+    fn ended(&self, name: &str, recorder: &Recorder, ending: Result<Ending, String>) {
+        let why = match ending {
+            Ok(Ending::Stopped) => None,
+            Ok(ending) => Some(ending.words().to_owned()),
+            Err(error) => Some(error),
+        };
+        let mut report = recorder.report();
+        match &why {
+            None => log::info!("partition \"{name}\": recorded to {}", report.file),
+            Some(why) => {
+                log::error!("partition \"{name}\": the recording to {} has ended early: {why}", report.file);
+                *lock(&self.broken_off).entry(name.to_owned()).or_default() += 1;
+            }
+        }
+        report.ended = Some(why.unwrap_or_else(|| Ending::Stopped.words().to_owned()));
+        lock(&self.running).remove(name);
+        *lock(&recorder.report) = report;
+        recorder.ended.notify_all();
+    }
+
+    /// What is known of a partition's recording, if there is one; and how many ended early.
+    pub fn report(&self, partition: &str) -> (Option<RecordingReport>, u64) {
+        let recorder = lock(&self.running).get(partition).cloned();
+        let broken_off = lock(&self.broken_off).get(partition).copied().unwrap_or(0);
+        (recorder.map(|recorder| recorder.report()), broken_off)
+    }
+
+    /// Ends all recordings, and waits until their files are whole.
+    pub fn stop_all(&self) {
+        let running: Vec<Arc<Recorder>> = lock(&self.running).values().cloned().collect();
+        running.iter().for_each(|recorder| recorder.stop());
+        for thread in lock(&self.threads).drain(..) {
+            // A panic has been reported by its thread.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Recorder {
+    /// Ends it.
+    pub fn stop(&self) {
+        self.partition.stop_recording();
+    }
+
+    /// What is known of it now.
+    pub fn report(&self) -> RecordingReport {
+        let stat = self.partition.recording_stat();
+        let mut report = lock(&self.report);
+        if report.ended.is_none() {
+            report.seconds = self.began.elapsed().as_secs();
+            if let Some(stat) = stat {
+                (report.accesses, report.event_bytes) = (stat.accesses, stat.event_bytes);
+            }
+        }
+        report.clone()
+    }
+
+    /// Waits for its end, no longer than so.
+    pub fn wait(&self, time: Duration) -> RecordingReport {
+        let report = lock(&self.report);
+        let waited = self.ended.wait_timeout_while(report, time, |report| report.ended.is_none());
+        drop(waited);
+        self.report()
+    }
+
+    /// Writes until the recording ends, or its file cannot be written.
+    fn write(&self, mut recording: Recording, mut writer: Writer) -> Result<Ending, String> {
+        let result = loop {
+            let taken = recording.take(PATIENCE);
+            let time_ms = self.began.elapsed().as_millis() as u64;
+            let written = match taken {
+                Taken::Block(block) => {
+                    let written = writer.write(time_ms, &block);
+                    recording.give_back(block);
+                    written.map(|()| None)
+                }
+                Taken::Ended(end) => {
+                    let ending = match end {
+                        RecordingEnd::Stopped => Ending::Stopped,
+                        RecordingEnd::FellBehind => Ending::FellBehind,
+                    };
+                    writer.finish(time_ms, ending).map(|()| Some(ending))
+                }
+            };
+            let mut report = lock(&self.report);
+            (report.file, report.file_bytes) = (writer.path().display().to_string(), writer.bytes());
+            drop(report);
+            match written {
+                Ok(None) => {}
+                Ok(Some(ending)) => break Ok(ending),
+                Err(error) => break Err(format!("it cannot be written: {error}")),
+            }
+        };
+        // The last figures, before the recording is gone.
+        self.stop();
+        self.report();
+        result
+    }
+}
+
+/// Makes room for a recording that begins with the server: a file that an earlier server left is called `NAME.old.octr`, in place of the last
+/// such. Files with numbers go on with higher ones.
+pub fn make_way(order: &Order) -> Result<(), String> {
+    if order.rotate_bytes.is_some() || !order.file.exists() {
+        return Ok(());
+    }
+    let old = old(&order.file);
+    std::fs::rename(&order.file, &old)
+        .map_err(|error| format!("{} cannot be moved to {}: {error}", order.file.display(), old.display()))
+}
+
+fn old(path: &Path) -> PathBuf {
+    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+    path.with_file_name(format!("{stem}.old{}", octavo_sim::recording::ENDING))
+}

@@ -1,0 +1,146 @@
+//! `octavo simulate` of recordings where nothing else is asked for: what was recorded once more, beside what the cache counted.
+
+use std::path::Path;
+
+use octavo_sim::recording::{Ending, Reader, Replayed, replay};
+use octavo_sim::report;
+use octavo_sim::simulate::{Progress, Step};
+use serde::Serialize;
+
+use crate::error::Error;
+use crate::inputs::{self, Json, Named, News, Traces};
+use crate::output;
+
+/// What came of a recording.
+#[derive(Serialize)]
+struct Row {
+    /// `replay`.
+    kind: &'static str,
+    trace: String,
+    partition: String,
+    policy: &'static str,
+    ways: u32,
+    /// When the recording began.
+    capacity_pages: u64,
+    /// The part of the pages that was recorded.
+    sample: f64,
+    /// Accesses in the recording, and what the simulation made of them.
+    requests: u64,
+    hits: u64,
+    misses: u64,
+    /// What the simulation says of all accesses.
+    miss_ratio: f64,
+    /// The same by the sample's size alone, not by its luck.
+    miss_ratio_by_size: f64,
+    /// What the cache counted.
+    counted_hits: u64,
+    counted_misses: u64,
+    counted_miss_ratio: f64,
+    /// Nothing is missing: with one thread, every access finds what it found.
+    exact: bool,
+    /// Every access found what it had found.
+    agrees: bool,
+    /// Accesses that did not, and steps that could not be made.
+    differences: u64,
+    misfits: u64,
+    first_difference: Option<String>,
+    ending: &'static str,
+    complete: bool,
+}
+
+/// Replays all traces, and prints results as they end.
+pub fn run(traces: &Traces, named: &[Named], json: Option<&Path>, quiet: bool) -> Result<(), Error> {
+    let mut json = Json::to(json)?;
+    let stop = inputs::interruption()?;
+    let mut news = News::new(quiet, named.len());
+    for Named { files, trace } in named {
+        news.next_trace();
+        let failed = |error: octavo_sim::SourceError| Error::failed(error.to_string());
+        let mut reader = Reader::open(files, traces.skip_bad()).map_err(failed)?;
+        let header = reader.about().header.clone();
+        let result = replay(&mut reader, &stop, &mut |requests, share| {
+            news.show(Progress { trace: &trace.name, step: Step::Run, requests, share });
+        });
+        news.clear();
+        let replayed = result.map_err(failed)?;
+        let row = Row {
+            kind: "replay",
+            trace: trace.name.clone(),
+            partition: header.partition.clone(),
+            policy: header.policy.name(),
+            ways: header.ways,
+            capacity_pages: header.slots(),
+            sample: replayed.sample,
+            requests: replayed.accesses,
+            hits: replayed.hits,
+            misses: replayed.misses(),
+            miss_ratio: replayed.miss_ratio(),
+            miss_ratio_by_size: replayed.miss_ratio_by_size(),
+            counted_hits: replayed.counted.hits,
+            counted_misses: replayed.counted.misses,
+            counted_miss_ratio: replayed.miss_ratio_counted(),
+            exact: replayed.is_exact,
+            agrees: replayed.agrees(),
+            differences: replayed.differences,
+            misfits: replayed.misfits,
+            first_difference: replayed.difference.as_ref().map(ToString::to_string),
+            ending: replayed.ending.map_or("interrupted", Ending::words),
+            complete: replayed.ending == Some(Ending::Stopped),
+        };
+        json.lines(std::slice::from_ref(&row))?;
+        if !json.is_on_standard_output() {
+            output::text(&row.text(&replayed))?;
+        }
+        inputs::unless_interrupted(&stop)?;
+    }
+    Ok(())
+}
+
+impl Row {
+    fn text(&self, replayed: &Replayed) -> String {
+        let Row { trace, partition, policy, ways, capacity_pages, .. } = self;
+        let mut text = format!(
+            "{trace}: partition \"{partition}\", {policy}, {ways} ways, {capacity_pages} pages{}\n",
+            if self.sample < 1.0 {
+                format!(", {:.3} % of the pages", 100.0 * self.sample)
+            } else {
+                String::new()
+            }
+        );
+        let counted = replayed.counted;
+        let line = |name: &str, accesses: u64, hits: u64, ratio: f64| {
+            let misses = accesses - hits.min(accesses);
+            vec![
+                name.to_owned(),
+                accesses.to_string(),
+                hits.to_string(),
+                misses.to_string(),
+                format!("{ratio:.4}"),
+            ]
+        };
+        let mut lines = vec![["", "accesses", "hits", "misses", "miss ratio"].map(String::from).to_vec()];
+        let all = counted.hits.saturating_add(counted.misses);
+        lines.push(line("cache", all, counted.hits, self.counted_miss_ratio));
+        let name = if self.sample < 1.0 { "simulated, of the sample" } else { "simulated" };
+        lines.push(line(name, self.requests, self.hits, self.miss_ratio));
+        text += &report::aligned(&lines, 1);
+        if self.ending != Ending::Stopped.words() {
+            text += &format!("The recording ends early: {}.\n", self.ending);
+        }
+        text += &match (&self.first_difference, self.sample < 1.0) {
+            (_, true) => format!("Off by {:.4}.\n", (self.miss_ratio - self.counted_miss_ratio).abs()),
+            (None, _) if self.agrees => "Every access found what it had found.\n".to_owned(),
+            (None, _) => {
+                "Every access found what it had found; the cache counted others besides.\n".to_owned()
+            }
+            (Some(first), _) => {
+                let why = match self.exact {
+                    true => "several threads at once can do that",
+                    false => "it does not begin with the first access, or a part is missing",
+                };
+                format!("{} accesses found something else ({why}). The first: {first}.\n", self.differences)
+            }
+        };
+        text
+    }
+}

@@ -1,0 +1,313 @@
+//! Recordings as users make them: by a configuration, by `octavo record`, through NBD; rotated, torn, killed, on a full disk.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Instant;
+
+use octavo::recording::WHOLE;
+use serde_json::Value;
+
+use crate::nbd_client::Client;
+use crate::random::Random;
+use crate::server::{Directory, PATIENCE, Server, Setup};
+
+const PAGE: u64 = 4096;
+const PAGES: u64 = 12_000;
+
+fn octavo(words: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_octavo")).args(words).output().unwrap()
+}
+
+fn succeed(words: &[&str]) -> String {
+    let output = octavo(words);
+    assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// What `octavo simulate` says of a recording that it repeats.
+fn replayed(files: &[PathBuf]) -> Value {
+    let mut words = vec!["simulate", "--json", "--trace"];
+    words.extend(files.iter().map(|file| file.to_str().unwrap()));
+    serde_json::from_str(&succeed(&words)).unwrap()
+}
+
+/// Reads and writes by one client, one request after the other.
+fn load(server: &Server, random: &mut Random, requests: u64) {
+    let mut client = Client::connect(&server.nbd, "disk").unwrap();
+    for _ in 0..requests {
+        let end = 1 + random.below(PAGES);
+        let offset = random.below(end) * PAGE;
+        match random.below(8) {
+            0..6 => drop(client.read(offset, PAGE as usize)),
+            6 => client.write(offset, &random.bytes(PAGE as usize)),
+            _ => assert_eq!(client.flush(), 0),
+        }
+    }
+}
+
+fn counted(server: &Server) -> (u64, u64) {
+    let stat = server.stat();
+    let count = |name: &str| stat["partitions"][0][name].as_u64().unwrap();
+    (count("hits"), count("misses"))
+}
+
+fn mode(path: &Path) -> u32 {
+    std::fs::metadata(path).unwrap().permissions().mode() & 0o7777
+}
+
+#[test]
+fn a_server_that_records_from_its_beginning_is_repeated_exactly() {
+    let mut random = Random::seeded("a_server_that_records");
+    for policy in ["octavo", "car"] {
+        let directory = Directory::new();
+        let disk = directory.disk("disk", PAGES * PAGE);
+        let file = directory.join("p.octr");
+        let partition = format!(
+            "cache_mode = \"writeback\"\npolicy = \"{policy}\"\nmax = \"16MiB\"\nrecord = \"{}\"",
+            file.display()
+        );
+        let setup = Setup { partition: &partition, exports: &[("disk", &disk)], ..Setup::default() };
+        let server = Server::start(&directory, &setup);
+        load(&server, &mut random, 6000);
+        let (hits, misses) = counted(&server);
+        assert!(hits > 1000 && misses > 1000, "{hits} hits, {misses} misses");
+        let table = server.ctl_succeed(&["stat"]);
+        assert!(table.contains("\"p\" is being recorded to"), "{table}");
+        server.stop();
+        assert_eq!(mode(&file), 0o600);
+        let row = replayed(std::slice::from_ref(&file));
+        assert_eq!(row["agrees"], true, "{row}");
+        assert_eq!((&row["exact"], &row["complete"]), (&Value::from(true), &Value::from(true)), "{row}");
+        assert_eq!((&row["hits"], &row["misses"]), (&Value::from(hits), &Value::from(misses)), "{row}");
+        // As any trace.
+        let file = file.to_str().unwrap();
+        let info: Value = serde_json::from_str(&succeed(&["trace", "info", "--json", file])).unwrap();
+        assert_eq!(info["requests"], hits + misses, "{info}");
+        assert_eq!(info["recording"]["policy"], policy, "{info}");
+        let asked = succeed(&["simulate", "--json", "--trace", file, "--policy", "lru,octavo"]);
+        assert_eq!(asked.lines().count(), 2, "{asked}");
+        assert!(asked.lines().all(|row| row.contains(&format!("\"requests\":{}", hits + misses))), "{asked}");
+        assert!(succeed(&["mrc", "--trace", file, "--points", "5"]).contains("lru exact"));
+    }
+}
+
+#[test]
+fn a_server_that_starts_again_moves_its_last_recording_out_of_the_way() {
+    let directory = Directory::new();
+    let disk = directory.disk("disk", PAGES * PAGE);
+    let file = directory.join("p.octr");
+    let partition = format!("record = \"{}\"", file.display());
+    let setup = Setup { partition: &partition, exports: &[("disk", &disk)], ..Setup::default() };
+    for _ in 0..3 {
+        Server::start(&directory, &setup).stop();
+    }
+    assert!(file.exists() && directory.join("p.old.octr").exists());
+}
+
+/// `octavo record`, running.
+fn record(server: &Server, words: &[&str]) -> Child {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_octavo"));
+    command.arg("record").arg("p").args(words).arg("--socket").arg(&server.control);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+fn recording(server: &Server) -> Value {
+    server.stat()["partitions"][0]["recording"].clone()
+}
+
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < PATIENCE, "{what}");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+}
+
+fn interrupt(process: &Child) {
+    let status = Command::new("/bin/sh").args(["-c", &format!("kill -INT {}", process.id())]).status();
+    assert!(status.unwrap().success());
+}
+
+#[test]
+fn a_running_server_is_recorded_until_somebody_interrupts() {
+    let mut random = Random::seeded("a_running_server");
+    let directory = Directory::new();
+    let disk = directory.disk("disk", PAGES * PAGE);
+    let setup = Setup { partition: "max = \"16MiB\"", exports: &[("disk", &disk)], ..Setup::default() };
+    let server = Server::start(&directory, &setup);
+    load(&server, &mut random, 3000);
+    let (hits_before, misses_before) = counted(&server);
+    let file = directory.join("later.octr");
+    let client = record(&server, &["--output", file.to_str().unwrap()]);
+    wait_until("it is not recorded", || recording(&server).is_object());
+    // One at a time.
+    let other = directory.join("other.octr");
+    let second = record(&server, &["--output", other.to_str().unwrap()]).wait_with_output().unwrap();
+    assert!(String::from_utf8_lossy(&second.stderr).contains("is being recorded already, to"), "{second:?}");
+    load(&server, &mut random, 4000);
+    let (hits, misses) = counted(&server);
+    let (hits, misses) = (hits - hits_before, misses - misses_before);
+    interrupt(&client);
+    let output = client.wait_with_output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("accesses"), "{output:?}");
+    assert_eq!((mode(&file), recording(&server)), (0o600, Value::Null));
+    // The pages that were there are listed, so that little is different.
+    let row = replayed(std::slice::from_ref(&file));
+    assert_eq!((&row["exact"], &row["complete"]), (&Value::from(false), &Value::from(true)), "{row}");
+    assert_eq!(
+        (&row["counted_hits"], &row["counted_misses"]),
+        (&Value::from(hits), &Value::from(misses)),
+        "{row}"
+    );
+    let off = row["miss_ratio"].as_f64().unwrap() - row["counted_miss_ratio"].as_f64().unwrap();
+    assert!(off.abs() < 0.05, "{row}");
+    // A file that is there is not replaced; a time ends a recording; a sample has no secret and fewer accesses.
+    let again = record(&server, &["--output", file.to_str().unwrap()]).wait_with_output().unwrap();
+    assert!(String::from_utf8_lossy(&again.stderr).contains("there is such a file"), "{again:?}");
+    let words = ["--output", other.to_str().unwrap(), "--sample", "1/8", "--seconds", "1"];
+    let timed = record(&server, &words);
+    wait_until("it is not recorded", || recording(&server).is_object());
+    load(&server, &mut random, 500);
+    let timed = timed.wait_with_output().unwrap();
+    assert!(String::from_utf8_lossy(&timed.stdout).contains("1/8 of the pages"), "{timed:?}");
+    let row = replayed(&[other]);
+    assert_eq!(row["sample"], f64::from(WHOLE / 8) / f64::from(WHOLE), "{row}");
+    server.stop();
+}
+
+#[test]
+fn what_cannot_be_recorded_is_refused_with_a_reason() {
+    let directory = Directory::new();
+    let disk = directory.disk("disk", PAGES * PAGE);
+    let server = Server::start(&directory, &Setup { exports: &[("disk", &disk)], ..Setup::default() });
+    let socket = server.control.to_str().unwrap().to_owned();
+    let file = directory.join("a.octr").to_str().unwrap().to_owned();
+    for (words, status, why) in [
+        (&["record", "q", "--output", &file, "--socket", &socket][..], 1, "there is no partition \"q\""),
+        (&["record", "p", "--output", "/nowhere/a.octr", "--socket", &socket], 1, "No such file"),
+        (&["record", "p", "--output", "a.trace", "--socket", &socket], 2, "ends in .octr"),
+        (&["record", "p", "--output", &file, "--sample", "3", "--socket", &socket], 2, "at most 1"),
+        (&["record", "p", "--output", &file, "--keep", "3", "--socket", &socket], 2, "--rotate"),
+        (&["record", "p", "--output", &file, "--rotate", "1KiB", "--socket", &socket], 2, "64 KiB"),
+    ] {
+        let output = octavo(words);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(status) && stderr.contains(why), "{words:?}: {stderr}");
+    }
+    assert!(!Path::new(&file).exists());
+    server.stop();
+}
+
+#[test]
+fn a_killed_server_leaves_a_recording_that_is_read_up_to_its_end() {
+    let mut random = Random::seeded("a_killed_server");
+    let directory = Directory::new();
+    let disk = directory.disk("disk", PAGES * PAGE);
+    let file = directory.join("p.octr");
+    let partition = format!("max = \"16MiB\"\nrecord = \"{}\"", file.display());
+    let setup = Setup { partition: &partition, exports: &[("disk", &disk)], ..Setup::default() };
+    let mut server = Server::start(&directory, &setup);
+    load(&server, &mut random, 5000);
+    // What is older than a second is in the file, which can be read meanwhile.
+    let (hits, misses) = counted(&server);
+    let is_written = || replayed(std::slice::from_ref(&file))["requests"] == hits + misses;
+    wait_until("not everything is written", is_written);
+    server.signal("KILL");
+    server.wait();
+    let row = replayed(std::slice::from_ref(&file));
+    assert_eq!((&row["exact"], &row["complete"]), (&Value::from(true), &Value::from(false)), "{row}");
+    assert_eq!((&row["agrees"], &row["differences"]), (&Value::from(true), &Value::from(0)), "{row}");
+    assert!(row["requests"].as_u64().unwrap() > 1000, "{row}");
+    let info = succeed(&["trace", "info", file.to_str().unwrap()]);
+    assert!(info.contains("the recording ends early: in the middle"), "{info}");
+    // And wherever else it may be torn off.
+    let bytes = std::fs::read(&file).unwrap();
+    let torn = directory.join("torn.octr");
+    for _ in 0..30 {
+        let end = 300 + random.below(bytes.len() as u64 - 300) as usize;
+        std::fs::write(&torn, &bytes[..end]).unwrap();
+        let row = replayed(std::slice::from_ref(&torn));
+        assert_eq!(
+            (&row["differences"], &row["misfits"]),
+            (&Value::from(0), &Value::from(0)),
+            "{end}: {row}"
+        );
+        assert_eq!(row["complete"], false, "{end}: {row}");
+    }
+    // A byte that changed in the middle is no torn end.
+    let mut changed = bytes;
+    changed[1000] ^= 1;
+    std::fs::write(&torn, &changed).unwrap();
+    let output = octavo(&["simulate", "--trace", torn.to_str().unwrap()]);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("checksum is wrong"), "{output:?}");
+}
+
+#[test]
+fn rotated_files_are_one_recording_and_the_last_are_kept() {
+    let mut random = Random::seeded("rotated_files");
+    let directory = Directory::new();
+    let disk = directory.disk("disk", PAGES * PAGE);
+    let file = directory.join("p.octr");
+    let partition = format!("max = \"16MiB\"\nrecord = \"{}\"\nrecord_rotate = \"64KiB\"", file.display());
+    let setup = Setup { partition: &partition, exports: &[("disk", &disk)], ..Setup::default() };
+    let server = Server::start(&directory, &setup);
+    let mut client = Client::connect(&server.nbd, "disk").unwrap();
+    // Most are hits of random pages: about three bytes each.
+    (0..60_000).for_each(|_| drop(client.read(random.below(3000) * PAGE, 512)));
+    let (hits, misses) = counted(&server);
+    wait_until("there is one file", || directory.join("p.00002.octr").exists());
+    server.stop();
+    let parts: Vec<PathBuf> = (1..)
+        .map(|part| directory.join(&format!("p.{part:05}.octr")))
+        .take_while(|path| path.exists())
+        .collect();
+    assert!(parts.len() > 1 && !file.exists());
+    // In any order.
+    let row = replayed(&parts.iter().rev().cloned().collect::<Vec<_>>());
+    assert_eq!((&row["agrees"], &row["exact"]), (&Value::from(true), &Value::from(true)), "{row}");
+    assert_eq!((&row["hits"], &row["misses"]), (&Value::from(hits), &Value::from(misses)), "{row}");
+    // The first part alone says that others follow, the second that it is not the first.
+    let row = replayed(&parts[..1]);
+    assert_eq!(row["ending"], "another file goes on", "{row}");
+    assert_eq!(replayed(&parts[1..2])["exact"], false);
+    // Another server goes on with higher numbers and lets go of the first.
+    let partition = format!("{partition}\nrecord_keep = 2");
+    let server = Server::start(
+        &directory,
+        &Setup { partition: &partition, exports: &[("disk", &disk)], ..Setup::default() },
+    );
+    let next = directory.join(&format!("p.{:05}.octr", parts.len() + 1));
+    assert!(next.exists() && !parts[0].exists());
+    server.stop();
+}
+
+#[test]
+fn a_full_disk_ends_the_recording_and_nothing_else() {
+    let mut random = Random::seeded("a_full_disk");
+    let directory = Directory::new();
+    let disk = directory.disk("disk", PAGES * PAGE);
+    let file = directory.join("p.octr");
+    let partition = format!("max = \"16MiB\"\nrecord = \"{}\"", file.display());
+    // No file of this process may become longer than some blocks: as full as a disk can be.
+    let before = "ulimit -f 300; trap '' XFSZ";
+    let setup = Setup { partition: &partition, before, exports: &[("disk", &disk)], ..Setup::default() };
+    let server = Server::start(&directory, &setup);
+    let mut client = Client::connect(&server.nbd, "disk").unwrap();
+    (0..60_000).for_each(|_| drop(client.read(random.below(PAGES) * PAGE, 512)));
+    server.wait_for_log("has ended early: it cannot be written");
+    client.read(0, 4096);
+    let stat = server.stat();
+    assert_eq!(stat["partitions"][0]["recordings_broken_off"], 1, "{stat}");
+    assert!(recording(&server).is_null());
+    assert!(server.ctl_succeed(&["stat"]).contains("1 recordings ended early"));
+    drop(client);
+    server.stop();
+    // What was written is there.
+    let row = replayed(&[file]);
+    assert!(
+        row["complete"] == false && row["differences"] == 0 && row["requests"].as_u64() > Some(1000),
+        "{row}"
+    );
+}
