@@ -6,9 +6,14 @@
 #![forbid(unsafe_code)]
 
 use std::io::{Cursor, Read};
+use std::sync::atomic::AtomicBool;
 
+use octavo_sim::recording::block::{self, Kind};
+use octavo_sim::recording::{self, Reader};
 use octavo_sim::trace::{self, Format, Options};
 use octavo_sim::{CHUNK, Source, SourceError, generate};
+use octavo_table::recording::{Header, Secret, WHOLE};
+use octavo_table::{PolicyKind, Shape};
 
 /// More pages are not looked at: a short line can stand for a million.
 const PAGES_MAX: usize = 1 << 18;
@@ -51,6 +56,60 @@ pub fn read(format: Format, bytes: &[u8]) {
     }
     // Other pages, other bounds.
     outcome(format, bytes, usize::MAX, &Options { page_bytes: 512, skip_bad: true, ..strict });
+}
+
+/// Reads bytes as a recording: as they are, as what follows a header, and as the events of a block whose checksum is right.
+pub fn recording(bytes: &[u8]) {
+    let Some((kind, rest)) = bytes.split_first() else { return };
+    match kind % 4 {
+        0 => read(Format::Octr, rest),
+        1 => read(Format::Octr, &[beginning(*kind), rest.to_vec()].concat()),
+        2 => read(Format::Octr, &file(*kind, rest)),
+        // Which may be torn off anywhere.
+        _ => {
+            let whole = file(*kind, rest);
+            let end = whole.len() * (*kind as usize / 4) / 64;
+            read(Format::Octr, &whole[..end]);
+        }
+    }
+}
+
+/// Takes a small table through any events.
+pub fn replay(bytes: &[u8]) {
+    let Some((kind, events)) = bytes.split_first() else { return };
+    let file = Cursor::new(file(*kind, events));
+    let mut reader = Reader::read("input", file, false).expect("the header is whole");
+    let replayed = recording::replay(&mut reader, &AtomicBool::new(false), &mut |_, _| {});
+    if let Ok(replayed) = replayed {
+        assert!(replayed.hits <= replayed.accesses && replayed.differences <= replayed.accesses);
+    }
+}
+
+/// A recording of a partition of a few sets, with these events.
+fn file(kind: u8, events: &[u8]) -> Vec<u8> {
+    let mut file = beginning(kind);
+    for events in events.chunks(block::BLOCK_BYTES_MAX) {
+        file.extend(block::pack(Kind::Events, 5, events).expect("memory can be packed"));
+    }
+    file.extend(block::pack(Kind::End, 6, &recording::Ending::Stopped.encode()).expect("as above"));
+    file
+}
+
+fn beginning(kind: u8) -> Vec<u8> {
+    let header = Header {
+        partition: "fuzz".into(),
+        policy: PolicyKind::ALL[kind as usize / 4 % PolicyKind::ALL.len()],
+        ways: [8, 16, 32][kind as usize % 3],
+        page_bytes: 4096,
+        shape: Shape { segments_max: 6, sets_per_segment: 2 },
+        segments: 2,
+        secret: Secret::Weak,
+        sample_below: if kind & 64 == 0 { WHOLE } else { WHOLE / 3 },
+        from_the_first: true,
+    };
+    let about = recording::About { id: 1, part: 1, began_unix_ms: 0, header };
+    let header = block::pack(Kind::Header, 0, &about.encode()).expect("memory can be packed");
+    [&block::MAGIC[..], &header].concat()
 }
 
 /// Draws from the workload that a text describes, if it describes one.

@@ -236,12 +236,6 @@ fn a_killed_server_leaves_a_recording_that_is_read_up_to_its_end() {
         );
         assert_eq!(row["complete"], false, "{end}: {row}");
     }
-    // A byte that changed in the middle is no torn end.
-    let mut changed = bytes;
-    changed[1000] ^= 1;
-    std::fs::write(&torn, &changed).unwrap();
-    let output = octavo(&["simulate", "--trace", torn.to_str().unwrap()]);
-    assert!(String::from_utf8_lossy(&output.stderr).contains("checksum is wrong"), "{output:?}");
 }
 
 #[test]

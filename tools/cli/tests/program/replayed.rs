@@ -118,10 +118,10 @@ struct Load<'o> {
     world: &'o World,
     objects: &'o [Object],
     queue: Queue,
-    pins: Vec<Pin<'o>>,
+    pins: Vec<(&'o Object, u64, Pin<'o>)>,
 }
 
-impl Load<'_> {
+impl<'o> Load<'o> {
     fn page(&mut self) -> u64 {
         // Some pages are more popular than others, and some accesses go on where another ended.
         let end = 1 + self.random.below(PAGES);
@@ -129,7 +129,7 @@ impl Load<'_> {
     }
 
     fn step(&mut self) {
-        let object = &self.objects[self.random.below(self.objects.len() as u64) as usize];
+        let object: &'o Object = &self.objects[self.random.below(self.objects.len() as u64) as usize];
         let page = self.page();
         let offset = page * PAGE + self.random.below(3) * 700;
         let room = (PAGES * PAGE - offset) as usize;
@@ -138,6 +138,13 @@ impl Load<'_> {
         // Only hits and misses count here: what goes wrong on the disk is somebody else's test.
         match self.random.below(100) {
             0..50 => drop(object.read_at(offset, &mut bytes)),
+            // Bytes that somebody has pinned are written elsewhere.
+            50..68
+                if let Some((object, page, _)) = self.pins.first()
+                    && len < 1000 =>
+            {
+                drop(object.write_at(page * PAGE, &bytes));
+            }
             50..68 => drop(object.write_at(offset, &bytes)),
             68..76 => {
                 let mut buffers = vec![[0; 512]; 12];
@@ -149,7 +156,10 @@ impl Load<'_> {
             }
             76..86 => self.submit(object, page),
             86..89 => drop(self.queue.wait(self.queue.pending(), drop)),
-            89..91 => self.pins.extend(object.pin(page * PAGE).ok().flatten()),
+            89..91 => {
+                let pin = object.pin(page * PAGE).ok().flatten();
+                self.pins.extend(pin.map(|pin| (object, page, pin)));
+            }
             91..93 => self.pins.truncate(self.random.below(6) as usize),
             93 => drop(object.sync_range(offset, 200 * PAGE)),
             94 => drop(self.world.cache.clean()),

@@ -7,6 +7,8 @@
 pub mod block;
 pub mod reader;
 pub mod replay;
+#[cfg(test)]
+mod tests;
 pub mod writer;
 
 pub use block::{About, Ending};

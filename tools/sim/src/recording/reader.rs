@@ -4,6 +4,7 @@
 //! told ([`Reader::ending`]); a block in the middle whose checksum is wrong is an error, or is passed over and counted.
 
 use std::collections::VecDeque;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use octavo_table::recording::{Decoder, Event};
@@ -45,6 +46,15 @@ impl Reader {
         reader.following = following.iter().cloned().collect();
         reader.files = paths.len();
         Ok(reader)
+    }
+
+    /// Reads a file from anything; `name` stands for the file's in messages.
+    pub fn read(
+        name: &str,
+        reader: impl Read + Send + 'static,
+        skip_bad: bool,
+    ) -> Result<Reader, SourceError> {
+        Reader::new(Input::from_reader(name, Box::new(reader))?, skip_bad)
     }
 
     /// Reads one file.

@@ -152,7 +152,8 @@ fn pages_are_as_long_as_they_are_said_to_be() {
 }
 
 #[test]
-fn an_empty_trace_has_no_pages_in_any_format() {
-    Format::all().for_each(|format| sample(format, "", &[]));
-    Format::all().skip(2).for_each(|format| sample(format, "\n \n\r\n", &[]));
+fn an_empty_trace_has_no_pages_in_any_format_without_a_header() {
+    let without_header = || Format::all().filter(|format| *format != Format::Octr);
+    without_header().for_each(|format| sample(format, "", &[]));
+    without_header().skip(2).for_each(|format| sample(format, "\n \n\r\n", &[]));
 }

@@ -1,0 +1,7 @@
+//! Any bytes as a recording: its blocks, and the events in them.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| octavo_fuzz::recording(bytes));
