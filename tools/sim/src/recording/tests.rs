@@ -27,7 +27,7 @@ fn about(id: u64) -> About {
 
 fn events(from: u64, count: u64) -> Vec<u8> {
     let mut encoder = Encoder::new(Vec::new());
-    (from..from + count).for_each(|page| encoder.access(1 << 40 | page * page % 10_007, false, false));
+    (from..from + count).for_each(|page| encoder.access((1 << 40) | (page * page % 10_007), false, false));
     encoder.push(&Event::Totals(Totals { hits: 0, misses: from + count }));
     encoder.take(Vec::new())
 }
