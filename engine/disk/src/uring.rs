@@ -13,7 +13,7 @@
 //!   handle is gone; a pending I/O is a handle. Ids are never given twice, so a slot never serves another store.
 //!
 //! * U6. The kernel posts a completion in the context of the thread that submitted the I/O: when that enters the kernel, is
-//!   interrupted, or sleeps in any system call (`COOP_TASKRUN`; the default interrupts it for every completion, which
+//!   interrupted, or sleeps in a system call that signals end (`COOP_TASKRUN`; the default interrupts it for every completion, which
 //!   cost a third of the throughput where the kernel's workers read). `collect` enters for the thread that calls; a submitter
 //!   that computes elsewhere is interrupted by its next tick, or by `nudge` from whoever waits, for a processor without ticks.
 //!
@@ -168,8 +168,11 @@ impl Uring {
 
     /// U6: completions that wait for the calling thread are posted. Costs a load where there are none.
     pub(crate) fn collect(&self) {
-        if self.must_enter() {
-            self.submit();
+        // Enters although there may be nothing to submit; what goes wrong goes wrong again where somebody waits.
+        if self.must_enter()
+            && let Err(error) = self.ring.submitter().submit()
+        {
+            log::debug!("io_uring_enter: {error}");
         }
     }
 

@@ -2,6 +2,7 @@
 //!
 //! The owner submits and tries pages. Any thread may take completions of any lane: a thread that waits for a page which
 //! another lane brings in looks after that lane too if its owner is elsewhere, so nobody waits for a thread that does not come.
+//! (A blocking read of one run is no lane's: its thread is in the system call that reads, and nowhere else until it has told whoever waits.)
 //!
 //! Locks, in order: `work`, then the partition's moves, then a set's lock, then waiters, strays, ranges, bounce pool, then `ready`.
 //! Nobody holds the `work` of two lanes.
@@ -404,6 +405,7 @@ impl Lane {
                 let mut left = timeout;
                 let came = loop {
                     // Others' completions may be held up by an owner that computes.
+                    others.iter().for_each(|lane| lane.ring.nudge());
                     let slice = match others.is_empty() {
                         true => left,
                         false => {
@@ -415,7 +417,6 @@ impl Lane {
                     if came.is_some() || left == Some(Duration::ZERO) {
                         break came.unwrap_or_default();
                     }
-                    others.iter().for_each(|lane| lane.ring.nudge());
                 };
                 // Takes a wake too, which a mere reap leaves and the next poll would see again.
                 self.ring.wait(&mut on_completion, Some(Duration::ZERO));

@@ -327,7 +327,9 @@ impl<const W: usize> Table<W> {
         let is_first = match self.monitor().filter(|monitor| monitor.follows(tag)) {
             Some(monitor) => {
                 monitor.show(tag, ahead);
-                self.head(set).told.fetch_or(bit, Ordering::Relaxed) & bit == 0
+                // A page that is hot is told of once, and only read from then on.
+                let told = &self.head(set).told;
+                told.load(Ordering::Relaxed) & bit == 0 && told.fetch_or(bit, Ordering::Relaxed) & bit == 0
             }
             None => {
                 let marks = self.marks(set);
@@ -387,6 +389,8 @@ impl<const W: usize> Table<W> {
     fn teach(&self, tag: Tag) {
         if let Some(learner) = self.learner()
             && learner.follows(tag)
+            // What another policy's sets do would teach it wrong.
+            && with_policy!(self.policy(), P => P::LEARNS)
         {
             learner.show(tag);
         }
