@@ -7,7 +7,7 @@
 
 use crate::curve::Curve;
 use crate::limits::WEIGHT_DEFAULT;
-use crate::plan::{State, spread};
+use crate::plan::{State, spread, whole};
 
 /// Pieces of the memory that dynamic programming deals out, at least 128 and at most twice as many.
 const CHUNKS: u64 = 256;
@@ -130,7 +130,8 @@ impl<'s> Tree<'s> {
             };
             // 1. The partitions' own.
             let to: Vec<u64> = (0..self.sizes.len())
-                .map(|node| promise(self, node).next_multiple_of(self.granule))
+                // No more than there is: a promise may be as large as a number.
+                .map(|node| whole(promise(self, node).min(self.state.total_bytes), self.granule))
                 .collect();
             let lacks: Vec<u64> =
                 self.sizes.iter().zip(&to).map(|(size, to)| to.saturating_sub(*size)).collect();

@@ -82,7 +82,7 @@ impl State {
         let mut all = 0u64;
         for (number, node) in self.nodes.iter().enumerate().rev() {
             let own = if node.leaf.is_some() { node.limits.min_bytes.max(1) } else { node.limits.min_bytes };
-            let need = own.next_multiple_of(granule).max(needs[number]);
+            let need = whole(own, granule).max(needs[number]);
             match node.parent {
                 Some(parent) => needs[parent] = needs[parent].saturating_add(need),
                 None => all = all.saturating_add(need),
@@ -128,6 +128,11 @@ impl State {
         let more = more.map(|((node, current, _), got)| Resize { node: *node, to_bytes: current + got });
         less.chain(more).collect()
     }
+}
+
+/// Rounded up to whole granules, as far as numbers go.
+pub(crate) fn whole(bytes: u64, granule: u64) -> u64 {
+    bytes.checked_next_multiple_of(granule).unwrap_or(u64::MAX / granule * granule)
 }
 
 /// Spreads an amount by weights, nobody more than fits him, in whole granules (or all that fits, where that is less). Returns what each gets; the sum

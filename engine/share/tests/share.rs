@@ -292,3 +292,21 @@ fn small_gains_move_nothing() {
     let two = Curve::new(1000.0, (1..=100).map(|size| (size * SEGMENT, 500.0 - 1.02 * size as f64)));
     assert_eq!(free(vec![one, two], 100).plan(&Pace::default()), []);
 }
+
+/// `low = max` wrapped around to less than a granule, and the strongest promise became none.
+#[test]
+fn a_promise_of_everything_is_the_strongest_and_no_overflow() {
+    let leaf = || Some(Leaf { current_bytes: 10 * SEGMENT, ..Leaf::default() });
+    let limits = Limits { low_bytes: UNLIMITED, ..Limits::default() };
+    let state = |limits: [Limits; 2]| State {
+        total_bytes: 20 * SEGMENT,
+        granule_bytes: SEGMENT,
+        nodes: limits.map(|limits| Node { parent: None, limits, leaf: leaf() }).into(),
+    };
+    let targets = state([limits, Limits::default()]).targets(&Pace::default());
+    assert_eq!(targets, [19 * SEGMENT, SEGMENT]);
+    let limits = Limits { min_bytes: UNLIMITED, ..Limits::default() };
+    let greedy = state([limits, limits]);
+    assert!(greedy.least_bytes() >= 20 * SEGMENT);
+    assert!(greedy.targets(&Pace::default()).iter().sum::<u64>() <= 20 * SEGMENT);
+}
