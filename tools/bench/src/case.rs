@@ -117,6 +117,12 @@ words! {
         Stores = "stores",
         /// What a cache takes of memory.
         Memory = "memory",
+        /// The share of time that `misses` spends in locks.
+        Locks = "locks",
+        /// Hit ratios of policies, simulated.
+        Simulate = "simulate",
+        /// Lookups with a bound on memory, beside Linux with the same.
+        Bounded = "bounded",
         /// Reads over NBD.
         Nbd = "nbd",
     }
@@ -129,6 +135,8 @@ words! {
         Disk = "disk",
         /// A file in the kernel's memory.
         Memory = "memory",
+        /// A block device over such a file, where root may have one.
+        Ram = "ram",
     }
 }
 
@@ -321,6 +329,8 @@ keys! {
     reads: Percent = Percent(100);
     /// How many operations in a hundred ask for pages that are there.
     hits: Percent = Percent(100);
+    /// The cache's share of the file, in a hundred.
+    share: Percent = Percent(10);
     /// The mix of operations.
     mix: Mix = Mix::C;
     /// The engine's policy.
@@ -355,13 +365,18 @@ impl Pattern {
         Ok(pattern)
     }
 
-    /// The line of the generator, over so many pages.
+    /// The line of the generator, over so many pages, without an end.
     pub fn over(&self, pages: u64, seed: u64) -> String {
+        self.line(pages, seed, i64::MAX as u64)
+    }
+
+    /// The same, of so many accesses.
+    pub fn line(&self, pages: u64, seed: u64, requests: u64) -> String {
         let text = if self.0 == "one" { "uniform:pages=1" } else { &self.0 };
         let (kind, rest) = text.split_once(':').unwrap_or((text, ""));
         let with =
             if rest.contains("pages=") { text.into() } else { format!("{kind}:pages={{pages}},{rest}") };
-        let line = format!("{with},seed={seed},requests={}", i64::MAX);
+        let line = format!("{with},seed={seed},requests={requests}");
         line.replace("{pages}", &pages.to_string()).replace(",,", ",")
     }
 }

@@ -70,7 +70,7 @@ impl Team for Fio {
 }
 
 /// Does nothing: the work is done outside.
-struct Outside;
+pub struct Outside;
 
 impl Worker for Outside {
     fn turn(&mut self, _: Option<&mut crate::statistics::Histogram>) -> Result<u64, Error> {

@@ -40,7 +40,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub use case::{Case, Value};
-pub use content::is_right;
+pub use content::PAGE_BYTES;
+pub use drivers::bounded::serve as serve_bounded;
+pub use octavo::disk::{AlignedBytes, Store};
 pub use page::html;
 pub use reference::{DirectFile, PrivateReads};
 pub use report::{Machine, Row, Standing, table};
@@ -56,6 +58,8 @@ pub struct Options {
     pub time: Option<Duration>,
     /// The file to make on the disk, where a case wants one; it must not exist, and is gone afterwards.
     pub file: PathBuf,
+    /// The program `octavo` itself, where a contestant is to run in a process of its own.
+    pub program: Option<PathBuf>,
     /// Other people's caches that suites may name.
     pub rivals: Vec<Box<dyn rival::Rival>>,
 }

@@ -253,6 +253,19 @@ impl DirectFile {
     }
 }
 
+/// Lets the kernel's page cache forget a file, and tells it that reads come in no order. What is dirty stays.
+pub fn drop_cached(file: &File) -> io::Result<()> {
+    use std::os::fd::AsRawFd;
+    for advice in [libc::POSIX_FADV_RANDOM, libc::POSIX_FADV_DONTNEED] {
+        // SAFETY: a call about a descriptor that is open.
+        let result = unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, advice) };
+        if result != 0 {
+            return Err(io::Error::from_raw_os_error(result));
+        }
+    }
+    Ok(())
+}
+
 // ---- Misses -------------------------------------------------------------------------------------------------------
 
 /// Reads of pages of a store into private pages, through a ring of its own.

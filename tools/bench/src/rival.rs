@@ -9,7 +9,7 @@ use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use octavo::disk::AlignedBytes;
+use octavo::disk::{AlignedBytes, OpenOptions, Store};
 
 use crate::Error;
 use crate::content::{self, PAGE_BYTES};
@@ -17,8 +17,6 @@ use crate::reference::{DirectFile, UNIT_SHIFT};
 use crate::statistics::Histogram;
 use crate::stream::Pages;
 use crate::turns::{Team, Worker, timed};
-
-pub use crate::content::PAGE_BYTES as ROOM_PAGE_BYTES;
 
 /// A cache of somebody else's, not made yet.
 pub trait Rival: Send + Sync {
@@ -49,6 +47,8 @@ pub struct Room {
     pub capacity_pages: u64,
     /// A file with all pages, open past the kernel's page cache.
     pub direct: Arc<DirectFile>,
+    /// The same, as a store of the engine's rings.
+    pub store: Store,
     /// The same file, open as usual.
     pub buffered: File,
 }
@@ -82,7 +82,9 @@ impl Room {
         buffered.sync_all().map_err(Error::at(&what))?;
         let path = PathBuf::from(format!("/proc/self/fd/{}", buffered.as_raw_fd()));
         let direct = Arc::new(DirectFile::open(&path).map_err(Error::at(&what))?);
-        Ok(Room { pages, capacity_pages, direct, buffered })
+        let options = OpenOptions { lock: false, ..OpenOptions::default() };
+        let store = Store::open(&path, &options).map_err(Error::at(&what))?;
+        Ok(Room { pages, capacity_pages, direct, store, buffered })
     }
 
     /// Whether everything is to be there.

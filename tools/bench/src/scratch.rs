@@ -5,6 +5,7 @@ use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -34,6 +35,8 @@ pub struct Scratch {
     pub file_bytes: u64,
     /// The kernel says that it is open with O_DIRECT.
     pub o_direct: bool,
+    /// Last, when nothing has it open any more.
+    _device: Option<LoopDevice>,
 }
 
 impl Scratch {
@@ -45,7 +48,7 @@ impl Scratch {
                 path.push(suffix);
                 PathBuf::from(path)
             }
-            Place::Memory => memory_file(),
+            Place::Memory | Place::Ram => memory_file(),
         };
         let what = path.display().to_string();
         let file = create(&path).map_err(Error::at(&what))?;
@@ -55,17 +58,31 @@ impl Scratch {
             run.news(case, &format!("writing {what}: {} of {} MiB", done >> 20, file_bytes >> 20));
         })
         .map_err(Error::at(&what))?;
-        let store = Store::open(&path, &Default::default()).map_err(Error::at(&what))?;
-        let direct = Arc::new(DirectFile::open(&path).map_err(Error::at(&what))?);
-        let buffered = File::options().read(true).write(true).open(&path).map_err(Error::at(&what))?;
+        let device = match case.store {
+            Place::Ram => LoopDevice::over(&path).map_or_else(
+                |why| {
+                    let warning =
+                        format!("no loop device ({why}): a file in memory takes the RAM disk's place");
+                    run.listener.warning(&warning);
+                    None
+                },
+                Some,
+            ),
+            Place::Disk | Place::Memory => None,
+        };
+        let opened = device.as_ref().map_or(&*path, |device| &device.0);
+        let what = opened.display().to_string();
+        let store = Store::open(opened, &Default::default()).map_err(Error::at(&what))?;
+        let direct = Arc::new(DirectFile::open(opened).map_err(Error::at(&what))?);
+        let buffered = File::options().read(true).write(true).open(opened).map_err(Error::at(&what))?;
+        let o_direct = machine::has_open_direct(opened);
         drop(made);
-        let o_direct = machine::has_open_direct(&path);
         if !(store.is_direct() && o_direct) {
             let warning = format!("{what}: O_DIRECT is not in force; this measures the kernel's page cache");
             run.listener.warning(&warning);
         }
         let path = PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), buffered.as_raw_fd()));
-        Ok(Scratch { store, direct, path, file_bytes, o_direct, buffered })
+        Ok(Scratch { store, direct, path, file_bytes, o_direct, buffered, _device: device })
     }
 
     /// How many pages it has.
@@ -89,6 +106,31 @@ impl Drop for Unlinked<'_> {
     fn drop(&mut self) {
         // Where it was never made there is nothing to remove, and where it cannot be removed nothing to be done.
         let _ = std::fs::remove_file(self.0);
+    }
+}
+
+/// A block device over a file, which goes with this.
+struct LoopDevice(PathBuf);
+
+impl LoopDevice {
+    fn over(file: &Path) -> Result<LoopDevice, String> {
+        let program = machine::program("losetup").ok_or("losetup is not installed")?;
+        let mut command = Command::new(program);
+        let output = command.args(["--find", "--show", "--direct-io=on"]).arg(file).output();
+        let output = output.map_err(|error| format!("losetup: {error}"))?;
+        if !output.status.success() {
+            return Err(String::from_utf8_lossy(&output.stderr).trim().to_owned());
+        }
+        Ok(LoopDevice(PathBuf::from(String::from_utf8_lossy(&output.stdout).trim())))
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        // What cannot be taken down stays; there is nobody to tell.
+        if let Some(program) = machine::program("losetup") {
+            let _ = Command::new(program).arg("--detach").arg(&self.0).status();
+        }
     }
 }
 

@@ -38,6 +38,7 @@ const BUILT_IN: &[(&str, &str)] = &[
     ("resize", include_str!("../suites/resize.toml")),
     ("writeback", include_str!("../suites/writeback.toml")),
     ("stores", include_str!("../suites/stores.toml")),
+    ("paper", include_str!("../suites/paper.toml")),
     ("memory", include_str!("../suites/memory.toml")),
     ("nbd", include_str!("../suites/nbd.toml")),
 ];

@@ -26,7 +26,7 @@ Examples:
   octavo bench ./mine.toml --quick")]
 pub struct Arguments {
     /// What to measure: a suite by name, or a file of one such as ./mine.toml
-    #[arg(required_unless_present = "list")]
+    #[arg(required_unless_present_any = ["list", "bounded_reader"])]
     suite: Option<String>,
     /// Say which suites and cases there are
     #[arg(long)]
@@ -53,10 +53,17 @@ pub struct Arguments {
     /// [default: in the user's cache directory]
     #[arg(long, value_name = "PATH")]
     file: Option<PathBuf>,
+    /// A process that this program starts itself, with a bound on its memory; `--seconds` are its threads
+    #[arg(long, hide = true, value_name = "FILE")]
+    bounded_reader: Option<PathBuf>,
 }
 
 /// Measures, and prints rows as they come, or a table.
 pub fn run(arguments: &Arguments, environment: &Environment, quiet: bool) -> Result<(), Error> {
+    if let Some(path) = &arguments.bounded_reader {
+        let threads = arguments.seconds.unwrap_or(1) as usize;
+        return octavo_bench::serve_bounded(path, threads).map_err(|error| Error::failed(error.to_string()));
+    }
     let usage = |error: octavo_bench::Error| Error::Usage(error.to_string());
     let mut suites = match &arguments.suite {
         Some(name) => vec![Suite::find(name, arguments.quick).map_err(usage)?],
@@ -89,6 +96,7 @@ pub fn run(arguments: &Arguments, environment: &Environment, quiet: bool) -> Res
         quick: arguments.quick,
         time: arguments.seconds.map(Duration::from_secs),
         file,
+        program: std::env::current_exe().ok(),
         rivals: Vec::new(),
     };
     let mut printer = Printer::new(Json::to(arguments.json.as_deref())?, quiet);

@@ -4,6 +4,8 @@
 //! wait with one call, and check every word of every page (fio checks none). A device hides a copy, a file in memory does not: the cache keeps the
 //! page and hands it out, which is a copy more than a read that keeps nothing; so there is a contestant with the copy and one without.
 
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
 use octavo::disk::AlignedBytes;
@@ -15,7 +17,7 @@ use crate::clock::Clock;
 use crate::content::{self, PAGE_BYTES};
 use crate::drivers::{Run, Stage};
 use crate::fio::Fio;
-use crate::reference::{DirectFile, PrivateReads};
+use crate::reference::{DirectFile, PrivateReads, drop_cached};
 use crate::report::Row;
 use crate::scratch::Scratch;
 use crate::statistics::{Histogram, median, ratios};
@@ -23,7 +25,7 @@ use crate::stream::{self, Pages};
 use crate::turns::{Team, Worker, timed};
 
 /// Who can run.
-pub const CONTESTANTS: &[&str] = &["octavo", "direct", "copied", "pread", "pread-copied", "fio"];
+pub const CONTESTANTS: &[&str] = &["octavo", "direct", "copied", "pread", "pread-copied", "buffered", "fio"];
 
 /// What the stage depends on.
 pub const SCENERY: &[&str] = &["store", "file", "policy"];
@@ -36,7 +38,7 @@ const TURN: usize = 16;
 
 /// Whether a case can be run; the error is a sentence.
 pub fn check(case: &Case) -> Result<(), String> {
-    let blocking = ["pread", "pread-copied"];
+    let blocking = ["pread", "pread-copied", "buffered"];
     if case.file.0 < 64 << 20 {
         return Err("file: misses need 64MiB at least".into());
     }
@@ -116,6 +118,13 @@ impl Field {
     }
 }
 
+impl Field {
+    /// All contestants of a case.
+    pub fn teams<'t>(&'t self, case: &'t Case, quick: bool) -> Vec<Box<dyn Team + 't>> {
+        (0..case.contestants.len()).map(|number| self.team(number, case, quick)).collect()
+    }
+}
+
 impl Stage for Field {
     fn run(&mut self, case: &Case, run: &mut Run<'_>) -> Result<Vec<Row>, Error> {
         run.news(case, "filling the cache");
@@ -127,8 +136,7 @@ impl Stage for Field {
             row.notes.push("fio is not installed and did not run".into());
         }
         let quick = run.options.quick;
-        let teams: Vec<_> =
-            (0..case.contestants.len()).map(|number| self.team(number, &case, quick)).collect();
+        let teams = self.teams(&case, quick);
         let teams: Vec<&dyn Team> = teams.iter().map(|team| &**team).collect();
         let plan = run.plan(&case, (15.0, Duration::from_millis(250), Clock::Wall), teams.len());
         let before = self.partition.stat();
@@ -165,9 +173,21 @@ impl Team for Reader<'_> {
         self.name
     }
 
+    fn prepare(&self) -> Result<(), Error> {
+        if self.name == "buffered" {
+            drop_cached(&self.field.scratch.buffered).map_err(Error::at("the kernel's page cache"))?;
+        }
+        Ok(())
+    }
+
     fn worker<'t>(&'t self, thread: usize) -> Result<Box<dyn Worker + 't>, Error> {
         let pages = self.field.pages(self.case, self.number, thread)?;
         Ok(match (self.name, self.case.call) {
+            ("buffered", _) => Box::new(Buffered {
+                file: &self.field.scratch.buffered,
+                pages,
+                page: AlignedBytes::new(PAGE_BYTES),
+            }),
             ("octavo", Call::Queue) => Box::new(Cached::new(self.field, self.case, pages)?),
             ("octavo", _) => Box::new(Blocking {
                 object: self.field.object.clone(),
@@ -238,6 +258,28 @@ impl Worker for Pread<'_> {
             };
             read.map_err(Error::at::<std::io::Error>("a direct read"))?;
             check_page(page, self.buffer.as_ref().unwrap_or(&self.page), "read directly")?;
+        }
+        Ok(TURN as u64)
+    }
+}
+
+/// Reads through the kernel's page cache.
+struct Buffered<'t> {
+    file: &'t File,
+    pages: Pages,
+    page: AlignedBytes,
+}
+
+impl Worker for Buffered<'_> {
+    fn turn(&mut self, mut times: Option<&mut Histogram>) -> Result<u64, Error> {
+        for page in self.pages.by_ref().take(TURN) {
+            let mut read = || self.file.read_exact_at(&mut self.page, page * PAGE_BYTES as u64);
+            let read = match &mut times {
+                Some(times) => timed(times, read),
+                None => read(),
+            };
+            read.map_err(Error::at("a read"))?;
+            check_page(page, &self.page, "through the kernel's page cache")?;
         }
         Ok(TURN as u64)
     }

@@ -4,12 +4,15 @@
 //! asks for the same one: what a stage depends on is its *scenery*, some of the case's keys. What is not here: who is compared with whom,
 //! and how large things are; that is the suite's.
 
+pub mod bounded;
 pub mod churn;
 pub mod hits;
+pub mod locks;
 pub mod memory;
 pub mod misses;
 pub mod nbd;
 pub mod resize;
+pub mod simulate;
 pub mod stores;
 pub mod through;
 pub mod writeback;
@@ -81,6 +84,9 @@ fn known(driver: Driver) -> (&'static [&'static str], &'static [&'static str]) {
         Driver::Resize => (resize::CONTESTANTS, resize::SCENERY),
         Driver::Evenness => (&[], &["memory"]),
         Driver::Writeback => (writeback::CONTESTANTS, writeback::SCENERY),
+        Driver::Locks => (misses::CONTESTANTS, misses::SCENERY),
+        Driver::Simulate => (&[], &[]),
+        Driver::Bounded => (bounded::CONTESTANTS, bounded::SCENERY),
         Driver::Stores => (&[], &[]),
         Driver::Memory => (&[], memory::SCENERY),
         Driver::Nbd => (nbd::CONTESTANTS, nbd::SCENERY),
@@ -88,7 +94,7 @@ fn known(driver: Driver) -> (&'static [&'static str], &'static [&'static str]) {
 }
 
 /// Figures that rows have beside the keys of their cases, for the axes of pictures.
-pub const FACTS: &[&str] = &["segments", "hit_ratio"];
+pub const FACTS: &[&str] = &["segments", "hit_ratio", "who"];
 
 /// A cache whose partition has frames for so many bytes of pages, and the case's policy and mode.
 fn cache(case: &Case, frames_bytes: u64, buffers_bytes: u64) -> Result<(Cache, Partition), Error> {
@@ -111,7 +117,9 @@ fn cache(case: &Case, frames_bytes: u64, buffers_bytes: u64) -> Result<(Cache, P
 pub fn check(case: &Case, rivals: &[&str]) -> Result<(), String> {
     let (names, _) = known(case.driver);
     let is_known = |name: &&String| names.contains(&&***name) || rivals.contains(&&***name);
-    if let Some(name) = case.contestants.iter().chain(&case.reference).find(|name| !is_known(name)) {
+    // The simulator knows its own.
+    let unknown = case.contestants.iter().chain(&case.reference).find(|name| !is_known(name));
+    if let Some(name) = unknown.filter(|_| case.driver != Driver::Simulate) {
         let all: Vec<&str> = names.iter().chain(rivals).copied().collect();
         return Err(format!(
             "there is no contestant \"{name}\" for {}; there are {}",
@@ -127,10 +135,12 @@ pub fn check(case: &Case, rivals: &[&str]) -> Result<(), String> {
     }
     match case.driver {
         Driver::Hits => hits::check(case),
-        Driver::Misses => misses::check(case),
+        Driver::Misses | Driver::Locks => misses::check(case),
+        Driver::Simulate => simulate::check(case),
         Driver::Churn => churn::check(case),
         Driver::Writeback => writeback::check(case),
-        Driver::Through
+        Driver::Bounded
+        | Driver::Through
         | Driver::Ycsb
         | Driver::Resize
         | Driver::Evenness
@@ -158,6 +168,9 @@ pub fn set(case: &Case, run: &mut Run<'_>) -> Result<Box<dyn Stage>, Error> {
         Driver::Resize => Box::new(resize::Field::new(case, run)?),
         Driver::Evenness => Box::new(resize::Evenness),
         Driver::Writeback => Box::new(writeback::Field::new(case, run)?),
+        Driver::Locks => Box::new(locks::Field(misses::Field::new(case, run)?)),
+        Driver::Simulate => Box::new(simulate::Simulator),
+        Driver::Bounded => Box::new(bounded::Field::new(case, run)?),
         Driver::Stores => Box::new(stores::Counter),
         Driver::Memory => Box::new(memory::Field::new(case, run)?),
         Driver::Nbd => Box::new(nbd::Field::new(case, run)?),

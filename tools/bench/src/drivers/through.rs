@@ -77,6 +77,7 @@ impl Stage for Field {
                     pages: this.scratch.pages(),
                     capacity_pages: case.memory.0 / PAGE_BYTES as u64,
                     direct: this.scratch.direct.clone(),
+                    store: this.scratch.store.clone(),
                     buffered: this.scratch.buffered.try_clone().map_err(Error::at("a file"))?,
                 })?,
             };

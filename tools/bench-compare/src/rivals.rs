@@ -1,0 +1,276 @@
+//! The rivals: how each is made, and how a page is read from it.
+//!
+//! | name | is | settings |
+//! |---|---|---|
+//! | `quick_cache` | quick_cache's `sync::Cache` (S3-FIFO-like, sharded) | `new`, capacity in pages; pages behind an `Arc`, as its manual says for large values |
+//! | `moka` | moka's `sync::Cache` (TinyLFU) | `max_capacity` in pages; pages behind an `Arc`, as its manual says |
+//! | `foyer` | foyer's memory cache | its defaults (LRU with a pool of high priority, eight shards); entries are handles |
+//! | `mutex_lru` | the `lru` crate's list behind a mutex, in 64 shards by a hash of the page | pages are copied under the lock |
+//! | `pread` | a blocking read of a file that the kernel's page cache holds | |
+//! | `mmap` | a copy from a mapping of the same file, populated | 4 KiB pages of the kernel |
+//! | `uring_direct` | direct I/O through io_uring, one read at a time in each thread | no cache: what a miss costs |
+//!
+//! A miss is read past the kernel's page cache into a new page, which is inserted and copied out. What is not here: the loop around a read.
+
+use std::fs::File;
+use std::hash::{BuildHasher, RandomState};
+use std::num::NonZeroUsize;
+use std::os::unix::fs::FileExt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use foyer_memory::CacheBuilder;
+use memmap2::{Mmap, MmapOptions};
+use octavo_bench::rival::{Places, Reader, Rival, RivalCache, Room};
+use octavo_bench::{AlignedBytes, DirectFile, Error, PAGE_BYTES, PrivateReads, Store, Worker};
+
+type Page = [u8; PAGE_BYTES];
+
+/// Everybody.
+pub fn all() -> Vec<Box<dyn Rival>> {
+    vec![
+        keyed("quick_cache", |capacity| quick_cache::sync::Cache::<u64, Arc<Page>>::new(capacity as usize)),
+        keyed("moka", moka::sync::Cache::<u64, Arc<Page>>::new),
+        keyed("foyer", |capacity| Foyer(CacheBuilder::new(capacity as usize).build())),
+        keyed("mutex_lru", ShardedLru::new),
+        Box::new(Simple("pread")),
+        Box::new(Simple("mmap")),
+        Box::new(Simple("uring_direct")),
+    ]
+}
+
+// ---- Caches with keys ---------------------------------------------------------------------------------------------
+
+/// What the four have in common.
+trait Keyed: Send + Sync + 'static {
+    /// Copies a part of a page out, if it is there.
+    fn copy(&self, page: u64, skip: usize, into: &mut [u8]) -> bool;
+    fn insert(&self, page: u64, bytes: Arc<Page>);
+}
+
+impl Keyed for quick_cache::sync::Cache<u64, Arc<Page>> {
+    #[inline]
+    fn copy(&self, page: u64, skip: usize, into: &mut [u8]) -> bool {
+        let Some(bytes) = self.get(&page) else { return false };
+        into.copy_from_slice(&bytes[skip..skip + into.len()]);
+        true
+    }
+
+    fn insert(&self, page: u64, bytes: Arc<Page>) {
+        self.insert(page, bytes);
+    }
+}
+
+impl Keyed for moka::sync::Cache<u64, Arc<Page>> {
+    #[inline]
+    fn copy(&self, page: u64, skip: usize, into: &mut [u8]) -> bool {
+        let Some(bytes) = self.get(&page) else { return false };
+        into.copy_from_slice(&bytes[skip..skip + into.len()]);
+        true
+    }
+
+    fn insert(&self, page: u64, bytes: Arc<Page>) {
+        self.insert(page, bytes);
+    }
+}
+
+struct Foyer(foyer_memory::Cache<u64, Arc<Page>>);
+
+impl Keyed for Foyer {
+    #[inline]
+    fn copy(&self, page: u64, skip: usize, into: &mut [u8]) -> bool {
+        let Some(entry) = self.0.get(&page) else { return false };
+        into.copy_from_slice(&entry.value()[skip..skip + into.len()]);
+        true
+    }
+
+    fn insert(&self, page: u64, bytes: Arc<Page>) {
+        self.0.insert(page, bytes);
+    }
+}
+
+/// A list of recency behind a lock, many times.
+struct ShardedLru {
+    shards: Vec<Mutex<lru::LruCache<u64, Arc<Page>>>>,
+    hasher: RandomState,
+}
+
+const SHARDS: u64 = 64;
+
+impl ShardedLru {
+    fn new(capacity: u64) -> ShardedLru {
+        let each = NonZeroUsize::new((capacity / SHARDS).max(1) as usize).expect("at least one");
+        let shards = (0..SHARDS).map(|_| Mutex::new(lru::LruCache::new(each))).collect();
+        ShardedLru { shards, hasher: RandomState::new() }
+    }
+
+    fn shard(&self, page: u64) -> &Mutex<lru::LruCache<u64, Arc<Page>>> {
+        &self.shards[(self.hasher.hash_one(page) % SHARDS) as usize]
+    }
+}
+
+impl Keyed for ShardedLru {
+    #[inline]
+    fn copy(&self, page: u64, skip: usize, into: &mut [u8]) -> bool {
+        let mut shard = self.shard(page).lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(bytes) = shard.get(&page) else { return false };
+        into.copy_from_slice(&bytes[skip..skip + into.len()]);
+        true
+    }
+
+    fn insert(&self, page: u64, bytes: Arc<Page>) {
+        self.shard(page).lock().unwrap_or_else(PoisonError::into_inner).put(page, bytes);
+    }
+}
+
+struct KeyedRival<F> {
+    name: &'static str,
+    make: F,
+}
+
+fn keyed<C: Keyed>(name: &'static str, make: impl Fn(u64) -> C + Send + Sync + 'static) -> Box<dyn Rival> {
+    Box::new(KeyedRival { name, make })
+}
+
+impl<C: Keyed, F: Fn(u64) -> C + Send + Sync> Rival for KeyedRival<F> {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn open(&self, room: &Room) -> Result<Box<dyn RivalCache>, Error> {
+        let opened = KeyedCache { cache: (self.make)(room.capacity_pages), file: room.direct.clone() };
+        if room.holds_all() {
+            let (mut reader, mut page) = (opened.reader(), [0; PAGE_BYTES]);
+            (0..room.pages).try_for_each(|number| reader.read(number, 0, &mut page))?;
+        }
+        Ok(Box::new(opened))
+    }
+}
+
+struct KeyedCache<C> {
+    cache: C,
+    file: Arc<DirectFile>,
+}
+
+struct KeyedReader<'c, C> {
+    cache: &'c C,
+    file: &'c DirectFile,
+    page: AlignedBytes,
+}
+
+impl<C: Keyed> KeyedCache<C> {
+    fn reader(&self) -> KeyedReader<'_, C> {
+        KeyedReader { cache: &self.cache, file: &self.file, page: AlignedBytes::new(PAGE_BYTES) }
+    }
+}
+
+impl<C: Keyed> RivalCache for KeyedCache<C> {
+    fn worker<'t>(&'t self, places: Places<'t>) -> Result<Box<dyn Worker + 't>, Error> {
+        Ok(places.by(self.reader()))
+    }
+}
+
+impl<C: Keyed> Reader for KeyedReader<'_, C> {
+    #[inline]
+    fn read(&mut self, page: u64, skip: usize, into: &mut [u8]) -> Result<(), Error> {
+        if self.cache.copy(page, skip, into) {
+            return Ok(());
+        }
+        self.miss(page, skip, into)
+    }
+}
+
+impl<C: Keyed> KeyedReader<'_, C> {
+    #[cold]
+    fn miss(&mut self, page: u64, skip: usize, into: &mut [u8]) -> Result<(), Error> {
+        self.file.read(page, &mut self.page).map_err(Error::at("a direct read"))?;
+        let bytes: Arc<Page> = Arc::new(self.page[..].try_into().expect("a page is a page long"));
+        into.copy_from_slice(&bytes[skip..skip + into.len()]);
+        self.cache.insert(page, bytes);
+        Ok(())
+    }
+}
+
+// ---- The kernel's ways --------------------------------------------------------------------------------------------
+
+struct Simple(&'static str);
+
+enum SimpleCache {
+    Pread(File),
+    Mmap(Mmap),
+    Uring(Store),
+}
+
+impl Rival for Simple {
+    fn name(&self) -> &str {
+        self.0
+    }
+
+    fn open(&self, room: &Room) -> Result<Box<dyn RivalCache>, Error> {
+        let file = room.buffered.try_clone().map_err(Error::at("a file"))?;
+        Ok(Box::new(match self.0 {
+            "pread" => {
+                // Brings it into the kernel's page cache.
+                let mut page = [0; PAGE_BYTES];
+                let all = (0..room.pages)
+                    .try_for_each(|number| file.read_exact_at(&mut page, number * PAGE_BYTES as u64));
+                all.map_err(Error::at("a read"))?;
+                SimpleCache::Pread(file)
+            }
+            "mmap" => {
+                // SAFETY: nobody writes the file or cuts it off while it is mapped: it has no name, and its owner only reads it.
+                let map = unsafe { MmapOptions::new().populate().map(&file) };
+                SimpleCache::Mmap(map.map_err(Error::at("a mapping"))?)
+            }
+            _ => SimpleCache::Uring(room.store.clone()),
+        }))
+    }
+}
+
+impl RivalCache for SimpleCache {
+    fn worker<'t>(&'t self, places: Places<'t>) -> Result<Box<dyn Worker + 't>, Error> {
+        Ok(match self {
+            SimpleCache::Pread(file) => places.by(Pread(file)),
+            SimpleCache::Mmap(map) => places.by(Mapped(map)),
+            SimpleCache::Uring(store) => {
+                let reads = PrivateReads::new(store, 1).map_err(Error::at("a ring"))?;
+                places.by(Uring { reads, done: Vec::new() })
+            }
+        })
+    }
+}
+
+struct Pread<'f>(&'f File);
+
+impl Reader for Pread<'_> {
+    fn read(&mut self, page: u64, skip: usize, into: &mut [u8]) -> Result<(), Error> {
+        self.0.read_exact_at(into, page * PAGE_BYTES as u64 + skip as u64).map_err(Error::at("a read"))
+    }
+}
+
+struct Mapped<'m>(&'m Mmap);
+
+impl Reader for Mapped<'_> {
+    #[inline]
+    fn read(&mut self, page: u64, skip: usize, into: &mut [u8]) -> Result<(), Error> {
+        let at = page as usize * PAGE_BYTES + skip;
+        into.copy_from_slice(&self.0[at..at + into.len()]);
+        Ok(())
+    }
+}
+
+struct Uring {
+    reads: PrivateReads,
+    done: Vec<usize>,
+}
+
+impl Reader for Uring {
+    fn read(&mut self, page: u64, skip: usize, into: &mut [u8]) -> Result<(), Error> {
+        self.reads.start(0, page);
+        self.done.clear();
+        while self.done.is_empty() {
+            self.reads.wait(&mut self.done).map_err(Error::at("a direct read"))?;
+        }
+        into.copy_from_slice(&self.reads.page(0)[skip..skip + into.len()]);
+        Ok(())
+    }
+}
