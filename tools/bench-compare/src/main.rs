@@ -81,6 +81,7 @@ fn run(arguments: &Arguments) -> Result<(), String> {
         time: arguments.seconds.map(Duration::from_secs),
         file: arguments.file.clone().unwrap_or_else(own),
         program: None,
+        stop: Default::default(),
         rivals,
     };
     let mut printer = Printer::default();

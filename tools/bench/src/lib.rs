@@ -37,6 +37,8 @@ mod turns;
 
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 pub use case::{Case, Value};
@@ -60,8 +62,20 @@ pub struct Options {
     pub file: PathBuf,
     /// The program `octavo` itself, where a contestant is to run in a process of its own.
     pub program: Option<PathBuf>,
+    /// Somebody wants an end: the run stops at the next round, and cleans up.
+    pub stop: Arc<AtomicBool>,
     /// Other people's caches that suites may name.
     pub rivals: Vec<Box<dyn rival::Rival>>,
+}
+
+impl Options {
+    fn unless_stopped(&self) -> Result<(), Error> {
+        // Relaxed: nothing else is told by it.
+        match self.stop.load(Ordering::Relaxed) {
+            true => Err(Error::new("interrupted")),
+            false => Ok(()),
+        }
+    }
 }
 
 /// Where a suite's rows and news go.
@@ -78,6 +92,7 @@ pub trait Listener {
 pub fn run(suite: &Suite, options: &Options, listener: &mut dyn Listener) -> Result<(), Error> {
     let mut set: Option<(String, Box<dyn drivers::Stage>)> = None;
     for (number, case) in suite.cases.iter().enumerate() {
+        options.unless_stopped()?;
         let done = (number, suite.cases.len());
         let mut run = drivers::Run { suite: &suite.name, options, listener, done };
         let scenery = drivers::scenery(case);

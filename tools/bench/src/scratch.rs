@@ -35,8 +35,6 @@ pub struct Scratch {
     pub file_bytes: u64,
     /// The kernel says that it is open with O_DIRECT.
     pub o_direct: bool,
-    /// Last, when nothing has it open any more.
-    _device: Option<LoopDevice>,
 }
 
 impl Scratch {
@@ -77,12 +75,14 @@ impl Scratch {
         let buffered = File::options().read(true).write(true).open(opened).map_err(Error::at(&what))?;
         let o_direct = machine::has_open_direct(opened);
         drop(made);
+        // From here on the device goes with its last descriptor, whatever ends this process.
+        drop(device);
         if !(store.is_direct() && o_direct) {
             let warning = format!("{what}: O_DIRECT is not in force; this measures the kernel's page cache");
             run.listener.warning(&warning);
         }
         let path = PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), buffered.as_raw_fd()));
-        Ok(Scratch { store, direct, path, file_bytes, o_direct, buffered, _device: device })
+        Ok(Scratch { store, direct, path, file_bytes, o_direct, buffered })
     }
 
     /// How many pages it has.
@@ -109,7 +109,7 @@ impl Drop for Unlinked<'_> {
     }
 }
 
-/// A block device over a file, which goes with this.
+/// A block device over a file. It goes when this is dropped and nobody has it open any more.
 struct LoopDevice(PathBuf);
 
 impl LoopDevice {

@@ -106,7 +106,7 @@ type Answer = Result<(f64, Option<Histogram>), Error>;
 pub fn take_turns(
     plan: Plan,
     teams: &[&dyn Team],
-    mut progress: impl FnMut(usize),
+    mut progress: impl FnMut(usize) -> Result<(), Error>,
 ) -> Result<Vec<Slices>, Error> {
     let barrier = Barrier::new(plan.threads);
     std::thread::scope(|scope| {
@@ -141,7 +141,7 @@ pub fn take_turns(
         }
         let mut slices = vec![Slices::default(); teams.len()];
         for round in 0..plan.rounds {
-            progress(round);
+            progress(round)?;
             for (team, slices) in slices.iter_mut().enumerate() {
                 let (rate, times) = run(team, plan.slice)?;
                 slices.rates.push(rate);
@@ -287,7 +287,7 @@ mod tests {
         let (a, b) = (team("a"), team("b"));
         let plan =
             Plan { threads: 2, timed: true, ..Plan::new(true, Duration::ZERO, Duration::from_millis(40), 2) };
-        let slices = take_turns(Plan { rounds: 2, ..plan }, &[&a, &b], |_| {}).unwrap();
+        let slices = take_turns(Plan { rounds: 2, ..plan }, &[&a, &b], |_| Ok(())).unwrap();
         assert_eq!(*said.lock().unwrap(), "ababab");
         for slices in slices {
             assert_eq!(slices.rates.len(), 2);
@@ -302,7 +302,7 @@ mod tests {
         let said = Mutex::new(String::new());
         let broken = Speaker { name: "a", said: &said, fails: true };
         let plan = Plan { threads: 3, ..Plan::new(true, Duration::ZERO, Duration::from_millis(10), 1) };
-        assert!(take_turns(plan, &[&broken], |_| {}).unwrap_err().to_string().contains("no more"));
+        assert!(take_turns(plan, &[&broken], |_| Ok(())).unwrap_err().to_string().contains("no more"));
     }
 
     #[test]

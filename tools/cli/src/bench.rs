@@ -2,6 +2,7 @@
 
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
@@ -88,6 +89,7 @@ pub fn run(arguments: &Arguments, environment: &Environment, quiet: bool) -> Res
         return output::text(&suites.iter().map(described).collect::<String>());
     }
     let suite = &suites[0];
+    let stop = inputs::interruption()?;
     let file = match &arguments.file {
         Some(file) => file.clone(),
         None => scratch_file(environment)?,
@@ -97,6 +99,7 @@ pub fn run(arguments: &Arguments, environment: &Environment, quiet: bool) -> Res
         time: arguments.seconds.map(Duration::from_secs),
         file,
         program: std::env::current_exe().ok(),
+        stop: Arc::clone(&stop),
         rivals: Vec::new(),
     };
     let mut printer = Printer::new(Json::to(arguments.json.as_deref())?, quiet);
@@ -104,6 +107,7 @@ pub fn run(arguments: &Arguments, environment: &Environment, quiet: bool) -> Res
     printer.progress("");
     // What was measured until then is shown.
     let shown = printer.end(suite, arguments);
+    inputs::unless_interrupted(&stop)?;
     result.map_err(|error| Error::failed(error.to_string()))?;
     shown
 }

@@ -69,7 +69,10 @@ impl Run<'_> {
 
     /// Lets teams take turns, and says how far they are.
     pub fn compete(&mut self, case: &Case, plan: Plan, teams: &[&dyn Team]) -> Result<Vec<Slices>, Error> {
-        take_turns(plan, teams, |round| self.news(case, &format!("round {} of {}", round + 1, plan.rounds)))
+        take_turns(plan, teams, |round| {
+            self.news(case, &format!("round {} of {}", round + 1, plan.rounds));
+            self.options.unless_stopped()
+        })
     }
 }
 

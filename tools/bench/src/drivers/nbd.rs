@@ -110,7 +110,15 @@ impl Field {
                 continue;
             };
             run.news(case, &format!("starting {name}"));
-            let mut command = Command::new(program);
+            // They end with this process, however that ends.
+            let mut command = match machine::program("setpriv") {
+                Some(setpriv) => {
+                    let mut command = Command::new(setpriv);
+                    command.args(["--pdeathsig", "KILL"]).arg(program);
+                    command
+                }
+                None => Command::new(program),
+            };
             if name == "nbdkit" {
                 command
                     .args(["--foreground", "--exit-with-parent", "--threads=16", "--unix"])
