@@ -138,6 +138,8 @@ pub struct PartitionConfig {
     pub weight: u32,
     /// Most bytes of dirty pages. None: 40 % of the frames.
     pub dirty_max_bytes: Option<u64>,
+    /// Most bytes that are read ahead of a stream of reads at a time. 0: nothing is read that nobody asked for.
+    pub read_ahead_max_bytes: u64,
 }
 
 impl PartitionConfig {
@@ -166,6 +168,7 @@ impl PartitionConfig {
             high_bytes: None,
             weight: octavo_share::WEIGHT_DEFAULT,
             dirty_max_bytes: None,
+            read_ahead_max_bytes: 0,
         }
     }
 }

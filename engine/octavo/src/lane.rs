@@ -23,7 +23,7 @@ use crate::error::Error;
 use crate::queue::Interest;
 use crate::sync::{Arc, AtomicBool, Mutex, MutexGuard, Ordering, fence, lock, yield_now};
 use crate::task::{Job, Kind, Pages, Role, Task, TaskId, Transfer, TransferPage};
-use crate::{clean, copy, read, write};
+use crate::{ahead, clean, copy, read, write};
 
 /// A registration's page that means: just go on.
 pub(crate) const RESUME: u64 = u64::MAX;
@@ -143,8 +143,14 @@ impl Lane {
 
     /// Starts a task: tries its pages, gathers what is missing. `flush` submits.
     pub fn start(self: &Arc<Self>, work: &mut Work, task: Task) -> TaskId {
+        let is_read = task.job == Job::Read;
+        let gathered = work.gathered.len();
         let id = work.tasks.insert(task);
         self.advance(work, id);
+        // With pages to be filled the task is still there.
+        if is_read && work.gathered.len() > gathered {
+            ahead::after_miss(self, work, id);
+        }
         id
     }
 
@@ -159,6 +165,11 @@ impl Lane {
         match task.job {
             Job::Sync { .. } => clean::advance(self, work, id, &object),
             Job::Nap => {}
+            Job::Ahead => {
+                while let Some((page, _)) = work.tasks[id].next_page() {
+                    ahead::page(work, id, &object, page);
+                }
+            }
             Job::Read | Job::Populate | Job::Write { .. } => {
                 while let Some((page, first)) = work.tasks[id].next_page() {
                     match work.tasks[id].job {
@@ -210,7 +221,9 @@ impl Lane {
             }
             _ => {
                 let task = work.tasks.remove(id);
-                work.finished.push_back(task);
+                if task.job != Job::Ahead {
+                    work.finished.push_back(task);
+                }
             }
         }
     }
@@ -498,6 +511,15 @@ impl Lane {
     }
 }
 
+impl Drop for Lane {
+    fn drop(&mut self) {
+        // What was read ahead holds slots that others may wait for.
+        while self.ring.in_flight() > 0 && !std::thread::panicking() {
+            self.ring.wait(&mut |token, result| self.complete(token, result), None);
+        }
+    }
+}
+
 const NO_BUFFERS: [IoBuffer; RUN_PAGES_MAX] = [IoBuffer { ptr: std::ptr::null_mut(), len: 0 }; RUN_PAGES_MAX];
 
 /// By their places, and not by address: a run repeats from its seed.
@@ -547,7 +569,7 @@ impl Task {
         })
     }
 
-    fn page_range(&self) -> (u64, u64) {
+    pub(crate) fn page_range(&self) -> (u64, u64) {
         let shift = self.object.partition.page_shift;
         match self.len {
             0 => (0, 0),

@@ -15,6 +15,7 @@
 //!
 //! What is not here: protocols, configuration files, metrics. Time, randomness and I/O come in from outside ([`disk`]).
 
+mod ahead;
 mod budget;
 mod buffers;
 mod cache;

@@ -9,6 +9,7 @@ use octavo_disk::Store;
 use octavo_table::recording::Step;
 use octavo_table::{Candidate, SlotIndex, State, Tag};
 
+use crate::ahead::Streams;
 use crate::copy;
 use crate::counters::Count;
 use crate::error::Error;
@@ -31,6 +32,7 @@ pub(crate) struct ObjectInner {
     pub store: Store,
     pub name: String,
     pub ranges: Ranges,
+    pub streams: Streams,
     pub flushes: Flushes,
     /// A sync of the store failed.
     pub failed: AtomicBool,
@@ -88,6 +90,7 @@ impl ObjectInner {
             store,
             name: name.into(),
             ranges: Ranges::new(),
+            streams: Streams::new(),
             flushes: Flushes::new(),
             failed: AtomicBool::new(false),
             closed: AtomicBool::new(false),
@@ -377,7 +380,11 @@ impl Object {
                 self.run(Job::Populate, offset, std::ptr::null_mut(), len.min(most) as usize)
             }
             Advice::DontNeed => self.let_go(offset, len),
-            Advice::Normal | Advice::Sequential | Advice::Random | Advice::NoReuse => Ok(()),
+            // As with the kernel's, these are about the whole object, whatever the range.
+            Advice::Normal | Advice::Sequential | Advice::Random | Advice::NoReuse => {
+                self.0.streams.advise(advice);
+                Ok(())
+            }
         }
     }
 

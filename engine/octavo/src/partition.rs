@@ -7,6 +7,7 @@ use octavo_table::recording::{Event, Secret};
 use octavo_table::{Mixer, Mover, SegmentIndex, Shape, SlotIndex, State, Table, Tag};
 
 use crate::WAYS;
+use crate::ahead::Windows;
 use crate::budget::Charge;
 use crate::cache::Shared;
 use crate::config::{CacheMode, Limits, PartitionConfig, PolicyName};
@@ -48,6 +49,7 @@ pub(crate) struct PartitionInner {
     pub shared: Arc<Shared>,
     pub waiters: SlotWaiters,
     pub strays: Strays,
+    pub windows: Windows,
     /// Held while pages move between segments, and while somebody walks over the dirty ones.
     pub moves: Mutex<()>,
     /// What the mixer was made of.
@@ -165,6 +167,9 @@ impl PartitionInner {
             shared: shared.clone(),
             waiters: SlotWaiters::new(),
             strays: Strays::new(),
+            windows: Windows::new(
+                (config.read_ahead_max_bytes / u64::from(cache.page_bytes)).min(1 << 14) as u32
+            ),
             moves: Mutex::new(()),
             resizing: Mutex::new(Resizing {
                 fixed_bytes: fixed,

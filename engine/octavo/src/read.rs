@@ -173,7 +173,7 @@ pub(crate) fn page(
         }
         // 4. Bring it in; where the set has no place, read around it.
         let note = partition.note();
-        let claim = guard.claim(tag);
+        let claim = if object.streams.is_once() { guard.claim_once(tag) } else { guard.claim(tag) };
         note.claimed(tag, &claim);
         match claim {
             Claim::Claimed { slot, evicted } => {
@@ -227,21 +227,27 @@ pub(crate) fn filled(lane: &Lane, work: &mut Work, transfer: Transfer, result: R
         if let Err(source) = &result {
             partition.counters.add(Count::ReadErrors, 1);
             partition.release(transfer.object.tag(page), slot);
-            if task.job != Job::Populate {
+            if !matches!(task.job, Job::Populate | Job::Ahead) {
                 task.fail(transfer.object.io_error(source));
             }
             lane.step(work, filled.task);
             continue;
         }
         partition.counters.add(Count::Fills, 1);
-        let span = task.span(page);
         // SAFETY (both arms): the frame is ours until `publish` (P1, P2), and the span is the task's own memory.
-        match filled.role {
-            // SAFETY: as above.
-            Role::Deliver => unsafe { copy::copy_out(frame.wrapping_add(span.skip), span.memory, span.len) },
-            // SAFETY: as above.
-            Role::Patch => unsafe { copy::copy_in(span.memory, frame.wrapping_add(span.skip), span.len) },
-            Role::Bring => {}
+        match (filled.role, || task.span(page)) {
+            (Role::Deliver, span) => {
+                let span = span();
+                // SAFETY: as above.
+                unsafe { copy::copy_out(frame.wrapping_add(span.skip), span.memory, span.len) }
+            }
+            (Role::Patch, span) => {
+                let span = span();
+                // SAFETY: as above.
+                unsafe { copy::copy_in(span.memory, frame.wrapping_add(span.skip), span.len) }
+            }
+            // Its task may have no memory.
+            (Role::Bring, _) => {}
         }
         partition.publish(slot, filled.role == Role::Patch);
         match (filled.role, task.job) {

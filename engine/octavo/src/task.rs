@@ -21,6 +21,8 @@ pub(crate) enum Job {
     Read,
     /// Bring the pages in; nobody wants their bytes yet.
     Populate,
+    /// The same for pages that nobody asked for; nobody waits for it.
+    Ahead,
     /// Copy the caller's bytes to the object's; then, if `durable`, become a Sync of the same range.
     Write { durable: bool },
     /// Write the dirty pages of the range; then, if `flush`, make the store durable.

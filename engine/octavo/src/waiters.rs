@@ -78,6 +78,12 @@ impl Strays {
         }
     }
 
+    /// Whether the page is a stray. Under its set's lock.
+    pub fn has(&self, tag: Tag) -> bool {
+        // Relaxed: as in `wait`.
+        self.count.load(Ordering::Relaxed) > 0 && lock(&self.pages).contains_key(&tag)
+    }
+
     /// Registers with any stray that `concerned` picks.
     pub fn wait_any(&self, concerned: impl Fn(Tag) -> bool, waiter: impl FnOnce() -> Waiter) -> bool {
         // The lowest, not any: a run repeats from its seed.
@@ -132,6 +138,13 @@ impl Ranges {
             }
             None => false,
         }
+    }
+
+    /// Whether the page lies in a closed range. Under its set's lock.
+    pub fn is_closed(&self, page: u64) -> bool {
+        // Acquire: as in `wait`.
+        self.count.load(Ordering::Acquire) > 0
+            && lock(&self.ranges).iter().any(|(range, _)| range.contains(&page))
     }
 
     /// Closes a range of pages; or registers with one that overlaps it.

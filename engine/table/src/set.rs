@@ -61,6 +61,16 @@ impl<'t, const W: usize> SetGuard<'t, W> {
         self.claim_place(tag)
     }
 
+    /// `claim` for a page that is wanted once: it leaves before others.
+    pub fn claim_once(&mut self, tag: Tag) -> Claim {
+        let claim = self.claim(tag);
+        if let Claim::Claimed { slot, .. } = claim {
+            let (set, way) = self.table.place_of(slot);
+            self.table.head(set).spent.fetch_or(1 << way, Ordering::Relaxed);
+        }
+        claim
+    }
+
     /// `claim` for a page that nobody has asked for yet: it is no miss, and if it leaves before somebody does, it was read in vain.
     pub fn claim_ahead(&mut self, tag: Tag) -> Claim {
         debug_assert!(self.find(tag).is_none(), "claim of a page that is there");

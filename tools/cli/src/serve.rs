@@ -30,6 +30,9 @@ use crate::record::server::Recorders;
 use crate::status::Status;
 use crate::{demo, output, record, signals};
 
+/// The most bytes that are read ahead of a stream: what most devices need to come near their bandwidth.
+const READ_AHEAD_DEFAULT: u64 = 512 << 10;
+
 /// How long clients may take to finish what they have asked when the server stops.
 const GRACE: Duration = Duration::from_secs(5);
 
@@ -173,6 +176,7 @@ impl Served {
                 low_bytes: value(&section.low).unwrap_or(0),
                 high_bytes: value(&section.high),
                 weight: value(&section.weight).map_or(defaults.weight, |weight| weight as u32),
+                read_ahead_max_bytes: value(&section.read_ahead).unwrap_or(READ_AHEAD_DEFAULT),
                 dirty_max_bytes: section.dirty_max.as_ref().map(|bytes| bytes.value),
                 ..defaults
             });

@@ -1,6 +1,8 @@
 //! The engine as its users see it.
 
 #[cfg(not(shuttle))]
+mod ahead;
+#[cfg(not(shuttle))]
 mod basics;
 mod pages;
 mod random;

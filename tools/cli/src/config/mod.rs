@@ -90,6 +90,8 @@ pub struct PartitionSection {
     pub dirty_max: Option<Placed<u64>>,
     /// What is recorded of it from the first access on.
     pub record: Option<Placed<Order>>,
+    /// The most bytes that are read ahead of a stream.
+    pub read_ahead: Option<Placed<u64>>,
 }
 
 /// `[[group]]`: bounds on the partitions whose names begin with its name and a slash.
@@ -282,6 +284,7 @@ fn read_partition(mut section: Section<'_, '_>) -> Option<PartitionSection> {
     let weight = section.count("weight", 1, 10_000);
     let dirty_max = section.size("dirty_max");
     let record = read_record(&mut section, name.as_ref());
+    let read_ahead = section.size("read_ahead");
     section.finish();
     Some(PartitionSection {
         place,
@@ -295,6 +298,7 @@ fn read_partition(mut section: Section<'_, '_>) -> Option<PartitionSection> {
         weight,
         dirty_max,
         record,
+        read_ahead,
     })
 }
 

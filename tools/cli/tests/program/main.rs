@@ -14,6 +14,7 @@ mod default_server;
 mod idle;
 mod kill;
 mod nbd_client;
+mod plan;
 mod random;
 mod real_clients;
 mod recording;

@@ -327,3 +327,6 @@ impl Utility {
         (0..self.partitions.len()).map(|tenant| sum(tenant) / self.history.len() as u64).collect()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,181 @@
+//! Read-ahead and advice, by what they do to hits, to other pages and to bytes.
+
+use octavo::disk::{SimDisk, SimOptions, Store};
+use octavo::{Advice, Cache, CacheConfig, Object, Op, Partition, PartitionConfig, PolicyName, Request};
+
+const PAGE: u64 = 4096;
+
+fn rig(policy: PolicyName, store: Store) -> (Cache, Partition, Object) {
+    let config = CacheConfig {
+        memory_max_bytes: 24 << 20,
+        segment_bytes: 128 << 10,
+        buffers_max_bytes: Some(2 << 20),
+        background: false,
+        seed: Some(21),
+        ..CacheConfig::default()
+    };
+    let cache = Cache::new(config).unwrap();
+    let config = PartitionConfig { policy, read_ahead_max_bytes: 256 << 10, ..PartitionConfig::new("p") };
+    let partition = cache.partition(config).unwrap();
+    let object = partition.open(store, "object").unwrap();
+    (cache, partition, object)
+}
+
+/// A store whose pages say which they are.
+fn numbered(pages: u64) -> Store {
+    let store = Store::memory("numbered", pages * PAGE);
+    let (_cache, partition, object) = rig(PolicyName::Lru, store.clone());
+    for page in 0..pages {
+        object.write_at(page * PAGE, &page.to_le_bytes()).unwrap();
+    }
+    partition.sync().unwrap();
+    object.close().unwrap();
+    store
+}
+
+fn read(object: &Object, page: u64) {
+    let mut bytes = [0; 8];
+    object.read_at(page * PAGE, &mut bytes).unwrap();
+    assert_eq!(u64::from_le_bytes(bytes), page);
+}
+
+#[test]
+fn a_stream_misses_once_a_window_and_nothing_is_read_in_vain() {
+    let (_cache, partition, object) = rig(PolicyName::Octavo, numbered(20_000));
+    (0..4000).for_each(|page| read(&object, page));
+    let stat = partition.stat();
+    assert!(stat.misses < 100, "{stat:?}");
+    assert!(stat.ahead_used > 3800 && stat.ahead_wasted < 100, "{stat:?}");
+    // Backwards, and by a stride.
+    (0..2000).for_each(|page| read(&object, 10_000 + page * 5));
+    let strided = partition.stat();
+    assert!(strided.misses - stat.misses < 400, "{strided:?}");
+}
+
+#[test]
+fn readers_that_take_turns_are_all_read_ahead() {
+    let (_cache, partition, object) = rig(PolicyName::Lru, numbered(20_000));
+    for page in 0..500 {
+        (0..4).for_each(|reader| read(&object, reader * 5000 + page));
+    }
+    let stat = partition.stat();
+    assert!(stat.misses < 200, "{stat:?}");
+}
+
+#[test]
+fn random_reads_are_left_alone_and_so_is_who_says_random() {
+    let (_cache, partition, object) = rig(PolicyName::Lru, numbered(20_000));
+    let mut random = 3u64;
+    for _ in 0..2000 {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        read(&object, (random >> 33) % 20_000);
+    }
+    let stat = partition.stat();
+    assert!(stat.ahead_used + stat.ahead_wasted < 200, "{stat:?}");
+    object.advise(0, PAGE, Advice::Random).unwrap();
+    let before = partition.stat();
+    object.advise(0, 20_000 * PAGE, Advice::DontNeed).unwrap();
+    (0..200).for_each(|page| read(&object, page));
+    assert_eq!(partition.stat().misses - before.misses, 200);
+}
+
+#[test]
+fn a_scan_does_not_flush_what_is_used() {
+    for policy in PolicyName::ALL {
+        let (_cache, partition, object) = rig(policy, numbered(20_000));
+        // Hot pages fill most of the partition, used again now and then.
+        let hot = 4000;
+        (0..3).for_each(|_| (0..hot).for_each(|page| read(&object, page * 2)));
+        let (mut missed, mut counted) = (0, partition.stat().misses);
+        for page in 8001..20_000 {
+            read(&object, page);
+            if page % 3 == 0 {
+                counted = partition.stat().misses;
+                read(&object, page / 3 % hot * 2);
+                missed += partition.stat().misses - counted;
+            }
+        }
+        let share = missed as f64 / 4000.0;
+        assert!(
+            share < 0.25,
+            "{}: {share} of the hot pages left for a scan of three times the cache; {counted}",
+            policy.name()
+        );
+    }
+}
+
+#[test]
+fn pages_wanted_once_leave_before_others() {
+    let (_cache, partition, object) = rig(PolicyName::Lru, numbered(20_000));
+    // Else they were a scan, and would leave before others themselves.
+    object.advise(0, PAGE, Advice::Random).unwrap();
+    (0..4000).for_each(|page| read(&object, page));
+    let other = partition.open(numbered(20_000), "other").unwrap();
+    other.advise(0, 20_000 * PAGE, Advice::NoReuse).unwrap();
+    let mut random = 3u64;
+    for _ in 0..10_000 {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        read(&other, (random >> 33) % 20_000);
+    }
+    let there = (0..4000).filter(|page| object.is_resident(page * PAGE)).count();
+    assert!(there > 3200, "{there} of 4000 pages are left");
+}
+
+#[test]
+fn on_a_disk_that_reorders_every_byte_is_right_and_whoever_goes_leaves_nothing_behind() {
+    for seed in 0..6 {
+        let disk =
+            SimDisk::new(SimOptions { seed, latency_ticks: 1..=30, reorder: true, ..SimOptions::default() });
+        let (cache, partition, object) = rig(PolicyName::Octavo, disk.store("disk", 3000 * PAGE));
+        (0..3000).for_each(|page: u64| object.write_at(page * PAGE, &page.to_le_bytes()).unwrap());
+        object.sync().unwrap();
+        object.advise(0, 3000 * PAGE, Advice::DontNeed).unwrap();
+        (0..700).for_each(|page| read(&object, page));
+        // A queue goes while pages are being read ahead for it.
+        let mut queue = cache.queue().unwrap();
+        let reads = (0..40u64).map(|page| Request {
+            user_data: page,
+            op: Op::Read { offset: (1000 + page) * PAGE, len: 8, buffer: vec![0; 8].into() },
+        });
+        queue.submit(&object, reads);
+        while queue.pending() > 0 {
+            queue.wait(1, |completion| {
+                completion.result.unwrap();
+                let Op::Read { buffer, .. } = completion.op else { panic!("reads were asked for") };
+                assert_eq!(u64::from_le_bytes(buffer[..8].try_into().unwrap()), 1000 + completion.user_data);
+            });
+        }
+        drop(queue);
+        // A write meets pages that are on their way.
+        for page in 1500..1900u64 {
+            read(&object, page);
+            let ahead = page + 3;
+            object.write_at(ahead * PAGE, &(ahead + 7).to_le_bytes()).unwrap();
+            object.write_at(ahead * PAGE, &ahead.to_le_bytes()).unwrap();
+        }
+        partition.resize(2 << 20).unwrap();
+        (0..3000).step_by(7).for_each(|page| read(&object, page));
+        object.close().unwrap();
+        assert_eq!(partition.stat().resident_bytes, 0);
+    }
+}
+
+#[test]
+fn a_thread_that_ends_leaves_no_page_in_flight() {
+    let directory = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let path = directory.join(format!("ahead-{}", std::process::id()));
+    let bytes: Vec<u8> = (0..4000u64).flat_map(|page| page.to_le_bytes().repeat(512)).collect();
+    std::fs::write(&path, bytes).unwrap();
+    let store = Store::open(&path, &octavo::disk::OpenOptions::default()).unwrap();
+    let (_cache, partition, object) = rig(PolicyName::Lru, store);
+    for thread in 0..20u64 {
+        std::thread::scope(|scope| {
+            scope.spawn(|| (0..40).for_each(|page| read(&object, thread * 200 + page)));
+        });
+        // Others find what it had in hands.
+        (0..150).for_each(|page| read(&object, thread * 200 + page));
+    }
+    object.close().unwrap();
+    assert_eq!(partition.stat().resident_bytes, 0);
+    std::fs::remove_file(path).unwrap();
+}

@@ -1,0 +1,50 @@
+//! `octavo plan` as its users see it.
+
+use std::process::{Command, Output};
+
+use crate::server::Directory;
+
+fn plan(words: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_octavo")).arg("plan").args(words).output().unwrap()
+}
+
+const TENANTS: [&str; 3] =
+    ["--trace", "few=gen:zipf:pages=3000,requests=60000", "scan=gen:loop:pages=50000,requests=60000"];
+
+#[test]
+fn ways_of_sharing_are_compared_in_a_table_lines_and_a_page() {
+    let directory = Directory::new();
+    let (json, html) = (directory.join("plan.json"), directory.join("plan.html"));
+    let mut words = TENANTS.to_vec();
+    words.extend(["--memory", "8MiB", "--chunks", "8", "--limit", "few:min=1MiB", "--json"]);
+    words.extend([json.to_str().unwrap(), "--html", html.to_str().unwrap()]);
+    let output = plan(&words);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let lines = std::fs::read_to_string(json).unwrap();
+    let outcomes: Vec<serde_json::Value> =
+        lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let ways: Vec<&str> = outcomes.iter().map(|outcome| outcome["way"].as_str().unwrap()).collect();
+    assert_eq!(ways, ["unified", "equal", "utility", "hindsight"]);
+    assert!(outcomes.iter().all(|outcome| outcome["requests"] == 120_000));
+    let page = std::fs::read_to_string(html).unwrap();
+    assert!(page.contains("Sizes over time") && page.contains("scan"));
+}
+
+#[test]
+fn tenants_that_make_no_sense_are_refused_with_a_reason() {
+    for (words, word) in [
+        (&["--trace", "gen:zipf:pages=10", "--memory", "8MiB"][..], "a name and a file are expected"),
+        (&["--trace", "a=gen:zipf:pages=10", "a=gen:loop:pages=9", "--memory", "8MiB"], "given twice"),
+        (&["--trace", "a=gen:zipf:pages=10", "--memory", "8KiB"], "the least"),
+        (
+            &["--trace", "a=gen:zipf:pages=10", "--memory", "8MiB", "--limit", "b:min=1"],
+            "no tenant is called",
+        ),
+        (&["--trace", "a=gen:zipf:pages=10", "--memory", "8MiB", "--limit", "a:mn=1"], "there is no \"mn\""),
+        (&["--trace", "a=/nowhere/at/all.u64", "--memory", "8MiB"], "/nowhere/at/all.u64"),
+    ] {
+        let output = plan(words);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && said.contains(word), "{words:?}: {said}");
+    }
+}

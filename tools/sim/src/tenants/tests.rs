@@ -1,0 +1,99 @@
+//! Ways of sharing against each other, on generated tenants and, where a folder has them, on recorded ones.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+
+use octavo_share::{Limits, Pace};
+use octavo_table::PolicyKind;
+
+use super::*;
+use crate::trace::{self, Options};
+
+fn tenant(name: &str, path: &str) -> Tenant<'static> {
+    let (path, options) = (PathBuf::from(path), Options { format: None, page_bytes: 4096, skip_bad: false });
+    let trace = Trace { name: name.into(), open: Box::new(move || trace::open(&path, &options)) };
+    Tenant { trace, limits: Limits::default() }
+}
+
+fn mix(pages: u64) -> Mix {
+    Mix { pages, policy: PolicyKind::Octavo, chunks: 16, period: 0, seed: 1, jobs: 2, pace: Pace::default() }
+}
+
+fn run(tenants: &[Tenant<'_>], mix: &Mix) -> Vec<Outcome> {
+    share(tenants, mix, &AtomicBool::new(false), &mut |_| ()).unwrap().expect("nobody interrupts")
+}
+
+fn hits(outcomes: &[Outcome], way: &str) -> f64 {
+    outcomes.iter().find(|outcome| outcome.way == way).unwrap().hits as f64
+}
+
+fn three() -> [Tenant<'static>; 3] {
+    [
+        tenant("zipf", "gen:zipf:pages=20000,requests=150000"),
+        tenant("loop", "gen:loop:pages=4000,requests=150000"),
+        tenant("scan", "gen:loop:pages=200000,requests=150000"),
+    ]
+}
+
+#[test]
+fn memory_goes_where_it_saves_misses_and_comes_to_rest() {
+    let outcomes = run(&three(), &mix(9000));
+    let (utility, equal, best) =
+        (hits(&outcomes, "utility"), hits(&outcomes, "equal"), hits(&outcomes, "hindsight"));
+    assert!(utility >= 0.95 * best && utility >= 1.02 * equal, "{utility} of {best}, equal {equal}");
+    assert!(best >= equal);
+    let of = outcomes.iter().find(|outcome| outcome.way == "utility").unwrap();
+    for sizes in &of.sizes {
+        assert!(sizes.pages.iter().sum::<u64>() <= 9000, "{sizes:?}");
+    }
+    let late = &of.sizes[of.sizes.len() / 2..];
+    let moved: u64 = late.iter().map(|sizes| sizes.moved).sum();
+    assert!(moved < 9000 * late.len() as u64 / 50, "{moved} pages moved in {} periods", late.len());
+    assert!(late.iter().all(|sizes| sizes.pages[2] < 500), "the scan gains nothing");
+}
+
+#[test]
+fn counts_repeat_and_do_not_depend_on_the_number_of_threads() {
+    let one = run(&three(), &Mix { jobs: 1, ..mix(5000) });
+    assert_eq!(one, run(&three(), &Mix { jobs: 3, ..mix(5000) }));
+}
+
+#[test]
+fn promises_bind() {
+    let mut tenants = three();
+    tenants[2].limits.min_bytes = 3000 * 4096;
+    tenants[0].limits.max_bytes = 1000 * 4096;
+    let outcomes = run(&tenants, &mix(9000));
+    let of = outcomes.iter().find(|outcome| outcome.way == "utility").unwrap();
+    let last = of.sizes.last().unwrap();
+    assert!(last.pages[0] <= 1000 && last.pages[2] >= 3000, "{last:?}");
+}
+
+#[test]
+fn recorded_tenants_come_within_two_percent_of_the_best_split_in_hindsight() {
+    let Some(folder) = std::env::var_os("OCTAVO_TRACES") else {
+        println!("SKIP: OCTAVO_TRACES names no folder with traces");
+        return;
+    };
+    let mixes: [(&[&str], u64); 2] = [
+        (&["arc_OLTP", "gen_sqlite_mix", "corda"], 32_000),
+        (&["arc_OLTP", "scarab_recs", "cp_io", "corda"], 48_000),
+    ];
+    for (names, pages) in mixes {
+        let paths: Vec<PathBuf> =
+            names.iter().map(|name| Path::new(&folder).join(format!("{name}.u64.zst"))).collect();
+        if let Some(path) = paths.iter().find(|path| !path.is_file()) {
+            println!("SKIP: {} is not there", path.display());
+            continue;
+        }
+        let tenants: Vec<Tenant<'_>> =
+            names.iter().zip(&paths).map(|(name, path)| tenant(name, path.to_str().unwrap())).collect();
+        let outcomes = run(&tenants, &mix(pages));
+        let (utility, equal, best) =
+            (hits(&outcomes, "utility"), hits(&outcomes, "equal"), hits(&outcomes, "hindsight"));
+        assert!(
+            utility >= 0.98 * best && utility >= 0.99 * equal,
+            "{names:?}: {utility} of {best}, equal {equal}"
+        );
+    }
+}
