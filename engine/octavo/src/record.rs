@@ -221,11 +221,13 @@ impl PartitionInner {
             return;
         }
         let key = self.key_of_tag(tag);
-        let mut writing = self.writing();
-        if let Some(tape) = &mut *writing.tape {
-            tape.stat.accesses += 1;
+        let mut guard = lock(&self.recorder.tape);
+        let Some(tape) = guard.as_mut().filter(|tape| tape.end.is_none()) else { return };
+        tape.stat.accesses += 1;
+        tape.encoder.access(key, write, hit);
+        if tape.waited_for || tape.encoder.len() >= BLOCK_BYTES {
+            Writing { partition: self, tape: guard }.write(|_| {});
         }
-        writing.write(|encoder| encoder.access(key, write, hit));
     }
 
     fn totals(&self) -> Totals {

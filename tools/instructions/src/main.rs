@@ -1,4 +1,5 @@
-//! Loops of hits of 128 bytes, for a program that counts instructions: `octavo-instructions single|batch COUNT`.
+//! Loops of hits of 128 bytes, for a program that counts instructions: `octavo-instructions single|batch|recorded|sampled COUNT`, where the last
+//! two are `single` while all pages are recorded, or one in 64.
 //!
 //! Run with two counts, the difference through the difference of counts is what one hit takes, without what comes before and after. The
 //! cache is placed by a fixed seed and nothing runs beside, so that every run executes the same instructions. `cargo xtask
@@ -8,9 +9,11 @@
 
 use std::hint::black_box;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use octavo::disk::Store;
-use octavo::{Cache, CacheConfig, Object, PartitionConfig, Read};
+use octavo::recording::WHOLE;
+use octavo::{Cache, CacheConfig, Object, Partition, PartitionConfig, Read, Taken};
 
 const BYTES: usize = 128;
 const BATCH: usize = 32;
@@ -25,8 +28,10 @@ fn main() -> ExitCode {
     let result = match (words.first().map(String::as_str), count) {
         (Some("single"), Some(count)) => object().and_then(|object| single(&object, count)),
         (Some("batch"), Some(count)) => object().and_then(|object| batch(&object, count)),
+        (Some("recorded"), Some(count)) => recorded(WHOLE, count),
+        (Some("sampled"), Some(count)) => recorded(WHOLE / 64, count),
         _ => {
-            eprintln!("octavo-instructions single|batch COUNT");
+            eprintln!("octavo-instructions single|batch|recorded|sampled COUNT");
             return ExitCode::from(2);
         }
     };
@@ -39,8 +44,27 @@ fn main() -> ExitCode {
     }
 }
 
-/// An object whose pages are all cached, and marked: hits change nothing any more.
+/// Hits while the partition is recorded, and somebody takes the blocks.
+fn recorded(sample_below: u32, count: u64) -> Result<(), octavo::Error> {
+    let (partition, object) = parts()?;
+    let mut recording = partition.record(sample_below)?;
+    let taker = std::thread::spawn(move || {
+        while let Taken::Block(block) = recording.take(Duration::from_secs(60)) {
+            recording.give_back(block);
+        }
+    });
+    let result = single(&object, count);
+    partition.stop_recording();
+    taker.join().expect("it does not panic");
+    result
+}
+
 fn object() -> Result<Object, octavo::Error> {
+    parts().map(|(_, object)| object)
+}
+
+/// An object whose pages are all cached, and marked: hits change nothing any more.
+fn parts() -> Result<(Partition, Object), octavo::Error> {
     let config = CacheConfig {
         memory_max_bytes: 20 << 20,
         buffers_max_bytes: Some(2 << 20),
@@ -54,7 +78,7 @@ fn object() -> Result<Object, octavo::Error> {
     for page in (0..PAGES).chain(0..PAGES) {
         object.read_at(page * PAGE_BYTES, &mut byte)?;
     }
-    Ok(object)
+    Ok((partition, object))
 }
 
 /// Places one after the other, all over the pages: an odd stride reaches every one.

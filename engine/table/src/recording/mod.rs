@@ -242,10 +242,11 @@ const FAR: u8 = 14;
 /// The object's number follows, and the distance from its last page.
 const ELSEWHERE: u8 = 15;
 
-/// The pages that were spoken of last, of a few objects.
+/// The page that was spoken of last, and those of a few objects before it.
 struct Last {
     object: u64,
-    pages: [(u64, u64); Last::OBJECTS],
+    page: u64,
+    others: [(u64, u64); Last::OBJECTS],
 }
 
 impl Last {
@@ -253,16 +254,15 @@ impl Last {
 
     /// No object has the number that all start with.
     fn new() -> Last {
-        Last { object: u64::MAX, pages: [(u64::MAX, 0); Last::OBJECTS] }
+        Last { object: u64::MAX, page: 0, others: [(u64::MAX, 0); Last::OBJECTS] }
     }
 
-    /// The object's last page, to be replaced.
-    fn page(&mut self, object: u64) -> &mut u64 {
-        let place = &mut self.pages[object as usize % Last::OBJECTS];
-        if place.0 != object {
-            *place = (object, 0);
-        }
-        &mut place.1
+    /// Another object is spoken of: `page` is its last one.
+    #[cold]
+    fn turn_to(&mut self, object: u64) {
+        self.others[self.object as usize % Last::OBJECTS] = (self.object, self.page);
+        let (known, page) = self.others[object as usize % Last::OBJECTS];
+        (self.object, self.page) = (object, if known == object { page } else { 0 });
     }
 }
 
@@ -375,11 +375,14 @@ impl Encoder {
         }
     }
 
+    #[inline]
     fn page(&mut self, op: u8, key: u64) {
         let (object, page) = (key >> PAGE_BITS, key & PAGE_MASK);
         let here = self.last.object == object;
-        self.last.object = object;
-        let distance = page as i64 - std::mem::replace(self.last.page(object), page) as i64;
+        if !here {
+            self.last.turn_to(object);
+        }
+        let distance = page as i64 - std::mem::replace(&mut self.last.page, page) as i64;
         let near = distance + NEAR_BACK;
         if here && (0..i64::from(NEAR_END)).contains(&near) {
             return self.bytes.push(op << 4 | near as u8);
@@ -525,7 +528,7 @@ impl<B: AsRef<[u8]>> Decoder<B> {
                 if object >> OBJECT_BITS != 0 {
                     return Err("the number of an object has more than 24 bits");
                 }
-                self.last.object = object;
+                self.last.turn_to(object);
                 self.bytes.distance()?
             }
             FAR => self.bytes.distance()?,
@@ -535,12 +538,11 @@ impl<B: AsRef<[u8]>> Decoder<B> {
         if object == u64::MAX {
             return Err("a page of no object");
         }
-        let last = self.last.page(object);
-        let page = (*last as i64).wrapping_add(distance) as u64;
+        let page = (self.last.page as i64).wrapping_add(distance) as u64;
         if page >> PAGE_BITS != 0 {
             return Err("the number of a page has more than 40 bits");
         }
-        *last = page;
+        self.last.page = page;
         Ok(object << PAGE_BITS | page)
     }
 }

@@ -24,8 +24,8 @@ pub const BLOCK_BYTES_MAX: usize = 96 << 10;
 
 const CHECKSUM_AT: usize = 20;
 
-/// What zstd spends on a block: more gains little on page numbers.
-const ZSTD_LEVEL: i32 = 1;
+/// What zstd spends on a block: little, for more gains little on page numbers.
+const ZSTD_LEVEL: i32 = -3;
 
 /// What a block is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
