@@ -11,10 +11,12 @@
 //! What is not here: waiting. Nobody waits for a page that is read ahead but who wants it.
 
 use octavo_table::Claim;
+use octavo_table::recording::Step;
 
 use crate::lane::{Gathered, Lane, Work};
 use crate::object::{Advice, ObjectInner};
 use crate::partition::PartitionInner;
+use crate::record::place_of;
 use crate::sync::{Arc, AtomicU32, Mutex, Ordering, lock};
 use crate::task::{Job, Role, Task, TaskId};
 
@@ -251,7 +253,10 @@ pub(crate) fn page(work: &mut Work, id: TaskId, object: &Arc<ObjectInner>, page:
         return;
     }
     // Where the set has no place, the page is left to whoever asks for it.
-    let Claim::Claimed { slot, evicted } = guard.claim_ahead(tag) else { return };
+    let note = partition.note();
+    let claim = guard.claim_ahead(tag);
+    note.step(tag, || Step::ClaimAhead(place_of(&claim)));
+    let Claim::Claimed { slot, evicted } = claim else { return };
     drop(guard);
     partition.arrived(evicted.is_some());
     work.tasks[id].outstanding += 1;

@@ -10,6 +10,7 @@ use crate::error::Error;
 use crate::lane::{Gathered, Lane, Work};
 use crate::object::ObjectInner;
 use crate::partition::PartitionInner;
+use crate::record::place_of;
 use crate::sync::Arc;
 use crate::task::{Job, Kind, Pages, Role, Task, TaskId, Transfer, TransferPage};
 
@@ -173,8 +174,10 @@ pub(crate) fn page(
         }
         // 4. Bring it in; where the set has no place, read around it.
         let note = partition.note();
-        let claim = if object.streams.is_once() { guard.claim_once(tag) } else { guard.claim(tag) };
-        note.claimed(tag, &claim);
+        let is_once = object.streams.is_once();
+        let claim = if is_once { guard.claim_once(tag) } else { guard.claim(tag) };
+        let place = || place_of(&claim);
+        note.step(tag, || if is_once { Step::ClaimOnce(place()) } else { Step::Claim(place()) });
         match claim {
             Claim::Claimed { slot, evicted } => {
                 drop(guard);

@@ -117,6 +117,8 @@ pub enum Step {
     Claim(Place),
     /// The same for one that nobody had asked for yet.
     ClaimAhead(Place),
+    /// The same for one that is wanted once.
+    ClaimOnce(Place),
     /// P2.
     Publish {
         /// With bytes that the store does not have.
@@ -219,6 +221,7 @@ mod seldom {
     pub const PIN: u8 = 6;
     pub const RESIDENT_DIRTY: u8 = 7;
     pub const CLAIM_AHEAD: u8 = 8;
+    pub const CLAIM_ONCE: u8 = 9;
 }
 
 mod without_page {
@@ -346,6 +349,10 @@ impl Encoder {
             }
             Step::ClaimAhead(place) => {
                 self.seldom(seldom::CLAIM_AHEAD, key);
+                self.bytes.push(place.to_byte());
+            }
+            Step::ClaimOnce(place) => {
+                self.seldom(seldom::CLAIM_ONCE, key);
                 self.bytes.push(place.to_byte());
             }
             Step::Publish { dirty: false } => self.page(op::PUBLISH_CLEAN, key),
@@ -494,6 +501,7 @@ impl<B: AsRef<[u8]>> Decoder<B> {
                     step(Step::SupersedeRefused(Place::from_byte(self.bytes.byte()?)?))
                 }
                 seldom::CLAIM_AHEAD => step(Step::ClaimAhead(Place::from_byte(self.bytes.byte()?)?)),
+                seldom::CLAIM_ONCE => step(Step::ClaimOnce(Place::from_byte(self.bytes.byte()?)?)),
                 seldom::PIN => step(Step::Pin { slot: self.bytes.small()? }),
                 seldom::RESIDENT_DIRTY => Ok(Event::Resident { key, dirty: true }),
                 _ => Err("no event of a page"),

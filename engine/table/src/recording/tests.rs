@@ -10,6 +10,7 @@ fn events() -> Vec<Event> {
         Step::Claim(place),
         Step::Claim(Place::Way { way: 31, evicted: false }),
         Step::ClaimAhead(place),
+        Step::ClaimOnce(place),
         Step::Publish { dirty: false },
         Step::Publish { dirty: true },
         Step::Release,

@@ -391,11 +391,12 @@ impl<const W: usize> Twin<W> {
                 drop(guard);
                 self.compare(key, place, &claim);
             }
-            Step::ClaimAhead(place) => {
+            Step::ClaimAhead(place) | Step::ClaimOnce(place) => {
                 if found.is_some() {
                     return None;
                 }
-                let claim = guard.claim_ahead(tag);
+                let is_ahead = matches!(step, Step::ClaimAhead(_));
+                let claim = if is_ahead { guard.claim_ahead(tag) } else { guard.claim_once(tag) };
                 drop(guard);
                 self.compare(key, place, &claim);
             }
