@@ -71,11 +71,24 @@ struct Resizing {
     was_changed: bool,
     /// What is charged besides the segments.
     fixed_bytes: u64,
+    /// How much of that is for what the policy learns.
+    learning_bytes: u64,
     /// Segments without entries that still hold a pinned snapshot.
     emptied: Vec<SegmentIndex>,
     /// Moves that were named and are not done, because a page's store refused; and the segment that they empty, if they do.
     pending: Vec<octavo_table::Move>,
     leaving: Option<SegmentIndex>,
+}
+
+impl Resizing {
+    /// Charges so much more (or less) for segments, and what learning takes from now on instead of what it took.
+    fn charge_with(&mut self, learning_bytes: u64, more: i64, what: &str) -> Result<(), Error> {
+        let bytes = self.charge.bytes() - self.learning_bytes + learning_bytes;
+        self.charge.resize(bytes.saturating_add_signed(more), what)?;
+        self.fixed_bytes = self.fixed_bytes - self.learning_bytes + learning_bytes;
+        self.learning_bytes = learning_bytes;
+        Ok(())
+    }
 }
 
 /// Misses of late, as a monitor's counts fade.
@@ -123,7 +136,7 @@ impl PartitionInner {
         let mut fixed = Table::<WAYS>::fixed_bytes(shape) as u64 + if huge { HUGE_PAGE } else { 0 };
         let segments =
             |fixed: u64| (wanted.saturating_sub(fixed) / per_segment).min(shape.segments_max as u64);
-        // What the policy learns is sized by what the partition starts with.
+        // What the policy learns grows and shrinks with the partition (`charge_with`).
         let learning =
             Table::<WAYS>::learning_bytes(config.policy, segments(fixed) * slots_per_segment) as u64;
         let watch = Watch::new(shared, shape, segments(fixed) * slots_per_segment, learning);
@@ -173,6 +186,7 @@ impl PartitionInner {
             moves: Mutex::new(()),
             resizing: Mutex::new(Resizing {
                 fixed_bytes: fixed,
+                learning_bytes: learning,
                 charge,
                 was_changed: false,
                 emptied: Vec::new(),
@@ -429,6 +443,13 @@ impl Partition {
         self.0.shared.config.segment_bytes + Table::<WAYS>::segment_metadata_bytes(shape) as u64
     }
 
+    /// Bytes of what the policy, or one that was followed before, learns about so many segments.
+    fn learning_bytes(&self, segments: u32) -> u64 {
+        let table = &self.0.table;
+        let slots = segments as u64 * table.slots_per_segment() as u64;
+        if table.has_learner() { Table::<WAYS>::learning_bytes(PolicyName::Octavo, slots) as u64 } else { 0 }
+    }
+
     /// `resize`, to so many segments.
     pub(crate) fn resize_segments(&self, segments: u32) -> Result<(), Error> {
         let inner = &self.0;
@@ -439,8 +460,8 @@ impl Partition {
         self.retire_emptied(&mut resizing, per_segment)?;
         while inner.table.live_segments() - (resizing.emptied.len() as u32) < wanted {
             let Some(segment) = inner.table.spare_segment() else { break };
-            let bytes = resizing.charge.bytes() + per_segment;
-            resizing.charge.resize(bytes, &format!("partition {:?}", self.name()))?;
+            let learning = self.learning_bytes(inner.table.live_segments() + 1);
+            resizing.charge_with(learning, per_segment as i64, &format!("partition {:?}", self.name()))?;
             inner.frames.commit(segment);
             resizing.was_changed = true;
             resizing.pending = inner.table.join(segment);
@@ -495,12 +516,9 @@ impl Partition {
         let mut resizing = lock(&inner.resizing);
         self.finish_moves(&mut resizing)?;
         // What another policy learned is kept for its return; what this one needs is charged before it is taken.
-        let learning = Table::<WAYS>::learning_bytes(policy, inner.table.slots_count()) as u64;
-        let is_new = policy != inner.table.policy() && !inner.table.has_learner();
-        if learning > 0 && is_new {
-            let bytes = resizing.charge.bytes() + learning;
-            resizing.charge.resize(bytes, &format!("partition {:?}", self.name()))?;
-            resizing.fixed_bytes += learning;
+        if !inner.table.has_learner() {
+            let learning = Table::<WAYS>::learning_bytes(policy, inner.table.slots_count()) as u64;
+            resizing.charge_with(learning, 0, &format!("partition {:?}", self.name()))?;
         }
         resizing.was_changed = true;
         inner.table.set_policy(policy);
@@ -588,8 +606,8 @@ impl Partition {
             match retired {
                 Ok(()) => {
                     inner.frames.give_back(segment);
-                    let bytes = resizing.charge.bytes() - per_segment;
-                    resizing.charge.resize(bytes, "less")?;
+                    let learning = self.learning_bytes(inner.table.live_segments());
+                    resizing.charge_with(learning, -(per_segment as i64), "less")?;
                 }
                 Err(_) => resizing.emptied.push(segment),
             }

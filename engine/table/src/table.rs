@@ -80,7 +80,7 @@ pub struct Table<const W: usize = 16> {
     // No part of a protocol, so the model checkers need not see them.
     policy: plain::AtomicU8,
     counts_hits: plain::AtomicBool,
-    learner: OnceLock<Option<Learner>>,
+    learner: OnceLock<Learner>,
     balance: OnceLock<Balance>,
     monitor: OnceLock<Monitor>,
     tally: Tally,
@@ -398,7 +398,7 @@ impl<const W: usize> Table<W> {
 
     /// What the table has learned, if its policy learns.
     pub(crate) fn learner(&self) -> Option<&Learner> {
-        self.learner.get().and_then(Option::as_ref)
+        self.learner.get()
     }
 
     /// What the sets aim at together, if their policy balances.

@@ -5,12 +5,15 @@
 //! page's hits between two arrivals in its set are shown to it once: the first of them, which marks the page, and every miss. So a hit that changes
 //! nothing costs nothing here.
 //!
-//! The order whose miniature missed least of late, with older misses counting ever less, leads in the whole partition: one byte that victims are chosen
-//! by. The miniature of `Order::Density` also counts what becomes of pages by history and age, and every few turnovers the densities are computed anew.
+//! The order whose miniature missed least leads in the whole partition: one byte that victims are chosen by. Misses of late and all misses count alike:
+//! an order that leads for a moment fills the partition with pages that the next one does not want, and a load that has changed must be noticed.
+//! The miniature of `Order::Density` also counts what becomes of pages by history and age, and every few turnovers the densities are computed anew.
+//!
+//! A partition too small for a table of densities goes without that order; one of less than a set of a miniature learns nothing.
 //!
 //! One thread at a time teaches; who comes meanwhile leaves it, and the sample is a little smaller. What is not here: what the orders are (`octavo`).
 
-use std::sync::{Mutex, TryLockError};
+use std::sync::{Mutex, OnceLock, TryLockError};
 
 use super::octavo::{BUCKETS, CLASSES, Octavo, Order, age, cell, victim_by};
 use super::{Policy, View};
@@ -33,6 +36,9 @@ const JUDGEMENTS_PER_TURNOVER: u64 = 16;
 /// What is left of a miss's weight after a judgement: half of it after three turnovers.
 const JUDGEMENT_DECAY: f32 = 0.985;
 
+/// A miniature that is ahead of another by one miss for so many of its slots may have been lucky.
+const LUCK: u32 = 50;
+
 /// Densities are computed anew after so many turnovers' worth of events, and then a tenth of the events is forgotten.
 const LESSON_TURNOVERS: u64 = 4;
 const LESSON_EVENTS_MIN: u64 = 2000;
@@ -43,65 +49,118 @@ const PRIOR_EVENTS: f32 = 50.0;
 /// Sample numbers of a tag.
 const SAMPLES: u64 = 1 << Tag::SAMPLE_BITS;
 
+/// The order that leads until something is known, and where nothing is ever learned.
+const FIRST_ORDER: Order = Order::Lfu;
+const ONLY_ORDER: Order = Order::Rate;
+
 /// What one partition learns.
 pub(crate) struct Learner {
+    ways: usize,
     /// Pages whose sample number is below this are followed.
     below: AtomicU32,
+    /// How large the miniatures are to be, encoded; the teacher makes them so.
+    size: AtomicU32,
     /// The order that leads, as an index of `Order::ALL`.
     leader: AtomicU8,
-    /// By `cell`: the upper bits of a float, which compare as it does.
-    densities: Box<[AtomicU16]>,
+    /// By `cell`: the upper bits of a float, which compare as it does. Made when they are first needed, and kept.
+    densities: OnceLock<Box<[AtomicU16]>>,
     lessons: Mutex<Lessons>,
-    slots: u64,
 }
 
-impl Learner {
-    /// For a table of `capacity` slots in sets of `ways`. None for one so small that learning would cost more than a hundredth of it.
-    pub fn new(capacity: u64, ways: usize) -> Option<Learner> {
-        let slots = Self::slots_for(capacity, ways)?;
-        let learner = Learner {
-            below: AtomicU32::new(0),
-            leader: AtomicU8::new(0),
-            densities: (0..CLASSES * BUCKETS).map(|_| AtomicU16::new(0)).collect(),
-            lessons: Mutex::new(Lessons::new(slots as usize / ways, ways)),
-            slots,
-        };
-        learner.set_capacity(capacity);
-        for (cell, density) in learner.densities.iter().enumerate() {
-            // Until more is known: more uses are worth more, and age costs.
-            let (class, bucket) = (cell / BUCKETS, cell % BUCKETS);
-            density.store(comparable((1 + class / 4) as f32 / (1 + bucket) as f32), Relaxed);
-        }
-        Some(learner)
+/// How large a learner is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Size {
+    /// Of each miniature: whole sets.
+    slots: u32,
+    /// Whether `Order::Density` takes part.
+    densities: bool,
+}
+
+impl Size {
+    /// As large as a share of the partition has room for, with up to half of its slots. Without densities where they would leave no room for a set.
+    fn of(capacity: u64, ways: usize) -> Size {
+        let room = capacity * PAGE_BYTES * SHARE_PERMILLE / 1000;
+        let sizes = [true, false].map(|densities| {
+            let size = Size { slots: 0, densities };
+            let room = room.saturating_sub(size.bytes(ways));
+            let slots = (room / size.bytes_per_slot(ways)).min(capacity / 2).min(SLOTS_MAX);
+            Size { slots: (slots / ways as u64 * ways as u64) as u32, densities }
+        });
+        sizes.into_iter().find(|size| size.slots > 0).unwrap_or_default()
     }
 
-    /// As many as its share of the partition has room for, up to half of its own. None where there is not room for a set.
-    fn slots_for(capacity: u64, ways: usize) -> Option<u64> {
-        let room = (capacity * PAGE_BYTES * SHARE_PERMILLE / 1000).saturating_sub(Self::fixed_bytes() as u64);
-        let slots = (room / Self::bytes_per_slot(ways)).min(capacity / 2).min(SLOTS_MAX);
-        (slots >= ways as u64).then_some(slots / ways as u64 * ways as u64)
+    fn orders(self) -> &'static [Order] {
+        if self.densities { &Order::ALL } else { &Order::ALL[1..] }
     }
 
-    fn fixed_bytes() -> usize {
-        size_of::<Learner>() + CLASSES * BUCKETS * (size_of::<AtomicU16>() + 2 * size_of::<u16>())
+    fn bytes(self, ways: usize) -> u64 {
+        let cells = if self.densities { CLASSES * BUCKETS } else { 0 };
+        let a_cell = size_of::<AtomicU16>() + 2 * size_of::<u16>();
+        let fixed = size_of::<Learner>() + cells * a_cell + self.orders().len() * size_of::<Miniature>();
+        fixed as u64 + self.slots as u64 * self.bytes_per_slot(ways)
     }
 
     /// Of all miniatures together, rounded up.
-    fn bytes_per_slot(ways: usize) -> u64 {
+    fn bytes_per_slot(self, ways: usize) -> u64 {
         let a_slot = size_of::<u16>() + size_of::<AtomicU16>() + GHOSTS_PER_WAY * size_of::<AtomicU32>();
-        (Order::ALL.len() * (a_slot + size_of::<Set>().div_ceil(ways))) as u64
+        (self.orders().len() * (a_slot + size_of::<Set>().div_ceil(ways))) as u64
     }
 
-    /// Bytes that it takes.
+    fn encoded(self) -> u32 {
+        self.slots << 1 | self.densities as u32
+    }
+
+    fn decoded(code: u32) -> Size {
+        Size { slots: code >> 1, densities: code & 1 == 1 }
+    }
+}
+
+impl Learner {
+    /// For a table of `capacity` slots in sets of `ways`. The miniatures are made when there is something to learn.
+    pub fn new(capacity: u64, ways: usize) -> Learner {
+        let learner = Learner {
+            ways,
+            below: AtomicU32::new(0),
+            size: AtomicU32::new(Size::default().encoded()),
+            leader: AtomicU8::new(ONLY_ORDER as u8),
+            densities: OnceLock::new(),
+            lessons: Mutex::new(Lessons::new(Size::default(), ways)),
+        };
+        learner.set_capacity(capacity);
+        learner
+    }
+
+    /// Bytes that it takes at most.
     pub fn bytes(capacity: u64, ways: usize) -> usize {
-        let slots = Self::slots_for(capacity, ways);
-        slots.map_or(0, |slots| Self::fixed_bytes() + (slots * Self::bytes_per_slot(ways)) as usize)
+        Size::of(capacity, ways).bytes(ways) as usize
     }
 
-    /// The table has become larger or smaller.
+    fn size(&self) -> Size {
+        Size::decoded(self.size.load(Relaxed))
+    }
+
+    /// The table has become larger or smaller. What was learned is kept while miniatures of the old size are neither too large nor much too small.
     pub fn set_capacity(&self, capacity: u64) {
-        let below = (SAMPLES * self.slots).div_ceil(capacity.max(1)).min(SAMPLES);
+        let (old, new) = (self.size(), Size::of(capacity, self.ways));
+        let is_kept = old.densities == new.densities && (new.slots / 2..=new.slots).contains(&old.slots);
+        let size = if is_kept { old } else { new };
+        self.size.store(size.encoded(), Relaxed);
+        match (old.slots, size.slots) {
+            (0, 1..) => self.leader.store(FIRST_ORDER as u8, Relaxed),
+            (1.., 0) => self.leader.store(ONLY_ORDER as u8, Relaxed),
+            _ => {}
+        }
+        let below = (SAMPLES * size.slots as u64).div_ceil(capacity.max(1)).min(SAMPLES);
         self.below.store(below as u32, Relaxed);
+    }
+
+    /// The table of densities of a learner that has them.
+    fn densities(&self) -> &[AtomicU16] {
+        self.densities.get_or_init(|| {
+            // Until more is known: more uses are worth more, and age costs.
+            let guess = |cell: usize| (1 + cell / BUCKETS / 4) as f32 / (1 + cell % BUCKETS) as f32;
+            (0..CLASSES * BUCKETS).map(|cell| AtomicU16::new(comparable(guess(cell)))).collect()
+        })
     }
 
     /// Whether a page is one of those that are followed.
@@ -129,7 +188,7 @@ impl Learner {
 
     /// What a page of this history and age is worth by `Order::Density`.
     pub fn density(&self, cell: usize) -> u16 {
-        self.densities[cell].load(Relaxed)
+        self.densities()[cell].load(Relaxed)
     }
 }
 
@@ -140,44 +199,64 @@ fn comparable(density: f32) -> u16 {
 
 /// What only the teacher touches.
 struct Lessons {
-    miniatures: [Miniature; Order::ALL.len()],
-    tally: Tally,
+    size: Size,
+    miniatures: Box<[Miniature]>,
+    tally: Option<Tally>,
     /// The first miniature's misses at the next judgement.
     judge_at: u64,
 }
 
 impl Lessons {
-    fn new(sets: usize, ways: usize) -> Lessons {
+    fn new(size: Size, ways: usize) -> Lessons {
+        let sets = size.slots as usize / ways;
+        let orders = if sets > 0 { size.orders() } else { &[] };
         Lessons {
-            miniatures: Order::ALL.map(|order| Miniature::new(order, sets, ways)),
-            tally: Tally::new((sets * ways) as u64),
+            size,
+            miniatures: orders.iter().map(|order| Miniature::new(*order, sets, ways)).collect(),
+            tally: size.densities.then(|| Tally::new(size.slots as u64)),
             judge_at: 0,
         }
     }
 
     fn show(&mut self, tag: Tag, learner: &Learner) {
+        if self.size != learner.size() {
+            *self = Lessons::new(learner.size(), learner.ways);
+        }
         for miniature in &mut self.miniatures {
-            let tally = (miniature.order == Order::Density).then_some(&mut self.tally);
+            let tally = if miniature.order == Order::Density { self.tally.as_mut() } else { None };
             miniature.access(tag, learner, tally);
         }
-        if self.miniatures[0].misses_all >= self.judge_at {
-            self.judge_at = self.miniatures[0].misses_all + (learner.slots / JUDGEMENTS_PER_TURNOVER).max(1);
+        // None where it has just become so small that it learns nothing.
+        let Some(misses) = self.miniatures.first().map(|miniature| miniature.misses_all) else { return };
+        if misses >= self.judge_at {
+            self.judge_at = misses + (self.size.slots as u64 / JUDGEMENTS_PER_TURNOVER).max(1);
             self.judge(learner);
         }
-        if self.tally.events >= self.tally.lesson_at {
-            self.tally.learn(&learner.densities);
+        if let Some(tally) = self.tally.as_mut().filter(|tally| tally.events >= tally.lesson_at) {
+            tally.learn(learner.densities());
         }
     }
 
-    /// The order that missed least leads; the one that leads already, among equals.
+    /// The order that missed least leads, if it is so far ahead that it is no luck.
     fn judge(&mut self, learner: &Learner) {
-        let mut leader = learner.leader.load(Relaxed) as usize;
-        for (number, miniature) in self.miniatures.iter().enumerate() {
-            if miniature.misses < self.miniatures[leader].misses {
-                leader = number;
+        let of_late: f32 = self.miniatures.iter().map(|miniature| miniature.misses).sum();
+        let of_all: u64 = self.miniatures.iter().map(|miniature| miniature.misses_all).sum();
+        // Both as shares of what all missed, so that they count alike.
+        let mark = |miniature: &Miniature| {
+            miniature.misses / of_late.max(1.0) + (miniature.misses_all as f64 / of_all.max(1) as f64) as f32
+        };
+        let best = self.miniatures.iter().min_by(|a, b| mark(a).total_cmp(&mark(b)));
+        let leads = learner.order();
+        let leads = self.miniatures.iter().find(|miniature| miniature.order == leads);
+        if let Some(best) = best {
+            let ahead = |leads: &Miniature| {
+                leads.misses - best.misses + (leads.misses_all as i64 - best.misses_all as i64) as f32
+            };
+            // None leads whose order no longer takes part.
+            if leads.is_none_or(|leads| ahead(leads) * LUCK as f32 > self.size.slots as f32) {
+                learner.leader.store(best.order as u8, Relaxed);
             }
         }
-        learner.leader.store(leader as u8, Relaxed);
         self.miniatures.iter_mut().for_each(|miniature| miniature.misses *= JUDGEMENT_DECAY);
     }
 }
@@ -190,7 +269,7 @@ struct Miniature {
     prints: Box<[u16]>,
     meta: Box<[AtomicU16]>,
     ghosts: Box<[AtomicU32]>,
-    /// Of late; decays.
+    /// Of late: decays.
     misses: f32,
     misses_all: u64,
 }
@@ -353,17 +432,17 @@ mod tests {
     fn it_follows_as_many_pages_as_its_miniatures_are_small() {
         let mixer = Mixer::new(3);
         for capacity in [512u64, 1024, 4096, 1 << 18] {
-            let learner = Learner::new(capacity, 16).unwrap();
+            let learner = Learner::new(capacity, 16);
             let pages = 1 << 18;
             let followed = (0..pages).filter(|page| learner.follows(mixer.tag(*page))).count() as f64;
-            let wanted = pages as f64 * learner.slots as f64 / capacity as f64;
+            let wanted = pages as f64 * learner.size().slots as f64 / capacity as f64;
             assert!((followed - wanted).abs() < 5.0 * wanted.sqrt(), "{followed} of {wanted} at {capacity}");
         }
     }
 
     #[test]
     fn the_order_that_a_loop_wants_comes_to_lead_and_leaves_again_with_it() {
-        let learner = Learner::new(2048, 16).unwrap();
+        let learner = Learner::new(2048, 16);
         let mixer = Mixer::new(5);
         let show = |page: u64| {
             let tag = mixer.tag(page);
@@ -372,13 +451,49 @@ mod tests {
             }
         };
         (0..40 * 3000u64).for_each(|access| show(access % 3000));
-        let after_the_loop = learner.lessons.lock().unwrap().miniatures.each_ref().map(|m| m.misses);
+        let after_the_loop =
+            learner.lessons.lock().unwrap().miniatures.iter().map(|m| m.misses).collect::<Vec<_>>();
         assert!(matches!(learner.order(), Order::Lfu | Order::Density), "{after_the_loop:?}");
         // Pages that come once, and twice in a row, and never again: what was used long ago and often is worthless.
         (1000..400_000u64).for_each(|access| show((1 << 32) + access - access % 2 * 600));
-        let misses = learner.lessons.lock().unwrap().miniatures.each_ref().map(|m| m.misses);
+        let misses = learner.lessons.lock().unwrap().miniatures.iter().map(|m| m.misses).collect::<Vec<_>>();
         let leader = learner.leader.load(Relaxed) as usize;
         assert!(misses.iter().all(|others| misses[leader] <= others * 1.01), "{leader} leads {misses:?}");
+    }
+
+    #[test]
+    fn it_grows_and_shrinks_with_its_table_and_learns_at_every_size() {
+        let (learner, mixer) = (Learner::new(16, 16), Mixer::new(7));
+        let shown = |pages: u64| {
+            let follow = |tag: &Tag| learner.follows(*tag);
+            (0..20 * pages)
+                .map(|access| mixer.tag(access % pages))
+                .filter(follow)
+                .for_each(|tag| learner.show(tag));
+            let lessons = learner.lessons.lock().unwrap();
+            assert_eq!(lessons.size, learner.size());
+            lessons.miniatures.first().map_or(0, |miniature| miniature.prints.len() as u64)
+        };
+        assert_eq!((shown(1000), learner.order()), (0, ONLY_ORDER));
+        // A segment of 2 MiB, and a gibibyte.
+        for (capacity, has_densities) in
+            [(128, false), (512, true), (1 << 18, true), (600, true), (128, false)]
+        {
+            learner.set_capacity(capacity);
+            assert_eq!(learner.size(), Size::of(capacity, 16), "{capacity}");
+            assert_eq!(learner.size().densities, has_densities, "{capacity}");
+            assert_eq!(shown(capacity * 5 / 4), learner.size().slots as u64, "{capacity}");
+            // A loop that is larger than the table.
+            assert_eq!(learner.order(), Order::Lfu, "{capacity}");
+        }
+        // A little more or less changes nothing that was learned.
+        learner.set_capacity(512);
+        let size = learner.size();
+        learner.set_capacity(640);
+        assert_eq!(learner.size(), size);
+        learner.set_capacity(16);
+        assert_eq!((learner.size(), learner.order()), (Size::default(), ONLY_ORDER));
+        assert!((0..1000).all(|page| !learner.follows(mixer.tag(page))));
     }
 
     #[test]
