@@ -22,6 +22,8 @@ use octavo_block::{Address, Export, Limits, Server};
 use crate::attach::{self, Attachable};
 use crate::config::source::Placed;
 use crate::config::{Config, DRAIN_TIMEOUT_DEFAULT, ExportSection, units};
+use crate::control::http::Listener as Scraped;
+use crate::control::metrics::{self, Metrics};
 use crate::control::server::{Asked, Listener};
 use crate::drain::{self, Refusal};
 use crate::environment::{Environment, make_private_dir};
@@ -73,24 +75,33 @@ pub fn run(arguments: &Arguments, environment: &Environment, quiet: bool) -> Res
         Some(control) => Some(Listener::bind(&control.value)?),
         None => None,
     };
+    let metrics = match &config.listen.metrics {
+        Some(address) => {
+            let bound = Scraped::bind(address.value).map_err(|error| error.to_string());
+            Some(bound.map_err(|message| Error::Config(vec![config.line(&address.place, message)]))?)
+        }
+        None => None,
+    };
     let lengths: Vec<u64> = exports.iter().map(|export| export.object.len_bytes()).collect();
     let server = listen(&config, &served.cache, exports)?;
     let addresses = server.addresses();
     let server = Arc::new(Mutex::new(Some(server)));
     if let Some(listener) = &control {
-        let server = Arc::clone(&server);
         listener.serve(Asked {
             cache: served.cache.clone(),
             recorders: Arc::clone(&recorders),
             drain_timeout: drain_timeout(&config),
             started: Instant::now(),
-            connections: Box::new(move || {
-                running(&server).as_ref().map_or(0, |server| server.connections() as u64)
-            }),
+            connections: connections(&server),
         })?;
     }
+    let metrics_url = metrics.as_ref().map(Scraped::url);
+    if let Some(listener) = metrics {
+        let metrics = Metrics::new(served.cache.clone(), connections(&server));
+        listener.serve(metrics::CONTENT_TYPE, move || metrics.page())?;
+    }
     if !quiet {
-        output::text(&banner(&config, &lengths, &addresses))?;
+        output::text(&banner(&config, &lengths, &addresses, metrics_url.as_deref()))?;
     }
 
     let signal = wait(&stopped, &served.cache);
@@ -251,6 +262,12 @@ fn running(server: &Mutex<Option<Server>>) -> MutexGuard<'_, Option<Server>> {
     server.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Counts the clients of all exports.
+fn connections(server: &Arc<Mutex<Option<Server>>>) -> Box<dyn Fn() -> u64 + Send + Sync> {
+    let server = Arc::clone(server);
+    Box::new(move || running(&server).as_ref().map_or(0, |server| server.connections() as u64))
+}
+
 fn listen(config: &Config, cache: &Cache, exports: Vec<Export>) -> Result<Server, Error> {
     let addresses: Vec<Address> = config.listen.nbd.iter().map(|nbd| nbd.value.clone()).collect();
     for address in &addresses {
@@ -285,7 +302,7 @@ fn wait(stopped: &Receiver<i32>, cache: &Cache) -> i32 {
 }
 
 /// What is served, where, and how to attach to the first of it.
-fn banner(config: &Config, lengths: &[u64], addresses: &[Address]) -> String {
+fn banner(config: &Config, lengths: &[u64], addresses: &[Address], metrics: Option<&str>) -> String {
     let mut text = String::new();
     for (export, len_bytes) in config.exports.iter().zip(lengths) {
         text += &format!(
@@ -299,6 +316,9 @@ fn banner(config: &Config, lengths: &[u64], addresses: &[Address]) -> String {
     if let Some(control) = &config.listen.control {
         let path = control.value.display();
         text += &format!("control socket {path}: octavo ctl --socket {path} stat\n");
+    }
+    if let Some(url) = metrics {
+        text += &format!("metrics {url}\n");
     }
     if let (Some(export), Some(len_bytes), Some(address)) =
         (config.exports.first(), lengths.first(), addresses.first())

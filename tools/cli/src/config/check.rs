@@ -210,7 +210,11 @@ fn sockets(config: &Config, problems: &mut Vec<Problem>) {
         let path = &control.value;
         (format!("unix:{}", path.display()), Some(path), None, &control.place)
     });
-    for (address, path, tcp, place) in nbd.chain(control) {
+    let metrics =
+        config.listen.metrics.iter().map(|metrics| {
+            (Address::Tcp(metrics.value).to_string(), None, Some(&metrics.value), &metrics.place)
+        });
+    for (address, path, tcp, place) in nbd.chain(control).chain(metrics) {
         if let Some(path) = path {
             if !path.is_absolute() {
                 problems.push(place.problem("a path from the root is expected after \"unix:\""));
@@ -225,10 +229,16 @@ fn sockets(config: &Config, problems: &mut Vec<Problem>) {
         if let Some(tcp) = tcp
             && !tcp.ip().is_loopback()
         {
-            problems.push(place.problem(
-                "NBD without TLS has no secrets: only addresses of the loopback, such as \"tcp:127.0.0.1:10809\", are \
-                 listened on; from elsewhere, use an SSH tunnel",
-            ));
+            problems.push(place.problem(match place.key.as_str() {
+                "listen.metrics" => {
+                    "whoever can connect may read: only addresses of the loopback, such as \"127.0.0.1:9187\", are \
+                     listened on; from elsewhere, use an SSH tunnel or a proxy"
+                }
+                _ => {
+                    "NBD without TLS has no secrets: only addresses of the loopback, such as \
+                     \"tcp:127.0.0.1:10809\", are listened on; from elsewhere, use an SSH tunnel"
+                }
+            }));
         }
         if let Some((_, first)) = seen.iter().find(|(other, _)| *other == address) {
             let line = line(config, first);

@@ -11,6 +11,7 @@ pub mod units;
 
 mod check;
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -133,6 +134,8 @@ pub struct ListenSection {
     pub nbd: Vec<Placed<Address>>,
     /// Where `octavo ctl` connects.
     pub control: Option<Placed<PathBuf>>,
+    /// Where Prometheus connects.
+    pub metrics: Option<Placed<SocketAddr>>,
 }
 
 /// `[serve]`: how the server begins and ends.
@@ -383,8 +386,16 @@ fn read_listen(mut section: Section<'_, '_>) -> ListenSection {
             None
         }
     });
+    let metrics = section.string("metrics").and_then(|text| match text.value.parse() {
+        Ok(address) => Some(Placed { value: address, place: text.place }),
+        Err(_) => {
+            let message = "an address such as \"127.0.0.1:9187\" is expected: metrics are served over HTTP";
+            section.complain(text.place.problem(message));
+            None
+        }
+    });
     section.finish();
-    ListenSection { nbd, control }
+    ListenSection { nbd, control, metrics }
 }
 
 fn read_serve(mut section: Section<'_, '_>) -> ServeSection {

@@ -146,7 +146,6 @@ pub fn help() -> String {
 }
 
 /// A figure of a partition.
-#[allow(dead_code, reason = "whoever exports figures tells what they are and whether they only grow")]
 pub struct Figure {
     /// Its name, with its unit.
     pub name: &'static str,

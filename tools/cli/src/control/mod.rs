@@ -6,7 +6,9 @@
 //!
 //! Whoever can connect may do everything: the socket's mode, 0600, is the permission.
 
+pub mod http;
 pub mod keys;
+pub mod metrics;
 pub mod server;
 pub mod verbs;
 

@@ -152,6 +152,19 @@ const CASES: &[(&str, &str, &[&str])] = &[
         &["13:11: listen.control: unix:@/nbd.sock is listened on already, on line 12"],
     ),
     (
+        "\"unix:@/control.sock\"",
+        "\"unix:@/control.sock\"\nmetrics = \"9187\"",
+        &[
+            "14:11: listen.metrics: an address such as \"127.0.0.1:9187\" is expected: metrics are served over HTTP",
+        ],
+    ),
+    (
+        "\"unix:@/control.sock\"",
+        "\"unix:@/control.sock\"\nmetrics = \"10.0.0.1:9187\"",
+        &["14:11: listen.metrics: whoever can connect may read: only addresses of the loopback, such as \
+             \"127.0.0.1:9187\", are listened on; from elsewhere, use an SSH tunnel or a proxy"],
+    ),
+    (
         "[listen]",
         "[serve]\ndrain_timeout = \"30\"\nconnections_max = 0\n[listen]",
         &[

@@ -13,6 +13,7 @@ mod control;
 mod default_server;
 mod idle;
 mod kill;
+mod metrics;
 mod nbd_client;
 mod plan;
 mod random;

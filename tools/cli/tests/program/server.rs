@@ -51,6 +51,8 @@ pub struct Setup<'s> {
     pub memory_max: &'s str,
     pub partition: &'s str,
     pub serve: &'s str,
+    /// More lines of `[listen]`.
+    pub listen: &'s str,
     /// Name and path of each export.
     pub exports: &'s [(&'s str, &'s Path)],
     /// A shell's words to run before the server, such as limits.
@@ -63,6 +65,7 @@ impl Default for Setup<'_> {
             memory_max: "32MiB",
             partition: "cache_mode = \"writeback\"",
             serve: "",
+            listen: "",
             exports: &[],
             before: "",
         }
@@ -74,6 +77,7 @@ pub struct Server {
     process: Child,
     pub nbd: PathBuf,
     pub control: PathBuf,
+    stdout: PathBuf,
     stderr: PathBuf,
 }
 
@@ -83,11 +87,12 @@ impl Server {
         let (nbd, control) = (directory.join("nbd.sock"), directory.join("control.sock"));
         let mut text = format!(
             "[cache]\nmemory_max = \"{}\"\n[[partition]]\nname = \"p\"\n{}\n[listen]\nnbd = \"unix:{}\"\n\
-             control = \"unix:{}\"\n[serve]\n{}\n",
+             control = \"unix:{}\"\n{}\n[serve]\n{}\n",
             setup.memory_max,
             setup.partition,
             nbd.display(),
             control.display(),
+            setup.listen,
             setup.serve
         );
         for (name, path) in setup.exports {
@@ -115,9 +120,10 @@ impl Server {
     pub fn spawn(mut command: Command, directory: &Directory, nbd: PathBuf, control: PathBuf) -> Server {
         let stderr = directory.join("stderr");
         let log = File::options().create(true).append(true).open(&stderr).unwrap();
-        let stdout = File::create(directory.join("stdout")).unwrap();
-        let process = command.stdin(Stdio::null()).stdout(stdout).stderr(log).spawn().unwrap();
-        let mut server = Server { process, nbd, control, stderr };
+        let stdout = directory.join("stdout");
+        let said = File::create(&stdout).unwrap();
+        let process = command.stdin(Stdio::null()).stdout(said).stderr(log).spawn().unwrap();
+        let mut server = Server { process, nbd, control, stdout, stderr };
         server.wait_until_listening();
         server
     }
@@ -150,6 +156,20 @@ impl Server {
         let begun = Instant::now();
         while !self.log().contains(text) {
             assert!(begun.elapsed() < PATIENCE, "\"{text}\" is not in the log:\n{}", self.log());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Waits for a whole line on standard output that begins so.
+    pub fn wait_for_line(&self, beginning: &str) -> String {
+        let begun = Instant::now();
+        loop {
+            let said = std::fs::read_to_string(&self.stdout).unwrap();
+            let whole = said.rsplit_once('\n').map_or("", |(lines, _)| lines);
+            if let Some(line) = whole.lines().find(|line| line.starts_with(beginning)) {
+                return line.to_owned();
+            }
+            assert!(begun.elapsed() < PATIENCE, "\"{beginning}\" is not said:\n{said}\n{}", self.log());
             std::thread::sleep(Duration::from_millis(20));
         }
     }

@@ -1,0 +1,228 @@
+//! The server's figures for Prometheus, in the OpenMetrics text format.
+//!
+//! Every figure has at most one series per partition, or per partition and word of a fixed list: what clients do, and how many
+//! exports there are, adds none. Names follow Prometheus's conventions: `octavo_` in front, units spelled out, `_total` behind what
+//! only grows; what differs in one respect is one name with a label. What is not here: the listener, in `http`.
+
+use std::fmt::{Debug, Error, Formatter};
+
+use octavo::{Cache, PartitionStat, UNLIMITED};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, MetricEncoder, text};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::exemplar::Exemplar;
+use prometheus_client::registry::{Registry, Unit};
+
+use super::keys::{FIGURES, Figure};
+
+/// What [`Metrics::page`] is, for HTTP.
+pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Figures whose names differ after this beginning are one metric, told apart by a label.
+const LABELLED: [(&str, &str); 2] = [("evictions_", "reason"), ("requests_", "kind")];
+
+/// Where a figure's name would mislead beside the limits.
+const RENAMED: [(&str, &str); 1] = [("max_bytes", "frames_bytes")];
+
+/// All figures of a server.
+pub struct Metrics(Registry);
+
+impl Metrics {
+    /// The figures of a cache; `connections` counts the clients.
+    pub fn new(cache: Cache, connections: Box<dyn Fn() -> u64 + Send + Sync>) -> Metrics {
+        let mut registry = Registry::with_prefix("octavo");
+        registry.register_collector(Box::new(Server { cache, connections }));
+        Metrics(registry)
+    }
+
+    /// The figures now.
+    pub fn page(&self) -> String {
+        let mut page = String::new();
+        // Writing to a string does not fail.
+        let _ = text::encode(&mut page, &self.0);
+        page
+    }
+}
+
+struct Server {
+    cache: Cache,
+    connections: Box<dyn Fn() -> u64 + Send + Sync>,
+}
+
+impl Debug for Server {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Server")
+    }
+}
+
+impl Collector for Server {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
+        let (cache, reaper) = (self.cache.stat(), self.cache.reaper_stat());
+        let mut one = |name, what, is_counter, value| {
+            family(&mut encoder, name, what, is_counter, |metric| sample(metric, is_counter, value))
+        };
+        one("connections", "NBD clients connected now", false, (self.connections)())?;
+        one("memory_max_bytes", "The bound on everything", false, cache.memory_max_bytes)?;
+        one("memory_charged_bytes", "What is charged to the bound", false, cache.memory_charged_bytes)?;
+        one("buffers_max_bytes", "The share of the bound for buffers", false, cache.buffers_max_bytes)?;
+        one("buffers_used_bytes", "Buffers in use", false, cache.buffers_used_bytes)?;
+        one("reaper_periods", "Times that the reaper looked at all partitions", true, reaper.periods)?;
+        one("reaper_moved_bytes", "Memory that partitions gave away", true, reaper.moved_bytes)?;
+        let what =
+            "What all partitions may hold now, less than the bound while the system is short of memory";
+        one("reaper_allowed_bytes", what, false, reaper.allowed_bytes)?;
+
+        let partitions = self.cache.partitions();
+        let stats: Vec<PartitionStat> = partitions.iter().map(|partition| partition.stat()).collect();
+        let mut rest = FIGURES;
+        while let Some((figure, _)) = rest.split_first() {
+            let alike = rest.iter().take_while(|other| named(other).0 == named(figure).0).count();
+            let (together, others) = rest.split_at(alike);
+            figures(&mut encoder, together, &stats)?;
+            rest = others;
+        }
+
+        family(&mut encoder, "partition_info", "How a partition is run", false, |metric| {
+            stats.iter().try_for_each(|stat| {
+                let labels = [
+                    ("partition", stat.name.as_str()),
+                    ("policy", stat.policy),
+                    ("cache_mode", stat.cache_mode),
+                ];
+                sample(&mut metric.encode_family(&labels)?, false, 1)
+            })
+        })?;
+        let limits: Vec<_> = partitions.iter().map(|partition| partition.limits()).collect();
+        let what = "Limits of a partition, as in cgroup v2; a bound that is not set has no series";
+        family(&mut encoder, "partition_limit_bytes", what, false, |metric| {
+            stats.iter().zip(&limits).try_for_each(|(stat, limits)| {
+                let (low, high) = (limits.low_bytes, limits.high_bytes);
+                let all =
+                    [("min", limits.min_bytes), ("low", low), ("high", high), ("max", limits.max_bytes)];
+                all.into_iter().filter(|(_, bytes)| *bytes != UNLIMITED).try_for_each(|(limit, bytes)| {
+                    let labels = [("partition", stat.name.as_str()), ("limit", limit)];
+                    sample(&mut metric.encode_family(&labels)?, false, bytes)
+                })
+            })
+        })?;
+        family(&mut encoder, "partition_weight", "What a partition's misses count for", false, |metric| {
+            stats.iter().zip(&limits).try_for_each(|(stat, limits)| {
+                let labels = [("partition", stat.name.as_str())];
+                sample(&mut metric.encode_family(&labels)?, false, limits.weight.into())
+            })
+        })?;
+        let what = "Exports that cannot be written back, or have to be opened again";
+        family(&mut encoder, "partition_objects_failed", what, false, |metric| {
+            partitions.iter().try_for_each(|partition| {
+                let stats = partition.objects().into_iter().map(|object| object.stat());
+                let failed = stats.filter(|stat| stat.failed || stat.writeback_error.is_some());
+                let labels = [("partition", partition.name())];
+                sample(&mut metric.encode_family(&labels)?, false, failed.count() as u64)
+            })
+        })
+    }
+}
+
+/// The metric that a figure belongs to and the label that sets it apart there.
+fn named(figure: &Figure) -> (&'static str, Option<(&'static str, &'static str)>) {
+    let labelled = LABELLED.iter().find_map(|(beginning, label)| {
+        let word = figure.name.strip_prefix(beginning)?;
+        Some((beginning.trim_end_matches('_'), Some((*label, word))))
+    });
+    let renamed = RENAMED.iter().find(|(name, _)| *name == figure.name).map(|(_, name)| (*name, None));
+    labelled.or(renamed).unwrap_or((figure.name, None))
+}
+
+/// Figures that are one metric, of all partitions.
+fn figures(
+    encoder: &mut DescriptorEncoder<'_>,
+    together: &[Figure],
+    stats: &[PartitionStat],
+) -> Result<(), Error> {
+    let Some(first) = together.first() else { return Ok(()) };
+    let (name, label) = named(first);
+    let mut what = match label {
+        Some((label, _)) => format!("{name}, by {label}"),
+        None => first.what.to_owned(),
+    };
+    what[..1].make_ascii_uppercase();
+    family(encoder, &format!("partition_{name}"), &what, first.is_counter, |metric| {
+        for stat in stats {
+            for figure in together {
+                let partition = ("partition", stat.name.as_str());
+                let value = (figure.of)(stat);
+                match named(figure).1 {
+                    Some(word) => labelled(metric, &[partition, word], figure.is_counter, value)?,
+                    None => labelled(metric, &[partition], figure.is_counter, value)?,
+                }
+            }
+        }
+        Ok(())
+    })
+}
+
+fn labelled(
+    metric: &mut MetricEncoder<'_>,
+    labels: &impl EncodeLabelSet,
+    is_counter: bool,
+    value: u64,
+) -> Result<(), Error> {
+    sample(&mut metric.encode_family(labels)?, is_counter, value)
+}
+
+/// A metric and its samples; a name that ends in a unit is told so.
+fn family(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    what: &str,
+    is_counter: bool,
+    samples: impl FnOnce(&mut MetricEncoder<'_>) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let (name, unit) = match name.strip_suffix("_bytes") {
+        Some(name) => (name, Some(Unit::Bytes)),
+        None => (name, None),
+    };
+    let kind = if is_counter { MetricType::Counter } else { MetricType::Gauge };
+    samples(&mut encoder.encode_descriptor(name, what, unit.as_ref(), kind)?)
+}
+
+fn sample(metric: &mut MetricEncoder<'_>, is_counter: bool, value: u64) -> Result<(), Error> {
+    const NO_EXEMPLAR: Option<&Exemplar<[(&str, &str); 0], u64>> = None;
+    if is_counter { metric.encode_counter(&value, NO_EXEMPLAR) } else { metric.encode_gauge(&value) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use octavo::{CacheConfig, PartitionConfig};
+
+    #[test]
+    fn every_metric_is_told_once_and_names_are_escaped() {
+        let cache = Cache::new(CacheConfig { background: false, ..CacheConfig::default() }).unwrap();
+        for name in ["a", "quo\"te"] {
+            cache
+                .partition(PartitionConfig { max_bytes: Some(4 << 20), ..PartitionConfig::new(name) })
+                .unwrap();
+        }
+        let page = Metrics::new(cache, Box::new(|| 3)).page();
+        let mut names: Vec<&str> = page.lines().filter_map(|line| line.strip_prefix("# TYPE ")).collect();
+        let count = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), count, "{page}");
+        for line in [
+            "# TYPE octavo_partition_read_bytes counter",
+            "# UNIT octavo_partition_read_bytes bytes",
+            "octavo_partition_read_bytes_total{partition=\"a\"} 0",
+            "octavo_partition_evictions_total{partition=\"quo\\\"te\",reason=\"capacity\"} 0",
+            "octavo_partition_requests_total{partition=\"a\",kind=\"sync\"} 0",
+            "octavo_partition_limit_bytes{partition=\"a\",limit=\"max\"} 4194304",
+            "octavo_partition_weight{partition=\"a\"} 100",
+            "octavo_connections 3",
+        ] {
+            assert!(page.lines().any(|other| other == line), "{line} is not in\n{page}");
+        }
+        assert!(!page.contains("limit=\"high\""), "{page}");
+        assert!(page.ends_with("# EOF\n"));
+    }
+}
