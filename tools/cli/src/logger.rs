@@ -26,6 +26,10 @@ impl Log for Stderr {
     }
 
     fn log(&self, record: &Record<'_>) {
+        // What the library of the control file system says in passing is for its authors.
+        if record.target().starts_with("fuser") && record.level() > Level::Error {
+            return;
+        }
         let label = match record.level() {
             Level::Error => "error: ",
             Level::Warn => "warning: ",

@@ -24,6 +24,7 @@ use crate::config::source::Placed;
 use crate::config::{Config, DRAIN_TIMEOUT_DEFAULT, ExportSection, units};
 use crate::control::http::Listener as Scraped;
 use crate::control::metrics::{self, Metrics};
+use crate::control::mount::{self, Mounted, Unmounted};
 use crate::control::server::{Asked, Listener};
 use crate::drain::{self, Refusal};
 use crate::environment::{Environment, make_private_dir};
@@ -95,13 +96,14 @@ pub fn run(arguments: &Arguments, environment: &Environment, quiet: bool) -> Res
             connections: connections(&server),
         })?;
     }
+    let mounted = mount(&config, &served.cache)?;
     let metrics_url = metrics.as_ref().map(Scraped::url);
     if let Some(listener) = metrics {
         let metrics = Metrics::new(served.cache.clone(), connections(&server));
         listener.serve(metrics::CONTENT_TYPE, move || metrics.page())?;
     }
     if !quiet {
-        output::text(&banner(&config, &lengths, &addresses, metrics_url.as_deref()))?;
+        output::text(&banner(&config, &lengths, &addresses, metrics_url.as_deref(), mounted.is_some()))?;
     }
 
     let signal = wait(&stopped, &served.cache);
@@ -110,6 +112,8 @@ pub fn run(arguments: &Arguments, environment: &Environment, quiet: bool) -> Res
     if let Some(server) = server {
         server.shutdown(GRACE);
     }
+    // Who looks at what becomes of dirty pages asks the socket; a setting that takes long is not waited for.
+    drop(mounted);
     let refusals = drain::drain(&served.cache, drain_timeout(&config), |dirty_bytes| {
         if dirty_bytes > 0 {
             log::info!("draining: {} dirty left", units::human_bytes(dirty_bytes));
@@ -281,6 +285,19 @@ fn listen(config: &Config, cache: &Cache, exports: Vec<Export>) -> Result<Server
         .map_err(|error| Error::failed(error.to_string()))
 }
 
+/// Mounts the control file system where one is asked for. A system without FUSE serves without it.
+fn mount(config: &Config, cache: &Cache) -> Result<Option<Mounted>, Error> {
+    let Some(fs) = &config.control.fs else { return Ok(None) };
+    match mount::mount(&fs.value, cache.clone()) {
+        Ok(mounted) => Ok(Some(mounted)),
+        Err(Unmounted::Path(why)) => Err(Error::Config(vec![config.line(&fs.place, why)])),
+        Err(Unmounted::System(why)) => {
+            log::warn!("{}; it is served without", config.line(&fs.place, format!("not mounted: {why}")));
+            Ok(None)
+        }
+    }
+}
+
 fn drain_timeout(config: &Config) -> Duration {
     config.serve.drain_timeout.as_ref().map_or(DRAIN_TIMEOUT_DEFAULT, |timeout| timeout.value)
 }
@@ -302,7 +319,13 @@ fn wait(stopped: &Receiver<i32>, cache: &Cache) -> i32 {
 }
 
 /// What is served, where, and how to attach to the first of it.
-fn banner(config: &Config, lengths: &[u64], addresses: &[Address], metrics: Option<&str>) -> String {
+fn banner(
+    config: &Config,
+    lengths: &[u64],
+    addresses: &[Address],
+    metrics: Option<&str>,
+    mounted: bool,
+) -> String {
     let mut text = String::new();
     for (export, len_bytes) in config.exports.iter().zip(lengths) {
         text += &format!(
@@ -316,6 +339,9 @@ fn banner(config: &Config, lengths: &[u64], addresses: &[Address], metrics: Opti
     if let Some(control) = &config.listen.control {
         let path = control.value.display();
         text += &format!("control socket {path}: octavo ctl --socket {path} stat\n");
+    }
+    if let (Some(fs), true) = (&config.control.fs, mounted) {
+        text += &format!("control file system {}\n", fs.value.display());
     }
     if let Some(url) = metrics {
         text += &format!("metrics {url}\n");

@@ -11,6 +11,7 @@ use octavo_block::Address;
 
 use super::source::{Place, Placed, Problem};
 use super::{Config, suggest, units};
+use crate::control::tree;
 
 /// The NBD protocol's bound on names and descriptions.
 const STRING_BYTES_MAX: usize = 4096;
@@ -26,6 +27,7 @@ pub fn check(config: &Config, problems: &mut Vec<Problem>) {
     exports(config, problems);
     paths(config, problems);
     sockets(config, problems);
+    control(config, problems);
     if problems.is_empty() {
         unused(config);
     }
@@ -245,6 +247,31 @@ fn sockets(config: &Config, problems: &mut Vec<Problem>) {
             problems.push(place.problem(format!("{address} is listened on already, on line {line}")));
         } else {
             seen.push((address, place));
+        }
+    }
+}
+
+fn control(config: &Config, problems: &mut Vec<Problem>) {
+    let Some(fs) = &config.control.fs else { return };
+    let path = fs.value.display();
+    if !fs.value.is_absolute() {
+        problems.push(fs.place.problem(format!(
+            "\"{path}\" is not absolute; a path from the root, such as \"/run/octavo/fs\", is expected"
+        )));
+    } else if std::fs::metadata(&fs.value).is_ok_and(|meta| !meta.is_dir()) {
+        problems.push(fs.place.problem(format!("\"{path}\" is no directory")));
+    }
+    let mut seen: HashMap<String, &Place> = HashMap::new();
+    for partition in &config.partitions {
+        let name = &partition.name;
+        if let Some(first) = seen.insert(tree::path_of(&name.value), &name.place)
+            && problems.iter().all(|problem| problem.place != name.place)
+        {
+            problems.push(name.place.problem(format!(
+                "\"{}\" and the partition on line {} would be one directory under control.fs",
+                name.value,
+                line(config, first)
+            )));
         }
     }
 }

@@ -45,6 +45,8 @@ pub struct Config {
     pub exports: Vec<ExportSection>,
     /// `[listen]`.
     pub listen: ListenSection,
+    /// `[control]`.
+    pub control: ControlSection,
     /// `[serve]`.
     pub serve: ServeSection,
 }
@@ -138,6 +140,13 @@ pub struct ListenSection {
     pub metrics: Option<Placed<SocketAddr>>,
 }
 
+/// `[control]`: how partitions are looked at and changed, beside the socket.
+#[derive(Debug, Default)]
+pub struct ControlSection {
+    /// Where the control file system is mounted.
+    pub fs: Option<Placed<PathBuf>>,
+}
+
 /// `[serve]`: how the server begins and ends.
 #[derive(Debug, Default)]
 pub struct ServeSection {
@@ -216,6 +225,7 @@ fn read(source: &Source, table: &DeTable<'_>, problems: &mut Vec<Problem>) -> Op
     let mut partitions = Vec::new();
     let mut exports = Vec::new();
     let mut listen = None;
+    let mut control = ControlSection::default();
     let mut serve = ServeSection::default();
     let mut sections_lost = false;
 
@@ -231,6 +241,7 @@ fn read(source: &Source, table: &DeTable<'_>, problems: &mut Vec<Problem>) -> Op
         None => sections_lost = true,
     });
     root.table("listen", |section| listen = Some(read_listen(section)));
+    root.table("control", |section| control = read_control(section));
     root.table("serve", |section| serve = read_serve(section));
 
     let end = source.text.trim_end().len();
@@ -256,6 +267,7 @@ fn read(source: &Source, table: &DeTable<'_>, problems: &mut Vec<Problem>) -> Op
         partitions,
         exports,
         listen: listen?,
+        control,
         serve,
     })
 }
@@ -396,6 +408,12 @@ fn read_listen(mut section: Section<'_, '_>) -> ListenSection {
     });
     section.finish();
     ListenSection { nbd, control, metrics }
+}
+
+fn read_control(mut section: Section<'_, '_>) -> ControlSection {
+    let fs = section.string("fs");
+    section.finish();
+    ControlSection { fs: fs.map(|fs| Placed { value: PathBuf::from(fs.value), place: fs.place }) }
 }
 
 fn read_serve(mut section: Section<'_, '_>) -> ServeSection {

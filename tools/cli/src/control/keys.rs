@@ -34,58 +34,31 @@ pub const KEYS: &[Key] = &[
         name: "min",
         what: "bytes that are never taken from it",
         get: Some(|partition| partition.limits().min_bytes.to_string()),
-        set: Some(|cache, partition, text| {
-            limit(cache, partition, |limits| {
-                limits.min_bytes = bytes(text)?;
-                Ok(())
-            })
-        }),
+        set: Some(|cache, partition, text| limit(cache, partition, "min", text)),
     },
     Key {
         name: "low",
         what: "bytes that are taken from it last",
         get: Some(|partition| partition.limits().low_bytes.to_string()),
-        set: Some(|cache, partition, text| {
-            limit(cache, partition, |limits| {
-                limits.low_bytes = bytes(text)?;
-                Ok(())
-            })
-        }),
+        set: Some(|cache, partition, text| limit(cache, partition, "low", text)),
     },
     Key {
         name: "high",
         what: "bytes beyond which it has only what nobody else can use",
         get: Some(|partition| bound(partition.limits().high_bytes)),
-        set: Some(|cache, partition, text| {
-            limit(cache, partition, |limits| {
-                limits.high_bytes = bytes(text)?;
-                Ok(())
-            })
-        }),
+        set: Some(|cache, partition, text| limit(cache, partition, "high", text)),
     },
     Key {
         name: "max",
         what: "bytes that it never exceeds",
         get: Some(|partition| bound(partition.limits().max_bytes)),
-        set: Some(|cache, partition, text| {
-            limit(cache, partition, |limits| {
-                limits.max_bytes = bytes(text)?;
-                Ok(())
-            })
-        }),
+        set: Some(|cache, partition, text| limit(cache, partition, "max", text)),
     },
     Key {
         name: "weight",
         what: "what its misses count for against others', from 1 to 10000; 100 is usual",
         get: Some(|partition| partition.limits().weight.to_string()),
-        set: Some(|cache, partition, text| {
-            let weight =
-                text.parse().map_err(|_| format!("\"{text}\" is no weight: a number from 1 to 10000"));
-            limit(cache, partition, |limits| {
-                limits.weight = weight?;
-                Ok(())
-            })
-        }),
+        set: Some(|cache, partition, text| limit(cache, partition, "weight", text)),
     },
     Key {
         name: "policy",
@@ -214,13 +187,38 @@ pub fn set(cache: &Cache, partition: &Partition, name: &str, text: &str) -> Resu
     set(cache, partition, text.trim())
 }
 
-fn limit(
-    cache: &Cache,
-    partition: &Partition,
-    change: impl FnOnce(&mut Limits) -> Result<(), String>,
-) -> Result<(), String> {
+/// A limit by name, as text; `None`: it is none.
+pub fn limit_text(limits: &Limits, name: &str) -> Option<String> {
+    Some(match name {
+        "min" => limits.min_bytes.to_string(),
+        "low" => limits.low_bytes.to_string(),
+        "high" => bound(limits.high_bytes),
+        "max" => bound(limits.max_bytes),
+        "weight" => limits.weight.to_string(),
+        _ => return None,
+    })
+}
+
+/// Changes a limit by name to what a text says; the error is a sentence.
+pub fn change_limit(limits: &mut Limits, name: &str, text: &str) -> Result<(), String> {
+    match name {
+        "min" => limits.min_bytes = bytes(text)?,
+        "low" => limits.low_bytes = bytes(text)?,
+        "high" => limits.high_bytes = bytes(text)?,
+        "max" => limits.max_bytes = bytes(text)?,
+        "weight" => {
+            let weight = text.parse();
+            limits.weight =
+                weight.map_err(|_| format!("\"{text}\" is no weight: a number from 1 to 10000"))?;
+        }
+        _ => return Err(format!("\"{name}\" can only be read")),
+    }
+    Ok(())
+}
+
+fn limit(cache: &Cache, partition: &Partition, name: &str, text: &str) -> Result<(), String> {
     let mut limits = partition.limits();
-    change(&mut limits)?;
+    change_limit(&mut limits, name, text)?;
     cache.set_limits(partition, limits).map_err(|error| error.to_string())
 }
 

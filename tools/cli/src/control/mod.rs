@@ -9,7 +9,9 @@
 pub mod http;
 pub mod keys;
 pub mod metrics;
+pub mod mount;
 pub mod server;
+pub mod tree;
 pub mod verbs;
 
 use std::io::{BufRead, Write};

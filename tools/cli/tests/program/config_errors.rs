@@ -175,7 +175,7 @@ const CASES: &[(&str, &str, &[&str])] = &[
     (
         "[cache]",
         "[metrics]\n[cache]",
-        &["1:2: metrics: no such key; known: cache, group, partition, export, listen, serve"],
+        &["1:2: metrics: no such key; known: cache, group, partition, export, listen, control, serve"],
     ),
 ];
 

@@ -10,6 +10,7 @@ mod bench;
 mod clients;
 mod config_errors;
 mod control;
+mod control_fs;
 mod default_server;
 mod idle;
 mod kill;

@@ -1,0 +1,394 @@
+//! The control file system: the tree of partitions, mounted with FUSE, for `cat` and `echo`.
+//!
+//! Like procfs and cgroupfs: files have no length and no cache in the kernel (direct I/O), a file is made when it is read from
+//! its beginning, truncating changes nothing, and one `write` is one value, wherever in the file it goes. What is refused gets
+//! EINVAL and a line in the log. The kernel checks permissions; only the server's user gets in. What is not here: what the
+//! files say, in `tree`.
+
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use fuser::{
+    BackgroundSession, BsdFileFlags, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags,
+    Generation, INodeNo, KernelConfig, LockOwner, MountOption, OpenFlags, RenameFlags, ReplyAttr,
+    ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyWrite, Request,
+    TimeOrNow, WriteFlags,
+};
+use octavo::Cache;
+use rustix::mount::UnmountFlags;
+
+use super::tree::{Node, ROOT, Tree};
+use crate::environment::make_private_dir;
+
+/// What mounts of ours are called in the table of mounts.
+const NAME: &str = "octavo";
+
+/// Files open at a time; each may hold what it said.
+const OPEN_MAX: usize = 1024;
+
+/// Requests that are done at a time: a value that takes long to set keeps nobody else from reading.
+const THREADS: usize = 4;
+
+/// The longest `write` that comes in one piece: more than any value has.
+const WRITE_BYTES_MAX: u32 = 64 << 10;
+
+/// Dead mounts on top of each other that are removed.
+const DEAD_MAX: usize = 8;
+
+/// Nothing is remembered by the kernel.
+const TTL: Duration = Duration::ZERO;
+
+/// A mounted tree; unmounted when dropped.
+pub struct Mounted {
+    session: Option<BackgroundSession>,
+    path: PathBuf,
+}
+
+/// Why a tree was not mounted.
+pub enum Unmounted {
+    /// The path is not for it. A sentence.
+    Path(String),
+    /// The system does not let us. A sentence.
+    System(String),
+}
+
+/// Mounts the tree of a cache. Makes the directory where it is missing, and removes a mount of a server that was killed.
+pub fn mount(path: &Path, cache: Cache) -> Result<Mounted, Unmounted> {
+    remove_dead(path).map_err(Unmounted::Path)?;
+    make_private_dir(path).map_err(|error| Unmounted::Path(error.lines().join("; ")))?;
+    let mut options = Config::default();
+    options.mount_options = vec![
+        MountOption::FSName(NAME.into()),
+        MountOption::DefaultPermissions,
+        MountOption::NoDev,
+        MountOption::NoSuid,
+        MountOption::NoExec,
+    ];
+    options.n_threads = Some(THREADS);
+    let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    let files = Files { tree: Tree::new(cache), open: Mutex::default(), uid, gid };
+    let session = fuser::spawn_mount(files, path, &options).map_err(|error| {
+        Unmounted::System(match Path::new("/dev/fuse").exists() {
+            true => error.to_string().trim().to_owned(),
+            false => "there is no /dev/fuse; `modprobe fuse` makes it".into(),
+        })
+    })?;
+    Ok(Mounted { session: Some(session), path: path.to_owned() })
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let Some(session) = self.session.take() else { return };
+        // Somebody may stand in the tree, or read a file of it: then it goes when they do.
+        if let Err(error) = session.umount_and_join() {
+            log::debug!("{}: {error}; detached", self.path.display());
+            detach(&self.path);
+        }
+    }
+}
+
+/// Removes mounts at this path whose server has ended; the error is a sentence.
+fn remove_dead(path: &Path) -> Result<(), String> {
+    for _ in 0..DEAD_MAX {
+        let dead = match std::fs::metadata(path) {
+            Ok(_) => false,
+            Err(error) => error.raw_os_error() == Some(rustix::io::Errno::NOTCONN.raw_os_error()),
+        };
+        let ours = is_ours(path);
+        match (dead, ours) {
+            (true, true) => {
+                log::info!("removing the dead mount at {}, left by a server that was killed", path.display());
+                detach(path);
+            }
+            (true, false) => return Err("a dead mount of something else is here".into()),
+            (false, true) => return Err("the control file system of another server is mounted here".into()),
+            (false, false) => return Ok(()),
+        }
+    }
+    Err("the dead mounts here cannot be removed".into())
+}
+
+/// Whether the uppermost mount at this path is a control file system.
+fn is_ours(path: &Path) -> bool {
+    // The path itself may be dead; those above it are not.
+    let parent = path.parent().and_then(|parent| parent.canonicalize().ok());
+    let path = match (parent, path.file_name()) {
+        (Some(parent), Some(name)) => parent.join(name),
+        _ => path.to_owned(),
+    };
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let at = mounts.lines().filter_map(parse_mount).filter(|(at, ..)| Path::new(at) == path);
+    at.last().is_some_and(|(_, kind, source)| kind.starts_with("fuse") && source == NAME)
+}
+
+/// Where a line of `/proc/self/mountinfo` says that something is mounted, its type, and its source.
+fn parse_mount(line: &str) -> Option<(String, &str, &str)> {
+    let (before, after) = line.split_once(" - ")?;
+    let at = before.split(' ').nth(4)?;
+    let mut after = after.split(' ');
+    let at = [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
+        .iter()
+        .fold(at.to_owned(), |at, (code, character)| at.replace(code, character));
+    Some((at, after.next()?, after.next()?))
+}
+
+/// Takes a mount out of the tree of names, whoever still uses it.
+fn detach(path: &Path) {
+    if rustix::mount::unmount(path, UnmountFlags::DETACH).is_ok() {
+        return;
+    }
+    // Others than root may only through this program.
+    let mut command = Command::new("fusermount3");
+    command.args(["-u", "-z", "--"]).arg(path).stdin(Stdio::null()).stdout(Stdio::null());
+    match command.stderr(Stdio::null()).status() {
+        Ok(status) if status.success() => {}
+        Ok(status) => log::warn!("{}: fusermount3: {status}", path.display()),
+        Err(error) => log::warn!("{}: fusermount3: {error}", path.display()),
+    }
+}
+
+/// The tree as FUSE asks for it.
+struct Files {
+    tree: Tree,
+    open: Mutex<Open>,
+    uid: u32,
+    gid: u32,
+}
+
+/// Open files, by their handles: what they said when they were last read from their beginning.
+#[derive(Default)]
+struct Open {
+    texts: HashMap<u64, String>,
+    next: u64,
+}
+
+impl Files {
+    fn open(&self) -> MutexGuard<'_, Open> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn attributes(&self, node: &Node) -> FileAttr {
+        FileAttr {
+            ino: INodeNo(node.number),
+            size: 0,
+            blocks: 0,
+            atime: UNIX_EPOCH,
+            mtime: UNIX_EPOCH,
+            ctime: UNIX_EPOCH,
+            crtime: UNIX_EPOCH,
+            kind: kind(node),
+            perm: node.file.unwrap_or(0o555),
+            nlink: 1,
+            uid: self.uid,
+            gid: self.gid,
+            rdev: 0,
+            blksize: 4096,
+            flags: 0,
+        }
+    }
+}
+
+fn kind(node: &Node) -> FileType {
+    if node.file.is_some() { FileType::RegularFile } else { FileType::Directory }
+}
+
+impl Filesystem for Files {
+    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
+        // Refused only where the system's own bound is lower, and then that one holds.
+        let _ = config.set_max_write(WRITE_BYTES_MAX);
+        Ok(())
+    }
+
+    fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let entries = self.tree.entries(parent.0).unwrap_or_default();
+        match name.to_str().and_then(|name| entries.get(name)) {
+            Some(node) => reply.entry(&TTL, &self.attributes(node), Generation(0)),
+            None => reply.error(Errno::ENOENT),
+        }
+    }
+
+    fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+        match self.tree.node(ino.0) {
+            Some(node) => reply.attr(&TTL, &self.attributes(&node)),
+            None => reply.error(Errno::ENOENT),
+        }
+    }
+
+    fn setattr(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        _size: Option<u64>,
+        _atime: Option<TimeOrNow>,
+        _mtime: Option<TimeOrNow>,
+        _ctime: Option<SystemTime>,
+        _fh: Option<FileHandle>,
+        _crtime: Option<SystemTime>,
+        _chgtime: Option<SystemTime>,
+        _bkuptime: Option<SystemTime>,
+        _flags: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        match self.tree.node(ino.0) {
+            Some(_) if mode.is_some() || uid.is_some() || gid.is_some() => reply.error(Errno::EPERM),
+            Some(node) => reply.attr(&TTL, &self.attributes(&node)),
+            None => reply.error(Errno::ENOENT),
+        }
+    }
+
+    fn open(&self, _: &Request, ino: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        if self.tree.node(ino.0).is_none() {
+            return reply.error(Errno::ENOENT);
+        }
+        let mut open = self.open();
+        if open.texts.len() >= OPEN_MAX {
+            return reply.error(Errno::ENFILE);
+        }
+        open.next += 1;
+        let handle = open.next;
+        open.texts.insert(handle, String::new());
+        reply.opened(FileHandle(handle), FopenFlags::FOPEN_DIRECT_IO);
+    }
+
+    fn read(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        size: u32,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        // Made anew at the beginning only, so that what is read in pieces fits together.
+        let made = match offset {
+            0 => match self.tree.read(ino.0) {
+                Some(text) => Some(text),
+                None => return reply.error(Errno::ENOENT),
+            },
+            _ => None,
+        };
+        let mut open = self.open();
+        let Some(text) = open.texts.get_mut(&fh.0) else { return reply.error(Errno::EBADF) };
+        if let Some(made) = made {
+            *text = made;
+        }
+        let from = usize::try_from(offset).unwrap_or(usize::MAX).min(text.len());
+        let to = from.saturating_add(size as usize).min(text.len());
+        reply.data(&text.as_bytes()[from..to]);
+    }
+
+    fn write(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        _: FileHandle,
+        _offset: u64,
+        data: &[u8],
+        _: WriteFlags,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        match self.tree.write(ino.0, data) {
+            // It was at most 64 KiB.
+            Ok(()) => reply.written(data.len() as u32),
+            Err(why) => {
+                log::warn!("control file system: {why}");
+                reply.error(Errno::EINVAL);
+            }
+        }
+    }
+
+    fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
+        reply.ok();
+    }
+
+    fn fsync(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        reply.ok();
+    }
+
+    fn release(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        fh: FileHandle,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        _: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.open().texts.remove(&fh.0);
+        reply.ok();
+    }
+
+    fn readdir(&self, _: &Request, ino: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        let Some(entries) = self.tree.entries(ino.0) else { return reply.error(Errno::ENOTDIR) };
+        // The number of the directory above matters to nobody: the kernel knows it.
+        let above = [(".", ino.0), ("..", ROOT)].map(|(name, number)| (name, Node { number, file: None }));
+        let all = above.iter().map(|(name, node)| (*name, node));
+        let all = all.chain(entries.iter().map(|(name, node)| (name.as_str(), node)));
+        for (at, (name, node)) in all.enumerate().skip(usize::try_from(offset).unwrap_or(usize::MAX)) {
+            if reply.add(INodeNo(node.number), at as u64 + 1, kind(node), name) {
+                break;
+            }
+        }
+        reply.ok();
+    }
+
+    // Partitions are made and removed by the server's configuration.
+
+    fn create(&self, _: &Request, _: INodeNo, _: &OsStr, _: u32, _: u32, _: i32, reply: ReplyCreate) {
+        reply.error(Errno::EPERM);
+    }
+
+    fn mknod(&self, _: &Request, _: INodeNo, _: &OsStr, _: u32, _: u32, _: u32, reply: ReplyEntry) {
+        reply.error(Errno::EPERM);
+    }
+
+    fn mkdir(&self, _: &Request, _: INodeNo, _: &OsStr, _: u32, _: u32, reply: ReplyEntry) {
+        reply.error(Errno::EPERM);
+    }
+
+    fn unlink(&self, _: &Request, _: INodeNo, _: &OsStr, reply: ReplyEmpty) {
+        reply.error(Errno::EPERM);
+    }
+
+    fn rmdir(&self, _: &Request, _: INodeNo, _: &OsStr, reply: ReplyEmpty) {
+        reply.error(Errno::EPERM);
+    }
+
+    fn rename(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        _: &OsStr,
+        _: INodeNo,
+        _: &OsStr,
+        _: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        reply.error(Errno::EPERM);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mount_is_known_by_its_line() {
+        let line = "98 31 0:53 / /run/a\\040b rw,nosuid,nodev shared:5 - fuse octavo rw,user_id=0,group_id=0";
+        assert_eq!(parse_mount(line), Some(("/run/a b".into(), "fuse", "octavo")));
+        assert_eq!(parse_mount("nonsense"), None);
+        assert!(!is_ours(Path::new("/")));
+    }
+}

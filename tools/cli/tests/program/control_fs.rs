@@ -1,0 +1,141 @@
+//! `control.fs`, driven as administrators do: with cat, echo and tee.
+//!
+//! Where there is no /dev/fuse, or mounting is not allowed, the tests say `SKIP`.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use crate::nbd_client::Client;
+use crate::server::{Directory, Server, Setup};
+
+/// A server with a control file system and two partitions in groups, or `None` where that cannot be.
+fn served() -> Option<(Directory, Server, PathBuf)> {
+    let directory = Directory::new();
+    let disk = directory.disk("disk", 16 << 20);
+    let server = start(&directory, &disk);
+    let fs = directory.join("fs");
+    if server.log().contains("not mounted") {
+        println!("SKIP: the control file system cannot be mounted: {}", server.log());
+        server.stop();
+        return None;
+    }
+    Some((directory, server, fs))
+}
+
+fn start(directory: &Directory, disk: &Path) -> Server {
+    let more = format!(
+        "[control]\nfs = \"{}\"\n[[partition]]\nname = \"host/vm1\"\nmax = \"8MiB\"\n\
+         [[partition]]\nname = \"host/vm2\"\nmax = \"8MiB\"",
+        directory.join("fs").display()
+    );
+    Server::start(directory, &Setup { exports: &[("disk", disk)], listen: &more, ..Setup::default() })
+}
+
+/// Runs a line of shell in the tree.
+fn shell(fs: &Path, line: &str) -> Output {
+    Command::new("/bin/sh").args(["-c", line]).current_dir(fs).output().unwrap()
+}
+
+/// Runs a line that succeeds; what it says.
+fn said(fs: &Path, line: &str) -> String {
+    let output = shell(fs, line);
+    assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn shells_read_and_change_partitions() {
+    let Some((_directory, server, fs)) = served() else { return };
+    let mut client = Client::connect(&server.nbd, "disk").unwrap();
+    client.write(0, &vec![7; 4 << 20]);
+
+    assert_eq!(said(&fs, "ls"), "host\np\n");
+    assert_eq!(said(&fs, "ls host"), "current\nhigh\nlow\nmax\nmin\nvm1\nvm2\nweight\n");
+    let files = "current\ndirty_max\nhigh\nlow\nmax\nmin\nmrc\nobjects\npolicy\nreclaim\nstat\nweight\n";
+    assert_eq!(said(&fs, "ls p"), files);
+    assert_eq!(said(&fs, "cat p/min p/high p/weight p/policy p/objects"), "0\nmax\n100\noctavo\ndisk\n");
+    assert_eq!(said(&fs, "grep ^resident_bytes p/stat"), format!("resident_bytes {}\n", 4 << 20));
+    assert_eq!(said(&fs, "stat -c '%a %s' p/min p/current p/reclaim"), "644 0\n444 0\n200 0\n");
+    assert_eq!(said(&fs, "awk 'NF != 2 { exit 1 }' p/mrc && cat host/*/max"), format!("{0}\n{0}\n", 8 << 20));
+
+    // Every way to write a value.
+    for (line, file, value) in [
+        ("echo 2MiB > p/min", "p/min", "2097152\n"),
+        ("echo 3M >> p/min", "p/min", "3145728\n"),
+        ("echo 250 | tee p/weight host/vm1/weight", "host/vm1/weight", "250\n"),
+        ("printf lru > p/policy", "p/policy", "lru\n"),
+        ("printf '\\n 12MiB \\n' > p/max", "p/max", "12582912\n"),
+        ("echo 1MiB | dd of=p/dirty_max bs=64", "p/dirty_max", "1048576\n"),
+        ("truncate -s 0 p/min && : > p/min", "p/min", "3145728\n"),
+        ("echo max > p/max", "p/max", "max\n"),
+        ("echo 20MiB > host/max && echo 300 > host/weight", "host/max", "20971520\n"),
+    ] {
+        said(&fs, line);
+        assert_eq!(said(&fs, &format!("cat {file}")), value, "{line}");
+    }
+    let settings: serde_json::Value =
+        serde_json::from_str(&server.ctl_succeed(&["partitions", "--json"])).unwrap();
+    assert_eq!(
+        (&settings["partitions"][0]["min"], &settings["groups"][0]["weight"]),
+        (&3_145_728.into(), &300.into())
+    );
+    assert_eq!(client.read(0, 4 << 20), vec![7; 4 << 20]);
+    let before: u64 = said(&fs, "cat p/current").trim().parse().unwrap();
+    said(&fs, "echo 4MiB > p/reclaim");
+    let after: u64 = said(&fs, "cat p/current").trim().parse().unwrap();
+    assert!(after < before, "{after} after {before}");
+
+    // What is wrong is refused, and the log says why.
+    for (line, error, log) in [
+        ("/bin/echo much > p/max", "Invalid argument", "p/max: \"much\" does not begin with a number"),
+        (
+            "/bin/echo lruu > p/policy",
+            "Invalid argument",
+            "p/policy: no policy is called \"lruu\"; did you mean \"lru\"?",
+        ),
+        ("/bin/echo 0 > host/weight", "Invalid argument", "host/weight: "),
+        ("head -c 5000 /dev/zero > p/max", "Invalid argument", "p/max: a value is one line of text"),
+        ("mkdir p/new", "Operation not permitted", ""),
+        ("rm p/max", "Operation not permitted", ""),
+        ("mv p/max p/least", "Operation not permitted", ""),
+        ("chmod 600 p/max", "Operation not permitted", ""),
+        ("cat p/absent", "No such file", ""),
+    ] {
+        let output = shell(&fs, line);
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && stderr.contains(error), "{line}: {stderr}");
+        assert!(server.log().contains(log), "{log} is not in\n{}", server.log());
+    }
+    assert_eq!(said(&fs, "cat p/max p/policy"), "max\nlru\n");
+
+    drop(client);
+    server.stop();
+    assert_eq!(std::fs::read_dir(&fs).unwrap().count(), 0, "it is unmounted");
+}
+
+#[test]
+fn a_dead_mount_of_a_killed_server_is_replaced() {
+    let Some((directory, mut server, fs)) = served() else { return };
+    // Another server does not mount over this one.
+    let output = Command::new(env!("CARGO_BIN_EXE_octavo"))
+        .args(["serve", "--config"])
+        .arg(directory.join("octavo.toml"))
+        .output()
+        .unwrap();
+    assert!(!output.status.success());
+    assert_eq!(said(&fs, "cat p/weight"), "100\n");
+
+    server.signal("KILL");
+    server.wait();
+    let dead = std::fs::metadata(&fs).unwrap_err();
+    assert!(dead.to_string().contains("not connected"), "{dead}");
+    let server = start(&directory, &directory.join("disk"));
+    assert!(server.log().contains("removing the dead mount"), "{}", server.log());
+    assert_eq!(said(&fs, "cat p/weight"), "100\n");
+    // Somebody stands in it when the server ends.
+    let mut inside = Command::new("/bin/sleep").arg("1000").current_dir(fs.join("p")).spawn().unwrap();
+    server.stop();
+    assert_eq!(std::fs::read_dir(&fs).unwrap().count(), 0, "it is unmounted");
+    inside.kill().unwrap();
+    inside.wait().unwrap();
+}
