@@ -14,8 +14,8 @@ use crate::control::keys;
 use crate::control::{self, Body, REPLY_BYTES_MAX, Reply, Request, VERSION, Verb};
 use crate::environment::Environment;
 use crate::error::Error;
-use crate::output;
 use crate::report::{Report, aligned};
+use crate::{output, top};
 
 /// Ask a running server
 #[derive(Args)]
@@ -95,6 +95,15 @@ enum Question {
         #[arg(value_name = "SIZE", value_parser = size_bytes)]
         bytes: u64,
     },
+    /// The partitions side by side, every two seconds: sizes, hits, misses, what more memory would bring
+    Top {
+        /// Print one table of what was since the start
+        #[arg(long)]
+        once: bool,
+        /// By which column
+        #[arg(long, value_name = "COLUMN", value_parser = top::column, default_value = "partition")]
+        sort: usize,
+    },
     /// Make every write that was acknowledged before durable
     Sync,
     /// Write all dirty pages and sync, with progress; try stores that refuse again
@@ -115,6 +124,7 @@ pub fn run(arguments: &Arguments, environment: &Environment) -> Result<(), Error
                 output::text("\n")?;
             }
         },
+        Question::Top { once, sort } => top::run(&|request| ask(&path, request), *once, *sort),
         Question::Sync => ask(&path, &Request::new(Verb::Sync)).map(drop),
         Question::Drain => {
             ask(&path, &Request::new(Verb::Drain))?;

@@ -26,6 +26,7 @@ mod serve;
 mod signals;
 mod simulate;
 mod status;
+mod top;
 mod trace;
 
 use std::process::ExitCode;

@@ -121,8 +121,8 @@ fn is_ours(path: &Path) -> bool {
         _ => path.to_owned(),
     };
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    let at = mounts.lines().filter_map(parse_mount).filter(|(at, ..)| Path::new(at) == path);
-    at.last().is_some_and(|(_, kind, source)| kind.starts_with("fuse") && source == NAME)
+    let mut at = mounts.lines().filter_map(parse_mount).filter(|(at, ..)| Path::new(at) == path);
+    at.next_back().is_some_and(|(_, kind, source)| kind.starts_with("fuse") && source == NAME)
 }
 
 /// Where a line of `/proc/self/mountinfo` says that something is mounted, its type, and its source.

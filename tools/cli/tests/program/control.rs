@@ -210,3 +210,37 @@ fn a_partition_is_looked_at_and_changed_while_it_serves() {
     drop(client);
     server.stop();
 }
+
+#[test]
+fn top_prints_the_partitions_once_for_pipes() {
+    let directory = Directory::new();
+    let disk = directory.disk("disk", 16 << 20);
+    let listen = "[[partition]]\nname = \"idle\"\nmin = \"2MiB\"\nmax = \"8MiB\"";
+    let server =
+        Server::start(&directory, &Setup { exports: &[("disk", &disk)], listen, ..Setup::default() });
+    let mut client = Client::connect(&server.nbd, "disk").unwrap();
+    client.read(0, 1 << 20);
+    for _ in 0..3 {
+        client.read(0, 1 << 20);
+    }
+    let table = server.ctl_succeed(&["top", "--once"]);
+    let lines: Vec<&str> = table.lines().collect();
+    assert!(lines[0].contains("2 partitions, 1 connected; memory "), "{table}");
+    let titles =
+        ["PARTITION", "SIZE", "MIN", "MAX", "HITS", "MISS RATIO", "UTILITY", "AHEAD", "DIRTY", "PRESSURE"];
+    titles.iter().for_each(|title| assert!(lines[2].contains(title), "{title} is not in\n{table}"));
+    let (idle, busy) = (lines[3], lines[4]);
+    assert!(idle.starts_with("idle ") && idle.contains("2 MiB") && idle.contains("8 MiB"), "{table}");
+    assert!(busy.starts_with("p "), "{table}");
+    let words: Vec<&str> = busy.split_whitespace().collect();
+    let percent = words.iter().position(|word| *word == "%").unwrap();
+    // A quarter of the pages were not there, or fewer where they were read ahead.
+    assert!(words[percent - 1].parse::<f64>().unwrap() >= 75.0, "{table}");
+    let lines: Vec<String> =
+        server.ctl_succeed(&["top", "--once", "--sort", "hits"]).lines().map(str::to_owned).collect();
+    assert!(lines[3].starts_with("p "), "{lines:?}");
+    assert!(server.ctl_fail(&["top"]).contains("--once prints one table"));
+    assert!(server.ctl_fail(&["top", "--once", "--sort", "colour"]).contains("no column; known: partition"));
+    drop(client);
+    server.stop();
+}

@@ -1,0 +1,397 @@
+//! `octavo ctl top`: the partitions of a running server, side by side, again and again.
+//!
+//! It asks what `stat`, `partitions` and `mrc` ask, and works out the rest from two looks: the server knows nothing of it. The first
+//! look tells what was since the server's start. `--once` prints that as a table. What is not here: how a question travels.
+
+use std::collections::{HashMap, VecDeque};
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
+
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+use ratatui::layout::{Constraint, Layout};
+use ratatui::style::{Style, Stylize};
+use ratatui::text::Line;
+use ratatui::widgets::{Cell, Row, Table, TableState};
+use serde_json::Value;
+
+use crate::config::units::{human_bytes, human_count};
+use crate::control::{Request, Verb};
+use crate::error::Error;
+use crate::output;
+use crate::report::{PartitionReport, Report, aligned, percent};
+
+/// Between two looks.
+const PERIOD: Duration = Duration::from_secs(2);
+
+/// Miss ratios that a partition's picture shows.
+const HISTORY: usize = 16;
+
+/// Partitions whose curve is asked for at a look: each is a request.
+const CURVES_MAX: usize = 64;
+
+/// The columns, in their order.
+const COLUMNS: [&str; 12] = [
+    "PARTITION",
+    "SIZE",
+    "MIN",
+    "LOW",
+    "HIGH",
+    "MAX",
+    "HITS",
+    "MISS RATIO",
+    "UTILITY",
+    "AHEAD",
+    "DIRTY",
+    "PRESSURE",
+];
+
+/// Asks the server.
+pub type Ask<'a> = &'a dyn Fn(&Request) -> Result<Value, Error>;
+
+/// The column that a word names; the error says which there are.
+pub fn column(word: &str) -> Result<usize, String> {
+    let found = COLUMNS.iter().position(|column| column.eq_ignore_ascii_case(word));
+    let missing = found.is_none() && word.eq_ignore_ascii_case("misses");
+    let found = if missing { COLUMNS.iter().position(|column| *column == "MISS RATIO") } else { found };
+    found.ok_or_else(|| {
+        let known = COLUMNS.map(|column| if column == "MISS RATIO" { "MISSES" } else { column });
+        format!("\"{word}\" is no column; known: {}", known.join(", ").to_lowercase())
+    })
+}
+
+/// Shows the partitions, once or until `q`.
+pub fn run(ask: Ask<'_>, once: bool, sort: usize) -> Result<(), Error> {
+    let mut view = View { sort, ..View::default() };
+    view.look(ask, Instant::now())?;
+    if once {
+        let mut rows = vec![COLUMNS.map(String::from).to_vec()];
+        rows.extend(view.sorted().into_iter().map(|shown| shown.cells().to_vec()));
+        return output::text(&format!("{}\n\n{}", view.head, aligned(&rows, 1)));
+    }
+    if !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
+        return Err(Error::Usage("top needs a terminal; --once prints one table".into()));
+    }
+    let failed = |error: std::io::Error| Error::failed(format!("terminal: {error}"));
+    let mut terminal = ratatui::try_init().map_err(failed)?;
+    let shown = watch(&mut view, ask, &mut terminal);
+    let restored = ratatui::try_restore().map_err(failed);
+    shown.and(restored)
+}
+
+/// Draws, and does what keys say, until one says to stop.
+fn watch(view: &mut View, ask: Ask<'_>, terminal: &mut DefaultTerminal) -> Result<(), Error> {
+    let failed = |error: std::io::Error| Error::failed(format!("terminal: {error}"));
+    let mut next = Instant::now() + PERIOD;
+    loop {
+        terminal.draw(|frame| view.draw(frame)).map_err(failed)?;
+        let left = next.saturating_duration_since(Instant::now());
+        if event::poll(left).map_err(failed)? {
+            if let Event::Key(key) = event::read().map_err(failed)?
+                && key.kind == KeyEventKind::Press
+            {
+                let control = key.modifiers.contains(KeyModifiers::CONTROL);
+                match key.code {
+                    KeyCode::Char('q') | KeyCode::Esc => return Ok(()),
+                    KeyCode::Char('c') if control => return Ok(()),
+                    KeyCode::Left | KeyCode::Char('<') => view.sort = view.sort.saturating_sub(1),
+                    KeyCode::Right | KeyCode::Char('>') => view.sort = (view.sort + 1).min(COLUMNS.len() - 1),
+                    KeyCode::Char('r') => view.reversed = !view.reversed,
+                    KeyCode::Down | KeyCode::Char('j') => view.table.select_next(),
+                    KeyCode::Up | KeyCode::Char('k') => view.table.select_previous(),
+                    KeyCode::PageDown => view.table.scroll_down_by(10),
+                    KeyCode::PageUp => view.table.scroll_up_by(10),
+                    _ => {}
+                }
+            }
+        } else {
+            view.look(ask, Instant::now())?;
+            next = Instant::now() + PERIOD;
+        }
+    }
+}
+
+/// What is known of the server.
+#[derive(Default)]
+struct View {
+    head: String,
+    partitions: Vec<Shown>,
+    /// The counters at the last look, and when that was.
+    last: HashMap<String, PartitionReport>,
+    looked: Option<Instant>,
+    sort: usize,
+    reversed: bool,
+    table: TableState,
+}
+
+/// A partition, ready to be shown.
+#[derive(Clone, Default)]
+struct Shown {
+    name: String,
+    charged_bytes: u64,
+    /// `min`, `low`, `high`, `max`.
+    limits: [u64; 4],
+    hits: u64,
+    misses: u64,
+    /// The last first.
+    miss_ratios: VecDeque<f64>,
+    /// Misses that a mebibyte more would have saved of late; `None`: it is not watched.
+    utility: Option<f64>,
+    ahead_used: u64,
+    ahead_wasted: u64,
+    dirty_bytes: u64,
+    dirty_max_bytes: u64,
+    /// Pages a second that had to leave for others.
+    evicted_per_s: f64,
+}
+
+impl View {
+    /// Asks the server, and compares with the last look.
+    fn look(&mut self, ask: Ask<'_>, now: Instant) -> Result<(), Error> {
+        let answer = ask(&Request::new(Verb::Stat))?;
+        let report: Report = serde_json::from_value(answer)
+            .map_err(|error| Error::failed(format!("the server's report cannot be read: {error}")))?;
+        let settings = ask(&Request::new(Verb::Partitions))?;
+        let elapsed = match self.looked.replace(now) {
+            Some(then) => now.duration_since(then).as_secs_f64(),
+            None => report.uptime_s as f64,
+        };
+        let allowed_bytes = settings["reaper"]["allowed_bytes"].as_u64().unwrap_or(u64::MAX);
+        self.head = head(&report, allowed_bytes);
+        let mut before: HashMap<String, Shown> =
+            self.partitions.drain(..).map(|shown| (shown.name.clone(), shown)).collect();
+        let mut last = HashMap::new();
+        for (at, partition) in report.partitions.into_iter().enumerate() {
+            let named = |one: &&Value| one["name"] == partition.name.as_str();
+            let limits = settings["partitions"].as_array().into_iter().flatten().find(named);
+            let known = before.remove(&partition.name).unwrap_or_default();
+            let then = self.last.remove(&partition.name).unwrap_or_default();
+            let mut shown = Shown::of(&partition, &then, known, limits, elapsed);
+            if at < CURVES_MAX {
+                let name = Some(partition.name.clone());
+                // One that is not watched has no curve, and one that has gone meanwhile neither.
+                let curve = ask(&Request { partition: name, ..Request::new(Verb::Mrc) }).ok();
+                shown.utility = curve.as_ref().and_then(utility);
+            }
+            self.partitions.push(shown);
+            last.insert(partition.name.clone(), partition);
+        }
+        self.last = last;
+        Ok(())
+    }
+
+    /// The partitions in the order that is wished for.
+    fn sorted(&self) -> Vec<&Shown> {
+        let mut all: Vec<&Shown> = self.partitions.iter().collect();
+        match COLUMNS[self.sort] {
+            "PARTITION" => all.sort_by(|a, b| a.name.cmp(&b.name)),
+            // Numbers: the largest first.
+            _ => all.sort_by(|a, b| b.number(self.sort).total_cmp(&a.number(self.sort))),
+        }
+        if self.reversed {
+            all.reverse();
+        }
+        all
+    }
+
+    fn draw(&mut self, frame: &mut ratatui::Frame<'_>) {
+        let [head, body, foot] =
+            Layout::vertical([Constraint::Length(2), Constraint::Fill(1), Constraint::Length(1)])
+                .areas(frame.area());
+        frame.render_widget(Line::from(self.head.as_str()).bold(), head);
+        let cells: Vec<[String; COLUMNS.len()]> = self.sorted().iter().map(|shown| shown.cells()).collect();
+        let widths: Vec<Constraint> = (0..COLUMNS.len())
+            .map(|column| cells.iter().map(|cells| cells[column].chars().count()).max().unwrap_or(0))
+            .zip(COLUMNS)
+            .map(|(width, name)| Constraint::Length(width.max(name.len()) as u16))
+            .collect();
+        let titles = COLUMNS.iter().enumerate().map(|(column, title)| {
+            let style = if column == self.sort { Style::new().reversed() } else { Style::new().bold() };
+            Cell::from(*title).style(style)
+        });
+        let rows = cells.into_iter().map(|cells| {
+            Row::new(cells.into_iter().enumerate().map(|(column, cell)| match column {
+                0 => Line::from(cell),
+                _ => Line::from(cell).right_aligned(),
+            }))
+        });
+        let table = Table::new(rows, widths)
+            .header(Row::new(titles))
+            .column_spacing(2)
+            .row_highlight_style(Style::new().reversed());
+        frame.render_stateful_widget(table, body, &mut self.table);
+        let keys = "q quit   \u{2190} \u{2192} sort by   r reverse   \u{2191} \u{2193} scroll";
+        frame.render_widget(Line::from(keys).dim(), foot);
+    }
+}
+
+impl Shown {
+    /// A partition now, against what it was `elapsed` seconds ago.
+    fn of(
+        now: &PartitionReport,
+        then: &PartitionReport,
+        known: Shown,
+        limits: Option<&Value>,
+        elapsed: f64,
+    ) -> Shown {
+        let since = |now: u64, then: u64| now.saturating_sub(then);
+        let (hits, misses) = (since(now.hits, then.hits), since(now.misses, then.misses));
+        let evicted = since(now.evictions_capacity, then.evictions_capacity)
+            + since(now.evictions_resize, then.evictions_resize);
+        let mut miss_ratios = known.miss_ratios;
+        if hits + misses > 0 {
+            miss_ratios.push_front(misses as f64 / (hits + misses) as f64);
+            miss_ratios.truncate(HISTORY);
+        }
+        let limit = |(key, without): (&str, u64)| {
+            // `max` is a word where it is no number.
+            limits.and_then(|limits| limits[key].as_u64()).unwrap_or(without)
+        };
+        Shown {
+            name: now.name.clone(),
+            charged_bytes: now.charged_bytes,
+            limits: [("min", 0), ("low", 0), ("high", u64::MAX), ("max", u64::MAX)].map(limit),
+            hits,
+            misses,
+            miss_ratios,
+            utility: None,
+            ahead_used: since(now.ahead_used, then.ahead_used),
+            ahead_wasted: since(now.ahead_wasted, then.ahead_wasted),
+            dirty_bytes: now.dirty_bytes,
+            dirty_max_bytes: now.dirty_max_bytes,
+            evicted_per_s: evicted as f64 / elapsed.max(1.0),
+        }
+    }
+
+    /// What a column is sorted by.
+    fn number(&self, column: usize) -> f64 {
+        let ratio = |part: u64, rest: u64| part as f64 / (part + rest).max(1) as f64;
+        match COLUMNS[column] {
+            "SIZE" => self.charged_bytes as f64,
+            "MIN" => self.limits[0] as f64,
+            "LOW" => self.limits[1] as f64,
+            "HIGH" => self.limits[2] as f64,
+            "MAX" => self.limits[3] as f64,
+            "HITS" => ratio(self.hits, self.misses),
+            "MISS RATIO" => ratio(self.misses, self.hits),
+            "UTILITY" => self.utility.unwrap_or(-1.0),
+            "AHEAD" => ratio(self.ahead_used, self.ahead_wasted),
+            "DIRTY" => self.dirty_bytes as f64,
+            "PRESSURE" => self.evicted_per_s,
+            _ => 0.0,
+        }
+    }
+
+    fn cells(&self) -> [String; COLUMNS.len()] {
+        let limit = |bytes: u64| if bytes == u64::MAX { "max".into() } else { human_bytes(bytes) };
+        let [min, low, high, max] = self.limits.map(limit);
+        [
+            self.name.clone(),
+            human_bytes(self.charged_bytes),
+            min,
+            low,
+            high,
+            max,
+            percent(self.hits, self.hits + self.misses),
+            sparkline(&self.miss_ratios),
+            self.utility.map_or_else(|| "-".into(), |utility| format!("{}/MiB", human_count(utility))),
+            percent(self.ahead_used, self.ahead_used + self.ahead_wasted),
+            format!("{} of {}", human_bytes(self.dirty_bytes), human_bytes(self.dirty_max_bytes)),
+            format!("{}/s", human_count(self.evicted_per_s)),
+        ]
+    }
+}
+
+/// The server in a line.
+fn head(report: &Report, allowed_bytes: u64) -> String {
+    let cache = &report.cache;
+    let pressure = match allowed_bytes < cache.memory_max_bytes {
+        true => format!("; the system is short of memory: up to {} now", human_bytes(allowed_bytes)),
+        false => String::new(),
+    };
+    format!(
+        "octavo {}, {} partitions, {} connected; memory {} of {}{pressure}",
+        report.version,
+        report.partitions.len(),
+        report.connections,
+        human_bytes(cache.memory_charged_bytes),
+        human_bytes(cache.memory_max_bytes),
+    )
+}
+
+/// Miss ratios from 0 to 1 as a picture, the oldest first.
+fn sparkline(miss_ratios: &VecDeque<f64>) -> String {
+    const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+    let bar = |ratio: &f64| BARS[((ratio.clamp(0.0, 1.0) * 8.0) as usize).min(7)];
+    miss_ratios.iter().rev().map(bar).collect()
+}
+
+/// Misses that a mebibyte more would have saved of late: how far the curve falls over the next eighth of the size.
+fn utility(curve: &Value) -> Option<f64> {
+    let point = |point: &Value| Some((point["bytes"].as_f64()?, point["misses"].as_f64()?));
+    let points: Vec<(f64, f64)> = curve["points"].as_array()?.iter().filter_map(point).collect();
+    let size = curve["current_bytes"].as_f64()?;
+    let more = (size / 8.0).max(f64::from(1 << 20));
+    let saved = misses_at(&points, size)? - misses_at(&points, size + more)?;
+    Some((saved / (more / f64::from(1 << 20))).max(0.0))
+}
+
+/// The curve between its points, which ascend by size; flat beyond its ends.
+fn misses_at(points: &[(f64, f64)], size: f64) -> Option<f64> {
+    let above = points.partition_point(|(bytes, _)| *bytes < size);
+    let (Some(upper), Some(lower)) =
+        (points.get(above).or(points.last()), points.get(above.saturating_sub(1)))
+    else {
+        return None;
+    };
+    let width = upper.0 - lower.0;
+    let part = if width > 0.0 { ((size - lower.0) / width).clamp(0.0, 1.0) } else { 0.0 };
+    Some(lower.1 + (upper.1 - lower.1) * part)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn the_curve_gives_the_utility() {
+        let mib = 1u64 << 20;
+        let points = [(0, 100), (8, 60), (16, 20)];
+        let points = points.map(|(mibs, misses)| json!({"bytes": mibs * mib, "misses": misses}));
+        let curve = json!({"current_bytes": 8 * mib, "points": points});
+        assert_eq!(utility(&curve), Some(5.0));
+        let full = json!({"current_bytes": 32 * mib, "points": points});
+        assert_eq!(utility(&full), Some(0.0));
+        assert_eq!(utility(&json!({"current_bytes": mib, "points": []})), None);
+    }
+
+    #[test]
+    fn what_was_since_the_last_look_is_shown_and_sorted() {
+        let then = PartitionReport { hits: 100, misses: 100, ..PartitionReport::default() };
+        let now = |name: &str, hits, dirty_bytes| PartitionReport {
+            name: name.into(),
+            hits,
+            misses: 110,
+            dirty_bytes,
+            evictions_capacity: 20,
+            ..PartitionReport::default()
+        };
+        let shown = |now: &PartitionReport| Shown::of(now, &then, Shown::default(), None, 2.0);
+        let view = View {
+            partitions: vec![shown(&now("a", 190, 1)), shown(&now("b", 130, 5)), shown(&now("c", 110, 3))],
+            ..View::default()
+        };
+        let names = |sort| {
+            let view = View { partitions: view.partitions.clone(), sort, ..View::default() };
+            view.sorted().iter().map(|shown| shown.name.clone()).collect::<Vec<_>>().concat()
+        };
+        assert_eq!(names(column("dirty").unwrap()), "bca");
+        assert_eq!(names(column("misses").unwrap()), "cba");
+        assert_eq!(names(column("Partition").unwrap()), "abc");
+        assert!(column("size of it").unwrap_err().contains("known: partition, size, min"));
+        let cells = view.partitions[0].cells();
+        assert_eq!((cells[6].as_str(), cells[7].as_str(), cells[11].as_str()), ("90.0 %", "▁", "10/s"));
+        assert_eq!(cells[5], "max");
+    }
+}
