@@ -181,9 +181,10 @@ fn copy_page(
         if found.slot().begin_writeback(found.word).is_err() {
             continue;
         }
-        note.step(tag, || Step::BeginWriteback);
-        // With the flag set the slot can be neither evicted nor moved; a writer may still change it, and the version tells.
+        // With the flag set the slot can be neither evicted nor moved; a writer may still change it, and the version tells. Taken before
+        // the note goes: a write that ends after it is another version, also in a recording.
         let copied_from = found.slot().load();
+        note.step(tag, || Step::BeginWriteback);
         if copied_from.readable() {
             let frame = partition.frames.at(found.index);
             // SAFETY: the frame is mapped, the bounce page is ours; the copy may race with a writer and is then thrown away.

@@ -227,9 +227,14 @@ impl PartitionInner {
         self.mixer.key(tag)
     }
 
-    /// Whether the table is not the one that it was made as.
-    pub fn was_changed(&self) -> bool {
-        lock(&self.resizing).was_changed
+    /// Acts while no segment comes or goes, the policy stays and no object is opened. Tells whether the table is not the one that it was
+    /// made as, and the open objects in the order of their numbers.
+    pub fn hold_still<T>(&self, act: impl FnOnce(bool, &[&Object]) -> T) -> T {
+        let resizing = lock(&self.resizing);
+        let objects = lock(&self.objects);
+        let mut open: Vec<&Object> = objects.open.values().collect();
+        open.sort_by_key(|object| object.0.id);
+        act(resizing.was_changed, &open)
     }
 
     /// Most dirty pages; beyond, writes go to the store first.

@@ -142,7 +142,9 @@ pub(crate) fn page(
         if let Some(found) = guard.find(tag) {
             if found.word.readable() {
                 // Pinned, it can be copied at leisure.
+                let note = partition.note();
                 if found.slot().pin(found.word).is_ok() {
+                    note.step(tag, || Step::Pin { slot: found.index.0 });
                     drop(guard);
                     if wanted {
                         let frame = partition.frames.at(found.index).wrapping_add(span.skip);
@@ -152,7 +154,9 @@ pub(crate) fn page(
                         partition.table.touch(&found);
                         note.step(tag, || Step::Touch);
                     }
+                    let note = partition.note();
                     partition.unpin(found.index);
+                    note.unpinned(found.index);
                     return;
                 }
                 continue;

@@ -10,7 +10,8 @@
 //! says to whom they are not to be told (`Counters::set_at_hand`).
 //!
 //! Whoever records never waits: when nobody has taken the blocks and all are full, the recording ends and the partition goes on.
-//! The tape's lock is a leaf, taken under a set's lock; under it only words, policies and the list of counters are touched.
+//! The tape's lock is a leaf, taken under a set's lock, `resizing` or the list of objects; under it only words, policies and the list of
+//! counters are touched. A recording begins while nothing is resized and nothing opened, so that its header and what follows fit.
 //!
 //! What is not here: what events look like (`octavo_table::recording`), files, threads, time.
 
@@ -181,7 +182,9 @@ impl PartitionInner {
     #[cold]
     #[inline(never)]
     fn note_whole(&self) -> Note<'_> {
-        Note(Some(self.writing()))
+        let writing = self.writing();
+        // Under the lock nothing begins or ends: it may be a sample by now, which has no steps.
+        Note((self.recorder.below() == WHOLE).then_some(writing))
     }
 
     fn writing(&self) -> Writing<'_> {
@@ -222,6 +225,10 @@ impl PartitionInner {
         }
         let key = self.key_of_tag(tag);
         let mut guard = lock(&self.recorder.tape);
+        // Another recording may have begun meanwhile, of fewer pages.
+        if u32::from(tag.sample()) >= self.recorder.below() {
+            return;
+        }
         let Some(tape) = guard.as_mut().filter(|tape| tape.end.is_none()) else { return };
         tape.stat.accesses += 1;
         tape.encoder.access(key, write, hit);
@@ -269,44 +276,55 @@ impl Partition {
         let blocks = (reserve.max_bytes() / RESERVE_SHARE) as usize / BUFFER_BYTES;
         let blocks = blocks.clamp(BLOCKS_MIN, BLOCKS_MAX);
         let what = format!("recording partition {:?}", self.name());
-        // Taken before the tape's lock: nobody waits for it meanwhile.
-        let objects = self.objects();
-        let mut tape = lock(&inner.recorder.tape);
-        if tape.is_some() {
-            return Err(Error::Config(format!("partition {:?} is being recorded already", self.name())));
+        let already = || Error::Config(format!("partition {:?} is being recorded already", self.name()));
+        if self.recording_stat().is_some() {
+            return Err(already());
         }
         let charge = reserve.charge((blocks * BUFFER_BYTES) as u64, &what)?;
-        let whole = sample_below == WHOLE;
-        let header = Header {
-            partition: self.name().into(),
-            policy: inner.table.policy(),
-            ways: WAYS as u32,
-            page_bytes: inner.page_bytes() as u32,
-            shape: inner.table.shape(),
-            segments: inner.table.live_segments(),
-            secret: if whole { inner.secret } else { Secret::Untold },
-            sample_below,
-            from_the_first: inner.counters.sum(Count::Arrivals) == 0 && !inner.was_changed(),
-        };
         let mut spare: Vec<Vec<u8>> = (0..blocks).map(|_| Vec::with_capacity(BUFFER_BYTES)).collect();
-        let mut begun = Tape {
-            encoder: Encoder::new(spare.pop().expect("at least one")),
-            full: VecDeque::new(),
-            spare,
-            end: None,
-            began: inner.totals(),
-            waited_for: false,
-            stat: RecordingStat::default(),
-        };
-        for object in &objects {
-            begun.encoder.push(&Event::Opened { object: object.0.id, name: object.name().into() });
-        }
-        *tape = Some(begun);
-        inner.recorder.below.store(sample_below, Ordering::Relaxed);
-        inner.counters.set_at_hand(false);
-        drop(tape);
-        let list_from = if whole && !header.from_the_first { 0 } else { u32::MAX };
-        Ok(Recording { partition: self.clone(), header, list_from, _charge: charge })
+        let whole = sample_below == WHOLE;
+        // The tape's lock comes last: whoever resizes or opens takes it too.
+        inner.hold_still(|was_changed, objects| {
+            let header = Header {
+                partition: self.name().into(),
+                policy: inner.table.policy(),
+                ways: WAYS as u32,
+                page_bytes: inner.page_bytes() as u32,
+                shape: inner.table.shape(),
+                segments: inner.table.live_segments(),
+                secret: if whole { inner.secret } else { Secret::Untold },
+                sample_below,
+                from_the_first: inner.counters.sum(Count::Arrivals) == 0 && !was_changed,
+            };
+            let mut begun = Tape {
+                encoder: Encoder::new(spare.pop().expect("at least one")),
+                full: VecDeque::new(),
+                spare,
+                end: None,
+                began: inner.totals(),
+                waited_for: false,
+                stat: RecordingStat::default(),
+            };
+            for object in objects {
+                if begun.encoder.len() >= BLOCK_BYTES {
+                    // Half of the blocks are for events. An object without a name is called by its number.
+                    if begun.spare.len() <= blocks / 2 {
+                        break;
+                    }
+                    inner.end_block(&mut begun);
+                }
+                begun.encoder.push(&Event::Opened { object: object.0.id, name: object.name().into() });
+            }
+            let mut tape = lock(&inner.recorder.tape);
+            if tape.is_some() {
+                return Err(already());
+            }
+            *tape = Some(begun);
+            inner.recorder.below.store(sample_below, Ordering::Relaxed);
+            inner.counters.set_at_hand(false);
+            let list_from = if whole && !header.from_the_first { 0 } else { u32::MAX };
+            Ok(Recording { partition: self.clone(), header, list_from, _charge: charge })
+        })
     }
 
     /// Ends the recording, if there is one; what was written until now can still be taken.
@@ -417,6 +435,12 @@ impl Recording {
                     let dirty = found.word.state() == octavo_table::State::Dirty;
                     let key = inner.key_of_tag(found.tag());
                     inner.record(|| Event::Resident { key, dirty });
+                }
+                if found.word.pins() > 0 {
+                    // Counted while nobody pins.
+                    let note = inner.note();
+                    let pins = found.slot().load().pins() as u32;
+                    note.step(found.tag(), || Step::Held { slot: found.index.0, pins });
                 }
             });
         }

@@ -7,6 +7,8 @@ mod basics;
 mod pages;
 mod random;
 #[cfg(not(shuttle))]
+mod recording;
+#[cfg(not(shuttle))]
 mod regressions;
 #[cfg(shuttle)]
 mod schedules;

@@ -155,6 +155,13 @@ pub enum Step {
         /// The slot.
         slot: u32,
     },
+    /// Pins that a page had when it was listed, also those of [`Step::Pin`]s before.
+    Held {
+        /// The slot.
+        slot: u32,
+        /// How many.
+        pins: u32,
+    },
 }
 
 /// Where a claim led.
@@ -222,6 +229,7 @@ mod seldom {
     pub const RESIDENT_DIRTY: u8 = 7;
     pub const CLAIM_AHEAD: u8 = 8;
     pub const CLAIM_ONCE: u8 = 9;
+    pub const HELD: u8 = 10;
 }
 
 mod without_page {
@@ -379,6 +387,11 @@ impl Encoder {
                 self.seldom(seldom::PIN, key);
                 self.number(u64::from(slot));
             }
+            Step::Held { slot, pins } => {
+                self.seldom(seldom::HELD, key);
+                self.number(u64::from(slot));
+                self.number(u64::from(pins));
+            }
         }
     }
 
@@ -503,6 +516,7 @@ impl<B: AsRef<[u8]>> Decoder<B> {
                 seldom::CLAIM_AHEAD => step(Step::ClaimAhead(Place::from_byte(self.bytes.byte()?)?)),
                 seldom::CLAIM_ONCE => step(Step::ClaimOnce(Place::from_byte(self.bytes.byte()?)?)),
                 seldom::PIN => step(Step::Pin { slot: self.bytes.small()? }),
+                seldom::HELD => step(Step::Held { slot: self.bytes.small()?, pins: self.bytes.small()? }),
                 seldom::RESIDENT_DIRTY => Ok(Event::Resident { key, dirty: true }),
                 _ => Err("no event of a page"),
             },

@@ -27,6 +27,7 @@ fn events() -> Vec<Event> {
         Step::Supersede(Place::Full),
         Step::SupersedeRefused(place),
         Step::Pin { slot: u32::MAX },
+        Step::Held { slot: 0, pins: 2047 },
     ];
     let pages = [0, 1, 2, 2, 0, 9, 1 << 20, (1 << 40) - 1, 0, 77];
     let objects = [1, 1, 2, 1, 17, 33, (1 << 24) - 1, 0];

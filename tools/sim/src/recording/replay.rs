@@ -308,10 +308,7 @@ impl<const W: usize> Twin<W> {
             Event::Policy { policy } => self.set_policy(*policy),
             Event::Opened { object, name } => drop(self.names.insert(*object, name.clone())),
             Event::Resident { key, dirty } => {
-                let tag = self.mixer.tag(*key);
-                if self.table.find(tag).is_none() {
-                    self.bring(tag, *dirty);
-                }
+                self.bring(self.mixer.tag(*key), *dirty);
             }
             Event::Join { segment } => self.join(SegmentIndex(*segment)),
             Event::Leave { segment } => self.leave(SegmentIndex(*segment)),
@@ -328,7 +325,7 @@ impl<const W: usize> Twin<W> {
             Some(found) if !write => self.touch(&found),
             Some(_) => {}
             // It was there, so that nobody brought it in.
-            None if hit && self.table.lock(tag).find(tag).is_none() => self.bring(tag, false),
+            None if hit => self.bring(tag, false),
             None => {}
         }
         self.count(hit, is_there);
@@ -367,9 +364,12 @@ impl<const W: usize> Twin<W> {
         let _ahead = self.table.touch(found);
     }
 
-    /// A page that nobody has brought in, if it finds a place.
+    /// A page that nobody has brought in, if it finds a place. While pages move, only its set's lock tells whether it is there.
     fn bring(&mut self, tag: Tag, dirty: bool) {
-        if let Claim::Claimed { slot, .. } = self.table.lock(tag).claim(tag) {
+        let mut guard = self.table.lock(tag);
+        if guard.find(tag).is_none()
+            && let Claim::Claimed { slot, .. } = guard.claim(tag)
+        {
             let waited = self.table.publish(slot, dirty);
             debug_assert!(!waited, "nobody else is there to wait");
         }
@@ -440,9 +440,10 @@ impl<const W: usize> Twin<W> {
                 let found = in_state(&at_rest).filter(|found| !found.word.writeback())?;
                 let claim = guard.claim_beside(tag);
                 if let Claim::Claimed { slot, .. } = claim {
-                    let taken = match found.slot().begin_move(found.word) {
-                        Ok(taken) => taken,
-                        Err(_) => unreachable!("nobody else is there to change it"),
+                    // A page that is not pinned here, as it was, may be the one that left for itself.
+                    let Ok(taken) = found.slot().begin_move(found.word) else {
+                        let _nobody = guard.remove(slot);
+                        return None;
                     };
                     let _nobody = self.table.publish(slot, true);
                     let _nobody = guard.remove_moved(found.index, taken);
@@ -463,6 +464,14 @@ impl<const W: usize> Twin<W> {
                 let found = found.filter(|found| found.word.readable())?;
                 found.slot().pin(found.word).ok()?;
                 self.pins.entry(slot).or_default().push(found.index);
+            }
+            Step::Held { slot, pins } => {
+                let found = found.filter(|found| found.word.readable())?;
+                let held = self.pins.entry(slot).or_default();
+                while held.len() < pins as usize {
+                    found.slot().pin(found.word).ok()?;
+                    held.push(found.index);
+                }
             }
         }
         Some(())

@@ -3,12 +3,13 @@
 use std::io::Cursor;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 
-use octavo_table::recording::{Encoder, Event, Header, Secret, Totals, WHOLE};
+use octavo_table::recording::{Encoder, Event, Header, Place, Secret, Step, Totals, WHOLE};
 use octavo_table::{PolicyKind, Shape};
 
 use super::block::{self, Kind, MAGIC};
-use super::{About, Ending, Reader, Rotation, Writer, parts};
+use super::{About, Ending, Reader, Replayed, Rotation, Writer, parts, replay};
 
 fn about(id: u64) -> About {
     let header = Header {
@@ -181,4 +182,118 @@ fn files_follow_each_other_are_private_and_read_in_order() {
     assert!(error.unwrap_err().contains("part 2 is missing"));
     // No file is replaced.
     assert!(Writer::create(&folder.0.join("q.octr"), Rotation::default(), about(5)).is_err());
+}
+
+/// A recording of events, replayed.
+fn replay_events(about: &About, events: &[Event]) -> Replayed {
+    let mut encoder = Encoder::new(Vec::new());
+    let mut file = [&MAGIC[..], &block::pack(Kind::Header, 0, &about.encode()).unwrap()].concat();
+    for some in events.chunks(5000) {
+        some.iter().for_each(|event| encoder.push(event));
+        file.extend(block::pack(Kind::Events, 1, &encoder.take(Vec::new())).unwrap());
+    }
+    file.extend(block::pack(Kind::End, 2, &Ending::Stopped.encode()).unwrap());
+    let mut reader = Reader::read("events", Cursor::new(file), false).unwrap();
+    replay(&mut reader, &AtomicBool::new(false), &mut |_, _| {}).unwrap()
+}
+
+const KEY: u64 = 1 << 40;
+
+fn step(page: u64, step: Step) -> Event {
+    Event::Step { key: KEY | page, step }
+}
+
+fn fill(page: u64, way: u8) -> [Event; 2] {
+    let place = Place::Way { way, evicted: false };
+    [step(page, Step::Claim(place)), step(page, Step::Publish { dirty: false })]
+}
+
+/// The page was pinned when it was recorded, and is not in the replay; so the claim beside it chose the page itself, and the replay
+/// panicked at what could not be.
+#[test]
+fn a_page_that_leaves_for_its_own_successor_is_a_misfit() {
+    let mut events: Vec<Event> = (0..600).flat_map(|page| fill(page, 0)).collect();
+    events.extend((0..600).map(|page| step(page, Step::Supersede(Place::Way { way: 0, evicted: true }))));
+    // What is left goes on.
+    events.extend((0..600).map(|page| Event::Access { key: KEY | page, write: false, hit: true }));
+    let replayed = replay_events(&about(1), &events);
+    assert!(replayed.misfits > 0 && replayed.accesses == 600, "{replayed:?}");
+}
+
+#[test]
+fn a_page_that_was_pinned_when_it_was_listed_stays_until_its_pins_have_gone() {
+    let pinned = |unpins: u64| {
+        let mut events = vec![Event::Resident { key: KEY, dirty: false }];
+        // A pin that was recorded before its page was listed is among those.
+        events.push(step(0, Step::Pin { slot: 5 }));
+        events.push(step(0, Step::Held { slot: 5, pins: 2 }));
+        events.extend((0..unpins).map(|_| Event::Unpin { slot: 5 }));
+        events.extend((1..600).flat_map(|page| fill(page, 0)));
+        events.push(Event::Access { key: KEY, write: false, hit: true });
+        replay_events(&about(1), &events)
+    };
+    let hits = [0, 1, 2, 3].map(|unpins| (pinned(unpins).hits, pinned(unpins).misfits));
+    assert_eq!(hits, [(1, 0), (1, 0), (0, 0), (0, 1)]);
+    // More pins than a page can have.
+    let many = step(0, Step::Held { slot: 5, pins: u32::MAX });
+    let replayed = replay_events(&about(1), &[Event::Resident { key: KEY, dirty: true }, many]);
+    assert_eq!(replayed.misfits, 1);
+}
+
+/// Any events at all, most of which fit nothing: every kind of step of few pages, in small tables that come and go.
+#[test]
+fn no_order_of_events_makes_a_replay_panic() {
+    let mut state = 0x9e37_79b9_7f4a_7c15u64;
+    let mut below = |end: u64| {
+        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        (state >> 33) % end
+    };
+    for round in 0..24 {
+        let mut about = about(1);
+        about.header.policy = PolicyKind::ALL[round % PolicyKind::ALL.len()];
+        about.header.shape = Shape { segments_max: 4, sets_per_segment: 1 };
+        about.header.sample_below = if round % 6 == 5 { WHOLE / 3 } else { WHOLE };
+        let events: Vec<Event> = (0..20_000)
+            .map(|_| {
+                let (way, evicted) = (below(16) as u8, below(2) == 0);
+                let place = if below(9) == 0 { Place::Full } else { Place::Way { way, evicted } };
+                let (page, slot, segment) = (below(90), below(20) as u32, below(5) as u32);
+                let is_so = below(2) == 0;
+                match below(40) {
+                    0 => Event::Unpin { slot },
+                    1 if below(4) == 0 => Event::Join { segment },
+                    2 if below(4) == 0 => Event::Leave { segment },
+                    1..4 => Event::Advance { done: is_so },
+                    4 => Event::Retire { segment, retired: is_so },
+                    5 if below(20) == 0 => {
+                        Event::Policy { policy: PolicyKind::ALL[below(8) as usize % PolicyKind::ALL.len()] }
+                    }
+                    5 => Event::Totals(Totals { hits: below(9), misses: u64::MAX - below(9) }),
+                    6 => Event::Resident { key: KEY | page, dirty: is_so },
+                    7..12 => Event::Access { key: KEY | page, write: is_so, hit: evicted },
+                    12..17 => step(page, Step::Claim(place)),
+                    17 => step(page, Step::ClaimAhead(place)),
+                    18..24 => step(page, Step::Publish { dirty: is_so }),
+                    24 => step(page, Step::Release),
+                    25 => step(page, Step::Touch),
+                    26 => step(page, Step::Overwrite),
+                    27 => step(page, Step::BeginStore),
+                    28 => step(page, Step::EndStore),
+                    29..31 => step(page, Step::BeginWriteback),
+                    31..33 => step(page, Step::EndWriteback { written: is_so }),
+                    33 => step(page, Step::Drop { even_dirty: is_so }),
+                    34..36 => step(page, Step::Supersede(place)),
+                    36 => step(page, Step::SupersedeRefused(place)),
+                    37 => step(page, Step::Held { slot, pins: below(3) as u32 }),
+                    _ => step(page, Step::Pin { slot }),
+                }
+            })
+            .collect();
+        let accesses = events.iter().filter(|event| matches!(event, Event::Access { .. })).count() as u64;
+        let replayed = replay_events(&about, &events);
+        assert_eq!(replayed.accesses, accesses, "round {round}");
+        // What its figures say is a number, whatever was counted.
+        assert!((0.0..=1.0).contains(&replayed.miss_ratio()), "round {round}: {replayed:?}");
+        assert!(replayed.miss_ratio_by_size().is_finite() && replayed.miss_ratio_counted() <= 1.0);
+    }
 }

@@ -1,0 +1,168 @@
+//! Recordings from the engine's side: how they begin and end beside everything else. What a replay makes of them is tested where a table
+//! is replayed.
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+use octavo::disk::Store;
+use octavo::recording::{Decoder, Event, Step, WHOLE};
+use octavo::{
+    Cache, CacheConfig, Object, Partition, PartitionConfig, PolicyName, Recording, RecordingEnd, Taken,
+};
+
+use crate::random::Random;
+use crate::watchdog::Watchdog;
+
+const PAGE: u64 = 4096;
+const SEGMENT: u64 = 4 * octavo::WAYS as u64 * PAGE;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A recording of it has the least blocks that one has: four.
+fn partition() -> (Cache, Partition) {
+    let cache = Cache::new(CacheConfig {
+        memory_max_bytes: (4 << 20) + 32 * SEGMENT,
+        segment_bytes: SEGMENT,
+        buffers_max_bytes: Some(4 << 20),
+        background: false,
+        seed: Some(7),
+        ..CacheConfig::default()
+    });
+    let cache = cache.unwrap();
+    let config = PartitionConfig { max_bytes: Some(8 * SEGMENT), ..PartitionConfig::new("p") };
+    let partition = cache.partition(config).unwrap();
+    (cache, partition)
+}
+
+fn object(partition: &Partition) -> Object {
+    partition.open(Store::memory("m", 4000 * PAGE), "object").unwrap()
+}
+
+/// All that is left of a recording that has ended.
+fn rest(recording: &mut Recording) -> (Vec<Event>, RecordingEnd) {
+    let mut events = Vec::new();
+    loop {
+        match recording.take(Duration::ZERO) {
+            Taken::Block(block) => {
+                // What a file takes as one block.
+                assert!(block.len() < 96 << 10, "a block of {} bytes", block.len());
+                events.extend(Decoder::new(&block).map(|event| event.expect("the engine has written it")));
+                recording.give_back(block);
+            }
+            Taken::Ended(end) => return (events, end),
+        }
+    }
+}
+
+/// Their names were written without looking at the length of the first block, which no file took.
+#[test]
+fn the_names_of_many_objects_are_in_several_blocks() {
+    let (_cache, partition) = partition();
+    let names: Vec<String> = (0..90).map(|number| format!("{number}{}", "n".repeat(1000))).collect();
+    let open = |name: &String| partition.open(Store::memory("m", PAGE), name).unwrap();
+    let _objects: Vec<Object> = names.iter().map(open).collect();
+    let mut recording = partition.record(WHOLE).unwrap();
+    partition.stop_recording();
+    let (events, end) = rest(&mut recording);
+    assert_eq!(end, RecordingEnd::Stopped);
+    let named = events.into_iter().filter_map(|event| match event {
+        Event::Opened { name, .. } => Some(name),
+        _ => None,
+    });
+    assert_eq!(named.collect::<Vec<_>>(), names);
+    // More than half of the blocks hold: the rest is called by its number.
+    drop(recording);
+    let _more: Vec<Object> = names.iter().flat_map(|name| [open(name), open(name)]).collect();
+    let mut recording = partition.record(WHOLE).unwrap();
+    partition.stop_recording();
+    let (events, end) = rest(&mut recording);
+    assert_eq!(end, RecordingEnd::Stopped);
+    assert!((90..270).contains(&events.len()), "{}", events.len());
+}
+
+/// A recording began with the tape's lock held while it asked whether the partition was resized, and a resize holds that while it writes to
+/// the tape: both waited for ever. And a step of a whole recording that had ended got into the sample that followed.
+#[test]
+fn recordings_begin_and_end_beside_resizes_opens_and_accesses() {
+    let _watchdog = Watchdog::new(PATIENCE, "recordings beside resizes");
+    let mut random = Random(0x7e57);
+    let (_cache, partition) = partition();
+    let object = object(&partition);
+    let seeds = [random.next(), random.next()];
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (partition, object, is_over) = (&partition, &object, &is_over);
+        scope.spawn(move || {
+            let mut random = Random(seeds[0]);
+            while !is_over.load(Relaxed) {
+                partition.resize((3 + random.below(6)) * SEGMENT).unwrap();
+                partition.set_policy(PolicyName::ALL[random.below(8) as usize]).unwrap();
+                drop(partition.open(Store::memory("m", PAGE), "other").unwrap().close());
+            }
+        });
+        scope.spawn(move || {
+            let mut random = Random(seeds[1]);
+            let mut bytes = [0; 100];
+            while !is_over.load(Relaxed) {
+                object.read_at(random.below(2000) * PAGE, &mut bytes).unwrap();
+                object.write_at(random.below(2000) * PAGE, &bytes).unwrap();
+            }
+        });
+        for round in 0..300 {
+            let below = if round % 2 == 0 { WHOLE } else { WHOLE / 8 };
+            let mut recording = partition.record(below).unwrap();
+            assert!(partition.record(below).is_err(), "one at a time");
+            let first = recording.take(Duration::from_micros(random.below(500)));
+            assert!(matches!(first, Taken::Block(_) | Taken::Ended(_)));
+            partition.stop_recording();
+            let (events, _) = rest(&mut recording);
+            let has_steps = events.iter().any(|event| matches!(event, Event::Step { .. }));
+            assert!(below == WHOLE || !has_steps, "a sample has no steps");
+        }
+        is_over.store(true, Relaxed);
+    });
+}
+
+#[test]
+fn a_recording_whose_blocks_nobody_takes_ends_and_the_partition_goes_on() {
+    let (_cache, partition) = partition();
+    let object = object(&partition);
+    let mut recording = partition.record(WHOLE).unwrap();
+    let mut random = Random(3);
+    let mut bytes = [0; 100];
+    (0..80_000).for_each(|_| object.read_at(random.below(4000) * PAGE, &mut bytes).unwrap());
+    let accesses = partition.recording_stat().unwrap().accesses;
+    let (events, end) = rest(&mut recording);
+    assert_eq!(end, RecordingEnd::FellBehind);
+    // All that it says is there, and nothing behind it.
+    let written = events.iter().filter(|event| matches!(event, Event::Access { .. })).count() as u64;
+    assert!(written == accesses && (1000..80_000).contains(&written), "{written} of {accesses}");
+    assert!(matches!(events.last(), Some(Event::Totals(totals)) if totals.hits + totals.misses == written));
+    drop(recording);
+    // Another one is as good as the first.
+    let mut recording = partition.record(WHOLE / 2).unwrap();
+    object.read_at(0, &mut bytes).unwrap();
+    partition.stop_recording();
+    assert_eq!(rest(&mut recording).1, RecordingEnd::Stopped);
+}
+
+/// A page that was pinned when its recording began was listed as any other, so that a replay let it go and found other pages.
+#[test]
+fn pins_that_are_held_when_a_recording_begins_are_listed() {
+    let (_cache, partition) = partition();
+    let object = object(&partition);
+    let mut bytes = [0; 100];
+    (0..20).for_each(|page| object.read_at(page * PAGE, &mut bytes).unwrap());
+    let pins = [3, 3, 8].map(|page| object.pin(page * PAGE).unwrap().expect("it is there"));
+    let mut recording = partition.record(WHOLE).unwrap();
+    assert!(!recording.header().from_the_first);
+    let Taken::Block(block) = recording.take(Duration::ZERO) else { panic!("pages are listed") };
+    let mut held: Vec<(u64, u32)> = Decoder::new(&block)
+        .filter_map(|event| match event.unwrap() {
+            Event::Step { key, step: Step::Held { pins, .. } } => Some((key & 0xff, pins)),
+            _ => None,
+        })
+        .collect();
+    held.sort_unstable();
+    assert_eq!(held, [(3, 2), (8, 1)]);
+    drop(pins);
+}
