@@ -1,7 +1,7 @@
 //! How much memory the system has left, and what that means for a cache.
 //!
 //! [`Linux`] asks the kernel: PSI, `MemAvailable`, and the limits of the process's cgroup and all above it, version 2 or 1, whichever is set.
-//! [`Total::follow`] decides, from samples alone, how much the cache may hold: less by steps while memory is short, more again when it is not.
+//! `Total::follow` decides, from samples alone, how much the cache may hold: less by steps while memory is short, more again when it is not.
 //!
 //! What is not here: who gives memory back (`reaper`).
 

@@ -265,7 +265,7 @@ impl PartitionInner {
 
 impl Partition {
     /// Begins to record, and gives the end from which blocks are to be taken, by a thread that does nothing else. `sample_below` of
-    /// [`WHOLE`](crate::recording::WHOLE) pages are recorded, and none of the table's steps; or all, and all of them. A partition that is
+    /// [`WHOLE`] pages are recorded, and none of the table's steps; or all, and all of them. A partition that is
     /// recorded as soon as it is made is recorded exactly. Dropping the [`Recording`] ends it.
     pub fn record(&self, sample_below: u32) -> Result<Recording, Error> {
         let inner = &self.0;
