@@ -541,7 +541,9 @@ impl Partition {
     pub fn reclaim(&self, bytes: u64) -> Result<u64, Error> {
         let before = lock(&self.0.resizing).charge.bytes();
         let least = self.limits().min_bytes;
-        let segments = bytes.min(before.saturating_sub(least)).div_ceil(self.segment_bytes());
+        // What was asked for is rounded up, but not into what is promised.
+        let spare = before.saturating_sub(least) / self.segment_bytes();
+        let segments = bytes.div_ceil(self.segment_bytes()).min(spare);
         let live = self.0.table.live_segments();
         self.resize_segments(live.saturating_sub(segments as u32).max(1))?;
         Ok(before.saturating_sub(lock(&self.0.resizing).charge.bytes()))

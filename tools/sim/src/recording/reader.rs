@@ -137,9 +137,15 @@ impl Reader {
                 Some(_) => return self.fail("the recording ends here, and there are further files".into()),
             },
             Ok(Next::Bad) => self.skipped += 1,
-            // A server that was killed, or goes on: what follows cannot be another part.
+            // A server that was killed, or goes on: what follows cannot be another part, so the end of this one was lost later.
             Ok(Next::Over) if self.following.is_empty() => self.ending = Some(Ending::Torn),
-            Ok(Next::Over) => return self.next_file(),
+            Ok(Next::Over) if self.skip_bad => {
+                self.skipped += 1;
+                return self.next_file();
+            }
+            Ok(Next::Over) => {
+                return self.fail("the end of this part is missing, and there are further parts".into());
+            }
             Err(what) => return self.fail(what),
         }
         Ok(())

@@ -184,6 +184,23 @@ fn files_follow_each_other_are_private_and_read_in_order() {
     assert!(Writer::create(&folder.0.join("q.octr"), Rotation::default(), about(5)).is_err());
 }
 
+/// Its events were missing, and nothing said so.
+#[test]
+fn a_part_in_the_middle_that_lost_its_end_is_an_error_or_counted() {
+    let folder = Folder::new("torn-middle");
+    let rotation = Rotation { file_bytes_max: Some(5000), keep: None };
+    write(&folder.0.join("p.octr"), rotation, 1, 10);
+    let files = folder.files();
+    let second = std::fs::File::options().write(true).open(&files[1]).unwrap();
+    second.set_len(second.metadata().unwrap().len() - 10).unwrap();
+    let (before, error, _) = read(Reader::open(&files, false).unwrap());
+    let error = error.unwrap_err();
+    assert!(before < 10_000 && error.contains("the end of this part is missing"), "{error}");
+    let (accesses, ending, skipped) = read(Reader::open(&files, true).unwrap());
+    assert!(accesses > before, "{accesses} of {before}");
+    assert_eq!((ending, skipped), (Ok(Ending::Stopped), 1));
+}
+
 /// A recording of events, replayed.
 fn replay_events(about: &About, events: &[Event]) -> Replayed {
     let mut encoder = Encoder::new(Vec::new());
