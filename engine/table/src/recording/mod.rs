@@ -12,7 +12,8 @@
 //! table (`octavo-sim`).
 
 mod header;
-#[cfg(all(test, not(any(loom, shuttle))))]
+// No unsafe code here that an interpreter would have to see, and much to do for one.
+#[cfg(all(test, not(any(loom, shuttle, miri))))]
 mod tests;
 
 use crate::policy::PolicyKind;
