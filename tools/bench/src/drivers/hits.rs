@@ -139,7 +139,8 @@ impl Field {
         let units = |page: u64, place: u64| ((page * places + place) * (len as u64 >> UNIT_SHIFT)) as u32;
         let mut streams = Streams { object: Vec::with_capacity(count), array: Vec::with_capacity(count) };
         let pages = stream::pages(&case.workload, self.resident.len() as u64, len as u64)?;
-        for (page, random) in pages.take(count).zip(content::random(len as u64)) {
+        // Not the generator's own numbers: with one seed for both, each page had one place, and the array shrank to a line of each page.
+        for (page, random) in pages.take(count).zip(content::random(content::mix(len as u64 + 1))) {
             // A pattern may have pages of its own, beyond those asked for; they fall on others.
             let page = page % self.resident.len() as u64;
             let place = content::below(random, places);
