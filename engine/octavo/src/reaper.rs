@@ -260,7 +260,7 @@ pub(crate) fn make_room(cache: &Cache, limits: &Limits, wanted: u64, least: u64)
     let fair = (u128::from(*total_bytes) * u128::from(own) / u128::from(own + weights)) as u64;
     let wanted = fair.max(limits.min_bytes).max(least).min(wanted);
     if left >= wanted {
-        return left.min(wanted.max(left));
+        return left;
     }
     let held: u64 = nodes.iter().filter_map(|node| node.leaf.as_ref()).map(|leaf| leaf.current_bytes).sum();
     let total_bytes = held.saturating_sub((wanted - left).next_multiple_of((*granule_bytes).max(1)));

@@ -184,11 +184,6 @@ impl Monitor {
         self.ring[put as usize % self.ring.len()].store(entry, Relaxed);
     }
 
-    /// Whether something was put in that was not taken.
-    pub fn has_news(&self) -> bool {
-        self.model.try_lock().is_ok_and(|model| model.taken != self.put.load(Relaxed))
-    }
-
     /// Takes what was put in through the miniatures; returns how much there was. One at a time: who comes meanwhile finds nothing.
     pub(crate) fn drain(&self, learner: Option<&Learner>) -> u64 {
         let Ok(mut model) = self.model.try_lock() else { return 0 };

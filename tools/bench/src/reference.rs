@@ -268,33 +268,31 @@ pub fn drop_cached(file: &File) -> io::Result<()> {
 
 // ---- Misses -------------------------------------------------------------------------------------------------------
 
-/// Reads of pages of a store into private pages, through a ring of its own.
-pub struct PrivateReads {
+/// A ring of its own to a store, and which of its slots have an I/O in flight.
+struct PrivateRing {
     ring: Ring,
     store: Store,
-    pages: Vec<AlignedBytes>,
     in_flight: Vec<bool>,
 }
 
-impl PrivateReads {
-    /// `depth` reads may be in flight.
-    pub fn new(store: &Store, depth: usize) -> io::Result<PrivateReads> {
-        let pages = (0..depth).map(|_| AlignedBytes::new(PAGE_BYTES)).collect();
+impl PrivateRing {
+    fn new(store: &Store, depth: usize) -> io::Result<PrivateRing> {
         let ring = Ring::new(&RingOptions::default())?;
-        Ok(PrivateReads { ring, store: store.clone(), pages, in_flight: vec![false; depth] })
+        Ok(PrivateRing { ring, store: store.clone(), in_flight: vec![false; depth] })
     }
 
-    /// Queues a read of page `page` into private page `slot`, which has none in flight.
-    pub fn start(&mut self, slot: usize, page: u64) {
-        assert!(!std::mem::replace(&mut self.in_flight[slot], true), "a private page has one read at a time");
-        let buffer = self.pages[slot].io_buffer();
-        // SAFETY: the page outlives the read, for the ring is dropped first and waits; and it is neither given to another
-        // read nor looked at while `in_flight` says so, which ends with the completion.
-        unsafe { self.ring.push(&self.store, Op::Read, page * PAGE_BYTES as u64, &[buffer], slot as u64) };
+    /// Queues the I/O of a slot that has none in flight.
+    ///
+    /// # Safety
+    /// The buffer outlives the ring, and is neither given to another I/O nor touched while the slot is in flight.
+    unsafe fn start(&mut self, op: Op, slot: usize, page: u64, buffer: IoBuffer) {
+        assert!(!std::mem::replace(&mut self.in_flight[slot], true), "a slot has one I/O at a time");
+        // SAFETY: the caller's promise; the ring is dropped first and waits.
+        unsafe { self.ring.push(&self.store, op, page * PAGE_BYTES as u64, &[buffer], slot as u64) };
     }
 
     /// Submits, and waits until something completes. Leaves the slots in `done`.
-    pub fn wait(&mut self, done: &mut Vec<usize>) -> Result<(), octavo_disk::IoError> {
+    fn wait(&mut self, done: &mut Vec<usize>) -> Result<(), octavo_disk::IoError> {
         let mut outcome = Ok(());
         self.ring.wait(
             &mut |slot, result| {
@@ -306,10 +304,37 @@ impl PrivateReads {
         );
         outcome
     }
+}
+
+/// Reads of pages of a store into private pages, through a ring of its own.
+pub struct PrivateReads {
+    // Dropped before the pages: it waits for what is in flight.
+    ring: PrivateRing,
+    pages: Vec<AlignedBytes>,
+}
+
+impl PrivateReads {
+    /// `depth` reads may be in flight.
+    pub fn new(store: &Store, depth: usize) -> io::Result<PrivateReads> {
+        let pages = (0..depth).map(|_| AlignedBytes::new(PAGE_BYTES)).collect();
+        Ok(PrivateReads { ring: PrivateRing::new(store, depth)?, pages })
+    }
+
+    /// Queues a read of page `page` into private page `slot`, which has none in flight.
+    pub fn start(&mut self, slot: usize, page: u64) {
+        let buffer = self.pages[slot].io_buffer();
+        // SAFETY: the page outlives the ring, and is not looked at while `in_flight` says so.
+        unsafe { self.ring.start(Op::Read, slot, page, buffer) };
+    }
+
+    /// Submits, and waits until something completes. Leaves the slots in `done`.
+    pub fn wait(&mut self, done: &mut Vec<usize>) -> Result<(), octavo_disk::IoError> {
+        self.ring.wait(done)
+    }
 
     /// The bytes that a finished read left in its private page.
     pub fn page(&self, slot: usize) -> &[u8] {
-        assert!(!self.in_flight[slot], "a page is looked at when its read is over");
+        assert!(!self.ring.in_flight[slot], "a page is looked at when its read is over");
         &self.pages[slot]
     }
 
@@ -323,50 +348,38 @@ impl PrivateReads {
 
 /// Writes of runs of pages to a store from private memory, through a ring of its own.
 pub struct PrivateWrites {
-    ring: Ring,
-    store: Store,
+    // Dropped before the runs: it waits for what is in flight.
+    ring: PrivateRing,
     runs: Vec<AlignedBytes>,
-    in_flight: Vec<bool>,
 }
 
 impl PrivateWrites {
     /// `depth` writes of up to `run_pages` pages each may be in flight.
     pub fn new(store: &Store, depth: usize, run_pages: usize) -> io::Result<PrivateWrites> {
         let runs = (0..depth).map(|_| AlignedBytes::new(run_pages * PAGE_BYTES)).collect();
-        let ring = Ring::new(&RingOptions::default())?;
-        Ok(PrivateWrites { ring, store: store.clone(), runs, in_flight: vec![false; depth] })
+        Ok(PrivateWrites { ring: PrivateRing::new(store, depth)?, runs })
     }
 
     /// Queues a write of `count` pages from page `first` on, which `fill` gives their bytes, out of run `slot`, which has none in flight.
     pub fn start(&mut self, slot: usize, first: u64, count: usize, fill: impl Fn(u64, &mut [u8])) {
-        assert!(!std::mem::replace(&mut self.in_flight[slot], true), "a run has one write at a time");
+        assert!(!self.ring.in_flight[slot], "a run has one write at a time");
         let bytes = &mut self.runs[slot][..count * PAGE_BYTES];
         for (page, bytes) in (first..).zip(bytes.chunks_exact_mut(PAGE_BYTES)) {
             fill(page, bytes);
         }
         let buffer = IoBuffer { len: count * PAGE_BYTES, ..self.runs[slot].io_buffer() };
-        // SAFETY: the run outlives the write, for the ring is dropped first and waits; and nobody touches it while `in_flight`
-        // says so, which ends with the completion.
-        unsafe { self.ring.push(&self.store, Op::Write, first * PAGE_BYTES as u64, &[buffer], slot as u64) };
+        // SAFETY: the run outlives the ring, and nobody touches it while `in_flight` says so.
+        unsafe { self.ring.start(Op::Write, slot, first, buffer) };
     }
 
     /// Submits, and waits until something completes. Leaves the slots in `done`.
     pub fn wait(&mut self, done: &mut Vec<usize>) -> Result<(), octavo_disk::IoError> {
-        let mut outcome = Ok(());
-        self.ring.wait(
-            &mut |slot, result| {
-                self.in_flight[slot as usize] = false;
-                done.push(slot as usize);
-                outcome = std::mem::replace(&mut outcome, Ok(())).and(result);
-            },
-            None,
-        );
-        outcome
+        self.ring.wait(done)
     }
 
     /// Writes that have not completed.
     pub fn in_flight(&self) -> usize {
-        self.in_flight.iter().filter(|in_flight| **in_flight).count()
+        self.ring.in_flight.iter().filter(|in_flight| **in_flight).count()
     }
 }
 
