@@ -3,13 +3,64 @@
 //! It has sets as the table has: prints, policy bits, ghosts, a clock that moves when a page comes in. If it is shown a share of all pages, chosen
 //! by hash, and is smaller than the cache in question by the same share, it misses that share of what the cache would miss.
 //!
-//! What is not here: which pages are shown (`monitor`).
+//! Whoever runs one is its [`Guide`]: he says which policy it is, may choose victims himself, and hears what becomes of pages.
+//!
+//! What is not here: which pages are shown, and what follows from the misses (`monitor`, `policy::learner`).
+
+use std::marker::PhantomData;
 
 use crate::ghost::{GHOSTS_PER_WAY, Ghosts};
-use crate::policy::change;
-use crate::policy::{Balance, Learner, Policy, PolicyKind, View, with_policy};
+use crate::policy::{Balance, Learner, Policy, PolicyKind, View, change};
 use crate::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, Ordering::Relaxed};
 use crate::tag::Tag;
+
+/// What a miniature is run by.
+pub(crate) trait Guide {
+    /// What hits and arrivals do to a page's bits.
+    type Policy: Policy;
+
+    /// What the policy has learned, and what its sets aim at together.
+    #[inline(always)]
+    fn shared(&self) -> (Option<&Learner>, Option<&Balance>) {
+        (None, None)
+    }
+
+    /// The way to give up among `candidates`.
+    #[inline(always)]
+    fn victim(&self, view: &View<'_>, candidates: u32) -> usize {
+        Self::Policy::victim(view, candidates)
+    }
+
+    /// A page with these bits, or a ghost, is used at `clock`.
+    #[inline(always)]
+    fn used(&mut self, _meta: u16, _clock: u16) {}
+
+    /// A page with these bits has left for good at `clock`: its return through the ghosts would have been a use.
+    #[inline(always)]
+    fn forgotten(&mut self, _meta: u16, _clock: u16) {}
+}
+
+/// A policy as it is in the table.
+pub(crate) struct Plain<'a, P> {
+    learner: Option<&'a Learner>,
+    balance: &'a Balance,
+    policy: PhantomData<P>,
+}
+
+impl<'a, P: Policy> Plain<'a, P> {
+    pub fn new(learner: Option<&'a Learner>, balance: &'a Balance) -> Self {
+        Plain { learner, balance, policy: PhantomData }
+    }
+}
+
+impl<P: Policy> Guide for Plain<'_, P> {
+    type Policy = P;
+
+    #[inline(always)]
+    fn shared(&self) -> (Option<&Learner>, Option<&Balance>) {
+        (self.learner, Some(self.balance))
+    }
+}
 
 /// A cache of a few sets without pages.
 pub(crate) struct Miniature {
@@ -18,8 +69,11 @@ pub(crate) struct Miniature {
     prints: Box<[u16]>,
     meta: Box<[AtomicU16]>,
     ghosts: Box<[AtomicU32]>,
-    balance: Balance,
 }
+
+/// Print, policy bits, ghosts.
+const BYTES_PER_WAY: usize =
+    size_of::<u16>() + size_of::<AtomicU16>() + GHOSTS_PER_WAY * size_of::<AtomicU32>();
 
 /// A set, besides what it has per way.
 #[derive(Default)]
@@ -30,6 +84,20 @@ struct Set {
     hand: AtomicU8,
     ghost_head: AtomicU8,
     ghost_count: AtomicU8,
+}
+
+impl Set {
+    /// With what it has per way, and what it shares with others.
+    #[inline(always)]
+    fn view<'s>(
+        &'s self,
+        meta: &'s [AtomicU16],
+        ring: &'s [AtomicU32],
+        (learner, balance): (Option<&'s Learner>, Option<&'s Balance>),
+    ) -> View<'s> {
+        let ghosts = Ghosts::new(ring, &self.ghost_head, &self.ghost_count);
+        View::new(meta, &self.hand, self.clock, ghosts, learner).with_balance(balance)
+    }
 }
 
 impl Miniature {
@@ -49,15 +117,18 @@ impl Miniature {
             prints: vec![0; sets * ways].into(),
             meta: (0..sets * ways).map(|_| AtomicU16::new(0)).collect(),
             ghosts: (0..sets * ways * GHOSTS_PER_WAY).map(|_| AtomicU32::new(0)).collect(),
-            balance: Balance::new((sets * ways) as u64),
         }
     }
 
     /// Bytes of one with so many slots, rounded up.
     pub fn bytes(slots: usize, ways: usize) -> usize {
-        let a_slot = size_of::<u16>() + size_of::<AtomicU16>() + GHOSTS_PER_WAY * size_of::<AtomicU32>();
         let slots = slots.next_multiple_of(ways.min(slots.max(1)));
-        size_of::<Miniature>() + slots * a_slot + slots.div_ceil(ways) * size_of::<Set>()
+        size_of::<Miniature>() + slots * BYTES_PER_WAY + slots.div_ceil(ways) * size_of::<Set>()
+    }
+
+    /// Bytes of a slot and its share of its set, rounded up.
+    pub const fn bytes_per_slot(ways: usize) -> usize {
+        BYTES_PER_WAY + size_of::<Set>().div_ceil(ways)
     }
 
     /// Slots.
@@ -65,9 +136,9 @@ impl Miniature {
         self.prints.len()
     }
 
-    /// An access to a page by a policy. True: it was there.
+    /// An access to a page. True: it was there.
     #[inline(always)]
-    pub fn access<P: Policy>(&mut self, tag: Tag, learner: Option<&Learner>) -> bool {
+    pub fn access<G: Guide>(&mut self, tag: Tag, guide: &mut G) -> bool {
         // The bits above a ghost's print choose the set: none of those that say whether the page is followed.
         let number = (((tag.0 >> 32) * self.sets.len() as u64) >> 32) as usize;
         let at = number * self.ways;
@@ -77,78 +148,66 @@ impl Miniature {
         let count = set.count as usize;
         if let Some(way) = prints[..count].iter().position(|other| *other == print) {
             // As with the table's marks: several hits between two arrivals are one, for a policy that does not count them.
-            if P::COUNTS_HITS || set.marks >> way & 1 == 0 {
+            if G::Policy::COUNTS_HITS || set.marks >> way & 1 == 0 {
                 set.marks |= 1 << way;
                 let old = meta[way].load(Relaxed);
-                meta[way].store(P::touched(old, set.clock, self.ways), Relaxed);
+                guide.used(old, set.clock);
+                meta[way].store(G::Policy::touched(old, set.clock, self.ways), Relaxed);
             }
             return true;
         }
         set.marks = 0;
         let per_set = self.ways * GHOSTS_PER_WAY;
         let ring = &self.ghosts[number * per_set..][..per_set];
-        let view = |clock| {
-            let ghosts = Ghosts::new(ring, &set.ghost_head, &set.ghost_count);
-            View::new(meta, &set.hand, clock, ghosts, learner).with_balance(Some(&self.balance))
-        };
         // In the order of the table's sets: the victim, what is remembered of the page, the victim's ghost, the admission.
-        let before = view(set.clock);
-        let (way, ghost) = if count < self.ways {
-            (count, P::GHOSTS.then(|| before.ghosts.take(print)).flatten())
+        let ghosts = Ghosts::new(ring, &set.ghost_head, &set.ghost_count);
+        let way = if count < self.ways {
+            count
         } else {
             let all = u32::MAX >> (u32::BITS - self.ways as u32);
-            let way = P::victim(&before, all);
-            let meta = before.meta(way);
-            let ghost = P::GHOSTS.then(|| before.ghosts.take(print)).flatten();
-            if P::GHOSTS {
-                before.ghosts.push(prints[way], meta);
-            }
-            (way, ghost)
+            guide.victim(&set.view(meta, ring, guide.shared()), all)
         };
-        let after = view(set.clock.wrapping_add(1));
-        after.set_meta(way, P::admitted(&after, ghost));
-        prints[way] = print;
+        let ghost = G::Policy::GHOSTS.then(|| ghosts.take(print)).flatten();
+        if let Some(ghost) = ghost {
+            guide.used(ghost, set.clock);
+        }
+        if G::Policy::GHOSTS
+            && count == self.ways
+            && let Some(forgotten) = ghosts.push(prints[way], meta[way].load(Relaxed))
+        {
+            guide.forgotten(forgotten, set.clock);
+        }
         set.clock = set.clock.wrapping_add(1);
         set.count = set.count.max(way as u8 + 1);
+        prints[way] = print;
+        let view = set.view(meta, ring, guide.shared());
+        view.set_meta(way, G::Policy::admitted(&view, ghost));
         false
     }
 
     /// Goes on with another policy (see `policy::change`).
-    pub fn change_policy(&mut self, old: PolicyKind, new: PolicyKind, learner: Option<&Learner>) {
+    pub fn change_policy(
+        &mut self,
+        old: PolicyKind,
+        new: PolicyKind,
+        learner: Option<&Learner>,
+        balance: &Balance,
+    ) {
         let per_set = self.ways * GHOSTS_PER_WAY;
         for (number, set) in self.sets.iter_mut().enumerate() {
             let meta = &self.meta[number * self.ways..][..self.ways];
             let ring = &self.ghosts[number * per_set..][..per_set];
-            let view = |clock| {
-                let ghosts = Ghosts::new(ring, &set.ghost_head, &set.ghost_count);
-                View::new(meta, &set.hand, clock, ghosts, learner).with_balance(Some(&self.balance))
-            };
+            let shared = (learner, Some(balance));
             let occupied = ((1u64 << set.count) - 1) as u32;
-            let (order, count) = change::order(old, &view(set.clock), occupied);
-            view(set.clock).start_over();
+            let view = set.view(meta, ring, shared);
+            let (order, count) = change::order(old, &view, occupied);
+            view.start_over();
             for (turn, way) in order[..count].iter().enumerate() {
                 set.clock = set.clock.wrapping_add(1);
-                let ghosts = Ghosts::new(ring, &set.ghost_head, &set.ghost_count);
-                let view =
-                    View::new(meta, &set.hand, set.clock, ghosts, learner).with_balance(Some(&self.balance));
+                let view = set.view(meta, ring, shared);
                 change::readmit(new, &view, *way as usize, turn >= count / 2);
             }
             set.marks = 0;
         }
     }
-}
-
-/// Runs pages through several miniatures of one policy, and counts what each misses.
-pub(crate) fn run(
-    policy: PolicyKind,
-    sizes: &mut [(Miniature, f64)],
-    pages: &[(Tag, bool)],
-    learner: Option<&Learner>,
-) {
-    with_policy!(policy, P => for (miniature, misses) in sizes {
-        for (tag, counts) in pages {
-            let hit = miniature.access::<P>(*tag, learner);
-            *misses += f64::from(u8::from(!hit && *counts));
-        }
-    });
 }

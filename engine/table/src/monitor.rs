@@ -17,8 +17,8 @@ use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use crate::miniature::{self, Miniature};
-use crate::policy::{Learner, PolicyKind};
+use crate::miniature::{Miniature, Plain};
+use crate::policy::{Balance, Learner, PolicyKind, with_policy};
 use crate::tag::Tag;
 
 /// Slots of the largest miniature: with fewer of them, curves err.
@@ -68,12 +68,20 @@ struct Model {
     /// Entries taken so far, and when the sizes were chosen.
     taken: u64,
     begun: u64,
-    /// By size, the largest first; with the misses of late.
-    sizes: Vec<(Miniature, f64)>,
+    /// The largest first.
+    sizes: Vec<Size>,
     /// Of late, as the misses.
     references: f64,
     lost: f64,
     rate: f64,
+}
+
+/// The partition at one size.
+struct Size {
+    miniature: Miniature,
+    balance: Balance,
+    /// Of late.
+    misses: f64,
 }
 
 /// How well a cache of some size would have done of late.
@@ -116,9 +124,9 @@ impl Plan {
                 .collect();
             slots.dedup();
             let ring = (largest / 2).next_power_of_two().clamp(64, 4096) as usize;
-            let miniatures: usize = slots.iter().map(|slots| Miniature::bytes(*slots, ways)).sum();
+            let sizes: usize = slots.iter().map(|slots| Size::bytes(*slots, ways)).sum();
             let fixed = size_of::<Monitor>() + (ring + RECENT) * size_of::<AtomicU64>();
-            let bytes = (fixed + miniatures + slots.len() * size_of::<f64>()) as u64;
+            let bytes = (fixed + sizes) as u64;
             if slots.len() < 3 || below == 0 {
                 return None;
             }
@@ -127,6 +135,45 @@ impl Plan {
             }
             below = below * 3 / 4;
         }
+    }
+}
+
+impl Size {
+    fn new(slots: usize, ways: usize) -> Size {
+        let miniature = Miniature::new(slots, ways);
+        let balance = Balance::new(miniature.slots() as u64);
+        Size { miniature, balance, misses: 0.0 }
+    }
+
+    fn bytes(slots: usize, ways: usize) -> usize {
+        size_of::<Size>() - size_of::<Miniature>() + Miniature::bytes(slots, ways)
+    }
+}
+
+impl Model {
+    /// Nothing is known.
+    fn new(policy: PolicyKind, plan: &Plan, ways: usize) -> Model {
+        Model {
+            policy,
+            taken: 0,
+            begun: 0,
+            sizes: plan.slots.iter().map(|slots| Size::new(*slots, ways)).collect(),
+            references: 0.0,
+            lost: 0.0,
+            rate: f64::from(plan.below) / (1u64 << Tag::SAMPLE_BITS) as f64,
+        }
+    }
+
+    /// Takes pages through all sizes; those that count are counted.
+    fn run(&mut self, pages: &[(Tag, bool)], learner: Option<&Learner>) {
+        self.references += pages.len() as f64;
+        with_policy!(self.policy, P => for Size { miniature, balance, misses } in &mut self.sizes {
+            let mut guide = Plain::<P>::new(learner, balance);
+            for (tag, counts) in pages {
+                let hit = miniature.access(*tag, &mut guide);
+                *misses += f64::from(u8::from(!hit && *counts));
+            }
+        });
     }
 }
 
@@ -141,15 +188,7 @@ impl Monitor {
             put: AtomicU64::new(0),
             recent: atomics(RECENT),
             bytes: AtomicU64::new(plan.bytes),
-            model: Mutex::new(Model {
-                policy,
-                taken: 0,
-                begun: 0,
-                sizes: plan.slots.iter().map(|slots| (Miniature::new(*slots, ways), 0.0)).collect(),
-                references: 0.0,
-                lost: 0.0,
-                rate: f64::from(plan.below) / (1u64 << Tag::SAMPLE_BITS) as f64,
-            }),
+            model: Mutex::new(Model::new(policy, &plan, ways)),
         })
     }
 
@@ -204,9 +243,7 @@ impl Monitor {
                     count += 1;
                 }
             }
-            let Model { policy, sizes, references, .. } = &mut *model;
-            *references += count as f64;
-            miniature::run(*policy, sizes, &batch[..count], learner);
+            model.run(&batch[..count], learner);
         }
         waiting
     }
@@ -214,7 +251,7 @@ impl Monitor {
     /// Counts as much less of what was so far.
     pub fn fade(&self, keep: f64) {
         let mut model = self.model.lock().unwrap_or_else(PoisonError::into_inner);
-        model.sizes.iter_mut().for_each(|(_, misses)| *misses *= keep);
+        model.sizes.iter_mut().for_each(|size| size.misses *= keep);
         model.references *= keep;
         model.lost *= keep;
     }
@@ -233,7 +270,7 @@ impl Monitor {
                 .sizes
                 .iter()
                 .rev()
-                .map(|(miniature, misses)| ((miniature.slots() as f64 / model.rate) as u64, misses * scale))
+                .map(|size| ((size.miniature.slots() as f64 / model.rate) as u64, size.misses * scale))
                 .collect(),
         }
     }
@@ -242,10 +279,8 @@ impl Monitor {
     pub fn reshape(&self, most_pages: u64, bytes_max: u64, ways: usize) -> bool {
         let Some(plan) = Plan::new(most_pages, bytes_max, ways) else { return false };
         let mut model = self.model.lock().unwrap_or_else(PoisonError::into_inner);
-        model.sizes = plan.slots.iter().map(|slots| (Miniature::new(*slots, ways), 0.0)).collect();
-        model.begun = model.taken;
-        (model.references, model.lost) = (0.0, 0.0);
-        model.rate = f64::from(plan.below) / (1u64 << Tag::SAMPLE_BITS) as f64;
+        let taken = model.taken;
+        *model = Model { taken, begun: taken, ..Model::new(model.policy, &plan, ways) };
         self.below.store(plan.below, Relaxed);
         self.bytes.store(plan.bytes, Relaxed);
         true
@@ -255,8 +290,8 @@ impl Monitor {
     pub(crate) fn set_policy(&self, new: PolicyKind, learner: Option<&Learner>) {
         let mut model = self.model.lock().unwrap_or_else(PoisonError::into_inner);
         let old = std::mem::replace(&mut model.policy, new);
-        for (miniature, _) in &mut model.sizes {
-            miniature.change_policy(old, new, learner);
+        for size in &mut model.sizes {
+            size.miniature.change_policy(old, new, learner, &size.balance);
         }
     }
 }

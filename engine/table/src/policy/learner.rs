@@ -1,6 +1,6 @@
 //! What a partition learns about its load: miniatures of it, one per order, that see the same sample of its pages.
 //!
-//! A miniature is a cache of a few sets without pages: prints, policy bits and ghosts, run by the policy's own code. The pages that it follows
+//! A miniature is a cache of a few sets without pages, run by the policy's own code (`miniature`). The pages that it follows
 //! are chosen by bits of their tags that nothing else uses, as many of them as the miniature is small, so that it misses as the whole would. A
 //! page's hits between two arrivals in its set are shown to it once: the first of them, which marks the page, and every miss. So a hit that changes
 //! nothing costs nothing here.
@@ -15,9 +15,9 @@
 
 use std::sync::{Mutex, OnceLock, TryLockError};
 
+use super::View;
 use super::octavo::{BUCKETS, CLASSES, Octavo, Order, age, cell, victim_by};
-use super::{Policy, View};
-use crate::ghost::{GHOSTS_PER_WAY, Ghosts};
+use crate::miniature::{Guide, Miniature};
 use crate::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, Ordering::Relaxed};
 use crate::tag::Tag;
 
@@ -96,14 +96,13 @@ impl Size {
     fn bytes(self, ways: usize) -> u64 {
         let cells = if self.densities { CLASSES * BUCKETS } else { 0 };
         let a_cell = size_of::<AtomicU16>() + 2 * size_of::<u16>();
-        let fixed = size_of::<Learner>() + cells * a_cell + self.orders().len() * size_of::<Miniature>();
+        let fixed = size_of::<Learner>() + cells * a_cell + self.orders().len() * size_of::<Contender>();
         fixed as u64 + self.slots as u64 * self.bytes_per_slot(ways)
     }
 
     /// Of all miniatures together, rounded up.
     fn bytes_per_slot(self, ways: usize) -> u64 {
-        let a_slot = size_of::<u16>() + size_of::<AtomicU16>() + GHOSTS_PER_WAY * size_of::<AtomicU32>();
-        (self.orders().len() * (a_slot + size_of::<Set>().div_ceil(ways))) as u64
+        (self.orders().len() * Miniature::bytes_per_slot(ways)) as u64
     }
 
     fn encoded(self) -> u32 {
@@ -200,19 +199,19 @@ fn comparable(density: f32) -> u16 {
 /// What only the teacher touches.
 struct Lessons {
     size: Size,
-    miniatures: Box<[Miniature]>,
+    contenders: Box<[Contender]>,
     tally: Option<Tally>,
-    /// The first miniature's misses at the next judgement.
+    /// The first one's misses at the next judgement.
     judge_at: u64,
 }
 
 impl Lessons {
     fn new(size: Size, ways: usize) -> Lessons {
-        let sets = size.slots as usize / ways;
-        let orders = if sets > 0 { size.orders() } else { &[] };
+        let slots = size.slots as usize;
+        let orders = if slots > 0 { size.orders() } else { &[] };
         Lessons {
             size,
-            miniatures: orders.iter().map(|order| Miniature::new(*order, sets, ways)).collect(),
+            contenders: orders.iter().map(|order| Contender::new(*order, slots, ways)).collect(),
             tally: size.densities.then(|| Tally::new(size.slots as u64)),
             judge_at: 0,
         }
@@ -222,12 +221,12 @@ impl Lessons {
         if self.size != learner.size() {
             *self = Lessons::new(learner.size(), learner.ways);
         }
-        for miniature in &mut self.miniatures {
-            let tally = if miniature.order == Order::Density { self.tally.as_mut() } else { None };
-            miniature.access(tag, learner, tally);
+        for contender in &mut self.contenders {
+            let tally = if contender.order == Order::Density { self.tally.as_mut() } else { None };
+            contender.access(tag, learner, tally);
         }
         // None where it has just become so small that it learns nothing.
-        let Some(misses) = self.miniatures.first().map(|miniature| miniature.misses_all) else { return };
+        let Some(misses) = self.contenders.first().map(|contender| contender.misses_all) else { return };
         if misses >= self.judge_at {
             self.judge_at = misses + (self.size.slots as u64 / JUDGEMENTS_PER_TURNOVER).max(1);
             self.judge(learner);
@@ -239,17 +238,17 @@ impl Lessons {
 
     /// The order that missed least leads, if it is so far ahead that it is no luck.
     fn judge(&mut self, learner: &Learner) {
-        let of_late: f32 = self.miniatures.iter().map(|miniature| miniature.misses).sum();
-        let of_all: u64 = self.miniatures.iter().map(|miniature| miniature.misses_all).sum();
+        let of_late: f32 = self.contenders.iter().map(|contender| contender.misses).sum();
+        let of_all: u64 = self.contenders.iter().map(|contender| contender.misses_all).sum();
         // Both as shares of what all missed, so that they count alike.
-        let mark = |miniature: &Miniature| {
-            miniature.misses / of_late.max(1.0) + (miniature.misses_all as f64 / of_all.max(1) as f64) as f32
+        let mark = |contender: &Contender| {
+            contender.misses / of_late.max(1.0) + (contender.misses_all as f64 / of_all.max(1) as f64) as f32
         };
-        let best = self.miniatures.iter().min_by(|a, b| mark(a).total_cmp(&mark(b)));
+        let best = self.contenders.iter().min_by(|a, b| mark(a).total_cmp(&mark(b)));
         let leads = learner.order();
-        let leads = self.miniatures.iter().find(|miniature| miniature.order == leads);
+        let leads = self.contenders.iter().find(|contender| contender.order == leads);
         if let Some(best) = best {
-            let ahead = |leads: &Miniature| {
+            let ahead = |leads: &Contender| {
                 leads.misses - best.misses + (leads.misses_all as i64 - best.misses_all as i64) as f32
             };
             // None leads whose order no longer takes part.
@@ -257,96 +256,59 @@ impl Lessons {
                 learner.leader.store(best.order as u8, Relaxed);
             }
         }
-        self.miniatures.iter_mut().for_each(|miniature| miniature.misses *= JUDGEMENT_DECAY);
+        self.contenders.iter_mut().for_each(|contender| contender.misses *= JUDGEMENT_DECAY);
     }
 }
 
-/// A few sets without pages, that follow one order.
-struct Miniature {
+/// An order, and what it missed.
+struct Contender {
     order: Order,
-    ways: usize,
-    sets: Box<[Set]>,
-    prints: Box<[u16]>,
-    meta: Box<[AtomicU16]>,
-    ghosts: Box<[AtomicU32]>,
+    miniature: Miniature,
     /// Of late: decays.
     misses: f32,
     misses_all: u64,
 }
 
-/// A miniature's set, besides what it has per way.
-#[derive(Default)]
-struct Set {
-    marks: u32,
-    clock: u16,
-    count: u8,
-    hand: AtomicU8,
-    ghost_head: AtomicU8,
-    ghost_count: AtomicU8,
+impl Contender {
+    fn new(order: Order, slots: usize, ways: usize) -> Contender {
+        Contender { order, miniature: Miniature::new(slots, ways), misses: 0.0, misses_all: 0 }
+    }
+
+    fn access(&mut self, tag: Tag, learner: &Learner, tally: Option<&mut Tally>) {
+        if !self.miniature.access(tag, &mut OneOrder { order: self.order, learner, tally }) {
+            self.misses += 1.0;
+            self.misses_all += 1;
+        }
+    }
 }
 
-impl Miniature {
-    fn new(order: Order, sets: usize, ways: usize) -> Miniature {
-        Miniature {
-            order,
-            ways,
-            sets: (0..sets).map(|_| Set::default()).collect(),
-            prints: vec![0; sets * ways].into(),
-            meta: (0..sets * ways).map(|_| AtomicU16::new(0)).collect(),
-            ghosts: (0..sets * ways * GHOSTS_PER_WAY).map(|_| AtomicU32::new(0)).collect(),
-            misses: 0.0,
-            misses_all: 0,
+/// The policy, with an order that is not asked for: the leader is the table's.
+struct OneOrder<'a> {
+    order: Order,
+    learner: &'a Learner,
+    tally: Option<&'a mut Tally>,
+}
+
+impl Guide for OneOrder<'_> {
+    type Policy = Octavo;
+
+    #[inline(always)]
+    fn victim(&self, view: &View<'_>, candidates: u32) -> usize {
+        victim_by(self.order, view, candidates, |cell| self.learner.density(cell))
+    }
+
+    #[inline(always)]
+    fn used(&mut self, meta: u16, clock: u16) {
+        if let Some(tally) = &mut self.tally {
+            tally.hit(meta, clock);
         }
     }
 
-    fn access(&mut self, tag: Tag, learner: &Learner, mut tally: Option<&mut Tally>) {
-        // The bits above a ghost's print choose the set: none of those that say whether the page is followed.
-        let number = (((tag.0 >> 32) * self.sets.len() as u64) >> 32) as usize;
-        let ways = number * self.ways..(number + 1) * self.ways;
-        let set = &mut self.sets[number];
-        let (prints, meta) = (&mut self.prints[ways.clone()], &self.meta[ways]);
-        let print = tag.ghost_print();
-        let count = set.count as usize;
-        if let Some(way) = prints[..count].iter().position(|other| *other == print) {
-            if set.marks >> way & 1 == 0 {
-                set.marks |= 1 << way;
-                let old = meta[way].load(Relaxed);
-                if let Some(tally) = &mut tally {
-                    tally.hit(old, set.clock);
-                }
-                meta[way].store(Octavo::touched(old, set.clock, self.ways), Relaxed);
-            }
-            return;
+    #[inline(always)]
+    fn forgotten(&mut self, meta: u16, clock: u16) {
+        if let Some(tally) = &mut self.tally {
+            tally.eviction(meta, clock);
         }
-        // As in a set of the table: what was hit since is known, the returning page is taken from the ghosts, a victim leaves, time goes on.
-        self.misses += 1.0;
-        self.misses_all += 1;
-        set.marks = 0;
-        let per_set = self.ways * GHOSTS_PER_WAY;
-        let ring = &self.ghosts[number * per_set..][..per_set];
-        let ghosts = || Ghosts::new(ring, &set.ghost_head, &set.ghost_count);
-        let view = View::new(meta, &set.hand, set.clock, ghosts(), None);
-        let ghost = view.ghosts.take(print);
-        if let (Some(ghost), Some(tally)) = (ghost, &mut tally) {
-            tally.hit(ghost, set.clock);
-        }
-        let way = if count < self.ways {
-            count
-        } else {
-            let all = u32::MAX >> (u32::BITS - self.ways as u32);
-            let way = victim_by(self.order, &view, all, |cell| learner.density(cell));
-            // A page has left for good when it is forgotten: its return through the ghosts would have been a hit.
-            let forgotten = view.ghosts.push(prints[way], view.meta(way));
-            if let (Some(forgotten), Some(tally)) = (forgotten, &mut tally) {
-                tally.eviction(forgotten, set.clock);
-            }
-            way
-        };
-        let view = View::new(meta, &set.hand, set.clock.wrapping_add(1), ghosts(), None);
-        view.set_meta(way, Octavo::admitted(&view, ghost));
-        prints[way] = print;
-        set.clock = set.clock.wrapping_add(1);
-        set.count = set.count.max(way as u8 + 1);
     }
 }
 
@@ -452,11 +414,11 @@ mod tests {
         };
         (0..40 * 3000u64).for_each(|access| show(access % 3000));
         let after_the_loop =
-            learner.lessons.lock().unwrap().miniatures.iter().map(|m| m.misses).collect::<Vec<_>>();
+            learner.lessons.lock().unwrap().contenders.iter().map(|c| c.misses).collect::<Vec<_>>();
         assert!(matches!(learner.order(), Order::Lfu | Order::Density), "{after_the_loop:?}");
         // Pages that come once, and twice in a row, and never again: what was used long ago and often is worthless.
         (1000..400_000u64).for_each(|access| show((1 << 32) + access - access % 2 * 600));
-        let misses = learner.lessons.lock().unwrap().miniatures.iter().map(|m| m.misses).collect::<Vec<_>>();
+        let misses = learner.lessons.lock().unwrap().contenders.iter().map(|c| c.misses).collect::<Vec<_>>();
         let leader = learner.leader.load(Relaxed) as usize;
         assert!(misses.iter().all(|others| misses[leader] <= others * 1.01), "{leader} leads {misses:?}");
     }
@@ -472,7 +434,7 @@ mod tests {
                 .for_each(|tag| learner.show(tag));
             let lessons = learner.lessons.lock().unwrap();
             assert_eq!(lessons.size, learner.size());
-            lessons.miniatures.first().map_or(0, |miniature| miniature.prints.len() as u64)
+            lessons.contenders.first().map_or(0, |contender| contender.miniature.slots() as u64)
         };
         assert_eq!((shown(1000), learner.order()), (0, ONLY_ORDER));
         // A segment of 2 MiB, and a gibibyte.
