@@ -102,6 +102,7 @@ fn beginning(kind: u8) -> Vec<u8> {
         ways: [8, 16, 32][kind as usize % 3],
         page_bytes: 4096,
         shape: Shape { segments_max: 6, sets_per_segment: 2 },
+        nodes: 1,
         segments: 2,
         secret: Secret::Weak,
         sample_below: if kind & 64 == 0 { WHOLE } else { WHOLE / 3 },

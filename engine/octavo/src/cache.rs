@@ -12,6 +12,7 @@ use crate::clean;
 use crate::config::{CacheConfig, Limits, PartitionConfig};
 use crate::error::Error;
 use crate::lane::Lane;
+use crate::numa::Numa;
 use crate::partition::{Partition, PartitionInner};
 use crate::queue::Queue;
 use crate::reaper::{self, Reaper, ReaperStat};
@@ -34,6 +35,7 @@ pub(crate) struct Shared {
     simulated: AtomicBool,
     cleaner: CleanerSignal,
     pub reaper: Reaper,
+    pub numa: Numa,
     /// What carries I/O to files here.
     engine_name: &'static str,
     _reserved: Charge,
@@ -172,6 +174,7 @@ impl Cache {
         let background = config.background && !cfg!(shuttle);
         // A ring for a moment, to learn early what the kernel allows.
         let engine_name = Ring::new(&ring_options(&config)).map_err(no_ring)?.engine_name();
+        let numa = Numa::new(&config);
         let shared = Arc::new(Shared {
             config,
             budget,
@@ -187,6 +190,7 @@ impl Cache {
                 changed: Condvar::new(),
             },
             reaper: Reaper::new(memory_max_bytes),
+            numa,
             engine_name,
             _reserved: reserved,
         });

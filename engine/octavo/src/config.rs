@@ -6,6 +6,7 @@ pub use octavo_table::PolicyKind as PolicyName;
 
 use crate::WAYS;
 use crate::error::Error;
+use crate::numa::{NumaMode, TopologySource};
 use crate::pressure::PressureSource;
 
 /// What a cache is made with.
@@ -28,6 +29,10 @@ pub struct CacheConfig {
     pub reaper: bool,
     /// What the system says about its memory, where `memory_max_bytes` is to yield to it. None: it does not.
     pub pressure: Option<PressureSource>,
+    /// The machine's nodes, or made-up ones.
+    pub topology: TopologySource,
+    /// How they are used, where there are more than one.
+    pub numa: NumaMode,
     /// The secret that places pages. None: from the kernel. Tests that must repeat give one.
     pub seed: Option<u64>,
     /// Tests only: the pages of an object meet in one set, with one fingerprint.
@@ -46,6 +51,8 @@ impl Default for CacheConfig {
             background: true,
             reaper: true,
             pressure: None,
+            topology: TopologySource::default(),
+            numa: NumaMode::default(),
             seed: None,
             pages_meet: false,
         }
@@ -85,7 +92,7 @@ impl CacheConfig {
         {
             return wrong(format!("buffers_max_bytes is {buffers}: more than memory_max_bytes"));
         }
-        Ok(())
+        self.topology.check().map_err(Error::Config)
     }
 
     /// Bytes set aside for buffers, rings and bounce pages.
@@ -140,6 +147,8 @@ pub struct PartitionConfig {
     pub dirty_max_bytes: Option<u64>,
     /// Most bytes that are read ahead of a stream of reads at a time. 0: nothing is read that nobody asked for.
     pub read_ahead_max_bytes: u64,
+    /// The node where all its pages lie, by the machine's number. None: they are divided among the nodes, in modes that know nodes.
+    pub node: Option<u32>,
 }
 
 impl PartitionConfig {
@@ -169,6 +178,7 @@ impl PartitionConfig {
             weight: octavo_share::WEIGHT_DEFAULT,
             dirty_max_bytes: None,
             read_ahead_max_bytes: 0,
+            node: None,
         }
     }
 }

@@ -37,6 +37,10 @@ pub(crate) enum Count {
     Syncs,
     ReadBytes,
     WrittenBytes,
+    /// Pages that were found on the thread's own node, and on another; and those of the latter that were written. With one node nothing is counted.
+    LocalHits,
+    RemoteHits,
+    RemoteWrites,
     Last,
 }
 

@@ -120,6 +120,11 @@ impl Frames {
         }
     }
 
+    /// Where a segment's frames lie, and how many bytes.
+    pub fn segment(&self, segment: SegmentIndex) -> (*mut u8, usize) {
+        (self.mapping.at(segment.0 as usize * self.segment_bytes), self.segment_bytes)
+    }
+
     /// Gives a segment's memory back to the kernel. All its slots are free (`Table::retire`).
     pub fn give_back(&self, segment: SegmentIndex) {
         self.mapping.give_back(segment.0 as usize * self.segment_bytes, self.segment_bytes);

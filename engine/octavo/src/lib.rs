@@ -26,6 +26,7 @@ mod counters;
 mod error;
 mod frames;
 mod lane;
+pub mod numa;
 mod object;
 mod partition;
 pub mod pressure;

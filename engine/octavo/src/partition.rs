@@ -15,6 +15,7 @@ use crate::copy;
 use crate::counters::{Count, Counters};
 use crate::error::Error;
 use crate::frames::{Frames, Mapping};
+use crate::numa::Places;
 use crate::object::{Object, ObjectInner};
 use crate::reaper::Share;
 use crate::record::Recorder;
@@ -45,6 +46,7 @@ pub(crate) struct PartitionInner {
     pub mode: CacheMode,
     pub counters: Counters,
     pub recorder: Recorder,
+    pub places: Places,
     // What only misses and control read.
     pub shared: Arc<Shared>,
     pub waiters: SlotWaiters,
@@ -62,7 +64,7 @@ pub(crate) struct PartitionInner {
     missed: Mutex<Missed>,
     dirty_max_pages: AtomicU64,
     /// The table's memory; after the table, which uses it.
-    _metadata: Mapping,
+    pub metadata: Mapping,
 }
 
 struct Resizing {
@@ -114,7 +116,11 @@ impl PartitionInner {
         // The directory has room for four times `max`, so that `max` can be raised and a small partition's directory stays small.
         let most = config.max_bytes.map_or(u64::MAX, |max| max.saturating_mul(4)).min(cache.memory_max_bytes);
         let most = (most / per_segment).min(octavo_table::SEGMENTS_MAX as u64 - 1) as u32;
-        (Shape { segments_max: most.max(1), sets_per_segment }, per_segment)
+        // As many for each node.
+        let nodes = if config.node.is_some() { 1 } else { shared.numa.nodes() };
+        let segments_max =
+            (most.max(1).div_ceil(nodes) * nodes).min((octavo_table::SEGMENTS_MAX - 1) / nodes * nodes);
+        (Shape { segments_max, sets_per_segment }, per_segment)
     }
 
     /// Less is no partition.
@@ -146,21 +152,22 @@ impl PartitionInner {
         if live == 0 {
             return Err(Error::NoMemory { what, wanted_bytes: fixed + per_segment, left_bytes: wanted });
         }
+        let places = Places::new(&shared.numa, config.node)
+            .map_err(|why| Error::Config(format!("partition {:?}: {why}", config.name)))?;
         let charge = shared.budget.charge(fixed + live as u64 * per_segment, &what)?;
         let no_memory = |e| Error::Config(format!("{what}: cannot map memory: {e}"));
         let frames = Frames::reserve(cache.page_bytes, cache.segment_bytes as usize, shape.segments_max)
             .map_err(no_memory)?;
-        (0..live).for_each(|segment| frames.commit(SegmentIndex(segment)));
         let metadata_bytes = Table::<WAYS>::memory_bytes(shape).next_multiple_of(HUGE_PAGE as usize);
         let metadata = Mapping::reserve(metadata_bytes).map_err(no_memory)?;
         let table = if cfg!(shuttle) {
-            Table::new(shape, config.policy, live)
+            Table::spread(shape, places.nodes, config.policy, live)
         } else {
             if huge {
                 metadata.want_huge_pages(0, metadata_bytes);
             }
             // SAFETY: the mapping is zeroed, aligned to a page or more, large enough, and lives as long as the table (field order).
-            unsafe { Table::in_memory(metadata.base(), shape, config.policy, live) }
+            unsafe { Table::in_memory(metadata.base(), shape, places.nodes, config.policy, live) }
         };
         watch.begin(&table);
         let seed = match cache.seed {
@@ -177,6 +184,7 @@ impl PartitionInner {
             mode: config.cache_mode,
             counters: Counters::new(),
             recorder: Recorder::new(),
+            places,
             shared: shared.clone(),
             waiters: SlotWaiters::new(),
             strays: Strays::new(),
@@ -199,8 +207,11 @@ impl PartitionInner {
             missed: Mutex::new(Missed::default()),
             config,
             dirty_max_pages: AtomicU64::new(0),
-            _metadata: metadata,
+            metadata,
         };
+        partition.bind_metadata(partition.metadata.base().as_ptr());
+        partition.table.segments().for_each(|segment| partition.commit(segment));
+        partition.counters.set_at_hand(!places.counted);
         partition.set_dirty_max();
         Ok(partition)
     }
@@ -467,15 +478,14 @@ impl Partition {
             let Some(segment) = inner.table.spare_segment() else { break };
             let learning = self.learning_bytes(inner.table.live_segments() + 1);
             resizing.charge_with(learning, per_segment as i64, &format!("partition {:?}", self.name()))?;
-            inner.frames.commit(segment);
+            inner.commit(segment);
             resizing.was_changed = true;
             resizing.pending = inner.table.join(segment);
             inner.record(|| Event::Join { segment: segment.0 });
             self.finish_moves(&mut resizing)?;
         }
         while inner.table.live_segments() - (resizing.emptied.len() as u32) > wanted {
-            let candidates = inner.table.segments().filter(|segment| !resizing.emptied.contains(segment));
-            let segment = candidates.last().expect("more are live than wanted");
+            let segment = inner.table.segment_to_leave(&resizing.emptied).expect("more are live than wanted");
             resizing.was_changed = true;
             resizing.pending = inner.table.leave(segment);
             inner.record(|| Event::Leave { segment: segment.0 });

@@ -216,10 +216,13 @@ impl PartitionInner {
         }
     }
 
-    /// Writes a look at a page that was counted already, if the partition records.
+    /// Writes a look at a page that was counted already, if the partition records; and counts whose page it was, where there are nodes.
     #[cold]
     #[inline(never)]
     pub fn record_access(&self, tag: Tag, write: bool, hit: bool) {
+        if self.places.counted {
+            self.count_place(tag, write, hit);
+        }
         if u32::from(tag.sample()) >= self.recorder.below() {
             return;
         }
@@ -259,7 +262,7 @@ impl PartitionInner {
     fn end_recording(&self, tape: &mut Tape, end: RecordingEnd) {
         tape.end = Some(end);
         self.recorder.below.store(0, Ordering::Relaxed);
-        self.counters.set_at_hand(true);
+        self.counters.set_at_hand(!self.places.counted);
     }
 }
 
@@ -291,6 +294,7 @@ impl Partition {
                 ways: WAYS as u32,
                 page_bytes: inner.page_bytes() as u32,
                 shape: inner.table.shape(),
+                nodes: inner.table.nodes(),
                 segments: inner.table.live_segments(),
                 secret: if whole { inner.secret } else { Secret::Untold },
                 sample_below,

@@ -82,11 +82,6 @@ pub trait Mover {
 }
 
 impl<const W: usize> Table<W> {
-    /// A segment that is not in use, lowest first.
-    pub fn spare_segment(&self) -> Option<SegmentIndex> {
-        (0..self.shape().segments_max).map(SegmentIndex).find(|segment| !self.is_live(*segment))
-    }
-
     /// Brings a segment into use, and names the entries that make its fair share. Its frames must be usable by now.
     pub fn join(&self, segment: SegmentIndex) -> Vec<Move> {
         assert!(!self.is_live(segment), "{segment:?} is in use");
@@ -99,36 +94,18 @@ impl<const W: usize> Table<W> {
         while self.level() < self.layout().level_for(live) {
             self.double_directory();
         }
-        let mut entries = self.entries_by_segment();
-        let share = entries.iter().map(Vec::len).sum::<usize>() / live as usize;
         let level = self.level();
-        (0..share)
-            .filter_map(|_| {
-                let from = (0..entries.len()).max_by_key(|s| entries[*s].len())?;
-                let entry = entries[from].pop()?;
-                Some(Move { level, entry, from: SegmentIndex(from as u32), to: segment })
-            })
-            .collect()
+        let to_move = |(from, entry)| Move { level, entry, from, to: segment };
+        self.entries_for(segment).into_iter().map(to_move).collect()
     }
 
     /// Names the moves that empty a segment. The last segment cannot leave.
     pub fn leave(&self, segment: SegmentIndex) -> Vec<Move> {
         assert!(self.is_live(segment) && self.live_segments() > 1, "{segment:?} cannot leave");
         self.assert_no_move();
-        let mut entries = self.entries_by_segment();
         let level = self.level();
-        let leaving = std::mem::take(&mut entries[segment.0 as usize]);
-        let mut counts: Vec<usize> = entries.iter().map(Vec::len).collect();
-        leaving
-            .into_iter()
-            .filter_map(|entry| {
-                // An emptied segment that could not retire yet has no entries, and gets none.
-                let others = (0..counts.len()).filter(|s| counts[*s] > 0);
-                let to = others.min_by_key(|s| counts[*s])?;
-                counts[to] += 1;
-                Some(Move { level, entry, from: segment, to: SegmentIndex(to as u32) })
-            })
-            .collect()
+        let to_move = |(entry, to)| Move { level, entry, from: segment, to };
+        self.entries_of_leaving(segment).into_iter().map(to_move).collect()
     }
 
     /// Takes an emptied segment out of use. Err names a slot that is not free yet: a pinned snapshot, or a page in somebody's hands.
@@ -250,7 +227,7 @@ impl<const W: usize> Table<W> {
         self.set_level(level + 1);
     }
 
-    fn entries_by_segment(&self) -> Vec<Vec<u32>> {
+    pub(crate) fn entries_by_segment(&self) -> Vec<Vec<u32>> {
         let level = self.level();
         let mut entries = vec![Vec::new(); self.shape().segments_max as usize];
         for entry in 0..1u32 << level {

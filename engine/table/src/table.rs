@@ -13,6 +13,7 @@ use std::sync::atomic as plain;
 use crate::layout::{Head, Header, Layout, SegmentRecord, Shape, ghosts_at, set_bytes, slots_at};
 use crate::memory::Memory;
 use crate::monitor::{MissCurve, Monitor};
+use crate::nodes::Nodes;
 use crate::policy::{Balance, Learner, Policy, PolicyKind, with_policy};
 use crate::probe::ProbeKind;
 use crate::set::SetGuard;
@@ -86,6 +87,7 @@ pub struct Table<const W: usize = 16> {
     tally: Tally,
     #[cfg_attr(any(loom, shuttle), allow(dead_code))]
     probe: ProbeKind,
+    pub(crate) nodes: Nodes,
 }
 
 impl<const W: usize> Table<W> {
@@ -110,20 +112,32 @@ impl<const W: usize> Table<W> {
 
     /// A table in memory of its own, with `live` segments in use.
     pub fn new(shape: Shape, policy: PolicyKind, live: u32) -> Self {
-        Self::start(Memory::heap(Layout::new::<W>(shape)), policy, live)
+        Self::spread(shape, 1, policy, live)
     }
 
-    /// A table in memory that the caller keeps.
+    /// `new`, of segments that are divided among so many nodes.
+    pub fn spread(shape: Shape, nodes: u32, policy: PolicyKind, live: u32) -> Self {
+        Self::start(Memory::heap(Layout::new::<W>(shape)), nodes, policy, live)
+    }
+
+    /// A table in memory that the caller keeps, its segments divided among so many nodes.
     ///
     /// # Safety
     /// `memory` is zeroed, aligned to 64, valid for [`Self::memory_bytes`] bytes, and nothing else uses it while the table lives.
-    pub unsafe fn in_memory(memory: NonNull<u8>, shape: Shape, policy: PolicyKind, live: u32) -> Self {
+    pub unsafe fn in_memory(
+        memory: NonNull<u8>,
+        shape: Shape,
+        nodes: u32,
+        policy: PolicyKind,
+        live: u32,
+    ) -> Self {
         // SAFETY: the caller's promise.
         let memory = unsafe { Memory::given(memory, Layout::new::<W>(shape)) };
-        Self::start(memory, policy, live)
+        Self::start(memory, nodes, policy, live)
     }
 
-    fn start(memory: Memory<W>, policy: PolicyKind, live: u32) -> Self {
+    fn start(memory: Memory<W>, nodes: u32, policy: PolicyKind, live: u32) -> Self {
+        let layout = *memory.layout();
         let table = Table {
             memory,
             policy: plain::AtomicU8::new(policy as u8),
@@ -133,21 +147,18 @@ impl<const W: usize> Table<W> {
             monitor: OnceLock::new(),
             tally: Tally::default(),
             probe: ProbeKind::detect(),
+            nodes: Nodes::new(nodes, layout.shape.segments_max, layout.level_max),
         };
-        let layout = *table.layout();
         assert!(
             (1..=layout.shape.segments_max).contains(&live),
             "1 to {} segments",
             layout.shape.segments_max
         );
-        let level = layout.level_for(live);
-        for entry in 0..1usize << level {
-            table
-                .entry(level, entry)
-                .store(table.first_set(SegmentIndex((entry % live as usize) as u32)), Ordering::Relaxed);
-        }
-        for segment in 0..live {
-            table.record(SegmentIndex(segment)).live.store(1, Ordering::Relaxed);
+        let level = layout.level_for(live).max(table.nodes.level_min());
+        let segments = Self::first_segments(layout.shape, nodes, live);
+        table.deal_entries(level, &segments);
+        for segment in segments {
+            table.record(segment).live.store(1, Ordering::Relaxed);
         }
         table.header().live.store(live, Ordering::Relaxed);
         table.set_level(level);

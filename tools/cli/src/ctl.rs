@@ -15,7 +15,7 @@ use crate::control::{self, Body, REPLY_BYTES_MAX, Reply, Request, VERSION, Verb}
 use crate::environment::Environment;
 use crate::error::Error;
 use crate::report::{Report, aligned};
-use crate::{output, top};
+use crate::{numa, output, top};
 
 /// Ask a running server
 #[derive(Args)]
@@ -104,6 +104,12 @@ enum Question {
         #[arg(long, value_name = "COLUMN", value_parser = top::column, default_value = "partition")]
         sort: usize,
     },
+    /// Which node of the machine pages lie on, and who reads whose
+    Numa {
+        /// As one JSON object
+        #[arg(long)]
+        json: bool,
+    },
     /// Make every write that was acknowledged before durable
     Sync,
     /// Write all dirty pages and sync, with progress; try stores that refuse again
@@ -146,6 +152,10 @@ pub fn run(arguments: &Arguments, environment: &Environment) -> Result<(), Error
             });
             let values = values.collect::<Result<_, _>>()?;
             ask(&path, &Request { values, ..about(Verb::Set, partition) }).map(drop)
+        }
+        Question::Numa { json } => {
+            let answer = ask(&path, &Request::new(Verb::Numa))?;
+            output::text(&if *json { format!("{answer}\n") } else { numa::table(&answer) })
         }
         Question::Mrc { partition, json } => {
             let answer = ask(&path, &about(Verb::Mrc, partition))?;

@@ -17,6 +17,7 @@ mod error;
 mod inputs;
 mod logger;
 mod mrc;
+mod numa;
 mod output;
 mod plan;
 mod record;

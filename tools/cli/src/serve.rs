@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use octavo::numa::TopologySource;
 use octavo::{Cache, CacheConfig, Object, Partition, PartitionConfig, disk};
 use octavo_block::{Address, Export, Limits, Server};
 
@@ -55,6 +56,9 @@ pub struct Arguments {
     /// Check the configuration and serve nothing
     #[arg(long, requires = "config")]
     check: bool,
+    /// Nodes and cores such as 2x4 instead of the machine's, for tests; before the configuration's cache.topology
+    #[arg(long, value_name = "NODESxCORES")]
+    topology: Option<TopologySource>,
 }
 
 /// Serves until a signal comes.
@@ -63,7 +67,7 @@ pub fn run(arguments: &Arguments, environment: &Environment, quiet: bool) -> Res
         Some(path) => Config::read(path).map_err(Error::Config)?,
         None => demo::config(environment)?,
     };
-    let served = Served::make(&config, !arguments.check)?;
+    let served = Served::make(&config, arguments.topology, !arguments.check)?;
     if arguments.check {
         return output::text(&format!("{}: nothing is wrong\n", config.source.name));
     }
@@ -135,7 +139,7 @@ struct Served {
 
 impl Served {
     /// Makes the cache and its partitions. `background` is false where nothing will ever be served.
-    fn make(config: &Config, background: bool) -> Result<Served, Error> {
+    fn make(config: &Config, topology: Option<TopologySource>, background: bool) -> Result<Served, Error> {
         let section = &config.cache;
         let refused =
             |place, error: octavo::Error| Error::Config(vec![config.line(place, error.to_string())]);
@@ -149,6 +153,8 @@ impl Served {
             buffers_max_bytes: section.buffers_max.as_ref().map(|bytes| bytes.value),
             background,
             reaper: section.reaper,
+            topology: topology.or(section.topology.as_ref().map(|given| given.value)).unwrap_or_default(),
+            numa: section.numa.as_ref().map_or(defaults.numa, |mode| mode.value),
             pressure: section.yields.then(octavo::pressure::PressureSource::linux),
             ..defaults
         })
@@ -192,10 +198,12 @@ impl Served {
                 high_bytes: value(&section.high),
                 weight: value(&section.weight).map_or(defaults.weight, |weight| weight as u32),
                 read_ahead_max_bytes: value(&section.read_ahead).unwrap_or(READ_AHEAD_DEFAULT),
+                node: section.node.as_ref().map(|node| node.value as u32),
                 dirty_max_bytes: section.dirty_max.as_ref().map(|bytes| bytes.value),
                 ..defaults
             });
             let place = section.max.as_ref().map_or(&section.place, |max| &max.place);
+            let place = section.node.as_ref().map_or(place, |node| &node.place);
             partitions.push(made.map_err(|error| refused(place, error))?);
         }
         Ok(Served { cache, partitions })

@@ -4,6 +4,8 @@
 mod ahead;
 #[cfg(not(shuttle))]
 mod basics;
+#[cfg(not(shuttle))]
+mod numa;
 mod pages;
 mod random;
 #[cfg(not(shuttle))]

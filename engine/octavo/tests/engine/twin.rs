@@ -8,6 +8,7 @@ mod world;
 
 use crate::random::Random;
 use crate::watchdog::Watchdog;
+use octavo::numa::{NumaMode, TopologySource};
 use std::time::Duration;
 use world::World;
 
@@ -29,26 +30,33 @@ impl Drop for Seed {
     }
 }
 
-fn run(seed: u64) -> u64 {
+/// How the cache uses nodes, and what nodes there are.
+type Nodes = (NumaMode, TopologySource);
+
+fn nodes(mode: NumaMode, nodes: u32, cores: u32) -> Nodes {
+    (mode, TopologySource::Emulated { nodes, cores })
+}
+
+fn run(seed: u64, nodes: Nodes) -> u64 {
     let _named = Seed(seed);
-    let mut world = World::new(Random(seed));
+    let mut world = World::new(Random(seed), nodes);
     world.traced = std::env::var_os("OCTAVO_TWIN_TRACE").is_some();
     world.run(STEPS);
     world.end()
 }
 
-#[test]
-fn a_cache_agrees_with_its_naive_twin() {
+/// Runs all seeds of so many steps together, unless another number or one seed was asked for.
+fn agrees(steps: u64, nodes: Nodes) {
     if let Some(seed) = number("OCTAVO_TWIN_SEED") {
-        run(seed);
+        run(seed, nodes);
         return;
     }
-    let steps = number("OCTAVO_TWIN_STEPS").unwrap_or(2_000_000);
+    let steps = number("OCTAVO_TWIN_STEPS").unwrap_or(steps);
     let begin = |half: u64| {
         let watchdog = Watchdog::new(Duration::from_secs(60), "the naive twin");
         for seed in (half..steps.div_ceil(STEPS)).step_by(2) {
             watchdog.feed(format!("OCTAVO_TWIN_SEED={seed}"));
-            run(seed);
+            run(seed, nodes);
         }
     };
     std::thread::scope(|scope| {
@@ -58,8 +66,21 @@ fn a_cache_agrees_with_its_naive_twin() {
 }
 
 #[test]
+fn a_cache_agrees_with_its_naive_twin() {
+    agrees(2_000_000, nodes(NumaMode::Off, 1, 1));
+}
+
+#[test]
+fn a_cache_whose_pages_are_divided_among_nodes_agrees_with_its_naive_twin() {
+    agrees(200_000, nodes(NumaMode::Partition, 2, 2));
+    agrees(200_000, nodes(NumaMode::Partition, 4, 1));
+}
+
+#[test]
 fn a_seed_repeats_every_event_of_the_simulated_disk() {
     for seed in 1_000_000..1_000_004 {
-        assert_eq!(run(seed), run(seed), "seed {seed}");
+        for nodes in [nodes(NumaMode::Off, 1, 1), nodes(NumaMode::Partition, 3, 1)] {
+            assert_eq!(run(seed, nodes), run(seed, nodes), "seed {seed}");
+        }
     }
 }

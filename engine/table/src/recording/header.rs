@@ -2,6 +2,7 @@
 
 use super::{Bytes, WHOLE, push_name, push_number};
 use crate::layout::Shape;
+use crate::nodes::NODES_MAX;
 use crate::policy::PolicyKind;
 
 /// What a table is made of, so that another like it can be made.
@@ -17,6 +18,8 @@ pub struct Header {
     pub page_bytes: u32,
     /// Its table's shape.
     pub shape: Shape,
+    /// Nodes that its table's segments are divided among.
+    pub nodes: u32,
     /// Segments in use when the recording began.
     pub segments: u32,
     /// What places its pages.
@@ -75,7 +78,8 @@ impl Header {
             push_number(bytes, u64::from(number));
         }
         push_number(bytes, u64::from(self.sample_below));
-        bytes.push(u8::from(self.from_the_first));
+        // Nodes came later: one node is written as nothing.
+        bytes.push(u8::from(self.from_the_first) | (self.nodes as u8 - 1) << 1);
         bytes.push(secret);
         push_number(bytes, seed);
     }
@@ -88,11 +92,8 @@ impl Header {
         let (ways, page_bytes) = (bytes.small()?, bytes.small()?);
         let shape = Shape { segments_max: bytes.small()?, sets_per_segment: bytes.small()? };
         let (segments, sample_below) = (bytes.small()?, bytes.small()?);
-        let from_the_first = match bytes.byte()? {
-            0 => false,
-            1 => true,
-            _ => return Err("it neither begins with the first access nor later".into()),
-        };
+        let begin = bytes.byte()?;
+        let (from_the_first, nodes) = (begin & 1 == 1, u32::from(begin >> 1) + 1);
         let secret = match (bytes.byte()?, bytes.number()?) {
             (0, _) => Secret::Untold,
             (1, seed) => Secret::Seed(seed),
@@ -105,6 +106,7 @@ impl Header {
             ways,
             page_bytes,
             shape,
+            nodes,
             segments,
             secret,
             sample_below,
@@ -122,6 +124,9 @@ impl Header {
             return Err(format!("pages of {} bytes", self.page_bytes));
         }
         self.shape.check(self.ways)?;
+        if !(1..=NODES_MAX.min(self.shape.segments_max)).contains(&self.nodes) {
+            return Err(format!("{} nodes of {} segments", self.nodes, self.shape.segments_max));
+        }
         if !(1..=self.shape.segments_max).contains(&self.segments) {
             return Err(format!("{} of {} segments", self.segments, self.shape.segments_max));
         }
@@ -143,6 +148,7 @@ mod tests {
             ways: 16,
             page_bytes: 4096,
             shape: Shape { segments_max: 128, sets_per_segment: 32 },
+            nodes: 3,
             segments: 4,
             secret: Secret::Seed(u64::MAX),
             sample_below: WHOLE,
@@ -164,13 +170,15 @@ mod tests {
 
     #[test]
     fn a_header_of_which_no_table_can_be_made_is_refused() {
-        let wrong: [fn(&mut Header); 7] = [
+        let wrong: [fn(&mut Header); 9] = [
             |header| header.ways = 12,
             |header| header.page_bytes = 5000,
             |header| header.shape.segments_max = 1 << 17,
             |header| header.shape.sets_per_segment = 128,
             |header| header.shape.sets_per_segment = 3,
             |header| header.segments = 129,
+            |header| header.nodes = 17,
+            |header| (header.shape.segments_max, header.segments, header.nodes) = (2, 2, 3),
             |header| header.sample_below = 0,
         ];
         for change in wrong {

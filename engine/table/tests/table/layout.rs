@@ -90,6 +90,66 @@ fn a_table_that_starts_with_any_number_of_segments_spreads_its_entries_evenly() 
     }
 }
 
+/// Each node's segments share its entries evenly, and no entry is with another node that has segments.
+fn entries_are_with_their_nodes(table: &Table<8>, nodes: u32) {
+    let mut segments_of = vec![Vec::new(); nodes as usize];
+    for (segment, entries) in table.segments().zip(table.entries_per_segment()) {
+        segments_of[table.node_of_segment(segment).0 as usize].push(entries);
+    }
+    let live = segments_of.iter().map(Vec::len).sum::<usize>();
+    for entries in &segments_of {
+        assert!(entries.len().abs_diff(live / nodes as usize) <= 1, "{segments_of:?}");
+        if live >= nodes as usize {
+            let most_less_least = entries.iter().max().unwrap() - entries.iter().min().unwrap();
+            // Where the directory has doubled between two joins, what differed by one differs by two.
+            assert!(most_less_least <= 2, "{segments_of:?}");
+        }
+    }
+    // 64 groups of three nodes: 22, 21 and 21.
+    let shares: Vec<usize> = segments_of.iter().map(|entries| entries.iter().sum()).collect();
+    let all: usize = shares.iter().sum();
+    if live >= nodes as usize {
+        let fair = all / nodes as usize;
+        assert!(shares.iter().all(|share| share.abs_diff(fair) <= fair / 20 + 1), "{shares:?}");
+    }
+}
+
+#[test]
+fn nodes_have_their_even_shares_of_segments_and_entries_growing_and_shrinking() {
+    let segments_max = if cfg!(miri) { 6 } else { 48 };
+    for nodes in [1, 2, 3, 4] {
+        let shape = Shape { segments_max, sets_per_segment: 1 };
+        for live in [1, 2, 5] {
+            entries_are_with_their_nodes(&Table::spread(shape, nodes, PolicyKind::Fifo, live), nodes);
+        }
+        let table = Table::<8>::spread(shape, nodes, PolicyKind::Fifo, 1);
+        while let Some(segment) = table.spare_segment() {
+            finish(&table, table.join(segment));
+            entries_are_with_their_nodes(&table, nodes);
+        }
+        assert_eq!(table.live_segments(), segments_max);
+        while table.live_segments() > 1 {
+            let segment = table.segment_to_leave(&[]).unwrap();
+            finish(&table, table.leave(segment));
+            table.retire(segment).unwrap();
+            entries_are_with_their_nodes(&table, nodes);
+        }
+    }
+}
+
+#[test]
+fn a_page_is_on_the_node_of_its_segment_and_stays_there_while_others_come() {
+    let shape = Shape { segments_max: 12, sets_per_segment: 1 };
+    let table = Table::<8>::spread(shape, 3, PolicyKind::Fifo, 3);
+    let tags: Vec<Tag> = (0..500).map(|page| Mixer::new(7).tag(page)).collect();
+    let nodes: Vec<_> = tags.iter().map(|tag| table.node_of(*tag)).collect();
+    assert!((0..3).all(|node| nodes.iter().filter(|n| n.0 == node).count() > 130), "{nodes:?}");
+    while let Some(segment) = table.spare_segment() {
+        finish(&table, table.join(segment));
+        assert!(tags.iter().zip(&nodes).all(|(tag, node)| table.node_of(*tag) == *node));
+    }
+}
+
 /// Memory of its own, `skew` lines into an allocation.
 struct Place {
     start: *mut u8,
@@ -148,7 +208,7 @@ fn tables_at_different_addresses_hold_the_same_bytes_and_none_is_an_address() {
     let places = [0, 7].map(|skew| {
         let place = Place::new(bytes, skew);
         // SAFETY: zeroed, aligned to 64, this long, and used by nothing else while the table lives.
-        let table = unsafe { Table::<16>::in_memory(place.memory(), shape, PolicyKind::NrLfu, 1) };
+        let table = unsafe { Table::<16>::in_memory(place.memory(), shape, 1, PolicyKind::NrLfu, 1) };
         live_a_life(&table);
         drop(table);
         place

@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use octavo::disk::Engine;
+use octavo::numa::{NumaMode, TopologySource};
 use octavo::{CacheMode, PolicyName};
 use octavo_block::Address;
 use toml::de::DeTable;
@@ -64,6 +65,10 @@ pub struct CacheSection {
     pub buffers_max: Option<Placed<u64>>,
     /// Whether partitions are resized by what memory is worth to them.
     pub reaper: bool,
+    /// The machine's nodes, or made-up ones.
+    pub topology: Option<Placed<TopologySource>>,
+    /// How nodes are used.
+    pub numa: Option<Placed<NumaMode>>,
     /// Whether the cache yields to others while the system is short of memory.
     pub yields: bool,
 }
@@ -95,6 +100,8 @@ pub struct PartitionSection {
     pub record: Option<Placed<Order>>,
     /// The most bytes that are read ahead of a stream.
     pub read_ahead: Option<Placed<u64>>,
+    /// The node where all its pages lie.
+    pub node: Option<Placed<u64>>,
 }
 
 /// `[[group]]`: bounds on the partitions whose names begin with its name and a slash.
@@ -281,8 +288,19 @@ fn read_cache(mut section: Section<'_, '_>) -> Option<CacheSection> {
     let buffers_max = section.size("buffers_max");
     let reaper = section.flag("reaper").is_none_or(|flag| flag.value);
     let yields = section.flag("yield").is_none_or(|flag| flag.value);
+    let topology = section.parsed("topology");
+    let numa = section.word("numa", &NumaMode::ALL.map(|mode| (mode.name(), mode)));
     section.finish();
-    Some(CacheSection { memory_max: memory_max?, page_bytes, io, buffers_max, reaper, yields })
+    Some(CacheSection {
+        memory_max: memory_max?,
+        page_bytes,
+        io,
+        buffers_max,
+        reaper,
+        topology,
+        numa,
+        yields,
+    })
 }
 
 fn read_partition(mut section: Section<'_, '_>) -> Option<PartitionSection> {
@@ -300,6 +318,7 @@ fn read_partition(mut section: Section<'_, '_>) -> Option<PartitionSection> {
     let dirty_max = section.size("dirty_max");
     let record = read_record(&mut section, name.as_ref());
     let read_ahead = section.size("read_ahead");
+    let node = section.count("node", 0, 1023);
     section.finish();
     Some(PartitionSection {
         place,
@@ -314,6 +333,7 @@ fn read_partition(mut section: Section<'_, '_>) -> Option<PartitionSection> {
         dirty_max,
         record,
         read_ahead,
+        node,
     })
 }
 

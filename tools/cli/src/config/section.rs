@@ -102,6 +102,14 @@ impl<'t, 's> Section<'t, 's> {
         })
     }
 
+    /// A text that is parsed.
+    pub fn parsed<T: FromStr<Err = String>>(&mut self, name: &'static str) -> Option<Placed<T>> {
+        self.value(name, "a string", |value| match value {
+            DeValue::String(text) => Some(text.parse()),
+            _ => None,
+        })
+    }
+
     /// One text or an array of them, each parsed; `shape` says what one looks like, for what is no text.
     pub fn parsed_list<T>(&mut self, name: &'static str, shape: &str) -> Vec<Placed<T>>
     where

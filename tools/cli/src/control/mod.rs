@@ -85,6 +85,8 @@ pub enum Verb {
     Evict,
     /// Give memory of a partition back to the system.
     Reclaim,
+    /// Where pages lie, and whose are read.
+    Numa,
     /// Record a partition until the client says something, or goes.
     Record,
 }
@@ -143,7 +145,7 @@ pub struct FaultyObject {
 
 impl Verb {
     /// All verbs.
-    pub const ALL: [Verb; 10] = [
+    pub const ALL: [Verb; 11] = [
         Verb::Stat,
         Verb::Sync,
         Verb::Drain,
@@ -154,6 +156,7 @@ impl Verb {
         Verb::Advise,
         Verb::Evict,
         Verb::Reclaim,
+        Verb::Numa,
     ];
 
     /// The word on the wire.
@@ -169,6 +172,7 @@ impl Verb {
             Verb::Evict => "evict",
             Verb::Reclaim => "reclaim",
             Verb::Record => "record",
+            Verb::Numa => "numa",
         }
     }
 }

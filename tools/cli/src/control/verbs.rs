@@ -90,6 +90,7 @@ pub fn answer(verb: Verb, request: &Request, cache: &Cache) -> Result<Value, Str
             let reclaimed = partition.reclaim(bytes).map_err(|error| error.to_string())?;
             Ok(json!({"reclaimed_bytes": reclaimed}))
         }
+        Verb::Numa => Ok(crate::numa::describe(cache)),
         Verb::Stat | Verb::Sync | Verb::Drain | Verb::Record => Err("this is about the whole server".into()),
     }
 }

@@ -244,3 +244,27 @@ fn top_prints_the_partitions_once_for_pipes() {
     drop(client);
     server.stop();
 }
+
+#[test]
+fn numa_tells_what_lies_on_each_node_and_who_found_it() {
+    let directory = Directory::new();
+    let disk = directory.disk("disk", 16 << 20);
+    let cache = "topology = \"2x1\"\nnuma = \"partition\"";
+    let setup = Setup { cache, exports: &[("disk", &disk)], ..Setup::default() };
+    let server = Server::start(&directory, &setup);
+    let mut client = Client::connect(&server.nbd, "disk").unwrap();
+    for _ in 0..2 {
+        client.read(0, 4 << 20);
+    }
+    let answer: serde_json::Value = serde_json::from_str(&server.ctl_succeed(&["numa", "--json"])).unwrap();
+    assert_eq!((&answer["mode"], &answer["emulated"]), (&"partition".into(), &true.into()));
+    let partition = &answer["partitions"][0];
+    let number = |value: &serde_json::Value| value.as_u64().unwrap();
+    let pages: Vec<u64> = (0..2).map(|node| number(&partition["nodes"][node]["pages"])).collect();
+    assert!(pages.iter().all(|pages| *pages > 300), "{partition}");
+    assert!(number(&partition["local_hits"]) > 300 && number(&partition["remote_hits"]) > 300, "{partition}");
+    let table = server.ctl_succeed(&["numa"]);
+    assert!(table.contains("mode partition, emulated") && table.contains("% here"), "{table}");
+    drop(client);
+    server.stop();
+}

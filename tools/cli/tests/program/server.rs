@@ -49,6 +49,8 @@ impl Drop for Directory {
 /// What a test's server looks like; the defaults are one write-back disk in 32 MiB.
 pub struct Setup<'s> {
     pub memory_max: &'s str,
+    /// More lines of `[cache]`.
+    pub cache: &'s str,
     pub partition: &'s str,
     pub serve: &'s str,
     /// More lines of `[listen]`.
@@ -63,6 +65,7 @@ impl Default for Setup<'_> {
     fn default() -> Self {
         Setup {
             memory_max: "32MiB",
+            cache: "",
             partition: "cache_mode = \"writeback\"",
             serve: "",
             listen: "",
@@ -86,9 +89,10 @@ impl Server {
     pub fn start(directory: &Directory, setup: &Setup<'_>) -> Server {
         let (nbd, control) = (directory.join("nbd.sock"), directory.join("control.sock"));
         let mut text = format!(
-            "[cache]\nmemory_max = \"{}\"\n[[partition]]\nname = \"p\"\n{}\n[listen]\nnbd = \"unix:{}\"\n\
+            "[cache]\nmemory_max = \"{}\"\n{}\n[[partition]]\nname = \"p\"\n{}\n[listen]\nnbd = \"unix:{}\"\n\
              control = \"unix:{}\"\n{}\n[serve]\n{}\n",
             setup.memory_max,
+            setup.cache,
             setup.partition,
             nbd.display(),
             control.display(),

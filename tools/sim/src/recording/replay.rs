@@ -201,7 +201,8 @@ impl<const W: usize> Twin<W> {
             Secret::Weak => Mixer::weak(),
             Secret::Untold => Mixer::new(SAMPLE_SEED),
         };
-        Self::new(Table::new(header.shape, header.policy, header.segments), mixer, header.segments, 1.0)
+        let table = Table::spread(header.shape, header.nodes, header.policy, header.segments);
+        Self::new(table, mixer, header.segments, 1.0)
     }
 
     /// Segments of fewer sets, and if that is not little enough, fewer segments.

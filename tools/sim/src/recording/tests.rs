@@ -18,6 +18,7 @@ fn about(id: u64) -> About {
         ways: 16,
         page_bytes: 4096,
         shape: Shape { segments_max: 8, sets_per_segment: 4 },
+        nodes: 1,
         segments: 2,
         secret: Secret::Seed(3),
         sample_below: WHOLE,

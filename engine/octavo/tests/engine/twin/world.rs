@@ -3,6 +3,7 @@
 use super::model::{Mark, Twin};
 use crate::random::Random;
 use octavo::disk::{SimDisk, SimFaults, SimOptions};
+use octavo::numa::{NumaMode, TopologySource};
 use octavo::{
     Advice, Cache, CacheConfig, CacheMode, Completion, Object, Op, Partition, PartitionConfig, Pin,
     PolicyName, Queue, Read, Request, WAYS,
@@ -50,7 +51,7 @@ struct Flights {
 }
 
 impl World {
-    pub fn new(mut random: Random) -> World {
+    pub fn new(mut random: Random, (numa, topology): (NumaMode, TopologySource)) -> World {
         let page_bytes = random.pick(&[4096, 4096, 16384]);
         let segment_bytes = page_bytes * WAYS as u64 * random.pick(&[1, 1, 2]);
         let options = SimOptions {
@@ -70,6 +71,8 @@ impl World {
             background: false,
             seed: Some(random.next()),
             pages_meet: random.one_in(4),
+            topology,
+            numa,
             ..CacheConfig::default()
         };
         let cache = Cache::new(config).unwrap();

@@ -1,0 +1,181 @@
+//! NUMA: which memory a partition's pages lie in, and how a thread gets at those that lie elsewhere.
+//!
+//! In mode `partition` a table's segments are divided among the nodes (`octavo_table`, `nodes.rs`), and the memory of each, frames and metadata, is
+//! bound to its node; any thread reads any page. A partition can also lie on one node whole, with the objects that are opened in it.
+//! Nodes cost a hit nothing but the distance: a page's node follows from the entry of the directory that every lookup reads.
+//!
+//! Whose pages a thread reads is counted where accesses are heard (`PartitionInner::record_access`): while there is more than one node no counter is
+//! *at hand*, and with one node nobody looks.
+//!
+//! A kernel or container that refuses to bind memory is warned of once, and everything goes on: placement is a matter of speed. What came of
+//! it is asked of the kernel (`move_pages`), and told by `Cache::numa_stat`. What is not here: topologies (`topology.rs`), the calls (`sys.rs`).
+
+mod here;
+mod stat;
+mod sys;
+mod topology;
+
+pub use here::sit;
+pub use stat::{NodePages, NodeStat, NumaStat, PartitionNumaStat};
+pub use topology::{Node, Topology, TopologySource};
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use octavo_table::{NodeId, SegmentIndex, Tag};
+
+use crate::config::CacheConfig;
+use crate::counters::Count;
+use crate::partition::PartitionInner;
+
+/// How a cache uses the machine's nodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum NumaMode {
+    /// Memory lies where it was touched first.
+    #[default]
+    Off,
+    /// Each page belongs to a node, by its tag; any thread reads it directly.
+    Partition,
+}
+
+impl NumaMode {
+    /// All modes.
+    pub const ALL: [NumaMode; 2] = [NumaMode::Off, NumaMode::Partition];
+
+    /// The name that configurations use.
+    pub const fn name(self) -> &'static str {
+        match self {
+            NumaMode::Off => "off",
+            NumaMode::Partition => "partition",
+        }
+    }
+}
+
+/// The nodes, as a cache uses them.
+pub(crate) struct Numa {
+    pub topology: Topology,
+    pub mode: NumaMode,
+    /// The place in the topology of each processor's node.
+    node_of_cpu: Vec<u8>,
+    /// The kernel refused to bind something.
+    refused: AtomicBool,
+}
+
+impl Numa {
+    pub fn new(config: &CacheConfig) -> Numa {
+        let topology = config.topology.topology();
+        let cpus = topology.nodes.iter().flat_map(|node| &node.cpus).max().map_or(0, |last| last + 1);
+        let node_of_cpu = (0..cpus).map(|cpu| topology.node_of_cpu(cpu) as u8).collect();
+        Numa { topology, mode: config.numa, node_of_cpu, refused: AtomicBool::new(false) }
+    }
+
+    /// How many nodes there are to tell apart.
+    pub fn nodes(&self) -> u32 {
+        match self.mode {
+            NumaMode::Off => 1,
+            _ => self.topology.nodes.len() as u32,
+        }
+    }
+
+    /// The calling thread's node.
+    pub fn here(&self) -> NodeId {
+        here::here(self)
+    }
+
+    /// Asks for memory of a node for addresses of ours, which begin and end with pages.
+    pub fn bind(&self, at: *mut u8, len: usize, node: NodeId) {
+        if self.nodes() == 1 || self.topology.is_emulated {
+            return;
+        }
+        let Some(to) = self.topology.nodes.get(node.0 as usize) else { return };
+        if let Err(error) = sys::prefer(at, len, to.number)
+            && !self.refused.swap(true, Ordering::Relaxed)
+        {
+            log::warn!("memory cannot be bound to node {}, pages lie where they lie: {error}", to.number);
+        }
+    }
+}
+
+/// Where a partition's pages are to lie.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Places {
+    /// Nodes that its segments are divided among.
+    pub nodes: u32,
+    /// The node of all, where they are not divided.
+    home: NodeId,
+    /// Whether it is counted who reads whose pages.
+    pub counted: bool,
+}
+
+impl Places {
+    /// As a partition's `node` says, a number of the kernel's; the error is a sentence.
+    pub fn new(numa: &Numa, node: Option<u32>) -> Result<Places, String> {
+        let nodes = numa.nodes();
+        let home = match node {
+            None => None,
+            Some(number) if numa.mode == NumaMode::Off => {
+                return Err(format!(
+                    "node = {number} needs a mode of NUMA that knows nodes, such as partition"
+                ));
+            }
+            Some(number) => {
+                let at = numa.topology.nodes.iter().position(|node| node.number == number);
+                Some(NodeId(at.ok_or_else(|| format!("there is no node {number}"))? as u32))
+            }
+        };
+        let counted = nodes > 1;
+        Ok(Places { nodes: if home.is_some() { 1 } else { nodes }, home: home.unwrap_or_default(), counted })
+    }
+}
+
+impl PartitionInner {
+    /// The node where a page is, if it is in the cache.
+    #[inline]
+    pub fn node_of(&self, tag: Tag) -> NodeId {
+        match self.places.nodes {
+            1 => self.places.home,
+            _ => self.table.node_of(tag),
+        }
+    }
+
+    /// The node that a segment's memory is bound to.
+    pub fn node_of_segment(&self, segment: SegmentIndex) -> NodeId {
+        match self.places.nodes {
+            1 => self.places.home,
+            _ => self.table.node_of_segment(segment),
+        }
+    }
+
+    /// Makes a segment's frames ready for use, on its node.
+    pub fn commit(&self, segment: SegmentIndex) {
+        self.frames.commit(segment);
+        let (at, len) = self.frames.segment(segment);
+        self.shared.numa.bind(at, len, self.node_of_segment(segment));
+    }
+
+    /// Binds the table's memory, each node's part of it to the node.
+    pub fn bind_metadata(&self, at: *mut u8) {
+        const PAGE: usize = 4096;
+        for node in (0..self.places.nodes).map(NodeId) {
+            let home = if self.places.nodes == 1 { self.places.home } else { node };
+            for range in self.table.memory_of_node(node) {
+                // Pages that two nodes share lie with whoever touches them first.
+                let (start, end) = (range.start.next_multiple_of(PAGE), range.end / PAGE * PAGE);
+                if start < end {
+                    self.shared.numa.bind(at.wrapping_add(start), end - start, home);
+                }
+            }
+        }
+    }
+
+    /// Counts an access by whose page it was.
+    pub fn count_place(&self, tag: Tag, write: bool, hit: bool) {
+        if !hit {
+            return;
+        }
+        let is_here = self.node_of(tag) == self.shared.numa.here();
+        self.counters.add(if is_here { Count::LocalHits } else { Count::RemoteHits }, 1);
+        if write && !is_here {
+            self.counters.add(Count::RemoteWrites, 1);
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! The kernel's calls about nodes, as they are: `mbind`, `move_pages`, a thread's processor. Kernels and containers that refuse them
+//! give an error; what then is the caller's to decide.
+
+use std::io;
+
+/// Bits of the kernel's masks of nodes: more than it has nodes.
+const MASK_BITS: usize = 1024;
+
+/// `MPOL_MF_MOVE`.
+const MOVE: libc::c_ulong = 2;
+
+fn mask_of(number: u32) -> [libc::c_ulong; MASK_BITS / 64] {
+    let mut mask = [0; MASK_BITS / 64];
+    mask[number as usize / 64] |= 1 << (number % 64);
+    mask
+}
+
+/// Asks for memory of a node for addresses of ours: as they are touched, and what has been touched already moves. Where the node has none left the
+/// kernel takes another's: a page that is far away is better than none.
+///
+/// `at` is aligned to a page.
+pub(crate) fn prefer(at: *mut u8, len: usize, number: u32) -> io::Result<()> {
+    if cfg!(any(miri, shuttle)) || len == 0 {
+        return Ok(());
+    }
+    if number as usize >= MASK_BITS {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let mask = mask_of(number);
+    // SAFETY: the mask is alive and has that many bits; a policy changes no byte of the memory.
+    let done = unsafe {
+        libc::syscall(libc::SYS_mbind, at, len, libc::MPOL_PREFERRED, mask.as_ptr(), MASK_BITS + 1, MOVE)
+    };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// On which node each address's page lies; none where it was not touched yet.
+pub(crate) fn nodes_of(pages: &[*mut u8]) -> io::Result<Vec<Option<u32>>> {
+    if cfg!(any(miri, shuttle)) {
+        return Ok(vec![None; pages.len()]);
+    }
+    let mut status = vec![-libc::ENOENT; pages.len()];
+    // SAFETY: both arrays have that many members; without nodes to move to, the call only tells.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_move_pages,
+            0,
+            pages.len(),
+            pages.as_ptr(),
+            std::ptr::null::<i32>(),
+            status.as_mut_ptr(),
+            0,
+        )
+    };
+    if done < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(status.into_iter().map(|node| u32::try_from(node).ok()).collect())
+}
+
+/// The processor that the calling thread is on.
+pub(crate) fn cpu() -> Option<u32> {
+    if cfg!(any(miri, shuttle)) {
+        return None;
+    }
+    // SAFETY: asks the kernel, and touches nothing.
+    u32::try_from(unsafe { libc::sched_getcpu() }).ok()
+}

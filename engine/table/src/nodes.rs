@@ -1,0 +1,200 @@
+//! Which node of the machine a segment belongs to, and which segments an entry of the directory may name.
+//!
+//! The numbers of segments are divided among the nodes, one range each, so that what lies in the table's memory by a segment's number
+//! (fingerprints, marks, sets) lies together by node too. An entry belongs to a node by its top bits, its *group*, and names a segment
+//! of that node, if the node has one. So a page's node follows from its entry, which every lookup reads anyway: nodes cost a lookup
+//! nothing, and a page changes its node only as its entry moves to another segment (R1 to R4 in `resize`).
+//!
+//! With one node all of it is what it is without nodes. What is not here: memory, threads, and what a node is to the machine.
+
+use std::ops::Range;
+
+use crate::layout::Shape;
+use crate::sync::atomic::Ordering;
+use crate::table::{SegmentIndex, Table};
+use crate::tag::Tag;
+
+/// A node, as tables number them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeId(pub u32);
+
+/// Most nodes of a table.
+pub const NODES_MAX: u32 = 16;
+
+/// Top bits of a tag that choose the node: 64 groups, so that of three nodes none has a twentieth more pages than another.
+const GROUP_BITS: u32 = 6;
+
+/// How a table's segments and entries are divided.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Nodes {
+    pub count: u32,
+    /// Segments of a node at most.
+    per_node: u32,
+    group_bits: u32,
+}
+
+impl Nodes {
+    pub fn new(count: u32, segments_max: u32, level_max: u32) -> Nodes {
+        assert!(
+            (1..=NODES_MAX.min(segments_max)).contains(&count),
+            "{count} nodes of {segments_max} segments"
+        );
+        let group_bits = if count == 1 { 0 } else { GROUP_BITS.min(level_max) };
+        Nodes { count, per_node: segments_max.div_ceil(count), group_bits }
+    }
+
+    /// A directory has so many bits at least.
+    pub fn level_min(&self) -> u32 {
+        self.group_bits
+    }
+
+    fn of_segment(&self, segment: SegmentIndex) -> NodeId {
+        NodeId(segment.0 / self.per_node)
+    }
+
+    /// Whose an entry is.
+    pub fn of_entry(&self, level: u32, entry: u32) -> NodeId {
+        NodeId((entry >> (level - self.group_bits)) % self.count)
+    }
+
+    /// The numbers of a node's segments. The last node may have fewer than the others.
+    fn segments(&self, node: NodeId, segments_max: u32) -> Range<u32> {
+        let end = ((node.0 + 1) * self.per_node).min(segments_max);
+        (node.0 * self.per_node).min(end)..end
+    }
+}
+
+impl<const W: usize> Table<W> {
+    /// The segments that a table of `live` begins with: the first of each node in turn.
+    pub fn first_segments(shape: Shape, nodes: u32, live: u32) -> Vec<SegmentIndex> {
+        let division = Nodes::new(nodes, shape.segments_max, 0);
+        let mut ranges: Vec<_> =
+            (0..nodes).map(|node| division.segments(NodeId(node), shape.segments_max)).collect();
+        let mut first = Vec::new();
+        while first.len() < live as usize {
+            let before = first.len();
+            first.extend(ranges.iter_mut().filter_map(Iterator::next).map(SegmentIndex));
+            assert!(first.len() > before, "{live} of {} segments", shape.segments_max);
+        }
+        first.truncate(live as usize);
+        first
+    }
+
+    /// How many nodes its segments are divided among.
+    pub fn nodes(&self) -> u32 {
+        self.nodes.count
+    }
+
+    /// The node that a segment belongs to.
+    pub fn node_of_segment(&self, segment: SegmentIndex) -> NodeId {
+        self.nodes.of_segment(segment)
+    }
+
+    /// The node where the page is, if it is anywhere. It may move at any time.
+    #[inline]
+    pub fn node_of(&self, tag: Tag) -> NodeId {
+        self.nodes.of_segment(self.segment_of_set(self.set_of(tag)))
+    }
+
+    /// The parts of the table's memory that belong to a node's segments: fingerprints, marks, and sets.
+    pub fn memory_of_node(&self, node: NodeId) -> [Range<usize>; 3] {
+        let layout = self.layout();
+        let segments = self.nodes.segments(node, layout.shape.segments_max);
+        let sets = layout.shape.sets_per_segment as usize;
+        let part = |at: usize, segment_bytes: usize| {
+            at + segments.start as usize * segment_bytes..at + segments.end as usize * segment_bytes
+        };
+        [
+            part(layout.fingerprints_at, sets * W),
+            part(layout.marks_at, sets * size_of::<u32>()),
+            part(layout.segments_at, layout.segment_stride),
+        ]
+    }
+
+    /// Pages in a segment now, counted without a lock.
+    pub fn pages_in_segment(&self, segment: SegmentIndex) -> usize {
+        self.sets_of(segment).map(|set| self.pages_in(set).count()).sum()
+    }
+
+    /// A segment that is not in use, for a table that is to grow: the lowest of the node that has the fewest in use.
+    pub fn spare_segment(&self) -> Option<SegmentIndex> {
+        let spare = |node: NodeId| self.numbers_of(node).find(|segment| !self.is_live(*segment));
+        let nodes = (0..self.nodes.count).map(NodeId).filter(|node| spare(*node).is_some());
+        nodes.min_by_key(|node| self.live_of(*node)).and_then(spare)
+    }
+
+    /// The segment that a table which is to shrink can do without best, but for those of `besides`: the last of the node that has the most.
+    pub fn segment_to_leave(&self, besides: &[SegmentIndex]) -> Option<SegmentIndex> {
+        let mut counts = vec![0; self.nodes.count as usize];
+        let live: Vec<_> = self.segments().filter(|segment| !besides.contains(segment)).collect();
+        live.iter().for_each(|segment| counts[self.node_of_segment(*segment).0 as usize] += 1);
+        live.into_iter().max_by_key(|segment| (counts[self.node_of_segment(*segment).0 as usize], *segment))
+    }
+
+    fn numbers_of(&self, node: NodeId) -> impl Iterator<Item = SegmentIndex> {
+        self.nodes.segments(node, self.shape().segments_max).map(SegmentIndex)
+    }
+
+    fn live_of(&self, node: NodeId) -> usize {
+        self.numbers_of(node).filter(|segment| self.is_live(*segment)).count()
+    }
+
+    /// Names a segment in every entry of a table that begins.
+    pub(crate) fn deal_entries(&self, level: u32, live: &[SegmentIndex]) {
+        let mut dealt = vec![0; self.nodes.count as usize];
+        for entry in 0..1u32 << level {
+            let owner = self.nodes.of_entry(level, entry);
+            let own: Vec<_> =
+                live.iter().filter(|segment| self.node_of_segment(**segment) == owner).collect();
+            let segments = if own.is_empty() { live.iter().collect() } else { own };
+            let turn = &mut dealt[owner.0 as usize];
+            let segment = *segments[*turn % segments.len()];
+            *turn += 1;
+            self.entry(level, entry as usize).store(self.first_set(segment), Ordering::Relaxed);
+        }
+    }
+
+    /// The entries that a segment which joins takes from others, by the segments that have them.
+    pub(crate) fn entries_for(&self, segment: SegmentIndex) -> Vec<(SegmentIndex, u32)> {
+        let (node, level) = (self.node_of_segment(segment), self.level());
+        let mut entries = self.entries_by_segment();
+        let peers: Vec<usize> =
+            self.numbers_of(node).filter(|s| self.is_live(*s)).map(|s| s.0 as usize).collect();
+        if peers.iter().all(|peer| entries[*peer].is_empty()) {
+            // The node's first: all that is the node's, wherever it is now.
+            let all = entries.iter().enumerate();
+            let all = all.flat_map(|(from, entries)| entries.iter().map(move |entry| (from, *entry)));
+            let own = all.filter(|(_, entry)| self.nodes.of_entry(level, *entry) == node);
+            return own.map(|(from, entry)| (SegmentIndex(from as u32), entry)).collect();
+        }
+        let share = peers.iter().map(|peer| entries[*peer].len()).sum::<usize>() / peers.len();
+        let take = |_| {
+            let from = peers.iter().copied().max_by_key(|peer| entries[*peer].len())?;
+            Some((SegmentIndex(from as u32), entries[from].pop()?))
+        };
+        (0..share).filter_map(take).collect()
+    }
+
+    /// Where the entries of a segment go that leaves: to those of its node, else to all.
+    pub(crate) fn entries_of_leaving(&self, segment: SegmentIndex) -> Vec<(u32, SegmentIndex)> {
+        let mut entries = self.entries_by_segment();
+        let leaving = std::mem::take(&mut entries[segment.0 as usize]);
+        let mut counts: Vec<usize> = entries.iter().map(Vec::len).collect();
+        let node = self.node_of_segment(segment);
+        // An emptied segment that could not retire yet has no entries, and gets none.
+        let has_some = |s: &usize| counts[*s] > 0;
+        let others: Vec<usize> = (0..counts.len()).filter(has_some).collect();
+        let peers: Vec<usize> = others
+            .iter()
+            .copied()
+            .filter(|s| self.node_of_segment(SegmentIndex(*s as u32)) == node)
+            .collect();
+        let takers = if peers.is_empty() { others } else { peers };
+        let give = |entry| {
+            let to = takers.iter().copied().min_by_key(|s| counts[*s])?;
+            counts[to] += 1;
+            Some((entry, SegmentIndex(to as u32)))
+        };
+        leaving.into_iter().filter_map(give).collect()
+    }
+}
