@@ -7,7 +7,7 @@ use std::ops::Deref;
 
 use octavo_disk::Store;
 use octavo_table::recording::Step;
-use octavo_table::{Candidate, SlotIndex, State, Tag};
+use octavo_table::{Begun, SlotIndex, State, Tag};
 
 use crate::ahead::Streams;
 use crate::copy;
@@ -26,9 +26,11 @@ pub struct Object(pub(crate) Arc<ObjectInner>);
 pub(crate) struct ObjectInner {
     pub partition: Arc<PartitionInner>,
     pub id: u64,
-    /// The key of its first page.
-    key: u64,
+    /// What the tags of its pages begin with.
+    begun: Begun,
     len_bytes: AtomicU64,
+    /// Where its last page begins, or its end where that is a page's.
+    last_page: AtomicU64,
     pub store: Store,
     pub name: String,
     pub ranges: Ranges,
@@ -85,8 +87,9 @@ impl ObjectInner {
         ObjectInner {
             partition: partition.clone(),
             id,
-            key: crate::partition::key_of(id),
+            begun: partition.begin_tags(id),
             len_bytes: AtomicU64::new(store.len_bytes()),
+            last_page: AtomicU64::new(partition.page_start(store.len_bytes())),
             store,
             name: name.into(),
             ranges: Ranges::new(),
@@ -101,7 +104,7 @@ impl ObjectInner {
 
     #[inline(always)]
     pub fn tag(&self, page: u64) -> Tag {
-        self.partition.tag_of_key(self.key | page)
+        self.partition.tag_among(self.begun, page)
     }
 
     #[inline(always)]
@@ -112,6 +115,14 @@ impl ObjectInner {
 
     pub fn set_len(&self, len_bytes: u64) {
         self.len_bytes.store(len_bytes, Ordering::Relaxed);
+        self.last_page.store(self.partition.page_start(len_bytes), Ordering::Relaxed);
+    }
+
+    /// What lies before it and in one page lies inside the object.
+    #[inline(always)]
+    fn last_page(&self) -> u64 {
+        // Relaxed: as `len_bytes`.
+        self.last_page.load(Ordering::Relaxed)
     }
 
     /// Whether `len` bytes at `offset` lie inside the object.
@@ -139,7 +150,7 @@ impl ObjectInner {
         }
     }
 
-    /// A short read of one page that is there, counted.
+    /// A short read of one page that is there and not the object's last, counted.
     ///
     /// # Safety
     /// `to` is valid for `len` bytes.
@@ -147,8 +158,8 @@ impl ObjectInner {
     unsafe fn read_short_hit(&self, offset: u64, to: *mut u8, len: usize) -> bool {
         let partition = &*self.partition;
         let skip = offset as usize & partition.page_mask;
-        let is_inside = offset.checked_add(len as u64).is_some_and(|end| end <= self.len_bytes());
-        if len > copy::INLINE_BYTES || skip + len > partition.page_bytes() || !is_inside {
+        let is_inside = offset < self.last_page() && skip + len <= partition.page_bytes();
+        if len > copy::INLINE_BYTES || !is_inside {
             return false;
         }
         // SAFETY: the caller's promise, and the range lies in one page.
@@ -275,13 +286,16 @@ impl Object {
     /// Does many reads at once: lookups overlap, and what is missing is fetched together, adjacent pages in one I/O. Returns the
     /// first error after all have ended.
     pub fn read_batch(&self, reads: &mut [Read<'_>]) -> Result<(), Error> {
-        let mut bytes = 0;
+        let (mut bytes, mut longest) = (0, 0);
         for read in reads.iter() {
-            self.0.check(read.offset, read.buffer.len() as u64)?;
             bytes += read.buffer.len() as u64;
+            longest = longest.max(read.buffer.len());
         }
         let mut missing: Vec<usize> = Vec::new();
-        self.0.read_hits(reads, |number| missing.push(number));
+        match longest <= SHORT_BYTES {
+            true => self.0.read_hits::<false>(reads, |number| missing.push(number)),
+            false => self.0.read_hits::<true>(reads, |number| missing.push(number)),
+        }
         self.0.count_read(reads.len() as u64, bytes);
         self.0.count_hits(reads, &missing);
         match missing.is_empty() {
@@ -293,6 +307,9 @@ impl Object {
     #[cold]
     fn read_missing(&self, reads: &mut [Read<'_>], missing: &[usize]) -> Result<(), Error> {
         let lane = self.0.partition.shared.lane()?;
+        for number in missing {
+            self.0.check(reads[*number].offset, reads[*number].buffer.len() as u64)?;
+        }
         let mut work = lane.work();
         for number in missing {
             let read = &mut reads[*number];
@@ -397,7 +414,7 @@ impl Object {
         let tag = self.0.tag(page);
         // Nothing passes a pin's atomic operation, so whoever looks at the bytes then would wait a second time.
         let mut at_once = partition.table.candidate(tag).and_then(|candidate| {
-            copy::prefetch(partition.frame_at(candidate, page_offset), 1);
+            copy::prefetch(partition.byte_at(candidate, page_offset), 1);
             partition.table.confirm(candidate, tag)
         });
         // The page may leave between its arrival and the pin; then it is brought in again, a few times.
@@ -484,68 +501,110 @@ impl Object {
 
 impl ObjectInner {
     /// Does the reads of a batch that are hits, and tells the numbers of the others. Every read is looked up some reads before it is copied,
-    /// so that slots and bytes are on their way while others are copied. All reads lie inside the object.
-    pub(crate) fn read_hits(&self, reads: &mut [Read<'_>], mut missing: impl FnMut(usize)) {
+    /// so that tags and bytes are on their way while others are copied. Without `LONG`, all are up to `SHORT_BYTES`.
+    fn read_hits<const LONG: bool>(&self, reads: &mut [Read<'_>], mut missing: impl FnMut(usize)) {
         let partition = &*self.partition;
         let mut ahead = [const { MaybeUninit::<Located>::uninit() }; AHEAD_RING];
         for (number, read) in reads.iter().take(AHEAD).enumerate() {
-            ahead[number].write(self.locate(read));
+            ahead[number].write(self.locate(partition, read));
         }
-        for number in 0..reads.len() {
-            if let Some(read) = reads.get(number + AHEAD) {
-                ahead[(number + AHEAD) % AHEAD_RING].write(self.locate(read));
+        let before_last = reads.len().saturating_sub(AHEAD);
+        for number in 0..before_last {
+            ahead[(number + AHEAD) % AHEAD_RING].write(self.locate(partition, &reads[number + AHEAD]));
+            // SAFETY: located `AHEAD` turns before.
+            if !unsafe { self.read_located::<LONG>(partition, reads, number, &ahead) } {
+                missing(number);
             }
-            // A long copy is asked for later, so that what comes is not pushed out of the first cache before it is read.
-            if let Some(read) = reads.get(number + AHEAD_LONG)
-                && read.buffer.len() > SHORT_BYTES
-            {
-                // SAFETY: written above, `AHEAD` turns before its own, which has not come.
-                let Located { candidate, .. } =
-                    unsafe { ahead[(number + AHEAD_LONG) % AHEAD_RING].assume_init_ref() };
-                if let Some(candidate) = candidate {
-                    copy::prefetch_frame(partition.frame_at(*candidate, read.offset), read.buffer.len());
-                }
-            }
-            let read = &mut reads[number];
+        }
+        for number in before_last..reads.len() {
             // SAFETY: as above.
-            let Located { tag, candidate } = *unsafe { ahead[number % AHEAD_RING].assume_init_ref() };
-            let skip = read.offset as usize & partition.page_mask;
-            let (to, len) = (read.buffer.as_mut_ptr(), read.buffer.len());
-            let found = candidate.and_then(|candidate| partition.table.confirm(candidate, tag));
-            let hit = skip + len <= partition.page_bytes()
-                && match found {
-                    // SAFETY: the buffer is valid for its length, and the range lies in one page.
-                    Some(found) => unsafe { partition.copy_found(&found, skip, to, len) },
-                    // SAFETY: as above.
-                    None => unsafe { partition.read_hit_again(tag, skip, to, len) },
-                };
-            if !hit {
+            if !unsafe { self.read_located::<LONG>(partition, reads, number, &ahead) } {
                 missing(number);
             }
         }
     }
 
-    /// Looks a read of a batch up by its fingerprint, and asks the processor for what it will need.
+    /// One read of a batch, whether it was a hit.
+    ///
+    /// # Safety
+    /// It was located, and so were those after it, up to `AHEAD_LONG` or to the end. Without `LONG` it is up to `SHORT_BYTES`.
     #[inline(always)]
-    fn locate(&self, read: &Read<'_>) -> Located {
-        let partition = &*self.partition;
-        let tag = self.tag(read.offset >> partition.page_shift);
-        let candidate = partition.table.candidate(tag);
-        if let Some(candidate) = candidate {
-            partition.table.prefetch_candidate(candidate);
-            if read.buffer.len() <= SHORT_BYTES {
-                copy::prefetch_ends(partition.frame_at(candidate, read.offset), read.buffer.len());
+    unsafe fn read_located<const LONG: bool>(
+        &self,
+        partition: &PartitionInner,
+        reads: &mut [Read<'_>],
+        number: usize,
+        ahead: &[MaybeUninit<Located>; AHEAD_RING],
+    ) -> bool {
+        // A long copy is asked for later than it was located, so that what comes is not pushed out of the first cache before it is read.
+        if LONG
+            && let Some(read) = reads.get(number + AHEAD_LONG)
+            && read.buffer.len() > SHORT_BYTES
+        {
+            // SAFETY: the caller's promise.
+            let located = unsafe { ahead[(number + AHEAD_LONG) % AHEAD_RING].assume_init_ref() };
+            if located.slot != NOWHERE {
+                copy::prefetch_frame(located.from, read.buffer.len());
             }
         }
-        Located { tag, candidate }
+        let read = &mut reads[number];
+        // SAFETY: the caller's promise.
+        let Located { tag, from, slot } = *unsafe { ahead[number % AHEAD_RING].assume_init_ref() };
+        let (to, len) = (read.buffer.as_mut_ptr(), read.buffer.len());
+        if !LONG {
+            // SAFETY: the caller's promise; it spares the copy a comparison.
+            unsafe { std::hint::assert_unchecked(len <= SHORT_BYTES) };
+        }
+        // SAFETY: `locate` has seen that the range lies in one page; the buffer is valid for its length.
+        slot != NOWHERE && unsafe { partition.copy_candidate(slot, tag, from, to, len) }
+            || self.read_hit_again(read)
+    }
+
+    /// Looks a read of a batch up by its fingerprint, and asks the processor for what it will need.
+    #[inline(always)]
+    fn locate(&self, partition: &PartitionInner, read: &Read<'_>) -> Located {
+        let tag = partition.tag_among(self.begun, read.offset >> partition.page_shift);
+        let len = read.buffer.len();
+        let skip = read.offset as usize & partition.page_mask;
+        // A page that is not the last: the others are looked at again.
+        let is_inside = read.offset < self.last_page() && skip + len <= partition.page_bytes();
+        match partition.table.candidate(tag) {
+            Some(slot) if is_inside => {
+                partition.table.prefetch_tag(slot);
+                let from = partition.frames.at(slot).wrapping_add(skip).cast_const();
+                if len <= SHORT_BYTES {
+                    copy::prefetch_ends(from, len);
+                }
+                Located { tag, from, slot }
+            }
+            _ => Located { tag, from: std::ptr::null(), slot: NOWHERE },
+        }
+    }
+
+    /// Another look at a read of a batch, for where the first found nothing.
+    #[cold]
+    #[inline(never)]
+    fn read_hit_again(&self, read: &mut Read<'_>) -> bool {
+        let (partition, len) = (&*self.partition, read.buffer.len());
+        let (skip, to) = (read.offset as usize & partition.page_mask, read.buffer.as_mut_ptr());
+        self.check(read.offset, len as u64).is_ok()
+            && self.in_one_page(read.offset, len)
+            // SAFETY: the buffer is valid for its length, and the range lies in one page.
+            && unsafe { partition.read_hit_again(self.tag(read.offset >> partition.page_shift), skip, to, len) }
     }
 }
 
 /// A read of a batch between its lookup and its copy.
+#[repr(align(32))]
 struct Located {
     tag: Tag,
-    candidate: Option<Candidate>,
+    /// Its bytes, if its page is in this slot.
+    from: *const u8,
+    slot: SlotIndex,
 }
+
+/// No slot: the page is not there, or the read lies in more than one.
+const NOWHERE: SlotIndex = SlotIndex(u32::MAX);
 
 /// A page's bytes, as they were when it was pinned.
 pub struct Pin<'o> {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use octavo_disk::Store;
 use octavo_table::recording::{Event, Secret};
-use octavo_table::{Mixer, Mover, SegmentIndex, Shape, SlotIndex, State, Table, Tag};
+use octavo_table::{Begun, Mixer, Mover, SegmentIndex, Shape, SlotIndex, State, Table, Tag};
 
 use crate::WAYS;
 use crate::ahead::Windows;
@@ -41,6 +41,7 @@ pub(crate) struct PartitionInner {
     pub frames: Frames,
     mixer: Mixer,
     pub page_shift: u32,
+    page_bytes: usize,
     /// Bytes of a page less one.
     pub page_mask: usize,
     pub mode: CacheMode,
@@ -180,6 +181,7 @@ impl PartitionInner {
             mixer: if cache.pages_meet { Mixer::weak() } else { Mixer::new(seed) },
             secret: if cache.pages_meet { Secret::Weak } else { Secret::Seed(seed) },
             page_shift: cache.page_bytes.trailing_zeros(),
+            page_bytes: cache.page_bytes as usize,
             page_mask: cache.page_bytes as usize - 1,
             mode: config.cache_mode,
             counters: Counters::new(),
@@ -218,13 +220,23 @@ impl PartitionInner {
 
     #[inline(always)]
     pub fn page_bytes(&self) -> usize {
-        self.page_mask + 1
+        self.page_bytes
     }
 
-    /// The tag of a key: an object's first (`key_of`) and a page's index.
+    /// Where the page of an offset begins.
+    pub fn page_start(&self, offset: u64) -> u64 {
+        offset & !(self.page_mask as u64)
+    }
+
+    /// What the tags of an object's pages begin with.
+    pub fn begin_tags(&self, id: u64) -> Begun {
+        self.mixer.begin(key_of(id))
+    }
+
+    /// The tag of an object's page.
     #[inline(always)]
-    pub fn tag_of_key(&self, key: u64) -> Tag {
-        self.mixer.tag(key)
+    pub fn tag_among(&self, begun: Begun, page: u64) -> Tag {
+        self.mixer.tag_among(begun, page)
     }
 
     /// The object and page of a tag.

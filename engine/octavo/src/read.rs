@@ -2,7 +2,7 @@
 
 use octavo_disk::{IoBuffer, IoError};
 use octavo_table::recording::Step;
-use octavo_table::{Candidate, Claim, Found, Tag, Word};
+use octavo_table::{Claim, Found, SlotIndex, Tag, Word};
 
 use crate::copy;
 use crate::counters::Count;
@@ -21,21 +21,21 @@ const OPTIMISTIC_TRIES: usize = 4;
 const LONG_BYTES: usize = 512;
 
 impl PartitionInner {
-    /// P3: copies part of a page, if it is there and holds still. No lock, no system call, no shared store but the policy's.
+    /// P13: copies part of a page, if it is there and holds still. No lock, no system call, no shared store but the policy's.
     ///
     /// # Safety
     /// `to` is valid for `len` bytes, and `skip + len` is at most a page.
     #[inline(always)]
     pub unsafe fn read_hit(&self, tag: Tag, skip: usize, to: *mut u8, len: usize) -> bool {
         let Some(candidate) = self.table.candidate(tag) else { return false };
-        let index = self.table.index_of_candidate(candidate);
         if len >= LONG_BYTES {
             // While the slot is on its way, so can be the bytes that it speaks for.
-            copy::prefetch_frame(self.frames.at(index).wrapping_add(skip), LONG_BYTES);
+            copy::prefetch_frame(self.frames.at(candidate).wrapping_add(skip), LONG_BYTES);
         }
         // SAFETY: the caller's promise.
-        let hit = |found| unsafe { self.copy_found(&found, skip, to, len) };
-        if self.table.confirm(candidate, tag).is_some_and(hit) {
+        if unsafe {
+            self.copy_candidate(candidate, tag, self.frames.at(candidate).wrapping_add(skip), to, len)
+        } {
             return true;
         }
         // SAFETY: as above.
@@ -51,19 +51,19 @@ impl PartitionInner {
     pub unsafe fn read_short_hit(&self, tag: Tag, skip: usize, to: *mut u8, len: usize) -> bool {
         let Some(counts) = self.counters.at_hand() else { return false };
         let Some(candidate) = self.table.candidate(tag) else { return false };
-        let Some(found) = self.table.confirm(candidate, tag) else { return false };
-        let frame = self.frames.at(found.index).wrapping_add(skip);
+        let Some(glance) = self.table.glance(candidate, tag) else { return false };
+        let frame = self.frames.at(candidate).wrapping_add(skip);
         // SAFETY: as in `copy_found`.
         unsafe { copy::copy_out_inline(frame, to, len) };
-        if !found.slot().unchanged(found.word) {
+        if !self.table.is_still_shown(&glance) {
             return false;
         }
-        self.table.touch(&found);
+        self.table.touch_at(&glance, tag);
         counts.add_hit(len as u64);
         true
     }
 
-    /// The other tries of `read_hit`: the first match was another page's, or a writer was at the page.
+    /// The other tries of `read_hit`, by P3: the first match was another page's, or somebody was at a page of the set.
     ///
     /// # Safety
     /// As `read_hit`.
@@ -83,11 +83,33 @@ impl PartitionInner {
         false
     }
 
-    /// Where a candidate's bytes for an offset in the object lie.
+    /// Where the bytes for an offset in the object lie, if its page is in this slot.
     #[inline(always)]
-    pub fn frame_at(&self, candidate: Candidate, offset: u64) -> *const u8 {
-        let frame = self.frames.at(self.table.index_of_candidate(candidate));
-        frame.wrapping_add(offset as usize & self.page_mask)
+    pub fn byte_at(&self, slot: SlotIndex, offset: u64) -> *const u8 {
+        self.frames.at(slot).wrapping_add(offset as usize & self.page_mask)
+    }
+
+    /// P13 for the first slot with a page's fingerprint. False: it is another page's, or some page of the set was hidden meanwhile.
+    ///
+    /// # Safety
+    /// `from` lies in the slot's frame, and so do `len` bytes from there on; `to` is valid for as many.
+    #[inline(always)]
+    pub unsafe fn copy_candidate(
+        &self,
+        candidate: SlotIndex,
+        tag: Tag,
+        from: *const u8,
+        to: *mut u8,
+        len: usize,
+    ) -> bool {
+        let Some(glance) = self.table.glance(candidate, tag) else { return false };
+        // SAFETY: as in `copy_found`.
+        unsafe { copy::copy_out(from, to, len) };
+        let good = self.table.is_still_shown(&glance);
+        if good {
+            self.table.touch_at(&glance, tag);
+        }
+        good
     }
 
     /// P3 for a page that was found.

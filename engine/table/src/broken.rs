@@ -13,6 +13,8 @@ pub enum Step {
     NoReleaseFence,
     /// P7 without a new version.
     NoVersionBump,
+    /// P13 that hides a page and leaves the set's version as it was.
+    HideKeepsVersion,
     /// P6 that changes pinned bytes.
     WriteIgnoresPins,
     /// P11 that cleans a page that was written again.

@@ -1,13 +1,15 @@
 //! Ghosts: what a set remembers of pages that left it.
 //!
-//! A ring of [`GHOSTS_PER_WAY`] entries per way, oldest first. An entry is sixteen bits of the page's tag and the
+//! A ring of [`ghosts_of`] entries, oldest first. An entry is sixteen bits of the page's tag and the
 //! policy's sixteen bits. The identity is a guess by design: a wrong one reinstates a wrong history, never wrong bytes.
 //! Everything here happens under the set's lock, so all accesses are Relaxed; the lock orders them.
 
 use crate::sync::atomic::{AtomicU8, AtomicU32, Ordering::Relaxed};
 
-/// Ghosts per way. Two of four bytes each keep a set of sixteen at 28 bytes of metadata per page.
-pub const GHOSTS_PER_WAY: usize = 2;
+/// Ghosts of a set: two a way, as far as the budget of metadata allows, which a set of eight would break by a word.
+pub const fn ghosts_of(ways: usize) -> usize {
+    if ways == 8 { 14 } else { 2 * ways }
+}
 
 /// The ghosts of one set, while its lock is held.
 pub struct Ghosts<'s> {

@@ -1,93 +1,110 @@
 //! Where everything lies in a table's memory: offsets only, no addresses, so that the memory may be mapped anywhere.
 //!
 //! ```text
-//!  header | directory, one copy per level | segment records | fingerprints of all sets | marks of all sets | segment 0 | segment 1 | ...
+//!  header | directory, one copy per level | segment records | fingerprints | fronts | tags | sets
 //!
-//!  segment:   set 0 | set 1 | ...
-//!  set:       head | slot [W] | ghost [W * GHOSTS_PER_WAY]
-//!  head:      policy u16 [W] | lock u32, occupied u32, clock u16, hand, ghost head, ghost count, spare u8 [3] | told, ahead, spent, spare u32
+//!  fingerprints: u8 [W], of every set of segment 0, then of segment 1, and so on
+//!  fronts:       shown u64 | marks u32 | told u32, the same
+//!  tags:         u64 [W], the same
+//!  sets:         head | word u64 [W] | ghost u32 [ghosts], the same
+//!  head:         policy u16 [W] | lock u32, occupied u32 | ahead, spent | clock u16, hand, ghost head, ghost count, spare
 //! ```
 //!
 //! | bytes a set | 8 ways | 16 ways | 32 ways | touched by |
 //! |---|---|---|---|---|
 //! | fingerprints | 8 | 16 | 32 | every lookup |
-//! | marks | 4 | 4 | 4 | hits, misses |
-//! | head | 48 | 64 | 96 | misses (and hits, for a policy that counts them) |
-//! | slots (tag, word) | 128 | 256 | 512 | a hit: one line of them |
-//! | ghosts | 64 | 128 | 256 | misses only |
-//! | to whole lines | 0 | 0 | 32 | |
-//! | all | 252 | 468 | 932 | |
-//! | a page | 31 | 29 | 29 | |
+//! | front | 16 | 16 | 16 | every hit, every change of a page |
+//! | tags | 64 | 128 | 256 | a hit: one of them |
+//! | words | 64 | 128 | 256 | misses, writes, pins |
+//! | head | 40 | 56 | 88 | misses (and hits, for a policy that counts them) |
+//! | ghosts | 56 | 128 | 256 | misses only |
+//! | to whole lines | 0 | 8 | 40 | |
+//! | all | 248 | 480 | 944 | |
+//! | a page | 31 | 30 | 29.5 | |
 //!
-//! The fingerprints lie apart and close together: a byte a page, 256 KiB for 1 GiB, which the second cache holds. So a lookup knows
-//! at once which frame to ask for, and the slot and the bytes come at the same time instead of one after the other (a hit of 4 KiB
-//! took 1.15 times as long with the fingerprints in the heads). What a hit tells the policy is a bit, in a denser array, so that it
-//! touches no other far line than the slot's.
+//! What a hit looks at lies apart from what only misses and writers do, each kind of it dense: a byte a page of fingerprints, one of
+//! fronts, eight of tags: 2.5 MiB for 1 GiB, most of which the second cache holds. So a lookup knows at once which frame to ask for, and the
+//! tag and the bytes come at the same time instead of one after the other (a hit of 4 KiB took 1.15 times as long with the fingerprints
+//! in the heads). What a hit tells the policy is a bit in the front, which it has at hand.
 //!
 //! The directory adds 4 bytes an entry and 16 to 32 entries a segment per level (twice that with the levels before it):
-//! at 512 pages a segment at most 0.5 bytes a page. What is not here: who may change what (`set`, `resize`).
+//! at 512 pages a segment at most 0.5 bytes a page. What is not here: who may change what (`set`, `slot`, `resize`).
 
-use crate::ghost::GHOSTS_PER_WAY;
+use crate::ghost::ghosts_of;
 use crate::lock::SetLock;
-use crate::slot::Slot;
 use crate::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 use crate::tag::Tag;
 
 /// Bits per way that nothing but guesses depends on: the model checkers need not see them. All access is Relaxed.
 pub(crate) type Hints = std::sync::atomic::AtomicU32;
 
-/// The first line of a set: what its policy and lock keep.
+/// What a hit looks at besides a fingerprint and a tag.
 #[repr(C, align(16))]
+pub(crate) struct Front {
+    /// Which ways may be read, and in which version of the set (P13 of `slot`).
+    pub shown: AtomicU64,
+    /// A bit per way: its page was hit since a page came into the set. Hits set them without the lock; the next arrival tells the policy and
+    /// takes them down.
+    pub marks: Hints,
+    /// A bit per way: its page is in the monitor's sample and was hit since a page came into the set. Its mark stays down instead, so that
+    /// all its hits are seen.
+    pub told: Hints,
+}
+
+/// The first line of a set: what its policy and lock keep.
+#[repr(C, align(8))]
 pub(crate) struct Head<const W: usize> {
     /// The policy's bits of each way. Changes under the lock; and at hits, where the policy counts them.
     pub meta: [AtomicU16; W],
     pub lock: SetLock,
     /// A bit per way that was claimed and not removed since. Changes under the lock.
     pub occupied: AtomicU32,
+    /// A bit per way: its page was read ahead, and nobody has asked for it yet.
+    pub ahead: Hints,
+    /// A bit per way: its page was read ahead and asked for once. It leaves before others.
+    pub spent: Hints,
     /// Pages that came in, modulo 2^16. Changes under the lock.
     pub clock: AtomicU16,
     pub hand: AtomicU8,
     pub ghost_head: AtomicU8,
     pub ghost_count: AtomicU8,
     spare: [AtomicU8; 3],
-    /// A bit per way: its page is in the monitor's sample and was hit since a page came into the set. Its mark stays down instead, so that
-    /// all its hits are seen.
-    pub told: Hints,
-    /// A bit per way: its page was read ahead, and nobody has asked for it yet.
-    pub ahead: Hints,
-    /// A bit per way: its page was read ahead and asked for once. It leaves before others.
-    pub spent: Hints,
-    spare_to_line: Hints,
 }
 
 #[cfg(not(any(loom, shuttle)))]
 const _: () = {
-    assert!(size_of::<Head<8>>() == 48);
-    assert!(size_of::<Head<16>>() == 64);
-    assert!(size_of::<Head<32>>() == 96);
-    assert!(set_bytes::<8>() + 8 + 4 < 8 * METADATA_BYTES_PER_PAGE_MAX);
-    assert!(set_bytes::<16>() + 16 + 4 < 16 * METADATA_BYTES_PER_PAGE_MAX);
-    assert!(set_bytes::<32>() + 32 + 4 < 32 * METADATA_BYTES_PER_PAGE_MAX);
+    assert!(size_of::<Front>() == 16);
+    assert!(size_of::<Head<8>>() == 40 && size_of::<Head<16>>() == 56 && size_of::<Head<32>>() == 88);
+    assert!(all_bytes::<8>() == 248 && all_bytes::<16>() == 480 && all_bytes::<32>() == 944);
+    // With 4 bytes a set for the directory.
+    assert!(all_bytes::<8>() + 4 <= 8 * METADATA_BYTES_PER_PAGE_MAX);
+    assert!(all_bytes::<16>() + 8 <= 16 * METADATA_BYTES_PER_PAGE_MAX);
+    assert!(all_bytes::<32>() + 16 <= 32 * METADATA_BYTES_PER_PAGE_MAX);
 };
 
 /// The budget of metadata, ghosts and directory included.
 pub const METADATA_BYTES_PER_PAGE_MAX: usize = 32;
 
-/// Where a set's slots lie, behind its head.
-pub(crate) const fn slots_at<const W: usize>() -> usize {
+/// Where a set's words lie, behind its head.
+pub(crate) const fn words_at<const W: usize>() -> usize {
     size_of::<Head<W>>()
 }
 
-/// Where a set's ghosts lie, behind its slots.
+/// Where a set's ghosts lie, behind its words.
 pub(crate) const fn ghosts_at<const W: usize>() -> usize {
-    slots_at::<W>() + W * size_of::<Slot>()
+    words_at::<W>() + W * size_of::<AtomicU64>()
 }
 
-/// Bytes of a set.
+/// Bytes of a set besides its fingerprints, its front and its tags.
 pub(crate) const fn set_bytes<const W: usize>() -> usize {
-    let bytes = ghosts_at::<W>() + W * GHOSTS_PER_WAY * size_of::<AtomicU32>();
+    let bytes = ghosts_at::<W>() + ghosts_of(W) * size_of::<AtomicU32>();
     // Whole lines, so that a head lies in one; a set of eight has no room for that in the budget.
     bytes.next_multiple_of(if W == 8 { align_of::<Head<W>>() } else { LINE })
+}
+
+/// Bytes of a set, all told.
+pub(crate) const fn all_bytes<const W: usize>() -> usize {
+    set_bytes::<W>() + size_of::<Front>() + W * (size_of::<AtomicU8>() + size_of::<AtomicU64>())
 }
 
 /// Under the model checkers zeroed memory is no head.
@@ -103,19 +120,25 @@ impl<const W: usize> Head<W> {
             ghost_head: AtomicU8::new(0),
             ghost_count: AtomicU8::new(0),
             spare: std::array::from_fn(|_| AtomicU8::new(0)),
-            told: Hints::new(0),
             ahead: Hints::new(0),
             spent: Hints::new(0),
-            spare_to_line: Hints::new(0),
         }
+    }
+}
+
+/// As above.
+#[cfg(any(loom, shuttle))]
+impl Front {
+    pub fn new() -> Self {
+        Front { shown: AtomicU64::new(0), marks: Hints::new(0), told: Hints::new(0) }
     }
 }
 
 /// The first line of a table's memory.
 #[repr(C, align(64))]
 pub(crate) struct Header {
-    /// 63 less the directory bits in use, which only grow.
-    pub directory_shift: AtomicU32,
+    /// Where a page's directory entry is (see `Table::set_level`).
+    pub directory: AtomicU64,
     /// Segments that hold directory entries.
     pub live: AtomicU32,
     /// The entry that is on its way to another segment (see `resize`); 0: none.
@@ -178,17 +201,19 @@ pub const ENTRIES_PER_SEGMENT: u32 = 16;
 pub(crate) struct Layout {
     pub shape: Shape,
     pub level_max: u32,
-    pub directory_at: usize,
     pub records_at: usize,
     pub fingerprints_at: usize,
-    pub marks_at: usize,
+    pub fronts_at: usize,
+    pub tags_at: usize,
     pub segments_at: usize,
-    pub segment_stride: usize,
     pub bytes: usize,
     pub slots_per_segment_shift: u32,
     pub set_shift: u32,
     pub set_mask: usize,
 }
+
+/// Where the directory lies.
+pub(crate) const DIRECTORY_AT: usize = size_of::<Header>();
 
 const LINE: usize = 64;
 
@@ -200,16 +225,15 @@ impl Layout {
         assert!(sets.is_power_of_two() && sets <= 1 << Tag::SET_BITS, "sets in a segment");
         let level_max = (ENTRIES_PER_SEGMENT * shape.segments_max.next_power_of_two()).trailing_zeros();
         assert!(level_max <= Tag::DIRECTORY_BITS);
-        let directory_at = size_of::<Header>();
         // Level l lies at entry 2^l, so the copies of all levels lie one behind the other.
-        let records_at = (directory_at + (size_of::<AtomicU32>() << (level_max + 1))).next_multiple_of(LINE);
+        let records_at = (DIRECTORY_AT + (size_of::<AtomicU32>() << (level_max + 1))).next_multiple_of(LINE);
         let fingerprints_at = (records_at + segments * size_of::<SegmentRecord>()).next_multiple_of(LINE);
         let fingerprints_bytes = segments * sets * W * size_of::<AtomicU8>();
-        let marks_at = (fingerprints_at + fingerprints_bytes).next_multiple_of(LINE);
-        let segments_at = (marks_at + segments * sets * size_of::<AtomicU32>()).next_multiple_of(LINE);
+        let fronts_at = (fingerprints_at + fingerprints_bytes).next_multiple_of(LINE);
+        let tags_at = (fronts_at + segments * sets * size_of::<Front>()).next_multiple_of(LINE);
+        let segments_at = (tags_at + segments * sets * W * size_of::<AtomicU64>()).next_multiple_of(LINE);
         // Sets lie one behind the other across segments, so that a set's number alone gives its place.
-        let segment_stride = sets * set_bytes::<W>();
-        let bytes = segments_at + segments * segment_stride;
+        let bytes = segments_at + segments * sets * set_bytes::<W>();
         let slots_per_segment_shift = (sets * W).trailing_zeros();
         assert!(
             (shape.segments_max as u64) << slots_per_segment_shift <= 1 << 32,
@@ -218,12 +242,11 @@ impl Layout {
         Layout {
             shape,
             level_max,
-            directory_at,
             records_at,
             fingerprints_at,
-            marks_at,
+            fronts_at,
+            tags_at,
             segments_at,
-            segment_stride,
             bytes,
             slots_per_segment_shift,
             set_shift: sets.trailing_zeros(),

@@ -26,7 +26,7 @@ mod sync;
 mod table;
 mod tag;
 
-pub use ghost::{GHOSTS_PER_WAY, Ghosts};
+pub use ghost::{Ghosts, ghosts_of};
 pub use layout::{ENTRIES_PER_SEGMENT, METADATA_BYTES_PER_PAGE_MAX, SEGMENTS_MAX, Shape};
 pub use monitor::{MissCurve, Monitor};
 pub use nodes::{NODES_MAX, NodeId};
@@ -36,8 +36,8 @@ pub use resize::{Move, Mover, Pass};
 pub use set::{Claim, SetGuard};
 pub use shards::{Shards, ShardsOptions, Stack};
 pub use slot::{EndedWriteback, PINS_MAX, Slot, State, Word};
-pub use table::{Candidate, Found, SegmentIndex, SlotIndex, Table};
-pub use tag::{Mixer, Tag};
+pub use table::{Found, SegmentIndex, SlotIndex, Table};
+pub use tag::{Begun, Mixer, Tag};
 
 #[cfg(all(test, loom))]
 mod models;

@@ -6,19 +6,19 @@
 use std::alloc;
 use std::ptr::NonNull;
 
-use crate::layout::Layout;
+use crate::layout::{DIRECTORY_AT, Front, Layout};
 #[cfg(any(loom, shuttle))]
-use crate::layout::{Head, Header, SegmentRecord, ghosts_at, set_bytes, slots_at};
-use crate::sync::atomic::{AtomicU8, AtomicU32};
+use crate::layout::{Head, Header, SegmentRecord, ghosts_at, set_bytes, words_at};
+use crate::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 
 const ALIGN: usize = 64;
 
 pub(crate) struct Memory<const W: usize> {
     base: NonNull<u8>,
     // What every lookup goes to: these are sums that it need not make.
-    directory: *const AtomicU32,
     fingerprints: *const [AtomicU8; W],
-    marks: *const AtomicU32,
+    fronts: *const Front,
+    tags: *const AtomicU64,
     sets: *const u8,
     layout: Layout,
     owned: bool,
@@ -58,9 +58,9 @@ impl<const W: usize> Memory<W> {
         let at = |offset: usize| base.as_ptr().wrapping_add(offset).cast_const();
         Memory {
             base,
-            directory: at(layout.directory_at).cast(),
             fingerprints: at(layout.fingerprints_at).cast(),
-            marks: at(layout.marks_at).cast(),
+            fronts: at(layout.fronts_at).cast(),
+            tags: at(layout.tags_at).cast(),
             sets: at(layout.segments_at),
             layout,
             owned,
@@ -96,8 +96,9 @@ impl<const W: usize> Memory<W> {
     /// The directory has more than `place` entries, those of all levels counted.
     #[inline(always)]
     pub unsafe fn at_directory(&self, place: usize) -> &AtomicU32 {
+        let at = self.base.as_ptr().wrapping_add(DIRECTORY_AT).cast::<AtomicU32>();
         // SAFETY: the caller's promise; the memory holds atomics, which zeroed memory is, and only shared references to them exist.
-        unsafe { &*self.directory.wrapping_add(place) }
+        unsafe { &*at.wrapping_add(place) }
     }
 
     /// A set's fingerprints.
@@ -110,14 +111,24 @@ impl<const W: usize> Memory<W> {
         unsafe { &*self.fingerprints.wrapping_add(set) }
     }
 
-    /// A set's marks.
+    /// A set's front.
     ///
     /// # Safety
     /// There are more than `set` sets.
     #[inline(always)]
-    pub unsafe fn at_marks(&self, set: usize) -> &AtomicU32 {
+    pub unsafe fn at_fronts(&self, set: usize) -> &Front {
         // SAFETY: as above.
-        unsafe { &*self.marks.wrapping_add(set) }
+        unsafe { &*self.fronts.wrapping_add(set) }
+    }
+
+    /// A slot's tag.
+    ///
+    /// # Safety
+    /// There are more than `slot` slots.
+    #[inline(always)]
+    pub unsafe fn at_tags(&self, slot: usize) -> &AtomicU64 {
+        // SAFETY: as above.
+        unsafe { &*self.tags.wrapping_add(slot) }
     }
 
     /// A shared reference to the object of type `T` at `offset` from the first set's start.
@@ -153,37 +164,29 @@ impl<const W: usize> Memory<W> {
         let layout = &self.layout;
         visit(0, Kind::Header);
         for entry in 0..2usize << layout.level_max {
-            visit(layout.directory_at + entry * size_of::<crate::sync::atomic::AtomicU32>(), Kind::Word);
-        }
-        for set in 0..layout.shape.segments_max as usize * layout.shape.sets_per_segment as usize {
-            visit(layout.marks_at + set * size_of::<crate::sync::atomic::AtomicU32>(), Kind::Word);
+            visit(DIRECTORY_AT + entry * size_of::<AtomicU32>(), Kind::Word);
         }
         for segment in 0..layout.shape.segments_max as usize {
             visit(layout.records_at + segment * size_of::<SegmentRecord>(), Kind::Record);
-            for slot in 0..layout.shape.sets_per_segment as usize * W {
-                let place =
-                    (segment * layout.shape.sets_per_segment as usize * W + slot) * size_of::<AtomicU8>();
-                visit(layout.fingerprints_at + place, Kind::Byte);
+        }
+        let long = size_of::<AtomicU64>();
+        for set in 0..layout.shape.segments_max as usize * layout.shape.sets_per_segment as usize {
+            visit(layout.fronts_at + set * size_of::<Front>(), Kind::Front);
+            let at = layout.segments_at + set * set_bytes::<W>();
+            visit(at, Kind::Head);
+            for way in 0..W {
+                visit(layout.fingerprints_at + (set * W + way) * size_of::<AtomicU8>(), Kind::Byte);
+                visit(layout.tags_at + (set * W + way) * long, Kind::Long);
+                visit(at + words_at::<W>() + way * long, Kind::Long);
             }
-            let at = layout.segments_at + segment * layout.segment_stride;
-            let sets = layout.shape.sets_per_segment as usize;
-            for set in 0..sets {
-                let at = at + set * set_bytes::<W>();
-                visit(at, Kind::Head);
-                for way in 0..W {
-                    visit(at + slots_at::<W>() + way * size_of::<crate::slot::Slot>(), Kind::Slot);
-                }
-                for ghost in 0..W * crate::ghost::GHOSTS_PER_WAY {
-                    let size = size_of::<crate::sync::atomic::AtomicU32>();
-                    visit(at + ghosts_at::<W>() + ghost * size, Kind::Word);
-                }
+            for ghost in 0..crate::ghost::ghosts_of(W) {
+                visit(at + ghosts_at::<W>() + ghost * size_of::<AtomicU32>(), Kind::Word);
             }
         }
     }
 
     #[cfg(any(loom, shuttle))]
     fn build(&self) {
-        use crate::sync::atomic::{AtomicU32, AtomicU64};
         self.each(|offset, kind| {
             let at = self.base.as_ptr().wrapping_add(offset);
             // SAFETY (all arms): the layout places an object of the kind at the offset, in memory that is ours alone.
@@ -191,7 +194,7 @@ impl<const W: usize> Memory<W> {
                 // SAFETY: as above.
                 Kind::Header => unsafe {
                     at.cast::<Header>().write(Header {
-                        directory_shift: AtomicU32::new(63),
+                        directory: AtomicU64::new(0),
                         live: AtomicU32::new(0),
                         moving: AtomicU64::new(0),
                         dirty: AtomicU64::new(0),
@@ -210,7 +213,9 @@ impl<const W: usize> Memory<W> {
                 // SAFETY: as above.
                 Kind::Head => unsafe { at.cast::<Head<W>>().write(Head::new()) },
                 // SAFETY: as above.
-                Kind::Slot => unsafe { at.cast::<crate::slot::Slot>().write(crate::slot::Slot::new()) },
+                Kind::Front => unsafe { at.cast::<Front>().write(Front::new()) },
+                // SAFETY: as above.
+                Kind::Long => unsafe { at.cast::<AtomicU64>().write(AtomicU64::new(0)) },
                 // SAFETY: as above.
                 Kind::Word => unsafe { at.cast::<AtomicU32>().write(AtomicU32::new(0)) },
             }
@@ -219,7 +224,6 @@ impl<const W: usize> Memory<W> {
 
     #[cfg(any(loom, shuttle))]
     fn dismantle(&self) {
-        use crate::sync::atomic::AtomicU32;
         self.each(|offset, kind| {
             let at = self.base.as_ptr().wrapping_add(offset);
             match kind {
@@ -232,7 +236,9 @@ impl<const W: usize> Memory<W> {
                 // SAFETY: as above.
                 Kind::Head => unsafe { at.cast::<Head<W>>().drop_in_place() },
                 // SAFETY: as above.
-                Kind::Slot => unsafe { at.cast::<crate::slot::Slot>().drop_in_place() },
+                Kind::Front => unsafe { at.cast::<Front>().drop_in_place() },
+                // SAFETY: as above.
+                Kind::Long => unsafe { at.cast::<AtomicU64>().drop_in_place() },
                 // SAFETY: as above.
                 Kind::Word => unsafe { at.cast::<AtomicU32>().drop_in_place() },
             }
@@ -246,7 +252,8 @@ enum Kind {
     Byte,
     Record,
     Head,
-    Slot,
+    Front,
+    Long,
     Word,
 }
 

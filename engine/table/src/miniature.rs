@@ -9,7 +9,7 @@
 
 use std::marker::PhantomData;
 
-use crate::ghost::{GHOSTS_PER_WAY, Ghosts};
+use crate::ghost::{Ghosts, ghosts_of};
 use crate::policy::{Balance, Learner, Policy, PolicyKind, View, change};
 use crate::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, Ordering::Relaxed};
 use crate::tag::Tag;
@@ -73,7 +73,7 @@ pub(crate) struct Miniature {
 
 /// Print, policy bits, ghosts.
 const BYTES_PER_WAY: usize =
-    size_of::<u16>() + size_of::<AtomicU16>() + GHOSTS_PER_WAY * size_of::<AtomicU32>();
+    size_of::<u16>() + size_of::<AtomicU16>() + ghosts_of(1) * size_of::<AtomicU32>();
 
 /// A set, besides what it has per way.
 #[derive(Default)]
@@ -116,7 +116,7 @@ impl Miniature {
             sets: (0..sets).map(|_| Set::default()).collect(),
             prints: vec![0; sets * ways].into(),
             meta: (0..sets * ways).map(|_| AtomicU16::new(0)).collect(),
-            ghosts: (0..sets * ways * GHOSTS_PER_WAY).map(|_| AtomicU32::new(0)).collect(),
+            ghosts: (0..sets * ghosts_of(ways)).map(|_| AtomicU32::new(0)).collect(),
         }
     }
 
@@ -157,7 +157,7 @@ impl Miniature {
             return true;
         }
         set.marks = 0;
-        let per_set = self.ways * GHOSTS_PER_WAY;
+        let per_set = ghosts_of(self.ways);
         let ring = &self.ghosts[number * per_set..][..per_set];
         // In the order of the table's sets: the victim, what is remembered of the page, the victim's ghost, the admission.
         let ghosts = Ghosts::new(ring, &set.ghost_head, &set.ghost_count);
@@ -193,7 +193,7 @@ impl Miniature {
         learner: Option<&Learner>,
         balance: &Balance,
     ) {
-        let per_set = self.ways * GHOSTS_PER_WAY;
+        let per_set = ghosts_of(self.ways);
         for (number, set) in self.sets.iter_mut().enumerate() {
             let meta = &self.meta[number * self.ways..][..self.ways];
             let ring = &self.ghosts[number * per_set..][..per_set];

@@ -1,4 +1,4 @@
-//! loom models of the protocols (P1 to P12 in `slot`, R1 to R4 in `resize`): every interleaving of a few threads, with
+//! loom models of the protocols (P1 to P13 in `slot`, R1 to R4 in `resize`): every interleaving of a few threads, with
 //! every value that a relaxed load may legally return.
 //!
 //! Each model is a function, so that it can be run twice: as it is, when it must hold, and with one step of the protocol left
@@ -15,7 +15,7 @@ use loom::sync::Notify;
 use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock};
 
-use crate::slot::{Slot, Word};
+use crate::slot::{OneWay, Slot, Word};
 
 /// Held shared by models of the whole protocol, alone by those of a broken one: the switch is one for the process.
 static SWITCH: RwLock<()> = RwLock::new(());
@@ -65,7 +65,7 @@ impl Frame {
 }
 
 /// P3 by the book: the page's bytes, or None where the slot does not hold it, readable, all the time.
-fn read(slot: &Slot, frame: &Frame, tag: crate::Tag) -> Option<u64> {
+fn read_by_word(slot: Slot<'_>, frame: &Frame, tag: crate::Tag) -> Option<u64> {
     let word = slot.load();
     if !word.readable() || slot.tag() != tag {
         return None;
@@ -77,12 +77,26 @@ fn read(slot: &Slot, frame: &Frame, tag: crate::Tag) -> Option<u64> {
     })
 }
 
+/// P13 by the book: the same.
+fn read(way: &OneWay, frame: &Frame, tag: crate::Tag) -> Option<u64> {
+    let shown = way.shown();
+    if !shown.has(0) || way.slot().tag() != tag {
+        return None;
+    }
+    let [first, second] = frame.bytes();
+    way.holds(shown).then(|| {
+        assert_eq!(first, second, "a torn page was believed");
+        first
+    })
+}
+
 /// A slot that holds the page, clean or dirty, unpinned.
-fn slot_with(tag: crate::Tag, dirty: bool) -> Slot {
-    let slot = Slot::new();
+fn way_with(tag: crate::Tag, dirty: bool) -> OneWay {
+    let way = OneWay::new();
+    let slot = way.slot();
     assert!(slot.claim(slot.load(), tag));
     assert!(!slot.publish(dirty));
-    slot
+    way
 }
 
 /// Where waiters register before they wait by P12, as the engine's do: plain memory that the word must order.
@@ -100,7 +114,7 @@ impl Waiters {
     }
 
     /// P12: sleeps until the busy state `seen` may have ended. A wake-up that gets lost ends the model as a deadlock.
-    fn wait(&self, me: usize, slot: &Slot, seen: Word) {
+    fn wait(&self, me: usize, slot: Slot<'_>, seen: Word) {
         // Relaxed: ordered by the swap of `Slot::wait`.
         self.registered[me].store(true, Ordering::Relaxed);
         if slot.wait(seen).is_ok() {

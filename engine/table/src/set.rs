@@ -114,17 +114,18 @@ impl<'t, const W: usize> SetGuard<'t, W> {
 
     /// Tells the policy which pages were hit since the last page came in.
     pub(crate) fn catch_up<P: Policy>(&self, set: SetNumber) {
-        if P::COUNTS_HITS {
-            return;
-        }
         // Relaxed, all: a hit between load and store is forgotten.
-        let (marks, told) = (self.table.marks(set), &self.table.head(set).told);
-        let marked = marks.load(Ordering::Relaxed) | told.load(Ordering::Relaxed);
+        let front = self.table.front(set);
+        let marked = front.marks.load(Ordering::Relaxed) | front.told.load(Ordering::Relaxed);
         if marked == 0 {
             return;
         }
-        marks.store(0, Ordering::Relaxed);
-        told.store(0, Ordering::Relaxed);
+        front.marks.store(0, Ordering::Relaxed);
+        front.told.store(0, Ordering::Relaxed);
+        // Marks of a policy that was followed before.
+        if P::COUNTS_HITS {
+            return;
+        }
         let view = self.view(set);
         for way in ways_of(marked) {
             view.set_meta(way, P::touched(view.meta(way), view.clock, W));

@@ -1,4 +1,4 @@
-//! One way of one set: the identity of its page, and the word that says what may be done with its frame.
+//! One way of one set: the identity of its page, the word that says what may be done with its frame, and what hits see of both.
 //!
 //! What a slot protects: the bytes of one frame, and the promise that they are the bytes of the page `tag`.
 //! What is not here: which slot a page goes to (`set`), who waits for it and where its bytes lie (the engine).
@@ -33,7 +33,7 @@
 //! - **P1 claim** (under the set's lock): Free, or Clean without pins and write-back -> Filling, version + 1 (a
 //!   compare-and-swap, for pins come without the lock). Then a release fence, then the tag, then the bytes.
 //! - **P2 publish** (claimant): Filling -> Clean or Dirty, with release: tag and bytes are visible to whoever sees it.
-//! - **P3 optimistic read** (anybody, no store): load the word with acquire, see it readable; load the tag, see it
+//! - **P3 read by the word** (anybody, no store): load the word with acquire, see it readable; load the tag, see it
 //!   equal; copy the bytes with accesses that may race; acquire fence; load the word again. The copy is good if the
 //!   version is the same and the state readable. The fence pairs with the release fence of P1 and P6: a reader that
 //!   saw one new byte, or the new tag, sees the word that announced it.
@@ -53,6 +53,13 @@
 //! - **P12 wait**: compare-and-swap of a busy word with itself and the *waited* flag, also where the flag is set already: the swap fails
 //!   if the state has ended, and a word that was merely loaded says nothing of that. Whoever ends the busy state clears
 //!   the flag, with acquire, and learns that it was set: nobody is forgotten, and what a waiter registered before its swap is visible.
+//! - **P13 read at a glance** (anybody, no store; what nearly every hit is): as P3, by one word of the whole set in place of the
+//!   slot's own. Its lower bits say which ways are *shown*, its upper ones are the set's version. Whoever ends the making of a page (P2, P7)
+//!   shows it first: the bit is set, with release. Whoever takes a page's bytes or tag away (P1 of a Clean one, P6, P8's second half and move, P9)
+//!   hides it after its swap and before the release fence: the bit goes and the version grows, in one addition. So a bit changes only
+//!   in the hands of the slot's owner, or under the lock that its next owner needs; a readable word's page is shown. The copy is good if
+//!   the version is the same at the end: no page of the set was hidden, nor this one. That a page beside it was is taken for a doubt, and the reader looks
+//!   again by P3. The set's version has the bits that the ways leave, 48 beside 16.
 //!
 //! The lock order is: set lock, then word. A word is never waited for under a set's lock.
 
@@ -188,20 +195,79 @@ impl std::fmt::Debug for Word {
     }
 }
 
-/// Tag and word of one way, side by side so that a hit touches one line for both. Zeroed memory is a free slot of version 0.
-#[repr(C, align(16))]
-pub struct Slot {
-    tag: AtomicU64,
-    word: AtomicU64,
+/// One way of one set: where its word, its tag and the set's word of what is shown lie. Zeroed memory is a free slot of version 0.
+#[derive(Clone, Copy)]
+pub struct Slot<'t> {
+    word: &'t AtomicU64,
+    tag: &'t AtomicU64,
+    shown: &'t AtomicU64,
+    way: u32,
+    ways: u32,
 }
 
-#[cfg(not(any(loom, shuttle)))]
-const _: () = assert!(size_of::<Slot>() == 16);
+/// What a set of so many ways showed at one moment (P13).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Shown<const W: usize>(u64);
 
-impl Slot {
-    /// A free slot.
-    pub fn new() -> Slot {
-        Slot { tag: AtomicU64::new(0), word: AtomicU64::new(0) }
+impl<const W: usize> Shown<W> {
+    /// What it shows now. Acquire: pairs with `Slot::show`.
+    #[inline(always)]
+    pub(crate) fn load(shown: &AtomicU64) -> Self {
+        Shown(shown.load(Ordering::Acquire))
+    }
+
+    /// Whether the way's page may be read.
+    #[inline(always)]
+    pub(crate) fn has(self, way: u32) -> bool {
+        self.0 >> way & 1 != 0
+    }
+
+    /// P13, the re-check: whether no way was hidden since.
+    #[inline(always)]
+    pub(crate) fn holds(self, shown: &AtomicU64) -> bool {
+        if crate::broken::is(crate::broken::Step::NoRecheck) {
+            return true;
+        }
+        // Pairs with the release fences of P1, P6 and P8; the load after it needs no ordering of its own.
+        fence(Ordering::Acquire);
+        (shown.load(Ordering::Relaxed) ^ self.0) >> W == 0
+    }
+}
+
+impl<'t> Slot<'t> {
+    #[inline(always)]
+    pub(crate) fn new(
+        word: &'t AtomicU64,
+        tag: &'t AtomicU64,
+        shown: &'t AtomicU64,
+        way: usize,
+        ways: usize,
+    ) -> Slot<'t> {
+        debug_assert!(way < ways && ways <= 32);
+        Slot { word, tag, shown, way: way as u32, ways: ways as u32 }
+    }
+
+    /// P13. The page may be read from now on. By whoever owns the slot, before its word says so: then nobody else touches the bit.
+    fn show(&self) {
+        debug_assert!(!self.is_shown());
+        // Release: tag and bytes are visible to whoever sees the bit.
+        self.shown.fetch_add(1 << self.way, Ordering::Release);
+    }
+
+    /// P13. The page may not be read from now on: the bit goes and the version grows, at once. By whoever owns the slot, after its word says
+    /// so, and before tag or bytes change. Relaxed: the fence that follows orders it before those.
+    fn hide(&self) {
+        debug_assert!(self.is_shown());
+        let step = match crate::broken::is(crate::broken::Step::HideKeepsVersion) {
+            true => 0,
+            false => 1u64 << self.ways,
+        };
+        self.shown.fetch_add(step.wrapping_sub(1 << self.way), Ordering::Relaxed);
+    }
+
+    /// Whether the bit is set: stable for whoever owns the slot, and under the set's lock for a page that is there.
+    fn is_shown(&self) -> bool {
+        self.shown.load(Ordering::Relaxed) >> self.way & 1 != 0
     }
 
     /// The word now. Acquire: pairs with `publish` (P2) and `end_write` (P7).
@@ -238,6 +304,9 @@ impl Slot {
         if self.word.compare_exchange(seen.0, next.0, Ordering::Acquire, Ordering::Relaxed).is_err() {
             return false;
         }
+        if seen.state() == State::Clean {
+            self.hide();
+        }
         if !crate::broken::is(crate::broken::Step::NoReleaseFence) {
             fence(Ordering::Release);
         }
@@ -250,6 +319,7 @@ impl Slot {
     #[must_use]
     pub fn publish(&self, dirty: bool) -> bool {
         let state = if dirty { State::Dirty } else { State::Clean };
+        self.show();
         // Only the claimant changes a Filling word, but a waiter may add its flag.
         let mut now = Word(self.word.load(Ordering::Relaxed));
         loop {
@@ -319,6 +389,7 @@ impl Slot {
                 Err(w) => now = Word(w),
             }
         };
+        self.hide();
         if !crate::broken::is(crate::broken::Step::NoReleaseFence) {
             fence(Ordering::Release);
         }
@@ -329,6 +400,7 @@ impl Slot {
     #[must_use]
     pub fn end_write(&self, dirty: bool) -> bool {
         let state = if dirty { State::Dirty } else { State::Clean };
+        self.show();
         let mut now = Word(self.word.load(Ordering::Relaxed));
         loop {
             debug_assert!(now.state() == State::Writing, "end_write of {now:?}");
@@ -375,6 +447,7 @@ impl Slot {
                 Err(w) => now = Word(w),
             }
         }
+        self.hide();
         fence(Ordering::Release);
         true
     }
@@ -390,16 +463,22 @@ impl Slot {
             }
             let next = now.with_state(State::Writing);
             match self.word.compare_exchange_weak(now.0, next.0, Ordering::Acquire, Ordering::Relaxed) {
-                Ok(_) => return Ok(now),
+                Ok(_) => break,
                 Err(w) => now = Word(w),
             }
         }
+        // Before the page is shown elsewhere, and changed there.
+        self.hide();
+        Ok(now)
     }
 
     /// P9. Lets an owned slot go: Free, or Detached while it is pinned. Under the set's lock. Returns whether somebody waits.
     #[must_use]
     pub(crate) fn remove(&self) -> bool {
         let mut now = Word(self.word.load(Ordering::Relaxed));
+        if now.state() == State::Storing {
+            self.hide();
+        }
         loop {
             debug_assert!(now.owned() && !now.writeback(), "remove of {now:?}");
             let left = now.without(WAITED);
@@ -430,10 +509,13 @@ impl Slot {
                 _ => left.with_state(State::Detached),
             };
             match self.word.compare_exchange_weak(now.0, next.0, Ordering::AcqRel, Ordering::Relaxed) {
-                Ok(_) => return Ok(now),
+                Ok(_) => break,
                 Err(w) => now = Word(w),
             }
         }
+        // The slot is claimed again under the set's lock, which the caller holds.
+        self.hide();
+        Ok(now)
     }
 
     /// P10. Marks a dirty page as being written back, if it still is what was `seen`.
@@ -505,9 +587,30 @@ impl Slot {
     }
 }
 
-impl Default for Slot {
-    fn default() -> Self {
-        Slot::new()
+/// What a slot needs, for models of one alone.
+#[cfg(all(loom, test))]
+pub(crate) struct OneWay {
+    word: AtomicU64,
+    tag: AtomicU64,
+    shown: AtomicU64,
+}
+
+#[cfg(all(loom, test))]
+impl OneWay {
+    pub fn new() -> OneWay {
+        OneWay { word: AtomicU64::new(0), tag: AtomicU64::new(0), shown: AtomicU64::new(0) }
+    }
+
+    pub fn slot(&self) -> Slot<'_> {
+        Slot::new(&self.word, &self.tag, &self.shown, 0, 1)
+    }
+
+    pub fn shown(&self) -> Shown<1> {
+        Shown::load(&self.shown)
+    }
+
+    pub fn holds(&self, seen: Shown<1>) -> bool {
+        seen.holds(&self.shown)
     }
 }
 

@@ -10,15 +10,17 @@ use std::ptr::NonNull;
 use std::sync::OnceLock;
 use std::sync::atomic as plain;
 
-use crate::layout::{Head, Header, Layout, SegmentRecord, Shape, ghosts_at, set_bytes, slots_at};
+use crate::layout::{
+    Front, Head, Header, Layout, SegmentRecord, Shape, all_bytes, ghosts_at, set_bytes, words_at,
+};
 use crate::memory::Memory;
 use crate::monitor::{MissCurve, Monitor};
 use crate::nodes::Nodes;
 use crate::policy::{Balance, Learner, Policy, PolicyKind, with_policy};
 use crate::probe::ProbeKind;
 use crate::set::SetGuard;
-use crate::slot::{Slot, State, Word};
-use crate::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use crate::slot::{Shown, Slot, State, Word};
+use crate::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use crate::tag::Tag;
 
 /// A segment of a table.
@@ -36,24 +38,24 @@ pub(crate) struct SetNumber(pub(crate) u32);
 /// A page that was found, with the word it was found by.
 #[derive(Clone, Copy)]
 pub struct Found<'t> {
-    slot: &'t Slot,
+    slot: Slot<'t>,
     /// Its slot, and frame.
     pub index: SlotIndex,
     /// Its word at that moment.
     pub word: Word,
 }
 
-/// A way that may hold a page: its fingerprint says so, which is wrong a few times in a hundred.
+/// A page that was seen at a glance (P13): what is read of it now is the page's if [`Table::is_still_shown`] says so afterwards.
 #[derive(Clone, Copy)]
-pub struct Candidate {
-    set: SetNumber,
-    way: u32,
+pub struct Glance<const W: usize> {
+    slot: SlotIndex,
+    shown: Shown<W>,
 }
 
 impl<'t> Found<'t> {
     /// The slot.
     #[inline(always)]
-    pub fn slot(&self) -> &'t Slot {
+    pub fn slot(&self) -> Slot<'t> {
         self.slot
     }
 
@@ -100,9 +102,7 @@ impl<const W: usize> Table<W> {
 
     /// Bytes of metadata that one segment uses.
     pub fn segment_metadata_bytes(shape: Shape) -> usize {
-        let layout = Layout::new::<W>(shape);
-        let slots = 1usize << layout.slots_per_segment_shift;
-        layout.segment_stride + slots + shape.sets_per_segment as usize * size_of::<AtomicU32>()
+        shape.sets_per_segment as usize * all_bytes::<W>()
     }
 
     /// Bytes of directory and segment records.
@@ -282,70 +282,89 @@ impl<const W: usize> Table<W> {
         prefetch(self.fingerprints(self.set_of(tag)));
     }
 
-    /// The first way whose fingerprint is the page's, in the set that the directory names.
+    /// The first slot whose fingerprint is the page's, in the set that the directory names: that it holds another page happens a few times in a
+    /// hundred.
     #[inline(always)]
-    pub fn candidate(&self, tag: Tag) -> Option<Candidate> {
+    pub fn candidate(&self, tag: Tag) -> Option<SlotIndex> {
         let set = self.set_of(tag);
         let ways = self.matching(set, tag.fingerprint());
-        (ways != 0).then(|| Candidate { set, way: ways.trailing_zeros() })
+        (ways != 0).then(|| self.index_of(set, ways.trailing_zeros() as usize))
     }
 
-    /// A candidate's slot, and frame.
+    /// Asks the processor for a slot's tag.
     #[inline(always)]
-    pub fn index_of_candidate(&self, candidate: Candidate) -> SlotIndex {
-        self.index_of(candidate.set, candidate.way as usize)
+    pub fn prefetch_tag(&self, slot: SlotIndex) {
+        prefetch(self.tag_at(slot));
     }
 
-    /// Asks the processor for a candidate's slot.
+    /// P13: the page, if it is in this slot and may be read now. None says nothing but that `find` has to look.
     #[inline(always)]
-    pub fn prefetch_candidate(&self, candidate: Candidate) {
-        prefetch(self.slot_in(candidate.set, candidate.way as usize));
+    pub fn glance(&self, slot: SlotIndex, tag: Tag) -> Option<Glance<W>> {
+        let (set, way) = Self::split(slot);
+        // What is shown first, with acquire, then the tag.
+        let shown = Shown::load(&self.front(set).shown);
+        // Relaxed: as `Slot::tag`.
+        let is_it = self.tag_at(slot).load(Ordering::Relaxed) == tag.0;
+        (is_it && shown.has(way)).then_some(Glance { slot, shown })
     }
 
-    /// The page, if it is the candidate and may be read now. None says nothing but that `find` has to look.
+    /// P13, the re-check: whether what was read since the glance is the page's, untorn. False where any page of the set was hidden.
     #[inline(always)]
-    pub fn confirm(&self, candidate: Candidate, tag: Tag) -> Option<Found<'_>> {
-        let (set, way) = (candidate.set, candidate.way as usize);
-        let slot = self.slot_in(set, way);
-        // P3: the word first, with acquire, then the tag.
+    pub fn is_still_shown(&self, glance: &Glance<W>) -> bool {
+        glance.shown.holds(&self.front(Self::split(glance.slot).0).shown)
+    }
+
+    /// `touch` of what was seen at a glance.
+    #[inline(always)]
+    pub fn touch_at(&self, glance: &Glance<W>, tag: Tag) -> bool {
+        self.touch_slot(glance.slot, || tag)
+    }
+
+    /// The page, if it is in this slot and may be pinned now. None says nothing but that `find` has to look.
+    #[inline(always)]
+    pub fn confirm(&self, index: SlotIndex, tag: Tag) -> Option<Found<'_>> {
+        let (set, way) = Self::split(index);
+        let slot = self.slot_in(set, way as usize);
+        // P4: the word first, with acquire, then the tag.
         let word = slot.load();
-        (slot.tag() == tag && word.readable()).then_some(Found { slot, index: self.index_of(set, way), word })
+        (slot.tag() == tag && word.readable()).then_some(Found { slot, index, word })
     }
 
     /// Tells the policy of a hit, by the page's mark. Stores only at a page's first hit since a page came into its set, and for pages that the
-    /// monitor follows; a policy that counts every hit is told at once. True: the page was read ahead, and this is the first who wants it.
+    /// monitor follows; a policy that counts every hit has no marks. True: the page was read ahead, and this is the first who wants it.
     #[inline(always)]
     pub fn touch(&self, found: &Found<'_>) -> bool {
-        if self.counts_hits.load(Ordering::Relaxed) {
-            return self.count_hit(found);
-        }
-        let (set, way) = (found.index.0 / W as u32, found.index.0 % W as u32);
-        let marks = self.marks(SetNumber(set));
-        // Relaxed: a hint to the policy. Two hits at the same time on neighbours may lose one's mark, which costs a guess.
-        let old = marks.load(Ordering::Relaxed);
-        if old >> way & 1 == 0 {
-            return self.first_hit(SetNumber(set), way, found.tag());
-        }
-        false
+        self.touch_slot(found.index, || found.tag())
     }
 
-    /// A hit of a page whose mark is down: its first since a page came into the set, or any of a page that the monitor follows.
+    #[inline(always)]
+    fn touch_slot(&self, slot: SlotIndex, tag: impl FnOnce() -> Tag) -> bool {
+        let (set, way) = Self::split(slot);
+        // Relaxed: a hint to the policy. Two hits at the same time on neighbours may lose one's mark, which costs a guess.
+        let is_marked = self.front(set).marks.load(Ordering::Relaxed) >> way & 1 != 0;
+        !is_marked && self.first_hit(set, way, tag())
+    }
+
+    /// A hit of a page whose mark is down: its first since a page came into the set, any of a page that the monitor follows, any where
+    /// the policy counts them.
     #[cold]
     #[inline(never)]
     fn first_hit(&self, set: SetNumber, way: u32, tag: Tag) -> bool {
+        if self.counts_hits.load(Ordering::Relaxed) {
+            return self.count_hit(set, way, tag);
+        }
         let ahead = self.take_ahead(set, way);
-        let bit = 1 << way;
+        let (front, bit) = (self.front(set), 1 << way);
         let is_first = match self.monitor().filter(|monitor| monitor.follows(tag)) {
             Some(monitor) => {
                 monitor.show(tag, ahead);
                 // A page that is hot is told of once, and only read from then on.
-                let told = &self.head(set).told;
+                let told = &front.told;
                 told.load(Ordering::Relaxed) & bit == 0 && told.fetch_or(bit, Ordering::Relaxed) & bit == 0
             }
             None => {
-                let marks = self.marks(set);
-                // Relaxed: as in `touch`.
-                marks.store(marks.load(Ordering::Relaxed) | bit, Ordering::Relaxed);
+                // Relaxed: as in `touch_slot`.
+                front.marks.store(front.marks.load(Ordering::Relaxed) | bit, Ordering::Relaxed);
                 true
             }
         };
@@ -384,14 +403,14 @@ impl<const W: usize> Table<W> {
     pub fn stores_of_hit(&self, found: &Found<'_>) -> (bool, bool, bool) {
         let (set, way) = self.place_of(found.index);
         // Relaxed, all of it: a count, and nobody else is there.
-        let head = self.head(set);
+        let (head, front) = (self.head(set), self.front(set));
         let shown = self.monitor().is_some_and(|monitor| monitor.follows(found.tag()));
         if self.counts_hits.load(Ordering::Relaxed) {
             let (old, clock) = (head.meta[way].load(Ordering::Relaxed), head.clock.load(Ordering::Relaxed));
             return (with_policy!(self.policy(), P => P::touched(old, clock, W)) != old, false, shown);
         }
         let marks =
-            if shown { head.told.load(Ordering::Relaxed) } else { self.marks(set).load(Ordering::Relaxed) };
+            if shown { front.told.load(Ordering::Relaxed) } else { front.marks.load(Ordering::Relaxed) };
         let marked = marks >> way & 1 == 0;
         (marked, marked && self.learner().is_some_and(|learner| learner.follows(found.tag())), shown)
     }
@@ -432,24 +451,23 @@ impl<const W: usize> Table<W> {
         if with_policy!(policy, P => P::LEARNS) { Learner::bytes(slots, W) } else { 0 }
     }
 
-    #[inline(always)]
-    fn count_hit(&self, found: &Found<'_>) -> bool {
-        let (set, way) = self.place_of(found.index);
+    fn count_hit(&self, set: SetNumber, way: u32, tag: Tag) -> bool {
         let head = self.head(set);
+        let (meta, bit) = (&head.meta[way as usize], 1 << way);
         // Relaxed, all of it: as above.
-        let old = head.meta[way].load(Ordering::Relaxed);
+        let old = meta.load(Ordering::Relaxed);
         let clock = head.clock.load(Ordering::Relaxed);
         let new = with_policy!(self.policy(), P => P::touched(old, clock, W));
         if new != old {
-            head.meta[way].store(new, Ordering::Relaxed);
+            meta.store(new, Ordering::Relaxed);
         }
         if let Some(monitor) = self.monitor()
-            && monitor.follows(found.tag())
+            && monitor.follows(tag)
         {
-            monitor.show(found.tag(), head.ahead.load(Ordering::Relaxed) >> way & 1 == 1);
+            monitor.show(tag, head.ahead.load(Ordering::Relaxed) & bit != 0);
         }
-        (head.ahead.load(Ordering::Relaxed) | head.spent.load(Ordering::Relaxed)) >> way & 1 == 1
-            && self.take_ahead(set, way as u32)
+        (head.ahead.load(Ordering::Relaxed) | head.spent.load(Ordering::Relaxed)) & bit != 0
+            && self.take_ahead(set, way)
     }
 
     #[inline(always)]
@@ -512,24 +530,25 @@ impl<const W: usize> Table<W> {
         SetNumber(self.first_set(segment) | tag.set(self.layout().set_mask) as u32)
     }
 
-    /// The page's entry at the level in force. Level l has its entries at places 2^l and on, so the place is a one with the
-    /// tag's first l bits behind it: one shift.
+    /// The page's entry at the level in force.
     #[inline(always)]
     fn entry_of(&self, tag: Tag) -> &AtomicU32 {
         // Acquire: pairs with `double_directory`, which fills a level before it names it.
-        let shift = self.header().directory_shift.load(Ordering::Acquire);
-        self.entry_at(((tag.0 >> 1 | 1 << 63) >> shift) as usize)
+        let directory = self.header().directory.load(Ordering::Acquire);
+        self.entry_at(((tag.0 >> (directory % 64)) + directory / 64) as usize)
     }
 
     /// Directory bits in use.
     pub(crate) fn level(&self) -> u32 {
         // Relaxed: whoever resizes is alone in that.
-        63 - self.header().directory_shift.load(Ordering::Relaxed)
+        64 - (self.header().directory.load(Ordering::Relaxed) % 64) as u32
     }
 
-    /// Puts a level in force that has been filled. Release: pairs with `entry_of`.
+    /// Puts a level in force that has been filled. Level l has its entries at places 2^l and on, in the order of the tags' first l bits: the
+    /// word says how far a tag is shifted and what is added then. Release: pairs with `entry_of`.
     pub(crate) fn set_level(&self, level: u32) {
-        self.header().directory_shift.store(63 - level, Ordering::Release);
+        assert!((1..=Tag::DIRECTORY_BITS).contains(&level));
+        self.header().directory.store(64 << level | u64::from(64 - level), Ordering::Release);
     }
 
     // ---- Under the lock ---------------------------------------------------------------------------------------
@@ -727,24 +746,30 @@ impl<const W: usize> Table<W> {
         unsafe { self.memory.at_fingerprints(set.0 as usize) }
     }
 
-    /// A bit per way: its page was hit since a page came into the set. Those of all sets one behind the other, so that a hit's news stays in
-    /// the first caches. Hits set them without the lock; the next arrival tells the policy and takes them down.
+    /// What a hit looks at besides a fingerprint and a tag. Those of all sets one behind the other, so that they stay in the second cache.
     #[inline(always)]
-    pub(crate) fn marks(&self, set: SetNumber) -> &AtomicU32 {
-        // SAFETY: a word for each set lies there.
-        unsafe { self.memory.at_marks(set.0 as usize) }
+    pub(crate) fn front(&self, set: SetNumber) -> &Front {
+        // SAFETY: one for each set lies there.
+        unsafe { self.memory.at_fronts(set.0 as usize) }
     }
 
     #[inline(always)]
-    pub(crate) fn slot_in(&self, set: SetNumber, way: usize) -> &Slot {
+    fn tag_at(&self, index: SlotIndex) -> &AtomicU64 {
+        // SAFETY: a tag for each slot lies there.
+        unsafe { self.memory.at_tags(index.0 as usize) }
+    }
+
+    #[inline(always)]
+    pub(crate) fn slot_in(&self, set: SetNumber, way: usize) -> Slot<'_> {
         debug_assert!(way < W);
-        let place = slots_at::<W>() + way * size_of::<Slot>();
-        // SAFETY: each set of each segment has W slots.
-        unsafe { self.memory.at_sets(self.set_at(set) + place) }
+        let place = words_at::<W>() + way * size_of::<AtomicU64>();
+        // SAFETY: each set of each segment has W words.
+        let word = unsafe { self.memory.at_sets(self.set_at(set) + place) };
+        Slot::new(word, self.tag_at(self.index_of(set, way)), &self.front(set).shown, way, W)
     }
 
     pub(crate) fn ghosts(&self, set: SetNumber) -> &[AtomicU32] {
-        let count = W * crate::ghost::GHOSTS_PER_WAY;
+        let count = crate::ghost::ghosts_of(W);
         let at = self.layout().segments_at + self.set_at(set) + ghosts_at::<W>();
         // SAFETY: each set of each segment has its ghosts there, one behind the other.
         unsafe { self.memory.slice_at(at, count) }
@@ -752,7 +777,7 @@ impl<const W: usize> Table<W> {
 
     /// The slot of an index that this table gave out.
     #[inline(always)]
-    pub fn slot(&self, index: SlotIndex) -> &Slot {
+    pub fn slot(&self, index: SlotIndex) -> Slot<'_> {
         let (set, way) = self.place_of(index);
         self.slot_in(set, way)
     }
@@ -760,6 +785,11 @@ impl<const W: usize> Table<W> {
     #[inline(always)]
     pub(crate) fn index_of(&self, set: SetNumber, way: usize) -> SlotIndex {
         SlotIndex(set.0 * W as u32 + way as u32)
+    }
+
+    #[inline(always)]
+    fn split(slot: SlotIndex) -> (SetNumber, u32) {
+        (SetNumber(slot.0 / W as u32), slot.0 % W as u32)
     }
 
     #[inline(always)]

@@ -115,6 +115,10 @@ pub struct Mixer {
     rounds: [Round; ROUNDS],
 }
 
+/// A mix that was begun.
+#[derive(Clone, Copy)]
+pub struct Begun(u64);
+
 /// The key of one round, and what undoes its multiplication.
 #[derive(Clone, Copy)]
 struct Round {
@@ -158,9 +162,22 @@ impl Mixer {
     /// Mixes a key.
     #[inline(always)]
     pub fn tag(&self, key: u64) -> Tag {
-        let mut mixed = key;
-        for (round, shift) in self.rounds.iter().zip(XOR_SHIFTS) {
-            mixed = (mixed ^ round.xor).wrapping_mul(round.multiplier);
+        self.tag_among(self.begin(key), 0)
+    }
+
+    /// What is the same for all keys that differ from this one in bits that it has not: they are `tag_among`.
+    #[inline(always)]
+    pub fn begin(&self, key: u64) -> Begun {
+        Begun(key ^ self.rounds[0].xor)
+    }
+
+    /// Mixes the key that was begun with, and these bits.
+    #[inline(always)]
+    pub fn tag_among(&self, begun: Begun, bits: u64) -> Tag {
+        let mut mixed = begun.0 ^ bits;
+        for (number, (round, shift)) in self.rounds.iter().zip(XOR_SHIFTS).enumerate() {
+            let xor = if number == 0 { 0 } else { round.xor };
+            mixed = (mixed ^ xor).wrapping_mul(round.multiplier);
             mixed ^= mixed >> shift;
         }
         Tag(mixed)

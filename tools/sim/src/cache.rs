@@ -78,7 +78,7 @@ impl<const W: usize> Cache for SetCache<W> {
             }
             let tags = &tags[..group.len()];
             for candidate in tags.iter().filter_map(|tag| self.table.candidate(*tag)) {
-                self.table.prefetch_candidate(candidate);
+                self.table.prefetch_tag(candidate);
             }
             misses += tags.iter().map(|tag| u64::from(!self.access_tag(*tag))).sum::<u64>();
         }

@@ -3,9 +3,9 @@
 use loom::thread;
 use std::sync::Arc;
 
-use super::{EVERY, Frame, Waiters, holds, read, slot_with};
+use super::{EVERY, Frame, Waiters, holds, read, read_by_word, way_with};
 use crate::Tag;
-use crate::slot::{Slot, State};
+use crate::slot::{OneWay, Slot, State};
 
 const PAGE_A: Tag = Tag(0xA << 24);
 const PAGE_B: Tag = Tag(0xB << 24);
@@ -16,14 +16,14 @@ const A1: u64 = 0xA01;
 const A2: u64 = 0xA02;
 
 struct Way {
-    slot: Slot,
+    way: OneWay,
     frame: Frame,
     waiters: Waiters,
 }
 
 impl Way {
     fn with_a(dirty: bool) -> Arc<Way> {
-        Arc::new(Way { slot: slot_with(PAGE_A, dirty), frame: Frame::new(A), waiters: Waiters::new() })
+        Arc::new(Way { way: way_with(PAGE_A, dirty), frame: Frame::new(A), waiters: Waiters::new() })
     }
 
     fn spawn(self: &Arc<Way>, run: impl FnOnce(&Way) + 'static) -> thread::JoinHandle<()> {
@@ -31,28 +31,36 @@ impl Way {
         thread::spawn(move || run(&way))
     }
 
+    fn slot(&self) -> Slot<'_> {
+        self.way.slot()
+    }
+
+    fn read_a_by_word(&self) -> Option<u64> {
+        read_by_word(self.slot(), &self.frame, PAGE_A)
+    }
+
     fn read_a(&self) -> Option<u64> {
-        read(&self.slot, &self.frame, PAGE_A)
+        read(&self.way, &self.frame, PAGE_A)
     }
 
     /// P6, P7.
     fn write(&self, value: u64, dirty: bool) -> bool {
-        if self.slot.begin_write(self.slot.load()).is_err() {
+        if self.slot().begin_write(self.slot().load()).is_err() {
             return false;
         }
         self.frame.fill(value);
-        self.waiters.tell_if(self.slot.end_write(dirty));
+        self.waiters.tell_if(self.slot().end_write(dirty));
         true
     }
 
     /// P1, P2: page B takes the slot if that may be.
     fn replace_by_b(&self) -> bool {
-        let word = self.slot.load();
-        if !word.evictable() || !self.slot.claim(word, PAGE_B) {
+        let word = self.slot().load();
+        if !word.evictable() || !self.slot().claim(word, PAGE_B) {
             return false;
         }
         self.frame.fill(B);
-        self.waiters.tell_if(self.slot.publish(false));
+        self.waiters.tell_if(self.slot().publish(false));
         true
     }
 }
@@ -61,15 +69,30 @@ pub(super) fn hit_against_evict() {
     let way = Way::with_a(false);
     let evictor = way.spawn(|way| assert!(way.replace_by_b()));
     assert!(way.read_a().is_none_or(|bytes| bytes == A));
-    let found_b = read(&way.slot, &way.frame, PAGE_B);
+    let found_b = read(&way.way, &way.frame, PAGE_B);
     assert!(found_b.is_none_or(|bytes| bytes == B));
     assert!(found_b.is_none() || way.read_a().is_none(), "a page that left came back");
     evictor.join().unwrap();
 }
 
 #[test]
-fn a_reader_without_a_lock_gets_its_page_or_nothing_while_the_slot_is_taken_for_another_p1_p2_p3() {
+fn a_reader_without_a_lock_gets_its_page_or_nothing_while_the_slot_is_taken_for_another_p1_p2_p13() {
     holds(Some(4), hit_against_evict);
+}
+
+pub(super) fn hit_by_word_against_evict() {
+    let way = Way::with_a(false);
+    let evictor = way.spawn(|way| assert!(way.replace_by_b()));
+    assert!(way.read_a_by_word().is_none_or(|bytes| bytes == A));
+    let found_b = read_by_word(way.slot(), &way.frame, PAGE_B);
+    assert!(found_b.is_none_or(|bytes| bytes == B));
+    assert!(found_b.is_none() || way.read_a().is_none(), "a page that left came back");
+    evictor.join().unwrap();
+}
+
+#[test]
+fn a_reader_by_the_word_gets_its_page_or_nothing_while_the_slot_is_taken_for_another_p1_p2_p3() {
+    holds(Some(4), hit_by_word_against_evict);
 }
 
 pub(super) fn write_against_read() {
@@ -86,8 +109,39 @@ pub(super) fn write_against_read() {
 }
 
 #[test]
-fn a_reader_without_a_lock_never_sees_half_a_write_and_never_goes_back_p3_p6_p7() {
+fn a_reader_without_a_lock_never_sees_half_a_write_and_never_goes_back_p6_p7_p13() {
     holds(Some(5), write_against_read);
+}
+
+pub(super) fn write_against_read_by_word() {
+    let way = Way::with_a(false);
+    let writer = way.spawn(|way| assert!(way.write(A1, true)));
+    let first = way.read_a_by_word();
+    let second = way.read_a_by_word();
+    for bytes in [first, second].into_iter().flatten() {
+        assert!(bytes == A || bytes == A1);
+    }
+    assert!(first != Some(A1) || second == Some(A1), "a reader went back in time");
+    writer.join().unwrap();
+    assert_eq!(way.read_a_by_word(), Some(A1));
+}
+
+#[test]
+fn a_reader_by_the_word_never_sees_half_a_write_and_never_goes_back_p3_p6_p7() {
+    holds(Some(5), write_against_read_by_word);
+}
+
+/// A page that was seen newer by the one kind of read is not seen older by the other.
+#[test]
+fn a_reader_that_changes_from_one_kind_of_look_to_the_other_never_goes_back_p3_p7_p13() {
+    holds(Some(4), || {
+        let way = Way::with_a(false);
+        let writer = way.spawn(|way| assert!(way.write(A1, true)));
+        let reads = [way.read_a(), way.read_a_by_word(), way.read_a()];
+        let seen: Vec<u64> = reads.into_iter().flatten().collect();
+        assert!(seen.is_sorted() && seen.iter().all(|bytes| [A, A1].contains(bytes)), "{reads:?}");
+        writer.join().unwrap();
+    });
 }
 
 #[test]
@@ -106,12 +160,12 @@ fn a_reader_that_sleeps_through_two_writes_believes_neither_mix_p3_p6_p7() {
 }
 
 fn pinned_reads(way: &Way) {
-    let word = way.slot.load();
-    if word.readable() && way.slot.tag() == PAGE_A && way.slot.pin(word).is_ok() {
+    let word = way.slot().load();
+    if word.readable() && way.slot().tag() == PAGE_A && way.slot().pin(word).is_ok() {
         let bytes = way.frame.whole();
         assert!(bytes == A || bytes == A1);
         assert_eq!(way.frame.whole(), bytes, "a pinned page changed");
-        way.slot.unpin();
+        way.slot().unpin();
     }
 }
 
@@ -124,7 +178,7 @@ fn a_pinned_page_is_not_evicted_and_a_claimed_slot_not_pinned_for_its_old_page_p
         });
         pinned_reads(&way);
         evictor.join().unwrap();
-        assert_eq!(way.slot.load().pins(), 0);
+        assert_eq!(way.slot().load().pins(), 0);
     });
 }
 
@@ -135,7 +189,7 @@ pub(super) fn write_against_pin() {
     });
     pinned_reads(&way);
     writer.join().unwrap();
-    assert_eq!(way.slot.load().pins(), 0);
+    assert_eq!(way.slot().load().pins(), 0);
 }
 
 #[test]
@@ -149,8 +203,8 @@ fn the_pins_of_others_do_not_make_a_reader_fail_p3_p4_p5() {
         let way = Way::with_a(false);
         let other = way.spawn(|way| {
             for _ in 0..2 {
-                way.slot.pin(way.slot.load()).unwrap();
-                way.slot.unpin();
+                way.slot().pin(way.slot().load()).unwrap();
+                way.slot().unpin();
             }
         });
         assert_eq!(way.read_a(), Some(A));
@@ -163,10 +217,10 @@ fn a_write_back_and_the_announcement_of_a_store_do_not_make_a_reader_fail_p3_p8_
     holds(EVERY, || {
         let way = Way::with_a(true);
         let cleaner = way.spawn(|way| {
-            let word = way.slot.load();
-            way.slot.begin_writeback(word).unwrap();
-            assert!(way.slot.end_writeback(word.version(), true).cleaned);
-            way.slot.begin_store(way.slot.load()).unwrap();
+            let word = way.slot().load();
+            way.slot().begin_writeback(word).unwrap();
+            assert!(way.slot().end_writeback(word.version(), true).cleaned);
+            way.slot().begin_store(way.slot().load()).unwrap();
         });
         assert_eq!(way.read_a(), Some(A));
         cleaner.join().unwrap();
@@ -176,43 +230,46 @@ fn a_write_back_and_the_announcement_of_a_store_do_not_make_a_reader_fail_p3_p8_
 /// Increments the page, waiting for other writers by P12.
 fn increment(way: &Way, me: usize) {
     loop {
-        let word = way.slot.load();
-        match way.slot.begin_write(word) {
+        let word = way.slot().load();
+        match way.slot().begin_write(word) {
             Ok(_) => break,
-            Err(now) if now.owned() => way.waiters.wait(me, &way.slot, now),
+            Err(now) if now.owned() => way.waiters.wait(me, way.slot(), now),
             Err(_) => {}
         }
     }
     way.frame.fill(way.frame.whole() + 1);
-    way.waiters.tell_if(way.slot.end_write(true));
+    way.waiters.tell_if(way.slot().end_write(true));
 }
 
 #[test]
 fn two_writers_of_one_page_follow_each_other_and_see_each_others_bytes_p6_p7_p12() {
     holds(Some(4), || {
         let way = Way::with_a(false);
-        let before = way.slot.load().version();
+        let before = way.slot().load().version();
         let other = way.spawn(|way| increment(way, 1));
         increment(&way, 0);
         other.join().unwrap();
         assert_eq!(way.read_a(), Some(A2));
-        assert_eq!(way.slot.load().version(), before + 2);
+        assert_eq!(way.slot().load().version(), before + 2);
     });
 }
 
 pub(super) fn writeback_against_write() {
     let way = Way::with_a(true);
     let writer = way.spawn(|way| assert!(way.write(A1, true)));
-    let word = way.slot.load();
+    let word = way.slot().load();
     let mut stored = None;
-    if word.state() == State::Dirty && way.slot.begin_writeback(word).is_ok() {
-        assert!(way.slot.begin_writeback(way.slot.load()).is_err(), "two write-backs of a page in flight");
+    if word.state() == State::Dirty && way.slot().begin_writeback(word).is_ok() {
+        assert!(
+            way.slot().begin_writeback(way.slot().load()).is_err(),
+            "two write-backs of a page in flight"
+        );
         stored = Some(way.frame.bytes());
-        let ended = way.slot.end_writeback(word.version(), true);
+        let ended = way.slot().end_writeback(word.version(), true);
         assert!(!ended.waited);
     }
     writer.join().unwrap();
-    let word = way.slot.load();
+    let word = way.slot().load();
     assert!(!word.writeback());
     if word.state() == State::Clean {
         assert_eq!(stored, Some([A1; 2]), "a page became clean that the store does not hold");
@@ -228,14 +285,14 @@ fn a_page_that_was_written_again_during_its_write_back_stays_dirty_p10_p11() {
 fn a_failed_write_back_leaves_the_page_dirty_and_tells_its_waiters_p11_p12() {
     holds(EVERY, || {
         let way = Way::with_a(true);
-        let word = way.slot.load();
-        way.slot.begin_writeback(word).unwrap();
+        let word = way.slot().load();
+        way.slot().begin_writeback(word).unwrap();
         let waiter = way.spawn(wait_until_quiet::<1>);
-        let ended = way.slot.end_writeback(word.version(), false);
+        let ended = way.slot().end_writeback(word.version(), false);
         assert!(!ended.cleaned);
         way.waiters.tell_if(ended.waited);
         waiter.join().unwrap();
-        assert_eq!(way.slot.load().state(), State::Dirty);
+        assert_eq!(way.slot().load().state(), State::Dirty);
     });
 }
 
@@ -244,19 +301,19 @@ fn a_store_leaves_readers_and_pins_the_old_bytes_until_it_may_change_them_p8_p9(
     holds(Some(4), || {
         let way = Way::with_a(false);
         let writer = way.spawn(|way| {
-            way.slot.begin_store(way.slot.load()).unwrap();
-            if way.slot.store_to_write() {
+            way.slot().begin_store(way.slot().load()).unwrap();
+            if way.slot().store_to_write() {
                 way.frame.fill(A1);
-                assert!(!way.slot.end_write(false));
+                assert!(!way.slot().end_write(false));
             } else {
-                assert!(!way.slot.remove());
+                assert!(!way.slot().remove());
             }
         });
         pinned_reads(&way);
         let bytes = way.read_a();
         assert!(bytes.is_none_or(|bytes| bytes == A || bytes == A1));
         writer.join().unwrap();
-        let word = way.slot.load();
+        let word = way.slot().load();
         assert!(matches!(word.state(), State::Clean | State::Free) && word.pins() == 0);
         assert!(word.state() == State::Free || way.read_a() == Some(A1));
     });
@@ -267,24 +324,24 @@ fn a_store_leaves_readers_and_pins_the_old_bytes_until_it_may_change_them_p8_p9(
 fn of_two_last_pins_and_a_removal_exactly_one_frees_the_slot_and_no_snapshot_changes_p5_p9() {
     holds(Some(4), || {
         let way = Way::with_a(false);
-        let before = way.slot.load();
-        way.slot.pin(before).unwrap();
-        way.slot.pin(before).unwrap();
+        let before = way.slot().load();
+        way.slot().pin(before).unwrap();
+        way.slot().pin(before).unwrap();
         let holders = [0, 1].map(|_| {
             way.spawn(|way| {
                 assert_eq!(way.frame.whole(), A);
-                way.slot.unpin();
+                way.slot().unpin();
             })
         });
-        let removed = way.slot.remove_quiet(way.slot.load(), false);
+        let removed = way.slot().remove_quiet(way.slot().load(), false);
         assert_eq!(removed.unwrap().state(), State::Clean);
-        let word = way.slot.load();
-        if word.state() == State::Free && way.slot.claim(word, PAGE_B) {
+        let word = way.slot().load();
+        if word.state() == State::Free && way.slot().claim(word, PAGE_B) {
             way.frame.fill(B);
-            assert!(!way.slot.publish(false));
+            assert!(!way.slot().publish(false));
         }
         holders.into_iter().for_each(|holder| holder.join().unwrap());
-        let word = way.slot.load();
+        let word = way.slot().load();
         let versions = if word.state() == State::Free { 1 } else { 2 };
         assert_eq!((word.pins(), word.version()), (0, before.version() + versions));
         assert!(matches!(word.state(), State::Free | State::Clean), "{word:?}");
@@ -294,11 +351,11 @@ fn of_two_last_pins_and_a_removal_exactly_one_frees_the_slot_and_no_snapshot_cha
 /// P12 for whatever is going on, until nothing is.
 fn wait_until_quiet<const ME: usize>(way: &Way) {
     loop {
-        let word = way.slot.load();
+        let word = way.slot().load();
         if !word.owned() && !word.writeback() {
             return;
         }
-        way.waiters.wait(ME, &way.slot, word);
+        way.waiters.wait(ME, way.slot(), word);
     }
 }
 
@@ -309,20 +366,20 @@ fn wait_against(begin: fn(&Way), end: fn(&Way) -> bool) {
     let waiter = way.spawn(wait_until_quiet::<1>);
     way.waiters.tell_if(end(&way));
     waiter.join().unwrap();
-    assert!(!way.slot.load().waited());
+    assert!(!way.slot().load().waited());
 }
 
 fn begin_fill(way: &Way) {
-    way.slot.remove_quiet(way.slot.load(), true).unwrap();
-    assert!(way.slot.claim(way.slot.load(), PAGE_A));
+    way.slot().remove_quiet(way.slot().load(), true).unwrap();
+    assert!(way.slot().claim(way.slot().load(), PAGE_A));
 }
 
 fn begin_write(way: &Way) {
-    way.slot.begin_write(way.slot.load()).unwrap();
+    way.slot().begin_write(way.slot().load()).unwrap();
 }
 
 pub(super) fn wait_against_publish() {
-    wait_against(begin_fill, |way| way.slot.publish(false));
+    wait_against(begin_fill, |way| way.slot().publish(false));
 }
 
 #[test]
@@ -332,12 +389,12 @@ fn whoever_waits_for_a_fill_is_told_p2_p12() {
 
 #[test]
 fn whoever_waits_for_a_fill_that_fails_is_told_p9_p12() {
-    holds(EVERY, || wait_against(begin_fill, |way| way.slot.remove()));
+    holds(EVERY, || wait_against(begin_fill, |way| way.slot().remove()));
 }
 
 #[test]
 fn whoever_waits_for_a_write_is_told_p7_p12() {
-    holds(EVERY, || wait_against(begin_write, |way| way.slot.end_write(true)));
+    holds(EVERY, || wait_against(begin_write, |way| way.slot().end_write(true)));
 }
 
 #[test]
@@ -345,12 +402,12 @@ fn whoever_waits_for_a_page_that_leaves_a_snapshot_behind_is_told_p9_p12() {
     holds(Some(4), || {
         wait_against(
             |way| {
-                way.slot.pin(way.slot.load()).unwrap();
-                way.slot.begin_move(way.slot.load()).unwrap();
+                way.slot().pin(way.slot().load()).unwrap();
+                way.slot().begin_move(way.slot().load()).unwrap();
             },
             |way| {
-                let waited = way.slot.remove();
-                assert!(way.slot.unpin());
+                let waited = way.slot().remove();
+                assert!(way.slot().unpin());
                 waited
             },
         );
@@ -361,8 +418,8 @@ fn whoever_waits_for_a_page_that_leaves_a_snapshot_behind_is_told_p9_p12() {
 fn whoever_waits_for_a_write_back_is_told_p11_p12() {
     holds(EVERY, || {
         wait_against(
-            |way| way.slot.begin_writeback(way.slot.load()).unwrap(),
-            |way| way.slot.end_writeback(way.slot.load().version(), true).waited,
+            |way| way.slot().begin_writeback(way.slot().load()).unwrap(),
+            |way| way.slot().end_writeback(way.slot().load().version(), true).waited,
         );
     });
 }
@@ -372,14 +429,14 @@ fn whoever_waits_for_a_store_is_told_by_the_write_that_ends_it_p8_p12() {
     holds(Some(4), || {
         wait_against(
             |way| {
-                let word = way.slot.load();
-                way.slot.begin_writeback(word).unwrap();
-                assert!(way.slot.end_writeback(word.version(), true).cleaned);
-                way.slot.begin_store(way.slot.load()).unwrap();
+                let word = way.slot().load();
+                way.slot().begin_writeback(word).unwrap();
+                assert!(way.slot().end_writeback(word.version(), true).cleaned);
+                way.slot().begin_store(way.slot().load()).unwrap();
             },
             |way| {
-                assert!(way.slot.store_to_write());
-                way.slot.end_write(false)
+                assert!(way.slot().store_to_write());
+                way.slot().end_write(false)
             },
         );
     });
@@ -394,10 +451,10 @@ fn a_second_waiter_is_told_too_wherever_the_first_ones_flag_was_seen_p12() {
         begin_write(&way);
         let first = way.spawn(wait_until_quiet::<1>);
         let second = way.spawn(wait_until_quiet::<2>);
-        way.waiters.tell_if(way.slot.end_write(true));
+        way.waiters.tell_if(way.slot().end_write(true));
         first.join().unwrap();
         second.join().unwrap();
-        assert!(!way.slot.load().waited());
+        assert!(!way.slot().load().waited());
     });
 }
 
@@ -406,14 +463,14 @@ fn a_second_waiter_is_told_too_wherever_the_first_ones_flag_was_seen_p12() {
 fn a_waiter_is_told_though_a_write_overlaps_the_write_back_it_waits_for_p7_p11_p12() {
     holds(Some(3), || {
         let way = Way::with_a(true);
-        let word = way.slot.load();
-        way.slot.begin_writeback(word).unwrap();
+        let word = way.slot().load();
+        way.slot().begin_writeback(word).unwrap();
         let waiter = way.spawn(wait_until_quiet::<1>);
         let writer = way.spawn(|way| assert!(way.write(A1, true)));
-        way.waiters.tell_if(way.slot.end_writeback(word.version(), true).waited);
+        way.waiters.tell_if(way.slot().end_writeback(word.version(), true).waited);
         waiter.join().unwrap();
         writer.join().unwrap();
-        let word = way.slot.load();
+        let word = way.slot().load();
         assert!(!word.waited() && !word.writeback());
         assert_eq!(word.state(), State::Dirty);
     });

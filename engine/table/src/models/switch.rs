@@ -16,20 +16,30 @@ fn fails_without(step: Step, model: fn()) {
 }
 
 #[test]
-fn a_read_that_does_not_look_again_is_noticed_p3() {
+fn a_read_that_does_not_look_again_is_noticed_p3_p13() {
     fails_without(Step::NoRecheck, slot::hit_against_evict);
     fails_without(Step::NoRecheck, slot::write_against_read);
+    fails_without(Step::NoRecheck, slot::hit_by_word_against_evict);
+    fails_without(Step::NoRecheck, slot::write_against_read_by_word);
 }
 
 #[test]
 fn bytes_that_may_overtake_their_announcement_are_noticed_p1_p6() {
     fails_without(Step::NoReleaseFence, slot::hit_against_evict);
     fails_without(Step::NoReleaseFence, slot::write_against_read);
+    fails_without(Step::NoReleaseFence, slot::hit_by_word_against_evict);
+    fails_without(Step::NoReleaseFence, slot::write_against_read_by_word);
 }
 
 #[test]
 fn a_write_that_leaves_the_version_is_noticed_p7() {
-    fails_without(Step::NoVersionBump, slot::write_against_read);
+    fails_without(Step::NoVersionBump, slot::write_against_read_by_word);
+}
+
+#[test]
+fn a_page_that_is_hidden_and_shown_again_in_the_same_version_is_noticed_p13() {
+    fails_without(Step::HideKeepsVersion, slot::hit_against_evict);
+    fails_without(Step::HideKeepsVersion, slot::write_against_read);
 }
 
 #[test]

@@ -84,12 +84,13 @@ impl Cache {
         }
     }
 
-    /// A read by P3 that falls back on the lock, as the engine's does: None is a miss that may be believed.
+    /// A read by P13 that falls back on the lock, as the engine's does: None is a miss that may be believed.
     fn read(&self, me: usize) -> Option<u64> {
-        let optimistic = self.table.candidate(PAGE).and_then(|way| self.table.confirm(way, PAGE));
-        if let Some(found) = optimistic {
-            let [first, second] = self.frame(found.index).bytes();
-            if found.slot().unchanged(found.word) {
+        if let Some(slot) = self.table.candidate(PAGE)
+            && let Some(glance) = self.table.glance(slot, PAGE)
+        {
+            let [first, second] = self.frame(slot).bytes();
+            if self.table.is_still_shown(&glance) {
                 assert_eq!(first, second, "a torn page was believed");
                 return Some(first);
             }

@@ -182,11 +182,19 @@ impl<const W: usize> Cache<W> {
         self.pages[page].returned.fetch_max(write, SeqCst);
     }
 
-    /// P3.
+    /// P13, and where that finds nothing P3.
     fn read_optimistic(&self, page: usize) -> Option<u64> {
         let tag = self.tag(page);
-        let first = self.table.candidate(tag).and_then(|way| self.table.confirm(way, tag));
-        let found = first.or_else(|| self.table.find(tag).filter(|found| found.word.readable()))?;
+        if let Some(slot) = self.table.candidate(tag)
+            && let Some(glance) = self.table.glance(slot, tag)
+        {
+            let bytes = self.bytes(slot);
+            if self.table.is_still_shown(&glance) {
+                self.table.touch_at(&glance, tag);
+                return Some(Self::write_in(page, bytes));
+            }
+        }
+        let found = self.table.find(tag).filter(|found| found.word.readable())?;
         let bytes = self.bytes(found.index);
         found.slot().unchanged(found.word).then(|| {
             self.table.touch(&found);

@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 
-use octavo_table::{Claim, GHOSTS_PER_WAY, PolicyKind, Shape, Table, Tag};
+use octavo_table::{Claim, PolicyKind, Shape, Table, Tag, ghosts_of};
 
 use crate::random::{Random, for_seeds};
 
@@ -141,7 +141,7 @@ impl Twin {
         };
         if let Some(remembered) = remembered {
             self.ghosts.push_back(remembered);
-            if self.ghosts.len() > self.count * GHOSTS_PER_WAY {
+            if self.ghosts.len() > ghosts_of(self.count) {
                 self.ghosts.pop_front();
             }
         }

@@ -76,6 +76,12 @@ impl<const W: usize> Pair<W> {
                 found.is_some_and(|found| found.index == confirmed.index && found.word == confirmed.word)
             );
         }
+        // What is shown is what may be read.
+        if let Some(found) = found {
+            let glance = self.table.glance(found.index, tag);
+            assert_eq!(glance.is_some(), found.word.readable(), "{:?}", found.word);
+            assert!(glance.is_none_or(|glance| self.table.is_still_shown(&glance)));
+        }
         let locked = self.table.lock(tag).find(tag).map(|found| found.index);
         assert_eq!(locked, page.map(|page| page.slot));
         let (found, page) = (found?, page?);
