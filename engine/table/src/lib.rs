@@ -1,6 +1,6 @@
 //! Which page sits in which slot: the page sets of the Octavo page cache.
 //!
-//! Start with [`slot`]: one word per page and the twelve rules that make reads free of locks and stores. A *set* is
+//! Start with [`slot`]: one word per page and the thirteen rules that make reads free of locks and stores. A *set* is
 //! sixteen slots that look after themselves; a [`Table`] is a directory of segments of sets, one table per
 //! partition. Policies are state machines inside one set ([`policy`]).
 //!
@@ -11,6 +11,7 @@ pub mod broken;
 mod ghost;
 mod layout;
 mod lock;
+mod lookup;
 mod memory;
 mod miniature;
 mod monitor;
@@ -25,9 +26,11 @@ pub mod slot;
 mod sync;
 mod table;
 mod tag;
+mod touch;
 
 pub use ghost::{Ghosts, ghosts_of};
 pub use layout::{ENTRIES_PER_SEGMENT, METADATA_BYTES_PER_PAGE_MAX, SEGMENTS_MAX, Shape};
+pub use lookup::Glance;
 pub use monitor::{MissCurve, Monitor};
 pub use nodes::{NODES_MAX, NodeId};
 pub use policy::PolicyKind;

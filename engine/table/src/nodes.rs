@@ -9,7 +9,7 @@
 
 use std::ops::Range;
 
-use crate::layout::Shape;
+use crate::layout::{Front, Shape, set_bytes};
 use crate::sync::atomic::Ordering;
 use crate::table::{SegmentIndex, Table};
 use crate::tag::Tag;
@@ -96,8 +96,8 @@ impl<const W: usize> Table<W> {
         self.nodes.of_segment(self.segment_of_set(self.set_of(tag)))
     }
 
-    /// The parts of the table's memory that belong to a node's segments: fingerprints, marks, and sets.
-    pub fn memory_of_node(&self, node: NodeId) -> [Range<usize>; 3] {
+    /// The parts of the table's memory that belong to a node's segments: fingerprints, fronts, tags, and sets.
+    pub fn memory_of_node(&self, node: NodeId) -> [Range<usize>; 4] {
         let layout = self.layout();
         let segments = self.nodes.segments(node, layout.shape.segments_max);
         let sets = layout.shape.sets_per_segment as usize;
@@ -106,8 +106,9 @@ impl<const W: usize> Table<W> {
         };
         [
             part(layout.fingerprints_at, sets * W),
-            part(layout.marks_at, sets * size_of::<u32>()),
-            part(layout.segments_at, layout.segment_stride),
+            part(layout.fronts_at, sets * size_of::<Front>()),
+            part(layout.tags_at, sets * W * size_of::<u64>()),
+            part(layout.segments_at, sets * set_bytes::<W>()),
         ]
     }
 

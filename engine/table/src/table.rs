@@ -19,7 +19,7 @@ use crate::nodes::Nodes;
 use crate::policy::{Balance, Learner, Policy, PolicyKind, with_policy};
 use crate::probe::ProbeKind;
 use crate::set::SetGuard;
-use crate::slot::{Shown, Slot, State, Word};
+use crate::slot::{Slot, State, Word};
 use crate::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use crate::tag::Tag;
 
@@ -38,18 +38,11 @@ pub(crate) struct SetNumber(pub(crate) u32);
 /// A page that was found, with the word it was found by.
 #[derive(Clone, Copy)]
 pub struct Found<'t> {
-    slot: Slot<'t>,
+    pub(crate) slot: Slot<'t>,
     /// Its slot, and frame.
     pub index: SlotIndex,
     /// Its word at that moment.
     pub word: Word,
-}
-
-/// A page that was seen at a glance (P13): what is read of it now is the page's if [`Table::is_still_shown`] says so afterwards.
-#[derive(Clone, Copy)]
-pub struct Glance<const W: usize> {
-    slot: SlotIndex,
-    shown: Shown<W>,
 }
 
 impl<'t> Found<'t> {
@@ -88,7 +81,7 @@ pub struct Table<const W: usize = 16> {
     monitor: OnceLock<Monitor>,
     tally: Tally,
     #[cfg_attr(any(loom, shuttle), allow(dead_code))]
-    probe: ProbeKind,
+    pub(crate) probe: ProbeKind,
     pub(crate) nodes: Nodes,
 }
 
@@ -179,6 +172,11 @@ impl<const W: usize> Table<W> {
         self.tell_capacity();
     }
 
+    /// Whether its policy is told of every hit.
+    pub(crate) fn counts_hits(&self) -> bool {
+        self.counts_hits.load(Ordering::Relaxed)
+    }
+
     /// The policy that its sets follow.
     #[inline(always)]
     pub fn policy(&self) -> PolicyKind {
@@ -232,6 +230,31 @@ impl<const W: usize> Table<W> {
         self.learner.get().is_some()
     }
 
+    /// What the table has learned, if its policy learns.
+    pub(crate) fn learner(&self) -> Option<&Learner> {
+        self.learner.get()
+    }
+
+    /// What the sets aim at together, if their policy balances.
+    pub(crate) fn balance(&self) -> Option<&Balance> {
+        self.balance.get()
+    }
+
+    /// Tells the learner and the balance that the table has become larger or smaller.
+    pub(crate) fn tell_capacity(&self) {
+        if let Some(learner) = self.learner() {
+            learner.set_capacity(self.slots_count());
+        }
+        if let Some(balance) = self.balance() {
+            balance.set_capacity(self.slots_count());
+        }
+    }
+
+    /// Bytes, besides the table's memory, that a policy takes for what it learns about a table of `slots`.
+    pub fn learning_bytes(policy: PolicyKind, slots: u64) -> usize {
+        if with_policy!(policy, P => P::LEARNS) { Learner::bytes(slots, W) } else { 0 }
+    }
+
     /// What the sets have counted.
     pub fn tally(&self) -> &Tally {
         &self.tally
@@ -266,289 +289,6 @@ impl<const W: usize> Table<W> {
     /// The segment a slot lies in.
     pub fn segment_of(&self, slot: SlotIndex) -> SegmentIndex {
         SegmentIndex(slot.0 >> self.layout().slots_per_segment_shift)
-    }
-
-    // ---- Lookup -----------------------------------------------------------------------------------------------
-
-    /// The page, if it is where the directory says now. No lock, no store. A None is to be believed only under the set's lock.
-    #[inline(always)]
-    pub fn find(&self, tag: Tag) -> Option<Found<'_>> {
-        self.find_in(self.set_of(tag), tag)
-    }
-
-    /// Asks the processor for the fingerprints of a page's set.
-    #[inline(always)]
-    pub fn prefetch_set(&self, tag: Tag) {
-        prefetch(self.fingerprints(self.set_of(tag)));
-    }
-
-    /// The first slot whose fingerprint is the page's, in the set that the directory names: that it holds another page happens a few times in a
-    /// hundred.
-    #[inline(always)]
-    pub fn candidate(&self, tag: Tag) -> Option<SlotIndex> {
-        let set = self.set_of(tag);
-        let ways = self.matching(set, tag.fingerprint());
-        (ways != 0).then(|| self.index_of(set, ways.trailing_zeros() as usize))
-    }
-
-    /// Asks the processor for a slot's tag.
-    #[inline(always)]
-    pub fn prefetch_tag(&self, slot: SlotIndex) {
-        prefetch(self.tag_at(slot));
-    }
-
-    /// P13: the page, if it is in this slot and may be read now. None says nothing but that `find` has to look.
-    #[inline(always)]
-    pub fn glance(&self, slot: SlotIndex, tag: Tag) -> Option<Glance<W>> {
-        let (set, way) = Self::split(slot);
-        // What is shown first, with acquire, then the tag.
-        let shown = Shown::load(&self.front(set).shown);
-        // Relaxed: as `Slot::tag`.
-        let is_it = self.tag_at(slot).load(Ordering::Relaxed) == tag.0;
-        (is_it && shown.has(way)).then_some(Glance { slot, shown })
-    }
-
-    /// P13, the re-check: whether what was read since the glance is the page's, untorn. False where any page of the set was hidden.
-    #[inline(always)]
-    pub fn is_still_shown(&self, glance: &Glance<W>) -> bool {
-        glance.shown.holds(&self.front(Self::split(glance.slot).0).shown)
-    }
-
-    /// `touch` of what was seen at a glance.
-    #[inline(always)]
-    pub fn touch_at(&self, glance: &Glance<W>, tag: Tag) -> bool {
-        self.touch_slot(glance.slot, || tag)
-    }
-
-    /// The page, if it is in this slot and may be pinned now. None says nothing but that `find` has to look.
-    #[inline(always)]
-    pub fn confirm(&self, index: SlotIndex, tag: Tag) -> Option<Found<'_>> {
-        let (set, way) = Self::split(index);
-        let slot = self.slot_in(set, way as usize);
-        // P4: the word first, with acquire, then the tag.
-        let word = slot.load();
-        (slot.tag() == tag && word.readable()).then_some(Found { slot, index, word })
-    }
-
-    /// Tells the policy of a hit, by the page's mark. Stores only at a page's first hit since a page came into its set, and for pages that the
-    /// monitor follows; a policy that counts every hit has no marks. True: the page was read ahead, and this is the first who wants it.
-    #[inline(always)]
-    pub fn touch(&self, found: &Found<'_>) -> bool {
-        self.touch_slot(found.index, || found.tag())
-    }
-
-    #[inline(always)]
-    fn touch_slot(&self, slot: SlotIndex, tag: impl FnOnce() -> Tag) -> bool {
-        let (set, way) = Self::split(slot);
-        // Relaxed: a hint to the policy. Two hits at the same time on neighbours may lose one's mark, which costs a guess.
-        let is_marked = self.front(set).marks.load(Ordering::Relaxed) >> way & 1 != 0;
-        !is_marked && self.first_hit(set, way, tag())
-    }
-
-    /// A hit of a page whose mark is down: its first since a page came into the set, any of a page that the monitor follows, any where
-    /// the policy counts them.
-    #[cold]
-    #[inline(never)]
-    fn first_hit(&self, set: SetNumber, way: u32, tag: Tag) -> bool {
-        if self.counts_hits.load(Ordering::Relaxed) {
-            return self.count_hit(set, way, tag);
-        }
-        let ahead = self.take_ahead(set, way);
-        let (front, bit) = (self.front(set), 1 << way);
-        let is_first = match self.monitor().filter(|monitor| monitor.follows(tag)) {
-            Some(monitor) => {
-                monitor.show(tag, ahead);
-                // A page that is hot is told of once, and only read from then on.
-                let told = &front.told;
-                told.load(Ordering::Relaxed) & bit == 0 && told.fetch_or(bit, Ordering::Relaxed) & bit == 0
-            }
-            None => {
-                // Relaxed: as in `touch_slot`.
-                front.marks.store(front.marks.load(Ordering::Relaxed) | bit, Ordering::Relaxed);
-                true
-            }
-        };
-        if is_first {
-            self.teach(tag);
-        }
-        ahead
-    }
-
-    /// A page that was read ahead is wanted: from now on it leaves before others, until it is wanted again. Relaxed: hints, and whoever else changes
-    /// these words does so by read-modify-write too.
-    fn take_ahead(&self, set: SetNumber, way: u32) -> bool {
-        let (head, bit) = (self.head(set), 1u32 << way);
-        let ahead = head.ahead.load(Ordering::Relaxed) & bit != 0
-            && head.ahead.fetch_and(!bit, Ordering::Relaxed) & bit != 0;
-        if ahead {
-            head.spent.fetch_or(bit, Ordering::Relaxed);
-            self.tally.ahead_used.fetch_add(1, Ordering::Relaxed);
-        } else if head.spent.load(Ordering::Relaxed) & bit != 0 {
-            head.spent.fetch_and(!bit, Ordering::Relaxed);
-        }
-        ahead
-    }
-
-    /// Shows the monitor and the learner, if they are there and follow the page, that a page was asked for that is not there.
-    pub(crate) fn show_miss(&self, tag: Tag) {
-        if let Some(monitor) = self.monitor().filter(|monitor| monitor.follows(tag)) {
-            monitor.show(tag, false);
-        }
-        self.teach(tag);
-    }
-
-    /// What `touch` would store of a hit now, for tools that count; no hit asks. First: a mark, or changed bits of the policy. Second: the learner would
-    /// be shown it. Third: the monitor would be.
-    #[doc(hidden)]
-    pub fn stores_of_hit(&self, found: &Found<'_>) -> (bool, bool, bool) {
-        let (set, way) = self.place_of(found.index);
-        // Relaxed, all of it: a count, and nobody else is there.
-        let (head, front) = (self.head(set), self.front(set));
-        let shown = self.monitor().is_some_and(|monitor| monitor.follows(found.tag()));
-        if self.counts_hits.load(Ordering::Relaxed) {
-            let (old, clock) = (head.meta[way].load(Ordering::Relaxed), head.clock.load(Ordering::Relaxed));
-            return (with_policy!(self.policy(), P => P::touched(old, clock, W)) != old, false, shown);
-        }
-        let marks =
-            if shown { front.told.load(Ordering::Relaxed) } else { front.marks.load(Ordering::Relaxed) };
-        let marked = marks >> way & 1 == 0;
-        (marked, marked && self.learner().is_some_and(|learner| learner.follows(found.tag())), shown)
-    }
-
-    /// Shows the learner, if there is one and it follows the page, a miss or the first hit since a page came into the set.
-    fn teach(&self, tag: Tag) {
-        if let Some(learner) = self.learner()
-            && learner.follows(tag)
-            // What another policy's sets do would teach it wrong.
-            && with_policy!(self.policy(), P => P::LEARNS)
-        {
-            learner.show(tag);
-        }
-    }
-
-    /// What the table has learned, if its policy learns.
-    pub(crate) fn learner(&self) -> Option<&Learner> {
-        self.learner.get()
-    }
-
-    /// What the sets aim at together, if their policy balances.
-    pub(crate) fn balance(&self) -> Option<&Balance> {
-        self.balance.get()
-    }
-
-    /// Tells the learner and the balance that the table has become larger or smaller.
-    pub(crate) fn tell_capacity(&self) {
-        if let Some(learner) = self.learner() {
-            learner.set_capacity(self.slots_count());
-        }
-        if let Some(balance) = self.balance() {
-            balance.set_capacity(self.slots_count());
-        }
-    }
-
-    /// Bytes, besides the table's memory, that a policy takes for what it learns about a table of `slots`.
-    pub fn learning_bytes(policy: PolicyKind, slots: u64) -> usize {
-        if with_policy!(policy, P => P::LEARNS) { Learner::bytes(slots, W) } else { 0 }
-    }
-
-    fn count_hit(&self, set: SetNumber, way: u32, tag: Tag) -> bool {
-        let head = self.head(set);
-        let (meta, bit) = (&head.meta[way as usize], 1 << way);
-        // Relaxed, all of it: as above.
-        let old = meta.load(Ordering::Relaxed);
-        let clock = head.clock.load(Ordering::Relaxed);
-        let new = with_policy!(self.policy(), P => P::touched(old, clock, W));
-        if new != old {
-            meta.store(new, Ordering::Relaxed);
-        }
-        if let Some(monitor) = self.monitor()
-            && monitor.follows(tag)
-        {
-            monitor.show(tag, head.ahead.load(Ordering::Relaxed) & bit != 0);
-        }
-        (head.ahead.load(Ordering::Relaxed) | head.spent.load(Ordering::Relaxed)) & bit != 0
-            && self.take_ahead(set, way)
-    }
-
-    #[inline(always)]
-    pub(crate) fn find_in(&self, set: SetNumber, tag: Tag) -> Option<Found<'_>> {
-        let mut ways = self.matching(set, tag.fingerprint());
-        while ways != 0 {
-            let way = ways.trailing_zeros();
-            ways &= ways - 1;
-            let slot = self.slot_in(set, way as usize);
-            // P3: the word first, with acquire, then the tag.
-            let word = slot.load();
-            if slot.tag() == tag && word.findable() {
-                return Some(Found { slot, index: self.index_of(set, way as usize), word });
-            }
-        }
-        None
-    }
-
-    #[cfg(not(any(loom, shuttle)))]
-    #[inline(always)]
-    fn matching(&self, set: SetNumber, fingerprint: u8) -> u32 {
-        // For 8 and 16 ways every x86-64 has the one best comparison; the compiler may know.
-        let kind = match W {
-            #[cfg(all(target_arch = "x86_64", not(miri)))]
-            ..=16 => ProbeKind::Sse2,
-            _ => self.probe,
-        };
-        // SAFETY: the array has W bytes, whose places are multiples of W from the start of a line; all who write them store
-        // single bytes atomically; the kind is supported.
-        unsafe { crate::probe::find::<W>(kind, self.fingerprints(set).as_ptr().cast(), fingerprint) }
-    }
-
-    #[cfg(any(loom, shuttle))]
-    fn matching(&self, set: SetNumber, fingerprint: u8) -> u32 {
-        let equal = |way: &usize| self.fingerprints(set)[*way].load(Ordering::Relaxed) == fingerprint;
-        (0..W).filter(equal).fold(0, |mask, way| mask | 1 << way)
-    }
-
-    /// The set where the directory says the page belongs now.
-    #[inline(always)]
-    pub(crate) fn set_of(&self, tag: Tag) -> SetNumber {
-        // Acquire: pairs with the end of a move, so that the new segment's sets are seen as the mover left them.
-        let first = self.entry_of(tag).load(Ordering::Acquire);
-        SetNumber(first | tag.set(self.layout().set_mask) as u32)
-    }
-
-    /// The number of a segment's first set, by which directory entries name it.
-    #[inline(always)]
-    pub(crate) fn first_set(&self, segment: SegmentIndex) -> u32 {
-        segment.0 << self.layout().set_shift
-    }
-
-    /// The segment that an entry names.
-    pub(crate) fn named_by(&self, entry: u32) -> SegmentIndex {
-        self.segment_of_set(SetNumber(entry))
-    }
-
-    #[inline(always)]
-    pub(crate) fn set_in(&self, segment: SegmentIndex, tag: Tag) -> SetNumber {
-        SetNumber(self.first_set(segment) | tag.set(self.layout().set_mask) as u32)
-    }
-
-    /// The page's entry at the level in force.
-    #[inline(always)]
-    fn entry_of(&self, tag: Tag) -> &AtomicU32 {
-        // Acquire: pairs with `double_directory`, which fills a level before it names it.
-        let directory = self.header().directory.load(Ordering::Acquire);
-        self.entry_at(((tag.0 >> (directory % 64)) + directory / 64) as usize)
-    }
-
-    /// Directory bits in use.
-    pub(crate) fn level(&self) -> u32 {
-        // Relaxed: whoever resizes is alone in that.
-        64 - (self.header().directory.load(Ordering::Relaxed) % 64) as u32
-    }
-
-    /// Puts a level in force that has been filled. Level l has its entries at places 2^l and on, in the order of the tags' first l bits: the
-    /// word says how far a tag is shifted and what is added then. Release: pairs with `entry_of`.
-    pub(crate) fn set_level(&self, level: u32) {
-        assert!((1..=Tag::DIRECTORY_BITS).contains(&level));
-        self.header().directory.store(64 << level | u64::from(64 - level), Ordering::Release);
     }
 
     // ---- Under the lock ---------------------------------------------------------------------------------------
@@ -714,7 +454,7 @@ impl<const W: usize> Table<W> {
     }
 
     #[inline(always)]
-    fn entry_at(&self, place: usize) -> &AtomicU32 {
+    pub(crate) fn entry_at(&self, place: usize) -> &AtomicU32 {
         debug_assert!(place < 2 << self.layout().level_max);
         // SAFETY: the layout has room for every entry of every level up to level_max.
         unsafe { self.memory.at_directory(place) }
@@ -754,7 +494,7 @@ impl<const W: usize> Table<W> {
     }
 
     #[inline(always)]
-    fn tag_at(&self, index: SlotIndex) -> &AtomicU64 {
+    pub(crate) fn tag_at(&self, index: SlotIndex) -> &AtomicU64 {
         // SAFETY: a tag for each slot lies there.
         unsafe { self.memory.at_tags(index.0 as usize) }
     }
@@ -788,7 +528,7 @@ impl<const W: usize> Table<W> {
     }
 
     #[inline(always)]
-    fn split(slot: SlotIndex) -> (SetNumber, u32) {
+    pub(crate) fn split(slot: SlotIndex) -> (SetNumber, u32) {
         (SetNumber(slot.0 / W as u32), slot.0 % W as u32)
     }
 
@@ -815,16 +555,4 @@ impl<const W: usize> Table<W> {
             word.findable().then(|| Found { slot, index: self.index_of(set, way), word })
         })
     }
-}
-
-#[inline(always)]
-fn prefetch<T>(at: &T) {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: a prefetch reads nothing and faults at nothing; SSE is part of x86-64.
-    unsafe {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(at).cast());
-    }
-    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    let _ = at;
 }

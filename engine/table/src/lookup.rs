@@ -1,0 +1,174 @@
+//! The lookup without a lock: where a page may be, and whether it is there.
+//!
+//! From the tag's upper bits follows the directory entry, from that the segment; other bits say which of its sets, others the fingerprint
+//! that the set's are compared with. What is found is a hint until the slot's own word (P3, P4) or the set's (P13) has said so, and a None is
+//! believed only under the set's lock. Nothing here stores. What is not here: what a hit tells the policy (`touch`), and who
+//! changes the directory (`resize`).
+
+use crate::probe::ProbeKind;
+use crate::slot::Shown;
+use crate::sync::atomic::{AtomicU32, Ordering};
+use crate::table::{Found, SegmentIndex, SetNumber, SlotIndex, Table};
+use crate::tag::Tag;
+
+/// A page that was seen at a glance (P13): what is read of it now is the page's if [`Table::is_still_shown`] says so afterwards.
+#[derive(Clone, Copy)]
+pub struct Glance<const W: usize> {
+    slot: SlotIndex,
+    shown: Shown<W>,
+}
+
+impl<const W: usize> Table<W> {
+    /// The page, if it is where the directory says now. No lock, no store. A None is to be believed only under the set's lock.
+    #[inline(always)]
+    pub fn find(&self, tag: Tag) -> Option<Found<'_>> {
+        self.find_in(self.set_of(tag), tag)
+    }
+
+    /// Asks the processor for the fingerprints of a page's set.
+    #[inline(always)]
+    pub fn prefetch_set(&self, tag: Tag) {
+        prefetch(self.fingerprints(self.set_of(tag)));
+    }
+
+    /// The first slot whose fingerprint is the page's, in the set that the directory names: that it holds another page happens a few times in a
+    /// hundred.
+    #[inline(always)]
+    pub fn candidate(&self, tag: Tag) -> Option<SlotIndex> {
+        let set = self.set_of(tag);
+        let ways = self.matching(set, tag.fingerprint());
+        (ways != 0).then(|| self.index_of(set, ways.trailing_zeros() as usize))
+    }
+
+    /// Asks the processor for a slot's tag.
+    #[inline(always)]
+    pub fn prefetch_tag(&self, slot: SlotIndex) {
+        prefetch(self.tag_at(slot));
+    }
+
+    /// P13: the page, if it is in this slot and may be read now. None says nothing but that `find` has to look.
+    #[inline(always)]
+    pub fn glance(&self, slot: SlotIndex, tag: Tag) -> Option<Glance<W>> {
+        let (set, way) = Self::split(slot);
+        // What is shown first, with acquire, then the tag.
+        let shown = Shown::load(&self.front(set).shown);
+        // Relaxed: as `Slot::tag`.
+        let is_it = self.tag_at(slot).load(Ordering::Relaxed) == tag.0;
+        (is_it && shown.has(way)).then_some(Glance { slot, shown })
+    }
+
+    /// P13, the re-check: whether what was read since the glance is the page's, untorn. False where any page of the set was hidden.
+    #[inline(always)]
+    pub fn is_still_shown(&self, glance: &Glance<W>) -> bool {
+        glance.shown.holds(&self.front(Self::split(glance.slot).0).shown)
+    }
+
+    /// `touch` of what was seen at a glance.
+    #[inline(always)]
+    pub fn touch_at(&self, glance: &Glance<W>, tag: Tag) -> bool {
+        self.touch_slot(glance.slot, || tag)
+    }
+
+    /// The page, if it is in this slot and may be pinned now. None says nothing but that `find` has to look.
+    #[inline(always)]
+    pub fn confirm(&self, index: SlotIndex, tag: Tag) -> Option<Found<'_>> {
+        let (set, way) = Self::split(index);
+        let slot = self.slot_in(set, way as usize);
+        // P4: the word first, with acquire, then the tag.
+        let word = slot.load();
+        (slot.tag() == tag && word.readable()).then_some(Found { slot, index, word })
+    }
+
+    #[inline(always)]
+    pub(crate) fn find_in(&self, set: SetNumber, tag: Tag) -> Option<Found<'_>> {
+        let mut ways = self.matching(set, tag.fingerprint());
+        while ways != 0 {
+            let way = ways.trailing_zeros();
+            ways &= ways - 1;
+            let slot = self.slot_in(set, way as usize);
+            // P3: the word first, with acquire, then the tag.
+            let word = slot.load();
+            if slot.tag() == tag && word.findable() {
+                return Some(Found { slot, index: self.index_of(set, way as usize), word });
+            }
+        }
+        None
+    }
+
+    #[cfg(not(any(loom, shuttle)))]
+    #[inline(always)]
+    fn matching(&self, set: SetNumber, fingerprint: u8) -> u32 {
+        // For 8 and 16 ways every x86-64 has the one best comparison; the compiler may know.
+        let kind = match W {
+            #[cfg(all(target_arch = "x86_64", not(miri)))]
+            ..=16 => ProbeKind::Sse2,
+            _ => self.probe,
+        };
+        // SAFETY: the array has W bytes, whose places are multiples of W from the start of a line; all who write them store
+        // single bytes atomically; the kind is supported.
+        unsafe { crate::probe::find::<W>(kind, self.fingerprints(set).as_ptr().cast(), fingerprint) }
+    }
+
+    #[cfg(any(loom, shuttle))]
+    fn matching(&self, set: SetNumber, fingerprint: u8) -> u32 {
+        let equal = |way: &usize| self.fingerprints(set)[*way].load(Ordering::Relaxed) == fingerprint;
+        (0..W).filter(equal).fold(0, |mask, way| mask | 1 << way)
+    }
+
+    /// The set where the directory says the page belongs now.
+    #[inline(always)]
+    pub(crate) fn set_of(&self, tag: Tag) -> SetNumber {
+        // Acquire: pairs with the end of a move, so that the new segment's sets are seen as the mover left them.
+        let first = self.entry_of(tag).load(Ordering::Acquire);
+        SetNumber(first | tag.set(self.layout().set_mask) as u32)
+    }
+
+    /// The number of a segment's first set, by which directory entries name it.
+    #[inline(always)]
+    pub(crate) fn first_set(&self, segment: SegmentIndex) -> u32 {
+        segment.0 << self.layout().set_shift
+    }
+
+    /// The segment that an entry names.
+    pub(crate) fn named_by(&self, entry: u32) -> SegmentIndex {
+        self.segment_of_set(SetNumber(entry))
+    }
+
+    #[inline(always)]
+    pub(crate) fn set_in(&self, segment: SegmentIndex, tag: Tag) -> SetNumber {
+        SetNumber(self.first_set(segment) | tag.set(self.layout().set_mask) as u32)
+    }
+
+    /// The page's entry at the level in force.
+    #[inline(always)]
+    fn entry_of(&self, tag: Tag) -> &AtomicU32 {
+        // Acquire: pairs with `double_directory`, which fills a level before it names it.
+        let directory = self.header().directory.load(Ordering::Acquire);
+        self.entry_at(((tag.0 >> (directory % 64)) + directory / 64) as usize)
+    }
+
+    /// Directory bits in use.
+    pub(crate) fn level(&self) -> u32 {
+        // Relaxed: whoever resizes is alone in that.
+        64 - (self.header().directory.load(Ordering::Relaxed) % 64) as u32
+    }
+
+    /// Puts a level in force that has been filled. Level l has its entries at places 2^l and on, in the order of the tags' first l bits: the
+    /// word says how far a tag is shifted and what is added then. Release: pairs with `entry_of`.
+    pub(crate) fn set_level(&self, level: u32) {
+        assert!((1..=Tag::DIRECTORY_BITS).contains(&level));
+        self.header().directory.store(64 << level | u64::from(64 - level), Ordering::Release);
+    }
+}
+
+#[inline(always)]
+fn prefetch<T>(at: &T) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: a prefetch reads nothing and faults at nothing; SSE is part of x86-64.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(at).cast());
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = at;
+}
