@@ -1,6 +1,6 @@
 //! Which crate may depend on which: the workspace's own in one direction, and others' from a list.
 //!
-//! `table`, `share`, `disk` -> `octavo` -> front ends; `sim` -> `table`, `share`; `bench` -> the engine, its servers and `sim`; `cli` -> everything. The engine
+//! `table`, `share`, `disk`, `message` -> `octavo` -> front ends; `sim` -> `table`, `share`; `bench` -> the engine, its servers and `sim`; `cli` -> everything. The engine
 //! knows no protocol, no command line and no vendor of metrics, which the lists of other people's crates say. A new
 //! crate needs a new line here, and that is the point.
 
@@ -30,9 +30,10 @@ const LAYERS: &[Layer] = &[
         others: &["libc", "log", "io-uring", "shuttle"],
         tests: &["tempfile"],
     },
+    Layer { name: "octavo-message", own: &[], others: &["loom", "shuttle"], tests: &[] },
     Layer {
         name: "octavo",
-        own: &["octavo-table", "octavo-share", "octavo-disk"],
+        own: &["octavo-table", "octavo-share", "octavo-disk", "octavo-message"],
         others: &["libc", "log", "shuttle", "slab"],
         tests: &[],
     },

@@ -99,12 +99,12 @@ fn ways(root: &Path) -> Outcome {
 }
 
 fn loom(root: &Path) -> Outcome {
-    let arguments = ["test", "-p", "octavo-table", "--release", "--lib", "--locked"];
+    let arguments = ["test", "-p", "octavo-table", "-p", "octavo-message", "--release", "--lib", "--locked"];
     under("loom", root, &arguments)
 }
 
 fn shuttle(root: &Path) -> Outcome {
-    let packages = ["-p", "octavo-table", "-p", "octavo-disk", "-p", "octavo"];
+    let packages = ["-p", "octavo-table", "-p", "octavo-disk", "-p", "octavo-message", "-p", "octavo"];
     let arguments = [&["test"], &packages[..], &["--release", "--lib", "--tests", "--locked"]].concat();
     under("shuttle", root, &arguments)
 }

@@ -1,7 +1,7 @@
 //! A cache: the bound on memory, the partitions under it, the lanes that do its I/O, the cleaner.
 
 use std::cell::RefCell;
-use std::sync::Weak;
+use std::sync::{OnceLock, Weak};
 use std::time::Duration;
 
 use octavo_disk::{Ring, RingOptions};
@@ -12,7 +12,7 @@ use crate::clean;
 use crate::config::{CacheConfig, Limits, PartitionConfig};
 use crate::error::Error;
 use crate::lane::Lane;
-use crate::numa::Numa;
+use crate::numa::{Numa, Post, Workers};
 use crate::partition::{Partition, PartitionInner};
 use crate::queue::Queue;
 use crate::reaper::{self, Reaper, ReaperStat};
@@ -36,6 +36,8 @@ pub(crate) struct Shared {
     cleaner: CleanerSignal,
     pub reaper: Reaper,
     pub numa: Numa,
+    /// Where batches for other nodes are sent; none unless the mode wants it.
+    pub post: OnceLock<Post>,
     /// What carries I/O to files here.
     engine_name: &'static str,
     _reserved: Charge,
@@ -155,6 +157,7 @@ pub(crate) struct CacheInner {
     partitions: Mutex<Vec<Partition>>,
     cleaner: Mutex<Option<std::thread::JoinHandle<()>>>,
     reaper: Mutex<Option<std::thread::JoinHandle<()>>>,
+    workers: Mutex<Workers>,
 }
 
 impl Cache {
@@ -191,14 +194,17 @@ impl Cache {
             },
             reaper: Reaper::new(memory_max_bytes),
             numa,
+            post: OnceLock::new(),
             engine_name,
             _reserved: reserved,
         });
+        let workers = Workers::start(&shared)?;
         let inner = CacheInner {
             shared,
             partitions: Mutex::new(Vec::new()),
             cleaner: Mutex::new(None),
             reaper: Mutex::new(None),
+            workers: Mutex::new(workers),
         };
         let cache = Cache(Arc::new(inner));
         if background {
@@ -397,6 +403,7 @@ impl Drop for CacheInner {
         lock(&self.shared.cleaner.state).stop = true;
         self.shared.cleaner.changed.notify_all();
         self.shared.reaper.stop();
+        lock(&self.workers).stop(&self.shared);
         for thread in [lock(&self.cleaner).take(), lock(&self.reaper).take()].into_iter().flatten() {
             if thread.thread().id() != std::thread::current().id() {
                 // A panic has been reported by its thread.

@@ -6,7 +6,7 @@ pub use octavo_table::PolicyKind as PolicyName;
 
 use crate::WAYS;
 use crate::error::Error;
-use crate::numa::{NumaMode, TopologySource};
+use crate::numa::{NumaMode, RemoteCost, TopologySource};
 use crate::pressure::PressureSource;
 
 /// What a cache is made with.
@@ -33,6 +33,8 @@ pub struct CacheConfig {
     pub topology: TopologySource,
     /// How they are used, where there are more than one.
     pub numa: NumaMode,
+    /// What distance between emulated nodes costs. None: nothing.
+    pub remote_cost: Option<RemoteCost>,
     /// The secret that places pages. None: from the kernel. Tests that must repeat give one.
     pub seed: Option<u64>,
     /// Tests only: the pages of an object meet in one set, with one fingerprint.
@@ -53,6 +55,7 @@ impl Default for CacheConfig {
             pressure: None,
             topology: TopologySource::default(),
             numa: NumaMode::default(),
+            remote_cost: None,
             seed: None,
             pages_meet: false,
         }

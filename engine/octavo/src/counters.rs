@@ -41,6 +41,15 @@ pub(crate) enum Count {
     LocalHits,
     RemoteHits,
     RemoteWrites,
+    /// Requests that went to another node, the bundles they went in, and those that the queue had no room for.
+    Messages,
+    Bundles,
+    MessagesRefused,
+    /// What emulated distance is charged for (`numa/cost.rs`).
+    LocalWaits,
+    RemoteWaits,
+    LocalBytes,
+    RemoteBytes,
     Last,
 }
 

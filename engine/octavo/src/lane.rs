@@ -20,6 +20,7 @@ use slab::Slab;
 use crate::budget::Charge;
 use crate::cache::Shared;
 use crate::error::Error;
+use crate::numa::{Mail, Parcel};
 use crate::queue::Interest;
 use crate::sync::{Arc, AtomicBool, Mutex, MutexGuard, Ordering, fence, lock, yield_now};
 use crate::task::{Job, Kind, Pages, Role, Task, TaskId, Transfer, TransferPage};
@@ -38,6 +39,8 @@ pub(crate) struct Lane {
     work: Mutex<Work>,
     /// Pages to try again.
     ready: Mutex<Vec<Ready>>,
+    /// Bundles that have been at another node (M6).
+    returned: Mutex<Vec<Parcel>>,
     /// The owner sleeps, or is about to, and wants to be woken for `ready`.
     parked: AtomicBool,
     /// The owner waits for completions, so nobody else needs to.
@@ -54,6 +57,7 @@ pub(crate) struct Work {
     /// Registrations with pages, ranges and the bounce pool that have not come true.
     pub waiting: usize,
     pub finished: VecDeque<Task>,
+    pub mail: Mail,
 }
 
 /// A page of a task that is to be tried (again) by the lane's owner.
@@ -120,8 +124,10 @@ impl Lane {
                 gathered: Vec::new(),
                 waiting: 0,
                 finished: VecDeque::new(),
+                mail: Mail::default(),
             }),
             ready: Mutex::new(Vec::new()),
+            returned: Mutex::new(Vec::new()),
             parked: AtomicBool::new(false),
             attended: AtomicBool::new(false),
             _charge: charge,
@@ -172,6 +178,9 @@ impl Lane {
             }
             Job::Read | Job::Populate | Job::Write { .. } => {
                 while let Some((page, first)) = work.tasks[id].next_page() {
+                    if first && work.tasks[id].travels && self.post_page(work, id, page) {
+                        continue;
+                    }
                     match work.tasks[id].job {
                         Job::Write { .. } => write::page(self, work, id, &object, page, first),
                         _ => read::page(self, work, id, &object, page, first),
@@ -221,7 +230,9 @@ impl Lane {
             }
             _ => {
                 let task = work.tasks.remove(id);
-                if task.job != Job::Ahead {
+                if let Some(letter) = task.served {
+                    self.letter_done(work, letter, task.error);
+                } else if task.job != Job::Ahead {
                     work.finished.push_back(task);
                 }
             }
@@ -230,6 +241,7 @@ impl Lane {
 
     /// Makes transfers of what was gathered, adjacent pages in one, and hands all to the kernel.
     pub fn flush(&self, work: &mut Work) {
+        self.post_all(work);
         let mut gathered = std::mem::take(&mut work.gathered);
         sort(&mut gathered);
         let mut buffers = NO_BUFFERS;
@@ -309,10 +321,12 @@ impl Lane {
     /// Tries the pages whose registrations came true. The owner only.
     pub fn take_ready(self: &Arc<Self>) -> bool {
         let ready = std::mem::take(&mut *lock(&self.ready));
-        if ready.is_empty() {
+        let returned = std::mem::take(&mut *lock(&self.returned));
+        if ready.is_empty() && returned.is_empty() {
             return false;
         }
         let mut work = self.work();
+        self.take_returned(&mut work, returned);
         for Ready { task, page, registered } in ready {
             work.waiting -= registered as usize;
             work.tasks[task].outstanding -= 1;
@@ -340,7 +354,7 @@ impl Lane {
             }
             assert!(!work.tasks.is_empty(), "waiting for tasks that do not exist");
             drop(work);
-            if ready || self.reap() > 0 {
+            if ready || self.reap() > 0 || self.help() {
                 continue;
             }
             self.park(None, None);
@@ -385,7 +399,7 @@ impl Lane {
         self.parked.store(true, Ordering::Relaxed);
         // Pairs with the fence in `Waiter::wake`.
         fence(Ordering::SeqCst);
-        let nothing_ready = lock(&self.ready).is_empty();
+        let nothing_ready = lock(&self.ready).is_empty() && lock(&self.returned).is_empty();
         let came = match nothing_ready {
             true => self.sleep(fd, timeout),
             false => fd.map(|(fd, interest)| {
@@ -502,6 +516,31 @@ impl Lane {
 
     pub fn is_attended(&self) -> bool {
         self.attended.load(Ordering::SeqCst)
+    }
+
+    /// The owner comes, and stays until it leaves.
+    pub fn attend(&self) {
+        self.attended.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether completions were there to be taken. The owner only.
+    pub fn has_reaped(&self) -> bool {
+        self.reap() > 0
+    }
+
+    /// Sleeps until something completes, comes true or comes back, or the ring is woken. The owner only.
+    pub fn sleep_a_while(&self) {
+        self.park(None, None);
+    }
+
+    /// M6: a bundle is back.
+    pub fn returned(&self, bundle: Parcel) {
+        lock(&self.returned).push(bundle);
+        // Pairs with the fence in `park`, as in `Waiter::wake`.
+        fence(Ordering::SeqCst);
+        if self.parked.load(Ordering::Relaxed) {
+            self.ring.wake();
+        }
     }
 
     pub fn wake_if_parked(&self) {

@@ -198,6 +198,9 @@ impl ObjectInner {
     fn count_hit_and_record(&self, offset: u64, len: usize) {
         let partition = &*self.partition;
         partition.counters.add_hit(len as u64);
+        if partition.places.charged {
+            partition.charge_access(self.tag(offset >> partition.page_shift), len, 1);
+        }
         partition.record_access(self.tag(offset >> partition.page_shift), false, true);
     }
 
@@ -211,7 +214,11 @@ impl ObjectInner {
         let mut missing = missing.iter().peekable();
         for (number, read) in reads.iter().enumerate() {
             if missing.next_if(|missing| **missing == number).is_none() {
-                partition.record_access(self.tag(read.offset >> partition.page_shift), false, true);
+                let tag = self.tag(read.offset >> partition.page_shift);
+                if partition.places.charged {
+                    partition.charge_access(tag, read.buffer.len(), reads.len() as u64);
+                }
+                partition.record_access(tag, false, true);
             }
         }
     }
@@ -291,6 +298,10 @@ impl Object {
             bytes += read.buffer.len() as u64;
             longest = longest.max(read.buffer.len());
         }
+        if self.0.partition.places.messages {
+            self.0.count_read(reads.len() as u64, bytes);
+            return self.read_batch_by_message(reads);
+        }
         let mut missing: Vec<usize> = Vec::new();
         match longest <= SHORT_BYTES {
             true => self.0.read_hits::<false>(reads, |number| missing.push(number)),
@@ -302,6 +313,43 @@ impl Object {
             true => Ok(()),
             false => self.read_missing(reads, &missing),
         }
+    }
+
+    /// `read_batch` where what other nodes have is asked for there, while this thread reads what its own has.
+    #[cold]
+    fn read_batch_by_message(&self, reads: &mut [Read<'_>]) -> Result<(), Error> {
+        let partition = &*self.0.partition;
+        let lane = partition.shared.lane()?;
+        let mut work = lane.work();
+        let waits = work.tasks.insert(Task::new(Job::Nap, self.0.clone(), 0, std::ptr::null_mut(), 0));
+        // While letters go out the task has one thing more to wait for.
+        work.tasks[waits].outstanding = 1;
+        let mut own = Vec::with_capacity(reads.len());
+        for read in reads.iter_mut() {
+            let (offset, len) = (read.offset, read.buffer.len());
+            let to = partition.other_node(self.0.tag(offset >> partition.page_shift));
+            match to.filter(|_| len > 0 && self.0.in_one_page(offset, len)) {
+                Some(to) => {
+                    let letter = (waits, offset, read.buffer.as_mut_ptr(), len, false);
+                    lane.post_letter(&mut work, to, &self.0, letter);
+                }
+                None => own.push(Read { offset, buffer: &mut *read.buffer }),
+            }
+        }
+        lane.flush(&mut work);
+        drop(work);
+        let missing = self.0.read_counted_hits(&mut own);
+        let mut work = lane.work();
+        for number in &missing {
+            let Read { offset, buffer } = &mut own[*number];
+            let task = Task::new(Job::Read, self.0.clone(), *offset, buffer.as_mut_ptr(), buffer.len());
+            lane.start(&mut work, task);
+        }
+        lane.flush(&mut work);
+        lane.step(&mut work, waits);
+        drop(work);
+        lane.work_until(|work| work.finished.len() == missing.len() + 1);
+        lane.work().finished.drain(..).try_for_each(|task| task.error.map_or(Ok(()), Err))
     }
 
     #[cold]
@@ -500,6 +548,17 @@ impl Object {
 }
 
 impl ObjectInner {
+    /// Does the reads of a batch that are hits, counts them, and tells the numbers of the others. All lie inside the object.
+    pub(crate) fn read_counted_hits(&self, reads: &mut [Read<'_>]) -> Vec<usize> {
+        let mut missing = Vec::new();
+        match reads.iter().all(|read| read.buffer.len() <= SHORT_BYTES) {
+            true => self.read_hits::<false>(reads, |number| missing.push(number)),
+            false => self.read_hits::<true>(reads, |number| missing.push(number)),
+        }
+        self.count_hits(reads, &missing);
+        missing
+    }
+
     /// Does the reads of a batch that are hits, and tells the numbers of the others. Every read is looked up some reads before it is copied,
     /// so that tags and bytes are on their way while others are copied. Without `LONG`, all are up to `SHORT_BYTES`.
     fn read_hits<const LONG: bool>(&self, reads: &mut [Read<'_>], mut missing: impl FnMut(usize)) {

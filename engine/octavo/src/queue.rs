@@ -130,6 +130,7 @@ impl Queue {
             };
             match started {
                 Some(mut task) => {
+                    task.travels = object.0.partition.places.messages;
                     task.request = Some((request.user_data, request.op));
                     lane.start(&mut work, task);
                 }

@@ -150,6 +150,9 @@ pub(crate) fn page(
     };
     if first && wanted {
         partition.count_access(tag, false, hit);
+        if partition.places.charged {
+            partition.charge_access(tag, span.len, 1);
+        }
     } else if hit && wanted {
         // `read_hit` has told the policy.
         partition.note().step(tag, || Step::Touch);

@@ -17,6 +17,23 @@ pub(crate) use std::thread::yield_now;
 #[cfg(not(shuttle))]
 pub(crate) use std::thread_local;
 
+/// A thread, as `spawn` gives it.
+#[cfg(shuttle)]
+pub(crate) type JoinHandle = shuttle::thread::JoinHandle<()>;
+#[cfg(not(shuttle))]
+pub(crate) type JoinHandle = std::thread::JoinHandle<()>;
+
+/// Starts a thread that the model checker sees, where there is one.
+pub(crate) fn spawn(name: &str, act: impl FnOnce() + Send + 'static) -> std::io::Result<JoinHandle> {
+    #[cfg(shuttle)]
+    return Ok({
+        let _ = name;
+        shuttle::thread::spawn(act)
+    });
+    #[cfg(not(shuttle))]
+    std::thread::Builder::new().name(name.into()).spawn(act)
+}
+
 use std::sync::PoisonError;
 
 /// Locks, also after a panic of another holder: every critical section of this crate leaves its data whole.

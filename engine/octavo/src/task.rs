@@ -58,6 +58,10 @@ pub(crate) struct Task {
     pub late_error: Option<Error>,
     /// The request of a queue that this task answers.
     pub request: Option<(u64, Op)>,
+    /// Its pages may be asked for at their nodes, by message.
+    pub travels: bool,
+    /// The bundle, and the letter in it, that this task answers.
+    pub served: Option<(usize, usize)>,
 }
 
 // SAFETY: `memory` is the caller's, lent for the task's life (blocking calls wait for its end, queues own their buffers).
@@ -97,6 +101,8 @@ impl Task {
             error: None,
             late_error: None,
             request: None,
+            travels: false,
+            served: None,
         }
     }
 

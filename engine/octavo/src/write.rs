@@ -74,6 +74,9 @@ pub(crate) fn page(
     if first {
         let there = partition.table.find(attempt.tag).is_some();
         partition.count_access(attempt.tag, true, there);
+        if partition.places.charged {
+            partition.charge_access(attempt.tag, work.tasks[id].span(page).len, 1);
+        }
     }
     if partition.mode == CacheMode::Writeback {
         match attempt.try_often(work, |attempt, work| attempt.write_page(work)) {

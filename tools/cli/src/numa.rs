@@ -30,6 +30,9 @@ pub fn describe(cache: &Cache) -> Value {
             "local_hits": partition.local_hits,
             "remote_hits": partition.remote_hits,
             "remote_writes": partition.remote_writes,
+            "messages": partition.messages,
+            "bundles": partition.bundles,
+            "messages_refused": partition.messages_refused,
         })
     });
     json!({
@@ -60,7 +63,15 @@ pub fn table(answer: &Value) -> String {
         nodes.push(vec![number(&node, "number").to_string(), cpus, memory, words(numbers("distances"))]);
     }
     let mut rows = vec![row(&["PARTITION", "NODE", "SEGMENTS", "PAGES", "FRAMES", "METADATA"])];
-    let mut hits = vec![row(&["PARTITION", "LOCAL HITS", "REMOTE HITS", "REMOTE WRITES"])];
+    let mut hits = vec![row(&[
+        "PARTITION",
+        "LOCAL HITS",
+        "REMOTE HITS",
+        "REMOTE WRITES",
+        "MESSAGES",
+        "BUNDLES",
+        "REFUSED",
+    ])];
     for partition in array(answer, "partitions") {
         let name = partition["name"].as_str().unwrap_or_default().to_owned();
         for (at, node) in array(&partition, "nodes").iter().enumerate() {
@@ -70,7 +81,7 @@ pub fn table(answer: &Value) -> String {
             cells.extend(["frames", "metadata"].map(|key| share_here(&node[key])));
             rows.push(cells);
         }
-        let keys = ["local_hits", "remote_hits", "remote_writes"];
+        let keys = ["local_hits", "remote_hits", "remote_writes", "messages", "bundles", "messages_refused"];
         hits.push(
             [name].into_iter().chain(keys.map(|key| human_count(number(&partition, key) as f64))).collect(),
         );

@@ -1,7 +1,7 @@
 //! NUMA: which memory a partition's pages lie in, and how a thread gets at those that lie elsewhere.
 //!
 //! In mode `partition` a table's segments are divided among the nodes (`octavo_table`, `nodes.rs`), and the memory of each, frames and metadata, is
-//! bound to its node; any thread reads any page. A partition can also lie on one node whole, with the objects that are opened in it.
+//! bound to its node; any thread reads any page. In mode `message` batches go to where their pages are (`message.rs`). A partition can also lie on one node whole, with the objects that are opened in it.
 //! Nodes cost a hit nothing but the distance: a page's node follows from the entry of the directory that every lookup reads.
 //!
 //! Whose pages a thread reads is counted where accesses are heard (`PartitionInner::record_access`): while there is more than one node no counter is
@@ -10,12 +10,16 @@
 //! A kernel or container that refuses to bind memory is warned of once, and everything goes on: placement is a matter of speed. What came of
 //! it is asked of the kernel (`move_pages`), and told by `Cache::numa_stat`. What is not here: topologies (`topology.rs`), the calls (`sys.rs`).
 
+mod cost;
 mod here;
+mod message;
 mod stat;
 mod sys;
 mod topology;
 
+pub use cost::{LocalMemory, MACHINES, Machine, RemoteCost, Traffic};
 pub use here::sit;
+pub(crate) use message::{Mail, Parcel, Post, Workers};
 pub use stat::{NodePages, NodeStat, NumaStat, PartitionNumaStat};
 pub use topology::{Node, Topology, TopologySource};
 
@@ -35,17 +39,20 @@ pub enum NumaMode {
     Off,
     /// Each page belongs to a node, by its tag; any thread reads it directly.
     Partition,
+    /// As `Partition`; and requests of a batch for another node's pages are done by workers of that node.
+    Message,
 }
 
 impl NumaMode {
     /// All modes.
-    pub const ALL: [NumaMode; 2] = [NumaMode::Off, NumaMode::Partition];
+    pub const ALL: [NumaMode; 3] = [NumaMode::Off, NumaMode::Partition, NumaMode::Message];
 
     /// The name that configurations use.
     pub const fn name(self) -> &'static str {
         match self {
             NumaMode::Off => "off",
             NumaMode::Partition => "partition",
+            NumaMode::Message => "message",
         }
     }
 }
@@ -56,6 +63,8 @@ pub(crate) struct Numa {
     pub mode: NumaMode,
     /// The place in the topology of each processor's node.
     node_of_cpu: Vec<u8>,
+    /// What distance costs, where that is emulated.
+    pub cost: Option<RemoteCost>,
     /// The kernel refused to bind something.
     refused: AtomicBool,
 }
@@ -65,7 +74,13 @@ impl Numa {
         let topology = config.topology.topology();
         let cpus = topology.nodes.iter().flat_map(|node| &node.cpus).max().map_or(0, |last| last + 1);
         let node_of_cpu = (0..cpus).map(|cpu| topology.node_of_cpu(cpu) as u8).collect();
-        Numa { topology, mode: config.numa, node_of_cpu, refused: AtomicBool::new(false) }
+        Numa {
+            topology,
+            mode: config.numa,
+            node_of_cpu,
+            cost: config.remote_cost,
+            refused: AtomicBool::new(false),
+        }
     }
 
     /// How many nodes there are to tell apart.
@@ -74,6 +89,11 @@ impl Numa {
             NumaMode::Off => 1,
             _ => self.topology.nodes.len() as u32,
         }
+    }
+
+    /// Whether batches are sent to the nodes of their pages.
+    pub fn sends_messages(&self) -> bool {
+        self.mode == NumaMode::Message && self.nodes() > 1
     }
 
     /// The calling thread's node.
@@ -104,6 +124,10 @@ pub(crate) struct Places {
     home: NodeId,
     /// Whether it is counted who reads whose pages.
     pub counted: bool,
+    /// Whether requests of a batch travel to the nodes of their pages.
+    pub messages: bool,
+    /// Whether distance is emulated, and charged.
+    pub charged: bool,
 }
 
 impl Places {
@@ -123,7 +147,10 @@ impl Places {
             }
         };
         let counted = nodes > 1;
-        Ok(Places { nodes: if home.is_some() { 1 } else { nodes }, home: home.unwrap_or_default(), counted })
+        let divided = if home.is_some() { 1 } else { nodes };
+        let messages = numa.sends_messages();
+        let charged = counted && numa.topology.is_emulated && numa.cost.is_some();
+        Ok(Places { nodes: divided, home: home.unwrap_or_default(), counted, messages, charged })
     }
 }
 
@@ -135,6 +162,12 @@ impl PartitionInner {
             1 => self.places.home,
             _ => self.table.node_of(tag),
         }
+    }
+
+    /// The node where a page is, if that is not the calling thread's.
+    pub fn other_node(&self, tag: Tag) -> Option<NodeId> {
+        let node = self.node_of(tag);
+        (node != self.shared.numa.here()).then_some(node)
     }
 
     /// The node that a segment's memory is bound to.

@@ -2,7 +2,7 @@
 
 use octavo_table::{NodeId, SegmentIndex};
 
-use super::{Topology, sys};
+use super::{Topology, Traffic, sys};
 use crate::cache::Cache;
 use crate::counters::Count;
 use crate::partition::{Partition, PartitionInner};
@@ -39,6 +39,14 @@ pub struct PartitionNumaStat {
     pub remote_hits: u64,
     /// Those of them that were written.
     pub remote_writes: u64,
+    /// Requests that went to another node, and the bundles that they went in.
+    pub messages: u64,
+    /// See `messages`.
+    pub bundles: u64,
+    /// Requests whose queue was full: their senders did them.
+    pub messages_refused: u64,
+    /// What emulated distance was charged for; nothing where it costs nothing.
+    pub traffic: Traffic,
 }
 
 /// What a partition has on a node.
@@ -131,6 +139,10 @@ impl Partition {
             local_hits: inner.counters.sum(Count::LocalHits),
             remote_hits: inner.counters.sum(Count::RemoteHits),
             remote_writes: inner.counters.sum(Count::RemoteWrites),
+            messages: inner.counters.sum(Count::Messages),
+            bundles: inner.counters.sum(Count::Bundles),
+            messages_refused: inner.counters.sum(Count::MessagesRefused),
+            traffic: inner.traffic(),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The kernel's calls about nodes, as they are: `mbind`, `move_pages`, a thread's processor. Kernels and containers that refuse them
+//! The kernel's calls about nodes, as they are: `mbind`, `move_pages`, a thread's processors. Kernels and containers that refuse them
 //! give an error; what then is the caller's to decide.
 
 use std::io;
@@ -65,4 +65,22 @@ pub(crate) fn cpu() -> Option<u32> {
     }
     // SAFETY: asks the kernel, and touches nothing.
     u32::try_from(unsafe { libc::sched_getcpu() }).ok()
+}
+
+/// Keeps the calling thread on one of these processors.
+pub(crate) fn pin(cpus: &[u32]) -> io::Result<()> {
+    if cfg!(any(miri, shuttle)) {
+        return Ok(());
+    }
+    // SAFETY: a set of processors is plain bits, and zero is the empty one.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    for cpu in cpus.iter().filter(|cpu| (**cpu as usize) < 8 * size_of::<libc::cpu_set_t>()) {
+        // SAFETY: inside the set.
+        unsafe { libc::CPU_SET(*cpu as usize, &mut set) };
+    }
+    // SAFETY: the set is alive and has that size.
+    match unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }

@@ -2,7 +2,8 @@
 
 use octavo::disk::Store;
 use octavo::numa::{NumaMode, TopologySource, sit};
-use octavo::{Cache, CacheConfig, Object, Partition, PartitionConfig};
+use octavo::{Cache, CacheConfig, Object, Op, Partition, PartitionConfig, Read, Request};
+use std::time::Duration;
 
 const PAGE: u64 = 4096;
 const PAGES: u64 = 1024;
@@ -120,4 +121,143 @@ fn this_machines_nodes_are_used_and_what_lies_on_them_is_where_it_belongs() {
         assert!(node.metadata.elsewhere <= node.metadata.here, "{node:?}");
     }
     read_all_on(0, &object);
+}
+
+fn read_all_in_batches(object: &Object, batch: usize) {
+    let pages: Vec<u64> = (0..PAGES).collect();
+    for pages in pages.chunks(batch) {
+        let mut bytes = vec![[0; 8]; pages.len()];
+        let mut reads: Vec<Read<'_>> =
+            pages.iter().zip(&mut bytes).map(|(page, buffer)| Read { offset: page * PAGE, buffer }).collect();
+        object.read_batch(&mut reads).unwrap();
+        assert!(pages.iter().zip(&bytes).all(|(page, bytes)| u64::from_le_bytes(*bytes) == *page));
+    }
+}
+
+#[test]
+fn a_batch_is_read_by_the_nodes_of_its_pages_and_every_hit_is_local() {
+    sit(0);
+    let (cache, partition, object) = scene(config(NumaMode::Message, 2, 2));
+    let before = (cache.numa_stat().partitions.remove(0), partition.stat());
+    for batch in [1, 7, 128, PAGES as usize] {
+        read_all_in_batches(&object, batch);
+    }
+    let after = (cache.numa_stat().partitions.remove(0), partition.stat());
+    let (hits, misses) = (after.1.hits - before.1.hits, after.1.misses - before.1.misses);
+    assert_eq!((hits, misses), (4 * PAGES, 0));
+    let sent = after.0.messages + after.0.messages_refused;
+    assert_eq!(sent, 4 * after.0.nodes[1].pages, "all that are at the other node");
+    assert!(after.0.bundles < after.0.messages / 2, "{after:?}");
+    // What was refused, and nothing else, was read from afar.
+    assert_eq!(after.0.remote_hits - before.0.remote_hits, after.0.messages_refused);
+}
+
+#[test]
+fn what_misses_at_another_node_comes_in_there() {
+    sit(0);
+    let (cache, partition, object) = scene(config(NumaMode::Message, 4, 1));
+    for _ in 0..5 {
+        partition.evict().unwrap();
+        read_all_in_batches(&object, 100);
+    }
+    assert!(partition.stat().misses >= 5 * PAGES);
+    assert_eq!(cache.numa_stat().partitions[0].nodes.iter().map(|node| node.pages).sum::<u64>(), PAGES);
+}
+
+#[test]
+fn a_queues_reads_and_writes_travel_and_come_back_to_its_thread() {
+    sit(0);
+    let (cache, partition, object) = scene(config(NumaMode::Message, 3, 1));
+    partition.evict().unwrap();
+    let mut queue = cache.queue().unwrap();
+    let thread = std::thread::current().id();
+    for write in [true, false, true, false] {
+        let request = |page: u64| {
+            let (offset, len, buffer) = (page * PAGE, 16, vec![page as u8; 16].into());
+            let op = match write {
+                true => Op::Write { offset, len, buffer, durable: page.is_multiple_of(100) },
+                false => Op::Read { offset, len, buffer },
+            };
+            Request { user_data: page, op }
+        };
+        queue.submit(&object, (0..PAGES).map(request));
+        let mut ended = 0;
+        while queue.pending() > 0 {
+            ended += queue.wait(1, |completion| {
+                assert_eq!(std::thread::current().id(), thread);
+                completion.result.unwrap();
+                if let Op::Read { buffer, .. } = completion.op {
+                    assert_eq!(&buffer[..16], [completion.user_data as u8; 16]);
+                }
+            });
+        }
+        assert_eq!(ended as u64, PAGES);
+    }
+    assert!(cache.numa_stat().partitions[0].messages > PAGES);
+    // A request past the end is an error as ever.
+    let op = Op::Read { offset: PAGES * PAGE, len: 1, buffer: vec![0].into() };
+    queue.submit(&object, [Request { user_data: 0, op }]);
+    queue.wait(1, |completion| assert!(completion.result.is_err()));
+}
+
+#[test]
+fn threads_of_all_nodes_that_send_to_each_other_all_get_their_answers() {
+    let (_cache, partition, object) = scene(config(NumaMode::Message, 2, 1));
+    std::thread::scope(|scope| {
+        for seat in 0..4 {
+            let (object, partition) = (&object, &partition);
+            scope.spawn(move || {
+                sit(seat);
+                for turn in 0..10 {
+                    read_all_in_batches(object, PAGES as usize);
+                    if seat == 3 && turn % 3 == 0 {
+                        partition.evict().unwrap();
+                    }
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn a_queue_outlives_the_workers_of_its_cache() {
+    sit(0);
+    let (cache, partition, object) = scene(config(NumaMode::Message, 2, 1));
+    let mut queue = cache.queue().unwrap();
+    let submit = |queue: &mut octavo::Queue| {
+        let op = |page| Op::Read { offset: page * PAGE, len: 8, buffer: vec![0; 8].into() };
+        queue.submit(&object, (0..100).map(|page| Request { user_data: page, op: op(page) }));
+    };
+    submit(&mut queue);
+    drop((cache, partition));
+    submit(&mut queue);
+    let mut ended = 0;
+    while queue.pending() > 0 {
+        ended += queue.wait(1, |completion| completion.result.unwrap());
+    }
+    assert_eq!(ended, 200);
+}
+
+#[test]
+fn workers_that_have_nothing_to_do_use_no_processor() {
+    let (_cache, _partition, object) = scene(config(NumaMode::Message, 2, 4));
+    read_all_in_batches(&object, 64);
+    let ticks = || {
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+        let stats = tasks.filter_map(|task| std::fs::read_to_string(task.unwrap().path().join("stat")).ok());
+        let ours = stats.filter(|stat| stat.contains("(octavo-node-"));
+        ours.map(|stat| {
+            let fields: Vec<u64> =
+                stat.rsplit(')').next().unwrap().split_whitespace().map(|f| f.parse().unwrap_or(0)).collect();
+            fields[11] + fields[12]
+        })
+        .sum::<u64>()
+    };
+    // Other tests have workers too, so a quiet moment among many is looked for.
+    let quiet = (0..40).any(|_| {
+        let before = ticks();
+        std::thread::sleep(Duration::from_millis(250));
+        ticks() == before
+    });
+    assert!(quiet, "workers are busy all the time");
 }

@@ -3,6 +3,7 @@
 
 use crate::pages::Shared;
 use octavo::disk::{SimDisk, SimOptions};
+use octavo::numa::{NumaMode, TopologySource, sit};
 use octavo::{
     Advice, Cache, CacheConfig, CacheMode, Op, Partition, PartitionConfig, PolicyName, Request, WAYS,
 };
@@ -170,6 +171,71 @@ fn a_queue_that_is_left_alone(mode: CacheMode) {
             scene.shared.object.sync().unwrap();
         },
     ]);
+}
+
+/// Three nodes with a worker each, and threads of all three that read and write by batches, past pages that leave.
+fn three_nodes_by_message() {
+    let disk = SimDisk::new(SimOptions { latency_ticks: 1..=3, ..SimOptions::default() });
+    let config = CacheConfig {
+        memory_max_bytes: (512 << 10) + bytes_of(4),
+        segment_bytes: PAGE * WAYS as u64,
+        buffers_max_bytes: Some(512 << 10),
+        background: false,
+        seed: Some(1),
+        topology: TopologySource::Emulated { nodes: 3, cores: 1 },
+        numa: NumaMode::Message,
+        ..CacheConfig::default()
+    };
+    let cache = Cache::new(config).unwrap();
+    let config = PartitionConfig {
+        cache_mode: CacheMode::Writeback,
+        policy: PolicyName::Fifo,
+        max_bytes: Some(bytes_of(3)),
+        ..PartitionConfig::new("p")
+    };
+    let partition = cache.partition(config).unwrap();
+    let object = partition.open(disk.store("disk", PAGES * PAGE), "object").unwrap();
+    object.advise(0, 4 * PAGE, Advice::WillNeed).unwrap();
+    let shared = Arc::new((Shared::new(object, 1, PAGES, false), cache));
+    let threads = [0u32, 1, 2].map(|node| {
+        let shared = shared.clone();
+        thread::spawn(move || {
+            sit(node);
+            let (shared, cache) = &*shared;
+            let mut queue = cache.queue().unwrap();
+            // A page that only this thread writes, and pages that all read.
+            let own = 4 + u64::from(node);
+            let (version, bytes) = shared.next(own);
+            let write =
+                Op::Write { offset: own * PAGE, len: PAGE as usize, buffer: bytes.into(), durable: false };
+            queue.submit(&shared.object, [Request { user_data: own, op: write }]);
+            let floors: Vec<u64> = (0..7).map(|page| shared.floor(page)).collect();
+            let read = |page: u64| {
+                let buffer = vec![0; PAGE as usize].into();
+                Request { user_data: page, op: Op::Read { offset: page * PAGE, len: PAGE as usize, buffer } }
+            };
+            queue.submit(&shared.object, (0..7).filter(|page| *page != own).map(read));
+            while queue.pending() > 0 {
+                queue.wait(1, |completion| {
+                    completion.result.unwrap();
+                    match completion.op {
+                        Op::Read { buffer, .. } => {
+                            let page = completion.user_data;
+                            shared.check(page, floors[page as usize], &buffer);
+                        }
+                        _ => shared.replied(own, version),
+                    }
+                });
+            }
+        })
+    });
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    (0..7).for_each(|page| shared.0.read(page));
+}
+
+#[test]
+fn three_nodes_that_send_to_each_other_agree_in_every_schedule() {
+    holds(400, three_nodes_by_message);
 }
 
 #[test]

@@ -77,6 +77,12 @@ fn a_cache_whose_pages_are_divided_among_nodes_agrees_with_its_naive_twin() {
 }
 
 #[test]
+fn a_cache_whose_batches_travel_between_nodes_agrees_with_its_naive_twin() {
+    agrees(120_000, nodes(NumaMode::Message, 2, 2));
+    agrees(120_000, nodes(NumaMode::Message, 4, 1));
+}
+
+#[test]
 fn a_seed_repeats_every_event_of_the_simulated_disk() {
     for seed in 1_000_000..1_000_004 {
         for nodes in [nodes(NumaMode::Off, 1, 1), nodes(NumaMode::Partition, 3, 1)] {

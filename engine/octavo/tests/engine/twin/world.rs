@@ -63,6 +63,8 @@ impl World {
         };
         let disk = SimDisk::new(options);
         let buffers_bytes = random.pick(&[128 << 10, 192 << 10, 1 << 20]);
+        // Workers have rings of their own.
+        let buffers_bytes = buffers_bytes + if numa == NumaMode::Message { 128 << 10 } else { 0 };
         let config = CacheConfig {
             memory_max_bytes: buffers_bytes + 8 * (segment_bytes + (24 << 10)),
             page_bytes: page_bytes as u32,

@@ -1,0 +1,230 @@
+//! loom models of M1 to M5: two or three threads, all interleavings that a few preemptions make, and the same with a step left out, which must go wrong.
+
+use loom::sync::Notify;
+use loom::sync::atomic::{AtomicUsize, Ordering};
+use loom::thread;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use crate::broken::{Step, set};
+use crate::{Exchange, Sent};
+
+/// Held shared by models of the whole protocol, alone by those of a broken one: the switch is one for the process.
+static SWITCH: RwLock<()> = RwLock::new(());
+
+fn explore(preemptions_max: Option<usize>, model: fn()) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = preemptions_max;
+    builder.check(model);
+}
+
+fn holds(preemptions_max: Option<usize>, model: fn()) {
+    let _shared = SWITCH.read().unwrap_or_else(PoisonError::into_inner);
+    explore(preemptions_max, model);
+}
+
+fn fails_without(step: Step, model: fn()) {
+    let _alone = SWITCH.write().unwrap_or_else(PoisonError::into_inner);
+    set(Some(step));
+    let result = catch_unwind(AssertUnwindSafe(|| explore(Some(3), model)));
+    set(None);
+    assert!(result.is_err(), "nobody notices {step:?}");
+}
+
+/// What became of messages: each must be done exactly once.
+struct Done([AtomicUsize; 6]);
+
+impl Done {
+    fn new() -> Done {
+        Done(std::array::from_fn(|_| AtomicUsize::new(0)))
+    }
+
+    fn mark(&self, message: Box<usize>) {
+        assert_eq!(self.0[*message].fetch_add(1, Ordering::Relaxed), 0, "message {message} twice");
+    }
+
+    fn all(&self, count: usize) {
+        (0..count).for_each(|n| assert_eq!(self.0[n].load(Ordering::Relaxed), 1, "message {n}"));
+    }
+}
+
+/// Sends as the engine does: what is refused the sender does itself, what is orphaned it fetches.
+fn send(
+    exchange: &Exchange<Box<usize>>,
+    (from, to): (usize, usize),
+    message: usize,
+    done: &Done,
+) -> Option<u32> {
+    match exchange.send(from, to, Box::new(message)) {
+        Sent::Delivered(sleeper) => return sleeper,
+        Sent::Refused(message) => done.mark(message),
+        Sent::Orphaned => {
+            while let Some(message) = exchange.receive(to, 0) {
+                done.mark(message);
+            }
+        }
+    }
+    None
+}
+
+/// M1 to M3: two senders, and a receiver that takes what is there; the rest is taken at the end.
+fn two_senders_and_a_receiver() {
+    let shared = Arc::new((Exchange::new(2, 2), Done::new()));
+    let senders = [0, 1].map(|number| {
+        let shared = shared.clone();
+        thread::spawn(move || {
+            let (exchange, done) = &*shared;
+            send(exchange, (0, 1), number, done);
+        })
+    });
+    let (exchange, done) = &*shared;
+    exchange.receive(1, 0).into_iter().for_each(|message| done.mark(message));
+    senders.into_iter().for_each(|sender| sender.join().unwrap());
+    while let Some(message) = exchange.receive(1, 0) {
+        done.mark(message);
+    }
+    done.all(2);
+}
+
+/// M2, M3 over rounds: a place is written again while its receiver may still be at it.
+fn a_queue_that_goes_round() {
+    let shared = Arc::new((Exchange::new(2, 2), Done::new()));
+    let receiver = {
+        let shared = shared.clone();
+        thread::spawn(move || {
+            let (exchange, done) = &*shared;
+            (0..2).filter_map(|_| exchange.receive(1, 0)).for_each(|message| done.mark(message));
+        })
+    };
+    let (exchange, done) = &*shared;
+    (0..4).for_each(|message| drop(send(exchange, (0, 1), message, done)));
+    receiver.join().unwrap();
+    while let Some(message) = exchange.receive(1, 0) {
+        done.mark(message);
+    }
+    done.all(4);
+}
+
+/// Two nodes whose queues to each other are full, and both send: each does its own, helps with what is for its node, and nobody waits.
+fn both_ways_full() {
+    let shared = Arc::new((Exchange::new(2, 2), Done::new()));
+    {
+        let (exchange, done) = &*shared;
+        (0..2).for_each(|message| drop(send(exchange, (0, 1), message, done)));
+        (2..4).for_each(|message| drop(send(exchange, (1, 0), message, done)));
+    }
+    let act = |node: usize, message: usize| {
+        let shared = shared.clone();
+        move || {
+            let (exchange, done) = &*shared;
+            send(exchange, (node, 1 - node), message, done);
+            exchange.receive(node, 0).into_iter().for_each(|message| done.mark(message));
+        }
+    };
+    let other = thread::spawn(act(1, 5));
+    act(0, 4)();
+    other.join().unwrap();
+    let (exchange, done) = &*shared;
+    for node in [0, 1] {
+        while let Some(message) = exchange.receive(node, 0) {
+            done.mark(message);
+        }
+    }
+    done.all(6);
+}
+
+/// M4: a receiver that sleeps until its message has come. A lost wake-up ends the model as a deadlock.
+fn a_receiver_that_sleeps() {
+    let shared = Arc::new((Exchange::new(2, 2), Done::new(), Notify::new()));
+    let receiver = {
+        let shared = shared.clone();
+        thread::spawn(move || {
+            let (exchange, done, bed) = &*shared;
+            loop {
+                if let Some(message) = exchange.receive(1, 0) {
+                    return done.mark(message);
+                }
+                if exchange.drowse(1, 0) {
+                    bed.wait();
+                    exchange.wake_up(1, 0);
+                }
+            }
+        })
+    };
+    let (exchange, done, bed) = &*shared;
+    if send(exchange, (0, 1), 0, done).is_some() {
+        bed.notify();
+    }
+    receiver.join().unwrap();
+    done.all(1);
+}
+
+/// M5: a message that is sent while the exchange closes is done by somebody.
+fn a_closing() {
+    let shared = Arc::new((Exchange::new(2, 2), Done::new()));
+    let sender = {
+        let shared = shared.clone();
+        thread::spawn(move || {
+            let (exchange, done) = &*shared;
+            send(exchange, (0, 1), 0, done);
+        })
+    };
+    let (exchange, done) = &*shared;
+    exchange.close();
+    while let Some(message) = exchange.receive(1, 0) {
+        done.mark(message);
+    }
+    sender.join().unwrap();
+    done.all(1);
+}
+
+#[test]
+fn every_message_is_received_once_m1_to_m3() {
+    holds(None, two_senders_and_a_receiver);
+    holds(Some(3), a_queue_that_goes_round);
+}
+
+#[test]
+fn full_queues_both_ways_keep_nobody_waiting_m2() {
+    holds(Some(3), both_ways_full);
+}
+
+#[test]
+fn no_wake_up_is_lost_m4() {
+    holds(None, a_receiver_that_sleeps);
+}
+
+#[test]
+fn nothing_stays_behind_when_it_closes_m5() {
+    holds(None, a_closing);
+}
+
+#[test]
+fn publishing_without_release_is_noticed_m2() {
+    fails_without(Step::PublishRelaxed, two_senders_and_a_receiver);
+}
+
+#[test]
+fn freeing_without_release_is_noticed_m3() {
+    fails_without(Step::FreeRelaxed, a_queue_that_goes_round);
+}
+
+#[test]
+fn sending_into_a_full_queue_is_noticed_m2() {
+    fails_without(Step::SendIntoFull, both_ways_full);
+}
+
+#[test]
+fn sending_without_a_fence_is_noticed_m4() {
+    fails_without(Step::SendWithoutFence, a_receiver_that_sleeps);
+}
+
+#[test]
+fn sleeping_without_a_second_look_is_noticed_m4() {
+    fails_without(Step::SleepWithoutLook, a_receiver_that_sleeps);
+}
+
+#[test]
+fn sending_past_a_closing_is_noticed_m5() {
+    fails_without(Step::SendIgnoresClosing, a_closing);
+}

@@ -1,0 +1,133 @@
+//! A bounded queue for many senders and many receivers (Dmitry Vyukov's): each place has a turn of its own, so that neither side waits for the other's counter.
+//!
+//! What is protected: a place is written by the one sender that took it, and read by the one receiver that took it (M2, M3 in the crate's text). A place is a
+//! cache line, so that neighbours do not disturb each other.
+
+use std::mem::MaybeUninit;
+
+use crate::broken::{Step, is};
+use crate::sync::UnsafeCell;
+use crate::sync::atomic::{AtomicUsize, Ordering};
+
+/// A line of its own.
+#[repr(align(64))]
+struct Line<T>(T);
+
+/// A place. Free in the round of `turn`, if it is the place's number in that round; full, if it is one more.
+#[repr(align(64))]
+struct Place<T> {
+    turn: AtomicUsize,
+    message: UnsafeCell<MaybeUninit<T>>,
+}
+
+pub(crate) struct Ring<T> {
+    places: Box<[Place<T>]>,
+    /// The next place to write, of all rounds.
+    tail: Line<AtomicUsize>,
+    /// The next place to read, of all rounds.
+    head: Line<AtomicUsize>,
+}
+
+// SAFETY: a message goes from one thread to another and is never shared.
+unsafe impl<T: Send> Send for Ring<T> {}
+// SAFETY: as above; who may touch a place is the protocol's (M2, M3).
+unsafe impl<T: Send> Sync for Ring<T> {}
+
+impl<T> Ring<T> {
+    pub fn new(capacity: usize) -> Ring<T> {
+        // With one place, full in one round would be free in the next.
+        assert!(capacity.is_power_of_two() && capacity >= 2, "a queue of {capacity}");
+        let place =
+            |turn| Place { turn: AtomicUsize::new(turn), message: UnsafeCell::new(MaybeUninit::uninit()) };
+        Ring {
+            places: (0..capacity).map(place).collect(),
+            tail: Line(AtomicUsize::new(0)),
+            head: Line(AtomicUsize::new(0)),
+        }
+    }
+
+    fn place(&self, number: usize) -> &Place<T> {
+        &self.places[number & (self.places.len() - 1)]
+    }
+
+    /// M2. Err: it is full.
+    pub fn push(&self, message: T) -> Result<(), T> {
+        let mut number = self.tail.0.load(Ordering::Relaxed);
+        // A turn is repeated only when another sender took the place.
+        loop {
+            let place = self.place(number);
+            // Acquire: pairs with `pop`, whose message is gone.
+            let turn = place.turn.load(Ordering::Acquire);
+            let is_free = turn == number || is(Step::SendIntoFull);
+            if !is_free && turn.wrapping_sub(number) as isize >= 0 {
+                number = self.tail.0.load(Ordering::Relaxed);
+                continue;
+            }
+            if !is_free {
+                return Err(message);
+            }
+            // Relaxed, both: the place's turn orders everything.
+            let next = number.wrapping_add(1);
+            match self.tail.0.compare_exchange_weak(number, next, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => {
+                    // SAFETY: the place is free in this round, and the swap gave it to this thread alone (M2).
+                    place.message.with_mut(|at| unsafe { (*at).write(message) });
+                    let release =
+                        if is(Step::PublishRelaxed) { Ordering::Relaxed } else { Ordering::Release };
+                    // Release: pairs with `pop`.
+                    place.turn.store(next, release);
+                    return Ok(());
+                }
+                Err(now) => number = now,
+            }
+        }
+    }
+
+    /// M3.
+    pub fn pop(&self) -> Option<T> {
+        let mut number = self.head.0.load(Ordering::Relaxed);
+        // A turn is repeated only when another receiver took the place.
+        loop {
+            let place = self.place(number);
+            // Acquire: pairs with `push`.
+            let turn = place.turn.load(Ordering::Acquire);
+            let next = number.wrapping_add(1);
+            if turn != next {
+                if (turn.wrapping_sub(next) as isize) < 0 {
+                    return None;
+                }
+                number = self.head.0.load(Ordering::Relaxed);
+                continue;
+            }
+            // Relaxed, both: as in `push`.
+            match self.head.0.compare_exchange_weak(number, next, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => {
+                    // SAFETY: the place is full in this round, and the swap gave it to this thread alone (M3).
+                    let message = place.message.with_mut(|at| unsafe { at.cast::<T>().read() });
+                    let release = if is(Step::FreeRelaxed) { Ordering::Relaxed } else { Ordering::Release };
+                    // Release: pairs with `push` in the next round.
+                    place.turn.store(number.wrapping_add(self.places.len()), release);
+                    return Some(message);
+                }
+                Err(now) => number = now,
+            }
+        }
+    }
+
+    /// Whether the next place to read is not full now.
+    pub fn is_empty(&self) -> bool {
+        let number = self.head.0.load(Ordering::Relaxed);
+        // Relaxed: a hint, but for M4, whose fences order it.
+        self.place(number).turn.load(Ordering::Relaxed) != number.wrapping_add(1)
+    }
+}
+
+impl<T> Drop for Ring<T> {
+    fn drop(&mut self) {
+        // A model checker that unwinds its threads lets nothing happen any more.
+        if cfg!(any(loom, shuttle)) && std::thread::panicking() {
+            return;
+        }
+        while self.pop().is_some() {}
+    }
+}

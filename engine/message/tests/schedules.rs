@@ -1,0 +1,110 @@
+//! Three nodes under shuttle: random schedules, and such with few preemptions (PCT), of threads that send to everybody, sleep and are woken. Built by `--cfg shuttle`.
+#![cfg(shuttle)]
+
+use octavo_message::broken::{Step, set};
+use octavo_message::{Exchange, Sent};
+use shuttle::sync::atomic::{AtomicUsize, Ordering};
+use shuttle::sync::{Arc, Condvar, Mutex};
+use shuttle::thread;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+const NODES: usize = 3;
+const EACH: usize = 4;
+
+/// A bed: a wake that finds nobody asleep ends the next sleep.
+#[derive(Default)]
+struct Bed(Mutex<bool>, Condvar);
+
+impl Bed {
+    fn sleep(&self) {
+        let mut woken = self.0.lock().unwrap();
+        while !std::mem::take(&mut *woken) {
+            woken = self.1.wait(woken).unwrap();
+        }
+    }
+
+    fn wake(&self) {
+        *self.0.lock().unwrap() = true;
+        self.1.notify_one();
+    }
+}
+
+struct Scene {
+    exchange: Exchange<Box<usize>>,
+    beds: [Bed; NODES],
+    done: Vec<AtomicUsize>,
+}
+
+impl Scene {
+    fn mark(&self, message: Box<usize>) {
+        assert_eq!(self.done[*message].fetch_add(1, Ordering::Relaxed), 0, "message {message} twice");
+    }
+
+    fn send(&self, from: usize, to: usize, message: usize) {
+        match self.exchange.send(from, to, Box::new(message)) {
+            Sent::Delivered(Some(_)) => self.beds[to].wake(),
+            Sent::Delivered(None) => {}
+            Sent::Refused(message) => self.mark(message),
+            Sent::Orphaned => {
+                while let Some(message) = self.exchange.receive(to, 0) {
+                    self.mark(message);
+                }
+            }
+        }
+    }
+
+    /// A node's worker, until it closes and nothing is left.
+    fn work(&self, node: usize) {
+        for turn in 0.. {
+            if let Some(message) = self.exchange.receive(node, turn) {
+                self.mark(message);
+            } else if self.exchange.is_closed() {
+                return;
+            } else if self.exchange.drowse(node, 0) {
+                self.beds[node].sleep();
+                self.exchange.wake_up(node, 0);
+            }
+        }
+    }
+}
+
+fn three_nodes() {
+    let scene = Arc::new(Scene {
+        exchange: Exchange::new(NODES, 2),
+        beds: Default::default(),
+        done: (0..NODES * EACH).map(|_| AtomicUsize::new(0)).collect(),
+    });
+    let spawn = |act: fn(&Scene, usize), node: usize| {
+        let scene = scene.clone();
+        thread::spawn(move || act(&scene, node))
+    };
+    let workers: Vec<_> = (0..NODES).map(|node| spawn(Scene::work, node)).collect();
+    let send_all = |scene: &Scene, node: usize| {
+        (0..EACH).for_each(|n| scene.send(node, (node + 1 + n % (NODES - 1)) % NODES, node * EACH + n));
+    };
+    let senders: Vec<_> = (1..NODES).map(|node| spawn(send_all, node)).collect();
+    // One of them sends while it closes.
+    let late = spawn(send_all, 0);
+    senders.into_iter().for_each(|sender| sender.join().unwrap());
+    scene.exchange.close();
+    scene.beds.iter().for_each(Bed::wake);
+    workers.into_iter().chain([late]).for_each(|thread| thread.join().unwrap());
+    assert!(scene.done.iter().all(|done| done.load(Ordering::Relaxed) == 1), "a message was lost");
+}
+
+fn explore() {
+    shuttle::check_random(three_nodes, 3000);
+    shuttle::check_pct(three_nodes, 3000, 3);
+}
+
+// One test: the switch is one for the process.
+#[test]
+fn three_nodes_do_every_message_once_and_broken_steps_are_noticed_m1_to_m5() {
+    explore();
+    for step in [Step::SleepWithoutLook, Step::SendIgnoresClosing, Step::SendIntoFull] {
+        set(Some(step));
+        let result = catch_unwind(AssertUnwindSafe(explore));
+        set(None);
+        assert!(result.is_err(), "nobody notices {step:?}");
+    }
+}

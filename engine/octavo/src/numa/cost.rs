@@ -1,0 +1,236 @@
+//! What distance costs, where nodes are made up: so that the worth of placement can be measured on a machine that has one node.
+//!
+//! Two things are counted of each access, by whose memory it is: *waits*, the lines that it has to wait for before it can go on, and *bytes* that move. Distance makes
+//! waits longer and bytes slower, by what PaCaR (Coquisart, Sopena, Gouicem, EuroSys '26) measured on seven machines. From the counts follows *virtual time*, which
+//! depends on no clock and repeats; or each thread spends the difference to local memory at once, spinning, so that ordinary clocks see it. Either is *emulated*.
+//!
+//! What is not here: contention for the links, caches (a remote line that stays in a cache of ours is charged every time), interrupts.
+
+use std::cell::Cell;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use octavo_table::Tag;
+
+use crate::counters::Count;
+use crate::partition::PartitionInner;
+use crate::sync::thread_local;
+
+/// A machine with several nodes, as PaCaR's table has it: what another node's memory is worse by.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Machine {
+    /// Its name.
+    pub name: &'static str,
+    /// How much longer a line takes, in a hundred.
+    pub latency_more_percent: f64,
+    /// How much less bandwidth there is, in a hundred.
+    pub bandwidth_less_percent: f64,
+}
+
+const fn machine(name: &'static str, latency_more_percent: f64, bandwidth_less_percent: f64) -> Machine {
+    Machine { name, latency_more_percent, bandwidth_less_percent }
+}
+
+/// The seven.
+pub const MACHINES: [Machine; 7] = [
+    machine("2x-xeon-4410y", 66.5, 54.9),
+    machine("2x-epyc-7301", 193.0, 57.4),
+    machine("4x-xeon-6130", 68.1, 83.4),
+    machine("2x-xeon-5320", 71.6, 54.7),
+    machine("2x-xeon-4314", 70.8, 73.8),
+    machine("2x-xeon-6130", 59.9, 68.6),
+    machine("2x-xeon-e5-2630", 63.2, 51.8),
+];
+
+/// What emulated distance costs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RemoteCost {
+    /// As on which machine.
+    pub machine: Machine,
+    /// Threads spend it. Else it is only counted.
+    pub spent: bool,
+}
+
+/// What local memory costs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LocalMemory {
+    /// Nanoseconds until a line is there.
+    pub latency_ns: f64,
+    /// Bytes that one thread moves in a nanosecond.
+    pub bytes_per_ns: f64,
+}
+
+impl LocalMemory {
+    /// What virtual time counts with: a round figure of servers of these years.
+    pub const VIRTUAL: LocalMemory = LocalMemory { latency_ns: 90.0, bytes_per_ns: 10.0 };
+
+    /// This machine's, measured once: lines that each name the next, and copies, both past the caches.
+    pub fn here() -> LocalMemory {
+        static HERE: OnceLock<LocalMemory> = OnceLock::new();
+        *HERE.get_or_init(LocalMemory::measure)
+    }
+
+    fn measure() -> LocalMemory {
+        const WORDS: usize = 4 << 20;
+        const STEPS: usize = 50_000;
+        // A ring of lines in an order that no prefetcher guesses: an odd stride through a power of two visits all.
+        let lines = WORDS / 8;
+        let stride = (lines / 8 * 5 + 12_345) | 1;
+        let mut words = vec![0usize; WORDS];
+        let mut at = 0;
+        for _ in 0..lines {
+            let next = (at + stride) % lines;
+            words[at * 8] = next;
+            at = next;
+        }
+        let began = Instant::now();
+        for _ in 0..STEPS {
+            at = words[at * 8];
+        }
+        std::hint::black_box(at);
+        let latency_ns = began.elapsed().as_nanos() as f64 / STEPS as f64;
+        let (from, to) = words.split_at_mut(WORDS / 2);
+        let began = Instant::now();
+        to.copy_from_slice(from);
+        std::hint::black_box(&to);
+        let bytes_per_ns = size_of_val(from) as f64 / began.elapsed().as_nanos().max(1) as f64;
+        // A machine that was interrupted meanwhile is not believed everything.
+        LocalMemory {
+            latency_ns: latency_ns.clamp(20.0, 1000.0),
+            bytes_per_ns: bytes_per_ns.clamp(0.5, 100.0),
+        }
+    }
+}
+
+/// What was counted. Waits are in twelfths of a line.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// For lines of the thread's own node.
+    pub local_waits: u64,
+    /// For others.
+    pub remote_waits: u64,
+    /// Moved on the thread's own node.
+    pub local_bytes: u64,
+    /// Moved between nodes.
+    pub remote_bytes: u64,
+}
+
+/// Waits of one line.
+const LINE: u64 = 12;
+
+/// An access looks at its set's fingerprints, and then at the slot and the bytes at once.
+const LINES_OF_ACCESS: u64 = 2;
+
+/// A bundle's way: the queue's place there and back to its sender's node, and the lane's list there and back.
+const LINES_OF_BUNDLE: u64 = 4;
+
+/// A letter is a line, and goes both ways.
+const BYTES_OF_LETTER: u64 = 2 * 64;
+
+impl Machine {
+    /// The machine of that name.
+    pub fn named(name: &str) -> Option<Machine> {
+        MACHINES.into_iter().find(|machine| machine.name == name)
+    }
+
+    /// How long a remote line takes more than a local one.
+    fn more_ns(&self, waits: u64, bytes: u64, local: LocalMemory) -> f64 {
+        let late = waits as f64 / LINE as f64 * local.latency_ns * self.latency_more_percent / 100.0;
+        let slow = bytes as f64 / local.bytes_per_ns;
+        late + slow / (1.0 - self.bandwidth_less_percent / 100.0) - slow
+    }
+
+    /// The time that memory takes for some traffic, all threads' together, in nanoseconds.
+    pub fn memory_ns(&self, traffic: &Traffic, local: LocalMemory) -> f64 {
+        let waits = (traffic.local_waits + traffic.remote_waits) as f64 / LINE as f64;
+        let bytes = (traffic.local_bytes + traffic.remote_bytes) as f64;
+        let as_local = waits * local.latency_ns + bytes / local.bytes_per_ns;
+        as_local + self.more_ns(traffic.remote_waits, traffic.remote_bytes, local)
+    }
+}
+
+thread_local! {
+    /// Nanoseconds that this thread owes: small sums are spent together, for a clock takes longer to read than some of them.
+    static OWED: Cell<f64> = const { Cell::new(0.0) };
+}
+
+/// What is owed is spent from here on.
+const OWED_MAX_NS: f64 = 500.0;
+
+impl PartitionInner {
+    /// Charges an access to so many bytes of a page; so many accesses are looked up together, and up to twelve of them overlap.
+    pub fn charge_access(&self, tag: Tag, bytes: usize, together: u64) {
+        let is_here = self.node_of(tag) == self.shared.numa.here();
+        self.charge(is_here, LINES_OF_ACCESS * LINE / together.min(LINE), bytes as u64);
+    }
+
+    /// Charges the sender's half of a bundle's way, or the server's. The letters' own bytes are written or read by the server from afar.
+    pub fn charge_bundle(&self, letters: u64, bytes: u64) {
+        self.charge(false, LINES_OF_BUNDLE / 2 * LINE, letters * BYTES_OF_LETTER / 2 + bytes);
+    }
+
+    fn charge(&self, is_here: bool, waits: u64, bytes: u64) {
+        let Some(cost) = self.shared.numa.cost else { return };
+        let counts = if is_here {
+            (Count::LocalWaits, Count::LocalBytes)
+        } else {
+            (Count::RemoteWaits, Count::RemoteBytes)
+        };
+        self.counters.add(counts.0, waits);
+        self.counters.add(counts.1, bytes);
+        if cost.spent && !is_here {
+            spend(cost.machine.more_ns(waits, bytes, LocalMemory::here()));
+        }
+    }
+
+    /// What was charged.
+    pub fn traffic(&self) -> Traffic {
+        Traffic {
+            local_waits: self.counters.sum(Count::LocalWaits),
+            remote_waits: self.counters.sum(Count::RemoteWaits),
+            local_bytes: self.counters.sum(Count::LocalBytes),
+            remote_bytes: self.counters.sum(Count::RemoteBytes),
+        }
+    }
+}
+
+/// Spins for what the thread owes, once that is worth a look at the clock.
+fn spend(ns: f64) {
+    let owed = OWED.with(Cell::get) + ns;
+    if owed < OWED_MAX_NS {
+        return OWED.with(|cell| cell.set(owed));
+    }
+    let (began, wanted) = (Instant::now(), Duration::from_nanos(owed as u64));
+    while began.elapsed() < wanted {
+        std::hint::spin_loop();
+    }
+    let spent = began.elapsed().as_nanos() as f64;
+    // Spun too long is credit, but not for an interruption.
+    OWED.with(|cell| cell.set((owed - spent).max(-OWED_MAX_NS)));
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn remote_memory_is_worse_by_what_the_table_says() {
+        let machine = Machine::named("2x-epyc-7301").unwrap();
+        let local = LocalMemory { latency_ns: 100.0, bytes_per_ns: 10.0 };
+        let near = Traffic { local_waits: 12, local_bytes: 1000, ..Traffic::default() };
+        let far = Traffic { remote_waits: 12, remote_bytes: 1000, ..Traffic::default() };
+        assert!((machine.memory_ns(&near, local) - 200.0).abs() < 1e-9);
+        // 293 for the line, and 42.6 % of the bandwidth for the bytes.
+        assert!((machine.memory_ns(&far, local) - (293.0 + 100.0 / 0.426)).abs() < 1e-9);
+        assert!(Machine::named("toaster").is_none());
+    }
+
+    #[test]
+    fn what_is_owed_is_spent() {
+        let began = Instant::now();
+        (0..1000).for_each(|_| spend(2000.0));
+        assert!(began.elapsed() >= Duration::from_micros(1990), "{:?}", began.elapsed());
+        let LocalMemory { latency_ns, bytes_per_ns } = LocalMemory::here();
+        assert!(latency_ns >= 20.0 && bytes_per_ns >= 0.5);
+    }
+}

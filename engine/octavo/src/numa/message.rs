@@ -1,0 +1,417 @@
+//! Mode `message`: requests of a batch for pages of another node go there, and that node's workers do them.
+//!
+//! What travels is a *bundle*: a box of up to [`LETTERS_MAX`] requests against one object, each with the caller's own memory, so that a hit is copied straight to where
+//! it is wanted. The box goes through the pair's queue (`octavo_message`: M1 to M5), is served, and comes back with what became of its requests; it is the reply, too. Further:
+//!
+//! - **M6** A box comes back to its lane's list, which has room for all the lane ever sent: who serves waits for nobody, so that queues that are full in a ring cannot
+//!   hold each other up. The caller's thread takes it from there, and its callback runs on no other.
+//! - **M7** A box that is refused, or orphaned by a closing cache, is served by the sender itself, directly: any thread may read any page.
+//! - **M8** A caller that waits serves boxes for its own node before it sleeps, but only their hits: a miss it took on would have to wait for the caller to come by
+//!   again. What is left of such a box goes on to the node's workers.
+//!
+//! A worker sits on each core of a node. It does hits in one pass (`read_hits`, which overlaps their lookups), and what misses as tasks on its own lane, so that
+//! pages come in through the ring of their node. Idle workers look for a moment and then sleep (M4).
+//!
+//! What is not here: single blocking calls, syncs, discards and pins, which are done directly in all modes.
+
+use std::collections::VecDeque;
+use std::sync::Weak;
+
+use octavo_message::{Exchange, RECEIVERS_MAX, Sent};
+use octavo_table::NodeId;
+
+use super::{Numa, sys};
+use crate::cache::Shared;
+use crate::counters::Count;
+use crate::error::Error;
+use crate::lane::{Lane, Work};
+use crate::object::{ObjectInner, Read};
+use crate::sync::{Arc, JoinHandle, Mutex, lock, spawn};
+use crate::task::{Job, Task, TaskId};
+
+/// Most requests of a bundle: enough that the way costs little beside them, few enough that a node's workers share a batch.
+const LETTERS_MAX: usize = 16;
+
+/// Bundles that a queue holds.
+const QUEUE_BUNDLES: usize = 64;
+
+/// Bundles that a worker has in hands, waiting for their pages, before it takes no more.
+const SERVED_MAX: usize = 32;
+
+/// How often an idle worker looks before it sleeps: some microseconds.
+const LOOKS: usize = 200;
+
+/// Requests on their way to another node and back.
+pub(crate) struct Bundle {
+    /// Where it comes back to, and whose requests they are; none while the box lies in its lane's drawer.
+    from: Option<(Arc<Lane>, Arc<ObjectInner>)>,
+    letters: Vec<Letter>,
+    /// Letters that are not done.
+    left: usize,
+}
+
+/// A bundle, where it is passed on: the box stays the same.
+pub(crate) type Parcel = Box<Bundle>;
+
+/// One request, inside one page.
+struct Letter {
+    /// The sender's task that waits for it.
+    task: TaskId,
+    offset: u64,
+    memory: *mut u8,
+    len: usize,
+    write: bool,
+    done: bool,
+    error: Option<Error>,
+}
+
+// SAFETY: the memory is lent for as long as the sender's task lives, and that waits for the letter.
+unsafe impl Send for Letter {}
+
+/// What a lane has to do with messages.
+#[derive(Default)]
+pub(crate) struct Mail {
+    /// Bundles that are being filled, by node.
+    open: Vec<Option<Parcel>>,
+    /// Other lanes' bundles whose misses this lane brings in.
+    served: slab::Slab<Parcel>,
+    /// Empty boxes.
+    drawer: Vec<Parcel>,
+    /// Looks for bundles, so that each node has its turn.
+    turn: usize,
+}
+
+/// A cache's queues and workers.
+pub(crate) struct Post {
+    exchange: Exchange<Parcel>,
+    /// Per node, bundles whose hits are done (M8).
+    leftovers: Vec<Mutex<VecDeque<Parcel>>>,
+    /// Per node.
+    workers: Vec<Vec<Weak<Lane>>>,
+}
+
+impl Post {
+    fn new(lanes: &[Vec<Arc<Lane>>]) -> Post {
+        Post {
+            exchange: Exchange::new(lanes.len(), QUEUE_BUNDLES),
+            leftovers: lanes.iter().map(|_| Mutex::new(VecDeque::new())).collect(),
+            workers: lanes.iter().map(|lanes| lanes.iter().map(Arc::downgrade).collect()).collect(),
+        }
+    }
+
+    fn wake(&self, node: usize, worker: u32) {
+        // One that is gone has emptied the queues.
+        if let Some(lane) = self.workers[node].get(worker as usize).and_then(Weak::upgrade) {
+            lane.ring.wake();
+        }
+    }
+
+    fn close(&self) {
+        self.exchange.close();
+        self.workers.iter().flatten().filter_map(Weak::upgrade).for_each(|lane| lane.ring.wake());
+    }
+
+    fn leave_over(&self, node: usize, bundle: Parcel) {
+        lock(&self.leftovers[node]).push_back(bundle);
+        if let Some(worker) = self.exchange.rouse(node) {
+            self.wake(node, worker);
+        }
+    }
+
+    fn left_over(&self, node: usize) -> Option<Parcel> {
+        lock(&self.leftovers[node]).pop_front()
+    }
+}
+
+/// The threads that serve nodes.
+pub(crate) struct Workers(Vec<JoinHandle>);
+
+impl Workers {
+    /// Starts those of a cache, where its mode wants them.
+    pub fn start(shared: &Arc<Shared>) -> Result<Workers, Error> {
+        let numa = &shared.numa;
+        if !numa.sends_messages() {
+            return Ok(Workers(Vec::new()));
+        }
+        let lanes = |node: &super::Node| {
+            let count = node.cpus.len().clamp(1, RECEIVERS_MAX as usize);
+            (0..count).map(|_| Lane::new(shared)).collect::<Result<Vec<_>, Error>>()
+        };
+        let lanes = numa.topology.nodes.iter().map(lanes).collect::<Result<Vec<_>, Error>>()?;
+        assert!(shared.post.set(Post::new(&lanes)).is_ok(), "workers are started once");
+        let mut threads = Vec::new();
+        for (node, lanes) in lanes.into_iter().enumerate() {
+            for (number, lane) in lanes.into_iter().enumerate() {
+                let cpu = numa.topology.nodes[node].cpus.get(number).copied();
+                let thread = spawn(&format!("octavo-node-{node}"), move || {
+                    sit_down(&lane.shared.numa, cpu);
+                    work(&lane, node, number as u32);
+                });
+                threads
+                    .push(thread.map_err(|e| Error::Config(format!("cannot start a node's worker: {e}")))?);
+            }
+        }
+        Ok(Workers(threads))
+    }
+
+    /// Ends them. What is sent from now on its sender does itself.
+    pub fn stop(&mut self, shared: &Shared) {
+        if let Some(post) = shared.post.get() {
+            post.close();
+        }
+        for thread in self.0.drain(..) {
+            // A panic has been reported by its thread.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn sit_down(numa: &Numa, cpu: Option<u32>) {
+    let Some(cpu) = cpu else { return };
+    if numa.topology.is_emulated {
+        super::sit(cpu);
+    } else if let Err(error) = sys::pin(&[cpu]) {
+        log::warn!("a node's worker cannot stay on processor {cpu}: {error}");
+    }
+}
+
+/// A worker's life.
+fn work(lane: &Arc<Lane>, node: usize, number: u32) {
+    let post = lane.shared.post.get().expect("it was made before its workers");
+    lane.attend();
+    loop {
+        let mut busy = lane.take_ready() | lane.has_reaped();
+        while lane.work().mail.served.len() < SERVED_MAX {
+            let turn = lane.next_turn();
+            let Some(bundle) = post.left_over(node).or_else(|| post.exchange.receive(node, turn)) else {
+                break;
+            };
+            let mut work = lane.work();
+            lane.serve(&mut work, bundle);
+            lane.flush(&mut work);
+            busy = true;
+        }
+        if busy {
+            continue;
+        }
+        if lane.work().tasks.is_empty() && post.exchange.is_closed() && lock(&post.leftovers[node]).is_empty()
+        {
+            return lane.leave();
+        }
+        // Nothing to do but to wait, for pages at most.
+        let is_full = lane.work().mail.served.len() >= SERVED_MAX;
+        let has_news = || !is_full && (!post.exchange.is_empty(node) || post.exchange.is_closed());
+        if !cfg!(shuttle)
+            && (0..LOOKS).any(|_| {
+                std::hint::spin_loop();
+                has_news()
+            })
+            && lane.work().tasks.is_empty()
+        {
+            continue;
+        }
+        if is_full || !lane.work().tasks.is_empty() && post.exchange.is_closed() {
+            lane.sleep_a_while();
+        } else if post.exchange.drowse(node, number) {
+            // What is left over is looked at after the announcement, too.
+            if lock(&post.leftovers[node]).is_empty() {
+                lane.sleep_a_while();
+            }
+            post.exchange.wake_up(node, number);
+        }
+    }
+}
+
+impl Lane {
+    fn next_turn(&self) -> usize {
+        let turn = &mut self.work().mail.turn;
+        *turn = turn.wrapping_add(1);
+        *turn
+    }
+
+    // ---- Sending ------------------------------------------------------------------------------------------------
+
+    /// Puts a task's part of a page into the bundle for the page's node, if that is another than this thread's. False: it is not.
+    pub fn post_page(self: &Arc<Self>, work: &mut Work, id: TaskId, page: u64) -> bool {
+        let task = &work.tasks[id];
+        let object = task.object.clone();
+        let Some(to) = object.partition.other_node(object.tag(page)) else { return false };
+        let (span, start) = (task.span(page), page << object.partition.page_shift);
+        let write = matches!(task.job, Job::Write { .. });
+        self.post_letter(work, to, &object, (id, start + span.skip as u64, span.memory, span.len, write));
+        true
+    }
+
+    /// Puts a request into the bundle for a node; the task waits for it.
+    pub fn post_letter(
+        self: &Arc<Self>,
+        work: &mut Work,
+        to: NodeId,
+        object: &Arc<ObjectInner>,
+        (task, offset, memory, len, write): (TaskId, u64, *mut u8, usize, bool),
+    ) {
+        work.tasks[task].outstanding += 1;
+        let (at, mail) = (to.0 as usize, &mut work.mail);
+        mail.open.resize_with(mail.open.len().max(at + 1), || None);
+        let is_full = |bundle: &Bundle| {
+            let other = bundle.from.as_ref().is_some_and(|(_, about)| !Arc::ptr_eq(about, object));
+            other || bundle.letters.len() == LETTERS_MAX
+        };
+        if let Some(full) = mail.open[at].take_if(|bundle| is_full(bundle)) {
+            self.send(work, at, full);
+        }
+        let mail = &mut work.mail;
+        let bundle = mail.open[at].get_or_insert_with(|| {
+            let new = || Box::new(Bundle { from: None, letters: Vec::with_capacity(LETTERS_MAX), left: 0 });
+            let mut bundle = mail.drawer.pop().unwrap_or_else(new);
+            bundle.from = Some((self.clone(), object.clone()));
+            bundle
+        });
+        bundle.letters.push(Letter { task, offset, memory, len, write, done: false, error: None });
+        bundle.left += 1;
+    }
+
+    /// Sends what was put into bundles.
+    pub fn post_all(&self, work: &mut Work) {
+        for to in 0..work.mail.open.len() {
+            if let Some(bundle) = work.mail.open[to].take() {
+                self.send(work, to, bundle);
+            }
+        }
+    }
+
+    fn send(&self, work: &mut Work, to: usize, bundle: Parcel) {
+        let post = self.shared.post.get().expect("only lanes of such a cache post");
+        let (lane, object) = bundle.from.clone().expect("a bundle that is sent has a sender");
+        let counters = &object.partition.counters;
+        let letters = bundle.letters.len() as u64;
+        match post.exchange.send(self.shared.numa.here().0 as usize, to, bundle) {
+            Sent::Delivered(sleeper) => {
+                counters.add(Count::Bundles, 1);
+                counters.add(Count::Messages, letters);
+                if object.partition.places.charged {
+                    object.partition.charge_bundle(letters, 0);
+                }
+                if let Some(worker) = sleeper {
+                    post.wake(to, worker);
+                }
+            }
+            // M7.
+            Sent::Refused(bundle) => {
+                counters.add(Count::MessagesRefused, letters);
+                lane.serve(work, bundle);
+            }
+            Sent::Orphaned => {
+                while let Some(bundle) = post.exchange.receive(to, 0) {
+                    lane.serve(work, bundle);
+                }
+            }
+        }
+    }
+
+    /// Takes bundles that have come back: their tasks go on. The owner only.
+    pub fn take_returned(&self, work: &mut Work, returned: Vec<Parcel>) {
+        for mut bundle in returned {
+            for letter in bundle.letters.drain(..) {
+                if let Some(error) = letter.error {
+                    work.tasks[letter.task].fail(error);
+                }
+                self.step(work, letter.task);
+            }
+            work.mail.drawer.push(bundle);
+        }
+    }
+
+    // ---- Serving ------------------------------------------------------------------------------------------------
+
+    /// Does a bundle's requests: hits at once, the rest as tasks of this lane. `flush` submits.
+    fn serve(self: &Arc<Self>, work: &mut Work, mut bundle: Parcel) {
+        serve_hits(&mut bundle);
+        if bundle.left == 0 {
+            return give_back(bundle);
+        }
+        let (_, object) = bundle.from.clone().expect("a bundle that is served has a sender");
+        let rest: Vec<(usize, Task)> = bundle
+            .letters
+            .iter()
+            .enumerate()
+            .filter(|(_, letter)| !letter.done)
+            .map(|(at, letter)| {
+                let job = if letter.write { Job::Write { durable: false } } else { Job::Read };
+                (at, Task::new(job, object.clone(), letter.offset, letter.memory, letter.len))
+            })
+            .collect();
+        let key = work.mail.served.insert(bundle);
+        for (at, mut task) in rest {
+            task.served = Some((key, at));
+            self.start(work, task);
+        }
+    }
+
+    /// A task that was a letter has ended.
+    pub fn letter_done(&self, work: &mut Work, (key, at): (usize, usize), error: Option<Error>) {
+        let bundle = &mut work.mail.served[key];
+        bundle.letters[at].error = error;
+        bundle.left -= 1;
+        if bundle.left == 0 {
+            give_back(work.mail.served.remove(key));
+        }
+    }
+
+    /// M8: serves a bundle for this thread's node, if there is one. True: there was.
+    pub fn help(self: &Arc<Self>) -> bool {
+        let Some(post) = self.shared.post.get() else { return false };
+        let node = self.shared.numa.here().0 as usize;
+        let turn = self.next_turn();
+        let Some(mut bundle) = post.exchange.receive(node, turn) else { return false };
+        serve_hits(&mut bundle);
+        match bundle.left {
+            0 => give_back(bundle),
+            // Nobody else is there any more.
+            _ if post.exchange.is_closed() => {
+                let mut work = self.work();
+                self.serve(&mut work, bundle);
+                self.flush(&mut work);
+            }
+            _ => post.leave_over(node, bundle),
+        }
+        true
+    }
+}
+
+/// Copies what is there, in one pass.
+fn serve_hits(bundle: &mut Bundle) {
+    let (_, object) = bundle.from.as_ref().expect("a bundle that is served has a sender");
+    if object.partition.places.charged {
+        // Their bytes go to the sender's node, or come from there.
+        let bytes: usize = bundle.letters.iter().map(|letter| letter.len).sum();
+        object.partition.charge_bundle(bundle.letters.len() as u64, bytes as u64);
+    }
+    let mut places = [0; LETTERS_MAX];
+    let mut reads: Vec<Read<'_>> = Vec::with_capacity(LETTERS_MAX);
+    for (at, letter) in bundle.letters.iter().enumerate().filter(|(_, letter)| !letter.write && !letter.done)
+    {
+        // An object that was cut since has no such bytes; the task says so.
+        if object.check(letter.offset, letter.len as u64).is_ok() {
+            places[reads.len()] = at;
+            // SAFETY: the sender lent the memory until its letter is back, and nobody else has the letter.
+            let buffer = unsafe { std::slice::from_raw_parts_mut(letter.memory, letter.len) };
+            reads.push(Read { offset: letter.offset, buffer });
+        }
+    }
+    let missing = object.read_counted_hits(&mut reads);
+    let (count, mut missing) = (reads.len(), missing.into_iter().peekable());
+    drop(reads);
+    for (number, at) in places[..count].iter().enumerate() {
+        if missing.next_if_eq(&number).is_none() {
+            bundle.letters[*at].done = true;
+            bundle.left -= 1;
+        }
+    }
+}
+
+/// M6.
+fn give_back(mut bundle: Parcel) {
+    let (lane, _) = bundle.from.take().expect("a bundle that is served has a sender");
+    lane.returned(bundle);
+}
