@@ -125,6 +125,8 @@ words! {
         Bounded = "bounded",
         /// Reads over NBD.
         Nbd = "nbd",
+        /// Pages of emulated nodes.
+        Numa = "numa",
     }
 }
 
@@ -195,6 +197,10 @@ pub struct Percent(pub u32);
 /// The engine's policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy(pub PolicyName);
+
+/// A machine whose nodes are emulated, by its name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Remote(pub String);
 
 /// The engine's mode of writing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -337,6 +343,8 @@ keys! {
     policy: Policy = Policy(PolicyName::default());
     /// When the engine's writes are replied to.
     mode: Mode = Mode(CacheMode::default());
+    /// The machine whose distances between nodes are emulated.
+    machine: Remote = Remote("2x-xeon-4410y".into());
     /// Threads that do so side by side.
     threads: Threads = Threads(1);
 }
@@ -429,6 +437,12 @@ impl Parameter for Policy {
     }
 }
 
+impl Parameter for Remote {
+    fn value(&self) -> Value {
+        Value::Text(self.0.clone())
+    }
+}
+
 impl Parameter for Mode {
     fn value(&self) -> Value {
         Value::Text(self.0.name().into())
@@ -465,6 +479,7 @@ from_scalar! {
     Count: |count| positive(count).map(Count), |_: &str| Err("a number is expected".to_owned());
     Percent: percent, |_: &str| Err("a number is expected".to_owned());
     Policy: |_| Err("a policy has a name".to_owned()), policy;
+    Remote: |_| Err("a machine has a name".to_owned()), remote;
     Mode: |_| Err("a mode has a name".to_owned()), mode;
 }
 
@@ -496,6 +511,14 @@ fn policy(name: &str) -> Result<Policy, String> {
     let found = PolicyName::ALL.into_iter().find(|policy| policy.name() == name);
     found.map(Policy).ok_or_else(|| {
         let names: Vec<&str> = PolicyName::ALL.iter().map(|policy| policy.name()).collect();
+        format!("\"{name}\" is none of {}", names.join(", "))
+    })
+}
+
+fn remote(name: &str) -> Result<Remote, String> {
+    let known = octavo::numa::Machine::named(name);
+    known.map(|machine| Remote(machine.name.into())).ok_or_else(|| {
+        let names = octavo::numa::MACHINES.map(|machine| machine.name);
         format!("\"{name}\" is none of {}", names.join(", "))
     })
 }

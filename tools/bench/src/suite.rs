@@ -41,6 +41,7 @@ const BUILT_IN: &[(&str, &str)] = &[
     ("paper", include_str!("../suites/paper.toml")),
     ("memory", include_str!("../suites/memory.toml")),
     ("nbd", include_str!("../suites/nbd.toml")),
+    ("numa", include_str!("../suites/numa.toml")),
 ];
 
 /// Most cases of a suite: a few arrays too many are a mistake that takes days.

@@ -11,6 +11,7 @@ pub mod locks;
 pub mod memory;
 pub mod misses;
 pub mod nbd;
+pub mod numa;
 pub mod resize;
 pub mod simulate;
 pub mod stores;
@@ -93,6 +94,7 @@ fn known(driver: Driver) -> (&'static [&'static str], &'static [&'static str]) {
         Driver::Stores => (&[], &[]),
         Driver::Memory => (&[], memory::SCENERY),
         Driver::Nbd => (nbd::CONTESTANTS, nbd::SCENERY),
+        Driver::Numa => (numa::CONTESTANTS, &[]),
     }
 }
 
@@ -142,6 +144,7 @@ pub fn check(case: &Case, rivals: &[&str]) -> Result<(), String> {
         Driver::Simulate => simulate::check(case),
         Driver::Churn => churn::check(case),
         Driver::Writeback => writeback::check(case),
+        Driver::Numa => numa::check(case),
         Driver::Bounded
         | Driver::Through
         | Driver::Ycsb
@@ -177,5 +180,6 @@ pub fn set(case: &Case, run: &mut Run<'_>) -> Result<Box<dyn Stage>, Error> {
         Driver::Stores => Box::new(stores::Counter),
         Driver::Memory => Box::new(memory::Field::new(case, run)?),
         Driver::Nbd => Box::new(nbd::Field::new(case, run)?),
+        Driver::Numa => Box::new(numa::Field),
     })
 }
