@@ -318,6 +318,7 @@ impl Object {
     /// `read_batch` where what other nodes have is asked for there, while this thread reads what its own has.
     #[cold]
     fn read_batch_by_message(&self, reads: &mut [Read<'_>]) -> Result<(), Error> {
+        reads.iter().try_for_each(|read| self.0.check(read.offset, read.buffer.len() as u64))?;
         let partition = &*self.0.partition;
         let lane = partition.shared.lane()?;
         let mut work = lane.work();

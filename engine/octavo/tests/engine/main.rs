@@ -5,6 +5,8 @@ mod ahead;
 #[cfg(not(shuttle))]
 mod basics;
 #[cfg(not(shuttle))]
+mod batch;
+#[cfg(not(shuttle))]
 mod numa;
 mod pages;
 mod random;
