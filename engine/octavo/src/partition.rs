@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 
 use octavo_disk::Store;
+use octavo_share::Trend;
 use octavo_table::recording::{Event, Secret};
-use octavo_table::{Begun, Mixer, Mover, SegmentIndex, Shape, SlotIndex, State, Table, Tag};
+use octavo_table::{Begun, Late, Mixer, Mover, SegmentIndex, Shape, SlotIndex, State, Table, Tag};
 
 use crate::WAYS;
 use crate::ahead::Windows;
@@ -62,7 +63,7 @@ pub(crate) struct PartitionInner {
     config: PartitionConfig,
     limits: Mutex<Limits>,
     dirty_max_bytes: Mutex<Option<u64>>,
-    missed: Mutex<Missed>,
+    remembered: Mutex<Remembered>,
     dirty_max_pages: AtomicU64,
     /// The table's memory; after the table, which uses it.
     pub metadata: Mapping,
@@ -94,11 +95,27 @@ impl Resizing {
     }
 }
 
-/// Misses of late, as a monitor's counts fade.
+/// What one plan leaves to the next: misses of late, as a monitor's counts fade, and where the size went.
 #[derive(Default)]
-struct Missed {
-    late: f64,
+struct Remembered {
+    late: Late,
     before: u64,
+    trend: Trend,
+}
+
+impl Remembered {
+    /// Of so many misses in all, those of late. Where a period is over, they fade from now on, or only the last few periods' count.
+    fn look(&mut self, misses: u64, over: Option<(f64, bool)>) -> f64 {
+        self.late.add(misses.wrapping_sub(std::mem::replace(&mut self.before, misses)) as f64);
+        let late = self.late.count();
+        if let Some((keep, has_changed)) = over {
+            self.late.fade(keep);
+            if has_changed {
+                self.late.forget();
+            }
+        }
+        late
+    }
 }
 
 struct Objects {
@@ -206,7 +223,7 @@ impl PartitionInner {
             objects: Mutex::new(Objects { next_id: 1, open: HashMap::new() }),
             limits: Mutex::new(config.limits()),
             dirty_max_bytes: Mutex::new(config.dirty_max_bytes),
-            missed: Mutex::new(Missed::default()),
+            remembered: Mutex::new(Remembered::default()),
             config,
             dirty_max_pages: AtomicU64::new(0),
             metadata,
@@ -561,6 +578,8 @@ impl Partition {
 
     /// Gives about so many bytes back to the system, by shrinking. Returns how many it did. Nobody keeps it from growing again.
     pub fn reclaim(&self, bytes: u64) -> Result<u64, Error> {
+        // A plan that is being carried out knows nothing of this.
+        let _alone = lock(&self.0.shared.reaper.planning);
         let before = lock(&self.0.resizing).charge.bytes();
         let least = self.limits().min_bytes;
         // What was asked for is rounded up, but not into what is promised.
@@ -582,37 +601,50 @@ impl Partition {
     pub(crate) fn share(&self, keep: f64) -> Share {
         let inner = &self.0;
         let curve = inner.table.miss_curve();
-        if let Some(monitor) = inner.table.monitor() {
-            monitor.fade(keep);
-        }
-        let misses = inner.sum(Count::Misses);
-        let mut missed = lock(&inner.missed);
-        let late = missed.late + misses.wrapping_sub(missed.before) as f64;
-        (missed.late, missed.before) = (late * keep, misses);
+        let is_over = keep < 1.0;
+        let has_changed = is_over && inner.table.monitor().is_some_and(|monitor| monitor.fade(keep));
+        let mut remembered = lock(&inner.remembered);
+        let late = remembered.look(inner.sum(Count::Misses), is_over.then_some((keep, has_changed)));
+        let trend = remembered.trend;
+        drop(remembered);
         let fixed = lock(&inner.resizing).fixed_bytes;
         let sizes = (inner.table.live_segments(), self.segment_bytes(), fixed);
-        Share::new(self.limits(), sizes, curve, inner.page_bytes() as u64, late)
+        Share::new(self.limits(), sizes, curve, inner.page_bytes() as u64, (late, trend))
     }
 
-    /// Lets the monitor look at larger sizes, where the partition has come near the largest that it looks at.
-    pub(crate) fn look_further(&self) {
+    /// A plan has changed its size.
+    pub(crate) fn went(&self, from_bytes: u64, to_bytes: u64) {
+        let mut remembered = lock(&self.0.remembered);
+        remembered.trend = remembered.trend.after(from_bytes, to_bytes);
+    }
+
+    /// Fits the monitor to the partition's size: lets it look at larger sizes where the partition has come near the largest that it looks at, and takes
+    /// it back where it takes more than its part of what the partition is now.
+    pub(crate) fn fit_monitor(&self) {
         let inner = &self.0;
         let Some(monitor) = inner.table.monitor() else { return };
         let slots = inner.table.slots_count();
         let possible = Watch::possible(&inner.shared, inner.table.shape());
         let largest = monitor.curve().points.last().map_or(0, |(pages, _)| *pages);
-        if largest >= possible / 8 * 7 || largest >= 2 * slots {
-            return;
-        }
         let learning = Table::<WAYS>::learning_bytes(inner.table.policy(), slots) as u64;
         let watch = Watch::new(&inner.shared, inner.table.shape(), slots, learning);
+        let is_large = monitor.bytes() > watch.bytes_max;
+        if !is_large && (largest >= possible / 8 * 7 || largest >= 2 * slots) || watch.bytes() == 0 {
+            return;
+        }
         let mut resizing = lock(&inner.resizing);
-        let more = watch.bytes().saturating_sub(monitor.bytes());
-        let bytes = resizing.charge.bytes() + more;
-        if watch.bytes() > 0 && resizing.charge.resize(bytes, "a monitor").is_ok() {
-            resizing.fixed_bytes += more;
+        let (before, after) = (monitor.bytes(), watch.bytes());
+        let bytes = resizing.charge.bytes() - before + after;
+        if resizing.charge.resize(bytes, "a monitor").is_ok() {
+            resizing.fixed_bytes = resizing.fixed_bytes - before + after;
             monitor.reshape(watch.most_pages, watch.bytes_max, WAYS);
         }
+    }
+
+    /// Bytes of all that is learned of its load, by the policy and for its curve.
+    #[doc(hidden)]
+    pub fn learned_bytes(&self) -> u64 {
+        lock(&self.0.resizing).learning_bytes + self.0.table.monitor().map_or(0, |monitor| monitor.bytes())
     }
 
     /// Makes the moves that were named. Where one fails, it and those behind it wait for the next resize, as they must be done

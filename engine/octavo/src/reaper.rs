@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::Weak;
 use std::time::Duration;
 
-use octavo_share::{Curve, Leaf, Limits, Node, Pace, State};
+use octavo_share::{Curve, Leaf, Limits, Node, Pace, State, Trend};
 
 use crate::cache::{Cache, CacheInner};
 use crate::partition::Partition;
@@ -151,7 +151,10 @@ impl Picture {
             let Some(partition) = &self.partitions[resize.node] else { continue };
             let before = self.state.nodes[resize.node].leaf.as_ref().map_or(0, |leaf| leaf.current_bytes);
             match partition.resize_segments((resize.to_bytes / self.state.granule_bytes) as u32) {
-                Ok(()) => moved += before.saturating_sub(resize.to_bytes),
+                Ok(()) => {
+                    partition.went(before, resize.to_bytes);
+                    moved += before.saturating_sub(resize.to_bytes);
+                }
                 // A store that refuses keeps its dirty pages where they are, or a pin its segment: the next period tries again.
                 Err(error) => log::debug!("partition {}: not resized: {error}", partition.name()),
             }
@@ -177,7 +180,7 @@ impl Share {
         (live, segment_bytes, fixed_bytes): (u32, u64, u64),
         curve: Option<octavo_table::MissCurve>,
         page_bytes: u64,
-        missed: f64,
+        (missed, trend): (f64, Trend),
     ) -> Share {
         let less = |bytes: u64| if bytes == u64::MAX { bytes } else { bytes.saturating_sub(fixed_bytes) };
         let limits = Limits {
@@ -193,7 +196,7 @@ impl Share {
         let curve = curve.unwrap_or_default();
         let points = curve.points.iter().map(|(pages, misses)| (pages * page_bytes, *misses));
         let curve = Curve::new(curve.references, points).fitted(current_bytes, missed);
-        Share { limits, leaf: Leaf { current_bytes, curve, is_new }, fixed_bytes, segment_bytes }
+        Share { limits, leaf: Leaf { current_bytes, curve, trend, is_new }, fixed_bytes, segment_bytes }
     }
 }
 
@@ -218,7 +221,7 @@ pub(crate) fn period(cache: &Cache, had_news: bool) {
     let pace = Pace::default();
     let picture = Picture::of(cache, if had_news { pace.keep } else { 1.0 });
     let moved = picture.carry_out(&pace);
-    picture.partitions.iter().flatten().for_each(Partition::look_further);
+    picture.partitions.iter().flatten().for_each(Partition::fit_monitor);
     // Relaxed: figures.
     reaper.moved_bytes.fetch_add(moved, Ordering::Relaxed);
     reaper.periods.fetch_add(1, Ordering::Relaxed);

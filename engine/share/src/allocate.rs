@@ -1,19 +1,16 @@
 //! What each partition should have: promises first, then what memory is worth to whom, then the rest.
 //!
 //! Worth is looked at on the curves themselves. Their slopes alone would starve a loop that is a little larger than its share: no single
-//! step helps it, and all of them together do. Few partitions share by dynamic programming over [`CHUNKS`] pieces of the memory,
+//! step helps it, and all of them together do. Few partitions ([`Pace::exact_max`]) share by dynamic programming over [`CHUNKS`] pieces of the memory,
 //! which is exact for these pieces; many by look-ahead (Qureshi, Patt, "Utility-Based Cache Partitioning", MICRO '06): again and again the one
 //! stretch of growth that saves most misses per byte, however long it is.
 
 use crate::curve::Curve;
 use crate::limits::WEIGHT_DEFAULT;
-use crate::plan::{State, spread, whole};
+use crate::plan::{Pace, State, Trend, spread, whole};
 
 /// Pieces of the memory that dynamic programming deals out, at least 128 and at most twice as many.
 const CHUNKS: u64 = 256;
-
-/// More partitions than this share by look-ahead.
-const EXACT_MAX: usize = 48;
 
 /// The partitions and groups of a state, while memory is given to them.
 pub(crate) struct Tree<'s> {
@@ -165,15 +162,16 @@ impl<'s> Tree<'s> {
         self.raise(&new, |leaf| weights[leaf], half_share, Ceiling::High, self.left());
     }
 
-    /// Gives memory to whom it saves most misses, up to `high`. Memory that stays where it is has an advantage of `inertia`.
-    pub fn share_by_use(&mut self, inertia: f64) {
+    /// Gives memory to whom it saves most misses, up to `high`. Memory that stays where it is has an advantage, the inertia.
+    pub fn share_by_use(&mut self, pace: &Pace) {
         let left = self.left();
         let misses: f64 = self.leaves.iter().map(|leaf| self.worth(*leaf).now()).sum();
-        let drag = inertia * misses / self.state.total_bytes.max(1) as f64;
+        let still = pace.inertia * misses / self.state.total_bytes.max(1) as f64;
+        let drag = Drag { still, turn: pace.turn };
         if left < self.granule || misses <= 0.0 {
             return;
         }
-        if self.leaves.len() <= EXACT_MAX {
+        if self.leaves.len() <= pace.exact_max {
             self.share_exactly(left, drag)
         } else {
             self.share_ahead(left, drag)
@@ -182,12 +180,13 @@ impl<'s> Tree<'s> {
 
     fn worth(&self, leaf: usize) -> Worth<'s> {
         let of = self.state.nodes[leaf].leaf.as_ref().expect("a partition");
-        Worth { curve: &of.curve, weight: self.weight(leaf) as f64 / 1e6, current: of.current_bytes }
+        let (current, trend) = (of.current_bytes, of.trend);
+        Worth { curve: &of.curve, weight: self.weight(leaf) as f64 / 1e6, current, trend }
     }
 
     // ---- Dynamic programming ------------------------------------------------------------------------------------
 
-    fn share_exactly(&mut self, left: u64, drag: f64) {
+    fn share_exactly(&mut self, left: u64, drag: Drag) {
         let chunk = (left / CHUNKS).next_multiple_of(self.granule).max(self.granule);
         let count = (left / chunk) as usize;
         let mut roots: Vec<Dealt> = Vec::new();
@@ -219,7 +218,7 @@ impl<'s> Tree<'s> {
 
     // ---- Look-ahead ---------------------------------------------------------------------------------------------
 
-    fn share_ahead(&mut self, mut left: u64, drag: f64) {
+    fn share_ahead(&mut self, mut left: u64, drag: Drag) {
         let mut offers: Vec<(f64, u64)> =
             self.leaves.iter().map(|leaf| self.offer(*leaf, left, drag)).collect();
         // Each turn reaches a known size of somebody's curve, or fills him or a group of his: there are not many more turns than points.
@@ -241,7 +240,7 @@ impl<'s> Tree<'s> {
     }
 
     /// The stretch of growth that saves most per byte, and its length in whole granules.
-    fn offer(&self, leaf: usize, left: u64, drag: f64) -> (f64, u64) {
+    fn offer(&self, leaf: usize, left: u64, drag: Drag) -> (f64, u64) {
         let worth = self.worth(leaf);
         let base = self.sizes[leaf];
         let most = self.room(leaf, Ceiling::High).min(left) / self.granule * self.granule;
@@ -274,6 +273,14 @@ struct Worth<'s> {
     curve: &'s Curve,
     weight: f64,
     current: u64,
+    trend: Trend,
+}
+
+/// What it costs to move a byte to a partition or away from it: to go on, or so many times as much to turn back.
+#[derive(Clone, Copy)]
+struct Drag {
+    still: f64,
+    turn: f64,
 }
 
 impl Worth<'_> {
@@ -282,9 +289,15 @@ impl Worth<'_> {
         self.weight * self.curve.misses_at(self.current)
     }
 
-    /// The less it misses, the better; every byte that comes or goes costs `drag`.
-    fn of(&self, bytes: u64, drag: f64) -> f64 {
-        -self.weight * self.curve.misses_at(bytes) - drag * bytes.abs_diff(self.current) as f64
+    /// The less it misses, the better; every byte that comes or goes costs something.
+    fn of(&self, bytes: u64, drag: Drag) -> f64 {
+        let turns = match self.trend {
+            Trend::None => false,
+            Trend::Grew => bytes < self.current,
+            Trend::Shrank => bytes > self.current,
+        };
+        let cost = if turns { drag.still * drag.turn } else { drag.still };
+        -self.weight * self.curve.misses_at(bytes) - cost * bytes.abs_diff(self.current) as f64
     }
 }
 

@@ -15,4 +15,4 @@ mod plan;
 
 pub use curve::Curve;
 pub use limits::{Limits, UNLIMITED, WEIGHT_DEFAULT};
-pub use plan::{Leaf, Node, Pace, Resize, State};
+pub use plan::{Leaf, Node, Pace, Resize, State, Trend};

@@ -33,8 +33,33 @@ pub struct Leaf {
     pub current_bytes: u64,
     /// What it would miss at other sizes, over a window that is the same for all.
     pub curve: Curve,
+    /// What its last change was.
+    pub trend: Trend,
     /// Its curve says little yet: it is given half of a fair share until it does.
     pub is_new: bool,
+}
+
+/// The direction in which a partition's size went last.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Trend {
+    /// It has the size that it began with.
+    #[default]
+    None,
+    /// It was given memory.
+    Grew,
+    /// It gave memory away.
+    Shrank,
+}
+
+impl Trend {
+    /// After a change from one size to another.
+    pub fn after(self, from_bytes: u64, to_bytes: u64) -> Trend {
+        match from_bytes.cmp(&to_bytes) {
+            std::cmp::Ordering::Less => Trend::Grew,
+            std::cmp::Ordering::Equal => self,
+            std::cmp::Ordering::Greater => Trend::Shrank,
+        }
+    }
 }
 
 /// How fast sizes follow.
@@ -44,13 +69,18 @@ pub struct Pace {
     pub step: f64,
     /// What moving memory must save: this share of all misses for all of the memory, and less for less of it.
     pub inertia: f64,
+    /// So many times as much it must save where a partition's size would go back to where it came from: what a curve's noise says one way, it
+    /// takes back soon.
+    pub turn: f64,
     /// What the counts behind the curves are worth in the next period: older ones fade.
     pub keep: f64,
+    /// So many partitions share by dynamic programming, which is exact; more by look-ahead, which is quicker.
+    pub exact_max: usize,
 }
 
 impl Default for Pace {
     fn default() -> Self {
-        Pace { step: 1.0 / 16.0, inertia: 0.05, keep: 0.95 }
+        Pace { step: 1.0 / 16.0, inertia: 0.08, turn: 4.0, keep: 0.95, exact_max: 48 }
     }
 }
 
@@ -70,7 +100,7 @@ impl State {
     pub fn targets(&self, pace: &Pace) -> Vec<u64> {
         let mut tree = Tree::new(self);
         tree.keep_promises();
-        tree.share_by_use(pace.inertia);
+        tree.share_by_use(pace);
         tree.leave_the_rest();
         tree.into_sizes()
     }

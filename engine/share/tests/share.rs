@@ -67,6 +67,7 @@ fn state(random: &mut Random) -> State {
             current_bytes: current * SEGMENT,
             curve: curve(random, total_bytes),
             is_new: random.one_in(6),
+            ..Leaf::default()
         };
         nodes.push(Node { parent, limits, leaf: Some(leaf) });
     }
@@ -195,7 +196,7 @@ fn plans_come_to_rest() {
 fn free(curves: Vec<Curve>, segments: u64) -> State {
     let share = segments / curves.len() as u64 * SEGMENT;
     let nodes = curves.into_iter().map(|curve| Node {
-        leaf: Some(Leaf { current_bytes: share, curve, is_new: false }),
+        leaf: Some(Leaf { current_bytes: share, curve, ..Leaf::default() }),
         ..Node::default()
     });
     State { total_bytes: segments * SEGMENT, granule_bytes: SEGMENT, nodes: nodes.collect() }

@@ -31,7 +31,7 @@ mod touch;
 pub use ghost::{Ghosts, ghosts_of};
 pub use layout::{ENTRIES_PER_SEGMENT, METADATA_BYTES_PER_PAGE_MAX, SEGMENTS_MAX, Shape};
 pub use lookup::Glance;
-pub use monitor::{MissCurve, Monitor};
+pub use monitor::{Late, MissCurve, Monitor};
 pub use nodes::{NODES_MAX, NodeId};
 pub use policy::PolicyKind;
 pub use probe::ProbeKind;

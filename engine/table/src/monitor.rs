@@ -5,7 +5,8 @@
 //! nothing (`Table::touch`). All other pages pay nothing.
 //!
 //! *The miniatures* run the partition's policy on the sample at sizes from a 64th of the largest to the largest, four to a doubling. Misses are
-//! counted per size and fade: whoever looks once a period decides how fast ([`Monitor::fade`]).
+//! counted per size and fade: whoever looks once a period decides how fast ([`Monitor::fade`]). Where the last few periods' counts say something
+//! else than all counts of late do, the load has changed, and what was counted before is forgotten.
 //!
 //! *The ring.* Whoever accesses a sampled page puts it into a ring and goes on; [`Monitor::drain`] takes it through the miniatures
 //! later, on the thread of whoever asks for curves. If nobody drains, the oldest entries are overwritten and counted as lost; what is left is taken for all.
@@ -40,6 +41,16 @@ const SLOTS_MIN: u64 = 4;
 const NEAR: u64 = 8;
 const RECENT: usize = 64;
 
+/// What is left in the next period of the counts that tell a change.
+const RECENT_KEEP: f64 = 0.7;
+
+/// The load has changed where the miss ratio at some size was so different in the last few periods, and by so many deviations of a count as small.
+const CHANGED: f64 = 0.25;
+const CHANGED_DEVIATIONS: f64 = 4.0;
+
+/// Between two changes so many periods pass: a load that goes to and fro, as scans do that come again, is one load.
+const CHANGED_APART: u32 = 40;
+
 /// Entries that are taken through the miniatures at a time.
 const BATCH: usize = 256;
 
@@ -65,15 +76,51 @@ pub struct Monitor {
 /// What only the drain touches.
 struct Model {
     policy: PolicyKind,
-    /// Entries taken so far, and when the sizes were chosen.
+    /// Entries taken so far, and when it began.
     taken: u64,
     begun: u64,
     /// The largest first.
     sizes: Vec<Size>,
     /// Of late, as the misses.
-    references: f64,
+    references: Late,
     lost: f64,
     rate: f64,
+    /// Periods since the load changed.
+    periods: u32,
+}
+
+/// A count that fades, and what it was in the last few periods.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Late {
+    late: f64,
+    recent: f64,
+    /// What it was when the period began.
+    begun: f64,
+}
+
+impl Late {
+    /// Counts so many more.
+    pub fn add(&mut self, count: f64) {
+        self.late += count;
+    }
+
+    /// The count of late.
+    pub fn count(&self) -> f64 {
+        self.late
+    }
+
+    /// A period is over: all that was counted is worth so much of what it was.
+    pub fn fade(&mut self, keep: f64) {
+        self.recent = self.recent * RECENT_KEEP + (self.late - self.begun);
+        self.late *= keep;
+        self.begun = self.late;
+    }
+
+    /// Only the last few periods count.
+    pub fn forget(&mut self) {
+        self.late = self.recent;
+        self.begun = self.late;
+    }
 }
 
 /// The partition at one size.
@@ -81,7 +128,7 @@ struct Size {
     miniature: Miniature,
     balance: Balance,
     /// Of late.
-    misses: f64,
+    misses: Late,
 }
 
 /// How well a cache of some size would have done of late.
@@ -91,12 +138,22 @@ pub struct MissCurve {
     pub references: f64,
     /// How many of the sample they were estimated from.
     pub sampled: f64,
-    /// References of the sample since the sizes were chosen.
+    /// References of the sample since it began.
     pub seen: u64,
     /// The share of the pages that is followed.
     pub rate: f64,
     /// (pages, misses), sizes rising.
     pub points: Vec<(u64, f64)>,
+}
+
+impl MissCurve {
+    /// Misses at a size: a straight line between two known sizes, and beyond the last as there.
+    fn misses_at(&self, pages: f64) -> f64 {
+        let next = self.points.partition_point(|(size, _)| (*size as f64) <= pages);
+        let (from, misses) = next.checked_sub(1).map_or((0, self.references), |before| self.points[before]);
+        let Some((to, later)) = self.points.get(next) else { return misses };
+        misses + (later - misses) * (pages - from as f64) / (to - from) as f64
+    }
 }
 
 /// How a monitor is laid out.
@@ -142,7 +199,7 @@ impl Size {
     fn new(slots: usize, ways: usize) -> Size {
         let miniature = Miniature::new(slots, ways);
         let balance = Balance::new(miniature.slots() as u64);
-        Size { miniature, balance, misses: 0.0 }
+        Size { miniature, balance, misses: Late::default() }
     }
 
     fn bytes(slots: usize, ways: usize) -> usize {
@@ -158,22 +215,31 @@ impl Model {
             taken: 0,
             begun: 0,
             sizes: plan.slots.iter().map(|slots| Size::new(*slots, ways)).collect(),
-            references: 0.0,
+            references: Late::default(),
             lost: 0.0,
+            periods: CHANGED_APART,
             rate: f64::from(plan.below) / (1u64 << Tag::SAMPLE_BITS) as f64,
         }
     }
 
     /// Takes pages through all sizes; those that count are counted.
     fn run(&mut self, pages: &[(Tag, bool)], learner: Option<&Learner>) {
-        self.references += pages.len() as f64;
+        self.references.add(pages.len() as f64);
         with_policy!(self.policy, P => for Size { miniature, balance, misses } in &mut self.sizes {
             let mut guide = Plain::<P>::new(learner, balance);
             for (tag, counts) in pages {
                 let hit = miniature.access(*tag, &mut guide);
-                *misses += f64::from(u8::from(!hit && *counts));
+                misses.add(f64::from(u8::from(!hit && *counts)));
             }
         });
+    }
+
+    /// Whether the last few periods tell another curve than all that is counted. Both are of the same miniatures.
+    fn has_changed(&self) -> bool {
+        let Late { late, recent, .. } = self.references;
+        let most = CHANGED + CHANGED_DEVIATIONS * 0.5 / recent.sqrt();
+        let difference = |misses: &Late| (misses.recent / recent - misses.late / late).abs();
+        recent > 0.0 && self.sizes.iter().any(|size| difference(&size.misses) > most)
     }
 }
 
@@ -248,39 +314,59 @@ impl Monitor {
         waiting
     }
 
-    /// Counts as much less of what was so far.
-    pub fn fade(&self, keep: f64) {
+    /// A period is over: what was counted so far is worth so much of what it was. True: the load has changed, and only what was counted in the
+    /// last few periods is left.
+    pub fn fade(&self, keep: f64) -> bool {
         let mut model = self.model.lock().unwrap_or_else(PoisonError::into_inner);
-        model.sizes.iter_mut().for_each(|size| size.misses *= keep);
-        model.references *= keep;
+        model.sizes.iter_mut().for_each(|size| size.misses.fade(keep));
+        model.references.fade(keep);
         model.lost *= keep;
+        model.periods = model.periods.saturating_add(1);
+        let changed = model.periods >= CHANGED_APART && model.has_changed();
+        if changed {
+            model.periods = 0;
+            let before = model.references.late;
+            model.references.forget();
+            model.lost *= model.references.late / before;
+            model.sizes.iter_mut().for_each(|size| size.misses.forget());
+        }
+        changed
     }
 
     /// The curve of late.
     pub fn curve(&self) -> MissCurve {
         let model = self.model.lock().unwrap_or_else(PoisonError::into_inner);
-        let lost = if model.references > 0.0 { 1.0 + model.lost / model.references } else { 1.0 };
+        let references = model.references.late;
+        let lost = if references > 0.0 { 1.0 + model.lost / references } else { 1.0 };
         let scale = lost / model.rate;
         MissCurve {
-            references: model.references * scale,
-            sampled: model.references,
+            references: references * scale,
+            sampled: references,
             seen: model.taken.wrapping_sub(model.begun),
             rate: model.rate,
             points: model
                 .sizes
                 .iter()
                 .rev()
-                .map(|size| ((size.miniature.slots() as f64 / model.rate) as u64, size.misses * scale))
+                .map(|size| ((size.miniature.slots() as f64 / model.rate) as u64, size.misses.late * scale))
                 .collect(),
         }
     }
 
-    /// Goes on with sizes up to another, and forgets what was seen; `bytes_max` as at the start. False: nothing is changed, that is too little.
+    /// Goes on with sizes up to another; `bytes_max` as at the start. What was counted is taken over: the new sizes begin with what the old ones
+    /// told of them. False: nothing is changed, that is too little.
     pub fn reshape(&self, most_pages: u64, bytes_max: u64, ways: usize) -> bool {
         let Some(plan) = Plan::new(most_pages, bytes_max, ways) else { return false };
+        let known = self.curve();
         let mut model = self.model.lock().unwrap_or_else(PoisonError::into_inner);
-        let taken = model.taken;
-        *model = Model { taken, begun: taken, ..Model::new(model.policy, &plan, ways) };
+        let (taken, begun) = (model.taken, model.begun);
+        *model = Model { taken, begun, periods: 0, ..Model::new(model.policy, &plan, ways) };
+        let rate = model.rate;
+        let counted = |count: f64| Late { late: count * rate, recent: 0.0, begun: count * rate };
+        model.references = counted(known.references);
+        for size in &mut model.sizes {
+            size.misses = counted(known.misses_at(size.miniature.slots() as f64 / rate));
+        }
         self.below.store(plan.below, Relaxed);
         self.bytes.store(plan.bytes, Relaxed);
         true

@@ -127,6 +127,8 @@ words! {
         Nbd = "nbd",
         /// Pages of emulated nodes.
         Numa = "numa",
+        /// Tenants in one cache and in partitions.
+        Partitions = "partitions",
     }
 }
 
@@ -153,6 +155,22 @@ words! {
         Pin = "pin",
         /// The queue: so many in flight.
         Queue = "queue",
+    }
+}
+
+words! {
+    /// What tenants of one memory do.
+    Experiment {
+        /// One reads at random, one in order.
+        Pair = "pair",
+        /// One builds programs, one reads in order.
+        Build = "build",
+        /// Two change roles.
+        Phases = "phases",
+        /// Two do not.
+        Stationary = "stationary",
+        /// One scans beside one that was promised memory.
+        Isolation = "isolation",
     }
 }
 
@@ -339,6 +357,10 @@ keys! {
     share: Percent = Percent(10);
     /// The mix of operations.
     mix: Mix = Mix::C;
+    /// What the tenants of a memory do.
+    experiment: Experiment = Experiment::Pair;
+    /// Bytes that are read ahead at most; 0: nothing is.
+    ahead: Size = Size(0);
     /// The engine's policy.
     policy: Policy = Policy(PolicyName::default());
     /// When the engine's writes are replied to.

@@ -16,7 +16,7 @@
 //! | `rival.rs` | other people's caches as contestants |
 //! | `report.rs`, `page.rs`, `chart.rs` | rows, and the table for people; the page; its pictures |
 //!
-//! What is not here: goals (a row tells, people judge), the command line, and other people's caches (`tools/bench-compare`).
+//! What is not here: goals (a row tells, people judge; but those of `partitions` stand in its rows), the command line, and other people's caches (`tools/bench-compare`).
 
 mod case;
 mod chart;

@@ -42,6 +42,7 @@ const BUILT_IN: &[(&str, &str)] = &[
     ("memory", include_str!("../suites/memory.toml")),
     ("nbd", include_str!("../suites/nbd.toml")),
     ("numa", include_str!("../suites/numa.toml")),
+    ("partitions", include_str!("../suites/partitions.toml")),
 ];
 
 /// Most cases of a suite: a few arrays too many are a mistake that takes days.

@@ -6,7 +6,7 @@ use clap::Args;
 use octavo_share::{Limits, Pace};
 use octavo_sim::report;
 use octavo_sim::simulate::Trace;
-use octavo_sim::tenants::{Mix, Tenant, share};
+use octavo_sim::tenants::{Mix, PAGES_MIN, Tenant, share};
 use octavo_sim::trace;
 use octavo_table::PolicyKind;
 
@@ -78,7 +78,7 @@ pub fn run(arguments: &Arguments, quiet: bool) -> Result<(), Error> {
         promise(&mut tenants, limit)?;
     }
     let pages = arguments.memory / (options.page_bytes + METADATA_BYTES);
-    let least = 64 * tenants.len() as u64;
+    let least = PAGES_MIN * tenants.len() as u64;
     if pages < least {
         return Err(Error::Usage(format!(
             "--memory {}: {least} pages are the least for so many tenants",

@@ -12,6 +12,7 @@ pub mod memory;
 pub mod misses;
 pub mod nbd;
 pub mod numa;
+mod partitions;
 pub mod resize;
 pub mod simulate;
 pub mod stores;
@@ -95,6 +96,7 @@ fn known(driver: Driver) -> (&'static [&'static str], &'static [&'static str]) {
         Driver::Memory => (&[], memory::SCENERY),
         Driver::Nbd => (nbd::CONTESTANTS, nbd::SCENERY),
         Driver::Numa => (numa::CONTESTANTS, &[]),
+        Driver::Partitions => (&[], partitions::SCENERY),
     }
 }
 
@@ -152,7 +154,8 @@ pub fn check(case: &Case, rivals: &[&str]) -> Result<(), String> {
         | Driver::Evenness
         | Driver::Stores
         | Driver::Memory
-        | Driver::Nbd => Ok(()),
+        | Driver::Nbd
+        | Driver::Partitions => Ok(()),
     }
 }
 
@@ -181,5 +184,6 @@ pub fn set(case: &Case, run: &mut Run<'_>) -> Result<Box<dyn Stage>, Error> {
         Driver::Memory => Box::new(memory::Field::new(case, run)?),
         Driver::Nbd => Box::new(nbd::Field::new(case, run)?),
         Driver::Numa => Box::new(numa::Field),
+        Driver::Partitions => Box::new(partitions::Field::new(case, run)?),
     })
 }

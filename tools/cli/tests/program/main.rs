@@ -17,6 +17,7 @@ mod kill;
 mod metrics;
 mod nbd_client;
 mod plan;
+mod pressure;
 mod random;
 mod real_clients;
 mod recording;

@@ -21,6 +21,7 @@ pub(super) struct Merge {
 }
 
 struct Stream {
+    name: String,
     source: Box<dyn Source>,
     pages: Vec<u64>,
     next: usize,
@@ -30,7 +31,7 @@ struct Stream {
 
 impl Stream {
     fn turn(&self) -> u64 {
-        ((u128::from(2 * self.taken + 1) << 40) / u128::from(2 * self.requests)) as u64
+        ((u128::from(2 * self.taken + 1) << 40) / u128::from(2 * self.requests.max(1))) as u64
     }
 
     fn page(&mut self) -> Result<Option<u64>, SourceError> {
@@ -40,6 +41,10 @@ impl Stream {
             self.source.next(&mut self.pages)?;
         }
         let page = self.pages.get(self.next).copied();
+        if page.is_some() != (self.taken < self.requests) {
+            let Stream { name, requests, .. } = self;
+            return Err(SourceError(format!("{name}: it had {requests} accesses and has changed since")));
+        }
         self.next += 1;
         self.taken += 1;
         Ok(page)
@@ -53,11 +58,12 @@ impl Merge {
         for (trace, requests) in traces.iter().zip(requests) {
             let source = (trace.open)()?;
             streams.push(Stream {
+                name: trace.name.clone(),
                 source,
                 pages: Vec::new(),
                 next: 0,
                 taken: 0,
-                requests: (*requests).max(1),
+                requests: *requests,
             });
         }
         let turns =

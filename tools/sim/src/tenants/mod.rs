@@ -12,7 +12,7 @@ mod partition;
 use std::sync::atomic::AtomicBool;
 
 use octavo_share::{Curve, Leaf, Limits, Node, Pace, State};
-use octavo_table::{PolicyKind, Shape};
+use octavo_table::{PolicyKind, SEGMENTS_MAX, Shape};
 use serde::Serialize;
 
 use crate::cache::{Cache, SetCache};
@@ -94,20 +94,41 @@ pub struct Sizes {
     pub moved: u64,
 }
 
+/// Tenants are numbered by sixteen bits.
+const TENANTS_MAX: u64 = 1 << 16;
+
 /// Segments that the memory has at least, where it has as many sets: with fewer, sizes would be coarser than in a server.
 const SEGMENTS_MIN: u64 = 256;
 
 /// Hindsight knows one size beyond a tenant's footprint, for sets fill unevenly.
 const ROOM_FOR_ALL: f64 = 1.3;
 
+/// A piece of the memory is not smaller than this.
+const PIECE_MIN: u64 = 16;
+
+/// The least pages of memory for each tenant.
+pub const PAGES_MIN: u64 = 64;
+
+/// More memory than this for all is not simulated.
+const PAGES_MAX: u64 = 1 << 31;
+
 impl Mix {
-    /// Sets of a segment: those of an engine's, or fewer where the memory is small.
-    fn sets_per_segment(&self) -> u64 {
+    /// Sets of a segment: those of an engine's, or fewer where the memory is small for so many tenants, or more where it is very large.
+    fn sets_per_segment(&self, tenants: u64) -> u64 {
         let mut sets = 32;
-        while sets > 1 && self.pages / (sets * 16) < SEGMENTS_MIN {
+        while sets > 1 && self.pages / (sets * 16) < SEGMENTS_MIN.max(4 * tenants) {
             sets /= 2;
         }
+        while self.pages / (sets * 16) > u64::from(SEGMENTS_MAX) {
+            sets *= 2;
+        }
         sets
+    }
+
+    /// Pages of one of hindsight's pieces, and how many there are: all together are not more than the memory, and there is one for each tenant.
+    fn pieces(&self, tenants: u64) -> (u64, u64) {
+        let pages = (self.pages / u64::from(self.chunks).max(tenants).max(1)).max(PIECE_MIN);
+        (pages, self.pages / pages)
     }
 }
 
@@ -118,6 +139,13 @@ pub fn share(
     stop: &AtomicBool,
     progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<Option<Vec<Outcome>>, SourceError> {
+    let count = tenants.len() as u64;
+    if !(1..=TENANTS_MAX).contains(&count) || mix.pages < PAGES_MIN * count {
+        return Err(SourceError(format!(
+            "{count} tenants in {} pages: up to {TENANTS_MAX} tenants, with {PAGES_MIN} pages for each, can be planned",
+            mix.pages
+        )));
+    }
     // 1. How long the traces are, and how large.
     let mut footprints = Vec::new();
     for tenant in tenants {
@@ -134,9 +162,11 @@ pub fn share(
     }
     let requests: Vec<u64> = footprints.iter().map(|footprint| footprint.requests).collect();
     let all: u64 = requests.iter().sum();
-    // 2. All caches see one reading.
-    let count = tenants.len() as u64;
-    let chunk_pages = (mix.pages / u64::from(mix.chunks)).max(16);
+    // 2. All caches see one reading. Memory that would be empty whoever had it is left out.
+    let enough = |footprint: &Footprint| (footprint.pages as f64 * ROOM_FOR_ALL) as u64 + PAGES_MIN;
+    let most = footprints.iter().map(enough).max().unwrap_or(0).saturating_mul(count).min(PAGES_MAX);
+    let mix = &Mix { pages: mix.pages.min(most.max(PAGES_MIN * count)), ..mix.clone() };
+    let (chunk_pages, chunks) = mix.pieces(count);
     let period = if mix.period > 0 { mix.period } else { (all / 500).max(1) };
     let mut models = vec![Model::Utility(Box::new(Utility::new(tenants, mix, period)))];
     models.push(Model::Unified(SetCache::new(mix.policy, mix.pages, mix.seed), vec![0; tenants.len()]));
@@ -145,13 +175,13 @@ pub fn share(
             tenant: tenant as u16,
             is_share,
             pages,
-            cache: SetCache::new(mix.policy, pages, mix.seed + tenant as u64),
+            cache: SetCache::new(mix.policy, pages, mix.seed.wrapping_add(tenant as u64)),
             misses: 0,
             scratch: Vec::new(),
         };
         models.push(fixed(mix.pages / count, true));
-        let enough = (footprint.pages as f64 * ROOM_FOR_ALL) as u64 + chunk_pages;
-        let sizes = (1..=u64::from(mix.chunks)).map(|chunks| chunks * chunk_pages);
+        let enough = enough(footprint) + chunk_pages;
+        let sizes = (1..=chunks).map(|chunks| chunks * chunk_pages);
         models.extend(sizes.take_while(|pages| *pages <= enough).map(|pages| fixed(pages, false)));
     }
     let traces: Vec<&Trace<'_>> = tenants.iter().map(|tenant| &tenant.trace).collect();
@@ -188,7 +218,7 @@ pub fn share(
             Model::Fixed { tenant, pages, misses, .. } => known[usize::from(tenant)].push((pages, misses)),
         }
     }
-    let (split, best) = hindsight(&known, &requests, chunk_pages, u64::from(mix.chunks));
+    let (split, best) = hindsight(&known, &requests, chunk_pages, chunks);
     let utility = utility.expect("made above");
     let misses: Vec<u64> = utility.partitions.iter().map(|partition| partition.misses).collect();
     Ok(Some(vec![
@@ -212,7 +242,7 @@ fn hindsight(known: &[Vec<(u64, u64)>], requests: &[u64], chunk: u64, chunks: u6
         ..Node::default()
     });
     let state = State { total_bytes: chunk * chunks, granule_bytes: chunk, nodes: nodes.collect() };
-    let split = state.targets(&Pace { inertia: 0.0, ..Pace::default() });
+    let split = state.targets(&Pace { inertia: 0.0, exact_max: usize::MAX, ..Pace::default() });
     let misses = known.iter().zip(&split).zip(requests).map(|((points, pages), requests)| {
         let sizes = points.iter().rev().find(|(size, _)| size <= pages);
         sizes.map_or(*requests, |(_, misses)| *misses)
@@ -265,12 +295,12 @@ const DRAINS: u64 = 16;
 
 impl Utility {
     fn new(tenants: &[Tenant<'_>], mix: &Mix, period: u64) -> Utility {
-        let sets = mix.sets_per_segment();
+        let sets = mix.sets_per_segment(tenants.len() as u64);
         let segments = (mix.pages / (sets * 16)).max(tenants.len() as u64);
         let shape = Shape { segments_max: segments as u32, sets_per_segment: sets as u32 };
         let live = (segments / tenants.len() as u64) as u32;
         let partitions = (0..tenants.len() as u64)
-            .map(|tenant| Partition::new(mix.policy, shape, live, mix.seed + tenant));
+            .map(|tenant| Partition::new(mix.policy, shape, live, mix.seed.wrapping_add(tenant)));
         let granule_bytes = sets * 16 * PAGE_BYTES;
         Utility {
             partitions: partitions.collect(),

@@ -1,7 +1,7 @@
 //! A tenant's partition without its frames: the engine's table, which grows and shrinks by segments, under the engine's monitor.
 
-use octavo_share::{Curve, Leaf};
-use octavo_table::{Claim, Mixer, Mover, PolicyKind, SegmentIndex, Shape, SlotIndex, Table};
+use octavo_share::{Curve, Leaf, Trend};
+use octavo_table::{Claim, Late, Mixer, Mover, PolicyKind, SegmentIndex, Shape, SlotIndex, Table};
 
 /// See the module.
 pub(super) struct Partition {
@@ -9,8 +9,9 @@ pub(super) struct Partition {
     mixer: Mixer,
     pub misses: u64,
     /// Misses of late, as the monitor's.
-    missed: f64,
+    missed: Late,
     misses_before: u64,
+    trend: Trend,
 }
 
 /// Pages have no bytes here.
@@ -34,7 +35,14 @@ impl Partition {
         let slots = |segments: u32| u64::from(segments) * u64::from(shape.sets_per_segment) * 16;
         // A hundredth of what it begins with, as in the engine, which also has room for what the policy learns.
         table.watch(slots(shape.segments_max), slots(live) * PAGE_BYTES / 100);
-        Partition { table, mixer: Mixer::new(seed), misses: 0, missed: 0.0, misses_before: 0 }
+        Partition {
+            table,
+            mixer: Mixer::new(seed),
+            misses: 0,
+            missed: Late::default(),
+            misses_before: 0,
+            trend: Trend::None,
+        }
     }
 
     /// Accesses a page.
@@ -60,23 +68,25 @@ impl Partition {
     pub fn look(&mut self, granule_bytes: u64, keep: f64) -> Leaf {
         self.drain();
         let curve = self.table.miss_curve().unwrap_or_default();
-        if let Some(monitor) = self.table.monitor() {
-            monitor.fade(keep);
-        }
         let current_bytes = u64::from(self.table.live_segments()) * granule_bytes;
-        self.missed += (self.misses - std::mem::replace(&mut self.misses_before, self.misses)) as f64;
-        let missed = self.missed;
-        self.missed *= keep;
+        self.missed.add((self.misses - std::mem::replace(&mut self.misses_before, self.misses)) as f64);
+        let missed = self.missed.count();
+        self.missed.fade(keep);
+        if self.table.monitor().is_some_and(|monitor| monitor.fade(keep)) {
+            self.missed.forget();
+        }
         let points = curve.points.iter().map(|(pages, misses)| (pages * PAGE_BYTES, *misses));
         Leaf {
             current_bytes,
             curve: Curve::new(curve.references, points).fitted(current_bytes, missed),
+            trend: self.trend,
             is_new: curve.seen < SAMPLED_MIN,
         }
     }
 
     /// Grows or shrinks to so many segments.
     pub fn resize(&mut self, segments: u32) {
+        self.trend = self.trend.after(self.table.live_segments().into(), segments.into());
         while self.table.live_segments() < segments {
             let Some(segment) = self.table.spare_segment() else { break };
             self.table.join(segment).into_iter().rev().for_each(|mv| self.advance(mv));

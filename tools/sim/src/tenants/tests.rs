@@ -58,6 +58,50 @@ fn counts_repeat_and_do_not_depend_on_the_number_of_threads() {
     assert_eq!(one, run(&three(), &Mix { jobs: 3, ..mix(5000) }));
 }
 
+fn loops(count: usize, pages: u64) -> Vec<Tenant<'static>> {
+    (0..count)
+        .map(|number| tenant(&format!("t{number}"), &format!("gen:loop:pages={pages},requests=200")))
+        .collect()
+}
+
+#[test]
+fn no_split_has_more_pages_than_the_memory_however_little_there_is() {
+    for (count, pages, chunks) in [(1, 64, 256), (3, 192, 64), (70, 70 * 64, 2), (300, 300 * 64, 64)] {
+        let outcomes = run(&loops(count, 90), &Mix { chunks, ..mix(pages) });
+        for outcome in &outcomes {
+            let held: u64 = outcome.tenants.iter().filter_map(|tenant| tenant.pages).sum();
+            assert!(held <= pages, "{}: {held} of {pages} pages for {count} tenants", outcome.way);
+            assert!(outcome.sizes.iter().all(|sizes| sizes.pages.iter().sum::<u64>() <= pages));
+        }
+        assert!(hits(&outcomes, "hindsight") >= hits(&outcomes, "equal") * 0.9, "{count} tenants");
+    }
+    assert!(share(&loops(3, 9), &mix(100), &AtomicBool::new(false), &mut |_| ()).is_err());
+}
+
+#[test]
+fn more_memory_than_any_machine_has_is_planned_without_taking_it() {
+    let mix = Mix { seed: u64::MAX, ..mix(1 << 50) };
+    let outcomes = run(&loops(2, 90), &mix);
+    // Every page is missed once.
+    assert!(outcomes.iter().all(|outcome| outcome.hits == 220), "{outcomes:?}");
+}
+
+#[test]
+fn a_trace_that_changes_between_its_two_readings_is_an_error() {
+    for later in [150, 250] {
+        let reading = std::sync::atomic::AtomicU64::new(0);
+        let open = move || {
+            let first = reading.fetch_add(1, std::sync::atomic::Ordering::Relaxed) == 0;
+            let requests = if first { 200 } else { later };
+            crate::generate::parse(&format!("loop:pages=90,requests={requests}"))
+        };
+        let trace = Trace { name: "growing".into(), open: Box::new(open) };
+        let tenants = [Tenant { trace, limits: Limits::default() }];
+        let error = share(&tenants, &mix(100), &AtomicBool::new(false), &mut |_| ()).unwrap_err().to_string();
+        assert!(error.contains("growing") && error.contains("200 accesses"), "{error}");
+    }
+}
+
 #[test]
 fn promises_bind() {
     let mut tenants = three();
