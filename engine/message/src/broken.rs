@@ -19,6 +19,8 @@ pub enum Step {
     SleepWithoutLook,
     /// M5 without the sender's look at the flag.
     SendIgnoresClosing,
+    /// M5 of a receiver that looks at the queues, and then at the flag.
+    LookBeforeClosing,
 }
 
 /// Whether `step` is switched off in this run of a model.

@@ -11,8 +11,8 @@
 //! - **M4** A receiver that has nothing to do *announces* itself by a bit of its node's bell, then looks at all queues to its node once more, and only then
 //!   sleeps. A sender that has published looks at the bell, takes one bit down, and wakes that receiver. Between announcing and looking, and between publishing and
 //!   looking, lies a fence of sequential consistency: one of the two sees the other.
-//! - **M5** *Closing* sets a flag; receivers then empty the queues and go. A sender looks at the flag after it has published (behind the same fence): either
-//!   a receiver still comes by, or the sender sees the flag, and empties the queue itself.
+//! - **M5** *Closing* sets a flag. A receiver goes when it has seen the flag and *then*, behind a fence, found the queues empty. A sender looks at the flag after it has published, behind the fence
+//!   of M4: either a receiver still comes by, or the sender sees the flag, and empties the queue itself.
 //!
 //! So no message is lost and no thread waits for room: two nodes that send to each other with full queues both get their messages back and do for
 //! themselves what they had asked for. What is not here: what messages mean, how a thread sleeps and is woken, threads.
@@ -37,6 +37,17 @@ pub struct Exchange<T> {
     rings: Vec<Ring<T>>,
     bells: Vec<Bell>,
     closed: AtomicBool,
+}
+
+/// What there is for a receiver.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Received<T> {
+    /// A message.
+    Message(T),
+    /// None now.
+    Nothing,
+    /// None, and none will come that its sender does not see to itself.
+    Closed,
 }
 
 /// What became of a message.
@@ -90,6 +101,22 @@ impl<T> Exchange<T> {
     /// its looks.
     pub fn receive(&self, to: usize, turn: usize) -> Option<T> {
         (0..self.nodes).find_map(|at| self.rings[(turn + at) % self.nodes * self.nodes + to].pop())
+    }
+
+    /// `receive` for those who stay until the end (M5).
+    pub fn take(&self, to: usize, turn: usize) -> Received<T> {
+        let closed = self.is_closed() && !broken::is(broken::Step::LookBeforeClosing);
+        // Pairs with the fence in `send`: a sender that has not seen the flag has published what is looked for here.
+        if closed {
+            fence(Ordering::SeqCst);
+        }
+        match self.receive(to, turn) {
+            Some(message) => Received::Message(message),
+            None if closed || broken::is(broken::Step::LookBeforeClosing) && self.is_closed() => {
+                Received::Closed
+            }
+            None => Received::Nothing,
+        }
     }
 
     /// Whether nothing seems to wait for the node's receivers.
@@ -179,7 +206,8 @@ mod tests {
         exchange.close();
         assert_eq!(exchange.send(0, 2, "later"), Sent::Refused("later"));
         assert!(!exchange.drowse(1, 0));
-        assert_eq!(exchange.receive(2, 1), Some("last"));
+        assert_eq!(exchange.take(2, 1), Received::Message("last"));
+        assert_eq!(exchange.take(2, 1), Received::Closed);
     }
 
     #[test]

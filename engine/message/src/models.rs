@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::broken::{Step, set};
-use crate::{Exchange, Sent};
+use crate::{Exchange, Received, Sent};
 
 /// Held shared by models of the whole protocol, alone by those of a broken one: the switch is one for the process.
 static SWITCH: RwLock<()> = RwLock::new(());
@@ -178,6 +178,36 @@ fn a_closing() {
     done.all(1);
 }
 
+/// M5: a receiver that goes when it is told to, while a message is sent.
+fn a_receiver_that_goes() {
+    let shared = Arc::new((Exchange::new(2, 2), Done::new()));
+    let sender = {
+        let shared = shared.clone();
+        thread::spawn(move || {
+            let (exchange, done) = &*shared;
+            send(exchange, (0, 1), 0, done);
+        })
+    };
+    let receiver = {
+        let shared = shared.clone();
+        thread::spawn(move || {
+            let (exchange, done) = &*shared;
+            loop {
+                match exchange.take(1, 0) {
+                    Received::Message(message) => done.mark(message),
+                    Received::Nothing => thread::yield_now(),
+                    Received::Closed => return,
+                }
+            }
+        })
+    };
+    let (exchange, done) = &*shared;
+    exchange.close();
+    sender.join().unwrap();
+    receiver.join().unwrap();
+    done.all(1);
+}
+
 #[test]
 fn every_message_is_received_once_m1_to_m3() {
     holds(None, two_senders_and_a_receiver);
@@ -197,6 +227,7 @@ fn no_wake_up_is_lost_m4() {
 #[test]
 fn nothing_stays_behind_when_it_closes_m5() {
     holds(None, a_closing);
+    holds(Some(3), a_receiver_that_goes);
 }
 
 #[test]
@@ -227,4 +258,9 @@ fn sleeping_without_a_second_look_is_noticed_m4() {
 #[test]
 fn sending_past_a_closing_is_noticed_m5() {
     fails_without(Step::SendIgnoresClosing, a_closing);
+}
+
+#[test]
+fn a_receiver_that_looks_before_it_is_told_to_go_is_noticed_m5() {
+    fails_without(Step::LookBeforeClosing, a_receiver_that_goes);
 }

@@ -2,7 +2,7 @@
 #![cfg(shuttle)]
 
 use octavo_message::broken::{Step, set};
-use octavo_message::{Exchange, Sent};
+use octavo_message::{Exchange, Received, Sent};
 use shuttle::sync::atomic::{AtomicUsize, Ordering};
 use shuttle::sync::{Arc, Condvar, Mutex};
 use shuttle::thread;
@@ -56,11 +56,15 @@ impl Scene {
     /// A node's worker, until it closes and nothing is left.
     fn work(&self, node: usize) {
         for turn in 0.. {
-            if let Some(message) = self.exchange.receive(node, turn) {
-                self.mark(message);
-            } else if self.exchange.is_closed() {
-                return;
-            } else if self.exchange.drowse(node, 0) {
+            match self.exchange.take(node, turn) {
+                Received::Message(message) => {
+                    self.mark(message);
+                    continue;
+                }
+                Received::Closed => return,
+                Received::Nothing => {}
+            }
+            if self.exchange.drowse(node, 0) {
                 self.beds[node].sleep();
                 self.exchange.wake_up(node, 0);
             }
@@ -101,7 +105,9 @@ fn explore() {
 #[test]
 fn three_nodes_do_every_message_once_and_broken_steps_are_noticed_m1_to_m5() {
     explore();
-    for step in [Step::SleepWithoutLook, Step::SendIgnoresClosing, Step::SendIntoFull] {
+    for step in
+        [Step::SleepWithoutLook, Step::SendIgnoresClosing, Step::SendIntoFull, Step::LookBeforeClosing]
+    {
         set(Some(step));
         let result = catch_unwind(AssertUnwindSafe(explore));
         set(None);

@@ -17,7 +17,7 @@
 use std::collections::VecDeque;
 use std::sync::Weak;
 
-use octavo_message::{Exchange, RECEIVERS_MAX, Sent};
+use octavo_message::{Exchange, RECEIVERS_MAX, Received, Sent};
 use octavo_table::NodeId;
 
 use super::{Numa, sys};
@@ -181,10 +181,19 @@ fn work(lane: &Arc<Lane>, node: usize, number: u32) {
     lane.attend();
     loop {
         let mut busy = lane.take_ready() | lane.has_reaped();
+        let mut closed = false;
         while lane.work().mail.served.len() < SERVED_MAX {
             let turn = lane.next_turn();
-            let Some(bundle) = post.left_over(node).or_else(|| post.exchange.receive(node, turn)) else {
-                break;
+            let bundle = match post.left_over(node) {
+                Some(bundle) => bundle,
+                None => match post.exchange.take(node, turn) {
+                    Received::Message(bundle) => bundle,
+                    Received::Nothing => break,
+                    Received::Closed => {
+                        closed = true;
+                        break;
+                    }
+                },
             };
             let mut work = lane.work();
             lane.serve(&mut work, bundle);
@@ -194,8 +203,7 @@ fn work(lane: &Arc<Lane>, node: usize, number: u32) {
         if busy {
             continue;
         }
-        if lane.work().tasks.is_empty() && post.exchange.is_closed() && lock(&post.leftovers[node]).is_empty()
-        {
+        if closed && lane.work().tasks.is_empty() && lock(&post.leftovers[node]).is_empty() {
             return lane.leave();
         }
         // Nothing to do but to wait, for pages at most.
@@ -367,13 +375,15 @@ impl Lane {
         serve_hits(&mut bundle);
         match bundle.left {
             0 => give_back(bundle),
-            // Nobody else is there any more.
-            _ if post.exchange.is_closed() => {
+            _ => post.leave_over(node, bundle),
+        }
+        // Perhaps no worker comes any more: one that went has seen the flag, and then nothing left over.
+        if post.exchange.is_closed() {
+            while let Some(bundle) = post.left_over(node) {
                 let mut work = self.work();
                 self.serve(&mut work, bundle);
                 self.flush(&mut work);
             }
-            _ => post.leave_over(node, bundle),
         }
         true
     }
