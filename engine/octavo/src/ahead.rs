@@ -209,8 +209,7 @@ impl Windows {
 
 impl PartitionInner {
     fn window_pages(&self) -> u32 {
-        // A recording tells of no page that nobody asked for.
-        if self.windows.max_pages == 0 || self.is_recorded() {
+        if self.windows.max_pages == 0 {
             return 0;
         }
         let tally = self.table.tally();
@@ -255,7 +254,9 @@ pub(crate) fn page(work: &mut Work, id: TaskId, object: &Arc<ObjectInner>, page:
     // Where the set has no place, the page is left to whoever asks for it.
     let note = partition.note();
     let claim = guard.claim_ahead(tag);
-    note.step(tag, || Step::ClaimAhead(place_of(&claim)));
+    let step = || Step::ClaimAhead(place_of(&claim));
+    note.step(tag, step);
+    partition.record_sampled(tag, step);
     let Claim::Claimed { slot, evicted } = claim else { return };
     drop(guard);
     partition.arrived(evicted.is_some());

@@ -21,7 +21,7 @@ use crate::object::{Object, ObjectInner};
 use crate::reaper::Share;
 use crate::record::Recorder;
 use crate::stat::{Evictions, PartitionStat};
-use crate::sync::{Arc, AtomicU64, Mutex, Ordering, lock};
+use crate::sync::{Arc, AtomicU64, Mutex, Ordering, lock, try_lock};
 use crate::waiters::{SlotWaiters, Strays};
 
 /// A page's key is the object's id above this many bits of page index: 16 million objects of 4 PiB at pages of 4 KiB.
@@ -93,6 +93,16 @@ impl Resizing {
         self.learning_bytes = learning_bytes;
         Ok(())
     }
+}
+
+/// A partition while nothing is resized or opened.
+pub(crate) struct Still<'s> {
+    /// The table is not the one that it was made as.
+    pub was_changed: bool,
+    /// The segments in use, but for those that are on their way out.
+    pub segments: Vec<SegmentIndex>,
+    /// The open objects, in the order of their numbers.
+    pub objects: Vec<&'s Object>,
 }
 
 /// What one plan leaves to the next: misses of late, as a monitor's counts fade, and where the size went.
@@ -267,14 +277,31 @@ impl PartitionInner {
         self.mixer.key(tag)
     }
 
-    /// Acts while no segment comes or goes, the policy stays and no object is opened. Tells whether the table is not the one that it was
-    /// made as, and the open objects in the order of their numbers.
-    pub fn hold_still<T>(&self, act: impl FnOnce(bool, &[&Object]) -> T) -> T {
+    /// Acts while no segment comes or goes, the policy stays and no object is opened.
+    pub fn hold_still<T>(&self, act: impl FnOnce(Still<'_>) -> T) -> T {
         let resizing = lock(&self.resizing);
         let objects = lock(&self.objects);
-        let mut open: Vec<&Object> = objects.open.values().collect();
-        open.sort_by_key(|object| object.0.id);
-        act(resizing.was_changed, &open)
+        act(self.still(&resizing, &objects))
+    }
+
+    /// The same, if it need not wait: a resize takes long.
+    pub fn try_hold_still<T>(&self, act: impl FnOnce(Still<'_>) -> T) -> Option<T> {
+        let resizing = try_lock(&self.resizing)?;
+        let objects = try_lock(&self.objects)?;
+        Some(act(self.still(&resizing, &objects)))
+    }
+
+    fn still<'s>(&self, resizing: &Resizing, objects: &'s Objects) -> Still<'s> {
+        let stays = |segment: &SegmentIndex| {
+            !resizing.emptied.contains(segment) && resizing.leaving.as_ref() != Some(segment)
+        };
+        let mut objects: Vec<&Object> = objects.open.values().collect();
+        objects.sort_by_key(|object| object.0.id);
+        Still {
+            was_changed: resizing.was_changed,
+            segments: self.table.segments().filter(stays).collect(),
+            objects,
+        }
     }
 
     /// Most dirty pages; beyond, writes go to the store first.

@@ -13,6 +13,10 @@
 //! The tape's lock is a leaf, taken under a set's lock, `resizing` or the list of objects; under it only words, policies and the list of
 //! counters are touched. A recording begins while nothing is resized and nothing opened, so that its header and what follows fit.
 //!
+//! Who writes files begins another *part* now and then ([`Recording::begin_part`]): it has a header of its own, the names of what is open, and
+//! then a list of the pages that are there, so that it says something also when the parts before it are gone. Whoever reads from the first part on
+//! passes the lists over. A recording that begins later than its partition begins as a part does.
+//!
 //! What is not here: what events look like (`octavo_table::recording`), files, threads, time.
 
 use std::collections::VecDeque;
@@ -26,7 +30,8 @@ use crate::WAYS;
 use crate::budget::Charge;
 use crate::counters::Count;
 use crate::error::Error;
-use crate::partition::{Partition, PartitionInner};
+use crate::object::Object;
+use crate::partition::{Partition, PartitionInner, Still};
 use crate::sync::{Condvar, Mutex, MutexGuard, lock};
 
 /// A block is handed on when it has so many bytes: enough to compress well, little to lose.
@@ -52,7 +57,7 @@ pub(crate) struct Recorder {
 /// What was written and not taken.
 struct Tape {
     encoder: Encoder,
-    full: VecDeque<Vec<u8>>,
+    full: VecDeque<Handed>,
     /// Memory for blocks to come.
     spare: Vec<Vec<u8>>,
     end: Option<RecordingEnd>,
@@ -62,6 +67,13 @@ struct Tape {
     waited_for: bool,
     /// What the recording tells of itself.
     stat: RecordingStat,
+}
+
+/// What is handed on.
+enum Handed {
+    Block(Vec<u8>),
+    /// What follows is of another part.
+    Part(Header),
 }
 
 /// Why a recording has ended.
@@ -191,15 +203,17 @@ impl PartitionInner {
         Writing { partition: self, tape: lock(&self.recorder.tape) }
     }
 
-    /// Whether somebody records it.
-    pub fn is_recorded(&self) -> bool {
-        self.recorder.below() != 0
-    }
-
     /// Writes an event that samples have too.
     pub fn record(&self, event: impl FnOnce() -> Event) {
         if self.recorder.below() != 0 {
             self.writing().write(|encoder| encoder.push(&event()));
+        }
+    }
+
+    /// Writes a step that samples have too, if this is one and has the page; whole recordings have it by its [`Note`].
+    pub fn record_sampled(&self, tag: Tag, step: impl FnOnce() -> Step) {
+        if !matches!(self.recorder.below(), 0 | WHOLE) && u32::from(tag.sample()) < self.recorder.below() {
+            self.writing().step(tag, step());
         }
     }
 
@@ -244,19 +258,56 @@ impl PartitionInner {
         Totals { hits: self.counters.sum(Count::Hits), misses: self.counters.sum(Count::Misses) }
     }
 
-    /// Hands on what was written. Without memory for another block it is the last.
-    fn end_block(&self, tape: &mut Tape) {
+    fn totals_since(&self, before: Totals) -> Totals {
         let Totals { hits, misses } = self.totals();
-        let Totals { hits: hits_before, misses: misses_before } = tape.began;
-        let totals =
-            Totals { hits: hits.wrapping_sub(hits_before), misses: misses.wrapping_sub(misses_before) };
+        Totals { hits: hits.wrapping_sub(before.hits), misses: misses.wrapping_sub(before.misses) }
+    }
+
+    /// Hands on what was written, and says what was counted until then. Without memory for another block it is the last.
+    fn end_block(&self, tape: &mut Tape) -> Totals {
+        let totals = self.totals_since(tape.began);
         tape.encoder.push(&Event::Totals(totals));
         let next = tape.spare.pop();
         if next.is_none() && tape.end.is_none() {
             self.end_recording(tape, RecordingEnd::FellBehind);
         }
         tape.stat.event_bytes += tape.encoder.len() as u64;
-        tape.full.push_back(tape.encoder.take(next.unwrap_or_default()));
+        tape.full.push_back(Handed::Block(tape.encoder.take(next.unwrap_or_default())));
+        totals
+    }
+
+    /// What a recording, or a part of it, begins with.
+    fn header(&self, name: &str, sample_below: u32, still: &Still<'_>) -> Header {
+        Header {
+            partition: name.into(),
+            policy: self.table.policy(),
+            ways: WAYS as u32,
+            page_bytes: self.page_bytes() as u32,
+            shape: self.table.shape(),
+            nodes: self.table.nodes(),
+            segments: (still.segments.len() as u32).max(1),
+            secret: if sample_below == WHOLE { self.secret } else { Secret::Untold },
+            sample_below,
+            from_the_first: false,
+        }
+    }
+
+    /// Tells which segments there are, what was learned and how objects are called, in so many blocks as leave some of the `blocks` for what happens. What is
+    /// left out has its number for a name.
+    fn introduce(&self, tape: &mut Tape, still: &Still<'_>, blocks: usize) {
+        let runs = still.segments.chunk_by(|one, next| one.0 + 1 == next.0);
+        let live = runs.map(|run| Event::Live { first: run[0].0, count: run.len() as u32 });
+        let name = |object: &&Object| Event::Opened { object: object.0.id, name: object.name().into() };
+        let learned = self.table.learned().map(Event::Learned);
+        for event in live.chain(learned).chain(still.objects.iter().map(name)) {
+            if tape.encoder.len() >= BLOCK_BYTES {
+                if tape.spare.len() <= blocks / 2 {
+                    break;
+                }
+                self.end_block(tape);
+            }
+            tape.encoder.push(&event);
+        }
     }
 
     fn end_recording(&self, tape: &mut Tape, end: RecordingEnd) {
@@ -285,21 +336,10 @@ impl Partition {
         }
         let charge = reserve.charge((blocks * BUFFER_BYTES) as u64, &what)?;
         let mut spare: Vec<Vec<u8>> = (0..blocks).map(|_| Vec::with_capacity(BUFFER_BYTES)).collect();
-        let whole = sample_below == WHOLE;
         // The tape's lock comes last: whoever resizes or opens takes it too.
-        inner.hold_still(|was_changed, objects| {
-            let header = Header {
-                partition: self.name().into(),
-                policy: inner.table.policy(),
-                ways: WAYS as u32,
-                page_bytes: inner.page_bytes() as u32,
-                shape: inner.table.shape(),
-                nodes: inner.table.nodes(),
-                segments: inner.table.live_segments(),
-                secret: if whole { inner.secret } else { Secret::Untold },
-                sample_below,
-                from_the_first: inner.counters.sum(Count::Arrivals) == 0 && !was_changed,
-            };
+        inner.hold_still(|still| {
+            let from_the_first = inner.counters.sum(Count::Arrivals) == 0 && !still.was_changed;
+            let header = Header { from_the_first, ..inner.header(self.name(), sample_below, &still) };
             let mut begun = Tape {
                 encoder: Encoder::new(spare.pop().expect("at least one")),
                 full: VecDeque::new(),
@@ -309,16 +349,7 @@ impl Partition {
                 waited_for: false,
                 stat: RecordingStat::default(),
             };
-            for object in objects {
-                if begun.encoder.len() >= BLOCK_BYTES {
-                    // Half of the blocks are for events. An object without a name is called by its number.
-                    if begun.spare.len() <= blocks / 2 {
-                        break;
-                    }
-                    inner.end_block(&mut begun);
-                }
-                begun.encoder.push(&Event::Opened { object: object.0.id, name: object.name().into() });
-            }
+            inner.introduce(&mut begun, &still, blocks);
             let mut tape = lock(&inner.recorder.tape);
             if tape.is_some() {
                 return Err(already());
@@ -326,8 +357,8 @@ impl Partition {
             *tape = Some(begun);
             inner.recorder.below.store(sample_below, Ordering::Relaxed);
             inner.counters.set_at_hand(false);
-            let list_from = if whole && !header.from_the_first { 0 } else { u32::MAX };
-            Ok(Recording { partition: self.clone(), header, list_from, _charge: charge })
+            let list = if from_the_first { Listing::done() } else { Listing::begin(0) };
+            Ok(Recording { partition: self.clone(), header, list, blocks, _charge: charge })
         })
     }
 
@@ -351,9 +382,31 @@ impl Partition {
 pub struct Recording {
     partition: Partition,
     header: Header,
-    /// The next segment whose pages are to be listed, for a partition that has some when its recording begins.
-    list_from: u32,
+    list: Listing,
+    /// How many blocks there are.
+    blocks: usize,
     _charge: Charge,
+}
+
+/// The list of a part's pages.
+struct Listing {
+    /// The next segment whose pages are to be listed.
+    next: u32,
+    /// Bytes of the recording when it began.
+    began_bytes: u64,
+    /// Bytes that were written until it was whole; what happened meanwhile is among them.
+    bytes: Option<u64>,
+}
+
+impl Listing {
+    fn begin(began_bytes: u64) -> Listing {
+        Listing { next: 0, began_bytes, bytes: None }
+    }
+
+    /// There is nothing to list.
+    fn done() -> Listing {
+        Listing { next: u32::MAX, began_bytes: 0, bytes: Some(0) }
+    }
 }
 
 /// What [`Recording::take`] gave.
@@ -361,6 +414,8 @@ pub struct Recording {
 pub enum Taken {
     /// A block, for [`Decoder`](crate::recording::Decoder).
     Block(Vec<u8>),
+    /// The part that [`Recording::begin_part`] has begun: blocks from here on are its.
+    Part(Header),
     /// It has ended, and everything was taken.
     Ended(RecordingEnd),
 }
@@ -386,8 +441,10 @@ impl Recording {
         // A turn follows a wait, which ends by an event, a block, the end or the time; all but the first give a block or the end.
         loop {
             let tape = guard.as_mut().expect("it is there as long as its recording");
-            if let Some(block) = tape.full.pop_front() {
-                return Taken::Block(block);
+            match tape.full.pop_front() {
+                Some(Handed::Block(block)) => return Taken::Block(block),
+                Some(Handed::Part(header)) => return Taken::Part(header),
+                None => {}
             }
             if let Some(end) = tape.end {
                 return Taken::Ended(end);
@@ -419,26 +476,61 @@ impl Recording {
         }
     }
 
+    /// Begins another part, which says something also without those before it. [`Taken::Part`] follows the last block of the one before. False:
+    /// not now, for the partition is resized, or the list of the pages that the last part began with is not whole, or is
+    /// more than half of it, so that lists would be most of the recording.
+    pub fn begin_part(&mut self) -> bool {
+        let inner = &self.partition.0;
+        let written = |tape: &Tape| tape.stat.event_bytes + tape.encoder.len() as u64;
+        let Some(list_bytes) = self.list.bytes else { return false };
+        let (began, name) = (self.list.began_bytes, self.partition.name());
+        let begun = inner.try_hold_still(|still| {
+            let mut guard = lock(&inner.recorder.tape);
+            // A block for the end of the last part, and one to go on with.
+            let tape = guard.as_mut().filter(|tape| tape.end.is_none() && tape.spare.len() > 1)?;
+            if written(tape) - began < 2 * list_bytes {
+                return None;
+            }
+            let totals = inner.end_block(tape);
+            tape.full.push_back(Handed::Part(inner.header(name, self.header.sample_below, &still)));
+            tape.encoder.push(&Event::Totals(totals));
+            let began = tape.stat.event_bytes;
+            inner.introduce(tape, &still, self.blocks);
+            Some(began)
+        });
+        self.list = match begun.flatten() {
+            Some(began) => Listing::begin(began),
+            None => return false,
+        };
+        true
+    }
+
     /// Lists the pages of the next segments, as long as there is room for them. Each set is listed under its lock, so that what happened to
     /// its pages before is in the list and what happens later is behind it.
     fn list_some(&mut self) {
         let inner = &self.partition.0;
         let table = &inner.table;
-        while self.list_from < table.shape().segments_max {
+        if self.list.bytes.is_some() {
+            return;
+        }
+        while self.list.next < table.shape().segments_max {
             let room = lock(&inner.recorder.tape).as_ref().is_some_and(|tape| tape.spare.len() > 1);
             if !room {
                 return;
             }
-            let segment = SegmentIndex(self.list_from);
-            self.list_from += 1;
+            let segment = SegmentIndex(self.list.next);
+            self.list.next += 1;
             if !table.is_live(segment) {
                 continue;
             }
-            table.for_each_page_of(segment, |_, found| {
+            table.for_each_page_of(segment, |guard, found| {
+                if u32::from(found.tag().sample()) >= self.header.sample_below {
+                    return;
+                }
                 if found.word.readable() {
                     let dirty = found.word.state() == octavo_table::State::Dirty;
-                    let key = inner.key_of_tag(found.tag());
-                    inner.record(|| Event::Resident { key, dirty });
+                    let (key, bits) = (inner.key_of_tag(found.tag()), guard.policy_bits(&found));
+                    inner.record(|| Event::Resident { key, dirty, bits });
                 }
                 if found.word.pins() > 0 {
                     // Counted while nobody pins.
@@ -447,6 +539,10 @@ impl Recording {
                     note.step(found.tag(), || Step::Held { slot: found.index.0, pins });
                 }
             });
+        }
+        if let Some(tape) = lock(&inner.recorder.tape).as_ref() {
+            let written = tape.stat.event_bytes + tape.encoder.len() as u64;
+            self.list.bytes = Some(written - self.list.began_bytes);
         }
     }
 }

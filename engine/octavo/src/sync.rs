@@ -34,9 +34,18 @@ pub(crate) fn spawn(name: &str, act: impl FnOnce() + Send + 'static) -> std::io:
     std::thread::Builder::new().name(name.into()).spawn(act)
 }
 
-use std::sync::PoisonError;
+use std::sync::{PoisonError, TryLockError};
 
 /// Locks, also after a panic of another holder: every critical section of this crate leaves its data whole.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// `lock`, if nobody else has it.
+pub(crate) fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    match mutex.try_lock() {
+        Ok(guard) => Some(guard),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
 }

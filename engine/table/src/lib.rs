@@ -33,7 +33,7 @@ pub use layout::{ENTRIES_PER_SEGMENT, METADATA_BYTES_PER_PAGE_MAX, SEGMENTS_MAX,
 pub use lookup::Glance;
 pub use monitor::{Late, MissCurve, Monitor};
 pub use nodes::{NODES_MAX, NodeId};
-pub use policy::PolicyKind;
+pub use policy::{Learned, PolicyKind};
 pub use probe::ProbeKind;
 pub use resize::{Move, Mover, Pass};
 pub use set::{Claim, SetGuard};

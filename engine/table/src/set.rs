@@ -82,6 +82,36 @@ impl<'t, const W: usize> SetGuard<'t, W> {
         claim
     }
 
+    /// `claim` for a page that was elsewhere, with what the policy knew of it there ([`Self::policy_bits`]): it is no miss, and takes no time.
+    pub fn claim_known(&mut self, tag: Tag, bits: u16) -> Claim {
+        debug_assert!(self.find(tag).is_none(), "claim of a page that is there");
+        let claim = self.claim_place(tag);
+        if let Claim::Claimed { slot, .. } = claim {
+            let (set, way) = self.table.place_of(slot);
+            let head = self.table.head(set);
+            // Relaxed: the set's lock is held.
+            let clock = head.clock.load(Ordering::Relaxed).wrapping_sub(1);
+            head.clock.store(clock, Ordering::Relaxed);
+            let meta = with_policy!(self.table.policy(), P => P::rebased(bits, 0, clock));
+            head.meta[way].store(meta, Ordering::Relaxed);
+        }
+        claim
+    }
+
+    /// What the policy knows of a page, by a clock that shows 0. A hit that it has yet to be told of is in it.
+    pub fn policy_bits(&self, found: &Found<'_>) -> u16 {
+        let (set, way) = self.table.place_of(found.index);
+        let head = self.table.head(set);
+        // Relaxed, all: hits write marks and bits at any time; a hint.
+        let (meta, clock) = (head.meta[way].load(Ordering::Relaxed), head.clock.load(Ordering::Relaxed));
+        let front = self.table.front(set);
+        let marked = front.marks.load(Ordering::Relaxed) | front.told.load(Ordering::Relaxed);
+        with_policy!(self.table.policy(), P => {
+            let is_untold = !P::COUNTS_HITS && marked >> way & 1 == 1;
+            P::rebased(if is_untold { P::touched(meta, clock, W) } else { meta }, clock, 0)
+        })
+    }
+
     /// `claim`, for a page that is still in the set it moves from.
     pub(crate) fn claim_place(&mut self, tag: Tag) -> Claim {
         let set = self.next.unwrap_or(self.home);

@@ -16,7 +16,7 @@ use crate::layout::{
 use crate::memory::Memory;
 use crate::monitor::{MissCurve, Monitor};
 use crate::nodes::Nodes;
-use crate::policy::{Balance, Learner, Policy, PolicyKind, with_policy};
+use crate::policy::{Balance, Learned, Learner, Policy, PolicyKind, with_policy};
 use crate::probe::ProbeKind;
 use crate::set::SetGuard;
 use crate::slot::{Slot, State, Word};
@@ -253,6 +253,18 @@ impl<const W: usize> Table<W> {
     /// Bytes, besides the table's memory, that a policy takes for what it learns about a table of `slots`.
     pub fn learning_bytes(policy: PolicyKind, slots: u64) -> usize {
         if with_policy!(policy, P => P::LEARNS) { Learner::bytes(slots, W) } else { 0 }
+    }
+
+    /// What its policy has learned, if it learns.
+    pub fn learned(&self) -> Option<Learned> {
+        self.learner().filter(|_| with_policy!(self.policy(), P => P::LEARNS)).map(Learner::learned)
+    }
+
+    /// Goes on with what another table's policy has learned, if its own learns.
+    pub fn adopt_learned(&self, learned: &Learned) {
+        if let Some(learner) = self.learner() {
+            learner.adopt(learned);
+        }
     }
 
     /// What the sets have counted.

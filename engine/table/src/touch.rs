@@ -32,21 +32,20 @@ impl<const W: usize> Table<W> {
         if self.counts_hits() {
             return self.count_hit(set, way, tag);
         }
-        let ahead = self.take_ahead(set, way);
         let (front, bit) = (self.front(set), 1 << way);
-        let is_first = match self.monitor().filter(|monitor| monitor.follows(tag)) {
-            Some(monitor) => {
-                monitor.show(tag, ahead);
-                // A page that is hot is told of once, and only read from then on.
-                let told = &front.told;
-                told.load(Ordering::Relaxed) & bit == 0 && told.fetch_or(bit, Ordering::Relaxed) & bit == 0
-            }
-            None => {
-                // Relaxed: as in `touch_slot`.
-                front.marks.store(front.marks.load(Ordering::Relaxed) | bit, Ordering::Relaxed);
-                true
-            }
+        let Some(monitor) = self.monitor().filter(|monitor| monitor.follows(tag)) else {
+            // Relaxed: as in `touch_slot`.
+            front.marks.store(front.marks.load(Ordering::Relaxed) | bit, Ordering::Relaxed);
+            let ahead = self.take_ahead(set, way);
+            self.teach(tag);
+            return ahead;
         };
+        // A page that is hot is told of once, and only read from then on: what is not a first hit changes nothing, as if it were not followed.
+        let told = &front.told;
+        let is_first =
+            told.load(Ordering::Relaxed) & bit == 0 && told.fetch_or(bit, Ordering::Relaxed) & bit == 0;
+        let ahead = is_first && self.take_ahead(set, way);
+        monitor.show(tag, ahead);
         if is_first {
             self.teach(tag);
         }

@@ -179,6 +179,8 @@ struct Recorded {
     page_bytes: u32,
     sample: f64,
     from_the_first_access: bool,
+    /// Whether a replay of it, with the parts behind it, finds every page that was found, if one thread was at work.
+    exact: bool,
     part: u32,
     began_unix_ms: u64,
     accesses_of_all_pages: Option<u64>,
@@ -196,6 +198,7 @@ impl Recorded {
             page_bytes: header.page_bytes,
             sample: header.sample(),
             from_the_first_access: header.from_the_first && about.part == 1,
+            exact: header.is_exact() && about.part == 1 && source.skipped() == 0,
             part: about.part,
             began_unix_ms: about.began_unix_ms,
             accesses_of_all_pages: source.sample().map(|sample| sample.accesses),
@@ -275,8 +278,20 @@ impl Summary {
             "partition",
             format!("\"{partition}\", {policy}, {ways} ways, {capacity_pages} pages of {page_bytes}"),
         );
-        let since = if recorded.from_the_first_access { "from the first access" } else { "begun later" };
+        let since = match (recorded.from_the_first_access, part) {
+            (true, _) => "from the first access",
+            (false, 1) => "begun later",
+            (false, _) => "from where the part before it ends",
+        };
         line("recorded", format!("{:.3} % of the pages, {since}, part {part}", 100.0 * recorded.sample));
+        let repeats = match (recorded.exact, part) {
+            (true, _) => "exactly, if one thread was at work",
+            (false, 2..) if recorded.sample == 1.0 => {
+                "nearly; exactly behind all parts before it, if the first began with the partition"
+            }
+            (false, _) => "nearly",
+        };
+        line("repeats", repeats.to_owned());
         if let Some(accesses) = recorded.accesses_of_all_pages {
             line("of all accesses", accesses.to_string());
         }

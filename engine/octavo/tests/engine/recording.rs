@@ -48,6 +48,7 @@ fn rest(recording: &mut Recording) -> (Vec<Event>, RecordingEnd) {
                 events.extend(Decoder::new(&block).map(|event| event.expect("the engine has written it")));
                 recording.give_back(block);
             }
+            Taken::Part(_) => panic!("nobody has begun one"),
             Taken::Ended(end) => return (events, end),
         }
     }
@@ -165,4 +166,41 @@ fn pins_that_are_held_when_a_recording_begins_are_listed() {
     held.sort_unstable();
     assert_eq!(held, [(3, 2), (8, 1)]);
     drop(pins);
+}
+
+/// Parts that follow had only what happened in them: when the first was gone, nobody knew which pages were there, nor how objects were called.
+#[test]
+fn a_part_says_what_was_there_when_it_began() {
+    let (_cache, partition) = partition();
+    let object = object(&partition);
+    let mut bytes = [0; 100];
+    let mut recording = partition.record(WHOLE / 2).unwrap();
+    (0..40).for_each(|page| object.read_at(page * PAGE, &mut bytes).unwrap());
+    assert!(recording.begin_part());
+    let Taken::Block(end) = recording.take(Duration::ZERO) else { panic!("the end of the first part") };
+    let events: Vec<Event> = Decoder::new(&end).map(Result::unwrap).collect();
+    let Some(Event::Totals(totals)) = events.last() else { panic!("{events:?}") };
+    assert_eq!((totals.hits, totals.misses), (0, 40));
+    let Taken::Part(header) = recording.take(Duration::ZERO) else { panic!("the second part") };
+    assert!(!header.from_the_first && header.segments == recording.header().segments);
+    // Its list is not whole before it is taken.
+    let _ = recording.take(Duration::ZERO);
+    assert!(!recording.begin_part(), "a part is at least as long as its list");
+    (0..40).for_each(|page| object.read_at(page * PAGE, &mut bytes).unwrap());
+    partition.stop_recording();
+    drop(recording);
+
+    let mut recording = partition.record(WHOLE).unwrap();
+    let Taken::Block(block) = recording.take(Duration::ZERO) else { panic!("what is there") };
+    let events: Vec<Event> = Decoder::new(&block).map(Result::unwrap).collect();
+    let is_named =
+        |event: &Event| matches!(event, Event::Opened { object: 1, name } if name.as_str() == "object");
+    assert!(events.iter().any(is_named), "{events:?}");
+    let live = events.iter().filter_map(|event| match event {
+        Event::Live { count, .. } => Some(*count),
+        _ => None,
+    });
+    assert_eq!(live.sum::<u32>(), recording.header().segments);
+    let resident = events.iter().filter(|event| matches!(event, Event::Resident { dirty: false, .. }));
+    assert_eq!(resident.count(), 40);
 }

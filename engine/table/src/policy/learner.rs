@@ -13,7 +13,7 @@
 //!
 //! One thread at a time teaches; who comes meanwhile leaves it, and the sample is a little smaller. What is not here: what the orders are (`octavo`).
 
-use std::sync::{Mutex, OnceLock, TryLockError};
+use std::sync::{Mutex, OnceLock, PoisonError, TryLockError};
 
 use super::View;
 use super::octavo::{BUCKETS, CLASSES, Octavo, Order, age, cell, victim_by};
@@ -64,7 +64,28 @@ pub(crate) struct Learner {
     leader: AtomicU8,
     /// By `cell`: the upper bits of a float, which compare as it does. Made when they are first needed, and kept.
     densities: OnceLock<Box<[AtomicU16]>>,
+    /// `Learned::misses`, for whoever asks: the lessons' lock would keep a teacher away.
+    judged: [(AtomicU32, AtomicU32); Order::ALL.len()],
     lessons: Mutex<Lessons>,
+}
+
+/// What a partition has learned, for another like it: what its victims are chosen by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Learned {
+    /// The order that leads, as an index of `Order::ALL`.
+    pub leader: u8,
+    /// By order, how much its miniature had missed of late and in all at the last judgement, in thousandths of its slots.
+    pub misses: Vec<(u32, u32)>,
+    /// By `cell`; none where there is no table of them.
+    pub densities: Vec<u16>,
+}
+
+impl Learned {
+    /// How many orders there are.
+    pub const ORDERS: usize = Order::ALL.len();
+
+    /// The most densities that there are.
+    pub const DENSITIES_MAX: usize = CLASSES * BUCKETS;
 }
 
 /// How large a learner is.
@@ -123,6 +144,7 @@ impl Learner {
             size: AtomicU32::new(Size::default().encoded()),
             leader: AtomicU8::new(ONLY_ORDER as u8),
             densities: OnceLock::new(),
+            judged: Default::default(),
             lessons: Mutex::new(Lessons::new(Size::default(), ways)),
         };
         learner.set_capacity(capacity);
@@ -160,6 +182,35 @@ impl Learner {
             let guess = |cell: usize| (1 + cell / BUCKETS / 4) as f32 / (1 + cell % BUCKETS) as f32;
             (0..CLASSES * BUCKETS).map(|cell| AtomicU16::new(comparable(guess(cell)))).collect()
         })
+    }
+
+    /// What it has learned.
+    pub fn learned(&self) -> Learned {
+        let densities = self.densities.get().filter(|_| self.size().densities);
+        Learned {
+            leader: self.leader.load(Relaxed),
+            misses: self.judged.iter().map(|(late, all)| (late.load(Relaxed), all.load(Relaxed))).collect(),
+            densities: densities.into_iter().flatten().map(|density| density.load(Relaxed)).collect(),
+        }
+    }
+
+    /// Begins with what another has learned, as far as it is large enough for that. Its miniatures are empty.
+    pub fn adopt(&self, learned: &Learned) {
+        let size = self.size();
+        if size.slots > 0 && (learned.leader as usize) < Order::ALL.len() {
+            self.leader.store(learned.leader, Relaxed);
+        }
+        if size.densities && learned.densities.len() == Learned::DENSITIES_MAX {
+            let densities = self.densities().iter().zip(&learned.densities);
+            densities.for_each(|(density, learned)| density.store(*learned, Relaxed));
+        }
+        let mut lessons = self.lessons.lock().unwrap_or_else(PoisonError::into_inner);
+        *lessons = Lessons::new(size, self.ways);
+        for contender in &mut lessons.contenders {
+            let (late, all) = learned.misses.get(contender.order as usize).copied().unwrap_or_default();
+            let misses = |thousandths: u32| f64::from(thousandths) * f64::from(size.slots) / 1000.0;
+            (contender.misses, contender.misses_all) = (misses(late) as f32, misses(all) as u64);
+        }
     }
 
     /// Whether a page is one of those that are followed.
@@ -256,7 +307,13 @@ impl Lessons {
                 learner.leader.store(best.order as u8, Relaxed);
             }
         }
-        self.contenders.iter_mut().for_each(|contender| contender.misses *= JUDGEMENT_DECAY);
+        let thousandths = |misses: f64| (misses * 1000.0 / f64::from(self.size.slots)) as u32;
+        for contender in &mut self.contenders {
+            contender.misses *= JUDGEMENT_DECAY;
+            let (late, all) = &learner.judged[contender.order as usize];
+            late.store(thousandths(f64::from(contender.misses)), Relaxed);
+            all.store(thousandths(contender.misses_all as f64), Relaxed);
+        }
     }
 }
 
@@ -456,6 +513,35 @@ mod tests {
         learner.set_capacity(16);
         assert_eq!((learner.size(), learner.order()), (Size::default(), ONLY_ORDER));
         assert!((0..1000).all(|page| !learner.follows(mixer.tag(page))));
+    }
+
+    #[test]
+    fn what_one_has_learned_another_begins_with() {
+        let (taught, mixer) = (Learner::new(4096, 16), Mixer::new(9));
+        let tags = (0..200_000u64).map(|access| mixer.tag(access % 6000));
+        tags.filter(|tag| taught.follows(*tag)).for_each(|tag| taught.show(tag));
+        let learned = taught.learned();
+        assert_eq!(learned.densities.len(), Learned::DENSITIES_MAX);
+        let other = Learner::new(2048, 16);
+        assert_ne!(other.learned(), learned);
+        other.adopt(&learned);
+        let begun = other.learned();
+        assert_eq!((begun.leader, &begun.densities), (learned.leader, &learned.densities));
+        assert!(learned.misses.iter().all(|(late, all)| *late > 0 && all > late), "{:?}", learned.misses);
+        let missed = |learner: &Learner| {
+            learner.show(mixer.tag(1 << 30));
+            learner.learned().misses.into_iter().map(|(_, all)| f64::from(all)).collect::<Vec<_>>()
+        };
+        let off = missed(&other).into_iter().zip(missed(&taught)).map(|(here, there)| (here - there).abs());
+        assert!(off.fold(0.0, f64::max) <= 100.0, "{:?}", learned.misses);
+        // One that is too small, and what nobody can have learned.
+        let small = Learner::new(16, 16);
+        small.adopt(&learned);
+        assert_eq!((small.order(), small.learned().densities), (ONLY_ORDER, Vec::new()));
+        other.adopt(&Learned { leader: 5, densities: vec![0; 7], ..learned });
+        assert_eq!((other.learned().leader, other.learned().densities), (begun.leader, begun.densities));
+        other.adopt(&Learned { leader: 0, densities: Vec::new(), misses: vec![(u32::MAX, u32::MAX); 9] });
+        (0..100_000u64).map(|access| mixer.tag(access)).for_each(|tag| other.show(tag));
     }
 
     #[test]

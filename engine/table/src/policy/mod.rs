@@ -24,6 +24,7 @@ pub(crate) use car::Balance;
 pub use car::Car;
 pub use clock::Clock;
 pub use fifo::Fifo;
+pub use learner::Learned;
 pub(crate) use learner::Learner;
 pub use lfu::{Lfu, NrLfu};
 pub use lru::Lru;

@@ -1,6 +1,7 @@
 //! What a recording begins with: what the partition's table was made of.
 
-use super::{Bytes, WHOLE, push_name, push_number};
+use super::decoder::Bytes;
+use super::{WHOLE, push_name, push_number};
 use crate::layout::Shape;
 use crate::nodes::NODES_MAX;
 use crate::policy::PolicyKind;

@@ -11,14 +11,16 @@
 //! What is not here: files, checksums, compression, time (`octavo-sim`); when an event is written (the engine); what it does to a
 //! table (`octavo-sim`).
 
+mod decoder;
 mod header;
 // No unsafe code here that an interpreter would have to see, and much to do for one.
 #[cfg(all(test, not(any(loom, shuttle, miri))))]
 mod tests;
 
-use crate::policy::PolicyKind;
+use crate::policy::{Learned, PolicyKind};
 use crate::tag::Tag;
 
+pub use decoder::{Decoder, Malformed};
 pub use header::{Header, Secret};
 
 /// A page's key is its object's number above this many bits of page number.
@@ -93,12 +95,23 @@ pub enum Event {
         /// Its name.
         name: String,
     },
-    /// A page that was there when the recording began.
+    /// Segments that were in use when the recording, or this part of it, began.
+    Live {
+        /// The first one's number.
+        first: u32,
+        /// How many, one after the other.
+        count: u32,
+    },
+    /// What the policy had learned when the recording, or this part of it, began.
+    Learned(Learned),
+    /// A page that was there when the recording, or this part of it, began.
     Resident {
         /// The page.
         key: u64,
         /// It was dirty.
         dirty: bool,
+        /// What the policy knew of it (`SetGuard::policy_bits`).
+        bits: u16,
     },
 }
 
@@ -244,6 +257,8 @@ mod without_page {
     pub const TOTALS: u8 = 7;
     pub const OPENED: u8 = 8;
     pub const POLICY: u8 = 9;
+    pub const LIVE: u8 = 10;
+    pub const LEARNED: u8 = 11;
 }
 
 /// Where it happened, in the lower half: so much less this many pages from the page before, of the same object.
@@ -278,6 +293,8 @@ impl Last {
     }
 }
 
+const _: () = assert!(NAME_BYTES_MAX + 32 < Encoder::EVENT_BYTES_MAX);
+
 /// Writes events.
 pub struct Encoder {
     bytes: Vec<u8>,
@@ -286,7 +303,9 @@ pub struct Encoder {
 
 impl Encoder {
     /// The most bytes of one event.
-    pub const EVENT_BYTES_MAX: usize = NAME_BYTES_MAX + 32;
+    pub const EVENT_BYTES_MAX: usize =
+        if NAME_BYTES_MAX > 2 * Learned::DENSITIES_MAX { NAME_BYTES_MAX } else { 2 * Learned::DENSITIES_MAX }
+            + 32;
 
     /// Writes behind what is in `bytes`, which is nothing, so that its memory is used.
     pub fn new(bytes: Vec<u8>) -> Encoder {
@@ -344,8 +363,25 @@ impl Encoder {
                 self.without_page(without_page::OPENED, &[*object]);
                 self.name(name);
             }
-            Event::Resident { key, dirty: false } => self.page(op::RESIDENT, *key),
-            Event::Resident { key, dirty: true } => self.seldom(seldom::RESIDENT_DIRTY, *key),
+            Event::Live { first, count } => {
+                self.without_page(without_page::LIVE, &[u64::from(*first), u64::from(*count)]);
+            }
+            Event::Learned(Learned { leader, misses, densities }) => {
+                let counts = [*leader as usize, misses.len(), densities.len()].map(|count| count as u64);
+                self.without_page(without_page::LEARNED, &counts);
+                misses
+                    .iter()
+                    .flat_map(|(late, all)| [*late, *all])
+                    .for_each(|number| self.number(number.into()));
+                densities.iter().for_each(|density| self.bytes.extend(density.to_le_bytes()));
+            }
+            Event::Resident { key, dirty, bits } => {
+                match dirty {
+                    false => self.page(op::RESIDENT, *key),
+                    true => self.seldom(seldom::RESIDENT_DIRTY, *key),
+                }
+                self.bytes.extend(bits.to_le_bytes());
+            }
         }
     }
 
@@ -449,190 +485,4 @@ fn push_name(bytes: &mut Vec<u8>, name: &str) {
     let name = &name[..name.floor_char_boundary(NAME_BYTES_MAX)];
     push_number(bytes, name.len() as u64);
     bytes.extend(name.as_bytes());
-}
-
-/// Bytes that no encoder writes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Malformed {
-    /// Where the event begins, from the beginning of its block.
-    pub at: usize,
-    /// What is wrong with it.
-    pub what: &'static str,
-}
-
-impl std::fmt::Display for Malformed {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}, at byte {} of the block", self.what, self.at)
-    }
-}
-
-/// Reads the events of a block; after one that is malformed there are no more.
-pub struct Decoder<B> {
-    bytes: Bytes<B>,
-    last: Last,
-}
-
-impl<B: AsRef<[u8]>> Decoder<B> {
-    /// Reads a block that [`Encoder::take`] gave.
-    pub fn new(block: B) -> Decoder<B> {
-        Decoder { bytes: Bytes { all: block, at: 0 }, last: Last::new() }
-    }
-
-    /// The block's memory.
-    pub fn into_block(self) -> B {
-        self.bytes.all
-    }
-
-    fn event(&mut self) -> Result<Event, &'static str> {
-        let first = self.bytes.byte()?;
-        let (op, low) = (first >> 4, first & 0xf);
-        if op == op::WITHOUT_PAGE {
-            return self.without_page(low);
-        }
-        let key = self.key(low)?;
-        let step = |step| Ok(Event::Step { key, step });
-        match op {
-            op::ACCESS..=op::ACCESS_LAST => {
-                Ok(Event::Access { key, write: op & op::WRITE != 0, hit: op & op::HIT != 0 })
-            }
-            op::CLAIM => step(Step::Claim(Place::from_byte(self.bytes.byte()?)?)),
-            op::PUBLISH_CLEAN => step(Step::Publish { dirty: false }),
-            op::PUBLISH_DIRTY => step(Step::Publish { dirty: true }),
-            op::TOUCH => step(Step::Touch),
-            op::OVERWRITE => step(Step::Overwrite),
-            op::BEGIN_STORE => step(Step::BeginStore),
-            op::END_STORE => step(Step::EndStore),
-            op::BEGIN_WRITEBACK => step(Step::BeginWriteback),
-            op::WRITTEN_BACK => step(Step::EndWriteback { written: true }),
-            op::RESIDENT => Ok(Event::Resident { key, dirty: false }),
-            _ => match self.bytes.byte()? {
-                seldom::RELEASE => step(Step::Release),
-                seldom::NOT_WRITTEN_BACK => step(Step::EndWriteback { written: false }),
-                seldom::DROP => step(Step::Drop { even_dirty: false }),
-                seldom::DROP_EVEN_DIRTY => step(Step::Drop { even_dirty: true }),
-                seldom::SUPERSEDE => step(Step::Supersede(Place::from_byte(self.bytes.byte()?)?)),
-                seldom::SUPERSEDE_REFUSED => {
-                    step(Step::SupersedeRefused(Place::from_byte(self.bytes.byte()?)?))
-                }
-                seldom::CLAIM_AHEAD => step(Step::ClaimAhead(Place::from_byte(self.bytes.byte()?)?)),
-                seldom::CLAIM_ONCE => step(Step::ClaimOnce(Place::from_byte(self.bytes.byte()?)?)),
-                seldom::PIN => step(Step::Pin { slot: self.bytes.small()? }),
-                seldom::HELD => step(Step::Held { slot: self.bytes.small()?, pins: self.bytes.small()? }),
-                seldom::RESIDENT_DIRTY => Ok(Event::Resident { key, dirty: true }),
-                _ => Err("no event of a page"),
-            },
-        }
-    }
-
-    fn without_page(&mut self, kind: u8) -> Result<Event, &'static str> {
-        Ok(match kind {
-            without_page::UNPIN => Event::Unpin { slot: self.bytes.small()? },
-            without_page::JOIN => Event::Join { segment: self.bytes.small()? },
-            without_page::LEAVE => Event::Leave { segment: self.bytes.small()? },
-            without_page::ADVANCE_BUSY => Event::Advance { done: false },
-            without_page::ADVANCE_DONE => Event::Advance { done: true },
-            without_page::RETIRE_REFUSED => Event::Retire { segment: self.bytes.small()?, retired: false },
-            without_page::RETIRE => Event::Retire { segment: self.bytes.small()?, retired: true },
-            without_page::TOTALS => {
-                Event::Totals(Totals { hits: self.bytes.number()?, misses: self.bytes.number()? })
-            }
-            without_page::OPENED => Event::Opened { object: self.bytes.number()?, name: self.bytes.name()? },
-            without_page::POLICY => {
-                Event::Policy { policy: self.bytes.name()?.parse().map_err(|_| "no policy of a known name")? }
-            }
-            _ => return Err("no event"),
-        })
-    }
-
-    fn key(&mut self, place: u8) -> Result<u64, &'static str> {
-        let distance = match place {
-            ELSEWHERE => {
-                let object = self.bytes.number()?;
-                if object >> OBJECT_BITS != 0 {
-                    return Err("the number of an object has more than 24 bits");
-                }
-                self.last.turn_to(object);
-                self.bytes.distance()?
-            }
-            FAR => self.bytes.distance()?,
-            near => i64::from(near) - NEAR_BACK,
-        };
-        let object = self.last.object;
-        if object == u64::MAX {
-            return Err("a page of no object");
-        }
-        let page = (self.last.page as i64).wrapping_add(distance) as u64;
-        if page >> PAGE_BITS != 0 {
-            return Err("the number of a page has more than 40 bits");
-        }
-        self.last.page = page;
-        Ok(object << PAGE_BITS | page)
-    }
-}
-
-impl<B: AsRef<[u8]>> Iterator for Decoder<B> {
-    type Item = Result<Event, Malformed>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let (at, end) = (self.bytes.at, self.bytes.all.as_ref().len());
-        if at == end {
-            return None;
-        }
-        let event = self.event().map_err(|what| Malformed { at, what });
-        if event.is_err() {
-            self.bytes.at = end;
-        }
-        Some(event)
-    }
-}
-
-struct Bytes<B> {
-    all: B,
-    at: usize,
-}
-
-impl<B: AsRef<[u8]>> Bytes<B> {
-    fn take(&mut self, count: usize) -> Result<&[u8], &'static str> {
-        let taken = self.all.as_ref()[self.at..].get(..count).ok_or("it is cut off")?;
-        self.at += count;
-        Ok(taken)
-    }
-
-    fn byte(&mut self) -> Result<u8, &'static str> {
-        Ok(self.take(1)?[0])
-    }
-
-    fn number(&mut self) -> Result<u64, &'static str> {
-        let mut number = 0;
-        for shift in (0..u64::BITS).step_by(7) {
-            let byte = self.byte()?;
-            let bits = u64::from(byte & 0x7f);
-            if bits << shift >> shift != bits {
-                break;
-            }
-            number |= bits << shift;
-            if byte & 0x80 == 0 {
-                return Ok(number);
-            }
-        }
-        Err("a number has more than 64 bits")
-    }
-
-    fn small(&mut self) -> Result<u32, &'static str> {
-        u32::try_from(self.number()?).map_err(|_| "a number has more than 32 bits")
-    }
-
-    fn distance(&mut self) -> Result<i64, &'static str> {
-        let folded = self.number()?;
-        Ok((folded >> 1) as i64 ^ -((folded & 1) as i64))
-    }
-
-    fn name(&mut self) -> Result<String, &'static str> {
-        let len = self.number()?;
-        if len > NAME_BYTES_MAX as u64 {
-            return Err("a name is too long");
-        }
-        let bytes = self.take(len as usize)?;
-        std::str::from_utf8(bytes).map(str::to_owned).map_err(|_| "a name is not UTF-8")
-    }
 }

@@ -36,7 +36,7 @@ fn events() -> Vec<Event> {
         let key = objects[number / 7 % objects.len()] << PAGE_BITS | page;
         events.push(match number % 5 {
             0 => Event::Access { key, write: number % 2 == 0, hit: number % 3 == 0 },
-            1 => Event::Resident { key, dirty: number % 2 == 0 },
+            1 => Event::Resident { key, dirty: number % 2 == 0, bits: (number * 1021) as u16 },
             _ => Event::Step { key, step: steps[number % steps.len()] },
         });
     }
@@ -50,6 +50,13 @@ fn events() -> Vec<Event> {
         Event::Retire { segment: 127, retired: true },
         Event::Totals(Totals { hits: u64::MAX, misses: 0 }),
         Event::Policy { policy: PolicyKind::Mq },
+        Event::Live { first: 0, count: 65_536 },
+        Event::Learned(Learned { leader: 0, misses: Vec::new(), densities: Vec::new() }),
+        Event::Learned(Learned {
+            leader: 4,
+            misses: vec![(u32::MAX, 0); Learned::ORDERS],
+            densities: vec![60_000; Learned::DENSITIES_MAX],
+        }),
         Event::Opened { object: 5, name: "disk \u{e9}".into() },
         Event::Opened { object: 6, name: String::new() },
     ]);

@@ -7,7 +7,7 @@ pub mod server;
 use std::path::{Path, PathBuf};
 
 use octavo::recording::WHOLE;
-use octavo_sim::recording::{ENDING, Rotation};
+use octavo_sim::recording::{Rotation, is_named_so};
 use serde::{Deserialize, Serialize};
 
 /// A recording that somebody wants.
@@ -51,11 +51,10 @@ impl Order {
         if self.rotate_bytes.is_some_and(|bytes| bytes < ROTATE_BYTES_MIN) {
             return Err("files of less than 64 KiB are too many".into());
         }
-        match (self.keep, self.rotate_bytes) {
-            (Some(0), _) => Err("at least one file is kept".into()),
-            (Some(_), None) => Err("there is one file to keep, unless it is rotated at a size".into()),
-            _ => Ok(()),
+        if self.seconds == Some(0) {
+            return Err("a recording of no time records nothing".into());
         }
+        self.rotation().check()
     }
 
     /// When files follow each other.
@@ -66,20 +65,10 @@ impl Order {
 
 /// Whether a path can be a recording's; the error is a sentence.
 pub fn check_file(path: &Path) -> Result<(), String> {
-    let shown = path.display();
     if !path.is_absolute() {
-        return Err(format!("\"{shown}\" is not a path from the root"));
+        return Err(format!("\"{}\" is not a path from the root", path.display()));
     }
-    let is_named_so = path.file_name().is_some_and(|name| {
-        let name = name.to_string_lossy();
-        name.len() > ENDING.len() && name.ends_with(ENDING)
-    });
-    match is_named_so {
-        true => Ok(()),
-        false => Err(format!(
-            "\"{shown}\": a recording's name ends in {ENDING}, by which `octavo simulate` knows it"
-        )),
-    }
+    is_named_so(path)
 }
 
 /// What a sample may look like, for messages.
@@ -145,6 +134,9 @@ mod tests {
         assert!(refused(Order { file: "/var/.octr".into(), ..order.clone() }).contains(".octr"));
         assert!(refused(Order { sample_below: 0, ..order.clone() }).contains("sample"));
         assert!(refused(Order { rotate_bytes: Some(5), ..order.clone() }).contains("64 KiB"));
-        assert!(refused(Order { keep: Some(2), ..order }).contains("rotated"));
+        assert!(refused(Order { keep: Some(2), ..order.clone() }).contains("rotated"));
+        assert!(refused(Order { seconds: Some(0), ..order.clone() }).contains("no time"));
+        let rotated = Order { rotate_bytes: Some(1 << 20), ..order };
+        assert!(refused(Order { keep: Some(0), ..rotated }).contains("at least one file"));
     }
 }

@@ -164,7 +164,10 @@ impl Recorder {
 
     /// Writes until the recording ends, or its file cannot be written.
     fn write(&self, mut recording: Recording, mut writer: Writer) -> Result<Ending, String> {
+        let mut part_begins = false;
         let result = loop {
+            // Where it cannot begin now, the file becomes a little longer.
+            part_begins = part_begins || (writer.is_full() && recording.begin_part());
             let taken = recording.take(PATIENCE);
             let time_ms = self.began.elapsed().as_millis() as u64;
             let written = match taken {
@@ -172,6 +175,10 @@ impl Recorder {
                     let written = writer.write(time_ms, &block);
                     recording.give_back(block);
                     written.map(|()| None)
+                }
+                Taken::Part(header) => {
+                    part_begins = false;
+                    writer.begin_part(time_ms, header).map(|()| None)
                 }
                 Taken::Ended(end) => {
                     let ending = match end {

@@ -191,6 +191,12 @@ fn what_cannot_be_recorded_is_refused_with_a_reason() {
         (&["record", "p", "--output", &file, "--sample", "3", "--socket", &socket], 2, "at most 1"),
         (&["record", "p", "--output", &file, "--keep", "3", "--socket", &socket], 2, "--rotate"),
         (&["record", "p", "--output", &file, "--rotate", "1KiB", "--socket", &socket], 2, "64 KiB"),
+        (
+            &["record", "p", "--output", &file, "--rotate", "1MiB", "--keep", "0", "--socket", &socket],
+            2,
+            "at least one file is kept",
+        ),
+        (&["record", "p", "--output", &file, "--seconds", "0", "--socket", &socket], 2, "no time"),
     ] {
         let output = octavo(words);
         let stderr = String::from_utf8_lossy(&output.stderr);
@@ -265,7 +271,19 @@ fn rotated_files_are_one_recording_and_the_last_are_kept() {
     // The first part alone says that others follow, the second that it is not the first.
     let row = replayed(&parts[..1]);
     assert_eq!(row["ending"], "another file goes on", "{row}");
-    assert_eq!(replayed(&parts[1..2])["exact"], false);
+    // What is left when the first is gone says so, and nearly what the cache did.
+    let row = replayed(&parts[1..]);
+    assert_eq!((&row["exact"], &row["part"]), (&Value::from(false), &Value::from(2)), "{row}");
+    let why = "the first part is missing, it begins with part 2";
+    assert_eq!(row["inexact_because"], why, "{row}");
+    let off = row["miss_ratio"].as_f64().unwrap() - row["counted_miss_ratio"].as_f64().unwrap();
+    assert!(off.abs() < 0.01, "{row}");
+    let words = ["simulate", "--trace", parts[1].to_str().unwrap()];
+    let text = succeed(&words);
+    assert!(text.contains(&format!("Not every access need find what it found: {why}.")), "{text}");
+    let text = succeed(&["trace", "info", parts[1].to_str().unwrap()]);
+    assert!(text.contains("from where the part before it ends, part 2"), "{text}");
+    assert!(text.contains("nearly; exactly behind all parts before it"), "{text}");
     // Another server goes on with higher numbers and lets go of the first.
     let partition = format!("{partition}\nrecord_keep = 2");
     let server = Server::start(

@@ -135,8 +135,8 @@ pub struct About {
     pub header: Header,
 }
 
-/// The version of the header.
-const VERSION: u8 = 1;
+/// The version of the header, and of the events behind it.
+const VERSION: u8 = 2;
 
 impl About {
     /// As bytes.

@@ -14,7 +14,7 @@ pub mod writer;
 pub use block::{About, Ending};
 pub use reader::{Reader, about, parts};
 pub use replay::{Difference, Replayed, replay};
-pub use writer::{Rotation, Writer};
+pub use writer::{Rotation, Writer, is_named_so};
 
 /// How a recording's file is called.
 pub const ENDING: &str = ".octr";

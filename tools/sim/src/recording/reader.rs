@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use octavo_table::recording::{Decoder, Event};
+use octavo_table::recording::{Decoder, Event, Totals};
 
 use super::block::{About, BLOCK_BYTES_MAX, Ending, HEAD_BYTES, Head, Kind, MAGIC};
 use crate::source::SourceError;
@@ -20,6 +20,10 @@ pub struct Reader {
     following: VecDeque<PathBuf>,
     files: usize,
     about: About,
+    first_part: u32,
+    /// What the partition had counted when the first part that is read began, once that is known; and what it has since.
+    counted_before: Option<Totals>,
+    counted: Totals,
     events: Decoder<Vec<u8>>,
     /// Bytes of the file before the next block, and before the one that is being read.
     next_at: u64,
@@ -65,6 +69,10 @@ impl Reader {
             input,
             following: VecDeque::new(),
             files: 1,
+            first_part: about.part,
+            // A first part counts from its beginning.
+            counted_before: (about.part == 1).then(Totals::default),
+            counted: Totals::default(),
             about,
             events,
             next_at,
@@ -79,6 +87,21 @@ impl Reader {
     /// What the header of the file says that is being read.
     pub fn about(&self) -> &About {
         &self.about
+    }
+
+    /// The first part that is read. Where it is not 1, those before it are missing.
+    pub fn first_part(&self) -> u32 {
+        self.first_part
+    }
+
+    /// Whether what is read goes on with an earlier part: what this one tells of what was there when it began is known.
+    pub fn goes_on(&self) -> bool {
+        self.about.part != self.first_part
+    }
+
+    /// What the partition has counted, sampled or not, in the parts that were read, up to the last block.
+    pub fn counted(&self) -> Totals {
+        self.counted
     }
 
     /// How the last file ends, once it was read.
@@ -112,13 +135,27 @@ impl Reader {
         // A turn takes a block or a file.
         while self.ending.is_none() {
             match self.events.next() {
-                Some(Ok(event)) => return Ok(Some(event)),
+                Some(Ok(event)) => {
+                    if let Event::Totals(totals) = &event {
+                        self.count(*totals);
+                    }
+                    return Ok(Some(event));
+                }
                 Some(Err(malformed)) if !self.skip_bad => self.fail(malformed.to_string())?,
                 Some(Err(_)) => self.skipped += 1,
                 None => self.read_block()?,
             }
         }
         Ok(None)
+    }
+
+    /// A part that is not the first begins with what was counted before it.
+    fn count(&mut self, totals: Totals) {
+        let before = self.counted_before.get_or_insert(totals);
+        self.counted = Totals {
+            hits: totals.hits.saturating_sub(before.hits),
+            misses: totals.misses.saturating_sub(before.misses),
+        };
     }
 
     /// Takes the next block, or the next file.

@@ -3,17 +3,20 @@
 //! Of a whole recording nothing is believed but what was asked and when fills came, writes ended and pages were written back: whether a page
 //! is there, and which one leaves for it, the table decides again. Each access is compared with what the cache counted, and each claim by
 //! the way that was taken, so that the first difference has a name. Where the recording began later than the partition, or steps are missing, the two
-//! may differ; then a page that was there is brought in, so that one difference does not breed others.
+//! may differ; then a page that was there is brought in, so that one difference does not breed others. Such a recording, and a part whose
+//! first parts are gone, lists the pages that were there with what the policy knew of them, and what it had learned; ghosts are missing.
 //!
 //! Of a sample, a table as much smaller as the sample is sees the accesses alone (Waldspurger et al., "Cache Modeling and Optimization using
 //! Miniature Simulations", ATC '17), and each miss stands for as many as the sample leaves out.
 
-use std::collections::HashMap;
+mod resizes;
+
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use octavo_table::recording::{Event, Header, PAGE_BITS, Place, Secret, Step, Totals};
 use octavo_table::{
-    Claim, Found, Mixer, Move, Mover, PolicyKind, SegmentIndex, Shape, SlotIndex, State, Table, Tag,
+    Claim, Found, Mixer, Move, Mover, PolicyKind, SegmentIndex, SetGuard, Shape, SlotIndex, State, Table, Tag,
 };
 
 use super::block::Ending;
@@ -39,8 +42,10 @@ pub struct Replayed {
     pub misfits: u64,
     /// How what was read ends. None: it was interrupted.
     pub ending: Option<Ending>,
-    /// Nothing is missing: every access must find what it found.
+    /// Nothing is missing: every access must find what it found, if one thread was at work.
     pub is_exact: bool,
+    /// Where that is not so, why.
+    pub inexact_because: Option<String>,
     /// The part of the pages that was recorded.
     pub sample: f64,
 }
@@ -125,11 +130,21 @@ fn run<const W: usize>(
     stop: &AtomicBool,
     progress: &mut dyn FnMut(u64, Option<f64>),
 ) -> Result<Replayed, SourceError> {
-    let (header, part) = (reader.about().header.clone(), reader.about().part);
+    let header = reader.about().header.clone();
     let is_whole = header.sample_below == octavo_table::recording::WHOLE;
     let mut twin = if is_whole { Twin::<W>::whole(&header) } else { Twin::<W>::scaled(&header) };
     let (mut interrupted, mut next_news) = (false, NEWS_PERIOD);
     while let Some(event) = reader.event()? {
+        let is_known = matches!(
+            event,
+            Event::Live { .. }
+                | Event::Learned(_)
+                | Event::Resident { .. }
+                | Event::Step { step: Step::Held { .. }, .. }
+        );
+        if is_known && reader.goes_on() {
+            continue;
+        }
         match is_whole {
             true => twin.whole_event(&event),
             false => twin.sampled_event(&event),
@@ -144,18 +159,33 @@ fn run<const W: usize>(
             }
         }
     }
+    let inexact_because = inexact_because(&header, reader);
     Ok(Replayed {
         accesses: twin.accesses,
         hits: twin.hits,
         hits_recorded: twin.hits_recorded,
-        counted: twin.counted,
+        counted: reader.counted(),
         difference: twin.difference,
         differences: twin.differences,
         misfits: twin.misfits,
         ending: if interrupted { None } else { reader.ending() },
-        is_exact: header.is_exact() && part == 1 && reader.skipped() == 0,
+        is_exact: inexact_because.is_none(),
+        inexact_because,
         sample: header.sample(),
     })
+}
+
+/// Why not every access need find what it found, also where one thread was at work.
+fn inexact_because(header: &Header, reader: &Reader) -> Option<String> {
+    let (part, skipped) = (reader.first_part(), reader.skipped());
+    let is_whole = header.sample_below == octavo_table::recording::WHOLE;
+    match () {
+        () if part > 1 => Some(format!("the first part is missing, it begins with part {part}")),
+        () if !is_whole => Some("a sample does not have the steps of the table".into()),
+        () if !header.from_the_first => Some("it does not begin with the partition's first access".into()),
+        () if skipped > 0 => Some(format!("{skipped} damaged blocks were passed over")),
+        () => None,
+    }
 }
 
 /// The partition's table once more.
@@ -171,13 +201,17 @@ struct Twin<const W: usize> {
     pending: Vec<Move>,
     leaving: Option<SegmentIndex>,
     emptied: Vec<SegmentIndex>,
-    /// For a sample: segments that the partition has, and of them those of which the table has one.
-    segments: u32,
+    /// The partition's segments; the table's may have other numbers.
+    segments: HashSet<u32>,
+    segments_max: u32,
+    /// Their numbers are guessed.
+    is_unnamed: bool,
+    is_from_the_first: bool,
+    /// For a sample: segments of which the table has one.
     segments_in_one: f64,
     accesses: u64,
     hits: u64,
     hits_recorded: u64,
-    counted: Totals,
     difference: Option<Difference>,
     differences: u64,
     misfits: u64,
@@ -202,7 +236,7 @@ impl<const W: usize> Twin<W> {
             Secret::Untold => Mixer::new(SAMPLE_SEED),
         };
         let table = Table::spread(header.shape, header.nodes, header.policy, header.segments);
-        Self::new(table, mixer, header.segments, 1.0)
+        Self::new(table, mixer, header, 1.0)
     }
 
     /// Segments of fewer sets, and if that is not little enough, fewer segments.
@@ -214,10 +248,10 @@ impl<const W: usize> Twin<W> {
         let segments_max = scaled(header.shape.segments_max).min(octavo_table::SEGMENTS_MAX);
         let shape = Shape { segments_max, sets_per_segment };
         let table = Table::new(shape, header.policy, scaled(header.segments).min(segments_max));
-        Self::new(table, Mixer::new(SAMPLE_SEED), header.segments, segments_in_one)
+        Self::new(table, Mixer::new(SAMPLE_SEED), header, segments_in_one)
     }
 
-    fn new(table: Table<W>, mixer: Mixer, segments: u32, segments_in_one: f64) -> Self {
+    fn new(table: Table<W>, mixer: Mixer, header: &Header, segments_in_one: f64) -> Self {
         Twin {
             table,
             mixer,
@@ -227,12 +261,14 @@ impl<const W: usize> Twin<W> {
             pending: Vec::new(),
             leaving: None,
             emptied: Vec::new(),
-            segments,
+            segments: (0..header.segments).collect(),
+            segments_max: header.shape.segments_max,
+            is_unnamed: true,
+            is_from_the_first: header.from_the_first,
             segments_in_one,
             accesses: 0,
             hits: 0,
             hits_recorded: 0,
-            counted: Totals::default(),
             difference: None,
             differences: 0,
             misfits: 0,
@@ -249,22 +285,36 @@ impl<const W: usize> Twin<W> {
                 let is_there = found.is_some();
                 match found {
                     Some(found) => self.touch(&found),
-                    None => self.bring(tag, false),
+                    None => self.bring(tag, false, |guard| guard.claim(tag)),
                 }
                 self.count(*hit, is_there);
             }
-            Event::Totals(totals) => self.counted = *totals,
+            Event::Step { key, step: Step::ClaimAhead(_) } => {
+                let tag = self.mixer.tag(*key);
+                self.bring(tag, false, |guard| guard.claim_ahead(tag));
+            }
+            Event::Resident { key, bits, .. } => {
+                let tag = self.mixer.tag(*key);
+                self.bring(tag, false, |guard| guard.claim_known(tag, *bits));
+            }
             Event::Policy { policy } => self.set_policy(*policy),
-            Event::Join { .. } => self.scale(self.segments.saturating_add(1)),
-            Event::Retire { retired: true, .. } => self.scale(self.segments.saturating_sub(1)),
+            Event::Live { first, count } => self.name_segments(*first, *count),
+            Event::Learned(learned) => self.table.adopt_learned(learned),
+            Event::Join { segment } if *segment < self.segments_max => {
+                self.segments.insert(*segment);
+                self.scale();
+            }
+            Event::Leave { segment } => {
+                self.segments.remove(segment);
+                self.scale();
+            }
             _ => {}
         }
     }
 
     /// Grows or shrinks the table as the partition did.
-    fn scale(&mut self, segments: u32) {
-        self.segments = segments;
-        let wanted = (f64::from(segments) / self.segments_in_one).round() as u32;
+    fn scale(&mut self) {
+        let wanted = (self.segments.len() as f64 / self.segments_in_one).round() as u32;
         let wanted = wanted.clamp(1, self.table.shape().segments_max);
         while self.table.live_segments() < wanted
             && let Some(segment) = self.table.spare_segment()
@@ -305,16 +355,19 @@ impl<const W: usize> Twin<W> {
                 Some(slot) => drop(self.table.slot(slot).unpin()),
                 None => self.misfits += 1,
             },
-            Event::Totals(totals) => self.counted = *totals,
+            // The reader adds them up.
+            Event::Totals(_) => {}
             Event::Policy { policy } => self.set_policy(*policy),
             Event::Opened { object, name } => drop(self.names.insert(*object, name.clone())),
-            Event::Resident { key, dirty } => {
-                self.bring(self.mixer.tag(*key), *dirty);
+            Event::Live { first, count } => self.name_segments(*first, *count),
+            Event::Learned(learned) => self.table.adopt_learned(learned),
+            Event::Resident { key, dirty, bits } => {
+                let tag = self.mixer.tag(*key);
+                self.bring(tag, *dirty, |guard| guard.claim_known(tag, *bits));
             }
-            Event::Join { segment } => self.join(SegmentIndex(*segment)),
-            Event::Leave { segment } => self.leave(SegmentIndex(*segment)),
-            Event::Advance { done } => self.advance(*done),
-            Event::Retire { segment, retired } => self.retire(SegmentIndex(*segment), *retired),
+            Event::Join { .. } | Event::Leave { .. } | Event::Advance { .. } | Event::Retire { .. } => {
+                self.resize(event);
+            }
         }
     }
 
@@ -326,7 +379,7 @@ impl<const W: usize> Twin<W> {
             Some(found) if !write => self.touch(&found),
             Some(_) => {}
             // It was there, so that nobody brought it in.
-            None if hit => self.bring(tag, false),
+            None if hit => self.bring(tag, false, |guard| guard.claim(tag)),
             None => {}
         }
         self.count(hit, is_there);
@@ -366,38 +419,66 @@ impl<const W: usize> Twin<W> {
     }
 
     /// A page that nobody has brought in, if it finds a place. While pages move, only its set's lock tells whether it is there.
-    fn bring(&mut self, tag: Tag, dirty: bool) {
+    fn bring(&mut self, tag: Tag, dirty: bool, claim: impl FnOnce(&mut SetGuard<'_, W>) -> Claim) {
         let mut guard = self.table.lock(tag);
         if guard.find(tag).is_none()
-            && let Claim::Claimed { slot, .. } = guard.claim(tag)
+            && let Claim::Claimed { slot, .. } = claim(&mut guard)
         {
             let waited = self.table.publish(slot, dirty);
             debug_assert!(!waited, "nobody else is there to wait");
         }
     }
 
+    /// Ends what had begun before a recording that began later, and was no page that could be listed, or a dirty one on its way to the store: without
+    /// that it would never leave. True: that was all.
+    fn end_from_before(&mut self, tag: Tag, step: Step) -> bool {
+        let found = self.table.lock(tag).find(tag);
+        match (step, found) {
+            (Step::Publish { dirty }, None) => self.bring(tag, dirty, |guard| guard.claim(tag)),
+            (Step::EndStore, None) => self.bring(tag, false, |guard| guard.claim(tag)),
+            (Step::Release, None) => {}
+            (Step::EndWriteback { written: true }, Some(found))
+                if found.word.state() == State::Dirty && !found.word.writeback() =>
+            {
+                let begun = found.slot().begin_writeback(found.word).is_ok();
+                if begun {
+                    let _nobody = self.table.end_writeback(found.index, found.word.version(), true);
+                }
+            }
+            _ => return false,
+        }
+        true
+    }
+
     /// Makes a step. None: the page is not what it was when the step was recorded.
     fn step(&mut self, key: u64, step: Step) -> Option<()> {
         let tag = self.mixer.tag(key);
+        if !self.is_from_the_first {
+            if self.end_from_before(tag, step) {
+                return Some(());
+            }
+            if !self.pending.is_empty() {
+                self.follow();
+            }
+        }
         let mut guard = self.table.lock(tag);
         let found = guard.find(tag);
         let in_state = |states: &[State]| found.filter(|found| states.contains(&found.word.state()));
         let at_rest = [State::Clean, State::Dirty];
         match step {
-            Step::Claim(place) => {
+            Step::Claim(place) | Step::ClaimAhead(place) | Step::ClaimOnce(place) => {
                 if found.is_some() {
                     return None;
                 }
-                let claim = guard.claim(tag);
-                drop(guard);
-                self.compare(key, place, &claim);
-            }
-            Step::ClaimAhead(place) | Step::ClaimOnce(place) => {
-                if found.is_some() {
-                    return None;
+                let claim = match step {
+                    Step::ClaimAhead(_) => guard.claim_ahead(tag),
+                    Step::ClaimOnce(_) => guard.claim_once(tag),
+                    _ => guard.claim(tag),
+                };
+                // Nobody will fill it.
+                if let (Place::Full, Claim::Claimed { slot, .. }) = (place, claim) {
+                    let _nobody = guard.remove(slot);
                 }
-                let is_ahead = matches!(step, Step::ClaimAhead(_));
-                let claim = if is_ahead { guard.claim_ahead(tag) } else { guard.claim_once(tag) };
                 drop(guard);
                 self.compare(key, place, &claim);
             }
@@ -496,65 +577,5 @@ impl<const W: usize> Twin<W> {
             true => self.table.set_policy(policy),
             false => self.misfits += 1,
         }
-    }
-
-    // ---- Resizes ------------------------------------------------------------------------------------------------
-
-    /// Whether a segment may join or leave: all moves that were named before are made.
-    fn is_settled(&mut self) -> bool {
-        if !self.pending.is_empty() {
-            self.misfits += 1;
-        }
-        self.pending.is_empty()
-    }
-
-    fn join(&mut self, segment: SegmentIndex) {
-        if segment.0 >= self.table.shape().segments_max || self.table.is_live(segment) {
-            self.misfits += 1;
-        } else if self.is_settled() {
-            self.pending = self.table.join(segment);
-        }
-    }
-
-    fn leave(&mut self, segment: SegmentIndex) {
-        let others = self.table.live_segments().saturating_sub(self.emptied.len() as u32);
-        let may = segment.0 < self.table.shape().segments_max
-            && self.table.is_live(segment)
-            && !self.emptied.contains(&segment)
-            && others > 1;
-        if !may {
-            self.misfits += 1;
-        } else if self.is_settled() {
-            self.pending = self.table.leave(segment);
-            self.leaving = Some(segment);
-            self.emptied.extend(self.leaving.take_if(|_| self.pending.is_empty()));
-        }
-    }
-
-    fn advance(&mut self, done: bool) {
-        let Some(mv) = self.pending.last() else {
-            self.misfits += 1;
-            return;
-        };
-        let pass = self.table.advance(*mv, &mut NoBytes);
-        if pass.busy.is_none() {
-            self.pending.pop();
-        }
-        self.misfits += u64::from(pass.busy.is_none() != done);
-        if self.pending.is_empty() {
-            self.emptied.extend(self.leaving.take());
-        }
-    }
-
-    fn retire(&mut self, segment: SegmentIndex, retired: bool) {
-        let Some(at) = self.emptied.iter().position(|emptied| *emptied == segment) else {
-            self.misfits += 1;
-            return;
-        };
-        let is_retired = self.table.retire(segment).is_ok();
-        if is_retired {
-            self.emptied.remove(at);
-        }
-        self.misfits += u64::from(is_retired != retired);
     }
 }

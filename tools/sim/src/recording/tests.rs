@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
 use octavo_table::recording::{Encoder, Event, Header, Place, Secret, Step, Totals, WHOLE};
-use octavo_table::{PolicyKind, Shape};
+use octavo_table::{Learned, PolicyKind, Shape};
 
 use super::block::{self, Kind, MAGIC};
 use super::{About, Ending, Reader, Replayed, Rotation, Writer, parts, replay};
@@ -147,7 +147,12 @@ impl Drop for Folder {
 
 fn write(path: &Path, rotation: Rotation, id: u64, blocks: u64) -> Writer {
     let mut writer = Writer::create(path, rotation, about(id)).unwrap();
-    (0..blocks).for_each(|number| writer.write(number, &events(number * 1000, 1000)).unwrap());
+    for number in 0..blocks {
+        if writer.is_full() {
+            writer.begin_part(number, about(id).header).unwrap();
+        }
+        writer.write(number, &events(number * 1000, 1000)).unwrap();
+    }
     writer.finish(blocks, Ending::Stopped).unwrap();
     writer
 }
@@ -183,6 +188,85 @@ fn files_follow_each_other_are_private_and_read_in_order() {
     assert!(error.unwrap_err().contains("part 2 is missing"));
     // No file is replaced.
     assert!(Writer::create(&folder.0.join("q.octr"), Rotation::default(), about(5)).is_err());
+}
+
+/// Of files that keep nothing, the one that was being written was removed as well.
+#[test]
+fn a_rotation_that_makes_no_sense_and_a_name_that_nobody_would_find_are_refused() {
+    let folder = Folder::new("refused");
+    let rotation = |file_bytes_max, keep| Rotation { file_bytes_max, keep };
+    for (name, rotation, part, why) in [
+        ("p.octr", rotation(Some(5000), Some(0)), 1, "at least one file is kept"),
+        ("p.octr", rotation(None, Some(3)), 1, "unless it is rotated"),
+        ("p.octr", rotation(Some(0), None), 1, "no bytes"),
+        ("p.trace", rotation(None, None), 1, "ends in .octr"),
+        (".octr", rotation(None, None), 1, "ends in .octr"),
+        ("p.octr", rotation(None, None), 3, "begins with part 1"),
+    ] {
+        let about = About { part, ..about(1) };
+        let error = Writer::create(&folder.0.join(name), rotation, about).err().expect(why);
+        assert!(error.kind() == std::io::ErrorKind::InvalidInput, "{error}");
+        assert!(error.to_string().contains(why), "{error}");
+    }
+    assert_eq!(folder.files(), Vec::<PathBuf>::new());
+}
+
+/// What later parts count of was the whole recording's, so that the miss ratio of a part was that of another time.
+#[test]
+fn what_was_counted_is_that_of_the_parts_that_are_read() {
+    let folder = Folder::new("counted");
+    let rotation = Rotation { file_bytes_max: Some(1), keep: None };
+    let mut writer = Writer::create(&folder.0.join("p.octr"), rotation, about(1)).unwrap();
+    let totals = |hits, misses| {
+        let mut encoder = Encoder::new(Vec::new());
+        encoder.push(&Event::Totals(Totals { hits, misses }));
+        encoder
+    };
+    for part in 0..4u64 {
+        if part > 0 {
+            writer.begin_part(0, about(1).header).unwrap();
+        }
+        writer.write(0, &totals(100 * part, 7 * part).take(Vec::new())).unwrap();
+        writer.write(0, &totals(100 * part + 60, 7 * part + 5).take(Vec::new())).unwrap();
+        writer.write(0, &totals(100 * part + 100, 7 * part + 7).take(Vec::new())).unwrap();
+    }
+    writer.finish(0, Ending::Stopped).unwrap();
+    let files = folder.files();
+    let counted = |files: &[PathBuf]| {
+        let mut reader = Reader::open(files, false).unwrap();
+        while reader.event().unwrap().is_some() {}
+        (reader.first_part(), reader.counted().hits, reader.counted().misses)
+    };
+    assert_eq!(counted(&files), (1, 400, 28));
+    assert_eq!(counted(&files[..1]), (1, 100, 7));
+    assert_eq!(counted(&files[1..]), (2, 300, 21));
+    assert_eq!(counted(&files[3..]), (4, 100, 7));
+}
+
+/// A recording that began after resizes spoke of segments that its replay had not, or had already: it did not grow and shrink with the partition.
+#[test]
+fn a_recording_that_began_later_has_as_many_segments_as_its_partition() {
+    let mut late = about(1);
+    late.header.from_the_first = false;
+    // Half of each segment's pages would do to fill it.
+    let slots = |events: &[Event]| {
+        let live = [Event::Live { first: 3, count: 1 }, Event::Live { first: 6, count: 1 }];
+        let fill = (0..4000).map(|page| resident(page, page % 3 == 0));
+        let look = (0..4000).map(|page| Event::Access { key: KEY | page, write: false, hit: false });
+        let all: Vec<Event> =
+            live.into_iter().chain(events.iter().cloned()).chain(fill).chain(look).collect();
+        let replayed = replay_events(&late, &all);
+        assert_eq!(replayed.misfits, 0, "{replayed:?}");
+        replayed.hits
+    };
+    const SEGMENT: u64 = 4 * 16;
+    // What was named before the recording began is not held against it.
+    let before = [Event::Advance { done: true }, Event::Retire { segment: 1, retired: true }];
+    assert_eq!(slots(&before), 2 * SEGMENT);
+    assert_eq!(slots(&[Event::Join { segment: 0 }]), 3 * SEGMENT);
+    assert_eq!(slots(&[Event::Join { segment: 0 }, Event::Join { segment: 1 }]), 4 * SEGMENT);
+    assert_eq!(slots(&[Event::Leave { segment: 6 }]), SEGMENT);
+    assert_eq!(slots(&[Event::Leave { segment: 3 }, Event::Join { segment: 7 }]), 2 * SEGMENT);
 }
 
 /// Its events were missing, and nothing said so.
@@ -221,6 +305,10 @@ fn step(page: u64, step: Step) -> Event {
     Event::Step { key: KEY | page, step }
 }
 
+fn resident(page: u64, dirty: bool) -> Event {
+    Event::Resident { key: KEY | page, dirty, bits: 0 }
+}
+
 fn fill(page: u64, way: u8) -> [Event; 2] {
     let place = Place::Way { way, evicted: false };
     [step(page, Step::Claim(place)), step(page, Step::Publish { dirty: false })]
@@ -241,7 +329,7 @@ fn a_page_that_leaves_for_its_own_successor_is_a_misfit() {
 #[test]
 fn a_page_that_was_pinned_when_it_was_listed_stays_until_its_pins_have_gone() {
     let pinned = |unpins: u64| {
-        let mut events = vec![Event::Resident { key: KEY, dirty: false }];
+        let mut events = vec![resident(0, false)];
         // A pin that was recorded before its page was listed is among those.
         events.push(step(0, Step::Pin { slot: 5 }));
         events.push(step(0, Step::Held { slot: 5, pins: 2 }));
@@ -254,7 +342,7 @@ fn a_page_that_was_pinned_when_it_was_listed_stays_until_its_pins_have_gone() {
     assert_eq!(hits, [(1, 0), (1, 0), (0, 0), (0, 1)]);
     // More pins than a page can have.
     let many = step(0, Step::Held { slot: 5, pins: u32::MAX });
-    let replayed = replay_events(&about(1), &[Event::Resident { key: KEY, dirty: true }, many]);
+    let replayed = replay_events(&about(1), &[resident(0, true), many]);
     assert_eq!(replayed.misfits, 1);
 }
 
@@ -287,7 +375,16 @@ fn no_order_of_events_makes_a_replay_panic() {
                         Event::Policy { policy: PolicyKind::ALL[below(8) as usize % PolicyKind::ALL.len()] }
                     }
                     5 => Event::Totals(Totals { hits: below(9), misses: u64::MAX - below(9) }),
-                    6 => Event::Resident { key: KEY | page, dirty: is_so },
+                    6 if below(9) == 0 => Event::Live { first: segment, count: below(6) as u32 },
+                    6 if below(9) == 0 => {
+                        let misses = vec![(below(1 << 32) as u32, u32::MAX); 5];
+                        Event::Learned(Learned {
+                            leader: below(7) as u8,
+                            misses,
+                            densities: vec![7; Learned::DENSITIES_MAX],
+                        })
+                    }
+                    6 => Event::Resident { key: KEY | page, dirty: is_so, bits: below(1 << 16) as u16 },
                     7..12 => Event::Access { key: KEY | page, write: is_so, hit: evicted },
                     12..17 => step(page, Step::Claim(place)),
                     17 => step(page, Step::ClaimAhead(place)),

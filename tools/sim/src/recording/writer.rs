@@ -8,15 +8,29 @@ use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use octavo_table::recording::Header;
+
 use super::block::{self, About, Ending, Kind, MAGIC};
 
 /// When another file begins, and which are kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rotation {
-    /// A file that has so many bytes is the last but one. None: one file.
+    /// A file that has so many bytes is full ([`Writer::is_full`]). None: one file.
     pub file_bytes_max: Option<u64>,
     /// How many files are kept. None: all.
     pub keep: Option<u32>,
+}
+
+impl Rotation {
+    /// Whether it makes sense; the error is a sentence.
+    pub fn check(self) -> Result<(), String> {
+        match (self.file_bytes_max, self.keep) {
+            (Some(0), _) => Err("files of no bytes are too many".into()),
+            (_, Some(0)) => Err("at least one file is kept".into()),
+            (None, Some(_)) => Err("there is one file to keep, unless it is rotated at a size".into()),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// How the files of a recording are called.
@@ -68,8 +82,15 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Begins the first file. Numbers go on where those of another recording end; without numbers it fails if there is such a file.
+    /// Begins the first file. Numbers go on where those of another recording end; without numbers it fails if there is such a file. What makes
+    /// no sense is refused before anything is written.
     pub fn create(path: &Path, rotation: Rotation, about: About) -> io::Result<Writer> {
+        let refused = |what: String| io::Error::new(ErrorKind::InvalidInput, what);
+        rotation.check().map_err(refused)?;
+        is_named_so(path).map_err(refused)?;
+        if about.part != 1 {
+            return Err(refused(format!("a recording begins with part 1, and not with {}", about.part)));
+        }
         let files = Files { path: path.to_owned(), is_numbered: rotation.file_bytes_max.is_some() };
         let number = match files.is_numbered {
             true => next(files.numbers()?.into_iter().max().unwrap_or(0))?,
@@ -91,27 +112,30 @@ impl Writer {
         self.bytes
     }
 
+    /// Whether another part should begin.
+    pub fn is_full(&self) -> bool {
+        self.rotation.file_bytes_max.is_some_and(|most| self.file_bytes >= most)
+    }
+
     /// Writes a block of events.
     pub fn write(&mut self, time_ms: u64, events: &[u8]) -> io::Result<()> {
-        if self.rotation.file_bytes_max.is_some_and(|most| self.file_bytes >= most) {
-            self.rotate(time_ms)?;
-        }
         self.put(&block::pack(Kind::Events, time_ms, events)?)
+    }
+
+    /// Goes on with another file, whose events begin with all that is needed to understand them without those of the files before.
+    pub fn begin_part(&mut self, time_ms: u64, header: Header) -> io::Result<()> {
+        self.put(&block::pack(Kind::End, time_ms, &Ending::Rotated.encode())?)?;
+        let number = next(self.number)?;
+        self.file = create(&self.files.path(number))?;
+        self.number = number;
+        self.about = About { part: self.about.part + 1, header, ..self.about };
+        self.begin()
     }
 
     /// Says why the recording ends.
     pub fn finish(&mut self, time_ms: u64, ending: Ending) -> io::Result<()> {
         self.put(&block::pack(Kind::End, time_ms, &ending.encode())?)?;
         self.file.sync_data()
-    }
-
-    fn rotate(&mut self, time_ms: u64) -> io::Result<()> {
-        self.put(&block::pack(Kind::End, time_ms, &Ending::Rotated.encode())?)?;
-        let number = next(self.number)?;
-        self.file = create(&self.files.path(number))?;
-        self.number = number;
-        self.about.part += 1;
-        self.begin()
     }
 
     /// Writes the header, and lets go of what is not kept.
@@ -137,6 +161,19 @@ impl Writer {
         self.file_bytes += bytes.len() as u64;
         self.bytes += bytes.len() as u64;
         Ok(())
+    }
+}
+
+/// Whether a path can be a recording's; the error is a sentence.
+pub fn is_named_so(path: &Path) -> Result<(), String> {
+    let name = path.file_name().map(|name| name.to_string_lossy());
+    match name.is_some_and(|name| name.len() > super::ENDING.len() && name.ends_with(super::ENDING)) {
+        true => Ok(()),
+        false => Err(format!(
+            "\"{}\": a recording's name ends in {}, by which `octavo simulate` knows it",
+            path.display(),
+            super::ENDING
+        )),
     }
 }
 

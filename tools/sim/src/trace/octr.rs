@@ -8,13 +8,12 @@ use crate::{CHUNK, Sample, Source, SourceError};
 /// The accesses of a recording.
 pub struct Accesses {
     reader: Reader,
-    counted: Totals,
 }
 
 impl Accesses {
     /// Those that a reader gives.
     pub fn new(reader: Reader) -> Accesses {
-        Accesses { reader, counted: Totals::default() }
+        Accesses { reader }
     }
 }
 
@@ -24,7 +23,6 @@ impl Source for Accesses {
         while pages.len() < end {
             match self.reader.event()? {
                 Some(Event::Access { key, .. }) => pages.push(key),
-                Some(Event::Totals(totals)) => self.counted = totals,
                 Some(_) => {}
                 None => break,
             }
@@ -42,13 +40,19 @@ impl Source for Accesses {
 
     fn sample(&self) -> Option<Sample> {
         let header = &self.reader.about().header;
-        let Totals { hits, misses } = self.counted;
+        let Totals { hits, misses } = self.reader.counted();
         let accesses = hits.saturating_add(misses);
         (header.sample_below < WHOLE).then(|| Sample { rate: header.sample(), accesses })
     }
 
     fn remark(&self) -> Option<String> {
-        let ending = self.reader.ending().filter(|ending| *ending != Ending::Stopped)?;
-        Some(format!("{}: the recording ends early: {}", self.reader.name(), ending.words()))
+        let first = match self.reader.first_part() {
+            1 => None,
+            part => Some(format!("it is read from part {part} on, without those before it")),
+        };
+        let ending = self.reader.ending().filter(|ending| *ending != Ending::Stopped);
+        let last = ending.map(|ending| format!("the recording ends early: {}", ending.words()));
+        let words = first.into_iter().chain(last).reduce(|first, last| format!("{first}; {last}"))?;
+        Some(format!("{}: {words}", self.reader.name()))
     }
 }

@@ -1,0 +1,130 @@
+//! Segments that come and go in a whole recording. What is not here: those of a sample, whose table is smaller.
+
+use octavo_table::SegmentIndex;
+use octavo_table::recording::Event;
+
+use super::{NoBytes, Twin};
+
+impl<const W: usize> Twin<W> {
+    /// The table begins with as many segments as the partition had, which may have other numbers.
+    pub fn name_segments(&mut self, first: u32, count: u32) {
+        if std::mem::take(&mut self.is_unnamed) {
+            self.segments.clear();
+        }
+        self.segments.extend((first..first.saturating_add(count)).take(self.segments_max as usize));
+    }
+
+    /// The next step of a resize. Of a recording that begins with its partition it is made as it was made. One that begins later has a directory of
+    /// another history, so that other moves are to be made: it only gets as many segments as the partition has.
+    pub fn resize(&mut self, event: &Event) {
+        match event {
+            Event::Join { segment } if *segment < self.segments_max => drop(self.segments.insert(*segment)),
+            Event::Leave { segment } => drop(self.segments.remove(segment)),
+            _ => {}
+        }
+        match event {
+            _ if !self.is_from_the_first => self.follow(),
+            Event::Join { segment } => self.join(SegmentIndex(*segment)),
+            Event::Leave { segment } => self.leave(SegmentIndex(*segment)),
+            Event::Advance { done } => self.advance(*done),
+            Event::Retire { segment, retired } => self.retire(SegmentIndex(*segment), *retired),
+            _ => {}
+        }
+    }
+
+    /// Makes moves until the table has as many segments as the partition, or a page is in somebody's hands: then it goes on at that one's end.
+    pub fn follow(&mut self) {
+        // A turn makes a move, cleans a page, or begins to add or remove a segment.
+        loop {
+            if let Some(mv) = self.pending.last() {
+                let Some(busy) = self.table.advance(*mv, &mut NoBytes).busy else {
+                    self.pending.pop();
+                    continue;
+                };
+                // A dirty page would be written first.
+                let slot = self.table.slot(busy);
+                let seen = slot.load();
+                if slot.begin_writeback(seen).is_err() {
+                    return;
+                }
+                let _nobody = self.table.end_writeback(busy, seen.version(), true);
+                continue;
+            }
+            self.emptied.extend(self.leaving.take());
+            let table = &self.table;
+            self.emptied.retain(|segment| table.retire(*segment).is_err());
+            let live = self.table.live_segments() as usize - self.emptied.len();
+            let wanted = self.segments.len().max(1);
+            if live < wanted
+                && let Some(segment) = self.table.spare_segment()
+            {
+                self.pending = self.table.join(segment);
+            } else if live > wanted
+                && let Some(segment) = self.table.segment_to_leave(&self.emptied)
+            {
+                self.pending = self.table.leave(segment);
+                self.leaving = Some(segment);
+            } else {
+                return;
+            }
+        }
+    }
+
+    /// Whether a segment may join or leave: all moves that were named before are made.
+    fn is_settled(&mut self) -> bool {
+        if !self.pending.is_empty() {
+            self.misfits += 1;
+        }
+        self.pending.is_empty()
+    }
+
+    fn join(&mut self, segment: SegmentIndex) {
+        if segment.0 >= self.table.shape().segments_max || self.table.is_live(segment) {
+            self.misfits += 1;
+        } else if self.is_settled() {
+            self.pending = self.table.join(segment);
+        }
+    }
+
+    fn leave(&mut self, segment: SegmentIndex) {
+        let others = self.table.live_segments().saturating_sub(self.emptied.len() as u32);
+        let may = segment.0 < self.table.shape().segments_max
+            && self.table.is_live(segment)
+            && !self.emptied.contains(&segment)
+            && others > 1;
+        if !may {
+            self.misfits += 1;
+        } else if self.is_settled() {
+            self.pending = self.table.leave(segment);
+            self.leaving = Some(segment);
+            self.emptied.extend(self.leaving.take_if(|_| self.pending.is_empty()));
+        }
+    }
+
+    fn advance(&mut self, done: bool) {
+        let Some(mv) = self.pending.last() else {
+            self.misfits += 1;
+            return;
+        };
+        let pass = self.table.advance(*mv, &mut NoBytes);
+        if pass.busy.is_none() {
+            self.pending.pop();
+        }
+        self.misfits += u64::from(pass.busy.is_none() != done);
+        if self.pending.is_empty() {
+            self.emptied.extend(self.leaving.take());
+        }
+    }
+
+    fn retire(&mut self, segment: SegmentIndex, retired: bool) {
+        let Some(at) = self.emptied.iter().position(|emptied| *emptied == segment) else {
+            self.misfits += 1;
+            return;
+        };
+        let is_retired = self.table.retire(segment).is_ok();
+        if is_retired {
+            self.emptied.remove(at);
+        }
+        self.misfits += u64::from(is_retired != retired);
+    }
+}
