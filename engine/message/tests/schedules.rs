@@ -9,7 +9,8 @@ use shuttle::thread;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 const NODES: usize = 3;
-const EACH: usize = 4;
+/// Three for each queue of two, so that queues are full at times.
+const EACH: usize = 6;
 
 /// A bed: a wake that finds nobody asleep ends the next sleep.
 #[derive(Default)]
