@@ -17,7 +17,7 @@
 //!   in the kernel or polls.
 //! * R5. A wake is taken by every `wait` that had begun when it was sent, or else by the next one. `reap` never takes it.
 //!
-//! Lock order: `state`, then the engine's submission lock, then its slab. Gates are entered with none of them held.
+//! Lock order: `state`, then the engine's submission lock. Gates are entered with none of them held.
 
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;

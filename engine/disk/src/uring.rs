@@ -48,8 +48,7 @@ const SUBMIT_CALLS_MAX: usize = 1024;
 pub(crate) struct Uring {
     ring: IoUring,
     submission: Mutex<Submission>,
-    slab: Mutex<Slab>,
-    /// U4: entries between submission and harvest, without the NOP.
+    /// U4: entries between submission and harvest, without the NOP. Changes under `submission`.
     in_ring: AtomicUsize,
     in_ring_max: usize,
     backlog_count: AtomicUsize,
@@ -58,6 +57,7 @@ pub(crate) struct Uring {
 struct Submission {
     backlog: VecDeque<u64>,
     files: RegisteredFiles,
+    slab: Slab,
 }
 
 /// U5. A free slot has id 0, which no store has.
@@ -118,8 +118,7 @@ impl Uring {
         let files = RegisteredFiles { ids: vec![0; files_max], latest: 0 };
         Ok(Uring {
             ring,
-            submission: Mutex::new(Submission { backlog: VecDeque::new(), files }),
-            slab: Mutex::default(),
+            submission: Mutex::new(Submission { backlog: VecDeque::new(), files, slab: Slab::default() }),
             in_ring: AtomicUsize::new(0),
             in_ring_max,
             backlog_count: AtomicUsize::new(0),
@@ -135,11 +134,10 @@ impl Uring {
     pub(crate) fn push(&self, io: Io) {
         let parts = io.parts_left as usize;
         let mut submission = lock(&self.submission);
-        let mut slab = lock(&self.slab);
-        let index = slab.insert(io);
+        let index = submission.slab.insert(io);
         for part in 0..parts {
             let key = key(index, part);
-            if !submission.backlog.is_empty() || !self.queue(&mut submission, &mut slab, key) {
+            if !submission.backlog.is_empty() || !self.queue(&mut submission, key) {
                 submission.backlog.push_back(key);
             }
         }
@@ -186,7 +184,7 @@ impl Uring {
 
     /// U6: the kernel has completions that it has not posted.
     fn must_enter(&self) -> bool {
-        if self.in_ring.load(Ordering::SeqCst) == 0 {
+        if self.in_ring.load(Ordering::Acquire) == 0 {
             return false;
         }
         let _submission = lock(&self.submission);
@@ -198,8 +196,8 @@ impl Uring {
     /// Called by the leader only. An error is a kernel short of memory: the caller pauses and tries again.
     pub(crate) fn sleep(&self, timeout: Option<Duration>) -> io::Result<()> {
         let submitter = self.ring.submitter();
-        // SeqCst: as everywhere. What is pushed later is its pusher's to wait for.
-        let timeout = match self.in_ring.load(Ordering::SeqCst) {
+        // Acquire, as everywhere: pairs with `count_in_ring`. What is pushed later is its pusher's to wait for.
+        let timeout = match self.in_ring.load(Ordering::Acquire) {
             0 => timeout,
             _ => Some(timeout.map_or(Ring::NUDGE_INTERVAL, |timeout| timeout.min(Ring::NUDGE_INTERVAL))),
         };
@@ -233,8 +231,8 @@ impl Uring {
 
     /// True if the backlog has something that U4 would let in.
     pub(crate) fn has_backlog_room(&self) -> bool {
-        self.backlog_count.load(Ordering::SeqCst) > 0
-            && self.in_ring.load(Ordering::SeqCst) < self.in_ring_max
+        self.backlog_count.load(Ordering::Acquire) > 0
+            && self.in_ring.load(Ordering::Acquire) < self.in_ring_max
     }
 
     /// R4: makes the kernel post an entry at once.
@@ -270,7 +268,7 @@ impl Uring {
         }
         let mut continued: Vec<u64> = Vec::new();
         let mut taken = 0;
-        let mut slab = lock(&self.slab);
+        let mut submission = lock(&self.submission);
         for entry in &mut queue {
             if entry.user_data() == NOP_KEY {
                 harvest.nop = true;
@@ -278,26 +276,21 @@ impl Uring {
             }
             taken += 1;
             let (index, part) = index_and_part(entry.user_data());
-            let io = slab.entries[index].io.as_mut().expect("U3: a completion's I/O is in the slab");
+            let io = submission.slab.entries[index].io.as_mut();
+            let io = io.expect("U3: a completion's I/O is in the slab");
             let outcome = usize::try_from(entry.result()).map_err(|_| -entry.result());
             if io.advance(part, outcome) {
                 continued.push(entry.user_data());
             } else if io.parts_left == 0 {
-                finished(slab.remove(index));
+                finished(submission.slab.remove(index));
             }
         }
-        drop(slab);
         drop(queue);
-        // SeqCst: pairs with `publish_backlog`; either we see the backlog, or its pusher sees the room.
-        self.in_ring.fetch_sub(taken, Ordering::SeqCst);
-        if !continued.is_empty() {
-            let mut submission = lock(&self.submission);
-            for key in continued.into_iter().rev() {
-                submission.backlog.push_front(key);
-            }
-            self.publish_backlog(&submission);
+        self.count_in_ring(|count| count - taken);
+        for key in continued.into_iter().rev() {
+            submission.backlog.push_front(key);
         }
-        harvest.queued = self.refill();
+        harvest.queued = self.refill_from(&mut submission);
         harvest
     }
 
@@ -313,32 +306,39 @@ impl Uring {
 
     /// Moves keys from the backlog to the submission queue as far as both have room. True if any moved.
     fn refill(&self) -> bool {
-        // SeqCst: pairs with `publish_backlog`.
-        if self.backlog_count.load(Ordering::SeqCst) == 0 {
-            return false;
-        }
-        let mut submission = lock(&self.submission);
-        let mut slab = lock(&self.slab);
+        // Acquire: pairs with `publish_backlog`. Whoever fills the backlog later refills it, or makes room later and does so then.
+        self.backlog_count.load(Ordering::Acquire) > 0 && self.refill_from(&mut lock(&self.submission))
+    }
+
+    fn refill_from(&self, submission: &mut Submission) -> bool {
         let mut moved = false;
         while let Some(&key) = submission.backlog.front() {
-            if !self.queue(&mut submission, &mut slab, key) {
+            if !self.queue(submission, key) {
                 break;
             }
             submission.backlog.pop_front();
             moved = true;
         }
-        self.publish_backlog(&submission);
+        self.publish_backlog(submission);
         moved
     }
 
+    /// How much the backlog holds, for those who do not lock it.
     fn publish_backlog(&self, submission: &Submission) {
-        // SeqCst: pairs with `harvest`, which makes room and then looks here.
-        self.backlog_count.store(submission.backlog.len(), Ordering::SeqCst);
+        // Release: pairs with the loads. A plain store, for it happens under the lock only.
+        self.backlog_count.store(submission.backlog.len(), Ordering::Release);
+    }
+
+    /// Changes the count of U4. Under `submission`, so that nobody else does meanwhile.
+    fn count_in_ring(&self, change: impl FnOnce(usize) -> usize) {
+        // Release: pairs with the loads of those who do not have the lock.
+        self.in_ring.store(change(self.in_ring.load(Ordering::Relaxed)), Ordering::Release);
     }
 
     /// Puts the entry of a key in the submission queue. False if there is no room (U4).
-    fn queue(&self, submission: &mut Submission, slab: &mut Slab, key: u64) -> bool {
-        if self.in_ring.load(Ordering::SeqCst) >= self.in_ring_max {
+    fn queue(&self, submission: &mut Submission, key: u64) -> bool {
+        // Relaxed: it changes under the lock that the caller has.
+        if self.in_ring.load(Ordering::Relaxed) >= self.in_ring_max {
             return false;
         }
         // SAFETY: the caller has `submission` locked (U1).
@@ -346,19 +346,20 @@ impl Uring {
         if queue.is_full() {
             return false;
         }
-        let entry = self.entry(submission, slab, key);
+        let entry = self.entry(submission, key);
         // SAFETY: the entry refers to buffers of an I/O in the slab, valid until it is delivered (`Ring::push`), to
         // pieces in the slab, not changed until it is harvested (U3), and to a file that its store keeps open.
         let pushed = unsafe { queue.push(&entry) };
         debug_assert!(pushed.is_ok(), "the queue was not full");
-        // SeqCst: pairs with `harvest`. Counted before the kernel can see the entry: `queue` publishes on drop.
-        self.in_ring.fetch_add(1, Ordering::SeqCst);
+        // Before the kernel can see the entry: `queue` publishes on drop.
+        self.count_in_ring(|count| count + 1);
         true
     }
 
     /// The submission entry of a part that starts or goes on.
-    fn entry(&self, submission: &mut Submission, slab: &mut Slab, key: u64) -> squeue::Entry {
+    fn entry(&self, submission: &mut Submission, key: u64) -> squeue::Entry {
         let (index, part_index) = index_and_part(key);
+        let Submission { files, slab, .. } = submission;
         let SlabEntry { io, pieces } = &mut slab.entries[index];
         let io = io.as_ref().expect("U3: a queued key's I/O is in the slab");
         let Kind::File(file) = io.store.kind() else { unreachable!("only files reach this engine") };
@@ -369,7 +370,7 @@ impl Uring {
 
         let fd = file.descriptor(part.channel).as_raw_fd();
         let slot = match part.channel {
-            Channel::Main => submission.files.slot(&self.ring, io.store.id(), fd),
+            Channel::Main => files.slot(&self.ring, io.store.id(), fd),
             Channel::Tail => None,
         };
         let target = types::Fd(slot.unwrap_or(fd));
