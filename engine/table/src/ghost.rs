@@ -4,6 +4,7 @@
 //! policy's sixteen bits. The identity is a guess by design: a wrong one reinstates a wrong history, never wrong bytes.
 //! Everything here happens under the set's lock, so all accesses are Relaxed; the lock orders them.
 
+use crate::probe::has_lower_half;
 use crate::sync::atomic::{AtomicU8, AtomicU32, Ordering::Relaxed};
 
 /// Ghosts of a set: two a way, as far as the budget of metadata allows, which a set of eight would break by a word.
@@ -49,7 +50,12 @@ impl<'s> Ghosts<'s> {
     }
 
     /// What is remembered of a page, which is no ghost afterwards.
+    #[inline(always)]
     pub fn take(&self, print: u16) -> Option<u16> {
+        // Most misses are of pages that nobody remembers: they look once at all that is and was here.
+        if !has_lower_half(self.ring, print) {
+            return None;
+        }
         self.take_first(|entry| entry as u16 == print)
     }
 
@@ -75,24 +81,13 @@ impl<'s> Ghosts<'s> {
     #[inline(always)]
     fn take_first(&self, is_it: impl Fn(u32) -> bool) -> Option<u16> {
         let count = self.count();
-        let found = self.first(is_it)?;
+        let found = (0..count).find(|place| is_it(self.entry(*place).load(Relaxed)))?;
         let meta = (self.entry(found).load(Relaxed) >> 16) as u16;
         for later in found + 1..count {
             self.entry(later - 1).store(self.entry(later).load(Relaxed), Relaxed);
         }
         self.count.store(count as u8 - 1, Relaxed);
         Some(meta)
-    }
-
-    /// The place of the oldest that is wanted. Every miss pays for finding none, so that is asked first: all entries, eight at a time.
-    #[inline(always)]
-    fn first(&self, is_it: impl Fn(u32) -> bool) -> Option<usize> {
-        let is_it = |entry: &AtomicU32| is_it(entry.load(Relaxed));
-        let (eights, rest) = self.ring.as_chunks::<8>();
-        if !eights.iter().any(|eight| eight.iter().any(is_it)) && !rest.iter().any(is_it) {
-            return None;
-        }
-        (0..self.count()).find(|place| is_it(self.entry(*place)))
     }
 
     fn head(&self) -> usize {

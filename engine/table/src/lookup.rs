@@ -5,9 +5,10 @@
 //! believed only under the set's lock. Nothing here stores. What is not here: what a hit tells the policy (`touch`), and who
 //! changes the directory (`resize`).
 
+use crate::layout::set_bytes;
 use crate::probe::ProbeKind;
 use crate::slot::Shown;
-use crate::sync::atomic::{AtomicU32, Ordering};
+use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::table::{Found, SegmentIndex, SetNumber, SlotIndex, Table};
 use crate::tag::Tag;
 
@@ -29,6 +30,18 @@ impl<const W: usize> Table<W> {
     #[inline(always)]
     pub fn prefetch_set(&self, tag: Tag) {
         prefetch(self.fingerprints(self.set_of(tag)));
+    }
+
+    /// Asks the processor for what a miss of a page touches besides: all lines of its set.
+    pub fn prefetch_miss(&self, tag: Tag) {
+        const LINE: usize = 64;
+        let set = self.set_of(tag);
+        prefetch(self.front(set));
+        let head = std::ptr::from_ref(self.head(set)).cast::<u8>();
+        (0..set_bytes::<W>()).step_by(LINE).for_each(|offset| prefetch(head.wrapping_add(offset)));
+        for way in (0..W as u32).step_by(LINE / size_of::<AtomicU64>()) {
+            prefetch(self.tag_at(SlotIndex(self.index_of(set, 0).0 + way)));
+        }
     }
 
     /// The first slot whose fingerprint is the page's, in the set that the directory names: that it holds another page happens a few times in a
@@ -161,13 +174,14 @@ impl<const W: usize> Table<W> {
     }
 }
 
+/// Asks the processor for a line. Any address will do.
 #[inline(always)]
-fn prefetch<T>(at: &T) {
+pub(crate) fn prefetch<T>(at: *const T) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     // SAFETY: a prefetch reads nothing and faults at nothing; SSE is part of x86-64.
     unsafe {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(at).cast());
+        _mm_prefetch::<_MM_HINT_T0>(at.cast());
     }
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
     let _ = at;

@@ -10,6 +10,7 @@
 use std::marker::PhantomData;
 
 use crate::ghost::{Ghosts, ghosts_of};
+use crate::lookup::prefetch;
 use crate::policy::{Balance, Learner, Policy, PolicyKind, View, change};
 use crate::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, Ordering::Relaxed};
 use crate::tag::Tag;
@@ -70,6 +71,8 @@ pub(crate) struct Miniature {
     meta: Box<[AtomicU16]>,
     ghosts: Box<[AtomicU32]>,
 }
+
+const LINE_BYTES: usize = 64;
 
 /// Print, policy bits, ghosts.
 const BYTES_PER_WAY: usize =
@@ -136,11 +139,28 @@ impl Miniature {
         self.prints.len()
     }
 
+    /// The bits above a ghost's print choose the set: none of those that say whether the page is followed.
+    #[inline(always)]
+    fn set_of(&self, tag: Tag) -> usize {
+        (((tag.0 >> 32) * self.sets.len() as u64) >> 32) as usize
+    }
+
+    /// Asks the processor for what an access to a page will touch.
+    #[inline(always)]
+    pub fn prefetch(&self, tag: Tag) {
+        let set = self.set_of(tag);
+        prefetch(&self.sets[set]);
+        prefetch(&self.prints[set * self.ways]);
+        prefetch(&self.meta[set * self.ways]);
+        let per_set = ghosts_of(self.ways);
+        let ghosts = &self.ghosts[set * per_set..][..per_set];
+        ghosts.iter().step_by(LINE_BYTES / size_of::<AtomicU32>()).for_each(|ghost| prefetch(ghost));
+    }
+
     /// An access to a page. True: it was there.
     #[inline(always)]
     pub fn access<G: Guide>(&mut self, tag: Tag, guide: &mut G) -> bool {
-        // The bits above a ghost's print choose the set: none of those that say whether the page is followed.
-        let number = (((tag.0 >> 32) * self.sets.len() as u64) >> 32) as usize;
+        let number = self.set_of(tag);
         let at = number * self.ways;
         let (prints, meta) = (&mut self.prints[at..at + self.ways], &self.meta[at..at + self.ways]);
         let set = &mut self.sets[number];

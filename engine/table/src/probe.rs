@@ -1,4 +1,4 @@
-//! The probe: which ways of a set have this fingerprint?
+//! The probe: which ways of a set have this fingerprint? And, for misses: has a ghost this print?
 //!
 //! A set keeps one byte of each way's tag side by side. The probe compares them all with one byte and answers with a
 //! bit per way; the caller then compares the whole tags of the few that are left. It is the first thing that every
@@ -8,7 +8,7 @@
 //! each byte either before or after such a store, each on its own, and orders nothing. A stale bit costs a look at a
 //! tag, a missing one is noticed by whoever checks again under the set's lock; neither is ever an answer by itself.
 //!
-//! What is not here: tags, states, what to do with the answer, and the model checkers' probe: their atomics are no
+//! What is not here: tags, states, which ghost it is, what to do with the answer, and the model checkers' probe: their atomics are no
 //! bytes in memory, so under them the table compares way by way.
 //!
 //! # How a vector may read bytes that others write
@@ -27,7 +27,8 @@
 //! SSE2), and there the choice is a branch that is always predicted and did not show in the measurement.
 
 #[cfg(not(any(loom, shuttle)))]
-use crate::sync::atomic::{AtomicU8, Ordering};
+use crate::sync::atomic::AtomicU8;
+use crate::sync::atomic::{AtomicU32, Ordering};
 
 #[cfg(all(target_arch = "aarch64", not(any(miri, loom, shuttle))))]
 mod aarch64;
@@ -127,9 +128,48 @@ pub fn find_each(fingerprints: &[AtomicU8], wanted: u8) -> u32 {
     ways
 }
 
+/// Whether one of these words has `wanted` in its lower half. Nobody writes them meanwhile, or whoever does does so by atomic words.
+#[inline(always)]
+pub fn has_lower_half(words: &[AtomicU32], wanted: u16) -> bool {
+    #[cfg(all(target_arch = "x86_64", not(any(miri, loom, shuttle))))]
+    {
+        let (fours, rest) = words.as_chunks::<4>();
+        // SAFETY: SSE2 is part of x86-64; the chunks keep the words valid, and their type makes all accesses to them atomic.
+        unsafe { x86_64::has_lower_half(fours, wanted) || has_lower_half_each(rest, wanted) }
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(any(miri, loom, shuttle)))))]
+    has_lower_half_each(words, wanted)
+}
+
+/// The twin: word by word.
+#[inline]
+fn has_lower_half_each(words: &[AtomicU32], wanted: u16) -> bool {
+    // Relaxed: whoever needs an order has a lock.
+    words.iter().any(|word| word.load(Ordering::Relaxed) as u16 == wanted)
+}
+
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_lower_half_is_found_wherever_it_is_and_an_upper_half_is_not() {
+        for count in 0..70usize {
+            let words: Vec<AtomicU32> =
+                (0..count).map(|at| AtomicU32::new((7 << 16) | (at as u32 + 100))).collect();
+            for wanted in (0..count as u16).map(|at| at + 100) {
+                assert!(
+                    has_lower_half(&words, wanted) && has_lower_half_each(&words, wanted),
+                    "{wanted} of {count}"
+                );
+            }
+            assert!(
+                [7, 99, 100 + count as u16, 0, u16::MAX]
+                    .iter()
+                    .all(|wanted| !has_lower_half(&words, *wanted))
+            );
+        }
+    }
 
     fn supported() -> impl Iterator<Item = ProbeKind> {
         ProbeKind::ALL.into_iter().filter(|kind| kind.is_supported())

@@ -175,8 +175,8 @@ impl Learner {
         self.below.store(below as u32, Relaxed);
     }
 
-    /// The table of densities of a learner that has them.
-    fn densities(&self) -> &[AtomicU16] {
+    /// By `cell`: what a page of this history and age is worth by `Order::Density`. Of a learner that has them.
+    pub(super) fn densities(&self) -> &[AtomicU16] {
         self.densities.get_or_init(|| {
             // Until more is known: more uses are worth more, and age costs.
             let guess = |cell: usize| (1 + cell / BUCKETS / 4) as f32 / (1 + cell % BUCKETS) as f32;
@@ -235,11 +235,6 @@ impl Learner {
     pub fn order(&self) -> Order {
         Order::ALL[self.leader.load(Relaxed) as usize]
     }
-
-    /// What a page of this history and age is worth by `Order::Density`.
-    pub fn density(&self, cell: usize) -> u16 {
-        self.densities()[cell].load(Relaxed)
-    }
 }
 
 /// Sixteen bits that compare as positive floats do.
@@ -272,9 +267,12 @@ impl Lessons {
         if self.size != learner.size() {
             *self = Lessons::new(learner.size(), learner.ways);
         }
+        // Each miniature's set is far from the last one used: they come together, and not one after the other.
+        self.contenders.iter().for_each(|contender| contender.miniature.prefetch(tag));
+        let densities = if self.size.densities { learner.densities() } else { &[] };
         for contender in &mut self.contenders {
             let tally = if contender.order == Order::Density { self.tally.as_mut() } else { None };
-            contender.access(tag, learner, tally);
+            contender.access(tag, densities, tally);
         }
         // None where it has just become so small that it learns nothing.
         let Some(misses) = self.contenders.first().map(|contender| contender.misses_all) else { return };
@@ -331,8 +329,8 @@ impl Contender {
         Contender { order, miniature: Miniature::new(slots, ways), misses: 0.0, misses_all: 0 }
     }
 
-    fn access(&mut self, tag: Tag, learner: &Learner, tally: Option<&mut Tally>) {
-        if !self.miniature.access(tag, &mut OneOrder { order: self.order, learner, tally }) {
+    fn access(&mut self, tag: Tag, densities: &[AtomicU16], tally: Option<&mut Tally>) {
+        if !self.miniature.access(tag, &mut OneOrder { order: self.order, densities, tally }) {
             self.misses += 1.0;
             self.misses_all += 1;
         }
@@ -342,7 +340,7 @@ impl Contender {
 /// The policy, with an order that is not asked for: the leader is the table's.
 struct OneOrder<'a> {
     order: Order,
-    learner: &'a Learner,
+    densities: &'a [AtomicU16],
     tally: Option<&'a mut Tally>,
 }
 
@@ -351,7 +349,7 @@ impl Guide for OneOrder<'_> {
 
     #[inline(always)]
     fn victim(&self, view: &View<'_>, candidates: u32) -> usize {
-        victim_by(self.order, view, candidates, |cell| self.learner.density(cell))
+        victim_by(self.order, view, candidates, |cell| self.densities[cell].load(Relaxed))
     }
 
     #[inline(always)]

@@ -21,6 +21,7 @@
 //! Time is the set's own clock, which moves when a page comes in: as many ticks as ways are one turnover.
 
 use super::{Policy, View};
+use crate::sync::atomic::Ordering::Relaxed;
 
 /// The load's best order; see the module.
 pub struct Octavo;
@@ -190,21 +191,22 @@ pub(super) fn victim_by(
 
 #[inline(always)]
 fn least(order: Order, view: &View<'_>, candidates: u32, density: impl Fn(usize) -> u16) -> usize {
-    let mut least = u64::MAX;
+    let mut least = u32::MAX;
     for way in 0..view.ways() {
         let meta = view.meta(way);
-        let mut age = age(meta, view.clock);
-        if age > AGE_MAX {
-            age = AGE_MAX;
-            view.set_meta(way, view.clock.wrapping_sub(AGE_MAX as u16) << 8 | meta & 0xff);
-        }
+        // Stored for young ones too, whose bits that does not change: nobody can guess which are old.
+        let age = age(meta, view.clock).min(AGE_MAX);
+        view.set_meta(way, view.clock.wrapping_sub(age as u16) << 8 | meta & 0xff);
         // One number to compare, which names its way; what is no candidate comes last.
-        let excluded = !candidates >> way & 1;
+        let excluded = (candidates >> way & 1).wrapping_sub(1);
         let worth = worth(order, meta, age, view.ways(), &density);
-        least = least.min((excluded as u64) << 63 | (worth as u64) << 8 | way as u64);
+        least = least.min(worth << WAY_BITS | way as u32 | excluded);
     }
-    least as usize & 0xff
+    (least & ((1 << WAY_BITS) - 1)) as usize
 }
+
+/// Bits of a way's number. What a page is worth has the other 27: by no order is it more, which the tests show.
+const WAY_BITS: u32 = 5;
 
 impl Policy for Octavo {
     const GHOSTS: bool = true;
@@ -228,7 +230,11 @@ impl Policy for Octavo {
 
     fn victim(view: &View<'_>, candidates: u32) -> usize {
         match view.learner {
-            Some(learner) => victim_by(learner.order(), view, candidates, |cell| learner.density(cell)),
+            Some(learner) => {
+                let order = learner.order();
+                let densities = if order == Order::Density { learner.densities() } else { &[] };
+                victim_by(order, view, candidates, |cell| densities[cell].load(Relaxed))
+            }
             // A partition too small to learn follows the order that is best alone.
             None => victim_by(Order::Rate, view, candidates, |_| 0),
         }
@@ -281,6 +287,15 @@ mod tests {
         assert!(
             by(Order::Lfu, history(100u16.wrapping_sub(AGE_MAX as u16), 9, 2)) < by(Order::Lfu, new_once)
         );
+    }
+
+    #[test]
+    fn what_a_page_is_worth_leaves_room_for_its_way() {
+        let all = (0..=AGE_MAX).flat_map(|age| (0..=USES_MAX).map(move |uses| (age, uses)));
+        for ((age, uses), order) in all.flat_map(|page| Order::ALL.map(|order| (page, order))) {
+            let worth = worth(order, history(0, uses, 0), age, 32, |_| u16::MAX);
+            assert!(worth < (1 << (u32::BITS - WAY_BITS)) - 1, "{order:?}: {uses} uses, {age} ticks ago");
+        }
     }
 
     #[test]

@@ -4,7 +4,12 @@
 //! every x86-64. Every vector load stands for one relaxed atomic load per byte (see the module above).
 
 use std::arch::asm;
-use std::arch::x86_64::{__m128i, _mm_cmpeq_epi8, _mm_movemask_epi8, _mm_set1_epi8};
+use std::arch::x86_64::{
+    __m128i, _mm_cmpeq_epi8, _mm_cmpeq_epi16, _mm_movemask_epi8, _mm_or_si128, _mm_set1_epi8, _mm_set1_epi16,
+    _mm_setzero_si128,
+};
+
+use crate::sync::atomic::AtomicU32;
 
 /// # Safety
 ///
@@ -35,6 +40,30 @@ fn equal_bytes(bytes: __m128i, wanted: u8) -> u32 {
     let equal = unsafe { _mm_cmpeq_epi8(bytes, all_wanted) };
     // SAFETY: as above.
     (unsafe { _mm_movemask_epi8(equal) }) as u32
+}
+
+/// Whether a word has these lower sixteen bits.
+///
+/// # Safety
+///
+/// Others write the words by atomic words only.
+#[inline(always)]
+pub(super) unsafe fn has_lower_half(words: &[[AtomicU32; 4]], wanted: u16) -> bool {
+    // SAFETY: SSE2 is part of x86-64, and nothing but registers is touched.
+    let all_wanted = unsafe { _mm_set1_epi16(wanted as i16) };
+    // SAFETY: as above.
+    let mut equal = unsafe { _mm_setzero_si128() };
+    for four in words {
+        // SAFETY: 16 valid bytes.
+        let halves = unsafe { load_16(four.as_ptr().cast()) };
+        // SAFETY: as at the start.
+        let equal_here = unsafe { _mm_cmpeq_epi16(halves, all_wanted) };
+        // SAFETY: as at the start.
+        equal = unsafe { _mm_or_si128(equal, equal_here) };
+    }
+    // Two bits for each lower half, two for each upper one.
+    // SAFETY: as at the start.
+    (unsafe { _mm_movemask_epi8(equal) }) & 0x3333 != 0
 }
 
 /// Eight bytes, and eight zeroes above them.
