@@ -103,10 +103,11 @@ impl Streams {
         self.mode.load(Ordering::Relaxed) == ONCE
     }
 
-    /// A read of the pages `first..end` missed. Returns what to read ahead, at most `most` pages.
-    pub fn missed(&self, first: u64, end: u64, most: u32) -> Option<Ahead> {
+    /// A read of the pages `first..end` missed. Returns what to read ahead, at most `most` pages; nobody asks how many that are until
+    /// there is a stream.
+    pub fn missed(&self, first: u64, end: u64, most: impl FnOnce() -> u32) -> Option<Ahead> {
         let mode = self.mode.load(Ordering::Relaxed);
-        if mode == RANDOM || most == 0 {
+        if mode == RANDOM {
             return None;
         }
         let known = &mut *lock(&self.known);
@@ -125,7 +126,7 @@ impl Streams {
             let oldest = (0..STREAMS).min_by_key(|at| known.streams[*at].used).expect("there are some");
             known.streams[oldest] = Stream { first, end, used: clock, ..Stream::default() };
             let stream = &mut known.streams[oldest];
-            return (mode == SEQUENTIAL).then(|| stream.go_on(1, end, most)).flatten();
+            return (mode == SEQUENTIAL).then(|| stream.go_on(1, end, most())).flatten();
         };
         let stream = &mut known.streams[at];
         let stride = if stream.confirmed > 0 { stream.stride } else { stream.follows(first).unwrap_or(0) };
@@ -133,7 +134,7 @@ impl Streams {
         let window = if stream.confirmed > 0 { stream.window } else { 0 };
         *stream = Stream { first, end, stride, window, confirmed: stream.confirmed, used: clock, ..*stream };
         // Two misses make a sequential stream, three a strided one.
-        if is_known { stream.go_on(stride, if stride == 1 { end } else { first }, most) } else { None }
+        if is_known { stream.go_on(stride, if stride == 1 { end } else { first }, most()) } else { None }
     }
 }
 
@@ -208,10 +209,11 @@ impl Windows {
 }
 
 impl PartitionInner {
+    fn reads_ahead(&self) -> bool {
+        self.windows.max_pages > 0
+    }
+
     fn window_pages(&self) -> u32 {
-        if self.windows.max_pages == 0 {
-            return 0;
-        }
         let tally = self.table.tally();
         let count = |of: &std::sync::atomic::AtomicU64| of.load(Ordering::Relaxed);
         let share = (self.table.slots_count() / 8).min(u64::from(u32::MAX)) as u32;
@@ -222,10 +224,13 @@ impl PartitionInner {
 /// A read has missed: claims what its stream will want next. The caller flushes.
 pub(crate) fn after_miss(lane: &Arc<Lane>, work: &mut Work, id: TaskId) {
     let task = &work.tasks[id];
-    let object = task.object.clone();
-    let most = object.partition.window_pages();
+    let object = &task.object;
+    if !object.partition.reads_ahead() {
+        return;
+    }
     let (first, end) = task.page_range();
-    let Some(ahead) = object.streams.missed(first, end, most) else { return };
+    let Some(ahead) = object.streams.missed(first, end, || object.partition.window_pages()) else { return };
+    let object = object.clone();
     let last = object.len_bytes().div_ceil(object.partition.page_bytes() as u64);
     let mut task = Task::new(Job::Ahead, object, 0, std::ptr::null_mut(), 0);
     if ahead.stride == 1 {
@@ -241,7 +246,7 @@ pub(crate) fn after_miss(lane: &Arc<Lane>, work: &mut Work, id: TaskId) {
 }
 
 /// Claims one page ahead, if nobody has to be waited for.
-pub(crate) fn page(work: &mut Work, id: TaskId, object: &Arc<ObjectInner>, page: u64) {
+pub(crate) fn page(work: &mut Work, id: TaskId, object: Arc<ObjectInner>, page: u64) {
     let partition = &*object.partition;
     let tag = object.tag(page);
     if partition.table.find(tag).is_some() {
@@ -261,7 +266,7 @@ pub(crate) fn page(work: &mut Work, id: TaskId, object: &Arc<ObjectInner>, page:
     drop(guard);
     partition.arrived(evicted.is_some());
     work.tasks[id].outstanding += 1;
-    work.gathered.push(Gathered { object: object.clone(), page, slot, task: id, role: Role::Bring });
+    work.gathered.push(Gathered { object, page, slot, task: id, role: Role::Bring });
 }
 
 #[cfg(all(test, not(shuttle)))]
@@ -278,15 +283,15 @@ mod tests {
     #[test]
     fn a_sequential_stream_is_known_at_its_second_miss_and_its_window_doubles() {
         let streams = Streams::new();
-        assert_eq!(streams.missed(10, 11, 32), None);
-        assert_eq!(pages(streams.missed(11, 12, 32)), [12, 13, 14, 15]);
-        assert_eq!(pages(streams.missed(16, 17, 32)), (17..25).collect::<Vec<_>>());
-        assert_eq!(pages(streams.missed(25, 26, 32)).len(), 16);
+        assert_eq!(streams.missed(10, 11, || 32), None);
+        assert_eq!(pages(streams.missed(11, 12, || 32)), [12, 13, 14, 15]);
+        assert_eq!(pages(streams.missed(16, 17, || 32)), (17..25).collect::<Vec<_>>());
+        assert_eq!(pages(streams.missed(25, 26, || 32)).len(), 16);
         // A page or two were there.
-        assert_eq!(pages(streams.missed(44, 45, 32)), (45..77).collect::<Vec<_>>());
-        assert_eq!(pages(streams.missed(77, 78, 32)).len(), 32);
+        assert_eq!(pages(streams.missed(44, 45, || 32)), (45..77).collect::<Vec<_>>());
+        assert_eq!(pages(streams.missed(77, 78, || 32)).len(), 32);
         // Somewhere else: nothing.
-        assert_eq!(streams.missed(5000, 5001, 32), None);
+        assert_eq!(streams.missed(5000, 5001, || 32), None);
     }
 
     #[test]
@@ -296,7 +301,7 @@ mod tests {
         let mut next = starts.clone();
         for turn in 0..5 {
             for at in &mut next {
-                let ahead = pages(streams.missed(*at, *at + 1, 16));
+                let ahead = pages(streams.missed(*at, *at + 1, || 16));
                 assert_eq!(ahead.is_empty(), turn == 0, "turn {turn}");
                 assert!(ahead.first().is_none_or(|first| *first == *at + 1));
                 *at = ahead.last().map_or(*at + 1, |last| last + 1);
@@ -310,15 +315,15 @@ mod tests {
         for stride in [7i64, -13, 512] {
             let streams = Streams::new();
             let at = |number: i64| 100_000u64.wrapping_add_signed(stride * number);
-            assert_eq!(streams.missed(at(0), at(0) + 1, 64), None);
-            assert_eq!(streams.missed(at(1), at(1) + 1, 64), None);
+            assert_eq!(streams.missed(at(0), at(0) + 1, || 64), None);
+            assert_eq!(streams.missed(at(1), at(1) + 1, || 64), None);
             assert_eq!(
-                pages(streams.missed(at(2), at(2) + 1, 64)),
+                pages(streams.missed(at(2), at(2) + 1, || 64)),
                 (3..7).map(at).collect::<Vec<_>>(),
                 "{stride}"
             );
             assert_eq!(
-                pages(streams.missed(at(7), at(7) + 1, 64)),
+                pages(streams.missed(at(7), at(7) + 1, || 64)),
                 (8..16).map(at).collect::<Vec<_>>(),
                 "{stride}"
             );
@@ -332,13 +337,13 @@ mod tests {
         let ahead = (0..1000).filter(|_| {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let page = (random >> 33) % 1_000_000;
-            streams.missed(page, page + 1, 64).is_some()
+            streams.missed(page, page + 1, || 64).is_some()
         });
         assert!(ahead.count() < 10);
         streams.advise(Advice::Random);
-        assert!((0..10).all(|page| streams.missed(page, page + 1, 64).is_none()));
+        assert!((0..10).all(|page| streams.missed(page, page + 1, || 64).is_none()));
         streams.advise(Advice::Sequential);
-        assert!(streams.missed(500, 501, 64).is_some());
+        assert!(streams.missed(500, 501, || 64).is_some());
     }
 
     #[test]

@@ -54,7 +54,7 @@ pub(crate) fn advance(lane: &Arc<Lane>, work: &mut Work, id: TaskId, object: &Ar
             if task.next >= task.end {
                 return;
             }
-            if task.cleaned >= task.clean_max {
+            if task.clean_left == 0 {
                 task.next = task.end;
                 return;
             }
@@ -251,7 +251,8 @@ pub(crate) fn cleaned(lane: &Lane, work: &mut Work, transfer: Transfer, result: 
         Ok(()) => {
             partition.counters.add(Count::Writebacks, pages.count() as u64);
             partition.counters.add(Count::WritebackIos, 1);
-            work.tasks[id].cleaned += pages.count() as u64;
+            let left = &mut work.tasks[id].clean_left;
+            *left = left.saturating_sub(pages.count() as u64);
         }
         // One bad block shall not keep its neighbours: each page alone, from now until a sync succeeds.
         Err(_) if pages.count() > 1 => {
@@ -266,7 +267,7 @@ pub(crate) fn cleaned(lane: &Lane, work: &mut Work, transfer: Transfer, result: 
             let error = object.io_error(&source);
             *lock(&object.writeback_error) = Some(error.clone());
             // A sync goes on with the other pages and reports at its end: `fail` would stop it here.
-            work.tasks[id].late_error.get_or_insert(error);
+            work.tasks[id].late_error.get_or_insert_with(|| Box::new(error));
         }
     }
     let task = &work.tasks[id];
@@ -275,7 +276,7 @@ pub(crate) fn cleaned(lane: &Lane, work: &mut Work, transfer: Transfer, result: 
     }
     if held.role == Role::Patch {
         let error = work.tasks[id].late_error.take().expect("just seen");
-        work.tasks[id].fail(error);
+        work.tasks[id].fail(*error);
         return lane.step(work, id);
     }
     // Through the owner, who starts what the limit held back.

@@ -14,7 +14,7 @@ use std::time::Duration;
 use std::vec::Drain;
 
 use octavo_disk::{IoBuffer, IoError, Ring};
-use octavo_table::SlotIndex;
+use octavo_table::{SlotIndex, Tag};
 use slab::Slab;
 
 use crate::budget::Charge;
@@ -23,7 +23,7 @@ use crate::error::Error;
 use crate::numa::{Mail, Parcel};
 use crate::queue::Interest;
 use crate::sync::{Arc, AtomicBool, Mutex, MutexGuard, Ordering, fence, lock, yield_now};
-use crate::task::{Job, Kind, Pages, Role, Task, TaskId, Transfer, TransferPage};
+use crate::task::{Ended, Job, Kind, Pages, Role, Task, TaskId, Transfer, TransferPage};
 use crate::{ahead, clean, copy, read, write};
 
 /// A registration's page that means: just go on.
@@ -31,6 +31,22 @@ pub(crate) const RESUME: u64 = u64::MAX;
 
 /// Most pages of one I/O: 256 KiB at pages of 4 KiB, where devices have long reached their bandwidth.
 pub(crate) const RUN_PAGES_MAX: usize = 64;
+
+/// Tasks that are started together: as many as the first cache has room for what they touch.
+const BATCH: usize = 16;
+
+/// How much of a page that is there is asked for with its slot.
+const FRAME_BYTES_AHEAD: usize = 512;
+
+/// Tasks that are to be started together, with the tags of their first pages.
+#[derive(Default)]
+pub(crate) struct Batch {
+    tasks: [(TaskId, Tag); BATCH],
+    count: usize,
+}
+
+/// Completions that are mostly taken at once.
+const TAKEN_USUALLY: usize = 32;
 
 /// One thread's I/O.
 pub(crate) struct Lane {
@@ -56,7 +72,7 @@ pub(crate) struct Work {
     pub gathered: Vec<Gathered>,
     /// Registrations with pages, ranges and the bounce pool that have not come true.
     pub waiting: usize,
-    pub finished: VecDeque<Task>,
+    pub finished: VecDeque<Ended>,
     pub mail: Mail,
 }
 
@@ -109,6 +125,17 @@ impl Work {
         self.waiting += 1;
         self.tasks[id].outstanding += 1;
     }
+
+    /// Asks the processor for what a transfer will touch when it is finished.
+    fn prefetch(&self, token: u64) {
+        let transfer = &self.transfers[token as usize];
+        if transfer.kind == Kind::Fill {
+            let (partition, held) = (&transfer.object.partition, transfer.pages.first());
+            if let (Some(slot), Role::Deliver) = (held.slot, held.role) {
+                copy::prefetch_frame(partition.frames.at(slot), partition.page_bytes());
+            }
+        }
+    }
 }
 
 impl Lane {
@@ -148,16 +175,50 @@ impl Lane {
     // ---- Tasks --------------------------------------------------------------------------------------------------
 
     /// Starts a task: tries its pages, gathers what is missing. `flush` submits.
-    pub fn start(self: &Arc<Self>, work: &mut Work, task: Task) -> TaskId {
-        let is_read = task.job == Job::Read;
-        let gathered = work.gathered.len();
+    pub fn start(self: &Arc<Self>, work: &mut Work, task: Task) {
         let id = work.tasks.insert(task);
+        self.begin(work, id);
+    }
+
+    /// Adds a task to a batch that is to be started.
+    #[inline(always)]
+    pub fn add(self: &Arc<Self>, work: &mut Work, batch: &mut Batch, task: Task) {
+        let tag = task.object.tag(task.next);
+        task.object.partition.table.prefetch_set(tag);
+        batch.tasks[batch.count] = (work.tasks.insert(task), tag);
+        batch.count += 1;
+        if batch.count == BATCH {
+            self.start_all(work, batch);
+        }
+    }
+
+    /// Starts the tasks of a batch. What their first pages touch is asked for before the first is started: one task waits for memory, and not each.
+    pub fn start_all(self: &Arc<Self>, work: &mut Work, batch: &mut Batch) {
+        let count = std::mem::take(&mut batch.count);
+        for (id, tag) in &batch.tasks[..count] {
+            let partition = &work.tasks[*id].object.partition;
+            match partition.table.candidate(*tag) {
+                Some(candidate) => {
+                    partition.table.prefetch_candidate(candidate);
+                    let frame = partition.frames.at(partition.table.index_of_candidate(candidate));
+                    copy::prefetch_frame(frame, FRAME_BYTES_AHEAD);
+                }
+                None => partition.table.prefetch_miss(*tag),
+            }
+        }
+        for (id, _) in &batch.tasks[..count] {
+            self.begin(work, *id);
+        }
+    }
+
+    fn begin(self: &Arc<Self>, work: &mut Work, id: TaskId) {
+        let is_read = work.tasks[id].job == Job::Read;
+        let gathered = work.gathered.len();
         self.advance(work, id);
         // With pages to be filled the task is still there.
         if is_read && work.gathered.len() > gathered {
             ahead::after_miss(self, work, id);
         }
-        id
     }
 
     /// Tries a task's pages, as far as they can be.
@@ -167,23 +228,23 @@ impl Lane {
             task.next = task.end;
             task.again.clear();
         }
-        let object = task.object.clone();
         match task.job {
-            Job::Sync { .. } => clean::advance(self, work, id, &object),
             Job::Nap => {}
-            Job::Ahead => {
-                while let Some((page, _)) = work.tasks[id].next_page() {
-                    ahead::page(work, id, &object, page);
-                }
+            Job::Sync { .. } => {
+                let object = task.object.clone();
+                clean::advance(self, work, id, &object);
             }
-            Job::Read | Job::Populate | Job::Write { .. } => {
+            job => {
                 while let Some((page, first)) = work.tasks[id].next_page() {
                     if first && work.tasks[id].travels && self.post_page(work, id, page) {
                         continue;
                     }
-                    match work.tasks[id].job {
+                    // A page that is gathered takes it along.
+                    let object = work.tasks[id].object.clone();
+                    match job {
                         Job::Write { .. } => write::page(self, work, id, &object, page, first),
-                        _ => read::page(self, work, id, &object, page, first),
+                        Job::Ahead => ahead::page(work, id, object, page),
+                        _ => read::page(self, work, id, object, page, first),
                     }
                 }
             }
@@ -210,7 +271,7 @@ impl Lane {
             && done
             && let Some(error) = task.late_error.take()
         {
-            task.fail(error);
+            task.fail(*error);
         }
         let failed = task.error.is_some();
         if task.outstanding > 0 || !failed && !done {
@@ -229,11 +290,13 @@ impl Lane {
                 self.retry(id, RESUME);
             }
             _ => {
-                let task = work.tasks.remove(id);
-                if let Some(letter) = task.served {
-                    self.letter_done(work, letter, task.error);
-                } else if task.job != Job::Ahead {
-                    work.finished.push_back(task);
+                let served = task.served.map(|letter| (letter, task.error.take()));
+                if served.is_none() && task.job != Job::Ahead {
+                    work.finished.push_back(Ended::new(task));
+                }
+                work.tasks.remove(id);
+                if let Some((letter, error)) = served {
+                    self.letter_done(work, letter, error.map(|error| *error));
                 }
             }
         }
@@ -274,14 +337,19 @@ impl Lane {
         // SAFETY: as in `push`.
         let result = unsafe { self.ring.run(&object.store, octavo_disk::Op::Read, offset, buffers) };
         copy::prefetch(buffers[0].ptr, buffers[0].len);
-        read::filled(self, &mut self.work(), transfer, result);
+        let mut work = self.work();
+        if result.is_ok() {
+            read::deliver(&work, &transfer);
+        }
+        read::filled(self, &mut work, transfer, result);
     }
 
     /// Queues a transfer's I/O.
     pub fn push(&self, work: &mut Work, transfer: Transfer, op: octavo_disk::Op, buffers: &[IoBuffer]) {
-        let object = transfer.object.clone();
-        let offset = transfer.page << object.partition.page_shift;
-        let token = work.transfers.insert(transfer) as u64;
+        let entry = work.transfers.vacant_entry();
+        let token = entry.key() as u64;
+        let Transfer { object, page, .. } = &*entry.insert(transfer);
+        let offset = page << object.partition.page_shift;
         // SAFETY: the buffers are frames in state Filling, which nobody else touches and which are never given back, or
         // bounce pages that the transfer owns; both stay until `complete` has taken the transfer.
         unsafe { self.ring.push(&object.store, op, offset, buffers, token) };
@@ -289,23 +357,58 @@ impl Lane {
 
     // ---- Completions --------------------------------------------------------------------------------------------
 
-    /// Finishes a transfer. Any thread may.
-    fn complete(&self, token: u64, result: Result<(), IoError>) {
+    /// Takes completions, by `take` from the ring, and finishes their transfers: under one lock, and while one is finished, the first
+    /// bytes of the next are on their way. Any thread may. Returns how many.
+    fn finish(&self, take: impl FnOnce(&Ring, &mut dyn FnMut(u64, Result<(), IoError>))) -> usize {
+        let mut taken: Vec<(u64, Result<(), IoError>)> = Vec::new();
+        take(&self.ring, &mut |token, result| {
+            if taken.is_empty() {
+                taken.reserve(TAKEN_USUALLY);
+            }
+            taken.push((token, result));
+        });
+        let count = taken.len();
+        if count == 0 {
+            return 0;
+        }
         let mut work = self.work();
+        // 1. All copies to callers, one after the other: they wait for memory, and what is done below would wait for each of them.
+        for (number, (token, result)) in taken.iter().enumerate() {
+            if let Some((next, _)) = taken.get(number + 1) {
+                work.prefetch(*next);
+            }
+            if result.is_ok() {
+                read::deliver(&work, &work.transfers[*token as usize]);
+            }
+        }
+        // 2. Everything else.
+        for (token, result) in taken {
+            self.complete(&mut work, token, result);
+        }
+        count
+    }
+
+    /// Finishes a transfer.
+    fn complete(&self, work: &mut Work, token: u64, result: Result<(), IoError>) {
         let transfer = work.transfers.remove(token as usize);
         match transfer.kind {
-            Kind::Fill => read::filled(self, &mut work, transfer, result),
-            Kind::StrayRead | Kind::StrayUpdate => read::stray_came(self, &mut work, transfer, result),
-            Kind::Store => write::stored(self, &mut work, transfer, result),
-            Kind::StrayWrite => write::stray_written(self, &mut work, transfer, result),
-            Kind::Clean => clean::cleaned(self, &mut work, transfer, result),
-            Kind::Flush => clean::flushed(self, &mut work, transfer, result),
+            Kind::Fill => read::filled(self, work, transfer, result),
+            Kind::StrayRead | Kind::StrayUpdate => read::stray_came(self, work, transfer, result),
+            Kind::Store => write::stored(self, work, transfer, result),
+            Kind::StrayWrite => write::stray_written(self, work, transfer, result),
+            Kind::Clean => clean::cleaned(self, work, transfer, result),
+            Kind::Flush => clean::flushed(self, work, transfer, result),
         }
     }
 
     /// Takes what has completed, without waiting. Returns how many.
     fn reap(&self) -> usize {
-        self.ring.reap(&mut |token, result| self.complete(token, result))
+        self.finish(|ring, take| _ = ring.reap(take))
+    }
+
+    /// Sleeps in the ring until something has completed, somebody wakes it or the time is over.
+    fn wait(&self, timeout: Option<Duration>) {
+        self.finish(|ring, take| _ = ring.wait(take, timeout));
     }
 
     /// Takes completions of a lane whose owner is elsewhere.
@@ -419,11 +522,10 @@ impl Lane {
             fence(Ordering::SeqCst);
         }
         let others = if waiting { self.shared.unattended(self) } else { Vec::new() };
-        let mut on_completion = |token, result| self.complete(token, result);
         let came = match self.ring.poll_fd() {
             // Alone: the ring itself sleeps best.
             _ if fd.is_none() && others.is_empty() => {
-                self.ring.wait(&mut on_completion, timeout);
+                self.wait(timeout);
                 None
             }
             Some(own) if !self.shared.simulated() => {
@@ -446,7 +548,7 @@ impl Lane {
                     }
                 };
                 // Takes a wake too, which a mere reap leaves and the next poll would see again.
-                self.ring.wait(&mut on_completion, Some(Duration::ZERO));
+                self.wait(Some(Duration::ZERO));
                 others.iter().for_each(|lane| lane.reap_for_owner());
                 fd.map(|_| came)
             }
@@ -483,16 +585,16 @@ impl Lane {
         }
     }
 
-    /// Runs a task to its end on this lane and returns it. For blocking calls.
-    pub fn run(self: &Arc<Self>, task: Task) -> Task {
+    /// Runs a task to its end on this lane. For blocking calls.
+    pub fn run(self: &Arc<Self>, task: Task) -> Result<(), Error> {
         let mut work = self.work();
         self.start(&mut work, task);
         self.flush_and_wait(work);
-        self.finish_one()
+        self.finish_one().result()
     }
 
     /// Waits for the one task in flight.
-    pub fn finish_one(self: &Arc<Self>) -> Task {
+    pub fn finish_one(self: &Arc<Self>) -> Ended {
         self.work_until(|work| !work.finished.is_empty());
         self.work().finished.pop_front().expect("work_until saw it")
     }
@@ -554,7 +656,7 @@ impl Drop for Lane {
     fn drop(&mut self) {
         // What was read ahead holds slots that others may wait for.
         while self.ring.in_flight() > 0 && !std::thread::panicking() {
-            self.ring.wait(&mut |token, result| self.complete(token, result), None);
+            self.wait(None);
         }
     }
 }

@@ -13,10 +13,11 @@ use crate::ahead::Streams;
 use crate::copy;
 use crate::counters::Count;
 use crate::error::Error;
+use crate::lane::Batch;
 use crate::partition::PartitionInner;
 use crate::stat::ObjectStat;
 use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, lock};
-use crate::task::{Job, Task};
+use crate::task::{Ended, Job, Task};
 use crate::waiters::{Flushes, Ranges};
 
 /// An open store. Cheap to clone; it stays open until [`Object::close`], or until its cache is dropped.
@@ -360,23 +361,17 @@ impl Object {
             self.0.check(reads[*number].offset, reads[*number].buffer.len() as u64)?;
         }
         let mut work = lane.work();
+        let mut batch = Batch::default();
         for number in missing {
             let read = &mut reads[*number];
-            lane.start(
-                &mut work,
-                Task::new(
-                    Job::Read,
-                    self.0.clone(),
-                    read.offset,
-                    read.buffer.as_mut_ptr(),
-                    read.buffer.len(),
-                ),
-            );
+            let (memory, len) = (read.buffer.as_mut_ptr(), read.buffer.len());
+            lane.add(&mut work, &mut batch, Task::new(Job::Read, self.0.clone(), read.offset, memory, len));
         }
+        lane.start_all(&mut work, &mut batch);
         lane.flush(&mut work);
         drop(work);
         lane.work_until(|work| work.finished.len() == missing.len());
-        lane.work().finished.drain(..).try_for_each(|task| task.error.map_or(Ok(()), Err))
+        lane.work().finished.drain(..).try_for_each(Ended::result)
     }
 
     /// Writes `bytes` at `offset`, inside the object. Write-through: returns when the store has them. Write-back: when the
@@ -422,13 +417,13 @@ impl Object {
     fn run_pages(&self, job: Job, next: u64, end: u64, clean_max: u64) -> Result<(), Error> {
         let lane = self.0.partition.shared.lane()?;
         let mut task = Task::new(job, self.0.clone(), 0, std::ptr::null_mut(), 0);
-        (task.next, task.end, task.clean_max) = (next, end, clean_max);
-        lane.run(task).error.map_or(Ok(()), Err)
+        (task.next, task.end, task.clean_left) = (next, end, clean_max);
+        lane.run(task)
     }
 
     fn run(&self, job: Job, offset: u64, memory: *mut u8, len: usize) -> Result<(), Error> {
         let lane = self.0.partition.shared.lane()?;
-        lane.run(Task::new(job, self.0.clone(), offset, memory, len)).error.map_or(Ok(()), Err)
+        lane.run(Task::new(job, self.0.clone(), offset, memory, len))
     }
 
     /// Whether the page at `offset` is in the cache now. A hint: it may come or go at any time.

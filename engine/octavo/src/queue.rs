@@ -3,6 +3,7 @@
 //! Hits are answered while the batch is submitted; the rest goes out as one submission, adjacent misses as one I/O. Buffers belong to the
 //! queue from `submit` until their completion gives them back, also if the queue is dropped first.
 
+use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
@@ -10,10 +11,10 @@ use crate::buffers::Buffer;
 use crate::cache::Shared;
 use crate::counters::Count;
 use crate::error::Error;
-use crate::lane::Lane;
+use crate::lane::{Batch, Lane};
 use crate::object::{Advice, Object};
 use crate::sync::Arc;
-use crate::task::{Job, Task};
+use crate::task::{Ended, Job, Task};
 
 /// What a request does.
 pub enum Op {
@@ -95,18 +96,23 @@ pub struct Interest {
     pub writable: bool,
 }
 
+/// A task's job, and its bytes: offset, memory, length.
+type Wanted = (Job, u64, *mut u8, usize);
+
 /// A batch queue, with a ring of its own. It may move between threads, and is used by one at a time.
 pub struct Queue {
     lane: Arc<Lane>,
     /// Completions of requests that ended while they were submitted.
     done: Vec<Completion>,
+    /// Tasks that are being delivered; empty between two waits, and kept for its memory.
+    finished: VecDeque<Ended>,
     /// Requests submitted and not delivered.
     pending: usize,
 }
 
 impl Queue {
     pub(crate) fn new(shared: &Arc<Shared>) -> Result<Queue, Error> {
-        Ok(Queue { lane: Lane::new(shared)?, done: Vec::new(), pending: 0 })
+        Ok(Queue { lane: Lane::new(shared)?, done: Vec::new(), finished: VecDeque::new(), pending: 0 })
     }
 
     /// Submits a batch against one object. All completions come from the waits.
@@ -115,27 +121,22 @@ impl Queue {
     pub fn submit(&mut self, object: &Object, requests: impl IntoIterator<Item = Request>) {
         let lane = self.lane.clone();
         let mut work = lane.work();
+        let mut batch = Batch::default();
         for mut request in requests {
             self.pending += 1;
-            let started = match Self::task(object, &mut request) {
-                Ok(task) => task,
-                Err(error) => {
-                    self.done.push(Completion {
-                        user_data: request.user_data,
-                        op: request.op,
-                        result: Err(error),
-                    });
-                    continue;
-                }
-            };
-            match started {
-                Some(mut task) => {
+            match Self::wanted(object, &mut request) {
+                Ok(Some((job, offset, memory, len))) => {
+                    let mut task = Task::new(job, object.0.clone(), offset, memory, len);
+                    if job == (Job::Sync { flush: true }) {
+                        task.end = u64::MAX >> 16;
+                    }
                     task.travels = object.0.partition.places.messages;
                     task.request = Some((request.user_data, request.op));
-                    lane.start(&mut work, task);
+                    lane.add(&mut work, &mut batch, task);
                 }
                 // Done on the spot, without our lane's lock: these calls wait on the thread's own lane.
-                None => {
+                Ok(None) => {
+                    lane.start_all(&mut work, &mut batch);
                     lane.flush(&mut work);
                     drop(work);
                     lane.leave();
@@ -143,8 +144,13 @@ impl Queue {
                     self.done.push(Completion { user_data: request.user_data, op: request.op, result });
                     work = lane.work();
                 }
+                Err(error) => {
+                    let (user_data, op) = (request.user_data, request.op);
+                    self.done.push(Completion { user_data, op, result: Err(error) });
+                }
             }
         }
+        lane.start_all(&mut work, &mut batch);
         lane.flush(&mut work);
         drop(work);
         // A sync without dirty pages is ready for its flush.
@@ -153,8 +159,9 @@ impl Queue {
         lane.leave();
     }
 
-    /// The task of a request; None for those that are done on the spot.
-    fn task(object: &Object, request: &mut Request) -> Result<Option<Task>, Error> {
+    /// What the task of a request has to do; None for those that are done on the spot.
+    #[inline(always)]
+    fn wanted(object: &Object, request: &mut Request) -> Result<Option<Wanted>, Error> {
         let counters = &object.0.partition.counters;
         let too_short = |len: usize, buffer: &Buffer| match len > buffer.len() {
             true => Err(Error::Config(format!("a request of {len} bytes with a buffer of {}", buffer.len()))),
@@ -181,14 +188,12 @@ impl Queue {
                 counters.add(Count::Syncs, 1);
                 object.0.check_not_failed()?;
                 let flush = !object.read_only();
-                let mut task = Task::new(Job::Sync { flush }, object.0.clone(), 0, std::ptr::null_mut(), 0);
-                task.end = if flush { u64::MAX >> 16 } else { 0 };
-                return Ok(Some(task));
+                return Ok(Some((Job::Sync { flush }, 0, std::ptr::null_mut(), 0)));
             }
             _ => return Ok(None),
         };
         object.0.check(offset, len as u64)?;
-        Ok(Some(Task::new(job, object.0.clone(), offset, memory, len)))
+        Ok(Some((job, offset, memory, len)))
     }
 
     fn run(object: &Object, op: &Op) -> Result<(), Error> {
@@ -232,14 +237,13 @@ impl Queue {
     }
 
     fn deliver(&mut self, mut on_completion: impl FnMut(Completion)) -> usize {
-        let finished = std::mem::take(&mut self.lane.work().finished);
-        let done = std::mem::take(&mut self.done);
-        let count = finished.len() + done.len();
+        std::mem::swap(&mut self.lane.work().finished, &mut self.finished);
+        let count = self.finished.len() + self.done.len();
         self.pending -= count;
-        done.into_iter().for_each(&mut on_completion);
-        for mut task in finished {
-            let (user_data, op) = task.request.take().expect("a queue's tasks answer requests");
-            on_completion(Completion { user_data, op, result: task.error.take().map_or(Ok(()), Err) });
+        self.done.drain(..).for_each(&mut on_completion);
+        for mut ended in self.finished.drain(..) {
+            let (user_data, op) = ended.request.take().expect("a queue's tasks answer requests");
+            on_completion(Completion { user_data, op, result: ended.result() });
         }
         count
     }

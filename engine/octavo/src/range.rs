@@ -72,7 +72,7 @@ impl Object {
         let lane = self.0.partition.shared.lane()?;
         let memory = zeros.as_ptr().cast_mut();
         let task = Task::new(Job::Write { durable: false }, self.0.clone(), offset, memory, zeros.len());
-        lane.run(task).error.map_or(Ok(()), Err)
+        lane.run(task)
     }
 
     /// Gives the object, and its store, a new length. What is cut off is gone; what is added reads as zeros.

@@ -134,7 +134,7 @@ pub(crate) fn page(
     lane: &Arc<Lane>,
     work: &mut Work,
     id: TaskId,
-    object: &Arc<ObjectInner>,
+    object: Arc<ObjectInner>,
     page: u64,
     first: bool,
 ) {
@@ -213,7 +213,7 @@ pub(crate) fn page(
                 partition.arrived(evicted.is_some());
                 let role = if wanted { Role::Deliver } else { Role::Bring };
                 work.tasks[id].outstanding += 1;
-                work.gathered.push(Gathered { object: object.clone(), page, slot, task: id, role });
+                work.gathered.push(Gathered { object, page, slot, task: id, role });
             }
             Claim::Full if !wanted => {}
             Claim::Full => match lane.shared.bounce.take(1, || lane.waiter(id, page)) {
@@ -245,7 +245,22 @@ pub(crate) fn page(
     lane.retry(id, page);
 }
 
-/// A fill has ended: deliver, publish, tell those who wait.
+/// A fill has succeeded: copies its bytes to those who asked for them. `filled` does the rest.
+pub(crate) fn deliver(work: &Work, transfer: &Transfer) {
+    if transfer.kind != Kind::Fill {
+        return;
+    }
+    for (number, filled) in transfer.pages.iter().enumerate() {
+        if let (Role::Deliver, Some(slot)) = (filled.role, filled.slot) {
+            let span = work.tasks[filled.task].span(transfer.page + number as u64);
+            let frame = transfer.object.partition.frames.at(slot);
+            // SAFETY: the frame is ours until `publish` (P1, P2), and the span is the task's own memory.
+            unsafe { copy::copy_out(frame.wrapping_add(span.skip), span.memory, span.len) }
+        }
+    }
+}
+
+/// A fill has ended, and was delivered: publish, tell those who wait.
 pub(crate) fn filled(lane: &Lane, work: &mut Work, transfer: Transfer, result: Result<(), IoError>) {
     let partition = &*transfer.object.partition;
     if result.is_err() && transfer.pages.count() > 1 {
@@ -254,7 +269,6 @@ pub(crate) fn filled(lane: &Lane, work: &mut Work, transfer: Transfer, result: R
     for (number, filled) in transfer.pages.iter().enumerate() {
         let page = transfer.page + number as u64;
         let slot = filled.slot.expect("a fill holds slots");
-        let frame = partition.frames.at(slot);
         let task = &mut work.tasks[filled.task];
         if let Err(source) = &result {
             partition.counters.add(Count::ReadErrors, 1);
@@ -266,20 +280,11 @@ pub(crate) fn filled(lane: &Lane, work: &mut Work, transfer: Transfer, result: R
             continue;
         }
         partition.counters.add(Count::Fills, 1);
-        // SAFETY (both arms): the frame is ours until `publish` (P1, P2), and the span is the task's own memory.
-        match (filled.role, || task.span(page)) {
-            (Role::Deliver, span) => {
-                let span = span();
-                // SAFETY: as above.
-                unsafe { copy::copy_out(frame.wrapping_add(span.skip), span.memory, span.len) }
-            }
-            (Role::Patch, span) => {
-                let span = span();
-                // SAFETY: as above.
-                unsafe { copy::copy_in(span.memory, frame.wrapping_add(span.skip), span.len) }
-            }
-            // Its task may have no memory.
-            (Role::Bring, _) => {}
+        if filled.role == Role::Patch {
+            let span = task.span(page);
+            let frame = partition.frames.at(slot);
+            // SAFETY: the frame is ours until `publish` (P1, P2), and the span is the task's own memory.
+            unsafe { copy::copy_in(span.memory, frame.wrapping_add(span.skip), span.len) }
         }
         partition.publish(slot, filled.role == Role::Patch);
         match (filled.role, task.job) {

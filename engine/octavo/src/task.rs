@@ -50,12 +50,12 @@ pub(crate) struct Task {
     pub flushing: bool,
     /// The first of the object's flushes that covers it; 0 until it asks for one.
     pub flush_needed: u64,
-    /// Pages cleaned so far, and how many may be (for the cleaner).
-    pub cleaned: u64,
-    pub clean_max: u64,
-    pub error: Option<Error>,
+    /// Pages that a Sync may still clean (for the cleaner).
+    pub clean_left: u64,
+    // Boxed: a task is moved some times, and few fail.
+    pub error: Option<Box<Error>>,
     /// A page of a sync that could not be written; the others are tried all the same.
-    pub late_error: Option<Error>,
+    pub late_error: Option<Box<Error>>,
     /// The request of a queue that this task answers.
     pub request: Option<(u64, Op)>,
     /// Its pages may be asked for at their nodes, by message.
@@ -78,6 +78,7 @@ pub(crate) struct Span {
 }
 
 impl Task {
+    #[inline(always)]
     pub fn new(job: Job, object: Arc<ObjectInner>, offset: u64, memory: *mut u8, len: usize) -> Task {
         let shift = object.partition.page_shift;
         let (next, end) = match len {
@@ -96,8 +97,7 @@ impl Task {
             outstanding: 0,
             flushing: false,
             flush_needed: 0,
-            cleaned: 0,
-            clean_max: u64::MAX,
+            clean_left: u64::MAX,
             error: None,
             late_error: None,
             request: None,
@@ -120,7 +120,24 @@ impl Task {
 
     /// Keeps the first error.
     pub fn fail(&mut self, error: Error) {
-        self.error.get_or_insert(error);
+        self.error.get_or_insert_with(|| Box::new(error));
+    }
+}
+
+/// What is left of a task that is over.
+pub(crate) struct Ended {
+    error: Option<Box<Error>>,
+    /// The request of a queue that it answers.
+    pub request: Option<(u64, Op)>,
+}
+
+impl Ended {
+    pub fn new(task: &mut Task) -> Ended {
+        Ended { error: task.error.take(), request: task.request.take() }
+    }
+
+    pub fn result(self) -> Result<(), Error> {
+        self.error.map_or(Ok(()), |error| Err(*error))
     }
 }
 
@@ -190,6 +207,10 @@ impl Pages {
 
     pub fn push(&mut self, page: TransferPage) {
         self.rest.push(page);
+    }
+
+    pub fn first(&self) -> TransferPage {
+        self.first
     }
 
     pub fn count(&self) -> usize {
