@@ -1,8 +1,9 @@
 //! Taking turns: contestants run in short slices, one after the other, round after round; figures are medians.
 //!
 //! A ratio is that of two slices of the same round. What disturbs the machine for longer than a round disturbs both. A contestant
-//! is a [`Team`]: so many threads, each with a [`Worker`] of its own. The threads stay for all rounds, pinned to processors in turn, and
-//! serve all contestants, so that these differ in nothing but what they do.
+//! is a [`Team`]: so many threads, each with a [`Worker`] of its own. The threads stay for all rounds, pinned to processors in turn (but
+//! where threads of the kernel do a part of the work and want a processor too), and serve all contestants, so that these differ in nothing
+//! but what they do.
 //!
 //! What is not here: what anybody does in a turn (`drivers/`).
 
@@ -70,12 +71,21 @@ pub struct Plan {
     pub clock: Clock,
     /// Whether operations are timed one by one.
     pub timed: bool,
+    /// Whether each thread stays on a processor.
+    pub pinned: bool,
 }
 
 impl Plan {
     /// Slices of about `slice` that fill `time`, for `contestants`; where only the working is tried, three short ones.
     pub fn new(quick: bool, time: Duration, slice: Duration, contestants: usize) -> Plan {
-        let plan = |rounds, slice| Plan { rounds, slice, threads: 1, clock: Clock::Wall, timed: false };
+        let plan = |rounds, slice| Plan {
+            rounds,
+            slice,
+            threads: 1,
+            clock: Clock::Wall,
+            timed: false,
+            pinned: true,
+        };
         if quick {
             return plan(3, slice / 10);
         }
@@ -181,7 +191,9 @@ fn serve(
     answer: &Sender<Answer>,
 ) {
     let _fallen = Fallen(answer);
-    machine::pin(thread);
+    if plan.pinned {
+        machine::pin(thread);
+    }
     let workers: Result<Vec<_>, Error> = teams.iter().map(|team| team.worker(thread)).collect();
     let mut workers = match workers {
         Ok(workers) => workers,

@@ -22,7 +22,7 @@ use crate::report::Row;
 use crate::scratch::Scratch;
 use crate::statistics::{Histogram, median, ratios};
 use crate::stream::{self, Pages};
-use crate::turns::{Team, Worker, timed};
+use crate::turns::{Plan, Team, Worker, timed};
 
 /// Who can run.
 pub const CONTESTANTS: &[&str] = &["octavo", "direct", "copied", "pread", "pread-copied", "buffered", "fio"];
@@ -139,6 +139,9 @@ impl Stage for Field {
         let teams = self.teams(&case, quick);
         let teams: Vec<&dyn Team> = teams.iter().map(|team| &**team).collect();
         let plan = run.plan(&case, (15.0, Duration::from_millis(250), Clock::Wall), teams.len());
+        // What is asked of a ring the kernel's workers may read (always from a file in memory): whoever submits must not keep the processor that
+        // one of them wants, or goes to.
+        let plan = Plan { pinned: case.call != Call::Queue, ..plan };
         let before = self.partition.stat();
         let slices = run.compete(&case, plan, &teams)?;
         let after = self.partition.stat();
