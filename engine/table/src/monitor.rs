@@ -8,15 +8,17 @@
 //! counted per size and fade: whoever looks once a period decides how fast ([`Monitor::fade`]). Where the last few periods' counts say something
 //! else than all counts of late do, the load has changed, and what was counted before is forgotten.
 //!
-//! *The ring.* Whoever accesses a sampled page puts it into a ring and goes on; [`Monitor::drain`] takes it through the miniatures
+//! *The rings.* Whoever accesses a sampled page puts it into a ring and goes on; [`Monitor::drain`] takes it through the miniatures
 //! later, on the thread of whoever asks for curves. If nobody drains, the oldest entries are overwritten and counted as lost; what is left is taken for all.
-//! A page that comes again within eight entries is not put in again: it hits in every miniature, whatever is done in between.
+//! A page that comes again within eight entries is not put in again: it hits in every miniature, whatever is done in between. Each thread has a ring
+//! of its own, as long as there are not more threads than rings: what it stores there nobody reads but the drain, some times a second. Between two
+//! drains, so, what one thread did comes after all that another did. There are as many rings as the miniatures leave room for.
 //!
 //! What is not here: what a miss costs, and who gets memory for it.
 
 use std::sync::Mutex;
 use std::sync::PoisonError;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use crate::miniature::{Miniature, Plain};
 use crate::policy::{Balance, Learner, PolicyKind, with_policy};
@@ -51,6 +53,9 @@ const CHANGED_DEVIATIONS: f64 = 4.0;
 /// Between two changes so many periods pass: a load that goes to and fro, as scans do that come again, is one load.
 const CHANGED_APART: u32 = 40;
 
+/// Rings at most.
+const RINGS_MAX: usize = 16;
+
 /// Entries that are taken through the miniatures at a time.
 const BATCH: usize = 256;
 
@@ -64,21 +69,36 @@ const EXPLAINED: u64 = 1 << 62;
 pub struct Monitor {
     /// Pages whose sample number is below this are followed.
     below: AtomicU32,
-    ring: Box<[AtomicU64]>,
+    rings: Box<[Ring]>,
+    model: Mutex<Model>,
+    bytes: AtomicU64,
+}
+
+/// What one thread has seen, or a few.
+#[repr(align(128))]
+struct Ring {
     /// Entries put in so far.
     put: AtomicU64,
     /// The last entries, by a few bits of their prints: position and print.
-    recent: Box<[AtomicU64]>,
-    model: Mutex<Model>,
-    bytes: AtomicU64,
+    recent: [AtomicU64; RECENT],
+    entries: Box<[AtomicU64]>,
+}
+
+thread_local! {
+    /// The number of this thread's ring, modulo how many there are.
+    static RING: usize = {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        NEXT.fetch_add(1, Relaxed)
+    };
 }
 
 /// What only the drain touches.
 struct Model {
     policy: PolicyKind,
-    /// Entries taken so far, and when it began.
-    taken: u64,
-    begun: u64,
+    /// Entries taken so far, by ring.
+    taken: Vec<u64>,
+    /// Entries of all rings since it began.
+    seen: u64,
     /// The largest first.
     sizes: Vec<Size>,
     /// Of late, as the misses.
@@ -159,6 +179,8 @@ impl MissCurve {
 /// How a monitor is laid out.
 struct Plan {
     below: u32,
+    rings: usize,
+    /// Entries of each.
     ring: usize,
     /// Slots by size, the largest first.
     slots: Vec<usize>,
@@ -182,13 +204,15 @@ impl Plan {
             slots.dedup();
             let ring = (largest / 2).next_power_of_two().clamp(64, 4096) as usize;
             let sizes: usize = slots.iter().map(|slots| Size::bytes(*slots, ways)).sum();
-            let fixed = size_of::<Monitor>() + (ring + RECENT) * size_of::<AtomicU64>();
-            let bytes = (fixed + sizes) as u64;
+            let a_ring = size_of::<Ring>() + ring * size_of::<AtomicU64>();
+            let bytes = |rings: usize| (size_of::<Monitor>() + sizes + rings * a_ring) as u64;
             if slots.len() < 3 || below == 0 {
                 return None;
             }
-            if bytes <= bytes_max {
-                return Some(Plan { below: below as u32, ring, slots, bytes });
+            let rings =
+                std::iter::successors(Some(RINGS_MAX), |rings| Some(rings / 2).filter(|half| *half > 0));
+            if let Some(rings) = rings.into_iter().find(|rings| bytes(*rings) <= bytes_max) {
+                return Some(Plan { below: below as u32, rings, ring, slots, bytes: bytes(rings) });
             }
             below = below * 3 / 4;
         }
@@ -212,14 +236,40 @@ impl Model {
     fn new(policy: PolicyKind, plan: &Plan, ways: usize) -> Model {
         Model {
             policy,
-            taken: 0,
-            begun: 0,
+            taken: vec![0; plan.rings],
+            seen: 0,
             sizes: plan.slots.iter().map(|slots| Size::new(*slots, ways)).collect(),
             references: Late::default(),
             lost: 0.0,
             periods: CHANGED_APART,
             rate: f64::from(plan.below) / (1u64 << Tag::SAMPLE_BITS) as f64,
         }
+    }
+
+    /// Takes what is in a ring; returns how much came since it was last looked at.
+    fn drain(&mut self, ring: &Ring, number: usize, learner: Option<&Learner>) -> u64 {
+        let mut batch = [(Tag(0), false); BATCH];
+        let (mut taken, end, room) = (self.taken[number], ring.put.load(Relaxed), ring.entries.len() as u64);
+        let waiting = end.wrapping_sub(taken);
+        let lost = waiting.saturating_sub(room);
+        self.lost += lost as f64;
+        self.seen += waiting;
+        taken = taken.wrapping_add(lost);
+        while taken != end {
+            let mut count = 0;
+            while taken != end && count < BATCH {
+                let entry = ring.entries[(taken % room) as usize].swap(0, Relaxed);
+                taken = taken.wrapping_add(1);
+                // 0: whoever took this place has not put his page in yet. It will be found a turn later.
+                if entry & PRESENT != 0 {
+                    batch[count] = (Tag(entry << Tag::SAMPLE_BITS), entry & EXPLAINED == 0);
+                    count += 1;
+                }
+            }
+            self.run(&batch[..count], learner);
+        }
+        self.taken[number] = taken;
+        waiting
     }
 
     /// Takes pages through all sizes; those that count are counted.
@@ -243,16 +293,37 @@ impl Model {
     }
 }
 
+impl Ring {
+    fn new(entries: usize) -> Ring {
+        Ring {
+            put: AtomicU64::new(0),
+            recent: std::array::from_fn(|_| AtomicU64::new(0)),
+            entries: (0..entries).map(|_| AtomicU64::new(0)).collect(),
+        }
+    }
+
+    fn put(&self, tag: Tag, flags: u64) {
+        let print = u64::from(tag.ghost_print());
+        let recent = &self.recent[print as usize % RECENT];
+        let (seen, put) = (recent.load(Relaxed), self.put.load(Relaxed));
+        if seen & 0xffff == print && seen != 0 && put.wrapping_sub(seen >> 16) & ((1 << 48) - 1) <= NEAR {
+            return;
+        }
+        // Added to at once: a thread's ring may be another's too.
+        let put = self.put.fetch_add(1, Relaxed);
+        recent.store((put + 1) << 16 | print, Relaxed);
+        let entry = tag.0 >> Tag::SAMPLE_BITS | PRESENT | flags;
+        self.entries[put as usize % self.entries.len()].store(entry, Relaxed);
+    }
+}
+
 impl Monitor {
     /// Follows pages for sizes up to `most_pages`, with at most `bytes_max` of memory. None where that is too little to say anything.
     pub fn new(policy: PolicyKind, most_pages: u64, bytes_max: u64, ways: usize) -> Option<Monitor> {
         let plan = Plan::new(most_pages, bytes_max, ways)?;
-        let atomics = |count: usize| (0..count).map(|_| AtomicU64::new(0)).collect();
         Some(Monitor {
             below: AtomicU32::new(plan.below),
-            ring: atomics(plan.ring),
-            put: AtomicU64::new(0),
-            recent: atomics(RECENT),
+            rings: (0..plan.rings).map(|_| Ring::new(plan.ring)).collect(),
             bytes: AtomicU64::new(plan.bytes),
             model: Mutex::new(Model::new(policy, &plan, ways)),
         })
@@ -275,43 +346,21 @@ impl Monitor {
         u32::from(tag.sample()) < self.below.load(Relaxed)
     }
 
+    /// Rings that threads share out among themselves.
+    pub fn rings(&self) -> usize {
+        self.rings.len()
+    }
+
     /// An access to a page of the sample. `explained`: it would have been read ahead whatever the size.
     pub fn show(&self, tag: Tag, explained: bool) {
-        let print = u64::from(tag.ghost_print());
-        let recent = &self.recent[print as usize % RECENT];
-        let (seen, put) = (recent.load(Relaxed), self.put.load(Relaxed));
-        if seen & 0xffff == print && seen != 0 && put.wrapping_sub(seen >> 16) & ((1 << 48) - 1) <= NEAR {
-            return;
-        }
-        let put = self.put.fetch_add(1, Relaxed);
-        recent.store((put + 1) << 16 | print, Relaxed);
-        let entry = tag.0 >> Tag::SAMPLE_BITS | PRESENT | if explained { EXPLAINED } else { 0 };
-        self.ring[put as usize % self.ring.len()].store(entry, Relaxed);
+        let ring = &self.rings[RING.with(|number| *number) % self.rings.len()];
+        ring.put(tag, if explained { EXPLAINED } else { 0 });
     }
 
     /// Takes what was put in through the miniatures; returns how much there was. One at a time: who comes meanwhile finds nothing.
     pub(crate) fn drain(&self, learner: Option<&Learner>) -> u64 {
         let Ok(mut model) = self.model.try_lock() else { return 0 };
-        let mut batch = [(Tag(0), false); BATCH];
-        let end = self.put.load(Relaxed);
-        let waiting = end.wrapping_sub(model.taken);
-        let lost = waiting.saturating_sub(self.ring.len() as u64);
-        model.lost += lost as f64;
-        model.taken = model.taken.wrapping_add(lost);
-        while model.taken != end {
-            let mut count = 0;
-            while model.taken != end && count < BATCH {
-                let entry = self.ring[model.taken as usize % self.ring.len()].swap(0, Relaxed);
-                model.taken = model.taken.wrapping_add(1);
-                // 0: whoever took this place has not put his page in yet. It will be found a turn later.
-                if entry & PRESENT != 0 {
-                    batch[count] = (Tag(entry << Tag::SAMPLE_BITS), entry & EXPLAINED == 0);
-                    count += 1;
-                }
-            }
-            model.run(&batch[..count], learner);
-        }
-        waiting
+        self.rings.iter().enumerate().map(|(number, ring)| model.drain(ring, number, learner)).sum()
     }
 
     /// A period is over: what was counted so far is worth so much of what it was. True: the load has changed, and only what was counted in the
@@ -342,7 +391,7 @@ impl Monitor {
         MissCurve {
             references: references * scale,
             sampled: references,
-            seen: model.taken.wrapping_sub(model.begun),
+            seen: model.seen,
             rate: model.rate,
             points: model
                 .sizes
@@ -359,8 +408,9 @@ impl Monitor {
         let Some(plan) = Plan::new(most_pages, bytes_max, ways) else { return false };
         let known = self.curve();
         let mut model = self.model.lock().unwrap_or_else(PoisonError::into_inner);
-        let (taken, begun) = (model.taken, model.begun);
-        *model = Model { taken, begun, periods: 0, ..Model::new(model.policy, &plan, ways) };
+        // The rings stay.
+        let (taken, seen) = (std::mem::take(&mut model.taken), model.seen);
+        *model = Model { taken, seen, periods: 0, ..Model::new(model.policy, &plan, ways) };
         let rate = model.rate;
         let counted = |count: f64| Late { late: count * rate, recent: 0.0, begun: count * rate };
         model.references = counted(known.references);

@@ -3,7 +3,7 @@
 //! A hit reads shared memory and writes counters that only its own thread writes. All that it may store where others read is what it tells the
 //! policy: its page's mark, if it is the first since a page came into the set, or with a policy that counts hits the page's bits where they change;
 //! a first mark of a page that the learner follows is a lesson, which stores some dozens of words; and every hit of a page that the monitor of miss curves
-//! follows is shown to it. One thread runs accesses through a table without frames, by the
+//! follows is put into the thread's ring, where only the drain looks, some times a second. One thread runs accesses through a table without frames, by the
 //! engine's own code, and asks before each hit what it will store. With more threads a hit stores what it does with one: stamps, frequencies and
 //! the sampler are in these counts, and there is nothing else.
 //!
@@ -20,8 +20,12 @@ use crate::stream;
 /// Words that a lesson stores at most: the lock's two, and seven or so in each of five miniatures.
 const STORES_OF_LESSON: f64 = 40.0;
 
-/// Words that the monitor stores of an access to a page that it follows: its ring's place, the ring's end, what was seen of late.
-const STORES_OF_SHOWN: f64 = 3.0;
+/// Stores to shared lines of an access to a page that the monitor follows: an entry of eight bytes in a ring that is the thread's own, whose lines
+/// the drain takes, each once.
+const STORES_OF_SHOWN: f64 = 1.0 / 8.0;
+
+/// The same where threads share a ring: its place, the ring's end, what was seen of late.
+const STORES_OF_SHOWN_TOGETHER: f64 = 3.0;
 
 /// Accesses after which somebody looks at what the monitor was shown.
 const DRAINED_AFTER: usize = 4096;
@@ -37,6 +41,8 @@ struct Counts {
     marks: u64,
     lessons: u64,
     shown: u64,
+    /// The monitor's rings: so many threads have one of their own.
+    rings: usize,
 }
 
 impl Counts {
@@ -77,6 +83,7 @@ fn count(case: &Case, pages: u64, warm: usize, counted: usize) -> Result<Counts,
         debug_assert!(!waited, "nobody else is there to wait");
         counts.misses += 1;
     }
+    counts.rings = table.monitor().map_or(0, |monitor| monitor.rings());
     Ok(counts)
 }
 
@@ -114,7 +121,9 @@ impl Stage for Counter {
         row.number("monitored_per_hit", through(counts.shown));
         let of_policy = through(counts.marks) + STORES_OF_LESSON * through(counts.lessons);
         row.number("shared_stores_per_hit_unwatched", of_policy);
-        row.number("shared_stores_per_hit", of_policy + STORES_OF_SHOWN * through(counts.shown));
+        let of_shown = if counts.rings > 1 { STORES_OF_SHOWN } else { STORES_OF_SHOWN_TOGETHER };
+        row.count("monitor_rings", counts.rings as u64);
+        row.number("shared_stores_per_hit", of_policy + of_shown * through(counts.shown));
         Ok(vec![row])
     }
 }
