@@ -198,10 +198,9 @@ impl Lane {
         for (id, tag) in &batch.tasks[..count] {
             let partition = &work.tasks[*id].object.partition;
             match partition.table.candidate(*tag) {
-                Some(candidate) => {
-                    partition.table.prefetch_candidate(candidate);
-                    let frame = partition.frames.at(partition.table.index_of_candidate(candidate));
-                    copy::prefetch_frame(frame, FRAME_BYTES_AHEAD);
+                Some(slot) => {
+                    partition.table.prefetch_tag(slot);
+                    copy::prefetch_frame(partition.frames.at(slot), FRAME_BYTES_AHEAD);
                 }
                 None => partition.table.prefetch_miss(*tag),
             }
