@@ -12,7 +12,8 @@
 //! later, on the thread of whoever asks for curves. If nobody drains, the oldest entries are overwritten and counted as lost; what is left is taken for all.
 //! A page that comes again within eight entries is not put in again: it hits in every miniature, whatever is done in between. Each thread has a ring
 //! of its own, as long as there are not more threads than rings: what it stores there nobody reads but the drain, some times a second. Between two
-//! drains, so, what one thread did comes after all that another did. There are as many rings as the miniatures leave room for.
+//! drains, so, what one thread did comes after all that another did. There are as many rings as the miniatures leave room for;
+//! a small partition has one.
 //!
 //! What is not here: what a miss costs, and who gets memory for it.
 
@@ -53,8 +54,9 @@ const CHANGED_DEVIATIONS: f64 = 4.0;
 /// Between two changes so many periods pass: a load that goes to and fro, as scans do that come again, is one load.
 const CHANGED_APART: u32 = 40;
 
-/// Rings at most.
+/// Rings at most; and from how many bytes of miniatures on there is more than one: partitions of some 32 MiB.
 const RINGS_MAX: usize = 16;
+const SIZES_BYTES_SHARED: usize = 128 << 10;
 
 /// Entries that are taken through the miniatures at a time.
 const BATCH: usize = 256;
@@ -209,9 +211,11 @@ impl Plan {
             if slots.len() < 3 || below == 0 {
                 return None;
             }
-            let rings =
-                std::iter::successors(Some(RINGS_MAX), |rings| Some(rings / 2).filter(|half| *half > 0));
-            if let Some(rings) = rings.into_iter().find(|rings| bytes(*rings) <= bytes_max) {
+            // Nobody's many threads are busy with a small partition.
+            let most = if sizes < SIZES_BYTES_SHARED { 1 } else { RINGS_MAX };
+            let mut rings =
+                std::iter::successors(Some(most), |rings| Some(rings / 2).filter(|half| *half > 0));
+            if let Some(rings) = rings.find(|rings| bytes(*rings) <= bytes_max) {
                 return Some(Plan { below: below as u32, rings, ring, slots, bytes: bytes(rings) });
             }
             below = below * 3 / 4;
