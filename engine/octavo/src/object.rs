@@ -351,7 +351,7 @@ impl Object {
         lane.step(&mut work, waits);
         drop(work);
         lane.work_until(|work| work.finished.len() == missing.len() + 1);
-        lane.work().finished.drain(..).try_for_each(|task| task.error.map_or(Ok(()), Err))
+        lane.work().finished.drain(..).try_for_each(Ended::result)
     }
 
     #[cold]
