@@ -23,7 +23,7 @@ use crate::report::Row;
 /// Who can run.
 pub const CONTESTANTS: &[&str] = &["local", "off", "partition", "message"];
 
-/// What the processor does for a request besides waiting for memory, in nanoseconds: measured on one node, rounded.
+/// What the processor does for a request besides waiting for memory, in nanoseconds: a guess from one node, rounded.
 const REQUEST_NS: f64 = 25.0;
 
 /// The same for a request that travels, at both ends together, and for a bundle.
