@@ -1,6 +1,6 @@
 //! Properties of targets and plans, on random trees, limits and curves.
 
-use octavo_share::{Curve, Leaf, Limits, Node, Pace, State, UNLIMITED};
+use octavo_share::{Curve, Leaf, Limits, Node, Pace, State, Trend, UNLIMITED};
 
 struct Random(u64);
 
@@ -285,6 +285,23 @@ fn the_idle_shrink_first_and_by_their_size() {
     };
     assert!(plan.iter().all(|resize| resize.node != 0), "{plan:?}");
     assert_eq!((to(1), to(2)), (30, 15), "{plan:?}");
+}
+
+#[test]
+fn to_turn_back_must_save_more_than_to_go_on() {
+    // The second one saves a fifth of all misses with all of the memory.
+    let one = || Curve::new(1000.0, (1..=100).map(|size| (size * SEGMENT, 500.0 - 1.0 * size as f64)));
+    let two = || Curve::new(1000.0, (1..=100).map(|size| (size * SEGMENT, 500.0 - 3.0 * size as f64)));
+    let after = |trends: [Trend; 2]| {
+        let mut state = free(vec![one(), two()], 100);
+        for (node, trend) in state.nodes.iter_mut().zip(trends) {
+            node.leaf.as_mut().unwrap().trend = trend;
+        }
+        state.plan(&Pace::default()).len()
+    };
+    assert_eq!(after([Trend::None, Trend::None]), 2);
+    assert_eq!(after([Trend::Shrank, Trend::Grew]), 2);
+    assert_eq!(after([Trend::Grew, Trend::Shrank]), 0);
 }
 
 #[test]
