@@ -8,7 +8,7 @@
 use crate::layout::set_bytes;
 use crate::probe::ProbeKind;
 use crate::slot::Shown;
-use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::table::{Found, SegmentIndex, SetNumber, SlotIndex, Table};
 use crate::tag::Tag;
 
@@ -39,7 +39,7 @@ impl<const W: usize> Table<W> {
         prefetch(self.front(set));
         let head = std::ptr::from_ref(self.head(set)).cast::<u8>();
         (0..set_bytes::<W>()).step_by(LINE).for_each(|offset| prefetch(head.wrapping_add(offset)));
-        for way in (0..W as u32).step_by(LINE / size_of::<AtomicU64>()) {
+        for way in (0..W as u32).step_by(LINE / size_of::<u64>()) {
             prefetch(self.tag_at(SlotIndex(self.index_of(set, 0).0 + way)));
         }
     }

@@ -154,7 +154,7 @@ impl Miniature {
         prefetch(&self.meta[set * self.ways]);
         let per_set = ghosts_of(self.ways);
         let ghosts = &self.ghosts[set * per_set..][..per_set];
-        ghosts.iter().step_by(LINE_BYTES / size_of::<AtomicU32>()).for_each(|ghost| prefetch(ghost));
+        ghosts.iter().step_by(LINE_BYTES / size_of::<u32>()).for_each(|ghost| prefetch(ghost));
     }
 
     /// An access to a page. True: it was there.
