@@ -28,7 +28,7 @@ pub struct Decoder<B> {
 }
 
 impl<B: AsRef<[u8]>> Decoder<B> {
-    /// Reads a block that [`Encoder::take`] gave.
+    /// Reads a block that [`super::Encoder::take`] gave.
     pub fn new(block: B) -> Decoder<B> {
         Decoder { bytes: Bytes { all: block, at: 0 }, last: Last::new() }
     }
