@@ -503,10 +503,23 @@ impl Partition {
     /// Grows or shrinks to at most `max_bytes` of frames and metadata, a segment at a time, while everything goes on. Returns
     /// the bytes charged afterwards: more than asked for only where a pinned page keeps a segment.
     pub fn resize(&self, max_bytes: u64) -> Result<u64, Error> {
-        let fixed = lock(&self.0.resizing).fixed_bytes;
-        let segments = max_bytes.saturating_sub(fixed) / self.segment_bytes();
-        self.resize_segments(segments.min(u64::from(u32::MAX)) as u32)?;
+        self.resize_segments(self.segments_within(max_bytes))?;
         Ok(lock(&self.0.resizing).charge.bytes())
+    }
+
+    /// How many segments so many bytes are enough for, with what is learned about them.
+    fn segments_within(&self, max_bytes: u64) -> u32 {
+        let apart = {
+            let resizing = lock(&self.0.resizing);
+            resizing.fixed_bytes - resizing.learning_bytes
+        };
+        let left = max_bytes.saturating_sub(apart);
+        let most = (left / self.segment_bytes()).min(u64::from(self.0.table.shape().segments_max)) as u32;
+        // What is learned is a hundredth of the rest at most, so that this takes few turns.
+        let fits = |segments: &u32| {
+            self.learning_bytes(*segments) + u64::from(*segments) * self.segment_bytes() <= left
+        };
+        (1..=most).rev().find(fits).unwrap_or(0)
     }
 
     /// What a segment costs with its metadata.

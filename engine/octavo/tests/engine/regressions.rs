@@ -161,3 +161,18 @@ fn what_was_written_behind_an_end_that_moved_is_not_seen_when_the_object_grows()
         });
     }
 }
+
+/// How many segments fit was reckoned with what the partition had learned so far; what it learns about those that joined was charged on top,
+/// and a partition was a little larger than it had been allowed to be.
+#[test]
+fn what_is_learned_about_new_segments_fits_into_the_size_too() {
+    let cache = Cache::new(CacheConfig { memory_max_bytes: 32 << 20, ..one_set() }).unwrap();
+    let config = PartitionConfig { max_bytes: Some(4 << 20), ..PartitionConfig::new("p") };
+    let partition = cache.partition(config).unwrap();
+    let least = partition.resize(0).unwrap();
+    for bytes in (least..least + (1 << 20)).step_by(61) {
+        let charged = partition.resize(bytes).unwrap();
+        assert!(charged <= bytes, "{charged} of {bytes}");
+        assert!(bytes - charged < 80 << 10, "{charged} of {bytes}: another segment would fit");
+    }
+}
