@@ -265,7 +265,8 @@ mod tests {
     fn the_weak_mix_makes_pages_meet_and_is_a_bijection() {
         let mixer = Mixer::weak();
         let first = mixer.tag(7 << 40);
-        for page in 0..1 << 16 {
+        // Under miri, which looks for other things here, a few: all of them took it three minutes.
+        for page in (0..1 << 16).step_by(if cfg!(miri) { 257 } else { 1 }) {
             let tag = mixer.tag(7 << 40 | page);
             assert_eq!(tag.0 >> Tag::GHOST_PRINT_SHIFT, first.0 >> Tag::GHOST_PRINT_SHIFT);
             assert_eq!(mixer.key(tag), 7 << 40 | page);
