@@ -192,7 +192,8 @@ impl Cache {
                 state: Mutex::new(CleanerState::default()),
                 changed: Condvar::new(),
             },
-            reaper: Reaper::new(memory_max_bytes),
+            reaper: Reaper::new(memory_max_bytes)
+                .map_err(|e| Error::Config(format!("cannot make the reaper's bell: {e}")))?,
             numa,
             post: OnceLock::new(),
             engine_name,
@@ -311,6 +312,12 @@ impl Cache {
         reaper::period(self, true);
     }
 
+    /// Tells that processes wait for memory, for whoever hears of that before [`crate::CacheConfig::pressure`] does (systemd's `MEMORY_PRESSURE_WATCH`, say). The reaper
+    /// looks at the system's memory at once, and takes what lies between enough and too little for too little. Without `pressure` nothing happens.
+    pub fn memory_is_short(&self) {
+        self.0.shared.reaper.alarm.tell_short();
+    }
+
     /// What the reaper did so far.
     pub fn reaper_stat(&self) -> ReaperStat {
         self.0.shared.reaper.stat()
@@ -402,7 +409,7 @@ impl Drop for CacheInner {
         self.shared.closed.store(true, Ordering::Relaxed);
         lock(&self.shared.cleaner.state).stop = true;
         self.shared.cleaner.changed.notify_all();
-        self.shared.reaper.stop();
+        self.shared.reaper.alarm.end();
         lock(&self.workers).stop(&self.shared);
         for thread in [lock(&self.cleaner).take(), lock(&self.reaper).take()].into_iter().flatten() {
             if thread.thread().id() != std::thread::current().id() {

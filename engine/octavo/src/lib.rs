@@ -16,6 +16,7 @@
 //! What is not here: protocols, configuration files, metrics. Time, randomness and I/O come in from outside ([`disk`]).
 
 mod ahead;
+mod alarm;
 mod budget;
 mod buffers;
 mod cache;

@@ -1,10 +1,14 @@
 //! How much memory the system has left, and what that means for a cache.
 //!
-//! [`Linux`] asks the kernel: PSI, `MemAvailable`, and the limits of the process's cgroup and all above it, version 2 or 1, whichever is set.
+//! [`Linux`] asks the kernel: PSI, `MemAvailable`, and the limits of the process's cgroup and all above it, version 2 or 1, whichever is set. Where it may, it
+//! has the kernel tell of stalls by itself (a PSI trigger), for averages over ten seconds are late.
 //! `Total::follow` decides, from samples alone, how much the cache may hold: less by steps while memory is short, more again when it is not.
 //!
 //! What is not here: who gives memory back (`reaper`).
 
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use crate::sync::Arc;
@@ -20,25 +24,45 @@ pub struct Sample {
     pub bound_bytes: Option<u64>,
 }
 
+impl Sample {
+    /// The same while processes wait: what the averages say is as much as triggers wait for, at least.
+    pub(crate) fn stalled_now(self) -> Sample {
+        Sample { stalled_percent: worse(self.stalled_percent, Some(STALLED_PERCENT)), ..self }
+    }
+}
+
 /// Where samples come from.
 #[derive(Clone)]
-pub struct PressureSource(Arc<dyn Fn() -> Sample + Send + Sync>);
+pub struct PressureSource {
+    sample: Arc<dyn Fn() -> Sample + Send + Sync>,
+    triggers: fn() -> Vec<File>,
+}
 
 impl PressureSource {
-    /// Samples from a function, which is called about once a second.
+    /// Samples from a function, which is called about once a second. Who knows earlier that memory is short calls [`crate::Cache::memory_is_short`].
     pub fn new(sample: impl Fn() -> Sample + Send + Sync + 'static) -> PressureSource {
-        PressureSource(Arc::new(sample))
+        PressureSource { sample: Arc::new(sample), triggers: Vec::new }
     }
 
-    /// The kernel's figures, from `/proc` and `/sys/fs/cgroup`.
+    /// The kernel's figures, from `/proc` and `/sys/fs/cgroup`, and its triggers.
     pub fn linux() -> PressureSource {
         let linux = Linux::new(Path::new("/"));
-        PressureSource::new(move || linux.sample())
+        PressureSource::new(move || linux.sample()).with_triggers()
+    }
+
+    /// The same, and the kernel tells at once when processes stall for want of memory, where it may be asked to.
+    pub fn with_triggers(self) -> PressureSource {
+        PressureSource { triggers: || Linux::new(Path::new("/")).triggers(), ..self }
     }
 
     /// A sample.
     pub fn sample(&self) -> Sample {
-        (self.0)()
+        (self.sample)()
+    }
+
+    /// Files that poll(2) tells of (`POLLPRI`) when processes stall for want of memory.
+    pub(crate) fn triggers(&self) -> Vec<File> {
+        (self.triggers)()
     }
 }
 
@@ -50,6 +74,10 @@ impl std::fmt::Debug for PressureSource {
 
 /// From so many percent of the time on that somebody waits for memory, the cache shrinks.
 const STALLED_PERCENT: f64 = 10.0;
+
+/// What the kernel is to tell of: processes have waited for a tenth ([`STALLED_PERCENT`]) of the last two seconds. It does so once in that time at most; of shorter ones only root
+/// may ask.
+const TRIGGER: &str = "some 200000 2000000\0";
 
 /// And below so many it may grow again.
 const CALM_PERCENT: f64 = 1.0;
@@ -147,6 +175,22 @@ impl Linux {
         }
         sample.stalled_percent = worse(stalled_here, sample.stalled_percent);
         sample
+    }
+
+    /// The kernel's triggers for stalls of this machine's processes, or, where that may not be asked for, of the process's cgroup. None where PSI is off,
+    /// or may not be asked for at all.
+    pub(crate) fn triggers(&self) -> Vec<File> {
+        let groups = self.cgroups().into_iter().filter(|(version, _)| *version == 2);
+        let groups = groups.map(|(_, folder)| format!("{folder}/memory.pressure"));
+        let trigger = |path: String| {
+            let mut options = OpenOptions::new();
+            options.read(true).write(true).custom_flags(libc::O_NONBLOCK);
+            let mut file = options.open(self.root.join(&path)).ok()?;
+            file.write_all(TRIGGER.as_bytes()).ok()?;
+            log::debug!("/{path} tells of stalls for memory");
+            Some(file)
+        };
+        ["proc/pressure/memory".to_owned()].into_iter().chain(groups).find_map(trigger).into_iter().collect()
     }
 
     /// The folders of the process's cgroup and all above it that may bound memory, with their version.
@@ -247,8 +291,28 @@ mod tests {
         let expected =
             Sample { stalled_percent: None, available_bytes: Some(50_000), bound_bytes: Some(200_000) };
         assert_eq!(Linux::new(&first).sample(), expected);
-        assert_eq!(Linux::new(&root("none", &[("x", "")])).sample(), Sample::default());
-        [machine, second, first].iter().for_each(|root| std::fs::remove_dir_all(root).unwrap());
+        let none = root("none", &[("x", "")]);
+        assert_eq!(Linux::new(&none).sample(), Sample::default());
+        [machine, second, first, none].iter().for_each(|root| std::fs::remove_dir_all(root).unwrap());
+    }
+
+    #[test]
+    fn a_trigger_is_set_where_the_kernel_lets_us_and_on_the_machine_first() {
+        let group = ("proc/self/cgroup", "0::/a\n");
+        let files = [group, ("proc/pressure/memory", ""), ("sys/fs/cgroup/a/memory.pressure", "")];
+        for (name, files, set) in [
+            ("triggers-machine", &files[..], Some("proc/pressure/memory")),
+            ("triggers-group", &[files[0], files[2]], Some("sys/fs/cgroup/a/memory.pressure")),
+            ("triggers-none", &files[..1], None),
+        ] {
+            let root = root(name, files);
+            assert_eq!(Linux::new(&root).triggers().len(), usize::from(set.is_some()), "{name}");
+            for (path, _) in &files[1..] {
+                let text = std::fs::read_to_string(root.join(path)).unwrap();
+                assert_eq!(text == TRIGGER, set == Some(path), "{name}: {path} has {text:?}");
+            }
+            std::fs::remove_dir_all(&root).unwrap();
+        }
     }
 
     #[test]
@@ -270,5 +334,9 @@ mod tests {
         assert_eq!(total.bytes, 800);
         // Nothing known: nothing changes.
         assert!(!total.follow(&Sample::default(), 800));
+        // Averages say little yet and a trigger has fired: between enough and too little is too little.
+        let tight = Sample { available_bytes: Some(150), ..calm };
+        assert!(!total.follow(&tight, 800) && total.follow(&tight.stalled_now(), 800));
+        assert!(!Total::new(800).follow(&calm.stalled_now(), 800), "there is enough");
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! A thread of its own. Several times a second it takes what the monitors were shown through their miniatures; once a period it looks at all
 //! partitions, asks `octavo_share` for the next steps, and makes them: who shrinks first, then who grows. It holds no lock that serving
-//! takes but those of a resize. With nothing going on it looks at the system's memory every few seconds and does no more.
+//! takes but those of a resize. With nothing going on it looks at the system's memory every few seconds, or when the kernel or somebody else tells that
+//! memory is short (`alarm`), and does no more.
 //!
 //! What is not here: what is worth what (`octavo_share`), how a partition is resized (`partition`), how short memory is (`pressure`).
 
@@ -12,10 +13,11 @@ use std::time::Duration;
 
 use octavo_share::{Curve, Leaf, Limits, Node, Pace, State, Trend};
 
+use crate::alarm::Alarm;
 use crate::cache::{Cache, CacheInner};
 use crate::partition::Partition;
-use crate::pressure::Total;
-use crate::sync::{Arc, AtomicU64, Condvar, Mutex, Ordering, lock};
+use crate::pressure::{PressureSource, Total};
+use crate::sync::{Arc, AtomicU64, Mutex, Ordering, lock};
 
 /// Between two looks at the monitors while there is traffic: their rings hold some thousand accesses of the sample.
 const TICK: Duration = Duration::from_millis(100);
@@ -23,8 +25,9 @@ const TICK: Duration = Duration::from_millis(100);
 /// Ticks of a period.
 const TICKS: u32 = 10;
 
-/// Ticks without news until there is no traffic, and the time between two looks then.
+/// Ticks without news until there is no traffic, and the time between two looks then: while partitions give memory back, and else.
 const QUIET_TICKS: u32 = 20;
+const PERIOD: Duration = Duration::from_secs(1);
 const REST: Duration = Duration::from_secs(5);
 
 /// From so many references of the sample on a curve is believed.
@@ -36,8 +39,7 @@ pub(crate) struct Reaper {
     groups: Mutex<BTreeMap<String, Limits>>,
     /// How much all partitions may hold, by the system's memory.
     total: Mutex<Total>,
-    stop: Mutex<bool>,
-    changed: Condvar,
+    pub alarm: Alarm,
     /// Held by who resizes several partitions, or makes one.
     pub planning: Mutex<()>,
     moved_bytes: AtomicU64,
@@ -56,30 +58,15 @@ pub struct ReaperStat {
 }
 
 impl Reaper {
-    pub fn new(memory_max_bytes: u64) -> Reaper {
-        Reaper {
+    pub fn new(memory_max_bytes: u64) -> std::io::Result<Reaper> {
+        Ok(Reaper {
             groups: Mutex::new(BTreeMap::new()),
             total: Mutex::new(Total::new(memory_max_bytes)),
-            stop: Mutex::new(false),
-            changed: Condvar::new(),
+            alarm: Alarm::new()?,
             planning: Mutex::new(()),
             moved_bytes: AtomicU64::new(0),
             periods: AtomicU64::new(0),
-        }
-    }
-
-    pub fn stop(&self) {
-        *lock(&self.stop) = true;
-        self.changed.notify_all();
-    }
-
-    /// Sleeps; true: it is over.
-    fn sleep(&self, time: Duration) -> bool {
-        let stop = lock(&self.stop);
-        if *stop {
-            return true;
-        }
-        *self.changed.wait_timeout(stop, time).map_or_else(|e| e.into_inner().0, |(stop, _)| stop)
+        })
     }
 
     pub fn stat(&self) -> ReaperStat {
@@ -200,13 +187,17 @@ impl Share {
     }
 }
 
-/// One period: looks at the system's memory and at all partitions, and makes the next steps.
-pub(crate) fn period(cache: &Cache, had_news: bool) {
+/// One period: looks at the system's memory and at all partitions, and makes the next steps. True: partitions have to give memory back to the system.
+pub(crate) fn period(cache: &Cache, had_news: bool) -> bool {
+    let short = cache.shared().reaper.alarm.take_short();
     let shared = cache.shared();
     let reaper = &shared.reaper;
     let _alone = lock(&reaper.planning);
     let yields = shared.config.pressure.as_ref().is_some_and(|source| {
-        let sample = source.sample();
+        let mut sample = source.sample();
+        if short {
+            sample = sample.stalled_now();
+        }
         let mut total = lock(&reaper.total);
         let changed = total.follow(&sample, shared.budget.used_bytes());
         if changed {
@@ -216,7 +207,7 @@ pub(crate) fn period(cache: &Cache, had_news: bool) {
     });
     // Without any news the curves say nothing new, and fading them would only make them poorer.
     if !had_news && !yields {
-        return;
+        return false;
     }
     let pace = Pace::default();
     let picture = Picture::of(cache, if had_news { pace.keep } else { 1.0 });
@@ -225,24 +216,30 @@ pub(crate) fn period(cache: &Cache, had_news: bool) {
     // Relaxed: figures.
     reaper.moved_bytes.fetch_add(moved, Ordering::Relaxed);
     reaper.periods.fetch_add(1, Ordering::Relaxed);
+    yields
 }
 
 /// See the module.
 pub(crate) fn reaper_thread(shared: &Arc<crate::cache::Shared>, cache: &Weak<CacheInner>) {
-    let (mut quiet, mut ticks, mut had_news) = (0, 0, false);
+    let (mut quiet, mut ticks, mut had_news, mut yields) = (0, 0, false, false);
+    let alarm = &shared.reaper.alarm;
+    let mut triggers = shared.config.pressure.as_ref().map(PressureSource::triggers).unwrap_or_default();
     loop {
         let is_resting = quiet >= QUIET_TICKS;
-        if shared.reaper.sleep(if is_resting { REST } else { TICK }) {
-            return;
-        }
+        let time = match (is_resting, yields) {
+            (false, _) => TICK,
+            (true, true) => PERIOD,
+            (true, false) => REST,
+        };
+        alarm.sleep(&mut triggers, time);
         // The cache is held only meanwhile, so that it can go.
-        let Some(cache) = Cache::upgrade(cache) else { return };
+        let Some(cache) = Cache::upgrade(cache).filter(|_| !alarm.is_over()) else { return };
         let news: u64 = cache.partitions().iter().map(|partition| partition.0.table.drain_monitor()).sum();
         quiet = if news > 0 { 0 } else { (quiet + 1).min(QUIET_TICKS) };
         had_news |= news > 0;
         ticks += 1;
-        if ticks >= TICKS || is_resting {
-            period(&cache, std::mem::take(&mut had_news));
+        if ticks >= TICKS || is_resting || alarm.is_short() {
+            yields = period(&cache, std::mem::take(&mut had_news));
             ticks = 0;
         }
     }

@@ -9,6 +9,8 @@ mod batch;
 #[cfg(not(shuttle))]
 mod numa;
 mod pages;
+#[cfg(not(shuttle))]
+mod pressure;
 mod random;
 #[cfg(not(shuttle))]
 mod recording;

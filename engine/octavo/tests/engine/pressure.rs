@@ -1,0 +1,120 @@
+//! A cache that does nothing and whose reaper rests hears that memory is short: from who tells it, and from the kernel.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use octavo::pressure::{PressureSource, Sample};
+use octavo::{Cache, CacheConfig, Partition, PartitionConfig};
+
+/// Of a system that has neither enough memory nor too little: only who says that processes wait for it makes the cache shrink.
+fn idle(source: impl FnOnce(PressureSource) -> PressureSource) -> (Cache, Partition) {
+    let tight =
+        || Sample { stalled_percent: Some(0.0), available_bytes: Some(60 << 20), bound_bytes: Some(1 << 30) };
+    let config = CacheConfig {
+        memory_max_bytes: 40 << 20,
+        segment_bytes: 128 << 10,
+        buffers_max_bytes: Some(1 << 20),
+        pressure: Some(source(PressureSource::new(tight))),
+        seed: Some(11),
+        ..CacheConfig::default()
+    };
+    let cache = Cache::new(config).unwrap();
+    let partition = cache.partition(PartitionConfig::new("idle")).unwrap();
+    cache.balance();
+    assert!(charged(&partition) >= 35 << 20, "{}", charged(&partition));
+    (cache, partition)
+}
+
+fn charged(partition: &Partition) -> u64 {
+    partition.stat().charged_bytes
+}
+
+#[test]
+fn who_tells_that_memory_is_short_is_heard_while_nothing_else_happens() {
+    let (cache, partition) = idle(|source| source);
+    let full = charged(&partition);
+    cache.memory_is_short();
+    while charged(&partition) > full - full / 10 {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    // One word, one step.
+    assert!(charged(&partition) >= full - full / 6, "{} of {full} bytes", charged(&partition));
+}
+
+/// A memory control group with room for next to nothing, version 1 or 2.
+struct Group(PathBuf);
+
+impl Group {
+    fn new() -> Option<Group> {
+        let name = format!("octavo-stall-{}", std::process::id());
+        let versions = [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")];
+        versions.iter().find_map(|(root, limit)| {
+            let group = Group(Path::new(root).join(&name));
+            std::fs::create_dir(&group.0).ok()?;
+            std::fs::write(group.0.join(limit), (16 << 20).to_string()).ok().map(|()| group)
+        })
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // Who has just ended leaves it a little later.
+        for _ in 0..100 {
+            if std::fs::remove_dir(&self.0).is_ok() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+const STALLS: &str = "/proc/pressure/memory";
+
+/// How long processes have waited for memory since the machine started.
+fn stalled() -> Option<Duration> {
+    let text = std::fs::read_to_string(STALLS).ok()?;
+    let total = text.lines().find(|line| line.starts_with("some "))?.rsplit_once("total=")?.1;
+    total.parse().ok().map(Duration::from_micros)
+}
+
+#[test]
+fn the_kernel_tells_of_real_stalls() {
+    let mut ask = OpenOptions::new();
+    let ask = ask.read(true).write(true).open(STALLS);
+    if !ask.is_ok_and(|mut file| file.write_all(b"some 200000 2000000\0").is_ok()) {
+        println!("SKIP: {STALLS} takes no trigger");
+        return;
+    }
+    let Some((group, before)) = Group::new().zip(stalled()) else {
+        println!("SKIP: no memory control group can be made");
+        return;
+    };
+    let (_cache, partition) = idle(PressureSource::with_triggers);
+    let full = charged(&partition);
+    // Somebody writes a file faster than it gets to the disk, with next to no memory to keep it in meanwhile.
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("stall-{}", std::process::id()));
+    let (join, to) = (group.0.join("cgroup.procs"), file.display());
+    let line = format!("echo $$ > {} && exec dd if=/dev/zero of={to} bs=1M count=200", join.display());
+    let (begun, mut told) = (Instant::now(), false);
+    for _ in 0..30 {
+        let wrote = Command::new("/bin/sh").args(["-c", &line]).stderr(Stdio::null()).status();
+        assert!(wrote.is_ok(), "{wrote:?}");
+        told = charged(&partition) < full - full / 10;
+        if told {
+            break;
+        }
+    }
+    let _ = std::fs::remove_file(&file);
+    let stalls = stalled().unwrap_or_default().saturating_sub(before);
+    println!("processes stalled for {stalls:?} of {:?}; told: {told}", begun.elapsed());
+    // A quarter of all the time is a tenth of some two seconds of it, by far.
+    if !told && stalls > begun.elapsed() / 4 && begun.elapsed() > Duration::from_secs(4) {
+        panic!("and nobody told");
+    }
+    if !told {
+        println!("SKIP: too few stalls could be made");
+    }
+}
