@@ -56,12 +56,40 @@ pub unsafe fn copy_out(frame: *const u8, dst: *mut u8, len: usize) {
     #[cfg(all(target_arch = "x86_64", not(any(miri, loom, shuttle))))]
     // SAFETY: passed on.
     unsafe {
-        x86_64::copy(frame, dst, len);
+        x86_64::copy::<false>(frame, dst, len);
     }
     #[cfg(not(all(target_arch = "x86_64", not(any(miri, loom, shuttle)))))]
     // SAFETY: passed on.
     unsafe {
         by_bytes::copy_out(frame, dst, len);
+    }
+}
+
+/// Whether the widest copies were chosen, with AVX-512. The processor has AVX2 and BMI too then.
+#[inline(always)]
+pub fn is_wide() -> bool {
+    #[cfg(all(target_arch = "x86_64", not(any(miri, loom, shuttle))))]
+    return x86_64::avx512_is_chosen();
+    #[cfg(not(all(target_arch = "x86_64", not(any(miri, loom, shuttle)))))]
+    false
+}
+
+/// `copy_out` where it is known whether the copies are wide, which spares each of many the question.
+///
+/// # Safety
+///
+/// As `copy_out`, and `WIDE` only if `is_wide`.
+#[inline(always)]
+pub unsafe fn copy_out_known<const WIDE: bool>(frame: *const u8, dst: *mut u8, len: usize) {
+    #[cfg(all(target_arch = "x86_64", not(any(miri, loom, shuttle))))]
+    // SAFETY: passed on.
+    unsafe {
+        x86_64::copy::<WIDE>(frame, dst, len);
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(any(miri, loom, shuttle)))))]
+    // SAFETY: passed on.
+    unsafe {
+        copy_out(frame, dst, len);
     }
 }
 
@@ -76,7 +104,7 @@ pub unsafe fn copy_out_inline(frame: *const u8, dst: *mut u8, len: usize) {
     #[cfg(all(target_arch = "x86_64", not(any(miri, loom, shuttle))))]
     // SAFETY: passed on.
     unsafe {
-        x86_64::copy_inline(frame, dst, len);
+        x86_64::copy_inline::<false>(frame, dst, len);
     }
     #[cfg(not(all(target_arch = "x86_64", not(any(miri, loom, shuttle)))))]
     // SAFETY: passed on.
@@ -99,7 +127,7 @@ pub unsafe fn copy_in(src: *const u8, frame: *mut u8, len: usize) {
     #[cfg(all(target_arch = "x86_64", not(any(miri, loom, shuttle))))]
     // SAFETY: passed on.
     unsafe {
-        x86_64::copy(src, frame, len);
+        x86_64::copy::<false>(src, frame, len);
     }
     #[cfg(not(all(target_arch = "x86_64", not(any(miri, loom, shuttle)))))]
     // SAFETY: passed on.

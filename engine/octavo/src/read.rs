@@ -34,7 +34,13 @@ impl PartitionInner {
         }
         // SAFETY: the caller's promise.
         if unsafe {
-            self.copy_candidate(candidate, tag, self.frames.at(candidate).wrapping_add(skip), to, len)
+            self.copy_candidate::<false>(
+                candidate,
+                tag,
+                self.frames.at(candidate).wrapping_add(skip),
+                to,
+                len,
+            )
         } {
             return true;
         }
@@ -55,7 +61,7 @@ impl PartitionInner {
         let frame = self.frames.at(candidate).wrapping_add(skip);
         // SAFETY: as in `copy_found`.
         unsafe { copy::copy_out_inline(frame, to, len) };
-        if !self.table.is_still_shown(&glance) {
+        if !glance.is_still_shown() {
             return false;
         }
         self.table.touch_at(&glance, tag);
@@ -92,9 +98,9 @@ impl PartitionInner {
     /// P13 for the first slot with a page's fingerprint. False: it is another page's, or some page of the set was hidden meanwhile.
     ///
     /// # Safety
-    /// `from` lies in the slot's frame, and so do `len` bytes from there on; `to` is valid for as many.
+    /// `from` lies in the slot's frame, and so do `len` bytes from there on; `to` is valid for as many. `WIDE` only if `copy::is_wide`.
     #[inline(always)]
-    pub unsafe fn copy_candidate(
+    pub unsafe fn copy_candidate<const WIDE: bool>(
         &self,
         candidate: SlotIndex,
         tag: Tag,
@@ -104,8 +110,8 @@ impl PartitionInner {
     ) -> bool {
         let Some(glance) = self.table.glance(candidate, tag) else { return false };
         // SAFETY: as in `copy_found`.
-        unsafe { copy::copy_out(from, to, len) };
-        let good = self.table.is_still_shown(&glance);
+        unsafe { copy::copy_out_known::<WIDE>(from, to, len) };
+        let good = glance.is_still_shown();
         if good {
             self.table.touch_at(&glance, tag);
         }

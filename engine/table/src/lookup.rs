@@ -5,18 +5,27 @@
 //! believed only under the set's lock. Nothing here stores. What is not here: what a hit tells the policy (`touch`), and who
 //! changes the directory (`resize`).
 
-use crate::layout::set_bytes;
+use crate::layout::{Front, set_bytes};
 use crate::probe::ProbeKind;
 use crate::slot::Shown;
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::table::{Found, SegmentIndex, SetNumber, SlotIndex, Table};
 use crate::tag::Tag;
 
-/// A page that was seen at a glance (P13): what is read of it now is the page's if [`Table::is_still_shown`] says so afterwards.
+/// A page that was seen at a glance (P13): what is read of it now is the page's if [`Glance::is_still_shown`] says so afterwards.
 #[derive(Clone, Copy)]
-pub struct Glance<const W: usize> {
+pub struct Glance<'t, const W: usize> {
+    front: &'t Front,
     slot: SlotIndex,
     shown: Shown<W>,
+}
+
+impl<const W: usize> Glance<'_, W> {
+    /// P13, the re-check: whether what was read since the glance is the page's, untorn. False where any page of the set was hidden.
+    #[inline(always)]
+    pub fn is_still_shown(&self) -> bool {
+        self.shown.holds(&self.front.shown)
+    }
 }
 
 impl<const W: usize> Table<W> {
@@ -61,25 +70,20 @@ impl<const W: usize> Table<W> {
 
     /// P13: the page, if it is in this slot and may be read now. None says nothing but that `find` has to look.
     #[inline(always)]
-    pub fn glance(&self, slot: SlotIndex, tag: Tag) -> Option<Glance<W>> {
+    pub fn glance(&self, slot: SlotIndex, tag: Tag) -> Option<Glance<'_, W>> {
         let (set, way) = Self::split(slot);
+        let front = self.front(set);
         // What is shown first, with acquire, then the tag.
-        let shown = Shown::load(&self.front(set).shown);
+        let shown = Shown::load(&front.shown);
         // Relaxed: as `Slot::tag`.
         let is_it = self.tag_at(slot).load(Ordering::Relaxed) == tag.0;
-        (is_it && shown.has(way)).then_some(Glance { slot, shown })
-    }
-
-    /// P13, the re-check: whether what was read since the glance is the page's, untorn. False where any page of the set was hidden.
-    #[inline(always)]
-    pub fn is_still_shown(&self, glance: &Glance<W>) -> bool {
-        glance.shown.holds(&self.front(Self::split(glance.slot).0).shown)
+        (is_it && shown.has(way)).then_some(Glance { front, slot, shown })
     }
 
     /// `touch` of what was seen at a glance.
     #[inline(always)]
-    pub fn touch_at(&self, glance: &Glance<W>, tag: Tag) -> bool {
-        self.touch_slot(glance.slot, || tag)
+    pub fn touch_at(&self, glance: &Glance<'_, W>, tag: Tag) -> bool {
+        self.touch_slot(glance.front, glance.slot, || tag)
     }
 
     /// The page, if it is in this slot and may be pinned now. None says nothing but that `find` has to look.

@@ -3,6 +3,7 @@
 //! Marks are hints: all accesses are Relaxed, and one that is lost costs a guess. What is not here: what becomes of a mark (`set`), of what is
 //! shown (`monitor`, `policy`).
 
+use crate::layout::Front;
 use crate::policy::{Policy, with_policy};
 use crate::sync::atomic::Ordering;
 use crate::table::{Found, SetNumber, SlotIndex, Table};
@@ -13,14 +14,14 @@ impl<const W: usize> Table<W> {
     /// monitor follows; a policy that counts every hit has no marks. True: the page was read ahead, and this is the first who wants it.
     #[inline(always)]
     pub fn touch(&self, found: &Found<'_>) -> bool {
-        self.touch_slot(found.index, || found.tag())
+        self.touch_slot(self.front(Self::split(found.index).0), found.index, || found.tag())
     }
 
     #[inline(always)]
-    pub(crate) fn touch_slot(&self, slot: SlotIndex, tag: impl FnOnce() -> Tag) -> bool {
+    pub(crate) fn touch_slot(&self, front: &Front, slot: SlotIndex, tag: impl FnOnce() -> Tag) -> bool {
         let (set, way) = Self::split(slot);
         // Relaxed: a hint to the policy. Two hits at the same time on neighbours may lose one's mark, which costs a guess.
-        let is_marked = self.front(set).marks.load(Ordering::Relaxed) >> way & 1 != 0;
+        let is_marked = front.marks.load(Ordering::Relaxed) >> way & 1 != 0;
         !is_marked && self.first_hit(set, way, tag())
     }
 

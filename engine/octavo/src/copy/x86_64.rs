@@ -45,9 +45,15 @@ impl CopyKind {
         match self {
             Self::Sse2 => true,
             Self::Avx2 => is_x86_feature_detected!("avx2"),
-            Self::Avx512 => is_x86_feature_detected!("avx512f"),
+            // All that `if_wide` stands for. No processor has the first without the others.
+            Self::Avx512 => {
+                is_x86_feature_detected!("avx512f")
+                    && is_x86_feature_detected!("avx2")
+                    && is_x86_feature_detected!("bmi1")
+                    && is_x86_feature_detected!("bmi2")
+            }
             Self::Avx2String => is_x86_feature_detected!("avx2") && strings_are_fast(),
-            Self::Avx512String => is_x86_feature_detected!("avx512f") && strings_are_fast(),
+            Self::Avx512String => Self::Avx512.is_supported() && strings_are_fast(),
         }
     }
 }
@@ -77,7 +83,7 @@ fn chosen() -> CopyKind {
 
 /// Whether the choice was made and has AVX-512, for the copies that are so short that each comparison counts.
 #[inline(always)]
-fn avx512_is_chosen() -> bool {
+pub(super) fn avx512_is_chosen() -> bool {
     // Relaxed: as in `chosen`.
     CHOSEN.load(Ordering::Relaxed) >= CopyKind::Avx512 as u8
 }
@@ -96,10 +102,10 @@ pub(super) fn choose() -> CopyKind {
 /// `len` bytes are valid for reads at `src` and for writes at `dst`, and do not overlap; who else accesses them
 /// does so as `copy_out` and `copy_in` say. So for every function below, with the lengths that it names.
 #[inline(always)]
-pub(super) unsafe fn copy(src: *const u8, dst: *mut u8, len: usize) {
+pub(super) unsafe fn copy<const WIDE: bool>(src: *const u8, dst: *mut u8, len: usize) {
     match len {
         // SAFETY: passed on.
-        0..=BLOCK_BYTES => unsafe { copy_inline(src, dst, len) },
+        0..=BLOCK_BYTES => unsafe { copy_inline::<WIDE>(src, dst, len) },
         // SAFETY: as above; the processor supports what was chosen.
         _ => unsafe { copy_long_chosen(src, dst, len) },
     }
@@ -107,14 +113,14 @@ pub(super) unsafe fn copy(src: *const u8, dst: *mut u8, len: usize) {
 
 /// # Safety
 ///
-/// As for `copy`; at most `BLOCK_BYTES` bytes.
+/// As for `copy`; at most `BLOCK_BYTES` bytes. `WIDE` only where the choice has AVX-512.
 #[inline(always)]
-pub(super) unsafe fn copy_inline(src: *const u8, dst: *mut u8, len: usize) {
+pub(super) unsafe fn copy_inline<const WIDE: bool>(src: *const u8, dst: *mut u8, len: usize) {
     // Two runs of registers that overlap in the middle: one from the start and one to the end.
     // Both are loaded before either is stored.
     match len {
         // SAFETY: passed on, for each of the lengths; the processor supports what was chosen.
-        64.. if avx512_is_chosen() => unsafe { copy_64_to_128_avx512(src, dst, len) },
+        64.. if WIDE || avx512_is_chosen() => unsafe { copy_64_to_128_avx512(src, dst, len) },
         // SAFETY: as above.
         64.. => unsafe { copy_64_to_128(src, dst, len) },
         // SAFETY: as above.

@@ -46,8 +46,11 @@ fn a_batch_reads_what_the_end_cuts_what_spans_pages_and_nothing() {
     // More of them than are looked up ahead, short ones and long ones.
     let edges = [(0, 0), (LEN, 0), (LEN - 100, 100), (LEN - 1, 1), (PAGE - 50, 100), (2 * PAGE, 128), (5, 1)];
     let long = [(0, LEN as usize), (PAGE, 4096), (PAGE - 1, 4098), (2 * PAGE, 1000)];
+    // The first and the last read say how the others are looked up.
+    let mixed = [&edges[..], &long, &edges].concat().repeat(2);
+    let ended_by_long = [&edges[..], &long].concat().repeat(4);
     for (_cache, object) in objects() {
-        for ranges in [edges.repeat(5), [&edges[..], &long].concat().repeat(4), edges[..1].to_vec(), vec![]] {
+        for ranges in [edges.repeat(5), mixed.clone(), ended_by_long.clone(), edges[..1].to_vec(), vec![]] {
             let (result, buffers) = read(&object, &ranges);
             result.unwrap();
             for ((offset, _), buffer) in ranges.iter().zip(buffers) {

@@ -90,7 +90,7 @@ impl Cache {
             && let Some(glance) = self.table.glance(slot, PAGE)
         {
             let [first, second] = self.frame(slot).bytes();
-            if self.table.is_still_shown(&glance) {
+            if glance.is_still_shown() {
                 assert_eq!(first, second, "a torn page was believed");
                 return Some(first);
             }

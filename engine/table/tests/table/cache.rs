@@ -189,7 +189,7 @@ impl<const W: usize> Cache<W> {
             && let Some(glance) = self.table.glance(slot, tag)
         {
             let bytes = self.bytes(slot);
-            if self.table.is_still_shown(&glance) {
+            if glance.is_still_shown() {
                 self.table.touch_at(&glance, tag);
                 return Some(Self::write_in(page, bytes));
             }

@@ -80,7 +80,7 @@ impl<const W: usize> Pair<W> {
         if let Some(found) = found {
             let glance = self.table.glance(found.index, tag);
             assert_eq!(glance.is_some(), found.word.readable(), "{:?}", found.word);
-            assert!(glance.is_none_or(|glance| self.table.is_still_shown(&glance)));
+            assert!(glance.is_none_or(|glance| glance.is_still_shown()));
         }
         let locked = self.table.lock(tag).find(tag).map(|found| found.index);
         assert_eq!(locked, page.map(|page| page.slot));
