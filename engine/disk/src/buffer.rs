@@ -7,6 +7,8 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
+use crate::clear;
+
 /// Direct I/O wants memory aligned like this; so does the engine, whose frames are pages.
 pub(crate) const ALIGNMENT_BYTES: usize = 4096;
 
@@ -38,6 +40,8 @@ unsafe impl Sync for IoBuffer {}
 
 /// The buffers of one pending I/O. One buffer, the usual case, needs no allocation.
 pub(crate) enum BufferList {
+    /// So many zeros, for a range that is cleared.
+    Zeros(u64),
     One(IoBuffer),
     Many(Box<[IoBuffer]>),
 }
@@ -52,18 +56,25 @@ impl BufferList {
 
     pub(crate) fn as_slice(&self) -> &[IoBuffer] {
         match self {
+            BufferList::Zeros(_) => &[],
             BufferList::One(one) => std::slice::from_ref(one),
             BufferList::Many(many) => many,
         }
     }
 
     pub(crate) fn len_bytes(&self) -> u64 {
-        self.as_slice().iter().map(|buffer| buffer.len as u64).sum()
+        match self {
+            BufferList::Zeros(len_bytes) => *len_bytes,
+            _ => self.as_slice().iter().map(|buffer| buffer.len as u64).sum(),
+        }
     }
 
     /// Replaces `out` by the pieces that hold bytes `skip .. skip + len`, as far as one call to the kernel takes them.
     pub(crate) fn pieces(&self, skip: u64, len: u64, out: &mut Vec<IoBuffer>) {
         out.clear();
+        if let BufferList::Zeros(_) = self {
+            return clear::zeros(len, out);
+        }
         let mut room = TRANSFER_BYTES_MAX as u64;
         self.each_piece(skip, len, |piece| {
             if out.len() < VECTORS_MAX && room > 0 {
@@ -113,6 +124,9 @@ impl BufferList {
     /// Copies the buffers from byte `skip` on over `bytes`. Called only for the I/O that owns the buffers, while it is
     /// pending.
     pub(crate) fn copy_out(&self, skip: u64, bytes: &mut [u8]) {
+        if let BufferList::Zeros(_) = self {
+            return bytes.fill(0);
+        }
         let mut done = 0;
         self.each_piece(skip, bytes.len() as u64, |piece| {
             let target = &mut bytes[done..done + piece.len];

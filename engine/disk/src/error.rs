@@ -145,6 +145,8 @@ impl fmt::Display for IoError {
             Op::Sync => write!(f, "{store}: sync: ")?,
             Op::Read => write!(f, "{store}: read of {len_bytes} bytes at {offset}: ")?,
             Op::Write => write!(f, "{store}: write of {len_bytes} bytes at {offset}: ")?,
+            Op::Zero => write!(f, "{store}: zeroing of {len_bytes} bytes at {offset}: ")?,
+            Op::Discard => write!(f, "{store}: discard of {len_bytes} bytes at {offset}: ")?,
         }
         match reason {
             Some(reason) => f.write_str(reason),

@@ -10,7 +10,7 @@ use std::path::Path;
 use crate::buffer::{AlignedBytes, IoBuffer};
 use crate::error::OpenError;
 use crate::gate::Gate;
-use crate::io::{Channel, Io, Op, PARTS};
+use crate::io::{Channel, Io, Op, PARTS, Part};
 use crate::lock::Ownership;
 use crate::store::OpenOptions;
 use crate::sync::{AtomicU64, Ordering};
@@ -126,10 +126,6 @@ impl FileStore {
         self.tail.is_some()
     }
 
-    pub(crate) fn is_device(&self) -> bool {
-        self.is_device
-    }
-
     pub(crate) fn read_only(&self) -> bool {
         self.read_only
     }
@@ -167,10 +163,12 @@ impl FileStore {
                 let file = self.descriptor(io.parts[index].channel);
                 let (skip, len) = io.span(index);
                 io.buffers.pieces(skip, len, &mut pieces);
-                let outcome = match io.op {
-                    Op::Read => sys::read_at(file, &pieces, io.parts[index].next),
-                    Op::Write => sys::write_at(file, &pieces, io.parts[index].next),
-                    Op::Sync => sys::sync_data(file).map(|()| 0),
+                let Part { next, means, .. } = io.parts[index];
+                let outcome = match (io.op, means.mode()) {
+                    (Op::Sync, _) => sys::sync_data(file).map(|()| 0),
+                    (Op::Read, _) => sys::read_at(file, &pieces, next),
+                    (_, Some(mode)) => sys::allocate(file, mode, next, len).map(|()| 0),
+                    (_, None) => sys::write_at(file, &pieces, next),
                 };
                 if !io.advance(index, outcome) {
                     break;

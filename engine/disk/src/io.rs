@@ -1,8 +1,10 @@
 //! One I/O on its way: how it is cut in parts, and how a part goes on after what the kernel (or the simulated disk)
 //! said. Protects the promise that a completion is all or an error. The same code serves every engine, so that the
-//! short transfers of the simulated disk test what the kernel's seldom do. Not here: queues, locks, system calls.
+//! short transfers of the simulated disk test what the kernel's seldom do. Not here: queues, locks, system calls, how a range
+//! is cleared (`clear.rs`).
 
 use crate::buffer::{BufferList, IoBuffer};
+use crate::clear::Means;
 use crate::error::IoError;
 use crate::store::Store;
 
@@ -15,6 +17,24 @@ pub enum Op {
     Write,
     /// Makes every write that completed before it durable (`fdatasync`). Offset and buffers are ignored.
     Sync,
+    /// Makes a range read as zeros and keeps its space, as far as the store can do that. Has no buffers ([`Ring::push_clear`]).
+    ///
+    /// [`Ring::push_clear`]: crate::Ring::push_clear
+    Zero,
+    /// Makes a range read as zeros and gives its space back, as far as the store can do that.
+    Discard,
+}
+
+impl Op {
+    /// Whether it clears a range.
+    pub(crate) fn clears(self) -> bool {
+        matches!(self, Op::Zero | Op::Discard)
+    }
+
+    /// Whether it changes what the store holds.
+    pub(crate) fn changes(self) -> bool {
+        matches!(self, Op::Write | Op::Zero | Op::Discard)
+    }
 }
 
 /// A part that moved nothing this often in a row has failed. The kernel answers EINTR, EAGAIN or a short count a few
@@ -41,13 +61,15 @@ pub(crate) struct Part {
     /// A multiple of this must be moved at a time: the block of a direct descriptor, else 1.
     granule_bytes: u32,
     stalls: u8,
+    /// How it is cleared, if it is.
+    pub(crate) means: Means,
 }
 
 impl Part {
-    const NONE: Part = Part { channel: Channel::Main, next: 0, end: 0, granule_bytes: 1, stalls: 0 };
+    const NONE: Part = Part::new(Channel::Main, 0, 0, 1, Means::Written);
 
-    pub(crate) fn new(channel: Channel, next: u64, end: u64, granule_bytes: u32) -> Part {
-        Part { channel, next, end, granule_bytes, stalls: 0 }
+    const fn new(channel: Channel, next: u64, end: u64, granule_bytes: u32, means: Means) -> Part {
+        Part { channel, next, end, granule_bytes, stalls: 0, means }
     }
 
     pub(crate) fn remaining_bytes(&self) -> u64 {
@@ -73,7 +95,17 @@ pub(crate) struct Io {
 impl Io {
     pub(crate) fn new(store: &Store, op: Op, offset: u64, buffers: &[IoBuffer], token: u64) -> Io {
         let (offset, buffers) = if op == Op::Sync { (0, &[][..]) } else { (offset, buffers) };
-        let buffers = BufferList::new(buffers);
+        debug_assert!(!op.clears(), "a range is cleared without buffers");
+        Io::with(store, op, offset, BufferList::new(buffers), token)
+    }
+
+    /// One that clears a range.
+    pub(crate) fn clear(store: &Store, op: Op, offset: u64, len_bytes: u64, token: u64) -> Io {
+        assert!(op.clears(), "{op:?} clears nothing");
+        Io::with(store, op, offset, BufferList::Zeros(len_bytes), token)
+    }
+
+    fn with(store: &Store, op: Op, offset: u64, buffers: BufferList, token: u64) -> Io {
         Io {
             store: store.clone(),
             token,
@@ -100,9 +132,10 @@ impl Io {
             self.buffers.fill_zero(end_inside - self.offset, end - end_inside);
         }
         let middle = tail_start.clamp(self.offset, end_inside);
+        let means = Means::first(self.op);
         for part in [
-            Part::new(Channel::Main, self.offset, middle, granule_bytes),
-            Part::new(Channel::Tail, middle, end_inside, 1),
+            Part::new(Channel::Main, self.offset, middle, granule_bytes, means),
+            Part::new(Channel::Tail, middle, end_inside, 1, means),
         ] {
             if part.remaining_bytes() > 0 {
                 self.parts[self.parts_left as usize] = part;
@@ -122,13 +155,23 @@ impl Io {
     pub(crate) fn advance(&mut self, index: usize, outcome: Result<usize, i32>) -> bool {
         let again = match outcome {
             Ok(_) if self.op == Op::Sync => false,
+            Ok(_) if self.parts[index].means != Means::Written => {
+                self.parts[index].next = self.parts[index].end;
+                false
+            }
             Ok(moved_bytes) => self.advance_moved(index, moved_bytes as u64),
             // A thread that exits cancels what it had handed to the kernel's workers; the I/O is ours, not the thread's.
             Err(libc::EINTR | libc::EAGAIN | libc::ECANCELED) => self.stall(index, libc::EAGAIN),
-            Err(errno) => {
-                self.fail(errno, None);
-                false
-            }
+            Err(errno) => match self.parts[index].means.next(self.op) {
+                Some(means) => {
+                    self.parts[index].means = means;
+                    true
+                }
+                None => {
+                    self.fail(errno, None);
+                    false
+                }
+            },
         };
         if !again {
             self.parts_left -= 1;
@@ -182,7 +225,7 @@ impl Io {
 
     /// Refuses what no store can do. True if the I/O was refused.
     pub(crate) fn refuse_invalid(&mut self) -> bool {
-        if self.op == Op::Write && self.store.read_only() {
+        if self.op.changes() && self.store.read_only() {
             self.fail(libc::EROFS, Some("the store was opened for reading only"));
         } else if self.offset.checked_add(self.buffers.len_bytes()).is_none_or(|end| end > i64::MAX as u64) {
             self.fail(libc::EINVAL, Some("the range goes past the largest offset"));
@@ -196,6 +239,11 @@ impl Io {
         if cfg!(debug_assertions) && self.op != Op::Sync {
             let block = u64::from(self.store.block_bytes());
             assert!(self.offset.is_multiple_of(block), "offset {} is not whole blocks", self.offset);
+            let end = self.offset.saturating_add(self.buffers.len_bytes());
+            assert!(
+                !self.op.clears() || end.is_multiple_of(block) || end >= self.store.len_bytes(),
+                "ends at {end}"
+            );
             for buffer in self.buffers.as_slice() {
                 assert!(
                     buffer.ptr.addr().is_multiple_of(crate::buffer::ALIGNMENT_BYTES),

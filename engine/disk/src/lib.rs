@@ -17,7 +17,7 @@
 //! | `ring.rs`, `inbox.rs`, `registry.rs` | rings: the front; completions and waiting; all rings of the process |
 //! | `engine.rs`, `uring.rs`, `pool.rs` | how rings reach the kernel: io_uring, or a pool of threads |
 //! | `io.rs`, `buffer.rs` | one I/O: how it is cut in parts, how its parts continue; the memory it moves |
-//! | `store.rs`, `file.rs`, `clear.rs`, `gate.rs`, `lock.rs` | stores; files and their tails; zeroing; length changes; ownership |
+//! | `store.rs`, `file.rs`, `clear.rs`, `gate.rs`, `lock.rs` | stores; files and their tails; clearing a range; length changes; ownership |
 //! | `memory.rs`, `sim/` | stores for tests and tools |
 //! | `sys.rs`, `sync.rs`, `error.rs` | system calls; std or shuttle; errors |
 

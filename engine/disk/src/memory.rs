@@ -40,6 +40,7 @@ impl MemoryStore {
         let end = io.offset + io.buffers.len_bytes();
         match io.op {
             Op::Sync => {}
+            Op::Zero | Op::Discard => self.zero(io.offset, end - io.offset),
             Op::Read => self.each_chunk(io.offset, end, |chunks, index, from, to, len_bytes| {
                 let skip = index * CHUNK_BYTES + from - io.offset;
                 let inside = len_bytes.saturating_sub(index * CHUNK_BYTES).clamp(from, to);
@@ -60,7 +61,7 @@ impl MemoryStore {
         }
     }
 
-    pub(crate) fn zero(&self, offset: u64, len_bytes: u64) {
+    fn zero(&self, offset: u64, len_bytes: u64) {
         let end = offset.saturating_add(len_bytes).min(self.len_bytes());
         self.each_chunk(offset, end, |chunks, index, from, to, _| {
             if to - from == CHUNK_BYTES {

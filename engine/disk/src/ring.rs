@@ -84,6 +84,14 @@ impl Ring {
         RingCore::push(&self.core, store, Io::new(store, op, offset, buffers, token));
     }
 
+    /// Queues the clearing of a range: [`Op::Zero`] or [`Op::Discard`]. It needs no memory, and completes as any other I/O.
+    ///
+    /// The range begins and ends at multiples of the store's block, or ends at the store's end or past it. No other I/O may be in
+    /// flight on it.
+    pub fn push_clear(&self, store: &Store, op: Op, offset: u64, len_bytes: u64, token: u64) {
+        RingCore::push(&self.core, store, Io::clear(store, op, offset, len_bytes, token));
+    }
+
     /// Hands all queued I/O over to the kernel, with one system call unless there is more than one ring full.
     pub fn submit(&self) {
         RingCore::submit(&self.core);

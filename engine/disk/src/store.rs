@@ -5,7 +5,6 @@ use std::fmt;
 use std::io;
 use std::path::Path;
 
-use crate::clear;
 use crate::error::OpenError;
 use crate::file::FileStore;
 use crate::memory::MemoryStore;
@@ -154,17 +153,6 @@ impl Store {
             }
             Kind::Sim(sim) => sim.set_len_bytes(len_bytes),
         }
-    }
-
-    /// Makes a range read as zeros; what lies past the end is left out. Blocks. The range may be any bytes, but no
-    /// other I/O may be in flight on the blocks that it touches.
-    pub fn zero(&self, offset: u64, len_bytes: u64) -> io::Result<()> {
-        clear::clear(self, offset, len_bytes, clear::Means::Keep)
-    }
-
-    /// As [`zero`](Store::zero), and gives the space back to the file system or device where that is possible.
-    pub fn discard(&self, offset: u64, len_bytes: u64) -> io::Result<()> {
-        clear::clear(self, offset, len_bytes, clear::Means::GiveBack)
     }
 }
 

@@ -10,8 +10,6 @@ use crate::buffer::IoBuffer;
 
 /// Bytes of a device: `BLKGETSIZE64`, which libc does not name.
 const BLKGETSIZE64: libc::Ioctl = 0x8008_1272;
-/// Write zeros to a range of a device, which libc does not name.
-const BLKZEROOUT: libc::Ioctl = 0x127f;
 /// Ask `statx` for the alignment of direct I/O (Linux 6.1).
 const STATX_DIOALIGN: libc::c_uint = 0x2000;
 
@@ -100,13 +98,6 @@ pub(crate) fn device_block_bytes(file: &File) -> Result<u32, i32> {
     // SAFETY: this request writes one `int`.
     done(unsafe { libc::ioctl(file.as_raw_fd(), libc::BLKSSZGET, &raw mut block) })?;
     Ok(block as u32)
-}
-
-/// Zeros a range of a block device.
-pub(crate) fn device_zero(file: &File, offset: u64, len: u64) -> Result<(), i32> {
-    let range: [u64; 2] = [offset, len];
-    // SAFETY: this request reads two `u64`.
-    done(unsafe { libc::ioctl(file.as_raw_fd(), BLKZEROOUT, range.as_ptr()) })
 }
 
 /// What [`lock_whole`] can ask for.

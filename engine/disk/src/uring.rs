@@ -377,15 +377,18 @@ impl Uring {
         let entry = match (io.op, pieces.as_slice()) {
             (Op::Sync, _) => opcode::Fsync::new(target).flags(types::FsyncFlags::DATASYNC).build(),
             (Op::Read, [one]) => opcode::Read::new(target, one.ptr, one.len as u32).offset(part.next).build(),
-            (Op::Write, [one]) => {
-                opcode::Write::new(target, one.ptr, one.len as u32).offset(part.next).build()
-            }
             (Op::Read, many) => {
                 opcode::Readv::new(target, many.as_ptr().cast(), many.len() as u32).offset(part.next).build()
             }
-            (Op::Write, many) => {
-                opcode::Writev::new(target, many.as_ptr().cast(), many.len() as u32).offset(part.next).build()
-            }
+            (Op::Write | Op::Zero | Op::Discard, pieces) => match (part.means.mode(), pieces) {
+                (Some(mode), _) => opcode::Fallocate::new(target, len).offset(part.next).mode(mode).build(),
+                (None, [one]) => {
+                    opcode::Write::new(target, one.ptr, one.len as u32).offset(part.next).build()
+                }
+                (None, many) => opcode::Writev::new(target, many.as_ptr().cast(), many.len() as u32)
+                    .offset(part.next)
+                    .build(),
+            },
         };
         let flags = if slot.is_some() { squeue::Flags::FIXED_FILE } else { squeue::Flags::empty() };
         entry.flags(flags).user_data(key)

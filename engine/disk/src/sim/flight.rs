@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use super::State;
 use super::media::SECTOR_BYTES;
+use crate::clear::Means;
 use crate::inbox::RingCore;
 use crate::io::{Io, Op};
 use crate::sync::Arc;
@@ -114,19 +115,21 @@ impl State {
         let remaining = flight.io.parts[0].remaining_bytes();
         let is_short = self.random.chance(faults.p_short);
         flight.len_bytes = remaining;
-        if is_short && remaining > block {
+        if is_short && remaining > block && flight.io.parts[0].means == Means::Written {
             flight.len_bytes = block * (1 + self.random.below((remaining - 1) / block));
         }
         flight.fault_errno = match flight.io.op {
             Op::Read => self.random.chance(faults.p_read_error).then_some(libc::EIO),
             Op::Sync => self.random.chance(faults.p_sync_error).then_some(libc::EIO),
-            Op::Write => {
+            Op::Zero | Op::Discard if self.refuses_means(flight.io.parts[0].means) => Some(libc::EOPNOTSUPP),
+            Op::Write | Op::Zero | Op::Discard => {
                 let is_error = self.random.chance(faults.p_write_error);
                 let is_full = self.random.chance(faults.p_no_space);
                 is_error.then_some(libc::EIO).or(is_full.then_some(libc::ENOSPC))
             }
         };
-        let is_torn = flight.fault_errno.is_some() && self.random.chance(faults.p_torn);
+        let is_torn = flight.fault_errno.is_some_and(|errno| errno != libc::EOPNOTSUPP)
+            && self.random.chance(faults.p_torn);
         let sectors = flight.len_bytes.div_ceil(SECTOR_BYTES);
         let reorder = self.options.reorder;
         flight.moments = (0..sectors)
@@ -141,6 +144,11 @@ impl State {
                 }
             })
             .collect();
+    }
+
+    /// Whether the disk does not clear a range by these means.
+    fn refuses_means(&mut self, means: Means) -> bool {
+        means != Means::Written && self.random.chance(self.options.faults.p_unsupported)
     }
 
     /// Lets the next event happen. False if there is none.
@@ -203,7 +211,7 @@ impl State {
         let moved = if flight.fault_errno.is_some() { 0 } else { flight.len_bytes };
         match flight.io.op {
             Op::Read => self.counters.bytes_read += moved,
-            Op::Write => self.counters.bytes_written += moved,
+            Op::Write | Op::Zero | Op::Discard => self.counters.bytes_written += moved,
             Op::Sync => self.end_sync(flight),
         }
         let outcome = flight.fault_errno.map_or(Ok(moved as usize), Err);
@@ -212,7 +220,7 @@ impl State {
         if !goes_on {
             match flight.io.op {
                 Op::Read => self.counters.reads += 1,
-                Op::Write => self.counters.writes += 1,
+                Op::Write | Op::Zero | Op::Discard => self.counters.writes += 1,
                 Op::Sync => self.counters.syncs += 1,
             }
         }
@@ -235,7 +243,7 @@ impl State {
         let flights = std::mem::take(&mut self.flights.flights);
         let mut finished = Vec::with_capacity(flights.len());
         for mut flight in flights.into_values() {
-            if flight.io.op == Op::Write {
+            if flight.io.op.changes() {
                 let is_torn = self.random.chance(self.options.faults.p_torn);
                 let all_or_none = self.random.coin();
                 for moment in flight.moments.iter_mut().filter(|moment| **moment != Moment::Past) {

@@ -68,10 +68,12 @@ impl Default for SimOptions {
 pub struct SimFaults {
     /// A read fails (EIO).
     pub p_read_error: f64,
-    /// A write, or a `zero` or `discard`, fails (EIO).
+    /// A write, a clearing or a change of length fails (EIO).
     pub p_write_error: f64,
-    /// A write fails (ENOSPC).
+    /// A write, or a clearing, fails (ENOSPC).
     pub p_no_space: f64,
+    /// The disk refuses to clear a range by itself (EOPNOTSUPP): zeros are written, with a fate of their own.
+    pub p_unsupported: f64,
     /// A sync fails (EIO, D4).
     pub p_sync_error: f64,
     /// A write that fails or is in flight at a crash leaves any subset of its sectors; else none or, at a crash, none
@@ -87,6 +89,7 @@ impl Default for SimFaults {
             p_read_error: 0.0,
             p_write_error: 0.0,
             p_no_space: 0.0,
+            p_unsupported: 0.0,
             p_sync_error: 0.0,
             p_torn: 1.0,
             p_short: 0.0,
@@ -99,13 +102,13 @@ impl Default for SimFaults {
 pub struct SimCounters {
     /// Reads completed, well or not.
     pub reads: u64,
-    /// Writes completed, well or not.
+    /// Writes and clearings completed, well or not.
     pub writes: u64,
     /// Syncs completed, well or not.
     pub syncs: u64,
     /// Bytes that reads moved.
     pub bytes_read: u64,
-    /// Bytes that writes moved.
+    /// Bytes that writes moved or clearings cleared.
     pub bytes_written: u64,
     /// I/Os that failed by chance.
     pub errors: u64,
@@ -296,8 +299,9 @@ impl SimStore {
     pub(crate) fn set_len_bytes(&self, len_bytes: u64) -> io::Result<()> {
         let mut finished = Vec::new();
         let mut state = lock(&self.disk.0);
-        let fresh = state.generation == self.generation;
-        if fresh {
+        let p_write_error = state.options.faults.p_write_error;
+        let succeeds = state.generation == self.generation && !state.random.chance(p_write_error);
+        if succeeds {
             // Bounded: nothing can be pushed meanwhile, and an I/O continues a bounded number of times.
             while state.flights.any_of(&self.name) && state.step(&mut finished) {}
             state.landings += 1;
@@ -307,23 +311,7 @@ impl SimStore {
         }
         drop(state);
         complete(finished);
-        if fresh { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EIO)) }
-    }
-
-    pub(crate) fn zero(&self, offset: u64, len_bytes: u64) -> io::Result<()> {
-        let mut state = lock(&self.disk.0);
-        let p_write_error = state.options.faults.p_write_error;
-        if state.generation != self.generation || state.random.chance(p_write_error) {
-            state.counters.errors += 1;
-            return Err(io::Error::from_raw_os_error(libc::EIO));
-        }
-        state.landings += 1;
-        let landing = state.landings;
-        state.digest.note("zero", &self.name, &[offset, len_bytes]);
-        let media = state.media_of(&self.name);
-        let end = offset.saturating_add(len_bytes).min(media.len_bytes());
-        media.land_zeros(offset.min(end), end, landing);
-        Ok(())
+        if succeeds { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EIO)) }
     }
 }
 

@@ -75,6 +75,17 @@ pub fn transfer(
 ) -> Result<(), IoError> {
     // SAFETY: `bytes` is borrowed until the completion was delivered below.
     unsafe { ring.push(store, op, offset, &[bytes.io_buffer()], 77) };
+    outcome(ring)
+}
+
+/// One clearing through the ring's queue.
+pub fn clear(ring: &Ring, store: &Store, op: Op, offset: u64, len: u64) -> Result<(), IoError> {
+    ring.push_clear(store, op, offset, len, 77);
+    outcome(ring)
+}
+
+/// How the one I/O in flight ends.
+fn outcome(ring: &Ring) -> Result<(), IoError> {
     let mut outcome = None;
     while outcome.is_none() {
         ring.wait(

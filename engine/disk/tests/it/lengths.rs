@@ -186,7 +186,7 @@ fn the_length_changes_while_other_threads_write_around_the_end() {
 }
 
 #[test]
-fn zeroing_and_discarding_any_range_leave_zeros_there_and_nothing_else_changed() {
+fn zeroing_and_discarding_any_blocks_leave_zeros_there_and_nothing_else_changed() {
     let mut stores: Vec<Store> = Vec::new();
     let directories = directories();
     for directory in &directories {
@@ -200,12 +200,10 @@ fn zeroing_and_discarding_any_range_leave_zeros_there_and_nothing_else_changed()
             let mut content = pattern(seed, 70_000usize.next_multiple_of(4096));
             write(ring, &store, 0, &content);
             content.truncate(70_000);
-            let (offset, len) = (random.below(75_000), random.below(75_000));
-            if random.below(2) == 0 {
-                store.zero(offset, len).unwrap();
-            } else {
-                store.discard(offset, len).unwrap();
-            }
+            let block = u64::from(store.block_bytes());
+            let (offset, len) = (random.below(75_000 / block) * block, random.below(75_000 / block) * block);
+            let op = if random.below(2) == 0 { Op::Zero } else { Op::Discard };
+            clear(ring, &store, op, offset, len).unwrap();
             let end = ((offset + len) as usize).min(70_000);
             content[(offset as usize).min(end)..end].fill(0);
             assert!(

@@ -246,7 +246,12 @@ fn an_error_names_the_store_the_operation_and_the_place() {
         assert!(text.contains(path.to_str().unwrap()), "{text}");
         assert!(text.contains("write of 4096 bytes at 4096"), "{text}");
         assert_eq!(error.errno(), libc::EROFS);
-        assert!(store.set_len_bytes(1).is_err() && store.zero(0, 1).is_err() && store.discard(0, 1).is_err());
+        assert!(store.set_len_bytes(1).is_err());
+        for (op, word) in [(Op::Zero, "zeroing"), (Op::Discard, "discard")] {
+            let error = clear(&ring, &store, op, 4096, 4096).unwrap_err();
+            assert_eq!(error.errno(), libc::EROFS);
+            assert!(error.to_string().contains(&format!("{word} of 4096 bytes at 4096")), "{error}");
+        }
         let error = transfer(&ring, &store, Op::Read, u64::MAX - 511, &AlignedBytes::new(4096)).unwrap_err();
         assert_eq!(error.errno(), libc::EINVAL);
     }

@@ -82,7 +82,7 @@ fn a_crash_ends_io_in_flight_with_an_error_and_makes_old_handles_fail() {
         sectors_new(&disk.image("data"), &[0; 65_536], &memory);
         let error = transfer(&ring, &store, Op::Read, 0, &read_memory).unwrap_err();
         assert!(error.to_string().contains("data") && error.to_string().contains("crashed"), "{error}");
-        assert!(store.set_len_bytes(1).is_err() && store.zero(0, 1).is_err());
+        assert!(store.set_len_bytes(1).is_err() && clear(&ring, &store, Op::Zero, 0, 512).is_err());
         assert_eq!(read(&ring, &disk.store("data", 0), 0, 65_536), disk.image("data"));
     });
 }
@@ -154,6 +154,16 @@ fn faults_fail_io_with_their_error_and_a_torn_write_leaves_any_sectors() {
         assert_eq!((error.op(), error.errno()), (op, errno));
         assert_eq!(disk.counters().errors, 1);
     }
+    // A clearing fails with what its last means, writing zeros, says.
+    for (faults, errno) in [
+        (SimFaults { p_write_error: 1.0, p_unsupported: 1.0, ..SimFaults::default() }, libc::EIO),
+        (SimFaults { p_no_space: 1.0, ..SimFaults::default() }, libc::ENOSPC),
+    ] {
+        let (ring, disk) = (ring(), disk(1, faults));
+        let error = clear(&ring, &disk.store("data", 4096), Op::Discard, 0, 4096).unwrap_err();
+        assert_eq!((error.op(), error.errno()), (Op::Discard, errno));
+        assert_eq!((disk.counters().errors, disk.counters().writes), (3, 1));
+    }
     let mut torn = 0;
     for seed in 0..30 {
         for p_torn in [0.0, 1.0] {
@@ -222,6 +232,7 @@ fn history(seed: u64) -> (Vec<(u64, bool)>, u64, Vec<u8>) {
         p_read_error: 0.05,
         p_write_error: 0.05,
         p_no_space: 0.05,
+        p_unsupported: 0.3,
         p_sync_error: 0.1,
         p_torn: 0.5,
         p_short: 0.3,
@@ -233,8 +244,12 @@ fn history(seed: u64) -> (Vec<(u64, bool)>, u64, Vec<u8>) {
     for round in 0..30 {
         let memory: Vec<AlignedBytes> = (0..10).map(|_| aligned(&pattern(random.next(), 8192))).collect();
         for (index, bytes) in memory.iter().enumerate() {
-            let op = [Op::Read, Op::Write, Op::Write, Op::Sync][random.below(4) as usize];
+            let op = [Op::Read, Op::Write, Op::Write, Op::Sync, Op::Zero][random.below(5) as usize];
             let token = round * 100 + index as u64;
+            if op == Op::Zero {
+                ring.push_clear(&store, op, random.below(16) * 4096, 8192, token);
+                continue;
+            }
             // SAFETY: `memory` outlives the wait below.
             unsafe { ring.push(&store, op, random.below(16) * 4096, &[bytes.io_buffer()], token) };
         }

@@ -29,12 +29,15 @@ fn batch(ring: &Ring, store: &Store, twin: &mut Twin, random: &mut Random) {
     let mut ios: Vec<(Op, u64, AlignedBytes)> = Vec::new();
     for _ in 0..1 + random.below(12) {
         let len = (1 + random.below(6 * 4096 / block)) * block;
-        let is_read = random.below(2) == 0;
-        let bytes = aligned(&pattern(random.next(), len as usize));
-        ios.push((if is_read { Op::Read } else { Op::Write }, at, bytes));
+        let op = [Op::Read, Op::Read, Op::Write, Op::Write, Op::Zero, Op::Discard][random.below(6) as usize];
+        ios.push((op, at, aligned(&pattern(random.next(), len as usize))));
         at += len + random.below(3) * block;
     }
     for (token, (op, offset, bytes)) in ios.iter().enumerate() {
+        if matches!(op, Op::Zero | Op::Discard) {
+            ring.push_clear(store, *op, *offset, bytes.len() as u64, token as u64);
+            continue;
+        }
         let whole = bytes.io_buffer();
         // Pieces begin at multiples of 4096, like frames.
         let cut = if random.below(2) == 0 { whole.len.min(4096) } else { whole.len };
@@ -52,6 +55,7 @@ fn batch(ring: &Ring, store: &Store, twin: &mut Twin, random: &mut Random) {
     for (op, offset, bytes) in &ios {
         match op {
             Op::Write => twin.write(*offset as usize, bytes),
+            Op::Zero | Op::Discard => twin.write(*offset as usize, &vec![0; bytes.len()]),
             _ => {
                 assert!(bytes[..] == twin.read(*offset as usize, bytes.len()), "{} at {offset}", bytes.len())
             }
@@ -70,9 +74,11 @@ fn agree(ring: &Ring, store: &Store, seed: u64, rounds: u32) {
                 twin.0.resize(len as usize, 0);
             }
             1 => {
-                let (offset, len) = (random.below(LEN_MAX), random.below(20_000));
-                if random.below(2) == 0 { store.zero(offset, len) } else { store.discard(offset, len) }
-                    .unwrap();
+                let block = u64::from(store.block_bytes());
+                let (offset, len) =
+                    (random.below(LEN_MAX / block) * block, random.below(20_000 / block) * block);
+                let op = if random.below(2) == 0 { Op::Zero } else { Op::Discard };
+                clear(ring, store, op, offset, len).unwrap();
                 twin.write(offset as usize, &vec![0; len as usize]);
             }
             2 => sync(ring, store).unwrap(),
@@ -108,10 +114,10 @@ fn memory_agrees_with_its_twin() {
 }
 
 #[test]
-fn a_simulated_disk_that_only_reorders_and_shortens_agrees_with_its_twin() {
+fn a_simulated_disk_that_only_reorders_shortens_and_clears_by_writing_agrees_with_its_twin() {
     for_seeds(30, |seed| {
         for ring in rings(4) {
-            let faults = SimFaults { p_short: 0.4, ..SimFaults::default() };
+            let faults = SimFaults { p_short: 0.4, p_unsupported: 0.3, ..SimFaults::default() };
             let block_bytes = if seed % 2 == 0 { 512 } else { 4096 };
             let disk = SimDisk::new(SimOptions { seed, faults, block_bytes, ..SimOptions::default() });
             agree(&ring, &disk.store("data", Random(seed).below(LEN_MAX)), seed, 60);
