@@ -266,6 +266,15 @@ impl<'t, const W: usize> SetGuard<'t, W> {
         self.table.slot(slot).remove()
     }
 
+    /// `remove` of a page that is held, whose bytes are given up (P14).
+    #[must_use]
+    pub fn remove_held(&mut self, slot: SlotIndex) -> bool {
+        debug_assert!(self.table.slot(slot).load().held());
+        let waited = self.remove(slot);
+        self.table.count_dirty(slot, -1);
+        waited
+    }
+
     /// Lets go of a page that nobody owns, is clean (or dirty, where `even_dirty` gives its bytes up) and has no write-back in flight
     /// (P9). Ok tells the word that was replaced, Err the word that forbids it.
     pub fn remove_quiet(&mut self, found: &Found<'_>, even_dirty: bool) -> Result<Word, Word> {

@@ -17,8 +17,8 @@
 //! | Free     |          |          | nobody                   | Filling                           |
 //! | Filling  | yes      |          | its claimant             | Clean, Dirty, Free                |
 //! | Clean    | yes      | yes      | nobody                   | Filling, Writing, Storing, Free, Detached |
-//! | Dirty    | yes      | yes      | nobody                   | Writing, Clean, Detached          |
-//! | Storing  | yes      | yes      | nobody (its bytes are on their way to the store first) | Writing, Free, Detached |
+//! | Dirty    | yes      | yes      | nobody                   | Writing, Clean, Storing, Free, Detached |
+//! | Storing  | yes      | yes      | nobody (what replaces its bytes is on its way to the store first) | Writing, Dirty, Free, Detached |
 //! | Writing  | yes      |          | its writer               | Clean, Dirty, Free, Detached      |
 //! | Detached |          |          | nobody: a snapshot for its pins | Free                       |
 //!
@@ -26,6 +26,7 @@
 //! million changes a second to one slot it lasts nine years, and a wrap harms only a reader that slept through exactly
 //! 2^48 changes. *pins* saturates: at [`PINS_MAX`] a pin is refused and the caller copies. *writeback* is a flag
 //! beside the state, because a page may be read, and even written again, while an older version of it is on its way to the store.
+//! Beside Storing it says that the page is dirty (P14).
 //! *waited* says that somebody is registered to be told when the word leaves its busy state.
 //!
 //! # The protocol
@@ -60,6 +61,9 @@
 //!   in the hands of the slot's owner, or under the lock that its next owner needs; a readable word's page is shown. The copy is good if
 //!   the version is the same at the end: no page of the set was hidden, nor this one. That a page beside it was is taken for a doubt, and the reader looks
 //!   again by P3. The set's version has the bits that the ways leave, 48 beside 16.
+//! - **P14 hold** (clearing a range): Dirty without write-back -> Storing with the flag: what replaces the bytes are zeros, and the store is told
+//!   first. Readers and pins go on; nobody writes it, writes it back, moves or evicts it. Then P9, where the store has cleared it; or it goes back
+//!   to Dirty, as it was and in the same version.
 //!
 //! The lock order is: set lock, then word. A word is never waited for under a set's lock.
 
@@ -78,7 +82,7 @@ pub enum State {
     Clean = 4,
     /// Holds newer bytes than the store.
     Dirty = 5,
-    /// Clean, with a write-through of newer bytes in flight.
+    /// Newer bytes are on their way to the store: a write-through of a clean page, or zeros of a dirty one (P14).
     Storing = 6,
     /// Its bytes are being changed.
     Writing = 2,
@@ -145,6 +149,12 @@ impl Word {
     #[inline(always)]
     pub fn writeback(self) -> bool {
         self.0 & WRITEBACK != 0
+    }
+
+    /// Whether it is a dirty page whose range is being cleared (P14).
+    #[inline(always)]
+    pub fn held(self) -> bool {
+        self.state() == State::Storing && self.writeback()
     }
 
     /// Whether somebody is registered to be told when the busy state ends.
@@ -437,7 +447,7 @@ impl<'t> Slot<'t> {
     pub fn store_to_write(&self) -> bool {
         let mut now = Word(self.word.load(Ordering::Relaxed));
         loop {
-            debug_assert!(now.state() == State::Storing, "store_to_write of {now:?}");
+            debug_assert!(now.state() == State::Storing && !now.held(), "store_to_write of {now:?}");
             if now.pins() != 0 {
                 return false;
             }
@@ -480,8 +490,8 @@ impl<'t> Slot<'t> {
             self.hide();
         }
         loop {
-            debug_assert!(now.owned() && !now.writeback(), "remove of {now:?}");
-            let left = now.without(WAITED);
+            debug_assert!(now.owned() && (!now.writeback() || now.held()), "remove of {now:?}");
+            let left = now.without(WAITED | WRITEBACK);
             let next = match now.pins() {
                 0 => left.with_state(State::Free).next_version(),
                 _ => left.with_state(State::Detached),
@@ -516,6 +526,36 @@ impl<'t> Slot<'t> {
         // The slot is claimed again under the set's lock, which the caller holds.
         self.hide();
         Ok(now)
+    }
+
+    /// P14. Holds a dirty page while the store clears it. Err tells the word that forbids it.
+    pub fn hold(&self, seen: Word) -> Result<(), Word> {
+        let mut now = seen;
+        loop {
+            if now.state() != State::Dirty || now.writeback() || now.version() != seen.version() {
+                return Err(now);
+            }
+            let next = Word(now.0 | WRITEBACK).with_state(State::Storing);
+            match self.word.compare_exchange_weak(now.0, next.0, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => return Ok(()),
+                Err(w) => now = Word(w),
+            }
+        }
+    }
+
+    /// P14. The store has not cleared the page: it is dirty as it was. Returns whether somebody waits.
+    #[must_use]
+    pub fn let_go(&self) -> bool {
+        let mut now = Word(self.word.load(Ordering::Relaxed));
+        loop {
+            debug_assert!(now.held(), "let_go of {now:?}");
+            let next = now.without(WAITED | WRITEBACK).with_state(State::Dirty);
+            // Acquire: pairs with `wait` (P12), as in `publish`. Release: as everywhere that a busy state ends.
+            match self.word.compare_exchange_weak(now.0, next.0, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return now.waited(),
+                Err(w) => now = Word(w),
+            }
+        }
     }
 
     /// P10. Marks a dirty page as being written back, if it still is what was `seen`.

@@ -429,7 +429,8 @@ impl<const W: usize> Table<W> {
             }
             for found in self.sets_of(segment).flat_map(|set| self.pages_in(set)) {
                 // Writing may be a dirty page under change: its writer has not been replied to, or it was dirty before.
-                if matches!(found.word.state(), State::Dirty | State::Writing) {
+                // So may be a held one, if the store refuses (P14).
+                if matches!(found.word.state(), State::Dirty | State::Writing) || found.word.held() {
                     visit(found.index, found.tag(), found.word);
                 }
             }

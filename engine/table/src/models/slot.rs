@@ -297,6 +297,63 @@ fn a_failed_write_back_leaves_the_page_dirty_and_tells_its_waiters_p11_p12() {
 }
 
 #[test]
+fn a_page_whose_range_is_cleared_is_not_written_meanwhile_and_is_what_it_was_if_the_store_refuses_p6_p14() {
+    holds(EVERY, || {
+        let way = Way::with_a(true);
+        let writer = way.spawn(|way| {
+            if way.write(A1, true) {
+                assert_eq!(way.read_a(), Some(A1));
+            }
+        });
+        let word = way.slot().load();
+        if word.state() == State::Dirty && way.slot().hold(word).is_ok() {
+            let held = way.frame.whole();
+            assert!(way.slot().begin_writeback(way.slot().load()).is_err());
+            assert_eq!(way.read_a(), Some(held));
+            assert!(!way.slot().let_go());
+        }
+        writer.join().unwrap();
+        let word = way.slot().load();
+        assert!(word.state() == State::Dirty && !word.writeback(), "{word:?}");
+        assert!(way.read_a().is_some());
+    });
+}
+
+#[test]
+fn a_held_page_that_is_dropped_stays_a_snapshot_for_its_pins_p9_p14() {
+    holds(EVERY, || {
+        let way = Way::with_a(true);
+        way.slot().hold(way.slot().load()).unwrap();
+        let reader = way.spawn(|way| {
+            let word = way.slot().load();
+            if word.held() && way.slot().pin(word).is_ok() {
+                assert_eq!(way.frame.whole(), A);
+                way.slot().unpin();
+            }
+        });
+        assert!(!way.slot().remove());
+        let word = way.slot().load();
+        if word.state() == State::Free && way.slot().claim(word, PAGE_B) {
+            way.frame.fill(B);
+            assert!(!way.slot().publish(false));
+        }
+        reader.join().unwrap();
+        let word = way.slot().load();
+        assert!(matches!(word.state(), State::Free | State::Clean) && word.pins() == 0, "{word:?}");
+    });
+}
+
+#[test]
+fn whoever_waits_for_a_held_page_is_told_p12_p14() {
+    holds(EVERY, || wait_against(hold, |way| way.slot().let_go()));
+    holds(EVERY, || wait_against(hold, |way| way.slot().remove()));
+}
+
+fn hold(way: &Way) {
+    way.slot().hold(way.slot().load()).unwrap();
+}
+
+#[test]
 fn a_store_leaves_readers_and_pins_the_old_bytes_until_it_may_change_them_p8_p9() {
     holds(Some(4), || {
         let way = Way::with_a(false);
