@@ -166,16 +166,17 @@ fn copy_page(
         let guard = partition.table.lock(tag);
         let Some(found) = guard.find(tag) else { return Copy::Clean };
         drop(guard);
-        match found.word.state() {
-            State::Dirty if !found.word.writeback() => {}
-            // Another version is on its way, or somebody is writing: what was replied to before us must go out after that.
-            State::Dirty | State::Writing => {
-                if partition.wait_for(lane, work, id, page, found.index, found.word) {
-                    return Copy::Later;
-                }
-                continue;
+        let is_dirty = matches!(found.word.state(), State::Dirty | State::Writing) || found.word.held();
+        if !is_dirty {
+            return Copy::Clean;
+        }
+        // Another version is on its way, or somebody is writing: what was replied to before us must go out after that.
+        // Or its range is being cleared: if the store refuses, it is dirty again.
+        if found.word.owned() || found.word.writeback() {
+            if partition.wait_for(lane, work, id, page, found.index, found.word) {
+                return Copy::Later;
             }
-            _ => return Copy::Clean,
+            continue;
         }
         let note = partition.note();
         if found.slot().begin_writeback(found.word).is_err() {

@@ -9,6 +9,9 @@ use crate::error::Error;
 use crate::numa::{NumaMode, RemoteCost, TopologySource};
 use crate::pressure::PressureSource;
 
+/// Pages are no larger.
+pub(crate) const PAGE_BYTES_MAX: usize = 65536;
+
 /// What a cache is made with.
 #[derive(Clone, Debug)]
 pub struct CacheConfig {
@@ -66,7 +69,7 @@ impl CacheConfig {
     /// Checks the values against each other.
     pub fn validate(&self) -> Result<(), Error> {
         let wrong = |message: String| Err(Error::Config(message));
-        if !self.page_bytes.is_power_of_two() || !(4096..=65536).contains(&self.page_bytes) {
+        if !self.page_bytes.is_power_of_two() || !(4096..=PAGE_BYTES_MAX as u32).contains(&self.page_bytes) {
             return wrong(format!(
                 "page_bytes is {}: a power of two from 4096 to 65536 is needed",
                 self.page_bytes

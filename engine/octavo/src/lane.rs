@@ -24,7 +24,7 @@ use crate::numa::{Mail, Parcel};
 use crate::queue::Interest;
 use crate::sync::{Arc, AtomicBool, Mutex, MutexGuard, Ordering, fence, lock, yield_now};
 use crate::task::{Ended, Job, Kind, Pages, Role, Task, TaskId, Transfer, TransferPage};
-use crate::{ahead, clean, copy, read, write};
+use crate::{ahead, clean, clear, copy, read, write};
 
 /// A registration's page that means: just go on.
 pub(crate) const RESUME: u64 = u64::MAX;
@@ -229,6 +229,10 @@ impl Lane {
         }
         match task.job {
             Job::Nap => {}
+            Job::Clear { .. } => {
+                let object = task.object.clone();
+                clear::advance(self, work, id, &object);
+            }
             Job::Sync { .. } => {
                 let object = task.object.clone();
                 clean::advance(self, work, id, &object);
@@ -265,7 +269,8 @@ impl Lane {
     /// Ends a task that has nothing left to do, or takes it to its next phase.
     fn settle(&self, work: &mut Work, id: TaskId) {
         let task = &mut work.tasks[id];
-        let done = task.next >= task.end && task.again.is_empty();
+        let begun = task.clear.as_ref().is_none_or(|clear| clear.is_begun());
+        let done = begun && task.next >= task.end && task.again.is_empty();
         if task.outstanding == 0
             && done
             && let Some(error) = task.late_error.take()
@@ -277,7 +282,7 @@ impl Lane {
             return;
         }
         match task.job {
-            Job::Write { durable: true } if !failed => {
+            Job::Write { durable: true } | Job::Clear { durable: true } if !failed => {
                 (task.next, task.end) = task.page_range();
                 task.job = Job::Sync { flush: true };
                 task.outstanding = 1;
@@ -354,6 +359,21 @@ impl Lane {
         unsafe { self.ring.push(&object.store, op, offset, buffers, token) };
     }
 
+    /// Queues the clearing of a range of pages.
+    pub fn push_clear(
+        &self,
+        work: &mut Work,
+        transfer: Transfer,
+        op: octavo_disk::Op,
+        pages: std::ops::Range<u64>,
+    ) {
+        let shift = transfer.object.partition.page_shift;
+        let (offset, len) = (pages.start << shift, (pages.end - pages.start) << shift);
+        let entry = work.transfers.vacant_entry();
+        let token = entry.key() as u64;
+        self.ring.push_clear(&entry.insert(transfer).object.store, op, offset, len, token);
+    }
+
     // ---- Completions --------------------------------------------------------------------------------------------
 
     /// Takes completions, by `take` from the ring, and finishes their transfers: under one lock, and while one is finished, the first
@@ -397,6 +417,7 @@ impl Lane {
             Kind::StrayWrite => write::stray_written(self, work, transfer, result),
             Kind::Clean => clean::cleaned(self, work, transfer, result),
             Kind::Flush => clean::flushed(self, work, transfer, result),
+            Kind::Clear => clear::cleared(self, work, transfer, result),
         }
     }
 

@@ -427,11 +427,7 @@ impl Object {
     pub fn advise(&self, offset: u64, len: u64, advice: Advice) -> Result<(), Error> {
         self.0.check(offset, len)?;
         match advice {
-            Advice::WillNeed => {
-                // No more than there is room for.
-                let most = self.0.partition.table.slots_count() << self.0.partition.page_shift;
-                self.run(Job::Populate, offset, std::ptr::null_mut(), len.min(most) as usize)
-            }
+            Advice::WillNeed => self.run(Job::Populate, offset, std::ptr::null_mut(), self.populate_len(len)),
             Advice::DontNeed => self.let_go(offset, len),
             // As with the kernel's, these are about the whole object, whatever the range.
             Advice::Normal | Advice::Sequential | Advice::Random | Advice::NoReuse => {
@@ -439,6 +435,11 @@ impl Object {
                 Ok(())
             }
         }
+    }
+
+    /// How much of so many bytes is brought in at most: no more than there is room for.
+    pub(crate) fn populate_len(&self, len: u64) -> usize {
+        len.min(self.0.partition.table.slots_count() << self.0.partition.page_shift) as usize
     }
 
     /// The bytes of a resident page without a copy: a snapshot that stays as it is while the guard lives, whatever is written or
@@ -496,7 +497,8 @@ impl Object {
         let mut dirty = 0;
         let still = lock(&inner.partition.moves);
         inner.partition.table.for_each_dirty(|_, tag, word| {
-            let concerned = word.state() == State::Dirty && inner.partition.page_of(tag).0 == inner.id;
+            let is_dirty = word.state() == State::Dirty || word.held();
+            let concerned = is_dirty && inner.partition.page_of(tag).0 == inner.id;
             dirty += concerned as u64;
         });
         drop(still);

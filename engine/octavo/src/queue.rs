@@ -99,6 +99,16 @@ pub struct Interest {
 /// A task's job, and its bytes: offset, memory, length.
 type Wanted = (Job, u64, *mut u8, usize);
 
+/// How a request is done.
+enum Way {
+    /// By a task for its bytes, or a sync.
+    Bytes(Wanted),
+    /// By this one, which clears a range.
+    Clear(Box<Task>),
+    /// At once.
+    Here,
+}
+
 /// A batch queue, with a ring of its own. It may move between threads, and is used by one at a time.
 pub struct Queue {
     lane: Arc<Lane>,
@@ -117,7 +127,7 @@ impl Queue {
 
     /// Submits a batch against one object. All completions come from the waits.
     ///
-    /// Syncs, reads and writes go on in the background; discards, zeroes and advice are done before this returns.
+    /// All of it goes on in the background, but for advice that only says something, or lets pages go.
     pub fn submit(&mut self, object: &Object, requests: impl IntoIterator<Item = Request>) {
         let lane = self.lane.clone();
         let mut work = lane.work();
@@ -125,7 +135,7 @@ impl Queue {
         for mut request in requests {
             self.pending += 1;
             match Self::wanted(object, &mut request) {
-                Ok(Some((job, offset, memory, len))) => {
+                Ok(Way::Bytes((job, offset, memory, len))) => {
                     let mut task = Task::new(job, object.0.clone(), offset, memory, len);
                     if job == (Job::Sync { flush: true }) {
                         task.end = u64::MAX >> 16;
@@ -134,8 +144,12 @@ impl Queue {
                     task.request = Some((request.user_data, request.op));
                     lane.add(&mut work, &mut batch, task);
                 }
-                // Done on the spot, without our lane's lock: these calls wait on the thread's own lane.
-                Ok(None) => {
+                Ok(Way::Clear(mut task)) => {
+                    task.request = Some((request.user_data, request.op));
+                    lane.add(&mut work, &mut batch, *task);
+                }
+                // On the spot, without our lane's lock: such a call waits on the thread's own lane.
+                Ok(Way::Here) => {
                     lane.start_all(&mut work, &mut batch);
                     lane.flush(&mut work);
                     drop(work);
@@ -159,9 +173,9 @@ impl Queue {
         lane.leave();
     }
 
-    /// What the task of a request has to do; None for those that are done on the spot.
+    /// What is to be done for a request.
     #[inline(always)]
-    fn wanted(object: &Object, request: &mut Request) -> Result<Option<Wanted>, Error> {
+    fn wanted(object: &Object, request: &mut Request) -> Result<Way, Error> {
         let counters = &object.0.partition.counters;
         let too_short = |len: usize, buffer: &Buffer| match len > buffer.len() {
             true => Err(Error::Config(format!("a request of {len} bytes with a buffer of {}", buffer.len()))),
@@ -188,22 +202,39 @@ impl Queue {
                 counters.add(Count::Syncs, 1);
                 object.0.check_not_failed()?;
                 let flush = !object.read_only();
-                return Ok(Some((Job::Sync { flush }, 0, std::ptr::null_mut(), 0)));
+                return Ok(Way::Bytes((Job::Sync { flush }, 0, std::ptr::null_mut(), 0)));
             }
-            _ => return Ok(None),
+            Op::Discard { offset, len, durable } => {
+                return Self::clear(object, octavo_disk::Op::Discard, *offset, *len, *durable);
+            }
+            Op::Zero { offset, len, durable } => {
+                return Self::clear(object, octavo_disk::Op::Zero, *offset, *len, *durable);
+            }
+            Op::Advise { offset, len, advice: Advice::WillNeed } => {
+                (Job::Populate, *offset, object.populate_len(*len), std::ptr::null_mut())
+            }
+            Op::Advise { .. } => return Ok(Way::Here),
         };
         object.0.check(offset, len as u64)?;
-        Ok(Some((job, offset, memory, len)))
+        Ok(Way::Bytes((job, offset, memory, len)))
+    }
+
+    #[cold]
+    fn clear(
+        object: &Object,
+        op: octavo_disk::Op,
+        offset: u64,
+        len: u64,
+        durable: bool,
+    ) -> Result<Way, Error> {
+        Ok(Way::Clear(Box::new(object.clear_task(op, offset, len, durable)?)))
     }
 
     fn run(object: &Object, op: &Op) -> Result<(), Error> {
-        let durable = match op {
-            Op::Discard { offset, len, durable } => object.discard(*offset, *len).map(|()| *durable)?,
-            Op::Zero { offset, len, durable } => object.zero(*offset, *len).map(|()| *durable)?,
-            Op::Advise { offset, len, advice } => object.advise(*offset, *len, *advice).map(|()| false)?,
-            Op::Read { .. } | Op::Write { .. } | Op::Sync => unreachable!("these are tasks"),
-        };
-        if durable { object.sync() } else { Ok(()) }
+        match op {
+            Op::Advise { offset, len, advice } => object.advise(*offset, *len, *advice),
+            _ => unreachable!("the others are tasks"),
+        }
     }
 
     /// Requests submitted and not delivered by a wait yet.

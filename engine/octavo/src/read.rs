@@ -295,7 +295,7 @@ pub(crate) fn filled(lane: &Lane, work: &mut Work, transfer: Transfer, result: R
         partition.publish(slot, filled.role == Role::Patch);
         match (filled.role, task.job) {
             // A part of a page that goes to the store first: now that the rest is here, try again.
-            (Role::Bring, Job::Write { .. }) => lane.retry(filled.task, page),
+            (Role::Bring, Job::Write { .. } | Job::Clear { .. }) => lane.retry(filled.task, page),
             _ => lane.step(work, filled.task),
         }
     }

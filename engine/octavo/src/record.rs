@@ -528,7 +528,7 @@ impl Recording {
                     return;
                 }
                 if found.word.readable() {
-                    let dirty = found.word.state() == octavo_table::State::Dirty;
+                    let dirty = found.word.state() == octavo_table::State::Dirty || found.word.held();
                     let (key, bits) = (inner.key_of_tag(found.tag()), guard.policy_bits(&found));
                     inner.record(|| Event::Resident { key, dirty, bits });
                 }

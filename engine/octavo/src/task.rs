@@ -6,6 +6,7 @@
 use octavo_table::{SlotIndex, Tag};
 
 use crate::buffers::Bounce;
+use crate::clear::{self, Clear};
 use crate::error::Error;
 use crate::object::ObjectInner;
 use crate::queue::Op;
@@ -27,6 +28,8 @@ pub(crate) enum Job {
     Write { durable: bool },
     /// Write the dirty pages of the range; then, if `flush`, make the store durable.
     Sync { flush: bool },
+    /// Clear the range; then, if `durable`, become a Sync of it.
+    Clear { durable: bool },
     /// Wait for whatever it was registered with.
     Nap,
 }
@@ -52,6 +55,8 @@ pub(crate) struct Task {
     pub flush_needed: u64,
     /// Pages that a Sync may still clean (for the cleaner).
     pub clean_left: u64,
+    /// What is left of a Clear.
+    pub clear: Option<Box<Clear>>,
     // Boxed: a task is moved some times, and few fail.
     pub error: Option<Box<Error>>,
     /// A page of a sync that could not be written; the others are tried all the same.
@@ -98,6 +103,7 @@ impl Task {
             flushing: false,
             flush_needed: 0,
             clean_left: u64::MAX,
+            clear: None,
             error: None,
             late_error: None,
             request: None,
@@ -114,7 +120,10 @@ impl Task {
         Span {
             skip: (start - page * page_bytes) as usize,
             len: (end - start) as usize,
-            memory: self.memory.wrapping_add((start - self.offset) as usize),
+            memory: match self.job {
+                Job::Clear { .. } => clear::zeros(),
+                _ => self.memory.wrapping_add((start - self.offset) as usize),
+            },
         }
     }
 
@@ -159,7 +168,7 @@ pub(crate) struct TransferPage {
     pub slot: Option<SlotIndex>,
     pub task: TaskId,
     pub role: Role,
-    /// Write-back: the version that travels. Write-through: 1 where the slot was claimed for it (Filling), 0 where it is Storing.
+    /// Clear: where the range of pages ends. Write-back: the version that travels. Write-through: 1 where the slot was claimed for it (Filling), 0 where it is Storing.
     pub mark: u64,
 }
 
@@ -180,6 +189,8 @@ pub(crate) enum Kind {
     StrayWrite,
     /// The store's own sync.
     Flush,
+    /// A range that the store clears; its pages are held, or not there.
+    Clear,
 }
 
 /// An I/O in flight.

@@ -84,16 +84,9 @@ impl Strays {
         self.count.load(Ordering::Relaxed) > 0 && lock(&self.pages).contains_key(&tag)
     }
 
-    /// Registers with any stray that `concerned` picks.
-    pub fn wait_any(&self, concerned: impl Fn(Tag) -> bool, waiter: impl FnOnce() -> Waiter) -> bool {
-        // The lowest, not any: a run repeats from its seed.
-        match lock(&self.pages).iter_mut().filter(|(tag, _)| concerned(**tag)).min_by_key(|(tag, _)| **tag) {
-            Some((_, waiters)) => {
-                waiters.push(waiter());
-                true
-            }
-            None => false,
-        }
+    /// The lowest of what `concerned` says of the strays that it picks.
+    pub fn lowest(&self, concerned: impl Fn(Tag) -> Option<u64>) -> Option<u64> {
+        lock(&self.pages).keys().filter_map(|tag| concerned(*tag)).min()
     }
 
     /// The page is served without a slot from now on. Under its set's lock.
@@ -162,10 +155,24 @@ impl Ranges {
         true
     }
 
-    /// Opens a range that `close` has closed.
-    pub fn open(&self, range: Range<u64>) {
+    /// Opens the end of a range that `close` has closed, from `end` on; all of it if nothing is left.
+    pub fn shorten(&self, range: &Range<u64>, end: u64) {
+        if end == range.start {
+            return self.open(range);
+        }
         let mut ranges = lock(&self.ranges);
-        let at = ranges.iter().position(|(r, _)| *r == range).expect("a range that was closed");
+        let at = ranges.iter().position(|(r, _)| r == range).expect("a range that was closed");
+        ranges[at].0.end = end;
+        // Those who wait for what is still closed come again.
+        let waiters = std::mem::take(&mut ranges[at].1);
+        drop(ranges);
+        waiters.into_iter().for_each(Waiter::wake);
+    }
+
+    /// Opens a range that `close` has closed.
+    pub fn open(&self, range: &Range<u64>) {
+        let mut ranges = lock(&self.ranges);
+        let at = ranges.iter().position(|(r, _)| r == range).expect("a range that was closed");
         let (_, waiters) = ranges.swap_remove(at);
         drop(ranges);
         // Release: pairs with `wait`.

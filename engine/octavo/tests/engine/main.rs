@@ -7,6 +7,8 @@ mod basics;
 #[cfg(not(shuttle))]
 mod batch;
 #[cfg(not(shuttle))]
+mod clearing;
+#[cfg(not(shuttle))]
 mod numa;
 mod pages;
 #[cfg(not(shuttle))]

@@ -53,6 +53,11 @@ fn bytes_of(segments: u64) -> u64 {
 
 impl Scene {
     fn new(cache_mode: CacheMode) -> Arc<Scene> {
+        Scene::with(cache_mode, false)
+    }
+
+    /// One whose pages may be discarded.
+    fn with(cache_mode: CacheMode, discards: bool) -> Arc<Scene> {
         let disk = SimDisk::new(SimOptions { latency_ticks: 1..=3, ..SimOptions::default() });
         let config = CacheConfig {
             memory_max_bytes: (256 << 10) + bytes_of(2),
@@ -72,7 +77,7 @@ impl Scene {
         let partition = cache.partition(config).unwrap();
         let object = partition.open(disk.store("disk", PAGES * PAGE), "object").unwrap();
         object.advise(0, WAYS as u64 * PAGE, Advice::WillNeed).unwrap();
-        Arc::new(Scene { disk, cache, partition, shared: Shared::new(object, 1, PAGES, false) })
+        Arc::new(Scene { disk, cache, partition, shared: Shared::new(object, 1, PAGES, discards) })
     }
 
     fn race(self: &Arc<Scene>, threads: [fn(&Scene); 4]) {
@@ -88,6 +93,9 @@ impl Scene {
         let image = self.disk.image("disk");
         for (number, page) in image.chunks(PAGE as usize).enumerate() {
             self.shared.check(number as u64, self.shared.floor(number as u64), page);
+            let mut read = vec![0xEE; PAGE as usize];
+            self.shared.object.read_at(number as u64 * PAGE, &mut read).unwrap();
+            assert!(read == page, "page {number} is not what the disk has after a sync");
         }
     }
 }
@@ -169,6 +177,34 @@ fn a_queue_that_is_left_alone(mode: CacheMode) {
         |scene| {
             scene.shared.object.advise(0, PAGES * PAGE, Advice::DontNeed).unwrap();
             scene.shared.object.sync().unwrap();
+        },
+    ]);
+}
+
+/// Discards and zeroes that overlap each other, writes, a sync and a resize; the thread that asked for two of them is elsewhere.
+fn clearings(mode: CacheMode) {
+    Scene::with(mode, true).race([
+        |scene| {
+            let mut queue = scene.cache.queue().unwrap();
+            let discard = Op::Discard { offset: 0, len: 3 * PAGE, durable: true };
+            let zero = Op::Zero { offset: PAGE, len: (NEW + 1) * PAGE, durable: false };
+            scene.shared.write(OLD);
+            queue.submit(&scene.shared.object, [discard, zero].map(|op| Request { user_data: 0, op }));
+            scene.shared.read(OLD);
+            queue.wait(2, |completion| completion.result.unwrap());
+        },
+        |scene| {
+            scene.shared.write(OLD + 1);
+            scene.shared.write(NEW);
+        },
+        |scene| {
+            scene.shared.pin(OLD + 1);
+            scene.shared.object.zero(2 * PAGE, 2 * PAGE).unwrap();
+            scene.shared.object.sync().unwrap();
+        },
+        |scene| {
+            scene.partition.resize(bytes_of(2)).unwrap();
+            scene.shared.read(OLD + 1);
         },
     ]);
 }
@@ -255,6 +291,12 @@ fn pins_writes_and_resizes_agree_in_every_schedule() {
 fn nobody_waits_for_a_thread_that_does_not_come_in_any_schedule() {
     holds(1500, || a_queue_that_is_left_alone(CacheMode::Writeback));
     holds(1500, || a_queue_that_is_left_alone(CacheMode::Writethrough));
+}
+
+#[test]
+fn clearings_agree_with_all_that_overlaps_them_in_every_schedule() {
+    holds(1500, || clearings(CacheMode::Writeback));
+    holds(1500, || clearings(CacheMode::Writethrough));
 }
 
 #[test]

@@ -77,12 +77,6 @@ impl Twin {
         });
     }
 
-    /// A discard or zeroing has failed: zeros, the latest bytes, or what the store had.
-    pub fn unclear(&mut self, offset: u64, len: usize) {
-        self.write(offset, &vec![0; len], false);
-        self.each(offset, len, |sector, _, _| sector.now = 0);
-    }
-
     pub fn set_len(&mut self, len: u64) {
         self.write(len, &vec![0; self.len().saturating_sub(len) as usize], true);
         self.lens.push(len);

@@ -394,8 +394,8 @@ impl<'o> Epoch<'o> {
     fn submit(&mut self, world: &mut World, object: &Object, number: usize) {
         let mut requests = Vec::new();
         for _ in 0..1 + world.random.below(24) {
-            let kind = world.random.below(16);
-            let changes = kind < 8;
+            let kind = world.random.below(18);
+            let changes = kind < 10;
             let Some(range) = self.range(world, number, changes) else { continue };
             let (offset, len) = (range.start, (range.end - range.start) as usize);
             let mut flight = Flight { object: number, range, changes, mark: None, doubtful: false };
@@ -405,7 +405,9 @@ impl<'o> Epoch<'o> {
                     let durable = world.random.one_in(5);
                     Op::Write { offset, len, buffer, durable }
                 }
-                8..15 => Op::Read { offset, len, buffer: vec![0xEE; len].into() },
+                8 => Op::Discard { offset, len: len as u64, durable: world.random.one_in(5) },
+                9 => Op::Zero { offset, len: len as u64, durable: world.random.one_in(5) },
+                10..17 => Op::Read { offset, len, buffer: vec![0xEE; len].into() },
                 _ => {
                     flight.range = 0..0;
                     flight.mark = Some(world.twins[number].mark());
@@ -431,6 +433,13 @@ impl<'o> Epoch<'o> {
         self.notice(world);
         let World { twins, faulty, .. } = world;
         for Completion { user_data, op, result } in done {
+            let zeros = |len: u64| vec![0; len as usize].into();
+            let op = match op {
+                Op::Discard { offset, len, durable } | Op::Zero { offset, len, durable } => {
+                    Op::Write { offset, len: len as usize, buffer: zeros(len), durable }
+                }
+                op => op,
+            };
             let flight = self.flights.flights.remove(&user_data).expect("every request ends once");
             let twin = &mut twins[flight.object];
             assert!(result.is_ok() || *faulty || twin.failed, "{result:?}");
@@ -475,11 +484,7 @@ impl<'o> Epoch<'o> {
             _ => object.zero(range.start, len),
         };
         assert!(result.is_ok() || world.faulty, "{result:?}");
-        let twin = &mut world.twins[number];
-        match result {
-            Ok(()) => twin.write(range.start, &vec![0; len as usize], true),
-            Err(_) => twin.unclear(range.start, len as usize),
-        }
+        world.twins[number].write(range.start, &vec![0; len as usize], result.is_ok());
     }
 
     fn set_len(&self, world: &mut World, object: &Object, number: usize) {
@@ -581,6 +586,7 @@ fn set_faults(world: &mut World) {
             p_read_error: random.pick(&[0.0, 0.05, 0.5]),
             p_write_error: random.pick(&[0.0, 0.05, 0.5, 1.0]),
             p_no_space: random.pick(&[0.0, 0.1, 1.0]),
+            p_unsupported: random.pick(&[0.0, 0.5, 1.0]),
             p_sync_error: random.pick(&[0.0, 0.0, 0.1]),
             p_torn: random.pick(&[0.0, 0.5, 1.0]),
             p_short: random.pick(&[0.0, 0.3]),

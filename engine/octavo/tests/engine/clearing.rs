@@ -1,0 +1,253 @@
+//! Discards and zeroes (`src/clear.rs`, C1 to C7): what they leave, what they lose when the store refuses, and who waits for whom.
+
+use crate::watchdog::Watchdog;
+use octavo::disk::{Engine, OpenOptions, SimDisk, SimFaults, SimOptions, Store};
+use octavo::{Cache, CacheConfig, CacheMode, Completion, Error, Object, Op, PartitionConfig, Request, WAYS};
+use std::time::Duration;
+
+const PAGE: u64 = 4096;
+const LEN: u64 = 64 * PAGE;
+
+fn cache() -> Cache {
+    let config = CacheConfig {
+        memory_max_bytes: 4 << 20,
+        segment_bytes: PAGE * WAYS as u64,
+        buffers_max_bytes: Some(512 << 10),
+        background: false,
+        seed: Some(11),
+        ..CacheConfig::default()
+    };
+    Cache::new(config).unwrap()
+}
+
+fn open(cache: &Cache, cache_mode: CacheMode, store: Store) -> Object {
+    let config = PartitionConfig {
+        cache_mode,
+        max_bytes: Some(1 << 20),
+        dirty_max_bytes: Some(1 << 20),
+        ..PartitionConfig::new("p")
+    };
+    cache.partition(config).unwrap().open(store, "object").unwrap()
+}
+
+fn on_disk(cache_mode: CacheMode) -> (Cache, SimDisk, Object) {
+    let (cache, disk) = (cache(), SimDisk::new(SimOptions { seed: 5, ..SimOptions::default() }));
+    let object = open(&cache, cache_mode, disk.store("disk", LEN));
+    (cache, disk, object)
+}
+
+fn page(object: &Object, number: u64) -> Vec<u8> {
+    let mut bytes = vec![0xEE; PAGE as usize];
+    object.read_at(number * PAGE, &mut bytes).unwrap();
+    bytes
+}
+
+const REFUSALS: [SimFaults; 4] = [
+    SimFaults { p_write_error: 1.0, p_torn: 0.0, ..NONE },
+    SimFaults { p_write_error: 1.0, p_torn: 1.0, ..NONE },
+    SimFaults { p_no_space: 1.0, p_torn: 1.0, ..NONE },
+    SimFaults { p_no_space: 1.0, p_unsupported: 1.0, p_torn: 1.0, ..NONE },
+];
+
+const NONE: SimFaults = SimFaults {
+    p_read_error: 0.0,
+    p_write_error: 0.0,
+    p_no_space: 0.0,
+    p_unsupported: 0.0,
+    p_sync_error: 0.0,
+    p_torn: 0.0,
+    p_short: 0.0,
+};
+
+/// A discard dropped the dirty pages of its range, and then told the store. When the store refused, the bytes of writes that had been
+/// acknowledged were in neither: reads went back to what the store had before them, and a sync said that all was well.
+#[test]
+fn a_clearing_that_the_store_refuses_loses_no_dirty_page() {
+    for faults in REFUSALS {
+        let (_cache, disk, object) = on_disk(CacheMode::Writeback);
+        (0..32)
+            .for_each(|number| object.write_at(number * PAGE, &[number as u8 + 1; PAGE as usize]).unwrap());
+        disk.set_faults(faults);
+        for result in [object.discard(0, 16 * PAGE), object.zero(100, 20 * PAGE)] {
+            assert!(matches!(result, Err(Error::Io { .. })), "{result:?}");
+        }
+        disk.set_faults(NONE);
+        assert_eq!(object.stat().dirty_bytes, 32 * PAGE);
+        // The edges of the second were zeroed, each a write of its own.
+        let expected = |number: u64| {
+            let mut bytes = vec![number as u8 + 1; PAGE as usize];
+            match number {
+                0 => bytes[100..].fill(0),
+                20 => bytes[..100].fill(0),
+                _ => {}
+            }
+            bytes
+        };
+        (0..32).for_each(|number| assert!(page(&object, number) == expected(number), "page {number}"));
+        object.sync().unwrap();
+        let image = disk.image("disk");
+        let pages = image.chunks(PAGE as usize).enumerate();
+        pages.take(32).for_each(|(number, bytes)| assert!(bytes == expected(number as u64), "page {number}"));
+    }
+}
+
+/// The same for a length.
+#[test]
+fn a_cut_that_the_store_refuses_loses_no_dirty_page() {
+    let (_cache, disk, object) = on_disk(CacheMode::Writeback);
+    (0..32).for_each(|number| object.write_at(number * PAGE, &[number as u8 + 1; PAGE as usize]).unwrap());
+    object.sync().unwrap();
+    (8..32).for_each(|number| object.write_at(number * PAGE, &[number as u8 + 100; PAGE as usize]).unwrap());
+    disk.set_faults(SimFaults { p_write_error: 1.0, ..NONE });
+    object.set_len_bytes(4 * PAGE).unwrap_err();
+    disk.set_faults(NONE);
+    assert_eq!((object.len_bytes(), object.stat().dirty_bytes), (LEN, 24 * PAGE));
+    for number in 0..32 {
+        let byte = number as u8 + if number < 8 { 1 } else { 100 };
+        assert!(page(&object, number) == [byte; PAGE as usize], "page {number}");
+    }
+}
+
+#[test]
+fn a_store_that_clears_nothing_by_itself_is_written_with_zeros() {
+    for mode in [CacheMode::Writethrough, CacheMode::Writeback] {
+        let (_cache, disk, object) = on_disk(mode);
+        object.write_at(0, &[7; LEN as usize]).unwrap();
+        disk.set_faults(SimFaults { p_unsupported: 1.0, p_short: 0.5, ..NONE });
+        object.discard(PAGE, 30 * PAGE).unwrap();
+        object.zero(40 * PAGE - 10, 20).unwrap();
+        object.sync().unwrap();
+        let mut expected = vec![7; LEN as usize];
+        expected[PAGE as usize..31 * PAGE as usize].fill(0);
+        expected[40 * PAGE as usize - 10..40 * PAGE as usize + 10].fill(0);
+        assert!(disk.image("disk") == expected);
+    }
+}
+
+/// What has ended is `done`; waits until `count` have.
+fn wait(queue: &mut octavo::Queue, count: usize) -> Vec<Completion> {
+    let mut done = Vec::new();
+    while done.len() < count {
+        queue.wait(1, |completion| done.push(completion));
+    }
+    done
+}
+
+/// The queue did discards and zeroes before `submit` returned: whoever had submitted one waited for the store, and so did all his
+/// other requests.
+#[test]
+fn clearings_are_in_flight_when_submit_returns_and_reads_go_on() {
+    let _watchdog = Watchdog::new(Duration::from_secs(20), "clearing");
+    let (cache, disk, object) = on_disk(CacheMode::Writeback);
+    object.write_at(0, &[3; LEN as usize]).unwrap();
+    object.sync().unwrap();
+    object.write_at(8 * PAGE, &[4; 8 * PAGE as usize]).unwrap();
+    let before = disk.counters();
+    let mut queue = cache.queue().unwrap();
+    let zero = |user_data| Op::Zero { offset: user_data * 8 * PAGE, len: 8 * PAGE, durable: user_data == 2 };
+    queue.submit(&object, (0..4).map(|user_data| Request { op: zero(user_data), user_data }));
+    assert_eq!((disk.counters().steps, queue.pending()), (before.steps, 4), "nobody waited");
+    // The dirty pages are held, and read as they were; pages beside the ranges do not know of them.
+    assert!(page(&object, 9) == [4; PAGE as usize] && page(&object, 40) == [3; PAGE as usize]);
+    assert_eq!(disk.counters().steps, before.steps);
+    // A page that was clean waits, and helps the queue's lane, whose owner is here; so do a write and a sync.
+    assert!(page(&object, 2) == [0; PAGE as usize]);
+    object.write_at(10 * PAGE, &[5; PAGE as usize]).unwrap();
+    object.sync().unwrap();
+    assert!(wait(&mut queue, 4).iter().all(|completion| completion.result.is_ok()));
+    for number in 0..64 {
+        let byte = match number {
+            10 => 5,
+            0..32 => 0,
+            _ => 3,
+        };
+        assert!(page(&object, number) == [byte; PAGE as usize], "page {number}");
+        assert!(disk.image("disk")[(number * PAGE) as usize..][..PAGE as usize] == [byte; PAGE as usize]);
+    }
+}
+
+/// Pages in somebody's hands cut a clearing into pieces, and hold up no other.
+#[test]
+fn a_clearing_passes_pages_that_are_in_use_and_ends_after_them() {
+    let _watchdog = Watchdog::new(Duration::from_secs(20), "clearing");
+    for mode in [CacheMode::Writethrough, CacheMode::Writeback] {
+        for len in [8, 64] {
+            let (cache, disk, object) = on_disk(mode);
+            object.write_at(0, &[9; LEN as usize]).unwrap();
+            object.sync().unwrap();
+            object.advise(0, LEN, octavo::Advice::DontNeed).unwrap();
+            let mut queue = cache.queue().unwrap();
+            let read = |page: u64| Op::Read { offset: page * PAGE, len: 100, buffer: vec![0; 100].into() };
+            let ops = vec![
+                read(3),
+                read(6),
+                Op::Discard { offset: 0, len: len * PAGE, durable: true },
+                Op::Zero { offset: 2 * PAGE, len: 2 * PAGE, durable: false },
+                read(7),
+            ];
+            let requests = ops.into_iter().zip(0..).map(|(op, user_data)| Request { op, user_data });
+            queue.submit(&object, requests);
+            assert!(wait(&mut queue, 5).iter().all(|completion| completion.result.is_ok()));
+            assert!(disk.image("disk")[..(len * PAGE) as usize].iter().all(|byte| *byte == 0));
+            assert!(disk.image("disk")[(len * PAGE) as usize..].iter().all(|byte| *byte == 9));
+        }
+    }
+}
+
+/// A page that an object's end cuts is cleared as a whole; if the object has grown until its turn comes, only what it had is.
+#[test]
+fn an_object_that_grows_meanwhile_loses_nothing_behind_its_old_end() {
+    let _watchdog = Watchdog::new(Duration::from_secs(20), "clearing");
+    let cache = cache();
+    let object = open(&cache, CacheMode::Writeback, Store::memory("m", 4 * PAGE + 1000));
+    object.write_at(0, &[1; 4 * PAGE as usize + 1000]).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for round in 0..2000 {
+                object.set_len_bytes(4 * PAGE + 1000).unwrap();
+                object.set_len_bytes(5 * PAGE).unwrap();
+                object.write_at(4 * PAGE + 2000, &[round as u8 | 1; 100]).unwrap();
+                let mut bytes = [0; 100];
+                object.read_at(4 * PAGE + 2000, &mut bytes).unwrap();
+                assert_eq!(bytes, [round as u8 | 1; 100]);
+            }
+        });
+        for _ in 0..2000 {
+            match object.discard(2 * PAGE, 2 * PAGE + 1000) {
+                Ok(()) | Err(Error::PastEnd { .. }) => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+    });
+}
+
+#[test]
+fn files_are_cleared_by_either_engine() {
+    for engine in [Engine::Auto, Engine::Blocking] {
+        for mode in [CacheMode::Writethrough, CacheMode::Writeback] {
+            let path = std::path::PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+            let path = path.join(format!("cleared-{}", std::process::id()));
+            let content: Vec<u8> = (0..LEN as usize + 700).map(|at| (at % 251) as u8).collect();
+            std::fs::write(&path, &content).unwrap();
+            let segment_bytes = PAGE * WAYS as u64;
+            let config = CacheConfig { engine, segment_bytes, background: false, ..CacheConfig::default() };
+            let cache = Cache::new(config).unwrap();
+            let object = open(&cache, mode, Store::open(&path, &OpenOptions::default()).unwrap());
+            object.write_at(0, &content).unwrap();
+            let mut queue = cache.queue().unwrap();
+            let (a, b) = (Op::Discard { offset: 5000, len: 50_000, durable: true }, 60 * PAGE);
+            let c = Op::Zero { offset: b, len: LEN + 700 - b, durable: false };
+            queue.submit(&object, [a, c].into_iter().map(|op| Request { op, user_data: 0 }));
+            assert!(wait(&mut queue, 2).iter().all(|completion| completion.result.is_ok()));
+            let mut expected = content.clone();
+            expected[5000..55_000].fill(0);
+            expected[b as usize..].fill(0);
+            let mut bytes = vec![1; content.len()];
+            object.read_at(0, &mut bytes).unwrap();
+            assert!(bytes == expected, "{engine:?} {mode:?}");
+            object.close().unwrap();
+            assert!(std::fs::read(&path).unwrap() == expected, "{engine:?} {mode:?}");
+            std::fs::remove_file(&path).unwrap();
+        }
+    }
+}
