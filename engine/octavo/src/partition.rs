@@ -191,6 +191,7 @@ impl PartitionInner {
         let table = if cfg!(shuttle) {
             Table::spread(shape, places.nodes, config.policy, live)
         } else {
+            places.bind_metadata(&shared.numa, shape, metadata.base().as_ptr());
             if huge {
                 metadata.want_huge_pages(0, metadata_bytes);
             }
@@ -238,7 +239,6 @@ impl PartitionInner {
             dirty_max_pages: AtomicU64::new(0),
             metadata,
         };
-        partition.bind_metadata(partition.metadata.base().as_ptr());
         partition.table.segments().for_each(|segment| partition.commit(segment));
         partition.counters.set_at_hand(!places.counted);
         partition.set_dirty_max();

@@ -9,7 +9,7 @@
 
 use std::ops::Range;
 
-use crate::layout::{Front, Shape, set_bytes};
+use crate::layout::{Front, Layout, Shape, set_bytes};
 use crate::sync::atomic::Ordering;
 use crate::table::{SegmentIndex, Table};
 use crate::tag::Tag;
@@ -96,11 +96,11 @@ impl<const W: usize> Table<W> {
         self.nodes.of_segment(self.segment_of_set(self.set_of(tag)))
     }
 
-    /// The parts of the table's memory that belong to a node's segments: fingerprints, fronts, tags, and sets.
-    pub fn memory_of_node(&self, node: NodeId) -> [Range<usize>; 4] {
-        let layout = self.layout();
-        let segments = self.nodes.segments(node, layout.shape.segments_max);
-        let sets = layout.shape.sets_per_segment as usize;
+    /// The parts of a table's memory that belong to a node's segments: fingerprints, fronts, tags, and sets. They are known before the memory is touched.
+    pub fn memory_of_node(shape: Shape, nodes: u32, node: NodeId) -> [Range<usize>; 4] {
+        let layout = Layout::new::<W>(shape);
+        let segments = Nodes::new(nodes, shape.segments_max, 0).segments(node, shape.segments_max);
+        let sets = shape.sets_per_segment as usize;
         let part = |at: usize, segment_bytes: usize| {
             at + segments.start as usize * segment_bytes..at + segments.end as usize * segment_bytes
         };

@@ -23,10 +23,12 @@ pub(crate) use message::{Mail, Parcel, Post, Workers};
 pub use stat::{NodePages, NodeStat, NumaStat, PartitionNumaStat};
 pub use topology::{Node, Topology, TopologySource};
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use octavo_table::{NodeId, SegmentIndex, Tag};
+use octavo_table::{NodeId, SegmentIndex, Shape, Table, Tag};
 
+use crate::WAYS;
 use crate::config::CacheConfig;
 use crate::counters::Count;
 use crate::partition::PartitionInner;
@@ -152,6 +154,25 @@ impl Places {
         let charged = counted && numa.topology.is_emulated && numa.cost.is_some();
         Ok(Places { nodes: divided, home: home.unwrap_or_default(), counted, messages, charged })
     }
+
+    /// The parts of a table's memory that lie on one node each, in whole pages of the kernel. Pages that two nodes share lie with whoever touches them first.
+    pub fn metadata(&self, shape: Shape) -> impl Iterator<Item = (NodeId, Range<usize>)> {
+        const PAGE: usize = 4096;
+        let whole = |range: Range<usize>| range.start.next_multiple_of(PAGE)..range.end / PAGE * PAGE;
+        let (nodes, home) = (self.nodes, self.home);
+        (0..nodes).map(NodeId).flat_map(move |node| {
+            let parts = Table::<WAYS>::memory_of_node(shape, nodes, node).into_iter();
+            let at = if nodes == 1 { home } else { node };
+            parts.map(whole).filter(|range| !range.is_empty()).map(move |range| (at, range))
+        })
+    }
+
+    /// Binds the memory of a table that begins there. Before anybody touches it: a huge page would have what several nodes need.
+    pub fn bind_metadata(&self, numa: &Numa, shape: Shape, at: *mut u8) {
+        for (node, range) in self.metadata(shape) {
+            numa.bind(at.wrapping_add(range.start), range.len(), node);
+        }
+    }
 }
 
 impl PartitionInner {
@@ -183,21 +204,6 @@ impl PartitionInner {
         self.frames.commit(segment);
         let (at, len) = self.frames.segment(segment);
         self.shared.numa.bind(at, len, self.node_of_segment(segment));
-    }
-
-    /// Binds the table's memory, each node's part of it to the node.
-    pub fn bind_metadata(&self, at: *mut u8) {
-        const PAGE: usize = 4096;
-        for node in (0..self.places.nodes).map(NodeId) {
-            let home = if self.places.nodes == 1 { self.places.home } else { node };
-            for range in self.table.memory_of_node(node) {
-                // Pages that two nodes share lie with whoever touches them first.
-                let (start, end) = (range.start.next_multiple_of(PAGE), range.end / PAGE * PAGE);
-                if start < end {
-                    self.shared.numa.bind(at.wrapping_add(start), end - start, home);
-                }
-            }
-        }
     }
 
     /// Counts an access by whose page it was.

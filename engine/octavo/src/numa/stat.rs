@@ -106,17 +106,15 @@ impl PartitionInner {
             .map(|segment| self.frames.segment(*segment))
             .flat_map(|(at, bytes)| pages_of(at, bytes, step))
             .collect();
-        let numbered = NodeId(if self.places.nodes == 1 { 0 } else { node.0 });
+        let base = self.metadata.base().as_ptr();
         let metadata: Vec<*mut u8> = match segments.is_empty() {
             true => Vec::new(),
             false => self
-                .table
-                .memory_of_node(numbered)
-                .into_iter()
-                .flat_map(|range| {
-                    let (start, end) = (range.start.next_multiple_of(PAGE), range.end / PAGE * PAGE);
-                    let base = self.metadata.base().as_ptr();
-                    pages_of(base.wrapping_add(start), end.saturating_sub(start), every(range.len()))
+                .places
+                .metadata(self.table.shape())
+                .filter(|(lies_on, _)| *lies_on == node)
+                .flat_map(|(_, range)| {
+                    pages_of(base.wrapping_add(range.start), range.len(), every(range.len()))
                 })
                 .collect(),
         };
