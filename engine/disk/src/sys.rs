@@ -9,7 +9,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use crate::buffer::IoBuffer;
 
 /// Bytes of a device: `BLKGETSIZE64`, which libc does not name.
-const BLKGETSIZE64: libc::Ioctl = 0x8008_1272;
+const BLKGETSIZE64: libc::Ioctl = 0x8008_1272_u32 as libc::Ioctl;
 /// Ask `statx` for the alignment of direct I/O (Linux 6.1).
 const STATX_DIOALIGN: libc::c_uint = 0x2000;
 
