@@ -1,7 +1,7 @@
 # What people type. The gate itself is `cargo xtask ci`.
 
 # The Debian packages whose programs the tests run.
-PACKAGES = fio libnbd-bin qemu-utils nbdkit e2fsprogs fuse3 valgrind
+PACKAGES = fio libnbd-bin qemu-utils nbdkit e2fsprogs fuse3 valgrind qemu-system-x86 busybox-static
 
 .DEFAULT_GOAL := help
 .PHONY: help run test bench packages

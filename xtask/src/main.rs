@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod fuzz;
+mod guest;
 mod instructions;
 mod layers;
 mod step;

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::step::{Outcome, Step};
-use crate::{instructions, layers, tidy};
+use crate::{guest, instructions, layers, tidy};
 
 /// The gate, in its order.
 pub const GATE: &[Step] = &[
@@ -26,6 +26,7 @@ pub const GATE: &[Step] = &[
     Step { name: "clippy", purpose: "no warning in any target", run: clippy },
     Step { name: "doc", purpose: "every public item is documented, every link leads somewhere", run: doc },
     Step { name: "test", purpose: "unit, integration and documentation tests", run: test },
+    Step { name: "guest", purpose: "kernels with two and with four NUMA nodes (qemu)", run: guest::run },
     Step { name: "ways", purpose: "the table with sets of 8 and of 32 pages", run: ways },
     Step {
         name: "instructions",

@@ -9,7 +9,11 @@ mod batch;
 #[cfg(not(shuttle))]
 mod clearing;
 #[cfg(not(shuttle))]
+mod kernel;
+#[cfg(not(shuttle))]
 mod numa;
+#[cfg(not(shuttle))]
+mod on_nodes;
 mod pages;
 #[cfg(not(shuttle))]
 mod pressure;

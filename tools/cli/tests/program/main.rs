@@ -16,6 +16,7 @@ mod idle;
 mod kill;
 mod metrics;
 mod nbd_client;
+mod nodes;
 mod plan;
 mod pressure;
 mod random;

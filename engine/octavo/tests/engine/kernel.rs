@@ -1,0 +1,86 @@
+//! What the kernel says about nodes: asked by the tests themselves, past the calls of the cache.
+
+use std::collections::BTreeMap;
+
+/// The number of the node where each address's page lies; none where it was not touched yet.
+pub fn nodes_of(pages: &[*const u8]) -> Vec<Option<u32>> {
+    // Without nodes to go to, the call only tells.
+    place(pages, None)
+}
+
+/// Moves pages to a node, and says where they are then.
+pub fn move_to(pages: &[*const u8], number: u32) -> Vec<Option<u32>> {
+    place(pages, Some(vec![number as i32; pages.len()]));
+    nodes_of(pages)
+}
+
+fn place(pages: &[*const u8], to: Option<Vec<i32>>) -> Vec<Option<u32>> {
+    let mut status = vec![-1; pages.len()];
+    let to = to.as_ref().map_or(std::ptr::null(), Vec::as_ptr);
+    let move_mapped: libc::c_int = 2;
+    // SAFETY: all arrays have that many members, and moving a page changes none of its bytes.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_move_pages,
+            0,
+            pages.len(),
+            pages.as_ptr(),
+            to,
+            status.as_mut_ptr(),
+            move_mapped,
+        )
+    };
+    assert!(done >= 0, "move_pages: {}", std::io::Error::last_os_error());
+    status.into_iter().map(|node| u32::try_from(node).ok()).collect()
+}
+
+/// Keeps the calling thread, and processes and threads that it starts, on these processors.
+pub fn stay_on(cpus: &[u32]) {
+    // SAFETY: a set of processors is plain bits, and zero is the empty one.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    for cpu in cpus {
+        assert!((*cpu as usize) < 8 * size_of::<libc::cpu_set_t>());
+        // SAFETY: inside the set.
+        unsafe { libc::CPU_SET(*cpu as usize, &mut set) };
+    }
+    // SAFETY: the set is alive and has that size.
+    let done = unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set) };
+    assert!(done == 0, "processors {cpus:?}: {}", std::io::Error::last_os_error());
+}
+
+/// The processor that the calling thread is on, and the number of its node.
+pub fn here() -> (u32, u32) {
+    let (mut cpu, mut node) = (0u32, 0u32);
+    let nothing = std::ptr::null::<u8>();
+    // SAFETY: both are alive; the third argument has not been looked at since Linux 2.6.24.
+    let done = unsafe { libc::syscall(libc::SYS_getcpu, &mut cpu, &mut node, nothing) };
+    assert!(done == 0, "getcpu: {}", std::io::Error::last_os_error());
+    (cpu, node)
+}
+
+/// A range of this process's addresses with a policy of its own: a line of `/proc/self/numa_maps`.
+#[derive(Debug)]
+pub struct Area {
+    /// Its first address; it ends before the next one's.
+    pub start: usize,
+    /// The node that it prefers, if it prefers one.
+    pub prefers: Option<u32>,
+    /// How many pages it has on which node.
+    pub pages: BTreeMap<u32, u64>,
+}
+
+/// All ranges, in the order of their addresses.
+pub fn areas() -> Vec<Area> {
+    let text = std::fs::read_to_string("/proc/self/numa_maps").unwrap();
+    let area = |line: &str| {
+        let mut words = line.split_whitespace();
+        let start = usize::from_str_radix(words.next()?, 16).unwrap();
+        let prefers = words.next()?.strip_prefix("prefer:").map(|number| number.parse().unwrap());
+        let pages = words.filter_map(|word| {
+            let (node, count) = word.strip_prefix('N')?.split_once('=')?;
+            Some((node.parse().ok()?, count.parse().ok()?))
+        });
+        Some(Area { start, prefers, pages: pages.collect() })
+    };
+    text.lines().filter_map(area).collect()
+}

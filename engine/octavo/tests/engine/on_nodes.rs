@@ -1,0 +1,309 @@
+//! A machine that has several nodes, and what its kernel says about them: where memory really lies, who runs where.
+//!
+//! `cargo xtask guest` runs these tests in guests of two and of four nodes, and says in `OCTAVO_NODES` how many there are. On a machine with one node
+//! they say `SKIP`. A test of what else lies on nodes needs [`machine`], [`addresses`], [`kernel::nodes_of`] and [`on`].
+
+use std::collections::BTreeMap;
+use std::process::Command;
+
+use octavo::numa::{Node, NumaMode, Topology, TopologySource};
+use octavo::{Cache, CacheConfig, Object, Partition, Read};
+
+use crate::{kernel, numa};
+
+const PAGE: u64 = 4096;
+/// As `numa::scene` has them.
+const PAGES: u64 = 1024;
+
+/// The machine's nodes, if it has several.
+fn machine() -> Option<Topology> {
+    let topology = TopologySource::Machine.topology();
+    let nodes = topology.nodes.len();
+    if let Ok(expected) = std::env::var("OCTAVO_NODES") {
+        assert_eq!(nodes.to_string(), expected, "{topology:?}");
+    }
+    if nodes == 1 {
+        println!("SKIP: this machine has one node");
+        return None;
+    }
+    Some(topology)
+}
+
+/// On the machine's nodes. Nothing grows, shrinks or moves while a test looks.
+fn config(mode: NumaMode) -> CacheConfig {
+    CacheConfig { topology: TopologySource::Machine, background: false, ..numa::config(mode, 1, 1) }
+}
+
+/// Does something on a thread that stays on a node.
+fn on<T: Send>(node: &Node, act: impl FnOnce() -> T + Send) -> T {
+    let act = || {
+        kernel::stay_on(&node.cpus);
+        act()
+    };
+    std::thread::scope(|scope| scope.spawn(act).join().unwrap())
+}
+
+/// Where the frames of an object's pages are; those that are not in the cache are left out.
+fn addresses(object: &Object, pages: impl Iterator<Item = u64>) -> Vec<(u64, *const u8)> {
+    let pages = pages.filter(|page| object.is_resident(page * PAGE));
+    pages.filter_map(|page| Some((page, object.pin(page * PAGE).unwrap()?.as_ptr()))).collect()
+}
+
+/// An object's pages, by the number of the node where the kernel says that they are.
+fn pages_by_node(object: &Object) -> BTreeMap<u32, Vec<u64>> {
+    let (pages, addresses): (Vec<u64>, Vec<*const u8>) = addresses(object, 0..PAGES).into_iter().unzip();
+    let mut by_node: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
+    for (page, node) in pages.into_iter().zip(kernel::nodes_of(&addresses)) {
+        by_node.entry(node.expect("a page that is pinned was touched")).or_default().push(page);
+    }
+    by_node
+}
+
+fn read(object: &Object, pages: &[u64]) {
+    let mut bytes = [0; 8];
+    for page in pages {
+        object.read_at(page * PAGE, &mut bytes).unwrap();
+        assert_eq!(u64::from_le_bytes(bytes), *page);
+    }
+}
+
+fn read_in_batches(object: &Object) {
+    let pages: Vec<u64> = (0..PAGES).collect();
+    for pages in pages.chunks(100) {
+        let mut bytes = vec![[0; 8]; pages.len()];
+        let read = |(page, buffer)| Read { offset: page * PAGE, buffer };
+        object
+            .read_batch(
+                &mut pages
+                    .iter()
+                    .zip(&mut bytes)
+                    .map(|(page, bytes)| read((*page, bytes)))
+                    .collect::<Vec<_>>(),
+            )
+            .unwrap();
+        assert!(pages.iter().zip(&bytes).all(|(page, bytes)| u64::from_le_bytes(*bytes) == *page));
+    }
+}
+
+/// What the cache says about where its pages are is what the kernel says, for every single page; and what is bound to a node lies there.
+fn assert_placed(topology: &Topology, cache: &Cache, object: &Object) {
+    let by_node = pages_by_node(object);
+    let stat = cache.numa_stat();
+    assert!(!stat.refused);
+    let before = &stat.partitions[0];
+    for (node, told) in topology.nodes.iter().zip(&before.nodes) {
+        let pages = by_node.get(&node.number).map_or(&[][..], Vec::as_slice);
+        assert_eq!(told.pages, pages.len() as u64, "on node {}", node.number);
+        assert_eq!((told.frames.elsewhere, told.metadata.elsewhere), (0, 0), "of node {}", node.number);
+        assert!(told.frames.here >= told.pages, "{told:?}");
+        assert_eq!(told.metadata.here > 0, told.segments > 0, "{told:?}");
+        // Those that the kernel sees on a node its threads find near, and no others.
+        on(node, || read(object, pages));
+    }
+    let after = cache.numa_stat().partitions.remove(0);
+    assert_eq!(after.remote_hits, before.remote_hits);
+    assert_eq!(after.local_hits - before.local_hits, by_node.values().map(|pages| pages.len() as u64).sum());
+    assert_bound(topology, object, &by_node);
+}
+
+/// Each page's addresses prefer the node where it is, and what prefers a node has all its pages there.
+fn assert_bound(topology: &Topology, object: &Object, by_node: &BTreeMap<u32, Vec<u64>>) {
+    let areas = kernel::areas();
+    for node in &topology.nodes {
+        for area in areas.iter().filter(|area| area.prefers == Some(node.number)) {
+            assert!(area.pages.keys().all(|on| *on == node.number), "{area:?}");
+        }
+        let pages = by_node.get(&node.number).into_iter().flatten().copied();
+        for (page, at) in addresses(object, pages) {
+            let area = areas.iter().rfind(|area| area.start <= at as usize).unwrap();
+            assert_eq!(area.prefers, Some(node.number), "page {page} at {at:?}: {area:?}");
+        }
+    }
+}
+
+/// A scene whose pages were all touched first by a thread of one node.
+fn scene_from(node: &Node, config: CacheConfig) -> (Cache, Partition, Object) {
+    on(node, || numa::scene(config))
+}
+
+#[test]
+fn processors_belong_to_the_nodes_that_the_kernel_says() {
+    let Some(topology) = machine() else { return };
+    for node in &topology.nodes {
+        for cpu in &node.cpus {
+            let cpu = *cpu;
+            let there = std::thread::spawn(move || {
+                kernel::stay_on(&[cpu]);
+                kernel::here()
+            });
+            assert_eq!(there.join().unwrap(), (cpu, node.number));
+        }
+        assert!(
+            node.memory_bytes > 0 && node.distances.iter().filter(|far| **far == 10).count() == 1,
+            "{node:?}"
+        );
+    }
+}
+
+#[test]
+fn pages_and_metadata_lie_on_their_nodes_whoever_touched_them_first() {
+    let Some(topology) = machine() else { return };
+    for loader in [&topology.nodes[0], topology.nodes.last().unwrap()] {
+        let (cache, _partition, object) = scene_from(loader, config(NumaMode::Partition));
+        let told = cache.numa_stat().partitions.remove(0);
+        assert!(told.nodes.iter().all(|node| node.pages > PAGES / 8), "{told:?}");
+        assert_placed(&topology, &cache, &object);
+    }
+    // The same without nodes: what these checks see is not there by itself.
+    let last = topology.nodes.last().unwrap();
+    let (_cache, _partition, object) = scene_from(last, config(NumaMode::Off));
+    assert_eq!(pages_by_node(&object).into_keys().collect::<Vec<_>>(), [last.number]);
+}
+
+#[test]
+fn segments_that_come_and_go_lie_on_their_nodes() {
+    let Some(topology) = machine() else { return };
+    let (cache, partition, object) = scene_from(&topology.nodes[0], config(NumaMode::Partition));
+    for segments in [3, 7, 2, 8, 1, 6] {
+        partition.resize(segments * ((2 << 20) + (16 << 10)) + (128 << 10)).unwrap();
+        // What left with its segment comes in again.
+        on(&topology.nodes[1], || read(&object, &(0..PAGES).collect::<Vec<_>>()));
+        assert_placed(&topology, &cache, &object);
+    }
+}
+
+#[test]
+fn a_partition_of_one_node_lies_there_whole() {
+    let Some(topology) = machine() else { return };
+    for node in &topology.nodes {
+        let cache = Cache::new(config(NumaMode::Partition)).unwrap();
+        let own = octavo::PartitionConfig { node: Some(node.number), ..octavo::PartitionConfig::new("p") };
+        let partition = cache.partition(own).unwrap();
+        let store = octavo::disk::Store::memory("disk", PAGES * PAGE);
+        let object = partition.open(store, "disk").unwrap();
+        on(&topology.nodes[0], || object.read_at(0, &mut vec![0; (PAGES * PAGE) as usize]).unwrap());
+        assert_eq!(pages_by_node(&object).into_keys().collect::<Vec<_>>(), [node.number]);
+        let told = cache.numa_stat().partitions.remove(0);
+        assert!(
+            told.nodes.iter().all(|node| node.frames.elsewhere + node.metadata.elsewhere == 0),
+            "{told:?}"
+        );
+    }
+}
+
+#[test]
+fn pages_that_somebody_moved_away_are_told() {
+    let Some(topology) = machine() else { return };
+    let (cache, _partition, object) = scene_from(&topology.nodes[0], config(NumaMode::Partition));
+    let (home, away) = (&topology.nodes[1], &topology.nodes[0]);
+    let moved = pages_by_node(&object).remove(&home.number).unwrap();
+    let (_, at): (Vec<u64>, Vec<*const u8>) = addresses(&object, moved.into_iter()).into_iter().unzip();
+    let gone =
+        kernel::move_to(&at, away.number).into_iter().filter(|node| *node == Some(away.number)).count();
+    assert!(gone > at.len() / 2, "the kernel moved {gone} of {}", at.len());
+    let told = cache.numa_stat().partitions.remove(0);
+    assert!(told.nodes[1].frames.elsewhere >= gone as u64, "{gone} were moved: {told:?}");
+    assert_eq!(told.nodes[0].frames.elsewhere, 0);
+}
+
+#[test]
+fn workers_stay_on_the_processors_of_their_nodes_and_bring_pages_in_there() {
+    let Some(topology) = machine() else { return };
+    let (cache, partition, object) = scene_from(&topology.nodes[0], config(NumaMode::Message));
+    // Where the kernel lets each worker run.
+    let workers = workers();
+    for (at, node) in topology.nodes.iter().enumerate() {
+        let name = format!("octavo-node-{at}");
+        let own: Vec<&String> =
+            workers.iter().filter(|(who, _)| *who == name).map(|(_, cpus)| cpus).collect();
+        assert!(own.iter().all(|cpus| node.cpus.iter().any(|cpu| cpu.to_string() == **cpus)), "{workers:?}");
+        for cpu in &node.cpus {
+            assert!(
+                own.iter().any(|cpus| **cpus == cpu.to_string()),
+                "processor {cpu} has none: {workers:?}"
+            );
+        }
+    }
+    for node in &topology.nodes {
+        partition.evict().unwrap();
+        let before = (cache.numa_stat().partitions.remove(0), partition.stat());
+        on(node, || {
+            read_in_batches(&object);
+            read_in_batches(&object);
+        });
+        let after = (cache.numa_stat().partitions.remove(0), partition.stat());
+        assert_eq!(after.1.hits - before.1.hits, PAGES);
+        let refused = after.0.messages_refused - before.0.messages_refused;
+        assert!(after.0.remote_hits - before.0.remote_hits <= refused, "{after:?}");
+        let here = pages_by_node(&object)[&node.number].len() as u64;
+        assert_eq!(after.0.messages - before.0.messages + refused, 2 * (PAGES - here), "{after:?}");
+        assert_placed(&topology, &cache, &object);
+    }
+}
+
+/// This process's workers and the processors that each may use.
+fn workers() -> Vec<(String, String)> {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    // A thread that has just ended has no status.
+    let statuses = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("status")).ok());
+    let field = |status: &str, key: &str| {
+        status.lines().find_map(|line| line.strip_prefix(key)).unwrap_or_default().trim().to_owned()
+    };
+    statuses
+        .map(|status| (field(&status, "Name:"), field(&status, "Cpus_allowed_list:")))
+        .filter(|(name, _)| name.starts_with("octavo-node-"))
+        .collect()
+}
+
+#[test]
+fn masks_of_processors_are_honoured() {
+    let Some(topology) = machine() else { return };
+    let first = |node: &Node| node.cpus[0];
+    let last = topology.nodes.last().unwrap();
+    let masks: Vec<Vec<u32>> = vec![
+        // One processor of each node; one node alone; the first and the last.
+        topology.nodes.iter().map(first).collect(),
+        last.cpus.clone(),
+        vec![first(&topology.nodes[0]), *last.cpus.last().unwrap()],
+    ];
+    for mask in masks {
+        let said = std::thread::scope(|scope| {
+            let child = || {
+                kernel::stay_on(&mask);
+                Command::new(std::env::current_exe().unwrap())
+                    .args(["--exact", "on_nodes::a_process_with_a_mask", "--ignored", "--nocapture"])
+                    .output()
+                    .unwrap()
+            };
+            scope.spawn(child).join().unwrap()
+        });
+        let text = String::from_utf8_lossy(&said.stdout).into_owned();
+        assert!(said.status.success(), "{text}{}", String::from_utf8_lossy(&said.stderr));
+        let expected: Vec<String> = topology
+            .nodes
+            .iter()
+            .filter_map(|node| {
+                let cpus: Vec<u32> = node.cpus.iter().copied().filter(|cpu| mask.contains(cpu)).collect();
+                (!cpus.is_empty()).then(|| format!("{}:{cpus:?}", node.number))
+            })
+            .collect();
+        assert!(text.contains(&format!("uses {}\n", expected.join(" "))), "{mask:?}: {expected:?}\n{text}");
+    }
+}
+
+/// What [`masks_of_processors_are_honoured`] starts.
+#[test]
+#[ignore = "a part of another test"]
+fn a_process_with_a_mask() {
+    let (cache, _partition, object) = numa::scene(config(NumaMode::Message));
+    let topology = cache.numa_stat().topology;
+    let allowed: Vec<String> = topology.nodes.iter().flat_map(|n| &n.cpus).map(u32::to_string).collect();
+    for (name, cpus) in workers() {
+        assert!(allowed.contains(&cpus), "{name} may run on {cpus}");
+    }
+    read_in_batches(&object);
+    let numbers: Vec<u32> = topology.nodes.iter().map(|node| node.number).collect();
+    assert_eq!(pages_by_node(&object).into_keys().collect::<Vec<_>>(), numbers);
+    let nodes = topology.nodes.iter().map(|node| format!("{}:{:?}", node.number, node.cpus));
+    println!("uses {}", nodes.collect::<Vec<_>>().join(" "));
+}
