@@ -39,6 +39,8 @@ struct Inner {
     id: u64,
     name: String,
     kind: Kind,
+    /// Who writes it: see `take`. A lock of std's: nothing waits for anything under it.
+    taken_as: std::sync::Mutex<Option<String>>,
 }
 
 pub(crate) enum Kind {
@@ -70,7 +72,7 @@ impl Store {
         static NEXT_ID: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
         // Relaxed: only uniqueness matters.
         let id = NEXT_ID.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        Store(Arc::new(Inner { id, name, kind }))
+        Store(Arc::new(Inner { id, name, kind, taken_as: std::sync::Mutex::new(None) }))
     }
 
     pub(crate) fn kind(&self) -> &Kind {
@@ -90,6 +92,29 @@ impl Store {
     /// The path, or the name that it was given.
     pub fn name(&self) -> &str {
         &self.0.name
+    }
+
+    /// Takes it for one user, known as `name`, until [`release`](Store::release): two caches of the same bytes would undo each other's writes.
+    /// Err names who has it. A store that nobody can write is anybody's.
+    pub fn take(&self, name: &str) -> Result<(), String> {
+        if self.read_only() {
+            return Ok(());
+        }
+        let mut taken_as = self.taken_as();
+        if let Some(other) = &*taken_as {
+            return Err(other.clone());
+        }
+        *taken_as = Some(name.to_owned());
+        Ok(())
+    }
+
+    /// The end of [`take`](Store::take).
+    pub fn release(&self) {
+        *self.taken_as() = None;
+    }
+
+    fn taken_as(&self) -> std::sync::MutexGuard<'_, Option<String>> {
+        self.0.taken_as.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     /// The length in bytes. Changes by [`set_len_bytes`](Store::set_len_bytes) only: what others do to a file is not seen.

@@ -30,7 +30,7 @@ unsafe impl Sync for Buffer {}
 impl Buffer {
     /// Zeroed memory, aligned to 4096, charged to `budget`. None where that is used up.
     pub(crate) fn charged(budget: &Arc<Budget>, len: usize) -> Option<Buffer> {
-        let len = len.max(1).next_multiple_of(ALIGN);
+        let len = len.max(1).checked_next_multiple_of(ALIGN)?;
         let charge = budget.charge(len as u64, "a buffer").ok()?;
         let layout = std::alloc::Layout::from_size_align(len, ALIGN).ok()?;
         // SAFETY: the length is not zero.

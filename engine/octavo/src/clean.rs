@@ -5,7 +5,7 @@
 //!
 //! A page travels as a copy in a bounce page, so it may be read and written meanwhile; it becomes clean only if nobody did write.
 
-use std::collections::BinaryHeap;
+use std::collections::BTreeSet;
 
 use octavo_disk::{IoBuffer, IoError};
 use octavo_table::recording::Step;
@@ -307,11 +307,34 @@ pub(crate) fn flushed(lane: &Lane, work: &mut Work, transfer: Transfer, result: 
     lane.step(work, id);
 }
 
+/// The lowest of the pages that it was shown. A walk may show a page twice, where a segment is walked again.
+struct Lowest {
+    most: usize,
+    pages: BTreeSet<u64>,
+}
+
+impl Lowest {
+    fn new(most: usize) -> Lowest {
+        Lowest { most, pages: BTreeSet::new() }
+    }
+
+    fn add(&mut self, page: u64) {
+        let is_full = self.pages.len() == self.most;
+        if is_full && self.pages.last().is_none_or(|last| *last <= page) {
+            return;
+        }
+        if self.pages.insert(page) && is_full {
+            self.pages.pop_last();
+        }
+    }
+}
+
 impl ObjectInner {
-    /// The lowest `most` dirty pages in `next..end`, in order. Pages under a writer's hands are among them: they may have been dirty before.
+    /// The lowest `most` dirty pages in `next..end`, in order; fewer are all there are. Pages under a writer's hands are among them: they may
+    /// have been dirty before.
     fn dirty_pages(&self, next: u64, end: u64, most: usize) -> Vec<u64> {
         let partition = &self.partition;
-        let mut lowest = BinaryHeap::new();
+        let mut lowest = Lowest::new(most);
         // Without moves, for a page that moves could be overlooked in both places.
         let _still = lock(&partition.moves);
         partition.table.for_each_dirty(|_, tag, _| {
@@ -319,14 +342,9 @@ impl ObjectInner {
             if object != self.id || !(next..end).contains(&page) {
                 return;
             }
-            lowest.push(page);
-            if lowest.len() > most {
-                lowest.pop();
-            }
+            lowest.add(page);
         });
-        let mut pages = lowest.into_sorted_vec();
-        pages.dedup();
-        pages
+        lowest.pages.into_iter().collect()
     }
 
     /// Fails if the object can no longer be made durable.
@@ -354,4 +372,25 @@ pub(crate) fn ahead(cache: &crate::cache::Cache, aged: bool) -> Result<(), Error
         }
     }
     result
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+
+    /// The pages that a walk showed twice were taken out only in the end, of the lowest 4096: a round looked as if it were not full, and a sync
+    /// said that all was written while the pages behind the last of the round were not.
+    #[test]
+    fn pages_that_are_shown_twice_hide_none() {
+        for most in [1, 2, 7, 100] {
+            let mut lowest = Lowest::new(most);
+            let pages: Vec<u64> = (0..200).map(|number| number * 77 % 200).collect();
+            pages[..150].iter().chain(&pages[100..]).chain(&pages[..60]).for_each(|page| lowest.add(*page));
+            let found: Vec<u64> = lowest.pages.into_iter().collect();
+            assert_eq!(found, (0..most as u64).collect::<Vec<_>>());
+        }
+        let mut few = Lowest::new(10);
+        [5, 3, 5, 3, 9].iter().for_each(|page| few.add(*page));
+        assert_eq!(few.pages.into_iter().collect::<Vec<_>>(), [3, 5, 9]);
+    }
 }

@@ -139,6 +139,14 @@ pub(crate) fn advance(lane: &Arc<Lane>, work: &mut Work, id: TaskId, object: &Ar
     if !object.ranges.close(pages.clone(), || lane.waiter(id, RESUME)) {
         return work.registered(id);
     }
+    // It was cut, or closed, while the task was on its way. While the range is closed that cannot happen.
+    let task = &work.tasks[id];
+    if let Err(error) = object.check(task.offset, task.len as u64) {
+        object.ranges.open(&pages);
+        work.tasks[id].fail(error);
+        return again(lane, work, id);
+    }
+    let Some(clear) = &mut work.tasks[id].clear else { return };
     // The object has grown since it ended in the last page: that one is an edge. While the range is closed its length stays.
     let is_longer = object.len_bytes() > clear.end_bytes;
     if is_longer && pages.end << object.partition.page_shift > clear.end_bytes {
@@ -187,7 +195,7 @@ pub(crate) fn cleared(lane: &Lane, work: &mut Work, transfer: Transfer, result: 
     let held = transfer.pages.first();
     let pages = transfer.page..held.mark;
     match result.is_ok() {
-        true => object.drop_held(&pages),
+        true => drop(object.drop_held(&pages)),
         false => drop(object.give_back(&pages)),
     }
     object.ranges.open(&pages);
@@ -303,10 +311,10 @@ impl ObjectInner {
         held
     }
 
-    /// C5.
-    pub fn drop_held(&self, pages: &Range<u64>) {
+    /// C5. Tells how many there were.
+    pub fn drop_held(&self, pages: &Range<u64>) -> u64 {
         let partition = &*self.partition;
-        let mut waited = Vec::new();
+        let (mut held, mut waited) = (0, Vec::new());
         self.for_each_page(pages, |guard, found, _| {
             if !found.word.held() {
                 return;
@@ -317,8 +325,10 @@ impl ObjectInner {
             }
             note.step(tag, || Step::Drop { even_dirty: true });
             partition.counters.add(Count::EvictionsDiscard, 1);
+            held += 1;
         });
         waited.into_iter().for_each(|slot| partition.waiters.wake(slot));
+        held
     }
 }
 

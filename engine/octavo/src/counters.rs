@@ -104,6 +104,11 @@ const NOBODY: usize = usize::MAX - 1;
 /// Numbers are not used again: a thread may still hold a block of counters that are gone.
 static NEXT_NUMBER: AtomicUsize = AtomicUsize::new(0);
 
+/// Before a thread has anything whose end counts: what a thread keeps ends in the opposite order, and its blocks come last.
+pub(crate) fn keep_to_the_end() {
+    BLOCKS.with(|_| ());
+}
+
 impl Counters {
     pub fn new() -> Counters {
         // Relaxed: only uniqueness matters.

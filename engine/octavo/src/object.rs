@@ -108,6 +108,19 @@ impl ObjectInner {
         self.partition.tag_among(self.begun, page)
     }
 
+    /// Whether every call fails from now on.
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// For an object of whose pages none is there, and none can come.
+    pub fn set_closed(&self) {
+        self.closed.store(true, Ordering::Release);
+        self.set_len(0);
+        self.store.release();
+        self.partition.forget(self.id);
+    }
+
     #[inline(always)]
     pub fn len_bytes(&self) -> u64 {
         // Relaxed: whoever must see a new length has synchronised with who set it.
@@ -136,8 +149,8 @@ impl ObjectInner {
     }
 
     #[cold]
-    fn past_end(&self, offset_bytes: u64, len_bytes: u64) -> Error {
-        if self.closed.load(Ordering::Relaxed) {
+    pub fn past_end(&self, offset_bytes: u64, len_bytes: u64) -> Error {
+        if self.is_closed() {
             return Error::Closed { object: self.name.clone() };
         }
         Error::PastEnd { object: self.name.clone(), offset_bytes, len_bytes, end_bytes: self.len_bytes() }
@@ -227,6 +240,15 @@ impl ObjectInner {
     fn count_read(&self, requests: u64, bytes: u64) {
         self.partition.counters.add(Count::Reads, requests);
         self.partition.counters.add(Count::ReadBytes, bytes);
+    }
+}
+
+impl Drop for ObjectInner {
+    fn drop(&mut self) {
+        // A closed one has released it before, and it may be somebody else's by now.
+        if !self.is_closed() {
+            self.store.release();
+        }
     }
 }
 
@@ -509,31 +531,6 @@ impl Object {
             failed: inner.failed.load(Ordering::Acquire),
             writeback_error: lock(&inner.writeback_error).as_ref().map(Error::to_string),
         }
-    }
-
-    /// Syncs, drops the pages and lets go of the store. Where dirty pages cannot be written it fails, and the object stays open. After it
-    /// every call fails.
-    pub fn close(&self) -> Result<(), Error> {
-        if self.0.closed.load(Ordering::Acquire) {
-            return Ok(());
-        }
-        self.sync()?;
-        self.give_up();
-        Ok(())
-    }
-
-    /// Drops the pages, written or not, and lets go of the store. Returns how many dirty bytes that loses.
-    pub fn abandon(&self) -> u64 {
-        let lost = self.stat().dirty_bytes;
-        self.give_up();
-        lost
-    }
-
-    fn give_up(&self) {
-        self.0.closed.store(true, Ordering::Release);
-        self.0.set_len(0);
-        self.drop_all();
-        self.0.partition.forget(self.0.id);
     }
 }
 

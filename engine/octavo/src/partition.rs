@@ -79,6 +79,9 @@ struct Resizing {
     learning_bytes: u64,
     /// Segments without entries that still hold a pinned snapshot.
     emptied: Vec<SegmentIndex>,
+    /// Segments that are out of use. Their frames went back to the system; their metadata, which lies among that of others, has not, and is
+    /// charged still, as a part of what is fixed.
+    left_behind: Vec<SegmentIndex>,
     /// Moves that were named and are not done, because a page's store refused; and the segment that they empty, if they do.
     pending: Vec<octavo_table::Move>,
     leaving: Option<SegmentIndex>,
@@ -228,6 +231,7 @@ impl PartitionInner {
                 charge,
                 was_changed: false,
                 emptied: Vec::new(),
+                left_behind: Vec::new(),
                 pending: Vec::new(),
                 leaving: None,
             }),
@@ -248,6 +252,18 @@ impl PartitionInner {
     #[inline(always)]
     pub fn page_bytes(&self) -> usize {
         self.page_bytes
+    }
+
+    /// An object is no longer: the numbers of its pages have so many bits, and its offsets are the kernel's.
+    pub fn check_len(&self, name: &str, len_bytes: u64) -> Result<(), Error> {
+        let most = (1 << (PAGE_INDEX_BITS + self.page_shift)).min(i64::MAX as u64);
+        if len_bytes <= most {
+            return Ok(());
+        }
+        let page_bytes = self.page_bytes;
+        Err(Error::Config(format!(
+            "{name}: {len_bytes} bytes are too long: with pages of {page_bytes} bytes an object has at most {most}"
+        )))
     }
 
     /// Where the page of an offset begins.
@@ -433,6 +449,8 @@ impl Partition {
                 self.0.page_bytes()
             )));
         }
+        self.0.check_len(name, store.len_bytes())?;
+        let taken = |other| Error::Config(format!("{name}: its store is open already, as {other}"));
         let mut objects = lock(&self.0.objects);
         let id = objects.next_id;
         if id >= 1 << (64 - PAGE_INDEX_BITS) {
@@ -440,6 +458,7 @@ impl Partition {
                 "{name}: a partition opens at most 16 million objects in its life"
             )));
         }
+        store.take(name).map_err(taken)?;
         objects.next_id += 1;
         let object = Object(Arc::new(ObjectInner::new(&self.0, store, name, id)));
         objects.open.insert(id, object.clone());
@@ -501,7 +520,8 @@ impl Partition {
     }
 
     /// Grows or shrinks to at most `max_bytes` of frames and metadata, a segment at a time, while everything goes on. Returns
-    /// the bytes charged afterwards: more than asked for only where a pinned page keeps a segment.
+    /// the bytes charged afterwards: more than asked for only where a pinned page keeps a segment, or for the last segment and the metadata of those
+    /// that there were once (a hundredth of them at most), which stays.
     pub fn resize(&self, max_bytes: u64) -> Result<u64, Error> {
         self.resize_segments(self.segments_within(max_bytes))?;
         Ok(lock(&self.0.resizing).charge.bytes())
@@ -509,15 +529,19 @@ impl Partition {
 
     /// How many segments so many bytes are enough for, with what is learned about them.
     fn segments_within(&self, max_bytes: u64) -> u32 {
-        let apart = {
+        let metadata = self.segment_bytes() - self.0.shared.config.segment_bytes;
+        let (apart, once_used) = {
             let resizing = lock(&self.0.resizing);
-            resizing.fixed_bytes - resizing.learning_bytes
+            let behind = resizing.left_behind.len() as u32;
+            let apart = resizing.fixed_bytes - resizing.learning_bytes - u64::from(behind) * metadata;
+            (apart, self.0.table.live_segments() + behind)
         };
         let left = max_bytes.saturating_sub(apart);
         let most = (left / self.segment_bytes()).min(u64::from(self.0.table.shape().segments_max)) as u32;
-        // What is learned is a hundredth of the rest at most, so that this takes few turns.
+        // What is learned, or left behind, is a hundredth of the rest at most, so that this takes few turns.
         let fits = |segments: &u32| {
-            self.learning_bytes(*segments) + u64::from(*segments) * self.segment_bytes() <= left
+            let behind = u64::from(once_used.saturating_sub(*segments)) * metadata;
+            self.learning_bytes(*segments) + u64::from(*segments) * self.segment_bytes() + behind <= left
         };
         (1..=most).rev().find(fits).unwrap_or(0)
     }
@@ -539,14 +563,21 @@ impl Partition {
     pub(crate) fn resize_segments(&self, segments: u32) -> Result<(), Error> {
         let inner = &self.0;
         let mut resizing = lock(&inner.resizing);
-        let per_segment = self.segment_bytes();
+        let (per_segment, frames) = (self.segment_bytes(), inner.shared.config.segment_bytes);
         let wanted = segments.clamp(1, inner.table.shape().segments_max);
         self.finish_moves(&mut resizing)?;
-        self.retire_emptied(&mut resizing, per_segment)?;
-        while inner.table.live_segments() - (resizing.emptied.len() as u32) < wanted {
+        self.retire_emptied(&mut resizing)?;
+        // Those that a pin keeps take their memory still.
+        while inner.table.live_segments() < wanted {
             let Some(segment) = inner.table.spare_segment() else { break };
             let learning = self.learning_bytes(inner.table.live_segments() + 1);
-            resizing.charge_with(learning, per_segment as i64, &format!("partition {:?}", self.name()))?;
+            let left_behind = resizing.left_behind.iter().position(|behind| *behind == segment);
+            let more = if left_behind.is_some() { frames } else { per_segment };
+            resizing.charge_with(learning, more as i64, &format!("partition {:?}", self.name()))?;
+            if let Some(place) = left_behind {
+                resizing.left_behind.swap_remove(place);
+                resizing.fixed_bytes -= per_segment - frames;
+            }
             inner.commit(segment);
             resizing.was_changed = true;
             resizing.pending = inner.table.join(segment);
@@ -560,7 +591,7 @@ impl Partition {
             inner.record(|| Event::Leave { segment: segment.0 });
             resizing.leaving = Some(segment);
             self.finish_moves(&mut resizing)?;
-            self.retire_emptied(&mut resizing, per_segment)?;
+            self.retire_emptied(&mut resizing)?;
         }
         inner.set_dirty_max();
         Ok(())
@@ -699,7 +730,7 @@ impl Partition {
     }
 
     /// Gives the memory of emptied segments back, as far as no pin holds it.
-    fn retire_emptied(&self, resizing: &mut Resizing, per_segment: u64) -> Result<(), Error> {
+    fn retire_emptied(&self, resizing: &mut Resizing) -> Result<(), Error> {
         let inner = &self.0;
         for segment in std::mem::take(&mut resizing.emptied) {
             let retired = inner.table.retire(segment);
@@ -708,7 +739,10 @@ impl Partition {
                 Ok(()) => {
                     inner.frames.give_back(segment);
                     let learning = self.learning_bytes(inner.table.live_segments());
-                    resizing.charge_with(learning, -(per_segment as i64), "less")?;
+                    let frames = inner.shared.config.segment_bytes;
+                    resizing.charge_with(learning, -(frames as i64), "less")?;
+                    resizing.fixed_bytes += self.segment_bytes() - frames;
+                    resizing.left_behind.push(segment);
                 }
                 Err(_) => resizing.emptied.push(segment),
             }

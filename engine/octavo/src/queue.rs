@@ -112,6 +112,8 @@ enum Way {
 /// A batch queue, with a ring of its own. It may move between threads, and is used by one at a time.
 pub struct Queue {
     lane: Arc<Lane>,
+    /// The batch that is being submitted; empty between two, and kept for its memory.
+    incoming: Vec<Request>,
     /// Completions of requests that ended while they were submitted.
     done: Vec<Completion>,
     /// Tasks that are being delivered; empty between two waits, and kept for its memory.
@@ -122,18 +124,36 @@ pub struct Queue {
 
 impl Queue {
     pub(crate) fn new(shared: &Arc<Shared>) -> Result<Queue, Error> {
-        Ok(Queue { lane: Lane::new(shared)?, done: Vec::new(), finished: VecDeque::new(), pending: 0 })
+        Ok(Queue {
+            lane: Lane::new(shared)?,
+            incoming: Vec::new(),
+            done: Vec::new(),
+            finished: VecDeque::new(),
+            pending: 0,
+        })
     }
 
     /// Submits a batch against one object. All completions come from the waits.
     ///
     /// All of it goes on in the background, but for advice that only says something, or lets pages go.
     pub fn submit(&mut self, object: &Object, requests: impl IntoIterator<Item = Request>) {
+        // All of them first: the caller's iterator may do anything, read pages of this batch or panic, while nothing is in hands.
+        self.incoming.clear();
+        self.incoming.extend(requests);
+        self.pending += self.incoming.len();
         let lane = self.lane.clone();
+        if !Arc::ptr_eq(&lane.shared, &object.0.partition.shared) {
+            let name = object.name();
+            let refused = self.incoming.drain(..).map(|Request { user_data, op }| {
+                let error = Error::Config(format!("{name} is an object of another cache than the queue"));
+                Completion { user_data, op, result: Err(error) }
+            });
+            return self.done.extend(refused);
+        }
         let mut work = lane.work();
         let mut batch = Batch::default();
-        for mut request in requests {
-            self.pending += 1;
+        let mut requests = std::mem::take(&mut self.incoming);
+        for mut request in requests.drain(..) {
             match Self::wanted(object, &mut request) {
                 Ok(Way::Bytes((job, offset, memory, len))) => {
                     let mut task = Task::new(job, object.0.clone(), offset, memory, len);
@@ -164,6 +184,7 @@ impl Queue {
                 }
             }
         }
+        self.incoming = requests;
         lane.start_all(&mut work, &mut batch);
         lane.flush(&mut work);
         drop(work);

@@ -16,24 +16,35 @@ impl Object {
     pub fn set_len_bytes(&self, len: u64) -> Result<(), Error> {
         self.0.check_writable()?;
         let inner = &self.0;
-        let old = inner.len_bytes();
+        inner.partition.check_len(&inner.name, len)?;
+        while !self.set_len_from(inner.len_bytes(), len)? {}
+        Ok(())
+    }
+
+    /// Changes the length from `old` to `len`. False: it is not `old` any more.
+    fn set_len_from(&self, old: u64, len: u64) -> Result<bool, Error> {
+        let inner = &self.0;
         let page_bytes = inner.partition.page_bytes() as u64;
         let failed = |e: std::io::Error| inner.range_error(octavo_disk::Op::Write, len.min(old), &e);
         // The page that either end cuts is dropped, written first: its bytes past the end are not to come back.
         let cut = len.min(old) / page_bytes;
-        self.closed_range(cut..u64::MAX >> 16, |object| {
-            object.write_and_drop(cut)?;
+        let pages = cut..u64::MAX >> 16;
+        self.closed_range(pages.clone(), |object| {
+            // All who change the length close its last page: from here on they wait.
+            if inner.len_bytes() != old {
+                return Ok(false);
+            }
+            object.write_and_drop(&(cut..cut + 1))?;
             inner.set_len(len.min(old));
             // Also where the object grows: a request that was on its way when it was cut may have left pages past the end.
-            let pages = cut..u64::MAX >> 16;
             object.take_all(&pages)?;
             let result = inner.store.set_len_bytes(len).map_err(failed);
             match result.is_ok() {
-                true => inner.drop_held(&pages),
+                true => drop(inner.drop_held(&pages)),
                 false => drop(inner.give_back(&pages)),
             }
             inner.set_len(if result.is_ok() { len } else { old });
-            result
+            result.map(|()| true)
         })
     }
 
@@ -60,25 +71,44 @@ impl Object {
         Ok(())
     }
 
-    /// Drops everything, for an object that is closed.
-    pub(crate) fn drop_all(&self) {
+    /// Syncs, drops the pages and lets go of the store. Where dirty pages cannot be written it fails, and the object stays open. After it
+    /// every call fails.
+    pub fn close(&self) -> Result<(), Error> {
+        if self.0.is_closed() {
+            return Ok(());
+        }
+        // Most of it while others go on; then what was written meanwhile.
+        self.sync()?;
+        let all = 0..u64::MAX >> 16;
+        self.closed_range(all.clone(), |object| {
+            object.write_and_drop(&all)?;
+            object.sync()?;
+            object.0.set_closed();
+            Ok(())
+        })
+    }
+
+    /// Drops the pages, written or not, and lets go of the store. Returns how many dirty bytes that loses.
+    pub fn abandon(&self) -> u64 {
         let all = 0..u64::MAX >> 16;
         let dropped = self.closed_range(all.clone(), |object| {
             object.take_all(&all)?;
-            object.0.drop_held(&all);
-            Ok(())
+            let lost = object.0.drop_held(&all);
+            object.0.set_closed();
+            Ok(lost << object.0.partition.page_shift)
         });
-        if let Err(error) = dropped {
-            log::warn!("{}: {error}: its pages stay until they are evicted", self.name());
-        }
+        dropped.unwrap_or_else(|error| {
+            log::error!("{}: {error}: it stays open", self.name());
+            0
+        })
     }
 
     /// Runs `body` while nothing is brought into the range.
-    fn closed_range(
+    fn closed_range<T>(
         &self,
         pages: Range<u64>,
-        body: impl FnOnce(&Object) -> Result<(), Error>,
-    ) -> Result<(), Error> {
+        body: impl FnOnce(&Object) -> Result<T, Error>,
+    ) -> Result<T, Error> {
         let lane = self.0.partition.shared.lane()?;
         let mut closed = false;
         while !closed {
@@ -92,14 +122,13 @@ impl Object {
         result
     }
 
-    /// Drops a page of a closed range once its bytes are written.
-    fn write_and_drop(&self, page: u64) -> Result<(), Error> {
-        let pages = page..page + 1;
+    /// Drops the pages of a closed range once their bytes are written.
+    fn write_and_drop(&self, pages: &Range<u64>) -> Result<(), Error> {
         loop {
             self.clean_pages(pages.start, pages.end, u64::MAX)?;
-            self.take_all(&pages)?;
-            // Until it was taken it could be written again.
-            if self.0.give_back(&pages) == 0 {
+            self.take_all(pages)?;
+            // Until they were taken they could be written again.
+            if self.0.give_back(pages) == 0 {
                 return Ok(());
             }
         }

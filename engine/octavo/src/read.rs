@@ -293,6 +293,10 @@ pub(crate) fn filled(lane: &Lane, work: &mut Work, transfer: Transfer, result: R
             unsafe { copy::copy_in(span.memory, frame.wrapping_add(span.skip), span.len) }
         }
         partition.publish(slot, filled.role == Role::Patch);
+        if filled.role == Role::Patch {
+            // Now, and not when the slot was claimed: the cleaner looks for pages that are dirty, and sleeps if there is none.
+            partition.note_dirty();
+        }
         match (filled.role, task.job) {
             // A part of a page that goes to the store first: now that the rest is here, try again.
             (Role::Bring, Job::Write { .. } | Job::Clear { .. }) => lane.retry(filled.task, page),

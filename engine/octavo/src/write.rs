@@ -15,7 +15,6 @@ use crate::buffers::Bounce;
 use crate::config::CacheMode;
 use crate::copy;
 use crate::counters::Count;
-use crate::error::Error;
 use crate::lane::{Gathered, Lane, RUN_PAGES_MAX, Work};
 use crate::object::ObjectInner;
 use crate::partition::PartitionInner;
@@ -64,12 +63,8 @@ pub(crate) fn page(
 ) {
     let mut attempt = Attempt::new(lane, work, id, object, page);
     let partition = attempt.partition;
-    let end_bytes = object.len_bytes();
-    if page << partition.page_shift >= end_bytes {
-        // The object was cut while this write was on its way.
-        let task = &mut work.tasks[id];
-        let (offset_bytes, len_bytes) = (task.offset, task.len as u64);
-        return task.fail(Error::PastEnd { object: object.name.clone(), offset_bytes, len_bytes, end_bytes });
+    if attempt.is_cut(work) {
+        return;
     }
     if first {
         let there = partition.table.find(attempt.tag).is_some();
@@ -193,7 +188,6 @@ impl<'a> Attempt<'a> {
                     return Look::Done;
                 }
                 self.gather(work, slot, Role::Patch);
-                partition.note_dirty();
                 Look::Later
             }
             Claim::Full => match self.lane.shared.bounce.take(1, || self.lane.waiter(self.id, self.page)) {
@@ -382,7 +376,18 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// Whether somebody serves the page without a slot, or clears its range; then the task is registered there. Under the set's lock.
+    /// Whether the object was cut, or closed, while this write was on its way; then it fails.
+    fn is_cut(&self, work: &mut Work) -> bool {
+        let is_cut = self.page << self.partition.page_shift >= self.object.len_bytes();
+        if is_cut {
+            let task = &mut work.tasks[self.id];
+            task.fail(self.object.past_end(task.offset, task.len as u64));
+        }
+        is_cut
+    }
+
+    /// Whether somebody serves the page without a slot, or clears its range; then the task is registered there. Or the page is no more. Under the
+    /// set's lock.
     fn elsewhere(&self, work: &mut Work) -> bool {
         let waiter = || self.lane.waiter(self.id, self.page);
         let registered =
@@ -391,9 +396,9 @@ impl<'a> Attempt<'a> {
             work.registered(self.id);
         }
         // Under the lock and after the look at the ranges, so that no change of the length is on its way: what lies behind an
-        // end that is no more must be kept.
+        // end that is no more must be kept, and what is brought in now is not looked for by who closes the object.
         self.whole.set(self.covers_all());
-        registered
+        registered || self.is_cut(work)
     }
 
     fn wait(&self, work: &mut Work, slot: SlotIndex, seen: Word) -> Look {

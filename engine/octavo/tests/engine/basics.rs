@@ -164,7 +164,7 @@ fn a_partition_grows_and_shrinks_with_its_pages() {
     each_mode(|cache, partition, object| {
         let bytes = pattern(9, 1 << 20);
         object.write_at(0, &bytes).unwrap();
-        for size in [600 << 10, 2 << 20, 1 << 20, 300 << 10, 1500 << 10, 140 << 10] {
+        for size in [600 << 10, 2 << 20, 1 << 20, 300 << 10, 1500 << 10, 150 << 10] {
             let charged = partition.resize(size).unwrap();
             assert!(charged <= size, "{charged} of {size}");
             let mut read = vec![0; 1 << 20];

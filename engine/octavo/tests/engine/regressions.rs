@@ -2,7 +2,8 @@
 
 use crate::watchdog::Watchdog;
 use octavo::disk::{SimDisk, SimFaults, SimOptions, Store};
-use octavo::{Advice, Cache, CacheConfig, CacheMode, Object, Op, PartitionConfig, Request};
+use octavo::{Advice, Cache, CacheConfig, CacheMode, Object, Op, PartitionConfig, PolicyName, Request};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 fn one_set() -> CacheConfig {
@@ -175,4 +176,263 @@ fn what_is_learned_about_new_segments_fits_into_the_size_too() {
         assert!(charged <= bytes, "{charged} of {bytes}");
         assert!(bytes - charged < 80 << 10, "{charged} of {bytes}: another segment would fit");
     }
+}
+
+/// Bytes were copied by the page size of the object's cache into bounce pages of the queue's, and pages of the other cache were waited for
+/// where nobody told.
+#[test]
+fn a_queue_refuses_an_object_of_another_cache() {
+    let small = Cache::new(one_set()).unwrap();
+    let config =
+        CacheConfig { page_bytes: 64 << 10, memory_max_bytes: 16 << 20, segment_bytes: 2 << 20, ..one_set() };
+    let large = Cache::new(config).unwrap();
+    let partition = large.partition(PartitionConfig::new("p")).unwrap();
+    let object = partition.open(Store::memory("m", 1 << 20), "foreign").unwrap();
+    let mut queue = small.queue().unwrap();
+    let write =
+        |n: u64| Op::Write { offset: n << 16, len: 1 << 16, buffer: vec![1; 1 << 16].into(), durable: false };
+    queue.submit(&object, (0..3).map(|user_data| Request { user_data, op: write(user_data) }));
+    assert_eq!(queue.pending(), 3);
+    let mut refused = 0;
+    queue.wait(3, |completion| {
+        let error = completion.result.unwrap_err().to_string();
+        assert!(error.contains("foreign") && error.contains("another cache"), "{error}");
+        refused += 1;
+    });
+    assert_eq!((refused, queue.pending()), (3, 0));
+    let mut bytes = vec![7; 1 << 20];
+    object.read_at(0, &mut bytes).unwrap();
+    assert!(bytes.iter().all(|byte| *byte == 0));
+}
+
+/// The caller's iterator ran while pages of the batch were claimed and no I/O was in flight for them: one that read such a page waited for itself.
+#[test]
+fn a_batch_may_be_made_while_its_pages_are_read() {
+    let _watchdog = Watchdog::new(Duration::from_secs(20), "a batch that reads itself");
+    let cache = Cache::new(one_set()).unwrap();
+    let object = object(&cache, CacheMode::Writeback, Store::memory("m", 1 << 20));
+    let mut queue = cache.queue().unwrap();
+    let read = |page: u64| Op::Read { offset: page * 4096, len: 4096, buffer: vec![1; 4096].into() };
+    queue.submit(
+        &object,
+        (0..40u64).map(|page| {
+            let mut byte = [1];
+            object.read_at(page.saturating_sub(20) * 4096, &mut byte).unwrap();
+            Request { user_data: page, op: read(page) }
+        }),
+    );
+    // One that panics in the middle leaves a queue that works.
+    let half = (0..10).map(|page| match page {
+        5 => panic!("in the middle"),
+        _ => Request { user_data: page, op: read(page) },
+    });
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| queue.submit(&object, half)));
+    assert!(panicked.is_err());
+    assert_eq!(queue.pending(), 40);
+    queue.wait(40, |completion| completion.result.unwrap());
+    assert_eq!(queue.pending(), 0);
+}
+
+/// Page numbers have 40 bits: those of a longer object were pages of the next one.
+#[test]
+fn an_object_is_not_longer_than_its_pages_have_numbers() {
+    let cache = Cache::new(one_set()).unwrap();
+    let partition = cache.partition(PartitionConfig::new("p")).unwrap();
+    const MOST: u64 = 4096 << 40;
+    let error = partition.open(Store::memory("m", MOST + 1), "long").err().unwrap().to_string();
+    assert!(error.contains("long") && error.contains(&MOST.to_string()), "{error}");
+    assert!(partition.open(Store::memory("m", u64::MAX), "longest").is_err());
+    let object = partition.open(Store::memory("m", MOST), "m").unwrap();
+    let other = partition.open(Store::memory("m", 1 << 20), "other").unwrap();
+    object.write_at(MOST - 4, &[1; 4]).unwrap();
+    object.write_at(0, &[2; 4]).unwrap();
+    let mut bytes = [7; 4];
+    other.read_at(0, &mut bytes).unwrap();
+    assert_eq!(bytes, [0; 4]);
+    object.read_at(MOST - 4, &mut bytes).unwrap();
+    assert_eq!(bytes, [1; 4]);
+    assert!(object.write_at(MOST - 3, &[1; 4]).is_err());
+    assert!(object.set_len_bytes(MOST + 1).is_err());
+    assert_eq!(object.len_bytes(), MOST);
+}
+
+/// What was written between the sync of a close and the drop of the pages was acknowledged, and gone.
+#[test]
+fn a_write_that_a_close_overtakes_is_in_the_store_or_refused() {
+    let _watchdog = Watchdog::new(Duration::from_secs(60), "close");
+    let cache = Cache::new(one_set()).unwrap();
+    let partition = cache
+        .partition(PartitionConfig {
+            cache_mode: CacheMode::Writeback,
+            max_bytes: Some(300 << 10),
+            ..PartitionConfig::new("p")
+        })
+        .unwrap();
+    let store = Store::memory("m", 64 * 4096);
+    for round in 0..50u64 {
+        let object = partition.open(store.clone(), "object").unwrap();
+        let acknowledged = AtomicU64::new(0);
+        let last = std::thread::scope(|scope| {
+            let writer = scope.spawn(|| {
+                let mut last = [0u64; 8];
+                for number in 1.. {
+                    let page = number % 8;
+                    let bytes = (round << 32 | number).to_le_bytes();
+                    match object.write_at(page * 4096 * 7, &bytes) {
+                        Ok(()) => last[page as usize] = round << 32 | number,
+                        Err(_) => return last,
+                    }
+                    acknowledged.store(number, Ordering::Relaxed);
+                }
+                unreachable!("the object is closed in the end")
+            });
+            while acknowledged.load(Ordering::Relaxed) < 1 + round % 16 {
+                std::thread::yield_now();
+            }
+            object.close().unwrap();
+            writer.join().unwrap()
+        });
+        assert!(object.close().is_ok() && object.read_at(0, &mut [0]).is_err());
+        let again = partition.open(store.clone(), "object").unwrap();
+        for (page, last) in last.iter().enumerate().filter(|(_, last)| **last > 0) {
+            let mut bytes = [0; 8];
+            again.read_at(page as u64 * 4096 * 7, &mut bytes).unwrap();
+            assert_eq!(u64::from_le_bytes(bytes), *last, "round {round}, page {page}");
+        }
+        again.close().unwrap();
+    }
+}
+
+/// Two that changed the length both restored what had been there before either: the object was longer than its store, and what was written behind the
+/// store's end was cut off.
+#[test]
+fn two_who_change_the_length_at_once_leave_one_of_their_lengths() {
+    let _watchdog = Watchdog::new(Duration::from_secs(60), "two lengths");
+    let cache = Cache::new(one_set()).unwrap();
+    let object = object(&cache, CacheMode::Writeback, Store::memory("m", 100 << 10));
+    for round in 0..200u64 {
+        std::thread::scope(|scope| {
+            for thread in 0..2 {
+                let object = &object;
+                scope.spawn(move || object.set_len_bytes(((round * 37 + thread * 51) % 100) << 10).unwrap());
+            }
+        });
+        assert_eq!(object.len_bytes(), object.store().len_bytes(), "round {round}");
+    }
+}
+
+/// A size was wanted without the segments that a pin keeps, and a segment was taken for each of them while the partition was to shrink.
+#[test]
+fn a_partition_that_shrinks_while_pins_keep_segments_does_not_grow() {
+    let cache = Cache::new(CacheConfig { memory_max_bytes: 4 << 20, ..one_set() }).unwrap();
+    let config = PartitionConfig { max_bytes: Some(1 << 20), ..PartitionConfig::new("p") };
+    let partition = cache.partition(config).unwrap();
+    let object = partition.open(Store::memory("m", 1 << 20), "object").unwrap();
+    let mut byte = [0];
+    (0..100).for_each(|page| object.read_at(page * 4096, &mut byte).unwrap());
+    let pins: Vec<_> = (0..100).map(|page| object.pin(page * 4096).unwrap()).collect();
+    let mut charged = partition.resize(600 << 10).unwrap();
+    for _ in 0..8 {
+        let before = charged;
+        partition.reclaim(64 << 10).unwrap();
+        charged = partition.stat().charged_bytes;
+        assert!(charged <= before, "{charged} after {before}");
+    }
+    drop(pins);
+    assert!(partition.resize(300 << 10).unwrap() <= 300 << 10);
+}
+
+/// Metadata of segments that had left was resident and charged to nobody.
+#[test]
+fn metadata_that_stays_is_charged() {
+    let cache = Cache::new(CacheConfig { memory_max_bytes: 8 << 20, ..one_set() }).unwrap();
+    // A policy that learns gives that back.
+    let policy = PolicyName::Lru;
+    let config = PartitionConfig { max_bytes: Some(4 << 20), policy, ..PartitionConfig::new("p") };
+    let partition = cache.partition(config).unwrap();
+    let most = partition.stat();
+    let frames = |stat: &octavo::PartitionStat| stat.max_bytes;
+    partition.resize(1 << 20).unwrap();
+    let less = partition.stat();
+    assert!(frames(&less) < frames(&most) / 3);
+    // Frames go, and nothing else.
+    assert_eq!(most.charged_bytes - less.charged_bytes, frames(&most) - frames(&less));
+    // It is used again, and not charged a second time.
+    assert_eq!(partition.resize(4 << 20).unwrap(), most.charged_bytes);
+    assert_eq!(frames(&partition.stat()), frames(&most));
+    assert_eq!(cache.stat().memory_charged_bytes - partition.stat().charged_bytes, 256 << 10);
+}
+
+/// The second object's write-back put old bytes over what the first had synced.
+#[test]
+fn a_store_is_opened_by_one_object_at_a_time() {
+    let cache = Cache::new(one_set()).unwrap();
+    let one =
+        cache.partition(PartitionConfig { max_bytes: Some(100 << 10), ..PartitionConfig::new("a") }).unwrap();
+    let two =
+        cache.partition(PartitionConfig { max_bytes: Some(100 << 10), ..PartitionConfig::new("b") }).unwrap();
+    let store = Store::memory("m", 1 << 20);
+    let first = one.open(store.clone(), "first").unwrap();
+    for partition in [&one, &two] {
+        let error = partition.open(first.store().clone(), "second").err().unwrap().to_string();
+        assert!(error.contains("first") && error.contains("second"), "{error}");
+    }
+    first.close().unwrap();
+    let second = two.open(store.clone(), "second").unwrap();
+    // The closed one's end changes nothing.
+    drop(first);
+    assert!(one.open(store.clone(), "third").is_err());
+    second.abandon();
+    assert!(one.open(store, "third").is_ok());
+}
+
+/// A thread's counters ended before its lane, which counted the read-ahead that it had still in flight: the process was aborted.
+#[test]
+fn a_thread_may_end_whatever_it_called_first() {
+    let cache = Cache::new(one_set()).unwrap();
+    let objects: Vec<Object> = ["a", "b"]
+        .into_iter()
+        .map(|name| {
+            let config = PartitionConfig { max_bytes: Some(200 << 10), ..PartitionConfig::new(name) };
+            cache.partition(config).unwrap().open(Store::memory(name, 1 << 20), name).unwrap()
+        })
+        .collect();
+    for _ in 0..20 {
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                objects[0].advise(0, 128 << 10, Advice::WillNeed).unwrap();
+                objects[1].read_at(0, &mut [0; 64]).unwrap();
+            });
+        });
+        objects[0].advise(0, 1 << 20, Advice::DontNeed).unwrap();
+    }
+}
+
+/// The length was rounded up to nothing.
+#[test]
+fn a_buffer_that_no_memory_can_hold_is_refused() {
+    let cache = Cache::new(one_set()).unwrap();
+    assert!(cache.buffer(usize::MAX).is_none());
+    assert!(cache.buffer(usize::MAX / 2).is_none());
+    assert!(cache.buffer(1).is_some());
+}
+
+/// The cleaner was told when the page was claimed, found nothing dirty, and slept; when the page had come and was dirty, nobody told it.
+#[test]
+fn a_part_of_a_page_that_was_not_there_is_written_back_by_itself() {
+    let _watchdog = Watchdog::new(Duration::from_secs(120), "the cleaner");
+    let cache = Cache::new(CacheConfig { background: true, ..one_set() }).unwrap();
+    let path = std::env::temp_dir().join(format!("octavo-patched-{}", std::process::id()));
+    std::fs::write(&path, vec![0; 1 << 20]).unwrap();
+    let store = Store::open(&path, &octavo::disk::OpenOptions::default()).unwrap();
+    let object = object(&cache, CacheMode::Writeback, store);
+    // Too few to be urgent.
+    for page in 0..2 {
+        object.write_at(page * 3 * 4096 + 100, &[9; 10]).unwrap();
+    }
+    while object.stat().dirty_bytes > 0 {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    drop((object, cache));
+    std::fs::remove_file(path).unwrap();
 }
