@@ -9,6 +9,8 @@ mod batch;
 #[cfg(not(shuttle))]
 mod clearing;
 #[cfg(not(shuttle))]
+mod failing;
+#[cfg(not(shuttle))]
 mod kernel;
 #[cfg(not(shuttle))]
 mod numa;

@@ -1,0 +1,204 @@
+//! Stores that fail: what a sync says of them until it has succeeded, what stays dirty, and how one plain read that fails ends.
+
+use crate::watchdog::Watchdog;
+use octavo::disk::{OpenOptions, SimDisk, SimFaults, SimOptions, Store};
+use octavo::{Cache, CacheConfig, CacheMode, Error, Object, Op, Partition, PartitionConfig, Request, WAYS};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+const PAGE: usize = 4096;
+const LEN: usize = 16 * PAGE;
+
+fn partition(cache_mode: CacheMode) -> (Cache, Partition) {
+    let config = CacheConfig {
+        memory_max_bytes: 4 << 20,
+        segment_bytes: (PAGE * WAYS) as u64,
+        buffers_max_bytes: Some(512 << 10),
+        background: false,
+        seed: Some(3),
+        ..CacheConfig::default()
+    };
+    let cache = Cache::new(config).unwrap();
+    let config = PartitionConfig {
+        cache_mode,
+        max_bytes: Some(1 << 20),
+        dirty_max_bytes: Some(1 << 20),
+        ..PartitionConfig::new("p")
+    };
+    let partition = cache.partition(config).unwrap();
+    (cache, partition)
+}
+
+/// A disk, an object on it, and a queue.
+fn on_disk(cache_mode: CacheMode) -> (Cache, Partition, SimDisk, Object) {
+    let (cache, partition) = partition(cache_mode);
+    let disk = SimDisk::new(SimOptions { seed: 9, ..SimOptions::default() });
+    let object = partition.open(disk.store("disk", LEN as u64), "object").unwrap();
+    (cache, partition, disk, object)
+}
+
+/// All ways to make the object durable: what each of them says.
+fn all_syncs(cache: &Cache, object: &Object) -> Vec<Result<(), Error>> {
+    let mut results = vec![object.sync(), object.sync_range(0, 100)];
+    let mut queue = cache.queue().unwrap();
+    let buffer = vec![77; PAGE].into();
+    let durable = Op::Write { offset: 15 * PAGE as u64, len: PAGE, buffer, durable: true };
+    let zero = Op::Zero { offset: 14 * PAGE as u64, len: PAGE as u64, durable: true };
+    queue.submit(object, [Op::Sync, durable, zero].map(|op| Request { op, user_data: 0 }));
+    while queue.pending() > 0 {
+        queue.wait(1, |completion| results.push(completion.result));
+    }
+    results
+}
+
+/// Contract 3, second half: nobody knows what the store lost when its own sync failed, so the object is failed until it is opened again.
+#[test]
+fn after_a_failed_fdatasync_every_sync_fails_until_the_object_is_opened_again() {
+    let _watchdog = Watchdog::new(Duration::from_secs(20), "a failed fdatasync");
+    for mode in [CacheMode::Writethrough, CacheMode::Writeback] {
+        let (cache, partition, disk, object) = on_disk(mode);
+        object.write_at(0, &[5; LEN]).unwrap();
+        disk.set_faults(SimFaults { p_sync_error: 1.0, ..SimFaults::default() });
+        let first = object.sync().unwrap_err();
+        assert!(matches!(first, Error::Io { .. }) && first.to_string().contains("sync"), "{first}");
+        disk.set_faults(SimFaults::default());
+        assert!(object.stat().failed);
+        assert_eq!(partition.stat().sync_errors, 1);
+        for result in all_syncs(&cache, &object) {
+            assert!(matches!(result, Err(Error::Failed { .. })), "{mode:?}: {result:?}");
+        }
+        assert!(
+            matches!(object.close(), Err(Error::Failed { .. })),
+            "it is not closed as if nothing was lost"
+        );
+        // Reads go on, with bytes that were written, or that the store has.
+        let mut bytes = vec![1; LEN];
+        object.read_at(0, &mut bytes).unwrap();
+        assert!(bytes.iter().all(|byte| [0, 5, 77].contains(byte)));
+        object.abandon();
+        let object = partition.open(disk.store("disk", 0), "object").unwrap();
+        object.write_at(0, &[6; LEN]).unwrap();
+        assert!(all_syncs(&cache, &object).iter().all(Result::is_ok));
+        assert!(disk.image("disk")[..14 * PAGE].iter().all(|byte| *byte == 6));
+    }
+}
+
+/// Contract 3, first half.
+#[test]
+fn pages_whose_write_back_fails_stay_dirty_and_every_sync_says_so_until_one_has_succeeded() {
+    let _watchdog = Watchdog::new(Duration::from_secs(20), "failing write-backs");
+    for (torn, no_space) in [(0.0, 0.0), (1.0, 0.0), (1.0, 1.0)] {
+        let (cache, partition, disk, object) = on_disk(CacheMode::Writeback);
+        object.write_at(0, &[5; LEN]).unwrap();
+        let p_write_error = 1.0 - no_space;
+        let faults = SimFaults { p_write_error, p_no_space: no_space, p_torn: torn, ..SimFaults::default() };
+        disk.set_faults(faults);
+        for _ in 0..3 {
+            let error = object.sync().unwrap_err();
+            assert!(matches!(error, Error::Io { .. }) && error.to_string().contains("write"), "{error}");
+            let stat = object.stat();
+            assert_eq!((stat.dirty_bytes, stat.failed), (LEN as u64, false));
+            assert!(stat.writeback_error.is_some());
+        }
+        let mut queue = cache.queue().unwrap();
+        queue.submit(&object, [Request { op: Op::Sync, user_data: 0 }]);
+        queue.wait(1, |completion| assert!(completion.result.is_err()));
+        assert!(object.close().is_err(), "the object stays open");
+        assert_eq!(partition.stat().sync_errors, 0, "the store was not asked to sync what it has not got");
+        // Dirty pages are read, and may be written again.
+        let mut bytes = vec![0; LEN];
+        object.read_at(0, &mut bytes).unwrap();
+        assert!(bytes == [5; LEN]);
+        object.write_at(PAGE as u64, &[8; PAGE]).unwrap();
+        disk.set_faults(SimFaults::default());
+        object.sync().unwrap();
+        let stat = object.stat();
+        assert_eq!((stat.dirty_bytes, stat.writeback_error), (0, None));
+        disk.crash();
+        let image = disk.image("disk");
+        assert!(
+            image[..PAGE] == [5; PAGE]
+                && image[PAGE..2 * PAGE] == [8; PAGE]
+                && image[2 * PAGE..] == [5; LEN - 2 * PAGE]
+        );
+    }
+}
+
+/// One page that cannot be written keeps no other from the store.
+#[test]
+fn a_sync_that_fails_for_some_pages_has_written_the_others() {
+    let (_cache, _partition, disk, object) = on_disk(CacheMode::Writeback);
+    // Every other page, so that each is an I/O of its own.
+    (0..8).for_each(|page| object.write_at(page * 2 * PAGE as u64, &[5; PAGE]).unwrap());
+    disk.set_faults(SimFaults { p_write_error: 0.5, p_torn: 0.0, ..SimFaults::default() });
+    object.sync().unwrap_err();
+    let dirty = object.stat().dirty_bytes as usize;
+    let written = disk.image("disk").chunks(PAGE).filter(|page| *page == [5; PAGE]).count();
+    assert!(dirty > 0 && written > 0);
+    assert_eq!(dirty + written * PAGE, 8 * PAGE);
+    disk.set_faults(SimFaults::default());
+    object.sync().unwrap();
+    assert_eq!(disk.image("disk").chunks(PAGE).filter(|page| *page == [5; PAGE]).count(), 8);
+}
+
+/// A loop device over a file, removed on drop.
+struct Loop(PathBuf);
+
+impl Loop {
+    fn new(file: &Path) -> Result<Loop, String> {
+        let output = Command::new("losetup").args(["--show", "-f"]).arg(file).output();
+        let output = output.map_err(|error| error.to_string())?;
+        match output.status.success() {
+            true => Ok(Loop(String::from_utf8_lossy(&output.stdout).trim().into())),
+            false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
+        }
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").arg("-d").arg(&self.0).status();
+    }
+}
+
+/// A blocking read that misses one run of pages is one plain read by the thread that wants it, and not the ring's. Where it fails, the error
+/// comes back, the pages' slots with it, and whoever waited for one of them finds out for himself.
+#[test]
+fn a_plain_read_that_fails_says_so_keeps_no_slot_and_wakes_whoever_waited() {
+    let _watchdog = Watchdog::new(Duration::from_secs(20), "a device that fails");
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("failing-{}", std::process::id()));
+    std::fs::write(&path, vec![4; LEN]).unwrap();
+    let device = match Loop::new(&path) {
+        Ok(device) => device,
+        Err(error) => return eprintln!("skipped: no loop device: {error}"),
+    };
+    let (_cache, partition) = partition(CacheMode::Writethrough);
+    let object = partition.open(Store::open(&device.0, &OpenOptions::default()).unwrap(), "object").unwrap();
+    object.read_at(0, &mut [0; PAGE]).unwrap();
+    // The device loses its second half.
+    std::fs::File::options().write(true).open(&path).unwrap().set_len(LEN as u64 / 2).unwrap();
+    let read = |page: usize, pages: usize| {
+        let mut bytes = vec![0; pages * PAGE];
+        object.read_at((page * PAGE) as u64, &mut bytes).map(|()| bytes)
+    };
+    let resident = partition.stat().resident_bytes;
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..4).map(|_| scope.spawn(|| read(12, 1))).collect();
+        for thread in threads {
+            let error = thread.join().unwrap().unwrap_err();
+            assert!(matches!(&error, Error::Io { .. }), "{error}");
+            assert!(error.to_string().contains("object") && error.to_string().contains("read of"), "{error}");
+        }
+    });
+    assert!(partition.stat().read_errors >= 1);
+    assert_eq!(partition.stat().resident_bytes, resident, "slots of a failed fill are free again");
+    // A run of which a part is bad: each page is tried alone, the good ones stay.
+    read(4, 8).unwrap_err();
+    assert_eq!(partition.stat().resident_bytes, resident + 4 * PAGE as u64);
+    assert!(read(4, 4).unwrap() == [4; 4 * PAGE]);
+    // And it is well again.
+    std::fs::write(&path, vec![4; LEN]).unwrap();
+    assert!(read(8, 8).unwrap() == [4; 8 * PAGE]);
+    std::fs::remove_file(&path).unwrap();
+}
