@@ -35,7 +35,7 @@ pub use monitor::{Late, MissCurve, Monitor};
 pub use nodes::{NODES_MAX, NodeId};
 pub use policy::{Learned, PolicyKind};
 pub use probe::ProbeKind;
-pub use resize::{Move, Mover, Pass};
+pub use resize::{Move, Mover, NoBytes, Pass};
 pub use set::{Claim, SetGuard};
 pub use shards::{Shards, ShardsOptions, Stack};
 pub use slot::{EndedWriteback, PINS_MAX, Slot, State, Word};

@@ -81,6 +81,14 @@ pub trait Mover {
     fn wake(&mut self, slot: SlotIndex);
 }
 
+/// The mover of a table whose frames have no bytes, and whose slots nobody waits for: simulators'.
+pub struct NoBytes;
+
+impl Mover for NoBytes {
+    fn copy(&mut self, _: SlotIndex, _: SlotIndex) {}
+    fn wake(&mut self, _: SlotIndex) {}
+}
+
 impl<const W: usize> Table<W> {
     /// Brings a segment into use, and names the entries that make its fair share. Its frames must be usable by now.
     pub fn join(&self, segment: SegmentIndex) -> Vec<Move> {

@@ -16,7 +16,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use octavo_table::recording::{Event, Header, PAGE_BITS, Place, Secret, Step, Totals};
 use octavo_table::{
-    Claim, Found, Mixer, Move, Mover, PolicyKind, SegmentIndex, SetGuard, Shape, SlotIndex, State, Table, Tag,
+    Claim, Found, Mixer, Move, NoBytes, PolicyKind, SegmentIndex, SetGuard, Shape, SlotIndex, State, Table,
+    Tag,
 };
 
 use super::block::Ending;
@@ -215,14 +216,6 @@ struct Twin<const W: usize> {
     difference: Option<Difference>,
     differences: u64,
     misfits: u64,
-}
-
-/// Frames have no bytes here, and nobody waits.
-struct NoBytes;
-
-impl Mover for NoBytes {
-    fn copy(&mut self, _: SlotIndex, _: SlotIndex) {}
-    fn wake(&mut self, _: SlotIndex) {}
 }
 
 /// Places the pages of a sample: any seed will do.

@@ -1,7 +1,7 @@
 //! A tenant's partition without its frames: the engine's table, which grows and shrinks by segments, under the engine's monitor.
 
 use octavo_share::{Curve, Leaf, Trend};
-use octavo_table::{Claim, Late, Mixer, Mover, PolicyKind, SegmentIndex, Shape, SlotIndex, Table};
+use octavo_table::{Claim, Late, Mixer, NoBytes, PolicyKind, SegmentIndex, Shape, Table};
 
 /// See the module.
 pub(super) struct Partition {
@@ -12,14 +12,6 @@ pub(super) struct Partition {
     missed: Late,
     misses_before: u64,
     trend: Trend,
-}
-
-/// Pages have no bytes here.
-struct NoBytes;
-
-impl Mover for NoBytes {
-    fn copy(&mut self, _from: SlotIndex, _to: SlotIndex) {}
-    fn wake(&mut self, _slot: SlotIndex) {}
 }
 
 /// From so many references on a curve is believed.

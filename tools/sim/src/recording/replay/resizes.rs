@@ -1,9 +1,9 @@
 //! Segments that come and go in a whole recording. What is not here: those of a sample, whose table is smaller.
 
-use octavo_table::SegmentIndex;
 use octavo_table::recording::Event;
+use octavo_table::{NoBytes, SegmentIndex};
 
-use super::{NoBytes, Twin};
+use super::Twin;
 
 impl<const W: usize> Twin<W> {
     /// The table begins with as many segments as the partition had, which may have other numbers.
