@@ -40,46 +40,61 @@ pub struct CacheReport {
     pub io_engine: String,
 }
 
-/// One partition: its counters since the start, and what it holds now.
-#[derive(Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-#[allow(missing_docs)]
-pub struct PartitionReport {
-    pub name: String,
-    pub policy: String,
-    pub cache_mode: String,
-    pub hits: u64,
-    pub misses: u64,
-    pub fills: u64,
-    pub bypasses: u64,
-    pub evictions_capacity: u64,
-    pub evictions_resize: u64,
-    pub evictions_discard: u64,
-    pub evictions_write: u64,
-    pub writebacks: u64,
-    pub writeback_ios: u64,
-    pub read_errors: u64,
-    pub write_errors: u64,
-    pub sync_errors: u64,
-    pub ghost_hits: u64,
-    pub ahead_used: u64,
-    pub ahead_wasted: u64,
-    pub resident_bytes: u64,
-    pub dirty_bytes: u64,
-    pub dirty_max_bytes: u64,
-    pub max_bytes: u64,
-    pub charged_bytes: u64,
-    pub requests_read: u64,
-    pub requests_write: u64,
-    pub requests_sync: u64,
-    pub read_bytes: u64,
-    pub written_bytes: u64,
-    pub objects: Vec<ObjectReport>,
-    /// What is being recorded of it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub recording: Option<RecordingReport>,
-    /// Recordings that ended though nobody had said so.
-    pub recordings_broken_off: u64,
+/// The figures of a partition, each once: its name in the protocol, and where the engine has it.
+macro_rules! figures {
+    ($($name:ident: $type:ty = $($place:ident).+,)*) => {
+        /// One partition: its counters since the start, and what it holds now.
+        #[derive(Debug, Default, Serialize, Deserialize)]
+        #[serde(default)]
+        #[allow(missing_docs)]
+        pub struct PartitionReport {
+            $(pub $name: $type,)*
+            pub objects: Vec<ObjectReport>,
+            /// What is being recorded of it.
+            #[serde(skip_serializing_if = "Option::is_none")]
+            pub recording: Option<RecordingReport>,
+            /// Recordings that ended though nobody had said so.
+            pub recordings_broken_off: u64,
+        }
+
+        impl From<PartitionStat> for PartitionReport {
+            fn from(stat: PartitionStat) -> PartitionReport {
+                PartitionReport { $($name: stat.$($place).+.into(),)* ..PartitionReport::default() }
+            }
+        }
+    };
+}
+
+figures! {
+    name: String = name,
+    policy: String = policy,
+    cache_mode: String = cache_mode,
+    hits: u64 = hits,
+    misses: u64 = misses,
+    fills: u64 = fills,
+    bypasses: u64 = bypasses,
+    evictions_capacity: u64 = evictions.capacity,
+    evictions_resize: u64 = evictions.resize,
+    evictions_discard: u64 = evictions.discard,
+    evictions_write: u64 = evictions.write,
+    writebacks: u64 = writebacks,
+    writeback_ios: u64 = writeback_ios,
+    read_errors: u64 = read_errors,
+    write_errors: u64 = write_errors,
+    sync_errors: u64 = sync_errors,
+    ghost_hits: u64 = ghost_hits,
+    ahead_used: u64 = ahead_used,
+    ahead_wasted: u64 = ahead_wasted,
+    resident_bytes: u64 = resident_bytes,
+    dirty_bytes: u64 = dirty_bytes,
+    dirty_max_bytes: u64 = dirty_max_bytes,
+    max_bytes: u64 = max_bytes,
+    charged_bytes: u64 = charged_bytes,
+    requests_read: u64 = requests_read,
+    requests_write: u64 = requests_write,
+    requests_sync: u64 = requests_sync,
+    read_bytes: u64 = read_bytes,
+    written_bytes: u64 = written_bytes,
 }
 
 /// A recording.
@@ -268,43 +283,6 @@ impl ObjectReport {
             human_bytes(self.len_bytes),
             human_bytes(self.dirty_bytes),
         ]
-    }
-}
-
-impl From<PartitionStat> for PartitionReport {
-    fn from(stat: PartitionStat) -> PartitionReport {
-        PartitionReport {
-            name: stat.name,
-            policy: stat.policy.into(),
-            cache_mode: stat.cache_mode.into(),
-            hits: stat.hits,
-            misses: stat.misses,
-            fills: stat.fills,
-            bypasses: stat.bypasses,
-            evictions_capacity: stat.evictions.capacity,
-            evictions_resize: stat.evictions.resize,
-            evictions_discard: stat.evictions.discard,
-            evictions_write: stat.evictions.write,
-            writebacks: stat.writebacks,
-            writeback_ios: stat.writeback_ios,
-            read_errors: stat.read_errors,
-            write_errors: stat.write_errors,
-            sync_errors: stat.sync_errors,
-            ghost_hits: stat.ghost_hits,
-            ahead_used: stat.ahead_used,
-            ahead_wasted: stat.ahead_wasted,
-            resident_bytes: stat.resident_bytes,
-            dirty_bytes: stat.dirty_bytes,
-            dirty_max_bytes: stat.dirty_max_bytes,
-            max_bytes: stat.max_bytes,
-            charged_bytes: stat.charged_bytes,
-            requests_read: stat.requests_read,
-            requests_write: stat.requests_write,
-            requests_sync: stat.requests_sync,
-            read_bytes: stat.read_bytes,
-            written_bytes: stat.written_bytes,
-            ..PartitionReport::default()
-        }
     }
 }
 
