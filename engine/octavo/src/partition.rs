@@ -1,11 +1,13 @@
-//! A partition: one tenant's cache. Its table, its frames, its secret, its counters, its objects.
+//! A partition: one tenant's cache. Its table, its frames, its secret, its counters, its objects, its size.
+//! Not here: what is learned of its load, and told to whoever plans sizes (`partition/watch.rs`).
+
+mod watch;
 
 use std::collections::HashMap;
 
 use octavo_disk::Store;
-use octavo_share::Trend;
 use octavo_table::recording::{Event, Secret};
-use octavo_table::{Begun, Late, Mixer, Mover, SegmentIndex, Shape, SlotIndex, State, Table, Tag};
+use octavo_table::{Begun, Mixer, Mover, SegmentIndex, Shape, SlotIndex, State, Table, Tag};
 
 use crate::WAYS;
 use crate::ahead::Windows;
@@ -18,11 +20,11 @@ use crate::error::Error;
 use crate::frames::{Frames, Mapping};
 use crate::numa::Places;
 use crate::object::{Object, ObjectInner};
-use crate::reaper::Share;
 use crate::record::Recorder;
 use crate::stat::{Evictions, PartitionStat};
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering, lock, try_lock};
 use crate::waiters::{SlotWaiters, Strays};
+use watch::{Remembered, Watch};
 
 /// A page's key is the object's id above this many bits of page index: 16 million objects of 4 PiB at pages of 4 KiB.
 pub(crate) const PAGE_INDEX_BITS: u32 = 40;
@@ -106,29 +108,6 @@ pub(crate) struct Still<'s> {
     pub segments: Vec<SegmentIndex>,
     /// The open objects, in the order of their numbers.
     pub objects: Vec<&'s Object>,
-}
-
-/// What one plan leaves to the next: misses of late, as a monitor's counts fade, and where the size went.
-#[derive(Default)]
-struct Remembered {
-    late: Late,
-    before: u64,
-    trend: Trend,
-}
-
-impl Remembered {
-    /// Of so many misses in all, those of late. Where a period is over, they fade from now on, or only the last few periods' count.
-    fn look(&mut self, misses: u64, over: Option<(f64, bool)>) -> f64 {
-        self.late.add(misses.wrapping_sub(std::mem::replace(&mut self.before, misses)) as f64);
-        let late = self.late.count();
-        if let Some((keep, has_changed)) = over {
-            self.late.fade(keep);
-            if has_changed {
-                self.late.forget();
-            }
-        }
-        late
-    }
 }
 
 struct Objects {
@@ -383,33 +362,6 @@ fn random_seed() -> std::io::Result<u64> {
     }
 }
 
-/// How a partition is watched: sizes up to eight times its own, with what the policy's learning leaves of a hundredth of it.
-struct Watch {
-    most_pages: u64,
-    bytes_max: u64,
-}
-
-impl Watch {
-    fn possible(shared: &Shared, shape: Shape) -> u64 {
-        let table = u64::from(shape.segments_max) * u64::from(shape.sets_per_segment) * WAYS as u64;
-        table.min(shared.budget.max_bytes() / u64::from(shared.config.page_bytes))
-    }
-
-    fn new(shared: &Shared, shape: Shape, slots: u64, learning: u64) -> Watch {
-        let hundredth = slots * u64::from(shared.config.page_bytes) / 100;
-        let bytes_max = if shared.config.reaper { hundredth.saturating_sub(learning) } else { 0 };
-        Watch { most_pages: (8 * slots).min(Self::possible(shared, shape)), bytes_max }
-    }
-
-    fn bytes(&self) -> u64 {
-        octavo_table::Monitor::bytes_for(self.most_pages, self.bytes_max, WAYS)
-    }
-
-    fn begin(&self, table: &Table<WAYS>) {
-        table.watch(self.most_pages, self.bytes_max);
-    }
-}
-
 /// What the table cannot do during a move: the bytes, and the waiters.
 struct PageMover<'p>(&'p PartitionInner);
 
@@ -641,12 +593,6 @@ impl Partition {
         Ok(())
     }
 
-    /// What it would have missed of late at other sizes. None where it is not watched: the cache has no reaper, or the partition is very small.
-    pub fn miss_curve(&self) -> Option<octavo_table::MissCurve> {
-        self.0.table.drain_monitor();
-        self.0.table.miss_curve()
-    }
-
     /// Gives about so many bytes back to the system, by shrinking. Returns how many it did. Nobody keeps it from growing again.
     pub fn reclaim(&self, bytes: u64) -> Result<u64, Error> {
         // A plan that is being carried out knows nothing of this.
@@ -666,56 +612,6 @@ impl Partition {
         self.objects()
             .iter()
             .try_for_each(|object| object.advise(0, object.len_bytes(), crate::Advice::DontNeed))
-    }
-
-    /// What a plan must know. The curve's counts are worth `keep` of what they were from now on.
-    pub(crate) fn share(&self, keep: f64) -> Share {
-        let inner = &self.0;
-        let curve = inner.table.miss_curve();
-        let is_over = keep < 1.0;
-        let has_changed = is_over && inner.table.monitor().is_some_and(|monitor| monitor.fade(keep));
-        let mut remembered = lock(&inner.remembered);
-        let late = remembered.look(inner.sum(Count::Misses), is_over.then_some((keep, has_changed)));
-        let trend = remembered.trend;
-        drop(remembered);
-        let fixed = lock(&inner.resizing).fixed_bytes;
-        let sizes = (inner.table.live_segments(), self.segment_bytes(), fixed);
-        Share::new(self.limits(), sizes, curve, inner.page_bytes() as u64, (late, trend))
-    }
-
-    /// A plan has changed its size.
-    pub(crate) fn went(&self, from_bytes: u64, to_bytes: u64) {
-        let mut remembered = lock(&self.0.remembered);
-        remembered.trend = remembered.trend.after(from_bytes, to_bytes);
-    }
-
-    /// Fits the monitor to the partition's size: lets it look at larger sizes where the partition has come near the largest that it looks at, and takes
-    /// it back where it takes more than its part of what the partition is now.
-    pub(crate) fn fit_monitor(&self) {
-        let inner = &self.0;
-        let Some(monitor) = inner.table.monitor() else { return };
-        let slots = inner.table.slots_count();
-        let possible = Watch::possible(&inner.shared, inner.table.shape());
-        let largest = monitor.curve().points.last().map_or(0, |(pages, _)| *pages);
-        let learning = Table::<WAYS>::learning_bytes(inner.table.policy(), slots) as u64;
-        let watch = Watch::new(&inner.shared, inner.table.shape(), slots, learning);
-        let is_large = monitor.bytes() > watch.bytes_max;
-        if !is_large && (largest >= possible / 8 * 7 || largest >= 2 * slots) || watch.bytes() == 0 {
-            return;
-        }
-        let mut resizing = lock(&inner.resizing);
-        let (before, after) = (monitor.bytes(), watch.bytes());
-        let bytes = resizing.charge.bytes() - before + after;
-        if resizing.charge.resize(bytes, "a monitor").is_ok() {
-            resizing.fixed_bytes = resizing.fixed_bytes - before + after;
-            monitor.reshape(watch.most_pages, watch.bytes_max, WAYS);
-        }
-    }
-
-    /// Bytes of all that is learned of its load, by the policy and for its curve.
-    #[doc(hidden)]
-    pub fn learned_bytes(&self) -> u64 {
-        lock(&self.0.resizing).learning_bytes + self.0.table.monitor().map_or(0, |monitor| monitor.bytes())
     }
 
     /// Makes the moves that were named. Where one fails, it and those behind it wait for the next resize, as they must be done
@@ -764,7 +660,8 @@ impl Partition {
         }
     }
 
-    /// Waits until a slot may have become quiet: for whoever has it, or for its dirty page to be written.
+    /// Waits until a slot may have become quiet: for whoever has it, or for its dirty page to be written. At once only if its state has changed
+    /// since it was found busy: pages of an object are gone before the object is forgotten.
     fn settle(&self, slot: SlotIndex) -> Result<(), Error> {
         let inner = &self.0;
         let word = inner.table.slot(slot).load();

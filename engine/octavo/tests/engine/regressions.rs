@@ -436,3 +436,29 @@ fn a_part_of_a_page_that_was_not_there_is_written_back_by_itself() {
     drop((object, cache));
     std::fs::remove_file(path).unwrap();
 }
+
+/// An object was forgotten though a thread without memory for a ring could not drop its pages. A resize that met one, dirty and with no place to go,
+/// asked for the object that it belongs to, found none, and looked again at once, for ever.
+#[test]
+fn a_resize_does_not_turn_for_ever_at_a_page_of_an_object_that_could_not_be_dropped() {
+    let _watchdog = Watchdog::new(Duration::from_secs(20), "resize");
+    let cache = Cache::new(CacheConfig { buffers_max_bytes: Some(128 << 10), ..one_set() }).unwrap();
+    let config = PartitionConfig {
+        cache_mode: CacheMode::Writeback,
+        max_bytes: Some(300 << 10),
+        dirty_max_bytes: Some(1 << 20),
+        ..PartitionConfig::new("p")
+    };
+    let partition = cache.partition(config).unwrap();
+    let object = partition.open(Store::memory("m", 256 << 10), "object").unwrap();
+    (0..64).for_each(|n| object.write_at(n * 4096, &[1; 4096]).unwrap());
+    let hog: Vec<_> = std::iter::from_fn(|| cache.buffer(4096)).collect();
+    let abandoned = object.clone();
+    std::thread::spawn(move || abandoned.abandon()).join().unwrap();
+    assert!(!partition.objects().is_empty(), "its pages are there, and so is it");
+    partition.resize(100 << 10).unwrap();
+    drop(hog);
+    let mut byte = [0];
+    object.read_at(4096, &mut byte).unwrap();
+    assert_eq!(byte, [1]);
+}

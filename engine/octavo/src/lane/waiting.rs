@@ -1,0 +1,309 @@
+//! How a lane's owner waits, and who is told of what: tasks that were registered with somebody come back through `ready`, and a thread that
+//! sleeps looks after lanes whose owners are elsewhere. Not here: what a task does when it is told (`lane.rs`).
+
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::time::Duration;
+
+use octavo_disk::Ring;
+
+use super::{Lane, RESUME, Ready, Work};
+use crate::error::Error;
+use crate::numa::Parcel;
+use crate::queue::Interest;
+use crate::sync::{Arc, Ordering, fence, lock, yield_now};
+use crate::task::{Ended, Job, Task, TaskId};
+
+/// Somebody to be told.
+pub(crate) struct Waiter {
+    pub(super) lane: Arc<Lane>,
+    pub(super) task: TaskId,
+    pub(super) page: u64,
+}
+
+impl Waiter {
+    /// Tells the task to try its page again.
+    pub fn wake(self) {
+        lock(&self.lane.ready).push(Ready { task: self.task, page: self.page, registered: true });
+        // Pairs with the fence in `park`: either the owner sees `ready`, or we see that it sleeps.
+        fence(Ordering::SeqCst);
+        if self.lane.parked.load(Ordering::Relaxed) {
+            self.lane.ring.wake();
+        }
+    }
+
+    /// Whether its lane's owner is there to do what it is told.
+    pub fn is_attended(&self) -> bool {
+        self.lane.is_attended()
+    }
+}
+
+impl Lane {
+    /// Takes completions of a lane whose owner is elsewhere. Whoever calls it has nudged the ring before.
+    fn reap_for_owner(&self) {
+        // Whether it is parked does not matter: an owner that has just come may have looked at what is finished before us and is about
+        // to park. A wake that finds nobody asleep ends the next sleep.
+        if self.reap() > 0 {
+            self.ring.wake();
+        }
+    }
+
+    /// Tries the pages whose registrations came true. The owner only.
+    pub fn take_ready(self: &Arc<Self>) -> bool {
+        let ready = std::mem::take(&mut *lock(&self.ready));
+        let returned = std::mem::take(&mut *lock(&self.returned));
+        if ready.is_empty() && returned.is_empty() {
+            return false;
+        }
+        let mut work = self.work();
+        self.take_returned(&mut work, returned);
+        for Ready { task, page, registered } in ready {
+            work.waiting -= registered as usize;
+            work.tasks[task].outstanding -= 1;
+            if page != RESUME {
+                work.tasks[task].again.push(page);
+            }
+            self.advance(&mut work, task);
+        }
+        self.flush(&mut work);
+        drop(work);
+        self.shared.bounce.pass_on();
+        true
+    }
+
+    /// Works until `enough` of the finished tasks, or nothing is left. The owner only.
+    pub fn work_until(self: &Arc<Self>, mut enough: impl FnMut(&mut Work) -> bool) {
+        self.attended.store(true, Ordering::SeqCst);
+        loop {
+            let ready = self.take_ready();
+            let mut work = self.work();
+            if enough(&mut work) {
+                break;
+            }
+            assert!(!work.tasks.is_empty(), "waiting for tasks that do not exist");
+            drop(work);
+            if ready || self.reap() > 0 || self.help() {
+                continue;
+            }
+            self.park(None, None);
+        }
+        self.leave();
+    }
+
+    /// Takes what has completed and goes on with what it allows, without waiting. The owner only.
+    pub fn look(self: &Arc<Self>) {
+        while self.take_ready() | (self.reap() > 0) {}
+    }
+
+    /// Works until something finished, `fd` is ready, or the time is over.
+    pub fn work_or(
+        self: &Arc<Self>,
+        fd: BorrowedFd<'_>,
+        interest: Interest,
+        timeout: Option<Duration>,
+    ) -> Interest {
+        self.attended.store(true, Ordering::SeqCst);
+        let mut came = Interest::default();
+        // Each turn but the last took a completion or a ready page of a task that was in flight at the start.
+        loop {
+            let ready = self.take_ready();
+            let busy = ready | (self.reap() > 0);
+            let finished = !self.work().finished.is_empty();
+            if busy && !finished {
+                continue;
+            }
+            let timeout = if finished { Some(Duration::ZERO) } else { timeout };
+            came = self.park(Some((fd, interest)), timeout).unwrap_or(came);
+            self.take_ready();
+            self.reap();
+            break;
+        }
+        self.leave();
+        came
+    }
+
+    /// Sleeps until there may be something to do.
+    fn park(&self, fd: Option<(BorrowedFd<'_>, Interest)>, timeout: Option<Duration>) -> Option<Interest> {
+        self.parked.store(true, Ordering::Relaxed);
+        // Pairs with the fence in `Waiter::wake`.
+        fence(Ordering::SeqCst);
+        let nothing_ready = lock(&self.ready).is_empty() && lock(&self.returned).is_empty();
+        let came = match nothing_ready {
+            true => self.sleep(fd, timeout),
+            false => fd.map(|(fd, interest)| {
+                poll(&[], Some((fd, interest)), Some(Duration::ZERO)).unwrap_or_default()
+            }),
+        };
+        self.parked.store(false, Ordering::Relaxed);
+        came
+    }
+
+    fn sleep(&self, fd: Option<(BorrowedFd<'_>, Interest)>, timeout: Option<Duration>) -> Option<Interest> {
+        let waiting = self.work().waiting > 0;
+        // While we wait for pages that other lanes may hold, lanes that lose their owner must tell us. Pairs with `leave`:
+        // either it sees us, or we see that it is not attended.
+        if waiting {
+            self.shared.foreign.fetch_add(1, Ordering::SeqCst);
+            fence(Ordering::SeqCst);
+        }
+        let others = if waiting { self.shared.unattended(self) } else { Vec::new() };
+        let came = match self.ring.poll_fd() {
+            // Alone: the ring itself sleeps best.
+            _ if fd.is_none() && others.is_empty() => {
+                self.wait(timeout);
+                None
+            }
+            Some(own) if !self.shared.simulated() => {
+                let mut fds = vec![own];
+                fds.extend(others.iter().filter_map(|lane| lane.ring.poll_fd()));
+                let mut left = timeout;
+                let came = loop {
+                    // Others' completions may be held up by an owner that computes.
+                    others.iter().for_each(|lane| lane.ring.nudge());
+                    let slice = match others.is_empty() {
+                        true => left,
+                        false => {
+                            Some(left.map_or(Ring::NUDGE_INTERVAL, |left| left.min(Ring::NUDGE_INTERVAL)))
+                        }
+                    };
+                    let came = poll(&fds, fd, slice);
+                    left = left.map(|left| left.saturating_sub(slice.unwrap_or_default()));
+                    if came.is_some() || left == Some(Duration::ZERO) {
+                        break came.unwrap_or_default();
+                    }
+                };
+                // Takes a wake too, which a mere reap leaves and the next poll would see again.
+                self.wait(Some(Duration::ZERO));
+                others.iter().for_each(|lane| lane.reap_for_owner());
+                fd.map(|_| came)
+            }
+            // A simulated disk moves only when somebody looks at it: look at ours and the others'.
+            _ => {
+                if self.ring.in_flight() > 0 {
+                    self.reap();
+                }
+                others.iter().for_each(|lane| lane.ring.nudge());
+                others.iter().for_each(|lane| lane.reap_for_owner());
+                yield_now();
+                fd.map(|(fd, interest)| {
+                    let quiet = self.ring.in_flight() == 0 && others.is_empty();
+                    let pause =
+                        if quiet { timeout.or(Some(Duration::from_millis(1))) } else { Some(Duration::ZERO) };
+                    poll(&[], Some((fd, interest)), pause).unwrap_or_default()
+                })
+            }
+        };
+        if waiting {
+            self.shared.foreign.fetch_sub(1, Ordering::SeqCst);
+        }
+        came
+    }
+
+    /// The owner goes elsewhere; what it leaves in flight others may look after, and a turn at the bounce pool that it was
+    /// told of and has not taken goes to the next.
+    pub fn leave(&self) {
+        self.attended.store(false, Ordering::SeqCst);
+        // Pairs with the fence in `sleep`: what was pushed before is seen by a sleeper that we do not see.
+        fence(Ordering::SeqCst);
+        self.shared.bounce.pass_on();
+        if self.ring.in_flight() > 0 && self.shared.foreign.load(Ordering::SeqCst) > 0 {
+            self.shared.wake_parked(self);
+        }
+    }
+
+    /// Runs a task to its end on this lane. For blocking calls.
+    pub fn run(self: &Arc<Self>, task: Task) -> Result<(), Error> {
+        let mut work = self.work();
+        self.start(&mut work, task);
+        self.flush_and_wait(work);
+        self.finish_one().result()
+    }
+
+    /// Waits for the one task in flight.
+    pub fn finish_one(self: &Arc<Self>) -> Ended {
+        self.work_until(|work| !work.finished.is_empty());
+        self.work().finished.pop_front().expect("work_until saw it")
+    }
+
+    /// Sleeps until whoever `register` hands the waiter to says so; not at all if it returns false.
+    pub fn nap(
+        self: &Arc<Self>,
+        object: &Arc<crate::object::ObjectInner>,
+        register: impl FnOnce(&mut dyn FnMut() -> Waiter) -> bool,
+    ) {
+        let mut work = self.work();
+        let id = work.tasks.insert(Task::new(Job::Nap, object.clone(), 0, std::ptr::null_mut(), 0));
+        if register(&mut || self.waiter(id, RESUME)) {
+            work.registered(id);
+            drop(work);
+            self.finish_one();
+        } else {
+            work.tasks.remove(id);
+        }
+    }
+
+    pub fn is_attended(&self) -> bool {
+        self.attended.load(Ordering::SeqCst)
+    }
+
+    /// The owner comes, and stays until it leaves.
+    pub fn attend(&self) {
+        self.attended.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether completions were there to be taken. The owner only.
+    pub fn has_reaped(&self) -> bool {
+        self.reap() > 0
+    }
+
+    /// Sleeps until something completes, comes true or comes back, or the ring is woken. The owner only.
+    pub fn sleep_a_while(&self) {
+        self.park(None, None);
+    }
+
+    /// M6: a bundle is back.
+    pub fn returned(&self, bundle: Parcel) {
+        lock(&self.returned).push(bundle);
+        // Pairs with the fence in `park`, as in `Waiter::wake`.
+        fence(Ordering::SeqCst);
+        if self.parked.load(Ordering::Relaxed) {
+            self.ring.wake();
+        }
+    }
+
+    pub fn wake_if_parked(&self) {
+        if self.parked.load(Ordering::SeqCst) {
+            self.ring.wake();
+        }
+    }
+}
+
+/// Waits for descriptors. Returns what came of the caller's own; None where the time was over first.
+fn poll(
+    rings: &[BorrowedFd<'_>],
+    fd: Option<(BorrowedFd<'_>, Interest)>,
+    timeout: Option<Duration>,
+) -> Option<Interest> {
+    let mut fds: Vec<libc::pollfd> = rings
+        .iter()
+        .map(|ring| libc::pollfd { fd: ring.as_raw_fd(), events: libc::POLLIN, revents: 0 })
+        .collect();
+    if let Some((fd, interest)) = fd {
+        let readable = if interest.readable { libc::POLLIN } else { 0 };
+        let writable = if interest.writable { libc::POLLOUT } else { 0 };
+        fds.push(libc::pollfd { fd: fd.as_raw_fd(), events: readable | writable, revents: 0 });
+    }
+    // Rounded up, so that a wait of half a millisecond does not become a spin.
+    let timeout_ms = timeout.map_or(-1, |t| t.as_micros().div_ceil(1000).min(i32::MAX as u128) as i32);
+    // SAFETY: the array is alive and has that length; the descriptors are borrowed.
+    let ready = unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout_ms) };
+    if ready == 0 {
+        return None;
+    }
+    let Some(own) = fds.last().filter(|_| fd.is_some() && ready > 0) else {
+        return Some(Interest::default());
+    };
+    Some(Interest {
+        readable: own.revents & (libc::POLLIN | libc::POLLHUP | libc::POLLERR) != 0,
+        writable: own.revents & (libc::POLLOUT | libc::POLLERR) != 0,
+    })
+}
