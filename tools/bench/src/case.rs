@@ -127,6 +127,8 @@ words! {
         Nbd = "nbd",
         /// Pages of emulated nodes.
         Numa = "numa",
+        /// Random reads from several emulated nodes.
+        Crossing = "crossing",
         /// Tenants in one cache and in partitions.
         Partitions = "partitions",
     }

@@ -8,7 +8,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
-use octavo::disk::AlignedBytes;
+use octavo::disk::{AlignedBytes, Store};
 use octavo::{Buffer, Cache, CacheConfig, Object, Op, Partition, PartitionConfig, Queue, Request};
 
 use crate::Error;
@@ -106,11 +106,15 @@ impl Field {
         Box::new(Fio { name: "fio".into(), options, quick })
     }
 
+    fn cached(&self, case: &Case, pages: Pages) -> Result<Cached, Error> {
+        Cached::new(&self.object, &self.cache, case.depth.0, pages)
+    }
+
     /// Reads until every frame has most likely held two pages, so that each miss must evict.
     fn fill_cache(&self, case: &Case) -> Result<(), Error> {
         let stat = self.partition.stat();
         let enough = stat.fills + stat.max_bytes / PAGE_BYTES as u64 * 2;
-        let mut cached = Cached::new(self, case, self.pages(case, 99, 0)?)?;
+        let mut cached = self.cached(case, self.pages(case, 99, 0)?)?;
         while stat.resident_bytes < stat.max_bytes && self.partition.stat().fills < enough {
             cached.turn(None)?;
         }
@@ -191,7 +195,7 @@ impl Team for Reader<'_> {
                 pages,
                 page: AlignedBytes::new(PAGE_BYTES),
             }),
-            ("octavo", Call::Queue) => Box::new(Cached::new(self.field, self.case, pages)?),
+            ("octavo", Call::Queue) => Box::new(self.field.cached(self.case, pages)?),
             ("octavo", _) => Box::new(Blocking {
                 object: self.field.object.clone(),
                 pages,
@@ -203,7 +207,9 @@ impl Team for Reader<'_> {
                 page: AlignedBytes::new(PAGE_BYTES),
                 buffer: (self.name == "pread-copied").then(|| AlignedBytes::new(PAGE_BYTES)),
             }),
-            (name, _) => Box::new(Direct::new(self.field, self.case, pages, name == "copied")?),
+            (name, _) => {
+                Box::new(Direct::new(self.field.object.store(), self.case.depth.0, pages, name == "copied")?)
+            }
         })
     }
 }
@@ -289,7 +295,7 @@ impl Worker for Buffered<'_> {
 }
 
 /// The engine with the cache, by a queue.
-struct Cached {
+pub struct Cached {
     object: Object,
     queue: Queue,
     /// Requests with buffers that nobody uses.
@@ -299,11 +305,11 @@ struct Cached {
 }
 
 impl Cached {
-    fn new(field: &Field, case: &Case, pages: Pages) -> Result<Cached, Error> {
-        let depth = case.depth.0;
-        let buffers = (0..depth).map(|_| field.cache.buffer(PAGE_BYTES));
+    /// With so many reads in flight.
+    pub fn new(object: &Object, cache: &Cache, depth: usize, pages: Pages) -> Result<Cached, Error> {
+        let buffers = (0..depth).map(|_| cache.buffer(PAGE_BYTES));
         let free = buffers.collect::<Option<_>>().ok_or_else(|| Error::new("no memory for buffers"))?;
-        Ok(Cached { object: field.object.clone(), queue: field.cache.queue()?, free, pages, depth })
+        Ok(Cached { object: object.clone(), queue: cache.queue()?, free, pages, depth })
     }
 
     /// Waits for `min` reads at least, and checks what came.
@@ -340,7 +346,7 @@ impl Worker for Cached {
 }
 
 /// The engine's ring without the cache.
-struct Direct {
+pub struct Direct {
     reads: PrivateReads,
     /// The page that each slot reads.
     wanted: Vec<u64>,
@@ -352,9 +358,9 @@ struct Direct {
 }
 
 impl Direct {
-    fn new(field: &Field, case: &Case, pages: Pages, copied: bool) -> Result<Direct, Error> {
-        let depth = case.depth.0;
-        let reads = PrivateReads::new(field.object.store(), depth).map_err(Error::at("a ring"))?;
+    /// With so many reads in flight; `copied`: into buffers of the caller.
+    pub fn new(store: &Store, depth: usize, pages: Pages, copied: bool) -> Result<Direct, Error> {
+        let reads = PrivateReads::new(store, depth).map_err(Error::at("a ring"))?;
         Ok(Direct {
             reads,
             wanted: vec![0; depth],

@@ -6,6 +6,7 @@
 
 pub mod bounded;
 pub mod churn;
+pub mod crossing;
 pub mod hits;
 pub mod locks;
 pub mod memory;
@@ -96,6 +97,7 @@ fn known(driver: Driver) -> (&'static [&'static str], &'static [&'static str]) {
         Driver::Memory => (&[], memory::SCENERY),
         Driver::Nbd => (nbd::CONTESTANTS, nbd::SCENERY),
         Driver::Numa => (numa::CONTESTANTS, &[]),
+        Driver::Crossing => (crossing::CONTESTANTS, crossing::SCENERY),
         Driver::Partitions => (&[], partitions::SCENERY),
     }
 }
@@ -147,6 +149,7 @@ pub fn check(case: &Case, rivals: &[&str]) -> Result<(), String> {
         Driver::Churn => churn::check(case),
         Driver::Writeback => writeback::check(case),
         Driver::Numa => numa::check(case),
+        Driver::Crossing => crossing::check(case),
         Driver::Bounded
         | Driver::Through
         | Driver::Ycsb
@@ -184,6 +187,7 @@ pub fn set(case: &Case, run: &mut Run<'_>) -> Result<Box<dyn Stage>, Error> {
         Driver::Memory => Box::new(memory::Field::new(case, run)?),
         Driver::Nbd => Box::new(nbd::Field::new(case, run)?),
         Driver::Numa => Box::new(numa::Field),
+        Driver::Crossing => Box::new(crossing::Field::new(case, run)?),
         Driver::Partitions => Box::new(partitions::Field::new(case, run)?),
     })
 }
