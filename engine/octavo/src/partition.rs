@@ -18,7 +18,7 @@ use crate::copy;
 use crate::counters::{Count, Counters};
 use crate::error::Error;
 use crate::frames::{Frames, Mapping};
-use crate::numa::Places;
+use crate::numa::{Balance, Places};
 use crate::object::{Object, ObjectInner};
 use crate::record::Recorder;
 use crate::stat::{Evictions, PartitionStat};
@@ -66,6 +66,7 @@ pub(crate) struct PartitionInner {
     limits: Mutex<Limits>,
     dirty_max_bytes: Mutex<Option<u64>>,
     remembered: Mutex<Remembered>,
+    pub balance: Balance,
     dirty_max_pages: AtomicU64,
     /// The table's memory; after the table, which uses it.
     pub metadata: Mapping,
@@ -218,6 +219,7 @@ impl PartitionInner {
             limits: Mutex::new(config.limits()),
             dirty_max_bytes: Mutex::new(config.dirty_max_bytes),
             remembered: Mutex::new(Remembered::default()),
+            balance: Balance::default(),
             config,
             dirty_max_pages: AtomicU64::new(0),
             metadata,
@@ -517,11 +519,13 @@ impl Partition {
         let mut resizing = lock(&inner.resizing);
         let (per_segment, frames) = (self.segment_bytes(), inner.shared.config.segment_bytes);
         let wanted = segments.clamp(1, inner.table.shape().segments_max);
+        let before = inner.table.live_segments();
         self.finish_moves(&mut resizing)?;
         self.retire_emptied(&mut resizing)?;
         // Those that a pin keeps take their memory still.
         while inner.table.live_segments() < wanted {
-            let Some(segment) = inner.table.spare_segment() else { break };
+            let hot = inner.balance.verdict().and_then(|verdict| inner.table.spare_segment_of(verdict.hot));
+            let Some(segment) = hot.or_else(|| inner.table.spare_segment()) else { break };
             let learning = self.learning_bytes(inner.table.live_segments() + 1);
             let left_behind = resizing.left_behind.iter().position(|behind| *behind == segment);
             let more = if left_behind.is_some() { frames } else { per_segment };
@@ -537,7 +541,11 @@ impl Partition {
             self.finish_moves(&mut resizing)?;
         }
         while inner.table.live_segments() - (resizing.emptied.len() as u32) > wanted {
-            let segment = inner.table.segment_to_leave(&resizing.emptied).expect("more are live than wanted");
+            let emptied = &resizing.emptied;
+            let cold = inner.balance.verdict();
+            let cold = cold.and_then(|verdict| inner.table.segment_to_leave_of(verdict.cold, emptied));
+            let segment = cold.or_else(|| inner.table.segment_to_leave(emptied));
+            let segment = segment.expect("more are live than wanted");
             resizing.was_changed = true;
             resizing.pending = inner.table.leave(segment);
             inner.record(|| Event::Leave { segment: segment.0 });
@@ -545,8 +553,27 @@ impl Partition {
             self.finish_moves(&mut resizing)?;
             self.retire_emptied(&mut resizing)?;
         }
+        if wanted != before {
+            inner.balance.forget();
+        }
         inner.set_dirty_max();
         Ok(())
+    }
+
+    /// Moves pages away from a node whose sets are under more pressure than another's, if there is one (`numa/balance.rs`).
+    pub(crate) fn balance_nodes(&self) -> Result<(), Error> {
+        let inner = &self.0;
+        let Some((verdict, entries)) = inner.look_at_nodes() else { return Ok(()) };
+        let mut resizing = lock(&inner.resizing);
+        self.finish_moves(&mut resizing)?;
+        if inner.is_recorded() {
+            return Ok(());
+        }
+        resizing.was_changed = true;
+        resizing.pending = inner.table.shift(verdict.hot, verdict.cold, entries);
+        let moved = self.finish_moves(&mut resizing);
+        inner.balance.forget();
+        moved
     }
 
     /// What it was promised.

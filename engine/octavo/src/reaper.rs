@@ -212,7 +212,13 @@ pub(crate) fn period(cache: &Cache, had_news: bool) -> bool {
     let pace = Pace::default();
     let picture = Picture::of(cache, if had_news { pace.keep } else { 1.0 });
     let moved = picture.carry_out(&pace);
-    picture.partitions.iter().flatten().for_each(Partition::fit_monitor);
+    for partition in picture.partitions.iter().flatten() {
+        partition.fit_monitor();
+        if let Err(error) = partition.balance_nodes() {
+            // As above: the next period goes on with it.
+            log::debug!("partition {}: pages stay on their nodes: {error}", partition.name());
+        }
+    }
     // Relaxed: figures.
     reaper.moved_bytes.fetch_add(moved, Ordering::Relaxed);
     reaper.periods.fetch_add(1, Ordering::Relaxed);

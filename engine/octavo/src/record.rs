@@ -203,6 +203,11 @@ impl PartitionInner {
         Writing { partition: self, tape: lock(&self.recorder.tape) }
     }
 
+    /// Whether somebody records it.
+    pub fn is_recorded(&self) -> bool {
+        self.recorder.below() != 0
+    }
+
     /// Writes an event that samples have too.
     pub fn record(&self, event: impl FnOnce() -> Event) {
         if self.recorder.below() != 0 {

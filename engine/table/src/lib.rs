@@ -32,7 +32,7 @@ pub use ghost::{Ghosts, ghosts_of};
 pub use layout::{ENTRIES_PER_SEGMENT, METADATA_BYTES_PER_PAGE_MAX, SEGMENTS_MAX, Shape};
 pub use lookup::Glance;
 pub use monitor::{Late, MissCurve, Monitor};
-pub use nodes::{NODES_MAX, NodeId};
+pub use nodes::{CLOCKS, NODES_MAX, NodeId};
 pub use policy::{Learned, PolicyKind};
 pub use probe::ProbeKind;
 pub use resize::{Move, Mover, NoBytes, Pass};

@@ -21,6 +21,9 @@ pub struct NodeId(pub u32);
 /// Most nodes of a table.
 pub const NODES_MAX: u32 = 16;
 
+/// Sets of a segment whose clocks are looked at.
+pub const CLOCKS: usize = 8;
+
 /// Top bits of a tag that choose the node: 64 groups, so that of three nodes none has a twentieth more pages than another.
 const GROUP_BITS: u32 = 6;
 
@@ -132,6 +135,41 @@ impl<const W: usize> Table<W> {
         live.into_iter().max_by_key(|segment| (counts[self.node_of_segment(*segment).0 as usize], *segment))
     }
 
+    /// A segment of a node that is not in use, for a table whose growth goes there; none where the node would have a quarter more than another by that.
+    pub fn spare_segment_of(&self, node: NodeId) -> Option<SegmentIndex> {
+        let fewest = (0..self.nodes.count).map(|node| self.live_of(NodeId(node))).min()?;
+        let spare = self.numbers_of(node).find(|segment| !self.is_live(*segment));
+        spare.filter(|_| self.live_of(node) < fewest + fewest / 4)
+    }
+
+    /// The segment of a node that a table which is to shrink there can do without, but for those of `besides`; none where another would have a quarter more by that.
+    pub fn segment_to_leave_of(&self, node: NodeId, besides: &[SegmentIndex]) -> Option<SegmentIndex> {
+        let left = self.live_of(node).saturating_sub(besides.len() + 1);
+        let most = (0..self.nodes.count).map(|node| self.live_of(NodeId(node))).max()?;
+        let own =
+            self.numbers_of(node).filter(|segment| self.is_live(*segment) && !besides.contains(segment));
+        own.last().filter(|_| left + left / 4 >= most)
+    }
+
+    /// How many entries name segments of a node.
+    pub fn entries_of_node(&self, node: NodeId) -> usize {
+        let entries = self.entries_by_segment();
+        self.numbers_of(node).map(|segment| entries[segment.0 as usize].len()).sum()
+    }
+
+    /// The clocks of some sets of a segment, spread over it, and whether those sets are full: how fast pages come where others must leave.
+    pub fn clocks(&self, segment: SegmentIndex) -> ([u16; CLOCKS], [bool; CLOCKS]) {
+        let sets = self.shape().sets_per_segment as usize;
+        let (mut clocks, mut full) = ([0; CLOCKS], [false; CLOCKS]);
+        for (at, set) in self.sets_of(segment).step_by(sets.div_ceil(CLOCKS)).take(CLOCKS).enumerate() {
+            let head = self.head(set);
+            // Relaxed, both: figures.
+            clocks[at] = head.clock.load(Ordering::Relaxed);
+            full[at] = head.occupied.load(Ordering::Relaxed).count_ones() as usize == W;
+        }
+        (clocks, full)
+    }
+
     fn numbers_of(&self, node: NodeId) -> impl Iterator<Item = SegmentIndex> {
         self.nodes.segments(node, self.shape().segments_max).map(SegmentIndex)
     }
@@ -197,5 +235,32 @@ impl<const W: usize> Table<W> {
             Some((entry, SegmentIndex(to as u32)))
         };
         leaving.into_iter().filter_map(give).collect()
+    }
+
+    /// So many entries of one node's segments, and which of the other's they go to. Each segment keeps a quarter of its share.
+    pub(crate) fn entries_to_shift(
+        &self,
+        from: NodeId,
+        to: NodeId,
+        count: usize,
+    ) -> Vec<(SegmentIndex, u32, SegmentIndex)> {
+        assert!(from != to, "entries go from one node to another");
+        let mut entries = self.entries_by_segment();
+        // An emptied segment that could not retire yet has no entries, and gets none.
+        let own = |node: NodeId| self.numbers_of(node).map(|segment| segment.0 as usize);
+        let givers: Vec<usize> = own(from).filter(|segment| !entries[*segment].is_empty()).collect();
+        let takers: Vec<usize> = own(to).filter(|segment| !entries[*segment].is_empty()).collect();
+        let least = (1usize << self.level()) / self.live_segments().max(1) as usize / 4;
+        let shift = |_| {
+            let giver = givers.iter().copied().max_by_key(|segment| entries[*segment].len())?;
+            let taker = takers.iter().copied().min_by_key(|segment| entries[*segment].len())?;
+            if entries[giver].len() <= least.max(1) {
+                return None;
+            }
+            let entry = entries[giver].pop()?;
+            entries[taker].insert(0, entry);
+            Some((SegmentIndex(giver as u32), entry, SegmentIndex(taker as u32)))
+        };
+        (0..count).map_while(shift).collect()
     }
 }

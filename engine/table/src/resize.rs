@@ -18,6 +18,7 @@
 //! counted for it: whoever saw a page gone sees that its new segment's count has changed, and walks that one again.
 //! The directory doubles in a fresh copy (a level); readers of the old copy are readers without a lock as above.
 
+use crate::nodes::NodeId;
 use crate::policy::{Policy, with_policy};
 use crate::set::{Claim, SetGuard};
 use crate::slot::State;
@@ -114,6 +115,14 @@ impl<const W: usize> Table<W> {
         let level = self.level();
         let to_move = |(entry, to)| Move { level, entry, from: segment, to };
         self.entries_of_leaving(segment).into_iter().map(to_move).collect()
+    }
+
+    /// Names the moves that take so many entries from one node's segments to another's, or fewer: each segment keeps a quarter of its share.
+    pub fn shift(&self, from: NodeId, to: NodeId, count: usize) -> Vec<Move> {
+        self.assert_no_move();
+        let level = self.level();
+        let to_move = |(from, entry, to)| Move { level, entry, from, to };
+        self.entries_to_shift(from, to, count).into_iter().map(to_move).collect()
     }
 
     /// Takes an emptied segment out of use. Err names a slot that is not free yet: a pinned snapshot, or a page in somebody's hands.

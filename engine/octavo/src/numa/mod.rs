@@ -10,6 +10,7 @@
 //! A kernel or container that refuses to bind memory is warned of once, and everything goes on: placement is a matter of speed. What came of
 //! it is asked of the kernel (`move_pages`), and told by `Cache::numa_stat`. What is not here: topologies (`topology.rs`), the calls (`sys.rs`).
 
+mod balance;
 mod cost;
 mod here;
 mod message;
@@ -17,6 +18,7 @@ mod stat;
 mod sys;
 mod topology;
 
+pub(crate) use balance::Balance;
 pub use cost::{LocalMemory, MACHINES, Machine, RemoteCost, Traffic};
 pub use here::sit;
 pub(crate) use message::{Mail, Parcel, Post, Workers};

@@ -4,8 +4,8 @@ use std::alloc;
 use std::ptr::NonNull;
 
 use octavo_table::{
-    Claim, ENTRIES_PER_SEGMENT, METADATA_BYTES_PER_PAGE_MAX, Mixer, Move, Mover, PINS_MAX, PolicyKind,
-    SegmentIndex, Shape, SlotIndex, State, Table, Tag,
+    Claim, ENTRIES_PER_SEGMENT, METADATA_BYTES_PER_PAGE_MAX, Mixer, Move, Mover, NodeId, PINS_MAX,
+    PolicyKind, SegmentIndex, Shape, SlotIndex, State, Table, Tag,
 };
 
 use crate::random::Random;
@@ -147,6 +147,44 @@ fn a_page_is_on_the_node_of_its_segment_and_stays_there_while_others_come() {
     while let Some(segment) = table.spare_segment() {
         finish(&table, table.join(segment));
         assert!(tags.iter().zip(&nodes).all(|(tag, node)| table.node_of(*tag) == *node));
+    }
+}
+
+#[test]
+fn entries_go_to_other_nodes_and_every_segment_keeps_some_whatever_comes_and_goes() {
+    let shape = Shape { segments_max: 12, sets_per_segment: 1 };
+    let table = Table::<8>::spread(shape, 3, PolicyKind::Fifo, 6);
+    let mut random = Random::new(3);
+    let level_entries = |table: &Table<8>| table.entries_per_segment().iter().sum::<usize>();
+    for step in 0..if cfg!(miri) { 20 } else { 600 } {
+        let [from, to] = [0, 1].map(|_| NodeId(random.below(3) as u32));
+        let before = [from, to].map(|node| table.entries_of_node(node));
+        match random.below(4) {
+            0 if from != to => {
+                let count = 1 + random.below(40);
+                let moves = table.shift(from, to, count);
+                let moved = moves.len();
+                assert!(moved <= count);
+                finish(&table, moves);
+                let after = [from, to].map(|node| table.entries_of_node(node));
+                assert_eq!([before[0] - moved, before[1] + moved], after, "step {step}");
+            }
+            1 => {
+                if let Some(segment) = table.spare_segment_of(from).or_else(|| table.spare_segment()) {
+                    finish(&table, table.join(segment));
+                }
+            }
+            2 if table.live_segments() > 1 => {
+                let leaving = table.segment_to_leave_of(from, &[]).or_else(|| table.segment_to_leave(&[]));
+                let leaving = leaving.unwrap();
+                finish(&table, table.leave(leaving));
+                table.retire(leaving).unwrap();
+            }
+            _ => {}
+        }
+        let all = level_entries(&table);
+        assert!(all.is_power_of_two() && table.entries_per_segment().iter().all(|n| *n > 0), "step {step}");
+        assert_eq!((0..3).map(|node| table.entries_of_node(NodeId(node))).sum::<usize>(), all);
     }
 }
 
