@@ -1,5 +1,6 @@
-//! Loops of hits of 128 bytes, for a program that counts instructions: `octavo-instructions single|batch|recorded|sampled COUNT`, where the last
-//! two are `single` while all pages are recorded, or one in 64.
+//! Loops of hits of 128 bytes, for a program that counts instructions: `octavo-instructions single|batch|nodes|nodes-batch|recorded|sampled COUNT`. `nodes` and
+//! `nodes-batch` are `single` and `batch` where pages are divided among two (emulated) nodes and it is counted whose are read; the last two are `single` while all pages are
+//! recorded, or one in 64.
 //!
 //! Run with two counts, the difference through the difference of counts is what one hit takes, without what comes before and after. The
 //! cache is placed by a fixed seed and nothing runs beside, so that every run executes the same instructions. `cargo xtask
@@ -12,6 +13,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use octavo::disk::Store;
+use octavo::numa::{NumaMode, TopologySource, sit};
 use octavo::recording::WHOLE;
 use octavo::{Cache, CacheConfig, Object, Partition, PartitionConfig, Read, Taken};
 
@@ -26,12 +28,14 @@ fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let count = words.get(1).and_then(|count| count.parse::<u64>().ok());
     let result = match (words.first().map(String::as_str), count) {
-        (Some("single"), Some(count)) => object().and_then(|object| single(&object, count)),
-        (Some("batch"), Some(count)) => object().and_then(|object| batch(&object, count)),
+        (Some("single"), Some(count)) => object(1).and_then(|object| single(&object, count)),
+        (Some("batch"), Some(count)) => object(1).and_then(|object| batch(&object, count)),
+        (Some("nodes"), Some(count)) => object(2).and_then(|object| single(&object, count)),
+        (Some("nodes-batch"), Some(count)) => object(2).and_then(|object| batch(&object, count)),
         (Some("recorded"), Some(count)) => recorded(WHOLE, count),
         (Some("sampled"), Some(count)) => recorded(WHOLE / 64, count),
         _ => {
-            eprintln!("octavo-instructions single|batch|recorded|sampled COUNT");
+            eprintln!("octavo-instructions single|batch|nodes|nodes-batch|recorded|sampled COUNT");
             return ExitCode::from(2);
         }
     };
@@ -46,7 +50,7 @@ fn main() -> ExitCode {
 
 /// Hits while the partition is recorded, and somebody takes the blocks.
 fn recorded(sample_below: u32, count: u64) -> Result<(), octavo::Error> {
-    let (partition, object) = parts()?;
+    let (partition, object) = parts(1)?;
     let mut recording = partition.record(sample_below)?;
     let taker = std::thread::spawn(move || {
         while let Taken::Block(block) = recording.take(Duration::from_secs(60)) {
@@ -59,13 +63,16 @@ fn recorded(sample_below: u32, count: u64) -> Result<(), octavo::Error> {
     result
 }
 
-fn object() -> Result<Object, octavo::Error> {
-    parts().map(|(_, object)| object)
+fn object(nodes: u32) -> Result<Object, octavo::Error> {
+    parts(nodes).map(|(_, object)| object)
 }
 
 /// An object whose pages are all cached, and marked: hits change nothing any more.
-fn parts() -> Result<(Partition, Object), octavo::Error> {
+fn parts(nodes: u32) -> Result<(Partition, Object), octavo::Error> {
+    sit(0);
     let config = CacheConfig {
+        topology: TopologySource::Emulated { nodes, cores: 1 },
+        numa: NumaMode::Partition,
         memory_max_bytes: 20 << 20,
         buffers_max_bytes: Some(2 << 20),
         background: false,
