@@ -9,6 +9,8 @@ mod cache;
 #[cfg(not(any(loom, shuttle)))]
 mod change;
 #[cfg(not(any(loom, shuttle)))]
+mod known;
+#[cfg(not(any(loom, shuttle)))]
 mod layout;
 #[cfg(not(any(loom, shuttle, miri)))]
 mod monitor;
