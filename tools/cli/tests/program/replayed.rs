@@ -94,6 +94,60 @@ impl World {
     }
 }
 
+/// Writes a recording to files on the thread that makes its accesses, after so many of them: where parts begin does not depend on time.
+struct Steps {
+    recording: Recording,
+    writer: Writer,
+    taken_bytes: u64,
+    time_ms: u64,
+}
+
+impl Steps {
+    fn new(recording: Recording, path: &Path, rotation: Rotation) -> Steps {
+        let about = About { id: 7, part: 1, began_unix_ms: 0, header: recording.header().clone() };
+        let writer = Writer::create(path, rotation, about).unwrap();
+        Steps { recording, writer, taken_bytes: 0, time_ms: 0 }
+    }
+
+    /// Takes all that there is; something has happened since the last time.
+    fn step(&mut self) {
+        if self.writer.is_full() {
+            self.recording.begin_part();
+        }
+        loop {
+            assert!(self.take(), "nobody has ended it");
+            let stat = self.recording.partition().recording_stat().unwrap();
+            if stat.event_bytes == self.taken_bytes {
+                break;
+            }
+        }
+        self.time_ms += 1;
+    }
+
+    /// False: that was the end.
+    fn take(&mut self) -> bool {
+        match self.recording.take(Duration::ZERO) {
+            Taken::Block(block) => {
+                self.taken_bytes += block.len() as u64;
+                self.writer.write(self.time_ms, &block).unwrap();
+                self.recording.give_back(block);
+            }
+            Taken::Part(header) => self.writer.begin_part(self.time_ms, header).unwrap(),
+            Taken::Ended(_) => {
+                self.writer.finish(self.time_ms, Ending::Stopped).unwrap();
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Takes what is left.
+    fn end(mut self) {
+        self.recording.partition().stop_recording();
+        while self.take() {}
+    }
+}
+
 /// Writes a recording to files, as a server does.
 fn write(mut recording: Recording, path: &Path, rotation: Rotation) -> std::thread::JoinHandle<Ending> {
     let about = About { id: 7, part: 1, began_unix_ms: 0, header: recording.header().clone() };
@@ -372,7 +426,7 @@ impl Zipf {
 /// Reads a Zipf load through a partition of 128 segments of `SEGMENT`, and says what a sample of it makes of that.
 fn sampled(policy: PolicyName) {
     const ALL: u64 = 65_536;
-    let mut random = Random::seeded(&format!("{} sampled", policy.name()));
+    let mut random = Random::fixed(&format!("{} sampled", policy.name()), 1);
     let directory = Directory::new();
     let config = CacheConfig {
         memory_max_bytes: (64 << 20) + 140 * SEGMENT,
@@ -392,7 +446,7 @@ fn sampled(policy: PolicyName) {
     let partition = cache.partition(config).unwrap();
     let path = directory.join("p.octr");
     let rotation = Rotation { file_bytes_max: Some(64 << 10), keep: None };
-    let writing = write(partition.record(WHOLE / 2).unwrap(), &path, rotation);
+    let mut writing = Steps::new(partition.record(WHOLE / 2).unwrap(), &path, rotation);
     let object = partition.open(octavo::disk::Store::memory("memory", ALL * PAGE), "memory").unwrap();
     let mut zipf = Zipf::new(random, ALL);
     for number in 0..300_000 {
@@ -402,12 +456,14 @@ fn sampled(policy: PolicyName) {
         for page in page..(page + run).min(ALL) {
             object.read_at(page * PAGE, &mut buffer).unwrap();
         }
+        if number % 500 == 499 {
+            writing.step();
+        }
         if number == 150_000 {
             partition.resize(100 * SEGMENT).unwrap();
         }
     }
-    partition.stop_recording();
-    writing.join().unwrap();
+    writing.end();
     let files = parts(path.parent().unwrap());
     let replayed = self::replayed(&files);
     let stat = partition.stat();
