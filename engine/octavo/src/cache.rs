@@ -307,9 +307,7 @@ impl Cache {
 
     /// The next steps of the reaper now, whether or not the cache runs one.
     pub fn balance(&self) {
-        for partition in self.partitions() {
-            partition.0.table.drain_monitor();
-        }
+        reaper::drain(self);
         reaper::period(self, true);
     }
 

@@ -42,6 +42,8 @@ pub(crate) struct Reaper {
     pub alarm: Alarm,
     /// Held by who resizes several partitions, or makes one.
     pub planning: Mutex<()>,
+    /// References that the monitors were shown since their counts last faded.
+    shown: AtomicU64,
     moved_bytes: AtomicU64,
     periods: AtomicU64,
 }
@@ -64,6 +66,7 @@ impl Reaper {
             total: Mutex::new(Total::new(memory_max_bytes)),
             alarm: Alarm::new()?,
             planning: Mutex::new(()),
+            shown: AtomicU64::new(0),
             moved_bytes: AtomicU64::new(0),
             periods: AtomicU64::new(0),
         })
@@ -210,7 +213,12 @@ pub(crate) fn period(cache: &Cache, had_news: bool) -> bool {
         return false;
     }
     let pace = Pace::default();
-    let picture = Picture::of(cache, if had_news { pace.keep } else { 1.0 });
+    // Relaxed: `planning` is held, and who counts meanwhile counts for the next time.
+    let keep = pace.keep_after(reaper.shown.load(Ordering::Relaxed));
+    if keep < 1.0 {
+        reaper.shown.store(0, Ordering::Relaxed);
+    }
+    let picture = Picture::of(cache, keep);
     let moved = picture.carry_out(&pace);
     for partition in picture.partitions.iter().flatten() {
         partition.fit_monitor();
@@ -223,6 +231,13 @@ pub(crate) fn period(cache: &Cache, had_news: bool) -> bool {
     reaper.moved_bytes.fetch_add(moved, Ordering::Relaxed);
     reaper.periods.fetch_add(1, Ordering::Relaxed);
     yields
+}
+
+/// Takes what the monitors were shown through their miniatures; returns how much there was.
+pub(crate) fn drain(cache: &Cache) -> u64 {
+    let shown = cache.partitions().iter().map(|partition| partition.0.table.drain_monitor()).sum();
+    cache.shared().reaper.shown.fetch_add(shown, Ordering::Relaxed);
+    shown
 }
 
 /// See the module.
@@ -240,9 +255,9 @@ pub(crate) fn reaper_thread(shared: &Arc<crate::cache::Shared>, cache: &Weak<Cac
         alarm.sleep(&mut triggers, time);
         // The cache is held only meanwhile, so that it can go.
         let Some(cache) = Cache::upgrade(cache).filter(|_| !alarm.is_over()) else { return };
-        let news: u64 = cache.partitions().iter().map(|partition| partition.0.table.drain_monitor()).sum();
-        quiet = if news > 0 { 0 } else { (quiet + 1).min(QUIET_TICKS) };
-        had_news |= news > 0;
+        let shown = drain(&cache);
+        quiet = if shown > 0 { 0 } else { (quiet + 1).min(QUIET_TICKS) };
+        had_news |= shown > 0;
         ticks += 1;
         if ticks >= TICKS || is_resting || alarm.is_short() {
             yields = period(&cache, std::mem::take(&mut had_news));

@@ -74,13 +74,24 @@ pub struct Pace {
     pub turn: f64,
     /// What the counts behind the curves are worth in the next period: older ones fade.
     pub keep: f64,
+    /// Counts fade when all samples together have seen so many references since they last did, however many periods that takes: curves of next to nothing
+    /// send sizes to and fro.
+    pub news: u64,
     /// So many partitions share by dynamic programming, which is exact; more by look-ahead, which is quicker.
     pub exact_max: usize,
 }
 
 impl Default for Pace {
     fn default() -> Self {
-        Pace { step: 1.0 / 16.0, inertia: 0.08, turn: 4.0, keep: 0.95, exact_max: 48 }
+        Pace { step: 1.0 / 16.0, inertia: 0.08, turn: 4.0, keep: 0.95, news: 128, exact_max: 48 }
+    }
+}
+
+impl Pace {
+    /// What counts are worth from now on, where all samples together have seen so many references since they last faded. The same for all partitions, for a
+    /// miss must weigh the same everywhere.
+    pub fn keep_after(&self, news: u64) -> f64 {
+        if news >= self.news { self.keep } else { 1.0 }
     }
 }
 

@@ -190,8 +190,8 @@ struct Plan {
 }
 
 impl Plan {
-    /// For sizes up to `most_pages`, in at most so many bytes. None where there is no room for three sizes.
-    fn new(most_pages: u64, bytes_max: u64, ways: usize) -> Option<Plan> {
+    /// For sizes up to `most_pages`, in at most so many bytes, with at most so many rings. None where there is no room for three sizes.
+    fn new(most_pages: u64, bytes_max: u64, ways: usize, rings_max: usize) -> Option<Plan> {
         let numbers = 1u64 << Tag::SAMPLE_BITS;
         let mut below = (numbers / RATE_MIN).min(numbers * SLOTS_MAX / most_pages.max(1)).max(1);
         loop {
@@ -212,7 +212,7 @@ impl Plan {
                 return None;
             }
             // Nobody's many threads are busy with a small partition.
-            let most = if sizes < SIZES_BYTES_SHARED { 1 } else { RINGS_MAX };
+            let most = if sizes < SIZES_BYTES_SHARED { 1 } else { rings_max };
             let mut rings =
                 std::iter::successors(Some(most), |rings| Some(rings / 2).filter(|half| *half > 0));
             if let Some(rings) = rings.find(|rings| bytes(*rings) <= bytes_max) {
@@ -322,9 +322,16 @@ impl Ring {
 }
 
 impl Monitor {
-    /// Follows pages for sizes up to `most_pages`, with at most `bytes_max` of memory. None where that is too little to say anything.
-    pub fn new(policy: PolicyKind, most_pages: u64, bytes_max: u64, ways: usize) -> Option<Monitor> {
-        let plan = Plan::new(most_pages, bytes_max, ways)?;
+    /// Follows pages for sizes up to `most_pages`, with at most `bytes_max` of memory. None where that is too little to say anything. `alone`: one thread
+    /// at a time shows what it sees, whichever it is, and in that order all is taken.
+    pub fn new(
+        policy: PolicyKind,
+        most_pages: u64,
+        bytes_max: u64,
+        ways: usize,
+        alone: bool,
+    ) -> Option<Monitor> {
+        let plan = Plan::new(most_pages, bytes_max, ways, if alone { 1 } else { RINGS_MAX })?;
         Some(Monitor {
             below: AtomicU32::new(plan.below),
             rings: (0..plan.rings).map(|_| Ring::new(plan.ring)).collect(),
@@ -335,7 +342,7 @@ impl Monitor {
 
     /// Bytes that one would take.
     pub fn bytes_for(most_pages: u64, bytes_max: u64, ways: usize) -> u64 {
-        Plan::new(most_pages, bytes_max, ways).map_or(0, |plan| plan.bytes)
+        Plan::new(most_pages, bytes_max, ways, RINGS_MAX).map_or(0, |plan| plan.bytes)
     }
 
     /// Bytes that it takes.
@@ -409,7 +416,7 @@ impl Monitor {
     /// Goes on with sizes up to another; `bytes_max` as at the start. What was counted is taken over: the new sizes begin with what the old ones
     /// told of them. False: nothing is changed, that is too little.
     pub fn reshape(&self, most_pages: u64, bytes_max: u64, ways: usize) -> bool {
-        let Some(plan) = Plan::new(most_pages, bytes_max, ways) else { return false };
+        let Some(plan) = Plan::new(most_pages, bytes_max, ways, RINGS_MAX) else { return false };
         let known = self.curve();
         let mut model = self.model.lock().unwrap_or_else(PoisonError::into_inner);
         // The rings stay.

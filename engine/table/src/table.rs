@@ -204,10 +204,17 @@ impl<const W: usize> Table<W> {
     /// Begins to watch what the table would miss at sizes up to `most_pages`, with at most so many bytes. Says how many that takes; 0: too few
     /// to say anything.
     pub fn watch(&self, most_pages: u64, bytes_max: u64) -> u64 {
-        if let Some(monitor) = Monitor::new(self.policy(), most_pages, bytes_max, W) {
-            return self.monitor.get_or_init(|| monitor).bytes();
-        }
-        0
+        self.begin_watch(most_pages, bytes_max, false)
+    }
+
+    /// `watch`, for a table that one thread at a time uses, whichever it is: what is seen does not depend on which.
+    pub fn watch_alone(&self, most_pages: u64, bytes_max: u64) -> u64 {
+        self.begin_watch(most_pages, bytes_max, true)
+    }
+
+    fn begin_watch(&self, most_pages: u64, bytes_max: u64, alone: bool) -> u64 {
+        let monitor = Monitor::new(self.policy(), most_pages, bytes_max, W, alone);
+        monitor.map_or(0, |monitor| self.monitor.get_or_init(|| monitor).bytes())
     }
 
     /// What is watched of the table, if something is.

@@ -287,6 +287,8 @@ struct Utility {
     period: u64,
     pace: Pace,
     requests: u64,
+    /// References that the monitors were shown since their counts last faded.
+    news: u64,
     history: Vec<Sizes>,
 }
 
@@ -310,6 +312,7 @@ impl Utility {
             period,
             pace: mix.pace,
             requests: 0,
+            news: 0,
             history: Vec::new(),
         }
     }
@@ -318,15 +321,23 @@ impl Utility {
         self.partitions[usize::from(tenant)].access(page);
         self.requests += 1;
         if self.requests.is_multiple_of((self.period / DRAINS).max(1)) {
-            self.partitions.iter().for_each(Partition::drain);
+            self.news += self.drain();
         }
         if self.requests.is_multiple_of(self.period) {
             self.plan();
         }
     }
 
+    fn drain(&self) -> u64 {
+        self.partitions.iter().map(Partition::drain).sum()
+    }
+
     fn plan(&mut self) {
-        let (granule_bytes, keep) = (self.granule_bytes, self.pace.keep);
+        self.news += self.drain();
+        let (granule_bytes, keep) = (self.granule_bytes, self.pace.keep_after(self.news));
+        if keep < 1.0 {
+            self.news = 0;
+        }
         let leaves = self.partitions.iter_mut().map(|partition| partition.look(granule_bytes, keep));
         let nodes = leaves.zip(&self.limits).map(|(leaf, limits)| Node {
             parent: None,

@@ -26,7 +26,7 @@ impl Partition {
         let table = Table::new(shape, policy, live);
         let slots = |segments: u32| u64::from(segments) * u64::from(shape.sets_per_segment) * 16;
         // A hundredth of what it begins with, as in the engine, which also has room for what the policy learns.
-        table.watch(slots(shape.segments_max), slots(live) * PAGE_BYTES / 100);
+        table.watch_alone(slots(shape.segments_max), slots(live) * PAGE_BYTES / 100);
         Partition {
             table,
             mixer: Mixer::new(seed),
@@ -51,21 +51,27 @@ impl Partition {
         debug_assert!(!waited, "nobody else is there to wait");
     }
 
-    /// Takes what was seen through the miniatures.
-    pub fn drain(&self) {
-        self.table.drain_monitor();
+    /// Takes what was seen through the miniatures; returns how much that was.
+    pub fn drain(&self) -> u64 {
+        self.table.drain_monitor()
+    }
+
+    #[cfg(test)]
+    pub fn curve(&self) -> Option<octavo_table::MissCurve> {
+        self.table.miss_curve()
     }
 
     /// What the plan must know; what was seen so far counts less from now on.
     pub fn look(&mut self, granule_bytes: u64, keep: f64) -> Leaf {
-        self.drain();
         let curve = self.table.miss_curve().unwrap_or_default();
         let current_bytes = u64::from(self.table.live_segments()) * granule_bytes;
         self.missed.add((self.misses - std::mem::replace(&mut self.misses_before, self.misses)) as f64);
         let missed = self.missed.count();
-        self.missed.fade(keep);
-        if self.table.monitor().is_some_and(|monitor| monitor.fade(keep)) {
-            self.missed.forget();
+        if keep < 1.0 {
+            self.missed.fade(keep);
+            if self.table.monitor().is_some_and(|monitor| monitor.fade(keep)) {
+                self.missed.forget();
+            }
         }
         let points = curve.points.iter().map(|(pages, misses)| (pages * PAGE_BYTES, *misses));
         Leaf {

@@ -52,10 +52,65 @@ fn memory_goes_where_it_saves_misses_and_comes_to_rest() {
     assert!(late.iter().all(|sizes| sizes.pages[2] < 500), "the scan gains nothing");
 }
 
+/// With a handful of references to a period, curves that forgot by periods alone were noise, and sizes went to and fro with it: below equal shares.
+#[test]
+fn sizes_stand_still_where_little_is_seen_in_a_period() {
+    let tenants = [
+        tenant("zipf", "gen:zipf:pages=12000,ranks=12000,requests=150000"),
+        tenant("loop", "gen:loop:pages=14000,requests=150000"),
+    ];
+    let moved = |news| {
+        let pace = Pace { news, ..Pace::default() };
+        let outcomes = run(&tenants, &Mix { period: 300, pace, ..mix(12_000) });
+        let of = outcomes.iter().find(|outcome| outcome.way == "utility").unwrap();
+        let late = &of.sizes[of.sizes.len() / 2..];
+        let moved = late.iter().map(|sizes| sizes.moved).sum::<u64>() as f64 / 12_000.0;
+        (moved, hits(&outcomes, "utility") / hits(&outcomes, "equal"))
+    };
+    let (hasty, patient) = (moved(0), moved(Pace::default().news));
+    println!("moved in the second half, and hits through those of equal shares: {hasty:?}, {patient:?}");
+    assert!(patient.0 < hasty.0 / 2.0 && patient.1 > hasty.1, "{hasty:?} {patient:?}");
+    assert!(patient.1 > 0.99, "{patient:?}");
+}
+
 #[test]
 fn counts_repeat_and_do_not_depend_on_the_number_of_threads() {
     let one = run(&three(), &Mix { jobs: 1, ..mix(5000) });
     assert_eq!(one, run(&three(), &Mix { jobs: 3, ..mix(5000) }));
+}
+
+/// Models go from thread to thread, at moments that depend on how busy the machine is. Where monitors kept what each thread saw apart, that changed what
+/// their miniatures saw first.
+#[test]
+fn it_does_not_matter_which_threads_feed_partitions() {
+    let tenants =
+        [tenant("one", "gen:zipf:pages=90000,requests=1"), tenant("other", "gen:uniform:pages=9,requests=1")];
+    let run = |threads: bool| {
+        let mut utility = Utility::new(&tenants, &mix(150_000), 20_000);
+        let mut random = 7u64;
+        for turn in 0..300 {
+            let mut feed = || {
+                for _ in 0..777 {
+                    random = random
+                        .wrapping_mul(6_364_136_223_846_793_005)
+                        .wrapping_add(1_442_695_040_888_963_407);
+                    utility
+                        .access((random >> 60 & 1) as u16, (random >> 33) % 90_000 * (random >> 32) % 60_000);
+                }
+            };
+            match threads && turn % 3 > 0 {
+                true => std::thread::scope(|scope| drop(scope.spawn(feed))),
+                false => feed(),
+            }
+        }
+        let curves = utility.partitions.iter().map(Partition::curve).collect::<Vec<_>>();
+        (
+            utility.partitions.iter().map(|partition| partition.misses).collect::<Vec<_>>(),
+            utility.history,
+            curves,
+        )
+    };
+    assert_eq!(run(false), run(true));
 }
 
 fn loops(count: usize, pages: u64) -> Vec<Tenant<'static>> {
