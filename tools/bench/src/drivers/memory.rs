@@ -96,7 +96,10 @@ impl Stage for Field {
         let mut row = Row::new(run.suite, case);
         row.count("memory_max_bytes", memory_max_bytes);
         row.count("pages", pages);
-        row.number("metadata_bytes_per_page", (stat.charged_bytes - stat.max_bytes) as f64 / pages as f64);
+        let learned = partition.learned_bytes();
+        let metadata = stat.charged_bytes.saturating_sub(stat.max_bytes).saturating_sub(learned);
+        row.number("metadata_bytes_per_page", metadata as f64 / pages as f64);
+        row.number("learned_bytes_per_page", learned as f64 / pages as f64);
         row.count("operations", operations);
         row.count("misses", stat.misses);
         row.number("turnovers", stat.fills as f64 / pages as f64);

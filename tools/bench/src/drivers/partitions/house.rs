@@ -55,6 +55,11 @@ impl Done {
         sum.0 as f64 / (sum.0 + sum.1).max(1) as f64
     }
 
+    /// Misses of all.
+    pub fn misses(&self) -> u64 {
+        self.counts.iter().map(|(_, misses)| misses).sum()
+    }
+
     /// One tenant's.
     pub fn hit_ratio_of(&self, tenant: usize) -> f64 {
         let (hits, misses) = self.counts[tenant];

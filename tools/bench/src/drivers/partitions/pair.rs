@@ -95,5 +95,8 @@ pub fn build(case: &Case, stores: [&Store; 2], run: &mut Run<'_>, row: &mut Row)
     judge(row, ("hit_ratio_gain", "hit_ratio_gain_goal"), gain, Goal::AtLeast(0.0));
     let speed = utility.done.rate() / unified.done.rate();
     judge(row, ("speed_ratio", "speed_goal"), speed, Goal::AtLeast(0.98));
+    // What the speed would be if only misses took time.
+    let misses = unified.done.misses() as f64 / utility.done.misses().max(1) as f64;
+    row.number("speed_ratio_by_misses", misses);
     Ok(())
 }
