@@ -9,7 +9,7 @@ use octavo_disk::{IoBuffer, IoError, Ring};
 
 use super::{Gathered, Lane, Work};
 use crate::sync::{Arc, MutexGuard};
-use crate::task::{Kind, Pages, Role, Transfer, TransferPage};
+use crate::task::{Ended, Kind, Pages, Role, Transfer, TransferPage};
 use crate::{clean, clear, copy, read, write};
 
 /// Most pages of one I/O: 256 KiB at pages of 4 KiB, where devices have long reached their bandwidth.
@@ -50,13 +50,17 @@ impl Lane {
 
     /// `flush` for a caller that waits for nothing else: where one read is all that is to be done, this thread does it itself, with
     /// one plain system call. Others who want the page are told as ever.
-    pub(super) fn flush_and_wait(&self, mut work: MutexGuard<'_, Work>) {
+    ///
+    /// The task, if it has ended by that and the lane has nothing else: then there is nothing to wait for, nobody has told us anything, and
+    /// there is nothing that we leave to others.
+    pub(super) fn flush_and_wait(&self, mut work: MutexGuard<'_, Work>) -> Option<Ended> {
         sort(&mut work.gathered);
         let is_one_run = (1..=RUN_PAGES_MAX).contains(&work.gathered.len())
             && work.gathered.windows(2).all(|pair| follows(&pair[0], &pair[1]));
         // A simulated disk lets time pass only for those who look at it through their ring.
         if !is_one_run || !work.transfers.is_empty() || self.shared.simulated() {
-            return self.flush(&mut work);
+            self.flush(&mut work);
+            return None;
         }
         let mut buffers = NO_BUFFERS;
         let transfer = next_run(&mut work.gathered.drain(..).peekable(), &mut buffers).expect("a run");
@@ -72,6 +76,8 @@ impl Lane {
             read::deliver(&work, &transfer);
         }
         read::filled(self, &mut work, transfer, result);
+        let is_alone = work.waiting == 0 && work.transfers.is_empty() && work.tasks.is_empty();
+        if is_alone { work.finished.pop_front() } else { None }
     }
 
     /// Queues a transfer's I/O.

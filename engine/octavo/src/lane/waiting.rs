@@ -214,8 +214,10 @@ impl Lane {
     pub fn run(self: &Arc<Self>, task: Task) -> Result<(), Error> {
         let mut work = self.work();
         self.start(&mut work, task);
-        self.flush_and_wait(work);
-        self.finish_one().result()
+        match self.flush_and_wait(work) {
+            Some(ended) => ended.result(),
+            None => self.finish_one().result(),
+        }
     }
 
     /// Waits for the one task in flight.
