@@ -33,6 +33,8 @@ pub(crate) struct Shared {
     closed: AtomicBool,
     /// Some store is simulated: its I/O moves only when somebody looks.
     simulated: AtomicBool,
+    /// The system is short of memory: a hint.
+    pub is_short: AtomicBool,
     cleaner: CleanerSignal,
     pub reaper: Reaper,
     pub numa: Numa,
@@ -188,6 +190,7 @@ impl Cache {
             foreign: AtomicU32::new(0),
             closed: AtomicBool::new(false),
             simulated: AtomicBool::new(false),
+            is_short: AtomicBool::new(false),
             cleaner: CleanerSignal {
                 mood: AtomicU32::new(if background { ASLEEP } else { AWAKE }),
                 state: Mutex::new(CleanerState::default()),

@@ -287,6 +287,8 @@ impl ObjectInner {
                 meet(page, Some((found.index, word)));
             }
         });
+        // Copies of pages that had left before (T7); those of pages that were there go with them.
+        self.overtake_orphans(pages);
         // None begins in a closed range.
         let stray = partition.strays.lowest(|tag| {
             let (object, page) = partition.page_of(tag);
@@ -296,6 +298,24 @@ impl ObjectInner {
             meet(page, None);
         }
         busy
+    }
+
+    /// Makes sure that no copy of a page that is not there is read any more.
+    fn overtake_orphans(&self, pages: &Range<u64>) {
+        let partition = &*self.partition;
+        if !partition.places.replicates {
+            return;
+        }
+        if pages.end.saturating_sub(pages.start) <= partition.table.slots_count() / 4 {
+            pages.clone().map(|page| self.tag(page)).for_each(|tag| {
+                partition.table.lock(tag).overtake_orphans(tag);
+            });
+            return;
+        }
+        partition.table.overtake_all(|tag| {
+            let (object, page) = partition.page_of(tag);
+            object == self.id && pages.contains(&page)
+        });
     }
 
     /// C6. Tells how many there were.

@@ -6,7 +6,7 @@ pub use octavo_table::PolicyKind as PolicyName;
 
 use crate::WAYS;
 use crate::error::Error;
-use crate::numa::{NumaMode, RemoteCost, TopologySource};
+use crate::numa::{NumaMode, RemoteCost, Replication, TopologySource};
 use crate::pressure::PressureSource;
 
 /// Pages are no larger.
@@ -36,6 +36,8 @@ pub struct CacheConfig {
     pub topology: TopologySource,
     /// How they are used, where there are more than one.
     pub numa: NumaMode,
+    /// What mode `replicate` does.
+    pub replication: Replication,
     /// What distance between emulated nodes costs. None: nothing.
     pub remote_cost: Option<RemoteCost>,
     /// The secret that places pages. None: from the kernel. Tests that must repeat give one.
@@ -58,6 +60,7 @@ impl Default for CacheConfig {
             pressure: None,
             topology: TopologySource::default(),
             numa: NumaMode::default(),
+            replication: Replication::default(),
             remote_cost: None,
             seed: None,
             pages_meet: false,
@@ -98,6 +101,7 @@ impl CacheConfig {
         {
             return wrong(format!("buffers_max_bytes is {buffers}: more than memory_max_bytes"));
         }
+        self.replication.check().map_err(Error::Config)?;
         self.topology.check().map_err(Error::Config)
     }
 

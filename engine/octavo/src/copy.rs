@@ -136,6 +136,24 @@ pub unsafe fn copy_in(src: *const u8, frame: *mut u8, len: usize) {
     }
 }
 
+/// Copies `len` bytes from a frame that others may be overwriting into one that others may be reading.
+///
+/// # Safety
+///
+/// As for `copy_out`'s source and for `copy_in`'s destination.
+pub unsafe fn copy_between(from: *const u8, to: *mut u8, len: usize) {
+    #[cfg(all(target_arch = "x86_64", not(any(miri, loom, shuttle))))]
+    // SAFETY: passed on.
+    unsafe {
+        x86_64::copy::<false>(from, to, len);
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(any(miri, loom, shuttle)))))]
+    // SAFETY: passed on.
+    unsafe {
+        by_bytes::copy_between(from, to, len);
+    }
+}
+
 /// Writes `len` zeroes into a frame that others may be reading, as behind the end of a file.
 ///
 /// # Safety
@@ -236,6 +254,21 @@ mod by_bytes {
 
     /// # Safety
     ///
+    /// As for `super::copy_between`.
+    pub(super) unsafe fn copy_between(from: *const u8, to: *mut u8, len: usize) {
+        for offset in 0..len {
+            give_others_a_turn(offset, len);
+            // SAFETY: a valid byte by contract, which is accessed atomically only.
+            let from = unsafe { AtomicU8::from_ptr(from.wrapping_add(offset).cast_mut()) };
+            // SAFETY: as above.
+            let to = unsafe { AtomicU8::from_ptr(to.wrapping_add(offset)) };
+            // Relaxed: as in `copy_out` and `copy_in`.
+            to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+    }
+
+    /// # Safety
+    ///
     /// As for `super::zero_in`.
     pub(super) unsafe fn zero_in(frame: *mut u8, len: usize) {
         for offset in 0..len {
@@ -280,6 +313,10 @@ mod tests {
         check("copy_out by bytes", all(), &|src, dst, len| unsafe { by_bytes::copy_out(src, dst, len) });
         // SAFETY: as above.
         check("copy_in by bytes", all(), &|src, dst, len| unsafe { by_bytes::copy_in(src, dst, len) });
+        // SAFETY: as above.
+        check("between, by bytes", all(), &|src, dst, len| unsafe { by_bytes::copy_between(src, dst, len) });
+        // SAFETY: as above.
+        check("copy_between", all(), &|src, dst, len| unsafe { copy_between(src, dst, len) });
         // SAFETY: as above.
         check("copy_out", all(), &|src, dst, len| unsafe { copy_out(src, dst, len) });
         // SAFETY: as above; the lengths are as the function wants them.

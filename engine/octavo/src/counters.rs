@@ -45,6 +45,16 @@ pub(crate) enum Count {
     Messages,
     Bundles,
     MessagesRefused,
+    /// Pages that were found in a copy of the thread's own node.
+    TwinHits,
+    /// Reads from afar that could have made a copy, and of copies that were overtaken unread: whose turn it is.
+    CopyTurns,
+    DoubtfulTurns,
+    /// Copies that were made, made anew, and overtaken by writes; pages that came back from one.
+    TwinsMade,
+    TwinsRefreshed,
+    TwinsOvertaken,
+    Elections,
     /// What emulated distance is charged for (`numa/cost.rs`).
     LocalWaits,
     RemoteWaits,
@@ -127,6 +137,12 @@ impl Counters {
     #[inline(always)]
     pub fn add(&self, count: Count, n: u64) {
         self.block().add(count, n);
+    }
+
+    /// Adds one to this thread's count, and says what it is then.
+    pub fn turn(&self, count: Count) -> u64 {
+        self.block().add(count, 1);
+        self.block().0[count as usize].load(Ordering::Relaxed)
     }
 
     /// A read that was a hit of one page: counted once, and counted as a request and as a hit by `sum`.

@@ -71,7 +71,7 @@ pub struct Read<'b> {
 }
 
 /// How many reads ahead of its copy a read of a batch is looked up: enough to keep memory busy.
-const AHEAD: usize = 12;
+pub(crate) const AHEAD: usize = 12;
 const AHEAD_RING: usize = (AHEAD + 1).next_power_of_two();
 
 /// Copies up to this long are asked for when they are looked up, by their first and last line.
@@ -193,29 +193,9 @@ impl ObjectInner {
     }
 
     #[inline(always)]
-    fn in_one_page(&self, offset: u64, len: usize) -> bool {
+    pub fn in_one_page(&self, offset: u64, len: usize) -> bool {
         let page_bytes = self.partition.page_bytes();
         (offset as usize & self.partition.page_mask) + len <= page_bytes
-    }
-
-    /// Counts a read that was a hit.
-    #[inline(always)]
-    fn count_hit(&self, offset: u64, len: usize) {
-        match self.partition.counters.at_hand() {
-            Some(counts) => counts.add_hit(len as u64),
-            None => self.count_hit_and_record(offset, len),
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn count_hit_and_record(&self, offset: u64, len: usize) {
-        let partition = &*self.partition;
-        partition.counters.add_hit(len as u64);
-        if partition.places.charged {
-            partition.charge_access(self.tag(offset >> partition.page_shift), len, 1);
-        }
-        partition.record_access(self.tag(offset >> partition.page_shift), false, true);
     }
 
     /// Counts the reads of a batch that were hits: those that are not `missing`, whose numbers ascend.
@@ -298,11 +278,21 @@ impl Object {
     #[inline(never)]
     fn read_any(&self, offset: u64, buffer: &mut [u8]) -> Result<(), Error> {
         self.0.check(offset, buffer.len() as u64)?;
-        let in_one_page = self.0.in_one_page(offset, buffer.len());
-        // SAFETY: the slice is valid for its length, and the range lies in one page.
-        if in_one_page && unsafe { self.0.read_hit(offset, buffer.as_mut_ptr(), buffer.len()) } {
-            self.0.count_hit(offset, buffer.len());
-            return Ok(());
+        if self.0.in_one_page(offset, buffer.len()) {
+            let is_hit = match self.0.partition.counters.at_hand() {
+                Some(counts) => {
+                    // SAFETY: the slice is valid for its length, and the range lies in one page.
+                    let is_hit = unsafe { self.0.read_hit(offset, buffer.as_mut_ptr(), buffer.len()) };
+                    if is_hit {
+                        counts.add_hit(buffer.len() as u64);
+                    }
+                    is_hit
+                }
+                None => self.0.read_heard_hit(offset, buffer),
+            };
+            if is_hit {
+                return Ok(());
+            }
         }
         self.read_slowly(offset, buffer)
     }
@@ -316,8 +306,11 @@ impl Object {
     /// Does many reads at once: lookups overlap, and what is missing is fetched together, adjacent pages in one I/O. Returns the
     /// first error after all have ended.
     pub fn read_batch(&self, reads: &mut [Read<'_>]) -> Result<(), Error> {
-        if self.0.partition.places.messages {
-            return self.read_batch_by_message(reads);
+        if self.0.partition.places.batches_differ {
+            return match self.0.partition.places.messages {
+                true => self.read_batch_by_message(reads),
+                false => self.read_batch_near(reads),
+            };
         }
         let mut missing: Vec<usize> = Vec::new();
         let bytes = self.0.read_hits(reads, &mut missing);
@@ -366,6 +359,17 @@ impl Object {
         drop(work);
         lane.work_until(|work| work.finished.len() == missing.len() + 1);
         lane.work().finished.drain(..).try_for_each(Ended::result)
+    }
+
+    /// `read_batch` where pages have copies: each read looks on the thread's own node first.
+    #[cold]
+    fn read_batch_near(&self, reads: &mut [Read<'_>]) -> Result<(), Error> {
+        self.0.count_read(reads.len() as u64, reads.iter().map(|read| read.buffer.len() as u64).sum());
+        let missing = self.0.read_hits_near(reads);
+        match missing.is_empty() {
+            true => Ok(()),
+            false => self.read_missing(reads, &missing),
+        }
     }
 
     #[cold]
@@ -443,6 +447,11 @@ impl Object {
     /// Whether the page at `offset` is in the cache now. A hint: it may come or go at any time.
     pub fn is_resident(&self, offset: u64) -> bool {
         self.0.partition.table.find(self.0.tag(offset >> self.0.partition.page_shift)).is_some()
+    }
+
+    /// The node where the page at `offset` belongs now, by its place in the topology; 0 where there is one.
+    pub fn node_of(&self, offset: u64) -> u32 {
+        self.0.partition.node_of(self.0.tag(offset >> self.0.partition.page_shift)).0
     }
 
     /// Says what will happen to a range. Only hints: nothing fails, and nothing is lost.

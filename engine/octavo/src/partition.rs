@@ -18,11 +18,11 @@ use crate::copy;
 use crate::counters::{Count, Counters};
 use crate::error::Error;
 use crate::frames::{Frames, Mapping};
-use crate::numa::{Balance, Places};
+use crate::numa::{Balance, Places, Worth};
 use crate::object::{Object, ObjectInner};
 use crate::record::Recorder;
 use crate::stat::{Evictions, PartitionStat};
-use crate::sync::{Arc, AtomicU64, Mutex, Ordering, lock, try_lock};
+use crate::sync::{Arc, AtomicU64, Mutex, Ordering, lock, try_lock, yield_now};
 use crate::waiters::{SlotWaiters, Strays};
 use watch::{Remembered, Watch};
 
@@ -51,6 +51,7 @@ pub(crate) struct PartitionInner {
     pub counters: Counters,
     pub recorder: Recorder,
     pub places: Places,
+    pub worth: Worth,
     // What only misses and control read.
     pub shared: Arc<Shared>,
     pub waiters: SlotWaiters,
@@ -198,6 +199,7 @@ impl PartitionInner {
             counters: Counters::new(),
             recorder: Recorder::new(),
             places,
+            worth: Worth::default(),
             shared: shared.clone(),
             waiters: SlotWaiters::new(),
             strays: Strays::new(),
@@ -225,6 +227,7 @@ impl PartitionInner {
             metadata,
         };
         partition.table.segments().for_each(|segment| partition.commit(segment));
+        partition.table.set_copies_yield(shared.numa.replication.yields);
         partition.counters.set_at_hand(!places.counted);
         partition.set_dirty_max();
         Ok(partition)
@@ -692,6 +695,11 @@ impl Partition {
     fn settle(&self, slot: SlotIndex) -> Result<(), Error> {
         let inner = &self.0;
         let word = inner.table.slot(slot).load();
+        if word.is_copy() {
+            // Whoever makes it waits for nobody.
+            yield_now();
+            return Ok(());
+        }
         let (id, page) = inner.page_of(inner.table.slot(slot).tag());
         let object = lock(&inner.objects).open.get(&id).cloned();
         let Some(object) = object else { return Ok(()) };

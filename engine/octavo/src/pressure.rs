@@ -101,6 +101,11 @@ impl Total {
         Total { bytes: most, most }
     }
 
+    /// Whether it is less than all, because the system is short or was of late.
+    pub fn is_less(&self) -> bool {
+        self.bytes < self.most
+    }
+
     /// Takes a sample while `held` bytes are in use. Returns whether it changed.
     pub fn follow(&mut self, sample: &Sample, held: u64) -> bool {
         let before = self.bytes;

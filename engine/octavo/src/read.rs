@@ -151,12 +151,16 @@ pub(crate) fn page(
     // 1. A hit.
     let hit = match wanted {
         // SAFETY: the span lies in the task's memory and in one page.
+        true if partition.places.replicates => unsafe {
+            partition.read_near(tag, span.skip, span.memory, span.len, 1)
+        },
+        // SAFETY: as above.
         true => unsafe { partition.read_hit(tag, span.skip, span.memory, span.len) },
         false => partition.table.find(tag).is_some(),
     };
     if first && wanted {
         partition.count_access(tag, false, hit);
-        if partition.places.charged {
+        if partition.places.charged && !(hit && partition.places.replicates) {
             partition.charge_access(tag, span.len, 1);
         }
     } else if hit && wanted {
@@ -217,6 +221,9 @@ pub(crate) fn page(
             Claim::Claimed { slot, evicted } => {
                 drop(guard);
                 partition.arrived(evicted.is_some());
+                if partition.elect(tag, slot) {
+                    continue;
+                }
                 let role = if wanted { Role::Deliver } else { Role::Bring };
                 work.tasks[id].outstanding += 1;
                 work.gathered.push(Gathered { object, page, slot, task: id, role });
@@ -287,6 +294,7 @@ pub(crate) fn filled(lane: &Lane, work: &mut Work, transfer: Transfer, result: R
         }
         partition.counters.add(Count::Fills, 1);
         if filled.role == Role::Patch {
+            partition.overtake(transfer.object.tag(page), partition.table.slot(slot).load());
             let span = task.span(page);
             let frame = partition.frames.at(slot);
             // SAFETY: the frame is ours until `publish` (P1, P2), and the span is the task's own memory.

@@ -206,6 +206,8 @@ pub(crate) fn period(cache: &Cache, had_news: bool) -> bool {
         if changed {
             log::debug!("{sample:?}: partitions may hold {} bytes", total.bytes);
         }
+        // Relaxed: a hint to whoever would make copies.
+        shared.is_short.store(total.is_less(), Ordering::Relaxed);
         changed || total.bytes < shared.budget.used_bytes()
     });
     // Without any news the curves say nothing new, and fading them would only make them poorer.

@@ -100,7 +100,7 @@ impl Recorder {
     }
 
     #[inline(always)]
-    fn below(&self) -> u32 {
+    pub fn below(&self) -> u32 {
         // Relaxed: who sees it too early or too late looks again under the tape's lock, or belongs to before.
         self.below.load(Ordering::Relaxed)
     }
@@ -239,7 +239,8 @@ impl PartitionInner {
     #[cold]
     #[inline(never)]
     pub fn record_access(&self, tag: Tag, write: bool, hit: bool) {
-        if self.places.counted {
+        // Where pages have copies, their reads were counted by what they found.
+        if self.places.counted && (write || !self.places.replicates) {
             self.count_place(tag, write, hit);
         }
         if u32::from(tag.sample()) >= self.recorder.below() {
@@ -342,7 +343,7 @@ impl Partition {
         let charge = reserve.charge((blocks * BUFFER_BYTES) as u64, &what)?;
         let mut spare: Vec<Vec<u8>> = (0..blocks).map(|_| Vec::with_capacity(BUFFER_BYTES)).collect();
         // The tape's lock comes last: whoever resizes or opens takes it too.
-        inner.hold_still(|still| {
+        let recording = inner.hold_still(|still| {
             let from_the_first = inner.counters.sum(Count::Arrivals) == 0 && !still.was_changed;
             let header = Header { from_the_first, ..inner.header(self.name(), sample_below, &still) };
             let mut begun = Tape {
@@ -364,7 +365,9 @@ impl Partition {
             inner.counters.set_at_hand(false);
             let list = if from_the_first { Listing::done() } else { Listing::begin(0) };
             Ok(Recording { partition: self.clone(), header, list, blocks, _charge: charge })
-        })
+        });
+        inner.end_copies();
+        recording
     }
 
     /// Ends the recording, if there is one; what was written until now can still be taken.

@@ -182,10 +182,14 @@ impl<'a> Attempt<'a> {
                 drop(guard);
                 partition.arrived(evicted.is_some());
                 if self.whole.get() {
+                    partition.overtake(self.tag, table.slot(slot).load());
                     self.fill_whole(slot);
                     partition.publish(slot, true);
                     partition.note_dirty();
                     return Look::Done;
+                }
+                if partition.elect(self.tag, slot) {
+                    return Look::Again;
                 }
                 self.gather(work, slot, Role::Patch);
                 Look::Later
@@ -207,6 +211,7 @@ impl<'a> Attempt<'a> {
             return Some(self.too_dirty());
         }
         let before = found.slot().begin_write(found.word).ok()?;
+        partition.overtake(self.tag, before);
         self.copy_into(found.index);
         let note = partition.note();
         table.touch(&found);
@@ -283,6 +288,9 @@ impl<'a> Attempt<'a> {
                 drop(guard);
                 partition.arrived(evicted.is_some());
                 if !self.whole.get() {
+                    if partition.elect(self.tag, slot) {
+                        return Look::Again;
+                    }
                     self.gather(work, slot, Role::Bring);
                     return Look::Later;
                 }
@@ -337,6 +345,8 @@ impl<'a> Attempt<'a> {
             }
             return Look::Again;
         };
+        partition.overtake(self.tag, taken);
+        partition.overtake(self.tag, partition.table.slot(slot).load());
         // SAFETY: the old frame holds still (Writing, and pins only read), the new one is ours (Filling).
         unsafe { copy::copy_in(partition.frames.at(old), partition.frames.at(slot), partition.page_bytes()) };
         self.copy_into(slot);
@@ -416,6 +426,7 @@ impl<'a> Attempt<'a> {
     /// The page has no slot: straight to the store (its old bytes first, where the write does not cover them).
     fn stray(&self, work: &mut Work, guard: SetGuard<'_, WAYS>, bounce: Bounce) -> Look {
         let (partition, id, page) = (self.partition, self.id, self.page);
+        guard.overtake_orphans(self.tag);
         partition.strays.add(self.tag);
         drop(guard);
         partition.tell_cleaner(true);
@@ -488,10 +499,12 @@ pub(crate) fn stored(lane: &Lane, work: &mut Work, transfer: Transfer, result: R
         }
         let frame = partition.frames.at(slot);
         if claimed {
+            partition.overtake(tag, partition.table.slot(slot).load());
             // SAFETY: a claimed frame is ours (P1); the bounce page is ours.
             unsafe { copy::copy_in(bounce.at(number), frame, partition.page_bytes()) };
             partition.publish(slot, false);
-        } else if partition.table.slot(slot).store_to_write() {
+        } else if let Some(taken) = partition.table.slot(slot).store_to_write() {
+            partition.overtake(tag, taken);
             // SAFETY: the slot is Writing, and ours; the bounce page is ours.
             unsafe { copy::copy_in(bounce.at(number), frame, partition.page_bytes()) };
             let note = partition.note();

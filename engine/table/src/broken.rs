@@ -21,6 +21,16 @@ pub enum Step {
     WritebackIgnoresVersion,
     /// P12 that sets its flag whatever the word says.
     WaitWithoutSwap,
+    /// T2 that leaves no bit.
+    NoLink,
+    /// T2 that believes a bit that is set already.
+    LinkOnce,
+    /// T4 that publishes a copy that was overtaken.
+    PublishOvertaken,
+    /// T5 left out.
+    NoOvertake,
+    /// T7 without the set's bits.
+    ForgetOrphans,
 }
 
 /// Whether `step` is switched off in this run of a model.

@@ -7,7 +7,7 @@
 //!  fronts:       shown u64 | marks u32 | told u32, the same
 //!  tags:         u64 [W], the same
 //!  sets:         head | word u64 [W] | ghost u32 [ghosts], the same
-//!  head:         policy u16 [W] | lock u32, occupied u32 | ahead, spent | clock u16, hand, ghost head, ghost count, spare
+//!  head:         policy u16 [W] | lock u32, occupied u32 | ahead, spent | clock u16, hand, ghost head, ghost count, orphans, spare
 //! ```
 //!
 //! | bytes a set | 8 ways | 16 ways | 32 ways | touched by |
@@ -68,7 +68,9 @@ pub(crate) struct Head<const W: usize> {
     pub hand: AtomicU8,
     pub ghost_head: AtomicU8,
     pub ghost_count: AtomicU8,
-    spare: [AtomicU8; 3],
+    /// Nodes where copies of pages of this set may be that have left it (T7 of `twin`). Changes under the lock.
+    pub orphans: AtomicU8,
+    spare: [AtomicU8; 2],
 }
 
 #[cfg(not(any(loom, shuttle)))]
@@ -119,6 +121,7 @@ impl<const W: usize> Head<W> {
             hand: AtomicU8::new(0),
             ghost_head: AtomicU8::new(0),
             ghost_count: AtomicU8::new(0),
+            orphans: AtomicU8::new(0),
             spare: std::array::from_fn(|_| AtomicU8::new(0)),
             ahead: Hints::new(0),
             spent: Hints::new(0),

@@ -27,6 +27,7 @@ mod sync;
 mod table;
 mod tag;
 mod touch;
+mod twin;
 
 pub use ghost::{Ghosts, ghosts_of};
 pub use layout::{ENTRIES_PER_SEGMENT, METADATA_BYTES_PER_PAGE_MAX, SEGMENTS_MAX, Shape};
@@ -41,6 +42,7 @@ pub use shards::{Shards, ShardsOptions, Stack};
 pub use slot::{EndedWriteback, PINS_MAX, Slot, State, Word};
 pub use table::{Found, SegmentIndex, SlotIndex, Table};
 pub use tag::{Begun, Mixer, Tag};
+pub use twin::Copying;
 
 #[cfg(all(test, loom))]
 mod models;

@@ -114,7 +114,7 @@ impl<const W: usize> Table<W> {
 
     #[cfg(not(any(loom, shuttle)))]
     #[inline(always)]
-    fn matching(&self, set: SetNumber, fingerprint: u8) -> u32 {
+    pub(crate) fn matching(&self, set: SetNumber, fingerprint: u8) -> u32 {
         // For 8 and 16 ways every x86-64 has the one best comparison; the compiler may know.
         let kind = match W {
             #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -127,7 +127,7 @@ impl<const W: usize> Table<W> {
     }
 
     #[cfg(any(loom, shuttle))]
-    fn matching(&self, set: SetNumber, fingerprint: u8) -> u32 {
+    pub(crate) fn matching(&self, set: SetNumber, fingerprint: u8) -> u32 {
         let equal = |way: &usize| self.fingerprints(set)[*way].load(Ordering::Relaxed) == fingerprint;
         (0..W).filter(equal).fold(0, |mask, way| mask | 1 << way)
     }

@@ -1,4 +1,4 @@
-//! loom models of the protocols (P1 to P13 in `slot`, R1 to R4 in `resize`): every interleaving of a few threads, with
+//! loom models of the protocols (P1 to P13 in `slot`, R1 to R4 in `resize`, T1 to T8 in `twin`): every interleaving of a few threads, with
 //! every value that a relaxed load may legally return.
 //!
 //! Each model is a function, so that it can be run twice: as it is, when it must hold, and with one step of the protocol left
@@ -10,6 +10,7 @@
 mod slot;
 mod switch;
 mod table;
+mod twin;
 
 use loom::sync::Notify;
 use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};

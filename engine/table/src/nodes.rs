@@ -99,6 +99,26 @@ impl<const W: usize> Table<W> {
         self.nodes.of_segment(self.segment_of_set(self.set_of(tag)))
     }
 
+    /// The node that the page belongs to by its tag, wherever that node's pages are.
+    #[inline]
+    pub fn owner_of(&self, tag: Tag) -> NodeId {
+        NodeId(tag.directory(self.nodes.group_bits) as u32 % self.nodes.count)
+    }
+
+    /// Where a copy of the page belongs on a node: the tag of a page of that node, in the same set of a segment.
+    #[inline]
+    pub fn twin_place(&self, tag: Tag, node: NodeId) -> Tag {
+        let (bits, count) = (self.nodes.group_bits, self.nodes.count);
+        if count == 1 {
+            return tag;
+        }
+        let group = tag.directory(bits) as u32;
+        let placed = group - group % count + node.0;
+        // The last of the groups may be fewer than there are nodes.
+        let placed = if placed >> bits == 0 { placed } else { placed - count };
+        Tag(tag.0 << bits >> bits | u64::from(placed) << (u64::BITS - bits))
+    }
+
     /// The parts of a table's memory that belong to a node's segments: fingerprints, fronts, tags, and sets. They are known before the memory is touched.
     pub fn memory_of_node(shape: Shape, nodes: u32, node: NodeId) -> [Range<usize>; 4] {
         let layout = Layout::new::<W>(shape);

@@ -160,6 +160,12 @@ impl<const W: usize> Table<W> {
             let (first, second) = (home.min(next), home.max(next));
             let locks = (self.head(first).lock.lock(), Some(self.head(second).lock.lock()));
             let mut guard = SetGuard::new(self, home, Some(next), locks);
+            // T8.
+            guard.remember_orphans(next, self.head(home).orphans.load(Ordering::Relaxed));
+            let is_placed =
+                |tag| self.twin_place(tag, self.nodes.of_entry(mv.level, mv.entry)).directory(mv.level);
+            let busy = guard.drop_copies_of(home, |tag| is_placed(tag) == mv.entry as usize);
+            pass.busy = busy.or(pass.busy);
             let pages =
                 self.pages_in(home).filter(|page| page.tag().directory(mv.level) == mv.entry as usize);
             pages.for_each(|page| self.move_page(&mut guard, page, mover, &mut pass));
@@ -205,6 +211,7 @@ impl<const W: usize> Table<W> {
         };
         // 3. The bytes and the policy's bits.
         let dirty = taken.state() == State::Dirty;
+        self.slot(to).add_twins(taken.twins());
         mover.copy(page.index, to);
         guard.adopt(page.index, to);
         if self.publish(to, dirty) {

@@ -131,7 +131,9 @@ impl<'t, const W: usize> SetGuard<'t, W> {
         // one sees the count, for `remove` releases too.
         let arrived_in = self.table.segment_of_set(self.next.unwrap_or(self.home));
         self.table.record(arrived_in).arrivals.fetch_add(1, Ordering::Release);
-        let waited = self.remove(slot);
+        self.vacate(slot);
+        // Its copies are the new slot's.
+        let waited = self.table.slot(slot).remove().waited();
         if taken.state() == State::Dirty {
             self.table.count_dirty(slot, -1);
         }
@@ -140,6 +142,15 @@ impl<'t, const W: usize> SetGuard<'t, W> {
 
     pub(crate) fn table(&self) -> &'t Table<W> {
         self.table
+    }
+
+    /// The set that the directory names, and the one that its entry moves to.
+    pub(crate) fn sets(&self) -> (SetNumber, Option<SetNumber>) {
+        (self.home, self.next)
+    }
+
+    pub(crate) fn all_ways() -> u32 {
+        Table::<W>::ALL_WAYS
     }
 
     /// Tells the policy which pages were hit since the last page came in.
@@ -166,6 +177,8 @@ impl<'t, const W: usize> SetGuard<'t, W> {
         self.catch_up::<P>(set);
         let head = self.table.head(set);
         let occupied = head.occupied.load(Ordering::Relaxed);
+        // T7.
+        let orphans = self.orphans();
         // 1. A way without a page. A detached one is still somebody's snapshot and refuses.
         let mut free = !occupied & Table::<W>::ALL_WAYS;
         while free != 0 {
@@ -173,20 +186,24 @@ impl<'t, const W: usize> SetGuard<'t, W> {
             free &= free - 1;
             let slot = self.table.slot_in(set, way);
             let word = slot.load();
-            if word.state() == State::Free && slot.claim(word, tag) {
+            if word.state() == State::Free && slot.claim_as(State::Filling, word, tag, orphans) {
                 let ghost = self.take_ghost::<P>(set, tag);
                 self.admit::<P>(set, way, tag, ghost);
                 return Claim::Claimed { slot: self.table.index_of(set, way), evicted: None };
             }
         }
-        // 2. The policy's victim, among what a scan has left behind if there is such; one that may not leave is asked for no more.
+        // 2. The policy's victim, among copies of other nodes' pages or what a scan has left behind if there are such; one that may not leave is
+        //    asked for no more.
         let mut candidates = occupied;
+        let mut copies = if self.table.copies_yield() { self.copies_of(set) } else { 0 };
         let mut spent = head.spent.load(Ordering::Relaxed) & occupied;
         while candidates != 0 {
             let view = self.view(set);
-            let way = P::victim(&view, if spent != 0 { spent } else { candidates });
+            let first = if copies != 0 { copies } else { spent };
+            let way = P::victim(&view, if first != 0 { first } else { candidates });
             debug_assert!(candidates >> way & 1 == 1, "a policy names one of the candidates");
             candidates &= !(1 << way);
+            copies &= !(1 << way);
             spent &= !(1 << way);
             let slot = self.table.slot_in(set, way);
             let word = slot.load();
@@ -196,19 +213,27 @@ impl<'t, const W: usize> SetGuard<'t, W> {
             let old = slot.tag();
             let meta = view.meta(way);
             // A pin may come first: then the next candidate.
-            if !slot.claim(word, tag) {
+            if !slot.claim_as(State::Filling, word, tag, orphans) {
                 continue;
             }
             // Before the victim is remembered, which may be in the place of this very page.
             let ghost = self.take_ghost::<P>(set, tag);
-            let evicted = (word.state() == State::Clean).then_some(old);
-            if let (true, Some(old)) = (P::GHOSTS, evicted) {
-                view.ghosts.push(old.ghost_print(), meta);
-            }
+            let evicted = self.left::<P>(set, word, old, meta);
             self.admit::<P>(set, way, tag, ghost);
             return Claim::Claimed { slot: self.table.index_of(set, way), evicted };
         }
         Claim::Full
+    }
+
+    /// A way was taken whose word and tag were these. The page that had to leave for it, if it was one and not a copy.
+    pub(crate) fn left<P: Policy>(&self, set: SetNumber, word: Word, old: Tag, meta: u16) -> Option<Tag> {
+        let evicted = (word.state() == State::Clean).then_some(old)?;
+        // T7.
+        self.remember_orphans(set, word.twins());
+        if P::GHOSTS {
+            self.view(set).ghosts.push(evicted.ghost_print(), meta);
+        }
+        Some(evicted)
     }
 
     /// What the set remembers of a page, which is no ghost afterwards.
@@ -233,7 +258,7 @@ impl<'t, const W: usize> SetGuard<'t, W> {
     }
 
     /// The page that was in a way has left it.
-    fn forget_ahead(&self, set: SetNumber, way: usize) {
+    pub(crate) fn forget_ahead(&self, set: SetNumber, way: usize) {
         let (head, bit) = (self.table.head(set), 1u32 << way);
         // Relaxed: hints.
         if head.ahead.load(Ordering::Relaxed) & bit != 0 {
@@ -259,11 +284,16 @@ impl<'t, const W: usize> SetGuard<'t, W> {
         }
     }
 
-    /// Lets go of a slot that the caller owns (P9): Free, or Detached while it is pinned. Returns whether somebody waits.
+    /// Lets go of a slot that the caller owns (P9), and of the page's copies: Free, or Detached while it is pinned. Returns whether somebody waits.
     #[must_use]
     pub fn remove(&mut self, slot: SlotIndex) -> bool {
         self.vacate(slot);
-        self.table.slot(slot).remove()
+        let tag = self.table.slot(slot).tag();
+        let removed = self.table.slot(slot).remove();
+        if removed.twins() != 0 {
+            self.table.overtake(tag, removed.twins());
+        }
+        removed.waited()
     }
 
     /// `remove` of a page that is held, whose bytes are given up (P14).
@@ -276,17 +306,21 @@ impl<'t, const W: usize> SetGuard<'t, W> {
     }
 
     /// Lets go of a page that nobody owns, is clean (or dirty, where `even_dirty` gives its bytes up) and has no write-back in flight
-    /// (P9). Ok tells the word that was replaced, Err the word that forbids it.
+    /// (P9), and of its copies. Ok tells the word that was replaced, Err the word that forbids it.
     pub fn remove_quiet(&mut self, found: &Found<'_>, even_dirty: bool) -> Result<Word, Word> {
+        let tag = found.tag();
         let removed = found.slot().remove_quiet(found.word, even_dirty)?;
         self.vacate(found.index);
+        if removed.twins() != 0 {
+            self.table.overtake(tag, removed.twins());
+        }
         if removed.state() == State::Dirty {
             self.table.count_dirty(found.index, -1);
         }
         Ok(removed)
     }
 
-    fn vacate(&self, slot: SlotIndex) {
+    pub(crate) fn vacate(&self, slot: SlotIndex) {
         let (set, way) = self.table.place_of(slot);
         debug_assert!(set == self.home || Some(set) == self.next, "a slot of this set");
         let head = self.table.head(set);
@@ -294,7 +328,7 @@ impl<'t, const W: usize> SetGuard<'t, W> {
         self.forget_ahead(set, way);
     }
 
-    fn view(&self, set: SetNumber) -> View<'t> {
+    pub(crate) fn view(&self, set: SetNumber) -> View<'t> {
         let head: &'t Head<W> = self.table.head(set);
         let ghosts = Ghosts::new(self.table.ghosts(set), &head.ghost_head, &head.ghost_count);
         let clock = head.clock.load(Ordering::Relaxed);

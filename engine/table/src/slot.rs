@@ -6,10 +6,10 @@
 //! # The state word
 //!
 //! ```text
-//!   63                      16 15         5    4        3      2..0
-//!  +--------------------------+------------+--------+-----------+-------+
-//!  | version                  | pins       | waited | writeback | state |
-//!  +--------------------------+------------+--------+-----------+-------+
+//!   63                   20 19     10 9      6    5        4      3..0
+//!  +-----------------------+---------+--------+--------+-----------+-------+
+//!  | version               | pins    | twins  | waited | writeback | state |
+//!  +-----------------------+---------+--------+--------+-----------+-------+
 //! ```
 //!
 //! | state    | findable | readable | who may change the bytes | leaves to                         |
@@ -21,13 +21,15 @@
 //! | Storing  | yes      | yes      | nobody (what replaces its bytes is on its way to the store first) | Writing, Dirty, Free, Detached |
 //! | Writing  | yes      |          | its writer               | Clean, Dirty, Free, Detached      |
 //! | Detached |          |          | nobody: a snapshot for its pins | Free                       |
+//! | Copying, Twin, Stale | | | copies of pages of other nodes: see `twin` | |
 //!
-//! *version* grows whenever the bytes or the tag may have changed, and never goes backwards. It has 48 bits: at a
-//! million changes a second to one slot it lasts nine years, and a wrap harms only a reader that slept through exactly
-//! 2^48 changes. *pins* saturates: at [`PINS_MAX`] a pin is refused and the caller copies. *writeback* is a flag
+//! *version* grows whenever the bytes or the tag may have changed, and never goes backwards. It has 44 bits: at a
+//! million changes a second to one slot it lasts half a year, and a wrap harms only a reader that slept through exactly
+//! 2^44 changes. *pins* saturates: at [`PINS_MAX`] a pin is refused and the caller copies. *writeback* is a flag
 //! beside the state, because a page may be read, and even written again, while an older version of it is on its way to the store.
 //! Beside Storing it says that the page is dirty (P14).
-//! *waited* says that somebody is registered to be told when the word leaves its busy state.
+//! *waited* says that somebody is registered to be told when the word leaves its busy state. *twins* says on which nodes a copy of the page may be
+//! (`twin`); with one node it is 0.
 //!
 //! # The protocol
 //!
@@ -88,29 +90,43 @@ pub enum State {
     Writing = 2,
     /// No longer findable; a snapshot that lives until its last unpin.
     Detached = 3,
+    /// A copy of another node's page that was overtaken by a write.
+    Stale = 8,
+    /// A copy that is being made.
+    Copying = 9,
+    /// A copy of another node's page, with the page's bytes.
+    Twin = 10,
 }
 
-const STATE_MASK: u64 = 0b111;
+const STATE_MASK: u64 = 0b1111;
 /// The bit that the readable states have in common.
 const READABLE: u64 = 0b100;
-const WRITEBACK: u64 = 1 << 3;
-const WAITED: u64 = 1 << 4;
-const PIN_SHIFT: u32 = 5;
+const WRITEBACK: u64 = 1 << 4;
+const WAITED: u64 = 1 << 5;
+const TWINS_SHIFT: u32 = 6;
+/// Bits for the nodes with twins: a node has the one of its number modulo this.
+pub(crate) const TWIN_BITS: u32 = 4;
+const TWINS_MASK: u64 = ((1 << TWIN_BITS) - 1) << TWINS_SHIFT;
+const PIN_SHIFT: u32 = TWINS_SHIFT + TWIN_BITS;
 const PIN_ONE: u64 = 1 << PIN_SHIFT;
 /// Most pins of one slot at a time; one more is refused.
-pub const PINS_MAX: u64 = (1 << 11) - 1;
+pub const PINS_MAX: u64 = (1 << 10) - 1;
 const PIN_MASK: u64 = PINS_MAX << PIN_SHIFT;
-const VERSION_SHIFT: u32 = 16;
+const VERSION_SHIFT: u32 = 20;
 const VERSION_ONE: u64 = 1 << VERSION_SHIFT;
 
-const _: () = assert!(PIN_MASK & (STATE_MASK | WRITEBACK | WAITED) == 0, "pins share no bit with the flags");
+const _: () = assert!(
+    PIN_MASK & (STATE_MASK | WRITEBACK | WAITED | TWINS_MASK) == 0,
+    "pins share no bit with the flags"
+);
+const _: () = assert!(TWINS_MASK & (STATE_MASK | WRITEBACK | WAITED) == 0 && WAITED < 1 << TWINS_SHIFT);
 const _: () =
     assert!(PIN_MASK < VERSION_ONE && PIN_MASK + PIN_ONE == VERSION_ONE, "pins end where the version starts");
 const _: () = assert!((State::Storing as u64) < STATE_MASK && State::Clean as u64 == READABLE);
 
 /// One value of a slot's word.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Word(u64);
+pub struct Word(pub(crate) u64);
 
 impl Word {
     /// The state.
@@ -123,14 +139,29 @@ impl Word {
             3 => State::Detached,
             4 => State::Clean,
             5 => State::Dirty,
+            8 => State::Stale,
+            9 => State::Copying,
+            10 => State::Twin,
             _ => State::Storing,
         }
     }
 
-    /// Whether a page with this slot's tag is to be found here.
+    /// Whether the page with this slot's tag is to be found here; a copy of it is not.
     #[inline(always)]
     pub fn findable(self) -> bool {
-        !matches!(self.state(), State::Free | State::Detached)
+        self.0 & STATE_MASK < State::Stale as u64 && !matches!(self.state(), State::Free | State::Detached)
+    }
+
+    /// Whether it is a copy of another node's page, of whatever worth.
+    #[inline(always)]
+    pub fn is_copy(self) -> bool {
+        self.0 & STATE_MASK >= State::Stale as u64
+    }
+
+    /// The nodes with copies of the page, a bit each: that a bit is not set says that there are none.
+    #[inline(always)]
+    pub fn twins(self) -> u8 {
+        ((self.0 & TWINS_MASK) >> TWINS_SHIFT) as u8
     }
 
     /// Whether the bytes may be read (P3) and pinned (P4).
@@ -175,15 +206,21 @@ impl Word {
         self.0 >> VERSION_SHIFT
     }
 
-    /// Whether the policy may name this slot as a victim: free, or clean, unpinned and quiet.
+    /// Whether the policy may name this slot as a victim: free, a copy that nobody is making, or clean, unpinned and quiet.
     #[inline(always)]
     pub fn evictable(self) -> bool {
-        matches!(self.state(), State::Free | State::Clean) && self.0 & (PIN_MASK | WRITEBACK) == 0
+        matches!(self.state(), State::Free | State::Clean | State::Twin | State::Stale)
+            && self.0 & (PIN_MASK | WRITEBACK) == 0
     }
 
     #[inline(always)]
-    fn with_state(self, state: State) -> Word {
+    pub(crate) fn with_state(self, state: State) -> Word {
         Word(self.0 & !STATE_MASK | state as u64)
+    }
+
+    #[inline(always)]
+    pub(crate) fn with_twins(self, twins: u8) -> Word {
+        Word(self.0 | u64::from(twins) << TWINS_SHIFT & TWINS_MASK)
     }
 
     #[inline(always)]
@@ -192,7 +229,7 @@ impl Word {
     }
 
     #[inline(always)]
-    fn next_version(self) -> Word {
+    pub(crate) fn next_version(self) -> Word {
         Word(self.0.wrapping_add(VERSION_ONE))
     }
 }
@@ -201,14 +238,15 @@ impl std::fmt::Debug for Word {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{:?} v{} pins {}", self.state(), self.version(), self.pins())?;
         f.write_str(if self.writeback() { " writeback" } else { "" })?;
-        f.write_str(if self.waited() { " waited" } else { "" })
+        f.write_str(if self.waited() { " waited" } else { "" })?;
+        if self.twins() != 0 { write!(f, " twins {:04b}", self.twins()) } else { Ok(()) }
     }
 }
 
 /// One way of one set: where its word, its tag and the set's word of what is shown lie. Zeroed memory is a free slot of version 0.
 #[derive(Clone, Copy)]
 pub struct Slot<'t> {
-    word: &'t AtomicU64,
+    pub(crate) word: &'t AtomicU64,
     tag: &'t AtomicU64,
     shown: &'t AtomicU64,
     way: u32,
@@ -308,8 +346,14 @@ impl<'t> Slot<'t> {
 
     /// P1. Takes the slot for the page `tag`. False if the word is no longer `seen`. Under the set's lock.
     pub fn claim(&self, seen: Word, tag: Tag) -> bool {
+        self.claim_as(State::Filling, seen, tag, 0)
+    }
+
+    /// P1, also for a copy (T1); of a page that may have copies on nodes with these bits (T7).
+    pub(crate) fn claim_as(&self, state: State, seen: Word, tag: Tag, twins: u8) -> bool {
         debug_assert!(seen.evictable());
-        let next = seen.without(WAITED | WRITEBACK | PIN_MASK).with_state(State::Filling).next_version();
+        let bare = seen.without(WAITED | WRITEBACK | PIN_MASK | TWINS_MASK);
+        let next = bare.with_state(state).with_twins(twins).next_version();
         // Acquire: pairs with `unpin` (P5), whose holder has read its last byte.
         if self.word.compare_exchange(seen.0, next.0, Ordering::Acquire, Ordering::Relaxed).is_err() {
             return false;
@@ -374,7 +418,8 @@ impl<'t> Slot<'t> {
         }
         // Acquire: the other holders' reads are over (their release decrements are in this word's history).
         fence(Ordering::Acquire);
-        let next = Word(old.0 - PIN_ONE).without(WAITED | WRITEBACK).with_state(State::Free).next_version();
+        let left = Word(old.0 - PIN_ONE).without(WAITED | WRITEBACK | TWINS_MASK);
+        let next = left.with_state(State::Free).next_version();
         // A Detached slot without pins belongs to whoever took the last one: a plain store cannot lose anything.
         self.word.store(next.0, Ordering::Release);
         true
@@ -406,7 +451,7 @@ impl<'t> Slot<'t> {
         Ok(taken)
     }
 
-    /// P7. Gives the bytes back, changed. Returns whether somebody waits.
+    /// P7. Gives the bytes back, changed. Returns whether somebody waits. The page has no copies: there were none, or T5 has seen to them.
     #[must_use]
     pub fn end_write(&self, dirty: bool) -> bool {
         let state = if dirty { State::Dirty } else { State::Clean };
@@ -415,7 +460,7 @@ impl<'t> Slot<'t> {
         loop {
             debug_assert!(now.state() == State::Writing, "end_write of {now:?}");
             debug_assert!(dirty || !now.writeback(), "a page with a write-back in flight is dirty");
-            let mut next = now.without(WAITED).with_state(state);
+            let mut next = now.without(WAITED | TWINS_MASK).with_state(state);
             if !crate::broken::is(crate::broken::Step::NoVersionBump) {
                 next = next.next_version();
             }
@@ -442,14 +487,15 @@ impl<'t> Slot<'t> {
         }
     }
 
-    /// P8, second half: the store has the new bytes; take the frame to change it too. False if it is pinned: then remove it (P9).
+    /// P8, second half: the store has the new bytes; take the frame to change it too. Tells the word that was replaced; None if it is pinned: then
+    /// remove it (P9).
     #[must_use]
-    pub fn store_to_write(&self) -> bool {
+    pub fn store_to_write(&self) -> Option<Word> {
         let mut now = Word(self.word.load(Ordering::Relaxed));
         loop {
             debug_assert!(now.state() == State::Storing && !now.held(), "store_to_write of {now:?}");
             if now.pins() != 0 {
-                return false;
+                return None;
             }
             let next = now.with_state(State::Writing);
             match self.word.compare_exchange_weak(now.0, next.0, Ordering::Acquire, Ordering::Relaxed) {
@@ -459,7 +505,7 @@ impl<'t> Slot<'t> {
         }
         self.hide();
         fence(Ordering::Release);
-        true
+        Some(now)
     }
 
     /// P8, the move to another slot: takes a quiet page, pinned or not, so that its bytes can be copied elsewhere; nobody
@@ -482,23 +528,24 @@ impl<'t> Slot<'t> {
         Ok(now)
     }
 
-    /// P9. Lets an owned slot go: Free, or Detached while it is pinned. Under the set's lock. Returns whether somebody waits.
+    /// P9. Lets an owned slot go: Free, or Detached while it is pinned. Under the set's lock. Returns the word that was replaced: whether somebody
+    /// waits, and which copies there may be.
     #[must_use]
-    pub(crate) fn remove(&self) -> bool {
+    pub(crate) fn remove(&self) -> Word {
         let mut now = Word(self.word.load(Ordering::Relaxed));
         if now.state() == State::Storing {
             self.hide();
         }
         loop {
             debug_assert!(now.owned() && (!now.writeback() || now.held()), "remove of {now:?}");
-            let left = now.without(WAITED | WRITEBACK);
+            let left = now.without(WAITED | WRITEBACK | TWINS_MASK);
             let next = match now.pins() {
                 0 => left.with_state(State::Free).next_version(),
                 _ => left.with_state(State::Detached),
             };
             // Release: what this owner read of the bytes comes before the next claimant's writing (P1). Acquire: pairs with `unpin`.
             match self.word.compare_exchange_weak(now.0, next.0, Ordering::AcqRel, Ordering::Relaxed) {
-                Ok(_) => return now.waited(),
+                Ok(_) => return now,
                 Err(w) => now = Word(w),
             }
         }
@@ -513,7 +560,7 @@ impl<'t> Slot<'t> {
             if !allowed || now.writeback() || now.version() != seen.version() {
                 return Err(now);
             }
-            let left = now.without(WAITED);
+            let left = now.without(WAITED | TWINS_MASK);
             let next = match now.pins() {
                 0 => left.with_state(State::Free).next_version(),
                 _ => left.with_state(State::Detached),

@@ -79,6 +79,9 @@ pub struct Table<const W: usize = 16> {
     learner: OnceLock<Learner>,
     balance: OnceLock<Balance>,
     monitor: OnceLock<Monitor>,
+    /// A copy of another node's page was made at some time. Each set's lock orders what matters of it.
+    has_copies: plain::AtomicBool,
+    copies_yield: plain::AtomicBool,
     tally: Tally,
     #[cfg_attr(any(loom, shuttle), allow(dead_code))]
     pub(crate) probe: ProbeKind,
@@ -138,6 +141,8 @@ impl<const W: usize> Table<W> {
             learner: OnceLock::new(),
             balance: OnceLock::new(),
             monitor: OnceLock::new(),
+            has_copies: plain::AtomicBool::new(false),
+            copies_yield: plain::AtomicBool::new(true),
             tally: Tally::default(),
             probe: ProbeKind::detect(),
             nodes: Nodes::new(nodes, layout.shape.segments_max, layout.level_max),
@@ -271,6 +276,26 @@ impl<const W: usize> Table<W> {
     pub fn adopt_learned(&self, learned: &Learned) {
         if let Some(learner) = self.learner() {
             learner.adopt(learned);
+        }
+    }
+
+    /// Whether there may be copies of other nodes' pages.
+    pub(crate) fn has_copies(&self) -> bool {
+        self.has_copies.load(Ordering::Relaxed)
+    }
+
+    /// Whether copies of other nodes' pages leave before pages, as they do at first; else as the policy says.
+    pub fn set_copies_yield(&self, yields: bool) {
+        self.copies_yield.store(yields, Ordering::Relaxed);
+    }
+
+    pub(crate) fn copies_yield(&self) -> bool {
+        self.copies_yield.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn note_copies(&self) {
+        if !self.has_copies() {
+            self.has_copies.store(true, Ordering::Relaxed);
         }
     }
 

@@ -53,6 +53,19 @@ impl<const W: usize> Table<W> {
         ahead
     }
 
+    /// Whether a page was hit since a page came into its set, or this was asked: takes the mark down. A hint, as the mark is.
+    pub fn take_mark(&self, found: &Found<'_>) -> bool {
+        let (set, way) = Self::split(found.index);
+        let (front, bit) = (self.front(set), 1u32 << way);
+        // Relaxed: as in `touch_slot`.
+        let marked = (front.marks.load(Ordering::Relaxed) | front.told.load(Ordering::Relaxed)) & bit != 0;
+        if marked {
+            front.marks.fetch_and(!bit, Ordering::Relaxed);
+            front.told.fetch_and(!bit, Ordering::Relaxed);
+        }
+        marked
+    }
+
     /// A page that was read ahead is wanted: from now on it leaves before others, until it is wanted again. Relaxed: hints, and whoever else changes
     /// these words does so by read-modify-write too.
     fn take_ahead(&self, set: SetNumber, way: u32) -> bool {

@@ -129,6 +129,8 @@ words! {
         Numa = "numa",
         /// Random reads from several emulated nodes.
         Crossing = "crossing",
+        /// Copies of pages on emulated nodes.
+        Twins = "twins",
         /// Tenants in one cache and in partitions.
         Partitions = "partitions",
     }
@@ -157,6 +159,22 @@ words! {
         Pin = "pin",
         /// The queue: so many in flight.
         Queue = "queue",
+    }
+}
+
+words! {
+    /// Who asks for pages of two nodes.
+    Load {
+        /// Threads of one node, for pages of both.
+        Near = "near",
+        /// Threads of both.
+        Both = "both",
+        /// Threads of one node, for its own pages.
+        Own = "own",
+        /// Threads of one node, and later of the other.
+        Moving = "moving",
+        /// As `near`, for twice the pages that there is room for.
+        Pressure = "pressure",
     }
 }
 
@@ -369,6 +387,8 @@ keys! {
     mode: Mode = Mode(CacheMode::default());
     /// The machine whose distances between nodes are emulated.
     machine: Remote = Remote("2x-xeon-4410y".into());
+    /// Where those sit who ask for pages of emulated nodes.
+    load: Load = Load::Near;
     /// Threads that do so side by side.
     threads: Threads = Threads(1);
 }

@@ -42,6 +42,7 @@ const BUILT_IN: &[(&str, &str)] = &[
     ("memory", include_str!("../suites/memory.toml")),
     ("nbd", include_str!("../suites/nbd.toml")),
     ("numa", include_str!("../suites/numa.toml")),
+    ("twins", include_str!("../suites/twins.toml")),
     ("partitions", include_str!("../suites/partitions.toml")),
 ];
 

@@ -13,7 +13,7 @@ pub fn describe(cache: &Cache) -> Value {
     let where_pages_lie = |pages: &NodePages| json!({"here": pages.here, "elsewhere": pages.elsewhere, "unknown": pages.unknown});
     let on_node = |node: &NodeStat| {
         json!({
-            "segments": node.segments, "pages": node.pages,
+            "segments": node.segments, "pages": node.pages, "twins": node.twins,
             "frames": where_pages_lie(&node.frames), "metadata": where_pages_lie(&node.metadata),
         })
     };
@@ -33,6 +33,11 @@ pub fn describe(cache: &Cache) -> Value {
             "messages": partition.messages,
             "bundles": partition.bundles,
             "messages_refused": partition.messages_refused,
+            "twin_hits": partition.twin_hits,
+            "twins_made": partition.twins_made,
+            "twins_refreshed": partition.twins_refreshed,
+            "twins_overtaken": partition.twins_overtaken,
+            "elections": partition.elections,
         })
     });
     json!({
@@ -62,7 +67,7 @@ pub fn table(answer: &Value) -> String {
         let cpus = ranges(&numbers("cpus"));
         nodes.push(vec![number(&node, "number").to_string(), cpus, memory, words(numbers("distances"))]);
     }
-    let mut rows = vec![row(&["PARTITION", "NODE", "SEGMENTS", "PAGES", "FRAMES", "METADATA"])];
+    let mut rows = vec![row(&["PARTITION", "NODE", "SEGMENTS", "PAGES", "TWINS", "FRAMES", "METADATA"])];
     let mut hits = vec![row(&[
         "PARTITION",
         "LOCAL HITS",
@@ -72,26 +77,32 @@ pub fn table(answer: &Value) -> String {
         "BUNDLES",
         "REFUSED",
     ])];
+    let mut twins =
+        vec![row(&["PARTITION", "TWIN HITS", "TWINS MADE", "REFRESHED", "OVERTAKEN", "ELECTIONS"])];
     for partition in array(answer, "partitions") {
         let name = partition["name"].as_str().unwrap_or_default().to_owned();
         for (at, node) in array(&partition, "nodes").iter().enumerate() {
             let number_of_node = number(&answer["nodes"][at], "number").to_string();
             let mut cells = vec![name.clone(), number_of_node, number(node, "segments").to_string()];
-            cells.push(human_count(number(node, "pages") as f64));
+            cells.extend(["pages", "twins"].map(|key| human_count(number(node, key) as f64)));
             cells.extend(["frames", "metadata"].map(|key| share_here(&node[key])));
             rows.push(cells);
         }
         let keys = ["local_hits", "remote_hits", "remote_writes", "messages", "bundles", "messages_refused"];
-        hits.push(
-            [name].into_iter().chain(keys.map(|key| human_count(number(&partition, key) as f64))).collect(),
-        );
+        let counts = |keys: &[&str]| -> Vec<String> {
+            let counts = keys.iter().map(|key| human_count(number(&partition, key) as f64));
+            std::iter::once(name.clone()).chain(counts).collect()
+        };
+        hits.push(counts(&keys));
+        twins.push(counts(&["twin_hits", "twins_made", "twins_refreshed", "twins_overtaken", "elections"]));
     }
     format!(
-        "mode {}{emulated}{refused}\n{}\n{}\n{}",
+        "mode {}{emulated}{refused}\n{}\n{}\n{}{}",
         answer["mode"].as_str().unwrap_or_default(),
         aligned(&nodes, 2),
         aligned(&rows, 1),
-        aligned(&hits, 1)
+        aligned(&hits, 1),
+        if answer["mode"] == "replicate" { format!("\n{}", aligned(&twins, 1)) } else { String::new() }
     )
 }
 

@@ -155,6 +155,7 @@ impl Served {
             reaper: section.reaper,
             topology: topology.or(section.topology.as_ref().map(|given| given.value)).unwrap_or_default(),
             numa: section.numa.as_ref().map_or(defaults.numa, |mode| mode.value),
+            replication: section.replication,
             pressure: section.yields.then(octavo::pressure::PressureSource::linux),
             ..defaults
         })

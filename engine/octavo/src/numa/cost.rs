@@ -169,6 +169,21 @@ impl PartitionInner {
         self.charge(false, LINES_OF_BUNDLE / 2 * LINE, letters * BYTES_OF_LETTER / 2 + bytes);
     }
 
+    /// Charges what a copy of a page costs: its main's lines, and the page's bytes.
+    pub fn charge_copy(&self) {
+        self.charge(false, LINES_OF_ACCESS * LINE, self.page_bytes() as u64);
+    }
+
+    /// Charges the look for a copy on another node, and its mark.
+    pub fn charge_overtaking(&self, nodes: u64) {
+        self.charge(false, nodes * LINES_OF_ACCESS * LINE, 0);
+    }
+
+    /// Charges an access to so many bytes of the thread's own node, or of another's.
+    pub fn charge_at(&self, is_here: bool, bytes: usize, together: u64) {
+        self.charge(is_here, LINES_OF_ACCESS * LINE / together.min(LINE), bytes as u64);
+    }
+
     fn charge(&self, is_here: bool, waits: u64, bytes: u64) {
         let Some(cost) = self.shared.numa.cost else { return };
         let counts = if is_here {

@@ -1,7 +1,8 @@
 //! NUMA: which memory a partition's pages lie in, and how a thread gets at those that lie elsewhere.
 //!
 //! In mode `partition` a table's segments are divided among the nodes (`octavo_table`, `nodes.rs`), and the memory of each, frames and metadata, is
-//! bound to its node; any thread reads any page. In mode `message` batches go to where their pages are (`message.rs`). A partition can also lie on one node whole, with the objects that are opened in it.
+//! bound to its node; any thread reads any page. In mode `message` batches go to where their pages are (`message.rs`), in
+//! mode `replicate` pages come to where they are read (`replicate.rs`). A partition can also lie on one node whole, with the objects that are opened in it.
 //! Nodes cost a hit nothing but the distance: a page's node follows from the entry of the directory that every lookup reads.
 //!
 //! Whose pages a thread reads is counted where accesses are heard (`PartitionInner::record_access`): while there is more than one node no counter is
@@ -14,6 +15,7 @@ mod balance;
 mod cost;
 mod here;
 mod message;
+mod replicate;
 mod stat;
 mod sys;
 mod topology;
@@ -22,6 +24,8 @@ pub(crate) use balance::Balance;
 pub use cost::{LocalMemory, MACHINES, Machine, RemoteCost, Traffic};
 pub use here::sit;
 pub(crate) use message::{Mail, Parcel, Post, Workers};
+pub use replicate::Replication;
+pub(crate) use replicate::Worth;
 pub use stat::{NodePages, NodeStat, NumaStat, PartitionNumaStat};
 pub use topology::{Node, Topology, TopologySource};
 
@@ -45,11 +49,14 @@ pub enum NumaMode {
     Partition,
     /// As `Partition`; and requests of a batch for another node's pages are done by workers of that node.
     Message,
+    /// As `Partition`; and pages that are read from afar are copied to the nodes that read them.
+    Replicate,
 }
 
 impl NumaMode {
     /// All modes.
-    pub const ALL: [NumaMode; 3] = [NumaMode::Off, NumaMode::Partition, NumaMode::Message];
+    pub const ALL: [NumaMode; 4] =
+        [NumaMode::Off, NumaMode::Partition, NumaMode::Message, NumaMode::Replicate];
 
     /// The name that configurations use.
     pub const fn name(self) -> &'static str {
@@ -57,6 +64,7 @@ impl NumaMode {
             NumaMode::Off => "off",
             NumaMode::Partition => "partition",
             NumaMode::Message => "message",
+            NumaMode::Replicate => "replicate",
         }
     }
 }
@@ -65,6 +73,7 @@ impl NumaMode {
 pub(crate) struct Numa {
     pub topology: Topology,
     pub mode: NumaMode,
+    pub replication: Replication,
     /// The place in the topology of each processor's node.
     node_of_cpu: Vec<u8>,
     /// What distance costs, where that is emulated.
@@ -81,6 +90,7 @@ impl Numa {
         Numa {
             topology,
             mode: config.numa,
+            replication: config.replication,
             node_of_cpu,
             cost: config.remote_cost,
             refused: AtomicBool::new(false),
@@ -130,6 +140,10 @@ pub(crate) struct Places {
     pub counted: bool,
     /// Whether requests of a batch travel to the nodes of their pages.
     pub messages: bool,
+    /// Whether pages are copied to nodes that read them from afar.
+    pub replicates: bool,
+    /// A batch of reads is more than so many hits, for one of the two reasons above.
+    pub batches_differ: bool,
     /// Whether distance is emulated, and charged.
     pub charged: bool,
 }
@@ -153,8 +167,11 @@ impl Places {
         let counted = nodes > 1;
         let divided = if home.is_some() { 1 } else { nodes };
         let messages = numa.sends_messages();
+        let replicates = numa.mode == NumaMode::Replicate && divided > 1;
         let charged = counted && numa.topology.is_emulated && numa.cost.is_some();
-        Ok(Places { nodes: divided, home: home.unwrap_or_default(), counted, messages, charged })
+        let home = home.unwrap_or_default();
+        let batches_differ = messages || replicates;
+        Ok(Places { nodes: divided, home, counted, messages, replicates, batches_differ, charged })
     }
 
     /// The parts of a table's memory that lie on one node each, in whole pages of the kernel. Pages that two nodes share lie with whoever touches them first.

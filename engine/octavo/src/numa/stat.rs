@@ -45,6 +45,16 @@ pub struct PartitionNumaStat {
     pub bundles: u64,
     /// Requests whose queue was full: their senders did them.
     pub messages_refused: u64,
+    /// Pages that were found in a copy on the thread's own node; among `local_hits`.
+    pub twin_hits: u64,
+    /// Copies that were made.
+    pub twins_made: u64,
+    /// Copies that were made anew after a write.
+    pub twins_refreshed: u64,
+    /// Copies that writes have overtaken.
+    pub twins_overtaken: u64,
+    /// Pages that had left and came back from a copy, without I/O.
+    pub elections: u64,
     /// What emulated distance was charged for; nothing where it costs nothing.
     pub traffic: Traffic,
 }
@@ -56,6 +66,8 @@ pub struct NodeStat {
     pub segments: u64,
     /// Pages in them.
     pub pages: u64,
+    /// Copies of other nodes' pages in them that may be read.
+    pub twins: u64,
     /// Where the memory of their frames lies.
     pub frames: NodePages,
     /// Where the memory of their metadata lies.
@@ -121,6 +133,7 @@ impl PartitionInner {
         NodeStat {
             segments: segments.len() as u64,
             pages: segments.iter().map(|segment| self.table.pages_in_segment(*segment) as u64).sum(),
+            twins: segments.iter().map(|segment| self.table.copies_in_segment(*segment).1 as u64).sum(),
             frames: NodePages::ask(&frames, number),
             metadata: NodePages::ask(&metadata, number),
         }
@@ -140,6 +153,11 @@ impl Partition {
             messages: inner.counters.sum(Count::Messages),
             bundles: inner.counters.sum(Count::Bundles),
             messages_refused: inner.counters.sum(Count::MessagesRefused),
+            twin_hits: inner.counters.sum(Count::TwinHits),
+            twins_made: inner.counters.sum(Count::TwinsMade),
+            twins_refreshed: inner.counters.sum(Count::TwinsRefreshed),
+            twins_overtaken: inner.counters.sum(Count::TwinsOvertaken),
+            elections: inner.counters.sum(Count::Elections),
             traffic: inner.traffic(),
         }
     }

@@ -269,6 +269,70 @@ fn three_nodes_by_message() {
     (0..7).for_each(|page| shared.0.read(page));
 }
 
+/// Three nodes that read each other's pages, with copies, while pages are written, leave, come back and move.
+fn three_nodes_with_twins(mode: CacheMode, resizes: bool) {
+    const SHARED: u64 = 3;
+    let disk = SimDisk::new(SimOptions { latency_ticks: 1..=3, ..SimOptions::default() });
+    let config = CacheConfig {
+        memory_max_bytes: (384 << 10) + bytes_of(6),
+        segment_bytes: PAGE * WAYS as u64,
+        buffers_max_bytes: Some(384 << 10),
+        background: false,
+        seed: Some(1),
+        topology: TopologySource::Emulated { nodes: 3, cores: 1 },
+        numa: NumaMode::Replicate,
+        ..CacheConfig::default()
+    };
+    let cache = Cache::new(config).unwrap();
+    let config = PartitionConfig {
+        cache_mode: mode,
+        policy: PolicyName::Fifo,
+        max_bytes: Some(bytes_of(3)),
+        ..PartitionConfig::new("p")
+    };
+    let partition = cache.partition(config).unwrap();
+    let object = partition.open(disk.store("disk", PAGES * PAGE), "object").unwrap();
+    object.advise(0, SHARED * PAGE, Advice::WillNeed).unwrap();
+    let shared = Arc::new((Shared::new(object, 1, PAGES, false), partition, cache));
+    let threads = [0u32, 1, 2].map(|node| {
+        let shared = shared.clone();
+        thread::spawn(move || {
+            sit(node);
+            let (shared, partition, _) = &*shared;
+            // Each writes a page that all read.
+            for turn in 0..2 {
+                (0..SHARED).for_each(|page| shared.read(page));
+                shared.write(u64::from(node));
+                if resizes && node == 0 {
+                    partition.resize(bytes_of(if turn == 0 { 6 } else { 3 })).unwrap();
+                } else if node == 1 {
+                    shared.object.advise(0, 2 * PAGE, Advice::DontNeed).unwrap();
+                }
+            }
+            (0..SHARED).for_each(|page| shared.read(page));
+        })
+    });
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    (0..SHARED).for_each(|page| shared.0.read(page));
+}
+
+#[test]
+fn three_nodes_with_copies_of_each_others_pages_agree_in_every_schedule() {
+    holds(80, || three_nodes_with_twins(CacheMode::Writeback, false));
+    holds(50, || three_nodes_with_twins(CacheMode::Writethrough, false));
+    holds(40, || three_nodes_with_twins(CacheMode::Writeback, true));
+}
+
+#[test]
+fn a_write_that_leaves_its_twins_alone_is_noticed_t5() {
+    fails_without(Step::NoOvertake, || three_nodes_with_twins(CacheMode::Writeback, false));
+}
+
+#[test]
+fn a_copy_that_is_published_though_it_was_overtaken_is_noticed_t4() {
+    fails_without(Step::PublishOvertaken, || three_nodes_with_twins(CacheMode::Writeback, false));
+}
+
 #[test]
 fn three_nodes_that_send_to_each_other_agree_in_every_schedule() {
     holds(400, three_nodes_by_message);

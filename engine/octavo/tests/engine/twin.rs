@@ -83,9 +83,17 @@ fn a_cache_whose_batches_travel_between_nodes_agrees_with_its_naive_twin() {
 }
 
 #[test]
+fn a_cache_whose_pages_have_copies_on_other_nodes_agrees_with_its_naive_twin() {
+    agrees(120_000, nodes(NumaMode::Replicate, 2, 2));
+    agrees(120_000, nodes(NumaMode::Replicate, 3, 1));
+    agrees(80_000, nodes(NumaMode::Replicate, 6, 1));
+}
+
+#[test]
 fn a_seed_repeats_every_event_of_the_simulated_disk() {
     for seed in 1_000_000..1_000_004 {
-        for nodes in [nodes(NumaMode::Off, 1, 1), nodes(NumaMode::Partition, 3, 1)] {
+        let kinds = [NumaMode::Off, NumaMode::Partition, NumaMode::Replicate];
+        for nodes in kinds.map(|mode| nodes(mode, 3, 1)) {
             assert_eq!(run(seed, nodes), run(seed, nodes), "seed {seed}");
         }
     }

@@ -331,7 +331,7 @@ fn a_held_page_that_is_dropped_stays_a_snapshot_for_its_pins_p9_p14() {
                 way.slot().unpin();
             }
         });
-        assert!(!way.slot().remove());
+        assert!(!way.slot().remove().waited());
         let word = way.slot().load();
         if word.state() == State::Free && way.slot().claim(word, PAGE_B) {
             way.frame.fill(B);
@@ -346,7 +346,7 @@ fn a_held_page_that_is_dropped_stays_a_snapshot_for_its_pins_p9_p14() {
 #[test]
 fn whoever_waits_for_a_held_page_is_told_p12_p14() {
     holds(EVERY, || wait_against(hold, |way| way.slot().let_go()));
-    holds(EVERY, || wait_against(hold, |way| way.slot().remove()));
+    holds(EVERY, || wait_against(hold, |way| way.slot().remove().waited()));
 }
 
 fn hold(way: &Way) {
@@ -359,11 +359,11 @@ fn a_store_leaves_readers_and_pins_the_old_bytes_until_it_may_change_them_p8_p9(
         let way = Way::with_a(false);
         let writer = way.spawn(|way| {
             way.slot().begin_store(way.slot().load()).unwrap();
-            if way.slot().store_to_write() {
+            if way.slot().store_to_write().is_some() {
                 way.frame.fill(A1);
                 assert!(!way.slot().end_write(false));
             } else {
-                assert!(!way.slot().remove());
+                assert!(!way.slot().remove().waited());
             }
         });
         pinned_reads(&way);
@@ -446,7 +446,7 @@ fn whoever_waits_for_a_fill_is_told_p2_p12() {
 
 #[test]
 fn whoever_waits_for_a_fill_that_fails_is_told_p9_p12() {
-    holds(EVERY, || wait_against(begin_fill, |way| way.slot().remove()));
+    holds(EVERY, || wait_against(begin_fill, |way| way.slot().remove().waited()));
 }
 
 #[test]
@@ -463,7 +463,7 @@ fn whoever_waits_for_a_page_that_leaves_a_snapshot_behind_is_told_p9_p12() {
                 way.slot().begin_move(way.slot().load()).unwrap();
             },
             |way| {
-                let waited = way.slot().remove();
+                let waited = way.slot().remove().waited();
                 assert!(way.slot().unpin());
                 waited
             },
@@ -492,7 +492,7 @@ fn whoever_waits_for_a_store_is_told_by_the_write_that_ends_it_p8_p12() {
                 way.slot().begin_store(way.slot().load()).unwrap();
             },
             |way| {
-                assert!(way.slot().store_to_write());
+                assert!(way.slot().store_to_write().is_some());
                 way.slot().end_write(false)
             },
         );

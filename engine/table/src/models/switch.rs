@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::PoisonError;
 
-use super::{SWITCH, explore, slot};
+use super::{SWITCH, explore, slot, twin};
 use crate::broken::{Step, set};
 
 /// The model fails where `step` is left out. Alone in the process, for the switch is everybody's.
@@ -55,4 +55,35 @@ fn a_write_back_that_cleans_newer_bytes_is_noticed_p11() {
 #[test]
 fn a_wait_that_does_not_confirm_the_busy_state_is_noticed_p12() {
     fails_without(Step::WaitWithoutSwap, slot::wait_against_publish);
+}
+
+#[test]
+fn a_copy_of_which_its_main_does_not_know_is_noticed_t2() {
+    fails_without(Step::NoLink, twin::copy_against_write);
+}
+
+#[test]
+fn a_bit_that_is_believed_and_not_set_anew_is_noticed_t2() {
+    fails_without(Step::LinkOnce, twin::copy_where_a_bit_is_set_against_write);
+}
+
+#[test]
+fn a_copy_that_is_published_though_it_was_overtaken_is_noticed_t4() {
+    fails_without(Step::PublishOvertaken, twin::copy_against_write);
+}
+
+#[test]
+fn a_write_that_leaves_its_twins_alone_is_noticed_t5() {
+    fails_without(Step::NoOvertake, twin::twin_against_write);
+    fails_without(Step::NoOvertake, twin::copy_against_write);
+}
+
+#[test]
+fn a_read_of_a_twin_that_does_not_look_again_is_noticed_t6() {
+    fails_without(Step::NoRecheck, twin::twin_against_refresh);
+}
+
+#[test]
+fn an_orphan_that_is_forgotten_is_noticed_t7() {
+    fails_without(Step::ForgetOrphans, twin::orphan_against_write);
 }

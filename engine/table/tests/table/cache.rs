@@ -302,7 +302,7 @@ impl<const W: usize> Cache<W> {
         let write = Self::write_in(page, self.bytes(found.index)) + 1;
         yield_now();
         count.stored.store(write, SeqCst);
-        if found.slot().store_to_write() {
+        if found.slot().store_to_write().is_some() {
             self.fill(found.index, page, write);
             self.wake(self.table.end_write(found.index, found.word, false));
         } else {

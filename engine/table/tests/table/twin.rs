@@ -248,7 +248,7 @@ impl<const W: usize> Pair<W> {
                 self.end_write(page, dirty);
                 Some(Page { state: after(dirty), bytes, ..page })
             }
-            State::Storing if self.table.slot(page.slot).store_to_write() => {
+            State::Storing if self.table.slot(page.slot).store_to_write().is_some() => {
                 let bytes = self.put_bytes(page.slot);
                 self.end_write(page, false);
                 Some(Page { state: State::Clean, bytes, ..page })

@@ -18,6 +18,7 @@ pub mod resize;
 pub mod simulate;
 pub mod stores;
 pub mod through;
+mod twins;
 pub mod writeback;
 pub mod ycsb;
 
@@ -98,6 +99,7 @@ fn known(driver: Driver) -> (&'static [&'static str], &'static [&'static str]) {
         Driver::Nbd => (nbd::CONTESTANTS, nbd::SCENERY),
         Driver::Numa => (numa::CONTESTANTS, &[]),
         Driver::Crossing => (crossing::CONTESTANTS, crossing::SCENERY),
+        Driver::Twins => (twins::CONTESTANTS, &[]),
         Driver::Partitions => (&[], partitions::SCENERY),
     }
 }
@@ -150,6 +152,7 @@ pub fn check(case: &Case, rivals: &[&str]) -> Result<(), String> {
         Driver::Writeback => writeback::check(case),
         Driver::Numa => numa::check(case),
         Driver::Crossing => crossing::check(case),
+        Driver::Twins => Ok(()),
         Driver::Bounded
         | Driver::Through
         | Driver::Ycsb
@@ -188,6 +191,7 @@ pub fn set(case: &Case, run: &mut Run<'_>) -> Result<Box<dyn Stage>, Error> {
         Driver::Nbd => Box::new(nbd::Field::new(case, run)?),
         Driver::Numa => Box::new(numa::Field),
         Driver::Crossing => Box::new(crossing::Field::new(case, run)?),
+        Driver::Twins => Box::new(twins::Field),
         Driver::Partitions => Box::new(partitions::Field::new(case, run)?),
     })
 }

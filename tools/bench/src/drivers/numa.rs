@@ -1,7 +1,7 @@
 //! NUMA: what a page costs that lies on another node, by mode, on nodes that are made up. Every figure is *emulated*.
 //!
 //! One thread sits on node 1 and asks for random pages that are all cached, in batches, some to read and some to write. The contestants differ in where pages lie and who gets them:
-//! `local`, all on node 1, is what there is to gain; `off`, all on node 0, where a loader touched them first; `partition` and `message`, divided among both. What distance costs is a
+//! `local`, all on node 1, is what there is to gain; `off`, all on node 0, where a loader touched them first; `partition`, `message` and `replicate`, divided among both. What distance costs is a
 //! machine's of PaCaR's table.
 //!
 //! Two clocks. *Virtual time* adds up what was counted (lines waited for, bytes moved, messages) by fixed prices: it repeats to the last digit, and counts the work of all threads, as if
@@ -21,7 +21,7 @@ use crate::drivers::{Run, Stage};
 use crate::report::Row;
 
 /// Who can run.
-pub const CONTESTANTS: &[&str] = &["local", "off", "partition", "message"];
+pub const CONTESTANTS: &[&str] = &["local", "off", "partition", "message", "replicate"];
 
 /// What the processor does for a request besides waiting for memory, in nanoseconds: a guess from one node, rounded.
 const REQUEST_NS: f64 = 25.0;
@@ -66,7 +66,11 @@ impl Side {
             memory_max_bytes: case.memory.0 + case.memory.0 / 64 + (1 << 20) + buffers_bytes,
             buffers_max_bytes: Some(buffers_bytes),
             topology: TopologySource::Emulated { nodes: 2, cores: 1 },
-            numa: if name == "message" { NumaMode::Message } else { NumaMode::Partition },
+            numa: match name {
+                "message" => NumaMode::Message,
+                "replicate" => NumaMode::Replicate,
+                _ => NumaMode::Partition,
+            },
             remote_cost: Some(RemoteCost { machine, spent }),
             // Pages lie in the same places in every run.
             seed: Some(1),

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use octavo::disk::Engine;
-use octavo::numa::{NumaMode, TopologySource};
+use octavo::numa::{NumaMode, Replication, TopologySource};
 use octavo::{CacheMode, PolicyName};
 use octavo_block::Address;
 use toml::de::DeTable;
@@ -69,6 +69,8 @@ pub struct CacheSection {
     pub topology: Option<Placed<TopologySource>>,
     /// How nodes are used.
     pub numa: Option<Placed<NumaMode>>,
+    /// What copies of pages of other nodes are made, and what becomes of them.
+    pub replication: Replication,
     /// Whether the cache yields to others while the system is short of memory.
     pub yields: bool,
 }
@@ -290,6 +292,7 @@ fn read_cache(mut section: Section<'_, '_>) -> Option<CacheSection> {
     let yields = section.flag("yield").is_none_or(|flag| flag.value);
     let topology = section.parsed("topology");
     let numa = section.word("numa", &NumaMode::ALL.map(|mode| (mode.name(), mode)));
+    let replication = read_replication(&mut section);
     section.finish();
     Some(CacheSection {
         memory_max: memory_max?,
@@ -299,8 +302,22 @@ fn read_cache(mut section: Section<'_, '_>) -> Option<CacheSection> {
         reaper,
         topology,
         numa,
+        replication,
         yields,
     })
+}
+
+fn read_replication(section: &mut Section<'_, '_>) -> Replication {
+    let whole = Replication::default();
+    let threshold = section.count("twin_threshold", 1, u64::from(u32::MAX));
+    let mut flag = |name| section.flag(name).is_none_or(|flag| flag.value);
+    Replication {
+        threshold: threshold.map_or(whole.threshold, |count| count.value as u32),
+        refresh: flag("twin_refresh"),
+        elect: flag("twin_elect"),
+        yields: flag("twin_yield"),
+        weighs: flag("twin_weigh"),
+    }
 }
 
 fn read_partition(mut section: Section<'_, '_>) -> Option<PartitionSection> {

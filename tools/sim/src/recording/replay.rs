@@ -497,7 +497,7 @@ impl<const W: usize> Twin<W> {
             }
             Step::EndStore => {
                 let found = in_state(&[State::Storing])?;
-                found.slot().store_to_write().then_some(())?;
+                found.slot().store_to_write()?;
                 let _nobody = found.slot().end_write(false);
             }
             Step::BeginWriteback => {

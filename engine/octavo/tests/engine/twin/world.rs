@@ -3,7 +3,7 @@
 use super::model::{Mark, Twin};
 use crate::random::Random;
 use octavo::disk::{SimDisk, SimFaults, SimOptions};
-use octavo::numa::{NumaMode, TopologySource};
+use octavo::numa::{NumaMode, Replication, TopologySource, sit};
 use octavo::{
     Advice, Cache, CacheConfig, CacheMode, Completion, Object, Op, Partition, PartitionConfig, Pin,
     PolicyName, Queue, Read, Request, WAYS,
@@ -27,6 +27,8 @@ pub struct World {
     faulty: bool,
     /// Syncs of the store may fail.
     sync_faults: bool,
+    /// Seats that its one thread takes in turn, where nodes have copies.
+    seats: u64,
     /// Buffers in use when no request was in flight.
     buffers_bytes: u64,
     steps_left: u64,
@@ -77,6 +79,16 @@ impl World {
             numa,
             ..CacheConfig::default()
         };
+        let seats = if numa == NumaMode::Replicate { 8 } else { 1 };
+        sit(0);
+        let replication = Replication {
+            threshold: random.pick(&[1, 1, 3]),
+            refresh: !random.one_in(4),
+            elect: !random.one_in(4),
+            yields: !random.one_in(4),
+            weighs: random.one_in(2),
+        };
+        let config = if seats > 1 { CacheConfig { replication, ..config } } else { config };
         let cache = Cache::new(config).unwrap();
         let mode = random.pick(&[CacheMode::Writethrough, CacheMode::Writeback, CacheMode::Writeback]);
         let count = 1 + random.below(2);
@@ -108,6 +120,7 @@ impl World {
             sync_faults: false,
             buffers_bytes: 0,
             steps_left: 0,
+            seats,
             traced: false,
         };
         for number in 0..1 + world.random.below(3) as usize {
@@ -280,6 +293,9 @@ impl<'o> Epoch<'o> {
     }
 
     fn step(&mut self, world: &mut World, object: &'o Object, number: usize, kind: u64) {
+        if world.seats > 1 {
+            sit(world.random.below(world.seats) as u32);
+        }
         match kind {
             0..20 => self.read(world, object, number),
             20..25 => self.read_batch(world, object, number),

@@ -1,0 +1,350 @@
+//! Mode `replicate`: pages that are read from afar are copied to the nodes that read them (PaCaR: Coquisart, Sopena, Gouicem, EuroSys '26).
+//!
+//! The protocol is `octavo_table`'s (T1 to T8 in `twin`): which copy may be read, and how a write finds and overtakes them. Here is what the table cannot know: the bytes,
+//! and when a copy is worth its while.
+//!
+//! - *Twins.* One read from afar in `threshold` copies the page to a free way of the reader's node. Pages are chosen in proportion to how often they are read from afar,
+//!   and none needs a counter.
+//! - *Refresh.* A copy that a write has overtaken is made anew when it is read next; where nobody has read it between the last two writes, one read in eight makes it anew.
+//! - *Worth.* One page in 64 is a probe. Where probes say that copies are read too seldom between two writes, only probes are copied from then on, until they say otherwise.
+//! - *Footprint.* Copies take free ways, or those of other copies, and are the first to leave for pages. A page that was evicted comes back from its copy without I/O. While the system is
+//!   short of memory, or the partition is recorded step by step, none are made.
+//!
+//! What is not here: reads of pages that are the thread's own, and everything that a miss does.
+
+use octavo_table::recording::WHOLE;
+use octavo_table::{Copying, Found, NodeId, SlotIndex, State, Tag, Word};
+
+use crate::copy;
+use crate::counters::Count;
+use crate::object::{AHEAD, ObjectInner, Read};
+use crate::partition::PartitionInner;
+use crate::sync::{AtomicBool, AtomicU64, Ordering, yield_now};
+
+/// Of so many pages one is a *probe*: by its tag, so that it stays one.
+const PROBE_SHARE: u16 = 64;
+
+/// So many reads of overtaken probes are a look at what copies are worth.
+const PROBES: u64 = 16;
+
+/// Copies are not worth it when each is read less often than this before a write overtakes it, and are again when it is read more often than that. What a copy and its
+/// end cost more than a read from afar is what four to six reads of it save, where a read is of some hundred bytes; with whole pages it is one.
+const HITS_MIN: u64 = 4;
+const HITS_ENOUGH: u64 = 8;
+
+/// Whether copies are worth their while in a partition: most of its pages have none while those that are probes say no.
+#[derive(Default)]
+pub(crate) struct Worth {
+    is_low: AtomicBool,
+    /// Reads of probes whose copies were overtaken, and of their copies, since the last look.
+    stale: AtomicU64,
+    hits: AtomicU64,
+}
+
+impl Worth {
+    /// Whether the page may have copies.
+    fn allows(&self, tag: Tag) -> bool {
+        // Relaxed, all here: hints.
+        !self.is_low.load(Ordering::Relaxed) || is_probe(tag)
+    }
+
+    fn probe_hit(&self) {
+        self.hits.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn probe_stale(&self) {
+        if self.stale.fetch_add(1, Ordering::Relaxed) + 1 < PROBES {
+            return;
+        }
+        let (stale, hits) = (self.stale.swap(0, Ordering::Relaxed), self.hits.swap(0, Ordering::Relaxed));
+        if hits < stale * HITS_MIN {
+            self.is_low.store(true, Ordering::Relaxed);
+        } else if hits > stale * HITS_ENOUGH {
+            self.is_low.store(false, Ordering::Relaxed);
+        }
+    }
+}
+
+fn is_probe(tag: Tag) -> bool {
+    tag.sample() < u16::MAX / PROBE_SHARE
+}
+
+/// What mode `replicate` does, each part of it to be left out so that its worth can be measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Replication {
+    /// One read from afar in so many makes a copy. 1: each, as PaCaR does.
+    pub threshold: u32,
+    /// A copy that was overtaken is made anew. Else it is of no use until it leaves.
+    pub refresh: bool,
+    /// A page that has left comes back from its copy. Else the store is asked.
+    pub elect: bool,
+    /// Copies take no page's place, and are the first to leave. Else the policy treats them as pages.
+    pub yields: bool,
+    /// A partition where writes overtake copies before they have paid gets no more of them, until that changes.
+    pub weighs: bool,
+}
+
+impl Default for Replication {
+    fn default() -> Self {
+        Replication { threshold: 1, refresh: true, elect: true, yields: true, weighs: true }
+    }
+}
+
+impl Replication {
+    /// The error is a sentence.
+    pub fn check(&self) -> Result<(), String> {
+        match self.threshold {
+            0 => Err("a twin threshold of 0: from 1 on is possible".into()),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// How often a copy of a page that is being written is tried.
+const COPY_TRIES: usize = 2;
+
+/// One read in so many makes a copy anew that was of no use the last time.
+const DOUBTFUL_TURNS: u64 = 8;
+
+impl PartitionInner {
+    /// Copies part of a page to a thread of any node, if it is there, and counts whose it was: from the page, from the node's copy of it, or by a new copy.
+    ///
+    /// # Safety
+    /// As `read_hit`.
+    pub unsafe fn read_near(&self, tag: Tag, skip: usize, to: *mut u8, len: usize, together: u64) -> bool {
+        let here = self.shared.numa.here();
+        if !self.places.replicates {
+            // SAFETY: the caller's promise.
+            let is_hit = unsafe { self.read_hit(tag, skip, to, len) };
+            if is_hit && self.places.charged {
+                self.charge_access(tag, len, together);
+            }
+            return is_hit;
+        }
+        let mut stale = None;
+        if self.table.owner_of(tag) != here {
+            match self.table.find_twin(tag, here) {
+                Some(found) if found.word.state() == State::Twin => {
+                    // SAFETY: the frame is mapped for the partition's life; the copy may race with whoever takes it, which `copy_out` allows.
+                    unsafe { copy::copy_out(self.frames.at(found.index).wrapping_add(skip), to, len) };
+                    if found.slot().is_still_twin(found.word) {
+                        self.table.touch(&found);
+                        self.counters.add(Count::TwinHits, 1);
+                        if is_probe(tag) {
+                            self.worth.probe_hit();
+                        }
+                        self.found_at(true, len, together);
+                        return true;
+                    }
+                }
+                found => {
+                    stale = found;
+                    if stale.is_some() && is_probe(tag) {
+                        self.worth.probe_stale();
+                    }
+                }
+            }
+            let is_worth_it = !self.shared.numa.replication.weighs || self.worth.allows(tag);
+            if is_worth_it && self.wants_copies() {
+                // SAFETY: the caller's promise.
+                if unsafe { self.read_by_copy(tag, here, stale, (skip, to, len), together) } {
+                    return true;
+                }
+            }
+        }
+        // SAFETY: as above.
+        let is_hit = unsafe { self.read_hit(tag, skip, to, len) };
+        if is_hit {
+            self.found_at(self.node_of(tag) == here, len, together);
+        }
+        is_hit
+    }
+
+    /// Asks the processor for what `read_near` will look at first.
+    pub fn prefetch_near(&self, tag: Tag) {
+        let here = self.shared.numa.here();
+        match self.table.owner_of(tag) == here {
+            true => self.table.prefetch_set(tag),
+            false => self.table.prefetch_twin_set(tag, here),
+        }
+    }
+
+    fn found_at(&self, is_here: bool, len: usize, together: u64) {
+        self.counters.add(if is_here { Count::LocalHits } else { Count::RemoteHits }, 1);
+        if self.places.charged {
+            self.charge_at(is_here, len, together);
+        }
+    }
+
+    /// Whether copies may be made now.
+    fn wants_copies(&self) -> bool {
+        // Relaxed, both: hints.
+        self.recorder.below() != WHOLE && !self.shared.is_short.load(Ordering::Relaxed)
+    }
+
+    /// T1 to T4, and the read from the copy. False: there is none to be made, or the page is not there, or is being written.
+    ///
+    /// # Safety
+    /// As `read_hit`.
+    unsafe fn read_by_copy(
+        &self,
+        tag: Tag,
+        here: NodeId,
+        stale: Option<Found<'_>>,
+        (skip, to, len): (usize, *mut u8, usize),
+        together: u64,
+    ) -> bool {
+        let Replication { threshold, refresh, yields, .. } = self.shared.numa.replication;
+        let is_refresh = stale.is_some();
+        // A page that is not there leaves no copy behind.
+        if !self.table.find(tag).is_some_and(|main| main.word.readable()) {
+            return false;
+        }
+        let copying = match stale {
+            None if self.counters.turn(Count::CopyTurns).is_multiple_of(u64::from(threshold)) => {
+                self.table.begin_copy(tag, here, !yields)
+            }
+            Some(found) if found.word.state() == State::Stale && refresh && self.was_read(&found) => {
+                self.table.begin_refresh(&found, here)
+            }
+            _ => None,
+        };
+        let Some(copying) = copying else { return false };
+        self.counters.add(Count::EvictionsCapacity, u64::from(copying.displaced.is_some()));
+        if !self.copy_page(tag, &copying) {
+            return false;
+        }
+        // SAFETY: the frame is ours until the copy is published, and holds what the page held a moment ago; the rest is the caller's promise.
+        unsafe { copy::copy_out(self.frames.at(copying.index).wrapping_add(skip), to, len) };
+        // Overtaken or not: the read came before the write.
+        copying.publish();
+        self.counters.add(if is_refresh { Count::TwinsRefreshed } else { Count::TwinsMade }, 1);
+        self.counters.add(Count::RemoteHits, 1);
+        if self.places.charged {
+            self.charge_copy();
+            self.charge_at(true, len, together);
+        }
+        true
+    }
+
+    /// T2 and T3.
+    fn copy_page(&self, tag: Tag, copying: &Copying<'_>) -> bool {
+        for _ in 0..COPY_TRIES {
+            let Some(main) = self.table.find(tag) else { return false };
+            let Some(word) = copying.link(&main) else { continue };
+            let (from, to) = (self.frames.at(main.index), self.frames.at(copying.index));
+            // SAFETY: both frames are mapped for the partition's life. Whoever changes the one, and whoever still looks at the other, is allowed for.
+            unsafe { copy::copy_between(from, to, self.page_bytes()) };
+            if main.slot().unchanged(word) {
+                self.table.touch(&main);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Whether an overtaken copy is made anew: it was read since it was made, or it is its turn.
+    fn was_read(&self, found: &Found<'_>) -> bool {
+        self.table.take_mark(found) || self.counters.turn(Count::DoubtfulTurns).is_multiple_of(DOUBTFUL_TURNS)
+    }
+
+    /// T5. By whoever has taken a page away from its readers, with the word that he replaced, before he changes its bytes.
+    #[inline]
+    pub fn overtake(&self, tag: Tag, taken: Word) {
+        if taken.twins() != 0 {
+            self.overtake_twins(tag, taken.twins());
+        }
+    }
+
+    #[cold]
+    fn overtake_twins(&self, tag: Tag, bits: u8) {
+        let overtaken = self.table.overtake(tag, bits);
+        self.counters.add(Count::TwinsOvertaken, u64::from(overtaken));
+        if self.places.charged {
+            self.charge_overtaking(u64::from(bits.count_ones()));
+        }
+    }
+
+    /// T7: a page that was claimed gets its bytes from a copy, if it has one, and is published. False: ask the store.
+    #[inline]
+    pub fn elect(&self, tag: Tag, slot: SlotIndex) -> bool {
+        self.places.replicates && self.elect_twin(tag, slot)
+    }
+
+    #[cold]
+    fn elect_twin(&self, tag: Tag, slot: SlotIndex) -> bool {
+        let own = self.table.owner_of(tag);
+        if self.table.slot(slot).load().twins() == 0 || !self.shared.numa.replication.elect {
+            return false;
+        }
+        for node in (0..self.table.nodes()).map(NodeId).filter(|node| *node != own) {
+            let Some(twin) = self.table.find_twin(tag, node) else { continue };
+            if twin.word.state() != State::Twin {
+                continue;
+            }
+            let (from, to) = (self.frames.at(twin.index), self.frames.at(slot));
+            // SAFETY: the slot is ours until it is published; whoever takes the twin's frame is allowed for.
+            unsafe { copy::copy_between(from, to, self.page_bytes()) };
+            if twin.slot().is_still_twin(twin.word) {
+                self.counters.add(Count::Elections, 1);
+                self.publish(slot, false);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Lets go of all copies, where none are to be made any more.
+    pub fn end_copies(&self) {
+        // Ends: who makes one waits for nobody, and few are being made.
+        while self.places.replicates && !self.wants_copies() && !self.table.drop_copies() {
+            yield_now();
+        }
+    }
+}
+
+impl ObjectInner {
+    /// A read inside one page where somebody wants to hear of hits: whether it was one.
+    #[cold]
+    #[inline(never)]
+    pub fn read_heard_hit(&self, offset: u64, buffer: &mut [u8]) -> bool {
+        let partition = &*self.partition;
+        let (tag, skip) = (self.tag(offset >> partition.page_shift), offset as usize & partition.page_mask);
+        let (to, len) = (buffer.as_mut_ptr(), buffer.len());
+        // SAFETY: the buffer is valid for its length, and the range lies in one page.
+        if !unsafe { partition.read_near(tag, skip, to, len, 1) } {
+            return false;
+        }
+        partition.counters.add_hit(len as u64);
+        partition.record_access(tag, false, true);
+        true
+    }
+
+    /// Does the reads of a batch that are hits, counts them, and tells the numbers of the others.
+    pub fn read_hits_near(&self, reads: &mut [Read<'_>]) -> Vec<usize> {
+        let partition = &*self.partition;
+        let (mut missing, together) = (Vec::new(), reads.len() as u64);
+        for first in (0..reads.len()).step_by(AHEAD) {
+            let end = (first + AHEAD).min(reads.len());
+            reads[first..end]
+                .iter()
+                .for_each(|read| partition.prefetch_near(self.tag(read.offset >> partition.page_shift)));
+            for (number, read) in reads.iter_mut().enumerate().take(end).skip(first) {
+                let (tag, len) = (self.tag(read.offset >> partition.page_shift), read.buffer.len());
+                let skip = read.offset as usize & partition.page_mask;
+                let is_inside =
+                    self.check(read.offset, len as u64).is_ok() && self.in_one_page(read.offset, len);
+                let to = read.buffer.as_mut_ptr();
+                // SAFETY: the buffer is valid for its length, and the range lies in one page.
+                let read_near = || unsafe { partition.read_near(tag, skip, to, len, together) };
+                if is_inside && read_near() {
+                    partition.counters.add(Count::Hits, 1);
+                    partition.record_access(tag, false, true);
+                } else {
+                    missing.push(number);
+                }
+            }
+        }
+        missing
+    }
+}

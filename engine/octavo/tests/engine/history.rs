@@ -1,0 +1,266 @@
+//! Histories: what threads of several nodes did to pages and saw, checked afterwards. Per page, reads and writes are linearizable: each took effect at one moment between its
+//! call and its return. So no read goes back, on whatever node, and none sees less than a write that was replied to before it began.
+//!
+//! Every write of a page has bytes of its own, so this is checked exactly (Gibbons, Korach, "Testing Shared Memories", 1997): the operations with one value span a *zone*, from
+//! the first return to the last call. Where the return comes first, the value was there all that time: no other value's such zone may overlap it, and no value whose operations could all
+//! have happened at once may have to do so inside it.
+
+use crate::random::Random;
+use crate::watchdog::Watchdog;
+use octavo::disk::{SimDisk, SimOptions, Store};
+use octavo::numa::{NumaMode, Replication, TopologySource, sit};
+use octavo::{Advice, Cache, CacheConfig, CacheMode, Object, Partition, PartitionConfig, Read, WAYS};
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::time::Duration;
+
+const PAGE: usize = 4096;
+const PAGES: u64 = 24;
+
+/// What a thread did to a page, and when it called and returned.
+#[derive(Clone, Copy, Debug)]
+struct Event {
+    page: u64,
+    /// The number of the write whose bytes were written or read; 0 for what the store had.
+    value: u64,
+    write: bool,
+    called: u64,
+    returned: u64,
+}
+
+/// The operations with one value.
+#[derive(Clone, Copy, Debug)]
+struct Zone {
+    first_return: u64,
+    last_call: u64,
+    written_from: Option<u64>,
+    first_read_return: u64,
+}
+
+/// Whether a page's history is linearizable; the error says why not.
+fn check(events: &[Event]) -> Result<(), String> {
+    let none = Zone { first_return: u64::MAX, last_call: 0, written_from: None, first_read_return: u64::MAX };
+    let mut zones: HashMap<u64, Zone> = HashMap::new();
+    // What the store had was written before everything.
+    zones.insert(0, Zone { first_return: 0, written_from: Some(0), ..none });
+    for event in events {
+        let zone = zones.entry(event.value).or_insert(none);
+        zone.first_return = zone.first_return.min(event.returned);
+        zone.last_call = zone.last_call.max(event.called);
+        match event.write {
+            true => zone.written_from = Some(event.called),
+            false => zone.first_read_return = zone.first_read_return.min(event.returned),
+        }
+    }
+    for (value, zone) in &zones {
+        let Some(from) = zone.written_from else { return Err(format!("{value} was read and never written")) };
+        if zone.first_read_return < from {
+            return Err(format!("{value} was read before it was written"));
+        }
+    }
+    let (mut forward, backward): (Vec<_>, Vec<_>) =
+        zones.iter().partition(|(_, zone)| zone.first_return < zone.last_call);
+    forward.sort_by_key(|(_, zone)| zone.first_return);
+    for pair in forward.windows(2) {
+        if pair[1].1.first_return < pair[0].1.last_call {
+            return Err(format!("{:?} and {:?} overlap", pair[0], pair[1]));
+        }
+    }
+    for (value, zone) in backward {
+        let inside = |(_, other): &&(&u64, &Zone)| {
+            other.first_return < zone.last_call && zone.first_return < other.last_call
+        };
+        if let Some(around) = forward.iter().find(inside) {
+            return Err(format!("{value} ({zone:?}) happened inside of {around:?}"));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn the_checker_tells_histories_that_are_linearizable_from_others() {
+    let event = |value, write, called, returned| Event { page: 0, value, write, called, returned };
+    let good = [event(1, true, 1, 4), event(0, false, 2, 3), event(1, false, 5, 6)];
+    assert_eq!(check(&good), Ok(()));
+    // Both orders of two writes at once will do, but not one for each reader.
+    let writes = [event(1, true, 1, 9), event(2, true, 1, 9)];
+    let reads = [event(1, false, 10, 11), event(2, false, 12, 13)];
+    assert!(check(&[&writes[..], &reads[..1]].concat()).is_ok());
+    assert!(check(&[&writes[..], &reads[1..]].concat()).is_ok());
+    assert!(
+        check(&[&writes[..], &reads[..], &[event(1, false, 14, 15)]].concat()).is_err(),
+        "a read went back"
+    );
+    assert!(check(&[event(1, true, 1, 2), event(0, false, 3, 4)]).is_err(), "an old page after a write");
+    assert!(check(&[event(1, true, 5, 6), event(1, false, 1, 2)]).is_err(), "bytes of the future");
+    assert!(check(&[event(7, false, 1, 2)]).is_err(), "bytes from nowhere");
+    // Old, new, old.
+    let back = [event(1, true, 1, 20), event(1, false, 2, 3), event(0, false, 4, 5)];
+    assert!(check(&back).is_err(), "a read went back while the write was on its way");
+}
+
+struct Scene {
+    partition: Partition,
+    object: Object,
+    clock: AtomicU64,
+    values: AtomicU64,
+    events: Mutex<Vec<Event>>,
+}
+
+fn page_of(value: u64) -> Vec<u8> {
+    let mut bytes = Random(value).bytes(PAGE);
+    bytes[..8].copy_from_slice(&value.to_le_bytes());
+    bytes
+}
+
+fn value_of(bytes: &[u8]) -> u64 {
+    let value = u64::from_le_bytes(bytes[..8].try_into().unwrap());
+    let expected = if value == 0 { vec![0; PAGE] } else { page_of(value) };
+    assert!(bytes == expected, "a torn page of value {value}");
+    value
+}
+
+impl Scene {
+    fn now(&self) -> u64 {
+        self.clock.fetch_add(1, SeqCst)
+    }
+
+    fn thread(&self, seed: u64, seat: u32, steps: u64) {
+        sit(seat);
+        let mut random = Random(seed);
+        let mut events = Vec::new();
+        let object = &self.object;
+        for step in 0..steps {
+            // Half of all is about a few pages.
+            let page = if random.one_in(2) { random.below(3) } else { random.below(PAGES) };
+            match random.below(64) {
+                0..36 => {
+                    let (called, mut bytes) = (self.now(), vec![0xEE; PAGE]);
+                    object.read_at(page * PAGE as u64, &mut bytes).unwrap();
+                    let returned = self.now();
+                    events.push(Event { page, value: value_of(&bytes), write: false, called, returned });
+                }
+                36..44 => {
+                    let pages: Vec<u64> = (0..6).map(|_| random.below(PAGES)).collect();
+                    let (called, mut bytes) = (self.now(), vec![0xEE; 6 * PAGE]);
+                    let mut reads: Vec<Read> = pages
+                        .iter()
+                        .zip(bytes.chunks_mut(PAGE))
+                        .map(|(page, buffer)| Read { offset: page * PAGE as u64, buffer })
+                        .collect();
+                    object.read_batch(&mut reads).unwrap();
+                    let returned = self.now();
+                    for (page, bytes) in pages.iter().zip(bytes.chunks(PAGE)) {
+                        let value = value_of(bytes);
+                        events.push(Event { page: *page, value, write: false, called, returned });
+                    }
+                }
+                44..58 => {
+                    let value = self.values.fetch_add(1, SeqCst);
+                    let (called, bytes) = (self.now(), page_of(value));
+                    object.write_at(page * PAGE as u64, &bytes).unwrap();
+                    events.push(Event { page, value, write: true, called, returned: self.now() });
+                }
+                58 => {
+                    let called = self.now();
+                    if let Some(pin) = object.pin(page * PAGE as u64).unwrap() {
+                        let value = value_of(&pin);
+                        let returned = self.now();
+                        events.push(Event { page, value, write: false, called, returned });
+                        assert_eq!(value_of(&pin), value, "a pin has changed");
+                    }
+                }
+                59 => object.advise(page * PAGE as u64, PAGE as u64, Advice::DontNeed).unwrap(),
+                60 => object.sync().unwrap(),
+                61 if step.is_multiple_of(4) => {
+                    let segments = 2 + random.below(7);
+                    self.partition.resize(segments * (PAGE * WAYS + 1024) as u64 + (20 << 10)).unwrap();
+                }
+                // Threads move.
+                _ => sit(random.below(16) as u32),
+            }
+        }
+        self.events.lock().unwrap().extend(events);
+    }
+}
+
+fn history(
+    mode: NumaMode,
+    nodes: u32,
+    cache_mode: CacheMode,
+    replication: Replication,
+    store: Store,
+    seed: u64,
+) {
+    const THREADS: u64 = 4;
+    let what = format!("{mode:?}, {nodes} nodes, {cache_mode:?}, {replication:?}, seed {seed}");
+    let watchdog = Watchdog::new(Duration::from_secs(60), &what);
+    let cache = Cache::new(CacheConfig {
+        memory_max_bytes: 4 << 20,
+        buffers_max_bytes: Some(2 << 20),
+        segment_bytes: (PAGE * WAYS) as u64,
+        background: false,
+        seed: Some(seed),
+        topology: TopologySource::Emulated { nodes, cores: 2 },
+        numa: mode,
+        replication,
+        ..CacheConfig::default()
+    })
+    .unwrap();
+    let partition = cache
+        .partition(PartitionConfig {
+            cache_mode,
+            // Some pages find no room at times.
+            max_bytes: Some(4 * (PAGE * WAYS + 1024) as u64 + (20 << 10)),
+            dirty_max_bytes: Some(12 * PAGE as u64),
+            ..PartitionConfig::new("p")
+        })
+        .unwrap();
+    let object = partition.open(store, "object").unwrap();
+    let events = Mutex::new(Vec::new());
+    let scene = Scene { partition, object, clock: AtomicU64::new(1), values: AtomicU64::new(1), events };
+    std::thread::scope(|scope| {
+        for me in 0..THREADS {
+            let (scene, watchdog) = (&scene, watchdog.clone());
+            scope.spawn(move || {
+                for round in 0..4 {
+                    scene.thread(seed * 100 + me * 10 + round, me as u32 * 2, 300);
+                    watchdog.feed(format!("thread {me}, round {round}"));
+                }
+            });
+        }
+    });
+    let mut pages: HashMap<u64, Vec<Event>> = HashMap::new();
+    scene.events.lock().unwrap().iter().for_each(|event| pages.entry(event.page).or_default().push(*event));
+    for (page, events) in pages {
+        check(&events).unwrap_or_else(|why| panic!("{what}: page {page}: {why}"));
+    }
+    scene.object.close().unwrap();
+}
+
+#[test]
+fn what_threads_of_several_nodes_saw_of_pages_is_linearizable_in_every_mode() {
+    let kinds = [(NumaMode::Off, 1), (NumaMode::Partition, 2), (NumaMode::Message, 3)];
+    let len = PAGES * PAGE as u64;
+    for (number, cache_mode) in [CacheMode::Writeback, CacheMode::Writethrough].into_iter().enumerate() {
+        for (mode, nodes) in kinds {
+            let store = SimDisk::new(SimOptions::default()).store("s", len);
+            history(mode, nodes, cache_mode, Replication::default(), store, number as u64);
+        }
+        for seed in 0..6 {
+            let replication = Replication {
+                threshold: [1, 1, 2][seed as usize % 3],
+                elect: seed % 4 != 3,
+                refresh: seed != 4,
+                yields: seed != 5,
+                weighs: seed % 2 == 0,
+            };
+            let store = match seed % 2 {
+                0 => Store::memory("m", len),
+                _ => SimDisk::new(SimOptions::default()).store("s", len),
+            };
+            history(NumaMode::Replicate, [2, 3, 5][seed as usize % 3], cache_mode, replication, store, seed);
+        }
+    }
+}

@@ -1,0 +1,399 @@
+//! Models of a page and its copy on another node (T1 to T7 in `twin`): a main, a twin, and two or three threads.
+
+use loom::thread;
+use std::sync::Arc;
+
+use super::{Frame, holds, read, read_by_word, way_with};
+use crate::slot::{OneWay, Slot, State};
+use crate::twin::bit_of;
+use crate::{NodeId, PolicyKind, Shape, Table, Tag};
+
+const PAGE: Tag = Tag(0xA << 24);
+const OTHER: Tag = Tag(0xB << 24);
+/// What the page holds at first, and after one and two writes; and what the other page holds.
+const A: u64 = 0xA00;
+const A1: u64 = 0xA01;
+const A2: u64 = 0xA02;
+const B: u64 = 0xB00;
+
+const HERE: NodeId = NodeId(1);
+
+struct Pair {
+    main: OneWay,
+    twin: OneWay,
+    /// The main's, the twin's.
+    frames: [Frame; 2],
+}
+
+impl Pair {
+    fn new() -> Pair {
+        Pair { main: way_with(PAGE, false), twin: OneWay::new(), frames: [Frame::new(A), Frame::new(0)] }
+    }
+
+    /// With a twin that may be read.
+    fn with_twin() -> Arc<Pair> {
+        let pair = Pair::new();
+        assert_eq!(pair.make(), Some(A));
+        Arc::new(pair)
+    }
+
+    /// With the bit of a twin that has left.
+    fn with_bit() -> Arc<Pair> {
+        let pair = Pair::new();
+        assert!(pair.main.slot().link(pair.main.slot().load(), bit_of(HERE)).is_some());
+        Arc::new(pair)
+    }
+
+    fn spawn(self: &Arc<Pair>, run: impl FnOnce(&Pair) + 'static) -> thread::JoinHandle<()> {
+        let pair = Arc::clone(self);
+        thread::spawn(move || run(&pair))
+    }
+
+    /// T1 to T4: the bytes that were copied, if they were the page's.
+    fn make(&self) -> Option<u64> {
+        let (twin, main) = (self.twin.slot(), self.main.slot());
+        let seen = twin.load();
+        let begun = match seen.state() {
+            State::Free if twin.claim_as(State::Copying, seen, PAGE, 0) => twin.load(),
+            State::Stale if twin.tag() == PAGE => twin.begin_refresh(seen)?,
+            _ => return None,
+        };
+        let Some(word) = main.link(main.load(), bit_of(HERE)) else {
+            twin.give_up_copy();
+            return None;
+        };
+        let [first, second] = self.frames[0].bytes();
+        [first, second]
+            .iter()
+            .zip(&self.frames[1].0)
+            .for_each(|(bytes, word)| word.store(*bytes, super::Ordering::Relaxed));
+        if !main.unchanged(word) {
+            twin.give_up_copy();
+            return None;
+        }
+        assert_eq!(first, second, "a torn page was believed");
+        twin.publish_copy(begun);
+        Some(first)
+    }
+
+    /// T6.
+    fn read_twin(&self) -> Option<u64> {
+        let twin = self.twin.slot();
+        let word = twin.load();
+        if word.state() != State::Twin || twin.tag() != PAGE {
+            return None;
+        }
+        let [first, second] = self.frames[1].bytes();
+        twin.is_still_twin(word).then(|| {
+            assert_eq!(first, second, "a torn page was believed");
+            first
+        })
+    }
+
+    fn read_main(&self) -> Option<u64> {
+        read(&self.main, &self.frames[0], PAGE)
+    }
+
+    /// As a thread of the twin's node.
+    fn read_near(&self) -> Option<u64> {
+        self.read_twin().or_else(|| self.read_main())
+    }
+
+    fn overtake(&self, bits: u8) {
+        let twin = self.twin.slot();
+        let word = twin.load();
+        if bits & bit_of(HERE) != 0 && word.is_copy() && twin.tag() == PAGE {
+            twin.overtake(word);
+        }
+    }
+
+    /// P6, T5, P7. `late`: T5 comes last.
+    fn write_in_order(&self, value: u64, late: bool) {
+        let main = self.main.slot();
+        let before = main.begin_write(main.load()).expect("one writer at a time");
+        if !late {
+            self.overtake(before.twins());
+        }
+        self.frames[0].fill(value);
+        assert!(!main.end_write(true));
+        if late {
+            self.overtake(before.twins());
+        }
+    }
+
+    fn write(&self, value: u64) {
+        self.write_in_order(value, false);
+    }
+}
+
+fn in_order(reads: &[Option<u64>]) {
+    let seen: Vec<u64> = reads.iter().copied().flatten().collect();
+    assert!(seen.is_sorted() && seen.iter().all(|bytes| [A, A1, A2].contains(bytes)), "{reads:?}");
+}
+
+pub(super) fn twin_against_write() {
+    let pair = Pair::with_twin();
+    let writer = pair.spawn(|pair| pair.write(A1));
+    in_order(&[pair.read_near(), pair.read_main(), pair.read_near()]);
+    writer.join().unwrap();
+    assert!(pair.read_twin().is_none(), "a write has ended, and a twin has the old bytes");
+    assert_eq!(pair.read_near(), Some(A1));
+}
+
+#[test]
+fn no_read_on_any_node_goes_back_past_a_write_to_a_page_with_a_twin_t5_t6() {
+    holds(Some(3), twin_against_write);
+}
+
+/// One reader of each node, who tell each other nothing but what the order of events tells.
+#[test]
+fn what_one_node_has_seen_of_a_write_the_other_sees_t5() {
+    holds(Some(2), || {
+        let pair = Pair::with_twin();
+        let writer = pair.spawn(|pair| pair.write(A1));
+        let told = Arc::new(loom::sync::atomic::AtomicU64::new(0));
+        let tells = told.clone();
+        let near = pair.spawn(move |pair| {
+            let before = tells.load(super::Ordering::Acquire);
+            let now = pair.read_near();
+            assert!(before != A1 || now != Some(A), "a read went back behind another node's");
+        });
+        if let Some(bytes) = pair.read_main() {
+            told.store(bytes, super::Ordering::Release);
+        }
+        writer.join().unwrap();
+        near.join().unwrap();
+    });
+}
+
+/// Why T5 comes before the bytes.
+#[test]
+#[should_panic]
+fn a_twin_that_is_marked_after_the_write_is_noticed_t5() {
+    super::explore(None, || {
+        let pair = Pair::with_twin();
+        let writer = pair.spawn(|pair| pair.write_in_order(A1, true));
+        in_order(&[pair.read_main(), pair.read_near()]);
+        writer.join().unwrap();
+    });
+}
+
+pub(super) fn copy_against_write() {
+    let pair = Arc::new(Pair::new());
+    let writer = pair.spawn(|pair| pair.write(A1));
+    in_order(&[pair.make(), pair.read_near()]);
+    writer.join().unwrap();
+    assert!(pair.read_twin().is_none_or(|bytes| bytes == A1), "a copy of old bytes was published");
+    assert!(pair.twin.slot().load().state() != State::Copying);
+    assert_eq!(pair.read_near(), Some(A1));
+}
+
+#[test]
+fn a_copy_that_a_write_overtakes_is_not_published_t1_t2_t3_t4_t5() {
+    holds(Some(3), copy_against_write);
+}
+
+pub(super) fn copy_where_a_bit_is_set_against_write() {
+    let pair = Pair::with_bit();
+    let writer = pair.spawn(|pair| pair.write(A1));
+    in_order(&[pair.make(), pair.read_near()]);
+    writer.join().unwrap();
+    assert!(pair.read_twin().is_none_or(|bytes| bytes == A1), "a copy of old bytes was published");
+}
+
+#[test]
+fn a_bit_that_another_copy_has_left_does_not_hide_this_one_t2() {
+    holds(Some(3), copy_where_a_bit_is_set_against_write);
+}
+
+#[test]
+fn a_twin_is_refreshed_between_two_writes_and_after_both_shows_neither_old_page_t1_t4_t5() {
+    holds(Some(2), || {
+        let pair = Pair::with_twin();
+        let writer = pair.spawn(|pair| {
+            pair.write(A1);
+            pair.write(A2);
+        });
+        in_order(&[pair.read_near(), pair.make(), pair.read_near()]);
+        writer.join().unwrap();
+        assert!(pair.read_twin().is_none_or(|bytes| bytes == A2), "an old twin");
+        pair.make();
+        assert_eq!(pair.read_twin(), Some(A2));
+    });
+}
+
+/// A reader of the node may be in the middle of the twin when it is made anew.
+pub(super) fn twin_against_refresh() {
+    let pair = Pair::with_twin();
+    let refresher = pair.spawn(|pair| {
+        pair.write(A1);
+        pair.make();
+    });
+    in_order(&[pair.read_twin(), pair.read_twin()]);
+    refresher.join().unwrap();
+    assert_eq!(pair.read_twin(), Some(A1));
+}
+
+#[test]
+fn a_twin_that_is_made_anew_is_never_read_torn_t1_t6() {
+    holds(Some(3), twin_against_refresh);
+}
+
+/// Three threads.
+#[test]
+fn two_threads_that_refresh_a_twin_and_a_writer_leave_no_old_bytes_t1_t4_t5() {
+    holds(Some(2), || {
+        let pair = Pair::with_twin();
+        pair.write(A1);
+        let writer = pair.spawn(|pair| pair.write(A2));
+        let other = pair.spawn(|pair| in_order(&[pair.make(), pair.read_near()]));
+        in_order(&[pair.make(), pair.read_near()]);
+        writer.join().unwrap();
+        other.join().unwrap();
+        assert!(pair.read_twin().is_none_or(|bytes| bytes == A2), "an old twin");
+    });
+}
+
+/// A twin's slot is taken for another page while a write looks for the twin and a reader reads it.
+#[test]
+fn a_twin_that_leaves_while_its_page_is_written_is_neither_read_nor_does_its_successor_suffer_p1_t5_t6() {
+    holds(Some(2), || {
+        let pair = Pair::with_twin();
+        let writer = pair.spawn(|pair| pair.write(A1));
+        let evictor = pair.spawn(|pair| {
+            let (twin, word) = (pair.twin.slot(), pair.twin.slot().load());
+            if word.evictable() && twin.claim(word, OTHER) {
+                pair.frames[1].fill(B);
+                assert!(!twin.publish(false));
+            }
+        });
+        in_order(&[pair.read_near(), pair.read_near()]);
+        writer.join().unwrap();
+        evictor.join().unwrap();
+        assert!(pair.read_twin().is_none());
+        let there = read_by_word(pair.twin.slot(), &pair.frames[1], OTHER);
+        assert!(there.is_none_or(|bytes| bytes == B));
+    });
+}
+
+/// A write-through holds its page readable while its bytes travel: copies are made of the old ones, and overtaken.
+#[test]
+fn a_copy_that_is_made_while_a_page_is_being_stored_does_not_outlive_the_store_p8_t5() {
+    holds(Some(3), || {
+        let pair = Arc::new(Pair::new());
+        let writer = pair.spawn(|pair| {
+            let main: Slot<'_> = pair.main.slot();
+            main.begin_store(main.load()).unwrap();
+            let taken = main.store_to_write().expect("nobody pins it");
+            pair.overtake(taken.twins());
+            pair.frames[0].fill(A1);
+            assert!(!main.end_write(false));
+        });
+        in_order(&[pair.make(), pair.read_near()]);
+        writer.join().unwrap();
+        assert!(pair.read_twin().is_none_or(|bytes| bytes == A1), "an old twin");
+    });
+}
+
+/// Two nodes of a segment of one set of two ways each. The page is the first node's.
+struct Nodes {
+    table: Table<2>,
+    frames: [Frame; 4],
+}
+
+impl Nodes {
+    fn new() -> Arc<Nodes> {
+        let shape = Shape { segments_max: 2, sets_per_segment: 1 };
+        let table = Table::spread(shape, 2, PolicyKind::Fifo, 2);
+        Arc::new(Nodes { table, frames: std::array::from_fn(|_| Frame::new(0)) })
+    }
+
+    fn spawn(self: &Arc<Nodes>, run: impl FnOnce(&Nodes) + 'static) -> thread::JoinHandle<()> {
+        let nodes = Arc::clone(self);
+        thread::spawn(move || run(&nodes))
+    }
+
+    fn frame(&self, slot: crate::SlotIndex) -> &Frame {
+        &self.frames[slot.0 as usize]
+    }
+
+    fn fill(&self, tag: Tag, value: u64, dirty: bool) {
+        let mut guard = self.table.lock(tag);
+        let crate::Claim::Claimed { slot, .. } = guard.claim(tag) else { panic!("there is room") };
+        drop(guard);
+        // T7, for a page that is written and not read.
+        if dirty {
+            self.table.overtake(tag, self.table.slot(slot).load().twins());
+        }
+        self.frame(slot).fill(value);
+        assert!(!self.table.publish(slot, dirty));
+    }
+
+    fn make(&self) -> Option<u64> {
+        let copying = self.table.begin_copy(PAGE, HERE, false)?;
+        let main = self.table.find(PAGE)?;
+        let word = copying.link(&main)?;
+        let [first, second] = self.frame(main.index).bytes();
+        let to = self.frame(copying.index);
+        [first, second]
+            .iter()
+            .zip(&to.0)
+            .for_each(|(bytes, word)| word.store(*bytes, super::Ordering::Relaxed));
+        if !main.slot().unchanged(word) {
+            return None;
+        }
+        copying.publish();
+        Some(first)
+    }
+
+    fn read_twin(&self) -> Option<u64> {
+        let found = self.table.find_twin(PAGE, HERE).filter(|found| found.word.state() == State::Twin)?;
+        let [first, second] = self.frame(found.index).bytes();
+        found.slot().is_still_twin(found.word).then(|| {
+            assert_eq!(first, second, "a torn page was believed");
+            first
+        })
+    }
+}
+
+/// The main leaves for other pages and comes back with newer bytes, by a write that had no slot to find.
+pub(super) fn orphan_against_write() {
+    let nodes = Nodes::new();
+    assert_eq!((nodes.table.owner_of(PAGE), nodes.table.nodes()), (NodeId(0), 2));
+    nodes.fill(PAGE, A, false);
+    assert_eq!(nodes.make(), Some(A));
+    (1..=2).for_each(|number| nodes.fill(Tag(number << 32), B, false));
+    assert!(nodes.table.find(PAGE).is_none());
+    let writer = nodes.spawn(|nodes| nodes.fill(PAGE, A1, true));
+    assert!(nodes.read_twin().is_none_or(|bytes| bytes == A));
+    writer.join().unwrap();
+    assert!(nodes.read_twin().is_none(), "a write has ended, and an orphan has the old bytes");
+}
+
+#[test]
+fn a_twin_whose_main_has_left_is_read_until_the_page_is_written_t7() {
+    holds(Some(3), orphan_against_write);
+}
+
+#[test]
+fn a_main_that_leaves_while_its_copy_is_made_leaves_an_orphan_that_is_found_t2_t7() {
+    holds(Some(2), || {
+        let nodes = Nodes::new();
+        nodes.fill(PAGE, A, false);
+        nodes.fill(Tag(1 << 32), B, false);
+        let maker = nodes.spawn(|nodes| {
+            nodes.make();
+        });
+        nodes.fill(Tag(2 << 32), B, false);
+        // A main that was linked at this very moment stays, and another page leaves.
+        if nodes.table.find(PAGE).is_none() {
+            nodes.fill(PAGE, A1, true);
+        }
+        maker.join().unwrap();
+        assert!(
+            nodes.table.find(PAGE).is_some_and(|main| main.word.twins() != 0)
+                || nodes.read_twin().is_none_or(|bytes| bytes == A1),
+            "an orphan has the old bytes"
+        );
+    });
+}

@@ -1,0 +1,432 @@
+//! Twins: copies of a page on the nodes that read it from afar (after PaCaR: Coquisart, Sopena, Gouicem, EuroSys '26).
+//!
+//! A page's *main* sits in the set that the directory names, as it does without twins, and whatever happens to the page happens to its main. A *twin* on
+//! node n sits in a set of that node: the one where the page would be if the bits of its tag that say whose an entry is were n's ([`Table::twin_place`]).
+//! It keeps the page's own tag; what tells it from a main is its state. So twins take ways that are free, leave before pages that have no copy, and move with no
+//! table of their own; and a thread that has one reads lines of its own node only: the twin's own word says whether it may.
+//!
+//! What is protected: a twin that may be read has the bytes of the page's last write. Its main's word has a bit per node (modulo four), its *twins*, set before a copy
+//! begins; who takes the main away from its readers has the bits of the word that he replaced, looks there, and marks each twin's own word. That costs the writer some
+//! lines of other nodes once a copy, and the reader nothing; a flag at the main would cost each reader of a twin a line of another node.
+//!
+//! | state | may be read | who may change the bytes | leaves to |
+//! |---|---|---|---|
+//! | Copying | | its maker | Twin, Stale |
+//! | Twin | by P3, with this state in place of the readable ones | nobody | Stale, Filling and Copying (for another page), Free |
+//! | Stale | | nobody | Copying (the same page again, or another), Filling, Free |
+//!
+//! - **T1 begin** A reader takes a way for the copy. Under the set's lock: Free, or a Twin or Stale of another page -> Copying by P1 (with its release fence, then the
+//!   tag), if the set has no copy of the page. Or, to *refresh*, without a lock: Stale -> Copying, version + 1, then a release fence.
+//! - **T2 link** A compare-and-swap of the main's readable word with itself and the node's bit, release and acquire; also where the bit is set already: a bit that was
+//!   merely loaded tells the next writer nothing of this copy.
+//! - **T3 copy** The main's bytes, by P3 from the linked word.
+//! - **T4 publish** Compare-and-swap of the very word of T1: Copying -> Twin, with release. Where that fails T5 came by: then Copying -> Stale, version + 1.
+//! - **T5 overtake** Whoever took the main away from its readers (P6, P8's second half and move, P9, or a claim by T7), before he changes bytes and before he lets anybody know:
+//!   for each bit of the word that he replaced, the page's copy on that node, if it is there: Twin -> Stale or Copying -> Copying, version + 1 each. No copy can be linked before the
+//!   main is readable again. The end of a write (P7) takes the bits down.
+//! - **T6 read** P3: the twin's word before and after the bytes.
+//! - **T7 orphans** A main with twins that is evicted (P1) leaves them: they have the bytes that the store has. Its set remembers their bits, for good, and each page that is claimed there
+//!   begins with them. Whoever claims it looks for a twin before he asks the store (*election*). Whoever changes a page that has no slot, or gives one up, overtakes its orphans by the
+//!   set's bits, under the set's lock.
+//! - **T8 move** While an entry moves (R2), the copies that belong to it by their place are let go, and one that is being made is busy; new ones come into the new set only, as pages do. A page that
+//!   moves takes its bits along, and a set those of its orphans.
+//!
+//! Why a writer finds every copy. A copy's slot and tag were written before T2, which releases; the writer's swap of the same word acquires, so he sees them, or T2 comes after it and
+//! fails. A move that put the copy elsewhere was seen by T1 under the lock, and so it is by the writer, who looks in both sets.
+//!
+//! What is not here: when a copy is worth its while, and the bytes (the engine).
+
+use crate::broken::{self, Step};
+use crate::nodes::NodeId;
+use crate::policy::{Policy, with_policy};
+use crate::set::SetGuard;
+use crate::slot::{Slot, State, TWIN_BITS, Word};
+use crate::sync::atomic::{Ordering, fence};
+use crate::table::{Found, SegmentIndex, SetNumber, SlotIndex, Table};
+use crate::tag::Tag;
+
+/// The bit of a node.
+pub(crate) fn bit_of(node: NodeId) -> u8 {
+    1 << (node.0 % TWIN_BITS)
+}
+
+impl Slot<'_> {
+    /// T1, again for the same page.
+    pub(crate) fn begin_refresh(&self, seen: Word) -> Option<Word> {
+        debug_assert!(seen.state() == State::Stale);
+        let next = seen.with_state(State::Copying).next_version();
+        // Acquire: pairs with `overtake` and `give_up`.
+        self.word.compare_exchange(seen.0, next.0, Ordering::Acquire, Ordering::Relaxed).ok()?;
+        // Pairs with the fence of T6.
+        fence(Ordering::Release);
+        Some(next)
+    }
+
+    /// T2, at a main that was `seen` readable. The word to copy by.
+    pub(crate) fn link(&self, seen: Word, bit: u8) -> Option<Word> {
+        let mut now = seen;
+        loop {
+            if !now.readable() || now.version() != seen.version() {
+                return None;
+            }
+            let next = now.with_twins(bit);
+            if broken::is(Step::LinkOnce) && next == now || broken::is(Step::NoLink) {
+                return Some(now);
+            }
+            // Release: pairs with whoever takes the main, who must see the copy (T5). Acquire: its bytes (P2, P7).
+            match self.word.compare_exchange_weak(now.0, next.0, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return Some(next),
+                Err(w) => now = Word(w),
+            }
+        }
+    }
+
+    /// T4. False: it was overtaken, and is Stale.
+    pub(crate) fn publish_copy(&self, begun: Word) -> bool {
+        let next = begun.with_state(State::Twin);
+        // Release: pairs with T6. Acquire in failure: pairs with T5.
+        let mut now = match self.word.compare_exchange(begun.0, next.0, Ordering::Release, Ordering::Acquire)
+        {
+            Ok(_) => return true,
+            Err(w) => Word(w),
+        };
+        if broken::is(Step::PublishOvertaken) {
+            self.word.store(now.with_state(State::Twin).0, Ordering::Release);
+            return true;
+        }
+        while !self.give_up_from(&mut now) {}
+        false
+    }
+
+    /// Gives a copy up that was begun: Stale.
+    pub(crate) fn give_up_copy(&self) {
+        let mut now = Word(self.word.load(Ordering::Relaxed));
+        // Only T5 changes the word meanwhile, once for each writer.
+        while !self.give_up_from(&mut now) {}
+    }
+
+    fn give_up_from(&self, now: &mut Word) -> bool {
+        debug_assert!(now.state() == State::Copying, "a copy is its maker's: {now:?}");
+        let next = now.with_state(State::Stale).next_version();
+        // Release: the maker's bytes come before the next one's (T1, P1).
+        match self.word.compare_exchange_weak(now.0, next.0, Ordering::Release, Ordering::Relaxed) {
+            Ok(_) => true,
+            Err(w) => {
+                *now = Word(w);
+                false
+            }
+        }
+    }
+
+    /// T5 for one copy that was found in this slot. True: it can no longer be read, or will not be published.
+    pub(crate) fn overtake(&self, seen: Word) -> bool {
+        if broken::is(Step::NoOvertake) {
+            return false;
+        }
+        let mut now = seen;
+        loop {
+            let next = match now.state() {
+                State::Twin => now.with_state(State::Stale).next_version(),
+                State::Copying => now.next_version(),
+                _ => return false,
+            };
+            // The maker may publish in between; whoever took the slot for another page leaves nothing to do.
+            if now.version() != seen.version() {
+                return false;
+            }
+            // Acquire: pairs with T4. Release: the next maker's copy comes after.
+            match self.word.compare_exchange_weak(now.0, next.0, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return true,
+                Err(w) => now = Word(w),
+            }
+        }
+    }
+
+    /// T6, the re-check: whether what was read since the word was loaded, a Twin's, is the page's.
+    #[inline(always)]
+    pub fn is_still_twin(&self, seen: Word) -> bool {
+        debug_assert!(seen.state() == State::Twin);
+        // Pairs with the release fences of P1 and T1; the load after it needs no ordering of its own.
+        fence(Ordering::Acquire);
+        Word(self.word.load(Ordering::Relaxed)) == seen || broken::is(Step::NoRecheck)
+    }
+
+    /// T8, under the lock: lets a copy go. False: it is being made.
+    fn remove_copy(&self, seen: Word) -> bool {
+        let mut now = seen;
+        loop {
+            if now.state() == State::Copying {
+                return false;
+            }
+            let next = now.with_state(State::Free).next_version();
+            match self.word.compare_exchange_weak(now.0, next.0, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return true,
+                Err(w) => now = Word(w),
+            }
+        }
+    }
+
+    /// Gives a claimed page bits that it had elsewhere (T8). By its claimant.
+    pub(crate) fn add_twins(&self, bits: u8) {
+        if bits != 0 {
+            // Relaxed: `publish` releases. Only waiters change the word meanwhile.
+            self.word.fetch_or(Word(0).with_twins(bits).0, Ordering::Relaxed);
+        }
+    }
+}
+
+/// A copy that is being made. Whoever drops it without [`Copying::publish`] gives it up.
+pub struct Copying<'t> {
+    slot: Slot<'t>,
+    /// Its slot, and frame, which nobody else changes.
+    pub index: SlotIndex,
+    /// The page that had to leave for it, if one had.
+    pub displaced: Option<Tag>,
+    begun: Word,
+    bit: u8,
+    ended: bool,
+}
+
+impl Copying<'_> {
+    /// T2 for the page's main, as it was found. The word to copy by: T3 ends with `Slot::unchanged` of it.
+    pub fn link(&self, main: &Found<'_>) -> Option<Word> {
+        main.slot().link(main.word, self.bit)
+    }
+
+    /// T4. False: a write came by. What was copied was the page's all the same, when it was.
+    pub fn publish(mut self) -> bool {
+        self.ended = true;
+        self.slot.publish_copy(self.begun)
+    }
+}
+
+impl Drop for Copying<'_> {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.slot.give_up_copy();
+        }
+    }
+}
+
+impl<const W: usize> Table<W> {
+    /// The page's copy on a node other than its own, if there is one: in state Twin it may be read by T6. No lock, no store.
+    #[inline]
+    pub fn find_twin(&self, tag: Tag, node: NodeId) -> Option<Found<'_>> {
+        self.find_copy_in(self.set_of(self.twin_place(tag, node)), tag)
+    }
+
+    /// Asks the processor for the fingerprints of the set where a node's copy of a page would be.
+    #[inline]
+    pub fn prefetch_twin_set(&self, tag: Tag, node: NodeId) {
+        self.prefetch_set(self.twin_place(tag, node));
+    }
+
+    /// T1 for a page that has no copy on the node. None: there is one, or no place for it. A copy takes the place of a page that has none only where it `may_displace`.
+    pub fn begin_copy(&self, tag: Tag, node: NodeId, may_displace: bool) -> Option<Copying<'_>> {
+        let mut guard = self.lock(self.twin_place(tag, node));
+        let (index, displaced) = guard.claim_copy(tag, may_displace)?;
+        // What overtakes it from now on makes another word of this one, and what did before the link is none of the copy's.
+        let slot = self.slot(index);
+        Some(Copying { slot, index, displaced, begun: slot.load(), bit: bit_of(node), ended: false })
+    }
+
+    /// T1 for a copy that was found Stale.
+    pub fn begin_refresh<'t>(&'t self, found: &Found<'t>, node: NodeId) -> Option<Copying<'t>> {
+        let slot = found.slot();
+        // The tag was looked at between the word and now (P4).
+        let begun = slot.begin_refresh(found.word)?;
+        Some(Copying { slot, index: found.index, displaced: None, begun, bit: bit_of(node), ended: false })
+    }
+
+    /// T5: no copy of the page on nodes with these bits can be read or published any more. Returns how many there were. By whoever took the main away from
+    /// its readers, or under the set's lock where it has no slot.
+    #[cold]
+    pub fn overtake(&self, tag: Tag, bits: u8) -> u32 {
+        let own = self.owner_of(tag);
+        let nodes = (0..self.nodes()).map(NodeId).filter(|node| *node != own && bits & bit_of(*node) != 0);
+        nodes.map(|node| self.overtake_at(tag, node)).sum()
+    }
+
+    fn overtake_at(&self, tag: Tag, node: NodeId) -> u32 {
+        let place = self.twin_place(tag, node);
+        // Before the entry, so that a move that has ended since is seen in the entry.
+        let (_, target) = self.move_of(place);
+        let sets = [Some(self.set_of(place)), target.map(|segment| self.set_in(segment, place))];
+        let copies = sets.into_iter().flatten().filter_map(|set| self.find_copy_in(set, tag));
+        copies.map(|found| u32::from(found.slot().overtake(found.word))).sum()
+    }
+
+    /// T5 for whatever copies of pages that `concerned` picks are anywhere in the table, for walks. Their pages have no slot, and get none.
+    pub fn overtake_all(&self, mut concerned: impl FnMut(Tag) -> bool) {
+        if !self.has_copies() {
+            return;
+        }
+        for set in self.segments().flat_map(|segment| self.sets_of(segment)) {
+            for way in 0..W {
+                let slot = self.slot_in(set, way);
+                let word = slot.load();
+                if word.is_copy() && concerned(slot.tag()) {
+                    slot.overtake(word);
+                }
+            }
+        }
+    }
+
+    /// Lets go of all copies, but for those that are being made, which it tells: then again.
+    pub fn drop_copies(&self) -> bool {
+        let mut none_left = true;
+        for set in self.segments().flat_map(|segment| self.sets_of(segment)) {
+            let guard = self.lock_set(set);
+            none_left &= guard.drop_copies_of(set, |_| true).is_none();
+        }
+        none_left
+    }
+
+    /// Copies of pages in a segment now, of which so many may be read; counted without a lock.
+    pub fn copies_in_segment(&self, segment: SegmentIndex) -> (usize, usize) {
+        if !self.has_copies() {
+            return (0, 0);
+        }
+        let words = || {
+            self.sets_of(segment).flat_map(|set| (0..W).map(move |way| self.slot_in(set, way).load().state()))
+        };
+        let fresh = words().filter(|state| *state == State::Twin).count();
+        (fresh + words().filter(|state| matches!(state, State::Stale | State::Copying)).count(), fresh)
+    }
+
+    pub(crate) fn find_copy_in(&self, set: SetNumber, tag: Tag) -> Option<Found<'_>> {
+        let mut ways = self.matching(set, tag.fingerprint());
+        while ways != 0 {
+            let way = ways.trailing_zeros();
+            ways &= ways - 1;
+            let slot = self.slot_in(set, way as usize);
+            // P3: the word first, with acquire, then the tag.
+            let word = slot.load();
+            if word.is_copy() && slot.tag() == tag {
+                return Some(Found { slot, index: self.index_of(set, way as usize), word });
+            }
+        }
+        None
+    }
+}
+
+impl<const W: usize> SetGuard<'_, W> {
+    /// T1, under the lock of the set where the copy is to be.
+    fn claim_copy(&mut self, tag: Tag, may_displace: bool) -> Option<(SlotIndex, Option<Tag>)> {
+        let table = self.table();
+        let (home, next) = self.sets();
+        if [Some(home), next].into_iter().flatten().any(|set| table.find_copy_in(set, tag).is_some()) {
+            return None;
+        }
+        table.note_copies();
+        with_policy!(table.policy(), P => self.claim_copy_by::<P>(next.unwrap_or(home), tag, may_displace))
+    }
+
+    fn claim_copy_by<P: Policy>(
+        &self,
+        set: SetNumber,
+        tag: Tag,
+        may_displace: bool,
+    ) -> Option<(SlotIndex, Option<Tag>)> {
+        self.catch_up::<P>(set);
+        let table = self.table();
+        let head = table.head(set);
+        // Relaxed, all of it: as in `claim`.
+        let occupied = head.occupied.load(Ordering::Relaxed);
+        let take = |way: usize| {
+            let slot = table.slot_in(set, way);
+            let word = slot.load();
+            let old = slot.tag();
+            let may = word.evictable() && (may_displace || word.state() != State::Clean);
+            (may && slot.claim_as(State::Copying, word, tag, 0)).then_some((word, old))
+        };
+        let mut free = !occupied & Self::all_ways();
+        let mut found = None;
+        while free != 0 && found.is_none() {
+            let way = free.trailing_zeros() as usize;
+            free &= free - 1;
+            found = take(way).map(|_| (way, None));
+        }
+        let mut candidates = if may_displace { occupied } else { self.copies_of(set) };
+        while found.is_none() && candidates != 0 {
+            let way = P::victim(&self.view(set), candidates);
+            candidates &= !(1 << way);
+            let meta = self.view(set).meta(way);
+            found = take(way).map(|(word, old)| (way, self.left::<P>(set, word, old, meta)));
+        }
+        let (way, displaced) = found?;
+        table.fingerprints(set)[way].store(tag.fingerprint(), Ordering::Relaxed);
+        head.occupied.store(head.occupied.load(Ordering::Relaxed) | 1 << way, Ordering::Relaxed);
+        self.forget_ahead(set, way);
+        // It takes no time, and is the youngest.
+        let view = self.view(set);
+        view.set_meta(way, P::admitted(&view, None));
+        Some((table.index_of(set, way), displaced))
+    }
+
+    /// The ways with copies that may leave: those that cannot be read, if there are such.
+    pub(crate) fn copies_of(&self, set: SetNumber) -> u32 {
+        let table = self.table();
+        if !table.has_copies() {
+            return 0;
+        }
+        let of = |wanted: State| {
+            (0..W)
+                .filter(|way| table.slot_in(set, *way).load().state() == wanted)
+                .fold(0, |ways, way| ways | 1 << way)
+        };
+        match of(State::Stale) {
+            0 => of(State::Twin),
+            stale => stale,
+        }
+    }
+
+    /// T8: lets go of the copies in a set that `concerned` picks. Some: one that is being made, and others may be left.
+    pub(crate) fn drop_copies_of(
+        &self,
+        set: SetNumber,
+        concerned: impl Fn(Tag) -> bool,
+    ) -> Option<SlotIndex> {
+        let table = self.table();
+        let mut busy = None;
+        for way in 0..if table.has_copies() { W } else { 0 } {
+            let slot = table.slot_in(set, way);
+            let word = slot.load();
+            if !word.is_copy() || !concerned(slot.tag()) {
+                continue;
+            }
+            let index = table.index_of(set, way);
+            match slot.remove_copy(word) {
+                true => self.vacate(index),
+                false => busy = Some(index),
+            }
+        }
+        busy
+    }
+
+    /// T7, under the lock of a page that has no slot: its copies are not to be read any more. Returns how many there were.
+    pub fn overtake_orphans(&self, tag: Tag) -> u32 {
+        match self.orphans() {
+            0 => 0,
+            bits => self.table().overtake(tag, bits),
+        }
+    }
+
+    /// Bits of nodes with copies of pages that have left.
+    pub(crate) fn orphans(&self) -> u8 {
+        if broken::is(Step::ForgetOrphans) {
+            return 0;
+        }
+        let (home, next) = self.sets();
+        // Relaxed: under the lock.
+        let of = |set: SetNumber| self.table().head(set).orphans.load(Ordering::Relaxed);
+        of(home) | next.map_or(0, of)
+    }
+
+    /// T7, T8: copies of pages of a set have no main from now on.
+    pub(crate) fn remember_orphans(&self, set: SetNumber, bits: u8) {
+        if bits != 0 {
+            self.table().head(set).orphans.fetch_or(bits, Ordering::Relaxed);
+        }
+    }
+}
