@@ -122,7 +122,8 @@ impl PartitionInner {
             return is_hit;
         }
         let mut stale = None;
-        if self.table.owner_of(tag) != here {
+        // A page's own node has no copy of it, nor has one where its entry has gone for balance any use for one.
+        if self.table.owner_of(tag) != here && self.node_of(tag) != here {
             match self.table.find_twin(tag, here) {
                 Some(found) if found.word.state() == State::Twin => {
                     // SAFETY: the frame is mapped for the partition's life; the copy may race with whoever takes it, which `copy_out` allows.
