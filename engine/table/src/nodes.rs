@@ -200,15 +200,15 @@ impl<const W: usize> Table<W> {
 
     /// Names a segment in every entry of a table that begins.
     pub(crate) fn deal_entries(&self, level: u32, live: &[SegmentIndex]) {
+        // Divided once: a table of 128 GiB has a million entries, and 65536 segments.
+        let mut own = vec![Vec::new(); self.nodes.count as usize];
+        live.iter().for_each(|segment| own[self.node_of_segment(*segment).0 as usize].push(*segment));
         let mut dealt = vec![0; self.nodes.count as usize];
         for entry in 0..1u32 << level {
-            let owner = self.nodes.of_entry(level, entry);
-            let own: Vec<_> =
-                live.iter().filter(|segment| self.node_of_segment(**segment) == owner).collect();
-            let segments = if own.is_empty() { live.iter().collect() } else { own };
-            let turn = &mut dealt[owner.0 as usize];
-            let segment = *segments[*turn % segments.len()];
-            *turn += 1;
+            let owner = self.nodes.of_entry(level, entry).0 as usize;
+            let segments = if own[owner].is_empty() { live } else { &own[owner] };
+            let segment = segments[dealt[owner] % segments.len()];
+            dealt[owner] += 1;
             self.entry(level, entry as usize).store(self.first_set(segment), Ordering::Relaxed);
         }
     }
