@@ -271,6 +271,8 @@ impl Cache {
         };
         let partition = Partition::new(PartitionInner::new(&self.0.shared, config, start)?);
         lock(&self.0.partitions).push(partition.clone());
+        // No page of it is here yet: nobody sees that a group was beyond its bound for a moment.
+        reaper::keep_bounds(self);
         Ok(partition)
     }
 
@@ -300,8 +302,12 @@ impl Cache {
         {
             return Err(wrong("this is no name of a group".into()));
         }
-        self.0.shared.reaper.set_group(name, limits);
-        // A bound that is exceeded now is kept by the next steps.
+        {
+            let _alone = lock(&self.0.shared.reaper.planning);
+            self.0.shared.reaper.set_group(name, limits);
+            reaper::keep_bounds(self);
+        }
+        // What else changes with it comes with the next steps.
         if self.0.shared.reaps() {
             reaper::period(self, true);
         }
@@ -364,6 +370,7 @@ impl Cache {
         if charged < limits.min_bytes {
             let left = reaper::make_room(self, &limits, limits.min_bytes - charged, 0);
             partition.resize(charged + left)?;
+            reaper::keep_bounds(self);
         }
         Ok(())
     }

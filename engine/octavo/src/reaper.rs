@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::Weak;
 use std::time::Duration;
 
-use octavo_share::{Curve, Leaf, Limits, Node, Pace, State, Trend};
+use octavo_share::{Curve, Leaf, Limits, Node, Pace, Resize, State, Trend};
 
 use crate::alarm::Alarm;
 use crate::cache::{Cache, CacheInner};
@@ -124,6 +124,13 @@ impl Picture {
             }
             let share = partition.share(keep);
             apart += share.fixed_bytes;
+            // A group's limits, too, are of all that is charged to those in it.
+            let mut above = parent;
+            while let Some(place) = above {
+                let group = &mut picture.state.nodes[place];
+                group.limits = besides(group.limits, share.fixed_bytes);
+                above = group.parent;
+            }
             picture.state.granule_bytes = share.segment_bytes;
             picture.state.nodes.push(Node { parent, limits: share.limits, leaf: Some(share.leaf) });
             picture.partitions.push(Some(partition.clone()));
@@ -136,8 +143,12 @@ impl Picture {
 
     /// Makes the steps that a plan names. Returns how many bytes partitions gave away.
     pub fn carry_out(&self, pace: &Pace) -> u64 {
+        self.make(self.state.plan(pace))
+    }
+
+    fn make(&self, steps: Vec<Resize>) -> u64 {
         let mut moved = 0;
-        for resize in self.state.plan(pace) {
+        for resize in steps {
             let Some(partition) = &self.partitions[resize.node] else { continue };
             let before = self.state.nodes[resize.node].leaf.as_ref().map_or(0, |leaf| leaf.current_bytes);
             match partition.resize_segments((resize.to_bytes / self.state.granule_bytes) as u32) {
@@ -172,14 +183,7 @@ impl Share {
         page_bytes: u64,
         (missed, trend): (f64, Trend),
     ) -> Share {
-        let less = |bytes: u64| if bytes == u64::MAX { bytes } else { bytes.saturating_sub(fixed_bytes) };
-        let limits = Limits {
-            min_bytes: less(limits.min_bytes),
-            low_bytes: less(limits.low_bytes),
-            high_bytes: less(limits.high_bytes),
-            max_bytes: less(limits.max_bytes),
-            ..limits
-        };
+        let limits = besides(limits, fixed_bytes);
         let current_bytes = u64::from(live) * segment_bytes;
         // A partition of which nothing is seen is left alone as far as that is possible.
         let is_new = curve.as_ref().is_none_or(|curve| curve.seen < SEEN_MIN);
@@ -188,6 +192,24 @@ impl Share {
         let curve = Curve::new(curve.references, points).fitted(current_bytes, missed);
         Share { limits, leaf: Leaf { current_bytes, curve, trend, is_new }, fixed_bytes, segment_bytes }
     }
+}
+
+/// What limits leave for segments, where so much is charged besides.
+fn besides(limits: Limits, fixed_bytes: u64) -> Limits {
+    let less = |bytes: u64| if bytes == u64::MAX { bytes } else { bytes.saturating_sub(fixed_bytes) };
+    Limits {
+        min_bytes: less(limits.min_bytes),
+        low_bytes: less(limits.low_bytes),
+        high_bytes: less(limits.high_bytes),
+        max_bytes: less(limits.max_bytes),
+        ..limits
+    }
+}
+
+/// Takes what lies beyond a group's `max` from those in it, and moves nothing else: for whoever has changed a bound or a size, while he holds `planning`.
+pub(crate) fn keep_bounds(cache: &Cache) {
+    let picture = Picture::of(cache, 1.0);
+    picture.make(picture.state.keep_bounds());
 }
 
 /// One period: looks at the system's memory and at all partitions, and makes the next steps. True: partitions have to give memory back to the system.

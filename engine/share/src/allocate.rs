@@ -52,7 +52,13 @@ impl<'s> Tree<'s> {
         (most / self.granule * self.granule).max(self.granule)
     }
 
-    fn above(&self, node: usize) -> impl Iterator<Item = usize> + use<'s> {
+    /// The most a node may ever have.
+    pub fn most(&self, node: usize) -> u64 {
+        self.ceiling(node, Ceiling::Max)
+    }
+
+    /// A node, and the groups that it is in.
+    pub fn above(&self, node: usize) -> impl Iterator<Item = usize> + use<'s> {
         let state = self.state;
         std::iter::successors(Some(node), move |node| state.nodes[*node].parent)
     }

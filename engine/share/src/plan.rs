@@ -132,6 +132,37 @@ impl State {
         all
     }
 
+    /// What some must give so that no `max` is exceeded, no partition's and no group's; nobody goes below his `min` for it, or below a granule.
+    /// A plan begins with this; by itself it is for who wants bounds kept and nothing else moved.
+    pub fn keep_bounds(&self) -> Vec<Resize> {
+        let given = self.beyond_max();
+        let less = self.nodes.iter().enumerate().zip(given).filter(|(_, given)| *given > 0);
+        less.filter_map(|((node, of), given)| {
+            Some(Resize { node, to_bytes: of.leaf.as_ref()?.current_bytes - given })
+        })
+        .collect()
+    }
+
+    /// What each must give because a `max` is exceeded, its own or that of a group above it, in proportion to sizes; by its place.
+    fn beyond_max(&self) -> Vec<u64> {
+        let (tree, granule) = (Tree::new(self), self.granule_bytes.max(1));
+        let mut given = vec![0u64; self.nodes.len()];
+        // Children stand behind their parents: what they gave counts for those above.
+        for bounded in (0..self.nodes.len()).rev() {
+            let below = (0..self.nodes.len()).filter(|node| tree.above(*node).any(|above| above == bounded));
+            let below: Vec<usize> = below.filter(|node| self.nodes[*node].leaf.is_some()).collect();
+            let current = |node: &usize| self.nodes[*node].leaf.as_ref().map_or(0, |leaf| leaf.current_bytes);
+            let held: Vec<u64> = below.iter().map(|node| current(node) - given[*node]).collect();
+            let over = held.iter().sum::<u64>().saturating_sub(tree.most(bounded));
+            let least = |node: &usize| whole(self.nodes[*node].limits.min_bytes.max(1), granule);
+            let room: Vec<u64> =
+                below.iter().zip(&held).map(|(node, held)| held.saturating_sub(least(node))).collect();
+            let gives = spread(whole(over, granule), &held, &room, granule);
+            below.iter().zip(gives).for_each(|(node, gives)| given[*node] += gives);
+        }
+        given
+    }
+
     /// The next steps, those that shrink first. Carried out in this order they never need more than the total, or than what is held now.
     pub fn plan(&self, pace: &Pace) -> Vec<Resize> {
         let targets = self.targets(pace);
@@ -151,7 +182,10 @@ impl State {
         let free = self.total_bytes.saturating_sub(held);
         let to_free = wanted.saturating_sub(free).min(step).max(over);
         let weights: Vec<u64> = leaves.iter().map(|(_, current, _)| *current).collect();
-        let given = spread(to_free.next_multiple_of(granule), &weights, &excess, granule);
+        let mut given = spread(to_free.next_multiple_of(granule), &weights, &excess, granule);
+        //    A bound is kept at once, whether or not anybody wants what lies beyond it.
+        let beyond = self.beyond_max();
+        given.iter_mut().zip(&leaves).for_each(|(given, (node, _, _))| *given = (*given).max(beyond[*node]));
         // 2. What is free then goes to those who should have more, in proportion to that.
         let room = (self.total_bytes + given.iter().sum::<u64>()).saturating_sub(held);
         let lacks: Vec<u64> = leaves
@@ -162,7 +196,18 @@ impl State {
                 if *current >= self.nodes[*node].limits.high_bytes { lack.min(granule) } else { lack }
             })
             .collect();
-        let got = spread(room, &lacks, &lacks, granule);
+        let mut got = spread(room, &lacks, &lacks, granule);
+        //    A group's members get no more than it has room for before the others of it have given what they should.
+        let tree = Tree::new(self);
+        let mut sizes = vec![0u64; self.nodes.len()];
+        for ((leaf, current, _), given) in leaves.iter().zip(&given) {
+            tree.above(*leaf).for_each(|node| sizes[node] += current - given);
+        }
+        for ((leaf, _, _), got) in leaves.iter().zip(&mut got) {
+            let room = tree.above(*leaf).map(|node| tree.most(node).saturating_sub(sizes[node])).min();
+            *got = room.unwrap_or(0).min(*got) / granule * granule;
+            tree.above(*leaf).for_each(|node| sizes[node] += *got);
+        }
         let less = leaves.iter().zip(&given).filter(|(_, given)| **given > 0);
         let more = leaves.iter().zip(&got).filter(|(_, got)| **got > 0);
         let less = less.map(|((node, current, _), given)| Resize { node: *node, to_bytes: current - given });

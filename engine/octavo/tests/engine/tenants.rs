@@ -137,6 +137,27 @@ fn a_group_bounds_those_in_it() {
     assert!(sizes[2] >= 24 << 20, "{sizes:?}");
 }
 
+/// A lone partition kept all that it began with, as nobody wanted what lay beyond its group's bound; without a reaper so did all.
+#[test]
+fn a_groups_bound_is_kept_from_the_beginning_by_whoever_is_alone_or_idle_and_without_a_reaper() {
+    for (background, reaper) in [(false, true), (true, true), (false, false)] {
+        let cache = Cache::new(CacheConfig { background, reaper, ..config(42 << 20) }).unwrap();
+        let together = || cache.partitions().iter().map(charged).sum::<u64>();
+        cache.set_group("host", Limits { max_bytes: 16 << 20, ..Limits::default() }).unwrap();
+        let (first, _) = tenant(&cache, started("host/vm1", 20 << 20), 100);
+        assert!((13 << 20..=16 << 20).contains(&charged(&first)), "{}", charged(&first));
+        let (second, _) = tenant(&cache, started("host/vm2", 20 << 20), 100);
+        assert!(together() <= 16 << 20, "{}", together());
+        assert!(charged(&first) >= 5 << 20 && charged(&second) >= 5 << 20, "each has its part");
+        // Made smaller, it holds at once; and what `min` promises one of them the other gives.
+        cache.set_group("host", Limits { max_bytes: 10 << 20, ..Limits::default() }).unwrap();
+        assert!(together() <= 10 << 20, "{}", together());
+        cache.set_limits(&first, Limits { min_bytes: 6 << 20, ..Limits::default() }).unwrap();
+        assert!(charged(&first) >= (6 << 20) - 2 * SEGMENT, "{}", charged(&first));
+        assert!(together() <= 10 << 20, "{}", together());
+    }
+}
+
 #[test]
 fn under_pressure_it_shrinks_to_what_is_promised_and_grows_again_afterwards() {
     let sample = Arc::new(Mutex::new(Sample::default()));
