@@ -123,6 +123,9 @@ pub struct Queue {
 }
 
 impl Queue {
+    /// What a queue is charged to the share for buffers.
+    pub const CHARGED_BYTES: u64 = crate::lane::LANE_BYTES;
+
     pub(crate) fn new(shared: &Arc<Shared>) -> Result<Queue, Error> {
         Ok(Queue {
             lane: Lane::new(shared)?,

@@ -1,18 +1,51 @@
 //! The buffers of one connection: one that it always has, and others while the cache can spare them.
 //!
+//! All connections of a server borrow from one account, its [`Loans`], which leaves every client that may still come what he needs for
+//! himself: whoever borrows and does not read his replies keeps nobody out.
+//!
 //! The reserve is taken when the connection is accepted and is its alone, so that it can always go on, however
 //! much memory others hold. Everything else is borrowed from the cache per piece and goes back as soon as the
 //! piece is written or sent: an idle connection holds nothing but its reserve.
 
 use crate::request::RequestId;
 use octavo::{Buffer, Cache};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// The alignment and the granule of borrowed buffers: the smallest page of a cache.
 const GRANULE_BYTES: usize = 4096;
 
+/// What the connections of a server may borrow together, and what they have borrowed.
+pub struct Loans {
+    max_bytes: usize,
+    // Relaxed: only the sum matters.
+    lent_bytes: AtomicUsize,
+}
+
+impl Loans {
+    pub fn new(max_bytes: usize) -> Arc<Loans> {
+        Arc::new(Loans { max_bytes, lent_bytes: AtomicUsize::new(0) })
+    }
+
+    /// Lends to somebody who has borrowed `own_bytes`. Nobody gets more than three times what is left then: one gets three quarters of all
+    /// if he is alone, a second one three quarters of the rest, and so on.
+    fn lend(&self, own_bytes: usize, bytes: usize) -> bool {
+        let lent = self.lent_bytes.fetch_update(Relaxed, Relaxed, |lent| {
+            let left_bytes = self.max_bytes.checked_sub(lent + bytes)?;
+            (own_bytes + bytes <= 3 * left_bytes).then_some(lent + bytes)
+        });
+        lent.is_ok()
+    }
+
+    fn take_back(&self, bytes: usize) {
+        self.lent_bytes.fetch_sub(bytes, Relaxed);
+    }
+}
+
 /// See the module.
 pub struct Buffers {
     cache: Cache,
+    loans: Arc<Loans>,
     reserve: Option<Buffer>,
     /// Tells the reserve from the others when it comes back: a buffer's bytes do not move.
     reserve_address: usize,
@@ -24,11 +57,18 @@ pub struct Buffers {
 
 impl Buffers {
     /// `reserve` is not empty. Borrows pieces of at most `piece_max_bytes`, at most `borrowed_max_bytes` in all.
-    pub fn new(cache: Cache, reserve: Buffer, piece_max_bytes: usize, borrowed_max_bytes: usize) -> Buffers {
+    pub fn new(
+        cache: Cache,
+        loans: Arc<Loans>,
+        reserve: Buffer,
+        piece_max_bytes: usize,
+        borrowed_max_bytes: usize,
+    ) -> Buffers {
         assert!(!reserve.is_empty(), "without a reserve a connection can get stuck");
         let reserve_address = reserve.as_ptr().addr();
         Buffers {
             cache,
+            loans,
             reserve: Some(reserve),
             reserve_address,
             reserve_holder: None,
@@ -43,10 +83,13 @@ impl Buffers {
     pub fn take(&mut self, want_bytes: usize, holder: RequestId) -> Option<Buffer> {
         let bytes = want_bytes.min(self.piece_max_bytes).next_multiple_of(GRANULE_BYTES);
         if self.borrowed_bytes + bytes <= self.borrowed_max_bytes
-            && let Some(buffer) = self.cache.buffer(bytes)
+            && self.loans.lend(self.borrowed_bytes, bytes)
         {
-            self.borrowed_bytes += buffer.len();
-            return Some(buffer);
+            if let Some(buffer) = self.cache.buffer(bytes) {
+                self.borrowed_bytes += bytes;
+                return Some(buffer);
+            }
+            self.loans.take_back(bytes);
         }
         let reserve = self.reserve.take()?;
         self.reserve_holder = Some(holder);
@@ -60,11 +103,19 @@ impl Buffers {
             self.reserve = Some(buffer);
         } else {
             self.borrowed_bytes -= buffer.len();
+            self.loans.take_back(buffer.len());
         }
     }
 
     /// The request that has the reserve.
     pub fn reserve_holder(&self) -> Option<RequestId> {
         self.reserve_holder
+    }
+}
+
+impl Drop for Buffers {
+    fn drop(&mut self) {
+        // What was never given back goes with the connection that has it.
+        self.loans.take_back(self.borrowed_bytes);
     }
 }

@@ -114,8 +114,9 @@ impl Executor {
                 return self.requests.lacking.push_back(id);
             }
             Verb::Flush => Op::Sync,
-            Verb::Discard => Op::Discard { offset, len, durable },
-            Verb::Zero => Op::Zero { offset, len, durable },
+            // What is discarded reads as zeros for certain.
+            Verb::Discard | Verb::Zero { hole: true } => Op::Discard { offset, len, durable },
+            Verb::Zero { hole: false } => Op::Zero { offset, len, durable },
             Verb::Prefetch => Op::Advise { offset, len, advice: octavo::Advice::WillNeed },
         };
         let id = self.requests.open(request);

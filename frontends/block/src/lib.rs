@@ -39,7 +39,7 @@ mod socket;
 pub use export::{Export, ExportStat};
 pub use limits::Limits;
 pub use server::Server;
-pub use socket::Address;
+pub use socket::{Address, SocketPath};
 
 use std::fmt;
 

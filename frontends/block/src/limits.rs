@@ -3,13 +3,14 @@
 use crate::Error;
 use crate::executor::REQUEST_STATE_BYTES;
 use crate::nbd::MESSAGE_BYTES;
+use octavo::{Cache, Queue};
 use std::time::Duration;
 
 /// What a server grants. Beside its buffers, which are charged to the cache, a connection holds a thread and about
 /// 128 bytes per request in flight: 16 KiB with the defaults.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Clients at a time; more are turned away. 64.
+    /// Clients at a time, or as many as there is [`room`](Limits::room) for; more are turned away. 64.
     pub connections_max: usize,
     /// A client has to enter transmission within this time, however slowly it sends. 10 s.
     pub handshake_time: Duration,
@@ -61,6 +62,11 @@ impl Default for Limits {
     }
 }
 
+fn left_bytes(cache: &Cache) -> u64 {
+    let stat = cache.stat();
+    stat.buffers_max_bytes.saturating_sub(stat.buffers_used_bytes)
+}
+
 /// The protocol's default maximum; it asks servers not to take a payload up to this for an attack.
 pub(crate) const PAYLOAD_BYTES: u32 = 32 << 20;
 
@@ -71,6 +77,23 @@ const REQUESTS_BOUND: usize = 1 << 15;
 const _: () = assert!(REQUEST_STATE_BYTES + MESSAGE_BYTES <= 144);
 
 impl Limits {
+    /// What a connection is charged, idle or not: its input, its reserve and its queue.
+    fn connection_bytes(&self) -> u64 {
+        let buffers = self.input_bytes.next_multiple_of(4096) + self.reserve_bytes.next_multiple_of(4096);
+        buffers as u64 + Queue::CHARGED_BYTES
+    }
+
+    /// How many clients the cache has memory for: three quarters of what is left now of its share for buffers.
+    pub fn room(&self, cache: &Cache) -> usize {
+        (left_bytes(cache) / 4 * 3 / self.connection_bytes()) as usize
+    }
+
+    /// What so many clients leave to be lent. An eighth is for others that make calls: control clients, the cleaner.
+    pub(crate) fn lendable_bytes(&self, cache: &Cache, connections: usize) -> usize {
+        let left = left_bytes(cache) / 8 * 7;
+        left.saturating_sub(connections as u64 * self.connection_bytes()) as usize
+    }
+
     /// Names the first limit under which a server could not work.
     pub fn validate(&self) -> Result<(), Error> {
         let checks = [

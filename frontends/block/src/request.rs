@@ -21,8 +21,11 @@ pub enum Verb {
     Flush,
     /// The range is not needed any more and reads as zeros.
     Discard,
-    /// The range reads as zeros and keeps its space.
-    Zero,
+    /// The range reads as zeros.
+    Zero {
+        /// Its space may go.
+        hole: bool,
+    },
     /// The range will be read soon.
     Prefetch,
 }
@@ -45,7 +48,7 @@ pub struct Request {
 impl Request {
     /// Refuses what the object's length and mode forbid, before any payload is read or any memory taken.
     pub fn check(&self, end_bytes: u64, read_only: bool) -> Result<(), Failure> {
-        let changes = matches!(self.verb, Verb::Write | Verb::Discard | Verb::Zero);
+        let changes = matches!(self.verb, Verb::Write | Verb::Discard | Verb::Zero { .. });
         let fits =
             self.offset_bytes.checked_add(u64::from(self.len_bytes)).is_some_and(|end| end <= end_bytes);
         let cause = match (changes && read_only, fits) {

@@ -4,6 +4,7 @@
 //! A connection is known to the server from its accept until its thread has given everything back.
 
 use crate::Error;
+use crate::buffers::Loans;
 use crate::export::{Export, ExportStat, Exports};
 use crate::journal::Journal;
 use crate::limits::Limits;
@@ -34,6 +35,7 @@ pub struct Server {
 
 struct Shared {
     cache: Cache,
+    loans: Arc<Loans>,
     exports: Exports,
     limits: Limits,
     journal: Journal,
@@ -58,6 +60,13 @@ impl Server {
         limits: Limits,
     ) -> Result<Server, Error> {
         limits.validate()?;
+        let mut limits = limits;
+        let room = limits.room(&cache).max(1);
+        if limits.connections_max > room {
+            log::info!("nbd: room for {room} clients at a time, not for {}", limits.connections_max);
+            limits.connections_max = room;
+        }
+        let loans = Loans::new(limits.lendable_bytes(&cache, limits.connections_max));
         let exports = Exports::new(exports)?;
         let mut listeners = Vec::new();
         for address in listen {
@@ -69,6 +78,7 @@ impl Server {
         }
         let shared = Arc::new(Shared {
             cache,
+            loans,
             exports,
             limits,
             journal: Journal::default(),
@@ -198,7 +208,7 @@ impl Shared {
         connections.live.insert(number, connection.clone());
         drop(connections);
         let presence = Presence { shared: self.clone(), number };
-        let memory = Memory { input, reserve };
+        let memory = Memory { input, reserve, loans: self.loans.clone() };
         let spawned =
             thread::Builder::new().name(format!("octavo-nbd-{number}")).stack_size(STACK_BYTES).spawn({
                 let journal = journal.clone();

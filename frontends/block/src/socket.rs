@@ -46,7 +46,34 @@ impl fmt::Display for Address {
     }
 }
 
-/// A listening socket. A unix socket's path is removed when it is dropped, if it is still the one that it made.
+/// The path of a unix socket that listens. Removed when it is dropped, if it is still the one that was made.
+pub struct SocketPath {
+    path: PathBuf,
+    made: (u64, u64),
+}
+
+impl SocketPath {
+    /// Makes way for a socket: one on which nobody listens any more, and which is ours, is removed. Anything else that is there is an error.
+    pub fn clear(path: &Path) -> io::Result<()> {
+        remove_stale(path)
+    }
+
+    /// The path of a socket that was just made there.
+    pub fn of(path: &Path) -> io::Result<SocketPath> {
+        Ok(SocketPath { path: path.into(), made: identity(path)? })
+    }
+}
+
+impl Drop for SocketPath {
+    fn drop(&mut self) {
+        if identity(&self.path).is_ok_and(|found| found == self.made) {
+            // Somebody may have removed it this moment, which is what is wanted.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// A listening socket. A unix socket's path goes with it.
 pub struct Listener {
     /// The address, with the port that the system chose.
     pub address: Address,
@@ -54,7 +81,7 @@ pub struct Listener {
 }
 
 enum Kind {
-    Unix(UnixListener, (u64, u64)),
+    Unix(UnixListener, #[expect(dead_code, reason = "kept for its drop")] SocketPath),
     Tcp(TcpListener),
 }
 
@@ -69,10 +96,10 @@ impl Listener {
                 Ok(Listener { address, kind: Kind::Tcp(listener) })
             }
             Address::Unix(path) => {
-                remove_stale(path).map_err(failed)?;
+                SocketPath::clear(path).map_err(failed)?;
                 let listener = UnixListener::bind(path).map_err(failed)?;
-                let identity = identity(path).map_err(failed)?;
-                let listener = Listener { address: address.clone(), kind: Kind::Unix(listener, identity) };
+                let made = SocketPath::of(path).map_err(failed)?;
+                let listener = Listener { address: address.clone(), kind: Kind::Unix(listener, made) };
                 listener.restrict(path, unix_mode).map_err(failed)?;
                 Ok(listener)
             }
@@ -116,16 +143,6 @@ impl Listener {
         };
         // Linux ends a blocked accept when its socket is shut down. std has that call for streams only.
         UnixStream::from(fd).shutdown(Shutdown::Both)
-    }
-}
-
-impl Drop for Listener {
-    fn drop(&mut self) {
-        if let (Kind::Unix(_, made), Address::Unix(path)) = (&self.kind, &self.address)
-            && identity(path).is_ok_and(|found| found == *made)
-        {
-            let _ = fs::remove_file(path);
-        }
     }
 }
 

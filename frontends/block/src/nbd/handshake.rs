@@ -14,9 +14,6 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The preferred block size: a page of most caches.
-const BLOCK_PREFERRED_BYTES: u32 = 4096;
-
 /// What was agreed.
 pub struct Agreement {
     /// The export that the client chose.
@@ -55,7 +52,10 @@ pub fn negotiate(
         }
         let data = link.data(len_bytes as usize)?;
         let mut reply = Vec::new();
-        let next = if connection.stopping() && option != option::ABORT {
+        let next = if connection.stopping() && option == option::EXPORT_NAME {
+            // Its answer is no option's reply: a client would take an error for the export's length.
+            Next::Hangup(Hangup::Shutdown)
+        } else if connection.stopping() && option != option::ABORT {
             encode_option_reply(&mut reply, option, option_reply::ERR_SHUTDOWN, &[]);
             Next::Option
         } else {
@@ -169,8 +169,9 @@ impl Negotiation<'_> {
             inform(info::DESCRIPTION, [served.export.description.as_bytes(), &[], &[]]);
         }
         if request.wants(info::BLOCK_SIZE) {
-            let [min, preferred, max] =
-                [1, BLOCK_PREFERRED_BYTES, self.payload_max_bytes].map(u32::to_be_bytes);
+            // A page of the cache, of 64 KiB at most.
+            let page_bytes = served.export.object.page_bytes() as u32;
+            let [min, preferred, max] = [1, page_bytes, self.payload_max_bytes].map(u32::to_be_bytes);
             inform(info::BLOCK_SIZE, [&min, &preferred, &max]);
         }
         encode_option_reply(reply, option, option_reply::ACK, &[]);

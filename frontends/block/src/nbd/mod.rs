@@ -11,7 +11,7 @@ pub mod wire;
 
 pub(crate) use outgoing::MESSAGE_BYTES;
 
-use crate::buffers::Buffers;
+use crate::buffers::{Buffers, Loans};
 use crate::executor::Executor;
 use crate::export::Exports;
 use crate::journal::Journal;
@@ -111,6 +111,8 @@ impl fmt::Display for Hangup {
 pub(crate) struct Memory {
     pub input: Buffer,
     pub reserve: Buffer,
+    /// Where it may borrow more.
+    pub loans: Arc<Loans>,
 }
 
 /// Serves one client until it leaves or has to.
@@ -134,8 +136,13 @@ pub(crate) fn serve(
     let visit = agreement.served.visit();
     let export = &visit.0.export;
     let journal = journal.about(format!("{}: export {:?}", journal.who(), export.name));
-    let buffers =
-        Buffers::new(cache.clone(), memory.reserve, limits.piece_max_bytes, limits.borrowed_max_bytes);
+    let buffers = Buffers::new(
+        cache.clone(),
+        memory.loans,
+        memory.reserve,
+        limits.piece_max_bytes,
+        limits.borrowed_max_bytes,
+    );
     let executor = Executor::new(queue, export.object.clone(), buffers, journal);
     transmission::Transmission::new(connection, limits, agreement, input, executor).run()
 }

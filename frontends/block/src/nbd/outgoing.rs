@@ -265,7 +265,7 @@ impl Body {
 /// The protocol's number for a cause. It tells writes past the end from other ranges past the end.
 pub fn errno(verb: Verb, cause: Cause) -> Errno {
     match (cause, verb) {
-        (Cause::PastEnd, Verb::Write | Verb::Zero) | (Cause::NoSpace, _) => Errno::Enospc,
+        (Cause::PastEnd, Verb::Write | Verb::Zero { .. }) | (Cause::NoSpace, _) => Errno::Enospc,
         (Cause::PastEnd, _) => Errno::Einval,
         (Cause::ReadOnly, _) => Errno::Eperm,
         (Cause::Io, _) => Errno::Eio,

@@ -293,8 +293,8 @@ impl<'a> Transmission<'a> {
             command::FLUSH => (Verb::Flush, 0),
             command::TRIM => (Verb::Discard, 0),
             command::CACHE => (Verb::Prefetch, 0),
-            // `Zero` keeps the range's space, as NO_HOLE asks; without the flag that is allowed, too.
-            command::WRITE_ZEROES => (Verb::Zero, flag::NO_HOLE),
+            // Only NO_HOLE asks for the space: without it an image that is copied here stays as sparse as it was.
+            command::WRITE_ZEROES => (Verb::Zero { hole: header.flags & flag::NO_HOLE == 0 }, flag::NO_HOLE),
             _ => return Err(Errno::Einval),
         };
         // FUA is valid for every command, and means something for those that change bytes.

@@ -230,3 +230,35 @@ fn without_memory_a_new_client_is_turned_away_and_an_old_one_goes_on_with_its_re
     drop(old);
     rig.assert_deserted();
 }
+
+/// Whoever read nothing had every buffer there was, and nobody else came in.
+#[test]
+fn a_client_that_does_not_read_its_replies_keeps_nobody_out() {
+    let cache = octavo::CacheConfig { memory_max_bytes: 32 << 20, ..octavo::CacheConfig::default() };
+    let rig = Rig::new(Plan { lens: vec![32 << 20, 1 << 20], cache, ..Plan::default() });
+    let before = rig.cache.stat().buffers_used_bytes;
+    let mut stuck = rig.attached("disk0", false);
+    (0..60).for_each(|cookie| stuck.request(0, READ, cookie, 0, 32 << 20));
+    eventually("it has borrowed", || rig.cache.stat().buffers_used_bytes >= before + (256 << 10));
+    let mut others: Vec<Client> = (0..20).map(|_| rig.attached("disk1", true)).collect();
+    for other in &mut others {
+        assert_eq!(other.read_structured(0, 0, 1 << 20).unwrap().len(), 1 << 20);
+    }
+    drop((stuck, others));
+    rig.assert_deserted();
+}
+
+#[test]
+fn no_more_clients_are_let_in_than_there_is_memory_for() {
+    let cache = octavo::CacheConfig { memory_max_bytes: 32 << 20, ..octavo::CacheConfig::default() };
+    let rig = Rig::new(Plan { cache, ..Plan::default() });
+    let room = Limits::default().room(&rig.cache);
+    assert!((16..64).contains(&room), "{room}");
+    let mut clients: Vec<Client> = (0..room).map(|_| rig.attached("disk0", true)).collect();
+    rig.client().expect_end();
+    for client in &mut clients {
+        client.read_structured(0, 0, 4096).unwrap();
+    }
+    drop(clients);
+    rig.assert_deserted();
+}

@@ -382,3 +382,21 @@ fn many_long_reads_and_writes_share_one_page_of_memory() {
         rig.assert_deserted();
     }
 }
+
+/// `qemu-img convert` of an empty image filled its target: WRITE_ZEROES kept all space, asked for or not.
+#[test]
+fn zeroes_take_no_space_unless_the_client_asks_for_it() {
+    use std::os::unix::fs::MetadataExt;
+    let rig = Rig::new(Plan::default());
+    let blocks = || std::fs::metadata(crate::rig::path_of(&rig, "disk0")).unwrap().blocks();
+    let mut client = rig.attached("disk0", true);
+    client.request(FUA, WRITE_ZEROES, 1, 0, 1 << 20);
+    assert_eq!(client.status(), (0, 1));
+    if blocks() > 64 {
+        return println!("SKIP: no holes are punched in {}", rig.directory.0.display());
+    }
+    client.request(FUA | NO_HOLE, WRITE_ZEROES, 2, 0, 1 << 20);
+    assert_eq!(client.status(), (0, 2));
+    assert!(blocks() >= (1 << 20) / 512, "{}", blocks());
+    assert!(client.read_structured(0, 0, 1 << 20).unwrap().iter().all(|byte| *byte == 0));
+}
