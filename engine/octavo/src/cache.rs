@@ -1,6 +1,7 @@
 //! A cache: the bound on memory, the partitions under it, the lanes that do its I/O, the cleaner.
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::sync::{OnceLock, Weak};
 use std::time::Duration;
 
@@ -239,6 +240,10 @@ impl Cache {
         let _alone = lock(&self.0.shared.reaper.planning);
         let wrong = |why: String| Error::Config(format!("partition {:?}: {why}", config.name));
         config.limits().validate().map_err(wrong)?;
+        let least = PartitionInner::least_bytes(&self.0.shared, &config);
+        if let Some(max) = config.max_bytes.filter(|max| *max < least) {
+            return Err(wrong(too_little(max, least)));
+        }
         let name = config.name.as_str();
         if reaper::groups_of(name).any(|group| group.ends_with('/')) || name.ends_with('/') {
             return Err(wrong("a name between two slashes is empty".into()));
@@ -260,12 +265,7 @@ impl Cache {
         let wanted = config.start_bytes.or(config.max_bytes).unwrap_or(u64::MAX);
         let wanted = wanted.min(config.max_bytes.unwrap_or(u64::MAX));
         let start = match self.0.shared.reaps() {
-            true => reaper::make_room(
-                self,
-                &config.limits(),
-                wanted,
-                PartitionInner::least_bytes(&self.0.shared, &config),
-            ),
+            true => reaper::make_room(self, &config.limits(), wanted, least),
             false if wanted == u64::MAX => self.0.shared.budget.left_bytes(),
             false => wanted,
         };
@@ -436,6 +436,11 @@ impl Drop for CacheInner {
     }
 }
 
+/// The one complaint about a `max` that is no partition.
+pub(crate) fn too_little(max: u64, least: u64) -> String {
+    format!("max is {max} bytes, and {least} are the least: a segment with its metadata")
+}
+
 /// How long a page may stay dirty before the cleaner writes it without need.
 const DIRTY_AGE: Duration = Duration::from_secs(5);
 
@@ -445,6 +450,7 @@ const REST_AFTER_ERROR: Duration = Duration::from_secs(1);
 /// Cleans ahead of the evictor: at once what is over half of a partition's limit, the rest when it has aged. Sleeps while nothing is dirty.
 fn cleaner_thread(shared: &Arc<Shared>, cache: &Weak<CacheInner>) {
     let signal = &shared.cleaner;
+    let mut refusing = BTreeSet::new();
     let mut rest = None;
     loop {
         // 1. Sleep until somebody has news, or what is dirty has aged.
@@ -469,6 +475,7 @@ fn cleaner_thread(shared: &Arc<Shared>, cache: &Weak<CacheInner>) {
         let Some(inner) = cache.upgrade() else { return };
         let cache = Cache(inner);
         let result = if news && !urgent { Ok(()) } else { clean::ahead(&cache, !news) };
+        tell_refusals(&cache, &mut refusing);
         // 3. Decide how to sleep: ask for news first, then look, so that no page that becomes dirty now is forgotten.
         signal.mood.store(ASLEEP, Ordering::Relaxed);
         fence(Ordering::SeqCst);
@@ -486,5 +493,29 @@ fn cleaner_thread(shared: &Arc<Shared>, cache: &Weak<CacheInner>) {
                 Some(REST_AFTER_ERROR)
             }
         };
+    }
+}
+
+/// Says in the log which objects begin to refuse what is written back, and which take it again: a line each time, however often they are asked.
+fn tell_refusals(cache: &Cache, refusing: &mut BTreeSet<String>) {
+    for partition in cache.partitions() {
+        for object in partition.objects() {
+            let error = lock(&object.0.writeback_error).clone();
+            if error.is_none() && refusing.is_empty() {
+                continue;
+            }
+            let name = format!("partition {}: {}", partition.name(), object.name());
+            match error {
+                Some(error) if !refusing.contains(&name) => {
+                    let dirty = object.stat().dirty_bytes;
+                    log::warn!(
+                        "{name}: write-back fails, {dirty} dirty bytes stay and are tried again: {error}"
+                    );
+                    refusing.insert(name);
+                }
+                None if refusing.remove(&name) => log::warn!("{name}: write-back works again"),
+                _ => {}
+            }
+        }
     }
 }

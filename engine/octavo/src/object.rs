@@ -248,6 +248,11 @@ impl Object {
         self.0.len_bytes()
     }
 
+    /// Bytes of a page of its cache.
+    pub fn page_bytes(&self) -> u64 {
+        self.0.partition.page_bytes() as u64
+    }
+
     /// Whether it was opened read-only.
     pub fn read_only(&self) -> bool {
         self.0.store.read_only()

@@ -12,7 +12,7 @@ use octavo_table::{Begun, Mixer, Mover, SegmentIndex, Shape, SlotIndex, State, T
 use crate::WAYS;
 use crate::ahead::Windows;
 use crate::budget::Charge;
-use crate::cache::Shared;
+use crate::cache::{Shared, too_little};
 use crate::config::{CacheMode, Limits, PartitionConfig, PolicyName};
 use crate::copy;
 use crate::counters::{Count, Counters};
@@ -591,7 +591,16 @@ impl Partition {
     /// Whether it can ever be so large; the error is a sentence.
     pub(crate) fn check_max(&self, max_bytes: u64) -> Result<(), String> {
         let most = u64::from(self.0.table.shape().segments_max) * self.segment_bytes();
-        let most = most + lock(&self.0.resizing).fixed_bytes;
+        let (fixed, learning) = {
+            let resizing = lock(&self.0.resizing);
+            (resizing.fixed_bytes, resizing.learning_bytes)
+        };
+        let least = fixed - learning + self.learning_bytes(1) + self.segment_bytes();
+        if max_bytes < least {
+            return Err(too_little(max_bytes, least));
+        }
+        // The directory has room for four times the first `max`, in whole segments.
+        let most = (most + fixed).max(self.0.config.max_bytes.map_or(0, |max| max.saturating_mul(4)));
         if max_bytes <= most || max_bytes == u64::MAX || most >= self.0.shared.budget.max_bytes() / 2 {
             return Ok(());
         }
