@@ -4,8 +4,6 @@ use std::fmt::Write;
 
 use octavo_block::Address;
 
-use crate::config::units;
-
 /// What the commands need to know of an export.
 pub struct Attachable<'e> {
     /// The export's name.
@@ -36,7 +34,7 @@ pub fn commands(address: &Address, export: &Attachable<'_>) -> String {
         Address::Tcp(address) => format!("{} {}", address.ip(), address.port()),
     };
     let name = shell_quoted(export.name);
-    let size = units::human_bytes(export.len_bytes.min(1 << 30)).replace(['i', 'B', ' '], "");
+    let size = export.len_bytes.min(1 << 30);
     let mut text = String::new();
     for (purpose, command) in [
         ("what it is", format!("nbdinfo {uri}")),

@@ -122,7 +122,7 @@ fn described(suite: &Suite) -> String {
 
 fn scratch_file(environment: &Environment) -> Result<PathBuf, Error> {
     let directory = environment.cache_dir()?;
-    make_private_dir(&directory)?;
+    make_private_dir(&directory).map_err(Error::failed)?;
     Ok(directory.join(format!("bench-{}.raw", std::process::id())))
 }
 

@@ -28,7 +28,7 @@ Examples:
   octavo ctl --socket /run/octavo/control.sock sync && cp /var/lib/images/vm1.raw /backup/")]
 pub struct Arguments {
     /// The server's control socket, listen.control of its configuration [default: that of `octavo serve`
-    /// without one]
+    /// without one, else /run/octavo/control.sock]
     #[arg(long, value_name = "PATH", global = true)]
     socket: Option<PathBuf>,
     #[command(subcommand)]
@@ -61,6 +61,9 @@ enum Question {
         /// Sizes such as 64MiB, or max for no bound
         #[arg(value_name = "KEY=VALUE", required = true)]
         values: Vec<String>,
+        /// The settings that it has then, as one JSON object
+        #[arg(long)]
+        json: bool,
     },
     /// How much a partition would have missed of late at other sizes
     Mrc {
@@ -88,12 +91,18 @@ enum Question {
         /// Those of this export alone
         #[arg(long, value_name = "EXPORT")]
         export: Option<String>,
+        /// As one JSON object
+        #[arg(long)]
+        json: bool,
     },
     /// Give memory of a partition back to the system
     Reclaim {
         partition: String,
         #[arg(value_name = "SIZE", value_parser = size_bytes)]
         bytes: u64,
+        /// As one JSON object
+        #[arg(long)]
+        json: bool,
     },
     /// The partitions side by side, every two seconds: sizes, hits, misses, what more memory would bring
     Top {
@@ -111,14 +120,22 @@ enum Question {
         json: bool,
     },
     /// Make every write that was acknowledged before durable
-    Sync,
+    Sync {
+        /// An empty JSON object when it is done
+        #[arg(long)]
+        json: bool,
+    },
     /// Write all dirty pages and sync, with progress; try stores that refuse again
-    Drain,
+    Drain {
+        /// An empty JSON object when it is done, and no progress
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 /// Asks, and prints the answer.
 pub fn run(arguments: &Arguments, environment: &Environment) -> Result<(), Error> {
-    let path = socket(arguments.socket.as_deref(), environment);
+    let path = socket(arguments.socket.as_deref(), environment)?;
     match &arguments.question {
         Question::Stat { partition, json, watch } => loop {
             output::text(&stat(&path, partition.as_deref(), *json)?)?;
@@ -131,16 +148,20 @@ pub fn run(arguments: &Arguments, environment: &Environment) -> Result<(), Error
             }
         },
         Question::Top { once, sort } => top::run(&|request| ask(&path, request), *once, *sort),
-        Question::Sync => ask(&path, &Request::new(Verb::Sync)).map(drop),
-        Question::Drain => {
-            ask(&path, &Request::new(Verb::Drain))?;
-            output::text("drained\n")
+        Question::Sync { json } => {
+            let answer = ask(&path, &Request::new(Verb::Sync))?;
+            output::text(&if *json { format!("{answer}\n") } else { String::new() })
+        }
+        Question::Drain { json } => {
+            let progress = |text: &str| if *json { Ok(()) } else { output::text(text) };
+            let answer = ask_with(&path, &Request::new(Verb::Drain), progress)?;
+            output::text(&if *json { format!("{answer}\n") } else { "drained\n".into() })
         }
         Question::Partitions { json } => {
             let answer = ask(&path, &Request::new(Verb::Partitions))?;
             output::text(&if *json { format!("{answer}\n") } else { partitions(&answer) })
         }
-        Question::Set { partition, values } => {
+        Question::Set { partition, values, json } => {
             let values = values.iter().map(|given| {
                 given.split_once('=').map(|(key, value)| (key.to_owned(), value.to_owned())).ok_or_else(
                     || {
@@ -151,7 +172,8 @@ pub fn run(arguments: &Arguments, environment: &Environment) -> Result<(), Error
                 )
             });
             let values = values.collect::<Result<_, _>>()?;
-            ask(&path, &Request { values, ..about(Verb::Set, partition) }).map(drop)
+            let answer = ask(&path, &Request { values, ..about(Verb::Set, partition) })?;
+            output::text(&if *json { format!("{answer}\n") } else { String::new() })
         }
         Question::Numa { json } => {
             let answer = ask(&path, &Request::new(Verb::Numa))?;
@@ -166,13 +188,15 @@ pub fn run(arguments: &Arguments, environment: &Environment) -> Result<(), Error
             let (object, advice) = (Some(export.clone()), Some(advice.to_lowercase()));
             ask(&path, &Request { object, advice, offset: *offset, len: *len, ..request }).map(drop)
         }
-        Question::Evict { partition, export } => {
+        Question::Evict { partition, export, json } => {
             let answer = ask(&path, &Request { object: export.clone(), ..about(Verb::Evict, partition) })?;
-            output::text(&format!("{} evicted\n", human_bytes(number(&answer, "evicted_bytes"))))
+            let evicted = || format!("{} evicted\n", human_bytes(number(&answer, "evicted_bytes")));
+            output::text(&if *json { format!("{answer}\n") } else { evicted() })
         }
-        Question::Reclaim { partition, bytes } => {
+        Question::Reclaim { partition, bytes, json } => {
             let answer = ask(&path, &Request { bytes: Some(*bytes), ..about(Verb::Reclaim, partition) })?;
-            output::text(&format!("{} reclaimed\n", human_bytes(number(&answer, "reclaimed_bytes"))))
+            let reclaimed = || format!("{} reclaimed\n", human_bytes(number(&answer, "reclaimed_bytes")));
+            output::text(&if *json { format!("{answer}\n") } else { reclaimed() })
         }
     }
 }
@@ -215,7 +239,7 @@ fn stat(path: &Path, partition: Option<&str>, json: bool) -> Result<String, Erro
 fn partitions(answer: &Value) -> String {
     let cell = |one: &Value, key: &str| match &one[key] {
         Value::Number(_) if key == "weight" => number(one, key).to_string(),
-        Value::Number(_) if number(one, key) == u64::MAX => "max".into(),
+        Value::Null if ["high", "max"].contains(&key) => keys::NO_BOUND.into(),
         Value::Number(_) => human_bytes(number(one, key)),
         Value::String(word) => word.clone(),
         _ => "-".into(),
@@ -259,16 +283,31 @@ fn curve(answer: &Value) -> String {
     ) + &aligned(&rows, 0)
 }
 
-/// The server's control socket, where somebody names it or it is usually.
-pub fn socket(named: Option<&Path>, environment: &Environment) -> PathBuf {
-    match named {
+/// Where the examples of the manual have the control socket.
+const SYSTEM_SOCKET: &str = "/run/octavo/control.sock";
+
+/// The server's control socket: where somebody names it, where a server without a configuration makes it, or where the manual has it.
+pub fn socket(named: Option<&Path>, environment: &Environment) -> Result<PathBuf, Error> {
+    if let Some(path) = named {
         // The form of the configuration is welcome, too.
-        Some(path) => {
-            path.to_str().and_then(|path| path.strip_prefix("unix:")).map_or(path.to_owned(), PathBuf::from)
-        }
-        None => environment.control_socket(),
+        let bare = path.to_str().and_then(|path| path.strip_prefix("unix:"));
+        return Ok(bare.map_or(path.to_owned(), PathBuf::from));
+    }
+    let (own, system) = (environment.control_socket(), PathBuf::from(SYSTEM_SOCKET));
+    let is_missing =
+        |path: &Path| std::fs::symlink_metadata(path).is_err_and(|error| error.kind() == ErrorKind::NotFound);
+    match (is_missing(&own), is_missing(&system)) {
+        (true, true) if own != system => Err(Error::failed(format!(
+            "no server listens at {} or at {SYSTEM_SOCKET}; {HOW_TO_REACH_ONE}",
+            own.display()
+        ))),
+        (true, false) => Ok(system),
+        _ => Ok(own),
     }
 }
+
+/// What helps where there is no socket.
+const HOW_TO_REACH_ONE: &str = "start `octavo serve`, or name its control socket with --socket";
 
 /// A connection to a server.
 pub struct Connection {
@@ -282,10 +321,7 @@ impl Connection {
     pub fn open(path: &Path) -> Result<Connection, Error> {
         let stream = UnixStream::connect(path).map_err(|error| {
             let what = match error.kind() {
-                ErrorKind::NotFound => {
-                    "no server listens here; start `octavo serve`, or name its control socket with --socket"
-                        .into()
-                }
+                ErrorKind::NotFound => format!("no server listens here; {HOW_TO_REACH_ONE}"),
                 ErrorKind::ConnectionRefused => {
                     "no server listens here any more: the one that made this socket was killed".into()
                 }
@@ -324,6 +360,15 @@ impl Connection {
 
 /// Sends a request and reads replies up to the last.
 fn ask(path: &Path, request: &Request) -> Result<Value, Error> {
+    ask_with(path, request, output::text)
+}
+
+/// The same; what is told meanwhile goes to `told`.
+fn ask_with(
+    path: &Path,
+    request: &Request,
+    told: impl Fn(&str) -> Result<(), Error>,
+) -> Result<Value, Error> {
     let connection = Connection::open(path)?;
     connection.send(request)?;
     let mut reader = BufReader::new(&connection.stream);
@@ -331,7 +376,7 @@ fn ask(path: &Path, request: &Request) -> Result<Value, Error> {
         match connection.reply(&mut reader)? {
             Body::Ok(answer) => return Ok(answer),
             Body::Progress(progress) => {
-                output::text(&format!("draining: {} dirty left\n", human_bytes(progress.dirty_bytes)))?;
+                told(&format!("draining: {} dirty left\n", human_bytes(progress.dirty_bytes)))?;
             }
             // Nobody asked for one here.
             Body::Recording(_) => {}

@@ -49,13 +49,19 @@ pub fn config(environment: &Environment) -> Result<Config, Error> {
     let directory = environment.cache_dir()?;
     let disk = directory.join("demo.raw");
     if !disk.exists() {
-        make_private_dir(&directory)?;
+        make_private_dir(&directory).map_err(Error::failed)?;
         make(&disk).map_err(|error| {
             Error::failed(format!("{}: the demo disk cannot be made: {error}", disk.display()))
         })?;
         log::info!("made the demo disk {}", disk.display());
     }
     environment.make_runtime_dir()?;
+    for path in [&disk, &environment.nbd_socket()] {
+        if path.to_str().is_none() {
+            let why = "a configuration is UTF-8, and so are its paths; set XDG_CACHE_HOME and XDG_RUNTIME_DIR to others";
+            return Err(Error::Usage(format!("{}: {why}", path.display())));
+        }
+    }
     let text = DEFAULT
         .replace("{demo}", &quoted(&disk.display().to_string()))
         .replace("{nbd}", &quoted(&format!("unix:{}", environment.nbd_socket().display())))

@@ -70,7 +70,7 @@ impl Environment {
     /// Makes the runtime directory, and refuses one that somebody else could have put there.
     pub fn make_runtime_dir(&self) -> Result<(), Error> {
         let dir = self.runtime_dir();
-        make_private_dir(&dir)?;
+        make_private_dir(&dir).map_err(Error::failed)?;
         let refuse =
             |why: String| Error::failed(format!("{}: {why}; set XDG_RUNTIME_DIR to another", dir.display()));
         let meta = std::fs::symlink_metadata(&dir).map_err(|error| refuse(error.to_string()))?;
@@ -84,13 +84,10 @@ impl Environment {
     }
 }
 
-/// Makes a directory and those above it that are missing, for nobody else to enter.
-pub fn make_private_dir(dir: &Path) -> Result<(), Error> {
-    std::fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(dir)
-        .map_err(|error| Error::failed(format!("{}: cannot be made: {error}", dir.display())))
+/// Makes a directory and those above it that are missing, for nobody else to enter. The error is a sentence.
+pub fn make_private_dir(dir: &Path) -> Result<(), String> {
+    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
+    made.map_err(|error| format!("{}: cannot be made: {error}", dir.display()))
 }
 
 #[cfg(test)]

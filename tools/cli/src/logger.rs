@@ -6,10 +6,10 @@ use crate::output;
 
 struct Stderr;
 
-/// Starts logging: warnings and news by default, more with `-v`, only errors with `-q`.
+/// Starts logging: warnings and news by default, more with `-v`, only what is wrong with `-q`.
 pub fn start(verbose: u8, quiet: bool) {
     let level = match (quiet, verbose) {
-        (true, _) => LevelFilter::Error,
+        (true, _) => LevelFilter::Warn,
         (false, 0) => LevelFilter::Info,
         (false, 1) => LevelFilter::Debug,
         (false, _) => LevelFilter::Trace,

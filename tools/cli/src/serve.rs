@@ -68,6 +68,7 @@ pub fn run(arguments: &Arguments, environment: &Environment, quiet: bool) -> Res
         None => demo::config(environment)?,
     };
     let served = Served::make(&config, arguments.topology, !arguments.check)?;
+    let limits = limits(&config, &served.cache)?;
     if arguments.check {
         return output::text(&format!("{}: nothing is wrong\n", config.source.name));
     }
@@ -77,7 +78,10 @@ pub fn run(arguments: &Arguments, environment: &Environment, quiet: bool) -> Res
     let recorders = served.record(&config)?;
     let exports = served.open(&config)?;
     let control = match &config.listen.control {
-        Some(control) => Some(Listener::bind(&control.value)?),
+        Some(control) => {
+            let bound = Listener::bind(&control.value);
+            Some(bound.map_err(|message| Error::Config(vec![config.line(&control.place, message)]))?)
+        }
         None => None,
     };
     let metrics = match &config.listen.metrics {
@@ -88,7 +92,7 @@ pub fn run(arguments: &Arguments, environment: &Environment, quiet: bool) -> Res
         None => None,
     };
     let lengths: Vec<u64> = exports.iter().map(|export| export.object.len_bytes()).collect();
-    let server = listen(&config, &served.cache, exports)?;
+    let server = listen(&config, &served.cache, exports, limits)?;
     let addresses = server.addresses();
     let server = Arc::new(Mutex::new(Some(server)));
     if let Some(listener) = &control {
@@ -159,7 +163,10 @@ impl Served {
             pressure: section.yields.then(octavo::pressure::PressureSource::linux),
             ..defaults
         })
-        .map_err(|error| refused(&section.memory_max.place, error))?;
+        .map_err(|error| match (&error, &section.buffers_max) {
+            (octavo::Error::NoMemory { .. }, Some(buffers)) => refused(&buffers.place, error),
+            _ => refused(&section.memory_max.place, error),
+        })?;
         // Partitions without a `max` share equally what those with one leave.
         let stat = cache.stat();
         let left = stat.memory_max_bytes.saturating_sub(stat.memory_charged_bytes);
@@ -248,7 +255,12 @@ impl Served {
 
     fn open_one(&self, section: &ExportSection) -> Result<Object, String> {
         let options = disk::OpenOptions { read_only: section.read_only, ..disk::OpenOptions::default() };
-        let store = disk::Store::open(&section.path.value, &options).map_err(|error| error.to_string())?;
+        let store = disk::Store::open(&section.path.value, &options).map_err(|error| match error {
+            disk::OpenError::Permission { .. } if !section.read_only => {
+                format!("{error}; to serve it for reading only: read_only = true")
+            }
+            _ => error.to_string(),
+        })?;
         let partition = self
             .partitions
             .iter()
@@ -258,16 +270,30 @@ impl Served {
     }
 }
 
-fn limits(config: &Config) -> Limits {
+/// The clients that are let in where the configuration does not say how many, if two thirds of the room are enough for them: the rest is lent to
+/// those that are there.
+const CONNECTIONS_DEFAULT: usize = 64;
+
+fn limits(config: &Config, cache: &Cache) -> Result<Limits, Error> {
     let mut limits = Limits::default();
+    let room = limits.room(cache);
+    limits.connections_max = (room / 3 * 2).clamp(1, CONNECTIONS_DEFAULT);
     if let Some(timeout) = &config.serve.handshake_timeout {
         limits.handshake_time = timeout.value;
     }
     if let Some(count) = &config.serve.connections_max {
         // Checked to be at most 65536.
         limits.connections_max = count.value as usize;
+        if limits.connections_max > room {
+            let share = units::human_bytes(cache.stat().buffers_max_bytes);
+            let message = format!(
+                "the share of memory_max for buffers, {share}, has room for {room} clients; a larger cache.buffers_max \
+                 or cache.memory_max makes more"
+            );
+            return Err(Error::Config(vec![config.line(&count.place, message)]));
+        }
     }
-    limits
+    Ok(limits)
 }
 
 /// The server, until it is stopped.
@@ -281,17 +307,23 @@ fn connections(server: &Arc<Mutex<Option<Server>>>) -> Box<dyn Fn() -> u64 + Sen
     Box::new(move || running(&server).as_ref().map_or(0, |server| server.connections() as u64))
 }
 
-fn listen(config: &Config, cache: &Cache, exports: Vec<Export>) -> Result<Server, Error> {
-    let addresses: Vec<Address> = config.listen.nbd.iter().map(|nbd| nbd.value.clone()).collect();
-    for address in &addresses {
-        if let Address::Unix(path) = address
+fn listen(config: &Config, cache: &Cache, exports: Vec<Export>, limits: Limits) -> Result<Server, Error> {
+    let wrong = |place, message: String| Error::Config(vec![config.line(place, message)]);
+    for nbd in &config.listen.nbd {
+        if let Address::Unix(path) = &nbd.value
             && let Some(directory) = path.parent()
         {
-            make_private_dir(directory)?;
+            make_private_dir(directory).map_err(|message| wrong(&nbd.place, message))?;
         }
     }
-    Server::start(cache.clone(), exports, &addresses, limits(config))
-        .map_err(|error| Error::failed(error.to_string()))
+    let addresses: Vec<Address> = config.listen.nbd.iter().map(|nbd| nbd.value.clone()).collect();
+    Server::start(cache.clone(), exports, &addresses, limits).map_err(|error| match &error {
+        octavo_block::Error::Listen { address, .. } => {
+            let said = config.listen.nbd.iter().find(|nbd| nbd.value == *address);
+            said.map_or_else(|| Error::failed(error.to_string()), |nbd| wrong(&nbd.place, error.to_string()))
+        }
+        _ => Error::failed(error.to_string()),
+    })
 }
 
 /// Mounts the control file system where one is asked for. A system without FUSE serves without it.

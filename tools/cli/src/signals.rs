@@ -1,12 +1,14 @@
 //! Signals, on a thread of their own that sleeps until one comes.
 //!
 //! The first SIGTERM or SIGINT asks the server to stop; the second ends the process at once, from here, whatever
-//! the server waits for. SIGHUP says that it does nothing. SIGPIPE is ignored by Rust's start-up code.
+//! the server waits for. SIGHUP says that it does nothing. SIGPIPE is ignored by Rust's start-up code. SIGXFSZ,
+//! a write beyond the process's limit on files, is taken and forgotten: the write fails with EFBIG, as on a full disk.
 
+use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
 use octavo::Cache;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals;
 
 use crate::config::units;
@@ -17,6 +19,7 @@ use crate::output;
 /// Starts the thread. `stop` gets the number of the first signal that asks for an end.
 pub fn start(cache: Cache, stop: Sender<i32>) -> Result<(), Error> {
     let failed = |error: std::io::Error| Error::failed(format!("signals cannot be handled: {error}"));
+    signal_hook::flag::register(SIGXFSZ, Arc::default()).map_err(failed)?;
     let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).map_err(failed)?;
     let serve = move || {
         let mut stopping = false;

@@ -157,7 +157,7 @@ fn plan(arguments: &Arguments, environment: &Environment, about: Option<&About>)
             .traces
             .refuse_standard_input("a policy that knows the future needs it to be read before")?;
         scratch = environment.cache_dir()?;
-        make_private_dir(&scratch)?;
+        make_private_dir(&scratch).map_err(Error::failed)?;
     }
     Ok(Plan {
         policies,

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use octavo_block::Address;
 
 use super::source::{Place, Placed, Problem};
-use super::{Config, suggest, units};
+use super::{Config, PartitionSection, suggest, units};
 use crate::control::tree;
 
 /// The NBD protocol's bound on names and descriptions.
@@ -28,13 +28,30 @@ pub fn check(config: &Config, problems: &mut Vec<Problem>) {
     paths(config, problems);
     sockets(config, problems);
     control(config, problems);
+    groups(config, problems);
     if problems.is_empty() {
-        unused(config);
+        doubtful(config);
     }
 }
 
-/// Warns of partitions that nothing uses: no mistake, and hardly meant.
-fn unused(config: &Config) {
+/// Warns of more memory than the machine has, and of partitions and groups that nothing uses: no mistake, and hardly meant.
+fn doubtful(config: &Config) {
+    let memory_max = &config.cache.memory_max;
+    let system = rustix::system::sysinfo();
+    let machine = (system.totalram as u64).saturating_mul(u64::from(system.mem_unit.max(1)));
+    if memory_max.value > machine {
+        let (wanted, there) = (units::human_bytes(memory_max.value), units::human_bytes(machine));
+        let message = format!("{wanted} is more than the memory of this machine, {there}");
+        log::warn!("{}", config.line(&memory_max.place, message));
+    }
+    for group in &config.groups {
+        let name = &group.name.value;
+        let is_inside = |partition: &PartitionSection| is_in(&partition.name.value, name);
+        if !config.partitions.iter().any(is_inside) {
+            let message = format!("no partition is in it: none is called \"{name}/\" and something");
+            log::warn!("{}", config.line(&group.name.place, message));
+        }
+    }
     for partition in &config.partitions {
         if !config.exports.iter().any(|export| export.partition.value == partition.name.value) {
             log::warn!(
@@ -90,10 +107,61 @@ fn sizes(config: &Config, problems: &mut Vec<Problem>) {
     }
 }
 
+/// Whether a partition is in a group.
+fn is_in(partition: &str, group: &str) -> bool {
+    partition.strip_prefix(group).is_some_and(|rest| rest.starts_with('/'))
+}
+
+fn groups(config: &Config, problems: &mut Vec<Problem>) {
+    let memory_max = config.cache.memory_max.value;
+    let mut seen: HashMap<&str, &Place> = HashMap::new();
+    for group in &config.groups {
+        let name = &group.name;
+        printable(name, problems);
+        if let Some(first) = seen.insert(&name.value, &name.place) {
+            let line = line(config, first);
+            problems.push(
+                name.place.problem(format!("there is a group \"{}\" already, on line {line}", name.value)),
+            );
+        }
+        let most = group.max.as_ref().map_or(memory_max, |max| max.value.min(memory_max));
+        for (part, of) in [(&group.min, "min"), (&group.low, "low")] {
+            if let Some(part) = part.as_ref().filter(|part| part.value > most) {
+                let (part_bytes, most) = (units::human_bytes(part.value), units::human_bytes(most));
+                problems.push(part.place.problem(format!(
+                    "{of} of {part_bytes} does not fit into this group's max, or memory_max, {most}"
+                )));
+            }
+        }
+        if let Some(max) = &group.max {
+            let inside =
+                config.partitions.iter().filter(|partition| is_in(&partition.name.value, &name.value));
+            let promised = inside.filter_map(|partition| partition.min.as_ref());
+            let promised: u128 = promised.map(|min| u128::from(min.value)).sum();
+            if promised > u128::from(max.value) {
+                problems.push(max.place.problem(format!(
+                    "{} is less than the min of the partitions in it together, {}",
+                    units::human_bytes(max.value),
+                    units::human_bytes(u64::try_from(promised).unwrap_or(u64::MAX))
+                )));
+            }
+        }
+    }
+}
+
+/// Complains about names that would garble a terminal, a log or the metrics.
+fn printable(name: &Placed<String>, problems: &mut Vec<Problem>) {
+    if let Some(control) = name.value.chars().find(|character| character.is_control()) {
+        let code = u32::from(control);
+        problems.push(name.place.problem(format!("the character U+{code:04X} cannot be in a name")));
+    }
+}
+
 fn partitions(config: &Config, problems: &mut Vec<Problem>) {
     let mut seen: HashMap<&str, &Place> = HashMap::new();
     for partition in &config.partitions {
         let name = &partition.name;
+        printable(name, problems);
         if name.value.is_empty() {
             problems.push(name.place.problem("a partition's name cannot be empty"));
         }
@@ -123,6 +191,8 @@ fn exports(config: &Config, problems: &mut Vec<Problem>) {
     let mut seen: HashMap<&str, &Place> = HashMap::new();
     for export in &config.exports {
         let name = &export.name;
+        printable(name, problems);
+        export.description.iter().for_each(|text| printable(text, problems));
         for text in [Some(name), export.description.as_ref()].into_iter().flatten() {
             if text.value.len() > STRING_BYTES_MAX {
                 problems.push(text.place.problem(format!(

@@ -78,10 +78,15 @@ impl<'t, 's> Section<'t, 's> {
         })
     }
 
-    /// A duration.
+    /// A duration, of some length.
     pub fn duration(&mut self, name: &'static str) -> Option<Placed<Duration>> {
         self.value(name, units::DURATION_SHAPE, |value| match value {
-            DeValue::String(text) => Some(units::duration(text)),
+            DeValue::String(text) => {
+                Some(units::duration(text).and_then(|duration| match duration.is_zero() {
+                    true => Err("no time at all is too short; 1ms is the least".into()),
+                    false => Ok(duration),
+                }))
+            }
             _ => None,
         })
     }
@@ -117,6 +122,9 @@ impl<'t, 's> Section<'t, 's> {
         T::Err: std::fmt::Display,
     {
         let Some((value, place)) = self.find(name) else { return Vec::new() };
+        if matches!(value.get_ref(), DeValue::Array(array) if array.is_empty()) {
+            self.problems.push(place.problem(format!("this is an empty array; {shape} is expected")));
+        }
         let texts: Vec<&Spanned<DeValue<'_>>> = match value.get_ref() {
             DeValue::Array(array) => array.iter().collect(),
             _ => vec![value],

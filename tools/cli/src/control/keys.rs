@@ -19,8 +19,55 @@ pub struct Key {
     pub set: Option<Set>,
 }
 
-/// Changes a setting to what a text says.
-type Set = fn(&Cache, &Partition, &str) -> Result<(), String>;
+/// Reads what a setting is to be.
+type Set = fn(&mut Changes, &Partition, &str) -> Result<(), String>;
+
+/// What is to be set, read and not yet taken: all of it is taken, or nothing.
+#[derive(Default)]
+pub struct Changes {
+    limits: Option<Limits>,
+    policy: Option<PolicyName>,
+    /// None in it: the usual one.
+    dirty_max_bytes: Option<Option<u64>>,
+    reclaim_bytes: Option<u64>,
+}
+
+impl Changes {
+    /// Reads a value by name; the error is a sentence.
+    pub fn read(&mut self, partition: &Partition, name: &str, text: &str) -> Result<(), String> {
+        let set = key(name)?.set.ok_or_else(|| format!("\"{name}\" can only be read"))?;
+        set(self, partition, text.trim())
+    }
+
+    /// Takes all of them; the error is a sentence, and then none was taken.
+    pub fn make(self, cache: &Cache, partition: &Partition) -> Result<(), String> {
+        let before = partition.limits();
+        if let Some(limits) = self.limits {
+            cache.set_limits(partition, limits).map_err(|error| error.to_string())?;
+        }
+        if let Some(policy) = self.policy
+            && let Err(error) = partition.set_policy(policy)
+        {
+            if self.limits.is_some() {
+                // They were kept a moment ago.
+                let _ = cache.set_limits(partition, before);
+            }
+            return Err(error.to_string());
+        }
+        if let Some(bytes) = self.dirty_max_bytes {
+            partition.set_dirty_max(bytes);
+        }
+        // The last: it is done and not set, and what it could not do is no reason to undo the others.
+        match self.reclaim_bytes {
+            Some(bytes) => partition.reclaim(bytes).map(drop).map_err(|error| error.to_string()),
+            None => Ok(()),
+        }
+    }
+
+    fn limit(&mut self, partition: &Partition, name: &str, text: &str) -> Result<(), String> {
+        change_limit(self.limits.get_or_insert(partition.limits()), name, text)
+    }
+}
 
 /// All settings.
 pub const KEYS: &[Key] = &[
@@ -34,50 +81,51 @@ pub const KEYS: &[Key] = &[
         name: "min",
         what: "bytes that are never taken from it",
         get: Some(|partition| partition.limits().min_bytes.to_string()),
-        set: Some(|cache, partition, text| limit(cache, partition, "min", text)),
+        set: Some(|changes, partition, text| changes.limit(partition, "min", text)),
     },
     Key {
         name: "low",
         what: "bytes that are taken from it last",
         get: Some(|partition| partition.limits().low_bytes.to_string()),
-        set: Some(|cache, partition, text| limit(cache, partition, "low", text)),
+        set: Some(|changes, partition, text| changes.limit(partition, "low", text)),
     },
     Key {
         name: "high",
         what: "bytes beyond which it has only what nobody else can use",
         get: Some(|partition| bound(partition.limits().high_bytes)),
-        set: Some(|cache, partition, text| limit(cache, partition, "high", text)),
+        set: Some(|changes, partition, text| changes.limit(partition, "high", text)),
     },
     Key {
         name: "max",
         what: "bytes that it never exceeds",
         get: Some(|partition| bound(partition.limits().max_bytes)),
-        set: Some(|cache, partition, text| limit(cache, partition, "max", text)),
+        set: Some(|changes, partition, text| changes.limit(partition, "max", text)),
     },
     Key {
         name: "weight",
         what: "what its misses count for against others', from 1 to 10000; 100 is usual",
         get: Some(|partition| partition.limits().weight.to_string()),
-        set: Some(|cache, partition, text| limit(cache, partition, "weight", text)),
+        set: Some(|changes, partition, text| changes.limit(partition, "weight", text)),
     },
     Key {
         name: "policy",
         what: "which page leaves first",
         get: Some(|partition| partition.stat().policy.into()),
-        set: Some(|_, partition, text| {
+        set: Some(|changes, _, text| {
             let names = PolicyName::ALL.map(PolicyName::name);
             let policy = PolicyName::ALL.into_iter().find(|policy| policy.name() == text);
             let policy = policy
                 .ok_or_else(|| format!("no policy is called \"{text}\"; {}", suggest::of(text, &names)))?;
-            partition.set_policy(policy).map_err(|error| error.to_string())
+            changes.policy = Some(policy);
+            Ok(())
         }),
     },
     Key {
         name: "dirty_max",
         what: "most bytes of dirty pages; auto is two fifths of its frames",
         get: Some(|partition| partition.stat().dirty_max_bytes.to_string()),
-        set: Some(|_, partition, text| {
-            partition.set_dirty_max(if text == "auto" { None } else { Some(bytes(text)?) });
+        set: Some(|changes, _, text| {
+            changes.dirty_max_bytes = Some(if text == "auto" { None } else { Some(bytes(text)?) });
             Ok(())
         }),
     },
@@ -85,8 +133,9 @@ pub const KEYS: &[Key] = &[
         name: "reclaim",
         what: "written: gives about so many bytes back to the system",
         get: None,
-        set: Some(|_, partition, text| {
-            partition.reclaim(bytes(text)?).map(drop).map_err(|error| error.to_string())
+        set: Some(|changes, _, text| {
+            changes.reclaim_bytes = Some(bytes(text)?);
+            Ok(())
         }),
     },
     Key {
@@ -183,8 +232,9 @@ pub fn key(name: &str) -> Result<&'static Key, String> {
 
 /// Sets a value by name; the error is a sentence.
 pub fn set(cache: &Cache, partition: &Partition, name: &str, text: &str) -> Result<(), String> {
-    let set = key(name)?.set.ok_or_else(|| format!("\"{name}\" can only be read"))?;
-    set(cache, partition, text.trim())
+    let mut changes = Changes::default();
+    changes.read(partition, name, text)?;
+    changes.make(cache, partition)
 }
 
 /// A limit by name, as text; `None`: it is none.
@@ -216,19 +266,16 @@ pub fn change_limit(limits: &mut Limits, name: &str, text: &str) -> Result<(), S
     Ok(())
 }
 
-fn limit(cache: &Cache, partition: &Partition, name: &str, text: &str) -> Result<(), String> {
-    let mut limits = partition.limits();
-    change_limit(&mut limits, name, text)?;
-    cache.set_limits(partition, limits).map_err(|error| error.to_string())
-}
+/// What is written where there is no bound.
+pub const NO_BOUND: &str = "max";
 
 /// Bytes, or `max` for no bound.
 fn bytes(text: &str) -> Result<u64, String> {
-    if text == "max" { Ok(UNLIMITED) } else { units::size_bytes(text) }
+    if text == NO_BOUND { Ok(UNLIMITED) } else { units::size_bytes(text) }
 }
 
 fn bound(bytes: u64) -> String {
-    if bytes == UNLIMITED { "max".into() } else { bytes.to_string() }
+    if bytes == UNLIMITED { NO_BOUND.into() } else { bytes.to_string() }
 }
 
 fn figures(stat: &PartitionStat) -> String {
@@ -253,9 +300,9 @@ mod tests {
         let cache = Cache::new(config).unwrap();
         let partition = cache.partition(PartitionConfig::new("p")).unwrap();
         for key in KEYS {
-            let Some((get, set)) = key.get.zip(key.set) else { continue };
+            let Some((get, _)) = key.get.zip(key.set) else { continue };
             let before = get(&partition);
-            set(&cache, &partition, &before).unwrap();
+            super::set(&cache, &partition, key.name, &before).unwrap();
             assert_eq!(get(&partition), before, "{}", key.name);
             assert!(super::set(&cache, &partition, key.name, "nonsense").is_err(), "{}", key.name);
         }

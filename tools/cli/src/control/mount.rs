@@ -59,7 +59,7 @@ pub enum Unmounted {
 /// Mounts the tree of a cache. Makes the directory where it is missing, and removes a mount of a server that was killed.
 pub fn mount(path: &Path, cache: Cache) -> Result<Mounted, Unmounted> {
     remove_dead(path).map_err(Unmounted::Path)?;
-    make_private_dir(path).map_err(|error| Unmounted::Path(error.lines().join("; ")))?;
+    make_private_dir(path).map_err(Unmounted::Path)?;
     let mut options = Config::default();
     options.mount_options = vec![
         MountOption::FSName(NAME.into()),

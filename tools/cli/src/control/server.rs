@@ -3,14 +3,14 @@
 //! These threads ask the cache and never touch the server's clients. They end with the process.
 
 use std::io::{BufRead, BufReader, ErrorKind};
-use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use octavo::{Cache, Partition};
+use octavo_block::SocketPath;
 use octavo_sim::recording::Ending;
 use rustix::fs::Mode;
 
@@ -35,7 +35,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 /// The listening socket; removes its file when dropped.
 pub struct Listener {
     socket: UnixListener,
-    path: PathBuf,
+    _path: SocketPath,
 }
 
 /// What the threads need.
@@ -53,34 +53,19 @@ pub struct Asked {
 }
 
 impl Listener {
-    /// Binds the socket, for its owner only; takes over a file that no server listens at any more.
-    pub fn bind(path: &Path) -> Result<Listener, Error> {
-        let failed = |what: String| Error::failed(format!("control socket {}: {what}", path.display()));
+    /// Binds the socket, for its owner only; takes over a file of this user that no server listens at any more. The error is a sentence.
+    pub fn bind(path: &Path) -> Result<Listener, String> {
+        let failed = |error: std::io::Error| format!("cannot listen at unix:{}: {error}", path.display());
         if let Some(directory) = path.parent() {
             make_private_dir(directory)?;
         }
-        match std::fs::symlink_metadata(path) {
-            Ok(meta) if !meta.file_type().is_socket() => {
-                return Err(failed("there is something else at this path".into()));
-            }
-            Ok(_) => match UnixStream::connect(path) {
-                Ok(_) => {
-                    return Err(failed("another server listens here; `octavo ctl stat` shows it".into()));
-                }
-                Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
-                    log::debug!("removing {}, left by a server that was killed", path.display());
-                    std::fs::remove_file(path).map_err(|error| failed(error.to_string()))?;
-                }
-                Err(error) => return Err(failed(error.to_string())),
-            },
-            Err(_) => {}
-        }
+        SocketPath::clear(path).map_err(failed)?;
         // The mask, not a chmod after the fact: there is no moment at which others could connect.
         let mask = rustix::process::umask(Mode::RWXG | Mode::RWXO | Mode::XUSR);
         let bound = UnixListener::bind(path);
         rustix::process::umask(mask);
-        let socket = bound.map_err(|error| failed(error.to_string()))?;
-        Ok(Listener { socket, path: path.to_owned() })
+        let socket = bound.map_err(failed)?;
+        Ok(Listener { socket, _path: SocketPath::of(path).map_err(failed)? })
     }
 
     /// Starts to answer.
@@ -102,13 +87,6 @@ impl Listener {
         };
         std::thread::Builder::new().name("control".into()).spawn(accept).map_err(failed)?;
         Ok(())
-    }
-}
-
-impl Drop for Listener {
-    fn drop(&mut self) {
-        // Somebody may have removed it already, which is what is wanted.
-        let _ = std::fs::remove_file(&self.path);
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Every answer is JSON and every error a sentence. What a setting is called and takes is in `keys`.
 
-use octavo::{Advice, Object, Partition};
+use octavo::{Advice, Object, Partition, UNLIMITED};
 use serde_json::{Value, json};
 
 use super::keys::{self, KEYS};
@@ -29,12 +29,11 @@ pub fn answer(verb: Verb, request: &Request, cache: &Cache) -> Result<Value, Str
             if request.values.is_empty() {
                 return Err("nothing is to be set; key=value is expected".into());
             }
-            // All names are looked at before the first value is taken.
-            request.values.iter().try_for_each(|(name, _)| keys::key(name).map(drop))?;
-            let set = |(name, text): &(String, String)| {
-                keys::set(cache, &partition, name, text).map_err(|why| format!("{name}={text}: {why}"))
-            };
-            request.values.iter().try_for_each(set)?;
+            let mut changes = keys::Changes::default();
+            for (name, text) in &request.values {
+                changes.read(&partition, name, text).map_err(|why| format!("{name}={text}: {why}"))?;
+            }
+            changes.make(cache, &partition)?;
             Ok(settings(&partition))
         }
         Verb::Mrc => {
@@ -99,9 +98,10 @@ pub fn answer(verb: Verb, request: &Request, cache: &Cache) -> Result<Value, Str
 fn partitions(cache: &Cache) -> Value {
     let partitions: Vec<Value> = cache.partitions().iter().map(settings).collect();
     let groups = cache.groups();
+    let bound = |bytes: u64| Some(bytes).filter(|bytes| *bytes != UNLIMITED);
     let groups = groups.iter().map(|(name, limits)| {
-        json!({"name": name, "min": limits.min_bytes, "low": limits.low_bytes, "high": limits.high_bytes,
-               "max": limits.max_bytes, "weight": limits.weight})
+        json!({"name": name, "min": limits.min_bytes, "low": limits.low_bytes, "high": bound(limits.high_bytes),
+               "max": bound(limits.max_bytes), "weight": limits.weight})
     });
     let reaper = cache.reaper_stat();
     json!({
@@ -118,7 +118,12 @@ fn settings(partition: &Partition) -> Value {
     for key in KEYS.iter().filter(|key| !["stat", "mrc", "objects"].contains(&key.name)) {
         let Some(get) = key.get else { continue };
         let text = get(partition);
-        values.insert(key.name.into(), text.parse::<u64>().map_or_else(|_| text.into(), Value::from));
+        let value = match text.parse::<u64>() {
+            Ok(number) => number.into(),
+            Err(_) if key.name != "policy" && text == keys::NO_BOUND => Value::Null,
+            Err(_) => text.into(),
+        };
+        values.insert(key.name.into(), value);
     }
     Value::Object(values)
 }

@@ -65,7 +65,7 @@ pub fn run(arguments: &Arguments, environment: &Environment, quiet: bool) -> Res
     };
     order.check().map_err(Error::Usage)?;
     let stop = inputs::interruption()?;
-    let connection = Connection::open(&ctl::socket(arguments.socket.as_deref(), environment))?;
+    let connection = Connection::open(&ctl::socket(arguments.socket.as_deref(), environment)?)?;
     let failed = |error: std::io::Error| Error::failed(format!("the connection broke: {error}"));
     let stream = connection.stream.try_clone().map_err(failed)?;
     connection.send(&Request { record: Some(order), ..Request::new(Verb::Record) })?;

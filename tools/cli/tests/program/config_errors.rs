@@ -181,6 +181,43 @@ const CASES: &[(&str, &str, &[&str])] = &[
         ],
     ),
     (
+        "[listen]",
+        "[serve]\nhandshake_timeout = \"0s\"\n[listen]",
+        &["12:21: serve.handshake_timeout: no time at all is too short; 1ms is the least"],
+    ),
+    // 64 idle clients would need more buffers than there are: the 50th was turned away by a server that promised them.
+    (
+        "[listen]",
+        "[serve]\nconnections_max = 64\n[listen]",
+        &[
+            "12:19: serve.connections_max: the share of memory_max for buffers, 4 MiB, has room for 37 clients; a larger \
+             cache.buffers_max or cache.memory_max makes more",
+        ],
+    ),
+    (
+        "\"unix:@/nbd.sock\"",
+        "[]",
+        &[
+            "12:7: listen.nbd: this is an empty array; \"unix:/run/octavo/nbd.sock\" or \"tcp:127.0.0.1:10809\" is expected",
+        ],
+    ),
+    (
+        "policy = \"lru\"",
+        "max = 1",
+        &[
+            "5:7: partition.max: partition \"vm1\": max is 1 bytes, and 2112768 are the least: a segment with its metadata",
+        ],
+    ),
+    (
+        "[cache]",
+        "[[group]]\nname = \"host\"\nmin = \"64MiB\"\n[[group]]\nname = \"host\"\n[[partition]]\nname = \"host/a\\u0007\"\n[cache]",
+        &[
+            "3:7: group.min: min of 64 MiB does not fit into this group's max, or memory_max, 32 MiB",
+            "5:8: group.name: there is a group \"host\" already, on line 2",
+            "7:8: partition.name: the character U+0007 cannot be in a name",
+        ],
+    ),
+    (
         "[cache]",
         "[metrics]\n[cache]",
         &["1:2: metrics: no such key; known: cache, group, partition, export, listen, control, serve"],

@@ -111,7 +111,10 @@ fn a_second_server_does_not_take_the_first_ones_socket() {
         .arg(directory.join("octavo.toml"))
         .output()
         .unwrap();
-    assert!(!output.status.success());
+    assert_eq!(output.status.code(), Some(2));
+    let said = String::from_utf8(output.stderr).unwrap();
+    // The disk is locked, which is told first; a socket in use is told with its place, too.
+    assert!(said.contains("octavo.toml:"), "{said}");
     assert_eq!(server.stat()["pid"], server.pid());
     Client::connect(&server.nbd, "disk").unwrap();
     server.stop();
@@ -267,4 +270,53 @@ fn numa_tells_what_lies_on_each_node_and_who_found_it() {
     assert!(table.contains("mode partition, emulated") && table.contains("% here"), "{table}");
     drop(client);
     server.stop();
+}
+
+/// `policy=nope` was found out after the others had been taken.
+#[test]
+fn of_several_settings_all_are_taken_or_none() {
+    let (_directory, server) = served();
+    let before = server.ctl_succeed(&["set", "p", "low=2MiB", "--json"]);
+    for (wrong, why) in [
+        ("policy=nope", "no policy"),
+        ("max=512KiB", "min is"),
+        ("weight=0", "weight is 0"),
+        ("colour=1", "there is no"),
+    ] {
+        let said = server.ctl_fail(&["set", "p", "min=1MiB", "dirty_max=1MiB", wrong]);
+        assert!(said.contains(why), "{said}");
+        assert_eq!(server.ctl_succeed(&["set", "p", "low=2MiB", "--json"]), before, "{wrong}");
+    }
+    // A bound that is no partition is refused, and not shown and exceeded.
+    let said = server.ctl_fail(&["set", "p", "low=0", "max=1"]);
+    assert!(said.contains("max is 1 bytes, and ") && said.contains("a segment with its metadata"), "{said}");
+    server.stop();
+}
+
+#[test]
+fn what_is_done_is_told_as_json_and_no_bound_is_null() {
+    let (_directory, server) = served();
+    Client::connect(&server.nbd, "disk").unwrap().write(0, &[1; 8192]);
+    let json =
+        |words: &[&str]| -> serde_json::Value { serde_json::from_str(&server.ctl_succeed(words)).unwrap() };
+    assert_eq!(json(&["sync", "--json"]), serde_json::json!({}));
+    assert_eq!(json(&["drain", "--json"]), serde_json::json!({}));
+    assert_eq!(json(&["evict", "p", "--json"])["evicted_bytes"], 8192);
+    assert!(json(&["reclaim", "p", "2MiB", "--json"])["reclaimed_bytes"].as_u64().unwrap() > 0);
+    let partition = &json(&["partitions", "--json"])["partitions"][0];
+    assert!(partition["max"].is_null() && partition["high"].is_null(), "{partition}");
+    assert!(server.ctl_succeed(&["partitions"]).contains("max"));
+    server.stop();
+}
+
+#[test]
+fn without_a_name_ctl_looks_at_both_usual_sockets() {
+    let directory = Directory::new();
+    if std::path::Path::new("/run/octavo/control.sock").exists() {
+        return println!("SKIP: a server of this machine has /run/octavo/control.sock");
+    }
+    let mut command = Command::new(env!("CARGO_BIN_EXE_octavo"));
+    let output = command.args(["ctl", "stat"]).env("XDG_RUNTIME_DIR", directory.join("")).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("octavo/control.sock or at /run/octavo/control.sock; start"), "{said}");
 }
