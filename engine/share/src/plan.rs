@@ -190,8 +190,10 @@ impl State {
         let room = (self.total_bytes + given.iter().sum::<u64>()).saturating_sub(held);
         let lacks: Vec<u64> = leaves
             .iter()
-            .map(|(node, current, target)| {
-                let lack = target.saturating_sub(*current);
+            .zip(&given)
+            .map(|((node, current, target), given)| {
+                // Who has just given gets nothing.
+                let lack = if *given > 0 { 0 } else { target.saturating_sub(*current) };
                 // Beyond `high` it grows slowly.
                 if *current >= self.nodes[*node].limits.high_bytes { lack.min(granule) } else { lack }
             })
