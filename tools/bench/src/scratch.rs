@@ -85,6 +85,12 @@ impl Scratch {
         Ok(Scratch { store, direct, path, file_bytes, o_direct, buffered })
     }
 
+    /// Opens it once more, for one object of one cache.
+    pub fn open(&self) -> Result<Store, Error> {
+        let options = octavo::disk::OpenOptions { lock: false, ..Default::default() };
+        Store::open(&self.path, &options).map_err(Error::at(&self.path.display().to_string()))
+    }
+
     /// How many pages it has.
     pub fn pages(&self) -> u64 {
         self.file_bytes / PAGE_BYTES as u64

@@ -64,7 +64,7 @@ struct Side {
 impl Side {
     fn new(case: &Case, scratch: &Scratch, hot_pages: u64) -> Result<Side, Error> {
         let (cache, partition) = cache(case, case.memory.0, 16 << 20)?;
-        let object = partition.open(scratch.store.clone(), "file")?;
+        let object = partition.open(scratch.open()?, "file")?;
         Ok(Side { object, partition, _cache: cache, cold: AtomicU64::new(hot_pages) })
     }
 

@@ -77,7 +77,7 @@ impl Side {
             node: (name == "shared").then_some(0),
             ..PartitionConfig::new("bench")
         })?;
-        let object = partition.open(scratch.store.clone(), "file")?;
+        let object = partition.open(scratch.open()?, "file")?;
         Ok(Side { name, object, partition, cache })
     }
 

@@ -69,7 +69,7 @@ impl Stage for Field {
             cache_mode: case.mode.0,
             ..PartitionConfig::new("bench")
         })?;
-        let object = partition.open(self.scratch.store.clone(), "file")?;
+        let object = partition.open(self.scratch.open()?, "file")?;
         let seconds = run.options.time.map_or(case.seconds.unwrap_or(30.0), |time| time.as_secs_f64());
         let time = Duration::from_secs_f64(if run.options.quick { 0.3 } else { seconds });
         let until = Instant::now() + time;

@@ -81,7 +81,7 @@ impl Field {
         })?;
         let partition =
             cache.partition(PartitionConfig { policy: case.policy.0, ..PartitionConfig::new("bench") })?;
-        let object = partition.open(scratch.store.clone(), "file")?;
+        let object = partition.open(scratch.open()?, "file")?;
         Ok(Field { object, partition, cache, scratch })
     }
 

@@ -51,7 +51,7 @@ impl Field {
     pub fn new(case: &Case, run: &mut Run<'_>) -> Result<Field, Error> {
         let scratch = Scratch::new(case, "", run)?;
         let (cache, partition) = cache(case, case.memory.0, 24 << 20)?;
-        let object = partition.open(scratch.store.clone(), "file")?;
+        let object = partition.open(scratch.open()?, "file")?;
         Ok(Field { object, partition, cache, scratch })
     }
 

@@ -54,7 +54,7 @@ impl Field {
         let wants_buffered = case.contestants.iter().any(|name| name == "buffered");
         let buffered = wants_buffered.then(|| Scratch::new(case, ".buffered", run)).transpose()?;
         let (cache, partition) = cache(case, case.memory.0, 16 << 20)?;
-        let object = partition.open(scratch.store.clone(), "file")?;
+        let object = partition.open(scratch.open()?, "file")?;
         Ok(Field { object, partition, _cache: cache, scratch, buffered })
     }
 

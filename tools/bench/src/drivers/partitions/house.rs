@@ -29,6 +29,15 @@ pub struct House {
     page: AlignedBytes,
 }
 
+/// The stores are the next house's.
+impl Drop for House {
+    fn drop(&mut self) {
+        for tenant in &self.tenants {
+            tenant.object.abandon();
+        }
+    }
+}
+
 struct Tenant {
     partition: Partition,
     object: Object,

@@ -55,8 +55,8 @@ pub fn run(case: &Case, files: &[Scratch; 2], run: &mut Run<'_>, row: &mut Row) 
         start_bytes: Some(case.memory.0 / 8),
         ..config("scanner")
     })?;
-    let own = neighbour.open(files[0].store.clone(), "neighbour")?;
-    let scanned = scanner.open(files[1].store.clone(), "scanner")?;
+    let own = neighbour.open(files[0].open()?, "neighbour")?;
+    let scanned = scanner.open(files[1].open()?, "scanner")?;
 
     let seconds = run.options.time.map_or(case.seconds.unwrap_or(24.0), |time| time.as_secs_f64());
     let (settling, rounds, slice) = match run.options.quick {
