@@ -39,7 +39,7 @@ const CASES: &[(&str, &str, &[&str])] = &[
         &[
             "1:1: cache.memory_max: missing; for example memory_max = \"32MiB\"",
             "2:1: cache.memory_maxx: no such key; did you mean \"memory_max\"? known: memory_max, page_bytes, io, \
-             buffers_max, reaper, yield, topology, numa",
+             buffers_max, reaper, yield, topology, numa, twin_threshold, twin_refresh, twin_elect, twin_yield, twin_weigh",
         ],
     ),
     (
@@ -47,7 +47,7 @@ const CASES: &[(&str, &str, &[&str])] = &[
         "\"32MiB\"\ntopology = \"2*2\"\nnuma = \"partitoin\"",
         &[
             "3:12: cache.topology: auto is expected, or nodes times cores such as 2x4: up to 16 and 64",
-            "4:8: cache.numa: no numa is called \"partitoin\"; did you mean \"partition\"? known: off, partition, message",
+            "4:8: cache.numa: no numa is called \"partitoin\"; did you mean \"partition\"? known: off, partition, message, replicate",
         ],
     ),
     (
