@@ -115,10 +115,12 @@ impl ObjectInner {
 
     /// For an object of whose pages none is there, and none can come.
     pub fn set_closed(&self) {
-        self.closed.store(true, Ordering::Release);
-        self.set_len(0);
-        self.store.release();
-        self.partition.forget(self.id);
+        // A second time the store may be somebody else's.
+        if !self.closed.swap(true, Ordering::AcqRel) {
+            self.set_len(0);
+            self.store.release();
+            self.partition.forget(self.id);
+        }
     }
 
     #[inline(always)]

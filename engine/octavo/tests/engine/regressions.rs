@@ -383,7 +383,11 @@ fn a_store_is_opened_by_one_object_at_a_time() {
     drop(first);
     assert!(one.open(store.clone(), "third").is_err());
     second.abandon();
-    assert!(one.open(store, "third").is_ok());
+    let _third = one.open(store.clone(), "third").unwrap();
+    // Nor does it change anything that a closed one is closed again.
+    second.abandon();
+    second.close().unwrap();
+    assert!(two.open(store, "fourth").is_err());
 }
 
 /// A thread's counters ended before its lane, which counted the read-ahead that it had still in flight: the process was aborted.
