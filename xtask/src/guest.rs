@@ -24,7 +24,7 @@ const GUESTS: [(u32, u32); 2] = [(2, 2), (4, 1)];
 const NODE_MIB: u32 = 384;
 
 /// A guest that takes longer hangs.
-const GUEST_SECONDS_MAX: u32 = 180;
+const GUEST_SECONDS_MAX: u32 = 150;
 
 /// Debian's kernel for virtual machines; the package of this name depends on the one that has it.
 const KERNEL: &str = "linux-image-cloud-amd64";
@@ -74,10 +74,13 @@ pub fn run(root: &Path) -> Outcome {
 fn boot(kernel: &Path, initramfs: &Path, nodes: u32, cores: u32) -> Result<(), String> {
     let mut qemu = Command::new("timeout");
     qemu.args([&GUEST_SECONDS_MAX.to_string(), "qemu-system-x86_64"]);
+    // All processors by one thread, which takes no longer: with a thread each, on a machine that is busy, one of the kernel's own threads waited for another
+    // processor until the end (a soft lockup; should it come again, it is told at once).
     // Without cmpxchg16b, which qemu emulates by stopping all processors; and the kernel stays where it was linked.
-    qemu.args(["-accel", "tcg,thread=multi", "-cpu", "qemu64,-cx16", "-nodefaults", "-no-reboot"]);
+    qemu.args(["-accel", "tcg,thread=single", "-cpu", "qemu64,-cx16"]);
+    qemu.args(["-nodefaults", "-no-reboot"]);
     qemu.args(["-display", "none", "-serial", "stdio"]);
-    let append = format!("console=ttyS0 nokaslr quiet panic=-1 OCTAVO_NODES={nodes}");
+    let append = format!("console=ttyS0 nokaslr quiet panic=-1 softlockup_panic=1 OCTAVO_NODES={nodes}");
     qemu.arg("-kernel").arg(kernel).arg("-initrd").arg(initramfs).args(["-append", &append]);
     qemu.args(["-smp", &(nodes * cores).to_string(), "-m", &format!("{}M", nodes * NODE_MIB)]);
     for node in 0..nodes {
