@@ -1,6 +1,7 @@
 //! A partition: one tenant's cache. Its table, its frames, its secret, its counters, its objects, its size.
 //! Not here: what is learned of its load, and told to whoever plans sizes (`partition/watch.rs`).
 
+mod costs;
 mod watch;
 
 use std::collections::HashMap;
@@ -11,7 +12,6 @@ use octavo_table::{Begun, Mixer, Mover, SegmentIndex, Shape, SlotIndex, State, T
 
 use crate::WAYS;
 use crate::ahead::Windows;
-use crate::budget::Charge;
 use crate::cache::{Shared, too_little};
 use crate::config::{CacheMode, Limits, PartitionConfig, PolicyName};
 use crate::copy;
@@ -24,6 +24,7 @@ use crate::record::Recorder;
 use crate::stat::{Evictions, PartitionStat};
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering, lock, try_lock, yield_now};
 use crate::waiters::{SlotWaiters, Strays};
+use costs::Costs;
 use watch::{Remembered, Watch};
 
 /// A page's key is the object's id above this many bits of page index: 16 million objects of 4 PiB at pages of 4 KiB.
@@ -62,6 +63,7 @@ pub(crate) struct PartitionInner {
     /// What the mixer was made of.
     pub secret: Secret,
     resizing: Mutex<Resizing>,
+    costs: Mutex<Costs>,
     objects: Mutex<Objects>,
     config: PartitionConfig,
     limits: Mutex<Limits>,
@@ -73,33 +75,16 @@ pub(crate) struct PartitionInner {
     pub metadata: Mapping,
 }
 
+/// What a resize is doing; its holder may wait for a store.
+#[derive(Default)]
 struct Resizing {
-    charge: Charge,
     /// A segment has come or gone, or the policy has changed, since the table was made.
     was_changed: bool,
-    /// What is charged besides the segments.
-    fixed_bytes: u64,
-    /// How much of that is for what the policy learns.
-    learning_bytes: u64,
     /// Segments without entries that still hold a pinned snapshot.
     emptied: Vec<SegmentIndex>,
-    /// Segments that are out of use. Their frames went back to the system; their metadata, which lies among that of others, has not, and is
-    /// charged still, as a part of what is fixed.
-    left_behind: Vec<SegmentIndex>,
     /// Moves that were named and are not done, because a page's store refused; and the segment that they empty, if they do.
     pending: Vec<octavo_table::Move>,
     leaving: Option<SegmentIndex>,
-}
-
-impl Resizing {
-    /// Charges so much more (or less) for segments, and what learning takes from now on instead of what it took.
-    fn charge_with(&mut self, learning_bytes: u64, more: i64, what: &str) -> Result<(), Error> {
-        let bytes = self.charge.bytes() - self.learning_bytes + learning_bytes;
-        self.charge.resize(bytes.saturating_add_signed(more), what)?;
-        self.fixed_bytes = self.fixed_bytes - self.learning_bytes + learning_bytes;
-        self.learning_bytes = learning_bytes;
-        Ok(())
-    }
 }
 
 /// A partition while nothing is resized or opened.
@@ -154,7 +139,7 @@ impl PartitionInner {
         let mut fixed = Table::<WAYS>::fixed_bytes(shape) as u64 + if huge { HUGE_PAGE } else { 0 };
         let segments =
             |fixed: u64| (wanted.saturating_sub(fixed) / per_segment).min(shape.segments_max as u64);
-        // What the policy learns grows and shrinks with the partition (`charge_with`).
+        // What the policy learns grows and shrinks with the partition (`Costs::learn`).
         let learning =
             Table::<WAYS>::learning_bytes(config.policy, segments(fixed) * slots_per_segment) as u64;
         let watch = Watch::new(shared, shape, segments(fixed) * slots_per_segment, learning);
@@ -207,16 +192,13 @@ impl PartitionInner {
                 (config.read_ahead_max_bytes / u64::from(cache.page_bytes)).min(1 << 14) as u32
             ),
             moves: Mutex::new(()),
-            resizing: Mutex::new(Resizing {
-                fixed_bytes: fixed,
-                learning_bytes: learning,
+            resizing: Mutex::new(Resizing::default()),
+            costs: Mutex::new(Costs::new(
                 charge,
-                was_changed: false,
-                emptied: Vec::new(),
-                left_behind: Vec::new(),
-                pending: Vec::new(),
-                leaving: None,
-            }),
+                fixed,
+                learning,
+                (cache.segment_bytes, per_segment - cache.segment_bytes),
+            )),
             objects: Mutex::new(Objects { next_id: 1, open: HashMap::new() }),
             limits: Mutex::new(config.limits()),
             dirty_max_bytes: Mutex::new(config.dirty_max_bytes),
@@ -467,7 +449,7 @@ impl Partition {
             dirty_bytes: bytes(inner.table.dirty_pages()),
             dirty_max_bytes: bytes(inner.dirty_max_pages()),
             max_bytes: bytes(inner.table.slots_count()),
-            charged_bytes: lock(&inner.resizing).charge.bytes(),
+            charged_bytes: lock(&inner.costs).charged_bytes(),
             requests_read: inner.sum(Reads),
             requests_write: inner.sum(Writes),
             requests_sync: inner.sum(Syncs),
@@ -481,17 +463,17 @@ impl Partition {
     /// that there were once (a hundredth of them at most), which stays.
     pub fn resize(&self, max_bytes: u64) -> Result<u64, Error> {
         self.resize_segments(self.segments_within(max_bytes))?;
-        Ok(lock(&self.0.resizing).charge.bytes())
+        Ok(lock(&self.0.costs).charged_bytes())
     }
 
     /// How many segments so many bytes are enough for, with what is learned about them.
     fn segments_within(&self, max_bytes: u64) -> u32 {
         let metadata = self.segment_bytes() - self.0.shared.config.segment_bytes;
         let (apart, once_used) = {
-            let resizing = lock(&self.0.resizing);
-            let behind = resizing.left_behind.len() as u32;
-            let apart = resizing.fixed_bytes - resizing.learning_bytes - u64::from(behind) * metadata;
-            (apart, self.0.table.live_segments() + behind)
+            let costs = lock(&self.0.costs);
+            let behind = costs.left_behind();
+            let apart = costs.apart_bytes() - behind * metadata;
+            (apart, self.0.table.live_segments() + behind as u32)
         };
         let left = max_bytes.saturating_sub(apart);
         let most = (left / self.segment_bytes()).min(u64::from(self.0.table.shape().segments_max)) as u32;
@@ -520,7 +502,6 @@ impl Partition {
     pub(crate) fn resize_segments(&self, segments: u32) -> Result<(), Error> {
         let inner = &self.0;
         let mut resizing = lock(&inner.resizing);
-        let (per_segment, frames) = (self.segment_bytes(), inner.shared.config.segment_bytes);
         let wanted = segments.clamp(1, inner.table.shape().segments_max);
         let before = inner.table.live_segments();
         self.finish_moves(&mut resizing)?;
@@ -530,13 +511,7 @@ impl Partition {
             let hot = inner.balance.verdict().and_then(|verdict| inner.table.spare_segment_of(verdict.hot));
             let Some(segment) = hot.or_else(|| inner.table.spare_segment()) else { break };
             let learning = self.learning_bytes(inner.table.live_segments() + 1);
-            let left_behind = resizing.left_behind.iter().position(|behind| *behind == segment);
-            let more = if left_behind.is_some() { frames } else { per_segment };
-            resizing.charge_with(learning, more as i64, &format!("partition {:?}", self.name()))?;
-            if let Some(place) = left_behind {
-                resizing.left_behind.swap_remove(place);
-                resizing.fixed_bytes -= per_segment - frames;
-            }
+            lock(&inner.costs).take(segment, learning, &format!("partition {:?}", self.name()))?;
             inner.commit(segment);
             resizing.was_changed = true;
             resizing.pending = inner.table.join(segment);
@@ -591,11 +566,11 @@ impl Partition {
     /// Whether it can ever be so large; the error is a sentence.
     pub(crate) fn check_max(&self, max_bytes: u64) -> Result<(), String> {
         let most = u64::from(self.0.table.shape().segments_max) * self.segment_bytes();
-        let (fixed, learning) = {
-            let resizing = lock(&self.0.resizing);
-            (resizing.fixed_bytes, resizing.learning_bytes)
+        let (fixed, apart) = {
+            let costs = lock(&self.0.costs);
+            (costs.fixed_bytes(), costs.apart_bytes())
         };
-        let least = fixed - learning + self.learning_bytes(1) + self.segment_bytes();
+        let least = apart + self.learning_bytes(1) + self.segment_bytes();
         if max_bytes < least {
             return Err(too_little(max_bytes, least));
         }
@@ -624,7 +599,7 @@ impl Partition {
         // What another policy learned is kept for its return; what this one needs is charged before it is taken.
         if !inner.table.has_learner() {
             let learning = Table::<WAYS>::learning_bytes(policy, inner.table.slots_count()) as u64;
-            resizing.charge_with(learning, 0, &format!("partition {:?}", self.name()))?;
+            lock(&inner.costs).learn(learning, 0, &format!("partition {:?}", self.name()))?;
         }
         resizing.was_changed = true;
         inner.table.set_policy(policy);
@@ -636,14 +611,14 @@ impl Partition {
     pub fn reclaim(&self, bytes: u64) -> Result<u64, Error> {
         // A plan that is being carried out knows nothing of this.
         let _alone = lock(&self.0.shared.reaper.planning);
-        let before = lock(&self.0.resizing).charge.bytes();
+        let before = lock(&self.0.costs).charged_bytes();
         let least = self.limits().min_bytes;
         // What was asked for is rounded up, but not into what is promised.
         let spare = before.saturating_sub(least) / self.segment_bytes();
         let segments = bytes.div_ceil(self.segment_bytes()).min(spare);
         let live = self.0.table.live_segments();
         self.resize_segments(live.saturating_sub(segments as u32).max(1))?;
-        Ok(before.saturating_sub(lock(&self.0.resizing).charge.bytes()))
+        Ok(before.saturating_sub(lock(&self.0.costs).charged_bytes()))
     }
 
     /// Lets all clean pages go, after the dirty ones were written. The memory stays the partition's.
@@ -674,10 +649,7 @@ impl Partition {
                 Ok(()) => {
                     inner.frames.give_back(segment);
                     let learning = self.learning_bytes(inner.table.live_segments());
-                    let frames = inner.shared.config.segment_bytes;
-                    resizing.charge_with(learning, -(frames as i64), "less")?;
-                    resizing.fixed_bytes += self.segment_bytes() - frames;
-                    resizing.left_behind.push(segment);
+                    lock(&inner.costs).give_back(segment, learning)?;
                 }
                 Err(_) => resizing.emptied.push(segment),
             }

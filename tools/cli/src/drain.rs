@@ -1,8 +1,9 @@
 //! Writes every dirty page and syncs every object, for as long as that gets anywhere.
 //!
-//! Objects are synced side by side. One that refuses is tried again; when for `timeout` no object was finished and
-//! no dirty byte was written, what is left is given up and named. So a slow disk may take its time, and a dead one
-//! may not.
+//! Objects are synced side by side. One that refuses is tried again, until for `timeout` none of its dirty bytes was written. When for `timeout` nothing was
+//! written, no object was finished and dirty bytes are left, what is left is given up and named. So a slow disk may take its time, and a dead one
+//! may not. A store that has all bytes and is making them durable is waited for: how far it is, nobody can tell, and some take minutes for what they have
+//! gathered. (A second signal ends that too.)
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,6 +37,11 @@ pub struct Refusal {
     pub reason: String,
 }
 
+/// Pages written back in all partitions.
+fn written_pages(cache: &Cache) -> u64 {
+    cache.partitions().iter().map(|partition| partition.stat().writebacks).sum()
+}
+
 /// Dirty bytes of all partitions.
 pub fn dirty_bytes(cache: &Cache) -> u64 {
     cache.partitions().iter().map(|partition| partition.stat().dirty_bytes).sum()
@@ -58,7 +64,7 @@ pub fn drain(cache: &Cache, timeout: Duration, mut progress: impl FnMut(u64)) ->
         .enumerate()
         .map(|(index, object)| Waiting { index, object, due, refused: None })
         .collect();
-    let work = Arc::new(Work { waiting: Mutex::new(waiting), gave_up: AtomicBool::new(false) });
+    let work = Arc::new(Work { waiting: Mutex::new(waiting), timeout, gave_up: AtomicBool::new(false) });
     let (done, finished) = channel();
     for _ in 0..open_count.min(SYNCERS_MAX) {
         let (work, done) = (Arc::clone(&work), done.clone());
@@ -67,7 +73,8 @@ pub fn drain(cache: &Cache, timeout: Duration, mut progress: impl FnMut(u64)) ->
     drop(done);
 
     let mut told = u64::MAX;
-    let mut dirty_least = u64::MAX;
+    let mut written = u64::MAX;
+    let (started, mut tells_syncs) = (Instant::now(), false);
     let mut moved = Instant::now();
     while open_count > 0 {
         let dirty = dirty_bytes(cache);
@@ -75,9 +82,15 @@ pub fn drain(cache: &Cache, timeout: Duration, mut progress: impl FnMut(u64)) ->
             progress(dirty);
             told = dirty;
         }
-        if dirty < dirty_least {
-            dirty_least = dirty;
+        // Bytes that are being written meanwhile by others are no sign of a store that hangs.
+        let written_now = written_pages(cache);
+        if written_now != written || dirty == 0 {
+            written = written_now;
             moved = Instant::now();
+        }
+        if dirty == 0 && !tells_syncs && started.elapsed() >= 2 * TICK {
+            tells_syncs = true;
+            log::info!("everything is written; waiting for the stores to make it durable");
         }
         // Relaxed: only this thread writes it.
         let gave_up = work.gave_up.load(Ordering::Relaxed);
@@ -157,13 +170,21 @@ struct Waiting {
     index: usize,
     object: Object,
     due: Instant,
-    /// Why the last try failed.
-    refused: Option<String>,
+    refused: Option<Refused>,
+}
+
+/// An object whose last try failed.
+struct Refused {
+    reason: String,
+    /// Its fewest dirty bytes yet, and since when.
+    dirty_bytes: u64,
+    since: Instant,
 }
 
 /// What the syncers share: the objects that none of them has taken, and whether to stop trying.
 struct Work {
     waiting: Mutex<VecDeque<Waiting>>,
+    timeout: Duration,
     gave_up: AtomicBool,
 }
 
@@ -173,16 +194,14 @@ impl Work {
     fn run(&self, done: &Sender<(usize, Result<(), String>)>) {
         while let Some(mut waiting) = self.next() {
             let result = match (self.wait(waiting.due), &waiting.refused) {
-                (Wait::GaveUp, Some(reason)) => Err(reason.clone()),
+                (Wait::GaveUp, Some(refused)) => Err(refused.reason.clone()),
                 _ => match waiting.object.sync() {
                     Ok(()) => Ok(()),
                     Err(error) if hopeless(&waiting.object) => Err(error.to_string()),
-                    Err(error) => {
-                        if waiting.refused.is_none() {
-                            let (name, error) = (waiting.object.name(), error.to_string());
-                            log::warn!("\"{name}\" refuses: {}; trying again", without_name(name, &error));
-                        }
-                        waiting.refused = Some(error.to_string());
+                    Err(error) if waiting.has_refused_for(self.timeout, &error.to_string()) => {
+                        Err(error.to_string())
+                    }
+                    Err(_) => {
                         waiting.due = Instant::now() + RETRY;
                         self.queue().push_back(waiting);
                         continue;
@@ -216,6 +235,25 @@ impl Work {
             }
             std::thread::sleep(left.min(RETRY / 10));
         }
+    }
+}
+
+impl Waiting {
+    /// Notes that a try has failed. True: for so long none of its dirty bytes was written.
+    fn has_refused_for(&mut self, timeout: Duration, reason: &str) -> bool {
+        let dirty_bytes = self.object.stat().dirty_bytes;
+        let since = match &self.refused {
+            Some(refused) if refused.dirty_bytes <= dirty_bytes => refused.since,
+            Some(_) => Instant::now(),
+            None => {
+                let name = self.object.name();
+                log::warn!("\"{name}\" refuses: {}; trying again", without_name(name, reason));
+                Instant::now()
+            }
+        };
+        let least = self.refused.as_ref().map_or(dirty_bytes, |refused| refused.dirty_bytes.min(dirty_bytes));
+        self.refused = Some(Refused { reason: reason.to_owned(), dirty_bytes: least, since });
+        since.elapsed() >= timeout
     }
 }
 

@@ -78,7 +78,7 @@ impl Partition {
         let late = remembered.look(inner.sum(Count::Misses), is_over.then_some((keep, has_changed)));
         let trend = remembered.trend;
         drop(remembered);
-        let fixed = lock(&inner.resizing).fixed_bytes;
+        let fixed = lock(&inner.costs).fixed_bytes();
         let sizes = (inner.table.live_segments(), self.segment_bytes(), fixed);
         Share::new(self.limits(), sizes, curve, inner.page_bytes() as u64, (late, trend))
     }
@@ -103,11 +103,8 @@ impl Partition {
         if !is_large && (largest >= possible / 8 * 7 || largest >= 2 * slots) || watch.bytes() == 0 {
             return;
         }
-        let mut resizing = lock(&inner.resizing);
-        let (before, after) = (monitor.bytes(), watch.bytes());
-        let bytes = resizing.charge.bytes() - before + after;
-        if resizing.charge.resize(bytes, "a monitor").is_ok() {
-            resizing.fixed_bytes = resizing.fixed_bytes - before + after;
+        let mut costs = lock(&inner.costs);
+        if costs.watch(monitor.bytes(), watch.bytes()).is_ok() {
             monitor.reshape(watch.most_pages, watch.bytes_max, WAYS);
         }
     }
@@ -115,6 +112,6 @@ impl Partition {
     /// Bytes of all that is learned of its load, by the policy and for its curve.
     #[doc(hidden)]
     pub fn learned_bytes(&self) -> u64 {
-        lock(&self.0.resizing).learning_bytes + self.0.table.monitor().map_or(0, |monitor| monitor.bytes())
+        lock(&self.0.costs).learning_bytes() + self.0.table.monitor().map_or(0, |monitor| monitor.bytes())
     }
 }

@@ -12,6 +12,7 @@ mod config_errors;
 mod control;
 mod control_fs;
 mod default_server;
+mod hanging;
 mod idle;
 mod kill;
 mod metrics;

@@ -1,0 +1,119 @@
+//! Stores that do not answer for a while: what the server still does, and what it waits for.
+//!
+//! The calls that hang are those of `hanging.c`, which the machine's compiler of C (the one that links Rust) makes a library of.
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+use crate::nbd_client::Client;
+use crate::server::{Directory, Server, Setup};
+
+/// Long enough for anything that does not hang.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A server of a write-back disk on files whose calls can be made to hang.
+struct Scene {
+    directory: Directory,
+    server: Server,
+}
+
+impl Scene {
+    fn new(drain_timeout: &str) -> Scene {
+        let directory = Directory::new();
+        let library = directory.join("hanging.so");
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/program/hanging.c");
+        let made = Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(source).status();
+        assert!(made.expect("cc is there, for it links Rust").success());
+        let disk = directory.disk("disk", 16 << 20);
+        let before =
+            format!("export LD_PRELOAD={} HANGING={}", library.display(), directory.join("").display());
+        let server = Server::start(
+            &directory,
+            &Setup {
+                exports: &[("disk", &disk)],
+                cache: "io = \"blocking\"",
+                serve: &format!("drain_timeout = \"{drain_timeout}\""),
+                before: &before,
+                ..Setup::default()
+            },
+        );
+        Scene { directory, server }
+    }
+
+    fn hang(&self, what: &str) -> PathBuf {
+        let path = self.directory.join(what);
+        File::create(&path).unwrap();
+        path
+    }
+}
+
+/// A drain gave a store up that had all bytes and was making them durable, after `drain_timeout`, and reported 0 bytes lost.
+#[test]
+fn a_store_that_syncs_for_long_is_waited_for() {
+    let mut scene = Scene::new("100ms");
+    Client::connect(&scene.server.nbd, "disk").unwrap().write(4096, &[7; 8192]);
+    let hanging = scene.hang("syncs");
+    scene.server.signal("TERM");
+    scene.server.wait_for_log("waiting for the stores to make it durable");
+    // Several times the timeout: whoever gives up has done so by then.
+    std::thread::sleep(Duration::from_millis(500));
+    std::fs::remove_file(hanging).unwrap();
+    let status = scene.server.wait();
+    assert_eq!(status.code(), Some(0), "{}", scene.server.log());
+    assert!(scene.server.log().contains("drained"), "{}", scene.server.log());
+}
+
+/// What it still has in its hands when it hangs is given up, and a second signal ends a server that waits for a sync.
+#[test]
+fn a_second_signal_ends_a_server_that_waits_for_a_sync() {
+    let mut scene = Scene::new("100ms");
+    Client::connect(&scene.server.nbd, "disk").unwrap().write(4096, &[7; 8192]);
+    let _hanging = scene.hang("syncs");
+    scene.server.signal("TERM");
+    scene.server.wait_for_log("waiting for the stores to make it durable");
+    scene.server.signal("INT");
+    assert_eq!(scene.server.wait().code(), Some(130), "{}", scene.server.log());
+    assert!(scene.server.log().contains("ended at once, 0 dirty bytes left"), "{}", scene.server.log());
+}
+
+/// A resize that waited for a store kept its lock meanwhile, and figures waited for the lock: `ctl stat`, the status line and with it the first SIGTERM, and
+/// the second, which tells how many bytes are dirty.
+#[test]
+fn a_resize_that_waits_for_a_store_stops_neither_figures_nor_the_end() {
+    let mut scene = Scene::new("500ms");
+    let mut client = Client::connect(&scene.server.nbd, "disk").unwrap();
+    let _hanging = scene.hang("writes");
+    // Every set of every segment has dirty pages, so a segment cannot go without the store; the cleaner takes what it likes, and hangs.
+    for at in 0..8 {
+        client.write(at << 20, &vec![1; 1 << 20]);
+    }
+    let control = scene.server.control.clone();
+    let ctl = move |words: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_octavo"));
+        command.arg("ctl").arg("--socket").arg(&control).args(words);
+        command
+    };
+    let mut resize = ctl(&["set", "p", "max=8MiB"]).spawn().unwrap();
+    // Whether it waits for the store already or will in a moment, figures are there.
+    let until = Instant::now() + Duration::from_secs(2);
+    while Instant::now() < until {
+        let (told, tells) = channel();
+        let mut stat = ctl(&["stat", "--json"]);
+        std::thread::spawn(move || told.send(stat.output().unwrap().status.success()));
+        assert!(tells.recv_timeout(PATIENCE).expect("ctl stat answers"));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert!(
+        resize.try_wait().unwrap().is_none(),
+        "a resize that has dirty pages to write waits for the store"
+    );
+    scene.server.signal("TERM");
+    let status = scene.server.wait();
+    assert_eq!(status.code(), Some(1), "{}", scene.server.log());
+    assert!(scene.server.log().contains("bytes lost"), "{}", scene.server.log());
+    let _ = resize.kill();
+    let _ = resize.wait();
+}
