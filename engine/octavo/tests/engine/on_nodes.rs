@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use octavo::numa::{Node, NumaMode, Topology, TopologySource};
 use octavo::{Cache, CacheConfig, Object, Partition, Read};
@@ -210,7 +211,15 @@ fn pages_that_somebody_moved_away_are_told() {
 fn workers_stay_on_the_processors_of_their_nodes_and_bring_pages_in_there() {
     let Some(topology) = machine() else { return };
     let (cache, partition, object) = scene_from(&topology.nodes[0], config(NumaMode::Message));
-    // Where the kernel lets each worker run.
+    // Where the kernel lets each worker run, once they all have begun: each binds itself.
+    let count: usize = topology.nodes.iter().map(|node| node.cpus.len()).sum();
+    let bound = |workers: &[(String, String)]| {
+        workers.iter().filter(|(_, cpus)| cpus.parse::<u32>().is_ok()).count() >= count
+    };
+    let begun = Instant::now();
+    while !bound(&workers()) && begun.elapsed() < Duration::from_secs(60) {
+        std::thread::sleep(Duration::from_millis(10));
+    }
     let workers = workers();
     for (at, node) in topology.nodes.iter().enumerate() {
         let name = format!("octavo-node-{at}");

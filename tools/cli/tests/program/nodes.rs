@@ -39,7 +39,8 @@ fn ctl_numa_tells_what_the_kernel_tells_about_the_server() {
             &directory,
             &Setup { cache: &cache, exports: &[("disk", &disk)], ..Setup::default() },
         );
-        let mut client = Client::connect(&server.nbd, "disk").unwrap();
+        let mut client = Client::connect(&server.nbd, "disk")
+            .unwrap_or_else(|error| panic!("{mode}: {error}\n{}", server.log()));
         let content: Vec<u8> = (0..DISK_BYTES).map(|at| (at / 4096) as u8).collect();
         for (at, piece) in content.chunks(1 << 20).enumerate() {
             client.write((at << 20) as u64, piece);
