@@ -1,16 +1,16 @@
 //! Write-back and sync: dirty pages to the store, in the order of their offsets, adjacent ones in one I/O.
 //!
 //! Which pages are dirty is not written down a second time: the slots say so, segments without dirty pages are passed
-//! over, and the pages' keys come from their tags. A round collects the lowest few thousand dirty pages of the range, writes them, and goes on behind them.
+//! over, and the pages' keys come from their tags. A round collects the lowest dirty pages of the range, an eighth of all or a few thousand, writes
+//! them, and goes on behind them. Where the range is short its pages are looked up one by one, and nothing is walked over.
 //!
 //! A page travels as a copy in a bounce page, so it may be read and written meanwhile; it becomes clean only if nobody did write.
 
-use std::collections::BTreeSet;
-
 use octavo_disk::{IoBuffer, IoError};
 use octavo_table::recording::Step;
-use octavo_table::{SlotIndex, State};
+use octavo_table::{SegmentIndex, SlotIndex, State, Word};
 
+use crate::budget::Charge;
 use crate::buffers::Bounce;
 use crate::copy;
 use crate::counters::Count;
@@ -21,8 +21,14 @@ use crate::sync::{Arc, Ordering, lock};
 use crate::task::{Kind, Pages, Role, TaskId, Transfer, TransferPage};
 use crate::waiters::Flush;
 
-/// Dirty pages that one round collects at most: enough for long runs, 32 KiB of memory.
-const ROUND_PAGES_MAX: usize = 4096;
+/// Dirty pages that any round may collect: enough for long runs, 64 KiB of memory. (In unit tests few, so that there are rounds.)
+const ROUND_PAGES_LEAST: usize = if cfg!(test) { 64 } else { 4096 };
+
+/// A round collects this part of the dirty pages, so that a sync takes so many walks and one, however large the cache is.
+const ROUNDS: u64 = 8;
+
+/// The look-up of a page costs about as much as a walk over so many slots.
+const LOOKUP_SLOTS: u64 = 16;
 
 /// Transfers of one task in flight at most; more would only queue.
 const IN_FLIGHT_MAX: usize = 32;
@@ -58,11 +64,16 @@ pub(crate) fn advance(lane: &Arc<Lane>, work: &mut Work, id: TaskId, object: &Ar
                 task.next = task.end;
                 return;
             }
+            if task.round.is_none() {
+                let dirty = object.partition.table.dirty_pages().min(task.clean_left);
+                task.round = Round::among(lane, dirty).map(Box::new);
+            }
+            let most = task.round.as_ref().map_or(ROUND_PAGES_LEAST, |round| round.pages_max);
             let (next, end) = (task.next, task.end);
-            let round = object.dirty_pages(next, end, ROUND_PAGES_MAX);
+            let round = object.dirty_pages(next, end, most);
             let task = &mut work.tasks[id];
             // A full round may have left pages behind it.
-            task.next = if round.len() < ROUND_PAGES_MAX { end } else { round[round.len() - 1] + 1 };
+            task.next = if round.len() < most { end } else { round[round.len() - 1] + 1 };
             task.again = round;
             task.again.reverse();
             continue;
@@ -149,6 +160,11 @@ fn push(
     lane.push(work, transfer, octavo_disk::Op::Write, &buffer);
 }
 
+/// Whether a page was dirty before whoever has it in hands, or is.
+fn may_be_dirty(word: Word) -> bool {
+    matches!(word.state(), State::Dirty | State::Writing) || word.held()
+}
+
 /// P10 and a copy of the page's bytes, if it is dirty.
 fn copy_page(
     lane: &Arc<Lane>,
@@ -166,8 +182,7 @@ fn copy_page(
         let guard = partition.table.lock(tag);
         let Some(found) = guard.find(tag) else { return Copy::Clean };
         drop(guard);
-        let is_dirty = matches!(found.word.state(), State::Dirty | State::Writing) || found.word.held();
-        if !is_dirty {
+        if !may_be_dirty(found.word) {
             return Copy::Clean;
         }
         // Another version is on its way, or somebody is writing: what was replied to before us must go out after that.
@@ -307,25 +322,62 @@ pub(crate) fn flushed(lane: &Lane, work: &mut Work, transfer: Transfer, result: 
     lane.step(work, id);
 }
 
+/// How many pages a task's rounds collect, where that is more than the least.
+pub(crate) struct Round {
+    pages_max: usize,
+    _charge: Charge,
+}
+
+impl Round {
+    /// For so many dirty pages. None: the least will do, or is all that there is memory for.
+    fn among(lane: &Lane, dirty: u64) -> Option<Round> {
+        let pages_max = (dirty / ROUNDS) as usize;
+        if pages_max <= ROUND_PAGES_LEAST {
+            return None;
+        }
+        let bytes = (2 * pages_max * size_of::<u64>()) as u64;
+        let charge = lane.shared.reserve.charge(bytes, "a round of write-back").ok()?;
+        Some(Round { pages_max, _charge: charge })
+    }
+}
+
 /// The lowest of the pages that it was shown. A walk may show a page twice, where a segment is walked again.
 struct Lowest {
     most: usize,
-    pages: BTreeSet<u64>,
+    /// No page from here on is among them.
+    below: u64,
+    /// Never more than twice the most.
+    pages: Vec<u64>,
 }
 
 impl Lowest {
     fn new(most: usize) -> Lowest {
-        Lowest { most, pages: BTreeSet::new() }
+        Lowest { most, below: u64::MAX, pages: Vec::new() }
     }
 
     fn add(&mut self, page: u64) {
-        let is_full = self.pages.len() == self.most;
-        if is_full && self.pages.last().is_none_or(|last| *last <= page) {
+        if page >= self.below {
             return;
         }
-        if self.pages.insert(page) && is_full {
-            self.pages.pop_last();
+        if self.pages.len() == 2 * self.most {
+            self.sift();
         }
+        self.pages.push(page);
+    }
+
+    /// Those that were shown twice go before those that are too many.
+    fn sift(&mut self) {
+        self.pages.sort_unstable();
+        self.pages.dedup();
+        if self.pages.len() >= self.most {
+            self.pages.truncate(self.most);
+            self.below = self.pages[self.most - 1];
+        }
+    }
+
+    fn into_pages(mut self) -> Vec<u64> {
+        self.sift();
+        self.pages
     }
 }
 
@@ -333,10 +385,21 @@ impl ObjectInner {
     /// The lowest `most` dirty pages in `next..end`, in order; fewer are all there are. Pages under a writer's hands are among them: they may
     /// have been dirty before.
     fn dirty_pages(&self, next: u64, end: u64, most: usize) -> Vec<u64> {
-        let partition = &self.partition;
+        let partition = &*self.partition;
+        let few = (partition.table.dirty_pages() / LOOKUP_SLOTS).max(RUN_PAGES_MAX as u64);
+        if end.saturating_sub(next) <= few {
+            // Under the set's lock a page that moves is found in either place.
+            let is_dirty = |page: &u64| {
+                let tag = self.tag(*page);
+                partition.table.lock(tag).find(tag).is_some_and(|found| may_be_dirty(found.word))
+            };
+            return (next..end).filter(is_dirty).take(most).collect();
+        }
         let mut lowest = Lowest::new(most);
         // Without moves, for a page that moves could be overlooked in both places.
         let _still = lock(&partition.moves);
+        #[cfg(test)]
+        WALKS.with(|walks| walks.set(walks.get() + 1));
         partition.table.for_each_dirty(|_, tag, _| {
             let (object, page) = partition.page_of(tag);
             if object != self.id || !(next..end).contains(&page) {
@@ -344,7 +407,21 @@ impl ObjectInner {
             }
             lowest.add(page);
         });
-        lowest.pages.into_iter().collect()
+        lowest.into_pages()
+    }
+
+    /// The object's dirty pages in one segment, in order. Some may come or go meanwhile.
+    pub fn dirty_pages_of(&self, segment: SegmentIndex) -> Vec<u64> {
+        let partition = &*self.partition;
+        let mut pages = Vec::new();
+        partition.table.for_each_page_of(segment, |_, found| {
+            let (object, page) = partition.page_of(found.tag());
+            if object == self.id && found.word.state() == State::Dirty {
+                pages.push(page);
+            }
+        });
+        pages.sort_unstable();
+        pages
     }
 
     /// Fails if the object can no longer be made durable.
@@ -374,9 +451,113 @@ pub(crate) fn ahead(cache: &crate::cache::Cache, aged: bool) -> Result<(), Error
     result
 }
 
+#[cfg(test)]
+thread_local! {
+    /// How many walks over dirty pages this thread has taken.
+    static WALKS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
 #[cfg(all(test, not(shuttle)))]
 mod tests {
+    use octavo_disk::{SimDisk, SimOptions, Store};
+
     use super::*;
+    use crate::{Cache, CacheConfig, CacheMode, Object, Op, Partition, PartitionConfig, Request};
+
+    const PAGE: u64 = 4096;
+
+    /// What `act` returns, and how many walks it took.
+    fn walks_of<T>(act: impl FnOnce() -> T) -> (T, u64) {
+        let before = WALKS.get();
+        (act(), WALKS.get() - before)
+    }
+
+    /// An object with so many pages, all of them dirty.
+    fn all_dirty(segment_bytes: u64, store: Store, pages: u64) -> (Cache, Partition, Object) {
+        let config = CacheConfig {
+            memory_max_bytes: 64 << 20,
+            segment_bytes,
+            background: false,
+            seed: Some(5),
+            ..CacheConfig::default()
+        };
+        let cache = Cache::new(config).unwrap();
+        let config = PartitionConfig {
+            cache_mode: CacheMode::Writeback,
+            max_bytes: Some(pages * PAGE * 3),
+            dirty_max_bytes: Some(1 << 30),
+            ..PartitionConfig::new("p")
+        };
+        let partition = cache.partition(config).unwrap();
+        let object = partition.open(store, "object").unwrap();
+        (0..pages).for_each(|page| object.write_at(page * PAGE, &[page as u8 | 1; PAGE as usize]).unwrap());
+        assert_eq!(partition.stat().dirty_bytes, pages * PAGE);
+        (cache, partition, object)
+    }
+
+    /// A durable write of one page looked at every slot of every segment with a dirty page, with all moves held up meanwhile.
+    #[test]
+    fn a_sync_of_few_pages_looks_at_these_only() {
+        const PAGES: u64 = 2000;
+        let store = Store::memory("m", PAGES * PAGE);
+        let (cache, partition, object) = all_dirty(2 << 20, store.clone(), PAGES);
+        let dirty = || partition.stat().dirty_bytes / PAGE;
+        // The end of a range that ends with a page is in the next.
+        let (result, walks) = walks_of(|| object.sync_range(100 * PAGE, 30 * PAGE - 1));
+        result.unwrap();
+        assert_eq!((walks, dirty()), (0, PAGES - 30));
+        let durable =
+            Op::Write { offset: 0, len: 10 * 4096, buffer: vec![7; 10 * 4096].into(), durable: true };
+        let mut queue = cache.queue().unwrap();
+        let (_, walks) = walks_of(|| {
+            queue.submit(&object, [Request { op: durable, user_data: 0 }]);
+            queue.wait(1, |completion| completion.result.unwrap());
+        });
+        assert_eq!((walks, dirty()), (0, PAGES - 40));
+        // A range that is longer than a walk is looked through by one, and nothing is left out.
+        let (result, walks) = walks_of(|| object.sync_range(1000 * PAGE, 500 * PAGE - 1));
+        result.unwrap();
+        assert!(walks > 0 && dirty() == PAGES - 540, "{walks} walks, {} dirty", dirty());
+        object.sync().unwrap();
+        assert_eq!(dirty(), 0);
+        let again = Cache::new(CacheConfig::default()).unwrap().partition(PartitionConfig::new("p")).unwrap();
+        drop((object, partition, queue, cache));
+        let again = again.open(store, "again").unwrap();
+        for page in 0..PAGES {
+            let mut byte = [0];
+            again.read_at(page * PAGE, &mut byte).unwrap();
+            assert_eq!(byte[0], if page < 10 { 7 } else { page as u8 | 1 }, "page {page}");
+        }
+    }
+
+    /// A round was as long in a large cache as in a small one: a sync took a walk over all dirty segments for each few thousand pages.
+    #[test]
+    fn a_sync_takes_as_many_walks_however_much_is_dirty() {
+        for pages in [1000, 3000] {
+            let (_cache, partition, object) = all_dirty(2 << 20, Store::memory("m", pages * PAGE), pages);
+            let (result, walks) = walks_of(|| object.sync());
+            result.unwrap();
+            assert_eq!(partition.stat().dirty_bytes, 0);
+            assert!(walks <= ROUNDS + 1, "{walks} walks for {pages} pages");
+        }
+    }
+
+    /// A resize wrote each dirty page that was in its way by itself, and walked over all others before: time that grew with the square of the size.
+    #[test]
+    fn a_resize_writes_what_is_in_its_way_together() {
+        const PAGES: u64 = 512;
+        let disk = SimDisk::new(SimOptions::default());
+        let (_cache, partition, object) = all_dirty(256 << 10, disk.store("disk", PAGES * PAGE), PAGES);
+        let (_, walks) = walks_of(|| partition.resize(800 << 10).unwrap());
+        let stat = partition.stat();
+        assert!(stat.max_bytes <= 800 << 10);
+        assert!(stat.writebacks >= PAGES / 2, "{} pages were in the way", stat.writebacks);
+        assert_eq!(walks, 0);
+        assert!(stat.writeback_ios < stat.writebacks * 9 / 10, "{} I/Os", stat.writeback_ios);
+        object.sync().unwrap();
+        let expected = (0..PAGES).flat_map(|page| [page as u8 | 1; PAGE as usize]);
+        assert!(disk.image("disk").into_iter().eq(expected));
+    }
 
     /// The pages that a walk showed twice were taken out only in the end, of the lowest 4096: a round looked as if it were not full, and a sync
     /// said that all was written while the pages behind the last of the round were not.
@@ -386,11 +567,10 @@ mod tests {
             let mut lowest = Lowest::new(most);
             let pages: Vec<u64> = (0..200).map(|number| number * 77 % 200).collect();
             pages[..150].iter().chain(&pages[100..]).chain(&pages[..60]).for_each(|page| lowest.add(*page));
-            let found: Vec<u64> = lowest.pages.into_iter().collect();
-            assert_eq!(found, (0..most as u64).collect::<Vec<_>>());
+            assert_eq!(lowest.into_pages(), (0..most as u64).collect::<Vec<_>>());
         }
         let mut few = Lowest::new(10);
         [5, 3, 5, 3, 9].iter().for_each(|page| few.add(*page));
-        assert_eq!(few.pages.into_iter().collect::<Vec<_>>(), [3, 5, 9]);
+        assert_eq!(few.into_pages(), [3, 5, 9]);
     }
 }

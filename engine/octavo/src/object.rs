@@ -7,7 +7,7 @@ use std::ops::Deref;
 
 use octavo_disk::Store;
 use octavo_table::recording::Step;
-use octavo_table::{Begun, SlotIndex, State, Tag};
+use octavo_table::{Begun, SegmentIndex, SlotIndex, State, Tag};
 
 use crate::ahead::Streams;
 use crate::copy;
@@ -437,6 +437,15 @@ impl Object {
 
     pub(crate) fn clean_pages(&self, next: u64, end: u64, pages_max: u64) -> Result<(), Error> {
         self.run_pages(Job::Sync { flush: false }, next, end, pages_max)
+    }
+
+    /// Writes the dirty pages that lie in one segment: many at a time, for whoever wants it empty. Some may come or go meanwhile.
+    pub(crate) fn clean_segment(&self, segment: SegmentIndex) -> Result<(), Error> {
+        let lane = self.0.partition.shared.lane()?;
+        let mut task = Task::new(Job::Sync { flush: false }, self.0.clone(), 0, std::ptr::null_mut(), 0);
+        task.again = self.0.dirty_pages_of(segment);
+        task.again.reverse();
+        lane.run(task)
     }
 
     fn run_pages(&self, job: Job, next: u64, end: u64, clean_max: u64) -> Result<(), Error> {

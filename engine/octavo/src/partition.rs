@@ -690,6 +690,8 @@ impl Partition {
             return Ok(());
         }
         if word.state() == State::Dirty {
+            // Its neighbours in the segment are the next that would be met, one I/O after the other. What the store says of them is no matter here.
+            let _ = object.clean_segment(inner.table.segment_of(slot));
             return object.clean_pages(page, page + 1, u64::MAX);
         }
         Ok(())

@@ -6,6 +6,7 @@
 use octavo_table::{SlotIndex, Tag};
 
 use crate::buffers::Bounce;
+use crate::clean::Round;
 use crate::clear::{self, Clear};
 use crate::error::Error;
 use crate::object::ObjectInner;
@@ -55,6 +56,8 @@ pub(crate) struct Task {
     pub flush_needed: u64,
     /// Pages that a Sync may still clean (for the cleaner).
     pub clean_left: u64,
+    /// How many pages a Sync collects at once, where it was to be more than a few.
+    pub round: Option<Box<Round>>,
     /// What is left of a Clear.
     pub clear: Option<Box<Clear>>,
     // Boxed: a task is moved some times, and few fail.
@@ -103,6 +106,7 @@ impl Task {
             flushing: false,
             flush_needed: 0,
             clean_left: u64::MAX,
+            round: None,
             clear: None,
             error: None,
             late_error: None,
