@@ -40,6 +40,13 @@ pub enum Op {
     },
     /// See [`Object::sync`].
     Sync,
+    /// See [`Object::sync_range`].
+    SyncRange {
+        /// Where in the object.
+        offset: u64,
+        /// How many bytes.
+        len: usize,
+    },
     /// See [`Object::discard`].
     Discard {
         /// Where in the object.
@@ -160,7 +167,7 @@ impl Queue {
             match Self::wanted(object, &mut request) {
                 Ok(Way::Bytes((job, offset, memory, len))) => {
                     let mut task = Task::new(job, object.0.clone(), offset, memory, len);
-                    if job == (Job::Sync { flush: true }) {
+                    if matches!(request.op, Op::Sync) && job == (Job::Sync { flush: true }) {
                         task.end = u64::MAX >> 16;
                     }
                     task.travels = object.0.partition.places.messages;
@@ -227,6 +234,11 @@ impl Queue {
                 object.0.check_not_failed()?;
                 let flush = !object.read_only();
                 return Ok(Way::Bytes((Job::Sync { flush }, 0, std::ptr::null_mut(), 0)));
+            }
+            Op::SyncRange { offset, len } => {
+                counters.add(Count::Syncs, 1);
+                object.0.check_not_failed()?;
+                (Job::Sync { flush: !object.read_only() }, *offset, *len, std::ptr::null_mut())
             }
             Op::Discard { offset, len, durable } => {
                 return Self::clear(object, octavo_disk::Op::Discard, *offset, *len, *durable);

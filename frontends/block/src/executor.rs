@@ -36,7 +36,7 @@ struct Running {
     delivered_bytes: u32,
     /// Operations in the batch or the engine.
     operations: u32,
-    /// A durable write came in pieces: a sync of the object makes them durable.
+    /// A durable write came in pieces: one sync of its range makes them durable.
     owes_sync: bool,
     /// The first error, and how far into the request it happened.
     failure: Option<(Cause, u32)>,
@@ -184,7 +184,8 @@ impl Executor {
             any = true;
         }
         while let Some(id) = self.requests.unsynced.pop() {
-            self.requests.issue(id, 0, Op::Sync);
+            let Request { offset_bytes: offset, len_bytes, .. } = self.requests.get(id).request;
+            self.requests.issue(id, 0, Op::SyncRange { offset, len: len_bytes as usize });
             self.submit_full_batch();
         }
         any |= !self.requests.batch.is_empty();
@@ -331,7 +332,9 @@ impl Requests {
                 self.buffers.give(buffer);
                 self.finish(id, sink);
             }
-            Op::Sync | Op::Discard { .. } | Op::Zero { .. } | Op::Advise { .. } => self.finish(id, sink),
+            Op::Sync | Op::SyncRange { .. } | Op::Discard { .. } | Op::Zero { .. } | Op::Advise { .. } => {
+                self.finish(id, sink)
+            }
         }
     }
 

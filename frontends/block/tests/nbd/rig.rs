@@ -1,7 +1,7 @@
 //! A server over files in a directory of its own, and the checks that it leaves nothing behind.
 
 use crate::client::Client;
-use octavo::{Cache, CacheConfig, Object, PartitionConfig, disk};
+use octavo::{Cache, CacheConfig, CacheMode, Object, PartitionConfig, disk};
 use octavo_block::{Address, Export, Limits, Server};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -43,12 +43,18 @@ pub struct Rig {
 pub struct Plan {
     pub lens: Vec<u64>,
     pub cache: CacheConfig,
+    pub cache_mode: CacheMode,
     pub limits: Limits,
 }
 
 impl Default for Plan {
     fn default() -> Plan {
-        Plan { lens: vec![1 << 20, 1 << 20], cache: CacheConfig::default(), limits: Limits::default() }
+        Plan {
+            lens: vec![1 << 20, 1 << 20],
+            cache: CacheConfig::default(),
+            cache_mode: CacheMode::default(),
+            limits: Limits::default(),
+        }
     }
 }
 
@@ -60,7 +66,8 @@ impl Rig {
     pub fn new(plan: Plan) -> Rig {
         let directory = Directory::new();
         let cache = Cache::new(plan.cache).unwrap();
-        let partition = cache.partition(PartitionConfig::new("test")).unwrap();
+        let config = PartitionConfig { cache_mode: plan.cache_mode, ..PartitionConfig::new("test") };
+        let partition = cache.partition(config).unwrap();
         let mut objects = Vec::new();
         let mut exports = Vec::new();
         for (i, len) in plan.lens.into_iter().enumerate() {

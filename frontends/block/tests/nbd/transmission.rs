@@ -2,6 +2,7 @@
 
 use crate::client::*;
 use crate::rig::{Plan, Rig, pattern};
+use octavo::{CacheConfig, CacheMode};
 use octavo_block::Limits;
 use std::collections::HashSet;
 use std::time::Duration;
@@ -56,6 +57,26 @@ fn every_command_does_what_it_says_with_little_memory_and_with_much() {
             client.request(0, DISC, 0, 0, 0);
             client.expect_end();
         }
+        rig.assert_deserted();
+    }
+}
+
+/// A FUA write that came in pieces ended with a sync of the whole object: it wrote what others had written elsewhere, and failed where that could not be.
+#[test]
+fn a_long_write_with_fua_makes_its_own_bytes_durable_and_no_others() {
+    let cache = CacheConfig { background: false, ..CacheConfig::default() };
+    for limits in memories() {
+        let (lens, cache, cache_mode) = (vec![4 * MIB], cache.clone(), CacheMode::Writeback);
+        let rig = Rig::new(Plan { lens, cache, cache_mode, limits });
+        let mut client = rig.attached("disk0", true);
+        client.write(0, 1, 3 * MIB, &vec![1; 64 << 10]);
+        assert_eq!(client.status(), (0, 1));
+        client.write(FUA, 2, 5000, &vec![2; 1 << 20]);
+        assert_eq!(client.status(), (0, 2));
+        assert_eq!(rig.objects[0].stat().dirty_bytes, 64 << 10);
+        let image = std::fs::read(crate::rig::path_of(&rig, "disk0")).unwrap();
+        assert!(image[5000..5000 + (1 << 20)].iter().all(|byte| *byte == 2));
+        drop(client);
         rig.assert_deserted();
     }
 }
