@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::Weak;
 use std::time::Duration;
 
-use octavo_share::{Curve, Leaf, Limits, Node, Pace, Resize, State, Trend};
+use octavo_share::{Curve, Leaf, Limits, Node, Pace, Resize, Seen, State, Stretch, Trend};
 
 use crate::alarm::Alarm;
 use crate::cache::{Cache, CacheInner};
@@ -178,18 +178,19 @@ impl Share {
     /// From figures of a partition. Limits are of all that is charged; a plan is about segments alone.
     pub fn new(
         limits: Limits,
-        (live, segment_bytes, fixed_bytes): (u32, u64, u64),
+        (segment_bytes, fixed_bytes): (u64, u64),
         curve: Option<octavo_table::MissCurve>,
         page_bytes: u64,
-        (missed, trend): (f64, Trend),
+        (seen, stretch): (&Seen, &mut Stretch),
+        trend: Trend,
     ) -> Share {
         let limits = besides(limits, fixed_bytes);
-        let current_bytes = u64::from(live) * segment_bytes;
+        let current_bytes = seen.bytes;
         // A partition of which nothing is seen is left alone as far as that is possible.
         let is_new = curve.as_ref().is_none_or(|curve| curve.seen < SEEN_MIN);
         let curve = curve.unwrap_or_default();
         let points = curve.points.iter().map(|(pages, misses)| (pages * page_bytes, *misses));
-        let curve = Curve::new(curve.references, points).fitted(current_bytes, missed);
+        let curve = Curve::new(curve.references, points).fitted(seen, stretch);
         Share { limits, leaf: Leaf { current_bytes, curve, trend, is_new }, fixed_bytes, segment_bytes }
     }
 }

@@ -13,6 +13,6 @@ mod curve;
 mod limits;
 mod plan;
 
-pub use curve::Curve;
+pub use curve::{Curve, Seen, Stretch};
 pub use limits::{Limits, UNLIMITED, WEIGHT_DEFAULT};
 pub use plan::{Leaf, Node, Pace, Resize, State, Trend};

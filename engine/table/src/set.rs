@@ -58,7 +58,7 @@ impl<'t, const W: usize> SetGuard<'t, W> {
     pub fn claim(&mut self, tag: Tag) -> Claim {
         debug_assert!(self.find(tag).is_none(), "claim of a page that is there");
         self.table.show_miss(tag);
-        self.claim_place(tag)
+        self.claim_for(tag, true)
     }
 
     /// `claim` for a page that is wanted once: it leaves before others.
@@ -114,8 +114,12 @@ impl<'t, const W: usize> SetGuard<'t, W> {
 
     /// `claim`, for a page that is still in the set it moves from.
     pub(crate) fn claim_place(&mut self, tag: Tag) -> Claim {
+        self.claim_for(tag, false)
+    }
+
+    fn claim_for(&mut self, tag: Tag, is_miss: bool) -> Claim {
         let set = self.next.unwrap_or(self.home);
-        with_policy!(self.table.policy(), P => self.claim_by::<P>(set, tag))
+        with_policy!(self.table.policy(), P => self.claim_by::<P>(set, tag, is_miss))
     }
 
     /// A second slot for a page that is there but pinned: a write goes on with it, and the old slot becomes the pins' snapshot
@@ -173,7 +177,7 @@ impl<'t, const W: usize> SetGuard<'t, W> {
         }
     }
 
-    fn claim_by<P: Policy>(&self, set: SetNumber, tag: Tag) -> Claim {
+    fn claim_by<P: Policy>(&self, set: SetNumber, tag: Tag, is_miss: bool) -> Claim {
         self.catch_up::<P>(set);
         let head = self.table.head(set);
         let occupied = head.occupied.load(Ordering::Relaxed);
@@ -187,7 +191,7 @@ impl<'t, const W: usize> SetGuard<'t, W> {
             let slot = self.table.slot_in(set, way);
             let word = slot.load();
             if word.state() == State::Free && slot.claim_as(State::Filling, word, tag, orphans) {
-                let ghost = self.take_ghost::<P>(set, tag);
+                let ghost = self.take_ghost::<P>(set, tag, is_miss);
                 self.admit::<P>(set, way, tag, ghost);
                 return Claim::Claimed { slot: self.table.index_of(set, way), evicted: None };
             }
@@ -217,7 +221,7 @@ impl<'t, const W: usize> SetGuard<'t, W> {
                 continue;
             }
             // Before the victim is remembered, which may be in the place of this very page.
-            let ghost = self.take_ghost::<P>(set, tag);
+            let ghost = self.take_ghost::<P>(set, tag, is_miss);
             let evicted = self.left::<P>(set, word, old, meta);
             self.admit::<P>(set, way, tag, ghost);
             return Claim::Claimed { slot: self.table.index_of(set, way), evicted };
@@ -236,10 +240,10 @@ impl<'t, const W: usize> SetGuard<'t, W> {
         Some(evicted)
     }
 
-    /// What the set remembers of a page, which is no ghost afterwards.
-    fn take_ghost<P: Policy>(&self, set: SetNumber, tag: Tag) -> Option<u16> {
+    /// What the set remembers of a page, which is no ghost afterwards. Of misses those are counted that more memory would have saved.
+    fn take_ghost<P: Policy>(&self, set: SetNumber, tag: Tag, is_miss: bool) -> Option<u16> {
         let ghost = if P::GHOSTS { self.view(set).ghosts.take(tag.ghost_print()) } else { None };
-        if ghost.is_some() {
+        if ghost.is_some() && is_miss {
             self.table.tally().ghost_hits.fetch_add(1, Ordering::Relaxed);
         }
         ghost

@@ -66,7 +66,7 @@ pub struct Tally {
     pub ahead_used: plain::AtomicU64,
     /// Pages that were read ahead and left before anybody asked for them.
     pub ahead_wasted: plain::AtomicU64,
-    /// Misses of pages that their set remembered: about what three times the memory would have saved, for a policy with ghosts.
+    /// Misses of pages that their set remembered: about what would have been saved by [`Table::remembered_slots`] more.
     pub ghost_hits: plain::AtomicU64,
 }
 
@@ -307,6 +307,12 @@ impl<const W: usize> Table<W> {
     /// Slots in use, whether or not they hold a page.
     pub fn slots_count(&self) -> u64 {
         (self.live_segments() as u64) << self.layout().slots_per_segment_shift
+    }
+
+    /// Pages that have left and are remembered, at most: none where the policy has no ghosts.
+    pub fn remembered_slots(&self) -> u64 {
+        let of_a_set = with_policy!(self.policy(), P => <P as Policy>::ghosts_max(W));
+        self.slots_count() / W as u64 * of_a_set as u64
     }
 
     /// Segments in use.

@@ -1,7 +1,9 @@
 //! What is learned of a partition's load: its monitor, kept in proportion to its size, and what a plan is told and leaves to the next.
 //! Not here: the monitor itself (`octavo_table`), and plans (`reaper.rs`).
 
-use octavo_share::Trend;
+use std::sync::atomic::Ordering::Relaxed;
+
+use octavo_share::{Seen, Stretch, Trend};
 use octavo_table::{Late, Shape, Table};
 
 use super::Partition;
@@ -11,18 +13,27 @@ use crate::counters::Count;
 use crate::reaper::Share;
 use crate::sync::lock;
 
-/// What one plan leaves to the next: misses of late, as a monitor's counts fade, and where the size went.
+/// What one plan leaves to the next: misses of late, as a monitor's counts fade, those of them whose pages returned, how its
+/// curve was stretched, and where the size went.
 #[derive(Default)]
 pub(super) struct Remembered {
-    late: Late,
-    before: u64,
+    misses: Of,
+    returns: Of,
+    stretch: Stretch,
     trend: Trend,
 }
 
-impl Remembered {
-    /// Of so many misses in all, those of late. Where a period is over, they fade from now on, or only the last few periods' count.
-    fn look(&mut self, misses: u64, over: Option<(f64, bool)>) -> f64 {
-        self.late.add(misses.wrapping_sub(std::mem::replace(&mut self.before, misses)) as f64);
+/// A count of late, of one that only grows.
+#[derive(Default)]
+struct Of {
+    late: Late,
+    before: u64,
+}
+
+impl Of {
+    /// Of so many in all, those of late. Where a period is over, they fade from now on, or only the last few periods' count.
+    fn look(&mut self, all: u64, over: Option<(f64, bool)>) -> f64 {
+        self.late.add(all.wrapping_sub(std::mem::replace(&mut self.before, all)) as f64);
         let late = self.late.count();
         if let Some((keep, has_changed)) = over {
             self.late.fade(keep);
@@ -75,12 +86,31 @@ impl Partition {
         let is_over = keep < 1.0;
         let has_changed = is_over && inner.table.monitor().is_some_and(|monitor| monitor.fade(keep));
         let mut remembered = lock(&inner.remembered);
-        let late = remembered.look(inner.sum(Count::Misses), is_over.then_some((keep, has_changed)));
+        let over = is_over.then_some((keep, has_changed));
+        let misses = remembered.misses.look(inner.sum(Count::Misses), over);
+        // Relaxed: a figure.
+        let returns = remembered.returns.look(inner.table.tally().ghost_hits.load(Relaxed), over);
+        let mut stretch = remembered.stretch;
+        if is_over {
+            stretch.fade(has_changed);
+        }
         let trend = remembered.trend;
         drop(remembered);
         let fixed = lock(&inner.costs).fixed_bytes();
-        let sizes = (inner.table.live_segments(), self.segment_bytes(), fixed);
-        Share::new(self.limits(), sizes, curve, inner.page_bytes() as u64, (late, trend))
+        let bytes = u64::from(inner.table.live_segments()) * self.segment_bytes();
+        let ghosts = inner.table.remembered_slots();
+        let rate = curve.as_ref().map_or(0.0, |curve| curve.rate);
+        let seen = Seen {
+            bytes,
+            misses,
+            returns,
+            reach_bytes: bytes + ghosts * inner.page_bytes() as u64,
+            sampled_pages: ghosts as f64 * rate,
+        };
+        let (sizes, fit) = ((self.segment_bytes(), fixed), (&seen, &mut stretch));
+        let share = Share::new(self.limits(), sizes, curve, inner.page_bytes() as u64, fit, trend);
+        lock(&inner.remembered).stretch = stretch;
+        share
     }
 
     /// A plan has changed its size.

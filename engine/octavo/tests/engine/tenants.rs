@@ -70,6 +70,45 @@ fn memory_goes_to_whom_it_saves_misses_and_rests_there() {
     assert!(moved_late / 15 < (62 << 20) / 50, "{moved_late} bytes moved in 15 periods");
 }
 
+/// Eight reads of a tenant who scans for each of the neighbour's, whose pages do not all fit into what was promised him.
+#[test]
+fn a_scanner_changes_the_hit_ratio_of_a_neighbour_with_min_by_less_than_half_a_point() {
+    let hit_ratio = |policy, is_there: bool| {
+        let cache = Cache::new(config(34 << 20)).unwrap();
+        let promised = PartitionConfig { min_bytes: 24 << 20, policy, ..started("neighbour", 24 << 20) };
+        let (neighbour, own) = tenant(&cache, promised, 10_000);
+        // What he can have beyond his promise is the same in both runs: he gets the first 24 MiB alone.
+        cache.set_limits(&neighbour, Limits { max_bytes: 24 << 20, ..neighbour.limits() }).unwrap();
+        let scanner = PartitionConfig { policy, weight: 10_000, ..started("scanner", 8 << 20) };
+        let (_, scanned) = tenant(&cache, scanner, 400_000);
+        let (mut random, mut next, mut before) = (Random(13), 0, neighbour.stat());
+        for period in 0..40 {
+            if period == 20 {
+                before = neighbour.stat();
+            }
+            for _ in 0..2000 {
+                // The smaller of two: some pages are wanted more often.
+                read(&own, random.below(10_000).min(random.below(10_000)));
+                for _ in 0..if is_there { 8 } else { 0 } {
+                    read(&scanned, next % 400_000);
+                    next += 1;
+                }
+            }
+            cache.balance();
+            assert!(charged(&neighbour) >= (24 << 20) - 2 * SEGMENT, "{}", charged(&neighbour));
+        }
+        let after = neighbour.stat();
+        let (hits, misses) = (after.hits - before.hits, after.misses - before.misses);
+        hits as f64 / (hits + misses) as f64
+    };
+    for policy in [PolicyName::Lru, PolicyName::Octavo] {
+        let (alone, beside) = (hit_ratio(policy, false), hit_ratio(policy, true));
+        println!("{policy:?}: {alone} alone, {beside} beside a scanner");
+        assert!(alone > 0.5 && alone < 0.95, "{policy:?}: {alone}");
+        assert!((alone - beside).abs() < 0.005, "{policy:?}: {alone} alone, {beside} beside a scanner");
+    }
+}
+
 #[test]
 fn a_newcomer_gets_a_share_and_who_is_idle_gives_first() {
     let cache = Cache::new(CacheConfig { background: true, ..config(40 << 20) }).unwrap();

@@ -21,6 +21,7 @@
 //! What is not here: the paper's bound over all sets together. A T1 of less than a page a set cannot be told from one of a page.
 
 use super::{Policy, View, ways_of};
+use crate::ghost::ghosts_of;
 use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// CLOCK with adaptive replacement.
@@ -88,6 +89,10 @@ fn keep_the_rules(view: &View<'_>) {
 
 impl Policy for Car {
     const GHOSTS: bool = true;
+
+    fn ghosts_max(ways: usize) -> usize {
+        ghosts_of(ways).min(ways)
+    }
     const BALANCES: bool = true;
 
     #[inline(always)]

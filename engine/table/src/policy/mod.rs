@@ -107,6 +107,11 @@ pub trait Policy {
     /// Whether the partition's sets share a balance.
     const BALANCES: bool = false;
 
+    /// How many ghosts a set of so many ways has at most.
+    fn ghosts_max(ways: usize) -> usize {
+        if Self::GHOSTS { crate::ghost::ghosts_of(ways) } else { 0 }
+    }
+
     /// The bits after a hit at `clock`, in a set of `ways`. They are written only where they differ.
     fn touched(meta: u16, clock: u16, ways: usize) -> u16;
 

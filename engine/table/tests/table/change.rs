@@ -128,3 +128,27 @@ fn pages_read_ahead_are_counted_and_leave_first_once_they_were_wanted() {
     table.lock(tag(150)).remove_quiet(&found, false).unwrap();
     assert_eq!(count(&tally.ahead_wasted), 1);
 }
+
+/// A loop that read-ahead brings in would look as if it missed what more memory saved.
+#[test]
+fn of_pages_that_return_those_are_counted_that_were_missed() {
+    let tag = |page: u64| Tag(page << 24);
+    let table = Table::<16>::new(Shape { segments_max: 1, sets_per_segment: 1 }, PolicyKind::Mq, 1);
+    let returns = || table.tally().ghost_hits.load(std::sync::atomic::Ordering::Relaxed);
+    (0..20).for_each(|page| _ = bring(&table, tag(page)));
+    assert_eq!(returns(), 0);
+    let gone: Vec<u64> = (0..20).filter(|page| !is_there(&table, tag(*page))).collect();
+    assert_eq!(gone.len(), 4);
+    bring(&table, tag(gone[0]));
+    assert_eq!(returns(), 1);
+    let Claim::Claimed { slot, .. } = table.lock(tag(gone[1])).claim_ahead(tag(gone[1])) else {
+        panic!("room")
+    };
+    assert!(!table.publish(slot, false));
+    assert_eq!(returns(), 1);
+    // What can be remembered: two pages a way, one for the paper's lists of car, none without ghosts.
+    for (policy, slots) in [(PolicyKind::Mq, 32), (PolicyKind::Car, 16), (PolicyKind::Lru, 0)] {
+        table.set_policy(policy);
+        assert_eq!(table.remembered_slots(), slots, "{policy:?}");
+    }
+}

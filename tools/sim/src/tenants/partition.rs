@@ -1,6 +1,8 @@
 //! A tenant's partition without its frames: the engine's table, which grows and shrinks by segments, under the engine's monitor.
 
-use octavo_share::{Curve, Leaf, Trend};
+use std::sync::atomic::Ordering::Relaxed;
+
+use octavo_share::{Curve, Leaf, Seen, Stretch, Trend};
 use octavo_table::{Claim, Late, Mixer, NoBytes, PolicyKind, SegmentIndex, Shape, Table};
 
 /// See the module.
@@ -11,6 +13,10 @@ pub(super) struct Partition {
     /// Misses of late, as the monitor's.
     missed: Late,
     misses_before: u64,
+    /// Those of them whose pages their sets remembered.
+    returned: Late,
+    returns_before: u64,
+    stretch: Stretch,
     trend: Trend,
 }
 
@@ -33,6 +39,9 @@ impl Partition {
             misses: 0,
             missed: Late::default(),
             misses_before: 0,
+            returned: Late::default(),
+            returns_before: 0,
+            stretch: Stretch::default(),
             trend: Trend::None,
         }
     }
@@ -66,17 +75,30 @@ impl Partition {
         let curve = self.table.miss_curve().unwrap_or_default();
         let current_bytes = u64::from(self.table.live_segments()) * granule_bytes;
         self.missed.add((self.misses - std::mem::replace(&mut self.misses_before, self.misses)) as f64);
-        let missed = self.missed.count();
+        let returns = self.table.tally().ghost_hits.load(Relaxed);
+        self.returned.add((returns - std::mem::replace(&mut self.returns_before, returns)) as f64);
+        let remembered = self.table.remembered_slots();
+        let seen = Seen {
+            bytes: current_bytes,
+            misses: self.missed.count(),
+            returns: self.returned.count(),
+            reach_bytes: current_bytes + remembered * PAGE_BYTES,
+            sampled_pages: remembered as f64 * curve.rate,
+        };
         if keep < 1.0 {
-            self.missed.fade(keep);
-            if self.table.monitor().is_some_and(|monitor| monitor.fade(keep)) {
-                self.missed.forget();
+            let has_changed = self.table.monitor().is_some_and(|monitor| monitor.fade(keep));
+            self.stretch.fade(has_changed);
+            for late in [&mut self.missed, &mut self.returned] {
+                late.fade(keep);
+                if has_changed {
+                    late.forget();
+                }
             }
         }
         let points = curve.points.iter().map(|(pages, misses)| (pages * PAGE_BYTES, *misses));
         Leaf {
             current_bytes,
-            curve: Curve::new(curve.references, points).fitted(current_bytes, missed),
+            curve: Curve::new(curve.references, points).fitted(&seen, &mut self.stretch),
             trend: self.trend,
             is_new: curve.seen < SAMPLED_MIN,
         }

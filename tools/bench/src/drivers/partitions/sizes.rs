@@ -15,7 +15,7 @@ use crate::report::Row;
 pub const PERIODS: usize = 96;
 
 /// A change is followed within so many periods.
-pub const FOLLOWED_WITHIN: usize = 40;
+pub const FOLLOWED_WITHIN: usize = 24;
 
 /// Sizes have followed when they are as near as this to where they come to rest, in shares of all memory.
 const NEAR: f64 = 0.1;
