@@ -168,10 +168,18 @@ impl Blocking {
     #[cfg(not(shuttle))]
     fn event(&self) -> Option<BorrowedFd<'_>> {
         use std::os::fd::AsFd;
+        use std::sync::atomic::{AtomicBool, Ordering};
         if let Some(event) = self.event.get() {
             return Some(event.as_fd());
         }
-        let event = crate::sys::event_new().inspect_err(|error| log::warn!("eventfd: {error}")).ok()?;
+        static WARNED: AtomicBool = AtomicBool::new(false);
+        let warn = |error: &io::Error| {
+            // Relaxed: at worst a second warning.
+            if !WARNED.swap(true, Ordering::Relaxed) {
+                log::warn!("no eventfd for a ring ({error}): its thread looks for completions now and then");
+            }
+        };
+        let event = crate::sys::event_new().inspect_err(warn).ok()?;
         Some(self.event.get_or_init(|| event).as_fd())
     }
 

@@ -8,7 +8,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use crate::buffer::{AlignedBytes, IoBuffer};
-use crate::error::OpenError;
+use crate::error::{IoError, OpenError};
 use crate::gate::Gate;
 use crate::io::{Channel, Io, Op, PARTS, Part};
 use crate::lock::Ownership;
@@ -178,15 +178,15 @@ impl FileStore {
     }
 
     /// Changes the length by L3 to L6.
-    pub(crate) fn set_len_bytes(&self, len_new: u64) -> io::Result<()> {
+    pub(crate) fn set_len_bytes(&self, name: &str, len_new: u64) -> Result<(), IoError> {
         if self.is_device {
+            let fixed = Some("the length of a block device is fixed");
             return match len_new == self.len_bytes() {
                 true => Ok(()),
-                false => {
-                    Err(io::Error::new(io::ErrorKind::Unsupported, "the length of a block device is fixed"))
-                }
+                false => Err(IoError::new(name, Op::Write, len_new, 0, libc::EOPNOTSUPP, fixed)),
             };
         }
+        let no_sync = |source| IoError::of_call(name, Op::Sync, 0, 0, &source);
         // L3.
         let _closed = self.gate.close(drive_rings);
         let len_old = self.len_bytes();
@@ -194,13 +194,18 @@ impl FileStore {
             return Ok(());
         }
         // L4.
-        self.hand_over_tail(len_old)?;
+        self.hand_over_tail(len_old).map_err(no_sync)?;
         // L5. Through the tail's descriptor: a direct one has nothing to do with a cut page.
-        self.descriptor(Channel::Tail).set_len(len_new)?;
-        // Release: pairs with `len_bytes`.
-        self.len_bytes.store(len_new, Ordering::Release);
-        // L6.
-        self.hand_over_tail(len_new)
+        let file = self.descriptor(Channel::Tail);
+        let changed = file.set_len(len_new);
+        // A file system may change the length and then fail at the blocks.
+        if changed.is_ok() || file.metadata().is_ok_and(|now| now.len() == len_new) {
+            // Release: pairs with `len_bytes`.
+            self.len_bytes.store(len_new, Ordering::Release);
+            // L6.
+            self.hand_over_tail(len_new).map_err(no_sync)?;
+        }
+        changed.map_err(|source| IoError::of_call(name, Op::Write, len_new, 0, &source))
     }
 
     /// Writes the tail unit of a file of `len_bytes` to the device and drops it from the kernel's page cache.

@@ -12,8 +12,9 @@
 //! * L3. A change closes the gate. From then on entering waits. The change waits until all have left; it drives the
 //!   rings meanwhile (submits and harvests), because the I/O it waits for may be its own caller's.
 //! * L4. Alone, it writes the old tail unit to the device and drops it from the kernel's page cache.
-//! * L5. It sets the file's length and publishes it. If L4 or this fails, the old length stays.
-//! * L6. It writes and drops the new tail unit, whose rest the kernel zeroed in its cache, and opens the gate.
+//! * L5. It sets the file's length and publishes it. If L4 fails the old length stays; if this fails, the one that the file has.
+//! * L6. It writes and drops the new tail unit, whose rest the kernel zeroed in its cache, and opens the gate. If that fails so does the
+//!   change, and the new length stays all the same.
 
 use std::time::Duration;
 

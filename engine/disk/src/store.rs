@@ -2,11 +2,11 @@
 //! its work (`file.rs`, `memory.rs`, `sim/`), and how I/O reaches it (`ring.rs`).
 
 use std::fmt;
-use std::io;
 use std::path::Path;
 
-use crate::error::OpenError;
+use crate::error::{IoError, OpenError};
 use crate::file::FileStore;
+use crate::io::Op;
 use crate::memory::MemoryStore;
 use crate::sim::SimStore;
 use crate::sync::Arc;
@@ -163,15 +163,19 @@ impl Store {
     /// Changes the length. Blocks: waits for the I/O in flight on this store, and holds off new I/O meanwhile; it
     /// drives that I/O itself, so that the caller may have some in flight. Bytes that a longer store gains are zeros.
     /// A block device's length cannot be changed (`Unsupported`).
-    pub fn set_len_bytes(&self, len_bytes: u64) -> io::Result<()> {
+    ///
+    /// Where it fails, [`len_bytes`](Store::len_bytes) tells which of the two lengths there is. An error whose `op` is a sync is that of a
+    /// sync that the change needs: then bytes written before and not synced may be lost, as with any sync that fails.
+    pub fn set_len_bytes(&self, len_bytes: u64) -> Result<(), IoError> {
+        let refused = |errno| Err(IoError::new(self.name(), Op::Write, len_bytes, 0, errno, None));
         if self.read_only() {
-            return Err(io::Error::from_raw_os_error(libc::EROFS));
+            return refused(libc::EROFS);
         }
         if len_bytes > i64::MAX as u64 {
-            return Err(io::Error::from_raw_os_error(libc::EFBIG));
+            return refused(libc::EFBIG);
         }
         match self.kind() {
-            Kind::File(file) => file.set_len_bytes(len_bytes),
+            Kind::File(file) => file.set_len_bytes(self.name(), len_bytes),
             Kind::Memory(memory) => {
                 memory.set_len_bytes(len_bytes);
                 Ok(())

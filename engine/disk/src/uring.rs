@@ -64,6 +64,8 @@ struct Submission {
 struct RegisteredFiles {
     ids: Vec<u64>,
     latest: usize,
+    /// The kernel has refused one: those that are registered stay until their stores go, and no more are.
+    refused: bool,
 }
 
 #[derive(Default)]
@@ -115,7 +117,7 @@ impl Uring {
                 0
             }
         };
-        let files = RegisteredFiles { ids: vec![0; files_max], latest: 0 };
+        let files = RegisteredFiles { ids: vec![0; files_max], latest: 0, refused: false };
         Ok(Uring {
             ring,
             submission: Mutex::new(Submission { backlog: VecDeque::new(), files, slab: Slab::default() }),
@@ -405,10 +407,10 @@ impl RegisteredFiles {
             self.latest = slot;
             return Some(slot as RawFd);
         }
-        let slot = self.ids.iter().position(|&known| known == 0)?;
+        let slot = self.ids.iter().position(|&known| known == 0).filter(|_| !self.refused)?;
         if let Err(error) = ring.submitter().register_files_update(slot as u32, &[fd]) {
             log::debug!("io_uring registers no file ({error}); plain descriptors are used");
-            self.ids.clear();
+            self.refused = true;
             return None;
         }
         self.ids[slot] = id;
@@ -430,5 +432,34 @@ impl Slab {
     fn remove(&mut self, index: usize) -> Io {
         self.free.push(index as u32);
         self.entries[index].io.take().expect("U3: an I/O leaves the slab once")
+    }
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use std::io::Read;
+
+    use super::*;
+
+    /// The table of those that were registered was forgotten with the first that the kernel refused: nobody took them out, and their files stayed open.
+    #[test]
+    fn a_file_that_is_not_registered_leaves_those_that_are() {
+        let uring = match Uring::new(8) {
+            Ok(uring) => uring,
+            Err(error) => return eprintln!("skipped: no io_uring: {error}"),
+        };
+        let (mut reader, writer) = std::io::pipe().unwrap();
+        let mut submission = lock(&uring.submission);
+        let files = &mut submission.files;
+        let Some(slot) = files.slot(&uring.ring, 1, writer.as_raw_fd()) else {
+            return eprintln!("skipped: io_uring registers no files");
+        };
+        // No process has so many.
+        assert_eq!(files.slot(&uring.ring, 2, RawFd::MAX), None);
+        assert_eq!(files.slot(&uring.ring, 1, writer.as_raw_fd()), Some(slot));
+        drop((submission, writer));
+        uring.forget_store(1);
+        // Until the other end is closed this waits.
+        assert_eq!(reader.read(&mut [0]).unwrap(), 0);
     }
 }

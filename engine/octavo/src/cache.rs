@@ -499,8 +499,14 @@ fn cleaner_thread(shared: &Arc<Shared>, cache: &Weak<CacheInner>) {
 /// Says in the log which objects begin to refuse what is written back, and which take it again: a line each time, however often they are asked.
 fn tell_refusals(cache: &Cache, refusing: &mut BTreeSet<String>) {
     for partition in cache.partitions() {
+        let is_clean = partition.0.table.dirty_pages() == 0;
         for object in partition.objects() {
-            let error = lock(&object.0.writeback_error).clone();
+            let error = {
+                let mut error = lock(&object.0.writeback_error);
+                // What was refused has been discarded, or written by the way.
+                error.take_if(|_| is_clean);
+                error.clone()
+            };
             if error.is_none() && refusing.is_empty() {
                 continue;
             }

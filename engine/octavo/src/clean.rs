@@ -4,6 +4,9 @@
 //! over, and the pages' keys come from their tags. A round collects the lowest dirty pages of the range, an eighth of all or a few thousand, writes
 //! them, and goes on behind them. Where the range is short its pages are looked up one by one, and nothing is walked over.
 //!
+//! A store that refuses, because it is full, say, is asked again: one page at a time until it takes one. A *pass* (all dirty pages of an object, nothing made
+//! durable) gives up after some refusals in a row, and the next one goes on behind them.
+//!
 //! A page travels as a copy in a bounce page, so it may be read and written meanwhile; it becomes clean only if nobody did write.
 
 use octavo_disk::{IoBuffer, IoError};
@@ -18,7 +21,7 @@ use crate::error::Error;
 use crate::lane::{Lane, RESUME, RUN_PAGES_MAX, Work};
 use crate::object::ObjectInner;
 use crate::sync::{Arc, Ordering, lock};
-use crate::task::{Kind, Pages, Role, TaskId, Transfer, TransferPage};
+use crate::task::{Job, Kind, Pages, Role, Task, TaskId, Transfer, TransferPage};
 use crate::waiters::Flush;
 
 /// Dirty pages that any round may collect: enough for long runs, 64 KiB of memory. (In unit tests few, so that there are rounds.)
@@ -36,6 +39,33 @@ const IN_FLIGHT_MAX: usize = 32;
 /// How often the copy of a page that is being written is tried before somebody is waited for.
 const COPY_TRIES: usize = 4;
 
+/// Pages that a pass finds refused one after the other before it gives up: a full store is not asked for each of a million, once a second.
+const REFUSED_MAX: u32 = 64;
+
+/// The end of all pages.
+const END: u64 = u64::MAX >> 16;
+
+/// How the write-backs of a sync, or of a pass, go.
+pub(crate) struct Cleaning {
+    /// All of the object's dirty pages are to be written, and none was left out so far.
+    whole: bool,
+    /// Where a pass began, and ends: those before it come last.
+    begun: u64,
+    runs: Runs,
+    /// Pages that were refused since one was written.
+    refused: u32,
+}
+
+/// Whether adjacent pages go in one I/O.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Runs {
+    Yes,
+    /// The store has refused the last time: not until it takes a page.
+    NotYet,
+    /// One of several was refused. One bad block shall not keep its neighbours: each page alone.
+    No,
+}
+
 /// What became of the copy of a page.
 enum Copy {
     /// Nothing to write here.
@@ -51,6 +81,7 @@ pub(crate) fn advance(lane: &Arc<Lane>, work: &mut Work, id: TaskId, object: &Ar
     if work.tasks[id].flushing {
         return flush(lane, work, id, object);
     }
+    begin(&mut work.tasks[id], object);
     loop {
         let task = &mut work.tasks[id];
         if task.outstanding >= IN_FLIGHT_MAX || task.error.is_some() {
@@ -62,6 +93,7 @@ pub(crate) fn advance(lane: &Arc<Lane>, work: &mut Work, id: TaskId, object: &Ar
             }
             if task.clean_left == 0 {
                 task.next = task.end;
+                task.cleaning().whole = false;
                 return;
             }
             if task.round.is_none() {
@@ -76,6 +108,9 @@ pub(crate) fn advance(lane: &Arc<Lane>, work: &mut Work, id: TaskId, object: &Ar
             task.next = if round.len() < most { end } else { round[round.len() - 1] + 1 };
             task.again = round;
             task.again.reverse();
+            if task.next == task.end {
+                (task.next, task.end) = (0, std::mem::take(&mut task.cleaning().begun));
+            }
             continue;
         }
         if !run(lane, work, id, object) {
@@ -84,10 +119,35 @@ pub(crate) fn advance(lane: &Arc<Lane>, work: &mut Work, id: TaskId, object: &Ar
     }
 }
 
+/// Once for each task.
+fn begin(task: &mut Task, object: &ObjectInner) {
+    if task.cleaning.is_some() {
+        return;
+    }
+    let whole = task.next == 0 && task.end == END;
+    let is_pass = whole && task.job == (Job::Sync { flush: false });
+    let runs = if lock(&object.writeback_error).is_some() { Runs::NotYet } else { Runs::Yes };
+    // Relaxed, here and elsewhere: wherever a pass begins, it ends there.
+    let begun = if is_pass { object.clean_next.swap(0, Ordering::Relaxed) } else { 0 };
+    task.next = task.next.max(begun);
+    task.cleaning = Some(Cleaning { whole, begun, runs, refused: 0 });
+}
+
+/// A task has ended.
+pub(crate) fn ended(task: &Task) {
+    let is_whole = task.cleaning.as_ref().is_some_and(|cleaning| cleaning.whole);
+    if is_whole && task.error.is_none() {
+        task.object.clean_next.store(0, Ordering::Relaxed);
+        *lock(&task.object.writeback_error) = None;
+    }
+}
+
 /// The pages of a sync are in the store; now the store's own sync.
 fn flush(lane: &Arc<Lane>, work: &mut Work, id: TaskId, object: &Arc<ObjectInner>) {
     let task = &mut work.tasks[id];
-    if let Err(error) = object.check_not_failed() {
+    // What asked before the object was closed has written its pages: a flush says the truth of them.
+    let is_open = if task.flush_needed == 0 { object.check_open() } else { Ok(()) };
+    if let Err(error) = is_open.and_then(|()| object.check_not_failed()) {
         return task.fail(error);
     }
     match object.flushes.ask(&mut task.flush_needed, || lane.waiter(id, RESUME)) {
@@ -111,9 +171,9 @@ fn flush(lane: &Arc<Lane>, work: &mut Work, id: TaskId, object: &Arc<ObjectInner
 
 /// Writes the next page of the round, with as many adjacent ones as there are. False: no bounce page is free, the task will be told.
 fn run(lane: &Arc<Lane>, work: &mut Work, id: TaskId, object: &Arc<ObjectInner>) -> bool {
+    let most = if work.tasks[id].cleaning().runs == Runs::Yes { RUN_PAGES_MAX } else { 1 };
     let again = &mut work.tasks[id].again;
     let first = again[again.len() - 1];
-    let most = if object.clean_singly.load(Ordering::Relaxed) { 1 } else { RUN_PAGES_MAX };
     let adjacent =
         again.iter().rev().take(most).zip(first..).take_while(|(page, expected)| *page == expected).count();
     let Some(mut bounce) = lane.shared.bounce.take(adjacent, || lane.waiter(id, RESUME)) else {
@@ -267,12 +327,19 @@ pub(crate) fn cleaned(lane: &Lane, work: &mut Work, transfer: Transfer, result: 
         Ok(()) => {
             partition.counters.add(Count::Writebacks, pages.count() as u64);
             partition.counters.add(Count::WritebackIos, 1);
-            let left = &mut work.tasks[id].clean_left;
-            *left = left.saturating_sub(pages.count() as u64);
+            let task = &mut work.tasks[id];
+            task.clean_left = task.clean_left.saturating_sub(pages.count() as u64);
+            if let Some(cleaning) = &mut task.cleaning {
+                cleaning.refused = 0;
+                if cleaning.runs == Runs::NotYet {
+                    cleaning.runs = Runs::Yes;
+                    // Pages are not tried in order once several are refused: if it comes to that, the next pass begins here.
+                    object.clean_next.store(first, Ordering::Relaxed);
+                }
+            }
         }
-        // One bad block shall not keep its neighbours: each page alone, from now until a sync succeeds.
         Err(_) if pages.count() > 1 => {
-            object.clean_singly.store(true, Ordering::Relaxed);
+            work.tasks[id].cleaning().runs = Runs::No;
             for number in 0..pages.count() as u64 {
                 work.tasks[id].outstanding += 1;
                 lane.retry(id, first + number);
@@ -283,7 +350,18 @@ pub(crate) fn cleaned(lane: &Lane, work: &mut Work, transfer: Transfer, result: 
             let error = object.io_error(&source);
             *lock(&object.writeback_error) = Some(error.clone());
             // A sync goes on with the other pages and reports at its end: `fail` would stop it here.
-            work.tasks[id].late_error.get_or_insert_with(|| Box::new(error));
+            let task = &mut work.tasks[id];
+            task.late_error.get_or_insert_with(|| Box::new(error.clone()));
+            let is_pass = task.job == (Job::Sync { flush: false });
+            if let Some(cleaning) = &mut task.cleaning {
+                cleaning.refused += 1;
+                if is_pass && cleaning.whole && cleaning.refused == REFUSED_MAX {
+                    if cleaning.runs == Runs::NotYet {
+                        object.clean_next.store(first + 1, Ordering::Relaxed);
+                    }
+                    task.fail(error);
+                }
+            }
         }
     }
     let task = &work.tasks[id];
@@ -305,17 +383,8 @@ pub(crate) fn flushed(lane: &Lane, work: &mut Work, transfer: Transfer, result: 
     let id = transfer.pages.iter().next().expect("a flush belongs to a task").task;
     let succeeded = result.is_ok();
     match result {
-        Ok(()) => {
-            object.clean_singly.store(false, Ordering::Relaxed);
-            *lock(&object.writeback_error) = None;
-        }
-        Err(source) => {
-            // Contract 3: pages that the store had taken may be lost, and no later sync can tell.
-            object.failed.store(true, Ordering::Release);
-            object.partition.counters.add(Count::SyncErrors, 1);
-            log::error!("{}: {source}: the object is failed until it is opened again", object.name);
-            work.tasks[id].fail(object.io_error(&source));
-        }
+        Ok(()) => {}
+        Err(source) => work.tasks[id].fail(object.sync_failed(&source)),
     }
     // Last, so that those who are told see that the object has failed.
     object.flushes.ended(succeeded);
@@ -381,6 +450,12 @@ impl Lowest {
     }
 }
 
+impl Task {
+    fn cleaning(&mut self) -> &mut Cleaning {
+        self.cleaning.as_mut().expect("a sync that has begun")
+    }
+}
+
 impl ObjectInner {
     /// The lowest `most` dirty pages in `next..end`, in order; fewer are all there are. Pages under a writer's hands are among them: they may
     /// have been dirty before.
@@ -424,10 +499,18 @@ impl ObjectInner {
         pages
     }
 
+    /// The store's own sync has failed: pages that the store had taken may be lost, and no later sync can tell.
+    pub fn sync_failed(&self, source: &IoError) -> Error {
+        self.failed.store(true, Ordering::Release);
+        self.partition.counters.add(Count::SyncErrors, 1);
+        log::error!("{}: {source}: the object is failed until it is opened again", self.name);
+        self.io_error(source)
+    }
+
     /// Fails if the object can no longer be made durable.
     pub fn check_not_failed(&self) -> Result<(), Error> {
         match self.failed.load(Ordering::Acquire) {
-            true => Err(Error::Failed { object: self.name.clone() }),
+            true => self.check_open().and(Err(Error::Failed { object: self.name.clone() })),
             false => Ok(()),
         }
     }

@@ -35,6 +35,9 @@ pub(crate) const RESUME: u64 = u64::MAX;
 /// Tasks that are started together: as many as the first cache has room for what they touch.
 const BATCH: usize = 16;
 
+/// Pages that a Populate has in flight at most: enough for 32 long runs. What is gathered and in flight takes memory that is not charged.
+const POPULATE_PAGES_MAX: usize = 2048;
+
 /// How much of a page that is there is asked for with its slot.
 const FRAME_BYTES_AHEAD: usize = 512;
 
@@ -198,7 +201,10 @@ impl Lane {
                 clean::advance(self, work, id, &object);
             }
             job => {
-                while let Some((page, first)) = work.tasks[id].next_page() {
+                let most = if job == Job::Populate { POPULATE_PAGES_MAX } else { usize::MAX };
+                while work.tasks[id].outstanding < most
+                    && let Some((page, first)) = work.tasks[id].next_page()
+                {
                     if first && work.tasks[id].travels && self.post_page(work, id, page) {
                         continue;
                     }
@@ -239,6 +245,11 @@ impl Lane {
         }
         let failed = task.error.is_some();
         if task.outstanding > 0 || !failed && !done {
+            // The next of its steps.
+            if task.outstanding == 0 && task.job == Job::Populate {
+                task.outstanding = 1;
+                self.retry(id, RESUME);
+            }
             return;
         }
         match task.job {
@@ -254,6 +265,7 @@ impl Lane {
                 self.retry(id, RESUME);
             }
             _ => {
+                clean::ended(task);
                 let served = task.served.map(|letter| (letter, task.error.take()));
                 if served.is_none() && task.job != Job::Ahead {
                     work.finished.push_back(Ended::new(task));

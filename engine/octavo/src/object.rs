@@ -40,8 +40,9 @@ pub(crate) struct ObjectInner {
     /// A sync of the store failed.
     pub failed: AtomicBool,
     closed: AtomicBool,
-    /// Write-backs of several pages failed: one page at a time until a sync succeeds.
-    pub clean_singly: AtomicBool,
+    /// Where the next pass begins: behind the pages that were refused when the last gave up. A hint.
+    pub clean_next: AtomicU64,
+    /// Why a page could not be written back. None again once all could.
     pub writeback_error: Mutex<Option<Error>>,
 }
 
@@ -98,7 +99,7 @@ impl ObjectInner {
             flushes: Flushes::new(),
             failed: AtomicBool::new(false),
             closed: AtomicBool::new(false),
-            clean_singly: AtomicBool::new(false),
+            clean_next: AtomicU64::new(0),
             writeback_error: Mutex::new(None),
         }
     }
@@ -152,8 +153,8 @@ impl ObjectInner {
 
     #[cold]
     pub fn past_end(&self, offset_bytes: u64, len_bytes: u64) -> Error {
-        if self.is_closed() {
-            return Error::Closed { object: self.name.clone() };
+        if let Err(closed) = self.check_open() {
+            return closed;
         }
         Error::PastEnd { object: self.name.clone(), offset_bytes, len_bytes, end_bytes: self.len_bytes() }
     }
@@ -423,6 +424,7 @@ impl Object {
 
     fn sync_pages(&self, next: u64, end: u64) -> Result<(), Error> {
         self.0.partition.counters.add(Count::Syncs, 1);
+        self.0.check_open()?;
         if self.read_only() {
             return Ok(());
         }

@@ -231,12 +231,14 @@ impl Queue {
             }
             Op::Sync => {
                 counters.add(Count::Syncs, 1);
+                object.0.check_open()?;
                 object.0.check_not_failed()?;
                 let flush = !object.read_only();
                 return Ok(Way::Bytes((Job::Sync { flush }, 0, std::ptr::null_mut(), 0)));
             }
             Op::SyncRange { offset, len } => {
                 counters.add(Count::Syncs, 1);
+                object.0.check_open()?;
                 object.0.check_not_failed()?;
                 (Job::Sync { flush: !object.read_only() }, *offset, *len, std::ptr::null_mut())
             }

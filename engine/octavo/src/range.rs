@@ -9,13 +9,14 @@ use std::ops::Range;
 use crate::counters::Count;
 use crate::error::Error;
 use crate::object::{Object, ObjectInner};
-use crate::sync::Arc;
+use crate::sync::Ordering;
 
 impl Object {
     /// Gives the object, and its store, a new length. What is cut off is gone; what is added reads as zeros.
     pub fn set_len_bytes(&self, len: u64) -> Result<(), Error> {
-        self.0.check_writable()?;
         let inner = &self.0;
+        inner.check_open()?;
+        inner.check_writable()?;
         inner.partition.check_len(&inner.name, len)?;
         while !self.set_len_from(inner.len_bytes(), len)? {}
         Ok(())
@@ -25,12 +26,12 @@ impl Object {
     fn set_len_from(&self, old: u64, len: u64) -> Result<bool, Error> {
         let inner = &self.0;
         let page_bytes = inner.partition.page_bytes() as u64;
-        let failed = |e: std::io::Error| inner.range_error(octavo_disk::Op::Write, len.min(old), &e);
         // The page that either end cuts is dropped, written first: its bytes past the end are not to come back.
         let cut = len.min(old) / page_bytes;
         let pages = cut..u64::MAX >> 16;
         self.closed_range(pages.clone(), |object| {
-            // All who change the length close its last page: from here on they wait.
+            // All who change the length, and who close the object, close its last page: from here on they wait.
+            inner.check_open()?;
             if inner.len_bytes() != old {
                 return Ok(false);
             }
@@ -38,13 +39,17 @@ impl Object {
             inner.set_len(len.min(old));
             // Also where the object grows: a request that was on its way when it was cut may have left pages past the end.
             object.take_all(&pages)?;
-            let result = inner.store.set_len_bytes(len).map_err(failed);
-            match result.is_ok() {
-                true => drop(inner.drop_held(&pages)),
-                false => drop(inner.give_back(&pages)),
-            }
-            inner.set_len(if result.is_ok() { len } else { old });
-            result.map(|()| true)
+            let result = inner.store.set_len_bytes(len);
+            // Also where it fails the store may have the new length, and takes no byte behind it.
+            let now = inner.store.len_bytes();
+            let kept = now.min(old).div_ceil(page_bytes).max(cut);
+            inner.drop_held(&(kept..pages.end));
+            inner.give_back(&(cut..kept));
+            inner.set_len(now);
+            result.map(|()| true).map_err(|source| match source.op() {
+                octavo_disk::Op::Sync => inner.sync_failed(&source),
+                _ => inner.io_error(&source),
+            })
         })
     }
 
@@ -78,9 +83,16 @@ impl Object {
             return Ok(());
         }
         // Most of it while others go on; then what was written meanwhile.
-        self.sync()?;
+        match self.sync() {
+            // Somebody else has closed it.
+            Err(Error::Closed { .. }) => return Ok(()),
+            synced => synced?,
+        }
         let all = 0..u64::MAX >> 16;
         self.closed_range(all.clone(), |object| {
+            if object.0.is_closed() {
+                return Ok(());
+            }
             object.write_and_drop(&all)?;
             object.sync()?;
             object.0.set_closed();
@@ -93,6 +105,8 @@ impl Object {
         let all = 0..u64::MAX >> 16;
         let dropped = self.closed_range(all.clone(), |object| {
             object.take_all(&all)?;
+            // First, so that no sync believes that what is dropped now was clean. Release: pairs with `check_not_failed`.
+            object.0.failed.store(true, Ordering::Release);
             let lost = object.0.drop_held(&all);
             object.0.set_closed();
             Ok(lost << object.0.partition.page_shift)
@@ -145,10 +159,11 @@ impl Object {
 }
 
 impl ObjectInner {
-    fn range_error(self: &Arc<Self>, op: octavo_disk::Op, offset: u64, source: &std::io::Error) -> Error {
-        Error::Io {
-            object: self.name.clone(),
-            source: octavo_disk::IoError::of_call(self.store.name(), op, offset, 0, source),
+    /// Fails once it is closed: then its store may be somebody else's.
+    pub fn check_open(&self) -> Result<(), Error> {
+        match self.is_closed() {
+            true => Err(Error::Closed { object: self.name.clone() }),
+            false => Ok(()),
         }
     }
 }

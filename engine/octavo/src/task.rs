@@ -6,7 +6,7 @@
 use octavo_table::{SlotIndex, Tag};
 
 use crate::buffers::Bounce;
-use crate::clean::Round;
+use crate::clean::{Cleaning, Round};
 use crate::clear::{self, Clear};
 use crate::error::Error;
 use crate::object::ObjectInner;
@@ -58,6 +58,8 @@ pub(crate) struct Task {
     pub clean_left: u64,
     /// How many pages a Sync collects at once, where it was to be more than a few.
     pub round: Option<Box<Round>>,
+    /// How a Sync's write-backs go; None until it has begun.
+    pub cleaning: Option<Cleaning>,
     /// What is left of a Clear.
     pub clear: Option<Box<Clear>>,
     // Boxed: a task is moved some times, and few fail.
@@ -107,6 +109,7 @@ impl Task {
             flush_needed: 0,
             clean_left: u64::MAX,
             round: None,
+            cleaning: None,
             clear: None,
             error: None,
             late_error: None,

@@ -12,6 +12,7 @@
 //! * D4. A failed sync makes each sector that is not yet durable so, or forgets what was written there.
 //! * D5. A crash ends every I/O in flight with an error; its sectors have landed or not. Of what had landed and was not
 //!   synced, each sector keeps any version. Handles from before the crash fail from then on.
+//! * D6. A change of length needs a sync, as a file's does; if that fails (D4) the change has failed, and was made or not.
 //!
 //! Lock order: the disk's lock is inside nothing and holds nothing: completions go to their rings after it is free.
 
@@ -21,11 +22,11 @@ mod random;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::io;
 use std::ops::RangeInclusive;
 
+use crate::error::IoError;
 use crate::inbox::RingCore;
-use crate::io::Io;
+use crate::io::{Io, Op};
 use crate::store::{Kind, Store};
 use crate::sync::{Arc, Mutex, lock};
 use flight::{Finished, Flights};
@@ -74,7 +75,7 @@ pub struct SimFaults {
     pub p_no_space: f64,
     /// The disk refuses to clear a range by itself (EOPNOTSUPP): zeros are written, with a fate of their own.
     pub p_unsupported: f64,
-    /// A sync fails (EIO, D4).
+    /// A sync, or the one of a change of length (D6), fails (EIO, D4).
     pub p_sync_error: f64,
     /// A write that fails or is in flight at a crash leaves any subset of its sectors; else none or, at a crash, none
     /// or all.
@@ -296,14 +297,24 @@ impl SimStore {
     }
 
     /// Everything in flight on this file happens first.
-    pub(crate) fn set_len_bytes(&self, len_bytes: u64) -> io::Result<()> {
+    pub(crate) fn set_len_bytes(&self, len_bytes: u64) -> Result<(), IoError> {
         let mut finished = Vec::new();
         let mut state = lock(&self.disk.0);
-        let p_write_error = state.options.faults.p_write_error;
-        let succeeds = state.generation == self.generation && !state.random.chance(p_write_error);
-        if succeeds {
-            // Bounded: nothing can be pushed meanwhile, and an I/O continues a bounded number of times.
-            while state.flights.any_of(&self.name) && state.step(&mut finished) {}
+        let SimFaults { p_write_error, p_sync_error, .. } = state.options.faults;
+        if state.generation != self.generation || state.random.chance(p_write_error) {
+            return Err(IoError::new(&self.name, Op::Write, len_bytes, 0, libc::EIO, None));
+        }
+        // Bounded: nothing can be pushed meanwhile, and an I/O continues a bounded number of times.
+        while state.flights.any_of(&self.name) && state.step(&mut finished) {}
+        // D6.
+        let is_synced = !state.random.chance(p_sync_error);
+        if !is_synced {
+            let State { media, random, .. } = &mut *state;
+            let media = media.get_mut(&self.name).expect("a file is never removed");
+            media.sync_begins();
+            media.sync_fails(random);
+        }
+        if is_synced || state.random.coin() {
             state.landings += 1;
             let landing = state.landings;
             state.digest.note("length", &self.name, &[len_bytes]);
@@ -311,7 +322,10 @@ impl SimStore {
         }
         drop(state);
         complete(finished);
-        if succeeds { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EIO)) }
+        match is_synced {
+            true => Ok(()),
+            false => Err(IoError::new(&self.name, Op::Sync, 0, 0, libc::EIO, None)),
+        }
     }
 }
 

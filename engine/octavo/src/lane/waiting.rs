@@ -13,6 +13,9 @@ use crate::queue::Interest;
 use crate::sync::{Arc, Ordering, fence, lock, yield_now};
 use crate::task::{Ended, Job, Task, TaskId};
 
+/// How often a thread looks whether it was told something while it sleeps where nobody can wake it.
+const LOOK_INTERVAL: Duration = Duration::from_millis(1);
+
 /// Somebody to be told.
 pub(crate) struct Waiter {
     pub(super) lane: Arc<Lane>,
@@ -176,7 +179,8 @@ impl Lane {
                 others.iter().for_each(|lane| lane.reap_for_owner());
                 fd.map(|_| came)
             }
-            // A simulated disk moves only when somebody looks at it: look at ours and the others'.
+            // A simulated disk moves only when somebody looks at it: look at ours and the others'. The same where the system has no descriptor left for
+            // the ring.
             _ => {
                 if self.ring.in_flight() > 0 {
                     self.reap();
@@ -186,8 +190,12 @@ impl Lane {
                 yield_now();
                 fd.map(|(fd, interest)| {
                     let quiet = self.ring.in_flight() == 0 && others.is_empty();
-                    let pause =
-                        if quiet { timeout.or(Some(Duration::from_millis(1))) } else { Some(Duration::ZERO) };
+                    // Without a task nobody has anything to tell us; with one we look whether somebody did.
+                    let pause = match quiet {
+                        true if self.work().tasks.is_empty() => timeout,
+                        true => Some(timeout.map_or(LOOK_INTERVAL, |timeout| timeout.min(LOOK_INTERVAL))),
+                        false => Some(Duration::ZERO),
+                    };
                     poll(&[], Some((fd, interest)), pause).unwrap_or_default()
                 })
             }

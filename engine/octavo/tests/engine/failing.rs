@@ -1,8 +1,12 @@
-//! Stores that fail: what a sync says of them until it has succeeded, what stays dirty, and how one plain read that fails ends.
+//! Stores that fail: what a sync says of them until it has succeeded, what stays dirty and how it is tried again, how long an object is then, and how one
+//! plain read that fails ends.
 
 use crate::watchdog::Watchdog;
 use octavo::disk::{OpenOptions, SimDisk, SimFaults, SimOptions, Store};
-use octavo::{Cache, CacheConfig, CacheMode, Error, Object, Op, Partition, PartitionConfig, Request, WAYS};
+use octavo::{
+    Advice, Cache, CacheConfig, CacheMode, Error, Object, ObjectStat, Op, Partition, PartitionConfig,
+    Request, WAYS,
+};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -10,16 +14,19 @@ use std::time::Duration;
 const PAGE: usize = 4096;
 const LEN: usize = 16 * PAGE;
 
-fn partition(cache_mode: CacheMode) -> (Cache, Partition) {
-    let config = CacheConfig {
+fn small() -> CacheConfig {
+    CacheConfig {
         memory_max_bytes: 4 << 20,
         segment_bytes: (PAGE * WAYS) as u64,
         buffers_max_bytes: Some(512 << 10),
         background: false,
         seed: Some(3),
         ..CacheConfig::default()
-    };
-    let cache = Cache::new(config).unwrap();
+    }
+}
+
+fn partition(cache_mode: CacheMode) -> (Cache, Partition) {
+    let cache = Cache::new(small()).unwrap();
     let config = PartitionConfig {
         cache_mode,
         max_bytes: Some(1 << 20),
@@ -140,6 +147,114 @@ fn a_sync_that_fails_for_some_pages_has_written_the_others() {
     disk.set_faults(SimFaults::default());
     object.sync().unwrap();
     assert_eq!(disk.image("disk").chunks(PAGE).filter(|page| *page == [5; PAGE]).count(), 8);
+}
+
+/// The store had cut itself and failed at the sync behind that; the object took its old length back. What was written behind the store's end from then on
+/// was acknowledged, synced, and cut off.
+#[test]
+fn after_a_change_of_length_that_fails_the_object_is_as_long_as_its_store() {
+    let mut lengths = std::collections::BTreeSet::new();
+    for seed in 0..20 {
+        for (mode, wanted) in [(CacheMode::Writeback, 5_000), (CacheMode::Writethrough, 30_000)] {
+            let (_cache, partition) = partition(mode);
+            let disk = SimDisk::new(SimOptions { seed, ..SimOptions::default() });
+            let object = partition.open(disk.store("disk", 20_000), "object").unwrap();
+            object.write_at(0, &[3; 20_000]).unwrap();
+            disk.set_faults(SimFaults { p_sync_error: 1.0, ..SimFaults::default() });
+            let error = object.set_len_bytes(wanted).unwrap_err().to_string();
+            disk.set_faults(SimFaults::default());
+            assert!(error.contains("object") && error.contains("sync"), "seed {seed}: {error}");
+            let len = object.store().len_bytes();
+            assert_eq!(object.len_bytes(), len, "seed {seed}");
+            lengths.insert(len);
+            assert_eq!(object.write_at(16_000, &[9; 4_000]).is_ok(), len >= 20_000, "seed {seed}");
+            // What the store had taken before may be gone.
+            assert!(object.stat().failed, "seed {seed}");
+            let synced = object.sync();
+            assert!(matches!(synced, Err(Error::Failed { .. })), "seed {seed}: {synced:?}");
+            object.advise(0, len, Advice::DontNeed).unwrap();
+            let mut bytes = vec![0; len as usize];
+            object.read_at(0, &mut bytes).unwrap();
+            assert!(
+                len < 20_000 || bytes[16_000..20_000] == [9; 4_000],
+                "seed {seed}: written bytes are gone"
+            );
+            object.abandon();
+        }
+    }
+    // Both, in both directions.
+    assert_eq!(lengths.into_iter().collect::<Vec<_>>(), [5_000, 20_000, 30_000]);
+}
+
+/// A cache, and an object on a disk that is full.
+fn on_a_full_disk(background: bool, dirty_max_bytes: u64) -> (Cache, SimDisk, Object) {
+    // With memory for long runs of all pages.
+    let buffers_max_bytes = Some(16 << 20);
+    let config = CacheConfig { memory_max_bytes: 32 << 20, buffers_max_bytes, background, ..small() };
+    let cache = Cache::new(config).unwrap();
+    let config = PartitionConfig {
+        cache_mode: CacheMode::Writeback,
+        max_bytes: Some(4 << 20),
+        dirty_max_bytes: Some(dirty_max_bytes),
+        ..PartitionConfig::new("p")
+    };
+    let disk = SimDisk::new(SimOptions::default());
+    disk.set_faults(SimFaults { p_no_space: 1.0, p_torn: 0.0, ..SimFaults::default() });
+    let store = disk.store("disk", 400 * 4096);
+    let object = cache.partition(config).unwrap().open(store, "object").unwrap();
+    (cache, disk, object)
+}
+
+/// A full store was asked for each dirty page alone, in every pass; and when there was room again, pages went one by one until somebody synced.
+#[test]
+fn a_full_store_is_asked_for_few_pages_at_a_time_and_for_long_runs_when_it_has_room() {
+    let (cache, disk, object) = on_a_full_disk(false, 4 << 20);
+    (0..400).for_each(|page| object.write_at(page * 4096, &[page as u8 | 1; 4096]).unwrap());
+    let writes_of = |pass: &dyn Fn()| {
+        let before = disk.counters().writes;
+        pass();
+        disk.counters().writes - before
+    };
+    // More passes than it takes to ask for each page once.
+    for pass in 0..10 {
+        let asked =
+            writes_of(&|| cache.clean().unwrap_err().to_string().contains("object").then_some(()).unwrap());
+        assert!(asked < 200, "pass {pass}: {asked} writes");
+        let stat = object.stat();
+        assert!(stat.writeback_error.is_some() && stat.dirty_bytes == 400 * 4096, "pass {pass}");
+    }
+    disk.set_faults(SimFaults::default());
+    let asked = writes_of(&|| cache.clean().unwrap());
+    assert!(asked < 100, "{asked} writes");
+    let stat = object.stat();
+    assert_eq!((stat.dirty_bytes, stat.writeback_error), (0, None));
+    object.sync().unwrap();
+    assert!(disk.image("disk").into_iter().eq((0..400).flat_map(|page| [page as u8 | 1; 4096])));
+}
+
+/// The figures said that write-back fails until somebody synced, though all was written, or nothing was left that could be.
+#[test]
+fn write_back_that_works_again_is_seen_without_a_sync() {
+    let _watchdog = Watchdog::new(Duration::from_secs(60), "write-back that works again");
+    // So that a few pages are urgent.
+    let (_cache, disk, object) = on_a_full_disk(true, 16 * 4096);
+    let until = |done: &dyn Fn(&ObjectStat) -> bool| {
+        while !done(&object.stat()) {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    };
+    let refuse = || {
+        disk.set_faults(SimFaults { p_no_space: 1.0, p_torn: 0.0, ..SimFaults::default() });
+        (1..13).for_each(|page| object.write_at(page * 4096, &[1; 4096]).unwrap());
+        until(&|stat| stat.writeback_error.is_some());
+    };
+    refuse();
+    disk.set_faults(SimFaults::default());
+    until(&|stat| stat.dirty_bytes == 0 && stat.writeback_error.is_none());
+    refuse();
+    object.set_len_bytes(0).unwrap();
+    until(&|stat| stat.writeback_error.is_none());
+    assert_eq!(disk.counters().syncs, 0);
 }
 
 /// A loop device over a file, removed on drop.

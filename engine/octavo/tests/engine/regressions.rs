@@ -312,10 +312,12 @@ fn two_who_change_the_length_at_once_leave_one_of_their_lengths() {
     let object = object(&cache, CacheMode::Writeback, Store::memory("m", 100 << 10));
     for round in 0..200u64 {
         std::thread::scope(|scope| {
-            for thread in 0..2 {
+            let threads = [0, 1].map(|thread| {
                 let object = &object;
-                scope.spawn(move || object.set_len_bytes(((round * 37 + thread * 51) % 100) << 10).unwrap());
-            }
+                scope.spawn(move || object.set_len_bytes(((round * 37 + thread * 51) % 100) << 10).unwrap())
+            });
+            // Until they are gone, with their rings.
+            threads.into_iter().for_each(|thread| thread.join().unwrap());
         });
         assert_eq!(object.len_bytes(), object.store().len_bytes(), "round {round}");
     }
@@ -465,4 +467,141 @@ fn a_resize_does_not_turn_for_ever_at_a_page_of_an_object_that_could_not_be_drop
     let mut byte = [0];
     object.read_at(4096, &mut byte).unwrap();
     assert_eq!(byte, [1]);
+}
+
+/// A closed object's length was nothing, and could be changed from there: the object came back, and wrote and synced into a store that was somebody
+/// else's by then.
+#[test]
+fn a_closed_object_stays_closed() {
+    let cache = Cache::new(one_set()).unwrap();
+    let (store, len) = (Store::memory("m", 64 << 10), 64 << 10);
+    for abandoned in [false, true] {
+        let config = PartitionConfig {
+            cache_mode: CacheMode::Writeback,
+            max_bytes: Some(100 << 10),
+            ..PartitionConfig::new(if abandoned { "abandoned" } else { "closed" })
+        };
+        let partition = cache.partition(config).unwrap();
+        let object = partition.open(store.clone(), "object").unwrap();
+        object.write_at(0, &[6; 4096]).unwrap();
+        match abandoned {
+            true => assert_eq!(object.abandon(), 4096),
+            false => object.close().unwrap(),
+        }
+        let next = partition.open(store.clone(), "next").unwrap();
+        next.write_at(0, &[7; 8192]).unwrap();
+        next.sync().unwrap();
+        let mut refused = vec![
+            object.set_len_bytes(4096),
+            object.set_len_bytes(0),
+            object.set_len_bytes(2 * len),
+            object.write_at(0, &[8; 4096]),
+            object.read_at(0, &mut [0]),
+            object.sync(),
+            object.sync_range(0, 4096),
+        ];
+        let mut queue = cache.queue().unwrap();
+        let write = Op::Write { offset: 0, len: 4096, buffer: vec![8; 4096].into(), durable: true };
+        let clear = Op::Zero { offset: 0, len: 0, durable: true };
+        queue.submit(&object, [Op::Sync, write, clear].map(|op| Request { user_data: 0, op }));
+        while queue.pending() > 0 {
+            queue.wait(1, |completion| refused.push(completion.result));
+        }
+        for (number, result) in refused.iter().enumerate() {
+            assert!(matches!(result, Err(octavo::Error::Closed { .. })), "{number}: {result:?}");
+        }
+        assert_eq!((object.len_bytes(), store.len_bytes()), (0, len));
+        let mut bytes = vec![0; 8192];
+        next.advise(0, 8192, Advice::DontNeed).unwrap();
+        next.read_at(0, &mut bytes).unwrap();
+        assert!(bytes.iter().all(|byte| *byte == 7));
+        next.close().unwrap();
+    }
+}
+
+/// Nor did that need anybody who calls a closed object: a length that changed beside the close was enough.
+#[test]
+fn a_length_that_changes_beside_a_close_does_not_open_the_object_again() {
+    let _watchdog = Watchdog::new(Duration::from_secs(60), "lengths and closes");
+    let cache = Cache::new(one_set()).unwrap();
+    let config = PartitionConfig { max_bytes: Some(100 << 10), ..PartitionConfig::new("p") };
+    let partition = cache.partition(config).unwrap();
+    let store = Store::memory("m", 64 << 10);
+    for round in 0..100u64 {
+        let object = partition.open(store.clone(), "object").unwrap();
+        let (len, wanted) = (store.len_bytes(), (32 << 10) + round);
+        let together = std::sync::Barrier::new(3);
+        let changed = std::thread::scope(|scope| {
+            let change = scope.spawn(|| {
+                together.wait();
+                object.set_len_bytes(wanted)
+            });
+            // Whoever closes beside somebody else finds it closed.
+            let closes = [0, 1].map(|_| {
+                scope.spawn(|| {
+                    together.wait();
+                    object.close().unwrap();
+                })
+            });
+            // Until they are gone, with their rings.
+            closes.into_iter().for_each(|close| close.join().unwrap());
+            change.join().unwrap()
+        });
+        assert!(matches!(changed, Ok(()) | Err(octavo::Error::Closed { .. })), "round {round}: {changed:?}");
+        assert_eq!(store.len_bytes(), if changed.is_ok() { wanted } else { len }, "round {round}");
+        assert!(
+            object.write_at(0, &[1; 100]).is_err() && object.sync().is_err(),
+            "round {round}: {changed:?}"
+        );
+    }
+}
+
+/// All pages of a range that will be wanted were claimed, and had memory that nobody was charged for, before the first was read.
+#[test]
+fn a_long_range_is_brought_in_by_steps() {
+    let _watchdog = Watchdog::new(Duration::from_secs(60), "a long range");
+    const LEN: u64 = 6000 * 4096;
+    let config = CacheConfig { memory_max_bytes: 64 << 20, background: false, ..CacheConfig::default() };
+    let cache = Cache::new(config).unwrap();
+    for by_queue in [false, true] {
+        let name = if by_queue { "queue" } else { "call" };
+        let config = PartitionConfig { max_bytes: Some(28 << 20), ..PartitionConfig::new(name) };
+        let partition = cache.partition(config).unwrap();
+        let object = partition.open(Store::memory(name, LEN), name).unwrap();
+        match by_queue {
+            false => object.advise(0, LEN, Advice::WillNeed).unwrap(),
+            true => {
+                let mut queue = cache.queue().unwrap();
+                let op = Op::Advise { offset: 0, len: LEN, advice: Advice::WillNeed };
+                queue.submit(&object, [Request { user_data: 0, op }]);
+                assert!(partition.stat().fills < 6000);
+                queue.wait(1, |completion| completion.result.unwrap());
+            }
+        }
+        let there = (0..6000).filter(|page| object.is_resident(page * 4096)).count();
+        assert!(there > 5000, "{there} pages");
+    }
+}
+
+/// A thread that could not be woken looked for completions a thousand times a second though it had asked for nothing.
+#[test]
+fn a_queue_without_requests_sleeps_until_its_descriptor_is_ready() {
+    let _watchdog = Watchdog::new(Duration::from_secs(20), "an idle queue");
+    let cache = Cache::new(one_set()).unwrap();
+    // Its ring has no descriptor to sleep with.
+    let _object =
+        object(&cache, CacheMode::Writeback, SimDisk::new(SimOptions::default()).store("disk", 64 << 10));
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    let mut queue = cache.queue().unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            std::thread::sleep(Duration::from_millis(50));
+            std::io::Write::write_all(&mut writer, b"!").unwrap();
+            // Open until it was seen.
+            std::thread::sleep(Duration::from_millis(50));
+        });
+        let interest = octavo::Interest { readable: true, writable: false };
+        let came = queue.wait_or(std::os::fd::AsFd::as_fd(&reader), interest, None, |_| unreachable!());
+        assert!(came.readable);
+    });
 }
