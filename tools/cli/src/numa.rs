@@ -38,7 +38,6 @@ pub fn describe(cache: &Cache) -> Value {
             "twins_refreshed": partition.twins_refreshed,
             "twins_overtaken": partition.twins_overtaken,
             "elections": partition.elections,
-            "switches": partition.switches,
         })
     });
     json!({
@@ -78,15 +77,8 @@ pub fn table(answer: &Value) -> String {
         "BUNDLES",
         "REFUSED",
     ])];
-    let mut twins = vec![row(&[
-        "PARTITION",
-        "TWIN HITS",
-        "TWINS MADE",
-        "REFRESHED",
-        "OVERTAKEN",
-        "ELECTIONS",
-        "SWITCHES",
-    ])];
+    let mut twins =
+        vec![row(&["PARTITION", "TWIN HITS", "TWINS MADE", "REFRESHED", "OVERTAKEN", "ELECTIONS"])];
     for partition in array(answer, "partitions") {
         let name = partition["name"].as_str().unwrap_or_default().to_owned();
         for (at, node) in array(&partition, "nodes").iter().enumerate() {
@@ -102,8 +94,7 @@ pub fn table(answer: &Value) -> String {
             std::iter::once(name.clone()).chain(counts).collect()
         };
         hits.push(counts(&keys));
-        let keys = ["twin_hits", "twins_made", "twins_refreshed", "twins_overtaken", "elections", "switches"];
-        twins.push(counts(&keys));
+        twins.push(counts(&["twin_hits", "twins_made", "twins_refreshed", "twins_overtaken", "elections"]));
     }
     format!(
         "mode {}{emulated}{refused}\n{}\n{}\n{}{}",
