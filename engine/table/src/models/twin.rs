@@ -8,15 +8,15 @@ use crate::slot::{OneWay, Slot, State};
 use crate::twin::bit_of;
 use crate::{NodeId, PolicyKind, Shape, Table, Tag};
 
-pub(super) const PAGE: Tag = Tag(0xA << 24);
+const PAGE: Tag = Tag(0xA << 24);
 const OTHER: Tag = Tag(0xB << 24);
 /// What the page holds at first, and after one and two writes; and what the other page holds.
-pub(super) const A: u64 = 0xA00;
-pub(super) const A1: u64 = 0xA01;
+const A: u64 = 0xA00;
+const A1: u64 = 0xA01;
 const A2: u64 = 0xA02;
-pub(super) const B: u64 = 0xB00;
+const B: u64 = 0xB00;
 
-pub(super) const HERE: NodeId = NodeId(1);
+const HERE: NodeId = NodeId(1);
 
 struct Pair {
     main: OneWay,
@@ -126,7 +126,7 @@ impl Pair {
     }
 }
 
-pub(super) fn in_order(reads: &[Option<u64>]) {
+fn in_order(reads: &[Option<u64>]) {
     let seen: Vec<u64> = reads.iter().copied().flatten().collect();
     assert!(seen.is_sorted() && seen.iter().all(|bytes| [A, A1, A2].contains(bytes)), "{reads:?}");
 }
@@ -295,33 +295,29 @@ fn a_copy_that_is_made_while_a_page_is_being_stored_does_not_outlive_the_store_p
     });
 }
 
-/// Nodes of a segment of one set of two ways each. The page is the first node's.
-pub(super) struct Nodes {
-    pub table: Table<2>,
-    frames: Vec<Frame>,
+/// Two nodes of a segment of one set of two ways each. The page is the first node's.
+struct Nodes {
+    table: Table<2>,
+    frames: [Frame; 4],
 }
 
 impl Nodes {
     fn new() -> Arc<Nodes> {
-        Self::of(2)
+        let shape = Shape { segments_max: 2, sets_per_segment: 1 };
+        let table = Table::spread(shape, 2, PolicyKind::Fifo, 2);
+        Arc::new(Nodes { table, frames: std::array::from_fn(|_| Frame::new(0)) })
     }
 
-    pub fn of(nodes: u32) -> Arc<Nodes> {
-        let shape = Shape { segments_max: nodes, sets_per_segment: 1 };
-        let table = Table::spread(shape, nodes, PolicyKind::Fifo, nodes);
-        Arc::new(Nodes { table, frames: (0..2 * nodes).map(|_| Frame::new(0)).collect() })
-    }
-
-    pub fn spawn(self: &Arc<Nodes>, run: impl FnOnce(&Nodes) + 'static) -> thread::JoinHandle<()> {
+    fn spawn(self: &Arc<Nodes>, run: impl FnOnce(&Nodes) + 'static) -> thread::JoinHandle<()> {
         let nodes = Arc::clone(self);
         thread::spawn(move || run(&nodes))
     }
 
-    pub fn frame(&self, slot: crate::SlotIndex) -> &Frame {
+    fn frame(&self, slot: crate::SlotIndex) -> &Frame {
         &self.frames[slot.0 as usize]
     }
 
-    pub fn fill(&self, tag: Tag, value: u64, dirty: bool) {
+    fn fill(&self, tag: Tag, value: u64, dirty: bool) {
         let mut guard = self.table.lock(tag);
         let crate::Claim::Claimed { slot, .. } = guard.claim(tag) else { panic!("there is room") };
         drop(guard);
@@ -334,11 +330,7 @@ impl Nodes {
     }
 
     fn make(&self) -> Option<u64> {
-        self.make_at(HERE)
-    }
-
-    pub fn make_at(&self, node: NodeId) -> Option<u64> {
-        let copying = self.table.begin_copy(PAGE, node, false)?;
+        let copying = self.table.begin_copy(PAGE, HERE, false)?;
         let main = self.table.find(PAGE)?;
         let word = copying.link(&main)?;
         let [first, second] = self.frame(main.index).bytes();
@@ -355,11 +347,7 @@ impl Nodes {
     }
 
     fn read_twin(&self) -> Option<u64> {
-        self.read_twin_at(HERE)
-    }
-
-    pub fn read_twin_at(&self, node: NodeId) -> Option<u64> {
-        let found = self.table.find_twin(PAGE, node).filter(|found| found.word.state() == State::Twin)?;
+        let found = self.table.find_twin(PAGE, HERE).filter(|found| found.word.state() == State::Twin)?;
         let [first, second] = self.frame(found.index).bytes();
         found.slot().is_still_twin(found.word).then(|| {
             assert_eq!(first, second, "a torn page was believed");
