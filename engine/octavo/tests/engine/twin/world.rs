@@ -521,6 +521,12 @@ impl<'o> Epoch<'o> {
                 if object.len_bytes() == len {
                     world.twins[number].set_len(len);
                 }
+                // Each such failure takes something from the store, also of an object that has failed before.
+                if matches!(&error, octavo::Error::Io { source, .. } if source.op() == octavo::disk::Op::Sync)
+                {
+                    world.twins[number].failed = true;
+                    world.twins[number].forget();
+                }
             }
         }
         assert_eq!(object.len_bytes(), world.twins[number].len());
