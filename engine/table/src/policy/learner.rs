@@ -24,16 +24,9 @@ use crate::tag::Tag;
 /// Slots of a miniature at most.
 const SLOTS_MAX: u64 = 1024;
 
-/// What it takes of a partition, in ten-thousandths of it: what the monitor of one in 32 of its pages leaves of a hundredth. Larger miniatures
-/// chose no better orders for partitions of 512 to 4096 pages.
-const SHARE: u64 = 45;
-
-/// What it takes of a smaller partition, up to what one of `SMALL_PAGES` gives: there a few slots more decide, and a monitor has little to tell.
-const SHARE_OF_SMALL: u64 = 80;
-const SMALL_PAGES: u64 = 512;
-
-/// With miniatures of fewer slots the table of densities takes more than it is worth.
-const SLOTS_WITH_DENSITIES: u32 = 256;
+/// What it takes of a partition; the rest of a hundredth is for the monitor, which makes more of it: twice as much, or thirty times, chose no better orders for
+/// partitions of 512 to 4096 pages, nor did a sixth.
+const SHARE_PERMILLE: u64 = 3;
 
 /// The least bytes that a slot of the table stands for.
 const PAGE_BYTES: u64 = 4096;
@@ -57,14 +50,9 @@ const PRIOR_EVENTS: f32 = 50.0;
 /// Sample numbers of a tag.
 const SAMPLES: u64 = 1 << Tag::SAMPLE_BITS;
 
-/// The order that leads until something is known. What does not fit into a small partition is often a loop; a large one turns over so seldom that
-/// what it kept by a wrong order costs more than a turnover of a loop.
-const FIRST_OF_SMALL: Order = Order::Lfu;
-const FIRST_OF_LARGE: Order = Order::Rate;
-const LARGE_PAGES: u64 = 4096;
-
-/// The order that leads where nothing is ever learned.
-const ONLY_ORDER: Order = Order::Recency;
+/// The order that leads until something is known, and where nothing is ever learned.
+const FIRST_ORDER: Order = Order::Lfu;
+const ONLY_ORDER: Order = Order::Rate;
 
 /// What one partition learns.
 pub(crate) struct Learner {
@@ -110,24 +98,17 @@ struct Size {
     densities: bool,
 }
 
-/// Bytes that a learner may take.
-fn room(capacity: u64) -> u64 {
-    let share = |pages: u64, share: u64| pages * PAGE_BYTES * share / 10_000;
-    share(capacity, SHARE_OF_SMALL).min(share(capacity.max(SMALL_PAGES), SHARE))
-}
-
 impl Size {
-    /// As large as there is room for, with up to half of the partition's slots. Without densities where they would leave too little of it.
+    /// As large as a share of the partition has room for, with up to half of its slots. Without densities where they would leave no room for a set.
     fn of(capacity: u64, ways: usize) -> Size {
-        let room = room(capacity);
+        let room = capacity * PAGE_BYTES * SHARE_PERMILLE / 1000;
         let sizes = [true, false].map(|densities| {
             let size = Size { slots: 0, densities };
             let room = room.saturating_sub(size.bytes(ways));
             let slots = (room / size.bytes_per_slot(ways)).min(capacity / 2).min(SLOTS_MAX);
             Size { slots: (slots / ways as u64 * ways as u64) as u32, densities }
         });
-        let is_worth = |size: &Size| size.slots >= if size.densities { SLOTS_WITH_DENSITIES } else { 1 };
-        sizes.into_iter().find(is_worth).unwrap_or_default()
+        sizes.into_iter().find(|size| size.slots > 0).unwrap_or_default()
     }
 
     fn orders(self) -> &'static [Order] {
@@ -187,10 +168,7 @@ impl Learner {
         let size = if is_kept { old } else { new };
         self.size.store(size.encoded(), Relaxed);
         match (old.slots, size.slots) {
-            (0, 1..) => {
-                let first = if capacity < LARGE_PAGES { FIRST_OF_SMALL } else { FIRST_OF_LARGE };
-                self.leader.store(first as u8, Relaxed);
-            }
+            (0, 1..) => self.leader.store(FIRST_ORDER as u8, Relaxed),
             (1.., 0) => self.leader.store(ONLY_ORDER as u8, Relaxed),
             _ => {}
         }
@@ -515,9 +493,9 @@ mod tests {
             lessons.contenders.first().map_or(0, |contender| contender.miniature.slots() as u64)
         };
         assert_eq!((shown(1000), learner.order()), (0, ONLY_ORDER));
-        // Four segments of 2 MiB, and a gibibyte.
+        // Two segments of 2 MiB, and a gibibyte.
         for (capacity, has_densities) in
-            [(160, false), (2048, true), (1 << 18, true), (2400, true), (160, false)]
+            [(160, false), (1024, true), (1 << 18, true), (1200, true), (160, false)]
         {
             learner.set_capacity(capacity);
             assert_eq!(learner.size(), Size::of(capacity, 16), "{capacity}");
@@ -527,9 +505,9 @@ mod tests {
             assert_eq!(learner.order(), Order::Lfu, "{capacity}");
         }
         // A little more or less changes nothing that was learned.
-        learner.set_capacity(2048);
+        learner.set_capacity(1024);
         let size = learner.size();
-        learner.set_capacity(2200);
+        learner.set_capacity(1100);
         assert_eq!(learner.size(), size);
         learner.set_capacity(16);
         assert_eq!((learner.size(), learner.order()), (Size::default(), ONLY_ORDER));
