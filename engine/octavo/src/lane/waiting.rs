@@ -190,12 +190,16 @@ impl Lane {
                 yield_now();
                 fd.map(|(fd, interest)| {
                     let quiet = self.ring.in_flight() == 0 && others.is_empty();
-                    // Without a task nobody has anything to tell us; with one we look whether somebody did.
-                    let pause = match quiet {
-                        true if self.work().tasks.is_empty() => timeout,
-                        true => Some(timeout.map_or(LOOK_INTERVAL, |timeout| timeout.min(LOOK_INTERVAL))),
-                        false => Some(Duration::ZERO),
+                    // Without a task nobody has anything to tell us; with one we look whether somebody did. What has ended just now is delivered first.
+                    let work = self.work();
+                    let pause = match (quiet && work.finished.is_empty(), work.tasks.is_empty()) {
+                        (false, _) => Some(Duration::ZERO),
+                        (true, true) => timeout,
+                        (true, false) => {
+                            Some(timeout.map_or(LOOK_INTERVAL, |timeout| timeout.min(LOOK_INTERVAL)))
+                        }
                     };
+                    drop(work);
                     poll(&[], Some((fd, interest)), pause).unwrap_or_default()
                 })
             }
