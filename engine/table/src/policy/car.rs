@@ -16,7 +16,7 @@
 //! | 13..0 | the set's clock when it came into its list; among equals the lower way is older |
 //!
 //! On recorded and generated traces of more than 10 000 pages, at 1 to 40 % of them, the miss ratio is 0.3 points above that of CAR over the
-//! whole partition, and at most 1.6: where LRU inside sets loses 2.7 to LRU over all. Longer lists of ghosts than the paper's make that worse.
+//! whole partition, and at most 3.2: where LRU inside sets loses as much to LRU over all. Longer lists of ghosts than the paper's make that worse.
 //!
 //! What is not here: the paper's bound over all sets together. A T1 of less than a page a set cannot be told from one of a page.
 

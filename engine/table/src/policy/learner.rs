@@ -24,9 +24,16 @@ use crate::tag::Tag;
 /// Slots of a miniature at most.
 const SLOTS_MAX: u64 = 1024;
 
-/// What it takes of a partition; the rest of a hundredth is for the monitor, which makes more of it: twice as much, or thirty times, chose no better orders for
-/// partitions of 512 to 4096 pages, nor did a sixth.
-const SHARE_PERMILLE: u64 = 3;
+/// What it takes of a partition, in thousandths; the rest of a hundredth is for the monitor, which makes more of it: twice as much, or thirty times, chose no better
+/// orders for partitions of 512 to 4096 pages, nor did a sixth, and with half as much again sizes followed a change of phase in 37 periods instead of 22.
+const SHARE: u64 = 3;
+
+/// What it takes of a smaller partition, up to what one of `SMALL_PAGES` gives: there a few slots more decide, and a monitor has little to tell.
+const SHARE_OF_SMALL: u64 = 8;
+const SMALL_PAGES: u64 = 512;
+
+/// With miniatures of fewer slots the table of densities takes more than it is worth; from 64 to 256 it is nearly equal.
+const SLOTS_WITH_DENSITIES: u32 = 64;
 
 /// The least bytes that a slot of the table stands for.
 const PAGE_BYTES: u64 = 4096;
@@ -50,9 +57,14 @@ const PRIOR_EVENTS: f32 = 50.0;
 /// Sample numbers of a tag.
 const SAMPLES: u64 = 1 << Tag::SAMPLE_BITS;
 
-/// The order that leads until something is known, and where nothing is ever learned.
-const FIRST_ORDER: Order = Order::Lfu;
-const ONLY_ORDER: Order = Order::Rate;
+/// The order that leads until something is known. What does not fit into a small partition is often a loop; a large one turns over so seldom that
+/// what it kept by a wrong order costs more than a turnover of a loop.
+const FIRST_OF_SMALL: Order = Order::Lfu;
+const FIRST_OF_LARGE: Order = Order::Rate;
+const LARGE_PAGES: u64 = 4096;
+
+/// The order that leads where nothing is ever learned.
+const ONLY_ORDER: Order = Order::Recency;
 
 /// What one partition learns.
 pub(crate) struct Learner {
@@ -98,17 +110,24 @@ struct Size {
     densities: bool,
 }
 
+/// Bytes that a learner may take.
+fn room(capacity: u64) -> u64 {
+    let share = |pages: u64, share: u64| pages * PAGE_BYTES * share / 1000;
+    share(capacity, SHARE_OF_SMALL).min(share(capacity.max(SMALL_PAGES), SHARE))
+}
+
 impl Size {
-    /// As large as a share of the partition has room for, with up to half of its slots. Without densities where they would leave no room for a set.
+    /// As large as there is room for, with up to half of the partition's slots. Without densities where they would leave too little of it.
     fn of(capacity: u64, ways: usize) -> Size {
-        let room = capacity * PAGE_BYTES * SHARE_PERMILLE / 1000;
+        let room = room(capacity);
         let sizes = [true, false].map(|densities| {
             let size = Size { slots: 0, densities };
             let room = room.saturating_sub(size.bytes(ways));
             let slots = (room / size.bytes_per_slot(ways)).min(capacity / 2).min(SLOTS_MAX);
             Size { slots: (slots / ways as u64 * ways as u64) as u32, densities }
         });
-        sizes.into_iter().find(|size| size.slots > 0).unwrap_or_default()
+        let is_worth = |size: &Size| size.slots >= if size.densities { SLOTS_WITH_DENSITIES } else { 1 };
+        sizes.into_iter().find(is_worth).unwrap_or_default()
     }
 
     fn orders(self) -> &'static [Order] {
@@ -168,7 +187,10 @@ impl Learner {
         let size = if is_kept { old } else { new };
         self.size.store(size.encoded(), Relaxed);
         match (old.slots, size.slots) {
-            (0, 1..) => self.leader.store(FIRST_ORDER as u8, Relaxed),
+            (0, 1..) => {
+                let first = if capacity < LARGE_PAGES { FIRST_OF_SMALL } else { FIRST_OF_LARGE };
+                self.leader.store(first as u8, Relaxed);
+            }
             (1.., 0) => self.leader.store(ONLY_ORDER as u8, Relaxed),
             _ => {}
         }
@@ -493,9 +515,9 @@ mod tests {
             lessons.contenders.first().map_or(0, |contender| contender.miniature.slots() as u64)
         };
         assert_eq!((shown(1000), learner.order()), (0, ONLY_ORDER));
-        // Two segments of 2 MiB, and a gibibyte.
+        // Four segments of 2 MiB, and a gibibyte.
         for (capacity, has_densities) in
-            [(160, false), (1024, true), (1 << 18, true), (1200, true), (160, false)]
+            [(160, false), (2048, true), (1 << 18, true), (2400, true), (160, false)]
         {
             learner.set_capacity(capacity);
             assert_eq!(learner.size(), Size::of(capacity, 16), "{capacity}");
@@ -505,9 +527,9 @@ mod tests {
             assert_eq!(learner.order(), Order::Lfu, "{capacity}");
         }
         // A little more or less changes nothing that was learned.
-        learner.set_capacity(1024);
+        learner.set_capacity(2048);
         let size = learner.size();
-        learner.set_capacity(1100);
+        learner.set_capacity(2200);
         assert_eq!(learner.size(), size);
         learner.set_capacity(16);
         assert_eq!((learner.size(), learner.order()), (Size::default(), ONLY_ORDER));

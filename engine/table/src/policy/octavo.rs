@@ -5,7 +5,8 @@
 //!
 //! * *density*: hits to be expected from here on per time to be spent, learned from what became of pages of the same history and age
 //!   (Beckmann, Chen, Cidon, "LHD", NSDI '18, with this file's features);
-//! * *rate*: uses per time since the last one (after Blankstein, Sen, Freedman, "Hyperbolic Caching", ATC '17);
+//! * *rate*: uses per time since the last one (after Blankstein, Sen, Freedman, "Hyperbolic Caching", ATC '17); but a page that was used once
+//!   leaves first, unless it came among the last eighth of a turnover (the small queue of Yang et al., "S3-FIFO", SOSP '23);
 //! * *lrfu*: uses that halve in weight every eight turnovers of the set (Lee et al., SIGMETRICS '99);
 //! * *lfu*, where the page used last leaves among equals: what loops want, which are best served by keeping the same part of them;
 //! * *recency*: the square root of uses per time since the last one, little more than *lru*, for loads where old uses say nothing.
@@ -160,7 +161,13 @@ fn worth(order: Order, meta: u16, age: u8, ways: usize, density: impl Fn(usize) 
     let youth = u8::MAX - age;
     let (worth, among_equals) = match order {
         Order::Density => (density(cell(meta, age)) as u32, youth),
-        Order::Rate => (((uses as u64 * 256 * PER_TICK[age as usize] as u64) >> 24) as u32, youth),
+        Order::Rate => {
+            let is_due = uses == 1 && age as usize >= ways / 8;
+            (
+                if is_due { 0 } else { ((uses as u64 * 256 * PER_TICK[age as usize] as u64) >> 24) as u32 },
+                youth,
+            )
+        }
         Order::Lrfu => (LOG2_256[uses as usize] * HALF_LIFE * ways as u32 + youth as u32 * 256, youth),
         // What was not used for so long is of no use, however often it was.
         Order::Lfu => (if age < AGE_MAX { uses } else { 0 }, age),
@@ -235,8 +242,8 @@ impl Policy for Octavo {
                 let densities = if order == Order::Density { learner.densities() } else { &[] };
                 victim_by(order, view, candidates, |cell| densities[cell].load(Relaxed))
             }
-            // A partition too small to learn follows the order that is best alone.
-            None => victim_by(Order::Rate, view, candidates, |_| 0),
+            // A partition too small to learn follows the order that is never far from lru.
+            None => victim_by(Order::Recency, view, candidates, |_| 0),
         }
     }
 }
@@ -274,7 +281,8 @@ mod tests {
         let (old_often, new_once) = (history(60, 9, 2), history(98, 1, 0));
         assert!(by(Order::Recency, old_often) < by(Order::Recency, new_once));
         assert!(by(Order::Lfu, old_often) > by(Order::Lfu, new_once));
-        assert!(by(Order::Rate, old_often) < by(Order::Rate, new_once));
+        assert!(by(Order::Rate, old_often) < by(Order::Rate, history(99, 1, 0)));
+        assert!(by(Order::Rate, old_often) > by(Order::Rate, new_once));
         assert!(by(Order::Lrfu, old_often) > by(Order::Lrfu, new_once));
         // Among equals the page used last leaves by `Lfu`, the one used first by the others.
         let (older, younger) = (history(97, 1, 0), history(98, 1, 0));

@@ -109,10 +109,11 @@ impl Twin {
                 }
                 (queue, since)
             }),
-            // Of so few pages nothing is learned: uses per time since the last one decide. Eight bits tell ages up to 180.
+            // Of so few pages nothing is learned: the root of uses per time since the last one decides. Eight bits tell ages up to 180.
             PolicyKind::Octavo => least(&|way| {
                 let age = (self.arrivals - way.used).min(180);
-                (way.uses * 256 / (age + 1), 180 - age)
+                // A quotient of 24 bits, rounded up, as the policy's table has it.
+                (((way.uses << 16).isqrt() * (1u64 << 24).div_ceil(age + 1)) >> 16, 180 - age)
             }),
             PolicyKind::Lfu | PolicyKind::NrLfu => {
                 if self.ways.iter().any(|way| way.frequency == 255) {
