@@ -10,6 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::{fmt, fs, str::FromStr};
 
 /// Where a server listens: `unix:/run/octavo.sock` or `tcp:127.0.0.1:10809`.
@@ -97,24 +98,10 @@ impl Listener {
             }
             Address::Unix(path) => {
                 SocketPath::clear(path).map_err(failed)?;
-                let listener = UnixListener::bind(path).map_err(failed)?;
-                let made = SocketPath::of(path).map_err(failed)?;
-                let listener = Listener { address: address.clone(), kind: Kind::Unix(listener, made) };
-                listener.restrict(path, unix_mode).map_err(failed)?;
-                Ok(listener)
+                let (listener, made) = listen_at(path, unix_mode).map_err(failed)?;
+                Ok(Listener { address: address.clone(), kind: Kind::Unix(listener, made) })
             }
         }
-    }
-
-    /// Sets the mode of a socket that nothing has been accepted from yet, and turns away whoever connected before.
-    fn restrict(&self, path: &Path, mode: u32) -> io::Result<()> {
-        fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
-        if let Kind::Unix(listener, _) = &self.kind {
-            listener.set_nonblocking(true)?;
-            while listener.accept().is_ok() {}
-            listener.set_nonblocking(false)?;
-        }
-        Ok(())
     }
 
     /// Waits for a client. Fails for ever after `close`.
@@ -144,6 +131,31 @@ impl Listener {
         // Linux ends a blocked accept when its socket is shut down. std has that call for streams only.
         UnixStream::from(fd).shutdown(Shutdown::Both)
     }
+}
+
+/// Listens at a path that appears when all is ready, its mode included: whoever finds the socket is let in, and who may not connect never could.
+fn listen_at(path: &Path, mode: u32) -> io::Result<(UnixListener, SocketPath)> {
+    // One name for each socket of each process.
+    static MADE: AtomicU64 = AtomicU64::new(0);
+    let unready = format!(".{}-{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
+    let unready = path.with_file_name(unready);
+    let listener = UnixListener::bind(&unready)?;
+    // Its first name goes when this does.
+    let _first = SocketPath::of(&unready)?;
+    fs::set_permissions(&unready, fs::Permissions::from_mode(mode))?;
+    // Whoever guessed that name before it had its mode is turned away.
+    listener.set_nonblocking(true)?;
+    while listener.accept().is_ok() {}
+    listener.set_nonblocking(false)?;
+    match fs::hard_link(&unready, path) {
+        // Another server was faster.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(io::ErrorKind::AddrInUse)?,
+        // A file system without second names.
+        Err(_) => fs::rename(&unready, path)?,
+        Ok(()) => {}
+    }
+    let made = SocketPath::of(path)?;
+    Ok((listener, made))
 }
 
 fn identity(path: &Path) -> io::Result<(u64, u64)> {

@@ -3,8 +3,9 @@
 use crate::client::*;
 use crate::rig::{Directory, Plan, Rig, descriptors, eventually, threads};
 use octavo_block::{Address, Error, Export, Limits, Server};
+use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -79,6 +80,31 @@ fn a_unix_socket_has_its_mode_and_a_stale_one_is_replaced_but_nothing_else_is() 
     assert!(path.exists(), "a server removes its own socket only");
     let error = start(&rig, &["a"], &listen, Limits::default()).err().unwrap().to_string();
     assert!(error.contains("not a socket"), "{error}");
+}
+
+/// A client that found the socket before its mode was set was let in, and turned away before the greeting: one of twenty guests lost its disk so.
+#[test]
+fn whoever_finds_a_unix_socket_is_greeted_however_early() {
+    let (rig, directory) = (Rig::new(Plan::default()), Directory::new());
+    for round in 0..400 {
+        let path = directory.0.join(format!("s{round}"));
+        let listen = format!("unix:{}", path.display());
+        let (path, mode) = (&path, if round % 2 == 0 { 0o600 } else { 0o666 });
+        std::thread::scope(|scope| {
+            let early = scope.spawn(move || {
+                let mut stream =
+                    std::iter::repeat_with(|| UnixStream::connect(path)).find_map(Result::ok).unwrap();
+                let found = std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+                let mut greeting = [0; 8];
+                stream.read_exact(&mut greeting).map(|()| (found, greeting))
+            });
+            let limits = Limits { unix_mode: mode, ..Limits::default() };
+            let server = start(&rig, &["a"], &listen, limits).unwrap();
+            assert_eq!(early.join().unwrap().unwrap(), (mode, *b"NBDMAGIC"), "round {round}");
+            drop(server);
+        });
+    }
+    assert_eq!(std::fs::read_dir(&directory.0).unwrap().count(), 0, "no name is left");
 }
 
 #[test]
