@@ -137,6 +137,12 @@ impl Media {
         if len_bytes < self.len_bytes {
             self.land_zeros(len_bytes, self.len_bytes, landing);
         }
+        // What a shorter one had lost may be there again, by a sync that failed. As in any file nobody sees it.
+        let known = self.current.len().min(len_bytes as usize);
+        let gained = self.current.get(self.len_bytes as usize..known).unwrap_or_default();
+        if gained.iter().any(|byte| *byte != 0) {
+            self.land_zeros(self.len_bytes, known as u64, landing);
+        }
         self.len_bytes = len_bytes;
         let room = self.current.len().max(sectors_bytes(len_bytes));
         self.current.resize(room, 0);
@@ -159,5 +165,30 @@ impl Media {
         self.durable.truncate(self.len_bytes as usize);
         self.durable.resize(sectors_bytes(self.len_bytes), 0);
         self.current.clone_from(&self.durable);
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_grows_gains_zeros_also_where_a_failed_sync_has_brought_back_what_it_had_lost() {
+        let mut brought_back = 0;
+        for seed in 0..16 {
+            let (mut media, mut random) = (Media::new(1024), Random::new(seed));
+            media.land(512, &[7; 512], 1);
+            media.sync_begins();
+            media.sync_succeeds(1, &mut random);
+            media.set_len_bytes(600, 2);
+            media.sync_begins();
+            media.sync_fails(&mut random);
+            brought_back += u32::from(media.current[1023] == 7);
+            media.set_len_bytes(550, 3);
+            media.set_len_bytes(2048, 4);
+            assert_eq!(media.image()[550..], [0; 2048 - 550]);
+            assert_eq!(media.image()[512..550], [7; 38]);
+        }
+        assert!(brought_back > 0);
     }
 }

@@ -86,8 +86,9 @@ impl Twin {
         });
     }
 
+    /// What is cut off is gone, and what is added reads as zeros, whatever a failed sync has brought back.
     pub fn set_len(&mut self, len: u64) {
-        self.write(len, &vec![0; self.len().saturating_sub(len) as usize], true);
+        self.write(len.min(self.len()), &vec![0; len.abs_diff(self.len()) as usize], true);
         self.lens.push(len);
     }
 

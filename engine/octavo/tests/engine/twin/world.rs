@@ -517,15 +517,14 @@ impl<'o> Epoch<'o> {
             Ok(()) => world.twins[number].set_len(len),
             Err(error) => {
                 assert!(world.faulty, "{error}");
-                // One that fails at its sync may have been made.
-                if object.len_bytes() == len {
-                    world.twins[number].set_len(len);
-                }
-                // Each such failure takes something from the store, also of an object that has failed before.
+                // One that fails at its sync takes something from the store, also of an object that has failed before; and then may have been made.
                 if matches!(&error, octavo::Error::Io { source, .. } if source.op() == octavo::disk::Op::Sync)
                 {
                     world.twins[number].failed = true;
                     world.twins[number].forget();
+                }
+                if object.len_bytes() == len {
+                    world.twins[number].set_len(len);
                 }
             }
         }
