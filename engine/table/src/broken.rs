@@ -31,6 +31,12 @@ pub enum Step {
     NoOvertake,
     /// T7 without the set's bits.
     ForgetOrphans,
+    /// T9 that locks a page's home and none of its other places.
+    LockHomeOnly,
+    /// T10 that leaves the page's bits behind.
+    SwitchWithoutBits,
+    /// T11 without the bits of the home set.
+    ForgetAwayOrphans,
 }
 
 /// Whether `step` is switched off in this run of a model.

@@ -7,7 +7,7 @@
 //!  fronts:       shown u64 | marks u32 | told u32, the same
 //!  tags:         u64 [W], the same
 //!  sets:         head | word u64 [W] | ghost u32 [ghosts], the same
-//!  head:         policy u16 [W] | lock u32, occupied u32 | ahead, spent | clock u16, hand, ghost head, ghost count, orphans, spare
+//!  head:         policy u16 [W] | lock u32, occupied u32 | ahead, spent | clock u16, hand, ghost head, ghost count, orphans, away
 //! ```
 //!
 //! | bytes a set | 8 ways | 16 ways | 32 ways | touched by |
@@ -70,7 +70,8 @@ pub(crate) struct Head<const W: usize> {
     pub ghost_count: AtomicU8,
     /// Nodes where copies of pages of this set may be that have left it (T7 of `twin`). Changes under the lock.
     pub orphans: AtomicU8,
-    spare: [AtomicU8; 2],
+    /// Sixteenths of the tags of which a page of this set may be at its place on another node (T9). Changes under the lock.
+    pub away: AtomicU16,
 }
 
 #[cfg(not(any(loom, shuttle)))]
@@ -122,7 +123,7 @@ impl<const W: usize> Head<W> {
             ghost_head: AtomicU8::new(0),
             ghost_count: AtomicU8::new(0),
             orphans: AtomicU8::new(0),
-            spare: std::array::from_fn(|_| AtomicU8::new(0)),
+            away: AtomicU16::new(0),
             ahead: Hints::new(0),
             spent: Hints::new(0),
         }

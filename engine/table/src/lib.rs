@@ -7,6 +7,7 @@
 //! What is not here: bytes of pages, I/O, clocks, threads, waiting for a page. The engine owns those; the simulator and the
 //! model checkers run this crate without them.
 
+mod away;
 pub mod broken;
 mod ghost;
 mod layout;
@@ -29,6 +30,7 @@ mod tag;
 mod touch;
 mod twin;
 
+pub use away::Switch;
 pub use ghost::{Ghosts, ghosts_of};
 pub use layout::{ENTRIES_PER_SEGMENT, METADATA_BYTES_PER_PAGE_MAX, SEGMENTS_MAX, Shape};
 pub use lookup::Glance;

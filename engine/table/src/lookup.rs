@@ -7,7 +7,7 @@
 
 use crate::layout::{Front, set_bytes};
 use crate::probe::ProbeKind;
-use crate::slot::Shown;
+use crate::slot::{Shown, Word};
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::table::{Found, SegmentIndex, SetNumber, SlotIndex, Table};
 use crate::tag::Tag;
@@ -29,10 +29,13 @@ impl<const W: usize> Glance<'_, W> {
 }
 
 impl<const W: usize> Table<W> {
-    /// The page, if it is where the directory says now. No lock, no store. A None is to be believed only under the set's lock.
+    /// The page, if it is where the directory says now, or away from there (T9). No lock, no store. A None is to be believed only under the set's lock.
     #[inline(always)]
     pub fn find(&self, tag: Tag) -> Option<Found<'_>> {
-        self.find_in(self.set_of(tag), tag)
+        match self.find_in(self.set_of(tag), tag) {
+            None => self.find_away(tag),
+            found => found,
+        }
     }
 
     /// Asks the processor for the fingerprints of a page's set.
@@ -98,6 +101,17 @@ impl<const W: usize> Table<W> {
 
     #[inline(always)]
     pub(crate) fn find_in(&self, set: SetNumber, tag: Tag) -> Option<Found<'_>> {
+        self.find_where(set, tag, Word::findable)
+    }
+
+    /// The slot of a set that has the tag, and a word that will do.
+    #[inline(always)]
+    pub(crate) fn find_where(
+        &self,
+        set: SetNumber,
+        tag: Tag,
+        will_do: impl Fn(Word) -> bool,
+    ) -> Option<Found<'_>> {
         let mut ways = self.matching(set, tag.fingerprint());
         while ways != 0 {
             let way = ways.trailing_zeros();
@@ -105,7 +119,7 @@ impl<const W: usize> Table<W> {
             let slot = self.slot_in(set, way as usize);
             // P3: the word first, with acquire, then the tag.
             let word = slot.load();
-            if slot.tag() == tag && word.findable() {
+            if slot.tag() == tag && will_do(word) {
                 return Some(Found { slot, index: self.index_of(set, way as usize), word });
             }
         }

@@ -1,4 +1,4 @@
-//! loom models of the protocols (P1 to P13 in `slot`, R1 to R4 in `resize`, T1 to T8 in `twin`): every interleaving of a few threads, with
+//! loom models of the protocols (P1 to P13 in `slot`, R1 to R4 in `resize`, T1 to T11 in `twin`): every interleaving of a few threads, with
 //! every value that a relaxed load may legally return.
 //!
 //! Each model is a function, so that it can be run twice: as it is, when it must hold, and with one step of the protocol left
@@ -7,6 +7,7 @@
 //! `EVERY` is every interleaving; a number bounds the preemptions, where there are too many: one step of the protocol has at most
 //! four accesses, and what two threads can do to each other between two of them takes no more. What is not here: long runs with many threads (see `schedules`), and the lock (see `lock`).
 
+mod away;
 mod slot;
 mod switch;
 mod table;

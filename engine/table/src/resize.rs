@@ -5,7 +5,7 @@
 //!
 //! - **R1** The mover writes the move's record (entry, from, to) into the header, with release. One move at a time.
 //! - **R2** For each set number it locks the set of both segments, in the order of the segments, and brings the entry's quiet
-//!   pages over: claim in the new set (P1), copy, publish (P2), count the arrival, let the old slot go (P9). Dirty pages stay dirty, pinned ones leave a
+//!   pages over, and those that are away from home there by it (T9 of `twin`): claim in the new set (P1), copy, publish (P2), count the arrival, let the old slot go (P9). Dirty pages stay dirty, pinned ones leave a
 //!   snapshot behind. A clean page that finds no place is let go. A page that is busy stays, and the pass is repeated later.
 //! - **R3** Whoever locks a set of the entry meanwhile sees the record (the mover passed under the same lock), locks both sets, finds
 //!   pages in either and claims in the new one only. So a set that has been passed gains no page of the entry.
@@ -162,12 +162,16 @@ impl<const W: usize> Table<W> {
             let mut guard = SetGuard::new(self, home, Some(next), locks);
             // T8.
             guard.remember_orphans(next, self.head(home).orphans.load(Ordering::Relaxed));
-            let is_placed =
-                |tag| self.twin_place(tag, self.nodes.of_entry(mv.level, mv.entry)).directory(mv.level);
-            let busy = guard.drop_copies_of(home, |tag| is_placed(tag) == mv.entry as usize);
+            guard.remember_away(next, self.head(home).away.load(Ordering::Relaxed));
+            let node = self.nodes.of_entry(mv.level, mv.entry);
+            let is_placed = |tag: Tag| self.twin_place(tag, node).directory(mv.level) == mv.entry as usize;
+            let busy = guard.drop_copies_of(home, is_placed);
             pass.busy = busy.or(pass.busy);
-            let pages =
-                self.pages_in(home).filter(|page| page.tag().directory(mv.level) == mv.entry as usize);
+            // A page that is away from home here goes with its place (T9); not one that has come to be at home here since, by another entry.
+            let moves = |tag: Tag| {
+                tag.directory(mv.level) == mv.entry as usize || self.set_of(tag) != home && is_placed(tag)
+            };
+            let pages = self.pages_in(home).filter(|page| moves(page.tag()));
             pages.for_each(|page| self.move_page(&mut guard, page, mover, &mut pass));
         }
         if pass.busy.is_none() {
@@ -179,7 +183,7 @@ impl<const W: usize> Table<W> {
     }
 
     /// R2 for one page.
-    fn move_page(
+    pub(crate) fn move_page(
         &self,
         guard: &mut SetGuard<'_, W>,
         page: Found<'_>,
@@ -270,7 +274,7 @@ impl<const W: usize> Table<W> {
 
 impl<const W: usize> SetGuard<'_, W> {
     /// Gives a moved page the policy's bits it had, in its new set's time.
-    fn adopt(&self, from: SlotIndex, to: SlotIndex) {
+    pub(crate) fn adopt(&self, from: SlotIndex, to: SlotIndex) {
         let table = self.table();
         let ((old_set, old_way), (new_set, new_way)) = (table.place_of(from), table.place_of(to));
         let (old, new) = (table.head(old_set), table.head(new_set));

@@ -4,8 +4,10 @@
 //! words (compare-and-swap, see `slot`) and the policy's bits (hits write them).
 //!
 //! While a directory entry is on its way to another segment (see `resize`), the pages under it may be in either of two
-//! sets. The guard then holds both locks: it finds pages in either and claims only in the new one.
+//! sets. The guard then holds both locks: it finds pages in either and claims only in the new one. Where a page may be away from home (T9 of
+//! `twin`), it holds those of all its places, and claims at home.
 
+use crate::away::Away;
 use crate::ghost::Ghosts;
 use crate::layout::Head;
 use crate::lock::SetLockGuard;
@@ -29,12 +31,14 @@ pub enum Claim {
     Full,
 }
 
-/// One set, locked (two while its entry moves).
+/// One set, locked (two while its entry moves; the page's places on all nodes, where its main may be away from home).
 pub struct SetGuard<'t, const W: usize> {
     table: &'t Table<W>,
     home: SetNumber,
     /// The set that the entry moves to, locked too.
     next: Option<SetNumber>,
+    /// The page's places on other nodes (T9).
+    away: Option<Box<Away<'t>>>,
     _locks: (SetLockGuard<'t>, Option<SetLockGuard<'t>>),
 }
 
@@ -45,13 +49,18 @@ impl<'t, const W: usize> SetGuard<'t, W> {
         next: Option<SetNumber>,
         locks: (SetLockGuard<'t>, Option<SetLockGuard<'t>>),
     ) -> Self {
-        SetGuard { table, home, next, _locks: locks }
+        SetGuard { table, home, next, away: None, _locks: locks }
+    }
+
+    pub(crate) fn with_away(self, away: Away<'t>) -> Self {
+        SetGuard { away: Some(Box::new(away)), ..self }
     }
 
     /// The page, wherever it is: nobody can bring it in or remove it while the guard lives.
     pub fn find(&self, tag: Tag) -> Option<Found<'t>> {
         let in_next = self.next.and_then(|set| self.table.find_in(set, tag));
-        in_next.or_else(|| self.table.find_in(self.home, tag))
+        let at_home = in_next.or_else(|| self.table.find_in(self.home, tag));
+        at_home.or_else(|| self.away.as_ref()?.sets.iter().find_map(|set| self.table.find_in(*set, tag)))
     }
 
     /// Takes a slot for a page that `find` did not find: a free one, or the policy's victim's (P1). Effort is bounded by the ways.
@@ -131,9 +140,14 @@ impl<'t, const W: usize> SetGuard<'t, W> {
     /// Lets go of a slot taken by `Slot::begin_move` (P9) once its page is published in another, with the counts of dirty pages and of arrivals kept; `taken` is the word that was replaced.
     #[must_use]
     pub fn remove_moved(&mut self, slot: SlotIndex, taken: Word) -> bool {
+        self.remove_moved_to(self.next.unwrap_or(self.home), slot, taken)
+    }
+
+    /// `remove_moved`, of a page that is published in this set.
+    pub(crate) fn remove_moved_to(&self, set: SetNumber, slot: SlotIndex, taken: Word) -> bool {
         // Release: pairs with `walk`; who sees the arrival counted sees the page in its new slot. Who sees it gone from the old
         // one sees the count, for `remove` releases too.
-        let arrived_in = self.table.segment_of_set(self.next.unwrap_or(self.home));
+        let arrived_in = self.table.segment_of_set(set);
         self.table.record(arrived_in).arrivals.fetch_add(1, Ordering::Release);
         self.vacate(slot);
         // Its copies are the new slot's.
@@ -146,6 +160,10 @@ impl<'t, const W: usize> SetGuard<'t, W> {
 
     pub(crate) fn table(&self) -> &'t Table<W> {
         self.table
+    }
+
+    pub(crate) fn away(&self) -> Option<&Away<'t>> {
+        self.away.as_deref()
     }
 
     /// The set that the directory names, and the one that its entry moves to.
@@ -179,6 +197,7 @@ impl<'t, const W: usize> SetGuard<'t, W> {
 
     fn claim_by<P: Policy>(&self, set: SetNumber, tag: Tag, is_miss: bool) -> Claim {
         self.catch_up::<P>(set);
+        self.drop_home_copy(set, tag);
         let head = self.table.head(set);
         let occupied = head.occupied.load(Ordering::Relaxed);
         // T7.
@@ -326,10 +345,15 @@ impl<'t, const W: usize> SetGuard<'t, W> {
 
     pub(crate) fn vacate(&self, slot: SlotIndex) {
         let (set, way) = self.table.place_of(slot);
-        debug_assert!(set == self.home || Some(set) == self.next, "a slot of this set");
+        debug_assert!(self.has(set), "a slot of this set");
         let head = self.table.head(set);
         head.occupied.store(head.occupied.load(Ordering::Relaxed) & !(1 << way), Ordering::Relaxed);
         self.forget_ahead(set, way);
+    }
+
+    fn has(&self, set: SetNumber) -> bool {
+        let is_away = || self.away.as_ref().is_some_and(|away| away.sets.contains(&set));
+        set == self.home || Some(set) == self.next || is_away()
     }
 
     pub(crate) fn view(&self, set: SetNumber) -> View<'t> {

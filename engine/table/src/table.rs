@@ -82,6 +82,8 @@ pub struct Table<const W: usize = 16> {
     /// A copy of another node's page was made at some time. Each set's lock orders what matters of it.
     has_copies: plain::AtomicBool,
     copies_yield: plain::AtomicBool,
+    /// A main was away from home at some time (T9).
+    pub(crate) has_away: plain::AtomicBool,
     tally: Tally,
     #[cfg_attr(any(loom, shuttle), allow(dead_code))]
     pub(crate) probe: ProbeKind,
@@ -143,6 +145,7 @@ impl<const W: usize> Table<W> {
             monitor: OnceLock::new(),
             has_copies: plain::AtomicBool::new(false),
             copies_yield: plain::AtomicBool::new(true),
+            has_away: plain::AtomicBool::new(false),
             tally: Tally::default(),
             probe: ProbeKind::detect(),
             nodes: Nodes::new(nodes, layout.shape.segments_max, layout.level_max),
@@ -363,7 +366,8 @@ impl<const W: usize> Table<W> {
             // record is taken down only after the entry was changed (see `resize`, R4).
             let (now, _) = self.move_of(tag);
             if now == seen && self.set_of(tag) == home {
-                return SetGuard::new(self, home, target, (lock, second));
+                let guard = SetGuard::new(self, home, target, (lock, second));
+                return if guard.may_be_away(tag) { self.lock_places_after(guard, tag) } else { guard };
             }
         }
     }

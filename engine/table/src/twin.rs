@@ -1,6 +1,6 @@
 //! Twins: copies of a page on the nodes that read it from afar (after PaCaR: Coquisart, Sopena, Gouicem, EuroSys '26).
 //!
-//! A page's *main* sits in the set that the directory names, as it does without twins, and whatever happens to the page happens to its main. A *twin* on
+//! A page's *main* sits in the set that the directory names, as it does without twins, or is *away* from there (T9), and whatever happens to the page happens to its main. A *twin* on
 //! node n sits in a set of that node: the one where the page would be if the bits of its tag that say whose an entry is were n's ([`Table::twin_place`]).
 //! It keeps the page's own tag; what tells it from a main is its state. So twins take ways that are free, leave before pages that have no copy, and move with no
 //! table of their own; and a thread that has one reads lines of its own node only: the twin's own word says whether it may.
@@ -30,11 +30,19 @@
 //!   set's bits, under the set's lock.
 //! - **T8 move** While an entry moves (R2), the copies that belong to it by their place are let go, and one that is being made is busy; new ones come into the new set only, as pages do. A page that
 //!   moves takes its bits along, and a set those of its orphans.
+//! - **T9 places** A page has a place, a set, on each node: home is the one by its own tag. It comes in at home only (P1), under that set's lock, which is the page's. Its main may be
+//!   at any of its places, though: then its home set has said so, by a bit for a sixteenth of all tags, since before it left, and for good. Whoever locks a page whose bit
+//!   is set locks all its places, in the order of sets, and finds it in whichever it is; who looks without a lock looks at home first. So a page is in one slot at most.
+//! - **T10 switch** A node that writes a page again and again gets its main: under the locks of all places, none of which is on the move, the main is copied as a page that
+//!   moves is (R2), to the way of its own copy there, a free one, or another copy's. The bits go along: no byte changes, so every other copy stays as good as it was. The node it leaves may make a copy
+//!   as any other may, home as well. Another node's writes bring it there, or home, in the same way.
+//! - **T11 leaving** A main that is away leaves as any page of the set where it lies, under that set's lock alone. Its orphans are not found by that set, so its home set has had the bits of all nodes since
+//!   T9. While an entry moves, what lies there by its place goes along (R2).
 //!
 //! Why a writer finds every copy. A copy's slot and tag were written before T2, which releases; the writer's swap of the same word acquires, so he sees them, or T2 comes after it and
 //! fails. A move that put the copy elsewhere was seen by T1 under the lock, and so it is by the writer, who looks in both sets.
 //!
-//! What is not here: when a copy is worth its while, and the bytes (the engine).
+//! What is not here: how mains come to be away (`away`); when a copy is worth its while, and the bytes (the engine).
 
 use crate::broken::{self, Step};
 use crate::nodes::NodeId;
@@ -242,8 +250,7 @@ impl<const W: usize> Table<W> {
     /// its readers, or under the set's lock where it has no slot.
     #[cold]
     pub fn overtake(&self, tag: Tag, bits: u8) -> u32 {
-        let own = self.owner_of(tag);
-        let nodes = (0..self.nodes()).map(NodeId).filter(|node| *node != own && bits & bit_of(*node) != 0);
+        let nodes = (0..self.nodes()).map(NodeId).filter(|node| bits & bit_of(*node) != 0);
         nodes.map(|node| self.overtake_at(tag, node)).sum()
     }
 
@@ -295,18 +302,7 @@ impl<const W: usize> Table<W> {
     }
 
     pub(crate) fn find_copy_in(&self, set: SetNumber, tag: Tag) -> Option<Found<'_>> {
-        let mut ways = self.matching(set, tag.fingerprint());
-        while ways != 0 {
-            let way = ways.trailing_zeros();
-            ways &= ways - 1;
-            let slot = self.slot_in(set, way as usize);
-            // P3: the word first, with acquire, then the tag.
-            let word = slot.load();
-            if word.is_copy() && slot.tag() == tag {
-                return Some(Found { slot, index: self.index_of(set, way as usize), word });
-            }
-        }
-        None
+        self.find_where(set, tag, Word::is_copy)
     }
 }
 
@@ -315,17 +311,22 @@ impl<const W: usize> SetGuard<'_, W> {
     fn claim_copy(&mut self, tag: Tag, may_displace: bool) -> Option<(SlotIndex, Option<Tag>)> {
         let table = self.table();
         let (home, next) = self.sets();
-        if [Some(home), next].into_iter().flatten().any(|set| table.find_copy_in(set, tag).is_some()) {
+        let is_here = |set| table.find_where(set, tag, |word| word.is_copy() || word.findable()).is_some();
+        if [Some(home), next].into_iter().flatten().any(is_here) {
             return None;
         }
         table.note_copies();
-        with_policy!(table.policy(), P => self.claim_copy_by::<P>(next.unwrap_or(home), tag, may_displace))
+        let (set, taken) = (next.unwrap_or(home), State::Copying);
+        with_policy!(table.policy(), P => self.claim_spare::<P>(set, tag, taken, 0, may_displace))
     }
 
-    fn claim_copy_by<P: Policy>(
+    /// Takes a way for a page, as its copy or its main: one of `first`, a free one, or a copy's; a page's only where it `may_displace`. And the page that had to leave.
+    pub(crate) fn claim_spare<P: Policy>(
         &self,
         set: SetNumber,
         tag: Tag,
+        taken: State,
+        first: u32,
         may_displace: bool,
     ) -> Option<(SlotIndex, Option<Tag>)> {
         self.catch_up::<P>(set);
@@ -338,9 +339,9 @@ impl<const W: usize> SetGuard<'_, W> {
             let word = slot.load();
             let old = slot.tag();
             let may = word.evictable() && (may_displace || word.state() != State::Clean);
-            (may && slot.claim_as(State::Copying, word, tag, 0)).then_some((word, old))
+            (may && slot.claim_as(taken, word, tag, 0)).then_some((word, old))
         };
-        let mut free = !occupied & Self::all_ways();
+        let mut free = if first != 0 { first } else { !occupied & Self::all_ways() };
         let mut found = None;
         while free != 0 && found.is_none() {
             let way = free.trailing_zeros() as usize;

@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::PoisonError;
 
-use super::{SWITCH, explore, slot, twin};
+use super::{SWITCH, away, explore, slot, twin};
 use crate::broken::{Step, set};
 
 /// The model fails where `step` is left out. Alone in the process, for the switch is everybody's.
@@ -86,4 +86,19 @@ fn a_read_of_a_twin_that_does_not_look_again_is_noticed_t6() {
 #[test]
 fn an_orphan_that_is_forgotten_is_noticed_t7() {
     fails_without(Step::ForgetOrphans, twin::orphan_against_write);
+}
+
+#[test]
+fn a_page_that_is_not_looked_for_in_all_its_places_is_noticed_t9() {
+    fails_without(Step::LockHomeOnly, away::write_that_finds_its_page_away);
+}
+
+#[test]
+fn a_main_that_leaves_its_bits_behind_is_noticed_t10() {
+    fails_without(Step::SwitchWithoutBits, away::switch_and_write_against_read_of_a_third_node);
+}
+
+#[test]
+fn an_orphan_of_a_main_that_left_from_afar_is_noticed_t11() {
+    fails_without(Step::ForgetAwayOrphans, away::orphan_of_a_page_that_was_away);
 }

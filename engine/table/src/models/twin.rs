@@ -8,15 +8,15 @@ use crate::slot::{OneWay, Slot, State};
 use crate::twin::bit_of;
 use crate::{NodeId, PolicyKind, Shape, Table, Tag};
 
-const PAGE: Tag = Tag(0xA << 24);
+pub(super) const PAGE: Tag = Tag(0xA << 24);
 const OTHER: Tag = Tag(0xB << 24);
 /// What the page holds at first, and after one and two writes; and what the other page holds.
-const A: u64 = 0xA00;
-const A1: u64 = 0xA01;
+pub(super) const A: u64 = 0xA00;
+pub(super) const A1: u64 = 0xA01;
 const A2: u64 = 0xA02;
-const B: u64 = 0xB00;
+pub(super) const B: u64 = 0xB00;
 
-const HERE: NodeId = NodeId(1);
+pub(super) const HERE: NodeId = NodeId(1);
 
 struct Pair {
     main: OneWay,
@@ -126,7 +126,7 @@ impl Pair {
     }
 }
 
-fn in_order(reads: &[Option<u64>]) {
+pub(super) fn in_order(reads: &[Option<u64>]) {
     let seen: Vec<u64> = reads.iter().copied().flatten().collect();
     assert!(seen.is_sorted() && seen.iter().all(|bytes| [A, A1, A2].contains(bytes)), "{reads:?}");
 }
@@ -295,29 +295,33 @@ fn a_copy_that_is_made_while_a_page_is_being_stored_does_not_outlive_the_store_p
     });
 }
 
-/// Two nodes of a segment of one set of two ways each. The page is the first node's.
-struct Nodes {
-    table: Table<2>,
-    frames: [Frame; 4],
+/// Nodes of a segment of one set of two ways each. The page is the first node's.
+pub(super) struct Nodes {
+    pub table: Table<2>,
+    frames: Vec<Frame>,
 }
 
 impl Nodes {
     fn new() -> Arc<Nodes> {
-        let shape = Shape { segments_max: 2, sets_per_segment: 1 };
-        let table = Table::spread(shape, 2, PolicyKind::Fifo, 2);
-        Arc::new(Nodes { table, frames: std::array::from_fn(|_| Frame::new(0)) })
+        Self::of(2)
     }
 
-    fn spawn(self: &Arc<Nodes>, run: impl FnOnce(&Nodes) + 'static) -> thread::JoinHandle<()> {
+    pub fn of(nodes: u32) -> Arc<Nodes> {
+        let shape = Shape { segments_max: nodes, sets_per_segment: 1 };
+        let table = Table::spread(shape, nodes, PolicyKind::Fifo, nodes);
+        Arc::new(Nodes { table, frames: (0..2 * nodes).map(|_| Frame::new(0)).collect() })
+    }
+
+    pub fn spawn(self: &Arc<Nodes>, run: impl FnOnce(&Nodes) + 'static) -> thread::JoinHandle<()> {
         let nodes = Arc::clone(self);
         thread::spawn(move || run(&nodes))
     }
 
-    fn frame(&self, slot: crate::SlotIndex) -> &Frame {
+    pub fn frame(&self, slot: crate::SlotIndex) -> &Frame {
         &self.frames[slot.0 as usize]
     }
 
-    fn fill(&self, tag: Tag, value: u64, dirty: bool) {
+    pub fn fill(&self, tag: Tag, value: u64, dirty: bool) {
         let mut guard = self.table.lock(tag);
         let crate::Claim::Claimed { slot, .. } = guard.claim(tag) else { panic!("there is room") };
         drop(guard);
@@ -330,7 +334,11 @@ impl Nodes {
     }
 
     fn make(&self) -> Option<u64> {
-        let copying = self.table.begin_copy(PAGE, HERE, false)?;
+        self.make_at(HERE)
+    }
+
+    pub fn make_at(&self, node: NodeId) -> Option<u64> {
+        let copying = self.table.begin_copy(PAGE, node, false)?;
         let main = self.table.find(PAGE)?;
         let word = copying.link(&main)?;
         let [first, second] = self.frame(main.index).bytes();
@@ -347,7 +355,11 @@ impl Nodes {
     }
 
     fn read_twin(&self) -> Option<u64> {
-        let found = self.table.find_twin(PAGE, HERE).filter(|found| found.word.state() == State::Twin)?;
+        self.read_twin_at(HERE)
+    }
+
+    pub fn read_twin_at(&self, node: NodeId) -> Option<u64> {
+        let found = self.table.find_twin(PAGE, node).filter(|found| found.word.state() == State::Twin)?;
         let [first, second] = self.frame(found.index).bytes();
         found.slot().is_still_twin(found.word).then(|| {
             assert_eq!(first, second, "a torn page was believed");

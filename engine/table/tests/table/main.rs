@@ -4,6 +4,8 @@
 
 mod random;
 
+#[cfg(not(any(loom, shuttle)))]
+mod away;
 #[cfg(not(loom))]
 mod cache;
 #[cfg(not(any(loom, shuttle)))]

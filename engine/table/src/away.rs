@@ -1,0 +1,261 @@
+//! Mains away from home: a page lies where it is written most, and not where its tag says.
+//!
+//! T9 to T11 of `twin` are the protocol. Here is how such a page is found, with a lock and without one, and how a main and a copy change their roles.
+//! What is not here: whose writes are worth that (the engine). A table that has never switched a main pays for none of it, but for a look at a flag when a page is not where it is looked for.
+
+use crate::broken::{self, Step};
+use crate::lock::SetLockGuard;
+use crate::nodes::NodeId;
+use crate::policy::with_policy;
+use crate::resize::{Mover, Pass};
+use crate::set::SetGuard;
+use crate::slot::{State, TWIN_BITS};
+use crate::sync::atomic::Ordering;
+use crate::table::{Found, SetNumber, SlotIndex, Table};
+use crate::tag::Tag;
+
+/// A page's places on other nodes than its own, locked.
+pub(crate) struct Away<'t> {
+    pub sets: Vec<SetNumber>,
+    /// None of the page's places is on its way to another segment.
+    is_still: bool,
+    _locks: Vec<SetLockGuard<'t>>,
+}
+
+/// A page's place on a node, and where its entry moves to. What else is compared is the move's record.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Place {
+    set: SetNumber,
+    next: Option<SetNumber>,
+    record: u64,
+}
+
+/// What became of a main that was to come to another node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Switch {
+    /// Where it is now. None: it is there already, or in somebody's hands, or there is no room for it, or something of this is on the move.
+    pub to: Option<SlotIndex>,
+    /// The page that had to leave for it, if one had.
+    pub displaced: Option<Tag>,
+}
+
+/// The bit of a page among those of its home set.
+fn away_bit(tag: Tag) -> u16 {
+    1 << (tag.ghost_print() % 16)
+}
+
+impl<const W: usize> Table<W> {
+    /// What a page has at its place on a node: its main, or a copy. No lock, no store.
+    #[inline]
+    pub fn find_at(&self, tag: Tag, node: NodeId) -> Option<Found<'_>> {
+        let set = self.set_of(self.twin_place(tag, node));
+        self.find_where(set, tag, |word| word.is_copy() || word.findable())
+    }
+
+    /// `find`, by a thread of a node: its own place first, where the page may be away from home.
+    #[inline]
+    pub fn find_from(&self, tag: Tag, node: NodeId) -> Option<Found<'_>> {
+        let near = match self.has_away() && self.owner_of(tag) != node {
+            true => self.find_in(self.set_of(self.twin_place(tag, node)), tag),
+            false => None,
+        };
+        near.or_else(|| self.find(tag))
+    }
+
+    /// `find`, for a page that is not at home.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn find_away(&self, tag: Tag) -> Option<Found<'_>> {
+        let home = self.set_of(tag);
+        if !self.has_away() || !self.may_be_away(home, tag) {
+            return None;
+        }
+        let sets = (0..self.nodes()).map(|node| self.set_of(self.twin_place(tag, NodeId(node))));
+        sets.filter(|set| *set != home).find_map(|set| self.find_in(set, tag))
+    }
+
+    /// Whether a main was away from home at some time.
+    #[inline(always)]
+    pub fn has_away(&self) -> bool {
+        // Relaxed: a hint; under a page's lock its home set says it.
+        self.has_away.load(Ordering::Relaxed)
+    }
+
+    fn may_be_away(&self, home: SetNumber, tag: Tag) -> bool {
+        // Relaxed: under the lock, or a hint.
+        self.head(home).away.load(Ordering::Relaxed) & away_bit(tag) != 0
+    }
+
+    /// T9: gives up the lock of the home set, and takes those of all places.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn lock_places_after<'t>(&'t self, guard: SetGuard<'t, W>, tag: Tag) -> SetGuard<'t, W> {
+        if broken::is(Step::LockHomeOnly) {
+            return guard;
+        }
+        drop(guard);
+        self.lock_places(tag)
+    }
+
+    fn lock_places(&self, tag: Tag) -> SetGuard<'_, W> {
+        // As in `lock`: a turn is repeated only when a move of one of the entries began or ended in between.
+        loop {
+            let seen = self.places(tag);
+            let mut sets: Vec<SetNumber> =
+                seen.iter().flat_map(|place| [Some(place.set), place.next]).flatten().collect();
+            sets.sort_unstable();
+            sets.dedup();
+            let mut locks: Vec<_> = sets.iter().map(|set| self.head(*set).lock.lock()).collect();
+            if self.places(tag) != seen {
+                continue;
+            }
+            let own = seen[self.owner_of(tag).0 as usize];
+            let mut take = |set: SetNumber| {
+                let at = sets.iter().position(|other| *other == set).expect("it is among its own places");
+                sets.remove(at);
+                locks.remove(at)
+            };
+            let held = (take(own.set), own.next.map(take));
+            let is_still = seen.iter().all(|place| place.next.is_none());
+            let away = Away { sets, is_still, _locks: locks };
+            return SetGuard::new(self, own.set, own.next, held).with_away(away);
+        }
+    }
+
+    fn places(&self, tag: Tag) -> Vec<Place> {
+        let place = |node| {
+            let at = self.twin_place(tag, NodeId(node));
+            let set = self.set_of(at);
+            let (record, target) = self.move_of(at);
+            // As in `lock`.
+            let next = target.map(|segment| self.set_in(segment, at)).filter(|next| *next != set);
+            Place { set, next, record }
+        };
+        (0..self.nodes()).map(place).collect()
+    }
+
+    /// T10: brings a page's main to its place on a node.
+    pub fn bring_main(&self, tag: Tag, node: NodeId, may_displace: bool, mover: &mut dyn Mover) -> Switch {
+        let mut switch = Switch::default();
+        switch.to = self.try_to_bring(tag, node, may_displace, &mut switch.displaced, mover);
+        switch
+    }
+
+    fn try_to_bring(
+        &self,
+        tag: Tag,
+        node: NodeId,
+        may_displace: bool,
+        displaced: &mut Option<Tag>,
+        mover: &mut dyn Mover,
+    ) -> Option<SlotIndex> {
+        let guard = self.lock_places(tag);
+        let to = self.set_of(self.twin_place(tag, node));
+        // 1. The main as it is. The node may have no segment of its own.
+        let main = guard.find(tag)?;
+        let is_quiet = matches!(main.word.state(), State::Clean | State::Dirty) && !main.word.writeback();
+        let is_still = guard.away().is_some_and(|away| away.is_still);
+        let is_there = self.place_of(main.index).0 == to;
+        let is_of_node = self.node_of_segment(self.segment_of_set(to)) == node;
+        if !is_quiet || !is_still || is_there || !is_of_node {
+            return None;
+        }
+        // 2. A way: that of its own copy, if it has one there and nobody has begun to make it anew.
+        let (slot, left) = guard.claim_for_main(to, tag, may_displace)?;
+        *displaced = left;
+        // 3. Who looks for it from now on looks in all its places.
+        guard.note_away(tag);
+        // 4. As a page that moves (R2).
+        let Ok(taken) = main.slot().begin_move(main.word) else {
+            guard.vacate(slot);
+            if self.slot(slot).remove().waited() {
+                mover.wake(slot);
+            }
+            return None;
+        };
+        if !broken::is(Step::SwitchWithoutBits) {
+            self.slot(slot).add_twins(taken.twins());
+        }
+        mover.copy(main.index, slot);
+        guard.adopt(main.index, slot);
+        if self.publish(slot, taken.state() == State::Dirty) {
+            mover.wake(slot);
+        }
+        if guard.remove_moved_to(to, main.index, taken) {
+            mover.wake(main.index);
+        }
+        Some(slot)
+    }
+
+    /// Brings mains home, as far as they are quiet. Some in `busy`: one that is not; then again.
+    pub fn bring_home(&self, mover: &mut dyn Mover) -> Pass {
+        let mut pass = Pass::default();
+        if !self.has_away() {
+            return pass;
+        }
+        let all = self.segments().flat_map(|segment| self.sets_of(segment));
+        let away = all.flat_map(|set| self.pages_in(set).map(move |page| (set, page.tag())));
+        let away: Vec<Tag> =
+            away.filter(|(set, tag)| self.set_of(*tag) != *set).map(|(_, tag)| tag).collect();
+        for tag in away {
+            let mut guard = self.lock_places(tag);
+            let (home, next) = guard.sets();
+            if let Some(page) = guard.find(tag)
+                && ![Some(home), next].contains(&Some(self.place_of(page.index).0))
+            {
+                self.move_page(&mut guard, page, mover, &mut pass);
+            }
+        }
+        pass
+    }
+}
+
+impl<const W: usize> SetGuard<'_, W> {
+    /// T9, under the lock of a page's home set: whether the page may be elsewhere.
+    #[inline(always)]
+    pub(crate) fn may_be_away(&self, tag: Tag) -> bool {
+        let (home, next) = self.sets();
+        self.table().may_be_away(home, tag) || next.is_some_and(|next| self.table().may_be_away(next, tag))
+    }
+
+    /// T9, T11: from now on the page's home set says that it may be elsewhere, and that all nodes may have copies of pages that left.
+    fn note_away(&self, tag: Tag) {
+        let (home, _) = self.sets();
+        self.table().has_away.store(true, Ordering::Relaxed);
+        self.remember_away(home, away_bit(tag));
+        if !broken::is(Step::ForgetAwayOrphans) {
+            self.remember_orphans(home, ((1u32 << TWIN_BITS) - 1) as u8);
+        }
+    }
+
+    pub(crate) fn remember_away(&self, set: SetNumber, bits: u16) {
+        if bits != 0 {
+            // Relaxed: under the lock.
+            self.table().head(set).away.fetch_or(bits, Ordering::Relaxed);
+        }
+    }
+
+    /// A way for the page's main. None: there is none, or a copy is being made there.
+    fn claim_for_main(
+        &self,
+        set: SetNumber,
+        tag: Tag,
+        may_displace: bool,
+    ) -> Option<(SlotIndex, Option<Tag>)> {
+        let (table, taken) = (self.table(), State::Filling);
+        let own = match table.find_copy_in(set, tag) {
+            None => 0,
+            Some(copy) if copy.word.state() == State::Copying => return None,
+            Some(copy) => 1 << table.place_of(copy.index).1,
+        };
+        with_policy!(table.policy(), P => self.claim_spare::<P>(set, tag, taken, own, may_displace))
+    }
+
+    /// A page that comes in at home has no copy there: it had one while it was away.
+    pub(crate) fn drop_home_copy(&self, set: SetNumber, tag: Tag) {
+        if self.table().has_away() {
+            // One that is being made stays: it is the page's, as any copy is.
+            self.drop_copies_of(set, |copied| copied == tag);
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! Models of a page whose main comes to another node (T9 to T11 in `twin`): reads, writes and evictions against the switch, on two and three nodes.
+
+use super::twin::{A, A1, B, HERE, Nodes, PAGE, in_order};
+use super::{Ordering, holds};
+use crate::resize::Mover;
+use crate::slot::State;
+use crate::{Claim, NodeId, SlotIndex, Tag};
+
+const THIRD: NodeId = NodeId(2);
+
+/// Copies frames; nobody waits in these models.
+struct Bytes<'n>(&'n Nodes);
+
+impl Mover for Bytes<'_> {
+    fn copy(&mut self, from: SlotIndex, to: SlotIndex) {
+        let bytes = self.0.frame(from).bytes();
+        self.0.frame(to).0.iter().zip(bytes).for_each(|(word, bytes)| word.store(bytes, Ordering::Relaxed));
+    }
+
+    fn wake(&mut self, _: SlotIndex) {}
+}
+
+impl Nodes {
+    fn switch(&self, node: NodeId) -> bool {
+        self.table.bring_main(PAGE, node, false, &mut Bytes(self)).to.is_some()
+    }
+
+    /// P3, wherever it is.
+    fn read_main(&self) -> Option<u64> {
+        let found = self.table.find(PAGE).filter(|found| found.word.readable())?;
+        let [first, second] = self.frame(found.index).bytes();
+        found.slot().unchanged(found.word).then(|| {
+            assert_eq!(first, second, "a torn page was believed");
+            first
+        })
+    }
+
+    /// As the engine writes: in place, found with the lock if not without; else into a slot of its own.
+    fn write(&self, value: u64) {
+        loop {
+            let found = self.table.find(PAGE);
+            if found.is_some_and(|found| self.write_in_place(found, value)) {
+                return;
+            }
+            let mut guard = self.table.lock(PAGE);
+            if let Some(found) = guard.find(PAGE) {
+                drop(guard);
+                if self.write_in_place(found, value) {
+                    return;
+                }
+                loom::thread::yield_now();
+                continue;
+            }
+            let Claim::Claimed { slot, .. } = guard.claim(PAGE) else { panic!("there is room") };
+            drop(guard);
+            self.table.overtake(PAGE, self.table.slot(slot).load().twins());
+            self.frame(slot).fill(value);
+            assert!(!self.table.publish(slot, true));
+            return;
+        }
+    }
+
+    fn write_in_place(&self, found: crate::Found<'_>, value: u64) -> bool {
+        let Ok(taken) = found.slot().begin_write(found.word) else { return false };
+        if taken.twins() != 0 {
+            self.table.overtake(PAGE, taken.twins());
+        }
+        self.frame(found.index).fill(value);
+        assert!(!self.table.end_write(found.index, taken, true));
+        true
+    }
+
+    /// Where the page is, by a look at every slot.
+    fn slots(&self) -> Vec<(SlotIndex, State, u64)> {
+        let mut slots = Vec::new();
+        self.table.for_each_page(|_, found| {
+            if found.tag() == PAGE {
+                slots.push((found.index, found.word.state(), self.frame(found.index).whole()));
+            }
+        });
+        slots
+    }
+
+    /// Two other pages come in where the page is away, and it leaves.
+    fn crowd_out(&self) {
+        let other = |number: u64| Tag(self.table.twin_place(PAGE, HERE).0 | number << 32);
+        (1..=2).for_each(|number| self.fill(other(number), B, false));
+    }
+}
+
+#[test]
+fn a_switch_takes_no_write_away_and_is_seen_by_no_read_t9_t10() {
+    holds(Some(2), || {
+        let nodes = Nodes::of(2);
+        nodes.fill(PAGE, A, false);
+        let writer = nodes.spawn(|nodes| nodes.write(A1));
+        let switched = nodes.switch(HERE);
+        in_order(&[nodes.read_main(), nodes.read_main()]);
+        writer.join().unwrap();
+        let slots = nodes.slots();
+        assert_eq!(slots.len(), 1, "{slots:?}");
+        assert_eq!((slots[0].1, slots[0].2), (State::Dirty, A1));
+        let lies_on = nodes.table.node_of_segment(nodes.table.segment_of(slots[0].0));
+        assert_eq!(lies_on, if switched { HERE } else { NodeId(0) });
+        assert_eq!(nodes.read_main(), Some(A1));
+    });
+}
+
+#[test]
+fn a_reader_of_a_page_that_comes_and_goes_between_nodes_sees_no_other_bytes_t10() {
+    holds(Some(2), || {
+        let nodes = Nodes::of(2);
+        nodes.fill(PAGE, A, true);
+        let mover = nodes.spawn(|nodes| {
+            assert!(nodes.switch(HERE));
+            nodes.write(A1);
+            assert!(nodes.switch(NodeId(0)), "home is as good as anywhere");
+        });
+        in_order(&[nodes.read_main(), nodes.read_main()]);
+        mover.join().unwrap();
+        assert_eq!(nodes.read_main(), Some(A1));
+        assert_eq!(nodes.slots().len(), 1);
+    });
+}
+
+/// Home keeps a copy of a page that is away, as any node may.
+#[test]
+fn the_home_of_a_page_that_is_away_reads_a_copy_that_writes_overtake_t5_t10() {
+    holds(Some(2), || {
+        let nodes = Nodes::of(2);
+        nodes.fill(PAGE, A, false);
+        assert!(nodes.switch(HERE));
+        let writer = nodes.spawn(|nodes| nodes.write(A1));
+        in_order(&[nodes.make_at(NodeId(0)), nodes.read_twin_at(NodeId(0))]);
+        writer.join().unwrap();
+        assert!(nodes.read_twin_at(NodeId(0)).is_none_or(|bytes| bytes == A1), "an old copy at home");
+    });
+}
+
+/// A page that is away leaves from there, and is written at the same time.
+pub(super) fn write_that_finds_its_page_away() {
+    let nodes = Nodes::of(2);
+    nodes.fill(PAGE, A, false);
+    assert!(nodes.switch(HERE));
+    let evictor = nodes.spawn(|nodes| nodes.crowd_out());
+    // A reader without a lock may pass it by; who has the lock finds it or brings it in.
+    let guard = nodes.table.lock(PAGE);
+    let is_away = guard.find(PAGE).is_some();
+    let away = nodes.slots_now();
+    assert!(is_away || away == 0, "a page that is there was not found under its lock");
+    drop(guard);
+    nodes.write(A1);
+    evictor.join().unwrap();
+    let slots = nodes.slots();
+    assert_eq!(slots.len(), 1, "{slots:?}");
+    assert_eq!((slots[0].1, slots[0].2), (State::Dirty, A1), "a dirty page is lost");
+}
+
+impl Nodes {
+    /// How many slots have the page, looked at without a lock while no other has the page's.
+    fn slots_now(&self) -> usize {
+        let words = (0..2 * self.table.nodes()).map(|slot| self.table.slot(SlotIndex(slot)));
+        words.filter(|slot| slot.load().readable() && slot.tag() == PAGE).count()
+    }
+}
+
+#[test]
+fn a_page_that_leaves_from_afar_while_it_is_written_is_in_one_slot_t9_t11() {
+    holds(Some(2), write_that_finds_its_page_away);
+}
+
+/// A copy on a third node knows nothing of the switch, and hears of the next write.
+pub(super) fn switch_and_write_against_read_of_a_third_node() {
+    let nodes = Nodes::of(3);
+    nodes.fill(PAGE, A, false);
+    assert_eq!(nodes.make_at(THIRD), Some(A));
+    let writer = nodes.spawn(|nodes| {
+        assert!(nodes.switch(HERE));
+        nodes.write(A1);
+    });
+    in_order(&[nodes.read_twin_at(THIRD), nodes.read_main()]);
+    writer.join().unwrap();
+    assert!(nodes.read_twin_at(THIRD).is_none(), "a write has ended, and a twin has the old bytes");
+}
+
+#[test]
+fn a_copy_on_a_third_node_is_overtaken_by_the_first_write_after_a_switch_t5_t10() {
+    holds(Some(2), switch_and_write_against_read_of_a_third_node);
+}
+
+/// Its main leaves from where it was away, and the page is written by who finds no slot.
+pub(super) fn orphan_of_a_page_that_was_away() {
+    let nodes = Nodes::of(3);
+    nodes.fill(PAGE, A, false);
+    assert!(nodes.switch(HERE));
+    assert_eq!(nodes.make_at(THIRD), Some(A));
+    nodes.crowd_out();
+    assert!(nodes.table.find(PAGE).is_none());
+    let writer = nodes.spawn(|nodes| nodes.write(A1));
+    assert!(nodes.read_twin_at(THIRD).is_none_or(|bytes| bytes == A));
+    writer.join().unwrap();
+    assert!(nodes.read_twin_at(THIRD).is_none(), "a write has ended, and an orphan has the old bytes");
+}
+
+#[test]
+fn a_copy_whose_main_left_from_afar_is_overtaken_when_the_page_comes_home_t7_t11() {
+    holds(Some(2), orphan_of_a_page_that_was_away);
+}
