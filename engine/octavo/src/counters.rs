@@ -55,6 +55,8 @@ pub(crate) enum Count {
     TwinsRefreshed,
     TwinsOvertaken,
     Elections,
+    /// Mains that came to the node that writes them.
+    Switches,
     /// What emulated distance is charged for (`numa/cost.rs`).
     LocalWaits,
     RemoteWaits,

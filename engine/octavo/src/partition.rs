@@ -18,7 +18,7 @@ use crate::copy;
 use crate::counters::{Count, Counters};
 use crate::error::Error;
 use crate::frames::{Frames, Mapping};
-use crate::numa::{Balance, Places, Worth};
+use crate::numa::{Balance, Places, Worth, Writers};
 use crate::object::{Object, ObjectInner};
 use crate::record::Recorder;
 use crate::stat::{Evictions, PartitionStat};
@@ -53,6 +53,7 @@ pub(crate) struct PartitionInner {
     pub recorder: Recorder,
     pub places: Places,
     pub worth: Worth,
+    pub writers: Writers,
     // What only misses and control read.
     pub shared: Arc<Shared>,
     pub waiters: SlotWaiters,
@@ -143,7 +144,9 @@ impl PartitionInner {
         let learning =
             Table::<WAYS>::learning_bytes(config.policy, segments(fixed) * slots_per_segment) as u64;
         let watch = Watch::new(shared, shape, segments(fixed) * slots_per_segment, learning);
-        fixed += learning + watch.bytes();
+        let writers = shared.numa.followed_nodes(config.node);
+        let slots = segments(fixed) * slots_per_segment;
+        fixed += learning + watch.bytes() + Writers::bytes(writers, slots);
         let live = segments(fixed) as u32;
         let what = format!("partition {:?}", config.name);
         if live == 0 {
@@ -185,6 +188,7 @@ impl PartitionInner {
             recorder: Recorder::new(),
             places,
             worth: Worth::default(),
+            writers: Writers::new(writers, slots),
             shared: shared.clone(),
             waiters: SlotWaiters::new(),
             strays: Strays::new(),
@@ -350,7 +354,7 @@ fn random_seed() -> std::io::Result<u64> {
 }
 
 /// What the table cannot do during a move: the bytes, and the waiters.
-struct PageMover<'p>(&'p PartitionInner);
+pub(crate) struct PageMover<'p>(pub &'p PartitionInner);
 
 impl Mover for PageMover<'_> {
     fn copy(&mut self, from: SlotIndex, to: SlotIndex) {
@@ -655,6 +659,19 @@ impl Partition {
             }
         }
         Ok(())
+    }
+
+    /// Brings all mains home, where none are to be away any more, waiting for pages that are busy.
+    pub(crate) fn bring_mains_home(&self) -> Result<(), Error> {
+        let inner = &self.0;
+        loop {
+            let still = lock(&inner.moves);
+            let pass = inner.table.bring_home(&mut PageMover(inner));
+            drop(still);
+            inner.counters.add(Count::EvictionsResize, pass.let_go + pass.evicted);
+            let Some(slot) = pass.busy else { return Ok(()) };
+            self.settle(slot)?;
+        }
     }
 
     /// Moves one entry of the directory, waiting for pages that are busy.

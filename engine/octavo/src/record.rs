@@ -366,7 +366,11 @@ impl Partition {
             let list = if from_the_first { Listing::done() } else { Listing::begin(0) };
             Ok(Recording { partition: self.clone(), header, list, blocks, _charge: charge })
         });
+        // Nobody makes copies or brings mains away any more.
         inner.end_copies();
+        if !inner.may_replicate() {
+            self.bring_mains_home()?;
+        }
         recording
     }
 

@@ -67,7 +67,7 @@ pub(crate) fn page(
         return;
     }
     if first {
-        let there = partition.table.find(attempt.tag).is_some();
+        let there = partition.find_near(attempt.tag).is_some();
         partition.count_access(attempt.tag, true, there);
         if partition.places.charged {
             partition.charge_access(attempt.tag, work.tasks[id].span(page).len, 1);
@@ -152,7 +152,7 @@ impl<'a> Attempt<'a> {
     fn write_page(&self, work: &mut Work) -> Look {
         let (partition, table) = (self.partition, &self.partition.table);
         let full_of_dirt = table.dirty_pages() >= partition.dirty_max_pages();
-        if let Some(found) = table.find(self.tag)
+        if let Some(found) = partition.find_near(self.tag)
             && let Some(step) = self.in_place(found, full_of_dirt)
         {
             return step;
@@ -221,6 +221,9 @@ impl<'a> Attempt<'a> {
             partition.waiters.wake(found.index);
         }
         partition.note_dirty();
+        if partition.places.replicates {
+            partition.wrote(self.tag, &found, before);
+        }
         Some(Look::Done)
     }
 

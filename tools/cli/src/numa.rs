@@ -38,6 +38,7 @@ pub fn describe(cache: &Cache) -> Value {
             "twins_refreshed": partition.twins_refreshed,
             "twins_overtaken": partition.twins_overtaken,
             "elections": partition.elections,
+            "switches": partition.switches,
         })
     });
     json!({
@@ -77,8 +78,15 @@ pub fn table(answer: &Value) -> String {
         "BUNDLES",
         "REFUSED",
     ])];
-    let mut twins =
-        vec![row(&["PARTITION", "TWIN HITS", "TWINS MADE", "REFRESHED", "OVERTAKEN", "ELECTIONS"])];
+    let mut twins = vec![row(&[
+        "PARTITION",
+        "TWIN HITS",
+        "TWINS MADE",
+        "REFRESHED",
+        "OVERTAKEN",
+        "ELECTIONS",
+        "SWITCHES",
+    ])];
     for partition in array(answer, "partitions") {
         let name = partition["name"].as_str().unwrap_or_default().to_owned();
         for (at, node) in array(&partition, "nodes").iter().enumerate() {
@@ -94,7 +102,8 @@ pub fn table(answer: &Value) -> String {
             std::iter::once(name.clone()).chain(counts).collect()
         };
         hits.push(counts(&keys));
-        twins.push(counts(&["twin_hits", "twins_made", "twins_refreshed", "twins_overtaken", "elections"]));
+        let keys = ["twin_hits", "twins_made", "twins_refreshed", "twins_overtaken", "elections", "switches"];
+        twins.push(counts(&keys));
     }
     format!(
         "mode {}{emulated}{refused}\n{}\n{}\n{}{}",

@@ -174,6 +174,11 @@ impl PartitionInner {
         self.charge(false, LINES_OF_ACCESS * LINE, self.page_bytes() as u64);
     }
 
+    /// Charges what it costs to bring a page's main here: the sets of its places, and the page's bytes.
+    pub fn charge_switch(&self) {
+        self.charge(false, 2 * LINES_OF_ACCESS * LINE, self.page_bytes() as u64);
+    }
+
     /// Charges the look for a copy on another node, and its mark.
     pub fn charge_overtaking(&self, nodes: u64) {
         self.charge(false, nodes * LINES_OF_ACCESS * LINE, 0);

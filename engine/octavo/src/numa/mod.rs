@@ -19,6 +19,7 @@ mod replicate;
 mod stat;
 mod sys;
 mod topology;
+mod writers;
 
 pub(crate) use balance::Balance;
 pub use cost::{LocalMemory, MACHINES, Machine, RemoteCost, Traffic};
@@ -28,11 +29,12 @@ pub use replicate::Replication;
 pub(crate) use replicate::Worth;
 pub use stat::{NodePages, NodeStat, NumaStat, PartitionNumaStat};
 pub use topology::{Node, Topology, TopologySource};
+pub(crate) use writers::Writers;
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use octavo_table::{NodeId, SegmentIndex, Shape, Table, Tag};
+use octavo_table::{Found, NodeId, SegmentIndex, Shape, Table, Tag};
 
 use crate::WAYS;
 use crate::config::CacheConfig;
@@ -108,6 +110,13 @@ impl Numa {
     /// Whether batches are sent to the nodes of their pages.
     pub fn sends_messages(&self) -> bool {
         self.mode == NumaMode::Message && self.nodes() > 1
+    }
+
+    /// How many nodes' writes are followed in a partition, so that mains go where they are written.
+    pub fn followed_nodes(&self, node: Option<u32>) -> u32 {
+        let follows =
+            self.mode == NumaMode::Replicate && node.is_none() && self.replication.switch_writes > 0;
+        if follows && self.nodes() > 1 { self.nodes() } else { 0 }
     }
 
     /// The calling thread's node.
@@ -200,7 +209,25 @@ impl PartitionInner {
     pub fn node_of(&self, tag: Tag) -> NodeId {
         match self.places.nodes {
             1 => self.places.home,
+            _ if self.table.has_away() => self.node_of_main(tag),
             _ => self.table.node_of(tag),
+        }
+    }
+
+    #[cold]
+    fn node_of_main(&self, tag: Tag) -> NodeId {
+        match self.table.find_from(tag, self.shared.numa.here()) {
+            Some(main) => self.node_of_segment(self.table.segment_of(main.index)),
+            None => self.table.node_of(tag),
+        }
+    }
+
+    /// A page as a thread of this node looks for it: it may be away from home, and here.
+    #[inline]
+    pub fn find_near(&self, tag: Tag) -> Option<Found<'_>> {
+        match self.places.replicates {
+            true => self.table.find_from(tag, self.shared.numa.here()),
+            false => self.table.find(tag),
         }
     }
 

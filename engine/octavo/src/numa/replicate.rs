@@ -1,12 +1,13 @@
 //! Mode `replicate`: pages that are read from afar are copied to the nodes that read them (PaCaR: Coquisart, Sopena, Gouicem, EuroSys '26).
 //!
-//! The protocol is `octavo_table`'s (T1 to T8 in `twin`): which copy may be read, and how a write finds and overtakes them. Here is what the table cannot know: the bytes,
+//! The protocol is `octavo_table`'s (T1 to T11 in `twin`): which copy may be read, and how a write finds and overtakes them. Here is what the table cannot know: the bytes,
 //! and when a copy is worth its while.
 //!
 //! - *Twins.* One read from afar in `threshold` copies the page to a free way of the reader's node. Pages are chosen in proportion to how often they are read from afar,
 //!   and none needs a counter.
 //! - *Refresh.* A copy that a write has overtaken is made anew when it is read next; where nobody has read it between the last two writes, one read in eight makes it anew.
 //! - *Worth.* One page in 64 is a probe. Where probes say that copies are read too seldom between two writes, only probes are copied from then on, until they say otherwise.
+//! - *Switch.* A node that has written a page sixteen times in a row, nobody else in between, gets its main (`writers.rs`); so its writes are local, until another node's bring it there, or home.
 //! - *Footprint.* Copies take free ways, or those of other copies, and are the first to leave for pages. A page that was evicted comes back from its copy without I/O. While the system is
 //!   short of memory, or the partition is recorded step by step, none are made.
 //!
@@ -15,11 +16,12 @@
 use octavo_table::recording::WHOLE;
 use octavo_table::{Copying, Found, NodeId, SlotIndex, State, Tag, Word};
 
+use super::writers::RUN_MAX;
 use crate::copy;
 use crate::counters::Count;
 use crate::object::{AHEAD, ObjectInner, Read};
-use crate::partition::PartitionInner;
-use crate::sync::{AtomicBool, AtomicU64, Ordering, yield_now};
+use crate::partition::{PageMover, PartitionInner};
+use crate::sync::{AtomicBool, AtomicU64, Ordering, try_lock, yield_now};
 
 /// Of so many pages one is a *probe*: by its tag, so that it stays one.
 const PROBE_SHARE: u16 = 64;
@@ -80,13 +82,22 @@ pub struct Replication {
     pub elect: bool,
     /// Copies take no page's place, and are the first to leave. Else the policy treats them as pages.
     pub yields: bool,
+    /// So many writes of one node in a row, and nobody else's in between, bring a page's main there. 0: mains stay at home.
+    pub switch_writes: u32,
     /// A partition where writes overtake copies before they have paid gets no more of them, until that changes.
     pub weighs: bool,
 }
 
 impl Default for Replication {
     fn default() -> Self {
-        Replication { threshold: 1, refresh: true, elect: true, yields: true, weighs: true }
+        Replication {
+            threshold: 1,
+            refresh: true,
+            elect: true,
+            yields: true,
+            switch_writes: 16,
+            weighs: true,
+        }
     }
 }
 
@@ -95,6 +106,9 @@ impl Replication {
     pub fn check(&self) -> Result<(), String> {
         match self.threshold {
             0 => Err("a twin threshold of 0: from 1 on is possible".into()),
+            _ if self.switch_writes > RUN_MAX => {
+                Err(format!("{} writes until a switch: at most {RUN_MAX} are counted", self.switch_writes))
+            }
             _ => Ok(()),
         }
     }
@@ -122,9 +136,22 @@ impl PartitionInner {
             return is_hit;
         }
         let mut stale = None;
-        // A page's own node has no copy of it, nor has one where its entry has gone for balance any use for one.
-        if self.table.owner_of(tag) != here && self.node_of(tag) != here {
-            match self.table.find_twin(tag, here) {
+        // A page's own node has no copy of it, unless it is away; nor has one where its entry has gone for balance any use for one.
+        let is_home_here = self.table.node_of(tag) == here;
+        let is_own = is_home_here || self.table.owner_of(tag) == here;
+        // SAFETY: the caller's promise.
+        if is_own && unsafe { self.read_at_home(tag, skip, to, len) } {
+            self.found_at(is_home_here, len, together);
+            return true;
+        }
+        if !is_own || self.table.has_away() {
+            match self.table.find_at(tag, here) {
+                // The main, which is away from home here.
+                // SAFETY: the caller's promise.
+                Some(main) if main.word.readable() && unsafe { self.copy_found(&main, skip, to, len) } => {
+                    self.found_at(true, len, together);
+                    return true;
+                }
                 Some(found) if found.word.state() == State::Twin => {
                     // SAFETY: the frame is mapped for the partition's life; the copy may race with whoever takes it, which `copy_out` allows.
                     unsafe { copy::copy_out(self.frames.at(found.index).wrapping_add(skip), to, len) };
@@ -139,7 +166,7 @@ impl PartitionInner {
                     }
                 }
                 found => {
-                    stale = found;
+                    stale = found.filter(|found| found.word.is_copy());
                     if stale.is_some() && is_probe(tag) {
                         self.worth.probe_stale();
                     }
@@ -161,6 +188,21 @@ impl PartitionInner {
         is_hit
     }
 
+    /// `read_hit` of a page that is at home.
+    ///
+    /// # Safety
+    /// As `read_hit`.
+    unsafe fn read_at_home(&self, tag: Tag, skip: usize, to: *mut u8, len: usize) -> bool {
+        if !self.table.has_away() {
+            // SAFETY: the caller's promise.
+            return unsafe { self.read_hit(tag, skip, to, len) };
+        }
+        let Some(candidate) = self.table.candidate(tag) else { return false };
+        let frame = self.frames.at(candidate).wrapping_add(skip);
+        // SAFETY: as above.
+        unsafe { self.copy_candidate::<false>(candidate, tag, frame, to, len) }
+    }
+
     /// Asks the processor for what `read_near` will look at first.
     pub fn prefetch_near(&self, tag: Tag) {
         let here = self.shared.numa.here();
@@ -177,10 +219,15 @@ impl PartitionInner {
         }
     }
 
+    /// Whether its pages may be elsewhere than a recording would have them.
+    pub fn may_replicate(&self) -> bool {
+        self.recorder.below() != WHOLE
+    }
+
     /// Whether copies may be made now.
     fn wants_copies(&self) -> bool {
         // Relaxed, both: hints.
-        self.recorder.below() != WHOLE && !self.shared.is_short.load(Ordering::Relaxed)
+        self.may_replicate() && !self.shared.is_short.load(Ordering::Relaxed)
     }
 
     /// T1 to T4, and the read from the copy. False: there is none to be made, or the page is not there, or is being written.
@@ -274,11 +321,10 @@ impl PartitionInner {
 
     #[cold]
     fn elect_twin(&self, tag: Tag, slot: SlotIndex) -> bool {
-        let own = self.table.owner_of(tag);
         if self.table.slot(slot).load().twins() == 0 || !self.shared.numa.replication.elect {
             return false;
         }
-        for node in (0..self.table.nodes()).map(NodeId).filter(|node| *node != own) {
+        for node in (0..self.table.nodes()).map(NodeId) {
             let Some(twin) = self.table.find_twin(tag, node) else { continue };
             if twin.word.state() != State::Twin {
                 continue;
@@ -293,6 +339,34 @@ impl PartitionInner {
             }
         }
         false
+    }
+
+    /// A thread has written a page where it was found, and the word before was this: its main comes here if that is what the node's writes say.
+    pub fn wrote(&self, tag: Tag, found: &Found<'_>, before: Word) {
+        let (here, wanted) = (self.shared.numa.here(), self.shared.numa.replication.switch_writes);
+        let is_here = self.table.node_of_segment(self.table.segment_of(found.index)) == here;
+        if !is_here && wanted > 0 && self.writers.wrote(here, tag, before.version(), wanted) {
+            self.bring_main(tag, here);
+        }
+    }
+
+    /// T10.
+    #[cold]
+    fn bring_main(&self, tag: Tag, here: NodeId) {
+        // While pages move or are walked over, another time.
+        let Some(_still) = try_lock(&self.moves) else { return };
+        if !self.wants_copies() {
+            return;
+        }
+        let may_displace = !self.shared.numa.replication.yields;
+        let switch = self.table.bring_main(tag, here, may_displace, &mut PageMover(self));
+        self.counters.add(Count::EvictionsCapacity, u64::from(switch.displaced.is_some()));
+        if switch.to.is_some() {
+            self.counters.add(Count::Switches, 1);
+            if self.places.charged {
+                self.charge_switch();
+            }
+        }
     }
 
     /// Lets go of all copies, where none are to be made any more.

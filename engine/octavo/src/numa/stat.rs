@@ -55,6 +55,8 @@ pub struct PartitionNumaStat {
     pub twins_overtaken: u64,
     /// Pages that had left and came back from a copy, without I/O.
     pub elections: u64,
+    /// Pages that went to the node that writes them, or back.
+    pub switches: u64,
     /// What emulated distance was charged for; nothing where it costs nothing.
     pub traffic: Traffic,
 }
@@ -158,6 +160,7 @@ impl Partition {
             twins_refreshed: inner.counters.sum(Count::TwinsRefreshed),
             twins_overtaken: inner.counters.sum(Count::TwinsOvertaken),
             elections: inner.counters.sum(Count::Elections),
+            switches: inner.counters.sum(Count::Switches),
             traffic: inner.traffic(),
         }
     }

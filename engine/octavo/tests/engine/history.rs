@@ -254,6 +254,7 @@ fn what_threads_of_several_nodes_saw_of_pages_is_linearizable_in_every_mode() {
                 elect: seed % 4 != 3,
                 refresh: seed != 4,
                 yields: seed != 5,
+                switch_writes: [1, 2, 0][seed as usize / 2],
                 weighs: seed % 2 == 0,
             };
             let store = match seed % 2 {

@@ -1,8 +1,8 @@
 //! Nodes, as users see them: emulated ones, and the machine's as far as it has any.
 
 use octavo::disk::Store;
-use octavo::numa::{NumaMode, TopologySource, sit};
-use octavo::{Cache, CacheConfig, Object, Op, Partition, PartitionConfig, Read, Request};
+use octavo::numa::{NumaMode, PartitionNumaStat, Replication, TopologySource, sit};
+use octavo::{Cache, CacheConfig, CacheMode, Object, Op, Partition, PartitionConfig, Read, Request};
 use std::time::Duration;
 
 const PAGE: u64 = 4096;
@@ -20,9 +20,13 @@ pub fn config(mode: NumaMode, nodes: u32, cores: u32) -> CacheConfig {
 
 /// A cache of eight segments, and an object of pages that say their number.
 pub fn scene(config: CacheConfig) -> (Cache, Partition, Object) {
+    scene_of(config, CacheMode::default())
+}
+
+pub fn scene_of(config: CacheConfig, cache_mode: CacheMode) -> (Cache, Partition, Object) {
     let cache = Cache::new(config).unwrap();
     let bytes = 8 * ((2 << 20) + (16 << 10)) + (128 << 10);
-    let config = PartitionConfig { max_bytes: Some(bytes), ..PartitionConfig::new("p") };
+    let config = PartitionConfig { cache_mode, max_bytes: Some(bytes), ..PartitionConfig::new("p") };
     let partition = cache.partition(config).unwrap();
     let object = partition.open(Store::memory("disk", PAGES * PAGE), "disk").unwrap();
     for page in 0..PAGES {
@@ -121,6 +125,77 @@ fn this_machines_nodes_are_used_and_what_lies_on_them_is_where_it_belongs() {
         assert!(node.metadata.elsewhere <= node.metadata.here, "{node:?}");
     }
     read_all_on(0, &object);
+}
+
+fn stat(cache: &Cache) -> PartitionNumaStat {
+    cache.numa_stat().partitions.remove(0)
+}
+
+/// Writes every page so often, with what it holds.
+pub fn write_all(object: &Object, times: u32) {
+    for page in (0..PAGES).flat_map(|page| (0..times).map(move |_| page)) {
+        object.write_at(page * PAGE, &page.to_le_bytes()).unwrap();
+    }
+}
+
+fn write_all_on(seat: u32, object: &Object, times: u32) {
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            sit(seat);
+            write_all(object, times);
+        });
+    });
+}
+
+#[test]
+fn pages_go_to_the_node_that_writes_them_and_back_and_home_before_they_are_recorded() {
+    let replication = Replication { switch_writes: 4, ..Replication::default() };
+    let config = CacheConfig { replication, background: false, ..config(NumaMode::Replicate, 2, 1) };
+    let (cache, partition, object) = scene_of(config, CacheMode::Writeback);
+    let on_node = |node: u32| (0..PAGES).filter(|page| object.node_of(page * PAGE) == node).count() as u64;
+    let at_first = [on_node(0), on_node(1)];
+    let (mut before, mut switches) = (stat(&cache), 0);
+    for writer in [1, 0, 1] {
+        write_all_on(writer, &object, 5);
+        let after = stat(&cache);
+        // Four from afar, and then none.
+        let remote = after.remote_writes - before.remote_writes;
+        switches = after.switches - before.switches;
+        println!("node {writer}: {remote} writes from afar, {switches} pages came");
+        assert!(switches > 0 && remote == 4 * switches, "{after:?}");
+        assert_eq!(on_node(writer), PAGES);
+        let hits = after.remote_hits;
+        write_all_on(writer, &object, 5);
+        read_all_on(writer, &object);
+        assert_eq!(stat(&cache).remote_hits, hits, "all is near");
+        before = stat(&cache);
+    }
+    assert_eq!(switches, PAGES, "all had gone to the other node");
+    // The first reader of the other node copies them, and then reads its own, also of pages that are at home there.
+    read_all_on(0, &object);
+    read_all_on(0, &object);
+    let after = stat(&cache);
+    assert_eq!((after.twins_made - before.twins_made, after.twin_hits - before.twin_hits), (PAGES, PAGES));
+    assert_eq!(partition.stat().dirty_bytes, PAGES * PAGE, "no dirty page is lost");
+    // A recording says where each page is, and that is home.
+    let recording = partition.record(octavo::recording::WHOLE).unwrap();
+    assert_eq!([on_node(0), on_node(1)], at_first);
+    assert!(stat(&cache).nodes.iter().all(|node| node.twins == 0));
+    write_all_on(0, &object, 8);
+    assert_eq!([on_node(0), on_node(1)], at_first);
+    drop(recording);
+    object.sync().unwrap();
+    read_all_on(1, &object);
+}
+
+#[test]
+fn a_page_that_two_nodes_write_in_turn_stays_where_it_is() {
+    let config = CacheConfig { background: false, ..config(NumaMode::Replicate, 2, 1) };
+    let (cache, _partition, object) = scene_of(config, CacheMode::Writeback);
+    for turn in 0..40 {
+        write_all_on(turn % 2, &object, 1);
+    }
+    assert_eq!(stat(&cache).switches, 0);
 }
 
 fn read_all_in_batches(object: &Object, batch: usize) {

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use octavo::numa::{Node, NumaMode, Topology, TopologySource};
-use octavo::{Cache, CacheConfig, Object, Partition, Read};
+use octavo::numa::{Node, NumaMode, Replication, Topology, TopologySource};
+use octavo::{Cache, CacheConfig, CacheMode, Object, Partition, Read};
 
 use crate::{kernel, numa};
 
@@ -159,6 +159,37 @@ fn pages_and_metadata_lie_on_their_nodes_whoever_touched_them_first() {
     let last = topology.nodes.last().unwrap();
     let (_cache, _partition, object) = scene_from(last, config(NumaMode::Off));
     assert_eq!(pages_by_node(&object).into_keys().collect::<Vec<_>>(), [last.number]);
+}
+
+#[test]
+fn copies_lie_where_pages_are_read_and_pages_where_they_are_written() {
+    let Some(topology) = machine() else { return };
+    let (first, last) = (&topology.nodes[0], topology.nodes.last().unwrap());
+    let replication = Replication { switch_writes: 2, ..Replication::default() };
+    let config = CacheConfig { replication, ..config(NumaMode::Replicate) };
+    let (cache, _partition, object) = on(first, || numa::scene_of(config, CacheMode::Writeback));
+    let all: Vec<u64> = (0..PAGES).collect();
+    // 1. Copies. What they lie in is the reader's, as the kernel says, and no read of a copy is from afar.
+    on(last, || read(&object, &all));
+    let told = cache.numa_stat().partitions.remove(0);
+    let (own, others) = told.nodes.split_last().unwrap();
+    assert!(own.twins > 0 && others.iter().all(|node| node.twins == 0), "{told:?}");
+    assert!(told.nodes.iter().all(|node| node.frames.elsewhere == 0), "{told:?}");
+    on(last, || read(&object, &all));
+    let again = cache.numa_stat().partitions.remove(0);
+    assert!(again.twin_hits - told.twin_hits >= own.twins, "{again:?}");
+    // 2. Mains. Most find room there.
+    let before = pages_by_node(&object)[&last.number].len();
+    on(last, || numa::write_all(&object, 3));
+    let after = pages_by_node(&object)[&last.number].len();
+    let switches = cache.numa_stat().partitions[0].switches as usize;
+    println!("{before} pages on node {}, {after} after {switches} came", last.number);
+    assert!(after == before + switches && after as u64 > PAGES / 4 * 3);
+    assert_placed(&topology, &cache, &object);
+    // 3. And back.
+    on(first, || numa::write_all(&object, 3));
+    assert!(pages_by_node(&object)[&first.number].len() as u64 > PAGES / 4 * 3);
+    assert_placed(&topology, &cache, &object);
 }
 
 #[test]

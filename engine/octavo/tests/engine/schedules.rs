@@ -3,7 +3,7 @@
 
 use crate::pages::Shared;
 use octavo::disk::{SimDisk, SimOptions};
-use octavo::numa::{NumaMode, TopologySource, sit};
+use octavo::numa::{NumaMode, Replication, TopologySource, sit};
 use octavo::{
     Advice, Cache, CacheConfig, CacheMode, Op, Partition, PartitionConfig, PolicyName, Request, WAYS,
 };
@@ -281,6 +281,8 @@ fn three_nodes_with_twins(mode: CacheMode, resizes: bool) {
         seed: Some(1),
         topology: TopologySource::Emulated { nodes: 3, cores: 1 },
         numa: NumaMode::Replicate,
+        // Each write from afar brings the page's main there.
+        replication: Replication { switch_writes: 1, ..Replication::default() },
         ..CacheConfig::default()
     };
     let cache = Cache::new(config).unwrap();
@@ -331,6 +333,11 @@ fn a_write_that_leaves_its_twins_alone_is_noticed_t5() {
 #[test]
 fn a_copy_that_is_published_though_it_was_overtaken_is_noticed_t4() {
     fails_without(Step::PublishOvertaken, || three_nodes_with_twins(CacheMode::Writeback, false));
+}
+
+#[test]
+fn a_main_that_leaves_its_bits_behind_is_noticed_t10() {
+    fails_without(Step::SwitchWithoutBits, || three_nodes_with_twins(CacheMode::Writeback, false));
 }
 
 #[test]

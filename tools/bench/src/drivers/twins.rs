@@ -24,6 +24,7 @@ pub const CONTESTANTS: &[&str] = &[
     "without_election",
     "without_yielding",
     "without_weighing",
+    "without_switching",
     "every_fourth",
 ];
 
@@ -41,6 +42,7 @@ fn replication(name: &str) -> Replication {
         "without_election" => Replication { elect: false, ..whole },
         "without_yielding" => Replication { yields: false, ..whole },
         "without_weighing" => Replication { weighs: false, ..whole },
+        "without_switching" => Replication { switch_writes: 0, ..whole },
         "every_fourth" => Replication { threshold: 4, ..whole },
         _ => whole,
     }
@@ -56,6 +58,7 @@ struct Taken {
     copies: f64,
     overtaken: f64,
     elections: f64,
+    switches: f64,
     fills: f64,
 }
 
@@ -167,6 +170,7 @@ fn run_one(name: &str, case: &Case, requests: u64) -> Result<Taken, Error> {
             copies: count(|stat| stat.twins_made + stat.twins_refreshed),
             overtaken: count(|stat| stat.twins_overtaken),
             elections: count(|stat| stat.elections),
+            switches: count(|stat| stat.switches),
             fills,
         })
     };
@@ -197,6 +201,7 @@ impl Stage for Field {
             row.number("copies", taken.copies);
             row.number("overtaken", taken.overtaken);
             row.number("elections", taken.elections);
+            row.number("switches", taken.switches);
             row.number("fills", taken.fills);
             row.notes.push(format!("emulated: nodes are made up, distance is that of {}", case.machine.0));
             rows.push(row);

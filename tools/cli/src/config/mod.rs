@@ -310,12 +310,14 @@ fn read_cache(mut section: Section<'_, '_>) -> Option<CacheSection> {
 fn read_replication(section: &mut Section<'_, '_>) -> Replication {
     let whole = Replication::default();
     let threshold = section.count("twin_threshold", 1, u64::from(u32::MAX));
+    let switch_writes = section.count("twin_switch", 0, 255);
     let mut flag = |name| section.flag(name).is_none_or(|flag| flag.value);
     Replication {
         threshold: threshold.map_or(whole.threshold, |count| count.value as u32),
         refresh: flag("twin_refresh"),
         elect: flag("twin_elect"),
         yields: flag("twin_yield"),
+        switch_writes: switch_writes.map_or(whole.switch_writes, |count| count.value as u32),
         weighs: flag("twin_weigh"),
     }
 }

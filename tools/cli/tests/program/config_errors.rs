@@ -39,7 +39,7 @@ const CASES: &[(&str, &str, &[&str])] = &[
         &[
             "1:1: cache.memory_max: missing; for example memory_max = \"32MiB\"",
             "2:1: cache.memory_maxx: no such key; did you mean \"memory_max\"? known: memory_max, page_bytes, io, \
-             buffers_max, reaper, yield, topology, numa, twin_threshold, twin_refresh, twin_elect, twin_yield, twin_weigh",
+             buffers_max, reaper, yield, topology, numa, twin_threshold, twin_switch, twin_refresh, twin_elect, twin_yield, twin_weigh",
         ],
     ),
     (

@@ -86,6 +86,7 @@ impl World {
             refresh: !random.one_in(4),
             elect: !random.one_in(4),
             yields: !random.one_in(4),
+            switch_writes: random.pick(&[0, 1, 1, 2]),
             weighs: random.one_in(2),
         };
         let config = if seats > 1 { CacheConfig { replication, ..config } } else { config };
