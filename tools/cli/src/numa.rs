@@ -1,11 +1,43 @@
 //! `octavo ctl numa`: where pages lie and whose pages are read, as JSON and for people.
 
 use octavo::Cache;
-use octavo::numa::{NodePages, NodeStat};
+use octavo::numa::{NodePages, NodeStat, PartitionNumaStat};
 use serde_json::{Value, json};
 
 use crate::config::units::{human_bytes, human_count};
 use crate::report::aligned;
+
+/// A figure of a partition that only grows.
+pub struct Count {
+    /// Its name.
+    pub name: &'static str,
+    /// What it is, in a few words.
+    pub what: &'static str,
+    /// Its value.
+    pub of: fn(&PartitionNumaStat) -> u64,
+}
+
+macro_rules! counts {
+    ($($name:ident: $what:literal,)*) => {
+        &[$(Count { name: stringify!($name), what: $what, of: |stat| stat.$name }),*]
+    };
+}
+
+/// All that is counted of nodes.
+pub const COUNTS: &[Count] = counts![
+    local_hits: "Pages that threads found on their own node",
+    remote_hits: "Pages that threads found on another node",
+    remote_writes: "Pages of another node that were written",
+    messages: "Requests that went to another node",
+    bundles: "Bundles that requests went to another node in",
+    messages_refused: "Requests whose queue was full",
+    twin_hits: "Pages found in a copy on the thread's own node",
+    twins_made: "Copies that were made",
+    twins_refreshed: "Copies that were made anew after a write",
+    twins_overtaken: "Copies that writes have overtaken",
+    elections: "Pages that had left and came back from a copy",
+    switches: "Pages that went to the node that writes them",
+];
 
 /// What a server knows about nodes.
 pub fn describe(cache: &Cache) -> Value {
@@ -24,22 +56,12 @@ pub fn describe(cache: &Cache) -> Value {
         })
     });
     let partitions = stat.partitions.iter().map(|partition| {
-        json!({
+        let mut all = json!({
             "name": partition.name,
             "nodes": partition.nodes.iter().map(on_node).collect::<Vec<Value>>(),
-            "local_hits": partition.local_hits,
-            "remote_hits": partition.remote_hits,
-            "remote_writes": partition.remote_writes,
-            "messages": partition.messages,
-            "bundles": partition.bundles,
-            "messages_refused": partition.messages_refused,
-            "twin_hits": partition.twin_hits,
-            "twins_made": partition.twins_made,
-            "twins_refreshed": partition.twins_refreshed,
-            "twins_overtaken": partition.twins_overtaken,
-            "elections": partition.elections,
-            "switches": partition.switches,
-        })
+        });
+        COUNTS.iter().for_each(|count| all[count.name] = (count.of)(partition).into());
+        all
     });
     json!({
         "mode": stat.mode,

@@ -146,9 +146,20 @@ impl Partition {
     fn numa_stat(&self) -> PartitionNumaStat {
         let inner = &self.0;
         let nodes = if inner.places.counted { inner.shared.numa.topology.nodes.len() as u32 } else { 1 };
+        let nodes = (0..nodes).map(|node| inner.node_stat(NodeId(node))).collect();
+        PartitionNumaStat { nodes, ..self.counts() }
+    }
+
+    /// What is counted of nodes, without what they hold (`nodes` is empty): for whoever asks often. None: there is one node.
+    pub fn numa_counts(&self) -> Option<PartitionNumaStat> {
+        self.0.places.counted.then(|| self.counts())
+    }
+
+    fn counts(&self) -> PartitionNumaStat {
+        let inner = &self.0;
         PartitionNumaStat {
             name: self.name().into(),
-            nodes: (0..nodes).map(|node| inner.node_stat(NodeId(node))).collect(),
+            nodes: Vec::new(),
             local_hits: inner.counters.sum(Count::LocalHits),
             remote_hits: inner.counters.sum(Count::RemoteHits),
             remote_writes: inner.counters.sum(Count::RemoteWrites),

@@ -6,6 +6,7 @@
 
 use std::fmt::{Debug, Error, Formatter};
 
+use octavo::numa::PartitionNumaStat;
 use octavo::{Cache, PartitionStat, UNLIMITED};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, MetricEncoder, text};
@@ -14,6 +15,7 @@ use prometheus_client::metrics::exemplar::Exemplar;
 use prometheus_client::registry::{Registry, Unit};
 
 use super::keys::{FIGURES, Figure};
+use crate::numa::COUNTS;
 
 /// What [`Metrics::page`] is, for HTTP.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -80,6 +82,16 @@ impl Collector for Server {
             let (together, others) = rest.split_at(alike);
             figures(&mut encoder, together, &stats)?;
             rest = others;
+        }
+
+        let on_nodes: Vec<PartitionNumaStat> =
+            partitions.iter().filter_map(|partition| partition.numa_counts()).collect();
+        for count in COUNTS.iter().filter(|_| !on_nodes.is_empty()) {
+            family(&mut encoder, &format!("partition_{}", count.name), count.what, true, |metric| {
+                on_nodes.iter().try_for_each(|stat| {
+                    labelled(metric, &[("partition", stat.name.as_str())], true, (count.of)(stat))
+                })
+            })?;
         }
 
         family(&mut encoder, "partition_info", "How a partition is run", false, |metric| {
@@ -194,6 +206,7 @@ fn sample(metric: &mut MetricEncoder<'_>, is_counter: bool, value: u64) -> Resul
 #[cfg(test)]
 mod tests {
     use super::*;
+    use octavo::numa::{NumaMode, TopologySource};
     use octavo::{CacheConfig, PartitionConfig};
 
     #[test]
@@ -222,7 +235,31 @@ mod tests {
         ] {
             assert!(page.lines().any(|other| other == line), "{line} is not in\n{page}");
         }
-        assert!(!page.contains("limit=\"high\""), "{page}");
+        assert!(!page.contains("limit=\"high\"") && !page.contains("twin"), "{page}");
         assert!(page.ends_with("# EOF\n"));
+    }
+
+    #[test]
+    fn with_several_nodes_what_is_counted_of_them_is_told() {
+        let topology = TopologySource::Emulated { nodes: 2, cores: 1 };
+        let config =
+            CacheConfig { topology, numa: NumaMode::Replicate, background: false, ..CacheConfig::default() };
+        let cache = Cache::new(config).unwrap();
+        let partition = PartitionConfig { max_bytes: Some(8 << 20), ..PartitionConfig::new("p") };
+        let partition = cache.partition(partition).unwrap();
+        let object = partition.open(octavo::disk::Store::memory("disk", 1 << 20), "disk").unwrap();
+        // Each node reads all, so that half is the other's, and then a copy of its own.
+        for seat in [0, 1, 0, 1] {
+            octavo::numa::sit(seat);
+            (0..256).for_each(|page| object.read_at(page * 4096, &mut [0]).unwrap());
+        }
+        let told = partition.numa_counts().unwrap();
+        assert!(told.twins_made > 0 && told.twin_hits > 0, "{told:?}");
+        let page = Metrics::new(cache, Box::new(|| 0)).page();
+        for count in COUNTS {
+            let line =
+                format!("octavo_partition_{}_total{{partition=\"p\"}} {}", count.name, (count.of)(&told));
+            assert!(page.lines().any(|other| other == line), "{line} is not in\n{page}");
+        }
     }
 }
