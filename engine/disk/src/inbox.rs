@@ -67,8 +67,8 @@ struct State {
     polled: bool,
     /// The blocking engine's event counter is set.
     event_set: bool,
-    /// Counts pushes to simulated disks, so that a waiter does not sleep over one that it has not stepped.
-    sim_pushes: u64,
+    /// Counts what simulated disks were given to do, so that a waiter does not sleep over what it has not stepped.
+    sim_news: u64,
 }
 
 /// An I/O whose buffers are its caller's again as soon as this is delivered.
@@ -113,12 +113,7 @@ impl RingCore {
             Kind::Sim(sim) => {
                 core.know_disk(sim.disk());
                 sim.push(core, io);
-                let mut state = lock(&core.state);
-                state.sim_pushes += 1;
-                if state.sleepers > 0 {
-                    core.arrived.notify_one();
-                }
-                core.announce(state);
+                core.sim_moves();
             }
             Kind::File(file) => {
                 // L1.
@@ -131,6 +126,16 @@ impl RingCore {
                 core.files.push(io);
             }
         }
+    }
+
+    /// A simulated disk has something to do for this ring: whoever sleeps looks at it.
+    pub(crate) fn sim_moves(&self) {
+        let mut state = lock(&self.state);
+        state.sim_news += 1;
+        if state.sleepers > 0 {
+            self.arrived.notify_one();
+        }
+        self.announce(state);
     }
 
     /// False if the kernel is short of memory and did not take everything.
@@ -247,13 +252,13 @@ impl RingCore {
                 state = lock(&core.state);
                 continue;
             }
-            let pushes = state.sim_pushes;
+            let sim_news = state.sim_news;
             // Acquire: pairs with `know_disk`; and a push to a disk is counted under the lock.
             if core.has_disks.load(Ordering::Acquire) {
                 drop(state);
                 let stepped = core.step_disks();
                 state = lock(&core.state);
-                let news = stepped || state.sim_pushes != pushes || !state.inbox.is_empty();
+                let news = stepped || state.sim_news != sim_news || !state.inbox.is_empty();
                 if news || state.wakes_sent != taken_at_entry {
                     continue;
                 }

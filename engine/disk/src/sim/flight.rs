@@ -60,6 +60,15 @@ impl Flights {
         self.flights.values().any(|flight| &*flight.name == name)
     }
 
+    pub(super) fn count(&self) -> usize {
+        self.flights.len()
+    }
+
+    /// The rings that wait for something.
+    pub(super) fn rings(&self) -> Vec<Arc<RingCore>> {
+        self.flights.values().map(|flight| flight.ring.clone()).collect()
+    }
+
     fn number(&mut self) -> u64 {
         self.numbers += 1;
         self.numbers

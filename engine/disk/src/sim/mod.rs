@@ -13,6 +13,7 @@
 //! * D5. A crash ends every I/O in flight with an error; its sectors have landed or not. Of what had landed and was not
 //!   synced, each sector keeps any version. Handles from before the crash fail from then on.
 //! * D6. A change of length needs a sync, as a file's does; if that fails (D4) the change has failed, and was made or not.
+//! * D7. A disk that hangs takes I/O, and nothing happens until it answers again. (A crash, or a change of length, does not wait for that.)
 //!
 //! Lock order: the disk's lock is inside nothing and holds nothing: completions go to their rings after it is free.
 
@@ -144,6 +145,8 @@ struct State {
     random: Random,
     media: BTreeMap<Arc<str>, Media>,
     flights: Flights,
+    /// D7.
+    hangs: bool,
     /// Crashes; a handle of another generation is stale (D5).
     generation: u64,
     /// Numbers every landing, so that syncs know what came before them.
@@ -184,6 +187,7 @@ impl SimDisk {
             options,
             media: BTreeMap::new(),
             flights: Flights::default(),
+            hangs: false,
             generation: 0,
             landings: 0,
             counters: SimCounters::default(),
@@ -205,6 +209,21 @@ impl SimDisk {
     /// Changes what goes wrong, for I/O pushed from now on.
     pub fn set_faults(&self, faults: SimFaults) {
         lock(&self.0).options.faults = faults;
+    }
+
+    /// The disk hangs from now on (D7).
+    pub fn hang(&self) {
+        lock(&self.0).hangs = true;
+    }
+
+    /// The disk answers again (D7).
+    pub fn answer(&self) {
+        let rings = {
+            let mut state = lock(&self.0);
+            state.hangs = false;
+            state.flights.rings()
+        };
+        rings.iter().for_each(|ring| ring.sim_moves());
     }
 
     /// The power fails and comes back (D5). Every I/O in flight completes with an error; `store` reopens the files.
@@ -231,6 +250,11 @@ impl SimDisk {
         media.image().to_vec()
     }
 
+    /// I/Os that have not completed.
+    pub fn in_flight(&self) -> usize {
+        lock(&self.0).flights.count()
+    }
+
     /// What the disk has done so far.
     pub fn counters(&self) -> SimCounters {
         lock(&self.0).counters
@@ -241,10 +265,13 @@ impl SimDisk {
         lock(&self.0).digest.0
     }
 
-    /// Lets the next event happen; rings do so themselves. False if nothing is in flight.
+    /// Lets the next event happen; rings do so themselves. False if nothing is in flight, or the disk hangs.
     pub fn step(&self) -> bool {
         let mut finished = Vec::new();
-        let stepped = lock(&self.0).step(&mut finished);
+        let stepped = {
+            let mut state = lock(&self.0);
+            !state.hangs && state.step(&mut finished)
+        };
         complete(finished);
         stepped
     }
