@@ -2,6 +2,7 @@
 //!
 //! Both are bounded and charged. Bounce pages carry what goes to the store: a frame is never the source of a write in
 //! flight, so pages stay writable while an older version of them travels. They are taken before any slot and waited for while holding none.
+//! No object has more of them than it leaves to the others, so that a store that hangs holds up its own objects only.
 
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
@@ -94,12 +95,25 @@ struct BounceState {
     free: usize,
     /// Where the last search ended.
     next: usize,
-    waiting: VecDeque<Waiter>,
+    waiting: VecDeque<(Waiter, Arc<BounceShare>)>,
+}
+
+/// How many bounce pages an object has. Changed under the pool's lock.
+#[derive(Default)]
+pub(crate) struct BounceShare(AtomicUsize);
+
+impl BounceShare {
+    /// How many more it may have while so many are free: it ends with as many as it leaves, or with the last one where it has none.
+    fn allowed(&self, free: usize) -> usize {
+        // Relaxed, here and where it changes: under the pool's lock.
+        free.saturating_sub(self.0.load(Ordering::Relaxed)).div_ceil(2)
+    }
 }
 
 /// Some adjacent bounce pages.
 pub(crate) struct Bounce {
     pool: Arc<BouncePool>,
+    share: Arc<BounceShare>,
     first: usize,
     pub pages: usize,
 }
@@ -118,12 +132,18 @@ impl BouncePool {
         }))
     }
 
-    /// Up to `wanted` adjacent pages, at least one. Where there is none, `waiter` is told when one came back.
-    pub fn take(self: &Arc<Self>, wanted: usize, waiter: impl FnOnce() -> Waiter) -> Option<Bounce> {
+    /// Up to `wanted` adjacent pages, at least one. Where there is none for the object, `waiter` is told when one came back.
+    pub fn take(
+        self: &Arc<Self>,
+        share: &Arc<BounceShare>,
+        wanted: usize,
+        waiter: impl FnOnce() -> Waiter,
+    ) -> Option<Bounce> {
         debug_assert!(wanted > 0);
         let mut state = lock(&self.state);
-        if state.free == 0 {
-            state.waiting.push_back(waiter());
+        let wanted = wanted.min(share.allowed(state.free));
+        if wanted == 0 {
+            state.waiting.push_back((waiter(), share.clone()));
             self.waiting.store(state.waiting.len(), Ordering::Relaxed);
             return None;
         }
@@ -148,12 +168,13 @@ impl BouncePool {
         state.taken[first..first + pages].fill(true);
         state.free -= pages;
         state.next = (first + pages) % self.pages;
-        Some(Bounce { pool: self.clone(), first, pages })
+        share.0.fetch_add(pages, Ordering::Relaxed);
+        Some(Bounce { pool: self.clone(), share: share.clone(), first, pages })
     }
 }
 
 impl BouncePool {
-    /// Tells as many waiters as there are free pages. Whoever was told may have found that it needs none: the lanes call this
+    /// Tells as many waiters as there are free pages, of those that may have one. Whoever was told may have found that it needs none: the lanes call this
     /// when they have done what they were told, so that the turn is passed on.
     pub fn pass_on(&self) {
         // Relaxed: a waiter that is added now has found no page free, and whoever frees one tells it.
@@ -165,10 +186,15 @@ impl BouncePool {
     /// A lane that nobody attends may come to its turn late or never: it is told, and somebody else beside it.
     fn tell(&self, mut state: MutexGuard<'_, BounceState>) {
         let mut told: Vec<Waiter> = Vec::new();
-        let mut turns = state.free;
+        let (free, mut turns, mut passed) = (state.free, state.free, 0);
         while turns > 0
-            && let Some(waiter) = state.waiting.pop_front()
+            && let Some((_, share)) = state.waiting.get(passed)
         {
+            if share.allowed(free) == 0 {
+                passed += 1;
+                continue;
+            }
+            let (waiter, _) = state.waiting.remove(passed).expect("just seen");
             turns -= waiter.is_attended() as usize;
             told.push(waiter);
         }
@@ -193,7 +219,8 @@ impl Bounce {
 
     /// Keeps the first `pages`, and gives the others as their own.
     pub fn split_off(&mut self, pages: usize) -> Bounce {
-        let rest = Bounce { pool: self.pool.clone(), first: self.first + pages, pages: self.pages - pages };
+        let (pool, share) = (self.pool.clone(), self.share.clone());
+        let rest = Bounce { pool, share, first: self.first + pages, pages: self.pages - pages };
         self.pages = pages;
         rest
     }
@@ -207,6 +234,36 @@ impl Drop for Bounce {
         let mut state = lock(&self.pool.state);
         state.taken[self.first..self.first + self.pages].fill(false);
         state.free += self.pages;
+        self.share.0.fetch_sub(self.pages, Ordering::Relaxed);
         self.pool.tell(state);
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+
+    /// One object's write-back, to a store that hung, took all bounce pages: no other object's pages were written.
+    #[test]
+    fn no_object_takes_more_bounce_pages_than_it_leaves() {
+        for pages in [2, 3, 64, 100] {
+            let budget = Budget::new(1 << 20);
+            let charge = budget.charge((pages as u64) << 12, "bounce pages").unwrap();
+            let pool = BouncePool::new(4096, pages, charge).unwrap();
+            let free = || lock(&pool.state).free;
+            let mut taken = Vec::new();
+            let shares: Vec<Arc<BounceShare>> = (0..4).map(|_| Arc::default()).collect();
+            for share in &shares {
+                let before = free();
+                while share.allowed(free()) > 0 {
+                    taken.push(pool.take(share, 5, || unreachable!("it may have some")).unwrap());
+                }
+                let held = share.0.load(Ordering::Relaxed);
+                assert_eq!(held, before.div_ceil(2), "of {before}");
+            }
+            drop(taken);
+            assert_eq!(free(), pages);
+            assert!(shares.iter().all(|share| share.0.load(Ordering::Relaxed) == 0));
+        }
     }
 }

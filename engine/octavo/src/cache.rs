@@ -1,15 +1,13 @@
-//! A cache: the bound on memory, the partitions under it, the lanes that do its I/O, the cleaner.
+//! A cache: the bound on memory, the partitions under it, the lanes that do its I/O. Not here: what its threads do (`cleaner.rs`, `reaper.rs`).
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
 use std::sync::{OnceLock, Weak};
-use std::time::Duration;
 
 use octavo_disk::{Ring, RingOptions};
 
 use crate::budget::{Budget, Charge};
 use crate::buffers::{BouncePool, Buffer};
-use crate::clean;
+use crate::cleaner::{Bell, Cleaner};
 use crate::config::{CacheConfig, Limits, PartitionConfig};
 use crate::error::Error;
 use crate::lane::Lane;
@@ -18,7 +16,7 @@ use crate::partition::{Partition, PartitionInner};
 use crate::queue::Queue;
 use crate::reaper::{self, Reaper, ReaperStat};
 use crate::stat::CacheStat;
-use crate::sync::{Arc, AtomicBool, AtomicU32, Condvar, Mutex, Ordering, fence, lock, thread_local};
+use crate::sync::{Arc, AtomicBool, AtomicU32, Mutex, Ordering, lock, thread_local};
 
 /// What lanes, partitions and front ends of one cache share.
 pub(crate) struct Shared {
@@ -36,7 +34,7 @@ pub(crate) struct Shared {
     simulated: AtomicBool,
     /// The system is short of memory: a hint.
     pub is_short: AtomicBool,
-    cleaner: CleanerSignal,
+    pub bell: Bell,
     pub reaper: Reaper,
     pub numa: Numa,
     /// Where batches for other nodes are sent; none unless the mode wants it.
@@ -44,28 +42,6 @@ pub(crate) struct Shared {
     /// What carries I/O to files here.
     engine_name: &'static str,
     _reserved: Charge,
-}
-
-/// How the cleaner is woken.
-struct CleanerSignal {
-    /// What the cleaner wants to be told (ASLEEP, RESTING, AWAKE).
-    mood: AtomicU32,
-    state: Mutex<CleanerState>,
-    changed: Condvar,
-}
-
-/// It knows of no dirty page, and wants to hear of the first.
-const ASLEEP: u32 = 0;
-/// It knows of some and gives them time; only urgent news, please.
-const RESTING: u32 = 1;
-/// It is at work, or there is no cleaner: no news.
-const AWAKE: u32 = 2;
-
-#[derive(Default)]
-struct CleanerState {
-    kicked: bool,
-    urgent: bool,
-    stop: bool,
 }
 
 thread_local! {
@@ -136,23 +112,9 @@ impl Shared {
     pub fn set_simulated(&self) {
         self.simulated.store(true, Ordering::Relaxed);
     }
-
-    /// Tells the cleaner that a page became dirty; `urgent` if there are many. Costs a load where it knows.
-    pub fn tell_cleaner(&self, urgent: bool) {
-        // Pairs with the fence in `cleaner_thread`: either we see that it sleeps, or it sees the dirty page.
-        fence(Ordering::SeqCst);
-        let mood = self.cleaner.mood.load(Ordering::Relaxed);
-        if mood == ASLEEP || mood == RESTING && urgent {
-            let mut state = lock(&self.cleaner.state);
-            self.cleaner.mood.store(AWAKE, Ordering::Relaxed);
-            state.kicked = true;
-            state.urgent |= urgent;
-            self.cleaner.changed.notify_one();
-        }
-    }
 }
 
-/// A page cache. Cheap to clone; the last clone stops the cleaner and drops everything. Dirty pages that are to survive are synced before.
+/// A page cache. Cheap to clone; the last clone stops the cleaner, waits for what that has in flight, and drops everything. Dirty pages that are to survive are synced before.
 #[derive(Clone)]
 pub struct Cache(Arc<CacheInner>);
 
@@ -192,11 +154,7 @@ impl Cache {
             closed: AtomicBool::new(false),
             simulated: AtomicBool::new(false),
             is_short: AtomicBool::new(false),
-            cleaner: CleanerSignal {
-                mood: AtomicU32::new(if background { ASLEEP } else { AWAKE }),
-                state: Mutex::new(CleanerState::default()),
-                changed: Condvar::new(),
-            },
+            bell: Bell::new(),
             reaper: Reaper::new(memory_max_bytes)
                 .map_err(|e| Error::Config(format!("cannot make the reaper's bell: {e}")))?,
             numa,
@@ -215,10 +173,10 @@ impl Cache {
         let cache = Cache(Arc::new(inner));
         if background {
             let weak = Arc::downgrade(&cache.0);
-            let shared = cache.0.shared.clone();
+            let cleaner = Cleaner::new(Lane::new(&cache.0.shared)?);
             let started = std::thread::Builder::new()
                 .name("octavo-cleaner".into())
-                .spawn(move || cleaner_thread(&shared, &weak))
+                .spawn(move || cleaner.run(&weak))
                 .map_err(|e| Error::Config(format!("cannot start the cleaner: {e}")))?;
             *lock(&cache.0.cleaner) = Some(started);
         }
@@ -416,8 +374,7 @@ impl Cache {
 impl Drop for CacheInner {
     fn drop(&mut self) {
         self.shared.closed.store(true, Ordering::Relaxed);
-        lock(&self.shared.cleaner.state).stop = true;
-        self.shared.cleaner.changed.notify_all();
+        self.shared.bell.ring();
         self.shared.reaper.alarm.end();
         lock(&self.workers).stop(&self.shared);
         for thread in [lock(&self.cleaner).take(), lock(&self.reaper).take()].into_iter().flatten() {
@@ -439,89 +396,4 @@ impl Drop for CacheInner {
 /// The one complaint about a `max` that is no partition.
 pub(crate) fn too_little(max: u64, least: u64) -> String {
     format!("max is {max} bytes, and {least} are the least: a segment with its metadata")
-}
-
-/// How long a page may stay dirty before the cleaner writes it without need.
-const DIRTY_AGE: Duration = Duration::from_secs(5);
-
-/// How long the cleaner rests after a store has refused.
-const REST_AFTER_ERROR: Duration = Duration::from_secs(1);
-
-/// Cleans ahead of the evictor: at once what is over half of a partition's limit, the rest when it has aged. Sleeps while nothing is dirty.
-fn cleaner_thread(shared: &Arc<Shared>, cache: &Weak<CacheInner>) {
-    let signal = &shared.cleaner;
-    let mut refusing = BTreeSet::new();
-    let mut rest = None;
-    loop {
-        // 1. Sleep until somebody has news, or what is dirty has aged.
-        let mut state = lock(&signal.state);
-        if !state.kicked && !state.stop {
-            state = match rest {
-                Some(time) => signal
-                    .changed
-                    .wait_timeout(state, time)
-                    .map(|(s, _)| s)
-                    .unwrap_or_else(|e| e.into_inner().0),
-                None => signal.changed.wait(state).unwrap_or_else(std::sync::PoisonError::into_inner),
-            };
-        }
-        if state.stop {
-            return;
-        }
-        let news = std::mem::take(&mut state.kicked);
-        let urgent = std::mem::take(&mut state.urgent);
-        drop(state);
-        // 2. Clean. The cache is held only meanwhile, so that it can go. The first dirty page alone is no work yet.
-        let Some(inner) = cache.upgrade() else { return };
-        let cache = Cache(inner);
-        let result = if news && !urgent { Ok(()) } else { clean::ahead(&cache, !news) };
-        tell_refusals(&cache, &mut refusing);
-        // 3. Decide how to sleep: ask for news first, then look, so that no page that becomes dirty now is forgotten.
-        signal.mood.store(ASLEEP, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
-        let dirty = cache.partitions().iter().any(|p| p.0.table.dirty_pages() > 0);
-        drop(cache);
-        rest = match (result, dirty) {
-            (_, false) => None,
-            (Ok(()), true) => {
-                signal.mood.store(RESTING, Ordering::Relaxed);
-                Some(DIRTY_AGE)
-            }
-            // The store refuses: nothing is urgent enough to ask it at once again.
-            (Err(_), true) => {
-                signal.mood.store(AWAKE, Ordering::Relaxed);
-                Some(REST_AFTER_ERROR)
-            }
-        };
-    }
-}
-
-/// Says in the log which objects begin to refuse what is written back, and which take it again: a line each time, however often they are asked.
-fn tell_refusals(cache: &Cache, refusing: &mut BTreeSet<String>) {
-    for partition in cache.partitions() {
-        let is_clean = partition.0.table.dirty_pages() == 0;
-        for object in partition.objects() {
-            let error = {
-                let mut error = lock(&object.0.writeback_error);
-                // What was refused has been discarded, or written by the way.
-                error.take_if(|_| is_clean);
-                error.clone()
-            };
-            if error.is_none() && refusing.is_empty() {
-                continue;
-            }
-            let name = format!("partition {}: {}", partition.name(), object.name());
-            match error {
-                Some(error) if !refusing.contains(&name) => {
-                    let dirty = object.stat().dirty_bytes;
-                    log::warn!(
-                        "{name}: write-back fails, {dirty} dirty bytes stay and are tried again: {error}"
-                    );
-                    refusing.insert(name);
-                }
-                None if refusing.remove(&name) => log::warn!("{name}: write-back works again"),
-                _ => {}
-            }
-        }
-    }
 }

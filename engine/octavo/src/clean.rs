@@ -9,6 +9,8 @@
 //!
 //! A page travels as a copy in a bounce page, so it may be read and written meanwhile; it becomes clean only if nobody did write.
 
+use std::collections::BTreeSet;
+
 use octavo_disk::{IoBuffer, IoError};
 use octavo_table::recording::Step;
 use octavo_table::{SegmentIndex, SlotIndex, State, Word};
@@ -19,9 +21,10 @@ use crate::copy;
 use crate::counters::Count;
 use crate::error::Error;
 use crate::lane::{Lane, RESUME, RUN_PAGES_MAX, Work};
-use crate::object::ObjectInner;
+use crate::object::{Object, ObjectInner};
+use crate::partition::PartitionInner;
 use crate::sync::{Arc, Ordering, lock};
-use crate::task::{Job, Kind, Pages, Role, Task, TaskId, Transfer, TransferPage};
+use crate::task::{END, Job, Kind, Pages, Role, Task, TaskId, Transfer, TransferPage};
 use crate::waiters::Flush;
 
 /// Dirty pages that any round may collect: enough for long runs, 64 KiB of memory. (In unit tests few, so that there are rounds.)
@@ -42,13 +45,11 @@ const COPY_TRIES: usize = 4;
 /// Pages that a pass finds refused one after the other before it gives up: a full store is not asked for each of a million, once a second.
 const REFUSED_MAX: u32 = 64;
 
-/// The end of all pages.
-const END: u64 = u64::MAX >> 16;
-
 /// How the write-backs of a sync, or of a pass, go.
 pub(crate) struct Cleaning {
     /// All of the object's dirty pages are to be written, and none was left out so far.
     whole: bool,
+    is_pass: bool,
     /// Where a pass began, and ends: those before it come last.
     begun: u64,
     runs: Runs,
@@ -130,7 +131,7 @@ fn begin(task: &mut Task, object: &ObjectInner) {
     // Relaxed, here and elsewhere: wherever a pass begins, it ends there.
     let begun = if is_pass { object.clean_next.swap(0, Ordering::Relaxed) } else { 0 };
     task.next = task.next.max(begun);
-    task.cleaning = Some(Cleaning { whole, begun, runs, refused: 0 });
+    task.cleaning = Some(Cleaning { whole, is_pass, begun, runs, refused: 0 });
 }
 
 /// A task has ended.
@@ -176,7 +177,8 @@ fn run(lane: &Arc<Lane>, work: &mut Work, id: TaskId, object: &Arc<ObjectInner>)
     let first = again[again.len() - 1];
     let adjacent =
         again.iter().rev().take(most).zip(first..).take_while(|(page, expected)| *page == expected).count();
-    let Some(mut bounce) = lane.shared.bounce.take(adjacent, || lane.waiter(id, RESUME)) else {
+    let Some(mut bounce) = lane.shared.bounce.take(&object.bounced, adjacent, || lane.waiter(id, RESUME))
+    else {
         work.registered(id);
         return false;
     };
@@ -289,26 +291,25 @@ fn end(object: &ObjectInner, slot: SlotIndex, version: u64, written: bool) -> bo
     ended.cleaned
 }
 
-/// Starts the write-back of one page for a task that will try it again afterwards. False: its state has changed, look again.
+/// Starts the write-back of one page, in a bounce page, for a task that will try it again afterwards.
 pub(crate) fn begin_one(
     lane: &Arc<Lane>,
     work: &mut Work,
     id: TaskId,
     object: &Arc<ObjectInner>,
     page: u64,
-) -> bool {
-    let Some(bounce) = lane.shared.bounce.take(1, || lane.waiter(id, page)) else {
-        work.registered(id);
-        return true;
-    };
+    bounce: Bounce,
+) {
     match copy_page(lane, work, id, object, page, &bounce, 0) {
-        Copy::Clean => false,
-        Copy::Later => true,
+        Copy::Clean => {
+            work.tasks[id].outstanding += 1;
+            lane.retry(id, page);
+        }
+        Copy::Later => {}
         Copy::Copied { slot, version } => {
             // `Patch` here says: when it is done, the task tries the page again.
             let held = TransferPage { slot: Some(slot), task: id, role: Role::Patch, mark: version };
             push(lane, work, id, object, page, Pages::one(held), bounce);
-            true
         }
     }
 }
@@ -326,6 +327,8 @@ pub(crate) fn cleaned(lane: &Lane, work: &mut Work, transfer: Transfer, result: 
     match result {
         Ok(()) => {
             partition.counters.add(Count::Writebacks, pages.count() as u64);
+            // Relaxed: a count.
+            object.written.fetch_add(pages.count() as u64, Ordering::Relaxed);
             partition.counters.add(Count::WritebackIos, 1);
             let task = &mut work.tasks[id];
             task.clean_left = task.clean_left.saturating_sub(pages.count() as u64);
@@ -352,10 +355,9 @@ pub(crate) fn cleaned(lane: &Lane, work: &mut Work, transfer: Transfer, result: 
             // A sync goes on with the other pages and reports at its end: `fail` would stop it here.
             let task = &mut work.tasks[id];
             task.late_error.get_or_insert_with(|| Box::new(error.clone()));
-            let is_pass = task.job == (Job::Sync { flush: false });
             if let Some(cleaning) = &mut task.cleaning {
                 cleaning.refused += 1;
-                if is_pass && cleaning.whole && cleaning.refused == REFUSED_MAX {
+                if cleaning.is_pass && cleaning.refused == REFUSED_MAX {
                     if cleaning.runs == Runs::NotYet {
                         object.clean_next.store(first + 1, Ordering::Relaxed);
                     }
@@ -456,6 +458,26 @@ impl Task {
     }
 }
 
+impl Object {
+    /// Writes up to about `pages_max` dirty pages, in the order of their offsets; makes nothing durable.
+    pub(crate) fn clean(&self, pages_max: u64) -> Result<(), Error> {
+        self.0.partition.shared.lane()?.run(Task::pass(&self.0, pages_max))
+    }
+
+    pub(crate) fn clean_pages(&self, next: u64, end: u64) -> Result<(), Error> {
+        self.run_pages(Job::Sync { flush: false }, next, end)
+    }
+
+    /// Writes the dirty pages that lie in one segment: many at a time, for whoever wants it empty. Some may come or go meanwhile.
+    pub(crate) fn clean_segment(&self, segment: SegmentIndex) -> Result<(), Error> {
+        let lane = self.0.partition.shared.lane()?;
+        let mut task = Task::new(Job::Sync { flush: false }, self.0.clone(), 0, std::ptr::null_mut(), 0);
+        task.again = self.0.dirty_pages_of(segment);
+        task.again.reverse();
+        lane.run(task)
+    }
+}
+
 impl ObjectInner {
     /// The lowest `most` dirty pages in `next..end`, in order; fewer are all there are. Pages under a writer's hands are among them: they may
     /// have been dirty before.
@@ -516,22 +538,14 @@ impl ObjectInner {
     }
 }
 
-/// What the cleaner does: partitions with more than half of their limit dirty are brought down to a quarter, or all dirty pages are
-/// written where they have `aged`. Returns the first error after having tried all.
-pub(crate) fn ahead(cache: &crate::cache::Cache, aged: bool) -> Result<(), Error> {
-    let mut result = Ok(());
-    for partition in cache.partitions() {
-        let inner = &partition.0;
-        let (dirty, most) = (inner.table.dirty_pages(), inner.dirty_max_pages());
-        let excess = if aged { u64::MAX } else { dirty.saturating_sub(most / 4) };
-        if dirty == 0 || !aged && dirty <= most / 2 {
-            continue;
-        }
-        for object in partition.objects() {
-            result = result.and(object.clean(excess));
-        }
+impl PartitionInner {
+    /// The objects that have dirty pages, or pages under a writer's hands.
+    pub fn dirty_objects(&self) -> BTreeSet<u64> {
+        let mut objects = BTreeSet::new();
+        let _still = lock(&self.moves);
+        self.table.for_each_dirty(|_, tag, _| _ = objects.insert(self.page_of(tag).0));
+        objects
     }
-    result
 }
 
 #[cfg(test)]
@@ -545,7 +559,7 @@ mod tests {
     use octavo_disk::{SimDisk, SimOptions, Store};
 
     use super::*;
-    use crate::{Cache, CacheConfig, CacheMode, Object, Op, Partition, PartitionConfig, Request};
+    use crate::{Cache, CacheConfig, CacheMode, Op, Partition, PartitionConfig, Request};
 
     const PAGE: u64 = 4096;
 

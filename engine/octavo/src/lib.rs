@@ -21,6 +21,7 @@ mod budget;
 mod buffers;
 mod cache;
 mod clean;
+mod cleaner;
 mod clear;
 mod config;
 mod copy;

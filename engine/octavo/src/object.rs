@@ -7,9 +7,10 @@ use std::ops::Deref;
 
 use octavo_disk::Store;
 use octavo_table::recording::Step;
-use octavo_table::{Begun, SegmentIndex, SlotIndex, State, Tag};
+use octavo_table::{Begun, SlotIndex, State, Tag};
 
 use crate::ahead::Streams;
+use crate::buffers::BounceShare;
 use crate::copy;
 use crate::counters::Count;
 use crate::error::Error;
@@ -17,7 +18,7 @@ use crate::lane::Batch;
 use crate::partition::PartitionInner;
 use crate::stat::ObjectStat;
 use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, lock};
-use crate::task::{Ended, Job, Task};
+use crate::task::{END, Ended, Job, Task};
 use crate::waiters::{Flushes, Ranges};
 
 /// An open store. Cheap to clone; it stays open until [`Object::close`], or until its cache is dropped.
@@ -37,11 +38,15 @@ pub(crate) struct ObjectInner {
     pub ranges: Ranges,
     pub streams: Streams,
     pub flushes: Flushes,
+    /// The bounce pages that its bytes travel in.
+    pub bounced: Arc<BounceShare>,
     /// A sync of the store failed.
     pub failed: AtomicBool,
     closed: AtomicBool,
     /// Where the next pass begins: behind the pages that were refused when the last gave up. A hint.
     pub clean_next: AtomicU64,
+    /// Pages written back.
+    pub written: AtomicU64,
     /// Why a page could not be written back. None again once all could.
     pub writeback_error: Mutex<Option<Error>>,
 }
@@ -97,9 +102,11 @@ impl ObjectInner {
             ranges: Ranges::new(),
             streams: Streams::new(),
             flushes: Flushes::new(),
+            bounced: Arc::default(),
             failed: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             clean_next: AtomicU64::new(0),
+            written: AtomicU64::new(0),
             writeback_error: Mutex::new(None),
         }
     }
@@ -413,7 +420,7 @@ impl Object {
     /// Returns when every write replied to before the call is durable. Fails if one cannot be made so; what could not be written stays
     /// dirty, and a later sync tries again.
     pub fn sync(&self) -> Result<(), Error> {
-        self.sync_pages(0, u64::MAX >> 16)
+        self.sync_pages(0, END)
     }
 
     /// `sync` for the pages that `offset..offset + len` touches.
@@ -429,31 +436,13 @@ impl Object {
             return Ok(());
         }
         self.0.check_not_failed()?;
-        self.run_pages(Job::Sync { flush: true }, next, end, u64::MAX)
+        self.run_pages(Job::Sync { flush: true }, next, end)
     }
 
-    /// Writes up to about `pages_max` dirty pages, in the order of their offsets; makes nothing durable.
-    pub(crate) fn clean(&self, pages_max: u64) -> Result<(), Error> {
-        self.clean_pages(0, u64::MAX >> 16, pages_max)
-    }
-
-    pub(crate) fn clean_pages(&self, next: u64, end: u64, pages_max: u64) -> Result<(), Error> {
-        self.run_pages(Job::Sync { flush: false }, next, end, pages_max)
-    }
-
-    /// Writes the dirty pages that lie in one segment: many at a time, for whoever wants it empty. Some may come or go meanwhile.
-    pub(crate) fn clean_segment(&self, segment: SegmentIndex) -> Result<(), Error> {
-        let lane = self.0.partition.shared.lane()?;
-        let mut task = Task::new(Job::Sync { flush: false }, self.0.clone(), 0, std::ptr::null_mut(), 0);
-        task.again = self.0.dirty_pages_of(segment);
-        task.again.reverse();
-        lane.run(task)
-    }
-
-    fn run_pages(&self, job: Job, next: u64, end: u64, clean_max: u64) -> Result<(), Error> {
+    pub(crate) fn run_pages(&self, job: Job, next: u64, end: u64) -> Result<(), Error> {
         let lane = self.0.partition.shared.lane()?;
         let mut task = Task::new(job, self.0.clone(), 0, std::ptr::null_mut(), 0);
-        (task.next, task.end, task.clean_left) = (next, end, clean_max);
+        (task.next, task.end) = (next, end);
         lane.run(task)
     }
 
@@ -538,6 +527,12 @@ impl Object {
             self.run(Job::Read, page_offset, byte.as_mut_ptr(), 1)?;
         }
         Ok(None)
+    }
+
+    /// How many pages were written back so far: whether a sync gets anywhere. Costs less than [`stat`](Object::stat).
+    pub fn pages_written(&self) -> u64 {
+        // Relaxed: a count.
+        self.0.written.load(Ordering::Relaxed)
     }
 
     /// Figures of this object.

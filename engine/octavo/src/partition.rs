@@ -310,7 +310,7 @@ impl PartitionInner {
     }
 
     pub fn tell_cleaner(&self, urgent: bool) {
-        self.shared.tell_cleaner(urgent);
+        self.shared.bell.tell(urgent);
     }
 
     /// An object is closed.
@@ -709,7 +709,7 @@ impl Partition {
         if word.state() == State::Dirty {
             // Its neighbours in the segment are the next that would be met, one I/O after the other. What the store says of them is no matter here.
             let _ = object.clean_segment(inner.table.segment_of(slot));
-            return object.clean_pages(page, page + 1, u64::MAX);
+            return object.clean_pages(page, page + 1);
         }
         Ok(())
     }

@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::lane::{Batch, Lane};
 use crate::object::{Advice, Object};
 use crate::sync::Arc;
-use crate::task::{Ended, Job, Task};
+use crate::task::{END, Ended, Job, Task};
 
 /// What a request does.
 pub enum Op {
@@ -168,7 +168,7 @@ impl Queue {
                 Ok(Way::Bytes((job, offset, memory, len))) => {
                     let mut task = Task::new(job, object.0.clone(), offset, memory, len);
                     if matches!(request.op, Op::Sync) && job == (Job::Sync { flush: true }) {
-                        task.end = u64::MAX >> 16;
+                        task.end = END;
                     }
                     task.travels = object.0.partition.places.messages;
                     task.request = Some((request.user_data, request.op));

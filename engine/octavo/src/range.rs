@@ -10,6 +10,7 @@ use crate::counters::Count;
 use crate::error::Error;
 use crate::object::{Object, ObjectInner};
 use crate::sync::Ordering;
+use crate::task::END;
 
 impl Object {
     /// Gives the object, and its store, a new length. What is cut off is gone; what is added reads as zeros.
@@ -28,7 +29,7 @@ impl Object {
         let page_bytes = inner.partition.page_bytes() as u64;
         // The page that either end cuts is dropped, written first: its bytes past the end are not to come back.
         let cut = len.min(old) / page_bytes;
-        let pages = cut..u64::MAX >> 16;
+        let pages = cut..END;
         self.closed_range(pages.clone(), |object| {
             // All who change the length, and who close the object, close its last page: from here on they wait.
             inner.check_open()?;
@@ -66,7 +67,7 @@ impl Object {
             return Ok(());
         }
         if !self.read_only() {
-            self.clean_pages(pages.start, pages.end, u64::MAX)?;
+            self.clean_pages(pages.start, pages.end)?;
         }
         let partition = &self.0.partition;
         self.0.for_each_page(&pages, |guard, found, _| {
@@ -88,7 +89,7 @@ impl Object {
             Err(Error::Closed { .. }) => return Ok(()),
             synced => synced?,
         }
-        let all = 0..u64::MAX >> 16;
+        let all = 0..END;
         self.closed_range(all.clone(), |object| {
             if object.0.is_closed() {
                 return Ok(());
@@ -102,7 +103,7 @@ impl Object {
 
     /// Drops the pages, written or not, and lets go of the store. Returns how many dirty bytes that loses.
     pub fn abandon(&self) -> u64 {
-        let all = 0..u64::MAX >> 16;
+        let all = 0..END;
         let dropped = self.closed_range(all.clone(), |object| {
             object.take_all(&all)?;
             // First, so that no sync believes that what is dropped now was clean. Release: pairs with `check_not_failed`.
@@ -139,7 +140,7 @@ impl Object {
     /// Drops the pages of a closed range once their bytes are written.
     fn write_and_drop(&self, pages: &Range<u64>) -> Result<(), Error> {
         loop {
-            self.clean_pages(pages.start, pages.end, u64::MAX)?;
+            self.clean_pages(pages.start, pages.end)?;
             self.take_all(pages)?;
             // Until they were taken they could be written again.
             if self.0.give_back(pages) == 0 {

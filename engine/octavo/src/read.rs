@@ -229,7 +229,7 @@ pub(crate) fn page(
                 work.gathered.push(Gathered { object, page, slot, task: id, role });
             }
             Claim::Full if !wanted => {}
-            Claim::Full => match lane.shared.bounce.take(1, || lane.waiter(id, page)) {
+            Claim::Full => match lane.shared.bounce.take(&object.bounced, 1, || lane.waiter(id, page)) {
                 None => work.registered(id),
                 Some(bounce) => {
                     partition.strays.add(tag);

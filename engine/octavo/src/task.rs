@@ -13,6 +13,9 @@ use crate::object::ObjectInner;
 use crate::queue::Op;
 use crate::sync::Arc;
 
+/// The end of all pages.
+pub(crate) const END: u64 = u64::MAX >> 16;
+
 /// The number of a task in its lane.
 pub(crate) type TaskId = usize;
 
@@ -117,6 +120,13 @@ impl Task {
             travels: false,
             served: None,
         }
+    }
+
+    /// One that writes up to about `pages_max` dirty pages of all, in the order of their offsets; makes nothing durable.
+    pub fn pass(object: &Arc<ObjectInner>, pages_max: u64) -> Task {
+        let mut task = Task::new(Job::Sync { flush: false }, object.clone(), 0, std::ptr::null_mut(), 0);
+        (task.end, task.clean_left) = (END, pages_max);
+        task
     }
 
     /// The task's bytes in `page`.

@@ -12,6 +12,7 @@ use octavo_table::{Claim, Found, SetGuard, SlotIndex, State, Tag, Word};
 
 use crate::WAYS;
 use crate::buffers::Bounce;
+use crate::clean;
 use crate::config::CacheMode;
 use crate::copy;
 use crate::counters::Count;
@@ -35,6 +36,8 @@ enum Look {
     Store { slot: SlotIndex, claimed: bool },
     /// Write-back has no room for another dirty page: to the store first, as a write-through.
     StoreFirst,
+    /// The page is dirty and pinned, and its set full: what it has goes to the store, then it can be dropped.
+    CleanFirst,
     /// The state changed under our eyes.
     Again,
 }
@@ -75,7 +78,7 @@ pub(crate) fn page(
     }
     if partition.mode == CacheMode::Writeback {
         match attempt.try_often(work, |attempt, work| attempt.write_page(work)) {
-            Look::StoreFirst => {}
+            Look::StoreFirst | Look::CleanFirst => {}
             _ => return,
         }
     }
@@ -83,7 +86,7 @@ pub(crate) fn page(
     let task = &work.tasks[id];
     let adjacent = if page + 1 == task.next { task.end - page } else { 1 };
     let wanted = adjacent.min(RUN_PAGES_MAX as u64) as usize;
-    let Some(mut bounce) = lane.shared.bounce.take(wanted, || lane.waiter(id, page)) else {
+    let Some(mut bounce) = lane.shared.bounce.take(&object.bounced, wanted, || lane.waiter(id, page)) else {
         return work.registered(id);
     };
     let mut run: Option<Pages> = None;
@@ -91,7 +94,16 @@ pub(crate) fn page(
     while taken < bounce.pages {
         let number = taken;
         let step = attempt.try_often(work, |attempt, work| attempt.store_page(work, &mut bounce, number));
-        let Look::Store { slot, claimed } = step else { break };
+        let (slot, claimed) = match step {
+            Look::Store { slot, claimed } => (slot, claimed),
+            Look::CleanFirst => {
+                let mut own = bounce.split_off(taken);
+                own.shorten(1);
+                clean::begin_one(lane, work, id, object, attempt.page, own);
+                break;
+            }
+            _ => break,
+        };
         let held = TransferPage { slot: Some(slot), task: id, role: Role::Bring, mark: claimed as u64 };
         match &mut run {
             None => run = Some(Pages::one(held)),
@@ -194,13 +206,16 @@ impl<'a> Attempt<'a> {
                 self.gather(work, slot, Role::Patch);
                 Look::Later
             }
-            Claim::Full => match self.lane.shared.bounce.take(1, || self.lane.waiter(self.id, self.page)) {
-                Some(bounce) => self.stray(work, guard, bounce),
-                None => {
-                    work.registered(self.id);
-                    Look::Later
+            Claim::Full => {
+                let waiter = || self.lane.waiter(self.id, self.page);
+                match self.lane.shared.bounce.take(&self.object.bounced, 1, waiter) {
+                    Some(bounce) => self.stray(work, guard, bounce),
+                    None => {
+                        work.registered(self.id);
+                        Look::Later
+                    }
                 }
-            },
+            }
         }
     }
 
@@ -333,7 +348,7 @@ impl<'a> Attempt<'a> {
             drop(guard);
             return match found.word.state() {
                 State::Clean => self.drop_pinned(),
-                _ => self.clean_first(work),
+                _ => Look::CleanFirst,
             };
         };
         partition.arrived(evicted.is_some());
@@ -379,14 +394,6 @@ impl<'a> Attempt<'a> {
             partition.counters.add(Count::EvictionsWrite, 1);
         }
         Look::Again
-    }
-
-    /// A dirty, pinned page whose set is full: its bytes go to the store, then it can be dropped.
-    fn clean_first(&self, work: &mut Work) -> Look {
-        match crate::clean::begin_one(self.lane, work, self.id, self.object, self.page) {
-            true => Look::Later,
-            false => Look::Again,
-        }
     }
 
     /// Whether the object was cut, or closed, while this write was on its way; then it fails.

@@ -1,8 +1,9 @@
 //! How a lane's owner waits, and who is told of what: tasks that were registered with somebody come back through `ready`, and a thread that
 //! sleeps looks after lanes whose owners are elsewhere. Not here: what a task does when it is told (`lane.rs`).
 
+use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use octavo_disk::Ring;
 
@@ -90,6 +91,26 @@ impl Lane {
             self.park(None, None);
         }
         self.leave();
+    }
+
+    /// Works until something has finished, `enough` says so, or the time is over; takes what has finished. For an owner that attends it all the time.
+    pub fn work_a_while(
+        self: &Arc<Self>,
+        time: Option<Duration>,
+        mut enough: impl FnMut() -> bool,
+    ) -> VecDeque<Ended> {
+        let until = time.map(|time| Instant::now() + time);
+        loop {
+            let is_busy = self.take_ready() | (self.reap() > 0);
+            let finished = std::mem::take(&mut self.work().finished);
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            if !finished.is_empty() || enough() || left == Some(Duration::ZERO) {
+                return finished;
+            }
+            if !is_busy {
+                self.park(None, left);
+            }
+        }
     }
 
     /// Takes what has completed and goes on with what it allows, without waiting. The owner only.

@@ -11,6 +11,8 @@ mod clearing;
 #[cfg(not(shuttle))]
 mod failing;
 #[cfg(not(shuttle))]
+mod hanging;
+#[cfg(not(shuttle))]
 mod history;
 #[cfg(not(shuttle))]
 mod kernel;

@@ -1,27 +1,34 @@
-/* Calls to a disk that hang while a file is there: "writes" or "syncs" in the folder HANGING. */
+/* Calls to a disk that hang while a file is there: "writes" or "syncs" in the folder HANGING, or "writes-NAME" or "syncs-NAME" for a disk of that
+   name alone. */
 #define _GNU_SOURCE
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
-static void hang(const char *what) {
-    char path[PATH_MAX];
+static void hang(const char *what, int fd) {
+    char link[64], disk[PATH_MAX], all[PATH_MAX], one[PATH_MAX];
     const char *folder = getenv("HANGING");
     if (!folder)
         return;
-    snprintf(path, sizeof path, "%s/%s", folder, what);
-    while (access(path, F_OK) == 0) {
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t len = readlink(link, disk, sizeof disk - 1);
+    disk[len < 0 ? 0 : len] = 0;
+    const char *slash = strrchr(disk, '/');
+    snprintf(all, sizeof all, "%s/%s", folder, what);
+    snprintf(one, sizeof one, "%s/%s-%s", folder, what, slash ? slash + 1 : disk);
+    while (access(all, F_OK) == 0 || access(one, F_OK) == 0) {
         struct timespec pause = {0, 10000000};
         nanosleep(&pause, NULL);
     }
 }
 
 ssize_t pwrite(int fd, const void *bytes, size_t len, off_t at) {
-    hang("writes");
+    hang("writes", fd);
     return syscall(SYS_pwrite64, fd, bytes, len, at);
 }
 
@@ -30,7 +37,7 @@ ssize_t pwrite64(int fd, const void *bytes, size_t len, off_t at) {
 }
 
 ssize_t pwritev(int fd, const struct iovec *pieces, int count, off_t at) {
-    hang("writes");
+    hang("writes", fd);
     return syscall(SYS_pwritev, fd, pieces, count, at, 0);
 }
 
@@ -39,6 +46,6 @@ ssize_t pwritev64(int fd, const struct iovec *pieces, int count, off_t at) {
 }
 
 int fdatasync(int fd) {
-    hang("syncs");
+    hang("syncs", fd);
     return syscall(SYS_fdatasync, fd);
 }

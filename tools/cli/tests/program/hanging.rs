@@ -14,7 +14,7 @@ use crate::server::{Directory, Server, Setup};
 /// Long enough for anything that does not hang.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A server of a write-back disk on files whose calls can be made to hang.
+/// A server of write-back disks on files whose calls can be made to hang.
 struct Scene {
     directory: Directory,
     server: Server,
@@ -22,6 +22,10 @@ struct Scene {
 
 impl Scene {
     fn new(drain_timeout: &str) -> Scene {
+        Scene::with(drain_timeout, |_| String::new())
+    }
+
+    fn with(drain_timeout: &str, more: impl FnOnce(&Directory) -> String) -> Scene {
         let directory = Directory::new();
         let library = directory.join("hanging.so");
         let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/program/hanging.c");
@@ -35,12 +39,23 @@ impl Scene {
             &Setup {
                 exports: &[("disk", &disk)],
                 cache: "io = \"blocking\"",
-                serve: &format!("drain_timeout = \"{drain_timeout}\""),
+                serve: &format!("drain_timeout = \"{drain_timeout}\"\n{}", more(&directory)),
                 before: &before,
                 ..Setup::default()
             },
         );
         Scene { directory, server }
+    }
+
+    /// With a second partition, of little that may be dirty, and an export in it.
+    fn with_another(drain_timeout: &str) -> Scene {
+        Scene::with(drain_timeout, |directory| {
+            format!(
+                "[[partition]]\nname = \"q\"\ncache_mode = \"writeback\"\ndirty_max = \"1MiB\"\n[[export]]\n\
+                 name = \"other\"\npath = \"{}\"\npartition = \"q\"\n",
+                directory.disk("other", 16 << 20).display()
+            )
+        })
     }
 
     fn hang(&self, what: &str) -> PathBuf {
@@ -116,4 +131,43 @@ fn a_resize_that_waits_for_a_store_stops_neither_figures_nor_the_end() {
     assert!(scene.server.log().contains("bytes lost"), "{}", scene.server.log());
     let _ = resize.kill();
     let _ = resize.wait();
+}
+
+/// One store that hung stopped the write-back of all: the cleaner waited for it, and it had all threads that carry I/O.
+#[test]
+fn a_store_that_hangs_holds_up_no_other() {
+    let mut scene = Scene::with_another("500ms");
+    scene.server.ctl_succeed(&["set", "p", "dirty_max=2MiB"]);
+    let dirty_bytes =
+        |partition: usize| scene.server.stat()["partitions"][partition]["dirty_bytes"].as_u64().unwrap();
+    let until = |done: &dyn Fn() -> bool| {
+        let begun = Instant::now();
+        while !done() {
+            assert!(begun.elapsed() < PATIENCE, "{:#}\n{}", scene.server.stat(), scene.server.log());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    let hanging = [scene.hang("writes-disk"), scene.hang("syncs-disk")];
+    // Enough to be written at once. Every other page, so that each is an I/O of its own, and more of them than there are threads.
+    let mut stuck = Client::connect(&scene.server.nbd, "disk").unwrap();
+    (0..400).for_each(|page| stuck.write(page * 8192, &[1; 4096]));
+    stuck.send_flush(77).unwrap();
+    // The same for the other, which is brought down to a quarter.
+    let mut other = Client::connect(&scene.server.nbd, "other").unwrap();
+    other.write(0, &vec![2; 900 << 10]);
+    until(&|| dirty_bytes(1) <= 256 << 10);
+    // More than may be dirty.
+    (0..8).for_each(|at| other.write(at << 20, &vec![3; 1 << 20]));
+    assert_eq!(other.flush(), 0);
+    let written = std::fs::read(scene.directory.join("other")).unwrap();
+    assert!(written[..8 << 20].iter().all(|byte| *byte == 3));
+    assert_eq!(dirty_bytes(0), 400 * 4096);
+    // It answers.
+    hanging.iter().for_each(|path| std::fs::remove_file(path).unwrap());
+    assert_eq!(stuck.reply().unwrap(), (77, 0));
+    assert_eq!(dirty_bytes(0), 0);
+    scene.server.signal("TERM");
+    assert_eq!(scene.server.wait().code(), Some(0), "{}", scene.server.log());
+    let written = std::fs::read(scene.directory.join("disk")).unwrap();
+    assert!((0..400).all(|page| written[page * 8192..][..4096] == [1; 4096]));
 }
