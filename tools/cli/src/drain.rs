@@ -1,9 +1,9 @@
 //! Writes every dirty page and syncs every object, for as long as that gets anywhere.
 //!
 //! Objects are synced side by side. One that refuses is tried again, until for `timeout` none of its dirty bytes was written. When for `timeout` nothing was
-//! written, no object was finished and dirty bytes are left, what is left is given up and named. So a slow disk may take its time, and a dead one
-//! may not. A store that has all bytes and is making them durable is waited for: how far it is, nobody can tell, and some take minutes for what they have
-//! gathered. (A second signal ends that too.)
+//! written of those that are left, none of them was finished and one has dirty bytes, they are given up and named. So a slow disk may take its time, and a
+//! dead one may not, whatever others write meanwhile. A store that has all bytes and is making them durable is waited for: how far it is, nobody can tell,
+//! and some take minutes for what they have gathered. (A second signal ends that too.)
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,11 +35,6 @@ pub struct Refusal {
     pub dirty_bytes: u64,
     /// Why, in a sentence.
     pub reason: String,
-}
-
-/// Pages written back in all partitions.
-fn written_pages(cache: &Cache) -> u64 {
-    cache.partitions().iter().map(|partition| partition.stat().writebacks).sum()
 }
 
 /// Dirty bytes of all partitions.
@@ -82,9 +77,10 @@ pub fn drain(cache: &Cache, timeout: Duration, mut progress: impl FnMut(u64)) ->
             progress(dirty);
             told = dirty;
         }
-        // Bytes that are being written meanwhile by others are no sign of a store that hangs.
-        let written_now = written_pages(cache);
-        if written_now != written || dirty == 0 {
+        let left = || open.iter().flatten();
+        let written_now = left().map(Object::pages_written).sum();
+        let only_syncs = || left().all(|object| object.stat().dirty_bytes == 0);
+        if written_now != written || dirty == 0 || moved.elapsed() >= timeout && only_syncs() {
             written = written_now;
             moved = Instant::now();
         }

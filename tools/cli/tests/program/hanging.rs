@@ -5,6 +5,7 @@
 use std::fs::File;
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
@@ -170,4 +171,35 @@ fn a_store_that_hangs_holds_up_no_other() {
     assert_eq!(scene.server.wait().code(), Some(0), "{}", scene.server.log());
     let written = std::fs::read(scene.directory.join("disk")).unwrap();
     assert!((0..400).all(|page| written[page * 8192..][..4096] == [1; 4096]));
+}
+
+/// While anybody wrote, whichever disk, a drain went on for ever with one that hung.
+#[test]
+fn a_drain_gives_up_a_store_that_hangs_while_others_write() {
+    let mut scene = Scene::with_another("500ms");
+    Client::connect(&scene.server.nbd, "disk").unwrap().write(0, &[1; 4096]);
+    let hanging = scene.hang("writes-disk");
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            let mut other = Client::connect(&scene.server.nbd, "other").unwrap();
+            while !is_over.load(Ordering::Relaxed) {
+                other.write(0, &[2; 4096]);
+                assert_eq!(other.flush(), 0);
+            }
+        });
+        let (told, tells) = channel();
+        threads.spawn(|| {
+            let told = told;
+            told.send(scene.server.ctl_fail(&["drain"])).unwrap();
+        });
+        let said = tells.recv_timeout(PATIENCE);
+        is_over.store(true, Ordering::Relaxed);
+        std::fs::remove_file(&hanging).unwrap();
+        let said = said.expect("the drain ends");
+        assert!(said.contains("disk") && said.contains("does not answer"), "{said}");
+        assert!(!said.contains("other"), "{said}");
+    });
+    scene.server.signal("TERM");
+    assert_eq!(scene.server.wait().code(), Some(0), "{}", scene.server.log());
 }
