@@ -8,6 +8,14 @@ const STRETCH_COST: f64 = 0.0005;
 /// What is left of a stretch in the next period, where no misses speak for it or against it.
 const STRETCH_KEEP: f64 = 0.8;
 
+/// How far the sizes of a curve may be wrong by which pages are in its sample: this many times what it would be if pages were drawn one by one. Sets of a miniature
+/// fill unevenly besides, and its policy learns from less.
+const UNCERTAINTY: f64 = 1.8;
+const UNCERTAINTY_MAX: f64 = 0.7;
+
+/// Stretches that have together the spread of a normal distribution, in deviations, with their weights.
+const SPREAD: [(f64, f64); 4] = [(-1.6, 1.0 / 6.0), (-0.6, 1.0 / 3.0), (0.6, 1.0 / 3.0), (1.6, 1.0 / 6.0)];
+
 /// What sets remember of pages that left counts as much as so many pages of the sample. The sample errs by which pages are in it, the less the more there
 /// are; a larger partition would not have kept all that its sets remember, and some that they do not, however large it is.
 const RETURNS_WEIGHT: f64 = 16.0;
@@ -23,8 +31,8 @@ pub struct Seen {
     pub returns: f64,
     /// A size that would have kept what they remember; its own where the policy remembers nothing.
     pub reach_bytes: u64,
-    /// Pages of the sample in what lies between the two.
-    pub sampled_pages: f64,
+    /// Pages of the sample in a byte of a size; 0 where that is not known.
+    pub sampled_per_byte: f64,
 }
 
 /// How far a curve was stretched last: what its sample errs by is the same as long as the load is. Where a curve is flat, no misses tell it; a partition that
@@ -81,7 +89,7 @@ impl Curve {
         if self.references <= 0.0 {
             return self.clone();
         }
-        self.stretched(seen.bytes, seen.misses, stretch).checked(seen)
+        self.stretched(seen.bytes, seen.misses, stretch).blurred(seen.sampled_per_byte).checked(seen)
     }
 
     /// The curve with its sizes stretched so that it tells what was really missed at a size. A sample of a loop may have a tenth too many of its
@@ -100,13 +108,31 @@ impl Curve {
         Curve::new(self.references, points)
     }
 
+    /// What is to be expected at each size: the mean over all stretches that the sample does not tell apart. A plan by the curve itself would give a loop just what the
+    /// sample says that it needs, and in every other case a little too little, or move memory for a cliff that lies elsewhere.
+    fn blurred(&self, sampled_per_byte: f64) -> Curve {
+        if sampled_per_byte <= 0.0 {
+            return self.clone();
+        }
+        let expected = |bytes: u64| {
+            let sampled_pages = (sampled_per_byte * bytes as f64).max(1.0);
+            let deviation = (UNCERTAINTY / sampled_pages.sqrt()).min(UNCERTAINTY_MAX);
+            let misses = |stretch: f64| self.misses_at((bytes as f64 * (stretch * deviation).exp()) as u64);
+            SPREAD.iter().map(|(stretch, weight)| weight * misses(*stretch)).sum::<f64>()
+        };
+        // Sizes lie a fifth apart, further than what a larger sample errs by.
+        let sizes = self.sizes.iter().flat_map(|bytes| [0, 1, 2].map(|part| bytes + bytes / 16 * part));
+        Curve::new(self.references, sizes.map(|bytes| (bytes, expected(bytes))))
+    }
+
     /// The curve, moved towards the misses that were seen at a size, and what it says of more memory towards the pages that returned. A sample of a few pages
     /// may have none of those that matter: then it says that nothing is gained where much is, and no stretch of it says anything else.
     fn checked(&self, seen: &Seen) -> Curve {
-        let Seen { bytes: here, reach_bytes: there, misses, returns, sampled_pages } = *seen;
+        let Seen { bytes: here, reach_bytes: there, misses, returns, sampled_per_byte } = *seen;
         if there <= here {
             return self.clone();
         }
+        let sampled_pages = (there - here) as f64 * sampled_per_byte;
         let trust = RETURNS_WEIGHT / (RETURNS_WEIGHT + sampled_pages);
         let at = (self.misses_at(here), self.misses_at(there));
         let told = at.0 - at.1;
@@ -161,7 +187,7 @@ mod tests {
     }
 
     fn seen(bytes: u64, misses: f64, returns: f64) -> Seen {
-        Seen { bytes, misses, returns, reach_bytes: 3 * bytes, sampled_pages: 0.0 }
+        Seen { bytes, misses, returns, reach_bytes: 3 * bytes, sampled_per_byte: 0.0 }
     }
 
     /// A sample of eight pages had none of those that were asked for again and again: their tenant was left with nothing for good.
@@ -175,7 +201,7 @@ mod tests {
         // Who has no ghosts, or a sample of many pages, goes by the sample.
         let without = Seen { reach_bytes: 100, ..seen(100, 900.0, 0.0) };
         assert!(blind.fitted(&without, &mut Stretch::default()).misses_at(300) > 500.0);
-        let many = Seen { sampled_pages: 1e6, ..seen(100, 900.0, 600.0) };
+        let many = Seen { sampled_per_byte: 1e6, ..seen(100, 900.0, 600.0) };
         let (few, many) =
             (fitted.misses_at(300), blind.fitted(&many, &mut Stretch::default()).misses_at(300));
         assert!(many > few + 200.0, "{few} {many}");
@@ -185,6 +211,26 @@ mod tests {
             let misses: Vec<f64> = [0, 50, 100, 200, 300, 1000].map(|bytes| curve.misses_at(bytes)).into();
             assert!(misses.is_sorted_by(|one, next| one >= next) && misses[5] >= 0.0, "{misses:?}");
         }
+    }
+
+    /// Three loops by a sample of a hundred pages each: one had memory for half as much again, and another lacked it.
+    #[test]
+    fn a_cliff_is_where_the_sample_says_but_for_what_it_may_err_by() {
+        let cliff = Curve::new(1000.0, (1..=400).map(|size| (size, if size < 100 { 1000.0 } else { 0.0 })));
+        let by = |pages: f64| {
+            let seen =
+                Seen { bytes: 400, reach_bytes: 400, sampled_per_byte: pages / 100.0, ..Seen::default() };
+            cliff.fitted(&seen, &mut Stretch::default())
+        };
+        // Up to a third too far by a hundred pages, next to nothing by a million.
+        let (few, many) = (by(100.0), by(1e6));
+        let expected = [833.0, 500.0, 500.0, 167.0, 0.0];
+        assert_eq!([80, 95, 105, 120, 140].map(|size| few.misses_at(size).round()), expected);
+        assert_eq!([98, 101].map(|size| many.misses_at(size).round()), [1000.0, 0.0]);
+        let none = by(0.0);
+        assert_eq!(none, cliff);
+        // However few they are, sizes are not moved by more than a factor of three.
+        assert!(by(0.01).misses_at(330) < 1.0 && by(0.01).misses_at(30) > 999.0);
     }
 
     #[test]

@@ -83,7 +83,7 @@ pub struct Pace {
 
 impl Default for Pace {
     fn default() -> Self {
-        Pace { step: 1.0 / 16.0, inertia: 0.08, turn: 4.0, keep: 0.95, news: 96, exact_max: 48 }
+        Pace { step: 1.0 / 16.0, inertia: 0.05, turn: 4.0, keep: 0.95, news: 96, exact_max: 48 }
     }
 }
 

@@ -105,7 +105,7 @@ impl Partition {
             misses,
             returns,
             reach_bytes: bytes + ghosts * inner.page_bytes() as u64,
-            sampled_pages: ghosts as f64 * rate,
+            sampled_per_byte: rate / inner.page_bytes() as f64,
         };
         let (sizes, fit) = ((self.segment_bytes(), fixed), (&seen, &mut stretch));
         let share = Share::new(self.limits(), sizes, curve, inner.page_bytes() as u64, fit, trend);

@@ -83,7 +83,7 @@ impl Partition {
             misses: self.missed.count(),
             returns: self.returned.count(),
             reach_bytes: current_bytes + remembered * PAGE_BYTES,
-            sampled_pages: remembered as f64 * curve.rate,
+            sampled_per_byte: curve.rate / PAGE_BYTES as f64,
         };
         if keep < 1.0 {
             let has_changed = self.table.monitor().is_some_and(|monitor| monitor.fade(keep));
