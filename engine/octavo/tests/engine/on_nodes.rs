@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use octavo::numa::{Node, NumaMode, Replication, Topology, TopologySource};
+use octavo::numa::{Node, NodeStat, NumaMode, Replication, Topology, TopologySource};
 use octavo::{Cache, CacheConfig, CacheMode, Object, Partition, Read};
 
 use crate::{kernel, numa};
@@ -169,15 +169,19 @@ fn copies_lie_where_pages_are_read_and_pages_where_they_are_written() {
     let config = CacheConfig { replication, ..config(NumaMode::Replicate) };
     let (cache, _partition, object) = on(first, || numa::scene_of(config, CacheMode::Writeback));
     let all: Vec<u64> = (0..PAGES).collect();
-    // 1. Copies. What they lie in is the reader's, as the kernel says, and no read of a copy is from afar.
+    // 1. Copies, besides those of the first node, where all pages were read once. What they lie in is the reader's, as the kernel says, and no read of a copy is from afar.
+    let loaded = cache.numa_stat().partitions.remove(0);
     on(last, || read(&object, &all));
     let told = cache.numa_stat().partitions.remove(0);
     let (own, others) = told.nodes.split_last().unwrap();
-    assert!(own.twins > 0 && others.iter().all(|node| node.twins == 0), "{told:?}");
+    assert!(own.twins > loaded.nodes[others.len()].twins, "{loaded:?} {told:?}");
+    let are_as_before = |(now, before): (&NodeStat, &NodeStat)| now.twins == before.twins;
+    assert!(others.iter().zip(&loaded.nodes).all(are_as_before), "{loaded:?} {told:?}");
     assert!(told.nodes.iter().all(|node| node.frames.elsewhere == 0), "{told:?}");
     on(last, || read(&object, &all));
     let again = cache.numa_stat().partitions.remove(0);
-    assert!(again.twin_hits - told.twin_hits >= own.twins, "{again:?}");
+    // With four nodes there is no room for all of them: copies make way for copies.
+    assert!(again.twin_hits - told.twin_hits >= own.twins / 4 * 3, "{again:?}");
     // 2. Mains. Most find room there.
     let before = pages_by_node(&object)[&last.number].len();
     on(last, || numa::write_all(&object, 3));
