@@ -108,8 +108,8 @@ impl Curve {
         Curve::new(self.references, points)
     }
 
-    /// What is to be expected at each size: the mean over all stretches that the sample does not tell apart. A plan by the curve itself would give a loop just what the
-    /// sample says that it needs, and in every other case a little too little, or move memory for a cliff that lies elsewhere.
+    /// What is to be expected at each size: the mean over all stretches that the sample does not tell apart. By the curve itself a loop would
+    /// get just what its sample says, which is too little every other time, and memory would move for cliffs that lie elsewhere.
     fn blurred(&self, sampled_per_byte: f64) -> Curve {
         if sampled_per_byte <= 0.0 {
             return self.clone();
@@ -213,7 +213,7 @@ mod tests {
         }
     }
 
-    /// Three loops by a sample of a hundred pages each: one had memory for half as much again, and another lacked it.
+    /// Three loops, by samples of some hundred pages each: one was given half as much again as it could use, and another lacked it.
     #[test]
     fn a_cliff_is_where_the_sample_says_but_for_what_it_may_err_by() {
         let cliff = Curve::new(1000.0, (1..=400).map(|size| (size, if size < 100 { 1000.0 } else { 0.0 })));
