@@ -162,11 +162,9 @@ fn worth(order: Order, meta: u16, age: u8, ways: usize, density: impl Fn(usize) 
     let (worth, among_equals) = match order {
         Order::Density => (density(cell(meta, age)) as u32, youth),
         Order::Rate => {
+            let rate = ((uses as u64 * 256 * PER_TICK[age as usize] as u64) >> 24) as u32;
             let is_due = uses == 1 && age as usize >= ways / 8;
-            (
-                if is_due { 0 } else { ((uses as u64 * 256 * PER_TICK[age as usize] as u64) >> 24) as u32 },
-                youth,
-            )
+            (if is_due { 0 } else { rate }, youth)
         }
         Order::Lrfu => (LOG2_256[uses as usize] * HALF_LIFE * ways as u32 + youth as u32 * 256, youth),
         // What was not used for so long is of no use, however often it was.
