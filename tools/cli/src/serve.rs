@@ -270,8 +270,8 @@ impl Served {
     }
 }
 
-/// The clients that are let in where the configuration does not say how many, if two thirds of the room are enough for them: the rest is lent to
-/// those that are there.
+/// The clients that are let in where the configuration does not say how many, if two thirds of the room are enough
+/// for them: the rest is lent to those that are there.
 const CONNECTIONS_DEFAULT: usize = 64;
 
 fn limits(config: &Config, cache: &Cache) -> Result<Limits, Error> {

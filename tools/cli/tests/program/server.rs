@@ -164,13 +164,13 @@ impl Server {
         }
     }
 
-    /// Waits for a whole line on standard output that begins so.
+    /// Waits for a whole line on standard output that begins so, behind blanks; the line without these.
     pub fn wait_for_line(&self, beginning: &str) -> String {
         let begun = Instant::now();
         loop {
             let said = std::fs::read_to_string(&self.stdout).unwrap();
             let whole = said.rsplit_once('\n').map_or("", |(lines, _)| lines);
-            if let Some(line) = whole.lines().find(|line| line.starts_with(beginning)) {
+            if let Some(line) = whole.lines().map(str::trim_start).find(|line| line.starts_with(beginning)) {
                 return line.to_owned();
             }
             assert!(begun.elapsed() < PATIENCE, "\"{beginning}\" is not said:\n{said}\n{}", self.log());
