@@ -71,8 +71,9 @@ impl Ring {
         Ok(Ring { core: RingCore::new(FileEngine::new(options)?) })
     }
 
-    /// Queues one I/O; [`submit`](Ring::submit) or [`wait`](Ring::wait) hands it over. What is wrong with it is said by
-    /// its completion. Blocks only while the store's length is being changed.
+    /// Queues one I/O; [`submit`](Ring::submit) or [`wait`](Ring::wait) hands it over, or a later `push` for a kernel that
+    /// has no more to do than what is queued. What is wrong with it is said by its completion. Blocks only while the
+    /// store's length is being changed.
     ///
     /// `offset` and the lengths are multiples of the store's block, and the buffers are aligned to 4096 bytes.
     ///

@@ -16,6 +16,9 @@
 //!   interrupted, or sleeps in a system call that signals end (`COOP_TASKRUN`; the default interrupts it for every completion, which
 //!   cost a third of the throughput where the kernel's workers read). `collect` enters for the thread that calls; a submitter
 //!   that computes elsewhere is interrupted by its next tick, or by `nudge` from whoever waits, for a processor without ticks.
+//! * U7. What is queued goes to the kernel as soon as that is as much as the kernel has, before more is queued. So a device
+//!   is at work while its caller still asks (or looks at what the last reads brought), and n I/Os take log2 n calls more. One alone
+//!   waits for `submit`, or for the call that also waits.
 //!
 //! Not used: `DEFER_TASKRUN` and `SINGLE_ISSUER`, for any thread may take completions; a polling thread (`SQPOLL`), for an
 //! idle cache uses no CPU.
@@ -136,6 +139,11 @@ impl Uring {
     pub(crate) fn push(&self, io: Io) {
         let parts = io.parts_left as usize;
         let mut submission = lock(&self.submission);
+        if self.is_kernel_short_of_work(&submission) {
+            drop(submission);
+            self.submit();
+            submission = lock(&self.submission);
+        }
         let index = submission.slab.insert(io);
         for part in 0..parts {
             let key = key(index, part);
@@ -225,10 +233,19 @@ impl Uring {
 
     /// True if entries are published that the kernel has not taken.
     pub(crate) fn has_unsubmitted(&self) -> bool {
-        let _submission = lock(&self.submission);
+        self.unsubmitted(&lock(&self.submission)) > 0
+    }
+
+    fn unsubmitted(&self, _locked: &Submission) -> usize {
         // SAFETY: `submission` is locked (U1).
-        let queue = unsafe { self.ring.submission_shared() };
-        !queue.is_empty()
+        unsafe { self.ring.submission_shared() }.len()
+    }
+
+    /// U7.
+    fn is_kernel_short_of_work(&self, submission: &Submission) -> bool {
+        let queued = self.unsubmitted(submission);
+        // Relaxed: it changes under the lock that the caller has. A NOP is queued and not counted.
+        queued > 0 && queued >= self.in_ring.load(Ordering::Relaxed).saturating_sub(queued)
     }
 
     /// True if the backlog has something that U4 would let in.
@@ -440,6 +457,32 @@ mod tests {
     use std::io::Read;
 
     use super::*;
+    use crate::buffer::AlignedBytes;
+    use crate::store::{OpenOptions, Store};
+
+    /// A device had nothing to do while its caller asked for a batch, and with 32 in flight gave a fifth less.
+    #[test]
+    fn what_is_queued_is_handed_over_when_it_is_as_much_as_the_kernel_has() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(4096).unwrap();
+        let store =
+            Store::open(file.path(), &OpenOptions { direct: false, ..OpenOptions::default() }).unwrap();
+        let Kind::File(opened) = store.kind() else { panic!("a file") };
+        let page = AlignedBytes::new(4096);
+        // Dropped before the page that it reads to.
+        let uring = match Uring::new(64) {
+            Ok(uring) => uring,
+            Err(error) => return eprintln!("skipped: no io_uring: {error}"),
+        };
+        let mut left = Vec::new();
+        for token in 0..20 {
+            let mut io = Io::new(&store, Op::Read, 0, &[page.io_buffer()], token);
+            opened.cut(&mut io);
+            uring.push(io);
+            left.push(uring.unsubmitted(&lock(&uring.submission)));
+        }
+        assert_eq!(left, [1, 1, 1, 2, 1, 2, 3, 4, 1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3, 4]);
+    }
 
     /// The table of those that were registered was forgotten with the first that the kernel refused: nobody took them out, and their files stayed open.
     #[test]
