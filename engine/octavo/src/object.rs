@@ -314,6 +314,8 @@ impl Object {
 
     #[cold]
     fn read_slowly(&self, offset: u64, buffer: &mut [u8]) -> Result<(), Error> {
+        // The set's lines come together while the task is made.
+        self.0.partition.table.prefetch_miss(self.0.tag(offset >> self.0.partition.page_shift));
         self.0.count_read(1, buffer.len() as u64);
         self.run(Job::Read, offset, buffer.as_mut_ptr(), buffer.len())
     }
