@@ -3,10 +3,8 @@
 //! Blocking calls answer hits on the spot and run the rest as a task on the calling thread's own lane.
 
 use std::mem::MaybeUninit;
-use std::ops::Deref;
 
 use octavo_disk::Store;
-use octavo_table::recording::Step;
 use octavo_table::{Begun, SlotIndex, State, Tag};
 
 use crate::ahead::Streams;
@@ -448,7 +446,7 @@ impl Object {
         lane.run(task)
     }
 
-    fn run(&self, job: Job, offset: u64, memory: *mut u8, len: usize) -> Result<(), Error> {
+    pub(crate) fn run(&self, job: Job, offset: u64, memory: *mut u8, len: usize) -> Result<(), Error> {
         let lane = self.0.partition.shared.lane()?;
         lane.run(Task::new(job, self.0.clone(), offset, memory, len))
     }
@@ -480,55 +478,6 @@ impl Object {
     /// How much of so many bytes is brought in at most: no more than there is room for.
     pub(crate) fn populate_len(&self, len: u64) -> usize {
         len.min(self.0.partition.table.slots_count() << self.0.partition.page_shift) as usize
-    }
-
-    /// The bytes of a resident page without a copy: a snapshot that stays as it is while the guard lives, whatever is written or
-    /// evicted. Brings the page in if need be. None where the page finds no place, or has too many pins: copy it instead.
-    pub fn pin(&self, page_offset: u64) -> Result<Option<Pin<'_>>, Error> {
-        self.0.check(page_offset, 1)?;
-        let partition = &*self.0.partition;
-        let page = page_offset >> partition.page_shift;
-        let tag = self.0.tag(page);
-        // Nothing passes a pin's atomic operation, so whoever looks at the bytes then would wait a second time.
-        let mut at_once = partition.table.candidate(tag).and_then(|candidate| {
-            copy::prefetch(partition.byte_at(candidate, page_offset), 1);
-            partition.table.confirm(candidate, tag)
-        });
-        // The page may leave between its arrival and the pin; then it is brought in again, a few times.
-        for attempt in 0..4 {
-            let mut found = at_once.take().or_else(|| partition.table.find(tag));
-            if attempt > 0 && found.is_none() {
-                found = partition.table.lock(tag).find(tag);
-            }
-            if let Some(found) = found
-                && found.word.readable()
-            {
-                let note = partition.note();
-                if found.slot().pin(found.word).is_ok() {
-                    note.step(tag, || Step::Pin { slot: found.index.0 });
-                    partition.table.touch(&found);
-                    // Else the read that brought it in was counted.
-                    match attempt {
-                        0 => partition.count_access(tag, false, true),
-                        _ => partition.note().step(tag, || Step::Touch),
-                    }
-                    let start = page << partition.page_shift;
-                    let len =
-                        (self.len_bytes().saturating_sub(start)).min(partition.page_bytes() as u64) as usize;
-                    return Ok(Some(Pin {
-                        partition,
-                        slot: found.index,
-                        at: partition.frames.at(found.index),
-                        len,
-                    }));
-                }
-                continue;
-            }
-            // A read of one byte brings the page in and waits for whoever does so already.
-            let mut byte = [0u8];
-            self.run(Job::Read, page_offset, byte.as_mut_ptr(), 1)?;
-        }
-        Ok(None)
     }
 
     /// How many pages were written back so far: whether a sync gets anywhere. Costs less than [`stat`](Object::stat).
@@ -708,36 +657,6 @@ struct Located {
     /// Its bytes, if its page is in this slot. Null: the page is not there, or the read lies in more than one, or is too long.
     from: *const u8,
     slot: SlotIndex,
-}
-
-/// A page's bytes, as they were when it was pinned.
-pub struct Pin<'o> {
-    partition: &'o PartitionInner,
-    slot: SlotIndex,
-    at: *const u8,
-    len: usize,
-}
-
-// SAFETY: the bytes do not change while the pin lives, and unpinning is an atomic operation on the slot.
-unsafe impl Send for Pin<'_> {}
-// SAFETY: as above.
-unsafe impl Sync for Pin<'_> {}
-
-impl Deref for Pin<'_> {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        // SAFETY: pinned bytes are not changed (P6), not evicted (P1) and their segment is not given back.
-        unsafe { std::slice::from_raw_parts(self.at, self.len) }
-    }
-}
-
-impl Drop for Pin<'_> {
-    fn drop(&mut self) {
-        let note = self.partition.note();
-        self.partition.unpin(self.slot);
-        note.unpinned(self.slot);
-    }
 }
 
 #[cfg(all(test, target_arch = "x86_64", not(any(miri, loom, shuttle))))]

@@ -71,6 +71,12 @@ impl<const W: usize> Table<W> {
         prefetch(self.tag_at(slot));
     }
 
+    /// Asks the processor for a slot's word.
+    #[inline(always)]
+    pub fn prefetch_slot(&self, slot: SlotIndex) {
+        prefetch(self.slot(slot).word);
+    }
+
     /// P13: the page, if it is in this slot and may be read now. None says nothing but that `find` has to look.
     #[inline(always)]
     pub fn glance(&self, slot: SlotIndex, tag: Tag) -> Option<Glance<'_, W>> {

@@ -157,6 +157,8 @@ words! {
         Batch = "batch",
         /// A guard on the page, and no copy.
         Pin = "pin",
+        /// Many guards at a call.
+        PinBatch = "pin-batch",
         /// The queue: so many in flight.
         Queue = "queue",
     }

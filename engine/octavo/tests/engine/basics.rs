@@ -160,6 +160,37 @@ fn a_pin_is_a_snapshot() {
 }
 
 #[test]
+fn a_batch_of_pins_brings_in_what_is_missing_and_counts_each_page_once() {
+    each_mode(|_cache, partition, object| {
+        for page in 0..64 {
+            object.write_at(page * 4096, &pattern(page as usize, 4096)).unwrap();
+        }
+        object.sync().unwrap();
+        object.advise(0, 64 * 4096, octavo::Advice::DontNeed).unwrap();
+        (0..64).step_by(2).for_each(|page| object.read_at(page * 4096, &mut [0]).unwrap());
+        let before = partition.stat();
+        // More than are looked up together, in no order, one of them twice, and none where its page begins.
+        let mut offsets: Vec<u64> = (0..40).map(|number| number * 27 % 64 * 4096 + number).collect();
+        offsets.push(offsets[7]);
+        let mut pins = vec![object.pin(0).unwrap()];
+        object.pin_batch(&offsets, &mut pins).unwrap();
+        let after = partition.stat();
+        assert_eq!(pins.len(), 42);
+        for (offset, pin) in offsets.iter().zip(&pins[1..]) {
+            let pin = pin.as_ref().expect("there is room");
+            assert!(pin[..] == pattern((offset / 4096) as usize, 4096), "at {offset}");
+        }
+        let missing = offsets[..40].iter().filter(|offset| *offset / 4096 % 2 == 1).count() as u64;
+        assert_eq!((after.misses - before.misses, after.fills - before.fills), (missing, missing));
+        assert_eq!(after.hits - before.hits, 42 - missing);
+        // Nobody is pinned where one place is wrong.
+        let past_the_end = [4096, object.len_bytes()];
+        assert!(object.pin_batch(&past_the_end, &mut pins).is_err());
+        assert_eq!(pins.len(), 42);
+    });
+}
+
+#[test]
 fn a_partition_grows_and_shrinks_with_its_pages() {
     each_mode(|cache, partition, object| {
         let bytes = pattern(9, 1 << 20);

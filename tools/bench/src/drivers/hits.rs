@@ -69,8 +69,10 @@ pub fn check(case: &Case) -> Result<(), String> {
         return Err(format!("batch = {}: a power of two up to {TURN_PAGES} is possible", case.batch.0));
     }
     match case.call {
-        Call::Queue => Err("hits are asked for by single, batch or pin".into()),
-        Call::Batch | Call::Pin if case.reads.0 < 100 => Err("only single calls write".into()),
+        Call::Queue => Err("hits are asked for by single, batch, pin or pin-batch".into()),
+        Call::Batch | Call::Pin | Call::PinBatch if case.reads.0 < 100 => {
+            Err("only single calls write".into())
+        }
         _ if case.reads.0 < 100 && case.contestants.iter().any(|name| !WRITERS.contains(&&**name)) => {
             Err(format!("who writes is {}", WRITERS.join(", ")))
         }
@@ -351,6 +353,15 @@ impl Worker for EngineThread<'_> {
                 for place in places {
                     let offset = offset(*place) & !(PAGE_BYTES as u64 - 1);
                     timed(times, || self.object.pin(offset).map(drop))?;
+                }
+            }
+            (Call::PinBatch, _) => {
+                let (mut offsets, mut pins) = (Vec::new(), Vec::new());
+                for places in places.chunks_exact(self.case.batch.0) {
+                    offsets.clear();
+                    offsets.extend(places.iter().map(|place| offset(*place) & !(PAGE_BYTES as u64 - 1)));
+                    self.object.pin_batch(&offsets, &mut pins)?;
+                    black_box(&mut pins).clear();
                 }
             }
             (Call::Batch | Call::Queue, _) => {

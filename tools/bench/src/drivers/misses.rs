@@ -53,7 +53,7 @@ pub fn check(case: &Case) -> Result<(), String> {
     match case.call {
         Call::Queue => others(&["direct", "copied", "fio"]),
         Call::Single => others(&blocking),
-        Call::Batch | Call::Pin => Err("misses are asked for by queue or single".into()),
+        Call::Batch | Call::Pin | Call::PinBatch => Err("misses are asked for by queue or single".into()),
     }
 }
 

@@ -39,7 +39,7 @@ fn assert_rows(rows: &[Value], suite: &str, cases: &[&str]) {
 #[test]
 fn hits_are_hits_and_each_case_is_a_line_of_json() {
     let rows = rows(&["hits", "--quick", "--json", "-"]);
-    assert_rows(&rows, "hits", &["single_128", "batch_128", "single_4096", "batch_4096", "pin"]);
+    assert_rows(&rows, "hits", &["single_128", "batch_128", "single_4096", "batch_4096", "pin", "pin_batch"]);
     for row in rows {
         assert_eq!(row["misses"], 0, "{row}");
         assert!(row["hits"].as_u64().unwrap() > 0, "{row}");

@@ -557,7 +557,14 @@ impl<'o> Epoch<'o> {
         if self.pins.len() > 20 || self.flights.flights.values().any(busy) {
             return;
         }
-        match object.pin(range.start) {
+        let pinned = match self.pins.len() % 2 {
+            0 => object.pin(range.start),
+            _ => {
+                let mut pins = Vec::new();
+                object.pin_batch(&[range.start], &mut pins).map(|()| pins.pop().expect("one was asked for"))
+            }
+        };
+        match pinned {
             Ok(Some(pin)) => {
                 assert_eq!(pin.len() as u64, end - start);
                 world.twins[number].read(start, &pin);

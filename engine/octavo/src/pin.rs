@@ -1,0 +1,161 @@
+//! Pins: the bytes of pages without a copy. What a pin promises is in the slot's protocol (P4, P5). Not here: reads that copy
+//! (`read.rs`).
+
+use std::ops::Deref;
+
+use octavo_table::SlotIndex;
+use octavo_table::recording::Step;
+
+use crate::copy;
+use crate::error::Error;
+use crate::object::{Object, Read};
+use crate::partition::PartitionInner;
+use crate::task::Job;
+
+/// Pins of a batch whose memory is asked for together.
+const TOGETHER: usize = 16;
+
+/// Pages may leave between their arrival and the pin; then they are brought in again, a few times.
+const ATTEMPTS: u32 = 4;
+
+/// A page's bytes, as they were when it was pinned.
+pub struct Pin<'o> {
+    partition: &'o PartitionInner,
+    slot: SlotIndex,
+    at: *const u8,
+    len: usize,
+}
+
+// SAFETY: the bytes do not change while the pin lives, and unpinning is an atomic operation on the slot.
+unsafe impl Send for Pin<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for Pin<'_> {}
+
+impl Deref for Pin<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: pinned bytes are not changed (P6), not evicted (P1) and their segment is not given back.
+        unsafe { std::slice::from_raw_parts(self.at, self.len) }
+    }
+}
+
+impl Drop for Pin<'_> {
+    fn drop(&mut self) {
+        let note = self.partition.note();
+        self.partition.unpin(self.slot);
+        note.unpinned(self.slot);
+    }
+}
+
+impl Object {
+    /// The bytes of a resident page without a copy: a snapshot that stays as it is while the guard lives, whatever is written or
+    /// evicted. Brings the page in if need be. None where the page finds no place, or has too many pins: copy it instead.
+    pub fn pin(&self, page_offset: u64) -> Result<Option<Pin<'_>>, Error> {
+        self.0.check(page_offset, 1)?;
+        self.pin_from(0, page_offset)
+    }
+
+    /// Pins a page of each place, and adds them to `pins` in their order: lookups overlap, and what is missing is brought in
+    /// together, as by [`read_batch`](Object::read_batch). After an error `pins` has those before it, or none.
+    ///
+    /// ```
+    /// # use octavo::{Cache, CacheConfig, PartitionConfig, disk::Store};
+    /// # let cache = Cache::new(CacheConfig { memory_max_bytes: 16 << 20, ..CacheConfig::default() })?;
+    /// # let object = cache.partition(PartitionConfig::new("p"))?.open(Store::memory("disk", 1 << 20), "disk")?;
+    /// object.write_at(8192, b"octavo")?;
+    /// let mut pins = Vec::new();
+    /// object.pin_batch(&[0, 8192], &mut pins)?;
+    /// assert!(pins[1].as_ref().is_some_and(|page| page.starts_with(b"octavo")));
+    /// # Ok::<(), octavo::Error>(())
+    /// ```
+    pub fn pin_batch<'o>(
+        &'o self,
+        page_offsets: &[u64],
+        pins: &mut Vec<Option<Pin<'o>>>,
+    ) -> Result<(), Error> {
+        page_offsets.iter().try_for_each(|offset| self.0.check(*offset, 1))?;
+        pins.reserve(page_offsets.len());
+        let partition = &*self.0.partition;
+        let tag = |offset: u64| self.0.tag(offset >> partition.page_shift);
+        for offsets in page_offsets.chunks(TOGETHER) {
+            offsets.iter().for_each(|offset| partition.table.prefetch_set(tag(*offset)));
+            let mut missing = 0u32;
+            for (number, offset) in offsets.iter().enumerate() {
+                match partition.table.candidate(tag(*offset)) {
+                    Some(candidate) => {
+                        copy::prefetch(partition.byte_at(candidate, *offset), 1);
+                        partition.table.prefetch_tag(candidate);
+                        partition.table.prefetch_slot(candidate);
+                    }
+                    None => missing |= 1 << number,
+                }
+            }
+            if missing != 0 {
+                self.bring_in(offsets, missing)?;
+            }
+            for (number, offset) in offsets.iter().enumerate() {
+                pins.push(self.pin_from(missing >> number & 1, *offset)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads a byte of each page that is `missing`, by its bit: all of them at once.
+    #[cold]
+    fn bring_in(&self, offsets: &[u64], missing: u32) -> Result<(), Error> {
+        let mut bytes = [[0u8; 1]; TOGETHER];
+        let missing =
+            offsets.iter().zip(&mut bytes).enumerate().filter(|(number, _)| missing >> number & 1 != 0);
+        let mut reads: Vec<Read<'_>> =
+            missing.map(|(_, (offset, byte))| Read { offset: *offset, buffer: byte }).collect();
+        self.read_batch(&mut reads)
+    }
+
+    /// `attempt` 0 counts an access. Others come after a read that brought the page in, which was counted.
+    #[inline(always)]
+    fn pin_from(&self, attempt: u32, page_offset: u64) -> Result<Option<Pin<'_>>, Error> {
+        let partition = &*self.0.partition;
+        let page = page_offset >> partition.page_shift;
+        let tag = self.0.tag(page);
+        // Nothing passes a pin's atomic operation, so whoever looks at the bytes then would wait a second time.
+        let mut at_once = partition.table.candidate(tag).and_then(|candidate| {
+            copy::prefetch(partition.byte_at(candidate, page_offset), 1);
+            partition.table.confirm(candidate, tag)
+        });
+        for attempt in attempt..attempt + ATTEMPTS {
+            let mut found = at_once.take().or_else(|| partition.table.find(tag));
+            if attempt > 0 && found.is_none() {
+                found = partition.table.lock(tag).find(tag);
+            }
+            if let Some(found) = found
+                && found.word.readable()
+            {
+                let note = partition.note();
+                if found.slot().pin(found.word).is_ok() {
+                    note.step(tag, || Step::Pin { slot: found.index.0 });
+                    partition.table.touch(&found);
+                    // Else the read that brought it in was counted.
+                    match attempt {
+                        0 => partition.count_access(tag, false, true),
+                        _ => partition.note().step(tag, || Step::Touch),
+                    }
+                    let start = page << partition.page_shift;
+                    let len =
+                        (self.len_bytes().saturating_sub(start)).min(partition.page_bytes() as u64) as usize;
+                    return Ok(Some(Pin {
+                        partition,
+                        slot: found.index,
+                        at: partition.frames.at(found.index),
+                        len,
+                    }));
+                }
+                continue;
+            }
+            // A read of one byte brings the page in and waits for whoever does so already.
+            let mut byte = [0u8];
+            self.run(Job::Read, page_offset, byte.as_mut_ptr(), 1)?;
+        }
+        Ok(None)
+    }
+}
