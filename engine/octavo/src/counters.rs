@@ -57,6 +57,8 @@ pub(crate) enum Count {
     Elections,
     /// Mains that came to the node that writes them.
     Switches,
+    /// Accesses from afar, where the way is chosen: whose turn it is to look for probes.
+    FarTurns,
     /// What emulated distance is charged for (`numa/cost.rs`).
     LocalWaits,
     RemoteWaits,

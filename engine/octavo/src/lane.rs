@@ -205,7 +205,7 @@ impl Lane {
                 while work.tasks[id].outstanding < most
                     && let Some((page, first)) = work.tasks[id].next_page()
                 {
-                    if first && work.tasks[id].travels && self.post_page(work, id, page) {
+                    if first && work.tasks[id].batch > 0 && self.post_page(work, id, page) {
                         continue;
                     }
                     // A page that is gathered takes it along.

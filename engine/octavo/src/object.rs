@@ -510,6 +510,9 @@ impl Object {
 impl ObjectInner {
     /// Does the reads of a batch that are hits, counts them, and tells the numbers of the others.
     pub(crate) fn read_counted_hits(&self, reads: &mut [Read<'_>]) -> Vec<usize> {
+        if self.partition.places.replicates {
+            return self.read_hits_near(reads);
+        }
         let mut missing = Vec::new();
         self.read_hits(reads, &mut missing);
         self.count_hits(reads, &missing);

@@ -18,7 +18,7 @@ use crate::copy;
 use crate::counters::{Count, Counters};
 use crate::error::Error;
 use crate::frames::{Frames, Mapping};
-use crate::numa::{Balance, Places, Worth, Writers};
+use crate::numa::{Auto, Balance, Places, Worth, Writers};
 use crate::object::{Object, ObjectInner};
 use crate::record::Recorder;
 use crate::stat::{Evictions, PartitionStat};
@@ -53,6 +53,7 @@ pub(crate) struct PartitionInner {
     pub recorder: Recorder,
     pub places: Places,
     pub worth: Worth,
+    pub auto: Auto,
     pub writers: Writers,
     // What only misses and control read.
     pub shared: Arc<Shared>,
@@ -188,6 +189,7 @@ impl PartitionInner {
             recorder: Recorder::new(),
             places,
             worth: Worth::default(),
+            auto: Auto::new(shared.numa.prices(), places.nodes),
             writers: Writers::new(writers, slots),
             shared: shared.clone(),
             waiters: SlotWaiters::new(),

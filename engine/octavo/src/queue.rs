@@ -162,6 +162,9 @@ impl Queue {
         }
         let mut work = lane.work();
         let mut batch = Batch::default();
+        let places = &object.0.partition.places;
+        let may_travel = places.messages || places.chooses;
+        let batch_requests = if may_travel { self.incoming.len() as u32 } else { 0 };
         let mut requests = std::mem::take(&mut self.incoming);
         for mut request in requests.drain(..) {
             match Self::wanted(object, &mut request) {
@@ -170,7 +173,7 @@ impl Queue {
                     if matches!(request.op, Op::Sync) && job == (Job::Sync { flush: true }) {
                         task.end = END;
                     }
-                    task.travels = object.0.partition.places.messages;
+                    task.batch = batch_requests;
                     task.request = Some((request.user_data, request.op));
                     lane.add(&mut work, &mut batch, task);
                 }

@@ -258,6 +258,9 @@ pub(crate) fn period(cache: &Cache, had_news: bool) -> bool {
             // As above: the next period goes on with it.
             log::debug!("partition {}: pages stay on their nodes: {error}", partition.name());
         }
+        if let Err(error) = partition.clear_rest() {
+            log::debug!("partition {}: pages stay where they were brought: {error}", partition.name());
+        }
     }
     // Relaxed: figures.
     reaper.moved_bytes.fetch_add(moved, Ordering::Relaxed);

@@ -71,8 +71,8 @@ pub(crate) struct Task {
     pub late_error: Option<Box<Error>>,
     /// The request of a queue that this task answers.
     pub request: Option<(u64, Op)>,
-    /// Its pages may be asked for at their nodes, by message.
-    pub travels: bool,
+    /// Its pages may be asked for at their nodes, by message: so many requests were submitted with it. 0: they may not.
+    pub batch: u32,
     /// The bundle, and the letter in it, that this task answers.
     pub served: Option<(usize, usize)>,
 }
@@ -117,7 +117,7 @@ impl Task {
             error: None,
             late_error: None,
             request: None,
-            travels: false,
+            batch: 0,
             served: None,
         }
     }

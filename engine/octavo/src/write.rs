@@ -72,8 +72,12 @@ pub(crate) fn page(
     if first {
         let there = partition.find_near(attempt.tag).is_some();
         partition.count_access(attempt.tag, true, there);
+        let bytes = work.tasks[id].span(page).len;
+        if there {
+            partition.weigh_write(attempt.tag, bytes);
+        }
         if partition.places.charged {
-            partition.charge_access(attempt.tag, work.tasks[id].span(page).len, 1);
+            partition.charge_access(attempt.tag, bytes, 1);
         }
     }
     if partition.mode == CacheMode::Writeback {

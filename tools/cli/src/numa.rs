@@ -37,6 +37,7 @@ pub const COUNTS: &[Count] = counts![
     twins_overtaken: "Copies that writes have overtaken",
     elections: "Pages that had left and came back from a copy",
     switches: "Pages that went to the node that writes them",
+    way_changes: "Times that another way to other nodes' pages was chosen",
 ];
 
 /// What a server knows about nodes.
@@ -58,6 +59,7 @@ pub fn describe(cache: &Cache) -> Value {
     let partitions = stat.partitions.iter().map(|partition| {
         let mut all = json!({
             "name": partition.name,
+            "way": partition.way,
             "nodes": partition.nodes.iter().map(on_node).collect::<Vec<Value>>(),
         });
         COUNTS.iter().for_each(|count| all[count.name] = (count.of)(partition).into());
@@ -93,6 +95,7 @@ pub fn table(answer: &Value) -> String {
     let mut rows = vec![row(&["PARTITION", "NODE", "SEGMENTS", "PAGES", "TWINS", "FRAMES", "METADATA"])];
     let mut hits = vec![row(&[
         "PARTITION",
+        "WAY",
         "LOCAL HITS",
         "REMOTE HITS",
         "REMOTE WRITES",
@@ -123,7 +126,9 @@ pub fn table(answer: &Value) -> String {
             let counts = keys.iter().map(|key| human_count(number(&partition, key) as f64));
             std::iter::once(name.clone()).chain(counts).collect()
         };
-        hits.push(counts(&keys));
+        let mut counted = counts(&keys);
+        counted.insert(1, partition["way"].as_str().unwrap_or_default().to_owned());
+        hits.push(counted);
         let keys = ["twin_hits", "twins_made", "twins_refreshed", "twins_overtaken", "elections", "switches"];
         twins.push(counts(&keys));
     }
@@ -132,8 +137,12 @@ pub fn table(answer: &Value) -> String {
         answer["mode"].as_str().unwrap_or_default(),
         aligned(&nodes, 2),
         aligned(&rows, 1),
-        aligned(&hits, 1),
-        if answer["mode"] == "replicate" { format!("\n{}", aligned(&twins, 1)) } else { String::new() }
+        aligned(&hits, 2),
+        if answer["mode"] == "replicate" || answer["mode"] == "auto" {
+            format!("\n{}", aligned(&twins, 1))
+        } else {
+            String::new()
+        }
     )
 }
 
@@ -182,7 +191,7 @@ mod tests {
         assert_eq!(answer["nodes"][2]["cpus"], json!([4, 5]));
         assert_eq!(answer["partitions"][0]["nodes"].as_array().unwrap().len(), 3);
         let table = table(&answer);
-        for word in ["mode partition, emulated\n", "4-5", "REMOTE HITS", "METADATA"] {
+        for word in ["mode partition, emulated\n", "4-5", "WAY", "REMOTE HITS", "METADATA"] {
             assert!(table.contains(word), "{word} is not in\n{table}");
         }
         assert_eq!(ranges(&[0, 1, 2, 5, 7, 8]), "0-2,5,7-8");

@@ -127,6 +127,58 @@ const LINES_OF_BUNDLE: u64 = 4;
 /// A letter is a line, and goes both ways.
 const BYTES_OF_LETTER: u64 = 2 * 64;
 
+/// What the processor does for a request that travels, at both ends together, in nanoseconds: a guess from one node, rounded.
+pub const LETTER_NS: f64 = 20.0;
+
+/// The same for a bundle.
+pub const BUNDLE_NS: f64 = 150.0;
+
+/// What the lines of an access are waited for, where so many are looked up together.
+fn waits_of(together: u64) -> u64 {
+    LINES_OF_ACCESS * LINE / together.clamp(1, LINE)
+}
+
+/// What the same things take in virtual time, in nanoseconds, for whoever chooses between them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Prices(pub Machine);
+
+impl Prices {
+    fn of(&self, is_here: bool, waits: u64, bytes: u64) -> f64 {
+        let traffic = match is_here {
+            true => Traffic { local_waits: waits, local_bytes: bytes, ..Traffic::default() },
+            false => Traffic { remote_waits: waits, remote_bytes: bytes, ..Traffic::default() },
+        };
+        self.0.memory_ns(&traffic, LocalMemory::VIRTUAL)
+    }
+
+    /// An access to so many bytes of the thread's own node, or of another's.
+    pub fn access(&self, is_here: bool, bytes: u64, together: u64) -> f64 {
+        self.of(is_here, waits_of(together), bytes)
+    }
+
+    /// A request that travels with others of its bundle: its part of the way, and what is done at its page's node, where reads are looked up together.
+    pub fn letter(&self, letters: u64, bytes: u64, write: bool) -> f64 {
+        let way = self.of(false, LINES_OF_BUNDLE * LINE, 0) + BUNDLE_NS;
+        let served = self.access(true, bytes, if write { 1 } else { letters });
+        way / letters as f64 + self.of(false, 0, BYTES_OF_LETTER + bytes) + LETTER_NS + served
+    }
+
+    /// What a copy of a page costs.
+    pub fn copy(&self, page_bytes: u64) -> f64 {
+        self.of(false, waits_of(1), page_bytes)
+    }
+
+    /// What it costs to bring a page's main.
+    pub fn switch(&self, page_bytes: u64) -> f64 {
+        self.of(false, 2 * waits_of(1), page_bytes)
+    }
+
+    /// The look for copies on so many nodes.
+    pub fn overtaking(&self, nodes: u64) -> f64 {
+        self.of(false, nodes * waits_of(1), 0)
+    }
+}
+
 impl Machine {
     /// The machine of that name.
     pub fn named(name: &str) -> Option<Machine> {
@@ -161,7 +213,7 @@ impl PartitionInner {
     /// Charges an access to so many bytes of a page; so many accesses are looked up together, and up to twelve of them overlap.
     pub fn charge_access(&self, tag: Tag, bytes: usize, together: u64) {
         let is_here = self.node_of(tag) == self.shared.numa.here();
-        self.charge(is_here, LINES_OF_ACCESS * LINE / together.min(LINE), bytes as u64);
+        self.charge(is_here, waits_of(together), bytes as u64);
     }
 
     /// Charges the sender's half of a bundle's way, or the server's. The letters' own bytes are written or read by the server from afar.
@@ -171,22 +223,22 @@ impl PartitionInner {
 
     /// Charges what a copy of a page costs: its main's lines, and the page's bytes.
     pub fn charge_copy(&self) {
-        self.charge(false, LINES_OF_ACCESS * LINE, self.page_bytes() as u64);
+        self.charge(false, waits_of(1), self.page_bytes() as u64);
     }
 
     /// Charges what it costs to bring a page's main here: the sets of its places, and the page's bytes.
     pub fn charge_switch(&self) {
-        self.charge(false, 2 * LINES_OF_ACCESS * LINE, self.page_bytes() as u64);
+        self.charge(false, 2 * waits_of(1), self.page_bytes() as u64);
     }
 
     /// Charges the look for a copy on another node, and its mark.
     pub fn charge_overtaking(&self, nodes: u64) {
-        self.charge(false, nodes * LINES_OF_ACCESS * LINE, 0);
+        self.charge(false, nodes * waits_of(1), 0);
     }
 
     /// Charges an access to so many bytes of the thread's own node, or of another's.
     pub fn charge_at(&self, is_here: bool, bytes: usize, together: u64) {
-        self.charge(is_here, LINES_OF_ACCESS * LINE / together.min(LINE), bytes as u64);
+        self.charge(is_here, waits_of(together), bytes as u64);
     }
 
     fn charge(&self, is_here: bool, waits: u64, bytes: u64) {

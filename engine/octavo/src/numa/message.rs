@@ -30,7 +30,7 @@ use crate::sync::{Arc, JoinHandle, Mutex, lock, spawn};
 use crate::task::{Job, Task, TaskId};
 
 /// Most requests of a bundle: enough that the way costs little beside them, few enough that a node's workers share a batch.
-const LETTERS_MAX: usize = 16;
+pub(super) const LETTERS_MAX: usize = 16;
 
 /// Bundles that a queue holds.
 const QUEUE_BUNDLES: usize = 64;
@@ -239,13 +239,17 @@ impl Lane {
 
     // ---- Sending ------------------------------------------------------------------------------------------------
 
-    /// Puts a task's part of a page into the bundle for the page's node, if that is another than this thread's. False: it is not.
+    /// Puts a task's part of a page into the bundle for the page's node, if that is another than this thread's and worth the way. False: it is not.
     pub fn post_page(self: &Arc<Self>, work: &mut Work, id: TaskId, page: u64) -> bool {
         let task = &work.tasks[id];
         let object = task.object.clone();
-        let Some(to) = object.partition.other_node(object.tag(page)) else { return false };
+        let tag = object.tag(page);
+        let Some(to) = object.partition.other_node(tag) else { return false };
         let (span, start) = (task.span(page), page << object.partition.page_shift);
         let write = matches!(task.job, Job::Write { .. });
+        if !object.partition.sends(tag, task.batch, span.len, write) {
+            return false;
+        }
         self.post_letter(work, to, &object, (id, start + span.skip as u64, span.memory, span.len, write));
         true
     }

@@ -2,7 +2,7 @@
 //!
 //! In mode `partition` a table's segments are divided among the nodes (`octavo_table`, `nodes.rs`), and the memory of each, frames and metadata, is
 //! bound to its node; any thread reads any page. In mode `message` batches go to where their pages are (`message.rs`), in
-//! mode `replicate` pages come to where they are read (`replicate.rs`). A partition can also lie on one node whole, with the objects that are opened in it.
+//! mode `replicate` pages come to where they are read (`replicate.rs`), in mode `auto` each partition chooses among these (`auto.rs`). A partition can also lie on one node whole, with the objects that are opened in it.
 //! Nodes cost a hit nothing but the distance: a page's node follows from the entry of the directory that every lookup reads.
 //!
 //! Whose pages a thread reads is counted where accesses are heard (`PartitionInner::record_access`): while there is more than one node no counter is
@@ -11,6 +11,7 @@
 //! A kernel or container that refuses to bind memory is warned of once, and everything goes on: placement is a matter of speed. What came of
 //! it is asked of the kernel (`move_pages`), and told by `Cache::numa_stat`. What is not here: topologies (`topology.rs`), the calls (`sys.rs`).
 
+mod auto;
 mod balance;
 mod cost;
 mod here;
@@ -21,8 +22,10 @@ mod sys;
 mod topology;
 mod writers;
 
+pub(crate) use auto::Auto;
 pub(crate) use balance::Balance;
-pub use cost::{LocalMemory, MACHINES, Machine, RemoteCost, Traffic};
+pub(crate) use cost::Prices;
+pub use cost::{BUNDLE_NS, LETTER_NS, LocalMemory, MACHINES, Machine, RemoteCost, Traffic};
 pub use here::sit;
 pub(crate) use message::{Mail, Parcel, Post, Workers};
 pub use replicate::Replication;
@@ -53,12 +56,14 @@ pub enum NumaMode {
     Message,
     /// As `Partition`; and pages that are read from afar are copied to the nodes that read them.
     Replicate,
+    /// Each partition chooses among `Partition`, `Message` and `Replicate`, by what it counts, and again when its load changes.
+    Auto,
 }
 
 impl NumaMode {
     /// All modes.
-    pub const ALL: [NumaMode; 4] =
-        [NumaMode::Off, NumaMode::Partition, NumaMode::Message, NumaMode::Replicate];
+    pub const ALL: [NumaMode; 5] =
+        [NumaMode::Off, NumaMode::Partition, NumaMode::Message, NumaMode::Replicate, NumaMode::Auto];
 
     /// The name that configurations use.
     pub const fn name(self) -> &'static str {
@@ -67,6 +72,7 @@ impl NumaMode {
             NumaMode::Partition => "partition",
             NumaMode::Message => "message",
             NumaMode::Replicate => "replicate",
+            NumaMode::Auto => "auto",
         }
     }
 }
@@ -107,16 +113,22 @@ impl Numa {
         }
     }
 
-    /// Whether batches are sent to the nodes of their pages.
+    /// Whether requests may be sent to the nodes of their pages.
     pub fn sends_messages(&self) -> bool {
-        self.mode == NumaMode::Message && self.nodes() > 1
+        matches!(self.mode, NumaMode::Message | NumaMode::Auto) && self.nodes() > 1
     }
 
     /// How many nodes' writes are followed in a partition, so that mains go where they are written.
     pub fn followed_nodes(&self, node: Option<u32>) -> u32 {
-        let follows =
-            self.mode == NumaMode::Replicate && node.is_none() && self.replication.switch_writes > 0;
+        let follows = matches!(self.mode, NumaMode::Replicate | NumaMode::Auto)
+            && node.is_none()
+            && self.replication.switch_writes > 0;
         if follows && self.nodes() > 1 { self.nodes() } else { 0 }
+    }
+
+    /// What is near and far costs: as is emulated, or as on a machine like many.
+    pub fn prices(&self) -> Prices {
+        Prices(self.cost.map_or(MACHINES[0], |cost| cost.machine))
     }
 
     /// The calling thread's node.
@@ -147,10 +159,12 @@ pub(crate) struct Places {
     home: NodeId,
     /// Whether it is counted who reads whose pages.
     pub counted: bool,
-    /// Whether requests of a batch travel to the nodes of their pages.
+    /// Whether all requests of a batch travel to the nodes of their pages.
     pub messages: bool,
-    /// Whether pages are copied to nodes that read them from afar.
+    /// Whether pages may be copied to nodes that read them from afar.
     pub replicates: bool,
+    /// Whether the partition chooses when to do either.
+    pub chooses: bool,
     /// A batch of reads is more than so many hits, for one of the two reasons above.
     pub batches_differ: bool,
     /// Whether distance is emulated, and charged.
@@ -175,12 +189,13 @@ impl Places {
         };
         let counted = nodes > 1;
         let divided = if home.is_some() { 1 } else { nodes };
-        let messages = numa.sends_messages();
-        let replicates = numa.mode == NumaMode::Replicate && divided > 1;
+        let messages = numa.mode == NumaMode::Message && numa.sends_messages();
+        let chooses = numa.mode == NumaMode::Auto && divided > 1;
+        let replicates = chooses || numa.mode == NumaMode::Replicate && divided > 1;
         let charged = counted && numa.topology.is_emulated && numa.cost.is_some();
         let home = home.unwrap_or_default();
         let batches_differ = messages || replicates;
-        Ok(Places { nodes: divided, home, counted, messages, replicates, batches_differ, charged })
+        Ok(Places { nodes: divided, home, counted, messages, replicates, chooses, batches_differ, charged })
     }
 
     /// The parts of a table's memory that lie on one node each, in whole pages of the kernel. Pages that two nodes share lie with whoever touches them first.

@@ -141,15 +141,16 @@ impl PartitionInner {
         let is_own = is_home_here || self.table.owner_of(tag) == here;
         // SAFETY: the caller's promise.
         if is_own && unsafe { self.read_at_home(tag, skip, to, len) } {
-            self.found_at(is_home_here, len, together);
+            self.found_at(tag, (is_home_here, is_home_here), len, together);
             return true;
         }
-        if !is_own || self.table.has_away() {
+        let brings = !self.places.chooses || self.auto.brings(tag);
+        if !is_own && brings || self.table.has_away() {
             match self.table.find_at(tag, here) {
                 // The main, which is away from home here.
                 // SAFETY: the caller's promise.
                 Some(main) if main.word.readable() && unsafe { self.copy_found(&main, skip, to, len) } => {
-                    self.found_at(true, len, together);
+                    self.found_at(tag, (is_home_here, true), len, together);
                     return true;
                 }
                 Some(found) if found.word.state() == State::Twin => {
@@ -161,7 +162,7 @@ impl PartitionInner {
                         if is_probe(tag) {
                             self.worth.probe_hit();
                         }
-                        self.found_at(true, len, together);
+                        self.found_at(tag, (is_home_here, true), len, together);
                         return true;
                     }
                 }
@@ -172,8 +173,8 @@ impl PartitionInner {
                     }
                 }
             }
-            let is_worth_it = !self.shared.numa.replication.weighs || self.worth.allows(tag);
-            if is_worth_it && self.wants_copies() {
+            let weighs = self.shared.numa.replication.weighs && !self.places.chooses;
+            if brings && (!weighs || self.worth.allows(tag)) && self.wants_copies() {
                 // SAFETY: the caller's promise.
                 if unsafe { self.read_by_copy(tag, here, stale, (skip, to, len), together) } {
                     return true;
@@ -183,7 +184,7 @@ impl PartitionInner {
         // SAFETY: as above.
         let is_hit = unsafe { self.read_hit(tag, skip, to, len) };
         if is_hit {
-            self.found_at(self.node_of(tag) == here, len, together);
+            self.found_at(tag, (is_home_here, self.node_of(tag) == here), len, together);
         }
         is_hit
     }
@@ -212,7 +213,9 @@ impl PartitionInner {
         }
     }
 
-    fn found_at(&self, is_here: bool, len: usize, together: u64) {
+    /// Counts a read by whether its page's home, and the page, is here.
+    fn found_at(&self, tag: Tag, (is_home_here, is_here): (bool, bool), len: usize, together: u64) {
+        self.weigh(tag, (is_home_here, is_here), len, together);
         self.counters.add(if is_here { Count::LocalHits } else { Count::RemoteHits }, 1);
         if self.places.charged {
             self.charge_at(is_here, len, together);
@@ -268,6 +271,7 @@ impl PartitionInner {
         copying.publish();
         self.counters.add(if is_refresh { Count::TwinsRefreshed } else { Count::TwinsMade }, 1);
         self.counters.add(Count::RemoteHits, 1);
+        self.weigh_copy(tag, len, together);
         if self.places.charged {
             self.charge_copy();
             self.charge_at(true, len, together);
@@ -308,6 +312,7 @@ impl PartitionInner {
     fn overtake_twins(&self, tag: Tag, bits: u8) {
         let overtaken = self.table.overtake(tag, bits);
         self.counters.add(Count::TwinsOvertaken, u64::from(overtaken));
+        self.weigh_overtaking(tag, u64::from(bits.count_ones()));
         if self.places.charged {
             self.charge_overtaking(u64::from(bits.count_ones()));
         }
@@ -345,7 +350,9 @@ impl PartitionInner {
     pub fn wrote(&self, tag: Tag, found: &Found<'_>, before: Word) {
         let (here, wanted) = (self.shared.numa.here(), self.shared.numa.replication.switch_writes);
         let is_here = self.table.node_of_segment(self.table.segment_of(found.index)) == here;
-        if !is_here && wanted > 0 && self.writers.wrote(here, tag, before.version(), wanted) {
+        // What is away from home may always come back.
+        let brings = || !self.places.chooses || self.auto.brings(tag) || self.table.node_of(tag) == here;
+        if !is_here && wanted > 0 && brings() && self.writers.wrote(here, tag, before.version(), wanted) {
             self.bring_main(tag, here);
         }
     }
@@ -363,6 +370,7 @@ impl PartitionInner {
         self.counters.add(Count::EvictionsCapacity, u64::from(switch.displaced.is_some()));
         if switch.to.is_some() {
             self.counters.add(Count::Switches, 1);
+            self.weigh_switch(tag);
             if self.places.charged {
                 self.charge_switch();
             }

@@ -33,6 +33,10 @@ pub struct PartitionNumaStat {
     pub name: String,
     /// What it has on each node, in the topology's order.
     pub nodes: Vec<NodeStat>,
+    /// The way that threads get at other nodes' pages: the mode, or what `auto` has chosen.
+    pub way: &'static str,
+    /// Times that `auto` chose another.
+    pub way_changes: u64,
     /// Pages that threads found on their own node.
     pub local_hits: u64,
     /// Pages that threads found on another.
@@ -160,6 +164,8 @@ impl Partition {
         PartitionNumaStat {
             name: self.name().into(),
             nodes: Vec::new(),
+            way: inner.way().name(),
+            way_changes: inner.auto.changes(),
             local_hits: inner.counters.sum(Count::LocalHits),
             remote_hits: inner.counters.sum(Count::RemoteHits),
             remote_writes: inner.counters.sum(Count::RemoteWrites),

@@ -177,8 +177,12 @@ impl Scene {
                     let segments = 2 + random.below(7);
                     self.partition.resize(segments * (PAGE * WAYS + 1024) as u64 + (20 << 10)).unwrap();
                 }
-                // Threads move.
-                _ => sit(random.below(16) as u32),
+                // Threads move, and pages are got at in other ways.
+                _ => {
+                    sit(random.below(16) as u32);
+                    let ways = [NumaMode::Partition, NumaMode::Message, NumaMode::Replicate];
+                    self.partition.go_numa_way(random.pick(&ways));
+                }
             }
         }
         self.events.lock().unwrap().extend(events);
@@ -261,7 +265,8 @@ fn what_threads_of_several_nodes_saw_of_pages_is_linearizable_in_every_mode() {
                 0 => Store::memory("m", len),
                 _ => SimDisk::new(SimOptions::default()).store("s", len),
             };
-            history(NumaMode::Replicate, [2, 3, 5][seed as usize % 3], cache_mode, replication, store, seed);
+            let mode = if seed % 3 == 2 { NumaMode::Auto } else { NumaMode::Replicate };
+            history(mode, [2, 3, 5][seed as usize % 3], cache_mode, replication, store, seed);
         }
     }
 }

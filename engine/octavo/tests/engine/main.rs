@@ -3,6 +3,8 @@
 #[cfg(not(shuttle))]
 mod ahead;
 #[cfg(not(shuttle))]
+mod auto;
+#[cfg(not(shuttle))]
 mod basics;
 #[cfg(not(shuttle))]
 mod batch;

@@ -5,8 +5,8 @@ use octavo::numa::{NumaMode, PartitionNumaStat, Replication, TopologySource, sit
 use octavo::{Cache, CacheConfig, CacheMode, Object, Op, Partition, PartitionConfig, Read, Request};
 use std::time::Duration;
 
-const PAGE: u64 = 4096;
-const PAGES: u64 = 1024;
+pub const PAGE: u64 = 4096;
+pub const PAGES: u64 = 1024;
 
 pub fn config(mode: NumaMode, nodes: u32, cores: u32) -> CacheConfig {
     CacheConfig {

@@ -90,6 +90,12 @@ fn a_cache_whose_pages_have_copies_on_other_nodes_agrees_with_its_naive_twin() {
 }
 
 #[test]
+fn a_cache_that_chooses_again_and_again_how_nodes_get_at_pages_agrees_with_its_naive_twin() {
+    agrees(120_000, nodes(NumaMode::Auto, 2, 2));
+    agrees(120_000, nodes(NumaMode::Auto, 3, 1));
+}
+
+#[test]
 fn a_seed_repeats_every_event_of_the_simulated_disk() {
     for seed in 1_000_000..1_000_004 {
         let kinds = [NumaMode::Off, NumaMode::Partition, NumaMode::Replicate];

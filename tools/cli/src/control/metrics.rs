@@ -93,6 +93,15 @@ impl Collector for Server {
                 })
             })?;
         }
+        if !on_nodes.is_empty() {
+            let what = "How threads get at pages of other nodes";
+            family(&mut encoder, "partition_numa_info", what, false, |metric| {
+                on_nodes.iter().try_for_each(|stat| {
+                    let labels = [("partition", stat.name.as_str()), ("way", stat.way)];
+                    sample(&mut metric.encode_family(&labels)?, false, 1)
+                })
+            })?;
+        }
 
         family(&mut encoder, "partition_info", "How a partition is run", false, |metric| {
             stats.iter().try_for_each(|stat| {
@@ -261,5 +270,7 @@ mod tests {
                 format!("octavo_partition_{}_total{{partition=\"p\"}} {}", count.name, (count.of)(&told));
             assert!(page.lines().any(|other| other == line), "{line} is not in\n{page}");
         }
+        let line = "octavo_partition_numa_info{partition=\"p\",way=\"replicate\"} 1";
+        assert!(page.lines().any(|other| other == line), "{line} is not in\n{page}");
     }
 }

@@ -66,7 +66,8 @@ impl World {
         let disk = SimDisk::new(options);
         let buffers_bytes = random.pick(&[128 << 10, 192 << 10, 1 << 20]);
         // Workers have rings of their own.
-        let buffers_bytes = buffers_bytes + if numa == NumaMode::Message { 128 << 10 } else { 0 };
+        let works = matches!(numa, NumaMode::Message | NumaMode::Auto);
+        let buffers_bytes = buffers_bytes + if works { 128 << 10 } else { 0 };
         let config = CacheConfig {
             memory_max_bytes: buffers_bytes + 8 * (segment_bytes + (24 << 10)),
             page_bytes: page_bytes as u32,
@@ -79,7 +80,7 @@ impl World {
             numa,
             ..CacheConfig::default()
         };
-        let seats = if numa == NumaMode::Replicate { 8 } else { 1 };
+        let seats = if matches!(numa, NumaMode::Replicate | NumaMode::Auto) { 8 } else { 1 };
         sit(0);
         let replication = Replication {
             threshold: random.pick(&[1, 1, 3]),
@@ -296,6 +297,12 @@ impl<'o> Epoch<'o> {
     fn step(&mut self, world: &mut World, object: &'o Object, number: usize, kind: u64) {
         if world.seats > 1 {
             sit(world.random.below(world.seats) as u32);
+            // Another way than it has chosen, where it chooses.
+            if world.random.one_in(8) {
+                let ways = [NumaMode::Partition, NumaMode::Message, NumaMode::Replicate];
+                let way = world.random.pick(&ways);
+                world.partitions.iter().for_each(|partition| partition.go_numa_way(way));
+            }
         }
         match kind {
             0..20 => self.read(world, object, number),

@@ -1,0 +1,170 @@
+//! Mode `auto`: what a partition chooses, by what load. Nothing runs by itself, and all is counted, so that each run is the same.
+
+use crate::numa::{PAGE, PAGES, config, scene_of};
+use crate::random::Random;
+use octavo::numa::{NumaMode, PartitionNumaStat, sit};
+use octavo::{Cache, CacheConfig, CacheMode, Object, Op, Partition, Queue, Request};
+
+const BYTES: u64 = 512;
+
+/// Requests of each load: some thirty looks, where half of them are from afar.
+const COUNT: u64 = 250_000;
+
+struct Scene {
+    queue: Queue,
+    object: Object,
+    partition: Partition,
+    cache: Cache,
+    random: Random,
+}
+
+impl Scene {
+    fn new(nodes: u32) -> Scene {
+        sit(0);
+        let config = CacheConfig { background: false, ..config(NumaMode::Auto, nodes, 1) };
+        let (cache, partition, object) = scene_of(config, CacheMode::Writeback);
+        let queue = cache.queue().unwrap();
+        Scene { queue, object, partition, cache, random: Random(7) }
+    }
+
+    fn stat(&self) -> PartitionNumaStat {
+        self.partition.numa_counts().unwrap()
+    }
+
+    /// Where a request is for: any of these pages.
+    fn draw(&mut self, pages: u64) -> u64 {
+        self.random.below(pages) * PAGE + self.random.below(PAGE / BYTES) * BYTES
+    }
+
+    /// Single reads and writes of these pages by threads on these seats in turn.
+    fn single(&mut self, seats: &[u32], pages: u64, reads_percent: u64) {
+        let mut buffer = [0; BYTES as usize];
+        for _ in 0..COUNT {
+            sit(self.random.pick(seats));
+            let offset = self.draw(pages);
+            match self.random.below(100) < reads_percent {
+                true => self.object.read_at(offset, &mut buffer).unwrap(),
+                false => self.object.write_at(offset, &buffer).unwrap(),
+            }
+        }
+    }
+
+    /// Batches of reads and writes by threads on these seats in turn.
+    fn queued(&mut self, seats: &[u32], batch: u64, reads_percent: u64) {
+        for _ in 0..COUNT / batch {
+            sit(self.random.pick(seats));
+            let request = |user_data| {
+                let (offset, len) = (self.draw(PAGES), BYTES as usize);
+                let buffer = vec![0; len].into();
+                let op = match self.random.below(100) < reads_percent {
+                    true => Op::Read { offset, len, buffer },
+                    false => Op::Write { offset, len, buffer, durable: false },
+                };
+                Request { user_data, op }
+            };
+            let requests: Vec<Request> = (0..batch).map(request).collect();
+            self.queue.submit(&self.object, requests);
+            while self.queue.pending() > 0 {
+                self.queue.wait(1, |completion| completion.result.unwrap());
+            }
+        }
+    }
+}
+
+fn is_now(scene: &Scene, what: &str, way: &str) {
+    let stat = scene.stat();
+    println!("{what}: {} after {} changes", stat.way, stat.way_changes);
+    assert_eq!(stat.way, way, "{what}");
+}
+
+fn twins(scene: &Scene) -> u64 {
+    scene.cache.numa_stat().partitions[0].nodes.iter().map(|node| node.twins).sum()
+}
+
+#[test]
+fn single_requests_get_copies_or_none_and_what_is_left_of_them_goes() {
+    let mut scene = Scene::new(2);
+    is_now(&scene, "nothing", "partition");
+    scene.single(&[1], PAGES, 100);
+    is_now(&scene, "read from afar", "replicate");
+    assert!(twins(&scene) > PAGES / 3, "{}", twins(&scene));
+    scene.single(&[0, 1], PAGES, 50);
+    is_now(&scene, "read and written by both", "partition");
+    scene.cache.balance();
+    assert_eq!(twins(&scene), 0, "the reaper has come by");
+    scene.single(&[0], PAGES, 0);
+    is_now(&scene, "written by one", "replicate");
+    let on_node_0 = (0..PAGES).filter(|page| scene.object.node_of(page * PAGE) == 0).count() as u64;
+    assert!(on_node_0 > PAGES * 9 / 10, "{on_node_0}");
+    scene.single(&[1], PAGES, 97);
+    is_now(&scene, "read by the other", "replicate");
+    assert!(scene.stat().way_changes <= 5, "{:?}", scene.stat());
+}
+
+#[test]
+fn large_batches_travel_unless_copies_are_better() {
+    let mut scene = Scene::new(2);
+    scene.queued(&[0, 1], 128, 50);
+    is_now(&scene, "read and written in large batches", "message");
+    assert!(scene.stat().messages > COUNT / 5, "{:?}", scene.stat());
+    scene.queued(&[0, 1], 2, 50);
+    is_now(&scene, "in small ones", "partition");
+    scene.queued(&[0, 1], 128, 100);
+    is_now(&scene, "large batches of reads", "replicate");
+    scene.single(&[0, 1], PAGES, 50);
+    is_now(&scene, "single ones", "partition");
+    assert!(scene.stat().way_changes <= 5, "{:?}", scene.stat());
+}
+
+#[test]
+fn the_same_accesses_make_the_same_choices() {
+    let run = || {
+        let mut scene = Scene::new(3);
+        scene.single(&[0, 1, 2], PAGES, 97);
+        scene.single(&[0, 1], PAGES, 60);
+        scene.stat()
+    };
+    let (one, other) = (run(), run());
+    assert_eq!(format!("{one:?}"), format!("{other:?}"));
+}
+
+#[test]
+fn a_few_hot_pages_get_their_copies_too() {
+    let mut scene = Scene::new(2);
+    // Most likely none of them is a probe at first.
+    scene.single(&[0, 1], 6, 100);
+    scene.single(&[0, 1], 6, 100);
+    let before = scene.stat();
+    assert_eq!(before.way, "replicate");
+    scene.single(&[0, 1], 6, 100);
+    assert_eq!(scene.stat().remote_hits, before.remote_hits, "all is near");
+}
+
+#[test]
+fn where_nothing_is_read_from_afar_nothing_is_chosen() {
+    let mut scene = Scene::new(2);
+    let own: Vec<u64> = (0..PAGES).filter(|page| scene.object.node_of(page * PAGE) == 1).collect();
+    let before = scene.stat();
+    sit(1);
+    for _ in 0..50_000 {
+        let page = scene.random.pick(&own);
+        scene.object.read_at(page * PAGE, &mut [0]).unwrap();
+        scene.object.write_at(page * PAGE, &[0]).unwrap();
+    }
+    let after = scene.stat();
+    assert_eq!((after.way, after.way_changes), ("partition", 0));
+    assert_eq!((after.remote_hits, after.twins_made), (before.remote_hits, before.twins_made));
+}
+
+#[test]
+fn a_load_between_two_ways_changes_seldom() {
+    let mut scene = Scene::new(2);
+    // To and fro, some looks each.
+    for _ in 0..12 {
+        scene.single(&[1], PAGES, 100);
+        scene.single(&[0, 1], PAGES, 50);
+    }
+    let changes = scene.stat().way_changes;
+    println!("{changes} changes of 24 that the load made");
+    assert!(changes < 18, "{changes}");
+}
