@@ -28,7 +28,7 @@ pub const CONTESTANTS: &[&str] = &["local", "off", "partition", "message", "repl
 /// So many requests a page come before those that are counted, where something is learned of them: copies are made, and `auto` chooses; a page that is written now and then
 /// takes longer until it goes where it is written.
 const WARM_UP: u64 = 200;
-const WARM_UP_WRITTEN: u64 = 600;
+const WARM_UP_WRITTEN: u64 = 1_000;
 
 /// What the processor does for a request besides waiting for memory, in nanoseconds: a guess from one node, rounded.
 const REQUEST_NS: f64 = 25.0;
