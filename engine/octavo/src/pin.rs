@@ -3,8 +3,8 @@
 
 use std::ops::Deref;
 
-use octavo_table::SlotIndex;
 use octavo_table::recording::Step;
+use octavo_table::{SlotIndex, Tag};
 
 use crate::copy;
 use crate::error::Error;
@@ -53,7 +53,14 @@ impl Object {
     /// evicted. Brings the page in if need be. None where the page finds no place, or has too many pins: copy it instead.
     pub fn pin(&self, page_offset: u64) -> Result<Option<Pin<'_>>, Error> {
         self.0.check(page_offset, 1)?;
-        self.pin_from(0, page_offset)
+        let partition = &*self.0.partition;
+        let tag = self.0.tag(page_offset >> partition.page_shift);
+        let candidate = partition.table.candidate(tag);
+        if let Some(candidate) = candidate {
+            // Nothing passes a pin's atomic operation, so whoever looks at the bytes then would wait a second time.
+            copy::prefetch(partition.byte_at(candidate, page_offset), 1);
+        }
+        self.pin_at(page_offset, tag, candidate, 0)
     }
 
     /// Pins a page of each place, and adds them to `pins` in their order: lookups overlap, and what is missing is brought in
@@ -76,17 +83,22 @@ impl Object {
     ) -> Result<(), Error> {
         page_offsets.iter().try_for_each(|offset| self.0.check(*offset, 1))?;
         pins.reserve(page_offsets.len());
-        let partition = &*self.0.partition;
-        let tag = |offset: u64| self.0.tag(offset >> partition.page_shift);
+        let table = &self.0.partition.table;
+        let mut tags = [Tag::default(); TOGETHER];
+        let mut candidates = [None; TOGETHER];
         for offsets in page_offsets.chunks(TOGETHER) {
-            offsets.iter().for_each(|offset| partition.table.prefetch_set(tag(*offset)));
+            for (tag, offset) in tags.iter_mut().zip(offsets) {
+                *tag = self.0.tag(offset >> self.0.partition.page_shift);
+                table.prefetch_set(*tag);
+            }
             let mut missing = 0u32;
             for (number, offset) in offsets.iter().enumerate() {
-                match partition.table.candidate(tag(*offset)) {
+                candidates[number] = table.candidate(tags[number]);
+                match candidates[number] {
                     Some(candidate) => {
-                        copy::prefetch(partition.byte_at(candidate, *offset), 1);
-                        partition.table.prefetch_tag(candidate);
-                        partition.table.prefetch_slot(candidate);
+                        copy::prefetch(self.0.partition.byte_at(candidate, *offset), 1);
+                        table.prefetch_tag(candidate);
+                        table.prefetch_slot(candidate);
                     }
                     None => missing |= 1 << number,
                 }
@@ -95,7 +107,7 @@ impl Object {
                 self.bring_in(offsets, missing)?;
             }
             for (number, offset) in offsets.iter().enumerate() {
-                pins.push(self.pin_from(missing >> number & 1, *offset)?);
+                pins.push(self.pin_at(*offset, tags[number], candidates[number], missing >> number & 1)?);
             }
         }
         Ok(())
@@ -112,17 +124,18 @@ impl Object {
         self.read_batch(&mut reads)
     }
 
-    /// `attempt` 0 counts an access. Others come after a read that brought the page in, which was counted.
+    /// Pins a page that may be in the slot `candidate`. `attempt` 0 counts an access; others come after a read that brought the page
+    /// in, which was counted.
     #[inline(always)]
-    fn pin_from(&self, attempt: u32, page_offset: u64) -> Result<Option<Pin<'_>>, Error> {
+    fn pin_at(
+        &self,
+        page_offset: u64,
+        tag: Tag,
+        candidate: Option<SlotIndex>,
+        attempt: u32,
+    ) -> Result<Option<Pin<'_>>, Error> {
         let partition = &*self.0.partition;
-        let page = page_offset >> partition.page_shift;
-        let tag = self.0.tag(page);
-        // Nothing passes a pin's atomic operation, so whoever looks at the bytes then would wait a second time.
-        let mut at_once = partition.table.candidate(tag).and_then(|candidate| {
-            copy::prefetch(partition.byte_at(candidate, page_offset), 1);
-            partition.table.confirm(candidate, tag)
-        });
+        let mut at_once = candidate.and_then(|candidate| partition.table.confirm(candidate, tag));
         for attempt in attempt..attempt + ATTEMPTS {
             let mut found = at_once.take().or_else(|| partition.table.find(tag));
             if attempt > 0 && found.is_none() {
@@ -140,7 +153,7 @@ impl Object {
                         0 => partition.count_access(tag, false, true),
                         _ => partition.note().step(tag, || Step::Touch),
                     }
-                    let start = page << partition.page_shift;
+                    let start = page_offset & !(partition.page_mask as u64);
                     let len =
                         (self.len_bytes().saturating_sub(start)).min(partition.page_bytes() as u64) as usize;
                     return Ok(Some(Pin {
