@@ -4,7 +4,7 @@
 //! 1. The configuration is read and checked.
 //! 2. The cache, its partitions and exports are made. Whatever the engine refuses here is told with the line of
 //!    the configuration that asked for it.
-//! 3. Sockets open.
+//! 3. Sockets open, and the control file system is mounted; the socket for clients comes last.
 //! 4. The main thread sleeps until a signal or the next look at the counters.
 //! 5. At the first signal no more clients come in, those that are there get a moment for what they have asked,
 //!    and every object is drained.
@@ -91,6 +91,8 @@ pub fn run(arguments: &Arguments, environment: &Environment, quiet: bool) -> Res
         }
         None => None,
     };
+    // Before clients are let in: whoever finds the socket finds the rest.
+    let mounted = mount(&config, &served.cache)?;
     let lengths: Vec<u64> = exports.iter().map(|export| export.object.len_bytes()).collect();
     let server = listen(&config, &served.cache, exports, limits)?;
     let addresses = server.addresses();
@@ -104,7 +106,6 @@ pub fn run(arguments: &Arguments, environment: &Environment, quiet: bool) -> Res
             connections: connections(&server),
         })?;
     }
-    let mounted = mount(&config, &served.cache)?;
     let metrics_url = metrics.as_ref().map(Scraped::url);
     if let Some(listener) = metrics {
         let metrics = Metrics::new(served.cache.clone(), connections(&server));
