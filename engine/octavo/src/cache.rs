@@ -12,7 +12,7 @@ use crate::config::{CacheConfig, Limits, PartitionConfig};
 use crate::error::Error;
 use crate::lane::Lane;
 use crate::numa::{Numa, Post, Workers};
-use crate::partition::{Partition, PartitionInner};
+use crate::partition::{Partition, PartitionInner, Stop};
 use crate::queue::Queue;
 use crate::reaper::{self, Reaper, ReaperStat};
 use crate::stat::CacheStat;
@@ -29,7 +29,7 @@ pub(crate) struct Shared {
     /// Lanes that sleep while a page they want may be in another lane's hands.
     pub foreign: AtomicU32,
     /// The cache is gone: threads drop their lanes.
-    closed: AtomicBool,
+    pub closed: AtomicBool,
     /// Some store is simulated: its I/O moves only when somebody looks.
     simulated: AtomicBool,
     /// The system is short of memory: a hint.
@@ -195,7 +195,8 @@ impl Cache {
     /// Makes a partition. Its memory is charged now, and taken as pages come. Where others have what it is to begin with, they give it a fair share,
     /// if the cache has a reaper. A name such as `host/vm1/disk0` says that it is in the groups `host` and `host/vm1`.
     pub fn partition(&self, config: PartitionConfig) -> Result<Partition, Error> {
-        let _alone = lock(&self.0.shared.reaper.planning);
+        let planning = lock(&self.0.shared.reaper.planning);
+        let turn = planning.turn(&self.0.shared);
         let wrong = |why: String| Error::Config(format!("partition {:?}: {why}", config.name));
         config.limits().validate().map_err(wrong)?;
         let least = PartitionInner::least_bytes(&self.0.shared, &config);
@@ -223,14 +224,15 @@ impl Cache {
         let wanted = config.start_bytes.or(config.max_bytes).unwrap_or(u64::MAX);
         let wanted = wanted.min(config.max_bytes.unwrap_or(u64::MAX));
         let start = match self.0.shared.reaps() {
-            true => reaper::make_room(self, &config.limits(), wanted, least),
+            true => reaper::make_room(self, turn, &config.limits(), wanted, least),
             false if wanted == u64::MAX => self.0.shared.budget.left_bytes(),
             false => wanted,
         };
         let partition = Partition::new(PartitionInner::new(&self.0.shared, config, start)?);
         lock(&self.0.partitions).push(partition.clone());
-        // No page of it is here yet: nobody sees that a group was beyond its bound for a moment.
-        reaper::keep_bounds(self);
+        // No page of it is here yet: nobody sees that a group was beyond its bound for a moment. (Where a neighbour's store does not answer, the next steps
+        // go on with it.)
+        reaper::keep_bounds(self, turn);
         Ok(partition)
     }
 
@@ -240,8 +242,11 @@ impl Cache {
         let found = self.partitions().into_iter().find(|partition| partition.name() == name);
         let partition = found.ok_or_else(|| Error::Config(format!("there is no partition {name:?}")))?;
         partition.objects().iter().try_for_each(|object| object.close())?;
-        let _alone = lock(&self.0.shared.reaper.planning);
-        lock(&self.0.partitions).retain(|other| other.name() != name);
+        {
+            let _alone = lock(&self.0.shared.reaper.planning);
+            lock(&self.0.partitions).retain(|other| other.name() != name);
+        }
+        // No plan knows it any more.
         partition.resize_segments(1)
     }
 
@@ -263,7 +268,17 @@ impl Cache {
         {
             let _alone = lock(&self.0.shared.reaper.planning);
             self.0.shared.reaper.set_group(name, limits);
-            reaper::keep_bounds(self);
+        }
+        let keep = || {
+            let planning = lock(&self.0.shared.reaper.planning);
+            let held_up = reaper::keep_bounds(self, planning.turn(&self.0.shared));
+            held_up.into_iter().find(|other| reaper::groups_of(other.name()).any(|group| group == name))
+        };
+        // Others get their turns while a store of the group's is waited for. One that refuses keeps what it has, as ever.
+        while let Some(held_up) = keep() {
+            if held_up.catch_up().is_err() {
+                break;
+            }
         }
         // What else changes with it comes with the next steps.
         if self.0.shared.reaps() {
@@ -286,7 +301,8 @@ impl Cache {
 
     /// What the reaper did so far.
     pub fn reaper_stat(&self) -> ReaperStat {
-        self.0.shared.reaper.stat()
+        let held_up = self.partitions().iter().filter(|partition| partition.is_held_up()).count() as u64;
+        ReaperStat { held_up, ..self.0.shared.reaper.stat() }
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
@@ -317,20 +333,34 @@ impl Cache {
         let wrong = |why: String| Error::Config(format!("partition {:?}: {why}", partition.name()));
         limits.validate().map_err(wrong)?;
         partition.check_max(limits.max_bytes).map_err(wrong)?;
-        let _alone = lock(&self.0.shared.reaper.planning);
-        let promised = self.promised_bytes(Some(partition.name())).saturating_add(limits.min_bytes);
-        self.check_promise(promised).map_err(wrong)?;
-        partition.keep_limits(limits);
-        let charged = partition.stat().charged_bytes;
-        if charged > limits.max_bytes {
-            partition.resize(limits.max_bytes)?;
+        {
+            let _alone = lock(&self.0.shared.reaper.planning);
+            let promised = self.promised_bytes(Some(partition.name())).saturating_add(limits.min_bytes);
+            self.check_promise(promised).map_err(wrong)?;
+            partition.keep_limits(limits);
         }
-        if charged < limits.min_bytes {
-            let left = reaper::make_room(self, &limits, limits.min_bytes - charged, 0);
-            partition.resize(charged + left)?;
-            reaper::keep_bounds(self);
+        loop {
+            let planning = lock(&self.0.shared.reaper.planning);
+            let turn = planning.turn(&self.0.shared);
+            let charged = partition.stat().charged_bytes;
+            let resized = if charged > limits.max_bytes {
+                partition.resize_in_turn(partition.segments_within(limits.max_bytes), turn)
+            } else if charged < limits.min_bytes {
+                let left = reaper::make_room(self, turn, &limits, limits.min_bytes - charged, 0);
+                let grown = partition.resize_in_turn(partition.segments_within(charged + left), turn);
+                reaper::keep_bounds(self, turn);
+                grown
+            } else {
+                return Ok(());
+            };
+            drop(planning);
+            match resized {
+                Ok(()) => return Ok(()),
+                Err(Stop::Failed(error)) => return Err(error),
+                // Its own store: others get their turns while it is waited for.
+                Err(Stop::HeldUp) => partition.catch_up()?,
+            }
         }
-        Ok(())
     }
 
     /// The partitions, in the order of their making.
@@ -383,6 +413,9 @@ impl Drop for CacheInner {
                 let _ = thread.join();
             }
         }
+        // It knows what it is in.
+        let lane = lock(&self.shared.reaper.planning).end();
+        drop(lane);
         for partition in lock(&self.partitions).iter() {
             let dirty = partition.stat().dirty_bytes;
             if dirty > 0 {

@@ -470,11 +470,15 @@ impl Object {
 
     /// Writes the dirty pages that lie in one segment: many at a time, for whoever wants it empty. Some may come or go meanwhile.
     pub(crate) fn clean_segment(&self, segment: SegmentIndex) -> Result<(), Error> {
-        let lane = self.0.partition.shared.lane()?;
+        self.0.partition.shared.lane()?.run(self.cleaning_of(segment))
+    }
+
+    /// The task of that.
+    pub(crate) fn cleaning_of(&self, segment: SegmentIndex) -> Task {
         let mut task = Task::new(Job::Sync { flush: false }, self.0.clone(), 0, std::ptr::null_mut(), 0);
         task.again = self.0.dirty_pages_of(segment);
         task.again.reverse();
-        lane.run(task)
+        task
     }
 }
 

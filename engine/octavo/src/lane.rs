@@ -137,10 +137,11 @@ impl Lane {
 
     // ---- Tasks --------------------------------------------------------------------------------------------------
 
-    /// Starts a task: tries its pages, gathers what is missing. `flush` submits.
-    pub fn start(self: &Arc<Self>, work: &mut Work, task: Task) {
+    /// Starts a task: tries its pages, gathers what is missing. `flush` submits. Returns its number.
+    pub fn start(self: &Arc<Self>, work: &mut Work, task: Task) -> TaskId {
         let id = work.tasks.insert(task);
         self.begin(work, id);
+        id
     }
 
     /// Adds a task to a batch that is to be started.
@@ -268,7 +269,7 @@ impl Lane {
                 clean::ended(task);
                 let served = task.served.map(|letter| (letter, task.error.take()));
                 if served.is_none() && task.job != Job::Ahead {
-                    work.finished.push_back(Ended::new(task));
+                    work.finished.push_back(Ended::new(id, task));
                 }
                 work.tasks.remove(id);
                 if let Some((letter, error)) = served {

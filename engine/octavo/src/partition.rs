@@ -1,14 +1,15 @@
 //! A partition: one tenant's cache. Its table, its frames, its secret, its counters, its objects, its size.
-//! Not here: what is learned of its load, and told to whoever plans sizes (`partition/watch.rs`).
+//! Not here: how it grows and shrinks (`partition/resize.rs`), what is learned of its load, and told to whoever plans sizes (`partition/watch.rs`).
 
 mod costs;
+mod resize;
 mod watch;
 
 use std::collections::HashMap;
 
 use octavo_disk::Store;
 use octavo_table::recording::{Event, Secret};
-use octavo_table::{Begun, Mixer, Mover, SegmentIndex, Shape, SlotIndex, State, Table, Tag};
+use octavo_table::{Begun, Mixer, Mover, SegmentIndex, Shape, SlotIndex, Table, Tag};
 
 use crate::WAYS;
 use crate::ahead::Windows;
@@ -22,9 +23,11 @@ use crate::numa::{Auto, Balance, Places, Worth, Writers};
 use crate::object::{Object, ObjectInner};
 use crate::record::Recorder;
 use crate::stat::{Evictions, PartitionStat};
-use crate::sync::{Arc, AtomicU64, Mutex, Ordering, lock, try_lock, yield_now};
+use crate::sync::{Arc, AtomicU32, AtomicU64, Mutex, Ordering, lock, try_lock};
 use crate::waiters::{SlotWaiters, Strays};
 use costs::Costs;
+use resize::Resizing;
+pub(crate) use resize::{Planning, Stop, Turn};
 use watch::{Remembered, Watch};
 
 /// A page's key is the object's id above this many bits of page index: 16 million objects of 4 PiB at pages of 4 KiB.
@@ -65,6 +68,8 @@ pub(crate) struct PartitionInner {
     /// What the mixer was made of.
     pub secret: Secret,
     resizing: Mutex<Resizing>,
+    /// Turns that have given a resize up since a page was moved.
+    held_up: AtomicU32,
     costs: Mutex<Costs>,
     objects: Mutex<Objects>,
     config: PartitionConfig,
@@ -75,18 +80,6 @@ pub(crate) struct PartitionInner {
     dirty_max_pages: AtomicU64,
     /// The table's memory; after the table, which uses it.
     pub metadata: Mapping,
-}
-
-/// What a resize is doing; its holder may wait for a store.
-#[derive(Default)]
-struct Resizing {
-    /// A segment has come or gone, or the policy has changed, since the table was made.
-    was_changed: bool,
-    /// Segments without entries that still hold a pinned snapshot.
-    emptied: Vec<SegmentIndex>,
-    /// Moves that were named and are not done, because a page's store refused; and the segment that they empty, if they do.
-    pending: Vec<octavo_table::Move>,
-    leaving: Option<SegmentIndex>,
 }
 
 /// A partition while nothing is resized or opened.
@@ -199,6 +192,7 @@ impl PartitionInner {
             ),
             moves: Mutex::new(()),
             resizing: Mutex::new(Resizing::default()),
+            held_up: AtomicU32::new(0),
             costs: Mutex::new(Costs::new(
                 charge,
                 fixed,
@@ -473,7 +467,7 @@ impl Partition {
     }
 
     /// How many segments so many bytes are enough for, with what is learned about them.
-    fn segments_within(&self, max_bytes: u64) -> u32 {
+    pub(crate) fn segments_within(&self, max_bytes: u64) -> u32 {
         let metadata = self.segment_bytes() - self.0.shared.config.segment_bytes;
         let (apart, once_used) = {
             let costs = lock(&self.0.costs);
@@ -502,62 +496,6 @@ impl Partition {
         let table = &self.0.table;
         let slots = segments as u64 * table.slots_per_segment() as u64;
         if table.has_learner() { Table::<WAYS>::learning_bytes(PolicyName::Octavo, slots) as u64 } else { 0 }
-    }
-
-    /// `resize`, to so many segments.
-    pub(crate) fn resize_segments(&self, segments: u32) -> Result<(), Error> {
-        let inner = &self.0;
-        let mut resizing = lock(&inner.resizing);
-        let wanted = segments.clamp(1, inner.table.shape().segments_max);
-        let before = inner.table.live_segments();
-        self.finish_moves(&mut resizing)?;
-        self.retire_emptied(&mut resizing)?;
-        // Those that a pin keeps take their memory still.
-        while inner.table.live_segments() < wanted {
-            let hot = inner.balance.verdict().and_then(|verdict| inner.table.spare_segment_of(verdict.hot));
-            let Some(segment) = hot.or_else(|| inner.table.spare_segment()) else { break };
-            let learning = self.learning_bytes(inner.table.live_segments() + 1);
-            lock(&inner.costs).take(segment, learning, &format!("partition {:?}", self.name()))?;
-            inner.commit(segment);
-            resizing.was_changed = true;
-            resizing.pending = inner.table.join(segment);
-            inner.record(|| Event::Join { segment: segment.0 });
-            self.finish_moves(&mut resizing)?;
-        }
-        while inner.table.live_segments() - (resizing.emptied.len() as u32) > wanted {
-            let emptied = &resizing.emptied;
-            let cold = inner.balance.verdict();
-            let cold = cold.and_then(|verdict| inner.table.segment_to_leave_of(verdict.cold, emptied));
-            let segment = cold.or_else(|| inner.table.segment_to_leave(emptied));
-            let segment = segment.expect("more are live than wanted");
-            resizing.was_changed = true;
-            resizing.pending = inner.table.leave(segment);
-            inner.record(|| Event::Leave { segment: segment.0 });
-            resizing.leaving = Some(segment);
-            self.finish_moves(&mut resizing)?;
-            self.retire_emptied(&mut resizing)?;
-        }
-        if wanted != before {
-            inner.balance.forget();
-        }
-        inner.set_dirty_max();
-        Ok(())
-    }
-
-    /// Moves pages away from a node whose sets are under more pressure than another's, if there is one (`numa/balance.rs`).
-    pub(crate) fn balance_nodes(&self) -> Result<(), Error> {
-        let inner = &self.0;
-        let Some((verdict, entries)) = inner.look_at_nodes() else { return Ok(()) };
-        let mut resizing = lock(&inner.resizing);
-        self.finish_moves(&mut resizing)?;
-        if inner.is_recorded() {
-            return Ok(());
-        }
-        resizing.was_changed = true;
-        resizing.pending = inner.table.shift(verdict.hot, verdict.cold, entries);
-        let moved = self.finish_moves(&mut resizing);
-        inner.balance.forget();
-        moved
     }
 
     /// What it was promised.
@@ -601,7 +539,7 @@ impl Partition {
     pub fn set_policy(&self, policy: PolicyName) -> Result<(), Error> {
         let inner = &self.0;
         let mut resizing = lock(&inner.resizing);
-        self.finish_moves(&mut resizing)?;
+        self.finish_moves(&mut resizing, None).map_err(Stop::into_error)?;
         // What another policy learned is kept for its return; what this one needs is charged before it is taken.
         if !inner.table.has_learner() {
             let learning = Table::<WAYS>::learning_bytes(policy, inner.table.slots_count()) as u64;
@@ -615,15 +553,17 @@ impl Partition {
 
     /// Gives about so many bytes back to the system, by shrinking. Returns how many it did. Nobody keeps it from growing again.
     pub fn reclaim(&self, bytes: u64) -> Result<u64, Error> {
-        // A plan that is being carried out knows nothing of this.
-        let _alone = lock(&self.0.shared.reaper.planning);
         let before = lock(&self.0.costs).charged_bytes();
-        let least = self.limits().min_bytes;
-        // What was asked for is rounded up, but not into what is promised.
-        let spare = before.saturating_sub(least) / self.segment_bytes();
-        let segments = bytes.div_ceil(self.segment_bytes()).min(spare);
-        let live = self.0.table.live_segments();
-        self.resize_segments(live.saturating_sub(segments as u32).max(1))?;
+        let mut wanted = None;
+        // Looked at when no plan is being carried out, which knows nothing of this.
+        let target = || {
+            let charged = lock(&self.0.costs).charged_bytes();
+            // What was asked for is rounded up, but not into what is promised.
+            let spare = charged.saturating_sub(self.limits().min_bytes) / self.segment_bytes();
+            let segments = bytes.div_ceil(self.segment_bytes()).min(spare);
+            self.0.table.live_segments().saturating_sub(segments as u32).max(1)
+        };
+        self.resize_alone(|| *wanted.get_or_insert_with(target))?;
         Ok(before.saturating_sub(lock(&self.0.costs).charged_bytes()))
     }
 
@@ -632,87 +572,5 @@ impl Partition {
         self.objects()
             .iter()
             .try_for_each(|object| object.advise(0, object.len_bytes(), crate::Advice::DontNeed))
-    }
-
-    /// Makes the moves that were named. Where one fails, it and those behind it wait for the next resize, as they must be done
-    /// before others are named; until then its pages are looked for in both places.
-    fn finish_moves(&self, resizing: &mut Resizing) -> Result<(), Error> {
-        while let Some(mv) = resizing.pending.last() {
-            self.move_entry(*mv)?;
-            resizing.pending.pop();
-        }
-        resizing.emptied.extend(resizing.leaving.take());
-        Ok(())
-    }
-
-    /// Gives the memory of emptied segments back, as far as no pin holds it.
-    fn retire_emptied(&self, resizing: &mut Resizing) -> Result<(), Error> {
-        let inner = &self.0;
-        for segment in std::mem::take(&mut resizing.emptied) {
-            let retired = inner.table.retire(segment);
-            inner.record(|| Event::Retire { segment: segment.0, retired: retired.is_ok() });
-            match retired {
-                Ok(()) => {
-                    inner.frames.give_back(segment);
-                    let learning = self.learning_bytes(inner.table.live_segments());
-                    lock(&inner.costs).give_back(segment, learning)?;
-                }
-                Err(_) => resizing.emptied.push(segment),
-            }
-        }
-        Ok(())
-    }
-
-    /// Brings all mains home, where none are to be away any more, waiting for pages that are busy.
-    pub(crate) fn bring_mains_home(&self) -> Result<(), Error> {
-        let inner = &self.0;
-        loop {
-            let still = lock(&inner.moves);
-            let pass = inner.table.bring_home(&mut PageMover(inner));
-            drop(still);
-            inner.counters.add(Count::EvictionsResize, pass.let_go + pass.evicted);
-            let Some(slot) = pass.busy else { return Ok(()) };
-            self.settle(slot)?;
-        }
-    }
-
-    /// Moves one entry of the directory, waiting for pages that are busy.
-    fn move_entry(&self, mv: octavo_table::Move) -> Result<(), Error> {
-        let inner = &self.0;
-        loop {
-            let still = lock(&inner.moves);
-            let pass = inner.table.advance(mv, &mut PageMover(inner));
-            drop(still);
-            inner.record(|| Event::Advance { done: pass.busy.is_none() });
-            inner.counters.add(Count::EvictionsResize, pass.let_go + pass.evicted);
-            let Some(slot) = pass.busy else { return Ok(()) };
-            self.settle(slot)?;
-        }
-    }
-
-    /// Waits until a slot may have become quiet: for whoever has it, or for its dirty page to be written. At once only if its state has changed
-    /// since it was found busy: pages of an object are gone before the object is forgotten.
-    fn settle(&self, slot: SlotIndex) -> Result<(), Error> {
-        let inner = &self.0;
-        let word = inner.table.slot(slot).load();
-        if word.is_copy() {
-            // Whoever makes it waits for nobody.
-            yield_now();
-            return Ok(());
-        }
-        let (id, page) = inner.page_of(inner.table.slot(slot).tag());
-        let object = lock(&inner.objects).open.get(&id).cloned();
-        let Some(object) = object else { return Ok(()) };
-        if word.owned() || word.writeback() {
-            let lane = inner.shared.lane()?;
-            lane.nap(&object.0, |waiter| inner.waiters.register(&inner.table, slot, word, waiter).is_ok());
-            return Ok(());
-        }
-        if word.state() == State::Dirty {
-            // Its neighbours in the segment are the next that would be met, one I/O after the other. What the store says of them is no matter here.
-            let _ = object.clean_segment(inner.table.segment_of(slot));
-            return object.clean_pages(page, page + 1);
-        }
-        Ok(())
     }
 }

@@ -15,7 +15,7 @@ use octavo_share::{Curve, Leaf, Limits, Node, Pace, Resize, Seen, State, Stretch
 
 use crate::alarm::Alarm;
 use crate::cache::{Cache, CacheInner};
-use crate::partition::Partition;
+use crate::partition::{Partition, Planning, Stop, Turn};
 use crate::pressure::{PressureSource, Total};
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering, lock};
 
@@ -41,7 +41,7 @@ pub(crate) struct Reaper {
     total: Mutex<Total>,
     pub alarm: Alarm,
     /// Held by who resizes several partitions, or makes one.
-    pub planning: Mutex<()>,
+    pub planning: Mutex<Planning>,
     /// References that the monitors were shown since their counts last faded.
     shown: AtomicU64,
     moved_bytes: AtomicU64,
@@ -57,6 +57,8 @@ pub struct ReaperStat {
     pub moved_bytes: u64,
     /// What all together may hold now: `memory_max`, or less while the system is short of memory.
     pub allowed_bytes: u64,
+    /// Partitions whose size waits for a store that has not answered in time.
+    pub held_up: u64,
 }
 
 impl Reaper {
@@ -65,7 +67,7 @@ impl Reaper {
             groups: Mutex::new(BTreeMap::new()),
             total: Mutex::new(Total::new(memory_max_bytes)),
             alarm: Alarm::new()?,
-            planning: Mutex::new(()),
+            planning: Mutex::new(Planning::default()),
             shown: AtomicU64::new(0),
             moved_bytes: AtomicU64::new(0),
             periods: AtomicU64::new(0),
@@ -78,6 +80,7 @@ impl Reaper {
             periods: self.periods.load(Ordering::Relaxed),
             moved_bytes: self.moved_bytes.load(Ordering::Relaxed),
             allowed_bytes: lock(&self.total).bytes,
+            held_up: 0,
         }
     }
 
@@ -141,26 +144,50 @@ impl Picture {
         picture
     }
 
-    /// Makes the steps that a plan names. Returns how many bytes partitions gave away.
-    pub fn carry_out(&self, pace: &Pace) -> u64 {
-        self.make(self.state.plan(pace))
+    /// The same, where those whose stores do not answer keep what they have: a plan shares out what can be had.
+    pub fn spare_held_up(mut self) -> Picture {
+        let nodes = &mut self.state.nodes;
+        // Children stand behind their parents: what those below a group keep, it has room for.
+        let mut kept = vec![0u64; nodes.len()];
+        for (place, partition) in self.partitions.iter().enumerate().rev() {
+            if partition.as_ref().is_some_and(Partition::is_held_up) {
+                kept[place] = nodes[place].leaf.as_ref().map_or(0, |leaf| leaf.current_bytes);
+                nodes[place].limits.min_bytes = nodes[place].limits.min_bytes.max(kept[place]);
+            }
+            nodes[place].limits.max_bytes = nodes[place].limits.max_bytes.max(kept[place]);
+            if let Some(parent) = nodes[place].parent {
+                kept[parent] += kept[place];
+            }
+        }
+        self.state.total_bytes = self.state.total_bytes.max(self.state.least_bytes());
+        self
     }
 
-    fn make(&self, steps: Vec<Resize>) -> u64 {
-        let mut moved = 0;
+    /// Makes the steps that a plan names. Returns how many bytes partitions gave away.
+    pub fn carry_out(&self, pace: &Pace, turn: Option<Turn<'_>>) -> u64 {
+        self.make(self.state.plan(pace), turn).0
+    }
+
+    /// The same, and those that were held up.
+    fn make(&self, steps: Vec<Resize>, turn: Option<Turn<'_>>) -> (u64, Vec<Partition>) {
+        let (mut moved, mut held_up) = (0, Vec::new());
         for resize in steps {
             let Some(partition) = &self.partitions[resize.node] else { continue };
             let before = self.state.nodes[resize.node].leaf.as_ref().map_or(0, |leaf| leaf.current_bytes);
-            match partition.resize_segments((resize.to_bytes / self.state.granule_bytes) as u32) {
+            match partition.resize_in_turn((resize.to_bytes / self.state.granule_bytes) as u32, turn) {
                 Ok(()) => {
                     partition.went(before, resize.to_bytes);
                     moved += before.saturating_sub(resize.to_bytes);
                 }
                 // A store that refuses keeps its dirty pages where they are, or a pin its segment: the next period tries again.
-                Err(error) => log::debug!("partition {}: not resized: {error}", partition.name()),
+                Err(Stop::Failed(error)) => {
+                    log::debug!("partition {}: not resized: {error}", partition.name())
+                }
+                // Others need not wait for its store: the next period goes on with it.
+                Err(Stop::HeldUp) => held_up.push(partition.clone()),
             }
         }
-        moved
+        (moved, held_up)
     }
 }
 
@@ -207,17 +234,29 @@ fn besides(limits: Limits, fixed_bytes: u64) -> Limits {
     }
 }
 
+/// Goes on with what earlier turns have begun and given up.
+fn resume(cache: &Cache, turn: Option<Turn<'_>>) {
+    for partition in cache.partitions().iter().filter(|partition| partition.is_held_up()) {
+        if let Err(Stop::Failed(error)) = partition.catch_up_in_turn(turn) {
+            log::debug!("partition {}: not resized: {error}", partition.name());
+        }
+    }
+}
+
 /// Takes what lies beyond a group's `max` from those in it, and moves nothing else: for whoever has changed a bound or a size, while he holds `planning`.
-pub(crate) fn keep_bounds(cache: &Cache) {
+/// Returns those whose stores hold that up.
+pub(crate) fn keep_bounds(cache: &Cache, turn: Option<Turn<'_>>) -> Vec<Partition> {
+    let mut held_up = Vec::new();
     // A segment that goes may leave some of its metadata charged, so that the first turn is a little short: the second is not.
     for _ in 0..4 {
         let picture = Picture::of(cache, 1.0);
         let steps = picture.state.keep_bounds();
         if steps.is_empty() {
-            return;
+            return Vec::new();
         }
-        picture.make(steps);
+        held_up = picture.make(steps, turn).1;
     }
+    held_up
 }
 
 /// One period: looks at the system's memory and at all partitions, and makes the next steps. True: partitions have to give memory back to the system.
@@ -225,7 +264,7 @@ pub(crate) fn period(cache: &Cache, had_news: bool) -> bool {
     let short = cache.shared().reaper.alarm.take_short();
     let shared = cache.shared();
     let reaper = &shared.reaper;
-    let _alone = lock(&reaper.planning);
+    let planning = lock(&reaper.planning);
     let yields = shared.config.pressure.as_ref().is_some_and(|source| {
         let mut sample = source.sample();
         if short {
@@ -240,6 +279,8 @@ pub(crate) fn period(cache: &Cache, had_news: bool) -> bool {
         shared.is_short.store(total.is_less(), Ordering::Relaxed);
         changed || total.bytes < shared.budget.used_bytes()
     });
+    let turn = planning.turn(shared);
+    resume(cache, turn);
     // Without any news the curves say nothing new, and fading them would only make them poorer.
     if !had_news && !yields {
         return false;
@@ -250,13 +291,13 @@ pub(crate) fn period(cache: &Cache, had_news: bool) -> bool {
     if keep < 1.0 {
         reaper.shown.store(0, Ordering::Relaxed);
     }
-    let picture = Picture::of(cache, keep);
-    let moved = picture.carry_out(&pace);
+    let picture = Picture::of(cache, keep).spare_held_up();
+    let moved = picture.carry_out(&pace, turn);
     for partition in picture.partitions.iter().flatten() {
         partition.fit_monitor();
-        if let Err(error) = partition.balance_nodes() {
-            // As above: the next period goes on with it.
-            log::debug!("partition {}: pages stay on their nodes: {error}", partition.name());
+        // As above: the next period goes on with it.
+        if let Err(why) = partition.balance_nodes(turn) {
+            log::debug!("partition {}: pages stay on their nodes: {why:?}", partition.name());
         }
         if let Err(error) = partition.clear_rest() {
             log::debug!("partition {}: pages stay where they were brought: {error}", partition.name());
@@ -303,9 +344,28 @@ pub(crate) fn reaper_thread(shared: &Arc<crate::cache::Shared>, cache: &Weak<Cac
 
 /// Makes room for a partition that is to begin with `wanted` bytes, of which it needs `least`: others give in proportion to their sizes, down to
 /// what they were promised and to a fair share for the newcomer. Returns what it may begin with.
-pub(crate) fn make_room(cache: &Cache, limits: &Limits, wanted: u64, least: u64) -> u64 {
+pub(crate) fn make_room(
+    cache: &Cache,
+    turn: Option<Turn<'_>>,
+    limits: &Limits,
+    wanted: u64,
+    least: u64,
+) -> u64 {
+    resume(cache, turn);
+    let mut room = 0;
+    // What one does not give because its store does not answer, others do.
+    for _ in 0..2 {
+        room = ask_for_room(cache, turn, limits, wanted, least);
+        if room >= wanted || !cache.partitions().iter().any(Partition::is_held_up) {
+            break;
+        }
+    }
+    room
+}
+
+fn ask_for_room(cache: &Cache, turn: Option<Turn<'_>>, limits: &Limits, wanted: u64, least: u64) -> u64 {
     let left = cache.shared().budget.left_bytes();
-    let picture = Picture::of(cache, 1.0);
+    let picture = Picture::of(cache, 1.0).spare_held_up();
     let State { total_bytes, granule_bytes, nodes } = &picture.state;
     if left >= wanted || nodes.is_empty() {
         return wanted.min(left);
@@ -324,6 +384,6 @@ pub(crate) fn make_room(cache: &Cache, limits: &Limits, wanted: u64, least: u64)
         state: State { total_bytes, ..picture.state.clone() },
         partitions: picture.partitions.clone(),
     };
-    smaller.carry_out(&Pace { step: 0.0, ..Pace::default() });
+    smaller.carry_out(&Pace { step: 0.0, ..Pace::default() }, turn);
     cache.shared().budget.left_bytes().min(wanted)
 }

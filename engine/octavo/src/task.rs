@@ -152,14 +152,16 @@ impl Task {
 
 /// What is left of a task that is over.
 pub(crate) struct Ended {
+    /// Its number, which may be another's by now.
+    pub task: TaskId,
     error: Option<Box<Error>>,
     /// The request of a queue that it answers.
     pub request: Option<(u64, Op)>,
 }
 
 impl Ended {
-    pub fn new(task: &mut Task) -> Ended {
-        Ended { error: task.error.take(), request: task.request.take() }
+    pub fn new(id: TaskId, task: &mut Task) -> Ended {
+        Ended { task: id, error: task.error.take(), request: task.request.take() }
     }
 
     pub fn result(self) -> Result<(), Error> {

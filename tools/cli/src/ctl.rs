@@ -253,9 +253,13 @@ fn partitions(answer: &Value) -> String {
         }
     }
     let reaper = &answer["reaper"];
+    let held_up = match number(reaper, "held_up") {
+        0 => String::new(),
+        partitions => format!("; {partitions} held up by their stores"),
+    };
     aligned(&rows, 2)
         + &format!(
-            "\nall together up to {}; {} moved in {} periods\n",
+            "\nall together up to {}; {} moved in {} periods{held_up}\n",
             human_bytes(number(reaper, "allowed_bytes")),
             human_bytes(number(reaper, "moved_bytes")),
             number(reaper, "periods")

@@ -265,15 +265,34 @@ impl Lane {
         object: &Arc<crate::object::ObjectInner>,
         register: impl FnOnce(&mut dyn FnMut() -> Waiter) -> bool,
     ) {
+        if self.begin_nap(object, register) {
+            self.finish_one();
+        }
+    }
+
+    /// A task that ends when whoever `register` hands the waiter to says so; none if it returns false.
+    pub fn begin_nap(
+        self: &Arc<Self>,
+        object: &Arc<crate::object::ObjectInner>,
+        register: impl FnOnce(&mut dyn FnMut() -> Waiter) -> bool,
+    ) -> bool {
         let mut work = self.work();
         let id = work.tasks.insert(Task::new(Job::Nap, object.clone(), 0, std::ptr::null_mut(), 0));
-        if register(&mut || self.waiter(id, RESUME)) {
+        let is_registered = register(&mut || self.waiter(id, RESUME));
+        if is_registered {
             work.registered(id);
-            drop(work);
-            self.finish_one();
         } else {
             work.tasks.remove(id);
         }
+        is_registered
+    }
+
+    /// Starts a task and submits what it wants.
+    pub fn begin_alone(self: &Arc<Self>, task: Task) -> TaskId {
+        let mut work = self.work();
+        let id = self.start(&mut work, task);
+        self.flush(&mut work);
+        id
     }
 
     pub fn is_attended(&self) -> bool {

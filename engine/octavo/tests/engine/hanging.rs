@@ -2,7 +2,7 @@
 
 use crate::watchdog::Watchdog;
 use octavo::disk::{SimDisk, SimOptions};
-use octavo::{Cache, CacheConfig, CacheMode, Object, PartitionConfig, WAYS};
+use octavo::{Cache, CacheConfig, CacheMode, Limits, Object, PartitionConfig, WAYS};
 use std::time::Duration;
 
 const PAGE: u64 = 4096;
@@ -94,4 +94,82 @@ fn a_store_that_hangs_holds_up_its_own_object_and_no_other() {
     stuck.sync().unwrap();
     assert_written(&dead, "stuck", DIRTY_MAX - 10);
     assert_eq!(dirty_pages(&stuck), 0);
+}
+
+/// A plan waited for the store of a partition that was to shrink, with the lock that all partitions need: none could be made, bounded or resized any more.
+#[test]
+fn a_store_that_hangs_keeps_its_own_partition_s_size_and_no_other_s() {
+    const MIB: u64 = 1 << 20;
+    let watchdog = Watchdog::new(Duration::from_secs(60), "a store that hangs while sizes change");
+    let config = CacheConfig {
+        memory_max_bytes: 16 * MIB,
+        segment_bytes: PAGE * WAYS as u64,
+        buffers_max_bytes: Some(MIB),
+        seed: Some(4),
+        ..CacheConfig::default()
+    };
+    let cache = Cache::new(config).unwrap();
+    let partition = |name: &str, bytes: u64| {
+        let config = PartitionConfig {
+            cache_mode: CacheMode::Writeback,
+            start_bytes: Some(bytes),
+            dirty_max_bytes: Some(6 * MIB),
+            ..PartitionConfig::new(name)
+        };
+        cache.partition(config).unwrap()
+    };
+    let (dead, alive) = (disk(5), disk(6));
+    let (first, second) = (partition("host/first", 7 * MIB), partition("second", 7 * MIB));
+    // Pages in every set, and none so full that one would have to leave.
+    let stuck = first.open(dead.store("stuck", 4 * PAGES * PAGE), "stuck").unwrap();
+    let other = second.open(alive.store("other", 4 * PAGES * PAGE), "other").unwrap();
+    dead.hang();
+    dirty(&stuck, 2 * PAGES);
+    dirty(&other, 2 * PAGES);
+
+    watchdog.feed("a partition is made, for which both should give");
+    let third = partition("third", 4 * MIB);
+    assert!(third.stat().max_bytes >= MIB, "{:?}", third.stat());
+    watchdog.feed("who asks for its size, or its group's, waits");
+    let max = Limits { max_bytes: 3 * MIB, ..Limits::default() };
+    let asks = [
+        std::thread::spawn({
+            let (cache, first) = (cache.clone(), first.clone());
+            move || cache.set_limits(&first, max)
+        }),
+        std::thread::spawn({
+            let cache = cache.clone();
+            move || cache.set_group("host", Limits { max_bytes: 2 * MIB, ..max })
+        }),
+    ];
+    until(|| cache.reaper_stat().held_up == 1);
+    for turn in 0..3 {
+        watchdog.feed(format!("another is resized, bounded, made and removed: turn {turn}"));
+        assert!(second.reclaim(256 << 10).unwrap() >= 256 << 10);
+        let charged = second.stat().charged_bytes;
+        cache.set_limits(&second, Limits { min_bytes: charged + (128 << 10), ..Limits::default() }).unwrap();
+        assert!(second.stat().charged_bytes >= charged + (64 << 10));
+        cache.set_group("guests", Limits { max_bytes: MIB, ..max }).unwrap();
+        drop(partition("guests/fourth", MIB / 2));
+        cache.remove_partition("guests/fourth").unwrap();
+        cache.balance();
+        other.write_at(0, &[1; PAGE as usize]).unwrap();
+    }
+    let mut page = [0; PAGE as usize];
+    stuck.read_at(8 * PAGE, &mut page).unwrap();
+    assert_eq!(page, [5; PAGE as usize]);
+    assert!(first.stat().charged_bytes > 3 * MIB, "{:?}", first.stat());
+    assert!(asks.iter().all(|ask| !ask.is_finished()), "told that a bound is kept, which is not");
+
+    watchdog.feed("it answers");
+    dead.answer();
+    for ask in asks {
+        ask.join().unwrap().unwrap();
+    }
+    assert!(first.stat().charged_bytes <= 2 * MIB, "{:?}", first.stat());
+    assert_eq!(cache.reaper_stat().held_up, 0);
+    stuck.sync().unwrap();
+    other.sync().unwrap();
+    assert_written(&dead, "stuck", 2 * PAGES);
+    assert_written(&alive, "other", 2 * PAGES);
 }

@@ -73,6 +73,8 @@ impl Collector for Server {
         let what =
             "What all partitions may hold now, less than the bound while the system is short of memory";
         one("reaper_allowed_bytes", what, false, reaper.allowed_bytes)?;
+        let what = "Partitions whose size waits for a store that has not answered in time";
+        one("reaper_held_up_partitions", what, false, reaper.held_up)?;
 
         let partitions = self.cache.partitions();
         let stats: Vec<PartitionStat> = partitions.iter().map(|partition| partition.stat()).collect();

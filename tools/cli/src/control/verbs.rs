@@ -107,7 +107,8 @@ fn partitions(cache: &Cache) -> Value {
     json!({
         "partitions": partitions,
         "groups": groups.collect::<Vec<Value>>(),
-        "reaper": {"periods": reaper.periods, "moved_bytes": reaper.moved_bytes, "allowed_bytes": reaper.allowed_bytes},
+        "reaper": {"periods": reaper.periods, "moved_bytes": reaper.moved_bytes, "allowed_bytes": reaper.allowed_bytes,
+                   "held_up": reaper.held_up},
     })
 }
 
