@@ -218,7 +218,9 @@ impl Share {
         let curve = curve.unwrap_or_default();
         let points = curve.points.iter().map(|(pages, misses)| (pages * page_bytes, *misses));
         let curve = Curve::new(curve.references, points).fitted(seen, stretch);
-        Share { limits, leaf: Leaf { current_bytes, curve, trend, is_new }, fixed_bytes, segment_bytes }
+        let sampled_pages = seen.sampled_per_byte * current_bytes as f64;
+        let leaf = Leaf { current_bytes, curve, trend, sampled_pages, is_new };
+        Share { limits, leaf, fixed_bytes, segment_bytes }
     }
 }
 

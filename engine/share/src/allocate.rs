@@ -12,6 +12,11 @@ use crate::plan::{Pace, State, Trend, spread, whole};
 /// Pieces of the memory that dynamic programming deals out, at least 128 and at most twice as many.
 const CHUNKS: u64 = 256;
 
+/// What moving memory must save, in misses of all: so much over the root of the pages in all samples, which is what they err by; never less than the
+/// least, for a load changes besides.
+const NOISE: f64 = 1.6;
+const INERTIA_LEAST: f64 = 0.02;
+
 /// The partitions and groups of a state, while memory is given to them.
 pub(crate) struct Tree<'s> {
     state: &'s State,
@@ -172,7 +177,7 @@ impl<'s> Tree<'s> {
     pub fn share_by_use(&mut self, pace: &Pace) {
         let left = self.left();
         let misses: f64 = self.leaves.iter().map(|leaf| self.worth(*leaf).now()).sum();
-        let still = pace.inertia * misses / self.state.total_bytes.max(1) as f64;
+        let still = self.inertia(pace.inertia) * misses / self.state.total_bytes.max(1) as f64;
         let drag = Drag { still, turn: pace.turn };
         if left < self.granule || misses <= 0.0 {
             return;
@@ -182,6 +187,14 @@ impl<'s> Tree<'s> {
         } else {
             self.share_ahead(left, drag)
         }
+    }
+
+    /// By how much the samples tell, but no more than `most`.
+    fn inertia(&self, most: f64) -> f64 {
+        let leaves = self.leaves.iter().filter_map(|leaf| self.state.nodes[*leaf].leaf.as_ref());
+        let sampled_pages: f64 = leaves.map(|leaf| leaf.sampled_pages).sum();
+        // Nothing sampled is infinite noise.
+        (NOISE / sampled_pages.max(0.0).sqrt()).max(INERTIA_LEAST).min(most)
     }
 
     fn worth(&self, leaf: usize) -> Worth<'s> {

@@ -35,6 +35,8 @@ pub struct Leaf {
     pub curve: Curve,
     /// What its last change was.
     pub trend: Trend,
+    /// Pages of the curve's sample in what it has; 0 where that is not known.
+    pub sampled_pages: f64,
     /// Its curve says little yet: it is given half of a fair share until it does.
     pub is_new: bool,
 }
@@ -67,7 +69,8 @@ impl Trend {
 pub struct Pace {
     /// The share of the total that partitions give away in a period at most, unless the total falls.
     pub step: f64,
-    /// What moving memory must save: this share of all misses for all of the memory, and less for less of it.
+    /// What moving memory must save, at most: this share of all misses for all of the memory, and less for less of it. By large samples it is less, for less of
+    /// what they say is noise.
     pub inertia: f64,
     /// So many times as much it must save where a partition's size would go back to where it came from: what a curve's noise says one way, it
     /// takes back soon.

@@ -257,6 +257,24 @@ fn a_loop_a_little_larger_than_its_share_gets_all_it_needs_or_nothing() {
     assert!(loops.contains(&1) && loops.iter().any(|size| (60..=62).contains(size)), "{targets:?}");
 }
 
+/// Two large tenants stayed where either split was nearly as good by a sample of a thousand pages, and theirs had two thousand.
+#[test]
+fn large_samples_move_memory_for_less_and_none_for_next_to_nothing() {
+    let given = |gain: f64, sampled_pages: f64| {
+        let gains = |gain: f64| (1..=100).map(move |size| (size * SEGMENT, 1000.0 - gain * size as f64));
+        let mut state = free([gain, 0.0].map(|gain| Curve::new(1000.0, gains(gain))).into(), 100);
+        for node in &mut state.nodes {
+            node.leaf.as_mut().unwrap().sampled_pages = sampled_pages / 2.0;
+        }
+        state.targets(&Pace::default())[0] / SEGMENT
+    };
+    // By a thousand pages, or nobody knows how many, 5 % must be gained; by 4096 half of that; 2 % by ever so many.
+    assert_eq!([0.0, 100.0, 1000.0].map(|pages| given(1.4, pages)), [50; 3]);
+    assert_eq!([4096.0, 1e9].map(|pages| given(1.4, pages)), [99; 2]);
+    assert_eq!(given(2.2, 0.0), 99);
+    assert_eq!(given(0.7, 1e9), 50);
+}
+
 #[test]
 fn weights_divide_what_all_want_alike() {
     let wanting = Curve::new(1e6, (1..=100).map(|size| (size * SEGMENT, 1e6 / (1.0 + size as f64))));

@@ -100,6 +100,7 @@ impl Partition {
             current_bytes,
             curve: Curve::new(curve.references, points).fitted(&seen, &mut self.stretch),
             trend: self.trend,
+            sampled_pages: seen.sampled_per_byte * current_bytes as f64,
             is_new: curve.seen < SAMPLED_MIN,
         }
     }
