@@ -70,7 +70,7 @@ fn json_goes_to_a_file_and_people_get_a_table() {
     let file = directory.join("hits.jsonl");
     let output = bench(&["hits", "--quick", "--memory", "8MiB", "--json", file.to_str().unwrap()]);
     assert!(output.status.success() && output.stdout.is_empty(), "{output:?}");
-    assert_eq!(std::fs::read_to_string(&file).unwrap().lines().count(), 5);
+    assert_eq!(std::fs::read_to_string(&file).unwrap().lines().count(), 6);
     let page = directory.join("hits.html");
     let table = bench(&["hits", "--quick", "--case", "batch*", "--html", page.to_str().unwrap()]);
     let table = String::from_utf8(table.stdout).unwrap();

@@ -47,7 +47,7 @@ const CASES: &[(&str, &str, &[&str])] = &[
         "\"32MiB\"\ntopology = \"2*2\"\nnuma = \"partitoin\"",
         &[
             "3:12: cache.topology: auto is expected, or nodes times cores such as 2x4: up to 16 and 64",
-            "4:8: cache.numa: no numa is called \"partitoin\"; did you mean \"partition\"? known: off, partition, message, replicate",
+            "4:8: cache.numa: no numa is called \"partitoin\"; did you mean \"partition\"? known: off, partition, message, replicate, auto",
         ],
     ),
     (
