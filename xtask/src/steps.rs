@@ -110,25 +110,33 @@ fn shuttle(root: &Path) -> Outcome {
     under("shuttle", root, &arguments)
 }
 
+/// Miri runs one test at a time: so several of it, with a part of the tests each.
 fn miri(root: &Path) -> Outcome {
     if let Err(why) = install_miri() {
         return Outcome::Skipped(why);
     }
-    let target = target_of(root, "miri");
-    let environment = [
-        ("RUSTUP_TOOLCHAIN", "nightly".to_owned()),
-        ("CARGO_TARGET_DIR", target),
-        // The table is position-independent and may look at its memory through any pointer to it.
-        ("MIRIFLAGS", "-Zmiri-disable-isolation".to_owned()),
-    ];
-    // `timeout` ends the whole group of processes; killing cargo alone would leave its children running.
-    let mut bounded = Command::new("timeout");
-    bounded.arg(format!("{MIRI_SECONDS_MAX}")).arg("cargo");
-    bounded
-        .args(["miri", "test", "-p", "octavo-table", "--lib", "--locked"])
-        .current_dir(root)
-        .envs(environment);
-    match bounded.status() {
+    let tests = match listed(&mut interpreted(root, &["--list"])) {
+        Ok(tests) => tests,
+        Err(why) => return Outcome::Failed(why),
+    };
+    let parts_count = std::thread::available_parallelism().map_or(1, usize::from).clamp(1, 4);
+    let part = |number| tests.iter().skip(number).step_by(parts_count).map(String::as_str).collect();
+    let parts: Vec<Vec<&str>> = (0..parts_count).map(part).collect();
+    let outcomes: Vec<Outcome> = std::thread::scope(|scope| {
+        let running: Vec<_> =
+            parts.iter().map(|names| scope.spawn(|| run_interpreted(root, names))).collect();
+        running.into_iter().map(|part| part.join().expect("a part does not panic")).collect()
+    });
+    outcomes.into_iter().find(|outcome| *outcome != Outcome::Passed).unwrap_or(Outcome::Passed)
+}
+
+/// Runs these tests, and says what they said when they have ended.
+fn run_interpreted(root: &Path, names: &[&str]) -> Outcome {
+    let output = interpreted(root, &[&["--exact"], names].concat()).output();
+    if let Ok(output) = &output {
+        print!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    }
+    match output.map(|output| output.status) {
         Ok(status) if status.success() => Outcome::Passed,
         Ok(status) if status.code() == Some(124) => Outcome::Failed(format!(
             "miri took more than {MIRI_SECONDS_MAX} s: make its tests smaller under cfg(miri)"
@@ -136,6 +144,25 @@ fn miri(root: &Path) -> Outcome {
         Ok(status) => Outcome::Failed(format!("cargo miri: {status}")),
         Err(error) => Outcome::Failed(format!("timeout cannot be run: {error}")),
     }
+}
+
+/// The table's tests under miri, with these words for them.
+fn interpreted(root: &Path, words: &[&str]) -> Command {
+    let environment = [
+        ("RUSTUP_TOOLCHAIN", "nightly".to_owned()),
+        ("CARGO_TARGET_DIR", target_of(root, "miri")),
+        // The table is position-independent and may look at its memory through any pointer to it.
+        ("MIRIFLAGS", "-Zmiri-disable-isolation".to_owned()),
+    ];
+    // `timeout` ends the whole group of processes; killing cargo alone would leave its children running.
+    let mut bounded = Command::new("timeout");
+    bounded.arg(format!("{MIRI_SECONDS_MAX}")).arg("cargo");
+    bounded
+        .args(["miri", "test", "-p", "octavo-table", "--lib", "--locked", "--"])
+        .args(words)
+        .current_dir(root)
+        .envs(environment);
+    bounded
 }
 
 /// A nightly toolchain with miri, installed if rustup can; the error is why there is none.
@@ -154,29 +181,29 @@ fn install_miri() -> Result<(), String> {
     }
 }
 
-/// Runs the tests that exist under a model checker's `--cfg`. None at all would pass: it must not.
+/// Runs the tests that exist under a model checker's `--cfg`.
 fn under(checker: &str, root: &Path, arguments: &[&str]) -> Outcome {
     let flags = with_cfg(checker);
     let environment = [("RUSTFLAGS", flags), ("CARGO_TARGET_DIR", target_of(root, checker))];
     let mut list = command(root, arguments, &environment);
-    let listed = list.args(["--", "--list"]).stderr(Stdio::inherit()).output();
-    match listed {
-        Ok(output) if output.status.success() => {
-            let tests = String::from_utf8_lossy(&output.stdout)
-                .lines()
-                .filter(|line| line.ends_with(": test"))
-                .count();
-            if tests == 0 {
-                return Outcome::Failed(format!(
-                    "there is no test under --cfg {checker}: the models are gone"
-                ));
-            }
-            println!("{tests} models");
-        }
-        Ok(output) => return Outcome::Failed(format!("building ended with {}", output.status)),
-        Err(error) => return Outcome::Failed(format!("cargo cannot be run: {error}")),
+    match listed(list.args(["--", "--list"])) {
+        Ok(tests) => println!("{} models", tests.len()),
+        Err(why) => return Outcome::Failed(format!("under --cfg {checker}: {why}")),
     }
     cargo(root, arguments, &environment)
+}
+
+/// The tests that a command lists. None at all is an error: they would pass.
+fn listed(list: &mut Command) -> Result<Vec<String>, String> {
+    let output =
+        list.stderr(Stdio::inherit()).output().map_err(|error| format!("cargo cannot be run: {error}"))?;
+    if !output.status.success() {
+        return Err(format!("building ended with {}", output.status));
+    }
+    let text = String::from_utf8_lossy(&output.stdout);
+    let tests: Vec<String> =
+        text.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect();
+    if tests.is_empty() { Err("there is no test: the models are gone".into()) } else { Ok(tests) }
 }
 
 /// The caller's flags for the compiler, and a `--cfg`.
