@@ -237,13 +237,17 @@ mod tests {
     use crate::suite::Suite;
 
     fn take(case: &str, name: &str) -> Taken {
+        take_of(case, name, 40_000)
+    }
+
+    fn take_of(case: &str, name: &str, requests: u64) -> Taken {
         let suite = Suite::find("twins", true).unwrap();
         let case = suite
             .cases
             .iter()
             .find(|known| known.name == case)
             .unwrap_or_else(|| panic!("{case} is no case"));
-        run_one(name, &case.clone().with_memory_bytes(8 << 20), 40_000).unwrap()
+        run_one(name, &case.clone().with_memory_bytes(8 << 20), requests).unwrap()
     }
 
     fn gain(case: &str) -> f64 {
@@ -295,8 +299,9 @@ mod tests {
     #[test]
     fn twins_cost_no_page_its_place() {
         let case = "twins_pressure_99_2x-xeon-4410y";
-        let (apart, with) = (take(case, "partition"), take(case, "replicate"));
+        // Which pages leave differs a little by chance: by 80 000 requests still by two thousandths of the fills.
+        let [apart, with] = ["partition", "replicate"].map(|name| take_of(case, name, 320_000));
         assert!(with.fills <= apart.fills * 1.001, "{} of {}", with.fills, apart.fills);
-        assert!(with.virtual_ns <= apart.virtual_ns * 1.002, "{with:?} {apart:?}");
+        assert!(with.virtual_ns <= apart.virtual_ns * 1.001, "{with:?} {apart:?}");
     }
 }
