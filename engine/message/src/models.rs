@@ -39,8 +39,8 @@ impl Done {
         Done(std::array::from_fn(|_| AtomicUsize::new(0)))
     }
 
-    fn mark(&self, message: Box<usize>) {
-        assert_eq!(self.0[*message].fetch_add(1, Ordering::Relaxed), 0, "message {message} twice");
+    fn mark(&self, message: usize) {
+        assert_eq!(self.0[message].fetch_add(1, Ordering::Relaxed), 0, "message {message} twice");
     }
 
     fn all(&self, count: usize) {
@@ -50,12 +50,12 @@ impl Done {
 
 /// Sends as the engine does: what is refused the sender does itself, what is orphaned it fetches.
 fn send(
-    exchange: &Exchange<Box<usize>>,
+    exchange: &Exchange<usize>,
     (from, to): (usize, usize),
     message: usize,
     done: &Done,
 ) -> Option<u32> {
-    match exchange.send(from, to, Box::new(message)) {
+    match exchange.send(from, to, message) {
         Sent::Delivered(sleeper) => return sleeper,
         Sent::Refused(message) => done.mark(message),
         Sent::Orphaned => {
