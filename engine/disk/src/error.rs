@@ -34,6 +34,12 @@ pub enum OpenError {
         /// The system's own words.
         source: io::Error,
     },
+    /// The block device is set read-only (`blockdev --setro`), and was to be written. Open it read-only, or make it
+    /// writable.
+    ReadOnlyDevice {
+        /// The path asked for.
+        path: PathBuf,
+    },
     /// The store is in use, here or in another process, and one of the two sides would write.
     Locked {
         /// The path asked for.
@@ -64,6 +70,13 @@ impl fmt::Display for OpenError {
             }
             OpenError::Permission { path, source } => {
                 write!(f, "{}: may not be opened: {source}", path.display())
+            }
+            OpenError::ReadOnlyDevice { path } => {
+                let path = path.display();
+                write!(
+                    f,
+                    "{path}: this block device is set read-only; `blockdev --setrw {path}` makes it writable"
+                )
             }
             OpenError::Locked { path, holder } => {
                 write!(f, "{}: is in use: held by {holder}", path.display())

@@ -2,10 +2,12 @@
 //! system calls, and how the length changes. Protects the tail unit by the protocol of `gate.rs` (L1 to L6). Not here:
 //! io_uring (`uring.rs`), zeroing (`clear.rs`), ownership (`lock.rs`).
 
+use std::ffi::CString;
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::buffer::{AlignedBytes, IoBuffer};
 use crate::error::{IoError, OpenError};
@@ -13,7 +15,7 @@ use crate::gate::Gate;
 use crate::io::{Channel, Io, Op, PARTS, Part};
 use crate::lock::Ownership;
 use crate::store::OpenOptions;
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{AtomicU64, Mutex, Ordering, lock};
 use crate::sys;
 
 /// The unit that the file's end cuts is this large at least: the kernel's page, so that no page of the tail in the
@@ -33,7 +35,14 @@ pub(crate) struct FileStore {
     is_device: bool,
     read_only: bool,
     identity: (u64, u64),
-    pub(crate) gate: Gate,
+    #[cfg_attr(shuttle, allow(dead_code, reason = "only a watch asks for it"))]
+    path: PathBuf,
+    gate: Gate,
+    /// I/O that may change what `stat` tells, as it enters the gate and as it leaves: see `watch.rs`, W3.
+    begun: AtomicU64,
+    ended: AtomicU64,
+    /// Held while the length changes (`watch.rs`, W2).
+    pub(crate) length: Mutex<()>,
     ownership: Option<Ownership>,
 }
 
@@ -49,7 +58,10 @@ impl FileStore {
         let metadata = buffered.metadata().map_err(|e| failed("look at it", e))?;
         check_kind(path, &metadata)?;
         let is_device = metadata.file_type().is_block_device();
-        let identity = if is_device { (metadata.rdev(), 0) } else { (metadata.dev(), metadata.ino()) };
+        if !options.read_only {
+            check_writable(path, &buffered, is_device)?;
+        }
+        let identity = FileStore::identity_of(&metadata);
         let ownership = if options.lock {
             Some(Ownership::take(&buffered, path, identity, options.read_only)?)
         } else {
@@ -65,7 +77,11 @@ impl FileStore {
             is_device,
             read_only: options.read_only,
             identity,
+            path: path.to_owned(),
             gate: Gate::default(),
+            begun: AtomicU64::new(0),
+            ended: AtomicU64::new(0),
+            length: Mutex::new(()),
             ownership,
         };
         if is_device {
@@ -76,6 +92,19 @@ impl FileStore {
         }
         if options.direct {
             store.go_direct(path, options);
+        }
+        Ok(store)
+    }
+
+    /// The same for reading and without a claim, where `open` would succeed as far as that can be seen.
+    pub(crate) fn rehearse(path: &Path, options: &OpenOptions) -> Result<FileStore, OpenError> {
+        let store = FileStore::open(path, &OpenOptions { read_only: true, lock: false, ..options.clone() })?;
+        if !options.read_only {
+            let c_path = CString::new(path.as_os_str().as_bytes())
+                .map_err(|_| refusal(path, "open it", io::ErrorKind::InvalidInput.into()))?;
+            sys::may_write(&c_path)
+                .map_err(|errno| refusal(path, "open it", io::Error::from_raw_os_error(errno)))?;
+            check_writable(path, &store.main, store.is_device)?;
         }
         Ok(store)
     }
@@ -134,6 +163,32 @@ impl FileStore {
         self.identity
     }
 
+    /// What makes two paths the same store.
+    pub(crate) fn identity_of(metadata: &fs::Metadata) -> (u64, u64) {
+        match metadata.file_type().is_block_device() {
+            true => (metadata.rdev(), 0),
+            false => (metadata.dev(), metadata.ino()),
+        }
+    }
+
+    /// An I/O enters the gate (L1); shards spread rings.
+    pub(crate) fn enter(&self, shard: u8, op: Op) {
+        self.gate.enter(shard);
+        if op != Op::Read {
+            // SeqCst: pairs with `begun` (W3).
+            self.begun.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Its last part is finished (L1).
+    pub(crate) fn leave(&self, shard: u8, op: Op) {
+        if op != Op::Read {
+            // SeqCst: pairs with `ended` (W3).
+            self.ended.fetch_add(1, Ordering::SeqCst);
+        }
+        self.gate.leave(shard);
+    }
+
     /// The descriptor of a channel.
     pub(crate) fn descriptor(&self, channel: Channel) -> &File {
         match (channel, &self.tail) {
@@ -189,6 +244,9 @@ impl FileStore {
         let no_sync = |source| IoError::of_call(name, Op::Sync, 0, 0, &source);
         // L3.
         let _closed = self.gate.close(drive_rings);
+        // W2, W3.
+        let _length = lock(&self.length);
+        let _change = Change::begin(self);
         let len_old = self.len_bytes();
         if len_new == len_old {
             return Ok(());
@@ -215,6 +273,53 @@ impl FileStore {
         sys::sync_data(tail).map_err(io::Error::from_raw_os_error)?;
         sys::advise(tail, start, TAIL_UNIT_BYTES, libc::POSIX_FADV_DONTNEED);
         Ok(())
+    }
+}
+
+/// What a watch asks; shuttle has none.
+#[cfg(not(shuttle))]
+impl FileStore {
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(crate) fn is_device(&self) -> bool {
+        self.is_device
+    }
+
+    /// I/O that may have changed what `stat` tells: begun, and ended (W3).
+    pub(crate) fn begun(&self) -> u64 {
+        self.begun.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn ended(&self) -> u64 {
+        self.ended.load(Ordering::SeqCst)
+    }
+
+    /// The length that the file or device has now, which others may have changed. None if that cannot be told.
+    pub(crate) fn found_len_bytes(&self, found: &fs::Metadata) -> Option<u64> {
+        if self.is_device { sys::device_len_bytes(&self.main).ok() } else { Some(found.len()) }
+    }
+
+    /// Whether this is a device that was opened for writing and is set read-only now.
+    pub(crate) fn was_set_read_only(&self) -> bool {
+        self.is_device && !self.read_only && sys::device_is_read_only(&self.main).unwrap_or(false)
+    }
+}
+
+/// A change of the length under way, counted like an I/O (W3).
+struct Change<'f>(&'f FileStore);
+
+impl<'f> Change<'f> {
+    fn begin(file: &'f FileStore) -> Change<'f> {
+        file.begun.fetch_add(1, Ordering::SeqCst);
+        Change(file)
+    }
+}
+
+impl Drop for Change<'_> {
+    fn drop(&mut self) {
+        self.0.ended.fetch_add(1, Ordering::SeqCst);
     }
 }
 
@@ -257,6 +362,17 @@ fn check_kind(path: &Path, metadata: &fs::Metadata) -> Result<(), OpenError> {
         return Err(OpenError::NotAFileOrDevice { path: path.to_owned() });
     }
     Ok(())
+}
+
+/// A device that is set read-only can be opened for writing, and then refuses each write.
+fn check_writable(path: &Path, file: &File, is_device: bool) -> Result<(), OpenError> {
+    let step = "ask whether it is read-only (BLKROGET)";
+    match is_device
+        && sys::device_is_read_only(file).map_err(|e| refusal(path, step, io::Error::from_raw_os_error(e)))?
+    {
+        true => Err(OpenError::ReadOnlyDevice { path: path.to_owned() }),
+        false => Ok(()),
+    }
 }
 
 fn refusal(path: &Path, step: &'static str, source: io::Error) -> OpenError {

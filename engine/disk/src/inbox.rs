@@ -117,7 +117,7 @@ impl RingCore {
             }
             Kind::File(file) => {
                 // L1.
-                file.gate.enter(core.shard);
+                file.enter(core.shard, io.op);
                 io.gate_shard = Some(core.shard);
                 file.cut(&mut io);
                 if io.parts_left == 0 {
@@ -414,7 +414,7 @@ impl Completed {
     fn new(mut io: Io) -> Completed {
         // L1: finished, though not delivered.
         if let (Some(shard), Kind::File(file)) = (io.gate_shard.take(), io.store.kind()) {
-            file.gate.leave(shard);
+            file.leave(shard, io.op);
         }
         Completed { token: io.token, result: io.error.map_or(Ok(()), Err), store: io.store }
     }

@@ -18,8 +18,10 @@
 //! | `engine.rs`, `uring.rs`, `pool.rs` | how rings reach the kernel: io_uring, or a pool of threads |
 //! | `io.rs`, `buffer.rs` | one I/O: how it is cut in parts, how its parts continue; the memory it moves |
 //! | `store.rs`, `file.rs`, `clear.rs`, `gate.rs`, `lock.rs` | stores; files and their tails; clearing a range; length changes; ownership |
+//! | `watch.rs` | what others do to the files and devices of stores |
 //! | `memory.rs`, `sim/` | stores for tests and tools |
 //! | `sys.rs`, `sync.rs`, `error.rs` | system calls; std or shuttle; errors |
+//! | `process.rs` | what a child of `fork` leaves alone, and what it makes anew |
 
 mod buffer;
 mod clear;
@@ -33,6 +35,7 @@ mod lock;
 mod memory;
 #[cfg(not(shuttle))]
 mod pool;
+mod process;
 #[cfg(not(shuttle))]
 mod registry;
 mod ring;
@@ -42,10 +45,15 @@ mod sync;
 mod sys;
 #[cfg(not(shuttle))]
 mod uring;
+#[cfg(not(shuttle))]
+mod watch;
 
 pub use buffer::{AlignedBytes, IoBuffer};
 pub use error::{IoError, OpenError};
 pub use io::Op;
+pub use process::Process;
 pub use ring::{Engine, Ring, RingOptions};
 pub use sim::{SimCounters, SimDisk, SimFaults, SimOptions};
 pub use store::{OpenOptions, Store};
+#[cfg(not(shuttle))]
+pub use watch::{Change, Noticed, Watch};

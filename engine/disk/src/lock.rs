@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::error::OpenError;
+use crate::process::{PerProcess, Process};
 use crate::sys::{self, LockKind};
 
 /// Processes that a search for a lock's holder looks at, so that a refusal takes bounded time.
@@ -28,15 +29,16 @@ struct Owners {
     next_id: u64,
 }
 
-static OWNERS: Mutex<Owners> = Mutex::new(Owners { list: Vec::new(), next_id: 0 });
+static OWNERS: PerProcess<Mutex<Owners>> = PerProcess::new(Mutex::default);
 
 fn owners() -> MutexGuard<'static, Owners> {
-    OWNERS.lock().unwrap_or_else(PoisonError::into_inner)
+    OWNERS.get().lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The right to use a file. Given up by [`release`](Ownership::release), which needs the file.
 pub(crate) struct Ownership {
     id: u64,
+    process: Process,
 }
 
 impl Ownership {
@@ -68,12 +70,16 @@ impl Ownership {
         owners.next_id += 1;
         let id = owners.next_id;
         owners.list.push(Owner { identity, path: path.to_owned(), read_only, id });
-        Ok(Ownership { id })
+        Ok(Ownership { id, process: Process::this() })
     }
 
     /// Gives the file up. The lock is left explicitly: a kernel that still finishes something keeps the open file
     /// description, and with it the lock, a little longer than `file`.
     pub(crate) fn release(&self, file: &File) {
+        // A child of `fork` shares the open file description, and with it the lock, with its owner.
+        if !self.process.is_this() {
+            return;
+        }
         let mut owners = owners();
         if let Err(errno) = sys::lock_whole(file, LockKind::Unlock) {
             log::warn!("unlocking a file failed: {}", std::io::Error::from_raw_os_error(errno));

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use crate::inbox::RingCore;
 use crate::io::Io;
+use crate::process::PerProcess;
 
 /// Half of them, which is what one store has at most, are enough to keep a device busy; more would wait for each other in
 /// the kernel.
@@ -37,10 +38,11 @@ struct State {
     idle: usize,
 }
 
-static POOL: Pool = Pool { state: Mutex::new(State::new()), work: Condvar::new() };
+static POOL: PerProcess<Pool> =
+    PerProcess::new(|| Pool { state: Mutex::new(State::new()), work: Condvar::new() });
 
 impl State {
-    const fn new() -> State {
+    fn new() -> State {
         State {
             begun: VecDeque::new(),
             waiting: VecDeque::new(),
@@ -80,7 +82,7 @@ impl State {
 }
 
 fn lock() -> MutexGuard<'static, State> {
-    POOL.state.lock().unwrap_or_else(PoisonError::into_inner)
+    POOL.get().state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Hands I/O to the pool. Without any thread, when the system gives none, it is executed here.
@@ -109,7 +111,7 @@ pub(crate) fn submit(core: &Arc<RingCore>, pending: Vec<Io>) {
         }
     }
     drop(state);
-    POOL.work.notify_all();
+    POOL.get().work.notify_all();
 }
 
 fn work() {
@@ -127,7 +129,7 @@ fn work() {
             continue;
         }
         let (guard, timeout) =
-            POOL.work.wait_timeout(state, IDLE_MAX).unwrap_or_else(PoisonError::into_inner);
+            POOL.get().work.wait_timeout(state, IDLE_MAX).unwrap_or_else(PoisonError::into_inner);
         state = guard;
         if timeout.timed_out() && state.begun.is_empty() {
             state.threads -= 1;

@@ -2,20 +2,38 @@
 //! which leaves their tables (`uring.rs`, U5). Not here: anything that an I/O passes on its way. Shuttle, which has no
 //! descriptors to leave in tables and whose runs end before their statics, has none.
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::inbox::RingCore;
+use crate::process::PerProcess;
 
-static RINGS: Mutex<Vec<Weak<RingCore>>> = Mutex::new(Vec::new());
+static RINGS: PerProcess<Mutex<Rings>> = PerProcess::new(Mutex::default);
+
+/// Rings that are gone are forgotten when there are twice as many entries as there were rings at
+/// the last look, and this many more.
+const FORGET_FROM: usize = 16;
+
+#[derive(Default)]
+struct Rings {
+    list: Vec<Weak<RingCore>>,
+    forget_at: usize,
+}
+
+fn rings() -> MutexGuard<'static, Rings> {
+    RINGS.get().lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 pub(crate) fn register(core: &Arc<RingCore>) {
-    let mut rings = RINGS.lock().unwrap_or_else(PoisonError::into_inner);
-    rings.retain(|ring| ring.strong_count() > 0);
-    rings.push(Arc::downgrade(core));
+    let mut rings = rings();
+    if rings.list.len() >= rings.forget_at {
+        rings.list.retain(|ring| ring.strong_count() > 0);
+        rings.forget_at = 2 * rings.list.len() + FORGET_FROM;
+    }
+    rings.list.push(Arc::downgrade(core));
 }
 
 fn all() -> Vec<Arc<RingCore>> {
-    RINGS.lock().unwrap_or_else(PoisonError::into_inner).iter().filter_map(Weak::upgrade).collect()
+    rings().list.iter().filter_map(Weak::upgrade).collect()
 }
 
 pub(crate) fn drive_all() {

@@ -12,6 +12,7 @@ use crate::engine::FileEngine;
 use crate::error::IoError;
 use crate::inbox::RingCore;
 use crate::io::{Io, Op};
+use crate::process::Process;
 use crate::store::{Kind, Store};
 use crate::sync::Arc;
 
@@ -57,8 +58,12 @@ impl Default for RingOptions {
 /// assert_eq!(delivered, 1);
 /// # Ok::<(), std::io::Error>(())
 /// ```
+///
+/// A ring belongs to the process that made it: in a child of `fork` it may be dropped, and nothing
+/// else.
 pub struct Ring {
     core: Arc<RingCore>,
+    process: Process,
 }
 
 impl Ring {
@@ -68,7 +73,11 @@ impl Ring {
             let message = format!("a ring has 1 to 32768 entries, not {}", options.entries);
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
-        Ok(Ring { core: RingCore::new(FileEngine::new(options)?) })
+        Ok(Ring::with(FileEngine::new(options)?))
+    }
+
+    fn with(engine: FileEngine) -> Ring {
+        Ring { core: RingCore::new(engine), process: Process::this() }
     }
 
     /// Queues one I/O; [`submit`](Ring::submit) or [`wait`](Ring::wait) hands it over, or a later `push` for a kernel that
@@ -169,10 +178,10 @@ impl Ring {
         match store.kind() {
             Kind::Memory(memory) => memory.execute(&io),
             Kind::File(file) => {
-                file.gate.enter(self.core.shard());
+                file.enter(self.core.shard(), op);
                 file.cut(&mut io);
                 file.execute(&mut io);
-                file.gate.leave(self.core.shard());
+                file.leave(self.core.shard(), op);
             }
             Kind::Sim(_) => return run_simulated(store, io),
         }
@@ -182,7 +191,7 @@ impl Ring {
 
 /// A simulated disk delivers to rings only, so this I/O gets one of its own.
 fn run_simulated(store: &Store, io: Io) -> Result<(), IoError> {
-    let ring = Ring { core: RingCore::new(FileEngine::blocking()) };
+    let ring = Ring::with(FileEngine::blocking());
     RingCore::push(&ring.core, store, io);
     let mut outcome = Ok(());
     ring.wait(&mut |_, result| outcome = result, None);
@@ -193,6 +202,10 @@ impl Drop for Ring {
     fn drop(&mut self) {
         // A model checker that unwinds its threads lets nothing complete any more.
         if cfg!(shuttle) && std::thread::panicking() {
+            return;
+        }
+        // What is in flight completes in the process that submitted it.
+        if !self.process.is_this() {
             return;
         }
         while self.in_flight() > 0 {

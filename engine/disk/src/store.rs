@@ -10,6 +10,8 @@ use crate::io::Op;
 use crate::memory::MemoryStore;
 use crate::sim::SimStore;
 use crate::sync::Arc;
+#[cfg(not(shuttle))]
+use crate::watch::{Change, Noticed};
 
 /// How a file or device is opened.
 #[derive(Clone, Debug)]
@@ -41,6 +43,9 @@ struct Inner {
     kind: Kind,
     /// Who writes it: see `take`. A lock of std's: nothing waits for anything under it.
     taken_as: std::sync::Mutex<Option<String>>,
+    /// What others did to it. A lock of std's, as above.
+    #[cfg(not(shuttle))]
+    noticed: std::sync::Mutex<Noticed>,
 }
 
 pub(crate) enum Kind {
@@ -63,6 +68,16 @@ impl Store {
         Ok(Store::new(path.display().to_string(), Kind::File(Box::new(file))))
     }
 
+    /// Opens a store for reading and without claiming it, to learn whether [`open`](Store::open) with these options would
+    /// succeed, while another process may be using it. Whether somebody else has it locked is not learnt.
+    ///
+    /// # Errors
+    /// Those of [`open`](Store::open), but for [`OpenError::Locked`].
+    pub fn rehearse(path: &Path, options: &OpenOptions) -> Result<Store, OpenError> {
+        let file = FileStore::rehearse(path, options)?;
+        Ok(Store::new(path.display().to_string(), Kind::File(Box::new(file))))
+    }
+
     /// A store in memory, all zeros, that takes memory as it is written. For tests and tools: it is lost on drop.
     pub fn memory(name: &str, len_bytes: u64) -> Store {
         Store::new(name.to_owned(), Kind::Memory(MemoryStore::new(len_bytes)))
@@ -72,7 +87,14 @@ impl Store {
         static NEXT_ID: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
         // Relaxed: only uniqueness matters.
         let id = NEXT_ID.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        Store(Arc::new(Inner { id, name, kind, taken_as: std::sync::Mutex::new(None) }))
+        Store(Arc::new(Inner {
+            id,
+            name,
+            kind,
+            taken_as: std::sync::Mutex::new(None),
+            #[cfg(not(shuttle))]
+            noticed: std::sync::Mutex::default(),
+        }))
     }
 
     pub(crate) fn kind(&self) -> &Kind {
@@ -113,11 +135,24 @@ impl Store {
         *self.taken_as() = None;
     }
 
+    /// What a [`Watch`](crate::Watch) has noticed that others did to the file or device.
+    #[cfg(not(shuttle))]
+    pub fn noticed(&self) -> Noticed {
+        self.0.noticed.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
+    }
+
+    #[cfg(not(shuttle))]
+    pub(crate) fn notice(&self, change: &Change) {
+        let mut noticed = self.0.noticed.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        noticed.count += u64::from(change.is_alarming());
+        noticed.last = Some(change.clone());
+    }
+
     fn taken_as(&self) -> std::sync::MutexGuard<'_, Option<String>> {
         self.0.taken_as.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// The length in bytes. Changes by [`set_len_bytes`](Store::set_len_bytes) only: what others do to a file is not seen.
+    /// The length in bytes. Changes by [`set_len_bytes`](Store::set_len_bytes) only: what others do to a file is noticed by a [`Watch`](crate::Watch) and changes nothing here.
     pub fn len_bytes(&self) -> u64 {
         match self.kind() {
             Kind::File(file) => file.len_bytes(),

@@ -1,6 +1,7 @@
 //! The system calls of this crate that the standard library lacks, one safe function each. Errors are error numbers,
 //! because retries are decided by number. Not here: what a call is for; io_uring's calls (`uring.rs`).
 
+use std::ffi::CStr;
 use std::fs::File;
 use std::io;
 use std::mem::MaybeUninit;
@@ -10,6 +11,8 @@ use crate::buffer::IoBuffer;
 
 /// Bytes of a device: `BLKGETSIZE64`, which libc does not name.
 const BLKGETSIZE64: libc::Ioctl = 0x8008_1272_u32 as libc::Ioctl;
+/// Whether a device is set read-only: `BLKROGET`, which libc does not name.
+const BLKROGET: libc::Ioctl = 0x125e;
 /// Ask `statx` for the alignment of direct I/O (Linux 6.1).
 const STATX_DIOALIGN: libc::c_uint = 0x2000;
 
@@ -100,6 +103,20 @@ pub(crate) fn device_block_bytes(file: &File) -> Result<u32, i32> {
     Ok(block as u32)
 }
 
+/// Whether a block device is set read-only, as `blockdev --setro` does.
+pub(crate) fn device_is_read_only(file: &File) -> Result<bool, i32> {
+    let mut read_only: libc::c_int = 0;
+    // SAFETY: this request writes one `int`.
+    done(unsafe { libc::ioctl(file.as_raw_fd(), BLKROGET, &raw mut read_only) })?;
+    Ok(read_only != 0)
+}
+
+/// Whether this process may open a path for writing, without opening it.
+pub(crate) fn may_write(path: &CStr) -> Result<(), i32> {
+    // SAFETY: the path is a C string that lives through the call.
+    done(unsafe { libc::faccessat(libc::AT_FDCWD, path.as_ptr(), libc::W_OK, libc::AT_EACCESS) })
+}
+
 /// What [`lock_whole`] can ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LockKind {
@@ -163,6 +180,30 @@ pub(crate) fn event_clear(event: BorrowedFd<'_>) {
     unsafe { libc::read(event.as_raw_fd(), (&raw mut value).cast(), size_of::<u64>()) };
 }
 
+/// A word that is zero now, and zero again in each child of `fork`. None where the kernel has no
+/// such memory (before Linux 4.14).
+pub(crate) fn word_wiped_on_fork() -> Option<&'static std::sync::atomic::AtomicU64> {
+    const BYTES: usize = 4096;
+    if cfg!(any(miri, shuttle)) {
+        return None;
+    }
+    let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: new memory, at an address that the kernel chooses.
+    let page = unsafe { libc::mmap(std::ptr::null_mut(), BYTES, access, flags, -1, 0) };
+    if page == libc::MAP_FAILED {
+        return None;
+    }
+    // SAFETY: the mapping from above, of that length. (A kernel whose pages are larger has rounded
+    // it up.)
+    if unsafe { libc::madvise(page, BYTES, libc::MADV_WIPEONFORK) } != 0 {
+        // SAFETY: as above, and nobody else knows of it.
+        unsafe { libc::munmap(page, BYTES) };
+        return None;
+    }
+    // SAFETY: zeroed, aligned to a page, and never unmapped.
+    Some(unsafe { &*page.cast_const().cast() })
+}
+
 /// Every other thread of this process that runs enters and leaves the kernel once (an expedited `membarrier`), as its next tick
 /// would make it do. Where the call is refused nothing happens.
 pub(crate) fn interrupt_threads() {
@@ -175,4 +216,55 @@ pub(crate) fn interrupt_threads() {
     };
     REGISTERED.call_once(|| _ = membarrier(REGISTER_PRIVATE_EXPEDITED));
     membarrier(PRIVATE_EXPEDITED);
+}
+
+/// An inotify instance that never blocks.
+#[cfg(not(shuttle))]
+pub(crate) struct Inotify(std::os::fd::OwnedFd);
+
+/// Events that one `read` takes.
+#[cfg(not(shuttle))]
+const EVENTS: usize = 64;
+
+#[cfg(not(shuttle))]
+impl Inotify {
+    pub(crate) fn new() -> io::Result<Inotify> {
+        use std::os::fd::FromRawFd;
+        // SAFETY: takes numbers only.
+        let fd = unsafe { libc::inotify_init1(libc::IN_CLOEXEC | libc::IN_NONBLOCK) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the descriptor is new and nobody else's.
+        Ok(Inotify(unsafe { std::os::fd::OwnedFd::from_raw_fd(fd) }))
+    }
+
+    /// Watches for others that close the file after they had it open for writing. Returns the number of the watch, the
+    /// same one for the same file.
+    pub(crate) fn watch_closed_for_writing(&self, file: &File) -> io::Result<i32> {
+        // By the descriptor: its path may lead elsewhere by now.
+        let path = std::ffi::CString::new(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
+        // SAFETY: the path is a C string that lives through the call.
+        let number =
+            unsafe { libc::inotify_add_watch(self.0.as_raw_fd(), path.as_ptr(), libc::IN_CLOSE_WRITE) };
+        if number < 0 { Err(io::Error::last_os_error()) } else { Ok(number) }
+    }
+
+    /// The numbers of the watches that something was reported of since the last call. What the kernel dropped because
+    /// its queue was full is not among them.
+    pub(crate) fn take(&self) -> Vec<i32> {
+        let mut numbers = Vec::new();
+        let mut events = [[0_u32; 4]; EVENTS];
+        // The kernel's queue has some ten thousand events, one for several that are alike.
+        for _ in 0..1024 {
+            // SAFETY: as many bytes are written as there are. A watched file's events have no name behind them.
+            let read =
+                unsafe { libc::read(self.0.as_raw_fd(), events.as_mut_ptr().cast(), size_of_val(&events)) };
+            let Ok(bytes @ 1..) = usize::try_from(read) else { break };
+            let closed =
+                events[..bytes / size_of::<[u32; 4]>()].iter().filter(|e| e[1] & libc::IN_CLOSE_WRITE != 0);
+            numbers.extend(closed.map(|event| event[0] as i32));
+        }
+        numbers
+    }
 }

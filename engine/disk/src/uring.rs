@@ -25,7 +25,8 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -35,6 +36,7 @@ use io_uring::{IoUring, opcode, squeue, types};
 use crate::buffer::IoBuffer;
 use crate::engine::Harvest;
 use crate::io::{Channel, Io, Op, PARTS};
+use crate::process::Process;
 use crate::ring::Ring;
 use crate::store::Kind;
 use crate::sys;
@@ -49,7 +51,8 @@ const NOP_KEY: u64 = u64::MAX;
 const SUBMIT_CALLS_MAX: usize = 1024;
 
 pub(crate) struct Uring {
-    ring: IoUring,
+    ring: ManuallyDrop<IoUring>,
+    process: Process,
     submission: Mutex<Submission>,
     /// U4: entries between submission and harvest, without the NOP. Changes under `submission`.
     in_ring: AtomicUsize,
@@ -122,7 +125,8 @@ impl Uring {
         };
         let files = RegisteredFiles { ids: vec![0; files_max], latest: 0, refused: false };
         Ok(Uring {
-            ring,
+            ring: ManuallyDrop::new(ring),
+            process: Process::this(),
             submission: Mutex::new(Submission { backlog: VecDeque::new(), files, slab: Slab::default() }),
             in_ring: AtomicUsize::new(0),
             in_ring_max,
@@ -411,6 +415,20 @@ impl Uring {
         };
         let flags = if slot.is_some() { squeue::Flags::FIXED_FILE } else { squeue::Flags::empty() };
         entry.flags(flags).user_data(key)
+    }
+}
+
+impl Drop for Uring {
+    fn drop(&mut self) {
+        if self.process.is_this() {
+            // SAFETY: dropped once, here.
+            unsafe { ManuallyDrop::drop(&mut self.ring) };
+            return;
+        }
+        // A child of `fork` has not inherited the queues (`dontfork`), and what lies at their
+        // addresses now is somebody else's. Only the descriptor is its own. SAFETY: the ring, which
+        // is not dropped, does not close it.
+        drop(unsafe { OwnedFd::from_raw_fd(self.ring.as_raw_fd()) });
     }
 }
 

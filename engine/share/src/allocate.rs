@@ -161,7 +161,10 @@ impl<'s> Tree<'s> {
         let new: Vec<usize> = all
             .iter()
             .copied()
-            .filter(|leaf| self.state.nodes[*leaf].leaf.as_ref().is_some_and(|leaf| leaf.is_new))
+            .filter(|leaf| {
+                let leaf = self.state.nodes[*leaf].leaf.as_ref();
+                leaf.is_some_and(|leaf| leaf.is_new && !leaf.is_unused)
+            })
             .collect();
         let weights: Vec<u64> = (0..self.sizes.len()).map(|node| self.weight(node)).collect();
         let sum: u128 = all.iter().map(|leaf| u128::from(weights[*leaf])).sum::<u128>().max(1);
@@ -200,7 +203,13 @@ impl<'s> Tree<'s> {
     fn worth(&self, leaf: usize) -> Worth<'s> {
         let of = self.state.nodes[leaf].leaf.as_ref().expect("a partition");
         let (current, trend) = (of.current_bytes, of.trend);
-        Worth { curve: &of.curve, weight: self.weight(leaf) as f64 / 1e6, current, trend }
+        Worth {
+            curve: &of.curve,
+            weight: self.weight(leaf) as f64 / 1e6,
+            current,
+            trend,
+            is_unused: of.is_unused,
+        }
     }
 
     // ---- Dynamic programming ------------------------------------------------------------------------------------
@@ -274,7 +283,9 @@ impl<'s> Tree<'s> {
             .unwrap_or((0.0, 0))
     }
 
-    /// Memory that saves nobody anything stays where it is, or goes to all by weight; what not even they may have, beyond `high`.
+    /// Memory that saves nobody anything stays where it is, or goes by weight to all that were ever
+    /// used (to all, where none was); what not even they may
+    /// have, beyond `high`.
     pub fn leave_the_rest(&mut self) {
         let all = self.leaves.clone();
         let current = |leaf: usize| self.state.nodes[leaf].leaf.as_ref().map_or(0, |leaf| leaf.current_bytes);
@@ -282,8 +293,14 @@ impl<'s> Tree<'s> {
         let kept: Vec<u64> = current.iter().map(|bytes| bytes / self.granule * self.granule).collect();
         let weights: Vec<u64> = (0..self.sizes.len()).map(|node| self.weight(node)).collect();
         self.raise(&all, |leaf| current[leaf], |leaf| kept[leaf], Ceiling::High, self.left());
-        self.raise(&all, |leaf| weights[leaf], |_| u64::MAX, Ceiling::High, self.left());
-        self.raise(&all, |leaf| weights[leaf], |_| u64::MAX, Ceiling::Max, self.left());
+        let is_used =
+            |leaf: &usize| self.state.nodes[*leaf].leaf.as_ref().is_some_and(|leaf| !leaf.is_unused);
+        let mut takers: Vec<usize> = all.iter().copied().filter(is_used).collect();
+        if takers.is_empty() {
+            takers = all;
+        }
+        self.raise(&takers, |leaf| weights[leaf], |_| u64::MAX, Ceiling::High, self.left());
+        self.raise(&takers, |leaf| weights[leaf], |_| u64::MAX, Ceiling::Max, self.left());
     }
 }
 
@@ -293,6 +310,7 @@ struct Worth<'s> {
     weight: f64,
     current: u64,
     trend: Trend,
+    is_unused: bool,
 }
 
 /// What it costs to move a byte to a partition or away from it: to go on, or so many times as much to turn back.
@@ -315,7 +333,11 @@ impl Worth<'_> {
             Trend::Grew => bytes < self.current,
             Trend::Shrank => bytes > self.current,
         };
-        let cost = if turns { drag.still * drag.turn } else { drag.still };
+        let cost = match (self.is_unused, turns) {
+            (true, _) => 0.0,
+            (false, true) => drag.still * drag.turn,
+            (false, false) => drag.still,
+        };
         -self.weight * self.curve.misses_at(bytes) - cost * bytes.abs_diff(self.current) as f64
     }
 }

@@ -74,6 +74,13 @@ impl Curve {
         curve
     }
 
+    /// The curve of so much of its references.
+    pub fn scaled(mut self, by: f64) -> Curve {
+        self.references *= by;
+        self.misses.iter_mut().for_each(|misses| *misses *= by);
+        self
+    }
+
     /// References that it is about: the misses of no memory at all.
     pub fn references(&self) -> f64 {
         self.references

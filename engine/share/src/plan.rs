@@ -39,6 +39,9 @@ pub struct Leaf {
     pub sampled_pages: f64,
     /// Its curve says little yet: it is given half of a fair share until it does.
     pub is_new: bool,
+    /// It was never asked for a page: it gets what it was promised, keeps the rest as long as
+    /// nobody gains by that, and gives it without inertia.
+    pub is_unused: bool,
 }
 
 /// The direction in which a partition's size went last.

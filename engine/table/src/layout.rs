@@ -181,7 +181,7 @@ impl Shape {
         if !(1..=SEGMENTS_MAX).contains(&segments_max) {
             return Err(format!("{segments_max} segments, where there are 1 to {SEGMENTS_MAX}"));
         }
-        if !sets_per_segment.is_power_of_two() || sets_per_segment > 1 << Tag::SET_BITS {
+        if !sets_per_segment.is_power_of_two() || sets_per_segment > SETS_PER_SEGMENT_MAX {
             return Err(format!("segments of {sets_per_segment} sets"));
         }
         match u64::from(segments_max) * u64::from(sets_per_segment) * u64::from(ways) {
@@ -196,6 +196,9 @@ const SLOTS_MAX: u64 = 1 << 32;
 
 /// Most segments of one table. At 2 MiB a segment that is 128 GiB.
 pub const SEGMENTS_MAX: u32 = 1 << 16;
+
+/// Most sets of one segment.
+pub const SETS_PER_SEGMENT_MAX: u32 = 1 << Tag::SET_BITS;
 
 /// Directory entries per segment at a table's full size, at least; evenness between segments is one part in this.
 pub const ENTRIES_PER_SEGMENT: u32 = 16;
@@ -226,7 +229,7 @@ impl Layout {
         assert!(W.is_power_of_two() && (1..=32).contains(&W), "a set has up to 32 ways, a power of two");
         assert!((1..=SEGMENTS_MAX).contains(&shape.segments_max), "1 to {SEGMENTS_MAX} segments");
         let (segments, sets) = (shape.segments_max as usize, shape.sets_per_segment as usize);
-        assert!(sets.is_power_of_two() && sets <= 1 << Tag::SET_BITS, "sets in a segment");
+        assert!(sets.is_power_of_two() && sets <= SETS_PER_SEGMENT_MAX as usize, "sets in a segment");
         let level_max = (ENTRIES_PER_SEGMENT * shape.segments_max.next_power_of_two()).trailing_zeros();
         assert!(level_max <= Tag::DIRECTORY_BITS);
         // Level l lies at entry 2^l, so the copies of all levels lie one behind the other.

@@ -32,13 +32,15 @@ mod twin;
 
 pub use away::Switch;
 pub use ghost::{Ghosts, ghosts_of};
-pub use layout::{ENTRIES_PER_SEGMENT, METADATA_BYTES_PER_PAGE_MAX, SEGMENTS_MAX, Shape};
+pub use layout::{
+    ENTRIES_PER_SEGMENT, METADATA_BYTES_PER_PAGE_MAX, SEGMENTS_MAX, SETS_PER_SEGMENT_MAX, Shape,
+};
 pub use lookup::Glance;
 pub use monitor::{Late, MissCurve, Monitor};
 pub use nodes::{CLOCKS, NODES_MAX, NodeId};
 pub use policy::{Learned, PolicyKind};
 pub use probe::ProbeKind;
-pub use resize::{Move, Mover, NoBytes, Pass};
+pub use resize::{Move, MoveStep, Mover, NoBytes, Pass};
 pub use set::{Claim, SetGuard};
 pub use shards::{Shards, ShardsOptions, Stack};
 pub use slot::{EndedWriteback, PINS_MAX, Slot, State, Word};

@@ -23,7 +23,7 @@ use crate::policy::{Policy, with_policy};
 use crate::set::{Claim, SetGuard};
 use crate::slot::State;
 use crate::sync::atomic::Ordering;
-use crate::table::{Found, SegmentIndex, SlotIndex, Table};
+use crate::table::{Found, SegmentIndex, SetNumber, SlotIndex, Table};
 use crate::tag::Tag;
 
 const RECORD_VALID: u64 = 1 << 63;
@@ -80,6 +80,30 @@ pub trait Mover {
     fn copy(&mut self, from: SlotIndex, to: SlotIndex);
     /// Tells that somebody waits for a slot whose busy state has ended.
     fn wake(&mut self, slot: SlotIndex);
+    /// Whether the steps of the move are recorded. Then each is made between [`Self::begin_step`]
+    /// and [`Self::end_step`], and no other step of
+    /// the table is.
+    fn is_recorded(&self) -> bool {
+        false
+    }
+    /// A step follows. The locks of the sets that it concerns are held.
+    fn begin_step(&mut self) {}
+    /// The step was made. None: it changed nothing.
+    fn end_step(&mut self, _: Option<MoveStep>) {}
+}
+
+/// A step of a move that other steps of the table come before or after.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MoveStep {
+    /// R1, for the first time.
+    Begin,
+    /// R2 for one set of the old segment, by its place there.
+    Set(u32),
+    /// R4, or the end of a pass that left something behind.
+    End {
+        /// R4.
+        done: bool,
+    },
 }
 
 /// The mover of a table whose frames have no bytes, and whose slots nobody waits for: simulators'.
@@ -127,6 +151,14 @@ impl<const W: usize> Table<W> {
 
     /// Takes an emptied segment out of use. Err names a slot that is not free yet: a pinned snapshot, or a page in somebody's hands.
     pub fn retire(&self, segment: SegmentIndex) -> Result<(), SlotIndex> {
+        self.check_empty(segment)?;
+        self.take_out(segment);
+        Ok(())
+    }
+
+    /// Whether an emptied segment can be taken out of use; once it can, that stays so. Err as
+    /// [`Self::retire`].
+    pub fn check_empty(&self, segment: SegmentIndex) -> Result<(), SlotIndex> {
         assert!(self.entries_by_segment()[segment.0 as usize].is_empty(), "{segment:?} is emptied first");
         for set in self.sets_of(segment) {
             let _lock = self.head(set).lock.lock();
@@ -136,10 +168,14 @@ impl<const W: usize> Table<W> {
                 }
             }
         }
+        Ok(())
+    }
+
+    /// Takes a segment out of use that [`Self::check_empty`] has found empty.
+    pub fn take_out(&self, segment: SegmentIndex) {
         self.record(segment).live.store(0, Ordering::Release);
         self.header().live.store(self.live_segments() - 1, Ordering::Relaxed);
         self.tell_capacity();
-        Ok(())
     }
 
     /// Moves an entry (R1 to R4), or as much of it as is quiet: call again for the same move until nothing is busy.
@@ -152,34 +188,64 @@ impl<const W: usize> Table<W> {
             mv.level == level && self.named_by(owner) == mv.from,
             "{mv:?} was named before another resize"
         );
-        // R1. Release: pairs with `move_of`.
-        self.header().moving.store(mv.record(), Ordering::Release);
-        let mut pass = Pass::default();
-        for home in self.sets_of(mv.from) {
-            let next = self.beside(home, mv.to);
-            let (first, second) = (home.min(next), home.max(next));
-            let locks = (self.head(first).lock.lock(), Some(self.head(second).lock.lock()));
-            let mut guard = SetGuard::new(self, home, Some(next), locks);
-            // T8.
-            guard.remember_orphans(next, self.head(home).orphans.load(Ordering::Relaxed));
-            guard.remember_away(next, self.head(home).away.load(Ordering::Relaxed));
-            let node = self.nodes.of_entry(mv.level, mv.entry);
-            let is_placed = |tag: Tag| self.twin_place(tag, node).directory(mv.level) == mv.entry as usize;
-            let busy = guard.drop_copies_of(home, is_placed);
-            pass.busy = busy.or(pass.busy);
-            // A page that is away from home here goes with its place (T9); not one that has come to be at home here since, by another entry.
-            let moves = |tag: Tag| {
-                tag.directory(mv.level) == mv.entry as usize || self.set_of(tag) != home && is_placed(tag)
-            };
-            let pages = self.pages_in(home).filter(|page| moves(page.tag()));
-            pages.for_each(|page| self.move_page(&mut guard, page, mover, &mut pass));
+        if before == 0 {
+            self.begin_move(mv, mover);
         }
-        if pass.busy.is_none() {
+        let mut pass = Pass::default();
+        (0..self.shape().sets_per_segment).for_each(|place| self.advance_set(mv, place, mover, &mut pass));
+        mover.begin_step();
+        let done = pass.busy.is_none();
+        if done {
             // R4. Release, both: pairs with `set_of` and `move_of`.
             self.entry(mv.level, mv.entry as usize).store(self.first_set(mv.to), Ordering::Release);
             self.header().moving.store(0, Ordering::Release);
         }
+        mover.end_step(Some(MoveStep::End { done }));
         pass
+    }
+
+    /// R1.
+    pub fn begin_move(&self, mv: Move, mover: &mut dyn Mover) {
+        // Whoever has locked a set of the entry and not seen the record claims in the old set. A
+        // recording must have that claim before the
+        // record, so the locks of all these sets are held, in their order, while it is made.
+        let locks: Vec<_> = match mover.is_recorded() {
+            true => self.sets_of(mv.from).map(|set| self.head(set).lock.lock()).collect(),
+            false => Vec::new(),
+        };
+        mover.begin_step();
+        // Release: pairs with `move_of`.
+        self.header().moving.store(mv.record(), Ordering::Release);
+        mover.end_step(Some(MoveStep::Begin));
+        drop(locks);
+    }
+
+    /// R2 for one set of the old segment, by its place there.
+    pub fn advance_set(&self, mv: Move, place: u32, mover: &mut dyn Mover, pass: &mut Pass) {
+        let home = SetNumber(self.first_set(mv.from) + place);
+        let next = self.beside(home, mv.to);
+        let (first, second) = (home.min(next), home.max(next));
+        let locks = (self.head(first).lock.lock(), Some(self.head(second).lock.lock()));
+        let mut guard = SetGuard::new(self, home, Some(next), locks);
+        mover.begin_step();
+        // T8.
+        guard.remember_orphans(next, self.head(home).orphans.load(Ordering::Relaxed));
+        guard.remember_away(next, self.head(home).away.load(Ordering::Relaxed));
+        let node = self.nodes.of_entry(mv.level, mv.entry);
+        let is_placed = |tag: Tag| self.twin_place(tag, node).directory(mv.level) == mv.entry as usize;
+        let busy = guard.drop_copies_of(home, is_placed);
+        pass.busy = busy.or(pass.busy);
+        // A page that is away from home here goes with its place (T9); not one that has come to be
+        // at home here since, by another entry.
+        let moves = |tag: Tag| {
+            tag.directory(mv.level) == mv.entry as usize || self.set_of(tag) != home && is_placed(tag)
+        };
+        let mut step = None;
+        for page in self.pages_in(home).filter(|page| moves(page.tag())) {
+            step = Some(MoveStep::Set(place));
+            self.move_page(&mut guard, page, mover, pass);
+        }
+        mover.end_step(step);
     }
 
     /// R2 for one page.

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use octavo_disk::{Op, OpenOptions, Store};
+use octavo_disk::{Change, Op, OpenError, OpenOptions, Store, Watch};
 
 use crate::fixture::*;
 
@@ -70,6 +70,58 @@ fn a_block_device_is_read_and_written_by_its_own_blocks() {
             assert!(Store::open(&device.0, &OpenOptions::default()).is_err());
         }
     }
+}
+
+/// A loop device of a mebibyte of zeros, and the directory of its file. None, and a line that says so,
+/// where there is no loop device.
+fn device_of_zeros() -> Option<(tempfile::TempDir, LoopDevice)> {
+    let directory = directory();
+    let backing = file(directory.path(), &vec![0; 1 << 20]);
+    let made = LoopDevice::new(&backing, 512);
+    made.map(|device| (directory, device)).map_err(|error| eprintln!("skipped: no loop device: {error}")).ok()
+}
+
+/// `blockdev --setro` was not noticed: the device was opened for writing, and refused each write afterwards.
+#[test]
+fn a_device_that_is_set_read_only_is_not_opened_for_writing() {
+    let Some((_directory, device)) = device_of_zeros() else { return };
+    let path = device.0.to_str().unwrap();
+    run("blockdev", &["--setro", path]).unwrap();
+    let writable = OpenOptions::default();
+    for opened in [Store::open(&device.0, &writable), Store::rehearse(&device.0, &writable)] {
+        let error = opened.unwrap_err();
+        assert!(matches!(error, OpenError::ReadOnlyDevice { .. }), "{error:?}");
+        assert!(
+            error.to_string().contains(&format!("`blockdev --setrw {path}` makes it writable")),
+            "{error}"
+        );
+    }
+    let reading = OpenOptions { read_only: true, ..OpenOptions::default() };
+    let store = Store::open(&device.0, &reading).unwrap();
+    assert_eq!((store.len_bytes(), store.read_only()), (1 << 20, true));
+    drop(store);
+    run("blockdev", &["--setrw", path]).unwrap();
+    assert!(Store::open(&device.0, &writable).is_ok());
+}
+
+#[test]
+fn a_device_that_others_write_or_set_read_only_is_noticed() {
+    let Some((_directory, device)) = device_of_zeros() else { return };
+    let path = device.0.to_str().unwrap();
+    let store = open(&device.0);
+    let ring = &rings(4)[0];
+    let mut watch = Watch::new([store.clone()]);
+    write(ring, &store, 0, &pattern(1, 4096));
+    assert_eq!(watch.look(), []);
+    run("dd", &["if=/dev/zero", &format!("of={path}"), "bs=4096", "count=1", "conv=notrunc"]).unwrap();
+    assert!(matches!(watch.look()[..], [(0, Change::Written | Change::Opened)]));
+    run("blockdev", &["--setro", path]).unwrap();
+    assert_eq!(watch.look(), [(0, Change::ReadOnly)]);
+    assert!(transfer(ring, &store, Op::Write, 0, &aligned(&pattern(2, 4096))).is_err());
+    run("blockdev", &["--setrw", path]).unwrap();
+    assert_eq!(watch.look(), [(0, Change::Writable)]);
+    write(ring, &store, 0, &pattern(2, 4096));
+    assert_eq!(watch.look(), []);
 }
 
 #[test]

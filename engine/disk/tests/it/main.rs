@@ -19,3 +19,5 @@ mod simulated;
 mod twin;
 #[cfg(not(shuttle))]
 mod waiting;
+#[cfg(not(shuttle))]
+mod watching;

@@ -113,3 +113,19 @@ fn what_cannot_be_a_store_is_refused_by_name_and_reason() {
         eprintln!("skipped: no {} that nobody may write", read_only.display());
     }
 }
+
+#[test]
+fn a_rehearsal_tells_what_opening_would_and_claims_nothing() {
+    let directory = directory();
+    let path = file(directory.path(), &pattern(1, 5000));
+    let owner = open(&path);
+    let rehearsed = Store::rehearse(&path, &OpenOptions::default()).unwrap();
+    assert_eq!((rehearsed.len_bytes(), rehearsed.read_only()), (5000, true));
+    assert!(matches!(Store::open(&path, &OpenOptions::default()), Err(OpenError::Locked { .. })));
+    drop(owner);
+    assert!(Store::open(&path, &OpenOptions::default()).is_ok(), "the rehearsal holds nothing");
+    for wrong in [directory.path().to_owned(), directory.path().join("absent"), "/dev/null".into()] {
+        let [one, other] = [Store::open, Store::rehearse].map(|open| open(&wrong, &OpenOptions::default()));
+        assert_eq!(one.unwrap_err().to_string(), other.unwrap_err().to_string());
+    }
+}

@@ -21,13 +21,15 @@ pub struct Header {
     pub shape: Shape,
     /// Nodes that its table's segments are divided among.
     pub nodes: u32,
-    /// Segments in use when the recording began.
+    /// Segments in use when the recording began; where it tells of all that happened to the table,
+    /// when that was made.
     pub segments: u32,
     /// What places its pages.
     pub secret: Secret,
     /// Pages whose sample number lies below are recorded; [`WHOLE`]: all, and the steps of the table.
     pub sample_below: u32,
-    /// Nothing had happened to the table when the recording began.
+    /// The table had had no page when the recording began, which tells of all other things that had
+    /// happened to it.
     pub from_the_first: bool,
 }
 

@@ -69,6 +69,17 @@ pub enum Event {
         /// Its number.
         segment: u32,
     },
+    /// All moves to be made were made, before the table had any page.
+    Settled,
+    /// The last of the moves to be made has begun: pages of its entry are claimed in the new
+    /// segment from here on.
+    MoveBegun,
+    /// The pages of the moving entry that one set of the old segment had were moved, as far as they
+    /// were quiet.
+    SetMoved {
+        /// The set's place in its segment.
+        set: u32,
+    },
     /// A pass over the last of the moves to be made.
     Advance {
         /// It is done.
@@ -259,6 +270,9 @@ mod without_page {
     pub const POLICY: u8 = 9;
     pub const LIVE: u8 = 10;
     pub const LEARNED: u8 = 11;
+    pub const MOVE_BEGUN: u8 = 12;
+    pub const SET_MOVED: u8 = 13;
+    pub const SETTLED: u8 = 14;
 }
 
 /// Where it happened, in the lower half: so much less this many pages from the page before, of the same object.
@@ -344,6 +358,9 @@ impl Encoder {
             Event::Unpin { slot } => self.without_page(without_page::UNPIN, &[u64::from(*slot)]),
             Event::Join { segment } => self.without_page(without_page::JOIN, &[u64::from(*segment)]),
             Event::Leave { segment } => self.without_page(without_page::LEAVE, &[u64::from(*segment)]),
+            Event::Settled => self.without_page(without_page::SETTLED, &[]),
+            Event::MoveBegun => self.without_page(without_page::MOVE_BEGUN, &[]),
+            Event::SetMoved { set } => self.without_page(without_page::SET_MOVED, &[u64::from(*set)]),
             Event::Advance { done } => {
                 let kind = if *done { without_page::ADVANCE_DONE } else { without_page::ADVANCE_BUSY };
                 self.without_page(kind, &[]);
