@@ -1,7 +1,8 @@
 # What people type. The gate itself is `cargo xtask ci`.
 
 # The Debian packages whose programs the tests run.
-PACKAGES = fio libnbd-bin qemu-utils nbdkit e2fsprogs fuse3 valgrind qemu-system-x86 busybox-static
+PACKAGES = fio libnbd-bin qemu-utils nbdkit e2fsprogs fuse3 strace valgrind qemu-system-x86 busybox-static \
+	libvirt-clients libxml2-utils
 
 .DEFAULT_GOAL := help
 .PHONY: help run test bench packages

@@ -40,7 +40,7 @@ pub fn read(format: Format, bytes: &[u8]) {
     }
     assert_eq!(whole.skipped, 0, "nothing may be passed over");
 
-    let lenient = outcome(format, bytes, usize::MAX, &Options { skip_bad: true, ..strict });
+    let lenient = outcome(format, bytes, usize::MAX, &Options { skip_bad: true, ..strict.clone() });
     assert!(
         lenient.pages.starts_with(&whole.pages),
         "what is good is read whether bad lines are passed over or not"
@@ -55,7 +55,7 @@ pub fn read(format: Format, bytes: &[u8]) {
         );
     }
     // Other pages, other bounds.
-    outcome(format, bytes, usize::MAX, &Options { page_bytes: 512, skip_bad: true, ..strict });
+    outcome(format, bytes, usize::MAX, &Options { page_bytes: 512, skip_bad: true, ..strict.clone() });
 }
 
 /// Reads bytes as a recording: as they are, as what follows a header, and as the events of a block whose checksum is right.

@@ -37,7 +37,7 @@ const LAYERS: &[Layer] = &[
         others: &["libc", "log", "shuttle", "slab"],
         tests: &[],
     },
-    Layer { name: "octavo-block", own: &["octavo"], others: &["libc", "log"], tests: &[] },
+    Layer { name: "octavo-block", own: &["octavo"], others: &["libc", "log", "rustix"], tests: &[] },
     Layer {
         name: "octavo-bench",
         own: &["octavo-table", "octavo-disk", "octavo", "octavo-block", "octavo-sim"],
@@ -47,7 +47,7 @@ const LAYERS: &[Layer] = &[
     Layer {
         name: "octavo-sim",
         own: &["octavo-table", "octavo-share"],
-        others: &["crc32fast", "flate2", "serde", "serde_json", "zstd"],
+        others: &["crc32fast", "csv-core", "flate2", "serde", "serde_json", "zstd"],
         tests: &[],
     },
     Layer {
@@ -64,6 +64,7 @@ const LAYERS: &[Layer] = &[
         others: &[
             "clap",
             "fuser",
+            "httparse",
             "libc",
             "log",
             "prometheus-client",
@@ -72,6 +73,7 @@ const LAYERS: &[Layer] = &[
             "serde",
             "serde_json",
             "signal-hook",
+            "time",
             "toml",
         ],
         tests: &[],

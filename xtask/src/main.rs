@@ -45,6 +45,10 @@ fn help() {
     for step in steps::GATE {
         println!("  {:<12} {}", step.name, step.purpose);
     }
+    println!("cargo xtask STEP [STEP..]   what takes longer, and is not a part of the gate:");
+    for step in steps::LONG {
+        println!("  {:<12} {}", step.name, step.purpose);
+    }
     println!("cargo xtask fuzz [--seconds N] [TARGET..]");
     println!("                            fuzzers of what reads traces; not a part of the gate");
 }

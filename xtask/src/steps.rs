@@ -38,12 +38,26 @@ pub const GATE: &[Step] = &[
     Step { name: "miri", purpose: "the table's unsafe code under an interpreter", run: miri },
 ];
 
+/// What takes too long for the gate. Run before a release.
+pub const LONG: &[Step] = &[
+    Step {
+        name: "resident",
+        purpose: "memory_max bounds the process through 100,000 connections and 40,000 threads (minutes)",
+        run: resident,
+    },
+    Step {
+        name: "churn-hour",
+        purpose: "memory_max bounds the process through an hour of reads, writes and evictions",
+        run: churn_hour,
+    },
+];
+
 /// The gate has twenty minutes in all.
 const MIRI_SECONDS_MAX: u32 = 480;
 
 /// A step by its word; the error is the word.
 pub fn by_name(name: &str) -> Result<&'static Step, &str> {
-    GATE.iter().find(|step| step.name == name).ok_or(name)
+    GATE.iter().chain(LONG).find(|step| step.name == name).ok_or(name)
 }
 
 fn fmt(root: &Path) -> Outcome {
@@ -84,6 +98,33 @@ fn doc(root: &Path) -> Outcome {
 
 fn test(root: &Path) -> Outcome {
     cargo(root, &["test", "--workspace", "--locked"], &[])
+}
+
+/// The gate's tests of resident memory at full length, one server at a time.
+fn resident(root: &Path) -> Outcome {
+    let environment = [
+        ("OCTAVO_RESIDENT_CONNECTIONS", "100000".to_owned()),
+        ("OCTAVO_RESIDENT_THREADS", "40000".to_owned()),
+    ];
+    let tests = [("octavo-cli", "program"), ("octavo", "engine")];
+    let outcomes = tests.map(|(package, binary)| {
+        let words = ["test", "-p", package, "--test", binary, "--locked", "resident", "--"];
+        cargo(root, &[&words[..], &["--nocapture", "--test-threads=1"]].concat(), &environment)
+    });
+    outcomes.into_iter().find(|outcome| *outcome != Outcome::Passed).unwrap_or(Outcome::Passed)
+}
+
+fn churn_hour(root: &Path) -> Outcome {
+    let bench = |words: &[&str]| {
+        let program = ["run", "--release", "--locked", "-p", "octavo-cli", "--", "bench"];
+        cargo(root, &[&program, words].concat(), &[])
+    };
+    // Half an hour each: reads and writes through a disk, then hits among evictions.
+    let outcomes = [
+        bench(&["memory", "--case", "max_256MiB", "--seconds", "1800"]),
+        bench(&["churn", "--case", "cliff_90_1", "--seconds", "1800"]),
+    ];
+    outcomes.into_iter().find(|outcome| *outcome != Outcome::Passed).unwrap_or(Outcome::Passed)
 }
 
 fn ways(root: &Path) -> Outcome {

@@ -225,7 +225,8 @@ impl PartitionInner {
 pub(crate) fn after_miss(lane: &Arc<Lane>, work: &mut Work, id: TaskId) {
     let task = &work.tasks[id];
     let object = &task.object;
-    if !object.partition.reads_ahead() {
+    // A spare lane goes with its call, and would have to wait for them (B4).
+    if !object.partition.reads_ahead() || lane.is_spare() {
         return;
     }
     let (first, end) = task.page_range();

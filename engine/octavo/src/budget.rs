@@ -8,6 +8,8 @@ use crate::sync::{Arc, AtomicU64, Ordering};
 
 /// A hard bound in bytes, and what is taken of it.
 pub(crate) struct Budget {
+    /// What an error calls it.
+    bound: &'static str,
     max_bytes: u64,
     used_bytes: AtomicU64,
 }
@@ -19,8 +21,18 @@ pub(crate) struct Charge {
 }
 
 impl Budget {
+    /// That of the whole cache.
     pub fn new(max_bytes: u64) -> Arc<Budget> {
-        Arc::new(Budget { max_bytes, used_bytes: AtomicU64::new(0) })
+        Budget::bounded_by("memory_max", max_bytes)
+    }
+
+    /// The part of it that is set aside for buffers.
+    pub fn for_buffers(max_bytes: u64) -> Arc<Budget> {
+        Budget::bounded_by("buffers_max", max_bytes)
+    }
+
+    fn bounded_by(bound: &'static str, max_bytes: u64) -> Arc<Budget> {
+        Arc::new(Budget { bound, max_bytes, used_bytes: AtomicU64::new(0) })
     }
 
     pub fn max_bytes(&self) -> u64 {
@@ -48,12 +60,26 @@ impl Budget {
                 what: what.into(),
                 wanted_bytes: bytes,
                 left_bytes: self.max_bytes - used,
+                bound: self.bound,
+                bound_bytes: self.max_bytes,
             }),
         }
     }
 }
 
+impl Budget {
+    /// Returns bytes whose charge was [kept](Charge::keep).
+    pub fn uncharge(&self, bytes: u64) {
+        self.used_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
 impl Charge {
+    /// Leaves the bytes charged until [`Budget::uncharge`].
+    pub fn keep(mut self) {
+        self.bytes = 0;
+    }
+
     pub fn bytes(&self) -> u64 {
         self.bytes
     }

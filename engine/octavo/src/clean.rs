@@ -15,8 +15,8 @@ use octavo_disk::{IoBuffer, IoError};
 use octavo_table::recording::Step;
 use octavo_table::{SegmentIndex, SlotIndex, State, Word};
 
+use crate::bounce::Bounce;
 use crate::budget::Charge;
-use crate::buffers::Bounce;
 use crate::copy;
 use crate::counters::Count;
 use crate::error::Error;

@@ -1,7 +1,7 @@
 //! The cleaner: a thread that writes dirty pages ahead of the evictor, at once what is over half of a partition's limit, the rest when it has aged.
 //!
 //! It begins *passes* (`clean.rs`), one an object, side by side on a lane of its own, and waits for none of them: a store that is slow, or hangs, holds up
-//! its own object. What such a store could take from all others is bounded where it is given: bounce pages (`buffers.rs`), and threads (`octavo-disk`).
+//! its own object. What such a store could take from all others is bounded where it is given: bounce pages (`bounce.rs`), and threads (`octavo-disk`).
 //!
 //! It sleeps on its lane, until a pass has ended, somebody rings, or it is time for something. What is not here: how pages are written (`clean.rs`).
 

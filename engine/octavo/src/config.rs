@@ -25,6 +25,15 @@ pub struct CacheConfig {
     /// How I/O reaches files.
     pub engine: Engine,
     /// Bytes of `memory_max_bytes` set aside for buffers, rings and bounce pages. None: an eighth, from 1.75 MiB to 128 MiB.
+    ///
+    /// - Bounce pages, in which writes travel: an eighth of it, when the cache is made.
+    /// - I/O rings of 24 KiB: one for the cleaner and one for each [`crate::Queue`]; one for each
+    ///   core in mode `message`; and those that blocking calls share, as many as have ever run at a
+    ///   time, but no more than 64 or an eighth of it. Threads cost nothing: see [`crate::Cache`].
+    /// - The rest: [`crate::Cache::buffer`], recordings, and long rounds of write-back.
+    ///
+    /// Where it is used up, [`crate::Cache::queue`] fails and [`crate::Cache::buffer`] gives none.
+    /// Blocking calls neither fail nor wait for others' rings.
     pub buffers_max_bytes: Option<u64>,
     /// Whether the cache runs its own cleaner thread. Without it dirty pages are written by syncs alone (and by [`crate::Cache::clean`]).
     pub background: bool,
@@ -135,7 +144,7 @@ impl CacheMode {
 /// What a partition is made with.
 #[derive(Clone, Debug)]
 pub struct PartitionConfig {
-    /// For people; unique in its cache.
+    /// For people; unique in its cache, and as [`crate::check_name`] demands.
     pub name: String,
     /// Which page leaves when one comes.
     pub policy: PolicyName,

@@ -1,13 +1,18 @@
 //! Exact counters that cost the hit path no shared store.
 //!
-//! Every thread counts in a block of its own, which only it writes; a reader adds the blocks up. A thread that ends leaves its
-//! block to the partition. What is not here: gauges such as dirty pages (the table counts them).
+//! Every thread counts in a block of its own, which only it writes; a reader adds the blocks up. A
+//! thread that ends leaves its block, counts included, to the next thread that comes, so a partition
+//! has as many blocks as it had threads at one time, and not as it ever had.
+//!
+//! Not here: gauges such as dirty pages (the table counts them).
 
 use std::cell::{Cell, RefCell};
 // Not the model checker's: a flag that orders nothing.
 use std::sync::atomic::AtomicUsize;
 
-use crate::sync::{Arc, AtomicU64, Mutex, Ordering, lock, thread_local};
+use octavo_disk::Process;
+
+use crate::sync::{Arc, AtomicU64, Mutex, Ordering, fence, lock, thread_local};
 
 /// What is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,15 +104,25 @@ impl Block {
 
 /// The counters of one partition.
 pub(crate) struct Counters {
+    process: Process,
     number: usize,
     /// The same, while a hit may be counted and nothing else done; else `NOBODY`.
     at_hand: AtomicUsize,
     blocks: Mutex<Vec<Arc<Block>>>,
 }
 
+/// A thread's blocks, by the number of the counters.
+struct Blocks(RefCell<Vec<Option<Arc<Block>>>>);
+
+impl Drop for Blocks {
+    /// The thread ends, and another may take its blocks over.
+    fn drop(&mut self) {
+        let _ = LAST.try_with(|last| last.set((usize::MAX, std::ptr::null())));
+    }
+}
+
 thread_local! {
-    /// This thread's blocks, by the number of the counters.
-    static BLOCKS: RefCell<Vec<Option<Arc<Block>>>> = const { RefCell::new(Vec::new()) };
+    static BLOCKS: Blocks = const { Blocks(RefCell::new(Vec::new())) };
     /// The block that this thread used last, and its counters' number: what a thread that serves one tenant needs.
     static LAST: Cell<(usize, *const Block)> = const { Cell::new((usize::MAX, std::ptr::null())) };
 }
@@ -118,16 +133,16 @@ const NOBODY: usize = usize::MAX - 1;
 /// Numbers are not used again: a thread may still hold a block of counters that are gone.
 static NEXT_NUMBER: AtomicUsize = AtomicUsize::new(0);
 
-/// Before a thread has anything whose end counts: what a thread keeps ends in the opposite order, and its blocks come last.
-pub(crate) fn keep_to_the_end() {
-    BLOCKS.with(|_| ());
-}
-
 impl Counters {
     pub fn new() -> Counters {
         // Relaxed: only uniqueness matters.
         let number = NEXT_NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        Counters { number, at_hand: AtomicUsize::new(number), blocks: Mutex::new(Vec::new()) }
+        Counters {
+            process: Process::this(),
+            number,
+            at_hand: AtomicUsize::new(number),
+            blocks: Mutex::new(Vec::new()),
+        }
     }
 
     /// Whether a hit may be counted and nothing else done. Where not, no block is ever at hand, so that every hit takes the way of a
@@ -167,27 +182,32 @@ impl Counters {
     fn block(&self) -> &Block {
         let (number, block) = LAST.with(Cell::get);
         let block = if number == self.number { block } else { self.find_block() };
-        // SAFETY: `find_block` gave it for these counters, which keep every block that was ever made for them while they live.
+        // SAFETY: `find_block` gave it for these counters, which keep every block that was ever
+        // made for them while they live. (In a child of `fork` this thread keeps it, until it makes
+        // another and that is the last one that it used.)
         unsafe { &*block }
     }
 
     #[cold]
     #[inline(never)]
     fn find_block(&self) -> *const Block {
-        let block = BLOCKS.with(|blocks| match blocks.borrow().get(self.number) {
-            Some(Some(block)) => Some(Arc::as_ptr(block)),
-            _ => None,
+        let own = BLOCKS.try_with(|blocks| {
+            let known = blocks.0.borrow().get(self.number).cloned().flatten();
+            known.unwrap_or_else(|| self.first(&mut blocks.0.borrow_mut()))
         });
-        let first = || BLOCKS.with(|blocks| Arc::as_ptr(&self.first(&mut blocks.borrow_mut())));
-        let block = block.unwrap_or_else(first);
+        let block = match own {
+            Ok(block) => Arc::as_ptr(&block),
+            // A destructor of the ending thread counts. Nobody can take over the block that it gets:
+            // one handle on it is never dropped.
+            Err(_) => Arc::into_raw(self.enlist()),
+        };
         LAST.with(|last| last.set((self.number, block)));
         block
     }
 
     #[cold]
     fn first(&self, blocks: &mut Vec<Option<Arc<Block>>>) -> Arc<Block> {
-        let block = Arc::new(Block::new());
-        lock(&self.blocks).push(block.clone());
+        let block = self.enlist();
         // Blocks of partitions that are gone are let go here, where it costs nobody a hit.
         blocks
             .iter_mut()
@@ -198,8 +218,28 @@ impl Counters {
         block
     }
 
+    /// A block that no thread has: one that an ended thread left, or a new one.
+    fn enlist(&self) -> Arc<Block> {
+        // A child of `fork` cannot know who holds the lock: what it counts, nobody reads.
+        if !self.process.is_this() {
+            return Arc::new(Block::new());
+        }
+        let mut blocks = lock(&self.blocks);
+        if let Some(left) = blocks.iter().find(|block| Arc::strong_count(block) == 1) {
+            // Pairs with the release in the ended thread's drop of its handle: its counts go on here.
+            fence(Ordering::Acquire);
+            return left.clone();
+        }
+        let block = Arc::new(Block::new());
+        blocks.push(block.clone());
+        block
+    }
+
     /// The sum over all threads: exact for everything that happened before.
     pub fn sum(&self, count: Count) -> u64 {
+        if !self.process.is_this() {
+            return 0;
+        }
         let single = match count {
             Count::Hits | Count::Reads => self.sum(Count::SingleHits),
             _ => 0,
@@ -208,5 +248,29 @@ impl Counters {
         lock(&self.blocks)
             .iter()
             .fold(single, |sum, b| sum.wrapping_add(b.0[count as usize].load(Ordering::Relaxed)))
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+
+    /// Each connection of a server is a thread. Blocks stayed for every thread that ever was: half a
+    /// kilobyte for each of 100,000 connections.
+    #[test]
+    fn blocks_are_as_many_as_threads_at_one_time_and_lose_no_count() {
+        let counters = Arc::new(Counters::new());
+        for _ in 0..50 {
+            let threads: Vec<_> = (0..4)
+                .map(|_| {
+                    let counters = counters.clone();
+                    std::thread::spawn(move || (0..100).for_each(|_| counters.add(Count::Misses, 1)))
+                })
+                .collect();
+            // Joined and not scoped: a scope ends before its threads' destructors.
+            threads.into_iter().for_each(|thread| thread.join().unwrap());
+        }
+        assert_eq!(counters.sum(Count::Misses), 50 * 4 * 100);
+        assert!(lock(&counters.blocks).len() <= 4, "{} blocks", lock(&counters.blocks).len());
     }
 }

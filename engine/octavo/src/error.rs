@@ -35,20 +35,29 @@ pub enum Error {
         /// The object.
         object: String,
     },
-    /// `memory_max` leaves no room.
+    /// A bound on memory leaves no room. Raise it, or make do with less: fewer queues and buffers,
+    /// smaller partitions.
     NoMemory {
         /// What needs it.
         what: String,
         /// How much it needs.
         wanted_bytes: u64,
-        /// How much is left.
+        /// How much is free.
         left_bytes: u64,
+        /// The bound: `memory_max` or, for I/O rings, bounce pages and other buffers,
+        /// `buffers_max`, a part of it.
+        bound: &'static str,
+        /// Its value.
+        bound_bytes: u64,
     },
     /// The object was closed.
     Closed {
         /// The object.
         object: String,
     },
+    /// The calling process is a child that was forked from the one that made the cache. Call the
+    /// cache in the parent, or make another one in the child.
+    Forked,
     /// A value that the cache cannot work with.
     Config(String),
 }
@@ -64,11 +73,28 @@ impl std::fmt::Display for Error {
             Error::Failed { object } => {
                 write!(f, "{object}: an earlier sync of the store failed; open it again after checking it")
             }
-            Error::NoMemory { what, wanted_bytes, left_bytes } => {
-                write!(f, "{what} needs {wanted_bytes} bytes, and memory_max leaves {left_bytes}")
+            Error::NoMemory { what, wanted_bytes, left_bytes, bound, bound_bytes } => {
+                let [wanted, left, most] = [wanted_bytes, left_bytes, bound_bytes].map(|bytes| Bytes(*bytes));
+                write!(f, "{what} needs {wanted}, but only {left} of {bound} = {most} are free")
             }
             Error::Closed { object } => write!(f, "{object}: closed"),
+            Error::Forked => f.write_str(
+                "this process was forked from the one that made the cache, and has neither its threads nor its I/O rings: make a cache of its own here",
+            ),
             Error::Config(message) => f.write_str(message),
+        }
+    }
+}
+
+/// A number of bytes, in the largest unit that it is a multiple of.
+struct Bytes(u64);
+
+impl std::fmt::Display for Bytes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
+        match units.iter().find(|(shift, _)| self.0 > 0 && self.0.is_multiple_of(1 << shift)) {
+            Some((shift, unit)) => write!(f, "{} {unit}", self.0 >> shift),
+            None => write!(f, "{} bytes", self.0),
         }
     }
 }

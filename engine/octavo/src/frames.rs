@@ -73,6 +73,11 @@ impl Mapping {
         self.advise(offset, len, libc::MADV_HUGEPAGE);
     }
 
+    /// Keeps the kernel from backing the mapping with huge pages: for memory of which only parts are used.
+    pub fn want_small_pages(&self) {
+        self.advise(0, self.len, libc::MADV_NOHUGEPAGE);
+    }
+
     /// Gives the memory back; the addresses stay and read as zeros.
     pub fn give_back(&self, offset: usize, len: usize) {
         self.advise(offset, len, libc::MADV_DONTNEED);
@@ -81,7 +86,8 @@ impl Mapping {
     fn advise(&self, offset: usize, len: usize, advice: i32) {
         assert!(offset + len <= self.len);
         if !cfg!(any(miri, shuttle)) {
-            // SAFETY: inside our mapping. DONTNEED is called only for frames of slots that are all free.
+            // SAFETY: inside our mapping. DONTNEED is called only for memory that nobody uses: frames of slots that
+            // are all free, buffers that were returned.
             unsafe { libc::madvise(self.at(offset).cast(), len, advice) };
         }
     }

@@ -1,20 +1,23 @@
-//! A lane: one thread's ring, and the tasks and transfers that it has in flight.
+//! A lane: a ring, and the tasks and transfers that it has in flight. Its owner is a queue, a
+//! thread of the cache, or the call that has borrowed it.
 //!
 //! The owner submits and tries pages. Any thread may take completions of any lane: a thread that waits for a page which
 //! another lane brings in looks after that lane too if its owner is elsewhere, so nobody waits for a thread that does not come.
 //! (A blocking read of one run is no lane's: its thread is in the system call that reads, and nowhere else until it has told whoever waits.)
 //!
-//! Here: what a lane has, and how its tasks go on. How their I/O travels is in `lane/transfers.rs`, how threads wait in `lane/waiting.rs`.
+//! Here: what a lane has, and how its tasks go on. How their I/O travels is in `lane/transfers.rs`,
+//! how threads wait in `lane/waiting.rs`, how calls borrow lanes in `lane/lent.rs`.
 //!
 //! Locks, in order: `work`, then the partition's moves, then a set's lock, then waiters, strays, ranges, bounce pool, then `ready`.
 //! Nobody holds the `work` of two lanes.
 
+mod lent;
 mod transfers;
 mod waiting;
 
 use std::collections::VecDeque;
 
-use octavo_disk::Ring;
+use octavo_disk::{Engine, Ring, RingOptions};
 use octavo_table::{SlotIndex, Tag};
 use slab::Slab;
 
@@ -26,8 +29,9 @@ use crate::sync::{Arc, AtomicBool, Mutex, MutexGuard, lock};
 use crate::task::{Ended, Job, Role, Task, TaskId, Transfer};
 use crate::{ahead, clean, clear, copy, read, write};
 
+pub(crate) use lent::{Borrowed, Lanes};
 pub(crate) use transfers::RUN_PAGES_MAX;
-pub(crate) use waiting::Waiter;
+pub(crate) use waiting::{Waiter, poll_only};
 
 /// A registration's page that means: just go on.
 pub(crate) const RESUME: u64 = u64::MAX;
@@ -48,7 +52,7 @@ pub(crate) struct Batch {
     count: usize,
 }
 
-/// One thread's I/O.
+/// One owner's I/O.
 pub(crate) struct Lane {
     pub shared: Arc<Shared>,
     pub ring: Ring,
@@ -61,7 +65,8 @@ pub(crate) struct Lane {
     parked: AtomicBool,
     /// The owner waits for completions, so nobody else needs to.
     attended: AtomicBool,
-    _charge: Charge,
+    /// None: it is a spare lane.
+    charge: Option<Charge>,
 }
 
 /// What a lane has in flight.
@@ -102,9 +107,22 @@ impl Work {
 }
 
 impl Lane {
-    pub fn new(shared: &Arc<Shared>) -> Result<Arc<Lane>, Error> {
-        let charge = shared.reserve.charge(LANE_BYTES, "a thread's ring")?;
-        let ring = shared.ring()?;
+    /// A lane with a ring of its own; `what` that is, an error says. Fails where the buffers' share
+    /// is used up, or where the system gives no ring.
+    pub fn new(shared: &Arc<Shared>, what: &str) -> Result<Arc<Lane>, Error> {
+        let charge = shared.reserve.charge(LANE_BYTES, what)?;
+        Ok(Lane::with(shared, shared.ring()?, Some(charge)))
+    }
+
+    /// A lane that takes no descriptor and is not charged (B3): its I/O is done by the blocking
+    /// engine.
+    pub fn spare(shared: &Arc<Shared>) -> Arc<Lane> {
+        let options = RingOptions { engine: Engine::Blocking, ..RingOptions::default() };
+        let ring = Ring::new(&options).expect("the blocking engine asks the system for nothing");
+        Lane::with(shared, ring, None)
+    }
+
+    fn with(shared: &Arc<Shared>, ring: Ring, charge: Option<Charge>) -> Arc<Lane> {
         let lane = Arc::new(Lane {
             shared: shared.clone(),
             ring,
@@ -120,10 +138,24 @@ impl Lane {
             returned: Mutex::new(Vec::new()),
             parked: AtomicBool::new(false),
             attended: AtomicBool::new(false),
-            _charge: charge,
+            charge,
         });
-        shared.add_lane(&lane);
-        Ok(lane)
+        shared.lanes.add(&lane);
+        lane
+    }
+
+    /// Whether it is a spare lane (B3).
+    pub fn is_spare(&self) -> bool {
+        self.charge.is_none()
+    }
+
+    /// Whether nothing of it needs its owner (B4).
+    pub fn is_idle(&self) -> bool {
+        let work = self.work();
+        work.waiting == 0
+            && work.finished.is_empty()
+            && work.tasks.iter().all(|(_, task)| task.job == Job::Ahead)
+            && lock(&self.ready).is_empty()
     }
 
     pub fn work(&self) -> MutexGuard<'_, Work> {
@@ -282,14 +314,15 @@ impl Lane {
 
 impl Drop for Lane {
     fn drop(&mut self) {
-        // What was read ahead holds slots that others may wait for.
-        while self.ring.in_flight() > 0 && !std::thread::panicking() {
+        // What was read ahead holds slots that others may wait for. In a child of `fork` it is the
+        // parent's.
+        while !self.shared.is_forked() && self.ring.in_flight() > 0 && !std::thread::panicking() {
             self.wait(None);
         }
     }
 }
 
-/// What a lane is charged: the ring's queues, the slabs.
+/// What a lane with a ring is charged: the ring's queues, the slabs.
 pub(crate) const LANE_BYTES: u64 = 24 << 10;
 
 impl Task {

@@ -17,8 +17,9 @@
 
 mod ahead;
 mod alarm;
+mod bounce;
 mod budget;
-mod buffers;
+mod buffer;
 mod cache;
 mod clean;
 mod cleaner;
@@ -29,6 +30,7 @@ mod counters;
 mod error;
 mod frames;
 mod lane;
+mod name;
 pub mod numa;
 mod object;
 mod partition;
@@ -50,10 +52,11 @@ pub use octavo_share::UNLIMITED;
 pub use octavo_table::MissCurve;
 pub use octavo_table::recording;
 
-pub use buffers::Buffer;
-pub use cache::Cache;
+pub use buffer::Buffer;
+pub use cache::{Cache, Owed};
 pub use config::{CacheConfig, CacheMode, Limits, PartitionConfig, PolicyName};
 pub use error::Error;
+pub use name::{check_name, is_visible};
 pub use object::{Advice, Object, Read};
 pub use partition::Partition;
 pub use pin::Pin;

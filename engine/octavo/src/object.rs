@@ -1,6 +1,6 @@
 //! An object: a store as a tenant sees it, and the calls on it.
 //!
-//! Blocking calls answer hits on the spot and run the rest as a task on the calling thread's own lane.
+//! Blocking calls answer hits on the spot and run the rest as a task on a lane that they borrow.
 
 use std::mem::MaybeUninit;
 
@@ -8,7 +8,7 @@ use octavo_disk::Store;
 use octavo_table::{Begun, SlotIndex, State, Tag};
 
 use crate::ahead::Streams;
-use crate::buffers::BounceShare;
+use crate::bounce::BounceShare;
 use crate::copy;
 use crate::counters::Count;
 use crate::error::Error;
@@ -233,8 +233,9 @@ impl ObjectInner {
 
 impl Drop for ObjectInner {
     fn drop(&mut self) {
-        // A closed one has released it before, and it may be somebody else's by now.
-        if !self.is_closed() {
+        // A closed one has released it before, and it may be somebody else's by now. In a child of
+        // `fork` it stays the parent's.
+        if !self.is_closed() && !self.partition.shared.is_forked() {
             self.store.release();
         }
     }
@@ -322,10 +323,14 @@ impl Object {
     /// first error after all have ended.
     pub fn read_batch(&self, reads: &mut [Read<'_>]) -> Result<(), Error> {
         if self.0.partition.places.batches_differ {
+            self.0.partition.shared.check_process()?;
             return match self.0.partition.places.messages {
                 true => self.read_batch_by_message(reads),
                 false => self.read_batch_near(reads),
             };
+        }
+        if self.0.partition.is_recorded_whole() {
+            return self.read_batch_recorded(reads);
         }
         let mut missing: Vec<usize> = Vec::new();
         let bytes = self.0.read_hits(reads, &mut missing);
@@ -374,6 +379,25 @@ impl Object {
         drop(work);
         lane.work_until(|work| work.finished.len() == missing.len() + 1);
         lane.work().finished.drain(..).try_for_each(Ended::result)
+    }
+
+    /// `read_batch` where every step of the table is recorded: one read after the other.
+    #[cold]
+    fn read_batch_recorded(&self, reads: &mut [Read<'_>]) -> Result<(), Error> {
+        let mut missing = Vec::new();
+        for (number, Read { offset, buffer }) in reads.iter_mut().enumerate() {
+            let is_inside = !buffer.is_empty()
+                && self.0.check(*offset, buffer.len() as u64).is_ok()
+                && self.0.in_one_page(*offset, buffer.len());
+            if !(is_inside && self.0.read_heard_hit(*offset, buffer)) {
+                self.0.count_read(1, buffer.len() as u64);
+                missing.push(number);
+            }
+        }
+        match missing.is_empty() {
+            true => Ok(()),
+            false => self.read_missing(reads, &missing),
+        }
     }
 
     /// `read_batch` where pages have copies: each read looks on the thread's own node first.
@@ -461,8 +485,14 @@ impl Object {
         self.0.partition.node_of(self.0.tag(offset >> self.0.partition.page_shift)).0
     }
 
-    /// Says what will happen to a range. Only hints: nothing fails, and nothing is lost.
+    /// Says what will happen to a range. Advice never loses anything, and what cannot be followed is
+    /// passed over.
+    ///
+    /// # Errors
+    /// [`Error::PastEnd`] where the range ends beyond the object, [`Error::Closed`],
+    /// [`Error::Forked`].
     pub fn advise(&self, offset: u64, len: u64, advice: Advice) -> Result<(), Error> {
+        self.0.partition.shared.check_process()?;
         self.0.check(offset, len)?;
         match advice {
             Advice::WillNeed => self.run(Job::Populate, offset, std::ptr::null_mut(), self.populate_len(len)),
@@ -489,6 +519,9 @@ impl Object {
     /// Figures of this object.
     pub fn stat(&self) -> ObjectStat {
         let inner = &self.0;
+        if inner.partition.shared.is_forked() {
+            return ObjectStat { name: inner.name.clone(), ..ObjectStat::default() };
+        }
         let mut dirty = 0;
         let still = lock(&inner.partition.moves);
         inner.partition.table.for_each_dirty(|_, tag, word| {

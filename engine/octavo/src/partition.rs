@@ -9,11 +9,11 @@ use std::collections::HashMap;
 
 use octavo_disk::Store;
 use octavo_table::recording::{Event, Secret};
-use octavo_table::{Begun, Mixer, Mover, SegmentIndex, Shape, SlotIndex, Table, Tag};
+use octavo_table::{Begun, Mixer, MoveStep, Mover, SegmentIndex, Shape, SlotIndex, Table, Tag};
 
 use crate::WAYS;
 use crate::ahead::Windows;
-use crate::cache::{Shared, too_little};
+use crate::cache::{Owed, Shared, too_little};
 use crate::config::{CacheMode, Limits, PartitionConfig, PolicyName};
 use crate::copy;
 use crate::counters::{Count, Counters};
@@ -21,13 +21,13 @@ use crate::error::Error;
 use crate::frames::{Frames, Mapping};
 use crate::numa::{Auto, Balance, Places, Worth, Writers};
 use crate::object::{Object, ObjectInner};
-use crate::record::Recorder;
+use crate::record::{Note, Recorder};
 use crate::stat::{Evictions, PartitionStat};
-use crate::sync::{Arc, AtomicU32, AtomicU64, Mutex, Ordering, lock, try_lock};
+use crate::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering, lock, try_lock};
 use crate::waiters::{SlotWaiters, Strays};
 use costs::Costs;
 use resize::Resizing;
-pub(crate) use resize::{Planning, Stop, Turn};
+pub(crate) use resize::{History, Planning, Stop, Turn};
 use watch::{Remembered, Watch};
 
 /// A page's key is the object's id above this many bits of page index: 16 million objects of 4 PiB at pages of 4 KiB.
@@ -67,6 +67,8 @@ pub(crate) struct PartitionInner {
     pub moves: Mutex<()>,
     /// What the mixer was made of.
     pub secret: Secret,
+    /// The cache does not know it any more: what still holds it holds an empty shell.
+    is_removed: AtomicBool,
     resizing: Mutex<Resizing>,
     /// Turns that have given a resize up since a page was moved.
     held_up: AtomicU32,
@@ -84,8 +86,8 @@ pub(crate) struct PartitionInner {
 
 /// A partition while nothing is resized or opened.
 pub(crate) struct Still<'s> {
-    /// The table is not the one that it was made as.
-    pub was_changed: bool,
+    /// What has happened to the table.
+    pub history: &'s History,
     /// The segments in use, but for those that are on their way out.
     pub segments: Vec<SegmentIndex>,
     /// The open objects, in the order of their numbers.
@@ -121,6 +123,20 @@ impl PartitionInner {
         Table::<WAYS>::fixed_bytes(shape) as u64 + per_segment
     }
 
+    /// So many bytes are enough for whole segments with `min_bytes`: for one that begins with them,
+    /// or grows to them.
+    pub fn bytes_with_min(shared: &Shared, config: &PartitionConfig) -> u64 {
+        let (_, per_segment) = Self::shape(shared, config);
+        Self::rounded_up(&config.limits(), per_segment)
+    }
+
+    fn rounded_up(limits: &Limits, per_segment: u64) -> u64 {
+        match limits.min_bytes {
+            0 => 0,
+            min => min.saturating_add(per_segment - 1).min(limits.max_bytes),
+        }
+    }
+
     /// A partition of `wanted` bytes, or a segment less.
     pub fn new(shared: &Arc<Shared>, config: PartitionConfig, wanted: u64) -> Result<PartitionInner, Error> {
         copy::choose();
@@ -144,7 +160,9 @@ impl PartitionInner {
         let live = segments(fixed) as u32;
         let what = format!("partition {:?}", config.name);
         if live == 0 {
-            return Err(Error::NoMemory { what, wanted_bytes: fixed + per_segment, left_bytes: wanted });
+            let (bound, bound_bytes) = ("memory_max", shared.budget.max_bytes());
+            let wanted_bytes = fixed + per_segment;
+            return Err(Error::NoMemory { what, wanted_bytes, left_bytes: wanted, bound, bound_bytes });
         }
         let places = Places::new(&shared.numa, config.node)
             .map_err(|why| Error::Config(format!("partition {:?}: {why}", config.name)))?;
@@ -169,6 +187,7 @@ impl PartitionInner {
             Some(seed) => seed,
             None => random_seed().map_err(no_memory)?,
         };
+        let resizing = Resizing::of(&table);
         let partition = PartitionInner {
             table,
             frames,
@@ -191,7 +210,8 @@ impl PartitionInner {
                 (config.read_ahead_max_bytes / u64::from(cache.page_bytes)).min(1 << 14) as u32
             ),
             moves: Mutex::new(()),
-            resizing: Mutex::new(Resizing::default()),
+            is_removed: AtomicBool::new(false),
+            resizing: Mutex::new(resizing),
             held_up: AtomicU32::new(0),
             costs: Mutex::new(Costs::new(
                 charge,
@@ -273,17 +293,18 @@ impl PartitionInner {
         Some(act(self.still(&resizing, &objects)))
     }
 
-    fn still<'s>(&self, resizing: &Resizing, objects: &'s Objects) -> Still<'s> {
+    fn still<'s>(&self, resizing: &'s Resizing, objects: &'s Objects) -> Still<'s> {
         let stays = |segment: &SegmentIndex| {
             !resizing.emptied.contains(segment) && resizing.leaving.as_ref() != Some(segment)
         };
         let mut objects: Vec<&Object> = objects.open.values().collect();
         objects.sort_by_key(|object| object.0.id);
-        Still {
-            was_changed: resizing.was_changed,
-            segments: self.table.segments().filter(stays).collect(),
-            objects,
-        }
+        Still { history: &resizing.history, segments: self.table.segments().filter(stays).collect(), objects }
+    }
+
+    /// Whether nobody has accessed a page yet.
+    pub fn is_untouched(&self) -> bool {
+        [Count::Arrivals, Count::Hits, Count::Misses].map(|count| self.counters.sum(count)) == [0; 3]
     }
 
     /// Most dirty pages; beyond, writes go to the store first.
@@ -349,18 +370,45 @@ fn random_seed() -> std::io::Result<u64> {
     }
 }
 
-/// What the table cannot do during a move: the bytes, and the waiters.
-pub(crate) struct PageMover<'p>(pub &'p PartitionInner);
+/// What the table cannot do during a move: the bytes, the waiters, and the notes of its steps.
+pub(crate) struct PageMover<'p> {
+    partition: &'p PartitionInner,
+    note: Option<Note<'p>>,
+}
+
+impl<'p> PageMover<'p> {
+    pub fn new(partition: &'p PartitionInner) -> Self {
+        PageMover { partition, note: None }
+    }
+}
 
 impl Mover for PageMover<'_> {
     fn copy(&mut self, from: SlotIndex, to: SlotIndex) {
-        let (from, to) = (self.0.frames.at(from), self.0.frames.at(to));
+        let frames = &self.partition.frames;
         // SAFETY: the old slot is held still by the mover, the new one is claimed by it.
-        unsafe { copy::copy_in(from, to, self.0.page_bytes()) };
+        unsafe { copy::copy_in(frames.at(from), frames.at(to), self.partition.page_bytes()) };
     }
 
     fn wake(&mut self, slot: SlotIndex) {
-        self.0.waiters.wake(slot);
+        self.partition.waiters.wake(slot);
+    }
+
+    fn is_recorded(&self) -> bool {
+        self.partition.is_recorded_whole()
+    }
+
+    fn begin_step(&mut self) {
+        self.note = Some(self.partition.note());
+    }
+
+    fn end_step(&mut self, step: Option<MoveStep>) {
+        if let (Some(note), Some(step)) = (self.note.take(), step) {
+            note.event(|| match step {
+                MoveStep::Begin => Event::MoveBegun,
+                MoveStep::Set(set) => Event::SetMoved { set },
+                MoveStep::End { done } => Event::Advance { done },
+            });
+        }
     }
 }
 
@@ -381,6 +429,7 @@ impl Partition {
 
     /// Opens a store as an object of this partition. `name` is for people (errors, statistics).
     pub fn open(&self, store: Store, name: &str) -> Result<Object, Error> {
+        crate::check_name(name).map_err(|why| Error::Config(format!("object {name:?}: {why}")))?;
         let block_bytes = store.block_bytes();
         if block_bytes as usize > self.0.page_bytes() {
             return Err(Error::Config(format!(
@@ -388,9 +437,14 @@ impl Partition {
                 self.0.page_bytes()
             )));
         }
+        self.0.shared.check_process()?;
         self.0.check_len(name, store.len_bytes())?;
         let taken = |other| Error::Config(format!("{name}: its store is open already, as {other}"));
         let mut objects = lock(&self.0.objects);
+        // Relaxed: it is set under the same lock.
+        if self.0.is_removed.load(Ordering::Relaxed) {
+            return Err(Error::Config(format!("{name}: the partition {:?} was removed", self.name())));
+        }
         let id = objects.next_id;
         if id >= 1 << (64 - PAGE_INDEX_BITS) {
             return Err(Error::Config(format!(
@@ -405,8 +459,19 @@ impl Partition {
         Ok(object)
     }
 
-    /// The objects that are open.
+    /// Lets the partition go for good, unless an object is open in it.
+    pub(crate) fn remove(&self) -> bool {
+        let objects = lock(&self.0.objects);
+        let is_removed = objects.open.is_empty();
+        self.0.is_removed.store(is_removed, Ordering::Relaxed);
+        is_removed
+    }
+
+    /// The objects that are open. None in a child of `fork`.
     pub fn objects(&self) -> Vec<Object> {
+        if self.0.shared.is_forked() {
+            return Vec::new();
+        }
         let mut objects: Vec<Object> = lock(&self.0.objects).open.values().cloned().collect();
         objects.sort_by_key(|object| object.0.id);
         objects
@@ -414,6 +479,7 @@ impl Partition {
 
     /// Syncs every object; tries all and returns the first error.
     pub fn sync(&self) -> Result<(), Error> {
+        self.0.shared.check_process()?;
         self.objects().iter().map(Object::sync).fold(Ok(()), Result::and)
     }
 
@@ -421,6 +487,9 @@ impl Partition {
     pub fn stat(&self) -> PartitionStat {
         use Count::*;
         let inner = &self.0;
+        if inner.shared.is_forked() {
+            return PartitionStat { name: self.name().into(), ..PartitionStat::default() };
+        }
         let bytes = |pages: u64| pages << inner.page_shift;
         let tally = |count: &std::sync::atomic::AtomicU64| count.load(Ordering::Relaxed);
         PartitionStat {
@@ -462,6 +531,7 @@ impl Partition {
     /// the bytes charged afterwards: more than asked for only where a pinned page keeps a segment, or for the last segment and the metadata of those
     /// that there were once (a hundredth of them at most), which stays.
     pub fn resize(&self, max_bytes: u64) -> Result<u64, Error> {
+        self.0.shared.check_process()?;
         self.resize_segments(self.segments_within(max_bytes))?;
         Ok(lock(&self.0.costs).charged_bytes())
     }
@@ -491,6 +561,16 @@ impl Partition {
         self.0.shared.config.segment_bytes + Table::<WAYS>::segment_metadata_bytes(shape) as u64
     }
 
+    /// So many bytes are enough for whole segments with the `min_bytes` of these limits.
+    pub(crate) fn bytes_with_min(&self, limits: &Limits) -> u64 {
+        PartitionInner::rounded_up(limits, self.segment_bytes())
+    }
+
+    /// What it has beyond these limits.
+    pub(crate) fn beyond(&self, limits: &Limits) -> u64 {
+        lock(&self.0.costs).charged_bytes().saturating_sub(limits.max_bytes)
+    }
+
     /// Bytes of what the policy, or one that was followed before, learns about so many segments.
     fn learning_bytes(&self, segments: u32) -> u64 {
         let table = &self.0.table;
@@ -500,6 +580,9 @@ impl Partition {
 
     /// What it was promised.
     pub fn limits(&self) -> Limits {
+        if self.0.shared.is_forked() {
+            return self.0.config.limits();
+        }
         *lock(&self.0.limits)
     }
 
@@ -530,45 +613,100 @@ impl Partition {
 
     /// Most bytes of dirty pages from now on. None: 40 % of the frames.
     pub fn set_dirty_max(&self, bytes: Option<u64>) {
+        if self.0.shared.is_forked() {
+            return;
+        }
         *lock(&self.0.dirty_max_bytes) = bytes;
         self.0.set_dirty_max();
         self.0.tell_cleaner(true);
     }
 
-    /// Follows another policy from now on. Pages stay, and the new policy takes them over in the order of the old one.
+    /// Follows another policy from now on. Pages stay, and the new policy takes them over in the
+    /// order of the old one. Where its size is changing and
+    /// waits for a store, so does this; [`Self::begin_policy`] does not.
     pub fn set_policy(&self, policy: PolicyName) -> Result<(), Error> {
-        let inner = &self.0;
-        let mut resizing = lock(&inner.resizing);
+        self.0.shared.check_process()?;
+        let mut resizing = lock(&self.0.resizing);
         self.finish_moves(&mut resizing, None).map_err(Stop::into_error)?;
+        self.follow(&mut resizing, policy)
+    }
+
+    /// [`Self::set_policy`] that waits for a store that does not answer about a second at most.
+    /// False: the policy is the one that it was.
+    pub fn begin_policy(&self, policy: PolicyName) -> Result<bool, Error> {
+        self.0.shared.check_process()?;
+        let planning = lock(&self.0.shared.reaper.planning);
+        let turn = planning.turn(&self.0.shared);
+        let done = self.in_turn(turn, |resizing, turn| {
+            self.finish_moves(resizing, turn)?;
+            Ok(self.follow(resizing, policy)?)
+        });
+        match done {
+            Ok(()) => Ok(true),
+            Err(Stop::HeldUp) => Ok(false),
+            Err(Stop::Failed(error)) => Err(error),
+        }
+    }
+
+    fn follow(&self, resizing: &mut Resizing, policy: PolicyName) -> Result<(), Error> {
+        let inner = &self.0;
         // What another policy learned is kept for its return; what this one needs is charged before it is taken.
         if !inner.table.has_learner() {
             let learning = Table::<WAYS>::learning_bytes(policy, inner.table.slots_count()) as u64;
             lock(&inner.costs).learn(learning, 0, &format!("partition {:?}", self.name()))?;
         }
-        resizing.was_changed = true;
+        resizing.history.push(inner, [Event::Policy { policy }]);
         inner.table.set_policy(policy);
         inner.record(|| Event::Policy { policy });
         Ok(())
     }
 
-    /// Gives about so many bytes back to the system, by shrinking. Returns how many it did. Nobody keeps it from growing again.
+    /// Gives about so many bytes back to the system, by shrinking. Returns how many it did. Nobody
+    /// keeps it from growing again. Waits for the partition's
+    /// stores as long as they take; [`Self::begin_reclaim`] does not.
     pub fn reclaim(&self, bytes: u64) -> Result<u64, Error> {
+        self.0.shared.check_process()?;
         let before = lock(&self.0.costs).charged_bytes();
         let mut wanted = None;
         // Looked at when no plan is being carried out, which knows nothing of this.
-        let target = || {
-            let charged = lock(&self.0.costs).charged_bytes();
-            // What was asked for is rounded up, but not into what is promised.
-            let spare = charged.saturating_sub(self.limits().min_bytes) / self.segment_bytes();
-            let segments = bytes.div_ceil(self.segment_bytes()).min(spare);
-            self.0.table.live_segments().saturating_sub(segments as u32).max(1)
-        };
-        self.resize_alone(|| *wanted.get_or_insert_with(target))?;
+        self.shrink_alone(|| *wanted.get_or_insert_with(|| self.segments_without(bytes)))?;
         Ok(before.saturating_sub(lock(&self.0.costs).charged_bytes()))
+    }
+
+    /// [`Self::reclaim`] that waits for a store that does not answer about a second at most.
+    /// Returns the bytes that were given back, and what is owed: nothing
+    /// goes on with that but another call.
+    pub fn begin_reclaim(&self, bytes: u64) -> Result<(u64, Owed), Error> {
+        self.0.shared.check_process()?;
+        let shared = &self.0.shared;
+        let planning = lock(&shared.reaper.planning);
+        let before = lock(&self.0.costs).charged_bytes();
+        let segments = self.segments_without(bytes);
+        let left = u64::from(self.0.table.live_segments() - segments) * self.segment_bytes();
+        let stopped = self.shrink_in_turn(segments, planning.turn(shared));
+        let reclaimed_bytes = before.saturating_sub(lock(&self.0.costs).charged_bytes());
+        match stopped {
+            Ok(()) => Ok((reclaimed_bytes, Owed::default())),
+            Err(Stop::Failed(error)) => Err(error),
+            Err(Stop::HeldUp) => {
+                let partitions = vec![self.name().to_owned()];
+                Ok((reclaimed_bytes, Owed { bytes: left.saturating_sub(reclaimed_bytes), partitions }))
+            }
+        }
+    }
+
+    /// The segments that it has when it has given so many bytes, rounded up, but not into what is
+    /// promised.
+    fn segments_without(&self, bytes: u64) -> u32 {
+        let charged = lock(&self.0.costs).charged_bytes();
+        let spare = charged.saturating_sub(self.limits().min_bytes) / self.segment_bytes();
+        let segments = bytes.div_ceil(self.segment_bytes()).min(spare);
+        self.0.table.live_segments().saturating_sub(segments as u32).max(1)
     }
 
     /// Lets all clean pages go, after the dirty ones were written. The memory stays the partition's.
     pub fn evict(&self) -> Result<(), Error> {
+        self.0.shared.check_process()?;
         self.objects()
             .iter()
             .try_for_each(|object| object.advise(0, object.len_bytes(), crate::Advice::DontNeed))

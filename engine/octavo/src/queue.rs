@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use crate::buffers::Buffer;
+use crate::buffer::Buffer;
 use crate::cache::Shared;
 use crate::counters::Count;
 use crate::error::Error;
@@ -135,7 +135,7 @@ impl Queue {
 
     pub(crate) fn new(shared: &Arc<Shared>) -> Result<Queue, Error> {
         Ok(Queue {
-            lane: Lane::new(shared)?,
+            lane: Lane::new(shared, "an I/O ring for this queue")?,
             incoming: Vec::new(),
             done: Vec::new(),
             finished: VecDeque::new(),
@@ -152,6 +152,11 @@ impl Queue {
         self.incoming.extend(requests);
         self.pending += self.incoming.len();
         let lane = self.lane.clone();
+        if lane.shared.is_forked() {
+            let refused =
+                |Request { user_data, op }| Completion { user_data, op, result: Err(Error::Forked) };
+            return self.done.extend(self.incoming.drain(..).map(refused));
+        }
         if !Arc::ptr_eq(&lane.shared, &object.0.partition.shared) {
             let name = object.name();
             let refused = self.incoming.drain(..).map(|Request { user_data, op }| {
@@ -181,7 +186,7 @@ impl Queue {
                     task.request = Some((request.user_data, request.op));
                     lane.add(&mut work, &mut batch, *task);
                 }
-                // On the spot, without our lane's lock: such a call waits on the thread's own lane.
+                // On the spot, without our lane's lock: such a call borrows a lane.
                 Ok(Way::Here) => {
                     lane.start_all(&mut work, &mut batch);
                     lane.flush(&mut work);
@@ -283,9 +288,23 @@ impl Queue {
         self.pending
     }
 
+    /// Whether nothing is in flight on this queue: neither a request, nor the engine's own reads and writes beside them.
+    /// The caller may then sleep wherever it likes for as long as it likes; otherwise it waits here, because others may
+    /// depend on the I/O that the queue has begun.
+    pub fn at_rest(&self) -> bool {
+        // In a child of `fork` nothing moves, and who holds the lane's locks is not here.
+        self.pending == 0 && (self.lane.shared.is_forked() || self.lane.at_rest())
+    }
+
     /// Waits until at least `min` completions (at most `pending`) can be delivered, and delivers all there are; `min` 0 only looks.
     /// Returns how many.
+    ///
+    /// In a child of `fork` requests that the parent had submitted are no longer pending: they
+    /// complete in the parent.
     pub fn wait(&mut self, min: usize, on_completion: impl FnMut(Completion)) -> usize {
+        if self.lane.shared.is_forked() {
+            return self.deliver_refused(on_completion);
+        }
         let missing = min.min(self.pending).saturating_sub(self.done.len());
         match missing {
             0 => self.lane.look(),
@@ -303,9 +322,21 @@ impl Queue {
         on_completion: impl FnMut(Completion),
     ) -> Interest {
         let timeout = if self.done.is_empty() { timeout } else { Some(Duration::ZERO) };
+        if self.lane.shared.is_forked() {
+            self.deliver_refused(on_completion);
+            return crate::lane::poll_only(fd, interest, timeout);
+        }
         let came = self.lane.work_or(fd, interest, timeout);
         self.deliver(on_completion);
         came
+    }
+
+    /// In a child of `fork`.
+    fn deliver_refused(&mut self, on_completion: impl FnMut(Completion)) -> usize {
+        self.pending = 0;
+        let count = self.done.len();
+        self.done.drain(..).for_each(on_completion);
+        count
     }
 
     fn deliver(&mut self, mut on_completion: impl FnMut(Completion)) -> usize {
@@ -323,6 +354,11 @@ impl Queue {
 
 impl Drop for Queue {
     fn drop(&mut self) {
+        if self.lane.shared.is_forked() {
+            // What it has in flight is the parent's.
+            std::mem::forget(self.lane.clone());
+            return;
+        }
         // Slots and buffers are in the hands of what is in flight.
         if !self.lane.work().tasks.is_empty() {
             self.lane.work_until(|work| work.tasks.is_empty());

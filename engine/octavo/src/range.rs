@@ -77,8 +77,9 @@ impl Object {
         Ok(())
     }
 
-    /// Syncs, drops the pages and lets go of the store. Where dirty pages cannot be written it fails, and the object stays open. After it
-    /// every call fails.
+    /// Syncs and drops the pages, after which every call fails. Where dirty pages cannot be written it
+    /// fails, and the object stays open. Another object may have the store from then on; the lock on
+    /// its file ends when the last handle of this one is dropped.
     pub fn close(&self) -> Result<(), Error> {
         if self.0.is_closed() {
             return Ok(());
@@ -101,8 +102,12 @@ impl Object {
         })
     }
 
-    /// Drops the pages, written or not, and lets go of the store. Returns how many dirty bytes that loses.
+    /// Drops the pages, written or not, and lets go of the store. Returns how many dirty bytes that
+    /// loses. Waits for I/O that is in flight: where a store hangs, until it answers.
     pub fn abandon(&self) -> u64 {
+        if self.0.partition.shared.is_forked() {
+            return 0;
+        }
         let all = 0..END;
         let dropped = self.closed_range(all.clone(), |object| {
             object.take_all(&all)?;
@@ -124,10 +129,10 @@ impl Object {
         pages: Range<u64>,
         body: impl FnOnce(&Object) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        let lane = self.0.partition.shared.lane()?;
         let mut closed = false;
         while !closed {
-            lane.nap(&self.0, |waiter| {
+            // Given back before `body` runs, which borrows lanes for itself.
+            self.0.partition.shared.lane()?.nap(&self.0, |waiter| {
                 closed = self.0.ranges.close(pages.clone(), waiter);
                 !closed
             });

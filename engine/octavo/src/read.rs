@@ -89,6 +89,64 @@ impl PartitionInner {
         false
     }
 
+    /// `read_hit` where every step of the table is recorded: the look, what the policy is told, the
+    /// count and the event are one step. None: not all is
+    /// recorded, or pages have copies.
+    ///
+    /// # Safety
+    /// As `read_hit`.
+    #[cold]
+    #[inline(never)]
+    pub unsafe fn read_recorded(
+        &self,
+        tag: Tag,
+        skip: usize,
+        to: *mut u8,
+        len: usize,
+        asks: Asks,
+    ) -> Option<bool> {
+        let find = || self.table.find(tag).filter(|found| found.word.readable());
+        for is_last in (0..OPTIMISTIC_TRIES).map(|attempt| attempt + 1 == OPTIMISTIC_TRIES) {
+            // 1. The bytes, which may be gone when they have been copied.
+            let copied = find().map(|found| {
+                let frame = self.frames.at(found.index).wrapping_add(skip);
+                // SAFETY: as in `copy_found`.
+                unsafe { copy::copy_out(frame, to, len) };
+                found.slot().unchanged(found.word)
+            });
+            // 2. Whether the page is there now, when nothing else changes.
+            let writing = self.writing_all().filter(|_| !self.places.replicates)?;
+            let there = find();
+            let served = match (copied, &there) {
+                (Some(true), Some(_)) => true,
+                (None, None) => false,
+                // Somebody who looks again counts it.
+                _ if asks == Asks::Hits => return Some(false),
+                // In a page's last try a writer may be at it still: it is a hit, which is served
+                // under the set's lock.
+                _ if is_last => false,
+                _ => continue,
+            };
+            if let Some(found) = &there {
+                self.table.touch(found);
+            }
+            match (asks, there.is_some()) {
+                (Asks::Hits, false) | (Asks::Again, false) => return Some(false),
+                (Asks::Hits, true) => self.counters.add_hit(len as u64),
+                (Asks::First, true) => self.counters.add(Count::Hits, 1),
+                (Asks::First, false) => self.counters.add(Count::Misses, 1),
+                (Asks::Again, true) => {
+                    writing.step(tag, Step::Touch);
+                    return Some(served);
+                }
+            }
+            self.count_place_of(tag, false, there.is_some());
+            writing.access(tag, false, there.is_some());
+            return Some(served);
+        }
+        unreachable!("the last try returns")
+    }
+
     /// Where the bytes for an offset in the object lie, if its page is in this slot.
     #[inline(always)]
     pub fn byte_at(&self, slot: SlotIndex, offset: u64) -> *const u8 {
@@ -135,6 +193,17 @@ impl PartitionInner {
     }
 }
 
+/// What is to be counted of a recorded look at a page.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Asks {
+    /// A hit, as a request too. Whoever misses looks again.
+    Hits,
+    /// A hit or a miss.
+    First,
+    /// Nothing: it was counted before.
+    Again,
+}
+
 /// Tries one page of a read (or of a populate, which copies nothing).
 pub(crate) fn page(
     lane: &Arc<Lane>,
@@ -149,7 +218,14 @@ pub(crate) fn page(
     let wanted = work.tasks[id].job == Job::Read;
     let span = work.tasks[id].span(page);
     // 1. A hit.
+    let asks = if first { Asks::First } else { Asks::Again };
+    let recorded = match wanted && partition.is_recorded_whole() {
+        // SAFETY: the span lies in the task's memory and in one page.
+        true => unsafe { partition.read_recorded(tag, span.skip, span.memory, span.len, asks) },
+        false => None,
+    };
     let hit = match wanted {
+        true if let Some(hit) = recorded => hit,
         // SAFETY: the span lies in the task's memory and in one page.
         true if partition.places.replicates => unsafe {
             partition.read_near(tag, span.skip, span.memory, span.len, 1)
@@ -159,11 +235,13 @@ pub(crate) fn page(
         false => partition.table.find(tag).is_some(),
     };
     if first && wanted {
-        partition.count_access(tag, false, hit);
+        if recorded.is_none() {
+            partition.count_access(tag, false, hit);
+        }
         if partition.places.charged && !(hit && partition.places.replicates) {
             partition.charge_access(tag, span.len, 1);
         }
-    } else if hit && wanted {
+    } else if hit && wanted && recorded.is_none() {
         // `read_hit` has told the policy.
         partition.note().step(tag, || Step::Touch);
     }

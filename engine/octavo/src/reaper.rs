@@ -99,6 +99,11 @@ pub(crate) fn groups_of(name: &str) -> impl Iterator<Item = &str> {
     slashes.map(|(at, _)| &name[..at])
 }
 
+/// Whether a name has nothing between two slashes, or behind the last.
+pub(crate) fn has_empty_level(name: &str) -> bool {
+    name.ends_with('/') || groups_of(name).any(|group| group.ends_with('/'))
+}
+
 /// The picture of a cache that a plan is made from, and the partition of each node.
 pub(crate) struct Picture {
     pub state: State,
@@ -201,6 +206,29 @@ pub(crate) struct Share {
     pub segment_bytes: u64,
 }
 
+/// Whether a partition is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Use {
+    /// It was never asked for a page.
+    Never,
+    /// It was not in so many of the last periods, in which others were.
+    Before(u32),
+}
+
+impl Use {
+    /// Quiet periods that say nothing yet: there are loads that rest for a while.
+    const QUIET: u32 = 4;
+
+    /// How much of what was seen of it is to be expected again: half as much each period, once it
+    /// has been quiet for a while.
+    fn expected(self) -> f64 {
+        match self {
+            Use::Never => 1.0,
+            Use::Before(periods) => 0.5f64.powi(periods.saturating_sub(Use::QUIET).min(30) as i32),
+        }
+    }
+}
+
 impl Share {
     /// From figures of a partition. Limits are of all that is charged; a plan is about segments alone.
     pub fn new(
@@ -209,7 +237,7 @@ impl Share {
         curve: Option<octavo_table::MissCurve>,
         page_bytes: u64,
         (seen, stretch): (&Seen, &mut Stretch),
-        trend: Trend,
+        (trend, use_): (Trend, Use),
     ) -> Share {
         let limits = besides(limits, fixed_bytes);
         let current_bytes = seen.bytes;
@@ -217,9 +245,9 @@ impl Share {
         let is_new = curve.as_ref().is_none_or(|curve| curve.seen < SEEN_MIN);
         let curve = curve.unwrap_or_default();
         let points = curve.points.iter().map(|(pages, misses)| (pages * page_bytes, *misses));
-        let curve = Curve::new(curve.references, points).fitted(seen, stretch);
+        let curve = Curve::new(curve.references, points).fitted(seen, stretch).scaled(use_.expected());
         let sampled_pages = seen.sampled_per_byte * current_bytes as f64;
-        let leaf = Leaf { current_bytes, curve, trend, sampled_pages, is_new };
+        let leaf = Leaf { current_bytes, curve, trend, sampled_pages, is_new, is_unused: use_ == Use::Never };
         Share { limits, leaf, fixed_bytes, segment_bytes }
     }
 }
@@ -234,6 +262,22 @@ fn besides(limits: Limits, fixed_bytes: u64) -> Limits {
         max_bytes: less(limits.max_bytes),
         ..limits
     }
+}
+
+/// Goes on with what earlier turns have begun and given up, and then with what lies beyond a bound.
+/// Returns those whose stores still do not answer.
+pub(crate) fn go_on(cache: &Cache, turn: Option<Turn<'_>>) -> Vec<Partition> {
+    let mut held_up = cache.partitions();
+    held_up.retain(Partition::is_held_up);
+    if !held_up.is_empty() {
+        resume(cache, turn);
+        if !held_up.iter().all(Partition::is_held_up) {
+            keep_bounds(cache, turn);
+        }
+        held_up = cache.partitions();
+        held_up.retain(Partition::is_held_up);
+    }
+    held_up
 }
 
 /// Goes on with what earlier turns have begun and given up.
@@ -282,7 +326,7 @@ pub(crate) fn period(cache: &Cache, had_news: bool) -> bool {
         changed || total.bytes < shared.budget.used_bytes()
     });
     let turn = planning.turn(shared);
-    resume(cache, turn);
+    go_on(cache, turn);
     // Without any news the curves say nothing new, and fading them would only make them poorer.
     if !had_news && !yields {
         return false;
@@ -333,6 +377,9 @@ pub(crate) fn reaper_thread(shared: &Arc<crate::cache::Shared>, cache: &Weak<Cac
         alarm.sleep(&mut triggers, time);
         // The cache is held only meanwhile, so that it can go.
         let Some(cache) = Cache::upgrade(cache).filter(|_| !alarm.is_over()) else { return };
+        if is_resting || ticks == 0 {
+            shared.buffers.give_back_idle();
+        }
         let shown = drain(&cache);
         quiet = if shown > 0 { 0 } else { (quiet + 1).min(QUIET_TICKS) };
         had_news |= shown > 0;

@@ -1,21 +1,28 @@
 //! Recording: the accesses to a partition's pages and the steps of its table, as blocks of bytes for somebody to take.
 //!
 //! What this file protects is the order. Events are written under one lock, the tape's, which is held over the step of the table that an
-//! event tells of ([`Note`]): two steps are in the recording as they were in the table, whoever made them. Three things are written after
-//! they were done, and are in order with everything that the same thread does: what a hit tells the policy, the beginning of a write into a
-//! page, and a pass of a resize. So hits and misses of one thread happen again in a replay exactly, also beside the cleaner; those of many
-//! threads nearly.
+//! event tells of ([`Note`]): two steps are in the recording as they were in the table, whoever
+//! made them. That holds for the moves of a resize, set by
+//! set, and for hits of single reads, batches and queues: the look, what the policy is told and the
+//! event are one step. Only a pin's hit, and a change of the
+//! policy under traffic, are written after they were done. So the accesses of one thread happen
+//! again in a replay exactly, also beside the cleaner and the
+//! reaper; those of many threads nearly.
 //!
 //! A partition that does not record pays a look at a flag per step of a miss or a write, and nothing per hit: what hits look at anyway
 //! says to whom they are not to be told (`Counters::set_at_hand`).
 //!
 //! Whoever records never waits: when nobody has taken the blocks and all are full, the recording ends and the partition goes on.
-//! The tape's lock is a leaf, taken under a set's lock, `resizing` or the list of objects; under it only words, policies and the list of
-//! counters are touched. A recording begins while nothing is resized and nothing opened, so that its header and what follows fit.
+//! The tape's lock is a leaf, taken under a set's lock, `resizing` or the list of objects; under it
+//! only words, policies, the bytes of pages that move or are
+//! written, and the list of counters are touched. A recording begins while nothing is resized and
+//! nothing opened, so that its header and what follows fit.
 //!
 //! Who writes files begins another *part* now and then ([`Recording::begin_part`]): it has a header of its own, the names of what is open, and
 //! then a list of the pages that are there, so that it says something also when the parts before it are gone. Whoever reads from the first part on
-//! passes the lists over. A recording that begins later than its partition begins as a part does.
+//! passes the lists over. A recording that begins later than its partition's first page begins as a
+//! part does; one that begins before, with all that has
+//! happened to the directory.
 //!
 //! What is not here: what events look like (`octavo_table::recording`), files, threads, time.
 
@@ -110,7 +117,8 @@ impl Recorder {
 /// Nothing where the partition does not record.
 pub(crate) struct Note<'p>(Option<Writing<'p>>);
 
-struct Writing<'p> {
+/// The tape, held over a step.
+pub(crate) struct Writing<'p> {
     partition: &'p PartitionInner,
     tape: MutexGuard<'p, Option<Tape>>,
 }
@@ -141,6 +149,14 @@ impl Note<'_> {
         }
     }
 
+    /// What happened is told by itself.
+    #[inline(always)]
+    pub fn event(self, event: impl FnOnce() -> Event) {
+        if let Some(writing) = self.0 {
+            writing.write(|encoder| encoder.push(&event()));
+        }
+    }
+
     /// A page was claimed, or was not.
     #[inline(always)]
     pub fn claimed(self, tag: Tag, claim: &Claim) {
@@ -159,11 +175,21 @@ pub(crate) fn place_of(claim: &Claim) -> Place {
 }
 
 impl Writing<'_> {
+    /// A step of a page's.
     #[cold]
     #[inline(never)]
-    fn step(self, tag: Tag, step: Step) {
+    pub fn step(self, tag: Tag, step: Step) {
         let key = self.partition.key_of_tag(tag);
         self.write(|encoder| encoder.step(key, step));
+    }
+
+    /// A look at a page, counted by the caller.
+    pub fn access(mut self, tag: Tag, write: bool, hit: bool) {
+        if let Some(tape) = self.tape.as_mut().filter(|tape| tape.end.is_none()) {
+            tape.stat.accesses += 1;
+        }
+        let key = self.partition.key_of_tag(tag);
+        self.write(|encoder| encoder.access(key, write, hit));
     }
 
     fn write(mut self, write: impl FnOnce(&mut Encoder)) {
@@ -194,9 +220,23 @@ impl PartitionInner {
     #[cold]
     #[inline(never)]
     fn note_whole(&self) -> Note<'_> {
+        // A child of `fork` records nothing.
+        if self.shared.is_forked() {
+            return Note(None);
+        }
         let writing = self.writing();
         // Under the lock nothing begins or ends: it may be a sample by now, which has no steps.
         Note((self.recorder.below() == WHOLE).then_some(writing))
+    }
+
+    /// `note`, of something that samples tell of, too.
+    pub fn note_of_all(&self) -> Note<'_> {
+        Note((self.recorder.below() != 0).then(|| self.writing()))
+    }
+
+    /// Whether all steps of the table are recorded.
+    pub fn is_recorded_whole(&self) -> bool {
+        self.recorder.below() == WHOLE
     }
 
     fn writing(&self) -> Writing<'_> {
@@ -239,11 +279,8 @@ impl PartitionInner {
     #[cold]
     #[inline(never)]
     pub fn record_access(&self, tag: Tag, write: bool, hit: bool) {
-        // Where pages have copies, their reads were counted by what they found.
-        if self.places.counted && (write || !self.places.replicates) {
-            self.count_place(tag, write, hit);
-        }
-        if u32::from(tag.sample()) >= self.recorder.below() {
+        self.count_place_of(tag, write, hit);
+        if u32::from(tag.sample()) >= self.recorder.below() || self.shared.is_forked() {
             return;
         }
         let key = self.key_of_tag(tag);
@@ -257,6 +294,47 @@ impl PartitionInner {
         tape.encoder.access(key, write, hit);
         if tape.waited_for || tape.encoder.len() >= BLOCK_BYTES {
             Writing { partition: self, tape: guard }.write(|_| {});
+        }
+    }
+
+    /// Counts a look at a page for a write, and says whether the page was there. Where all is
+    /// recorded nothing comes between the look and its event.
+    #[inline(always)]
+    pub fn count_write(&self, tag: Tag, look: impl Fn() -> bool) -> bool {
+        if self.is_recorded_whole()
+            && let Some(hit) = self.count_recorded_write(tag, &look)
+        {
+            return hit;
+        }
+        let hit = look();
+        self.count_access(tag, true, hit);
+        hit
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn count_recorded_write(&self, tag: Tag, look: &dyn Fn() -> bool) -> Option<bool> {
+        let writing = self.writing_all()?;
+        let hit = look();
+        self.counters.add(if hit { Count::Hits } else { Count::Misses }, 1);
+        self.count_place_of(tag, true, hit);
+        writing.access(tag, true, hit);
+        Some(hit)
+    }
+
+    /// What is looked at and changed while it lives is in the recording as one step. None: not all
+    /// is recorded.
+    pub fn writing_all(&self) -> Option<Writing<'_>> {
+        let writing = self.writing();
+        // Under the lock nothing begins or ends.
+        self.is_recorded_whole().then_some(writing)
+    }
+
+    /// Counts whose page was looked at, where there are nodes. Where pages have copies, their reads
+    /// were counted by what they found.
+    pub fn count_place_of(&self, tag: Tag, write: bool, hit: bool) {
+        if self.places.counted && (write || !self.places.replicates) {
+            self.count_place(tag, write, hit);
         }
     }
 
@@ -329,6 +407,7 @@ impl Partition {
     /// recorded as soon as it is made is recorded exactly. Dropping the [`Recording`] ends it.
     pub fn record(&self, sample_below: u32) -> Result<Recording, Error> {
         let inner = &self.0;
+        inner.shared.check_process()?;
         if !(1..=WHOLE).contains(&sample_below) {
             return Err(Error::Config(format!("a sample of {sample_below} of {WHOLE} pages")));
         }
@@ -344,8 +423,14 @@ impl Partition {
         let mut spare: Vec<Vec<u8>> = (0..blocks).map(|_| Vec::with_capacity(BUFFER_BYTES)).collect();
         // The tape's lock comes last: whoever resizes or opens takes it too.
         let recording = inner.hold_still(|still| {
-            let from_the_first = inner.counters.sum(Count::Arrivals) == 0 && !still.was_changed;
-            let header = Header { from_the_first, ..inner.header(self.name(), sample_below, &still) };
+            let before = still.history.events.as_deref().filter(|_| inner.is_untouched());
+            let (from_the_first, header) =
+                (before.is_some(), inner.header(self.name(), sample_below, &still));
+            let header = match before.is_some() && sample_below == WHOLE {
+                true => Header { policy: still.history.policy, segments: still.history.segments, ..header },
+                false => header,
+            };
+            let header = Header { from_the_first, ..header };
             let mut begun = Tape {
                 encoder: Encoder::new(spare.pop().expect("at least one")),
                 full: VecDeque::new(),
@@ -355,6 +440,8 @@ impl Partition {
                 waited_for: false,
                 stat: RecordingStat::default(),
             };
+            let before = before.filter(|_| sample_below == WHOLE).unwrap_or_default();
+            before.iter().for_each(|event| begun.encoder.push(event));
             inner.introduce(&mut begun, &still, blocks);
             let mut tape = lock(&inner.recorder.tape);
             if tape.is_some() {
@@ -377,6 +464,9 @@ impl Partition {
     /// Ends the recording, if there is one; what was written until now can still be taken.
     pub fn stop_recording(&self) {
         let inner = &self.0;
+        if inner.shared.is_forked() {
+            return;
+        }
         if let Some(tape) = lock(&inner.recorder.tape).as_mut().filter(|tape| tape.end.is_none()) {
             inner.end_recording(tape, RecordingEnd::Stopped);
             inner.end_block(tape);
@@ -386,6 +476,9 @@ impl Partition {
 
     /// How far the recording is, if there is one.
     pub fn recording_stat(&self) -> Option<RecordingStat> {
+        if self.0.shared.is_forked() {
+            return None;
+        }
         lock(&self.0.recorder.tape).as_ref().map(|tape| tape.stat)
     }
 }
@@ -561,6 +654,9 @@ impl Recording {
 
 impl Drop for Recording {
     fn drop(&mut self) {
+        if self.partition.0.shared.is_forked() {
+            return;
+        }
         self.partition.stop_recording();
         *lock(&self.partition.0.recorder.tape) = None;
     }

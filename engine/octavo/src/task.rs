@@ -1,11 +1,12 @@
 //! What is in flight: tasks (one per request that could not be answered at once) and transfers (one per I/O).
 //!
 //! A task knows its bytes and which of its pages are not done. A transfer knows the slots it holds. Both live in the
-//! lane of the thread that submitted them; any thread that takes a completion of the lane may finish a transfer, only the lane's owner tries pages.
+//! lane that they were submitted on; any thread that takes a completion of the lane may finish a
+//! transfer, only the lane's owner tries pages.
 
 use octavo_table::{SlotIndex, Tag};
 
-use crate::buffers::Bounce;
+use crate::bounce::Bounce;
 use crate::clean::{Cleaning, Round};
 use crate::clear::{self, Clear};
 use crate::error::Error;

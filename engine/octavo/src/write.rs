@@ -11,7 +11,7 @@ use octavo_table::recording::Step;
 use octavo_table::{Claim, Found, SetGuard, SlotIndex, State, Tag, Word};
 
 use crate::WAYS;
-use crate::buffers::Bounce;
+use crate::bounce::Bounce;
 use crate::clean;
 use crate::config::CacheMode;
 use crate::copy;
@@ -70,8 +70,7 @@ pub(crate) fn page(
         return;
     }
     if first {
-        let there = partition.find_near(attempt.tag).is_some();
-        partition.count_access(attempt.tag, true, there);
+        let there = partition.count_write(attempt.tag, || partition.find_near(attempt.tag).is_some());
         let bytes = work.tasks[id].span(page).len;
         if there {
             partition.weigh_write(attempt.tag, bytes);
@@ -118,8 +117,7 @@ pub(crate) fn page(
             // The next page of the run is tried here and not by the task's cursor.
             work.tasks[id].next += 1;
             attempt = Attempt::new(lane, work, id, object, page + taken as u64);
-            let there = partition.table.find(attempt.tag).is_some();
-            partition.count_access(attempt.tag, true, there);
+            partition.count_write(attempt.tag, || partition.table.find(attempt.tag).is_some());
         }
     }
     let Some(pages) = run else { return };
@@ -229,10 +227,12 @@ impl<'a> Attempt<'a> {
         if full_of_dirt && found.word.state() == State::Clean {
             return Some(self.too_dirty());
         }
+        // The recording has the write as one step, so that no move finds the page busy that a
+        // replay would find quiet.
+        let note = partition.note();
         let before = found.slot().begin_write(found.word).ok()?;
         partition.overtake(self.tag, before);
         self.copy_into(found.index);
-        let note = partition.note();
         table.touch(&found);
         let waited = table.end_write(found.index, before, true);
         note.step(self.tag, || Step::Overwrite);

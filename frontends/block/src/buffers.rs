@@ -4,11 +4,14 @@
 //! himself: whoever borrows and does not read his replies keeps nobody out.
 //!
 //! The reserve is taken when the connection is accepted and is its alone, so that it can always go on, however
-//! much memory others hold. Everything else is borrowed from the cache per piece and goes back as soon as the
-//! piece is written or sent: an idle connection holds nothing but its reserve.
+//! much memory others hold. Everything else is borrowed from the cache per piece. Of what comes back the connection keeps
+//! a batch's worth for its next requests while memory is ample, because the cache hands out zeroed memory only; the rest goes
+//! back to the cache as soon as the piece is written or sent. An idle connection holds nothing but its reserve.
 
+use crate::executor::BATCH_READ_BYTES;
 use crate::request::RequestId;
 use octavo::{Buffer, Cache};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -37,6 +40,11 @@ impl Loans {
         lent.is_ok()
     }
 
+    /// Whether less than half is lent.
+    fn is_ample(&self) -> bool {
+        2 * self.lent_bytes.load(Relaxed) < self.max_bytes
+    }
+
     fn take_back(&self, bytes: usize) {
         self.lent_bytes.fetch_sub(bytes, Relaxed);
     }
@@ -50,6 +58,10 @@ pub struct Buffers {
     /// Tells the reserve from the others when it comes back: a buffer's bytes do not move.
     reserve_address: usize,
     reserve_holder: Option<RequestId>,
+    /// Borrowed buffers that no piece uses, the last used last: its bytes are most likely still in the processor's cache.
+    kept: VecDeque<Buffer>,
+    kept_bytes: usize,
+    /// What pieces use and what is kept.
     borrowed_bytes: usize,
     borrowed_max_bytes: usize,
     piece_max_bytes: usize,
@@ -72,6 +84,8 @@ impl Buffers {
             reserve: Some(reserve),
             reserve_address,
             reserve_holder: None,
+            kept: VecDeque::new(),
+            kept_bytes: 0,
             borrowed_bytes: 0,
             borrowed_max_bytes,
             piece_max_bytes,
@@ -82,6 +96,19 @@ impl Buffers {
     /// the reserve is in use; it comes back with one of this connection's own completions or sends.
     pub fn take(&mut self, want_bytes: usize, holder: RequestId) -> Option<Buffer> {
         let bytes = want_bytes.min(self.piece_max_bytes).next_multiple_of(GRANULE_BYTES);
+        if let Some(index) = self.kept.iter().rposition(|buffer| buffer.len() == bytes) {
+            self.kept_bytes -= bytes;
+            return self.kept.remove(index);
+        }
+        let borrowed = self.borrow(bytes);
+        if borrowed.is_some() || self.kept.is_empty() {
+            return borrowed.or_else(|| self.take_reserve(holder));
+        }
+        self.release();
+        self.borrow(bytes).or_else(|| self.take_reserve(holder))
+    }
+
+    fn borrow(&mut self, bytes: usize) -> Option<Buffer> {
         if self.borrowed_bytes + bytes <= self.borrowed_max_bytes
             && self.loans.lend(self.borrowed_bytes, bytes)
         {
@@ -91,6 +118,10 @@ impl Buffers {
             }
             self.loans.take_back(bytes);
         }
+        None
+    }
+
+    fn take_reserve(&mut self, holder: RequestId) -> Option<Buffer> {
         let reserve = self.reserve.take()?;
         self.reserve_holder = Some(holder);
         Some(reserve)
@@ -101,10 +132,28 @@ impl Buffers {
         if buffer.as_ptr().addr() == self.reserve_address {
             self.reserve_holder = None;
             self.reserve = Some(buffer);
-        } else {
-            self.borrowed_bytes -= buffer.len();
-            self.loans.take_back(buffer.len());
+            return;
         }
+        self.kept_bytes += buffer.len();
+        self.kept.push_back(buffer);
+        let keep_bytes = if self.loans.is_ample() { BATCH_READ_BYTES } else { 0 };
+        while self.kept_bytes > keep_bytes {
+            self.release_oldest();
+        }
+    }
+
+    /// Gives everything that is kept back to the cache.
+    pub fn release(&mut self) {
+        while self.kept_bytes > 0 {
+            self.release_oldest();
+        }
+    }
+
+    fn release_oldest(&mut self) {
+        let buffer = self.kept.pop_front().expect("`kept_bytes` are theirs");
+        self.kept_bytes -= buffer.len();
+        self.borrowed_bytes -= buffer.len();
+        self.loans.take_back(buffer.len());
     }
 
     /// The request that has the reserve.

@@ -25,6 +25,10 @@ use std::time::Duration;
 /// Operations that are gathered before they are submitted: enough for the engine to overlap their cache misses.
 const BATCH_MAX: usize = 32;
 
+/// Bytes of reads that are submitted before replies are sent: what is copied out of the cache is still in the processor's
+/// when the socket copies it again, and the client reads the first replies while the next are prepared.
+pub(crate) const BATCH_READ_BYTES: usize = 256 << 10;
+
 /// A request between its start and its last event.
 struct Running {
     request: Request,
@@ -76,6 +80,8 @@ struct Requests {
     /// Durable writes whose pieces are all written.
     unsynced: Vec<RequestId>,
     batch: Vec<octavo::Request>,
+    /// Bytes of the reads in the batch.
+    batch_read_bytes: usize,
 }
 
 /// Where events go.
@@ -94,6 +100,7 @@ impl Executor {
             streaming: None,
             unsynced: Vec::new(),
             batch: Vec::with_capacity(BATCH_MAX),
+            batch_read_bytes: 0,
         };
         Executor { queue, object, requests }
     }
@@ -101,6 +108,16 @@ impl Executor {
     /// Requests whose last event has not been given out.
     pub fn running(&self) -> usize {
         self.requests.running.len() - self.requests.free.len()
+    }
+
+    /// Whether the engine has nothing of this connection's in flight, so that no wait can bring an event.
+    pub fn at_rest(&self) -> bool {
+        self.queue.at_rest()
+    }
+
+    /// Gives back the memory that is kept for the next requests.
+    pub fn rest(&mut self) {
+        self.requests.buffers.release();
     }
 
     /// Starts any request but a write. The caller has checked it and bounds how many run.
@@ -172,21 +189,21 @@ impl Executor {
         self.requests.buffers.give(buffer);
     }
 
-    /// Submits what has been started, as far as there is memory. Returns whether there was anything.
+    /// Submits what has been started, as far as there is memory, and one batch of reads at most. Returns whether there was
+    /// anything; if so, there may be more.
     pub fn submit(&mut self, sink: Sink<'_>) -> bool {
-        let mut any = false;
-        while let Some(&id) = self.requests.lacking.front() {
-            match self.requests.issue_reads(id, sink) {
-                Issued::All => drop(self.requests.lacking.pop_front()),
-                Issued::BatchFull => self.submit_batch(),
-                Issued::NoMemory => break,
-            }
-            any = true;
-        }
         while let Some(id) = self.requests.unsynced.pop() {
             let Request { offset_bytes: offset, len_bytes, .. } = self.requests.get(id).request;
             self.requests.issue(id, 0, Op::SyncRange { offset, len: len_bytes as usize });
             self.submit_full_batch();
+        }
+        let mut any = false;
+        while let Some(&id) = self.requests.lacking.front() {
+            if !self.requests.issue_reads(id, sink) {
+                break;
+            }
+            self.requests.lacking.pop_front();
+            any = true;
         }
         any |= !self.requests.batch.is_empty();
         self.submit_batch();
@@ -226,6 +243,7 @@ impl Executor {
     fn submit_batch(&mut self) {
         if !self.requests.batch.is_empty() {
             self.queue.submit(&self.object, self.requests.batch.drain(..));
+            self.requests.batch_read_bytes = 0;
         }
     }
 }
@@ -236,13 +254,6 @@ impl Drop for Executor {
             self.queue.wait(1, drop);
         }
     }
-}
-
-/// How far `issue_reads` came.
-enum Issued {
-    All,
-    BatchFull,
-    NoMemory,
 }
 
 impl Requests {
@@ -283,8 +294,9 @@ impl Requests {
         self.batch.push(octavo::Request { op, user_data: u64::from(at) << 16 | u64::from(id.0) });
     }
 
-    /// Issues the pieces of the oldest lacking read, and lets it stream where that is all that helps (E2).
-    fn issue_reads(&mut self, id: RequestId, sink: Sink<'_>) -> Issued {
+    /// Issues the pieces of the oldest lacking read, and lets it stream where that is all that helps (E2). Returns whether
+    /// all are issued: the batch may be full, or memory short.
+    fn issue_reads(&mut self, id: RequestId, sink: Sink<'_>) -> bool {
         loop {
             let running = self.get(id);
             let (request, at) = (running.request, running.issued_bytes);
@@ -292,10 +304,10 @@ impl Requests {
             if left_bytes == 0 || running.failure.is_some() {
                 running.issued = true;
                 self.finish(id, sink);
-                return Issued::All;
+                return true;
             }
-            if self.batch.len() >= BATCH_MAX {
-                return Issued::BatchFull;
+            if self.batch.len() >= BATCH_MAX || self.batch_read_bytes >= BATCH_READ_BYTES {
+                return false;
             }
             let Some(buffer) = self.buffers.take(left_bytes as usize, id) else {
                 let stuck = self.get(id).operations == 0 && self.buffers.reserve_holder() == Some(id);
@@ -303,10 +315,11 @@ impl Requests {
                     self.streaming = Some(id);
                     self.deliver_in_order(id, sink);
                 }
-                return Issued::NoMemory;
+                return false;
             };
             let len = buffer.len().min(left_bytes as usize);
             self.get(id).issued_bytes += len as u32;
+            self.batch_read_bytes += len;
             self.issue(id, at, Op::Read { offset: request.offset_bytes + u64::from(at), len, buffer });
         }
     }

@@ -35,10 +35,11 @@ mod nbd;
 mod request;
 mod server;
 mod socket;
+mod spin;
 
-pub use export::{Export, ExportStat};
+pub use export::{Export, ExportStat, Kind};
 pub use limits::Limits;
-pub use server::Server;
+pub use server::{Server, Traffic};
 pub use socket::{Address, SocketPath};
 
 use std::fmt;

@@ -7,7 +7,8 @@ use octavo::{Cache, Queue};
 use std::time::Duration;
 
 /// What a server grants. Beside its buffers, which are charged to the cache, a connection holds a thread and about
-/// 128 bytes per request in flight: 16 KiB with the defaults.
+/// 128 bytes per request in flight: 16 KiB with the defaults. The kernel holds up to 1 MiB of replies that the client of a
+/// unix socket has not read.
 #[derive(Clone, Debug)]
 pub struct Limits {
     /// Clients at a time, or as many as there is [`room`](Limits::room) for; more are turned away. 64.

@@ -107,12 +107,17 @@ impl Server {
 
     /// Clients that are connected.
     pub fn connections(&self) -> usize {
-        self.shared.connections().live.len()
+        self.traffic().connections()
     }
 
     /// The counts of every export, in their order.
     pub fn stat(&self) -> Vec<ExportStat> {
-        self.shared.exports.iter().map(|served| served.stat()).collect()
+        self.traffic().exports()
+    }
+
+    /// What clients do, for somebody who asks after the server has ended, too.
+    pub fn traffic(&self) -> Traffic {
+        Traffic(self.shared.clone())
     }
 
     /// Stops accepting, answers new requests with `ESHUTDOWN`, lets those in flight finish and be replied to, and
@@ -141,6 +146,23 @@ impl Server {
             0 => {}
             left => log::warn!("nbd: {left} connections are left waiting for their I/O"),
         }
+    }
+}
+
+/// What the clients of a server do and did. Outlives the server, with the counts as they were at
+/// its end.
+#[derive(Clone)]
+pub struct Traffic(Arc<Shared>);
+
+impl Traffic {
+    /// Clients that are connected.
+    pub fn connections(&self) -> usize {
+        self.0.connections().live.len()
+    }
+
+    /// The counts of every export, in their order.
+    pub fn exports(&self) -> Vec<ExportStat> {
+        self.0.exports.iter().map(|served| served.stat()).collect()
     }
 }
 

@@ -4,14 +4,24 @@
 //! of `write`.
 
 use crate::Error;
-use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use rustix::net::sockopt::set_socket_send_buffer_size;
+use rustix::net::{self, RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 use std::{fmt, fs, str::FromStr};
+
+/// Replies that a unix socket takes before its client reads them; Linux counts twice as much. By default it takes three
+/// replies of 64 KiB, and is writable again when the client has read most of them: server and client then work in turns.
+const SEND_BUFFER_BYTES: usize = 512 << 10;
+
+/// The longest sleep in a read. A connection that has slept this long gives back what it can do without.
+const SLEEP_MAX: Duration = Duration::from_millis(100);
 
 /// Where a server listens: `unix:/run/octavo.sock` or `tcp:127.0.0.1:10809`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -109,12 +119,14 @@ impl Listener {
         match &self.kind {
             Kind::Unix(listener, _) => {
                 let (stream, _) = listener.accept()?;
-                stream.set_nonblocking(true)?;
+                // The system may have a lower limit, and use that.
+                let _ = set_socket_send_buffer_size(&stream, SEND_BUFFER_BYTES);
+                stream.set_read_timeout(Some(SLEEP_MAX))?;
                 Ok((Socket::Unix(stream), self.address.to_string()))
             }
             Kind::Tcp(listener) => {
                 let (stream, peer) = listener.accept()?;
-                stream.set_nonblocking(true)?;
+                stream.set_read_timeout(Some(SLEEP_MAX))?;
                 // It fails if the client is gone already: its thread will find that out.
                 let _ = stream.set_nodelay(true);
                 Ok((Socket::Tcp(stream), format!("tcp:{peer}")))
@@ -183,7 +195,17 @@ fn remove_stale(path: &Path) -> io::Result<()> {
     }
 }
 
-/// A client's nonblocking socket.
+/// Whether a read waits for the client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Patience {
+    /// Fails with `WouldBlock` while nothing has arrived.
+    None,
+    /// Sleeps in the read until something arrives or the socket is shut down. Fails with `WouldBlock` after
+    /// `SLEEP_MAX`.
+    Some,
+}
+
+/// A client's socket. The socket itself blocks: each call says whether it may wait.
 pub enum Socket {
     /// From a unix listener.
     Unix(UnixStream),
@@ -192,20 +214,23 @@ pub enum Socket {
 }
 
 impl Socket {
-    /// Reads what is there into the slices, in their order.
-    pub fn read(&self, slices: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        retry(|| match self {
-            Socket::Unix(stream) => (&mut &*stream).read_vectored(slices),
-            Socket::Tcp(stream) => (&mut &*stream).read_vectored(slices),
+    /// Reads what has arrived into the slices, in their order. Returns 0 at the end of the stream.
+    pub fn read(&self, slices: &mut [IoSliceMut<'_>], patience: Patience) -> io::Result<usize> {
+        let flags = match patience {
+            Patience::None => RecvFlags::DONTWAIT,
+            Patience::Some => RecvFlags::empty(),
+        };
+        retry(|| match &mut *slices {
+            // Without a message header to copy the call is cheaper.
+            [slice] => Ok(net::recv(self, &mut **slice, flags)?.0),
+            slices => Ok(net::recvmsg(self, slices, &mut RecvAncillaryBuffer::default(), flags)?.bytes),
         })
     }
 
-    /// Writes as much of the slices as there is room for.
+    /// Writes as much of the slices as there is room for, and fails with `WouldBlock` where there is none.
     pub fn write(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
-        retry(|| match self {
-            Socket::Unix(stream) => (&mut &*stream).write_vectored(slices),
-            Socket::Tcp(stream) => (&mut &*stream).write_vectored(slices),
-        })
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        retry(|| Ok(net::sendmsg(self, slices, &mut SendAncillaryBuffer::default(), flags)?))
     }
 
     /// Ends one or both directions, and wakes the thread that waits for the socket.

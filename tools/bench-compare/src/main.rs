@@ -5,12 +5,11 @@
 
 mod rivals;
 
-use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use octavo_bench::{Listener, Options, Row, Suite};
+use octavo_bench::{Begun, Listener, Options, Progress, Row, Suite};
 
 const USAGE: &str = "\
 octavo-bench-compare [--case PATTERN] [--json FILE] [--html FILE] [--quick] [--seconds N] [--file PATH]
@@ -84,9 +83,9 @@ fn run(arguments: &Arguments) -> Result<(), String> {
         stop: Default::default(),
         rivals,
     };
-    let mut printer = Printer::default();
+    let mut printer = Printer { rows: Vec::new(), warnings: Vec::new(), progress: Progress::new(false) };
     octavo_bench::run(&suite, &options, &mut printer).map_err(|error| error.to_string())?;
-    printer.progress("");
+    printer.progress.clear();
     if let Some(path) = &arguments.html {
         let page = octavo_bench::html(&suite, &printer.rows, &printer.warnings);
         std::fs::write(path, page).map_err(|error| format!("{}: {error}", path.display()))?;
@@ -105,24 +104,27 @@ fn run(arguments: &Arguments) -> Result<(), String> {
     Ok(())
 }
 
-#[derive(Default)]
 struct Printer {
     rows: Vec<Row>,
     warnings: Vec<String>,
+    progress: Progress,
 }
 
 impl Listener for Printer {
+    fn begins(&mut self, case: &Begun) {
+        self.progress.begins(case);
+    }
+
     fn row(&mut self, row: &Row) {
         self.rows.push(row.clone());
     }
 
     fn progress(&mut self, news: &str) {
-        if std::io::stderr().is_terminal() {
-            let _ = write!(std::io::stderr(), "\r{news}\x1b[K");
-        }
+        self.progress.news(news);
     }
 
     fn warning(&mut self, warning: &str) {
+        self.progress.clear();
         eprintln!("warning: {warning}");
         self.warnings.push(warning.to_owned());
     }

@@ -255,15 +255,22 @@ impl DirectFile {
 
 /// Lets the kernel's page cache forget a file, and tells it that reads come in no order. What is dirty stays.
 pub fn drop_cached(file: &File) -> io::Result<()> {
+    expect_random(file)?;
+    advise(file, libc::POSIX_FADV_DONTNEED)
+}
+
+/// Tells the kernel that reads of a file come in no order, so that it reads nothing ahead.
+pub fn expect_random(file: &File) -> io::Result<()> {
+    advise(file, libc::POSIX_FADV_RANDOM)
+}
+
+fn advise(file: &File, advice: i32) -> io::Result<()> {
     use std::os::fd::AsRawFd;
-    for advice in [libc::POSIX_FADV_RANDOM, libc::POSIX_FADV_DONTNEED] {
-        // SAFETY: a call about a descriptor that is open.
-        let result = unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, advice) };
-        if result != 0 {
-            return Err(io::Error::from_raw_os_error(result));
-        }
+    // SAFETY: a call about a descriptor that is open.
+    match unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, advice) } {
+        0 => Ok(()),
+        error => Err(io::Error::from_raw_os_error(error)),
     }
-    Ok(())
 }
 
 // ---- Misses -------------------------------------------------------------------------------------------------------

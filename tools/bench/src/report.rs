@@ -66,6 +66,10 @@ pub struct Standing {
     pub ops_per_s: Spread,
     /// The first contestant of the case through this one, over the rounds.
     pub ratio: Spread,
+    /// Pages of 4 KiB read of the store for each operation, as the kernel counts them for the
+    /// process; where they were counted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub store_pages_per_op: Option<f64>,
     /// The time that half of the operations did not exceed, in nanoseconds; where they were timed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub p50_ns: Option<f64>,
@@ -154,6 +158,7 @@ impl Row {
                 name: team.name().into(),
                 ops_per_s: Spread::of(&slices.rates),
                 ratio: Spread::of(&ratios(&first.rates, &slices.rates)),
+                store_pages_per_op: None,
                 p50_ns: percentile(0.5),
                 p99_ns: percentile(0.99),
                 p999_ns: percentile(0.999),
@@ -216,6 +221,7 @@ impl Standing {
         match name {
             "ops_per_s" => spread(self.ops_per_s),
             "ratio" => spread(self.ratio),
+            "store_pages_per_op" => alone(self.store_pages_per_op),
             "p50_ns" => alone(self.p50_ns),
             "p99_ns" => alone(self.p99_ns),
             "p999_ns" => alone(self.p999_ns),
@@ -226,8 +232,13 @@ impl Standing {
 
 /// Rows as people read them, in lines of cells: the first line is the head, the first two cells of each are words.
 pub fn lines(rows: &[Row]) -> Vec<Vec<String>> {
-    let timed = rows.iter().any(|row| row.contestants.iter().any(|standing| standing.p99_ns.is_some()));
+    let any = |is: fn(&Standing) -> bool| rows.iter().any(|row| row.contestants.iter().any(is));
+    let counted = any(|standing| standing.store_pages_per_op.is_some());
+    let timed = any(|standing| standing.p99_ns.is_some());
     let mut head = vec!["case", "contestant", "ops/s", "+-", "ratio", "min", "max", "n"];
+    if counted {
+        head.push("pages/op");
+    }
     if timed {
         head.extend(["p50", "p99", "p99.9"]);
     }
@@ -235,7 +246,7 @@ pub fn lines(rows: &[Row]) -> Vec<Vec<String>> {
     for row in rows {
         for (number, standing) in row.contestants.iter().enumerate() {
             let is_reference = row.reference.as_ref() == Some(&standing.name);
-            let Standing { name, ops_per_s, ratio, p50_ns, p99_ns, p999_ns } = standing;
+            let Standing { name, ops_per_s, ratio, store_pages_per_op, p50_ns, p99_ns, p999_ns } = standing;
             let mut line = vec![
                 if number == 0 { row.case.clone() } else { String::new() },
                 format!("{name}{}", if is_reference { " *" } else { "" }),
@@ -247,6 +258,9 @@ pub fn lines(rows: &[Row]) -> Vec<Vec<String>> {
                 _ => format!("{ratio:.3}"),
             }));
             line.push(ops_per_s.n.to_string());
+            if counted {
+                line.push(store_pages_per_op.map_or(String::new(), |pages| format!("{pages:.3}")));
+            }
             if timed {
                 line.extend([*p50_ns, *p99_ns, *p999_ns].map(time));
             }
@@ -268,7 +282,7 @@ pub fn facts(rows: &[Row]) -> Vec<String> {
 
 /// What the columns are.
 pub const LEGEND: &str = "ops/s: median of n slices; +-: median distance from it. ratio: the first contestant of a case through this one, \
-slice by slice of n rounds, with the least and the greatest round. *: the reference, which is the fastest of those that the case names.";
+slice by slice of n rounds, with the least and the greatest round. *: the reference, which is the fastest of those that the case names. pages/op: pages of 4 KiB that it read of the store for each operation.";
 
 /// Rows as people read them.
 pub fn table(title: &str, rows: &[Row]) -> String {

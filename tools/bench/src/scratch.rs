@@ -35,6 +35,8 @@ pub struct Scratch {
     pub file_bytes: u64,
     /// The kernel says that it is open with O_DIRECT.
     pub o_direct: bool,
+    /// It is a block device, whose pages the kernel caches beside the bytes themselves.
+    pub is_device: bool,
 }
 
 impl Scratch {
@@ -68,6 +70,7 @@ impl Scratch {
             ),
             Place::Disk | Place::Memory => None,
         };
+        let is_device = device.is_some();
         let opened = device.as_ref().map_or(&*path, |device| &device.0);
         let what = opened.display().to_string();
         let store = Store::open(opened, &Default::default()).map_err(Error::at(&what))?;
@@ -82,7 +85,7 @@ impl Scratch {
             run.listener.warning(&warning);
         }
         let path = PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), buffered.as_raw_fd()));
-        Ok(Scratch { store, direct, path, file_bytes, o_direct, buffered })
+        Ok(Scratch { store, direct, path, file_bytes, o_direct, is_device, buffered })
     }
 
     /// Opens it once more, for one object of one cache.

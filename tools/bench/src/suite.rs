@@ -32,6 +32,7 @@ use crate::{Error, drivers};
 const BUILT_IN: &[(&str, &str)] = &[
     ("hits", include_str!("../suites/hits.toml")),
     ("misses", include_str!("../suites/misses.toml")),
+    ("pins", include_str!("../suites/pins.toml")),
     ("scaling", include_str!("../suites/scaling.toml")),
     ("churn", include_str!("../suites/churn.toml")),
     ("ycsb", include_str!("../suites/ycsb.toml")),

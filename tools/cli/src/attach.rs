@@ -1,4 +1,4 @@
-//! How to attach to an export: commands that people know, ready to be pasted into a shell.
+//! How to attach to an export: commands and settings that people know, ready to be pasted.
 
 use std::fmt::Write;
 
@@ -25,9 +25,13 @@ pub fn uri(address: &Address, export: &str) -> String {
     }
 }
 
-/// The commands, each beside a word of what it is for. None writes: people paste before they think.
+/// The commands, each beside a word of what it is for, and an option for QEMU. None writes: people paste before they think.
 pub fn commands(address: &Address, export: &Attachable<'_>) -> String {
-    let uri = shell_quoted(&uri(address, export.name));
+    let uri = uri(address, export.name);
+    // The URI has no commas, which would end it: they are encoded.
+    let access = if export.read_only { "read-only=on" } else { "discard=unmap" };
+    let drive = shell_quoted(&format!("file={uri},format=raw,if=virtio,{access}"));
+    let uri = shell_quoted(&uri);
     let read_only = if export.read_only { " -R" } else { "" };
     let client = match address {
         Address::Unix(path) => format!("-unix {}", shell_quoted(&path.to_string_lossy())),
@@ -48,11 +52,37 @@ pub fn commands(address: &Address, export: &Attachable<'_>) -> String {
             ),
         ),
         ("as a disk", format!("sudo nbd-client {client} -N {name}{read_only} /dev/nbd0")),
+        ("QEMU's option", format!("-drive {drive}")),
     ] {
         // A string takes all that is written to it.
         let _ = writeln!(text, "  {purpose:<16} {command}");
     }
     text
+}
+
+/// The export as a disk of a libvirt domain: an element for its `<devices>`.
+pub fn libvirt_disk(address: &Address, export: &Attachable<'_>) -> String {
+    let host = match address {
+        Address::Unix(path) => format!("transport='unix' socket='{}'", xml_quoted(&path.to_string_lossy())),
+        Address::Tcp(address) => format!("name='{}' port='{}'", address.ip(), address.port()),
+    };
+    // The first export answers to no name.
+    let name = match export.name {
+        "" => String::new(),
+        name => format!(" name='{}'", xml_quoted(name)),
+    };
+    let (discard, read_only) =
+        if export.read_only { ("", "    <readonly/>\n") } else { (" discard='unmap'", "") };
+    format!(
+        "  <disk type='network' device='disk'>\n    <driver name='qemu' type='raw'{discard}/>\n    <source protocol='nbd'{name}>\n      \
+         <host {host}/>\n    </source>\n    <target dev='vdb' bus='virtio'/>\n{read_only}  </disk>\n"
+    )
+}
+
+/// Text for an attribute of XML in single quotes.
+fn xml_quoted(text: &str) -> String {
+    let quoted = text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+    quoted.replace('\'', "&apos;").replace('"', "&quot;")
 }
 
 /// Everything but letters, digits and a few marks as `%41`.

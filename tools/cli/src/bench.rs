@@ -1,12 +1,11 @@
 //! `octavo bench`: measures the engine on this machine.
 
-use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use octavo_bench::{Listener, Options, Row, Suite};
+use octavo_bench::{Begun, Listener, Options, Progress, Row, Suite};
 
 use crate::config::units::size_bytes;
 use crate::environment::{Environment, make_private_dir};
@@ -54,7 +53,7 @@ pub struct Arguments {
     /// [default: in the user's cache directory]
     #[arg(long, value_name = "PATH")]
     file: Option<PathBuf>,
-    /// A process that this program starts itself, with a bound on its memory; `--seconds` are its threads
+    /// A process that this program starts itself, with a bound on its memory
     #[arg(long, hide = true, value_name = "FILE")]
     bounded_reader: Option<PathBuf>,
 }
@@ -62,8 +61,7 @@ pub struct Arguments {
 /// Measures, and prints rows as they come, or a table.
 pub fn run(arguments: &Arguments, environment: &Environment, quiet: bool) -> Result<(), Error> {
     if let Some(path) = &arguments.bounded_reader {
-        let threads = arguments.seconds.unwrap_or(1) as usize;
-        return octavo_bench::serve_bounded(path, threads).map_err(|error| Error::failed(error.to_string()));
+        return octavo_bench::serve_bounded(path).map_err(|error| Error::failed(error.to_string()));
     }
     let usage = |error: octavo_bench::Error| Error::Usage(error.to_string());
     let mut suites = match &arguments.suite {
@@ -104,7 +102,7 @@ pub fn run(arguments: &Arguments, environment: &Environment, quiet: bool) -> Res
     };
     let mut printer = Printer::new(Json::to(arguments.json.as_deref())?, quiet);
     let result = octavo_bench::run(suite, &options, &mut printer);
-    printer.progress("");
+    printer.progress.clear();
     // What was measured until then is shown.
     let shown = printer.end(suite, arguments);
     inputs::unless_interrupted(&stop)?;
@@ -132,13 +130,13 @@ struct Printer {
     warnings: Vec<String>,
     /// The first row that could not be written.
     error: Option<Error>,
-    progresses: bool,
+    progress: Progress,
 }
 
 impl Printer {
     fn new(json: Json, quiet: bool) -> Printer {
-        let progresses = std::io::stderr().is_terminal() && !quiet;
-        Printer { json, rows: Vec::new(), warnings: Vec::new(), error: None, progresses }
+        let progress = Progress::new(quiet);
+        Printer { json, rows: Vec::new(), warnings: Vec::new(), error: None, progress }
     }
 
     fn end(self, suite: &Suite, arguments: &Arguments) -> Result<(), Error> {
@@ -156,6 +154,10 @@ impl Printer {
 }
 
 impl Listener for Printer {
+    fn begins(&mut self, case: &Begun) {
+        self.progress.begins(case);
+    }
+
     fn row(&mut self, row: &Row) {
         if let Err(error) = self.json.lines(std::slice::from_ref(row)) {
             self.error.get_or_insert(error);
@@ -164,14 +166,11 @@ impl Listener for Printer {
     }
 
     fn progress(&mut self, news: &str) {
-        if self.progresses {
-            // To the beginning of the line, and the rest of what stood there away.
-            let _ = write!(std::io::stderr(), "\r{news}\x1b[K");
-        }
+        self.progress.news(news);
     }
 
     fn warning(&mut self, warning: &str) {
-        self.progress("");
+        self.progress.clear();
         output::error_line(&format!("octavo: warning: {warning}"));
         self.warnings.push(warning.to_owned());
     }

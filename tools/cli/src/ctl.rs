@@ -173,7 +173,17 @@ pub fn run(arguments: &Arguments, environment: &Environment) -> Result<(), Error
             });
             let values = values.collect::<Result<_, _>>()?;
             let answer = ask(&path, &Request { values, ..about(Verb::Set, partition) })?;
-            output::text(&if *json { format!("{answer}\n") } else { String::new() })
+            let max = || match &answer["max"] {
+                Value::Number(_) => {
+                    format!("\"{partition}\": max is {}", human_bytes(number(&answer, "max")))
+                }
+                _ => format!("\"{partition}\""),
+            };
+            let told = match owed(&answer) {
+                Some(owed) => format!("{}; {owed}\n", max()),
+                None => String::new(),
+            };
+            output::text(&if *json { format!("{answer}\n") } else { told })
         }
         Question::Numa { json } => {
             let answer = ask(&path, &Request::new(Verb::Numa))?;
@@ -195,10 +205,19 @@ pub fn run(arguments: &Arguments, environment: &Environment) -> Result<(), Error
         }
         Question::Reclaim { partition, bytes, json } => {
             let answer = ask(&path, &Request { bytes: Some(*bytes), ..about(Verb::Reclaim, partition) })?;
-            let reclaimed = || format!("{} reclaimed\n", human_bytes(number(&answer, "reclaimed_bytes")));
+            let owed = owed(&answer).map_or(String::new(), |owed| format!("; {owed}, ask again then"));
+            let reclaimed =
+                || format!("{} reclaimed{owed}\n", human_bytes(number(&answer, "reclaimed_bytes")));
             output::text(&if *json { format!("{answer}\n") } else { reclaimed() })
         }
     }
+}
+
+/// What a store holds up, for people.
+fn owed(answer: &Value) -> Option<String> {
+    answer.get("held_up")?;
+    let bytes = human_bytes(number(answer, "owed_bytes"));
+    Some(format!("{bytes} are still to be given back (its store does not answer)"))
 }
 
 /// Between two looks of `stat --watch`.
@@ -278,6 +297,16 @@ fn curve(answer: &Value) -> String {
             format!("{:<40}", "#".repeat((miss_ratio * 40.0).round() as usize)),
         ]);
     }
+    if answer["references"].as_f64().unwrap_or(0.0) < 1.0 {
+        return format!(
+            "\"{}\", {}, now {}: no access was sampled yet; ask again when there has been traffic (about one page in {} \
+             is followed)\n",
+            answer["partition"].as_str().unwrap_or_default(),
+            answer["policy"].as_str().unwrap_or_default(),
+            human_bytes(number(answer, "current_bytes")),
+            (1.0 / answer["rate"].as_f64().unwrap_or(1.0).clamp(1e-6, 1.0)).round()
+        );
+    }
     format!(
         "\"{}\", {}, now {}; {} references of late, about\n",
         answer["partition"].as_str().unwrap_or_default(),
@@ -353,8 +382,13 @@ impl Connection {
     pub fn reply(&self, reader: &mut BufReader<&UnixStream>) -> Result<Body, Error> {
         let line = control::receive(reader, REPLY_BYTES_MAX).map_err(|error| self.broken(error))?;
         let line = line.ok_or_else(|| self.failed("the server went away before it had answered".into()))?;
-        let reply: Reply = serde_json::from_slice(&line)
-            .map_err(|error| self.failed(format!("this is no answer of an octavo server: {error}")))?;
+        let reply: Reply = serde_json::from_slice(&line).map_err(|error| {
+            self.failed(if error.is_eof() {
+                "the server went away in the middle of its answer".into()
+            } else {
+                format!("this is no answer of an octavo server: {error}")
+            })
+        })?;
         match reply.v {
             VERSION => Ok(reply.body),
             other => Err(self.failed(format!("the server speaks version {other}, this program {VERSION}"))),

@@ -17,6 +17,8 @@ pub struct Environment {
     home: Option<PathBuf>,
     xdg_cache_home: Option<PathBuf>,
     xdg_runtime_dir: Option<PathBuf>,
+    /// Device and inode of what systemd has connected to the journal.
+    journal_stream: Option<(u64, u64)>,
 }
 
 impl Environment {
@@ -33,7 +35,18 @@ impl Environment {
             home: path("HOME"),
             xdg_cache_home: path("XDG_CACHE_HOME"),
             xdg_runtime_dir: path("XDG_RUNTIME_DIR"),
+            journal_stream: std::env::var("JOURNAL_STREAM").ok().and_then(|stream| {
+                let (device, inode) = stream.split_once(':')?;
+                Some((device.parse().ok()?, inode.parse().ok()?))
+            }),
         }
+    }
+
+    /// Whether standard error is still what systemd has connected to the journal, and not
+    /// redirected since.
+    pub fn has_journal(&self) -> bool {
+        let stat = rustix::fs::fstat(std::io::stderr());
+        stat.is_ok_and(|stat| self.journal_stream == Some((stat.st_dev, stat.st_ino)))
     }
 
     /// Where files live that can be made again: `$XDG_CACHE_HOME/octavo` or `~/.cache/octavo`.
@@ -100,6 +113,7 @@ mod tests {
             home: home.map(Into::into),
             xdg_cache_home: cache.map(Into::into),
             xdg_runtime_dir: runtime.map(Into::into),
+            journal_stream: None,
         }
     }
 

@@ -56,6 +56,7 @@ impl Traces {
         let traces = recording::parts(&paths).into_iter().map(|files| {
             let (name, opened, told) =
                 (name(&files[0], &paths), files.clone(), Arc::new(AtomicBool::new(false)));
+            let options = options.clone();
             let open = move || -> Result<Box<dyn Source>, SourceError> {
                 let source = trace::open_parts(&opened, &options)?;
                 Ok(Box::new(Remarking { source, told: Arc::clone(&told) }))
@@ -67,7 +68,7 @@ impl Traces {
 
     /// What the headers of a trace's files say, if it is a recording.
     pub fn recorded(&self, files: &[PathBuf]) -> Result<Option<About>, Error> {
-        let format = self.reading.options().format.or_else(|| Format::of_name(&files[0]));
+        let format = self.reading.options().format_of(&files[0]);
         match format {
             // What was read from there would be gone.
             _ if files[0].as_os_str() == STANDARD_INPUT => Ok(None),
@@ -184,6 +185,11 @@ pub fn ways(ways: &[u32]) -> Result<(), Error> {
         return Err(Error::Usage(format!("--ways {other}: sets have 8, 16 or 32 ways")));
     }
     refuse_twice("number of ways", ways.iter().map(u32::to_string))
+}
+
+/// Memory that this process can have without swapping, by the machine and its cgroups. None: the kernel does not say.
+pub fn memory_available_bytes() -> Option<u64> {
+    octavo::pressure::PressureSource::linux().sample().available_bytes
 }
 
 /// Threads to use: as many as asked for, else as there are processors.

@@ -1,26 +1,198 @@
-//! Log lines on standard error. Time stamps are the journal's business.
+//! Log lines on standard error: for people, for programs (JSON), and for the journal of systemd.
+//!
+//! Every record is one line and one `write`, so lines of different threads never mix. Control
+//! characters are escaped: a name that comes from a client or a file cannot forge a line or move a
+//! terminal's cursor. The journal reads the level from a prefix such as `<4>` (sd-daemon(3)) and
+//! has time stamps of its own.
 
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::sync::{PoisonError, RwLock};
+use std::time::SystemTime;
+
+use clap::{Args, ValueEnum};
 use log::{Level, LevelFilter, Log, Metadata, Record};
+use serde_json::Value;
+use time::OffsetDateTime;
 
-use crate::output;
+use crate::error::Error;
 
-struct Stderr;
+/// How a record is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// A line for people
+    Plain,
+    /// A JSON object
+    Json,
+}
 
-/// Starts logging: warnings and news by default, more with `-v`, only what is wrong with `-q`.
-pub fn start(verbose: u8, quiet: bool) {
-    let level = match (quiet, verbose) {
-        (true, _) => LevelFilter::Warn,
-        (false, 0) => LevelFilter::Info,
-        (false, 1) => LevelFilter::Debug,
-        (false, _) => LevelFilter::Trace,
-    };
-    // Fails only when a logger was set already, and `main` calls this once.
-    if log::set_logger(&Stderr).is_ok() {
-        log::set_max_level(level);
+/// What is logged; each level includes those before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Verbosity {
+    /// What failed
+    Error,
+    /// And what may fail
+    Warn,
+    /// And what happens
+    Info,
+    /// And what each client does
+    Debug,
+}
+
+/// What the command line or a configuration says about the log; `None`: nothing.
+#[derive(Args, Clone, Copy, Debug, Default)]
+pub struct Wishes {
+    /// How log lines are written: plain for people, json for programs [default: plain]
+    #[arg(id = "log_format", long = "log-format", value_name = "FORMAT", value_enum)]
+    pub format: Option<Format>,
+    /// What is logged, in place of -v and -q [default: info]
+    #[arg(id = "log_level", long = "log-level", value_name = "LEVEL", value_enum)]
+    pub level: Option<Verbosity>,
+    /// Whether plain lines begin with the time [default: unless standard error is the journal]
+    #[arg(id = "log_timestamps", long = "log-timestamps", value_name = "true|false")]
+    pub timestamps: Option<bool>,
+}
+
+/// How records are written.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    level: LevelFilter,
+    format: Format,
+    /// Plain lines begin with the time.
+    timestamps: bool,
+    /// Standard error is the journal.
+    journal: bool,
+    /// -v or -q was given.
+    told: bool,
+}
+
+static LOGGER: Logger = Logger(RwLock::new(Settings {
+    level: LevelFilter::Info,
+    format: Format::Plain,
+    timestamps: false,
+    journal: false,
+    told: false,
+}));
+
+struct Logger(RwLock<Settings>);
+
+impl Settings {
+    /// Warnings and news by default, more with `-v`, only what is wrong with `-q`; plain.
+    pub fn new(verbose: u8, quiet: bool, journal: bool) -> Settings {
+        let level = match (quiet, verbose) {
+            (true, _) => LevelFilter::Warn,
+            (false, 0) => LevelFilter::Info,
+            (false, 1) => LevelFilter::Debug,
+            (false, _) => LevelFilter::Trace,
+        };
+        Settings { level, format: Format::Plain, timestamps: false, journal, told: quiet || verbose > 0 }
+    }
+
+    /// The settings of a server. The command line's wishes go before `-v` and `-q`, and those
+    /// before the configuration's.
+    pub fn of_server(self, command_line: &Wishes, config: &Wishes) -> Settings {
+        let level = command_line.level.or(config.level.filter(|_| !self.told));
+        Settings {
+            level: level.map_or(self.level, |level| match level {
+                Verbosity::Error => LevelFilter::Error,
+                Verbosity::Warn => LevelFilter::Warn,
+                Verbosity::Info => LevelFilter::Info,
+                Verbosity::Debug => LevelFilter::Debug,
+            }),
+            format: command_line.format.or(config.format).unwrap_or(self.format),
+            timestamps: command_line.timestamps.or(config.timestamps).unwrap_or(!self.journal),
+            ..self
+        }
+    }
+
+    /// A record as a line, its end included.
+    fn line(&self, now: SystemTime, level: Level, target: &str, message: &str, label: &str) -> String {
+        let mut line = String::new();
+        if self.journal {
+            line += match level {
+                Level::Error => "<3>",
+                Level::Warn => "<4>",
+                Level::Info => "<6>",
+                Level::Debug | Level::Trace => "<7>",
+            };
+        }
+        match self.format {
+            Format::Plain => {
+                if self.timestamps {
+                    line += &timestamp(now);
+                    line.push(' ');
+                }
+                line += label;
+                escape(&mut line, message);
+            }
+            Format::Json => {
+                let level = level.as_str().to_ascii_lowercase();
+                let thread = std::thread::current();
+                let text = |text: &str| Value::from(text);
+                // Writing to a string does not fail.
+                let _ = write!(
+                    line,
+                    "{{\"time\":{},\"level\":{},\"target\":{},\"thread\":{},\"message\":{}}}",
+                    text(&timestamp(now)),
+                    text(&level),
+                    text(target),
+                    text(thread.name().unwrap_or_default()),
+                    text(message)
+                );
+            }
+        }
+        line.push('\n');
+        line
     }
 }
 
-impl Log for Stderr {
+/// Starts logging.
+pub fn start(settings: Settings) {
+    // Fails only when a logger was set already, and `main` calls this once.
+    if log::set_logger(&LOGGER).is_ok() {
+        change(settings);
+    }
+}
+
+/// Logs like this from now on.
+pub fn change(settings: Settings) {
+    *LOGGER.0.write().unwrap_or_else(PoisonError::into_inner) = settings;
+    log::set_max_level(settings.level);
+}
+
+/// Makes a panic a record like others where programs read the log.
+pub fn take_panics() {
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| match LOGGER.settings().format {
+        Format::Plain => usual(panic),
+        Format::Json => log::error!("{panic}"),
+    }));
+}
+
+/// Tells why the program ends without success, whatever the level is.
+pub fn failure(error: &Error) {
+    let settings = match error {
+        // As compilers do it: editors find the place at the beginning of the line.
+        Error::Config(_) => Settings { timestamps: false, ..LOGGER.settings() },
+        _ => LOGGER.settings(),
+    };
+    for line in error.lines() {
+        LOGGER.write(&settings.line(SystemTime::now(), Level::Error, module_path!(), &line, ""));
+    }
+}
+
+impl Logger {
+    fn settings(&self) -> Settings {
+        *self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes whole lines; there is nobody to tell if that fails.
+    fn write(&self, lines: &str) {
+        let _ = std::io::stderr().lock().write_all(lines.as_bytes());
+    }
+}
+
+impl Log for Logger {
     fn enabled(&self, _: &Metadata<'_>) -> bool {
         true
     }
@@ -31,14 +203,114 @@ impl Log for Stderr {
             return;
         }
         let label = match record.level() {
-            Level::Error => "error: ",
-            Level::Warn => "warning: ",
-            Level::Info => "",
-            Level::Debug => "debug: ",
-            Level::Trace => "trace: ",
+            Level::Error => "octavo: error: ",
+            Level::Warn => "octavo: warning: ",
+            Level::Info => "octavo: ",
+            Level::Debug => "octavo: debug: ",
+            Level::Trace => "octavo: trace: ",
         };
-        output::error_line(&format!("octavo: {label}{}", record.args()));
+        let message = record.args().to_string();
+        let settings = self.settings();
+        self.write(&settings.line(SystemTime::now(), record.level(), record.target(), &message, label));
     }
 
     fn flush(&self) {}
+}
+
+/// RFC 3339, UTC, with milliseconds.
+fn timestamp(now: SystemTime) -> String {
+    let now = OffsetDateTime::from(now);
+    format!(
+        "{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:03}Z",
+        now.year(),
+        u8::from(now.month()),
+        now.day(),
+        now.hour(),
+        now.minute(),
+        now.second(),
+        now.millisecond()
+    )
+}
+
+/// Appends a text with its control characters written as in Rust: `\n`, `\u{1b}`.
+fn escape(line: &mut String, text: &str) {
+    for character in text.chars() {
+        match character.is_control() {
+            true => line.extend(character.escape_default()),
+            false => line.push(character),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::{Duration, UNIX_EPOCH};
+
+    /// A leap day, and 23 ms.
+    fn now() -> SystemTime {
+        UNIX_EPOCH + Duration::from_millis(1_709_210_096_023)
+    }
+
+    fn line(settings: Settings, level: Level, message: &str) -> String {
+        settings.line(now(), level, "octavo::serve", message, "octavo: ")
+    }
+
+    #[test]
+    fn a_plain_line_has_its_time_and_no_control_character_of_its_message() {
+        let server = Settings::new(0, false, false).of_server(&Wishes::default(), &Wishes::default());
+        assert_eq!(
+            line(server, Level::Warn, "a\r\n<3>b\u{1b}[31m\u{9b}\t\"\u{e9}\""),
+            "2024-02-29T12:34:56.023Z octavo: a\\r\\n<3>b\\u{1b}[31m\\u{9b}\\t\"\u{e9}\"\n"
+        );
+        assert_eq!(line(Settings::new(0, false, false), Level::Warn, "a"), "octavo: a\n");
+    }
+
+    #[test]
+    fn the_journal_is_told_the_level_and_has_time_stamps_of_its_own() {
+        let journal = Settings::new(0, false, true);
+        let server = journal.of_server(&Wishes::default(), &Wishes::default());
+        for (level, expected) in [
+            (Level::Error, "<3>octavo: a\n"),
+            (Level::Warn, "<4>octavo: a\n"),
+            (Level::Info, "<6>octavo: a\n"),
+            (Level::Debug, "<7>octavo: a\n"),
+        ] {
+            assert_eq!(line(server, level, "a"), expected);
+        }
+        let wishes = Wishes { timestamps: Some(true), ..Wishes::default() };
+        let asked = journal.of_server(&Wishes::default(), &wishes);
+        assert_eq!(line(asked, Level::Info, "a"), "<6>2024-02-29T12:34:56.023Z octavo: a\n");
+    }
+
+    #[test]
+    fn a_json_line_is_one_object_whatever_the_message_is() {
+        let wishes = Wishes { format: Some(Format::Json), ..Wishes::default() };
+        let json = Settings::new(0, false, false).of_server(&wishes, &Wishes::default());
+        let message = "a\r\n\"b\" \\ \u{0}\u{1b}[31m \u{2028} \u{fffd}";
+        let line = line(json, Level::Warn, message);
+        assert_eq!(line.lines().count(), 1, "{line}");
+        let object: Value = serde_json::from_str(&line).unwrap();
+        let expected = serde_json::json!({
+            "time": "2024-02-29T12:34:56.023Z", "level": "warn", "target": "octavo::serve",
+            "thread": std::thread::current().name(), "message": message,
+        });
+        assert_eq!(object, expected);
+    }
+
+    #[test]
+    fn the_command_line_goes_before_v_and_q_and_those_before_the_configuration() {
+        let wish = |level| Wishes { level: Some(level), ..Wishes::default() };
+        let none = Wishes::default();
+        for (verbose, quiet, command_line, config, expected) in [
+            (0, false, none, none, LevelFilter::Info),
+            (0, false, none, wish(Verbosity::Error), LevelFilter::Error),
+            (1, false, none, wish(Verbosity::Error), LevelFilter::Debug),
+            (0, true, none, wish(Verbosity::Debug), LevelFilter::Warn),
+            (2, false, wish(Verbosity::Warn), wish(Verbosity::Debug), LevelFilter::Warn),
+        ] {
+            let settings = Settings::new(verbose, quiet, false).of_server(&command_line, &config);
+            assert_eq!(settings.level, expected);
+        }
+    }
 }

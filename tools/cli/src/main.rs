@@ -3,7 +3,7 @@
 //! Nothing below this file reads the environment or ends the process (but for the second signal, see
 //! [`signals`]). Errors come up to here as an [`error::Error`], which decides the exit status.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod attach;
 mod bench;
@@ -14,12 +14,16 @@ mod demo;
 mod drain;
 mod environment;
 mod error;
+// The one call of C.
+#[allow(unsafe_code)]
+mod heap;
 mod inputs;
 mod logger;
 mod mrc;
 mod numa;
 mod output;
 mod plan;
+mod process;
 mod record;
 mod replay;
 mod report;
@@ -29,6 +33,7 @@ mod simulate;
 mod status;
 mod top;
 mod trace;
+mod watch;
 
 use std::process::ExitCode;
 
@@ -92,10 +97,11 @@ enum Command {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    logger::start(arguments.verbose, arguments.quiet);
     let environment = Environment::read();
+    let log = logger::Settings::new(arguments.verbose, arguments.quiet, environment.has_journal());
+    logger::start(log);
     let result = match arguments.command {
-        Command::Serve(serve) => serve::run(&serve, &environment, arguments.quiet),
+        Command::Serve(serve) => serve::run(&serve, &environment, arguments.quiet, log),
         Command::Ctl(ctl) => ctl::run(&ctl, &environment),
         Command::Record(record) => record::client::run(&record, &environment, arguments.quiet),
         Command::Bench(bench) => bench::run(&bench, &environment, arguments.quiet),
@@ -107,9 +113,7 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            for line in error.lines() {
-                output::error_line(&line);
-            }
+            logger::failure(&error);
             ExitCode::from(error.exit_status())
         }
     }

@@ -26,9 +26,9 @@ pub struct Arguments {
     /// How the curves come about [default: exact for lru, else miniature]
     #[arg(long, value_name = "METHOD", value_delimiter = ',')]
     method: Vec<MethodName>,
-    /// Pages in the sample of shards-size, and in a miniature
-    #[arg(long, value_name = "N", default_value_t = 8192, value_parser = clap::value_parser!(u32).range(64..=1 << 24))]
-    samples: u32,
+    /// Pages in the sample of shards-size, and in a miniature [default: 65536, and 8192]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(64..=1 << 24))]
+    samples: Option<u32>,
     /// The share of the pages in the sample of shards [default: 0.01]; for miniatures, in place of --samples
     #[arg(long, value_name = "SHARE", value_parser = rate)]
     rate: Option<f64>,
@@ -112,7 +112,10 @@ pub fn run(arguments: &Arguments, quiet: bool) -> Result<(), Error> {
         }
     }
     if let Some(path) = &arguments.html {
-        inputs::write_page(path, &report::curves_html("octavo mrc", &error_note(), &pages))?;
+        inputs::write_page(
+            path,
+            &report::curves_html("octavo mrc", &error_note(), options.page_bytes, &pages),
+        )?;
     }
     ended
 }
@@ -149,6 +152,8 @@ fn options(arguments: &Arguments) -> Result<Options, Error> {
         ways: arguments.ways.clone(),
         points: arguments.points as usize,
         samples: arguments.samples,
+        page_bytes: arguments.traces.page_bytes(),
+        memory_bytes: inputs::memory_available_bytes(),
         rate: arguments.rate,
         seed: arguments.seed,
         jobs: inputs::jobs(arguments.jobs),
@@ -166,8 +171,9 @@ fn label(curve: &Curve) -> String {
 
 fn error_note() -> String {
     format!(
-        "+- is the standard error of the sample: {PARTS} disjoint parts of it each make an estimate, with a sampler or a miniature of \
-        their own; it is the deviation of these over the root of {PARTS}, times the root of (1 - rate)."
+        "+-: how far the true ratio may lie from a sample's; the bar holds in 19 of 20 points. It is three standard errors, from the spread of \
+        the estimates of {PARTS} disjoint parts of the sample. The errors of one curve have mostly one sign; another --seed has another sample. \
+        A - has too few pages of the sample in the cache: ask for more --samples, a higher --rate, or --method exact."
     )
 }
 
@@ -176,13 +182,14 @@ fn text(curves: &[Curve]) -> String {
     let first = &curves[0];
     let unfinished = if first.complete { "" } else { " (interrupted)" };
     let mut text = format!("{}: {} accesses{unfinished}\n", first.trace, first.requests);
+    let optional = |value: Option<f64>| value.map_or("-".into(), |value| format!("{value:.4}"));
     let mut about =
-        vec![["curve", "pages", "rate", "from exact: mean", "greatest"].map(String::from).to_vec()];
+        vec![["curve", "pages", "size", "rate", "from exact: mean", "greatest"].map(String::from).to_vec()];
     for curve in curves {
-        let optional = |value: Option<f64>| value.map_or("-".into(), |value| format!("{value:.4}"));
         about.push(vec![
             label(curve),
             curve.footprint_pages.to_string(),
+            report::human_bytes(curve.footprint_bytes),
             format!("{:.4}", curve.rate),
             optional(curve.exact_difference_mean),
             optional(curve.exact_difference_max),
@@ -190,14 +197,14 @@ fn text(curves: &[Curve]) -> String {
     }
     text.push_str(&report::aligned(&about, 1));
     text.push('\n');
-    let mut lines = vec![vec!["pages".to_owned()]];
+    let mut lines = vec![vec!["pages".to_owned(), "size".to_owned()]];
     lines[0].extend(curves.iter().flat_map(|curve| [label(curve), "+-".into()]));
     for (number, point) in first.points.iter().enumerate() {
-        let mut line = vec![point.capacity_pages.to_string()];
+        let mut line = vec![point.capacity_pages.to_string(), report::human_bytes(point.capacity_bytes)];
         for curve in curves {
             let point = curve.points.get(number);
             line.push(point.map_or(String::new(), |point| format!("{:.4}", point.miss_ratio)));
-            line.push(point.map_or(String::new(), |point| format!("{:.4}", point.error)));
+            line.push(point.map_or(String::new(), |point| optional(point.error)));
         }
         lines.push(line);
     }
@@ -220,7 +227,7 @@ fn series(curves: &[Curve]) -> Vec<Series> {
             .map(|point| Point {
                 pages: point.capacity_pages as f64,
                 miss_ratio: point.miss_ratio,
-                error: point.error,
+                error: point.error.unwrap_or(0.0),
             })
             .collect(),
     });

@@ -19,7 +19,8 @@ use crate::trace::Reading;
 /// Plan partitions: replay several tenants' traces together, and compare ways of sharing memory
 #[derive(Args)]
 #[command(after_help = "\
-All traces begin and end together. Compared are one cache for all (unified), a partition of the same size for each (equal), partitions that
+All traces begin and end together. Sizes are in pages of --page-size, and in bytes without metadata. Below the table
+stand partitions for octavo.toml: `min` and `max` are the least and the most that the best split and the plan gave each. Compared are one cache for all (unified), a partition of the same size for each (equal), partitions that
 are resized as the server would (utility), and the best split that stays, known when all is over (hindsight).
 
 Examples:
@@ -69,7 +70,7 @@ pub fn run(arguments: &Arguments, quiet: bool) -> Result<(), Error> {
     let mut tenants = Vec::new();
     for given in &arguments.tenants {
         let (name, path) = named(given)?;
-        let path = PathBuf::from(path);
+        let (path, options) = (PathBuf::from(path), options.clone());
         let trace = Trace { name: name.to_owned(), open: Box::new(move || trace::open(&path, &options)) };
         tenants.push(Tenant { trace, limits: Limits::default() });
     }
@@ -87,12 +88,14 @@ pub fn run(arguments: &Arguments, quiet: bool) -> Result<(), Error> {
     }
     let mix = Mix {
         pages,
+        page_bytes: options.page_bytes,
         policy: arguments.policy,
         chunks: arguments.chunks,
         period: arguments.period.unwrap_or(0),
         seed: arguments.seed,
         jobs: inputs::jobs(arguments.jobs),
         pace: Pace::default(),
+        memory_bytes: inputs::memory_available_bytes(),
     };
     let mut json = Json::to(arguments.json.as_deref())?;
     let stop = inputs::interruption()?;
@@ -105,6 +108,8 @@ pub fn run(arguments: &Arguments, quiet: bool) -> Result<(), Error> {
     json.lines(&outcomes)?;
     if !json.is_on_standard_output() {
         output::text(&report::shares_text(&outcomes))?;
+        let partitions = report::shares_toml(&outcomes, options.page_bytes, METADATA_BYTES);
+        output::text(&format!("\n{partitions}"))?;
     }
     if let Some(path) = &arguments.html {
         inputs::write_page(path, &report::shares_html("octavo plan", &outcomes))?;

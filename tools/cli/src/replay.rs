@@ -138,9 +138,20 @@ impl Row {
             (None, _) => {
                 "Every access found what it had found; the cache counted others besides.\n".to_owned()
             }
+            // Pages may lie elsewhere in their sets, and leave at other times that nobody noticed.
+            (Some(_), _) if self.differences == 0 => "Every access found what it had found.\n".to_owned(),
             (Some(first), _) => {
-                let why = if self.exact { " (several threads at once can do that)" } else { "" };
-                format!("{} accesses found something else{why}. The first: {first}.\n", self.differences)
+                let why = match self.exact {
+                    true => {
+                        "Several threads that used the partition at once can do that: the recording may have what two of them did at the \
+                         same time in another order.\n"
+                    }
+                    false => "",
+                };
+                format!(
+                    "{} of {} accesses found something else than in the cache. The first difference: {first}.\n{why}",
+                    self.differences, self.requests
+                )
             }
         };
         if let (Some(why), true) = (&self.inexact_because, self.sample == 1.0 || self.part > 1) {

@@ -2,13 +2,16 @@
 //!
 //! The names are part of the control protocol (docs/octavo-ctl.1.md): add, never rename.
 
+use std::collections::HashMap;
 use std::fmt::Write;
 
 use octavo::{Cache, ObjectStat, PartitionStat};
+use octavo_block::{ExportStat, Kind};
 use serde::{Deserialize, Serialize};
 
 use crate::config::units::{human_bytes, human_count};
 use crate::drain::without_name;
+use crate::process;
 
 /// The whole server.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -22,6 +25,8 @@ pub struct Report {
     pub uptime_s: u64,
     /// NBD clients connected now.
     pub connections: u64,
+    /// Resident memory of the process; `None` where the kernel does not tell.
+    pub resident_bytes: Option<u64>,
     /// The cache's memory.
     pub cache: CacheReport,
     /// Each partition, in the order of the configuration.
@@ -127,7 +132,44 @@ pub struct ObjectReport {
     pub dirty_bytes: u64,
     pub failed: bool,
     pub writeback_error: Option<String>,
+    /// What others did to its file or device, as often as that was noticed.
+    pub store_changes: u64,
+    /// The last of it, in a sentence.
+    pub store_change: Option<String>,
+    #[serde(flatten)]
+    pub traffic: TrafficReport,
 }
+
+/// What the clients of an export do, and have done since the server's start.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+#[allow(missing_docs)]
+pub struct TrafficReport {
+    pub connections: u64,
+    pub in_flight: u64,
+    pub requests_read: u64,
+    pub requests_write: u64,
+    pub requests_flush: u64,
+    pub requests_trim: u64,
+    pub requests_zeroes: u64,
+    pub requests_cache: u64,
+    pub requests_unknown: u64,
+    pub errors: u64,
+    pub read_bytes: u64,
+    pub written_bytes: u64,
+}
+
+/// What clients do now, and have done.
+#[derive(Default)]
+pub struct Clients {
+    /// Those that are connected.
+    pub connections: u64,
+    /// The counts of each export, in the configuration's order.
+    pub exports: Vec<ExportStat>,
+}
+
+/// Asks what clients do.
+pub type AskClients = Box<dyn Fn() -> Clients + Send + Sync>;
 
 impl Report {
     /// Asks the cache.
@@ -139,6 +181,7 @@ impl Report {
             pid: std::process::id(),
             uptime_s: 0,
             connections: 0,
+            resident_bytes: process::resident_bytes(),
             cache: CacheReport {
                 memory_max_bytes: stat.memory_max_bytes,
                 memory_charged_bytes: stat.memory_charged_bytes,
@@ -152,10 +195,13 @@ impl Report {
                     let objects = partition.objects();
                     let objects = objects.iter().map(|object| {
                         let store = object.store();
+                        let noticed = store.noticed();
                         ObjectReport {
                             path: store.name().into(),
                             read_only: object.read_only(),
                             direct: store.is_direct(),
+                            store_changes: noticed.count,
+                            store_change: noticed.last.map(|change| change.to_string()),
                             ..ObjectReport::from(object.stat())
                         }
                     });
@@ -165,6 +211,19 @@ impl Report {
         }
     }
 
+    /// Adds what clients do, each export's to the object of its name.
+    pub fn with_clients(mut self, clients: &Clients) -> Report {
+        self.connections = clients.connections;
+        let by_name: HashMap<&str, &ExportStat> =
+            clients.exports.iter().map(|stat| (stat.name.as_str(), stat)).collect();
+        for object in self.partitions.iter_mut().flat_map(|partition| &mut partition.objects) {
+            if let Some(stat) = by_name.get(object.name.as_str()) {
+                object.traffic = TrafficReport::from(*stat);
+            }
+        }
+        self
+    }
+
     /// The table for people.
     pub fn table(&self) -> String {
         let cache = &self.cache;
@@ -172,7 +231,7 @@ impl Report {
         // Writing to a string does not fail.
         let _ = writeln!(
             text,
-            "octavo {}, process {}, up {}, {} connected; memory {} of {} (buffers {} of {}), io {}\n",
+            "octavo {}, process {}, up {}, {} connected; memory {} of {} (buffers {} of {}){}, io {}\n",
             self.version,
             self.pid,
             uptime(self.uptime_s),
@@ -181,6 +240,7 @@ impl Report {
             human_bytes(cache.memory_max_bytes),
             human_bytes(cache.buffers_used_bytes),
             human_bytes(cache.buffers_max_bytes),
+            self.resident(),
             cache.io_engine,
         );
         let mut partitions = vec![row([
@@ -205,10 +265,31 @@ impl Report {
         }
         text.push('\n');
         text.push_str(&aligned(&objects, 4));
+        let mut traffic = vec![row([
+            "EXPORT",
+            "CLIENTS",
+            "IN FLIGHT",
+            "READS",
+            "WRITES",
+            "FLUSHES",
+            "TRIMS",
+            "ZEROES",
+            "OTHERS",
+            "READ",
+            "WRITTEN",
+            "ERRORS",
+        ])];
+        let objects = self.partitions.iter().flat_map(|partition| &partition.objects);
+        traffic.extend(objects.map(|object| object.traffic.row(&object.name)));
+        text.push('\n');
+        text.push_str(&aligned(&traffic, 1));
         for partition in &self.partitions {
             text.push_str(&partition.recorded());
         }
         for object in self.partitions.iter().flat_map(|partition| &partition.objects) {
+            if let Some(change) = &object.store_change {
+                let _ = writeln!(text, "\n\"{}\": {}: {change}", object.name, object.path);
+            }
             if let Some(error) = &object.writeback_error {
                 let _ = writeln!(
                     text,
@@ -219,6 +300,13 @@ impl Report {
             }
         }
         text
+    }
+}
+
+impl Report {
+    /// Resident memory, for a line that has told the charge.
+    pub fn resident(&self) -> String {
+        self.resident_bytes.map_or_else(String::new, |bytes| format!(", {} resident", human_bytes(bytes)))
     }
 }
 
@@ -270,6 +358,7 @@ impl ObjectReport {
         let state = match (self.failed, &self.writeback_error, self.read_only, self.direct) {
             (true, ..) => "FAILED",
             (_, Some(_), ..) => "REFUSING",
+            _ if self.store_changes > 0 => "CHANGED",
             (_, _, true, true) => "read-only",
             (_, _, true, false) => "read-only, buffered",
             (.., true) => "ok",
@@ -283,6 +372,45 @@ impl ObjectReport {
             human_bytes(self.len_bytes),
             human_bytes(self.dirty_bytes),
         ]
+    }
+}
+
+impl TrafficReport {
+    fn row(&self, export: &str) -> Vec<String> {
+        let count = |requests: u64| human_count(requests as f64);
+        vec![
+            export.to_owned(),
+            self.connections.to_string(),
+            self.in_flight.to_string(),
+            count(self.requests_read),
+            count(self.requests_write),
+            count(self.requests_flush),
+            count(self.requests_trim),
+            count(self.requests_zeroes),
+            count(self.requests_cache + self.requests_unknown),
+            human_bytes(self.read_bytes),
+            human_bytes(self.written_bytes),
+            count(self.errors),
+        ]
+    }
+}
+
+impl From<&ExportStat> for TrafficReport {
+    fn from(stat: &ExportStat) -> TrafficReport {
+        TrafficReport {
+            connections: stat.connections,
+            in_flight: stat.in_flight,
+            requests_read: stat.requests_of(Kind::Read),
+            requests_write: stat.requests_of(Kind::Write),
+            requests_flush: stat.requests_of(Kind::Flush),
+            requests_trim: stat.requests_of(Kind::Trim),
+            requests_zeroes: stat.requests_of(Kind::Zeroes),
+            requests_cache: stat.requests_of(Kind::Cache),
+            requests_unknown: stat.requests_of(Kind::Unknown),
+            errors: stat.errors,
+            read_bytes: stat.read_bytes,
+            written_bytes: stat.written_bytes,
+        }
     }
 }
 
@@ -361,10 +489,27 @@ mod tests {
             }],
             ..Report::default()
         };
+        let stat = ExportStat {
+            name: "disk".into(),
+            connections: 2,
+            in_flight: 3,
+            requests: [12_345, 4, 5, 6, 7, 8, 9],
+            errors: 10,
+            read_bytes: 1 << 20,
+            written_bytes: 4096,
+        };
+        let report = report.with_clients(&Clients { connections: 2, exports: vec![stat] });
         let table = report.table();
+        let traffic = "disk          2          3  12.3k       4        5      6       7      17  1 MiB    4 KiB      10\n";
+        assert!(table.contains(traffic) && table.contains(", 2 connected;"), "{table}");
         assert!(table.contains("93.1 %"), "{table}");
         assert!(table.contains("REFUSING"), "{table}");
         assert!(table.contains("\"disk\" cannot be written back: no space"), "{table}");
+        let changed =
+            ObjectReport { store_changes: 1, store_change: Some("cut".into()), ..ObjectReport::default() };
+        let partition = PartitionReport { objects: vec![changed], ..PartitionReport::default() };
+        let table = Report { partitions: vec![partition], ..Report::default() }.table();
+        assert!(table.contains("CHANGED") && table.contains(": cut\n"), "{table}");
     }
 
     #[test]

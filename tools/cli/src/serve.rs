@@ -1,38 +1,42 @@
 //! `octavo serve`: makes the cache that a configuration describes, lets clients in, and at the end writes back
 //! what they left.
 //!
-//! 1. The configuration is read and checked.
+//! 1. The configuration is read and checked. `--check` takes step 2 as well, without claiming the stores, and ends there.
 //! 2. The cache, its partitions and exports are made. Whatever the engine refuses here is told with the line of
 //!    the configuration that asked for it.
-//! 3. Sockets open, and the control file system is mounted; the socket for clients comes last.
+//! 3. Sockets open, and the control file system is mounted; the socket for clients comes last. The socket
+//!    for metrics and health opens before the stores do.
 //! 4. The main thread sleeps until a signal or the next look at the counters.
 //! 5. At the first signal no more clients come in, those that are there get a moment for what they have asked,
 //!    and every object is drained.
 //! 6. What cannot be drained is named and given up.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use octavo::numa::TopologySource;
 use octavo::{Cache, CacheConfig, Object, Partition, PartitionConfig, disk};
-use octavo_block::{Address, Export, Limits, Server};
+use octavo_block::{Address, Export, Limits, Server, Traffic};
 
 use crate::attach::{self, Attachable};
 use crate::config::source::Placed;
-use crate::config::{Config, DRAIN_TIMEOUT_DEFAULT, ExportSection, units};
-use crate::control::http::Listener as Scraped;
+use crate::config::{Config, DRAIN_TIMEOUT_DEFAULT, ExportSection, check, units};
+use crate::control::health::{Health, Phase};
+use crate::control::http::{Listener as Scraped, Page};
 use crate::control::metrics::{self, Metrics};
 use crate::control::mount::{self, Mounted, Unmounted};
 use crate::control::server::{Asked, Listener};
 use crate::drain::{self, Refusal};
 use crate::environment::{Environment, make_private_dir};
 use crate::error::Error;
+use crate::logger::{self, Settings, Wishes};
 use crate::record::server::Recorders;
+use crate::report::{AskClients, Clients};
 use crate::status::Status;
-use crate::{demo, output, record, signals};
+use crate::{demo, output, record, signals, watch};
 
 /// The most bytes that are read ahead of a stream: what most devices need to come near their bandwidth.
 const READ_AHEAD_DEFAULT: u64 = 512 << 10;
@@ -59,24 +63,41 @@ pub struct Arguments {
     /// Nodes and cores such as 2x4 instead of the machine's, for tests; before the configuration's cache.topology
     #[arg(long, value_name = "NODESxCORES")]
     topology: Option<TopologySource>,
+    #[command(flatten)]
+    log: Wishes,
 }
 
 /// Serves until a signal comes.
-pub fn run(arguments: &Arguments, environment: &Environment, quiet: bool) -> Result<(), Error> {
+pub fn run(
+    arguments: &Arguments,
+    environment: &Environment,
+    quiet: bool,
+    log: Settings,
+) -> Result<(), Error> {
+    crate::heap::bound();
+    // Once more when the configuration is read, which is a reason for lines itself.
+    logger::change(log.of_server(&arguments.log, &Wishes::default()));
+    logger::take_panics();
     let config = match &arguments.config {
         Some(path) => Config::read(path).map_err(Error::Config)?,
         None => demo::config(environment)?,
     };
-    let served = Served::make(&config, arguments.topology, !arguments.check)?;
+    logger::change(log.of_server(&arguments.log, &config.log));
+    check::doubtful(&config);
+    let served = Served::make(&config, arguments.topology)?;
     let limits = limits(&config, &served.cache)?;
     if arguments.check {
+        served.open(&config, disk::Store::rehearse)?;
         return output::text(&format!("{}: nothing is wrong\n", config.source.name));
     }
 
     let (stop, stopped) = channel();
     signals::start(served.cache.clone(), stop)?;
+    let (health, traffic) = (Arc::new(Health::new(Instant::now())), Arc::<OnceLock<Traffic>>::default());
+    // First of all sockets: while stores are being opened it says so.
+    let scraped_at = scrape(&config, &served.cache, &health, &traffic)?;
     let recorders = served.record(&config)?;
-    let exports = served.open(&config)?;
+    let exports = served.open(&config, disk::Store::open)?;
     let control = match &config.listen.control {
         Some(control) => {
             let bound = Listener::bind(&control.value);
@@ -84,43 +105,32 @@ pub fn run(arguments: &Arguments, environment: &Environment, quiet: bool) -> Res
         }
         None => None,
     };
-    let metrics = match &config.listen.metrics {
-        Some(address) => {
-            let bound = Scraped::bind(address.value).map_err(|error| error.to_string());
-            Some(bound.map_err(|message| Error::Config(vec![config.line(&address.place, message)]))?)
-        }
-        None => None,
-    };
     // Before clients are let in: whoever finds the socket finds the rest.
     let mounted = mount(&config, &served.cache)?;
     let lengths: Vec<u64> = exports.iter().map(|export| export.object.len_bytes()).collect();
+    watch::start(&exports)?;
     let server = listen(&config, &served.cache, exports, limits)?;
     let addresses = server.addresses();
-    let server = Arc::new(Mutex::new(Some(server)));
+    traffic.set(server.traffic()).unwrap_or_else(|_| unreachable!("one server is started"));
     if let Some(listener) = &control {
         listener.serve(Asked {
             cache: served.cache.clone(),
             recorders: Arc::clone(&recorders),
             drain_timeout: drain_timeout(&config),
             started: Instant::now(),
-            connections: connections(&server),
+            clients: clients(&traffic),
+            waiting: Arc::default(),
         })?;
     }
-    let metrics_url = metrics.as_ref().map(Scraped::url);
-    if let Some(listener) = metrics {
-        let metrics = Metrics::new(served.cache.clone(), connections(&server));
-        listener.serve(metrics::CONTENT_TYPE, move || metrics.page())?;
-    }
+    health.enter(Phase::Serving, Instant::now());
     if !quiet {
-        output::text(&banner(&config, &lengths, &addresses, metrics_url.as_deref(), mounted.is_some()))?;
+        output::text(&banner(&config, &lengths, &addresses, scraped_at.as_deref(), mounted.is_some()))?;
     }
 
-    let signal = wait(&stopped, &served.cache);
+    let signal = wait(&stopped, &served.cache, &health);
+    health.enter(Phase::Draining, Instant::now());
     log::info!("{}: no more clients; writing back what is dirty", signals::name(signal));
-    let server = running(&server).take();
-    if let Some(server) = server {
-        server.shutdown(GRACE);
-    }
+    server.shutdown(GRACE);
     // Who looks at what becomes of dirty pages asks the socket; a setting that takes long is not waited for.
     drop(mounted);
     let refusals = drain::drain(&served.cache, drain_timeout(&config), |dirty_bytes| {
@@ -136,6 +146,9 @@ pub fn run(arguments: &Arguments, environment: &Environment, quiet: bool) -> Res
     Err(Error::Failed(refusals.into_iter().map(lost).collect()))
 }
 
+/// How a store is opened: [`disk::Store::open`], or [`disk::Store::rehearse`] for a check.
+type OpenStore = fn(&Path, &disk::OpenOptions) -> Result<disk::Store, disk::OpenError>;
+
 /// What the engine made of a configuration.
 struct Served {
     cache: Cache,
@@ -143,8 +156,9 @@ struct Served {
 }
 
 impl Served {
-    /// Makes the cache and its partitions. `background` is false where nothing will ever be served.
-    fn make(config: &Config, topology: Option<TopologySource>, background: bool) -> Result<Served, Error> {
+    /// Makes the cache and its partitions, for a check as for serving: how much memory each partition gets is decided by
+    /// the cache's own threads, and a cache without them refuses what one with them can share out.
+    fn make(config: &Config, topology: Option<TopologySource>) -> Result<Served, Error> {
         let section = &config.cache;
         let refused =
             |place, error: octavo::Error| Error::Config(vec![config.line(place, error.to_string())]);
@@ -156,7 +170,6 @@ impl Served {
             page_bytes: page_bytes.map_or(defaults.page_bytes, |bytes| bytes as u32),
             engine: section.io.as_ref().map_or(defaults.engine, |io| io.value),
             buffers_max_bytes: section.buffers_max.as_ref().map(|bytes| bytes.value),
-            background,
             reaper: section.reaper,
             topology: topology.or(section.topology.as_ref().map(|given| given.value)).unwrap_or_default(),
             numa: section.numa.as_ref().map_or(defaults.numa, |mode| mode.value),
@@ -233,12 +246,12 @@ impl Served {
         Ok(recorders)
     }
 
-    /// Opens the exports' stores; tells all that cannot be opened.
-    fn open(&self, config: &Config) -> Result<Vec<Export>, Error> {
+    /// Opens the exports' stores, for serving or for a check; tells all that cannot be opened.
+    fn open(&self, config: &Config, open: OpenStore) -> Result<Vec<Export>, Error> {
         let mut exports = Vec::new();
         let mut problems = Vec::new();
         for section in &config.exports {
-            match self.open_one(section) {
+            match self.open_one(section, open) {
                 Ok(object) => exports.push(Export {
                     name: section.name.value.clone(),
                     description: section
@@ -254,10 +267,12 @@ impl Served {
         if problems.is_empty() { Ok(exports) } else { Err(Error::Config(problems)) }
     }
 
-    fn open_one(&self, section: &ExportSection) -> Result<Object, String> {
+    fn open_one(&self, section: &ExportSection, open: OpenStore) -> Result<Object, String> {
         let options = disk::OpenOptions { read_only: section.read_only, ..disk::OpenOptions::default() };
-        let store = disk::Store::open(&section.path.value, &options).map_err(|error| match error {
-            disk::OpenError::Permission { .. } if !section.read_only => {
+        let store = open(&section.path.value, &options).map_err(|error| match error {
+            disk::OpenError::Permission { .. } | disk::OpenError::ReadOnlyDevice { .. }
+                if !section.read_only =>
+            {
                 format!("{error}; to serve it for reading only: read_only = true")
             }
             _ => error.to_string(),
@@ -297,15 +312,46 @@ fn limits(config: &Config, cache: &Cache) -> Result<Limits, Error> {
     Ok(limits)
 }
 
-/// The server, until it is stopped.
-fn running(server: &Mutex<Option<Server>>) -> MutexGuard<'_, Option<Server>> {
-    server.lock().unwrap_or_else(PoisonError::into_inner)
+/// Tells what the clients of a server do, before it has begun and when it has ended, too.
+fn clients(traffic: &Arc<OnceLock<Traffic>>) -> AskClients {
+    let traffic = Arc::clone(traffic);
+    Box::new(move || match traffic.get() {
+        Some(traffic) => Clients { connections: traffic.connections() as u64, exports: traffic.exports() },
+        None => Clients::default(),
+    })
 }
 
-/// Counts the clients of all exports.
-fn connections(server: &Arc<Mutex<Option<Server>>>) -> Box<dyn Fn() -> u64 + Send + Sync> {
-    let server = Arc::clone(server);
-    Box::new(move || running(&server).as_ref().map_or(0, |server| server.connections() as u64))
+/// Serves metrics and health over HTTP, where that is asked for. Returns the address.
+fn scrape(
+    config: &Config,
+    cache: &Cache,
+    health: &Arc<Health>,
+    traffic: &Arc<OnceLock<Traffic>>,
+) -> Result<Option<String>, Error> {
+    let Some(address) = &config.listen.metrics else { return Ok(None) };
+    let bound = Scraped::bind(address.value, config.listen.metrics_hosts.clone());
+    let listener =
+        bound.map_err(|error| Error::Config(vec![config.line(&address.place, error.to_string())]))?;
+    let url = listener.url();
+    let (cache, health) = (cache.clone(), Arc::clone(health));
+    let metrics = Metrics::new(cache.clone(), clients(traffic));
+    listener.serve(move |path| match path {
+        "/metrics" => Some(Page { is_good: true, content_type: metrics::CONTENT_TYPE, text: metrics.page() }),
+        "/healthz" => Some(told(health.dead(Instant::now()).into_iter().collect())),
+        "/readyz" => {
+            let stats: Vec<_> = drain::objects(&cache).iter().map(Object::stat).collect();
+            Some(told(health.unready(&stats)))
+        }
+        _ => None,
+    })?;
+    Ok(Some(url))
+}
+
+/// The page of a check that fails for these reasons, or succeeds.
+fn told(reasons: Vec<String>) -> Page {
+    let is_good = reasons.is_empty();
+    let text = if is_good { "ok\n".into() } else { reasons.join("\n") + "\n" };
+    Page { is_good, content_type: "text/plain; charset=utf-8", text }
 }
 
 fn listen(config: &Config, cache: &Cache, exports: Vec<Export>, limits: Limits) -> Result<Server, Error> {
@@ -345,7 +391,7 @@ fn drain_timeout(config: &Config) -> Duration {
 }
 
 /// Sleeps until a signal comes, and shows the status line while there is traffic.
-fn wait(stopped: &Receiver<i32>, cache: &Cache) -> i32 {
+fn wait(stopped: &Receiver<i32>, cache: &Cache, health: &Health) -> i32 {
     let mut status = Status::new(cache, Instant::now());
     loop {
         match stopped.recv_timeout(status.period()) {
@@ -354,6 +400,8 @@ fn wait(stopped: &Receiver<i32>, cache: &Cache) -> i32 {
                 if let Some(line) = status.look(cache, Instant::now()) {
                     log::info!("{line}");
                 }
+                // Last: whatever blocks the above is a main thread that does not report.
+                health.seen(Instant::now());
             }
             Err(RecvTimeoutError::Disconnected) => unreachable!("the thread of signals does not end"),
         }
@@ -386,7 +434,7 @@ fn banner(
         text += &format!("control file system {}\n", fs.value.display());
     }
     if let Some(url) = metrics {
-        text += &format!("metrics {url}\n");
+        text += &format!("metrics {url}/metrics, health {url}/healthz and {url}/readyz\n");
     }
     if let (Some(export), Some(len_bytes), Some(address)) =
         (config.exports.first(), lengths.first(), addresses.first())
@@ -395,6 +443,8 @@ fn banner(
         text += &format!("\nto attach to \"{name}\":\n");
         let export = Attachable { name, len_bytes: *len_bytes, read_only: export.read_only };
         text += &attach::commands(address, &export);
+        text += "\nas a disk of a libvirt domain, in its <devices>:\n";
+        text += &attach::libvirt_disk(address, &export);
         text += "\nCtrl-C writes back what is dirty and ends.\n";
     }
     text

@@ -14,7 +14,7 @@ use signal_hook::iterator::Signals;
 use crate::config::units;
 use crate::drain;
 use crate::error::Error;
-use crate::output;
+use crate::logger;
 
 /// Starts the thread. `stop` gets the number of the first signal that asks for an end.
 pub fn start(cache: Cache, stop: Sender<i32>) -> Result<(), Error> {
@@ -50,11 +50,11 @@ pub fn name(signal: i32) -> &'static str {
 
 fn end_at_once(cache: &Cache, signal: i32) -> ! {
     let dirty_bytes = drain::dirty_bytes(cache);
-    output::error_line(&format!(
-        "octavo: a second {}: ended at once, {} dirty bytes left ({})",
+    logger::failure(&Error::failed(format!(
+        "a second {}: ended at once, {} dirty bytes left ({})",
         name(signal),
         dirty_bytes,
         units::human_bytes(dirty_bytes)
-    ));
+    )));
     std::process::exit(128 + signal)
 }

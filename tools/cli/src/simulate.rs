@@ -3,10 +3,11 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use octavo_sim::Sample;
 use octavo_sim::plan::{Capacity, Policy};
 use octavo_sim::recording::About;
 use octavo_sim::report;
-use octavo_sim::simulate::{Plan, Row, simulate};
+use octavo_sim::simulate::{Plan, Row, WHOLE, simulate_within};
 
 use crate::environment::{Environment, make_private_dir};
 use crate::error::Error;
@@ -73,6 +74,13 @@ pub fn run(arguments: &Arguments, environment: &Environment, quiet: bool) -> Res
         .iter()
         .map(|about| plan(arguments, environment, about.as_ref()))
         .collect::<Result<_, _>>()?;
+    // Before a trace is read or a file is made: what is known of the caches already.
+    let memory_bytes = inputs::memory_available_bytes();
+    for (plan, about) in plans.iter().zip(&recorded) {
+        let sample = about.as_ref().map_or(WHOLE, |about| Sample { rate: about.header.sample(), ..WHOLE });
+        plan.check(None, &sample, memory_bytes)
+            .map_err(|error| Error::Usage(format!("--capacity: {error}")))?;
+    }
     let mut json = Json::to(arguments.json.as_deref())?;
     let stop = inputs::interruption()?;
     let mut news = News::new(quiet, traces.len());
@@ -80,7 +88,7 @@ pub fn run(arguments: &Arguments, environment: &Environment, quiet: bool) -> Res
     let mut ended = Ok(());
     for (Named { trace, .. }, plan) in traces.iter().zip(&plans) {
         news.next_trace();
-        let result = simulate(trace, plan, &stop, &mut |progress| news.show(progress));
+        let result = simulate_within(trace, plan, memory_bytes, &stop, &mut |progress| news.show(progress));
         news.clear();
         match result {
             Ok(of_trace) => {

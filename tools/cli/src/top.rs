@@ -310,12 +310,13 @@ fn head(report: &Report, allowed_bytes: u64) -> String {
         false => String::new(),
     };
     format!(
-        "octavo {}, {} partitions, {} connected; memory {} of {}{pressure}",
+        "octavo {}, {} partitions, {} connected; memory {} of {}{}{pressure}",
         report.version,
         report.partitions.len(),
         report.connections,
         human_bytes(cache.memory_charged_bytes),
         human_bytes(cache.memory_max_bytes),
+        report.resident(),
     )
 }
 

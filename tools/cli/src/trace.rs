@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
-use octavo_sim::trace::{self, Format, Options, Target, Writer};
+use octavo_sim::trace::{self, Columns, Format, Options, Separator, Target, Writer};
 use octavo_sim::{CHUNK, Distinct, Source, generate};
 use serde::Serialize;
 
@@ -21,6 +21,8 @@ use crate::output;
 Examples:
   octavo trace info P3.lis web.u64.zst
   octavo trace convert --format msr hm_1.csv.gz hm_1.u64.zst
+  octavo trace info --columns time,op,offset:sectors,size:sectors,volume requests.csv
+  octavo trace info --columns key --header-lines 1 keys.txt
   octavo trace generate zipf:pages=1000000,requests=30000000,seed=1 ycsb.u64.zst")]
 pub struct Arguments {
     #[command(subcommand)]
@@ -91,8 +93,18 @@ pub struct Reading {
     /// What the traces' bytes mean, where a file's name does not tell
     #[arg(long, value_name = "FORMAT", help = format_help())]
     format: Option<Format>,
-    /// How long a page is, for formats that speak of bytes or sectors
-    #[arg(long, value_name = "SIZE", value_parser = size_bytes, default_value = "4096")]
+    /// What the columns of a table (CSV) are: time, op, offset, size, volume, key, and - for others, in their order, or
+    /// by the names in the first line: offset=Offset,size=Length. Units: offset:sectors, size:kib, offset:pages
+    #[arg(long, value_name = "COLUMN,...")]
+    columns: Option<Columns>,
+    /// What stands between the columns: comma, semicolon, tab, space, or one character [default: comma]
+    #[arg(long, value_name = "CHAR", requires = "columns")]
+    separator: Option<Separator>,
+    /// Lines at the top of a table that are no requests [default: 0; 1 where columns have names]
+    #[arg(long, value_name = "N", requires = "columns")]
+    header_lines: Option<u64>,
+    /// How long a page is: for formats that speak of bytes or sectors, and for sizes in bytes
+    #[arg(long, visible_alias = "page-size", value_name = "SIZE", value_parser = size_bytes, default_value = "4096")]
     page_bytes: u64,
     /// Pass over malformed lines and records, and count them
     #[arg(long)]
@@ -102,7 +114,17 @@ pub struct Reading {
 impl Reading {
     /// The same in the words of the reader.
     pub fn options(&self) -> Options {
-        Options { format: self.format, page_bytes: self.page_bytes, skip_bad: self.skip_bad }
+        let columns = self.columns.clone().map(|columns| {
+            let columns = match self.separator {
+                Some(separator) => columns.separated_by(separator),
+                None => columns,
+            };
+            match self.header_lines {
+                Some(lines) => columns.below(lines),
+                None => columns,
+            }
+        });
+        Options { format: self.format, columns, page_bytes: self.page_bytes, skip_bad: self.skip_bad }
     }
 }
 
@@ -227,7 +249,7 @@ fn info(arguments: &Info, quiet: bool) -> Result<(), Error> {
 fn summary(path: &Path, reading: &Reading, quiet: bool) -> Result<Summary, octavo_sim::SourceError> {
     let mut source = trace::open(path, &reading.options())?;
     let is_generated = path.to_str().is_some_and(|path| path.starts_with(trace::GENERATED));
-    let format = reading.format.or_else(|| Format::of_name(path)).filter(|_| !is_generated);
+    let format = reading.options().format_of(path).filter(|_| !is_generated);
     let metadata = std::fs::metadata(path).ok().filter(|metadata| metadata.is_file() && !is_generated);
     let mut distinct = Distinct::new();
     let (mut requests, mut range) = (0, None);

@@ -23,7 +23,12 @@ pub struct SetCache<const W: usize> {
 }
 
 impl<const W: usize> SetCache<W> {
-    /// At most `capacity_pages`, in whole sets and at least one. `seed` places the pages.
+    /// The most pages that one table of the engine can have.
+    pub const PAGES_MAX: u64 =
+        octavo_table::SEGMENTS_MAX as u64 * octavo_table::SETS_PER_SEGMENT_MAX as u64 * W as u64;
+
+    /// At most `capacity_pages`, in whole sets and at least one; not above [`Self::PAGES_MAX`]. `seed` places the
+    /// pages.
     pub fn new(policy: PolicyKind, capacity_pages: u64, seed: u64) -> Self {
         let shape = Self::shape(capacity_pages);
         SetCache { table: Table::new(shape, policy, shape.segments_max), mixer: Mixer::new(seed) }

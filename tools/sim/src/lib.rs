@@ -15,6 +15,7 @@ pub mod plan;
 pub mod recording;
 pub mod reference;
 pub mod report;
+pub mod room;
 pub mod simulate;
 mod source;
 pub mod tenants;

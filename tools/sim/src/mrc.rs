@@ -8,8 +8,10 @@
 //!   that there were, as SHARDS does it.
 //!
 //! *Errors.* The pages of a sample are divided by hash into [`PARTS`] parts, each of which makes an estimate of its own with a sampler or a miniature
-//! of its own. The error of the whole is the standard deviation of these estimates over the square root of their number, times
-//! the root of (1 - rate): a sample of everything does not err. It covers the luck of the draw, not what small caches do otherwise than large ones.
+//! of its own. The standard error of the whole is the standard deviation of these estimates over the square root of their number, times
+//! the root of (1 - rate): a sample of everything does not err. A point's `error` is three of them (`widen`); it covers the luck of the draw,
+//! not what small caches do otherwise than large ones. A sample has no bias: over many seeds its errors have the mean 0. But along one curve they
+//! have one sign, since they come from the same few popular pages, in the sample or not.
 //!
 //! What is not here: policies, samplers, files.
 
@@ -22,6 +24,7 @@ use serde::Serialize;
 use crate::cache::Cache;
 use crate::footprint::{BuildPageHasher, Footprint};
 use crate::plan::Policy;
+use crate::room::{self, Wanted};
 use crate::simulate::{Feed, Progress, Step, Trace, feed, ratio};
 use crate::source::{Sample, SourceError};
 
@@ -64,16 +67,24 @@ pub struct Options {
     pub ways: Vec<u32>,
     /// Sizes of a curve, by equal factors from a thousandth of the footprint to all of it.
     pub points: usize,
-    /// Pages in a sample of fixed size, and in a miniature.
-    pub samples: u32,
+    /// Pages in a sample of fixed size, and in a miniature. None: [`SAMPLES`], and [`MINIATURE_SAMPLES`].
+    pub samples: Option<u32>,
+    /// Bytes of a page.
+    pub page_bytes: u64,
     /// The share of the pages in a sample of fixed rate; for miniatures, in place of `samples`.
     pub rate: Option<f64>,
+    /// Memory that miniatures may take. None: it is not known.
+    pub memory_bytes: Option<u64>,
     /// Chooses the sample, and places pages in sets.
     pub seed: u64,
     /// Threads.
     pub jobs: usize,
 }
 
+/// Pages in a sample of fixed size where no number is asked for: 4 MiB of memory, and as much for its parts.
+pub const SAMPLES: u32 = 1 << 16;
+/// Pages of a miniature where no number is asked for: there is one for each size.
+pub const MINIATURE_SAMPLES: u32 = 1 << 13;
 /// The rate of [`Method::Shards`] where none is asked for.
 pub const RATE_DEFAULT: f64 = 0.01;
 /// Samples of a fixed rate at most; a trace that has more has its rate lowered.
@@ -100,6 +111,10 @@ pub struct Curve {
     pub requests: u64,
     /// Different pages; of samplers an estimate.
     pub footprint_pages: u64,
+    /// The same in bytes.
+    pub footprint_bytes: u64,
+    /// Bytes of a page.
+    pub page_bytes: u64,
     /// The share of the pages that was followed at the end; of miniatures, the least of all sizes.
     pub rate: f64,
     /// By capacity.
@@ -121,8 +136,37 @@ pub struct CurvePoint {
     pub capacity_pages: u64,
     /// Misses / requests.
     pub miss_ratio: f64,
-    /// The standard error of the sample; 0 where all pages were followed.
-    pub error: f64,
+    /// The same in bytes.
+    pub capacity_bytes: u64,
+    /// How far the true ratio may lie from this, either way: it does not in 19 of 20 points. 0 where all pages were
+    /// followed. None: too few pages of the sample are in a cache of this size to tell.
+    pub error: Option<f64>,
+}
+
+/// Standard errors that `error` is: three, where two would do for a normal distribution. A sample's estimates have heavier
+/// tails, since a few popular pages have a great share of all misses, and eight parts know their spread to a quarter.
+const DEVIATIONS: f64 = 3.0;
+/// The standard error of a point is the greatest of those at sizes up to this factor away. Neighbours see the same
+/// distances, and where a curve is steep their errors jump from one to the other.
+const NEIGHBOUR: f64 = 2.0;
+/// Below so many pages of the sample in a cache, or so many in all of it, the parts' spread says nothing: an eighth of
+/// them is too few.
+const SAMPLED_MIN: f64 = 16.0;
+const SAMPLE_MIN: f64 = 512.0;
+
+/// Makes standard errors of a curve from a sample into intervals; `rate` is that of a point.
+fn widen(points: &mut [CurvePoint], footprint_pages: u64, rate: impl Fn(&CurvePoint) -> f64) {
+    let errors: Vec<(u64, f64)> =
+        points.iter().map(|point| (point.capacity_pages, point.error.unwrap_or(0.0))).collect();
+    for point in points.iter_mut() {
+        let pages = point.capacity_pages as f64;
+        let near = |size: u64| (pages / NEIGHBOUR..=pages * NEIGHBOUR).contains(&(size as f64));
+        let greatest =
+            errors.iter().filter(|(size, _)| near(*size)).map(|(_, error)| *error).fold(0.0, f64::max);
+        let rate = rate(point);
+        let tells = rate >= 1.0 || pages * rate >= SAMPLED_MIN && footprint_pages as f64 * rate >= SAMPLE_MIN;
+        point.error = tells.then_some(if rate >= 1.0 { 0.0 } else { DEVIATIONS * greatest });
+    }
 }
 
 /// Makes all curves of a trace from one reading; miniatures need another before, to know the sizes.
@@ -145,6 +189,7 @@ pub fn curves(
         }
         footprint_pages = Some(counted.pages);
         sizes = capacities(counted.pages, options.points);
+        check_room(options, &sizes)?;
     }
     // 2. One reading for all.
     let mut works: Vec<Work> =
@@ -179,6 +224,8 @@ pub fn curves(
             method: "",
             requests: fed.requests,
             footprint_pages,
+            footprint_bytes: 0,
+            page_bytes: 0,
             rate: 1.0,
             points: Vec::new(),
             exact_difference_mean: None,
@@ -196,6 +243,7 @@ pub fn curves(
                 curve.footprint_pages = shards.whole.pages().round() as u64;
                 curve.rate = shards.whole.rate();
                 curve.points = sizes.iter().map(|size| shards.point(*size)).collect();
+                widen(&mut curve.points, curve.footprint_pages, |_| curve.rate);
             }
             Work::Miniature(first) => {
                 (curve.method, curve.policy, curve.ways) =
@@ -209,6 +257,10 @@ pub fn curves(
                 }
                 curve.rate = all.iter().map(|miniature| miniature.rate).fold(1.0, f64::min);
                 curve.points = all.iter().map(|miniature| miniature.point(fed.requests)).collect();
+                widen(&mut curve.points, footprint_pages, |point| {
+                    let of = all.iter().find(|miniature| miniature.capacity_pages == point.capacity_pages);
+                    of.map_or(1.0, |miniature| miniature.rate)
+                });
             }
         }
         curves.push(curve);
@@ -217,10 +269,20 @@ pub fn curves(
     if let Some(sample) = source.sample() {
         curves.iter_mut().for_each(|curve| curve.scale_up(&sample));
     }
+    curves.iter_mut().for_each(|curve| curve.in_bytes(options.page_bytes));
     Ok(curves)
 }
 
 impl Curve {
+    /// Says every size in bytes, too.
+    fn in_bytes(&mut self, page_bytes: u64) {
+        self.page_bytes = page_bytes;
+        self.footprint_bytes = self.footprint_pages.saturating_mul(page_bytes);
+        for point in &mut self.points {
+            point.capacity_bytes = point.capacity_pages.saturating_mul(page_bytes);
+        }
+    }
+
     /// The trace was a sample: what the curve says of it becomes what it says of all pages.
     fn scale_up(&mut self, sample: &Sample) {
         for point in &mut self.points {
@@ -271,7 +333,7 @@ impl Work {
     fn of(method: Method, options: &Options, sizes: &[u64]) -> Vec<Work> {
         let by_rate =
             ShardsOptions { rate: options.rate.unwrap_or(RATE_DEFAULT), samples_max: RATE_SAMPLES_MAX };
-        let by_size = ShardsOptions { rate: 1.0, samples_max: options.samples };
+        let by_size = ShardsOptions { rate: 1.0, samples_max: options.samples.unwrap_or(SAMPLES) };
         match method {
             Method::Exact => vec![Work::Exact(ExactLru::new())],
             Method::Shards => vec![Work::Shards(Box::new(ShardsInParts::new(method, by_rate, options.seed)))],
@@ -370,8 +432,9 @@ impl ExactLru {
     fn point(&self, capacity_pages: u64) -> CurvePoint {
         CurvePoint {
             capacity_pages,
+            capacity_bytes: 0,
             miss_ratio: ratio(self.misses(capacity_pages), self.requests),
-            error: 0.0,
+            error: Some(0.0),
         }
     }
 }
@@ -418,8 +481,9 @@ impl ShardsInParts {
         let estimates: Vec<f64> = self.parts.iter().map(estimate).collect();
         CurvePoint {
             capacity_pages,
+            capacity_bytes: 0,
             miss_ratio: self.whole.miss_ratio(capacity_pages as f64),
-            error: error_of_mean(&estimates, self.whole.rate()),
+            error: Some(error_of_mean(&estimates, self.whole.rate())),
         }
     }
 }
@@ -457,14 +521,32 @@ struct Sampled {
 /// One more than the greatest number of a page.
 const NUMBERS: f64 = (1u64 << 32) as f64;
 
+/// Refuses miniatures that take more memory than there is: each with its parts, which have as many pages again.
+fn check_room(options: &Options, sizes: &[u64]) -> Result<(), SourceError> {
+    let mut wanted = Vec::new();
+    for policy in options.policies.iter().copied() {
+        for ways in policy.ways_among(&options.ways) {
+            let pages = |size: &u64| Miniature::pages(policy, ways, *size, options);
+            let with_parts = |pages| [Wanted { policy, ways, pages }; 2];
+            wanted.extend(sizes.iter().map(pages).flat_map(with_parts));
+        }
+    }
+    room::check(&wanted, options.page_bytes, options.memory_bytes)
+}
+
 impl Miniature {
+    /// The pages of the cache that stands for one of `capacity_pages`.
+    fn pages(policy: Policy, ways: Option<u32>, capacity_pages: u64, options: &Options) -> u64 {
+        let least = MINIATURE_SETS_MIN * u64::from(ways.unwrap_or(16));
+        let samples = u64::from(options.samples.unwrap_or(MINIATURE_SAMPLES));
+        let asked = options.rate.map_or(samples, |rate| (capacity_pages as f64 * rate) as u64);
+        policy.capacity_pages(ways, asked.max(least).min(capacity_pages))
+    }
+
     fn new(policy: Policy, ways: Option<u32>, capacity_pages: u64, options: &Options) -> Miniature {
         // All capacities are those that the caches really have, so that the rates fit.
         let capacity_pages = policy.capacity_pages(ways, capacity_pages);
-        let least = MINIATURE_SETS_MIN * u64::from(ways.unwrap_or(16));
-        let asked =
-            options.rate.map_or(u64::from(options.samples), |rate| (capacity_pages as f64 * rate) as u64);
-        let pages = policy.capacity_pages(ways, asked.max(least).min(capacity_pages));
+        let pages = Self::pages(policy, ways, capacity_pages, options);
         let rate = pages as f64 / capacity_pages as f64;
         let sampled = |from: f64, pages: u64| Sampled {
             from: (from * NUMBERS) as u64,
@@ -506,7 +588,7 @@ impl Miniature {
         let error = if parts.is_empty() { 0.0 } else { error_of_mean(&parts, self.rate) };
         let miss_ratio =
             if parts.is_empty() { ratio(self.whole.misses, requests) } else { estimate(&self.whole) };
-        CurvePoint { capacity_pages: self.capacity_pages, miss_ratio, error }
+        CurvePoint { capacity_pages: self.capacity_pages, capacity_bytes: 0, miss_ratio, error: Some(error) }
     }
 }
 

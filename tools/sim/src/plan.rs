@@ -81,6 +81,26 @@ impl Policy {
         }
     }
 
+    /// The most pages that a cache of it can have.
+    pub fn capacity_pages_max(self, ways: Option<u32>) -> u64 {
+        match (self, ways) {
+            (Policy::Engine(_), Some(8)) => SetCache::<8>::PAGES_MAX,
+            (Policy::Engine(_), Some(16)) => SetCache::<16>::PAGES_MAX,
+            (Policy::Engine(_), Some(32)) => SetCache::<32>::PAGES_MAX,
+            _ => PAGES_MAX,
+        }
+    }
+
+    /// Bytes of memory that a page of its capacity takes from the start. 0: memory is taken by the pages that
+    /// come, not by the capacity.
+    pub fn bytes_per_page(self) -> u64 {
+        match self {
+            Policy::Engine(_) => octavo_table::METADATA_BYTES_PER_PAGE_MAX as u64,
+            Policy::Reference(Reference::SetOpt) => size_of::<u64>() as u64,
+            Policy::Reference(_) => 0,
+        }
+    }
+
     /// The ways that it is to be run with: all of those, or the one None.
     pub fn ways_among(self, ways: &[u32]) -> Vec<Option<u32>> {
         if self.has_ways() { ways.iter().copied().map(Some).collect() } else { vec![None] }
@@ -188,14 +208,11 @@ impl FromStr for Capacity {
         if count == 0 {
             return Err(wrong("a cache has at least one page"));
         }
-        if matches!(amount, Amount::Pages(count) if count > PAGES_MAX) {
-            return Err(wrong("this is more than 2^31 pages"));
-        }
         Ok(Capacity { text: text.to_owned(), amount })
     }
 }
 
-/// A slot has 32 bits for its number.
+/// The most pages of a reference policy: nodes have numbers of 32 bits, and some remember as many pages again.
 const PAGES_MAX: u64 = 1 << 31;
 
 /// An exact decimal: so many parts of a power of ten.
@@ -250,7 +267,6 @@ mod tests {
             ("-1p", "no whole number"),
             ("1.2.3%", "no number"),
             ("99999999999999999999p", "no whole number"),
-            ("4000000000p", "2^31"),
             ("99999999TiB", "2^64"),
         ] {
             let error = pages(text).expect_err(text);

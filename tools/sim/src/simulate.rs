@@ -18,6 +18,7 @@ use crate::cache::{Cache, SetCache};
 use crate::footprint::Footprint;
 use crate::plan::{Capacity, Policy};
 use crate::reference::opt::{Access, Future, Optimum, SetOptimum};
+use crate::room::{self, Wanted};
 use crate::source::{Sample, Source, SourceError};
 
 /// A trace that can be read from its beginning as often as is needed.
@@ -128,6 +129,17 @@ pub fn simulate(
     stop: &AtomicBool,
     progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<Vec<Row>, SourceError> {
+    simulate_within(trace, plan, None, stop, progress)
+}
+
+/// The same, where the caches may take so many bytes of memory; with more, none is made.
+pub fn simulate_within(
+    trace: &Trace<'_>,
+    plan: &Plan,
+    memory_bytes: Option<u64>,
+    stop: &AtomicBool,
+    progress: &mut dyn FnMut(Progress<'_>),
+) -> Result<Vec<Row>, SourceError> {
     let mut news = |step, requests, share| progress(Progress { trace: &trace.name, step, requests, share });
     // 1. Shares of the footprint need the footprint.
     let mut footprint = None;
@@ -143,6 +155,7 @@ pub fn simulate(
     // A sample stands for more pages, and is seen by caches as much smaller.
     let scale = source.sample().unwrap_or(WHOLE);
     let footprint = footprint.map(|pages| scale.scaled_up(pages));
+    plan.check(footprint, &scale, memory_bytes)?;
     // 2. One reading for all that know the past only.
     let mut models =
         plan.models(footprint, |policy, ways, pages| policy.cache(ways, scale.scaled_down(pages), plan.seed));
@@ -179,7 +192,7 @@ pub fn simulate(
 }
 
 /// A sample that leaves nothing out.
-const WHOLE: Sample = Sample { rate: 1.0, accesses: 0 };
+pub const WHOLE: Sample = Sample { rate: 1.0, accesses: 0 };
 
 /// A cache of the engine's.
 pub fn engine_cache(kind: PolicyKind, ways: u32, capacity_pages: u64, seed: u64) -> Box<dyn Cache> {
@@ -207,6 +220,29 @@ struct Model<C> {
 }
 
 impl Plan {
+    /// Refuses caches that cannot be made, or that take more memory than there is; shares of a trace's pages
+    /// only where the `footprint` is known.
+    ///
+    /// # Errors
+    /// The largest that can be made, and the memory that it takes.
+    pub fn check(
+        &self,
+        footprint: Option<u64>,
+        sample: &Sample,
+        memory_bytes: Option<u64>,
+    ) -> Result<(), SourceError> {
+        let known = self.capacities.iter().filter(|capacity| footprint.is_some() || !capacity.is_share());
+        let wanted = known.flat_map(|capacity| {
+            let pages = sample.scaled_down(capacity.pages(footprint.unwrap_or(0), self.page_bytes));
+            let every = |policy: &Policy| {
+                let wanted = move |ways| (*policy, ways);
+                policy.ways_among(&self.ways).into_iter().map(wanted).collect::<Vec<_>>()
+            };
+            self.policies.iter().flat_map(every).map(move |(policy, ways)| Wanted { policy, ways, pages })
+        });
+        room::check(&wanted.collect::<Vec<_>>(), self.page_bytes, memory_bytes)
+    }
+
     /// A model of each policy, ways and capacity that `cache` has a cache for.
     fn models<C>(
         &self,

@@ -157,8 +157,9 @@ impl Lane {
     }
 
     /// Sleeps in the ring until something has completed, somebody wakes it or the time is over.
-    pub(super) fn wait(&self, timeout: Option<Duration>) {
-        self.finish(|ring, take| _ = ring.wait(take, timeout));
+    /// Returns how many have.
+    pub(super) fn wait(&self, timeout: Option<Duration>) -> usize {
+        self.finish(|ring, take| _ = ring.wait(take, timeout))
     }
 }
 

@@ -1,5 +1,6 @@
 //! How a lane's owner waits, and who is told of what: tasks that were registered with somebody come back through `ready`, and a thread that
-//! sleeps looks after lanes whose owners are elsewhere. Not here: what a task does when it is told (`lane.rs`).
+//! sleeps looks after lanes whose owners are elsewhere. Not here: what a task does when it is told
+//! (`lane.rs`), who owns a lane (`lent.rs`).
 
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -43,12 +44,14 @@ impl Waiter {
 
 impl Lane {
     /// Takes completions of a lane whose owner is elsewhere. Whoever calls it has nudged the ring before.
-    fn reap_for_owner(&self) {
+    fn reap_for_owner(&self) -> bool {
         // Whether it is parked does not matter: an owner that has just come may have looked at what is finished before us and is about
         // to park. A wake that finds nobody asleep ends the next sleep.
-        if self.reap() > 0 {
+        let has_reaped = self.reap() > 0;
+        if has_reaped {
             self.ring.wake();
         }
+        has_reaped
     }
 
     /// Tries the pages whose registrations came true. The owner only.
@@ -145,6 +148,12 @@ impl Lane {
         came
     }
 
+    /// Whether nobody waits for the owner: nothing is in flight, and no task is left to be told of anything. The owner
+    /// only, between two batches.
+    pub fn at_rest(&self) -> bool {
+        self.ring.in_flight() == 0 && self.work().tasks.is_empty() && lock(&self.returned).is_empty()
+    }
+
     /// Sleeps until there may be something to do.
     fn park(&self, fd: Option<(BorrowedFd<'_>, Interest)>, timeout: Option<Duration>) -> Option<Interest> {
         self.parked.store(true, Ordering::Relaxed);
@@ -169,11 +178,16 @@ impl Lane {
             self.shared.foreign.fetch_add(1, Ordering::SeqCst);
             fence(Ordering::SeqCst);
         }
-        let others = if waiting { self.shared.unattended(self) } else { Vec::new() };
-        let came = match self.ring.poll_fd() {
-            // Alone: the ring itself sleeps best.
-            _ if fd.is_none() && others.is_empty() => {
-                self.wait(timeout);
+        let others = if waiting { self.shared.lanes.unattended(self) } else { Vec::new() };
+        // Alone: the ring itself sleeps best.
+        let is_alone = fd.is_none() && others.is_empty();
+        let came = match if is_alone || self.is_spare() { None } else { self.ring.poll_fd() } {
+            None if is_alone => {
+                _ = self.wait(timeout);
+                None
+            }
+            None if fd.is_none() && !self.shared.simulated() && !cfg!(shuttle) => {
+                self.sleep_without_descriptor(timeout);
                 None
             }
             Some(own) if !self.shared.simulated() => {
@@ -197,7 +211,7 @@ impl Lane {
                 };
                 // Takes a wake too, which a mere reap leaves and the next poll would see again.
                 self.wait(Some(Duration::ZERO));
-                others.iter().for_each(|lane| lane.reap_for_owner());
+                others.iter().for_each(|lane| _ = lane.reap_for_owner());
                 fd.map(|_| came)
             }
             // A simulated disk moves only when somebody looks at it: look at ours and the others'. The same where the system has no descriptor left for
@@ -207,7 +221,7 @@ impl Lane {
                     self.reap();
                 }
                 others.iter().for_each(|lane| lane.ring.nudge());
-                others.iter().for_each(|lane| lane.reap_for_owner());
+                others.iter().for_each(|lane| _ = lane.reap_for_owner());
                 yield_now();
                 fd.map(|(fd, interest)| {
                     let quiet = self.ring.in_flight() == 0 && others.is_empty();
@@ -231,6 +245,35 @@ impl Lane {
         came
     }
 
+    /// Sleeps while other lanes that nobody attends have I/O in flight, where there is no
+    /// descriptor to poll: looks at them now and then, ever less often.
+    fn sleep_without_descriptor(&self, timeout: Option<Duration>) {
+        let until = timeout.map(|timeout| Instant::now() + timeout);
+        let mut pause = LOOK_INTERVAL;
+        loop {
+            // Anew each time: the wait takes the wake of one that has lost its owner.
+            let others = self.shared.lanes.unattended(self);
+            others.iter().for_each(|lane| lane.ring.nudge());
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            let has_ended = self.wait(Some(left.map_or(pause, |left| left.min(pause)))) > 0;
+            let has_reaped = others.iter().fold(false, |any, lane| lane.reap_for_owner() | any);
+            let is_told = !lock(&self.ready).is_empty() || !lock(&self.returned).is_empty();
+            if has_ended || has_reaped || is_told || others.is_empty() || left == Some(Duration::ZERO) {
+                return;
+            }
+            pause = (pause * 2).min(Ring::NUDGE_INTERVAL);
+        }
+    }
+
+    /// Works until every request that this lane has taken over from others is done: those of a
+    /// cache whose workers have ended.
+    pub fn finish_served(self: &Arc<Self>) {
+        let serves = |work: &mut Work| work.tasks.iter().any(|(_, task)| task.served.is_some());
+        if serves(&mut self.work()) {
+            self.work_until(|work| !serves(work));
+        }
+    }
+
     /// The owner goes elsewhere; what it leaves in flight others may look after, and a turn at the bounce pool that it was
     /// told of and has not taken goes to the next.
     pub fn leave(&self) {
@@ -239,7 +282,7 @@ impl Lane {
         fence(Ordering::SeqCst);
         self.shared.bounce.pass_on();
         if self.ring.in_flight() > 0 && self.shared.foreign.load(Ordering::SeqCst) > 0 {
-            self.shared.wake_parked(self);
+            self.shared.lanes.wake_parked(self);
         }
     }
 
@@ -329,6 +372,11 @@ impl Lane {
             self.ring.wake();
         }
     }
+}
+
+/// Waits for a caller's own descriptor.
+pub(crate) fn poll_only(fd: BorrowedFd<'_>, interest: Interest, timeout: Option<Duration>) -> Interest {
+    poll(&[], Some((fd, interest)), timeout).unwrap_or_default()
 }
 
 /// Waits for descriptors. Returns what came of the caller's own; None where the time was over first.

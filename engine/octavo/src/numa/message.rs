@@ -135,7 +135,9 @@ impl Workers {
         }
         let lanes = |node: &super::Node| {
             let count = node.cpus.len().clamp(1, RECEIVERS_MAX as usize);
-            (0..count).map(|_| Lane::new(shared)).collect::<Result<Vec<_>, Error>>()
+            (0..count)
+                .map(|_| Lane::new(shared, "an I/O ring for a node's worker"))
+                .collect::<Result<Vec<_>, Error>>()
         };
         let lanes = numa.topology.nodes.iter().map(lanes).collect::<Result<Vec<_>, Error>>()?;
         assert!(shared.post.set(Post::new(&lanes)).is_ok(), "workers are started once");
@@ -152,6 +154,11 @@ impl Workers {
             }
         }
         Ok(Workers(threads))
+    }
+
+    /// In a child of `fork`, where they are not: there is nothing to wait for.
+    pub fn leave_to_the_parent(&mut self) {
+        std::mem::forget(std::mem::take(&mut self.0));
     }
 
     /// Ends them. What is sent from now on its sender does itself.
@@ -246,7 +253,12 @@ impl Lane {
         let tag = object.tag(page);
         let Some(to) = object.partition.other_node(tag) else { return false };
         let (span, start) = (task.span(page), page << object.partition.page_shift);
-        let write = matches!(task.job, Job::Write { .. });
+        let write = match task.job {
+            Job::Read => false,
+            Job::Write { .. } => true,
+            // A populate has no bytes to send to a node or to receive from it.
+            _ => return false,
+        };
         if !object.partition.sends(tag, task.batch, span.len, write) {
             return false;
         }

@@ -21,6 +21,7 @@ use crate::copy;
 use crate::counters::Count;
 use crate::object::{AHEAD, ObjectInner, Read};
 use crate::partition::{PageMover, PartitionInner};
+use crate::read::Asks;
 use crate::sync::{AtomicBool, AtomicU64, Ordering, try_lock, yield_now};
 
 /// Of so many pages one is a *probe*: by its tag, so that it stays one.
@@ -366,7 +367,7 @@ impl PartitionInner {
             return;
         }
         let may_displace = !self.shared.numa.replication.yields;
-        let switch = self.table.bring_main(tag, here, may_displace, &mut PageMover(self));
+        let switch = self.table.bring_main(tag, here, may_displace, &mut PageMover::new(self));
         self.counters.add(Count::EvictionsCapacity, u64::from(switch.displaced.is_some()));
         if switch.to.is_some() {
             self.counters.add(Count::Switches, 1);
@@ -392,9 +393,22 @@ impl ObjectInner {
     #[inline(never)]
     pub fn read_heard_hit(&self, offset: u64, buffer: &mut [u8]) -> bool {
         let partition = &*self.partition;
+        // It may be recorded, or copied, under locks.
+        if partition.shared.is_forked() {
+            return false;
+        }
         let (tag, skip) = (self.tag(offset >> partition.page_shift), offset as usize & partition.page_mask);
         let (to, len) = (buffer.as_mut_ptr(), buffer.len());
-        // SAFETY: the buffer is valid for its length, and the range lies in one page.
+        if partition.is_recorded_whole()
+            // SAFETY: the buffer is valid for its length, and the range lies in one page.
+            && let Some(hit) = unsafe { partition.read_recorded(tag, skip, to, len, Asks::Hits) }
+        {
+            if hit && partition.places.charged {
+                partition.charge_access(tag, len, 1);
+            }
+            return hit;
+        }
+        // SAFETY: as above.
         if !unsafe { partition.read_near(tag, skip, to, len, 1) } {
             return false;
         }

@@ -10,10 +10,12 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use octavo_table::recording::Event;
-use octavo_table::{SegmentIndex, SlotIndex, State, Word};
+use octavo_table::{SegmentIndex, SlotIndex, State, Table, Word};
 
 use super::{PageMover, Partition, PartitionInner};
+use crate::WAYS;
 use crate::cache::Shared;
+use crate::config::PolicyName;
 use crate::counters::Count;
 use crate::error::Error;
 use crate::lane::Lane;
@@ -81,12 +83,10 @@ pub(crate) struct Turn<'p> {
 }
 
 impl Turn<'_> {
-    fn lane(&self, shared: &Arc<Shared>) -> Result<&Arc<Lane>, Error> {
-        if let Some(lane) = self.lane.get() {
-            return Ok(lane);
-        }
-        let lane = Lane::new(shared)?;
-        Ok(self.lane.get_or_init(|| lane))
+    fn lane(&self, shared: &Arc<Shared>) -> &Arc<Lane> {
+        let new =
+            || Lane::new(shared, "an I/O ring for changes of size").unwrap_or_else(|_| Lane::spare(shared));
+        self.lane.get_or_init(new)
     }
 
     /// The part of it that is one partition's.
@@ -98,7 +98,7 @@ impl Turn<'_> {
 
     /// `settle`, but no longer than there is time.
     fn settle(&self, object: &Object, slot: SlotIndex, word: Word) -> Result<(), Stop> {
-        let lane = self.lane(&object.0.partition.shared)?;
+        let lane = self.lane(&object.0.partition.shared);
         lane.attend();
         let settled = self.settle_on(lane, object, slot, word);
         lane.leave();
@@ -157,15 +157,48 @@ fn is_at_work(lane: &Lane, inner: &PartitionInner) -> bool {
 }
 
 /// What a resize is doing; its holder may wait for a store.
-#[derive(Default)]
 pub(super) struct Resizing {
-    /// A segment has come or gone, or the policy has changed, since the table was made.
-    pub was_changed: bool,
+    /// What has happened to the table.
+    pub history: History,
     /// Segments without entries that still hold a pinned snapshot.
     pub emptied: Vec<SegmentIndex>,
     /// Moves that were named and are not done, because a page's store refused, or was not waited for; and the segment that they empty, if they do.
     pending: Vec<octavo_table::Move>,
     pub leaving: Option<SegmentIndex>,
+}
+
+/// What has happened to a table before its first access. A recording that begins before that access
+/// begins with these events, so its replay has the same directory.
+pub(crate) struct History {
+    /// Segments that it was made with.
+    pub segments: u32,
+    /// Its policy then.
+    pub policy: PolicyName,
+    /// What has happened since. None: accesses, or more events than are kept.
+    pub events: Option<Vec<Event>>,
+}
+
+impl History {
+    /// The events take memory that is not charged: some 24 KiB of each partition at most, and none
+    /// once it is resized after its first access.
+    const EVENTS_MAX: usize = 1 << 10;
+
+    /// Adds what has happened to the table of `inner`.
+    pub fn push(&mut self, inner: &PartitionInner, happened: impl IntoIterator<Item = Event>) {
+        let Some(events) = &mut self.events else { return };
+        events.extend(happened);
+        if events.len() > History::EVENTS_MAX || !inner.is_untouched() {
+            self.events = None;
+        }
+    }
+}
+
+impl Resizing {
+    pub fn of(table: &Table<WAYS>) -> Resizing {
+        let (segments, policy) = (table.live_segments(), table.policy());
+        let history = History { segments, policy, events: Some(Vec::new()) };
+        Resizing { history, emptied: Vec::new(), pending: Vec::new(), leaving: None }
+    }
 }
 
 impl Partition {
@@ -180,7 +213,15 @@ impl Partition {
         self.in_turn(turn, |resizing, turn| self.make_segments(resizing, segments, turn))
     }
 
-    fn in_turn(
+    /// `resize_in_turn` that only shrinks: another may have shrunk it since `segments` were counted.
+    pub(super) fn shrink_in_turn(&self, segments: u32, turn: Option<Turn<'_>>) -> Result<(), Stop> {
+        self.in_turn(turn, |resizing, turn| {
+            let live = self.0.table.live_segments() - resizing.emptied.len() as u32;
+            self.make_segments(resizing, segments.min(live), turn)
+        })
+    }
+
+    pub(super) fn in_turn(
         &self,
         turn: Option<Turn<'_>>,
         act: impl FnOnce(&mut Resizing, Option<&Turn<'_>>) -> Result<(), Stop>,
@@ -204,13 +245,13 @@ impl Partition {
         done
     }
 
-    /// Resizes it for whoever asks for this partition: others get their turns while its store is waited for.
-    pub(crate) fn resize_alone(&self, mut segments: impl FnMut() -> u32) -> Result<(), Error> {
+    /// Shrinks it for whoever asks for this partition: others get their turns while its store is waited for.
+    pub(crate) fn shrink_alone(&self, mut segments: impl FnMut() -> u32) -> Result<(), Error> {
         let shared = &self.0.shared;
         loop {
             {
                 let planning = lock(&shared.reaper.planning);
-                match self.resize_in_turn(segments(), planning.turn(shared)) {
+                match self.shrink_in_turn(segments(), planning.turn(shared)) {
                     Err(Stop::HeldUp) => {}
                     Err(Stop::Failed(error)) => return Err(error),
                     Ok(()) => return Ok(()),
@@ -246,6 +287,8 @@ impl Partition {
         turn: Option<&Turn<'_>>,
     ) -> Result<(), Stop> {
         let inner = &self.0;
+        // Relaxed: `remove_partition` sets it before it comes here itself, under this lock.
+        let segments = if inner.is_removed.load(Ordering::Relaxed) { 1 } else { segments };
         let wanted = segments.clamp(1, inner.table.shape().segments_max);
         let before = inner.table.live_segments();
         self.finish_moves(resizing, turn)?;
@@ -257,9 +300,10 @@ impl Partition {
             let learning = self.learning_bytes(inner.table.live_segments() + 1);
             lock(&inner.costs).take(segment, learning, &format!("partition {:?}", self.name()))?;
             inner.commit(segment);
-            resizing.was_changed = true;
+            let note = inner.note_of_all();
             resizing.pending = inner.table.join(segment);
-            inner.record(|| Event::Join { segment: segment.0 });
+            note.event(|| Event::Join { segment: segment.0 });
+            resizing.history.push(inner, [Event::Join { segment: segment.0 }, Event::Settled]);
             self.finish_moves(resizing, turn)?;
         }
         while inner.table.live_segments() - (resizing.emptied.len() as u32) > wanted {
@@ -268,8 +312,8 @@ impl Partition {
             let cold = cold.and_then(|verdict| inner.table.segment_to_leave_of(verdict.cold, emptied));
             let segment = cold.or_else(|| inner.table.segment_to_leave(emptied));
             let segment = segment.expect("more are live than wanted");
-            resizing.was_changed = true;
             resizing.pending = inner.table.leave(segment);
+            resizing.history.push(inner, [Event::Leave { segment: segment.0 }, Event::Settled]);
             inner.record(|| Event::Leave { segment: segment.0 });
             resizing.leaving = Some(segment);
             self.finish_moves(resizing, turn)?;
@@ -291,7 +335,7 @@ impl Partition {
             if inner.is_recorded() {
                 return Ok(());
             }
-            resizing.was_changed = true;
+            resizing.history.events = None;
             resizing.pending = inner.table.shift(verdict.hot, verdict.cold, entries);
             let moved = self.finish_moves(resizing, turn);
             inner.balance.forget();
@@ -315,9 +359,14 @@ impl Partition {
     fn retire_emptied(&self, resizing: &mut Resizing) -> Result<(), Error> {
         let inner = &self.0;
         for segment in std::mem::take(&mut resizing.emptied) {
-            let retired = inner.table.retire(segment);
-            inner.record(|| Event::Retire { segment: segment.0, retired: retired.is_ok() });
-            match retired {
+            let empty = inner.table.check_empty(segment);
+            let note = inner.note_of_all();
+            if empty.is_ok() {
+                inner.table.take_out(segment);
+            }
+            note.event(|| Event::Retire { segment: segment.0, retired: empty.is_ok() });
+            resizing.history.push(inner, [Event::Retire { segment: segment.0, retired: empty.is_ok() }]);
+            match empty {
                 Ok(()) => {
                     inner.frames.give_back(segment);
                     let learning = self.learning_bytes(inner.table.live_segments());
@@ -334,7 +383,7 @@ impl Partition {
         let inner = &self.0;
         loop {
             let still = lock(&inner.moves);
-            let pass = inner.table.bring_home(&mut PageMover(inner));
+            let pass = inner.table.bring_home(&mut PageMover::new(inner));
             drop(still);
             inner.counters.add(Count::EvictionsResize, pass.let_go + pass.evicted);
             let Some(slot) = pass.busy else { return Ok(()) };
@@ -355,9 +404,8 @@ impl Partition {
         let inner = &self.0;
         loop {
             let still = lock(&inner.moves);
-            let pass = inner.table.advance(mv, &mut PageMover(inner));
+            let pass = inner.table.advance(mv, &mut PageMover::new(inner));
             drop(still);
-            inner.record(|| Event::Advance { done: pass.busy.is_none() });
             inner.counters.add(Count::EvictionsResize, pass.let_go + pass.evicted);
             let Some(slot) = pass.busy else { return Ok(()) };
             self.settle(slot, turn)?;

@@ -10,7 +10,7 @@ use super::Partition;
 use crate::WAYS;
 use crate::cache::Shared;
 use crate::counters::Count;
-use crate::reaper::Share;
+use crate::reaper::{Share, Use};
 use crate::sync::lock;
 
 /// What one plan leaves to the next: misses of late, as a monitor's counts fade, those of them whose pages returned, how its
@@ -21,6 +21,10 @@ pub(super) struct Remembered {
     returns: Of,
     stretch: Stretch,
     trend: Trend,
+    /// Pages that it had been asked for when the last period was over, and periods since in which
+    /// it was asked for none.
+    asked: u64,
+    quiet: u32,
 }
 
 /// A count of late, of one that only grows.
@@ -75,6 +79,9 @@ impl Watch {
 impl Partition {
     /// What it would have missed of late at other sizes. None where it is not watched: the cache has no reaper, or the partition is very small.
     pub fn miss_curve(&self) -> Option<octavo_table::MissCurve> {
+        if self.0.shared.is_forked() {
+            return None;
+        }
         self.0.table.drain_monitor();
         self.0.table.miss_curve()
     }
@@ -94,6 +101,12 @@ impl Partition {
         if is_over {
             stretch.fade(has_changed);
         }
+        let asked = inner.sum(Count::Hits).wrapping_add(inner.sum(Count::Misses));
+        if is_over {
+            let is_quiet = std::mem::replace(&mut remembered.asked, asked) == asked;
+            remembered.quiet = if is_quiet { remembered.quiet.saturating_add(1) } else { 0 };
+        }
+        let used = if asked == 0 { Use::Never } else { Use::Before(remembered.quiet) };
         let trend = remembered.trend;
         drop(remembered);
         let fixed = lock(&inner.costs).fixed_bytes();
@@ -108,7 +121,7 @@ impl Partition {
             sampled_per_byte: rate / inner.page_bytes() as f64,
         };
         let (sizes, fit) = ((self.segment_bytes(), fixed), (&seen, &mut stretch));
-        let share = Share::new(self.limits(), sizes, curve, inner.page_bytes() as u64, fit, trend);
+        let share = Share::new(self.limits(), sizes, curve, inner.page_bytes() as u64, fit, (trend, used));
         lock(&inner.remembered).stretch = stretch;
         share
     }

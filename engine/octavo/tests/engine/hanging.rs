@@ -173,3 +173,50 @@ fn a_store_that_hangs_keeps_its_own_partition_s_size_and_no_other_s() {
     assert_written(&dead, "stuck", 2 * PAGES);
     assert_written(&alive, "other", 2 * PAGES);
 }
+
+/// Whoever set a limit, or a group's, waited for the store as long as it hung.
+#[test]
+fn limits_hold_at_once_and_what_a_store_holds_up_is_owed_until_it_answers() {
+    const MIB: u64 = 1 << 20;
+    let watchdog = Watchdog::new(Duration::from_secs(60), "limits on a store that hangs");
+    for reaper in [false, true] {
+        let config = CacheConfig {
+            memory_max_bytes: 16 * MIB,
+            segment_bytes: PAGE * WAYS as u64,
+            buffers_max_bytes: Some(MIB),
+            reaper,
+            seed: Some(4),
+            ..CacheConfig::default()
+        };
+        let cache = Cache::new(config).unwrap();
+        let config = PartitionConfig {
+            cache_mode: CacheMode::Writeback,
+            start_bytes: Some(7 * MIB),
+            dirty_max_bytes: Some(6 * MIB),
+            ..PartitionConfig::new("host/first")
+        };
+        let first = cache.partition(config).unwrap();
+        let dead = disk(5);
+        let stuck = first.open(dead.store("stuck", 4 * PAGES * PAGE), "stuck").unwrap();
+        dead.hang();
+        dirty(&stuck, 2 * PAGES);
+        let limits = Limits { max_bytes: 3 * MIB, ..Limits::default() };
+        watchdog.feed("a partition's max");
+        let owed = cache.begin_limits(&first, limits).unwrap();
+        assert_eq!(first.limits(), limits);
+        assert!(owed.bytes > 0 && owed.partitions == ["host/first"], "{owed:?}");
+        watchdog.feed("a group's");
+        let owed = cache.begin_group("host", Limits { max_bytes: 2 * MIB, ..limits }).unwrap();
+        assert!(owed.bytes > 0 && owed.partitions == ["host/first"], "{owed:?}");
+        watchdog.feed("a policy, memory");
+        assert!(!first.begin_policy(octavo::PolicyName::Lru).unwrap());
+        let (_, owed) = first.begin_reclaim(MIB).unwrap();
+        assert!(!owed.is_nothing());
+        watchdog.feed("it answers");
+        dead.answer();
+        until(|| (reaper || cache.settle().is_nothing()) && first.stat().charged_bytes <= 2 * MIB);
+        assert!(first.begin_policy(octavo::PolicyName::Lru).unwrap());
+        stuck.sync().unwrap();
+        assert_written(&dead, "stuck", 2 * PAGES);
+    }
+}

@@ -1,4 +1,5 @@
 //! What the kernel says about nodes: asked by the tests themselves, past the calls of the cache.
+//! And children that are forked.
 
 use std::collections::BTreeMap;
 
@@ -83,4 +84,34 @@ pub fn areas() -> Vec<Area> {
         Some(Area { start, prefers, pages: pages.collect() })
     };
     text.lines().filter_map(area).collect()
+}
+
+/// Forks. None in the child, which has to end by `exit`; the child's number in the parent.
+pub fn fork() -> Option<i32> {
+    // SAFETY: the child uses what its C library keeps usable in one (the allocator), and what is
+    // tested.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0, "fork: {}", std::io::Error::last_os_error());
+    (child > 0).then_some(child)
+}
+
+/// Ends the process at once. Nothing is dropped.
+pub fn exit(status: u8) -> ! {
+    // SAFETY: takes a number, and does not return.
+    unsafe { libc::_exit(status.into()) }
+}
+
+/// Ends the process by a signal after so many seconds, whatever it waits for.
+pub fn end_after(seconds: u32) {
+    // SAFETY: takes a number only.
+    unsafe { libc::alarm(seconds) };
+}
+
+/// Waits for the end of a child.
+pub fn wait_for(child: i32) -> std::process::ExitStatus {
+    let mut status = 0;
+    // SAFETY: the kernel writes one number.
+    let ended = unsafe { libc::waitpid(child, &raw mut status, 0) };
+    assert_eq!(ended, child, "waitpid: {}", std::io::Error::last_os_error());
+    std::os::unix::process::ExitStatusExt::from_raw(status)
 }

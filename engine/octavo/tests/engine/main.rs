@@ -13,11 +13,15 @@ mod clearing;
 #[cfg(not(shuttle))]
 mod failing;
 #[cfg(not(shuttle))]
+mod forked;
+#[cfg(not(shuttle))]
 mod hanging;
 #[cfg(not(shuttle))]
 mod history;
 #[cfg(not(shuttle))]
 mod kernel;
+#[cfg(not(shuttle))]
+mod lanes;
 #[cfg(not(shuttle))]
 mod numa;
 #[cfg(not(shuttle))]
@@ -30,6 +34,8 @@ mod random;
 mod recording;
 #[cfg(not(shuttle))]
 mod regressions;
+#[cfg(not(shuttle))]
+mod resident;
 #[cfg(shuttle)]
 mod schedules;
 #[cfg(not(shuttle))]

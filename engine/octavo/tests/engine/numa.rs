@@ -313,6 +313,22 @@ fn a_queue_outlives_the_workers_of_its_cache() {
     assert_eq!(ended, 200);
 }
 
+/// Such a request has no memory of its own. In a bundle for another node it was taken for a read into
+/// that memory, and the process died.
+#[test]
+fn a_queues_prefetch_of_another_nodes_pages_does_not_travel() {
+    let (cache, _partition, object) = scene(config(NumaMode::Message, 2, 2));
+    let mut queue = cache.queue().unwrap();
+    for round in 0..2 {
+        let advise = |page| Op::Advise { offset: page * PAGE, len: 1, advice: octavo::Advice::WillNeed };
+        queue.submit(&object, (0..100).map(|page| Request { user_data: page, op: advise(page) }));
+        while queue.pending() > 0 {
+            queue.wait(1, |completion| completion.result.unwrap());
+        }
+        assert!((0..100).all(|page| object.is_resident(page * PAGE)), "round {round}");
+    }
+}
+
 #[test]
 fn workers_that_have_nothing_to_do_use_no_processor() {
     let (_cache, _partition, object) = scene(config(NumaMode::Message, 2, 4));

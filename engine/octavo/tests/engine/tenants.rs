@@ -410,3 +410,61 @@ fn memory_that_is_given_up_is_the_systems_again() {
     assert!(left > 70 << 20, "{left} bytes less of {full}, and {freed} were freed");
     assert!(charged(&partition) < 42 << 20);
 }
+
+/// A partition with a `min` of 8 MiB began with 6: what was promised was rounded down to whole
+/// segments, and nobody made room for the rest.
+#[test]
+fn min_is_there_when_a_partition_has_been_made() {
+    for background in [false, true] {
+        let cache =
+            Cache::new(CacheConfig { background, segment_bytes: 2 << 20, ..config(49 << 20) }).unwrap();
+        let (first, _) = tenant(&cache, PartitionConfig::new("first"), 100);
+        if !background {
+            // Nobody gives by himself.
+            first.resize(20 << 20).unwrap();
+        }
+        for (name, min) in [("second", 8 << 20), ("third", 5 << 20)] {
+            let config =
+                PartitionConfig { min_bytes: min, start_bytes: Some(min), ..PartitionConfig::new(name) };
+            let (made, _) = tenant(&cache, config, 100);
+            assert!(charged(&made) >= min, "{name}: {} of {min} bytes", charged(&made));
+            let limits = Limits { min_bytes: min + (3 << 20), ..made.limits() };
+            cache.set_limits(&made, limits).unwrap();
+            assert!(charged(&made) >= limits.min_bytes, "{name}: {} of {limits:?}", charged(&made));
+        }
+        if background {
+            // All that the first one need not have.
+            let config = PartitionConfig { min_bytes: 21 << 20, ..PartitionConfig::new("last") };
+            let (last, _) = tenant(&cache, config, 100);
+            assert!(charged(&last) >= 21 << 20, "{}", charged(&last));
+            let stat = cache.stat();
+            assert!(stat.memory_charged_bytes <= stat.memory_max_bytes);
+        }
+    }
+}
+
+/// Memory went from a partition that had become idle to one that nobody had ever asked for a page,
+/// and none to the one that was busy.
+#[test]
+fn memory_goes_to_the_busy_and_not_to_the_never_used() {
+    let cache = Cache::new(CacheConfig { segment_bytes: 2 << 20, ..config(49 << 20) }).unwrap();
+    let (idle, once) = tenant(&cache, started("idle", 24 << 20), 6000);
+    let promised = PartitionConfig { min_bytes: 4 << 20, ..started("unused", 10 << 20) };
+    let (unused, _) = tenant(&cache, promised, 6000);
+    let (busy, many) = tenant(&cache, started("busy", 13 << 20), 12_000);
+    let mut random = Random(17);
+    let at_first = [&idle, &unused, &busy].map(charged);
+    for _ in 0..10 {
+        (0..3000).for_each(|_| read(&once, random.below(6000)));
+        cache.balance();
+    }
+    assert!(charged(&unused) <= at_first[1], "{} of {at_first:?}", charged(&unused));
+    for period in 0..28 {
+        (0..4000).for_each(|_| read(&many, random.below(12_000)));
+        cache.balance();
+        println!("{period}: {:?} MiB", [&idle, &unused, &busy].map(|partition| charged(partition) >> 20));
+    }
+    let sizes = [&idle, &unused, &busy].map(charged);
+    assert!((4 << 20..(4 << 20) + (3 << 20)).contains(&sizes[1]), "unused: {sizes:?}");
+    assert!(sizes[2] >= 34 << 20 && sizes[0] <= 8 << 20, "{sizes:?}");
+}

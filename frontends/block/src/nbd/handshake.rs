@@ -8,6 +8,7 @@ use super::wire::{encode_option_reply, transmission_flag as flag};
 use super::{Connection, Hangup, Input};
 use crate::export::{Exports, Served};
 use crate::limits::Limits;
+use crate::socket::Patience;
 use octavo::{Interest, Queue};
 use std::io::{self, IoSlice};
 use std::os::fd::AsFd;
@@ -213,7 +214,7 @@ impl Link<'_> {
     /// Waits for as many bytes of input.
     fn need(&mut self, count: usize) -> Result<(), Hangup> {
         while self.input.bytes().len() < count {
-            match self.input.read(&self.connection.socket, &mut []) {
+            match self.input.read(&self.connection.socket, &mut [], Patience::None) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     self.wait(Interest { readable: true, writable: false })?;
                 }

@@ -1,6 +1,6 @@
 //! Bytes that came from the client and were not yet looked at.
 
-use crate::socket::Socket;
+use crate::socket::{Patience, Socket};
 use octavo::Buffer;
 use std::io::{self, IoSliceMut};
 
@@ -52,7 +52,7 @@ impl Input {
 
     /// Reads the socket, first into `ahead` (which wants what comes after `bytes`), the rest behind `bytes`.
     /// An end of the stream is the error `UnexpectedEof`.
-    pub fn read(&mut self, socket: &Socket, ahead: &mut [u8]) -> io::Result<Received> {
+    pub fn read(&mut self, socket: &Socket, ahead: &mut [u8], patience: Patience) -> io::Result<Received> {
         assert!(ahead.is_empty() || self.start == self.end, "the bytes that came belong before those ahead");
         self.buffer.copy_within(self.start..self.end, 0);
         (self.start, self.end) = (0, self.end - self.start);
@@ -60,7 +60,7 @@ impl Input {
         assert!(offered_bytes > 0, "a read of nothing looks like an end");
         let ahead_max = ahead.len();
         let mut slices = [IoSliceMut::new(ahead), IoSliceMut::new(&mut self.buffer[self.end..])];
-        let count = socket.read(&mut slices)?;
+        let count = socket.read(&mut slices[usize::from(ahead_max == 0)..], patience)?;
         if count == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }

@@ -134,7 +134,7 @@ pub(crate) fn serve(
         Err(hangup) => return hangup,
     };
     let visit = agreement.served.visit();
-    let export = &visit.0.export;
+    let export = &visit.served.export;
     let journal = journal.about(format!("{}: export {:?}", journal.who(), export.name));
     let buffers = Buffers::new(
         cache.clone(),
@@ -144,5 +144,6 @@ pub(crate) fn serve(
         limits.borrowed_max_bytes,
     );
     let executor = Executor::new(queue, export.object.clone(), buffers, journal);
-    transmission::Transmission::new(connection, limits, agreement, input, executor).run()
+    let counts = visit.counts.clone();
+    transmission::Transmission::new(connection, limits, agreement, input, executor, counts).run()
 }

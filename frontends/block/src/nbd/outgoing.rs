@@ -6,13 +6,14 @@
 //! then is reported in an error chunk behind zeros for the rest; a simple reply has no place for it, and the protocol asks
 //! to hang up.
 
-use super::wire::{Errno, Reply, ReplyBytes};
-use crate::export::Tally;
+use super::wire::{Errno, Reply, ReplyBytes, RequestHeader, command};
+use crate::export::{Counts, Kind};
 use crate::request::{Cause, Event, Failure, Request, RequestId, Verb};
 use crate::socket::Socket;
 use octavo::Buffer;
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
+use std::sync::Arc;
 
 /// Messages of one `write`: the slices stay below the kernel's 1024, and the headers on the stack are small.
 const GATHER_MAX: usize = 32;
@@ -63,12 +64,12 @@ pub struct Outgoing {
     pub blocked: bool,
     /// A simple reply cannot be completed.
     pub cut: bool,
-    /// What was answered since it was last taken.
-    pub tally: Tally,
+    /// What the connection has received and answered.
+    pub counts: Arc<Counts>,
 }
 
 impl Outgoing {
-    pub fn new(structured: bool) -> Outgoing {
+    pub fn new(structured: bool, counts: Arc<Counts>) -> Outgoing {
         Outgoing {
             structured,
             messages: VecDeque::new(),
@@ -77,7 +78,7 @@ impl Outgoing {
             behind: VecDeque::new(),
             blocked: false,
             cut: false,
-            tally: Tally::default(),
+            counts,
         }
     }
 
@@ -92,9 +93,9 @@ impl Outgoing {
     }
 
     /// Answers a request that was never started.
-    pub fn refuse(&mut self, cookie: u64, error: Errno) {
-        self.tally.requests += 1;
-        self.tally.errors += 1;
+    pub fn refuse(&mut self, header: &RequestHeader, error: Errno) {
+        self.counts.answered(kind_of_command(header.command), true);
+        let cookie = header.cookie;
         let reply = match self.structured {
             true => Reply::Error { cookie, error },
             false => Reply::Simple { cookie, error: Some(error) },
@@ -106,8 +107,10 @@ impl Outgoing {
     pub fn event(&mut self, event: Event) {
         match event {
             Event::Data { id, request, offset_bytes, buffer, len_bytes, last, whole } => {
-                self.tally.requests += u64::from(last);
-                self.tally.read_bytes += u64::from(len_bytes);
+                if last {
+                    self.counts.answered(kind(request.verb), false);
+                }
+                self.counts.read(len_bytes);
                 let body = Body::Bytes { buffer, len_bytes };
                 let reply = self.data_reply(&request, offset_bytes, len_bytes, last, whole);
                 if reply != Reply::Continuation && !whole && request.verb == (Verb::Read { contiguous: true })
@@ -125,10 +128,9 @@ impl Outgoing {
                 }
             }
             Event::Done { id, request, result } => {
-                self.tally.requests += 1;
-                self.tally.errors += u64::from(result.is_err());
+                self.counts.answered(kind(request.verb), result.is_err());
                 if result.is_ok() && request.verb == Verb::Write {
-                    self.tally.written_bytes += u64::from(request.len_bytes);
+                    self.counts.written(request.len_bytes);
                 }
                 let reply = self.done_reply(&request, result);
                 match self.stream.take_if(|stream| stream.id == id) {
@@ -259,6 +261,31 @@ impl Body {
             Body::Empty => 0,
             Body::Bytes { len_bytes, .. } | Body::Zeros { len_bytes } => *len_bytes as usize,
         }
+    }
+}
+
+/// What a request is counted as.
+fn kind(verb: Verb) -> Kind {
+    match verb {
+        Verb::Read { .. } => Kind::Read,
+        Verb::Write => Kind::Write,
+        Verb::Flush => Kind::Flush,
+        Verb::Discard => Kind::Trim,
+        Verb::Zero { .. } => Kind::Zeroes,
+        Verb::Prefetch => Kind::Cache,
+    }
+}
+
+/// The same for a request that was refused as it came.
+fn kind_of_command(command: u16) -> Kind {
+    match command {
+        command::READ => Kind::Read,
+        command::WRITE => Kind::Write,
+        command::FLUSH => Kind::Flush,
+        command::TRIM => Kind::Trim,
+        command::WRITE_ZEROES => Kind::Zeroes,
+        command::CACHE => Kind::Cache,
+        _ => Kind::Unknown,
     }
 }
 

@@ -10,18 +10,30 @@
 //! Only a turn in which nothing happened is followed by a wait, for a completion or for the socket. So a wait misses
 //! nothing, and a client that does not read its replies keeps neither the engine nor another client waiting: its own
 //! requests in flight reach their maximum, and its socket is not read.
+//!
+//! A connection with nothing in the engine and nothing to send can be woken by its client only. It waits in the read
+//! itself: a request whose pages are resident takes two system calls, its read and the write of its reply. Before that it
+//! spins a little if the client sends one request at a time (`spin.rs`); after a silence it gives back the memory that it
+//! keeps for the next requests, and polls. All other waits are polls too.
 
 use super::handshake::Agreement;
 use super::outgoing::{Outgoing, errno};
 use super::wire::{Errno, REQUEST_BYTES, RequestHeader, command, command_flag as flag};
 use super::{Connection, Hangup, Input};
 use crate::executor::Executor;
+use crate::export::Counts;
 use crate::limits::{Limits, PAYLOAD_BYTES};
 use crate::request::{Request, RequestId, Verb};
+use crate::socket::Patience;
+use crate::spin::Spin;
 use octavo::{Buffer, Interest};
 use std::io;
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::time::Instant;
+
+/// Waits in a row that brought one request each before the client is taken to have one in flight at a time.
+const LONE_MIN: u32 = 8;
 
 /// What the next byte of input is.
 enum Incoming {
@@ -59,6 +71,13 @@ pub struct Transmission<'a> {
     outgoing: Outgoing,
     /// The socket may have more.
     readable: bool,
+    /// The client has been silent for a while: nothing is kept for its next request, and the wait is a poll.
+    silent: bool,
+    /// Requests that came since the last wait.
+    arrived: usize,
+    /// The last waits in a row that brought one request each.
+    lone: u32,
+    spin: Spin,
     /// Nothing more will be read; replies may be sent until the given time.
     goodbye: Option<Instant>,
 }
@@ -70,17 +89,22 @@ impl<'a> Transmission<'a> {
         agreement: Agreement,
         input: Input,
         executor: Executor,
+        counts: Arc<Counts>,
     ) -> Transmission<'a> {
         Transmission {
             connection,
             limits,
             read_only: agreement.served.read_only(),
-            outgoing: Outgoing::new(agreement.structured),
+            outgoing: Outgoing::new(agreement.structured, counts),
             agreement,
             input,
             incoming: Incoming::Header,
             executor,
             readable: false,
+            silent: false,
+            arrived: 0,
+            lone: 0,
+            spin: Spin::default(),
             goodbye: None,
         }
     }
@@ -88,18 +112,23 @@ impl<'a> Transmission<'a> {
     /// Serves until either side ends it.
     pub fn run(mut self) -> Hangup {
         loop {
-            match self.turn() {
-                Ok(true) => continue,
-                Ok(false) => {}
+            let any = match self.turn() {
+                Ok(any) => any,
                 Err(hangup) => return hangup,
-            }
+            };
             let idle = self.executor.running() == 0 && self.outgoing.unsent() == 0;
             self.connection.set_busy(!idle);
+            if any {
+                continue;
+            }
             match self.goodbye {
                 Some(_) if idle => return Hangup::Client,
                 Some(until) if Instant::now() >= until => return Hangup::Late,
                 None if idle && self.connection.stopping() => return Hangup::Shutdown,
-                _ => self.wait(),
+                _ => {}
+            }
+            if let Err(hangup) = self.wait() {
+                return hangup;
             }
         }
     }
@@ -114,15 +143,18 @@ impl<'a> Transmission<'a> {
             return Err(Hangup::Store);
         }
         any |= outgoing.send(&self.connection.socket, |buffer| self.executor.give_back(buffer))?;
-        self.agreement.served.add(std::mem::take(&mut outgoing.tally));
         if self.readable && self.wants_input() {
-            any |= self.receive()?;
+            any |= self.receive(Patience::None)?;
         }
         Ok(any)
     }
 
-    fn wait(&mut self) {
+    fn wait(&mut self) -> Result<(), Hangup> {
         let interest = Interest { readable: self.wants_input(), writable: self.outgoing.can_send() };
+        self.lone = if std::mem::take(&mut self.arrived) > 1 { 0 } else { self.lone.saturating_add(1) };
+        if interest.readable && self.outgoing.unsent() == 0 && self.executor.at_rest() && !self.silent {
+            return self.wait_for_client();
+        }
         let now = Instant::now();
         let timeout =
             self.goodbye.filter(|_| interest.writable).map(|until| until.saturating_duration_since(now));
@@ -133,6 +165,28 @@ impl<'a> Transmission<'a> {
         // What is ready unasked has hung up: the next write finds out why.
         let hung_up = ready.readable && !interest.readable;
         self.outgoing.blocked &= !(ready.writable || hung_up);
+        Ok(())
+    }
+
+    /// Waits for bytes. A shutdown of the socket ends it as it ends a poll (S1).
+    fn wait_for_client(&mut self) -> Result<(), Hangup> {
+        // With several requests in flight a sleep gathers the next ones, and there is no round trip to shorten.
+        if self.lone >= LONE_MIN {
+            let mut spin = std::mem::take(&mut self.spin);
+            let found = spin.wait(Instant::now, || match self.receive(Patience::None) {
+                Ok(false) => None,
+                received => Some(received),
+            });
+            self.spin = spin;
+            if let Some(received) = found {
+                return received.map(drop);
+            }
+        }
+        if !self.receive(Patience::Some)? {
+            self.executor.rest();
+            self.silent = true;
+        }
+        Ok(())
     }
 
     /// Whether bytes that came now could be put to use.
@@ -152,18 +206,19 @@ impl<'a> Transmission<'a> {
     }
 
     /// Reads the socket once. Returns whether anything came.
-    fn receive(&mut self) -> Result<bool, Hangup> {
+    fn receive(&mut self, patience: Patience) -> Result<bool, Hangup> {
         let received = match &mut self.incoming {
             Incoming::Payload { buffer: Some(filling), .. } => {
-                let received = self.input.read(&self.connection.socket, filling.space());
+                let received = self.input.read(&self.connection.socket, filling.space(), patience);
                 filling.filled_bytes += received.as_ref().map_or(0, |received| received.ahead_bytes);
                 received
             }
-            _ => self.input.read(&self.connection.socket, &mut []),
+            _ => self.input.read(&self.connection.socket, &mut [], patience),
         };
         match received {
             Ok(received) => {
                 self.readable = !received.drained;
+                self.silent = false;
                 Ok(true)
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -256,6 +311,7 @@ impl<'a> Transmission<'a> {
 
     /// Starts or refuses a request.
     fn request(&mut self, header: RequestHeader) -> Result<(), Hangup> {
+        self.arrived += 1;
         if header.command == command::DISC {
             self.say_goodbye();
             return Ok(());
@@ -264,9 +320,10 @@ impl<'a> Transmission<'a> {
         if is_write && header.len_bytes > PAYLOAD_BYTES.max(self.limits.payload_max_bytes) {
             return Err(Hangup::Protocol("a write is too long"));
         }
+        self.outgoing.counts.received();
         match self.judge(&header) {
             Err(error) => {
-                self.outgoing.refuse(header.cookie, error);
+                self.outgoing.refuse(&header, error);
                 if is_write {
                     self.incoming = Incoming::Discarded { left_bytes: header.len_bytes };
                 }

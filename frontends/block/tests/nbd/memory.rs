@@ -1,7 +1,7 @@
 //! A cache with little memory stays within it, whatever its clients ask for.
 
 use crate::client::*;
-use crate::rig::{Plan, Rig};
+use crate::rig::{Plan, Rig, eventually};
 use octavo::CacheConfig;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -48,5 +48,25 @@ fn sixteen_clients_write_and_read_32_mib_at_a_time_within_8_mib() {
         let most = watch.join().unwrap();
         assert!(most <= MEMORY_MAX, "{most} bytes were charged");
     });
+    rig.assert_deserted();
+}
+
+/// A connection keeps buffers for the next requests of a busy client. A silent one needs none.
+#[test]
+fn a_silent_client_holds_no_more_buffers_than_one_that_has_just_come() {
+    let rig = Rig::new(Plan::default());
+    let mut client = rig.attached("disk0", true);
+    let used = || rig.cache.stat().buffers_used_bytes;
+    let attached = used();
+    for round in 0..3 {
+        for cookie in 0..16 {
+            client.request(0, READ, cookie, cookie << 16, 64 << 10);
+        }
+        for _ in 0..16 {
+            assert_eq!(client.chunk().payload.len(), 8 + (64 << 10), "round {round}");
+        }
+        eventually("the buffers come back", || used() == attached);
+    }
+    drop(client);
     rig.assert_deserted();
 }

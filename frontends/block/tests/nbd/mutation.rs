@@ -4,9 +4,9 @@ use crate::client::*;
 use crate::random::{Random, seed};
 use crate::rig::{Plan, Rig};
 use octavo_block::Limits;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-const SESSIONS: u32 = 4000;
+const SESSIONS: u32 = 2000;
 
 fn session(random: &mut Random) -> Vec<u8> {
     let mut bytes = (1 + 2 * random.below(2) as u32).to_be_bytes().to_vec();
@@ -49,8 +49,7 @@ fn damaged_sessions_neither_stop_the_server_nor_stay() {
     let limits = Limits { handshake_time: Duration::from_millis(500), ..Limits::default() };
     let rig = Rig::new(Plan { lens: vec![1 << 16, 1 << 16], limits, ..Plan::default() });
     let mut random = Random(seed("damaged_sessions_neither_stop_the_server_nor_stay"));
-    let (start, mut sessions) = (Instant::now(), 0);
-    while sessions < SESSIONS && start.elapsed() < Duration::from_secs(8) {
+    for _ in 0..SESSIONS {
         let mut bytes = session(&mut random);
         if random.below(10) > 0 {
             damage(&mut random, &mut bytes);
@@ -64,10 +63,7 @@ fn damaged_sessions_neither_stop_the_server_nor_stay() {
                 client.rest();
             }
         }
-        sessions += 1;
     }
-    println!("{sessions} sessions");
-    assert!(sessions >= 1000);
     rig.assert_deserted();
     assert_eq!(rig.attached("disk0", true).read_structured(0, 0, 1 << 16).unwrap().len(), 1 << 16);
 }

@@ -1,10 +1,23 @@
-//! Lookups of records through a cache of bounded size, beside Linux with the same bound (HotStorage '12, Figure 7).
+//! Lookups of records through a cache, with the same bound on memory for everybody (HotStorage '12,
+//! Figure 7).
 //!
-//! Keys of records of 1 KiB are drawn as YCSB's mix C draws them. `linux` is a process of its own in a memory control group (version 1 or 2) whose limit is
-//! Octavo's frames and a little for the process itself; it reads records with pread through the kernel's page cache. Where no such group can be
-//! made, it does not run, and the row says so. `direct` reads the record's page past any cache.
+//! Each contestant is a process of its own in a memory control group (version 1 or 2) whose limit
+//! is the case's `memory`, and draws the same keys as YCSB's mix C does. `octavo` reads through its
+//! cache, whose `memory_max` leaves [`PROCESS_BYTES`] of the limit to the process. `linux` reads
+//! with pread through the kernel's page cache, which the group's limit bounds; `linux-random` does
+//! the same after POSIX_FADV_RANDOM, on a file of its own, for it would hit what `linux` has in the
+//! page cache. `direct` reads the record's pages past any cache.
+//!
+//! Before anything is timed, every cache is warmed up until it has turned over
+//! ([`Reader::warm_up`]). What a contestant reads of the store is what the kernel counts for its
+//! process (`read_bytes` in /proc/self/io: what was handed to block devices, whether for the page
+//! cache or for O_DIRECT).
+//!
+//! Without control groups, or on a store that is page cache itself (a file in tmpfs), Linux does
+//! not run, and the row says so.
 
-use std::fs::File;
+use std::collections::BTreeMap;
+use std::fs::{File, read_to_string};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -12,171 +25,228 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use octavo::disk::AlignedBytes;
-use octavo::{Cache, Object, Partition};
+use octavo::disk::{AlignedBytes, OpenOptions, Store};
+use octavo::{Cache, CacheConfig, Object, PartitionConfig, PolicyName};
 
 use crate::Error;
-use crate::case::{Case, Mix};
+use crate::case::{Case, Mix, Place};
 use crate::clock::Clock;
 use crate::content::{self, PAGE_BYTES};
-use crate::drivers::{Run, Stage, cache};
+use crate::drivers::{Run, Stage};
+use crate::fio::Outside;
+use crate::reference::{DirectFile, expect_random};
 use crate::report::Row;
 use crate::scratch::Scratch;
-use crate::statistics::Histogram;
 use crate::stream::{self, Pages};
 use crate::turns::{Team, Worker};
 
 /// Who can run.
-pub const CONTESTANTS: &[&str] = &["octavo", "linux", "direct"];
+pub const CONTESTANTS: &[&str] = &["octavo", "linux", "linux-random", "direct"];
 
 /// What the stage depends on.
 pub const SCENERY: &[&str] = &["store", "memory", "file", "policy"];
 
-const RECORD_BYTES: usize = 1024;
-const RECORDS_PER_PAGE: u64 = (PAGE_BYTES / RECORD_BYTES) as u64;
+/// What Octavo's process takes beside `memory_max`: its heap, stacks, and the kernel's tables for
+/// it.
+const PROCESS_BYTES: u64 = 4 << 20;
 
-/// What the process takes itself: its code, stacks and the kernel's tables for it.
-const PROCESS_BYTES: u64 = 16 << 20;
+/// Of `memory_max`, for the rings of threads that read with blocking calls.
+const BUFFERS_BYTES: u64 = 2 << 20;
+
+/// Less leaves no cache to speak of.
+const MEMORY_BYTES_MIN: u64 = 16 << 20;
 
 /// Lookups between two looks at the clock.
 const TURN: usize = 32;
 
-/// A file, and a cache before it.
+/// Whether a case can be run; the error is a sentence.
+pub fn check(case: &Case) -> Result<(), String> {
+    if case.memory.0 < MEMORY_BYTES_MIN {
+        return Err(format!("memory of {} bytes: {MEMORY_BYTES_MIN} at least are possible", case.memory.0));
+    }
+    match case.bytes.0 {
+        bytes @ 128..=4096 if bytes.is_power_of_two() => Ok(()),
+        bytes => Err(format!("bytes = {bytes}: records of a power of two from 128 to 4096 are possible")),
+    }
+}
+
+/// A file, and the processes that look records up in it.
 pub struct Field {
-    /// Before the cache, which it is a part of.
-    object: Object,
-    partition: Partition,
-    _cache: Cache,
     scratch: Scratch,
+    /// For `linux-random`, which must not find the pages that `linux` has read.
+    other_scratch: Option<Scratch>,
+    /// By their contestants' names, or why there is none.
+    processes: BTreeMap<String, Result<Process, String>>,
 }
 
 impl Field {
-    /// Makes both.
+    /// Makes the file.
     pub fn new(case: &Case, run: &mut Run<'_>) -> Result<Field, Error> {
         let scratch = Scratch::new(case, "", run)?;
-        let (cache, partition) = cache(case, case.memory.0, 8 << 20)?;
-        let object = partition.open(scratch.open()?, "file")?;
-        Ok(Field { object, partition, _cache: cache, scratch })
+        Ok(Field { scratch, other_scratch: None, processes: BTreeMap::new() })
+    }
+
+    fn start(&mut self, name: &str, case: &Case, run: &mut Run<'_>) -> Result<Process, Error> {
+        if name.starts_with("linux") && case.store != Place::Disk && !self.scratch.is_device {
+            return Err(Error::new("a file in tmpfs is page cache itself; a RAM disk needs a loop device"));
+        }
+        let program = run.options.program.clone();
+        let program = program.ok_or_else(|| Error::new("there is no program to run in a control group"))?;
+        let scratch = match name {
+            "linux-random" => self.other_scratch.insert(Scratch::new(case, ".random", run)?),
+            _ => &self.scratch,
+        };
+        Process::start(name, &program, &scratch.path, case)
     }
 }
 
 impl Stage for Field {
     fn run(&mut self, case: &Case, run: &mut Run<'_>) -> Result<Vec<Row>, Error> {
         let mut row = Row::new(run.suite, case);
-        let mut teams: Vec<Box<dyn Team + '_>> = Vec::new();
         for name in &case.contestants {
-            if name != "linux" {
-                teams.push(Box::new(Client { name, field: self, case }));
-                continue;
-            }
-            match Linux::start(run.options.program.as_deref(), &self.scratch, case) {
-                Ok(linux) => teams.push(Box::new(linux)),
-                Err(error) => row.notes.push(format!("linux did not run: {error}")),
+            if !self.processes.contains_key(name) {
+                let started = self.start(name, case, run);
+                self.processes.insert(name.clone(), started.map_err(|error| error.to_string()));
             }
         }
-        let teams: Vec<&dyn Team> = teams.iter().map(|team| &**team).collect();
-        let plan = run.plan(case, (20.0, Duration::from_millis(500), Clock::Wall), teams.len());
-        let before = self.partition.stat();
-        let slices = run.compete(case, plan, &teams)?;
-        let after = self.partition.stat();
-        row.compare(case, plan, &teams, &slices);
-        let (hits, misses) = (after.hits - before.hits, after.misses - before.misses);
-        row.number("hit_ratio", hits as f64 / (hits + misses).max(1) as f64);
-        row.count("cache_bytes", after.max_bytes);
+        let mut teams = Vec::new();
+        for name in &case.contestants {
+            match &self.processes[name] {
+                Err(error) => row.notes.push(format!("{name} did not run: {error}")),
+                Ok(process) => {
+                    run.news(case, &format!("warming up {name}"));
+                    run.options.unless_stopped()?;
+                    let bytes = case.bytes.0;
+                    if let [turnovers, 1.0] = process.ask(&format!("warm {bytes}"))?[..] {
+                        let seconds = WARM_TIME.as_secs();
+                        row.notes.push(format!(
+                            "the warm-up of {name} ended after {seconds} s, when it had read {turnovers:.1} times its memory"
+                        ));
+                    }
+                    teams.push(Lookups { name, process, case, sums: Mutex::default() });
+                }
+            }
+        }
+        let team: Vec<&dyn Team> = teams.iter().map(|team| team as &dyn Team).collect();
+        let plan = run.plan(case, (9.0, Duration::from_millis(250), Clock::Wall), team.len());
+        let slices = run.compete(case, plan, &team)?;
+        row.compare(case, plan, &team, &slices);
+        for (standing, team) in row.contestants.iter_mut().zip(&teams) {
+            let sums = team.sums()?;
+            standing.store_pages_per_op = Some(sums.pages / sums.lookups.max(1.0));
+        }
         row.count("file_bytes", self.scratch.file_bytes);
+        row.count("octavo_memory_max_bytes", case.memory.0 - PROCESS_BYTES);
         Ok(vec![row])
     }
 }
 
-fn check(key: u64, record: &[u8], who: &str) -> Result<(), Error> {
-    let skip = (key % RECORDS_PER_PAGE) as usize * RECORD_BYTES;
-    match content::is_right(key / RECORDS_PER_PAGE, skip, record) {
-        true => Ok(()),
-        false => Err(Error::new(format!("wrong bytes in record {key}, {who}"))),
+/// What a contestant did in all slices.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sums {
+    slices: u64,
+    lookups: f64,
+    /// Pages that its process read of the store.
+    pages: f64,
+}
+
+struct Lookups<'t> {
+    name: &'t str,
+    process: &'t Process,
+    case: &'t Case,
+    sums: Mutex<Sums>,
+}
+
+impl Lookups<'_> {
+    fn sums(&self) -> Result<Sums, Error> {
+        self.sums.lock().map(|sums| *sums).map_err(|_| Error::new("a lock is poisoned"))
     }
 }
 
-struct Client<'t> {
-    name: &'t str,
-    field: &'t Field,
-    case: &'t Case,
-}
-
-impl Team for Client<'_> {
+impl Team for Lookups<'_> {
     fn name(&self) -> &str {
         self.name
     }
 
-    fn worker<'t>(&'t self, thread: usize) -> Result<Box<dyn Worker + 't>, Error> {
-        let records = self.field.scratch.pages() * RECORDS_PER_PAGE;
-        let keys = stream::keys(Mix::C, records, thread as u64 + 1 + self.case.threads.0 as u64)?;
-        Ok(Box::new(Lookups { client: self, keys, page: AlignedBytes::new(PAGE_BYTES) }))
+    fn worker<'t>(&'t self, _: usize) -> Result<Box<dyn Worker + 't>, Error> {
+        Ok(Box::new(Outside))
+    }
+
+    fn is_whole(&self) -> bool {
+        true
+    }
+
+    fn run_whole(&self, time: Duration) -> Result<f64, Error> {
+        let Sums { slices, lookups, pages } = self.sums()?;
+        let (threads, bytes, slices) = (self.case.threads.0, self.case.bytes.0, slices + 1);
+        // The same keys for everybody in a round, and others in the next one and in the next case:
+        // caches stay warm from case to case.
+        let seed = slices + ((threads as u64) << 32) + (bytes << 48);
+        let line = format!("run {bytes} {threads} {} {seed}", time.as_millis().max(1));
+        let [rate, more, read] = self.process.ask(&line)?[..] else {
+            return Err(Error::new("three figures are expected of a run"));
+        };
+        let sums = Sums { slices, lookups: lookups + more, pages: pages + read };
+        self.sums.lock().map(|mut known| *known = sums).map_err(|_| Error::new("a lock is poisoned"))?;
+        Ok(rate)
     }
 }
 
-struct Lookups<'t> {
-    client: &'t Client<'t>,
-    keys: Pages,
-    page: AlignedBytes,
-}
-
-impl Worker for Lookups<'_> {
-    fn turn(&mut self, _: Option<&mut Histogram>) -> Result<u64, Error> {
-        let field = self.client.field;
-        for key in self.keys.by_ref().take(TURN) {
-            let record = match self.client.name {
-                "octavo" => {
-                    field.object.read_at(key * RECORD_BYTES as u64, &mut self.page[..RECORD_BYTES])?;
-                    &self.page[..RECORD_BYTES]
-                }
-                _ => {
-                    let read = field.scratch.direct.read(key / RECORDS_PER_PAGE, &mut self.page);
-                    read.map_err(Error::at("a direct read"))?;
-                    &self.page[(key % RECORDS_PER_PAGE) as usize * RECORD_BYTES..][..RECORD_BYTES]
-                }
-            };
-            check(key, record, self.client.name)?;
-        }
-        Ok(TURN as u64)
-    }
-}
-
-// ---- Linux --------------------------------------------------------------------------------------------------------
+// ---- A contestant's process
+// ---------------------------------------------------------------------------------------
 
 /// A process with a bound on its memory, the kernel's page cache for it included.
-struct Linux {
+struct Process {
     pipes: Mutex<(ChildStdin, BufReader<ChildStdout>)>,
     child: Child,
-    group: PathBuf,
+    group: Option<PathBuf>,
 }
 
-impl Linux {
-    fn start(program: Option<&Path>, scratch: &Scratch, case: &Case) -> Result<Linux, Error> {
-        let program = program.ok_or_else(|| Error::new("there is no program to run in a control group"))?;
-        let group = make_group(case.memory.0 + PROCESS_BYTES)?;
+impl Process {
+    fn start(name: &str, program: &Path, file: &Path, case: &Case) -> Result<Process, Error> {
+        // Octavo is bounded anyhow, and what is read directly takes no memory.
+        let group = match make_group(name, case.memory.0) {
+            Err(error) if name.starts_with("linux") => return Err(error),
+            group => group.ok(),
+        };
         let mut command = Command::new(program);
-        command
-            .args(["bench", "--bounded-reader"])
-            .arg(&scratch.path)
-            .args(["--seconds", &case.threads.0.to_string()]);
+        command.args(["bench", "--bounded-reader"]).arg(file);
         let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
         let mut child = child.map_err(|error| {
-            let _ = std::fs::remove_dir(&group);
+            remove_group(group.as_deref());
             Error::new(format!("{}: {error}", program.display()))
         })?;
         let (Some(stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(Error::new("a process without pipes"));
         };
-        let joined = std::fs::write(group.join("cgroup.procs"), child.id().to_string());
-        let linux = Linux { pipes: Mutex::new((stdin, BufReader::new(stdout))), child, group };
+        let joined = match &group {
+            Some(group) => std::fs::write(group.join("cgroup.procs"), child.id().to_string()),
+            None => Ok(()),
+        };
+        let process = Process { pipes: Mutex::new((stdin, BufReader::new(stdout))), child, group };
         joined.map_err(Error::at("a control group"))?;
-        Ok(linux)
+        process.ask(&format!("{name} {} {}", case.memory.0, case.policy.0.name()))?;
+        Ok(process)
+    }
+
+    /// Sends a line, and reads the figures of the line that answers it.
+    fn ask(&self, line: &str) -> Result<Vec<f64>, Error> {
+        let mut pipes = self.pipes.lock().map_err(|_| Error::new("a lock is poisoned"))?;
+        let (to, from) = &mut *pipes;
+        writeln!(to, "{line}").and_then(|()| to.flush()).map_err(Error::at("a bounded process"))?;
+        let mut answer = String::new();
+        from.read_line(&mut answer).map_err(Error::at("a bounded process"))?;
+        if answer.is_empty() {
+            return Err(Error::new("a bounded process has ended; its error is above, if it had one"));
+        }
+        let figures = answer.split_whitespace().map(str::parse).collect::<Result<_, _>>();
+        figures.map_err(|_| Error::new(format!("a bounded process says \"{}\"", answer.trim())))
     }
 }
 
 /// A memory control group with a limit.
-fn make_group(limit_bytes: u64) -> Result<PathBuf, Error> {
-    let name = format!("octavo-bench-{}", std::process::id());
+fn make_group(name: &str, limit_bytes: u64) -> Result<PathBuf, Error> {
+    let name = format!("octavo-bench-{}-{name}", std::process::id());
     let tried = [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")];
     let mut why = String::from("no memory control groups are mounted");
     for (root, limit) in tried.into_iter().filter(|(root, _)| Path::new(root).join("cgroup.procs").exists()) {
@@ -188,76 +258,225 @@ fn make_group(limit_bytes: u64) -> Result<PathBuf, Error> {
             Ok(()) => return Ok(group),
             Err(error) => why = format!("{}: {error}", group.display()),
         }
-        let _ = std::fs::remove_dir(&group);
+        remove_group(Some(&group));
     }
     Err(Error::new(why))
 }
 
-impl Drop for Linux {
+fn remove_group(group: Option<&Path>) {
+    // What cannot be removed stays; there is nobody to tell.
+    let _ = group.map(std::fs::remove_dir);
+}
+
+impl Drop for Process {
     fn drop(&mut self) {
-        // What has ended needs no end, and what cannot be removed stays.
+        // What has ended needs no end.
         let _ = self.child.kill();
         let _ = self.child.wait();
-        let _ = std::fs::remove_dir(&self.group);
+        remove_group(self.group.as_deref());
     }
 }
 
-impl Team for Linux {
-    fn name(&self) -> &str {
-        "linux"
-    }
+// ---- Inside of it
+// -------------------------------------------------------------------------------------------------
 
-    fn worker<'t>(&'t self, _: usize) -> Result<Box<dyn Worker + 't>, Error> {
-        Ok(Box::new(crate::fio::Outside))
-    }
+/// A cache has turned over when it has read this many times its memory: once to fill it, once more
+/// to replace what came first.
+const TURNOVERS: f64 = 2.0;
 
-    fn is_whole(&self) -> bool {
-        true
-    }
+/// Threads of a warm-up, so that a device answers many reads at once.
+const WARM_THREADS: usize = 8;
 
-    fn run_whole(&self, time: Duration) -> Result<f64, Error> {
-        let mut pipes = self.pipes.lock().map_err(|_| Error::new("a lock is poisoned"))?;
-        let (to, from) = &mut *pipes;
-        writeln!(to, "{}", time.as_millis().max(1))
-            .and_then(|()| to.flush())
-            .map_err(Error::at("the process"))?;
-        let mut line = String::new();
-        from.read_line(&mut line).map_err(Error::at("the process"))?;
-        line.trim().parse().map_err(|_| Error::new(format!("the bounded process says \"{}\"", line.trim())))
-    }
+/// Lookups of a warm-up between two looks at what was read.
+const WARM_LOOKUPS: u64 = 4096;
+
+/// A warm-up ends after so many lookups for each record, when a file that nearly fits has all of
+/// its popular records in memory,
+const WARM_LOOKUPS_PER_RECORD: u64 = 16;
+
+/// and after this time.
+const WARM_TIME: Duration = Duration::from_secs(30);
+
+enum Way {
+    Octavo(Cached),
+    Linux(File),
+    Direct(DirectFile),
 }
 
-/// The bounded process: reads milliseconds from standard input, a line each, looks records up for so long, and writes lookups per second.
-pub fn serve(path: &Path, threads: usize) -> Result<(), Error> {
-    let what = path.display().to_string();
-    let file = File::open(path).map_err(Error::at(&what))?;
-    let records = file.metadata().map_err(Error::at(&what))?.len() / RECORD_BYTES as u64;
-    let keys = (0..threads).map(|thread| stream::keys(Mix::C, records, thread as u64 + 1));
-    let mut keys = keys.collect::<Result<Vec<_>, _>>()?;
-    for line in std::io::stdin().lines() {
-        let line = line.map_err(Error::at("standard input"))?;
-        let time =
-            Duration::from_millis(line.trim().parse().map_err(|_| Error::new("a number is expected"))?);
-        let file = &file;
-        let rates: Result<Vec<f64>, Error> = std::thread::scope(|scope| {
-            let threads: Vec<_> =
-                keys.iter_mut().map(|keys| scope.spawn(move || look_up(file, keys, time))).collect();
-            let fallen = |_| Err(Error::new("a thread has panicked"));
-            threads.into_iter().map(|thread| thread.join().unwrap_or_else(fallen)).collect()
-        });
-        println!("{:.1}", rates?.iter().sum::<f64>());
+struct Cached {
+    /// Before the cache, which it is a part of.
+    object: Object,
+    _cache: Cache,
+}
+
+/// A file, and how its records are read.
+struct Reader {
+    way: Way,
+    name: String,
+    file_bytes: u64,
+    memory_bytes: u64,
+    /// What the process had read of the store when records of this size were asked for first.
+    warmed: Option<(usize, u64)>,
+}
+
+/// Serves one contestant: standard input says who it is, then `warm` and `run` a line each; answers
+/// are lines of figures.
+pub fn serve(path: &Path) -> Result<(), Error> {
+    let mut lines = std::io::stdin().lines();
+    let mut next = || lines.next().transpose().map_err(Error::at("standard input"));
+    let Some(first) = next()? else { return Ok(()) };
+    let mut reader = Reader::open(path, &first)?;
+    println!();
+    while let Some(line) = next()? {
+        let mut words = line.split_whitespace();
+        let verb = words.next();
+        let figures: Vec<u64> = words.map_while(|word| word.parse().ok()).collect();
+        match (verb, &figures[..]) {
+            (Some("warm"), [bytes]) => {
+                let (turnovers, ran_out) = reader.warm_up(*bytes as usize)?;
+                println!("{turnovers:.3} {}", u8::from(ran_out));
+            }
+            (Some("run"), [bytes, threads, ms, seed]) => {
+                let before = store_pages();
+                let until = Instant::now() + Duration::from_millis(*ms);
+                let (rate, lookups) =
+                    reader.look_up(*bytes as usize, *threads as usize, *seed, u64::MAX, until)?;
+                println!("{rate:.1} {lookups} {}", store_pages() - before);
+            }
+            _ => return Err(Error::new(format!("\"{line}\" is no order of a bounded process"))),
+        }
     }
     Ok(())
 }
 
-fn look_up(file: &File, keys: &mut Pages, time: Duration) -> Result<f64, Error> {
-    let (begun, mut count, mut record) = (Instant::now(), 0u64, [0; RECORD_BYTES]);
-    while begun.elapsed() < time {
-        for key in keys.by_ref().take(TURN) {
-            file.read_exact_at(&mut record, key * RECORD_BYTES as u64).map_err(Error::at("a read"))?;
-            check(key, &record, "linux")?;
-            count += 1;
-        }
+/// Pages that this process has read of block devices.
+fn store_pages() -> u64 {
+    let io = read_to_string("/proc/self/io").unwrap_or_default();
+    let bytes = io.lines().find_map(|line| line.strip_prefix("read_bytes: ")?.parse::<u64>().ok());
+    bytes.unwrap_or(0) / PAGE_BYTES as u64
+}
+
+impl Reader {
+    fn open(path: &Path, who: &str) -> Result<Reader, Error> {
+        let words: Vec<&str> = who.split(' ').collect();
+        let [name, memory, policy] = words[..] else {
+            return Err(Error::new(format!("\"{who}\" is no contestant")));
+        };
+        let memory_bytes: u64 = memory.parse().map_err(|_| Error::new("a limit is expected"))?;
+        let what = path.display().to_string();
+        let file = File::open(path).map_err(Error::at(&what))?;
+        let file_bytes = Store::open(path, &OpenOptions { lock: false, ..OpenOptions::default() })
+            .map_err(Error::at(&what))?
+            .len_bytes();
+        let way = match name {
+            "octavo" => open_cached(path, memory_bytes.saturating_sub(PROCESS_BYTES), policy)?,
+            "direct" => Way::Direct(DirectFile::open(path).map_err(Error::at(&what))?),
+            _ => {
+                if name == "linux-random" {
+                    expect_random(&file).map_err(Error::at(&what))?;
+                }
+                Way::Linux(file)
+            }
+        };
+        Ok(Reader { way, name: name.into(), file_bytes, memory_bytes, warmed: None })
     }
-    Ok(count as f64 / begun.elapsed().as_secs_f64())
+
+    /// Looks records up until the cache has turned over, or every record had its turn many times.
+    /// Returns how many times its memory was read, and whether time ran out before.
+    fn warm_up(&mut self, bytes: usize) -> Result<(f64, bool), Error> {
+        let begun = match self.warmed {
+            Some((known, begun)) if known == bytes => begun,
+            _ => store_pages(),
+        };
+        self.warmed = Some((bytes, begun));
+        let memory_pages = (self.memory_bytes / PAGE_BYTES as u64) as f64;
+        let turnovers = || (store_pages() - begun) as f64 / memory_pages;
+        let until = Instant::now() + WARM_TIME;
+        let mut left = self.file_bytes / bytes as u64 * WARM_LOOKUPS_PER_RECORD;
+        let mut seed = u64::MAX / 2;
+        while !matches!(self.way, Way::Direct(_)) && turnovers() < TURNOVERS && left > 0 {
+            if Instant::now() >= until {
+                return Ok((turnovers(), true));
+            }
+            let (_, lookups) = self.look_up(bytes, WARM_THREADS, seed, WARM_LOOKUPS, until)?;
+            (seed, left) = (seed + 1, left.saturating_sub(lookups));
+        }
+        Ok((turnovers(), false))
+    }
+
+    /// Looks records up on some threads, up to `most` on each. Returns lookups per second and how
+    /// many they were.
+    fn look_up(
+        &self,
+        bytes: usize,
+        threads: usize,
+        seed: u64,
+        most: u64,
+        until: Instant,
+    ) -> Result<(f64, u64), Error> {
+        let records = self.file_bytes / bytes as u64;
+        let keys =
+            (0..threads as u64).map(|thread| stream::keys(Mix::C, records, content::mix(seed) ^ thread));
+        let keys = keys.collect::<Result<Vec<_>, _>>()?;
+        let done: Result<Vec<(f64, u64)>, Error> = std::thread::scope(|scope| {
+            let threads: Vec<_> = keys
+                .into_iter()
+                .map(|keys| scope.spawn(move || self.look_up_here(bytes, keys, most, until)))
+                .collect();
+            let fallen = |_| Err(Error::new("a thread has panicked"));
+            threads.into_iter().map(|thread| thread.join().unwrap_or_else(fallen)).collect()
+        });
+        Ok(done?.into_iter().fold((0.0, 0), |(rate, count), (more, others)| (rate + more, count + others)))
+    }
+
+    fn look_up_here(
+        &self,
+        bytes: usize,
+        mut keys: Pages,
+        most: u64,
+        until: Instant,
+    ) -> Result<(f64, u64), Error> {
+        let (begun, mut count, mut page) = (Instant::now(), 0, AlignedBytes::new(PAGE_BYTES));
+        while count < most && Instant::now() < until {
+            for key in keys.by_ref().take(TURN) {
+                let offset = key * bytes as u64;
+                let (number, skip) = (offset / PAGE_BYTES as u64, offset as usize % PAGE_BYTES);
+                let record = match &self.way {
+                    Way::Octavo(cached) => {
+                        cached.object.read_at(offset, &mut page[..bytes])?;
+                        &page[..bytes]
+                    }
+                    Way::Linux(file) => {
+                        file.read_exact_at(&mut page[..bytes], offset).map_err(Error::at("a read"))?;
+                        &page[..bytes]
+                    }
+                    Way::Direct(file) => {
+                        file.read(number, &mut page).map_err(Error::at("a direct read"))?;
+                        &page[skip..skip + bytes]
+                    }
+                };
+                if !content::is_right(number, skip, record) {
+                    return Err(Error::new(format!("wrong bytes in record {key}, {}", self.name)));
+                }
+                count += 1;
+            }
+        }
+        Ok((count as f64 / begun.elapsed().as_secs_f64(), count))
+    }
+}
+
+/// A file before a cache with this much memory for everything.
+fn open_cached(path: &Path, memory_max_bytes: u64, policy: &str) -> Result<Way, Error> {
+    let policy = PolicyName::ALL.into_iter().find(|known| known.name() == policy);
+    let policy = policy.ok_or_else(|| Error::new("a policy is expected"))?;
+    let cache = Cache::new(CacheConfig {
+        memory_max_bytes,
+        buffers_max_bytes: Some(BUFFERS_BYTES),
+        page_bytes: PAGE_BYTES as u32,
+        ..CacheConfig::default()
+    })?;
+    let partition = cache.partition(PartitionConfig { policy, ..PartitionConfig::new("bench") })?;
+    let options = OpenOptions { lock: false, ..OpenOptions::default() };
+    let store = Store::open(path, &options).map_err(Error::at(&path.display().to_string()))?;
+    Ok(Way::Octavo(Cached { object: partition.open(store, "file")?, _cache: cache }))
 }

@@ -17,6 +17,7 @@ use crate::case::Case;
 use crate::clock::Clock;
 use crate::content::{self, PAGE_BYTES};
 use crate::drivers::{Run, Stage, cache};
+use crate::machine;
 use crate::reference::{Array, UNIT_SHIFT};
 use crate::report::Row;
 use crate::scratch::Scratch;
@@ -50,6 +51,8 @@ pub struct Field {
     array: Array,
     scratch: Scratch,
     hot_pages: u64,
+    /// Resident bytes of this process once everything was filled.
+    resident_bytes: u64,
 }
 
 struct Side {
@@ -95,7 +98,8 @@ impl Field {
         for (page, bytes) in (0..hot_pages).zip(array.bytes_mut().chunks_exact_mut(PAGE_BYTES)) {
             content::fill(page, bytes);
         }
-        Ok(Field { full, filling, array, scratch, hot_pages })
+        let resident_bytes = machine::resident_bytes();
+        Ok(Field { full, filling, array, scratch, hot_pages, resident_bytes })
     }
 }
 
@@ -124,6 +128,9 @@ impl Stage for Field {
         row.count("evictions", after.evictions.capacity - before.evictions.capacity);
         row.count("bypasses", after.bypasses - before.bypasses);
         row.number("hit_ratio", hits as f64 / (hits + misses).max(1) as f64);
+        // The cache that fills has been empty, so this may be up to one cache. More is a leak.
+        let grown = machine::resident_bytes().saturating_sub(self.resident_bytes);
+        row.number("resident_grown_mib", grown as f64 / f64::from(1 << 20));
         let p99 = |name: &str| row.standing(name).and_then(|standing| standing.p99_ns);
         if let (Some(full), Some(filling)) = (p99("octavo"), p99("octavo-filling")) {
             row.number("p99_full_through_filling", full / filling.max(1.0));

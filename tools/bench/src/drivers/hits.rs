@@ -8,6 +8,8 @@
 //! Writes put the bytes back that are there. With them the cache has no cleaner and no bound on dirty pages, so that they end in pages:
 //! what they cost beside is write-back's affair.
 
+mod looks;
+
 use std::borrow::Cow;
 use std::hint::black_box;
 use std::ops::Range;
@@ -29,7 +31,18 @@ use crate::turns::{Team, Worker, timed};
 use crate::{Error, Options, stream};
 
 /// Who can run.
-pub const CONTESTANTS: &[&str] = &["octavo", "octavo-own-page", "plain", "prefetching", "line", "words"];
+pub const CONTESTANTS: &[&str] = &[
+    "octavo",
+    "octavo-own-page",
+    "plain",
+    "prefetching",
+    "line",
+    "words",
+    "pin",
+    "read",
+    "pin-batch",
+    "read-batch",
+];
 
 /// Those of them that write.
 const WRITERS: &[&str] = &["octavo", "octavo-own-page", "words"];
@@ -62,8 +75,16 @@ pub fn check(case: &Case) -> Result<(), String> {
             case.memory.0
         ));
     }
-    if !matches!(case.bytes.0, 128 | 4096) {
-        return Err(format!("bytes = {}: hits are of 128 bytes or of a page of 4096", case.bytes.0));
+    let looks = case.contestants.iter().all(|name| looks::NAMES.contains(&&**name));
+    match case.bytes.0 {
+        128 | 4096 => {}
+        256 | 512 | 1024 | 2048 if looks => {}
+        bytes => {
+            let looking = looks::NAMES.join(", ");
+            return Err(format!(
+                "bytes = {bytes}: hits are of 128 or 4096 bytes; of {looking} of 256 to 2048 too"
+            ));
+        }
     }
     if !TURN_PAGES.is_multiple_of(case.batch.0) || !case.batch.0.is_power_of_two() {
         return Err(format!("batch = {}: a power of two up to {TURN_PAGES} is possible", case.batch.0));
@@ -166,6 +187,9 @@ impl Field {
             return self.rival(&**rival, name, case, streams, options);
         }
         let bare = |walk| Box::new(Bare { name, field: self, case, streams, walk });
+        if looks::NAMES.contains(&name) {
+            return Ok(Box::new(looks::Looking { name, field: self, case, streams }));
+        }
         Ok(match name {
             "plain" => bare(Some(Walk::Plain)),
             "prefetching" => bare(Some(Walk::Prefetching)),
@@ -204,7 +228,9 @@ impl Field {
 
     /// Some reads of the same stream by the same calls, every byte of them checked, in the array too.
     fn check(&self, case: &Case, streams: &Streams) -> Result<(), Error> {
-        let (len, batch) = (case.bytes.0 as usize, if case.call == Call::Batch { case.batch.0 } else { 1 });
+        // The references know two lengths; places of another one begin where shorter ones do.
+        let len = if case.bytes.0 as usize == PAGE_BYTES { PAGE_BYTES } else { 128 };
+        let batch = if case.call == Call::Batch { case.batch.0 } else { 1 };
         let mut bytes = AlignedBytes::new(len * batch);
         let mut reference = AlignedBytes::new(len * batch);
         let array: Vec<u32> = streams.array.iter().map(|place| place & !WRITES).collect();

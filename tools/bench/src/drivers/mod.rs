@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use octavo::{Cache, CacheConfig, Partition, PartitionConfig};
 
-use crate::case::{Case, Driver};
+use crate::case::{Case, Driver, Place};
 use crate::clock::Clock;
 use crate::content::PAGE_BYTES;
 use crate::report::Row;
@@ -152,9 +152,9 @@ pub fn check(case: &Case, rivals: &[&str]) -> Result<(), String> {
         Driver::Writeback => writeback::check(case),
         Driver::Numa => numa::check(case),
         Driver::Crossing => crossing::check(case),
+        Driver::Bounded => bounded::check(case),
         Driver::Twins => Ok(()),
-        Driver::Bounded
-        | Driver::Through
+        Driver::Through
         | Driver::Ycsb
         | Driver::Resize
         | Driver::Evenness
@@ -163,6 +163,38 @@ pub fn check(case: &Case, rivals: &[&str]) -> Result<(), String> {
         | Driver::Nbd
         | Driver::Partitions => Ok(()),
     }
+}
+
+/// Memory that a case takes at most, in bytes: frames, files in memory, arrays and other people's
+/// caches. Page cache that the kernel can drop at any time is not counted.
+pub fn memory_bytes(case: &Case) -> u64 {
+    // Wide enough for any size that a suite may have.
+    let (frames, whole_file) = (u128::from(case.memory.0), u128::from(case.file.0));
+    let file = if case.store == Place::Disk { 0 } else { whole_file };
+    let (own, _) = known(case.driver);
+    let contestants = case.contestants.len() as u128;
+    let rivals = case.contestants.iter().filter(|name| !own.contains(&&***name)).count() as u128;
+    let taken = match case.driver {
+        // The store is half as large again, the references read an array, rivals hold the same pages.
+        Driver::Hits => frames * 7 / 2 + frames * rivals,
+        Driver::Misses | Driver::Locks => file + whole_file / 100,
+        Driver::Churn => file + frames * 9 / 4,
+        Driver::Through => file + frames * (1 + rivals),
+        Driver::Resize => frames * 5 / 4,
+        Driver::Ycsb => 2 * file + frames,
+        Driver::Memory | Driver::Writeback => file + frames,
+        // Linux has two files where it runs in two ways.
+        Driver::Bounded => 2 * file + frames * contestants,
+        // Frames, the store behind them, and as much for each of the other servers.
+        Driver::Nbd => frames * (1 + contestants),
+        Driver::Crossing => file + whole_file * u128::from(case.share.0) * contestants / 100,
+        Driver::Numa | Driver::Twins => frames * 4,
+        Driver::Partitions => 2 * file + frames,
+        // Tables without frames.
+        Driver::Simulate | Driver::Stores | Driver::Evenness => frames / 50,
+    };
+    // Metadata, buffers, streams of places, the program itself.
+    u64::try_from(taken + taken / 64 + (64 << 20)).unwrap_or(u64::MAX)
 }
 
 /// What the stage of a case depends on.

@@ -29,13 +29,10 @@ pub fn check(config: &Config, problems: &mut Vec<Problem>) {
     sockets(config, problems);
     control(config, problems);
     groups(config, problems);
-    if problems.is_empty() {
-        doubtful(config);
-    }
 }
 
 /// Warns of more memory than the machine has, and of partitions and groups that nothing uses: no mistake, and hardly meant.
-fn doubtful(config: &Config) {
+pub fn doubtful(config: &Config) {
     let memory_max = &config.cache.memory_max;
     let system = rustix::system::sysinfo();
     let machine = (system.totalram as u64).saturating_mul(u64::from(system.mem_unit.max(1)));
@@ -149,12 +146,9 @@ fn groups(config: &Config, problems: &mut Vec<Problem>) {
     }
 }
 
-/// Complains about names that would garble a terminal, a log or the metrics.
+/// Complains about names and descriptions that would not be shown as they are.
 fn printable(name: &Placed<String>, problems: &mut Vec<Problem>) {
-    if let Some(control) = name.value.chars().find(|character| character.is_control()) {
-        let code = u32::from(control);
-        problems.push(name.place.problem(format!("the character U+{code:04X} cannot be in a name")));
-    }
+    problems.extend(octavo::check_name(&name.value).err().map(|why| name.place.problem(why)));
 }
 
 fn partitions(config: &Config, problems: &mut Vec<Problem>) {
@@ -347,5 +341,5 @@ fn control(config: &Config, problems: &mut Vec<Problem>) {
 }
 
 fn line(config: &Config, place: &Place) -> usize {
-    config.source.line_and_column(place.offset).0
+    config.source.line_of(place.offset)
 }

@@ -9,9 +9,11 @@ pub mod source;
 pub mod suggest;
 pub mod units;
 
-mod check;
+pub mod check;
 
+use std::io::Read;
 use std::net::SocketAddr;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -21,11 +23,13 @@ use octavo::{CacheMode, PolicyName};
 use octavo_block::Address;
 use toml::de::DeTable;
 
+use crate::control::host::Host;
+use crate::logger::{Format, Verbosity, Wishes};
 use crate::record::Order;
 use section::Section;
 use source::{Place, Placed, Problem, Source};
 
-/// A configuration file longer than this is not one.
+/// The most that is read of a configuration; a longer one is refused.
 const TEXT_BYTES_MAX: u64 = 1 << 20;
 
 /// How long the drain at the end may fail before `serve` gives up.
@@ -50,6 +54,8 @@ pub struct Config {
     pub control: ControlSection,
     /// `[serve]`.
     pub serve: ServeSection,
+    /// `[log]`.
+    pub log: Wishes,
 }
 
 /// `[cache]`: the memory that everything shares.
@@ -147,6 +153,8 @@ pub struct ListenSection {
     pub control: Option<Placed<PathBuf>>,
     /// Where Prometheus connects.
     pub metrics: Option<Placed<SocketAddr>>,
+    /// Hosts that requests for metrics may name, beside this machine's own.
+    pub metrics_hosts: Vec<Host>,
 }
 
 /// `[control]`: how partitions are looked at and changed, beside the socket.
@@ -171,20 +179,8 @@ impl Config {
     /// Reads a file. The error is what to print, one problem a line.
     pub fn read(path: &Path) -> Result<Config, Vec<String>> {
         let name = path.display().to_string();
-        let unreadable = |what: String| vec![format!("{name}: {what}")];
-        let meta = std::fs::metadata(path).map_err(|error| unreadable(format!("cannot be read: {error}")))?;
-        if meta.len() > TEXT_BYTES_MAX {
-            return Err(unreadable(format!(
-                "is no configuration: {} is more than {}",
-                units::human_bytes(meta.len()),
-                units::human_bytes(TEXT_BYTES_MAX)
-            )));
-        }
-        let bytes = std::fs::read(path).map_err(|error| unreadable(format!("cannot be read: {error}")))?;
-        let text = String::from_utf8(bytes).map_err(|error| {
-            unreadable(format!("is no configuration: byte {} is not UTF-8", error.utf8_error().valid_up_to()))
-        })?;
-        Config::parse(Source { name, text })
+        let text = read_text(path).map_err(|why| vec![format!("{name}: {why}")])?;
+        Config::parse(Source::new(name, text))
     }
 
     /// Reads a text. The error is what to print, one problem a line.
@@ -212,19 +208,54 @@ impl Config {
     }
 }
 
+/// Reads the text of a configuration: a regular file, or a pipe such as `<(sed ..)` of a shell. The error is the rest of
+/// a sentence that begins with the path.
+fn read_text(path: &Path) -> Result<String, String> {
+    let unreadable = |error: std::io::Error| format!("cannot be read: {error}");
+    let kind = std::fs::metadata(path).map_err(unreadable)?.file_type();
+    let mut options = std::fs::File::options();
+    options.read(true);
+    if kind.is_fifo() {
+        log::info!("{}: reading the configuration from a pipe, until its writer closes it", path.display());
+    } else if kind.is_dir() {
+        return Err("is a directory; a configuration file, TOML, is expected".into());
+    } else if kind.is_file() {
+        // A file of procfs may wait for news instead of ending.
+        options.custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32);
+    } else {
+        return Err("is a device or a socket; a configuration file, TOML, is expected".into());
+    }
+    let file = options.open(path).map_err(unreadable)?;
+    // The length that the system tells of a pipe, or of a file of procfs, is 0.
+    let mut bytes = Vec::new();
+    file.take(TEXT_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+    if bytes.len() as u64 > TEXT_BYTES_MAX {
+        return Err(format!(
+            "is no configuration: it has more than {}, the most that is read",
+            units::human_bytes(TEXT_BYTES_MAX)
+        ));
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        let (at, text) = (error.utf8_error().valid_up_to(), error.as_bytes());
+        let line = text[..at].iter().filter(|byte| **byte == b'\n').count() + 1;
+        format!("is no configuration: byte {at}, on line {line}, is not UTF-8")
+    })
+}
+
+/// What the parser says of values nested deeper than it follows; everything that it says after that is a consequence.
+const TOO_DEEP: &str = "recurs";
+
 fn parse_table(text: &str) -> Result<DeTable<'_>, Vec<Problem>> {
     let (table, errors) = DeTable::parse_recoverable(text);
     if errors.is_empty() {
         return Ok(table.into_inner());
     }
-    let problems = errors
-        .into_iter()
-        .map(|error| Problem {
-            place: Place::new("", error.span().unwrap_or(0..0)),
-            message: format!("not TOML: {}", error.message().replace('\n', ", ")),
-        })
-        .collect();
-    Err(problems)
+    let place = |error: &toml::de::Error| Place::new("", error.span().unwrap_or(0..0));
+    if let Some(error) = errors.iter().find(|error| error.message().contains(TOO_DEEP)) {
+        return Err(vec![place(error).problem("not TOML that is read here: it is nested too deeply")]);
+    }
+    let said = |error: &toml::de::Error| format!("not TOML: {}", error.message().replace('\n', ", "));
+    Err(errors.iter().map(|error| place(error).problem(said(error))).collect())
 }
 
 /// The table as sections; `None` where a section that everything needs is missing or wrong.
@@ -236,6 +267,7 @@ fn read(source: &Source, table: &DeTable<'_>, problems: &mut Vec<Problem>) -> Op
     let mut listen = None;
     let mut control = ControlSection::default();
     let mut serve = ServeSection::default();
+    let mut log = Wishes::default();
     let mut sections_lost = false;
 
     let mut root = Section::new("", table, 0..0, problems);
@@ -252,6 +284,7 @@ fn read(source: &Source, table: &DeTable<'_>, problems: &mut Vec<Problem>) -> Op
     root.table("listen", |section| listen = Some(read_listen(section)));
     root.table("control", |section| control = read_control(section));
     root.table("serve", |section| serve = read_serve(section));
+    root.table("log", |section| log = read_log(section));
 
     let end = source.text.trim_end().len();
     for (key, there, example) in [
@@ -278,6 +311,7 @@ fn read(source: &Source, table: &DeTable<'_>, problems: &mut Vec<Problem>) -> Op
         listen: listen?,
         control,
         serve,
+        log,
     })
 }
 
@@ -437,7 +471,9 @@ fn read_listen(mut section: Section<'_, '_>) -> ListenSection {
             None
         }
     });
-    let metrics = section.string("metrics").and_then(|text| match text.value.parse() {
+    let metrics = section.string("metrics");
+    let has_metrics = metrics.is_some();
+    let metrics = metrics.and_then(|text| match text.value.parse() {
         Ok(address) => Some(Placed { value: address, place: text.place }),
         Err(_) => {
             let message = "an address such as \"127.0.0.1:9187\" is expected: metrics are served over HTTP";
@@ -445,8 +481,14 @@ fn read_listen(mut section: Section<'_, '_>) -> ListenSection {
             None
         }
     });
+    let hosts = section.parsed_list::<Host>("metrics_hosts", "\"octavo.example.org\"");
+    if let (false, Some(first)) = (has_metrics, hosts.first()) {
+        let message = "there is nothing to ask; metrics = \"127.0.0.1:9187\" is missing";
+        section.complain(first.place.problem(message));
+    }
+    let metrics_hosts = hosts.into_iter().map(|host| host.value).collect();
     section.finish();
-    ListenSection { nbd, control, metrics }
+    ListenSection { nbd, control, metrics, metrics_hosts }
 }
 
 fn read_control(mut section: Section<'_, '_>) -> ControlSection {
@@ -463,6 +505,19 @@ fn read_serve(mut section: Section<'_, '_>) -> ServeSection {
     };
     section.finish();
     serve
+}
+
+fn read_log(mut section: Section<'_, '_>) -> Wishes {
+    use Verbosity::{Debug, Error, Info, Warn};
+    let formats = [("plain", Format::Plain), ("json", Format::Json)];
+    let levels = [("error", Error), ("warn", Warn), ("info", Info), ("debug", Debug)];
+    let log = Wishes {
+        format: section.word("format", &formats).map(|format| format.value),
+        level: section.word("level", &levels).map(|level| level.value),
+        timestamps: section.flag("timestamps").map(|flag| flag.value),
+    };
+    section.finish();
+    log
 }
 
 /// The path of `unix:/path`, if that is what it is.

@@ -4,6 +4,10 @@
 //! file's problems at once, in the order of the file, each as `file:line:column: key: sentence`.
 
 use std::ops::Range;
+use std::sync::OnceLock;
+
+/// The most problems that are shown at once: what people read before they mend the first ones.
+const LINES_MAX: usize = 50;
 
 /// The text of a configuration and the name it goes by in messages.
 #[derive(Clone, Debug)]
@@ -12,6 +16,8 @@ pub struct Source {
     pub name: String,
     /// The whole text.
     pub text: String,
+    /// Where its newlines are, once a place was asked for.
+    newlines: OnceLock<Vec<usize>>,
 }
 
 /// A word of the configuration: the key it belongs to and where it begins.
@@ -33,7 +39,7 @@ pub struct Placed<T> {
 }
 
 /// One thing that is wrong with a configuration.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     /// What it is about.
     pub place: Place,
@@ -54,29 +60,54 @@ impl Place {
 }
 
 impl Source {
+    /// A text and its name.
+    pub fn new(name: String, text: String) -> Source {
+        Source { name, text, newlines: OnceLock::new() }
+    }
+
     /// One line for people: `file:line:column: key: sentence`.
     pub fn line(&self, problem: &Problem) -> String {
         let (line, column) = self.line_and_column(problem.place.offset);
         let key =
             if problem.place.key.is_empty() { String::new() } else { format!("{}: ", problem.place.key) };
-        format!("{}:{line}:{column}: {key}{}", self.name, problem.message)
+        // What the file says is quoted: a terminal must not take it for commands.
+        let said = format!("{key}{}", problem.message);
+        let said: String = said
+            .chars()
+            .map(|c| if octavo::is_visible(c) { c.to_string() } else { c.escape_unicode().to_string() })
+            .collect();
+        format!("{}:{line}:{column}: {said}", self.name)
     }
 
-    /// All problems, one line each, in the order of the file.
+    /// The problems in the order of the file, one line each: every one once, [`LINES_MAX`] at most, and then how many
+    /// are left.
     pub fn lines(&self, mut problems: Vec<Problem>) -> Vec<String> {
         problems.sort_by_key(|problem| problem.place.offset);
-        problems.iter().map(|problem| self.line(problem)).collect()
+        problems.dedup();
+        let mut lines: Vec<String> =
+            problems.iter().take(LINES_MAX).map(|problem| self.line(problem)).collect();
+        let left = problems.len().saturating_sub(LINES_MAX);
+        if left > 0 {
+            lines.push(format!("{}: {left} more problems", self.name));
+        }
+        lines
     }
 
     /// Line and column as editors count them: from one, columns in characters.
     pub fn line_and_column(&self, offset: usize) -> (usize, usize) {
-        let mut end = offset.min(self.text.len());
-        while !self.text.is_char_boundary(end) {
-            end -= 1;
-        }
-        let before = &self.text[..end];
-        let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
-        (before.matches('\n').count() + 1, before[line_start..].chars().count() + 1)
+        let end = self.text.floor_char_boundary(offset);
+        let line = self.line_of(end);
+        let line_start = if line == 1 { 0 } else { self.newlines()[line - 2] + 1 };
+        (line, self.text[line_start..end].chars().count() + 1)
+    }
+
+    /// The line alone, in logarithmic time: a file may have as many problems as lines.
+    pub fn line_of(&self, offset: usize) -> usize {
+        self.newlines().partition_point(|newline| *newline < offset) + 1
+    }
+
+    fn newlines(&self) -> &[usize] {
+        self.newlines.get_or_init(|| self.text.match_indices('\n').map(|(at, _)| at).collect())
     }
 }
 
@@ -86,7 +117,7 @@ mod tests {
 
     #[test]
     fn lines_and_columns_count_characters_from_one() {
-        let source = Source { name: "f".into(), text: "ab\näöü = 1\n".into() };
+        let source = Source::new("f".into(), "ab\näöü = 1\n".into());
         assert_eq!(source.line_and_column(0), (1, 1));
         assert_eq!(source.line_and_column(3), (2, 1));
         assert_eq!(source.line_and_column(source.text.find('=').unwrap()), (2, 5));

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+pub use octavo_sim::report::human_bytes;
+
 /// The units of a size. Like qemu's and the kernel's, a bare letter is a power of 1024.
 const SIZE_UNITS: [(&str, u64); 14] = [
     ("", 1),
@@ -71,22 +73,6 @@ fn split<'t>(text: &'t str, shape: &str) -> Result<(u64, &'t str), String> {
     }
     let count = count.parse().map_err(|_| format!("\"{count}\" is too large a number"))?;
     Ok((count, unit.trim_start()))
-}
-
-/// Bytes for people: `12.3 MiB`.
-pub fn human_bytes(bytes: u64) -> String {
-    const NAMES: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
-    let mut value = bytes as f64;
-    let mut name = 0;
-    while value >= 1024.0 && name + 1 < NAMES.len() {
-        value /= 1024.0;
-        name += 1;
-    }
-    match name {
-        0 => format!("{bytes} B"),
-        _ if value >= 100.0 || value.fract() == 0.0 => format!("{value:.0} {}", NAMES[name]),
-        _ => format!("{value:.1} {}", NAMES[name]),
-    }
 }
 
 /// A count for people: `12.3k`.

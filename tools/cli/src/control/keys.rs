@@ -3,7 +3,10 @@
 //!
 //! The words are those of Linux's cgroup v2 where it has them.
 
-use octavo::{Cache, Limits, Partition, PartitionStat, PolicyName, UNLIMITED};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use octavo::{Cache, Limits, Owed, Partition, PartitionStat, PolicyName, UNLIMITED};
 
 use crate::config::{suggest, units};
 
@@ -39,33 +42,74 @@ impl Changes {
         set(self, partition, text.trim())
     }
 
-    /// Takes all of them; the error is a sentence, and then none was taken.
-    pub fn make(self, cache: &Cache, partition: &Partition) -> Result<(), String> {
+    /// Takes all of them, without waiting for a store that does not answer, and tells what is owed
+    /// then; the error is a sentence, and then none was taken.
+    pub fn make(self, cache: &Cache, partition: &Partition) -> Result<Owed, String> {
         let before = partition.limits();
+        let mut owed = Owed::default();
         if let Some(limits) = self.limits {
-            cache.set_limits(partition, limits).map_err(|error| error.to_string())?;
+            owed = cache.begin_limits(partition, limits).map_err(|error| error.to_string())?;
+            go_on_with(&owed, cache);
         }
         if let Some(policy) = self.policy
-            && let Err(error) = partition.set_policy(policy)
+            && let Err(why) = follow(partition, policy)
         {
             if self.limits.is_some() {
                 // They were kept a moment ago.
-                let _ = cache.set_limits(partition, before);
+                let _ = cache.begin_limits(partition, before);
             }
-            return Err(error.to_string());
+            return Err(why);
         }
         if let Some(bytes) = self.dirty_max_bytes {
             partition.set_dirty_max(bytes);
         }
         // The last: it is done and not set, and what it could not do is no reason to undo the others.
         match self.reclaim_bytes {
-            Some(bytes) => partition.reclaim(bytes).map(drop).map_err(|error| error.to_string()),
-            None => Ok(()),
+            Some(bytes) => {
+                partition.begin_reclaim(bytes).map(|(_, owed)| owed).map_err(|error| error.to_string())
+            }
+            None => Ok(owed),
         }
     }
 
     fn limit(&mut self, partition: &Partition, name: &str, text: &str) -> Result<(), String> {
         change_limit(self.limits.get_or_insert(partition.limits()), name, text)
+    }
+}
+
+/// Between two looks at what stores hold up.
+const SETTLE_PERIOD: Duration = Duration::from_secs(1);
+
+/// Goes on with what is owed, also where the cache has no reaper that does: one thread at a time,
+/// which ends with it.
+pub fn go_on_with(owed: &Owed, cache: &Cache) {
+    static GOES_ON: AtomicBool = AtomicBool::new(false);
+    // Relaxed: nothing but the thread itself depends on it.
+    if owed.is_nothing() || GOES_ON.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    let cache = cache.clone();
+    let settle = move || {
+        while !cache.settle().is_nothing() {
+            std::thread::sleep(SETTLE_PERIOD);
+        }
+        GOES_ON.store(false, Ordering::Relaxed);
+    };
+    if let Err(error) = std::thread::Builder::new().name("settle".into()).spawn(settle) {
+        log::warn!("no thread goes on with what a store holds up: {error}");
+        GOES_ON.store(false, Ordering::Relaxed);
+    }
+}
+
+/// Sets a policy; the error is a sentence.
+fn follow(partition: &Partition, policy: PolicyName) -> Result<(), String> {
+    match partition.begin_policy(policy) {
+        Ok(true) => Ok(()),
+        Ok(false) => {
+            Err("its size is changing and its store does not answer: the policy can be set when it does"
+                .into())
+        }
+        Err(error) => Err(error.to_string()),
     }
 }
 
@@ -231,7 +275,7 @@ pub fn key(name: &str) -> Result<&'static Key, String> {
 }
 
 /// Sets a value by name; the error is a sentence.
-pub fn set(cache: &Cache, partition: &Partition, name: &str, text: &str) -> Result<(), String> {
+pub fn set(cache: &Cache, partition: &Partition, name: &str, text: &str) -> Result<Owed, String> {
     let mut changes = Changes::default();
     changes.read(partition, name, text)?;
     changes.make(cache, partition)

@@ -1,21 +1,28 @@
 //! The server's figures for Prometheus, in the OpenMetrics text format.
 //!
-//! Every figure has at most one series per partition, or per partition and word of a fixed list: what clients do, and how many
-//! exports there are, adds none. Names follow Prometheus's conventions: `octavo_` in front, units spelled out, `_total` behind what
-//! only grows; what differs in one respect is one name with a label. What is not here: the listener, in `http`.
+//! Every figure has at most one series per partition, export or word of a fixed list, and exports
+//! beyond [`EXPORTS_MAX`] have none: what clients do adds no series. Names follow Prometheus's
+//! conventions: `octavo_` in front, units spelled out, `_total` behind what only grows; what
+//! differs in one respect is one name with a label. Figures of the process have the names that
+//! Prometheus's own libraries give them. What is not here: the listener, in `http`.
 
 use std::fmt::{Debug, Error, Formatter};
 
 use octavo::numa::PartitionNumaStat;
-use octavo::{Cache, PartitionStat, UNLIMITED};
+use octavo::{Cache, Object, PartitionStat, UNLIMITED};
+use octavo_block::{ExportStat, Kind};
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, MetricEncoder, text};
+use prometheus_client::encoding::{
+    DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue, EncodeLabelSet, MetricEncoder, text,
+};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::exemplar::Exemplar;
 use prometheus_client::registry::{Registry, Unit};
 
 use super::keys::{FIGURES, Figure};
 use crate::numa::COUNTS;
+use crate::process::Process;
+use crate::report::AskClients;
 
 /// What [`Metrics::page`] is, for HTTP.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -26,14 +33,19 @@ const LABELLED: [(&str, &str); 2] = [("evictions_", "reason"), ("requests_", "ki
 /// Where a figure's name would mislead beside the limits.
 const RENAMED: [(&str, &str); 1] = [("max_bytes", "frames_bytes")];
 
+/// Exports that have series of their own, the first of the configuration; each has twelve.
+const EXPORTS_MAX: usize = 1000;
+
 /// All figures of a server.
 pub struct Metrics(Registry);
 
 impl Metrics {
-    /// The figures of a cache; `connections` counts the clients.
-    pub fn new(cache: Cache, connections: Box<dyn Fn() -> u64 + Send + Sync>) -> Metrics {
-        let mut registry = Registry::with_prefix("octavo");
-        registry.register_collector(Box::new(Server { cache, connections }));
+    /// The figures of a cache, of what clients do, and of this process.
+    pub fn new(cache: Cache, clients: AskClients) -> Metrics {
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(OfProcess));
+        let octavo = registry.sub_registry_with_prefix("octavo");
+        octavo.register_collector(Box::new(Server { cache, clients }));
         Metrics(registry)
     }
 
@@ -46,9 +58,35 @@ impl Metrics {
     }
 }
 
+#[derive(Debug)]
+struct OfProcess;
+
+impl Collector for OfProcess {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
+        let process = Process::now();
+        for (name, what, value) in [
+            ("process_resident_memory_bytes", "Resident memory", process.resident_bytes),
+            ("process_virtual_memory_bytes", "Mapped memory", process.virtual_bytes),
+            ("process_open_fds", "Open descriptors", process.open_fds),
+            ("process_max_fds", "The most descriptors that may be open", process.fds_max),
+        ] {
+            if let Some(value) = value {
+                family(&mut encoder, name, what, false, |metric| sample(metric, false, value))?;
+            }
+        }
+        let (name, what) = ("process_cpu_seconds", "Processor time in user space and in the kernel");
+        family(&mut encoder, name, what, true, |metric| sample(metric, true, process.cpu.as_secs_f64()))?;
+        if let Some(started_s) = process.started_s {
+            let (name, what) = ("process_start_time_seconds", "When the process was started, since 1970");
+            family(&mut encoder, name, what, false, |metric| sample(metric, false, started_s))?;
+        }
+        Ok(())
+    }
+}
+
 struct Server {
     cache: Cache,
-    connections: Box<dyn Fn() -> u64 + Send + Sync>,
+    clients: AskClients,
 }
 
 impl Debug for Server {
@@ -59,11 +97,12 @@ impl Debug for Server {
 
 impl Collector for Server {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
-        let (cache, reaper) = (self.cache.stat(), self.cache.reaper_stat());
+        let (cache, reaper, clients) = (self.cache.stat(), self.cache.reaper_stat(), (self.clients)());
         let mut one = |name, what, is_counter, value| {
             family(&mut encoder, name, what, is_counter, |metric| sample(metric, is_counter, value))
         };
-        one("connections", "NBD clients connected now", false, (self.connections)())?;
+        one("connections", "NBD clients connected now", false, clients.connections)?;
+        one("exports", "Exports that are served", false, clients.exports.len() as u64)?;
         one("memory_max_bytes", "The bound on everything", false, cache.memory_max_bytes)?;
         one("memory_charged_bytes", "What is charged to the bound", false, cache.memory_charged_bytes)?;
         one("buffers_max_bytes", "The share of the bound for buffers", false, cache.buffers_max_bytes)?;
@@ -75,6 +114,8 @@ impl Collector for Server {
         one("reaper_allowed_bytes", what, false, reaper.allowed_bytes)?;
         let what = "Partitions whose size waits for a store that has not answered in time";
         one("reaper_held_up_partitions", what, false, reaper.held_up)?;
+
+        exports(&mut encoder, &clients.exports[..clients.exports.len().min(EXPORTS_MAX)])?;
 
         let partitions = self.cache.partitions();
         let stats: Vec<PartitionStat> = partitions.iter().map(|partition| partition.stat()).collect();
@@ -100,7 +141,7 @@ impl Collector for Server {
             family(&mut encoder, "partition_numa_info", what, false, |metric| {
                 on_nodes.iter().try_for_each(|stat| {
                     let labels = [("partition", stat.name.as_str()), ("way", stat.way)];
-                    sample(&mut metric.encode_family(&labels)?, false, 1)
+                    sample(&mut metric.encode_family(&labels)?, false, 1_u64)
                 })
             })?;
         }
@@ -112,7 +153,7 @@ impl Collector for Server {
                     ("policy", stat.policy),
                     ("cache_mode", stat.cache_mode),
                 ];
-                sample(&mut metric.encode_family(&labels)?, false, 1)
+                sample(&mut metric.encode_family(&labels)?, false, 1_u64)
             })
         })?;
         let limits: Vec<_> = partitions.iter().map(|partition| partition.limits()).collect();
@@ -131,19 +172,54 @@ impl Collector for Server {
         family(&mut encoder, "partition_weight", "What a partition's misses count for", false, |metric| {
             stats.iter().zip(&limits).try_for_each(|(stat, limits)| {
                 let labels = [("partition", stat.name.as_str())];
-                sample(&mut metric.encode_family(&labels)?, false, limits.weight.into())
+                sample(&mut metric.encode_family(&labels)?, false, u64::from(limits.weight))
             })
         })?;
-        let what = "Exports that cannot be written back, or have to be opened again";
-        family(&mut encoder, "partition_objects_failed", what, false, |metric| {
-            partitions.iter().try_for_each(|partition| {
-                let stats = partition.objects().into_iter().map(|object| object.stat());
-                let failed = stats.filter(|stat| stat.failed || stat.writeback_error.is_some());
-                let labels = [("partition", partition.name())];
-                sample(&mut metric.encode_family(&labels)?, false, failed.count() as u64)
+        let mut objects = |name, what, counts: fn(&Object) -> bool| {
+            family(&mut encoder, name, what, false, |metric| {
+                partitions.iter().try_for_each(|partition| {
+                    let count = partition.objects().iter().filter(|object| counts(object)).count();
+                    let labels = [("partition", partition.name())];
+                    sample(&mut metric.encode_family(&labels)?, false, count as u64)
+                })
             })
-        })
+        };
+        let what = "Exports that cannot be written back, or have to be opened again";
+        objects("partition_objects_failed", what, |object| {
+            let stat = object.stat();
+            stat.failed || stat.writeback_error.is_some()
+        })?;
+        let what = "Exports whose file or device other programs have changed since the server began";
+        objects("partition_objects_changed", what, |object| object.store().noticed().count > 0)
     }
+}
+
+/// What clients ask of each export.
+fn exports(encoder: &mut DescriptorEncoder<'_>, exports: &[ExportStat]) -> Result<(), Error> {
+    type Of = fn(&ExportStat) -> u64;
+    let figures: [(&str, &str, bool, Of); 5] = [
+        ("connections", "NBD clients of an export now", false, |stat| stat.connections),
+        ("requests_in_flight", "Requests received and not answered yet", false, |stat| stat.in_flight),
+        ("errors", "Requests answered with an error", true, |stat| stat.errors),
+        ("read_bytes", "Bytes that clients read", true, |stat| stat.read_bytes),
+        ("written_bytes", "Bytes that clients wrote", true, |stat| stat.written_bytes),
+    ];
+    for (name, what, is_counter, of) in figures {
+        family(encoder, &format!("export_{name}"), what, is_counter, |metric| {
+            exports.iter().try_for_each(|stat| {
+                labelled(metric, &[("export", stat.name.as_str())], is_counter, of(stat))
+            })
+        })?;
+    }
+    family(encoder, "export_requests", "Requests answered, by kind", true, |metric| {
+        for stat in exports {
+            for kind in Kind::ALL {
+                let labels = [("export", stat.name.as_str()), ("kind", kind.name())];
+                labelled(metric, &labels, true, stat.requests_of(kind))?;
+            }
+        }
+        Ok(())
+    })
 }
 
 /// The metric that a figure belongs to and the label that sets it apart there.
@@ -201,15 +277,17 @@ fn family(
     is_counter: bool,
     samples: impl FnOnce(&mut MetricEncoder<'_>) -> Result<(), Error>,
 ) -> Result<(), Error> {
-    let (name, unit) = match name.strip_suffix("_bytes") {
-        Some(name) => (name, Some(Unit::Bytes)),
-        None => (name, None),
-    };
+    let units = [("_bytes", Unit::Bytes), ("_seconds", Unit::Seconds)];
+    let found = units.into_iter().find_map(|(end, unit)| Some((name.strip_suffix(end)?, Some(unit))));
+    let (name, unit) = found.unwrap_or((name, None));
     let kind = if is_counter { MetricType::Counter } else { MetricType::Gauge };
     samples(&mut encoder.encode_descriptor(name, what, unit.as_ref(), kind)?)
 }
 
-fn sample(metric: &mut MetricEncoder<'_>, is_counter: bool, value: u64) -> Result<(), Error> {
+fn sample<N>(metric: &mut MetricEncoder<'_>, is_counter: bool, value: N) -> Result<(), Error>
+where
+    N: EncodeCounterValue + EncodeGaugeValue,
+{
     const NO_EXEMPLAR: Option<&Exemplar<[(&str, &str); 0], u64>> = None;
     if is_counter { metric.encode_counter(&value, NO_EXEMPLAR) } else { metric.encode_gauge(&value) }
 }
@@ -217,6 +295,7 @@ fn sample(metric: &mut MetricEncoder<'_>, is_counter: bool, value: u64) -> Resul
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::Clients;
     use octavo::numa::{NumaMode, TopologySource};
     use octavo::{CacheConfig, PartitionConfig};
 
@@ -228,7 +307,17 @@ mod tests {
                 .partition(PartitionConfig { max_bytes: Some(4 << 20), ..PartitionConfig::new(name) })
                 .unwrap();
         }
-        let page = Metrics::new(cache, Box::new(|| 3)).page();
+        let exports = (0..EXPORTS_MAX + 1).map(|number| ExportStat {
+            name: format!("disk{number}"),
+            in_flight: 2,
+            requests: [0, 1, 2, 3, 4, 5, 6],
+            read_bytes: 4096,
+            ..ExportStat::default()
+        });
+        let exports: Vec<ExportStat> = exports.collect();
+        let page =
+            Metrics::new(cache, Box::new(move || Clients { connections: 3, exports: exports.clone() }))
+                .page();
         let mut names: Vec<&str> = page.lines().filter_map(|line| line.strip_prefix("# TYPE ")).collect();
         let count = names.len();
         names.sort_unstable();
@@ -243,9 +332,17 @@ mod tests {
             "octavo_partition_limit_bytes{partition=\"a\",limit=\"max\"} 4194304",
             "octavo_partition_weight{partition=\"a\"} 100",
             "octavo_connections 3",
+            "octavo_exports 1001",
+            "octavo_export_requests_in_flight{export=\"disk0\"} 2",
+            "octavo_export_read_bytes_total{export=\"disk999\"} 4096",
+            "octavo_export_requests_total{export=\"disk999\",kind=\"trim\"} 3",
+            "# TYPE process_resident_memory_bytes gauge",
+            "# TYPE process_start_time_seconds gauge",
+            "# TYPE process_cpu_seconds counter",
         ] {
             assert!(page.lines().any(|other| other == line), "{line} is not in\n{page}");
         }
+        assert_eq!(page.lines().filter(|line| line.contains("export=")).count(), 12 * EXPORTS_MAX);
         assert!(!page.contains("limit=\"high\"") && !page.contains("twin"), "{page}");
         assert!(page.ends_with("# EOF\n"));
     }
@@ -266,7 +363,7 @@ mod tests {
         }
         let told = partition.numa_counts().unwrap();
         assert!(told.twins_made > 0 && told.twin_hits > 0, "{told:?}");
-        let page = Metrics::new(cache, Box::new(|| 0)).page();
+        let page = Metrics::new(cache, Box::new(Clients::default)).page();
         for count in COUNTS {
             let line =
                 format!("octavo_partition_{}_total{{partition=\"p\"}} {}", count.name, (count.of)(&told));

@@ -6,6 +6,8 @@
 //!
 //! Whoever can connect may do everything: the socket's mode, 0600, is the permission.
 
+pub mod health;
+pub mod host;
 pub mod http;
 pub mod keys;
 pub mod metrics;
@@ -89,6 +91,13 @@ pub enum Verb {
     Numa,
     /// Record a partition until the client says something, or goes.
     Record,
+}
+
+impl Verb {
+    /// Whether it may wait for a store for as long as that takes.
+    pub fn may_wait(self) -> bool {
+        matches!(self, Verb::Sync | Verb::Drain | Verb::Advise | Verb::Evict)
+    }
 }
 
 /// A reply: one line of the answer to a request.
@@ -198,14 +207,17 @@ pub fn send(stream: &mut impl Write, message: &impl Serialize) -> std::io::Resul
     stream.write_all(&line)
 }
 
-/// Reads one line of at most `bytes_max`; `None` at the end of the stream.
+/// Reads one line of at most `bytes_max`, its newline included; `None` at the end of the stream. The last line of a
+/// stream may lack its newline: JSON that is not whole is refused by whoever parses it.
 pub fn receive(stream: &mut impl BufRead, bytes_max: u64) -> std::io::Result<Option<Vec<u8>>> {
     let mut line = Vec::new();
     std::io::Read::take(&mut *stream, bytes_max).read_until(b'\n', &mut line)?;
     if line.is_empty() {
         return Ok(None);
     }
-    if line.pop() != Some(b'\n') {
+    if line.last() == Some(&b'\n') {
+        line.pop();
+    } else if line.len() as u64 == bytes_max {
         let what = format!("a line without an end in {bytes_max} bytes");
         return Err(std::io::Error::new(std::io::ErrorKind::InvalidData, what));
     }
@@ -234,5 +246,8 @@ mod tests {
         assert!(receive(&mut endless, 4096).is_err());
         assert!(receive(&mut &b""[..], 10).unwrap().is_none());
         assert_eq!(receive(&mut &b"ab\ncd"[..], 10).unwrap().unwrap(), b"ab");
+        assert_eq!(receive(&mut &b"cd"[..], 10).unwrap().unwrap(), b"cd");
+        assert_eq!(receive(&mut &b"abc\n"[..], 4).unwrap().unwrap(), b"abc");
+        assert!(receive(&mut &b"abcd"[..], 4).is_err());
     }
 }

@@ -60,6 +60,7 @@ pub enum Unmounted {
 pub fn mount(path: &Path, cache: Cache) -> Result<Mounted, Unmounted> {
     remove_dead(path).map_err(Unmounted::Path)?;
     make_private_dir(path).map_err(Unmounted::Path)?;
+    check_empty(path).map_err(Unmounted::Path)?;
     let mut options = Config::default();
     options.mount_options = vec![
         MountOption::FSName(NAME.into()),
@@ -110,6 +111,18 @@ fn remove_dead(path: &Path) -> Result<(), String> {
         }
     }
     Err("the dead mounts here cannot be removed".into())
+}
+
+/// A mount hides what is in its directory: nobody wants that of `/proc`, or of the directory of the
+/// sockets.
+fn check_empty(path: &Path) -> Result<(), String> {
+    let mut entries = std::fs::read_dir(path).map_err(|error| error.to_string())?;
+    match entries.next() {
+        None => Ok(()),
+        Some(_) => {
+            Err("the directory is not empty, and a mount would hide what is in it; name another".into())
+        }
+    }
 }
 
 /// Whether the uppermost mount at this path is a control file system.

@@ -21,10 +21,14 @@ use crate::environment::make_private_dir;
 use crate::error::Error;
 use crate::record::Order;
 use crate::record::server::Recorders;
-use crate::report::Report;
+use crate::report::{AskClients, Report};
 
 /// More people than this do not look at one server.
 const CLIENTS_MAX: usize = 16;
+
+/// Commands at a time that may wait for a store. The other clients' places stay free for commands that
+/// do not, such as `stat` and `set`, however many stores hang.
+const WAITING_MAX: usize = 12;
 
 /// How long a client may say nothing, or not read what it is told.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
@@ -48,8 +52,10 @@ pub struct Asked {
     pub drain_timeout: Duration,
     /// When the server began.
     pub started: Instant,
-    /// Counts the clients of all exports.
-    pub connections: Box<dyn Fn() -> u64 + Send + Sync>,
+    /// What clients do.
+    pub clients: AskClients,
+    /// Commands that may wait for a store now.
+    pub waiting: Arc<AtomicUsize>,
 }
 
 impl Listener {
@@ -90,12 +96,23 @@ impl Listener {
     }
 }
 
-/// One of the `CLIENTS_MAX` places, given back when dropped.
+/// A place, of a bounded number of them. Given back when dropped.
 struct Seat(Arc<AtomicUsize>);
+
+impl Seat {
+    /// Takes a place, if fewer than `max` are taken.
+    fn take(taken: &Arc<AtomicUsize>, max: usize) -> Option<Seat> {
+        // Relaxed: a count of threads that share nothing through it. Who counts itself in vain counts
+        // itself out again by the drop.
+        let before = taken.fetch_add(1, Ordering::Relaxed);
+        let seat = Seat(Arc::clone(taken));
+        (before < max).then_some(seat)
+    }
+}
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        // Relaxed: a count of threads that share nothing through it.
+        // Relaxed: see `take`.
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
@@ -104,15 +121,12 @@ fn admit(mut stream: UnixStream, asked: &Arc<Asked>, clients: &Arc<AtomicUsize>)
     // Both fail only for a duration of zero.
     let _ = stream.set_read_timeout(Some(SILENCE_MAX));
     let _ = stream.set_write_timeout(Some(SILENCE_MAX));
-    // Relaxed: only the accepting thread adds, so the bound holds.
-    let seated = clients.fetch_add(1, Ordering::Relaxed);
-    let seat = Seat(Arc::clone(clients));
-    if seated >= CLIENTS_MAX {
+    let Some(seat) = Seat::take(clients, CLIENTS_MAX) else {
         let fault = fault(format!("{CLIENTS_MAX} control clients are connected already"));
         // It is turned away whether it hears why or not.
         let _ = super::send(&mut stream, &Reply::new(Body::Error(fault)));
         return;
-    }
+    };
     let asked = Arc::clone(asked);
     let talk = move || {
         let _seat = seat;
@@ -140,7 +154,17 @@ fn talk(stream: &UnixStream, asked: &Asked) -> std::io::Result<()> {
         };
         let body = match request(&line) {
             Ok((Verb::Record, request)) => record(request.record, stream, &mut reader, asked)?,
-            Ok((verb, request)) => answer(verb, &request, stream, asked)?,
+            Ok((verb, request)) => {
+                // Held until the answer is there.
+                let seat = verb.may_wait().then(|| Seat::take(&asked.waiting, WAITING_MAX));
+                match &seat {
+                    None | Some(Some(_)) => answer(verb, &request, stream, asked)?,
+                    Some(None) => Body::Error(fault(format!(
+                        "{WAITING_MAX} commands wait for stores already; `octavo ctl partitions` and the log \
+                         tell which do not answer"
+                    ))),
+                }
+            }
             Err(message) => Body::Error(fault(message)),
         };
         super::send(&mut &*stream, &Reply::new(body))?;
@@ -219,8 +243,7 @@ fn answer(verb: Verb, request: &Request, mut stream: &UnixStream, asked: &Asked)
         Verb::Stat => {
             let mut report = Report {
                 uptime_s: asked.started.elapsed().as_secs(),
-                connections: (asked.connections)(),
-                ..Report::of(&asked.cache)
+                ..Report::of(&asked.cache).with_clients(&(asked.clients)())
             };
             for partition in &mut report.partitions {
                 (partition.recording, partition.recordings_broken_off) =

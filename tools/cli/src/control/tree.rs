@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, PoisonError};
 
-use octavo::{Cache, Limits, Partition};
+use octavo::{Cache, Limits, Owed, Partition};
 
 use super::keys::{self, KEYS, Key};
 
@@ -123,12 +123,25 @@ impl Tree {
         let text = text.filter(|text| !text.contains(char::is_control));
         let text = text.ok_or_else(|| named("a value is one line of text".into()))?;
         let directory = self.directory(&path).ok_or_else(gone)?;
+        // A file takes its value at once; what a store holds up is in the log, and in `current`.
+        let told = |owed: Owed| {
+            keys::go_on_with(&owed, &self.cache);
+            if !owed.is_nothing() {
+                let bytes = owed.bytes;
+                log::warn!(
+                    "{path}/{}: {bytes} bytes are still to be given back: its store does not answer",
+                    key.name
+                );
+            }
+        };
         match (&directory.partition, &directory.group) {
-            (Some(partition), _) => keys::set(&self.cache, partition, key.name, text).map_err(named),
+            (Some(partition), _) => {
+                keys::set(&self.cache, partition, key.name, text).map(told).map_err(named)
+            }
             (None, Some(group)) => {
                 let mut limits = self.limits(group);
                 keys::change_limit(&mut limits, key.name, text).map_err(named)?;
-                self.cache.set_group(group, limits).map_err(|error| named(error.to_string()))
+                self.cache.begin_group(group, limits).map(told).map_err(|error| named(error.to_string()))
             }
             (None, None) => Err(gone()),
         }

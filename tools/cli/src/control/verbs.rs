@@ -2,7 +2,7 @@
 //!
 //! Every answer is JSON and every error a sentence. What a setting is called and takes is in `keys`.
 
-use octavo::{Advice, Object, Partition, UNLIMITED};
+use octavo::{Advice, Object, Owed, Partition, UNLIMITED};
 use serde_json::{Value, json};
 
 use super::keys::{self, KEYS};
@@ -33,8 +33,8 @@ pub fn answer(verb: Verb, request: &Request, cache: &Cache) -> Result<Value, Str
             for (name, text) in &request.values {
                 changes.read(&partition, name, text).map_err(|why| format!("{name}={text}: {why}"))?;
             }
-            changes.make(cache, &partition)?;
-            Ok(settings(&partition))
+            let owed = changes.make(cache, &partition)?;
+            Ok(with_owed(settings(&partition), &owed))
         }
         Verb::Mrc => {
             let partition = partition(cache, request)?;
@@ -44,7 +44,8 @@ pub fn answer(verb: Verb, request: &Request, cache: &Cache) -> Result<Value, Str
                     partition.name()
                 )
             })?;
-            let points = curve.points.iter().map(|(pages, misses)| {
+            let is_seen = curve.references >= 1.0;
+            let points = curve.points.iter().filter(|_| is_seen).map(|(pages, misses)| {
                 let miss_ratio = if curve.references > 0.0 { misses / curve.references } else { 0.0 };
                 json!({"bytes": pages * partition.page_bytes(), "misses": misses.round(), "miss_ratio": miss_ratio})
             });
@@ -53,6 +54,7 @@ pub fn answer(verb: Verb, request: &Request, cache: &Cache) -> Result<Value, Str
                 "policy": partition.stat().policy,
                 "current_bytes": partition.stat().max_bytes,
                 "references": curve.references.round(),
+                "has_seen": is_seen,
                 "sampled": curve.sampled.round(),
                 "rate": curve.rate,
                 "points": points.collect::<Vec<Value>>(),
@@ -86,12 +88,21 @@ pub fn answer(verb: Verb, request: &Request, cache: &Cache) -> Result<Value, Str
         Verb::Reclaim => {
             let partition = partition(cache, request)?;
             let bytes = request.bytes.ok_or("how many bytes is not said")?;
-            let reclaimed = partition.reclaim(bytes).map_err(|error| error.to_string())?;
-            Ok(json!({"reclaimed_bytes": reclaimed}))
+            let (reclaimed, owed) = partition.begin_reclaim(bytes).map_err(|error| error.to_string())?;
+            Ok(with_owed(json!({"reclaimed_bytes": reclaimed}), &owed))
         }
         Verb::Numa => Ok(crate::numa::describe(cache)),
         Verb::Stat | Verb::Sync | Verb::Drain | Verb::Record => Err("this is about the whole server".into()),
     }
+}
+
+/// An answer, with what is owed because a store does not answer.
+fn with_owed(mut answer: Value, owed: &Owed) -> Value {
+    if !owed.is_nothing() {
+        answer["owed_bytes"] = owed.bytes.into();
+        answer["held_up"] = owed.partitions.clone().into();
+    }
+    answer
 }
 
 /// All partitions and groups with their settings.

@@ -114,6 +114,52 @@ fn wrong_command_lines_are_refused_and_files_of_others_are_left_alone() {
 }
 
 #[test]
+fn people_who_wait_see_a_line_for_each_case_and_the_time_left_without_a_terminal_too() {
+    let run = ["hits", "--quick", "--memory", "8MiB", "--case", "pin*", "--json", "-"];
+    let shown = String::from_utf8(bench(&run).stderr).unwrap();
+    let cases: Vec<&str> = shown.lines().filter(|line| line.starts_with('[')).collect();
+    assert_eq!(cases.len(), 2, "{shown}");
+    assert!(cases[0].starts_with("[1/2] pin (about ") && cases[0].ends_with(" left)"), "{shown}");
+    assert!(cases[1].starts_with("[2/2] pin_batch (about "), "{shown}");
+    let quiet = bench(&[&run[..], &["--quiet"]].concat());
+    assert!(!String::from_utf8(quiet.stderr).unwrap().contains("[1/2]"));
+}
+
+#[test]
+fn memory_that_the_machine_does_not_have_is_refused_and_not_tried() {
+    let refused = bench(&["resize", "--quick", "--memory", "1048576GiB"]);
+    let complaint = String::from_utf8(refused.stderr).unwrap();
+    assert_eq!(refused.status.code(), Some(1), "{complaint}");
+    assert!(complaint.contains("needs 1331200.1 GiB") && complaint.contains("are available"), "{complaint}");
+    assert!(!complaint.contains("[1/"), "a case began: {complaint}");
+}
+
+/// The first version timed caches that were still filling, and had both Linux contestants read one
+/// file, whose cached pages they shared.
+#[test]
+fn bounded_contestants_are_warm_before_they_are_timed_and_share_no_cached_page() {
+    let directory = Directory::new();
+    let file = directory.join("scratch");
+    let case = ["paper", "--quick", "--case", "fig7_disk_1024_threads_*", "--json", "-", "--file"];
+    let row = &rows(&[&case[..], &[file.to_str().unwrap()]].concat())[0];
+    if let Some(note) = row.get("notes") {
+        assert!(!note.to_string().contains("warm-up"), "{row}");
+        return eprintln!("SKIP: {note}");
+    }
+    let pages_read = |name: &str| {
+        let contestants = row["contestants"].as_array().unwrap();
+        let found = contestants.iter().find(|contestant| contestant["name"] == name).unwrap();
+        found["store_pages_per_op"].as_f64().unwrap()
+    };
+    assert!((0.99..1.01).contains(&pages_read("direct")), "{row}");
+    // A file of 16 times the memory: about two lookups in three miss in every cache of that size
+    // that is full and its own.
+    for name in ["octavo", "linux", "linux-random"] {
+        assert!((0.55..0.8).contains(&pages_read(name)), "{name} of {row}");
+    }
+}
+
+#[test]
 fn every_other_suite_runs_to_its_end_on_tiny_sizes_and_says_what_it_measured() {
     let directory = Directory::new();
     let list = String::from_utf8(bench(&["--list"]).stdout).unwrap();

@@ -1,7 +1,10 @@
 //! Wrong configurations: every message names the file, the line, the column and the key.
 
-use std::process::{Command, Output};
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
 
+use crate::clients;
 use crate::server::Directory;
 
 /// The good file that the bad ones are made from. `@` is the test's directory.
@@ -22,7 +25,9 @@ control = "unix:@/control.sock"
 
 const SIZE: &str = "a size such as \"32MiB\", \"1G\" or a number of bytes is expected";
 
-/// What to replace in the good file, by what, and all that is then said. `%` is [`SIZE`].
+const HIDDEN: &str = "it is not visible, or changes how the text around it is shown";
+
+/// What to replace in the good file, by what, and all that is then said. `%` is [`SIZE`], `&` is [`HIDDEN`].
 const CASES: &[(&str, &str, &[&str])] = &[
     ("[cache]", "[cache", &["1:7: not TOML: unclosed table, expected `]`"]),
     ("\"32MiB\"", "\"32MiBs\"", &["2:14: cache.memory_max: \"MiBs\" is no unit of size; %"]),
@@ -173,11 +178,34 @@ const CASES: &[(&str, &str, &[&str])] = &[
              \"127.0.0.1:9187\", are listened on; from elsewhere, use an SSH tunnel or a proxy"],
     ),
     (
+        "\"unix:@/control.sock\"",
+        "\"unix:@/control.sock\"\nmetrics = \"127.0.0.1:9187\"\nmetrics_hosts = [\"octavo:9187\", 7]",
+        &[
+            "15:18: listen.metrics_hosts: \"octavo:9187\" is no host; a name or an IP address without a port is expected, \
+             such as \"octavo.example.org\"",
+            "15:33: listen.metrics_hosts: this is a number; \"octavo.example.org\" is expected",
+        ],
+    ),
+    (
+        "\"unix:@/control.sock\"",
+        "\"unix:@/control.sock\"\nmetrics_hosts = \"octavo\"",
+        &["14:17: listen.metrics_hosts: there is nothing to ask; metrics = \"127.0.0.1:9187\" is missing"],
+    ),
+    (
         "[listen]",
         "[serve]\ndrain_timeout = \"30\"\nconnections_max = 0\n[listen]",
         &[
             "12:17: serve.drain_timeout: \"30\" has no unit; a duration such as \"30s\", \"500ms\" or \"2m\" is expected",
             "13:19: serve.connections_max: a number from 1 to 65536 is expected",
+        ],
+    ),
+    (
+        "[listen]",
+        "[log]\nformat = \"jsno\"\nlevel = \"trace\"\ntimestamps = \"yes\"\n[listen]",
+        &[
+            "12:10: log.format: no format is called \"jsno\"; did you mean \"json\"? known: plain, json",
+            "13:9: log.level: no level is called \"trace\"; known: error, warn, info, debug",
+            "14:14: log.timestamps: this is a string; true or false is expected",
         ],
     ),
     (
@@ -214,13 +242,26 @@ const CASES: &[(&str, &str, &[&str])] = &[
         &[
             "3:7: group.min: min of 64 MiB does not fit into this group's max, or memory_max, 32 MiB",
             "5:8: group.name: there is a group \"host\" already, on line 2",
-            "7:8: partition.name: the character U+0007 cannot be in a name",
+            "7:8: partition.name: the character U+0007 cannot be in a name: &",
+        ],
+    ),
+    // Names and descriptions that are shown as something else, and a key that is a command to the terminal.
+    (
+        "[listen]",
+        "description = \"a\\u2028b\"\n[[export]]\nname = \"vm2\\u202E\"\npath = \"@/other\"\npartition = \"vm1\"\n\
+         [[group]]\nname = \"\\u200Bhost\"\n[[partition]]\nname = \"vm1 \"\n[listen]\n\"\\u001B[2J\" = 1",
+        &[
+            "11:15: export.description: the character U+2028 cannot be in a name: &",
+            "13:8: export.name: the character U+202E cannot be in a name: &",
+            "17:8: group.name: the character U+200B cannot be in a name: &",
+            "19:8: partition.name: a name cannot begin or end with a space",
+            "21:1: listen.\\u{1b}[2J: no such key; known: nbd, control, metrics, metrics_hosts",
         ],
     ),
     (
         "[cache]",
         "[metrics]\n[cache]",
-        &["1:2: metrics: no such key; known: cache, group, partition, export, listen, control, serve"],
+        &["1:2: metrics: no such key; known: cache, group, partition, export, listen, control, serve, log"],
     ),
 ];
 
@@ -228,6 +269,7 @@ const CASES: &[(&str, &str, &[&str])] = &[
 fn every_mistake_is_told_with_its_place_and_its_remedy() {
     let directory = Directory::new();
     directory.disk("disk", 1 << 20);
+    directory.disk("other", 1 << 20);
     std::os::unix::fs::symlink(directory.join("disk"), directory.join("link")).unwrap();
     let here = directory.join("").display().to_string();
     let here = here.trim_end_matches('/');
@@ -237,8 +279,9 @@ fn every_mistake_is_told_with_its_place_and_its_remedy() {
         assert!(GOOD.contains(good), "{good}");
         let output = check(&directory, &GOOD.replacen(good, bad, 1).replace('@', here));
         let said = String::from_utf8(output.stderr).unwrap();
+        let whole = |line: &&str| line.replace('%', SIZE).replace('&', HIDDEN);
         let expected: String =
-            expected.iter().map(|line| format!("@/octavo.toml:{}\n", line.replace('%', SIZE))).collect();
+            expected.iter().map(|line| format!("@/octavo.toml:{}\n", whole(line))).collect();
         let expected = expected.replace('@', here);
         if said != expected || output.status.code() != Some(2) {
             wrong += &format!("--- {bad}: {}\n{said}--- expected\n{expected}", output.status);
@@ -257,7 +300,84 @@ fn a_file_that_cannot_be_read_is_named() {
     let path = directory.join("octavo.toml");
     std::fs::write(&path, b"name = \"\xff\"").unwrap();
     let said = String::from_utf8(serve(&["--config", path.to_str().unwrap()]).stderr).unwrap();
-    assert!(said.contains("is no configuration: byte 8 is not UTF-8"), "{said}");
+    assert!(said.contains("is no configuration: byte 8, on line 1, is not UTF-8"), "{said}");
+}
+
+/// `--config /dev/zero` was read until the memory was used up.
+#[test]
+fn of_an_endless_file_at_most_a_mebibyte_is_read() {
+    let directory = Directory::new();
+    let pipe = directory.join("pipe");
+    clients::succeed("mkfifo", &[pipe.to_str().unwrap()]);
+    let writer = std::thread::spawn({
+        let pipe = pipe.clone();
+        // A writer notices that its reader is gone by an error: so it counts what was taken, up to the pipe's buffer.
+        move || {
+            let mut pipe = std::fs::File::options().write(true).open(pipe).unwrap();
+            (0..1024).take_while(|_| pipe.write_all(&[b'#'; 64 << 10]).is_ok()).count() * (64 << 10)
+        }
+    });
+    let said = refused(&pipe);
+    assert!(
+        said.ends_with("/pipe: is no configuration: it has more than 1 MiB, the most that is read\n"),
+        "{said}"
+    );
+    let taken = writer.join().unwrap();
+    assert!(taken <= 3 << 20, "{taken} bytes were taken");
+    let said = refused(Path::new("/dev/zero"));
+    assert_eq!(said, "/dev/zero: is a device or a socket; a configuration file, TOML, is expected\n");
+    let large = directory.join("large");
+    std::fs::write(&large, vec![b'\n'; (1 << 20) + 1]).unwrap();
+    assert!(refused(&large).contains("it has more than 1 MiB"));
+    let said = refused(&directory.join(""));
+    assert!(said.ends_with("is a directory; a configuration file, TOML, is expected\n"), "{said}");
+}
+
+/// A shell's `<(..)` is a pipe without a length.
+#[test]
+fn a_configuration_is_read_from_a_pipe_to_its_end() {
+    let directory = Directory::new();
+    directory.disk("disk", 1 << 20);
+    let here = directory.join("").display().to_string();
+    let good = GOOD.replace('@', here.trim_end_matches('/'));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_octavo"));
+    command.args(["serve", "--check", "--config", "/dev/stdin"]);
+    let mut process = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    let mut stdin = process.stdin.take().unwrap();
+    for half in [&good[..50], &good[50..]] {
+        stdin.write_all(half.as_bytes()).unwrap();
+    }
+    drop(stdin);
+    assert!(process.wait().unwrap().success());
+}
+
+/// Each level of the nesting, and each unclosed bracket, had a line of its own: the same line, thousands of times.
+#[test]
+fn nesting_too_deep_is_one_problem() {
+    let directory = Directory::new();
+    for text in [
+        format!("a = {}", "[".repeat(5000)),
+        format!("a = {}{}", "[".repeat(5000), "]".repeat(5000)),
+        format!("{}b = 1", "a.".repeat(5000)),
+        format!("[{}b]", "a.".repeat(5000)),
+        format!("a = {}", "{b=".repeat(5000)),
+    ] {
+        let said = String::from_utf8(check(&directory, &text).stderr).unwrap();
+        let told = said.lines().filter(|line| line.ends_with("it is nested too deeply")).count();
+        assert_eq!((told, said.lines().count()), (1, 1), "{}: {said}", &text[..20]);
+    }
+}
+
+/// Telling 45 000 duplicates took minutes: each line was counted from the beginning of the file.
+#[test]
+fn of_very_many_problems_the_first_are_told_and_how_many_are_left() {
+    let directory = Directory::new();
+    let twice = "[[partition]]\nname = \"a\"\n".repeat(40_000);
+    let said = String::from_utf8(check(&directory, &(GOOD.to_owned() + &twice)).stderr).unwrap();
+    assert_eq!(said.lines().count(), 51, "{said}");
+    assert!(said.contains("there is a partition \"a\" already, on line 15\n"), "{said}");
+    let last = said.lines().last().unwrap();
+    assert!(last.ends_with(" more problems"), "{last}");
 }
 
 #[test]
@@ -292,6 +412,14 @@ fn the_example_of_the_manual_is_a_good_configuration() {
     let example = manual.split("```toml\n").nth(1).unwrap().split("```").next().unwrap();
     let output = check(&directory, &example.replace("/var/lib/images/vm1.raw", disk.to_str().unwrap()));
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// What is said about a file that is refused as a whole.
+fn refused(path: &Path) -> String {
+    let output = serve(&["--check", "--config", path.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(2));
+    let said = String::from_utf8(output.stderr).unwrap();
+    said.lines().filter(|line| !line.contains("from a pipe")).map(|line| line.to_owned() + "\n").collect()
 }
 
 fn check(directory: &Directory, text: &str) -> Output {

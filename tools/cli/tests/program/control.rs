@@ -320,3 +320,52 @@ fn without_a_name_ctl_looks_at_both_usual_sockets() {
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(said.contains("octavo/control.sock or at /run/octavo/control.sock; start"), "{said}");
 }
+
+#[test]
+fn stat_tells_what_clients_asked_of_each_export_and_what_is_resident() {
+    let directory = Directory::new();
+    let (a, b) = (directory.disk("a", 1 << 20), directory.disk("b", 1 << 20));
+    let server = Server::start(&directory, &Setup { exports: &[("a", &a), ("b", &b)], ..Setup::default() });
+    let mut client = Client::connect(&server.nbd, "a").unwrap();
+    client.write(0, &[1; 8192]);
+    client.read(0, 4096);
+    assert_eq!(client.flush(), 0);
+    // Past the end.
+    client.send_write(9, 1 << 20, &[1; 4096]).unwrap();
+    assert_eq!(client.reply().unwrap().0, 9);
+    let stat = server.stat();
+    let of = |object: usize, key: &str| stat["partitions"][0]["objects"][object][key].as_u64().unwrap();
+    let keys =
+        ["connections", "requests_read", "requests_write", "requests_flush", "requests_trim", "errors"];
+    assert_eq!(keys.map(|key| of(0, key)), [1, 1, 2, 1, 0, 1]);
+    assert_eq!((of(0, "read_bytes"), of(0, "written_bytes"), of(0, "in_flight")), (4096, 8192, 0));
+    assert_eq!(keys.map(|key| of(1, key)), [0; 6]);
+    let charged = stat["cache"]["memory_charged_bytes"].as_u64().unwrap();
+    let resident = stat["resident_bytes"].as_u64().unwrap();
+    assert!(resident > 1 << 20 && resident < charged + (64 << 20), "{resident} of {charged}");
+    let table = server.ctl_succeed(&["stat"]);
+    assert!(table.contains("IN FLIGHT") && table.contains(" resident, io "), "{table}");
+    assert!(server.ctl_succeed(&["top", "--once"]).contains(" resident"));
+    drop(client);
+    server.stop();
+}
+
+/// Eighteen bytes without a newline were "a line without an end in 4096 bytes".
+#[test]
+fn the_last_line_of_a_client_may_lack_its_newline() {
+    let (_directory, server) = served();
+    let answer = |asked: &str| {
+        let mut stream = UnixStream::connect(&server.control).unwrap();
+        stream.write_all(asked.as_bytes()).unwrap();
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    let said = answer(r#"{"v":1,"do":"stat"}"#);
+    assert!(said.starts_with(r#"{"v":1,"ok":{"#) && said.contains("\"uptime_s\":"), "{said}");
+    let said = answer(r#"{"v":1,"do":"stat""#);
+    assert!(said.contains("not a request") && said.contains("EOF while parsing"), "{said}");
+    assert_eq!(answer(""), "");
+    server.stop();
+}

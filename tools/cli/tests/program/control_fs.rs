@@ -28,7 +28,9 @@ fn start(directory: &Directory, disk: &Path) -> Server {
          [[partition]]\nname = \"host/vm2\"\nmax = \"8MiB\"",
         directory.join("fs").display()
     );
-    Server::start(directory, &Setup { exports: &[("disk", disk)], listen: &more, ..Setup::default() })
+    // Pages that a resize is moving are not resident for a moment, and these tests count them.
+    let cache = "reaper = false";
+    Server::start(directory, &Setup { cache, exports: &[("disk", disk)], listen: &more, ..Setup::default() })
 }
 
 /// Runs a line of shell in the tree.
@@ -138,4 +140,28 @@ fn a_dead_mount_of_a_killed_server_is_replaced() {
     assert_eq!(std::fs::read_dir(&fs).unwrap().count(), 0, "it is unmounted");
     inside.kill().unwrap();
     inside.wait().unwrap();
+}
+
+/// `fs = "/proc"` hid the machine's own `/proc` from everybody.
+#[test]
+fn a_directory_with_something_in_it_is_not_mounted_over() {
+    let directory = Directory::new();
+    let disk = directory.disk("disk", 16 << 20);
+    std::fs::create_dir(directory.join("fs")).unwrap();
+    std::fs::write(directory.join("fs").join("precious"), "x").unwrap();
+    let config = directory.join("octavo.toml");
+    let text = format!(
+        "[cache]\nmemory_max = \"32MiB\"\n[[partition]]\nname = \"p\"\n[[export]]\nname = \"disk\"\n\
+         path = \"{}\"\npartition = \"p\"\n[listen]\nnbd = \"unix:{}\"\n[control]\nfs = \"{}\"\n",
+        disk.display(),
+        directory.join("nbd.sock").display(),
+        directory.join("fs").display()
+    );
+    std::fs::write(&config, text).unwrap();
+    let mut serve = Command::new(env!("CARGO_BIN_EXE_octavo"));
+    let output = serve.args(["serve", "--config"]).arg(&config).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("octavo.toml:12:6: control.fs: the directory is not empty"), "{said}");
+    assert_eq!(std::fs::read(directory.join("fs").join("precious")).unwrap(), b"x");
 }

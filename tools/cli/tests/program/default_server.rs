@@ -4,7 +4,7 @@ use std::process::Command;
 
 use crate::clients;
 use crate::nbd_client::Client;
-use crate::server::{Directory, Server};
+use crate::server::{Directory, Server, Setup};
 
 fn start(directory: &Directory) -> Server {
     let mut command = Command::new(env!("CARGO_BIN_EXE_octavo"));
@@ -62,5 +62,64 @@ fn the_printed_commands_work_when_pasted() {
         assert!(output.status.success(), "{command}\n{text}\n{}", clients::text(&output.stderr));
         assert!(text.contains(expected), "{command}\n{text}");
     }
+    server.stop();
+}
+
+#[test]
+fn the_printed_option_of_qemu_is_a_disk_of_a_machine() {
+    if !clients::present(&["qemu-system-x86_64"]) {
+        return;
+    }
+    let directory = Directory::new();
+    let demo = start(&directory);
+    let disk = directory.disk("disk", 1 << 20);
+    std::fs::write(&disk, "This is the demo").unwrap();
+    std::fs::File::options().write(true).open(&disk).unwrap().set_len(1 << 20).unwrap();
+    let elsewhere = Directory::new();
+    // What would end an option of QEMU, a word of the shell or a value of XML.
+    let setup = Setup { exports: &[("a, b='<c>&d", &disk)], ..Setup::default() };
+    for (server, directory) in [(demo, &directory), (Server::start(&elsewhere, &setup), &elsewhere)] {
+        let option = server.wait_for_line("QEMU's option");
+        let option = option.strip_prefix("QEMU's option").unwrap();
+        let asked = "info block\\nqemu-io virtio0 \"read -v 0 64\"\\nquit\\n";
+        let machine =
+            "qemu-system-x86_64 -accel tcg -M q35 -m 16 -nodefaults -display none -S -monitor stdio";
+        let command = format!("printf '{asked}' | {machine} {option}");
+        let output = Command::new("/bin/sh").args(["-c", &command]).current_dir(directory.join("")).output();
+        let output = output.unwrap();
+        let said = clients::text(&output.stdout);
+        assert!(output.status.success(), "{command}\n{said}\n{}", clients::text(&output.stderr));
+        assert!(said.contains("virtio0") && said.contains("nbd+unix"), "{command}\n{said}");
+        assert!(said.contains("This.is.the.demo"), "{command}\n{said}");
+        server.stop();
+    }
+}
+
+#[test]
+fn the_printed_disk_of_libvirt_is_one_by_its_schema() {
+    if !clients::present(&["virt-xml-validate", "xmllint"]) {
+        return;
+    }
+    let directory = Directory::new();
+    let disk = directory.disk("disk", 1 << 20);
+    let setup = Setup { exports: &[("a, b='<c>&d", &disk)], ..Setup::default() };
+    let server = Server::start(&directory, &setup);
+    server.wait_for_line("</disk>");
+    let said = std::fs::read_to_string(directory.join("stdout")).unwrap();
+    let (start, end) = (said.find("  <disk").unwrap(), said.find("</disk>").unwrap() + "</disk>".len());
+    let domain = directory.join("domain.xml");
+    let text = format!(
+        "<domain type='qemu'><name>m</name><memory>16384</memory><os><type>hvm</type></os><devices>{}</devices></domain>",
+        &said[start..end]
+    );
+    std::fs::write(&domain, text).unwrap();
+    let domain = domain.to_str().unwrap();
+    clients::succeed("virt-xml-validate", &[domain, "domain"]);
+    let read = |path: &str| {
+        let asked = format!("string({path})");
+        clients::text(&clients::succeed("xmllint", &["--xpath", &asked, domain]).stdout).trim_end().to_owned()
+    };
+    assert_eq!(read("//disk/source/@name"), "a, b='<c>&d");
+    assert_eq!(read("//disk/source/host/@socket"), server.nbd.to_str().unwrap());
     server.stop();
 }

@@ -3,8 +3,9 @@
 //! The calls that hang are those of `hanging.c`, which the machine's compiler of C (the one that links Rust) makes a library of.
 
 use std::fs::File;
+use std::io::Read;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
@@ -112,7 +113,23 @@ fn a_resize_that_waits_for_a_store_stops_neither_figures_nor_the_end() {
         command.arg("ctl").arg("--socket").arg(&control).args(words);
         command
     };
-    let mut resize = ctl(&["set", "p", "max=8MiB"]).spawn().unwrap();
+    // It hung as long as the store did; what is owed is told, and the limit holds.
+    let (told, tells) = channel();
+    for mut command in [
+        ctl(&["set", "p", "max=8MiB"]),
+        ctl(&["set", "p", "max=8MiB", "--json"]),
+        ctl(&["reclaim", "p", "2MiB"]),
+    ] {
+        let told = told.clone();
+        std::thread::spawn(move || told.send(command.output().unwrap()));
+        let said = tells.recv_timeout(PATIENCE).expect("ctl answers while the store does not");
+        assert!(said.status.success(), "{said:?}");
+        let said = String::from_utf8(said.stdout).unwrap();
+        assert!(said.contains("still to be given back (its store") || said.contains("owed_bytes"), "{said}");
+    }
+    let settings: serde_json::Value =
+        serde_json::from_slice(&ctl(&["partitions", "--json"]).output().unwrap().stdout).unwrap();
+    assert_eq!(settings["partitions"][0]["max"], 8 << 20, "{settings}");
     // Whether it waits for the store already or will in a moment, figures are there.
     let until = Instant::now() + Duration::from_secs(2);
     while Instant::now() < until {
@@ -122,16 +139,10 @@ fn a_resize_that_waits_for_a_store_stops_neither_figures_nor_the_end() {
         assert!(tells.recv_timeout(PATIENCE).expect("ctl stat answers"));
         std::thread::sleep(Duration::from_millis(50));
     }
-    assert!(
-        resize.try_wait().unwrap().is_none(),
-        "a resize that has dirty pages to write waits for the store"
-    );
     scene.server.signal("TERM");
     let status = scene.server.wait();
     assert_eq!(status.code(), Some(1), "{}", scene.server.log());
     assert!(scene.server.log().contains("bytes lost"), "{}", scene.server.log());
-    let _ = resize.kill();
-    let _ = resize.wait();
 }
 
 /// One store that hung stopped the write-back of all: the cleaner waited for it, and it had all threads that carry I/O.
@@ -202,4 +213,40 @@ fn a_drain_gives_up_a_store_that_hangs_while_others_write() {
     });
     scene.server.signal("TERM");
     assert_eq!(scene.server.wait().code(), Some(0), "{}", scene.server.log());
+}
+
+/// Sixteen `ctl sync` on a store that hung had all places of the control socket, also when the people who
+/// had asked were gone: nobody could look at the server any more, or change a limit.
+#[test]
+fn commands_that_wait_for_a_store_leave_places_for_those_that_do_not() {
+    let scene = Scene::new("10s");
+    let mut client = Client::connect(&scene.server.nbd, "disk").unwrap();
+    client.write(4096, &[7; 8192]);
+    let hanging = scene.hang("syncs");
+    let sync = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_octavo"));
+        command.args(["ctl", "sync", "--socket"]).arg(&scene.server.control).stderr(Stdio::piped());
+        command.spawn().unwrap()
+    };
+    let mut waiting: Vec<Child> = (0..16).map(|_| sync()).collect();
+    let (begun, mut refused) = (Instant::now(), 0);
+    while refused < 4 {
+        waiting.retain_mut(|child| {
+            let Some(status) = child.try_wait().unwrap() else { return true };
+            let mut said = String::new();
+            child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+            assert!(!status.success() && said.contains("12 commands wait for stores"), "{status}: {said}");
+            refused += 1;
+            false
+        });
+        assert!(begun.elapsed() < PATIENCE, "{refused} were refused");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(waiting.len(), 12);
+    assert!(scene.server.dirty_bytes() <= 8192);
+    scene.server.ctl_succeed(&["set", "p", "weight=200"]);
+    std::fs::remove_file(hanging).unwrap();
+    assert!(waiting.into_iter().all(|mut child| child.wait().unwrap().success()));
+    drop(client);
+    scene.server.stop();
 }

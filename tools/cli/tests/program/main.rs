@@ -7,6 +7,8 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod changed;
+mod check;
 mod clients;
 mod config_errors;
 mod control;
@@ -15,6 +17,7 @@ mod default_server;
 mod hanging;
 mod idle;
 mod kill;
+mod logging;
 mod metrics;
 mod nbd_client;
 mod nodes;
@@ -24,7 +27,9 @@ mod random;
 mod real_clients;
 mod recording;
 mod replayed;
+mod resident;
 mod server;
 mod signals;
 mod simulate;
+mod system_calls;
 mod trace;

@@ -61,6 +61,17 @@ impl Client {
         self.stream.write_all(&request(FLUSH, cookie, 0, 0))
     }
 
+    /// Sends a read without waiting for its reply.
+    pub fn send_read(&mut self, cookie: u64, offset: u64, len: u32) -> std::io::Result<()> {
+        self.stream.write_all(&request(READ, cookie, offset, len))
+    }
+
+    /// Reads up to so many bytes of whatever the server sends, and drops them.
+    pub fn take_some(&mut self, len: usize) {
+        let mut rest = (&mut self.stream).take(len as u64);
+        let _ = std::io::copy(&mut rest, &mut std::io::sink());
+    }
+
     /// Waits for a reply without data: its cookie and error.
     pub fn reply(&mut self) -> std::io::Result<(u64, u32)> {
         let mut reply = [0; 16];

@@ -30,6 +30,34 @@ fn ways_of_sharing_are_compared_in_a_table_lines_and_a_page() {
     assert!(page.contains("Sizes over time") && page.contains("scan"));
 }
 
+/// What is printed for octavo.toml is taken by the server's own check.
+#[test]
+fn partitions_that_a_plan_prints_are_a_valid_configuration() {
+    let directory = Directory::new();
+    let mut words = TENANTS.to_vec();
+    words.extend(["--memory", "64MiB", "--chunks", "8"]);
+    let output = plan(&words);
+    let text = String::from_utf8(output.stdout).unwrap();
+    let at = text.find("# Partitions").unwrap_or_else(|| panic!("{text}"));
+    let store = directory.join("disk.raw");
+    std::fs::write(&store, vec![0; 1 << 20]).unwrap();
+    let (config, socket) = (directory.join("octavo.toml"), directory.join("nbd.sock"));
+    let whole = format!(
+        "[cache]\nmemory_max = \"96MiB\"\n{}[[export]]\nname = \"few\"\npath = \"{}\"\npartition = \"few\"\n\
+        [listen]\nnbd = \"unix:{}\"\n",
+        &text[at..],
+        store.display(),
+        socket.display()
+    );
+    std::fs::write(&config, &whole).unwrap();
+    let checked = Command::new(env!("CARGO_BIN_EXE_octavo"))
+        .args(["serve", "--check", "--config", config.to_str().unwrap()])
+        .output()
+        .unwrap();
+    assert!(checked.status.success(), "{whole}\n{}", String::from_utf8_lossy(&checked.stderr));
+    assert!(whole.contains("name = \"few\"\nmin = ") && whole.contains("name = \"scan\""), "{whole}");
+}
+
 #[test]
 fn tenants_that_make_no_sense_are_refused_with_a_reason() {
     for (words, word) in [

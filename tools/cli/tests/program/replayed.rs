@@ -499,11 +499,8 @@ fn a_sample_says_within_a_hundredth_what_the_cache_missed_under_every_policy() {
     PolicyName::ALL.into_iter().for_each(sampled);
 }
 
-/// A cache with a cleaner of its own that is worked on by threads at the same time: what is promised of its recording is that every access that was
-/// counted is in it, as it was counted, and that a replay misses nearly what the cache did. With one thread it is exact, also beside the cleaner.
-fn beside_the_cleaner(policy: PolicyName, threads: u64) -> Replayed {
-    let mut random = Random::seeded(&format!("{} {threads} threads", policy.name()));
-    let directory = Directory::new();
+/// A cache with its cleaner and reaper, in which a segment is small.
+fn cache_of_small_segments(random: &mut Random) -> Cache {
     let config = CacheConfig {
         memory_max_bytes: (64 << 20) + 64 * SEGMENT,
         segment_bytes: SEGMENT,
@@ -511,7 +508,15 @@ fn beside_the_cleaner(policy: PolicyName, threads: u64) -> Replayed {
         seed: Some(random.next()),
         ..CacheConfig::default()
     };
-    let cache = Cache::new(config).unwrap();
+    Cache::new(config).unwrap()
+}
+
+/// A cache with a cleaner of its own that is worked on by threads at the same time: what is promised of its recording is that every access that was
+/// counted is in it, as it was counted, and that a replay misses nearly what the cache did. With one thread it is exact, also beside the cleaner.
+fn beside_the_cleaner(policy: PolicyName, threads: u64) -> Replayed {
+    let mut random = Random::seeded(&format!("{} {threads} threads", policy.name()));
+    let directory = Directory::new();
+    let cache = cache_of_small_segments(&mut random);
     let config = PartitionConfig {
         cache_mode: CacheMode::Writeback,
         policy,
@@ -569,5 +574,84 @@ fn one_thread_is_repeated_exactly_beside_the_cleaner_and_two_nearly() {
         );
         // One other victim breeds others; how much is missed stays.
         assert!(off < 0.005 && together.differences * 5 < together.accesses, "{together:?}");
+    }
+}
+
+/// A partition that was resized before its recording began, and is resized all the time by another
+/// thread, as by a reaper, while one thread reads and
+/// writes. A recording told of a whole pass over a segment when it was over, so that the accesses
+/// between were replayed before it; and one whose partition
+/// was resized before had another directory than its replay.
+fn beside_resizes(policy: PolicyName, mode: CacheMode) -> Replayed {
+    let mut random = Random::seeded(&format!("{} {} beside resizes", policy.name(), mode.name()));
+    let directory = Directory::new();
+    let cache = cache_of_small_segments(&mut random);
+    let config = PartitionConfig {
+        cache_mode: mode,
+        policy: PolicyName::Lru,
+        max_bytes: Some(24 * SEGMENT),
+        start_bytes: Some(13 * SEGMENT),
+        dirty_max_bytes: Some(40 * PAGE),
+        ..PartitionConfig::new("p")
+    };
+    let partition = cache.partition(config).unwrap();
+    for segments in [5, 9, 7] {
+        partition.resize(segments * SEGMENT).unwrap();
+        partition.set_policy(policy).unwrap();
+    }
+    let path = directory.join("p.octr");
+    let recording = partition.record(WHOLE).unwrap();
+    assert!(recording.header().is_exact());
+    let writing = write(recording, &path, IN_PARTS);
+    let object = partition.open(octavo::disk::Store::memory("memory", PAGES * PAGE), "memory").unwrap();
+    let (is_over, mut sizes) = (AtomicBool::new(false), random.split());
+    let resizes = std::thread::scope(|scope| {
+        let resizer = scope.spawn(|| {
+            let mut resizes = 0;
+            while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                partition.resize((5 + sizes.below(14)) * SEGMENT).unwrap();
+                resizes += 1;
+            }
+            resizes
+        });
+        let mut bytes = [0; 64];
+        for _ in 0..30_000 {
+            let end = 1 + random.below(PAGES);
+            let offset = random.below(end) * PAGE;
+            match random.below(8) {
+                0 => object.write_at(offset, &bytes).unwrap(),
+                1 => {
+                    let mut buffers = [[0; 64]; 8];
+                    let offsets = [(); 8].map(|()| random.below(PAGES) * PAGE);
+                    let reads = buffers.iter_mut().zip(offsets);
+                    let mut reads: Vec<Read<'_>> =
+                        reads.map(|(buffer, offset)| Read { offset, buffer }).collect();
+                    object.read_batch(&mut reads).unwrap();
+                }
+                _ => object.read_at(offset, &mut bytes).unwrap(),
+            }
+        }
+        is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+        resizer.join().unwrap()
+    });
+    partition.stop_recording();
+    writing.join().unwrap();
+    let (stat, replayed) = (partition.stat(), replayed(&parts(path.parent().unwrap())));
+    assert!(resizes > 10 && stat.evictions.resize > 100, "{resizes} resizes, {stat:?}");
+    assert_eq!((replayed.counted.hits, replayed.counted.misses), (stat.hits, stat.misses));
+    assert_eq!((replayed.accesses, replayed.hits_recorded), (stat.hits + stat.misses, stat.hits));
+    replayed
+}
+
+#[test]
+fn one_thread_is_repeated_exactly_beside_resizes_and_after_them() {
+    for policy in PolicyName::ALL {
+        for mode in [CacheMode::Writeback, CacheMode::Writethrough] {
+            let replayed = beside_resizes(policy, mode);
+            if let Some(difference) = &replayed.difference {
+                panic!("{} {}: {difference}: {replayed:?}", policy.name(), mode.name());
+            }
+            assert!(replayed.is_exact && replayed.agrees(), "{replayed:?}");
+        }
     }
 }

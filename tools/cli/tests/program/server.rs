@@ -178,6 +178,13 @@ impl Server {
         }
     }
 
+    /// Where the server answers HTTP, as `host:port`. It must have `listen.metrics`.
+    pub fn metrics_address(&self) -> String {
+        let line = self.wait_for_line("metrics http://");
+        let address = line.trim_start_matches("metrics http://").split('/').next();
+        address.expect("an address").to_owned()
+    }
+
     pub fn pid(&self) -> u32 {
         self.process.id()
     }

@@ -153,6 +153,23 @@ fn command_lines_that_make_no_sense_are_refused_with_a_reason() {
             "\"lru\" is given twice",
         ),
         (&["simulate", "--trace", trace, "--policy", "lru", "--capacity", "7"], "unit is missing"),
+        // A panic of the table, before.
+        (
+            &["simulate", "--trace", trace, "--policy", "lru", "--capacity", "512GiB"],
+            "the largest has 67108864 pages (256 GiB), and takes 2 GiB of memory",
+        ),
+        (
+            &["simulate", "--trace", trace, "--policy", "lru", "--capacity", "2147483648p"],
+            "too large for lru/16",
+        ),
+        (
+            &["simulate", "--trace", trace, "--policy", "global-lru", "--capacity", "9TiB"],
+            "the largest has 2147483648 pages (8 TiB)",
+        ),
+        (
+            &["simulate", "--trace", trace, "--columns", "lba", "--policy", "lru", "--capacity", "9p"],
+            "no column",
+        ),
         (&["simulate", "--trace", trace, "--policy", "lru", "--capacity", "1MiB,1024KiB"], "are the same"),
         (
             &["simulate", "--trace", trace, "--policy", "lru", "--capacity", "1%", "--ways", "12"],
@@ -180,6 +197,24 @@ fn command_lines_that_make_no_sense_are_refused_with_a_reason() {
     let absent = octavo(&["simulate", "--trace", "/nowhere/x.u64", "--policy", "lru", "--capacity", "9p"]);
     assert_eq!(absent.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&absent.stderr).contains("/nowhere/x.u64"));
+}
+
+#[test]
+fn a_table_with_named_columns_is_read_by_every_command() {
+    let directory = Directory::new();
+    let file = directory.join("table.csv");
+    std::fs::write(&file, "when;kind;LBA;count\n1.5;R;0;16\n2;write;8;8\n2;r;0;1\n").unwrap();
+    let trace = file.to_str().unwrap();
+    let columns = ["--columns", "op=kind,offset=lba:sectors,size=count:sectors", "--separator", "semicolon"];
+    let with = |words: &[&str]| objects(&[words, &columns[..]].concat());
+    let told = with(&["trace", "info", "--json", trace]);
+    assert_eq!((&told[0]["requests"], &told[0]["format"]), (&4.into(), &"csv".into()));
+    let rows = with(&["simulate", "--trace", trace, "--policy", "global-lru", "--capacity", "9p", "--json"]);
+    assert_eq!((&rows[0]["requests"], &rows[0]["misses"]), (&4.into(), &2.into()));
+    let curves = with(&["mrc", "--trace", trace, "--page-size", "4KiB", "--json"]);
+    assert_eq!((&curves[0]["footprint_pages"], &curves[0]["footprint_bytes"]), (&2.into(), &8192.into()));
+    let named = format!("t={trace}");
+    assert_eq!(with(&["plan", "--trace", &named, "--memory", "1MiB", "--json"])[0]["requests"], 4);
 }
 
 #[test]

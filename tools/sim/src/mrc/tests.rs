@@ -15,7 +15,9 @@ fn options(methods: &[Method]) -> Options {
         policies: Vec::new(),
         ways: vec![16],
         points: 40,
-        samples: 8192,
+        samples: Some(8192),
+        page_bytes: 4096,
+        memory_bytes: None,
         rate: None,
         seed: SEED,
         jobs: 2,
@@ -80,15 +82,16 @@ fn errors_are_about_as_large_as_what_the_sample_really_errs_by() {
     let trace = generated("zipf:pages=100000,requests=500000");
     let mut ratios = Vec::new();
     for seed in 0..6 {
-        let options = Options { samples: 1024, seed, ..options(&[Method::Exact, Method::ShardsSize]) };
+        let options = Options { samples: Some(1024), seed, ..options(&[Method::Exact, Method::ShardsSize]) };
         let curves = curves_of(&trace, &options);
         let real = curves[1].exact_difference_mean.unwrap();
-        let told =
-            curves[1].points.iter().map(|point| point.error).sum::<f64>() / curves[1].points.len() as f64;
+        let told = curves[1].points.iter().filter_map(|point| point.error).sum::<f64>()
+            / curves[1].points.len() as f64;
         ratios.push(told / real);
     }
     let mean = ratios.iter().sum::<f64>() / ratios.len() as f64;
-    assert!((0.4..4.0).contains(&mean), "told / real: {ratios:?}");
+    // Three standard errors, each about as large as the mean error.
+    assert!((1.2..12.0).contains(&mean), "told / real: {ratios:?}");
 }
 
 #[test]
@@ -99,7 +102,7 @@ fn a_sample_of_everything_does_not_err() {
     let curves = curves_of(&trace("small", pages.clone()), &everything);
     assert_eq!(curves.len(), 4);
     for curve in &curves {
-        assert!(curve.points.iter().all(|point| point.error == 0.0), "{}", curve.method);
+        assert!(curve.points.iter().all(|point| point.error == Some(0.0)), "{}", curve.method);
         assert_eq!((curve.rate, curve.footprint_pages), (1.0, curves[0].footprint_pages), "{}", curve.method);
     }
     // The buckets of distances are less than a hundredth wide.
@@ -115,7 +118,7 @@ fn a_sample_of_everything_does_not_err() {
 fn a_miniature_misses_about_what_the_cache_misses() {
     let policies =
         ["lru", "nrlfu", "global-s3fifo"].iter().flat_map(|name| Policy::named(name).unwrap()).collect();
-    let options = Options { policies, points: 3, samples: 2048, ..options(&[Method::Miniature]) };
+    let options = Options { policies, points: 3, samples: Some(2048), ..options(&[Method::Miniature]) };
     let trace = generated("zipf:pages=100000,requests=400000");
     let mut pages = Vec::new();
     let mut source = (trace.open)().unwrap();
@@ -126,8 +129,8 @@ fn a_miniature_misses_about_what_the_cache_misses() {
     } {}
     for curve in curves_of(&trace, &options) {
         let policy = Policy::named(curve.policy).unwrap()[0];
-        let CurvePoint { capacity_pages, miss_ratio, error } = curve.points[2];
-        assert!(capacity_pages > 20_000 && curve.rate < 0.1 && error > 0.0, "{curve:?}");
+        let CurvePoint { capacity_pages, miss_ratio, error, .. } = curve.points[2];
+        assert!(capacity_pages > 20_000 && curve.rate < 0.1 && error > Some(0.0), "{curve:?}");
         for point in &curve.points[1..] {
             let mut cache = policy.cache(curve.ways, point.capacity_pages, 5).unwrap();
             let whole = ratio(cache.run(&pages), pages.len() as u64);
@@ -185,6 +188,57 @@ fn samples_are_near_the_exact_curve_on_recorded_traces() {
     let mean = means.iter().sum::<f64>() / means.len() as f64;
     println!("mean over {} traces: {mean:.4}", means.len());
     assert!(mean <= 0.01, "{mean}");
+}
+
+/// The bars were one standard error, 3.4 of which did not reach the exact curve of a database's trace at 656 pages: 0.7745 was said, with
+/// 0.0121 either way, where 0.7338 is right.
+#[test]
+fn bars_hold_in_nineteen_of_twenty_points_of_recorded_traces() {
+    let Some(folder) = std::env::var_os("OCTAVO_TRACES").map(PathBuf::from) else {
+        println!("SKIP: OCTAVO_TRACES does not name a folder of traces");
+        return;
+    };
+    let entries = std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
+    paths.retain(|path| path.is_file() && traces::Format::of_name(path).is_some());
+    paths.sort();
+    for samples in [None, Some(8192)] {
+        let (mut told, mut held) = (0, 0);
+        for path in &paths {
+            let open = || traces::open(path, &traces::Options::default());
+            let trace = Trace { name: path.display().to_string(), open: Box::new(open) };
+            let options = Options { samples, seed: 1, ..options(&[Method::Exact, Method::ShardsSize]) };
+            let curves = curves_of(&trace, &options);
+            if curves[1].rate == 1.0 {
+                continue;
+            }
+            let both = curves[0].points.iter().zip(&curves[1].points);
+            let bars = both.filter_map(|(exact, point)| {
+                let off = (exact.miss_ratio - point.miss_ratio).abs();
+                // A bucket of distances is up to a hundredth wide.
+                point.error.map(|error| off <= error + 1e-4)
+            });
+            let bars: Vec<bool> = bars.collect();
+            let holds = bars.iter().filter(|holds| **holds).count();
+            println!("{samples:?} samples, {}: {holds} of {}", trace.name, bars.len());
+            (told, held) = (told + bars.len(), held + holds);
+        }
+        println!("{samples:?} samples: {held} of {told} bars hold");
+        assert!(held * 20 >= told * 19, "{samples:?} samples: {held} of {told}");
+        assert!(told > 0 || paths.is_empty());
+    }
+}
+
+/// The spread of eight parts says nothing where each has a page or two of the sample in the cache.
+#[test]
+fn sizes_that_hold_too_few_pages_of_the_sample_have_no_bar() {
+    let options = Options { rate: Some(0.01), ..options(&[Method::Shards]) };
+    let curve = &curves_of(&generated("uniform:pages=100000,requests=300000"), &options)[0];
+    for point in &curve.points {
+        let pages = point.capacity_pages as f64 * curve.rate;
+        assert_eq!(point.error.is_some(), pages >= 16.0, "{point:?}");
+        assert_eq!(point.capacity_bytes, point.capacity_pages * 4096);
+    }
 }
 
 /// The mean difference at a hundred sizes at equal distances up to the footprint.

@@ -135,8 +135,10 @@ pub struct About {
     pub header: Header,
 }
 
-/// The version of the header, and of the events behind it.
-const VERSION: u8 = 2;
+/// The version of the header, and of the events behind it. The one before has no events of single
+/// sets in a resize.
+const VERSION: u8 = 3;
+const VERSION_LEAST: u8 = 2;
 
 impl About {
     /// As bytes.
@@ -152,8 +154,10 @@ impl About {
     /// From bytes; the error is a sentence.
     pub fn decode(bytes: &[u8]) -> Result<About, String> {
         let (version, bytes) = bytes.split_first().ok_or("its header is empty")?;
-        if *version != VERSION {
-            return Err(format!("its header has version {version}, and this program reads {VERSION}"));
+        if !(VERSION_LEAST..=VERSION).contains(version) {
+            return Err(format!(
+                "its header has version {version}, and this program reads {VERSION_LEAST} to {VERSION}"
+            ));
         }
         let cut = || "its header is cut off".to_owned();
         let (id, bytes) = bytes.split_first_chunk().ok_or_else(cut)?;

@@ -189,6 +189,31 @@ fn inexact_because(header: &Header, reader: &Reader) -> Option<String> {
     }
 }
 
+fn place_in_words(place: Place) -> String {
+    match place {
+        Place::Full => "no place, for its set was full of busy pages".into(),
+        Place::Way { way, evicted: true } => format!("way {way} of its set, in place of another page"),
+        Place::Way { way, evicted: false } => format!("way {way} of its set, which was free"),
+    }
+}
+
+fn in_words(step: Step) -> &'static str {
+    match step {
+        Step::Claim(_) | Step::ClaimAhead(_) | Step::ClaimOnce(_) => "the beginning of its fill",
+        Step::Publish { .. } => "the end of its fill",
+        Step::Release => "the end of its stay",
+        Step::Touch => "a hit",
+        Step::Overwrite => "a write into it",
+        Step::BeginStore => "the beginning of a write through it",
+        Step::EndStore => "the end of a write through it",
+        Step::BeginWriteback => "the beginning of its write-back",
+        Step::EndWriteback { .. } => "the end of its write-back",
+        Step::Drop { .. } => "its drop",
+        Step::Supersede(_) | Step::SupersedeRefused(_) => "a write beside its pinned bytes",
+        Step::Pin { .. } | Step::Held { .. } => "a pin",
+    }
+}
+
 /// The partition's table once more.
 struct Twin<const W: usize> {
     table: Table<W>,
@@ -200,6 +225,8 @@ struct Twin<const W: usize> {
     pins: HashMap<u32, Vec<SlotIndex>>,
     /// Moves to be made, and the segment that they empty.
     pending: Vec<Move>,
+    /// The last of them has begun; the recording tells which sets it has passed.
+    has_begun: bool,
     leaving: Option<SegmentIndex>,
     emptied: Vec<SegmentIndex>,
     /// The partition's segments; the table's may have other numbers.
@@ -252,6 +279,7 @@ impl<const W: usize> Twin<W> {
             writebacks: HashMap::new(),
             pins: HashMap::new(),
             pending: Vec::new(),
+            has_begun: false,
             leaving: None,
             emptied: Vec::new(),
             segments: (0..header.segments).collect(),
@@ -358,9 +386,13 @@ impl<const W: usize> Twin<W> {
                 let tag = self.mixer.tag(*key);
                 self.bring(tag, *dirty, |guard| guard.claim_known(tag, *bits));
             }
-            Event::Join { .. } | Event::Leave { .. } | Event::Advance { .. } | Event::Retire { .. } => {
-                self.resize(event);
-            }
+            Event::Join { .. }
+            | Event::Leave { .. }
+            | Event::Settled
+            | Event::MoveBegun
+            | Event::SetMoved { .. }
+            | Event::Advance { .. }
+            | Event::Retire { .. } => self.resize(event),
         }
     }
 
@@ -378,7 +410,9 @@ impl<const W: usize> Twin<W> {
         self.count(hit, is_there);
         if is_there != hit {
             let words = |hit| if hit { "a hit" } else { "a miss" };
-            self.differ(key, || format!("{} was recorded, and it is {}", words(hit), words(is_there)));
+            self.differ(key, || {
+                format!("{} in the cache, and {} in the replay", words(hit), words(is_there))
+            });
         }
     }
 
@@ -400,9 +434,10 @@ impl<const W: usize> Twin<W> {
     fn misfit(&mut self, key: u64, step: Step) {
         self.misfits += 1;
         let there = self.table.lock(self.mixer.tag(key)).find(self.mixer.tag(key)).map(|found| found.word);
-        self.differ(key, || match there {
-            Some(word) => format!("{step:?} was recorded, and the page is {word:?}"),
-            None => format!("{step:?} was recorded, and the page is not there"),
+        self.differ(key, || {
+            let there = there.map(|word| format!("{:?}", word.state()).to_lowercase());
+            let there = there.unwrap_or_else(|| "not in the cache".into());
+            format!("{} was recorded, but in the replay the page is {there}", in_words(step))
         });
     }
 
@@ -560,7 +595,10 @@ impl<const W: usize> Twin<W> {
             }
         };
         if came != recorded {
-            self.differ(key, || format!("a claim led to {recorded:?}, and it leads to {came:?}"));
+            let (recorded, came) = (place_in_words(recorded), place_in_words(came));
+            self.differ(key, || {
+                format!("the cache put the page into {recorded}, and the replay into {came}")
+            });
         }
     }
 

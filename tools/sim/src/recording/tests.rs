@@ -369,7 +369,10 @@ fn no_order_of_events_makes_a_replay_panic() {
                     0 => Event::Unpin { slot },
                     1 if below(4) == 0 => Event::Join { segment },
                     2 if below(4) == 0 => Event::Leave { segment },
-                    1..4 => Event::Advance { done: is_so },
+                    1 if below(9) == 0 => Event::Settled,
+                    1 => Event::MoveBegun,
+                    2 => Event::SetMoved { set: below(3) as u32 },
+                    3 => Event::Advance { done: is_so },
                     4 => Event::Retire { segment, retired: is_so },
                     5 if below(20) == 0 => {
                         Event::Policy { policy: PolicyKind::ALL[below(8) as usize % PolicyKind::ALL.len()] }

@@ -6,12 +6,14 @@ pub mod page;
 mod plot;
 mod shares;
 mod summary;
+mod units;
 
 use std::fmt::Write;
 
 pub use plot::{Point, Series};
-pub use shares::{shares_html, shares_text};
+pub use shares::{shares_html, shares_text, shares_toml};
 pub use summary::{BASE, Comparison, Contestant, LIMIT, LeftOut, PAGES_MIN, Summary, compare, cut};
+pub use units::human_bytes;
 
 use crate::simulate::Row;
 
@@ -166,21 +168,25 @@ fn trace_section(trace: &str, rows: &[&Row], contestants: &[Contestant]) -> Stri
         "<h2>{}</h2>\n<figure>\n{}<figcaption>{} accesses{footprint}{skipped}{unfinished}. Miss ratio by capacity.</figcaption>\n</figure>\n\
         <details><summary>Exact misses</summary>\n{}</details>\n",
         page::escaped(trace),
-        plot::svg(trace, &series),
+        plot::svg(trace, &series, None),
         first.requests,
         page::table(&lines, 1)
     )
 }
 
 /// Curves of other sources as a page: titles with their series.
-pub fn curves_html(title: &str, note: &str, curves: &[(String, Vec<Series>)]) -> String {
+pub fn curves_html(title: &str, note: &str, page_bytes: u64, curves: &[(String, Vec<Series>)]) -> String {
     let mut labels: Vec<String> = Vec::new();
     for series in curves.iter().flat_map(|(_, series)| series) {
         labels.resize(labels.len().max(series.number + 1), String::new());
         labels[series.number].clone_from(&series.label);
     }
     let sections = curves.iter().map(|(title, series)| {
-        format!("<h2>{}</h2>\n<figure>\n{}</figure>\n", page::escaped(title), plot::svg(title, series))
+        format!(
+            "<h2>{}</h2>\n<figure>\n{}</figure>\n",
+            page::escaped(title),
+            plot::svg(title, series, Some(page_bytes))
+        )
     });
     let intro = format!("<p class=\"faint\">{}</p>", page::escaped(note));
     page::page(title, &intro, &labels, &sections.collect::<String>())
@@ -245,7 +251,7 @@ mod tests {
     fn a_page_of_curves_has_their_names_once() {
         let point = |pages| Point { pages, miss_ratio: 0.5, error: 0.1 };
         let series = || Series { label: "exact".into(), number: 0, points: vec![point(1.0), point(9.0)] };
-        let page = curves_html("t", "n", &[("a".into(), vec![series()]), ("b".into(), vec![series()])]);
+        let page = curves_html("t", "n", 4096, &[("a".into(), vec![series()]), ("b".into(), vec![series()])]);
         assert_eq!(page.matches("id=\"c0\"").count(), 1);
         assert_eq!(page.matches("<polygon").count(), 2);
     }

@@ -6,6 +6,7 @@
 use std::fmt::Write;
 
 use super::page::escaped;
+use super::units::human_bytes;
 
 /// One curve.
 pub struct Series {
@@ -35,8 +36,8 @@ const RIGHT: f64 = 12.0;
 const TOP: f64 = 12.0;
 const BOTTOM: f64 = 44.0;
 
-/// The curves over a logarithmic axis of pages; the other axis begins at 0.
-pub fn svg(title: &str, series: &[Series]) -> String {
+/// The curves over a logarithmic axis of bytes, or of pages where it is not known how long those are; the other axis begins at 0.
+pub fn svg(title: &str, series: &[Series], page_bytes: Option<u64>) -> String {
     let points = || series.iter().flat_map(|series| &series.points);
     let (mut from, mut to) = points().fold((f64::INFINITY, 0.0f64), |(from, to), point| {
         (from.min(point.pages.max(1.0)), to.max(point.pages.max(1.0)))
@@ -45,7 +46,7 @@ pub fn svg(title: &str, series: &[Series]) -> String {
         // One size alone, or none: something to see around it.
         (from, to) = if from.is_finite() { (from / 2.0, from * 2.0) } else { (1.0, 10.0) };
     }
-    let top = points().map(|point| point.miss_ratio + point.error).fold(0.0, f64::max);
+    let top = points().map(|point| (point.miss_ratio + point.error).min(1.0)).fold(0.0, f64::max);
     let step = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1]
         .into_iter()
         .find(|step| top <= 8.0 * step)
@@ -72,27 +73,33 @@ pub fn svg(title: &str, series: &[Series]) -> String {
             at + 4.0
         );
     }
-    for pages in ticks(from, to) {
+    let ticks = match page_bytes {
+        None => ticks(from, to).into_iter().map(|pages| (pages, short(pages))).collect(),
+        Some(bytes) => ticks_of_bytes(from, to, bytes as f64),
+    };
+    for (pages, text) in ticks {
         let at = x(pages);
         let _ = writeln!(
             svg,
             "<path class=\"grid\" d=\"M{at:.1} {TOP}V{:.1}\"/><text class=\"middle\" x=\"{at:.1}\" y=\"{:.1}\">{}</text>",
             HEIGHT - BOTTOM,
             HEIGHT - BOTTOM + 16.0,
-            short(pages)
+            text
         );
     }
     let _ = writeln!(
         svg,
-        "<text class=\"middle\" x=\"{:.1}\" y=\"{:.1}\">capacity, pages</text>",
+        "<text class=\"middle\" x=\"{:.1}\" y=\"{:.1}\">capacity, {}</text>",
         (LEFT + WIDTH - RIGHT) / 2.0,
-        HEIGHT - 8.0
+        HEIGHT - 8.0,
+        page_bytes.map_or("pages".into(), |bytes| format!("in pages of {}", human_bytes(bytes)))
     );
     for series in series.iter().filter(|series| !series.points.is_empty()) {
         let _ =
             write!(svg, "<g class=\"series s{}\"><title>{}</title>", series.number, escaped(&series.label));
         if series.points.iter().any(|point| point.error > 0.0) {
-            let upper = series.points.iter().map(|point| (point.pages, point.miss_ratio + point.error));
+            let upper =
+                series.points.iter().map(|point| (point.pages, (point.miss_ratio + point.error).min(1.0)));
             let lower = series
                 .points
                 .iter()
@@ -137,8 +144,33 @@ fn ticks(from: f64, to: f64) -> Vec<f64> {
     powers().flat_map(|power| [power, 2.0 * power, 5.0 * power]).filter(inside).collect()
 }
 
-/// A count of pages in few letters.
-fn short(pages: f64) -> String {
+/// The same on an axis of bytes: powers of two that are alike apart, at most eight of them.
+fn ticks_of_bytes(from: f64, to: f64, page_bytes: f64) -> Vec<(f64, String)> {
+    let inside = |power: &i32| (from..=to).contains(&(f64::from(*power).exp2() / page_bytes));
+    let powers: Vec<i32> = (0..64).filter(inside).collect();
+    let apart = powers.len().div_ceil(8).max(1) as i32;
+    let tick = |power: i32| (f64::from(power).exp2() / page_bytes, human_bytes(1 << power));
+    powers.into_iter().filter(|power| power % apart == 0).map(tick).collect()
+}
+
+/// Marks of a linear axis from 0: at steps of 1, 2 or 5 times a power of ten, at most `most` of them above 0.
+pub fn even_ticks(to: f64, most: u32) -> Vec<f64> {
+    let steps = (0..18).flat_map(|power| [1.0, 2.0, 5.0].map(|step| step * 10f64.powi(power)));
+    marks(to, most, steps)
+}
+
+/// The same at steps of a power of two, for bytes.
+pub fn even_ticks_of_bytes(to: f64, most: u32) -> Vec<f64> {
+    marks(to, most, (0..63).map(|power| f64::from(power).exp2()))
+}
+
+fn marks(to: f64, most: u32, mut steps: impl Iterator<Item = f64>) -> Vec<f64> {
+    let step = steps.find(|step| to / step <= f64::from(most)).unwrap_or(to.max(1.0));
+    (0..=(to / step) as u32).map(|number| f64::from(number) * step).collect()
+}
+
+/// A count in few letters: `2M`.
+pub fn short(pages: f64) -> String {
     match pages {
         p if p >= 1e9 => format!("{}G", p / 1e9),
         p if p >= 1e6 => format!("{}M", p / 1e6),
@@ -159,18 +191,32 @@ mod tests {
 
     #[test]
     fn curves_stay_inside_the_frame_and_names_are_escaped() {
-        let plot = svg("x & y", &[series(&[(16.0, 1.0), (1e6, 0.0)], 0.0)]);
+        let plot = svg("x & y", &[series(&[(16.0, 1.0), (1e6, 0.0)], 0.0)], None);
         assert!(plot.contains("a&lt;b") && plot.contains("x &amp; y") && !plot.contains("a<b"), "{plot}");
         assert!(plot.contains("points=\"52.0,12.0 708.0,336.0\""), "{plot}");
         assert!(plot.contains(">100<") && plot.contains(">1M<"), "{plot}");
     }
 
     #[test]
+    fn axes_have_a_few_round_marks() {
+        let texts = |from, to| -> Vec<String> {
+            ticks_of_bytes(from, to, 4096.0).into_iter().map(|(_, text)| text).collect()
+        };
+        assert_eq!(texts(187.0, 186_880.0), ["1 MiB", "4 MiB", "16 MiB", "64 MiB", "256 MiB"]);
+        assert_eq!(texts(256.0, 4096.0), ["1 MiB", "2 MiB", "4 MiB", "8 MiB", "16 MiB"]);
+        assert_eq!(even_ticks(1_230_000.0, 6), [0.0, 5e5, 1e6]);
+        assert_eq!(even_ticks(6_000_000.0, 6), (0..=6).map(|n| f64::from(n) * 1e6).collect::<Vec<_>>());
+        let mib = f64::from(1 << 20);
+        assert_eq!(even_ticks_of_bytes(62.9 * mib, 5), [0.0, 16.0 * mib, 32.0 * mib, 48.0 * mib]);
+        assert_eq!((even_ticks(0.0, 5), even_ticks_of_bytes(0.0, 5)), (vec![0.0], vec![0.0]));
+    }
+
+    #[test]
     fn one_point_no_point_and_errors_make_a_plot_as_well() {
         for series in [series(&[(100.0, 0.5)], 0.0), series(&[], 0.0), series(&[(100.0, 0.0)], 0.0)] {
-            let plot = svg("t", &[series]);
+            let plot = svg("t", &[series], Some(4096));
             assert!(plot.ends_with("</svg>\n") && !plot.contains("NaN") && !plot.contains("inf"), "{plot}");
         }
-        assert!(svg("t", &[series(&[(10.0, 0.5), (20.0, 0.4)], 0.1)]).contains("class=\"band\""));
+        assert!(svg("t", &[series(&[(10.0, 0.5), (20.0, 0.4)], 0.1)], None).contains("class=\"band\""));
     }
 }

@@ -17,10 +17,12 @@ use serde::Serialize;
 
 use crate::cache::{Cache, SetCache};
 use crate::footprint::Footprint;
+use crate::plan::Policy;
+use crate::room::{self, Wanted};
 use crate::simulate::{Feed, Progress, Step, Trace, feed, ratio};
 use crate::source::SourceError;
 use merge::{Access, Merge};
-use partition::{PAGE_BYTES, Partition};
+use partition::Partition;
 
 /// A tenant: his trace, and what he was promised.
 pub struct Tenant<'t> {
@@ -35,6 +37,8 @@ pub struct Tenant<'t> {
 pub struct Mix {
     /// Pages of memory.
     pub pages: u64,
+    /// Bytes of a page.
+    pub page_bytes: u64,
     /// Of all partitions.
     pub policy: PolicyKind,
     /// Sizes that hindsight knows: the memory in so many pieces.
@@ -47,6 +51,8 @@ pub struct Mix {
     pub jobs: usize,
     /// How fast sizes follow.
     pub pace: Pace,
+    /// Memory that the simulation may take. None: it is not known.
+    pub memory_bytes: Option<u64>,
 }
 
 /// What became of the tenants by one way of sharing.
@@ -81,6 +87,8 @@ pub struct TenantOutcome {
     pub hit_ratio: f64,
     /// Pages that he had: at the end, or on average by the utility-based way. None where all are in one cache.
     pub pages: Option<u64>,
+    /// The same in bytes, without metadata.
+    pub pages_bytes: Option<u64>,
 }
 
 /// Sizes at the end of a period.
@@ -90,6 +98,8 @@ pub struct Sizes {
     pub requests: u64,
     /// Pages of each tenant's partition.
     pub pages: Vec<u64>,
+    /// The same in bytes, without metadata.
+    pub pages_bytes: Vec<u64>,
     /// Pages that partitions gave away in this period.
     pub moved: u64,
 }
@@ -168,6 +178,7 @@ pub fn share(
     let mix = &Mix { pages: mix.pages.min(most.max(PAGES_MIN * count)), ..mix.clone() };
     let (chunk_pages, chunks) = mix.pieces(count);
     let period = if mix.period > 0 { mix.period } else { (all / 500).max(1) };
+    check_room(mix, &footprints, enough)?;
     let mut models = vec![Model::Utility(Box::new(Utility::new(tenants, mix, period)))];
     models.push(Model::Unified(SetCache::new(mix.policy, mix.pages, mix.seed), vec![0; tenants.len()]));
     for (tenant, footprint) in footprints.iter().enumerate() {
@@ -202,6 +213,7 @@ pub fn share(
             hits: requests[number] - misses[number],
             hit_ratio: ratio(requests[number] - misses[number], requests[number]),
             pages: pages.map(|pages| pages[number]),
+            pages_bytes: pages.map(|pages| pages[number] * mix.page_bytes),
         });
         let hits = all - misses.iter().sum::<u64>();
         let tenants = tenants.collect();
@@ -218,15 +230,38 @@ pub fn share(
             Model::Fixed { tenant, pages, misses, .. } => known[usize::from(tenant)].push((pages, misses)),
         }
     }
-    let (split, best) = hindsight(&known, &requests, chunk_pages, chunks);
+    let equal_split = vec![mix.pages / count; tenants.len()];
+    let (mut split, mut best) = hindsight(&known, &requests, chunk_pages, chunks);
+    // Hindsight knows sizes in whole chunks, which together may be less than the memory, and equal shares too.
+    if equal.iter().sum::<u64>() < best.iter().sum() {
+        (split, best) = (equal_split.clone(), equal.clone());
+    }
     let utility = utility.expect("made above");
     let misses: Vec<u64> = utility.partitions.iter().map(|partition| partition.misses).collect();
     Ok(Some(vec![
         told("unified", &unified.expect("made above"), None, Vec::new()),
-        told("equal", &equal, Some(&vec![mix.pages / count; tenants.len()]), Vec::new()),
+        told("equal", &equal, Some(&equal_split), Vec::new()),
         told("utility", &misses, Some(&utility.mean_pages()), utility.history),
         told("hindsight", &best, Some(&split), Vec::new()),
     ]))
+}
+
+/// Refuses tables that cannot be made: one of all the memory for each tenant, which is resized, one for all, and
+/// those of fixed sizes.
+fn check_room(
+    mix: &Mix,
+    footprints: &[Footprint],
+    enough: impl Fn(&Footprint) -> u64,
+) -> Result<(), SourceError> {
+    let (chunk_pages, chunks) = mix.pieces(footprints.len() as u64);
+    let wanted = |pages| Wanted { policy: Policy::Engine(mix.policy), ways: Some(16), pages };
+    let mut tables = vec![wanted(mix.pages); footprints.len() + 1];
+    for footprint in footprints {
+        let known = (enough(footprint) / chunk_pages + 1).min(chunks);
+        tables.extend((1..=known).map(|number| wanted(number * chunk_pages)));
+        tables.push(wanted(mix.pages / footprints.len() as u64));
+    }
+    room::check(&tables, mix.page_bytes, mix.memory_bytes)
 }
 
 /// The split of so many chunks that misses least, and what each tenant misses then. Exact: every size was run.
@@ -283,6 +318,7 @@ struct Utility {
     partitions: Vec<Partition>,
     limits: Vec<Limits>,
     total_bytes: u64,
+    page_bytes: u64,
     granule_bytes: u64,
     period: u64,
     pace: Pace,
@@ -301,13 +337,15 @@ impl Utility {
         let segments = (mix.pages / (sets * 16)).max(tenants.len() as u64);
         let shape = Shape { segments_max: segments as u32, sets_per_segment: sets as u32 };
         let live = (segments / tenants.len() as u64) as u32;
-        let partitions = (0..tenants.len() as u64)
-            .map(|tenant| Partition::new(mix.policy, shape, live, mix.seed.wrapping_add(tenant)));
-        let granule_bytes = sets * 16 * PAGE_BYTES;
+        let partitions = (0..tenants.len() as u64).map(|tenant| {
+            Partition::new(mix.policy, shape, live, mix.page_bytes, mix.seed.wrapping_add(tenant))
+        });
+        let granule_bytes = sets * 16 * mix.page_bytes;
         Utility {
             partitions: partitions.collect(),
             limits: tenants.iter().map(|tenant| tenant.limits).collect(),
             total_bytes: segments * granule_bytes,
+            page_bytes: mix.page_bytes,
             granule_bytes,
             period,
             pace: mix.pace,
@@ -349,14 +387,18 @@ impl Utility {
         for resize in state.plan(&self.pace) {
             let partition = &mut self.partitions[resize.node];
             let segments = (resize.to_bytes / granule_bytes) as u32;
-            moved += u64::from(partition.segments().saturating_sub(segments)) * granule_bytes / PAGE_BYTES;
+            moved +=
+                u64::from(partition.segments().saturating_sub(segments)) * granule_bytes / self.page_bytes;
             partition.resize(segments);
         }
-        self.history.push(Sizes { requests: self.requests, pages: self.pages(), moved });
+        let pages = self.pages();
+        let pages_bytes = pages.iter().map(|pages| pages * self.page_bytes).collect();
+        self.history.push(Sizes { requests: self.requests, pages, pages_bytes, moved });
     }
 
     fn pages(&self) -> Vec<u64> {
-        let bytes = |partition: &Partition| u64::from(partition.segments()) * self.granule_bytes / PAGE_BYTES;
+        let bytes =
+            |partition: &Partition| u64::from(partition.segments()) * self.granule_bytes / self.page_bytes;
         self.partitions.iter().map(bytes).collect()
     }
 

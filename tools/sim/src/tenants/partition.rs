@@ -8,6 +8,7 @@ use octavo_table::{Claim, Late, Mixer, NoBytes, PolicyKind, SegmentIndex, Shape,
 /// See the module.
 pub(super) struct Partition {
     table: Table<16>,
+    page_bytes: u64,
     mixer: Mixer,
     pub misses: u64,
     /// Misses of late, as the monitor's.
@@ -23,18 +24,16 @@ pub(super) struct Partition {
 /// From so many references on a curve is believed.
 const SAMPLED_MIN: u64 = 64;
 
-/// A page's bytes, for arithmetic in bytes.
-pub(super) const PAGE_BYTES: u64 = 4096;
-
 impl Partition {
     /// Of `live` segments, which may become all of the shape's.
-    pub fn new(policy: PolicyKind, shape: Shape, live: u32, seed: u64) -> Partition {
+    pub fn new(policy: PolicyKind, shape: Shape, live: u32, page_bytes: u64, seed: u64) -> Partition {
         let table = Table::new(shape, policy, live);
         let slots = |segments: u32| u64::from(segments) * u64::from(shape.sets_per_segment) * 16;
         // A hundredth of what it begins with, as in the engine, which also has room for what the policy learns.
-        table.watch_alone(slots(shape.segments_max), slots(live) * PAGE_BYTES / 100);
+        table.watch_alone(slots(shape.segments_max), slots(live) * page_bytes / 100);
         Partition {
             table,
+            page_bytes,
             mixer: Mixer::new(seed),
             misses: 0,
             missed: Late::default(),
@@ -82,8 +81,8 @@ impl Partition {
             bytes: current_bytes,
             misses: self.missed.count(),
             returns: self.returned.count(),
-            reach_bytes: current_bytes + remembered * PAGE_BYTES,
-            sampled_per_byte: curve.rate / PAGE_BYTES as f64,
+            reach_bytes: current_bytes + remembered * self.page_bytes,
+            sampled_per_byte: curve.rate / self.page_bytes as f64,
         };
         if keep < 1.0 {
             let has_changed = self.table.monitor().is_some_and(|monitor| monitor.fade(keep));
@@ -95,13 +94,14 @@ impl Partition {
                 }
             }
         }
-        let points = curve.points.iter().map(|(pages, misses)| (pages * PAGE_BYTES, *misses));
+        let points = curve.points.iter().map(|(pages, misses)| (pages * self.page_bytes, *misses));
         Leaf {
             current_bytes,
             curve: Curve::new(curve.references, points).fitted(&seen, &mut self.stretch),
             trend: self.trend,
             sampled_pages: seen.sampled_per_byte * current_bytes as f64,
             is_new: curve.seen < SAMPLED_MIN,
+            ..Leaf::default()
         }
     }
 

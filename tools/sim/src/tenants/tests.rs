@@ -10,13 +10,23 @@ use super::*;
 use crate::trace::{self, Options};
 
 fn tenant(name: &str, path: &str) -> Tenant<'static> {
-    let (path, options) = (PathBuf::from(path), Options { format: None, page_bytes: 4096, skip_bad: false });
+    let (path, options) = (PathBuf::from(path), Options::default());
     let trace = Trace { name: name.into(), open: Box::new(move || trace::open(&path, &options)) };
     Tenant { trace, limits: Limits::default() }
 }
 
 fn mix(pages: u64) -> Mix {
-    Mix { pages, policy: PolicyKind::Octavo, chunks: 16, period: 0, seed: 1, jobs: 2, pace: Pace::default() }
+    Mix {
+        pages,
+        page_bytes: 4096,
+        policy: PolicyKind::Octavo,
+        chunks: 16,
+        period: 0,
+        seed: 1,
+        jobs: 2,
+        pace: Pace::default(),
+        memory_bytes: None,
+    }
 }
 
 fn run(tenants: &[Tenant<'_>], mix: &Mix) -> Vec<Outcome> {
@@ -141,6 +151,20 @@ fn more_memory_than_any_machine_has_is_planned_without_taking_it() {
     assert!(outcomes.iter().all(|outcome| outcome.hits == 220), "{outcomes:?}");
 }
 
+/// The tables of such a plan ended in a panic, or in the kernel's killing the process.
+#[test]
+fn a_plan_whose_tables_do_not_fit_into_memory_is_refused_before_they_are_made() {
+    let refused = |tenants: &[Tenant<'_>], mix: &Mix| {
+        share(tenants, mix, &AtomicBool::new(false), &mut |_| ()).unwrap_err().to_string()
+    };
+    let said = refused(&three(), &Mix { memory_bytes: Some(1 << 20), ..mix(9000) });
+    assert!(said.contains("1 MiB are available"), "{said}");
+    let enough = |_: &Footprint| 1 << 31;
+    let footprint = Footprint { requests: 1, pages: 1 << 30, complete: true };
+    let said = check_room(&mix(1 << 31), &[footprint], enough).unwrap_err().to_string();
+    assert!(said.contains("the largest has 67108864 pages"), "{said}");
+}
+
 #[test]
 fn a_trace_that_changes_between_its_two_readings_is_an_error() {
     for later in [150, 250] {
@@ -155,6 +179,29 @@ fn a_trace_that_changes_between_its_two_readings_is_an_error() {
         let error = share(&tenants, &mix(100), &AtomicBool::new(false), &mut |_| ()).unwrap_err().to_string();
         assert!(error.contains("growing") && error.contains("200 accesses"), "{error}");
     }
+}
+
+/// A tenant alone has all the memory by every way; hindsight, which knows sizes in whole chunks, had less of it and fewer hits.
+#[test]
+fn hindsight_is_never_below_equal_shares() {
+    for (tenants, pages, chunks) in [(1, 1030, 64), (1, 64, 2), (2, 999, 8)] {
+        let specs = ["gen:zipf:pages=9000,requests=60000", "gen:uniform:pages=700,requests=60000"];
+        let tenants: Vec<Tenant<'_>> =
+            specs[..tenants].iter().map(|spec| tenant(&spec[4..6], spec)).collect();
+        let outcomes = run(&tenants, &Mix { chunks, ..mix(pages) });
+        let (equal, best) = (hits(&outcomes, "equal"), hits(&outcomes, "hindsight"));
+        assert!(best >= equal, "{} tenants, {pages} pages: {best} of {equal}", tenants.len());
+    }
+}
+
+#[test]
+fn limits_in_bytes_are_of_pages_as_long_as_they_are_said_to_be() {
+    let mut tenants = three();
+    tenants[0].limits.max_bytes = 1000 * 16_384;
+    let outcomes = run(&tenants, &Mix { page_bytes: 16_384, ..mix(9000) });
+    let last = outcomes[2].sizes.last().unwrap();
+    assert!(last.pages[0] <= 1000 && last.pages[0] > 500, "{last:?}");
+    assert_eq!(last.pages_bytes[0], last.pages[0] * 16_384);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //!
 //! [`open`] finds out the format from a file's name, or is told, and gives a [`Source`]. A file is read once, from its beginning, through a
 //! buffer of fixed size (`input`); gzip and zstd are recognised by their first bytes. What requests are made of is said
-//! beside the code that reads them: `records`, `blocks`, `csv`, `blkparse`, `fio`, `octr`. Bytes become pages in `extent`.
+//! beside the code that reads them: `records`, `blocks`, `csv`, `columns`, `blkparse`, `fio`, `octr`. Bytes become pages in `extent`.
 //!
 //! A malformed line or record ends the trace with an error that says where it is, or is passed over and counted ([`Options::skip_bad`]). A file
 //! that cannot be read, or decompressed, is an error always. Nothing in a file can cause a panic or more than some MiB of memory (zstd takes
@@ -12,6 +12,7 @@
 
 mod blkparse;
 mod blocks;
+mod columns;
 mod csv;
 mod extent;
 mod fio;
@@ -22,7 +23,7 @@ mod records;
 mod write;
 
 use std::ffi::OsStr;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -33,6 +34,7 @@ use extent::PageBytes;
 use input::Input;
 use lines::Lines;
 
+pub use columns::{Columns, Separator};
 pub use extent::REQUEST_PAGES_MAX;
 pub use input::LINE_BYTES_MAX;
 pub use write::{Target, Writer};
@@ -65,6 +67,8 @@ pub enum Format {
     Fio,
     /// Our own recordings; see [`crate::recording`].
     Octr,
+    /// Tables whose columns are named; see [`Columns`].
+    Csv,
 }
 
 /// What is known of a format.
@@ -91,6 +95,8 @@ const FORMATS: &[About] = &[
     About { format: Format::Blkparse, name: "blkparse", endings: &[".blkparse"] },
     About { format: Format::Fio, name: "fio", endings: &[".fio", ".iolog"] },
     About { format: Format::Octr, name: "octr", endings: &[crate::recording::ENDING] },
+    // No ending: a name does not tell the columns.
+    About { format: Format::Csv, name: "csv", endings: &[] },
 ];
 
 impl Format {
@@ -129,10 +135,12 @@ impl FromStr for Format {
 }
 
 /// How to read a trace.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// What the bytes mean. None: the file's name tells.
+    /// What the bytes mean. None: the columns or the file's name tell.
     pub format: Option<Format>,
+    /// What the columns of a [`Format::Csv`] mean.
+    pub columns: Option<Columns>,
     /// How long a page is, for formats that speak of bytes or sectors: a power of two from 512 bytes to 16 MiB.
     pub page_bytes: u64,
     /// Whether malformed lines and records are passed over and counted, and are no errors.
@@ -141,7 +149,15 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Options {
-        Options { format: None, page_bytes: 4096, skip_bad: false }
+        Options { format: None, columns: None, page_bytes: 4096, skip_bad: false }
+    }
+}
+
+impl Options {
+    /// The format that a file is read in. None: nothing tells.
+    pub fn format_of(&self, path: &Path) -> Option<Format> {
+        let by_columns = || self.columns.is_some().then_some(Format::Csv);
+        self.format.or_else(by_columns).or_else(|| Format::of_name(path))
     }
 }
 
@@ -160,15 +176,34 @@ pub fn open(path: &Path, options: &Options) -> Result<Box<dyn Source>, SourceErr
     if let Some(spec) = path.to_str().and_then(|path| path.strip_prefix(GENERATED)) {
         return generate::parse(spec);
     }
-    let format = options.format.or_else(|| Format::of_name(path)).ok_or_else(|| {
+    must_be_readable(path)?;
+    let format = options.format_of(path).ok_or_else(|| {
         let what = if path.as_os_str() == "-" { "this" } else { "the" };
         let path = path.display();
         SourceError(format!(
-            "{path}: {what} name does not tell the format; say it with --format: {}",
+            "{path}: {what} name does not tell the format; say it with --format: {}; or, of a table, what its columns \
+            are with --columns time,op,offset,size",
             names()
         ))
     })?;
     read_input(format, Input::open(path)?, options)
+}
+
+/// Refuses what can be no trace whatever its format: nothing, a folder, a file without a byte.
+fn must_be_readable(path: &Path) -> Result<(), SourceError> {
+    let wrong = |what: String| Err(SourceError(format!("{}: {what}", path.display())));
+    if path.as_os_str() == "-" {
+        return Ok(());
+    }
+    match std::fs::metadata(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => wrong("no such file".into()),
+        Err(error) => wrong(error.to_string()),
+        Ok(about) if about.is_dir() => {
+            wrong("a folder is no trace; octavo simulate --suite reads all traces in one".into())
+        }
+        Ok(about) if about.is_file() && about.len() == 0 => wrong("the file is empty".into()),
+        Ok(_) => Ok(()),
+    }
 }
 
 /// Opens files that follow each other: the parts of a recording.
@@ -192,6 +227,13 @@ pub fn read(
 fn read_input(format: Format, input: Input, options: &Options) -> Result<Box<dyn Source>, SourceError> {
     let page_bytes = PageBytes::new(options.page_bytes)?;
     let skip_bad = options.skip_bad;
+    if options.columns.is_some() && format != Format::Csv {
+        let name = format.name();
+        return Err(SourceError(format!(
+            "{}: --columns says what a table has, and {name} is none; leave one of the two out",
+            input.name()
+        )));
+    }
     Ok(match format {
         Format::U64 => Box::new(records::U64::new(input, skip_bad)),
         Format::OracleGeneral => Box::new(records::OracleGeneral::new(input, skip_bad)),
@@ -203,6 +245,17 @@ fn read_input(format: Format, input: Input, options: &Options) -> Result<Box<dyn
         Format::Alibaba => Box::new(Lines::new(input, csv::Alibaba(page_bytes), skip_bad)),
         Format::Blkparse => Box::new(Lines::new(input, blkparse::Blkparse::new(page_bytes), skip_bad)),
         Format::Fio => Box::new(Lines::new(input, fio::Fio::new(page_bytes), skip_bad)),
+        Format::Csv => {
+            let columns = options.columns.clone().ok_or_else(|| {
+                let what = "what its columns are is not said; say it with --columns time,op,offset,size";
+                SourceError(format!("{}: {what}", input.name()))
+            })?;
+            Box::new(Lines::new(
+                input,
+                columns::Table::new(columns, page_bytes, options.page_bytes),
+                skip_bad,
+            ))
+        }
         Format::Octr => Box::new(octr::Accesses::new(Reader::new(input, skip_bad)?)),
     })
 }

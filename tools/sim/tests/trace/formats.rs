@@ -153,7 +153,7 @@ fn pages_are_as_long_as_they_are_said_to_be() {
 
 #[test]
 fn an_empty_trace_has_no_pages_in_any_format_without_a_header() {
-    let without_header = || Format::all().filter(|format| *format != Format::Octr);
+    let without_header = || Format::all().filter(|format| ![Format::Octr, Format::Csv].contains(format));
     without_header().for_each(|format| sample(format, "", &[]));
     without_header().skip(2).for_each(|format| sample(format, "\n \n\r\n", &[]));
 }

@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod columns;
 mod files;
 mod formats;
 mod generated;

@@ -1,7 +1,7 @@
 //! Segments that come and go in a whole recording. What is not here: those of a sample, whose table is smaller.
 
 use octavo_table::recording::Event;
-use octavo_table::{NoBytes, SegmentIndex};
+use octavo_table::{NoBytes, Pass, SegmentIndex};
 
 use super::Twin;
 
@@ -26,6 +26,9 @@ impl<const W: usize> Twin<W> {
             _ if !self.is_from_the_first => self.follow(),
             Event::Join { segment } => self.join(SegmentIndex(*segment)),
             Event::Leave { segment } => self.leave(SegmentIndex(*segment)),
+            Event::Settled => self.settle(),
+            Event::MoveBegun => self.begin_move(),
+            Event::SetMoved { set } => self.move_set(*set),
             Event::Advance { done } => self.advance(*done),
             Event::Retire { segment, retired } => self.retire(SegmentIndex(*segment), *retired),
             _ => {}
@@ -101,7 +104,41 @@ impl<const W: usize> Twin<W> {
         }
     }
 
+    /// Makes all moves of a table that has no page, as the partition's had none.
+    fn settle(&mut self) {
+        while let Some(mv) = self.pending.pop() {
+            let busy = self.table.advance(mv, &mut NoBytes).busy;
+            if busy.is_some() {
+                self.pending.push(mv);
+                self.misfits += 1;
+                return;
+            }
+        }
+        self.has_begun = false;
+        self.emptied.extend(self.leaving.take());
+    }
+
+    fn begin_move(&mut self) {
+        match self.pending.last().filter(|_| !self.has_begun) {
+            Some(mv) => self.table.begin_move(*mv, &mut NoBytes),
+            None => self.misfits += 1,
+        }
+        self.has_begun = !self.pending.is_empty();
+    }
+
+    fn move_set(&mut self, set: u32) {
+        let is_one = self.has_begun && set < self.table.shape().sets_per_segment;
+        match self.pending.last().filter(|_| is_one) {
+            Some(mv) => self.table.advance_set(*mv, set, &mut NoBytes, &mut Pass::default()),
+            None => self.misfits += 1,
+        }
+    }
+
     fn advance(&mut self, done: bool) {
+        // Its sets were passed one by one; recordings of before tell of whole passes alone.
+        if self.has_begun && !done {
+            return;
+        }
         let Some(mv) = self.pending.last() else {
             self.misfits += 1;
             return;
@@ -109,6 +146,7 @@ impl<const W: usize> Twin<W> {
         let pass = self.table.advance(*mv, &mut NoBytes);
         if pass.busy.is_none() {
             self.pending.pop();
+            self.has_begun = false;
         }
         self.misfits += u64::from(pass.busy.is_none() != done);
         if self.pending.is_empty() {
@@ -121,10 +159,13 @@ impl<const W: usize> Twin<W> {
             self.misfits += 1;
             return;
         };
-        let is_retired = self.table.retire(segment).is_ok();
-        if is_retired {
-            self.emptied.remove(at);
+        // One that was refused may be ready by now: the pin that kept it went before this was
+        // written.
+        if retired {
+            match self.table.retire(segment) {
+                Ok(()) => drop(self.emptied.remove(at)),
+                Err(_) => self.misfits += 1,
+            }
         }
-        self.misfits += u64::from(is_retired != retired);
     }
 }

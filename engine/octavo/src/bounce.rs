@@ -1,83 +1,18 @@
-//! Memory for bytes on their way: buffers that callers hold, and the bounce pages of the engine's own writes.
+//! Bounce pages: memory that carries dirty pages to the store.
 //!
-//! Both are bounded and charged. Bounce pages carry what goes to the store: a frame is never the source of a write in
-//! flight, so pages stay writable while an older version of them travels. They are taken before any slot and waited for while holding none.
-//! No object has more of them than it leaves to the others, so that a store that hangs holds up its own objects only.
+//! A frame is never the source of a write in flight, so a page stays writable while an older version
+//! of it travels. The pool is bounded and charged. A task takes its bounce pages before it takes any
+//! slot, and waits for them while it holds none. No object holds more of them than it leaves to the
+//! others, so a store that hangs delays only its own objects.
+//!
+//! Not here: the buffers that callers borrow (`buffer.rs`).
 
 use std::collections::VecDeque;
-use std::ops::{Deref, DerefMut};
-use std::ptr::NonNull;
 
-use crate::budget::{Budget, Charge};
+use crate::budget::Charge;
 use crate::frames::Mapping;
 use crate::lane::Waiter;
 use crate::sync::{Arc, AtomicUsize, Mutex, MutexGuard, Ordering, lock};
-
-const ALIGN: usize = 4096;
-
-/// Bytes of a request. Owned by the engine while the request is in flight, given back with its completion.
-pub struct Buffer(Memory);
-
-enum Memory {
-    Own(Vec<u8>),
-    Charged { at: NonNull<u8>, len: usize, _charge: Charge },
-}
-
-// SAFETY: the buffer owns its memory, as a vector does.
-unsafe impl Send for Buffer {}
-// SAFETY: as above.
-unsafe impl Sync for Buffer {}
-
-impl Buffer {
-    /// Zeroed memory, aligned to 4096, charged to `budget`. None where that is used up.
-    pub(crate) fn charged(budget: &Arc<Budget>, len: usize) -> Option<Buffer> {
-        let len = len.max(1).checked_next_multiple_of(ALIGN)?;
-        let charge = budget.charge(len as u64, "a buffer").ok()?;
-        let layout = std::alloc::Layout::from_size_align(len, ALIGN).ok()?;
-        // SAFETY: the length is not zero.
-        let at = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) })?;
-        Some(Buffer(Memory::Charged { at, len, _charge: charge }))
-    }
-}
-
-impl From<Vec<u8>> for Buffer {
-    /// A buffer of the caller's own memory, which is not charged.
-    fn from(bytes: Vec<u8>) -> Buffer {
-        Buffer(Memory::Own(bytes))
-    }
-}
-
-impl Deref for Buffer {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        match &self.0 {
-            Memory::Own(bytes) => bytes,
-            // SAFETY: our allocation of that length, initialised with zeros.
-            Memory::Charged { at, len, .. } => unsafe { std::slice::from_raw_parts(at.as_ptr(), *len) },
-        }
-    }
-}
-
-impl DerefMut for Buffer {
-    fn deref_mut(&mut self) -> &mut [u8] {
-        match &mut self.0 {
-            Memory::Own(bytes) => bytes,
-            // SAFETY: as in `deref`, and the borrow is unique.
-            Memory::Charged { at, len, .. } => unsafe { std::slice::from_raw_parts_mut(at.as_ptr(), *len) },
-        }
-    }
-}
-
-impl Drop for Memory {
-    fn drop(&mut self) {
-        if let Memory::Charged { at, len, .. } = self {
-            let layout = std::alloc::Layout::from_size_align(*len, ALIGN).expect("as it was allocated");
-            // SAFETY: allocated by `charged` with this layout.
-            unsafe { std::alloc::dealloc(at.as_ptr(), layout) };
-        }
-    }
-}
 
 /// The bounce pages of a cache, in one mapping.
 pub(crate) struct BouncePool {
@@ -242,6 +177,7 @@ impl Drop for Bounce {
 #[cfg(all(test, not(shuttle)))]
 mod tests {
     use super::*;
+    use crate::budget::Budget;
 
     /// One object's write-back, to a store that hung, took all bounce pages: no other object's pages were written.
     #[test]

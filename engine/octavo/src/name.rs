@@ -1,0 +1,105 @@
+//! Which names partitions, groups and objects can have: one rule for the library and everything that is built on it.
+//! Not here: which names are taken, and what a slash in them means (`cache.rs`, `reaper.rs`).
+
+/// The most levels of a name. Each level of a partition's name is a group, and is looked at with all
+/// others; paths of files have fewer.
+const LEVELS_MAX: usize = 64;
+
+/// Characters that are letters or marks to Unicode and blank on a screen.
+const BLANK: [std::ops::RangeInclusive<char>; 9] = [
+    '\u{34f}'..='\u{34f}',
+    '\u{115f}'..='\u{1160}',
+    '\u{17b4}'..='\u{17b5}',
+    '\u{180b}'..='\u{180f}',
+    '\u{2800}'..='\u{2800}',
+    '\u{3164}'..='\u{3164}',
+    '\u{fe00}'..='\u{fe0f}',
+    '\u{ffa0}'..='\u{ffa0}',
+    '\u{e0100}'..='\u{e01ef}',
+];
+
+/// Checks that a name is shown as it is, wherever it is shown: two names that look alike to people are alike, and none
+/// rearranges the text around it. Refused are characters that are not [visible](is_visible), and a space at
+/// either end, and more than 64 levels between slashes. The empty name passes.
+///
+/// # Errors
+/// A sentence that says what is wrong.
+///
+/// # Examples
+/// ```
+/// assert!(octavo::check_name("host/vm1 (copy)").is_ok());
+/// // Shown as "vm1gnp.raw" behind "vm1": a right-to-left override.
+/// assert!(octavo::check_name("vm1\u{202e}war.png").is_err());
+/// assert!(octavo::check_name("vm1 ").is_err());
+/// ```
+pub fn check_name(name: &str) -> Result<(), String> {
+    if let Some(hidden) = name.chars().find(|character| !is_visible(*character)) {
+        return Err(format!(
+            "the character U+{:04X} cannot be in a name: it is not visible, or changes how the text around it is shown",
+            u32::from(hidden)
+        ));
+    }
+    if name.split('/').count() > LEVELS_MAX {
+        return Err(format!("a name has at most {LEVELS_MAX} levels between slashes"));
+    }
+    match name.trim().len() == name.len() {
+        true => Ok(()),
+        false => Err("a name cannot begin or end with a space".into()),
+    }
+}
+
+/// Whether a character is shown as a mark of its own, or as a part of the one before it; a plain space is. Not visible
+/// are Unicode's controls, formats (bidirectional ones among them), separators other than the plain space, surrogates,
+/// private and unassigned characters, and those that are blank.
+pub fn is_visible(character: char) -> bool {
+    // The standard library escapes exactly these when it prints text for people, and a few that are quoted besides.
+    // Behind a letter, so that a combining mark is not taken for one that stands alone.
+    let text = format!("a{character}");
+    let is_shown = matches!(character, '"' | '\'' | '\\') || text.escape_debug().eq(text.chars());
+    is_shown && !BLANK.iter().any(|range| range.contains(&character))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_has_a_bounded_number_of_levels() {
+        let levels = |count: usize| vec!["d"; count].join("/");
+        assert!(check_name(&levels(64)).is_ok());
+        assert!(check_name(&levels(65)).unwrap_err().contains("64 levels"));
+    }
+
+    #[test]
+    fn a_name_is_shown_as_it_is() {
+        for name in
+            ["", "vm1", "host/vm1 (copy)", "it's \"one\"\\", "Müller", "Mu\u{308}ller", "磁盤", "диск", "💾"]
+        {
+            assert_eq!(check_name(name), Ok(()), "{name}");
+        }
+        let ranges = [
+            '\0'..='\u{1f}',
+            '\u{7f}'..='\u{a0}',
+            '\u{ad}'..='\u{ad}',
+            '\u{600}'..='\u{605}',
+            '\u{61c}'..='\u{61c}',
+            '\u{180e}'..='\u{180e}',
+            '\u{2000}'..='\u{200f}',
+            '\u{2028}'..='\u{202f}',
+            '\u{205f}'..='\u{206f}',
+            '\u{3000}'..='\u{3000}',
+            '\u{e000}'..='\u{f8ff}',
+            '\u{feff}'..='\u{feff}',
+            '\u{fff9}'..='\u{fffb}',
+            '\u{1d173}'..='\u{1d17a}',
+            '\u{e0000}'..='\u{10ffff}',
+        ];
+        for character in ranges.into_iter().chain(BLANK).flatten() {
+            let why = check_name(&format!("a{character}b")).unwrap_err();
+            assert!(why.starts_with(&format!("the character U+{:04X} ", u32::from(character))), "{why}");
+        }
+        for name in [" vm1", "vm1 ", " "] {
+            assert_eq!(check_name(name), Err("a name cannot begin or end with a space".into()));
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! Children that are forked from a process with a cache: they have its memory and its descriptors,
+//! and none of its threads.
+
+use crate::kernel;
+use crate::watchdog::Watchdog;
+use octavo::disk::{Engine, OpenError, OpenOptions, Store};
+use octavo::{
+    Advice, Cache, CacheConfig, CacheMode, Error, Limits, Object, Op, Partition, PartitionConfig, PolicyName,
+    Queue, Read, Request,
+};
+use std::panic::AssertUnwindSafe;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+const PAGE: u64 = 4096;
+const PAGES: u64 = 8192;
+
+/// Pages below are resident, those of the next hundred are written by other threads while it is
+/// forked, and those above come and go.
+const RESIDENT: u64 = 16;
+const WRITTEN: u64 = 100;
+const CHILDREN: u64 = 12;
+
+/// A file of its own, gone with it.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        let path = std::env::temp_dir().join(format!("octavo-{name}-{}", std::process::id()));
+        std::fs::File::create(&path).unwrap().set_len(PAGES * PAGE).unwrap();
+        Scratch(path)
+    }
+
+    fn open(&self) -> Result<Store, OpenError> {
+        Store::open(&self.0, &OpenOptions::default())
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+fn cache(engine: Engine) -> Cache {
+    Cache::new(CacheConfig { memory_max_bytes: 16 << 20, engine, ..CacheConfig::default() }).unwrap()
+}
+
+fn partition(cache: &Cache) -> Partition {
+    let config = PartitionConfig {
+        cache_mode: CacheMode::Writeback,
+        read_ahead_max_bytes: 64 << 10,
+        ..PartitionConfig::new("p")
+    };
+    cache.partition(config).unwrap()
+}
+
+fn stamp(number: u64) -> [u8; PAGE as usize] {
+    [(number % 251) as u8 + 1; PAGE as usize]
+}
+
+fn read(number: u64, page: u64) -> Request {
+    let buffer = vec![0; PAGE as usize].into();
+    Request { user_data: number, op: Op::Read { offset: page * PAGE, len: PAGE as usize, buffer } }
+}
+
+fn is_refused<T>(result: Result<T, Error>) -> bool {
+    matches!(result, Err(Error::Forked))
+}
+
+/// What a child may do with its parent's cache. The number of the first thing that goes wrong.
+fn use_and_drop(
+    cache: Cache,
+    partition: Partition,
+    [object, idle]: [Object; 2],
+    mut queue: Queue,
+    file: &Scratch,
+) -> Result<(), u8> {
+    let check = |number: u8, is_right: bool| if is_right { Ok(()) } else { Err(number) };
+    let mut bytes = [0; PAGE as usize];
+    for page in 0..RESIDENT {
+        let hit = object.read_at(page * PAGE, &mut bytes);
+        check(1, is_refused(hit.clone()) || hit.is_ok() && bytes == stamp(page))?;
+    }
+    let cold = 7000 * PAGE;
+    check(2, is_refused(object.read_at(cold, &mut bytes)))?;
+    check(3, is_refused(object.write_at(0, &bytes)))?;
+    check(4, is_refused(object.write_at(cold, &bytes)))?;
+    check(5, is_refused(object.sync()) && is_refused(object.sync_range(0, PAGE)))?;
+    check(6, is_refused(object.discard(0, PAGE)) && is_refused(object.zero(0, PAGE)))?;
+    check(7, is_refused(object.pin(cold).map(drop)))?;
+    check(8, is_refused(object.pin_batch(&[cold], &mut Vec::new())))?;
+    check(9, is_refused(object.read_batch(&mut [Read { offset: cold, buffer: &mut bytes }])))?;
+    check(10, is_refused(object.advise(cold, PAGE, Advice::WillNeed)))?;
+    check(11, is_refused(object.advise(0, PAGE, Advice::DontNeed)))?;
+    check(12, is_refused(object.set_len_bytes(PAGE)) && is_refused(object.close()))?;
+    check(13, object.stat().dirty_bytes == 0 && object.abandon() == 0)?;
+    check(14, is_refused(partition.resize(1 << 20)) && is_refused(partition.sync()))?;
+    check(15, is_refused(partition.evict()) && is_refused(partition.reclaim(1)))?;
+    check(16, is_refused(partition.set_policy(PolicyName::Lru)) && partition.stat().hits == 0)?;
+    check(17, is_refused(partition.open(Store::memory("m", PAGE), "m")))?;
+    check(18, is_refused(cache.partition(PartitionConfig::new("q"))) && is_refused(cache.clean()))?;
+    check(19, is_refused(cache.remove_partition("p")) && cache.partitions().is_empty())?;
+    check(20, is_refused(cache.set_limits(&partition, Limits::default())) && is_refused(cache.queue()))?;
+    cache.balance();
+    cache.memory_is_short();
+    queue.submit(&object, [read(100, 7000), read(101, 7001)]);
+    let mut refused = 0;
+    queue.wait(usize::MAX, |completion| refused += u8::from(is_refused(completion.result)));
+    check(21, refused == 2 && queue.pending() == 0)?;
+    // The parent's lock is held, by a description that this process shares.
+    check(22, matches!(file.open(), Err(OpenError::Locked { .. })))?;
+    drop((object, idle, queue, partition));
+    drop(cache);
+    check(23, matches!(file.open(), Err(OpenError::Locked { .. })))
+}
+
+/// What a child does, and its end.
+fn end_with(act: impl FnOnce() -> Result<(), u8>) -> ! {
+    kernel::end_after(60);
+    let ended = std::panic::catch_unwind(AssertUnwindSafe(act));
+    kernel::exit(ended.map_or(99, |ended| ended.err().unwrap_or(0)))
+}
+
+/// A child's own cache, of its own store.
+fn make_another(engine: Engine) -> Result<(), u8> {
+    let file = Scratch::new(&format!("fork-child-{engine:?}"));
+    let cache = cache(engine);
+    let object = partition(&cache).open(file.open().map_err(|_| 50)?, "own").map_err(|_| 51)?;
+    let mut bytes = vec![0; 64 * PAGE as usize];
+    (0..64).try_for_each(|page| object.write_at(page * 2 * PAGE, &stamp(page))).map_err(|_| 52)?;
+    object.sync().map_err(|_| 53)?;
+    object.read_at(1000 * PAGE, &mut bytes).map_err(|_| 54)?;
+    object.read_at(2 * PAGE, &mut bytes).map_err(|_| 55)?;
+    if bytes[..PAGE as usize] != stamp(1) { Err(56) } else { object.close().map_err(|_| 57) }
+}
+
+/// What other threads do with the cache while it is forked, so that locks of all kinds are held.
+fn keep_busy(object: &Object, partition: &Partition, thread: u64) {
+    let mut page = [0; PAGE as usize];
+    for turn in 0..50 {
+        let place = RESIDENT + WRITTEN + (turn * 977 + thread * 4001) % (6500 - WRITTEN);
+        object.read_at(place * PAGE, &mut page).unwrap();
+        object.write_at((RESIDENT + (turn + thread * 31) % WRITTEN) * PAGE, &stamp(turn)).unwrap();
+        object.stat();
+        partition.stat();
+    }
+    object.sync().unwrap();
+}
+
+/// The child's first call that was no hit waited for locks, threads and a ring that were its
+/// parent's, and its end would have given its parent's locks up.
+#[test]
+fn a_child_is_refused_at_once_and_leaves_its_parent_alone() {
+    // A child cannot start threads if its parent was just starting one (the standard library has a
+    // lock for it), and other tests do all the time.
+    if std::env::var_os("OCTAVO_TEST_ALONE").is_none() {
+        let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+        let name = "forked::a_child_is_refused_at_once_and_leaves_its_parent_alone";
+        command.args(["--exact", name, "--nocapture"]).env("OCTAVO_TEST_ALONE", "1");
+        assert!(command.status().unwrap().success());
+        return;
+    }
+    for engine in [Engine::Auto, Engine::Blocking] {
+        let watchdog = Watchdog::new(Duration::from_secs(120), "children that were forked");
+        let file = Scratch::new(&format!("fork-{engine:?}"));
+        let cache = cache(engine);
+        let partition = partition(&cache);
+        let object = partition.open(file.open().unwrap(), "disk").unwrap();
+        let idle = partition.open(Store::memory("idle", 1 << 20), "idle").unwrap();
+        (0..RESIDENT).for_each(|page| object.write_at(page * PAGE, &stamp(page)).unwrap());
+        let mut queue = cache.queue().unwrap();
+        let over = Arc::new(AtomicBool::new(false));
+        let busy = [0, 1, 2].map(|thread| {
+            let (object, partition, over) = (object.clone(), partition.clone(), over.clone());
+            std::thread::spawn(move || {
+                while !over.load(Relaxed) {
+                    keep_busy(&object, &partition, thread);
+                }
+            })
+        });
+        for number in 0..CHILDREN {
+            watchdog.feed(format!("{engine:?}: child {number}"));
+            (0..RESIDENT).for_each(|page| object.read_at(page * PAGE, &mut [0; PAGE as usize]).unwrap());
+            queue.submit(&object, (0..8).map(|at| read(at, 6600 + number * 8 + at)));
+            let Some(child) = kernel::fork() else {
+                end_with(|| use_and_drop(cache, partition, [object, idle], queue, &file));
+            };
+            let ended = kernel::wait_for(child);
+            assert!(ended.success(), "{engine:?}: child {number}: {ended}");
+            // The parent's requests complete here.
+            while queue.pending() > 0 {
+                queue.wait(1, |completion| completion.result.unwrap());
+            }
+            object.write_at(number * PAGE, &stamp(number)).unwrap();
+            object.sync().unwrap();
+        }
+        over.store(true, Relaxed);
+        busy.into_iter().for_each(|thread| thread.join().unwrap());
+        watchdog.feed(format!("{engine:?}: a child that makes a cache"));
+        let Some(child) = kernel::fork() else { end_with(|| make_another(engine)) };
+        let ended = kernel::wait_for(child);
+        assert!(ended.success(), "{engine:?}: a child that makes a cache: {ended}");
+        object.close().unwrap();
+        drop((cache, partition, object, idle, queue));
+        assert_holds(&file.0);
+    }
+}
+
+/// What the parent wrote beside its children.
+fn assert_holds(path: &Path) {
+    let image = std::fs::read(path).unwrap();
+    for page in 0..RESIDENT {
+        assert_eq!(image[(page * PAGE) as usize..][..PAGE as usize], stamp(page), "page {page}");
+    }
+}

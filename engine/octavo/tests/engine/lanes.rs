@@ -1,0 +1,223 @@
+//! Calls of many threads at once, more than there are lanes with rings of their own: each goes on,
+//! whatever the others wait for.
+
+use crate::watchdog::Watchdog;
+use octavo::disk::{SimDisk, SimOptions};
+use octavo::numa::{NumaMode, TopologySource};
+use octavo::{
+    Advice, Cache, CacheConfig, CacheMode, Error, Limits, Object, Op, Partition, PartitionConfig, Queue,
+    Read, Request,
+};
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::time::Duration;
+
+const PAGE: u64 = 4096;
+
+/// The part of the buffer share that lanes of blocking calls may take, and what each takes.
+const LANES_SHARE: u64 = 8;
+const STACK_BYTES: usize = 64 << 10;
+
+fn disk(seed: u64) -> SimDisk {
+    SimDisk::new(SimOptions { seed, ..SimOptions::default() })
+}
+
+fn cache(numa: NumaMode) -> Cache {
+    let topology = match numa {
+        NumaMode::Off => TopologySource::default(),
+        _ => TopologySource::Emulated { nodes: 2, cores: 1 },
+    };
+    let config = CacheConfig {
+        memory_max_bytes: 32 << 20,
+        background: false,
+        seed: Some(11),
+        numa,
+        topology,
+        ..CacheConfig::default()
+    };
+    Cache::new(config).unwrap()
+}
+
+fn partition(cache: &Cache, name: &str, mode: CacheMode) -> Partition {
+    let config =
+        PartitionConfig { cache_mode: mode, max_bytes: Some(12 << 20), ..PartitionConfig::new(name) };
+    cache.partition(config).unwrap()
+}
+
+fn until(done: impl Fn() -> bool) {
+    while !done() {
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// A page that tells its number.
+fn stamp(page: u64) -> [u8; 4096] {
+    [(page % 251) as u8 + 1; 4096]
+}
+
+/// Runs `call` on so many threads, on a disk that hangs until all of them are in their calls and it
+/// has so many requests.
+fn all_at_once(
+    disk: &SimDisk,
+    threads: u64,
+    requests: usize,
+    call: impl Fn(u64) -> Result<(), Error> + Sync,
+) {
+    let begun = AtomicUsize::new(0);
+    disk.hang();
+    std::thread::scope(|scope| {
+        let (call, begun) = (&call, &begun);
+        let started: Vec<_> = (0..threads)
+            .map(|thread| {
+                let act = move || {
+                    begun.fetch_add(1, SeqCst);
+                    call(thread)
+                };
+                std::thread::Builder::new().stack_size(STACK_BYTES).spawn_scoped(scope, act).unwrap()
+            })
+            .collect();
+        until(|| begun.load(SeqCst) as u64 == threads && disk.in_flight() >= requests);
+        disk.answer();
+        let results: Vec<_> = started.into_iter().map(|thread| thread.join().unwrap()).collect();
+        let refused: Vec<_> = results.iter().filter_map(|result| result.as_ref().err()).collect();
+        assert!(refused.is_empty(), "{} of {threads} calls: {}", refused.len(), refused[0]);
+    });
+}
+
+/// Each thread that had called once kept a ring, and the rings' memory was soon used up: of 256
+/// threads that read one page each, 108 were told that there was no memory.
+#[test]
+fn two_thousand_threads_read_write_and_sync_at_once() {
+    const THREADS: u64 = 2000;
+    let watchdog = Watchdog::new(Duration::from_secs(120), "two thousand threads");
+    for mode in [CacheMode::Writethrough, CacheMode::Writeback] {
+        let (disk, cache) = (disk(1), cache(NumaMode::Off));
+        let object = partition(&cache, "p", mode).open(disk.store("disk", THREADS * PAGE), "disk").unwrap();
+        watchdog.feed(format!("cold reads, {mode:?}"));
+        all_at_once(&disk, THREADS, 1000, |thread| object.read_at(thread * PAGE, &mut [0; 512]));
+        watchdog.feed(format!("writes and syncs, {mode:?}"));
+        // As many as one object has bounce pages.
+        all_at_once(&disk, THREADS, 60, |thread| {
+            object.write_at(thread * PAGE, &stamp(thread))?;
+            object.sync_range(thread * PAGE, PAGE)
+        });
+        let image = disk.image("disk");
+        assert!((0..THREADS).all(|page| image[(page * PAGE) as usize..][..4096] == stamp(page)));
+        // The threads are gone: what is left are the lanes of the cache.
+        let stat = cache.stat();
+        let bounce_pages = stat.buffers_max_bytes / 8;
+        let lanes = stat.buffers_used_bytes - bounce_pages;
+        assert!(lanes <= stat.buffers_max_bytes / LANES_SHARE, "{lanes} bytes of lanes: {stat:?}");
+    }
+}
+
+/// All verbs, on an object of its own.
+fn all_verbs(object: &Object, partition: &Partition) -> Result<(), Error> {
+    let page = |number: u64| number * PAGE;
+    object.write_at(page(1), &stamp(1))?;
+    object.write_at(page(2) + 100, &[7; 5000])?;
+    let mut bytes = vec![0; 40 * 4096];
+    object.read_at(page(1), &mut bytes)?;
+    assert_eq!((&bytes[..4096], bytes[4096 + 100]), (&stamp(1)[..], 7));
+    let mut parts = [[0; 64]; 8];
+    let reads = parts.iter_mut().enumerate();
+    let mut reads: Vec<Read<'_>> =
+        reads.map(|(number, buffer)| Read { offset: page(50 + 3 * number as u64), buffer }).collect();
+    object.read_batch(&mut reads)?;
+    object.advise(page(80), page(20), Advice::WillNeed)?;
+    assert!(object.pin(page(100))?.is_some());
+    let mut pins = Vec::new();
+    object.pin_batch(&[page(102), page(104)], &mut pins)?;
+    drop(pins);
+    object.sync()?;
+    object.discard(page(1), page(1))?;
+    object.zero(page(2), page(2))?;
+    object.advise(0, page(10), Advice::DontNeed)?;
+    object.set_len_bytes(page(120))?;
+    object.read_at(page(1), &mut bytes)?;
+    assert!(bytes.iter().all(|byte| *byte == 0));
+    partition.resize(4 << 20)?;
+    partition.resize(8 << 20)?;
+    partition.evict()?;
+    partition.sync()?;
+    object.close()
+}
+
+/// Had a call to wait for a lane, it would wait for a store that is none of its own.
+#[test]
+fn calls_that_a_hung_store_holds_up_keep_no_lane_from_other_objects() {
+    const THREADS: u64 = 300;
+    let watchdog = Watchdog::new(Duration::from_secs(120), "a hung store and other tenants");
+    let modes = [NumaMode::Off, NumaMode::Partition, NumaMode::Message, NumaMode::Replicate];
+    for (numa, mode) in
+        modes.iter().flat_map(|numa| [(*numa, CacheMode::Writethrough), (*numa, CacheMode::Writeback)])
+    {
+        watchdog.feed(format!("{numa:?}, {mode:?}"));
+        let (dead, alive, cache) = (disk(2), disk(3), cache(numa));
+        let (first, second) = (partition(&cache, "first", mode), partition(&cache, "second", mode));
+        let stuck = first.open(dead.store("stuck", THREADS * PAGE), "stuck").unwrap();
+        dead.hang();
+        std::thread::scope(|scope| {
+            let stuck = &stuck;
+            for thread in 0..THREADS {
+                let act = move || match thread % 3 {
+                    0 => stuck.write_at(thread * PAGE + 8, &[1; 64]).unwrap(),
+                    _ => stuck.read_at(thread * PAGE, &mut [0; 64]).unwrap(),
+                };
+                std::thread::Builder::new().stack_size(STACK_BYTES).spawn_scoped(scope, act).unwrap();
+            }
+            until(|| dead.in_flight() as u64 >= THREADS / 2);
+            let object = second.open(alive.store("alive", 200 * PAGE), "alive").unwrap();
+            all_verbs(&object, &second).unwrap();
+            assert!(dead.in_flight() as u64 >= THREADS / 2);
+            dead.answer();
+        });
+        stuck.sync().unwrap();
+    }
+}
+
+/// Queues take their rings from the share for buffers, and so did the threads that called.
+#[test]
+fn queues_that_use_the_buffer_share_up_leave_blocking_calls_alone() {
+    let cache = cache(NumaMode::Off);
+    let disk = disk(4);
+    let partition = partition(&cache, "p", CacheMode::Writethrough);
+    let mut queues = Vec::new();
+    let refused = loop {
+        match cache.queue() {
+            Ok(queue) => queues.push(queue),
+            Err(error) => break error,
+        }
+    };
+    assert!(queues.len() as u64 > (2 << 20) / Queue::CHARGED_BYTES, "{} queues", queues.len());
+    let said = refused.to_string();
+    let left = said.split("only ").nth(1).and_then(|rest| rest.split(" of ").next()).unwrap();
+    assert_eq!(
+        said,
+        format!("an I/O ring for this queue needs 24 KiB, but only {left} of buffers_max = 4 MiB are free")
+    );
+    let object = partition.open(disk.store("disk", 300 * PAGE), "disk").unwrap();
+    all_at_once(&disk, 100, 100, |thread| object.read_at((150 + thread) * PAGE, &mut [0; 64]));
+    all_verbs(&object, &partition).unwrap();
+    // A size that others are asked for, and that waits for a store.
+    let other =
+        cache.partition(PartitionConfig { max_bytes: Some(4 << 20), ..PartitionConfig::new("q") }).unwrap();
+    cache.set_limits(&other, Limits { max_bytes: 3 << 20, ..Limits::default() }).unwrap();
+    drop(queues);
+    let mut queue = cache.queue().unwrap();
+    let object = other.open(disk.store("disk", 300 * PAGE), "again").unwrap();
+    let read = Op::Read { offset: 0, len: 4096, buffer: vec![0; 4096].into() };
+    queue.submit(&object, [Request { op: read, user_data: 0 }]);
+    queue.wait(1, |completion| completion.result.unwrap());
+}
+
+/// What a call needs goes with it: also where the cache is gone, and its objects are not.
+#[test]
+fn an_object_outlives_its_cache() {
+    let disk = disk(5);
+    let cache = cache(NumaMode::Message);
+    let partition = partition(&cache, "p", CacheMode::Writeback);
+    let object = partition.open(disk.store("disk", 200 * PAGE), "disk").unwrap();
+    object.read_at(0, &mut [0; 64]).unwrap();
+    drop(cache);
+    all_verbs(&object, &partition).unwrap();
+}

@@ -1,0 +1,134 @@
+//! Whether the server lives and whether it is ready, for supervisors such as Kubernetes and load
+//! balancers.
+//!
+//! *Alive*: the main thread still runs its loop, so a restart would not help. *Ready*: clients can
+//! be sent here. A server that starts or drains is alive and not ready: killing it then would lose
+//! what it is writing back.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use octavo::ObjectStat;
+
+use crate::drain::without_name;
+
+/// The main thread reports every five seconds at least; six missed reports are no coincidence.
+const SILENCE_MAX: Duration = Duration::from_secs(30);
+
+/// What the server is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Stores and sockets are being opened.
+    Starting,
+    /// Clients are let in.
+    Serving,
+    /// No more clients come in; what is dirty is written back.
+    Draining,
+}
+
+/// The phase of a server, and the last report of its main thread.
+pub struct Health(Mutex<State>);
+
+struct State {
+    phase: Phase,
+    seen: Instant,
+}
+
+impl Health {
+    /// A server that starts.
+    pub fn new(now: Instant) -> Health {
+        Health(Mutex::new(State { phase: Phase::Starting, seen: now }))
+    }
+
+    /// The main thread reports that the server is in this phase from now on.
+    pub fn enter(&self, phase: Phase, now: Instant) {
+        *self.state() = State { phase, seen: now };
+    }
+
+    /// The main thread reports that it runs.
+    pub fn seen(&self, now: Instant) {
+        self.state().seen = now;
+    }
+
+    /// Why the server needs a restart; `None` while it lives. Opening and draining stores may take
+    /// any time.
+    pub fn dead(&self, now: Instant) -> Option<String> {
+        let state = self.state();
+        let silence = now.saturating_duration_since(state.seen);
+        let is_dead = state.phase == Phase::Serving && silence > SILENCE_MAX;
+        is_dead.then(|| format!("the main thread has not reported for {} s", silence.as_secs()))
+    }
+
+    /// Why no clients should be sent here, a line each; none: the server is ready.
+    pub fn unready(&self, objects: &[ObjectStat]) -> Vec<String> {
+        let mut reasons = match self.state().phase {
+            Phase::Starting => vec!["starting: stores and sockets are being opened".to_owned()],
+            Phase::Serving => Vec::new(),
+            Phase::Draining => vec!["draining: no more clients are let in".to_owned()],
+        };
+        for object in objects {
+            let name = &object.name;
+            let error = object.writeback_error.as_deref().map(|error| without_name(name, error));
+            match (object.failed, error) {
+                (true, error) => {
+                    let why = error.map(|error| format!(" ({error})")).unwrap_or_default();
+                    reasons.push(format!(
+                        "export \"{name}\": a sync of its store failed{why}; start the server again to open it anew"
+                    ));
+                }
+                (false, Some(error)) => {
+                    reasons.push(format!("export \"{name}\": the last write-back failed: {error}"));
+                }
+                (false, None) => {}
+            }
+        }
+        // One reason is one line, whatever a store says.
+        reasons.iter().map(|reason| reason.replace(char::is_control, " ")).collect()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_whose_main_thread_is_silent_is_dead_only_while_it_serves() {
+        let start = Instant::now();
+        let health = Health::new(start);
+        let late = start + SILENCE_MAX + Duration::from_secs(1);
+        assert_eq!(health.dead(late), None, "stores may take long to be opened");
+        health.enter(Phase::Serving, start);
+        assert_eq!(health.dead(start + SILENCE_MAX), None);
+        assert_eq!(health.dead(late).unwrap(), "the main thread has not reported for 31 s");
+        health.seen(late);
+        assert_eq!(health.dead(late), None);
+        health.enter(Phase::Draining, start);
+        assert_eq!(health.dead(late), None, "stores may take long to be drained");
+    }
+
+    #[test]
+    fn a_server_is_ready_when_it_serves_and_every_store_takes_what_is_written() {
+        let health = Health::new(Instant::now());
+        assert_eq!(health.unready(&[]), ["starting: stores and sockets are being opened"]);
+        health.enter(Phase::Serving, Instant::now());
+        let object = |name: &str, failed, error: Option<&str>| ObjectStat {
+            name: name.into(),
+            failed,
+            writeback_error: error.map(str::to_owned),
+            ..ObjectStat::default()
+        };
+        assert!(health.unready(&[object("a", false, None)]).is_empty());
+        let objects =
+            [object("a", false, None), object("b", true, None), object("c", false, Some("c: no\nspace"))];
+        let told = health.unready(&objects);
+        assert_eq!(told.len(), 2, "{told:?}");
+        assert!(told[0].starts_with("export \"b\": a sync of its store failed;"), "{told:?}");
+        assert_eq!(told[1], "export \"c\": the last write-back failed: no space");
+        health.enter(Phase::Draining, Instant::now());
+        assert_eq!(health.unready(&objects).len(), 3);
+    }
+}

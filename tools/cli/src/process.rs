@@ -1,0 +1,89 @@
+//! What this process takes of the machine, as the kernel books it.
+
+use std::fs::read_to_string;
+use std::time::Duration;
+
+use rustix::param::{clock_ticks_per_second, page_size};
+use rustix::process::{Resource, getrlimit};
+use rustix::time::{ClockId, clock_gettime};
+
+/// Figures of the process. What /proc does not tell is `None`.
+#[derive(Debug, Default)]
+pub struct Process {
+    /// Memory that is resident: the cache's, the program's and its stacks. From `statm`, which
+    /// costs microseconds whatever the size, and can lag by some hundred KiB on a machine with many
+    /// cores; `smaps_rollup` is exact, but walks all page tables.
+    pub resident_bytes: Option<u64>,
+    /// Addresses that are mapped.
+    pub virtual_bytes: Option<u64>,
+    /// Open descriptors.
+    pub open_fds: Option<u64>,
+    /// The most that there may be; `None`: no bound.
+    pub fds_max: Option<u64>,
+    /// Processor time of all threads, in user space and in the kernel.
+    pub cpu: Duration,
+    /// When it was started, in seconds since 1970.
+    pub started_s: Option<f64>,
+}
+
+impl Process {
+    /// The figures now.
+    pub fn now() -> Process {
+        let (virtual_bytes, resident_bytes) = memory().unzip();
+        let cpu = clock_gettime(ClockId::ProcessCPUTime);
+        Process {
+            resident_bytes,
+            virtual_bytes,
+            // One of them is the directory that is being read.
+            open_fds: std::fs::read_dir("/proc/self/fd").ok().map(|fds| fds.count().saturating_sub(1) as u64),
+            fds_max: getrlimit(Resource::Nofile).current,
+            cpu: cpu.try_into().unwrap_or_default(),
+            started_s: started_s(),
+        }
+    }
+}
+
+/// Resident memory, as in [`Process::resident_bytes`].
+pub fn resident_bytes() -> Option<u64> {
+    memory().map(|(_, resident_bytes)| resident_bytes)
+}
+
+/// Bytes that are mapped, and those that are resident.
+fn memory() -> Option<(u64, u64)> {
+    let statm = read_to_string("/proc/self/statm").ok()?;
+    let mut pages = statm.split_ascii_whitespace().map(|pages| pages.parse::<u64>().ok());
+    let mut next_bytes = || Some(pages.next()?? * page_size() as u64);
+    Some((next_bytes()?, next_bytes()?))
+}
+
+fn started_s() -> Option<f64> {
+    let stat = read_to_string("/proc/self/stat").ok()?;
+    // The program's name may have blanks and brackets. Behind it comes field 3; the start is field
+    // 22.
+    let ticks: u64 = stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?.parse().ok()?;
+    let system = read_to_string("/proc/stat").ok()?;
+    let booted_s: u64 = system.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()?;
+    Some(booted_s as f64 + ticks as f64 / clock_ticks_per_second() as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::{SystemTime, UNIX_EPOCH};
+
+    #[test]
+    fn a_process_is_resident_has_descriptors_and_was_started_before_now() {
+        let process = Process::now();
+        let (resident_bytes, virtual_bytes) =
+            (process.resident_bytes.unwrap(), process.virtual_bytes.unwrap());
+        assert!(0 < resident_bytes && resident_bytes <= virtual_bytes, "{process:?}");
+        assert!(
+            (3..=process.fds_max.unwrap_or(u64::MAX)).contains(&process.open_fds.unwrap()),
+            "{process:?}"
+        );
+        assert!(process.cpu > Duration::ZERO, "{process:?}");
+        // Both clocks may have been set since; not by a day.
+        let now_s = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64();
+        assert!((process.started_s.unwrap() - now_s).abs() < 86_400.0, "{process:?}");
+    }
+}

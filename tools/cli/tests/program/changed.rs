@@ -1,0 +1,69 @@
+//! What other programs do to a file that is served is told: in the log, by `octavo ctl stat`, and in the metrics.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+use crate::nbd_client::Client;
+use crate::server::{Directory, Server, Setup};
+
+/// How many lines of the log hold a text.
+fn told(server: &Server, text: &str) -> usize {
+    server.log().lines().filter(|line| line.contains(text)).count()
+}
+
+/// A file that was overwritten with dd(1), cut or replaced was served on, and nobody was told.
+#[test]
+fn a_served_file_that_others_change_is_told_once_for_each_change() {
+    let directory = Directory::new();
+    let disk = directory.disk("disk", 1 << 20);
+    let untouched = directory.disk("untouched", 1 << 20);
+    let setup = Setup {
+        exports: &[("disk", &disk), ("untouched", &untouched)],
+        listen: "metrics = \"127.0.0.1:0\"",
+        ..Setup::default()
+    };
+    let server = Server::start(&directory, &setup);
+    let address = server.metrics_address();
+    let object = |number: usize| server.stat()["partitions"][0]["objects"][number].clone();
+    let metric = || {
+        let mut stream = TcpStream::connect(&address).unwrap();
+        stream.write_all(format!("GET /metrics HTTP/1.1\r\nHost: {address}\r\n\r\n").as_bytes()).unwrap();
+        let mut page = String::new();
+        stream.read_to_string(&mut page).unwrap();
+        let line = page.lines().find(|line| line.starts_with("octavo_partition_objects_changed{")).unwrap();
+        line.rsplit(' ').next().unwrap().to_owned()
+    };
+    assert_eq!((&object(0)["store_changes"], &object(0)["store_change"]), (&0.into(), &().into()));
+    assert_eq!(metric(), "0");
+
+    // While the server writes too.
+    let mut client = Client::connect(&server.nbd, "disk").unwrap();
+    client.write(4096, &[1; 4096]);
+    assert_eq!(client.flush(), 0);
+    File::options().write(true).open(&disk).unwrap().write_all(b"another's").unwrap();
+    server.wait_for_log("\"disk\": ");
+    assert!(server.log().contains("another program "), "{}", server.log());
+    File::options().write(true).open(&disk).unwrap().set_len(4096).unwrap();
+    server.wait_for_log("changed its length to 4096 bytes; it is used as 1048576 bytes");
+    std::fs::rename(&disk, directory.join("aside")).unwrap();
+    std::fs::write(&disk, b"new").unwrap();
+    server.wait_for_log("its path leads to another file now");
+
+    let stat = object(0);
+    assert_eq!(stat["store_changes"], 3, "{stat}");
+    assert!(stat["store_change"].as_str().unwrap().contains("leads to another file"), "{stat}");
+    let table = server.ctl_succeed(&["stat"]);
+    assert!(table.contains("CHANGED") && table.contains("its path leads to another file now"), "{table}");
+    assert_eq!(metric(), "1");
+    assert_eq!((told(&server, "its path leads"), told(&server, "changed its length")), (1, 1));
+    assert_eq!(
+        (told(&server, "another program "), told(&server, "\"untouched\"")),
+        (2, 0),
+        "{}",
+        server.log()
+    );
+    assert_eq!(object(1)["store_changes"], 0);
+    drop(client);
+    server.stop();
+}

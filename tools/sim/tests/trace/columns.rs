@@ -1,0 +1,191 @@
+//! Tables whose columns people name: what lines mean, and what is said of wrong ones.
+
+use octavo_sim::SourceError;
+use octavo_sim::trace::{Columns, Format, Options, Separator};
+
+use crate::pages;
+
+fn options(columns: &str) -> Options {
+    Options { columns: Some(columns.parse().unwrap()), ..Options::default() }
+}
+
+fn table(options: &Options, text: impl AsRef<[u8]>) -> Result<Vec<u64>, SourceError> {
+    pages(Format::Csv, text, options)
+}
+
+#[test]
+fn columns_stand_in_any_order_and_count_in_their_units() {
+    let expected = [1, 2, 0, 5];
+    for (columns, text) in [
+        ("time,op,offset,size", "0.5,r,4096,8192\n0.75,W,0,1\n1,read,20480,4096\n"),
+        ("size,offset,op", "8192,4096,0\n1,0,1\n4096,20480,Write,and,more\n"),
+        ("offset:sectors,size:sectors", "8,16\n0,1\n40,8\n"),
+        ("offset:pages,size:blocks,-,time:ns", "1,2,x,1\n0,1,,2\n5,1,y,3\n"),
+        ("offset:kib,-,size:512", "4,z,16\n0,,1\n20,,8\n"),
+    ] {
+        assert_eq!(table(&options(columns), text).unwrap(), expected, "{columns}");
+    }
+    let whole_page = Options { page_bytes: 65_536, ..options("offset,size") };
+    assert_eq!(table(&whole_page, "65535,2\n").unwrap(), [0, 1]);
+}
+
+#[test]
+fn other_separators_quotes_and_headers_are_read() {
+    let parsed = |columns: &str| columns.parse::<Columns>().unwrap();
+    for (columns, text) in [
+        (parsed("offset,size").separated_by(Separator::Byte(b';')), "4096;4096\r\n\n0;1\r\n"),
+        (parsed("-,offset,size").separated_by("tab".parse().unwrap()), "a b\t4096\t4096\n\"c\td\"\t0\t1"),
+        (parsed("offset,size").separated_by(Separator::Space), "  4096 \t 4096 x\n0 1\n"),
+        (parsed("volume,offset,size"), "\"vol, \"\"1\"\"\",4096,4096\n\"vol, \"\"1\"\"\", 0 ,1\n"),
+        (parsed("offset,size").below(2), "# a table\nOffset,Size\n4096,4096\n0,1\n"),
+        (parsed("size=Length,offset=Start:sectors"), "time, START ,x,Length\n9,8,q,4096\n9,0,,1\n"),
+        (parsed("offset=at:this,size=Bytes").below(2), "# more\nBytes,at:this\n4096,4096\n1,0\n"),
+    ] {
+        let options = Options { columns: Some(columns), ..Options::default() };
+        assert_eq!(table(&options, text).unwrap(), [1, 0], "{text}");
+    }
+}
+
+/// The formats that have names of their own, said in columns.
+#[test]
+fn block_traces_that_have_a_format_are_the_same_by_their_columns() {
+    for (format, columns, text) in [
+        (Format::Alibaba, "volume,op,offset,size,time", "3,R,0,4096,1\n3,W,8192,8192,2\n"),
+        (Format::Tencent, "time,offset:sectors,size:sectors,op,volume", "1,0,8,0,3\n1,16,16,1,3\n"),
+        (Format::Msr, "time,-,volume,op,offset,size,-", "1,a,0,Read,0,512,1\n2,a,0,Write,8192,8192,1\n"),
+    ] {
+        let by_format = pages(format, text, &Options::default()).unwrap();
+        // Volumes are numbered as they come, where the formats have their numbers.
+        let by_columns = table(&options(columns), text).unwrap();
+        assert_eq!(
+            by_format.iter().map(|page| page & 0xff_ffff_ffff).collect::<Vec<_>>(),
+            by_columns,
+            "{columns}"
+        );
+    }
+    let two = table(&options("volume,offset"), "a,0\nb,0\na,4096\n").unwrap();
+    assert_eq!(two, [0, 1 << 40, 1]);
+}
+
+#[test]
+fn keys_are_pages_and_objects_of_several_pages_follow_each_other() {
+    let keys = table(&options("key"), "7\n/index.html\n7\n/index.html\n007\n18446744073709551615\n").unwrap();
+    assert_eq!((keys[0], keys[2], keys[5]), (7, 7, u64::MAX));
+    assert_eq!(keys[1], keys[3]);
+    assert!(keys[4] != 7 && keys[1] != keys[4]);
+    let objects = table(&options("key,size"), "1,8193\n2,1\n1,1\n3,0\n").unwrap();
+    assert_eq!(objects.len(), 5);
+    assert_eq!((objects[1], objects[2], objects[4]), (objects[0] + 1, objects[0] + 2, objects[0]));
+    let tenants = table(&options("volume,key"), "a,1\nb,1\na,1\n").unwrap();
+    assert!(tenants[0] == tenants[2] && tenants[0] != tenants[1]);
+}
+
+#[test]
+fn discards_and_flushes_are_no_accesses() {
+    assert_eq!(table(&options("op,offset"), "r,0\nD,4096\nflush,0\nw,8192\n").unwrap(), [0, 2]);
+}
+
+#[test]
+fn a_wrong_line_is_reported_with_its_line_and_column() {
+    for (columns, line, expected) in [
+        ("time,op,offset,size", "1,r,x,1", "sample:3: column 3 (offset): \"x\" is no whole number"),
+        ("time,op,offset,size", "1,q,0,1", "sample:3: column 2 (op): \"q\" is no operation"),
+        ("time,op,offset,size", "x,r,0,1", "sample:3: column 1 (time): \"x\" is no number"),
+        ("time,op,offset,size", "1,r,0", "sample:3: column 4 (size): the line has only 3 columns"),
+        ("time,op,offset,size", "1,r,0,-1", "column 4 (size): \"-1\" is no whole number"),
+        (
+            "time,op,offset,size:sectors",
+            "1,r,0,36028797018963968",
+            "column 4 (size): 36028797018963968 lies past 2^64",
+        ),
+        ("-,-,offset,-", "1,r,18446744073709551615,1", "sample:3: the request ends past page 2^40"),
+        ("-,-,-,key", "1,r,0,", "column 4 (key): it is empty"),
+    ] {
+        let said = table(&options(columns), format!("1,r,0,1\n\n{line}\n")).unwrap_err().to_string();
+        assert!(said.contains(expected), "{line}: {said}");
+        let lenient = Options { skip_bad: true, ..options(columns) };
+        assert_eq!(table(&lenient, format!("1,r,0,1\n{line}\n1,r,0,1\n")).unwrap().len(), 2, "{line}");
+    }
+    let said = table(&options("offset=LBA"), "time,Offset\n1,2\n").unwrap_err().to_string();
+    assert!(said.contains("sample:1: no column is called \"LBA\" here; there are time, Offset"), "{said}");
+}
+
+#[test]
+fn columns_that_make_no_sense_are_refused_with_what_there_is() {
+    for (columns, expected) in [
+        ("", "either an offset or a key is needed"),
+        ("time,op,size", "either an offset or a key is needed"),
+        ("offset,key", "either an offset or a key is needed"),
+        ("offset,offset", "offset is there twice"),
+        ("lba", "\"lba\" is no column"),
+        ("offset:miles", "\"miles\" is no unit of offset"),
+        ("offset:0", "\"0\" is no unit of offset"),
+        ("op:ms,offset", "op has no unit"),
+        ("time:hours,offset", "a time is in s, ms, us or ns"),
+        ("offset=LBA,size", "some columns have names and some do not"),
+    ] {
+        let said = columns.parse::<Columns>().unwrap_err();
+        assert!(said.contains(expected) && said.contains("time,op,offset:sectors"), "{columns}: {said}");
+    }
+    for wrong in ["", "ab", "x", "\"", "é"] {
+        assert!(wrong.parse::<Separator>().unwrap_err().contains("semicolon"), "{wrong}");
+    }
+    let said = pages(Format::Csv, "1\n", &Options::default()).unwrap_err().to_string();
+    assert!(said.contains("--columns"), "{said}");
+    let said = pages(Format::U64, "1\n", &options("key")).unwrap_err().to_string();
+    assert!(said.contains("u64 is none"), "{said}");
+}
+
+/// Nothing in a line can end the program, and each line is accesses, or none, or an error.
+#[test]
+fn junk_is_an_error_or_pages_and_never_a_panic() {
+    const PARTS: [&[u8]; 20] = [
+        b",",
+        b"\"",
+        b"\"\"",
+        b"\n",
+        b"\r\n",
+        b"r",
+        b"0",
+        b"4096",
+        b"18446744073709551615",
+        b"-",
+        b" ",
+        b"\t",
+        b";",
+        b"\0",
+        b"\xff\xfe",
+        b"W",
+        b"1e999",
+        b"volume",
+        b"\\",
+        b"9999999",
+    ];
+    let mut random = 7u64;
+    let mut below = |limit: usize| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (random >> 33) as usize % limit
+    };
+    let columns = [
+        "time,op,offset,size,volume",
+        "key,size",
+        "volume,key",
+        "offset:pages,size:pages",
+        "offset=0,size=r",
+        "-,-,-,-,offset:1073741824",
+    ];
+    for round in 0..6000 {
+        let text: Vec<u8> = (0..below(40)).flat_map(|_| PARTS[below(PARTS.len())]).copied().collect();
+        let parsed: Columns = columns[round % columns.len()].parse().unwrap();
+        let separator = ["comma", "semicolon", "tab", "space"][below(4)].parse().unwrap();
+        let parsed = parsed.separated_by(separator).below(below(3) as u64);
+        for skip_bad in [true, false] {
+            let options = Options { columns: Some(parsed.clone()), skip_bad, ..Options::default() };
+            match table(&options, &text) {
+                Ok(_) => {}
+                Err(error) if skip_bad => panic!("passed over is no error: {error}: {}", text.escape_ascii()),
+                Err(error) => assert!(error.to_string().starts_with("sample:"), "{error}"),
+            }
+        }
+    }
+}
