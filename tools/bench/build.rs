@@ -11,7 +11,8 @@ fn main() {
     let commit = git(&["describe", "--always", "--dirty", "--abbrev=12"]);
     println!("cargo::rustc-env=OCTAVO_COMMIT={}", commit.as_deref().unwrap_or("unknown"));
     println!("cargo::rustc-env=OCTAVO_FLAGS={}", flags());
-    // Every commit and every switch of branches writes there; a path that does not exist would rebuild each time.
+    // Every commit and every switch of branches writes there; a path that does not exist would rebuild
+    // each time.
     if let Some(log) = git(&["rev-parse", "--git-path", "logs/HEAD"])
         && std::path::Path::new(&log).exists()
     {

@@ -1,7 +1,8 @@
 //! `cargo xtask fuzz [--seconds N] [TARGET]`: libFuzzer on what reads other people's bytes.
 //!
-//! Not a part of the gate: it takes as long as it is given. Targets are the files of `fuzz/targets`, seeds lie in `fuzz/seeds`; what a run finds worth
-//! keeping stays in the build folder, so that the next begins there. cargo-fuzz is not needed: it sets the same flags.
+//! Not a part of the gate: it takes as long as it is given. Targets are the files of
+//! `fuzz/targets`, seeds lie in `fuzz/seeds`; what a run finds worth keeping stays in the build
+//! folder, so that the next begins there. cargo-fuzz is not needed: it sets the same flags.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,8 +13,9 @@ use crate::steps::{succeeds, target_of};
 /// For each target, unless told.
 const SECONDS: u32 = 60;
 
-/// Coverage of edges and compared values for libFuzzer, and the checks of a debug build. The address sanitizer is not there for addresses: it
-/// shows libFuzzer what `memcmp` compares, without which it hardly ever guesses a word.
+/// Coverage of edges and compared values for libFuzzer, and the checks of a debug build. The
+/// address sanitizer is not there for addresses: it shows libFuzzer what `memcmp` compares, without
+/// which it hardly ever guesses a word.
 const FLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
     -Cllvm-args=-sanitizer-coverage-trace-compares -Zsanitizer=address --cfg fuzzing -Cdebug-assertions -Coverflow-checks \
@@ -72,7 +74,8 @@ fn fuzz(root: &Path, targets: &[String], seconds: u32) -> Outcome {
     let Some(host) = host() else { return Outcome::Failed("rustc does not say what it builds for".into()) };
     let folder = PathBuf::from(target_of(root, "fuzz"));
     let mut build = Command::new("cargo");
-    // With a target of its own, what runs while building gets no flags. Not --locked: a dependency that the simulator gets is no business of this folder.
+    // With a target of its own, what runs while building gets no flags. Not --locked: a dependency that
+    // the simulator gets is no business of this folder.
     build.args(["build", "--release", "--manifest-path", "fuzz/Cargo.toml", "--target", &host]);
     for target in targets {
         build.args(["--bin", target]);

@@ -1,8 +1,10 @@
 //! Real nodes: guests of two and of four NUMA nodes, whose kernel says where memory lies.
 //!
-//! A Debian kernel runs under qemu, which emulates the processors too (no KVM is needed, and there is no AVX2 either). Its root is an initramfs with the tests that want nodes
-//! ([`PROGRAMS`]): the engine's, a static build for musl, and the program's, as the step `test` built them, with the libraries that they need. What they check is
-//! in the tests. Where qemu, busybox or a kernel cannot be had, the step is skipped and says so.
+//! A Debian kernel runs under qemu, which emulates the processors too (no KVM is needed, and there
+//! is no AVX2 either). Its root is an initramfs with the tests that want nodes ([`PROGRAMS`]): the
+//! engine's, a static build for musl, and the program's, as the step `test` built them, with the
+//! libraries that they need. What they check is in the tests. Where qemu, busybox or a kernel
+//! cannot be had, the step is skipped and says so.
 //!
 //! What is not here: time. A guest of this kind is some thirty times as slow as the machine.
 
@@ -74,9 +76,10 @@ pub fn run(root: &Path) -> Outcome {
 fn boot(kernel: &Path, initramfs: &Path, nodes: u32, cores: u32) -> Result<(), String> {
     let mut qemu = Command::new("timeout");
     qemu.args([&GUEST_SECONDS_MAX.to_string(), "qemu-system-x86_64"]);
-    // All processors by one thread, which takes no longer: with a thread each, on a machine that is busy, one of the kernel's own threads waited for another
-    // processor until the end (a soft lockup; should it come again, it is told at once).
-    // Without cmpxchg16b, which qemu emulates by stopping all processors; and the kernel stays where it was linked.
+    // All processors by one thread, which takes no longer: with a thread each, on a machine that is
+    // busy, one of the kernel's own threads waited for another processor until the end (a soft
+    // lockup; should it come again, it is told at once). Without cmpxchg16b, which qemu emulates by
+    // stopping all processors; and the kernel stays where it was linked.
     qemu.args(["-accel", "tcg,thread=single", "-cpu", "qemu64,-cx16"]);
     qemu.args(["-nodefaults", "-no-reboot"]);
     qemu.args(["-display", "none", "-serial", "stdio"]);
@@ -122,7 +125,8 @@ fn judge(said: &str) -> Result<String, String> {
     }
 }
 
-// ---- The kernel ---------------------------------------------------------------------------------------------------
+// ---- The kernel
+// ---------------------------------------------------------------------------------------------------
 
 /// The kernel, kept in `folder`; the error says why there is none.
 fn kernel(folder: &Path) -> Result<PathBuf, String> {
@@ -167,7 +171,8 @@ fn only_file(folder: &Path, beginning: &str) -> Option<PathBuf> {
     entries.into_iter().find(begins)
 }
 
-// ---- What the guest runs ------------------------------------------------------------------------------------------
+// ---- What the guest runs
+// ------------------------------------------------------------------------------------------
 
 /// The initramfs.
 fn archive(root: &Path) -> Result<Vec<u8>, String> {
@@ -205,7 +210,8 @@ fn archive(root: &Path) -> Result<Vec<u8>, String> {
     Ok(archive.end())
 }
 
-/// The engine's tests without libraries: for musl, or for glibc linked into them where rustup cannot have musl.
+/// The engine's tests without libraries: for musl, or for glibc linked into them where rustup
+/// cannot have musl.
 fn engine_tests(root: &Path) -> Result<PathBuf, String> {
     let installed = Command::new("rustup").args(["target", "list", "--installed"]).output();
     let has_musl = installed.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains(MUSL));
@@ -260,7 +266,8 @@ fn which(program: &str) -> Option<PathBuf> {
     std::env::split_paths(&path).map(|folder| folder.join(program)).find(|path| path.is_file())
 }
 
-// ---- An initramfs -------------------------------------------------------------------------------------------------
+// ---- An initramfs
+// -------------------------------------------------------------------------------------------------
 
 /// An archive as `cpio --format newc` makes it, which is what the kernel unpacks.
 #[derive(Default)]

@@ -1,7 +1,9 @@
-//! Instructions of a hit, counted by valgrind's callgrind: a check that the hit path does not grow unseen.
+//! Instructions of a hit, counted by valgrind's callgrind: a check that the hit path does not grow
+//! unseen.
 //!
-//! Counts do not depend on how busy the machine is. They do on the compiler and on which copy the processor's features choose (valgrind knows
-//! no AVX-512), so that the recorded numbers are those of one compiler, on x86-64 with AVX2. What is not here: time.
+//! Counts do not depend on how busy the machine is. They do on the compiler and on which copy the
+//! processor's features choose (valgrind knows no AVX-512), so that the recorded numbers are those
+//! of one compiler, on x86-64 with AVX2. What is not here: time.
 
 use std::path::Path;
 use std::process::Command;

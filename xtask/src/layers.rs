@@ -1,7 +1,8 @@
 //! Which crate may depend on which: the workspace's own in one direction, and others' from a list.
 //!
-//! `table`, `share`, `disk`, `message` -> `octavo` -> front ends; `sim` -> `table`, `share`; `bench` -> the engine, its servers and `sim`; `cli` -> everything. The engine
-//! knows no protocol, no command line and no vendor of metrics, which the lists of other people's crates say. A new
+//! `table`, `share`, `disk`, `message` -> `octavo` -> front ends; `sim` -> `table`, `share`;
+//! `bench` -> the engine, its servers and `sim`; `cli` -> everything. The engine knows no protocol,
+//! no command line and no vendor of metrics, which the lists of other people's crates say. A new
 //! crate needs a new line here, and that is the point.
 
 use std::path::Path;

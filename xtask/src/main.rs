@@ -1,7 +1,8 @@
 //! `cargo xtask`: the gate that people and CI share, and its parts by name.
 //!
-//! Every part is a [`step::Step`]; `ci` runs them all in the order of [`steps::GATE`], and stops at the first that
-//! fails. What a reviewer would say twice becomes a check in [`tidy`] or [`layers`], which are also plain tests.
+//! Every part is a [`step::Step`]; `ci` runs them all in the order of [`steps::GATE`], and stops at
+//! the first that fails. What a reviewer would say twice becomes a check in [`tidy`] or [`layers`],
+//! which are also plain tests.
 
 #![forbid(unsafe_code)]
 

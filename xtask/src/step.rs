@@ -1,4 +1,5 @@
-//! Steps and how they are run: one after the other, each under a headline and with its time, until one fails.
+//! Steps and how they are run: one after the other, each under a headline and with its time, until
+//! one fails.
 
 use std::path::Path;
 use std::time::{Duration, Instant};

@@ -1,7 +1,7 @@
 //! What the gate consists of.
 //!
-//! Cheap steps come first, so that a missing comma costs seconds. Each model checker builds into a directory of its
-//! own: they need other flags, and would otherwise throw each other's builds away.
+//! Cheap steps come first, so that a missing comma costs seconds. Each model checker builds into a
+//! directory of its own: they need other flags, and would otherwise throw each other's builds away.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -195,7 +195,8 @@ fn interpreted(root: &Path, words: &[&str]) -> Command {
         // The table is position-independent and may look at its memory through any pointer to it.
         ("MIRIFLAGS", "-Zmiri-disable-isolation".to_owned()),
     ];
-    // `timeout` ends the whole group of processes; killing cargo alone would leave its children running.
+    // `timeout` ends the whole group of processes; killing cargo alone would leave its children
+    // running.
     let mut bounded = Command::new("timeout");
     bounded.arg(format!("{MIRI_SECONDS_MAX}")).arg("cargo");
     bounded

@@ -1,7 +1,8 @@
 //! Rules about the text of the repository that no compiler knows.
 //!
-//! Files are those that git tracks or would track: generated and ignored ones are nobody's business. Each rule is a
-//! function from a path and a text to problems, so that a test can show it a bad sample.
+//! Files are those that git tracks or would track: generated and ignored ones are nobody's
+//! business. Each rule is a function from a path and a text to problems, so that a test can show it
+//! a bad sample.
 
 use std::path::Path;
 use std::process::Command;

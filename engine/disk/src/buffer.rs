@@ -1,6 +1,7 @@
-//! The memory that an I/O moves: [`IoBuffer`] as callers name it, [`BufferList`] as a pending I/O keeps it, and
-//! [`AlignedBytes`], memory fit for direct I/O. Copies between this memory and stores kept in memory are here, so that
-//! `memory.rs` and `sim/` need no `unsafe`. Not here: who may touch the memory when; that is `Ring::push`'s contract.
+//! The memory that an I/O moves: [`IoBuffer`] as callers name it, [`BufferList`] as a pending I/O
+//! keeps it, and [`AlignedBytes`], memory fit for direct I/O. Copies between this memory and stores
+//! kept in memory are here, so that `memory.rs` and `sim/` need no `unsafe`. Not here: who may
+//! touch the memory when; that is `Ring::push`'s contract.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::fmt;
@@ -12,11 +13,12 @@ use crate::clear;
 /// Direct I/O wants memory aligned like this; so does the engine, whose frames are pages.
 pub(crate) const ALIGNMENT_BYTES: usize = 4096;
 
-/// The kernel takes no more buffers than this in one call (`IOV_MAX`); the rest of a longer list follows as after a
-/// short transfer.
+/// The kernel takes no more buffers than this in one call (`IOV_MAX`); the rest of a longer list
+/// follows as after a short transfer.
 pub(crate) const VECTORS_MAX: usize = 1024;
 
-/// The kernel moves at most this much in one call (`MAX_RW_COUNT`, kept a multiple of the alignment).
+/// The kernel moves at most this much in one call (`MAX_RW_COUNT`, kept a multiple of the
+/// alignment).
 pub(crate) const TRANSFER_BYTES_MAX: usize = 0x7fff_f000;
 
 /// One piece of memory of an I/O. Its layout is that of `struct iovec`.
@@ -69,7 +71,8 @@ impl BufferList {
         }
     }
 
-    /// Replaces `out` by the pieces that hold bytes `skip .. skip + len`, as far as one call to the kernel takes them.
+    /// Replaces `out` by the pieces that hold bytes `skip .. skip + len`, as far as one call to the
+    /// kernel takes them.
     pub(crate) fn pieces(&self, skip: u64, len: u64, out: &mut Vec<IoBuffer>) {
         out.clear();
         if let BufferList::Zeros(_) = self {
@@ -101,28 +104,31 @@ impl BufferList {
         }
     }
 
-    /// Fills bytes `skip .. skip + len` with zeros. Called only for the I/O that owns the buffers, while it is pending.
+    /// Fills bytes `skip .. skip + len` with zeros. Called only for the I/O that owns the buffers,
+    /// while it is pending.
     pub(crate) fn fill_zero(&self, skip: u64, len: u64) {
         self.each_piece(skip, len, |piece| {
-            // SAFETY: `Ring::push` promised that the memory is valid and nobody else's until the I/O is delivered.
+            // SAFETY: `Ring::push` promised that the memory is valid and nobody else's until the I/O is
+            // delivered.
             unsafe { std::ptr::write_bytes(piece.ptr, 0, piece.len) };
         });
     }
 
-    /// Copies `bytes` over the buffers from byte `skip` on. Called only for the I/O that owns the buffers, while it is
-    /// pending.
+    /// Copies `bytes` over the buffers from byte `skip` on. Called only for the I/O that owns the
+    /// buffers, while it is pending.
     pub(crate) fn copy_in(&self, skip: u64, bytes: &[u8]) {
         let mut done = 0;
         self.each_piece(skip, bytes.len() as u64, |piece| {
             let source = &bytes[done..done + piece.len];
-            // SAFETY: `Ring::push` promised that the memory is valid and nobody else's until the I/O is delivered.
+            // SAFETY: `Ring::push` promised that the memory is valid and nobody else's until the I/O is
+            // delivered.
             unsafe { std::ptr::copy_nonoverlapping(source.as_ptr(), piece.ptr, piece.len) };
             done += piece.len;
         });
     }
 
-    /// Copies the buffers from byte `skip` on over `bytes`. Called only for the I/O that owns the buffers, while it is
-    /// pending.
+    /// Copies the buffers from byte `skip` on over `bytes`. Called only for the I/O that owns the
+    /// buffers, while it is pending.
     pub(crate) fn copy_out(&self, skip: u64, bytes: &mut [u8]) {
         if let BufferList::Zeros(_) = self {
             return bytes.fill(0);
@@ -130,7 +136,8 @@ impl BufferList {
         let mut done = 0;
         self.each_piece(skip, bytes.len() as u64, |piece| {
             let target = &mut bytes[done..done + piece.len];
-            // SAFETY: `Ring::push` promised that the memory is valid and not written until the I/O is delivered.
+            // SAFETY: `Ring::push` promised that the memory is valid and not written until the I/O is
+            // delivered.
             unsafe { std::ptr::copy_nonoverlapping(piece.ptr, target.as_mut_ptr(), piece.len) };
             done += piece.len;
         });
@@ -151,11 +158,13 @@ pub struct AlignedBytes {
 
 // SAFETY: the memory is owned, like a `Box<[u8]>`'s.
 unsafe impl Send for AlignedBytes {}
-// SAFETY: shared access reads only; what `io_buffer` hands out is used under `Ring::push`'s contract.
+// SAFETY: shared access reads only; what `io_buffer` hands out is used under `Ring::push`'s
+// contract.
 unsafe impl Sync for AlignedBytes {}
 
 impl AlignedBytes {
-    /// `len_bytes` zero bytes at an address that is a multiple of 4096. Aborts when memory is exhausted, as `Vec` does.
+    /// `len_bytes` zero bytes at an address that is a multiple of 4096. Aborts when memory is
+    /// exhausted, as `Vec` does.
     pub fn new(len_bytes: usize) -> AlignedBytes {
         let layout = Self::layout(len_bytes);
         // SAFETY: `layout` never has a size of zero.
@@ -179,8 +188,8 @@ impl Deref for AlignedBytes {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: `len_bytes` initialised bytes are owned from `start` on; an I/O that writes them is pending only
-        // while its caller keeps away (`Ring::push`).
+        // SAFETY: `len_bytes` initialised bytes are owned from `start` on; an I/O that writes them is
+        // pending only while its caller keeps away (`Ring::push`).
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len_bytes) }
     }
 }

@@ -1,10 +1,11 @@
-//! How a range of a store comes to read as zeros: by the cheapest means that its file system or device has, and at last by
-//! writing zeros, through the same queues as every other I/O. Not here: what is cut where (`io.rs`), who calls the kernel
-//! (`uring.rs`, `file.rs`).
+//! How a range of a store comes to read as zeros: by the cheapest means that its file system or
+//! device has, and at last by writing zeros, through the same queues as every other I/O. Not here:
+//! what is cut where (`io.rs`), who calls the kernel (`uring.rs`, `file.rs`).
 //!
-//! A means that is refused, for whatever reason, is followed by the next: tmpfs punches holes but zeroes no range, a file system that
-//! is full allocates nothing but may still punch. Only the last one's refusal is the I/O's. A hole in a device is one that reads as
-//! zeros for certain, unlike what `BLKDISCARD` promises.
+//! A means that is refused, for whatever reason, is followed by the next: tmpfs punches holes but
+//! zeroes no range, a file system that is full allocates nothing but may still punch. Only the last
+//! one's refusal is the I/O's. A hole in a device is one that reads as zeros for certain, unlike
+//! what `BLKDISCARD` promises.
 
 use crate::buffer::IoBuffer;
 use crate::io::Op;

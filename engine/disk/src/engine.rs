@@ -1,5 +1,5 @@
-//! The two ways in which a ring reaches the kernel, and the dispatch between them: io_uring (`uring.rs`) and a pool of
-//! threads (`pool.rs`). Not here: waiting and delivering (`inbox.rs`).
+//! The two ways in which a ring reaches the kernel, and the dispatch between them: io_uring
+//! (`uring.rs`) and a pool of threads (`pool.rs`). Not here: waiting and delivering (`inbox.rs`).
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -18,7 +18,8 @@ pub(crate) enum FileEngine {
     Blocking(Blocking),
 }
 
-/// The blocking engine's share of a ring: what was pushed and not yet submitted, and the descriptor to poll.
+/// The blocking engine's share of a ring: what was pushed and not yet submitted, and the descriptor
+/// to poll.
 #[derive(Default)]
 pub(crate) struct Blocking {
     pending: Mutex<Vec<Io>>,
@@ -85,8 +86,8 @@ impl FileEngine {
         }
     }
 
-    /// Hands over what was queued for `core`, whose engine this is. False if the kernel is short of memory and did not
-    /// take everything.
+    /// Hands over what was queued for `core`, whose engine this is. False if the kernel is short of
+    /// memory and did not take everything.
     pub(crate) fn submit(&self, core: &Arc<RingCore>) -> bool {
         match self {
             #[cfg(not(shuttle))]
@@ -141,8 +142,8 @@ impl FileEngine {
         }
     }
 
-    /// True if queued I/O must be handed over before its ring's thread sleeps. An io_uring leader need not: it submits
-    /// in the system call that it sleeps in.
+    /// True if queued I/O must be handed over before its ring's thread sleeps. An io_uring leader
+    /// need not: it submits in the system call that it sleeps in.
     pub(crate) fn must_submit(&self, has_leader: bool) -> bool {
         match self {
             #[cfg(not(shuttle))]

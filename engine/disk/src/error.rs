@@ -1,5 +1,6 @@
-//! What can go wrong, by what the caller can do about it: [`OpenError`] for opening a store, [`IoError`] for an I/O.
-//! Not here: retries (`io.rs`) and which errors a client sees (the engine's matter).
+//! What can go wrong, by what the caller can do about it: [`OpenError`] for opening a store,
+//! [`IoError`] for an I/O. Not here: retries (`io.rs`) and which errors a client sees (the engine's
+//! matter).
 
 use std::fmt;
 use std::io;
@@ -27,15 +28,16 @@ pub enum OpenError {
         /// The path asked for.
         path: PathBuf,
     },
-    /// The process may not open the path this way (permissions, or a file system mounted read-only).
+    /// The process may not open the path this way (permissions, or a file system mounted
+    /// read-only).
     Permission {
         /// The path asked for.
         path: PathBuf,
         /// The system's own words.
         source: io::Error,
     },
-    /// The block device is set read-only (`blockdev --setro`), and was to be written. Open it read-only, or make it
-    /// writable.
+    /// The block device is set read-only (`blockdev --setro`), and was to be written. Open it
+    /// read-only, or make it writable.
     ReadOnlyDevice {
         /// The path asked for.
         path: PathBuf,
@@ -95,7 +97,8 @@ impl std::error::Error for OpenError {
     }
 }
 
-/// Why an I/O did not happen, or not wholly. Cheap to clone, because every waiter of an I/O gets one.
+/// Why an I/O did not happen, or not wholly. Cheap to clone, because every waiter of an I/O gets
+/// one.
 #[derive(Clone)]
 pub struct IoError(Arc<Detail>);
 

@@ -1,6 +1,7 @@
-//! Files and block devices as stores: how they are opened, how an I/O is cut at the tail, how one is executed by plain
-//! system calls, and how the length changes. Protects the tail unit by the protocol of `gate.rs` (L1 to L6). Not here:
-//! io_uring (`uring.rs`), zeroing (`clear.rs`), ownership (`lock.rs`).
+//! Files and block devices as stores: how they are opened, how an I/O is cut at the tail, how one
+//! is executed by plain system calls, and how the length changes. Protects the tail unit by the
+//! protocol of `gate.rs` (L1 to L6). Not here: io_uring (`uring.rs`), zeroing (`clear.rs`),
+//! ownership (`lock.rs`).
 
 use std::ffi::CString;
 use std::fs::{self, File};
@@ -18,8 +19,8 @@ use crate::store::OpenOptions;
 use crate::sync::{AtomicU64, Mutex, Ordering, lock};
 use crate::sys;
 
-/// The unit that the file's end cuts is this large at least: the kernel's page, so that no page of the tail in the
-/// kernel's cache reaches into what goes directly.
+/// The unit that the file's end cuts is this large at least: the kernel's page, so that no page of
+/// the tail in the kernel's cache reaches into what goes directly.
 pub(crate) const TAIL_UNIT_BYTES: u64 = 4096;
 
 /// The largest logical block that pages of 4096 bytes can be served from.
@@ -38,7 +39,8 @@ pub(crate) struct FileStore {
     #[cfg_attr(shuttle, allow(dead_code, reason = "only a watch asks for it"))]
     path: PathBuf,
     gate: Gate,
-    /// I/O that may change what `stat` tells, as it enters the gate and as it leaves: see `watch.rs`, W3.
+    /// I/O that may change what `stat` tells, as it enters the gate and as it leaves: see
+    /// `watch.rs`, W3.
     begun: AtomicU64,
     ended: AtomicU64,
     /// Held while the length changes (`watch.rs`, W2).
@@ -96,7 +98,8 @@ impl FileStore {
         Ok(store)
     }
 
-    /// The same for reading and without a claim, where `open` would succeed as far as that can be seen.
+    /// The same for reading and without a claim, where `open` would succeed as far as that can be
+    /// seen.
     pub(crate) fn rehearse(path: &Path, options: &OpenOptions) -> Result<FileStore, OpenError> {
         let store = FileStore::open(path, &OpenOptions { read_only: true, lock: false, ..options.clone() })?;
         if !options.read_only {
@@ -109,7 +112,8 @@ impl FileStore {
         Ok(store)
     }
 
-    /// Opens the direct descriptor if the file system has direct I/O in blocks that pages can be made of.
+    /// Opens the direct descriptor if the file system has direct I/O in blocks that pages can be
+    /// made of.
     fn go_direct(&mut self, path: &Path, options: &OpenOptions) {
         let buffered_because = |why: &str| {
             log::warn!("{}: {why}: I/O goes through the kernel's page cache too (buffered)", path.display());
@@ -266,7 +270,8 @@ impl FileStore {
         changed.map_err(|source| IoError::of_call(name, Op::Write, len_new, 0, &source))
     }
 
-    /// Writes the tail unit of a file of `len_bytes` to the device and drops it from the kernel's page cache.
+    /// Writes the tail unit of a file of `len_bytes` to the device and drops it from the kernel's
+    /// page cache.
     fn hand_over_tail(&self, len_bytes: u64) -> io::Result<()> {
         let start = self.tail_start(len_bytes);
         let Some(tail) = self.tail.as_ref().filter(|_| start < len_bytes) else { return Ok(()) };
@@ -296,7 +301,8 @@ impl FileStore {
         self.ended.load(Ordering::SeqCst)
     }
 
-    /// The length that the file or device has now, which others may have changed. None if that cannot be told.
+    /// The length that the file or device has now, which others may have changed. None if that
+    /// cannot be told.
     pub(crate) fn found_len_bytes(&self, found: &fs::Metadata) -> Option<u64> {
         if self.is_device { sys::device_len_bytes(&self.main).ok() } else { Some(found.len()) }
     }
@@ -386,8 +392,8 @@ fn refusal(path: &Path, step: &'static str, source: io::Error) -> OpenError {
     }
 }
 
-/// The smallest block that a direct read takes, for kernels that do not say. A file too short to tell gets the larger
-/// one, which every file system with direct I/O takes.
+/// The smallest block that a direct read takes, for kernels that do not say. A file too short to
+/// tell gets the larger one, which every file system with direct I/O takes.
 fn probe_block_bytes(direct: &File, len_bytes: u64) -> Option<u32> {
     let memory = AlignedBytes::new(BLOCK_BYTES_MAX as usize);
     let reads = |bytes: usize, offset| {

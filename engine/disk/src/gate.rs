@@ -1,20 +1,25 @@
-//! The gate in front of a file's length: I/O goes through side by side, a change of length goes through alone.
-//! Protects the tail unit. Not here: what a change does to the file (`file.rs`).
+//! The gate in front of a file's length: I/O goes through side by side, a change of length goes
+//! through alone. Protects the tail unit. Not here: what a change does to the file (`file.rs`).
 //!
-//! The *tail unit* is the 4096-aligned unit that the file's end cuts. Direct I/O cannot end inside a block, and a whole
-//! block written there would lengthen the file; so the tail unit is read and written through a second, buffered
-//! descriptor, exact bytes only. Which unit that is depends on the length:
+//! The *tail unit* is the 4096-aligned unit that the file's end cuts. Direct I/O cannot end inside
+//! a block, and a whole block written there would lengthen the file; so the tail unit is read and
+//! written through a second, buffered descriptor, exact bytes only. Which unit that is depends on
+//! the length:
 //!
-//! * L1. An I/O enters the gate before it reads the length, and leaves when its last part is finished (not when its
-//!   completion is delivered: delivery may wait for whoever changes the length).
-//! * L2. While inside, it uses the tail's descriptor for the tail unit and never the direct one, and the direct one for
-//!   everything below. No byte is ever in flight on both.
-//! * L3. A change closes the gate. From then on entering waits. The change waits until all have left; it drives the
-//!   rings meanwhile (submits and harvests), because the I/O it waits for may be its own caller's.
-//! * L4. Alone, it writes the old tail unit to the device and drops it from the kernel's page cache.
-//! * L5. It sets the file's length and publishes it. If L4 fails the old length stays; if this fails, the one that the file has.
-//! * L6. It writes and drops the new tail unit, whose rest the kernel zeroed in its cache, and opens the gate. If that fails so does the
-//!   change, and the new length stays all the same.
+//! * L1. An I/O enters the gate before it reads the length, and leaves when its last part is
+//!   finished (not when its completion is delivered: delivery may wait for whoever changes the
+//!   length).
+//! * L2. While inside, it uses the tail's descriptor for the tail unit and never the direct one,
+//!   and the direct one for everything below. No byte is ever in flight on both.
+//! * L3. A change closes the gate. From then on entering waits. The change waits until all have
+//!   left; it drives the rings meanwhile (submits and harvests), because the I/O it waits for may
+//!   be its own caller's.
+//! * L4. Alone, it writes the old tail unit to the device and drops it from the kernel's page
+//!   cache.
+//! * L5. It sets the file's length and publishes it. If L4 fails the old length stays; if this
+//!   fails, the one that the file has.
+//! * L6. It writes and drops the new tail unit, whose rest the kernel zeroed in its cache, and
+//!   opens the gate. If that fails so does the change, and the new length stays all the same.
 
 use std::time::Duration;
 
@@ -23,7 +28,8 @@ use crate::sync::{AtomicBool, AtomicUsize, Condvar, Mutex, MutexGuard, Ordering,
 /// Rings spread over this many counters, so that I/O of many threads does not share a cache line.
 const SHARDS: usize = 16;
 
-/// How long a change sleeps between two looks at the rings (L3). Only a change of length that meets I/O pays it.
+/// How long a change sleeps between two looks at the rings (L3). Only a change of length that meets
+/// I/O pays it.
 const DRIVE_INTERVAL: Duration = Duration::from_millis(1);
 
 #[derive(Default)]
@@ -56,7 +62,8 @@ impl Gate {
     /// L1: returns when inside. Waits while a change is under way.
     pub(crate) fn enter(&self, shard: u8) {
         loop {
-            // SeqCst: pairs with `close`, which stores `closed` and then reads the counters. One of the two sees the other.
+            // SeqCst: pairs with `close`, which stores `closed` and then reads the counters. One of the two
+            // sees the other.
             self.shards[shard as usize].inside.fetch_add(1, Ordering::SeqCst);
             if !self.closed.load(Ordering::SeqCst) {
                 return;

@@ -1,23 +1,26 @@
-//! The inbox of a ring: where completions wait, and how threads wait for them. Protects the promise that every completion
-//! is delivered exactly once, by whichever thread asks first, and that nobody who waits misses it. Not here: how I/O
-//! reaches files (`engine.rs`).
+//! The inbox of a ring: where completions wait, and how threads wait for them. Protects the promise
+//! that every completion is delivered exactly once, by whichever thread asks first, and that nobody
+//! who waits misses it. Not here: how I/O reaches files (`engine.rs`).
 //!
 //! Protocol of the inbox and of sleeping, all under the lock `state`:
 //!
-//! * R1. An I/O counts in `in_flight` from `push` until it is taken from the inbox. Between, exactly one party has it:
-//!   the engine, a simulated disk, or the inbox.
-//! * R2. No lock of the ring is held while a callback runs or a `Store` is dropped. The last handle of a store leaves
-//!   the rings' file tables, which takes their locks.
-//! * R3. A waiter looks at the inbox and at `wakes_sent` with `state` locked, and sleeps either on `arrived`, which
-//!   gives the lock up in the same step, or (io_uring) in the kernel as the *leader*. There is one leader at most;
-//!   the others sleep on `arrived`, and a leader that leaves wakes one of them.
-//! * R4. The leader sleeps until the kernel posts an entry after the one that it saw last. Whoever has news that is not
-//!   such an entry (a wake, a completion made elsewhere) posts one: a NOP, at most one at a time. It is news as long as
-//!   the inbox is not empty or a wake is untaken; who consumes the NOP meanwhile posts it again, unless nobody sleeps
-//!   in the kernel or polls.
-//! * R5. A wake is taken by every `wait` that had begun when it was sent, or else by the next one. `reap` never takes it.
+//! * R1. An I/O counts in `in_flight` from `push` until it is taken from the inbox. Between,
+//!   exactly one party has it: the engine, a simulated disk, or the inbox.
+//! * R2. No lock of the ring is held while a callback runs or a `Store` is dropped. The last handle
+//!   of a store leaves the rings' file tables, which takes their locks.
+//! * R3. A waiter looks at the inbox and at `wakes_sent` with `state` locked, and sleeps either on
+//!   `arrived`, which gives the lock up in the same step, or (io_uring) in the kernel as the
+//!   *leader*. There is one leader at most; the others sleep on `arrived`, and a leader that leaves
+//!   wakes one of them.
+//! * R4. The leader sleeps until the kernel posts an entry after the one that it saw last. Whoever
+//!   has news that is not such an entry (a wake, a completion made elsewhere) posts one: a NOP, at
+//!   most one at a time. It is news as long as the inbox is not empty or a wake is untaken; who
+//!   consumes the NOP meanwhile posts it again, unless nobody sleeps in the kernel or polls.
+//! * R5. A wake is taken by every `wait` that had begun when it was sent, or else by the next one.
+//!   `reap` never takes it.
 //!
-//! Lock order: `state`, then the engine's submission lock. Gates are entered with none of them held.
+//! Lock order: `state`, then the engine's submission lock. Gates are entered with none of them
+//! held.
 
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
@@ -31,7 +34,8 @@ use crate::sim::SimDisk;
 use crate::store::{Kind, Store};
 use crate::sync::{Arc, AtomicBool, AtomicUsize, Condvar, Mutex, MutexGuard, Ordering, lock, sleep_on};
 
-/// Completions are moved out of the inbox in batches of this many, so that the lock is free while callbacks run.
+/// Completions are moved out of the inbox in batches of this many, so that the lock is free while
+/// callbacks run.
 const BATCH: usize = 32;
 
 /// A kernel that is short of memory is asked again after this long.
@@ -45,7 +49,8 @@ pub(crate) struct RingCore {
     /// R1.
     in_flight: AtomicUsize,
     files: FileEngine,
-    /// Simulated disks that this ring has sent I/O to; their time passes while someone reaps or waits.
+    /// Simulated disks that this ring has sent I/O to; their time passes while someone reaps or
+    /// waits.
     disks: Mutex<Vec<SimDisk>>,
     has_disks: AtomicBool,
 }
@@ -67,7 +72,8 @@ struct State {
     polled: bool,
     /// The blocking engine's event counter is set.
     event_set: bool,
-    /// Counts what simulated disks were given to do, so that a waiter does not sleep over what it has not stepped.
+    /// Counts what simulated disks were given to do, so that a waiter does not sleep over what it
+    /// has not stepped.
     sim_news: u64,
 }
 
@@ -425,8 +431,8 @@ mod tests {
     use super::*;
     use crate::uring::Uring;
 
-    /// The moment between a leader's last look and its sleep is too short for threads to meet in by chance, so it is
-    /// held open here.
+    /// The moment between a leader's last look and its sleep is too short for threads to meet in by
+    /// chance, so it is held open here.
     #[test]
     fn a_wake_whose_nop_a_reaper_consumes_still_ends_the_leaders_sleep() {
         let Ok(uring) = Uring::new(4) else { return eprintln!("skipped: no io_uring") };

@@ -1,7 +1,7 @@
-//! One I/O on its way: how it is cut in parts, and how a part goes on after what the kernel (or the simulated disk)
-//! said. Protects the promise that a completion is all or an error. The same code serves every engine, so that the
-//! short transfers of the simulated disk test what the kernel's seldom do. Not here: queues, locks, system calls, how a range
-//! is cleared (`clear.rs`).
+//! One I/O on its way: how it is cut in parts, and how a part goes on after what the kernel (or the
+//! simulated disk) said. Protects the promise that a completion is all or an error. The same code
+//! serves every engine, so that the short transfers of the simulated disk test what the kernel's
+//! seldom do. Not here: queues, locks, system calls, how a range is cleared (`clear.rs`).
 
 use crate::buffer::{BufferList, IoBuffer};
 use crate::clear::Means;
@@ -15,9 +15,11 @@ pub enum Op {
     Read,
     /// Memory to store. Bytes past the end of the store are dropped.
     Write,
-    /// Makes every write that completed before it durable (`fdatasync`). Offset and buffers are ignored.
+    /// Makes every write that completed before it durable (`fdatasync`). Offset and buffers are
+    /// ignored.
     Sync,
-    /// Makes a range read as zeros and keeps its space, as far as the store can do that. Has no buffers ([`Ring::push_clear`]).
+    /// Makes a range read as zeros and keeps its space, as far as the store can do that. Has no
+    /// buffers ([`Ring::push_clear`]).
     ///
     /// [`Ring::push_clear`]: crate::Ring::push_clear
     Zero,
@@ -37,11 +39,12 @@ impl Op {
     }
 }
 
-/// A part that moved nothing this often in a row has failed. The kernel answers EINTR, EAGAIN or a short count a few
-/// times at most; more is a device that will not answer otherwise.
+/// A part that moved nothing this often in a row has failed. The kernel answers EINTR, EAGAIN or a
+/// short count a few times at most; more is a device that will not answer otherwise.
 const STALLS_MAX: u8 = 64;
 
-/// Parts that one I/O can have: what goes directly, and what goes through the tail's buffered descriptor.
+/// Parts that one I/O can have: what goes directly, and what goes through the tail's buffered
+/// descriptor.
 pub(crate) const PARTS: usize = 2;
 
 /// Which descriptor of a file a part uses.
@@ -52,7 +55,8 @@ pub(crate) enum Channel {
     Tail,
 }
 
-/// A range of one I/O that one descriptor serves. `next .. end` (bytes of the store) is still to do.
+/// A range of one I/O that one descriptor serves. `next .. end` (bytes of the store) is still to
+/// do.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Part {
     pub(crate) channel: Channel,
@@ -119,8 +123,9 @@ impl Io {
         }
     }
 
-    /// Cuts the I/O to a store of `len_bytes` and gives zeros to what a read asks past the end. Bytes from
-    /// `tail_start` on go through the tail's descriptor; the others move in multiples of `granule_bytes`.
+    /// Cuts the I/O to a store of `len_bytes` and gives zeros to what a read asks past the end.
+    /// Bytes from `tail_start` on go through the tail's descriptor; the others move in
+    /// multiples of `granule_bytes`.
     pub(crate) fn cut(&mut self, len_bytes: u64, tail_start: u64, granule_bytes: u32) {
         if self.op == Op::Sync {
             self.parts_left = 1;
@@ -144,14 +149,16 @@ impl Io {
         }
     }
 
-    /// The part that `index` names starts or goes on: the bytes to skip in the buffers, and how many to move.
+    /// The part that `index` names starts or goes on: the bytes to skip in the buffers, and how
+    /// many to move.
     pub(crate) fn span(&self, index: usize) -> (u64, u64) {
         let part = &self.parts[index];
         (part.next - self.offset, part.remaining_bytes())
     }
 
-    /// Takes what became of a part's latest attempt: bytes moved or an error number. True if the part must be tried
-    /// again; else it is finished, well or not, and `parts_left` has gone down.
+    /// Takes what became of a part's latest attempt: bytes moved or an error number. True if the
+    /// part must be tried again; else it is finished, well or not, and `parts_left` has gone
+    /// down.
     pub(crate) fn advance(&mut self, index: usize, outcome: Result<usize, i32>) -> bool {
         let again = match outcome {
             Ok(_) if self.op == Op::Sync => false,
@@ -160,7 +167,8 @@ impl Io {
                 false
             }
             Ok(moved_bytes) => self.advance_moved(index, moved_bytes as u64),
-            // A thread that exits cancels what it had handed to the kernel's workers; the I/O is ours, not the thread's.
+            // A thread that exits cancels what it had handed to the kernel's workers; the I/O is ours, not
+            // the thread's.
             Err(libc::EINTR | libc::EAGAIN | libc::ECANCELED) => self.stall(index, libc::EAGAIN),
             Err(errno) => match self.parts[index].means.next(self.op) {
                 Some(means) => {
@@ -188,7 +196,8 @@ impl Io {
             part.next = part.end;
             return false;
         }
-        // Nothing, or a direct transfer that ends inside a block: the file ends here, shorter than we were told.
+        // Nothing, or a direct transfer that ends inside a block: the file ends here, shorter than we were
+        // told.
         if self.op == Op::Read && (moved_bytes == 0 || whole_bytes != moved_bytes) {
             let from = part.next + moved_bytes;
             let end = part.end;
@@ -233,8 +242,8 @@ impl Io {
         self.error.is_some()
     }
 
-    /// In debug builds, panics on memory or ranges that direct I/O cannot take. The end of the store needs no
-    /// alignment: it is cut.
+    /// In debug builds, panics on memory or ranges that direct I/O cannot take. The end of the
+    /// store needs no alignment: it is cut.
     pub(crate) fn debug_assert_aligned(&self) {
         if cfg!(debug_assertions) && self.op != Op::Sync {
             let block = u64::from(self.store.block_bytes());

@@ -1,13 +1,16 @@
 //! Backing stores of the cache, and the rings that carry I/O to them.
 //!
-//! A [`Store`] is a range of bytes that survives the cache: a file or a block device, memory, or a file of a
-//! [`SimDisk`]. A [`Ring`] carries reads, writes and syncs to any number of stores: through io_uring, or through a
-//! bounded pool of threads where the kernel refuses that. One thread submits, any thread may take completions.
+//! A [`Store`] is a range of bytes that survives the cache: a file or a block device, memory, or a
+//! file of a [`SimDisk`]. A [`Ring`] carries reads, writes and syncs to any number of stores:
+//! through io_uring, or through a bounded pool of threads where the kernel refuses that. One thread
+//! submits, any thread may take completions.
 //!
 //! What callers may rely on, whatever the store and the engine:
 //!
-//! * A completion says that all bytes were moved, or why not. Short transfers and interruptions end here.
-//! * A read past the end of a store gives zeros; a write is cut at the end and never changes the length.
+//! * A completion says that all bytes were moved, or why not. Short transfers and interruptions end
+//!   here.
+//! * A read past the end of a store gives zeros; a write is cut at the end and never changes the
+//!   length.
 //! * Buffers belong to the ring from `push` until the completion with the same token was delivered.
 //!
 //! What is not here: pages, caching, retry policies above a single I/O, and any protocol.

@@ -1,6 +1,7 @@
-//! Who owns a file: one opener that writes, or any number that only read. Protects a store from a second cache, in this
-//! process (a table by device and inode) and in others (a lock of the open file description, `F_OFD_SETLK`). Both are
-//! needed: only the table knows the name under which this process has the file. Not here: opening files.
+//! Who owns a file: one opener that writes, or any number that only read. Protects a store from a
+//! second cache, in this process (a table by device and inode) and in others (a lock of the open
+//! file description, `F_OFD_SETLK`). Both are needed: only the table knows the name under which
+//! this process has the file. Not here: opening files.
 
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
@@ -73,8 +74,8 @@ impl Ownership {
         Ok(Ownership { id, process: Process::this() })
     }
 
-    /// Gives the file up. The lock is left explicitly: a kernel that still finishes something keeps the open file
-    /// description, and with it the lock, a little longer than `file`.
+    /// Gives the file up. The lock is left explicitly: a kernel that still finishes something keeps
+    /// the open file description, and with it the lock, a little longer than `file`.
     pub(crate) fn release(&self, file: &File) {
         // A child of `fork` shares the open file description, and with it the lock, with its owner.
         if !self.process.is_this() {
@@ -100,8 +101,8 @@ fn holder(file: &File) -> String {
     }
 }
 
-/// Locks of open file descriptions name no process, so the descriptors of all are searched for one that has the file
-/// and a lock on it.
+/// Locks of open file descriptions name no process, so the descriptors of all are searched for one
+/// that has the file and a lock on it.
 fn search_holder(file: &File) -> Option<String> {
     let wanted = file.metadata().ok()?;
     let processes = fs::read_dir("/proc").ok()?.flatten().take(PROCESSES_MAX);

@@ -1,5 +1,6 @@
-//! A store in memory: chunks in sharded maps, made by the first write. For tests and tools, so that a cache can be
-//! measured without a device. Protects concurrent I/O from tearing below a chunk. Not here: durability; faults.
+//! A store in memory: chunks in sharded maps, made by the first write. For tests and tools, so that
+//! a cache can be measured without a device. Protects concurrent I/O from tearing below a chunk.
+//! Not here: durability; faults.
 
 use std::collections::HashMap;
 
@@ -13,8 +14,8 @@ const SHARDS: u64 = 64;
 
 type Chunks = HashMap<u64, Box<[u8]>>;
 
-/// Invariant: no chunk holds a byte other than zero at or past the length, except between the two steps of
-/// `set_len_bytes`, when it is not read.
+/// Invariant: no chunk holds a byte other than zero at or past the length, except between the two
+/// steps of `set_len_bytes`, when it is not read.
 pub(crate) struct MemoryStore {
     len_bytes: AtomicU64,
     shards: Vec<Mutex<Chunks>>,
@@ -72,8 +73,8 @@ impl MemoryStore {
         });
     }
 
-    /// The length goes first, then every shard is locked once: a write that saw the old length has its lock before, and
-    /// is cleaned away; a later one sees the new length.
+    /// The length goes first, then every shard is locked once: a write that saw the old length has
+    /// its lock before, and is cleaned away; a later one sees the new length.
     pub(crate) fn set_len_bytes(&self, len_bytes: u64) {
         let _changing = lock(&self.changing);
         // Relaxed: the locks that follow order it.
@@ -87,8 +88,8 @@ impl MemoryStore {
         }
     }
 
-    /// Calls `f(chunks, chunk index, from, to, length of the store)` with the chunk's shard locked, for every chunk that
-    /// the range touches; `from .. to` are bytes of the chunk.
+    /// Calls `f(chunks, chunk index, from, to, length of the store)` with the chunk's shard locked,
+    /// for every chunk that the range touches; `from .. to` are bytes of the chunk.
     fn each_chunk(&self, offset: u64, end: u64, mut f: impl FnMut(&mut Chunks, u64, u64, u64, u64)) {
         let mut at = offset;
         while at < end {

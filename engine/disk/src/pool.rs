@@ -1,6 +1,7 @@
-//! The blocking engine: threads that execute I/O by plain system calls, shared by every ring of the process. Started
-//! when there is work and none is idle, ended when idle. No store has more of them than it leaves to the others, so that
-//! one that hangs holds up its own I/O only. Not here: what an I/O does (`file.rs`) and who is told (`inbox.rs`).
+//! The blocking engine: threads that execute I/O by plain system calls, shared by every ring of the
+//! process. Started when there is work and none is idle, ended when idle. No store has more of them
+//! than it leaves to the others, so that one that hangs holds up its own I/O only. Not here: what
+//! an I/O does (`file.rs`) and who is told (`inbox.rs`).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -10,8 +11,8 @@ use crate::inbox::RingCore;
 use crate::io::Io;
 use crate::process::PerProcess;
 
-/// Half of them, which is what one store has at most, are enough to keep a device busy; more would wait for each other in
-/// the kernel.
+/// Half of them, which is what one store has at most, are enough to keep a device busy; more would
+/// wait for each other in the kernel.
 const THREADS_MAX: usize = 64;
 
 /// A thread without work ends after this long.
@@ -95,7 +96,8 @@ pub(crate) fn submit(core: &Arc<RingCore>, pending: Vec<Io>) {
     while state.idle < state.begun.len() && state.threads < THREADS_MAX {
         let spawned = std::thread::Builder::new().name("octavo-disk".to_owned()).spawn(work);
         match spawned {
-            // Counted as idle until it takes its first job, so that one burst does not start more than it needs.
+            // Counted as idle until it takes its first job, so that one burst does not start more than it
+            // needs.
             Ok(_) => {
                 state.threads += 1;
                 state.idle += 1;

@@ -1,6 +1,7 @@
-//! The rings of this process: for a change of length, which drives them all (`gate.rs`, L3), and for a closed store,
-//! which leaves their tables (`uring.rs`, U5). Not here: anything that an I/O passes on its way. Shuttle, which has no
-//! descriptors to leave in tables and whose runs end before their statics, has none.
+//! The rings of this process: for a change of length, which drives them all (`gate.rs`, L3), and
+//! for a closed store, which leaves their tables (`uring.rs`, U5). Not here: anything that an I/O
+//! passes on its way. Shuttle, which has no descriptors to leave in tables and whose runs end
+//! before their statics, has none.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 

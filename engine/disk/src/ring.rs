@@ -1,6 +1,6 @@
 //! [`Ring`]: the queue that carries I/O to stores and brings completions back, as callers see it. Not here: how
-//! completions wait and are waited for (`inbox.rs`), how files are read and written (`engine.rs`), what a simulated disk
-//! does in what order (`sim/`).
+//! completions wait and are waited for (`inbox.rs`), how files are read and written (`engine.rs`),
+//! what a simulated disk does in what order (`sim/`).
 
 use std::fmt;
 use std::io;
@@ -31,7 +31,8 @@ pub enum Engine {
 /// How a ring is made.
 #[derive(Clone, Debug)]
 pub struct RingOptions {
-    /// I/Os handed to the kernel with one call; 1 to 32768. More may be queued: they wait in the ring.
+    /// I/Os handed to the kernel with one call; 1 to 32768. More may be queued: they wait in the
+    /// ring.
     pub entries: u32,
     /// The engine for files and devices.
     pub engine: Engine,
@@ -43,7 +44,8 @@ impl Default for RingOptions {
     }
 }
 
-/// A queue of I/O to any stores. Best made one per thread that submits; every method may be called by any thread.
+/// A queue of I/O to any stores. Best made one per thread that submits; every method may be called
+/// by any thread.
 ///
 /// Dropping a ring waits for its I/O, and drops the completions.
 ///
@@ -67,7 +69,8 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// Makes a ring. Fails if `entries` is out of range, or io_uring is refused and was asked for by name.
+    /// Makes a ring. Fails if `entries` is out of range, or io_uring is refused and was asked for
+    /// by name.
     pub fn new(options: &RingOptions) -> io::Result<Ring> {
         if !(1..=32768).contains(&options.entries) {
             let message = format!("a ring has 1 to 32768 entries, not {}", options.entries);
@@ -80,43 +83,49 @@ impl Ring {
         Ring { core: RingCore::new(engine), process: Process::this() }
     }
 
-    /// Queues one I/O; [`submit`](Ring::submit) or [`wait`](Ring::wait) hands it over, or a later `push` for a kernel that
-    /// has no more to do than what is queued. What is wrong with it is said by its completion. Blocks only while the
-    /// store's length is being changed.
+    /// Queues one I/O; [`submit`](Ring::submit) or [`wait`](Ring::wait) hands it over, or a later
+    /// `push` for a kernel that has no more to do than what is queued. What is wrong with it is
+    /// said by its completion. Blocks only while the store's length is being changed.
     ///
-    /// `offset` and the lengths are multiples of the store's block, and the buffers are aligned to 4096 bytes.
+    /// `offset` and the lengths are multiples of the store's block, and the buffers are aligned to
+    /// 4096 bytes.
     ///
     /// # Safety
     ///
-    /// Until the completion with `token` was delivered (or the ring dropped), the buffers must stay valid, and nobody
-    /// else may write them; nor read them, if this is a read.
+    /// Until the completion with `token` was delivered (or the ring dropped), the buffers must stay
+    /// valid, and nobody else may write them; nor read them, if this is a read.
     pub unsafe fn push(&self, store: &Store, op: Op, offset: u64, buffers: &[IoBuffer], token: u64) {
         RingCore::push(&self.core, store, Io::new(store, op, offset, buffers, token));
     }
 
-    /// Queues the clearing of a range: [`Op::Zero`] or [`Op::Discard`]. It needs no memory, and completes as any other I/O.
+    /// Queues the clearing of a range: [`Op::Zero`] or [`Op::Discard`]. It needs no memory, and
+    /// completes as any other I/O.
     ///
-    /// The range begins and ends at multiples of the store's block, or ends at the store's end or past it. No other I/O may be in
-    /// flight on it.
+    /// The range begins and ends at multiples of the store's block, or ends at the store's end or
+    /// past it. No other I/O may be in flight on it.
     pub fn push_clear(&self, store: &Store, op: Op, offset: u64, len_bytes: u64, token: u64) {
         RingCore::push(&self.core, store, Io::clear(store, op, offset, len_bytes, token));
     }
 
-    /// Hands all queued I/O over to the kernel, with one system call unless there is more than one ring full.
+    /// Hands all queued I/O over to the kernel, with one system call unless there is more than one
+    /// ring full.
     pub fn submit(&self) {
         RingCore::submit(&self.core);
     }
 
-    /// Delivers what has completed, without waiting, and returns how much that was. Callbacks may use the ring.
+    /// Delivers what has completed, without waiting, and returns how much that was. Callbacks may
+    /// use the ring.
     pub fn reap(&self, on_completion: &mut dyn FnMut(u64, Result<(), IoError>)) -> usize {
         self.core.reap(on_completion)
     }
 
-    /// Sleeps until something can be delivered, [`wake`](Ring::wake) is called or `timeout` is over; then delivers as
-    /// [`reap`](Ring::reap) does. Submits first. Takes a wake that came before.
+    /// Sleeps until something can be delivered, [`wake`](Ring::wake) is called or `timeout` is
+    /// over; then delivers as [`reap`](Ring::reap) does. Submits first. Takes a wake that came
+    /// before.
     ///
-    /// With nothing in flight it still sleeps: callers also wait for other threads' work, and are woken by them. With a
-    /// timeout of zero it is a `reap` that takes wakes, as an event loop over [`poll_fd`](Ring::poll_fd) needs it.
+    /// With nothing in flight it still sleeps: callers also wait for other threads' work, and are
+    /// woken by them. With a timeout of zero it is a `reap` that takes wakes, as an event loop
+    /// over [`poll_fd`](Ring::poll_fd) needs it.
     pub fn wait(
         &self,
         on_completion: &mut dyn FnMut(u64, Result<(), IoError>),
@@ -125,24 +134,27 @@ impl Ring {
         RingCore::wait(&self.core, on_completion, timeout)
     }
 
-    /// For a thread that waits for what another has submitted, before it looks and every [`NUDGE_INTERVAL`](Ring::NUDGE_INTERVAL) while it
-    /// waits by other means than `wait`: a completion may be held up until its submitter next enters the kernel, and a submitter that
+    /// For a thread that waits for what another has submitted, before it looks and every
+    /// [`NUDGE_INTERVAL`](Ring::NUDGE_INTERVAL) while it waits by other means than `wait`: a
+    /// completion may be held up until its submitter next enters the kernel, and a submitter that
     /// computes is interrupted.
     pub fn nudge(&self) {
         self.core.nudge();
     }
 
-    /// How long completions may at most be held up by a submitter that computes, on a processor that does not tick.
+    /// How long completions may at most be held up by a submitter that computes, on a processor
+    /// that does not tick.
     pub const NUDGE_INTERVAL: Duration = Duration::from_millis(20);
 
-    /// Makes every `wait` that is under way return, or else the next one. Threads that share a ring and wait for the
-    /// same news pass the wake on: one that comes late finds it taken.
+    /// Makes every `wait` that is under way return, or else the next one. Threads that share a ring
+    /// and wait for the same news pass the wake on: one that comes late finds it taken.
     pub fn wake(&self) {
         self.core.wake();
     }
 
-    /// A descriptor that polls as readable when there is something to deliver or a wake to take. It may be readable
-    /// without; `wait` with a timeout of zero settles that. None under shuttle, or if the system has no descriptor left.
+    /// A descriptor that polls as readable when there is something to deliver or a wake to take. It
+    /// may be readable without; `wait` with a timeout of zero settles that. None under shuttle,
+    /// or if the system has no descriptor left.
     pub fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
         self.core.poll_fd()
     }
@@ -157,12 +169,14 @@ impl Ring {
         self.core.engine_name()
     }
 
-    /// One I/O from start to end on the calling thread, by plain system calls: for callers that have nothing else to
-    /// do meanwhile. Its completion is the returned value and goes through no ring.
+    /// One I/O from start to end on the calling thread, by plain system calls: for callers that
+    /// have nothing else to do meanwhile. Its completion is the returned value and goes through
+    /// no ring.
     ///
     /// # Safety
     ///
-    /// The buffers are valid, and nobody else writes them (nor reads them, if this is a read) until this returns.
+    /// The buffers are valid, and nobody else writes them (nor reads them, if this is a read) until
+    /// this returns.
     pub unsafe fn run(
         &self,
         store: &Store,

@@ -30,8 +30,8 @@ impl Default for OpenOptions {
     }
 }
 
-/// A range of bytes that I/O can go to. Cheap to clone; the store is closed with its last handle, and an I/O in flight
-/// counts as one.
+/// A range of bytes that I/O can go to. Cheap to clone; the store is closed with its last handle,
+/// and an I/O in flight counts as one.
 #[derive(Clone)]
 pub struct Store(Arc<Inner>);
 
@@ -55,8 +55,8 @@ pub(crate) enum Kind {
 }
 
 impl Store {
-    /// Opens a regular file or a block device, which must exist. Without `O_DIRECT` on its file system the store is
-    /// buffered, with a warning in the log.
+    /// Opens a regular file or a block device, which must exist. Without `O_DIRECT` on its file
+    /// system the store is buffered, with a warning in the log.
     ///
     /// ```no_run
     /// let store = octavo_disk::Store::open("/srv/disk.img".as_ref(), &octavo_disk::OpenOptions::default())?;
@@ -68,8 +68,9 @@ impl Store {
         Ok(Store::new(path.display().to_string(), Kind::File(Box::new(file))))
     }
 
-    /// Opens a store for reading and without claiming it, to learn whether [`open`](Store::open) with these options would
-    /// succeed, while another process may be using it. Whether somebody else has it locked is not learnt.
+    /// Opens a store for reading and without claiming it, to learn whether [`open`](Store::open)
+    /// with these options would succeed, while another process may be using it. Whether
+    /// somebody else has it locked is not learnt.
     ///
     /// # Errors
     /// Those of [`open`](Store::open), but for [`OpenError::Locked`].
@@ -78,7 +79,8 @@ impl Store {
         Ok(Store::new(path.display().to_string(), Kind::File(Box::new(file))))
     }
 
-    /// A store in memory, all zeros, that takes memory as it is written. For tests and tools: it is lost on drop.
+    /// A store in memory, all zeros, that takes memory as it is written. For tests and tools: it is
+    /// lost on drop.
     pub fn memory(name: &str, len_bytes: u64) -> Store {
         Store::new(name.to_owned(), Kind::Memory(MemoryStore::new(len_bytes)))
     }
@@ -116,8 +118,9 @@ impl Store {
         &self.0.name
     }
 
-    /// Takes it for one user, known as `name`, until [`release`](Store::release): two caches of the same bytes would undo each other's writes.
-    /// Err names who has it. A store that nobody can write is anybody's.
+    /// Takes it for one user, known as `name`, until [`release`](Store::release): two caches of the
+    /// same bytes would undo each other's writes. Err names who has it. A store that nobody can
+    /// write is anybody's.
     pub fn take(&self, name: &str) -> Result<(), String> {
         if self.read_only() {
             return Ok(());
@@ -152,7 +155,8 @@ impl Store {
         self.0.taken_as.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// The length in bytes. Changes by [`set_len_bytes`](Store::set_len_bytes) only: what others do to a file is noticed by a [`Watch`](crate::Watch) and changes nothing here.
+    /// The length in bytes. Changes by [`set_len_bytes`](Store::set_len_bytes) only: what others do
+    /// to a file is noticed by a [`Watch`](crate::Watch) and changes nothing here.
     pub fn len_bytes(&self) -> u64 {
         match self.kind() {
             Kind::File(file) => file.len_bytes(),
@@ -161,7 +165,8 @@ impl Store {
         }
     }
 
-    /// The logical block, 512 or 4096 bytes: I/O begins at a multiple of it and has a multiple of it as length.
+    /// The logical block, 512 or 4096 bytes: I/O begins at a multiple of it and has a multiple of
+    /// it as length.
     pub fn block_bytes(&self) -> u32 {
         match self.kind() {
             Kind::File(file) => file.block_bytes(),
@@ -195,12 +200,14 @@ impl Store {
         }
     }
 
-    /// Changes the length. Blocks: waits for the I/O in flight on this store, and holds off new I/O meanwhile; it
-    /// drives that I/O itself, so that the caller may have some in flight. Bytes that a longer store gains are zeros.
-    /// A block device's length cannot be changed (`Unsupported`).
+    /// Changes the length. Blocks: waits for the I/O in flight on this store, and holds off new I/O
+    /// meanwhile; it drives that I/O itself, so that the caller may have some in flight. Bytes
+    /// that a longer store gains are zeros. A block device's length cannot be changed
+    /// (`Unsupported`).
     ///
-    /// Where it fails, [`len_bytes`](Store::len_bytes) tells which of the two lengths there is. An error whose `op` is a sync is that of a
-    /// sync that the change needs: then bytes written before and not synced may be lost, as with any sync that fails.
+    /// Where it fails, [`len_bytes`](Store::len_bytes) tells which of the two lengths there is. An
+    /// error whose `op` is a sync is that of a sync that the change needs: then bytes written
+    /// before and not synced may be lost, as with any sync that fails.
     pub fn set_len_bytes(&self, len_bytes: u64) -> Result<(), IoError> {
         let refused = |errno| Err(IoError::new(self.name(), Op::Write, len_bytes, 0, errno, None));
         if self.read_only() {

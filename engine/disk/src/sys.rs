@@ -1,5 +1,6 @@
-//! The system calls of this crate that the standard library lacks, one safe function each. Errors are error numbers,
-//! because retries are decided by number. Not here: what a call is for; io_uring's calls (`uring.rs`).
+//! The system calls of this crate that the standard library lacks, one safe function each. Errors
+//! are error numbers, because retries are decided by number. Not here: what a call is for;
+//! io_uring's calls (`uring.rs`).
 
 use std::ffi::CStr;
 use std::fs::File;
@@ -62,14 +63,15 @@ pub(crate) fn allocate(file: &File, mode: i32, offset: u64, len: u64) -> Result<
     done(unsafe { libc::fallocate(file.as_raw_fd(), mode, offset as libc::off_t, len as libc::off_t) })
 }
 
-/// Tells the kernel how a range of the file will be used. Advice only, so that failures do not matter.
+/// Tells the kernel how a range of the file will be used. Advice only, so that failures do not
+/// matter.
 pub(crate) fn advise(file: &File, offset: u64, len: u64, advice: i32) {
     // SAFETY: takes numbers only, and `file` keeps its descriptor open.
     unsafe { libc::posix_fadvise(file.as_raw_fd(), offset as libc::off_t, len as libc::off_t, advice) };
 }
 
-/// The alignment that direct I/O on this file needs for offsets, in bytes: `Some(0)` means that there is no direct I/O,
-/// `None` that this kernel or file system does not say.
+/// The alignment that direct I/O on this file needs for offsets, in bytes: `Some(0)` means that
+/// there is no direct I/O, `None` that this kernel or file system does not say.
 pub(crate) fn direct_align_bytes(file: &File) -> Option<u32> {
     let mut stat = MaybeUninit::<libc::statx>::zeroed();
     // SAFETY: the path is a constant C string, and `stat` has room for what the kernel writes.
@@ -126,7 +128,8 @@ pub(crate) enum LockKind {
 }
 
 fn whole_file(kind: LockKind) -> libc::flock {
-    // SAFETY: all zeros is a valid `flock`: a lock from the start of the file to its end, however that moves.
+    // SAFETY: all zeros is a valid `flock`: a lock from the start of the file to its end, however that
+    // moves.
     let mut flock: libc::flock = unsafe { MaybeUninit::zeroed().assume_init() };
     flock.l_type = match kind {
         LockKind::Shared => libc::F_RDLCK,
@@ -144,8 +147,8 @@ pub(crate) fn lock_whole(file: &File, kind: LockKind) -> Result<(), i32> {
     done(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const flock) })
 }
 
-/// The process that holds a traditional lock that conflicts with an exclusive one. None if the lock is of an open file
-/// description, which belongs to no process, or is gone.
+/// The process that holds a traditional lock that conflicts with an exclusive one. None if the lock
+/// is of an open file description, which belongs to no process, or is gone.
 pub(crate) fn lock_holder_pid(file: &File) -> Option<i32> {
     let mut flock = whole_file(LockKind::Exclusive);
     // SAFETY: this command reads and writes one `flock`.
@@ -169,7 +172,8 @@ pub(crate) fn event_new() -> io::Result<std::os::fd::OwnedFd> {
 /// Makes an event counter readable.
 pub(crate) fn event_set(event: BorrowedFd<'_>) {
     let one: u64 = 1;
-    // SAFETY: eight bytes of a live variable are read. The counter cannot overflow: it is set once between two clears.
+    // SAFETY: eight bytes of a live variable are read. The counter cannot overflow: it is set once
+    // between two clears.
     unsafe { libc::write(event.as_raw_fd(), (&raw const one).cast(), size_of::<u64>()) };
 }
 
@@ -204,8 +208,8 @@ pub(crate) fn word_wiped_on_fork() -> Option<&'static std::sync::atomic::AtomicU
     Some(unsafe { &*page.cast_const().cast() })
 }
 
-/// Every other thread of this process that runs enters and leaves the kernel once (an expedited `membarrier`), as its next tick
-/// would make it do. Where the call is refused nothing happens.
+/// Every other thread of this process that runs enters and leaves the kernel once (an expedited
+/// `membarrier`), as its next tick would make it do. Where the call is refused nothing happens.
 pub(crate) fn interrupt_threads() {
     const PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
     const REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;
@@ -239,8 +243,8 @@ impl Inotify {
         Ok(Inotify(unsafe { std::os::fd::OwnedFd::from_raw_fd(fd) }))
     }
 
-    /// Watches for others that close the file after they had it open for writing. Returns the number of the watch, the
-    /// same one for the same file.
+    /// Watches for others that close the file after they had it open for writing. Returns the
+    /// number of the watch, the same one for the same file.
     pub(crate) fn watch_closed_for_writing(&self, file: &File) -> io::Result<i32> {
         // By the descriptor: its path may lead elsewhere by now.
         let path = std::ffi::CString::new(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
@@ -250,14 +254,15 @@ impl Inotify {
         if number < 0 { Err(io::Error::last_os_error()) } else { Ok(number) }
     }
 
-    /// The numbers of the watches that something was reported of since the last call. What the kernel dropped because
-    /// its queue was full is not among them.
+    /// The numbers of the watches that something was reported of since the last call. What the
+    /// kernel dropped because its queue was full is not among them.
     pub(crate) fn take(&self) -> Vec<i32> {
         let mut numbers = Vec::new();
         let mut events = [[0_u32; 4]; EVENTS];
         // The kernel's queue has some ten thousand events, one for several that are alike.
         for _ in 0..1024 {
-            // SAFETY: as many bytes are written as there are. A watched file's events have no name behind them.
+            // SAFETY: as many bytes are written as there are. A watched file's events have no name behind
+            // them.
             let read =
                 unsafe { libc::read(self.0.as_raw_fd(), events.as_mut_ptr().cast(), size_of_val(&events)) };
             let Ok(bytes @ 1..) = usize::try_from(read) else { break };

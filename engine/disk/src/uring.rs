@@ -1,27 +1,33 @@
-//! The io_uring engine of a ring: I/O of files as submission entries, completions from any thread. Protects the slab of
-//! pending I/O and the two queues shared with the kernel. Not here: the inbox and sleeping (`inbox.rs`), how an I/O is
-//! cut and continued (`io.rs`).
+//! The io_uring engine of a ring: I/O of files as submission entries, completions from any thread.
+//! Protects the slab of pending I/O and the two queues shared with the kernel. Not here: the inbox
+//! and sleeping (`inbox.rs`), how an I/O is cut and continued (`io.rs`).
 //!
-//! * U1. The submission queue is written only under `submission`. It may be handed to the kernel (`io_uring_enter`)
-//!   without: the kernel serialises its side, and takes only entries that were published.
+//! * U1. The submission queue is written only under `submission`. It may be handed to the kernel
+//!   (`io_uring_enter`) without: the kernel serialises its side, and takes only entries that were
+//!   published.
 //! * U2. The completion queue is read only under the ring's lock `state`, by `harvest`.
-//! * U3. An I/O lies in the slab from `push` until its last part's completion is harvested; its key (slab index, part)
-//!   is in at most one of: backlog, submission queue, kernel, completion queue.
-//! * U4. At most `in_ring_max` entries are between submission and harvest, one less than the completion queue holds;
-//!   that one is the NOP's. So it never overflows. What comes more waits in the backlog, in order.
-//! * U5. Registered files: slot `i` holds the file of the store with id `files.ids[i]`. A store leaves when its last
-//!   handle is gone; a pending I/O is a handle. Ids are never given twice, so a slot never serves another store.
+//! * U3. An I/O lies in the slab from `push` until its last part's completion is harvested; its key
+//!   (slab index, part) is in at most one of: backlog, submission queue, kernel, completion queue.
+//! * U4. At most `in_ring_max` entries are between submission and harvest, one less than the
+//!   completion queue holds; that one is the NOP's. So it never overflows. What comes more waits in
+//!   the backlog, in order.
+//! * U5. Registered files: slot `i` holds the file of the store with id `files.ids[i]`. A store
+//!   leaves when its last handle is gone; a pending I/O is a handle. Ids are never given twice, so
+//!   a slot never serves another store.
 //!
-//! * U6. The kernel posts a completion in the context of the thread that submitted the I/O: when that enters the kernel, is
-//!   interrupted, or sleeps in a system call that signals end (`COOP_TASKRUN`; the default interrupts it for every completion, which
-//!   cost a third of the throughput where the kernel's workers read). `collect` enters for the thread that calls; a submitter
-//!   that computes elsewhere is interrupted by its next tick, or by `nudge` from whoever waits, for a processor without ticks.
-//! * U7. What is queued goes to the kernel as soon as that is as much as the kernel has, before more is queued. So a device
-//!   is at work while its caller still asks (or looks at what the last reads brought), and n I/Os take log2 n calls more. One alone
-//!   waits for `submit`, or for the call that also waits.
+//! * U6. The kernel posts a completion in the context of the thread that submitted the I/O: when
+//!   that enters the kernel, is interrupted, or sleeps in a system call that signals end
+//!   (`COOP_TASKRUN`; the default interrupts it for every completion, which cost a third of the
+//!   throughput where the kernel's workers read). `collect` enters for the thread that calls; a
+//!   submitter that computes elsewhere is interrupted by its next tick, or by `nudge` from whoever
+//!   waits, for a processor without ticks.
+//! * U7. What is queued goes to the kernel as soon as that is as much as the kernel has, before
+//!   more is queued. So a device is at work while its caller still asks (or looks at what the last
+//!   reads brought), and n I/Os take log2 n calls more. One alone waits for `submit`, or for the
+//!   call that also waits.
 //!
-//! Not used: `DEFER_TASKRUN` and `SINGLE_ISSUER`, for any thread may take completions; a polling thread (`SQPOLL`), for an
-//! idle cache uses no CPU.
+//! Not used: `DEFER_TASKRUN` and `SINGLE_ISSUER`, for any thread may take completions; a polling
+//! thread (`SQPOLL`), for an idle cache uses no CPU.
 
 use std::collections::VecDeque;
 use std::io;
@@ -47,7 +53,8 @@ const FILES_MAX: usize = 64;
 /// The key of the NOP that wakes the leader (`inbox.rs`, R4). No slab is that large.
 const NOP_KEY: u64 = u64::MAX;
 
-/// Calls that a submit makes at most: the backlog holds several rings full, and the kernel may take a part of one.
+/// Calls that a submit makes at most: the backlog holds several rings full, and the kernel may take
+/// a part of one.
 const SUBMIT_CALLS_MAX: usize = 1024;
 
 pub(crate) struct Uring {
@@ -70,7 +77,8 @@ struct Submission {
 struct RegisteredFiles {
     ids: Vec<u64>,
     latest: usize,
-    /// The kernel has refused one: those that are registered stay until their stores go, and no more are.
+    /// The kernel has refused one: those that are registered stay until their stores go, and no
+    /// more are.
     refused: bool,
 }
 
@@ -158,8 +166,8 @@ impl Uring {
         self.publish_backlog(&submission);
     }
 
-    /// Hands everything queued to the kernel, as far as U4 allows. False if the kernel is short of memory: what it did
-    /// not take stays queued.
+    /// Hands everything queued to the kernel, as far as U4 allows. False if the kernel is short of
+    /// memory: what it did not take stays queued.
     pub(crate) fn submit(&self) -> bool {
         for _ in 0..SUBMIT_CALLS_MAX {
             self.refill();
@@ -178,9 +186,11 @@ impl Uring {
         false
     }
 
-    /// U6: completions that wait for the calling thread are posted. Costs a load where there are none.
+    /// U6: completions that wait for the calling thread are posted. Costs a load where there are
+    /// none.
     pub(crate) fn collect(&self) {
-        // Enters although there may be nothing to submit; what goes wrong goes wrong again where somebody waits.
+        // Enters although there may be nothing to submit; what goes wrong goes wrong again where somebody
+        // waits.
         if self.must_enter()
             && let Err(error) = self.ring.submitter().submit()
         {
@@ -206,11 +216,13 @@ impl Uring {
         unsafe { self.ring.submission_shared() }.taskrun()
     }
 
-    /// Submits, and sleeps until the kernel has posted an entry more, a signal comes or the timeout is over, or for a while (U6).
-    /// Called by the leader only. An error is a kernel short of memory: the caller pauses and tries again.
+    /// Submits, and sleeps until the kernel has posted an entry more, a signal comes or the timeout
+    /// is over, or for a while (U6). Called by the leader only. An error is a kernel short of
+    /// memory: the caller pauses and tries again.
     pub(crate) fn sleep(&self, timeout: Option<Duration>) -> io::Result<()> {
         let submitter = self.ring.submitter();
-        // Acquire, as everywhere: pairs with `count_in_ring`. What is pushed later is its pusher's to wait for.
+        // Acquire, as everywhere: pairs with `count_in_ring`. What is pushed later is its pusher's to wait
+        // for.
         let timeout = match self.in_ring.load(Ordering::Acquire) {
             0 => timeout,
             _ => Some(timeout.map_or(Ring::NUDGE_INTERVAL, |timeout| timeout.min(Ring::NUDGE_INTERVAL))),
@@ -280,8 +292,8 @@ impl Uring {
         }
     }
 
-    /// Takes all completions that the kernel has posted. Called under the ring's lock `state` (U2). `finished` must not
-    /// drop stores (R2).
+    /// Takes all completions that the kernel has posted. Called under the ring's lock `state` (U2).
+    /// `finished` must not drop stores (R2).
     pub(crate) fn harvest(&self, finished: &mut dyn FnMut(Io)) -> Harvest {
         let mut harvest = Harvest::default();
         // SAFETY: the ring's `state` is locked (U2).
@@ -327,9 +339,11 @@ impl Uring {
         }
     }
 
-    /// Moves keys from the backlog to the submission queue as far as both have room. True if any moved.
+    /// Moves keys from the backlog to the submission queue as far as both have room. True if any
+    /// moved.
     fn refill(&self) -> bool {
-        // Acquire: pairs with `publish_backlog`. Whoever fills the backlog later refills it, or makes room later and does so then.
+        // Acquire: pairs with `publish_backlog`. Whoever fills the backlog later refills it, or makes room
+        // later and does so then.
         self.backlog_count.load(Ordering::Acquire) > 0 && self.refill_from(&mut lock(&self.submission))
     }
 
@@ -370,8 +384,9 @@ impl Uring {
             return false;
         }
         let entry = self.entry(submission, key);
-        // SAFETY: the entry refers to buffers of an I/O in the slab, valid until it is delivered (`Ring::push`), to
-        // pieces in the slab, not changed until it is harvested (U3), and to a file that its store keeps open.
+        // SAFETY: the entry refers to buffers of an I/O in the slab, valid until it is delivered
+        // (`Ring::push`), to pieces in the slab, not changed until it is harvested (U3), and to a
+        // file that its store keeps open.
         let pushed = unsafe { queue.push(&entry) };
         debug_assert!(pushed.is_ok(), "the queue was not full");
         // Before the kernel can see the entry: `queue` publishes on drop.
@@ -478,7 +493,8 @@ mod tests {
     use crate::buffer::AlignedBytes;
     use crate::store::{OpenOptions, Store};
 
-    /// A device had nothing to do while its caller asked for a batch, and with 32 in flight gave a fifth less.
+    /// A device had nothing to do while its caller asked for a batch, and with 32 in flight gave a
+    /// fifth less.
     #[test]
     fn what_is_queued_is_handed_over_when_it_is_as_much_as_the_kernel_has() {
         let file = tempfile::NamedTempFile::new().unwrap();
@@ -502,7 +518,8 @@ mod tests {
         assert_eq!(left, [1, 1, 1, 2, 1, 2, 3, 4, 1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3, 4]);
     }
 
-    /// The table of those that were registered was forgotten with the first that the kernel refused: nobody took them out, and their files stayed open.
+    /// The table of those that were registered was forgotten with the first that the kernel
+    /// refused: nobody took them out, and their files stayed open.
     #[test]
     fn a_file_that_is_not_registered_leaves_those_that_are() {
         let uring = match Uring::new(8) {

@@ -1,24 +1,28 @@
-//! Notices what others do to the files and devices of stores: overwritten, cut, replaced, made read-only. Protects
-//! nobody from it: a cache cannot know what its pages should hold then, only people can. Not here: when to look, and whom
-//! to tell (the program's matter).
+//! Notices what others do to the files and devices of stores: overwritten, cut, replaced, made
+//! read-only. Protects nobody from it: a cache cannot know what its pages should hold then, only
+//! people can. Not here: when to look, and whom to tell (the program's matter).
 //!
-//! Every look compares what can be asked cheaply (`stat`, two requests of a device). Five rules keep a store's own writes
-//! from being taken for somebody else's:
+//! Every look compares what can be asked cheaply (`stat`, two requests of a device). Five rules
+//! keep a store's own writes from being taken for somebody else's:
 //!
-//! * W1. Which file the path leads to, and whether it leads anywhere, never changes by I/O: any change is somebody else's.
-//! * W2. The length changes by [`Store::set_len_bytes`] alone, which holds `FileStore::length`. A look that finds it held
-//!   compares no length; any other difference is somebody else's.
-//! * W3. The time of modification counts only between two looks without own I/O: `ended` as read before the first `stat`
-//!   equals `begun` as read after the second. Then no write, zeroing, discard or sync of this store was in flight at any
-//!   moment between the two. Reads and the backups of others change the time of access alone; chmod, chown and links
-//!   change the inode's time alone; neither is compared.
-//! * W4. The interval before the first of the two had no own I/O either, so that a time that a network file system tells
-//!   late, or a coarse clock, is no false alarm.
-//! * W5. While the store is being written, W3 tells nothing. There inotify does: a descriptor for writing that is closed
-//!   (`IN_CLOSE_WRITE`) is another's, because the store keeps its own open. It counts if the time of modification moved since
-//!   the look before; for a device, whose node keeps its time, it counts always.
+//! * W1. Which file the path leads to, and whether it leads anywhere, never changes by I/O: any
+//!   change is somebody else's.
+//! * W2. The length changes by [`Store::set_len_bytes`] alone, which holds `FileStore::length`. A
+//!   look that finds it held compares no length; any other difference is somebody else's.
+//! * W3. The time of modification counts only between two looks without own I/O: `ended` as read
+//!   before the first `stat` equals `begun` as read after the second. Then no write, zeroing,
+//!   discard or sync of this store was in flight at any moment between the two. Reads and the
+//!   backups of others change the time of access alone; chmod, chown and links change the inode's
+//!   time alone; neither is compared.
+//! * W4. The interval before the first of the two had no own I/O either, so that a time that a
+//!   network file system tells late, or a coarse clock, is no false alarm.
+//! * W5. While the store is being written, W3 tells nothing. There inotify does: a descriptor for
+//!   writing that is closed (`IN_CLOSE_WRITE`) is another's, because the store keeps its own open.
+//!   It counts if the time of modification moved since the look before; for a device, whose node
+//!   keeps its time, it counts always.
 //!
-//! What is missed: a writer on another machine, or one that keeps the file open, while the store itself is being written.
+//! What is missed: a writer on another machine, or one that keeps the file open, while the store
+//! itself is being written.
 
 use std::fmt;
 use std::fs::{self, Metadata};
@@ -30,8 +34,8 @@ use crate::io::Channel;
 use crate::store::{Kind, Store};
 use crate::sys::Inotify;
 
-/// Looks without a change before the next change is reported again, so that a program that writes for
-/// an hour is reported once.
+/// Looks without a change before the next change is reported again, so that a program that writes
+/// for an hour is reported once.
 const CALM_LOOKS: u32 = 20;
 
 /// What others did to the file or device of a store.
@@ -120,7 +124,8 @@ struct Watched {
     path: Path,
     has_length: bool,
     is_read_only: bool,
-    /// The last look's: `ended` before its `stat`, what that told, and whether its interval had no own I/O (W4).
+    /// The last look's: `ended` before its `stat`, what that told, and whether its interval had no
+    /// own I/O (W4).
     ended: u64,
     modified: Option<SystemTime>,
     is_settled: bool,
@@ -166,8 +171,8 @@ impl Watch {
         watch
     }
 
-    /// Looks at every store. Returns what has changed since the last look, with the number of the store in the order of
-    /// `new`; [`Store::noticed`] keeps it. Blocks as long as `stat` does.
+    /// Looks at every store. Returns what has changed since the last look, with the number of the
+    /// store in the order of `new`; [`Store::noticed`] keeps it. Blocks as long as `stat` does.
     pub fn look(&mut self) -> Vec<(usize, Change)> {
         let closed = self.inotify.as_ref().map_or_else(Vec::new, Inotify::take);
         let mut changes = Vec::new();
@@ -246,7 +251,8 @@ impl Watched {
     }
 }
 
-/// Where the path of a file leads (None: that cannot be told now), and what `stat` says if it leads to the file.
+/// Where the path of a file leads (None: that cannot be told now), and what `stat` says if it leads
+/// to the file.
 fn lead(file: &FileStore) -> (Option<Path>, Option<Metadata>) {
     match fs::metadata(file.path()) {
         Ok(found) if FileStore::identity_of(&found) == file.identity() => (Some(Path::Here), Some(found)),

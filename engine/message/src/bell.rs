@@ -1,4 +1,5 @@
-//! A bell: which receivers of a node sleep, a bit each, so that a sender wakes exactly one and those who are awake are not called (M4).
+//! A bell: which receivers of a node sleep, a bit each, so that a sender wakes exactly one and
+//! those who are awake are not called (M4).
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 

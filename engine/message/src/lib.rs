@@ -1,21 +1,32 @@
-//! Messages between nodes: for each ordered pair of nodes a bounded queue, and for each node a bell for those who sleep there.
+//! Messages between nodes: for each ordered pair of nodes a bounded queue, and for each node a bell
+//! for those who sleep there.
 //!
-//! Who sends is any thread of a node, and who receives any thread of another. A message is an owned value (the engine's is a box of requests that goes
-//! there and comes back), so that whoever has it is alone with it. The protocol:
+//! Who sends is any thread of a node, and who receives any thread of another. A message is an owned
+//! value (the engine's is a box of requests that goes there and comes back), so that whoever has it
+//! is alone with it. The protocol:
 //!
-//! - **M1** A message belongs to one at a time: the sender, a cell of a queue, a receiver. What one wrote the next one sees.
-//! - **M2** Sending takes the place behind the last by compare-and-swap, if the place's turn says that it is free in this round; it writes the message and
-//!   publishes it by the turn, with release. A queue that is full *refuses*: the sender has its message back, and nobody waits for room.
-//! - **M3** Receiving takes the first place by compare-and-swap, if its turn says (acquire) that a message is there; it takes the message and frees the place for the next round by the
-//!   turn, with release.
-//! - **M4** A receiver that has nothing to do *announces* itself by a bit of its node's bell, then looks at all queues to its node once more, and only then
-//!   sleeps. A sender that has published looks at the bell, takes one bit down, and wakes that receiver. Between announcing and looking, and between publishing and
-//!   looking, lies a fence of sequential consistency: one of the two sees the other.
-//! - **M5** *Closing* sets a flag. A receiver goes when it has seen the flag and *then*, behind a fence, found the queues empty. A sender looks at the flag after it has published, behind the fence
-//!   of M4: either a receiver still comes by, or the sender sees the flag, and empties the queue itself.
+//! - **M1** A message belongs to one at a time: the sender, a cell of a queue, a receiver. What one
+//!   wrote the next one sees.
+//! - **M2** Sending takes the place behind the last by compare-and-swap, if the place's turn says
+//!   that it is free in this round; it writes the message and publishes it by the turn, with
+//!   release. A queue that is full *refuses*: the sender has its message back, and nobody waits for
+//!   room.
+//! - **M3** Receiving takes the first place by compare-and-swap, if its turn says (acquire) that a
+//!   message is there; it takes the message and frees the place for the next round by the turn,
+//!   with release.
+//! - **M4** A receiver that has nothing to do *announces* itself by a bit of its node's bell, then
+//!   looks at all queues to its node once more, and only then sleeps. A sender that has published
+//!   looks at the bell, takes one bit down, and wakes that receiver. Between announcing and
+//!   looking, and between publishing and looking, lies a fence of sequential consistency: one of
+//!   the two sees the other.
+//! - **M5** *Closing* sets a flag. A receiver goes when it has seen the flag and *then*, behind a
+//!   fence, found the queues empty. A sender looks at the flag after it has published, behind the
+//!   fence of M4: either a receiver still comes by, or the sender sees the flag, and empties the
+//!   queue itself.
 //!
-//! So no message is lost and no thread waits for room: two nodes that send to each other with full queues both get their messages back and do for
-//! themselves what they had asked for. What is not here: what messages mean, how a thread sleeps and is woken, threads.
+//! So no message is lost and no thread waits for room: two nodes that send to each other with full
+//! queues both get their messages back and do for themselves what they had asked for. What is not
+//! here: what messages mean, how a thread sleeps and is woken, threads.
 
 mod bell;
 pub mod broken;
@@ -97,8 +108,8 @@ impl<T> Exchange<T> {
         Sent::Delivered(self.bells[to].take())
     }
 
-    /// A message to a node, if there is one: from each other node's queue in turn, so that none is passed over. `turn` is the caller's own number of
-    /// its looks.
+    /// A message to a node, if there is one: from each other node's queue in turn, so that none is
+    /// passed over. `turn` is the caller's own number of its looks.
     pub fn receive(&self, to: usize, turn: usize) -> Option<T> {
         (0..self.nodes).find_map(|at| self.rings[(turn + at) % self.nodes * self.nodes + to].pop())
     }
@@ -106,7 +117,8 @@ impl<T> Exchange<T> {
     /// `receive` for those who stay until the end (M5).
     pub fn take(&self, to: usize, turn: usize) -> Received<T> {
         let closed = self.is_closed() && !broken::is(broken::Step::LookBeforeClosing);
-        // Pairs with the fence in `send`: a sender that has not seen the flag has published what is looked for here.
+        // Pairs with the fence in `send`: a sender that has not seen the flag has published what is looked
+        // for here.
         if closed {
             fence(Ordering::SeqCst);
         }
@@ -124,7 +136,8 @@ impl<T> Exchange<T> {
         (0..self.nodes).all(|from| self.rings[from * self.nodes + to].is_empty())
     }
 
-    /// M4 for a receiver of a node: true if it may sleep until it is woken, and then calls `wake_up`. False: there is something to do.
+    /// M4 for a receiver of a node: true if it may sleep until it is woken, and then calls
+    /// `wake_up`. False: there is something to do.
     pub fn drowse(&self, to: usize, receiver: u32) -> bool {
         self.bells[to].announce(receiver);
         // Pairs with the fence in `send`.
@@ -142,7 +155,8 @@ impl<T> Exchange<T> {
         self.bells[to].withdraw(receiver);
     }
 
-    /// Somebody of the node who sleeps, and is to be woken now: for work that did not come through a queue.
+    /// Somebody of the node who sleeps, and is to be woken now: for work that did not come through
+    /// a queue.
     pub fn rouse(&self, to: usize) -> Option<u32> {
         fence(Ordering::SeqCst);
         self.bells[to].take()

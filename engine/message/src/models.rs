@@ -1,4 +1,5 @@
-//! loom models of M1 to M5: two or three threads, all interleavings that a few preemptions make, and the same with a step left out, which must go wrong.
+//! loom models of M1 to M5: two or three threads, all interleavings that a few preemptions make,
+//! and the same with a step left out, which must go wrong.
 
 use loom::sync::Notify;
 use loom::sync::atomic::{AtomicUsize, Ordering};
@@ -9,7 +10,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 use crate::broken::{Step, set};
 use crate::{Exchange, Received, Sent};
 
-/// Held shared by models of the whole protocol, alone by those of a broken one: the switch is one for the process.
+/// Held shared by models of the whole protocol, alone by those of a broken one: the switch is one
+/// for the process.
 static SWITCH: RwLock<()> = RwLock::new(());
 
 fn explore(preemptions_max: Option<usize>, model: fn()) {
@@ -49,12 +51,7 @@ impl Done {
 }
 
 /// Sends as the engine does: what is refused the sender does itself, what is orphaned it fetches.
-fn send(
-    exchange: &Exchange<usize>,
-    (from, to): (usize, usize),
-    message: usize,
-    done: &Done,
-) -> Option<u32> {
+fn send(exchange: &Exchange<usize>, (from, to): (usize, usize), message: usize, done: &Done) -> Option<u32> {
     match exchange.send(from, to, message) {
         Sent::Delivered(sleeper) => return sleeper,
         Sent::Refused(message) => done.mark(message),
@@ -105,7 +102,8 @@ fn a_queue_that_goes_round() {
     done.all(4);
 }
 
-/// Two nodes whose queues to each other are full, and both send: each does its own, helps with what is for its node, and nobody waits.
+/// Two nodes whose queues to each other are full, and both send: each does its own, helps with what
+/// is for its node, and nobody waits.
 fn both_ways_full() {
     let shared = Arc::new((Exchange::new(2, 2), Done::new()));
     {
@@ -133,7 +131,8 @@ fn both_ways_full() {
     done.all(6);
 }
 
-/// M4: a receiver that sleeps until its message has come. A lost wake-up ends the model as a deadlock.
+/// M4: a receiver that sleeps until its message has come. A lost wake-up ends the model as a
+/// deadlock.
 fn a_receiver_that_sleeps() {
     let shared = Arc::new((Exchange::new(2, 2), Done::new(), Notify::new()));
     let receiver = {

@@ -1,7 +1,9 @@
-//! A bounded queue for many senders and many receivers (Dmitry Vyukov's): each place has a turn of its own, so that neither side waits for the other's counter.
+//! A bounded queue for many senders and many receivers (Dmitry Vyukov's): each place has a turn of
+//! its own, so that neither side waits for the other's counter.
 //!
-//! What is protected: a place is written by the one sender that took it, and read by the one receiver that took it (M2, M3 in the crate's text). A place is a
-//! cache line, so that neighbours do not disturb each other.
+//! What is protected: a place is written by the one sender that took it, and read by the one
+//! receiver that took it (M2, M3 in the crate's text). A place is a cache line, so that neighbours
+//! do not disturb each other.
 
 use std::mem::MaybeUninit;
 
@@ -13,7 +15,8 @@ use crate::sync::atomic::{AtomicUsize, Ordering};
 #[repr(align(64))]
 struct Line<T>(T);
 
-/// A place. Free in the round of `turn`, if it is the place's number in that round; full, if it is one more.
+/// A place. Free in the round of `turn`, if it is the place's number in that round; full, if it is
+/// one more.
 #[repr(align(64))]
 struct Place<T> {
     turn: AtomicUsize,
@@ -70,7 +73,8 @@ impl<T> Ring<T> {
             let next = number.wrapping_add(1);
             match self.tail.0.compare_exchange_weak(number, next, Ordering::Relaxed, Ordering::Relaxed) {
                 Ok(_) => {
-                    // SAFETY: the place is free in this round, and the swap gave it to this thread alone (M2).
+                    // SAFETY: the place is free in this round, and the swap gave it to this thread alone
+                    // (M2).
                     place.message.with_mut(|at| unsafe { (*at).write(message) });
                     let release =
                         if is(Step::PublishRelaxed) { Ordering::Relaxed } else { Ordering::Release };
@@ -102,7 +106,8 @@ impl<T> Ring<T> {
             // Relaxed, both: as in `push`.
             match self.head.0.compare_exchange_weak(number, next, Ordering::Relaxed, Ordering::Relaxed) {
                 Ok(_) => {
-                    // SAFETY: the place is full in this round, and the swap gave it to this thread alone (M3).
+                    // SAFETY: the place is full in this round, and the swap gave it to this thread alone
+                    // (M3).
                     let message = place.message.with_mut(|at| unsafe { at.cast::<T>().read() });
                     let release = if is(Step::FreeRelaxed) { Ordering::Relaxed } else { Ordering::Release };
                     // Release: pairs with `push` in the next round.

@@ -1,4 +1,5 @@
-//! Three nodes under shuttle: random schedules, and such with few preemptions (PCT), of threads that send to everybody, sleep and are woken. Built by `--cfg shuttle`.
+//! Three nodes under shuttle: random schedules, and such with few preemptions (PCT), of threads
+//! that send to everybody, sleep and are woken. Built by `--cfg shuttle`.
 #![cfg(shuttle)]
 
 use octavo_message::broken::{Step, set};

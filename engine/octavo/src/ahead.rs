@@ -1,12 +1,15 @@
 //! Read-ahead: pages that a stream of reads will want next, brought in with the read that missed.
 //!
-//! A *stream* is a row of misses whose places follow each other, or lie equally far apart. An object follows several at a time, so readers
-//! that take turns are told apart. What a stream wanted last decides where its next miss is to be; a miss that comes there confirms it: its window
-//! doubles, up to the partition's, and the pages behind the miss are claimed as *ahead* (see the table's `claim_ahead`) and read in the same
-//! I/O where they are adjacent. Hits are not looked at, so they pay nothing; a stream waits for the store once a window.
+//! A *stream* is a row of misses whose places follow each other, or lie equally far apart. An
+//! object follows several at a time, so readers that take turns are told apart. What a stream
+//! wanted last decides where its next miss is to be; a miss that comes there confirms it: its
+//! window doubles, up to the partition's, and the pages behind the miss are claimed as *ahead* (see
+//! the table's `claim_ahead`) and read in the same I/O where they are adjacent. Hits are not looked
+//! at, so they pay nothing; a stream waits for the store once a window.
 //!
-//! *Success and waste.* The table counts pages that were read ahead and wanted then, and those that left before. Where a quarter of a partition's was
-//! in vain of late, its windows halve; where next to nothing was, they double again.
+//! *Success and waste.* The table counts pages that were read ahead and wanted then, and those that
+//! left before. Where a quarter of a partition's was in vain of late, its windows halve; where next
+//! to nothing was, they double again.
 //!
 //! What is not here: waiting. Nobody waits for a page that is read ahead but who wants it.
 
@@ -103,8 +106,8 @@ impl Streams {
         self.mode.load(Ordering::Relaxed) == ONCE
     }
 
-    /// A read of the pages `first..end` missed. Returns what to read ahead, at most `most` pages; nobody asks how many that are until
-    /// there is a stream.
+    /// A read of the pages `first..end` missed. Returns what to read ahead, at most `most` pages;
+    /// nobody asks how many that are until there is a stream.
     pub fn missed(&self, first: u64, end: u64, most: impl FnOnce() -> u32) -> Option<Ahead> {
         let mode = self.mode.load(Ordering::Relaxed);
         if mode == RANDOM {

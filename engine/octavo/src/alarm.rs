@@ -1,5 +1,5 @@
-//! What the reaper sleeps by: a bell that other threads ring, and triggers, files of the kernel that poll(2) tells of when processes have waited
-//! for memory. Between two news it costs nothing.
+//! What the reaper sleeps by: a bell that other threads ring, and triggers, files of the kernel
+//! that poll(2) tells of when processes have waited for memory. Between two news it costs nothing.
 //!
 //! What is not here: where triggers come from (`pressure`), and what follows from news (`reaper`).
 
@@ -58,7 +58,8 @@ impl Alarm {
         self.short.swap(false, Ordering::Acquire)
     }
 
-    /// Sleeps until the bell rings or a trigger fires, at most for so long. A trigger that can fire no more is dropped.
+    /// Sleeps until the bell rings or a trigger fires, at most for so long. A trigger that can fire
+    /// no more is dropped.
     pub fn sleep(&self, triggers: &mut Vec<File>, time: Duration) {
         let wanted = |fd, events| libc::pollfd { fd, events, revents: 0 };
         let mut polled = vec![wanted(self.bell.as_raw_fd(), libc::POLLIN)];
@@ -74,7 +75,8 @@ impl Alarm {
             }
             return;
         }
-        // The kernel takes a trigger's news back as it tells them; bytes of the bell are taken here. An error is a byte for the next turn.
+        // The kernel takes a trigger's news back as it tells them; bytes of the bell are taken here. An
+        // error is a byte for the next turn.
         let _ = (&self.bell).read(&mut [0; 64]);
         let mut told = polled[1..].iter().map(|file| file.revents);
         triggers.retain(|_| {

@@ -1,9 +1,9 @@
 //! Bounce pages: memory that carries dirty pages to the store.
 //!
-//! A frame is never the source of a write in flight, so a page stays writable while an older version
-//! of it travels. The pool is bounded and charged. A task takes its bounce pages before it takes any
-//! slot, and waits for them while it holds none. No object holds more of them than it leaves to the
-//! others, so a store that hangs delays only its own objects.
+//! A frame is never the source of a write in flight, so a page stays writable while an older
+//! version of it travels. The pool is bounded and charged. A task takes its bounce pages before it
+//! takes any slot, and waits for them while it holds none. No object holds more of them than it
+//! leaves to the others, so a store that hangs delays only its own objects.
 //!
 //! Not here: the buffers that callers borrow (`buffer.rs`).
 
@@ -38,7 +38,8 @@ struct BounceState {
 pub(crate) struct BounceShare(AtomicUsize);
 
 impl BounceShare {
-    /// How many more it may have while so many are free: it ends with as many as it leaves, or with the last one where it has none.
+    /// How many more it may have while so many are free: it ends with as many as it leaves, or with
+    /// the last one where it has none.
     fn allowed(&self, free: usize) -> usize {
         // Relaxed, here and where it changes: under the pool's lock.
         free.saturating_sub(self.0.load(Ordering::Relaxed)).div_ceil(2)
@@ -67,7 +68,8 @@ impl BouncePool {
         }))
     }
 
-    /// Up to `wanted` adjacent pages, at least one. Where there is none for the object, `waiter` is told when one came back.
+    /// Up to `wanted` adjacent pages, at least one. Where there is none for the object, `waiter` is
+    /// told when one came back.
     pub fn take(
         self: &Arc<Self>,
         share: &Arc<BounceShare>,
@@ -82,7 +84,8 @@ impl BouncePool {
             self.waiting.store(state.waiting.len(), Ordering::Relaxed);
             return None;
         }
-        // The longest run of free pages that is not longer than wanted, first fit from where the last search ended.
+        // The longest run of free pages that is not longer than wanted, first fit from where the last
+        // search ended.
         let (mut best, mut run) = ((0, 0), (0, 0));
         for step in 0..self.pages {
             let page = (state.next + step) % self.pages;
@@ -109,8 +112,9 @@ impl BouncePool {
 }
 
 impl BouncePool {
-    /// Tells as many waiters as there are free pages, of those that may have one. Whoever was told may have found that it needs none: the lanes call this
-    /// when they have done what they were told, so that the turn is passed on.
+    /// Tells as many waiters as there are free pages, of those that may have one. Whoever was told
+    /// may have found that it needs none: the lanes call this when they have done what they
+    /// were told, so that the turn is passed on.
     pub fn pass_on(&self) {
         // Relaxed: a waiter that is added now has found no page free, and whoever frees one tells it.
         if self.waiting.load(Ordering::Relaxed) > 0 {
@@ -118,7 +122,8 @@ impl BouncePool {
         }
     }
 
-    /// A lane that nobody attends may come to its turn late or never: it is told, and somebody else beside it.
+    /// A lane that nobody attends may come to its turn late or never: it is told, and somebody else
+    /// beside it.
     fn tell(&self, mut state: MutexGuard<'_, BounceState>) {
         let mut told: Vec<Waiter> = Vec::new();
         let (free, mut turns, mut passed) = (state.free, state.free, 0);
@@ -179,7 +184,8 @@ mod tests {
     use super::*;
     use crate::budget::Budget;
 
-    /// One object's write-back, to a store that hung, took all bounce pages: no other object's pages were written.
+    /// One object's write-back, to a store that hung, took all bounce pages: no other object's
+    /// pages were written.
     #[test]
     fn no_object_takes_more_bounce_pages_than_it_leaves() {
         for pages in [2, 3, 64, 100] {

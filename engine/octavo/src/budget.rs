@@ -1,7 +1,8 @@
 //! `memory_max`: what everything is charged to.
 //!
-//! A charge is taken before the memory is, and given back after. Nothing in the cache holds memory that grows with load
-//! without one. What is not here: what is done when a charge is refused; that is for who asks.
+//! A charge is taken before the memory is, and given back after. Nothing in the cache holds memory
+//! that grows with load without one. What is not here: what is done when a charge is refused; that
+//! is for who asks.
 
 use crate::error::Error;
 use crate::sync::{Arc, AtomicU64, Ordering};

@@ -4,13 +4,14 @@
 //! they fragment, and resident memory grows without limit while the charge says nothing. Here every
 //! buffer lies in a *slot* of its own mapping:
 //!
-//! - Lengths are rounded up to a *class*, four classes per doubling. A class is one range of addresses
-//!   with as many slots as the reserve could hold buffers of that class, so a free slot always exists
-//!   and nothing fragments. Only what a buffer was asked for is ever touched.
-//! - A returned buffer leaves its slot *warm*: its memory stays resident for the next buffer. Memory
-//!   in use and warm memory together fit into the reserve; before a new buffer would break that, the
-//!   oldest warm slots give their memory back to the kernel and turn *cold*.
-//! - [`BufferPool::give_back_idle`] turns those slots cold that no buffer needed since its last call.
+//! - Lengths are rounded up to a *class*, four classes per doubling. A class is one range of
+//!   addresses with as many slots as the reserve could hold buffers of that class, so a free slot
+//!   always exists and nothing fragments. Only what a buffer was asked for is ever touched.
+//! - A returned buffer leaves its slot *warm*: its memory stays resident for the next buffer.
+//!   Memory in use and warm memory together fit into the reserve; before a new buffer would break
+//!   that, the oldest warm slots give their memory back to the kernel and turn *cold*.
+//! - [`BufferPool::give_back_idle`] turns those slots cold that no buffer needed since its last
+//!   call.
 //!
 //! Not here: bounce pages, which carry the engine's own writes (`bounce.rs`).
 
@@ -162,8 +163,8 @@ impl BufferPool {
         Arc::new(BufferPool { process: Process::this(), reserve, classes, warm_bytes: AtomicU64::new(0) })
     }
 
-    /// Lends zeroed memory of at least `len` bytes, a whole number of pages. None where the reserve is
-    /// used up.
+    /// Lends zeroed memory of at least `len` bytes, a whole number of pages. None where the reserve
+    /// is used up.
     pub fn borrow(self: &Arc<Self>, len: usize) -> Option<Buffer> {
         if !self.process.is_this() {
             return None;
@@ -264,7 +265,8 @@ impl Class {
         Some(self.mapping.get_or_init(|| mapping))
     }
 
-    /// A free slot, and its resident bytes if it is warm. There is one: the caller's charge says so.
+    /// A free slot, and its resident bytes if it is warm. There is one: the caller's charge says
+    /// so.
     fn take(&self) -> (u32, Option<usize>) {
         let mut free = lock(&self.free);
         if let Some(warm) = free.warm.pop_back() {
@@ -295,9 +297,9 @@ mod tests {
         }
     }
 
-    /// Freed buffers of the heap fragmented: resident memory grew while the charge stayed. Whatever the
-    /// order of lengths and lifetimes, used and warm memory stay within the reserve, every buffer that
-    /// the reserve has room for is lent, and it is all zeros.
+    /// Freed buffers of the heap fragmented: resident memory grew while the charge stayed. Whatever
+    /// the order of lengths and lifetimes, used and warm memory stay within the reserve, every
+    /// buffer that the reserve has room for is lent, and it is all zeros.
     #[test]
     fn memory_in_use_and_warm_memory_fit_into_the_reserve_at_every_moment() {
         let max = 1 << 20;

@@ -1,4 +1,5 @@
-//! A cache: the bound on memory, the partitions under it, the lanes that do its I/O. Not here: what its threads do (`cleaner.rs`, `reaper.rs`).
+//! A cache: the bound on memory, the partitions under it, the lanes that do its I/O. Not here: what
+//! its threads do (`cleaner.rs`, `reaper.rs`).
 
 use std::sync::{OnceLock, PoisonError, Weak};
 
@@ -109,19 +110,21 @@ impl Owed {
     }
 }
 
-/// A page cache. Cheap to clone; the last clone stops the cleaner, waits for what that has in flight, and drops everything. Dirty pages that are to survive are synced before.
+/// A page cache. Cheap to clone; the last clone stops the cleaner, waits for what that has in
+/// flight, and drops everything. Dirty pages that are to survive are synced before.
 ///
 /// # Threads
 ///
 /// Any number of threads may call a cache and its objects at a time. A thread holds nothing of the
 /// cache between its calls but some counters (about 512 bytes a partition, which the next thread
-/// takes over). A call that is not a hit borrows a *lane* while it lasts. The cache makes up to 64 lanes
-/// with an I/O ring each, when that many calls run at a time; a ring takes 24 KiB of
+/// takes over). A call that is not a hit borrows a *lane* while it lasts. The cache makes up to 64
+/// lanes with an I/O ring each, when that many calls run at a time; a ring takes 24 KiB of
 /// [`buffers_max_bytes`](CacheConfig::buffers_max_bytes), of which all rings of blocking calls take
 /// an eighth at most, and one file descriptor. Calls beyond that neither fail nor wait for a lane:
 /// their I/O is done by plain system calls, of the calling thread or of up to 64 threads that the
 /// whole process shares. Each of them takes up to 40 KiB of the heap while it lasts, which is not
-/// charged: 600 writers at a time take some 24 MiB beside `memory_max`. A [`Queue`] has a ring of its own for its life.
+/// charged: 600 writers at a time take some 24 MiB beside `memory_max`. A [`Queue`] has a ring of
+/// its own for its life.
 ///
 /// # Forks
 ///
@@ -144,7 +147,8 @@ pub(crate) struct CacheInner {
 }
 
 impl Cache {
-    /// Makes a cache. Fails if the values do not fit together or `memory_max` is too small for anything.
+    /// Makes a cache. Fails if the values do not fit together or `memory_max` is too small for
+    /// anything.
     pub fn new(config: CacheConfig) -> Result<Cache, Error> {
         config.validate()?;
         let memory_max_bytes = config.memory_max_bytes;
@@ -211,8 +215,9 @@ impl Cache {
         Ok(cache)
     }
 
-    /// Makes a partition. Its memory is charged now, and taken as pages come. Where others have what it is to begin with, they give it a fair share,
-    /// if the cache has a reaper. A name such as `host/vm1/disk0` says that it is in the groups `host` and `host/vm1`.
+    /// Makes a partition. Its memory is charged now, and taken as pages come. Where others have
+    /// what it is to begin with, they give it a fair share, if the cache has a reaper. A name
+    /// such as `host/vm1/disk0` says that it is in the groups `host` and `host/vm1`.
     pub fn partition(&self, config: PartitionConfig) -> Result<Partition, Error> {
         self.0.shared.check_process()?;
         let planning = lock(&self.0.shared.reaper.planning);
@@ -257,14 +262,15 @@ impl Cache {
         };
         let partition = Partition::new(PartitionInner::new(&self.0.shared, config, start)?);
         lock(&self.0.partitions).push(partition.clone());
-        // No page of it is here yet: nobody sees that a group was beyond its bound for a moment. (Where a neighbour's store does not answer, the next steps
-        // go on with it.)
+        // No page of it is here yet: nobody sees that a group was beyond its bound for a moment. (Where a
+        // neighbour's store does not answer, the next steps go on with it.)
         reaper::keep_bounds(self, turn);
         Ok(partition)
     }
 
-    /// Closes all objects of a partition and lets its memory go; what else holds the partition holds an empty shell. Where dirty pages cannot be
-    /// written it fails, and the partition stays.
+    /// Closes all objects of a partition and lets its memory go; what else holds the partition
+    /// holds an empty shell. Where dirty pages cannot be written it fails, and the partition
+    /// stays.
     pub fn remove_partition(&self, name: &str) -> Result<(), Error> {
         self.0.shared.check_process()?;
         let found = self.partitions().into_iter().find(|partition| partition.name() == name);
@@ -292,7 +298,8 @@ impl Cache {
         self.0.shared.reaper.groups().into_iter().collect()
     }
 
-    /// Bounds a group of partitions, those whose names begin with its name and a slash, now or later.
+    /// Bounds a group of partitions, those whose names begin with its name and a slash, now or
+    /// later.
     ///
     /// Waits for the stores of those in it as long as they take: [`Self::begin_group`] does not.
     pub fn set_group(&self, name: &str, limits: Limits) -> Result<(), Error> {
@@ -363,8 +370,10 @@ impl Cache {
         reaper::period(self, true);
     }
 
-    /// Tells that processes wait for memory, for whoever hears of that before [`crate::CacheConfig::pressure`] does (systemd's `MEMORY_PRESSURE_WATCH`, say). The reaper
-    /// looks at the system's memory at once, and takes what lies between enough and too little for too little. Without `pressure` nothing happens.
+    /// Tells that processes wait for memory, for whoever hears of that before
+    /// [`crate::CacheConfig::pressure`] does (systemd's `MEMORY_PRESSURE_WATCH`, say). The reaper
+    /// looks at the system's memory at once, and takes what lies between enough and too little for
+    /// too little. Without `pressure` nothing happens.
     pub fn memory_is_short(&self) {
         if !self.0.shared.is_forked() {
             self.0.shared.reaper.alarm.tell_short();
@@ -412,7 +421,8 @@ impl Cache {
         if self.check_promise(all).is_ok() { rounded } else { min_bytes }
     }
 
-    /// Changes what a partition was promised. It is resized at once where it has more than `max` or less than `min`.
+    /// Changes what a partition was promised. It is resized at once where it has more than `max` or
+    /// less than `min`.
     ///
     /// Waits for the partition's stores as long as they take: [`Self::begin_limits`] does not.
     pub fn set_limits(&self, partition: &Partition, limits: Limits) -> Result<(), Error> {
@@ -510,12 +520,12 @@ impl Cache {
 
     /// Lends memory for requests: at least `bytes` long, a whole number of 4096-byte pages, zeroed,
     /// aligned to 4096. Returns `None` while the buffers' share
-    /// ([`CacheConfig::buffers_max_bytes`]) is used up; dropped buffers come back to it. In a child of
-    /// `fork` there are none.
+    /// ([`CacheConfig::buffers_max_bytes`]) is used up; dropped buffers come back to it. In a child
+    /// of `fork` there are none.
     ///
-    /// The memory is the cache's own, not the heap's. A dropped buffer's memory stays resident, within
-    /// the share, for the next buffer; what no buffer needs for a few seconds goes back to the kernel,
-    /// if the cache runs its reaper ([`CacheConfig::reaper`]).
+    /// The memory is the cache's own, not the heap's. A dropped buffer's memory stays resident,
+    /// within the share, for the next buffer; what no buffer needs for a few seconds goes back
+    /// to the kernel, if the cache runs its reaper ([`CacheConfig::reaper`]).
     pub fn buffer(&self, bytes: usize) -> Option<Buffer> {
         self.0.shared.buffers.borrow(bytes)
     }
@@ -533,8 +543,8 @@ impl Cache {
         Queue::new(&self.0.shared)
     }
 
-    /// Writes dirty pages of all partitions, in the order of their offsets. What the cleaner does by itself.
-    /// Returns the first error; pages that could not be written stay.
+    /// Writes dirty pages of all partitions, in the order of their offsets. What the cleaner does
+    /// by itself. Returns the first error; pages that could not be written stay.
     pub fn clean(&self) -> Result<(), Error> {
         self.0.shared.check_process()?;
         self.partitions()

@@ -1,13 +1,18 @@
-//! Write-back and sync: dirty pages to the store, in the order of their offsets, adjacent ones in one I/O.
+//! Write-back and sync: dirty pages to the store, in the order of their offsets, adjacent ones in
+//! one I/O.
 //!
-//! Which pages are dirty is not written down a second time: the slots say so, segments without dirty pages are passed
-//! over, and the pages' keys come from their tags. A round collects the lowest dirty pages of the range, an eighth of all or a few thousand, writes
-//! them, and goes on behind them. Where the range is short its pages are looked up one by one, and nothing is walked over.
+//! Which pages are dirty is not written down a second time: the slots say so, segments without
+//! dirty pages are passed over, and the pages' keys come from their tags. A round collects the
+//! lowest dirty pages of the range, an eighth of all or a few thousand, writes them, and goes on
+//! behind them. Where the range is short its pages are looked up one by one, and nothing is walked
+//! over.
 //!
-//! A store that refuses, because it is full, say, is asked again: one page at a time until it takes one. A *pass* (all dirty pages of an object, nothing made
-//! durable) gives up after some refusals in a row, and the next one goes on behind them.
+//! A store that refuses, because it is full, say, is asked again: one page at a time until it takes
+//! one. A *pass* (all dirty pages of an object, nothing made durable) gives up after some refusals
+//! in a row, and the next one goes on behind them.
 //!
-//! A page travels as a copy in a bounce page, so it may be read and written meanwhile; it becomes clean only if nobody did write.
+//! A page travels as a copy in a bounce page, so it may be read and written meanwhile; it becomes
+//! clean only if nobody did write.
 
 use std::collections::BTreeSet;
 
@@ -27,10 +32,12 @@ use crate::sync::{Arc, Ordering, lock};
 use crate::task::{END, Job, Kind, Pages, Role, Task, TaskId, Transfer, TransferPage};
 use crate::waiters::Flush;
 
-/// Dirty pages that any round may collect: enough for long runs, 64 KiB of memory. (In unit tests few, so that there are rounds.)
+/// Dirty pages that any round may collect: enough for long runs, 64 KiB of memory. (In unit tests
+/// few, so that there are rounds.)
 const ROUND_PAGES_LEAST: usize = if cfg!(test) { 64 } else { 4096 };
 
-/// A round collects this part of the dirty pages, so that a sync takes so many walks and one, however large the cache is.
+/// A round collects this part of the dirty pages, so that a sync takes so many walks and one,
+/// however large the cache is.
 const ROUNDS: u64 = 8;
 
 /// The look-up of a page costs about as much as a walk over so many slots.
@@ -42,7 +49,8 @@ const IN_FLIGHT_MAX: usize = 32;
 /// How often the copy of a page that is being written is tried before somebody is waited for.
 const COPY_TRIES: usize = 4;
 
-/// Pages that a pass finds refused one after the other before it gives up: a full store is not asked for each of a million, once a second.
+/// Pages that a pass finds refused one after the other before it gives up: a full store is not
+/// asked for each of a million, once a second.
 const REFUSED_MAX: u32 = 64;
 
 /// How the write-backs of a sync, or of a pass, go.
@@ -170,7 +178,8 @@ fn flush(lane: &Arc<Lane>, work: &mut Work, id: TaskId, object: &Arc<ObjectInner
     }
 }
 
-/// Writes the next page of the round, with as many adjacent ones as there are. False: no bounce page is free, the task will be told.
+/// Writes the next page of the round, with as many adjacent ones as there are. False: no bounce
+/// page is free, the task will be told.
 fn run(lane: &Arc<Lane>, work: &mut Work, id: TaskId, object: &Arc<ObjectInner>) -> bool {
     let most = if work.tasks[id].cleaning().runs == Runs::Yes { RUN_PAGES_MAX } else { 1 };
     let again = &mut work.tasks[id].again;
@@ -247,8 +256,8 @@ fn copy_page(
         if !may_be_dirty(found.word) {
             return Copy::Clean;
         }
-        // Another version is on its way, or somebody is writing: what was replied to before us must go out after that.
-        // Or its range is being cleared: if the store refuses, it is dirty again.
+        // Another version is on its way, or somebody is writing: what was replied to before us must go out
+        // after that. Or its range is being cleared: if the store refuses, it is dirty again.
         if found.word.owned() || found.word.writeback() {
             if partition.wait_for(lane, work, id, page, found.index, found.word) {
                 return Copy::Later;
@@ -259,13 +268,15 @@ fn copy_page(
         if found.slot().begin_writeback(found.word).is_err() {
             continue;
         }
-        // With the flag set the slot can be neither evicted nor moved; a writer may still change it, and the version tells. Taken before
-        // the note goes: a write that ends after it is another version, also in a recording.
+        // With the flag set the slot can be neither evicted nor moved; a writer may still change it, and
+        // the version tells. Taken before the note goes: a write that ends after it is another
+        // version, also in a recording.
         let copied_from = found.slot().load();
         note.step(tag, || Step::BeginWriteback);
         if copied_from.readable() {
             let frame = partition.frames.at(found.index);
-            // SAFETY: the frame is mapped, the bounce page is ours; the copy may race with a writer and is then thrown away.
+            // SAFETY: the frame is mapped, the bounce page is ours; the copy may race with a writer and is
+            // then thrown away.
             unsafe { copy::copy_out(frame, bounce.at(number), partition.page_bytes()) };
             if found.slot().unchanged(copied_from) {
                 return Copy::Copied { slot: found.index, version: copied_from.version() };
@@ -291,7 +302,8 @@ fn end(object: &ObjectInner, slot: SlotIndex, version: u64, written: bool) -> bo
     ended.cleaned
 }
 
-/// Starts the write-back of one page, in a bounce page, for a task that will try it again afterwards.
+/// Starts the write-back of one page, in a bounce page, for a task that will try it again
+/// afterwards.
 pub(crate) fn begin_one(
     lane: &Arc<Lane>,
     work: &mut Work,
@@ -336,7 +348,8 @@ pub(crate) fn cleaned(lane: &Lane, work: &mut Work, transfer: Transfer, result: 
                 cleaning.refused = 0;
                 if cleaning.runs == Runs::NotYet {
                     cleaning.runs = Runs::Yes;
-                    // Pages are not tried in order once several are refused: if it comes to that, the next pass begins here.
+                    // Pages are not tried in order once several are refused: if it comes to that, the next
+                    // pass begins here.
                     object.clean_next.store(first, Ordering::Relaxed);
                 }
             }
@@ -412,7 +425,8 @@ impl Round {
     }
 }
 
-/// The lowest of the pages that it was shown. A walk may show a page twice, where a segment is walked again.
+/// The lowest of the pages that it was shown. A walk may show a page twice, where a segment is
+/// walked again.
 struct Lowest {
     most: usize,
     /// No page from here on is among them.
@@ -459,7 +473,8 @@ impl Task {
 }
 
 impl Object {
-    /// Writes up to about `pages_max` dirty pages, in the order of their offsets; makes nothing durable.
+    /// Writes up to about `pages_max` dirty pages, in the order of their offsets; makes nothing
+    /// durable.
     pub(crate) fn clean(&self, pages_max: u64) -> Result<(), Error> {
         self.0.partition.shared.lane()?.run(Task::pass(&self.0, pages_max))
     }
@@ -468,7 +483,8 @@ impl Object {
         self.run_pages(Job::Sync { flush: false }, next, end)
     }
 
-    /// Writes the dirty pages that lie in one segment: many at a time, for whoever wants it empty. Some may come or go meanwhile.
+    /// Writes the dirty pages that lie in one segment: many at a time, for whoever wants it empty.
+    /// Some may come or go meanwhile.
     pub(crate) fn clean_segment(&self, segment: SegmentIndex) -> Result<(), Error> {
         self.0.partition.shared.lane()?.run(self.cleaning_of(segment))
     }
@@ -483,8 +499,8 @@ impl Object {
 }
 
 impl ObjectInner {
-    /// The lowest `most` dirty pages in `next..end`, in order; fewer are all there are. Pages under a writer's hands are among them: they may
-    /// have been dirty before.
+    /// The lowest `most` dirty pages in `next..end`, in order; fewer are all there are. Pages under
+    /// a writer's hands are among them: they may have been dirty before.
     fn dirty_pages(&self, next: u64, end: u64, most: usize) -> Vec<u64> {
         let partition = &*self.partition;
         let few = (partition.table.dirty_pages() / LOOKUP_SLOTS).max(RUN_PAGES_MAX as u64);
@@ -525,7 +541,8 @@ impl ObjectInner {
         pages
     }
 
-    /// The store's own sync has failed: pages that the store had taken may be lost, and no later sync can tell.
+    /// The store's own sync has failed: pages that the store had taken may be lost, and no later
+    /// sync can tell.
     pub fn sync_failed(&self, source: &IoError) -> Error {
         self.failed.store(true, Ordering::Release);
         self.partition.counters.add(Count::SyncErrors, 1);
@@ -596,7 +613,8 @@ mod tests {
         (cache, partition, object)
     }
 
-    /// A durable write of one page looked at every slot of every segment with a dirty page, with all moves held up meanwhile.
+    /// A durable write of one page looked at every slot of every segment with a dirty page, with
+    /// all moves held up meanwhile.
     #[test]
     fn a_sync_of_few_pages_looks_at_these_only() {
         const PAGES: u64 = 2000;
@@ -631,7 +649,8 @@ mod tests {
         }
     }
 
-    /// A round was as long in a large cache as in a small one: a sync took a walk over all dirty segments for each few thousand pages.
+    /// A round was as long in a large cache as in a small one: a sync took a walk over all dirty
+    /// segments for each few thousand pages.
     #[test]
     fn a_sync_takes_as_many_walks_however_much_is_dirty() {
         for pages in [1000, 3000] {
@@ -643,7 +662,8 @@ mod tests {
         }
     }
 
-    /// A resize wrote each dirty page that was in its way by itself, and walked over all others before: time that grew with the square of the size.
+    /// A resize wrote each dirty page that was in its way by itself, and walked over all others
+    /// before: time that grew with the square of the size.
     #[test]
     fn a_resize_writes_what_is_in_its_way_together() {
         const PAGES: u64 = 512;
@@ -660,8 +680,9 @@ mod tests {
         assert!(disk.image("disk").into_iter().eq(expected));
     }
 
-    /// The pages that a walk showed twice were taken out only in the end, of the lowest 4096: a round looked as if it were not full, and a sync
-    /// said that all was written while the pages behind the last of the round were not.
+    /// The pages that a walk showed twice were taken out only in the end, of the lowest 4096: a
+    /// round looked as if it were not full, and a sync said that all was written while the
+    /// pages behind the last of the round were not.
     #[test]
     fn pages_that_are_shown_twice_hide_none() {
         for most in [1, 2, 7, 100] {

@@ -1,9 +1,13 @@
-//! The cleaner: a thread that writes dirty pages ahead of the evictor, at once what is over half of a partition's limit, the rest when it has aged.
+//! The cleaner: a thread that writes dirty pages ahead of the evictor, at once what is over half of
+//! a partition's limit, the rest when it has aged.
 //!
-//! It begins *passes* (`clean.rs`), one an object, side by side on a lane of its own, and waits for none of them: a store that is slow, or hangs, holds up
-//! its own object. What such a store could take from all others is bounded where it is given: bounce pages (`bounce.rs`), and threads (`octavo-disk`).
+//! It begins *passes* (`clean.rs`), one an object, side by side on a lane of its own, and waits for
+//! none of them: a store that is slow, or hangs, holds up its own object. What such a store could
+//! take from all others is bounded where it is given: bounce pages (`bounce.rs`), and threads
+//! (`octavo-disk`).
 //!
-//! It sleeps on its lane, until a pass has ended, somebody rings, or it is time for something. What is not here: how pages are written (`clean.rs`).
+//! It sleeps on its lane, until a pass has ended, somebody rings, or it is time for something. What
+//! is not here: how pages are written (`clean.rs`).
 
 use std::collections::BTreeSet;
 use std::sync::{OnceLock, Weak};
@@ -23,7 +27,8 @@ const DIRTY_AGE: Duration = Duration::from_secs(5);
 /// How long stores that have refused are left alone.
 const REST_AFTER_ERROR: Duration = Duration::from_secs(1);
 
-/// How often it is looked whether a partition stays over half of its limit: each of its writes would ring.
+/// How often it is looked whether a partition stays over half of its limit: each of its writes
+/// would ring.
 const LOOK_AROUND: Duration = Duration::from_millis(100);
 
 /// How the cleaner is told.
@@ -47,7 +52,8 @@ impl Bell {
         Bell { mood: AtomicU32::new(AWAKE), has_rung: AtomicBool::new(false), lane: OnceLock::new() }
     }
 
-    /// Tells that a page became dirty; `urgent` if there are many. Costs a load where the cleaner knows.
+    /// Tells that a page became dirty; `urgent` if there are many. Costs a load where the cleaner
+    /// knows.
     pub fn tell(&self, urgent: bool) {
         // Pairs with the fence in `look`: either we see its mood, or it sees the dirty page.
         fence(Ordering::SeqCst);
@@ -61,7 +67,8 @@ impl Bell {
     #[cold]
     pub fn ring(&self) {
         self.mood.store(AWAKE, Ordering::Relaxed);
-        // Relaxed, as the mood: what the cleaner is to see is ordered by the fences, and a wake is never lost.
+        // Relaxed, as the mood: what the cleaner is to see is ordered by the fences, and a wake is never
+        // lost.
         self.has_rung.store(true, Ordering::Relaxed);
         if let Some(lane) = self.lane.get().and_then(Weak::upgrade) {
             lane.ring.wake();
@@ -81,7 +88,8 @@ pub(crate) struct Cleaner {
     aged_at: Option<Instant>,
     /// When stores that have refused are asked again. None: at the next look.
     again_at: Option<Instant>,
-    /// When to look again at partitions that were over half of their limits at the last look. None: there was none.
+    /// When to look again at partitions that were over half of their limits at the last look. None:
+    /// there was none.
     around_at: Option<Instant>,
     /// Objects that were said to refuse.
     refusing: BTreeSet<String>,
@@ -124,7 +132,8 @@ impl Cleaner {
     /// Begins the passes that are wanted now, and decides when to look again if nobody rings.
     fn look(&mut self, cache: &Cache, now: Instant) {
         let bell = &self.lane.shared.bell;
-        // News first, then the look, so that no page that becomes dirty now is forgotten. Pairs with the fence in `tell`.
+        // News first, then the look, so that no page that becomes dirty now is forgotten. Pairs with the
+        // fence in `tell`.
         bell.has_rung.store(false, Ordering::Relaxed);
         bell.mood.store(ASLEEP, Ordering::Relaxed);
         fence(Ordering::SeqCst);
@@ -148,7 +157,8 @@ impl Cleaner {
             is_urgent |= dirty > most / 2;
             let pages_max = match dirty > most / 2 {
                 _ if has_aged => u64::MAX,
-                // Where a store hangs, what is dirty of others in its partition is not looked for all the time.
+                // Where a store hangs, what is dirty of others in its partition is not looked for all the
+                // time.
                 true if partitions.contains(&Arc::as_ptr(inner)) && !is_time => 0,
                 // Down to a quarter.
                 true => dirty - most / 4,
@@ -202,7 +212,8 @@ impl Cleaner {
         self.lane.work_until(|work| work.tasks.is_empty());
     }
 
-    /// Says in the log which objects begin to refuse what is written back, and which take it again: a line each time, however often they are asked.
+    /// Says in the log which objects begin to refuse what is written back, and which take it again:
+    /// a line each time, however often they are asked.
     fn tell_refusals(&mut self, cache: &Cache) {
         let refusing = &mut self.refusing;
         for partition in cache.partitions() {

@@ -1,19 +1,25 @@
-//! Clearing a range: discard and zero. Afterwards it reads as zeros; if the store refuses, nothing that was acknowledged is lost.
+//! Clearing a range: discard and zero. Afterwards it reads as zeros; if the store refuses, nothing
+//! that was acknowledged is lost.
 //!
 //! - **C1 edges**: parts of pages at the range's ends are written with zeros, as any write is.
-//! - **C2 close**: the whole pages are closed ([`Ranges`](crate::waiters::Ranges)): nothing is brought in there, no page becomes dirty.
-//! - **C3 take**: every page of the range that is there is taken, under its set's lock. A clean one is dropped, for the store has its bytes; a dirty
-//!   one is held (P14): readers go on with its bytes, writes and syncs wait. The range ends before the first page that is in somebody's
-//!   hands (a fill, a write, a write-back, a stray): what was taken behind it is given back. If nothing is left the task registers with
-//!   that page, and begins again at C2 when it is told.
+//! - **C2 close**: the whole pages are closed ([`Ranges`](crate::waiters::Ranges)): nothing is
+//!   brought in there, no page becomes dirty.
+//! - **C3 take**: every page of the range that is there is taken, under its set's lock. A clean one
+//!   is dropped, for the store has its bytes; a dirty one is held (P14): readers go on with its
+//!   bytes, writes and syncs wait. The range ends before the first page that is in somebody's hands
+//!   (a fill, a write, a write-back, a stray): what was taken behind it is given back. If nothing
+//!   is left the task registers with that page, and begins again at C2 when it is told.
 //! - **C4 tell**: the store clears the range: one I/O, through the ring.
-//! - **C5 cleared**: held pages are dropped. **C6 refused**: they are dirty again, in the version that they had; what the store holds
-//!   for the clean ones is unknown, zeros or what was there, and the next read finds out.
+//! - **C5 cleared**: held pages are dropped. **C6 refused**: they are dirty again, in the version
+//!   that they had; what the store holds for the clean ones is unknown, zeros or what was there,
+//!   and the next read finds out.
 //! - **C7 open**: whoever waited goes on, and the clearing with what is left of its range.
 //!
-//! So while a clearing holds anything, its I/O is in flight, and whoever takes the completion does C5 to C7: nobody waits for the thread that
-//! began it. Between C3 and C7 a read sees the old bytes of a held page, or waits; zeros are seen after C7 only. A write to a page of the range
-//! comes before C2 or after C7, and so does a write-back, so that no older bytes reach the store after the zeros.
+//! So while a clearing holds anything, its I/O is in flight, and whoever takes the completion does
+//! C5 to C7: nobody waits for the thread that began it. Between C3 and C7 a read sees the old bytes
+//! of a held page, or waits; zeros are seen after C7 only. A write to a page of the range
+//! comes before C2 or after C7, and so does a write-back, so that no older bytes reach the store
+//! after the zeros.
 //!
 //! What is not here: how a store clears (`octavo_disk`), lengths and letting go (`range.rs`).
 
@@ -45,7 +51,8 @@ pub(crate) struct Clear {
     edges: Vec<u64>,
     /// The whole pages.
     whole: Range<u64>,
-    /// Where it ends in bytes; that may be the object's end, and inside the last of the whole pages.
+    /// Where it ends in bytes; that may be the object's end, and inside the last of the whole
+    /// pages.
     end_bytes: u64,
     /// A piece of the whole pages is at the store.
     in_flight: bool,
@@ -59,13 +66,14 @@ impl Clear {
 }
 
 impl Object {
-    /// The range reads as zeros afterwards, and the store may give its space back. Where the store refuses it fails: each byte is what it was,
-    /// or zero.
+    /// The range reads as zeros afterwards, and the store may give its space back. Where the store
+    /// refuses it fails: each byte is what it was, or zero.
     pub fn discard(&self, offset: u64, len: u64) -> Result<(), Error> {
         self.run_clear(octavo_disk::Op::Discard, offset, len)
     }
 
-    /// The range reads as zeros afterwards; its space stays allocated where the store can do that. Fails as [`discard`](Object::discard) does.
+    /// The range reads as zeros afterwards; its space stays allocated where the store can do that.
+    /// Fails as [`discard`](Object::discard) does.
     pub fn zero(&self, offset: u64, len: u64) -> Result<(), Error> {
         self.run_clear(octavo_disk::Op::Zero, offset, len)
     }
@@ -139,7 +147,8 @@ pub(crate) fn advance(lane: &Arc<Lane>, work: &mut Work, id: TaskId, object: &Ar
     if !object.ranges.close(pages.clone(), || lane.waiter(id, RESUME)) {
         return work.registered(id);
     }
-    // It was cut, or closed, while the task was on its way. While the range is closed that cannot happen.
+    // It was cut, or closed, while the task was on its way. While the range is closed that cannot
+    // happen.
     let task = &work.tasks[id];
     if let Err(error) = object.check(task.offset, task.len as u64) {
         object.ranges.open(&pages);
@@ -147,7 +156,8 @@ pub(crate) fn advance(lane: &Arc<Lane>, work: &mut Work, id: TaskId, object: &Ar
         return again(lane, work, id);
     }
     let Some(clear) = &mut work.tasks[id].clear else { return };
-    // The object has grown since it ended in the last page: that one is an edge. While the range is closed its length stays.
+    // The object has grown since it ended in the last page: that one is an edge. While the range is
+    // closed its length stays.
     let is_longer = object.len_bytes() > clear.end_bytes;
     if is_longer && pages.end << object.partition.page_shift > clear.end_bytes {
         clear.whole.end -= 1;
@@ -237,7 +247,8 @@ impl Busy {
 }
 
 impl ObjectInner {
-    /// Shows the pages of a range that are there, with their sets locked: each by its own lookup, or by a walk where that is shorter.
+    /// Shows the pages of a range that are there, with their sets locked: each by its own lookup,
+    /// or by a walk where that is shorter.
     pub fn for_each_page(
         &self,
         pages: &Range<u64>,
@@ -264,7 +275,8 @@ impl ObjectInner {
         });
     }
 
-    /// C3, for a range that is closed: takes all pages but those that are in somebody's hands, and tells the first of those.
+    /// C3, for a range that is closed: takes all pages but those that are in somebody's hands, and
+    /// tells the first of those.
     pub fn take_pages(&self, pages: &Range<u64>) -> Option<Busy> {
         let partition = &*self.partition;
         let mut busy: Option<Busy> = None;

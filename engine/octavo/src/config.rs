@@ -19,12 +19,13 @@ pub struct CacheConfig {
     pub memory_max_bytes: u64,
     /// Bytes of a page: a power of two from 4096 to 65536.
     pub page_bytes: u32,
-    /// Bytes of a segment, the unit in which partitions grow and shrink: a power of two that holds at least one set.
-    /// 2 MiB, one huge page, unless a cache is to be tiny.
+    /// Bytes of a segment, the unit in which partitions grow and shrink: a power of two that holds
+    /// at least one set. 2 MiB, one huge page, unless a cache is to be tiny.
     pub segment_bytes: u64,
     /// How I/O reaches files.
     pub engine: Engine,
-    /// Bytes of `memory_max_bytes` set aside for buffers, rings and bounce pages. None: an eighth, from 1.75 MiB to 128 MiB.
+    /// Bytes of `memory_max_bytes` set aside for buffers, rings and bounce pages. None: an eighth,
+    /// from 1.75 MiB to 128 MiB.
     ///
     /// - Bounce pages, in which writes travel: an eighth of it, when the cache is made.
     /// - I/O rings of 24 KiB: one for the cleaner and one for each [`crate::Queue`]; one for each
@@ -35,11 +36,14 @@ pub struct CacheConfig {
     /// Where it is used up, [`crate::Cache::queue`] fails and [`crate::Cache::buffer`] gives none.
     /// Blocking calls neither fail nor wait for others' rings.
     pub buffers_max_bytes: Option<u64>,
-    /// Whether the cache runs its own cleaner thread. Without it dirty pages are written by syncs alone (and by [`crate::Cache::clean`]).
+    /// Whether the cache runs its own cleaner thread. Without it dirty pages are written by syncs
+    /// alone (and by [`crate::Cache::clean`]).
     pub background: bool,
-    /// Whether partitions are resized by what memory is worth to them. Without `background` they are not.
+    /// Whether partitions are resized by what memory is worth to them. Without `background` they
+    /// are not.
     pub reaper: bool,
-    /// What the system says about its memory, where `memory_max_bytes` is to yield to it. None: it does not.
+    /// What the system says about its memory, where `memory_max_bytes` is to yield to it. None: it
+    /// does not.
     pub pressure: Option<PressureSource>,
     /// The machine's nodes, or made-up ones.
     pub topology: TopologySource,
@@ -164,9 +168,11 @@ pub struct PartitionConfig {
     pub weight: u32,
     /// Most bytes of dirty pages. None: 40 % of the frames.
     pub dirty_max_bytes: Option<u64>,
-    /// Most bytes that are read ahead of a stream of reads at a time. 0: nothing is read that nobody asked for.
+    /// Most bytes that are read ahead of a stream of reads at a time. 0: nothing is read that
+    /// nobody asked for.
     pub read_ahead_max_bytes: u64,
-    /// The node where all its pages lie, by the machine's number. None: they are divided among the nodes, in modes that know nodes.
+    /// The node where all its pages lie, by the machine's number. None: they are divided among the
+    /// nodes, in modes that know nodes.
     pub node: Option<u32>,
 }
 

@@ -1,43 +1,52 @@
 //! Copies between frames and private memory, while other threads use the frames too.
 //!
-//! A reader copies a page out of its frame without a lock and finds out afterwards, by the slot's version, whether a
-//! writer was there (rule P3 ff. of the slot). So a copy may read bytes that another thread is overwriting, and what
-//! a writer copies in may be read by such readers. To the language a plain copy would be a data race. Here:
+//! A reader copies a page out of its frame without a lock and finds out afterwards, by the slot's
+//! version, whether a writer was there (rule P3 ff. of the slot). So a copy may read bytes that
+//! another thread is overwriting, and what a writer copies in may be read by such readers. To the
+//! language a plain copy would be a data race. Here:
 //!
-//! * Each byte of a frame is read or written at least once, as if by one relaxed atomic access of one byte, and
-//!   possibly twice, in any order. A copy that raced has torn bytes; that it is thrown away is the caller's protocol.
-//! * A copy orders nothing. Who validates puts an acquire fence between the copy and the second look at the version,
-//!   who writes a release fence between the first and the copy. The processors keep to this as for any access: no
-//!   non-temporal store is used, and the stores of `rep movs` come before every later store.
+//! * Each byte of a frame is read or written at least once, as if by one relaxed atomic access of
+//!   one byte, and possibly twice, in any order. A copy that raced has torn bytes; that it is
+//!   thrown away is the caller's protocol.
+//! * A copy orders nothing. Who validates puts an acquire fence between the copy and the second
+//!   look at the version, who writes a release fence between the first and the copy. The processors
+//!   keep to this as for any access: no non-temporal store is used, and the stores of `rep movs`
+//!   come before every later store.
 //!
-//! What is not here: versions, frames, and who may touch which. Inline assembly is opaque to the compiler and means
-//! what is said above; the twin says the same in Rust, byte by byte, and is what miri and other architectures run.
+//! What is not here: versions, frames, and who may touch which. Inline assembly is opaque to the
+//! compiler and means what is said above; the twin says the same in Rust, byte by byte, and is what
+//! miri and other architectures run.
 //!
 //! # What was measured
 //!
-//! Random reads of 1 GiB of huge pages into a buffer in the first-level cache, one thread of a virtual Sapphire
-//! Rapids, medians of 150 interleaved runs, in parts of the time of glibc 2.36's `memcpy` in the same run: a page of 4
-//! KiB 1.00 (294 ns; 0.99 to 1.04 beside other loads), 128 bytes 1.00 (22 ns), where an inlined copy of eight 16-byte
-//! words takes 1.35. In runs of 40, loops of AVX-512, AVX2 and SSE2 took 1.08, 1.39 and 1.60 for a page; up to 2 KiB
-//! the AVX-512 loop was the fastest or equal.
+//! Random reads of 1 GiB of huge pages into a buffer in the first-level cache, one thread of a
+//! virtual Sapphire Rapids, medians of 150 interleaved runs, in parts of the time of glibc 2.36's
+//! `memcpy` in the same run: a page of 4 KiB 1.00 (294 ns; 0.99 to 1.04 beside other loads), 128
+//! bytes 1.00 (22 ns), where an inlined copy of eight 16-byte words takes 1.35. In runs of 40,
+//! loops of AVX-512, AVX2 and SSE2 took 1.08, 1.39 and 1.60 for a page; up to 2 KiB the AVX-512
+//! loop was the fastest or equal.
 //!
-//! Prefetching the page's own lines ahead of its copy made it 4 to 19 % slower (the hardware streams within a page).
-//! Prefetching the first 1 KiB of the *next* page is what helps: 0.78 of the time of a page, 0.73 when two pages ahead;
-//! 512 bytes or 2 KiB help less, and a whole page costs more than it gains.
+//! Prefetching the page's own lines ahead of its copy made it 4 to 19 % slower (the hardware
+//! streams within a page). Prefetching the first 1 KiB of the *next* page is what helps: 0.78 of
+//! the time of a page, 0.73 when two pages ahead; 512 bytes or 2 KiB help less, and a whole page
+//! costs more than it gains.
 
 #[cfg(all(target_arch = "x86_64", not(any(miri, loom, shuttle))))]
 mod x86_64;
 
-/// The bytes that are worth a prefetch before a copy: by the time they are copied, the hardware has found the stream.
+/// The bytes that are worth a prefetch before a copy: by the time they are copied, the hardware has
+/// found the stream.
 pub const PREFETCH_BYTES_MAX: usize = 1024;
 
 /// Up to here a copy is inline and has no loop.
 pub const INLINE_BYTES: usize = 128;
 
-/// The line of every processor that this runs on; a wrong guess costs prefetches, never correctness.
+/// The line of every processor that this runs on; a wrong guess costs prefetches, never
+/// correctness.
 const LINE_BYTES: usize = 64;
 
-/// Chooses how to copy on this processor. Copies of more than `INLINE_BYTES` do so themselves; shorter ones only look at what was chosen.
+/// Chooses how to copy on this processor. Copies of more than `INLINE_BYTES` do so themselves;
+/// shorter ones only look at what was chosen.
 pub fn choose() {
     #[cfg(all(target_arch = "x86_64", not(any(miri, loom, shuttle))))]
     x86_64::choose();
@@ -47,9 +56,10 @@ pub fn choose() {
 ///
 /// # Safety
 ///
-/// * `len` bytes are valid for reads at `frame`, whose provenance is that of shared mutable memory, and for writes at
-///   `dst`; the two do not overlap.
-/// * Others may write the bytes at `frame` meanwhile, but only by `copy_in`, `zero_in`, atomic bytes or the kernel.
+/// * `len` bytes are valid for reads at `frame`, whose provenance is that of shared mutable memory,
+///   and for writes at `dst`; the two do not overlap.
+/// * Others may write the bytes at `frame` meanwhile, but only by `copy_in`, `zero_in`, atomic
+///   bytes or the kernel.
 /// * Nobody else accesses the bytes at `dst`. They are initialised afterwards.
 #[inline(always)]
 pub unsafe fn copy_out(frame: *const u8, dst: *mut u8, len: usize) {
@@ -74,7 +84,8 @@ pub fn is_wide() -> bool {
     false
 }
 
-/// `copy_out` where it is known whether the copies are wide, which spares each of many the question.
+/// `copy_out` where it is known whether the copies are wide, which spares each of many the
+/// question.
 ///
 /// # Safety
 ///
@@ -117,10 +128,10 @@ pub unsafe fn copy_out_inline(frame: *const u8, dst: *mut u8, len: usize) {
 ///
 /// # Safety
 ///
-/// * `len` bytes are valid for reads at `src` and for writes at `frame`, whose provenance is that of shared mutable
-///   memory; the two do not overlap.
-/// * Others may read the bytes at `frame` meanwhile, but only by `copy_out`, atomic bytes or the kernel; nobody
-///   writes them, by the protocol of the slot.
+/// * `len` bytes are valid for reads at `src` and for writes at `frame`, whose provenance is that
+///   of shared mutable memory; the two do not overlap.
+/// * Others may read the bytes at `frame` meanwhile, but only by `copy_out`, atomic bytes or the
+///   kernel; nobody writes them, by the protocol of the slot.
 /// * Nobody writes the bytes at `src`.
 #[inline(always)]
 pub unsafe fn copy_in(src: *const u8, frame: *mut u8, len: usize) {
@@ -136,7 +147,8 @@ pub unsafe fn copy_in(src: *const u8, frame: *mut u8, len: usize) {
     }
 }
 
-/// Copies `len` bytes from a frame that others may be overwriting into one that others may be reading.
+/// Copies `len` bytes from a frame that others may be overwriting into one that others may be
+/// reading.
 ///
 /// # Safety
 ///
@@ -172,16 +184,17 @@ pub unsafe fn zero_in(frame: *mut u8, len: usize) {
     }
 }
 
-/// Asks for the first lines of a range that will soon be copied: at most `PREFETCH_BYTES_MAX` bytes. Any address will
-/// do, also one that is not mapped.
+/// Asks for the first lines of a range that will soon be copied: at most `PREFETCH_BYTES_MAX`
+/// bytes. Any address will do, also one that is not mapped.
 #[inline(always)]
 pub fn prefetch_frame(frame: *const u8, len: usize) {
     prefetch(frame, len.min(PREFETCH_BYTES_MAX));
 }
 
-/// Asks for all lines of a range that a device or another processor has just written. They lie in its cache or in memory, one and
-/// all, and a copy by `rep movs` fetches such lines nearly one after the other: worth 3 % of a blocking read of a disk, and nothing where
-/// many reads complete together.
+/// Asks for all lines of a range that a device or another processor has just written. They lie in
+/// its cache or in memory, one and all, and a copy by `rep movs` fetches such lines nearly one
+/// after the other: worth 3 % of a blocking read of a disk, and nothing where many reads complete
+/// together.
 #[inline(always)]
 pub fn prefetch(frame: *const u8, len: usize) {
     #[cfg(all(target_arch = "x86_64", not(any(miri, loom, shuttle))))]
@@ -194,9 +207,10 @@ pub fn prefetch(frame: *const u8, len: usize) {
     let _ = (frame, len, LINE_BYTES);
 }
 
-/// Asks for the first and the last line of a range of at most `INLINE_BYTES`, which are nearly always all of it. They are read once: without a place in
-/// the second cache (the non-temporal hint) they leave it to fingerprints and tags, which is worth a tenth of a batch. For pages it is a loss, for
-/// the hardware's streams end in the second cache.
+/// Asks for the first and the last line of a range of at most `INLINE_BYTES`, which are nearly
+/// always all of it. They are read once: without a place in the second cache (the non-temporal
+/// hint) they leave it to fingerprints and tags, which is worth a tenth of a batch. For pages it is
+/// a loss, for the hardware's streams end in the second cache.
 #[inline(always)]
 pub fn prefetch_ends(frame: *const u8, len: usize) {
     #[cfg(all(target_arch = "x86_64", not(any(miri, loom, shuttle))))]
@@ -215,7 +229,8 @@ mod by_bytes {
     // Not a model checker's: frames are memory, not variables of a model.
     use std::sync::atomic::{AtomicU8, Ordering};
 
-    /// To the checker a copy would be one step: it is told that others may run before it and in its middle.
+    /// To the checker a copy would be one step: it is told that others may run before it and in its
+    /// middle.
     #[inline(always)]
     fn give_others_a_turn(_offset: usize, _len: usize) {
         #[cfg(shuttle)]
@@ -454,14 +469,15 @@ mod tests {
         prefetch_frame([0u8; 16].as_ptr(), 0);
     }
 
-    /// The bytes are each an old or a new one while a writer is at work: nothing is torn below a byte, nothing
-    /// invented.
+    /// The bytes are each an old or a new one while a writer is at work: nothing is torn below a
+    /// byte, nothing invented.
     #[test]
     fn a_copy_that_races_with_a_writer_has_only_bytes_that_were_there() {
         use std::cell::UnsafeCell;
         use std::sync::atomic::{AtomicBool, Ordering};
         struct Frame(UnsafeCell<[u8; 4096]>);
-        // SAFETY: the test accesses it by the functions under test only, which allow others at the same time.
+        // SAFETY: the test accesses it by the functions under test only, which allow others at the same
+        // time.
         unsafe impl Sync for Frame {}
         impl Frame {
             fn start(&self) -> *mut u8 {

@@ -1,8 +1,8 @@
 //! Exact counters that cost the hit path no shared store.
 //!
 //! Every thread counts in a block of its own, which only it writes; a reader adds the blocks up. A
-//! thread that ends leaves its block, counts included, to the next thread that comes, so a partition
-//! has as many blocks as it had threads at one time, and not as it ever had.
+//! thread that ends leaves its block, counts included, to the next thread that comes, so a
+//! partition has as many blocks as it had threads at one time, and not as it ever had.
 //!
 //! Not here: gauges such as dirty pages (the table counts them).
 
@@ -42,17 +42,20 @@ pub(crate) enum Count {
     Syncs,
     ReadBytes,
     WrittenBytes,
-    /// Pages that were found on the thread's own node, and on another; and those of the latter that were written. With one node nothing is counted.
+    /// Pages that were found on the thread's own node, and on another; and those of the latter that
+    /// were written. With one node nothing is counted.
     LocalHits,
     RemoteHits,
     RemoteWrites,
-    /// Requests that went to another node, the bundles they went in, and those that the queue had no room for.
+    /// Requests that went to another node, the bundles they went in, and those that the queue had
+    /// no room for.
     Messages,
     Bundles,
     MessagesRefused,
     /// Pages that were found in a copy of the thread's own node.
     TwinHits,
-    /// Reads from afar that could have made a copy, and of copies that were overtaken unread: whose turn it is.
+    /// Reads from afar that could have made a copy, and of copies that were overtaken unread: whose
+    /// turn it is.
     CopyTurns,
     DoubtfulTurns,
     /// Copies that were made, made anew, and overtaken by writes; pages that came back from one.
@@ -87,7 +90,8 @@ impl Block {
     #[inline(always)]
     pub fn add(&self, count: Count, n: u64) {
         let cell = &self.0[count as usize];
-        // Relaxed load and store instead of an addition: this thread is the only writer, and readers want a sum, not an order.
+        // Relaxed load and store instead of an addition: this thread is the only writer, and readers want a
+        // sum, not an order.
         #[cfg(not(shuttle))]
         cell.store(cell.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
         #[cfg(shuttle)]
@@ -145,8 +149,9 @@ impl Counters {
         }
     }
 
-    /// Whether a hit may be counted and nothing else done. Where not, no block is ever at hand, so that every hit takes the way of a
-    /// thread's first: whoever wants to hear of hits costs them nothing while he does not.
+    /// Whether a hit may be counted and nothing else done. Where not, no block is ever at hand, so
+    /// that every hit takes the way of a thread's first: whoever wants to hear of hits costs
+    /// them nothing while he does not.
     pub fn set_at_hand(&self, at_hand: bool) {
         // Relaxed: a hit that does not see it yet is one of those before it.
         self.at_hand.store(if at_hand { self.number } else { NOBODY }, Ordering::Relaxed);
@@ -164,13 +169,15 @@ impl Counters {
         self.block().0[count as usize].load(Ordering::Relaxed)
     }
 
-    /// A read that was a hit of one page: counted once, and counted as a request and as a hit by `sum`.
+    /// A read that was a hit of one page: counted once, and counted as a request and as a hit by
+    /// `sum`.
     #[inline(always)]
     pub fn add_hit(&self, bytes: u64) {
         self.block().add_hit(bytes);
     }
 
-    /// This thread's block, if it is the one that the thread used last, and nobody wants to hear of hits.
+    /// This thread's block, if it is the one that the thread used last, and nobody wants to hear of
+    /// hits.
     #[inline(always)]
     pub fn at_hand(&self) -> Option<&Block> {
         let (number, block) = LAST.with(Cell::get);
@@ -255,8 +262,8 @@ impl Counters {
 mod tests {
     use super::*;
 
-    /// Each connection of a server is a thread. Blocks stayed for every thread that ever was: half a
-    /// kilobyte for each of 100,000 connections.
+    /// Each connection of a server is a thread. Blocks stayed for every thread that ever was: half
+    /// a kilobyte for each of 100,000 connections.
     #[test]
     fn blocks_are_as_many_as_threads_at_one_time_and_lose_no_count() {
         let counters = Arc::new(Counters::new());

@@ -2,12 +2,14 @@
 
 use octavo_disk::IoError;
 
-/// Why a call failed. A variant per thing that the caller can do about it; front ends translate it to their own codes.
+/// Why a call failed. A variant per thing that the caller can do about it; front ends translate it
+/// to their own codes.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// The store failed. The source names the store, the operation and the offset; the bytes of a failed write are
-    /// unknown in the store, those of a failed write-back are still in the cache.
+    /// The store failed. The source names the store, the operation and the offset; the bytes of a
+    /// failed write are unknown in the store, those of a failed write-back are still in the
+    /// cache.
     Io {
         /// The object.
         object: String,
@@ -30,7 +32,8 @@ pub enum Error {
         /// The object.
         object: String,
     },
-    /// A sync of the store failed, after which nobody knows what it holds: every later sync fails until the object is opened again.
+    /// A sync of the store failed, after which nobody knows what it holds: every later sync fails
+    /// until the object is opened again.
     Failed {
         /// The object.
         object: String,

@@ -1,7 +1,9 @@
-//! The frames of a partition: one reserved range of addresses, filled with memory a segment at a time.
+//! The frames of a partition: one reserved range of addresses, filled with memory a segment at a
+//! time.
 //!
-//! Addresses are never unmapped while the partition lives, so that a reader that looks at a frame by an old word sees
-//! zeros at worst (and then learns from the word that it saw nothing). A segment that is returned goes back to the kernel whole.
+//! Addresses are never unmapped while the partition lives, so that a reader that looks at a frame
+//! by an old word sees zeros at worst (and then learns from the word that it saw nothing). A
+//! segment that is returned goes back to the kernel whole.
 
 use std::ptr::NonNull;
 
@@ -73,7 +75,8 @@ impl Mapping {
         self.advise(offset, len, libc::MADV_HUGEPAGE);
     }
 
-    /// Keeps the kernel from backing the mapping with huge pages: for memory of which only parts are used.
+    /// Keeps the kernel from backing the mapping with huge pages: for memory of which only parts
+    /// are used.
     pub fn want_small_pages(&self) {
         self.advise(0, self.len, libc::MADV_NOHUGEPAGE);
     }
@@ -86,8 +89,8 @@ impl Mapping {
     fn advise(&self, offset: usize, len: usize, advice: i32) {
         assert!(offset + len <= self.len);
         if !cfg!(any(miri, shuttle)) {
-            // SAFETY: inside our mapping. DONTNEED is called only for memory that nobody uses: frames of slots that
-            // are all free, buffers that were returned.
+            // SAFETY: inside our mapping. DONTNEED is called only for memory that nobody uses: frames of
+            // slots that are all free, buffers that were returned.
             unsafe { libc::madvise(self.at(offset).cast(), len, advice) };
         }
     }

@@ -1,15 +1,17 @@
 //! A lane: a ring, and the tasks and transfers that it has in flight. Its owner is a queue, a
 //! thread of the cache, or the call that has borrowed it.
 //!
-//! The owner submits and tries pages. Any thread may take completions of any lane: a thread that waits for a page which
-//! another lane brings in looks after that lane too if its owner is elsewhere, so nobody waits for a thread that does not come.
-//! (A blocking read of one run is no lane's: its thread is in the system call that reads, and nowhere else until it has told whoever waits.)
+//! The owner submits and tries pages. Any thread may take completions of any lane: a thread that
+//! waits for a page which another lane brings in looks after that lane too if its owner is
+//! elsewhere, so nobody waits for a thread that does not come. (A blocking read of one run is no
+//! lane's: its thread is in the system call that reads, and nowhere else until it has told whoever
+//! waits.)
 //!
 //! Here: what a lane has, and how its tasks go on. How their I/O travels is in `lane/transfers.rs`,
 //! how threads wait in `lane/waiting.rs`, how calls borrow lanes in `lane/lent.rs`.
 //!
-//! Locks, in order: `work`, then the partition's moves, then a set's lock, then waiters, strays, ranges, bounce pool, then `ready`.
-//! Nobody holds the `work` of two lanes.
+//! Locks, in order: `work`, then the partition's moves, then a set's lock, then waiters, strays,
+//! ranges, bounce pool, then `ready`. Nobody holds the `work` of two lanes.
 
 mod lent;
 mod transfers;
@@ -39,7 +41,8 @@ pub(crate) const RESUME: u64 = u64::MAX;
 /// Tasks that are started together: as many as the first cache has room for what they touch.
 const BATCH: usize = 16;
 
-/// Pages that a Populate has in flight at most: enough for 32 long runs. What is gathered and in flight takes memory that is not charged.
+/// Pages that a Populate has in flight at most: enough for 32 long runs. What is gathered and in
+/// flight takes memory that is not charged.
 const POPULATE_PAGES_MAX: usize = 2048;
 
 /// How much of a page that is there is asked for with its slot.
@@ -162,14 +165,17 @@ impl Lane {
         lock(&self.work)
     }
 
-    /// Whoever is to be told when `task` may try `page` again. The registration that takes it is counted by `registered`.
+    /// Whoever is to be told when `task` may try `page` again. The registration that takes it is
+    /// counted by `registered`.
     pub fn waiter(self: &Arc<Self>, task: TaskId, page: u64) -> Waiter {
         Waiter { lane: self.clone(), task, page }
     }
 
-    // ---- Tasks --------------------------------------------------------------------------------------------------
+    // ---- Tasks
+    // --------------------------------------------------------------------------------------------------
 
-    /// Starts a task: tries its pages, gathers what is missing. `flush` submits. Returns its number.
+    /// Starts a task: tries its pages, gathers what is missing. `flush` submits. Returns its
+    /// number.
     pub fn start(self: &Arc<Self>, work: &mut Work, task: Task) -> TaskId {
         let id = work.tasks.insert(task);
         self.begin(work, id);
@@ -188,7 +194,8 @@ impl Lane {
         }
     }
 
-    /// Starts the tasks of a batch. What their first pages touch is asked for before the first is started: one task waits for memory, and not each.
+    /// Starts the tasks of a batch. What their first pages touch is asked for before the first is
+    /// started: one task waits for memory, and not each.
     pub fn start_all(self: &Arc<Self>, work: &mut Work, batch: &mut Batch) {
         let count = std::mem::take(&mut batch.count);
         for (id, tag) in &batch.tasks[..count] {

@@ -1,19 +1,22 @@
 //! A page cache in user space: set-associative, partitioned by tenant.
 //!
-//! A [`Cache`] has a hard bound on memory. Each tenant gets a [`Partition`] of it, with its own size, policy and mode of writing. A
-//! store (a file, a device) is opened in a partition as an [`Object`] and read and written through it, by blocking calls or by a batch
-//! [`Queue`].
+//! A [`Cache`] has a hard bound on memory. Each tenant gets a [`Partition`] of it, with its own
+//! size, policy and mode of writing. A store (a file, a device) is opened in a partition as an
+//! [`Object`] and read and written through it, by blocking calls or by a batch [`Queue`].
 //!
 //! What a user may rely on:
 //!
-//! 1. A read returns bytes that the store held, or that a write which has started put there. A read that starts after a
-//!    write completed sees it, from any thread; once a read saw a write's bytes, no later read sees older ones.
+//! 1. A read returns bytes that the store held, or that a write which has started put there. A read
+//!    that starts after a write completed sees it, from any thread; once a read saw a write's
+//!    bytes, no later read sees older ones.
 //! 2. Acknowledged is not durable, in either mode; after [`Object::sync`] it is.
-//! 3. A dirty page leaves only when it was written, or by a discard or a cut. While it cannot be written, it stays, and syncs fail.
+//! 3. A dirty page leaves only when it was written, or by a discard or a cut. While it cannot be
+//!    written, it stays, and syncs fail.
 //! 4. Memory of I/O in flight belongs to the engine until it is over, whatever the caller does.
 //! 5. Everything that is held is charged to the cache's bound; an idle cache uses no CPU.
 //!
-//! What is not here: protocols, configuration files, metrics. Time, randomness and I/O come in from outside ([`disk`]).
+//! What is not here: protocols, configuration files, metrics. Time, randomness and I/O come in from
+//! outside ([`disk`]).
 
 mod ahead;
 mod alarm;

@@ -1,8 +1,9 @@
-//! Which names partitions, groups and objects can have: one rule for the library and everything that is built on it.
-//! Not here: which names are taken, and what a slash in them means (`cache.rs`, `reaper.rs`).
+//! Which names partitions, groups and objects can have: one rule for the library and everything
+//! that is built on it. Not here: which names are taken, and what a slash in them means
+//! (`cache.rs`, `reaper.rs`).
 
-/// The most levels of a name. Each level of a partition's name is a group, and is looked at with all
-/// others; paths of files have fewer.
+/// The most levels of a name. Each level of a partition's name is a group, and is looked at with
+/// all others; paths of files have fewer.
 const LEVELS_MAX: usize = 64;
 
 /// Characters that are letters or marks to Unicode and blank on a screen.
@@ -18,9 +19,10 @@ const BLANK: [std::ops::RangeInclusive<char>; 9] = [
     '\u{e0100}'..='\u{e01ef}',
 ];
 
-/// Checks that a name is shown as it is, wherever it is shown: two names that look alike to people are alike, and none
-/// rearranges the text around it. Refused are characters that are not [visible](is_visible), and a space at
-/// either end, and more than 64 levels between slashes. The empty name passes.
+/// Checks that a name is shown as it is, wherever it is shown: two names that look alike to people
+/// are alike, and none rearranges the text around it. Refused are characters that are not
+/// [visible](is_visible), and a space at either end, and more than 64 levels between slashes. The
+/// empty name passes.
 ///
 /// # Errors
 /// A sentence that says what is wrong.
@@ -48,12 +50,14 @@ pub fn check_name(name: &str) -> Result<(), String> {
     }
 }
 
-/// Whether a character is shown as a mark of its own, or as a part of the one before it; a plain space is. Not visible
-/// are Unicode's controls, formats (bidirectional ones among them), separators other than the plain space, surrogates,
-/// private and unassigned characters, and those that are blank.
+/// Whether a character is shown as a mark of its own, or as a part of the one before it; a plain
+/// space is. Not visible are Unicode's controls, formats (bidirectional ones among them),
+/// separators other than the plain space, surrogates, private and unassigned characters, and those
+/// that are blank.
 pub fn is_visible(character: char) -> bool {
-    // The standard library escapes exactly these when it prints text for people, and a few that are quoted besides.
-    // Behind a letter, so that a combining mark is not taken for one that stands alone.
+    // The standard library escapes exactly these when it prints text for people, and a few that are
+    // quoted besides. Behind a letter, so that a combining mark is not taken for one that stands
+    // alone.
     let text = format!("a{character}");
     let is_shown = matches!(character, '"' | '\'' | '\\') || text.escape_debug().eq(text.chars());
     is_shown && !BLANK.iter().any(|range| range.contains(&character))

@@ -19,7 +19,8 @@ use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, lock};
 use crate::task::{END, Ended, Job, Task};
 use crate::waiters::{Flushes, Ranges};
 
-/// An open store. Cheap to clone; it stays open until [`Object::close`], or until its cache is dropped.
+/// An open store. Cheap to clone; it stays open until [`Object::close`], or until its cache is
+/// dropped.
 #[derive(Clone)]
 pub struct Object(pub(crate) Arc<ObjectInner>);
 
@@ -41,7 +42,8 @@ pub(crate) struct ObjectInner {
     /// A sync of the store failed.
     pub failed: AtomicBool,
     closed: AtomicBool,
-    /// Where the next pass begins: behind the pages that were refused when the last gave up. A hint.
+    /// Where the next pass begins: behind the pages that were refused when the last gave up. A
+    /// hint.
     pub clean_next: AtomicU64,
     /// Pages written back.
     pub written: AtomicU64,
@@ -206,7 +208,8 @@ impl ObjectInner {
         (offset as usize & self.partition.page_mask) + len <= page_bytes
     }
 
-    /// Counts the reads of a batch that were hits: those that are not `missing`, whose numbers ascend.
+    /// Counts the reads of a batch that were hits: those that are not `missing`, whose numbers
+    /// ascend.
     fn count_hits(&self, reads: &[Read<'_>], missing: &[usize]) {
         let (partition, hits) = (&*self.partition, (reads.len() - missing.len()) as u64);
         if let Some(counts) = partition.counters.at_hand() {
@@ -267,7 +270,8 @@ impl Object {
         self.0.store.read_only()
     }
 
-    /// Fills `buffer` with the bytes at `offset`: from pages that are there without a lock or a system call, the rest from the store.
+    /// Fills `buffer` with the bytes at `offset`: from pages that are there without a lock or a
+    /// system call, the rest from the store.
     ///
     /// ```
     /// use octavo::{Cache, CacheConfig, PartitionConfig, disk::Store};
@@ -319,8 +323,8 @@ impl Object {
         self.run(Job::Read, offset, buffer.as_mut_ptr(), buffer.len())
     }
 
-    /// Does many reads at once: lookups overlap, and what is missing is fetched together, adjacent pages in one I/O. Returns the
-    /// first error after all have ended.
+    /// Does many reads at once: lookups overlap, and what is missing is fetched together, adjacent
+    /// pages in one I/O. Returns the first error after all have ended.
     pub fn read_batch(&self, reads: &mut [Read<'_>]) -> Result<(), Error> {
         if self.0.partition.places.batches_differ {
             self.0.partition.shared.check_process()?;
@@ -342,7 +346,8 @@ impl Object {
         }
     }
 
-    /// `read_batch` where what other nodes have is asked for there, while this thread reads what its own has.
+    /// `read_batch` where what other nodes have is asked for there, while this thread reads what
+    /// its own has.
     #[cold]
     fn read_batch_by_message(&self, reads: &mut [Read<'_>]) -> Result<(), Error> {
         self.0.count_read(reads.len() as u64, reads.iter().map(|read| read.buffer.len() as u64).sum());
@@ -431,8 +436,9 @@ impl Object {
         lane.work().finished.drain(..).try_for_each(Ended::result)
     }
 
-    /// Writes `bytes` at `offset`, inside the object. Write-through: returns when the store has them. Write-back: when the
-    /// pages have them. Neither is durable before a [`sync`](Object::sync).
+    /// Writes `bytes` at `offset`, inside the object. Write-through: returns when the store has
+    /// them. Write-back: when the pages have them. Neither is durable before a
+    /// [`sync`](Object::sync).
     pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
         self.0.check_writable()?;
         self.0.check(offset, bytes.len() as u64)?;
@@ -441,8 +447,8 @@ impl Object {
         self.run(Job::Write { durable: false }, offset, bytes.as_ptr().cast_mut(), bytes.len())
     }
 
-    /// Returns when every write replied to before the call is durable. Fails if one cannot be made so; what could not be written stays
-    /// dirty, and a later sync tries again.
+    /// Returns when every write replied to before the call is durable. Fails if one cannot be made
+    /// so; what could not be written stays dirty, and a later sync tries again.
     pub fn sync(&self) -> Result<(), Error> {
         self.sync_pages(0, END)
     }
@@ -480,13 +486,14 @@ impl Object {
         self.0.partition.table.find(self.0.tag(offset >> self.0.partition.page_shift)).is_some()
     }
 
-    /// The node where the page at `offset` belongs now, by its place in the topology; 0 where there is one.
+    /// The node where the page at `offset` belongs now, by its place in the topology; 0 where there
+    /// is one.
     pub fn node_of(&self, offset: u64) -> u32 {
         self.0.partition.node_of(self.0.tag(offset >> self.0.partition.page_shift)).0
     }
 
-    /// Says what will happen to a range. Advice never loses anything, and what cannot be followed is
-    /// passed over.
+    /// Says what will happen to a range. Advice never loses anything, and what cannot be followed
+    /// is passed over.
     ///
     /// # Errors
     /// [`Error::PastEnd`] where the range ends beyond the object, [`Error::Closed`],
@@ -510,7 +517,8 @@ impl Object {
         len.min(self.0.partition.table.slots_count() << self.0.partition.page_shift) as usize
     }
 
-    /// How many pages were written back so far: whether a sync gets anywhere. Costs less than [`stat`](Object::stat).
+    /// How many pages were written back so far: whether a sync gets anywhere. Costs less than
+    /// [`stat`](Object::stat).
     pub fn pages_written(&self) -> u64 {
         // Relaxed: a count.
         self.0.written.load(Ordering::Relaxed)
@@ -552,8 +560,9 @@ impl ObjectInner {
         missing
     }
 
-    /// Does the reads of a batch that are hits, tells the numbers of the others, and returns the bytes of all. Every read is looked up some
-    /// reads before it is copied, so that tags and bytes are on their way while others are copied.
+    /// Does the reads of a batch that are hits, tells the numbers of the others, and returns the
+    /// bytes of all. Every read is looked up some reads before it is copied, so that tags and
+    /// bytes are on their way while others are copied.
     #[inline(always)]
     fn read_hits(&self, reads: &mut [Read<'_>], missing: &mut Vec<usize>) -> u64 {
         #[cfg(target_arch = "x86_64")]
@@ -564,7 +573,8 @@ impl ObjectInner {
         self.read_hits_known::<false>(reads, missing)
     }
 
-    /// `read_hits`, compiled for what comes with AVX-512: a tenth fewer instructions. A batch is long enough to ask, a single read is not.
+    /// `read_hits`, compiled for what comes with AVX-512: a tenth fewer instructions. A batch is
+    /// long enough to ask, a single read is not.
     ///
     /// # Safety
     /// Only if `copy::is_wide`.
@@ -615,7 +625,8 @@ impl ObjectInner {
     /// One read of a batch, whether it was a hit.
     ///
     /// # Safety
-    /// It was located, and so were those after it, up to `AHEAD_LONG` or to the end. `WIDE` only if `copy::is_wide`.
+    /// It was located, and so were those after it, up to `AHEAD_LONG` or to the end. `WIDE` only if
+    /// `copy::is_wide`.
     #[inline(always)]
     unsafe fn read_located<const WIDE: bool, const LONG: bool>(
         &self,
@@ -624,7 +635,8 @@ impl ObjectInner {
         number: usize,
         ahead: &[MaybeUninit<Located>; AHEAD_RING],
     ) -> bool {
-        // A long copy is asked for later than it was located, so that what comes is not pushed out of the first cache before it is read.
+        // A long copy is asked for later than it was located, so that what comes is not pushed out of the
+        // first cache before it is read.
         if LONG
             && let Some(read) = reads.get(number + AHEAD_LONG)
             && read.buffer.len() > SHORT_BYTES
@@ -646,12 +658,14 @@ impl ObjectInner {
             // SAFETY: `locate` has seen to it; it spares the copy a comparison.
             unsafe { std::hint::assert_unchecked(len <= SHORT_BYTES) };
         }
-        // SAFETY: `locate` has seen that the range lies in one page; the buffer is valid for its length. The caller's promise.
+        // SAFETY: `locate` has seen that the range lies in one page; the buffer is valid for its length.
+        // The caller's promise.
         let is_hit = unsafe { partition.copy_candidate::<WIDE>(slot, tag, from, to, len) };
         is_hit || self.read_hit_again(read)
     }
 
-    /// Looks a read of a batch up by its fingerprint, and asks the processor for what it will need. Without `LONG`, short ones only.
+    /// Looks a read of a batch up by its fingerprint, and asks the processor for what it will need.
+    /// Without `LONG`, short ones only.
     #[inline(always)]
     fn locate<const LONG: bool>(&self, partition: &PartitionInner, read: &Read<'_>) -> Located {
         let tag = partition.tag_among(self.begun, read.offset >> partition.page_shift);
@@ -690,7 +704,8 @@ impl ObjectInner {
 #[repr(align(32))]
 struct Located {
     tag: Tag,
-    /// Its bytes, if its page is in this slot. Null: the page is not there, or the read lies in more than one, or is too long.
+    /// Its bytes, if its page is in this slot. Null: the page is not there, or the read lies in
+    /// more than one, or is too long.
     from: *const u8,
     slot: SlotIndex,
 }

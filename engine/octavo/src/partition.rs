@@ -1,5 +1,6 @@
-//! A partition: one tenant's cache. Its table, its frames, its secret, its counters, its objects, its size.
-//! Not here: how it grows and shrinks (`partition/resize.rs`), what is learned of its load, and told to whoever plans sizes (`partition/watch.rs`).
+//! A partition: one tenant's cache. Its table, its frames, its secret, its counters, its objects,
+//! its size. Not here: how it grows and shrinks (`partition/resize.rs`), what is learned of its
+//! load, and told to whoever plans sizes (`partition/watch.rs`).
 
 mod costs;
 mod resize;
@@ -30,7 +31,8 @@ use resize::Resizing;
 pub(crate) use resize::{History, Planning, Stop, Turn};
 use watch::{Remembered, Watch};
 
-/// A page's key is the object's id above this many bits of page index: 16 million objects of 4 PiB at pages of 4 KiB.
+/// A page's key is the object's id above this many bits of page index: 16 million objects of 4 PiB
+/// at pages of 4 KiB.
 pub(crate) const PAGE_INDEX_BITS: u32 = 40;
 
 /// The key of an object's first page.
@@ -107,7 +109,8 @@ impl PartitionInner {
         let sets_per_segment = (slots_per_segment / WAYS as u64) as u32;
         let one = Shape { segments_max: 1, sets_per_segment };
         let per_segment = cache.segment_bytes + Table::<WAYS>::segment_metadata_bytes(one) as u64;
-        // The directory has room for four times `max`, so that `max` can be raised and a small partition's directory stays small.
+        // The directory has room for four times `max`, so that `max` can be raised and a small partition's
+        // directory stays small.
         let most = config.max_bytes.map_or(u64::MAX, |max| max.saturating_mul(4)).min(cache.memory_max_bytes);
         let most = (most / per_segment).min(octavo_table::SEGMENTS_MAX as u64 - 1) as u32;
         // As many for each node.
@@ -144,8 +147,8 @@ impl PartitionInner {
         let slots_per_segment = cache.segment_bytes / cache.page_bytes as u64;
         let (shape, per_segment) = Self::shape(shared, &config);
         // The directory is small, but counts: 64 to 128 bytes a segment.
-        // Lines of a large table are walked at random: huge pages, to the last line, keep the walk in the TLB. What is
-        // not used of the last one is charged. A small table would waste most of one.
+        // Lines of a large table are walked at random: huge pages, to the last line, keep the walk in the
+        // TLB. What is not used of the last one is charged. A small table would waste most of one.
         let huge = wanted / per_segment * Table::<WAYS>::segment_metadata_bytes(shape) as u64 >= HUGE_PAGE;
         let mut fixed = Table::<WAYS>::fixed_bytes(shape) as u64 + if huge { HUGE_PAGE } else { 0 };
         let segments =
@@ -179,7 +182,8 @@ impl PartitionInner {
             if huge {
                 metadata.want_huge_pages(0, metadata_bytes);
             }
-            // SAFETY: the mapping is zeroed, aligned to a page or more, large enough, and lives as long as the table (field order).
+            // SAFETY: the mapping is zeroed, aligned to a page or more, large enough, and lives as long as
+            // the table (field order).
             unsafe { Table::in_memory(metadata.base(), shape, places.nodes, config.policy, live) }
         };
         watch.begin(&table);
@@ -240,7 +244,8 @@ impl PartitionInner {
         self.page_bytes
     }
 
-    /// An object is no longer: the numbers of its pages have so many bits, and its offsets are the kernel's.
+    /// An object is no longer: the numbers of its pages have so many bits, and its offsets are the
+    /// kernel's.
     pub fn check_len(&self, name: &str, len_bytes: u64) -> Result<(), Error> {
         let most = (1 << (PAGE_INDEX_BITS + self.page_shift)).min(i64::MAX as u64);
         if len_bytes <= most {
@@ -527,8 +532,9 @@ impl Partition {
         }
     }
 
-    /// Grows or shrinks to at most `max_bytes` of frames and metadata, a segment at a time, while everything goes on. Returns
-    /// the bytes charged afterwards: more than asked for only where a pinned page keeps a segment, or for the last segment and the metadata of those
+    /// Grows or shrinks to at most `max_bytes` of frames and metadata, a segment at a time, while
+    /// everything goes on. Returns the bytes charged afterwards: more than asked for only where
+    /// a pinned page keeps a segment, or for the last segment and the metadata of those
     /// that there were once (a hundredth of them at most), which stays.
     pub fn resize(&self, max_bytes: u64) -> Result<u64, Error> {
         self.0.shared.check_process()?;
@@ -547,7 +553,8 @@ impl Partition {
         };
         let left = max_bytes.saturating_sub(apart);
         let most = (left / self.segment_bytes()).min(u64::from(self.0.table.shape().segments_max)) as u32;
-        // What is learned, or left behind, is a hundredth of the rest at most, so that this takes few turns.
+        // What is learned, or left behind, is a hundredth of the rest at most, so that this takes few
+        // turns.
         let fits = |segments: &u32| {
             let behind = u64::from(once_used.saturating_sub(*segments)) * metadata;
             self.learning_bytes(*segments) + u64::from(*segments) * self.segment_bytes() + behind <= left
@@ -650,7 +657,8 @@ impl Partition {
 
     fn follow(&self, resizing: &mut Resizing, policy: PolicyName) -> Result<(), Error> {
         let inner = &self.0;
-        // What another policy learned is kept for its return; what this one needs is charged before it is taken.
+        // What another policy learned is kept for its return; what this one needs is charged before it is
+        // taken.
         if !inner.table.has_learner() {
             let learning = Table::<WAYS>::learning_bytes(policy, inner.table.slots_count()) as u64;
             lock(&inner.costs).learn(learning, 0, &format!("partition {:?}", self.name()))?;
@@ -704,7 +712,8 @@ impl Partition {
         self.0.table.live_segments().saturating_sub(segments as u32).max(1)
     }
 
-    /// Lets all clean pages go, after the dirty ones were written. The memory stays the partition's.
+    /// Lets all clean pages go, after the dirty ones were written. The memory stays the
+    /// partition's.
     pub fn evict(&self) -> Result<(), Error> {
         self.0.shared.check_process()?;
         self.objects()

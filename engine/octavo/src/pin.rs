@@ -1,5 +1,5 @@
-//! Pins: the bytes of pages without a copy. What a pin promises is in the slot's protocol (P4, P5). Not here: reads that copy
-//! (`read.rs`).
+//! Pins: the bytes of pages without a copy. What a pin promises is in the slot's protocol (P4, P5).
+//! Not here: reads that copy (`read.rs`).
 
 use std::ops::Deref;
 
@@ -26,7 +26,8 @@ pub struct Pin<'o> {
     len: usize,
 }
 
-// SAFETY: the bytes do not change while the pin lives, and unpinning is an atomic operation on the slot.
+// SAFETY: the bytes do not change while the pin lives, and unpinning is an atomic operation on the
+// slot.
 unsafe impl Send for Pin<'_> {}
 // SAFETY: as above.
 unsafe impl Sync for Pin<'_> {}
@@ -49,8 +50,9 @@ impl Drop for Pin<'_> {
 }
 
 impl Object {
-    /// The bytes of a resident page without a copy: a snapshot that stays as it is while the guard lives, whatever is written or
-    /// evicted. Brings the page in if need be. None where the page finds no place, or has too many pins: copy it instead.
+    /// The bytes of a resident page without a copy: a snapshot that stays as it is while the guard
+    /// lives, whatever is written or evicted. Brings the page in if need be. None where the
+    /// page finds no place, or has too many pins: copy it instead.
     ///
     /// A pin costs two atomic operations on memory that other threads use, a copy costs by its
     /// length. Counting the time to look at the bytes, a pin has 0.6 times the speed of
@@ -63,14 +65,16 @@ impl Object {
         let tag = self.0.tag(page_offset >> partition.page_shift);
         let candidate = partition.table.candidate(tag);
         if let Some(candidate) = candidate {
-            // Nothing passes a pin's atomic operation, so whoever looks at the bytes then would wait a second time.
+            // Nothing passes a pin's atomic operation, so whoever looks at the bytes then would wait a second
+            // time.
             copy::prefetch(partition.byte_at(candidate, page_offset), 1);
         }
         self.pin_at(page_offset, tag, candidate, 0)
     }
 
-    /// Pins a page of each place, and adds them to `pins` in their order: lookups overlap, and what is missing is brought in
-    /// together, as by [`read_batch`](Object::read_batch). After an error `pins` has those before it, or none.
+    /// Pins a page of each place, and adds them to `pins` in their order: lookups overlap, and what
+    /// is missing is brought in together, as by [`read_batch`](Object::read_batch). After an
+    /// error `pins` has those before it, or none.
     ///
     /// In batches of 32 it has 1.4 to 1.7 times the speed of [`pin`](Object::pin), and 0.5 to 0.9
     /// times that of `read_batch`, whose copies overlap (`octavo bench pins`). Use it for pages
@@ -134,8 +138,8 @@ impl Object {
         self.read_batch(&mut reads)
     }
 
-    /// Pins a page that may be in the slot `candidate`. `attempt` 0 counts an access; others come after a read that brought the page
-    /// in, which was counted.
+    /// Pins a page that may be in the slot `candidate`. `attempt` 0 counts an access; others come
+    /// after a read that brought the page in, which was counted.
     #[inline(always)]
     fn pin_at(
         &self,

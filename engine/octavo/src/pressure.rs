@@ -1,8 +1,10 @@
 //! How much memory the system has left, and what that means for a cache.
 //!
-//! [`Linux`] asks the kernel: PSI, `MemAvailable`, and the limits of the process's cgroup and all above it, version 2 or 1, whichever is set. Where it may, it
-//! has the kernel tell of stalls by itself (a PSI trigger), for averages over ten seconds are late.
-//! `Total::follow` decides, from samples alone, how much the cache may hold: less by steps while memory is short, more again when it is not.
+//! [`Linux`] asks the kernel: PSI, `MemAvailable`, and the limits of the process's cgroup and all
+//! above it, version 2 or 1, whichever is set. Where it may, it has the kernel tell of stalls by
+//! itself (a PSI trigger), for averages over ten seconds are late. `Total::follow` decides, from
+//! samples alone, how much the cache may hold: less by steps while memory is short, more again when
+//! it is not.
 //!
 //! What is not here: who gives memory back (`reaper`).
 
@@ -16,16 +18,19 @@ use crate::sync::Arc;
 /// What the system says about its memory at one time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Sample {
-    /// The share of the last ten seconds in which somebody waited for memory (PSI `some avg10`), in percent. None: it is not known.
+    /// The share of the last ten seconds in which somebody waited for memory (PSI `some avg10`), in
+    /// percent. None: it is not known.
     pub stalled_percent: Option<f64>,
-    /// Bytes that could be had without swapping, by the tightest of all bounds. None: it is not known.
+    /// Bytes that could be had without swapping, by the tightest of all bounds. None: it is not
+    /// known.
     pub available_bytes: Option<u64>,
     /// The tightest bound itself: the memory of the machine, or a cgroup's limit.
     pub bound_bytes: Option<u64>,
 }
 
 impl Sample {
-    /// The same while processes wait: what the averages say is as much as triggers wait for, at least.
+    /// The same while processes wait: what the averages say is as much as triggers wait for, at
+    /// least.
     pub(crate) fn stalled_now(self) -> Sample {
         Sample { stalled_percent: worse(self.stalled_percent, Some(STALLED_PERCENT)), ..self }
     }
@@ -39,7 +44,8 @@ pub struct PressureSource {
 }
 
 impl PressureSource {
-    /// Samples from a function, which is called about once a second. Who knows earlier that memory is short calls [`crate::Cache::memory_is_short`].
+    /// Samples from a function, which is called about once a second. Who knows earlier that memory
+    /// is short calls [`crate::Cache::memory_is_short`].
     pub fn new(sample: impl Fn() -> Sample + Send + Sync + 'static) -> PressureSource {
         PressureSource { sample: Arc::new(sample), triggers: Vec::new }
     }
@@ -50,7 +56,8 @@ impl PressureSource {
         PressureSource::new(move || linux.sample()).with_triggers()
     }
 
-    /// The same, and the kernel tells at once when processes stall for want of memory, where it may be asked to.
+    /// The same, and the kernel tells at once when processes stall for want of memory, where it may
+    /// be asked to.
     pub fn with_triggers(self) -> PressureSource {
         PressureSource { triggers: || Linux::new(Path::new("/")).triggers(), ..self }
     }
@@ -75,8 +82,8 @@ impl std::fmt::Debug for PressureSource {
 /// From so many percent of the time on that somebody waits for memory, the cache shrinks.
 const STALLED_PERCENT: f64 = 10.0;
 
-/// What the kernel is to tell of: processes have waited for a tenth ([`STALLED_PERCENT`]) of the last two seconds. It does so once in that time at most; of shorter ones only root
-/// may ask.
+/// What the kernel is to tell of: processes have waited for a tenth ([`STALLED_PERCENT`]) of the
+/// last two seconds. It does so once in that time at most; of shorter ones only root may ask.
 const TRIGGER: &str = "some 200000 2000000\0";
 
 /// And below so many it may grow again.
@@ -182,8 +189,9 @@ impl Linux {
         sample
     }
 
-    /// The kernel's triggers for stalls of this machine's processes, or, where that may not be asked for, of the process's cgroup. None where PSI is off,
-    /// or may not be asked for at all.
+    /// The kernel's triggers for stalls of this machine's processes, or, where that may not be
+    /// asked for, of the process's cgroup. None where PSI is off, or may not be asked for at
+    /// all.
     pub(crate) fn triggers(&self) -> Vec<File> {
         let groups = self.cgroups().into_iter().filter(|(version, _)| *version == 2);
         let groups = groups.map(|(_, folder)| format!("{folder}/memory.pressure"));
@@ -198,7 +206,8 @@ impl Linux {
         ["proc/pressure/memory".to_owned()].into_iter().chain(groups).find_map(trigger).into_iter().collect()
     }
 
-    /// The folders of the process's cgroup and all above it that may bound memory, with their version.
+    /// The folders of the process's cgroup and all above it that may bound memory, with their
+    /// version.
     fn cgroups(&self) -> Vec<(u32, String)> {
         let mut folders = Vec::new();
         for line in self.read("proc/self/cgroup").unwrap_or_default().lines() {
@@ -210,7 +219,8 @@ impl Linux {
                 list if list.split(',').any(|name| name == "memory") => (1, "sys/fs/cgroup/memory"),
                 _ => continue,
             };
-            // As deep as paths are; in a container the path may lie outside of what is mounted, and the mount itself is our group.
+            // As deep as paths are; in a container the path may lie outside of what is mounted, and the mount
+            // itself is our group.
             for folder in Path::new(path.trim_start_matches('/')).ancestors().take(64) {
                 folders.push((version, format!("{mount}/{}", folder.display())));
             }

@@ -1,7 +1,9 @@
-//! The batch queue: an array of requests in, completions out in any order (HotStorage '12: `access(requests, n)` and `wait_replies`).
+//! The batch queue: an array of requests in, completions out in any order (HotStorage '12:
+//! `access(requests, n)` and `wait_replies`).
 //!
-//! Hits are answered while the batch is submitted; the rest goes out as one submission, adjacent misses as one I/O. Buffers belong to the
-//! queue from `submit` until their completion gives them back, also if the queue is dropped first.
+//! Hits are answered while the batch is submitted; the rest goes out as one submission, adjacent
+//! misses as one I/O. Buffers belong to the queue from `submit` until their completion gives them
+//! back, also if the queue is dropped first.
 
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
@@ -116,7 +118,8 @@ enum Way {
     Here,
 }
 
-/// A batch queue, with a ring of its own. It may move between threads, and is used by one at a time.
+/// A batch queue, with a ring of its own. It may move between threads, and is used by one at a
+/// time.
 pub struct Queue {
     lane: Arc<Lane>,
     /// The batch that is being submitted; empty between two, and kept for its memory.
@@ -145,9 +148,11 @@ impl Queue {
 
     /// Submits a batch against one object. All completions come from the waits.
     ///
-    /// All of it goes on in the background, but for advice that only says something, or lets pages go.
+    /// All of it goes on in the background, but for advice that only says something, or lets pages
+    /// go.
     pub fn submit(&mut self, object: &Object, requests: impl IntoIterator<Item = Request>) {
-        // All of them first: the caller's iterator may do anything, read pages of this batch or panic, while nothing is in hands.
+        // All of them first: the caller's iterator may do anything, read pages of this batch or panic,
+        // while nothing is in hands.
         self.incoming.clear();
         self.incoming.extend(requests);
         self.pending += self.incoming.len();
@@ -288,16 +293,17 @@ impl Queue {
         self.pending
     }
 
-    /// Whether nothing is in flight on this queue: neither a request, nor the engine's own reads and writes beside them.
-    /// The caller may then sleep wherever it likes for as long as it likes; otherwise it waits here, because others may
-    /// depend on the I/O that the queue has begun.
+    /// Whether nothing is in flight on this queue: neither a request, nor the engine's own reads
+    /// and writes beside them. The caller may then sleep wherever it likes for as long as it
+    /// likes; otherwise it waits here, because others may depend on the I/O that the queue has
+    /// begun.
     pub fn at_rest(&self) -> bool {
         // In a child of `fork` nothing moves, and who holds the lane's locks is not here.
         self.pending == 0 && (self.lane.shared.is_forked() || self.lane.at_rest())
     }
 
-    /// Waits until at least `min` completions (at most `pending`) can be delivered, and delivers all there are; `min` 0 only looks.
-    /// Returns how many.
+    /// Waits until at least `min` completions (at most `pending`) can be delivered, and delivers
+    /// all there are; `min` 0 only looks. Returns how many.
     ///
     /// In a child of `fork` requests that the parent had submitted are no longer pending: they
     /// complete in the parent.
@@ -313,7 +319,8 @@ impl Queue {
         self.deliver(on_completion)
     }
 
-    /// Waits until a completion can be delivered, `fd` is ready or the time is over; delivers what there is, and says what `fd` is ready for.
+    /// Waits until a completion can be delivered, `fd` is ready or the time is over; delivers what
+    /// there is, and says what `fd` is ready for.
     pub fn wait_or(
         &mut self,
         fd: BorrowedFd<'_>,

@@ -1,8 +1,10 @@
 //! Whole ranges, where a thread waits for them: a new length, letting go, an object that goes.
 //!
-//! The range is closed first, so that nothing is brought in there; then its pages are dropped, waiting for those that are
-//! in somebody's hands; then the store is told; then the range is opened. Hits go on until their page is dropped. Pages that a shorter length cuts
-//! off are taken and held, as for a clearing (C3, C5, C6 of `clear.rs`): if the store refuses, they are what they were.
+//! The range is closed first, so that nothing is brought in there; then its pages are dropped,
+//! waiting for those that are in somebody's hands; then the store is told; then the range is
+//! opened. Hits go on until their page is dropped. Pages that a shorter length cuts off are taken
+//! and held, as for a clearing (C3, C5, C6 of `clear.rs`): if the store refuses, they are what they
+//! were.
 
 use std::ops::Range;
 
@@ -13,7 +15,8 @@ use crate::sync::Ordering;
 use crate::task::END;
 
 impl Object {
-    /// Gives the object, and its store, a new length. What is cut off is gone; what is added reads as zeros.
+    /// Gives the object, and its store, a new length. What is cut off is gone; what is added reads
+    /// as zeros.
     pub fn set_len_bytes(&self, len: u64) -> Result<(), Error> {
         let inner = &self.0;
         inner.check_open()?;
@@ -27,18 +30,21 @@ impl Object {
     fn set_len_from(&self, old: u64, len: u64) -> Result<bool, Error> {
         let inner = &self.0;
         let page_bytes = inner.partition.page_bytes() as u64;
-        // The page that either end cuts is dropped, written first: its bytes past the end are not to come back.
+        // The page that either end cuts is dropped, written first: its bytes past the end are not to come
+        // back.
         let cut = len.min(old) / page_bytes;
         let pages = cut..END;
         self.closed_range(pages.clone(), |object| {
-            // All who change the length, and who close the object, close its last page: from here on they wait.
+            // All who change the length, and who close the object, close its last page: from here on they
+            // wait.
             inner.check_open()?;
             if inner.len_bytes() != old {
                 return Ok(false);
             }
             object.write_and_drop(&(cut..cut + 1))?;
             inner.set_len(len.min(old));
-            // Also where the object grows: a request that was on its way when it was cut may have left pages past the end.
+            // Also where the object grows: a request that was on its way when it was cut may have left pages
+            // past the end.
             object.take_all(&pages)?;
             let result = inner.store.set_len_bytes(len);
             // Also where it fails the store may have the new length, and takes no byte behind it.
@@ -54,7 +60,8 @@ impl Object {
         })
     }
 
-    /// Writes the range's dirty pages and lets go of its clean ones, as far as nobody has them in hand.
+    /// Writes the range's dirty pages and lets go of its clean ones, as far as nobody has them in
+    /// hand.
     pub(crate) fn let_go(&self, offset: u64, len: u64) -> Result<(), Error> {
         if len == 0 {
             return Ok(());
@@ -77,9 +84,9 @@ impl Object {
         Ok(())
     }
 
-    /// Syncs and drops the pages, after which every call fails. Where dirty pages cannot be written it
-    /// fails, and the object stays open. Another object may have the store from then on; the lock on
-    /// its file ends when the last handle of this one is dropped.
+    /// Syncs and drops the pages, after which every call fails. Where dirty pages cannot be written
+    /// it fails, and the object stays open. Another object may have the store from then on; the
+    /// lock on its file ends when the last handle of this one is dropped.
     pub fn close(&self) -> Result<(), Error> {
         if self.0.is_closed() {
             return Ok(());
@@ -111,7 +118,8 @@ impl Object {
         let all = 0..END;
         let dropped = self.closed_range(all.clone(), |object| {
             object.take_all(&all)?;
-            // First, so that no sync believes that what is dropped now was clean. Release: pairs with `check_not_failed`.
+            // First, so that no sync believes that what is dropped now was clean. Release: pairs with
+            // `check_not_failed`.
             object.0.failed.store(true, Ordering::Release);
             let lost = object.0.drop_held(&all);
             object.0.set_closed();

@@ -1,4 +1,5 @@
-//! Reading: the hit without lock or store, the miss with one fill for all who want the page, the bypass.
+//! Reading: the hit without lock or store, the miss with one fill for all who want the page, the
+//! bypass.
 
 use octavo_disk::{IoBuffer, IoError};
 use octavo_table::recording::Step;
@@ -21,7 +22,8 @@ const OPTIMISTIC_TRIES: usize = 4;
 const LONG_BYTES: usize = 512;
 
 impl PartitionInner {
-    /// P13: copies part of a page, if it is there and holds still. No lock, no system call, no shared store but the policy's.
+    /// P13: copies part of a page, if it is there and holds still. No lock, no system call, no
+    /// shared store but the policy's.
     ///
     /// # Safety
     /// `to` is valid for `len` bytes, and `skip + len` is at most a page.
@@ -48,8 +50,9 @@ impl PartitionInner {
         unsafe { self.read_hit_again(tag, skip, to, len) }
     }
 
-    /// `read_hit` of up to `copy::INLINE_BYTES`, counted. It calls nothing, so that it saves and spills nothing: what a hit does next
-    /// to waiting for memory is what keeps the processor from beginning the next one. False: nothing is counted, and `read_hit` has to look.
+    /// `read_hit` of up to `copy::INLINE_BYTES`, counted. It calls nothing, so that it saves and
+    /// spills nothing: what a hit does next to waiting for memory is what keeps the processor
+    /// from beginning the next one. False: nothing is counted, and `read_hit` has to look.
     ///
     /// # Safety
     /// As `read_hit`.
@@ -69,7 +72,8 @@ impl PartitionInner {
         true
     }
 
-    /// The other tries of `read_hit`, by P3: the first match was another page's, or somebody was at a page of the set.
+    /// The other tries of `read_hit`, by P3: the first match was another page's, or somebody was at
+    /// a page of the set.
     ///
     /// # Safety
     /// As `read_hit`.
@@ -153,10 +157,12 @@ impl PartitionInner {
         self.frames.at(slot).wrapping_add(offset as usize & self.page_mask)
     }
 
-    /// P13 for the first slot with a page's fingerprint. False: it is another page's, or some page of the set was hidden meanwhile.
+    /// P13 for the first slot with a page's fingerprint. False: it is another page's, or some page
+    /// of the set was hidden meanwhile.
     ///
     /// # Safety
-    /// `from` lies in the slot's frame, and so do `len` bytes from there on; `to` is valid for as many. `WIDE` only if `copy::is_wide`.
+    /// `from` lies in the slot's frame, and so do `len` bytes from there on; `to` is valid for as
+    /// many. `WIDE` only if `copy::is_wide`.
     #[inline(always)]
     pub unsafe fn copy_candidate<const WIDE: bool>(
         &self,
@@ -183,7 +189,8 @@ impl PartitionInner {
     #[inline(always)]
     pub unsafe fn copy_found(&self, found: &Found<'_>, skip: usize, to: *mut u8, len: usize) -> bool {
         let frame = self.frames.at(found.index).wrapping_add(skip);
-        // SAFETY: the frame is mapped for the partition's life; the copy may race with a writer, which `copy_out` allows.
+        // SAFETY: the frame is mapped for the partition's life; the copy may race with a writer, which
+        // `copy_out` allows.
         unsafe { copy::copy_out(frame, to, len) };
         let good = found.slot().unchanged(found.word);
         if good {
@@ -248,8 +255,8 @@ pub(crate) fn page(
     if hit {
         return;
     }
-    // 2. Under the set's lock nobody can bring the page in or evict it. A turn is repeated when a writer comes and goes in between;
-    //    after a few the task steps back and tries again later.
+    // 2. Under the set's lock nobody can bring the page in or evict it. A turn is repeated when a
+    //    writer comes and goes in between; after a few the task steps back and tries again later.
     for _ in 0..OPTIMISTIC_TRIES {
         let mut guard = partition.table.lock(tag);
         if let Some(found) = guard.find(tag) {
@@ -380,7 +387,8 @@ pub(crate) fn filled(lane: &Lane, work: &mut Work, transfer: Transfer, result: R
         }
         partition.publish(slot, filled.role == Role::Patch);
         if filled.role == Role::Patch {
-            // Now, and not when the slot was claimed: the cleaner looks for pages that are dirty, and sleeps if there is none.
+            // Now, and not when the slot was claimed: the cleaner looks for pages that are dirty, and sleeps
+            // if there is none.
             partition.note_dirty();
         }
         match (filled.role, task.job) {
@@ -391,7 +399,8 @@ pub(crate) fn filled(lane: &Lane, work: &mut Work, transfer: Transfer, result: R
     }
 }
 
-/// A long I/O has failed: read each of its pages alone, so that a bad block costs only its own page.
+/// A long I/O has failed: read each of its pages alone, so that a bad block costs only its own
+/// page.
 fn split(lane: &Lane, work: &mut Work, transfer: Transfer) {
     let partition = &transfer.object.partition;
     for (number, filled) in transfer.pages.iter().enumerate() {
@@ -493,7 +502,8 @@ impl PartitionInner {
         self.table.slot(slot).unpin();
     }
 
-    /// Registers a task with a slot that somebody else has in hands. False: its state has ended, look again.
+    /// Registers a task with a slot that somebody else has in hands. False: its state has ended,
+    /// look again.
     pub fn wait_for(
         &self,
         lane: &Arc<Lane>,

@@ -1,11 +1,14 @@
-//! The reaper: moves memory between partitions by what it is worth to them, and gives it back to the system when that is short of it.
+//! The reaper: moves memory between partitions by what it is worth to them, and gives it back to
+//! the system when that is short of it.
 //!
-//! A thread of its own. Several times a second it takes what the monitors were shown through their miniatures; once a period it looks at all
-//! partitions, asks `octavo_share` for the next steps, and makes them: who shrinks first, then who grows. It holds no lock that serving
-//! takes but those of a resize. With nothing going on it looks at the system's memory every few seconds, or when the kernel or somebody else tells that
-//! memory is short (`alarm`), and does no more.
+//! A thread of its own. Several times a second it takes what the monitors were shown through their
+//! miniatures; once a period it looks at all partitions, asks `octavo_share` for the next steps,
+//! and makes them: who shrinks first, then who grows. It holds no lock that serving takes but those
+//! of a resize. With nothing going on it looks at the system's memory every few seconds, or when
+//! the kernel or somebody else tells that memory is short (`alarm`), and does no more.
 //!
-//! What is not here: what is worth what (`octavo_share`), how a partition is resized (`partition`), how short memory is (`pressure`).
+//! What is not here: what is worth what (`octavo_share`), how a partition is resized (`partition`),
+//! how short memory is (`pressure`).
 
 use std::collections::BTreeMap;
 use std::sync::Weak;
@@ -19,13 +22,15 @@ use crate::partition::{Partition, Planning, Stop, Turn};
 use crate::pressure::{PressureSource, Total};
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering, lock};
 
-/// Between two looks at the monitors while there is traffic: their rings hold some thousand accesses of the sample.
+/// Between two looks at the monitors while there is traffic: their rings hold some thousand
+/// accesses of the sample.
 const TICK: Duration = Duration::from_millis(100);
 
 /// Ticks of a period.
 const TICKS: u32 = 10;
 
-/// Ticks without news until there is no traffic, and the time between two looks then: while partitions give memory back, and else.
+/// Ticks without news until there is no traffic, and the time between two looks then: while
+/// partitions give memory back, and else.
 const QUIET_TICKS: u32 = 20;
 const PERIOD: Duration = Duration::from_secs(1);
 const REST: Duration = Duration::from_secs(5);
@@ -149,7 +154,8 @@ impl Picture {
         picture
     }
 
-    /// The same, where those whose stores do not answer keep what they have: a plan shares out what can be had.
+    /// The same, where those whose stores do not answer keep what they have: a plan shares out what
+    /// can be had.
     pub fn spare_held_up(mut self) -> Picture {
         let nodes = &mut self.state.nodes;
         // Children stand behind their parents: what those below a group keep, it has room for.
@@ -184,7 +190,8 @@ impl Picture {
                     partition.went(before, resize.to_bytes);
                     moved += before.saturating_sub(resize.to_bytes);
                 }
-                // A store that refuses keeps its dirty pages where they are, or a pin its segment: the next period tries again.
+                // A store that refuses keeps its dirty pages where they are, or a pin its segment: the next
+                // period tries again.
                 Err(Stop::Failed(error)) => {
                     log::debug!("partition {}: not resized: {error}", partition.name())
                 }
@@ -230,7 +237,8 @@ impl Use {
 }
 
 impl Share {
-    /// From figures of a partition. Limits are of all that is charged; a plan is about segments alone.
+    /// From figures of a partition. Limits are of all that is charged; a plan is about segments
+    /// alone.
     pub fn new(
         limits: Limits,
         (segment_bytes, fixed_bytes): (u64, u64),
@@ -289,11 +297,12 @@ fn resume(cache: &Cache, turn: Option<Turn<'_>>) {
     }
 }
 
-/// Takes what lies beyond a group's `max` from those in it, and moves nothing else: for whoever has changed a bound or a size, while he holds `planning`.
-/// Returns those whose stores hold that up.
+/// Takes what lies beyond a group's `max` from those in it, and moves nothing else: for whoever has
+/// changed a bound or a size, while he holds `planning`. Returns those whose stores hold that up.
 pub(crate) fn keep_bounds(cache: &Cache, turn: Option<Turn<'_>>) -> Vec<Partition> {
     let mut held_up = Vec::new();
-    // A segment that goes may leave some of its metadata charged, so that the first turn is a little short: the second is not.
+    // A segment that goes may leave some of its metadata charged, so that the first turn is a little
+    // short: the second is not.
     for _ in 0..4 {
         let picture = Picture::of(cache, 1.0);
         let steps = picture.state.keep_bounds();
@@ -305,7 +314,8 @@ pub(crate) fn keep_bounds(cache: &Cache, turn: Option<Turn<'_>>) -> Vec<Partitio
     held_up
 }
 
-/// One period: looks at the system's memory and at all partitions, and makes the next steps. True: partitions have to give memory back to the system.
+/// One period: looks at the system's memory and at all partitions, and makes the next steps. True:
+/// partitions have to give memory back to the system.
 pub(crate) fn period(cache: &Cache, had_news: bool) -> bool {
     let short = cache.shared().reaper.alarm.take_short();
     let shared = cache.shared();
@@ -391,8 +401,9 @@ pub(crate) fn reaper_thread(shared: &Arc<crate::cache::Shared>, cache: &Weak<Cac
     }
 }
 
-/// Makes room for a partition that is to begin with `wanted` bytes, of which it needs `least`: others give in proportion to their sizes, down to
-/// what they were promised and to a fair share for the newcomer. Returns what it may begin with.
+/// Makes room for a partition that is to begin with `wanted` bytes, of which it needs `least`:
+/// others give in proportion to their sizes, down to what they were promised and to a fair share
+/// for the newcomer. Returns what it may begin with.
 pub(crate) fn make_room(
     cache: &Cache,
     turn: Option<Turn<'_>>,

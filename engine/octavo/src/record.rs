@@ -1,25 +1,28 @@
-//! Recording: the accesses to a partition's pages and the steps of its table, as blocks of bytes for somebody to take.
+//! Recording: the accesses to a partition's pages and the steps of its table, as blocks of bytes
+//! for somebody to take.
 //!
-//! What this file protects is the order. Events are written under one lock, the tape's, which is held over the step of the table that an
-//! event tells of ([`Note`]): two steps are in the recording as they were in the table, whoever
-//! made them. That holds for the moves of a resize, set by
-//! set, and for hits of single reads, batches and queues: the look, what the policy is told and the
-//! event are one step. Only a pin's hit, and a change of the
+//! What this file protects is the order. Events are written under one lock, the tape's, which is
+//! held over the step of the table that an event tells of ([`Note`]): two steps are in the
+//! recording as they were in the table, whoever made them. That holds for the moves of a resize,
+//! set by set, and for hits of single reads, batches and queues: the look, what the policy is told
+//! and the event are one step. Only a pin's hit, and a change of the
 //! policy under traffic, are written after they were done. So the accesses of one thread happen
 //! again in a replay exactly, also beside the cleaner and the
 //! reaper; those of many threads nearly.
 //!
-//! A partition that does not record pays a look at a flag per step of a miss or a write, and nothing per hit: what hits look at anyway
-//! says to whom they are not to be told (`Counters::set_at_hand`).
+//! A partition that does not record pays a look at a flag per step of a miss or a write, and
+//! nothing per hit: what hits look at anyway says to whom they are not to be told
+//! (`Counters::set_at_hand`).
 //!
-//! Whoever records never waits: when nobody has taken the blocks and all are full, the recording ends and the partition goes on.
-//! The tape's lock is a leaf, taken under a set's lock, `resizing` or the list of objects; under it
-//! only words, policies, the bytes of pages that move or are
+//! Whoever records never waits: when nobody has taken the blocks and all are full, the recording
+//! ends and the partition goes on. The tape's lock is a leaf, taken under a set's lock, `resizing`
+//! or the list of objects; under it only words, policies, the bytes of pages that move or are
 //! written, and the list of counters are touched. A recording begins while nothing is resized and
 //! nothing opened, so that its header and what follows fit.
 //!
-//! Who writes files begins another *part* now and then ([`Recording::begin_part`]): it has a header of its own, the names of what is open, and
-//! then a list of the pages that are there, so that it says something also when the parts before it are gone. Whoever reads from the first part on
+//! Who writes files begins another *part* now and then ([`Recording::begin_part`]): it has a header
+//! of its own, the names of what is open, and then a list of the pages that are there, so that it
+//! says something also when the parts before it are gone. Whoever reads from the first part on
 //! passes the lists over. A recording that begins later than its partition's first page begins as a
 //! part does; one that begins before, with all that has
 //! happened to the directory.
@@ -54,7 +57,8 @@ const BLOCKS_MAX: usize = 64;
 
 /// A partition's side of a recording.
 pub(crate) struct Recorder {
-    /// Pages whose sample number is below are recorded. 0: nothing is; `WHOLE`: the steps of the table too.
+    /// Pages whose sample number is below are recorded. 0: nothing is; `WHOLE`: the steps of the
+    /// table too.
     below: AtomicU32,
     tape: Mutex<Option<Tape>>,
     /// Told when there may be something to take.
@@ -108,13 +112,14 @@ impl Recorder {
 
     #[inline(always)]
     pub fn below(&self) -> u32 {
-        // Relaxed: who sees it too early or too late looks again under the tape's lock, or belongs to before.
+        // Relaxed: who sees it too early or too late looks again under the tape's lock, or belongs to
+        // before.
         self.below.load(Ordering::Relaxed)
     }
 }
 
-/// The right to write the next event, and no one else's turn: taken before a step of the table that others may see the effect of.
-/// Nothing where the partition does not record.
+/// The right to write the next event, and no one else's turn: taken before a step of the table that
+/// others may see the effect of. Nothing where the partition does not record.
 pub(crate) struct Note<'p>(Option<Writing<'p>>);
 
 /// The tape, held over a step.
@@ -208,7 +213,8 @@ impl Writing<'_> {
 }
 
 impl PartitionInner {
-    /// A step of the table follows, under the set's lock or without one, and then its event. While the note lives, nobody else makes one.
+    /// A step of the table follows, under the set's lock or without one, and then its event. While
+    /// the note lives, nobody else makes one.
     #[inline(always)]
     pub fn note(&self) -> Note<'_> {
         match self.recorder.below() {
@@ -255,7 +261,8 @@ impl PartitionInner {
         }
     }
 
-    /// Writes a step that samples have too, if this is one and has the page; whole recordings have it by its [`Note`].
+    /// Writes a step that samples have too, if this is one and has the page; whole recordings have
+    /// it by its [`Note`].
     pub fn record_sampled(&self, tag: Tag, step: impl FnOnce() -> Step) {
         if !matches!(self.recorder.below(), 0 | WHOLE) && u32::from(tag.sample()) < self.recorder.below() {
             self.writing().step(tag, step());
@@ -275,7 +282,8 @@ impl PartitionInner {
         }
     }
 
-    /// Writes a look at a page that was counted already, if the partition records; and counts whose page it was, where there are nodes.
+    /// Writes a look at a page that was counted already, if the partition records; and counts whose
+    /// page it was, where there are nodes.
     #[cold]
     #[inline(never)]
     pub fn record_access(&self, tag: Tag, write: bool, hit: bool) {
@@ -347,7 +355,8 @@ impl PartitionInner {
         Totals { hits: hits.wrapping_sub(before.hits), misses: misses.wrapping_sub(before.misses) }
     }
 
-    /// Hands on what was written, and says what was counted until then. Without memory for another block it is the last.
+    /// Hands on what was written, and says what was counted until then. Without memory for another
+    /// block it is the last.
     fn end_block(&self, tape: &mut Tape) -> Totals {
         let totals = self.totals_since(tape.began);
         tape.encoder.push(&Event::Totals(totals));
@@ -376,8 +385,9 @@ impl PartitionInner {
         }
     }
 
-    /// Tells which segments there are, what was learned and how objects are called, in so many blocks as leave some of the `blocks` for what happens. What is
-    /// left out has its number for a name.
+    /// Tells which segments there are, what was learned and how objects are called, in so many
+    /// blocks as leave some of the `blocks` for what happens. What is left out has its number
+    /// for a name.
     fn introduce(&self, tape: &mut Tape, still: &Still<'_>, blocks: usize) {
         let runs = still.segments.chunk_by(|one, next| one.0 + 1 == next.0);
         let live = runs.map(|run| Event::Live { first: run[0].0, count: run.len() as u32 });
@@ -402,9 +412,10 @@ impl PartitionInner {
 }
 
 impl Partition {
-    /// Begins to record, and gives the end from which blocks are to be taken, by a thread that does nothing else. `sample_below` of
-    /// [`WHOLE`] pages are recorded, and none of the table's steps; or all, and all of them. A partition that is
-    /// recorded as soon as it is made is recorded exactly. Dropping the [`Recording`] ends it.
+    /// Begins to record, and gives the end from which blocks are to be taken, by a thread that does
+    /// nothing else. `sample_below` of [`WHOLE`] pages are recorded, and none of the table's
+    /// steps; or all, and all of them. A partition that is recorded as soon as it is made is
+    /// recorded exactly. Dropping the [`Recording`] ends it.
     pub fn record(&self, sample_below: u32) -> Result<Recording, Error> {
         let inner = &self.0;
         inner.shared.check_process()?;
@@ -536,14 +547,16 @@ impl Recording {
         &self.partition
     }
 
-    /// The next block. Waits until one is full, or as long as `patience` after its first event. Where nothing happens it waits and
-    /// uses no processor; [`Partition::stop_recording`] ends that.
+    /// The next block. Waits until one is full, or as long as `patience` after its first event.
+    /// Where nothing happens it waits and uses no processor; [`Partition::stop_recording`] ends
+    /// that.
     pub fn take(&mut self, patience: Duration) -> Taken {
         self.list_some();
         let inner = &self.partition.0;
         let mut guard = lock(&inner.recorder.tape);
         let mut was_patient = false;
-        // A turn follows a wait, which ends by an event, a block, the end or the time; all but the first give a block or the end.
+        // A turn follows a wait, which ends by an event, a block, the end or the time; all but the first
+        // give a block or the end.
         loop {
             let tape = guard.as_mut().expect("it is there as long as its recording");
             match tape.full.pop_front() {
@@ -581,8 +594,9 @@ impl Recording {
         }
     }
 
-    /// Begins another part, which says something also without those before it. [`Taken::Part`] follows the last block of the one before. False:
-    /// not now, for the partition is resized, or the list of the pages that the last part began with is not whole, or is
+    /// Begins another part, which says something also without those before it. [`Taken::Part`]
+    /// follows the last block of the one before. False: not now, for the partition is resized,
+    /// or the list of the pages that the last part began with is not whole, or is
     /// more than half of it, so that lists would be most of the recording.
     pub fn begin_part(&mut self) -> bool {
         let inner = &self.partition.0;
@@ -610,8 +624,9 @@ impl Recording {
         true
     }
 
-    /// Lists the pages of the next segments, as long as there is room for them. Each set is listed under its lock, so that what happened to
-    /// its pages before is in the list and what happens later is behind it.
+    /// Lists the pages of the next segments, as long as there is room for them. Each set is listed
+    /// under its lock, so that what happened to its pages before is in the list and what
+    /// happens later is behind it.
     fn list_some(&mut self) {
         let inner = &self.partition.0;
         let table = &inner.table;

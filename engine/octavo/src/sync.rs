@@ -36,7 +36,8 @@ pub(crate) fn spawn(name: &str, act: impl FnOnce() + Send + 'static) -> std::io:
 
 use std::sync::{PoisonError, TryLockError};
 
-/// Locks, also after a panic of another holder: every critical section of this crate leaves its data whole.
+/// Locks, also after a panic of another holder: every critical section of this crate leaves its
+/// data whole.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,8 +1,9 @@
-//! What is in flight: tasks (one per request that could not be answered at once) and transfers (one per I/O).
+//! What is in flight: tasks (one per request that could not be answered at once) and transfers (one
+//! per I/O).
 //!
-//! A task knows its bytes and which of its pages are not done. A transfer knows the slots it holds. Both live in the
-//! lane that they were submitted on; any thread that takes a completion of the lane may finish a
-//! transfer, only the lane's owner tries pages.
+//! A task knows its bytes and which of its pages are not done. A transfer knows the slots it holds.
+//! Both live in the lane that they were submitted on; any thread that takes a completion of the
+//! lane may finish a transfer, only the lane's owner tries pages.
 
 use octavo_table::{SlotIndex, Tag};
 
@@ -29,7 +30,8 @@ pub(crate) enum Job {
     Populate,
     /// The same for pages that nobody asked for; nobody waits for it.
     Ahead,
-    /// Copy the caller's bytes to the object's; then, if `durable`, become a Sync of the same range.
+    /// Copy the caller's bytes to the object's; then, if `durable`, become a Sync of the same
+    /// range.
     Write { durable: bool },
     /// Write the dirty pages of the range; then, if `flush`, make the store durable.
     Sync { flush: bool },
@@ -72,13 +74,15 @@ pub(crate) struct Task {
     pub late_error: Option<Box<Error>>,
     /// The request of a queue that this task answers.
     pub request: Option<(u64, Op)>,
-    /// Its pages may be asked for at their nodes, by message: so many requests were submitted with it. 0: they may not.
+    /// Its pages may be asked for at their nodes, by message: so many requests were submitted with
+    /// it. 0: they may not.
     pub batch: u32,
     /// The bundle, and the letter in it, that this task answers.
     pub served: Option<(usize, usize)>,
 }
 
-// SAFETY: `memory` is the caller's, lent for the task's life (blocking calls wait for its end, queues own their buffers).
+// SAFETY: `memory` is the caller's, lent for the task's life (blocking calls wait for its end,
+// queues own their buffers).
 unsafe impl Send for Task {}
 
 /// The part of a task's bytes that lies in one page.
@@ -123,7 +127,8 @@ impl Task {
         }
     }
 
-    /// One that writes up to about `pages_max` dirty pages of all, in the order of their offsets; makes nothing durable.
+    /// One that writes up to about `pages_max` dirty pages of all, in the order of their offsets;
+    /// makes nothing durable.
     pub fn pass(object: &Arc<ObjectInner>, pages_max: u64) -> Task {
         let mut task = Task::new(Job::Sync { flush: false }, object.clone(), 0, std::ptr::null_mut(), 0);
         (task.end, task.clean_left) = (END, pages_max);
@@ -184,11 +189,13 @@ pub(crate) enum Role {
 /// A page of a transfer.
 #[derive(Clone, Copy)]
 pub(crate) struct TransferPage {
-    /// The slot that is held, or whose bytes were copied (write-back). None for a page without a slot.
+    /// The slot that is held, or whose bytes were copied (write-back). None for a page without a
+    /// slot.
     pub slot: Option<SlotIndex>,
     pub task: TaskId,
     pub role: Role,
-    /// Clear: where the range of pages ends. Write-back: the version that travels. Write-through: 1 where the slot was claimed for it (Filling), 0 where it is Storing.
+    /// Clear: where the range of pages ends. Write-back: the version that travels. Write-through: 1
+    /// where the slot was claimed for it (Filling), 0 where it is Storing.
     pub mark: u64,
 }
 

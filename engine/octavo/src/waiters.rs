@@ -1,7 +1,9 @@
-//! Who waits for what: for slots to leave their busy state, for pages that are served without a slot, for ranges, for flushes.
+//! Who waits for what: for slots to leave their busy state, for pages that are served without a
+//! slot, for ranges, for flushes.
 //!
-//! A registration is made under a lock that whoever ends the condition takes too, so none is forgotten: for a slot, its
-//! shard's lock around P12; for a stray, the map's; for a range or a flush, the object's.
+//! A registration is made under a lock that whoever ends the condition takes too, so none is
+//! forgotten: for a slot, its shard's lock around P12; for a stray, the map's; for a range or a
+//! flush, the object's.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -42,7 +44,8 @@ impl SlotWaiters {
         Ok(())
     }
 
-    /// Tells everybody who is registered with the slot. For whoever ended its busy state and saw the flag.
+    /// Tells everybody who is registered with the slot. For whoever ended its busy state and saw
+    /// the flag.
     pub fn wake(&self, slot: SlotIndex) {
         let waiters = lock(self.shard(slot)).remove(&slot);
         waiters.into_iter().flatten().for_each(Waiter::wake);
@@ -51,8 +54,9 @@ impl SlotWaiters {
 
 /// The pages that are being served without a slot, because their set had none to give.
 ///
-/// A page is in a slot or here, never in both: one comes here, and is looked for here, under its set's lock. So everything that
-/// happens to one page happens in order, and no fill can publish what a write has overtaken.
+/// A page is in a slot or here, never in both: one comes here, and is looked for here, under its
+/// set's lock. So everything that happens to one page happens in order, and no fill can publish
+/// what a write has overtaken.
 pub(crate) struct Strays {
     count: AtomicU32,
     pages: Mutex<HashMap<Tag, Vec<Waiter>>>,
@@ -118,9 +122,9 @@ impl Ranges {
 
     /// Registers with the range the page lies in, if there is one. Under the page's set's lock.
     pub fn wait(&self, page: u64, waiter: impl FnOnce() -> Waiter) -> bool {
-        // Whoever clears a range takes the lock of every set concerned after it has closed the range. A thread that takes such a
-        // lock later sees it; one that took it earlier has claimed before, and is waited for. Acquire: pairs with `open`, whose
-        // caller may have changed the length.
+        // Whoever clears a range takes the lock of every set concerned after it has closed the range. A
+        // thread that takes such a lock later sees it; one that took it earlier has claimed before,
+        // and is waited for. Acquire: pairs with `open`, whose caller may have changed the length.
         if self.count.load(Ordering::Acquire) == 0 {
             return false;
         }
@@ -155,7 +159,8 @@ impl Ranges {
         true
     }
 
-    /// Opens the end of a range that `close` has closed, from `end` on; all of it if nothing is left.
+    /// Opens the end of a range that `close` has closed, from `end` on; all of it if nothing is
+    /// left.
     pub fn shorten(&self, range: &Range<u64>, end: u64) {
         if end == range.start {
             return self.open(range);
@@ -181,8 +186,9 @@ impl Ranges {
     }
 }
 
-/// The flushes of an object (the store's own syncs), one at a time: where two are in flight and one fails, the other's success
-/// says nothing of the bytes that the first has lost. Whoever comes while one is in flight shares the next.
+/// The flushes of an object (the store's own syncs), one at a time: where two are in flight and one
+/// fails, the other's success says nothing of the bytes that the first has lost. Whoever comes
+/// while one is in flight shares the next.
 pub(crate) struct Flushes(Mutex<FlushState>);
 
 #[derive(Default)]

@@ -1,7 +1,9 @@
-//! Writing: into the page (write-back), or into the store first and then into the page (write-through).
+//! Writing: into the page (write-back), or into the store first and then into the page
+//! (write-through).
 //!
-//! Writes to one page are serialised by its slot's state, which is held across the I/O of a write-through; readers go on reading the old
-//! bytes until the new ones are in the store. A write-back holds it for the length of a copy. A page that finds no slot is written to the
+//! Writes to one page are serialised by its slot's state, which is held across the I/O of a
+//! write-through; readers go on reading the old bytes until the new ones are in the store. A
+//! write-back holds it for the length of a copy. A page that finds no slot is written to the
 //! store at once, as a stray.
 
 use std::cell::Cell;
@@ -36,7 +38,8 @@ enum Look {
     Store { slot: SlotIndex, claimed: bool },
     /// Write-back has no room for another dirty page: to the store first, as a write-through.
     StoreFirst,
-    /// The page is dirty and pinned, and its set full: what it has goes to the store, then it can be dropped.
+    /// The page is dirty and pinned, and its set full: what it has goes to the store, then it can
+    /// be dropped.
     CleanFirst,
     /// The state changed under our eyes.
     Again,
@@ -51,7 +54,8 @@ struct Attempt<'a> {
     page: u64,
     tag: Tag,
     span: Span,
-    /// The write covers all of the page that lies inside the object; looked at again when a slot is claimed.
+    /// The write covers all of the page that lies inside the object; looked at again when a slot is
+    /// claimed.
     whole: Cell<bool>,
 }
 
@@ -221,7 +225,8 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// The bytes go into a page that is there, if nobody has it in hands or pinned. A dirty page may change whatever the limit says.
+    /// The bytes go into a page that is there, if nobody has it in hands or pinned. A dirty page
+    /// may change whatever the limit says.
     fn in_place(&self, found: Found<'_>, full_of_dirt: bool) -> Option<Look> {
         let (partition, table) = (self.partition, &self.partition.table);
         if full_of_dirt && found.word.state() == State::Clean {
@@ -328,7 +333,8 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// A write to a pinned page: the pins keep the old slot as a snapshot, and the new bytes get another.
+    /// A write to a pinned page: the pins keep the old slot as a snapshot, and the new bytes get
+    /// another.
     fn supersede(
         &self,
         work: &mut Work,
@@ -348,7 +354,8 @@ impl<'a> Attempt<'a> {
         let place = place_of(&claim);
         let Claim::Claimed { slot, evicted } = claim else {
             note.step(self.tag, || Step::Supersede(place));
-            // No other way is free. A clean page can be dropped: its bytes are in the store. A dirty one is written back first.
+            // No other way is free. A clean page can be dropped: its bytes are in the store. A dirty one is
+            // written back first.
             drop(guard);
             return match found.word.state() {
                 State::Clean => self.drop_pinned(),
@@ -385,7 +392,8 @@ impl<'a> Attempt<'a> {
         Look::Done
     }
 
-    /// A clean, pinned page whose set is full: the slot goes, and the page is written as one that has none.
+    /// A clean, pinned page whose set is full: the slot goes, and the page is written as one that
+    /// has none.
     fn drop_pinned(&self) -> Look {
         let partition = self.partition;
         let mut guard = partition.table.lock(self.tag);
@@ -410,8 +418,8 @@ impl<'a> Attempt<'a> {
         is_cut
     }
 
-    /// Whether somebody serves the page without a slot, or clears its range; then the task is registered there. Or the page is no more. Under the
-    /// set's lock.
+    /// Whether somebody serves the page without a slot, or clears its range; then the task is
+    /// registered there. Or the page is no more. Under the set's lock.
     fn elsewhere(&self, work: &mut Work) -> bool {
         let waiter = || self.lane.waiter(self.id, self.page);
         let registered =
@@ -419,8 +427,9 @@ impl<'a> Attempt<'a> {
         if registered {
             work.registered(self.id);
         }
-        // Under the lock and after the look at the ranges, so that no change of the length is on its way: what lies behind an
-        // end that is no more must be kept, and what is brought in now is not looked for by who closes the object.
+        // Under the lock and after the look at the ranges, so that no change of the length is on its way:
+        // what lies behind an end that is no more must be kept, and what is brought in now is not
+        // looked for by who closes the object.
         self.whole.set(self.covers_all());
         registered || self.is_cut(work)
     }
@@ -437,7 +446,8 @@ impl<'a> Attempt<'a> {
         Look::StoreFirst
     }
 
-    /// The page has no slot: straight to the store (its old bytes first, where the write does not cover them).
+    /// The page has no slot: straight to the store (its old bytes first, where the write does not
+    /// cover them).
     fn stray(&self, work: &mut Work, guard: SetGuard<'_, WAYS>, bounce: Bounce) -> Look {
         let (partition, id, page) = (self.partition, self.id, self.page);
         guard.overtake_orphans(self.tag);
@@ -467,10 +477,12 @@ impl<'a> Attempt<'a> {
         work.gathered.push(Gathered { object, page: self.page, slot, task: self.id, role });
     }
 
-    /// The caller's bytes into a frame that is ours (Writing or Filling); optimistic readers may be looking.
+    /// The caller's bytes into a frame that is ours (Writing or Filling); optimistic readers may be
+    /// looking.
     fn copy_into(&self, slot: SlotIndex) {
         let frame = self.partition.frames.at(slot).wrapping_add(self.span.skip);
-        // SAFETY: we own the slot, and the span is the task's memory; racing readers are allowed for by `copy_in`.
+        // SAFETY: we own the slot, and the span is the task's memory; racing readers are allowed for by
+        // `copy_in`.
         unsafe { copy::copy_in(self.span.memory, frame, self.span.len) };
     }
 

@@ -1,9 +1,12 @@
-//! What each partition should have: promises first, then what memory is worth to whom, then the rest.
+//! What each partition should have: promises first, then what memory is worth to whom, then the
+//! rest.
 //!
-//! Worth is looked at on the curves themselves. Their slopes alone would starve a loop that is a little larger than its share: no single
-//! step helps it, and all of them together do. Few partitions ([`Pace::exact_max`]) share by dynamic programming over [`CHUNKS`] pieces of the memory,
-//! which is exact for these pieces; many by look-ahead (Qureshi, Patt, "Utility-Based Cache Partitioning", MICRO '06): again and again the one
-//! stretch of growth that saves most misses per byte, however long it is.
+//! Worth is looked at on the curves themselves. Their slopes alone would starve a loop that is a
+//! little larger than its share: no single step helps it, and all of them together do. Few
+//! partitions ([`Pace::exact_max`]) share by dynamic programming over [`CHUNKS`] pieces of the
+//! memory, which is exact for these pieces; many by look-ahead (Qureshi, Patt, "Utility-Based Cache
+//! Partitioning", MICRO '06): again and again the one stretch of growth that saves most misses per
+//! byte, however long it is.
 
 use crate::curve::Curve;
 use crate::limits::WEIGHT_DEFAULT;
@@ -12,8 +15,8 @@ use crate::plan::{Pace, State, Trend, spread, whole};
 /// Pieces of the memory that dynamic programming deals out, at least 128 and at most twice as many.
 const CHUNKS: u64 = 256;
 
-/// What moving memory must save, in misses of all: so much over the root of the pages in all samples, which is what they err by; never less than the
-/// least, for a load changes besides.
+/// What moving memory must save, in misses of all: so much over the root of the pages in all
+/// samples, which is what they err by; never less than the least, for a load changes besides.
 const NOISE: f64 = 1.6;
 const INERTIA_LEAST: f64 = 0.02;
 
@@ -85,7 +88,8 @@ impl<'s> Tree<'s> {
         self.state.total_bytes.saturating_sub(given)
     }
 
-    /// Gives some partitions more, by weight, up to a size for each, as far as there is memory and those above allow.
+    /// Gives some partitions more, by weight, up to a size for each, as far as there is memory and
+    /// those above allow.
     fn raise(
         &mut self,
         among: &[usize],
@@ -123,8 +127,9 @@ impl<'s> Tree<'s> {
         })
     }
 
-    /// A granule for everybody, then `min`, then `low`, then something for those about whom little is known; each of groups before
-    /// the next. Where memory does not suffice for all of a kind, all get the same share of what they lack.
+    /// A granule for everybody, then `min`, then `low`, then something for those about whom little
+    /// is known; each of groups before the next. Where memory does not suffice for all of a
+    /// kind, all get the same share of what they lack.
     pub fn keep_promises(&mut self) {
         let all = self.leaves.clone();
         for leaf in &all {
@@ -176,7 +181,8 @@ impl<'s> Tree<'s> {
         self.raise(&new, |leaf| weights[leaf], half_share, Ceiling::High, self.left());
     }
 
-    /// Gives memory to whom it saves most misses, up to `high`. Memory that stays where it is has an advantage, the inertia.
+    /// Gives memory to whom it saves most misses, up to `high`. Memory that stays where it is has
+    /// an advantage, the inertia.
     pub fn share_by_use(&mut self, pace: &Pace) {
         let left = self.left();
         let misses: f64 = self.leaves.iter().map(|leaf| self.worth(*leaf).now()).sum();
@@ -212,7 +218,8 @@ impl<'s> Tree<'s> {
         }
     }
 
-    // ---- Dynamic programming ------------------------------------------------------------------------------------
+    // ---- Dynamic programming
+    // ------------------------------------------------------------------------------------
 
     fn share_exactly(&mut self, left: u64, drag: Drag) {
         let chunk = (left / CHUNKS).next_multiple_of(self.granule).max(self.granule);
@@ -244,12 +251,14 @@ impl<'s> Tree<'s> {
         }
     }
 
-    // ---- Look-ahead ---------------------------------------------------------------------------------------------
+    // ---- Look-ahead
+    // ---------------------------------------------------------------------------------------------
 
     fn share_ahead(&mut self, mut left: u64, drag: Drag) {
         let mut offers: Vec<(f64, u64)> =
             self.leaves.iter().map(|leaf| self.offer(*leaf, left, drag)).collect();
-        // Each turn reaches a known size of somebody's curve, or fills him or a group of his: there are not many more turns than points.
+        // Each turn reaches a known size of somebody's curve, or fills him or a group of his: there are not
+        // many more turns than points.
         let most =
             self.leaves.iter().map(|leaf| self.worth(*leaf).curve.points().count() + 3).sum::<usize>() * 2;
         for _ in 0..most {
@@ -313,7 +322,8 @@ struct Worth<'s> {
     is_unused: bool,
 }
 
-/// What it costs to move a byte to a partition or away from it: to go on, or so many times as much to turn back.
+/// What it costs to move a byte to a partition or away from it: to go on, or so many times as much
+/// to turn back.
 #[derive(Clone, Copy)]
 struct Drag {
     still: f64,

@@ -1,6 +1,7 @@
 //! A miss curve: how many misses a partition would have had at which size.
 
-/// How a curve may be stretched: by up to a quarter, in steps of two percent, each of which must explain so much of all references.
+/// How a curve may be stretched: by up to a quarter, in steps of two percent, each of which must
+/// explain so much of all references.
 const STRETCH_STEP: f64 = 0.02;
 const STRETCH_MAX: i32 = 12;
 const STRETCH_COST: f64 = 0.0005;
@@ -8,16 +9,19 @@ const STRETCH_COST: f64 = 0.0005;
 /// What is left of a stretch in the next period, where no misses speak for it or against it.
 const STRETCH_KEEP: f64 = 0.8;
 
-/// How far the sizes of a curve may be wrong by which pages are in its sample: this many times what it would be if pages were drawn one by one. Sets of a miniature
-/// fill unevenly besides, and its policy learns from less.
+/// How far the sizes of a curve may be wrong by which pages are in its sample: this many times what
+/// it would be if pages were drawn one by one. Sets of a miniature fill unevenly besides, and its
+/// policy learns from less.
 const UNCERTAINTY: f64 = 1.8;
 const UNCERTAINTY_MAX: f64 = 0.7;
 
-/// Stretches that have together the spread of a normal distribution, in deviations, with their weights.
+/// Stretches that have together the spread of a normal distribution, in deviations, with their
+/// weights.
 const SPREAD: [(f64, f64); 4] = [(-1.6, 1.0 / 6.0), (-0.6, 1.0 / 3.0), (0.6, 1.0 / 3.0), (1.6, 1.0 / 6.0)];
 
-/// What sets remember of pages that left counts as much as so many pages of the sample. The sample errs by which pages are in it, the less the more there
-/// are; a larger partition would not have kept all that its sets remember, and some that they do not, however large it is.
+/// What sets remember of pages that left counts as much as so many pages of the sample. The sample
+/// errs by which pages are in it, the less the more there are; a larger partition would not have
+/// kept all that its sets remember, and some that they do not, however large it is.
 const RETURNS_WEIGHT: f64 = 16.0;
 
 /// What a partition really saw, over the window of its curve.
@@ -35,13 +39,15 @@ pub struct Seen {
     pub sampled_per_byte: f64,
 }
 
-/// How far a curve was stretched last: what its sample errs by is the same as long as the load is. Where a curve is flat, no misses tell it; a partition that
-/// shrank there forgot what it had learned where it is steep, grew again, and so to and fro.
+/// How far a curve was stretched last: what its sample errs by is the same as long as the load is.
+/// Where a curve is flat, no misses tell it; a partition that shrank there forgot what it had
+/// learned where it is steep, grew again, and so to and fro.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Stretch(f64);
 
 impl Stretch {
-    /// A period is over: it is worth less, for it may have come of one wrong look; nothing, where the load has changed.
+    /// A period is over: it is worth less, for it may have come of one wrong look; nothing, where
+    /// the load has changed.
     pub fn fade(&mut self, has_changed: bool) {
         self.0 *= if has_changed { 0.0 } else { STRETCH_KEEP };
     }
@@ -91,7 +97,8 @@ impl Curve {
         self.sizes.iter().copied().zip(self.misses.iter().copied())
     }
 
-    /// The curve, corrected by what was really seen; how far it was stretched stays for the next time.
+    /// The curve, corrected by what was really seen; how far it was stretched stays for the next
+    /// time.
     pub fn fitted(&self, seen: &Seen, stretch: &mut Stretch) -> Curve {
         if self.references <= 0.0 {
             return self.clone();
@@ -99,8 +106,9 @@ impl Curve {
         self.stretched(seen.bytes, seen.misses, stretch).blurred(seen.sampled_per_byte).checked(seen)
     }
 
-    /// The curve with its sizes stretched so that it tells what was really missed at a size. A sample of a loop may have a tenth too many of its
-    /// pages or too few, and then has its cliff a tenth too far to one side; what the partition really misses tells to which.
+    /// The curve with its sizes stretched so that it tells what was really missed at a size. A
+    /// sample of a loop may have a tenth too many of its pages or too few, and then has its
+    /// cliff a tenth too far to one side; what the partition really misses tells to which.
     fn stretched(&self, bytes: u64, misses: f64, last: &mut Stretch) -> Curve {
         let stretched = |step: f64| (step * STRETCH_STEP).exp();
         let error = |step: f64| {
@@ -115,8 +123,9 @@ impl Curve {
         Curve::new(self.references, points)
     }
 
-    /// What is to be expected at each size: the mean over all stretches that the sample does not tell apart. By the curve itself a loop would
-    /// get just what its sample says, which is too little every other time, and memory would move for cliffs that lie elsewhere.
+    /// What is to be expected at each size: the mean over all stretches that the sample does not
+    /// tell apart. By the curve itself a loop would get just what its sample says, which is too
+    /// little every other time, and memory would move for cliffs that lie elsewhere.
     fn blurred(&self, sampled_per_byte: f64) -> Curve {
         if sampled_per_byte <= 0.0 {
             return self.clone();
@@ -132,8 +141,10 @@ impl Curve {
         Curve::new(self.references, sizes.map(|bytes| (bytes, expected(bytes))))
     }
 
-    /// The curve, moved towards the misses that were seen at a size, and what it says of more memory towards the pages that returned. A sample of a few pages
-    /// may have none of those that matter: then it says that nothing is gained where much is, and no stretch of it says anything else.
+    /// The curve, moved towards the misses that were seen at a size, and what it says of more
+    /// memory towards the pages that returned. A sample of a few pages may have none of those
+    /// that matter: then it says that nothing is gained where much is, and no stretch of it says
+    /// anything else.
     fn checked(&self, seen: &Seen) -> Curve {
         let Seen { bytes: here, reach_bytes: there, misses, returns, sampled_per_byte } = *seen;
         if there <= here {
@@ -165,7 +176,8 @@ impl Curve {
         Curve::new(references, sizes.into_iter().map(|bytes| (bytes, corrected(bytes))))
     }
 
-    /// Misses at a size: a straight line between two known sizes, and beyond the last no less than there.
+    /// Misses at a size: a straight line between two known sizes, and beyond the last no less than
+    /// there.
     pub fn misses_at(&self, bytes: u64) -> f64 {
         let next = self.sizes.partition_point(|size| *size <= bytes);
         let before = match next {
@@ -197,7 +209,8 @@ mod tests {
         Seen { bytes, misses, returns, reach_bytes: 3 * bytes, sampled_per_byte: 0.0 }
     }
 
-    /// A sample of eight pages had none of those that were asked for again and again: their tenant was left with nothing for good.
+    /// A sample of eight pages had none of those that were asked for again and again: their tenant
+    /// was left with nothing for good.
     #[test]
     fn pages_that_return_tell_of_what_the_sample_does_not_have() {
         let blind = Curve::new(1000.0, [(10, 990.0), (100, 985.0), (400, 500.0)]);
@@ -220,7 +233,8 @@ mod tests {
         }
     }
 
-    /// Three loops, by samples of some hundred pages each: one was given half as much again as it could use, and another lacked it.
+    /// Three loops, by samples of some hundred pages each: one was given half as much again as it
+    /// could use, and another lacked it.
     #[test]
     fn a_cliff_is_where_the_sample_says_but_for_what_it_may_err_by() {
         let cliff = Curve::new(1000.0, (1..=400).map(|size| (size, if size < 100 { 1000.0 } else { 0.0 })));

@@ -1,4 +1,5 @@
-//! What an operator promises a partition or a group of them, in the words of Linux's cgroup v2 (`memory.min` and so on).
+//! What an operator promises a partition or a group of them, in the words of Linux's cgroup v2
+//! (`memory.min` and so on).
 
 /// No limit.
 pub const UNLIMITED: u64 = u64::MAX;

@@ -70,20 +70,22 @@ impl Trend {
 /// How fast sizes follow.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pace {
-    /// The share of the total that partitions give away in a period at most, unless the total falls.
+    /// The share of the total that partitions give away in a period at most, unless the total
+    /// falls.
     pub step: f64,
-    /// What moving memory must save, at most: this share of all misses for all of the memory, and less for less of it. By large samples it is less, for less of
-    /// what they say is noise.
+    /// What moving memory must save, at most: this share of all misses for all of the memory, and
+    /// less for less of it. By large samples it is less, for less of what they say is noise.
     pub inertia: f64,
-    /// So many times as much it must save where a partition's size would go back to where it came from: what a curve's noise says one way, it
-    /// takes back soon.
+    /// So many times as much it must save where a partition's size would go back to where it came
+    /// from: what a curve's noise says one way, it takes back soon.
     pub turn: f64,
     /// What the counts behind the curves are worth in the next period: older ones fade.
     pub keep: f64,
-    /// Counts fade when all samples together have seen so many references since they last did, however many periods that takes: curves of next to nothing
-    /// send sizes to and fro.
+    /// Counts fade when all samples together have seen so many references since they last did,
+    /// however many periods that takes: curves of next to nothing send sizes to and fro.
     pub news: u64,
-    /// So many partitions share by dynamic programming, which is exact; more by look-ahead, which is quicker.
+    /// So many partitions share by dynamic programming, which is exact; more by look-ahead, which
+    /// is quicker.
     pub exact_max: usize,
 }
 
@@ -94,8 +96,9 @@ impl Default for Pace {
 }
 
 impl Pace {
-    /// What counts are worth from now on, where all samples together have seen so many references since they last faded. The same for all partitions, for a
-    /// miss must weigh the same everywhere.
+    /// What counts are worth from now on, where all samples together have seen so many references
+    /// since they last faded. The same for all partitions, for a miss must weigh the same
+    /// everywhere.
     pub fn keep_after(&self, news: u64) -> f64 {
         if news >= self.news { self.keep } else { 1.0 }
     }
@@ -111,8 +114,9 @@ pub struct Resize {
 }
 
 impl State {
-    /// What each partition should have, by its place in [`State::nodes`]; the sum of what is below it for a group. At least a granule and
-    /// what `min` promises, at most what its own `max` and those above it leave; all together at most the total, as far as the promises
+    /// What each partition should have, by its place in [`State::nodes`]; the sum of what is below
+    /// it for a group. At least a granule and what `min` promises, at most what its own `max`
+    /// and those above it leave; all together at most the total, as far as the promises
     /// fit into it.
     pub fn targets(&self, pace: &Pace) -> Vec<u64> {
         let mut tree = Tree::new(self);
@@ -122,7 +126,8 @@ impl State {
         tree.into_sizes()
     }
 
-    /// What must be there for all that `min` promises, and for a granule for everybody: a total below it breaks promises.
+    /// What must be there for all that `min` promises, and for a granule for everybody: a total
+    /// below it breaks promises.
     pub fn least_bytes(&self) -> u64 {
         let granule = self.granule_bytes.max(1);
         let mut needs = vec![0u64; self.nodes.len()];
@@ -138,8 +143,9 @@ impl State {
         all
     }
 
-    /// What some must give so that no `max` is exceeded, no partition's and no group's; nobody goes below his `min` for it, or below a granule.
-    /// A plan begins with this; by itself it is for who wants bounds kept and nothing else moved.
+    /// What some must give so that no `max` is exceeded, no partition's and no group's; nobody goes
+    /// below his `min` for it, or below a granule. A plan begins with this; by itself it is for
+    /// who wants bounds kept and nothing else moved.
     pub fn keep_bounds(&self) -> Vec<Resize> {
         let given = self.beyond_max();
         let less = self.nodes.iter().enumerate().zip(given).filter(|(_, given)| *given > 0);
@@ -149,7 +155,8 @@ impl State {
         .collect()
     }
 
-    /// What each must give because a `max` is exceeded, its own or that of a group above it, in proportion to sizes; by its place.
+    /// What each must give because a `max` is exceeded, its own or that of a group above it, in
+    /// proportion to sizes; by its place.
     fn beyond_max(&self) -> Vec<u64> {
         let (tree, granule) = (Tree::new(self), self.granule_bytes.max(1));
         let mut given = vec![0u64; self.nodes.len()];
@@ -169,7 +176,8 @@ impl State {
         given
     }
 
-    /// The next steps, those that shrink first. Carried out in this order they never need more than the total, or than what is held now.
+    /// The next steps, those that shrink first. Carried out in this order they never need more than
+    /// the total, or than what is held now.
     pub fn plan(&self, pace: &Pace) -> Vec<Resize> {
         let targets = self.targets(pace);
         let granule = self.granule_bytes.max(1);
@@ -180,7 +188,8 @@ impl State {
             .collect();
         let held: u64 = leaves.iter().map(|(_, current, _)| current).sum();
         let over = held.saturating_sub(self.total_bytes);
-        // 1. Who has more than he should gives, in proportion to his size, so that one wrong guess costs each of them little.
+        // 1. Who has more than he should gives, in proportion to his size, so that one wrong guess costs
+        //    each of them little.
         let step = ((self.total_bytes as f64 * pace.step) as u64).max(granule);
         let excess: Vec<u64> =
             leaves.iter().map(|(_, current, target)| current.saturating_sub(*target)).collect();
@@ -205,7 +214,8 @@ impl State {
             })
             .collect();
         let mut got = spread(room, &lacks, &lacks, granule);
-        //    A group's members get no more than it has room for before the others of it have given what they should.
+        //    A group's members get no more than it has room for before the others of it have given what
+        // they should.
         let tree = Tree::new(self);
         let mut sizes = vec![0u64; self.nodes.len()];
         for ((leaf, current, _), given) in leaves.iter().zip(&given) {
@@ -229,8 +239,8 @@ pub(crate) fn whole(bytes: u64, granule: u64) -> u64 {
     bytes.checked_next_multiple_of(granule).unwrap_or(u64::MAX / granule * granule)
 }
 
-/// Spreads an amount by weights, nobody more than fits him, in whole granules (or all that fits, where that is less). Returns what each gets; the sum
-/// is at most the amount.
+/// Spreads an amount by weights, nobody more than fits him, in whole granules (or all that fits,
+/// where that is less). Returns what each gets; the sum is at most the amount.
 pub(crate) fn spread(amount: u64, weights: &[u64], room: &[u64], granule: u64) -> Vec<u64> {
     let mut got = vec![0u64; room.len()];
     let mut left = amount;

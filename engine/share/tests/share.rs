@@ -248,7 +248,8 @@ fn many_partitions_share_nearly_as_well_as_few() {
 
 #[test]
 fn a_loop_a_little_larger_than_its_share_gets_all_it_needs_or_nothing() {
-    // Two loops of 60 segments that miss everything in less, and one stream of small gains; 100 segments.
+    // Two loops of 60 segments that miss everything in less, and one stream of small gains; 100
+    // segments.
     let cliff = Curve::new(1000.0, [(59 * SEGMENT, 1000.0), (60 * SEGMENT, 0.0)]);
     let gains = Curve::new(1000.0, (1..=100).map(|size| (size * SEGMENT, 1000.0 - 2.0 * size as f64)));
     let pace = Pace { inertia: 0.0, ..Pace::default() };
@@ -257,7 +258,8 @@ fn a_loop_a_little_larger_than_its_share_gets_all_it_needs_or_nothing() {
     assert!(loops.contains(&1) && loops.iter().any(|size| (60..=62).contains(size)), "{targets:?}");
 }
 
-/// Two large tenants stayed where either split was nearly as good by a sample of a thousand pages, and theirs had two thousand.
+/// Two large tenants stayed where either split was nearly as good by a sample of a thousand pages,
+/// and theirs had two thousand.
 #[test]
 fn large_samples_move_memory_for_less_and_none_for_next_to_nothing() {
     let given = |gain: f64, sampled_pages: f64| {
@@ -268,7 +270,8 @@ fn large_samples_move_memory_for_less_and_none_for_next_to_nothing() {
         }
         state.targets(&Pace::default())[0] / SEGMENT
     };
-    // By a thousand pages, or nobody knows how many, 5 % must be gained; by 4096 half of that; 2 % by ever so many.
+    // By a thousand pages, or nobody knows how many, 5 % must be gained; by 4096 half of that; 2 % by
+    // ever so many.
     assert_eq!([0.0, 100.0, 1000.0].map(|pages| given(1.4, pages)), [50; 3]);
     assert_eq!([4096.0, 1e9].map(|pages| given(1.4, pages)), [99; 2]);
     assert_eq!(given(2.2, 0.0), 99);

@@ -1,7 +1,9 @@
 //! Mains away from home: a page lies where it is written most, and not where its tag says.
 //!
-//! T9 to T11 of `twin` are the protocol. Here is how such a page is found, with a lock and without one, and how a main and a copy change their roles.
-//! What is not here: whose writes are worth that (the engine). A table that has never switched a main pays for none of it, but for a look at a flag when a page is not where it is looked for.
+//! T9 to T11 of `twin` are the protocol. Here is how such a page is found, with a lock and without
+//! one, and how a main and a copy change their roles. What is not here: whose writes are worth that
+//! (the engine). A table that has never switched a main pays for none of it, but for a look at a
+//! flag when a page is not where it is looked for.
 
 use crate::broken::{self, Step};
 use crate::lock::SetLockGuard;
@@ -22,7 +24,8 @@ pub(crate) struct Away<'t> {
     _locks: Vec<SetLockGuard<'t>>,
 }
 
-/// A page's place on a node, and where its entry moves to. What else is compared is the move's record.
+/// A page's place on a node, and where its entry moves to. What else is compared is the move's
+/// record.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Place {
     set: SetNumber,
@@ -33,7 +36,8 @@ struct Place {
 /// What became of a main that was to come to another node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Switch {
-    /// Where it is now. None: it is there already, or in somebody's hands, or there is no room for it, or something of this is on the move.
+    /// Where it is now. None: it is there already, or in somebody's hands, or there is no room for
+    /// it, or something of this is on the move.
     pub to: Option<SlotIndex>,
     /// The page that had to leave for it, if one had.
     pub displaced: Option<Tag>,
@@ -98,7 +102,8 @@ impl<const W: usize> Table<W> {
     }
 
     fn lock_places(&self, tag: Tag) -> SetGuard<'_, W> {
-        // As in `lock`: a turn is repeated only when a move of one of the entries began or ended in between.
+        // As in `lock`: a turn is repeated only when a move of one of the entries began or ended in
+        // between.
         loop {
             let seen = self.places(tag);
             let mut sets: Vec<SetNumber> =
@@ -218,7 +223,8 @@ impl<const W: usize> SetGuard<'_, W> {
         self.table().may_be_away(home, tag) || next.is_some_and(|next| self.table().may_be_away(next, tag))
     }
 
-    /// T9, T11: from now on the page's home set says that it may be elsewhere, and that all nodes may have copies of pages that left.
+    /// T9, T11: from now on the page's home set says that it may be elsewhere, and that all nodes
+    /// may have copies of pages that left.
     fn note_away(&self, tag: Tag) {
         let (home, _) = self.sets();
         self.table().has_away.store(true, Ordering::Relaxed);

@@ -1,6 +1,8 @@
-//! Switches that break one step of the slot's protocol each, so that the tests can show that the model checkers notice.
+//! Switches that break one step of the slot's protocol each, so that the tests can show that the
+//! model checkers notice.
 //!
-//! They exist under `--cfg loom` and `--cfg shuttle` only; in every other build `is` is a constant `false` and costs nothing.
+//! They exist under `--cfg loom` and `--cfg shuttle` only; in every other build `is` is a constant
+//! `false` and costs nothing.
 
 /// A step that can be left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,13 +1,15 @@
 //! Ghosts: what a set remembers of pages that left it.
 //!
-//! A ring of [`ghosts_of`] entries, oldest first. An entry is sixteen bits of the page's tag and the
-//! policy's sixteen bits. The identity is a guess by design: a wrong one reinstates a wrong history, never wrong bytes.
-//! Everything here happens under the set's lock, so all accesses are Relaxed; the lock orders them.
+//! A ring of [`ghosts_of`] entries, oldest first. An entry is sixteen bits of the page's tag and
+//! the policy's sixteen bits. The identity is a guess by design: a wrong one reinstates a wrong
+//! history, never wrong bytes. Everything here happens under the set's lock, so all accesses are
+//! Relaxed; the lock orders them.
 
 use crate::probe::has_lower_half;
 use crate::sync::atomic::{AtomicU8, AtomicU32, Ordering::Relaxed};
 
-/// Ghosts of a set: two a way, as far as the budget of metadata allows, which a set of eight would break by a word.
+/// Ghosts of a set: two a way, as far as the budget of metadata allows, which a set of eight would
+/// break by a word.
 pub const fn ghosts_of(ways: usize) -> usize {
     if ways == 8 { 14 } else { 2 * ways }
 }
@@ -30,7 +32,8 @@ impl<'s> Ghosts<'s> {
         self.count.load(Relaxed) as usize
     }
 
-    /// Remembers a page, in place of the oldest where the ring is full; what was remembered of that is returned.
+    /// Remembers a page, in place of the oldest where the ring is full; what was remembered of that
+    /// is returned.
     pub fn push(&self, print: u16, meta: u16) -> Option<u16> {
         let count = self.count();
         let is_full = count == self.ring.len();

@@ -1,4 +1,5 @@
-//! Where everything lies in a table's memory: offsets only, no addresses, so that the memory may be mapped anywhere.
+//! Where everything lies in a table's memory: offsets only, no addresses, so that the memory may be
+//! mapped anywhere.
 //!
 //! ```text
 //!  header | directory, one copy per level | segment records | fingerprints | fronts | tags | sets
@@ -22,20 +23,24 @@
 //! | all | 248 | 480 | 944 | |
 //! | a page | 31 | 30 | 29.5 | |
 //!
-//! What a hit looks at lies apart from what only misses and writers do, each kind of it dense: a byte a page of fingerprints, one of
-//! fronts, eight of tags: 2.5 MiB for 1 GiB, most of which the second cache holds. So a lookup knows at once which frame to ask for, and the
-//! tag and the bytes come at the same time instead of one after the other (a hit of 4 KiB took 1.15 times as long with the fingerprints
-//! in the heads). What a hit tells the policy is a bit in the front, which it has at hand.
+//! What a hit looks at lies apart from what only misses and writers do, each kind of it dense: a
+//! byte a page of fingerprints, one of fronts, eight of tags: 2.5 MiB for 1 GiB, most of which the
+//! second cache holds. So a lookup knows at once which frame to ask for, and the tag and the bytes
+//! come at the same time instead of one after the other (a hit of 4 KiB took 1.15 times as long
+//! with the fingerprints in the heads). What a hit tells the policy is a bit in the front, which it
+//! has at hand.
 //!
-//! The directory adds 4 bytes an entry and 16 to 32 entries a segment per level (twice that with the levels before it):
-//! at 512 pages a segment at most 0.5 bytes a page. What is not here: who may change what (`set`, `slot`, `resize`).
+//! The directory adds 4 bytes an entry and 16 to 32 entries a segment per level (twice that with
+//! the levels before it): at 512 pages a segment at most 0.5 bytes a page. What is not here: who
+//! may change what (`set`, `slot`, `resize`).
 
 use crate::ghost::ghosts_of;
 use crate::lock::SetLock;
 use crate::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 use crate::tag::Tag;
 
-/// Bits per way that nothing but guesses depends on: the model checkers need not see them. All access is Relaxed.
+/// Bits per way that nothing but guesses depends on: the model checkers need not see them. All
+/// access is Relaxed.
 pub(crate) type Hints = std::sync::atomic::AtomicU32;
 
 /// What a hit looks at besides a fingerprint and a tag.
@@ -43,18 +48,19 @@ pub(crate) type Hints = std::sync::atomic::AtomicU32;
 pub(crate) struct Front {
     /// Which ways may be read, and in which version of the set (P13 of `slot`).
     pub shown: AtomicU64,
-    /// A bit per way: its page was hit since a page came into the set. Hits set them without the lock; the next arrival tells the policy and
-    /// takes them down.
+    /// A bit per way: its page was hit since a page came into the set. Hits set them without the
+    /// lock; the next arrival tells the policy and takes them down.
     pub marks: Hints,
-    /// A bit per way: its page is in the monitor's sample and was hit since a page came into the set. Its mark stays down instead, so that
-    /// all its hits are seen.
+    /// A bit per way: its page is in the monitor's sample and was hit since a page came into the
+    /// set. Its mark stays down instead, so that all its hits are seen.
     pub told: Hints,
 }
 
 /// The first line of a set: what its policy and lock keep.
 #[repr(C, align(8))]
 pub(crate) struct Head<const W: usize> {
-    /// The policy's bits of each way. Changes under the lock; and at hits, where the policy counts them.
+    /// The policy's bits of each way. Changes under the lock; and at hits, where the policy counts
+    /// them.
     pub meta: [AtomicU16; W],
     pub lock: SetLock,
     /// A bit per way that was claimed and not removed since. Changes under the lock.
@@ -68,9 +74,11 @@ pub(crate) struct Head<const W: usize> {
     pub hand: AtomicU8,
     pub ghost_head: AtomicU8,
     pub ghost_count: AtomicU8,
-    /// Nodes where copies of pages of this set may be that have left it (T7 of `twin`). Changes under the lock.
+    /// Nodes where copies of pages of this set may be that have left it (T7 of `twin`). Changes
+    /// under the lock.
     pub orphans: AtomicU8,
-    /// Sixteenths of the tags of which a page of this set may be at its place on another node (T9). Changes under the lock.
+    /// Sixteenths of the tags of which a page of this set may be at its place on another node (T9).
+    /// Changes under the lock.
     pub away: AtomicU16,
 }
 
@@ -158,7 +166,8 @@ pub(crate) struct SegmentRecord {
     pub live: AtomicU32,
     /// Dirty pages in the segment; never less than there are.
     pub dirty: AtomicU32,
-    /// Pages that came here from another slot, modulo 2^32: a walk that saw it change walks the segment again.
+    /// Pages that came here from another slot, modulo 2^32: a walk that saw it change walks the
+    /// segment again.
     pub arrivals: AtomicU32,
 }
 
@@ -200,7 +209,8 @@ pub const SEGMENTS_MAX: u32 = 1 << 16;
 /// Most sets of one segment.
 pub const SETS_PER_SEGMENT_MAX: u32 = 1 << Tag::SET_BITS;
 
-/// Directory entries per segment at a table's full size, at least; evenness between segments is one part in this.
+/// Directory entries per segment at a table's full size, at least; evenness between segments is one
+/// part in this.
 pub const ENTRIES_PER_SEGMENT: u32 = 16;
 
 /// Offsets of everything, computed once from a shape.

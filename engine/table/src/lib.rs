@@ -1,11 +1,12 @@
 //! Which page sits in which slot: the page sets of the Octavo page cache.
 //!
-//! Start with [`slot`]: one word per page and the thirteen rules that make reads free of locks and stores. A *set* is
-//! sixteen slots that look after themselves; a [`Table`] is a directory of segments of sets, one table per
-//! partition. Policies are state machines inside one set ([`policy`]).
+//! Start with [`slot`]: one word per page and the thirteen rules that make reads free of locks and
+//! stores. A *set* is sixteen slots that look after themselves; a [`Table`] is a directory of
+//! segments of sets, one table per partition. Policies are state machines inside one set
+//! ([`policy`]).
 //!
-//! What is not here: bytes of pages, I/O, clocks, threads, waiting for a page. The engine owns those; the simulator and the
-//! model checkers run this crate without them.
+//! What is not here: bytes of pages, I/O, clocks, threads, waiting for a page. The engine owns
+//! those; the simulator and the model checkers run this crate without them.
 
 mod away;
 pub mod broken;

@@ -1,31 +1,33 @@
 //! The short lock of a set: four bytes that live in the set's own lines.
 //!
-//! It protects what fills, evictions and resizes of one set change together (which way is claimed, the policy's
-//! state, the ghosts). Hits never take it. It is held for the length of a few cache misses and never across I/O, so a
-//! contender spins briefly and only then sleeps in the kernel.
+//! It protects what fills, evictions and resizes of one set change together (which way is claimed,
+//! the policy's state, the ghosts). Hits never take it. It is held for the length of a few cache
+//! misses and never across I/O, so a contender spins briefly and only then sleeps in the kernel.
 //!
-//! What is not here: fairness, poisoning (a panic under the lock unlocks it; the set's invariants are the caller's),
-//! recursion and timeouts.
+//! What is not here: fairness, poisoning (a panic under the lock unlocks it; the set's invariants
+//! are the caller's), recursion and timeouts.
 //!
 //! # Protocol
 //!
-//! The word is 0 (free), 1 (held) or 2 (held, and somebody may sleep): the third mutex of Drepper, "Futexes Are
-//! Tricky". Zeroed memory is a free lock.
+//! The word is 0 (free), 1 (held) or 2 (held, and somebody may sleep): the third mutex of Drepper,
+//! "Futexes Are Tricky". Zeroed memory is a free lock.
 //!
-//! * **L1** The word goes from 0 to 1 or 2 only by the thread that thereby holds the lock, with Acquire. It pairs
-//!   with L2 of the holder before: whatever that one wrote is visible.
-//! * **L2** The holder alone puts the word back to 0, with Release, by a swap that tells it which value it had
-//!   replaced.
-//! * **L3** A thread sleeps only after it swapped 2 into the word itself and found it not 0, and the kernel lets it
-//!   sleep only while the word is still 2. From that swap on the word is 2 until the next unlock, which thus finds
-//!   it; an unlock that comes before the sleep makes the kernel refuse it.
-//! * **L4** An unlock that replaced 2 wakes one sleeper. A thread that has contended takes the lock by writing 2, not
-//!   1, because it cannot know whether others sleep: so the next unlock wakes the next one and no wake-up is lost.
-//!   The price is one needless system call after the last of them.
-//! * **L5** The memory of a lock is given back to the kernel only when nobody holds or awaits it: a sleeper would
-//!   see the zero page and never be woken. Whoever empties a segment makes sure that it can no longer be reached.
-//! * **L6** The wake of L4 touches no memory of the lock, only its address: it may come after L5, and then wakes
-//!   nobody or somebody who finds the word not free and sleeps again.
+//! * **L1** The word goes from 0 to 1 or 2 only by the thread that thereby holds the lock, with
+//!   Acquire. It pairs with L2 of the holder before: whatever that one wrote is visible.
+//! * **L2** The holder alone puts the word back to 0, with Release, by a swap that tells it which
+//!   value it had replaced.
+//! * **L3** A thread sleeps only after it swapped 2 into the word itself and found it not 0, and
+//!   the kernel lets it sleep only while the word is still 2. From that swap on the word is 2 until
+//!   the next unlock, which thus finds it; an unlock that comes before the sleep makes the kernel
+//!   refuse it.
+//! * **L4** An unlock that replaced 2 wakes one sleeper. A thread that has contended takes the lock
+//!   by writing 2, not 1, because it cannot know whether others sleep: so the next unlock wakes the
+//!   next one and no wake-up is lost. The price is one needless system call after the last of them.
+//! * **L5** The memory of a lock is given back to the kernel only when nobody holds or awaits it: a
+//!   sleeper would see the zero page and never be woken. Whoever empties a segment makes sure that
+//!   it can no longer be reached.
+//! * **L6** The wake of L4 touches no memory of the lock, only its address: it may come after L5,
+//!   and then wakes nobody or somebody who finds the word not free and sleeps again.
 //!
 //! The futexes are private to the process. A table in shared memory would need the shared ones.
 
@@ -36,8 +38,9 @@ const FREE: u32 = 0;
 const HELD: u32 = 1;
 const HELD_AND_AWAITED: u32 = 2;
 
-/// Pauses before a contender sleeps, in all. A pause is 40 to 140 cycles on current x86: 63 of them last about as
-/// long as the sleep and the wake-up that they may save. Under loom every pause multiplies the schedules to visit.
+/// Pauses before a contender sleeps, in all. A pause is 40 to 140 cycles on current x86: 63 of them
+/// last about as long as the sleep and the wake-up that they may save. Under loom every pause
+/// multiplies the schedules to visit.
 const PAUSES_MAX: u32 = if cfg!(loom) { 0 } else { 63 };
 
 /// A mutual exclusion in four bytes; all-zero memory is a free one.
@@ -69,7 +72,8 @@ impl SetLock {
         Self(AtomicU32::new(FREE))
     }
 
-    /// Takes the lock; waits for as long as another thread holds it, which by contract is never across I/O.
+    /// Takes the lock; waits for as long as another thread holds it, which by contract is never
+    /// across I/O.
     #[inline]
     pub fn lock(&self) -> SetLockGuard<'_> {
         if !self.take_free() {
@@ -87,14 +91,15 @@ impl SetLock {
 
     #[inline]
     fn take_free(&self) -> bool {
-        // Acquire: L1, pairs with `unlock`. Relaxed on failure: nothing is read under a lock that was not taken.
+        // Acquire: L1, pairs with `unlock`. Relaxed on failure: nothing is read under a lock that was not
+        // taken.
         self.0.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
     #[cold]
     fn lock_contended(&self) {
-        // 1. Spin, each time twice as long, while one thread holds the lock and nobody sleeps. If somebody sleeps,
-        //    the holder is slow or has lost its core, and the next unlock is for the sleeper.
+        // 1. Spin, each time twice as long, while one thread holds the lock and nobody sleeps. If somebody
+        //    sleeps, the holder is slow or has lost its core, and the next unlock is for the sleeper.
         let mut pauses = 1;
         while pauses <= PAUSES_MAX {
             for _ in 0..pauses {
@@ -108,8 +113,8 @@ impl SetLock {
                 _ => {}
             }
         }
-        // 2. Sleep. Every turn of this loop but the first follows a wake-up, of which each unlock causes one (L4).
-        //    Acquire: L1, pairs with `unlock`.
+        // 2. Sleep. Every turn of this loop but the first follows a wake-up, of which each unlock causes
+        //    one (L4). Acquire: L1, pairs with `unlock`.
         while self.0.swap(HELD_AND_AWAITED, Ordering::Acquire) != FREE {
             park(&self.0);
         }
@@ -137,12 +142,13 @@ impl Drop for SetLockGuard<'_> {
     }
 }
 
-/// Sleeps until woken, but only while the word is `HELD_AND_AWAITED` (L3); may return for no reason.
+/// Sleeps until woken, but only while the word is `HELD_AND_AWAITED` (L3); may return for no
+/// reason.
 #[cfg(all(target_os = "linux", not(any(miri, loom, shuttle))))]
 fn park(word: &AtomicU32) {
-    // SAFETY: FUTEX_WAIT reads four aligned bytes at the address, which the reference keeps valid, and it reads them
-    // atomically. No timeout is passed. An error (EINTR, or EAGAIN as the word has changed) is a reason to look
-    // again, which the caller does.
+    // SAFETY: FUTEX_WAIT reads four aligned bytes at the address, which the reference keeps valid, and
+    // it reads them atomically. No timeout is passed. An error (EINTR, or EAGAIN as the word has
+    // changed) is a reason to look again, which the caller does.
     unsafe {
         libc::syscall(
             libc::SYS_futex,
@@ -163,8 +169,8 @@ fn unpark_one(word: &AtomicU32) {
     }
 }
 
-/// The checkers and miri know no sleep that depends on a word; that it may return for no reason makes a yield a valid
-/// one.
+/// The checkers and miri know no sleep that depends on a word; that it may return for no reason
+/// makes a yield a valid one.
 #[cfg(not(all(target_os = "linux", not(any(miri, loom, shuttle)))))]
 fn park(_word: &AtomicU32) {
     crate::sync::yield_now();
@@ -302,7 +308,8 @@ mod loom_tests {
     use loom::cell::UnsafeCell;
     use loom::sync::Arc;
 
-    /// L1 and L2 in all interleavings: loom's cell fails the model if two accesses are not ordered by the lock.
+    /// L1 and L2 in all interleavings: loom's cell fails the model if two accesses are not ordered
+    /// by the lock.
     #[test]
     fn two_threads_exclude_each_other_in_every_interleaving() {
         struct Counter {

@@ -1,9 +1,10 @@
 //! The lookup without a lock: where a page may be, and whether it is there.
 //!
-//! From the tag's upper bits follows the directory entry, from that the segment; other bits say which of its sets, others the fingerprint
-//! that the set's are compared with. What is found is a hint until the slot's own word (P3, P4) or the set's (P13) has said so, and a None is
-//! believed only under the set's lock. Nothing here stores. What is not here: what a hit tells the policy (`touch`), and who
-//! changes the directory (`resize`).
+//! From the tag's upper bits follows the directory entry, from that the segment; other bits say
+//! which of its sets, others the fingerprint that the set's are compared with. What is found is a
+//! hint until the slot's own word (P3, P4) or the set's (P13) has said so, and a None is
+//! believed only under the set's lock. Nothing here stores. What is not here: what a hit tells the
+//! policy (`touch`), and who changes the directory (`resize`).
 
 use crate::layout::{Front, set_bytes};
 use crate::probe::ProbeKind;
@@ -12,7 +13,8 @@ use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::table::{Found, SegmentIndex, SetNumber, SlotIndex, Table};
 use crate::tag::Tag;
 
-/// A page that was seen at a glance (P13): what is read of it now is the page's if [`Glance::is_still_shown`] says so afterwards.
+/// A page that was seen at a glance (P13): what is read of it now is the page's if
+/// [`Glance::is_still_shown`] says so afterwards.
 #[derive(Clone, Copy)]
 pub struct Glance<'t, const W: usize> {
     front: &'t Front,
@@ -21,7 +23,8 @@ pub struct Glance<'t, const W: usize> {
 }
 
 impl<const W: usize> Glance<'_, W> {
-    /// P13, the re-check: whether what was read since the glance is the page's, untorn. False where any page of the set was hidden.
+    /// P13, the re-check: whether what was read since the glance is the page's, untorn. False where
+    /// any page of the set was hidden.
     #[inline(always)]
     pub fn is_still_shown(&self) -> bool {
         self.shown.holds(&self.front.shown)
@@ -29,7 +32,8 @@ impl<const W: usize> Glance<'_, W> {
 }
 
 impl<const W: usize> Table<W> {
-    /// The page, if it is where the directory says now, or away from there (T9). No lock, no store. A None is to be believed only under the set's lock.
+    /// The page, if it is where the directory says now, or away from there (T9). No lock, no store.
+    /// A None is to be believed only under the set's lock.
     #[inline(always)]
     pub fn find(&self, tag: Tag) -> Option<Found<'_>> {
         match self.find_in(self.set_of(tag), tag) {
@@ -56,8 +60,8 @@ impl<const W: usize> Table<W> {
         }
     }
 
-    /// The first slot whose fingerprint is the page's, in the set that the directory names: that it holds another page happens a few times in a
-    /// hundred.
+    /// The first slot whose fingerprint is the page's, in the set that the directory names: that it
+    /// holds another page happens a few times in a hundred.
     #[inline(always)]
     pub fn candidate(&self, tag: Tag) -> Option<SlotIndex> {
         let set = self.set_of(tag);
@@ -77,7 +81,8 @@ impl<const W: usize> Table<W> {
         prefetch(self.slot(slot).word);
     }
 
-    /// P13: the page, if it is in this slot and may be read now. None says nothing but that `find` has to look.
+    /// P13: the page, if it is in this slot and may be read now. None says nothing but that `find`
+    /// has to look.
     #[inline(always)]
     pub fn glance(&self, slot: SlotIndex, tag: Tag) -> Option<Glance<'_, W>> {
         let (set, way) = Self::split(slot);
@@ -95,7 +100,8 @@ impl<const W: usize> Table<W> {
         self.touch_slot(glance.front, glance.slot, || tag)
     }
 
-    /// The page, if it is in this slot and may be pinned now. None says nothing but that `find` has to look.
+    /// The page, if it is in this slot and may be pinned now. None says nothing but that `find` has
+    /// to look.
     #[inline(always)]
     pub fn confirm(&self, index: SlotIndex, tag: Tag) -> Option<Found<'_>> {
         let (set, way) = Self::split(index);
@@ -141,8 +147,8 @@ impl<const W: usize> Table<W> {
             ..=16 => ProbeKind::Sse2,
             _ => self.probe,
         };
-        // SAFETY: the array has W bytes, whose places are multiples of W from the start of a line; all who write them store
-        // single bytes atomically; the kind is supported.
+        // SAFETY: the array has W bytes, whose places are multiples of W from the start of a line; all who
+        // write them store single bytes atomically; the kind is supported.
         unsafe { crate::probe::find::<W>(kind, self.fingerprints(set).as_ptr().cast(), fingerprint) }
     }
 
@@ -155,7 +161,8 @@ impl<const W: usize> Table<W> {
     /// The set where the directory says the page belongs now.
     #[inline(always)]
     pub(crate) fn set_of(&self, tag: Tag) -> SetNumber {
-        // Acquire: pairs with the end of a move, so that the new segment's sets are seen as the mover left them.
+        // Acquire: pairs with the end of a move, so that the new segment's sets are seen as the mover left
+        // them.
         let first = self.entry_of(tag).load(Ordering::Acquire);
         SetNumber(first | tag.set(self.layout().set_mask) as u32)
     }
@@ -190,8 +197,9 @@ impl<const W: usize> Table<W> {
         64 - (self.header().directory.load(Ordering::Relaxed) % 64) as u32
     }
 
-    /// Puts a level in force that has been filled. Level l has its entries at places 2^l and on, in the order of the tags' first l bits: the
-    /// word says how far a tag is shifted and what is added then. Release: pairs with `entry_of`.
+    /// Puts a level in force that has been filled. Level l has its entries at places 2^l and on, in
+    /// the order of the tags' first l bits: the word says how far a tag is shifted and what is
+    /// added then. Release: pairs with `entry_of`.
     pub(crate) fn set_level(&self, level: u32) {
         assert!((1..=Tag::DIRECTORY_BITS).contains(&level));
         self.header().directory.store(64 << level | u64::from(64 - level), Ordering::Release);

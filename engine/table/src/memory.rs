@@ -1,7 +1,8 @@
-//! The memory of a table: given by the caller (mapped, huge pages, bound to a node) or taken from the heap.
+//! The memory of a table: given by the caller (mapped, huge pages, bound to a node) or taken from
+//! the heap.
 //!
-//! Zeroed memory is a valid empty table, so nothing is touched before it is used. The model checkers' atomics are no
-//! plain integers; under them every object is built, and dropped again.
+//! Zeroed memory is a valid empty table, so nothing is touched before it is used. The model
+//! checkers' atomics are no plain integers; under them every object is built, and dropped again.
 
 use std::alloc;
 use std::ptr::NonNull;
@@ -24,7 +25,8 @@ pub(crate) struct Memory<const W: usize> {
     owned: bool,
 }
 
-// SAFETY: the memory holds atomics and locks only; its bytes are reached through shared references to them.
+// SAFETY: the memory holds atomics and locks only; its bytes are reached through shared references
+// to them.
 unsafe impl<const W: usize> Send for Memory<W> {}
 // SAFETY: as above.
 unsafe impl<const W: usize> Sync for Memory<W> {}
@@ -45,7 +47,8 @@ impl<const W: usize> Memory<W> {
     /// Memory that the caller keeps.
     ///
     /// # Safety
-    /// `base` is aligned to 64, zeroed, valid for `layout.bytes` bytes, and used by nothing else as long as this lives.
+    /// `base` is aligned to 64, zeroed, valid for `layout.bytes` bytes, and used by nothing else as
+    /// long as this lives.
     pub unsafe fn given(base: NonNull<u8>, layout: Layout) -> Self {
         if cfg!(any(loom, shuttle)) {
             panic!("the model checkers need memory of their own making");
@@ -86,7 +89,8 @@ impl<const W: usize> Memory<W> {
         // SAFETY: inside the memory, by the caller's promise.
         let object = unsafe { self.base.as_ptr().add(offset) };
         debug_assert!(object.cast::<T>().is_aligned());
-        // SAFETY: an object of that type lies there (zeroed memory is one), and only shared references to it exist.
+        // SAFETY: an object of that type lies there (zeroed memory is one), and only shared references to
+        // it exist.
         unsafe { &*object.cast::<T>() }
     }
 
@@ -97,7 +101,8 @@ impl<const W: usize> Memory<W> {
     #[inline(always)]
     pub unsafe fn at_directory(&self, place: usize) -> &AtomicU32 {
         let at = self.base.as_ptr().wrapping_add(DIRECTORY_AT).cast::<AtomicU32>();
-        // SAFETY: the caller's promise; the memory holds atomics, which zeroed memory is, and only shared references to them exist.
+        // SAFETY: the caller's promise; the memory holds atomics, which zeroed memory is, and only shared
+        // references to them exist.
         unsafe { &*at.wrapping_add(place) }
     }
 
@@ -145,8 +150,8 @@ impl<const W: usize> Memory<W> {
         unsafe { &*object.cast::<T>() }
     }
 
-    /// A shared reference to `count` objects of type `T`, the first at `offset`. Not `at` and the rest: a reference to one
-    /// object gives no right to its neighbours.
+    /// A shared reference to `count` objects of type `T`, the first at `offset`. Not `at` and the
+    /// rest: a reference to one object gives no right to its neighbours.
     ///
     /// # Safety
     /// By the layout, `count` objects of type `T` lie there, inside the memory.
@@ -155,7 +160,8 @@ impl<const W: usize> Memory<W> {
         // SAFETY: inside the memory, by the caller's promise.
         let first = unsafe { self.base.as_ptr().add(offset) };
         debug_assert!(first.cast::<T>().is_aligned());
-        // SAFETY: objects of that type lie there (zeroed memory is one), and only shared references to them exist.
+        // SAFETY: objects of that type lie there (zeroed memory is one), and only shared references to them
+        // exist.
         unsafe { std::slice::from_raw_parts(first.cast::<T>(), count) }
     }
 
@@ -189,7 +195,8 @@ impl<const W: usize> Memory<W> {
     fn build(&self) {
         self.each(|offset, kind| {
             let at = self.base.as_ptr().wrapping_add(offset);
-            // SAFETY (all arms): the layout places an object of the kind at the offset, in memory that is ours alone.
+            // SAFETY (all arms): the layout places an object of the kind at the offset, in memory that is
+            // ours alone.
             match kind {
                 // SAFETY: as above.
                 Kind::Header => unsafe {

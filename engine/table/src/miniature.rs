@@ -1,11 +1,15 @@
-//! A small cache without pages, run by a policy's own code: how a cache of some size would do with the pages that it is shown.
+//! A small cache without pages, run by a policy's own code: how a cache of some size would do with
+//! the pages that it is shown.
 //!
-//! It has sets as the table has: prints, policy bits, ghosts, a clock that moves when a page comes in. If it is shown a share of all pages, chosen
-//! by hash, and is smaller than the cache in question by the same share, it misses that share of what the cache would miss.
+//! It has sets as the table has: prints, policy bits, ghosts, a clock that moves when a page comes
+//! in. If it is shown a share of all pages, chosen by hash, and is smaller than the cache in
+//! question by the same share, it misses that share of what the cache would miss.
 //!
-//! Whoever runs one is its [`Guide`]: he says which policy it is, may choose victims himself, and hears what becomes of pages.
+//! Whoever runs one is its [`Guide`]: he says which policy it is, may choose victims himself, and
+//! hears what becomes of pages.
 //!
-//! What is not here: which pages are shown, and what follows from the misses (`monitor`, `policy::learner`).
+//! What is not here: which pages are shown, and what follows from the misses (`monitor`,
+//! `policy::learner`).
 
 use std::marker::PhantomData;
 
@@ -36,7 +40,8 @@ pub(crate) trait Guide {
     #[inline(always)]
     fn used(&mut self, _meta: u16, _clock: u16) {}
 
-    /// A page with these bits has left for good at `clock`: its return through the ghosts would have been a use.
+    /// A page with these bits has left for good at `clock`: its return through the ghosts would
+    /// have been a use.
     #[inline(always)]
     fn forgotten(&mut self, _meta: u16, _clock: u16) {}
 }
@@ -104,7 +109,8 @@ impl Set {
 }
 
 impl Miniature {
-    /// The slots of one that is to have so many: whole sets of `ways` or, where that is more, one set.
+    /// The slots of one that is to have so many: whole sets of `ways` or, where that is more, one
+    /// set.
     pub fn slots_for(slots: usize, ways: usize) -> usize {
         let ways = ways.min(slots.max(1));
         ((slots + ways / 2) / ways).max(1) * ways
@@ -139,7 +145,8 @@ impl Miniature {
         self.prints.len()
     }
 
-    /// The bits above a ghost's print choose the set: none of those that say whether the page is followed.
+    /// The bits above a ghost's print choose the set: none of those that say whether the page is
+    /// followed.
     #[inline(always)]
     fn set_of(&self, tag: Tag) -> usize {
         (((tag.0 >> 32) * self.sets.len() as u64) >> 32) as usize
@@ -167,7 +174,8 @@ impl Miniature {
         let print = tag.ghost_print();
         let count = set.count as usize;
         if let Some(way) = prints[..count].iter().position(|other| *other == print) {
-            // As with the table's marks: several hits between two arrivals are one, for a policy that does not count them.
+            // As with the table's marks: several hits between two arrivals are one, for a policy that does
+            // not count them.
             if G::Policy::COUNTS_HITS || set.marks >> way & 1 == 0 {
                 set.marks |= 1 << way;
                 let old = meta[way].load(Relaxed);
@@ -179,7 +187,8 @@ impl Miniature {
         set.marks = 0;
         let per_set = ghosts_of(self.ways);
         let ring = &self.ghosts[number * per_set..][..per_set];
-        // In the order of the table's sets: the victim, what is remembered of the page, the victim's ghost, the admission.
+        // In the order of the table's sets: the victim, what is remembered of the page, the victim's ghost,
+        // the admission.
         let ghosts = Ghosts::new(ring, &set.ghost_head, &set.ghost_count);
         let way = if count < self.ways {
             count

@@ -1,11 +1,14 @@
-//! loom models of the protocols (P1 to P13 in `slot`, R1 to R4 in `resize`, T1 to T11 in `twin`): every interleaving of a few threads, with
-//! every value that a relaxed load may legally return.
+//! loom models of the protocols (P1 to P13 in `slot`, R1 to R4 in `resize`, T1 to T11 in `twin`):
+//! every interleaving of a few threads, with every value that a relaxed load may legally return.
 //!
-//! Each model is a function, so that it can be run twice: as it is, when it must hold, and with one step of the protocol left
-//! out (`broken`), when it must fail. A model that cannot fail proves nothing.
+//! Each model is a function, so that it can be run twice: as it is, when it must hold, and with one
+//! step of the protocol left out (`broken`), when it must fail. A model that cannot fail proves
+//! nothing.
 //!
-//! `EVERY` is every interleaving; a number bounds the preemptions, where there are too many: one step of the protocol has at most
-//! four accesses, and what two threads can do to each other between two of them takes no more. What is not here: long runs with many threads (see `schedules`), and the lock (see `lock`).
+//! `EVERY` is every interleaving; a number bounds the preemptions, where there are too many: one
+//! step of the protocol has at most four accesses, and what two threads can do to each other
+//! between two of them takes no more. What is not here: long runs with many threads (see
+//! `schedules`), and the lock (see `lock`).
 
 mod away;
 mod slot;
@@ -19,7 +22,8 @@ use std::sync::{PoisonError, RwLock};
 
 use crate::slot::{OneWay, Slot, Word};
 
-/// Held shared by models of the whole protocol, alone by those of a broken one: the switch is one for the process.
+/// Held shared by models of the whole protocol, alone by those of a broken one: the switch is one
+/// for the process.
 static SWITCH: RwLock<()> = RwLock::new(());
 
 /// No bound on preemptions.
@@ -66,7 +70,8 @@ impl Frame {
     }
 }
 
-/// P3 by the book: the page's bytes, or None where the slot does not hold it, readable, all the time.
+/// P3 by the book: the page's bytes, or None where the slot does not hold it, readable, all the
+/// time.
 fn read_by_word(slot: Slot<'_>, frame: &Frame, tag: crate::Tag) -> Option<u64> {
     let word = slot.load();
     if !word.readable() || slot.tag() != tag {
@@ -101,7 +106,8 @@ fn way_with(tag: crate::Tag, dirty: bool) -> OneWay {
     way
 }
 
-/// Where waiters register before they wait by P12, as the engine's do: plain memory that the word must order.
+/// Where waiters register before they wait by P12, as the engine's do: plain memory that the word
+/// must order.
 struct Waiters {
     registered: [AtomicBool; 3],
     bells: [Notify; 3],
@@ -115,7 +121,8 @@ impl Waiters {
         }
     }
 
-    /// P12: sleeps until the busy state `seen` may have ended. A wake-up that gets lost ends the model as a deadlock.
+    /// P12: sleeps until the busy state `seen` may have ended. A wake-up that gets lost ends the
+    /// model as a deadlock.
     fn wait(&self, me: usize, slot: Slot<'_>, seen: Word) {
         // Relaxed: ordered by the swap of `Slot::wait`.
         self.registered[me].store(true, Ordering::Relaxed);

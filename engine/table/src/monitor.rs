@@ -1,19 +1,24 @@
-//! What a partition would miss at other sizes: a live miss curve of its own policy, from a sample of its pages.
+//! What a partition would miss at other sizes: a live miss curve of its own policy, from a sample
+//! of its pages.
 //!
-//! *The sample* is the pages whose tags' sample bits lie below a threshold: one page in 32 at most, and fewer of a large partition. All
-//! accesses to them are seen: misses by the claim, hits by keeping a sampled page's mark down, so that its hits never take the way that stores
+//! *The sample* is the pages whose tags' sample bits lie below a threshold: one page in 32 at most,
+//! and fewer of a large partition. All accesses to them are seen: misses by the claim, hits by
+//! keeping a sampled page's mark down, so that its hits never take the way that stores
 //! nothing (`Table::touch`). All other pages pay nothing.
 //!
-//! *The miniatures* run the partition's policy on the sample at sizes from a 64th of the largest to the largest, four to a doubling. Misses are
-//! counted per size and fade: whoever looks once a period decides how fast ([`Monitor::fade`]). Where the last few periods' counts say something
+//! *The miniatures* run the partition's policy on the sample at sizes from a 64th of the largest to
+//! the largest, four to a doubling. Misses are counted per size and fade: whoever looks once a
+//! period decides how fast ([`Monitor::fade`]). Where the last few periods' counts say something
 //! else than all counts of late do, the load has changed, and what was counted before is forgotten.
 //!
-//! *The rings.* Whoever accesses a sampled page puts it into a ring and goes on; [`Monitor::drain`] takes it through the miniatures
-//! later, on the thread of whoever asks for curves. If nobody drains, the oldest entries are overwritten and counted as lost; what is left is taken for all.
-//! A page that comes again within eight entries is not put in again: it hits in every miniature, whatever is done in between. Each thread has a ring
-//! of its own, as long as there are not more threads than rings: what it stores there nobody reads but the drain, some times a second. Between two
-//! drains, so, what one thread did comes after all that another did. There are as many rings as the miniatures leave room for;
-//! a small partition has one.
+//! *The rings.* Whoever accesses a sampled page puts it into a ring and goes on; [`Monitor::drain`]
+//! takes it through the miniatures later, on the thread of whoever asks for curves. If nobody
+//! drains, the oldest entries are overwritten and counted as lost; what is left is taken for all. A
+//! page that comes again within eight entries is not put in again: it hits in every miniature,
+//! whatever is done in between. Each thread has a ring of its own, as long as there are not more
+//! threads than rings: what it stores there nobody reads but the drain, some times a second.
+//! Between two drains, so, what one thread did comes after all that another did. There are as many
+//! rings as the miniatures leave room for; a small partition has one.
 //!
 //! What is not here: what a miss costs, and who gets memory for it.
 
@@ -40,21 +45,25 @@ const PER_DOUBLING: u32 = 4;
 /// A miniature of fewer slots says nothing.
 const SLOTS_MIN: u64 = 4;
 
-/// A page that comes again within so many entries is not put into the ring again. Fewer than the ways of a miniature's set.
+/// A page that comes again within so many entries is not put into the ring again. Fewer than the
+/// ways of a miniature's set.
 const NEAR: u64 = 8;
 const RECENT: usize = 64;
 
 /// What is left in the next period of the counts that tell a change.
 const RECENT_KEEP: f64 = 0.7;
 
-/// The load has changed where the miss ratio at some size was so different in the last few periods, and by so many deviations of a count as small.
+/// The load has changed where the miss ratio at some size was so different in the last few periods,
+/// and by so many deviations of a count as small.
 const CHANGED: f64 = 0.25;
 const CHANGED_DEVIATIONS: f64 = 4.0;
 
-/// Between two changes so many periods pass: a load that goes to and fro, as scans do that come again, is one load.
+/// Between two changes so many periods pass: a load that goes to and fro, as scans do that come
+/// again, is one load.
 const CHANGED_APART: u32 = 40;
 
-/// Rings at most; and from how many bytes of miniatures on there is more than one: partitions of some 32 MiB.
+/// Rings at most; and from how many bytes of miniatures on there is more than one: partitions of
+/// some 32 MiB.
 const RINGS_MAX: usize = 16;
 const SIZES_BYTES_SHARED: usize = 128 << 10;
 
@@ -190,7 +199,8 @@ struct Plan {
 }
 
 impl Plan {
-    /// For sizes up to `most_pages`, in at most so many bytes, with at most so many rings. None where there is no room for three sizes.
+    /// For sizes up to `most_pages`, in at most so many bytes, with at most so many rings. None
+    /// where there is no room for three sizes.
     fn new(most_pages: u64, bytes_max: u64, ways: usize, rings_max: usize) -> Option<Plan> {
         let numbers = 1u64 << Tag::SAMPLE_BITS;
         let mut below = (numbers / RATE_MIN).min(numbers * SLOTS_MAX / most_pages.max(1)).max(1);
@@ -288,7 +298,8 @@ impl Model {
         });
     }
 
-    /// Whether the last few periods tell another curve than all that is counted. Both are of the same miniatures.
+    /// Whether the last few periods tell another curve than all that is counted. Both are of the
+    /// same miniatures.
     fn has_changed(&self) -> bool {
         let Late { late, recent, .. } = self.references;
         let most = CHANGED + CHANGED_DEVIATIONS * 0.5 / recent.sqrt();
@@ -322,8 +333,9 @@ impl Ring {
 }
 
 impl Monitor {
-    /// Follows pages for sizes up to `most_pages`, with at most `bytes_max` of memory. None where that is too little to say anything. `alone`: one thread
-    /// at a time shows what it sees, whichever it is, and in that order all is taken.
+    /// Follows pages for sizes up to `most_pages`, with at most `bytes_max` of memory. None where
+    /// that is too little to say anything. `alone`: one thread at a time shows what it sees,
+    /// whichever it is, and in that order all is taken.
     pub fn new(
         policy: PolicyKind,
         most_pages: u64,
@@ -362,20 +374,22 @@ impl Monitor {
         self.rings.len()
     }
 
-    /// An access to a page of the sample. `explained`: it would have been read ahead whatever the size.
+    /// An access to a page of the sample. `explained`: it would have been read ahead whatever the
+    /// size.
     pub fn show(&self, tag: Tag, explained: bool) {
         let ring = &self.rings[RING.with(|number| *number) % self.rings.len()];
         ring.put(tag, if explained { EXPLAINED } else { 0 });
     }
 
-    /// Takes what was put in through the miniatures; returns how much there was. One at a time: who comes meanwhile finds nothing.
+    /// Takes what was put in through the miniatures; returns how much there was. One at a time: who
+    /// comes meanwhile finds nothing.
     pub(crate) fn drain(&self, learner: Option<&Learner>) -> u64 {
         let Ok(mut model) = self.model.try_lock() else { return 0 };
         self.rings.iter().enumerate().map(|(number, ring)| model.drain(ring, number, learner)).sum()
     }
 
-    /// A period is over: what was counted so far is worth so much of what it was. True: the load has changed, and only what was counted in the
-    /// last few periods is left.
+    /// A period is over: what was counted so far is worth so much of what it was. True: the load
+    /// has changed, and only what was counted in the last few periods is left.
     pub fn fade(&self, keep: f64) -> bool {
         let mut model = self.model.lock().unwrap_or_else(PoisonError::into_inner);
         model.sizes.iter_mut().for_each(|size| size.misses.fade(keep));
@@ -413,8 +427,9 @@ impl Monitor {
         }
     }
 
-    /// Goes on with sizes up to another; `bytes_max` as at the start. What was counted is taken over: the new sizes begin with what the old ones
-    /// told of them. False: nothing is changed, that is too little.
+    /// Goes on with sizes up to another; `bytes_max` as at the start. What was counted is taken
+    /// over: the new sizes begin with what the old ones told of them. False: nothing is
+    /// changed, that is too little.
     pub fn reshape(&self, most_pages: u64, bytes_max: u64, ways: usize) -> bool {
         let Some(plan) = Plan::new(most_pages, bytes_max, ways, RINGS_MAX) else { return false };
         let known = self.curve();

@@ -1,11 +1,15 @@
-//! Which node of the machine a segment belongs to, and which segments an entry of the directory may name.
+//! Which node of the machine a segment belongs to, and which segments an entry of the directory may
+//! name.
 //!
-//! The numbers of segments are divided among the nodes, one range each, so that what lies in the table's memory by a segment's number
-//! (fingerprints, marks, sets) lies together by node too. An entry belongs to a node by its top bits, its *group*, and names a segment
-//! of that node, if the node has one. So a page's node follows from its entry, which every lookup reads anyway: nodes cost a lookup
-//! nothing, and a page changes its node only as its entry moves to another segment (R1 to R4 in `resize`).
+//! The numbers of segments are divided among the nodes, one range each, so that what lies in the
+//! table's memory by a segment's number (fingerprints, marks, sets) lies together by node too. An
+//! entry belongs to a node by its top bits, its *group*, and names a segment of that node, if the
+//! node has one. So a page's node follows from its entry, which every lookup reads anyway: nodes
+//! cost a lookup nothing, and a page changes its node only as its entry moves to another segment
+//! (R1 to R4 in `resize`).
 //!
-//! With one node all of it is what it is without nodes. What is not here: memory, threads, and what a node is to the machine.
+//! With one node all of it is what it is without nodes. What is not here: memory, threads, and what
+//! a node is to the machine.
 
 use std::ops::Range;
 
@@ -24,7 +28,8 @@ pub const NODES_MAX: u32 = 16;
 /// Sets of a segment whose clocks are looked at.
 pub const CLOCKS: usize = 8;
 
-/// Top bits of a tag that choose the node: 64 groups, so that of three nodes none has a twentieth more pages than another.
+/// Top bits of a tag that choose the node: 64 groups, so that of three nodes none has a twentieth
+/// more pages than another.
 const GROUP_BITS: u32 = 6;
 
 /// How a table's segments and entries are divided.
@@ -105,7 +110,8 @@ impl<const W: usize> Table<W> {
         NodeId(tag.directory(self.nodes.group_bits) as u32 % self.nodes.count)
     }
 
-    /// Where a copy of the page belongs on a node: the tag of a page of that node, in the same set of a segment.
+    /// Where a copy of the page belongs on a node: the tag of a page of that node, in the same set
+    /// of a segment.
     #[inline]
     pub fn twin_place(&self, tag: Tag, node: NodeId) -> Tag {
         let (bits, count) = (self.nodes.group_bits, self.nodes.count);
@@ -119,7 +125,8 @@ impl<const W: usize> Table<W> {
         Tag(tag.0 << bits >> bits | u64::from(placed) << (u64::BITS - bits))
     }
 
-    /// The parts of a table's memory that belong to a node's segments: fingerprints, fronts, tags, and sets. They are known before the memory is touched.
+    /// The parts of a table's memory that belong to a node's segments: fingerprints, fronts, tags,
+    /// and sets. They are known before the memory is touched.
     pub fn memory_of_node(shape: Shape, nodes: u32, node: NodeId) -> [Range<usize>; 4] {
         let layout = Layout::new::<W>(shape);
         let segments = Nodes::new(nodes, shape.segments_max, 0).segments(node, shape.segments_max);
@@ -140,14 +147,16 @@ impl<const W: usize> Table<W> {
         self.sets_of(segment).map(|set| self.pages_in(set).count()).sum()
     }
 
-    /// A segment that is not in use, for a table that is to grow: the lowest of the node that has the fewest in use.
+    /// A segment that is not in use, for a table that is to grow: the lowest of the node that has
+    /// the fewest in use.
     pub fn spare_segment(&self) -> Option<SegmentIndex> {
         let spare = |node: NodeId| self.numbers_of(node).find(|segment| !self.is_live(*segment));
         let nodes = (0..self.nodes.count).map(NodeId).filter(|node| spare(*node).is_some());
         nodes.min_by_key(|node| self.live_of(*node)).and_then(spare)
     }
 
-    /// The segment that a table which is to shrink can do without best, but for those of `besides`: the last of the node that has the most.
+    /// The segment that a table which is to shrink can do without best, but for those of `besides`:
+    /// the last of the node that has the most.
     pub fn segment_to_leave(&self, besides: &[SegmentIndex]) -> Option<SegmentIndex> {
         let mut counts = vec![0; self.nodes.count as usize];
         let live: Vec<_> = self.segments().filter(|segment| !besides.contains(segment)).collect();
@@ -155,14 +164,16 @@ impl<const W: usize> Table<W> {
         live.into_iter().max_by_key(|segment| (counts[self.node_of_segment(*segment).0 as usize], *segment))
     }
 
-    /// A segment of a node that is not in use, for a table whose growth goes there; none where the node would have a quarter more than another by that.
+    /// A segment of a node that is not in use, for a table whose growth goes there; none where the
+    /// node would have a quarter more than another by that.
     pub fn spare_segment_of(&self, node: NodeId) -> Option<SegmentIndex> {
         let fewest = (0..self.nodes.count).map(|node| self.live_of(NodeId(node))).min()?;
         let spare = self.numbers_of(node).find(|segment| !self.is_live(*segment));
         spare.filter(|_| self.live_of(node) < fewest + fewest / 4)
     }
 
-    /// The segment of a node that a table which is to shrink there can do without, but for those of `besides`; none where another would have a quarter more by that.
+    /// The segment of a node that a table which is to shrink there can do without, but for those of
+    /// `besides`; none where another would have a quarter more by that.
     pub fn segment_to_leave_of(&self, node: NodeId, besides: &[SegmentIndex]) -> Option<SegmentIndex> {
         let left = self.live_of(node).saturating_sub(besides.len() + 1);
         let most = (0..self.nodes.count).map(|node| self.live_of(NodeId(node))).max()?;
@@ -177,7 +188,8 @@ impl<const W: usize> Table<W> {
         self.numbers_of(node).map(|segment| entries[segment.0 as usize].len()).sum()
     }
 
-    /// The clocks of some sets of a segment, spread over it, and whether those sets are full: how fast pages come where others must leave.
+    /// The clocks of some sets of a segment, spread over it, and whether those sets are full: how
+    /// fast pages come where others must leave.
     pub fn clocks(&self, segment: SegmentIndex) -> ([u16; CLOCKS], [bool; CLOCKS]) {
         let sets = self.shape().sets_per_segment as usize;
         let (mut clocks, mut full) = ([0; CLOCKS], [false; CLOCKS]);
@@ -257,7 +269,8 @@ impl<const W: usize> Table<W> {
         leaving.into_iter().filter_map(give).collect()
     }
 
-    /// So many entries of one node's segments, and which of the other's they go to. Each segment keeps a quarter of its share.
+    /// So many entries of one node's segments, and which of the other's they go to. Each segment
+    /// keeps a quarter of its share.
     pub(crate) fn entries_to_shift(
         &self,
         from: NodeId,

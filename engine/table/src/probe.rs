@@ -1,30 +1,34 @@
 //! The probe: which ways of a set have this fingerprint? And, for misses: has a ghost this print?
 //!
-//! A set keeps one byte of each way's tag side by side. The probe compares them all with one byte and answers with a
-//! bit per way; the caller then compares the whole tags of the few that are left. It is the first thing that every
-//! lookup does.
+//! A set keeps one byte of each way's tag side by side. The probe compares them all with one byte
+//! and answers with a bit per way; the caller then compares the whole tags of the few that are
+//! left. It is the first thing that every lookup does.
 //!
-//! What is protected here is that the comparison stays legal while other threads replace fingerprints: a probe reads
-//! each byte either before or after such a store, each on its own, and orders nothing. A stale bit costs a look at a
-//! tag, a missing one is noticed by whoever checks again under the set's lock; neither is ever an answer by itself.
+//! What is protected here is that the comparison stays legal while other threads replace
+//! fingerprints: a probe reads each byte either before or after such a store, each on its own, and
+//! orders nothing. A stale bit costs a look at a tag, a missing one is noticed by whoever checks
+//! again under the set's lock; neither is ever an answer by itself.
 //!
-//! What is not here: tags, states, which ghost it is, what to do with the answer, and the model checkers' probe: their atomics are no
-//! bytes in memory, so under them the table compares way by way.
+//! What is not here: tags, states, which ghost it is, what to do with the answer, and the model
+//! checkers' probe: their atomics are no bytes in memory, so under them the table compares way by
+//! way.
 //!
 //! # How a vector may read bytes that others write
 //!
-//! The language knows atomic bytes but no atomic vectors, and an atomic word that overlaps another thread's atomic
-//! byte is a race as well (accesses of different sizes). The vector loads are therefore inline assembly, whose
-//! meaning to the language is that of one relaxed atomic load per byte; the machines' vector loads give no less.
-//! Assembly was also faster than two atomic words moved into a vector: 1.0 against 1.6 ns per probe of 16 ways, 1.4
-//! against 2.3 ns of 32 (medians of 301 interleaved runs on Sapphire Rapids, sets in the first-level cache).
+//! The language knows atomic bytes but no atomic vectors, and an atomic word that overlaps another
+//! thread's atomic byte is a race as well (accesses of different sizes). The vector loads are
+//! therefore inline assembly, whose meaning to the language is that of one relaxed atomic load per
+//! byte; the machines' vector loads give no less. Assembly was also faster than two atomic words
+//! moved into a vector: 1.0 against 1.6 ns per probe of 16 ways, 1.4 against 2.3 ns of 32 (medians
+//! of 301 interleaved runs on Sapphire Rapids, sets in the first-level cache).
 //!
 //! # Which variant
 //!
-//! Eight and sixteen ways are one SSE2 comparison on every x86-64: AVX-512 saves instructions there (0.8 ns) but its
-//! mask register answers later (6.6 against 5.4 ns in a chain of dependent probes), and a lookup is such a chain.
-//! Only at 32 ways does the variant that the processor offers matter (0.8 ns against 1.2 of AVX2 and 1.4 of twice
-//! SSE2), and there the choice is a branch that is always predicted and did not show in the measurement.
+//! Eight and sixteen ways are one SSE2 comparison on every x86-64: AVX-512 saves instructions there
+//! (0.8 ns) but its mask register answers later (6.6 against 5.4 ns in a chain of dependent
+//! probes), and a lookup is such a chain. Only at 32 ways does the variant that the processor
+//! offers matter (0.8 ns against 1.2 of AVX2 and 1.4 of twice SSE2), and there the choice is a
+//! branch that is always predicted and did not show in the measurement.
 
 #[cfg(not(any(loom, shuttle)))]
 use crate::sync::atomic::AtomicU8;
@@ -77,15 +81,18 @@ impl ProbeKind {
     }
 }
 
-/// The ways whose fingerprint is `wanted`, among `N` in memory: bit *w* for way *w*. `N` is 8, 16 or 32.
+/// The ways whose fingerprint is `wanted`, among `N` in memory: bit *w* for way *w*. `N` is 8, 16
+/// or 32.
 ///
-/// A kind that is known when compiling costs nothing; else it is one predictable branch. No alignment is needed; a
-/// set's fingerprints are aligned to 8 bytes for 8 ways and to 16 for more, so that no load crosses a line.
+/// A kind that is known when compiling costs nothing; else it is one predictable branch. No
+/// alignment is needed; a set's fingerprints are aligned to 8 bytes for 8 ways and to 16 for more,
+/// so that no load crosses a line.
 ///
 /// # Safety
 ///
 /// * `kind` is one that this machine supports (`ProbeKind::is_supported`).
-/// * `N` bytes from `fingerprints` are valid for reads and for the provenance of shared mutable memory.
+/// * `N` bytes from `fingerprints` are valid for reads and for the provenance of shared mutable
+///   memory.
 /// * Whoever writes them at the same time does so by atomic stores of single bytes.
 #[cfg(not(any(loom, shuttle)))]
 #[inline(always)]
@@ -107,8 +114,8 @@ pub unsafe fn find<const N: usize>(kind: ProbeKind, fingerprints: *const u8, wan
         #[cfg(all(target_arch = "aarch64", not(miri)))]
         ProbeKind::Neon => unsafe { aarch64::find_neon::<N>(fingerprints, wanted) },
         _ => {
-            // SAFETY: N valid bytes by contract, which are accessed atomically only; an atomic byte is laid out as a
-            // byte.
+            // SAFETY: N valid bytes by contract, which are accessed atomically only; an atomic byte is laid
+            // out as a byte.
             let fingerprints = unsafe { std::slice::from_raw_parts(fingerprints.cast::<AtomicU8>(), N) };
             find_each(fingerprints, wanted)
         }
@@ -128,13 +135,15 @@ pub fn find_each(fingerprints: &[AtomicU8], wanted: u8) -> u32 {
     ways
 }
 
-/// Whether one of these words has `wanted` in its lower half. Nobody writes them meanwhile, or whoever does does so by atomic words.
+/// Whether one of these words has `wanted` in its lower half. Nobody writes them meanwhile, or
+/// whoever does does so by atomic words.
 #[inline(always)]
 pub fn has_lower_half(words: &[AtomicU32], wanted: u16) -> bool {
     #[cfg(all(target_arch = "x86_64", not(any(miri, loom, shuttle))))]
     {
         let (fours, rest) = words.as_chunks::<4>();
-        // SAFETY: SSE2 is part of x86-64; the chunks keep the words valid, and their type makes all accesses to them atomic.
+        // SAFETY: SSE2 is part of x86-64; the chunks keep the words valid, and their type makes all
+        // accesses to them atomic.
         unsafe { x86_64::has_lower_half(fours, wanted) || has_lower_half_each(rest, wanted) }
     }
     #[cfg(not(all(target_arch = "x86_64", not(any(miri, loom, shuttle)))))]
@@ -177,8 +186,8 @@ mod tests {
 
     fn find_in<const N: usize>(kind: ProbeKind, fingerprints: &[AtomicU8; N], wanted: u8) -> u32 {
         assert!(kind.is_supported());
-        // SAFETY: the reference keeps N bytes valid, their type makes all accesses to them atomic, and the kind was
-        // checked.
+        // SAFETY: the reference keeps N bytes valid, their type makes all accesses to them atomic, and the
+        // kind was checked.
         unsafe { find::<N>(kind, fingerprints.as_ptr().cast(), wanted) }
     }
 
@@ -194,8 +203,8 @@ mod tests {
         (0..bytes.len()).filter(|&way| bytes[way] == wanted).map(|way| 1 << way).sum()
     }
 
-    /// Every variant, at every offset of `N` bytes in the middle of a line and across two; what lies around is
-    /// `wanted`.
+    /// Every variant, at every offset of `N` bytes in the middle of a line and across two; what
+    /// lies around is `wanted`.
     fn check<const N: usize>(bytes: [u8; N], wanted: u8) {
         #[repr(align(64))]
         struct Lines([AtomicU8; 128]);

@@ -1,22 +1,28 @@
 //! Growing and shrinking by a segment at a time, while reads go on.
 //!
-//! The directory maps some bits of a tag to a segment. A segment that joins takes an equal share of entries from the
-//! others; one that leaves gives its entries away. Entries move one by one:
+//! The directory maps some bits of a tag to a segment. A segment that joins takes an equal share of
+//! entries from the others; one that leaves gives its entries away. Entries move one by one:
 //!
-//! - **R1** The mover writes the move's record (entry, from, to) into the header, with release. One move at a time.
-//! - **R2** For each set number it locks the set of both segments, in the order of the segments, and brings the entry's quiet
-//!   pages over, and those that are away from home there by it (T9 of `twin`): claim in the new set (P1), copy, publish (P2), count the arrival, let the old slot go (P9). Dirty pages stay dirty, pinned ones leave a
-//!   snapshot behind. A clean page that finds no place is let go. A page that is busy stays, and the pass is repeated later.
-//! - **R3** Whoever locks a set of the entry meanwhile sees the record (the mover passed under the same lock), locks both sets, finds
-//!   pages in either and claims in the new one only. So a set that has been passed gains no page of the entry.
-//! - **R4** When a pass leaves nothing behind, the mover changes the entry, and then takes the record down, both with release: who no
-//!   longer sees the record sees the new entry.
+//! - **R1** The mover writes the move's record (entry, from, to) into the header, with release. One
+//!   move at a time.
+//! - **R2** For each set number it locks the set of both segments, in the order of the segments,
+//!   and brings the entry's quiet pages over, and those that are away from home there by it (T9 of
+//!   `twin`): claim in the new set (P1), copy, publish (P2), count the arrival, let the old slot go
+//!   (P9). Dirty pages stay dirty, pinned ones leave a snapshot behind. A clean page that finds no
+//!   place is let go. A page that is busy stays, and the pass is repeated later.
+//! - **R3** Whoever locks a set of the entry meanwhile sees the record (the mover passed under the
+//!   same lock), locks both sets, finds pages in either and claims in the new one only. So a set
+//!   that has been passed gains no page of the entry.
+//! - **R4** When a pass leaves nothing behind, the mover changes the entry, and then takes the
+//!   record down, both with release: who no longer sees the record sees the new entry.
 //!
-//! A reader without a lock may look in the old segment at any time. It finds the page, or nothing, never another page (tags are
-//! whole) and never old bytes (the old slot is gone before the page can change in its new one); a miss it believes only under the lock.
-//! A walk over all segments may pass a page's new segment before the page is there and its old one after it has left. Arrivals are
-//! counted for it: whoever saw a page gone sees that its new segment's count has changed, and walks that one again.
-//! The directory doubles in a fresh copy (a level); readers of the old copy are readers without a lock as above.
+//! A reader without a lock may look in the old segment at any time. It finds the page, or nothing,
+//! never another page (tags are whole) and never old bytes (the old slot is gone before the page
+//! can change in its new one); a miss it believes only under the lock. A walk over all segments may
+//! pass a page's new segment before the page is there and its old one after it has left. Arrivals
+//! are counted for it: whoever saw a page gone sees that its new segment's count has changed, and
+//! walks that one again. The directory doubles in a fresh copy (a level); readers of the old copy
+//! are readers without a lock as above.
 
 use crate::nodes::NodeId;
 use crate::policy::{Policy, with_policy};
@@ -70,7 +76,8 @@ pub struct Pass {
     pub let_go: u64,
     /// Pages that left the new sets to make room.
     pub evicted: u64,
-    /// A slot that is still busy in the old segment: try again when it is not. None: the entry has moved.
+    /// A slot that is still busy in the old segment: try again when it is not. None: the entry has
+    /// moved.
     pub busy: Option<SlotIndex>,
 }
 
@@ -115,12 +122,14 @@ impl Mover for NoBytes {
 }
 
 impl<const W: usize> Table<W> {
-    /// Brings a segment into use, and names the entries that make its fair share. Its frames must be usable by now.
+    /// Brings a segment into use, and names the entries that make its fair share. Its frames must
+    /// be usable by now.
     pub fn join(&self, segment: SegmentIndex) -> Vec<Move> {
         assert!(!self.is_live(segment), "{segment:?} is in use");
         self.assert_no_move();
         let live = self.live_segments() + 1;
-        // Release, here and in `retire`: pairs with `is_live`; what has left the segment has arrived elsewhere (`walk`).
+        // Release, here and in `retire`: pairs with `is_live`; what has left the segment has arrived
+        // elsewhere (`walk`).
         self.record(segment).live.store(1, Ordering::Release);
         self.header().live.store(live, Ordering::Relaxed);
         self.tell_capacity();
@@ -141,7 +150,8 @@ impl<const W: usize> Table<W> {
         self.entries_of_leaving(segment).into_iter().map(to_move).collect()
     }
 
-    /// Names the moves that take so many entries from one node's segments to another's, or fewer: each segment keeps a quarter of its share.
+    /// Names the moves that take so many entries from one node's segments to another's, or fewer:
+    /// each segment keeps a quarter of its share.
     pub fn shift(&self, from: NodeId, to: NodeId, count: usize) -> Vec<Move> {
         self.assert_no_move();
         let level = self.level();
@@ -149,7 +159,8 @@ impl<const W: usize> Table<W> {
         self.entries_to_shift(from, to, count).into_iter().map(to_move).collect()
     }
 
-    /// Takes an emptied segment out of use. Err names a slot that is not free yet: a pinned snapshot, or a page in somebody's hands.
+    /// Takes an emptied segment out of use. Err names a slot that is not free yet: a pinned
+    /// snapshot, or a page in somebody's hands.
     pub fn retire(&self, segment: SegmentIndex) -> Result<(), SlotIndex> {
         self.check_empty(segment)?;
         self.take_out(segment);
@@ -178,7 +189,8 @@ impl<const W: usize> Table<W> {
         self.tell_capacity();
     }
 
-    /// Moves an entry (R1 to R4), or as much of it as is quiet: call again for the same move until nothing is busy.
+    /// Moves an entry (R1 to R4), or as much of it as is quiet: call again for the same move until
+    /// nothing is busy.
     pub fn advance(&self, mv: Move, mover: &mut dyn Mover) -> Pass {
         let before = self.header().moving.load(Ordering::Relaxed);
         assert!(before == 0 || before == mv.record(), "one move at a time");
@@ -305,7 +317,8 @@ impl<const W: usize> Table<W> {
         }
     }
 
-    /// The moves of one resize are named together and by the directory as it is: they end before the next resize begins.
+    /// The moves of one resize are named together and by the directory as it is: they end before
+    /// the next resize begins.
     fn assert_no_move(&self) {
         assert!(self.header().moving.load(Ordering::Relaxed) == 0, "a move is in progress");
     }

@@ -1,11 +1,14 @@
-//! A set under its lock: find, claim, remove. All that changes which page sits in which slot goes through here.
+//! A set under its lock: find, claim, remove. All that changes which page sits in which slot goes
+//! through here.
 //!
-//! What the lock protects: `occupied`, the clock, the hand, the ghosts, and the decision which way a page gets. What it does not:
-//! words (compare-and-swap, see `slot`) and the policy's bits (hits write them).
+//! What the lock protects: `occupied`, the clock, the hand, the ghosts, and the decision which way
+//! a page gets. What it does not: words (compare-and-swap, see `slot`) and the policy's bits (hits
+//! write them).
 //!
-//! While a directory entry is on its way to another segment (see `resize`), the pages under it may be in either of two
-//! sets. The guard then holds both locks: it finds pages in either and claims only in the new one. Where a page may be away from home (T9 of
-//! `twin`), it holds those of all its places, and claims at home.
+//! While a directory entry is on its way to another segment (see `resize`), the pages under it may
+//! be in either of two sets. The guard then holds both locks: it finds pages in either and claims
+//! only in the new one. Where a page may be away from home (T9 of `twin`), it holds those of all
+//! its places, and claims at home.
 
 use crate::away::Away;
 use crate::ghost::Ghosts;
@@ -31,7 +34,8 @@ pub enum Claim {
     Full,
 }
 
-/// One set, locked (two while its entry moves; the page's places on all nodes, where its main may be away from home).
+/// One set, locked (two while its entry moves; the page's places on all nodes, where its main may
+/// be away from home).
 pub struct SetGuard<'t, const W: usize> {
     table: &'t Table<W>,
     home: SetNumber,
@@ -63,7 +67,8 @@ impl<'t, const W: usize> SetGuard<'t, W> {
         at_home.or_else(|| self.away.as_ref()?.sets.iter().find_map(|set| self.table.find_in(*set, tag)))
     }
 
-    /// Takes a slot for a page that `find` did not find: a free one, or the policy's victim's (P1). Effort is bounded by the ways.
+    /// Takes a slot for a page that `find` did not find: a free one, or the policy's victim's (P1).
+    /// Effort is bounded by the ways.
     pub fn claim(&mut self, tag: Tag) -> Claim {
         debug_assert!(self.find(tag).is_none(), "claim of a page that is there");
         self.table.show_miss(tag);
@@ -80,7 +85,8 @@ impl<'t, const W: usize> SetGuard<'t, W> {
         claim
     }
 
-    /// `claim` for a page that nobody has asked for yet: it is no miss, and if it leaves before somebody does, it was read in vain.
+    /// `claim` for a page that nobody has asked for yet: it is no miss, and if it leaves before
+    /// somebody does, it was read in vain.
     pub fn claim_ahead(&mut self, tag: Tag) -> Claim {
         debug_assert!(self.find(tag).is_none(), "claim of a page that is there");
         let claim = self.claim_place(tag);
@@ -91,7 +97,8 @@ impl<'t, const W: usize> SetGuard<'t, W> {
         claim
     }
 
-    /// `claim` for a page that was elsewhere, with what the policy knew of it there ([`Self::policy_bits`]): it is no miss, and takes no time.
+    /// `claim` for a page that was elsewhere, with what the policy knew of it there
+    /// ([`Self::policy_bits`]): it is no miss, and takes no time.
     pub fn claim_known(&mut self, tag: Tag, bits: u16) -> Claim {
         debug_assert!(self.find(tag).is_none(), "claim of a page that is there");
         let claim = self.claim_place(tag);
@@ -107,7 +114,8 @@ impl<'t, const W: usize> SetGuard<'t, W> {
         claim
     }
 
-    /// What the policy knows of a page, by a clock that shows 0. A hit that it has yet to be told of is in it.
+    /// What the policy knows of a page, by a clock that shows 0. A hit that it has yet to be told
+    /// of is in it.
     pub fn policy_bits(&self, found: &Found<'_>) -> u16 {
         let (set, way) = self.table.place_of(found.index);
         let head = self.table.head(set);
@@ -131,13 +139,15 @@ impl<'t, const W: usize> SetGuard<'t, W> {
         with_policy!(self.table.policy(), P => self.claim_by::<P>(set, tag, is_miss))
     }
 
-    /// A second slot for a page that is there but pinned: a write goes on with it, and the old slot becomes the pins' snapshot
-    /// (`Slot::begin_move`, copy, publish, `remove_moved`, all under this guard).
+    /// A second slot for a page that is there but pinned: a write goes on with it, and the old slot
+    /// becomes the pins' snapshot (`Slot::begin_move`, copy, publish, `remove_moved`, all under
+    /// this guard).
     pub fn claim_beside(&mut self, tag: Tag) -> Claim {
         self.claim_place(tag)
     }
 
-    /// Lets go of a slot taken by `Slot::begin_move` (P9) once its page is published in another, with the counts of dirty pages and of arrivals kept; `taken` is the word that was replaced.
+    /// Lets go of a slot taken by `Slot::begin_move` (P9) once its page is published in another,
+    /// with the counts of dirty pages and of arrivals kept; `taken` is the word that was replaced.
     #[must_use]
     pub fn remove_moved(&mut self, slot: SlotIndex, taken: Word) -> bool {
         self.remove_moved_to(self.next.unwrap_or(self.home), slot, taken)
@@ -145,8 +155,8 @@ impl<'t, const W: usize> SetGuard<'t, W> {
 
     /// `remove_moved`, of a page that is published in this set.
     pub(crate) fn remove_moved_to(&self, set: SetNumber, slot: SlotIndex, taken: Word) -> bool {
-        // Release: pairs with `walk`; who sees the arrival counted sees the page in its new slot. Who sees it gone from the old
-        // one sees the count, for `remove` releases too.
+        // Release: pairs with `walk`; who sees the arrival counted sees the page in its new slot. Who sees
+        // it gone from the old one sees the count, for `remove` releases too.
         let arrived_in = self.table.segment_of_set(set);
         self.table.record(arrived_in).arrivals.fetch_add(1, Ordering::Release);
         self.vacate(slot);
@@ -215,8 +225,8 @@ impl<'t, const W: usize> SetGuard<'t, W> {
                 return Claim::Claimed { slot: self.table.index_of(set, way), evicted: None };
             }
         }
-        // 2. The policy's victim, among copies of other nodes' pages or what a scan has left behind if there are such; one that may not leave is
-        //    asked for no more.
+        // 2. The policy's victim, among copies of other nodes' pages or what a scan has left behind if
+        //    there are such; one that may not leave is asked for no more.
         let mut candidates = occupied;
         let mut copies = if self.table.copies_yield() { self.copies_of(set) } else { 0 };
         let mut spent = head.spent.load(Ordering::Relaxed) & occupied;
@@ -248,7 +258,8 @@ impl<'t, const W: usize> SetGuard<'t, W> {
         Claim::Full
     }
 
-    /// A way was taken whose word and tag were these. The page that had to leave for it, if it was one and not a copy.
+    /// A way was taken whose word and tag were these. The page that had to leave for it, if it was
+    /// one and not a copy.
     pub(crate) fn left<P: Policy>(&self, set: SetNumber, word: Word, old: Tag, meta: u16) -> Option<Tag> {
         let evicted = (word.state() == State::Clean).then_some(old)?;
         // T7.
@@ -259,7 +270,8 @@ impl<'t, const W: usize> SetGuard<'t, W> {
         Some(evicted)
     }
 
-    /// What the set remembers of a page, which is no ghost afterwards. Of misses those are counted that more memory would have saved.
+    /// What the set remembers of a page, which is no ghost afterwards. Of misses those are counted
+    /// that more memory would have saved.
     fn take_ghost<P: Policy>(&self, set: SetNumber, tag: Tag, is_miss: bool) -> Option<u16> {
         let ghost = if P::GHOSTS { self.view(set).ghosts.take(tag.ghost_print()) } else { None };
         if ghost.is_some() && is_miss {
@@ -307,7 +319,8 @@ impl<'t, const W: usize> SetGuard<'t, W> {
         }
     }
 
-    /// Lets go of a slot that the caller owns (P9), and of the page's copies: Free, or Detached while it is pinned. Returns whether somebody waits.
+    /// Lets go of a slot that the caller owns (P9), and of the page's copies: Free, or Detached
+    /// while it is pinned. Returns whether somebody waits.
     #[must_use]
     pub fn remove(&mut self, slot: SlotIndex) -> bool {
         self.vacate(slot);
@@ -328,8 +341,9 @@ impl<'t, const W: usize> SetGuard<'t, W> {
         waited
     }
 
-    /// Lets go of a page that nobody owns, is clean (or dirty, where `even_dirty` gives its bytes up) and has no write-back in flight
-    /// (P9), and of its copies. Ok tells the word that was replaced, Err the word that forbids it.
+    /// Lets go of a page that nobody owns, is clean (or dirty, where `even_dirty` gives its bytes
+    /// up) and has no write-back in flight (P9), and of its copies. Ok tells the word that was
+    /// replaced, Err the word that forbids it.
     pub fn remove_quiet(&mut self, found: &Found<'_>, even_dirty: bool) -> Result<Word, Word> {
         let tag = found.tag();
         let removed = found.slot().remove_quiet(found.word, even_dirty)?;

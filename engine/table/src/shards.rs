@@ -1,34 +1,42 @@
-//! A miss-ratio curve of LRU from a sample of the pages, in bounded memory: SHARDS (Waldspurger, Park, Garthwaite, Ahmad, "Efficient MRC
-//! Construction with SHARDS", FAST '15).
+//! A miss-ratio curve of LRU from a sample of the pages, in bounded memory: SHARDS (Waldspurger,
+//! Park, Garthwaite, Ahmad, "Efficient MRC Construction with SHARDS", FAST '15).
 //!
-//! A page is followed if its number (bits of its tag) lies below a threshold, so either all of its references are seen or none. Of a
-//! followed page's reference the *distance* is counted: how many other followed pages were referenced since its last one. Divided by the
-//! rate of sampling, that is the size of the smallest LRU cache in which it would have hit. When more pages qualify than there is room
-//! for, the threshold falls to the greatest number that is held, and the page that has it goes: *fixed-size* SHARDS. With a start rate below
-//! one and room enough the threshold never moves: *fixed-rate*. It is one structure, and its memory is bounded either way.
+//! A page is followed if its number (bits of its tag) lies below a threshold, so either all of its
+//! references are seen or none. Of a followed page's reference the *distance* is counted: how many
+//! other followed pages were referenced since its last one. Divided by the rate of sampling, that
+//! is the size of the smallest LRU cache in which it would have hit. When more pages qualify than
+//! there is room for, the threshold falls to the greatest number that is held, and the page that
+//! has it goes: *fixed-size* SHARDS. With a start rate below one and room enough the threshold
+//! never moves: *fixed-rate*. It is one structure, and its memory is bounded either way.
 //!
-//! A reference to a page that is not followed costs one comparison. One to a followed page costs a probe of a hash table and a walk up and
-//! down a Fenwick tree of a few dozen to a few hundred words; once in as many of them as there is room, the order is packed. Nothing is
-//! allocated after creation.
+//! A reference to a page that is not followed costs one comparison. One to a followed page costs a
+//! probe of a hash table and a walk up and down a Fenwick tree of a few dozen to a few hundred
+//! words; once in as many of them as there is room, the order is packed. Nothing is allocated after
+//! creation.
 //!
-//! *The correction.* Whether a page that has a great share of the references is in the sample is luck, and moves the estimate of all references
-//! away from their true number. The paper adds the difference to the shortest distance (SHARDS_adj): right for skewed loads, whose
-//! popular pages hit in any cache, and wrong for even ones, where too many references in the sample are too many misses as well. How much of the
-//! difference is misses can be estimated, for it is a regression: over pages, the product of references and misses through the
-//! square of references. Both sums are counted here. References that are missing beyond what luck explains are left
-//! to the shortest distance: there is a popular page that the sample knows nothing of. That helps even loads and does not harm
-//! skewed ones.
+//! *The correction.* Whether a page that has a great share of the references is in the sample is
+//! luck, and moves the estimate of all references away from their true number. The paper adds the
+//! difference to the shortest distance (SHARDS_adj): right for skewed loads, whose popular pages
+//! hit in any cache, and wrong for even ones, where too many references in the sample are too many
+//! misses as well. How much of the difference is misses can be estimated, for it is a regression:
+//! over pages, the product of references and misses through the square of references. Both sums are
+//! counted here. References that are missing beyond what luck explains are left to the shortest
+//! distance: there is a popular page that the sample knows nothing of. That helps even loads and
+//! does not harm skewed ones.
 //!
-//! What is not here: which policy the cache has (the distances are LRU's; others are judged by miniatures), forgetting, and time.
+//! What is not here: which policy the cache has (the distances are LRU's; others are judged by
+//! miniatures), forgetting, and time.
 
 use std::collections::BinaryHeap;
 
 use crate::tag::Tag;
 
-/// Pages in the order of their last references. A page has a *place* in the row of references; the newest is the last.
+/// Pages in the order of their last references. A page has a *place* in the row of references; the
+/// newest is the last.
 ///
-/// A bit says whether a place is the last reference of some page, and a Fenwick tree over the bits' words counts them. Used by the
-/// sampler, where its length is fixed, and by exact curves, where it grows.
+/// A bit says whether a place is the last reference of some page, and a Fenwick tree over the bits'
+/// words counts them. Used by the sampler, where its length is fixed, and by exact curves, where it
+/// grows.
 pub struct Stack {
     /// A bit a place: it is some page's last reference.
     bits: Vec<u64>,
@@ -104,7 +112,8 @@ impl Stack {
         self.live - older as usize
     }
 
-    /// Moves all pages to the first places, in their order, and says where each is now; first makes room for `pages` pages, if that is more.
+    /// Moves all pages to the first places, in their order, and says where each is now; first makes
+    /// room for `pages` pages, if that is more.
     pub fn pack(&mut self, pages: usize, mut moved: impl FnMut(u32, u32)) {
         assert!(pages > self.live, "room for one page more");
         let mut next = 0;
@@ -153,7 +162,8 @@ impl Stack {
 /// What a sampler follows, and how much memory that may take.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ShardsOptions {
-    /// The share of the pages that it begins with: 1 for the fixed-size variant, less for the fixed-rate one.
+    /// The share of the pages that it begins with: 1 for the fixed-size variant, less for the
+    /// fixed-rate one.
     pub rate: f64,
     /// Pages followed at most; with more, the rate falls.
     pub samples_max: u32,
@@ -198,7 +208,8 @@ struct Followed {
 const NUMBERS: u64 = 1 << 32;
 const EMPTY: u32 = u32::MAX;
 
-/// The sampler. Fed with the tags of all references, it tells how many misses an LRU cache of any size would have had.
+/// The sampler. Fed with the tags of all references, it tells how many misses an LRU cache of any
+/// size would have had.
 pub struct Shards {
     /// Pages whose numbers lie below are followed.
     threshold: u64,
@@ -247,7 +258,8 @@ impl Shards {
         }
     }
 
-    /// The number that decides whether a page is followed: the sample bits, and behind them others for a finer threshold.
+    /// The number that decides whether a page is followed: the sample bits, and behind them others
+    /// for a finer threshold.
     #[inline(always)]
     fn number(tag: Tag) -> u32 {
         u32::from(tag.sample()) << 16 | u32::from(tag.ghost_print())
@@ -282,7 +294,8 @@ impl Shards {
         self.stack.len() as f64 / self.rate()
     }
 
-    /// About how many of the references would have missed in an LRU cache of so many pages, had it begun empty. At most [`Self::references`].
+    /// About how many of the references would have missed in an LRU cache of so many pages, had it
+    /// begun empty. At most [`Self::references`].
     pub fn misses(&self, capacity_pages: f64) -> f64 {
         self.misses_among(capacity_pages, self.references as f64)
     }
@@ -296,15 +309,18 @@ impl Shards {
         self.histogram.from(capacity_pages, excess).clamp(0.0, references)
     }
 
-    /// By how much there were more references than the sample stands for, as far as that is the luck of drawing pages like those of the sample.
+    /// By how much there were more references than the sample stands for, as far as that is the
+    /// luck of drawing pages like those of the sample.
     fn explained_excess(&self, references: f64) -> f64 {
         let excess = references - self.weights;
         let deviations = excess / (self.squares * (1.0 - self.rate())).sqrt().max(1.0);
-        // How many pages of one popularity would be as unlike as these, by their number: near one for an even load.
+        // How many pages of one popularity would be as unlike as these, by their number: near one for an
+        // even load.
         let alike = self.weights * self.weights / self.squares;
         let evenness = (alike / self.stack.len().max(1) as f64).min(1.0);
-        // Among even pages up to three deviations are luck, and beyond six nothing is. Where some are far more popular than others, more popular ones
-        // are missing as soon as references are. The numbers are those that did best on recorded and generated traces.
+        // Among even pages up to three deviations are luck, and beyond six nothing is. Where some are far
+        // more popular than others, more popular ones are missing as soon as references are. The
+        // numbers are those that did best on recorded and generated traces.
         let (luck, limit) = (3.0 * evenness, 5.0 * evenness + 1.0);
         excess * (1.0 - ((deviations - luck) / (limit - luck)).clamp(0.0, 1.0))
     }
@@ -332,8 +348,8 @@ impl Shards {
             let pages = &mut self.pages;
             self.stack.pack(self.samples_max + 1, |page, place| pages[page as usize].place = place);
         }
-        // Each reference stands for as many as the rate says now. The counts are of references, not of samples, so that nothing
-        // is to be scaled when the rate falls.
+        // Each reference stands for as many as the rate says now. The counts are of references, not of
+        // samples, so that nothing is to be scaled when the rate falls.
         let weight = 1.0 / self.rate();
         let home = self.home(tag.0);
         match self.index[home] {
@@ -350,8 +366,9 @@ impl Shards {
                 let Followed { place, first, all, .. } = self.pages[page as usize];
                 // The distance counts other pages; a cache of one page more has this one as well.
                 let distance = self.stack.newer(place) as f64 * weight;
-                // A miss counts with all references to its page, those to come as well. Of misses that are spread evenly over them, half of
-                // those are past: so the past is counted twice. The first reference always misses, and is counted with each.
+                // A miss counts with all references to its page, those to come as well. Of misses that are
+                // spread evenly over them, half of those are past: so the past is counted
+                // twice. The first reference always misses, and is counted with each.
                 let first = f64::from(first);
                 self.histogram.add(distance, weight, weight * (2.0 * (all - first) + weight));
                 self.histogram.cold.count(0.0, weight * first);
@@ -377,7 +394,8 @@ impl Shards {
     /// The greatest number goes, with all pages that have it.
     fn lower_threshold(&mut self) {
         let Some(&(greatest, _)) = self.numbers.peek() else { return };
-        // A threshold of 0 would follow nothing for ever: two to the power of 32 pages with the number 0 do not exist.
+        // A threshold of 0 would follow nothing for ever: two to the power of 32 pages with the number 0 do
+        // not exist.
         self.threshold = u64::from(greatest).max(1);
         while let Some(&(number, page)) = self.numbers.peek()
             && u64::from(number) >= self.threshold
@@ -405,7 +423,8 @@ impl Shards {
         (tag >> 32) as usize & (self.index.len() - 1)
     }
 
-    /// Removes a tag; those that it kept from their first places move up, so that no gap ends a probe too soon.
+    /// Removes a tag; those that it kept from their first places move up, so that no gap ends a
+    /// probe too soon.
     fn unindex(&mut self, tag: u64) {
         let mask = self.index.len() - 1;
         let mut gap = self.home(tag);
@@ -454,7 +473,8 @@ impl Bucket {
     }
 }
 
-/// 128 buckets a doubling: a width of 0.8 % and less, less than what the distances of 8192 samples err by.
+/// 128 buckets a doubling: a width of 0.8 % and less, less than what the distances of 8192 samples
+/// err by.
 const FINE_BITS: u32 = 7;
 /// Distances from here on (64 TiB of pages of 4 KiB) are not told apart.
 const DISTANCE_BITS: u32 = 34;
@@ -630,7 +650,8 @@ mod tests {
         }
     }
 
-    /// All pages alike, so that too many references in a sample are too many misses; and one page that has most references and always hits.
+    /// All pages alike, so that too many references in a sample are too many misses; and one page
+    /// that has most references and always hits.
     #[cfg(not(miri))]
     #[test]
     fn an_unlucky_draw_is_corrected_for_even_loads_and_for_skewed_ones() {
@@ -653,7 +674,8 @@ mod tests {
             let all = seen.len() as f64;
             for (capacity, misses) in [(all, all), (PAGES as f64 / 2.0, misses_of_half)] {
                 let error = (shards.misses(capacity) - misses).abs() / references;
-                // Uncorrected, a thousand pages err by 3 % here, and by 80 % or 20 where the popular page is in the sample or is not.
+                // Uncorrected, a thousand pages err by 3 % here, and by 80 % or 20 where the popular page is
+                // in the sample or is not.
                 assert!(error < 0.03, "popular {popular}, seed {seed}, {capacity} pages: {error}");
             }
         }

@@ -1,7 +1,9 @@
-//! One way of one set: the identity of its page, the word that says what may be done with its frame, and what hits see of both.
+//! One way of one set: the identity of its page, the word that says what may be done with its
+//! frame, and what hits see of both.
 //!
-//! What a slot protects: the bytes of one frame, and the promise that they are the bytes of the page `tag`.
-//! What is not here: which slot a page goes to (`set`), who waits for it and where its bytes lie (the engine).
+//! What a slot protects: the bytes of one frame, and the promise that they are the bytes of the
+//! page `tag`. What is not here: which slot a page goes to (`set`), who waits for it and where its
+//! bytes lie (the engine).
 //!
 //! # The state word
 //!
@@ -23,49 +25,64 @@
 //! | Detached |          |          | nobody: a snapshot for its pins | Free                       |
 //! | Copying, Twin, Stale | | | copies of pages of other nodes: see `twin` | |
 //!
-//! *version* grows whenever the bytes or the tag may have changed, and never goes backwards. It has 44 bits: at a
-//! million changes a second to one slot it lasts half a year, and a wrap harms only a reader that slept through exactly
-//! 2^44 changes. *pins* saturates: at [`PINS_MAX`] a pin is refused and the caller copies. *writeback* is a flag
-//! beside the state, because a page may be read, and even written again, while an older version of it is on its way to the store.
+//! *version* grows whenever the bytes or the tag may have changed, and never goes backwards. It has
+//! 44 bits: at a million changes a second to one slot it lasts half a year, and a wrap harms only a
+//! reader that slept through exactly 2^44 changes. *pins* saturates: at [`PINS_MAX`] a pin is
+//! refused and the caller copies. *writeback* is a flag beside the state, because a page may be
+//! read, and even written again, while an older version of it is on its way to the store.
 //! Beside Storing it says that the page is dirty (P14).
-//! *waited* says that somebody is registered to be told when the word leaves its busy state. *twins* says on which nodes a copy of the page may be
-//! (`twin`); with one node it is 0.
+//! *waited* says that somebody is registered to be told when the word leaves its busy state.
+//! *twins* says on which nodes a copy of the page may be (`twin`); with one node it is 0.
 //!
 //! # The protocol
 //!
-//! - **P1 claim** (under the set's lock): Free, or Clean without pins and write-back -> Filling, version + 1 (a
-//!   compare-and-swap, for pins come without the lock). Then a release fence, then the tag, then the bytes.
-//! - **P2 publish** (claimant): Filling -> Clean or Dirty, with release: tag and bytes are visible to whoever sees it.
-//! - **P3 read by the word** (anybody, no store): load the word with acquire, see it readable; load the tag, see it
-//!   equal; copy the bytes with accesses that may race; acquire fence; load the word again. The copy is good if the
-//!   version is the same and the state readable. The fence pairs with the release fence of P1 and P6: a reader that
-//!   saw one new byte, or the new tag, sees the word that announced it.
-//! - **P4 pin** (anybody): compare-and-swap from a readable word of the same version, pins + 1, with acquire. Success proves
-//!   that the tag read between load and swap was the page's.
-//! - **P5 unpin**: pins - 1 with release. The last pin of a Detached slot moves it to Free, version + 1; nobody else touches it.
-//! - **P6 begin write** (anybody who found it): Clean or Dirty without pins -> Writing, then a release fence, then bytes.
-//!   Pinned bytes are never changed: the writer detaches the slot (P9) and uses another.
+//! - **P1 claim** (under the set's lock): Free, or Clean without pins and write-back -> Filling,
+//!   version + 1 (a compare-and-swap, for pins come without the lock). Then a release fence, then
+//!   the tag, then the bytes.
+//! - **P2 publish** (claimant): Filling -> Clean or Dirty, with release: tag and bytes are visible
+//!   to whoever sees it.
+//! - **P3 read by the word** (anybody, no store): load the word with acquire, see it readable; load
+//!   the tag, see it equal; copy the bytes with accesses that may race; acquire fence; load the
+//!   word again. The copy is good if the version is the same and the state readable. The fence
+//!   pairs with the release fence of P1 and P6: a reader that saw one new byte, or the new tag,
+//!   sees the word that announced it.
+//! - **P4 pin** (anybody): compare-and-swap from a readable word of the same version, pins + 1,
+//!   with acquire. Success proves that the tag read between load and swap was the page's.
+//! - **P5 unpin**: pins - 1 with release. The last pin of a Detached slot moves it to Free, version
+//!   + 1; nobody else touches it.
+//! - **P6 begin write** (anybody who found it): Clean or Dirty without pins -> Writing, then a
+//!   release fence, then bytes. Pinned bytes are never changed: the writer detaches the slot (P9)
+//!   and uses another.
 //! - **P7 end write** (writer): Writing -> Clean or Dirty, version + 1, with release.
-//! - **P8 store** (write-through): Clean -> Storing while the bytes travel to the store; readers go on reading the old
-//!   ones. Then Storing -> Writing if there are no pins and P7; pinned or failed: P9.
-//! - **P9 remove** (under the set's lock): an owned state (Filling, Writing, Storing), or Clean -> Free, version + 1;
-//!   with pins -> Detached instead.
-//! - **P10 begin write-back**: Dirty without write-back -> the same with the flag. At most one write-back of a page is in
-//!   flight, so that an older version can never overtake a newer one on its way to the store.
-//! - **P11 end write-back**: the flag goes; Dirty becomes Clean if the version is the one that was written and the write succeeded.
-//! - **P12 wait**: compare-and-swap of a busy word with itself and the *waited* flag, also where the flag is set already: the swap fails
-//!   if the state has ended, and a word that was merely loaded says nothing of that. Whoever ends the busy state clears
-//!   the flag, with acquire, and learns that it was set: nobody is forgotten, and what a waiter registered before its swap is visible.
-//! - **P13 read at a glance** (anybody, no store; what nearly every hit is): as P3, by one word of the whole set in place of the
-//!   slot's own. Its lower bits say which ways are *shown*, its upper ones are the set's version. Whoever ends the making of a page (P2, P7)
-//!   shows it first: the bit is set, with release. Whoever takes a page's bytes or tag away (P1 of a Clean one, P6, P8's second half and move, P9)
-//!   hides it after its swap and before the release fence: the bit goes and the version grows, in one addition. So a bit changes only
-//!   in the hands of the slot's owner, or under the lock that its next owner needs; a readable word's page is shown. The copy is good if
-//!   the version is the same at the end: no page of the set was hidden, nor this one. That a page beside it was is taken for a doubt, and the reader looks
-//!   again by P3. The set's version has the bits that the ways leave, 48 beside 16.
-//! - **P14 hold** (clearing a range): Dirty without write-back -> Storing with the flag: what replaces the bytes are zeros, and the store is told
-//!   first. Readers and pins go on; nobody writes it, writes it back, moves or evicts it. Then P9, where the store has cleared it; or it goes back
-//!   to Dirty, as it was and in the same version.
+//! - **P8 store** (write-through): Clean -> Storing while the bytes travel to the store; readers go
+//!   on reading the old ones. Then Storing -> Writing if there are no pins and P7; pinned or
+//!   failed: P9.
+//! - **P9 remove** (under the set's lock): an owned state (Filling, Writing, Storing), or Clean ->
+//!   Free, version + 1; with pins -> Detached instead.
+//! - **P10 begin write-back**: Dirty without write-back -> the same with the flag. At most one
+//!   write-back of a page is in flight, so that an older version can never overtake a newer one on
+//!   its way to the store.
+//! - **P11 end write-back**: the flag goes; Dirty becomes Clean if the version is the one that was
+//!   written and the write succeeded.
+//! - **P12 wait**: compare-and-swap of a busy word with itself and the *waited* flag, also where
+//!   the flag is set already: the swap fails if the state has ended, and a word that was merely
+//!   loaded says nothing of that. Whoever ends the busy state clears the flag, with acquire, and
+//!   learns that it was set: nobody is forgotten, and what a waiter registered before its swap is
+//!   visible.
+//! - **P13 read at a glance** (anybody, no store; what nearly every hit is): as P3, by one word of
+//!   the whole set in place of the slot's own. Its lower bits say which ways are *shown*, its upper
+//!   ones are the set's version. Whoever ends the making of a page (P2, P7) shows it first: the bit
+//!   is set, with release. Whoever takes a page's bytes or tag away (P1 of a Clean one, P6, P8's
+//!   second half and move, P9) hides it after its swap and before the release fence: the bit goes
+//!   and the version grows, in one addition. So a bit changes only in the hands of the slot's
+//!   owner, or under the lock that its next owner needs; a readable word's page is shown. The copy
+//!   is good if the version is the same at the end: no page of the set was hidden, nor this one.
+//!   That a page beside it was is taken for a doubt, and the reader looks again by P3. The set's
+//!   version has the bits that the ways leave, 48 beside 16.
+//! - **P14 hold** (clearing a range): Dirty without write-back -> Storing with the flag: what
+//!   replaces the bytes are zeros, and the store is told first. Readers and pins go on; nobody
+//!   writes it, writes it back, moves or evicts it. Then P9, where the store has cleared it; or it
+//!   goes back to Dirty, as it was and in the same version.
 //!
 //! The lock order is: set lock, then word. A word is never waited for under a set's lock.
 
@@ -84,7 +101,8 @@ pub enum State {
     Clean = 4,
     /// Holds newer bytes than the store.
     Dirty = 5,
-    /// Newer bytes are on their way to the store: a write-through of a clean page, or zeros of a dirty one (P14).
+    /// Newer bytes are on their way to the store: a write-through of a clean page, or zeros of a
+    /// dirty one (P14).
     Storing = 6,
     /// Its bytes are being changed.
     Writing = 2,
@@ -158,7 +176,8 @@ impl Word {
         self.0 & STATE_MASK >= State::Stale as u64
     }
 
-    /// The nodes with copies of the page, a bit each: that a bit is not set says that there are none.
+    /// The nodes with copies of the page, a bit each: that a bit is not set says that there are
+    /// none.
     #[inline(always)]
     pub fn twins(self) -> u8 {
         ((self.0 & TWINS_MASK) >> TWINS_SHIFT) as u8
@@ -206,7 +225,8 @@ impl Word {
         self.0 >> VERSION_SHIFT
     }
 
-    /// Whether the policy may name this slot as a victim: free, a copy that nobody is making, or clean, unpinned and quiet.
+    /// Whether the policy may name this slot as a victim: free, a copy that nobody is making, or
+    /// clean, unpinned and quiet.
     #[inline(always)]
     pub fn evictable(self) -> bool {
         matches!(self.state(), State::Free | State::Clean | State::Twin | State::Stale)
@@ -243,7 +263,8 @@ impl std::fmt::Debug for Word {
     }
 }
 
-/// One way of one set: where its word, its tag and the set's word of what is shown lie. Zeroed memory is a free slot of version 0.
+/// One way of one set: where its word, its tag and the set's word of what is shown lie. Zeroed
+/// memory is a free slot of version 0.
 #[derive(Clone, Copy)]
 pub struct Slot<'t> {
     pub(crate) word: &'t AtomicU64,
@@ -295,15 +316,17 @@ impl<'t> Slot<'t> {
         Slot { word, tag, shown, way: way as u32, ways: ways as u32 }
     }
 
-    /// P13. The page may be read from now on. By whoever owns the slot, before its word says so: then nobody else touches the bit.
+    /// P13. The page may be read from now on. By whoever owns the slot, before its word says so:
+    /// then nobody else touches the bit.
     fn show(&self) {
         debug_assert!(!self.is_shown());
         // Release: tag and bytes are visible to whoever sees the bit.
         self.shown.fetch_add(1 << self.way, Ordering::Release);
     }
 
-    /// P13. The page may not be read from now on: the bit goes and the version grows, at once. By whoever owns the slot, after its word says
-    /// so, and before tag or bytes change. Relaxed: the fence that follows orders it before those.
+    /// P13. The page may not be read from now on: the bit goes and the version grows, at once. By
+    /// whoever owns the slot, after its word says so, and before tag or bytes change. Relaxed:
+    /// the fence that follows orders it before those.
     fn hide(&self) {
         debug_assert!(self.is_shown());
         let step = match crate::broken::is(crate::broken::Step::HideKeepsVersion) {
@@ -313,7 +336,8 @@ impl<'t> Slot<'t> {
         self.shown.fetch_add(step.wrapping_sub(1 << self.way), Ordering::Relaxed);
     }
 
-    /// Whether the bit is set: stable for whoever owns the slot, and under the set's lock for a page that is there.
+    /// Whether the bit is set: stable for whoever owns the slot, and under the set's lock for a
+    /// page that is there.
     fn is_shown(&self) -> bool {
         self.shown.load(Ordering::Relaxed) >> self.way & 1 != 0
     }
@@ -324,13 +348,15 @@ impl<'t> Slot<'t> {
         Word(self.word.load(Ordering::Acquire))
     }
 
-    /// The tag now. Relaxed: it means something only beside a word that `unchanged` or a compare-and-swap confirms (P3, P4).
+    /// The tag now. Relaxed: it means something only beside a word that `unchanged` or a
+    /// compare-and-swap confirms (P3, P4).
     #[inline(always)]
     pub fn tag(&self) -> Tag {
         Tag(self.tag.load(Ordering::Relaxed))
     }
 
-    /// P3, the re-check: whether what was read since `seen`, a readable word, was loaded is the page's, untorn.
+    /// P3, the re-check: whether what was read since `seen`, a readable word, was loaded is the
+    /// page's, untorn.
     #[inline(always)]
     pub fn unchanged(&self, seen: Word) -> bool {
         debug_assert!(seen.readable(), "bytes were read under {seen:?}");
@@ -344,7 +370,8 @@ impl<'t> Slot<'t> {
         now == seen || now.version() == seen.version() && now.readable()
     }
 
-    /// P1. Takes the slot for the page `tag`. False if the word is no longer `seen`. Under the set's lock.
+    /// P1. Takes the slot for the page `tag`. False if the word is no longer `seen`. Under the
+    /// set's lock.
     pub fn claim(&self, seen: Word, tag: Tag) -> bool {
         self.claim_as(State::Filling, seen, tag, 0)
     }
@@ -387,7 +414,8 @@ impl<'t> Slot<'t> {
         }
     }
 
-    /// P4. Adds a pin if the slot still holds the version `seen`, readable. Err tells the word that forbids it.
+    /// P4. Adds a pin if the slot still holds the version `seen`, readable. Err tells the word that
+    /// forbids it.
     #[inline]
     pub fn pin(&self, seen: Word) -> Result<(), Word> {
         let mut now = seen;
@@ -420,12 +448,14 @@ impl<'t> Slot<'t> {
         fence(Ordering::Acquire);
         let left = Word(old.0 - PIN_ONE).without(WAITED | WRITEBACK | TWINS_MASK);
         let next = left.with_state(State::Free).next_version();
-        // A Detached slot without pins belongs to whoever took the last one: a plain store cannot lose anything.
+        // A Detached slot without pins belongs to whoever took the last one: a plain store cannot lose
+        // anything.
         self.word.store(next.0, Ordering::Release);
         true
     }
 
-    /// P6. Takes the bytes for changing them in place. Ok tells the word that was replaced (clean or dirty?), Err the word that forbids it (busy, pinned, or another page's by now).
+    /// P6. Takes the bytes for changing them in place. Ok tells the word that was replaced (clean
+    /// or dirty?), Err the word that forbids it (busy, pinned, or another page's by now).
     pub fn begin_write(&self, seen: Word) -> Result<Word, Word> {
         let mut now = seen;
         let taken = loop {
@@ -438,7 +468,8 @@ impl<'t> Slot<'t> {
                 return Err(now);
             }
             let next = now.with_state(State::Writing);
-            // Acquire: pairs with `unpin` (P5) and with the publish whose bytes this write builds on (P2, P7).
+            // Acquire: pairs with `unpin` (P5) and with the publish whose bytes this write builds on (P2,
+            // P7).
             match self.word.compare_exchange_weak(now.0, next.0, Ordering::Acquire, Ordering::Relaxed) {
                 Ok(_) => break now,
                 Err(w) => now = Word(w),
@@ -451,7 +482,8 @@ impl<'t> Slot<'t> {
         Ok(taken)
     }
 
-    /// P7. Gives the bytes back, changed. Returns whether somebody waits. The page has no copies: there were none, or T5 has seen to them.
+    /// P7. Gives the bytes back, changed. Returns whether somebody waits. The page has no copies:
+    /// there were none, or T5 has seen to them.
     #[must_use]
     pub fn end_write(&self, dirty: bool) -> bool {
         let state = if dirty { State::Dirty } else { State::Clean };
@@ -472,7 +504,8 @@ impl<'t> Slot<'t> {
         }
     }
 
-    /// P8. Announces a write-through: the page stays readable and its slot belongs to the caller. Err tells the word that forbids it.
+    /// P8. Announces a write-through: the page stays readable and its slot belongs to the caller.
+    /// Err tells the word that forbids it.
     pub fn begin_store(&self, seen: Word) -> Result<(), Word> {
         let mut now = seen;
         loop {
@@ -487,8 +520,8 @@ impl<'t> Slot<'t> {
         }
     }
 
-    /// P8, second half: the store has the new bytes; take the frame to change it too. Tells the word that was replaced; None if it is pinned: then
-    /// remove it (P9).
+    /// P8, second half: the store has the new bytes; take the frame to change it too. Tells the
+    /// word that was replaced; None if it is pinned: then remove it (P9).
     #[must_use]
     pub fn store_to_write(&self) -> Option<Word> {
         let mut now = Word(self.word.load(Ordering::Relaxed));
@@ -508,8 +541,9 @@ impl<'t> Slot<'t> {
         Some(now)
     }
 
-    /// P8, the move to another slot: takes a quiet page, pinned or not, so that its bytes can be copied elsewhere; nobody
-    /// changes them, so pins may stay. Under the set's lock. Ends with `remove` (P9). Ok tells the word that was replaced.
+    /// P8, the move to another slot: takes a quiet page, pinned or not, so that its bytes can be
+    /// copied elsewhere; nobody changes them, so pins may stay. Under the set's lock. Ends with
+    /// `remove` (P9). Ok tells the word that was replaced.
     pub fn begin_move(&self, seen: Word) -> Result<Word, Word> {
         let mut now = seen;
         loop {
@@ -528,8 +562,9 @@ impl<'t> Slot<'t> {
         Ok(now)
     }
 
-    /// P9. Lets an owned slot go: Free, or Detached while it is pinned. Under the set's lock. Returns the word that was replaced: whether somebody
-    /// waits, and which copies there may be.
+    /// P9. Lets an owned slot go: Free, or Detached while it is pinned. Under the set's lock.
+    /// Returns the word that was replaced: whether somebody waits, and which copies there may
+    /// be.
     #[must_use]
     pub(crate) fn remove(&self) -> Word {
         let mut now = Word(self.word.load(Ordering::Relaxed));
@@ -543,7 +578,8 @@ impl<'t> Slot<'t> {
                 0 => left.with_state(State::Free).next_version(),
                 _ => left.with_state(State::Detached),
             };
-            // Release: what this owner read of the bytes comes before the next claimant's writing (P1). Acquire: pairs with `unpin`.
+            // Release: what this owner read of the bytes comes before the next claimant's writing (P1).
+            // Acquire: pairs with `unpin`.
             match self.word.compare_exchange_weak(now.0, next.0, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => return now,
                 Err(w) => now = Word(w),
@@ -551,8 +587,9 @@ impl<'t> Slot<'t> {
         }
     }
 
-    /// P9 for a page that nobody owns: Clean (or, with `even_dirty`, Dirty) and quiet -> Free or Detached. Under the set's lock.
-    /// Ok tells the word that was replaced, Err the word that forbids it.
+    /// P9 for a page that nobody owns: Clean (or, with `even_dirty`, Dirty) and quiet -> Free or
+    /// Detached. Under the set's lock. Ok tells the word that was replaced, Err the word that
+    /// forbids it.
     pub(crate) fn remove_quiet(&self, seen: Word, even_dirty: bool) -> Result<Word, Word> {
         let mut now = seen;
         loop {
@@ -590,14 +627,16 @@ impl<'t> Slot<'t> {
         }
     }
 
-    /// P14. The store has not cleared the page: it is dirty as it was. Returns whether somebody waits.
+    /// P14. The store has not cleared the page: it is dirty as it was. Returns whether somebody
+    /// waits.
     #[must_use]
     pub fn let_go(&self) -> bool {
         let mut now = Word(self.word.load(Ordering::Relaxed));
         loop {
             debug_assert!(now.held(), "let_go of {now:?}");
             let next = now.without(WAITED | WRITEBACK).with_state(State::Dirty);
-            // Acquire: pairs with `wait` (P12), as in `publish`. Release: as everywhere that a busy state ends.
+            // Acquire: pairs with `wait` (P12), as in `publish`. Release: as everywhere that a busy state
+            // ends.
             match self.word.compare_exchange_weak(now.0, next.0, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => return now.waited(),
                 Err(w) => now = Word(w),
@@ -624,7 +663,8 @@ impl<'t> Slot<'t> {
         }
     }
 
-    /// P11. The write-back of `version` is over. Tells whether the page became clean, and whether somebody waits.
+    /// P11. The write-back of `version` is over. Tells whether the page became clean, and whether
+    /// somebody waits.
     #[must_use]
     pub fn end_writeback(&self, version: u64, written: bool) -> EndedWriteback {
         let mut now = Word(self.word.load(Ordering::Relaxed));
@@ -637,8 +677,8 @@ impl<'t> Slot<'t> {
             let next = if cleaned { left.with_state(State::Clean) } else { left };
             // A writer's waiters must not lose their flag to us: while Writing, it stays.
             let next = if now.owned() { Word(next.0 | now.0 & WAITED) } else { next };
-            // Release: the write-back's reading of the bytes comes before the next claimant's writing (P1). Acquire: pairs with
-            // `wait` (P12), as in `publish`.
+            // Release: the write-back's reading of the bytes comes before the next claimant's writing (P1).
+            // Acquire: pairs with `wait` (P12), as in `publish`.
             match self.word.compare_exchange_weak(now.0, next.0, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => return EndedWriteback { cleaned, waited: now.waited() && !now.owned() },
                 Err(w) => now = Word(w),
@@ -646,7 +686,8 @@ impl<'t> Slot<'t> {
         }
     }
 
-    /// P12. Registers interest in the end of the busy state `seen`. Err tells the word if it has changed: look again.
+    /// P12. Registers interest in the end of the busy state `seen`. Err tells the word if it has
+    /// changed: look again.
     pub fn wait(&self, seen: Word) -> Result<(), Word> {
         debug_assert!(seen.owned() || seen.writeback());
         if crate::broken::is(crate::broken::Step::WaitWithoutSwap) {
@@ -661,10 +702,11 @@ impl<'t> Slot<'t> {
             if !same {
                 return Err(now);
             }
-            // Another's flag is no reason to go without the swap: the state may have ended since `seen` was loaded, and
-            // the one who ended it told the other only.
-            // Release: the registration made before it is visible to whoever clears the flag (their swaps read this one).
-            // Acquire: pairs with the end of the state, for a caller that looks again.
+            // Another's flag is no reason to go without the swap: the state may have ended since `seen` was
+            // loaded, and the one who ended it told the other only.
+            // Release: the registration made before it is visible to whoever clears the flag (their swaps
+            // read this one). Acquire: pairs with the end of the state, for a caller that looks
+            // again.
             match self.word.compare_exchange_weak(now.0, now.0 | WAITED, Ordering::AcqRel, Ordering::Acquire)
             {
                 Ok(_) => return Ok(()),

@@ -1,10 +1,12 @@
 //! The table of one partition: a directory of segments, each a row of page sets.
 //!
-//! It answers which slot a page sits in. It does no I/O, knows no clock and no threads, holds no page bytes and no
-//! addresses: frame *n* belongs to slot *n*, and where frames lie is the caller's business.
+//! It answers which slot a page sits in. It does no I/O, knows no clock and no threads, holds no
+//! page bytes and no addresses: frame *n* belongs to slot *n*, and where frames lie is the caller's
+//! business.
 //!
-//! The lookup (`find`) takes no lock and stores nothing. It may miss a page that is moving; whoever believes a miss
-//! takes the set's lock and looks again ([`Table::lock`]), which is what a claim needs anyway.
+//! The lookup (`find`) takes no lock and stores nothing. It may miss a page that is moving; whoever
+//! believes a miss takes the set's lock and looks again ([`Table::lock`]), which is what a claim
+//! needs anyway.
 
 use std::ptr::NonNull;
 use std::sync::OnceLock;
@@ -66,7 +68,8 @@ pub struct Tally {
     pub ahead_used: plain::AtomicU64,
     /// Pages that were read ahead and left before anybody asked for them.
     pub ahead_wasted: plain::AtomicU64,
-    /// Misses of pages that their set remembered: about what would have been saved by [`Table::remembered_slots`] more.
+    /// Misses of pages that their set remembered: about what would have been saved by
+    /// [`Table::remembered_slots`] more.
     pub ghost_hits: plain::AtomicU64,
 }
 
@@ -79,7 +82,8 @@ pub struct Table<const W: usize = 16> {
     learner: OnceLock<Learner>,
     balance: OnceLock<Balance>,
     monitor: OnceLock<Monitor>,
-    /// A copy of another node's page was made at some time. Each set's lock orders what matters of it.
+    /// A copy of another node's page was made at some time. Each set's lock orders what matters of
+    /// it.
     has_copies: plain::AtomicBool,
     copies_yield: plain::AtomicBool,
     /// A main was away from home at some time (T9).
@@ -93,7 +97,8 @@ pub struct Table<const W: usize = 16> {
 impl<const W: usize> Table<W> {
     pub(crate) const ALL_WAYS: u32 = if W == 32 { u32::MAX } else { (1 << W) - 1 };
 
-    /// How many bytes of memory a table of this shape has; they are touched only as segments come into use.
+    /// How many bytes of memory a table of this shape has; they are touched only as segments come
+    /// into use.
     pub fn memory_bytes(shape: Shape) -> usize {
         Layout::new::<W>(shape).bytes
     }
@@ -121,7 +126,8 @@ impl<const W: usize> Table<W> {
     /// A table in memory that the caller keeps, its segments divided among so many nodes.
     ///
     /// # Safety
-    /// `memory` is zeroed, aligned to 64, valid for [`Self::memory_bytes`] bytes, and nothing else uses it while the table lives.
+    /// `memory` is zeroed, aligned to 64, valid for [`Self::memory_bytes`] bytes, and nothing else
+    /// uses it while the table lives.
     pub unsafe fn in_memory(
         memory: NonNull<u8>,
         shape: Shape,
@@ -167,7 +173,8 @@ impl<const W: usize> Table<W> {
         table
     }
 
-    /// Makes what a policy needs besides the sets. It stays, and rests while another policy is followed.
+    /// Makes what a policy needs besides the sets. It stays, and rests while another policy is
+    /// followed.
     fn prepare(&self, policy: PolicyKind) {
         if with_policy!(policy, P => P::LEARNS) {
             self.learner.get_or_init(|| Learner::new(self.slots_count(), W));
@@ -191,8 +198,9 @@ impl<const W: usize> Table<W> {
         PolicyKind::ALL[self.policy.load(Ordering::Relaxed) as usize]
     }
 
-    /// Follows another policy from now on, which takes over the pages in the order in which the old one would have let them go. Pages, pins and I/O
-    /// are not concerned. One call at a time, and none while the table is resized.
+    /// Follows another policy from now on, which takes over the pages in the order in which the old
+    /// one would have let them go. Pages, pins and I/O are not concerned. One call at a time,
+    /// and none while the table is resized.
     pub fn set_policy(&self, new: PolicyKind) {
         let old = self.policy();
         if old == new {
@@ -209,13 +217,14 @@ impl<const W: usize> Table<W> {
         }
     }
 
-    /// Begins to watch what the table would miss at sizes up to `most_pages`, with at most so many bytes. Says how many that takes; 0: too few
-    /// to say anything.
+    /// Begins to watch what the table would miss at sizes up to `most_pages`, with at most so many
+    /// bytes. Says how many that takes; 0: too few to say anything.
     pub fn watch(&self, most_pages: u64, bytes_max: u64) -> u64 {
         self.begin_watch(most_pages, bytes_max, false)
     }
 
-    /// `watch`, for a table that one thread at a time uses, whichever it is: what is seen does not depend on which.
+    /// `watch`, for a table that one thread at a time uses, whichever it is: what is seen does not
+    /// depend on which.
     pub fn watch_alone(&self, most_pages: u64, bytes_max: u64) -> u64 {
         self.begin_watch(most_pages, bytes_max, true)
     }
@@ -265,7 +274,8 @@ impl<const W: usize> Table<W> {
         }
     }
 
-    /// Bytes, besides the table's memory, that a policy takes for what it learns about a table of `slots`.
+    /// Bytes, besides the table's memory, that a policy takes for what it learns about a table of
+    /// `slots`.
     pub fn learning_bytes(policy: PolicyKind, slots: u64) -> usize {
         if with_policy!(policy, P => P::LEARNS) { Learner::bytes(slots, W) } else { 0 }
     }
@@ -287,7 +297,8 @@ impl<const W: usize> Table<W> {
         self.has_copies.load(Ordering::Relaxed)
     }
 
-    /// Whether copies of other nodes' pages leave before pages, as they do at first; else as the policy says.
+    /// Whether copies of other nodes' pages leave before pages, as they do at first; else as the
+    /// policy says.
     pub fn set_copies_yield(&self, yields: bool) {
         self.copies_yield.store(yields, Ordering::Relaxed);
     }
@@ -344,16 +355,19 @@ impl<const W: usize> Table<W> {
         SegmentIndex(slot.0 >> self.layout().slots_per_segment_shift)
     }
 
-    // ---- Under the lock ---------------------------------------------------------------------------------------
+    // ---- Under the lock
+    // ---------------------------------------------------------------------------------------
 
     /// Locks the set of a page, so that it can be neither brought in nor removed by anybody else.
     pub fn lock(&self, tag: Tag) -> SetGuard<'_, W> {
-        // A turn is repeated only when a move of this very entry began or ended between the look and the lock. Moves take
-        // thousands of set locks each, so this ends; the number of turns is bounded by the number of moves.
+        // A turn is repeated only when a move of this very entry began or ended between the look and the
+        // lock. Moves take thousands of set locks each, so this ends; the number of turns is
+        // bounded by the number of moves.
         loop {
             let home = self.set_of(tag);
             let (seen, target) = self.move_of(tag);
-            // Between the two stores of R4 the entry names the new segment already: then one set is all there is to lock.
+            // Between the two stores of R4 the entry names the new segment already: then one set is all there
+            // is to lock.
             let target = target.map(|segment| self.set_in(segment, tag)).filter(|next| *next != home);
             // Two locks are taken in the order of their segments.
             let (first, second) = match target {
@@ -362,8 +376,8 @@ impl<const W: usize> Table<W> {
             };
             let lock = self.head(first).lock.lock();
             let second = second.map(|set| self.head(set).lock.lock());
-            // Whoever passed this set as the mover did so under its lock, so that its record is visible now; and the
-            // record is taken down only after the entry was changed (see `resize`, R4).
+            // Whoever passed this set as the mover did so under its lock, so that its record is visible now;
+            // and the record is taken down only after the entry was changed (see `resize`, R4).
             let (now, _) = self.move_of(tag);
             if now == seen && self.set_of(tag) == home {
                 let guard = SetGuard::new(self, home, target, (lock, second));
@@ -388,8 +402,9 @@ impl<const W: usize> Table<W> {
         (0..self.layout().shape.segments_max).map(SegmentIndex).filter(|s| self.is_live(*s))
     }
 
-    /// Shows every page that was there all the time of the walk, and some that came or went, a set at a time under its lock. A page
-    /// that moves meanwhile may be shown twice. The guard is for finding and removing the page that is shown.
+    /// Shows every page that was there all the time of the walk, and some that came or went, a set
+    /// at a time under its lock. A page that moves meanwhile may be shown twice. The guard is
+    /// for finding and removing the page that is shown.
     pub fn for_each_page(&self, mut visit: impl FnMut(&mut SetGuard<'_, W>, Found<'_>)) {
         self.walk(|segment| self.for_each_page_of(segment, &mut visit));
     }
@@ -408,8 +423,9 @@ impl<const W: usize> Table<W> {
         }
     }
 
-    /// Visits every segment in use, and again each in which pages arrived since from another slot: no page slips past from a slot that
-    /// is yet to be visited into one that was. The turns are bounded by the arrivals, for all but the last follow one.
+    /// Visits every segment in use, and again each in which pages arrived since from another slot:
+    /// no page slips past from a slot that is yet to be visited into one that was. The turns
+    /// are bounded by the arrivals, for all but the last follow one.
     fn walk(&self, mut visit: impl FnMut(SegmentIndex)) {
         let mut seen: Vec<Option<u32>> = vec![None; self.shape().segments_max as usize];
         let mut again = true;
@@ -425,7 +441,8 @@ impl<const W: usize> Table<W> {
         }
     }
 
-    // ---- Transitions that count dirty pages ---------------------------------------------------------------------
+    // ---- Transitions that count dirty pages
+    // ---------------------------------------------------------------------
 
     /// P2 with the count of dirty pages kept.
     #[must_use]
@@ -457,21 +474,24 @@ impl<const W: usize> Table<W> {
         ended
     }
 
-    /// Dirty pages in the table: exact when it is quiet, never too few for a page whose write has been replied to.
+    /// Dirty pages in the table: exact when it is quiet, never too few for a page whose write has
+    /// been replied to.
     pub fn dirty_pages(&self) -> u64 {
         self.header().dirty.load(Ordering::Relaxed)
     }
 
-    /// Shows the dirty pages, without a lock: segments that have none are passed over. A page that moves may be shown twice.
+    /// Shows the dirty pages, without a lock: segments that have none are passed over. A page that
+    /// moves may be shown twice.
     pub fn for_each_dirty(&self, mut visit: impl FnMut(SlotIndex, Tag, Word)) {
         self.walk(|segment| {
-            // Acquire: pairs with `count_dirty`; a page that is counted no more has arrived elsewhere or is clean.
+            // Acquire: pairs with `count_dirty`; a page that is counted no more has arrived elsewhere or is
+            // clean.
             if self.record(segment).dirty.load(Ordering::Acquire) == 0 {
                 return;
             }
             for found in self.sets_of(segment).flat_map(|set| self.pages_in(set)) {
-                // Writing may be a dirty page under change: its writer has not been replied to, or it was dirty before.
-                // So may be a held one, if the store refuses (P14).
+                // Writing may be a dirty page under change: its writer has not been replied to, or it was
+                // dirty before. So may be a held one, if the store refuses (P14).
                 if matches!(found.word.state(), State::Dirty | State::Writing) || found.word.held() {
                     visit(found.index, found.tag(), found.word);
                 }
@@ -479,17 +499,20 @@ impl<const W: usize> Table<W> {
         });
     }
 
-    /// Counted before a page becomes dirty and after it became clean, so that the count is never too low.
+    /// Counted before a page becomes dirty and after it became clean, so that the count is never
+    /// too low.
     pub(crate) fn count_dirty(&self, slot: SlotIndex, change: i32) {
         let record = self.record(self.segment_of(slot));
-        // Release: pairs with `for_each_dirty`. A page that became dirty needs none: `publish` and `end_write` release after the
-        // count, and a sync that must see the page has synchronised with its writer.
+        // Release: pairs with `for_each_dirty`. A page that became dirty needs none: `publish` and
+        // `end_write` release after the count, and a sync that must see the page has synchronised
+        // with its writer.
         record.dirty.fetch_add(change as u32, Ordering::Release);
         // Relaxed: nothing orders on the total.
         self.header().dirty.fetch_add(change as i64 as u64, Ordering::Relaxed);
     }
 
-    // ---- Places -------------------------------------------------------------------------------------------------
+    // ---- Places
+    // -------------------------------------------------------------------------------------------------
 
     #[inline(always)]
     pub(crate) fn layout(&self) -> &Layout {
@@ -533,15 +556,17 @@ impl<const W: usize> Table<W> {
         unsafe { self.memory.at_sets(self.set_at(set)) }
     }
 
-    /// Eight bits of each way's tag, those of all sets one behind the other: a byte a page, which the second cache holds where it
-    /// could not hold the heads. Changes at a claim, under the set's lock; stale for slots that are free.
+    /// Eight bits of each way's tag, those of all sets one behind the other: a byte a page, which
+    /// the second cache holds where it could not hold the heads. Changes at a claim, under the
+    /// set's lock; stale for slots that are free.
     #[inline(always)]
     pub(crate) fn fingerprints(&self, set: SetNumber) -> &[AtomicU8; W] {
         // SAFETY: a byte for each way of each set lies there.
         unsafe { self.memory.at_fingerprints(set.0 as usize) }
     }
 
-    /// What a hit looks at besides a fingerprint and a tag. Those of all sets one behind the other, so that they stay in the second cache.
+    /// What a hit looks at besides a fingerprint and a tag. Those of all sets one behind the other,
+    /// so that they stay in the second cache.
     #[inline(always)]
     pub(crate) fn front(&self, set: SetNumber) -> &Front {
         // SAFETY: one for each set lies there.

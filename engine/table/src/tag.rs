@@ -1,21 +1,21 @@
 //! From a page's key to its tag: a keyed bijection of 64 bits, and the fields of the result.
 //!
-//! The tag says where a page may sit (directory entry, set, node) and how it is found there (fingerprint). Three
-//! things are protected here:
+//! The tag says where a page may sit (directory entry, set, node) and how it is found there
+//! (fingerprint). Three things are protected here:
 //!
-//! * *Exactness.* Different keys have different tags, and the key can be recovered: a table that stores whole tags
-//!   needs no key and never confuses two pages.
-//! * *Even load.* Keys are regular (page 0, 1, 2, ... of object 1, 2, ...). Every field of their tags is spread
-//!   evenly, and the fields are disjoint, so that the pages of one set still differ in their fingerprints, and a
-//!   sample of pages is a sample of all sets.
+//! * *Exactness.* Different keys have different tags, and the key can be recovered: a table that
+//!   stores whole tags needs no key and never confuses two pages.
+//! * *Even load.* Keys are regular (page 0, 1, 2, ... of object 1, 2, ...). Every field of their
+//!   tags is spread evenly, and the fields are disjoint, so that the pages of one set still differ
+//!   in their fingerprints, and a sample of pages is a sample of all sets.
 //! * *Secrecy.* The mix depends on a seed. Without it nobody can choose keys that meet in one set.
 //!
-//! What is not here: what a key is made of, and cryptography. The mix is three keyed rounds of xor, multiply,
-//! xor-shift (the finalisers of MurmurHash3 and SplitMix64 with secret constants). It stops a tenant who can choose
-//! keys; it is not claimed to stop one who can read tags.
+//! What is not here: what a key is made of, and cryptography. The mix is three keyed rounds of xor,
+//! multiply, xor-shift (the finalisers of MurmurHash3 and SplitMix64 with secret constants). It
+//! stops a tenant who can choose keys; it is not claimed to stop one who can read tags.
 //!
-//! Every tag is legal, also the one that is all zero. Whether a slot is empty is said by its state, not by its tag,
-//! and a fingerprint of 0 is a fingerprint like any other.
+//! Every tag is legal, also the one that is all zero. Whether a slot is empty is said by its state,
+//! not by its tag, and a fingerprint of 0 is a fingerprint like any other.
 
 /// A page's key, mixed. The fields are disjoint, from the top:
 ///
@@ -56,8 +56,8 @@ impl Tag {
     /// Sample bits.
     pub const SAMPLE_BITS: u32 = 16;
 
-    /// The page's entry in a directory of two to the power of `bits` entries: the top `bits` of the tag, so that a
-    /// directory that doubles puts the two halves of an entry side by side.
+    /// The page's entry in a directory of two to the power of `bits` entries: the top `bits` of the
+    /// tag, so that a directory that doubles puts the two halves of an entry side by side.
     #[inline(always)]
     pub fn directory(self, bits: u32) -> usize {
         debug_assert!(bits <= Self::DIRECTORY_BITS);
@@ -153,8 +153,8 @@ impl Mixer {
         Self { rounds }
     }
 
-    /// For tests: next to no mix. Keys that differ only in their lower half have tags that differ only there, so that the first pages of one
-    /// object meet in one set, with one fingerprint.
+    /// For tests: next to no mix. Keys that differ only in their lower half have tags that differ
+    /// only there, so that the first pages of one object meet in one set, with one fingerprint.
     pub fn weak() -> Self {
         Self { rounds: [Round { xor: 0, multiplier: 1, inverse: 1 }; ROUNDS] }
     }
@@ -165,7 +165,8 @@ impl Mixer {
         self.tag_among(self.begin(key), 0)
     }
 
-    /// What is the same for all keys that differ from this one in bits that it has not: they are `tag_among`.
+    /// What is the same for all keys that differ from this one in bits that it has not: they are
+    /// `tag_among`.
     #[inline(always)]
     pub fn begin(&self, key: u64) -> Begun {
         Begun(key ^ self.rounds[0].xor)
@@ -186,7 +187,8 @@ impl Mixer {
     /// The key whose tag this is: the rounds backwards, each undone step by step.
     pub fn key(&self, tag: Tag) -> u64 {
         let mut mixed = tag.0;
-        // By index, for iterators from both ends take five times the instructions, and a recording does this at every access.
+        // By index, for iterators from both ends take five times the instructions, and a recording does
+        // this at every access.
         for number in 0..ROUNDS {
             let last = ROUNDS - 1 - number;
             mixed ^= mixed >> XOR_SHIFTS[last];
@@ -204,7 +206,8 @@ const _: () = {
     }
 };
 
-/// The next number of the SplitMix64 sequence (Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators").
+/// The next number of the SplitMix64 sequence (Steele, Lea, Flood, "Fast Splittable Pseudorandom
+/// Number Generators").
 fn splitmix64(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
     let mut mixed = *state;
@@ -213,8 +216,9 @@ fn splitmix64(state: &mut u64) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
-/// The inverse of an odd number modulo two to the power of 64, by Newton's iteration. An odd number is its own
-/// inverse in the lowest three bits, and each turn doubles the bits that are right: 3, 6, 12, 24, 48, 96.
+/// The inverse of an odd number modulo two to the power of 64, by Newton's iteration. An odd number
+/// is its own inverse in the lowest three bits, and each turn doubles the bits that are right: 3,
+/// 6, 12, 24, 48, 96.
 fn inverse(odd: u64) -> u64 {
     debug_assert!(odd & 1 == 1);
     let mut inverse = odd;
@@ -230,9 +234,9 @@ mod tests {
 
     const EDGES: [u64; 8] = [0, 1, 2, u64::MAX, u64::MAX - 1, 1 << 63, 1 << 32, (1 << 32) - 1];
 
-    /// `count` numbers below `cells`, thrown into `cells` cells: chi-square in standard deviations from its mean.
-    /// Even throws stay within about 5; much less than -5 is too even to be chance, which a bijection of few bits may
-    /// be.
+    /// `count` numbers below `cells`, thrown into `cells` cells: chi-square in standard deviations
+    /// from its mean. Even throws stay within about 5; much less than -5 is too even to be
+    /// chance, which a bijection of few bits may be.
     fn unevenness(cells: usize, numbers: impl Iterator<Item = usize>) -> f64 {
         let mut hits = vec![0u64; cells];
         numbers.for_each(|number| hits[number] += 1);
@@ -356,7 +360,8 @@ mod tests {
                     unevenness(256, tags().map(|tag| usize::from(tag.ghost_print() & 255))),
                     unevenness(1 << 12, tags().map(|tag| usize::from(tag.sample() >> 4))),
                     unevenness(1 << 12, tags().map(|tag| usize::from(tag.sample() & 4095))),
-                    // Together: where a page sits says nothing about its fingerprint or whether it is sampled.
+                    // Together: where a page sits says nothing about its fingerprint or whether it is
+                    // sampled.
                     unevenness(
                         1 << 12,
                         tags().map(|tag| (tag.set(63) << 6) | usize::from(tag.fingerprint() & 63)),

@@ -1,7 +1,8 @@
-//! What a hit or a miss tells: the policy by a mark, the learner and the monitor where they follow the page.
+//! What a hit or a miss tells: the policy by a mark, the learner and the monitor where they follow
+//! the page.
 //!
-//! Marks are hints: all accesses are Relaxed, and one that is lost costs a guess. What is not here: what becomes of a mark (`set`), of what is
-//! shown (`monitor`, `policy`).
+//! Marks are hints: all accesses are Relaxed, and one that is lost costs a guess. What is not here:
+//! what becomes of a mark (`set`), of what is shown (`monitor`, `policy`).
 
 use crate::layout::Front;
 use crate::policy::{Policy, with_policy};
@@ -10,8 +11,9 @@ use crate::table::{Found, SetNumber, SlotIndex, Table};
 use crate::tag::Tag;
 
 impl<const W: usize> Table<W> {
-    /// Tells the policy of a hit, by the page's mark. Stores only at a page's first hit since a page came into its set, and for pages that the
-    /// monitor follows; a policy that counts every hit has no marks. True: the page was read ahead, and this is the first who wants it.
+    /// Tells the policy of a hit, by the page's mark. Stores only at a page's first hit since a
+    /// page came into its set, and for pages that the monitor follows; a policy that counts
+    /// every hit has no marks. True: the page was read ahead, and this is the first who wants it.
     #[inline(always)]
     pub fn touch(&self, found: &Found<'_>) -> bool {
         self.touch_slot(self.front(Self::split(found.index).0), found.index, || found.tag())
@@ -20,13 +22,14 @@ impl<const W: usize> Table<W> {
     #[inline(always)]
     pub(crate) fn touch_slot(&self, front: &Front, slot: SlotIndex, tag: impl FnOnce() -> Tag) -> bool {
         let (set, way) = Self::split(slot);
-        // Relaxed: a hint to the policy. Two hits at the same time on neighbours may lose one's mark, which costs a guess.
+        // Relaxed: a hint to the policy. Two hits at the same time on neighbours may lose one's mark, which
+        // costs a guess.
         let is_marked = front.marks.load(Ordering::Relaxed) >> way & 1 != 0;
         !is_marked && self.first_hit(set, way, tag())
     }
 
-    /// A hit of a page whose mark is down: its first since a page came into the set, any of a page that the monitor follows, any where
-    /// the policy counts them.
+    /// A hit of a page whose mark is down: its first since a page came into the set, any of a page
+    /// that the monitor follows, any where the policy counts them.
     #[cold]
     #[inline(never)]
     fn first_hit(&self, set: SetNumber, way: u32, tag: Tag) -> bool {
@@ -41,7 +44,8 @@ impl<const W: usize> Table<W> {
             self.teach(tag);
             return ahead;
         };
-        // A page that is hot is told of once, and only read from then on: what is not a first hit changes nothing, as if it were not followed.
+        // A page that is hot is told of once, and only read from then on: what is not a first hit changes
+        // nothing, as if it were not followed.
         let told = &front.told;
         let is_first =
             told.load(Ordering::Relaxed) & bit == 0 && told.fetch_or(bit, Ordering::Relaxed) & bit == 0;
@@ -53,7 +57,8 @@ impl<const W: usize> Table<W> {
         ahead
     }
 
-    /// Whether a page was hit since a page came into its set, or this was asked: takes the mark down. A hint, as the mark is.
+    /// Whether a page was hit since a page came into its set, or this was asked: takes the mark
+    /// down. A hint, as the mark is.
     pub fn take_mark(&self, found: &Found<'_>) -> bool {
         let (set, way) = Self::split(found.index);
         let (front, bit) = (self.front(set), 1u32 << way);
@@ -66,8 +71,9 @@ impl<const W: usize> Table<W> {
         marked
     }
 
-    /// A page that was read ahead is wanted: from now on it leaves before others, until it is wanted again. Relaxed: hints, and whoever else changes
-    /// these words does so by read-modify-write too.
+    /// A page that was read ahead is wanted: from now on it leaves before others, until it is
+    /// wanted again. Relaxed: hints, and whoever else changes these words does so by
+    /// read-modify-write too.
     fn take_ahead(&self, set: SetNumber, way: u32) -> bool {
         let (head, bit) = (self.head(set), 1u32 << way);
         let ahead = head.ahead.load(Ordering::Relaxed) & bit != 0
@@ -81,7 +87,8 @@ impl<const W: usize> Table<W> {
         ahead
     }
 
-    /// Shows the monitor and the learner, if they are there and follow the page, that a page was asked for that is not there.
+    /// Shows the monitor and the learner, if they are there and follow the page, that a page was
+    /// asked for that is not there.
     pub(crate) fn show_miss(&self, tag: Tag) {
         if let Some(monitor) = self.monitor().filter(|monitor| monitor.follows(tag)) {
             monitor.show(tag, false);
@@ -89,8 +96,9 @@ impl<const W: usize> Table<W> {
         self.teach(tag);
     }
 
-    /// What `touch` would store of a hit now, for tools that count; no hit asks. First: a mark, or changed bits of the policy. Second: the learner would
-    /// be shown it. Third: the monitor would be.
+    /// What `touch` would store of a hit now, for tools that count; no hit asks. First: a mark, or
+    /// changed bits of the policy. Second: the learner would be shown it. Third: the monitor
+    /// would be.
     #[doc(hidden)]
     pub fn stores_of_hit(&self, found: &Found<'_>) -> (bool, bool, bool) {
         let (set, way) = self.place_of(found.index);
@@ -107,7 +115,8 @@ impl<const W: usize> Table<W> {
         (marked, marked && self.learner().is_some_and(|learner| learner.follows(found.tag())), shown)
     }
 
-    /// Shows the learner, if there is one and it follows the page, a miss or the first hit since a page came into the set.
+    /// Shows the learner, if there is one and it follows the page, a miss or the first hit since a
+    /// page came into the set.
     fn teach(&self, tag: Tag) {
         if let Some(learner) = self.learner()
             && learner.follows(tag)

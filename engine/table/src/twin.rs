@@ -1,13 +1,19 @@
-//! Twins: copies of a page on the nodes that read it from afar (after PaCaR: Coquisart, Sopena, Gouicem, EuroSys '26).
+//! Twins: copies of a page on the nodes that read it from afar (after PaCaR: Coquisart, Sopena,
+//! Gouicem, EuroSys '26).
 //!
-//! A page's *main* sits in the set that the directory names, as it does without twins, or is *away* from there (T9), and whatever happens to the page happens to its main. A *twin* on
-//! node n sits in a set of that node: the one where the page would be if the bits of its tag that say whose an entry is were n's ([`Table::twin_place`]).
-//! It keeps the page's own tag; what tells it from a main is its state. So twins take ways that are free, leave before pages that have no copy, and move with no
-//! table of their own; and a thread that has one reads lines of its own node only: the twin's own word says whether it may.
+//! A page's *main* sits in the set that the directory names, as it does without twins, or is *away*
+//! from there (T9), and whatever happens to the page happens to its main. A *twin* on node n sits
+//! in a set of that node: the one where the page would be if the bits of its tag that say whose an
+//! entry is were n's ([`Table::twin_place`]). It keeps the page's own tag; what tells it from a
+//! main is its state. So twins take ways that are free, leave before pages that have no copy, and
+//! move with no table of their own; and a thread that has one reads lines of its own node only: the
+//! twin's own word says whether it may.
 //!
-//! What is protected: a twin that may be read has the bytes of the page's last write. Its main's word has a bit per node (modulo four), its *twins*, set before a copy
-//! begins; who takes the main away from its readers has the bits of the word that he replaced, looks there, and marks each twin's own word. That costs the writer some
-//! lines of other nodes once a copy, and the reader nothing; a flag at the main would cost each reader of a twin a line of another node.
+//! What is protected: a twin that may be read has the bytes of the page's last write. Its main's
+//! word has a bit per node (modulo four), its *twins*, set before a copy begins; who takes the main
+//! away from its readers has the bits of the word that he replaced, looks there, and marks each
+//! twin's own word. That costs the writer some lines of other nodes once a copy, and the reader
+//! nothing; a flag at the main would cost each reader of a twin a line of another node.
 //!
 //! | state | may be read | who may change the bytes | leaves to |
 //! |---|---|---|---|
@@ -15,34 +21,52 @@
 //! | Twin | by P3, with this state in place of the readable ones | nobody | Stale, Filling and Copying (for another page), Free |
 //! | Stale | | nobody | Copying (the same page again, or another), Filling, Free |
 //!
-//! - **T1 begin** A reader takes a way for the copy. Under the set's lock: Free, or a Twin or Stale of another page -> Copying by P1 (with its release fence, then the
-//!   tag), if the set has no copy of the page. Or, to *refresh*, without a lock: Stale -> Copying, version + 1, then a release fence.
-//! - **T2 link** A compare-and-swap of the main's readable word with itself and the node's bit, release and acquire; also where the bit is set already: a bit that was
-//!   merely loaded tells the next writer nothing of this copy.
+//! - **T1 begin** A reader takes a way for the copy. Under the set's lock: Free, or a Twin or Stale
+//!   of another page -> Copying by P1 (with its release fence, then the tag), if the set has no
+//!   copy of the page. Or, to *refresh*, without a lock: Stale -> Copying, version + 1, then a
+//!   release fence.
+//! - **T2 link** A compare-and-swap of the main's readable word with itself and the node's bit,
+//!   release and acquire; also where the bit is set already: a bit that was merely loaded tells the
+//!   next writer nothing of this copy.
 //! - **T3 copy** The main's bytes, by P3 from the linked word.
-//! - **T4 publish** Compare-and-swap of the very word of T1: Copying -> Twin, with release. Where that fails T5 came by: then Copying -> Stale, version + 1.
-//! - **T5 overtake** Whoever took the main away from its readers (P6, P8's second half and move, P9, or a claim by T7), before he changes bytes and before he lets anybody know:
-//!   for each bit of the word that he replaced, the page's copy on that node, if it is there: Twin -> Stale or Copying -> Copying, version + 1 each. No copy can be linked before the
-//!   main is readable again. The end of a write (P7) takes the bits down.
+//! - **T4 publish** Compare-and-swap of the very word of T1: Copying -> Twin, with release. Where
+//!   that fails T5 came by: then Copying -> Stale, version + 1.
+//! - **T5 overtake** Whoever took the main away from its readers (P6, P8's second half and move,
+//!   P9, or a claim by T7), before he changes bytes and before he lets anybody know: for each bit
+//!   of the word that he replaced, the page's copy on that node, if it is there: Twin -> Stale or
+//!   Copying -> Copying, version + 1 each. No copy can be linked before the main is readable again.
+//!   The end of a write (P7) takes the bits down.
 //! - **T6 read** P3: the twin's word before and after the bytes.
-//! - **T7 orphans** A main with twins that is evicted (P1) leaves them: they have the bytes that the store has. Its set remembers their bits, for good, and each page that is claimed there
-//!   begins with them. Whoever claims it looks for a twin before he asks the store (*election*). Whoever changes a page that has no slot, or gives one up, overtakes its orphans by the
-//!   set's bits, under the set's lock.
-//! - **T8 move** While an entry moves (R2), the copies that belong to it by their place are let go, and one that is being made is busy; new ones come into the new set only, as pages do. A page that
-//!   moves takes its bits along, and a set those of its orphans.
-//! - **T9 places** A page has a place, a set, on each node: home is the one by its own tag. It comes in at home only (P1), under that set's lock, which is the page's. Its main may be
-//!   at any of its places, though: then its home set has said so, by a bit for a sixteenth of all tags, since before it left, and for good. Whoever locks a page whose bit
-//!   is set locks all its places, in the order of sets, and finds it in whichever it is; who looks without a lock looks at home first. So a page is in one slot at most.
-//! - **T10 switch** A node that writes a page again and again gets its main: under the locks of all places, none of which is on the move, the main is copied as a page that
-//!   moves is (R2), to the way of its own copy there, a free one, or another copy's. The bits go along: no byte changes, so every other copy stays as good as it was. The node it leaves may make a copy
-//!   as any other may, home as well. Another node's writes bring it there, or home, in the same way.
-//! - **T11 leaving** A main that is away leaves as any page of the set where it lies, under that set's lock alone. Its orphans are not found by that set, so its home set has had the bits of all nodes since
-//!   T9. While an entry moves, what lies there by its place goes along (R2).
+//! - **T7 orphans** A main with twins that is evicted (P1) leaves them: they have the bytes that
+//!   the store has. Its set remembers their bits, for good, and each page that is claimed there
+//!   begins with them. Whoever claims it looks for a twin before he asks the store (*election*).
+//!   Whoever changes a page that has no slot, or gives one up, overtakes its orphans by the set's
+//!   bits, under the set's lock.
+//! - **T8 move** While an entry moves (R2), the copies that belong to it by their place are let go,
+//!   and one that is being made is busy; new ones come into the new set only, as pages do. A page
+//!   that moves takes its bits along, and a set those of its orphans.
+//! - **T9 places** A page has a place, a set, on each node: home is the one by its own tag. It
+//!   comes in at home only (P1), under that set's lock, which is the page's. Its main may be at any
+//!   of its places, though: then its home set has said so, by a bit for a sixteenth of all tags,
+//!   since before it left, and for good. Whoever locks a page whose bit is set locks all its
+//!   places, in the order of sets, and finds it in whichever it is; who looks without a lock looks
+//!   at home first. So a page is in one slot at most.
+//! - **T10 switch** A node that writes a page again and again gets its main: under the locks of all
+//!   places, none of which is on the move, the main is copied as a page that moves is (R2), to the
+//!   way of its own copy there, a free one, or another copy's. The bits go along: no byte changes,
+//!   so every other copy stays as good as it was. The node it leaves may make a copy as any other
+//!   may, home as well. Another node's writes bring it there, or home, in the same way.
+//! - **T11 leaving** A main that is away leaves as any page of the set where it lies, under that
+//!   set's lock alone. Its orphans are not found by that set, so its home set has had the bits of
+//!   all nodes since T9. While an entry moves, what lies there by its place goes along (R2).
 //!
-//! Why a writer finds every copy. A copy's slot and tag were written before T2, which releases; the writer's swap of the same word acquires, so he sees them, or T2 comes after it and
-//! fails. A move that put the copy elsewhere was seen by T1 under the lock, and so it is by the writer, who looks in both sets.
+//! Why a writer finds every copy. A copy's slot and tag were written before T2, which releases; the
+//! writer's swap of the same word acquires, so he sees them, or T2 comes after it and fails. A move
+//! that put the copy elsewhere was seen by T1 under the lock, and so it is by the writer, who looks
+//! in both sets.
 //!
-//! What is not here: how mains come to be away (`away`); when a copy is worth its while, and the bytes (the engine).
+//! What is not here: how mains come to be away (`away`); when a copy is worth its while, and the
+//! bytes (the engine).
 
 use crate::broken::{self, Step};
 use crate::nodes::NodeId;
@@ -81,7 +105,8 @@ impl Slot<'_> {
             if broken::is(Step::LinkOnce) && next == now || broken::is(Step::NoLink) {
                 return Some(now);
             }
-            // Release: pairs with whoever takes the main, who must see the copy (T5). Acquire: its bytes (P2, P7).
+            // Release: pairs with whoever takes the main, who must see the copy (T5). Acquire: its bytes (P2,
+            // P7).
             match self.word.compare_exchange_weak(now.0, next.0, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => return Some(next),
                 Err(w) => now = Word(w),
@@ -126,7 +151,8 @@ impl Slot<'_> {
         }
     }
 
-    /// T5 for one copy that was found in this slot. True: it can no longer be read, or will not be published.
+    /// T5 for one copy that was found in this slot. True: it can no longer be read, or will not be
+    /// published.
     pub(crate) fn overtake(&self, seen: Word) -> bool {
         if broken::is(Step::NoOvertake) {
             return false;
@@ -196,7 +222,8 @@ pub struct Copying<'t> {
 }
 
 impl Copying<'_> {
-    /// T2 for the page's main, as it was found. The word to copy by: T3 ends with `Slot::unchanged` of it.
+    /// T2 for the page's main, as it was found. The word to copy by: T3 ends with `Slot::unchanged`
+    /// of it.
     pub fn link(&self, main: &Found<'_>) -> Option<Word> {
         main.slot().link(main.word, self.bit)
     }
@@ -217,7 +244,8 @@ impl Drop for Copying<'_> {
 }
 
 impl<const W: usize> Table<W> {
-    /// The page's copy on a node other than its own, if there is one: in state Twin it may be read by T6. No lock, no store.
+    /// The page's copy on a node other than its own, if there is one: in state Twin it may be read
+    /// by T6. No lock, no store.
     #[inline]
     pub fn find_twin(&self, tag: Tag, node: NodeId) -> Option<Found<'_>> {
         self.find_copy_in(self.set_of(self.twin_place(tag, node)), tag)
@@ -229,11 +257,13 @@ impl<const W: usize> Table<W> {
         self.prefetch_set(self.twin_place(tag, node));
     }
 
-    /// T1 for a page that has no copy on the node. None: there is one, or no place for it. A copy takes the place of a page that has none only where it `may_displace`.
+    /// T1 for a page that has no copy on the node. None: there is one, or no place for it. A copy
+    /// takes the place of a page that has none only where it `may_displace`.
     pub fn begin_copy(&self, tag: Tag, node: NodeId, may_displace: bool) -> Option<Copying<'_>> {
         let mut guard = self.lock(self.twin_place(tag, node));
         let (index, displaced) = guard.claim_copy(tag, may_displace)?;
-        // What overtakes it from now on makes another word of this one, and what did before the link is none of the copy's.
+        // What overtakes it from now on makes another word of this one, and what did before the link is
+        // none of the copy's.
         let slot = self.slot(index);
         Some(Copying { slot, index, displaced, begun: slot.load(), bit: bit_of(node), ended: false })
     }
@@ -246,8 +276,9 @@ impl<const W: usize> Table<W> {
         Some(Copying { slot, index: found.index, displaced: None, begun, bit: bit_of(node), ended: false })
     }
 
-    /// T5: no copy of the page on nodes with these bits can be read or published any more. Returns how many there were. By whoever took the main away from
-    /// its readers, or under the set's lock where it has no slot.
+    /// T5: no copy of the page on nodes with these bits can be read or published any more. Returns
+    /// how many there were. By whoever took the main away from its readers, or under the set's
+    /// lock where it has no slot.
     #[cold]
     pub fn overtake(&self, tag: Tag, bits: u8) -> u32 {
         let nodes = (0..self.nodes()).map(NodeId).filter(|node| bits & bit_of(*node) != 0);
@@ -263,7 +294,8 @@ impl<const W: usize> Table<W> {
         copies.map(|found| u32::from(found.slot().overtake(found.word))).sum()
     }
 
-    /// T5 for whatever copies of pages that `concerned` picks are anywhere in the table, for walks. Their pages have no slot, and get none.
+    /// T5 for whatever copies of pages that `concerned` picks are anywhere in the table, for walks.
+    /// Their pages have no slot, and get none.
     pub fn overtake_all(&self, mut concerned: impl FnMut(Tag) -> bool) {
         if !self.has_copies() {
             return;
@@ -320,7 +352,8 @@ impl<const W: usize> SetGuard<'_, W> {
         with_policy!(table.policy(), P => self.claim_spare::<P>(set, tag, taken, 0, may_displace))
     }
 
-    /// Takes a way for a page, as its copy or its main: one of `first`, a free one, or a copy's; a page's only where it `may_displace`. And the page that had to leave.
+    /// Takes a way for a page, as its copy or its main: one of `first`, a free one, or a copy's; a
+    /// page's only where it `may_displace`. And the page that had to leave.
     pub(crate) fn claim_spare<P: Policy>(
         &self,
         set: SetNumber,
@@ -382,7 +415,8 @@ impl<const W: usize> SetGuard<'_, W> {
         }
     }
 
-    /// T8: lets go of the copies in a set that `concerned` picks. Some: one that is being made, and others may be left.
+    /// T8: lets go of the copies in a set that `concerned` picks. Some: one that is being made, and
+    /// others may be left.
     pub(crate) fn drop_copies_of(
         &self,
         set: SetNumber,
@@ -405,7 +439,8 @@ impl<const W: usize> SetGuard<'_, W> {
         busy
     }
 
-    /// T7, under the lock of a page that has no slot: its copies are not to be read any more. Returns how many there were.
+    /// T7, under the lock of a page that has no slot: its copies are not to be read any more.
+    /// Returns how many there were.
     pub fn overtake_orphans(&self, tag: Tag) -> u32 {
         match self.orphans() {
             0 => 0,

@@ -1,12 +1,15 @@
-//! The buffers of one connection: one that it always has, and others while the cache can spare them.
+//! The buffers of one connection: one that it always has, and others while the cache can spare
+//! them.
 //!
-//! All connections of a server borrow from one account, its [`Loans`], which leaves every client that may still come what he needs for
-//! himself: whoever borrows and does not read his replies keeps nobody out.
+//! All connections of a server borrow from one account, its [`Loans`], which leaves every client
+//! that may still come what he needs for himself: whoever borrows and does not read his replies
+//! keeps nobody out.
 //!
-//! The reserve is taken when the connection is accepted and is its alone, so that it can always go on, however
-//! much memory others hold. Everything else is borrowed from the cache per piece. Of what comes back the connection keeps
-//! a batch's worth for its next requests while memory is ample, because the cache hands out zeroed memory only; the rest goes
-//! back to the cache as soon as the piece is written or sent. An idle connection holds nothing but its reserve.
+//! The reserve is taken when the connection is accepted and is its alone, so that it can always go
+//! on, however much memory others hold. Everything else is borrowed from the cache per piece. Of
+//! what comes back the connection keeps a batch's worth for its next requests while memory is
+//! ample, because the cache hands out zeroed memory only; the rest goes back to the cache as soon
+//! as the piece is written or sent. An idle connection holds nothing but its reserve.
 
 use crate::executor::BATCH_READ_BYTES;
 use crate::request::RequestId;
@@ -30,8 +33,9 @@ impl Loans {
         Arc::new(Loans { max_bytes, lent_bytes: AtomicUsize::new(0) })
     }
 
-    /// Lends to somebody who has borrowed `own_bytes`. Nobody gets more than three times what is left then: one gets three quarters of all
-    /// if he is alone, a second one three quarters of the rest, and so on.
+    /// Lends to somebody who has borrowed `own_bytes`. Nobody gets more than three times what is
+    /// left then: one gets three quarters of all if he is alone, a second one three quarters of
+    /// the rest, and so on.
     fn lend(&self, own_bytes: usize, bytes: usize) -> bool {
         let lent = self.lent_bytes.fetch_update(Relaxed, Relaxed, |lent| {
             let left_bytes = self.max_bytes.checked_sub(lent + bytes)?;
@@ -58,7 +62,8 @@ pub struct Buffers {
     /// Tells the reserve from the others when it comes back: a buffer's bytes do not move.
     reserve_address: usize,
     reserve_holder: Option<RequestId>,
-    /// Borrowed buffers that no piece uses, the last used last: its bytes are most likely still in the processor's cache.
+    /// Borrowed buffers that no piece uses, the last used last: its bytes are most likely still in
+    /// the processor's cache.
     kept: VecDeque<Buffer>,
     kept_bytes: usize,
     /// What pieces use and what is kept.
@@ -68,7 +73,8 @@ pub struct Buffers {
 }
 
 impl Buffers {
-    /// `reserve` is not empty. Borrows pieces of at most `piece_max_bytes`, at most `borrowed_max_bytes` in all.
+    /// `reserve` is not empty. Borrows pieces of at most `piece_max_bytes`, at most
+    /// `borrowed_max_bytes` in all.
     pub fn new(
         cache: Cache,
         loans: Arc<Loans>,
@@ -92,8 +98,9 @@ impl Buffers {
         }
     }
 
-    /// A buffer for a piece of `want_bytes` or the first part of them. None while the cache has nothing to spare and
-    /// the reserve is in use; it comes back with one of this connection's own completions or sends.
+    /// A buffer for a piece of `want_bytes` or the first part of them. None while the cache has
+    /// nothing to spare and the reserve is in use; it comes back with one of this connection's
+    /// own completions or sends.
     pub fn take(&mut self, want_bytes: usize, holder: RequestId) -> Option<Buffer> {
         let bytes = want_bytes.min(self.piece_max_bytes).next_multiple_of(GRANULE_BYTES);
         if let Some(index) = self.kept.iter().rposition(|buffer| buffer.len() == bytes) {

@@ -1,18 +1,20 @@
 //! Turns requests into batches for the cache's queue, and completions into events.
 //!
-//! A request longer than a buffer is served in pieces: a read is split here, a write is handed over piece by piece as
-//! its bytes arrive. Memory, not requests, is what runs out, so memory is given out in the order of arrival:
+//! A request longer than a buffer is served in pieces: a read is split here, a write is handed over
+//! piece by piece as its bytes arrive. Memory, not requests, is what runs out, so memory is given
+//! out in the order of arrival:
 //!
-//! E1. Only the oldest read that still lacks buffers gets any; a write gets one only while no read lacks any.
-//!     So whoever holds the reserve is not waiting for a younger request.
-//! E2. A contiguous read keeps its pieces until it has all. If it is the oldest that lacks a buffer, nothing of it is
-//!     in the engine, and the reserve is its own, then nothing is sure to come back to it: it *streams*, delivers what
-//!     it has, and goes on with the memory that this frees. At most one read streams.
-//! E3. While a read streams, the protocol sends nothing else. That blocks nobody: the streaming read is the oldest that
-//!     lacks buffers (E1) and the reserve comes back to it with every piece that is sent (E2).
+//! E1. Only the oldest read that still lacks buffers gets any; a write gets one only while no read
+//! lacks any.     So whoever holds the reserve is not waiting for a younger request.
+//! E2. A contiguous read keeps its pieces until it has all. If it is the oldest that lacks a
+//! buffer, nothing of it is     in the engine, and the reserve is its own, then nothing is sure to
+//! come back to it: it *streams*, delivers what     it has, and goes on with the memory that this
+//! frees. At most one read streams. E3. While a read streams, the protocol sends nothing else. That
+//! blocks nobody: the streaming read is the oldest that     lacks buffers (E1) and the reserve
+//! comes back to it with every piece that is sent (E2).
 //!
-//! Nothing here knows a socket or a protocol. One thread owns an executor. When it is dropped, it waits for what the
-//! engine still works on.
+//! Nothing here knows a socket or a protocol. One thread owns an executor. When it is dropped, it
+//! waits for what the engine still works on.
 
 use crate::buffers::Buffers;
 use crate::journal::Journal;
@@ -22,11 +24,13 @@ use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-/// Operations that are gathered before they are submitted: enough for the engine to overlap their cache misses.
+/// Operations that are gathered before they are submitted: enough for the engine to overlap their
+/// cache misses.
 const BATCH_MAX: usize = 32;
 
-/// Bytes of reads that are submitted before replies are sent: what is copied out of the cache is still in the processor's
-/// when the socket copies it again, and the client reads the first replies while the next are prepared.
+/// Bytes of reads that are submitted before replies are sent: what is copied out of the cache is
+/// still in the processor's when the socket copies it again, and the client reads the first replies
+/// while the next are prepared.
 pub(crate) const BATCH_READ_BYTES: usize = 256 << 10;
 
 /// A request between its start and its last event.
@@ -48,7 +52,8 @@ struct Running {
     issued: bool,
 }
 
-/// What a connection holds per request in flight, at most: its `Running`, and its place in the lists of identifiers.
+/// What a connection holds per request in flight, at most: its `Running`, and its place in the
+/// lists of identifiers.
 pub(crate) const REQUEST_STATE_BYTES: usize = size_of::<Option<Running>>() + 3 * size_of::<RequestId>();
 
 /// A piece of a contiguous read that waits for its turn.
@@ -110,7 +115,8 @@ impl Executor {
         self.requests.running.len() - self.requests.free.len()
     }
 
-    /// Whether the engine has nothing of this connection's in flight, so that no wait can bring an event.
+    /// Whether the engine has nothing of this connection's in flight, so that no wait can bring an
+    /// event.
     pub fn at_rest(&self) -> bool {
         self.queue.at_rest()
     }
@@ -148,7 +154,8 @@ impl Executor {
         self.requests.open(request)
     }
 
-    /// A buffer for the next `want_bytes` of a write or the first part of them; None: ask again after an event.
+    /// A buffer for the next `want_bytes` of a write or the first part of them; None: ask again
+    /// after an event.
     pub fn write_buffer(&mut self, id: RequestId, want_bytes: u32) -> Option<Buffer> {
         if !self.requests.lacking.is_empty() {
             return None;
@@ -174,7 +181,8 @@ impl Executor {
         self.requests.running[usize::from(id.0)].as_ref().is_some_and(|running| running.failure.is_some())
     }
 
-    /// No more bytes of this write will come: all were handed over, or the client is gone, or a piece failed.
+    /// No more bytes of this write will come: all were handed over, or the client is gone, or a
+    /// piece failed.
     pub fn write_end(&mut self, id: RequestId, sink: Sink<'_>) {
         let running = self.requests.get(id);
         running.issued = true;
@@ -189,8 +197,8 @@ impl Executor {
         self.requests.buffers.give(buffer);
     }
 
-    /// Submits what has been started, as far as there is memory, and one batch of reads at most. Returns whether there was
-    /// anything; if so, there may be more.
+    /// Submits what has been started, as far as there is memory, and one batch of reads at most.
+    /// Returns whether there was anything; if so, there may be more.
     pub fn submit(&mut self, sink: Sink<'_>) -> bool {
         while let Some(id) = self.requests.unsynced.pop() {
             let Request { offset_bytes: offset, len_bytes, .. } = self.requests.get(id).request;
@@ -216,7 +224,8 @@ impl Executor {
         queue.pending() > 0 && queue.wait(0, |completion| requests.complete(completion, sink)) > 0
     }
 
-    /// Waits until something completes or `fd` is ready for `interest`, and says what it is ready for.
+    /// Waits until something completes or `fd` is ready for `interest`, and says what it is ready
+    /// for.
     pub fn wait(
         &mut self,
         fd: BorrowedFd<'_>,
@@ -294,8 +303,8 @@ impl Requests {
         self.batch.push(octavo::Request { op, user_data: u64::from(at) << 16 | u64::from(id.0) });
     }
 
-    /// Issues the pieces of the oldest lacking read, and lets it stream where that is all that helps (E2). Returns whether
-    /// all are issued: the batch may be full, or memory short.
+    /// Issues the pieces of the oldest lacking read, and lets it stream where that is all that
+    /// helps (E2). Returns whether all are issued: the batch may be full, or memory short.
     fn issue_reads(&mut self, id: RequestId, sink: Sink<'_>) -> bool {
         loop {
             let running = self.get(id);

@@ -7,8 +7,8 @@
 //! | `nbd` | the NBD protocol: bytes to requests, events to bytes |
 //! | `server`, `socket`, `export`, `limits`, `journal` | listeners, threads, names, bounds on strangers, the log |
 //!
-//! A further protocol brings its own module beside `nbd`; it never looks into the cache. Nothing here reads the
-//! environment, and nothing is `unsafe`.
+//! A further protocol brings its own module beside `nbd`; it never looks into the cache. Nothing
+//! here reads the environment, and nothing is `unsafe`.
 //!
 //! ```no_run
 //! use octavo::{Cache, CacheConfig, PartitionConfig, disk};

@@ -6,38 +6,43 @@ use crate::nbd::MESSAGE_BYTES;
 use octavo::{Cache, Queue};
 use std::time::Duration;
 
-/// What a server grants. Beside its buffers, which are charged to the cache, a connection holds a thread and about
-/// 128 bytes per request in flight: 16 KiB with the defaults. The kernel holds up to 1 MiB of replies that the client of a
-/// unix socket has not read.
+/// What a server grants. Beside its buffers, which are charged to the cache, a connection holds a
+/// thread and about 128 bytes per request in flight: 16 KiB with the defaults. The kernel holds up
+/// to 1 MiB of replies that the client of a unix socket has not read.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Clients at a time, or as many as there is [`room`](Limits::room) for; more are turned away. 64.
+    /// Clients at a time, or as many as there is [`room`](Limits::room) for; more are turned away.
+    /// 64.
     pub connections_max: usize,
     /// A client has to enter transmission within this time, however slowly it sends. 10 s.
     pub handshake_time: Duration,
-    /// A client that has said goodbye, or closed its sending side, gets this time to read the replies that are left.
-    /// 10 s.
+    /// A client that has said goodbye, or closed its sending side, gets this time to read the
+    /// replies that are left. 10 s.
     pub goodbye_time: Duration,
     /// Options of one handshake; more end the connection. 256.
     pub options_max: u32,
-    /// Data of one option; longer ones end the connection. 64 KiB. Options longer than `input_bytes` are answered
-    /// with an error.
+    /// Data of one option; longer ones end the connection. 64 KiB. Options longer than
+    /// `input_bytes` are answered with an error.
     pub option_max_bytes: u32,
     /// Longest read or write. 32 MiB.
     pub payload_max_bytes: u32,
-    /// Requests in flight per connection, replies that the client has not read among them; the socket of a client that
-    /// has as many is not read. 128.
+    /// Requests in flight per connection, replies that the client has not read among them; the
+    /// socket of a client that has as many is not read. 128.
     pub requests_max: usize,
-    /// Requests and small payloads are received into a buffer of this length, charged to the cache. 16 KiB.
+    /// Requests and small payloads are received into a buffer of this length, charged to the cache.
+    /// 16 KiB.
     pub input_bytes: usize,
-    /// Every connection has a buffer of this length for payloads for itself, charged to the cache. 32 KiB.
+    /// Every connection has a buffer of this length for payloads for itself, charged to the cache.
+    /// 32 KiB.
     pub reserve_bytes: usize,
     /// Other buffers are borrowed from the cache while it has any, none longer than this. 256 KiB.
     pub piece_max_bytes: usize,
-    /// And no more than this per connection. 4 MiB. A simple reply that is longer may have to be begun before all of its
-    /// bytes are read; an error that comes later can then only end the connection.
+    /// And no more than this per connection. 4 MiB. A simple reply that is longer may have to be
+    /// begun before all of its bytes are read; an error that comes later can then only end the
+    /// connection.
     pub borrowed_max_bytes: usize,
-    /// Whether TCP addresses other than the loopback's are listened on: NBD without TLS has no secrets. False.
+    /// Whether TCP addresses other than the loopback's are listened on: NBD without TLS has no
+    /// secrets. False.
     pub tcp_remote: bool,
     /// The mode of unix sockets. 0600.
     pub unix_mode: u32,
@@ -84,12 +89,14 @@ impl Limits {
         buffers as u64 + Queue::CHARGED_BYTES
     }
 
-    /// How many clients the cache has memory for: three quarters of what is left now of its share for buffers.
+    /// How many clients the cache has memory for: three quarters of what is left now of its share
+    /// for buffers.
     pub fn room(&self, cache: &Cache) -> usize {
         (left_bytes(cache) / 4 * 3 / self.connection_bytes()) as usize
     }
 
-    /// What so many clients leave to be lent. An eighth is for others that make calls: control clients, the cleaner.
+    /// What so many clients leave to be lent. An eighth is for others that make calls: control
+    /// clients, the cleaner.
     pub(crate) fn lendable_bytes(&self, cache: &Cache, connections: usize) -> usize {
         let left = left_bytes(cache) / 8 * 7;
         left.saturating_sub(connections as u64 * self.connection_bytes()) as usize

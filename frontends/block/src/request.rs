@@ -1,16 +1,18 @@
 //! What a block protocol asks of the cache, and how it ends, in words that belong to no protocol.
 //!
-//! NBD, vhost-user and ublk differ in how bytes and errors travel, not in what they ask for. A protocol turns its
-//! messages into [`Request`]s, gives them to an [`Executor`](crate::executor::Executor) and turns the
-//! [`Event`]s that come back into replies. No error number of any protocol appears here.
+//! NBD, vhost-user and ublk differ in how bytes and errors travel, not in what they ask for. A
+//! protocol turns its messages into [`Request`]s, gives them to an
+//! [`Executor`](crate::executor::Executor) and turns the [`Event`]s that come back into replies. No
+//! error number of any protocol appears here.
 
 use octavo::Buffer;
 
 /// What is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
-    /// Bytes of the object. A contiguous read delivers them in ascending order and keeps them back until all are
-    /// there, or no more memory is to be had; any other read delivers each piece as soon as it is there.
+    /// Bytes of the object. A contiguous read delivers them in ascending order and keeps them back
+    /// until all are there, or no more memory is to be had; any other read delivers each piece
+    /// as soon as it is there.
     Read {
         /// Whether the pieces are delivered in order.
         contiguous: bool,
@@ -46,7 +48,8 @@ pub struct Request {
 }
 
 impl Request {
-    /// Refuses what the object's length and mode forbid, before any payload is read or any memory taken.
+    /// Refuses what the object's length and mode forbid, before any payload is read or any memory
+    /// taken.
     pub fn check(&self, end_bytes: u64, read_only: bool) -> Result<(), Failure> {
         let changes = matches!(self.verb, Verb::Write | Verb::Discard | Verb::Zero { .. });
         let fits =
@@ -102,7 +105,8 @@ pub struct Failure {
     pub offset_bytes: u64,
 }
 
-/// Names a request from its start to its last event. Unlike a tag it is unique, unlike a cookie it is ours.
+/// Names a request from its start to its last event. Unlike a tag it is unique, unlike a cookie it
+/// is ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestId(pub(crate) u16);
 
@@ -122,8 +126,9 @@ pub enum Event {
         len_bytes: u32,
         /// The request has succeeded and is over: no other event follows.
         last: bool,
-        /// Every byte of the read is in memory: no error can follow. False for all pieces but the last of a
-        /// contiguous read that is longer than the memory that it got, and of a read that is not contiguous.
+        /// Every byte of the read is in memory: no error can follow. False for all pieces but the
+        /// last of a contiguous read that is longer than the memory that it got, and of a
+        /// read that is not contiguous.
         whole: bool,
     },
     /// The request is over.

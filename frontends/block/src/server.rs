@@ -1,7 +1,8 @@
 //! Listeners, the threads of connections, and the end of both.
 //!
-//! One thread per listener waits in `accept`, one thread per connection serves it; nothing runs while nothing happens.
-//! A connection is known to the server from its accept until its thread has given everything back.
+//! One thread per listener waits in `accept`, one thread per connection serves it; nothing runs
+//! while nothing happens. A connection is known to the server from its accept until its thread has
+//! given everything back.
 
 use crate::Error;
 use crate::buffers::Loans;
@@ -24,7 +25,8 @@ const STACK_BYTES: usize = 512 << 10;
 /// Rest after a failed accept, which is mostly for want of descriptors: waiting is all that helps.
 const ACCEPT_REST: Duration = Duration::from_millis(100);
 
-/// Time that threads get to end after their sockets were shut down. Only an I/O that hangs takes longer.
+/// Time that threads get to end after their sockets were shut down. Only an I/O that hangs takes
+/// longer.
 const LAST_GRACE: Duration = Duration::from_secs(1);
 
 /// A server that is running. Dropped without `shutdown`, it ends without grace.
@@ -120,8 +122,9 @@ impl Server {
         Traffic(self.shared.clone())
     }
 
-    /// Stops accepting, answers new requests with `ESHUTDOWN`, lets those in flight finish and be replied to, and
-    /// closes each connection when it has none. After `grace` it closes those that are left.
+    /// Stops accepting, answers new requests with `ESHUTDOWN`, lets those in flight finish and be
+    /// replied to, and closes each connection when it has none. After `grace` it closes those
+    /// that are left.
     pub fn shutdown(mut self, grace: Duration) {
         self.stop(grace);
     }

@@ -1,7 +1,7 @@
 //! Addresses, listeners and sockets, unix and TCP alike.
 //!
-//! SIGPIPE has to be ignored, as it is in every Rust program that does not ask for it: a client that has gone is an error
-//! of `write`.
+//! SIGPIPE has to be ignored, as it is in every Rust program that does not ask for it: a client
+//! that has gone is an error of `write`.
 
 use crate::Error;
 use rustix::net::sockopt::set_socket_send_buffer_size;
@@ -16,11 +16,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use std::{fmt, fs, str::FromStr};
 
-/// Replies that a unix socket takes before its client reads them; Linux counts twice as much. By default it takes three
-/// replies of 64 KiB, and is writable again when the client has read most of them: server and client then work in turns.
+/// Replies that a unix socket takes before its client reads them; Linux counts twice as much. By
+/// default it takes three replies of 64 KiB, and is writable again when the client has read most of
+/// them: server and client then work in turns.
 const SEND_BUFFER_BYTES: usize = 512 << 10;
 
-/// The longest sleep in a read. A connection that has slept this long gives back what it can do without.
+/// The longest sleep in a read. A connection that has slept this long gives back what it can do
+/// without.
 const SLEEP_MAX: Duration = Duration::from_millis(100);
 
 /// Where a server listens: `unix:/run/octavo.sock` or `tcp:127.0.0.1:10809`.
@@ -57,14 +59,16 @@ impl fmt::Display for Address {
     }
 }
 
-/// The path of a unix socket that listens. Removed when it is dropped, if it is still the one that was made.
+/// The path of a unix socket that listens. Removed when it is dropped, if it is still the one that
+/// was made.
 pub struct SocketPath {
     path: PathBuf,
     made: (u64, u64),
 }
 
 impl SocketPath {
-    /// Makes way for a socket: one on which nobody listens any more, and which is ours, is removed. Anything else that is there is an error.
+    /// Makes way for a socket: one on which nobody listens any more, and which is ours, is removed.
+    /// Anything else that is there is an error.
     pub fn clear(path: &Path) -> io::Result<()> {
         remove_stale(path)
     }
@@ -145,7 +149,8 @@ impl Listener {
     }
 }
 
-/// Listens at a path that appears when all is ready, its mode included: whoever finds the socket is let in, and who may not connect never could.
+/// Listens at a path that appears when all is ready, its mode included: whoever finds the socket is
+/// let in, and who may not connect never could.
 fn listen_at(path: &Path, mode: u32) -> io::Result<(UnixListener, SocketPath)> {
     // One name for each socket of each process.
     static MADE: AtomicU64 = AtomicU64::new(0);
@@ -200,8 +205,8 @@ fn remove_stale(path: &Path) -> io::Result<()> {
 pub enum Patience {
     /// Fails with `WouldBlock` while nothing has arrived.
     None,
-    /// Sleeps in the read until something arrives or the socket is shut down. Fails with `WouldBlock` after
-    /// `SLEEP_MAX`.
+    /// Sleeps in the read until something arrives or the socket is shut down. Fails with
+    /// `WouldBlock` after `SLEEP_MAX`.
     Some,
 }
 
@@ -227,7 +232,8 @@ impl Socket {
         })
     }
 
-    /// Writes as much of the slices as there is room for, and fails with `WouldBlock` where there is none.
+    /// Writes as much of the slices as there is room for, and fails with `WouldBlock` where there
+    /// is none.
     pub fn write(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         retry(|| Ok(net::sendmsg(self, slices, &mut SendAncillaryBuffer::default(), flags)?))

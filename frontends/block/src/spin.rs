@@ -146,7 +146,8 @@ mod tests {
         assert!(looks <= spins * SPIN_MAX.as_micros() as u32);
     }
 
-    /// The client's reply would have come at once, had the spin not kept the processor from the client.
+    /// The client's reply would have come at once, had the spin not kept the processor from the
+    /// client.
     #[test]
     fn a_preempted_spin_counts_as_a_failure_even_if_it_finds_something() {
         let (bench, mut spin) = (Bench::new(), Spin::default());

@@ -1,7 +1,8 @@
 //! What a case is: the keys that a suite's file may set, their kinds and what they are by default.
 //!
-//! A key with an array of values stands for as many cases; with several arrays, for every combination. So a figure's points
-//! are one line of a file. What is not here: files and figures (`suite.rs`), what a driver makes of the keys.
+//! A key with an array of values stands for as many cases; with several arrays, for every
+//! combination. So a figure's points are one line of a file. What is not here: files and figures
+//! (`suite.rs`), what a driver makes of the keys.
 
 use std::fmt;
 use std::marker::PhantomData;

@@ -1,7 +1,9 @@
-//! Pictures as SVG that stands in a page of HTML: curves with their names at their ends, and bars with their values at theirs.
+//! Pictures as SVG that stands in a page of HTML: curves with their names at their ends, and bars
+//! with their values at theirs.
 //!
-//! Colours are classes that the page defines (`octavo_sim::report::page`), so that a series looks the same in every picture of a page,
-//! in light and in dark. What is not here: which rows make which picture (`page.rs`), and scripts.
+//! Colours are classes that the page defines (`octavo_sim::report::page`), so that a series looks
+//! the same in every picture of a page, in light and in dark. What is not here: which rows make
+//! which picture (`page.rs`), and scripts.
 
 use std::fmt::Write;
 
@@ -323,7 +325,8 @@ pub(crate) mod tests {
         Point { x, y, low: y * 0.9, high: y * 1.1 }
     }
 
-    /// Tags open and close in order, attributes are quoted, and no number is none: what a browser needs to draw it.
+    /// Tags open and close in order, attributes are quoted, and no number is none: what a browser
+    /// needs to draw it.
     pub(crate) fn assert_well_formed(svg: &str) {
         let mut open: Vec<&str> = Vec::new();
         let mut rest = svg;

@@ -5,7 +5,8 @@ use std::time::Duration;
 /// What a slice's time is measured with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clock {
-    /// Processor time of this thread: for loops that never wait. Other programs that run meanwhile do not count.
+    /// Processor time of this thread: for loops that never wait. Other programs that run meanwhile
+    /// do not count.
     Thread,
     /// The time of the wall: for everything that waits.
     Wall,

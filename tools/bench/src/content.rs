@@ -1,7 +1,8 @@
 //! What pages hold, and how a page is checked: every word depends on its page and its place.
 //!
-//! Word `i` of page `p` is `mix(p) ^ PLACES[i]`. The mix is a bijection and the places differ, so that a page, a part of a page
-//! or two pages that were exchanged are all seen; and a check is one pass of exclusive-or, which vectorises.
+//! Word `i` of page `p` is `mix(p) ^ PLACES[i]`. The mix is a bijection and the places differ, so
+//! that a page, a part of a page or two pages that were exchanged are all seen; and a check is one
+//! pass of exclusive-or, which vectorises.
 
 /// Bytes of a page in every suite.
 pub const PAGE_BYTES: usize = 4096;
@@ -53,7 +54,8 @@ pub fn is_right(page: u64, skip: usize, bytes: &[u8]) -> bool {
     is_right_here(page, skip, bytes)
 }
 
-/// The same, compiled for wider vectors: every contestant pays for the check, and it should cost little of what is measured.
+/// The same, compiled for wider vectors: every contestant pays for the check, and it should cost
+/// little of what is measured.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 fn is_right_avx2(page: u64, skip: usize, bytes: &[u8]) -> bool {

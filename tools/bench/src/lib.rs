@@ -1,9 +1,10 @@
 //! Benchmarks of the engine, each beside a bare loop that does the same work without it.
 //!
-//! A suite is a file of TOML: cases, and the figures that are drawn of them. A case names its contestants, which take turns in
-//! short slices (A B C A B C ...), and is reported as ratios of slices that ran next to each other, so that a machine that is busy with
-//! other things slows all of them. A row says all that is needed to judge it: how many slices, their spread, the machine, the commit, what was
-//! in force.
+//! A suite is a file of TOML: cases, and the figures that are drawn of them. A case names its
+//! contestants, which take turns in short slices (A B C A B C ...), and is reported as ratios of
+//! slices that ran next to each other, so that a machine that is busy with other things slows all
+//! of them. A row says all that is needed to judge it: how many slices, their spread, the machine,
+//! the commit, what was in force.
 //!
 //! | file | is |
 //! |---|---|
@@ -17,7 +18,8 @@
 //! | `progress.rs` | what people see while a suite runs: a line for each case, the time left |
 //! | `report.rs`, `page.rs`, `chart.rs` | rows, and the table for people; the page; its pictures |
 //!
-//! What is not here: goals (a row tells, people judge; but those of `partitions` stand in its rows), the command line, and other people's caches (`tools/bench-compare`).
+//! What is not here: goals (a row tells, people judge; but those of `partitions` stand in its
+//! rows), the command line, and other people's caches (`tools/bench-compare`).
 
 mod case;
 mod chart;
@@ -57,11 +59,13 @@ pub use turns::{Team, Worker};
 /// How to run a suite.
 #[derive(Default)]
 pub struct Options {
-    /// Run to see that everything works: little memory, small files, few slices. The figures mean nothing.
+    /// Run to see that everything works: little memory, small files, few slices. The figures mean
+    /// nothing.
     pub quick: bool,
     /// Time for the slices of each case. None: what the case says.
     pub time: Option<Duration>,
-    /// The file to make on the disk, where a case wants one; it must not exist, and is gone afterwards.
+    /// The file to make on the disk, where a case wants one; it must not exist, and is gone
+    /// afterwards.
     pub file: PathBuf,
     /// The program `octavo` itself, where a contestant is to run in a process of its own.
     pub program: Option<PathBuf>,

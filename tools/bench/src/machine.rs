@@ -1,4 +1,5 @@
-//! The machine as the kernel tells it: processor, release, the huge pages of a range, how a file is open.
+//! The machine as the kernel tells it: processor, release, the huge pages of a range, how a file is
+//! open.
 
 use std::fs::{read_dir, read_link, read_to_string};
 use std::path::{Path, PathBuf};
@@ -21,7 +22,8 @@ pub fn cpus() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Binds this thread to one of them, in turn. Where that is refused, the thread goes where the kernel wants it.
+/// Binds this thread to one of them, in turn. Where that is refused, the thread goes where the
+/// kernel wants it.
 pub fn pin(thread: usize) {
     // SAFETY: plain memory, for which zeros are an empty set.
     let mut allowed: libc::cpu_set_t = unsafe { std::mem::zeroed() };
@@ -65,7 +67,8 @@ pub fn kernel() -> String {
     if release.is_empty() { "unknown".into() } else { release.trim().to_owned() }
 }
 
-/// Bytes of huge pages in the mapping that `address` lies in, and the bytes of it that are in memory at all.
+/// Bytes of huge pages in the mapping that `address` lies in, and the bytes of it that are in
+/// memory at all.
 pub fn huge_pages_bytes(address: usize) -> (u64, u64) {
     let smaps = read_to_string("/proc/self/smaps").unwrap_or_default();
     let mut inside = false;
@@ -92,7 +95,8 @@ fn range(word: &str) -> Option<(usize, usize)> {
     Some((usize::from_str_radix(from, 16).ok()?, usize::from_str_radix(to, 16).ok()?))
 }
 
-/// Whether a descriptor of this process has `path` open with O_DIRECT, also if the file has no name any more.
+/// Whether a descriptor of this process has `path` open with O_DIRECT, also if the file has no name
+/// any more.
 pub fn has_open_direct(path: &Path) -> bool {
     let unlinked = format!("{} (deleted)", path.display());
     let descriptors = read_dir("/proc/self/fd").into_iter().flatten().flatten();

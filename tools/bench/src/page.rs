@@ -1,4 +1,5 @@
-//! A run as one page of HTML that needs nothing else: pictures first, tables below them. Light or dark as the reader's system is.
+//! A run as one page of HTML that needs nothing else: pictures first, tables below them. Light or
+//! dark as the reader's system is.
 
 use std::fmt::Write;
 

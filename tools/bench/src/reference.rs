@@ -1,15 +1,19 @@
-//! What the engine is measured against: the same work without a cache, as fast as this file's authors could make it.
+//! What the engine is measured against: the same work without a cache, as fast as this file's
+//! authors could make it.
 //!
-//! * [`Gather`]: copies random places of one large array of huge pages. The floor of every hit: no lookup, no check, no count.
-//!   A plain loop and one that prefetches; the faster one counts. Places come from a stream of indices made before.
-//!   [`Gather::lines`] reads one line of each place and keeps nothing: what a pin is measured against.
-//! * [`Array::read_words`], [`Array::write_words`]: copies of which some write, from and to memory that other threads use too; a word is read
-//!   and written whole, and nothing more is promised.
-//! * [`DirectFile`]: blocking reads and writes past the kernel's page cache, into and out of private pages.
-//! * [`PrivateReads`]: reads random pages of a store into private memory, through the engine's own ring. The floor of every
-//!   miss: no table, no frame, no waiter.
+//! * [`Gather`]: copies random places of one large array of huge pages. The floor of every hit: no
+//!   lookup, no check, no count. A plain loop and one that prefetches; the faster one counts.
+//!   Places come from a stream of indices made before. [`Gather::lines`] reads one line of each
+//!   place and keeps nothing: what a pin is measured against.
+//! * [`Array::read_words`], [`Array::write_words`]: copies of which some write, from and to memory
+//!   that other threads use too; a word is read and written whole, and nothing more is promised.
+//! * [`DirectFile`]: blocking reads and writes past the kernel's page cache, into and out of
+//!   private pages.
+//! * [`PrivateReads`]: reads random pages of a store into private memory, through the engine's own
+//!   ring. The floor of every miss: no table, no frame, no waiter.
 //!
-//! Both leave their bytes in the caller's buffers as the engine does, and nothing else. What is not here: clocks, checks.
+//! Both leave their bytes in the caller's buffers as the engine does, and nothing else. What is not
+//! here: clocks, checks.
 
 use std::fs::File;
 use std::hint::black_box;
@@ -50,7 +54,8 @@ impl Array {
         let mapped = NonNull::new(at.cast::<u8>()).filter(|_| at != libc::MAP_FAILED);
         let mapped = mapped.ok_or_else(io::Error::last_os_error)?;
         let base = mapped.as_ptr().wrapping_add(mapped.as_ptr().align_offset(HUGE_PAGE));
-        // SAFETY: inside the mapping. A refusal costs speed, and is seen by who asks for the huge pages in force.
+        // SAFETY: inside the mapping. A refusal costs speed, and is seen by who asks for the huge pages in
+        // force.
         unsafe { libc::madvise(base.cast(), len, libc::MADV_HUGEPAGE) };
         let base = NonNull::new(base).expect("inside a mapping");
         Ok(Array { base, len, mapped, mapped_len })
@@ -82,12 +87,14 @@ impl Array {
     #[inline(always)]
     fn word(&self, at: usize) -> &AtomicU64 {
         assert!(at.is_multiple_of(8) && at + 8 <= self.len, "a word inside the array");
-        // SAFETY: inside the mapping and aligned; while the array is shared, words are only touched atomically.
+        // SAFETY: inside the mapping and aligned; while the array is shared, words are only touched
+        // atomically.
         unsafe { AtomicU64::from_ptr(self.base.as_ptr().wrapping_add(at).cast()) }
     }
 }
 
-// SAFETY: memory of ours that no thread is bound to; what may be done through a shared reference is reading, and atomic words.
+// SAFETY: memory of ours that no thread is bound to; what may be done through a shared reference is
+// reading, and atomic words.
 unsafe impl Send for Array {}
 // SAFETY: as above.
 unsafe impl Sync for Array {}
@@ -108,7 +115,8 @@ pub enum Walk {
     Prefetching,
 }
 
-/// Copies of `len` bytes each from places of an array. Copy `n` goes to buffer `n % (into.len() / len)`.
+/// Copies of `len` bytes each from places of an array. Copy `n` goes to buffer `n % (into.len() /
+/// len)`.
 pub struct Gather<'a> {
     array: &'a Array,
     /// Offsets in the array, in units.
@@ -116,7 +124,8 @@ pub struct Gather<'a> {
     len: usize,
 }
 
-/// How many copies ahead a prefetching walk asks for the lines of a place, for short copies and for pages.
+/// How many copies ahead a prefetching walk asks for the lines of a place, for short copies and for
+/// pages.
 pub const AHEAD_SHORT: usize = 16;
 pub const AHEAD_PAGE: usize = 2;
 
@@ -124,7 +133,8 @@ pub const AHEAD_PAGE: usize = 2;
 const PREFETCH_BYTES_MAX: usize = 1024;
 
 impl<'a> Gather<'a> {
-    /// Copies of 128 bytes or of a page. Checks once that all of them lie in the array, so that the walks need not.
+    /// Copies of 128 bytes or of a page. Checks once that all of them lie in the array, so that the
+    /// walks need not.
     pub fn new(array: &'a Array, places: &'a [u32], len: usize) -> Gather<'a> {
         assert!(len == 128 || len == PAGE_BYTES, "reads are of 128 bytes or of a page");
         let last = places.iter().max().map_or(0, |place| (*place as usize) << UNIT_SHIFT);
@@ -134,7 +144,8 @@ impl<'a> Gather<'a> {
 
     /// The copies with these numbers in the stream.
     pub fn copy(&self, walk: Walk, numbers: Range<usize>, into: &mut [u8]) {
-        // Out of the compiler's sight, so that it calls the C library's copy and does not unroll one of its own.
+        // Out of the compiler's sight, so that it calls the C library's copy and does not unroll one of its
+        // own.
         let len = black_box(self.len);
         match (walk, self.len) {
             #[cfg(target_arch = "x86_64")]
@@ -189,7 +200,8 @@ impl<'a> Gather<'a> {
 /// The C library's, which knows the processor.
 #[inline(always)]
 fn copy_by_libc(from: *const u8, to: *mut u8, len: usize) {
-    // SAFETY: `Gather::new` checked the places, `run` the buffers; an array and a caller's buffers do not overlap.
+    // SAFETY: `Gather::new` checked the places, `run` the buffers; an array and a caller's buffers do
+    // not overlap.
     unsafe { copy_nonoverlapping(from, to, len) };
 }
 
@@ -197,7 +209,8 @@ fn copy_by_libc(from: *const u8, to: *mut u8, len: usize) {
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn copy_128_avx512(from: *const u8, to: *mut u8, _: usize) {
-    // SAFETY: as in `copy_by_libc`; chosen only where the processor has AVX-512. Registers from 16 up need no `vzeroupper`.
+    // SAFETY: as in `copy_by_libc`; chosen only where the processor has AVX-512. Registers from 16 up
+    // need no `vzeroupper`.
     unsafe {
         std::arch::asm!(
             "vmovdqu64 zmm16, zmmword ptr [{from}]",
@@ -253,7 +266,8 @@ impl DirectFile {
     }
 }
 
-/// Lets the kernel's page cache forget a file, and tells it that reads come in no order. What is dirty stays.
+/// Lets the kernel's page cache forget a file, and tells it that reads come in no order. What is
+/// dirty stays.
 pub fn drop_cached(file: &File) -> io::Result<()> {
     expect_random(file)?;
     advise(file, libc::POSIX_FADV_DONTNEED)
@@ -273,7 +287,8 @@ fn advise(file: &File, advice: i32) -> io::Result<()> {
     }
 }
 
-// ---- Misses -------------------------------------------------------------------------------------------------------
+// ---- Misses
+// -------------------------------------------------------------------------------------------------------
 
 /// A ring of its own to a store, and which of its slots have an I/O in flight.
 struct PrivateRing {
@@ -291,7 +306,8 @@ impl PrivateRing {
     /// Queues the I/O of a slot that has none in flight.
     ///
     /// # Safety
-    /// The buffer outlives the ring, and is neither given to another I/O nor touched while the slot is in flight.
+    /// The buffer outlives the ring, and is neither given to another I/O nor touched while the slot
+    /// is in flight.
     unsafe fn start(&mut self, op: Op, slot: usize, page: u64, buffer: IoBuffer) {
         assert!(!std::mem::replace(&mut self.in_flight[slot], true), "a slot has one I/O at a time");
         // SAFETY: the caller's promise; the ring is dropped first and waits.
@@ -351,7 +367,8 @@ impl PrivateReads {
     }
 }
 
-// ---- Writes -------------------------------------------------------------------------------------------------------
+// ---- Writes
+// -------------------------------------------------------------------------------------------------------
 
 /// Writes of runs of pages to a store from private memory, through a ring of its own.
 pub struct PrivateWrites {
@@ -367,7 +384,8 @@ impl PrivateWrites {
         Ok(PrivateWrites { ring: PrivateRing::new(store, depth)?, runs })
     }
 
-    /// Queues a write of `count` pages from page `first` on, which `fill` gives their bytes, out of run `slot`, which has none in flight.
+    /// Queues a write of `count` pages from page `first` on, which `fill` gives their bytes, out of
+    /// run `slot`, which has none in flight.
     pub fn start(&mut self, slot: usize, first: u64, count: usize, fill: impl Fn(u64, &mut [u8])) {
         assert!(!self.ring.in_flight[slot], "a run has one write at a time");
         let bytes = &mut self.runs[slot][..count * PAGE_BYTES];

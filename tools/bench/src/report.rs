@@ -10,7 +10,8 @@ use crate::machine;
 use crate::statistics::{Spread, median, ratios};
 use crate::turns::{Plan, Slices, Team};
 
-/// A case's figures. Serialised, it is one object: its own keys, those of the case, and what the driver found.
+/// A case's figures. Serialised, it is one object: its own keys, those of the case, and what the
+/// driver found.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
     /// The suite.
@@ -149,7 +150,8 @@ impl Row {
         }
     }
 
-    /// Adds what contestants did; `teams` and `slices` go together. The reference is the fastest of those that the case names.
+    /// Adds what contestants did; `teams` and `slices` go together. The reference is the fastest of
+    /// those that the case names.
     pub fn compare(&mut self, case: &Case, plan: Plan, teams: &[&dyn Team], slices: &[Slices]) {
         let Some(first) = slices.first() else { return };
         for (team, slices) in teams.iter().zip(slices) {
@@ -230,7 +232,8 @@ impl Standing {
     }
 }
 
-/// Rows as people read them, in lines of cells: the first line is the head, the first two cells of each are words.
+/// Rows as people read them, in lines of cells: the first line is the head, the first two cells of
+/// each are words.
 pub fn lines(rows: &[Row]) -> Vec<Vec<String>> {
     let any = |is: fn(&Standing) -> bool| rows.iter().any(|row| row.contestants.iter().any(is));
     let counted = any(|standing| standing.store_pages_per_op.is_some());

@@ -1,7 +1,9 @@
-//! Other people's caches as contestants: what they must bring to run in the drivers of `hits` and `through`.
+//! Other people's caches as contestants: what they must bring to run in the drivers of `hits` and
+//! `through`.
 //!
-//! A rival is made for a [`Room`] and gives each thread a [`Reader`]. The loop around the reader is compiled for it ([`Places::by`]), so that no call is
-//! indirect that is not its own. What is not here: the rivals; they live where their dependencies do no harm.
+//! A rival is made for a [`Room`] and gives each thread a [`Reader`]. The loop around the reader is
+//! compiled for it ([`Places::by`]), so that no call is indirect that is not its own. What is not
+//! here: the rivals; they live where their dependencies do no harm.
 
 use std::fs::File;
 use std::hint::black_box;
@@ -54,7 +56,8 @@ pub struct Room {
 }
 
 impl Room {
-    /// A room whose pages lie in a new file, which has no name any more; `fill` gives a page its bytes.
+    /// A room whose pages lie in a new file, which has no name any more; `fill` gives a page its
+    /// bytes.
     pub(crate) fn new(
         path: PathBuf,
         pages: u64,

@@ -1,4 +1,5 @@
-//! Files to measure on: made, filled, and without a name while they are in use, so that they are gone whatever happens.
+//! Files to measure on: made, filled, and without a name while they are in use, so that they are
+//! gone whatever happens.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -113,7 +114,8 @@ struct Unlinked<'p>(&'p Path);
 
 impl Drop for Unlinked<'_> {
     fn drop(&mut self) {
-        // Where it was never made there is nothing to remove, and where it cannot be removed nothing to be done.
+        // Where it was never made there is nothing to remove, and where it cannot be removed nothing to be
+        // done.
         let _ = std::fs::remove_file(self.0);
     }
 }
@@ -159,8 +161,8 @@ fn write_file(mut file: File, len_bytes: u64, progress: &mut dyn FnMut(u64)) -> 
     file.sync_all()
 }
 
-/// Makes a new file, never one that exists, to be written past the kernel's page cache where that can be: then it holds
-/// none of the pages afterwards.
+/// Makes a new file, never one that exists, to be written past the kernel's page cache where that
+/// can be: then it holds none of the pages afterwards.
 fn create(path: &Path) -> std::io::Result<File> {
     let mut options = OpenOptions::new();
     options.write(true).create_new(true).mode(0o600);

@@ -127,8 +127,9 @@ impl Histogram {
     }
 }
 
-/// Gunther's universal scalability law, X(n) = l n / (1 + s (n - 1) + k n (n - 1)): `l` is one thread's throughput, `s` the share
-/// of the work that is serial, `k` what each pair of threads costs.
+/// Gunther's universal scalability law, X(n) = l n / (1 + s (n - 1) + k n (n - 1)): `l` is one
+/// thread's throughput, `s` the share of the work that is serial, `k` what each pair of threads
+/// costs.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Scalability {
     /// l.
@@ -140,8 +141,9 @@ pub struct Scalability {
 }
 
 impl Scalability {
-    /// The law through points (threads, throughput), by least squares of n / X(n), which is linear in n - 1 and n (n - 1), each weighed by its
-    /// throughput so that errors are relative. None of fewer than three different numbers of threads. Neither `s` nor `k` is let below zero.
+    /// The law through points (threads, throughput), by least squares of n / X(n), which is linear
+    /// in n - 1 and n (n - 1), each weighed by its throughput so that errors are relative. None
+    /// of fewer than three different numbers of threads. Neither `s` nor `k` is let below zero.
     pub fn fit(points: &[(f64, f64)]) -> Option<Scalability> {
         let mut threads: Vec<f64> = points.iter().map(|(n, _)| *n).collect();
         threads.sort_by(f64::total_cmp);

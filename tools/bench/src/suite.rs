@@ -19,7 +19,8 @@
 //! y = "ops_per_s"
 //! ```
 //!
-//! Everything that is wrong is told with its file and line. What is not here: the keys of cases (`case.rs`).
+//! Everything that is wrong is told with its file and line. What is not here: the keys of cases
+//! (`case.rs`).
 
 use std::path::Path;
 

@@ -1,9 +1,11 @@
-//! Taking turns: contestants run in short slices, one after the other, round after round; figures are medians.
+//! Taking turns: contestants run in short slices, one after the other, round after round; figures
+//! are medians.
 //!
-//! A ratio is that of two slices of the same round. What disturbs the machine for longer than a round disturbs both. A contestant
-//! is a [`Team`]: so many threads, each with a [`Worker`] of its own. The threads stay for all rounds, pinned to processors in turn (but
-//! where threads of the kernel do a part of the work and want a processor too), and serve all contestants, so that these differ in nothing
-//! but what they do.
+//! A ratio is that of two slices of the same round. What disturbs the machine for longer than a
+//! round disturbs both. A contestant is a [`Team`]: so many threads, each with a [`Worker`] of its
+//! own. The threads stay for all rounds, pinned to processors in turn (but where threads of the
+//! kernel do a part of the work and want a processor too), and serve all contestants, so that these
+//! differ in nothing but what they do.
 //!
 //! What is not here: what anybody does in a turn (`drivers/`).
 
@@ -49,7 +51,8 @@ pub trait Team: Sync {
 
 /// One thread's share of a contestant.
 pub trait Worker {
-    /// Does some operations, for about 0.1 ms, and says how many. Where `times` are asked for, every one is timed.
+    /// Does some operations, for about 0.1 ms, and says how many. Where `times` are asked for,
+    /// every one is timed.
     fn turn(&mut self, times: Option<&mut Histogram>) -> Result<u64, Error>;
 
     /// The slice is over: ends what is still under way. That takes part of the slice's time.
@@ -76,7 +79,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Slices of about `slice` that fill `time`, for `contestants`; where only the working is tried, three short ones.
+    /// Slices of about `slice` that fill `time`, for `contestants`; where only the working is
+    /// tried, three short ones.
     pub fn new(quick: bool, time: Duration, slice: Duration, contestants: usize) -> Plan {
         let plan = |rounds, slice| Plan {
             rounds,
@@ -129,7 +133,8 @@ pub fn take_turns(
             scope.spawn(move || serve(plan, teams, thread, barrier, &mine, &answer));
         }
         drop(answer);
-        // Workers are made, each on its thread; a thread that cannot make its own has an error for everybody.
+        // Workers are made, each on its thread; a thread that cannot make its own has an error for
+        // everybody.
         collect(plan.threads, &answers)?;
         let run = |team: usize, time: Duration| -> Answer {
             teams[team].prepare()?;

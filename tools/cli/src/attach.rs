@@ -25,7 +25,8 @@ pub fn uri(address: &Address, export: &str) -> String {
     }
 }
 
-/// The commands, each beside a word of what it is for, and an option for QEMU. None writes: people paste before they think.
+/// The commands, each beside a word of what it is for, and an option for QEMU. None writes: people
+/// paste before they think.
 pub fn commands(address: &Address, export: &Attachable<'_>) -> String {
     let uri = uri(address, export.name);
     // The URI has no commas, which would end it: they are encoded.

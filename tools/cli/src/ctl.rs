@@ -27,8 +27,8 @@ Examples:
   octavo ctl stat --json | jq '.partitions[] | {name, hits, misses}'
   octavo ctl --socket /run/octavo/control.sock sync && cp /var/lib/images/vm1.raw /backup/")]
 pub struct Arguments {
-    /// The server's control socket, listen.control of its configuration [default: that of `octavo serve`
-    /// without one, else /run/octavo/control.sock]
+    /// The server's control socket, listen.control of its configuration [default: that of `octavo
+    /// serve` without one, else /run/octavo/control.sock]
     #[arg(long, value_name = "PATH", global = true)]
     socket: Option<PathBuf>,
     #[command(subcommand)]
@@ -104,7 +104,8 @@ enum Question {
         #[arg(long)]
         json: bool,
     },
-    /// The partitions side by side, every two seconds: sizes, hits, misses, what more memory would bring
+    /// The partitions side by side, every two seconds: sizes, hits, misses, what more memory would
+    /// bring
     Top {
         /// Print one table of what was since the start
         #[arg(long)]
@@ -319,7 +320,8 @@ fn curve(answer: &Value) -> String {
 /// Where the examples of the manual have the control socket.
 const SYSTEM_SOCKET: &str = "/run/octavo/control.sock";
 
-/// The server's control socket: where somebody names it, where a server without a configuration makes it, or where the manual has it.
+/// The server's control socket: where somebody names it, where a server without a configuration
+/// makes it, or where the manual has it.
 pub fn socket(named: Option<&Path>, environment: &Environment) -> Result<PathBuf, Error> {
     if let Some(path) = named {
         // The form of the configuration is welcome, too.

@@ -1,8 +1,8 @@
 //! The embedded default: a demo disk with known content, and the configuration that serves it.
 //!
-//! The disk is 1 GiB, sparse, made once and then kept as its user leaves it. Three regions of 16 MiB (the
-//! beginning, the middle and the end) hold text; the rest reads as zeros. Every page of 4 KiB in them is 64 lines
-//! of 64 bytes, and each line says where it is:
+//! The disk is 1 GiB, sparse, made once and then kept as its user leaves it. Three regions of 16
+//! MiB (the beginning, the middle and the end) hold text; the rest reads as zeros. Every page of 4
+//! KiB in them is 64 lines of 64 bytes, and each line says where it is:
 //!
 //! ```text
 //! octavo demo: page 0000131072, line 07, byte 0x00000000200001c0.

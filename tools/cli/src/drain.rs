@@ -1,9 +1,11 @@
 //! Writes every dirty page and syncs every object, for as long as that gets anywhere.
 //!
-//! Objects are synced side by side. One that refuses is tried again, until for `timeout` none of its dirty bytes was written. When for `timeout` nothing was
-//! written of those that are left, none of them was finished and one has dirty bytes, they are given up and named. So a slow disk may take its time, and a
-//! dead one may not, whatever others write meanwhile. A store that has all bytes and is making them durable is waited for: how far it is, nobody can tell,
-//! and some take minutes for what they have gathered. (A second signal ends that too.)
+//! Objects are synced side by side. One that refuses is tried again, until for `timeout` none of
+//! its dirty bytes was written. When for `timeout` nothing was written of those that are left, none
+//! of them was finished and one has dirty bytes, they are given up and named. So a slow disk may
+//! take its time, and a dead one may not, whatever others write meanwhile. A store that has all
+//! bytes and is making them durable is waited for: how far it is, nobody can tell, and some take
+//! minutes for what they have gathered. (A second signal ends that too.)
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -47,7 +49,8 @@ pub fn objects(cache: &Cache) -> Vec<Object> {
     cache.partitions().iter().flat_map(|partition| partition.objects()).collect()
 }
 
-/// Drains the cache; `progress` is told the dirty bytes whenever they have changed, at most twice a second.
+/// Drains the cache; `progress` is told the dirty bytes whenever they have changed, at most twice a
+/// second.
 pub fn drain(cache: &Cache, timeout: Duration, mut progress: impl FnMut(u64)) -> Vec<Refusal> {
     let objects = objects(cache);
     let mut open: Vec<Option<Object>> = objects.iter().cloned().map(Some).collect();
@@ -185,8 +188,8 @@ struct Work {
 }
 
 impl Work {
-    /// Takes objects in turn until none waits. One that refuses goes to the end of the line, so that it keeps
-    /// no other from its turn; whoever puts it there comes back for it.
+    /// Takes objects in turn until none waits. One that refuses goes to the end of the line, so
+    /// that it keeps no other from its turn; whoever puts it there comes back for it.
     fn run(&self, done: &Sender<(usize, Result<(), String>)>) {
         while let Some(mut waiting) = self.next() {
             let result = match (self.wait(waiting.due), &waiting.refused) {

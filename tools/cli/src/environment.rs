@@ -61,7 +61,8 @@ impl Environment {
         }
     }
 
-    /// Where sockets live: `$XDG_RUNTIME_DIR/octavo`, else `/run/octavo` for root and `/tmp/octavo-UID` for others.
+    /// Where sockets live: `$XDG_RUNTIME_DIR/octavo`, else `/run/octavo` for root and
+    /// `/tmp/octavo-UID` for others.
     pub fn runtime_dir(&self) -> PathBuf {
         match (&self.xdg_runtime_dir, self.uid) {
             (Some(runtime), _) => runtime.join("octavo"),
@@ -97,7 +98,8 @@ impl Environment {
     }
 }
 
-/// Makes a directory and those above it that are missing, for nobody else to enter. The error is a sentence.
+/// Makes a directory and those above it that are missing, for nobody else to enter. The error is a
+/// sentence.
 pub fn make_private_dir(dir: &Path) -> Result<(), String> {
     let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
     made.map_err(|error| format!("{}: cannot be made: {error}", dir.display()))

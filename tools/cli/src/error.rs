@@ -3,14 +3,15 @@
 /// The reason why the program ends without success.
 #[derive(Debug)]
 pub enum Error {
-    /// A configuration is wrong, or what it names cannot be had: mend it. One problem a line, each beginning with
-    /// its place in the file.
+    /// A configuration is wrong, or what it names cannot be had: mend it. One problem a line, each
+    /// beginning with its place in the file.
     Config(Vec<String>),
     /// The command line or the environment is wrong.
     Usage(String),
     /// The machine, a store or the server refused. One fact a line.
     Failed(Vec<String>),
-    /// Somebody asked for an end before it was reached; what was done so far is shown. The signal's number.
+    /// Somebody asked for an end before it was reached; what was done so far is shown. The signal's
+    /// number.
     Interrupted(i32),
 }
 

@@ -1,9 +1,9 @@
 //! How the server's heap keeps to its place beside `memory_max`.
 //!
 //! The cache's memory lies in mappings of its own. What is left to the heap (connections, commands,
-//! recordings, scrapes) is small, but a server has a hundred threads that take and give it back, and
-//! glibc gives them up to eight arenas a processor, each with its own fragments: after ten minutes of
-//! hostile clients and recordings the server had 4 MiB more than it may.
+//! recordings, scrapes) is small, but a server has a hundred threads that take and give it back,
+//! and glibc gives them up to eight arenas a processor, each with its own fragments: after ten
+//! minutes of hostile clients and recordings the server had 4 MiB more than it may.
 //!
 //! This is the program's business. The library changes nothing about its process's heap.
 

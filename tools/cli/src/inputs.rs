@@ -1,4 +1,5 @@
-//! What the subcommands that run over traces have in common: which traces, where results go, news for a terminal, and interruption.
+//! What the subcommands that run over traces have in common: which traces, where results go, news
+//! for a terminal, and interruption.
 //!
 //! What is not here: what is done with the traces.
 
@@ -37,7 +38,8 @@ pub struct Traces {
 const STANDARD_INPUT: &str = "-";
 
 impl Traces {
-    /// The traces to open, each with a name of its own. `folder`: all files in it whose names tell their format.
+    /// The traces to open, each with a name of its own. `folder`: all files in it whose names tell
+    /// their format.
     pub fn all(&self, folder: Option<&Path>) -> Result<Vec<Trace<'static>>, Error> {
         Ok(self.named(folder)?.into_iter().map(|named| named.trace).collect())
     }
@@ -187,7 +189,8 @@ pub fn ways(ways: &[u32]) -> Result<(), Error> {
     refuse_twice("number of ways", ways.iter().map(u32::to_string))
 }
 
-/// Memory that this process can have without swapping, by the machine and its cgroups. None: the kernel does not say.
+/// Memory that this process can have without swapping, by the machine and its cgroups. None: the
+/// kernel does not say.
 pub fn memory_available_bytes() -> Option<u64> {
     octavo::pressure::PressureSource::linux().sample().available_bytes
 }

@@ -1,7 +1,8 @@
-//! The program `octavo`: reads its arguments and environment, and hands them to one file per subcommand.
+//! The program `octavo`: reads its arguments and environment, and hands them to one file per
+//! subcommand.
 //!
-//! Nothing below this file reads the environment or ends the process (but for the second signal, see
-//! [`signals`]). Errors come up to here as an [`error::Error`], which decides the exit status.
+//! Nothing below this file reads the environment or ends the process (but for the second signal,
+//! see [`signals`]). Errors come up to here as an [`error::Error`], which decides the exit status.
 
 #![deny(unsafe_code)]
 

@@ -20,7 +20,8 @@ Examples:
 pub struct Arguments {
     #[command(flatten)]
     traces: Traces,
-    /// Policies by name, or the groups engine, reference, all; the methods other than miniature know lru alone
+    /// Policies by name, or the groups engine, reference, all; the methods other than miniature
+    /// know lru alone
     #[arg(long, value_name = "POLICY", value_delimiter = ',', default_value = "lru")]
     policy: Vec<String>,
     /// How the curves come about [default: exact for lru, else miniature]
@@ -29,7 +30,8 @@ pub struct Arguments {
     /// Pages in the sample of shards-size, and in a miniature [default: 65536, and 8192]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(64..=1 << 24))]
     samples: Option<u32>,
-    /// The share of the pages in the sample of shards [default: 0.01]; for miniatures, in place of --samples
+    /// The share of the pages in the sample of shards [default: 0.01]; for miniatures, in place of
+    /// --samples
     #[arg(long, value_name = "SHARE", value_parser = rate)]
     rate: Option<f64>,
     /// Sizes of a curve, by equal factors from a thousandth of the different pages to all of them
@@ -41,7 +43,8 @@ pub struct Arguments {
     /// Chooses samples and places pages in sets; the same seed gives the same curves
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Write a JSON object a line and curve; `-` or nothing is standard output, in place of the table
+    /// Write a JSON object a line and curve; `-` or nothing is standard output, in place of the
+    /// table
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     json: Option<PathBuf>,
     /// Write a page with the curves

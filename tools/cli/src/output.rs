@@ -1,7 +1,7 @@
 //! Writing to standard output and standard error without panicking.
 //!
-//! `println!` panics when its reader has gone (`octavo ctl stat | head -1`). Here a reader that has gone ends the
-//! output and nothing else: a server outlives its terminal.
+//! `println!` panics when its reader has gone (`octavo ctl stat | head -1`). Here a reader that has
+//! gone ends the output and nothing else: a server outlives its terminal.
 
 use std::io::{ErrorKind, Write};
 

@@ -1,4 +1,5 @@
-//! `octavo simulate` of recordings where nothing else is asked for: what was recorded once more, beside what the cache counted.
+//! `octavo simulate` of recordings where nothing else is asked for: what was recorded once more,
+//! beside what the cache counted.
 
 use std::path::Path;
 

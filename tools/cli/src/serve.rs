@@ -1,14 +1,15 @@
-//! `octavo serve`: makes the cache that a configuration describes, lets clients in, and at the end writes back
-//! what they left.
+//! `octavo serve`: makes the cache that a configuration describes, lets clients in, and at the end
+//! writes back what they left.
 //!
-//! 1. The configuration is read and checked. `--check` takes step 2 as well, without claiming the stores, and ends there.
-//! 2. The cache, its partitions and exports are made. Whatever the engine refuses here is told with the line of
-//!    the configuration that asked for it.
-//! 3. Sockets open, and the control file system is mounted; the socket for clients comes last. The socket
-//!    for metrics and health opens before the stores do.
+//! 1. The configuration is read and checked. `--check` takes step 2 as well, without claiming the
+//!    stores, and ends there.
+//! 2. The cache, its partitions and exports are made. Whatever the engine refuses here is told with
+//!    the line of the configuration that asked for it.
+//! 3. Sockets open, and the control file system is mounted; the socket for clients comes last. The
+//!    socket for metrics and health opens before the stores do.
 //! 4. The main thread sleeps until a signal or the next look at the counters.
-//! 5. At the first signal no more clients come in, those that are there get a moment for what they have asked,
-//!    and every object is drained.
+//! 5. At the first signal no more clients come in, those that are there get a moment for what they
+//!    have asked, and every object is drained.
 //! 6. What cannot be drained is named and given up.
 
 use std::path::{Path, PathBuf};
@@ -38,7 +39,8 @@ use crate::report::{AskClients, Clients};
 use crate::status::Status;
 use crate::{demo, output, record, signals, watch};
 
-/// The most bytes that are read ahead of a stream: what most devices need to come near their bandwidth.
+/// The most bytes that are read ahead of a stream: what most devices need to come near their
+/// bandwidth.
 const READ_AHEAD_DEFAULT: u64 = 512 << 10;
 
 /// How long clients may take to finish what they have asked when the server stops.
@@ -60,7 +62,8 @@ pub struct Arguments {
     /// Check the configuration and serve nothing
     #[arg(long, requires = "config")]
     check: bool,
-    /// Nodes and cores such as 2x4 instead of the machine's, for tests; before the configuration's cache.topology
+    /// Nodes and cores such as 2x4 instead of the machine's, for tests; before the configuration's
+    /// cache.topology
     #[arg(long, value_name = "NODESxCORES")]
     topology: Option<TopologySource>,
     #[command(flatten)]
@@ -131,7 +134,8 @@ pub fn run(
     health.enter(Phase::Draining, Instant::now());
     log::info!("{}: no more clients; writing back what is dirty", signals::name(signal));
     server.shutdown(GRACE);
-    // Who looks at what becomes of dirty pages asks the socket; a setting that takes long is not waited for.
+    // Who looks at what becomes of dirty pages asks the socket; a setting that takes long is not waited
+    // for.
     drop(mounted);
     let refusals = drain::drain(&served.cache, drain_timeout(&config), |dirty_bytes| {
         if dirty_bytes > 0 {
@@ -156,8 +160,9 @@ struct Served {
 }
 
 impl Served {
-    /// Makes the cache and its partitions, for a check as for serving: how much memory each partition gets is decided by
-    /// the cache's own threads, and a cache without them refuses what one with them can share out.
+    /// Makes the cache and its partitions, for a check as for serving: how much memory each
+    /// partition gets is decided by the cache's own threads, and a cache without them refuses
+    /// what one with them can share out.
     fn make(config: &Config, topology: Option<TopologySource>) -> Result<Served, Error> {
         let section = &config.cache;
         let refused =
@@ -231,7 +236,8 @@ impl Served {
         Ok(Served { cache, partitions })
     }
 
-    /// Begins the recordings that the configuration asks for, before anything is opened: so they are exact.
+    /// Begins the recordings that the configuration asks for, before anything is opened: so they
+    /// are exact.
     fn record(&self, config: &Config) -> Result<Arc<Recorders>, Error> {
         let recorders = Arc::new(Recorders::default());
         for section in &config.partitions {
@@ -286,8 +292,8 @@ impl Served {
     }
 }
 
-/// The clients that are let in where the configuration does not say how many, if two thirds of the room are enough
-/// for them: the rest is lent to those that are there.
+/// The clients that are let in where the configuration does not say how many, if two thirds of the
+/// room are enough for them: the rest is lent to those that are there.
 const CONNECTIONS_DEFAULT: usize = 64;
 
 fn limits(config: &Config, cache: &Cache) -> Result<Limits, Error> {

@@ -1,8 +1,9 @@
 //! Signals, on a thread of their own that sleeps until one comes.
 //!
-//! The first SIGTERM or SIGINT asks the server to stop; the second ends the process at once, from here, whatever
-//! the server waits for. SIGHUP says that it does nothing. SIGPIPE is ignored by Rust's start-up code. SIGXFSZ,
-//! a write beyond the process's limit on files, is taken and forgotten: the write fails with EFBIG, as on a full disk.
+//! The first SIGTERM or SIGINT asks the server to stop; the second ends the process at once, from
+//! here, whatever the server waits for. SIGHUP says that it does nothing. SIGPIPE is ignored by
+//! Rust's start-up code. SIGXFSZ, a write beyond the process's limit on files, is taken and
+//! forgotten: the write fails with EFBIG, as on a full disk.
 
 use std::sync::Arc;
 use std::sync::mpsc::Sender;

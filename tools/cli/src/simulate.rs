@@ -46,7 +46,8 @@ pub struct Arguments {
     /// Places pages in sets; the same seed gives the same counts
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Write a JSON object a line and result; `-` or nothing is standard output, in place of the table
+    /// Write a JSON object a line and result; `-` or nothing is standard output, in place of the
+    /// table
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     json: Option<PathBuf>,
     /// Write a page with all curves

@@ -1,7 +1,8 @@
 //! The status line: what the last seconds brought, while they brought anything.
 //!
-//! Nobody tells this file about requests: counting is the engine's, and a hit stores nothing shared. So the
-//! counters are looked at every few seconds, which costs some microseconds and is all that an idle server does.
+//! Nobody tells this file about requests: counting is the engine's, and a hit stores nothing
+//! shared. So the counters are looked at every few seconds, which costs some microseconds and is
+//! all that an idle server does.
 
 use std::time::{Duration, Instant};
 

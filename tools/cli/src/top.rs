@@ -1,7 +1,8 @@
 //! `octavo ctl top`: the partitions of a running server, side by side, again and again.
 //!
-//! It asks what `stat`, `partitions` and `mrc` ask, and works out the rest from two looks: the server knows nothing of it. The first
-//! look tells what was since the server's start. `--once` prints that as a table. What is not here: how a question travels.
+//! It asks what `stat`, `partitions` and `mrc` ask, and works out the rest from two looks: the
+//! server knows nothing of it. The first look tells what was since the server's start. `--once`
+//! prints that as a table. What is not here: how a question travels.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::IsTerminal;
@@ -327,7 +328,8 @@ fn sparkline(miss_ratios: &VecDeque<f64>) -> String {
     miss_ratios.iter().rev().map(bar).collect()
 }
 
-/// Misses that a mebibyte more would have saved of late: how far the curve falls over the next eighth of the size.
+/// Misses that a mebibyte more would have saved of late: how far the curve falls over the next
+/// eighth of the size.
 fn utility(curve: &Value) -> Option<f64> {
     let point = |point: &Value| Some((point["bytes"].as_f64()?, point["misses"].as_f64()?));
     let points: Vec<(f64, f64)> = curve["points"].as_array()?.iter().filter_map(point).collect();

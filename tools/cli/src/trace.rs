@@ -93,11 +93,13 @@ pub struct Reading {
     /// What the traces' bytes mean, where a file's name does not tell
     #[arg(long, value_name = "FORMAT", help = format_help())]
     format: Option<Format>,
-    /// What the columns of a table (CSV) are: time, op, offset, size, volume, key, and - for others, in their order, or
-    /// by the names in the first line: offset=Offset,size=Length. Units: offset:sectors, size:kib, offset:pages
+    /// What the columns of a table (CSV) are: time, op, offset, size, volume, key, and - for
+    /// others, in their order, or by the names in the first line: offset=Offset,size=Length.
+    /// Units: offset:sectors, size:kib, offset:pages
     #[arg(long, value_name = "COLUMN,...")]
     columns: Option<Columns>,
-    /// What stands between the columns: comma, semicolon, tab, space, or one character [default: comma]
+    /// What stands between the columns: comma, semicolon, tab, space, or one character [default:
+    /// comma]
     #[arg(long, value_name = "CHAR", requires = "columns")]
     separator: Option<Separator>,
     /// Lines at the top of a table that are no requests [default: 0; 1 where columns have names]
@@ -201,7 +203,8 @@ struct Recorded {
     page_bytes: u32,
     sample: f64,
     from_the_first_access: bool,
-    /// Whether a replay of it, with the parts behind it, finds every page that was found, if one thread was at work.
+    /// Whether a replay of it, with the parts behind it, finds every page that was found, if one
+    /// thread was at work.
     exact: bool,
     part: u32,
     began_unix_ms: u64,

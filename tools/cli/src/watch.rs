@@ -1,9 +1,9 @@
-//! Looks every few seconds at what others did to the files and devices of exports, and tells it in the
-//! log.
+//! Looks every few seconds at what others did to the files and devices of exports, and tells it in
+//! the log.
 //!
 //! The engine keeps what was noticed, for `octavo ctl stat` and the metrics
-//! ([`octavo::disk::Store::noticed`]). A look asks the file system, which may not answer. So each file
-//! system has a thread of its own, and one that hangs keeps nobody from looking at the others.
+//! ([`octavo::disk::Store::noticed`]). A look asks the file system, which may not answer. So each
+//! file system has a thread of its own, and one that hangs keeps nobody from looking at the others.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
@@ -45,7 +45,8 @@ fn look_after(mut watch: Watch, names: &[String], stores: Vec<String>) {
     }
 }
 
-/// Files by the file systems that they are on. Those whose file system cannot be told stand together.
+/// Files by the file systems that they are on. Those whose file system cannot be told stand
+/// together.
 fn by_file_system<T>(files: &[T], path: impl Fn(&T) -> &Path) -> Vec<Vec<&T>> {
     let mut groups: BTreeMap<Option<u64>, Vec<&T>> = BTreeMap::new();
     for file in files {

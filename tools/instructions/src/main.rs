@@ -1,10 +1,12 @@
-//! Loops of hits of 128 bytes, for a program that counts instructions: `octavo-instructions single|batch|nodes|nodes-batch|recorded|sampled COUNT`. `nodes` and
-//! `nodes-batch` are `single` and `batch` where pages are divided among two (emulated) nodes and it is counted whose are read; the last two are `single` while all pages are
-//! recorded, or one in 64.
+//! Loops of hits of 128 bytes, for a program that counts instructions: `octavo-instructions
+//! single|batch|nodes|nodes-batch|recorded|sampled COUNT`. `nodes` and `nodes-batch` are `single`
+//! and `batch` where pages are divided among two (emulated) nodes and it is counted whose are read;
+//! the last two are `single` while all pages are recorded, or one in 64.
 //!
-//! Run with two counts, the difference through the difference of counts is what one hit takes, without what comes before and after. The
-//! cache is placed by a fixed seed and nothing runs beside, so that every run executes the same instructions. `cargo xtask
-//! instructions` does so under callgrind. What is not here: time.
+//! Run with two counts, the difference through the difference of counts is what one hit takes,
+//! without what comes before and after. The cache is placed by a fixed seed and nothing runs
+//! beside, so that every run executes the same instructions. `cargo xtask instructions` does so
+//! under callgrind. What is not here: time.
 
 #![forbid(unsafe_code)]
 

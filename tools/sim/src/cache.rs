@@ -4,7 +4,8 @@ use octavo_table::{Claim, Mixer, PolicyKind, Shape, Table, Tag};
 
 /// A cache without bytes.
 pub trait Cache: Send {
-    /// Accesses a page, which is in the cache afterwards if the policy wants it so. True: it was there.
+    /// Accesses a page, which is in the cache afterwards if the policy wants it so. True: it was
+    /// there.
     fn access(&mut self, page: u64) -> bool;
 
     /// Accesses pages in order; returns how many were not there.
@@ -16,7 +17,8 @@ pub trait Cache: Send {
     fn capacity_pages(&self) -> u64;
 }
 
-/// The engine's own page sets, with the engine's own code; a page is clean and readable as soon as it was claimed.
+/// The engine's own page sets, with the engine's own code; a page is clean and readable as soon as
+/// it was claimed.
 pub struct SetCache<const W: usize> {
     table: Table<W>,
     mixer: Mixer,
@@ -27,8 +29,8 @@ impl<const W: usize> SetCache<W> {
     pub const PAGES_MAX: u64 =
         octavo_table::SEGMENTS_MAX as u64 * octavo_table::SETS_PER_SEGMENT_MAX as u64 * W as u64;
 
-    /// At most `capacity_pages`, in whole sets and at least one; not above [`Self::PAGES_MAX`]. `seed` places the
-    /// pages.
+    /// At most `capacity_pages`, in whole sets and at least one; not above [`Self::PAGES_MAX`].
+    /// `seed` places the pages.
     pub fn new(policy: PolicyKind, capacity_pages: u64, seed: u64) -> Self {
         let shape = Self::shape(capacity_pages);
         SetCache { table: Table::new(shape, policy, shape.segments_max), mixer: Mixer::new(seed) }
@@ -53,7 +55,8 @@ impl<const W: usize> SetCache<W> {
         u64::from(shape.segments_max) * u64::from(shape.sets_per_segment) * W as u64
     }
 
-    /// As many sets as fit; a segment has as many of them as cost at most half a percent of the capacity in rounding.
+    /// As many sets as fit; a segment has as many of them as cost at most half a percent of the
+    /// capacity in rounding.
     fn shape(capacity_pages: u64) -> Shape {
         let sets = (capacity_pages / W as u64).max(1);
         let mut sets_per_segment = 1;
@@ -72,7 +75,8 @@ impl<const W: usize> Cache for SetCache<W> {
     }
 
     fn run(&mut self, pages: &[u64]) -> u64 {
-        // Pages of a group wait for memory together: first for their sets' fingerprints, then for the slots that these name.
+        // Pages of a group wait for memory together: first for their sets' fingerprints, then for the slots
+        // that these name.
         const GROUP: usize = 16;
         let mut tags = [Tag(0); GROUP];
         let mut misses = 0;

@@ -1,7 +1,8 @@
 //! How many different pages a trace has, in bounded memory.
 //!
-//! Up to [`Distinct::EXACT_MAX`] pages are remembered and the count is exact. Beyond, they become a HyperLogLog sketch (Flajolet, Fusy, Gandouet,
-//! Meunier, 2007) of 64 KiB with a standard error of 0.4 %; hashes have 64 bits, so that large counts need no correction.
+//! Up to [`Distinct::EXACT_MAX`] pages are remembered and the count is exact. Beyond, they become a
+//! HyperLogLog sketch (Flajolet, Fusy, Gandouet, Meunier, 2007) of 64 KiB with a standard error of
+//! 0.4 %; hashes have 64 bits, so that large counts need no correction.
 
 use std::collections::HashSet;
 
@@ -60,7 +61,8 @@ impl Default for Distinct {
 
 const REGISTER_BITS: u32 = 16;
 
-/// For each of 2^16 parts of all hashes: the most zeros that a hash of that part began with, and one.
+/// For each of 2^16 parts of all hashes: the most zeros that a hash of that part began with, and
+/// one.
 struct Sketch {
     registers: Box<[u8]>,
     mixer: Mixer,

@@ -1,4 +1,5 @@
-//! The first pass over a trace: how many accesses, and of how many different pages. Exact; its memory is a set of the pages.
+//! The first pass over a trace: how many accesses, and of how many different pages. Exact; its
+//! memory is a set of the pages.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasherDefault, Hasher};

@@ -1,8 +1,9 @@
-//! What a cache would do: page accesses from traces or generators, run through the real page sets without their frames, and
-//! through other people's policies for comparison.
+//! What a cache would do: page accesses from traces or generators, run through the real page sets
+//! without their frames, and through other people's policies for comparison.
 //!
-//! Data flows one way: a [`Source`] yields the numbers of the pages that are accessed, in order; a [`Cache`] says of each whether it
-//! was there. What is not here: bytes of pages, I/O to a store, time. Traces are streamed and never held in memory as a whole.
+//! Data flows one way: a [`Source`] yields the numbers of the pages that are accessed, in order; a
+//! [`Cache`] says of each whether it was there. What is not here: bytes of pages, I/O to a store,
+//! time. Traces are streamed and never held in memory as a whole.
 
 #![forbid(unsafe_code)]
 

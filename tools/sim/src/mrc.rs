@@ -1,16 +1,21 @@
 //! Miss-ratio curves: how much every size of cache would miss, from one reading of a trace.
 //!
-//! - *exact*: LRU's, by the distance of every reference (Mattson et al. 1970; a tree over time as Olken has it). Memory is proportional to the
-//!   different pages, some 50 bytes each; counts are exact at every size.
-//! - *shards*, *shards-size*: LRU's, by the engine's sampler ([`Shards`]) at a fixed rate or with a fixed number of samples.
-//! - *miniature*: any policy's (Waldspurger et al., "Cache Modeling and Optimization using Miniature Simulations", USENIX ATC '17). A size
-//!   is stood for by a small cache, with the policy's own code, that is shown a sample of the pages; misses are divided by the references
+//! - *exact*: LRU's, by the distance of every reference (Mattson et al. 1970; a tree over time as
+//!   Olken has it). Memory is proportional to the different pages, some 50 bytes each; counts are
+//!   exact at every size.
+//! - *shards*, *shards-size*: LRU's, by the engine's sampler ([`Shards`]) at a fixed rate or with a
+//!   fixed number of samples.
+//! - *miniature*: any policy's (Waldspurger et al., "Cache Modeling and Optimization using
+//!   Miniature Simulations", USENIX ATC '17). A size is stood for by a small cache, with the
+//!   policy's own code, that is shown a sample of the pages; misses are divided by the references
 //!   that there were, as SHARDS does it.
 //!
-//! *Errors.* The pages of a sample are divided by hash into [`PARTS`] parts, each of which makes an estimate of its own with a sampler or a miniature
-//! of its own. The standard error of the whole is the standard deviation of these estimates over the square root of their number, times
-//! the root of (1 - rate): a sample of everything does not err. A point's `error` is three of them (`widen`); it covers the luck of the draw,
-//! not what small caches do otherwise than large ones. A sample has no bias: over many seeds its errors have the mean 0. But along one curve they
+//! *Errors.* The pages of a sample are divided by hash into [`PARTS`] parts, each of which makes an
+//! estimate of its own with a sampler or a miniature of its own. The standard error of the whole is
+//! the standard deviation of these estimates over the square root of their number, times
+//! the root of (1 - rate): a sample of everything does not err. A point's `error` is three of them
+//! (`widen`); it covers the luck of the draw, not what small caches do otherwise than large ones. A
+//! sample has no bias: over many seeds its errors have the mean 0. But along one curve they
 //! have one sign, since they come from the same few popular pages, in the sample or not.
 //!
 //! What is not here: policies, samplers, files.
@@ -67,7 +72,8 @@ pub struct Options {
     pub ways: Vec<u32>,
     /// Sizes of a curve, by equal factors from a thousandth of the footprint to all of it.
     pub points: usize,
-    /// Pages in a sample of fixed size, and in a miniature. None: [`SAMPLES`], and [`MINIATURE_SAMPLES`].
+    /// Pages in a sample of fixed size, and in a miniature. None: [`SAMPLES`], and
+    /// [`MINIATURE_SAMPLES`].
     pub samples: Option<u32>,
     /// Bytes of a page.
     pub page_bytes: u64,
@@ -81,7 +87,8 @@ pub struct Options {
     pub jobs: usize,
 }
 
-/// Pages in a sample of fixed size where no number is asked for: 4 MiB of memory, and as much for its parts.
+/// Pages in a sample of fixed size where no number is asked for: 4 MiB of memory, and as much for
+/// its parts.
 pub const SAMPLES: u32 = 1 << 16;
 /// Pages of a miniature where no number is asked for: there is one for each size.
 pub const MINIATURE_SAMPLES: u32 = 1 << 13;
@@ -119,7 +126,8 @@ pub struct Curve {
     pub rate: f64,
     /// By capacity.
     pub points: Vec<CurvePoint>,
-    /// How far it lies from the exact curve, where that was made too and is of the same policy: the mean over the points.
+    /// How far it lies from the exact curve, where that was made too and is of the same policy: the
+    /// mean over the points.
     pub exact_difference_mean: Option<f64>,
     /// The same: the greatest of all points.
     pub exact_difference_max: Option<f64>,
@@ -138,19 +146,22 @@ pub struct CurvePoint {
     pub miss_ratio: f64,
     /// The same in bytes.
     pub capacity_bytes: u64,
-    /// How far the true ratio may lie from this, either way: it does not in 19 of 20 points. 0 where all pages were
-    /// followed. None: too few pages of the sample are in a cache of this size to tell.
+    /// How far the true ratio may lie from this, either way: it does not in 19 of 20 points. 0
+    /// where all pages were followed. None: too few pages of the sample are in a cache of this
+    /// size to tell.
     pub error: Option<f64>,
 }
 
-/// Standard errors that `error` is: three, where two would do for a normal distribution. A sample's estimates have heavier
-/// tails, since a few popular pages have a great share of all misses, and eight parts know their spread to a quarter.
+/// Standard errors that `error` is: three, where two would do for a normal distribution. A sample's
+/// estimates have heavier tails, since a few popular pages have a great share of all misses, and
+/// eight parts know their spread to a quarter.
 const DEVIATIONS: f64 = 3.0;
-/// The standard error of a point is the greatest of those at sizes up to this factor away. Neighbours see the same
-/// distances, and where a curve is steep their errors jump from one to the other.
+/// The standard error of a point is the greatest of those at sizes up to this factor away.
+/// Neighbours see the same distances, and where a curve is steep their errors jump from one to the
+/// other.
 const NEIGHBOUR: f64 = 2.0;
-/// Below so many pages of the sample in a cache, or so many in all of it, the parts' spread says nothing: an eighth of
-/// them is too few.
+/// Below so many pages of the sample in a cache, or so many in all of it, the parts' spread says
+/// nothing: an eighth of them is too few.
 const SAMPLED_MIN: f64 = 16.0;
 const SAMPLE_MIN: f64 = 512.0;
 
@@ -202,7 +213,8 @@ pub fn curves(
     if fed.requests == 0 && fed.complete {
         return Err(SourceError(format!("{}: there is no access in it", trace.name)));
     }
-    // 3. What they found, at the same sizes for all; who counted all pages knows best how many there are.
+    // 3. What they found, at the same sizes for all; who counted all pages knows best how many there
+    //    are.
     let exact = works.iter().find_map(|work| match work {
         Work::Exact(exact) => Some(exact.footprint_pages()),
         _ => None,
@@ -488,7 +500,8 @@ impl ShardsInParts {
     }
 }
 
-/// The standard error of the mean of estimates from disjoint parts of a sample that has this share of everything.
+/// The standard error of the mean of estimates from disjoint parts of a sample that has this share
+/// of everything.
 fn error_of_mean(estimates: &[f64], rate: f64) -> f64 {
     let count = estimates.len() as f64;
     let mean = estimates.iter().sum::<f64>() / count;
@@ -521,7 +534,8 @@ struct Sampled {
 /// One more than the greatest number of a page.
 const NUMBERS: f64 = (1u64 << 32) as f64;
 
-/// Refuses miniatures that take more memory than there is: each with its parts, which have as many pages again.
+/// Refuses miniatures that take more memory than there is: each with its parts, which have as many
+/// pages again.
 fn check_room(options: &Options, sizes: &[u64]) -> Result<(), SourceError> {
     let mut wanted = Vec::new();
     for policy in options.policies.iter().copied() {

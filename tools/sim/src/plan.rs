@@ -1,6 +1,7 @@
 //! What is to be simulated: policies, capacities and ways, as people write them.
 //!
-//! What is not here: which policies there are. The engine's names come from the engine, those of the references from theirs.
+//! What is not here: which policies there are. The engine's names come from the engine, those of
+//! the references from theirs.
 
 use std::fmt;
 use std::str::FromStr;
@@ -54,7 +55,8 @@ impl Policy {
         }
     }
 
-    /// A cache that follows it. `ways` are given where it has them. None for a policy that needs the future.
+    /// A cache that follows it. `ways` are given where it has them. None for a policy that needs
+    /// the future.
     pub fn cache(self, ways: Option<u32>, capacity_pages: u64, seed: u64) -> Option<Box<dyn Cache>> {
         match self {
             Policy::Engine(kind) => {
@@ -91,8 +93,8 @@ impl Policy {
         }
     }
 
-    /// Bytes of memory that a page of its capacity takes from the start. 0: memory is taken by the pages that
-    /// come, not by the capacity.
+    /// Bytes of memory that a page of its capacity takes from the start. 0: memory is taken by the
+    /// pages that come, not by the capacity.
     pub fn bytes_per_page(self) -> u64 {
         match self {
             Policy::Engine(_) => octavo_table::METADATA_BYTES_PER_PAGE_MAX as u64,
@@ -143,7 +145,8 @@ const UNITS: [(&str, u64); 6] =
     [("b", 1), ("kib", 1 << 10), ("mib", 1 << 20), ("gib", 1 << 30), ("tib", 1 << 40), ("", 0)];
 
 impl Capacity {
-    /// How many pages that is, of a trace with so many different pages; to the nearest, and at least one.
+    /// How many pages that is, of a trace with so many different pages; to the nearest, and at
+    /// least one.
     pub fn pages(&self, footprint_pages: u64, page_bytes: u64) -> u64 {
         let pages = match self.amount {
             Amount::Share { parts, of } => {
@@ -212,7 +215,8 @@ impl FromStr for Capacity {
     }
 }
 
-/// The most pages of a reference policy: nodes have numbers of 32 bits, and some remember as many pages again.
+/// The most pages of a reference policy: nodes have numbers of 32 bits, and some remember as many
+/// pages again.
 const PAGES_MAX: u64 = 1 << 31;
 
 /// An exact decimal: so many parts of a power of ten.

@@ -1,7 +1,9 @@
-//! Whether the caches of a run can be made: how large a policy's cache can be, and the memory that all of them take.
+//! Whether the caches of a run can be made: how large a policy's cache can be, and the memory that
+//! all of them take.
 //!
-//! All caches of a run are in memory at once, and those inside sets take their memory when they are made. So both
-//! are checked before the first is made. What is not here: the memory that a reference policy takes as pages come.
+//! All caches of a run are in memory at once, and those inside sets take their memory when they are
+//! made. So both are checked before the first is made. What is not here: the memory that a
+//! reference policy takes as pages come.
 
 use crate::plan::Policy;
 use crate::report::{human_bytes, label};
@@ -28,7 +30,8 @@ impl Wanted {
     }
 }
 
-/// Refuses caches of which one is too large for its policy, or which take more than `memory_bytes` together.
+/// Refuses caches of which one is too large for its policy, or which take more than `memory_bytes`
+/// together.
 ///
 /// # Errors
 /// Names the cache, the largest that can be made, and the memory that it takes.

@@ -1,10 +1,12 @@
 //! Runs caches over traces.
 //!
-//! All caches of one trace are fed from one reading of it, a batch at a time: the threads take caches from a queue, each runs a whole batch
-//! through the one that it took, and one of them meanwhile reads the next batch. So the trace is never held, every cache has seen the same accesses
-//! whenever the run is interrupted, and results do not depend on the number of threads.
+//! All caches of one trace are fed from one reading of it, a batch at a time: the threads take
+//! caches from a queue, each runs a whole batch through the one that it took, and one of them
+//! meanwhile reads the next batch. So the trace is never held, every cache has seen the same
+//! accesses whenever the run is interrupted, and results do not depend on the number of threads.
 //!
-//! What is not here: what a cache does ([`Cache`]), where accesses come from ([`Source`]), what results mean ([`crate::report`]).
+//! What is not here: what a cache does ([`Cache`]), where accesses come from ([`Source`]), what
+//! results mean ([`crate::report`]).
 
 use std::path::PathBuf;
 use std::sync::Mutex;
@@ -80,7 +82,8 @@ pub struct Row {
     pub footprint_pages: Option<u64>,
     /// Malformed records that were passed over.
     pub skipped: u64,
-    /// The part of the pages that the trace has; of a sample, requests and misses are those that it stands for.
+    /// The part of the pages that the trace has; of a sample, requests and misses are those that it
+    /// stands for.
     pub sample: f64,
     /// Whether the trace was read to its end.
     pub complete: bool,
@@ -112,8 +115,9 @@ pub enum Step {
     Future,
 }
 
-/// Accesses that are handed to the caches at a time: at first and at least, and at most. Between them, as many as keep the threads busy for
-/// [`BATCH_TIME`], so that neither starting threads nor waiting for an interruption takes long.
+/// Accesses that are handed to the caches at a time: at first and at least, and at most. Between
+/// them, as many as keep the threads busy for [`BATCH_TIME`], so that neither starting threads nor
+/// waiting for an interruption takes long.
 const BATCH_MIN: usize = 64 << 10;
 const BATCH_MAX: usize = 1 << 20;
 const BATCH_TIME: Duration = Duration::from_millis(250);
@@ -121,8 +125,9 @@ const BATCH_TIME: Duration = Duration::from_millis(250);
 /// Memory for the future of a trace, 16 bytes an access; what is more goes to scratch files.
 const FUTURE_BYTES_MAX: u64 = 1 << 30;
 
-/// Runs all caches of a plan over a trace. When `stop` is set, the rows say what happened so far and that they are not complete; policies that
-/// know the future have rows only if they saw all of it.
+/// Runs all caches of a plan over a trace. When `stop` is set, the rows say what happened so far
+/// and that they are not complete; policies that know the future have rows only if they saw all of
+/// it.
 pub fn simulate(
     trace: &Trace<'_>,
     plan: &Plan,
@@ -220,8 +225,8 @@ struct Model<C> {
 }
 
 impl Plan {
-    /// Refuses caches that cannot be made, or that take more memory than there is; shares of a trace's pages
-    /// only where the `footprint` is known.
+    /// Refuses caches that cannot be made, or that take more memory than there is; shares of a
+    /// trace's pages only where the `footprint` is known.
     ///
     /// # Errors
     /// The largest that can be made, and the memory that it takes.
@@ -445,7 +450,8 @@ fn fill<T>(next: &mut Next<'_, T>, batch: &mut Vec<T>, len: usize) -> Result<Opt
     }
 }
 
-/// Runs a batch through all models, and `read` beside them; a thread takes what is next. Returns what `read` did.
+/// Runs a batch through all models, and `read` beside them; a thread takes what is next. Returns
+/// what `read` did.
 fn run_batch<T: Sync, M: Feed<T>, R: Send>(
     batch: &[T],
     models: &mut [M],

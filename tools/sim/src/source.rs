@@ -5,7 +5,8 @@ pub const CHUNK: usize = 16 << 10;
 
 /// A stream of page accesses.
 pub trait Source: Send {
-    /// Appends the next accesses, about [`CHUNK`] of them, to `pages`; nothing once the stream is over. After an error the stream is over.
+    /// Appends the next accesses, about [`CHUNK`] of them, to `pages`; nothing once the stream is
+    /// over. After an error the stream is over.
     fn next(&mut self, pages: &mut Vec<u64>) -> Result<(), SourceError>;
 
     /// How much of the stream was yielded, from 0 to 1, where that is known.
@@ -47,8 +48,9 @@ impl Sample {
         ((pages as f64 * self.rate).round() as u64).max(1)
     }
 
-    /// The share of all accesses that so many misses in the sample stand for. What a sample has more or less than its share of are accesses to
-    /// the most popular pages, which are hits (SHARDS-adj).
+    /// The share of all accesses that so many misses in the sample stand for. What a sample has
+    /// more or less than its share of are accesses to the most popular pages, which are hits
+    /// (SHARDS-adj).
     pub fn miss_ratio(&self, misses: u64) -> f64 {
         (misses as f64 / (self.accesses as f64 * self.rate).max(1.0)).min(1.0)
     }

@@ -1,12 +1,15 @@
-//! The reference policies against libCacheSim (PyPI `libcachesim`): the same misses on the same traces.
+//! The reference policies against libCacheSim (PyPI `libcachesim`): the same misses on the same
+//! traces.
 //!
-//! With version 0.3.5 they are equal to the last miss, W-TinyLFU's sketch and LHD's lots included, but for LIRS. There libCacheSim turns the oldest LIR
-//! page into a HIR page whenever a resident HIR page is used that is not in the stack; the paper, and we, do not. It misses up to 0.0014 more
-//! often than ours (a loop of 4000 pages among Zipf's, in 3000 pages) and up to 0.0002 less, on recorded traces at most 0.0004 more; with its
-//! rule in our code the misses are equal everywhere.
+//! With version 0.3.5 they are equal to the last miss, W-TinyLFU's sketch and LHD's lots included,
+//! but for LIRS. There libCacheSim turns the oldest LIR page into a HIR page whenever a resident
+//! HIR page is used that is not in the stack; the paper, and we, do not. It misses up to 0.0014
+//! more often than ours (a loop of 4000 pages among Zipf's, in 3000 pages) and up to 0.0002 less,
+//! on recorded traces at most 0.0004 more; with its rule in our code the misses are equal
+//! everywhere.
 //!
-//! Skipped with a printed line where `python3` or the package is not there. Traces are made here; those in the folder that
-//! `OCTAVO_TRACES` names are checked too.
+//! Skipped with a printed line where `python3` or the package is not there. Traces are made here;
+//! those in the folder that `OCTAVO_TRACES` names are checked too.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -128,7 +131,8 @@ fn traces() -> Vec<(&'static str, Vec<u64>, [u64; 2])> {
     ]
 }
 
-/// Writes what libCacheSim calls oracleGeneral: time, object, its size, and when it comes next; 24 bytes a request.
+/// Writes what libCacheSim calls oracleGeneral: time, object, its size, and when it comes next; 24
+/// bytes a request.
 fn write_oracle_general(path: &Path, future: &mut opt::Future) {
     let mut file = BufWriter::new(File::create(path).unwrap());
     let mut accesses = Vec::new();

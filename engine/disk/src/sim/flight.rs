@@ -1,6 +1,6 @@
-//! I/O in flight on a simulated disk: its fate, decided when it is pushed, and its two events, half way and the end
-//! (D1 in `mod.rs`). Protects the repeatability of a run: events are ordered by (tick, number), never by address or
-//! hash. Not here: durability (`media.rs`).
+//! I/O in flight on a simulated disk: its fate, decided when it is pushed, and its two events, half
+//! way and the end (D1 in `mod.rs`). Protects the repeatability of a run: events are ordered by
+//! (tick, number), never by address or hash. Not here: durability (`media.rs`).
 
 use std::collections::BTreeMap;
 

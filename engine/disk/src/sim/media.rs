@@ -1,8 +1,9 @@
-//! One file of a simulated disk: what reads see, what a crash would leave, and the versions between. Protects the
-//! meaning of *durable*. Not here: time, I/O in flight, and which fault strikes (`mod.rs`).
+//! One file of a simulated disk: what reads see, what a crash would leave, and the versions
+//! between. Protects the meaning of *durable*. Not here: time, I/O in flight, and which fault
+//! strikes (`mod.rs`).
 //!
-//! Per sector of 512 bytes: `durable` holds the version that a crash cannot take, `unsynced` the later ones in the order
-//! in which they landed, `current` the last of all.
+//! Per sector of 512 bytes: `durable` holds the version that a crash cannot take, `unsynced` the
+//! later ones in the order in which they landed, `current` the last of all.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +12,8 @@ use super::random::Random;
 /// The unit that a device writes whole or not at all.
 pub(super) const SECTOR_BYTES: u64 = 512;
 
-/// Versions of a sector that a crash can choose from. Without a limit a test that never syncs keeps every write.
+/// Versions of a sector that a crash can choose from. Without a limit a test that never syncs keeps
+/// every write.
 const VERSIONS_MAX: usize = 8;
 
 type Sector = [u8; SECTOR_BYTES as usize];
@@ -21,15 +23,16 @@ struct Version {
     bytes: Sector,
 }
 
-/// Invariant: `current` and `durable` are equal in sectors without unsynced versions, and zero past the longer of both
-/// lengths. Both are whole sectors long.
+/// Invariant: `current` and `durable` are equal in sectors without unsynced versions, and zero past
+/// the longer of both lengths. Both are whole sectors long.
 pub(super) struct Media {
     len_bytes: u64,
     len_bytes_durable: u64,
     current: Vec<u8>,
     durable: Vec<u8>,
     unsynced: BTreeMap<u64, Vec<Version>>,
-    /// Syncs in flight. While there are any, no version may be forgotten: it may be the one that they promise.
+    /// Syncs in flight. While there are any, no version may be forgotten: it may be the one that
+    /// they promise.
     syncs_in_flight: usize,
 }
 
@@ -118,8 +121,9 @@ impl Media {
         self.syncs_in_flight -= 1;
     }
 
-    /// A failed sync: each sector's unsynced versions reach the device or are gone for good, and no later sync will say
-    /// so. Reads see which at once: what a cache above still has may be newer.
+    /// A failed sync: each sector's unsynced versions reach the device or are gone for good, and no
+    /// later sync will say so. Reads see which at once: what a cache above still has may be
+    /// newer.
     pub(super) fn sync_fails(&mut self, random: &mut Random) {
         self.syncs_in_flight -= 1;
         for sector in std::mem::take(&mut self.unsynced).into_keys() {
@@ -137,7 +141,8 @@ impl Media {
         if len_bytes < self.len_bytes {
             self.land_zeros(len_bytes, self.len_bytes, landing);
         }
-        // What a shorter one had lost may be there again, by a sync that failed. As in any file nobody sees it.
+        // What a shorter one had lost may be there again, by a sync that failed. As in any file nobody sees
+        // it.
         let known = self.current.len().min(len_bytes as usize);
         let gained = self.current.get(self.len_bytes as usize..known).unwrap_or_default();
         if gained.iter().any(|byte| *byte != 0) {
@@ -149,7 +154,8 @@ impl Media {
         self.durable.resize(room, 0);
     }
 
-    /// The power is gone and back: each sector has its durable version or any later one, and so has the length.
+    /// The power is gone and back: each sector has its durable version or any later one, and so has
+    /// the length.
     pub(super) fn crash(&mut self, random: &mut Random) {
         self.syncs_in_flight = 0;
         for (sector, versions) in std::mem::take(&mut self.unsynced) {

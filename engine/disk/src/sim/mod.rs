@@ -1,21 +1,29 @@
 //! [`SimDisk`]: a disk that exists only in the mind of a seed. It has virtual time, reorders, fails, tears and forgets
-//! as real disks may, and does the same again for the same seed and the same calls. No threads, no clock: its time
-//! passes when a ring is reaped or waited on. Protects nothing; everything above must.
+//! as real disks may, and does the same again for the same seed and the same calls. No threads, no
+//! clock: its time passes when a ring is reaped or waited on. Protects nothing; everything above
+//! must.
 //!
-//! The model (`flight.rs` decides each I/O's fate when it is pushed, `media.rs` keeps what is durable):
+//! The model (`flight.rs` decides each I/O's fate when it is pushed, `media.rs` keeps what is
+//! durable):
 //!
-//! * D1. An I/O takes a random time. Half way, a random part of its sectors happens (a read sees them, a write lands in
-//!   them); the rest happens when it completes. So each sector of a write changes at one moment between push and
-//!   completion, and each sector of a read is of one such moment.
+//! * D1. An I/O takes a random time. Half way, a random part of its sectors happens (a read sees
+//!   them, a write lands in them); the rest happens when it completes. So each sector of a write
+//!   changes at one moment between push and completion, and each sector of a read is of one such
+//!   moment.
 //! * D2. A sync covers at least every write that had completed when the sync was pushed.
 //! * D3. A failed write changes none of its sectors, or (torn) any of them.
-//! * D4. A failed sync makes each sector that is not yet durable so, or forgets what was written there.
-//! * D5. A crash ends every I/O in flight with an error; its sectors have landed or not. Of what had landed and was not
-//!   synced, each sector keeps any version. Handles from before the crash fail from then on.
-//! * D6. A change of length needs a sync, as a file's does; if that fails (D4) the change has failed, and was made or not.
-//! * D7. A disk that hangs takes I/O, and nothing happens until it answers again. (A crash, or a change of length, does not wait for that.)
+//! * D4. A failed sync makes each sector that is not yet durable so, or forgets what was written
+//!   there.
+//! * D5. A crash ends every I/O in flight with an error; its sectors have landed or not. Of what
+//!   had landed and was not synced, each sector keeps any version. Handles from before the crash
+//!   fail from then on.
+//! * D6. A change of length needs a sync, as a file's does; if that fails (D4) the change has
+//!   failed, and was made or not.
+//! * D7. A disk that hangs takes I/O, and nothing happens until it answers again. (A crash, or a
+//!   change of length, does not wait for that.)
 //!
-//! Lock order: the disk's lock is inside nothing and holds nothing: completions go to their rings after it is free.
+//! Lock order: the disk's lock is inside nothing and holds nothing: completions go to their rings
+//! after it is free.
 
 mod flight;
 mod media;
@@ -41,7 +49,8 @@ pub struct SimOptions {
     pub seed: u64,
     /// How long an I/O takes, in ticks of virtual time.
     pub latency_ticks: RangeInclusive<u64>,
-    /// I/Os overtake each other; else they happen in the order in which they were pushed, each at one moment.
+    /// I/Os overtake each other; else they happen in the order in which they were pushed, each at
+    /// one moment.
     pub reorder: bool,
     /// The logical block: 512 or 4096 bytes.
     pub block_bytes: u32,
@@ -64,8 +73,8 @@ impl Default for SimOptions {
     }
 }
 
-/// How often something goes wrong: probabilities from 0 to 1, per I/O. The default is never, but a write that is in
-/// flight at a crash is torn.
+/// How often something goes wrong: probabilities from 0 to 1, per I/O. The default is never, but a
+/// write that is in flight at a crash is torn.
 #[derive(Clone, Debug)]
 pub struct SimFaults {
     /// A read fails (EIO).
@@ -74,12 +83,13 @@ pub struct SimFaults {
     pub p_write_error: f64,
     /// A write, or a clearing, fails (ENOSPC).
     pub p_no_space: f64,
-    /// The disk refuses to clear a range by itself (EOPNOTSUPP): zeros are written, with a fate of their own.
+    /// The disk refuses to clear a range by itself (EOPNOTSUPP): zeros are written, with a fate of
+    /// their own.
     pub p_unsupported: f64,
     /// A sync, or the one of a change of length (D6), fails (EIO, D4).
     pub p_sync_error: f64,
-    /// A write that fails or is in flight at a crash leaves any subset of its sectors; else none or, at a crash, none
-    /// or all.
+    /// A write that fails or is in flight at a crash leaves any subset of its sectors; else none
+    /// or, at a crash, none or all.
     pub p_torn: f64,
     /// A transfer ends early and must be continued.
     pub p_short: f64,
@@ -196,8 +206,8 @@ impl SimDisk {
         SimDisk(Arc::new(Mutex::new(state)))
     }
 
-    /// Opens the file of this name, or makes it: `len_bytes` zeros, durable from the start. One that exists keeps its
-    /// length.
+    /// Opens the file of this name, or makes it: `len_bytes` zeros, durable from the start. One
+    /// that exists keeps its length.
     pub fn store(&self, name: &str, len_bytes: u64) -> Store {
         let mut state = lock(&self.0);
         let key: Arc<str> = name.into();
@@ -226,7 +236,8 @@ impl SimDisk {
         rings.iter().for_each(|ring| ring.sim_moves());
     }
 
-    /// The power fails and comes back (D5). Every I/O in flight completes with an error; `store` reopens the files.
+    /// The power fails and comes back (D5). Every I/O in flight completes with an error; `store`
+    /// reopens the files.
     pub fn crash(&self) {
         let finished = {
             let mut state = lock(&self.0);
@@ -260,12 +271,14 @@ impl SimDisk {
         lock(&self.0).counters
     }
 
-    /// A hash of everything that has happened so far: equal seeds and equal calls give equal hashes.
+    /// A hash of everything that has happened so far: equal seeds and equal calls give equal
+    /// hashes.
     pub fn history_digest(&self) -> u64 {
         lock(&self.0).digest.0
     }
 
-    /// Lets the next event happen; rings do so themselves. False if nothing is in flight, or the disk hangs.
+    /// Lets the next event happen; rings do so themselves. False if nothing is in flight, or the
+    /// disk hangs.
     pub fn step(&self) -> bool {
         let mut finished = Vec::new();
         let stepped = {

@@ -1,5 +1,5 @@
-//! The simulation's random numbers: SplitMix64 (Steele, Lea, Flood, OOPSLA '14), one stream per disk. Not here: any
-//! other source of chance.
+//! The simulation's random numbers: SplitMix64 (Steele, Lea, Flood, OOPSLA '14), one stream per
+//! disk. Not here: any other source of chance.
 
 use std::ops::RangeInclusive;
 
@@ -17,7 +17,8 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `bound`, which is not zero. The bias of the remainder is far below what a test could notice.
+    /// A number below `bound`, which is not zero. The bias of the remainder is far below what a
+    /// test could notice.
     pub(super) fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound
     }
@@ -31,7 +32,8 @@ impl Random {
         self.next() & 1 == 1
     }
 
-    /// True with `probability`. Always draws one number, so that changed faults do not shift later draws.
+    /// True with `probability`. Always draws one number, so that changed faults do not shift later
+    /// draws.
     pub(super) fn chance(&mut self, probability: f64) -> bool {
         let unit = (self.next() >> 11) as f64 / (1u64 << 53) as f64;
         unit < probability

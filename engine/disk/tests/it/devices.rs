@@ -72,8 +72,8 @@ fn a_block_device_is_read_and_written_by_its_own_blocks() {
     }
 }
 
-/// A loop device of a mebibyte of zeros, and the directory of its file. None, and a line that says so,
-/// where there is no loop device.
+/// A loop device of a mebibyte of zeros, and the directory of its file. None, and a line that says
+/// so, where there is no loop device.
 fn device_of_zeros() -> Option<(tempfile::TempDir, LoopDevice)> {
     let directory = directory();
     let backing = file(directory.path(), &vec![0; 1 << 20]);
@@ -81,7 +81,8 @@ fn device_of_zeros() -> Option<(tempfile::TempDir, LoopDevice)> {
     made.map(|device| (directory, device)).map_err(|error| eprintln!("skipped: no loop device: {error}")).ok()
 }
 
-/// `blockdev --setro` was not noticed: the device was opened for writing, and refused each write afterwards.
+/// `blockdev --setro` was not noticed: the device was opened for writing, and refused each write
+/// afterwards.
 #[test]
 fn a_device_that_is_set_read_only_is_not_opened_for_writing() {
     let Some((_directory, device)) = device_of_zeros() else { return };

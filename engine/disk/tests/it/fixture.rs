@@ -1,4 +1,5 @@
-//! What the tests share: files on two file systems, rings of both engines, one I/O at a time, and random numbers.
+//! What the tests share: files on two file systems, rings of both engines, one I/O at a time, and
+//! random numbers.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -136,7 +137,8 @@ impl Random {
     }
 }
 
-/// Runs `test` with `count` seeds, or with the one that the environment names. A panic tells its seed.
+/// Runs `test` with `count` seeds, or with the one that the environment names. A panic tells its
+/// seed.
 pub fn for_seeds(count: u64, test: impl Fn(u64)) {
     struct Tell(u64);
     impl Drop for Tell {

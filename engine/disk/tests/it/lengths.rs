@@ -1,4 +1,5 @@
-//! The end of a file: exact bytes below it, zeros past it, and a length that only `set_len_bytes` changes.
+//! The end of a file: exact bytes below it, zeros past it, and a length that only `set_len_bytes`
+//! changes.
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};

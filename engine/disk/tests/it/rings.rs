@@ -1,4 +1,5 @@
-//! Rings as queues: everything pushed is delivered once, in any number, from any store, to any thread.
+//! Rings as queues: everything pushed is delivered once, in any number, from any store, to any
+//! thread.
 
 use std::collections::HashSet;
 use std::fs;
@@ -192,7 +193,8 @@ fn a_store_that_closes_and_opens_again_is_never_mistaken_for_another() {
     }
 }
 
-/// Whether this process has the file open, by a descriptor or by a ring's table of registered files.
+/// Whether this process has the file open, by a descriptor or by a ring's table of registered
+/// files.
 fn has_open(path: &Path) -> bool {
     let name = path.file_name().unwrap().to_str().unwrap();
     fs::read_dir("/proc/self/fd").unwrap().flatten().any(|fd| {

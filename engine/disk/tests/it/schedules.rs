@@ -1,4 +1,5 @@
-//! Rings and the simulated disk under shuttle: random schedules of a few threads. Built by `--cfg shuttle`.
+//! Rings and the simulated disk under shuttle: random schedules of a few threads. Built by `--cfg
+//! shuttle`.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! What the simulated disk promises to its users' tests: faults that are real ones, and runs that repeat.
+//! What the simulated disk promises to its users' tests: faults that are real ones, and runs that
+//! repeat.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -226,7 +227,8 @@ fn without_reordering_io_completes_in_the_order_in_which_it_was_pushed() {
     assert!(tokens.is_sorted());
 }
 
-/// A run with every fault and some crashes: what was delivered when, what the disk did, and what it holds.
+/// A run with every fault and some crashes: what was delivered when, what the disk did, and what it
+/// holds.
 fn history(seed: u64) -> (Vec<(u64, bool)>, u64, Vec<u8>) {
     let faults = SimFaults {
         p_read_error: 0.05,

@@ -1,4 +1,5 @@
-//! Every kind of store against its naive twin, a `Vec<u8>`: random reads, writes, syncs, lengths and zeroes must agree.
+//! Every kind of store against its naive twin, a `Vec<u8>`: random reads, writes, syncs, lengths
+//! and zeroes must agree.
 
 use octavo_disk::{AlignedBytes, IoBuffer, Op, Ring, SimDisk, SimFaults, SimOptions, Store};
 

@@ -1,4 +1,5 @@
-//! Sleeping and waking: a wait ends for what it waits for, by whichever thread, and costs nothing meanwhile.
+//! Sleeping and waking: a wait ends for what it waits for, by whichever thread, and costs nothing
+//! meanwhile.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -9,7 +10,8 @@ use octavo_disk::{AlignedBytes, Op, Ring, SimDisk, SimOptions, Store};
 
 use crate::fixture::*;
 
-/// Long enough that a thread which was told to sleep sleeps; no assertion depends on it but the CPU's.
+/// Long enough that a thread which was told to sleep sleeps; no assertion depends on it but the
+/// CPU's.
 const PAUSE: Duration = Duration::from_millis(50);
 
 fn thread_cpu() -> Duration {
@@ -151,7 +153,8 @@ fn another_thread_delivers_while_the_owner_sleeps_elsewhere() {
     }
 }
 
-/// U6: the kernel posts completions in their submitter's context, and this one never enters the kernel again.
+/// U6: the kernel posts completions in their submitter's context, and this one never enters the
+/// kernel again.
 #[test]
 fn another_thread_delivers_while_the_owner_computes() {
     for ring in rings(8) {

@@ -75,7 +75,8 @@ fn a_file_that_others_leave_as_it_is_was_not_changed() {
     }
 }
 
-/// More looks than an hour has, five seconds apart, with everything that a store does to its file between them.
+/// More looks than an hour has, five seconds apart, with everything that a store does to its file
+/// between them.
 #[test]
 fn an_hour_of_a_stores_own_writing_is_no_change() {
     for directory in directories() {
@@ -100,7 +101,8 @@ fn an_hour_of_a_stores_own_writing_is_no_change() {
     }
 }
 
-/// Looks while threads write and change the length: no moment between the counts and the calls is a change by others.
+/// Looks while threads write and change the length: no moment between the counts and the calls is a
+/// change by others.
 #[test]
 fn looks_in_the_middle_of_own_writes_and_changes_of_length_find_nothing() {
     let directory = directory();

@@ -1,9 +1,9 @@
-//! The copies on x86-64: one for both directions, as its meaning is atomic at either end, which is more than each
-//! direction needs.
+//! The copies on x86-64: one for both directions, as its meaning is atomic at either end, which is
+//! more than each direction needs.
 //!
-//! Lengths up to 128 bytes are inline and have no loop. Longer ones are a loop of the widest vectors that the
-//! processor has, chosen once, or `rep movs`. What is not here: what the copies mean to other threads (see the module
-//! above).
+//! Lengths up to 128 bytes are inline and have no loop. Longer ones are a loop of the widest
+//! vectors that the processor has, chosen once, or `rep movs`. What is not here: what the copies
+//! mean to other threads (see the module above).
 
 use std::arch::asm;
 use std::arch::x86_64::__cpuid;
@@ -18,7 +18,8 @@ const STRING_BYTES_MIN: usize = 4096;
 // `copy` divides the lengths at 16, 32 and 64; from 64 to a block is two runs of 64.
 const _: () = assert!(BLOCK_BYTES == 2 * 64 && STRING_BYTES_MIN > BLOCK_BYTES);
 
-/// How to copy 64 bytes and more. Those with AVX-512 come last, so that one comparison tells them apart.
+/// How to copy 64 bytes and more. Those with AVX-512 come last, so that one comparison tells them
+/// apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum CopyKind {
@@ -58,8 +59,8 @@ impl CopyKind {
     }
 }
 
-/// Intel's processors with ERMS. AMD's later ones have the flag too, but some of them are slow when the low
-/// twelve bits of the addresses are close, which pages' are; the loops are good everywhere.
+/// Intel's processors with ERMS. AMD's later ones have the flag too, but some of them are slow when
+/// the low twelve bits of the addresses are close, which pages' are; the loops are good everywhere.
 fn strings_are_fast() -> bool {
     let vendor = __cpuid(0);
     let is_intel = [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes).concat() == b"GenuineIntel";
@@ -81,7 +82,8 @@ fn chosen() -> CopyKind {
     }
 }
 
-/// Whether the choice was made and has AVX-512, for the copies that are so short that each comparison counts.
+/// Whether the choice was made and has AVX-512, for the copies that are so short that each
+/// comparison counts.
 #[inline(always)]
 pub(super) fn avx512_is_chosen() -> bool {
     // Relaxed: as in `chosen`.
@@ -99,8 +101,9 @@ pub(super) fn choose() -> CopyKind {
 
 /// # Safety
 ///
-/// `len` bytes are valid for reads at `src` and for writes at `dst`, and do not overlap; who else accesses them
-/// does so as `copy_out` and `copy_in` say. So for every function below, with the lengths that it names.
+/// `len` bytes are valid for reads at `src` and for writes at `dst`, and do not overlap; who else
+/// accesses them does so as `copy_out` and `copy_in` say. So for every function below, with the
+/// lengths that it names.
 #[inline(always)]
 pub(super) unsafe fn copy<const WIDE: bool>(src: *const u8, dst: *mut u8, len: usize) {
     match len {
@@ -162,16 +165,16 @@ pub(super) unsafe fn copy_64_to_128(src: *const u8, dst: *mut u8, len: usize) {
     }
 }
 
-/// Four instructions instead of sixteen: the fewer there are, the more of the *next* copies the processor has
-/// begun while it waits for memory.
+/// Four instructions instead of sixteen: the fewer there are, the more of the *next* copies the
+/// processor has begun while it waits for memory.
 ///
 /// # Safety
 ///
 /// As for `copy`; and the processor has AVX-512.
 #[inline(always)]
 pub(super) unsafe fn copy_64_to_128_avx512(src: *const u8, dst: *mut u8, len: usize) {
-    // SAFETY: 64 bytes from the start and 64 to the end, of at least 64. The registers from 16 up are not seen by
-    // SSE code and need no `vzeroupper`.
+    // SAFETY: 64 bytes from the start and 64 to the end, of at least 64. The registers from 16 up are
+    // not seen by SSE code and need no `vzeroupper`.
     unsafe {
         asm!(
             "vmovdqu64 zmm16, zmmword ptr [{src}]",
@@ -313,13 +316,13 @@ unsafe fn copy_string(src: *const u8, dst: *mut u8, len: usize) {
     }
 }
 
-// The loops copy whole blocks while more than one is left, at most `len / BLOCK_BYTES` of them, and then the last
-// block, which may overlap the one before.
+// The loops copy whole blocks while more than one is left, at most `len / BLOCK_BYTES` of them, and
+// then the last block, which may overlap the one before.
 
 #[inline(always)]
 unsafe fn copy_long_avx512(src: *const u8, dst: *mut u8, len: usize) {
-    // SAFETY: the bytes of the contract, as `rest` counts down to the last block. The registers from 16 up are
-    // not seen by SSE code and need no `vzeroupper`.
+    // SAFETY: the bytes of the contract, as `rest` counts down to the last block. The registers from 16
+    // up are not seen by SSE code and need no `vzeroupper`.
     unsafe {
         asm!(
             "2:",
@@ -344,8 +347,8 @@ unsafe fn copy_long_avx512(src: *const u8, dst: *mut u8, len: usize) {
 
 #[inline(always)]
 unsafe fn copy_long_avx2(src: *const u8, dst: *mut u8, len: usize) {
-    // SAFETY: the bytes of the contract, as `rest` counts down to the last block. `vzeroupper` clears the upper
-    // halves of all sixteen registers, which are declared as overwritten.
+    // SAFETY: the bytes of the contract, as `rest` counts down to the last block. `vzeroupper` clears
+    // the upper halves of all sixteen registers, which are declared as overwritten.
     unsafe {
         asm!(
             "2:",

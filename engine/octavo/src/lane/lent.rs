@@ -2,9 +2,9 @@
 //! and gives it back when it returns, so a thread that is in no call holds nothing, and nothing of
 //! it is left when it ends.
 //!
-//! - **B1** A *ring lane* has an I/O ring of its own, which costs [`LANE_BYTES`]
-//!   of the buffer share and one descriptor. Calls make ring lanes when they need them, up to
-//!   [`RING_LANES_MAX`] and an eighth of the share. Ring lanes stay until the cache is dropped.
+//! - **B1** A *ring lane* has an I/O ring of its own, which costs [`LANE_BYTES`] of the buffer
+//!   share and one descriptor. Calls make ring lanes when they need them, up to [`RING_LANES_MAX`]
+//!   and an eighth of the share. Ring lanes stay until the cache is dropped.
 //! - **B2** A call takes the ring lane that its thread used last, or else another idle one, or
 //!   makes one.
 //! - **B3** No call waits for a lane. If all ring lanes are lent, or none can be made, the call

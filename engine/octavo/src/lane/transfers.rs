@@ -1,5 +1,6 @@
-//! A lane's I/O: pages that were gathered become transfers, adjacent ones in one; completions are taken and finished, by any thread.
-//! Not here: what a transfer's end does to its pages (`read.rs`, `write.rs`, `clean.rs`, `clear.rs`).
+//! A lane's I/O: pages that were gathered become transfers, adjacent ones in one; completions are
+//! taken and finished, by any thread. Not here: what a transfer's end does to its pages (`read.rs`,
+//! `write.rs`, `clean.rs`, `clear.rs`).
 
 use std::iter::Peekable;
 use std::time::Duration;
@@ -12,7 +13,8 @@ use crate::sync::{Arc, MutexGuard};
 use crate::task::{Ended, Kind, Pages, Role, Transfer, TransferPage};
 use crate::{clean, clear, copy, read, write};
 
-/// Most pages of one I/O: 256 KiB at pages of 4 KiB, where devices have long reached their bandwidth.
+/// Most pages of one I/O: 256 KiB at pages of 4 KiB, where devices have long reached their
+/// bandwidth.
 pub(crate) const RUN_PAGES_MAX: usize = 64;
 
 /// Completions that are mostly taken at once.
@@ -48,11 +50,12 @@ impl Lane {
         self.ring.submit();
     }
 
-    /// `flush` for a caller that waits for nothing else: where one read is all that is to be done, this thread does it itself, with
-    /// one plain system call. Others who want the page are told as ever.
+    /// `flush` for a caller that waits for nothing else: where one read is all that is to be done,
+    /// this thread does it itself, with one plain system call. Others who want the page are
+    /// told as ever.
     ///
-    /// The task, if it has ended by that and the lane has nothing else: then there is nothing to wait for, nobody has told us anything, and
-    /// there is nothing that we leave to others.
+    /// The task, if it has ended by that and the lane has nothing else: then there is nothing to
+    /// wait for, nobody has told us anything, and there is nothing that we leave to others.
     pub(super) fn flush_and_wait(&self, mut work: MutexGuard<'_, Work>) -> Option<Ended> {
         sort(&mut work.gathered);
         let is_one_run = (1..=RUN_PAGES_MAX).contains(&work.gathered.len())
@@ -86,8 +89,9 @@ impl Lane {
         let token = entry.key() as u64;
         let Transfer { object, page, .. } = &*entry.insert(transfer);
         let offset = page << object.partition.page_shift;
-        // SAFETY: the buffers are frames in state Filling, which nobody else touches and which are never given back, or
-        // bounce pages that the transfer owns; both stay until `complete` has taken the transfer.
+        // SAFETY: the buffers are frames in state Filling, which nobody else touches and which are never
+        // given back, or bounce pages that the transfer owns; both stay until `complete` has taken
+        // the transfer.
         unsafe { self.ring.push(&object.store, op, offset, buffers, token) };
     }
 
@@ -106,8 +110,9 @@ impl Lane {
         self.ring.push_clear(&entry.insert(transfer).object.store, op, offset, len, token);
     }
 
-    /// Takes completions, by `take` from the ring, and finishes their transfers: under one lock, and while one is finished, the first
-    /// bytes of the next are on their way. Any thread may. Returns how many.
+    /// Takes completions, by `take` from the ring, and finishes their transfers: under one lock,
+    /// and while one is finished, the first bytes of the next are on their way. Any thread may.
+    /// Returns how many.
     fn finish(&self, take: impl FnOnce(&Ring, &mut dyn FnMut(u64, Result<(), IoError>))) -> usize {
         let mut taken: Vec<(u64, Result<(), IoError>)> = Vec::new();
         take(&self.ring, &mut |token, result| {
@@ -121,7 +126,8 @@ impl Lane {
             return 0;
         }
         let mut work = self.work();
-        // 1. All copies to callers, one after the other: they wait for memory, and what is done below would wait for each of them.
+        // 1. All copies to callers, one after the other: they wait for memory, and what is done below would
+        //    wait for each of them.
         for (number, (token, result)) in taken.iter().enumerate() {
             if let Some((next, _)) = taken.get(number + 1) {
                 work.prefetch(*next);

@@ -1,6 +1,6 @@
-//! How a lane's owner waits, and who is told of what: tasks that were registered with somebody come back through `ready`, and a thread that
-//! sleeps looks after lanes whose owners are elsewhere. Not here: what a task does when it is told
-//! (`lane.rs`), who owns a lane (`lent.rs`).
+//! How a lane's owner waits, and who is told of what: tasks that were registered with somebody come
+//! back through `ready`, and a thread that sleeps looks after lanes whose owners are elsewhere. Not
+//! here: what a task does when it is told (`lane.rs`), who owns a lane (`lent.rs`).
 
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -43,10 +43,12 @@ impl Waiter {
 }
 
 impl Lane {
-    /// Takes completions of a lane whose owner is elsewhere. Whoever calls it has nudged the ring before.
+    /// Takes completions of a lane whose owner is elsewhere. Whoever calls it has nudged the ring
+    /// before.
     fn reap_for_owner(&self) -> bool {
-        // Whether it is parked does not matter: an owner that has just come may have looked at what is finished before us and is about
-        // to park. A wake that finds nobody asleep ends the next sleep.
+        // Whether it is parked does not matter: an owner that has just come may have looked at what is
+        // finished before us and is about to park. A wake that finds nobody asleep ends the next
+        // sleep.
         let has_reaped = self.reap() > 0;
         if has_reaped {
             self.ring.wake();
@@ -96,7 +98,8 @@ impl Lane {
         self.leave();
     }
 
-    /// Works until something has finished, `enough` says so, or the time is over; takes what has finished. For an owner that attends it all the time.
+    /// Works until something has finished, `enough` says so, or the time is over; takes what has
+    /// finished. For an owner that attends it all the time.
     pub fn work_a_while(
         self: &Arc<Self>,
         time: Option<Duration>,
@@ -130,7 +133,8 @@ impl Lane {
     ) -> Interest {
         self.attended.store(true, Ordering::SeqCst);
         let mut came = Interest::default();
-        // Each turn but the last took a completion or a ready page of a task that was in flight at the start.
+        // Each turn but the last took a completion or a ready page of a task that was in flight at the
+        // start.
         loop {
             let ready = self.take_ready();
             let busy = ready | (self.reap() > 0);
@@ -148,8 +152,8 @@ impl Lane {
         came
     }
 
-    /// Whether nobody waits for the owner: nothing is in flight, and no task is left to be told of anything. The owner
-    /// only, between two batches.
+    /// Whether nobody waits for the owner: nothing is in flight, and no task is left to be told of
+    /// anything. The owner only, between two batches.
     pub fn at_rest(&self) -> bool {
         self.ring.in_flight() == 0 && self.work().tasks.is_empty() && lock(&self.returned).is_empty()
     }
@@ -172,8 +176,8 @@ impl Lane {
 
     fn sleep(&self, fd: Option<(BorrowedFd<'_>, Interest)>, timeout: Option<Duration>) -> Option<Interest> {
         let waiting = self.work().waiting > 0;
-        // While we wait for pages that other lanes may hold, lanes that lose their owner must tell us. Pairs with `leave`:
-        // either it sees us, or we see that it is not attended.
+        // While we wait for pages that other lanes may hold, lanes that lose their owner must tell us.
+        // Pairs with `leave`: either it sees us, or we see that it is not attended.
         if waiting {
             self.shared.foreign.fetch_add(1, Ordering::SeqCst);
             fence(Ordering::SeqCst);
@@ -214,8 +218,8 @@ impl Lane {
                 others.iter().for_each(|lane| _ = lane.reap_for_owner());
                 fd.map(|_| came)
             }
-            // A simulated disk moves only when somebody looks at it: look at ours and the others'. The same where the system has no descriptor left for
-            // the ring.
+            // A simulated disk moves only when somebody looks at it: look at ours and the others'. The same
+            // where the system has no descriptor left for the ring.
             _ => {
                 if self.ring.in_flight() > 0 {
                     self.reap();
@@ -225,7 +229,8 @@ impl Lane {
                 yield_now();
                 fd.map(|(fd, interest)| {
                     let quiet = self.ring.in_flight() == 0 && others.is_empty();
-                    // Without a task nobody has anything to tell us; with one we look whether somebody did. What has ended just now is delivered first.
+                    // Without a task nobody has anything to tell us; with one we look whether somebody did.
+                    // What has ended just now is delivered first.
                     let work = self.work();
                     let pause = match (quiet && work.finished.is_empty(), work.tasks.is_empty()) {
                         (false, _) => Some(Duration::ZERO),
@@ -274,8 +279,8 @@ impl Lane {
         }
     }
 
-    /// The owner goes elsewhere; what it leaves in flight others may look after, and a turn at the bounce pool that it was
-    /// told of and has not taken goes to the next.
+    /// The owner goes elsewhere; what it leaves in flight others may look after, and a turn at the
+    /// bounce pool that it was told of and has not taken goes to the next.
     pub fn leave(&self) {
         self.attended.store(false, Ordering::SeqCst);
         // Pairs with the fence in `sleep`: what was pushed before is seen by a sleeper that we do not see.
@@ -313,7 +318,8 @@ impl Lane {
         }
     }
 
-    /// A task that ends when whoever `register` hands the waiter to says so; none if it returns false.
+    /// A task that ends when whoever `register` hands the waiter to says so; none if it returns
+    /// false.
     pub fn begin_nap(
         self: &Arc<Self>,
         object: &Arc<crate::object::ObjectInner>,
@@ -352,7 +358,8 @@ impl Lane {
         self.reap() > 0
     }
 
-    /// Sleeps until something completes, comes true or comes back, or the ring is woken. The owner only.
+    /// Sleeps until something completes, comes true or comes back, or the ring is woken. The owner
+    /// only.
     pub fn sleep_a_while(&self) {
         self.park(None, None);
     }
@@ -379,7 +386,8 @@ pub(crate) fn poll_only(fd: BorrowedFd<'_>, interest: Interest, timeout: Option<
     poll(&[], Some((fd, interest)), timeout).unwrap_or_default()
 }
 
-/// Waits for descriptors. Returns what came of the caller's own; None where the time was over first.
+/// Waits for descriptors. Returns what came of the caller's own; None where the time was over
+/// first.
 fn poll(
     rings: &[BorrowedFd<'_>],
     fd: Option<(BorrowedFd<'_>, Interest)>,

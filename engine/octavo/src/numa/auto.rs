@@ -1,20 +1,31 @@
-//! Mode `auto`: each partition chooses for itself how threads get at the pages of other nodes, by what it counts.
+//! Mode `auto`: each partition chooses for itself how threads get at the pages of other nodes, by
+//! what it counts.
 //!
-//! There are three *ways*. `partition`: they are read and written directly. `message`: requests of a queue travel, where their batch is large enough that a message costs less than
-//! the page's lines (`Prices::letter`). `replicate`: copies and mains come to the threads. The table is that of `replicate` under all three, so a way can change at any time, between
-//! any two accesses: what a way decides is only whether a copy is made, a main is brought, a request is sent.
+//! There are three *ways*. `partition`: they are read and written directly. `message`: requests of
+//! a queue travel, where their batch is large enough that a message costs less than the page's
+//! lines (`Prices::letter`). `replicate`: copies and mains come to the threads. The table is that
+//! of `replicate` under all three, so a way can change at any time, between any two accesses: what
+//! a way decides is only whether a copy is made, a main is brought, a request is sent.
 //!
-//! *How it knows.* One page in 64 is a *probe*, by its tag. To a probe happens what `replicate` does, whatever the way is, and its requests do not travel. Each access to a probe by
-//! another node than its home's, or that does not find it at home, adds to three sums: what it would cost directly; what it would cost by message, in its batch; and what it did cost, with copies, their ends and
-//! mains that come. All by fixed prices (`cost.rs`) and by no clock: the same accesses make the same choices, and what a machine does besides does not confuse them.
+//! *How it knows.* One page in 64 is a *probe*, by its tag. To a probe happens what `replicate`
+//! does, whatever the way is, and its requests do not travel. Each access to a probe by
+//! another node than its home's, or that does not find it at home, adds to three sums: what it
+//! would cost directly; what it would cost by message, in its batch; and what it did cost, with
+//! copies, their ends and mains that come. All by fixed prices (`cost.rs`) and by no clock: the
+//! same accesses make the same choices, and what a machine does besides does not confuse them.
 //!
-//! *A look*, each 64 such accesses, halves what the sums were before and adds them. A way is left when another is a thirty-second cheaper, or when it saves next to nothing,
-//! four times in a row. Whoever changes again soon has to wait twice as long the next time, so that a load between two ways pays for few changes.
-//! What is left of copies when `replicate` is left, the reaper takes away, and it brings mains home.
+//! *A look*, each 64 such accesses, halves what the sums were before and adds them. A way is left
+//! when another is a thirty-second cheaper, or when it saves next to nothing, four times in a row.
+//! Whoever changes again soon has to wait twice as long the next time, so that a load between two
+//! ways pays for few changes. What is left of copies when `replicate` is left, the reaper takes
+//! away, and it brings mains home.
 //!
-//! *What it costs* is what probes cost beyond their gain, at one page in 64; and a look at a tag for each access from afar. If hardly any of those are to probes, others become probes: what is read may be few pages.
+//! *What it costs* is what probes cost beyond their gain, at one page in 64; and a look at a tag
+//! for each access from afar. If hardly any of those are to probes, others become probes: what is
+//! read may be few pages.
 //!
-//! What is not here: what each way does. Partitions that lie on one node have nothing to choose. Batches of reads (`read_batch`) never travel: their lookups overlap, so that messages cost more
+//! What is not here: what each way does. Partitions that lie on one node have nothing to choose.
+//! Batches of reads (`read_batch`) never travel: their lookups overlap, so that messages cost more
 //! than they save on each of PaCaR's machines.
 
 use octavo_table::Tag;
@@ -38,12 +49,14 @@ const LOOK: u64 = 64;
 const CHEAPER: f64 = 1.0 / 32.0;
 const WORTH: f64 = 1.0 / 64.0;
 
-/// Looks with the same outcome before a way changes, at first and at most; and looks without a change until it is half of what it was.
+/// Looks with the same outcome before a way changes, at first and at most; and looks without a
+/// change until it is half of what it was.
 const PATIENCE: u32 = 4;
 const PATIENCE_MAX: u32 = 256;
 const CALM: u32 = 64;
 
-/// Accesses of a thread from afar after which it asks whether there are probes among the pages; a fourth of those to be expected is enough.
+/// Accesses of a thread from afar after which it asks whether there are probes among the pages; a
+/// fourth of those to be expected is enough.
 const TURNS: u64 = 4096;
 const PROBED_MIN: u64 = TURNS / PROBE_SHARE / 4;
 
@@ -321,7 +334,8 @@ impl PartitionInner {
 }
 
 impl Partition {
-    /// Takes away what `replicate` left where it is not the way any more: copies that nobody looks for, and mains on nodes that wrote them once.
+    /// Takes away what `replicate` left where it is not the way any more: copies that nobody looks
+    /// for, and mains on nodes that wrote them once.
     pub(crate) fn clear_rest(&self) -> Result<(), Error> {
         let inner = &self.0;
         if !inner.places.chooses
@@ -335,7 +349,8 @@ impl Partition {
         self.bring_mains_home()
     }
 
-    /// Tests only: takes a way, where the partition chooses. It may choose another at its next look.
+    /// Tests only: takes a way, where the partition chooses. It may choose another at its next
+    /// look.
     #[doc(hidden)]
     pub fn go_numa_way(&self, way: NumaMode) {
         if self.0.places.chooses {

@@ -1,11 +1,17 @@
-//! Balance between nodes: a node whose sets are under more pressure than others' takes fewer pages and more memory.
+//! Balance between nodes: a node whose sets are under more pressure than others' takes fewer pages
+//! and more memory.
 //!
-//! Pressure is how fast pages come into sets that are full, as some sets' clocks tell: nothing is counted for it. Once a period the node with most is compared with the one with least.
-//! Where twice in a row it has a quarter more, and more than the differences between sets explain, some of its entries move to the other's segments (`Table::shift`): a 32nd of all at most, and half of what would even them out, for
-//! misses grow faster than load. So a node's pages become fewer while its memory stays. And the next segment that the partition gets is the hot node's, the one that it gives the cold one's, as
-//! long as no node has a quarter more memory than another by that.
+//! Pressure is how fast pages come into sets that are full, as some sets' clocks tell: nothing is
+//! counted for it. Once a period the node with most is compared with the one with least.
+//! Where twice in a row it has a quarter more, and more than the differences between sets explain,
+//! some of its entries move to the other's segments (`Table::shift`): a 32nd of all at most, and
+//! half of what would even them out, for misses grow faster than load. So a node's pages become
+//! fewer while its memory stays. And the next segment that the partition gets is the hot node's,
+//! the one that it gives the cold one's, as long as no node has a quarter more memory than another
+//! by that.
 //!
-//! What is not here: who calls this (the reaper), how entries move (`partition`). A partition that is being recorded keeps its entries.
+//! What is not here: who calls this (the reaper), how entries move (`partition`). A partition that
+//! is being recorded keeps its entries.
 
 use octavo_table::{NodeId, SegmentIndex};
 
@@ -15,7 +21,8 @@ use crate::sync::{Mutex, lock};
 /// Sampled arrivals on which a comparison rests.
 const ARRIVALS_MIN: f64 = 512.0;
 
-/// So much more pressure is too much; what is less is left as it is, so that nothing goes to and fro.
+/// So much more pressure is too much; what is less is left as it is, so that nothing goes to and
+/// fro.
 const TOO_MUCH: f64 = 1.25;
 
 /// By so many standard deviations it is more than luck.
@@ -46,7 +53,8 @@ impl Pressure {
         self.arrivals / self.sets.max(1.0)
     }
 
-    /// How far off the mean of these sets is from that of all, by how they differ. Pages are not spread more evenly than by chance, and some sets have more than they can hold.
+    /// How far off the mean of these sets is from that of all, by how they differ. Pages are not
+    /// spread more evenly than by chance, and some sets have more than they can hold.
     fn variance(&self) -> f64 {
         let sets = self.sets.max(2.0);
         ((self.squares - self.arrivals * self.per_set()) / (sets - 1.0)).max(self.per_set()) / sets
@@ -58,7 +66,8 @@ impl Pressure {
 pub(crate) struct Verdict {
     pub hot: NodeId,
     pub cold: NodeId,
-    /// The part of the hot node's load that would make both equal, if pressure were in proportion to load.
+    /// The part of the hot node's load that would make both equal, if pressure were in proportion
+    /// to load.
     excess: f64,
 }
 
@@ -91,7 +100,8 @@ struct Looks {
 }
 
 impl Balance {
-    /// The node that needs memory most, and the one that needs it least, if it is known that there are such.
+    /// The node that needs memory most, and the one that needs it least, if it is known that there
+    /// are such.
     pub fn verdict(&self) -> Option<Verdict> {
         let looks = lock(&self.0);
         looks.verdict.filter(|_| looks.times >= TIMES)
@@ -104,7 +114,8 @@ impl Balance {
 }
 
 impl PartitionInner {
-    /// Looks at the clocks of all nodes' sets, and compares what has gathered if that is enough. Some: from which node to which how many entries should move.
+    /// Looks at the clocks of all nodes' sets, and compares what has gathered if that is enough.
+    /// Some: from which node to which how many entries should move.
     pub fn look_at_nodes(&self) -> Option<(Verdict, usize)> {
         if self.places.nodes == 1 {
             return None;
@@ -185,7 +196,8 @@ mod tests {
         pages
     }
 
-    /// Reads pages at random, so many a period, and lets the cache even things out after each; the hit ratio of each period.
+    /// Reads pages at random, so many a period, and lets the cache even things out after each; the
+    /// hit ratio of each period.
     fn run(cache: &Cache, partition: &Partition, object: &Object, pages: &[u64], periods: usize) -> Vec<f64> {
         let mut state = 7u64;
         let period = |_| {
@@ -211,7 +223,8 @@ mod tests {
         let (cache, partition, object) = scene(2, 16);
         let begin = entries(&partition, 2);
         assert_eq!(begin[0], begin[1]);
-        // Node 0 has room for 1024 pages: one and a half times as many want to be there, and a quarter as many at node 1.
+        // Node 0 has room for 1024 pages: one and a half times as many want to be there, and a quarter as
+        // many at node 1.
         let mut pages = pages_of(&partition, &object, 0, 1536);
         pages.extend(pages_of(&partition, &object, 1, 256));
         let ratios = run(&cache, &partition, &object, &pages, 60);

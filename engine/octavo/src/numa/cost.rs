@@ -1,10 +1,15 @@
-//! What distance costs, where nodes are made up: so that the worth of placement can be measured on a machine that has one node.
+//! What distance costs, where nodes are made up: so that the worth of placement can be measured on
+//! a machine that has one node.
 //!
-//! Two things are counted of each access, by whose memory it is: *waits*, the lines that it has to wait for before it can go on, and *bytes* that move. Distance makes
-//! waits longer and bytes slower, by what PaCaR (Coquisart, Sopena, Gouicem, EuroSys '26) measured on seven machines. From the counts follows *virtual time*, which
-//! depends on no clock and repeats; or each thread spends the difference to local memory at once, spinning, so that ordinary clocks see it. Either is *emulated*.
+//! Two things are counted of each access, by whose memory it is: *waits*, the lines that it has to
+//! wait for before it can go on, and *bytes* that move. Distance makes waits longer and bytes
+//! slower, by what PaCaR (Coquisart, Sopena, Gouicem, EuroSys '26) measured on seven machines. From
+//! the counts follows *virtual time*, which depends on no clock and repeats; or each thread spends
+//! the difference to local memory at once, spinning, so that ordinary clocks see it. Either is
+//! *emulated*.
 //!
-//! What is not here: contention for the links, caches (a remote line that stays in a cache of ours is charged every time), interrupts.
+//! What is not here: contention for the links, caches (a remote line that stays in a cache of ours
+//! is charged every time), interrupts.
 
 use std::cell::Cell;
 use std::sync::OnceLock;
@@ -64,7 +69,8 @@ impl LocalMemory {
     /// What virtual time counts with: a round figure of servers of these years.
     pub const VIRTUAL: LocalMemory = LocalMemory { latency_ns: 90.0, bytes_per_ns: 10.0 };
 
-    /// This machine's, measured once: lines that each name the next, and copies, both past the caches.
+    /// This machine's, measured once: lines that each name the next, and copies, both past the
+    /// caches.
     pub fn here() -> LocalMemory {
         static HERE: OnceLock<LocalMemory> = OnceLock::new();
         *HERE.get_or_init(LocalMemory::measure)
@@ -73,7 +79,8 @@ impl LocalMemory {
     fn measure() -> LocalMemory {
         const WORDS: usize = 4 << 20;
         const STEPS: usize = 50_000;
-        // A ring of lines in an order that no prefetcher guesses: an odd stride through a power of two visits all.
+        // A ring of lines in an order that no prefetcher guesses: an odd stride through a power of two
+        // visits all.
         let lines = WORDS / 8;
         let stride = (lines / 8 * 5 + 12_345) | 1;
         let mut words = vec![0usize; WORDS];
@@ -121,13 +128,15 @@ const LINE: u64 = 12;
 /// An access looks at its set's fingerprints, and then at the slot and the bytes at once.
 const LINES_OF_ACCESS: u64 = 2;
 
-/// A bundle's way: the queue's place there and back to its sender's node, and the lane's list there and back.
+/// A bundle's way: the queue's place there and back to its sender's node, and the lane's list there
+/// and back.
 const LINES_OF_BUNDLE: u64 = 4;
 
 /// A letter is a line, and goes both ways.
 const BYTES_OF_LETTER: u64 = 2 * 64;
 
-/// What the processor does for a request that travels, at both ends together, in nanoseconds: a guess from one node, rounded.
+/// What the processor does for a request that travels, at both ends together, in nanoseconds: a
+/// guess from one node, rounded.
 pub const LETTER_NS: f64 = 20.0;
 
 /// The same for a bundle.
@@ -156,7 +165,8 @@ impl Prices {
         self.of(is_here, waits_of(together), bytes)
     }
 
-    /// A request that travels with others of its bundle: its part of the way, and what is done at its page's node, where reads are looked up together.
+    /// A request that travels with others of its bundle: its part of the way, and what is done at
+    /// its page's node, where reads are looked up together.
     pub fn letter(&self, letters: u64, bytes: u64, write: bool) -> f64 {
         let way = self.of(false, LINES_OF_BUNDLE * LINE, 0) + BUNDLE_NS;
         let served = self.access(true, bytes, if write { 1 } else { letters });
@@ -210,13 +220,15 @@ thread_local! {
 const OWED_MAX_NS: f64 = 500.0;
 
 impl PartitionInner {
-    /// Charges an access to so many bytes of a page; so many accesses are looked up together, and up to twelve of them overlap.
+    /// Charges an access to so many bytes of a page; so many accesses are looked up together, and
+    /// up to twelve of them overlap.
     pub fn charge_access(&self, tag: Tag, bytes: usize, together: u64) {
         let is_here = self.node_of(tag) == self.shared.numa.here();
         self.charge(is_here, waits_of(together), bytes as u64);
     }
 
-    /// Charges the sender's half of a bundle's way, or the server's. The letters' own bytes are written or read by the server from afar.
+    /// Charges the sender's half of a bundle's way, or the server's. The letters' own bytes are
+    /// written or read by the server from afar.
     pub fn charge_bundle(&self, letters: u64, bytes: u64) {
         self.charge(false, LINES_OF_BUNDLE / 2 * LINE, letters * BYTES_OF_LETTER / 2 + bytes);
     }
@@ -226,7 +238,8 @@ impl PartitionInner {
         self.charge(false, waits_of(1), self.page_bytes() as u64);
     }
 
-    /// Charges what it costs to bring a page's main here: the sets of its places, and the page's bytes.
+    /// Charges what it costs to bring a page's main here: the sets of its places, and the page's
+    /// bytes.
     pub fn charge_switch(&self) {
         self.charge(false, 2 * waits_of(1), self.page_bytes() as u64);
     }

@@ -1,7 +1,9 @@
 //! On which node the calling thread is.
 //!
-//! On a real machine the kernel knows, and is asked now and then: a thread that has moved is wrong about itself for a few hundred reads, which
-//! costs locality and nothing else. On an emulated one a thread takes the next *seat*, and keeps it; seat *n* is core *n* of the topology, again and again.
+//! On a real machine the kernel knows, and is asked now and then: a thread that has moved is wrong
+//! about itself for a few hundred reads, which costs locality and nothing else. On an emulated one
+//! a thread takes the next *seat*, and keeps it; seat *n* is core *n* of the topology, again and
+//! again.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -24,7 +26,8 @@ thread_local! {
     static CPU: Cell<(u32, u32)> = const { Cell::new((0, 0)) };
 }
 
-/// Sits the calling thread down on a core of emulated topologies: core `seat`, counted over all nodes.
+/// Sits the calling thread down on a core of emulated topologies: core `seat`, counted over all
+/// nodes.
 pub fn sit(seat: u32) {
     SEAT.with(|cell| cell.set(Some(seat)));
 }

@@ -1,18 +1,26 @@
-//! Mode `message`: requests of a batch for pages of another node go there, and that node's workers do them.
+//! Mode `message`: requests of a batch for pages of another node go there, and that node's workers
+//! do them.
 //!
-//! What travels is a *bundle*: a box of up to [`LETTERS_MAX`] requests against one object, each with the caller's own memory, so that a hit is copied straight to where
-//! it is wanted. The box goes through the pair's queue (`octavo_message`: M1 to M5), is served, and comes back with what became of its requests; it is the reply, too. Further:
+//! What travels is a *bundle*: a box of up to [`LETTERS_MAX`] requests against one object, each
+//! with the caller's own memory, so that a hit is copied straight to where it is wanted. The box
+//! goes through the pair's queue (`octavo_message`: M1 to M5), is served, and comes back with what
+//! became of its requests; it is the reply, too. Further:
 //!
-//! - **M6** A box comes back to its lane's list, which has room for all the lane ever sent: who serves waits for nobody, so that queues that are full in a ring cannot
-//!   hold each other up. The caller's thread takes it from there, and its callback runs on no other.
-//! - **M7** A box that is refused, or orphaned by a closing cache, is served by the sender itself, directly: any thread may read any page.
-//! - **M8** A caller that waits serves boxes for its own node before it sleeps, but only their hits: a miss it took on would have to wait for the caller to come by
-//!   again. What is left of such a box goes on to the node's workers.
+//! - **M6** A box comes back to its lane's list, which has room for all the lane ever sent: who
+//!   serves waits for nobody, so that queues that are full in a ring cannot hold each other up. The
+//!   caller's thread takes it from there, and its callback runs on no other.
+//! - **M7** A box that is refused, or orphaned by a closing cache, is served by the sender itself,
+//!   directly: any thread may read any page.
+//! - **M8** A caller that waits serves boxes for its own node before it sleeps, but only their
+//!   hits: a miss it took on would have to wait for the caller to come by again. What is left of
+//!   such a box goes on to the node's workers.
 //!
-//! A worker sits on each core of a node. It does hits in one pass (`read_hits`, which overlaps their lookups), and what misses as tasks on its own lane, so that
-//! pages come in through the ring of their node. Idle workers look for a moment and then sleep (M4).
+//! A worker sits on each core of a node. It does hits in one pass (`read_hits`, which overlaps
+//! their lookups), and what misses as tasks on its own lane, so that pages come in through the ring
+//! of their node. Idle workers look for a moment and then sleep (M4).
 //!
-//! What is not here: single blocking calls, syncs, discards and pins, which are done directly in all modes.
+//! What is not here: single blocking calls, syncs, discards and pins, which are done directly in
+//! all modes.
 
 use std::collections::VecDeque;
 use std::sync::Weak;
@@ -29,7 +37,8 @@ use crate::object::{ObjectInner, Read};
 use crate::sync::{Arc, JoinHandle, Mutex, lock, spawn};
 use crate::task::{Job, Task, TaskId};
 
-/// Most requests of a bundle: enough that the way costs little beside them, few enough that a node's workers share a batch.
+/// Most requests of a bundle: enough that the way costs little beside them, few enough that a
+/// node's workers share a batch.
 pub(super) const LETTERS_MAX: usize = 16;
 
 /// Bundles that a queue holds.
@@ -43,7 +52,8 @@ const LOOKS: usize = 200;
 
 /// Requests on their way to another node and back.
 pub(crate) struct Bundle {
-    /// Where it comes back to, and whose requests they are; none while the box lies in its lane's drawer.
+    /// Where it comes back to, and whose requests they are; none while the box lies in its lane's
+    /// drawer.
     from: Option<(Arc<Lane>, Arc<ObjectInner>)>,
     letters: Vec<Letter>,
     /// Letters that are not done.
@@ -244,9 +254,11 @@ impl Lane {
         *turn
     }
 
-    // ---- Sending ------------------------------------------------------------------------------------------------
+    // ---- Sending
+    // ------------------------------------------------------------------------------------------------
 
-    /// Puts a task's part of a page into the bundle for the page's node, if that is another than this thread's and worth the way. False: it is not.
+    /// Puts a task's part of a page into the bundle for the page's node, if that is another than
+    /// this thread's and worth the way. False: it is not.
     pub fn post_page(self: &Arc<Self>, work: &mut Work, id: TaskId, page: u64) -> bool {
         let task = &work.tasks[id];
         let object = task.object.clone();
@@ -346,7 +358,8 @@ impl Lane {
         }
     }
 
-    // ---- Serving ------------------------------------------------------------------------------------------------
+    // ---- Serving
+    // ------------------------------------------------------------------------------------------------
 
     /// Does a bundle's requests: hits at once, the rest as tasks of this lane. `flush` submits.
     fn serve(self: &Arc<Self>, work: &mut Work, mut bundle: Parcel) {

@@ -1,15 +1,21 @@
-//! NUMA: which memory a partition's pages lie in, and how a thread gets at those that lie elsewhere.
+//! NUMA: which memory a partition's pages lie in, and how a thread gets at those that lie
+//! elsewhere.
 //!
-//! In mode `partition` a table's segments are divided among the nodes (`octavo_table`, `nodes.rs`), and the memory of each, frames and metadata, is
-//! bound to its node; any thread reads any page. In mode `message` batches go to where their pages are (`message.rs`), in
-//! mode `replicate` pages come to where they are read (`replicate.rs`), in mode `auto` each partition chooses among these (`auto.rs`). A partition can also lie on one node whole, with the objects that are opened in it.
-//! Nodes cost a hit nothing but the distance: a page's node follows from the entry of the directory that every lookup reads.
+//! In mode `partition` a table's segments are divided among the nodes (`octavo_table`, `nodes.rs`),
+//! and the memory of each, frames and metadata, is bound to its node; any thread reads any page. In
+//! mode `message` batches go to where their pages are (`message.rs`), in mode `replicate` pages
+//! come to where they are read (`replicate.rs`), in mode `auto` each partition chooses among these
+//! (`auto.rs`). A partition can also lie on one node whole, with the objects that are opened in it.
+//! Nodes cost a hit nothing but the distance: a page's node follows from the entry of the directory
+//! that every lookup reads.
 //!
-//! Whose pages a thread reads is counted where accesses are heard (`PartitionInner::record_access`): while there is more than one node no counter is
-//! *at hand*, and with one node nobody looks.
+//! Whose pages a thread reads is counted where accesses are heard
+//! (`PartitionInner::record_access`): while there is more than one node no counter is *at hand*,
+//! and with one node nobody looks.
 //!
-//! A kernel or container that refuses to bind memory is warned of once, and everything goes on: placement is a matter of speed. What came of
-//! it is asked of the kernel (`move_pages`), and told by `Cache::numa_stat`. What is not here: topologies (`topology.rs`), the calls (`sys.rs`).
+//! A kernel or container that refuses to bind memory is warned of once, and everything goes on:
+//! placement is a matter of speed. What came of it is asked of the kernel (`move_pages`), and told
+//! by `Cache::numa_stat`. What is not here: topologies (`topology.rs`), the calls (`sys.rs`).
 
 mod auto;
 mod balance;
@@ -52,11 +58,13 @@ pub enum NumaMode {
     Off,
     /// Each page belongs to a node, by its tag; any thread reads it directly.
     Partition,
-    /// As `Partition`; and requests of a batch for another node's pages are done by workers of that node.
+    /// As `Partition`; and requests of a batch for another node's pages are done by workers of that
+    /// node.
     Message,
     /// As `Partition`; and pages that are read from afar are copied to the nodes that read them.
     Replicate,
-    /// Each partition chooses among `Partition`, `Message` and `Replicate`, by what it counts, and again when its load changes.
+    /// Each partition chooses among `Partition`, `Message` and `Replicate`, by what it counts, and
+    /// again when its load changes.
     Auto,
 }
 
@@ -198,7 +206,8 @@ impl Places {
         Ok(Places { nodes: divided, home, counted, messages, replicates, chooses, batches_differ, charged })
     }
 
-    /// The parts of a table's memory that lie on one node each, in whole pages of the kernel. Pages that two nodes share lie with whoever touches them first.
+    /// The parts of a table's memory that lie on one node each, in whole pages of the kernel. Pages
+    /// that two nodes share lie with whoever touches them first.
     pub fn metadata(&self, shape: Shape) -> impl Iterator<Item = (NodeId, Range<usize>)> {
         const PAGE: usize = 4096;
         let whole = |range: Range<usize>| range.start.next_multiple_of(PAGE)..range.end / PAGE * PAGE;
@@ -210,7 +219,8 @@ impl Places {
         })
     }
 
-    /// Binds the memory of a table that begins there. Before anybody touches it: a huge page would have what several nodes need.
+    /// Binds the memory of a table that begins there. Before anybody touches it: a huge page would
+    /// have what several nodes need.
     pub fn bind_metadata(&self, numa: &Numa, shape: Shape, at: *mut u8) {
         for (node, range) in self.metadata(shape) {
             numa.bind(at.wrapping_add(range.start), range.len(), node);

@@ -1,15 +1,22 @@
-//! Mode `replicate`: pages that are read from afar are copied to the nodes that read them (PaCaR: Coquisart, Sopena, Gouicem, EuroSys '26).
+//! Mode `replicate`: pages that are read from afar are copied to the nodes that read them (PaCaR:
+//! Coquisart, Sopena, Gouicem, EuroSys '26).
 //!
-//! The protocol is `octavo_table`'s (T1 to T11 in `twin`): which copy may be read, and how a write finds and overtakes them. Here is what the table cannot know: the bytes,
-//! and when a copy is worth its while.
+//! The protocol is `octavo_table`'s (T1 to T11 in `twin`): which copy may be read, and how a write
+//! finds and overtakes them. Here is what the table cannot know: the bytes, and when a copy is
+//! worth its while.
 //!
-//! - *Twins.* One read from afar in `threshold` copies the page to a free way of the reader's node. Pages are chosen in proportion to how often they are read from afar,
-//!   and none needs a counter.
-//! - *Refresh.* A copy that a write has overtaken is made anew when it is read next; where nobody has read it between the last two writes, one read in eight makes it anew.
-//! - *Worth.* One page in 64 is a probe. Where probes say that copies are read too seldom between two writes, only probes are copied from then on, until they say otherwise.
-//! - *Switch.* A node that has written a page sixteen times in a row, nobody else in between, gets its main (`writers.rs`); so its writes are local, until another node's bring it there, or home.
-//! - *Footprint.* Copies take free ways, or those of other copies, and are the first to leave for pages. A page that was evicted comes back from its copy without I/O. While the system is
-//!   short of memory, or the partition is recorded step by step, none are made.
+//! - *Twins.* One read from afar in `threshold` copies the page to a free way of the reader's node.
+//!   Pages are chosen in proportion to how often they are read from afar, and none needs a counter.
+//! - *Refresh.* A copy that a write has overtaken is made anew when it is read next; where nobody
+//!   has read it between the last two writes, one read in eight makes it anew.
+//! - *Worth.* One page in 64 is a probe. Where probes say that copies are read too seldom between
+//!   two writes, only probes are copied from then on, until they say otherwise.
+//! - *Switch.* A node that has written a page sixteen times in a row, nobody else in between, gets
+//!   its main (`writers.rs`); so its writes are local, until another node's bring it there, or
+//!   home.
+//! - *Footprint.* Copies take free ways, or those of other copies, and are the first to leave for
+//!   pages. A page that was evicted comes back from its copy without I/O. While the system is short
+//!   of memory, or the partition is recorded step by step, none are made.
 //!
 //! What is not here: reads of pages that are the thread's own, and everything that a miss does.
 
@@ -30,12 +37,15 @@ const PROBE_SHARE: u16 = 64;
 /// So many reads of overtaken probes are a look at what copies are worth.
 const PROBES: u64 = 16;
 
-/// Copies are not worth it when each is read less often than this before a write overtakes it, and are again when it is read more often than that. What a copy and its
-/// end cost more than a read from afar is what four to six reads of it save, where a read is of some hundred bytes; with whole pages it is one.
+/// Copies are not worth it when each is read less often than this before a write overtakes it, and
+/// are again when it is read more often than that. What a copy and its end cost more than a read
+/// from afar is what four to six reads of it save, where a read is of some hundred bytes; with
+/// whole pages it is one.
 const HITS_MIN: u64 = 4;
 const HITS_ENOUGH: u64 = 8;
 
-/// Whether copies are worth their while in a partition: most of its pages have none while those that are probes say no.
+/// Whether copies are worth their while in a partition: most of its pages have none while those
+/// that are probes say no.
 #[derive(Default)]
 pub(crate) struct Worth {
     is_low: AtomicBool,
@@ -81,11 +91,14 @@ pub struct Replication {
     pub refresh: bool,
     /// A page that has left comes back from its copy. Else the store is asked.
     pub elect: bool,
-    /// Copies take no page's place, and are the first to leave. Else the policy treats them as pages.
+    /// Copies take no page's place, and are the first to leave. Else the policy treats them as
+    /// pages.
     pub yields: bool,
-    /// So many writes of one node in a row, and nobody else's in between, bring a page's main there. 0: mains stay at home.
+    /// So many writes of one node in a row, and nobody else's in between, bring a page's main
+    /// there. 0: mains stay at home.
     pub switch_writes: u32,
-    /// A partition where writes overtake copies before they have paid gets no more of them, until that changes.
+    /// A partition where writes overtake copies before they have paid gets no more of them, until
+    /// that changes.
     pub weighs: bool,
 }
 
@@ -122,7 +135,8 @@ const COPY_TRIES: usize = 2;
 const DOUBTFUL_TURNS: u64 = 8;
 
 impl PartitionInner {
-    /// Copies part of a page to a thread of any node, if it is there, and counts whose it was: from the page, from the node's copy of it, or by a new copy.
+    /// Copies part of a page to a thread of any node, if it is there, and counts whose it was: from
+    /// the page, from the node's copy of it, or by a new copy.
     ///
     /// # Safety
     /// As `read_hit`.
@@ -137,7 +151,8 @@ impl PartitionInner {
             return is_hit;
         }
         let mut stale = None;
-        // A page's own node has no copy of it, unless it is away; nor has one where its entry has gone for balance any use for one.
+        // A page's own node has no copy of it, unless it is away; nor has one where its entry has gone for
+        // balance any use for one.
         let is_home_here = self.table.node_of(tag) == here;
         let is_own = is_home_here || self.table.owner_of(tag) == here;
         // SAFETY: the caller's promise.
@@ -155,7 +170,8 @@ impl PartitionInner {
                     return true;
                 }
                 Some(found) if found.word.state() == State::Twin => {
-                    // SAFETY: the frame is mapped for the partition's life; the copy may race with whoever takes it, which `copy_out` allows.
+                    // SAFETY: the frame is mapped for the partition's life; the copy may race with whoever
+                    // takes it, which `copy_out` allows.
                     unsafe { copy::copy_out(self.frames.at(found.index).wrapping_add(skip), to, len) };
                     if found.slot().is_still_twin(found.word) {
                         self.table.touch(&found);
@@ -234,7 +250,8 @@ impl PartitionInner {
         self.may_replicate() && !self.shared.is_short.load(Ordering::Relaxed)
     }
 
-    /// T1 to T4, and the read from the copy. False: there is none to be made, or the page is not there, or is being written.
+    /// T1 to T4, and the read from the copy. False: there is none to be made, or the page is not
+    /// there, or is being written.
     ///
     /// # Safety
     /// As `read_hit`.
@@ -266,7 +283,8 @@ impl PartitionInner {
         if !self.copy_page(tag, &copying) {
             return false;
         }
-        // SAFETY: the frame is ours until the copy is published, and holds what the page held a moment ago; the rest is the caller's promise.
+        // SAFETY: the frame is ours until the copy is published, and holds what the page held a moment ago;
+        // the rest is the caller's promise.
         unsafe { copy::copy_out(self.frames.at(copying.index).wrapping_add(skip), to, len) };
         // Overtaken or not: the read came before the write.
         copying.publish();
@@ -286,7 +304,8 @@ impl PartitionInner {
             let Some(main) = self.table.find(tag) else { return false };
             let Some(word) = copying.link(&main) else { continue };
             let (from, to) = (self.frames.at(main.index), self.frames.at(copying.index));
-            // SAFETY: both frames are mapped for the partition's life. Whoever changes the one, and whoever still looks at the other, is allowed for.
+            // SAFETY: both frames are mapped for the partition's life. Whoever changes the one, and whoever
+            // still looks at the other, is allowed for.
             unsafe { copy::copy_between(from, to, self.page_bytes()) };
             if main.slot().unchanged(word) {
                 self.table.touch(&main);
@@ -301,7 +320,8 @@ impl PartitionInner {
         self.table.take_mark(found) || self.counters.turn(Count::DoubtfulTurns).is_multiple_of(DOUBTFUL_TURNS)
     }
 
-    /// T5. By whoever has taken a page away from its readers, with the word that he replaced, before he changes its bytes.
+    /// T5. By whoever has taken a page away from its readers, with the word that he replaced,
+    /// before he changes its bytes.
     #[inline]
     pub fn overtake(&self, tag: Tag, taken: Word) {
         if taken.twins() != 0 {
@@ -319,7 +339,8 @@ impl PartitionInner {
         }
     }
 
-    /// T7: a page that was claimed gets its bytes from a copy, if it has one, and is published. False: ask the store.
+    /// T7: a page that was claimed gets its bytes from a copy, if it has one, and is published.
+    /// False: ask the store.
     #[inline]
     pub fn elect(&self, tag: Tag, slot: SlotIndex) -> bool {
         self.places.replicates && self.elect_twin(tag, slot)
@@ -347,7 +368,8 @@ impl PartitionInner {
         false
     }
 
-    /// A thread has written a page where it was found, and the word before was this: its main comes here if that is what the node's writes say.
+    /// A thread has written a page where it was found, and the word before was this: its main comes
+    /// here if that is what the node's writes say.
     pub fn wrote(&self, tag: Tag, found: &Found<'_>, before: Word) {
         let (here, wanted) = (self.shared.numa.here(), self.shared.numa.replication.switch_writes);
         let is_here = self.table.node_of_segment(self.table.segment_of(found.index)) == here;

@@ -92,7 +92,8 @@ pub struct NodePages {
 }
 
 impl NodePages {
-    /// Asks the kernel about addresses that belong to the node of that number; to any, if they are emulated.
+    /// Asks the kernel about addresses that belong to the node of that number; to any, if they are
+    /// emulated.
     fn ask(addresses: &[*mut u8], number: Option<u32>) -> NodePages {
         let mut pages = NodePages::default();
         match sys::nodes_of(addresses) {
@@ -154,7 +155,8 @@ impl Partition {
         PartitionNumaStat { nodes, ..self.counts() }
     }
 
-    /// What is counted of nodes, without what they hold (`nodes` is empty): for whoever asks often. None: there is one node.
+    /// What is counted of nodes, without what they hold (`nodes` is empty): for whoever asks often.
+    /// None: there is one node.
     pub fn numa_counts(&self) -> Option<PartitionNumaStat> {
         self.0.places.counted.then(|| self.counts())
     }
@@ -184,7 +186,8 @@ impl Partition {
 }
 
 impl Cache {
-    /// Where the partitions' pages lie, as the kernel says, and whose pages threads found. Asks the kernel about thousands of pages: for people.
+    /// Where the partitions' pages lie, as the kernel says, and whose pages threads found. Asks the
+    /// kernel about thousands of pages: for people.
     pub fn numa_stat(&self) -> NumaStat {
         let numa = &self.shared().numa;
         NumaStat {

@@ -1,5 +1,5 @@
-//! The kernel's calls about nodes, as they are: `mbind`, `move_pages`, a thread's processors. Kernels and containers that refuse them
-//! give an error; what then is the caller's to decide.
+//! The kernel's calls about nodes, as they are: `mbind`, `move_pages`, a thread's processors.
+//! Kernels and containers that refuse them give an error; what then is the caller's to decide.
 
 use std::io;
 
@@ -15,8 +15,9 @@ fn mask_of(number: u32) -> [libc::c_ulong; MASK_BITS / 64] {
     mask
 }
 
-/// Asks for memory of a node for addresses of ours: as they are touched, and what has been touched already moves. Where the node has none left the
-/// kernel takes another's: a page that is far away is better than none.
+/// Asks for memory of a node for addresses of ours: as they are touched, and what has been touched
+/// already moves. Where the node has none left the kernel takes another's: a page that is far away
+/// is better than none.
 ///
 /// `at` is aligned to a page.
 pub(crate) fn prefer(at: *mut u8, len: usize, number: u32) -> io::Result<()> {

@@ -1,7 +1,9 @@
-//! The machine's nodes: which processors and how much memory each has, and how far they are from each other.
+//! The machine's nodes: which processors and how much memory each has, and how far they are from
+//! each other.
 //!
-//! Read from sysfs, for the processors and nodes that this process may use; or made up (`2x4`: two nodes of four cores), for tests and for
-//! machines with one node. What cannot be read costs no more than locality: then the machine has one node. What is not here: who binds what
+//! Read from sysfs, for the processors and nodes that this process may use; or made up (`2x4`: two
+//! nodes of four cores), for tests and for machines with one node. What cannot be read costs no
+//! more than locality: then the machine has one node. What is not here: who binds what
 //! to a node (`mod.rs`), and on which node a thread is (`here.rs`).
 
 use std::fmt;
@@ -20,7 +22,8 @@ pub enum TopologySource {
     /// The machine.
     #[default]
     Machine,
-    /// So many nodes of so many cores: threads sit down on one core after the other, and memory lies where it lies.
+    /// So many nodes of so many cores: threads sit down on one core after the other, and memory
+    /// lies where it lies.
     Emulated {
         /// From 1 to 16.
         nodes: u32,

@@ -1,23 +1,30 @@
-//! Who writes a page again and again from afar: its main comes there (T10 of `octavo_table`'s `twin`).
+//! Who writes a page again and again from afar: its main comes there (T10 of `octavo_table`'s
+//! `twin`).
 //!
-//! A node that has written a page so many times in a row, with nobody's write between, gets its main. Whether somebody wrote between tells the version in the page's word, which
-//! each write moves on by one: so writes of a page that lies on the writer's node pay nothing for this, and those from afar a look at a line of their own node.
+//! A node that has written a page so many times in a row, with nobody's write between, gets its
+//! main. Whether somebody wrote between tells the version in the page's word, which each write
+//! moves on by one: so writes of a page that lies on the writer's node pay nothing for this, and
+//! those from afar a look at a line of their own node.
 //!
-//! Each node follows up to two thousand pages, by a hash of their tags. Where two pages meet, the one that is followed stays until the other has asked so often in vain that it seems to be idle. All is Relaxed and
-//! read-modify-write nowhere: what two threads lose to each other are guesses. What is not here: the switch itself.
+//! Each node follows up to two thousand pages, by a hash of their tags. Where two pages meet, the
+//! one that is followed stays until the other has asked so often in vain that it seems to be idle.
+//! All is Relaxed and read-modify-write nowhere: what two threads lose to each other are guesses.
+//! What is not here: the switch itself.
 
 use octavo_table::{NodeId, Tag};
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// Pages that a node follows at a time: a quarter of those that the partition begins with, and so many at most, which are 16 KiB.
+/// Pages that a node follows at a time: a quarter of those that the partition begins with, and so
+/// many at most, which are 16 KiB.
 const FOLLOWED_MAX: u64 = 2048;
 const FOLLOWED_MIN: u64 = 16;
 
 /// Requests of other pages until a page is given up.
 const IDLE_MAX: u64 = u8::MAX as u64;
 
-/// What is known of a page: its print above, the version that its last write left, writes in a row, and requests of others since.
+/// What is known of a page: its print above, the version that its last write left, writes in a row,
+/// and requests of others since.
 const IDLE_BITS: u32 = 8;
 const RUN_BITS: u32 = 8;
 const VERSION_BITS: u32 = 24;
@@ -30,7 +37,8 @@ pub(crate) const RUN_MAX: u32 = (1 << RUN_BITS) - 1;
 pub(crate) struct Writers(Vec<Box<[AtomicU64]>>);
 
 impl Writers {
-    /// For so many nodes, none where mains stay at home, and a partition that begins with so many slots.
+    /// For so many nodes, none where mains stay at home, and a partition that begins with so many
+    /// slots.
     pub fn new(nodes: u32, slots: u64) -> Writers {
         let cells = || (0..Self::followed(slots)).map(|_| AtomicU64::new(0)).collect();
         Writers((0..nodes).map(|_| cells()).collect())
@@ -45,10 +53,12 @@ impl Writers {
         (slots / 4).clamp(FOLLOWED_MIN, FOLLOWED_MAX)
     }
 
-    /// A thread of a node has written a page that was in this version before and is in the next one now. True: it was the `wanted`th in a row, and nobody else's came between.
+    /// A thread of a node has written a page that was in this version before and is in the next one
+    /// now. True: it was the `wanted`th in a row, and nobody else's came between.
     pub fn wrote(&self, node: NodeId, tag: Tag, before: u64, wanted: u32) -> bool {
         let Some(cells) = self.0.get(node.0 as usize) else { return false };
-        // Bits that say nothing of the page's node or set: neighbours in a set meet no more often than others.
+        // Bits that say nothing of the page's node or set: neighbours in a set meet no more often than
+        // others.
         let (at, print) = (tag.sample() as usize % cells.len(), (tag.0 >> 16) & 0xFF_FFFF);
         let known = cells[at].load(Ordering::Relaxed);
         let part = |shift: u32, bits: u32| known >> shift & ((1 << bits) - 1);

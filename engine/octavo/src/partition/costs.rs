@@ -1,7 +1,8 @@
 //! What a partition pays for: its segments with their metadata, the directory, what is learned.
 //!
-//! It is kept apart from what a resize is doing, for whoever resizes may wait for a store, and figures are asked for at any time. Lock order: `resizing`,
-//! then this one, which nobody holds while he waits.
+//! It is kept apart from what a resize is doing, for whoever resizes may wait for a store, and
+//! figures are asked for at any time. Lock order: `resizing`, then this one, which nobody holds
+//! while he waits.
 
 use octavo_table::SegmentIndex;
 
@@ -14,8 +15,8 @@ pub(super) struct Costs {
     fixed_bytes: u64,
     /// How much of that is for what the policy learns.
     learning_bytes: u64,
-    /// Segments that are out of use. Their frames went back to the system; their metadata, which lies among that of others, has not, and is
-    /// charged still, as a part of what is fixed.
+    /// Segments that are out of use. Their frames went back to the system; their metadata, which
+    /// lies among that of others, has not, and is charged still, as a part of what is fixed.
     left_behind: Vec<SegmentIndex>,
     /// Bytes of a segment's frames, and of its metadata.
     frames_bytes: u64,
@@ -23,7 +24,8 @@ pub(super) struct Costs {
 }
 
 impl Costs {
-    /// Of a charge that has `fixed_bytes` besides the segments, `learning_bytes` of them for what is learned.
+    /// Of a charge that has `fixed_bytes` besides the segments, `learning_bytes` of them for what
+    /// is learned.
     pub fn new(charge: Charge, fixed_bytes: u64, learning_bytes: u64, segment: (u64, u64)) -> Costs {
         let (frames_bytes, metadata_bytes) = segment;
         Costs { charge, fixed_bytes, learning_bytes, left_behind: Vec::new(), frames_bytes, metadata_bytes }
@@ -72,7 +74,8 @@ impl Costs {
         Ok(())
     }
 
-    /// Charges so much more (or less) for segments, and what learning takes from now on instead of what it took.
+    /// Charges so much more (or less) for segments, and what learning takes from now on instead of
+    /// what it took.
     pub fn learn(&mut self, learning_bytes: u64, more: i64, what: &str) -> Result<(), Error> {
         let bytes = self.charge.bytes() - self.learning_bytes + learning_bytes;
         self.charge.resize(bytes.saturating_add_signed(more), what)?;
@@ -97,7 +100,8 @@ mod tests {
     use crate::sync::lock;
     use crate::{Cache, CacheConfig, PartitionConfig};
 
-    /// A resize waited for a store that hung, and figures for the resize: `stat`, metrics and the end of the server hung with them.
+    /// A resize waited for a store that hung, and figures for the resize: `stat`, metrics and the
+    /// end of the server hung with them.
     #[test]
     fn figures_are_there_while_a_resize_waits() {
         let cache = Cache::new(CacheConfig { memory_max_bytes: 32 << 20, ..CacheConfig::default() }).unwrap();

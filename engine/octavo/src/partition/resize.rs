@@ -1,8 +1,11 @@
-//! How a partition grows and shrinks: its segments come and go, their pages move, and pages that are busy are waited for.
+//! How a partition grows and shrinks: its segments come and go, their pages move, and pages that
+//! are busy are waited for.
 //!
-//! Who resizes a partition for himself waits for its store as long as that takes, and holds what belongs to this partition alone. Who holds `planning`, which all
-//! partitions need, takes a [`Turn`]: he waits a moment on a lane of its own, gives a partition up whose store does not answer, and goes on with the
-//! others. What was begun stays begun: named moves wait for the next resize, whoever asks for it, and what is written meanwhile is there then.
+//! Who resizes a partition for himself waits for its store as long as that takes, and holds what
+//! belongs to this partition alone. Who holds `planning`, which all partitions need, takes a
+//! [`Turn`]: he waits a moment on a lane of its own, gives a partition up whose store does not
+//! answer, and goes on with the others. What was begun stays begun: named moves wait for the next
+//! resize, whoever asks for it, and what is written meanwhile is there then.
 //!
 //! What is not here: which sizes are wanted (`reaper.rs`), how entries move (`octavo_table`).
 
@@ -23,7 +26,8 @@ use crate::object::Object;
 use crate::sync::{Arc, Ordering, lock, try_lock, yield_now};
 use crate::task::{Job, Task};
 
-/// How long a turn waits for a partition's store; for one that it was given up for before and that still has what it was given; and for all of them together.
+/// How long a turn waits for a partition's store; for one that it was given up for before and that
+/// still has what it was given; and for all of them together.
 const PATIENCE: Duration = Duration::from_millis(250);
 const PATIENCE_AGAIN: Duration = Duration::from_millis(20);
 const PATIENCE_ALL: Duration = Duration::from_secs(1);
@@ -36,7 +40,8 @@ const TURNS_TOLD: u32 = 5;
 pub(crate) enum Stop {
     /// A store refuses, or there is no memory.
     Failed(Error),
-    /// A store has not answered in time, or somebody else resizes the partition and waits for it. Turns alone say so.
+    /// A store has not answered in time, or somebody else resizes the partition and waits for it.
+    /// Turns alone say so.
     HeldUp,
 }
 
@@ -56,14 +61,16 @@ impl Stop {
     }
 }
 
-/// What `planning` protects besides: a lane for its holder's waits. What a store has in hands when it is given up stays with it.
+/// What `planning` protects besides: a lane for its holder's waits. What a store has in hands when
+/// it is given up stays with it.
 #[derive(Default)]
 pub(crate) struct Planning {
     lane: OnceLock<Arc<Lane>>,
 }
 
 impl Planning {
-    /// The holder begins to move pages. None: he waits as long as it takes, for the cache is gone, and nobody else waits for him. (Under shuttle there is no time.)
+    /// The holder begins to move pages. None: he waits as long as it takes, for the cache is gone,
+    /// and nobody else waits for him. (Under shuttle there is no time.)
     pub fn turn(&self, shared: &Shared) -> Option<Turn<'_>> {
         let is_over = cfg!(shuttle) || shared.closed.load(Ordering::Relaxed);
         (!is_over).then(|| Turn { lane: &self.lane, until: Instant::now() + PATIENCE_ALL })
@@ -162,7 +169,8 @@ pub(super) struct Resizing {
     pub history: History,
     /// Segments without entries that still hold a pinned snapshot.
     pub emptied: Vec<SegmentIndex>,
-    /// Moves that were named and are not done, because a page's store refused, or was not waited for; and the segment that they empty, if they do.
+    /// Moves that were named and are not done, because a page's store refused, or was not waited
+    /// for; and the segment that they empty, if they do.
     pending: Vec<octavo_table::Move>,
     pub leaving: Option<SegmentIndex>,
 }
@@ -213,7 +221,8 @@ impl Partition {
         self.in_turn(turn, |resizing, turn| self.make_segments(resizing, segments, turn))
     }
 
-    /// `resize_in_turn` that only shrinks: another may have shrunk it since `segments` were counted.
+    /// `resize_in_turn` that only shrinks: another may have shrunk it since `segments` were
+    /// counted.
     pub(super) fn shrink_in_turn(&self, segments: u32, turn: Option<Turn<'_>>) -> Result<(), Stop> {
         self.in_turn(turn, |resizing, turn| {
             let live = self.0.table.live_segments() - resizing.emptied.len() as u32;
@@ -245,7 +254,8 @@ impl Partition {
         done
     }
 
-    /// Shrinks it for whoever asks for this partition: others get their turns while its store is waited for.
+    /// Shrinks it for whoever asks for this partition: others get their turns while its store is
+    /// waited for.
     pub(crate) fn shrink_alone(&self, mut segments: impl FnMut() -> u32) -> Result<(), Error> {
         let shared = &self.0.shared;
         loop {
@@ -326,7 +336,8 @@ impl Partition {
         Ok(())
     }
 
-    /// Moves pages away from a node whose sets are under more pressure than another's, if there is one (`numa/balance.rs`).
+    /// Moves pages away from a node whose sets are under more pressure than another's, if there is
+    /// one (`numa/balance.rs`).
     pub(crate) fn balance_nodes(&self, turn: Option<Turn<'_>>) -> Result<(), Stop> {
         let inner = &self.0;
         let Some((verdict, entries)) = inner.look_at_nodes() else { return Ok(()) };
@@ -343,8 +354,9 @@ impl Partition {
         })
     }
 
-    /// Makes the moves that were named. Where one stops, it and those behind it wait for the next resize, as they must be done
-    /// before others are named; until then its pages are looked for in both places.
+    /// Makes the moves that were named. Where one stops, it and those behind it wait for the next
+    /// resize, as they must be done before others are named; until then its pages are looked
+    /// for in both places.
     pub(super) fn finish_moves(&self, resizing: &mut Resizing, turn: Option<&Turn<'_>>) -> Result<(), Stop> {
         while let Some(mv) = resizing.pending.last() {
             self.move_entry(*mv, turn)?;
@@ -412,8 +424,9 @@ impl Partition {
         }
     }
 
-    /// Waits until a slot may have become quiet: for whoever has it, or for its dirty page to be written. At once only if its state has changed
-    /// since it was found busy: pages of an object are gone before the object is forgotten.
+    /// Waits until a slot may have become quiet: for whoever has it, or for its dirty page to be
+    /// written. At once only if its state has changed since it was found busy: pages of an
+    /// object are gone before the object is forgotten.
     fn settle(&self, slot: SlotIndex, turn: Option<&Turn<'_>>) -> Result<(), Stop> {
         let inner = &self.0;
         let word = inner.table.slot(slot).load();
@@ -434,7 +447,8 @@ impl Partition {
             return Ok(());
         }
         if word.state() == State::Dirty {
-            // Its neighbours in the segment are the next that would be met, one I/O after the other. What the store says of them is no matter here.
+            // Its neighbours in the segment are the next that would be met, one I/O after the other. What the
+            // store says of them is no matter here.
             let _ = object.clean_segment(inner.table.segment_of(slot));
             object.clean_pages(page, page + 1)?;
         }

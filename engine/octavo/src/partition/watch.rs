@@ -1,5 +1,6 @@
-//! What is learned of a partition's load: its monitor, kept in proportion to its size, and what a plan is told and leaves to the next.
-//! Not here: the monitor itself (`octavo_table`), and plans (`reaper.rs`).
+//! What is learned of a partition's load: its monitor, kept in proportion to its size, and what a
+//! plan is told and leaves to the next. Not here: the monitor itself (`octavo_table`), and plans
+//! (`reaper.rs`).
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -13,8 +14,8 @@ use crate::counters::Count;
 use crate::reaper::{Share, Use};
 use crate::sync::lock;
 
-/// What one plan leaves to the next: misses of late, as a monitor's counts fade, those of them whose pages returned, how its
-/// curve was stretched, and where the size went.
+/// What one plan leaves to the next: misses of late, as a monitor's counts fade, those of them
+/// whose pages returned, how its curve was stretched, and where the size went.
 #[derive(Default)]
 pub(super) struct Remembered {
     misses: Of,
@@ -35,7 +36,8 @@ struct Of {
 }
 
 impl Of {
-    /// Of so many in all, those of late. Where a period is over, they fade from now on, or only the last few periods' count.
+    /// Of so many in all, those of late. Where a period is over, they fade from now on, or only the
+    /// last few periods' count.
     fn look(&mut self, all: u64, over: Option<(f64, bool)>) -> f64 {
         self.late.add(all.wrapping_sub(std::mem::replace(&mut self.before, all)) as f64);
         let late = self.late.count();
@@ -49,7 +51,8 @@ impl Of {
     }
 }
 
-/// How a partition is watched: sizes up to eight times its own, with what the policy's learning leaves of a hundredth of it.
+/// How a partition is watched: sizes up to eight times its own, with what the policy's learning
+/// leaves of a hundredth of it.
 pub(super) struct Watch {
     most_pages: u64,
     bytes_max: u64,
@@ -77,7 +80,8 @@ impl Watch {
 }
 
 impl Partition {
-    /// What it would have missed of late at other sizes. None where it is not watched: the cache has no reaper, or the partition is very small.
+    /// What it would have missed of late at other sizes. None where it is not watched: the cache
+    /// has no reaper, or the partition is very small.
     pub fn miss_curve(&self) -> Option<octavo_table::MissCurve> {
         if self.0.shared.is_forked() {
             return None;
@@ -132,8 +136,9 @@ impl Partition {
         remembered.trend = remembered.trend.after(from_bytes, to_bytes);
     }
 
-    /// Fits the monitor to the partition's size: lets it look at larger sizes where the partition has come near the largest that it looks at, and takes
-    /// it back where it takes more than its part of what the partition is now.
+    /// Fits the monitor to the partition's size: lets it look at larger sizes where the partition
+    /// has come near the largest that it looks at, and takes it back where it takes more than
+    /// its part of what the partition is now.
     pub(crate) fn fit_monitor(&self) {
         let inner = &self.0;
         let Some(monitor) = inner.table.monitor() else { return };

@@ -1,4 +1,5 @@
-//! Mode `auto`: what a partition chooses, by what load. Nothing runs by itself, and all is counted, so that each run is the same.
+//! Mode `auto`: what a partition chooses, by what load. Nothing runs by itself, and all is counted,
+//! so that each run is the same.
 
 use crate::numa::{PAGE, PAGES, config, scene_of};
 use crate::random::Random;

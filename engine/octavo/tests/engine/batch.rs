@@ -1,4 +1,5 @@
-//! Batches of reads at the edges: pages cut by the end, reads of several pages, of nothing, and past the end.
+//! Batches of reads at the edges: pages cut by the end, reads of several pages, of nothing, and
+//! past the end.
 
 use octavo::disk::Store;
 use octavo::numa::{NumaMode, TopologySource};
@@ -60,7 +61,8 @@ fn a_batch_reads_what_the_end_cuts_what_spans_pages_and_nothing() {
     }
 }
 
-/// The ends of a batch's reads were checked before any was looked up; now a read is checked where it is looked up.
+/// The ends of a batch's reads were checked before any was looked up; now a read is checked where
+/// it is looked up.
 #[test]
 fn a_batch_with_a_read_past_the_end_is_refused_wherever_it_stands() {
     for (_cache, object) in objects() {

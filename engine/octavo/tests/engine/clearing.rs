@@ -1,4 +1,5 @@
-//! Discards and zeroes (`src/clear.rs`, C1 to C7): what they leave, what they lose when the store refuses, and who waits for whom.
+//! Discards and zeroes (`src/clear.rs`, C1 to C7): what they leave, what they lose when the store
+//! refuses, and who waits for whom.
 
 use crate::watchdog::Watchdog;
 use octavo::disk::{Engine, OpenOptions, SimDisk, SimFaults, SimOptions, Store};
@@ -59,8 +60,9 @@ const NONE: SimFaults = SimFaults {
     p_short: 0.0,
 };
 
-/// A discard dropped the dirty pages of its range, and then told the store. When the store refused, the bytes of writes that had been
-/// acknowledged were in neither: reads went back to what the store had before them, and a sync said that all was well.
+/// A discard dropped the dirty pages of its range, and then told the store. When the store refused,
+/// the bytes of writes that had been acknowledged were in neither: reads went back to what the
+/// store had before them, and a sync said that all was well.
 #[test]
 fn a_clearing_that_the_store_refuses_loses_no_dirty_page() {
     for faults in REFUSALS {
@@ -133,8 +135,8 @@ fn wait(queue: &mut octavo::Queue, count: usize) -> Vec<Completion> {
     done
 }
 
-/// The queue did discards and zeroes before `submit` returned: whoever had submitted one waited for the store, and so did all his
-/// other requests.
+/// The queue did discards and zeroes before `submit` returned: whoever had submitted one waited for
+/// the store, and so did all his other requests.
 #[test]
 fn clearings_are_in_flight_when_submit_returns_and_reads_go_on() {
     let _watchdog = Watchdog::new(Duration::from_secs(20), "clearing");
@@ -150,7 +152,8 @@ fn clearings_are_in_flight_when_submit_returns_and_reads_go_on() {
     // The dirty pages are held, and read as they were; pages beside the ranges do not know of them.
     assert!(page(&object, 9) == [4; PAGE as usize] && page(&object, 40) == [3; PAGE as usize]);
     assert_eq!(disk.counters().steps, before.steps);
-    // A page that was clean waits, and helps the queue's lane, whose owner is here; so do a write and a sync.
+    // A page that was clean waits, and helps the queue's lane, whose owner is here; so do a write and a
+    // sync.
     assert!(page(&object, 2) == [0; PAGE as usize]);
     object.write_at(10 * PAGE, &[5; PAGE as usize]).unwrap();
     object.sync().unwrap();
@@ -194,7 +197,8 @@ fn a_clearing_passes_pages_that_are_in_use_and_ends_after_them() {
     }
 }
 
-/// A page that an object's end cuts is cleared as a whole; if the object has grown until its turn comes, only what it had is.
+/// A page that an object's end cuts is cleared as a whole; if the object has grown until its turn
+/// comes, only what it had is.
 #[test]
 fn an_object_that_grows_meanwhile_loses_nothing_behind_its_old_end() {
     let _watchdog = Watchdog::new(Duration::from_secs(20), "clearing");

@@ -1,5 +1,5 @@
-//! Stores that fail: what a sync says of them until it has succeeded, what stays dirty and how it is tried again, how long an object is then, and how one
-//! plain read that fails ends.
+//! Stores that fail: what a sync says of them until it has succeeded, what stays dirty and how it
+//! is tried again, how long an object is then, and how one plain read that fails ends.
 
 use crate::watchdog::Watchdog;
 use octavo::disk::{OpenOptions, SimDisk, SimFaults, SimOptions, Store};
@@ -59,7 +59,8 @@ fn all_syncs(cache: &Cache, object: &Object) -> Vec<Result<(), Error>> {
     results
 }
 
-/// Contract 3, second half: nobody knows what the store lost when its own sync failed, so the object is failed until it is opened again.
+/// Contract 3, second half: nobody knows what the store lost when its own sync failed, so the
+/// object is failed until it is opened again.
 #[test]
 fn after_a_failed_fdatasync_every_sync_fails_until_the_object_is_opened_again() {
     let _watchdog = Watchdog::new(Duration::from_secs(20), "a failed fdatasync");
@@ -149,8 +150,9 @@ fn a_sync_that_fails_for_some_pages_has_written_the_others() {
     assert_eq!(disk.image("disk").chunks(PAGE).filter(|page| *page == [5; PAGE]).count(), 8);
 }
 
-/// The store had cut itself and failed at the sync behind that; the object took its old length back. What was written behind the store's end from then on
-/// was acknowledged, synced, and cut off.
+/// The store had cut itself and failed at the sync behind that; the object took its old length
+/// back. What was written behind the store's end from then on was acknowledged, synced, and cut
+/// off.
 #[test]
 fn after_a_change_of_length_that_fails_the_object_is_as_long_as_its_store() {
     let mut lengths = std::collections::BTreeSet::new();
@@ -205,7 +207,8 @@ fn on_a_full_disk(background: bool, dirty_max_bytes: u64) -> (Cache, SimDisk, Ob
     (cache, disk, object)
 }
 
-/// A full store was asked for each dirty page alone, in every pass; and when there was room again, pages went one by one until somebody synced.
+/// A full store was asked for each dirty page alone, in every pass; and when there was room again,
+/// pages went one by one until somebody synced.
 #[test]
 fn a_full_store_is_asked_for_few_pages_at_a_time_and_for_long_runs_when_it_has_room() {
     let (cache, disk, object) = on_a_full_disk(false, 4 << 20);
@@ -232,7 +235,8 @@ fn a_full_store_is_asked_for_few_pages_at_a_time_and_for_long_runs_when_it_has_r
     assert!(disk.image("disk").into_iter().eq((0..400).flat_map(|page| [page as u8 | 1; 4096])));
 }
 
-/// The figures said that write-back fails until somebody synced, though all was written, or nothing was left that could be.
+/// The figures said that write-back fails until somebody synced, though all was written, or nothing
+/// was left that could be.
 #[test]
 fn write_back_that_works_again_is_seen_without_a_sync() {
     let _watchdog = Watchdog::new(Duration::from_secs(60), "write-back that works again");
@@ -277,8 +281,9 @@ impl Drop for Loop {
     }
 }
 
-/// A blocking read that misses one run of pages is one plain read by the thread that wants it, and not the ring's. Where it fails, the error
-/// comes back, the pages' slots with it, and whoever waited for one of them finds out for himself.
+/// A blocking read that misses one run of pages is one plain read by the thread that wants it, and
+/// not the ring's. Where it fails, the error comes back, the pages' slots with it, and whoever
+/// waited for one of them finds out for himself.
 #[test]
 fn a_plain_read_that_fails_says_so_keeps_no_slot_and_wakes_whoever_waited() {
     let _watchdog = Watchdog::new(Duration::from_secs(20), "a device that fails");

@@ -41,7 +41,8 @@ fn assert_written(disk: &SimDisk, name: &str, pages: u64) {
     }
 }
 
-/// One store that hung stopped the write-back of all partitions: objects were cleaned one after the other, and the one that hung took all bounce pages.
+/// One store that hung stopped the write-back of all partitions: objects were cleaned one after the
+/// other, and the one that hung took all bounce pages.
 #[test]
 fn a_store_that_hangs_holds_up_its_own_object_and_no_other() {
     let watchdog = Watchdog::new(Duration::from_secs(60), "a store that hangs");
@@ -96,7 +97,8 @@ fn a_store_that_hangs_holds_up_its_own_object_and_no_other() {
     assert_eq!(dirty_pages(&stuck), 0);
 }
 
-/// A plan waited for the store of a partition that was to shrink, with the lock that all partitions need: none could be made, bounded or resized any more.
+/// A plan waited for the store of a partition that was to shrink, with the lock that all partitions
+/// need: none could be made, bounded or resized any more.
 #[test]
 fn a_store_that_hangs_keeps_its_own_partition_s_size_and_no_other_s() {
     const MIB: u64 = 1 << 20;

@@ -1,8 +1,12 @@
-//! Histories: what threads of several nodes did to pages and saw, checked afterwards. Per page, reads and writes are linearizable: each took effect at one moment between its
-//! call and its return. So no read goes back, on whatever node, and none sees less than a write that was replied to before it began.
+//! Histories: what threads of several nodes did to pages and saw, checked afterwards. Per page,
+//! reads and writes are linearizable: each took effect at one moment between its call and its
+//! return. So no read goes back, on whatever node, and none sees less than a write that was replied
+//! to before it began.
 //!
-//! Every write of a page has bytes of its own, so this is checked exactly (Gibbons, Korach, "Testing Shared Memories", 1997): the operations with one value span a *zone*, from
-//! the first return to the last call. Where the return comes first, the value was there all that time: no other value's such zone may overlap it, and no value whose operations could all
+//! Every write of a page has bytes of its own, so this is checked exactly (Gibbons, Korach,
+//! "Testing Shared Memories", 1997): the operations with one value span a *zone*, from
+//! the first return to the last call. Where the return comes first, the value was there all that
+//! time: no other value's such zone may overlap it, and no value whose operations could all
 //! have happened at once may have to do so inside it.
 
 use crate::random::Random;

@@ -171,7 +171,8 @@ fn pages_go_to_the_node_that_writes_them_and_back_and_home_before_they_are_recor
         before = stat(&cache);
     }
     assert_eq!(switches, PAGES, "all had gone to the other node");
-    // The first reader of the other node copies them, and then reads its own, also of pages that are at home there.
+    // The first reader of the other node copies them, and then reads its own, also of pages that are at
+    // home there.
     read_all_on(0, &object);
     read_all_on(0, &object);
     let after = stat(&cache);
@@ -313,8 +314,8 @@ fn a_queue_outlives_the_workers_of_its_cache() {
     assert_eq!(ended, 200);
 }
 
-/// Such a request has no memory of its own. In a bundle for another node it was taken for a read into
-/// that memory, and the process died.
+/// Such a request has no memory of its own. In a bundle for another node it was taken for a read
+/// into that memory, and the process died.
 #[test]
 fn a_queues_prefetch_of_another_nodes_pages_does_not_travel() {
     let (cache, _partition, object) = scene(config(NumaMode::Message, 2, 2));

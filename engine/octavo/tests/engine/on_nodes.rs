@@ -1,7 +1,9 @@
-//! A machine that has several nodes, and what its kernel says about them: where memory really lies, who runs where.
+//! A machine that has several nodes, and what its kernel says about them: where memory really lies,
+//! who runs where.
 //!
-//! `cargo xtask guest` runs these tests in guests of two and of four nodes, and says in `OCTAVO_NODES` how many there are. On a machine with one node
-//! they say `SKIP`. A test of what else lies on nodes needs [`machine`], [`addresses`], [`kernel::nodes_of`] and [`on`].
+//! `cargo xtask guest` runs these tests in guests of two and of four nodes, and says in
+//! `OCTAVO_NODES` how many there are. On a machine with one node they say `SKIP`. A test of what
+//! else lies on nodes needs [`machine`], [`addresses`], [`kernel::nodes_of`] and [`on`].
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -86,7 +88,8 @@ fn read_in_batches(object: &Object) {
     }
 }
 
-/// What the cache says about where its pages are is what the kernel says, for every single page; and what is bound to a node lies there.
+/// What the cache says about where its pages are is what the kernel says, for every single page;
+/// and what is bound to a node lies there.
 fn assert_placed(topology: &Topology, cache: &Cache, object: &Object) {
     let by_node = pages_by_node(object);
     let stat = cache.numa_stat();
@@ -107,7 +110,8 @@ fn assert_placed(topology: &Topology, cache: &Cache, object: &Object) {
     assert_bound(topology, object, &by_node);
 }
 
-/// Each page's addresses prefer the node where it is, and what prefers a node has all its pages there.
+/// Each page's addresses prefer the node where it is, and what prefers a node has all its pages
+/// there.
 fn assert_bound(topology: &Topology, object: &Object, by_node: &BTreeMap<u32, Vec<u64>>) {
     let areas = kernel::areas();
     for node in &topology.nodes {
@@ -169,7 +173,8 @@ fn copies_lie_where_pages_are_read_and_pages_where_they_are_written() {
     let config = CacheConfig { replication, ..config(NumaMode::Replicate) };
     let (cache, _partition, object) = on(first, || numa::scene_of(config, CacheMode::Writeback));
     let all: Vec<u64> = (0..PAGES).collect();
-    // 1. Copies, besides those of the first node, where all pages were read once. What they lie in is the reader's, as the kernel says, and no read of a copy is from afar.
+    // 1. Copies, besides those of the first node, where all pages were read once. What they lie in is
+    //    the reader's, as the kernel says, and no read of a copy is from afar.
     let loaded = cache.numa_stat().partitions.remove(0);
     on(last, || read(&object, &all));
     let told = cache.numa_stat().partitions.remove(0);

@@ -1,5 +1,5 @@
-//! Pages that say what they are, so that every read can be checked: no torn page, no page of another place, no version older than
-//! one that was read or replied to before.
+//! Pages that say what they are, so that every read can be checked: no torn page, no page of
+//! another place, no version older than one that was read or replied to before.
 
 use crate::random::Random;
 use octavo::Object;
@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 pub const PAGE: usize = 4096;
 
-/// A page of the given object, number and version. Version 0 is a page of zeros: never written, or discarded.
+/// A page of the given object, number and version. Version 0 is a page of zeros: never written, or
+/// discarded.
 fn page(object: u64, number: u64, version: u64) -> Vec<u8> {
     let mut random = Random(object << 40 ^ number << 32 ^ version);
     let mut bytes = random.bytes(PAGE);
@@ -27,11 +28,13 @@ fn version(object: u64, number: u64, bytes: &[u8]) -> u64 {
     version
 }
 
-/// What threads share about one object. One thread at a time writes a page, so that versions say which came later.
+/// What threads share about one object. One thread at a time writes a page, so that versions say
+/// which came later.
 pub struct Shared {
     pub object: Object,
     number: u64,
-    /// Per page: the latest version that a write took, and the latest that is known to have been read or replied to.
+    /// Per page: the latest version that a write took, and the latest that is known to have been
+    /// read or replied to.
     taken: Vec<AtomicU64>,
     seen: Vec<AtomicU64>,
     /// Discards make pages go back to zeros: then only what they say is checked.
@@ -81,7 +84,8 @@ impl Shared {
         self.replied(number, version);
     }
 
-    /// Pins a page, if that can be, and sees that it is the same before and after others had a turn.
+    /// Pins a page, if that can be, and sees that it is the same before and after others had a
+    /// turn.
     pub fn pin(&self, number: u64) {
         let floor = self.floor(number);
         if let Some(pin) = self.object.pin(number * PAGE as u64).unwrap() {

@@ -1,4 +1,5 @@
-//! A cache that does nothing and whose reaper rests hears that memory is short: from who tells it, and from the kernel.
+//! A cache that does nothing and whose reaper rests hears that memory is short: from who tells it,
+//! and from the kernel.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -9,7 +10,8 @@ use std::time::{Duration, Instant};
 use octavo::pressure::{PressureSource, Sample};
 use octavo::{Cache, CacheConfig, Partition, PartitionConfig};
 
-/// Of a system that has neither enough memory nor too little: only who says that processes wait for it makes the cache shrink.
+/// Of a system that has neither enough memory nor too little: only who says that processes wait for
+/// it makes the cache shrink.
 fn idle(source: impl FnOnce(PressureSource) -> PressureSource) -> (Cache, Partition) {
     let tight =
         || Sample { stalled_percent: Some(0.0), available_bytes: Some(60 << 20), bound_bytes: Some(1 << 30) };
@@ -94,7 +96,8 @@ fn the_kernel_tells_of_real_stalls() {
     };
     let (_cache, partition) = idle(PressureSource::with_triggers);
     let full = charged(&partition);
-    // Somebody writes a file faster than it gets to the disk, with next to no memory to keep it in meanwhile.
+    // Somebody writes a file faster than it gets to the disk, with next to no memory to keep it in
+    // meanwhile.
     let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("stall-{}", std::process::id()));
     let (join, to) = (group.0.join("cgroup.procs"), file.display());
     let line = format!("echo $$ > {} && exec dd if=/dev/zero of={to} bs=1M count=200", join.display());

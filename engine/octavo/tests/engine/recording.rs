@@ -1,5 +1,5 @@
-//! Recordings from the engine's side: how they begin and end beside everything else. What a replay makes of them is tested where a table
-//! is replayed.
+//! Recordings from the engine's side: how they begin and end beside everything else. What a replay
+//! makes of them is tested where a table is replayed.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
@@ -80,8 +80,9 @@ fn the_names_of_many_objects_are_in_several_blocks() {
     assert!((90..270).contains(&events.len()), "{}", events.len());
 }
 
-/// A recording began with the tape's lock held while it asked whether the partition was resized, and a resize holds that while it writes to
-/// the tape: both waited for ever. And a step of a whole recording that had ended got into the sample that followed.
+/// A recording began with the tape's lock held while it asked whether the partition was resized,
+/// and a resize holds that while it writes to the tape: both waited for ever. And a step of a whole
+/// recording that had ended got into the sample that followed.
 #[test]
 fn recordings_begin_and_end_beside_resizes_opens_and_accesses() {
     let _watchdog = Watchdog::new(PATIENCE, "recordings beside resizes");
@@ -146,7 +147,8 @@ fn a_recording_whose_blocks_nobody_takes_ends_and_the_partition_goes_on() {
     assert_eq!(rest(&mut recording).1, RecordingEnd::Stopped);
 }
 
-/// A page that was pinned when its recording began was listed as any other, so that a replay let it go and found other pages.
+/// A page that was pinned when its recording began was listed as any other, so that a replay let it
+/// go and found other pages.
 #[test]
 fn pins_that_are_held_when_a_recording_begins_are_listed() {
     let (_cache, partition) = partition();
@@ -168,7 +170,8 @@ fn pins_that_are_held_when_a_recording_begins_are_listed() {
     drop(pins);
 }
 
-/// Parts that follow had only what happened in them: when the first was gone, nobody knew which pages were there, nor how objects were called.
+/// Parts that follow had only what happened in them: when the first was gone, nobody knew which
+/// pages were there, nor how objects were called.
 #[test]
 fn a_part_says_what_was_there_when_it_began() {
     let (_cache, partition) = partition();

@@ -32,8 +32,8 @@ fn advice_for_a_part_of_one_page_lets_nothing_go_and_does_not_overflow() {
     assert_eq!(object.stat().dirty_bytes, 4096);
 }
 
-/// Bounce pages went to whoever had waited longest. Those were the queue's writes, which were told and not there to take their
-/// turn, and nobody told the blocking write behind them.
+/// Bounce pages went to whoever had waited longest. Those were the queue's writes, which were told
+/// and not there to take their turn, and nobody told the blocking write behind them.
 #[test]
 fn a_queue_that_nobody_waits_on_does_not_keep_the_bounce_pages_from_others() {
     let _watchdog = Watchdog::new(Duration::from_secs(20), "bounce pages");
@@ -52,8 +52,9 @@ fn a_queue_that_nobody_waits_on_does_not_keep_the_bounce_pages_from_others() {
     }
 }
 
-/// The resize gave up in the middle of a move, and the next one found the table in a state that must not be. Between the two, a
-/// write to a page that had moved looked for it in its old place only, for ever.
+/// The resize gave up in the middle of a move, and the next one found the table in a state that
+/// must not be. Between the two, a write to a page that had moved looked for it in its old place
+/// only, for ever.
 #[test]
 fn a_resize_that_a_refusing_store_stops_is_finished_by_the_next() {
     let _watchdog = Watchdog::new(Duration::from_secs(20), "resize");
@@ -83,7 +84,8 @@ fn a_resize_that_a_refusing_store_stops_is_finished_by_the_next() {
     assert!(all.iter().all(|byte| *byte == 2));
 }
 
-/// A segment that pins keep is in nobody's use, and yet takes its place: the growth was charged, and did not happen.
+/// A segment that pins keep is in nobody's use, and yet takes its place: the growth was charged,
+/// and did not happen.
 #[test]
 fn a_partition_that_cannot_grow_is_not_charged_for_it() {
     let cache = Cache::new(CacheConfig { memory_max_bytes: 512 << 10, ..one_set() }).unwrap();
@@ -101,7 +103,8 @@ fn a_partition_that_cannot_grow_is_not_charged_for_it() {
     assert_eq!(partition.stat().max_bytes, full.max_bytes);
 }
 
-/// Two flushes of one store were in flight: the first failed and took the bytes with it, the second succeeded and was believed.
+/// Two flushes of one store were in flight: the first failed and took the bytes with it, the second
+/// succeeded and was believed.
 #[test]
 fn a_sync_beside_one_that_fails_does_not_succeed_for_lost_bytes() {
     let cache = Cache::new(one_set()).unwrap();
@@ -118,7 +121,8 @@ fn a_sync_beside_one_that_fails_does_not_succeed_for_lost_bytes() {
     assert!(object.stat().failed && object.sync().is_err());
 }
 
-/// And whoever waits for a flush that was begun before it gets the next one, with all others that wait.
+/// And whoever waits for a flush that was begun before it gets the next one, with all others that
+/// wait.
 #[test]
 fn syncs_that_wait_for_a_flush_share_the_next() {
     let cache = Cache::new(one_set()).unwrap();
@@ -132,8 +136,9 @@ fn syncs_that_wait_for_a_flush_share_the_next() {
     assert_eq!(disk.counters().syncs, 2);
 }
 
-/// A write in one I/O over many pages looked at the object's end once: pages behind it, cut off meanwhile, stayed in the cache with
-/// bytes that the store never took, and were seen when the object grew again.
+/// A write in one I/O over many pages looked at the object's end once: pages behind it, cut off
+/// meanwhile, stayed in the cache with bytes that the store never took, and were seen when the
+/// object grew again.
 #[test]
 fn what_was_written_behind_an_end_that_moved_is_not_seen_when_the_object_grows() {
     let _watchdog = Watchdog::new(Duration::from_secs(30), "lengths");
@@ -163,8 +168,9 @@ fn what_was_written_behind_an_end_that_moved_is_not_seen_when_the_object_grows()
     }
 }
 
-/// How many segments fit was reckoned with what the partition had learned so far; what it learns about those that joined was charged on top,
-/// and a partition was a little larger than it had been allowed to be.
+/// How many segments fit was reckoned with what the partition had learned so far; what it learns
+/// about those that joined was charged on top, and a partition was a little larger than it had been
+/// allowed to be.
 #[test]
 fn what_is_learned_about_new_segments_fits_into_the_size_too() {
     let cache = Cache::new(CacheConfig { memory_max_bytes: 32 << 20, ..one_set() }).unwrap();
@@ -178,8 +184,8 @@ fn what_is_learned_about_new_segments_fits_into_the_size_too() {
     }
 }
 
-/// Bytes were copied by the page size of the object's cache into bounce pages of the queue's, and pages of the other cache were waited for
-/// where nobody told.
+/// Bytes were copied by the page size of the object's cache into bounce pages of the queue's, and
+/// pages of the other cache were waited for where nobody told.
 #[test]
 fn a_queue_refuses_an_object_of_another_cache() {
     let small = Cache::new(one_set()).unwrap();
@@ -205,7 +211,8 @@ fn a_queue_refuses_an_object_of_another_cache() {
     assert!(bytes.iter().all(|byte| *byte == 0));
 }
 
-/// The caller's iterator ran while pages of the batch were claimed and no I/O was in flight for them: one that read such a page waited for itself.
+/// The caller's iterator ran while pages of the batch were claimed and no I/O was in flight for
+/// them: one that read such a page waited for itself.
 #[test]
 fn a_batch_may_be_made_while_its_pages_are_read() {
     let _watchdog = Watchdog::new(Duration::from_secs(20), "a batch that reads itself");
@@ -256,7 +263,8 @@ fn an_object_is_not_longer_than_its_pages_have_numbers() {
     assert_eq!(object.len_bytes(), MOST);
 }
 
-/// What was written between the sync of a close and the drop of the pages was acknowledged, and gone.
+/// What was written between the sync of a close and the drop of the pages was acknowledged, and
+/// gone.
 #[test]
 fn a_write_that_a_close_overtakes_is_in_the_store_or_refused() {
     let _watchdog = Watchdog::new(Duration::from_secs(60), "close");
@@ -303,8 +311,8 @@ fn a_write_that_a_close_overtakes_is_in_the_store_or_refused() {
     }
 }
 
-/// Two that changed the length both restored what had been there before either: the object was longer than its store, and what was written behind the
-/// store's end was cut off.
+/// Two that changed the length both restored what had been there before either: the object was
+/// longer than its store, and what was written behind the store's end was cut off.
 #[test]
 fn two_who_change_the_length_at_once_leave_one_of_their_lengths() {
     let _watchdog = Watchdog::new(Duration::from_secs(60), "two lengths");
@@ -323,7 +331,8 @@ fn two_who_change_the_length_at_once_leave_one_of_their_lengths() {
     }
 }
 
-/// A size was wanted without the segments that a pin keeps, and a segment was taken for each of them while the partition was to shrink.
+/// A size was wanted without the segments that a pin keeps, and a segment was taken for each of
+/// them while the partition was to shrink.
 #[test]
 fn a_partition_that_shrinks_while_pins_keep_segments_does_not_grow() {
     let cache = Cache::new(CacheConfig { memory_max_bytes: 4 << 20, ..one_set() }).unwrap();
@@ -392,7 +401,8 @@ fn a_store_is_opened_by_one_object_at_a_time() {
     assert!(two.open(store, "fourth").is_err());
 }
 
-/// A thread's counters ended before its lane, which counted the read-ahead that it had still in flight: the process was aborted.
+/// A thread's counters ended before its lane, which counted the read-ahead that it had still in
+/// flight: the process was aborted.
 #[test]
 fn a_thread_may_end_whatever_it_called_first() {
     let cache = Cache::new(one_set()).unwrap();
@@ -423,7 +433,8 @@ fn a_buffer_that_no_memory_can_hold_is_refused() {
     assert!(cache.buffer(1).is_some());
 }
 
-/// The cleaner was told when the page was claimed, found nothing dirty, and slept; when the page had come and was dirty, nobody told it.
+/// The cleaner was told when the page was claimed, found nothing dirty, and slept; when the page
+/// had come and was dirty, nobody told it.
 #[test]
 fn a_part_of_a_page_that_was_not_there_is_written_back_by_itself() {
     let _watchdog = Watchdog::new(Duration::from_secs(120), "the cleaner");
@@ -466,8 +477,8 @@ fn an_object_is_abandoned_and_its_partition_resized_where_no_memory_is_left_for_
     drop(hog);
 }
 
-/// A closed object's length was nothing, and could be changed from there: the object came back, and wrote and synced into a store that was somebody
-/// else's by then.
+/// A closed object's length was nothing, and could be changed from there: the object came back, and
+/// wrote and synced into a store that was somebody else's by then.
 #[test]
 fn a_closed_object_stays_closed() {
     let cache = Cache::new(one_set()).unwrap();
@@ -516,7 +527,8 @@ fn a_closed_object_stays_closed() {
     }
 }
 
-/// Nor did that need anybody who calls a closed object: a length that changed beside the close was enough.
+/// Nor did that need anybody who calls a closed object: a length that changed beside the close was
+/// enough.
 #[test]
 fn a_length_that_changes_beside_a_close_does_not_open_the_object_again() {
     let _watchdog = Watchdog::new(Duration::from_secs(60), "lengths and closes");
@@ -553,7 +565,8 @@ fn a_length_that_changes_beside_a_close_does_not_open_the_object_again() {
     }
 }
 
-/// All pages of a range that will be wanted were claimed, and had memory that nobody was charged for, before the first was read.
+/// All pages of a range that will be wanted were claimed, and had memory that nobody was charged
+/// for, before the first was read.
 #[test]
 fn a_long_range_is_brought_in_by_steps() {
     let _watchdog = Watchdog::new(Duration::from_secs(60), "a long range");
@@ -580,7 +593,8 @@ fn a_long_range_is_brought_in_by_steps() {
     }
 }
 
-/// A thread that could not be woken looked for completions a thousand times a second though it had asked for nothing.
+/// A thread that could not be woken looked for completions a thousand times a second though it had
+/// asked for nothing.
 #[test]
 fn a_queue_without_requests_sleeps_until_its_descriptor_is_ready() {
     let _watchdog = Watchdog::new(Duration::from_secs(20), "an idle queue");
@@ -603,8 +617,8 @@ fn a_queue_without_requests_sleeps_until_its_descriptor_is_ready() {
     });
 }
 
-/// A partition that was removed took objects still, and kept a segment for good with each: the cache
-/// ran out of memory without a partition in it.
+/// A partition that was removed took objects still, and kept a segment for good with each: the
+/// cache ran out of memory without a partition in it.
 #[test]
 fn a_removed_partition_opens_nothing_and_takes_no_memory() {
     let cache = Cache::new(one_set()).unwrap();
@@ -622,8 +636,8 @@ fn a_removed_partition_opens_nothing_and_takes_no_memory() {
     }
 }
 
-/// `reclaim` counted the segments that were to be left, and another resize left fewer before it came
-/// to shrink: it grew the partition back to its count.
+/// `reclaim` counted the segments that were to be left, and another resize left fewer before it
+/// came to shrink: it grew the partition back to its count.
 #[test]
 fn a_reclaim_beside_a_shrink_does_not_grow_the_partition() {
     let _watchdog = Watchdog::new(Duration::from_secs(60), "reclaims");

@@ -1,9 +1,11 @@
 //! `memory_max` bounds what the process holds, by the kernel's count: the library alone.
 //!
 //! Buffers of the heap fragmented in glibc's arenas: a program of 14,400 short threads, eight at a
-//! time, had 449 MiB resident over a cache of 64 MiB, and 894 MiB once it had freed one large vector.
+//! time, had 449 MiB resident over a cache of 64 MiB, and 894 MiB once it had freed one large
+//! vector.
 //!
-//! `cargo xtask resident` runs this at full length: `OCTAVO_RESIDENT_THREADS` says how many threads.
+//! `cargo xtask resident` runs this at full length: `OCTAVO_RESIDENT_THREADS` says how many
+//! threads.
 
 use std::process::Command;
 

@@ -1,5 +1,6 @@
-//! Four threads and one or two sets under shuttle: random schedules, and such with few preemptions (PCT). And the same with a step
-//! of the slot's protocol left out, which they must notice. Built by `--cfg shuttle`.
+//! Four threads and one or two sets under shuttle: random schedules, and such with few preemptions
+//! (PCT). And the same with a step of the slot's protocol left out, which they must notice. Built
+//! by `--cfg shuttle`.
 
 use crate::pages::Shared;
 use octavo::disk::{SimDisk, SimOptions};
@@ -16,7 +17,8 @@ const PAGE: u64 = 4096;
 /// More pages than one set has ways, by a few that must be brought in.
 const PAGES: u64 = WAYS as u64 + 3;
 
-/// Held shared by schedules of the whole protocol, alone by those of a broken one: the switch is one for the process.
+/// Held shared by schedules of the whole protocol, alone by those of a broken one: the switch is
+/// one for the process.
 static SWITCH: RwLock<()> = RwLock::new(());
 
 fn explore(iterations: usize, race: fn()) {
@@ -158,7 +160,8 @@ fn pins_writes_and_a_resize(mode: CacheMode) {
     ]);
 }
 
-/// A queue's requests are in flight, and the thread does not come back for them before the others are done.
+/// A queue's requests are in flight, and the thread does not come back for them before the others
+/// are done.
 fn a_queue_that_is_left_alone(mode: CacheMode) {
     Scene::new(mode).race([
         |scene| {
@@ -181,7 +184,8 @@ fn a_queue_that_is_left_alone(mode: CacheMode) {
     ]);
 }
 
-/// Discards and zeroes that overlap each other, writes, a sync and a resize; the thread that asked for two of them is elsewhere.
+/// Discards and zeroes that overlap each other, writes, a sync and a resize; the thread that asked
+/// for two of them is elsewhere.
 fn clearings(mode: CacheMode) {
     Scene::with(mode, true).race([
         |scene| {
@@ -209,7 +213,8 @@ fn clearings(mode: CacheMode) {
     ]);
 }
 
-/// Three nodes with a worker each, and threads of all three that read and write by batches, past pages that leave.
+/// Three nodes with a worker each, and threads of all three that read and write by batches, past
+/// pages that leave.
 fn three_nodes_by_message() {
     let disk = SimDisk::new(SimOptions { latency_ticks: 1..=3, ..SimOptions::default() });
     let config = CacheConfig {
@@ -269,7 +274,8 @@ fn three_nodes_by_message() {
     (0..7).for_each(|page| shared.0.read(page));
 }
 
-/// Three nodes that read each other's pages, with copies, while pages are written, leave, come back and move.
+/// Three nodes that read each other's pages, with copies, while pages are written, leave, come back
+/// and move.
 fn three_nodes_with_twins(mode: CacheMode, resizes: bool) {
     const SHARED: u64 = 3;
     let disk = SimDisk::new(SimOptions { latency_ticks: 1..=3, ..SimOptions::default() });

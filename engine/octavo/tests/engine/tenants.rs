@@ -1,4 +1,5 @@
-//! Several partitions in one memory: who gets what, what is promised, and that nobody sees anybody else's bytes.
+//! Several partitions in one memory: who gets what, what is promised, and that nobody sees anybody
+//! else's bytes.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -46,7 +47,8 @@ fn charged(partition: &Partition) -> u64 {
 #[test]
 fn memory_goes_to_whom_it_saves_misses_and_rests_there() {
     let cache = Cache::new(config(66 << 20)).unwrap();
-    // Three quarters of the memory would hold the first one's pages; the second one scans and gains nothing.
+    // Three quarters of the memory would hold the first one's pages; the second one scans and gains
+    // nothing.
     let (useful, some) = tenant(&cache, started("useful", 31 << 20), 12_000);
     let (scanning, all) = tenant(&cache, started("scanning", 31 << 20), 400_000);
     let mut random = Random(1);
@@ -70,7 +72,8 @@ fn memory_goes_to_whom_it_saves_misses_and_rests_there() {
     assert!(moved_late / 15 < (62 << 20) / 50, "{moved_late} bytes moved in 15 periods");
 }
 
-/// Eight reads of a tenant who scans for each of the neighbour's, whose pages do not all fit into what was promised him.
+/// Eight reads of a tenant who scans for each of the neighbour's, whose pages do not all fit into
+/// what was promised him.
 #[test]
 fn a_scanner_changes_the_hit_ratio_of_a_neighbour_with_min_by_less_than_half_a_point() {
     let hit_ratio = |policy, is_there: bool| {
@@ -176,7 +179,8 @@ fn a_group_bounds_those_in_it() {
     assert!(sizes[2] >= 24 << 20, "{sizes:?}");
 }
 
-/// A lone partition kept all that it began with, as nobody wanted what lay beyond its group's bound; without a reaper so did all.
+/// A lone partition kept all that it began with, as nobody wanted what lay beyond its group's
+/// bound; without a reaper so did all.
 #[test]
 fn a_groups_bound_is_kept_from_the_beginning_by_whoever_is_alone_or_idle_and_without_a_reaper() {
     for (background, reaper) in [(false, true), (true, true), (false, false)] {

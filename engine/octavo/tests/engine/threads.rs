@@ -1,5 +1,5 @@
-//! Many threads on one small partition. Every page says what it is, so that every read can be checked: no torn page, no page of
-//! another place, no older version than the same thread has seen.
+//! Many threads on one small partition. Every page says what it is, so that every read can be
+//! checked: no torn page, no page of another place, no older version than the same thread has seen.
 
 use crate::pages::{PAGE, Shared};
 use crate::random::Random;
@@ -212,7 +212,8 @@ fn no_thread_sees_a_torn_a_foreign_or_an_older_page() {
     let time = Duration::from_millis(900);
     let len = PAGES * PAGE as u64;
     for mode in [CacheMode::Writeback, CacheMode::Writethrough] {
-        // Rings of 24 KiB for each thread, one for its calls and one for its queue; what is left is a handful of bounce pages.
+        // Rings of 24 KiB for each thread, one for its calls and one for its queue; what is left is a
+        // handful of bounce pages.
         for (threads, buffers) in [(4, 300 << 10), (5, 1 << 20), (8, 600 << 10)] {
             let name = |kind: &str| format!("{threads} threads, {mode:?}, {kind}");
             let config = |engine, background| tiny(engine, buffers, background);
@@ -262,7 +263,8 @@ fn sixteen_threads_share_a_cache_of_one_set() {
     }
 }
 
-/// Every thread has a queue with misses in flight that it does not wait for, and reads what the others have in flight.
+/// Every thread has a queue with misses in flight that it does not wait for, and reads what the
+/// others have in flight.
 #[test]
 fn nobody_waits_for_a_thread_that_does_not_come() {
     let watchdog = Watchdog::new(PATIENCE, "queues that nobody waits on");

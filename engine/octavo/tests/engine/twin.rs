@@ -1,7 +1,8 @@
 //! Random operations on a cache over a simulated disk must agree with the naive twin of `model.rs`.
 //!
-//! A seed decides everything: the disk, the cache's shape, the operations, what fails and when the power does. A failing seed is
-//! printed; `OCTAVO_TWIN_SEED` repeats it (`OCTAVO_TWIN_TRACE` tells each step), `OCTAVO_TWIN_STEPS` asks for more (or fewer) steps in all.
+//! A seed decides everything: the disk, the cache's shape, the operations, what fails and when the
+//! power does. A failing seed is printed; `OCTAVO_TWIN_SEED` repeats it (`OCTAVO_TWIN_TRACE` tells
+//! each step), `OCTAVO_TWIN_STEPS` asks for more (or fewer) steps in all.
 
 mod model;
 mod world;

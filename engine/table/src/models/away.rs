@@ -1,4 +1,5 @@
-//! Models of a page whose main comes to another node (T9 to T11 in `twin`): reads, writes and evictions against the switch, on two and three nodes.
+//! Models of a page whose main comes to another node (T9 to T11 in `twin`): reads, writes and
+//! evictions against the switch, on two and three nodes.
 
 use super::twin::{A, A1, B, HERE, Nodes, PAGE, in_order};
 use super::{Ordering, holds};
@@ -35,7 +36,8 @@ impl Nodes {
         })
     }
 
-    /// As the engine writes: in place, found with the lock if not without; else into a slot of its own.
+    /// As the engine writes: in place, found with the lock if not without; else into a slot of its
+    /// own.
     fn write(&self, value: u64) {
         loop {
             let found = self.table.find(PAGE);

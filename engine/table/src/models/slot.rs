@@ -499,8 +499,9 @@ fn whoever_waits_for_a_store_is_told_by_the_write_that_ends_it_p8_p12() {
     });
 }
 
-/// Three threads. The second waiter may find the first one's flag, and the state may end before it looks further: `wait` once
-/// took the flag in a word loaded earlier for its own, and the second waiter was never told.
+/// Three threads. The second waiter may find the first one's flag, and the state may end before it
+/// looks further: `wait` once took the flag in a word loaded earlier for its own, and the second
+/// waiter was never told.
 #[test]
 fn a_second_waiter_is_told_too_wherever_the_first_ones_flag_was_seen_p12() {
     holds(Some(3), || {

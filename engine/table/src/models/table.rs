@@ -1,4 +1,5 @@
-//! Models of a whole table: two segments of one set of two ways, the smallest that can be full, grow and shrink.
+//! Models of a whole table: two segments of one set of two ways, the smallest that can be full,
+//! grow and shrink.
 
 use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::thread;
@@ -63,7 +64,8 @@ impl Cache {
         }
     }
 
-    /// Sees to it that the page is there, by a fill or by `bytes` for a page that is not, and tells its slot if it brought it.
+    /// Sees to it that the page is there, by a fill or by `bytes` for a page that is not, and tells
+    /// its slot if it brought it.
     fn bring(&self, me: usize, bytes: u64, dirty: bool) -> Option<SlotIndex> {
         loop {
             let mut guard = self.table.lock(PAGE);
@@ -84,7 +86,8 @@ impl Cache {
         }
     }
 
-    /// A read by P13 that falls back on the lock, as the engine's does: None is a miss that may be believed.
+    /// A read by P13 that falls back on the lock, as the engine's does: None is a miss that may be
+    /// believed.
     fn read(&self, me: usize) -> Option<u64> {
         if let Some(slot) = self.table.candidate(PAGE)
             && let Some(glance) = self.table.glance(slot, PAGE)
@@ -277,8 +280,8 @@ fn a_pinned_page_that_moves_leaves_a_snapshot_that_its_last_pin_frees_p4_p5_p9_r
     });
 }
 
-/// Between the two stores of R4 the entry names the new segment while the record still tells of the move:
-/// `lock` once took the one set for two and waited for itself.
+/// Between the two stores of R4 the entry names the new segment while the record still tells of the
+/// move: `lock` once took the one set for two and waited for itself.
 #[test]
 fn a_set_is_locked_once_where_the_entry_has_changed_and_the_record_still_stands_r4() {
     holds(Some(3), || {
@@ -290,8 +293,8 @@ fn a_set_is_locked_once_where_the_entry_has_changed_and_the_record_still_stands_
     });
 }
 
-/// Segments are walked in their order: a page that moved against it was once missed in both, and a sync
-/// with it.
+/// Segments are walked in their order: a page that moved against it was once missed in both, and a
+/// sync with it.
 #[test]
 fn a_walk_shows_a_dirty_page_that_moves_to_a_segment_walked_already_r2() {
     holds(Some(3), || {

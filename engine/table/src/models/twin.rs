@@ -1,4 +1,5 @@
-//! Models of a page and its copy on another node (T1 to T7 in `twin`): a main, a twin, and two or three threads.
+//! Models of a page and its copy on another node (T1 to T7 in `twin`): a main, a twin, and two or
+//! three threads.
 
 use loom::thread;
 use std::sync::Arc;
@@ -276,7 +277,8 @@ fn a_twin_that_leaves_while_its_page_is_written_is_neither_read_nor_does_its_suc
     });
 }
 
-/// A write-through holds its page readable while its bytes travel: copies are made of the old ones, and overtaken.
+/// A write-through holds its page readable while its bytes travel: copies are made of the old ones,
+/// and overtaken.
 #[test]
 fn a_copy_that_is_made_while_a_page_is_being_stored_does_not_outlive_the_store_p8_t5() {
     holds(Some(3), || {
@@ -368,7 +370,8 @@ impl Nodes {
     }
 }
 
-/// The main leaves for other pages and comes back with newer bytes, by a write that had no slot to find.
+/// The main leaves for other pages and comes back with newer bytes, by a write that had no slot to
+/// find.
 pub(super) fn orphan_against_write() {
     let nodes = Nodes::new();
     assert_eq!((nodes.table.owner_of(PAGE), nodes.table.nodes()), (NodeId(0), 2));

@@ -1,13 +1,15 @@
-//! `car`: a clock of pages that came once lately, a clock of pages that came again, and what balances the two (Bansal, Modha, "CAR: Clock with
-//! Adaptive Replacement", FAST '04, figure 2).
+//! `car`: a clock of pages that came once lately, a clock of pages that came again, and what
+//! balances the two (Bansal, Modha, "CAR: Clock with Adaptive Replacement", FAST '04, figure 2).
 //!
-//! The paper's T1 and T2 are the pages of the set by a bit; B1 and B2 are its ghosts by the same bit, oldest first as the ring has them. A clock's
-//! hand stands at its page of the oldest stamp: what it passes is stamped anew. The paper's directory rules hold in
-//! each set as they do in the paper: |T1| + |B1| is at most the ways, and the ghosts are at most as many as the ways.
+//! The paper's T1 and T2 are the pages of the set by a bit; B1 and B2 are its ghosts by the same
+//! bit, oldest first as the ring has them. A clock's hand stands at its page of the oldest stamp:
+//! what it passes is stamped anew. The paper's directory rules hold in each set as they do in the
+//! paper: |T1| + |B1| is at most the ways, and the ghosts are at most as many as the ways.
 //!
-//! The target, how many pages T1 should have, is the partition's ([`Balance`]): one set sees too few returns to know. A ghost that
-//! returns moves it by as many pages of the whole partition as it would in the paper, by the set's own |B1| and |B2|; a
-//! set compares its T1 with its share of it, in whole pages.
+//! The target, how many pages T1 should have, is the partition's ([`Balance`]): one set sees too
+//! few returns to know. A ghost that returns moves it by as many pages of the whole partition as it
+//! would in the paper, by the set's own |B1| and |B2|; a set compares its T1 with its share of it,
+//! in whole pages.
 //!
 //! | bits | what |
 //! |---|---|
@@ -15,10 +17,12 @@
 //! | 14 | it was used since the hand passed it; several uses between two arrivals in the set are one, as one bit would have it anyway |
 //! | 13..0 | the set's clock when it came into its list; among equals the lower way is older |
 //!
-//! On recorded and generated traces of more than 10 000 pages, at 1 to 40 % of them, the miss ratio is 0.3 points above that of CAR over the
-//! whole partition, and at most 3.2: where LRU inside sets loses as much to LRU over all. Longer lists of ghosts than the paper's make that worse.
+//! On recorded and generated traces of more than 10 000 pages, at 1 to 40 % of them, the miss ratio
+//! is 0.3 points above that of CAR over the whole partition, and at most 3.2: where LRU inside sets
+//! loses as much to LRU over all. Longer lists of ghosts than the paper's make that worse.
 //!
-//! What is not here: the paper's bound over all sets together. A T1 of less than a page a set cannot be told from one of a page.
+//! What is not here: the paper's bound over all sets together. A T1 of less than a page a set
+//! cannot be told from one of a page.
 
 use super::{Policy, View, ways_of};
 use crate::ghost::ghosts_of;
@@ -31,7 +35,8 @@ const AGAIN: u16 = 1 << 15;
 const USED: u16 = 1 << 14;
 const STAMP: u16 = USED - 1;
 
-/// Pages that the hand did not pass for longer are made this old when their set is searched, so that fourteen bits tell their age.
+/// Pages that the hand did not pass for longer are made this old when their set is searched, so
+/// that fourteen bits tell their age.
 const AGE_MAX: u16 = 12_288;
 
 fn age(meta: u16, clock: u16) -> u16 {
@@ -48,7 +53,8 @@ fn came_again(meta: u16) -> bool {
 
 /// How much of a partition the pages that came once should have.
 pub(crate) struct Balance {
-    /// The bits of a float from 0 to 1. Relaxed: two sets that change it at the same time may lose one's change, which costs a guess.
+    /// The bits of a float from 0 to 1. Relaxed: two sets that change it at the same time may lose
+    /// one's change, which costs a guess.
     share: AtomicU64,
     /// Slots of the partition. Relaxed: as `share`.
     slots: AtomicU64,
@@ -77,7 +83,8 @@ impl Balance {
     }
 }
 
-/// Forgets the ghost that the paper would have forgotten when the last page came in. An arrival that was a ghost's return breaks no rule.
+/// Forgets the ghost that the paper would have forgotten when the last page came in. An arrival
+/// that was a ghost's return breaks no rule.
 fn keep_the_rules(view: &View<'_>) {
     let once = (0..view.ways()).filter(|way| !came_again(view.meta(*way))).count();
     if once + view.ghosts.count_of(|ghost| !came_again(ghost)) > view.ways() {
@@ -135,7 +142,8 @@ impl Policy for Car {
             }
             let oldest = |way: &usize| (age(view.meta(*way), view.clock), std::cmp::Reverse(*way));
             let way = ways_of(list).max_by_key(oldest).expect("at least one candidate");
-            // Each turn takes a page's bit, and none is set while the lock is held: there are at most as many turns as ways.
+            // Each turn takes a page's bit, and none is set while the lock is held: there are at most as many
+            // turns as ways.
             if view.meta(way) & USED == 0 {
                 return way;
             }
@@ -229,7 +237,8 @@ mod tests {
         assert!(!set.access(4));
         assert_eq!((set.pages.clone(), set.again()), (vec![1, 2, 4, 3], vec![1, 2, 4, 3]));
         assert_eq!(set.balance.target(4), 2.0);
-        // The first clock is empty: the second gives up its oldest, which comes back and takes back the first one's page.
+        // The first clock is empty: the second gives up its oldest, which comes back and takes back the
+        // first one's page.
         assert!(!set.access(6));
         assert_eq!(set.pages, [6, 2, 4, 3]);
         assert!(!set.access(1));

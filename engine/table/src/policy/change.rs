@@ -1,8 +1,10 @@
-//! A change of policy: the pages of a set stay, and the new policy takes over the order in which the old one would have let them go.
+//! A change of policy: the pages of a set stay, and the new policy takes over the order in which
+//! the old one would have let them go.
 //!
-//! What the policies' bits mean differs, so they are not translated: the old policy is asked for one victim after the other, and the new one
-//! admits the ways in that order, as if they had come one by one. The half that the old one would have kept longest counts as
-//! used once since. Ghosts are forgotten, for what is remembered of them are bits of the old policy.
+//! What the policies' bits mean differs, so they are not translated: the old policy is asked for
+//! one victim after the other, and the new one admits the ways in that order, as if they had come
+//! one by one. The half that the old one would have kept longest counts as used once since. Ghosts
+//! are forgotten, for what is remembered of them are bits of the old policy.
 
 use super::{Policy, PolicyKind, View, with_policy};
 

@@ -1,17 +1,23 @@
-//! What a partition learns about its load: miniatures of it, one per order, that see the same sample of its pages.
+//! What a partition learns about its load: miniatures of it, one per order, that see the same
+//! sample of its pages.
 //!
-//! A miniature is a cache of a few sets without pages, run by the policy's own code (`miniature`). The pages that it follows
-//! are chosen by bits of their tags that nothing else uses, as many of them as the miniature is small, so that it misses as the whole would. A
-//! page's hits between two arrivals in its set are shown to it once: the first of them, which marks the page, and every miss. So a hit that changes
-//! nothing costs nothing here.
+//! A miniature is a cache of a few sets without pages, run by the policy's own code (`miniature`).
+//! The pages that it follows are chosen by bits of their tags that nothing else uses, as many of
+//! them as the miniature is small, so that it misses as the whole would. A page's hits between two
+//! arrivals in its set are shown to it once: the first of them, which marks the page, and every
+//! miss. So a hit that changes nothing costs nothing here.
 //!
-//! The order whose miniature missed least leads in the whole partition: one byte that victims are chosen by. Misses of late and all misses count alike:
-//! an order that leads for a moment fills the partition with pages that the next one does not want, and a load that has changed must be noticed.
-//! The miniature of `Order::Density` also counts what becomes of pages by history and age, and every few turnovers the densities are computed anew.
+//! The order whose miniature missed least leads in the whole partition: one byte that victims are
+//! chosen by. Misses of late and all misses count alike: an order that leads for a moment fills the
+//! partition with pages that the next one does not want, and a load that has changed must be
+//! noticed. The miniature of `Order::Density` also counts what becomes of pages by history and age,
+//! and every few turnovers the densities are computed anew.
 //!
-//! A partition too small for a table of densities goes without that order; one of less than a set of a miniature learns nothing.
+//! A partition too small for a table of densities goes without that order; one of less than a set
+//! of a miniature learns nothing.
 //!
-//! One thread at a time teaches; who comes meanwhile leaves it, and the sample is a little smaller. What is not here: what the orders are (`octavo`).
+//! One thread at a time teaches; who comes meanwhile leaves it, and the sample is a little smaller.
+//! What is not here: what the orders are (`octavo`).
 
 use std::sync::{Mutex, OnceLock, PoisonError, TryLockError};
 
@@ -24,15 +30,19 @@ use crate::tag::Tag;
 /// Slots of a miniature at most.
 const SLOTS_MAX: u64 = 1024;
 
-/// What it takes of a partition, in thousandths; the rest of a hundredth is for the monitor, which makes more of it: twice as much, or thirty times, chose no better
-/// orders for partitions of 512 to 4096 pages, nor did a sixth, and with half as much again sizes followed a change of phase in 37 periods instead of 22.
+/// What it takes of a partition, in thousandths; the rest of a hundredth is for the monitor, which
+/// makes more of it: twice as much, or thirty times, chose no better orders for partitions of 512
+/// to 4096 pages, nor did a sixth, and with half as much again sizes followed a change of phase in
+/// 37 periods instead of 22.
 const SHARE: u64 = 3;
 
-/// What it takes of a smaller partition, up to what one of `SMALL_PAGES` gives: there a few slots more decide, and a monitor has little to tell.
+/// What it takes of a smaller partition, up to what one of `SMALL_PAGES` gives: there a few slots
+/// more decide, and a monitor has little to tell.
 const SHARE_OF_SMALL: u64 = 8;
 const SMALL_PAGES: u64 = 512;
 
-/// With miniatures of fewer slots the table of densities takes more than it is worth; from 64 to 256 it is nearly equal.
+/// With miniatures of fewer slots the table of densities takes more than it is worth; from 64 to
+/// 256 it is nearly equal.
 const SLOTS_WITH_DENSITIES: u32 = 64;
 
 /// The least bytes that a slot of the table stands for.
@@ -47,18 +57,21 @@ const JUDGEMENT_DECAY: f32 = 0.985;
 /// A miniature that is ahead of another by one miss for so many of its slots may have been lucky.
 const LUCK: u32 = 50;
 
-/// Densities are computed anew after so many turnovers' worth of events, and then a tenth of the events is forgotten.
+/// Densities are computed anew after so many turnovers' worth of events, and then a tenth of the
+/// events is forgotten.
 const LESSON_TURNOVERS: u64 = 4;
 const LESSON_EVENTS_MIN: u64 = 2000;
 
-/// Events of all classes that a class's own are mixed with, so that a class about which little is known is like all.
+/// Events of all classes that a class's own are mixed with, so that a class about which little is
+/// known is like all.
 const PRIOR_EVENTS: f32 = 50.0;
 
 /// Sample numbers of a tag.
 const SAMPLES: u64 = 1 << Tag::SAMPLE_BITS;
 
-/// The order that leads until something is known. What does not fit into a small partition is often a loop; a large one turns over so seldom that
-/// what it kept by a wrong order costs more than a turnover of a loop.
+/// The order that leads until something is known. What does not fit into a small partition is often
+/// a loop; a large one turns over so seldom that what it kept by a wrong order costs more than a
+/// turnover of a loop.
 const FIRST_OF_SMALL: Order = Order::Lfu;
 const FIRST_OF_LARGE: Order = Order::Rate;
 const LARGE_PAGES: u64 = 4096;
@@ -75,7 +88,8 @@ pub(crate) struct Learner {
     size: AtomicU32,
     /// The order that leads, as an index of `Order::ALL`.
     leader: AtomicU8,
-    /// By `cell`: the upper bits of a float, which compare as it does. Made when they are first needed, and kept.
+    /// By `cell`: the upper bits of a float, which compare as it does. Made when they are first
+    /// needed, and kept.
     densities: OnceLock<Box<[AtomicU16]>>,
     /// `Learned::misses`, for whoever asks: the lessons' lock would keep a teacher away.
     judged: [(AtomicU32, AtomicU32); Order::ALL.len()],
@@ -87,7 +101,8 @@ pub(crate) struct Learner {
 pub struct Learned {
     /// The order that leads, as an index of `Order::ALL`.
     pub leader: u8,
-    /// By order, how much its miniature had missed of late and in all at the last judgement, in thousandths of its slots.
+    /// By order, how much its miniature had missed of late and in all at the last judgement, in
+    /// thousandths of its slots.
     pub misses: Vec<(u32, u32)>,
     /// By `cell`; none where there is no table of them.
     pub densities: Vec<u16>,
@@ -117,7 +132,8 @@ fn room(capacity: u64) -> u64 {
 }
 
 impl Size {
-    /// As large as there is room for, with up to half of the partition's slots. Without densities where they would leave too little of it.
+    /// As large as there is room for, with up to half of the partition's slots. Without densities
+    /// where they would leave too little of it.
     fn of(capacity: u64, ways: usize) -> Size {
         let room = room(capacity);
         let sizes = [true, false].map(|densities| {
@@ -156,7 +172,8 @@ impl Size {
 }
 
 impl Learner {
-    /// For a table of `capacity` slots in sets of `ways`. The miniatures are made when there is something to learn.
+    /// For a table of `capacity` slots in sets of `ways`. The miniatures are made when there is
+    /// something to learn.
     pub fn new(capacity: u64, ways: usize) -> Learner {
         let learner = Learner {
             ways,
@@ -180,7 +197,8 @@ impl Learner {
         Size::decoded(self.size.load(Relaxed))
     }
 
-    /// The table has become larger or smaller. What was learned is kept while miniatures of the old size are neither too large nor much too small.
+    /// The table has become larger or smaller. What was learned is kept while miniatures of the old
+    /// size are neither too large nor much too small.
     pub fn set_capacity(&self, capacity: u64) {
         let (old, new) = (self.size(), Size::of(capacity, self.ways));
         let is_kept = old.densities == new.densities && (new.slots / 2..=new.slots).contains(&old.slots);
@@ -198,7 +216,8 @@ impl Learner {
         self.below.store(below as u32, Relaxed);
     }
 
-    /// By `cell`: what a page of this history and age is worth by `Order::Density`. Of a learner that has them.
+    /// By `cell`: what a page of this history and age is worth by `Order::Density`. Of a learner
+    /// that has them.
     pub(super) fn densities(&self) -> &[AtomicU16] {
         self.densities.get_or_init(|| {
             // Until more is known: more uses are worth more, and age costs.
@@ -217,7 +236,8 @@ impl Learner {
         }
     }
 
-    /// Begins with what another has learned, as far as it is large enough for that. Its miniatures are empty.
+    /// Begins with what another has learned, as far as it is large enough for that. Its miniatures
+    /// are empty.
     pub fn adopt(&self, learned: &Learned) {
         let size = self.size();
         if size.slots > 0 && (learned.leader as usize) < Order::ALL.len() {
@@ -290,7 +310,8 @@ impl Lessons {
         if self.size != learner.size() {
             *self = Lessons::new(learner.size(), learner.ways);
         }
-        // Each miniature's set is far from the last one used: they come together, and not one after the other.
+        // Each miniature's set is far from the last one used: they come together, and not one after the
+        // other.
         self.contenders.iter().for_each(|contender| contender.miniature.prefetch(tag));
         let densities = if self.size.densities { learner.densities() } else { &[] };
         for contender in &mut self.contenders {
@@ -418,7 +439,8 @@ impl Tally {
         self.events += 1;
     }
 
-    /// Density of a class at an age: its hits at that age and later, over the time that its pages spent from that age on.
+    /// Density of a class at an age: its hits at that age and later, over the time that its pages
+    /// spent from that age on.
     fn learn(&mut self, densities: &[AtomicU16]) {
         self.lesson_at = self.events + self.lesson_events;
         let sum = |counts: &mut dyn Iterator<Item = &u16>| counts.map(|count| f32::from(*count)).sum::<f32>();
@@ -494,7 +516,8 @@ mod tests {
         let after_the_loop =
             learner.lessons.lock().unwrap().contenders.iter().map(|c| c.misses).collect::<Vec<_>>();
         assert!(matches!(learner.order(), Order::Lfu | Order::Density), "{after_the_loop:?}");
-        // Pages that come once, and twice in a row, and never again: what was used long ago and often is worthless.
+        // Pages that come once, and twice in a row, and never again: what was used long ago and often is
+        // worthless.
         (1000..400_000u64).for_each(|access| show((1 << 32) + access - access % 2 * 600));
         let misses = learner.lessons.lock().unwrap().contenders.iter().map(|c| c.misses).collect::<Vec<_>>();
         let leader = learner.leader.load(Relaxed) as usize;

@@ -1,8 +1,9 @@
 //! `lfu` and `nrlfu`: the page that was used least often leaves first (HotStorage '12, section 3).
 //!
-//! The frequency is one byte. It stops at 255, so that a page that is hit all the time costs its hits no store, and the
-//! next arrival halves the frequencies of the whole set (of its ghosts too). Among equals the page whose frequency changed longest ago leaves.
-//! `nrlfu` remembers the frequencies of pages that left and reinstates them on return; `lfu` starts again at one.
+//! The frequency is one byte. It stops at 255, so that a page that is hit all the time costs its
+//! hits no store, and the next arrival halves the frequencies of the whole set (of its ghosts too).
+//! Among equals the page whose frequency changed longest ago leaves. `nrlfu` remembers the
+//! frequencies of pages that left and reinstates them on return; `lfu` starts again at one.
 
 use super::{Policy, View, ways_of};
 

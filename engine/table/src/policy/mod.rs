@@ -1,11 +1,13 @@
 //! Eviction policies: each is a small state machine inside one set.
 //!
-//! A policy sees sixteen bits per way, sixteen bits per ghost, the set's clock (which counts the pages that came into
-//! the set) and one byte for a hand. It never sees pages, bytes, other sets or time. All of it lies in the set's own
-//! lines; the set's lock is held over `admitted` and `victim`, and nothing need be held over `touched`, which therefore looks at one way only.
+//! A policy sees sixteen bits per way, sixteen bits per ghost, the set's clock (which counts the
+//! pages that came into the set) and one byte for a hand. It never sees pages, bytes, other sets or
+//! time. All of it lies in the set's own lines; the set's lock is held over `admitted` and
+//! `victim`, and nothing need be held over `touched`, which therefore looks at one way only.
 //!
-//! The seam: a new policy is one file with one implementation of [`Policy`], one variant of [`PolicyKind`] and one line
-//! in `with_policy`. The table chooses once per cache; inside, dispatch is static.
+//! The seam: a new policy is one file with one implementation of [`Policy`], one variant of
+//! [`PolicyKind`] and one line in `with_policy`. The table chooses once per cache; inside, dispatch
+//! is static.
 
 mod car;
 pub(crate) mod change;
@@ -65,7 +67,8 @@ impl<'s> View<'s> {
         self.meta.len()
     }
 
-    /// The policy's bits of a way. Relaxed: hits may change them at any time, and a lost touch costs a guess, not a page.
+    /// The policy's bits of a way. Relaxed: hits may change them at any time, and a lost touch
+    /// costs a guess, not a page.
     pub fn meta(&self, way: usize) -> u16 {
         self.meta[way].load(Ordering::Relaxed)
     }
@@ -97,8 +100,9 @@ pub trait Policy {
     /// Whether pages that leave are remembered as ghosts.
     const GHOSTS: bool = false;
 
-    /// Whether `touched` is called at every hit. Else a hit only marks its page, and `touched` is called for the marked pages when the next
-    /// page comes into the set: a policy whose time stands still between arrivals loses nothing by that but counts.
+    /// Whether `touched` is called at every hit. Else a hit only marks its page, and `touched` is
+    /// called for the marked pages when the next page comes into the set: a policy whose time
+    /// stands still between arrivals loses nothing by that but counts.
     const COUNTS_HITS: bool = false;
 
     /// Whether the partition's learner is shown misses and marks.
@@ -112,13 +116,15 @@ pub trait Policy {
         if Self::GHOSTS { crate::ghost::ghosts_of(ways) } else { 0 }
     }
 
-    /// The bits after a hit at `clock`, in a set of `ways`. They are written only where they differ.
+    /// The bits after a hit at `clock`, in a set of `ways`. They are written only where they
+    /// differ.
     fn touched(meta: u16, clock: u16, ways: usize) -> u16;
 
     /// The bits of a page that comes in; `ghost` holds what was remembered of it.
     fn admitted(view: &View<'_>, ghost: Option<u16>) -> u16;
 
-    /// The bits of a page that moves from a set whose clock shows `then` to one whose clock shows `now`.
+    /// The bits of a page that moves from a set whose clock shows `then` to one whose clock shows
+    /// `now`.
     fn rebased(meta: u16, then: u16, now: u16) -> u16;
 
     /// The way to give up among `candidates` (a bit per way, at least one).
@@ -138,7 +144,8 @@ pub enum PolicyKind {
     Lfu,
     /// `Lfu` with ghosts: the frequency of a page that returns is reinstated (HotStorage '12).
     NrLfu,
-    /// Two clocks and two lists of ghosts, balanced by what returns in the whole partition (FAST '04).
+    /// Two clocks and two lists of ghosts, balanced by what returns in the whole partition (FAST
+    /// '04).
     Car,
     /// Eight queues by frequency, from which pages fall back with time (USENIX ATC '01).
     Mq,
@@ -250,7 +257,8 @@ fn stamp_rebased(stamp: u16, then: u16, now: u16) -> u16 {
     now.wrapping_sub(then.wrapping_sub(stamp))
 }
 
-/// The candidate whose stamp lies furthest behind the set's clock (stamps wrap; the distance does not care).
+/// The candidate whose stamp lies furthest behind the set's clock (stamps wrap; the distance does
+/// not care).
 fn oldest(view: &View<'_>, candidates: u32) -> usize {
     ways_of(candidates)
         .max_by_key(|way| (view.clock.wrapping_sub(view.meta(*way)), std::cmp::Reverse(*way)))

@@ -1,19 +1,21 @@
-//! `mq`: eight queues by frequency, from which pages fall back with time (Zhou, Philbin, Li, "The Multi-Queue Replacement Algorithm for
-//! Second Level Buffer Caches", USENIX ATC '01).
+//! `mq`: eight queues by frequency, from which pages fall back with time (Zhou, Philbin, Li, "The
+//! Multi-Queue Replacement Algorithm for Second Level Buffer Caches", USENIX ATC '01).
 //!
-//! A page used *f* times is in queue log2 *f*. One that is not used for a lifetime is appended to the queue below, and after another
-//! lifetime to the one below that. The first of the lowest queue leaves. Ghosts (the paper's Qout) keep their frequency, and a page that returns
-//! goes on from there.
+//! A page used *f* times is in queue log2 *f*. One that is not used for a lifetime is appended to
+//! the queue below, and after another lifetime to the one below that. The first of the lowest queue
+//! leaves. Ghosts (the paper's Qout) keep their frequency, and a page that returns goes on from
+//! there.
 //!
 //! | bits | what |
 //! |---|---|
 //! | 15..9 | uses less one, saturating; several between two arrivals in the set are one |
 //! | 8..0 | the set's clock at the last use |
 //!
-//! So the queue is nothing that is kept: uses and age tell it when a victim is looked for. The paper looks at the queues' first pages
-//! once an access and so may be a little late; here every page falls in time. Its lifetime is a guess at the commonest time
-//! between uses of a page; ours is one turnover of the set, as many arrivals as ways. On recorded traces two and four missed as much on the
-//! whole and more at their worst, and so did uses counted one by one.
+//! So the queue is nothing that is kept: uses and age tell it when a victim is looked for. The
+//! paper looks at the queues' first pages once an access and so may be a little late; here every
+//! page falls in time. Its lifetime is a guess at the commonest time between uses of a page; ours
+//! is one turnover of the set, as many arrivals as ways. On recorded traces two and four missed as
+//! much on the whole and more at their worst, and so did uses counted one by one.
 
 use super::{Policy, View, ways_of};
 
@@ -132,8 +134,9 @@ mod tests {
             left &= !(1 << way);
             order.push(way);
         }
-        // Eight ways. 2 and 1 are in queue 0, for 30 and 24 arrivals; 6 fell to queue 1 four ago, and 0 came there three ago; 5 is in queue 2
-        // still; 3 is in queue 3 for longer than 4, which fell there; 7 fell from queue 7 to queue 4.
+        // Eight ways. 2 and 1 are in queue 0, for 30 and 24 arrivals; 6 fell to queue 1 four ago, and 0
+        // came there three ago; 5 is in queue 2 still; 3 is in queue 3 for longer than 4, which
+        // fell there; 7 fell from queue 7 to queue 4.
         assert_eq!(order, [2, 1, 6, 0, 5, 3, 4, 7]);
     }
 }

@@ -1,15 +1,21 @@
 //! `octavo`, the default: the load decides which page leaves first.
 //!
-//! No single order of eviction is the best everywhere. Five orders are tried side by side on miniatures of the partition (see `learner`), and the
-//! sets follow the one that missed least of late:
+//! No single order of eviction is the best everywhere. Five orders are tried side by side on
+//! miniatures of the partition (see `learner`), and the sets follow the one that missed least of
+//! late:
 //!
-//! * *density*: hits to be expected from here on per time to be spent, learned from what became of pages of the same history and age
-//!   (Beckmann, Chen, Cidon, "LHD", NSDI '18, with this file's features);
-//! * *rate*: uses per time since the last one (after Blankstein, Sen, Freedman, "Hyperbolic Caching", ATC '17); but a page that was used once
-//!   leaves first, unless it came among the last eighth of a turnover (the small queue of Yang et al., "S3-FIFO", SOSP '23);
-//! * *lrfu*: uses that halve in weight every eight turnovers of the set (Lee et al., SIGMETRICS '99);
-//! * *lfu*, where the page used last leaves among equals: what loops want, which are best served by keeping the same part of them;
-//! * *recency*: the square root of uses per time since the last one, little more than *lru*, for loads where old uses say nothing.
+//! * *density*: hits to be expected from here on per time to be spent, learned from what became of
+//!   pages of the same history and age (Beckmann, Chen, Cidon, "LHD", NSDI '18, with this file's
+//!   features);
+//! * *rate*: uses per time since the last one (after Blankstein, Sen, Freedman, "Hyperbolic
+//!   Caching", ATC '17); but a page that was used once leaves first, unless it came among the last
+//!   eighth of a turnover (the small queue of Yang et al., "S3-FIFO", SOSP '23);
+//! * *lrfu*: uses that halve in weight every eight turnovers of the set (Lee et al., SIGMETRICS
+//!   '99);
+//! * *lfu*, where the page used last leaves among equals: what loops want, which are best served by
+//!   keeping the same part of them;
+//! * *recency*: the square root of uses per time since the last one, little more than *lru*, for
+//!   loads where old uses say nothing.
 //!
 //! A page's sixteen bits are its history, which ghosts keep and a return takes over:
 //!
@@ -19,7 +25,8 @@
 //! | 7..2 | uses, saturating; several between two arrivals in the set are one |
 //! | 1..0 | the last interval between uses: none yet, below a quarter of a turnover, below three, longer |
 //!
-//! Time is the set's own clock, which moves when a page comes in: as many ticks as ways are one turnover.
+//! Time is the set's own clock, which moves when a page comes in: as many ticks as ways are one
+//! turnover.
 
 use super::{Policy, View};
 use crate::sync::atomic::Ordering::Relaxed;
@@ -45,7 +52,8 @@ impl Order {
 
 const USES_MAX: u16 = 63;
 
-/// Older ones are made this old when their set is searched, so that eight bits tell their age, and that of the ghosts that they become.
+/// Older ones are made this old when their set is searched, so that eight bits tell their age, and
+/// that of the ghosts that they become.
 const AGE_MAX: u8 = 180;
 
 fn uses(meta: u16) -> u16 {
@@ -143,7 +151,8 @@ const SQRT_256: [u16; USES_MAX as usize + 1] = {
 /// Half-life of a use in `Order::Lrfu`, in turnovers.
 const HALF_LIFE: u32 = 8;
 
-/// `2^24 / (age + 1)`, rounded up: a product with it is a quotient, exact for what `Order::Rate` divides.
+/// `2^24 / (age + 1)`, rounded up: a product with it is a quotient, exact for what `Order::Rate`
+/// divides.
 const PER_TICK: [u32; 256] = {
     let mut quotients = [0; 256];
     let mut age = 0;
@@ -210,7 +219,8 @@ fn least(order: Order, view: &View<'_>, candidates: u32, density: impl Fn(usize)
     (least & ((1 << WAY_BITS) - 1)) as usize
 }
 
-/// Bits of a way's number. What a page is worth has the other 27: by no order is it more, which the tests show.
+/// Bits of a way's number. What a page is worth has the other 27: by no order is it more, which the
+/// tests show.
 const WAY_BITS: u32 = 5;
 
 impl Policy for Octavo {

@@ -1,7 +1,8 @@
 //! The probe on x86-64: SSE2 for any number of ways, AVX2 and AVX-512 for 32.
 //!
-//! The two wide variants are assembly as a whole, so that they can be inlined into functions that are compiled for
-//! every x86-64. Every vector load stands for one relaxed atomic load per byte (see the module above).
+//! The two wide variants are assembly as a whole, so that they can be inlined into functions that
+//! are compiled for every x86-64. Every vector load stands for one relaxed atomic load per byte
+//! (see the module above).
 
 use std::arch::asm;
 use std::arch::x86_64::{
@@ -110,8 +111,9 @@ unsafe fn load_16(bytes: *const u8) -> __m128i {
 #[inline(always)]
 pub(super) unsafe fn find_32_avx2(fingerprints: *const u8, wanted: u8) -> u32 {
     let ways;
-    // SAFETY: reads the 32 bytes of the contract. `vzeroupper` clears the upper halves of all sixteen registers, so
-    // that the caller's SSE code does not pay for them, and all sixteen are declared as overwritten.
+    // SAFETY: reads the 32 bytes of the contract. `vzeroupper` clears the upper halves of all sixteen
+    // registers, so that the caller's SSE code does not pay for them, and all sixteen are declared
+    // as overwritten.
     unsafe {
         asm!(
             "vmovd xmm0, {wanted:e}",
@@ -134,12 +136,13 @@ pub(super) unsafe fn find_32_avx2(fingerprints: *const u8, wanted: u8) -> u32 {
 
 /// # Safety
 ///
-/// The processor has AVX-512 BW and VL. 32 bytes are valid for reads; others write them by atomic bytes only.
+/// The processor has AVX-512 BW and VL. 32 bytes are valid for reads; others write them by atomic
+/// bytes only.
 #[inline(always)]
 pub(super) unsafe fn find_32_avx512(fingerprints: *const u8, wanted: u8) -> u32 {
     let ways;
-    // SAFETY: reads the 32 bytes of the contract and writes the registers that are named. Registers from 16 up are
-    // not seen by SSE code and need no `vzeroupper`.
+    // SAFETY: reads the 32 bytes of the contract and writes the registers that are named. Registers
+    // from 16 up are not seen by SSE code and need no `vzeroupper`.
     unsafe {
         asm!(
             "vpbroadcastb ymm16, {wanted:e}",

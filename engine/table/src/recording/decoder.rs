@@ -1,4 +1,5 @@
-//! Events from bytes, whoever wrote them. What is not here: what events are, and how they are written (`recording`).
+//! Events from bytes, whoever wrote them. What is not here: what events are, and how they are
+//! written (`recording`).
 
 use super::{
     ELSEWHERE, Event, FAR, Last, NAME_BYTES_MAX, NEAR_BACK, OBJECT_BITS, PAGE_BITS, Place, Step, Totals, op,

@@ -26,7 +26,8 @@ pub struct Header {
     pub segments: u32,
     /// What places its pages.
     pub secret: Secret,
-    /// Pages whose sample number lies below are recorded; [`WHOLE`]: all, and the steps of the table.
+    /// Pages whose sample number lies below are recorded; [`WHOLE`]: all, and the steps of the
+    /// table.
     pub sample_below: u32,
     /// The table had had no page when the recording began, which tells of all other things that had
     /// happened to it.
@@ -87,7 +88,8 @@ impl Header {
         push_number(bytes, seed);
     }
 
-    /// From bytes, with what is left of them; a table can be made of what it says. The error is a sentence.
+    /// From bytes, with what is left of them; a table can be made of what it says. The error is a
+    /// sentence.
     pub fn decode(bytes: &[u8]) -> Result<(Header, &[u8]), String> {
         let mut bytes = Bytes { all: bytes, at: 0 };
         let partition = bytes.name()?;

@@ -1,15 +1,18 @@
-//! What a recording says: the accesses to a partition's pages, and every step of its table that decides what the next access finds.
+//! What a recording says: the accesses to a partition's pages, and every step of its table that
+//! decides what the next access finds.
 //!
-//! A table that is taken through the same steps in the same order holds the same pages: hits and misses are not read from a
-//! recording but happen again. What an access found is written down too, so that a replay can be compared with what was, access by
-//! access; and accesses alone are a trace, for caches of another kind.
+//! A table that is taken through the same steps in the same order holds the same pages: hits and
+//! misses are not read from a recording but happen again. What an access found is written down too,
+//! so that a replay can be compared with what was, access by access; and accesses alone are a
+//! trace, for caches of another kind.
 //!
-//! Events are one byte and what it asks for. The byte's upper half says what happened, the lower half where: a small step from the
-//! page before, or that a longer one follows. A hit takes one to four bytes. Bytes are read in *blocks*, each of which can be
-//! understood alone ([`Encoder::take`], [`Decoder::new`]).
+//! Events are one byte and what it asks for. The byte's upper half says what happened, the lower
+//! half where: a small step from the page before, or that a longer one follows. A hit takes one to
+//! four bytes. Bytes are read in *blocks*, each of which can be understood alone
+//! ([`Encoder::take`], [`Decoder::new`]).
 //!
-//! What is not here: files, checksums, compression, time (`octavo-sim`); when an event is written (the engine); what it does to a
-//! table (`octavo-sim`).
+//! What is not here: files, checksums, compression, time (`octavo-sim`); when an event is written
+//! (the engine); what it does to a table (`octavo-sim`).
 
 mod decoder;
 mod header;
@@ -26,7 +29,8 @@ pub use header::{Header, Secret};
 /// A page's key is its object's number above this many bits of page number.
 pub const PAGE_BITS: u32 = 40;
 
-/// A sample's bound that leaves no page out: pages whose sample number lies below the bound are recorded.
+/// A sample's bound that leaves no page out: pages whose sample number lies below the bound are
+/// recorded.
 pub const WHOLE: u32 = 1 << Tag::SAMPLE_BITS;
 
 const OBJECT_BITS: u32 = u64::BITS - PAGE_BITS;
@@ -275,7 +279,8 @@ mod without_page {
     pub const SETTLED: u8 = 14;
 }
 
-/// Where it happened, in the lower half: so much less this many pages from the page before, of the same object.
+/// Where it happened, in the lower half: so much less this many pages from the page before, of the
+/// same object.
 const NEAR_BACK: i64 = 4;
 const NEAR_END: u8 = 14;
 /// The distance follows.

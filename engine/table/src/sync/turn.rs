@@ -1,10 +1,11 @@
 //! loom's atomics, with every interleaving of loads and swaps.
 //!
-//! loom remembers the last access to an atomic only. A load by the thread that then swaps hides an earlier load by another thread
-//! from it, and the order in which the swap comes first is never tried: "load, look, compare-and-swap", the shape of every
-//! step of the slot's protocol, would be run in few orders and called exhaustive. Here each access first takes a turn, a relaxed
-//! swap of a flag that means nothing. Turns are all in conflict with each other, so loom tries them in every order, and
-//! relaxed, so they order nothing that the protocol must order itself.
+//! loom remembers the last access to an atomic only. A load by the thread that then swaps hides an
+//! earlier load by another thread from it, and the order in which the swap comes first is never
+//! tried: "load, look, compare-and-swap", the shape of every step of the slot's protocol, would be
+//! run in few orders and called exhaustive. Here each access first takes a turn, a relaxed
+//! swap of a flag that means nothing. Turns are all in conflict with each other, so loom tries them
+//! in every order, and relaxed, so they order nothing that the protocol must order itself.
 
 use super::atomic::Ordering;
 use loom::sync::atomic::AtomicBool;

@@ -1,4 +1,5 @@
-//! Pages that go where they are written, and copies of them, beside everything else that happens to a table: what was written is never lost, and is in one slot.
+//! Pages that go where they are written, and copies of them, beside everything else that happens to
+//! a table: what was written is never lost, and is in one slot.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -138,7 +139,8 @@ impl Scene {
         }
     }
 
-    /// Every page is in one slot at most, every dirty one in one, and what may be read is what was written.
+    /// Every page is in one slot at most, every dirty one in one, and what may be read is what was
+    /// written.
     fn check(&self) {
         let mut seen = HashMap::new();
         self.table.for_each_page(|_, found| {

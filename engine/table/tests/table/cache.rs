@@ -1,8 +1,9 @@
-//! A toy cache: a table, frames of a few words, a store of one number per page. It does with the table what an engine does, checks at
-//! every step what a reader may see, and runs under threads (`threads`) and under shuttle (`schedules`).
+//! A toy cache: a table, frames of a few words, a store of one number per page. It does with the
+//! table what an engine does, checks at every step what a reader may see, and runs under threads
+//! (`threads`) and under shuttle (`schedules`).
 //!
-//! The bytes of page *p* after its *n*th write are *n* in every word, each in its own disguise, so that a torn read shows. Writes read
-//! before they write: a lost one is missing at the end.
+//! The bytes of page *p* after its *n*th write are *n* in every word, each in its own disguise, so
+//! that a torn read shows. Writes read before they write: a lost one is missing at the end.
 
 use octavo_table::{
     Claim, Found, Mixer, Move, Mover, PolicyKind, SegmentIndex, Shape, SlotIndex, State, Table, Tag, Word,
@@ -137,7 +138,8 @@ impl<const W: usize> Cache<W> {
         write
     }
 
-    // ---- Waiting (P12) -------------------------------------------------------------------------------------------
+    // ---- Waiting (P12)
+    // -------------------------------------------------------------------------------------------
 
     fn wake(&self, waited: bool) {
         if waited {
@@ -146,7 +148,8 @@ impl<const W: usize> Cache<W> {
         }
     }
 
-    /// Waits until the busy state `seen` may be over. A wake-up that is lost is a deadlock, which shuttle reports.
+    /// Waits until the busy state `seen` may be over. A wake-up that is lost is a deadlock, which
+    /// shuttle reports.
     fn wait(&self, found: &Found<'_>, seen: Word) {
         self.wait_on(found.index, seen);
     }
@@ -161,7 +164,8 @@ impl<const W: usize> Cache<W> {
         }
     }
 
-    // ---- Reads ---------------------------------------------------------------------------------------------------
+    // ---- Reads
+    // ---------------------------------------------------------------------------------------------------
 
     fn read(&self, page: usize) {
         let at_least = self.pages[page].completed.load(SeqCst).max(self.pages[page].returned.load(SeqCst));
@@ -238,7 +242,8 @@ impl<const W: usize> Cache<W> {
         }
     }
 
-    // ---- Writes --------------------------------------------------------------------------------------------------
+    // ---- Writes
+    // --------------------------------------------------------------------------------------------------
 
     fn write(&self, page: usize) {
         let (tag, count) = (self.tag(page), &self.pages[page]);
@@ -370,7 +375,8 @@ impl<const W: usize> Cache<W> {
         }
     }
 
-    // ---- Resizing ------------------------------------------------------------------------------------------------
+    // ---- Resizing
+    // ------------------------------------------------------------------------------------------------
 
     fn resize(&self, random: &mut Random) {
         let Ok(_alone) = self.resizing.try_lock() else { return };
@@ -404,7 +410,8 @@ impl<const W: usize> Cache<W> {
         }
     }
 
-    // ---- Checks --------------------------------------------------------------------------------------------------
+    // ---- Checks
+    // --------------------------------------------------------------------------------------------------
 
     /// A slot's version never goes backwards, whatever became of its segment.
     fn check_version(&self, slot: usize) {

@@ -1,5 +1,6 @@
-//! Pages that come with what a policy knew of them elsewhere, as a recording's list of pages does: [`octavo_table::SetGuard::policy_bits`] gives it, and
-//! [`octavo_table::SetGuard::claim_known`] takes it.
+//! Pages that come with what a policy knew of them elsewhere, as a recording's list of pages does:
+//! [`octavo_table::SetGuard::policy_bits`] gives it, and [`octavo_table::SetGuard::claim_known`]
+//! takes it.
 
 use octavo_table::{Claim, PolicyKind, Shape, Table, Tag};
 
@@ -80,7 +81,8 @@ fn what_is_known_of_a_page_goes_with_it_and_nobody_elses_changes() {
 
 #[test]
 fn pages_leave_in_the_same_order_as_where_they_came_from() {
-    // Of hands, ghosts and targets nothing is known elsewhere: `clock`, `car` and `mq` go on by their own.
+    // Of hands, ghosts and targets nothing is known elsewhere: `clock`, `car` and `mq` go on by their
+    // own.
     use PolicyKind::{Fifo, Lfu, Lru, NrLfu, Octavo};
     for_seeds(1..20, |seed| {
         for policy in [Fifo, Lru, Lfu, NrLfu, Octavo] {

@@ -90,7 +90,8 @@ fn a_table_that_starts_with_any_number_of_segments_spreads_its_entries_evenly() 
     }
 }
 
-/// Dealing looked at all segments for each entry once: a server with 60 GiB was up after 40 seconds, one with all segments after minutes.
+/// Dealing looked at all segments for each entry once: a server with 60 GiB was up after 40
+/// seconds, one with all segments after minutes.
 #[test]
 #[cfg_attr(miri, ignore = "a directory of a million entries")]
 fn a_table_of_as_many_segments_as_there_can_be_starts_at_once() {
@@ -107,7 +108,8 @@ fn a_table_of_as_many_segments_as_there_can_be_starts_at_once() {
     }
 }
 
-/// Each node's segments share its entries evenly, and no entry is with another node that has segments.
+/// Each node's segments share its entries evenly, and no entry is with another node that has
+/// segments.
 fn entries_are_with_their_nodes(table: &Table<8>, nodes: u32) {
     let mut segments_of = vec![Vec::new(); nodes as usize];
     for (segment, entries) in table.segments().zip(table.entries_per_segment()) {
@@ -371,7 +373,8 @@ fn a_move_that_was_named_before_another_resize_is_refused() {
     finish(&table, stale);
 }
 
-/// A repeated pass once evicted a page of the new set for each page that could not come, every time.
+/// A repeated pass once evicted a page of the new set for each page that could not come, every
+/// time.
 #[test]
 fn a_page_that_cannot_move_yet_costs_no_other_page_its_place_r2() {
     let table = Table::<8>::new(Shape { segments_max: 2, sets_per_segment: 1 }, PolicyKind::Lru, 2);

@@ -1,4 +1,5 @@
-//! The table as its users see it: against naive twins, in degenerate shapes, under threads and under schedules.
+//! The table as its users see it: against naive twins, in degenerate shapes, under threads and
+//! under schedules.
 //!
 //! A test that draws random numbers prints its seed when it fails; `OCTAVO_SEED` replays it.
 

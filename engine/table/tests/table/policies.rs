@@ -1,6 +1,8 @@
-//! Each policy inside one set against a naive twin that knows nothing of bits, bytes and wrapping clocks.
+//! Each policy inside one set against a naive twin that knows nothing of bits, bytes and wrapping
+//! clocks.
 //!
-//! What `octavo` decides in a partition too small to learn is here; what it learns is tested where it learns.
+//! What `octavo` decides in a partition too small to learn is here; what it learns is tested where
+//! it learns.
 
 use std::collections::VecDeque;
 
@@ -109,7 +111,8 @@ impl Twin {
                 }
                 (queue, since)
             }),
-            // Of so few pages nothing is learned: the root of uses per time since the last one decides. Eight bits tell ages up to 180.
+            // Of so few pages nothing is learned: the root of uses per time since the last one decides. Eight
+            // bits tell ages up to 180.
             PolicyKind::Octavo => least(&|way| {
                 let age = (self.arrivals - way.used).min(180);
                 // A quotient of 24 bits, rounded up, as the policy's table has it.
@@ -171,8 +174,8 @@ impl Twin {
         left.map(|left| left.page)
     }
 
-    /// The paper on CAR, figure 2, lines 5 to 19: what leaves becomes a ghost, one too many is forgotten, and the one that returns
-    /// moves the target. Whether one does.
+    /// The paper on CAR, figure 2, lines 5 to 19: what leaves becomes a ghost, one too many is
+    /// forgotten, and the one that returns moves the target. Whether one does.
     fn car_remembers(&mut self, page: u64, over: Option<usize>) -> bool {
         if let Some(left) = over.map(|way| self.ways[way]) {
             let list = if left.again { &mut self.left_again } else { &mut self.left_once };
@@ -225,7 +228,8 @@ fn draw(random: &mut Random, pages: usize, step: usize) -> u64 {
     }
 }
 
-/// Runs a policy beside its twin; returns how often it evicted another page than the twin named, which only `lru` may.
+/// Runs a policy beside its twin; returns how often it evicted another page than the twin named,
+/// which only `lru` may.
 fn compare<const W: usize>(kind: PolicyKind, pages: usize, seed: u64) -> u64 {
     let table = Table::<W>::new(Shape { segments_max: 1, sets_per_segment: 1 }, kind, 1);
     let mut twin = Twin::new(kind, W);
@@ -245,7 +249,8 @@ fn compare<const W: usize>(kind: PolicyKind, pages: usize, seed: u64) -> u64 {
         assert!(!table.publish(slot, false));
         let mut over = (twin.ways.len() == W).then(|| twin.victim());
         if let (PolicyKind::Lru, Some(exact), Some(evicted)) = (kind, over, evicted) {
-            // The allowed difference: pages that were last used between the same two arrivals are not told apart.
+            // The allowed difference: pages that were last used between the same two arrivals are not told
+            // apart.
             let actual = twin.ways.iter().position(|way| tag(way.page) == evicted).expect("it was there");
             assert_eq!(
                 twin.ways[actual].used, twin.ways[exact].used,

@@ -8,7 +8,8 @@ use crate::random::Random;
 
 const THREADS: u64 = 4;
 
-/// Three segments of two sets of two ways, twelve slots for ten pages: sets are full, segments come and go.
+/// Three segments of two sets of two ways, twelve slots for ten pages: sets are full, segments come
+/// and go.
 const SMALL: Shape = Shape { segments_max: 3, sets_per_segment: 2 };
 /// Two segments of one set of two ways: everybody meets everybody.
 const TINY: Shape = Shape { segments_max: 2, sets_per_segment: 1 };

@@ -1,4 +1,5 @@
-//! A table against a map from pages to what is known of them: random operations, one at a time, must agree.
+//! A table against a map from pages to what is known of them: random operations, one at a time,
+//! must agree.
 
 use std::collections::HashMap;
 
@@ -266,7 +267,8 @@ impl<const W: usize> Pair<W> {
         assert!(!self.table.end_write(page.slot, before, dirty));
     }
 
-    // ---- Resizing ------------------------------------------------------------------------------------------------
+    // ---- Resizing
+    // ------------------------------------------------------------------------------------------------
 
     fn resize(&mut self, random: &mut Random) {
         let full: Vec<SegmentIndex> =
@@ -338,7 +340,8 @@ impl<const W: usize> Pair<W> {
         }
     }
 
-    // ---- Checks --------------------------------------------------------------------------------------------------
+    // ---- Checks
+    // --------------------------------------------------------------------------------------------------
 
     fn unpin_a_snapshot(&mut self, random: &mut Random) {
         let mut slots: Vec<SlotIndex> = self.snapshots.keys().copied().collect();
@@ -421,7 +424,8 @@ fn a_table_agrees_with_its_twin() {
     agree_in_every_shape(|seed, page| Mixer::new(seed).tag(page));
 }
 
-/// Unmixed, small keys meet in one set, with the tag that is all zero among them and one fingerprint for all.
+/// Unmixed, small keys meet in one set, with the tag that is all zero among them and one
+/// fingerprint for all.
 #[test]
 fn a_table_agrees_with_its_twin_where_all_pages_meet_in_one_set_with_one_fingerprint() {
     agree_in_every_shape(|_, page| Tag(page));

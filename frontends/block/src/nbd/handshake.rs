@@ -1,7 +1,8 @@
 //! From the greeting to the choice of an export.
 //!
-//! The server speaks fixed newstyle only, and no TLS. `Negotiation::answer` decides and touches no socket; `negotiate`
-//! carries bytes, one option at a time, within the time that a handshake may take.
+//! The server speaks fixed newstyle only, and no TLS. `Negotiation::answer` decides and touches no
+//! socket; `negotiate` carries bytes, one option at a time, within the time that a handshake may
+//! take.
 
 use super::wire::{self, InfoRequest, OPTION_HEADER_BYTES, STRING_MAX_BYTES, info, option, option_reply};
 use super::wire::{encode_option_reply, transmission_flag as flag};
@@ -229,7 +230,8 @@ impl Link<'_> {
         Ok(self.input.take().expect("as many bytes were waited for"))
     }
 
-    /// The data of an option, not yet consumed; skipped, and None, where they are longer than the input.
+    /// The data of an option, not yet consumed; skipped, and None, where they are longer than the
+    /// input.
     fn data(&mut self, count: usize) -> Result<Option<&[u8]>, Hangup> {
         if count <= self.input.capacity_bytes() {
             self.need(count)?;

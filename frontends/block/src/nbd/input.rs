@@ -50,8 +50,8 @@ impl Input {
         Some(taken)
     }
 
-    /// Reads the socket, first into `ahead` (which wants what comes after `bytes`), the rest behind `bytes`.
-    /// An end of the stream is the error `UnexpectedEof`.
+    /// Reads the socket, first into `ahead` (which wants what comes after `bytes`), the rest behind
+    /// `bytes`. An end of the stream is the error `UnexpectedEof`.
     pub fn read(&mut self, socket: &Socket, ahead: &mut [u8], patience: Patience) -> io::Result<Received> {
         assert!(ahead.is_empty() || self.start == self.end, "the bytes that came belong before those ahead");
         self.buffer.copy_within(self.start..self.end, 0);

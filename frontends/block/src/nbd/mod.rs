@@ -1,7 +1,8 @@
 //! The NBD protocol: one connection, from its greeting to its end.
 //!
-//! Written after the protocol document (doc/proto.md of NetworkBlockDevice/nbd). `wire` knows the bytes, `handshake`
-//! chooses an export, `transmission` serves it, `outgoing` writes the replies. No listener and no thread is made here.
+//! Written after the protocol document (doc/proto.md of NetworkBlockDevice/nbd). `wire` knows the
+//! bytes, `handshake` chooses an export, `transmission` serves it, `outgoing` writes the replies.
+//! No listener and no thread is made here.
 
 mod handshake;
 mod input;
@@ -31,9 +32,9 @@ pub(crate) struct Connection {
     stopping: Arc<AtomicBool>,
 }
 
-// S1. A server that stops sets `stopping`, then looks at `busy`, and wakes the thread if it is not busy.
-// S2. A thread that becomes idle clears `busy`, then looks at `stopping`, and waits if it does not stop.
-// Whoever comes second sees the other's store: both are SeqCst on both sides.
+// S1. A server that stops sets `stopping`, then looks at `busy`, and wakes the thread if it is not
+// busy. S2. A thread that becomes idle clears `busy`, then looks at `stopping`, and waits if it
+// does not stop. Whoever comes second sees the other's store: both are SeqCst on both sides.
 impl Connection {
     pub fn new(socket: Socket, stopping: Arc<AtomicBool>) -> Connection {
         Connection { socket, busy: AtomicBool::new(false), stopping }

@@ -1,10 +1,10 @@
 //! Events become messages, and messages are sent as far as the client reads them.
 //!
-//! Most messages are whole: a header, and the bytes of one buffer or none. A contiguous read (a simple reply, or a
-//! structured one with DF) is one message on the wire for several buffers. If its header goes out before all of its
-//! bytes are read, it streams: messages of other requests wait behind it until it is complete. An error that is found
-//! then is reported in an error chunk behind zeros for the rest; a simple reply has no place for it, and the protocol asks
-//! to hang up.
+//! Most messages are whole: a header, and the bytes of one buffer or none. A contiguous read (a
+//! simple reply, or a structured one with DF) is one message on the wire for several buffers. If
+//! its header goes out before all of its bytes are read, it streams: messages of other requests
+//! wait behind it until it is complete. An error that is found then is reported in an error chunk
+//! behind zeros for the rest; a simple reply has no place for it, and the protocol asks to hang up.
 
 use super::wire::{Errno, Reply, ReplyBytes, RequestHeader, command};
 use crate::export::{Counts, Kind};
@@ -15,7 +15,8 @@ use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 
-/// Messages of one `write`: the slices stay below the kernel's 1024, and the headers on the stack are small.
+/// Messages of one `write`: the slices stay below the kernel's 1024, and the headers on the stack
+/// are small.
 const GATHER_MAX: usize = 32;
 
 /// What stands for the bytes of a chunk that could not be read.

@@ -1,20 +1,23 @@
 //! Requests in, replies out: the loop of one connection.
 //!
-//! One thread owns the socket, the input, the executor and the replies. A *turn* does what can be done without waiting:
+//! One thread owns the socket, the input, the executor and the replies. A *turn* does what can be
+//! done without waiting:
 //!
 //! 1. look at the input, start requests, hand over the bytes of a write as they come;
 //! 2. submit what was started, and collect what has completed;
 //! 3. send replies;
 //! 4. read the socket, if there is room for what it brings.
 //!
-//! Only a turn in which nothing happened is followed by a wait, for a completion or for the socket. So a wait misses
-//! nothing, and a client that does not read its replies keeps neither the engine nor another client waiting: its own
-//! requests in flight reach their maximum, and its socket is not read.
+//! Only a turn in which nothing happened is followed by a wait, for a completion or for the socket.
+//! So a wait misses nothing, and a client that does not read its replies keeps neither the engine
+//! nor another client waiting: its own requests in flight reach their maximum, and its socket is
+//! not read.
 //!
-//! A connection with nothing in the engine and nothing to send can be woken by its client only. It waits in the read
-//! itself: a request whose pages are resident takes two system calls, its read and the write of its reply. Before that it
-//! spins a little if the client sends one request at a time (`spin.rs`); after a silence it gives back the memory that it
-//! keeps for the next requests, and polls. All other waits are polls too.
+//! A connection with nothing in the engine and nothing to send can be woken by its client only. It
+//! waits in the read itself: a request whose pages are resident takes two system calls, its read
+//! and the write of its reply. Before that it spins a little if the client sends one request at a
+//! time (`spin.rs`); after a silence it gives back the memory that it keeps for the next requests,
+//! and polls. All other waits are polls too.
 
 use super::handshake::Agreement;
 use super::outgoing::{Outgoing, errno};
@@ -32,7 +35,8 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Waits in a row that brought one request each before the client is taken to have one in flight at a time.
+/// Waits in a row that brought one request each before the client is taken to have one in flight at
+/// a time.
 const LONE_MIN: u32 = 8;
 
 /// What the next byte of input is.
@@ -71,7 +75,8 @@ pub struct Transmission<'a> {
     outgoing: Outgoing,
     /// The socket may have more.
     readable: bool,
-    /// The client has been silent for a while: nothing is kept for its next request, and the wait is a poll.
+    /// The client has been silent for a while: nothing is kept for its next request, and the wait
+    /// is a poll.
     silent: bool,
     /// Requests that came since the last wait.
     arrived: usize,
@@ -170,7 +175,8 @@ impl<'a> Transmission<'a> {
 
     /// Waits for bytes. A shutdown of the socket ends it as it ends a poll (S1).
     fn wait_for_client(&mut self) -> Result<(), Hangup> {
-        // With several requests in flight a sleep gathers the next ones, and there is no round trip to shorten.
+        // With several requests in flight a sleep gathers the next ones, and there is no round trip to
+        // shorten.
         if self.lone >= LONE_MIN {
             let mut spin = std::mem::take(&mut self.spin);
             let found = spin.wait(Instant::now, || match self.receive(Patience::None) {
@@ -350,7 +356,8 @@ impl<'a> Transmission<'a> {
             command::FLUSH => (Verb::Flush, 0),
             command::TRIM => (Verb::Discard, 0),
             command::CACHE => (Verb::Prefetch, 0),
-            // Only NO_HOLE asks for the space: without it an image that is copied here stays as sparse as it was.
+            // Only NO_HOLE asks for the space: without it an image that is copied here stays as sparse as it
+            // was.
             command::WRITE_ZEROES => (Verb::Zero { hole: header.flags & flag::NO_HOLE == 0 }, flag::NO_HOLE),
             _ => return Err(Errno::Einval),
         };

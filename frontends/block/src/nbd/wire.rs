@@ -1,7 +1,8 @@
-//! The bytes of the NBD protocol: its constants, and the messages to and from bytes. No I/O, no decisions.
+//! The bytes of the NBD protocol: its constants, and the messages to and from bytes. No I/O, no
+//! decisions.
 //!
-//! Names and values are those of the protocol document (doc/proto.md of NetworkBlockDevice/nbd), without the prefix
-//! `NBD_`. All integers are big-endian.
+//! Names and values are those of the protocol document (doc/proto.md of NetworkBlockDevice/nbd),
+//! without the prefix `NBD_`. All integers are big-endian.
 
 /// First bytes of a server: `NBDMAGIC`.
 pub const INIT_PASSWD: u64 = 0x4e42_444d_4147_4943;

@@ -1,4 +1,5 @@
-//! A client that speaks bytes. Its numbers are written out from the protocol document, not taken from the server.
+//! A client that speaks bytes. Its numbers are written out from the protocol document, not taken
+//! from the server.
 
 use crate::rig::PATIENCE;
 use std::io::{self, Read, Write};

@@ -1,5 +1,6 @@
-//! A power failure under the server: what a flush or FUA has promised is on the disk, whatever was in flight. On a simulated disk,
-//! which loses what was not synced; and on one that lies about its syncs, so that the test is known to notice.
+//! A power failure under the server: what a flush or FUA has promised is on the disk, whatever was
+//! in flight. On a simulated disk, which loses what was not synced; and on one that lies about its
+//! syncs, so that the test is known to notice.
 
 use crate::client::*;
 use crate::random::{Random, seed};
@@ -14,7 +15,8 @@ use std::time::Duration;
 const SECTOR: usize = 512;
 const SECTORS: u64 = 512;
 
-/// What is known of a sector: versions count the writes of the whole run, and 0 is the zeros of the start.
+/// What is known of a sector: versions count the writes of the whole run, and 0 is the zeros of the
+/// start.
 #[derive(Clone, Copy, Default)]
 struct Sector {
     sent: u64,
@@ -69,7 +71,8 @@ impl Round {
         self.cookies += 1;
         let peer = self.random.below(self.peers.len() as u64) as usize;
         self.peers[peer].request(0, FLUSH, self.cookies, 0, 0);
-        // Replied to on any connection before the flush is sent: that is what several connections may rely on.
+        // Replied to on any connection before the flush is sent: that is what several connections may rely
+        // on.
         let promise = Some(self.sectors.iter().map(|sector| sector.replied).collect());
         let flight = Flight { peer, sectors: 0..0, version: 0, durable: false, promise };
         self.flights.insert(self.cookies, flight);

@@ -1,7 +1,7 @@
 //! Random operations on several connections with deep queues, against a twin: a `Vec<u8>`.
 //!
-//! Requests in flight at the same time never overlap where one of them writes (the protocol promises no order then),
-//! so every byte that is read has one right value.
+//! Requests in flight at the same time never overlap where one of them writes (the protocol
+//! promises no order then), so every byte that is read has one right value.
 
 use crate::client::*;
 use crate::rig::{Plan, Rig};
@@ -114,8 +114,8 @@ fn run(seed: u64, limits: Limits, operations: u64) {
         let start = random.below(LEN - len);
         let range = start..start + len;
         let reads = random.below(2) == 0;
-        // Wait for what must not overlap. A read's data is compared with the twin when it has come: the twin must not
-        // change under it either.
+        // Wait for what must not overlap. A read's data is compared with the twin when it has come: the
+        // twin must not change under it either.
         let conflicts = |flight: &Flight| {
             let overlap = flight.range.start < range.end && range.start < flight.range.end;
             overlap && !(reads && flight.data.is_some())

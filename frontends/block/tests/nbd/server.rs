@@ -82,7 +82,8 @@ fn a_unix_socket_has_its_mode_and_a_stale_one_is_replaced_but_nothing_else_is() 
     assert!(error.contains("not a socket"), "{error}");
 }
 
-/// A client that found the socket before its mode was set was let in, and turned away before the greeting: one of twenty guests lost its disk so.
+/// A client that found the socket before its mode was set was let in, and turned away before the
+/// greeting: one of twenty guests lost its disk so.
 #[test]
 fn whoever_finds_a_unix_socket_is_greeted_however_early() {
     let (rig, directory) = (Rig::new(Plan::default()), Directory::new());

@@ -1,4 +1,5 @@
-//! Every command, every error, and what happens when memory is short or a store fails in the middle.
+//! Every command, every error, and what happens when memory is short or a store fails in the
+//! middle.
 
 use crate::client::*;
 use crate::rig::{Plan, Rig, pattern};
@@ -61,7 +62,8 @@ fn every_command_does_what_it_says_with_little_memory_and_with_much() {
     }
 }
 
-/// A FUA write that came in pieces ended with a sync of the whole object: it wrote what others had written elsewhere, and failed where that could not be.
+/// A FUA write that came in pieces ended with a sync of the whole object: it wrote what others had
+/// written elsewhere, and failed where that could not be.
 #[test]
 fn a_long_write_with_fua_makes_its_own_bytes_durable_and_no_others() {
     let cache = CacheConfig { background: false, ..CacheConfig::default() };
@@ -271,7 +273,8 @@ fn a_client_that_does_not_read_its_replies_stops_itself_and_nobody_else() {
     sending.join().unwrap();
 }
 
-/// Shrinks the object under a client that was told its old length: reads beyond the new end fail in the engine.
+/// Shrinks the object under a client that was told its old length: reads beyond the new end fail in
+/// the engine.
 fn shrunk(limits: Limits, structured: bool) -> (Rig, Client) {
     let rig = Rig::new(Plan { limits, ..Plan::default() });
     let client = rig.attached("disk0", structured);
@@ -404,7 +407,8 @@ fn many_long_reads_and_writes_share_one_page_of_memory() {
     }
 }
 
-/// `qemu-img convert` of an empty image filled its target: WRITE_ZEROES kept all space, asked for or not.
+/// `qemu-img convert` of an empty image filled its target: WRITE_ZEROES kept all space, asked for
+/// or not.
 #[test]
 fn zeroes_take_no_space_unless_the_client_asks_for_it() {
     use std::os::unix::fs::MetadataExt;

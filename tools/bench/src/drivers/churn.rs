@@ -1,10 +1,13 @@
-//! Churn: hits among misses that fill and turn over the cache, and what becomes of the time of hits when the cache is full.
+//! Churn: hits among misses that fill and turn over the cache, and what becomes of the time of hits
+//! when the cache is full.
 //!
-//! A quarter of the frames is hot: pages that are read again and again, and stay. So many reads in a hundred go there; the others read the rest
-//! of the file in order, so that nearly every one of them is a miss: none comes back before everything else was read (a policy may keep some of them, and
-//! the hit ratio is counted). Where operations are timed, it
-//! is the reads of hot pages. One contestant is emptied before each of its slices but for the hot pages, so that its misses find room; the
-//! other is full, and its misses evict. Their caches are alike and lie before the same file.
+//! A quarter of the frames is hot: pages that are read again and again, and stay. So many reads in
+//! a hundred go there; the others read the rest of the file in order, so that nearly every one of
+//! them is a miss: none comes back before everything else was read (a policy may keep some of them,
+//! and the hit ratio is counted). Where operations are timed, it
+//! is the reads of hot pages. One contestant is emptied before each of its slices but for the hot
+//! pages, so that its misses find room; the other is full, and its misses evict. Their caches are
+//! alike and lie before the same file.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

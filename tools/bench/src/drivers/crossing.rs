@@ -1,8 +1,12 @@
-//! Random reads by threads of several nodes, through caches that differ in where pages lie and who gets them: figure 5 of HotStorage '12 on emulated nodes.
+//! Random reads by threads of several nodes, through caches that differ in where pages lie and who
+//! gets them: figure 5 of HotStorage '12 on emulated nodes.
 //!
-//! Each thread sits on a node of its own and keeps so many reads in flight, of a file of which the caches have room for a share. `direct` reads past any cache, into memory of its own node;
-//! `shared` is one cache that does not know nodes, all on node 0, where its owner came first; `partition` divides it among the nodes; `message` has pages read by workers of their node.
-//! Distance is that of a machine of PaCaR's table, and is spent by spinning: every figure is *emulated*.
+//! Each thread sits on a node of its own and keeps so many reads in flight, of a file of which the
+//! caches have room for a share. `direct` reads past any cache, into memory of its own node;
+//! `shared` is one cache that does not know nodes, all on node 0, where its owner came first;
+//! `partition` divides it among the nodes; `message` has pages read by workers of their node.
+//! Distance is that of a machine of PaCaR's table, and is spent by spinning: every figure is
+//! *emulated*.
 
 use std::time::Duration;
 

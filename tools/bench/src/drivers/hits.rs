@@ -1,12 +1,15 @@
-//! Hits: threads read (and write) random places of cached pages, beside bare loops over an array of the same size.
+//! Hits: threads read (and write) random places of cached pages, beside bare loops over an array of
+//! the same size.
 //!
-//! The cache's frames are as large as asked for, and full. A store half as large again is read into them; the pages that are there
-//! then are the ones that are read, so that no set is short of ways and every read is a hit: the counters are compared before and
-//! after. The reference's array holds the same pages, one behind the other. Engine and reference walk the same stream of indices; read `n`
-//! of the one and of the other have the same page and the same offset inside it. Threads share a stream and begin at places of their own.
+//! The cache's frames are as large as asked for, and full. A store half as large again is read into
+//! them; the pages that are there then are the ones that are read, so that no set is short of ways
+//! and every read is a hit: the counters are compared before and after. The reference's array holds
+//! the same pages, one behind the other. Engine and reference walk the same stream of indices; read
+//! `n` of the one and of the other have the same page and the same offset inside it. Threads share
+//! a stream and begin at places of their own.
 //!
-//! Writes put the bytes back that are there. With them the cache has no cleaner and no bound on dirty pages, so that they end in pages:
-//! what they cost beside is write-back's affair.
+//! Writes put the bytes back that are there. With them the cache has no cleaner and no bound on
+//! dirty pages, so that they end in pages: what they cost beside is write-back's affair.
 
 mod looks;
 
@@ -108,11 +111,13 @@ pub struct Field {
     partition: Partition,
     _cache: Cache,
     array: Array,
-    /// The pages of the object that are cached. Page `n` of the array is a copy of page `resident[n]`.
+    /// The pages of the object that are cached. Page `n` of the array is a copy of page
+    /// `resident[n]`.
     resident: Vec<u32>,
 }
 
-/// The same operations as places in the object and in the array, in units of `1 << UNIT_SHIFT` bytes.
+/// The same operations as places in the object and in the array, in units of `1 << UNIT_SHIFT`
+/// bytes.
 struct Streams {
     object: Vec<u32>,
     array: Vec<u32>,
@@ -162,7 +167,8 @@ impl Field {
         let units = |page: u64, place: u64| ((page * places + place) * (len as u64 >> UNIT_SHIFT)) as u32;
         let mut streams = Streams { object: Vec::with_capacity(count), array: Vec::with_capacity(count) };
         let pages = stream::pages(&case.workload, self.resident.len() as u64, len as u64)?;
-        // Not the generator's own numbers: with one seed for both, each page had one place, and the array shrank to a line of each page.
+        // Not the generator's own numbers: with one seed for both, each page had one place, and the array
+        // shrank to a line of each page.
         for (page, random) in pages.take(count).zip(content::random(content::mix(len as u64 + 1))) {
             // A pattern may have pages of its own, beyond those asked for; they fall on others.
             let page = page % self.resident.len() as u64;
@@ -198,8 +204,8 @@ impl Field {
         })
     }
 
-    /// A cache of somebody else's with the same pages. It counts pages and not what they take, and gets a quarter more room, so that none of
-    /// its parts is short of it.
+    /// A cache of somebody else's with the same pages. It counts pages and not what they take, and
+    /// gets a quarter more room, so that none of its parts is short of it.
     fn rival<'t>(
         &'t self,
         rival: &dyn Rival,
@@ -226,7 +232,8 @@ impl Field {
         Ok(Box::new(RivalTeam { name, cache, places }))
     }
 
-    /// Some reads of the same stream by the same calls, every byte of them checked, in the array too.
+    /// Some reads of the same stream by the same calls, every byte of them checked, in the array
+    /// too.
     fn check(&self, case: &Case, streams: &Streams) -> Result<(), Error> {
         // The references know two lengths; places of another one begin where shorter ones do.
         let len = if case.bytes.0 as usize == PAGE_BYTES { PAGE_BYTES } else { 128 };
@@ -284,7 +291,8 @@ impl Stage for Field {
             contestants.map(|name| self.team(name, case, &streams, run.options)).collect::<Result<_, _>>()?
         };
         let teams: Vec<&dyn Team> = teams.iter().map(|team| &**team).collect();
-        // Other programs do not count for one thread that never waits. Threads side by side wait for each other.
+        // Other programs do not count for one thread that never waits. Threads side by side wait for each
+        // other.
         let clock = if case.threads.0 == 1 { Clock::Thread } else { Clock::Wall };
         let plan = run.plan(case, (9.0, Duration::from_millis(120), clock), teams.len());
         let before = self.partition.stat();
@@ -310,7 +318,8 @@ impl Stage for Field {
     }
 }
 
-// ---- The engine ---------------------------------------------------------------------------------------------------
+// ---- The engine
+// ---------------------------------------------------------------------------------------------------
 
 struct Engine<'t> {
     name: &'t str,
@@ -431,7 +440,8 @@ fn mixed(
     Ok(())
 }
 
-// ---- The references -----------------------------------------------------------------------------------------------
+// ---- The references
+// -----------------------------------------------------------------------------------------------
 
 struct Bare<'t> {
     name: &'t str,
@@ -497,7 +507,8 @@ impl BareThread<'_> {
     }
 }
 
-// ---- Streams and pages --------------------------------------------------------------------------------------------
+// ---- Streams and pages
+// --------------------------------------------------------------------------------------------
 
 fn turn_of(case: &Case) -> usize {
     if case.bytes.0 as usize == PAGE_BYTES { TURN_PAGES } else { TURN_SHORT }
@@ -508,7 +519,8 @@ fn begin(thread: usize, threads: usize, count: usize) -> usize {
     (count / threads * thread) & !(TURN_SHORT - 1)
 }
 
-/// The next `turn` reads of a stream, from its start again near the end: what prefetches look ahead at is inside, too.
+/// The next `turn` reads of a stream, from its start again near the end: what prefetches look ahead
+/// at is inside, too.
 fn next_turn(at: &mut usize, turn: usize, count: usize) -> Range<usize> {
     if *at + turn + AHEAD_SHORT > count {
         *at = 0;
@@ -535,7 +547,8 @@ pub fn write_content(store: &Store, pages: u64) -> Result<(), Error> {
     Ok(())
 }
 
-/// Brings in as much as there is room for, and lists what is there then: reads of it are hits, and hits evict nothing.
+/// Brings in as much as there is room for, and lists what is there then: reads of it are hits, and
+/// hits evict nothing.
 fn resident_pages(object: &Object, pages: u64) -> Result<Vec<u32>, Error> {
     let mut byte = [0; 8];
     let offset = |page: u32| u64::from(page) * PAGE_BYTES as u64;

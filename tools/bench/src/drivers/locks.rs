@@ -1,8 +1,11 @@
-//! What share of the processors' time goes into taking and waiting for locks while a case of `misses` runs (HotStorage '12, Figure 4).
+//! What share of the processors' time goes into taking and waiting for locks while a case of
+//! `misses` runs (HotStorage '12, Figure 4).
 //!
-//! Each contestant runs alone while `perf record` samples this process's processor time, in the kernel and here; counted are the samples in
-//! functions that take or wait for locks, by their names. (Not in those that release them: samples pile up where interrupts are let in again.) A thread that sleeps takes no processor time and is not counted, which
-//! favours whoever sleeps for a lock. Without perf, or where the kernel refuses it, there is nothing to say but that.
+//! Each contestant runs alone while `perf record` samples this process's processor time, in the
+//! kernel and here; counted are the samples in functions that take or wait for locks, by their
+//! names. (Not in those that release them: samples pile up where interrupts are let in again.) A
+//! thread that sleeps takes no processor time and is not counted, which favours whoever sleeps for
+//! a lock. Without perf, or where the kernel refuses it, there is nothing to say but that.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -14,7 +17,8 @@ use crate::drivers::{Run, Stage, misses};
 use crate::report::Row;
 use crate::{Error, machine};
 
-/// Parts of the names of functions that are about locks: the kernel's, the C library's, the engine's.
+/// Parts of the names of functions that are about locks: the kernel's, the C library's, the
+/// engine's.
 const LOCKS: [&str; 11] = [
     "spin_lock",
     "read_lock_slow",

@@ -1,7 +1,9 @@
-//! What a cache takes of memory: bytes of metadata for each page, and what is in memory after a lot of churn beside what was allowed.
+//! What a cache takes of memory: bytes of metadata for each page, and what is in memory after a lot
+//! of churn beside what was allowed.
 //!
-//! The churn reads and writes random pages of a file four times as large as the cache, for the case's seconds, by the case's threads. What the
-//! process holds beside the cache (this program, its buffers) is measured before the cache is made and taken off.
+//! The churn reads and writes random pages of a file four times as large as the cache, for the
+//! case's seconds, by the case's threads. What the process holds beside the cache (this program,
+//! its buffers) is measured before the cache is made and taken off.
 
 use std::time::{Duration, Instant};
 

@@ -1,8 +1,10 @@
 //! Misses: pages of a file much larger than the cache.
 //!
-//! All contestants draw pages from the same kind of stream, keep as many reads in flight, submit what they start after each
-//! wait with one call, and check every word of every page (fio checks none). A device hides a copy, a file in memory does not: the cache keeps the
-//! page and hands it out, which is a copy more than a read that keeps nothing; so there is a contestant with the copy and one without.
+//! All contestants draw pages from the same kind of stream, keep as many reads in flight, submit
+//! what they start after each wait with one call, and check every word of every page (fio checks
+//! none). A device hides a copy, a file in memory does not: the cache keeps the page and hands it
+//! out, which is a copy more than a read that keeps nothing; so there is a contestant with the copy
+//! and one without.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -143,8 +145,8 @@ impl Stage for Field {
         let teams = self.teams(&case, quick);
         let teams: Vec<&dyn Team> = teams.iter().map(|team| &**team).collect();
         let plan = run.plan(&case, (15.0, Duration::from_millis(250), Clock::Wall), teams.len());
-        // What is asked of a ring the kernel's workers may read (always from a file in memory): whoever submits must not keep the processor that
-        // one of them wants, or goes to.
+        // What is asked of a ring the kernel's workers may read (always from a file in memory): whoever
+        // submits must not keep the processor that one of them wants, or goes to.
         let plan = Plan { pinned: case.call != Call::Queue, ..plan };
         let before = self.partition.stat();
         let slices = run.compete(&case, plan, &teams)?;

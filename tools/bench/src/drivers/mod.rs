@@ -1,8 +1,9 @@
 //! What runs cases: a driver sets the stage for a case and lets its contestants take turns there.
 //!
-//! A stage (a cache that is full, a file on a disk) takes longer to set than a case to run, so the next case goes on with it where it
-//! asks for the same one: what a stage depends on is its *scenery*, some of the case's keys. What is not here: who is compared with whom,
-//! and how large things are; that is the suite's.
+//! A stage (a cache that is full, a file on a disk) takes longer to set than a case to run, so the
+//! next case goes on with it where it asks for the same one: what a stage depends on is its
+//! *scenery*, some of the case's keys. What is not here: who is compared with whom, and how large
+//! things are; that is the suite's.
 
 pub mod bounded;
 pub mod churn;

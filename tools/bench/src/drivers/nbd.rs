@@ -1,7 +1,9 @@
-//! Reads over NBD: fio's nbd engine against Octavo's server, nbdkit's memory plugin and qemu-nbd on a file in memory.
+//! Reads over NBD: fio's nbd engine against Octavo's server, nbdkit's memory plugin and qemu-nbd on
+//! a file in memory.
 //!
-//! Octavo serves from this process, the others from processes of their own; fio is a process of its own for all. Everything that is read
-//! is in memory: Octavo's cache holds the whole file, nbdkit's disk was written through, qemu-nbd's file lies in the kernel's memory. Each listens at a unix
+//! Octavo serves from this process, the others from processes of their own; fio is a process of its
+//! own for all. Everything that is read is in memory: Octavo's cache holds the whole file, nbdkit's
+//! disk was written through, qemu-nbd's file lies in the kernel's memory. Each listens at a unix
 //! socket, one connection, the case's requests in flight.
 
 use std::fs::File;

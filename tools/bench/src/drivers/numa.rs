@@ -1,12 +1,17 @@
-//! NUMA: what a page costs that lies on another node, by mode, on nodes that are made up. Every figure is *emulated*.
+//! NUMA: what a page costs that lies on another node, by mode, on nodes that are made up. Every
+//! figure is *emulated*.
 //!
-//! One thread sits on node 1 and asks for random pages that are all cached, in batches, some to read and some to write. The contestants differ in where pages lie and who gets them:
-//! `local`, all on node 1, is what there is to gain; `off`, all on node 0, where a loader touched them first; `partition`, `message`, `replicate` and `auto`, divided among both. What distance costs is a
-//! machine's of PaCaR's table.
+//! One thread sits on node 1 and asks for random pages that are all cached, in batches, some to
+//! read and some to write. The contestants differ in where pages lie and who gets them:
+//! `local`, all on node 1, is what there is to gain; `off`, all on node 0, where a loader touched
+//! them first; `partition`, `message`, `replicate` and `auto`, divided among both. What distance
+//! costs is a machine's of PaCaR's table.
 //!
-//! Two clocks. *Virtual time* adds up what was counted (lines waited for, bytes moved, messages) by fixed prices: it repeats to the last digit, and counts the work of all threads, as if
-//! every core had enough to do. *Emulated wall time* lets threads spend the distance as they go; with fewer processors than emulated cores, workers and callers
-//! share them, so messages look worse than they are.
+//! Two clocks. *Virtual time* adds up what was counted (lines waited for, bytes moved, messages) by
+//! fixed prices: it repeats to the last digit, and counts the work of all threads, as if every core
+//! had enough to do. *Emulated wall time* lets threads spend the distance as they go; with fewer
+//! processors than emulated cores, workers and callers share them, so messages look worse than they
+//! are.
 
 use std::time::Instant;
 
@@ -25,12 +30,14 @@ use crate::report::Row;
 /// Who can run.
 pub const CONTESTANTS: &[&str] = &["local", "off", "partition", "message", "replicate", "auto"];
 
-/// So many requests a page come before those that are counted, where something is learned of them: copies are made, and `auto` chooses; a page that is written now and then
-/// takes longer until it goes where it is written.
+/// So many requests a page come before those that are counted, where something is learned of them:
+/// copies are made, and `auto` chooses; a page that is written now and then takes longer until it
+/// goes where it is written.
 const WARM_UP: u64 = 200;
 const WARM_UP_WRITTEN: u64 = 1_000;
 
-/// What the processor does for a request besides waiting for memory, in nanoseconds: a guess from one node, rounded.
+/// What the processor does for a request besides waiting for memory, in nanoseconds: a guess from
+/// one node, rounded.
 const REQUEST_NS: f64 = 25.0;
 
 /// Nothing lasts from case to case.

@@ -1,7 +1,8 @@
 //! Reads while the table grows and shrinks, and how evenly pages fall on segments at every size.
 //!
-//! The pages that are read are a quarter of the cache's at its largest, half of it at its smallest, so that nearly all stay. A thread of its own
-//! resizes between the two for as long as the slices of one contestant last; the other's slices find the table at rest, at its largest.
+//! The pages that are read are a quarter of the cache's at its largest, half of it at its smallest,
+//! so that nearly all stay. A thread of its own resizes between the two for as long as the slices
+//! of one contestant last; the other's slices find the table at rest, at its largest.
 //! What is missing is read from a store in memory.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -186,7 +187,8 @@ impl Worker for Thread<'_> {
     }
 }
 
-// ---- Evenness -----------------------------------------------------------------------------------------------------
+// ---- Evenness
+// -----------------------------------------------------------------------------------------------------
 
 /// A table without frames that grows from one segment, a row at every size.
 pub struct Evenness;

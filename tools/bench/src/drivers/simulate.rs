@@ -1,4 +1,5 @@
-//! Hit ratios of policies by cache size, through the simulator (HotStorage '12, Figure 6). The contestants are the simulator's policies.
+//! Hit ratios of policies by cache size, through the simulator (HotStorage '12, Figure 6). The
+//! contestants are the simulator's policies.
 
 use std::sync::atomic::AtomicBool;
 
@@ -32,7 +33,8 @@ impl Stage for Simulator {
         let line = case.workload.line(pages, 1, requests);
         let named = case.contestants.iter().map(|name| Policy::named(name));
         let policies = named.collect::<Result<Vec<_>, _>>().map_err(Error::new)?.concat();
-        // A share of the file and not of the pages that the accesses happen to touch, so that sizes are the same for all workloads.
+        // A share of the file and not of the pages that the accesses happen to touch, so that sizes are the
+        // same for all workloads.
         let capacity = format!("{}p", (pages * u64::from(case.share.0) / 100).max(1));
         let plan = Plan {
             policies,

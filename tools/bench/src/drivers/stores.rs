@@ -1,11 +1,14 @@
 //! Stores to memory that other threads read, for each hit: counted, not timed.
 //!
-//! A hit reads shared memory and writes counters that only its own thread writes. All that it may store where others read is what it tells the
-//! policy: its page's mark, if it is the first since a page came into the set, or with a policy that counts hits the page's bits where they change;
-//! a first mark of a page that the learner follows is a lesson, which stores some dozens of words; and every hit of a page that the monitor of miss curves
-//! follows is put into the thread's ring, where only the drain looks, some times a second. One thread runs accesses through a table without frames, by the
-//! engine's own code, and asks before each hit what it will store. With more threads a hit stores what it does with one: stamps, frequencies and
-//! the sampler are in these counts, and there is nothing else.
+//! A hit reads shared memory and writes counters that only its own thread writes. All that it may
+//! store where others read is what it tells the policy: its page's mark, if it is the first since a
+//! page came into the set, or with a policy that counts hits the page's bits where they change;
+//! a first mark of a page that the learner follows is a lesson, which stores some dozens of words;
+//! and every hit of a page that the monitor of miss curves follows is put into the thread's ring,
+//! where only the drain looks, some times a second. One thread runs accesses through a table
+//! without frames, by the engine's own code, and asks before each hit what it will store. With more
+//! threads a hit stores what it does with one: stamps, frequencies and the sampler are in these
+//! counts, and there is nothing else.
 //!
 //! The share of hits is set by the number of pages that the accesses fall on, found by bisection.
 
@@ -20,8 +23,8 @@ use crate::stream;
 /// Words that a lesson stores at most: the lock's two, and seven or so in each of five miniatures.
 const STORES_OF_LESSON: f64 = 40.0;
 
-/// Stores to shared lines of an access to a page that the monitor follows: an entry of eight bytes in a ring that is the thread's own, whose lines
-/// the drain takes, each once.
+/// Stores to shared lines of an access to a page that the monitor follows: an entry of eight bytes
+/// in a ring that is the thread's own, whose lines the drain takes, each once.
 const STORES_OF_SHOWN: f64 = 1.0 / 8.0;
 
 /// The same where threads share a ring: its place, the ring's end, what was seen of late.

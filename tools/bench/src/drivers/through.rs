@@ -1,7 +1,9 @@
-//! Reads through a cache that holds a part of a file: what is missing is read past the kernel's page cache, by whoever caches.
+//! Reads through a cache that holds a part of a file: what is missing is read past the kernel's
+//! page cache, by whoever caches.
 //!
-//! All contestants have room for as many pages, read the same file, and draw whole pages from the same kind of stream; every page is checked.
-//! Most are other people's (`rival.rs`), which count pages and not the memory they take beside.
+//! All contestants have room for as many pages, read the same file, and draw whole pages from the
+//! same kind of stream; every page is checked. Most are other people's (`rival.rs`), which count
+//! pages and not the memory they take beside.
 
 use std::sync::Arc;
 use std::time::Duration;

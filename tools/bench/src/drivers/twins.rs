@@ -1,8 +1,13 @@
-//! NUMA: what copies of pages on the nodes that read them are worth, part by part, on two nodes that are made up. Every figure is *emulated*.
+//! NUMA: what copies of pages on the nodes that read them are worth, part by part, on two nodes
+//! that are made up. Every figure is *emulated*.
 //!
-//! One thread takes seats on the nodes in turn, as the load says, and asks for one page at a time, so every count repeats. `partition` divides pages among the nodes and copies none;
-//! `replicate` copies those that are read from afar; its variants leave one part out each; `auto` chooses. *Virtual time* is what memory takes by the counts, as in `numa`, a fixed price for each request, and one
-//! for each page that the store was asked for. The *ideal* is `partition`'s own run with every line and byte at the price of local ones; *gain* is the share of the way there from `partition`.
+//! One thread takes seats on the nodes in turn, as the load says, and asks for one page at a time,
+//! so every count repeats. `partition` divides pages among the nodes and copies none; `replicate`
+//! copies those that are read from afar; its variants leave one part out each; `auto` chooses.
+//! *Virtual time* is what memory takes by the counts, as in `numa`, a fixed price for each request,
+//! and one for each page that the store was asked for. The *ideal* is `partition`'s own run with
+//! every line and byte at the price of local ones; *gain* is the share of the way there from
+//! `partition`.
 
 use octavo::disk::Store;
 use octavo::numa::{
@@ -29,11 +34,13 @@ pub const CONTESTANTS: &[&str] = &[
     "auto",
 ];
 
-/// What the processor does for a request besides waiting for memory, and what a page from the store takes, in nanoseconds: guesses, rounded.
+/// What the processor does for a request besides waiting for memory, and what a page from the store
+/// takes, in nanoseconds: guesses, rounded.
 const REQUEST_NS: f64 = 25.0;
 const FILL_NS: f64 = 10_000.0;
 
-/// So many times as many requests come before those that are counted: copies are made, and `auto` chooses.
+/// So many times as many requests come before those that are counted: copies are made, and `auto`
+/// chooses.
 const WARM_UPS: u32 = 3;
 
 /// Nothing lasts from case to case.
@@ -299,7 +306,8 @@ mod tests {
     #[test]
     fn twins_cost_no_page_its_place() {
         let case = "twins_pressure_99_2x-xeon-4410y";
-        // Which pages leave differs a little by chance: by 80 000 requests still by two thousandths of the fills.
+        // Which pages leave differs a little by chance: by 80 000 requests still by two thousandths of the
+        // fills.
         let [apart, with] = ["partition", "replicate"].map(|name| take_of(case, name, 320_000));
         assert!(with.fills <= apart.fills * 1.001, "{} of {}", with.fills, apart.fills);
         assert!(with.virtual_ns <= apart.virtual_ns * 1.001, "{with:?} {apart:?}");

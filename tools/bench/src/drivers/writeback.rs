@@ -1,8 +1,10 @@
-//! Write-back: random and sequential writes of pages, replied to when the page has them, beside direct writes of the same stream.
+//! Write-back: random and sequential writes of pages, replied to when the page has them, beside
+//! direct writes of the same stream.
 //!
-//! Every slice ends with a sync, and its time counts: what was replied to is durable then, on all sides. Three contestants show what order
-//! is worth without a cache: they write the same three tenths of the file's pages as they were drawn (`scattered`), by their offsets (`sorted`), and
-//! by their offsets with neighbours in one I/O (`coalesced`).
+//! Every slice ends with a sync, and its time counts: what was replied to is durable then, on all
+//! sides. Three contestants show what order is worth without a cache: they write the same three
+//! tenths of the file's pages as they were drawn (`scattered`), by their offsets (`sorted`), and by
+//! their offsets with neighbours in one I/O (`coalesced`).
 
 use std::time::Duration;
 

@@ -1,9 +1,12 @@
-//! YCSB's mixes A to F over records in pages (Cooper et al., "Benchmarking Cloud Serving Systems with YCSB", SoCC '10).
+//! YCSB's mixes A to F over records in pages (Cooper et al., "Benchmarking Cloud Serving Systems
+//! with YCSB", SoCC '10).
 //!
-//! Records are 1 KiB, four to a page. The places of records are fixed: an insert takes the place of the oldest record. Keys are drawn by
-//! scrambled Zipf with YCSB's constants, for D by age. A scan is one read of 1 to 100 records that follow each other. The store behind all
-//! contestants is the same file, but `buffered`, which goes through the kernel's page cache with as much memory as that takes, has one of its own.
-//! `direct` reads and writes whole pages past it, and an update of a record is a read and a write. Every record that is read is checked.
+//! Records are 1 KiB, four to a page. The places of records are fixed: an insert takes the place of
+//! the oldest record. Keys are drawn by scrambled Zipf with YCSB's constants, for D by age. A scan
+//! is one read of 1 to 100 records that follow each other. The store behind all contestants is the
+//! same file, but `buffered`, which goes through the kernel's page cache with as much memory as
+//! that takes, has one of its own. `direct` reads and writes whole pages past it, and an update of
+//! a record is a read and a write. Every record that is read is checked.
 
 use std::os::unix::fs::FileExt;
 use std::time::Duration;

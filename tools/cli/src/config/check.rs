@@ -1,7 +1,7 @@
 //! The sections of a configuration against each other and against the machine's files.
 //!
-//! Looks at paths and never opens them. What only the engine knows (whether the memory suffices, whether a store
-//! can be locked) is asked when the cache is made.
+//! Looks at paths and never opens them. What only the engine knows (whether the memory suffices,
+//! whether a store can be locked) is asked when the cache is made.
 
 use std::collections::HashMap;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -31,7 +31,8 @@ pub fn check(config: &Config, problems: &mut Vec<Problem>) {
     groups(config, problems);
 }
 
-/// Warns of more memory than the machine has, and of partitions and groups that nothing uses: no mistake, and hardly meant.
+/// Warns of more memory than the machine has, and of partitions and groups that nothing uses: no
+/// mistake, and hardly meant.
 pub fn doubtful(config: &Config) {
     let memory_max = &config.cache.memory_max;
     let system = rustix::system::sysinfo();

@@ -1,8 +1,9 @@
 //! The configuration of `octavo serve`: what a TOML file may say, and what it means.
 //!
-//! Reading is in three steps, and each goes on after a problem as far as it can: the text into a table (TOML's
-//! own errors), the table into a [`Config`] (`read`: keys, types, units), and the sections against each other and
-//! the machine (`check`). No step opens an export or makes anything: that is `serve`'s.
+//! Reading is in three steps, and each goes on after a problem as far as it can: the text into a
+//! table (TOML's own errors), the table into a [`Config`] (`read`: keys, types, units), and the
+//! sections against each other and the machine (`check`). No step opens an export or makes
+//! anything: that is `serve`'s.
 
 pub mod section;
 pub mod source;
@@ -208,8 +209,8 @@ impl Config {
     }
 }
 
-/// Reads the text of a configuration: a regular file, or a pipe such as `<(sed ..)` of a shell. The error is the rest of
-/// a sentence that begins with the path.
+/// Reads the text of a configuration: a regular file, or a pipe such as `<(sed ..)` of a shell. The
+/// error is the rest of a sentence that begins with the path.
 fn read_text(path: &Path) -> Result<String, String> {
     let unreadable = |error: std::io::Error| format!("cannot be read: {error}");
     let kind = std::fs::metadata(path).map_err(unreadable)?.file_type();
@@ -242,7 +243,8 @@ fn read_text(path: &Path) -> Result<String, String> {
     })
 }
 
-/// What the parser says of values nested deeper than it follows; everything that it says after that is a consequence.
+/// What the parser says of values nested deeper than it follows; everything that it says after that
+/// is a consequence.
 const TOO_DEEP: &str = "recurs";
 
 fn parse_table(text: &str) -> Result<DeTable<'_>, Vec<Problem>> {

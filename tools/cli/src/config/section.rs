@@ -1,8 +1,8 @@
 //! Reads one TOML table key by key.
 //!
-//! A [`Section`] hands out values by the type that the caller wants, remembers which keys it was asked for, and
-//! turns everything else into a [`Problem`]: a wrong type, a value that does not parse, a key nobody knows. It
-//! never stops at the first problem.
+//! A [`Section`] hands out values by the type that the caller wants, remembers which keys it was
+//! asked for, and turns everything else into a [`Problem`]: a wrong type, a value that does not
+//! parse, a key nobody knows. It never stops at the first problem.
 
 use std::ops::Range;
 use std::str::FromStr;
@@ -115,7 +115,8 @@ impl<'t, 's> Section<'t, 's> {
         })
     }
 
-    /// One text or an array of them, each parsed; `shape` says what one looks like, for what is no text.
+    /// One text or an array of them, each parsed; `shape` says what one looks like, for what is no
+    /// text.
     pub fn parsed_list<T>(&mut self, name: &'static str, shape: &str) -> Vec<Placed<T>>
     where
         T: FromStr,

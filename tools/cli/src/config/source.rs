@@ -1,7 +1,8 @@
 //! Where a word of the configuration stands, and what can be wrong with it.
 //!
-//! Every complaint about a configuration is a [`Problem`]: a place, a key and a sentence. People see all of a
-//! file's problems at once, in the order of the file, each as `file:line:column: key: sentence`.
+//! Every complaint about a configuration is a [`Problem`]: a place, a key and a sentence. People
+//! see all of a file's problems at once, in the order of the file, each as `file:line:column: key:
+//! sentence`.
 
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -79,8 +80,8 @@ impl Source {
         format!("{}:{line}:{column}: {said}", self.name)
     }
 
-    /// The problems in the order of the file, one line each: every one once, [`LINES_MAX`] at most, and then how many
-    /// are left.
+    /// The problems in the order of the file, one line each: every one once, [`LINES_MAX`] at most,
+    /// and then how many are left.
     pub fn lines(&self, mut problems: Vec<Problem>) -> Vec<String> {
         problems.sort_by_key(|problem| problem.place.offset);
         problems.dedup();

@@ -26,7 +26,8 @@ const HEADERS_MAX: usize = 64;
 /// How long a client may take for all of it.
 const EXCHANGE_MAX: Duration = Duration::from_secs(10);
 
-/// After a failed `accept` or `poll` (no descriptors left, say), so that it is not tried in a hurry.
+/// After a failed `accept` or `poll` (no descriptors left, say), so that it is not tried in a
+/// hurry.
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// A page that is there.
@@ -91,8 +92,8 @@ impl Listener {
     }
 }
 
-/// Sends the client away that has been there for longest if there is no place: one that has not asked
-/// yet, if there is one.
+/// Sends the client away that has been there for longest if there is no place: one that has not
+/// asked yet, if there is one.
 fn make_place(clients: &mut Vec<Client>) {
     if clients.len() < CLIENTS_MAX {
         return;
@@ -111,7 +112,8 @@ fn wait(socket: &TcpListener, clients: &[Client]) {
     polled.push(PollFd::new(socket, PollFlags::IN));
     let until = clients.iter().map(|client| client.until).min();
     let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-    // At most ten seconds, which fit; a millisecond more, so that the time is over when it is looked at.
+    // At most ten seconds, which fit; a millisecond more, so that the time is over when it is looked
+    // at.
     let left = left.and_then(|left| Timespec::try_from(left + Duration::from_millis(1)).ok());
     match poll(&mut polled, left.as_ref()) {
         Ok(_) | Err(rustix::io::Errno::INTR) => {}
@@ -137,7 +139,8 @@ enum Phase {
     Asking(Vec<u8>),
     /// The answer, and how much of it was taken.
     Answering(Vec<u8>, usize),
-    /// It was told everything; closing before it has said everything could take the answer away from it.
+    /// It was told everything; closing before it has said everything could take the answer away
+    /// from it.
     Leaving,
 }
 

@@ -1,5 +1,5 @@
-//! The names under which a partition's settings are read and changed, and its figures are told: one list, so that whoever shows or
-//! changes partitions speaks of the same things in the same words.
+//! The names under which a partition's settings are read and changed, and its figures are told: one
+//! list, so that whoever shows or changes partitions speaks of the same things in the same words.
 //!
 //! The words are those of Linux's cgroup v2 where it has them.
 

@@ -1,8 +1,9 @@
 //! The control protocol: what `octavo ctl` and a server say to each other over a unix socket.
 //!
-//! One JSON object a line, in both directions. A request is `{"v":1,"do":"stat"}`; it is answered by any number of
-//! `{"v":1,"progress":..}` and then one `{"v":1,"ok":..}` or `{"v":1,"error":..}`. Further requests may follow on
-//! the same connection. `docs/octavo-ctl.1.md` is the protocol's text.
+//! One JSON object a line, in both directions. A request is `{"v":1,"do":"stat"}`; it is answered
+//! by any number of `{"v":1,"progress":..}` and then one `{"v":1,"ok":..}` or `{"v":1,"error":..}`.
+//! Further requests may follow on the same connection. `docs/octavo-ctl.1.md` is the protocol's
+//! text.
 //!
 //! Whoever can connect may do everything: the socket's mode, 0600, is the permission.
 
@@ -23,7 +24,8 @@ use serde::{Deserialize, Serialize};
 use crate::record::Order;
 use crate::report::RecordingReport;
 
-/// The version of the protocol: raised when an old reader would misunderstand, not when something is added.
+/// The version of the protocol: raised when an old reader would misunderstand, not when something
+/// is added.
 pub const VERSION: u32 = 1;
 
 /// The longest request: a few words, and a path.
@@ -207,8 +209,9 @@ pub fn send(stream: &mut impl Write, message: &impl Serialize) -> std::io::Resul
     stream.write_all(&line)
 }
 
-/// Reads one line of at most `bytes_max`, its newline included; `None` at the end of the stream. The last line of a
-/// stream may lack its newline: JSON that is not whole is refused by whoever parses it.
+/// Reads one line of at most `bytes_max`, its newline included; `None` at the end of the stream.
+/// The last line of a stream may lack its newline: JSON that is not whole is refused by whoever
+/// parses it.
 pub fn receive(stream: &mut impl BufRead, bytes_max: u64) -> std::io::Result<Option<Vec<u8>>> {
     let mut line = Vec::new();
     std::io::Read::take(&mut *stream, bytes_max).read_until(b'\n', &mut line)?;

@@ -1,9 +1,10 @@
 //! The control file system: the tree of partitions, mounted with FUSE, for `cat` and `echo`.
 //!
-//! Like procfs and cgroupfs: files have no length and no cache in the kernel (direct I/O), a file is made when it is read from
-//! its beginning, truncating changes nothing, and one `write` is one value, wherever in the file it goes. What is refused gets
-//! EINVAL and a line in the log. The kernel checks permissions; only the server's user gets in. What is not here: what the
-//! files say, in `tree`.
+//! Like procfs and cgroupfs: files have no length and no cache in the kernel (direct I/O), a file
+//! is made when it is read from its beginning, truncating changes nothing, and one `write` is one
+//! value, wherever in the file it goes. What is refused gets EINVAL and a line in the log. The
+//! kernel checks permissions; only the server's user gets in. What is not here: what the files say,
+//! in `tree`.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -56,7 +57,8 @@ pub enum Unmounted {
     System(String),
 }
 
-/// Mounts the tree of a cache. Makes the directory where it is missing, and removes a mount of a server that was killed.
+/// Mounts the tree of a cache. Makes the directory where it is missing, and removes a mount of a
+/// server that was killed.
 pub fn mount(path: &Path, cache: Cache) -> Result<Mounted, Unmounted> {
     remove_dead(path).map_err(Unmounted::Path)?;
     make_private_dir(path).map_err(Unmounted::Path)?;

@@ -26,8 +26,8 @@ use crate::report::{AskClients, Report};
 /// More people than this do not look at one server.
 const CLIENTS_MAX: usize = 16;
 
-/// Commands at a time that may wait for a store. The other clients' places stay free for commands that
-/// do not, such as `stat` and `set`, however many stores hang.
+/// Commands at a time that may wait for a store. The other clients' places stay free for commands
+/// that do not, such as `stat` and `set`, however many stores hang.
 const WAITING_MAX: usize = 12;
 
 /// How long a client may say nothing, or not read what it is told.
@@ -59,7 +59,8 @@ pub struct Asked {
 }
 
 impl Listener {
-    /// Binds the socket, for its owner only; takes over a file of this user that no server listens at any more. The error is a sentence.
+    /// Binds the socket, for its owner only; takes over a file of this user that no server listens
+    /// at any more. The error is a sentence.
     pub fn bind(path: &Path) -> Result<Listener, String> {
         let failed = |error: std::io::Error| format!("cannot listen at unix:{}: {error}", path.display());
         if let Some(directory) = path.parent() {

@@ -1,11 +1,13 @@
-//! What the control file system shows: directories and files by number, what they say, and what writing to them does.
+//! What the control file system shows: directories and files by number, what they say, and what
+//! writing to them does.
 //!
-//! A partition `host/vm1` is the directory `vm1` in `host`; the directories above partitions are groups. A file is a setting of
-//! `keys`, under its name there. A part of a name that is a file's name too, or that no file can have, has its first byte as `%6D`.
-//! What is not here: FUSE, in `mount`.
+//! A partition `host/vm1` is the directory `vm1` in `host`; the directories above partitions are
+//! groups. A file is a setting of `keys`, under its name there. A part of a name that is a file's
+//! name too, or that no file can have, has its first byte as `%6D`. What is not here: FUSE, in
+//! `mount`.
 //!
-//! Nothing about a partition is kept: it is looked up by name each time, so that who comes and goes is seen at once. A directory
-//! keeps its number for as long as the server lives.
+//! Nothing about a partition is kept: it is looked up by name each time, so that who comes and goes
+//! is seen at once. A directory keeps its number for as long as the server lives.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, PoisonError};

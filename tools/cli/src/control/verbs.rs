@@ -1,6 +1,7 @@
 //! What the control protocol does with partitions: show, set, advise, evict, reclaim.
 //!
-//! Every answer is JSON and every error a sentence. What a setting is called and takes is in `keys`.
+//! Every answer is JSON and every error a sentence. What a setting is called and takes is in
+//! `keys`.
 
 use octavo::{Advice, Object, Owed, Partition, UNLIMITED};
 use serde_json::{Value, json};

@@ -1,4 +1,5 @@
-//! `octavo record`: asks a running server to record a partition, and tells how far it is until it ends.
+//! `octavo record`: asks a running server to record a partition, and tells how far it is until it
+//! ends.
 
 use std::io::{BufReader, IsTerminal, Write};
 use std::net::Shutdown;

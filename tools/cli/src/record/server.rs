@@ -1,7 +1,8 @@
-//! The server's side of recordings: a thread for each, which takes blocks from the engine, packs them and writes files.
+//! The server's side of recordings: a thread for each, which takes blocks from the engine, packs
+//! them and writes files.
 //!
-//! Whatever goes wrong with a file ends the recording, is told in the log and counted, and concerns no client: the engine never waits
-//! for these threads.
+//! Whatever goes wrong with a file ends the recording, is told in the log and counted, and concerns
+//! no client: the engine never waits for these threads.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -204,8 +205,8 @@ impl Recorder {
     }
 }
 
-/// Makes room for a recording that begins with the server: a file that an earlier server left is called `NAME.old.octr`, in place of the last
-/// such. Files with numbers go on with higher ones.
+/// Makes room for a recording that begins with the server: a file that an earlier server left is
+/// called `NAME.old.octr`, in place of the last such. Files with numbers go on with higher ones.
 pub fn make_way(order: &Order) -> Result<(), String> {
     if order.rotate_bytes.is_some() || !order.file.exists() {
         return Ok(());

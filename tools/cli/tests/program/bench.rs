@@ -1,4 +1,5 @@
-//! `octavo bench`: every case gives a row with what is needed to judge it. No test here looks at a figure's height.
+//! `octavo bench`: every case gives a row with what is needed to judge it. No test here looks at a
+//! figure's height.
 
 use std::process::{Command, Output};
 

@@ -1,4 +1,5 @@
-//! What other programs do to a file that is served is told: in the log, by `octavo ctl stat`, and in the metrics.
+//! What other programs do to a file that is served is told: in the log, by `octavo ctl stat`, and
+//! in the metrics.
 
 use std::fs::File;
 use std::io::{Read, Write};

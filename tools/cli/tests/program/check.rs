@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use crate::server::{Directory, PATIENCE};
 
-/// `memory_max`, the partitions, each with its lines, the export's lines, and whether that can be served.
+/// `memory_max`, the partitions, each with its lines, the export's lines, and whether that can be
+/// served.
 const CONFIGS: &[(&str, &[&str], &str, bool)] = &[
     ("32MiB", &[""], "", true),
     // Together more than there is: `--check` shared the memory out by other code, and refused these.
@@ -67,7 +68,8 @@ fn losetup(words: &[&str]) -> Result<String, String> {
     if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
 }
 
-/// Checks a configuration and starts a server of it. What is said is compared where it is refused, and returned.
+/// Checks a configuration and starts a server of it. What is said is compared where it is refused,
+/// and returned.
 fn agree(directory: &Directory, disk: &Path, cache: &str, export: &str, can_be_served: bool) -> String {
     let nbd = directory.join("nbd.sock");
     let text = format!(

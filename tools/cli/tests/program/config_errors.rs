@@ -27,7 +27,8 @@ const SIZE: &str = "a size such as \"32MiB\", \"1G\" or a number of bytes is exp
 
 const HIDDEN: &str = "it is not visible, or changes how the text around it is shown";
 
-/// What to replace in the good file, by what, and all that is then said. `%` is [`SIZE`], `&` is [`HIDDEN`].
+/// What to replace in the good file, by what, and all that is then said. `%` is [`SIZE`], `&` is
+/// [`HIDDEN`].
 const CASES: &[(&str, &str, &[&str])] = &[
     ("[cache]", "[cache", &["1:7: not TOML: unclosed table, expected `]`"]),
     ("\"32MiB\"", "\"32MiBs\"", &["2:14: cache.memory_max: \"MiBs\" is no unit of size; %"]),
@@ -213,7 +214,8 @@ const CASES: &[(&str, &str, &[&str])] = &[
         "[serve]\nhandshake_timeout = \"0s\"\n[listen]",
         &["12:21: serve.handshake_timeout: no time at all is too short; 1ms is the least"],
     ),
-    // 64 idle clients would need more buffers than there are: the 50th was turned away by a server that promised them.
+    // 64 idle clients would need more buffers than there are: the 50th was turned away by a server that
+    // promised them.
     (
         "[listen]",
         "[serve]\nconnections_max = 64\n[listen]",
@@ -311,7 +313,8 @@ fn of_an_endless_file_at_most_a_mebibyte_is_read() {
     clients::succeed("mkfifo", &[pipe.to_str().unwrap()]);
     let writer = std::thread::spawn({
         let pipe = pipe.clone();
-        // A writer notices that its reader is gone by an error: so it counts what was taken, up to the pipe's buffer.
+        // A writer notices that its reader is gone by an error: so it counts what was taken, up to the
+        // pipe's buffer.
         move || {
             let mut pipe = std::fs::File::options().write(true).open(pipe).unwrap();
             (0..1024).take_while(|_| pipe.write_all(&[b'#'; 64 << 10]).is_ok()).count() * (64 << 10)
@@ -351,7 +354,8 @@ fn a_configuration_is_read_from_a_pipe_to_its_end() {
     assert!(process.wait().unwrap().success());
 }
 
-/// Each level of the nesting, and each unclosed bracket, had a line of its own: the same line, thousands of times.
+/// Each level of the nesting, and each unclosed bracket, had a line of its own: the same line,
+/// thousands of times.
 #[test]
 fn nesting_too_deep_is_one_problem() {
     let directory = Directory::new();

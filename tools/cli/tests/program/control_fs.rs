@@ -8,7 +8,8 @@ use std::process::{Command, Output};
 use crate::nbd_client::Client;
 use crate::server::{Directory, Server, Setup};
 
-/// A server with a control file system and two partitions in groups, or `None` where that cannot be.
+/// A server with a control file system and two partitions in groups, or `None` where that cannot
+/// be.
 fn served() -> Option<(Directory, Server, PathBuf)> {
     let directory = Directory::new();
     let disk = directory.disk("disk", 16 << 20);

@@ -1,6 +1,7 @@
 //! Stores that do not answer for a while: what the server still does, and what it waits for.
 //!
-//! The calls that hang are those of `hanging.c`, which the machine's compiler of C (the one that links Rust) makes a library of.
+//! The calls that hang are those of `hanging.c`, which the machine's compiler of C (the one that
+//! links Rust) makes a library of.
 
 use std::fs::File;
 use std::io::Read;
@@ -67,7 +68,8 @@ impl Scene {
     }
 }
 
-/// A drain gave a store up that had all bytes and was making them durable, after `drain_timeout`, and reported 0 bytes lost.
+/// A drain gave a store up that had all bytes and was making them durable, after `drain_timeout`,
+/// and reported 0 bytes lost.
 #[test]
 fn a_store_that_syncs_for_long_is_waited_for() {
     let mut scene = Scene::new("100ms");
@@ -83,7 +85,8 @@ fn a_store_that_syncs_for_long_is_waited_for() {
     assert!(scene.server.log().contains("drained"), "{}", scene.server.log());
 }
 
-/// What it still has in its hands when it hangs is given up, and a second signal ends a server that waits for a sync.
+/// What it still has in its hands when it hangs is given up, and a second signal ends a server that
+/// waits for a sync.
 #[test]
 fn a_second_signal_ends_a_server_that_waits_for_a_sync() {
     let mut scene = Scene::new("100ms");
@@ -96,14 +99,16 @@ fn a_second_signal_ends_a_server_that_waits_for_a_sync() {
     assert!(scene.server.log().contains("ended at once, 0 dirty bytes left"), "{}", scene.server.log());
 }
 
-/// A resize that waited for a store kept its lock meanwhile, and figures waited for the lock: `ctl stat`, the status line and with it the first SIGTERM, and
-/// the second, which tells how many bytes are dirty.
+/// A resize that waited for a store kept its lock meanwhile, and figures waited for the lock: `ctl
+/// stat`, the status line and with it the first SIGTERM, and the second, which tells how many bytes
+/// are dirty.
 #[test]
 fn a_resize_that_waits_for_a_store_stops_neither_figures_nor_the_end() {
     let mut scene = Scene::new("500ms");
     let mut client = Client::connect(&scene.server.nbd, "disk").unwrap();
     let _hanging = scene.hang("writes");
-    // Every set of every segment has dirty pages, so a segment cannot go without the store; the cleaner takes what it likes, and hangs.
+    // Every set of every segment has dirty pages, so a segment cannot go without the store; the cleaner
+    // takes what it likes, and hangs.
     for at in 0..8 {
         client.write(at << 20, &vec![1; 1 << 20]);
     }
@@ -145,7 +150,8 @@ fn a_resize_that_waits_for_a_store_stops_neither_figures_nor_the_end() {
     assert!(scene.server.log().contains("bytes lost"), "{}", scene.server.log());
 }
 
-/// One store that hung stopped the write-back of all: the cleaner waited for it, and it had all threads that carry I/O.
+/// One store that hung stopped the write-back of all: the cleaner waited for it, and it had all
+/// threads that carry I/O.
 #[test]
 fn a_store_that_hangs_holds_up_no_other() {
     let mut scene = Scene::with_another("500ms");
@@ -160,7 +166,8 @@ fn a_store_that_hangs_holds_up_no_other() {
         }
     };
     let hanging = [scene.hang("writes-disk"), scene.hang("syncs-disk")];
-    // Enough to be written at once. Every other page, so that each is an I/O of its own, and more of them than there are threads.
+    // Enough to be written at once. Every other page, so that each is an I/O of its own, and more of
+    // them than there are threads.
     let mut stuck = Client::connect(&scene.server.nbd, "disk").unwrap();
     (0..400).for_each(|page| stuck.write(page * 8192, &[1; 4096]));
     stuck.send_flush(77).unwrap();
@@ -215,8 +222,8 @@ fn a_drain_gives_up_a_store_that_hangs_while_others_write() {
     assert_eq!(scene.server.wait().code(), Some(0), "{}", scene.server.log());
 }
 
-/// Sixteen `ctl sync` on a store that hung had all places of the control socket, also when the people who
-/// had asked were gone: nobody could look at the server any more, or change a limit.
+/// Sixteen `ctl sync` on a store that hung had all places of the control socket, also when the
+/// people who had asked were gone: nobody could look at the server any more, or change a limit.
 #[test]
 fn commands_that_wait_for_a_store_leave_places_for_those_that_do_not() {
     let scene = Scene::new("10s");

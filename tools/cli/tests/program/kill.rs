@@ -1,7 +1,8 @@
 //! kill -9 in the middle of writes: whatever was flushed is in the file.
 //!
-//! Two writers at a time. One is ours and knows of every write whether its reply had come before a flush was sent,
-//! and whether that flush was answered. The other is fio, with a flush after every eighth write.
+//! Two writers at a time. One is ours and knows of every write whether its reply had come before a
+//! flush was sent, and whether that flush was answered. The other is fio, with a flush after every
+//! eighth write.
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
@@ -104,8 +105,8 @@ fn every_flushed_write_survives_kill_9() {
 }
 
 impl Writer {
-    /// Writes random blocks, flushes now and then, and notes what is answered, until the connection breaks.
-    /// The number of flushes that were answered.
+    /// Writes random blocks, flushes now and then, and notes what is answered, until the connection
+    /// breaks. The number of flushes that were answered.
     fn write_until_killed(&mut self, mut client: Client, mut random: Random) -> usize {
         let mut flushes_answered = 0;
         let mut in_flight: HashMap<u64, u32> = HashMap::new();
@@ -167,8 +168,8 @@ impl Writer {
                 );
                 oldest = oldest.min(version);
             }
-            // Answered writes may be lost and unanswered ones be there, whole or in part: what the file holds now is
-            // what the next server begins with.
+            // Answered writes may be lost and unanswered ones be there, whole or in part: what the file holds
+            // now is what the next server begins with.
             block.answered = oldest;
             block.flushed = oldest;
         }
@@ -206,8 +207,9 @@ fn wait_for_bytes(disk: &Path) {
 
 /// Checks the writes before each flush that was answered. Their number.
 ///
-/// fio has one request in flight, so that what it logs next tells that the last one ended. It overlooks a flush that
-/// failed, but not a write: only a flush that two more requests followed was answered by a server that was alive.
+/// fio has one request in flight, so that what it logs next tells that the last one ended. It
+/// overlooks a flush that failed, but not a write: only a flush that two more requests followed was
+/// answered by a server that was alive.
 fn check_fio(log: &Path, disk: &Path) -> usize {
     let log = std::fs::read_to_string(log).unwrap_or_default();
     let file = File::open(disk).unwrap();

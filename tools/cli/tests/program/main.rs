@@ -1,8 +1,8 @@
 //! The program as its users see it: started as a process, asked over its sockets, ended by signals.
 //!
-//! Everything lives in a directory of its own under the build directory. Tests that need programs of other people
-//! (qemu-img, fio, ..) say `SKIP` and why where they are missing; with `OCTAVO_REQUIRE_CLIENTS=1`, as `make test`
-//! sets it, they fail instead.
+//! Everything lives in a directory of its own under the build directory. Tests that need programs
+//! of other people (qemu-img, fio, ..) say `SKIP` and why where they are missing; with
+//! `OCTAVO_REQUIRE_CLIENTS=1`, as `make test` sets it, they fail instead.
 
 #![forbid(unsafe_code)]
 

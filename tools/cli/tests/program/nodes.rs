@@ -1,6 +1,8 @@
-//! `octavo ctl numa` on the machine's own nodes, compared with what the kernel says about the server.
+//! `octavo ctl numa` on the machine's own nodes, compared with what the kernel says about the
+//! server.
 //!
-//! `cargo xtask guest` runs this on machines with several nodes, and says in `OCTAVO_NODES` how many.
+//! `cargo xtask guest` runs this on machines with several nodes, and says in `OCTAVO_NODES` how
+//! many.
 
 use serde_json::Value;
 
@@ -10,7 +12,8 @@ use crate::server::{Directory, Server, Setup};
 /// So little of the cache that no set is short of ways.
 const DISK_BYTES: usize = 4 << 20;
 
-/// Pages of a process that prefer a node: how many are there, and how many elsewhere (`/proc/PID/numa_maps`).
+/// Pages of a process that prefer a node: how many are there, and how many elsewhere
+/// (`/proc/PID/numa_maps`).
 fn kernel_says(pid: u32, number: u64) -> (u64, u64) {
     let text = std::fs::read_to_string(format!("/proc/{pid}/numa_maps")).unwrap();
     let (mut here, mut elsewhere) = (0, 0);
@@ -81,7 +84,8 @@ fn ctl_numa_tells_what_the_kernel_tells_about_the_server() {
         if nodes.len() > 1 {
             assert!(of("local_hits") > 0, "{told:#}");
             assert_eq!(of("messages") > 0, mode == "message", "{told:#}");
-            // Who serves a client reads pages of all nodes, or has them read; a thread that has just moved is wrong about itself for a while.
+            // Who serves a client reads pages of all nodes, or has them read; a thread that has just moved is
+            // wrong about itself for a while.
             assert_eq!(10 * of("remote_hits") > of("local_hits"), mode == "partition", "{told:#}");
         }
         drop(client);

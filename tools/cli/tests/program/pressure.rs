@@ -1,4 +1,5 @@
-//! A server in a memory control group with a limit, and another process there that takes memory until little is left.
+//! A server in a memory control group with a limit, and another process there that takes memory
+//! until little is left.
 //!
 //! Where no such group can be made (no root, no controller), the test says `SKIP`.
 

@@ -14,7 +14,8 @@ impl Random {
         Random(seed)
     }
 
-    /// A generator from `OCTAVO_SEED`, or from this seed: for what is true of nearly all seeds, and of this one.
+    /// A generator from `OCTAVO_SEED`, or from this seed: for what is true of nearly all seeds, and
+    /// of this one.
     pub fn fixed(test: &str, seed: u64) -> Random {
         let seed =
             std::env::var("OCTAVO_SEED").map_or(seed, |seed| seed.parse().expect("OCTAVO_SEED is a number"));

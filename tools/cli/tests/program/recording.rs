@@ -1,4 +1,5 @@
-//! Recordings as users make them: by a configuration, by `octavo record`, through NBD; rotated, torn, killed, on a full disk.
+//! Recordings as users make them: by a configuration, by `octavo record`, through NBD; rotated,
+//! torn, killed, on a full disk.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -163,7 +164,8 @@ fn a_running_server_is_recorded_until_somebody_interrupts() {
     );
     let off = row["miss_ratio"].as_f64().unwrap() - row["counted_miss_ratio"].as_f64().unwrap();
     assert!(off.abs() < 0.05, "{row}");
-    // A file that is there is not replaced; a time ends a recording; a sample has no secret and fewer accesses.
+    // A file that is there is not replaced; a time ends a recording; a sample has no secret and fewer
+    // accesses.
     let again = record(&server, &["--output", file.to_str().unwrap()]).wait_with_output().unwrap();
     assert!(String::from_utf8_lossy(&again.stderr).contains("there is such a file"), "{again:?}");
     let words = ["--output", other.to_str().unwrap(), "--sample", "1/8", "--seconds", "1"];

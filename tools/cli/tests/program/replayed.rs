@@ -1,5 +1,5 @@
-//! What a simulation says of a recorded run is what the cache did: the engine on a simulated disk, recorded whole and replayed, finds
-//! the same pages at every access, under every policy.
+//! What a simulation says of a recorded run is what the cache did: the engine on a simulated disk,
+//! recorded whole and replayed, finds the same pages at every access, under every policy.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -94,7 +94,8 @@ impl World {
     }
 }
 
-/// Writes a recording to files on the thread that makes its accesses, after so many of them: where parts begin does not depend on time.
+/// Writes a recording to files on the thread that makes its accesses, after so many of them: where
+/// parts begin does not depend on time.
 struct Steps {
     recording: Recording,
     writer: Writer,
@@ -334,7 +335,8 @@ fn exactly(policy: PolicyName, mode: CacheMode, faults: bool, seen: &mut BTreeMa
     let parts = world.parts();
     kinds(&parts, seen);
     *seen.entry("parts".into()).or_default() += parts.len() as u64;
-    // Without the first part it is known that nothing need be exact, and nearly everything happens again.
+    // Without the first part it is known that nothing need be exact, and nearly everything happens
+    // again.
     if parts.len() > 1 {
         let left = self::replayed(&parts[1..]);
         assert!(!left.is_exact);
@@ -423,7 +425,8 @@ impl Zipf {
     }
 }
 
-/// Reads a Zipf load through a partition of 128 segments of `SEGMENT`, and says what a sample of it makes of that.
+/// Reads a Zipf load through a partition of 128 segments of `SEGMENT`, and says what a sample of it
+/// makes of that.
 fn sampled(policy: PolicyName) {
     const ALL: u64 = 65_536;
     let mut random = Random::fixed(&format!("{} sampled", policy.name()), 1);
@@ -475,7 +478,8 @@ fn sampled(policy: PolicyName) {
     assert!(off < 0.01, "{}: off by {off:.4}: {replayed:?}", policy.name());
     // Half of the pages have more luck, or less: two hundredths are four times what is usual.
     assert!(off_by_size < 0.03, "{}: off by {off_by_size:.4}: {replayed:?}", policy.name());
-    // The parts that are kept say what was missed while they were written, whatever is gone before them.
+    // The parts that are kept say what was missed while they were written, whatever is gone before
+    // them.
     assert!(files.len() >= 4, "{files:?}");
     for gone in [1, files.len() / 2, files.len() - 2] {
         let (before, kept) = (self::replayed(&files[..gone]), self::replayed(&files[gone..]));
@@ -511,8 +515,10 @@ fn cache_of_small_segments(random: &mut Random) -> Cache {
     Cache::new(config).unwrap()
 }
 
-/// A cache with a cleaner of its own that is worked on by threads at the same time: what is promised of its recording is that every access that was
-/// counted is in it, as it was counted, and that a replay misses nearly what the cache did. With one thread it is exact, also beside the cleaner.
+/// A cache with a cleaner of its own that is worked on by threads at the same time: what is
+/// promised of its recording is that every access that was counted is in it, as it was counted, and
+/// that a replay misses nearly what the cache did. With one thread it is exact, also beside the
+/// cleaner.
 fn beside_the_cleaner(policy: PolicyName, threads: u64) -> Replayed {
     let mut random = Random::seeded(&format!("{} {threads} threads", policy.name()));
     let directory = Directory::new();

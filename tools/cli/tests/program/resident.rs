@@ -1,12 +1,12 @@
-//! The first promise of the README: `memory_max` bounds the process. Asked of the kernel, not of the
-//! server: `Rss` in `/proc/PID/smaps_rollup`, looked at while hundreds of clients come, ask for much,
-//! and leave.
+//! The first promise of the README: `memory_max` bounds the process. Asked of the kernel, not of
+//! the server: `Rss` in `/proc/PID/smaps_rollup`, looked at while hundreds of clients come, ask for
+//! much, and leave.
 //!
-//! The charge never showed what was wrong here: buffers of the heap fragmented in glibc's arenas, and
-//! the resident memory of a 64 MiB cache reached 1.7 GiB within 16,000 connections.
+//! The charge never showed what was wrong here: buffers of the heap fragmented in glibc's arenas,
+//! and the resident memory of a 64 MiB cache reached 1.7 GiB within 16,000 connections.
 //!
-//! `cargo xtask resident` runs these tests at full length: `OCTAVO_RESIDENT_CONNECTIONS` says how many
-//! connections each server gets.
+//! `cargo xtask resident` runs these tests at full length: `OCTAVO_RESIDENT_CONNECTIONS` says how
+//! many connections each server gets.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -45,8 +45,8 @@ fn resident(pid: u32) -> u64 {
     line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
 }
 
-/// Runs `act` on some threads at a time until it has been called `count` times, and returns the most
-/// resident bytes that the server had meanwhile.
+/// Runs `act` on some threads at a time until it has been called `count` times, and returns the
+/// most resident bytes that the server had meanwhile.
 fn most_resident(server: &Server, count: u64, act: impl Fn(u64) + Sync) -> u64 {
     let (next, done) = (AtomicU64::new(0), AtomicBool::new(false));
     // Relaxed, all: tickets and a flag; the scope's end orders the rest.
@@ -127,8 +127,8 @@ fn serve(directory: &Directory, more: &str) -> Server {
     Server::start(directory, &setup)
 }
 
-/// A control file system's lines of the configuration. Its session's buffer is what teaches glibc to
-/// keep large blocks in its arenas.
+/// A control file system's lines of the configuration. Its session's buffer is what teaches glibc
+/// to keep large blocks in its arenas.
 fn control_fs(directory: &Directory) -> String {
     format!("metrics = \"127.0.0.1:0\"\n[control]\nfs = \"{}\"", directory.join("fs").display())
 }

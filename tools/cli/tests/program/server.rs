@@ -164,7 +164,8 @@ impl Server {
         }
     }
 
-    /// Waits for a whole line on standard output that begins so, behind blanks; the line without these.
+    /// Waits for a whole line on standard output that begins so, behind blanks; the line without
+    /// these.
     pub fn wait_for_line(&self, beginning: &str) -> String {
         let begun = Instant::now();
         loop {

@@ -3,7 +3,8 @@
 use crate::nbd_client::Client;
 use crate::server::{Directory, Server, Setup};
 
-/// Files may not grow past 1 MiB under this: a store that refuses, without root. The kernel's signal about it once ended the server.
+/// Files may not grow past 1 MiB under this: a store that refuses, without root. The kernel's
+/// signal about it once ended the server.
 const FILES_UP_TO_1_MIB: &str = "ulimit -f 2048";
 
 #[test]

@@ -11,11 +11,12 @@ use crate::server::{Directory, PATIENCE, Server, Setup};
 
 const READS: usize = 300;
 
-/// Calls that are not the reads': the wait that the first one ends, and the end of the connection and its thread.
+/// Calls that are not the reads': the wait that the first one ends, and the end of the connection
+/// and its thread.
 const OTHERS_MAX: usize = 40;
 
-/// What a silence takes, for a client that is held up by a busy machine: a sleep that ends in vain, the memory that goes
-/// back, and the polls.
+/// What a silence takes, for a client that is held up by a busy machine: a sleep that ends in vain,
+/// the memory that goes back, and the polls.
 const PER_SILENCE: usize = 8;
 
 /// A connection used to poll before each read: three calls, and a slower wake-up.

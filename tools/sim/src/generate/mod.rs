@@ -1,4 +1,5 @@
-//! Generated accesses, from a text and a seed: the same text gives the same accesses on every machine of one architecture.
+//! Generated accesses, from a text and a seed: the same text gives the same accesses on every
+//! machine of one architecture.
 //!
 //! | text | accesses |
 //! |---|---|
@@ -10,9 +11,11 @@
 //! | `drift:pages=N,every=E` | after each *E* accesses a page becomes the hottest and all others one rank colder, round *N* pages |
 //! | `mix:W=[..],W=[..]` | the workloads in brackets side by side, by weights *W*; each has pages of its own |
 //!
-//! All take `requests` (10 000 000) and `seed` (1), the outermost of a mix for all; those with popular pages take `skew` (0.99) and, but for
-//! `drift`, `ranks`: how many ranks Zipf's distribution has. As in YCSB that is 10 000 000 000, whatever the pages: with many pages a good part of
-//! the accesses is then spread evenly over all. `ranks=N` gives Zipf's distribution over about the pages themselves.
+//! All take `requests` (10 000 000) and `seed` (1), the outermost of a mix for all; those with
+//! popular pages take `skew` (0.99) and, but for `drift`, `ranks`: how many ranks Zipf's
+//! distribution has. As in YCSB that is 10 000 000 000, whatever the pages: with many pages a good
+//! part of the accesses is then spread evenly over all. `ranks=N` gives Zipf's distribution over
+//! about the pages themselves.
 
 mod random;
 mod spec;

@@ -1,6 +1,7 @@
 //! Random numbers that repeat from a seed.
 
-/// SplitMix64 (Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators", 2014): a counter and a mix.
+/// SplitMix64 (Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators", 2014): a
+/// counter and a mix.
 #[derive(Clone, Debug)]
 pub struct Random {
     state: u64,
@@ -21,7 +22,8 @@ impl Random {
         mixed ^ mixed >> 31
     }
 
-    /// A number below another; the bias of 2^-24 at most, for bounds up to 2^40, is nobody's concern here.
+    /// A number below another; the bias of 2^-24 at most, for bounds up to 2^40, is nobody's
+    /// concern here.
     pub fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
     }

@@ -33,7 +33,8 @@ pub struct Part {
     pub workload: Workload,
 }
 
-/// Ranks by Zipf, scattered over pages: several ranks may fall on one page, and none on another, as YCSB has it.
+/// Ranks by Zipf, scattered over pages: several ranks may fall on one page, and none on another, as
+/// YCSB has it.
 #[derive(Clone, Debug)]
 pub struct Popular {
     /// The ranks.

@@ -4,8 +4,10 @@ use crate::generate::random::Random;
 
 /// Ranks from 0, where rank *r* has a share proportional to 1 / (*r* + 1)^*skew*.
 ///
-/// By rejection-inversion (Hörmann, Derflinger, "Rejection-inversion to generate variates from monotone discrete distributions", 1996): exact for any skew above 0,
-/// and a draw takes the same time for any number of ranks. YCSB approximates instead (Gray et al., 1994), for skews below 1 only.
+/// By rejection-inversion (Hörmann, Derflinger, "Rejection-inversion to generate variates from
+/// monotone discrete distributions", 1996): exact for any skew above 0, and a draw takes the same
+/// time for any number of ranks. YCSB approximates instead (Gray et al., 1994), for skews below 1
+/// only.
 #[derive(Clone, Debug)]
 pub struct Zipf {
     ranks: f64,
@@ -69,7 +71,8 @@ fn ln_1p_through(x: f64) -> f64 {
     if x.abs() > 1e-8 { x.ln_1p() / x } else { 1.0 - x / 2.0 * (1.0 - x * 2.0 / 3.0) }
 }
 
-/// YCSB's hash of a rank: FNV-1a's steps over its eight bytes, the lowest first; of a negative result the absolute value, as YCSB's `Math.abs` has it.
+/// YCSB's hash of a rank: FNV-1a's steps over its eight bytes, the lowest first; of a negative
+/// result the absolute value, as YCSB's `Math.abs` has it.
 pub fn fnv_hash(rank: u64) -> u64 {
     let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
     (rank.to_le_bytes().into_iter().fold(0xcbf2_9ce4_8422_2325, step) as i64).unsigned_abs()
@@ -110,7 +113,8 @@ mod tests {
 
     #[test]
     fn the_draw_is_from_as_many_ranks_as_ycsb_has() {
-        // YCSB's own constant for its ten thousand million ranks at 0.99: the first rank's share is one through it.
+        // YCSB's own constant for its ten thousand million ranks at 0.99: the first rank's share is one
+        // through it.
         const ZETA: f64 = 26.469_028_201_783_02;
         let zipf = Zipf::new(10_000_000_000, 0.99);
         let mut random = Random::new(12);

@@ -1,4 +1,5 @@
-//! Curves against counts that are known otherwise, on generated traces; and on the traces in the folder that `OCTAVO_TRACES` names, if it does.
+//! Curves against counts that are known otherwise, on generated traces; and on the traces in the
+//! folder that `OCTAVO_TRACES` names, if it does.
 
 use std::path::PathBuf;
 
@@ -147,7 +148,8 @@ fn sizes_go_up_by_equal_factors_to_the_footprint() {
     assert_eq!(capacities(0, 50), [1]);
 }
 
-/// The figure that is promised: 8192 samples err by 0.01 in the mean over traces, and by 0.02 on the worst.
+/// The figure that is promised: 8192 samples err by 0.01 in the mean over traces, and by 0.02 on
+/// the worst.
 #[test]
 fn samples_are_near_the_exact_curve_on_recorded_traces() {
     let Some(folder) = std::env::var_os("OCTAVO_TRACES").map(PathBuf::from) else {
@@ -190,8 +192,8 @@ fn samples_are_near_the_exact_curve_on_recorded_traces() {
     assert!(mean <= 0.01, "{mean}");
 }
 
-/// The bars were one standard error, 3.4 of which did not reach the exact curve of a database's trace at 656 pages: 0.7745 was said, with
-/// 0.0121 either way, where 0.7338 is right.
+/// The bars were one standard error, 3.4 of which did not reach the exact curve of a database's
+/// trace at 656 pages: 0.7745 was said, with 0.0121 either way, where 0.7338 is right.
 #[test]
 fn bars_hold_in_nineteen_of_twenty_points_of_recorded_traces() {
     let Some(folder) = std::env::var_os("OCTAVO_TRACES").map(PathBuf::from) else {

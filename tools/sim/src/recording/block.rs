@@ -5,9 +5,11 @@
 //!  block:  kind u8, packing u8, 0 u16, packed bytes u32, bytes u32, time u64, checksum u32 | packed bytes
 //! ```
 //!
-//! Numbers are little-endian; time is in milliseconds since the recording began; the checksum is CRC-32 of the twenty bytes before it and of
-//! those behind it. The first block of every file is its header, so that a file can be read alone; the others are events, each block of which
-//! can be understood alone, and the last tells why the file ends. A file without a last block was torn: its writer was killed, or goes on.
+//! Numbers are little-endian; time is in milliseconds since the recording began; the checksum is
+//! CRC-32 of the twenty bytes before it and of those behind it. The first block of every file is
+//! its header, so that a file can be read alone; the others are events, each block of which
+//! can be understood alone, and the last tells why the file ends. A file without a last block was
+//! torn: its writer was killed, or goes on.
 //!
 //! What is not here: where bytes come from and go to.
 
@@ -71,7 +73,8 @@ impl Head {
         fits.then_some(Head { kind, is_packed: head[1] == 1, packed_bytes, bytes, time_ms, checksum })
     }
 
-    /// Unpacks a block, head and all, into `bytes`, which is emptied first. The error says what is wrong with it.
+    /// Unpacks a block, head and all, into `bytes`, which is emptied first. The error says what is
+    /// wrong with it.
     pub fn unpack(&self, block: &[u8], bytes: &mut Vec<u8>) -> Result<(), &'static str> {
         let packed = &block[HEAD_BYTES..];
         debug_assert_eq!(packed.len(), self.packed_bytes);

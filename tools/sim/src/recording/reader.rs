@@ -1,7 +1,8 @@
 //! Reading a recording: the events of one file, or of several that follow each other.
 //!
-//! Memory is bounded by a block's; nothing in a file can cause a panic. An end that was torn off ends the events without an error, and is
-//! told ([`Reader::ending`]); a block in the middle whose checksum is wrong is an error, or is passed over and counted.
+//! Memory is bounded by a block's; nothing in a file can cause a panic. An end that was torn off
+//! ends the events without an error, and is told ([`Reader::ending`]); a block in the middle whose
+//! checksum is wrong is an error, or is passed over and counted.
 
 use std::collections::VecDeque;
 use std::io::Read;
@@ -21,7 +22,8 @@ pub struct Reader {
     files: usize,
     about: About,
     first_part: u32,
-    /// What the partition had counted when the first part that is read began, once that is known; and what it has since.
+    /// What the partition had counted when the first part that is read began, once that is known;
+    /// and what it has since.
     counted_before: Option<Totals>,
     counted: Totals,
     events: Decoder<Vec<u8>>,
@@ -94,12 +96,14 @@ impl Reader {
         self.first_part
     }
 
-    /// Whether what is read goes on with an earlier part: what this one tells of what was there when it began is known.
+    /// Whether what is read goes on with an earlier part: what this one tells of what was there
+    /// when it began is known.
     pub fn goes_on(&self) -> bool {
         self.about.part != self.first_part
     }
 
-    /// What the partition has counted, sampled or not, in the parts that were read, up to the last block.
+    /// What the partition has counted, sampled or not, in the parts that were read, up to the last
+    /// block.
     pub fn counted(&self) -> Totals {
         self.counted
     }
@@ -174,7 +178,8 @@ impl Reader {
                 Some(_) => return self.fail("the recording ends here, and there are further files".into()),
             },
             Ok(Next::Bad) => self.skipped += 1,
-            // A server that was killed, or goes on: what follows cannot be another part, so the end of this one was lost later.
+            // A server that was killed, or goes on: what follows cannot be another part, so the end of this
+            // one was lost later.
             Ok(Next::Over) if self.following.is_empty() => self.ending = Some(Ending::Torn),
             Ok(Next::Over) if self.skip_bad => {
                 self.skipped += 1;
@@ -300,8 +305,9 @@ fn follows(before: &About, about: &About) -> Result<(), String> {
     Ok(())
 }
 
-/// Which files are parts of one recording: groups of paths, in the order in which they are given, each in the order of its parts. A file that is
-/// no recording is alone; what is wrong with it is told when it is read.
+/// Which files are parts of one recording: groups of paths, in the order in which they are given,
+/// each in the order of its parts. A file that is no recording is alone; what is wrong with it is
+/// told when it is read.
 pub fn parts(paths: &[PathBuf]) -> Vec<Vec<PathBuf>> {
     // In the order of recordings first, then of parts; a file that is none has a recording of its own.
     let mut files: Vec<(usize, u32, PathBuf)> = Vec::new();

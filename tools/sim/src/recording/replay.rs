@@ -1,13 +1,17 @@
 //! A recorded partition once more: a table like its own, taken through the same steps.
 //!
-//! Of a whole recording nothing is believed but what was asked and when fills came, writes ended and pages were written back: whether a page
-//! is there, and which one leaves for it, the table decides again. Each access is compared with what the cache counted, and each claim by
-//! the way that was taken, so that the first difference has a name. Where the recording began later than the partition, or steps are missing, the two
-//! may differ; then a page that was there is brought in, so that one difference does not breed others. Such a recording, and a part whose
-//! first parts are gone, lists the pages that were there with what the policy knew of them, and what it had learned; ghosts are missing.
+//! Of a whole recording nothing is believed but what was asked and when fills came, writes ended
+//! and pages were written back: whether a page is there, and which one leaves for it, the table
+//! decides again. Each access is compared with what the cache counted, and each claim by
+//! the way that was taken, so that the first difference has a name. Where the recording began later
+//! than the partition, or steps are missing, the two may differ; then a page that was there is
+//! brought in, so that one difference does not breed others. Such a recording, and a part whose
+//! first parts are gone, lists the pages that were there with what the policy knew of them, and
+//! what it had learned; ghosts are missing.
 //!
-//! Of a sample, a table as much smaller as the sample is sees the accesses alone (Waldspurger et al., "Cache Modeling and Optimization using
-//! Miniature Simulations", ATC '17), and each miss stands for as many as the sample leaves out.
+//! Of a sample, a table as much smaller as the sample is sees the accesses alone (Waldspurger et
+//! al., "Cache Modeling and Optimization using Miniature Simulations", ATC '17), and each miss
+//! stands for as many as the sample leaves out.
 
 mod resizes;
 
@@ -33,7 +37,8 @@ pub struct Replayed {
     pub hits: u64,
     /// The same as they were recorded.
     pub hits_recorded: u64,
-    /// What the cache had counted by the end of what was read: all accesses, also those that a sample leaves out.
+    /// What the cache had counted by the end of what was read: all accesses, also those that a
+    /// sample leaves out.
     pub counted: Totals,
     /// Where the replay first went another way.
     pub difference: Option<Difference>,
@@ -77,8 +82,9 @@ impl Replayed {
         self.accesses - self.hits
     }
 
-    /// What the simulation says of all accesses. Of a sample, how lucky its draw was is known: the cache's own misses of these pages,
-    /// and of all, are in the recording. So what the simulation misses of the sample is taken in the proportion in which the cache did.
+    /// What the simulation says of all accesses. Of a sample, how lucky its draw was is known: the
+    /// cache's own misses of these pages, and of all, are in the recording. So what the
+    /// simulation misses of the sample is taken in the proportion in which the cache did.
     pub fn miss_ratio(&self) -> f64 {
         let misses_recorded = self.accesses - self.hits_recorded;
         if self.sample == 1.0 || misses_recorded == 0 {
@@ -296,7 +302,8 @@ impl<const W: usize> Twin<W> {
         }
     }
 
-    // ---- A sample -----------------------------------------------------------------------------------------------
+    // ---- A sample
+    // -----------------------------------------------------------------------------------------------
 
     fn sampled_event(&mut self, event: &Event) {
         match event {
@@ -362,7 +369,8 @@ impl<const W: usize> Twin<W> {
         }
     }
 
-    // ---- All of it ----------------------------------------------------------------------------------------------
+    // ---- All of it
+    // ----------------------------------------------------------------------------------------------
 
     fn whole_event(&mut self, event: &Event) {
         match event {
@@ -446,7 +454,8 @@ impl<const W: usize> Twin<W> {
         let _ahead = self.table.touch(found);
     }
 
-    /// A page that nobody has brought in, if it finds a place. While pages move, only its set's lock tells whether it is there.
+    /// A page that nobody has brought in, if it finds a place. While pages move, only its set's
+    /// lock tells whether it is there.
     fn bring(&mut self, tag: Tag, dirty: bool, claim: impl FnOnce(&mut SetGuard<'_, W>) -> Claim) {
         let mut guard = self.table.lock(tag);
         if guard.find(tag).is_none()
@@ -457,8 +466,9 @@ impl<const W: usize> Twin<W> {
         }
     }
 
-    /// Ends what had begun before a recording that began later, and was no page that could be listed, or a dirty one on its way to the store: without
-    /// that it would never leave. True: that was all.
+    /// Ends what had begun before a recording that began later, and was no page that could be
+    /// listed, or a dirty one on its way to the store: without that it would never leave. True:
+    /// that was all.
     fn end_from_before(&mut self, tag: Tag, step: Step) -> bool {
         let found = self.table.lock(tag).find(tag);
         match (step, found) {

@@ -170,7 +170,8 @@ fn files_follow_each_other_are_private_and_read_in_order() {
     for file in &files {
         assert_eq!(std::fs::metadata(file).unwrap().permissions().mode() & 0o7777, 0o600);
     }
-    // Another recording goes on with the numbers; each is a group of its own, in order, whatever the order of the paths.
+    // Another recording goes on with the numbers; each is a group of its own, in order, whatever the
+    // order of the paths.
     write(&path, Rotation { keep: Some(2), ..rotation }, 2, 4);
     let later = folder.files();
     assert_eq!(later.len(), 2, "{later:?}");
@@ -211,7 +212,8 @@ fn a_rotation_that_makes_no_sense_and_a_name_that_nobody_would_find_are_refused(
     assert_eq!(folder.files(), Vec::<PathBuf>::new());
 }
 
-/// What later parts count of was the whole recording's, so that the miss ratio of a part was that of another time.
+/// What later parts count of was the whole recording's, so that the miss ratio of a part was that
+/// of another time.
 #[test]
 fn what_was_counted_is_that_of_the_parts_that_are_read() {
     let folder = Folder::new("counted");
@@ -243,7 +245,8 @@ fn what_was_counted_is_that_of_the_parts_that_are_read() {
     assert_eq!(counted(&files[3..]), (4, 100, 7));
 }
 
-/// A recording that began after resizes spoke of segments that its replay had not, or had already: it did not grow and shrink with the partition.
+/// A recording that began after resizes spoke of segments that its replay had not, or had already:
+/// it did not grow and shrink with the partition.
 #[test]
 fn a_recording_that_began_later_has_as_many_segments_as_its_partition() {
     let mut late = about(1);
@@ -314,8 +317,8 @@ fn fill(page: u64, way: u8) -> [Event; 2] {
     [step(page, Step::Claim(place)), step(page, Step::Publish { dirty: false })]
 }
 
-/// The page was pinned when it was recorded, and is not in the replay; so the claim beside it chose the page itself, and the replay
-/// panicked at what could not be.
+/// The page was pinned when it was recorded, and is not in the replay; so the claim beside it chose
+/// the page itself, and the replay panicked at what could not be.
 #[test]
 fn a_page_that_leaves_for_its_own_successor_is_a_misfit() {
     let mut events: Vec<Event> = (0..600).flat_map(|page| fill(page, 0)).collect();
@@ -346,7 +349,8 @@ fn a_page_that_was_pinned_when_it_was_listed_stays_until_its_pins_have_gone() {
     assert_eq!(replayed.misfits, 1);
 }
 
-/// Any events at all, most of which fit nothing: every kind of step of few pages, in small tables that come and go.
+/// Any events at all, most of which fit nothing: every kind of step of few pages, in small tables
+/// that come and go.
 #[test]
 fn no_order_of_events_makes_a_replay_panic() {
     let mut state = 0x9e37_79b9_7f4a_7c15u64;

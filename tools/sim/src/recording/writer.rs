@@ -1,7 +1,8 @@
 //! Writing a recording: one file, or files of a bounded size of which the last few are kept.
 //!
-//! Files are made for their owner alone (mode 0600: a recording tells what a tenant reads, and what places its pages) and never replace one
-//! that is there. A block is written whole or not at all as far as readers are concerned: its checksum tells.
+//! Files are made for their owner alone (mode 0600: a recording tells what a tenant reads, and what
+//! places its pages) and never replace one that is there. A block is written whole or not at all as
+//! far as readers are concerned: its checksum tells.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
@@ -82,8 +83,9 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Begins the first file. Numbers go on where those of another recording end; without numbers it fails if there is such a file. What makes
-    /// no sense is refused before anything is written.
+    /// Begins the first file. Numbers go on where those of another recording end; without numbers
+    /// it fails if there is such a file. What makes no sense is refused before anything is
+    /// written.
     pub fn create(path: &Path, rotation: Rotation, about: About) -> io::Result<Writer> {
         let refused = |what: String| io::Error::new(ErrorKind::InvalidInput, what);
         rotation.check().map_err(refused)?;
@@ -122,7 +124,8 @@ impl Writer {
         self.put(&block::pack(Kind::Events, time_ms, events)?)
     }
 
-    /// Goes on with another file, whose events begin with all that is needed to understand them without those of the files before.
+    /// Goes on with another file, whose events begin with all that is needed to understand them
+    /// without those of the files before.
     pub fn begin_part(&mut self, time_ms: u64, header: Header) -> io::Result<()> {
         self.put(&block::pack(Kind::End, time_ms, &Ending::Rotated.encode())?)?;
         let number = next(self.number)?;

@@ -1,7 +1,8 @@
 //! ARC. For comparison only.
 //!
-//! Megiddo, Modha, "ARC: A Self-Tuning, Low Overhead Replacement Cache" (FAST '03), figure 4. It has no parameter. The ratio of the ghost lists is
-//! a fraction here, as in libCacheSim; the paper leaves open whether it is rounded.
+//! Megiddo, Modha, "ARC: A Self-Tuning, Low Overhead Replacement Cache" (FAST '03), figure 4. It
+//! has no parameter. The ratio of the ghost lists is a fraction here, as in libCacheSim; the paper
+//! leaves open whether it is rounded.
 
 use super::Policy;
 use super::pages::{Lists, Pages};
@@ -71,7 +72,8 @@ impl Arc {
     }
 }
 
-/// By how much the target moves when a ghost of the list of `own` pages returns and the other ghost list has `other`.
+/// By how much the target moves when a ghost of the list of `own` pages returns and the other ghost
+/// list has `other`.
 pub(super) fn step(own: u64, other: u64) -> f64 {
     (other as f64 / own as f64).max(1.0)
 }

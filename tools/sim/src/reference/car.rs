@@ -1,6 +1,7 @@
 //! CAR: ARC whose two lists of resident pages are clocks. For comparison only.
 //!
-//! Bansal, Modha, "CAR: Clock with Adaptive Replacement" (FAST '04), figure 2. It has no parameter. Ratios are fractions, as in `arc.rs`.
+//! Bansal, Modha, "CAR: Clock with Adaptive Replacement" (FAST '04), figure 2. It has no parameter.
+//! Ratios are fractions, as in `arc.rs`.
 
 use super::Policy;
 use super::arc::step;

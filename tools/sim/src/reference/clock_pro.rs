@@ -1,12 +1,15 @@
 //! CLOCK-Pro: LIRS as a clock. For comparison only.
 //!
-//! Jiang, Chen, Zhang, "CLOCK-Pro: An Effective Improvement of the CLOCK Replacement" (USENIX ATC '05), sections 4.2 and 4.3. It has no parameter: how
-//! many cold pages may be resident adapts between one and all but one. What the paper leaves open: free frames take hot pages first and
-//! a hundredth of cold ones last, as with LIRS; and a cold page whose mark says that it was used during its test stays in
-//! its test when a hand passes that ends tests.
+//! Jiang, Chen, Zhang, "CLOCK-Pro: An Effective Improvement of the CLOCK Replacement" (USENIX ATC
+//! '05), sections 4.2 and 4.3. It has no parameter: how many cold pages may be resident adapts
+//! between one and all but one. What the paper leaves open: free frames take hot pages first and
+//! a hundredth of cold ones last, as with LIRS; and a cold page whose mark says that it was used
+//! during its test stays in its test when a hand passes that ends tests.
 //!
-//! libCacheSim's version is no check: it starts with the whole cache as its target for cold pages and, beyond the target, does not bring pages in,
-//! for a miss ratio of 0.70 where LRU has 0.34 and this one 0.35 (ARC's trace OLTP, a tenth of its pages). LIRS, which CLOCK-Pro approximates, has 0.34.
+//! libCacheSim's version is no check: it starts with the whole cache as its target for cold pages
+//! and, beyond the target, does not bring pages in, for a miss ratio of 0.70 where LRU has 0.34 and
+//! this one 0.35 (ARC's trace OLTP, a tenth of its pages). LIRS, which CLOCK-Pro approximates, has
+//! 0.34.
 
 use super::Policy;
 use super::pages::{NONE, Pages};

@@ -1,8 +1,9 @@
 //! LFU: evicts the page with the fewest accesses since it came in. For comparison only.
 //!
-//! Constant time after Shah, Mitra, Matani, "An O(1) algorithm for implementing the LFU cache eviction scheme" (2010): a chain of
-//! counts, each with the list of its pages. Among pages of equal count the one whose last access is longest ago leaves. Counts
-//! are exact, are never halved, and are forgotten with the page.
+//! Constant time after Shah, Mitra, Matani, "An O(1) algorithm for implementing the LFU cache
+//! eviction scheme" (2010): a chain of counts, each with the list of its pages. Among pages of
+//! equal count the one whose last access is longest ago leaves. Counts are exact, are never halved,
+//! and are forgotten with the page.
 
 use super::Policy;
 use super::pages::{Lists, Pages};

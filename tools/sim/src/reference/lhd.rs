@@ -1,11 +1,14 @@
 //! LHD: evicts, of a random sample, the page of the lowest hit density. For comparison only.
 //!
-//! Beckmann, Chen, Cidon, "LHD: Improving Cache Hit Rate by Maximizing Hit Density" (NSDI '18), with the parameters of the authors' code, which
-//! libCacheSim has too: 16 classes by the sum of a page's last two ages at a hit, 20 000 age buckets whose width adapts at the 5th and 25th reconfiguration, a
-//! reconfiguration every 2^20 accesses with decay 0.9, samples of 32 pages (of 8 during the first 51 reconfigurations) and of up to
-//! 8 recent arrivals of low density, and a hundredth of the cache for explorers, which are kept though they look bad.
+//! Beckmann, Chen, Cidon, "LHD: Improving Cache Hit Rate by Maximizing Hit Density" (NSDI '18),
+//! with the parameters of the authors' code, which libCacheSim has too: 16 classes by the sum of a
+//! page's last two ages at a hit, 20 000 age buckets whose width adapts at the 5th and 25th
+//! reconfiguration, a reconfiguration every 2^20 accesses with decay 0.9, samples of 32 pages (of 8
+//! during the first 51 reconfigurations) and of up to 8 recent arrivals of low density, and a
+//! hundredth of the cache for explorers, which are kept though they look bad.
 //!
-//! So LHD learns nothing from fewer than 2^20 accesses; until then an age bucket is 1024 accesses and the order is that of the start, (class + 17) / (age + 1).
+//! So LHD learns nothing from fewer than 2^20 accesses; until then an age bucket is 1024 accesses
+//! and the order is that of the start, (class + 17) / (age + 1).
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
@@ -203,7 +206,8 @@ impl Lhd {
     }
 }
 
-/// The authors' generator, Lehmer's of 128 bits; of libCacheSim's seed, 0xdeadbeef, come the same victims.
+/// The authors' generator, Lehmer's of 128 bits; of libCacheSim's seed, 0xdeadbeef, come the same
+/// victims.
 pub(super) struct Dice(u128);
 
 impl Dice {
@@ -250,7 +254,8 @@ fn densities(hits: &[f32], evictions: &[f32]) -> Vec<f32> {
     densities
 }
 
-/// Spreads the counts of an age over two to the `shift` narrower ones; what no longer has a bucket goes to the last.
+/// Spreads the counts of an age over two to the `shift` narrower ones; what no longer has a bucket
+/// goes to the last.
 fn stretch(counts: &mut [f32], shift: u32) {
     let last = AGES - 1;
     counts[last] += counts[(AGES >> shift)..last].iter().sum::<f32>();

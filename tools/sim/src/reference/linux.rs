@@ -1,15 +1,19 @@
-//! What Linux does with the pages of files, without and with refault distances. For comparison only.
+//! What Linux does with the pages of files, without and with refault distances. For comparison
+//! only.
 //!
-//! Two lists, inactive and active, after `mm/swap.c` (`folio_mark_accessed`) and `mm/vmscan.c` (`inactive_is_low`,
-//! `shrink_active_list`) of Linux 6.x, an approximation of CLOCK-Pro by its own account. A page comes in inactive; its second access while it is inactive makes
-//! it active. Pages leave from the inactive list's old end; read and written pages (not mapped ones) get no second chance there. While the
-//! inactive list is low, the oldest active pages become inactive; it is low below an equal share, or, for more than 1 GiB of pages of 4 KiB, below
-//! a share of one to the square root of ten times the GiB.
+//! Two lists, inactive and active, after `mm/swap.c` (`folio_mark_accessed`) and `mm/vmscan.c`
+//! (`inactive_is_low`, `shrink_active_list`) of Linux 6.x, an approximation of CLOCK-Pro by its own
+//! account. A page comes in inactive; its second access while it is inactive makes it active. Pages
+//! leave from the inactive list's old end; read and written pages (not mapped ones) get no second
+//! chance there. While the inactive list is low, the oldest active pages become inactive; it is low
+//! below an equal share, or, for more than 1 GiB of pages of 4 KiB, below a share of one to the
+//! square root of ten times the GiB.
 //!
-//! Refault distances after `mm/workingset.c`: a clock ticks at each eviction and activation. A page that comes back within as many
-//! ticks as there are active pages comes in active.
+//! Refault distances after `mm/workingset.c`: a clock ticks at each eviction and activation. A page
+//! that comes back within as many ticks as there are active pages comes in active.
 //!
-//! What is not here: batches of 32 pages, the per-CPU lists on the way, read-ahead, anonymous memory, the multi-generational LRU.
+//! What is not here: batches of 32 pages, the per-CPU lists on the way, read-ahead, anonymous
+//! memory, the multi-generational LRU.
 
 use super::Policy;
 use super::pages::{Lists, Pages};

@@ -1,13 +1,15 @@
 //! LIRS. For comparison only.
 //!
-//! Jiang, Zhang, "LIRS: An Efficient Low Inter-reference Recency Set Replacement Policy to Improve Buffer Cache Performance"
-//! (SIGMETRICS '02). The paper's parameter: a hundredth of the cache, and at least a page, is for pages of high recency (HIR). The paper
-//! leaves its stack unbounded; here it has at most twice as many entries as the cache has pages, as in libCacheSim, and what left the
-//! cache first is forgotten first.
+//! Jiang, Zhang, "LIRS: An Efficient Low Inter-reference Recency Set Replacement Policy to Improve
+//! Buffer Cache Performance" (SIGMETRICS '02). The paper's parameter: a hundredth of the cache, and
+//! at least a page, is for pages of high recency (HIR). The paper leaves its stack unbounded; here
+//! it has at most twice as many entries as the cache has pages, as in libCacheSim, and what left
+//! the cache first is forgotten first.
 //!
-//! libCacheSim departs from the paper where a resident HIR page that is no longer in the stack is used: it turns the
-//! oldest LIR page into a HIR page, which pushes another one out, though nobody takes the place (`hit_RD_HIRinQ`). The paper changes no page's
-//! status there (its case 2b), and neither do we; `tests/libcachesim.rs` says by how much the miss ratios differ, at most 0.0014.
+//! libCacheSim departs from the paper where a resident HIR page that is no longer in the stack is
+//! used: it turns the oldest LIR page into a HIR page, which pushes another one out, though nobody
+//! takes the place (`hit_RD_HIRinQ`). The paper changes no page's status there (its case 2b), and
+//! neither do we; `tests/libcachesim.rs` says by how much the miss ratios differ, at most 0.0014.
 
 use super::Policy;
 use super::pages::{Lists, Pages};
@@ -54,7 +56,8 @@ impl Lirs {
         }
     }
 
-    /// Makes a page the newest of the stack, in which it is or is not, as a LIR page. The oldest one of too many becomes a HIR page.
+    /// Makes a page the newest of the stack, in which it is or is not, as a LIR page. The oldest
+    /// one of too many becomes a HIR page.
     fn make_low(&mut self, node: u32, stacked: bool) {
         if stacked {
             self.stack.renew(STACK, node);

@@ -1,10 +1,13 @@
-//! Other people's policies, for comparison only: nothing of the engine is here, and nothing here is in the engine.
+//! Other people's policies, for comparison only: nothing of the engine is here, and nothing here is
+//! in the engine.
 //!
-//! Each spans the whole cache, in one thread, with exact lists: the best that it can do, at a price that a cache with many cores
-//! would not pay. Each file cites its paper and says its parameters; where a paper leaves something open, libCacheSim's choice is
-//! ours too, so that the miss ratios can be checked (`tests/libcachesim.rs`). All bring in every page that is accessed.
+//! Each spans the whole cache, in one thread, with exact lists: the best that it can do, at a price
+//! that a cache with many cores would not pay. Each file cites its paper and says its parameters;
+//! where a paper leaves something open, libCacheSim's choice is ours too, so that the miss ratios
+//! can be checked (`tests/libcachesim.rs`). All bring in every page that is accessed.
 //!
-//! What is not here: sizes of objects other than one page, deletions, changes of the capacity, and the time that a policy takes.
+//! What is not here: sizes of objects other than one page, deletions, changes of the capacity, and
+//! the time that a policy takes.
 
 use std::fmt;
 use std::str::FromStr;
@@ -121,7 +124,8 @@ impl Reference {
         matches!(self, Reference::Opt | Reference::SetOpt)
     }
 
-    /// A cache of `capacity_pages`, of one page at least. `seed` is for the policies that draw lots. None: it needs the future, see [`opt`].
+    /// A cache of `capacity_pages`, of one page at least. `seed` is for the policies that draw
+    /// lots. None: it needs the future, see [`opt`].
     pub fn cache(self, capacity_pages: u64, seed: u64) -> Option<Box<dyn Cache>> {
         self.policy(capacity_pages, seed).map(|policy| policy as Box<dyn Cache>)
     }

@@ -1,15 +1,20 @@
-//! Belady's optimum, of the whole cache and inside each set: what no policy can beat. For comparison only.
+//! Belady's optimum, of the whole cache and inside each set: what no policy can beat. For
+//! comparison only.
 //!
-//! Belady, "A Study of Replacement Algorithms for a Virtual-Storage Computer" (IBM Systems Journal 5(2), 1966): evict the page whose next
-//! access is furthest away. Every page that is accessed comes in, as with all other policies here.
+//! Belady, "A Study of Replacement Algorithms for a Virtual-Storage Computer" (IBM Systems Journal
+//! 5(2), 1966): evict the page whose next access is furthest away. Every page that is accessed
+//! comes in, as with all other policies here.
 //!
-//! The future is learnt in two passes. The first reads the source to its end into a log. The second walks the log backwards and notes for each
-//! access when the same page is accessed next. Both logs stay in memory up to a bound and go to files without a name in a scratch
-//! folder beyond it, 16 bytes an access; the second pass needs an entry per distinct page besides.
+//! The future is learnt in two passes. The first reads the source to its end into a log. The second
+//! walks the log backwards and notes for each access when the same page is accessed next. Both logs
+//! stay in memory up to a bound and go to files without a name in a scratch folder beyond it, 16
+//! bytes an access; the second pass needs an entry per distinct page besides.
 //!
-//! Then no page is ever looked up. A page that is in the cache is known by the time of its next access, and no two pages share one; so an
-//! access is a hit exactly if its own number is among those times. For the whole cache they are a bit each, and words above words of bits
-//! find the latest: an eighth of a byte an access and capacity. In a set they are as many numbers as there are ways.
+//! Then no page is ever looked up. A page that is in the cache is known by the time of its next
+//! access, and no two pages share one; so an access is a hit exactly if its own number is among
+//! those times. For the whole cache they are a bit each, and words above words of bits
+//! find the latest: an eighth of a byte an access and capacity. In a set they are as many numbers
+//! as there are ways.
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
@@ -42,8 +47,8 @@ pub struct Future {
 }
 
 impl Future {
-    /// Reads `source` to its end. What needs more than `memory_max_bytes` goes to files in `scratch`, which have no name and so are gone with
-    /// this value, or with the process.
+    /// Reads `source` to its end. What needs more than `memory_max_bytes` goes to files in
+    /// `scratch`, which have no name and so are gone with this value, or with the process.
     pub fn read(source: &mut dyn Source, scratch: &Path, memory_max_bytes: u64) -> Result<Self, SourceError> {
         let failed =
             |error: io::Error| SourceError(format!("scratch file in {}: {error}", scratch.display()));
@@ -90,7 +95,8 @@ impl Future {
     }
 }
 
-/// How often the optimum misses at each of `capacities`: of the whole cache, or inside sets of `ways` pages.
+/// How often the optimum misses at each of `capacities`: of the whole cache, or inside sets of
+/// `ways` pages.
 pub fn misses(
     future: &mut Future,
     capacities: &[u64],
@@ -182,13 +188,15 @@ pub struct SetOptimum {
     ways: usize,
     sets: u64,
     seed: u64,
-    /// The next access of each way's page. [`NEVER`] for pages that are done and for empty ways: both are taken first.
+    /// The next access of each way's page. [`NEVER`] for pages that are done and for empty ways:
+    /// both are taken first.
     nexts: Vec<u64>,
     now: u64,
 }
 
 impl SetOptimum {
-    /// At most `capacity_pages`, in whole sets of `ways` pages and at least one set. `seed` places the pages.
+    /// At most `capacity_pages`, in whole sets of `ways` pages and at least one set. `seed` places
+    /// the pages.
     pub fn new(capacity_pages: u64, ways: u32, seed: u64) -> Self {
         let ways = ways.max(1) as usize;
         let sets = (capacity_pages / ways as u64).max(1);
@@ -219,7 +227,8 @@ impl SetOptimum {
     }
 }
 
-/// A set of numbers below a bound, as bits; a bit of a level says whether a word of the level below has one.
+/// A set of numbers below a bound, as bits; a bit of a level says whether a word of the level below
+/// has one.
 struct Times {
     levels: Vec<Vec<u64>>,
 }

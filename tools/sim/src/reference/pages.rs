@@ -1,8 +1,9 @@
-//! What the reference policies are built from: an index of pages, and lists that link numbers of nodes.
+//! What the reference policies are built from: an index of pages, and lists that link numbers of
+//! nodes.
 //!
-//! A page that a policy knows, in the cache or as a ghost, is a *node*: a `u32` that indexes vectors. So there is no pointer, no
-//! counted reference and no allocation per page; what was freed is used again. What is not here: any policy, and any bound on how
-//! many pages are known.
+//! A page that a policy knows, in the cache or as a ghost, is a *node*: a `u32` that indexes
+//! vectors. So there is no pointer, no counted reference and no allocation per page; what was freed
+//! is used again. What is not here: any policy, and any bound on how many pages are known.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -75,7 +76,8 @@ impl<T> IndexMut<u32> for Pages<T> {
     }
 }
 
-/// Lists by number, each from its oldest to its newest node. A node is in at most one list of one `Lists`.
+/// Lists by number, each from its oldest to its newest node. A node is in at most one list of one
+/// `Lists`.
 pub(super) struct Lists {
     links: Vec<Link>,
     ends: Vec<Ends>,

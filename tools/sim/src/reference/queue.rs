@@ -1,7 +1,8 @@
 //! LRU, FIFO, CLOCK and SIEVE: policies of one list. For comparison only.
 //!
-//! CLOCK is Corbato's "A Paging Experiment with the Multics System" (1968), with one bit, written as a queue whose marked pages get
-//! a second turn. SIEVE is Zhang, Yang, Yue, Vigfusson, Rashmi, "SIEVE is Simpler than LRU" (NSDI '24). None has a parameter.
+//! CLOCK is Corbato's "A Paging Experiment with the Multics System" (1968), with one bit, written
+//! as a queue whose marked pages get a second turn. SIEVE is Zhang, Yang, Yue, Vigfusson, Rashmi,
+//! "SIEVE is Simpler than LRU" (NSDI '24). None has a parameter.
 
 use super::Policy;
 use super::pages::{Lists, NONE, Pages};
@@ -80,7 +81,8 @@ impl Policy for Fifo {
     }
 }
 
-/// Evicts the first page that came in and was not used since; the ones before it lose their mark and queue again.
+/// Evicts the first page that came in and was not used since; the ones before it lose their mark
+/// and queue again.
 pub(super) struct Clock {
     capacity: u64,
     /// Whether the page was used.
@@ -129,7 +131,8 @@ impl Policy for Clock {
     }
 }
 
-/// CLOCK whose marked pages stay where they are while a hand passes from the oldest to the newest page.
+/// CLOCK whose marked pages stay where they are while a hand passes from the oldest to the newest
+/// page.
 pub(super) struct Sieve {
     capacity: u64,
     /// Whether the page was used.

@@ -1,9 +1,11 @@
 //! S3-FIFO. For comparison only.
 //!
-//! Yang, Zhang, Qiu, Yue, Rashmi, "FIFO Queues are All You Need for Cache Eviction" (SOSP '23). The parameters are those of the
-//! paper's evaluation and of libCacheSim: the small queue holds a tenth of the cache, the ghosts are nine tenths of it, a page
-//! moves to the main queue if it was used at least twice while it was in the small one, and counts saturate at three. As in libCacheSim, a new page
-//! that finds the small queue full before the cache was full for the first time goes to the main one.
+//! Yang, Zhang, Qiu, Yue, Rashmi, "FIFO Queues are All You Need for Cache Eviction" (SOSP '23). The
+//! parameters are those of the paper's evaluation and of libCacheSim: the small queue holds a tenth
+//! of the cache, the ghosts are nine tenths of it, a page moves to the main queue if it was used at
+//! least twice while it was in the small one, and counts saturate at three. As in libCacheSim, a
+//! new page that finds the small queue full before the cache was full for the first time goes to
+//! the main one.
 
 use super::Policy;
 use super::pages::{Lists, Pages};

@@ -1,4 +1,5 @@
-//! Naive twins of the reference policies, for the tests: vectors that are searched from end to end, the oldest first.
+//! Naive twins of the reference policies, for the tests: vectors that are searched from end to end,
+//! the oldest first.
 
 use super::lhd::Dice;
 use super::pages::Random;

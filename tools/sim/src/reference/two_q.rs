@@ -1,7 +1,8 @@
 //! 2Q, the full version. For comparison only.
 //!
-//! Johnson, Shasha, "2Q: A Low Overhead High Performance Buffer Management Replacement Algorithm" (VLDB '94), with the paper's
-//! parameters: the queue of new pages holds a quarter of the cache, ghosts are remembered for half of it.
+//! Johnson, Shasha, "2Q: A Low Overhead High Performance Buffer Management Replacement Algorithm"
+//! (VLDB '94), with the paper's parameters: the queue of new pages holds a quarter of the cache,
+//! ghosts are remembered for half of it.
 
 use super::Policy;
 use super::pages::{Lists, Pages};

@@ -1,17 +1,21 @@
 //! W-TinyLFU. For comparison only.
 //!
-//! Einziger, Friedman, Manes, "TinyLFU: A Highly Efficient Cache Admission Policy" (ACM Transactions on Storage 13(4), 2017). An LRU window of a hundredth of the cache,
-//! behind it a segmented LRU, a fifth of which is on probation; what leaves the window comes in only if the sketch counted it more
-//! often than what it would displace.
+//! Einziger, Friedman, Manes, "TinyLFU: A Highly Efficient Cache Admission Policy" (ACM
+//! Transactions on Storage 13(4), 2017). An LRU window of a hundredth of the cache, behind it a
+//! segmented LRU, a fifth of which is on probation; what leaves the window comes in only if the
+//! sketch counted it more often than what it would displace.
 //!
-//! The paper leaves the sketch to the implementation. This one is libCacheSim's to the last bit: a counting Bloom filter of which one
-//! estimate in a thousand is wrong while it holds as many pages as the main part; counted are arrivals, hits in the main part, and departures
-//! from the window; after 32 such hits a page of the main part all counts are halved. With another hash the miss ratios of a cache of
-//! 500 pages differ by up to 0.06: once far more pages pass than the filter is for, what it says is chance. Caffeine counts every
-//! access in four bits, halves after ten accesses a page and lets the window grow and shrink; that is not here.
+//! The paper leaves the sketch to the implementation. This one is libCacheSim's to the last bit: a
+//! counting Bloom filter of which one estimate in a thousand is wrong while it holds as many pages
+//! as the main part; counted are arrivals, hits in the main part, and departures from the window;
+//! after 32 such hits a page of the main part all counts are halved. With another hash the miss
+//! ratios of a cache of 500 pages differ by up to 0.06: once far more pages pass than the filter is
+//! for, what it says is chance. Caffeine counts every access in four bits, halves after ten
+//! accesses a page and lets the window grow and shrink; that is not here.
 //!
-//! Where the main part does not divide by five, libCacheSim rounds both segments down, and a hit then evicts a page though the cache is not
-//! full. Here the segment on probation is rounded up. The miss ratios are the same where it does divide.
+//! Where the main part does not divide by five, libCacheSim rounds both segments down, and a hit
+//! then evicts a page though the cache is not full. Here the segment on probation is rounded up.
+//! The miss ratios are the same where it does divide.
 
 use super::Policy;
 use super::pages::{Lists, Pages};
@@ -63,7 +67,8 @@ impl WTinyLfu {
         self.lists.push(list, node);
     }
 
-    /// A page comes from the window to the main part, which has room: on probation, while there is room.
+    /// A page comes from the window to the main part, which has room: on probation, while there is
+    /// room.
     fn admit(&mut self, node: u32) {
         let probation_is_full = self.lists.len(PROBATION) >= self.probation_max;
         let protected = probation_is_full && self.lists.len(PROTECTED) < self.protected_max;
@@ -162,7 +167,8 @@ pub(super) struct Sketch {
     counters: Vec<u32>,
 }
 
-/// ln(1000) / ln(2)^2: one estimate in a thousand is wrong once as many pages were counted as the sketch is for.
+/// ln(1000) / ln(2)^2: one estimate in a thousand is wrong once as many pages were counted as the
+/// sketch is for.
 const COUNTERS_PER_PAGE: f64 = 14.377_587;
 /// ln(2) of that.
 const HASHES: u32 = 10;
@@ -238,7 +244,8 @@ mod tests {
     #[test]
     fn a_scan_passes_through_the_window() {
         let mut cache = WTinyLfu::new(200);
-        // The scans fill the cache, so that the pages that are used again come to the main part and are counted there.
+        // The scans fill the cache, so that the pages that are used again come to the main part and are
+        // counted there.
         for pages in [0..150, 1000..1060, 0..150, 0..150, 0..150, 2000..3000] {
             for page in pages {
                 cache.access(page);

@@ -1,4 +1,5 @@
-//! What results say: a comparison of policies over many traces, as text, and as a page of HTML with all curves.
+//! What results say: a comparison of policies over many traces, as text, and as a page of HTML with
+//! all curves.
 //!
 //! What is not here: running anything, and files.
 

@@ -1,4 +1,5 @@
-//! A page of HTML that needs nothing else: its style lies in it, and it has no script. Light or dark as the reader's system is.
+//! A page of HTML that needs nothing else: its style lies in it, and it has no script. Light or
+//! dark as the reader's system is.
 
 use std::fmt::Write;
 

@@ -1,7 +1,7 @@
 //! Curves over capacity, as SVG that stands in a page of HTML.
 //!
-//! Colours and line styles are classes that the page defines, so that a series looks the same in every plot of a page and both in
-//! light and in dark. What is not here: scripts.
+//! Colours and line styles are classes that the page defines, so that a series looks the same in
+//! every plot of a page and both in light and in dark. What is not here: scripts.
 
 use std::fmt::Write;
 
@@ -36,7 +36,8 @@ const RIGHT: f64 = 12.0;
 const TOP: f64 = 12.0;
 const BOTTOM: f64 = 44.0;
 
-/// The curves over a logarithmic axis of bytes, or of pages where it is not known how long those are; the other axis begins at 0.
+/// The curves over a logarithmic axis of bytes, or of pages where it is not known how long those
+/// are; the other axis begins at 0.
 pub fn svg(title: &str, series: &[Series], page_bytes: Option<u64>) -> String {
     let points = || series.iter().flat_map(|series| &series.points);
     let (mut from, mut to) = points().fold((f64::INFINITY, 0.0f64), |(from, to), point| {
@@ -133,7 +134,8 @@ pub fn svg(title: &str, series: &[Series], page_bytes: Option<u64>) -> String {
     svg
 }
 
-/// Places for marks on a logarithmic axis: powers of ten; with few of them, also their doubles and fives.
+/// Places for marks on a logarithmic axis: powers of ten; with few of them, also their doubles and
+/// fives.
 fn ticks(from: f64, to: f64) -> Vec<f64> {
     let powers = || (0..16).map(|power| 10f64.powi(power));
     let inside = |value: &f64| (from..=to).contains(value);
@@ -153,7 +155,8 @@ fn ticks_of_bytes(from: f64, to: f64, page_bytes: f64) -> Vec<(f64, String)> {
     powers.into_iter().filter(|power| power % apart == 0).map(tick).collect()
 }
 
-/// Marks of a linear axis from 0: at steps of 1, 2 or 5 times a power of ten, at most `most` of them above 0.
+/// Marks of a linear axis from 0: at steps of 1, 2 or 5 times a power of ten, at most `most` of
+/// them above 0.
 pub fn even_ticks(to: f64, most: u32) -> Vec<f64> {
     let steps = (0..18).flat_map(|power| [1.0, 2.0, 5.0].map(|step| step * 10f64.powi(power)));
     marks(to, most, steps)

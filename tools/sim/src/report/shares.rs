@@ -1,4 +1,5 @@
-//! What tenants miss by how memory is shared out, as text, and as a page of HTML with the sizes over time.
+//! What tenants miss by how memory is shared out, as text, and as a page of HTML with the sizes
+//! over time.
 
 use std::fmt::Write;
 
@@ -23,14 +24,15 @@ fn rows(outcomes: &[Outcome]) -> Vec<Vec<String>> {
     std::iter::once(head).chain(lines).collect()
 }
 
-/// The ways of sharing under each other: hits in all, and for each tenant his hit ratio and his pages.
+/// The ways of sharing under each other: hits in all, and for each tenant his hit ratio and his
+/// pages.
 pub fn shares_text(outcomes: &[Outcome]) -> String {
     aligned(&rows(outcomes), 1)
 }
 
-/// The partitions of a configuration: each tenant's `min` and `max` are the least and the most that the best split gave it,
-/// and the plan, once it had learned for half of the run. Between them the server moves memory as it did here.
-/// `metadata_bytes` are those of a page.
+/// The partitions of a configuration: each tenant's `min` and `max` are the least and the most that
+/// the best split gave it, and the plan, once it had learned for half of the run. Between them the
+/// server moves memory as it did here. `metadata_bytes` are those of a page.
 pub fn shares_toml(outcomes: &[Outcome], page_bytes: u64, metadata_bytes: u64) -> String {
     const MIB: u64 = 1 << 20;
     // What a server moves at a time, with its metadata.

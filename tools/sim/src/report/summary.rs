@@ -1,11 +1,14 @@
-//! One figure per policy over many traces and sizes, counted as the S3-FIFO paper does (Yang et al., "FIFO queues are all you need for cache
-//! eviction", SOSP '23, section 5.1).
+//! One figure per policy over many traces and sizes, counted as the S3-FIFO paper does (Yang et
+//! al., "FIFO queues are all you need for cache eviction", SOSP '23, section 5.1).
 //!
-//! A *point* is a trace at a capacity. The *cut* of a policy at a point is by how much of global LRU's misses it has fewer, (LRU - P) / LRU; where it has
-//! more, -(P - LRU) / P, so that a policy that is twice as bad loses what one that is twice as good gains. Points of fewer than
-//! [`PAGES_MIN`] pages say little about caches that people have. They are left out of every figure, and listed.
+//! A *point* is a trace at a capacity. The *cut* of a policy at a point is by how much of global
+//! LRU's misses it has fewer, (LRU - P) / LRU; where it has more, -(P - LRU) / P, so that a policy
+//! that is twice as bad loses what one that is twice as good gains. Points of fewer than
+//! [`PAGES_MIN`] pages say little about caches that people have. They are left out of every figure,
+//! and listed.
 //!
-//! Cut, worst cut, rank and gap all count every point alike. What is not here: runs that were interrupted.
+//! Cut, worst cut, rank and gap all count every point alike. What is not here: runs that were
+//! interrupted.
 
 use std::collections::BTreeMap;
 
@@ -43,7 +46,8 @@ pub struct Summary {
     pub cut_worst_trace: String,
     /// at this capacity.
     pub cut_worst_capacity: String,
-    /// Mean rank by misses among all policies that do not know the future; 1 is the best, and equals share the mean of their ranks.
+    /// Mean rank by misses among all policies that do not know the future; 1 is the best, and
+    /// equals share the mean of their ranks.
     pub rank: Option<f64>,
     /// How far the miss ratio lies above Belady's OPT, in the mean.
     pub gap: Option<f64>,
@@ -76,7 +80,8 @@ pub fn cut(base: u64, misses: u64) -> f64 {
     if misses <= base { ratio(base - misses, base) } else { -ratio(misses - base, misses) }
 }
 
-/// Compares the policies of complete rows. Points without [`BASE`] have nothing to be compared with and count nowhere.
+/// Compares the policies of complete rows. Points without [`BASE`] have nothing to be compared with
+/// and count nowhere.
 pub fn compare(rows: &[Row]) -> Comparison {
     let mut points: BTreeMap<(&str, u64, &str), Vec<&Row>> = BTreeMap::new();
     for row in rows.iter().filter(|row| row.complete) {

@@ -1,6 +1,7 @@
 //! Several tenants' traces as one stream of accesses.
 //!
-//! All begin and end together: a trace's accesses are spread evenly over the run, so one of twice as many accesses has two for the other's one.
+//! All begin and end together: a trace's accesses are spread evenly over the run, so one of twice
+//! as many accesses has two for the other's one.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -1,8 +1,10 @@
 //! Several tenants in one memory: what they would miss together, by how the memory is shared out.
 //!
-//! Four ways are compared, all with one policy and from one reading of the traces: *unified*, one cache for all; *equal*, a partition of the
-//! same size for each; *utility*, partitions that the engine's own plan resizes as it goes, from the curves of the engine's own
-//! monitors; and *hindsight*, the best split that stays, chosen when everything is over from partitions of all sizes that did see everything.
+//! Four ways are compared, all with one policy and from one reading of the traces: *unified*, one
+//! cache for all; *equal*, a partition of the same size for each; *utility*, partitions that the
+//! engine's own plan resizes as it goes, from the curves of the engine's own monitors; and
+//! *hindsight*, the best split that stays, chosen when everything is over from partitions of all
+//! sizes that did see everything.
 //!
 //! What is not here: time. A period is a number of accesses.
 
@@ -70,7 +72,8 @@ pub struct Outcome {
     pub hit_ratio: f64,
     /// Each tenant, in the order given.
     pub tenants: Vec<TenantOutcome>,
-    /// By the utility-based way: the sizes at the end of each period, and what moved in it. Empty for the others.
+    /// By the utility-based way: the sizes at the end of each period, and what moved in it. Empty
+    /// for the others.
     pub sizes: Vec<Sizes>,
 }
 
@@ -85,7 +88,8 @@ pub struct TenantOutcome {
     pub hits: u64,
     /// Hits / requests.
     pub hit_ratio: f64,
-    /// Pages that he had: at the end, or on average by the utility-based way. None where all are in one cache.
+    /// Pages that he had: at the end, or on average by the utility-based way. None where all are in
+    /// one cache.
     pub pages: Option<u64>,
     /// The same in bytes, without metadata.
     pub pages_bytes: Option<u64>,
@@ -107,7 +111,8 @@ pub struct Sizes {
 /// Tenants are numbered by sixteen bits.
 const TENANTS_MAX: u64 = 1 << 16;
 
-/// Segments that the memory has at least, where it has as many sets: with fewer, sizes would be coarser than in a server.
+/// Segments that the memory has at least, where it has as many sets: with fewer, sizes would be
+/// coarser than in a server.
 const SEGMENTS_MIN: u64 = 256;
 
 /// Hindsight knows one size beyond a tenant's footprint, for sets fill unevenly.
@@ -123,7 +128,8 @@ pub const PAGES_MIN: u64 = 64;
 const PAGES_MAX: u64 = 1 << 31;
 
 impl Mix {
-    /// Sets of a segment: those of an engine's, or fewer where the memory is small for so many tenants, or more where it is very large.
+    /// Sets of a segment: those of an engine's, or fewer where the memory is small for so many
+    /// tenants, or more where it is very large.
     fn sets_per_segment(&self, tenants: u64) -> u64 {
         let mut sets = 32;
         while sets > 1 && self.pages / (sets * 16) < SEGMENTS_MIN.max(4 * tenants) {
@@ -135,7 +141,8 @@ impl Mix {
         sets
     }
 
-    /// Pages of one of hindsight's pieces, and how many there are: all together are not more than the memory, and there is one for each tenant.
+    /// Pages of one of hindsight's pieces, and how many there are: all together are not more than
+    /// the memory, and there is one for each tenant.
     fn pieces(&self, tenants: u64) -> (u64, u64) {
         let pages = (self.pages / u64::from(self.chunks).max(tenants).max(1)).max(PIECE_MIN);
         (pages, self.pages / pages)
@@ -232,7 +239,8 @@ pub fn share(
     }
     let equal_split = vec![mix.pages / count; tenants.len()];
     let (mut split, mut best) = hindsight(&known, &requests, chunk_pages, chunks);
-    // Hindsight knows sizes in whole chunks, which together may be less than the memory, and equal shares too.
+    // Hindsight knows sizes in whole chunks, which together may be less than the memory, and equal
+    // shares too.
     if equal.iter().sum::<u64>() < best.iter().sum() {
         (split, best) = (equal_split.clone(), equal.clone());
     }
@@ -246,8 +254,8 @@ pub fn share(
     ]))
 }
 
-/// Refuses tables that cannot be made: one of all the memory for each tenant, which is resized, one for all, and
-/// those of fixed sizes.
+/// Refuses tables that cannot be made: one of all the memory for each tenant, which is resized, one
+/// for all, and those of fixed sizes.
 fn check_room(
     mix: &Mix,
     footprints: &[Footprint],
@@ -264,7 +272,8 @@ fn check_room(
     room::check(&tables, mix.page_bytes, mix.memory_bytes)
 }
 
-/// The split of so many chunks that misses least, and what each tenant misses then. Exact: every size was run.
+/// The split of so many chunks that misses least, and what each tenant misses then. Exact: every
+/// size was run.
 fn hindsight(known: &[Vec<(u64, u64)>], requests: &[u64], chunk: u64, chunks: u64) -> (Vec<u64>, Vec<u64>) {
     let nodes = known.iter().zip(requests).map(|(points, requests)| Node {
         leaf: Some(Leaf {

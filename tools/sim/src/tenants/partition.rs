@@ -1,4 +1,5 @@
-//! A tenant's partition without its frames: the engine's table, which grows and shrinks by segments, under the engine's monitor.
+//! A tenant's partition without its frames: the engine's table, which grows and shrinks by
+//! segments, under the engine's monitor.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -29,7 +30,8 @@ impl Partition {
     pub fn new(policy: PolicyKind, shape: Shape, live: u32, page_bytes: u64, seed: u64) -> Partition {
         let table = Table::new(shape, policy, live);
         let slots = |segments: u32| u64::from(segments) * u64::from(shape.sets_per_segment) * 16;
-        // A hundredth of what it begins with, as in the engine, which also has room for what the policy learns.
+        // A hundredth of what it begins with, as in the engine, which also has room for what the policy
+        // learns.
         table.watch_alone(slots(shape.segments_max), slots(live) * page_bytes / 100);
         Partition {
             table,

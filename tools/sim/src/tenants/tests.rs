@@ -1,4 +1,5 @@
-//! Ways of sharing against each other, on generated tenants and, where a folder has them, on recorded ones.
+//! Ways of sharing against each other, on generated tenants and, where a folder has them, on
+//! recorded ones.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
@@ -62,7 +63,8 @@ fn memory_goes_where_it_saves_misses_and_comes_to_rest() {
     assert!(late.iter().all(|sizes| sizes.pages[2] < 500), "the scan gains nothing");
 }
 
-/// With a handful of references to a period, curves that forgot by periods alone were noise, and sizes went to and fro with it: below equal shares.
+/// With a handful of references to a period, curves that forgot by periods alone were noise, and
+/// sizes went to and fro with it: below equal shares.
 #[test]
 fn sizes_stand_still_where_little_is_seen_in_a_period() {
     let tenants = [
@@ -89,8 +91,8 @@ fn counts_repeat_and_do_not_depend_on_the_number_of_threads() {
     assert_eq!(one, run(&three(), &Mix { jobs: 3, ..mix(5000) }));
 }
 
-/// Models go from thread to thread, at moments that depend on how busy the machine is. Where monitors kept what each thread saw apart, that changed what
-/// their miniatures saw first.
+/// Models go from thread to thread, at moments that depend on how busy the machine is. Where
+/// monitors kept what each thread saw apart, that changed what their miniatures saw first.
 #[test]
 fn it_does_not_matter_which_threads_feed_partitions() {
     let tenants =
@@ -181,7 +183,8 @@ fn a_trace_that_changes_between_its_two_readings_is_an_error() {
     }
 }
 
-/// A tenant alone has all the memory by every way; hindsight, which knows sizes in whole chunks, had less of it and fewer hits.
+/// A tenant alone has all the memory by every way; hindsight, which knows sizes in whole chunks,
+/// had less of it and fewer hits.
 #[test]
 fn hindsight_is_never_below_equal_shares() {
     for (tenants, pages, chunks) in [(1, 1030, 64), (1, 64, 2), (2, 999, 8)] {

@@ -5,9 +5,11 @@
 //! device  cpu  sequence     seconds     pid action  sectors
 //! ```
 //!
-//! A request appears several times on its way through the kernel. One action counts: Q (queued, what was asked for), if it is among the first
-//! [`UNDECIDED_MAX`] events with sectors; else D (issued to the device) or, without that, C (completed). Data that is read or written counts; discards,
-//! flushes and notes do not. A device is a volume, numbered as they come: a device mapper recorded with its disks gives each request twice.
+//! A request appears several times on its way through the kernel. One action counts: Q (queued,
+//! what was asked for), if it is among the first [`UNDECIDED_MAX`] events with sectors; else D
+//! (issued to the device) or, without that, C (completed). Data that is read or written counts;
+//! discards, flushes and notes do not. A device is a volume, numbered as they come: a device mapper
+//! recorded with its disks gives each request twice.
 
 use std::collections::VecDeque;
 
@@ -138,8 +140,9 @@ fn begins_with_device(line: &[u8]) -> bool {
     is_number() && is_number() && parts.next().is_none()
 }
 
-/// Whether a request reads or writes data. `F` in front of another letter asks for a flush before it, letters behind (`S` synchronous, `A` ahead,
-/// `M` metadata, `F` forced to the medium) are details.
+/// Whether a request reads or writes data. `F` in front of another letter asks for a flush before
+/// it, letters behind (`S` synchronous, `A` ahead, `M` metadata, `F` forced to the medium) are
+/// details.
 fn is_data(kind: &[u8]) -> Result<bool, String> {
     if !kind.iter().all(u8::is_ascii_uppercase) {
         return Err(format!("\"{}\" is no kind of request", shown(kind)));

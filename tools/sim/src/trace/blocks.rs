@@ -5,7 +5,8 @@ use std::collections::VecDeque;
 use crate::trace::extent::{Run, bounded};
 use crate::trace::lines::{Format, number, shown, words};
 
-/// ARC's traces: first block, count of blocks, a field without meaning, number of the request. Each block is a page.
+/// ARC's traces: first block, count of blocks, a field without meaning, number of the request. Each
+/// block is a page.
 pub struct Arc;
 
 impl Format for Arc {
@@ -29,7 +30,8 @@ impl Format for Arc {
     }
 }
 
-/// LIRS's traces: a block number a line; a line that begins with `*` marks a place in the program and is no access.
+/// LIRS's traces: a block number a line; a line that begins with `*` marks a place in the program
+/// and is no access.
 pub struct Lirs;
 
 impl Format for Lirs {

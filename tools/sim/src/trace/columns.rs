@@ -1,8 +1,9 @@
 //! Tables of requests whose columns people name: `--columns time,op,offset,size`.
 //!
-//! A line is a request, and its fields stand between separators, in quotes if need be (RFC 4180), or between white space. What a
-//! column means is a [`Role`]; columns without one are passed over. A request becomes pages as in `extent`. Keys become page
-//! numbers: a whole number is its page, other text is hashed to 64 bits.
+//! A line is a request, and its fields stand between separators, in quotes if need be (RFC 4180),
+//! or between white space. What a column means is a [`Role`]; columns without one are passed over.
+//! A request becomes pages as in `extent`. Keys become page numbers: a whole number is its page,
+//! other text is hashed to 64 bits.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -126,8 +127,8 @@ impl Columns {
         Columns { separator, ..self }
     }
 
-    /// The same below so many lines that are no requests. Columns found by their names need one at least, the last
-    /// of which has the names.
+    /// The same below so many lines that are no requests. Columns found by their names need one at
+    /// least, the last of which has the names.
     pub fn below(self, header_lines: u64) -> Columns {
         Columns { header_lines: header_lines.max(u64::from(self.names.is_some())), ..self }
     }

@@ -1,4 +1,5 @@
-//! Traces of requests to disks, as fields between commas: SPC's, those of Microsoft Research in Cambridge, Tencent's and Alibaba's.
+//! Traces of requests to disks, as fields between commas: SPC's, those of Microsoft Research in
+//! Cambridge, Tencent's and Alibaba's.
 //!
 //! Reads and writes are accesses alike. A line of the fields' names at the top is passed over.
 
@@ -25,8 +26,8 @@ impl Format for Spc {
     }
 }
 
-/// Microsoft Research Cambridge's: time, host, number of the disk, `Read` or `Write`, offset and length in bytes, time it took. A disk of a host
-/// is a volume, numbered as they come.
+/// Microsoft Research Cambridge's: time, host, number of the disk, `Read` or `Write`, offset and
+/// length in bytes, time it took. A disk of a host is a volume, numbered as they come.
 pub struct Msr {
     page_bytes: PageBytes,
     disks: Volumes,

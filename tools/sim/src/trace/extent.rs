@@ -1,7 +1,7 @@
 //! From bytes of a volume to the pages that they touch.
 //!
-//! A page's number is its volume's number times 2^40 and its index in the volume. So pages of different volumes differ, and a
-//! trace of one volume, the first, has the plain indices.
+//! A page's number is its volume's number times 2^40 and its index in the volume. So pages of
+//! different volumes differ, and a trace of one volume, the first, has the plain indices.
 
 use std::collections::HashMap;
 
@@ -16,11 +16,12 @@ pub struct Run {
     pub count: u64,
 }
 
-/// The most pages that one request may touch: 4 GiB of 4 KiB, the longest request of any block interface. A longer one is a mistake, and
-/// would fill the trace.
+/// The most pages that one request may touch: 4 GiB of 4 KiB, the longest request of any block
+/// interface. A longer one is a mistake, and would fill the trace.
 pub const REQUEST_PAGES_MAX: u64 = 1 << 20;
 
-/// What names of volumes may take of memory: a trace in a wrong format could name as many as it has lines.
+/// What names of volumes may take of memory: a trace in a wrong format could name as many as it has
+/// lines.
 const NAMES_BYTES_MAX: usize = 16 << 20;
 
 /// What a name takes beside its own bytes, about.

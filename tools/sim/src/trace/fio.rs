@@ -1,7 +1,8 @@
 //! fio's `iolog`, versions 2 and 3: what `--write_iolog` records and `--read_iolog` replays.
 //!
-//! `file action offset length`, in version 3 with a time in front. Reads and writes are accesses; opening, closing, syncing, waiting and
-//! trimming are not. A file is a volume, numbered as they come.
+//! `file action offset length`, in version 3 with a time in front. Reads and writes are accesses;
+//! opening, closing, syncing, waiting and trimming are not. A file is a volume, numbered as they
+//! come.
 
 use std::collections::VecDeque;
 

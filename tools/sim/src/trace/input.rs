@@ -1,7 +1,8 @@
 //! The bytes of a trace: through one bounded buffer, decompressed where they are compressed.
 //!
-//! A reader of a format asks for records ([`Input::at_least`]) or lines ([`Input::line`]) and gets slices of the buffer, which never
-//! grows: a line that does not fit is passed over and told. What is not here: what the bytes mean.
+//! A reader of a format asks for records ([`Input::at_least`]) or lines ([`Input::line`]) and gets
+//! slices of the buffer, which never grows: a line that does not fit is passed over and told. What
+//! is not here: what the bytes mean.
 
 use std::fs::File;
 use std::io::{self, BufReader, Cursor, ErrorKind, Read};
@@ -112,7 +113,8 @@ impl Input {
         &self.buffer
     }
 
-    /// All bytes at hand: at least `bytes` of them but at the end. [`Input::take`] says how many were used.
+    /// All bytes at hand: at least `bytes` of them but at the end. [`Input::take`] says how many
+    /// were used.
     pub fn at_least(&mut self, bytes: usize) -> io::Result<&[u8]> {
         debug_assert!(bytes <= BUFFER_BYTES);
         while self.unread.len() < bytes && !self.is_over {
@@ -176,7 +178,8 @@ enum Compression {
 }
 
 impl Compression {
-    /// Page numbers can look like a magic number, so of gzip's header all that is fixed is compared.
+    /// Page numbers can look like a magic number, so of gzip's header all that is fixed is
+    /// compared.
     fn of(beginning: &[u8]) -> Option<Compression> {
         match *beginning {
             [0x28, 0xb5, 0x2f, 0xfd, ..] => Some(Compression::Zstd),

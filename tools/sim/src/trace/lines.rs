@@ -8,8 +8,8 @@ use crate::{CHUNK, Source, SourceError};
 
 /// What the lines of a format mean.
 pub trait Format: Send {
-    /// Appends the pages that a line asks for to `runs`. The line has no white space at its ends and is not empty. The error says what is
-    /// wrong with it; then `runs` is as it was.
+    /// Appends the pages that a line asks for to `runs`. The line has no white space at its ends
+    /// and is not empty. The error says what is wrong with it; then `runs` is as it was.
     fn line(&mut self, line: &[u8], runs: &mut VecDeque<Run>) -> Result<(), String>;
 
     /// There are no more lines.
@@ -138,7 +138,8 @@ pub fn words(line: &[u8]) -> impl Iterator<Item = &[u8]> {
     line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty())
 }
 
-/// The parts of a line between commas, without the white space around them: `N`, or the error says what is expected.
+/// The parts of a line between commas, without the white space around them: `N`, or the error says
+/// what is expected.
 pub fn fields<'l, const N: usize>(
     line: &'l [u8],
     expected: &str,

@@ -1,14 +1,18 @@
 //! Traces: files of page accesses, and of requests that become page accesses.
 //!
-//! [`open`] finds out the format from a file's name, or is told, and gives a [`Source`]. A file is read once, from its beginning, through a
-//! buffer of fixed size (`input`); gzip and zstd are recognised by their first bytes. What requests are made of is said
-//! beside the code that reads them: `records`, `blocks`, `csv`, `columns`, `blkparse`, `fio`, `octr`. Bytes become pages in `extent`.
+//! [`open`] finds out the format from a file's name, or is told, and gives a [`Source`]. A file is
+//! read once, from its beginning, through a buffer of fixed size (`input`); gzip and zstd are
+//! recognised by their first bytes. What requests are made of is said beside the code that reads
+//! them: `records`, `blocks`, `csv`, `columns`, `blkparse`, `fio`, `octr`. Bytes become pages in
+//! `extent`.
 //!
-//! A malformed line or record ends the trace with an error that says where it is, or is passed over and counted ([`Options::skip_bad`]). A file
-//! that cannot be read, or decompressed, is an error always. Nothing in a file can cause a panic or more than some MiB of memory (zstd takes
+//! A malformed line or record ends the trace with an error that says where it is, or is passed over
+//! and counted ([`Options::skip_bad`]). A file that cannot be read, or decompressed, is an error
+//! always. Nothing in a file can cause a panic or more than some MiB of memory (zstd takes
 //! up to 128 MiB if its writer wanted that).
 //!
-//! A further format is a line in `FORMATS`, a variant of [`Format`] and its [`Source`] in `read_input`.
+//! A further format is a line in `FORMATS`, a variant of [`Format`] and its [`Source`] in
+//! `read_input`.
 
 mod blkparse;
 mod blocks;
@@ -55,7 +59,8 @@ pub enum Format {
     Lirs,
     /// The Storage Performance Council's: `ASU,LBA,bytes,opcode,timestamp`.
     Spc,
-    /// Microsoft Research Cambridge's: `Timestamp,Hostname,DiskNumber,Type,Offset,Size,ResponseTime`.
+    /// Microsoft Research Cambridge's:
+    /// `Timestamp,Hostname,DiskNumber,Type,Offset,Size,ResponseTime`.
     Msr,
     /// Tencent's block storage: `Timestamp,Offset,Size,IOType,VolumeID`.
     Tencent,
@@ -141,7 +146,8 @@ pub struct Options {
     pub format: Option<Format>,
     /// What the columns of a [`Format::Csv`] mean.
     pub columns: Option<Columns>,
-    /// How long a page is, for formats that speak of bytes or sectors: a power of two from 512 bytes to 16 MiB.
+    /// How long a page is, for formats that speak of bytes or sectors: a power of two from 512
+    /// bytes to 16 MiB.
     pub page_bytes: u64,
     /// Whether malformed lines and records are passed over and counted, and are no errors.
     pub skip_bad: bool,

@@ -3,7 +3,8 @@
 use crate::trace::input::Input;
 use crate::{CHUNK, Source, SourceError};
 
-/// Records of `BYTES` bytes, each an access of the page whose number lies `AT` bytes into it, little-endian.
+/// Records of `BYTES` bytes, each an access of the page whose number lies `AT` bytes into it,
+/// little-endian.
 pub struct Records<const BYTES: usize, const AT: usize> {
     input: Input,
     skip_bad: bool,
@@ -15,8 +16,8 @@ pub struct Records<const BYTES: usize, const AT: usize> {
 /// Page numbers one behind the other.
 pub type U64 = Records<8, 0>;
 
-/// `oracleGeneral`: time (4 bytes), object (8), its size (4), number of the access that asks for it next (8). Objects are pages; nothing
-/// else of a record counts.
+/// `oracleGeneral`: time (4 bytes), object (8), its size (4), number of the access that asks for it
+/// next (8). Objects are pages; nothing else of a record counts.
 pub type OracleGeneral = Records<24, 4>;
 
 impl<const BYTES: usize, const AT: usize> Records<BYTES, AT> {

@@ -1,6 +1,7 @@
 //! Writing page accesses to a file that this program, libCacheSim or a person reads.
 //!
-//! A file gets its name when it is whole: until then it is called `NAME.partial`, and goes away if it is given up.
+//! A file gets its name when it is whole: until then it is called `NAME.partial`, and goes away if
+//! it is given up.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -14,8 +15,9 @@ pub enum Target {
     U64,
     /// The same, compressed by zstd.
     U64Zstd,
-    /// libCacheSim's records of 24 bytes. Time is the access's number, an object's size is 1, and the next access of each page is found in a second
-    /// pass, from the end, whose memory is proportional to the pages: into a plain file only.
+    /// libCacheSim's records of 24 bytes. Time is the access's number, an object's size is 1, and
+    /// the next access of each page is found in a second pass, from the end, whose memory is
+    /// proportional to the pages: into a plain file only.
     OracleGeneral,
     /// A page number a line, as text.
     Lirs,

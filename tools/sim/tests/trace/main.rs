@@ -1,4 +1,5 @@
-//! Traces as their users meet them: what each format's lines mean, what is said of wrong ones, files packed and cut off, and workloads.
+//! Traces as their users meet them: what each format's lines mean, what is said of wrong ones,
+//! files packed and cut off, and workloads.
 
 #![forbid(unsafe_code)]
 

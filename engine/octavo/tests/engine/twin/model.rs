@@ -1,16 +1,19 @@
-//! The naive twin of an object on a simulated disk: for each sector, what a read may show and what a crash may leave.
+//! The naive twin of an object on a simulated disk: for each sector, what a read may show and what
+//! a crash may leave.
 
 const SECTOR: usize = 512;
 type Bytes = [u8; SECTOR];
 
-/// The versions of a sector since the last sync that covered it, oldest first. A crash leaves any of them; a read shows one of
-/// `versions[now..]`, which is more than one only after something has failed.
+/// The versions of a sector since the last sync that covered it, oldest first. A crash leaves any
+/// of them; a read shows one of `versions[now..]`, which is more than one only after something has
+/// failed.
 struct Sector {
     versions: Vec<Bytes>,
     now: usize,
     /// Versions that syncs have made history.
     drained: usize,
-    /// So much has failed that more was possible than these, before this one. A whole write ends that, but for what it covers: that may come back.
+    /// So much has failed that more was possible than these, before this one. A whole write ends
+    /// that, but for what it covers: that may come back.
     known: usize,
 }
 
@@ -28,11 +31,13 @@ pub struct Twin {
     /// Since the last sync; the last one is now.
     lens: Vec<u64>,
     lens_drained: usize,
-    /// A sync of the store failed: pages in the cache may be newer than the store, so what a read showed may change back.
+    /// A sync of the store failed: pages in the cache may be newer than the store, so what a read
+    /// showed may change back.
     pub failed: bool,
 }
 
-/// What a sync that starts now will cover; counted from the first version, for other syncs may end before it.
+/// What a sync that starts now will cover; counted from the first version, for other syncs may end
+/// before it.
 pub struct Mark {
     nows: Vec<usize>,
     lens: usize,
@@ -50,7 +55,8 @@ impl Twin {
         self.lens[self.lens.len() - 1]
     }
 
-    /// Calls `f` with each sector of the range, the part of it that is meant, and where that part lies in the range.
+    /// Calls `f` with each sector of the range, the part of it that is meant, and where that part
+    /// lies in the range.
     fn each(
         &mut self,
         offset: u64,
@@ -86,7 +92,8 @@ impl Twin {
         });
     }
 
-    /// What is cut off is gone, and what is added reads as zeros, whatever a failed sync has brought back.
+    /// What is cut off is gone, and what is added reads as zeros, whatever a failed sync has
+    /// brought back.
     pub fn set_len(&mut self, len: u64) {
         self.write(len.min(self.len()), &vec![0; len.abs_diff(self.len()) as usize], true);
         self.lens.push(len);

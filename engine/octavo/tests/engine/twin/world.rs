@@ -163,7 +163,8 @@ impl World {
         }
     }
 
-    /// The whole of every object is right, and everything comes back. Returns the hash of what the disk did.
+    /// The whole of every object is right, and everything comes back. Returns the hash of what the
+    /// disk did.
     pub fn end(mut self) -> u64 {
         self.disk.set_faults(SimFaults::default());
         self.faulty = false;
@@ -525,7 +526,8 @@ impl<'o> Epoch<'o> {
             Ok(()) => world.twins[number].set_len(len),
             Err(error) => {
                 assert!(world.faulty, "{error}");
-                // One that fails at its sync takes something from the store, also of an object that has failed before; and then may have been made.
+                // One that fails at its sync takes something from the store, also of an object that has
+                // failed before; and then may have been made.
                 if matches!(&error, octavo::Error::Io { source, .. } if source.op() == octavo::disk::Op::Sync)
                 {
                     world.twins[number].failed = true;

@@ -51,7 +51,8 @@ pub struct Done {
     pub counts: Vec<(u64, u64)>,
     /// The time that their accesses took, by tenant.
     pub times: Vec<Duration>,
-    /// Frames and metadata of each tenant's partition at the end of each period; empty where there is one for all.
+    /// Frames and metadata of each tenant's partition at the end of each period; empty where there
+    /// is one for all.
     pub sizes: Vec<Vec<u64>>,
     /// Bytes that partitions gave away, by period.
     pub moved: Vec<u64>,
@@ -146,7 +147,8 @@ impl House {
         self.tenants[tenant].work = work;
     }
 
-    /// So many periods, in each of which every tenant makes so many accesses, in turns. `news` is called after each, and may end it all.
+    /// So many periods, in each of which every tenant makes so many accesses, in turns. `news` is
+    /// called after each, and may end it all.
     pub fn run(
         &mut self,
         periods: usize,

@@ -1,5 +1,6 @@
-//! A neighbour with `min` beside a scanner: its hit ratio, and the time of its hits, while nobody scans, while the scanner has a partition, and while it
-//! has no cache at all. The three take turns in short slices; the reaper runs as it does in a server.
+//! A neighbour with `min` beside a scanner: its hit ratio, and the time of its hits, while nobody
+//! scans, while the scanner has a partition, and while it has no cache at all. The three take turns
+//! in short slices; the reaper runs as it does in a server.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -165,7 +166,8 @@ impl<'r> Reader<'r> {
     }
 }
 
-/// Scans the file over and over at full speed, as it is told: through the cache, past it, or not at all.
+/// Scans the file over and over at full speed, as it is told: through the cache, past it, or not at
+/// all.
 fn scan(object: &Object, file: &Scratch, what: &AtomicU32, progress: &AtomicU64) -> Result<(), Error> {
     machine::pin(1);
     let mut page = AlignedBytes::new(PAGE_BYTES);

@@ -1,8 +1,10 @@
-//! Tenants of one memory: shared as one cache, or as partitions that the reaper sizes by what a page is worth to each (Sharma, Kulkarni,
-//! Shenoy, "Per-VM Page Cache Partitioning for Cloud Computing Platforms", COMSNETS '16).
+//! Tenants of one memory: shared as one cache, or as partitions that the reaper sizes by what a
+//! page is worth to each (Sharma, Kulkarni, Shenoy, "Per-VM Page Cache Partitioning for Cloud
+//! Computing Platforms", COMSNETS '16).
 //!
-//! Every tenant has a file of its own, and reads and writes are real. Rows have their goals beside them. Where it does not say otherwise, a period is
-//! a number of operations and the reaper is asked for its next steps at its end, so that hit ratios and sizes repeat.
+//! Every tenant has a file of its own, and reads and writes are real. Rows have their goals beside
+//! them. Where it does not say otherwise, a period is a number of operations and the reaper is
+//! asked for its next steps at its end, so that hit ratios and sizes repeat.
 //!
 //! | experiment | is |
 //! |---|---|

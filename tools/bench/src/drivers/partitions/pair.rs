@@ -1,4 +1,5 @@
-//! One cache against partitions: a random and a sequential reader, and a build beside a sequential reader.
+//! One cache against partitions: a random and a sequential reader, and a build beside a sequential
+//! reader.
 
 use octavo::disk::Store;
 
@@ -73,7 +74,8 @@ pub fn random_and_sequential(
     Ok(())
 }
 
-/// A build in a cache that it shares with a sequential reader, and in a partition of its own in 80 % of the memory.
+/// A build in a cache that it shares with a sequential reader, and in a partition of its own in 80
+/// % of the memory.
 pub fn build(case: &Case, stores: [&Store; 2], run: &mut Run<'_>, row: &mut Row) -> Result<(), Error> {
     let pages = case.file.0 / PAGE_BYTES as u64;
     let mut by = |sharing, memory_bytes| {

@@ -17,7 +17,8 @@ pub const PERIODS: usize = 96;
 /// A change is followed within so many periods.
 pub const FOLLOWED_WITHIN: usize = 24;
 
-/// Sizes have followed when they are as near as this to where they come to rest, in shares of all memory.
+/// Sizes have followed when they are as near as this to where they come to rest, in shares of all
+/// memory.
 const NEAR: f64 = 0.1;
 
 /// The most that may move in a period of a stationary load, on average, in shares of all memory.
@@ -30,7 +31,8 @@ fn accesses(memory_bytes: u64) -> usize {
     (memory_bytes / PAGE_BYTES as u64 / 4).max(256) as usize
 }
 
-/// The house of both: a reader of what is popular in a few pages, and one of a loop that fills most of the memory.
+/// The house of both: a reader of what is popular in a few pages, and one of a loop that fills most
+/// of the memory.
 fn house(case: &Case, stores: [&Store; 2], seed: u64) -> Result<(House, [u64; 2]), Error> {
     let memory_pages = case.memory.0 / PAGE_BYTES as u64;
     let (memory_bytes, ahead_bytes) = (case.memory.0, case.ahead.0);

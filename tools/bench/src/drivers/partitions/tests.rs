@@ -1,4 +1,5 @@
-//! What repeats of the experiments, on stores in memory: hit ratios, periods, and how much memory moves.
+//! What repeats of the experiments, on stores in memory: hit ratios, periods, and how much memory
+//! moves.
 
 use octavo::PolicyName;
 use octavo::disk::{AlignedBytes, Store};

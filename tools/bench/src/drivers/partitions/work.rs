@@ -25,8 +25,9 @@ pub fn sequential(pages: u64) -> Work {
     Box::new((0..).map(move |number| Access::Read(number % pages)))
 }
 
-/// Compilations, a source after the other: headers, the popular ones more often; the source; the object is written. Now and then a program is linked of
-/// objects that lie together. Files are of one to eight pages, and lie anywhere, as files of a disk do that has been in use.
+/// Compilations, a source after the other: headers, the popular ones more often; the source; the
+/// object is written. Now and then a program is linked of objects that lie together. Files are of
+/// one to eight pages, and lie anywhere, as files of a disk do that has been in use.
 pub fn build(pages: u64, seed: u64) -> Work {
     // A quarter of the pages each for headers and objects, the rest for sources.
     let files = pages / 8;

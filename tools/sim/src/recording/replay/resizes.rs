@@ -1,4 +1,5 @@
-//! Segments that come and go in a whole recording. What is not here: those of a sample, whose table is smaller.
+//! Segments that come and go in a whole recording. What is not here: those of a sample, whose table
+//! is smaller.
 
 use octavo_table::recording::Event;
 use octavo_table::{NoBytes, Pass, SegmentIndex};
@@ -14,8 +15,9 @@ impl<const W: usize> Twin<W> {
         self.segments.extend((first..first.saturating_add(count)).take(self.segments_max as usize));
     }
 
-    /// The next step of a resize. Of a recording that begins with its partition it is made as it was made. One that begins later has a directory of
-    /// another history, so that other moves are to be made: it only gets as many segments as the partition has.
+    /// The next step of a resize. Of a recording that begins with its partition it is made as it
+    /// was made. One that begins later has a directory of another history, so that other moves
+    /// are to be made: it only gets as many segments as the partition has.
     pub fn resize(&mut self, event: &Event) {
         match event {
             Event::Join { segment } if *segment < self.segments_max => drop(self.segments.insert(*segment)),
@@ -35,7 +37,8 @@ impl<const W: usize> Twin<W> {
         }
     }
 
-    /// Makes moves until the table has as many segments as the partition, or a page is in somebody's hands: then it goes on at that one's end.
+    /// Makes moves until the table has as many segments as the partition, or a page is in
+    /// somebody's hands: then it goes on at that one's end.
     pub fn follow(&mut self) {
         // A turn makes a move, cleans a page, or begins to add or remove a segment.
         loop {
