@@ -23,37 +23,54 @@ struct Layer {
 
 /// All crates of the workspace. loom and shuttle come in under their `--cfg` alone.
 const LAYERS: &[Layer] = &[
-    Layer { name: "octavo-table", own: &[], others: &["libc", "loom", "shuttle"], tests: &[] },
+    Layer { name: "octavo-random", own: &[], others: &[], tests: &[] },
+    Layer { name: "octavo-table", own: &["octavo-random"], others: &["libc", "loom", "shuttle"], tests: &[] },
     Layer { name: "octavo-share", own: &[], others: &[], tests: &[] },
     Layer {
         name: "octavo-disk",
-        own: &[],
+        own: &["octavo-random"],
         others: &["libc", "log", "io-uring", "shuttle"],
         tests: &["tempfile"],
     },
     Layer { name: "octavo-message", own: &[], others: &["loom", "shuttle"], tests: &[] },
     Layer {
         name: "octavo",
-        own: &["octavo-table", "octavo-share", "octavo-disk", "octavo-message"],
+        own: &["octavo-random", "octavo-table", "octavo-share", "octavo-disk", "octavo-message"],
         others: &["libc", "log", "shuttle", "slab"],
         tests: &[],
     },
-    Layer { name: "octavo-block", own: &["octavo"], others: &["libc", "log", "rustix"], tests: &[] },
+    Layer {
+        name: "octavo-block",
+        own: &["octavo", "octavo-random"],
+        others: &["libc", "log", "rustix"],
+        tests: &[],
+    },
+    Layer { name: "octavo-draw", own: &[], others: &[], tests: &[] },
     Layer {
         name: "octavo-bench",
-        own: &["octavo-table", "octavo-disk", "octavo", "octavo-block", "octavo-sim"],
+        own: &[
+            "octavo-random",
+            "octavo-draw",
+            "octavo-table",
+            "octavo-disk",
+            "octavo",
+            "octavo-block",
+            "octavo-sim",
+        ],
         others: &["libc", "serde", "toml"],
         tests: &[],
     },
     Layer {
         name: "octavo-sim",
-        own: &["octavo-table", "octavo-share"],
+        own: &["octavo-random", "octavo-draw", "octavo-table", "octavo-share"],
         others: &["crc32fast", "csv-core", "flate2", "serde", "serde_json", "zstd"],
         tests: &[],
     },
     Layer {
         name: "octavo-cli",
         own: &[
+            "octavo-random",
+            "octavo-draw",
             "octavo-table",
             "octavo-share",
             "octavo-disk",
