@@ -18,55 +18,41 @@
 //! What is not here: protocols, configuration files, metrics. Time, randomness and I/O come in from
 //! outside ([`disk`]).
 
-mod ahead;
-mod alarm;
-mod bounce;
-mod budget;
-mod buffer;
-mod cache;
-mod clean;
-mod cleaner;
-mod clear;
+// The floors, from the roof down. Imports point down only: `cargo xtask tidy` checks it.
+mod api;
 mod config;
-mod copy;
-mod counters;
+mod control;
 mod error;
-mod frames;
-mod lane;
+mod flight;
+mod memory;
 mod name;
 pub mod numa;
-mod object;
-mod partition;
-mod pin;
+mod pages;
 pub mod pressure;
-mod queue;
-mod range;
-mod read;
-mod reaper;
-mod record;
+mod request;
 mod stat;
+mod state;
 mod sync;
-mod task;
-mod waiters;
-mod write;
+mod wait;
 
 pub use octavo_disk as disk;
 pub use octavo_share::UNLIMITED;
 pub use octavo_table::MissCurve;
 pub use octavo_table::recording;
 
-pub use buffer::Buffer;
-pub use cache::{Cache, Owed};
+pub use api::cache::Cache;
+pub use api::pin::Pin;
+pub use api::queue::Queue;
+pub use api::recording::{Recording, Taken};
 pub use config::{CacheConfig, CacheMode, Limits, PartitionConfig, PolicyName};
+pub use control::{Owed, Partition, ReaperStat};
 pub use error::Error;
+pub use flight::Object;
+pub use memory::Buffer;
 pub use name::{check_name, is_visible};
-pub use object::{Advice, Object, Read};
-pub use partition::Partition;
-pub use pin::Pin;
-pub use queue::{Completion, Interest, Op, Queue, Request};
-pub use reaper::ReaperStat;
-pub use record::{Recording, RecordingEnd, RecordingStat, Taken};
+pub use request::{Advice, Completion, Interest, Op, Read, Request};
 pub use stat::{CacheStat, Evictions, ObjectStat, PartitionStat};
+pub use state::tape::{RecordingEnd, RecordingStat};
 
 /// Pages to a set.
 pub const WAYS: usize = if cfg!(octavo_ways = "8") {

@@ -11,15 +11,8 @@
 //! What is not here: contention for the links, caches (a remote line that stays in a cache of ours
 //! is charged every time), interrupts.
 
-use std::cell::Cell;
 use std::sync::OnceLock;
-use std::time::{Duration, Instant};
-
-use octavo_table::Tag;
-
-use crate::counters::Count;
-use crate::partition::PartitionInner;
-use crate::sync::thread_local;
+use std::time::Instant;
 
 /// A machine with several nodes, as PaCaR's table has it: what another node's memory is worse by.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -122,18 +115,22 @@ pub struct Traffic {
     pub remote_bytes: u64,
 }
 
+/// Most requests of a bundle: enough that the way costs little beside them, few enough that a
+/// node's workers share a batch.
+pub(crate) const LETTERS_MAX: usize = 16;
+
 /// Waits of one line.
-const LINE: u64 = 12;
+pub(crate) const LINE: u64 = 12;
 
 /// An access looks at its set's fingerprints, and then at the slot and the bytes at once.
 const LINES_OF_ACCESS: u64 = 2;
 
 /// A bundle's way: the queue's place there and back to its sender's node, and the lane's list there
 /// and back.
-const LINES_OF_BUNDLE: u64 = 4;
+pub(crate) const LINES_OF_BUNDLE: u64 = 4;
 
 /// A letter is a line, and goes both ways.
-const BYTES_OF_LETTER: u64 = 2 * 64;
+pub(crate) const BYTES_OF_LETTER: u64 = 2 * 64;
 
 /// What the processor does for a request that travels, at both ends together, in nanoseconds: a
 /// guess from one node, rounded.
@@ -143,7 +140,7 @@ pub const LETTER_NS: f64 = 20.0;
 pub const BUNDLE_NS: f64 = 150.0;
 
 /// What the lines of an access are waited for, where so many are looked up together.
-fn waits_of(together: u64) -> u64 {
+pub(crate) fn waits_of(together: u64) -> u64 {
     LINES_OF_ACCESS * LINE / together.clamp(1, LINE)
 }
 
@@ -196,7 +193,7 @@ impl Machine {
     }
 
     /// How long a remote line takes more than a local one.
-    fn more_ns(&self, waits: u64, bytes: u64, local: LocalMemory) -> f64 {
+    pub(crate) fn more_ns(&self, waits: u64, bytes: u64, local: LocalMemory) -> f64 {
         let late = waits as f64 / LINE as f64 * local.latency_ns * self.latency_more_percent / 100.0;
         let slow = bytes as f64 / local.bytes_per_ns;
         late + slow / (1.0 - self.bandwidth_less_percent / 100.0) - slow
@@ -209,89 +206,6 @@ impl Machine {
         let as_local = waits * local.latency_ns + bytes / local.bytes_per_ns;
         as_local + self.more_ns(traffic.remote_waits, traffic.remote_bytes, local)
     }
-}
-
-thread_local! {
-    /// Nanoseconds that this thread owes: small sums are spent together, for a clock takes longer to read than some of them.
-    static OWED: Cell<f64> = const { Cell::new(0.0) };
-}
-
-/// What is owed is spent from here on.
-const OWED_MAX_NS: f64 = 500.0;
-
-impl PartitionInner {
-    /// Charges an access to so many bytes of a page; so many accesses are looked up together, and
-    /// up to twelve of them overlap.
-    pub fn charge_access(&self, tag: Tag, bytes: usize, together: u64) {
-        let is_here = self.node_of(tag) == self.shared.numa.here();
-        self.charge(is_here, waits_of(together), bytes as u64);
-    }
-
-    /// Charges the sender's half of a bundle's way, or the server's. The letters' own bytes are
-    /// written or read by the server from afar.
-    pub fn charge_bundle(&self, letters: u64, bytes: u64) {
-        self.charge(false, LINES_OF_BUNDLE / 2 * LINE, letters * BYTES_OF_LETTER / 2 + bytes);
-    }
-
-    /// Charges what a copy of a page costs: its main's lines, and the page's bytes.
-    pub fn charge_copy(&self) {
-        self.charge(false, waits_of(1), self.page_bytes() as u64);
-    }
-
-    /// Charges what it costs to bring a page's main here: the sets of its places, and the page's
-    /// bytes.
-    pub fn charge_switch(&self) {
-        self.charge(false, 2 * waits_of(1), self.page_bytes() as u64);
-    }
-
-    /// Charges the look for a copy on another node, and its mark.
-    pub fn charge_overtaking(&self, nodes: u64) {
-        self.charge(false, nodes * waits_of(1), 0);
-    }
-
-    /// Charges an access to so many bytes of the thread's own node, or of another's.
-    pub fn charge_at(&self, is_here: bool, bytes: usize, together: u64) {
-        self.charge(is_here, waits_of(together), bytes as u64);
-    }
-
-    fn charge(&self, is_here: bool, waits: u64, bytes: u64) {
-        let Some(cost) = self.shared.numa.cost else { return };
-        let counts = if is_here {
-            (Count::LocalWaits, Count::LocalBytes)
-        } else {
-            (Count::RemoteWaits, Count::RemoteBytes)
-        };
-        self.counters.add(counts.0, waits);
-        self.counters.add(counts.1, bytes);
-        if cost.spent && !is_here {
-            spend(cost.machine.more_ns(waits, bytes, LocalMemory::here()));
-        }
-    }
-
-    /// What was charged.
-    pub fn traffic(&self) -> Traffic {
-        Traffic {
-            local_waits: self.counters.sum(Count::LocalWaits),
-            remote_waits: self.counters.sum(Count::RemoteWaits),
-            local_bytes: self.counters.sum(Count::LocalBytes),
-            remote_bytes: self.counters.sum(Count::RemoteBytes),
-        }
-    }
-}
-
-/// Spins for what the thread owes, once that is worth a look at the clock.
-fn spend(ns: f64) {
-    let owed = OWED.with(Cell::get) + ns;
-    if owed < OWED_MAX_NS {
-        return OWED.with(|cell| cell.set(owed));
-    }
-    let (began, wanted) = (Instant::now(), Duration::from_nanos(owed as u64));
-    while began.elapsed() < wanted {
-        std::hint::spin_loop();
-    }
-    let spent = began.elapsed().as_nanos() as f64;
-    // Spun too long is credit, but not for an interruption.
-    OWED.with(|cell| cell.set((owed - spent).max(-OWED_MAX_NS)));
 }
 
 #[cfg(all(test, not(shuttle)))]
@@ -308,14 +222,5 @@ mod tests {
         // 293 for the line, and 42.6 % of the bandwidth for the bytes.
         assert!((machine.memory_ns(&far, local) - (293.0 + 100.0 / 0.426)).abs() < 1e-9);
         assert!(Machine::named("toaster").is_none());
-    }
-
-    #[test]
-    fn what_is_owed_is_spent() {
-        let began = Instant::now();
-        (0..1000).for_each(|_| spend(2000.0));
-        assert!(began.elapsed() >= Duration::from_micros(1990), "{:?}", began.elapsed());
-        let LocalMemory { latency_ns, bytes_per_ns } = LocalMemory::here();
-        assert!(latency_ns >= 20.0 && bytes_per_ns >= 0.5);
     }
 }

@@ -1,0 +1,270 @@
+//! The batch queue: an array of requests in, completions out in any order (HotStorage '12:
+//! `access(requests, n)` and `wait_replies`).
+//!
+//! Hits are answered while the batch is submitted; the rest goes out as one submission, adjacent
+//! misses as one I/O. Buffers belong to the queue from `submit` until their completion gives them
+//! back, also if the queue is dropped first.
+
+use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use crate::error::Error;
+use crate::flight::{Batch, Crew, END, Ended, Job, LANE_BYTES, Lane, Object, SyncState, Task, poll_only};
+use crate::memory::Buffer;
+use crate::request::{Advice, Completion, Interest, Op, Request};
+use crate::state::counters::Count;
+use crate::sync::Arc;
+
+/// How a request is served.
+enum Service {
+    /// By a task.
+    Task(Task),
+    /// Here and now, without a task.
+    Now,
+}
+
+/// A batch queue, with a ring of its own. It may move between threads, and is used by one at a
+/// time.
+pub struct Queue {
+    lane: Arc<Lane>,
+    /// The batch that is being submitted; empty between two, and kept for its memory.
+    incoming: Vec<Request>,
+    /// Completions of requests that ended while they were submitted.
+    done: Vec<Completion>,
+    /// Tasks that are being delivered; empty between two waits, and kept for its memory.
+    finished: VecDeque<Ended>,
+    /// Requests submitted and not delivered.
+    pending: usize,
+}
+
+impl Queue {
+    /// What a queue is charged to the share for buffers.
+    pub const CHARGED_BYTES: u64 = LANE_BYTES;
+
+    pub(crate) fn new(crew: &Arc<Crew>) -> Result<Queue, Error> {
+        Ok(Queue {
+            lane: Lane::new(crew, "an I/O ring for this queue")?,
+            incoming: Vec::new(),
+            done: Vec::new(),
+            finished: VecDeque::new(),
+            pending: 0,
+        })
+    }
+
+    /// Submits a batch against one object. All completions come from the waits.
+    ///
+    /// All of it goes on in the background, but for advice that only says something, or lets pages
+    /// go.
+    pub fn submit(&mut self, object: &Object, requests: impl IntoIterator<Item = Request>) {
+        // All of them first: the caller's iterator may do anything, read pages of this batch or panic,
+        // while nothing is in hands.
+        self.incoming.clear();
+        self.incoming.extend(requests);
+        self.pending += self.incoming.len();
+        let lane = self.lane.clone();
+        if lane.shared.is_forked() {
+            let refused =
+                |Request { user_data, op }| Completion { user_data, op, result: Err(Error::Forked) };
+            return self.done.extend(self.incoming.drain(..).map(refused));
+        }
+        if !Arc::ptr_eq(&lane.shared, &object.inner.partition.shared) {
+            let name = object.name();
+            let refused = self.incoming.drain(..).map(|Request { user_data, op }| {
+                let error = Error::Config(format!("{name} is an object of another cache than the queue"));
+                Completion { user_data, op, result: Err(error) }
+            });
+            return self.done.extend(refused);
+        }
+        let mut work = lane.work();
+        let mut batch = Batch::default();
+        let places = &object.inner.partition.places;
+        let may_travel = places.messages || places.chooses;
+        let batch_requests = if may_travel { self.incoming.len() as u32 } else { 0 };
+        let mut requests = std::mem::take(&mut self.incoming);
+        for mut request in requests.drain(..) {
+            match service(object, &mut request) {
+                Ok(Service::Task(mut task)) => {
+                    if matches!(task.job, Job::Read | Job::Write { .. }) {
+                        task.batch = batch_requests;
+                    }
+                    task.request = Some((request.user_data, request.op));
+                    lane.add(&mut work, &mut batch, task);
+                }
+                // Without our lane's lock: such a call borrows a lane.
+                Ok(Service::Now) => {
+                    lane.start_all(&mut work, &mut batch);
+                    lane.flush(&mut work);
+                    drop(work);
+                    lane.leave();
+                    let result = advise(object, &request.op);
+                    self.done.push(Completion { user_data: request.user_data, op: request.op, result });
+                    work = lane.work();
+                }
+                Err(error) => {
+                    let (user_data, op) = (request.user_data, request.op);
+                    self.done.push(Completion { user_data, op, result: Err(error) });
+                }
+            }
+        }
+        self.incoming = requests;
+        lane.start_all(&mut work, &mut batch);
+        lane.flush(&mut work);
+        drop(work);
+        // A sync without dirty pages is ready for its flush.
+        lane.take_ready();
+        // Somebody may sleep who saw a page in our hands before its I/O was in flight.
+        lane.leave();
+    }
+
+    /// Requests submitted and not delivered by a wait yet.
+    pub fn pending(&self) -> usize {
+        self.pending
+    }
+
+    /// Whether nothing is in flight on this queue: neither a request, nor the engine's own reads
+    /// and writes beside them. The caller may then sleep wherever it likes for as long as it
+    /// likes; otherwise it waits here, because others may depend on the I/O that the queue has
+    /// begun.
+    pub fn at_rest(&self) -> bool {
+        // In a child of `fork` nothing moves, and who holds the lane's locks is not here.
+        self.pending == 0 && (self.lane.shared.is_forked() || self.lane.at_rest())
+    }
+
+    /// Waits until at least `min` completions (at most `pending`) can be delivered, and delivers
+    /// all there are; `min` 0 only looks. Returns how many.
+    ///
+    /// In a child of `fork` requests that the parent had submitted are no longer pending: they
+    /// complete in the parent.
+    pub fn wait(&mut self, min: usize, on_completion: impl FnMut(Completion)) -> usize {
+        if self.lane.shared.is_forked() {
+            return self.deliver_refused(on_completion);
+        }
+        let missing = min.min(self.pending).saturating_sub(self.done.len());
+        match missing {
+            0 => self.lane.look(),
+            _ => self.lane.work_until(|work| work.finished.len() >= missing),
+        }
+        self.deliver(on_completion)
+    }
+
+    /// Waits until a completion can be delivered, `fd` is ready or the time is over; delivers what
+    /// there is, and says what `fd` is ready for.
+    pub fn wait_or(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        interest: Interest,
+        timeout: Option<Duration>,
+        on_completion: impl FnMut(Completion),
+    ) -> Interest {
+        let timeout = if self.done.is_empty() { timeout } else { Some(Duration::ZERO) };
+        if self.lane.shared.is_forked() {
+            self.deliver_refused(on_completion);
+            return poll_only(fd, interest, timeout);
+        }
+        let came = self.lane.work_or(fd, interest, timeout);
+        self.deliver(on_completion);
+        came
+    }
+
+    /// In a child of `fork`.
+    fn deliver_refused(&mut self, on_completion: impl FnMut(Completion)) -> usize {
+        self.pending = 0;
+        let count = self.done.len();
+        self.done.drain(..).for_each(on_completion);
+        count
+    }
+
+    fn deliver(&mut self, mut on_completion: impl FnMut(Completion)) -> usize {
+        std::mem::swap(&mut self.lane.work().finished, &mut self.finished);
+        let count = self.finished.len() + self.done.len();
+        self.pending -= count;
+        self.done.drain(..).for_each(&mut on_completion);
+        for mut ended in self.finished.drain(..) {
+            let (user_data, op) = ended.request.take().expect("a queue's tasks answer requests");
+            on_completion(Completion { user_data, op, result: ended.result() });
+        }
+        count
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        if self.lane.shared.is_forked() {
+            // What it has in flight is the parent's.
+            std::mem::forget(self.lane.clone());
+            return;
+        }
+        // Slots and buffers are in the hands of what is in flight.
+        if !self.lane.work().tasks.is_empty() {
+            self.lane.work_until(|work| work.tasks.is_empty());
+        }
+    }
+}
+
+/// Checks and counts a request, and says how it is served.
+#[inline(always)]
+fn service(object: &Object, request: &mut Request) -> Result<Service, Error> {
+    let inner = &object.inner;
+    let counters = &inner.partition.counters;
+    let sync = || SyncState::new(!object.read_only(), u64::MAX);
+    let (job, offset, len, memory) = match &mut request.op {
+        Op::Read { offset, len, buffer } => {
+            check_buffer(*len, buffer)?;
+            counters.add(Count::Reads, 1);
+            counters.add(Count::ReadBytes, *len as u64);
+            (Job::Read, *offset, *len, buffer.as_mut_ptr())
+        }
+        Op::Write { offset, len, buffer, durable } => {
+            check_buffer(*len, buffer)?;
+            inner.check_writable()?;
+            if *durable {
+                inner.check_not_failed()?;
+            }
+            counters.add(Count::Writes, 1);
+            counters.add(Count::WrittenBytes, *len as u64);
+            (Job::Write { durable: *durable }, *offset, *len, buffer.as_mut_ptr())
+        }
+        Op::Sync => {
+            counters.add(Count::Syncs, 1);
+            inner.check_open()?;
+            inner.check_not_failed()?;
+            let end = if object.read_only() { 0 } else { END };
+            return Ok(Service::Task(Task::of_pages(Job::Sync(sync()), inner, 0, end)));
+        }
+        Op::SyncRange { offset, len } => {
+            counters.add(Count::Syncs, 1);
+            inner.check_open()?;
+            inner.check_not_failed()?;
+            (Job::Sync(sync()), *offset, *len, std::ptr::null_mut())
+        }
+        Op::Discard { offset, len, durable } => {
+            let op = octavo_disk::Op::Discard;
+            return Ok(Service::Task(Task::clearing(inner, op, *offset, *len, *durable)?));
+        }
+        Op::Zero { offset, len, durable } => {
+            let op = octavo_disk::Op::Zero;
+            return Ok(Service::Task(Task::clearing(inner, op, *offset, *len, *durable)?));
+        }
+        Op::Advise { offset, len, advice: Advice::WillNeed } => {
+            (Job::Populate, *offset, object.populate_len(*len), std::ptr::null_mut())
+        }
+        Op::Advise { .. } => return Ok(Service::Now),
+    };
+    inner.check(offset, len as u64)?;
+    Ok(Service::Task(Task::new(job, inner.clone(), offset, memory, len)))
+}
+
+fn check_buffer(len: usize, buffer: &Buffer) -> Result<(), Error> {
+    match len > buffer.len() {
+        true => Err(Error::Config(format!("a request of {len} bytes with a buffer of {}", buffer.len()))),
+        false => Ok(()),
+    }
+}
+
+fn advise(object: &Object, op: &Op) -> Result<(), Error> {
+    match op {
+        Op::Advise { offset, len, advice } => object.advise(*offset, *len, *advice),
+        _ => unreachable!("all others are tasks"),
+    }
+}

@@ -1,0 +1,81 @@
+//! The core of a cache: its partitions, its lanes, its reaper. What the threads of the cache work on
+//! and what handles of partitions keep alive. Not here: the threads themselves (`api/cache.rs`).
+
+use super::reaper::Reaper;
+use crate::error::Error;
+use crate::flight::{Crew, Lanes, Object};
+use crate::state::partition::PartitionInner;
+use crate::state::shared::Shared;
+use crate::sync::{Arc, Mutex, lock};
+
+/// A cache without its handle and its threads.
+pub(crate) struct Core {
+    pub shared: Arc<Shared>,
+    pub lanes: Arc<Lanes>,
+    pub reaper: Reaper,
+    /// In the order of their making. Emptied when the cache is dropped.
+    partitions: Mutex<Vec<Arc<PartitionInner>>>,
+}
+
+/// One tenant's cache. Cheap to clone.
+#[derive(Clone)]
+pub struct Partition {
+    pub(crate) inner: Arc<PartitionInner>,
+    pub(crate) core: Arc<Core>,
+}
+
+impl Core {
+    pub fn new(shared: Shared) -> Result<Arc<Core>, Error> {
+        let shared = Arc::new(shared);
+        let reaper = Reaper::new(shared.budget.max_bytes())
+            .map_err(|e| Error::Config(format!("cannot make the reaper's bell: {e}")))?;
+        let lanes = Arc::new(Lanes::new(shared.clone()));
+        Ok(Arc::new(Core { shared, lanes, reaper, partitions: Mutex::new(Vec::new()) }))
+    }
+
+    pub fn crew(&self) -> &Arc<Crew> {
+        &self.lanes.crew
+    }
+
+    /// The partitions, in the order of their making. None in a child of `fork`.
+    pub fn partitions(self: &Arc<Self>) -> Vec<Partition> {
+        if self.shared.is_forked() {
+            return Vec::new();
+        }
+        let handle = |inner: &Arc<PartitionInner>| Partition { inner: inner.clone(), core: self.clone() };
+        lock(&self.partitions).iter().map(handle).collect()
+    }
+
+    /// Adds a new partition and returns its handle.
+    pub fn add(self: &Arc<Self>, inner: PartitionInner) -> Partition {
+        let inner = Arc::new(inner);
+        lock(&self.partitions).push(inner.clone());
+        Partition { inner, core: self.clone() }
+    }
+
+    /// Removes the partition `name` from the list.
+    pub fn remove(&self, name: &str) {
+        lock(&self.partitions).retain(|other| other.config.name != name);
+    }
+
+    /// Takes all partitions out of the list: the cache is dropped.
+    pub fn take_partitions(&self) -> Vec<Arc<PartitionInner>> {
+        std::mem::take(&mut *lock(&self.partitions))
+    }
+}
+
+impl Partition {
+    /// Returns the partition's name.
+    pub fn name(&self) -> &str {
+        &self.inner.config.name
+    }
+
+    /// Returns the open objects, in the order of their opening. None in a child of `fork`.
+    pub fn objects(&self) -> Vec<Object> {
+        if self.core.shared.is_forked() {
+            return Vec::new();
+        }
+        let handle = |inner| Object { inner, lanes: self.core.lanes.clone() };
+        self.inner.open_objects().into_iter().map(handle).collect()
+    }
+}

@@ -1,0 +1,23 @@
+//! Control: what moves memory between partitions, and writes dirty pages ahead of need.
+//!
+//! The cleaner and the reaper are threads of the cache; the rest is called by them and by the API.
+//! They see a cache as its [`Core`].
+
+mod alarm;
+mod balance;
+mod cleaner;
+mod core;
+mod plan;
+mod reaper;
+mod resize;
+mod turn;
+mod watch;
+
+pub(crate) use self::core::Core;
+pub use self::core::Partition;
+pub(crate) use cleaner::Cleaner;
+pub(crate) use plan::{groups_of, has_empty_level};
+pub use reaper::ReaperStat;
+pub(crate) use reaper::{drain, go_on, keep_bounds, make_room, period, reaper_thread};
+pub use resize::Owed;
+pub(crate) use turn::Stop;

@@ -1,0 +1,189 @@
+//! Plans: the picture of a cache from which sizes are planned, and the steps that follow.
+//!
+//! Not here: what is worth what (`octavo_share`), when a plan is made (`reaper.rs`), how a partition
+//! is resized (`resize.rs`).
+
+use std::collections::BTreeMap;
+
+use octavo_share::{Curve, Leaf, Limits, Node, Pace, Resize, Seen, State, Stretch, Trend};
+
+use super::core::{Core, Partition};
+use super::turn::{Stop, Turn};
+use crate::sync::{Arc, lock};
+
+/// From so many references of the sample on a curve is believed.
+const SEEN_MIN: u64 = 64;
+
+/// The groups above a partition, outermost first: `host/vm1/disk0` is in `host` and in `host/vm1`.
+pub(crate) fn groups_of(name: &str) -> impl Iterator<Item = &str> {
+    let slashes = name.char_indices().filter(|(at, c)| *c == '/' && *at > 0);
+    slashes.map(|(at, _)| &name[..at])
+}
+
+/// Whether a name has nothing between two slashes, or behind the last.
+pub(crate) fn has_empty_level(name: &str) -> bool {
+    name.ends_with('/') || groups_of(name).any(|group| group.ends_with('/'))
+}
+
+/// The picture of a cache that a plan is made from, and the partition of each node.
+pub(crate) struct Picture {
+    pub state: State,
+    pub partitions: Vec<Option<Partition>>,
+}
+
+impl Picture {
+    /// `keep`: what the curves' counts are worth from now on; 1 only looks.
+    pub fn of(core: &Arc<Core>, keep: f64) -> Picture {
+        let (shared, partitions) = (&core.shared, core.partitions());
+        let groups = core.reaper.groups();
+        let mut picture = Picture { state: State::default(), partitions: Vec::new() };
+        let mut places: BTreeMap<String, usize> = BTreeMap::new();
+        let mut apart = shared.budget.max_bytes().saturating_sub(lock(&core.reaper.total).bytes);
+        apart += shared.reserve.max_bytes();
+        for partition in &partitions {
+            let mut parent = None;
+            for group in groups_of(partition.name()) {
+                let place = *places.entry(group.into()).or_insert_with(|| {
+                    let limits = groups.get(group).copied().unwrap_or_default();
+                    picture.state.nodes.push(Node { parent, limits, leaf: None });
+                    picture.partitions.push(None);
+                    picture.state.nodes.len() - 1
+                });
+                parent = Some(place);
+            }
+            let share = partition.share(keep);
+            apart += share.fixed_bytes;
+            // A group's limits, too, are of all that is charged to those in it.
+            let mut above = parent;
+            while let Some(place) = above {
+                let group = &mut picture.state.nodes[place];
+                group.limits = besides(group.limits, share.fixed_bytes);
+                above = group.parent;
+            }
+            picture.state.granule_bytes = share.segment_bytes;
+            picture.state.nodes.push(Node { parent, limits: share.limits, leaf: Some(share.leaf) });
+            picture.partitions.push(Some(partition.clone()));
+        }
+        // However short the system is of memory: what was promised stays.
+        let least = picture.state.least_bytes();
+        picture.state.total_bytes = shared.budget.max_bytes().saturating_sub(apart).max(least);
+        picture
+    }
+
+    /// The same, where those whose stores do not answer keep what they have: a plan shares out what
+    /// can be had.
+    pub fn spare_held_up(mut self) -> Picture {
+        let nodes = &mut self.state.nodes;
+        // Children stand behind their parents: what those below a group keep, it has room for.
+        let mut kept = vec![0u64; nodes.len()];
+        for (place, partition) in self.partitions.iter().enumerate().rev() {
+            if partition.as_ref().is_some_and(Partition::is_held_up) {
+                kept[place] = nodes[place].leaf.as_ref().map_or(0, |leaf| leaf.current_bytes);
+                nodes[place].limits.min_bytes = nodes[place].limits.min_bytes.max(kept[place]);
+            }
+            nodes[place].limits.max_bytes = nodes[place].limits.max_bytes.max(kept[place]);
+            if let Some(parent) = nodes[place].parent {
+                kept[parent] += kept[place];
+            }
+        }
+        self.state.total_bytes = self.state.total_bytes.max(self.state.least_bytes());
+        self
+    }
+
+    /// Makes the steps that a plan names. Returns how many bytes partitions gave away.
+    pub fn carry_out(&self, pace: &Pace, turn: Option<Turn<'_>>) -> u64 {
+        self.make(self.state.plan(pace), turn).0
+    }
+
+    /// The same, and those that were held up.
+    pub fn make(&self, steps: Vec<Resize>, turn: Option<Turn<'_>>) -> (u64, Vec<Partition>) {
+        let (mut moved, mut held_up) = (0, Vec::new());
+        for resize in steps {
+            let Some(partition) = &self.partitions[resize.node] else { continue };
+            let before = self.state.nodes[resize.node].leaf.as_ref().map_or(0, |leaf| leaf.current_bytes);
+            match partition.resize_in_turn((resize.to_bytes / self.state.granule_bytes) as u32, turn) {
+                Ok(()) => {
+                    partition.went(before, resize.to_bytes);
+                    moved += before.saturating_sub(resize.to_bytes);
+                }
+                // A store that refuses keeps its dirty pages where they are, or a pin its segment: the next
+                // period tries again.
+                Err(Stop::Failed(error)) => {
+                    log::debug!("partition {}: not resized: {error}", partition.name())
+                }
+                // Others need not wait for its store: the next period goes on with it.
+                Err(Stop::HeldUp) => held_up.push(partition.clone()),
+            }
+        }
+        (moved, held_up)
+    }
+}
+
+/// What a partition has, was promised and could use.
+pub(crate) struct Share {
+    pub limits: Limits,
+    pub leaf: Leaf,
+    /// What is charged to it besides segments.
+    pub fixed_bytes: u64,
+    /// A segment with its metadata.
+    pub segment_bytes: u64,
+}
+
+/// Whether a partition is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Use {
+    /// It was never asked for a page.
+    Never,
+    /// It was not in so many of the last periods, in which others were.
+    Before(u32),
+}
+
+impl Use {
+    /// Quiet periods that say nothing yet: there are loads that rest for a while.
+    const QUIET: u32 = 4;
+
+    /// How much of what was seen of it is to be expected again: half as much each period, once it
+    /// has been quiet for a while.
+    fn expected(self) -> f64 {
+        match self {
+            Use::Never => 1.0,
+            Use::Before(periods) => 0.5f64.powi(periods.saturating_sub(Use::QUIET).min(30) as i32),
+        }
+    }
+}
+
+impl Share {
+    /// From figures of a partition. Limits are of all that is charged; a plan is about segments
+    /// alone.
+    pub fn new(
+        limits: Limits,
+        (segment_bytes, fixed_bytes): (u64, u64),
+        curve: Option<octavo_table::MissCurve>,
+        page_bytes: u64,
+        (seen, stretch): (&Seen, &mut Stretch),
+        (trend, use_): (Trend, Use),
+    ) -> Share {
+        let limits = besides(limits, fixed_bytes);
+        let current_bytes = seen.bytes;
+        // A partition of which nothing is seen is left alone as far as that is possible.
+        let is_new = curve.as_ref().is_none_or(|curve| curve.seen < SEEN_MIN);
+        let curve = curve.unwrap_or_default();
+        let points = curve.points.iter().map(|(pages, misses)| (pages * page_bytes, *misses));
+        let curve = Curve::new(curve.references, points).fitted(seen, stretch).scaled(use_.expected());
+        let sampled_pages = seen.sampled_per_byte * current_bytes as f64;
+        let leaf = Leaf { current_bytes, curve, trend, sampled_pages, is_new, is_unused: use_ == Use::Never };
+        Share { limits, leaf, fixed_bytes, segment_bytes }
+    }
+}
+
+/// What limits leave for segments, where so much is charged besides.
+fn besides(limits: Limits, fixed_bytes: u64) -> Limits {
+    let less = |bytes: u64| if bytes == u64::MAX { bytes } else { bytes.saturating_sub(fixed_bytes) };
+    Limits {
+        min_bytes: less(limits.min_bytes),
+        low_bytes: less(limits.low_bytes),
+        high_bytes: less(limits.high_bytes),
+        max_bytes: less(limits.max_bytes),
+        ..limits
+    }
+}

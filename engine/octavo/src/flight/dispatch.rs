@@ -1,0 +1,235 @@
+//! Dispatch: which verb goes on with a task, and which one finishes a transfer.
+//!
+//! A task runs through these functions until it is done:
+//!
+//! 1. [`Lane::start`] enters it and tries its pages (`advance`): each page is served, or gathered
+//!    for a fill, or the task registers with what it must wait for.
+//! 2. Completions and wake-ups bring it back: `complete` finishes a transfer, [`Lane::retry`] lets
+//!    the owner try a page again, [`Lane::step`] counts what is over.
+//! 3. `settle` ends it, or takes it to its next phase, when nothing is outstanding.
+//!
+//! The verbs call each other through the lane; that recursion stays in this folder.
+
+use octavo_disk::IoError;
+use octavo_table::Tag;
+
+use super::lane::{Lane, Work};
+use super::task::{Ended, Job, Kind, Task, Transfer};
+use super::writeback::SyncState;
+use super::{discard, read, read_ahead, write, writeback};
+use crate::memory::copy;
+use crate::sync::Arc;
+use crate::wait::{RESUME, TaskId};
+
+/// Tasks that are started together: what they touch fits into the first-level cache.
+const BATCH: usize = 16;
+
+/// Pages that a Populate has in flight at most: enough for 32 long runs. What is gathered and in
+/// flight takes memory that is not charged.
+const POPULATE_PAGES_MAX: usize = 2048;
+
+/// How many bytes of a resident page are prefetched together with its slot.
+const FRAME_BYTES_AHEAD: usize = 512;
+
+/// Tasks that are to be started together, with the tags of their first pages.
+#[derive(Default)]
+pub(crate) struct Batch {
+    tasks: [(TaskId, Tag); BATCH],
+    count: usize,
+}
+
+impl Lane {
+    /// Starts a task: tries its pages and gathers what is missing. `flush` submits. Returns its
+    /// number.
+    pub fn start(self: &Arc<Self>, work: &mut Work, task: Task) -> TaskId {
+        let id = work.tasks.insert(task);
+        self.begin(work, id);
+        id
+    }
+
+    /// Adds a task to a batch that is to be started.
+    #[inline(always)]
+    pub fn add(self: &Arc<Self>, work: &mut Work, batch: &mut Batch, task: Task) {
+        let tag = task.object.tag(task.next);
+        task.object.partition.table.prefetch_set(tag);
+        batch.tasks[batch.count] = (work.tasks.insert(task), tag);
+        batch.count += 1;
+        if batch.count == BATCH {
+            self.start_all(work, batch);
+        }
+    }
+
+    /// Starts the tasks of a batch. What their first pages touch is prefetched before the first is
+    /// started, so that one task waits for memory and not each.
+    pub fn start_all(self: &Arc<Self>, work: &mut Work, batch: &mut Batch) {
+        let count = std::mem::take(&mut batch.count);
+        for (id, tag) in &batch.tasks[..count] {
+            let partition = &work.tasks[*id].object.partition;
+            match partition.table.candidate(*tag) {
+                Some(slot) => {
+                    partition.table.prefetch_tag(slot);
+                    copy::prefetch_frame(partition.frames.at(slot), FRAME_BYTES_AHEAD);
+                }
+                None => partition.table.prefetch_miss(*tag),
+            }
+        }
+        for (id, _) in &batch.tasks[..count] {
+            self.begin(work, *id);
+        }
+    }
+
+    fn begin(self: &Arc<Self>, work: &mut Work, id: TaskId) {
+        let is_read = matches!(work.tasks[id].job, Job::Read);
+        let gathered = work.gathered.len();
+        self.advance(work, id);
+        // With pages to be filled the task is still there.
+        if is_read && work.gathered.len() > gathered {
+            read_ahead::after_miss(self, work, id);
+        }
+    }
+
+    /// Tries a task's pages, as far as they can be tried now.
+    pub(super) fn advance(self: &Arc<Self>, work: &mut Work, id: TaskId) {
+        let task = &mut work.tasks[id];
+        if task.error.is_some() {
+            task.next = task.end;
+            task.again.clear();
+        }
+        match &task.job {
+            Job::Nap => {}
+            Job::Clear(_) => {
+                let object = task.object.clone();
+                discard::advance(self, work, id, &object);
+            }
+            Job::Sync(_) => {
+                let object = task.object.clone();
+                writeback::advance(self, work, id, &object);
+            }
+            Job::Read | Job::Populate | Job::Ahead | Job::Write { .. } => self.advance_pages(work, id),
+        }
+        self.settle(work, id);
+    }
+
+    fn advance_pages(self: &Arc<Self>, work: &mut Work, id: TaskId) {
+        let most = match work.tasks[id].job {
+            Job::Populate => POPULATE_PAGES_MAX,
+            _ => usize::MAX,
+        };
+        while work.tasks[id].outstanding < most
+            && let Some((page, first)) = work.tasks[id].next_page()
+        {
+            if first && work.tasks[id].batch > 0 && self.post_page(work, id, page) {
+                continue;
+            }
+            // A page that is gathered takes a handle of its object along.
+            let object = work.tasks[id].object.clone();
+            match work.tasks[id].job {
+                Job::Write { .. } => write::page(self, work, id, &object, page, first),
+                Job::Ahead => read_ahead::page(work, id, object, page),
+                _ => read::page(self, work, id, object, page, first),
+            }
+        }
+    }
+
+    /// One thing that a task waited for is over.
+    pub fn step(&self, work: &mut Work, id: TaskId) {
+        work.tasks[id].outstanding -= 1;
+        self.settle(work, id);
+    }
+
+    /// Lets the owner go on with a task that has nothing outstanding.
+    fn resume(&self, task: &mut Task, id: TaskId) {
+        task.outstanding = 1;
+        self.retry(id, RESUME);
+    }
+
+    /// Ends a task that has nothing left to do, or takes it to its next phase.
+    fn settle(&self, work: &mut Work, id: TaskId) {
+        let task = &mut work.tasks[id];
+        if task.outstanding > 0 {
+            return;
+        }
+        let is_done = task.is_through();
+        if is_done
+            && let Job::Sync(sync) = &mut task.job
+            && let Some(error) = sync.late_error.take()
+        {
+            task.fail(error);
+        }
+        let has_failed = task.error.is_some();
+        if !has_failed && !is_done {
+            if matches!(task.job, Job::Populate) {
+                self.resume(task, id);
+            }
+            return;
+        }
+        match !has_failed && task.enter_next_phase() {
+            true => self.resume(task, id),
+            false => self.end(work, id),
+        }
+    }
+
+    fn end(&self, work: &mut Work, id: TaskId) {
+        let task = &mut work.tasks[id];
+        writeback::ended(task);
+        let served = task.served.map(|letter| (letter, task.error.take()));
+        if served.is_none() && !matches!(task.job, Job::Ahead) {
+            work.finished.push_back(Ended::new(id, task));
+        }
+        work.tasks.remove(id);
+        if let Some((letter, error)) = served {
+            self.letter_done(work, letter, error.map(|error| *error));
+        }
+    }
+
+    /// Finishes a transfer.
+    pub(super) fn complete(&self, work: &mut Work, token: u64, result: Result<(), IoError>) {
+        let transfer = work.transfers.remove(token as usize);
+        match transfer.kind {
+            Kind::Fill => read::filled(self, work, transfer, result),
+            Kind::StrayRead | Kind::StrayUpdate => read::stray_came(self, work, transfer, result),
+            Kind::Store => write::stored(self, work, transfer, result),
+            Kind::StrayWrite => write::stray_written(self, work, transfer, result),
+            Kind::Clean => writeback::cleaned(self, work, transfer, result),
+            Kind::Flush => writeback::flushed(self, work, transfer, result),
+            Kind::Clear { end } => discard::cleared(self, work, transfer, end, result),
+        }
+    }
+
+    /// Finishes a read that its own thread has done, outside the ring.
+    pub(super) fn finish_read(&self, work: &mut Work, transfer: Transfer, result: Result<(), IoError>) {
+        read::filled(self, work, transfer, result);
+    }
+
+    /// Delivers the bytes of a transfer that has succeeded, before it is finished.
+    pub(super) fn deliver(&self, work: &Work, transfer: &Transfer) {
+        read::deliver(work, transfer);
+    }
+}
+
+impl Task {
+    /// Whether every page was tried, and nothing is left to begin.
+    fn is_through(&self) -> bool {
+        let is_begun = match &self.job {
+            Job::Clear(clear) => clear.is_begun(),
+            _ => true,
+        };
+        is_begun && self.next >= self.end && self.again.is_empty()
+    }
+
+    /// Enters the task's next phase, if there is one: durable writes and clearings are followed by a
+    /// sync, the pages of a sync by the store's own.
+    fn enter_next_phase(&mut self) -> bool {
+        let is_durable = match &mut self.job {
+            Job::Sync(sync) => return sync.flush && !std::mem::replace(&mut sync.flushing, true),
+            Job::Write { durable } => *durable,
+            Job::Clear(clear) => clear.durable,
+            _ => false,
+        };
+        if is_durable {
+            (self.next, self.end) = self.page_range();
+            self.job = Job::Sync(SyncState::new(true, u64::MAX));
+        }
+        is_durable
+    }
+}

@@ -1,0 +1,334 @@
+//! Mode `message`: requests of a batch for pages of another node go there, and that node's workers
+//! do them.
+//!
+//! What travels is a *bundle*: a box of up to [`LETTERS_MAX`] requests against one object, each
+//! with the caller's own memory, so that a hit is copied straight to where it is wanted. The box
+//! goes through the pair's queue (`octavo_message`: M1 to M5), is served, and comes back with what
+//! became of its requests; it is the reply, too. Further:
+//!
+//! - **M6** A box comes back to its lane's list, which has room for all the lane ever sent: who
+//!   serves waits for nobody, so that queues that are full in a ring cannot hold each other up. The
+//!   caller's thread takes it from there, and its callback runs on no other.
+//! - **M7** A box that is refused, or orphaned by a closing cache, is served by the sender itself,
+//!   directly: any thread may read any page.
+//! - **M8** A caller that waits serves boxes for its own node before it sleeps, but only their
+//!   hits: a miss it took on would have to wait for the caller to come by again. What is left of
+//!   such a box goes on to the node's workers.
+//!
+//! A worker sits on each core of a node. It does hits in one pass (`read_hits`, which overlaps
+//! their lookups), and what misses as tasks on its own lane, so that pages come in through the ring
+//! of their node. Idle workers look for a moment and then sleep (M4).
+//!
+//! What is not here: single blocking calls, syncs, discards and pins, which are done directly in
+//! all modes.
+
+use std::collections::VecDeque;
+use std::sync::Weak;
+
+use octavo_message::{Exchange, Sent};
+use octavo_table::NodeId;
+use slab::Slab;
+
+use super::lane::{Lane, Work};
+use super::task::{Job, Task};
+use crate::error::Error;
+use crate::numa::LETTERS_MAX;
+use crate::request::Read;
+use crate::state::counters::Count;
+use crate::state::partition::ObjectInner;
+use crate::sync::{Arc, Mutex, lock};
+use crate::wait::TaskId;
+
+/// Bundles that a queue holds.
+const QUEUE_BUNDLES: usize = 64;
+
+/// Requests on their way to another node and back.
+pub(crate) struct Bundle {
+    /// Where it comes back to, and whose requests they are; none while the box lies in its lane's
+    /// drawer.
+    from: Option<(Arc<Lane>, Arc<ObjectInner>)>,
+    letters: Vec<Letter>,
+    /// Letters that are not done.
+    left: usize,
+}
+
+/// A bundle, where it is passed on: the box stays the same.
+pub(crate) type Parcel = Box<Bundle>;
+
+/// One request, inside one page.
+struct Letter {
+    /// The sender's task that waits for it.
+    task: TaskId,
+    offset: u64,
+    memory: *mut u8,
+    len: usize,
+    write: bool,
+    done: bool,
+    error: Option<Error>,
+}
+
+// SAFETY: the memory is lent for as long as the sender's task lives, and that waits for the letter.
+unsafe impl Send for Letter {}
+
+/// What a lane has to do with messages.
+#[derive(Default)]
+pub(crate) struct Mail {
+    /// Bundles that are being filled, by node.
+    open: Vec<Option<Parcel>>,
+    /// Other lanes' bundles whose misses this lane brings in.
+    pub(super) served: Slab<Parcel>,
+    /// Empty boxes.
+    drawer: Vec<Parcel>,
+    /// Looks for bundles, so that each node has its turn.
+    turn: usize,
+}
+
+/// A cache's queues and workers.
+pub(crate) struct Post {
+    pub(super) exchange: Exchange<Parcel>,
+    /// Per node, bundles whose hits are done (M8).
+    pub(super) leftovers: Vec<Mutex<VecDeque<Parcel>>>,
+    /// Per node.
+    workers: Vec<Vec<Weak<Lane>>>,
+}
+
+impl Post {
+    pub(super) fn new(lanes: &[Vec<Arc<Lane>>]) -> Post {
+        Post {
+            exchange: Exchange::new(lanes.len(), QUEUE_BUNDLES),
+            leftovers: lanes.iter().map(|_| Mutex::new(VecDeque::new())).collect(),
+            workers: lanes.iter().map(|lanes| lanes.iter().map(Arc::downgrade).collect()).collect(),
+        }
+    }
+
+    fn wake(&self, node: usize, worker: u32) {
+        // One that is gone has emptied the queues.
+        if let Some(lane) = self.workers[node].get(worker as usize).and_then(Weak::upgrade) {
+            lane.ring.wake();
+        }
+    }
+
+    pub(super) fn close(&self) {
+        self.exchange.close();
+        self.workers.iter().flatten().filter_map(Weak::upgrade).for_each(|lane| lane.ring.wake());
+    }
+
+    fn leave_over(&self, node: usize, bundle: Parcel) {
+        lock(&self.leftovers[node]).push_back(bundle);
+        if let Some(worker) = self.exchange.rouse(node) {
+            self.wake(node, worker);
+        }
+    }
+
+    pub(super) fn left_over(&self, node: usize) -> Option<Parcel> {
+        lock(&self.leftovers[node]).pop_front()
+    }
+}
+
+impl Lane {
+    pub(super) fn next_turn(&self) -> usize {
+        let turn = &mut self.work().mail.turn;
+        *turn = turn.wrapping_add(1);
+        *turn
+    }
+
+    // ---- Sending
+    // ------------------------------------------------------------------------------------------------
+
+    /// Puts a task's part of a page into the bundle for the page's node, if that is another than
+    /// this thread's and worth the way. False: it is not.
+    pub fn post_page(self: &Arc<Self>, work: &mut Work, id: TaskId, page: u64) -> bool {
+        let task = &work.tasks[id];
+        let object = task.object.clone();
+        let tag = object.tag(page);
+        let Some(to) = object.partition.other_node(tag) else { return false };
+        let (span, start) = (task.span(page), page << object.partition.page_shift);
+        let write = match task.job {
+            Job::Read => false,
+            Job::Write { .. } => true,
+            // A populate has no bytes to send to a node or to receive from it.
+            _ => return false,
+        };
+        if !object.partition.sends(tag, task.batch, span.len, write) {
+            return false;
+        }
+        self.post_letter(work, to, &object, (id, start + span.skip as u64, span.memory, span.len, write));
+        true
+    }
+
+    /// Puts a request into the bundle for a node; the task waits for it.
+    pub fn post_letter(
+        self: &Arc<Self>,
+        work: &mut Work,
+        to: NodeId,
+        object: &Arc<ObjectInner>,
+        (task, offset, memory, len, write): (TaskId, u64, *mut u8, usize, bool),
+    ) {
+        work.tasks[task].outstanding += 1;
+        let (at, mail) = (to.0 as usize, &mut work.mail);
+        mail.open.resize_with(mail.open.len().max(at + 1), || None);
+        let is_full = |bundle: &Bundle| {
+            let other = bundle.from.as_ref().is_some_and(|(_, about)| !Arc::ptr_eq(about, object));
+            other || bundle.letters.len() == LETTERS_MAX
+        };
+        if let Some(full) = mail.open[at].take_if(|bundle| is_full(bundle)) {
+            self.send(work, at, full);
+        }
+        let mail = &mut work.mail;
+        let bundle = mail.open[at].get_or_insert_with(|| {
+            let new = || Box::new(Bundle { from: None, letters: Vec::with_capacity(LETTERS_MAX), left: 0 });
+            let mut bundle = mail.drawer.pop().unwrap_or_else(new);
+            bundle.from = Some((self.clone(), object.clone()));
+            bundle
+        });
+        bundle.letters.push(Letter { task, offset, memory, len, write, done: false, error: None });
+        bundle.left += 1;
+    }
+
+    /// Sends what was put into bundles.
+    pub fn post_all(&self, work: &mut Work) {
+        for to in 0..work.mail.open.len() {
+            if let Some(bundle) = work.mail.open[to].take() {
+                self.send(work, to, bundle);
+            }
+        }
+    }
+
+    fn send(&self, work: &mut Work, to: usize, bundle: Parcel) {
+        let post = self.crew.post.get().expect("only lanes of such a cache post");
+        let (lane, object) = bundle.from.clone().expect("a bundle that is sent has a sender");
+        let counters = &object.partition.counters;
+        let letters = bundle.letters.len() as u64;
+        match post.exchange.send(self.shared.numa.here().0 as usize, to, bundle) {
+            Sent::Delivered(sleeper) => {
+                counters.add(Count::Bundles, 1);
+                counters.add(Count::Messages, letters);
+                if object.partition.places.charged {
+                    object.partition.charge_bundle(letters, 0);
+                }
+                if let Some(worker) = sleeper {
+                    post.wake(to, worker);
+                }
+            }
+            // M7.
+            Sent::Refused(bundle) => {
+                counters.add(Count::MessagesRefused, letters);
+                lane.serve(work, bundle);
+            }
+            Sent::Orphaned => {
+                while let Some(bundle) = post.exchange.receive(to, 0) {
+                    lane.serve(work, bundle);
+                }
+            }
+        }
+    }
+
+    /// Takes bundles that have come back: their tasks go on. The owner only.
+    pub fn take_returned(&self, work: &mut Work, returned: Vec<Parcel>) {
+        for mut bundle in returned {
+            for letter in bundle.letters.drain(..) {
+                if let Some(error) = letter.error {
+                    work.tasks[letter.task].fail(error);
+                }
+                self.step(work, letter.task);
+            }
+            work.mail.drawer.push(bundle);
+        }
+    }
+
+    // ---- Serving
+    // ------------------------------------------------------------------------------------------------
+
+    /// Does a bundle's requests: hits at once, the rest as tasks of this lane. `flush` submits.
+    pub(super) fn serve(self: &Arc<Self>, work: &mut Work, mut bundle: Parcel) {
+        serve_hits(&mut bundle);
+        if bundle.left == 0 {
+            return give_back(bundle);
+        }
+        let (_, object) = bundle.from.clone().expect("a bundle that is served has a sender");
+        let rest: Vec<(usize, Task)> = bundle
+            .letters
+            .iter()
+            .enumerate()
+            .filter(|(_, letter)| !letter.done)
+            .map(|(at, letter)| {
+                let job = if letter.write { Job::Write { durable: false } } else { Job::Read };
+                (at, Task::new(job, object.clone(), letter.offset, letter.memory, letter.len))
+            })
+            .collect();
+        let key = work.mail.served.insert(bundle);
+        for (at, mut task) in rest {
+            task.served = Some((key, at));
+            self.start(work, task);
+        }
+    }
+
+    /// A task that was a letter has ended.
+    pub fn letter_done(&self, work: &mut Work, (key, at): (usize, usize), error: Option<Error>) {
+        let bundle = &mut work.mail.served[key];
+        bundle.letters[at].error = error;
+        bundle.left -= 1;
+        if bundle.left == 0 {
+            give_back(work.mail.served.remove(key));
+        }
+    }
+
+    /// M8: serves a bundle for this thread's node, if there is one. True: there was.
+    pub fn help(self: &Arc<Self>) -> bool {
+        let Some(post) = self.crew.post.get() else { return false };
+        let node = self.shared.numa.here().0 as usize;
+        let turn = self.next_turn();
+        let Some(mut bundle) = post.exchange.receive(node, turn) else { return false };
+        serve_hits(&mut bundle);
+        match bundle.left {
+            0 => give_back(bundle),
+            _ => post.leave_over(node, bundle),
+        }
+        // Perhaps no worker comes any more: one that went has seen the flag, and then nothing left over.
+        if post.exchange.is_closed() {
+            while let Some(bundle) = post.left_over(node) {
+                let mut work = self.work();
+                self.serve(&mut work, bundle);
+                self.flush(&mut work);
+            }
+        }
+        true
+    }
+}
+
+/// Copies what is there, in one pass.
+fn serve_hits(bundle: &mut Bundle) {
+    let (_, object) = bundle.from.as_ref().expect("a bundle that is served has a sender");
+    if object.partition.places.charged {
+        // Their bytes go to the sender's node, or come from there.
+        let bytes: usize = bundle.letters.iter().map(|letter| letter.len).sum();
+        object.partition.charge_bundle(bundle.letters.len() as u64, bytes as u64);
+    }
+    let mut places = [0; LETTERS_MAX];
+    let mut reads: Vec<Read<'_>> = Vec::with_capacity(LETTERS_MAX);
+    for (at, letter) in bundle.letters.iter().enumerate().filter(|(_, letter)| !letter.write && !letter.done)
+    {
+        // An object that was cut since has no such bytes; the task says so.
+        if object.check(letter.offset, letter.len as u64).is_ok() {
+            places[reads.len()] = at;
+            // SAFETY: the sender lent the memory until its letter is back, and nobody else has the letter.
+            let buffer = unsafe { std::slice::from_raw_parts_mut(letter.memory, letter.len) };
+            reads.push(Read { offset: letter.offset, buffer });
+        }
+    }
+    let missing = object.read_many_counted(&mut reads);
+    let (count, mut missing) = (reads.len(), missing.into_iter().peekable());
+    drop(reads);
+    for (number, at) in places[..count].iter().enumerate() {
+        if missing.next_if_eq(&number).is_none() {
+            bundle.letters[*at].done = true;
+            bundle.left -= 1;
+        }
+    }
+}
+
+/// M6.
+fn give_back(mut bundle: Parcel) {
+    let (lane, _) = bundle.from.take().expect("a bundle that is served has a sender");
+    lane.returned(bundle);
+}

@@ -1,0 +1,40 @@
+//! In flight: tasks, their I/O, and the lanes that carry both.
+//!
+//! The event loop (`dispatch`) and the verbs call each other: a completion goes on with a task,
+//! whose next page may need another I/O. This recursion is essential, and all of it is here.
+//!
+//! | what | where |
+//! |---|---|
+//! | a task and a transfer | `task` |
+//! | a lane, the lanes of a cache, lanes lent to calls | `lane`, `crew`, `lanes` |
+//! | which verb goes on | `dispatch` |
+//! | how I/O travels, how owners wait | `transfers`, `parking` |
+//! | the verbs | `read`, `read_ahead`, `write`, `writeback`, `discard` |
+//! | requests for other nodes | `messages`, `workers` |
+//! | blocking calls | `run` |
+
+mod crew;
+mod discard;
+mod dispatch;
+mod lane;
+mod lanes;
+mod messages;
+mod parking;
+mod read;
+mod read_ahead;
+mod run;
+mod task;
+mod transfers;
+mod workers;
+mod write;
+mod writeback;
+
+pub(crate) use crew::Crew;
+pub(crate) use dispatch::Batch;
+pub(crate) use lane::{LANE_BYTES, Lane};
+pub(crate) use lanes::Lanes;
+pub(crate) use parking::poll_only;
+pub use run::Object;
+pub(crate) use task::{END, Ended, Job, Task};
+pub(crate) use workers::Workers;
+pub(crate) use writeback::SyncState;

@@ -1,0 +1,376 @@
+//! How a lane's owner waits, and who is told of what: tasks that were registered with somebody come
+//! back through `ready`, and a thread that sleeps looks after lanes whose owners are elsewhere. Not
+//! here: what a task does when it is told (`lane.rs`), who owns a lane (`lent.rs`).
+
+use std::collections::VecDeque;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use octavo_disk::Ring;
+
+use super::lane::{Lane, Work};
+use super::messages::Parcel;
+use super::task::{Ended, Job, Task};
+use crate::error::Error;
+use crate::request::Interest;
+use crate::state::partition::ObjectInner;
+use crate::sync::{Arc, Ordering, fence, lock, yield_now};
+use crate::wait::{RESUME, Ready, TaskId, Waiter};
+
+/// How often a thread looks whether it was told something while it sleeps where nobody can wake it.
+const LOOK_INTERVAL: Duration = Duration::from_millis(1);
+
+impl Lane {
+    /// Takes completions of a lane whose owner is elsewhere. Whoever calls it has nudged the ring
+    /// before.
+    fn reap_for_owner(&self) -> bool {
+        // Whether it is parked does not matter: an owner that has just come may have looked at what is
+        // finished before us and is about to park. A wake that finds nobody asleep ends the next
+        // sleep.
+        let has_reaped = self.reap() > 0;
+        if has_reaped {
+            self.ring.wake();
+        }
+        has_reaped
+    }
+
+    /// Tries the pages whose registrations came true. The owner only.
+    pub fn take_ready(self: &Arc<Self>) -> bool {
+        let ready = self.mailbox.take();
+        let returned = std::mem::take(&mut *lock(&self.returned));
+        if ready.is_empty() && returned.is_empty() {
+            return false;
+        }
+        let mut work = self.work();
+        self.take_returned(&mut work, returned);
+        for Ready { task, page, registered } in ready {
+            work.waiting -= registered as usize;
+            work.tasks[task].outstanding -= 1;
+            if page != RESUME {
+                work.tasks[task].again.push(page);
+            }
+            self.advance(&mut work, task);
+        }
+        self.flush(&mut work);
+        drop(work);
+        self.shared.bounce.pass_on();
+        true
+    }
+
+    /// Works until `enough` of the finished tasks, or nothing is left. The owner only.
+    pub fn work_until(self: &Arc<Self>, mut enough: impl FnMut(&mut Work) -> bool) {
+        self.mailbox.set_attended(true);
+        loop {
+            let ready = self.take_ready();
+            let mut work = self.work();
+            if enough(&mut work) {
+                break;
+            }
+            assert!(!work.tasks.is_empty(), "waiting for tasks that do not exist");
+            drop(work);
+            if ready || self.reap() > 0 || self.help() {
+                continue;
+            }
+            self.park(None, None);
+        }
+        self.leave();
+    }
+
+    /// Works until something has finished, `enough` says so, or the time is over; takes what has
+    /// finished. For an owner that attends it all the time.
+    pub fn work_a_while(
+        self: &Arc<Self>,
+        time: Option<Duration>,
+        mut enough: impl FnMut() -> bool,
+    ) -> VecDeque<Ended> {
+        let until = time.map(|time| Instant::now() + time);
+        loop {
+            let is_busy = self.take_ready() | (self.reap() > 0);
+            let finished = std::mem::take(&mut self.work().finished);
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            if !finished.is_empty() || enough() || left == Some(Duration::ZERO) {
+                return finished;
+            }
+            if !is_busy {
+                self.park(None, left);
+            }
+        }
+    }
+
+    /// Takes what has completed and goes on with what it allows, without waiting. The owner only.
+    pub fn look(self: &Arc<Self>) {
+        while self.take_ready() | (self.reap() > 0) {}
+    }
+
+    /// Works until something finished, `fd` is ready, or the time is over.
+    pub fn work_or(
+        self: &Arc<Self>,
+        fd: BorrowedFd<'_>,
+        interest: Interest,
+        timeout: Option<Duration>,
+    ) -> Interest {
+        self.mailbox.set_attended(true);
+        let mut came = Interest::default();
+        // Each turn but the last took a completion or a ready page of a task that was in flight at the
+        // start.
+        loop {
+            let ready = self.take_ready();
+            let busy = ready | (self.reap() > 0);
+            let finished = !self.work().finished.is_empty();
+            if busy && !finished {
+                continue;
+            }
+            let timeout = if finished { Some(Duration::ZERO) } else { timeout };
+            came = self.park(Some((fd, interest)), timeout).unwrap_or(came);
+            self.take_ready();
+            self.reap();
+            break;
+        }
+        self.leave();
+        came
+    }
+
+    /// Whether nobody waits for the owner: nothing is in flight, and no task is left to be told of
+    /// anything. The owner only, between two batches.
+    pub fn at_rest(&self) -> bool {
+        self.ring.in_flight() == 0 && self.work().tasks.is_empty() && lock(&self.returned).is_empty()
+    }
+
+    /// Sleeps until there may be something to do.
+    fn park(&self, fd: Option<(BorrowedFd<'_>, Interest)>, timeout: Option<Duration>) -> Option<Interest> {
+        self.mailbox.park();
+        let nothing_ready = self.mailbox.is_empty() && lock(&self.returned).is_empty();
+        let came = match nothing_ready {
+            true => self.sleep(fd, timeout),
+            false => fd.map(|(fd, interest)| {
+                poll(&[], Some((fd, interest)), Some(Duration::ZERO)).unwrap_or_default()
+            }),
+        };
+        self.mailbox.unpark();
+        came
+    }
+
+    fn sleep(&self, fd: Option<(BorrowedFd<'_>, Interest)>, timeout: Option<Duration>) -> Option<Interest> {
+        let waiting = self.work().waiting > 0;
+        // While we wait for pages that other lanes may hold, lanes that lose their owner must tell us.
+        // Pairs with `leave`: either it sees us, or we see that it is not attended.
+        if waiting {
+            self.crew.foreign.fetch_add(1, Ordering::SeqCst);
+            fence(Ordering::SeqCst);
+        }
+        let others = if waiting { self.crew.unattended(self) } else { Vec::new() };
+        // Alone: the ring itself sleeps best.
+        let is_alone = fd.is_none() && others.is_empty();
+        let came = match if is_alone || self.is_spare() { None } else { self.ring.poll_fd() } {
+            None if is_alone => {
+                _ = self.wait(timeout);
+                None
+            }
+            None if fd.is_none() && !self.shared.simulated() && !cfg!(shuttle) => {
+                self.sleep_without_descriptor(timeout);
+                None
+            }
+            Some(own) if !self.shared.simulated() => {
+                let mut fds = vec![own];
+                fds.extend(others.iter().filter_map(|lane| lane.ring.poll_fd()));
+                let mut left = timeout;
+                let came = loop {
+                    // Others' completions may be held up by an owner that computes.
+                    others.iter().for_each(|lane| lane.ring.nudge());
+                    let slice = match others.is_empty() {
+                        true => left,
+                        false => {
+                            Some(left.map_or(Ring::NUDGE_INTERVAL, |left| left.min(Ring::NUDGE_INTERVAL)))
+                        }
+                    };
+                    let came = poll(&fds, fd, slice);
+                    left = left.map(|left| left.saturating_sub(slice.unwrap_or_default()));
+                    if came.is_some() || left == Some(Duration::ZERO) {
+                        break came.unwrap_or_default();
+                    }
+                };
+                // Takes a wake too, which a mere reap leaves and the next poll would see again.
+                self.wait(Some(Duration::ZERO));
+                others.iter().for_each(|lane| _ = lane.reap_for_owner());
+                fd.map(|_| came)
+            }
+            // A simulated disk moves only when somebody looks at it: look at ours and the others'. The same
+            // where the system has no descriptor left for the ring.
+            _ => {
+                if self.ring.in_flight() > 0 {
+                    self.reap();
+                }
+                others.iter().for_each(|lane| lane.ring.nudge());
+                others.iter().for_each(|lane| _ = lane.reap_for_owner());
+                yield_now();
+                fd.map(|(fd, interest)| {
+                    let quiet = self.ring.in_flight() == 0 && others.is_empty();
+                    // Without a task nobody has anything to tell us; with one we look whether somebody did.
+                    // What has ended just now is delivered first.
+                    let work = self.work();
+                    let pause = match (quiet && work.finished.is_empty(), work.tasks.is_empty()) {
+                        (false, _) => Some(Duration::ZERO),
+                        (true, true) => timeout,
+                        (true, false) => {
+                            Some(timeout.map_or(LOOK_INTERVAL, |timeout| timeout.min(LOOK_INTERVAL)))
+                        }
+                    };
+                    drop(work);
+                    poll(&[], Some((fd, interest)), pause).unwrap_or_default()
+                })
+            }
+        };
+        if waiting {
+            self.crew.foreign.fetch_sub(1, Ordering::SeqCst);
+        }
+        came
+    }
+
+    /// Sleeps while other lanes that nobody attends have I/O in flight, where there is no
+    /// descriptor to poll: looks at them now and then, ever less often.
+    fn sleep_without_descriptor(&self, timeout: Option<Duration>) {
+        let until = timeout.map(|timeout| Instant::now() + timeout);
+        let mut pause = LOOK_INTERVAL;
+        loop {
+            // Anew each time: the wait takes the wake of one that has lost its owner.
+            let others = self.crew.unattended(self);
+            others.iter().for_each(|lane| lane.ring.nudge());
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            let has_ended = self.wait(Some(left.map_or(pause, |left| left.min(pause)))) > 0;
+            let has_reaped = others.iter().fold(false, |any, lane| lane.reap_for_owner() | any);
+            let is_told = !self.mailbox.is_empty() || !lock(&self.returned).is_empty();
+            if has_ended || has_reaped || is_told || others.is_empty() || left == Some(Duration::ZERO) {
+                return;
+            }
+            pause = (pause * 2).min(Ring::NUDGE_INTERVAL);
+        }
+    }
+
+    /// Works until every request that this lane has taken over from others is done: those of a
+    /// cache whose workers have ended.
+    pub fn finish_served(self: &Arc<Self>) {
+        let serves = |work: &mut Work| work.tasks.iter().any(|(_, task)| task.served.is_some());
+        if serves(&mut self.work()) {
+            self.work_until(|work| !serves(work));
+        }
+    }
+
+    /// The owner goes elsewhere; what it leaves in flight others may look after, and a turn at the
+    /// bounce pool that it was told of and has not taken goes to the next.
+    pub fn leave(&self) {
+        self.mailbox.set_attended(false);
+        // Pairs with the fence in `sleep`: what was pushed before is seen by a sleeper that we do not see.
+        fence(Ordering::SeqCst);
+        self.shared.bounce.pass_on();
+        if self.ring.in_flight() > 0 && self.crew.foreign.load(Ordering::SeqCst) > 0 {
+            self.crew.wake_parked(self);
+        }
+    }
+
+    /// Runs a task to its end on this lane. For blocking calls.
+    pub fn run(self: &Arc<Self>, task: Task) -> Result<(), Error> {
+        let mut work = self.work();
+        self.start(&mut work, task);
+        match self.flush_and_wait(work) {
+            Some(ended) => ended.result(),
+            None => self.finish_one().result(),
+        }
+    }
+
+    /// Waits for the one task in flight.
+    pub fn finish_one(self: &Arc<Self>) -> Ended {
+        self.work_until(|work| !work.finished.is_empty());
+        self.work().finished.pop_front().expect("work_until saw it")
+    }
+
+    /// Sleeps until whoever `register` hands the waiter to says so; not at all if it returns false.
+    pub fn nap(
+        self: &Arc<Self>,
+        object: &Arc<ObjectInner>,
+        register: impl FnOnce(&mut dyn FnMut() -> Waiter) -> bool,
+    ) {
+        if self.begin_nap(object, register) {
+            self.finish_one();
+        }
+    }
+
+    /// A task that ends when whoever `register` hands the waiter to says so; none if it returns
+    /// false.
+    pub fn begin_nap(
+        self: &Arc<Self>,
+        object: &Arc<ObjectInner>,
+        register: impl FnOnce(&mut dyn FnMut() -> Waiter) -> bool,
+    ) -> bool {
+        let mut work = self.work();
+        let id = work.tasks.insert(Task::new(Job::Nap, object.clone(), 0, std::ptr::null_mut(), 0));
+        let is_registered = register(&mut || self.waiter(id, RESUME));
+        if is_registered {
+            work.registered(id);
+        } else {
+            work.tasks.remove(id);
+        }
+        is_registered
+    }
+
+    /// Starts a task and submits what it wants.
+    pub fn begin_alone(self: &Arc<Self>, task: Task) -> TaskId {
+        let mut work = self.work();
+        let id = self.start(&mut work, task);
+        self.flush(&mut work);
+        id
+    }
+
+    /// Whether completions were there to be taken. The owner only.
+    pub fn has_reaped(&self) -> bool {
+        self.reap() > 0
+    }
+
+    /// Sleeps until something completes, comes true or comes back, or the ring is woken. The owner
+    /// only.
+    pub fn sleep_a_while(&self) {
+        self.park(None, None);
+    }
+
+    /// M6: a bundle is back.
+    pub fn returned(&self, bundle: Parcel) {
+        lock(&self.returned).push(bundle);
+        self.mailbox.notify();
+    }
+}
+
+/// Waits for a caller's own descriptor.
+pub(crate) fn poll_only(fd: BorrowedFd<'_>, interest: Interest, timeout: Option<Duration>) -> Interest {
+    poll(&[], Some((fd, interest)), timeout).unwrap_or_default()
+}
+
+/// Waits for descriptors. Returns what came of the caller's own; None where the time was over
+/// first.
+fn poll(
+    rings: &[BorrowedFd<'_>],
+    fd: Option<(BorrowedFd<'_>, Interest)>,
+    timeout: Option<Duration>,
+) -> Option<Interest> {
+    let mut fds: Vec<libc::pollfd> = rings
+        .iter()
+        .map(|ring| libc::pollfd { fd: ring.as_raw_fd(), events: libc::POLLIN, revents: 0 })
+        .collect();
+    if let Some((fd, interest)) = fd {
+        let readable = if interest.readable { libc::POLLIN } else { 0 };
+        let writable = if interest.writable { libc::POLLOUT } else { 0 };
+        fds.push(libc::pollfd { fd: fd.as_raw_fd(), events: readable | writable, revents: 0 });
+    }
+    // Rounded up, so that a wait of half a millisecond does not become a spin.
+    let timeout_ms = timeout.map_or(-1, |t| t.as_micros().div_ceil(1000).min(i32::MAX as u128) as i32);
+    // SAFETY: the array is alive and has that length; the descriptors are borrowed.
+    let ready = unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout_ms) };
+    if ready == 0 {
+        return None;
+    }
+    let Some(own) = fds.last().filter(|_| fd.is_some() && ready > 0) else {
+        return Some(Interest::default());
+    };
+    Some(Interest {
+        readable: own.revents & (libc::POLLIN | libc::POLLHUP | libc::POLLERR) != 0,
+        writable: own.revents & (libc::POLLOUT | libc::POLLERR) != 0,
+    })
+}

@@ -1,0 +1,67 @@
+//! Read-ahead: claims the pages that a stream of reads will want next, together with the read that
+//! missed. Not here: which streams there are (`state/streams.rs`). No task waits for a page that is
+//! read ahead, except the one that wants it.
+
+use super::lane::{Lane, Work};
+use super::task::{Job, Role, Task};
+use crate::pages::steps::{Claimed, Claiming};
+use crate::state::partition::{ObjectInner, PartitionInner};
+use crate::sync::{Arc, Ordering};
+use crate::wait::TaskId;
+
+impl PartitionInner {
+    fn reads_ahead(&self) -> bool {
+        self.windows.max_pages > 0
+    }
+
+    fn window_pages(&self) -> u32 {
+        let tally = self.table.tally();
+        let count = |of: &std::sync::atomic::AtomicU64| of.load(Ordering::Relaxed);
+        let share = (self.table.slots_count() / 8).min(u64::from(u32::MAX)) as u32;
+        self.windows.pages(count(&tally.ahead_used), count(&tally.ahead_wasted)).min(share)
+    }
+}
+
+/// A read has missed: claims what its stream will want next. The caller flushes.
+pub(crate) fn after_miss(lane: &Arc<Lane>, work: &mut Work, id: TaskId) {
+    let task = &work.tasks[id];
+    let object = &task.object;
+    // A spare lane goes with its call, and would have to wait for them (B4).
+    if !object.partition.reads_ahead() || lane.is_spare() {
+        return;
+    }
+    let (first, end) = task.page_range();
+    let Some(ahead) = object.streams.missed(first, end, || object.partition.window_pages()) else { return };
+    let object = object.clone();
+    let last = object.len_bytes().div_ceil(object.partition.page_bytes() as u64);
+    let mut task = Task::of_pages(Job::Ahead, &object, 0, 0);
+    if ahead.stride == 1 {
+        (task.next, task.end) = (ahead.first, last.min(ahead.first + u64::from(ahead.count)));
+    } else {
+        let page = |number| ahead.first.checked_add_signed(ahead.stride * i64::from(number));
+        task.again = (0..ahead.count).filter_map(page).filter(|page| *page < last).collect();
+        task.again.reverse();
+    }
+    if task.next < task.end || !task.again.is_empty() {
+        lane.start(work, task);
+    }
+}
+
+/// Claims one page ahead, if nobody has to be waited for.
+pub(crate) fn page(work: &mut Work, id: TaskId, object: Arc<ObjectInner>, page: u64) {
+    let partition = &*object.partition;
+    let tag = object.tag(page);
+    if partition.table.find(tag).is_some() {
+        return;
+    }
+    let guard = partition.table.lock(tag);
+    if guard.find(tag).is_some() || partition.strays.has(tag) || object.ranges.is_closed(page) {
+        return;
+    }
+    // If the set is full, the page is left to the task that asks for it.
+    let slot = match partition.claim(guard, tag, Claiming::Ahead) {
+        Claimed::Slot(slot) => slot,
+        Claimed::Full(_) | Claimed::Resident => return,
+    };
+    work.gather(object, page, slot, id, Role::Bring);
+}

@@ -1,0 +1,267 @@
+//! What is in flight: tasks (one per request that could not be answered at once) and transfers (one
+//! per I/O).
+//!
+//! A task knows its bytes and which of its pages are not done. A transfer knows the slots it holds.
+//! Both live in the lane that they were submitted on; any thread that takes a completion of the
+//! lane may finish a transfer, only the lane's owner tries pages.
+
+use octavo_table::{SlotIndex, Tag};
+
+use super::discard::{self, ClearState};
+use super::writeback::SyncState;
+use crate::error::Error;
+use crate::memory::Bounce;
+use crate::request::Op;
+use crate::state::partition::ObjectInner;
+use crate::sync::Arc;
+use crate::wait::TaskId;
+
+/// The end of all pages.
+pub(crate) const END: u64 = u64::MAX >> 16;
+
+/// What a task does, with the state that only this kind of task has.
+pub(crate) enum Job {
+    /// Copies the object's bytes to the caller's memory.
+    Read,
+    /// Brings pages in; no bytes are copied.
+    Populate,
+    /// Brings in pages that a stream of reads will probably want. No one waits for the task.
+    Ahead,
+    /// Copies the caller's bytes to the object; then, if `durable`, becomes a `Sync` of the range.
+    Write { durable: bool },
+    /// Writes the dirty pages of the range; then, if wanted, makes the store durable.
+    Sync(Box<SyncState>),
+    /// Clears the range; then, if durable, becomes a `Sync` of the range.
+    Clear(Box<ClearState>),
+    /// Waits for the one thing that it was registered with.
+    Nap,
+}
+
+/// A request in flight.
+pub(crate) struct Task {
+    pub job: Job,
+    pub object: Arc<ObjectInner>,
+    /// The caller's bytes: `len` of them at `memory`, for the object's bytes from `offset` on.
+    pub memory: *mut u8,
+    pub offset: u64,
+    pub len: usize,
+    /// Pages not tried yet: `next..end`.
+    pub next: u64,
+    pub end: u64,
+    /// Pages to be tried again.
+    pub again: Vec<u64>,
+    /// Transfers and registrations that will bring it on.
+    pub outstanding: usize,
+    // Boxed: a task is moved some times, and few fail.
+    pub error: Option<Box<Error>>,
+    /// The request of a queue that this task answers.
+    pub request: Option<(u64, Op)>,
+    /// Its pages may be asked for at their nodes, by message: so many requests were submitted with
+    /// it. 0: they may not.
+    pub batch: u32,
+    /// The bundle, and the letter in it, that this task answers.
+    pub served: Option<(usize, usize)>,
+}
+
+// SAFETY: `memory` is the caller's, lent for the task's life (blocking calls wait for its end,
+// queues own their buffers).
+unsafe impl Send for Task {}
+
+/// The part of a task's bytes that lies in one page.
+#[derive(Clone, Copy)]
+pub(crate) struct Span {
+    /// Where in the page it starts.
+    pub skip: usize,
+    pub len: usize,
+    /// Where in the caller's memory.
+    pub memory: *mut u8,
+}
+
+impl Task {
+    #[inline(always)]
+    pub fn new(job: Job, object: Arc<ObjectInner>, offset: u64, memory: *mut u8, len: usize) -> Task {
+        let (next, end) = pages_of(&object, offset, len);
+        Task {
+            job,
+            object,
+            memory,
+            offset,
+            len,
+            next,
+            end,
+            again: Vec::new(),
+            outstanding: 0,
+            error: None,
+            request: None,
+            batch: 0,
+            served: None,
+        }
+    }
+
+    /// A task for whole pages, without bytes of the caller's.
+    pub fn of_pages(job: Job, object: &Arc<ObjectInner>, next: u64, end: u64) -> Task {
+        let mut task = Task::new(job, object.clone(), 0, std::ptr::null_mut(), 0);
+        (task.next, task.end) = (next, end);
+        task
+    }
+
+    /// A pass of the cleaner: writes up to about `pages_max` of the object's dirty pages, in the
+    /// order of their offsets. Makes nothing durable.
+    pub fn pass(object: &Arc<ObjectInner>, pages_max: u64) -> Task {
+        Task::of_pages(Job::Sync(SyncState::new(false, pages_max)), object, 0, END)
+    }
+
+    /// The next page to try, and whether it is tried for the first time.
+    pub fn next_page(&mut self) -> Option<(u64, bool)> {
+        if let Some(page) = self.again.pop() {
+            return Some((page, false));
+        }
+        (self.next < self.end).then(|| {
+            self.next += 1;
+            (self.next - 1, true)
+        })
+    }
+
+    /// The pages that the task's bytes touch, from the first to behind the last.
+    pub fn page_range(&self) -> (u64, u64) {
+        pages_of(&self.object, self.offset, self.len)
+    }
+
+    /// The task's bytes in `page`.
+    pub fn span(&self, page: u64) -> Span {
+        let page_bytes = self.object.partition.page_bytes() as u64;
+        let start = (page * page_bytes).max(self.offset);
+        let end = ((page + 1) * page_bytes).min(self.offset + self.len as u64);
+        Span {
+            skip: (start - page * page_bytes) as usize,
+            len: (end - start) as usize,
+            memory: match &self.job {
+                Job::Clear(_) => discard::zeros(),
+                _ => self.memory.wrapping_add((start - self.offset) as usize),
+            },
+        }
+    }
+
+    /// Keeps the first error.
+    pub fn fail(&mut self, error: Error) {
+        self.error.get_or_insert_with(|| Box::new(error));
+    }
+}
+
+#[inline(always)]
+fn pages_of(object: &ObjectInner, offset: u64, len: usize) -> (u64, u64) {
+    let shift = object.partition.page_shift;
+    match len {
+        0 => (0, 0),
+        _ => (offset >> shift, ((offset + len as u64 - 1) >> shift) + 1),
+    }
+}
+
+/// What is left of a task that is over.
+pub(crate) struct Ended {
+    /// Its number, which may be another's by now.
+    pub task: TaskId,
+    error: Option<Box<Error>>,
+    /// The request of a queue that it answers.
+    pub request: Option<(u64, Op)>,
+}
+
+impl Ended {
+    pub fn new(id: TaskId, task: &mut Task) -> Ended {
+        Ended { task: id, error: task.error.take(), request: task.request.take() }
+    }
+
+    pub fn result(self) -> Result<(), Error> {
+        self.error.map_or(Ok(()), |error| Err(*error))
+    }
+}
+
+/// What happens to a page when its transfer ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// Fill: copy the task's part of the page to the caller.
+    Deliver,
+    /// Fill: copy the caller's part over the page and make it dirty.
+    Patch,
+    /// Let the task try the page again; a task that only brings pages in is done with it.
+    Bring,
+    /// Write-through into a slot that was claimed for it (Filling): publish the page.
+    Publish,
+    /// Write-through of a resident page (Storing): change it in place.
+    EndStore,
+    /// Write-back on behalf of a task that will try the page again when it is clean.
+    Retry,
+}
+
+/// A page of a transfer.
+#[derive(Clone, Copy)]
+pub(crate) struct TransferPage {
+    /// The slot that is held, or whose bytes were copied (write-back). None for a page without a
+    /// slot.
+    pub slot: Option<SlotIndex>,
+    pub task: TaskId,
+    pub role: Role,
+    /// Write-back: the version that travels. Otherwise 0.
+    pub version: u64,
+}
+
+/// What an I/O in flight is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Store to frames.
+    Fill,
+    /// Bounce pages to the store, then to the frames (write-through).
+    Store,
+    /// Bounce pages to the store; the frames are ahead or equal (write-back).
+    Clean,
+    /// A page that found no slot, to a bounce page and on to the caller.
+    StrayRead,
+    /// The same, to be patched and written (a part of a page).
+    StrayUpdate,
+    /// A bounce page to the store, for a page that found no slot.
+    StrayWrite,
+    /// The store's own sync.
+    Flush,
+    /// A range that the store clears, up to page `end`. Its pages are held or not resident.
+    Clear { end: u64 },
+}
+
+/// An I/O in flight.
+pub(crate) struct Transfer {
+    pub kind: Kind,
+    pub object: Arc<ObjectInner>,
+    /// The first page; the others follow it.
+    pub page: u64,
+    pub pages: Pages,
+    pub bounce: Option<Bounce>,
+    /// The page's tag, for strays.
+    pub tag: Tag,
+}
+
+/// One page, or several: the usual single miss allocates nothing.
+pub(crate) struct Pages {
+    first: TransferPage,
+    rest: Vec<TransferPage>,
+}
+
+impl Pages {
+    pub fn one(first: TransferPage) -> Pages {
+        Pages { first, rest: Vec::new() }
+    }
+
+    pub fn push(&mut self, page: TransferPage) {
+        self.rest.push(page);
+    }
+
+    pub fn first(&self) -> TransferPage {
+        self.first
+    }
+
+    pub fn count(&self) -> usize {
+        1 + self.rest.len()
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = TransferPage> + '_ {
+        std::iter::once(self.first).chain(self.rest.iter().copied())
+    }
+}

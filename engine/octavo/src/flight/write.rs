@@ -1,0 +1,439 @@
+//! Writing: into the page (write-back), or into the store first and then into the page
+//! (write-through).
+//!
+//! Writes to one page are serialised by its slot's state, which is held across the I/O of a
+//! write-through; readers go on reading the old bytes until the new ones are in the store. A
+//! write-back holds it for the length of a copy. A page that finds no slot is written to the
+//! store at once, as a stray.
+
+use std::cell::Cell;
+
+use octavo_disk::{IoBuffer, IoError};
+use octavo_table::{Found, SetGuard, SlotIndex, State, Tag, Word};
+
+use super::lane::{Lane, Work};
+use super::task::{Kind, Pages, Role, Span, Transfer, TransferPage};
+use super::transfers::RUN_PAGES_MAX;
+use super::writeback;
+use crate::WAYS;
+use crate::config::CacheMode;
+use crate::memory::{Bounce, copy};
+use crate::pages::steps::{Claimed, Claiming, Superseded};
+use crate::state::counters::Count;
+use crate::state::partition::{ObjectInner, PartitionInner};
+use crate::sync::Arc;
+use crate::wait::TaskId;
+
+/// How often a page is looked at before its task steps back.
+const TRIES: usize = 4;
+
+/// What a look at a page led to.
+enum Look {
+    /// The page has the bytes.
+    Done,
+    /// The task will be told: by a fill, by whoever holds the page, or by the bounce pool.
+    Later,
+    /// The slot is the caller's; the bytes go to the store first, and `role` ends that.
+    Store { slot: SlotIndex, role: Role },
+    /// Write-back has no room for another dirty page: to the store first, as a write-through.
+    StoreFirst,
+    /// The page is dirty and pinned, and its set full: what it has goes to the store, then it can
+    /// be dropped.
+    CleanFirst,
+    /// The state changed under our eyes.
+    Again,
+}
+
+/// One page of a write, as it is tried.
+struct Attempt<'a> {
+    lane: &'a Arc<Lane>,
+    object: &'a Arc<ObjectInner>,
+    partition: &'a PartitionInner,
+    id: TaskId,
+    page: u64,
+    tag: Tag,
+    span: Span,
+    /// The write covers all of the page that lies inside the object; looked at again when a slot is
+    /// claimed.
+    whole: Cell<bool>,
+}
+
+/// Tries one page of a write, and as many of those behind it as go to the store in the same I/O.
+pub(crate) fn page(
+    lane: &Arc<Lane>,
+    work: &mut Work,
+    id: TaskId,
+    object: &Arc<ObjectInner>,
+    page: u64,
+    first: bool,
+) {
+    let mut attempt = Attempt::new(lane, work, id, object, page);
+    let partition = attempt.partition;
+    if attempt.is_cut(work) {
+        return;
+    }
+    if first {
+        partition.count_first_write(attempt.tag, attempt.span.len);
+    }
+    if partition.mode == CacheMode::Writeback {
+        match attempt.try_often(work, |attempt, work| attempt.write_page(work)) {
+            Look::StoreFirst | Look::CleanFirst => {}
+            _ => return,
+        }
+    }
+    // The store first. Bounce pages before slots: whoever waits for one holds nothing.
+    let task = &work.tasks[id];
+    let adjacent = if page + 1 == task.next { task.end - page } else { 1 };
+    let wanted = adjacent.min(RUN_PAGES_MAX as u64) as usize;
+    let Some(mut bounce) = lane.shared.bounce.take(&object.bounced, wanted, || lane.waiter(id, page)) else {
+        return work.registered(id);
+    };
+    let mut run: Option<Pages> = None;
+    let mut taken = 0;
+    while taken < bounce.pages {
+        let number = taken;
+        let look = attempt.try_often(work, |attempt, work| attempt.store_page(work, &mut bounce, number));
+        let held = match look {
+            Look::Store { slot, role } => TransferPage { slot: Some(slot), task: id, role, version: 0 },
+            Look::CleanFirst => {
+                let mut own = bounce.split_off(taken);
+                own.shorten(1);
+                writeback::begin_one(lane, work, id, object, attempt.page, own);
+                break;
+            }
+            _ => break,
+        };
+        match &mut run {
+            None => run = Some(Pages::one(held)),
+            Some(pages) => pages.push(held),
+        }
+        taken += 1;
+        if taken < bounce.pages {
+            // The next page of the run is tried here and not by the task's cursor.
+            work.tasks[id].next += 1;
+            attempt = Attempt::new(lane, work, id, object, page + taken as u64);
+            partition.count_first_write(attempt.tag, attempt.span.len);
+        }
+    }
+    let Some(pages) = run else { return };
+    bounce.shorten(taken);
+    let buffer = [IoBuffer { ptr: bounce.at(0), len: taken * partition.page_bytes() }];
+    work.tasks[id].outstanding += 1;
+    let (object, tag) = (object.clone(), attempt.tag);
+    let transfer = Transfer { kind: Kind::Store, object, page, pages, bounce: Some(bounce), tag };
+    lane.push(work, transfer, octavo_disk::Op::Write, &buffer);
+}
+
+impl<'a> Attempt<'a> {
+    fn new(lane: &'a Arc<Lane>, work: &Work, id: TaskId, object: &'a Arc<ObjectInner>, page: u64) -> Self {
+        let partition = &*object.partition;
+        let span = work.tasks[id].span(page);
+        let whole = Cell::new(false);
+        Attempt { lane, object, partition, id, page, tag: object.tag(page), span, whole }
+    }
+
+    fn covers_all(&self) -> bool {
+        let Span { skip, len, .. } = self.span;
+        let end = (self.page << self.partition.page_shift) + (skip + len) as u64;
+        skip == 0 && (len == self.partition.page_bytes() || end >= self.object.len_bytes())
+    }
+
+    /// Looks a few times; then lets the task come back later, so that no thread turns for ever.
+    fn try_often(&self, work: &mut Work, mut look: impl FnMut(&Self, &mut Work) -> Look) -> Look {
+        for _ in 0..TRIES {
+            match look(self, work) {
+                Look::Again => {}
+                step => return step,
+            }
+        }
+        work.tasks[self.id].outstanding += 1;
+        self.lane.retry(self.id, self.page);
+        Look::Later
+    }
+
+    /// Write-back: the bytes go into the page.
+    fn write_page(&self, work: &mut Work) -> Look {
+        let (partition, table) = (self.partition, &self.partition.table);
+        let full_of_dirt = table.dirty_pages() >= partition.dirty_max_pages();
+        if let Some(found) = partition.find_near(self.tag)
+            && let Some(step) = self.in_place(&found, full_of_dirt)
+        {
+            return step;
+        }
+        let guard = table.lock(self.tag);
+        if let Some(found) = guard.find(self.tag) {
+            return match found.word.state() {
+                State::Clean | State::Dirty if found.word.pins() > 0 => {
+                    self.supersede(work, guard, found, full_of_dirt)
+                }
+                // It has come since, or it has moved to where only the guard looks for it.
+                State::Clean | State::Dirty => {
+                    drop(guard);
+                    self.in_place(&found, full_of_dirt).unwrap_or(Look::Again)
+                }
+                _ => self.wait(work, found.index, found.word),
+            };
+        }
+        if full_of_dirt {
+            return self.too_dirty();
+        }
+        if self.elsewhere(work) {
+            return Look::Later;
+        }
+        match partition.claim(guard, self.tag, self.claiming()) {
+            Claimed::Resident => Look::Again,
+            Claimed::Slot(slot) if self.whole.get() => {
+                partition.publish_written(self.tag, slot, true, |frame| self.fill(frame));
+                Look::Done
+            }
+            Claimed::Slot(slot) => {
+                work.gather(self.object.clone(), self.page, slot, self.id, Role::Patch);
+                Look::Later
+            }
+            Claimed::Full(guard) => {
+                let waiter = || self.lane.waiter(self.id, self.page);
+                match self.lane.shared.bounce.take(&self.object.bounced, 1, waiter) {
+                    Some(bounce) => self.stray(work, guard, bounce),
+                    None => {
+                        work.registered(self.id);
+                        Look::Later
+                    }
+                }
+            }
+        }
+    }
+
+    /// What a slot is claimed for: the rest of a page that the write covers in part comes from the
+    /// store.
+    fn claiming(&self) -> Claiming {
+        if self.whole.get() { Claiming::Overwrite } else { Claiming::Fill }
+    }
+
+    /// The bytes go into a resident page, if no thread owns or pins it. A dirty page may change
+    /// even if the partition has too many.
+    fn in_place(&self, found: &Found<'_>, full_of_dirt: bool) -> Option<Look> {
+        if full_of_dirt && found.word.state() == State::Clean {
+            return Some(self.too_dirty());
+        }
+        self.partition.overwrite(self.tag, found, |frame| self.copy_over(frame)).then_some(Look::Done)
+    }
+
+    /// Write-through: the bytes go into a bounce page, and the slot is held for them.
+    fn store_page(&self, work: &mut Work, bounce: &mut Bounce, number: usize) -> Look {
+        let (partition, table) = (self.partition, &self.partition.table);
+        let guard = table.lock(self.tag);
+        if let Some(found) = guard.find(self.tag) {
+            return self.store_resident(work, guard, found, bounce.at(number));
+        }
+        if self.elsewhere(work) {
+            return Look::Later;
+        }
+        match partition.claim(guard, self.tag, self.claiming()) {
+            Claimed::Resident => Look::Again,
+            Claimed::Slot(slot) if self.whole.get() => {
+                self.fill(bounce.at(number));
+                Look::Store { slot, role: Role::Publish }
+            }
+            Claimed::Slot(slot) => {
+                work.gather(self.object.clone(), self.page, slot, self.id, Role::Bring);
+                Look::Later
+            }
+            // The bounce page at hand becomes the stray's: a task that holds one never waits for another.
+            Claimed::Full(guard) => {
+                let mut own = bounce.split_off(number);
+                own.shorten(1);
+                self.stray(work, guard, own)
+            }
+        }
+    }
+
+    /// `store_page` of a resident page.
+    fn store_resident(
+        &self,
+        work: &mut Work,
+        guard: SetGuard<'_, WAYS>,
+        found: Found<'_>,
+        bounce: *mut u8,
+    ) -> Look {
+        let (partition, word) = (self.partition, found.word);
+        match word.state() {
+            State::Clean => {
+                if !partition.begin_store(self.tag, &found) {
+                    return Look::Again;
+                }
+                drop(guard);
+                let frame = partition.frames.at(found.index);
+                // SAFETY: the bounce page is ours; a Storing page's bytes do not change (P8).
+                unsafe { copy::copy_out(frame, bounce, partition.page_bytes()) };
+                self.copy_over(bounce);
+                Look::Store { slot: found.index, role: Role::EndStore }
+            }
+            // It became dirty meanwhile (write-back only): then it may change in place.
+            State::Dirty if word.pins() == 0 && !word.writeback() => {
+                drop(guard);
+                match self.write_page(work) {
+                    // Clean again by now: the next look stores it.
+                    Look::StoreFirst => Look::Again,
+                    look => look,
+                }
+            }
+            State::Dirty if word.pins() > 0 && !word.writeback() => self.supersede(work, guard, found, true),
+            _ => self.wait(work, found.index, word),
+        }
+    }
+
+    /// A write to a pinned page: the pins keep the old slot as a snapshot, and the new bytes get
+    /// another.
+    fn supersede(
+        &self,
+        work: &mut Work,
+        guard: SetGuard<'_, WAYS>,
+        found: Found<'_>,
+        full_of_dirt: bool,
+    ) -> Look {
+        if found.word.writeback() {
+            return self.wait(work, found.index, found.word);
+        }
+        let is_clean = found.word.state() == State::Clean;
+        if full_of_dirt && is_clean {
+            return self.too_dirty();
+        }
+        match self.partition.supersede(self.tag, guard, &found, |frame| self.copy_over(frame)) {
+            Superseded::Done => Look::Done,
+            Superseded::Changed => Look::Again,
+            // A clean page can be dropped: its bytes are in the store. A dirty one is written back first.
+            Superseded::Full if is_clean => self.drop_pinned(),
+            Superseded::Full => Look::CleanFirst,
+        }
+    }
+
+    /// A clean, pinned page whose set is full: the slot goes, and the page is written as one that
+    /// has none.
+    fn drop_pinned(&self) -> Look {
+        let mut guard = self.partition.table.lock(self.tag);
+        if let Some(found) = guard.find(self.tag)
+            && found.word.state() == State::Clean
+        {
+            let _ = self.partition.drop_quiet(&mut guard, &found, Count::EvictionsWrite);
+        }
+        Look::Again
+    }
+
+    /// Whether the object was cut, or closed, while this write was on its way; then it fails.
+    fn is_cut(&self, work: &mut Work) -> bool {
+        let is_cut = self.page << self.partition.page_shift >= self.object.len_bytes();
+        if is_cut {
+            let task = &mut work.tasks[self.id];
+            task.fail(self.object.past_end(task.offset, task.len as u64));
+        }
+        is_cut
+    }
+
+    /// Whether somebody serves the page without a slot, or clears its range; then the task is
+    /// registered there. Or the page is no more. Under the set's lock.
+    fn elsewhere(&self, work: &mut Work) -> bool {
+        let waiter = || self.lane.waiter(self.id, self.page);
+        let registered =
+            self.partition.strays.wait(self.tag, waiter) || self.object.ranges.wait(self.page, waiter);
+        if registered {
+            work.registered(self.id);
+        }
+        // Under the lock and after the look at the ranges, so that no change of the length is on its way:
+        // what lies behind an end that is no more must be kept, and what is brought in now is not
+        // looked for by who closes the object.
+        self.whole.set(self.covers_all());
+        registered || self.is_cut(work)
+    }
+
+    fn wait(&self, work: &mut Work, slot: SlotIndex, seen: Word) -> Look {
+        if !self.partition.wait_for_slot(slot, seen, || self.lane.waiter(self.id, self.page)) {
+            return Look::Again;
+        }
+        work.registered(self.id);
+        Look::Later
+    }
+
+    fn too_dirty(&self) -> Look {
+        self.partition.tell_cleaner(true);
+        Look::StoreFirst
+    }
+
+    /// The page has no slot: straight to the store (its old bytes first, where the write does not
+    /// cover them).
+    fn stray(&self, work: &mut Work, guard: SetGuard<'_, WAYS>, bounce: Bounce) -> Look {
+        let (partition, id, page) = (self.partition, self.id, self.page);
+        partition.begin_stray(guard, self.tag, true);
+        let (kind, op) = match self.whole.get() {
+            true => (Kind::StrayWrite, octavo_disk::Op::Write),
+            false => (Kind::StrayUpdate, octavo_disk::Op::Read),
+        };
+        if self.whole.get() {
+            self.fill(bounce.at(0));
+        }
+        let buffer = [IoBuffer { ptr: bounce.at(0), len: partition.page_bytes() }];
+        let pages = Pages::one(TransferPage { slot: None, task: id, role: Role::Bring, version: 0 });
+        let transfer =
+            Transfer { kind, object: self.object.clone(), page, pages, bounce: Some(bounce), tag: self.tag };
+        work.tasks[id].outstanding += 1;
+        self.lane.push(work, transfer, op, &buffer);
+        Look::Later
+    }
+
+    /// Copies the caller's bytes over a page: a frame that is ours (Writing or Filling), at which
+    /// optimistic readers may look, or a bounce page.
+    fn copy_over(&self, page: *mut u8) {
+        // SAFETY: the page is ours, and the span is the task's memory; racing readers are allowed for
+        // by `copy_in`.
+        unsafe { copy::copy_in(self.span.memory, page.wrapping_add(self.span.skip), self.span.len) };
+    }
+
+    /// Copies the caller's bytes into a page that they cover, and zeros behind them (past the
+    /// object's end).
+    fn fill(&self, page: *mut u8) {
+        self.copy_over(page);
+        let rest = self.partition.page_bytes() - self.span.len;
+        // SAFETY: as in `copy_over`.
+        unsafe { copy::zero_in(page.wrapping_add(self.span.len), rest) };
+    }
+}
+
+/// A write-through has reached the store, or has not.
+pub(crate) fn stored(lane: &Lane, work: &mut Work, transfer: Transfer, result: Result<(), IoError>) {
+    let Transfer { object, page: first, pages, bounce, .. } = transfer;
+    let partition = &*object.partition;
+    let bounce = bounce.expect("a store travels in bounce pages");
+    let id = pages.iter().next().expect("a transfer has pages").task;
+    for (number, held) in pages.iter().enumerate() {
+        let slot = held.slot.expect("a store holds slots");
+        let tag = object.tag(first + number as u64);
+        let write = |frame: *mut u8| {
+            // SAFETY: the frame is ours (Filling or Writing), and so is the bounce page.
+            unsafe { copy::copy_in(bounce.at(number), frame, partition.page_bytes()) }
+        };
+        match (&result, held.role) {
+            // What the store holds now is unknown: the page goes, and the next read finds out.
+            (Err(_), _) => partition.release(tag, slot),
+            (Ok(()), Role::Publish) => partition.publish_written(tag, slot, false, write),
+            (Ok(()), _) => partition.end_store(tag, slot, write),
+        }
+    }
+    if let Err(source) = &result {
+        partition.counters.add(Count::WriteErrors, 1);
+        work.tasks[id].fail(object.io_error(source));
+    }
+    drop(bounce);
+    lane.step(work, id);
+}
+
+/// A page without a slot has been written, or has not.
+pub(crate) fn stray_written(lane: &Lane, work: &mut Work, transfer: Transfer, result: Result<(), IoError>) {
+    let id = transfer.pages.iter().next().expect("a stray is one page").task;
+    let partition = &transfer.object.partition;
+    if let Err(source) = &result {
+        partition.counters.add(Count::WriteErrors, 1);
+        work.tasks[id].fail(transfer.object.io_error(source));
+    }
+    drop(transfer.bounce);
+    partition.strays.remove(transfer.tag);
+    lane.step(work, id);
+}

@@ -1,0 +1,717 @@
+//! Write-back and sync: dirty pages to the store, in the order of their offsets, adjacent ones in
+//! one I/O.
+//!
+//! Which pages are dirty is not written down a second time: the slots say so, segments without
+//! dirty pages are passed over, and the pages' keys come from their tags. A round collects the
+//! lowest dirty pages of the range, an eighth of all or a few thousand, writes them, and goes on
+//! behind them. Where the range is short its pages are looked up one by one, and nothing is walked
+//! over.
+//!
+//! A store that refuses, because it is full, say, is asked again: one page at a time until it takes
+//! one. A *pass* (all dirty pages of an object, nothing made durable) gives up after some refusals
+//! in a row, and the next one goes on behind them.
+//!
+//! A page travels as a copy in a bounce page, so it may be read and written meanwhile; it becomes
+//! clean only if nobody did write.
+
+use std::collections::BTreeSet;
+
+use octavo_disk::{IoBuffer, IoError};
+use octavo_table::{SegmentIndex, SlotIndex, State, Word};
+
+use super::lane::{Lane, Work};
+use super::task::{END, Job, Kind, Pages, Role, Task, Transfer, TransferPage};
+use super::transfers::RUN_PAGES_MAX;
+use crate::error::Error;
+use crate::memory::{Bounce, Charge, copy};
+use crate::state::counters::Count;
+use crate::state::partition::{ObjectInner, PartitionInner};
+use crate::sync::{Arc, Ordering, lock};
+use crate::wait::{Flush, RESUME, TaskId};
+
+/// Dirty pages that any round may collect: enough for long runs, 64 KiB of memory. (In unit tests
+/// few, so that there are rounds.)
+const ROUND_PAGES_LEAST: usize = if cfg!(test) { 64 } else { 4096 };
+
+/// A round collects this part of the dirty pages, so that a sync takes so many walks and one,
+/// however large the cache is.
+const ROUNDS: u64 = 8;
+
+/// The look-up of a page costs about as much as a walk over so many slots.
+const LOOKUP_SLOTS: u64 = 16;
+
+/// Transfers of one task in flight at most; more would only queue.
+const IN_FLIGHT_MAX: usize = 32;
+
+/// How often the copy of a page that is being written is tried before somebody is waited for.
+const COPY_TRIES: usize = 4;
+
+/// Pages that a pass finds refused one after the other before it gives up: a full store is not
+/// asked for each of a million, once a second.
+const REFUSED_MAX: u32 = 64;
+
+/// What a task that writes dirty pages knows.
+pub(crate) struct SyncState {
+    /// After the pages, the store is to be made durable.
+    pub flush: bool,
+    /// The pages are written, and the store's own sync is what is left.
+    pub flushing: bool,
+    /// The first of the object's flushes that covers the task; 0 until it asks for one.
+    flush_needed: u64,
+    /// Pages that the task may still write (a bound for passes).
+    clean_left: u64,
+    /// How many pages a round collects, if that is more than the least.
+    round: Option<Round>,
+    /// How the write-backs go; None until the first.
+    cleaning: Option<Cleaning>,
+    /// The error of a page that could not be written. The others are tried all the same.
+    pub late_error: Option<Error>,
+}
+
+impl SyncState {
+    pub fn new(flush: bool, clean_left: u64) -> Box<SyncState> {
+        Box::new(SyncState {
+            flush,
+            flushing: false,
+            flush_needed: 0,
+            clean_left,
+            round: None,
+            cleaning: None,
+            late_error: None,
+        })
+    }
+
+    fn cleaning(&mut self) -> &mut Cleaning {
+        self.cleaning.as_mut().expect("a sync that has begun")
+    }
+}
+
+/// How the write-backs of a sync, or of a pass, go.
+pub(crate) struct Cleaning {
+    /// All of the object's dirty pages are to be written, and none was left out so far.
+    whole: bool,
+    is_pass: bool,
+    /// Where a pass began, and ends: those before it come last.
+    begun: u64,
+    runs: Runs,
+    /// Pages that were refused since one was written.
+    refused: u32,
+}
+
+/// Whether adjacent pages go in one I/O.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Runs {
+    Yes,
+    /// The store has refused the last time: not until it takes a page.
+    NotYet,
+    /// One of several was refused. One bad block shall not keep its neighbours: each page alone.
+    No,
+}
+
+/// What became of the copy of a page.
+enum Copy {
+    /// Nothing to write here.
+    Clean,
+    /// Its bytes are in the bounce page; the slot carries the write-back flag.
+    Copied { slot: SlotIndex, version: u64 },
+    /// The task is registered, or comes back by itself.
+    Later,
+}
+
+/// Goes on with a sync: starts write-backs as far as it may.
+pub(crate) fn advance(lane: &Arc<Lane>, work: &mut Work, id: TaskId, object: &Arc<ObjectInner>) {
+    if work.tasks[id].sync().flushing {
+        return flush(lane, work, id, object);
+    }
+    begin(&mut work.tasks[id], object);
+    loop {
+        let task = &mut work.tasks[id];
+        if task.outstanding >= IN_FLIGHT_MAX || task.error.is_some() {
+            return;
+        }
+        if task.again.is_empty() {
+            if task.next >= task.end {
+                return;
+            }
+            if task.sync().clean_left == 0 {
+                task.next = task.end;
+                task.sync().cleaning().whole = false;
+                return;
+            }
+            collect(lane, task, object);
+            continue;
+        }
+        if !run(lane, work, id, object) {
+            return;
+        }
+    }
+}
+
+/// Collects the pages of the next round.
+fn collect(lane: &Lane, task: &mut Task, object: &ObjectInner) {
+    let (next, end) = (task.next, task.end);
+    let sync = task.sync();
+    if sync.round.is_none() {
+        let dirty = object.partition.table.dirty_pages().min(sync.clean_left);
+        sync.round = Round::among(lane, dirty);
+    }
+    let most = sync.round.as_ref().map_or(ROUND_PAGES_LEAST, |round| round.pages_max);
+    let round = object.dirty_pages(next, end, most);
+    // A full round may have left pages behind it.
+    task.next = if round.len() < most { end } else { round[round.len() - 1] + 1 };
+    task.again = round;
+    task.again.reverse();
+    if task.next == task.end {
+        (task.next, task.end) = (0, std::mem::take(&mut task.sync().cleaning().begun));
+    }
+}
+
+/// Once for each task.
+fn begin(task: &mut Task, object: &ObjectInner) {
+    let whole = task.next == 0 && task.end == END;
+    let sync = task.sync();
+    if sync.cleaning.is_some() {
+        return;
+    }
+    let is_pass = whole && !sync.flush;
+    let runs = if lock(&object.writeback_error).is_some() { Runs::NotYet } else { Runs::Yes };
+    // Relaxed, here and elsewhere: wherever a pass begins, it ends there.
+    let begun = if is_pass { object.clean_next.swap(0, Ordering::Relaxed) } else { 0 };
+    sync.cleaning = Some(Cleaning { whole, is_pass, begun, runs, refused: 0 });
+    task.next = task.next.max(begun);
+}
+
+/// A task has ended.
+pub(crate) fn ended(task: &Task) {
+    let Job::Sync(sync) = &task.job else { return };
+    let is_whole = sync.cleaning.as_ref().is_some_and(|cleaning| cleaning.whole);
+    if is_whole && task.error.is_none() {
+        task.object.clean_next.store(0, Ordering::Relaxed);
+        *lock(&task.object.writeback_error) = None;
+    }
+}
+
+/// The pages of a sync are in the store; now the store's own sync.
+fn flush(lane: &Arc<Lane>, work: &mut Work, id: TaskId, object: &Arc<ObjectInner>) {
+    let task = &mut work.tasks[id];
+    // What asked before the object was closed has written its pages: a flush says the truth of them.
+    let is_open = if task.sync().flush_needed == 0 { object.check_open() } else { Ok(()) };
+    if let Err(error) = is_open.and_then(|()| object.check_not_failed()) {
+        return task.fail(error);
+    }
+    match object.flushes.ask(&mut task.sync().flush_needed, || lane.waiter(id, RESUME)) {
+        Flush::Covered => {}
+        Flush::Wait => work.registered(id),
+        Flush::Begin => {
+            task.outstanding += 1;
+            let page = TransferPage { slot: None, task: id, role: Role::Bring, version: 0 };
+            let transfer = Transfer {
+                kind: Kind::Flush,
+                object: object.clone(),
+                page: 0,
+                pages: Pages::one(page),
+                bounce: None,
+                tag: Default::default(),
+            };
+            lane.push(work, transfer, octavo_disk::Op::Sync, &[]);
+        }
+    }
+}
+
+/// Writes the next page of the round, with as many adjacent ones as there are. False: no bounce
+/// page is free, the task will be told.
+fn run(lane: &Arc<Lane>, work: &mut Work, id: TaskId, object: &Arc<ObjectInner>) -> bool {
+    let most = if work.tasks[id].sync().cleaning().runs == Runs::Yes { RUN_PAGES_MAX } else { 1 };
+    let again = &mut work.tasks[id].again;
+    let first = again[again.len() - 1];
+    let adjacent =
+        again.iter().rev().take(most).zip(first..).take_while(|(page, expected)| *page == expected).count();
+    let Some(mut bounce) = lane.shared.bounce.take(&object.bounced, adjacent, || lane.waiter(id, RESUME))
+    else {
+        work.registered(id);
+        return false;
+    };
+    let mut pages: Option<Pages> = None;
+    let mut taken = 0;
+    while taken < bounce.pages {
+        work.tasks[id].again.pop();
+        let Copy::Copied { slot, version } =
+            copy_page(lane, work, id, object, first + taken as u64, &bounce, taken)
+        else {
+            break;
+        };
+        let held = TransferPage { slot: Some(slot), task: id, role: Role::Bring, version };
+        match &mut pages {
+            None => pages = Some(Pages::one(held)),
+            Some(pages) => pages.push(held),
+        }
+        taken += 1;
+    }
+    if let Some(pages) = pages {
+        bounce.shorten(taken);
+        push(lane, work, id, object, first, pages, bounce);
+    }
+    true
+}
+
+fn push(
+    lane: &Lane,
+    work: &mut Work,
+    id: TaskId,
+    object: &Arc<ObjectInner>,
+    page: u64,
+    pages: Pages,
+    bounce: Bounce,
+) {
+    let buffer = [IoBuffer { ptr: bounce.at(0), len: pages.count() * object.partition.page_bytes() }];
+    work.tasks[id].outstanding += 1;
+    let object = object.clone();
+    let transfer =
+        Transfer { kind: Kind::Clean, object, page, pages, bounce: Some(bounce), tag: Default::default() };
+    lane.push(work, transfer, octavo_disk::Op::Write, &buffer);
+}
+
+/// Whether a page was dirty before whoever has it in hands, or is.
+fn may_be_dirty(word: Word) -> bool {
+    matches!(word.state(), State::Dirty | State::Writing) || word.held()
+}
+
+/// P10 and a copy of the page's bytes, if it is dirty.
+fn copy_page(
+    lane: &Arc<Lane>,
+    work: &mut Work,
+    id: TaskId,
+    object: &Arc<ObjectInner>,
+    page: u64,
+    bounce: &Bounce,
+    number: usize,
+) -> Copy {
+    let partition = &*object.partition;
+    let tag = object.tag(page);
+    for _ in 0..COPY_TRIES {
+        // Under the lock, so that a page on its way to another segment is not overlooked.
+        let guard = partition.table.lock(tag);
+        let Some(found) = guard.find(tag) else { return Copy::Clean };
+        drop(guard);
+        if !may_be_dirty(found.word) {
+            return Copy::Clean;
+        }
+        // Another version is on its way, or a write is in progress: what was replied to before us must go
+        // out after that. Or its range is being cleared: if the store refuses, it is dirty again.
+        if found.word.owned() || found.word.writeback() {
+            if partition.wait_for_slot(found.index, found.word, || lane.waiter(id, page)) {
+                work.registered(id);
+                return Copy::Later;
+            }
+            continue;
+        }
+        // With the flag set the slot can be neither evicted nor moved; a writer may still change it, and
+        // the version tells.
+        let Some(copied_from) = partition.begin_writeback(tag, &found) else { continue };
+        if copied_from.readable() {
+            let frame = partition.frames.at(found.index);
+            // SAFETY: the frame is mapped, the bounce page is ours; the copy may race with a writer and is
+            // then thrown away.
+            unsafe { copy::copy_out(frame, bounce.at(number), partition.page_bytes()) };
+            if found.slot().unchanged(copied_from) {
+                return Copy::Copied { slot: found.index, version: copied_from.version() };
+            }
+        }
+        partition.end_writeback(found.index, 0, false);
+    }
+    // Somebody writes it all the time. Let him, and come back.
+    work.tasks[id].outstanding += 1;
+    lane.retry(id, page);
+    Copy::Later
+}
+
+/// Starts the write-back of one page, in a bounce page, for a task that will try it again
+/// afterwards.
+pub(crate) fn begin_one(
+    lane: &Arc<Lane>,
+    work: &mut Work,
+    id: TaskId,
+    object: &Arc<ObjectInner>,
+    page: u64,
+    bounce: Bounce,
+) {
+    match copy_page(lane, work, id, object, page, &bounce, 0) {
+        Copy::Clean => {
+            work.tasks[id].outstanding += 1;
+            lane.retry(id, page);
+        }
+        Copy::Later => {}
+        Copy::Copied { slot, version } => {
+            let held = TransferPage { slot: Some(slot), task: id, role: Role::Retry, version };
+            push(lane, work, id, object, page, Pages::one(held), bounce);
+        }
+    }
+}
+
+/// A write-back has ended.
+pub(crate) fn cleaned(lane: &Lane, work: &mut Work, transfer: Transfer, result: Result<(), IoError>) {
+    let Transfer { object, page: first, pages, bounce, .. } = transfer;
+    let partition = &*object.partition;
+    drop(bounce);
+    for page in pages.iter() {
+        let slot = page.slot.expect("a write-back has slots");
+        partition.end_writeback(slot, page.version, result.is_ok());
+    }
+    let (held, count) = (pages.first(), pages.count() as u64);
+    let id = held.task;
+    let task = &mut work.tasks[id];
+    match result {
+        Ok(()) => {
+            partition.counters.add(Count::Writebacks, count);
+            partition.counters.add(Count::WritebackIos, 1);
+            // Relaxed: a count.
+            object.written.fetch_add(count, Ordering::Relaxed);
+            if let Job::Sync(sync) = &mut task.job {
+                sync.took(&object, first, count);
+            }
+        }
+        Err(_) if count > 1 => {
+            task.sync().cleaning().runs = Runs::No;
+            task.outstanding += count as usize;
+            (first..first + count).for_each(|page| lane.retry(id, page));
+        }
+        Err(source) => {
+            partition.counters.add(Count::WriteErrors, 1);
+            let error = object.io_error(&source);
+            *lock(&object.writeback_error) = Some(error.clone());
+            match &mut task.job {
+                // A sync goes on with the other pages and reports at its end.
+                Job::Sync(sync) => {
+                    if sync.refused(&object, first, &error) {
+                        task.fail(error);
+                    }
+                }
+                _ => {
+                    task.fail(error);
+                    return lane.step(work, id);
+                }
+            }
+        }
+    }
+    match held.role {
+        Role::Retry => lane.retry(id, first),
+        // Through the owner, which starts what the limit held back.
+        _ => lane.retry(id, RESUME),
+    }
+}
+
+impl SyncState {
+    /// The store has taken `count` pages from `first` on.
+    fn took(&mut self, object: &ObjectInner, first: u64, count: u64) {
+        self.clean_left = self.clean_left.saturating_sub(count);
+        let cleaning = self.cleaning();
+        cleaning.refused = 0;
+        if cleaning.runs == Runs::NotYet {
+            cleaning.runs = Runs::Yes;
+            // Pages are not tried in order once several are refused: if it comes to that, the next pass
+            // begins here.
+            object.clean_next.store(first, Ordering::Relaxed);
+        }
+    }
+
+    /// The store has refused a page. Returns whether the task is to give up.
+    fn refused(&mut self, object: &ObjectInner, page: u64, error: &Error) -> bool {
+        self.late_error.get_or_insert_with(|| error.clone());
+        let cleaning = self.cleaning();
+        cleaning.refused += 1;
+        let gives_up = cleaning.is_pass && cleaning.refused == REFUSED_MAX;
+        if gives_up && cleaning.runs == Runs::NotYet {
+            object.clean_next.store(page + 1, Ordering::Relaxed);
+        }
+        gives_up
+    }
+}
+
+/// The store's own sync has ended.
+pub(crate) fn flushed(lane: &Lane, work: &mut Work, transfer: Transfer, result: Result<(), IoError>) {
+    let object = &transfer.object;
+    let id = transfer.pages.first().task;
+    let succeeded = result.is_ok();
+    match result {
+        Ok(()) => {}
+        Err(source) => work.tasks[id].fail(object.sync_failed(&source)),
+    }
+    // Last, so that those who are told see that the object has failed.
+    object.flushes.ended(succeeded);
+    lane.step(work, id);
+}
+
+/// How many pages a task's rounds collect, where that is more than the least.
+pub(crate) struct Round {
+    pages_max: usize,
+    _charge: Charge,
+}
+
+impl Round {
+    /// For so many dirty pages. None: the least will do, or is all that there is memory for.
+    fn among(lane: &Lane, dirty: u64) -> Option<Round> {
+        let pages_max = (dirty / ROUNDS) as usize;
+        if pages_max <= ROUND_PAGES_LEAST {
+            return None;
+        }
+        let bytes = (2 * pages_max * size_of::<u64>()) as u64;
+        let charge = lane.shared.reserve.charge(bytes, "a round of write-back").ok()?;
+        Some(Round { pages_max, _charge: charge })
+    }
+}
+
+/// The lowest of the pages that it was shown. A walk may show a page twice, where a segment is
+/// walked again.
+struct Lowest {
+    most: usize,
+    /// No page from here on is among them.
+    below: u64,
+    /// Never more than twice the most.
+    pages: Vec<u64>,
+}
+
+impl Lowest {
+    fn new(most: usize) -> Lowest {
+        Lowest { most, below: u64::MAX, pages: Vec::new() }
+    }
+
+    fn add(&mut self, page: u64) {
+        if page >= self.below {
+            return;
+        }
+        if self.pages.len() == 2 * self.most {
+            self.sift();
+        }
+        self.pages.push(page);
+    }
+
+    /// Those that were shown twice go before those that are too many.
+    fn sift(&mut self) {
+        self.pages.sort_unstable();
+        self.pages.dedup();
+        if self.pages.len() >= self.most {
+            self.pages.truncate(self.most);
+            self.below = self.pages[self.most - 1];
+        }
+    }
+
+    fn into_pages(mut self) -> Vec<u64> {
+        self.sift();
+        self.pages
+    }
+}
+
+impl Task {
+    /// The state of a sync.
+    fn sync(&mut self) -> &mut SyncState {
+        match &mut self.job {
+            Job::Sync(sync) => sync,
+            _ => unreachable!("only a sync writes back"),
+        }
+    }
+
+    /// Writes the dirty pages of one segment, many at a time, for a resize that empties it. Some may
+    /// come or go meanwhile.
+    pub fn cleaning_of(object: &Arc<ObjectInner>, segment: SegmentIndex) -> Task {
+        let mut task = Task::of_pages(Job::Sync(SyncState::new(false, u64::MAX)), object, 0, 0);
+        task.again = object.dirty_pages_of(segment);
+        task.again.reverse();
+        task
+    }
+
+    /// Writes the dirty pages of a range; makes nothing durable.
+    pub fn cleaning_pages(object: &Arc<ObjectInner>, next: u64, end: u64) -> Task {
+        Task::of_pages(Job::Sync(SyncState::new(false, u64::MAX)), object, next, end)
+    }
+}
+
+impl ObjectInner {
+    /// The lowest `most` dirty pages in `next..end`, in order; fewer are all there are. Pages under
+    /// a writer's hands are among them: they may have been dirty before.
+    fn dirty_pages(&self, next: u64, end: u64, most: usize) -> Vec<u64> {
+        let partition = &*self.partition;
+        let few = (partition.table.dirty_pages() / LOOKUP_SLOTS).max(RUN_PAGES_MAX as u64);
+        if end.saturating_sub(next) <= few {
+            // Under the set's lock a page that moves is found in either place.
+            let is_dirty = |page: &u64| {
+                let tag = self.tag(*page);
+                partition.table.lock(tag).find(tag).is_some_and(|found| may_be_dirty(found.word))
+            };
+            return (next..end).filter(is_dirty).take(most).collect();
+        }
+        let mut lowest = Lowest::new(most);
+        // Without moves, for a page that moves could be overlooked in both places.
+        let _still = lock(&partition.moves);
+        #[cfg(test)]
+        WALKS.with(|walks| walks.set(walks.get() + 1));
+        partition.table.for_each_dirty(|_, tag, _| {
+            let (object, page) = partition.page_of(tag);
+            if object != self.id || !(next..end).contains(&page) {
+                return;
+            }
+            lowest.add(page);
+        });
+        lowest.into_pages()
+    }
+
+    /// The object's dirty pages in one segment, in order. Some may come or go meanwhile.
+    pub fn dirty_pages_of(&self, segment: SegmentIndex) -> Vec<u64> {
+        let partition = &*self.partition;
+        let mut pages = Vec::new();
+        partition.table.for_each_page_of(segment, |_, found| {
+            let (object, page) = partition.page_of(found.tag());
+            if object == self.id && found.word.state() == State::Dirty {
+                pages.push(page);
+            }
+        });
+        pages.sort_unstable();
+        pages
+    }
+
+    /// The store's own sync has failed: pages that the store had taken may be lost, and no later
+    /// sync can tell.
+    pub fn sync_failed(&self, source: &IoError) -> Error {
+        self.failed.store(true, Ordering::Release);
+        self.partition.counters.add(Count::SyncErrors, 1);
+        log::error!("{}: {source}: the object is failed until it is opened again", self.name);
+        self.io_error(source)
+    }
+}
+
+impl PartitionInner {
+    /// The objects that have dirty pages, or pages under a writer's hands.
+    pub fn dirty_objects(&self) -> BTreeSet<u64> {
+        let mut objects = BTreeSet::new();
+        let _still = lock(&self.moves);
+        self.table.for_each_dirty(|_, tag, _| _ = objects.insert(self.page_of(tag).0));
+        objects
+    }
+}
+
+#[cfg(test)]
+thread_local! {
+    /// How many walks over dirty pages this thread has taken.
+    static WALKS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use octavo_disk::{SimDisk, SimOptions, Store};
+
+    use super::*;
+    use crate::{Cache, CacheConfig, CacheMode, Object, Op, Partition, PartitionConfig, Request};
+
+    const PAGE: u64 = 4096;
+
+    /// What `act` returns, and how many walks it took.
+    fn walks_of<T>(act: impl FnOnce() -> T) -> (T, u64) {
+        let before = WALKS.get();
+        (act(), WALKS.get() - before)
+    }
+
+    /// An object with so many pages, all of them dirty.
+    fn all_dirty(segment_bytes: u64, store: Store, pages: u64) -> (Cache, Partition, Object) {
+        let config = CacheConfig {
+            memory_max_bytes: 64 << 20,
+            segment_bytes,
+            background: false,
+            seed: Some(5),
+            ..CacheConfig::default()
+        };
+        let cache = Cache::new(config).unwrap();
+        let config = PartitionConfig {
+            cache_mode: CacheMode::Writeback,
+            max_bytes: Some(pages * PAGE * 3),
+            dirty_max_bytes: Some(1 << 30),
+            ..PartitionConfig::new("p")
+        };
+        let partition = cache.partition(config).unwrap();
+        let object = partition.open(store, "object").unwrap();
+        (0..pages).for_each(|page| object.write_at(page * PAGE, &[page as u8 | 1; PAGE as usize]).unwrap());
+        assert_eq!(partition.stat().dirty_bytes, pages * PAGE);
+        (cache, partition, object)
+    }
+
+    /// A durable write of one page looked at every slot of every segment with a dirty page, with
+    /// all moves held up meanwhile.
+    #[test]
+    fn a_sync_of_few_pages_looks_at_these_only() {
+        const PAGES: u64 = 2000;
+        let store = Store::memory("m", PAGES * PAGE);
+        let (cache, partition, object) = all_dirty(2 << 20, store.clone(), PAGES);
+        let dirty = || partition.stat().dirty_bytes / PAGE;
+        // The end of a range that ends with a page is in the next.
+        let (result, walks) = walks_of(|| object.sync_range(100 * PAGE, 30 * PAGE - 1));
+        result.unwrap();
+        assert_eq!((walks, dirty()), (0, PAGES - 30));
+        let durable =
+            Op::Write { offset: 0, len: 10 * 4096, buffer: vec![7; 10 * 4096].into(), durable: true };
+        let mut queue = cache.queue().unwrap();
+        let (_, walks) = walks_of(|| {
+            queue.submit(&object, [Request { op: durable, user_data: 0 }]);
+            queue.wait(1, |completion| completion.result.unwrap());
+        });
+        assert_eq!((walks, dirty()), (0, PAGES - 40));
+        // A range that is longer than a walk is looked through by one, and nothing is left out.
+        let (result, walks) = walks_of(|| object.sync_range(1000 * PAGE, 500 * PAGE - 1));
+        result.unwrap();
+        assert!(walks > 0 && dirty() == PAGES - 540, "{walks} walks, {} dirty", dirty());
+        object.sync().unwrap();
+        assert_eq!(dirty(), 0);
+        let again = Cache::new(CacheConfig::default()).unwrap().partition(PartitionConfig::new("p")).unwrap();
+        drop((object, partition, queue, cache));
+        let again = again.open(store, "again").unwrap();
+        for page in 0..PAGES {
+            let mut byte = [0];
+            again.read_at(page * PAGE, &mut byte).unwrap();
+            assert_eq!(byte[0], if page < 10 { 7 } else { page as u8 | 1 }, "page {page}");
+        }
+    }
+
+    /// A round was as long in a large cache as in a small one: a sync took a walk over all dirty
+    /// segments for each few thousand pages.
+    #[test]
+    fn a_sync_takes_as_many_walks_however_much_is_dirty() {
+        for pages in [1000, 3000] {
+            let (_cache, partition, object) = all_dirty(2 << 20, Store::memory("m", pages * PAGE), pages);
+            let (result, walks) = walks_of(|| object.sync());
+            result.unwrap();
+            assert_eq!(partition.stat().dirty_bytes, 0);
+            assert!(walks <= ROUNDS + 1, "{walks} walks for {pages} pages");
+        }
+    }
+
+    /// A resize wrote each dirty page that was in its way by itself, and walked over all others
+    /// before: time that grew with the square of the size.
+    #[test]
+    fn a_resize_writes_what_is_in_its_way_together() {
+        const PAGES: u64 = 512;
+        let disk = SimDisk::new(SimOptions::default());
+        let (_cache, partition, object) = all_dirty(256 << 10, disk.store("disk", PAGES * PAGE), PAGES);
+        let (_, walks) = walks_of(|| partition.resize(800 << 10).unwrap());
+        let stat = partition.stat();
+        assert!(stat.max_bytes <= 800 << 10);
+        assert!(stat.writebacks >= PAGES / 2, "{} pages were in the way", stat.writebacks);
+        assert_eq!(walks, 0);
+        assert!(stat.writeback_ios < stat.writebacks * 9 / 10, "{} I/Os", stat.writeback_ios);
+        object.sync().unwrap();
+        let expected = (0..PAGES).flat_map(|page| [page as u8 | 1; PAGE as usize]);
+        assert!(disk.image("disk").into_iter().eq(expected));
+    }
+
+    /// The pages that a walk showed twice were taken out only in the end, of the lowest 4096: a
+    /// round looked as if it were not full, and a sync said that all was written while the
+    /// pages behind the last of the round were not.
+    #[test]
+    fn pages_that_are_shown_twice_hide_none() {
+        for most in [1, 2, 7, 100] {
+            let mut lowest = Lowest::new(most);
+            let pages: Vec<u64> = (0..200).map(|number| number * 77 % 200).collect();
+            pages[..150].iter().chain(&pages[100..]).chain(&pages[..60]).for_each(|page| lowest.add(*page));
+            assert_eq!(lowest.into_pages(), (0..most as u64).collect::<Vec<_>>());
+        }
+        let mut few = Lowest::new(10);
+        [5, 3, 5, 3, 9].iter().for_each(|page| few.add(*page));
+        assert_eq!(few.into_pages(), [3, 5, 9]);
+    }
+}

@@ -1,0 +1,211 @@
+//! Bounce pages: memory that carries dirty pages to the store.
+//!
+//! A frame is never the source of a write in flight, so a page stays writable while an older
+//! version of it travels. The pool is bounded and charged. A task takes its bounce pages before it
+//! takes any slot, and waits for them while it holds none. No object holds more of them than it
+//! leaves to the others, so a store that hangs delays only its own objects.
+//!
+//! Not here: the buffers that callers borrow (`buffer.rs`).
+
+use std::collections::VecDeque;
+
+use super::budget::Charge;
+use super::frames::Mapping;
+use crate::sync::{Arc, AtomicUsize, Mutex, MutexGuard, Ordering, lock};
+use crate::wait::Waiter;
+
+/// The bounce pages of a cache, in one mapping.
+pub(crate) struct BouncePool {
+    mapping: Mapping,
+    page_bytes: usize,
+    pages: usize,
+    state: Mutex<BounceState>,
+    /// How many wait.
+    waiting: AtomicUsize,
+    _charge: Charge,
+}
+
+struct BounceState {
+    taken: Vec<bool>,
+    free: usize,
+    /// Where the last search ended.
+    next: usize,
+    waiting: VecDeque<(Waiter, Arc<BounceShare>)>,
+}
+
+/// How many bounce pages an object has. Changed under the pool's lock.
+#[derive(Default)]
+pub(crate) struct BounceShare(AtomicUsize);
+
+impl BounceShare {
+    /// How many more it may have while so many are free: it ends with as many as it leaves, or with
+    /// the last one where it has none.
+    fn allowed(&self, free: usize) -> usize {
+        // Relaxed, here and where it changes: under the pool's lock.
+        free.saturating_sub(self.0.load(Ordering::Relaxed)).div_ceil(2)
+    }
+}
+
+/// Some adjacent bounce pages.
+pub(crate) struct Bounce {
+    pool: Arc<BouncePool>,
+    share: Arc<BounceShare>,
+    first: usize,
+    pub pages: usize,
+}
+
+impl BouncePool {
+    pub fn new(page_bytes: usize, pages: usize, charge: Charge) -> std::io::Result<Arc<BouncePool>> {
+        let mapping = Mapping::reserve(page_bytes * pages)?;
+        let state = BounceState { taken: vec![false; pages], free: pages, next: 0, waiting: VecDeque::new() };
+        Ok(Arc::new(BouncePool {
+            mapping,
+            page_bytes,
+            pages,
+            state: Mutex::new(state),
+            waiting: AtomicUsize::new(0),
+            _charge: charge,
+        }))
+    }
+
+    /// Up to `wanted` adjacent pages, at least one. Where there is none for the object, `waiter` is
+    /// told when one came back.
+    pub fn take(
+        self: &Arc<Self>,
+        share: &Arc<BounceShare>,
+        wanted: usize,
+        waiter: impl FnOnce() -> Waiter,
+    ) -> Option<Bounce> {
+        debug_assert!(wanted > 0);
+        let mut state = lock(&self.state);
+        let wanted = wanted.min(share.allowed(state.free));
+        if wanted == 0 {
+            state.waiting.push_back((waiter(), share.clone()));
+            self.waiting.store(state.waiting.len(), Ordering::Relaxed);
+            return None;
+        }
+        // The longest run of free pages that is not longer than wanted, first fit from where the last
+        // search ended.
+        let (mut best, mut run) = ((0, 0), (0, 0));
+        for step in 0..self.pages {
+            let page = (state.next + step) % self.pages;
+            let adjacent = page == run.0 + run.1;
+            run = match state.taken[page] {
+                true => (page + 1, 0),
+                false if adjacent => (run.0, run.1 + 1),
+                false => (page, 1),
+            };
+            if run.1 > best.1 {
+                best = run;
+            }
+            if best.1 == wanted {
+                break;
+            }
+        }
+        let (first, pages) = best;
+        state.taken[first..first + pages].fill(true);
+        state.free -= pages;
+        state.next = (first + pages) % self.pages;
+        share.0.fetch_add(pages, Ordering::Relaxed);
+        Some(Bounce { pool: self.clone(), share: share.clone(), first, pages })
+    }
+}
+
+impl BouncePool {
+    /// Tells as many waiters as there are free pages, of those that may have one. Whoever was told
+    /// may have found that it needs none: the lanes call this when they have done what they
+    /// were told, so that the turn is passed on.
+    pub fn pass_on(&self) {
+        // Relaxed: a waiter that is added now has found no page free, and whoever frees one tells it.
+        if self.waiting.load(Ordering::Relaxed) > 0 {
+            self.tell(lock(&self.state));
+        }
+    }
+
+    /// A lane that nobody attends may come to its turn late or never: it is told, and somebody else
+    /// beside it.
+    fn tell(&self, mut state: MutexGuard<'_, BounceState>) {
+        let mut told: Vec<Waiter> = Vec::new();
+        let (free, mut turns, mut passed) = (state.free, state.free, 0);
+        while turns > 0
+            && let Some((_, share)) = state.waiting.get(passed)
+        {
+            if share.allowed(free) == 0 {
+                passed += 1;
+                continue;
+            }
+            let (waiter, _) = state.waiting.remove(passed).expect("just seen");
+            turns -= waiter.is_attended() as usize;
+            told.push(waiter);
+        }
+        self.waiting.store(state.waiting.len(), Ordering::Relaxed);
+        drop(state);
+        told.into_iter().for_each(Waiter::wake);
+    }
+}
+
+impl Bounce {
+    pub fn at(&self, page: usize) -> *mut u8 {
+        debug_assert!(page < self.pages);
+        self.pool.mapping.at((self.first + page) * self.pool.page_bytes)
+    }
+
+    /// Gives all but the first `pages` back.
+    pub fn shorten(&mut self, pages: usize) {
+        if pages < self.pages {
+            drop(self.split_off(pages));
+        }
+    }
+
+    /// Keeps the first `pages`, and gives the others as their own.
+    pub fn split_off(&mut self, pages: usize) -> Bounce {
+        let (pool, share) = (self.pool.clone(), self.share.clone());
+        let rest = Bounce { pool, share, first: self.first + pages, pages: self.pages - pages };
+        self.pages = pages;
+        rest
+    }
+}
+
+impl Drop for Bounce {
+    fn drop(&mut self) {
+        if self.pages == 0 {
+            return;
+        }
+        let mut state = lock(&self.pool.state);
+        state.taken[self.first..self.first + self.pages].fill(false);
+        state.free += self.pages;
+        self.share.0.fetch_sub(self.pages, Ordering::Relaxed);
+        self.pool.tell(state);
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use crate::memory::Budget;
+    use super::*;
+
+    /// One object's write-back, to a store that hung, took all bounce pages: no other object's
+    /// pages were written.
+    #[test]
+    fn no_object_takes_more_bounce_pages_than_it_leaves() {
+        for pages in [2, 3, 64, 100] {
+            let budget = Budget::new(1 << 20);
+            let charge = budget.charge((pages as u64) << 12, "bounce pages").unwrap();
+            let pool = BouncePool::new(4096, pages, charge).unwrap();
+            let free = || lock(&pool.state).free;
+            let mut taken = Vec::new();
+            let shares: Vec<Arc<BounceShare>> = (0..4).map(|_| Arc::default()).collect();
+            for share in &shares {
+                let before = free();
+                while share.allowed(free()) > 0 {
+                    taken.push(pool.take(share, 5, || unreachable!("it may have some")).unwrap());
+                }
+                let held = share.0.load(Ordering::Relaxed);
+                assert_eq!(held, before.div_ceil(2), "of {before}");
+            }
+            drop(taken);
+            assert_eq!(free(), pages);
+            assert!(shares.iter().all(|share| share.0.load(Ordering::Relaxed) == 0));
+        }
+    }
+}

@@ -1,0 +1,15 @@
+//! Memory: what it is charged to, where frames and buffers lie, how bytes are copied.
+//!
+//! Raw-pointer copies end here.
+
+mod bounce;
+mod budget;
+mod buffer;
+pub(crate) mod copy;
+mod frames;
+
+pub(crate) use bounce::{Bounce, BouncePool, BounceShare};
+pub(crate) use budget::{Budget, Charge};
+pub use buffer::Buffer;
+pub(crate) use buffer::BufferPool;
+pub(crate) use frames::{Frames, Mapping};

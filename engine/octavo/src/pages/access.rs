@@ -1,0 +1,255 @@
+//! Accesses that are accounted for: counted, recorded, charged to nodes.
+//!
+//! A plain hit counts itself (`hit.rs`). Everything else comes here: the first look of a task at a
+//! page, and all reads while a recording or the accounting of nodes must see each of them. No verb
+//! asks whether there is a recording, or more than one node.
+
+use octavo_table::recording::Step;
+use octavo_table::{Found, Tag};
+
+use super::hit::{AHEAD, OPTIMISTIC_TRIES};
+use crate::memory::copy;
+use crate::request::Read;
+use crate::state::counters::Count;
+use crate::state::partition::{ObjectInner, PartitionInner};
+
+/// What is to be counted of a recorded look at a page.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Asks {
+    /// A hit, as a request too. Whoever misses looks again.
+    Hits,
+    /// A hit or a miss.
+    First,
+    /// Nothing: it was counted before.
+    Again,
+}
+
+impl PartitionInner {
+    /// Serves a task's read of `len` bytes from `skip` in a page, if the page is resident. The
+    /// `first` look counts as a hit or a miss, a later one only tells the policy.
+    ///
+    /// # Safety
+    /// As `copy_resident`.
+    pub unsafe fn read_counted(&self, tag: Tag, skip: usize, to: *mut u8, len: usize, first: bool) -> bool {
+        let asks = if first { Asks::First } else { Asks::Again };
+        let charge = |hit: bool| {
+            if first && self.places.charged && !(hit && self.places.replicates) {
+                self.charge_access(tag, len, 1);
+            }
+        };
+        // SAFETY: the caller's promise.
+        if self.is_recorded_whole()
+            && let Some(hit) = unsafe { self.read_recorded(tag, skip, to, len, asks) }
+        {
+            charge(hit);
+            return hit;
+        }
+        let hit = match self.places.replicates {
+            // SAFETY: as above.
+            true => unsafe { self.read_near(tag, skip, to, len, 1) },
+            // SAFETY: as above.
+            false => unsafe { self.copy_resident(tag, skip, to, len) },
+        };
+        if first {
+            self.count_access(tag, false, hit);
+            charge(hit);
+        } else if hit {
+            // The copy has told the policy.
+            self.note().step(tag, || Step::Touch);
+        }
+        hit
+    }
+
+    /// Counts a pin as a hit, and tells the policy.
+    #[inline(always)]
+    pub fn pinned_first(&self, tag: Tag, found: &Found<'_>) {
+        self.table.touch(found);
+        self.count_access(tag, false, true);
+    }
+
+    /// Counts the first look of a write at a page, of which it changes `bytes`.
+    pub fn count_first_write(&self, tag: Tag, bytes: usize) {
+        if self.count_write(tag, || self.find_near(tag).is_some()) {
+            self.weigh_write(tag, bytes);
+        }
+        if self.places.charged {
+            self.charge_access(tag, bytes, 1);
+        }
+    }
+
+    /// `copy_resident` where every step of the table is recorded: the look, what the policy is told, the
+    /// count and the event are one step. None: not all is
+    /// recorded, or pages have copies.
+    ///
+    /// # Safety
+    /// As `copy_resident`.
+    #[cold]
+    #[inline(never)]
+    pub unsafe fn read_recorded(
+        &self,
+        tag: Tag,
+        skip: usize,
+        to: *mut u8,
+        len: usize,
+        asks: Asks,
+    ) -> Option<bool> {
+        let find = || self.table.find(tag).filter(|found| found.word.readable());
+        for is_last in (0..OPTIMISTIC_TRIES).map(|attempt| attempt + 1 == OPTIMISTIC_TRIES) {
+            // 1. The bytes, which may be gone when they have been copied.
+            let copied = find().map(|found| {
+                let frame = self.frames.at(found.index).wrapping_add(skip);
+                // SAFETY: as in `copy_found`.
+                unsafe { copy::copy_out(frame, to, len) };
+                found.slot().unchanged(found.word)
+            });
+            // 2. Whether the page is there now, when nothing else changes.
+            let writing = self.writing_all().filter(|_| !self.places.replicates)?;
+            let there = find();
+            let served = match (copied, &there) {
+                (Some(true), Some(_)) => true,
+                (None, None) => false,
+                // Somebody who looks again counts it.
+                _ if asks == Asks::Hits => return Some(false),
+                // In a page's last try a writer may be at it still: it is a hit, which is served
+                // under the set's lock.
+                _ if is_last => false,
+                _ => continue,
+            };
+            if let Some(found) = &there {
+                self.table.touch(found);
+            }
+            match (asks, there.is_some()) {
+                (Asks::Hits, false) | (Asks::Again, false) => return Some(false),
+                (Asks::Hits, true) => self.counters.add_hit(len as u64),
+                (Asks::First, true) => self.counters.add(Count::Hits, 1),
+                (Asks::First, false) => self.counters.add(Count::Misses, 1),
+                (Asks::Again, true) => {
+                    writing.step(tag, Step::Touch);
+                    return Some(served);
+                }
+            }
+            self.count_place_of(tag, false, there.is_some());
+            writing.access(tag, false, there.is_some());
+            return Some(served);
+        }
+        unreachable!("the last try returns")
+    }
+}
+
+impl ObjectInner {
+    /// Does the reads of a batch that are hits where no counter is at hand: counts, records and
+    /// charges each. Returns the numbers of the others.
+    #[cold]
+    pub fn read_many_heard(&self, reads: &mut [Read<'_>]) -> Vec<usize> {
+        let partition = &*self.partition;
+        if !partition.places.replicates && partition.is_recorded_whole() {
+            return self.read_many_recorded(reads);
+        }
+        self.count_read(reads.len() as u64, reads.iter().map(|read| read.buffer.len() as u64).sum());
+        self.read_many_counted(reads)
+    }
+
+    /// Does the reads of a batch that are hits and counts them as hits, but not as requests.
+    /// Returns the numbers of the others.
+    pub fn read_many_counted(&self, reads: &mut [Read<'_>]) -> Vec<usize> {
+        if self.partition.places.replicates {
+            return self.read_many_near(reads);
+        }
+        let mut missing = Vec::new();
+        self.read_many(reads, &mut missing);
+        self.count_hits(reads, &missing);
+        missing
+    }
+
+    /// `read_many_heard` where every step of the table is recorded: one read after the other.
+    fn read_many_recorded(&self, reads: &mut [Read<'_>]) -> Vec<usize> {
+        let mut missing = Vec::new();
+        for (number, Read { offset, buffer }) in reads.iter_mut().enumerate() {
+            let is_inside = !buffer.is_empty()
+                && self.check(*offset, buffer.len() as u64).is_ok()
+                && self.in_one_page(*offset, buffer.len());
+            if !(is_inside && self.read_heard(*offset, buffer)) {
+                self.count_read(1, buffer.len() as u64);
+                missing.push(number);
+            }
+        }
+        missing
+    }
+
+    /// Counts the reads of a batch that were hits: those that are not `missing`, whose numbers
+    /// ascend.
+    fn count_hits(&self, reads: &[Read<'_>], missing: &[usize]) {
+        let (partition, hits) = (&*self.partition, (reads.len() - missing.len()) as u64);
+        partition.counters.add(Count::Hits, hits);
+        if partition.counters.is_unheard() {
+            return;
+        }
+        let mut missing = missing.iter().peekable();
+        for (number, read) in reads.iter().enumerate() {
+            if missing.next_if(|missing| **missing == number).is_none() {
+                let tag = self.tag(read.offset >> partition.page_shift);
+                if partition.places.charged {
+                    partition.charge_access(tag, read.buffer.len(), reads.len() as u64);
+                }
+                partition.record_access(tag, false, true);
+            }
+        }
+    }
+
+    /// A read inside one page where somebody wants to hear of hits: whether it was one.
+    #[cold]
+    #[inline(never)]
+    pub fn read_heard(&self, offset: u64, buffer: &mut [u8]) -> bool {
+        let partition = &*self.partition;
+        // It may be recorded, or copied, under locks.
+        if partition.shared.is_forked() {
+            return false;
+        }
+        let (tag, skip) = (self.tag(offset >> partition.page_shift), offset as usize & partition.page_mask);
+        let (to, len) = (buffer.as_mut_ptr(), buffer.len());
+        if partition.is_recorded_whole()
+            // SAFETY: the buffer is valid for its length, and the range lies in one page.
+            && let Some(hit) = unsafe { partition.read_recorded(tag, skip, to, len, Asks::Hits) }
+        {
+            if hit && partition.places.charged {
+                partition.charge_access(tag, len, 1);
+            }
+            return hit;
+        }
+        // SAFETY: as above.
+        if !unsafe { partition.read_near(tag, skip, to, len, 1) } {
+            return false;
+        }
+        partition.counters.add_hit(len as u64);
+        partition.record_access(tag, false, true);
+        true
+    }
+
+    /// Does the reads of a batch that are hits, counts them, and tells the numbers of the others.
+    fn read_many_near(&self, reads: &mut [Read<'_>]) -> Vec<usize> {
+        let partition = &*self.partition;
+        let (mut missing, together) = (Vec::new(), reads.len() as u64);
+        for first in (0..reads.len()).step_by(AHEAD) {
+            let end = (first + AHEAD).min(reads.len());
+            reads[first..end]
+                .iter()
+                .for_each(|read| partition.prefetch_near(self.tag(read.offset >> partition.page_shift)));
+            for (number, read) in reads.iter_mut().enumerate().take(end).skip(first) {
+                let (tag, len) = (self.tag(read.offset >> partition.page_shift), read.buffer.len());
+                let skip = read.offset as usize & partition.page_mask;
+                let is_inside =
+                    self.check(read.offset, len as u64).is_ok() && self.in_one_page(read.offset, len);
+                let to = read.buffer.as_mut_ptr();
+                // SAFETY: the buffer is valid for its length, and the range lies in one page.
+                let read_near = || unsafe { partition.read_near(tag, skip, to, len, together) };
+                if is_inside && read_near() {
+                    partition.counters.add(Count::Hits, 1);
+                    partition.record_access(tag, false, true);
+                } else {
+                    missing.push(number);
+                }
+            }
+        }
+        missing
+    }
+}

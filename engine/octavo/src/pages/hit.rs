@@ -1,0 +1,400 @@
+//! The hit: reads of resident pages, without a lock, a system call or a shared store.
+//!
+//! From the top down, each layer has one name:
+//!
+//! | caller | object | partition |
+//! |---|---|---|
+//! | `Object::read_at`, up to 128 bytes | `read_inline` | `copy_inline` |
+//! | `Object::read_at`, inside one page | `read_page` | `copy_resident`, then `copy_again` |
+//! | `Object::read_batch` | `read_many` | `copy_candidate`, then `copy_again` |
+//!
+//! The partition finds the page by one look at its set's fingerprints, copies its bytes while they
+//! may change, and then checks that they did not (P13: one word of the set; in doubt P3: the
+//! slot's own word). Where a recording or the accounting of nodes must see each hit, no counter is
+//! at hand and all reads take the accounted path (`access.rs`).
+//!
+//! Not here: misses (`flight/read.rs`), pins (`api/pin.rs`).
+
+use std::mem::MaybeUninit;
+
+use octavo_table::{Found, SlotIndex, Tag};
+
+use crate::memory::copy;
+use crate::request::Read;
+use crate::state::partition::{ObjectInner, PartitionInner};
+
+/// How many reads ahead of its copy a read of a batch is looked up: enough to keep memory busy.
+pub(crate) const AHEAD: usize = 12;
+const AHEAD_RING: usize = (AHEAD + 1).next_power_of_two();
+
+/// Copies up to this long are asked for when they are looked up, by their first and last line.
+const SHORT_BYTES: usize = copy::INLINE_BYTES;
+
+/// How many reads ahead of its copy a longer one is asked for.
+const AHEAD_LONG: usize = 3;
+
+/// How often an optimistic copy is tried before the page is pinned.
+pub(crate) const OPTIMISTIC_TRIES: usize = 4;
+
+/// From this length on, the first lines of a copy are prefetched before its slot is confirmed.
+const LONG_BYTES: usize = 512;
+
+// ---- One read
+
+impl ObjectInner {
+    /// A short read of one page that is there and not the object's last, counted.
+    ///
+    /// # Safety
+    /// `to` is valid for `len` bytes.
+    #[inline(always)]
+    pub unsafe fn read_inline(&self, offset: u64, to: *mut u8, len: usize) -> bool {
+        let partition = &*self.partition;
+        let skip = offset as usize & partition.page_mask;
+        let is_inside = offset < self.last_page() && skip + len <= partition.page_bytes();
+        if len > copy::INLINE_BYTES || !is_inside {
+            return false;
+        }
+        // SAFETY: the caller's promise, and the range lies in one page.
+        unsafe { partition.copy_inline(self.tag(offset >> partition.page_shift), skip, to, len) }
+    }
+
+    /// Reads what lies in one page and is there; no more.
+    ///
+    /// # Safety
+    /// `to` is valid for `len` bytes, and the range lies in one page.
+    #[inline(always)]
+    pub unsafe fn read_page(&self, offset: u64, to: *mut u8, len: usize) -> bool {
+        let partition = &*self.partition;
+        let skip = offset as usize & partition.page_mask;
+        // SAFETY: the caller's promise.
+        unsafe { partition.copy_resident(self.tag(offset >> partition.page_shift), skip, to, len) }
+    }
+}
+
+impl PartitionInner {
+    /// P13: copies part of a page, if it is there and holds still. No lock, no system call, no
+    /// shared store but the policy's.
+    ///
+    /// # Safety
+    /// `to` is valid for `len` bytes, and `skip + len` is at most a page.
+    #[inline(always)]
+    pub unsafe fn copy_resident(&self, tag: Tag, skip: usize, to: *mut u8, len: usize) -> bool {
+        let Some(candidate) = self.table.candidate(tag) else { return false };
+        if len >= LONG_BYTES {
+            // While the slot is on its way, so can be the bytes that it speaks for.
+            copy::prefetch_frame(self.frames.at(candidate).wrapping_add(skip), LONG_BYTES);
+        }
+        // SAFETY: the caller's promise.
+        if unsafe {
+            self.copy_candidate::<false>(
+                candidate,
+                tag,
+                self.frames.at(candidate).wrapping_add(skip),
+                to,
+                len,
+            )
+        } {
+            return true;
+        }
+        // SAFETY: as above.
+        unsafe { self.copy_again(tag, skip, to, len) }
+    }
+
+    /// `copy_resident` of up to `copy::INLINE_BYTES`, counted. It calls nothing, so that it saves and
+    /// spills nothing: what a hit does next to waiting for memory is what keeps the processor
+    /// from beginning the next one. False: nothing is counted, and `copy_resident` has to look.
+    ///
+    /// # Safety
+    /// As `copy_resident`.
+    #[inline(always)]
+    pub unsafe fn copy_inline(&self, tag: Tag, skip: usize, to: *mut u8, len: usize) -> bool {
+        let Some(counts) = self.counters.at_hand() else { return false };
+        let Some(candidate) = self.table.candidate(tag) else { return false };
+        let Some(glance) = self.table.glance(candidate, tag) else { return false };
+        let frame = self.frames.at(candidate).wrapping_add(skip);
+        // SAFETY: as in `copy_found`.
+        unsafe { copy::copy_out_inline(frame, to, len) };
+        if !glance.is_still_shown() {
+            return false;
+        }
+        self.table.touch_at(&glance, tag);
+        counts.add_hit(len as u64);
+        true
+    }
+
+    /// The other tries of `copy_resident`, by P3: the first match was another page's, or somebody was at
+    /// a page of the set.
+    ///
+    /// # Safety
+    /// As `copy_resident`.
+    #[cold]
+    #[inline(never)]
+    pub unsafe fn copy_again(&self, tag: Tag, skip: usize, to: *mut u8, len: usize) -> bool {
+        for _ in 0..OPTIMISTIC_TRIES {
+            let Some(found) = self.table.find(tag) else { return false };
+            if !found.word.readable() {
+                return false;
+            }
+            // SAFETY: the caller's promise.
+            if unsafe { self.copy_found(&found, skip, to, len) } {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Where the bytes for an offset in the object lie, if its page is in this slot.
+    #[inline(always)]
+    pub fn byte_at(&self, slot: SlotIndex, offset: u64) -> *const u8 {
+        self.frames.at(slot).wrapping_add(offset as usize & self.page_mask)
+    }
+
+    /// P13 for the first slot with a page's fingerprint. False: it is another page's, or some page
+    /// of the set was hidden meanwhile.
+    ///
+    /// # Safety
+    /// `from` lies in the slot's frame, and so do `len` bytes from there on; `to` is valid for as
+    /// many. `WIDE` only if `copy::is_wide`.
+    #[inline(always)]
+    pub unsafe fn copy_candidate<const WIDE: bool>(
+        &self,
+        candidate: SlotIndex,
+        tag: Tag,
+        from: *const u8,
+        to: *mut u8,
+        len: usize,
+    ) -> bool {
+        let Some(glance) = self.table.glance(candidate, tag) else { return false };
+        // SAFETY: as in `copy_found`.
+        unsafe { copy::copy_out_known::<WIDE>(from, to, len) };
+        let good = glance.is_still_shown();
+        if good {
+            self.table.touch_at(&glance, tag);
+        }
+        good
+    }
+
+    /// P3 for a page that was found.
+    ///
+    /// # Safety
+    /// As `copy_resident`.
+    #[inline(always)]
+    pub unsafe fn copy_found(&self, found: &Found<'_>, skip: usize, to: *mut u8, len: usize) -> bool {
+        let frame = self.frames.at(found.index).wrapping_add(skip);
+        // SAFETY: the frame is mapped for the partition's life; the copy may race with a writer, which
+        // `copy_out` allows.
+        unsafe { copy::copy_out(frame, to, len) };
+        let good = found.slot().unchanged(found.word);
+        if good {
+            self.table.touch(found);
+        }
+        good
+    }
+}
+
+// ---- A batch of reads
+
+impl ObjectInner {
+    /// Does the reads of a batch that are hits, tells the numbers of the others, and returns the
+    /// bytes of all. Every read is looked up some reads before it is copied, so that tags and
+    /// bytes are on their way while others are copied.
+    #[inline(always)]
+    pub fn read_many(&self, reads: &mut [Read<'_>], missing: &mut Vec<usize>) -> u64 {
+        #[cfg(target_arch = "x86_64")]
+        if copy::is_wide() {
+            // SAFETY: the processor has what wide copies stand for.
+            return unsafe { self.read_many_wide(reads, missing) };
+        }
+        self.read_many_as::<false>(reads, missing)
+    }
+
+    /// `read_many`, compiled for what comes with AVX-512: a tenth fewer instructions. A batch is
+    /// long enough to ask, a single read is not.
+    ///
+    /// # Safety
+    /// Only if `copy::is_wide`.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,bmi1,bmi2")]
+    unsafe fn read_many_wide(&self, reads: &mut [Read<'_>], missing: &mut Vec<usize>) -> u64 {
+        self.read_many_as::<true>(reads, missing)
+    }
+
+    #[inline(always)]
+    fn read_many_as<const WIDE: bool>(&self, reads: &mut [Read<'_>], missing: &mut Vec<usize>) -> u64 {
+        let is_short = |read: Option<&Read<'_>>| read.is_none_or(|read| read.buffer.len() <= SHORT_BYTES);
+        // Where they are mixed, long ones between short ones are read one by one.
+        match is_short(reads.first()) && is_short(reads.last()) {
+            true => self.read_many_ahead::<WIDE, false>(reads, missing),
+            false => self.read_many_ahead::<WIDE, true>(reads, missing),
+        }
+    }
+
+    #[inline(always)]
+    fn read_many_ahead<const WIDE: bool, const LONG: bool>(
+        &self,
+        reads: &mut [Read<'_>],
+        missing: &mut Vec<usize>,
+    ) -> u64 {
+        let partition = &*self.partition;
+        let mut ahead = [const { MaybeUninit::<Located>::uninit() }; AHEAD_RING];
+        let mut bytes = 0;
+        for (number, read) in reads.iter().take(AHEAD).enumerate() {
+            ahead[number].write(self.locate::<LONG>(partition, read));
+        }
+        let before_last = reads.len().saturating_sub(AHEAD);
+        for number in 0..reads.len() {
+            if number < before_last {
+                // SAFETY: there are `AHEAD` more than `before_last`.
+                let read = unsafe { reads.get_unchecked(number + AHEAD) };
+                ahead[(number + AHEAD) % AHEAD_RING].write(self.locate::<LONG>(partition, read));
+            }
+            bytes += reads[number].buffer.len() as u64;
+            // SAFETY: located `AHEAD` turns before.
+            if !unsafe { self.read_located::<WIDE, LONG>(partition, reads, number, &ahead) } {
+                missing.push(number);
+            }
+        }
+        bytes
+    }
+
+    /// One read of a batch, whether it was a hit.
+    ///
+    /// # Safety
+    /// It was located, and so were those after it, up to `AHEAD_LONG` or to the end. `WIDE` only if
+    /// `copy::is_wide`.
+    #[inline(always)]
+    unsafe fn read_located<const WIDE: bool, const LONG: bool>(
+        &self,
+        partition: &PartitionInner,
+        reads: &mut [Read<'_>],
+        number: usize,
+        ahead: &[MaybeUninit<Located>; AHEAD_RING],
+    ) -> bool {
+        // A long copy is asked for later than it was located, so that what comes is not pushed out of the
+        // first cache before it is read.
+        if LONG
+            && let Some(read) = reads.get(number + AHEAD_LONG)
+            && read.buffer.len() > SHORT_BYTES
+        {
+            // SAFETY: the caller's promise.
+            let located = unsafe { ahead[(number + AHEAD_LONG) % AHEAD_RING].assume_init_ref() };
+            if !located.from.is_null() {
+                copy::prefetch_frame(located.from, read.buffer.len());
+            }
+        }
+        let read = &mut reads[number];
+        // SAFETY: the caller's promise.
+        let Located { tag, from, slot } = *unsafe { ahead[number % AHEAD_RING].assume_init_ref() };
+        let (to, len) = (read.buffer.as_mut_ptr(), read.buffer.len());
+        if from.is_null() {
+            return self.read_page_again(read);
+        }
+        if !LONG {
+            // SAFETY: `locate` has seen to it; it spares the copy a comparison.
+            unsafe { std::hint::assert_unchecked(len <= SHORT_BYTES) };
+        }
+        // SAFETY: `locate` has seen that the range lies in one page; the buffer is valid for its length.
+        // The caller's promise.
+        let is_hit = unsafe { partition.copy_candidate::<WIDE>(slot, tag, from, to, len) };
+        is_hit || self.read_page_again(read)
+    }
+
+    /// Looks a read of a batch up by its fingerprint, and asks the processor for what it will need.
+    /// Without `LONG`, short ones only.
+    #[inline(always)]
+    fn locate<const LONG: bool>(&self, partition: &PartitionInner, read: &Read<'_>) -> Located {
+        let tag = partition.tag_among(self.begun, read.offset >> partition.page_shift);
+        let len = read.buffer.len();
+        let skip = read.offset as usize & partition.page_mask;
+        // A page that is not the last: the others are looked at again.
+        let is_inside = read.offset < self.last_page() && skip + len <= partition.page_bytes();
+        let is_short = len <= SHORT_BYTES;
+        match partition.table.candidate(tag) {
+            Some(slot) if is_inside && (LONG || is_short) => {
+                partition.table.prefetch_tag(slot);
+                let from = partition.frames.at(slot).wrapping_add(skip).cast_const();
+                if is_short {
+                    copy::prefetch_ends(from, len);
+                }
+                Located { tag, from, slot }
+            }
+            _ => Located { tag, from: std::ptr::null(), slot: SlotIndex(0) },
+        }
+    }
+
+    /// Another look at a read of a batch, for where the first found nothing.
+    #[cold]
+    #[inline(never)]
+    fn read_page_again(&self, read: &mut Read<'_>) -> bool {
+        let (partition, len) = (&*self.partition, read.buffer.len());
+        let (skip, to) = (read.offset as usize & partition.page_mask, read.buffer.as_mut_ptr());
+        self.check(read.offset, len as u64).is_ok()
+            && self.in_one_page(read.offset, len)
+            // SAFETY: the buffer is valid for its length, and the range lies in one page.
+            && unsafe { partition.copy_again(self.tag(read.offset >> partition.page_shift), skip, to, len) }
+    }
+}
+
+/// A read of a batch between its lookup and its copy.
+#[repr(align(32))]
+struct Located {
+    tag: Tag,
+    /// Its bytes, if its page is in this slot. Null: the page is not there, or the read lies in
+    /// more than one, or is too long.
+    from: *const u8,
+    slot: SlotIndex,
+}
+
+#[cfg(all(test, target_arch = "x86_64", not(any(miri, loom, shuttle))))]
+mod tests {
+    use octavo_disk::Store;
+
+    use super::*;
+    use crate::{Advice, Cache, CacheConfig, PartitionConfig};
+
+    const PAGES: u64 = 64;
+    const PAGE: u64 = 4096;
+
+    /// On a machine with AVX-512 no batch ever runs the other one.
+    #[test]
+    fn a_batch_reads_the_same_however_it_was_compiled() {
+        let cache = Cache::new(CacheConfig { memory_max_bytes: 32 << 20, ..CacheConfig::default() }).unwrap();
+        let partition = cache.partition(PartitionConfig::new("p")).unwrap();
+        let object = partition.open(Store::memory("m", PAGES * PAGE), "m").unwrap();
+        let byte = |offset: u64| (offset * 7 % 251) as u8;
+        let bytes: Vec<u8> = (0..PAGES * PAGE).map(byte).collect();
+        object.write_at(0, &bytes).unwrap();
+        // All but every third page.
+        (0..PAGES).step_by(3).for_each(|page| object.advise(page * PAGE, PAGE, Advice::DontNeed).unwrap());
+        let there: Vec<u64> = (0..PAGES).filter(|page| object.is_resident(page * PAGE)).collect();
+        assert_eq!(there.len() as u64, PAGES - PAGES.div_ceil(3));
+        for len in [0, 1, 7, 16, 40, 64, 100, 127, 128, 129, 600, 4096] {
+            let offset = |page: u64| page * PAGE + (page * 50).min(PAGE - len as u64);
+            let pages = || (0..PAGES - 1).map(|number| number * 37 % (PAGES - 1));
+            let read = |wide: bool| {
+                let mut buffers = vec![vec![0xEE; len]; PAGES as usize - 1];
+                let places = pages().zip(&mut buffers);
+                let mut reads: Vec<Read<'_>> =
+                    places.map(|(page, buffer)| Read { offset: offset(page), buffer }).collect();
+                let mut missing = Vec::new();
+                let bytes = match wide {
+                    // SAFETY: only asked for where copies are wide.
+                    true => unsafe { object.inner.read_many_wide(&mut reads, &mut missing) },
+                    false => object.inner.read_many_as::<false>(&mut reads, &mut missing),
+                };
+                assert_eq!(bytes, (len as u64) * (PAGES - 1));
+                (missing, buffers)
+            };
+            let (missing, buffers) = read(false);
+            for (number, page) in pages().enumerate() {
+                assert_eq!(missing.contains(&number), !there.contains(&page), "{len} bytes of page {page}");
+                let is_read = |(offset, found): (u64, &u8)| *found == byte(offset);
+                let is_right = (offset(page)..).zip(&buffers[number]).all(is_read);
+                assert!(!there.contains(&page) || is_right, "{len} bytes of page {page}");
+            }
+            if copy::is_wide() {
+                assert_eq!((missing, buffers), read(true), "{len} bytes");
+            }
+        }
+    }
+}

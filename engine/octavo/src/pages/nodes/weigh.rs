@@ -1,0 +1,98 @@
+//! Mode `auto`: adds what accesses to probes cost by each strategy, and asks for the strategy in use
+//! (`state/nodes/auto.rs`).
+
+use octavo_table::Tag;
+
+use crate::numa::{LETTERS_MAX, NumaMode};
+use crate::state::counters::Count;
+use crate::state::nodes::TURNS;
+use crate::state::partition::PartitionInner;
+use crate::sync::Ordering;
+
+impl PartitionInner {
+    /// The way that is gone now, by whatever mode.
+    pub fn way(&self) -> NumaMode {
+        match self.places.chooses {
+            true => self.auto.way(),
+            false => self.shared.numa.mode,
+        }
+    }
+
+    /// An access to a page that lies where it does: what each way would cost.
+    pub fn weigh(&self, tag: Tag, (is_home_here, is_here): (bool, bool), bytes: usize, together: u64) {
+        if !self.places.chooses || is_home_here && is_here {
+            return;
+        }
+        if self.auto.is_probe(tag) {
+            let cost = |is_here| self.auto.prices.access(is_here, bytes as u64, together);
+            self.auto.add(cost(is_home_here), cost(is_here));
+        } else {
+            self.count_far();
+        }
+    }
+
+    /// A write that found its page.
+    pub fn weigh_write(&self, tag: Tag, bytes: usize) {
+        if self.places.chooses {
+            let here = self.shared.numa.here();
+            self.weigh(tag, (self.table.node_of(tag) == here, self.node_of(tag) == here), bytes, 1);
+        }
+    }
+
+    /// A read that made its copy.
+    pub fn weigh_copy(&self, tag: Tag, bytes: usize, together: u64) {
+        if self.places.chooses && self.auto.is_probe(tag) {
+            let prices = &self.auto.prices;
+            let cost = |is_here| prices.access(is_here, bytes as u64, together);
+            self.auto.add(cost(false), cost(true) + prices.copy(self.page_bytes() as u64));
+        }
+    }
+
+    /// A look for copies on so many nodes, by a write.
+    pub fn weigh_overtaking(&self, tag: Tag, nodes: u64) {
+        if self.places.chooses && self.auto.is_probe(tag) {
+            self.auto.brought.fetch_add(self.auto.prices.overtaking(nodes) as u64, Ordering::Relaxed);
+        }
+    }
+
+    /// A main that came.
+    pub fn weigh_switch(&self, tag: Tag) {
+        if self.places.chooses && self.auto.is_probe(tag) {
+            let cost = self.auto.prices.switch(self.page_bytes() as u64);
+            self.auto.brought.fetch_add(cost as u64, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether a queue's request for another node's page, one of a batch, goes there.
+    pub fn sends(&self, tag: Tag, batch: u32, bytes: usize, write: bool) -> bool {
+        if !self.places.chooses {
+            return true;
+        }
+        let auto = &self.auto;
+        let is_probe = auto.is_probe(tag);
+        if !is_probe && auto.way() != NumaMode::Message {
+            return false;
+        }
+        // Those for each node, if pages are spread evenly.
+        let letters = (u64::from(batch) / auto.nodes).min(LETTERS_MAX as u64);
+        if letters < 2 {
+            return false;
+        }
+        let prices = &auto.prices;
+        let saved = prices.access(false, bytes as u64, 1) - prices.letter(letters, bytes as u64, write);
+        if is_probe {
+            auto.saved.fetch_add(saved.max(0.0) as u64, Ordering::Relaxed);
+            return false;
+        }
+        if saved > 0.0 {
+            self.count_far();
+        }
+        saved > 0.0
+    }
+
+    fn count_far(&self) {
+        if self.counters.turn(Count::FarTurns).is_multiple_of(TURNS) {
+            self.auto.look_for_probes();
+        }
+    }
+}

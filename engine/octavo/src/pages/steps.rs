@@ -1,0 +1,297 @@
+//! The steps of the slot protocol (P1 to P14 of `octavo_table`), one function each.
+//!
+//! A step is more than a change of a slot's word. Each function here makes the table's step, notes
+//! it in the recording, counts it, overtakes copies of the page on other nodes, and wakes the
+//! waiters: in one call, so that no verb can forget a part. The verbs in `flight` know neither
+//! recordings nor nodes.
+
+use octavo_table::recording::Step;
+use octavo_table::{Claim, Found, SetGuard, SlotIndex, Tag, Word};
+
+use super::record::place_of;
+use crate::WAYS;
+use crate::memory::copy;
+use crate::state::counters::Count;
+use crate::state::partition::PartitionInner;
+use crate::wait::Waiter;
+
+/// What a page is claimed for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Claiming {
+    /// A fill from the store.
+    Fill,
+    /// A fill of a page that will be used once.
+    FillOnce,
+    /// A fill of a page that nobody has asked for yet.
+    Ahead,
+    /// A write of the whole page.
+    Overwrite,
+}
+
+/// What a claim led to.
+pub(crate) enum Claimed<'t> {
+    /// The slot is the caller's, in state Filling.
+    Slot(SlotIndex),
+    /// The page came from a copy on another node, without I/O. It is resident.
+    Resident,
+    /// No way of the set can be evicted. The set is still locked.
+    Full(SetGuard<'t, WAYS>),
+}
+
+/// What a write to a pinned page led to.
+pub(crate) enum Superseded {
+    /// The new bytes are in another slot; the pins keep the old one.
+    Done,
+    /// The page's state changed under our eyes.
+    Changed,
+    /// No other way of the set is free.
+    Full,
+}
+
+impl PartitionInner {
+    /// P1: claims a slot for a page that is not resident. Unlocks the set, unless it is full.
+    pub fn claim<'t>(&'t self, mut guard: SetGuard<'t, WAYS>, tag: Tag, claiming: Claiming) -> Claimed<'t> {
+        let note = self.note();
+        let claim = match claiming {
+            Claiming::Fill | Claiming::Overwrite => guard.claim(tag),
+            Claiming::FillOnce => guard.claim_once(tag),
+            Claiming::Ahead => guard.claim_ahead(tag),
+        };
+        let step = || match claiming {
+            Claiming::Fill | Claiming::Overwrite => Step::Claim(place_of(&claim)),
+            Claiming::FillOnce => Step::ClaimOnce(place_of(&claim)),
+            Claiming::Ahead => Step::ClaimAhead(place_of(&claim)),
+        };
+        note.step(tag, step);
+        if claiming == Claiming::Ahead {
+            self.record_sampled(tag, step);
+        }
+        let Claim::Claimed { slot, evicted } = claim else { return Claimed::Full(guard) };
+        drop(guard);
+        self.counters.add(Count::Arrivals, 1);
+        if evicted.is_some() {
+            self.counters.add(Count::EvictionsCapacity, 1);
+        }
+        match matches!(claiming, Claiming::Fill | Claiming::FillOnce) && self.elect(tag, slot) {
+            true => Claimed::Resident,
+            false => Claimed::Slot(slot),
+        }
+    }
+
+    /// P2: makes a claimed page readable, and wakes its waiters.
+    pub fn publish(&self, slot: SlotIndex, dirty: bool) {
+        let note = self.note();
+        let waited = self.table.publish(slot, dirty);
+        note.step_of(slot, || Step::Publish { dirty });
+        self.wake(slot, waited);
+    }
+
+    /// P2 for a claimed page that gets bytes which the store does not have (`dirty`), or has had
+    /// for a moment: `write` puts them into the frame.
+    pub fn publish_written(&self, tag: Tag, slot: SlotIndex, dirty: bool, write: impl FnOnce(*mut u8)) {
+        self.overtake(tag, self.table.slot(slot).load());
+        write(self.frames.at(slot));
+        self.publish(slot, dirty);
+        if dirty {
+            // Now, and not when the slot was claimed: the cleaner looks for dirty pages and sleeps if
+            // there is none.
+            self.note_dirty();
+        }
+    }
+
+    /// P9 for a slot that the caller owns and whose bytes never came: the page leaves.
+    pub fn release(&self, tag: Tag, slot: SlotIndex) {
+        self.counters.add(Count::Departures, 1);
+        self.remove(tag, slot);
+    }
+
+    fn remove(&self, tag: Tag, slot: SlotIndex) {
+        let mut guard = self.table.lock(tag);
+        let note = self.note();
+        let waited = guard.remove(slot);
+        note.step(tag, || Step::Release);
+        drop(guard);
+        self.wake(slot, waited);
+    }
+
+    /// P9 for a page that nobody owns, pins or writes back. `reason` counts the eviction.
+    pub fn drop_quiet(
+        &self,
+        guard: &mut SetGuard<'_, WAYS>,
+        found: &Found<'_>,
+        reason: Count,
+    ) -> Result<(), Word> {
+        let (note, tag) = (self.note(), found.tag());
+        guard.remove_quiet(found, false)?;
+        note.step(tag, || Step::Drop { even_dirty: false });
+        self.counters.add(reason, 1);
+        Ok(())
+    }
+
+    /// P9 for a held page (P14), whose bytes the store has cleared. Returns whether waiters are to
+    /// be woken once the set is unlocked.
+    pub fn drop_held(&self, guard: &mut SetGuard<'_, WAYS>, found: &Found<'_>) -> bool {
+        let (note, tag) = (self.note(), found.tag());
+        let waited = guard.remove_held(found.index);
+        note.step(tag, || Step::Drop { even_dirty: true });
+        self.counters.add(Count::EvictionsDiscard, 1);
+        waited
+    }
+
+    /// P4. False: the page's state has changed.
+    pub fn pin(&self, found: &Found<'_>) -> bool {
+        let note = self.note();
+        let is_pinned = found.slot().pin(found.word).is_ok();
+        if is_pinned {
+            note.step(found.tag(), || Step::Pin { slot: found.index.0 });
+        }
+        is_pinned
+    }
+
+    /// P5.
+    pub fn unpin(&self, slot: SlotIndex) {
+        let note = self.note();
+        self.table.slot(slot).unpin();
+        note.unpinned(slot);
+    }
+
+    /// Tells the policy of an access that was counted before.
+    pub fn touch(&self, tag: Tag, found: &Found<'_>) {
+        let note = self.note();
+        self.table.touch(found);
+        note.step(tag, || Step::Touch);
+    }
+
+    /// P6 and P7: changes a page in place; `write` puts the bytes into its frame. False: the page
+    /// is owned or pinned, or its state has changed.
+    pub fn overwrite(&self, tag: Tag, found: &Found<'_>, write: impl FnOnce(*mut u8)) -> bool {
+        // The recording has the write as one step, so that no move finds the page busy that a replay
+        // would find quiet.
+        let note = self.note();
+        let Ok(before) = found.slot().begin_write(found.word) else { return false };
+        self.overtake(tag, before);
+        write(self.frames.at(found.index));
+        self.table.touch(found);
+        let waited = self.table.end_write(found.index, before, true);
+        note.step(tag, || Step::Overwrite);
+        self.wake(found.index, waited);
+        self.note_dirty();
+        self.wrote(tag, found, before);
+        true
+    }
+
+    /// P8, first half: takes a clean page whose new bytes go to the store first, and tells the
+    /// policy. False: its state has changed.
+    pub fn begin_store(&self, tag: Tag, found: &Found<'_>) -> bool {
+        let note = self.note();
+        if found.slot().begin_store(found.word).is_err() {
+            return false;
+        }
+        self.table.touch(found);
+        note.step(tag, || Step::BeginStore);
+        true
+    }
+
+    /// P8, second half: the store has the bytes. `write` puts them into the page's frame; a page
+    /// that was pinned meanwhile leaves instead, and its pins keep their snapshot.
+    pub fn end_store(&self, tag: Tag, slot: SlotIndex, write: impl FnOnce(*mut u8)) {
+        let Some(taken) = self.table.slot(slot).store_to_write() else {
+            self.counters.add(Count::EvictionsWrite, 1);
+            return self.remove(tag, slot);
+        };
+        self.overtake(tag, taken);
+        write(self.frames.at(slot));
+        let note = self.note();
+        let waited = self.table.slot(slot).end_write(false);
+        note.step(tag, || Step::EndStore);
+        self.wake(slot, waited);
+    }
+
+    /// P9 with another slot: a write to a pinned page. The pins keep the old slot as a snapshot;
+    /// `write` puts the new bytes over a copy of the old ones.
+    pub fn supersede(
+        &self,
+        tag: Tag,
+        mut guard: SetGuard<'_, WAYS>,
+        found: &Found<'_>,
+        write: impl FnOnce(*mut u8),
+    ) -> Superseded {
+        let note = self.note();
+        let claim = guard.claim_beside(tag);
+        let place = place_of(&claim);
+        let Claim::Claimed { slot, evicted } = claim else {
+            note.step(tag, || Step::Supersede(place));
+            return Superseded::Full;
+        };
+        self.counters.add(Count::Arrivals, 1);
+        if evicted.is_some() {
+            self.counters.add(Count::EvictionsCapacity, 1);
+        }
+        let old = found.index;
+        let Ok(taken) = found.slot().begin_move(found.word) else {
+            let waited = guard.remove(slot);
+            note.step(tag, || Step::SupersedeRefused(place));
+            drop(guard);
+            self.counters.add(Count::Departures, 1);
+            self.wake(slot, waited);
+            return Superseded::Changed;
+        };
+        self.overtake(tag, taken);
+        self.overtake(tag, self.table.slot(slot).load());
+        // SAFETY: the old frame holds still (Writing, and pins only read), the new one is ours (Filling).
+        unsafe { copy::copy_in(self.frames.at(old), self.frames.at(slot), self.page_bytes()) };
+        write(self.frames.at(slot));
+        let waited_new = self.table.publish(slot, true);
+        let waited_old = guard.remove_moved(old, taken);
+        note.step(tag, || Step::Supersede(place));
+        drop(guard);
+        self.counters.add(Count::EvictionsWrite, 1);
+        self.wake(slot, waited_new);
+        self.wake(old, waited_old);
+        self.note_dirty();
+        Superseded::Done
+    }
+
+    /// P10: sets the write-back flag of a dirty page. Returns its word from then on; the page may
+    /// still be read and written, but neither evicted nor moved. None: its state has changed.
+    pub fn begin_writeback(&self, tag: Tag, found: &Found<'_>) -> Option<Word> {
+        let note = self.note();
+        found.slot().begin_writeback(found.word).ok()?;
+        // Before the note goes: a write that ends after it is another version, also in a recording.
+        let begun = found.slot().load();
+        note.step(tag, || Step::BeginWriteback);
+        Some(begun)
+    }
+
+    /// P11: `version` was `written` to the store, or was not. Returns whether the page is clean now.
+    pub fn end_writeback(&self, slot: SlotIndex, version: u64, written: bool) -> bool {
+        let note = self.note();
+        let ended = self.table.end_writeback(slot, version, written);
+        note.step_of(slot, || Step::EndWriteback { written });
+        self.wake(slot, ended.waited);
+        ended.cleaned
+    }
+
+    /// Starts serving a page without a slot, because its set is full; its waiters queue up until
+    /// the stray is removed. A stray that `writes` overtakes copies of the page on other nodes.
+    pub fn begin_stray(&self, guard: SetGuard<'_, WAYS>, tag: Tag, writes: bool) {
+        if writes {
+            guard.overtake_orphans(tag);
+        }
+        self.strays.add(tag);
+        drop(guard);
+        self.tell_cleaner(true);
+        self.counters.add(Count::Bypasses, 1);
+    }
+
+    /// P12: registers a waiter for the end of a slot's busy state. False: it has ended, look again.
+    pub fn wait_for_slot(&self, slot: SlotIndex, seen: Word, waiter: impl FnOnce() -> Waiter) -> bool {
+        self.waiters.register(&self.table, slot, seen, waiter).is_ok()
+    }
+
+    fn wake(&self, slot: SlotIndex, waited: bool) {
+        if waited {
+            self.waiters.wake(slot);
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! The bell that wakes the cleaner: rung by writers when a page becomes dirty, heard by the
+//! cleaner's lane. Not here: what the cleaner does (`control/cleaner.rs`).
+
+use std::sync::{OnceLock, Weak};
+
+use crate::sync::{Arc, AtomicBool, AtomicU32, Ordering, fence};
+use crate::wait::Mailbox;
+
+/// How the cleaner is told of dirty pages.
+pub(crate) struct Bell {
+    /// What the cleaner wants to hear: `ASLEEP`, `RESTING` or `AWAKE`.
+    mood: AtomicU32,
+    has_rung: AtomicBool,
+    cleaner: OnceLock<Weak<Mailbox>>,
+}
+
+/// The cleaner knows of no dirty page and wants to hear of the first.
+const ASLEEP: u32 = 0;
+/// The cleaner knows of dirty pages and lets them age. It wants to hear of urgent news only.
+const RESTING: u32 = 1;
+/// The cleaner looks by itself, or there is no cleaner. It wants no news.
+const AWAKE: u32 = 2;
+
+impl Bell {
+    /// A bell without a cleaner: nobody hears it.
+    pub fn new() -> Bell {
+        Bell { mood: AtomicU32::new(AWAKE), has_rung: AtomicBool::new(false), cleaner: OnceLock::new() }
+    }
+
+    /// Connects the cleaner's mailbox: it hears the bell from now on.
+    pub fn connect(&self, cleaner: &Arc<Mailbox>) {
+        assert!(self.cleaner.set(Arc::downgrade(cleaner)).is_ok(), "a second cleaner");
+        self.mood.store(ASLEEP, Ordering::Relaxed);
+    }
+
+    /// Reports that a page became dirty; `urgent` if a partition has many. Costs one load while the
+    /// cleaner wants no news.
+    pub fn tell(&self, urgent: bool) {
+        // Pairs with the fence in `look_now`: this thread sees the cleaner's mood, or the cleaner sees
+        // the dirty page.
+        fence(Ordering::SeqCst);
+        let mood = self.mood.load(Ordering::Relaxed);
+        if mood == ASLEEP || mood == RESTING && urgent {
+            self.ring();
+        }
+    }
+
+    /// Makes the cleaner look at the cache, or notice that the cache is gone.
+    #[cold]
+    pub fn ring(&self) {
+        self.mood.store(AWAKE, Ordering::Relaxed);
+        // Relaxed, as the mood: the fences order what the cleaner must see, and a wake is never lost.
+        self.has_rung.store(true, Ordering::Relaxed);
+        if let Some(cleaner) = self.cleaner.get().and_then(Weak::upgrade) {
+            cleaner.wake();
+        }
+    }
+
+    pub fn has_rung(&self) -> bool {
+        self.has_rung.load(Ordering::Relaxed)
+    }
+
+    /// The cleaner is about to look at all partitions: asks for every later dirty page.
+    pub fn look_now(&self) {
+        // News first, then the look, so that no page that becomes dirty now is forgotten. The fence
+        // pairs with the one in `tell`.
+        self.has_rung.store(false, Ordering::Relaxed);
+        self.mood.store(ASLEEP, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// The cleaner has seen dirty pages and comes back by itself: at once if `is_urgent`, else when
+    /// they have aged.
+    pub fn rest(&self, is_urgent: bool) {
+        self.mood.store(if is_urgent { AWAKE } else { RESTING }, Ordering::Relaxed);
+    }
+}

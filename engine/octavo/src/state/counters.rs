@@ -1,0 +1,298 @@
+//! Exact counters that cost the hit path no shared store.
+//!
+//! Every thread counts in a block of its own, which only it writes; a reader adds the blocks up. A
+//! thread that ends leaves its block, counts included, to the next thread that comes, so a
+//! partition has as many blocks as it had threads at one time, and not as it ever had.
+//!
+//! Not here: gauges such as dirty pages (the table counts them).
+
+use std::cell::{Cell, RefCell};
+// Not the model checker's: a flag that orders nothing.
+use std::sync::atomic::AtomicUsize;
+
+use octavo_disk::Process;
+
+use crate::sync::{Arc, AtomicU64, Mutex, Ordering, fence, lock, thread_local};
+
+/// What is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub(crate) enum Count {
+    /// Reads that were a hit of one page.
+    SingleHits,
+    Hits,
+    Misses,
+    Fills,
+    Bypasses,
+    EvictionsCapacity,
+    EvictionsResize,
+    EvictionsDiscard,
+    EvictionsWrite,
+    Writebacks,
+    WritebackIos,
+    ReadErrors,
+    WriteErrors,
+    SyncErrors,
+    /// Pages that entered a slot, by a fill or by a write.
+    Arrivals,
+    /// Pages that left without being evicted for another: failed fills and the like.
+    Departures,
+    Reads,
+    Writes,
+    Syncs,
+    ReadBytes,
+    WrittenBytes,
+    /// Pages that were found on the thread's own node, and on another; and those of the latter that
+    /// were written. With one node nothing is counted.
+    LocalHits,
+    RemoteHits,
+    RemoteWrites,
+    /// Requests that went to another node, the bundles they went in, and those that the queue had
+    /// no room for.
+    Messages,
+    Bundles,
+    MessagesRefused,
+    /// Pages that were found in a copy of the thread's own node.
+    TwinHits,
+    /// Reads from afar that could have made a copy, and of copies that were overtaken unread: whose
+    /// turn it is.
+    CopyTurns,
+    DoubtfulTurns,
+    /// Copies that were made, made anew, and overtaken by writes; pages that came back from one.
+    TwinsMade,
+    TwinsRefreshed,
+    TwinsOvertaken,
+    Elections,
+    /// Mains that came to the node that writes them.
+    Switches,
+    /// Accesses from afar, where the way is chosen: whose turn it is to look for probes.
+    FarTurns,
+    /// What emulated distance is charged for (`numa/cost.rs`).
+    LocalWaits,
+    RemoteWaits,
+    LocalBytes,
+    RemoteBytes,
+    Last,
+}
+
+const COUNTS: usize = Count::Last as usize;
+
+/// One thread's counts for one partition. Only that thread writes.
+#[repr(align(128))]
+pub(crate) struct Block([AtomicU64; COUNTS]);
+
+impl Block {
+    fn new() -> Block {
+        Block(std::array::from_fn(|_| AtomicU64::new(0)))
+    }
+
+    /// Adds to a count.
+    #[inline(always)]
+    pub fn add(&self, count: Count, n: u64) {
+        let cell = &self.0[count as usize];
+        // Relaxed load and store instead of an addition: this thread is the only writer, and readers want a
+        // sum, not an order.
+        #[cfg(not(shuttle))]
+        cell.store(cell.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+        #[cfg(shuttle)]
+        cell.fetch_add(n, Ordering::Relaxed);
+    }
+
+    /// `Counters::add_hit`.
+    #[inline(always)]
+    pub fn add_hit(&self, bytes: u64) {
+        self.add(Count::SingleHits, 1);
+        self.add(Count::ReadBytes, bytes);
+    }
+}
+
+impl Block {
+    /// Counts a batch of reads.
+    #[inline(always)]
+    pub fn add_batch(&self, requests: u64, bytes: u64, hits: u64) {
+        self.add(Count::Reads, requests);
+        self.add(Count::ReadBytes, bytes);
+        self.add(Count::Hits, hits);
+    }
+}
+
+/// The counters of one partition.
+pub(crate) struct Counters {
+    process: Process,
+    number: usize,
+    /// The same, while a hit may be counted and nothing else done; else `NOBODY`.
+    at_hand: AtomicUsize,
+    blocks: Mutex<Vec<Arc<Block>>>,
+}
+
+/// A thread's blocks, by the number of the counters.
+struct Blocks(RefCell<Vec<Option<Arc<Block>>>>);
+
+impl Drop for Blocks {
+    /// The thread ends, and another may take its blocks over.
+    fn drop(&mut self) {
+        let _ = LAST.try_with(|last| last.set((usize::MAX, std::ptr::null())));
+    }
+}
+
+thread_local! {
+    static BLOCKS: Blocks = const { Blocks(RefCell::new(Vec::new())) };
+    /// The block that this thread used last, and its counters' number: what a thread that serves one tenant needs.
+    static LAST: Cell<(usize, *const Block)> = const { Cell::new((usize::MAX, std::ptr::null())) };
+}
+
+/// No counters have this number, and no thread starts with it.
+const NOBODY: usize = usize::MAX - 1;
+
+/// Numbers are not used again: a thread may still hold a block of counters that are gone.
+static NEXT_NUMBER: AtomicUsize = AtomicUsize::new(0);
+
+impl Counters {
+    pub fn new() -> Counters {
+        // Relaxed: only uniqueness matters.
+        let number = NEXT_NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        Counters {
+            process: Process::this(),
+            number,
+            at_hand: AtomicUsize::new(number),
+            blocks: Mutex::new(Vec::new()),
+        }
+    }
+
+    /// Whether a hit may be counted and nothing else done. Where not, no block is ever at hand, so
+    /// that every hit takes the way of a thread's first: whoever wants to hear of hits costs
+    /// them nothing while he does not.
+    pub fn set_at_hand(&self, at_hand: bool) {
+        // Relaxed: a hit that does not see it yet is one of those before it.
+        self.at_hand.store(if at_hand { self.number } else { NOBODY }, Ordering::Relaxed);
+    }
+
+    /// Adds to this thread's count.
+    #[inline(always)]
+    pub fn add(&self, count: Count, n: u64) {
+        self.block().add(count, n);
+    }
+
+    /// Adds one to this thread's count, and says what it is then.
+    pub fn turn(&self, count: Count) -> u64 {
+        self.block().add(count, 1);
+        self.block().0[count as usize].load(Ordering::Relaxed)
+    }
+
+    /// A read that was a hit of one page: counted once, and counted as a request and as a hit by
+    /// `sum`.
+    #[inline(always)]
+    pub fn add_hit(&self, bytes: u64) {
+        self.block().add_hit(bytes);
+    }
+
+    /// This thread's block, if it is the one that the thread used last, and nobody wants to hear of
+    /// hits.
+    #[inline(always)]
+    pub fn at_hand(&self) -> Option<&Block> {
+        let (number, block) = LAST.with(Cell::get);
+        // SAFETY: as in `block`. Relaxed: see `set_at_hand`.
+        (number == self.at_hand.load(Ordering::Relaxed)).then(|| unsafe { &*block })
+    }
+
+    /// Whether hits need only be counted.
+    pub fn is_unheard(&self) -> bool {
+        self.at_hand.load(Ordering::Relaxed) != NOBODY
+    }
+
+    #[inline(always)]
+    fn block(&self) -> &Block {
+        let (number, block) = LAST.with(Cell::get);
+        let block = if number == self.number { block } else { self.find_block() };
+        // SAFETY: `find_block` gave it for these counters, which keep every block that was ever
+        // made for them while they live. (In a child of `fork` this thread keeps it, until it makes
+        // another and that is the last one that it used.)
+        unsafe { &*block }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn find_block(&self) -> *const Block {
+        let own = BLOCKS.try_with(|blocks| {
+            let known = blocks.0.borrow().get(self.number).cloned().flatten();
+            known.unwrap_or_else(|| self.first(&mut blocks.0.borrow_mut()))
+        });
+        let block = match own {
+            Ok(block) => Arc::as_ptr(&block),
+            // A destructor of the ending thread counts. Nobody can take over the block that it gets:
+            // one handle on it is never dropped.
+            Err(_) => Arc::into_raw(self.enlist()),
+        };
+        LAST.with(|last| last.set((self.number, block)));
+        block
+    }
+
+    #[cold]
+    fn first(&self, blocks: &mut Vec<Option<Arc<Block>>>) -> Arc<Block> {
+        let block = self.enlist();
+        // Blocks of partitions that are gone are let go here, where it costs nobody a hit.
+        blocks
+            .iter_mut()
+            .filter(|b| b.as_ref().is_some_and(|b| Arc::strong_count(b) == 1))
+            .for_each(|b| *b = None);
+        blocks.resize(blocks.len().max(self.number + 1), None);
+        blocks[self.number] = Some(block.clone());
+        block
+    }
+
+    /// A block that no thread has: one that an ended thread left, or a new one.
+    fn enlist(&self) -> Arc<Block> {
+        // A child of `fork` cannot know who holds the lock: what it counts, nobody reads.
+        if !self.process.is_this() {
+            return Arc::new(Block::new());
+        }
+        let mut blocks = lock(&self.blocks);
+        if let Some(left) = blocks.iter().find(|block| Arc::strong_count(block) == 1) {
+            // Pairs with the release in the ended thread's drop of its handle: its counts go on here.
+            fence(Ordering::Acquire);
+            return left.clone();
+        }
+        let block = Arc::new(Block::new());
+        blocks.push(block.clone());
+        block
+    }
+
+    /// The sum over all threads: exact for everything that happened before.
+    pub fn sum(&self, count: Count) -> u64 {
+        if !self.process.is_this() {
+            return 0;
+        }
+        let single = match count {
+            Count::Hits | Count::Reads => self.sum(Count::SingleHits),
+            _ => 0,
+        };
+        // Relaxed: who must see a thread's counts has synchronised with it by other means.
+        lock(&self.blocks)
+            .iter()
+            .fold(single, |sum, b| sum.wrapping_add(b.0[count as usize].load(Ordering::Relaxed)))
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+
+    /// Each connection of a server is a thread. Blocks stayed for every thread that ever was: half
+    /// a kilobyte for each of 100,000 connections.
+    #[test]
+    fn blocks_are_as_many_as_threads_at_one_time_and_lose_no_count() {
+        let counters = Arc::new(Counters::new());
+        for _ in 0..50 {
+            let threads: Vec<_> = (0..4)
+                .map(|_| {
+                    let counters = counters.clone();
+                    std::thread::spawn(move || (0..100).for_each(|_| counters.add(Count::Misses, 1)))
+                })
+                .collect();
+            // Joined and not scoped: a scope ends before its threads' destructors.
+            threads.into_iter().for_each(|thread| thread.join().unwrap());
+        }
+        assert_eq!(counters.sum(Count::Misses), 50 * 4 * 100);
+        assert!(lock(&counters.blocks).len() <= 4, "{} blocks", lock(&counters.blocks).len());
+    }
+}

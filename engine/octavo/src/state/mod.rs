@@ -1,0 +1,14 @@
+//! State: the data of a cache, its partitions and its objects. Not here: what happens to pages
+//! (`pages`), I/O (`flight`), threads (`control`).
+
+pub(crate) mod bell;
+pub(crate) mod costs;
+pub(crate) mod counters;
+pub(crate) mod history;
+pub(crate) mod monitor;
+pub(crate) mod nodes;
+pub(crate) mod partition;
+pub(crate) mod shared;
+pub(crate) mod sizes;
+pub(crate) mod streams;
+pub(crate) mod tape;

@@ -1,0 +1,385 @@
+//! A partition, one tenant's cache, and its objects: the data that everything above works on. Not
+//! here: what happens to pages (`pages`), how a partition is made and how large it is (`sizes.rs`),
+//! how it grows and shrinks (`control/resize.rs`).
+
+use std::collections::HashMap;
+
+use octavo_disk::{IoError, Store};
+use octavo_table::recording::Secret;
+use octavo_table::{Begun, Mixer, SegmentIndex, Table, Tag};
+
+use super::costs::Costs;
+use super::counters::{Count, Counters};
+use super::history::{History, Resizing};
+use super::monitor::Remembered;
+use super::nodes::{Auto, Balance, Places, Worth, Writers};
+use super::shared::Shared;
+use super::streams::{Streams, Windows};
+use super::tape::Recorder;
+use crate::WAYS;
+use crate::config::{CacheMode, Limits, PartitionConfig};
+use crate::error::Error;
+use crate::memory::{BounceShare, Frames, Mapping};
+use crate::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering, lock, try_lock};
+use crate::wait::{Flushes, Ranges, SlotWaiters, Strays};
+
+/// A page's key is the object's id above this many bits of page index: 16 million objects of 4 PiB
+/// at pages of 4 KiB.
+pub(crate) const PAGE_INDEX_BITS: u32 = 40;
+
+/// The key of an object's first page.
+pub(crate) const fn key_of(object: u64) -> u64 {
+    object << PAGE_INDEX_BITS
+}
+
+/// One tenant's cache.
+pub(crate) struct PartitionInner {
+    // What every hit reads.
+    pub table: Table<WAYS>,
+    pub frames: Frames,
+    pub mixer: Mixer,
+    pub page_shift: u32,
+    pub(super) page_bytes: usize,
+    /// Bytes of a page less one.
+    pub page_mask: usize,
+    pub mode: CacheMode,
+    pub counters: Counters,
+    pub recorder: Recorder,
+    pub places: Places,
+    pub worth: Worth,
+    pub auto: Auto,
+    pub writers: Writers,
+    // What only misses and control read.
+    pub shared: Arc<Shared>,
+    pub waiters: SlotWaiters,
+    pub strays: Strays,
+    pub windows: Windows,
+    /// Held while pages move between segments, and while somebody walks over the dirty ones.
+    pub moves: Mutex<()>,
+    /// What the mixer was made of.
+    pub secret: Secret,
+    /// The cache does not know it any more: what still holds it holds an empty shell.
+    pub is_removed: AtomicBool,
+    pub resizing: Mutex<Resizing>,
+    /// Turns that have given a resize up since a page was moved.
+    pub held_up: AtomicU32,
+    pub costs: Mutex<Costs>,
+    pub objects: Mutex<Objects>,
+    pub config: PartitionConfig,
+    pub limits: Mutex<Limits>,
+    pub dirty_max_bytes: Mutex<Option<u64>>,
+    pub remembered: Mutex<Remembered>,
+    pub balance: Balance,
+    pub(super) dirty_max_pages: AtomicU64,
+    /// The table's memory; after the table, which uses it.
+    pub metadata: Mapping,
+}
+
+/// A partition while nothing is resized or opened.
+pub(crate) struct Still<'s> {
+    /// What has happened to the table.
+    pub history: &'s History,
+    /// The segments in use, but for those that are on their way out.
+    pub segments: Vec<SegmentIndex>,
+    /// The open objects, in the order of their numbers.
+    pub objects: Vec<&'s Arc<ObjectInner>>,
+}
+
+pub(crate) struct Objects {
+    pub next_id: u64,
+    pub open: HashMap<u64, Arc<ObjectInner>>,
+}
+
+/// An open store.
+pub(crate) struct ObjectInner {
+    pub partition: Arc<PartitionInner>,
+    pub id: u64,
+    /// What the tags of its pages begin with.
+    pub begun: Begun,
+    len_bytes: AtomicU64,
+    /// Where its last page begins, or its end where that is a page's.
+    last_page: AtomicU64,
+    pub store: Store,
+    pub name: String,
+    pub ranges: Ranges,
+    pub streams: Streams,
+    pub flushes: Flushes,
+    /// The bounce pages that its bytes travel in.
+    pub bounced: Arc<BounceShare>,
+    /// A sync of the store failed.
+    pub failed: AtomicBool,
+    closed: AtomicBool,
+    /// Where the next pass begins: behind the pages that were refused when the last gave up. A
+    /// hint.
+    pub clean_next: AtomicU64,
+    /// Pages written back.
+    pub written: AtomicU64,
+    /// Why a page could not be written back. None again once all could.
+    pub writeback_error: Mutex<Option<Error>>,
+}
+
+impl Objects {
+    pub fn new() -> Objects {
+        Objects { next_id: 1, open: HashMap::new() }
+    }
+}
+
+impl PartitionInner {
+    #[inline(always)]
+    pub fn page_bytes(&self) -> usize {
+        self.page_bytes
+    }
+
+    /// An object is no longer: the numbers of its pages have so many bits, and its offsets are the
+    /// kernel's.
+    pub fn check_len(&self, name: &str, len_bytes: u64) -> Result<(), Error> {
+        let most = (1 << (PAGE_INDEX_BITS + self.page_shift)).min(i64::MAX as u64);
+        if len_bytes <= most {
+            return Ok(());
+        }
+        let page_bytes = self.page_bytes;
+        Err(Error::Config(format!(
+            "{name}: {len_bytes} bytes are too long: with pages of {page_bytes} bytes an object has at most {most}"
+        )))
+    }
+
+    /// Where the page of an offset begins.
+    pub fn page_start(&self, offset: u64) -> u64 {
+        offset & !(self.page_mask as u64)
+    }
+
+    /// What the tags of an object's pages begin with.
+    pub fn begin_tags(&self, id: u64) -> Begun {
+        self.mixer.begin(key_of(id))
+    }
+
+    /// The tag of an object's page.
+    #[inline(always)]
+    pub fn tag_among(&self, begun: Begun, page: u64) -> Tag {
+        self.mixer.tag_among(begun, page)
+    }
+
+    /// The object and page of a tag.
+    pub fn page_of(&self, tag: Tag) -> (u64, u64) {
+        let key = self.key_of_tag(tag);
+        (key >> PAGE_INDEX_BITS, key & ((1 << PAGE_INDEX_BITS) - 1))
+    }
+
+    /// The key of a tag.
+    pub fn key_of_tag(&self, tag: Tag) -> u64 {
+        self.mixer.key(tag)
+    }
+
+    /// Acts while no segment comes or goes, the policy stays and no object is opened.
+    pub fn hold_still<T>(&self, act: impl FnOnce(Still<'_>) -> T) -> T {
+        let resizing = lock(&self.resizing);
+        let objects = lock(&self.objects);
+        act(self.still(&resizing, &objects))
+    }
+
+    /// The same, if it need not wait: a resize takes long.
+    pub fn try_hold_still<T>(&self, act: impl FnOnce(Still<'_>) -> T) -> Option<T> {
+        let resizing = try_lock(&self.resizing)?;
+        let objects = try_lock(&self.objects)?;
+        Some(act(self.still(&resizing, &objects)))
+    }
+
+    fn still<'s>(&self, resizing: &'s Resizing, objects: &'s Objects) -> Still<'s> {
+        let stays = |segment: &SegmentIndex| {
+            !resizing.emptied.contains(segment) && resizing.leaving.as_ref() != Some(segment)
+        };
+        let mut objects: Vec<&Arc<ObjectInner>> = objects.open.values().collect();
+        objects.sort_by_key(|object| object.id);
+        Still { history: &resizing.history, segments: self.table.segments().filter(stays).collect(), objects }
+    }
+
+    /// Whether nobody has accessed a page yet.
+    pub fn is_untouched(&self) -> bool {
+        [Count::Arrivals, Count::Hits, Count::Misses].map(|count| self.counters.sum(count)) == [0; 3]
+    }
+
+    /// Most dirty pages; beyond, writes go to the store first.
+    pub fn dirty_max_pages(&self) -> u64 {
+        self.dirty_max_pages.load(Ordering::Relaxed)
+    }
+
+    pub fn set_dirty_max(&self) {
+        let slots = self.table.slots_count();
+        let most = match *lock(&self.dirty_max_bytes) {
+            Some(bytes) => (bytes >> self.page_shift).min(slots),
+            None => slots * 2 / 5,
+        };
+        self.dirty_max_pages.store(most, Ordering::Relaxed);
+    }
+
+    /// A page became dirty.
+    pub fn note_dirty(&self) {
+        self.tell_cleaner(self.table.dirty_pages() > self.dirty_max_pages() / 2);
+    }
+
+    pub fn tell_cleaner(&self, urgent: bool) {
+        self.shared.bell.tell(urgent);
+    }
+
+    /// The open objects, by their numbers.
+    pub fn open_objects(&self) -> Vec<Arc<ObjectInner>> {
+        let mut objects: Vec<_> = lock(&self.objects).open.values().cloned().collect();
+        objects.sort_by_key(|object| object.id);
+        objects
+    }
+
+    /// An object is closed.
+    pub fn forget(&self, id: u64) {
+        lock(&self.objects).open.remove(&id);
+    }
+
+    /// The cache is gone: the objects need not stay for the sake of their dirty pages.
+    pub fn forget_all(&self) {
+        let open = std::mem::take(&mut lock(&self.objects).open);
+        drop(open);
+    }
+
+    pub fn sum(&self, count: Count) -> u64 {
+        self.counters.sum(count)
+    }
+
+    pub fn resident_pages(&self) -> u64 {
+        use Count::*;
+        let left = [EvictionsCapacity, EvictionsResize, EvictionsDiscard, EvictionsWrite, Departures];
+        let left = left.into_iter().fold(0u64, |sum, count| sum.wrapping_add(self.sum(count)));
+        // Counts of other threads may be read in any order: never less than none.
+        (self.sum(Arrivals).wrapping_sub(left) as i64).max(0) as u64
+    }
+}
+
+impl ObjectInner {
+    pub fn new(partition: &Arc<PartitionInner>, store: Store, name: &str, id: u64) -> Self {
+        if store.is_simulated() {
+            partition.shared.set_simulated();
+        }
+        ObjectInner {
+            partition: partition.clone(),
+            id,
+            begun: partition.begin_tags(id),
+            len_bytes: AtomicU64::new(store.len_bytes()),
+            last_page: AtomicU64::new(partition.page_start(store.len_bytes())),
+            store,
+            name: name.into(),
+            ranges: Ranges::new(),
+            streams: Streams::new(),
+            flushes: Flushes::new(),
+            bounced: Arc::default(),
+            failed: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+            clean_next: AtomicU64::new(0),
+            written: AtomicU64::new(0),
+            writeback_error: Mutex::new(None),
+        }
+    }
+
+    #[inline(always)]
+    pub fn tag(&self, page: u64) -> Tag {
+        self.partition.tag_among(self.begun, page)
+    }
+
+    /// Whether every call fails from now on.
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// For an object of whose pages none is there, and none can come.
+    pub fn set_closed(&self) {
+        // A second time the store may be somebody else's.
+        if !self.closed.swap(true, Ordering::AcqRel) {
+            self.set_len(0);
+            self.store.release();
+            self.partition.forget(self.id);
+        }
+    }
+
+    #[inline(always)]
+    pub fn len_bytes(&self) -> u64 {
+        // Relaxed: whoever must see a new length has synchronised with who set it.
+        self.len_bytes.load(Ordering::Relaxed)
+    }
+
+    pub fn set_len(&self, len_bytes: u64) {
+        self.len_bytes.store(len_bytes, Ordering::Relaxed);
+        self.last_page.store(self.partition.page_start(len_bytes), Ordering::Relaxed);
+    }
+
+    /// What lies before it and in one page lies inside the object.
+    #[inline(always)]
+    pub fn last_page(&self) -> u64 {
+        // Relaxed: as `len_bytes`.
+        self.last_page.load(Ordering::Relaxed)
+    }
+
+    /// Whether `len` bytes at `offset` lie inside the object.
+    #[inline(always)]
+    pub fn check(&self, offset: u64, len: u64) -> Result<(), Error> {
+        match offset.checked_add(len) {
+            Some(end) if end <= self.len_bytes() => Ok(()),
+            _ => Err(self.past_end(offset, len)),
+        }
+    }
+
+    #[cold]
+    pub fn past_end(&self, offset_bytes: u64, len_bytes: u64) -> Error {
+        if let Err(closed) = self.check_open() {
+            return closed;
+        }
+        Error::PastEnd { object: self.name.clone(), offset_bytes, len_bytes, end_bytes: self.len_bytes() }
+    }
+
+    /// Whether it may be written.
+    pub fn check_writable(&self) -> Result<(), Error> {
+        match self.store.read_only() {
+            true => Err(Error::ReadOnly { object: self.name.clone() }),
+            false => Ok(()),
+        }
+    }
+
+    #[inline(always)]
+    pub fn in_one_page(&self, offset: u64, len: usize) -> bool {
+        let page_bytes = self.partition.page_bytes();
+        (offset as usize & self.partition.page_mask) + len <= page_bytes
+    }
+
+    /// Counts read requests.
+    pub fn count_read(&self, requests: u64, bytes: u64) {
+        self.partition.counters.add(Count::Reads, requests);
+        self.partition.counters.add(Count::ReadBytes, bytes);
+    }
+
+    /// Fails once the object is closed: its store may belong to another object then.
+    pub fn check_open(&self) -> Result<(), Error> {
+        match self.is_closed() {
+            true => Err(Error::Closed { object: self.name.clone() }),
+            false => Ok(()),
+        }
+    }
+
+    /// Fails if the object can no longer be made durable.
+    pub fn check_not_failed(&self) -> Result<(), Error> {
+        match self.failed.load(Ordering::Acquire) {
+            true => self.check_open().and(Err(Error::Failed { object: self.name.clone() })),
+            false => Ok(()),
+        }
+    }
+
+    /// An error of the store, with the object's name.
+    pub fn io_error(&self, source: &IoError) -> Error {
+        Error::Io { object: self.name.clone(), source: source.clone() }
+    }
+}
+
+impl Drop for ObjectInner {
+    fn drop(&mut self) {
+        // A closed one has released it before, and it may be somebody else's by now. In a child of
+        // `fork` it stays the parent's.
+        if !self.is_closed() && !self.partition.shared.is_forked() {
+            self.store.release();
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! What all partitions and lanes of one cache share: its memory bounds, its buffers, the nodes, the
+//! cleaner's bell. Not here: lanes (`flight`), threads and sizes (`control`).
+
+use octavo_disk::{Process, Ring, RingOptions};
+
+use super::bell::Bell;
+use crate::config::CacheConfig;
+use crate::error::Error;
+use crate::memory::{BouncePool, Budget, BufferPool, Charge};
+use crate::numa::Numa;
+use crate::sync::{Arc, AtomicBool, Ordering};
+
+/// The state that all parts of one cache share.
+pub(crate) struct Shared {
+    /// The process that made the cache. A child of `fork` must not touch it.
+    process: Process,
+    pub config: CacheConfig,
+    /// `memory_max`.
+    pub budget: Arc<Budget>,
+    /// `buffers_max`, the part of the budget for buffers, rings and bounce pages.
+    pub reserve: Arc<Budget>,
+    pub bounce: Arc<BouncePool>,
+    pub buffers: Arc<BufferPool>,
+    /// The cache was dropped. Calls on objects that are still held go on without its lanes.
+    pub closed: AtomicBool,
+    /// A store is simulated: its I/O moves only while somebody looks.
+    simulated: AtomicBool,
+    /// The system is short of memory (a hint): no page copies are made.
+    pub is_short: AtomicBool,
+    pub bell: Bell,
+    pub numa: Numa,
+    /// How I/O reaches files here.
+    pub engine_name: &'static str,
+    _reserved: Charge,
+}
+
+impl Shared {
+    pub fn new(config: CacheConfig) -> Result<Shared, Error> {
+        config.validate()?;
+        let budget = Budget::new(config.memory_max_bytes);
+        let reserve_bytes = config.reserve_bytes();
+        let reserved = budget.charge(reserve_bytes, "the reserve for buffers")?;
+        let reserve = Budget::for_buffers(reserve_bytes);
+        let page_bytes = config.page_bytes as usize;
+        let bounce_pages = (reserve_bytes as usize / 8 / page_bytes).clamp(2, 4096);
+        let charge = reserve.charge((bounce_pages * page_bytes) as u64, "bounce pages")?;
+        let bounce = BouncePool::new(page_bytes, bounce_pages, charge)
+            .map_err(|e| Error::Config(format!("cannot map memory: {e}")))?;
+        // A ring for a moment: fails now if the kernel allows none.
+        let engine_name = new_ring(&config)?.engine_name();
+        Ok(Shared {
+            process: Process::this(),
+            numa: Numa::new(&config),
+            config,
+            budget,
+            buffers: BufferPool::new(reserve.clone()),
+            reserve,
+            bounce,
+            closed: AtomicBool::new(false),
+            simulated: AtomicBool::new(false),
+            is_short: AtomicBool::new(false),
+            bell: Bell::new(),
+            engine_name,
+            _reserved: reserved,
+        })
+    }
+
+    /// Whether this process was forked from the one that made the cache. Threads that do not exist
+    /// here may hold any lock of it, and its rings are the parent's: nothing of it may be locked,
+    /// waited for or passed to the kernel.
+    pub fn is_forked(&self) -> bool {
+        !self.process.is_this()
+    }
+
+    /// Fails in a child of `fork`.
+    pub fn check_process(&self) -> Result<(), Error> {
+        if self.is_forked() { Err(Error::Forked) } else { Ok(()) }
+    }
+
+    pub fn ring(&self) -> Result<Ring, Error> {
+        new_ring(&self.config)
+    }
+
+    /// Whether the cache resizes partitions by itself.
+    pub fn reaps(&self) -> bool {
+        self.config.reaper && self.config.background && !cfg!(shuttle)
+    }
+
+    pub fn simulated(&self) -> bool {
+        self.simulated.load(Ordering::Relaxed)
+    }
+
+    pub fn set_simulated(&self) {
+        self.simulated.store(true, Ordering::Relaxed);
+    }
+}
+
+fn new_ring(config: &CacheConfig) -> Result<Ring, Error> {
+    let options = RingOptions { engine: config.engine, ..RingOptions::default() };
+    Ring::new(&options).map_err(|error| Error::Config(format!("cannot make a ring for I/O: {error}")))
+}

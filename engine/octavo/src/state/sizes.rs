@@ -1,0 +1,278 @@
+//! How large a partition is: how it is made, what its segments and their metadata cost, which sizes
+//! are possible. Not here: changing the size (`control/resize.rs`).
+
+use octavo_table::recording::Secret;
+use octavo_table::{Mixer, NodeId, SegmentIndex, Shape, Table};
+
+use super::costs::Costs;
+use super::counters::Counters;
+use super::history::Resizing;
+use super::monitor::{Remembered, Watch};
+use super::nodes::{Auto, Balance, Places, Worth, Writers};
+use super::partition::{Objects, PartitionInner};
+use super::shared::Shared;
+use super::streams::Windows;
+use super::tape::Recorder;
+use crate::WAYS;
+use crate::config::{Limits, PartitionConfig, PolicyName};
+use crate::error::Error;
+use crate::memory::{Frames, Mapping, copy};
+use crate::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Mutex, lock};
+use crate::wait::{SlotWaiters, Strays};
+
+const HUGE_PAGE: u64 = 2 << 20;
+
+/// A secret from the kernel.
+fn random_seed() -> std::io::Result<u64> {
+    if cfg!(any(miri, shuttle)) {
+        return Ok(0x5EED);
+    }
+    let mut seed = [0u8; 8];
+    // SAFETY: eight bytes of ours are filled.
+    let got = unsafe { libc::getrandom(seed.as_mut_ptr().cast(), seed.len(), 0) };
+    match got {
+        8 => Ok(u64::from_ne_bytes(seed)),
+        _ => Err(std::io::Error::last_os_error()),
+    }
+}
+
+impl PartitionInner {
+    /// The shape of its table, and what a segment costs with its metadata.
+    fn shape(shared: &Shared, config: &PartitionConfig) -> (Shape, u64) {
+        let cache = &shared.config;
+        let slots_per_segment = cache.segment_bytes / cache.page_bytes as u64;
+        let sets_per_segment = (slots_per_segment / WAYS as u64) as u32;
+        let one = Shape { segments_max: 1, sets_per_segment };
+        let per_segment = cache.segment_bytes + Table::<WAYS>::segment_metadata_bytes(one) as u64;
+        // The directory has room for four times `max`, so that `max` can be raised and a small partition's
+        // directory stays small.
+        let most = config.max_bytes.map_or(u64::MAX, |max| max.saturating_mul(4)).min(cache.memory_max_bytes);
+        let most = (most / per_segment).min(octavo_table::SEGMENTS_MAX as u64 - 1) as u32;
+        // As many for each node.
+        let nodes = if config.node.is_some() { 1 } else { shared.numa.nodes() };
+        let segments_max =
+            (most.max(1).div_ceil(nodes) * nodes).min((octavo_table::SEGMENTS_MAX - 1) / nodes * nodes);
+        (Shape { segments_max, sets_per_segment }, per_segment)
+    }
+
+    /// Less is no partition.
+    pub fn least_bytes(shared: &Shared, config: &PartitionConfig) -> u64 {
+        let (shape, per_segment) = Self::shape(shared, config);
+        Table::<WAYS>::fixed_bytes(shape) as u64 + per_segment
+    }
+
+    /// So many bytes are enough for whole segments with `min_bytes`: for one that begins with them,
+    /// or grows to them.
+    pub fn new_bytes_with_min(shared: &Shared, config: &PartitionConfig) -> u64 {
+        let (_, per_segment) = Self::shape(shared, config);
+        Self::rounded_up(&config.limits(), per_segment)
+    }
+
+    fn rounded_up(limits: &Limits, per_segment: u64) -> u64 {
+        match limits.min_bytes {
+            0 => 0,
+            min => min.saturating_add(per_segment - 1).min(limits.max_bytes),
+        }
+    }
+
+    /// A partition of `wanted` bytes, or a segment less.
+    pub fn new(shared: &Arc<Shared>, config: PartitionConfig, wanted: u64) -> Result<PartitionInner, Error> {
+        copy::choose();
+        let cache = &shared.config;
+        let slots_per_segment = cache.segment_bytes / cache.page_bytes as u64;
+        let (shape, per_segment) = Self::shape(shared, &config);
+        // The directory is small, but counts: 64 to 128 bytes a segment.
+        // Lines of a large table are walked at random: huge pages, to the last line, keep the walk in the
+        // TLB. What is not used of the last one is charged. A small table would waste most of one.
+        let huge = wanted / per_segment * Table::<WAYS>::segment_metadata_bytes(shape) as u64 >= HUGE_PAGE;
+        let mut fixed = Table::<WAYS>::fixed_bytes(shape) as u64 + if huge { HUGE_PAGE } else { 0 };
+        let segments =
+            |fixed: u64| (wanted.saturating_sub(fixed) / per_segment).min(shape.segments_max as u64);
+        // What the policy learns grows and shrinks with the partition (`Costs::learn`).
+        let learning =
+            Table::<WAYS>::learning_bytes(config.policy, segments(fixed) * slots_per_segment) as u64;
+        let watch = Watch::new(shared, shape, segments(fixed) * slots_per_segment, learning);
+        let writers = shared.numa.followed_nodes(config.node);
+        let slots = segments(fixed) * slots_per_segment;
+        fixed += learning + watch.bytes() + Writers::bytes(writers, slots);
+        let live = segments(fixed) as u32;
+        let what = format!("partition {:?}", config.name);
+        if live == 0 {
+            let (bound, bound_bytes) = ("memory_max", shared.budget.max_bytes());
+            let wanted_bytes = fixed + per_segment;
+            return Err(Error::NoMemory { what, wanted_bytes, left_bytes: wanted, bound, bound_bytes });
+        }
+        let places = Places::new(&shared.numa, config.node)
+            .map_err(|why| Error::Config(format!("partition {:?}: {why}", config.name)))?;
+        let charge = shared.budget.charge(fixed + live as u64 * per_segment, &what)?;
+        let no_memory = |e| Error::Config(format!("{what}: cannot map memory: {e}"));
+        let frames = Frames::reserve(cache.page_bytes, cache.segment_bytes as usize, shape.segments_max)
+            .map_err(no_memory)?;
+        let metadata_bytes = Table::<WAYS>::memory_bytes(shape).next_multiple_of(HUGE_PAGE as usize);
+        let metadata = Mapping::reserve(metadata_bytes).map_err(no_memory)?;
+        let table = if cfg!(shuttle) {
+            Table::spread(shape, places.nodes, config.policy, live)
+        } else {
+            places.bind_metadata(&shared.numa, shape, metadata.base().as_ptr());
+            if huge {
+                metadata.want_huge_pages(0, metadata_bytes);
+            }
+            // SAFETY: the mapping is zeroed, aligned to a page or more, large enough, and lives as long as
+            // the table (field order).
+            unsafe { Table::in_memory(metadata.base(), shape, places.nodes, config.policy, live) }
+        };
+        watch.begin(&table);
+        let seed = match cache.seed {
+            Some(seed) => seed,
+            None => random_seed().map_err(no_memory)?,
+        };
+        let resizing = Resizing::of(&table);
+        let partition = PartitionInner {
+            table,
+            frames,
+            mixer: if cache.pages_meet { Mixer::weak() } else { Mixer::new(seed) },
+            secret: if cache.pages_meet { Secret::Weak } else { Secret::Seed(seed) },
+            page_shift: cache.page_bytes.trailing_zeros(),
+            page_bytes: cache.page_bytes as usize,
+            page_mask: cache.page_bytes as usize - 1,
+            mode: config.cache_mode,
+            counters: Counters::new(),
+            recorder: Recorder::new(),
+            places,
+            worth: Worth::default(),
+            auto: Auto::new(shared.numa.prices(), places.nodes),
+            writers: Writers::new(writers, slots),
+            shared: shared.clone(),
+            waiters: SlotWaiters::new(),
+            strays: Strays::new(),
+            windows: Windows::new(
+                (config.read_ahead_max_bytes / u64::from(cache.page_bytes)).min(1 << 14) as u32
+            ),
+            moves: Mutex::new(()),
+            is_removed: AtomicBool::new(false),
+            resizing: Mutex::new(resizing),
+            held_up: AtomicU32::new(0),
+            costs: Mutex::new(Costs::new(
+                charge,
+                fixed,
+                learning,
+                (cache.segment_bytes, per_segment - cache.segment_bytes),
+            )),
+            objects: Mutex::new(Objects::new()),
+            limits: Mutex::new(config.limits()),
+            dirty_max_bytes: Mutex::new(config.dirty_max_bytes),
+            remembered: Mutex::new(Remembered::default()),
+            balance: Balance::default(),
+            config,
+            dirty_max_pages: AtomicU64::new(0),
+            metadata,
+        };
+        partition.table.segments().for_each(|segment| partition.commit(segment));
+        partition.table.set_copies_yield(shared.numa.replication.yields);
+        partition.counters.set_at_hand(!places.counted);
+        partition.set_dirty_max();
+        Ok(partition)
+    }
+
+    /// How many segments so many bytes are enough for, with what is learned about them.
+    pub fn segments_within(&self, max_bytes: u64) -> u32 {
+        let metadata = self.segment_bytes() - self.shared.config.segment_bytes;
+        let (apart, once_used) = {
+            let costs = lock(&self.costs);
+            let behind = costs.left_behind();
+            let apart = costs.apart_bytes() - behind * metadata;
+            (apart, self.table.live_segments() + behind as u32)
+        };
+        let left = max_bytes.saturating_sub(apart);
+        let most = (left / self.segment_bytes()).min(u64::from(self.table.shape().segments_max)) as u32;
+        // What is learned, or left behind, is a hundredth of the rest at most, so that this takes few
+        // turns.
+        let fits = |segments: &u32| {
+            let behind = u64::from(once_used.saturating_sub(*segments)) * metadata;
+            self.learning_bytes(*segments) + u64::from(*segments) * self.segment_bytes() + behind <= left
+        };
+        (1..=most).rev().find(fits).unwrap_or(0)
+    }
+
+    /// What a segment costs with its metadata.
+    pub fn segment_bytes(&self) -> u64 {
+        let shape = self.table.shape();
+        self.shared.config.segment_bytes + Table::<WAYS>::segment_metadata_bytes(shape) as u64
+    }
+
+    /// So many bytes are enough for whole segments with the `min_bytes` of these limits.
+    pub fn bytes_with_min(&self, limits: &Limits) -> u64 {
+        PartitionInner::rounded_up(limits, self.segment_bytes())
+    }
+
+    /// What it has beyond these limits.
+    pub fn beyond(&self, limits: &Limits) -> u64 {
+        lock(&self.costs).charged_bytes().saturating_sub(limits.max_bytes)
+    }
+
+    /// Bytes of what the policy, or one that was followed before, learns about so many segments.
+    pub fn learning_bytes(&self, segments: u32) -> u64 {
+        let table = &self.table;
+        let slots = segments as u64 * table.slots_per_segment() as u64;
+        if table.has_learner() { Table::<WAYS>::learning_bytes(PolicyName::Octavo, slots) as u64 } else { 0 }
+    }
+
+    /// The limits that it was given.
+    pub fn limits(&self) -> Limits {
+        *lock(&self.limits)
+    }
+
+    pub fn keep_limits(&self, limits: Limits) {
+        *lock(&self.limits) = limits;
+    }
+
+    /// Whether it can ever be so large; the error is a sentence.
+    pub fn check_max(&self, max_bytes: u64) -> Result<(), String> {
+        let most = u64::from(self.table.shape().segments_max) * self.segment_bytes();
+        let (fixed, apart) = {
+            let costs = lock(&self.costs);
+            (costs.fixed_bytes(), costs.apart_bytes())
+        };
+        let least = apart + self.learning_bytes(1) + self.segment_bytes();
+        if max_bytes < least {
+            return Err(too_little(max_bytes, least));
+        }
+        // The directory has room for four times the first `max`, in whole segments.
+        let most = (most + fixed).max(self.config.max_bytes.map_or(0, |max| max.saturating_mul(4)));
+        if max_bytes <= most || max_bytes == u64::MAX || most >= self.shared.budget.max_bytes() / 2 {
+            return Ok(());
+        }
+        Err(format!(
+            "max is {max_bytes} bytes, and it was made to grow to {most} at most, four times its first max"
+        ))
+    }
+
+    /// The node that a segment's memory is bound to.
+    pub fn node_of_segment(&self, segment: SegmentIndex) -> NodeId {
+        match self.places.nodes {
+            1 => self.places.home,
+            _ => self.table.node_of_segment(segment),
+        }
+    }
+
+    /// Makes a segment's frames ready for use, on its node.
+    pub fn commit(&self, segment: SegmentIndex) {
+        self.frames.commit(segment);
+        let (at, len) = self.frames.segment(segment);
+        self.shared.numa.bind(at, len, self.node_of_segment(segment));
+    }
+
+    /// The segments that it has when it has given so many bytes, rounded up, but not into what is
+    /// promised.
+    pub fn segments_without(&self, bytes: u64) -> u32 {
+        let charged = lock(&self.costs).charged_bytes();
+        let spare = charged.saturating_sub(self.limits().min_bytes) / self.segment_bytes();
+        let segments = bytes.div_ceil(self.segment_bytes()).min(spare);
+        self.table.live_segments().saturating_sub(segments as u32).max(1)
+    }
+}
+
+/// The error text for a `max` below the smallest partition.
+pub(crate) fn too_little(max: u64, least: u64) -> String {
+    format!("max is {max} bytes, and {least} are the least: a segment with its metadata")
+}

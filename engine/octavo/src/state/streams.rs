@@ -1,0 +1,294 @@
+//! Read-ahead: pages that a stream of reads will want next, brought in with the read that missed.
+//!
+//! A *stream* is a row of misses whose places follow each other, or lie equally far apart. An
+//! object follows several at a time, so readers that take turns are told apart. What a stream
+//! wanted last decides where its next miss is to be; a miss that comes there confirms it: its
+//! window doubles, up to the partition's, and the pages behind the miss are claimed as *ahead* (see
+//! the table's `claim_ahead`) and read in the same I/O where they are adjacent. Hits are not looked
+//! at, so they pay nothing; a stream waits for the store once a window.
+//!
+//! *Success and waste.* The table counts pages that were read ahead and wanted then, and those that
+//! left before. Where a quarter of a partition's was in vain of late, its windows halve; where next
+//! to nothing was, they double again.
+//!
+//! What is not here: waiting. Nobody waits for a page that is read ahead but who wants it.
+
+use crate::request::Advice;
+use crate::sync::{AtomicU32, Mutex, Ordering, lock};
+
+/// Streams that an object follows.
+const STREAMS: usize = 8;
+
+/// A window begins with so many pages.
+const WINDOW_MIN: u32 = 4;
+
+/// Misses further apart than this make no stride.
+const STRIDE_MAX: u64 = 1024;
+
+/// A strided stream has this share of a window: its pages are an I/O each.
+const STRIDED_SHARE: u32 = 8;
+
+/// A sequential stream may leave out so many pages; they were there, or are not wanted.
+const GAP_MAX: u64 = 8;
+
+/// So many pages that were read ahead decide whether windows grow or shrink.
+const JUDGED_PAGES: u64 = 256;
+
+/// How an object's reads are looked at.
+pub(crate) struct Streams {
+    /// An `Advice`: NORMAL, SEQUENTIAL, RANDOM or ONCE.
+    mode: AtomicU32,
+    known: Mutex<Known>,
+}
+
+const NORMAL: u32 = 0;
+const SEQUENTIAL: u32 = 1;
+const RANDOM: u32 = 2;
+const ONCE: u32 = 3;
+
+#[derive(Default)]
+struct Known {
+    streams: [Stream; STREAMS],
+    clock: u64,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Stream {
+    /// The last miss.
+    first: u64,
+    end: u64,
+    /// Pages from one miss to the next; 1 for a sequential stream, 0 until something is known.
+    stride: i64,
+    /// Misses that came where they were to come.
+    confirmed: u32,
+    /// A sequential stream's next miss lies in `from..next + GAP_MAX`, a strided one's at `next`.
+    from: u64,
+    next: u64,
+    window: u32,
+    used: u64,
+}
+
+/// Pages to read ahead: `count` of them from `first` on, `stride` apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ahead {
+    pub first: u64,
+    pub stride: i64,
+    pub count: u32,
+}
+
+impl Streams {
+    pub fn new() -> Streams {
+        Streams { mode: AtomicU32::new(NORMAL), known: Mutex::new(Known::default()) }
+    }
+
+    /// Takes a word of advice for all that is read from now on.
+    pub fn advise(&self, advice: Advice) {
+        let mode = match advice {
+            Advice::Normal => NORMAL,
+            Advice::Sequential => SEQUENTIAL,
+            Advice::Random => RANDOM,
+            Advice::NoReuse => ONCE,
+            Advice::WillNeed | Advice::DontNeed => return,
+        };
+        // Relaxed: a hint.
+        self.mode.store(mode, Ordering::Relaxed);
+    }
+
+    /// Whether pages are wanted once.
+    pub fn is_once(&self) -> bool {
+        self.mode.load(Ordering::Relaxed) == ONCE
+    }
+
+    /// A read of the pages `first..end` missed. Returns what to read ahead, at most `most` pages;
+    /// nobody asks how many that are until there is a stream.
+    pub fn missed(&self, first: u64, end: u64, most: impl FnOnce() -> u32) -> Option<Ahead> {
+        let mode = self.mode.load(Ordering::Relaxed);
+        if mode == RANDOM {
+            return None;
+        }
+        let known = &mut *lock(&self.known);
+        known.clock += 1;
+        let clock = known.clock;
+        // 1. A stream that wanted to go on here; else one miss that this one may follow.
+        let at = known.streams.iter().position(|stream| stream.expects(first));
+        let at = at.or_else(|| {
+            let near =
+                |stream: &Stream| stream.used > 0 && stream.confirmed == 0 && stream.follows(first).is_some();
+            let nearest = |at: &usize| first.abs_diff(known.streams[*at].end);
+            (0..STREAMS).filter(|at| near(&known.streams[*at])).min_by_key(nearest)
+        });
+        let Some(at) = at else {
+            // 2. A miss of its own, in the place of the stream that was quiet for longest.
+            let oldest = (0..STREAMS).min_by_key(|at| known.streams[*at].used).expect("there are some");
+            known.streams[oldest] = Stream { first, end, used: clock, ..Stream::default() };
+            let stream = &mut known.streams[oldest];
+            return (mode == SEQUENTIAL).then(|| stream.go_on(1, end, most())).flatten();
+        };
+        let stream = &mut known.streams[at];
+        let stride = if stream.confirmed > 0 { stream.stride } else { stream.follows(first).unwrap_or(0) };
+        let is_known = stride == 1 || stride == stream.stride;
+        let window = if stream.confirmed > 0 { stream.window } else { 0 };
+        *stream = Stream { first, end, stride, window, confirmed: stream.confirmed, used: clock, ..*stream };
+        // Two misses make a sequential stream, three a strided one.
+        if is_known { stream.go_on(stride, if stride == 1 { end } else { first }, most()) } else { None }
+    }
+}
+
+impl Stream {
+    fn expects(&self, first: u64) -> bool {
+        self.confirmed > 0
+            && match self.stride {
+                1 => (self.from..self.next + GAP_MAX).contains(&first),
+                _ => first == self.next,
+            }
+    }
+
+    /// The stride, if a miss may be this one's next.
+    fn follows(&self, first: u64) -> Option<i64> {
+        if (self.end..=self.end + 1).contains(&first) {
+            return Some(1);
+        }
+        let stride = first.wrapping_sub(self.first) as i64;
+        (stride != 0 && stride.unsigned_abs() <= STRIDE_MAX).then_some(stride)
+    }
+
+    /// The next window, twice as large as the last.
+    fn go_on(&mut self, stride: i64, from: u64, most: u32) -> Option<Ahead> {
+        let most = if stride == 1 { most } else { (most / STRIDED_SHARE).max(1) };
+        self.window = (self.window * 2).clamp(WINDOW_MIN, most.max(WINDOW_MIN)).min(most);
+        (self.stride, self.confirmed) = (stride, self.confirmed.saturating_add(1));
+        let ahead = match stride {
+            1 => Ahead { first: from, stride, count: self.window },
+            _ => Ahead { first: from.checked_add_signed(stride)?, stride, count: self.window },
+        };
+        self.from = from;
+        self.next = match stride {
+            1 => from + u64::from(self.window),
+            _ => ahead.first.checked_add_signed(stride.checked_mul(i64::from(self.window))?)?,
+        };
+        Some(ahead)
+    }
+}
+
+/// How large a partition's windows are.
+pub(crate) struct Windows {
+    /// Pages that the partition allows; 0: it reads nothing ahead.
+    pub max_pages: u32,
+    /// Pages that success allows now.
+    pages: AtomicU32,
+    judged: Mutex<(u64, u64)>,
+}
+
+impl Windows {
+    pub fn new(max_pages: u32) -> Windows {
+        Windows { max_pages, pages: AtomicU32::new(max_pages), judged: Mutex::new((0, 0)) }
+    }
+
+    /// Pages of a window now, by the pages of `used` and `wasted` so far.
+    pub fn pages(&self, used: u64, wasted: u64) -> u32 {
+        // Relaxed: a hint.
+        let pages = self.pages.load(Ordering::Relaxed);
+        let mut judged = lock(&self.judged);
+        let (used_of_late, wasted_of_late) = (used.wrapping_sub(judged.0), wasted.wrapping_sub(judged.1));
+        if used_of_late + wasted_of_late < JUDGED_PAGES {
+            return pages;
+        }
+        *judged = (used, wasted);
+        let pages = match wasted_of_late {
+            wasted if wasted * 4 > used_of_late + wasted => (pages / 2).max(WINDOW_MIN.min(self.max_pages)),
+            wasted if wasted * 32 < used_of_late => (pages * 2).min(self.max_pages),
+            _ => pages,
+        };
+        self.pages.store(pages, Ordering::Relaxed);
+        pages
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+
+    fn pages(ahead: Option<Ahead>) -> Vec<u64> {
+        let ahead = ahead.unwrap_or(Ahead { first: 0, stride: 1, count: 0 });
+        (0..ahead.count)
+            .map(|number| ahead.first.wrapping_add_signed(ahead.stride * i64::from(number)))
+            .collect()
+    }
+
+    #[test]
+    fn a_sequential_stream_is_known_at_its_second_miss_and_its_window_doubles() {
+        let streams = Streams::new();
+        assert_eq!(streams.missed(10, 11, || 32), None);
+        assert_eq!(pages(streams.missed(11, 12, || 32)), [12, 13, 14, 15]);
+        assert_eq!(pages(streams.missed(16, 17, || 32)), (17..25).collect::<Vec<_>>());
+        assert_eq!(pages(streams.missed(25, 26, || 32)).len(), 16);
+        // A page or two were there.
+        assert_eq!(pages(streams.missed(44, 45, || 32)), (45..77).collect::<Vec<_>>());
+        assert_eq!(pages(streams.missed(77, 78, || 32)).len(), 32);
+        // Somewhere else: nothing.
+        assert_eq!(streams.missed(5000, 5001, || 32), None);
+    }
+
+    #[test]
+    fn streams_that_take_turns_are_told_apart() {
+        let streams = Streams::new();
+        let starts: Vec<u64> = (0..6).map(|stream| stream * 100_000).collect();
+        let mut next = starts.clone();
+        for turn in 0..5 {
+            for at in &mut next {
+                let ahead = pages(streams.missed(*at, *at + 1, || 16));
+                assert_eq!(ahead.is_empty(), turn == 0, "turn {turn}");
+                assert!(ahead.first().is_none_or(|first| *first == *at + 1));
+                *at = ahead.last().map_or(*at + 1, |last| last + 1);
+            }
+        }
+        assert!(next.iter().zip(&starts).all(|(next, start)| next - start > 40));
+    }
+
+    #[test]
+    fn a_stride_is_known_at_its_third_miss_forwards_and_backwards() {
+        for stride in [7i64, -13, 512] {
+            let streams = Streams::new();
+            let at = |number: i64| 100_000u64.wrapping_add_signed(stride * number);
+            assert_eq!(streams.missed(at(0), at(0) + 1, || 64), None);
+            assert_eq!(streams.missed(at(1), at(1) + 1, || 64), None);
+            assert_eq!(
+                pages(streams.missed(at(2), at(2) + 1, || 64)),
+                (3..7).map(at).collect::<Vec<_>>(),
+                "{stride}"
+            );
+            assert_eq!(
+                pages(streams.missed(at(7), at(7) + 1, || 64)),
+                (8..16).map(at).collect::<Vec<_>>(),
+                "{stride}"
+            );
+        }
+    }
+
+    #[test]
+    fn random_reads_and_advice_against_it_read_nothing_ahead() {
+        let streams = Streams::new();
+        let mut random = 5u64;
+        let ahead = (0..1000).filter(|_| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let page = (random >> 33) % 1_000_000;
+            streams.missed(page, page + 1, || 64).is_some()
+        });
+        assert!(ahead.count() < 10);
+        streams.advise(Advice::Random);
+        assert!((0..10).all(|page| streams.missed(page, page + 1, || 64).is_none()));
+        streams.advise(Advice::Sequential);
+        assert!(streams.missed(500, 501, || 64).is_some());
+    }
+
+    #[test]
+    fn windows_follow_success() {
+        let windows = Windows::new(64);
+        assert_eq!(windows.pages(100, 0), 64);
+        assert_eq!(windows.pages(200, 200), 32);
+        assert_eq!(windows.pages(200, 600), 16);
+        assert_eq!(windows.pages(900, 600), 32);
+        assert_eq!(windows.pages(1300, 650), 32);
+        assert_eq!(windows.pages(2300, 651), 64);
+    }
+}

@@ -1,0 +1,20 @@
+//! Waiting: what a task can wait for, and how it is told.
+//!
+//! A task registers a [`Waiter`] with the thing that it waits for: a slot's busy state, a stray, a
+//! closed range, a flush. Whatever ends the condition takes the same lock as the registration and
+//! then wakes the waiter, so no wake-up is lost. A wake-up puts the task into its lane's
+//! [`Mailbox`], where the lane's owner finds it.
+//!
+//! Not here: what a task does when it is woken (`flight`).
+
+mod flushes;
+mod mailbox;
+mod ranges;
+mod slots;
+mod strays;
+
+pub(crate) use flushes::{Flush, Flushes};
+pub(crate) use mailbox::{Mailbox, RESUME, Ready, TaskId, Waiter};
+pub(crate) use ranges::Ranges;
+pub(crate) use slots::SlotWaiters;
+pub(crate) use strays::Strays;
