@@ -88,7 +88,7 @@ impl Cache {
     /// such as `host/vm1/disk0` says that it is in the groups `host` and `host/vm1`.
     pub fn partition(&self, config: PartitionConfig) -> Result<Partition, Error> {
         self.core().shared.check_process()?;
-        let planning = lock(&self.core().reaper.planning);
+        let planning = lock(&self.core().ledger.planning);
         let turn = planning.turn(self.core().crew());
         let wrong = |why: String| Error::Config(format!("partition {:?}: {why}", config.name));
         crate::check_name(&config.name).map_err(wrong)?;
@@ -150,7 +150,7 @@ impl Cache {
             }
         }
         {
-            let _alone = lock(&self.core().reaper.planning);
+            let _alone = lock(&self.core().ledger.planning);
             self.core().remove(name);
         }
         // No plan knows it any more.
@@ -172,7 +172,7 @@ impl Cache {
     /// too little. Without `pressure` nothing happens.
     pub fn memory_is_short(&self) {
         if !self.core().shared.is_forked() {
-            self.core().reaper.alarm.tell_short();
+            self.core().ledger.alarm.tell_short();
         }
     }
 
@@ -182,7 +182,7 @@ impl Cache {
             return ReaperStat::default();
         }
         let held_up = self.partitions().iter().filter(|partition| partition.is_held_up()).count() as u64;
-        ReaperStat { held_up, ..self.core().reaper.stat() }
+        ReaperStat { held_up, ..self.core().ledger.stat() }
     }
 
     pub(crate) fn core(&self) -> &Arc<Core> {
@@ -270,14 +270,14 @@ impl Drop for CacheInner {
         // Release: pairs with the cleaner's look.
         core.shared.closed.store(true, Ordering::Release);
         core.shared.bell.ring();
-        core.reaper.alarm.end();
+        core.ledger.alarm.end();
         lock(&self.workers).stop(core.crew());
         for thread in [lock(&self.cleaner).take(), lock(&self.reaper).take()].into_iter().flatten() {
             // A panic has been reported by its thread.
             let _ = thread.join();
         }
         // Handles of partitions may outlive the cache; its descriptors do not.
-        drop(lock(&core.reaper.planning).end());
+        drop(lock(&core.ledger.planning).end());
         for partition in core.take_partitions() {
             let dirty = partition.table.dirty_pages() << partition.page_shift;
             if dirty > 0 {

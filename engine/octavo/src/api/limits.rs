@@ -12,7 +12,7 @@ impl Cache {
         if self.core().shared.is_forked() {
             return Vec::new();
         }
-        self.core().reaper.groups().into_iter().collect()
+        self.core().ledger.groups().into_iter().collect()
     }
 
     /// Bounds a group of partitions, those whose names begin with its name and a slash, now or
@@ -58,14 +58,14 @@ impl Cache {
         {
             return Err(wrong("this is no name of a group".into()));
         }
-        let _alone = lock(&self.core().reaper.planning);
-        self.core().reaper.set_group(name, limits);
+        let _alone = lock(&self.core().ledger.planning);
+        self.core().ledger.set_group(name, limits);
         Ok(())
     }
 
     /// Takes what lies beyond a group's bound; returns those in it whose stores hold that up.
     fn keep_group(&self, name: &str) -> Vec<Partition> {
-        let planning = lock(&self.core().reaper.planning);
+        let planning = lock(&self.core().ledger.planning);
         let mut held_up = control::keep_bounds(self.core(), planning.turn(self.core().crew()));
         held_up.retain(|other| control::groups_of(other.name()).any(|group| group == name));
         held_up
@@ -129,7 +129,7 @@ impl Cache {
         let wrong = |why: String| Error::Config(format!("partition {:?}: {why}", partition.name()));
         limits.validate().map_err(wrong)?;
         partition.inner.check_max(limits.max_bytes).map_err(wrong)?;
-        let _alone = lock(&self.core().reaper.planning);
+        let _alone = lock(&self.core().ledger.planning);
         let promised = self.promised_bytes(Some(partition.name())).saturating_add(limits.min_bytes);
         self.check_promise(promised).map_err(wrong)?;
         partition.inner.keep_limits(limits);
@@ -138,7 +138,7 @@ impl Cache {
 
     /// Resizes a partition that is beyond its new limits, in a turn.
     fn follow_limits(&self, partition: &Partition, limits: Limits) -> Result<Owed, Error> {
-        let planning = lock(&self.core().reaper.planning);
+        let planning = lock(&self.core().ledger.planning);
         let turn = planning.turn(self.core().crew());
         let charged = partition.stat().charged_bytes;
         let resized = if charged > limits.max_bytes {
@@ -169,7 +169,7 @@ impl Cache {
         if self.core().shared.is_forked() {
             return Owed::default();
         }
-        let planning = lock(&self.core().reaper.planning);
+        let planning = lock(&self.core().ledger.planning);
         let held_up = control::go_on(self.core(), planning.turn(self.core().crew()));
         Owed {
             bytes: held_up.iter().map(|partition| partition.inner.beyond(&partition.limits())).sum(),

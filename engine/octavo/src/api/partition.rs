@@ -154,7 +154,7 @@ impl Partition {
     /// False: the policy is the one that it was.
     pub fn begin_policy(&self, policy: PolicyName) -> Result<bool, Error> {
         self.inner.shared.check_process()?;
-        let planning = lock(&self.core.reaper.planning);
+        let planning = lock(&self.core.ledger.planning);
         let turn = planning.turn(self.core.crew());
         let done = self.in_turn(turn, |resizing, turn| {
             self.finish_moves(resizing, turn)?;
@@ -184,7 +184,7 @@ impl Partition {
     /// goes on with that but another call.
     pub fn begin_reclaim(&self, bytes: u64) -> Result<(u64, Owed), Error> {
         self.inner.shared.check_process()?;
-        let planning = lock(&self.core.reaper.planning);
+        let planning = lock(&self.core.ledger.planning);
         let before = lock(&self.inner.costs).charged_bytes();
         let segments = self.inner.segments_without(bytes);
         let left = u64::from(self.inner.table.live_segments() - segments) * self.inner.segment_bytes();

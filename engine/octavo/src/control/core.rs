@@ -1,7 +1,7 @@
 //! The core of a cache: its partitions, its lanes, its reaper. What the threads of the cache work on
 //! and what handles of partitions keep alive. Not here: the threads themselves (`api/cache.rs`).
 
-use super::reaper::Reaper;
+use super::ledger::Ledger;
 use crate::error::Error;
 use crate::flight::{Crew, Lanes, Object};
 use crate::state::partition::PartitionInner;
@@ -12,7 +12,7 @@ use crate::sync::{Arc, Mutex, lock};
 pub(crate) struct Core {
     pub shared: Arc<Shared>,
     pub lanes: Arc<Lanes>,
-    pub reaper: Reaper,
+    pub ledger: Ledger,
     /// In the order of their making. Emptied when the cache is dropped.
     partitions: Mutex<Vec<Arc<PartitionInner>>>,
 }
@@ -27,10 +27,10 @@ pub struct Partition {
 impl Core {
     pub fn new(shared: Shared) -> Result<Arc<Core>, Error> {
         let shared = Arc::new(shared);
-        let reaper = Reaper::new(shared.budget.max_bytes())
+        let ledger = Ledger::new(shared.budget.max_bytes())
             .map_err(|e| Error::Config(format!("cannot make the reaper's bell: {e}")))?;
         let lanes = Arc::new(Lanes::new(shared.clone()));
-        Ok(Arc::new(Core { shared, lanes, reaper, partitions: Mutex::new(Vec::new()) }))
+        Ok(Arc::new(Core { shared, lanes, ledger, partitions: Mutex::new(Vec::new()) }))
     }
 
     pub fn crew(&self) -> &Arc<Crew> {

@@ -35,10 +35,10 @@ impl Picture {
     /// `keep`: what the curves' counts are worth from now on; 1 only looks.
     pub fn of(core: &Arc<Core>, keep: f64) -> Picture {
         let (shared, partitions) = (&core.shared, core.partitions());
-        let groups = core.reaper.groups();
+        let groups = core.ledger.groups();
         let mut picture = Picture { state: State::default(), partitions: Vec::new() };
         let mut places: BTreeMap<String, usize> = BTreeMap::new();
-        let mut apart = shared.budget.max_bytes().saturating_sub(lock(&core.reaper.total).bytes);
+        let mut apart = shared.budget.max_bytes().saturating_sub(lock(&core.ledger.total).bytes);
         apart += shared.reserve.max_bytes();
         for partition in &partitions {
             let mut parent = None;

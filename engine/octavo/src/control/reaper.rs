@@ -10,17 +10,15 @@
 //! What is not here: what is worth what (`octavo_share`), how a partition is resized (`partition`),
 //! how short memory is (`pressure`).
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use octavo_share::{Limits, Pace, State};
 
-use super::alarm::Alarm;
 use super::core::{Core, Partition};
 use super::plan::Picture;
-use super::turn::{Planning, Stop, Turn};
-use crate::pressure::{PressureSource, Total};
-use crate::sync::{Arc, AtomicU64, Mutex, Ordering, lock};
+use super::turn::{Stop, Turn};
+use crate::pressure::PressureSource;
+use crate::sync::{Arc, Ordering, lock};
 
 /// Between two looks at the monitors while there is traffic: their rings hold some thousand
 /// accesses of the sample.
@@ -34,66 +32,6 @@ const TICKS: u32 = 10;
 const QUIET_TICKS: u32 = 20;
 const PERIOD: Duration = Duration::from_secs(1);
 const REST: Duration = Duration::from_secs(5);
-
-/// What the reaper knows between two periods.
-pub(crate) struct Reaper {
-    /// Groups that were given limits, by name.
-    groups: Mutex<BTreeMap<String, Limits>>,
-    /// How much all partitions may hold, by the system's memory.
-    pub(super) total: Mutex<Total>,
-    pub alarm: Alarm,
-    /// Held by who resizes several partitions, or makes one.
-    pub planning: Mutex<Planning>,
-    /// References that the monitors were shown since their counts last faded.
-    shown: AtomicU64,
-    moved_bytes: AtomicU64,
-    periods: AtomicU64,
-}
-
-/// What the reaper did so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ReaperStat {
-    /// Times that it looked at all partitions.
-    pub periods: u64,
-    /// Bytes that partitions gave away.
-    pub moved_bytes: u64,
-    /// What all together may hold now: `memory_max`, or less while the system is short of memory.
-    pub allowed_bytes: u64,
-    /// Partitions whose size waits for a store that has not answered in time.
-    pub held_up: u64,
-}
-
-impl Reaper {
-    pub fn new(memory_max_bytes: u64) -> std::io::Result<Reaper> {
-        Ok(Reaper {
-            groups: Mutex::new(BTreeMap::new()),
-            total: Mutex::new(Total::new(memory_max_bytes)),
-            alarm: Alarm::new()?,
-            planning: Mutex::new(Planning::default()),
-            shown: AtomicU64::new(0),
-            moved_bytes: AtomicU64::new(0),
-            periods: AtomicU64::new(0),
-        })
-    }
-
-    pub fn stat(&self) -> ReaperStat {
-        // Relaxed: figures.
-        ReaperStat {
-            periods: self.periods.load(Ordering::Relaxed),
-            moved_bytes: self.moved_bytes.load(Ordering::Relaxed),
-            allowed_bytes: lock(&self.total).bytes,
-            held_up: 0,
-        }
-    }
-
-    pub fn groups(&self) -> BTreeMap<String, Limits> {
-        lock(&self.groups).clone()
-    }
-
-    pub fn set_group(&self, name: &str, limits: Limits) {
-        lock(&self.groups).insert(name.into(), limits);
-    }
-}
 
 /// Goes on with what earlier turns have begun and given up, and then with what lies beyond a bound.
 /// Returns those whose stores still do not answer.
@@ -140,9 +78,9 @@ pub(crate) fn keep_bounds(core: &Arc<Core>, turn: Option<Turn<'_>>) -> Vec<Parti
 /// One period: looks at the system's memory and at all partitions, and makes the next steps. True:
 /// partitions have to give memory back to the system.
 pub(crate) fn period(core: &Arc<Core>, had_news: bool) -> bool {
-    let short = core.reaper.alarm.take_short();
+    let short = core.ledger.alarm.take_short();
     let shared = &core.shared;
-    let reaper = &core.reaper;
+    let reaper = &core.ledger;
     let planning = lock(&reaper.planning);
     let yields = shared.config.pressure.as_ref().is_some_and(|source| {
         let mut sample = source.sample();
@@ -191,14 +129,14 @@ pub(crate) fn period(core: &Arc<Core>, had_news: bool) -> bool {
 /// Takes what the monitors were shown through their miniatures; returns how much there was.
 pub(crate) fn drain(core: &Arc<Core>) -> u64 {
     let shown = core.partitions().iter().map(|partition| partition.inner.table.drain_monitor()).sum();
-    core.reaper.shown.fetch_add(shown, Ordering::Relaxed);
+    core.ledger.shown.fetch_add(shown, Ordering::Relaxed);
     shown
 }
 
 /// See the module.
 pub(crate) fn reaper_thread(core: &Arc<Core>) {
     let (mut quiet, mut ticks, mut had_news, mut yields) = (0, 0, false, false);
-    let (shared, alarm) = (&core.shared, &core.reaper.alarm);
+    let (shared, alarm) = (&core.shared, &core.ledger.alarm);
     let mut triggers = shared.config.pressure.as_ref().map(PressureSource::triggers).unwrap_or_default();
     loop {
         let is_resting = quiet >= QUIET_TICKS;

@@ -89,7 +89,7 @@ impl Partition {
     pub(crate) fn shrink_alone(&self, mut segments: impl FnMut() -> u32) -> Result<(), Error> {
         loop {
             {
-                let planning = lock(&self.core.reaper.planning);
+                let planning = lock(&self.core.ledger.planning);
                 match self.shrink_in_turn(segments(), planning.turn(self.core.crew())) {
                     Err(Stop::HeldUp) => {}
                     Err(Stop::Failed(error)) => return Err(error),

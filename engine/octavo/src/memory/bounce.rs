@@ -181,8 +181,8 @@ impl Drop for Bounce {
 
 #[cfg(all(test, not(shuttle)))]
 mod tests {
-    use crate::memory::Budget;
     use super::*;
+    use crate::memory::Budget;
 
     /// One object's write-back, to a store that hung, took all bounce pages: no other object's
     /// pages were written.

@@ -25,8 +25,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use octavo_table::NodeId;
 
-use crate::config::CacheConfig;
-
 /// How a cache uses the machine's nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NumaMode {
@@ -76,18 +74,16 @@ pub(crate) struct Numa {
 }
 
 impl Numa {
-    pub fn new(config: &CacheConfig) -> Numa {
-        let topology = config.topology.topology();
+    pub fn new(
+        source: &TopologySource,
+        mode: NumaMode,
+        replication: Replication,
+        cost: Option<RemoteCost>,
+    ) -> Numa {
+        let topology = source.topology();
         let cpus = topology.nodes.iter().flat_map(|node| &node.cpus).max().map_or(0, |last| last + 1);
         let node_of_cpu = (0..cpus).map(|cpu| topology.node_of_cpu(cpu) as u8).collect();
-        Numa {
-            topology,
-            mode: config.numa,
-            replication: config.replication,
-            node_of_cpu,
-            cost: config.remote_cost,
-            refused: AtomicBool::new(false),
-        }
+        Numa { topology, mode, replication, node_of_cpu, cost, refused: AtomicBool::new(false) }
     }
 
     /// How many nodes there are to tell apart.

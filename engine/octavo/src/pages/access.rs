@@ -37,8 +37,8 @@ impl PartitionInner {
                 self.charge_access(tag, len, 1);
             }
         };
-        // SAFETY: the caller's promise.
         if self.is_recorded_whole()
+            // SAFETY: the caller's promise.
             && let Some(hit) = unsafe { self.read_recorded(tag, skip, to, len, asks) }
         {
             charge(hit);

@@ -50,7 +50,7 @@ impl Shared {
         let engine_name = new_ring(&config)?.engine_name();
         Ok(Shared {
             process: Process::this(),
-            numa: Numa::new(&config),
+            numa: Numa::new(&config.topology, config.numa, config.replication, config.remote_cost),
             config,
             budget,
             buffers: BufferPool::new(reserve.clone()),
