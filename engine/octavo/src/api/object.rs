@@ -134,8 +134,9 @@ impl Object {
 
     /// `sync` for the pages that `offset..offset + len` touches.
     pub fn sync_range(&self, offset: u64, len: u64) -> Result<(), Error> {
-        let shift = self.inner.partition.page_shift;
-        self.sync_pages(offset >> shift, (offset.saturating_add(len) >> shift) + 1)
+        let partition = &*self.inner.partition;
+        let end = offset.saturating_add(len).div_ceil(partition.page_bytes() as u64);
+        self.sync_pages(offset >> partition.page_shift, end)
     }
 
     fn sync_pages(&self, next: u64, end: u64) -> Result<(), Error> {

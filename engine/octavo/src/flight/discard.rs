@@ -1,27 +1,26 @@
-//! Clearing a range: discard and zero. Afterwards it reads as zeros; if the store refuses, nothing
-//! that was acknowledged is lost.
+//! Clearing a range: discard and zero. Afterwards the range reads as zeros; if the store refuses,
+//! nothing that was acknowledged is lost.
 //!
-//! - **C1 edges**: parts of pages at the range's ends are written with zeros, as any write is.
-//! - **C2 close**: the whole pages are closed ([`Ranges`](crate::wait::Ranges)): nothing is
-//!   brought in there, no page becomes dirty.
-//! - **C3 take**: every page of the range that is there is taken, under its set's lock. A clean one
-//!   is dropped, for the store has its bytes; a dirty one is held (P14): readers go on with its
-//!   bytes, writes and syncs wait. The range ends before the first page that is in somebody's hands
-//!   (a fill, a write, a write-back, a stray): what was taken behind it is given back. If nothing
-//!   is left the task registers with that page, and begins again at C2 when it is told.
-//! - **C4 tell**: the store clears the range: one I/O, through the ring.
-//! - **C5 cleared**: held pages are dropped. **C6 refused**: they are dirty again, in the version
-//!   that they had; what the store holds for the clean ones is unknown, zeros or what was there,
-//!   and the next read finds out.
-//! - **C7 open**: whoever waited goes on, and the clearing with what is left of its range.
+//! - **C1 edges**: the parts of pages at the range's ends are written with zeros, like any write.
+//! - **C2 close**: the whole pages are closed ([`Ranges`](crate::wait::Ranges)): no page is
+//!   brought in there, and none becomes dirty.
+//! - **C3 take**: every resident page of the range is taken, under its set's lock. A clean page is
+//!   dropped, because the store has its bytes. A dirty page is held (P14): readers go on with its
+//!   bytes; writes and syncs wait. The range ends before the first page that is busy (a fill, a
+//!   write, a write-back, a stray); pages taken behind it are given back. If nothing is left, the
+//!   task registers with the busy page and starts again at C2.
+//! - **C4 tell**: the store clears the range, with one I/O through the ring.
+//! - **C5 cleared**: held pages are dropped. **C6 refused**: held pages are dirty again, in the
+//!   version that they had. What the store holds for the clean pages is unknown (zeros or the old
+//!   bytes); the next read finds out.
+//! - **C7 open**: the waiters go on, and the clearing continues with the rest of its range.
 //!
-//! So while a clearing holds anything, its I/O is in flight, and whoever takes the completion does
-//! C5 to C7: nobody waits for the thread that began it. Between C3 and C7 a read sees the old bytes
-//! of a held page, or waits; zeros are seen after C7 only. A write to a page of the range
-//! comes before C2 or after C7, and so does a write-back, so that no older bytes reach the store
-//! after the zeros.
+//! While a clearing holds pages, its I/O is in flight, and any thread that takes the completion
+//! does C5 to C7: no thread waits for the one that began it. Between C3 and C7 a read sees the old
+//! bytes of a held page, or waits; it sees zeros only after C7. A write or write-back of a page of
+//! the range comes before C2 or after C7, so no older bytes reach the store after the zeros.
 //!
-//! What is not here: how a store clears (`octavo_disk`), lengths and letting go (`range.rs`).
+//! Not here: how a store clears (`octavo_disk`), changes of length (`api/lifecycle.rs`).
 
 use std::ops::Range;
 
@@ -39,23 +38,23 @@ use crate::state::partition::ObjectInner;
 use crate::sync::{Arc, lock};
 use crate::wait::{RESUME, TaskId, Waiter};
 
-/// What edges are written with; only ever read.
+/// The source of all zeros; read only.
 static ZEROS: [u8; PAGE_BYTES_MAX] = [0; PAGE_BYTES_MAX];
 
 /// What is left of a clearing.
 pub(crate) struct ClearState {
     /// The task then becomes a sync of the range.
     pub durable: bool,
-    /// How the store is told.
+    /// Discard or zero.
     op: octavo_disk::Op,
-    /// The pages of which a part is cleared.
+    /// Pages of which only a part is cleared.
     edges: Vec<u64>,
     /// The whole pages.
     whole: Range<u64>,
-    /// Where it ends in bytes; that may be the object's end, and inside the last of the whole
+    /// Where the range ends, in bytes; that may be the object's end, inside the last of the whole
     /// pages.
     end_bytes: u64,
-    /// A piece of the whole pages is at the store.
+    /// A part of the whole pages is being cleared by the store.
     in_flight: bool,
 }
 
@@ -67,7 +66,7 @@ impl ClearState {
 }
 
 impl Task {
-    /// Clears a range: `op` is a discard or a zero.
+    /// A task that clears a range: `op` is a discard or a zero.
     ///
     /// # Errors
     /// [`Error::ReadOnly`], [`Error::PastEnd`], [`Error::Closed`]; [`Error::Failed`] if `durable`.
@@ -92,7 +91,7 @@ impl Task {
         if offset < first.min(end) {
             edges.push(page_of(offset));
         }
-        // In the page that begins the range, too, there may be nothing but an edge.
+        // A range inside one page has an edge there, even if it begins in that page.
         if last.max(first) < end {
             edges.push(page_of(end));
         }
@@ -100,7 +99,7 @@ impl Task {
         let clear = ClearState { durable, op, edges, whole, end_bytes: end, in_flight: false };
         let job = Job::Clear(Box::new(clear));
         let mut task = Task::new(job, object.clone(), offset, std::ptr::null_mut(), len as usize);
-        // Its pages are the clearing's matter, not the cursor's.
+        // The clearing itself goes through its pages, not the task's cursor.
         (task.next, task.end) = (0, 0);
         Ok(task)
     }
@@ -114,12 +113,12 @@ impl Task {
     }
 }
 
-/// Where the zeros of an edge lie.
+/// The zeros that edges are written with.
 pub(crate) fn zeros() -> *mut u8 {
     ZEROS.as_ptr().cast_mut()
 }
 
-/// Goes on with a clearing as far as it can go.
+/// Goes on with a clearing as far as possible.
 pub(crate) fn advance(lane: &Arc<Lane>, work: &mut Work, id: TaskId, object: &Arc<ObjectInner>) {
     let task = &mut work.tasks[id];
     if task.error.is_some() {
@@ -171,9 +170,9 @@ pub(crate) fn advance(lane: &Arc<Lane>, work: &mut Work, id: TaskId, object: &Ar
     lane.push_clear(work, transfer, op, pages.start..end);
 }
 
-/// Whether a clearing may go on with these pages. False: the object was cut or closed while the task
-/// was on its way, and the task fails; or the object has grown, and what was its last page is an
-/// edge now. While the range is closed the length stays.
+/// Whether a clearing may go on with these pages. If the object was cut or closed meanwhile, the
+/// task fails. If the object has grown, its former last page becomes an edge. While the range is
+/// closed, the length stays.
 fn is_still_right(task: &mut Task, object: &ObjectInner, pages: &Range<u64>) -> bool {
     if let Err(error) = object.check(task.offset, task.len as u64) {
         task.fail(error);
@@ -189,13 +188,13 @@ fn is_still_right(task: &mut Task, object: &ObjectInner, pages: &Range<u64>) -> 
     !has_edge
 }
 
-/// Lets the task look again.
+/// Lets the task start over.
 fn again(lane: &Lane, work: &mut Work, id: TaskId) {
     work.tasks[id].outstanding += 1;
     lane.retry(id, RESUME);
 }
 
-/// The store has cleared a piece of a range, up to page `end`, or has not: C5 to C7.
+/// Ends the clearing of a part of the range, up to page `end`: C5 to C7.
 pub(crate) fn cleared(
     lane: &Lane,
     work: &mut Work,
@@ -221,7 +220,7 @@ pub(crate) fn cleared(
     }
     match is_whole || task.error.is_some() {
         true => lane.step(work, id),
-        // What is left is the owner's to begin; nothing is held meanwhile.
+        // The owner begins the rest; nothing is held meanwhile.
         false => lane.retry(id, RESUME),
     }
 }
@@ -229,12 +228,12 @@ pub(crate) fn cleared(
 /// A page that cannot be taken now.
 pub(crate) struct Busy {
     page: u64,
-    /// Where it is; none if it is a stray.
+    /// Its slot; None for a stray.
     slot: Option<(SlotIndex, Word)>,
 }
 
 impl Busy {
-    /// Registers with whoever has the page. False: nobody has it any more.
+    /// Registers for the end of the page's busy state. False: it has ended.
     pub fn register(&self, object: &ObjectInner, waiter: impl FnOnce() -> Waiter) -> bool {
         let partition = &*object.partition;
         match self.slot {
@@ -248,8 +247,8 @@ impl Busy {
 }
 
 impl ObjectInner {
-    /// Shows the pages of a range that are there, with their sets locked: each by its own lookup,
-    /// or by a walk where that is shorter.
+    /// Visits the resident pages of a range with their sets locked: by a lookup of each page, or
+    /// by a walk if that is shorter.
     pub fn for_each_page(
         &self,
         pages: &Range<u64>,
@@ -266,7 +265,7 @@ impl ObjectInner {
             }
             return;
         }
-        // Without moves, for a page that moves could be overlooked in both places.
+        // Without moves: a page that moves could be overlooked in both places.
         let _still = lock(&partition.moves);
         partition.table.for_each_page(|guard, found| {
             let (object, page) = partition.page_of(found.tag());
@@ -276,8 +275,7 @@ impl ObjectInner {
         });
     }
 
-    /// C3, for a range that is closed: takes all pages but those that are in somebody's hands, and
-    /// tells the first of those.
+    /// C3, for a closed range: takes all pages that are not busy. Returns the first busy one.
     pub fn take_pages(&self, pages: &Range<u64>) -> Option<Busy> {
         let partition = &*self.partition;
         let mut busy: Option<Busy> = None;
@@ -293,14 +291,14 @@ impl ObjectInner {
                 State::Dirty => found.slot().hold(found.word),
                 _ => partition.drop_quiet(guard, &found, Count::EvictionsDiscard),
             };
-            // Also one that changed under our eyes.
+            // Includes a page whose state has changed meanwhile.
             if let Err(word) = taken {
                 meet(page, Some((found.index, word)));
             }
         });
-        // Copies of pages that had left before (T7); those of pages that were there go with them.
+        // Copies of pages that left earlier (T7). Copies of resident pages go with their pages.
         self.overtake_orphans(pages);
-        // None begins in a closed range.
+        // No stray begins in a closed range.
         let stray = partition.strays.lowest(|tag| {
             let (object, page) = partition.page_of(tag);
             (object == self.id && pages.contains(&page)).then_some(page)
@@ -311,7 +309,7 @@ impl ObjectInner {
         busy
     }
 
-    /// Makes sure that no copy of a page that is not there is read any more.
+    /// Makes sure that no copy of a page that is not resident is read any more.
     fn overtake_orphans(&self, pages: &Range<u64>) {
         let partition = &*self.partition;
         if !partition.places.replicates {
@@ -329,7 +327,7 @@ impl ObjectInner {
         });
     }
 
-    /// C6. Tells how many there were.
+    /// C6. Returns the number of held pages.
     pub fn give_back(&self, pages: &Range<u64>) -> usize {
         let (mut held, mut waited) = (0, Vec::new());
         self.for_each_page(pages, |_, found, _| {
@@ -342,7 +340,7 @@ impl ObjectInner {
         held
     }
 
-    /// C5. Tells how many there were.
+    /// C5. Returns the number of held pages.
     pub fn drop_held(&self, pages: &Range<u64>) -> u64 {
         let partition = &*self.partition;
         let (mut held, mut waited) = (0, Vec::new());

@@ -1,6 +1,7 @@
-//! The lanes that blocking calls borrow. They belong to the cache, not to threads: a call takes one
-//! and gives it back when it returns, so a thread that is in no call holds nothing, and nothing of
-//! it is left when it ends.
+//! The lanes that blocking calls borrow.
+//!
+//! Lanes belong to the cache, not to threads: a call takes one and gives it back when it returns.
+//! A thread between calls holds nothing, and a thread that ends leaves nothing behind.
 //!
 //! - **B1** A *ring lane* has an I/O ring of its own, which costs [`LANE_BYTES`] of the buffer
 //!   share and one descriptor. Calls make ring lanes when they need them, up to [`RING_LANES_MAX`]
@@ -8,13 +9,13 @@
 //! - **B2** A call takes the ring lane that its thread used last, or else another idle one, or
 //!   makes one.
 //! - **B3** No call waits for a lane. If all ring lanes are lent, or none can be made, the call
-//!   gets a *spare lane* of its own: no descriptor, no charge, and its I/O is done by the threads
-//!   of the blocking engine, of which no store has more than it leaves to the others
-//!   (`octavo-disk`). It is dropped when the call returns. So calls that a hung store holds up keep
-//!   ring lanes from nobody who could not do without, and calls may nest.
-//! - **B4** A lane comes back without tasks, except for reads ahead. Those need no owner: whoever
-//!   wants their pages takes their completions, as those of any lane that is not attended. A spare
-//!   lane reads nothing ahead, so that its call has nothing to wait for.
+//!   gets a *spare lane* of its own: no descriptor and no charge. Threads of the blocking engine
+//!   do its I/O; no store may hold more of them than it leaves to the other stores
+//!   (`octavo-disk`). The call drops its spare lane when it returns. So calls that a hung store
+//!   blocks do not take ring lanes from calls that could use them, and calls may nest.
+//! - **B4** A lane comes back without tasks, except for reads ahead. These need no owner: a task
+//!   that wants their pages takes their completions, as on any unattended lane. A spare lane reads
+//!   nothing ahead, so its call has nothing to wait for.
 //!
 //! Once the cache is dropped its ring lanes are too, and calls on objects that are still held get
 //! spare lanes.
@@ -29,8 +30,8 @@ use crate::error::Error;
 use crate::state::shared::Shared;
 use crate::sync::{Arc, Mutex, Ordering, lock, thread_local, try_lock};
 
-/// Calls beyond this many at a time gain little from rings of their own, and a process may have
-/// 1,024 descriptors.
+/// More calls at a time gain little from rings of their own, and a process may be limited to 1,024
+/// descriptors.
 const RING_LANES_MAX: u64 = 64;
 
 /// The part of the buffer share that ring lanes may take.
@@ -44,7 +45,7 @@ pub(crate) struct Lanes {
     ring_lanes: Box<[Mutex<Place>]>,
 }
 
-/// Where a ring lane is.
+/// The state of one ring lane.
 enum Place {
     NotMade,
     Idle(Arc<Lane>),
@@ -57,10 +58,10 @@ thread_local! {
     static LAST: Cell<(u64, usize)> = const { Cell::new((u64::MAX, 0)) };
 }
 
-/// A lane that a call has borrowed.
+/// A lane lent to one call.
 pub(crate) struct Borrowed<'l> {
     lanes: &'l Lanes,
-    /// Some until it is given back.
+    /// Some until the lane is given back.
     lane: Option<Arc<Lane>>,
     /// None: a spare lane.
     place: Option<usize>,
@@ -68,7 +69,7 @@ pub(crate) struct Borrowed<'l> {
 
 impl Lanes {
     pub fn new(shared: Arc<Shared>) -> Lanes {
-        // Not the model checker's: only uniqueness matters, so Relaxed is enough.
+        // A plain atomic, not the model checker's: only uniqueness matters, so Relaxed is enough.
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let count = (shared.reserve.max_bytes() / SHARE / LANE_BYTES).clamp(1, RING_LANES_MAX);
         Lanes {
@@ -112,11 +113,11 @@ impl Lanes {
         }
     }
 
-    /// B2, and B3 by a `None`. Returns a lane and its place.
+    /// B2; None means B3. Returns a lane and its place.
     #[cold]
     fn take_any(&self, first: usize) -> Option<(Arc<Lane>, usize)> {
-        // Relaxed: who does not see it yet gives the lane back to places that are emptied, or drops
-        // it (`Borrowed::drop`).
+        // Relaxed: a call that does not see the flag yet gives its lane back to an emptied place,
+        // or drops it (`Borrowed::drop`).
         if self.crew.shared.closed.load(Ordering::Relaxed) {
             return None;
         }
@@ -146,8 +147,7 @@ impl Lanes {
         }
     }
 
-    /// Drops the idle ring lanes, of a cache that is closed: those that are lent are dropped by
-    /// their calls.
+    /// Drops the idle ring lanes of a closed cache. Calls drop the lanes that they have borrowed.
     pub fn end(&self) {
         for place in &self.ring_lanes {
             let idle = {
@@ -160,7 +160,7 @@ impl Lanes {
                     }
                 }
             };
-            // It may wait for what was read ahead: not under the lock.
+            // Not under the lock: dropping a lane may wait for its reads ahead.
             drop(idle);
         }
     }
@@ -185,8 +185,8 @@ impl Drop for Borrowed<'_> {
             return;
         };
         let mut place = lock(&self.lanes.ring_lanes[place]);
-        // Under the place's lock: either `end` comes later and finds it idle, or this sees that the
-        // cache is closed.
+        // Under the place's lock: `end` comes later and finds the lane idle, or this call sees
+        // that the cache is closed.
         let stays = is_whole && !self.lanes.crew.shared.closed.load(Ordering::Relaxed);
         if stays {
             debug_assert!(lane.is_idle(), "B4");

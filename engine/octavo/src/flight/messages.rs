@@ -1,26 +1,26 @@
-//! Mode `message`: requests of a batch for pages of another node go there, and that node's workers
-//! do them.
+//! Mode `message`: requests of a batch for pages of another node travel to that node, whose
+//! workers serve them.
 //!
-//! What travels is a *bundle*: a box of up to [`LETTERS_MAX`] requests against one object, each
-//! with the caller's own memory, so that a hit is copied straight to where it is wanted. The box
-//! goes through the pair's queue (`octavo_message`: M1 to M5), is served, and comes back with what
-//! became of its requests; it is the reply, too. Further:
+//! Requests travel in a *bundle*: a box of up to [`LETTERS_MAX`] requests against one object, each
+//! with the caller's own memory, so that a hit is copied straight to its destination. The box goes
+//! through the queue between the two nodes (`octavo_message`: M1 to M5), is served, and comes back
+//! as the reply. In addition:
 //!
-//! - **M6** A box comes back to its lane's list, which has room for all the lane ever sent: who
-//!   serves waits for nobody, so that queues that are full in a ring cannot hold each other up. The
-//!   caller's thread takes it from there, and its callback runs on no other.
-//! - **M7** A box that is refused, or orphaned by a closing cache, is served by the sender itself,
-//!   directly: any thread may read any page.
-//! - **M8** A caller that waits serves boxes for its own node before it sleeps, but only their
-//!   hits: a miss it took on would have to wait for the caller to come by again. What is left of
-//!   such a box goes on to the node's workers.
+//! - **M6** A box returns to its lane's list, which has room for every box that the lane ever
+//!   sent. A server therefore never waits, and full queues cannot block each other in a ring. The
+//!   caller's own thread takes the box from the list, and runs the callback.
+//! - **M7** The sender serves a box itself if the queue refuses it or a closing cache orphans it:
+//!   any thread may read any page.
+//! - **M8** Before it sleeps, a waiting caller serves boxes for its own node, but only their hits:
+//!   a miss would have to wait until this caller comes back. The rest of such a box goes to the
+//!   node's workers.
 //!
-//! A worker sits on each core of a node. It does hits in one pass (`read_hits`, which overlaps
-//! their lookups), and what misses as tasks on its own lane, so that pages come in through the ring
-//! of their node. Idle workers look for a moment and then sleep (M4).
+//! Each core of a node has one worker. It serves hits in one pass (`read_many_counted`, which
+//! overlaps their lookups) and misses as tasks on its own lane, so that pages come in through a
+//! ring of their node. An idle worker polls for some microseconds, then sleeps (M4).
 //!
-//! What is not here: single blocking calls, syncs, discards and pins, which are done directly in
-//! all modes.
+//! Not here: single blocking calls, syncs, discards and pins, which go directly to the pages in
+//! all modes; the workers' threads (`workers.rs`).
 
 use std::collections::VecDeque;
 use std::sync::Weak;
@@ -39,12 +39,12 @@ use crate::state::partition::ObjectInner;
 use crate::sync::{Arc, Mutex, lock};
 use crate::wait::TaskId;
 
-/// Bundles that a queue holds.
+/// Bundles that one queue holds.
 const QUEUE_BUNDLES: usize = 64;
 
-/// Requests on their way to another node and back.
+/// Requests that travel to another node and back.
 pub(crate) struct Bundle {
-    /// Where it comes back to, and whose requests they are; none while the box lies in its lane's
+    /// The lane to return to and the object of the requests; None while the box lies in its lane's
     /// drawer.
     from: Option<(Arc<Lane>, Arc<ObjectInner>)>,
     letters: Vec<Letter>,
@@ -52,12 +52,12 @@ pub(crate) struct Bundle {
     left: usize,
 }
 
-/// A bundle, where it is passed on: the box stays the same.
+/// A bundle in transit: the box is reused.
 pub(crate) type Parcel = Box<Bundle>;
 
 /// One request, inside one page.
 struct Letter {
-    /// The sender's task that waits for it.
+    /// The sender's task that waits for the letter.
     task: TaskId,
     offset: u64,
     memory: *mut u8,
@@ -70,25 +70,25 @@ struct Letter {
 // SAFETY: the memory is lent for as long as the sender's task lives, and that waits for the letter.
 unsafe impl Send for Letter {}
 
-/// What a lane has to do with messages.
+/// The messages of one lane.
 #[derive(Default)]
 pub(crate) struct Mail {
-    /// Bundles that are being filled, by node.
+    /// Bundles being filled, by node.
     open: Vec<Option<Parcel>>,
-    /// Other lanes' bundles whose misses this lane brings in.
+    /// Bundles of other lanes whose misses this lane brings in.
     pub(super) served: Slab<Parcel>,
     /// Empty boxes.
     drawer: Vec<Parcel>,
-    /// Looks for bundles, so that each node has its turn.
+    /// Counts looks for bundles, so that each node gets its turn.
     turn: usize,
 }
 
-/// A cache's queues and workers.
+/// The queues between the nodes of a cache, and their workers.
 pub(crate) struct Post {
     pub(super) exchange: Exchange<Parcel>,
-    /// Per node, bundles whose hits are done (M8).
+    /// By node: bundles whose hits are done (M8).
     pub(super) leftovers: Vec<Mutex<VecDeque<Parcel>>>,
-    /// Per node.
+    /// By node.
     workers: Vec<Vec<Weak<Lane>>>,
 }
 
@@ -102,7 +102,7 @@ impl Post {
     }
 
     fn wake(&self, node: usize, worker: u32) {
-        // One that is gone has emptied the queues.
+        // A worker that is gone has emptied the queues.
         if let Some(lane) = self.workers[node].get(worker as usize).and_then(Weak::upgrade) {
             lane.ring.wake();
         }
@@ -135,8 +135,8 @@ impl Lane {
     // ---- Sending
     // ------------------------------------------------------------------------------------------------
 
-    /// Puts a task's part of a page into the bundle for the page's node, if that is another than
-    /// this thread's and worth the way. False: it is not.
+    /// Puts a task's part of a page into the bundle for the page's node. Returns false if the
+    /// page's node is this thread's, or if sending costs more than reading from here.
     pub fn post_page(self: &Arc<Self>, work: &mut Work, id: TaskId, page: u64) -> bool {
         let task = &work.tasks[id];
         let object = task.object.clone();
@@ -146,7 +146,7 @@ impl Lane {
         let write = match task.job {
             Job::Read => false,
             Job::Write { .. } => true,
-            // A populate has no bytes to send to a node or to receive from it.
+            // A populate has no bytes to send or receive.
             _ => return false,
         };
         if !object.partition.sends(tag, task.batch, span.len, write) {
@@ -185,7 +185,7 @@ impl Lane {
         bundle.left += 1;
     }
 
-    /// Sends what was put into bundles.
+    /// Sends all bundles that were filled.
     pub fn post_all(&self, work: &mut Work) {
         for to in 0..work.mail.open.len() {
             if let Some(bundle) = work.mail.open[to].take() {
@@ -223,7 +223,7 @@ impl Lane {
         }
     }
 
-    /// Takes bundles that have come back: their tasks go on. The owner only.
+    /// Takes bundles that have come back: their tasks go on. Owner only.
     pub fn take_returned(&self, work: &mut Work, returned: Vec<Parcel>) {
         for mut bundle in returned {
             for letter in bundle.letters.drain(..) {
@@ -239,7 +239,7 @@ impl Lane {
     // ---- Serving
     // ------------------------------------------------------------------------------------------------
 
-    /// Does a bundle's requests: hits at once, the rest as tasks of this lane. `flush` submits.
+    /// Serves a bundle: hits at once, misses as tasks of this lane. `flush` submits.
     pub(super) fn serve(self: &Arc<Self>, work: &mut Work, mut bundle: Parcel) {
         serve_hits(&mut bundle);
         if bundle.left == 0 {
@@ -263,7 +263,7 @@ impl Lane {
         }
     }
 
-    /// A task that was a letter has ended.
+    /// Ends the letter that a task has served.
     pub fn letter_done(&self, work: &mut Work, (key, at): (usize, usize), error: Option<Error>) {
         let bundle = &mut work.mail.served[key];
         bundle.letters[at].error = error;
@@ -273,7 +273,7 @@ impl Lane {
         }
     }
 
-    /// M8: serves a bundle for this thread's node, if there is one. True: there was.
+    /// M8: serves a bundle for this thread's node. Returns whether there was one.
     pub fn help(self: &Arc<Self>) -> bool {
         let Some(post) = self.crew.post.get() else { return false };
         let node = self.shared.numa.here().0 as usize;
@@ -284,7 +284,8 @@ impl Lane {
             0 => give_back(bundle),
             _ => post.leave_over(node, bundle),
         }
-        // Perhaps no worker comes any more: one that went has seen the flag, and then nothing left over.
+        // The workers may have ended: a worker ends after it has seen the flag and found nothing
+        // left over.
         if post.exchange.is_closed() {
             while let Some(bundle) = post.left_over(node) {
                 let mut work = self.work();
@@ -296,11 +297,11 @@ impl Lane {
     }
 }
 
-/// Copies what is there, in one pass.
+/// Serves the hits of a bundle in one pass.
 fn serve_hits(bundle: &mut Bundle) {
     let (_, object) = bundle.from.as_ref().expect("a bundle that is served has a sender");
     if object.partition.places.charged {
-        // Their bytes go to the sender's node, or come from there.
+        // The bytes travel between this node and the sender's.
         let bytes: usize = bundle.letters.iter().map(|letter| letter.len).sum();
         object.partition.charge_bundle(bundle.letters.len() as u64, bytes as u64);
     }
@@ -308,7 +309,8 @@ fn serve_hits(bundle: &mut Bundle) {
     let mut reads: Vec<Read<'_>> = Vec::with_capacity(LETTERS_MAX);
     for (at, letter) in bundle.letters.iter().enumerate().filter(|(_, letter)| !letter.write && !letter.done)
     {
-        // An object that was cut since has no such bytes; the task says so.
+        // Skips letters past the end of an object that was cut meanwhile; their tasks will report
+        // it.
         if object.check(letter.offset, letter.len as u64).is_ok() {
             places[reads.len()] = at;
             // SAFETY: the sender lent the memory until its letter is back, and nobody else has the letter.
@@ -327,7 +329,7 @@ fn serve_hits(bundle: &mut Bundle) {
     }
 }
 
-/// M6.
+/// M6: returns a served bundle.
 fn give_back(mut bundle: Parcel) {
     let (lane, _) = bundle.from.take().expect("a bundle that is served has a sender");
     lane.returned(bundle);

@@ -1,6 +1,11 @@
-//! How a lane's owner waits, and who is told of what: tasks that were registered with somebody come
-//! back through `ready`, and a thread that sleeps looks after lanes whose owners are elsewhere. Not
-//! here: what a task does when it is told (`lane.rs`), who owns a lane (`lent.rs`).
+//! How the owner of a lane waits.
+//!
+//! Tasks that were woken come back through the mailbox. An owner that sleeps until a page arrives
+//! also takes the completions of lanes whose owners are elsewhere: the page may be in flight
+//! there.
+//!
+//! Not here: what a task does when it is woken (`dispatch.rs`), which thread owns a lane
+//! (`lanes.rs`).
 
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -17,16 +22,15 @@ use crate::state::partition::ObjectInner;
 use crate::sync::{Arc, Ordering, fence, lock, yield_now};
 use crate::wait::{RESUME, Ready, TaskId, Waiter};
 
-/// How often a thread looks whether it was told something while it sleeps where nobody can wake it.
+/// How often a thread checks for news while it sleeps where no wake-up can reach it.
 const LOOK_INTERVAL: Duration = Duration::from_millis(1);
 
 impl Lane {
-    /// Takes completions of a lane whose owner is elsewhere. Whoever calls it has nudged the ring
-    /// before.
+    /// Takes the completions of a lane whose owner is elsewhere. The caller has nudged the ring.
     fn reap_for_owner(&self) -> bool {
-        // Whether it is parked does not matter: an owner that has just come may have looked at what is
-        // finished before us and is about to park. A wake that finds nobody asleep ends the next
-        // sleep.
+        // Wakes the owner whether or not it is parked: an owner that has just come may have looked
+        // at the finished tasks before this reap and may be about to park. A wake-up that finds no
+        // sleeper ends the next sleep.
         let has_reaped = self.reap() > 0;
         if has_reaped {
             self.ring.wake();
@@ -34,7 +38,7 @@ impl Lane {
         has_reaped
     }
 
-    /// Tries the pages whose registrations came true. The owner only.
+    /// Retries the pages whose waiters were woken. Owner only.
     pub fn take_ready(self: &Arc<Self>) -> bool {
         let ready = self.mailbox.take();
         let returned = std::mem::take(&mut *lock(&self.returned));
@@ -57,7 +61,7 @@ impl Lane {
         true
     }
 
-    /// Works until `enough` of the finished tasks, or nothing is left. The owner only.
+    /// Works until `enough` returns true. Panics if no task is left before. Owner only.
     pub fn work_until(self: &Arc<Self>, mut enough: impl FnMut(&mut Work) -> bool) {
         self.mailbox.set_attended(true);
         loop {
@@ -76,8 +80,8 @@ impl Lane {
         self.leave();
     }
 
-    /// Works until something has finished, `enough` says so, or the time is over; takes what has
-    /// finished. For an owner that attends it all the time.
+    /// Works until a task has finished, `enough` returns true, or the time is over. Returns what
+    /// has finished. For an owner that attends its lane all the time.
     pub fn work_a_while(
         self: &Arc<Self>,
         time: Option<Duration>,
@@ -97,12 +101,12 @@ impl Lane {
         }
     }
 
-    /// Takes what has completed and goes on with what it allows, without waiting. The owner only.
+    /// Takes completions and goes on with what they allow, without waiting. Owner only.
     pub fn look(self: &Arc<Self>) {
         while self.take_ready() | (self.reap() > 0) {}
     }
 
-    /// Works until something finished, `fd` is ready, or the time is over.
+    /// Works until a task has finished, `fd` is ready, or the time is over.
     pub fn work_or(
         self: &Arc<Self>,
         fd: BorrowedFd<'_>,
@@ -111,8 +115,8 @@ impl Lane {
     ) -> Interest {
         self.mailbox.set_attended(true);
         let mut came = Interest::default();
-        // Each turn but the last took a completion or a ready page of a task that was in flight at the
-        // start.
+        // Each iteration but the last takes a completion or a ready page of a task that was in
+        // flight at the start.
         loop {
             let ready = self.take_ready();
             let busy = ready | (self.reap() > 0);
@@ -130,13 +134,12 @@ impl Lane {
         came
     }
 
-    /// Whether nobody waits for the owner: nothing is in flight, and no task is left to be told of
-    /// anything. The owner only, between two batches.
+    /// Whether nothing is in flight and no task is left. Owner only, between two batches.
     pub fn at_rest(&self) -> bool {
         self.ring.in_flight() == 0 && self.work().tasks.is_empty() && lock(&self.returned).is_empty()
     }
 
-    /// Sleeps until there may be something to do.
+    /// Sleeps until there may be news.
     fn park(&self, fd: Option<(BorrowedFd<'_>, Interest)>, timeout: Option<Duration>) -> Option<Interest> {
         self.mailbox.park();
         let nothing_ready = self.mailbox.is_empty() && lock(&self.returned).is_empty();
@@ -152,14 +155,15 @@ impl Lane {
 
     fn sleep(&self, fd: Option<(BorrowedFd<'_>, Interest)>, timeout: Option<Duration>) -> Option<Interest> {
         let waiting = self.work().waiting > 0;
-        // While we wait for pages that other lanes may hold, lanes that lose their owner must tell us.
-        // Pairs with `leave`: either it sees us, or we see that it is not attended.
+        // While this owner waits for pages that may be in flight on other lanes, lanes that lose
+        // their owners must wake it. Pairs with `leave`: it sees this counter, or this thread sees
+        // that its lane is not attended.
         if waiting {
             self.crew.foreign.fetch_add(1, Ordering::SeqCst);
             fence(Ordering::SeqCst);
         }
         let others = if waiting { self.crew.unattended(self) } else { Vec::new() };
-        // Alone: the ring itself sleeps best.
+        // No descriptor and no other lane: sleep in the ring itself.
         let is_alone = fd.is_none() && others.is_empty();
         let came = match if is_alone || self.is_spare() { None } else { self.ring.poll_fd() } {
             None if is_alone => {
@@ -175,7 +179,7 @@ impl Lane {
                 fds.extend(others.iter().filter_map(|lane| lane.ring.poll_fd()));
                 let mut left = timeout;
                 let came = loop {
-                    // Others' completions may be held up by an owner that computes.
+                    // Completions of other lanes may be held up by an owner that computes.
                     others.iter().for_each(|lane| lane.ring.nudge());
                     let slice = match others.is_empty() {
                         true => left,
@@ -189,13 +193,13 @@ impl Lane {
                         break came.unwrap_or_default();
                     }
                 };
-                // Takes a wake too, which a mere reap leaves and the next poll would see again.
+                // Also takes a wake-up, which a reap leaves for the next poll to see again.
                 self.wait(Some(Duration::ZERO));
                 others.iter().for_each(|lane| _ = lane.reap_for_owner());
                 fd.map(|_| came)
             }
-            // A simulated disk moves only when somebody looks at it: look at ours and the others'. The same
-            // where the system has no descriptor left for the ring.
+            // A simulated disk moves only while a thread looks at its ring: look at all of them.
+            // The same if the system has no descriptor left for the ring.
             _ => {
                 if self.ring.in_flight() > 0 {
                     self.reap();
@@ -205,8 +209,8 @@ impl Lane {
                 yield_now();
                 fd.map(|(fd, interest)| {
                     let quiet = self.ring.in_flight() == 0 && others.is_empty();
-                    // Without a task nobody has anything to tell us; with one we look whether somebody did.
-                    // What has ended just now is delivered first.
+                    // Without tasks nothing can wake this owner. With tasks it checks for news at
+                    // intervals. Tasks that have just ended are delivered first.
                     let work = self.work();
                     let pause = match (quiet && work.finished.is_empty(), work.tasks.is_empty()) {
                         (false, _) => Some(Duration::ZERO),
@@ -226,13 +230,14 @@ impl Lane {
         came
     }
 
-    /// Sleeps while other lanes that nobody attends have I/O in flight, where there is no
-    /// descriptor to poll: looks at them now and then, ever less often.
+    /// Sleeps, without a descriptor to poll, while unattended lanes have I/O in flight: checks
+    /// them at growing intervals.
     fn sleep_without_descriptor(&self, timeout: Option<Duration>) {
         let until = timeout.map(|timeout| Instant::now() + timeout);
         let mut pause = LOOK_INTERVAL;
         loop {
-            // Anew each time: the wait takes the wake of one that has lost its owner.
+            // Collected anew each time: the wait consumes the wake-up that announces a lane
+            // without an owner.
             let others = self.crew.unattended(self);
             others.iter().for_each(|lane| lane.ring.nudge());
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
@@ -246,8 +251,8 @@ impl Lane {
         }
     }
 
-    /// Works until every request that this lane has taken over from others is done: those of a
-    /// cache whose workers have ended.
+    /// Works until every request taken over from other nodes is done, in a cache whose workers
+    /// have ended.
     pub fn finish_served(self: &Arc<Self>) {
         let serves = |work: &mut Work| work.tasks.iter().any(|(_, task)| task.served.is_some());
         if serves(&mut self.work()) {
@@ -255,11 +260,12 @@ impl Lane {
         }
     }
 
-    /// The owner goes elsewhere; what it leaves in flight others may look after, and a turn at the
-    /// bounce pool that it was told of and has not taken goes to the next.
+    /// The owner leaves. Other threads may take the completions of what stays in flight. An unused
+    /// turn at the bounce pool goes to the next waiter.
     pub fn leave(&self) {
         self.mailbox.set_attended(false);
-        // Pairs with the fence in `sleep`: what was pushed before is seen by a sleeper that we do not see.
+        // Pairs with the fence in `sleep`: a sleeper that this thread does not see yet sees what
+        // was pushed before.
         fence(Ordering::SeqCst);
         self.shared.bounce.pass_on();
         if self.ring.in_flight() > 0 && self.crew.foreign.load(Ordering::SeqCst) > 0 {
@@ -267,7 +273,7 @@ impl Lane {
         }
     }
 
-    /// Runs a task to its end on this lane. For blocking calls.
+    /// Runs a task to its end on this lane, for a blocking call.
     pub fn run(self: &Arc<Self>, task: Task) -> Result<(), Error> {
         let mut work = self.work();
         self.start(&mut work, task);
@@ -283,7 +289,8 @@ impl Lane {
         self.work().finished.pop_front().expect("work_until saw it")
     }
 
-    /// Sleeps until whoever `register` hands the waiter to says so; not at all if it returns false.
+    /// Sleeps until the waiter given to `register` is woken. Returns at once if `register` returns
+    /// false.
     pub fn nap(
         self: &Arc<Self>,
         object: &Arc<ObjectInner>,
@@ -294,8 +301,8 @@ impl Lane {
         }
     }
 
-    /// A task that ends when whoever `register` hands the waiter to says so; none if it returns
-    /// false.
+    /// Starts a task that ends when the waiter given to `register` is woken. Starts none if
+    /// `register` returns false.
     pub fn begin_nap(
         self: &Arc<Self>,
         object: &Arc<ObjectInner>,
@@ -312,7 +319,7 @@ impl Lane {
         is_registered
     }
 
-    /// Starts a task and submits what it wants.
+    /// Starts a task and submits its I/O.
     pub fn begin_alone(self: &Arc<Self>, task: Task) -> TaskId {
         let mut work = self.work();
         let id = self.start(&mut work, task);
@@ -320,30 +327,29 @@ impl Lane {
         id
     }
 
-    /// Whether completions were there to be taken. The owner only.
+    /// Takes completions. Returns whether there were any. Owner only.
     pub fn has_reaped(&self) -> bool {
         self.reap() > 0
     }
 
-    /// Sleeps until something completes, comes true or comes back, or the ring is woken. The owner
-    /// only.
+    /// Sleeps until a completion, a wake-up or a returned bundle arrives. Owner only.
     pub fn sleep_a_while(&self) {
         self.park(None, None);
     }
 
-    /// M6: a bundle is back.
+    /// M6: takes back a bundle that another node has served.
     pub fn returned(&self, bundle: Parcel) {
         lock(&self.returned).push(bundle);
         self.mailbox.notify();
     }
 }
 
-/// Waits for a caller's own descriptor.
+/// Waits for a descriptor of the caller's, without a lane.
 pub(crate) fn poll_only(fd: BorrowedFd<'_>, interest: Interest, timeout: Option<Duration>) -> Interest {
     poll(&[], Some((fd, interest)), timeout).unwrap_or_default()
 }
 
-/// Waits for descriptors. Returns what came of the caller's own; None where the time was over
+/// Waits for descriptors. Returns what the caller's own is ready for; None if the time was over
 /// first.
 fn poll(
     rings: &[BorrowedFd<'_>],

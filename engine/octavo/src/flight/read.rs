@@ -107,7 +107,7 @@ fn read_around(
     lane.push(work, transfer, octavo_disk::Op::Read, &buffer);
 }
 
-/// A fill has succeeded: copies its bytes to those who asked for them. `filled` does the rest.
+/// Copies the bytes of a successful fill to the tasks that asked for them. `filled` does the rest.
 pub(crate) fn deliver(work: &Work, transfer: &Transfer) {
     if transfer.kind != Kind::Fill {
         return;
@@ -122,7 +122,7 @@ pub(crate) fn deliver(work: &Work, transfer: &Transfer) {
     }
 }
 
-/// A fill has ended, and was delivered: publish, tell those who wait.
+/// Ends a fill that was delivered: publishes its pages and wakes their waiters.
 pub(crate) fn filled(lane: &Lane, work: &mut Work, transfer: Transfer, result: Result<(), IoError>) {
     let partition = &*transfer.object.partition;
     if result.is_err() && transfer.pages.count() > 1 {
@@ -161,8 +161,7 @@ pub(crate) fn filled(lane: &Lane, work: &mut Work, transfer: Transfer, result: R
     }
 }
 
-/// A long I/O has failed: read each of its pages alone, so that a bad block costs only its own
-/// page.
+/// Reads each page of a failed long I/O alone, so that a bad block costs only its own page.
 fn split(lane: &Lane, work: &mut Work, transfer: Transfer) {
     let partition = &transfer.object.partition;
     for (number, filled) in transfer.pages.iter().enumerate() {
@@ -181,7 +180,7 @@ fn split(lane: &Lane, work: &mut Work, transfer: Transfer) {
     lane.ring.submit();
 }
 
-/// The bytes of a page without a slot have come.
+/// Goes on with a stray whose bytes have come: delivers them, or changes and writes them.
 pub(crate) fn stray_came(lane: &Lane, work: &mut Work, transfer: Transfer, result: Result<(), IoError>) {
     let Transfer { kind, object, page, pages, bounce, tag } = transfer;
     let partition = object.partition.clone();

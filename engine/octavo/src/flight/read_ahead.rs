@@ -1,6 +1,7 @@
 //! Read-ahead: claims the pages that a stream of reads will want next, together with the read that
-//! missed. Not here: which streams there are (`state/streams.rs`). No task waits for a page that is
-//! read ahead, except the one that wants it.
+//! missed. Only a task that wants such a page waits for it.
+//!
+//! Not here: how streams are detected (`state/streams.rs`).
 
 use super::lane::{Lane, Work};
 use super::task::{Job, Role, Task};
@@ -22,11 +23,11 @@ impl PartitionInner {
     }
 }
 
-/// A read has missed: claims what its stream will want next. The caller flushes.
+/// Claims what the stream of a read that missed will want next. The caller flushes.
 pub(crate) fn after_miss(lane: &Arc<Lane>, work: &mut Work, id: TaskId) {
     let task = &work.tasks[id];
     let object = &task.object;
-    // A spare lane goes with its call, and would have to wait for them (B4).
+    // A spare lane is dropped with its call, which would have to wait for these reads (B4).
     if !object.partition.reads_ahead() || lane.is_spare() {
         return;
     }
@@ -47,7 +48,7 @@ pub(crate) fn after_miss(lane: &Arc<Lane>, work: &mut Work, id: TaskId) {
     }
 }
 
-/// Claims one page ahead, if nobody has to be waited for.
+/// Claims one page ahead, unless the page is busy.
 pub(crate) fn page(work: &mut Work, id: TaskId, object: Arc<ObjectInner>, page: u64) {
     let partition = &*object.partition;
     let tag = object.tag(page);

@@ -46,14 +46,15 @@ impl Object {
         self.run(Task::cleaning_of(&self.inner, segment))
     }
 
-    /// Sleeps until the waiter that `register` gets is woken; not at all if it returns false.
+    /// Sleeps until the waiter given to `register` is woken. Returns at once if `register` returns
+    /// false.
     pub(crate) fn nap(&self, register: impl FnOnce(&mut dyn FnMut() -> Waiter) -> bool) -> Result<(), Error> {
         self.lanes.borrow()?.nap(&self.inner, register);
         Ok(())
     }
 
-    /// Brings in and reads those reads of a batch that are `missing`, by their numbers: adjacent
-    /// pages in one I/O.
+    /// Reads those of a batch that are `missing`, by their numbers, with adjacent pages in one
+    /// I/O.
     #[cold]
     pub(crate) fn read_missing(&self, reads: &mut [Read<'_>], missing: &[usize]) -> Result<(), Error> {
         let lane = self.lanes.borrow()?;
@@ -78,8 +79,8 @@ impl Object {
         lane.work().finished.drain(..).try_for_each(Ended::result)
     }
 
-    /// `read_batch` where what other nodes have is asked for there, while this thread reads what
-    /// its own has.
+    /// `read_batch` in mode `message`: requests pages of other nodes from there, and reads the
+    /// pages of this thread's node meanwhile.
     #[cold]
     pub(crate) fn read_batch_by_message(&self, reads: &mut [Read<'_>]) -> Result<(), Error> {
         self.inner.count_read(reads.len() as u64, reads.iter().map(|read| read.buffer.len() as u64).sum());
@@ -88,7 +89,7 @@ impl Object {
         let lane = self.lanes.borrow()?;
         let mut work = lane.work();
         let waits = work.tasks.insert(Task::of_pages(Job::Nap, &self.inner, 0, 0));
-        // While letters go out the task has one thing more to wait for.
+        // Keeps the task from ending while letters are still being added.
         work.tasks[waits].outstanding = 1;
         let mut own = Vec::with_capacity(reads.len());
         for read in reads.iter_mut() {

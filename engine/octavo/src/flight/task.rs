@@ -1,9 +1,9 @@
-//! What is in flight: tasks (one per request that could not be answered at once) and transfers (one
-//! per I/O).
+//! Tasks and transfers: what is in flight. A task is one request that could not be answered at
+//! once, a transfer one I/O.
 //!
-//! A task knows its bytes and which of its pages are not done. A transfer knows the slots it holds.
-//! Both live in the lane that they were submitted on; any thread that takes a completion of the
-//! lane may finish a transfer, only the lane's owner tries pages.
+//! A task knows its bytes and which of its pages are not done; a transfer knows the slots that it
+//! holds. Both live in the lane that they were submitted on. Any thread that takes a completion of
+//! the lane may finish a transfer; only the lane's owner tries pages.
 
 use octavo_table::{SlotIndex, Tag};
 
@@ -16,7 +16,7 @@ use crate::state::partition::ObjectInner;
 use crate::sync::Arc;
 use crate::wait::TaskId;
 
-/// The end of all pages.
+/// Behind the last possible page.
 pub(crate) const END: u64 = u64::MAX >> 16;
 
 /// What a task does, with the state that only this kind of task has.
@@ -37,27 +37,27 @@ pub(crate) enum Job {
     Nap,
 }
 
-/// A request in flight.
+/// One request in flight.
 pub(crate) struct Task {
     pub job: Job,
     pub object: Arc<ObjectInner>,
-    /// The caller's bytes: `len` of them at `memory`, for the object's bytes from `offset` on.
+    /// The caller's bytes: `len` bytes at `memory`, for the object's bytes from `offset` on.
     pub memory: *mut u8,
     pub offset: u64,
     pub len: usize,
     /// Pages not tried yet: `next..end`.
     pub next: u64,
     pub end: u64,
-    /// Pages to be tried again.
+    /// Pages to be tried again, the next one last.
     pub again: Vec<u64>,
-    /// Transfers and registrations that will bring it on.
+    /// Transfers and registrations that the task waits for.
     pub outstanding: usize,
-    // Boxed: a task is moved some times, and few fail.
+    // Boxed: tasks are moved several times, and few fail.
     pub error: Option<Box<Error>>,
-    /// The request of a queue that this task answers.
+    /// The queue request that this task answers: its number and operation.
     pub request: Option<(u64, Op)>,
-    /// Its pages may be asked for at their nodes, by message: so many requests were submitted with
-    /// it. 0: they may not.
+    /// How many requests were submitted together. If not 0, the task's pages may be requested from
+    /// their nodes by message.
     pub batch: u32,
     /// The bundle, and the letter in it, that this task answers.
     pub served: Option<(usize, usize)>,
@@ -70,10 +70,10 @@ unsafe impl Send for Task {}
 /// The part of a task's bytes that lies in one page.
 #[derive(Clone, Copy)]
 pub(crate) struct Span {
-    /// Where in the page it starts.
+    /// Offset in the page.
     pub skip: usize,
     pub len: usize,
-    /// Where in the caller's memory.
+    /// Address of the first byte in the caller's memory.
     pub memory: *mut u8,
 }
 
@@ -98,7 +98,7 @@ impl Task {
         }
     }
 
-    /// A task for whole pages, without bytes of the caller's.
+    /// A task for whole pages, without memory of the caller's.
     pub fn of_pages(job: Job, object: &Arc<ObjectInner>, next: u64, end: u64) -> Task {
         let mut task = Task::new(job, object.clone(), 0, std::ptr::null_mut(), 0);
         (task.next, task.end) = (next, end);
@@ -111,7 +111,7 @@ impl Task {
         Task::of_pages(Job::Sync(SyncState::new(false, pages_max)), object, 0, END)
     }
 
-    /// The next page to try, and whether it is tried for the first time.
+    /// Returns the next page to try, and whether it is tried for the first time.
     pub fn next_page(&mut self) -> Option<(u64, bool)> {
         if let Some(page) = self.again.pop() {
             return Some((page, false));
@@ -122,12 +122,12 @@ impl Task {
         })
     }
 
-    /// The pages that the task's bytes touch, from the first to behind the last.
+    /// Returns the pages that the task's bytes touch: the first, and the one behind the last.
     pub fn page_range(&self) -> (u64, u64) {
         pages_of(&self.object, self.offset, self.len)
     }
 
-    /// The task's bytes in `page`.
+    /// Returns the task's bytes in `page`.
     pub fn span(&self, page: u64) -> Span {
         let page_bytes = self.object.partition.page_bytes() as u64;
         let start = (page * page_bytes).max(self.offset);
@@ -157,12 +157,12 @@ fn pages_of(object: &ObjectInner, offset: u64, len: usize) -> (u64, u64) {
     }
 }
 
-/// What is left of a task that is over.
+/// The result of a task that has ended.
 pub(crate) struct Ended {
-    /// Its number, which may be another's by now.
+    /// The number that the task had; another task may have it now.
     pub task: TaskId,
     error: Option<Box<Error>>,
-    /// The request of a queue that it answers.
+    /// The queue request that it answers.
     pub request: Option<(u64, Op)>,
 }
 
@@ -196,8 +196,7 @@ pub(crate) enum Role {
 /// A page of a transfer.
 #[derive(Clone, Copy)]
 pub(crate) struct TransferPage {
-    /// The slot that is held, or whose bytes were copied (write-back). None for a page without a
-    /// slot.
+    /// The slot that is held, or whose bytes were copied (write-back). None for a stray.
     pub slot: Option<SlotIndex>,
     pub task: TaskId,
     pub role: Role,
@@ -205,7 +204,7 @@ pub(crate) struct TransferPage {
     pub version: u64,
 }
 
-/// What an I/O in flight is.
+/// What an I/O does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Store to frames.
@@ -214,13 +213,13 @@ pub(crate) enum Kind {
     Store,
     /// Bounce pages to the store; the frames are ahead or equal (write-back).
     Clean,
-    /// A page that found no slot, to a bounce page and on to the caller.
+    /// Reads a stray into a bounce page, for the caller.
     StrayRead,
-    /// The same, to be patched and written (a part of a page).
+    /// Reads a stray into a bounce page, to be changed in part and written.
     StrayUpdate,
-    /// A bounce page to the store, for a page that found no slot.
+    /// Writes a stray from a bounce page.
     StrayWrite,
-    /// The store's own sync.
+    /// Syncs the store.
     Flush,
     /// A range that the store clears, up to page `end`. Its pages are held or not resident.
     Clear { end: u64 },
@@ -230,15 +229,15 @@ pub(crate) enum Kind {
 pub(crate) struct Transfer {
     pub kind: Kind,
     pub object: Arc<ObjectInner>,
-    /// The first page; the others follow it.
+    /// The first page; the others follow it in the object.
     pub page: u64,
     pub pages: Pages,
     pub bounce: Option<Bounce>,
-    /// The page's tag, for strays.
+    /// The page's tag; strays only.
     pub tag: Tag,
 }
 
-/// One page, or several: the usual single miss allocates nothing.
+/// The pages of a transfer. A single page, the usual miss, allocates nothing.
 pub(crate) struct Pages {
     first: TransferPage,
     rest: Vec<TransferPage>,

@@ -1,6 +1,8 @@
-//! A lane's I/O: pages that were gathered become transfers, adjacent ones in one; completions are
-//! taken and finished, by any thread. Not here: what a transfer's end does to its pages (`read.rs`,
-//! `write.rs`, `clean.rs`, `clear.rs`).
+//! A lane's I/O: gathered pages become transfers, adjacent pages in one transfer; any thread takes
+//! completions and finishes their transfers.
+//!
+//! Not here: what happens to the pages of a finished transfer (`read.rs`, `write.rs`,
+//! `writeback.rs`, `discard.rs`).
 
 use std::iter::Peekable;
 use std::time::Duration;
@@ -13,15 +15,14 @@ use super::task::{Ended, Kind, Pages, Role, Transfer, TransferPage};
 use crate::memory::copy;
 use crate::sync::{Arc, MutexGuard};
 
-/// Most pages of one I/O: 256 KiB at pages of 4 KiB, where devices have long reached their
-/// bandwidth.
+/// Most pages of one I/O: 256 KiB with 4 KiB pages, where devices have reached their bandwidth.
 pub(crate) const RUN_PAGES_MAX: usize = 64;
 
-/// Completions that are mostly taken at once.
+/// Initial room for completions that are taken together.
 const TAKEN_USUALLY: usize = 32;
 
 impl Work {
-    /// Asks the processor for what a transfer will touch when it is finished.
+    /// Prefetches what finishing a transfer will touch.
     fn prefetch(&self, token: u64) {
         let transfer = &self.transfers[token as usize];
         if transfer.kind == Kind::Fill {
@@ -34,7 +35,7 @@ impl Work {
 }
 
 impl Lane {
-    /// Makes transfers of what was gathered, adjacent pages in one, and hands all to the kernel.
+    /// Turns the gathered pages into transfers, adjacent pages in one, and submits all of them.
     pub fn flush(&self, work: &mut Work) {
         self.post_all(work);
         let mut gathered = std::mem::take(&mut work.gathered);
@@ -50,17 +51,17 @@ impl Lane {
         self.ring.submit();
     }
 
-    /// `flush` for a caller that waits for nothing else: where one read is all that is to be done,
-    /// this thread does it itself, with one plain system call. Others who want the page are
-    /// told as ever.
+    /// `flush` for a caller that waits for nothing else. If a single read is all there is to do,
+    /// this thread performs it with one plain system call; other tasks that want the page are
+    /// woken as usual.
     ///
-    /// The task, if it has ended by that and the lane has nothing else: then there is nothing to
-    /// wait for, nobody has told us anything, and there is nothing that we leave to others.
+    /// Returns the task if it has ended and the lane has nothing else in flight: there is nothing
+    /// to wait for then, and nothing that other threads could take over.
     pub(super) fn flush_and_wait(&self, mut work: MutexGuard<'_, Work>) -> Option<Ended> {
         sort(&mut work.gathered);
         let is_one_run = (1..=RUN_PAGES_MAX).contains(&work.gathered.len())
             && work.gathered.windows(2).all(|pair| follows(&pair[0], &pair[1]));
-        // A simulated disk lets time pass only for those who look at it through their ring.
+        // On a simulated disk, time passes only for threads that look at it through their ring.
         if !is_one_run || !work.transfers.is_empty() || self.shared.simulated() {
             self.flush(&mut work);
             return None;
@@ -83,7 +84,7 @@ impl Lane {
         if is_alone { work.finished.pop_front() } else { None }
     }
 
-    /// Queues a transfer's I/O.
+    /// Queues the I/O of a transfer.
     pub fn push(&self, work: &mut Work, transfer: Transfer, op: octavo_disk::Op, buffers: &[IoBuffer]) {
         let entry = work.transfers.vacant_entry();
         let token = entry.key() as u64;
@@ -110,9 +111,9 @@ impl Lane {
         self.ring.push_clear(&entry.insert(transfer).object.store, op, offset, len, token);
     }
 
-    /// Takes completions, by `take` from the ring, and finishes their transfers: under one lock,
-    /// and while one is finished, the first bytes of the next are on their way. Any thread may.
-    /// Returns how many.
+    /// Takes completions from the ring by `take` and finishes their transfers under one lock.
+    /// While one is finished, the first bytes of the next are prefetched. Any thread may call
+    /// this. Returns how many there were.
     fn finish(&self, take: impl FnOnce(&Ring, &mut dyn FnMut(u64, Result<(), IoError>))) -> usize {
         let mut taken: Vec<(u64, Result<(), IoError>)> = Vec::new();
         take(&self.ring, &mut |token, result| {
@@ -126,8 +127,8 @@ impl Lane {
             return 0;
         }
         let mut work = self.work();
-        // 1. All copies to callers, one after the other: they wait for memory, and what is done below would
-        //    wait for each of them.
+        // 1. Copy to all callers first, one after the other: these copies wait for memory, and the
+        //    work below would otherwise wait for each of them.
         for (number, (token, result)) in taken.iter().enumerate() {
             if let Some((next, _)) = taken.get(number + 1) {
                 work.prefetch(*next);
@@ -143,13 +144,13 @@ impl Lane {
         count
     }
 
-    /// Takes what has completed, without waiting. Returns how many.
+    /// Takes completions without waiting. Returns how many there were.
     pub(super) fn reap(&self) -> usize {
         self.finish(|ring, take| _ = ring.reap(take))
     }
 
-    /// Sleeps in the ring until something has completed, somebody wakes it or the time is over.
-    /// Returns how many have.
+    /// Sleeps in the ring until a completion or a wake-up arrives or the time is over. Returns how
+    /// many completions it took.
     pub(super) fn wait(&self, timeout: Option<Duration>) -> usize {
         self.finish(|ring, take| _ = ring.wait(take, timeout))
     }
@@ -157,19 +158,19 @@ impl Lane {
 
 const NO_BUFFERS: [IoBuffer; RUN_PAGES_MAX] = [IoBuffer { ptr: std::ptr::null_mut(), len: 0 }; RUN_PAGES_MAX];
 
-/// By their places, and not by address: a run repeats from its seed.
+/// Sorts by object and page, not by address, so that a run repeats from its seed.
 fn sort(gathered: &mut [Gathered]) {
     if gathered.len() > 1 {
         gathered.sort_by_key(|g| (g.object.id, g.page));
     }
 }
 
-/// Whether a page is the next of the same object.
+/// Whether `next` follows `page` in the same object.
 fn follows(page: &Gathered, next: &Gathered) -> bool {
     Arc::ptr_eq(&page.object, &next.object) && page.page + 1 == next.page
 }
 
-/// The transfer of the first pages that are adjacent, and where their bytes go.
+/// Takes the first run of adjacent pages: its transfer, and in `buffers` where the bytes go.
 fn next_run(
     gathered: &mut Peekable<Drain<'_, Gathered>>,
     buffers: &mut [IoBuffer; RUN_PAGES_MAX],

@@ -1,4 +1,5 @@
-//! The workers of a node (mode `message`): one on each core, serving bundles from other nodes.
+//! The workers of nodes (mode `message`): one thread on each core, which serves bundles from other
+//! nodes (`messages.rs`).
 
 use octavo_message::{RECEIVERS_MAX, Received};
 
@@ -9,17 +10,17 @@ use crate::error::Error;
 use crate::numa::{Numa, sys};
 use crate::sync::{Arc, JoinHandle, lock, spawn};
 
-/// Bundles that a worker has in hands, waiting for their pages, before it takes no more.
+/// Bundles that a worker has waiting for pages before it takes no more.
 const SERVED_MAX: usize = 32;
 
-/// How often an idle worker looks before it sleeps: some microseconds.
+/// How often an idle worker polls before it sleeps: some microseconds.
 const LOOKS: usize = 200;
 
-/// The threads that serve nodes.
+/// The worker threads of a cache.
 pub(crate) struct Workers(Vec<JoinHandle>);
 
 impl Workers {
-    /// Starts those of a cache, where its mode wants them.
+    /// Starts the workers, if the cache's mode sends messages.
     pub fn start(crew: &Arc<Crew>) -> Result<Workers, Error> {
         let numa = &crew.shared.numa;
         if !numa.sends_messages() {
@@ -48,12 +49,12 @@ impl Workers {
         Ok(Workers(threads))
     }
 
-    /// In a child of `fork`, where they are not: there is nothing to wait for.
+    /// In a child of `fork` these threads do not exist: forgets them.
     pub fn leave_to_the_parent(&mut self) {
         std::mem::forget(std::mem::take(&mut self.0));
     }
 
-    /// Ends them. What is sent from now on its sender does itself.
+    /// Ends the workers. From now on senders serve their requests themselves.
     pub fn stop(&mut self, crew: &Crew) {
         if let Some(post) = crew.post.get() {
             post.close();
@@ -74,7 +75,7 @@ fn sit_down(numa: &Numa, cpu: Option<u32>) {
     }
 }
 
-/// A worker's life.
+/// The main loop of a worker.
 fn work(lane: &Arc<Lane>, node: usize, number: u32) {
     let post = lane.crew.post.get().expect("it was made before its workers");
     lane.mailbox.set_attended(true);
@@ -105,7 +106,7 @@ fn work(lane: &Arc<Lane>, node: usize, number: u32) {
         if closed && lane.work().tasks.is_empty() && lock(&post.leftovers[node]).is_empty() {
             return lane.leave();
         }
-        // Nothing to do but to wait, for pages at most.
+        // Nothing to do, except perhaps to wait for pages.
         let is_full = lane.work().mail.served.len() >= SERVED_MAX;
         let has_news = || !is_full && (!post.exchange.is_empty(node) || post.exchange.is_closed());
         if !cfg!(shuttle)
@@ -120,7 +121,7 @@ fn work(lane: &Arc<Lane>, node: usize, number: u32) {
         if is_full || !lane.work().tasks.is_empty() && post.exchange.is_closed() {
             lane.sleep_a_while();
         } else if post.exchange.drowse(node, number) {
-            // What is left over is looked at after the announcement, too.
+            // Leftovers are checked once more after the announcement.
             if lock(&post.leftovers[node]).is_empty() {
                 lane.sleep_a_while();
             }

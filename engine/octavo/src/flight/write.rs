@@ -1,10 +1,9 @@
 //! Writing: into the page (write-back), or into the store first and then into the page
 //! (write-through).
 //!
-//! Writes to one page are serialised by its slot's state, which is held across the I/O of a
-//! write-through; readers go on reading the old bytes until the new ones are in the store. A
-//! write-back holds it for the length of a copy. A page that finds no slot is written to the
-//! store at once, as a stray.
+//! The state of a page's slot serialises writes to it. A write-through holds that state across its
+//! I/O, while readers go on reading the old bytes; a write-back holds it for the length of a copy.
+//! A page whose set is full is written to the store at once, as a stray.
 
 use std::cell::Cell;
 
@@ -24,27 +23,27 @@ use crate::state::partition::{ObjectInner, PartitionInner};
 use crate::sync::Arc;
 use crate::wait::TaskId;
 
-/// How often a page is looked at before its task steps back.
+/// How often a page is tried before its task steps back.
 const TRIES: usize = 4;
 
-/// What a look at a page led to.
+/// What trying a page led to.
 enum Look {
     /// The page has the bytes.
     Done,
-    /// The task will be told: by a fill, by whoever holds the page, or by the bounce pool.
+    /// The task will be woken: by a fill, by the owner of the page, or by the bounce pool.
     Later,
-    /// The slot is the caller's; the bytes go to the store first, and `role` ends that.
+    /// The task owns the slot. The bytes go to the store first; `role` ends that.
     Store { slot: SlotIndex, role: Role },
-    /// Write-back has no room for another dirty page: to the store first, as a write-through.
+    /// Write-back has no room for another dirty page: write it through.
     StoreFirst,
-    /// The page is dirty and pinned, and its set full: what it has goes to the store, then it can
-    /// be dropped.
+    /// The page is dirty and pinned, and its set is full: write it back first, so that it can be
+    /// dropped.
     CleanFirst,
-    /// The state changed under our eyes.
+    /// The page's state has changed meanwhile.
     Again,
 }
 
-/// One page of a write, as it is tried.
+/// One page of a write, while it is tried.
 struct Attempt<'a> {
     lane: &'a Arc<Lane>,
     object: &'a Arc<ObjectInner>,
@@ -53,12 +52,12 @@ struct Attempt<'a> {
     page: u64,
     tag: Tag,
     span: Span,
-    /// The write covers all of the page that lies inside the object; looked at again when a slot is
+    /// The write covers all of the page that lies inside the object. Computed again when a slot is
     /// claimed.
     whole: Cell<bool>,
 }
 
-/// Tries one page of a write, and as many of those behind it as go to the store in the same I/O.
+/// Tries one page of a write, and the pages behind it that go to the store in the same I/O.
 pub(crate) fn page(
     lane: &Arc<Lane>,
     work: &mut Work,
@@ -81,7 +80,8 @@ pub(crate) fn page(
             _ => return,
         }
     }
-    // The store first. Bounce pages before slots: whoever waits for one holds nothing.
+    // The store first. Bounce pages come before slots: a task that waits for a bounce page owns no
+    // slot.
     let task = &work.tasks[id];
     let adjacent = if page + 1 == task.next { task.end - page } else { 1 };
     let wanted = adjacent.min(RUN_PAGES_MAX as u64) as usize;
@@ -109,7 +109,7 @@ pub(crate) fn page(
         }
         taken += 1;
         if taken < bounce.pages {
-            // The next page of the run is tried here and not by the task's cursor.
+            // The next page of the run is tried here, not by the task's cursor.
             work.tasks[id].next += 1;
             attempt = Attempt::new(lane, work, id, object, page + taken as u64);
             partition.count_first_write(attempt.tag, attempt.span.len);
@@ -138,7 +138,8 @@ impl<'a> Attempt<'a> {
         skip == 0 && (len == self.partition.page_bytes() || end >= self.object.len_bytes())
     }
 
-    /// Looks a few times; then lets the task come back later, so that no thread turns for ever.
+    /// Tries a page a few times, then lets the task come back later, so that no thread loops for
+    /// ever.
     fn try_often(&self, work: &mut Work, mut look: impl FnMut(&Self, &mut Work) -> Look) -> Look {
         for _ in 0..TRIES {
             match look(self, work) {
@@ -151,7 +152,7 @@ impl<'a> Attempt<'a> {
         Look::Later
     }
 
-    /// Write-back: the bytes go into the page.
+    /// Write-back: puts the bytes into the page.
     fn write_page(&self, work: &mut Work) -> Look {
         let (partition, table) = (self.partition, &self.partition.table);
         let full_of_dirt = table.dirty_pages() >= partition.dirty_max_pages();
@@ -166,7 +167,7 @@ impl<'a> Attempt<'a> {
                 State::Clean | State::Dirty if found.word.pins() > 0 => {
                     self.supersede(work, guard, found, full_of_dirt)
                 }
-                // It has come since, or it has moved to where only the guard looks for it.
+                // The page came meanwhile, or moved to where only the guard looks for it.
                 State::Clean | State::Dirty => {
                     drop(guard);
                     self.in_place(&found, full_of_dirt).unwrap_or(Look::Again)
@@ -203,14 +204,14 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// What a slot is claimed for: the rest of a page that the write covers in part comes from the
-    /// store.
+    /// What a slot is claimed for. If the write covers only a part of the page, the rest comes
+    /// from the store.
     fn claiming(&self) -> Claiming {
         if self.whole.get() { Claiming::Overwrite } else { Claiming::Fill }
     }
 
-    /// The bytes go into a resident page, if no thread owns or pins it. A dirty page may change
-    /// even if the partition has too many.
+    /// Puts the bytes into a resident page that no thread owns or pins. A dirty page may change
+    /// even if the partition has too many of them.
     fn in_place(&self, found: &Found<'_>, full_of_dirt: bool) -> Option<Look> {
         if full_of_dirt && found.word.state() == State::Clean {
             return Some(self.too_dirty());
@@ -218,7 +219,7 @@ impl<'a> Attempt<'a> {
         self.partition.overwrite(self.tag, found, |frame| self.copy_over(frame)).then_some(Look::Done)
     }
 
-    /// Write-through: the bytes go into a bounce page, and the slot is held for them.
+    /// Write-through: puts the bytes into a bounce page and holds the slot for them.
     fn store_page(&self, work: &mut Work, bounce: &mut Bounce, number: usize) -> Look {
         let (partition, table) = (self.partition, &self.partition.table);
         let guard = table.lock(self.tag);
@@ -268,11 +269,11 @@ impl<'a> Attempt<'a> {
                 self.copy_over(bounce);
                 Look::Store { slot: found.index, role: Role::EndStore }
             }
-            // It became dirty meanwhile (write-back only): then it may change in place.
+            // The page became dirty meanwhile (write-back only): it may change in place.
             State::Dirty if word.pins() == 0 && !word.writeback() => {
                 drop(guard);
                 match self.write_page(work) {
-                    // Clean again by now: the next look stores it.
+                    // The page is clean again: the next try stores it.
                     Look::StoreFirst => Look::Again,
                     look => look,
                 }
@@ -282,8 +283,8 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// A write to a pinned page: the pins keep the old slot as a snapshot, and the new bytes get
-    /// another.
+    /// Writes to a pinned page: the pins keep the old slot as a snapshot, and the new bytes get
+    /// another slot.
     fn supersede(
         &self,
         work: &mut Work,
@@ -307,8 +308,8 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// A clean, pinned page whose set is full: the slot goes, and the page is written as one that
-    /// has none.
+    /// Drops a clean, pinned page whose set is full. The page is then written as one without a
+    /// slot.
     fn drop_pinned(&self) -> Look {
         let mut guard = self.partition.table.lock(self.tag);
         if let Some(found) = guard.find(self.tag)
@@ -319,7 +320,7 @@ impl<'a> Attempt<'a> {
         Look::Again
     }
 
-    /// Whether the object was cut, or closed, while this write was on its way; then it fails.
+    /// Whether the object was cut or closed while this write was on its way; the task then fails.
     fn is_cut(&self, work: &mut Work) -> bool {
         let is_cut = self.page << self.partition.page_shift >= self.object.len_bytes();
         if is_cut {
@@ -329,8 +330,8 @@ impl<'a> Attempt<'a> {
         is_cut
     }
 
-    /// Whether somebody serves the page without a slot, or clears its range; then the task is
-    /// registered there. Or the page is no more. Under the set's lock.
+    /// Whether another task serves the page without a slot or clears its range (this task is then
+    /// registered there), or the page lies past the object's end. Under the set's lock.
     fn elsewhere(&self, work: &mut Work) -> bool {
         let waiter = || self.lane.waiter(self.id, self.page);
         let registered =
@@ -338,9 +339,9 @@ impl<'a> Attempt<'a> {
         if registered {
             work.registered(self.id);
         }
-        // Under the lock and after the look at the ranges, so that no change of the length is on its way:
-        // what lies behind an end that is no more must be kept, and what is brought in now is not
-        // looked for by who closes the object.
+        // Under the lock and after the look at the ranges, so that no change of the length is in
+        // progress: bytes behind a former end must be kept, and pages brought in now would be
+        // missed by a close.
         self.whole.set(self.covers_all());
         registered || self.is_cut(work)
     }
@@ -358,8 +359,8 @@ impl<'a> Attempt<'a> {
         Look::StoreFirst
     }
 
-    /// The page has no slot: straight to the store (its old bytes first, where the write does not
-    /// cover them).
+    /// Writes a page that has no slot straight to the store; reads its old bytes first if the
+    /// write does not cover them.
     fn stray(&self, work: &mut Work, guard: SetGuard<'_, WAYS>, bounce: Bounce) -> Look {
         let (partition, id, page) = (self.partition, self.id, self.page);
         partition.begin_stray(guard, self.tag, true);
@@ -379,8 +380,8 @@ impl<'a> Attempt<'a> {
         Look::Later
     }
 
-    /// Copies the caller's bytes over a page: a frame that is ours (Writing or Filling), at which
-    /// optimistic readers may look, or a bounce page.
+    /// Copies the caller's bytes over a page: a bounce page, or a frame that this task owns
+    /// (Writing or Filling) while optimistic readers may look at it.
     fn copy_over(&self, page: *mut u8) {
         // SAFETY: the page is ours, and the span is the task's memory; racing readers are allowed for
         // by `copy_in`.
@@ -397,7 +398,7 @@ impl<'a> Attempt<'a> {
     }
 }
 
-/// A write-through has reached the store, or has not.
+/// Ends a write-through.
 pub(crate) fn stored(lane: &Lane, work: &mut Work, transfer: Transfer, result: Result<(), IoError>) {
     let Transfer { object, page: first, pages, bounce, .. } = transfer;
     let partition = &*object.partition;
@@ -411,7 +412,8 @@ pub(crate) fn stored(lane: &Lane, work: &mut Work, transfer: Transfer, result: R
             unsafe { copy::copy_in(bounce.at(number), frame, partition.page_bytes()) }
         };
         match (&result, held.role) {
-            // What the store holds now is unknown: the page goes, and the next read finds out.
+            // What the store holds now is unknown: the page is dropped, and the next read finds
+            // out.
             (Err(_), _) => partition.release(tag, slot),
             (Ok(()), Role::Publish) => partition.publish_written(tag, slot, false, write),
             (Ok(()), _) => partition.end_store(tag, slot, write),
@@ -425,7 +427,7 @@ pub(crate) fn stored(lane: &Lane, work: &mut Work, transfer: Transfer, result: R
     lane.step(work, id);
 }
 
-/// A page without a slot has been written, or has not.
+/// Ends the write of a page without a slot.
 pub(crate) fn stray_written(lane: &Lane, work: &mut Work, transfer: Transfer, result: Result<(), IoError>) {
     let id = transfer.pages.iter().next().expect("a stray is one page").task;
     let partition = &transfer.object.partition;

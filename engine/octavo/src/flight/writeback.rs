@@ -1,18 +1,17 @@
-//! Write-back and sync: dirty pages to the store, in the order of their offsets, adjacent ones in
-//! one I/O.
+//! Write-back and sync: dirty pages go to the store in the order of their offsets, adjacent pages
+//! in one I/O.
 //!
-//! Which pages are dirty is not written down a second time: the slots say so, segments without
-//! dirty pages are passed over, and the pages' keys come from their tags. A round collects the
-//! lowest dirty pages of the range, an eighth of all or a few thousand, writes them, and goes on
-//! behind them. Where the range is short its pages are looked up one by one, and nothing is walked
-//! over.
+//! No list of dirty pages exists: the slots know, segments without dirty pages are skipped, and
+//! tags give the pages' keys. A round collects the lowest dirty pages of the range (an eighth of
+//! all dirty pages, at least 4096), writes them, and continues behind them. The pages of a short
+//! range are looked up one by one instead of walking over segments.
 //!
-//! A store that refuses, because it is full, say, is asked again: one page at a time until it takes
-//! one. A *pass* (all dirty pages of an object, nothing made durable) gives up after some refusals
-//! in a row, and the next one goes on behind them.
+//! A store that refuses (because it is full, say) is asked again with one page at a time until it
+//! takes one. A *pass* (all dirty pages of an object, nothing made durable) gives up after 64
+//! refusals in a row; the next pass starts behind the refused pages.
 //!
-//! A page travels as a copy in a bounce page, so it may be read and written meanwhile; it becomes
-//! clean only if nobody did write.
+//! A page travels as a copy in a bounce page, so it may be read and written meanwhile. It becomes
+//! clean only if it was not written meanwhile.
 
 use std::collections::BTreeSet;
 
@@ -29,42 +28,42 @@ use crate::state::partition::{ObjectInner, PartitionInner};
 use crate::sync::{Arc, Ordering, lock};
 use crate::wait::{Flush, RESUME, TaskId};
 
-/// Dirty pages that any round may collect: enough for long runs, 64 KiB of memory. (In unit tests
-/// few, so that there are rounds.)
+/// Dirty pages that any round may collect: enough for long runs, 64 KiB of memory. Unit tests use
+/// few pages, so that there are several rounds.
 const ROUND_PAGES_LEAST: usize = if cfg!(test) { 64 } else { 4096 };
 
-/// A round collects this part of the dirty pages, so that a sync takes so many walks and one,
-/// however large the cache is.
+/// A round collects this fraction of the dirty pages. A sync therefore walks over the table at
+/// most nine times, however large the cache is.
 const ROUNDS: u64 = 8;
 
-/// The look-up of a page costs about as much as a walk over so many slots.
+/// One look-up costs about as much as walking over this many slots.
 const LOOKUP_SLOTS: u64 = 16;
 
-/// Transfers of one task in flight at most; more would only queue.
+/// Most transfers of one task in flight; more would only queue.
 const IN_FLIGHT_MAX: usize = 32;
 
-/// How often the copy of a page that is being written is tried before somebody is waited for.
+/// How often the copy of a page that is being written is tried before the task waits.
 const COPY_TRIES: usize = 4;
 
-/// Pages that a pass finds refused one after the other before it gives up: a full store is not
-/// asked for each of a million, once a second.
+/// Refused pages in a row after which a pass gives up: a full store is not asked for each of a
+/// million pages once a second.
 const REFUSED_MAX: u32 = 64;
 
-/// What a task that writes dirty pages knows.
+/// The state of a task that writes dirty pages.
 pub(crate) struct SyncState {
-    /// After the pages, the store is to be made durable.
+    /// Make the store durable after the pages are written.
     pub flush: bool,
-    /// The pages are written, and the store's own sync is what is left.
+    /// The pages are written; the store's own sync is left.
     pub flushing: bool,
     /// The first of the object's flushes that covers the task; 0 until it asks for one.
     flush_needed: u64,
-    /// Pages that the task may still write (a bound for passes).
+    /// Pages that the task may still write (a limit of passes).
     clean_left: u64,
-    /// How many pages a round collects, if that is more than the least.
+    /// Pages that a round collects, if more than the minimum.
     round: Option<Round>,
-    /// How the write-backs go; None until the first.
+    /// Progress of the write-backs; None until the first.
     cleaning: Option<Cleaning>,
-    /// The error of a page that could not be written. The others are tried all the same.
+    /// The first error of a page. The other pages are tried all the same.
     pub late_error: Option<Error>,
 }
 
@@ -86,39 +85,39 @@ impl SyncState {
     }
 }
 
-/// How the write-backs of a sync, or of a pass, go.
+/// Progress of the write-backs of a sync or a pass.
 pub(crate) struct Cleaning {
-    /// All of the object's dirty pages are to be written, and none was left out so far.
+    /// The task covers all dirty pages of the object, and has left none out so far.
     whole: bool,
     is_pass: bool,
-    /// Where a pass began, and ends: those before it come last.
+    /// Where a pass began, and will end: the pages before it come last.
     begun: u64,
     runs: Runs,
-    /// Pages that were refused since one was written.
+    /// Pages refused since the last one that was written.
     refused: u32,
 }
 
-/// Whether adjacent pages go in one I/O.
+/// Whether adjacent pages go out in one I/O.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Runs {
     Yes,
-    /// The store has refused the last time: not until it takes a page.
+    /// Not until the store takes a page: it refused the last time.
     NotYet,
-    /// One of several was refused. One bad block shall not keep its neighbours: each page alone.
+    /// Never: the store refused a run, and one bad block must not hold back its neighbours.
     No,
 }
 
-/// What became of the copy of a page.
+/// What copying a page led to.
 enum Copy {
-    /// Nothing to write here.
+    /// The page needs no write.
     Clean,
-    /// Its bytes are in the bounce page; the slot carries the write-back flag.
+    /// The bytes are in the bounce page; the slot has the write-back flag.
     Copied { slot: SlotIndex, version: u64 },
-    /// The task is registered, or comes back by itself.
+    /// The task is registered, or will retry by itself.
     Later,
 }
 
-/// Goes on with a sync: starts write-backs as far as it may.
+/// Goes on with a sync: starts write-backs up to the limit in flight.
 pub(crate) fn advance(lane: &Arc<Lane>, work: &mut Work, id: TaskId, object: &Arc<ObjectInner>) {
     if work.tasks[id].sync().flushing {
         return flush(lane, work, id, object);
@@ -157,7 +156,7 @@ fn collect(lane: &Lane, task: &mut Task, object: &ObjectInner) {
     }
     let most = sync.round.as_ref().map_or(ROUND_PAGES_LEAST, |round| round.pages_max);
     let round = object.dirty_pages(next, end, most);
-    // A full round may have left pages behind it.
+    // A full round may have left pages behind its last.
     task.next = if round.len() < most { end } else { round[round.len() - 1] + 1 };
     task.again = round;
     task.again.reverse();
@@ -166,7 +165,7 @@ fn collect(lane: &Lane, task: &mut Task, object: &ObjectInner) {
     }
 }
 
-/// Once for each task.
+/// Sets up the progress of a task; once for each task.
 fn begin(task: &mut Task, object: &ObjectInner) {
     let whole = task.next == 0 && task.end == END;
     let sync = task.sync();
@@ -181,7 +180,7 @@ fn begin(task: &mut Task, object: &ObjectInner) {
     task.next = task.next.max(begun);
 }
 
-/// A task has ended.
+/// Notes in the object that a task has ended.
 pub(crate) fn ended(task: &Task) {
     let Job::Sync(sync) = &task.job else { return };
     let is_whole = sync.cleaning.as_ref().is_some_and(|cleaning| cleaning.whole);
@@ -191,10 +190,10 @@ pub(crate) fn ended(task: &Task) {
     }
 }
 
-/// The pages of a sync are in the store; now the store's own sync.
+/// The pages of a sync are written; now syncs the store.
 fn flush(lane: &Arc<Lane>, work: &mut Work, id: TaskId, object: &Arc<ObjectInner>) {
     let task = &mut work.tasks[id];
-    // What asked before the object was closed has written its pages: a flush says the truth of them.
+    // A task that asked before the object was closed has written its pages: its flush counts.
     let is_open = if task.sync().flush_needed == 0 { object.check_open() } else { Ok(()) };
     if let Err(error) = is_open.and_then(|()| object.check_not_failed()) {
         return task.fail(error);
@@ -218,8 +217,8 @@ fn flush(lane: &Arc<Lane>, work: &mut Work, id: TaskId, object: &Arc<ObjectInner
     }
 }
 
-/// Writes the next page of the round, with as many adjacent ones as there are. False: no bounce
-/// page is free, the task will be told.
+/// Writes the next pages of the round that are adjacent. Returns false if no bounce page is free;
+/// the task will be woken.
 fn run(lane: &Arc<Lane>, work: &mut Work, id: TaskId, object: &Arc<ObjectInner>) -> bool {
     let most = if work.tasks[id].sync().cleaning().runs == Runs::Yes { RUN_PAGES_MAX } else { 1 };
     let again = &mut work.tasks[id].again;
@@ -271,12 +270,12 @@ fn push(
     lane.push(work, transfer, octavo_disk::Op::Write, &buffer);
 }
 
-/// Whether a page was dirty before whoever has it in hands, or is.
+/// Whether a page is dirty, or was before its present owner took it.
 fn may_be_dirty(word: Word) -> bool {
     matches!(word.state(), State::Dirty | State::Writing) || word.held()
 }
 
-/// P10 and a copy of the page's bytes, if it is dirty.
+/// P10 and a copy of the page's bytes, if the page is dirty.
 fn copy_page(
     lane: &Arc<Lane>,
     work: &mut Work,
@@ -296,8 +295,9 @@ fn copy_page(
         if !may_be_dirty(found.word) {
             return Copy::Clean;
         }
-        // Another version is on its way, or a write is in progress: what was replied to before us must go
-        // out after that. Or its range is being cleared: if the store refuses, it is dirty again.
+        // Another version or a write is in progress: what was acknowledged before this sync must
+        // follow it. Or the page's range is being cleared: if the store refuses, the page is dirty
+        // again.
         if found.word.owned() || found.word.writeback() {
             if partition.wait_for_slot(found.index, found.word, || lane.waiter(id, page)) {
                 work.registered(id);
@@ -305,8 +305,8 @@ fn copy_page(
             }
             continue;
         }
-        // With the flag set the slot can be neither evicted nor moved; a writer may still change it, and
-        // the version tells.
+        // With the flag set, the slot can be neither evicted nor moved. A writer may still change
+        // it, and the version tells.
         let Some(copied_from) = partition.begin_writeback(tag, &found) else { continue };
         if copied_from.readable() {
             let frame = partition.frames.at(found.index);
@@ -319,14 +319,14 @@ fn copy_page(
         }
         partition.end_writeback(found.index, 0, false);
     }
-    // Somebody writes it all the time. Let him, and come back.
+    // The page is being written all the time: retry later.
     work.tasks[id].outstanding += 1;
     lane.retry(id, page);
     Copy::Later
 }
 
-/// Starts the write-back of one page, in a bounce page, for a task that will try it again
-/// afterwards.
+/// Starts the write-back of one page in a bounce page, for a task that will then try the page
+/// again.
 pub(crate) fn begin_one(
     lane: &Arc<Lane>,
     work: &mut Work,
@@ -348,7 +348,7 @@ pub(crate) fn begin_one(
     }
 }
 
-/// A write-back has ended.
+/// Ends a write-back.
 pub(crate) fn cleaned(lane: &Lane, work: &mut Work, transfer: Transfer, result: Result<(), IoError>) {
     let Transfer { object, page: first, pages, bounce, .. } = transfer;
     let partition = &*object.partition;
@@ -380,7 +380,7 @@ pub(crate) fn cleaned(lane: &Lane, work: &mut Work, transfer: Transfer, result: 
             let error = object.io_error(&source);
             *lock(&object.writeback_error) = Some(error.clone());
             match &mut task.job {
-                // A sync goes on with the other pages and reports at its end.
+                // A sync goes on with the other pages and reports the error at its end.
                 Job::Sync(sync) => {
                     if sync.refused(&object, first, &error) {
                         task.fail(error);
@@ -395,7 +395,7 @@ pub(crate) fn cleaned(lane: &Lane, work: &mut Work, transfer: Transfer, result: 
     }
     match held.role {
         Role::Retry => lane.retry(id, first),
-        // Through the owner, which starts what the limit held back.
+        // Through the owner, which starts what the limit in flight has held back.
         _ => lane.retry(id, RESUME),
     }
 }
@@ -408,8 +408,8 @@ impl SyncState {
         cleaning.refused = 0;
         if cleaning.runs == Runs::NotYet {
             cleaning.runs = Runs::Yes;
-            // Pages are not tried in order once several are refused: if it comes to that, the next pass
-            // begins here.
+            // Pages are not tried in order once several are refused: if it comes to that, the next
+            // pass begins here.
             object.clean_next.store(first, Ordering::Relaxed);
         }
     }
@@ -427,7 +427,7 @@ impl SyncState {
     }
 }
 
-/// The store's own sync has ended.
+/// Ends a sync of the store.
 pub(crate) fn flushed(lane: &Lane, work: &mut Work, transfer: Transfer, result: Result<(), IoError>) {
     let object = &transfer.object;
     let id = transfer.pages.first().task;
@@ -436,19 +436,19 @@ pub(crate) fn flushed(lane: &Lane, work: &mut Work, transfer: Transfer, result: 
         Ok(()) => {}
         Err(source) => work.tasks[id].fail(object.sync_failed(&source)),
     }
-    // Last, so that those who are told see that the object has failed.
+    // Last, so that the tasks that are woken see that the object has failed.
     object.flushes.ended(succeeded);
     lane.step(work, id);
 }
 
-/// How many pages a task's rounds collect, where that is more than the least.
+/// The size of a task's rounds, if larger than the minimum.
 pub(crate) struct Round {
     pages_max: usize,
     _charge: Charge,
 }
 
 impl Round {
-    /// For so many dirty pages. None: the least will do, or is all that there is memory for.
+    /// For `dirty` pages in all. None: the minimum is enough, or is all that there is memory for.
     fn among(lane: &Lane, dirty: u64) -> Option<Round> {
         let pages_max = (dirty / ROUNDS) as usize;
         if pages_max <= ROUND_PAGES_LEAST {
@@ -460,13 +460,13 @@ impl Round {
     }
 }
 
-/// The lowest of the pages that it was shown. A walk may show a page twice, where a segment is
+/// Collects the lowest of the pages that it is shown. A walk may show a page twice if a segment is
 /// walked again.
 struct Lowest {
     most: usize,
-    /// No page from here on is among them.
+    /// Pages from here on are not among the lowest.
     below: u64,
-    /// Never more than twice the most.
+    /// Never more than twice `most`.
     pages: Vec<u64>,
 }
 
@@ -485,7 +485,7 @@ impl Lowest {
         self.pages.push(page);
     }
 
-    /// Those that were shown twice go before those that are too many.
+    /// Removes duplicates first, then what is too much.
     fn sift(&mut self) {
         self.pages.sort_unstable();
         self.pages.dedup();
@@ -510,8 +510,8 @@ impl Task {
         }
     }
 
-    /// Writes the dirty pages of one segment, many at a time, for a resize that empties it. Some may
-    /// come or go meanwhile.
+    /// A task that writes the dirty pages of one segment, many at a time, for a resize that
+    /// empties it. Some may come or go meanwhile.
     pub fn cleaning_of(object: &Arc<ObjectInner>, segment: SegmentIndex) -> Task {
         let mut task = Task::of_pages(Job::Sync(SyncState::new(false, u64::MAX)), object, 0, 0);
         task.again = object.dirty_pages_of(segment);
@@ -519,20 +519,20 @@ impl Task {
         task
     }
 
-    /// Writes the dirty pages of a range; makes nothing durable.
+    /// A task that writes the dirty pages of a range and makes nothing durable.
     pub fn cleaning_pages(object: &Arc<ObjectInner>, next: u64, end: u64) -> Task {
         Task::of_pages(Job::Sync(SyncState::new(false, u64::MAX)), object, next, end)
     }
 }
 
 impl ObjectInner {
-    /// The lowest `most` dirty pages in `next..end`, in order; fewer are all there are. Pages under
-    /// a writer's hands are among them: they may have been dirty before.
+    /// Returns the lowest `most` dirty pages in `next..end`, in order; fewer than `most` are all.
+    /// Includes pages that are being written: they may have been dirty before.
     fn dirty_pages(&self, next: u64, end: u64, most: usize) -> Vec<u64> {
         let partition = &*self.partition;
         let few = (partition.table.dirty_pages() / LOOKUP_SLOTS).max(RUN_PAGES_MAX as u64);
         if end.saturating_sub(next) <= few {
-            // Under the set's lock a page that moves is found in either place.
+            // Under the set's lock, a page that moves is found in either place.
             let is_dirty = |page: &u64| {
                 let tag = self.tag(*page);
                 partition.table.lock(tag).find(tag).is_some_and(|found| may_be_dirty(found.word))
@@ -540,7 +540,7 @@ impl ObjectInner {
             return (next..end).filter(is_dirty).take(most).collect();
         }
         let mut lowest = Lowest::new(most);
-        // Without moves, for a page that moves could be overlooked in both places.
+        // Without moves: a page that moves could be overlooked in both places.
         let _still = lock(&partition.moves);
         #[cfg(test)]
         WALKS.with(|walks| walks.set(walks.get() + 1));
@@ -554,7 +554,7 @@ impl ObjectInner {
         lowest.into_pages()
     }
 
-    /// The object's dirty pages in one segment, in order. Some may come or go meanwhile.
+    /// Returns the object's dirty pages in one segment, in order. Some may come or go meanwhile.
     pub fn dirty_pages_of(&self, segment: SegmentIndex) -> Vec<u64> {
         let partition = &*self.partition;
         let mut pages = Vec::new();
@@ -568,8 +568,8 @@ impl ObjectInner {
         pages
     }
 
-    /// The store's own sync has failed: pages that the store had taken may be lost, and no later
-    /// sync can tell.
+    /// Notes that the store's sync has failed: pages that the store had taken may be lost, and no
+    /// later sync can tell.
     pub fn sync_failed(&self, source: &IoError) -> Error {
         self.failed.store(true, Ordering::Release);
         self.partition.counters.add(Count::SyncErrors, 1);
@@ -579,7 +579,7 @@ impl ObjectInner {
 }
 
 impl PartitionInner {
-    /// The objects that have dirty pages, or pages under a writer's hands.
+    /// Returns the objects that have dirty pages, or pages that are being written.
     pub fn dirty_objects(&self) -> BTreeSet<u64> {
         let mut objects = BTreeSet::new();
         let _still = lock(&self.moves);
@@ -590,7 +590,7 @@ impl PartitionInner {
 
 #[cfg(test)]
 thread_local! {
-    /// How many walks over dirty pages this thread has taken.
+    /// Walks over dirty pages that this thread has taken.
     static WALKS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }
 
@@ -603,13 +603,13 @@ mod tests {
 
     const PAGE: u64 = 4096;
 
-    /// What `act` returns, and how many walks it took.
+    /// Returns the result of `act`, and how many walks it took.
     fn walks_of<T>(act: impl FnOnce() -> T) -> (T, u64) {
         let before = WALKS.get();
         (act(), WALKS.get() - before)
     }
 
-    /// An object with so many pages, all of them dirty.
+    /// An object with `pages` pages, all of them dirty.
     fn all_dirty(segment_bytes: u64, store: Store, pages: u64) -> (Cache, Partition, Object) {
         let config = CacheConfig {
             memory_max_bytes: 64 << 20,
@@ -632,16 +632,15 @@ mod tests {
         (cache, partition, object)
     }
 
-    /// A durable write of one page looked at every slot of every segment with a dirty page, with
-    /// all moves held up meanwhile.
+    /// A durable write of one page used to look at every slot of every segment with a dirty page,
+    /// and held up all moves meanwhile.
     #[test]
     fn a_sync_of_few_pages_looks_at_these_only() {
         const PAGES: u64 = 2000;
         let store = Store::memory("m", PAGES * PAGE);
         let (cache, partition, object) = all_dirty(2 << 20, store.clone(), PAGES);
         let dirty = || partition.stat().dirty_bytes / PAGE;
-        // The end of a range that ends with a page is in the next.
-        let (result, walks) = walks_of(|| object.sync_range(100 * PAGE, 30 * PAGE - 1));
+        let (result, walks) = walks_of(|| object.sync_range(100 * PAGE, 30 * PAGE));
         result.unwrap();
         assert_eq!((walks, dirty()), (0, PAGES - 30));
         let durable =
@@ -652,8 +651,8 @@ mod tests {
             queue.wait(1, |completion| completion.result.unwrap());
         });
         assert_eq!((walks, dirty()), (0, PAGES - 40));
-        // A range that is longer than a walk is looked through by one, and nothing is left out.
-        let (result, walks) = walks_of(|| object.sync_range(1000 * PAGE, 500 * PAGE - 1));
+        // A range longer than a walk takes one walk, and nothing is left out.
+        let (result, walks) = walks_of(|| object.sync_range(1000 * PAGE, 500 * PAGE));
         result.unwrap();
         assert!(walks > 0 && dirty() == PAGES - 540, "{walks} walks, {} dirty", dirty());
         object.sync().unwrap();
@@ -668,8 +667,8 @@ mod tests {
         }
     }
 
-    /// A round was as long in a large cache as in a small one: a sync took a walk over all dirty
-    /// segments for each few thousand pages.
+    /// Rounds used to be as long in a large cache as in a small one: a sync walked over all dirty
+    /// segments once for each few thousand pages.
     #[test]
     fn a_sync_takes_as_many_walks_however_much_is_dirty() {
         for pages in [1000, 3000] {
@@ -681,8 +680,8 @@ mod tests {
         }
     }
 
-    /// A resize wrote each dirty page that was in its way by itself, and walked over all others
-    /// before: time that grew with the square of the size.
+    /// A resize used to write each dirty page in its way alone, after a walk over all others: time
+    /// that grew with the square of the size.
     #[test]
     fn a_resize_writes_what_is_in_its_way_together() {
         const PAGES: u64 = 512;
@@ -699,9 +698,9 @@ mod tests {
         assert!(disk.image("disk").into_iter().eq(expected));
     }
 
-    /// The pages that a walk showed twice were taken out only in the end, of the lowest 4096: a
-    /// round looked as if it were not full, and a sync said that all was written while the
-    /// pages behind the last of the round were not.
+    /// Duplicates used to be removed only at the end, from the lowest 4096: a full round looked as
+    /// if it were not full, and a sync reported success while pages behind the round were not
+    /// written.
     #[test]
     fn pages_that_are_shown_twice_hide_none() {
         for most in [1, 2, 7, 100] {
