@@ -12,7 +12,7 @@ use octavo_sim::recording::block::{self, Kind};
 use octavo_sim::recording::{self, Reader};
 use octavo_sim::trace::{self, Format, Options};
 use octavo_sim::{CHUNK, Source, SourceError, generate};
-use octavo_table::recording::{Header, Secret, WHOLE};
+use octavo_recording::{Header, Secret, WHOLE};
 use octavo_table::{PolicyKind, Shape};
 
 /// More pages are not looked at: a short line can stand for a million.

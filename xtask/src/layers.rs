@@ -1,9 +1,10 @@
 //! Which crate may depend on which: the workspace's own in one direction, and others' from a list.
 //!
-//! `table`, `share`, `disk`, `message` -> `octavo` -> front ends; `sim` -> `table`, `share`;
-//! `bench` -> the engine, its servers and `sim`; `cli` -> everything. The engine knows no protocol,
-//! no command line and no vendor of metrics, which the lists of other people's crates say. A new
-//! crate needs a new line here, and that is the point.
+//! `recording` -> `table`; `octavo` -> `recording`, `table`, `share`, `disk`, `message`; front
+//! ends -> `octavo`; `sim` -> `recording`, `table`, `share`; `bench` -> the engine, its servers and
+//! `sim`; `cli` -> everything. The engine knows no protocol, no command line and no vendor of
+//! metrics, which the lists of other people's crates say. A new crate needs a new line here, and
+//! that is the point.
 
 use std::path::Path;
 use std::process::Command;
@@ -25,6 +26,7 @@ struct Layer {
 const LAYERS: &[Layer] = &[
     Layer { name: "octavo-random", own: &[], others: &[], tests: &[] },
     Layer { name: "octavo-table", own: &["octavo-random"], others: &["libc", "loom", "shuttle"], tests: &[] },
+    Layer { name: "octavo-recording", own: &["octavo-table", "octavo-random"], others: &[], tests: &[] },
     Layer { name: "octavo-share", own: &[], others: &[], tests: &[] },
     Layer {
         name: "octavo-disk",
@@ -35,7 +37,14 @@ const LAYERS: &[Layer] = &[
     Layer { name: "octavo-message", own: &[], others: &["loom", "shuttle"], tests: &[] },
     Layer {
         name: "octavo",
-        own: &["octavo-random", "octavo-table", "octavo-share", "octavo-disk", "octavo-message"],
+        own: &[
+            "octavo-random",
+            "octavo-table",
+            "octavo-recording",
+            "octavo-share",
+            "octavo-disk",
+            "octavo-message",
+        ],
         others: &["libc", "log", "shuttle", "slab"],
         tests: &[],
     },
@@ -62,7 +71,7 @@ const LAYERS: &[Layer] = &[
     },
     Layer {
         name: "octavo-sim",
-        own: &["octavo-random", "octavo-draw", "octavo-table", "octavo-share"],
+        own: &["octavo-random", "octavo-draw", "octavo-table", "octavo-recording", "octavo-share"],
         others: &["crc32fast", "csv-core", "flate2", "serde", "serde_json", "zstd"],
         tests: &[],
     },

@@ -36,9 +36,9 @@ mod sync;
 mod wait;
 
 pub use octavo_disk as disk;
+pub use octavo_recording as recording;
 pub use octavo_share::UNLIMITED;
 pub use octavo_table::MissCurve;
-pub use octavo_table::recording;
 
 pub use api::cache::Cache;
 pub use api::pin::Pin;

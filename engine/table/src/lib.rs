@@ -20,7 +20,6 @@ mod monitor;
 mod nodes;
 pub mod policy;
 mod probe;
-pub mod recording;
 mod resize;
 mod set;
 mod shards;

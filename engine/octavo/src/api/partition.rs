@@ -1,7 +1,7 @@
 //! What users may ask of a partition.
 
 use octavo_disk::Store;
-use octavo_table::recording::Event;
+use octavo_recording::Event;
 
 use crate::config::{Limits, PolicyName};
 use crate::control::{Owed, Partition, Stop};

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use octavo_recording::{Encoder, Event, Header, PAGE_BITS, Secret, Step, WHOLE};
 use octavo_table::SegmentIndex;
-use octavo_table::recording::{Encoder, Event, Header, PAGE_BITS, Secret, Step, WHOLE};
 
 use crate::WAYS;
 use crate::control::Partition;

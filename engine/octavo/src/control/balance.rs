@@ -197,7 +197,7 @@ mod tests {
     fn a_partition_that_is_recorded_keeps_its_entries() {
         let (cache, partition, object) = scene(2, 16);
         let begin = entries(&partition, 2);
-        let _recording = partition.record(octavo_table::recording::WHOLE).unwrap();
+        let _recording = partition.record(octavo_recording::WHOLE).unwrap();
         let mut pages = pages_of(&partition, &object, 0, 1536);
         pages.extend(pages_of(&partition, &object, 1, 256));
         run(&cache, &partition, &object, &pages, 3);

@@ -4,7 +4,7 @@
 //! Not here: which sizes are wanted (`plan.rs`, `reaper.rs`), how long a busy store is waited for
 //! (`turn.rs`), how entries move (`octavo_table`).
 
-use octavo_table::recording::Event;
+use octavo_recording::Event;
 use octavo_table::{SlotIndex, State, Table};
 
 use super::core::Partition;

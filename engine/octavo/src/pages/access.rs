@@ -4,7 +4,7 @@
 //! page, and all reads while a recording or the accounting of nodes must see each of them. No verb
 //! asks whether there is a recording, or more than one node.
 
-use octavo_table::recording::Step;
+use octavo_recording::Step;
 use octavo_table::{Found, Tag};
 
 use super::hit::{AHEAD, OPTIMISTIC_TRIES};

@@ -1,7 +1,7 @@
 //! What a table cannot do itself while it moves pages: copy their bytes, wake their waiters, record
 //! the steps.
 
-use octavo_table::recording::Event;
+use octavo_recording::Event;
 use octavo_table::{MoveStep, Mover, SlotIndex};
 
 use super::record::Note;

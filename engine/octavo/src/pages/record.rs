@@ -27,11 +27,11 @@
 //! part does; one that begins before, with all that has
 //! happened to the directory.
 //!
-//! What is not here: what events look like (`octavo_table::recording`), files, threads, time.
+//! What is not here: what events look like (`octavo_recording`), files, threads, time.
 
 use std::sync::atomic::Ordering;
 
-use octavo_table::recording::{Encoder, Event, Place, Step, Totals, WHOLE};
+use octavo_recording::{Encoder, Event, Place, Step, Totals, WHOLE};
 use octavo_table::{Claim, SlotIndex, Tag};
 
 use crate::WAYS;

@@ -5,7 +5,7 @@
 //! waiters: in one call, so that no verb can forget a part. The verbs in `flight` know neither
 //! recordings nor nodes.
 
-use octavo_table::recording::Step;
+use octavo_recording::Step;
 use octavo_table::{Claim, Found, SetGuard, SlotIndex, Tag, Word};
 
 use super::record::place_of;

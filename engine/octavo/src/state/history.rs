@@ -1,7 +1,7 @@
 //! What a resize of a partition is doing, and what has happened to its table before the first
 //! access.
 
-use octavo_table::recording::Event;
+use octavo_recording::Event;
 use octavo_table::{SegmentIndex, Table};
 
 use crate::WAYS;

@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 
 use octavo_disk::{IoError, Store};
-use octavo_table::recording::Secret;
+use octavo_recording::Secret;
 use octavo_table::{Begun, Mixer, SegmentIndex, Table, Tag};
 
 use super::costs::Costs;

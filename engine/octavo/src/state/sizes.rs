@@ -1,7 +1,7 @@
 //! How large a partition is: how it is made, what its segments and their metadata cost, which sizes
 //! are possible. Not here: changing the size (`control/resize.rs`).
 
-use octavo_table::recording::Secret;
+use octavo_recording::Secret;
 use octavo_table::{Mixer, NodeId, SegmentIndex, Shape, Table};
 
 use super::costs::Costs;

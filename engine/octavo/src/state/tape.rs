@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use octavo_table::recording::{Encoder, Header, Totals};
+use octavo_recording::{Encoder, Header, Totals};
 
 use crate::sync::{Condvar, Mutex};
 

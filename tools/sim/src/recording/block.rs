@@ -13,7 +13,7 @@
 //!
 //! What is not here: where bytes come from and go to.
 
-use octavo_table::recording::{Encoder, Header};
+use octavo_recording::{Encoder, Header};
 
 /// What a file begins with; the last byte is the version.
 pub const MAGIC: [u8; 8] = *b"octr\r\n\x1a\x01";

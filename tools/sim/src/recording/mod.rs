@@ -1,6 +1,6 @@
 //! Recordings: files of what a partition did, written by a server and read here.
 //!
-//! `octavo_table::recording` says what events are; [`block`] how blocks of them lie in a file, so
+//! `octavo_recording` says what events are; [`block`] how blocks of them lie in a file, so
 //! that an end that was torn off is noticed and everything before it is read; [`writer`] how files
 //! follow each other; [`reader`] gives the events back; [`mod@replay`] takes a table through them
 //! again. What is not here: who records, and when (the engine, the server).

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use octavo_table::recording::{Decoder, Event, Totals};
+use octavo_recording::{Decoder, Event, Totals};
 
 use super::block::{About, BLOCK_BYTES_MAX, Ending, HEAD_BYTES, Head, Kind, MAGIC};
 use crate::source::SourceError;

@@ -18,7 +18,7 @@ mod resizes;
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use octavo_table::recording::{Event, Header, PAGE_BITS, Place, Secret, Step, Totals};
+use octavo_recording::{Event, Header, PAGE_BITS, Place, Secret, Step, Totals};
 use octavo_table::{
     Claim, Found, Mixer, Move, NoBytes, PolicyKind, SegmentIndex, SetGuard, Shape, SlotIndex, State, Table,
     Tag,
@@ -138,7 +138,7 @@ fn run<const W: usize>(
     progress: &mut dyn FnMut(u64, Option<f64>),
 ) -> Result<Replayed, SourceError> {
     let header = reader.about().header.clone();
-    let is_whole = header.sample_below == octavo_table::recording::WHOLE;
+    let is_whole = header.sample_below == octavo_recording::WHOLE;
     let mut twin = if is_whole { Twin::<W>::whole(&header) } else { Twin::<W>::scaled(&header) };
     let (mut interrupted, mut next_news) = (false, NEWS_PERIOD);
     while let Some(event) = reader.event()? {
@@ -185,7 +185,7 @@ fn run<const W: usize>(
 /// Why not every access need find what it found, also where one thread was at work.
 fn inexact_because(header: &Header, reader: &Reader) -> Option<String> {
     let (part, skipped) = (reader.first_part(), reader.skipped());
-    let is_whole = header.sample_below == octavo_table::recording::WHOLE;
+    let is_whole = header.sample_below == octavo_recording::WHOLE;
     match () {
         () if part > 1 => Some(format!("the first part is missing, it begins with part {part}")),
         () if !is_whole => Some("a sample does not have the steps of the table".into()),

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
-use octavo_table::recording::{Encoder, Event, Header, Place, Secret, Step, Totals, WHOLE};
+use octavo_recording::{Encoder, Event, Header, Place, Secret, Step, Totals, WHOLE};
 use octavo_table::{Learned, PolicyKind, Shape};
 
 use super::block::{self, Kind, MAGIC};

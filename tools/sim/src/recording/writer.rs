@@ -9,7 +9,7 @@ use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use octavo_table::recording::Header;
+use octavo_recording::Header;
 
 use super::block::{self, About, Ending, Kind, MAGIC};
 

@@ -1,6 +1,6 @@
 //! Our own recordings as traces: their accesses, each page by its key.
 
-use octavo_table::recording::{Event, Totals, WHOLE};
+use octavo_recording::{Event, Totals, WHOLE};
 
 use crate::recording::{Ending, Reader};
 use crate::{CHUNK, Sample, Source, SourceError};

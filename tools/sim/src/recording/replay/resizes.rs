@@ -1,7 +1,7 @@
 //! Segments that come and go in a whole recording. What is not here: those of a sample, whose table
 //! is smaller.
 
-use octavo_table::recording::Event;
+use octavo_recording::Event;
 use octavo_table::{NoBytes, Pass, SegmentIndex};
 
 use super::Twin;

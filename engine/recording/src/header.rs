@@ -2,9 +2,7 @@
 
 use super::decoder::Bytes;
 use super::{WHOLE, push_name, push_number};
-use crate::layout::Shape;
-use crate::nodes::NODES_MAX;
-use crate::policy::PolicyKind;
+use octavo_table::{NODES_MAX, PolicyKind, Shape};
 
 /// What a table is made of, so that another like it can be made.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,9 +37,9 @@ pub struct Header {
 pub enum Secret {
     /// Not told: a sample needs none.
     Untold,
-    /// [`crate::Mixer::new`].
+    /// [`octavo_table::Mixer::new`].
     Seed(u64),
-    /// [`crate::Mixer::weak`].
+    /// [`octavo_table::Mixer::weak`].
     Weak,
 }
 

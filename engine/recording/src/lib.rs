@@ -20,8 +20,7 @@ mod header;
 #[cfg(all(test, not(any(loom, shuttle, miri))))]
 mod tests;
 
-use crate::policy::{Learned, PolicyKind};
-use crate::tag::Tag;
+use octavo_table::{Learned, PolicyKind, Tag};
 
 pub use decoder::{Decoder, Malformed};
 pub use header::{Header, Secret};
@@ -139,7 +138,7 @@ pub struct Totals {
     pub misses: u64,
 }
 
-/// A step of the table that concerns one page. The rules are those of [`crate::slot`].
+/// A step of the table that concerns one page. The rules are those of [`octavo_table::slot`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// P1 for a page that was not there.

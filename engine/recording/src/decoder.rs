@@ -5,7 +5,7 @@ use super::{
     ELSEWHERE, Event, FAR, Last, NAME_BYTES_MAX, NEAR_BACK, OBJECT_BITS, PAGE_BITS, Place, Step, Totals, op,
     seldom, without_page,
 };
-use crate::policy::Learned;
+use octavo_table::Learned;
 
 /// Bytes that no encoder writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
