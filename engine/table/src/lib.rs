@@ -8,45 +8,39 @@
 //! What is not here: bytes of pages, I/O, clocks, threads, waiting for a page. The engine owns
 //! those; the simulator and the model checkers run this crate without them.
 
-mod away;
 pub mod broken;
-mod ghost;
-mod layout;
-mod lock;
-mod lookup;
+mod index;
+mod learning;
 mod memory;
-mod miniature;
-mod monitor;
-mod nodes;
+mod moves;
 pub mod policy;
-mod probe;
-mod resize;
 mod set;
 mod shards;
-pub mod slot;
 mod sync;
 mod table;
-mod tag;
-mod touch;
-mod twin;
+mod word;
 
-pub use away::Switch;
-pub use ghost::{Ghosts, ghosts_of};
-pub use layout::{
+pub use index::{Found, NODES_MAX, NodeId, SegmentIndex, SlotIndex};
+pub use learning::learner::Learned;
+pub use learning::monitor::{Late, MissCurve, Monitor};
+pub use memory::layout::{
     ENTRIES_PER_SEGMENT, METADATA_BYTES_PER_PAGE_MAX, SEGMENTS_MAX, SETS_PER_SEGMENT_MAX, Shape,
 };
-pub use lookup::Glance;
-pub use monitor::{Late, MissCurve, Monitor};
-pub use nodes::{CLOCKS, NODES_MAX, NodeId};
-pub use policy::{Learned, PolicyKind};
-pub use probe::ProbeKind;
-pub use resize::{Move, MoveStep, Mover, NoBytes, Pass};
-pub use set::{Claim, SetGuard};
+pub use moves::away::Switch;
+pub use moves::resize::{MoveStep, Mover, NoBytes, Pass};
+pub use moves::twin::Copying;
+pub use policy::PolicyKind;
+pub use set::guard::{Claim, SetGuard};
 pub use shards::{Shards, ShardsOptions, Stack};
-pub use slot::{EndedWriteback, PINS_MAX, Slot, State, Word};
-pub use table::{Found, SegmentIndex, SlotIndex, Table};
-pub use tag::{Begun, Mixer, Tag};
-pub use twin::Copying;
+pub use table::Table;
+pub use table::directory::Move;
+pub use table::lookup::Glance;
+pub use table::nodes::CLOCKS;
+pub use word::ghost::{Ghosts, ghosts_of};
+pub use word::probe::ProbeKind;
+pub use word::slot;
+pub use word::slot::{EndedWriteback, PINS_MAX, Slot, State, Word};
+pub use word::tag::{Begun, Mixer, Tag};
 
 #[cfg(all(test, loom))]
 mod models;

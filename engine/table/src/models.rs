@@ -20,7 +20,7 @@ use loom::sync::Notify;
 use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock};
 
-use crate::slot::{OneWay, Slot, Word};
+use crate::word::slot::{OneWay, Slot, Word};
 
 /// Held shared by models of the whole protocol, alone by those of a broken one: the switch is one
 /// for the process.

@@ -29,7 +29,7 @@
 
 use std::collections::BinaryHeap;
 
-use crate::tag::Tag;
+use crate::word::tag::Tag;
 
 /// Pages in the order of their last references. A page has a *place* in the row of references; the
 /// newest is the last.
@@ -511,7 +511,7 @@ impl Histogram {
 #[cfg(all(test, not(any(loom, shuttle, miri))))]
 mod tests {
     use super::*;
-    use crate::tag::Mixer;
+    use crate::word::tag::Mixer;
 
     struct Random(u64);
 

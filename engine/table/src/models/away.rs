@@ -3,8 +3,8 @@
 
 use super::twin::{A, A1, B, HERE, Nodes, PAGE, in_order};
 use super::{Ordering, holds};
-use crate::resize::Mover;
-use crate::slot::State;
+use crate::moves::resize::Mover;
+use crate::word::slot::State;
 use crate::{Claim, NodeId, SlotIndex, Tag};
 
 const THIRD: NodeId = NodeId(2);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{EVERY, Frame, Waiters, holds, read, read_by_word, way_with};
 use crate::Tag;
-use crate::slot::{OneWay, Slot, State};
+use crate::word::slot::{OneWay, Slot, State};
 
 const PAGE_A: Tag = Tag(0xA << 24);
 const PAGE_B: Tag = Tag(0xB << 24);

@@ -6,10 +6,11 @@ use loom::thread;
 use std::sync::Arc;
 
 use super::{Frame, Waiters, holds};
-use crate::resize::{Move, Mover};
-use crate::set::Claim;
-use crate::slot::State;
-use crate::table::{SegmentIndex, SlotIndex, Table};
+use crate::index::{SegmentIndex, SlotIndex};
+use crate::set::guard::Claim;
+use crate::table::Table;
+use crate::word::slot::State;
+use crate::{Move, Mover};
 use crate::{PolicyKind, Shape, Tag};
 
 const SHAPE: Shape = Shape { segments_max: 2, sets_per_segment: 1 };

@@ -5,8 +5,8 @@ use loom::thread;
 use std::sync::Arc;
 
 use super::{Frame, holds, read, read_by_word, way_with};
-use crate::slot::{OneWay, Slot, State};
-use crate::twin::bit_of;
+use crate::moves::twin::bit_of;
+use crate::word::slot::{OneWay, Slot, State};
 use crate::{NodeId, PolicyKind, Shape, Table, Tag};
 
 pub(super) const PAGE: Tag = Tag(0xA << 24);

@@ -24,9 +24,8 @@
 //! What is not here: the paper's bound over all sets together. A T1 of less than a page a set
 //! cannot be told from one of a page.
 
-use super::{Policy, View, ways_of};
-use crate::ghost::ghosts_of;
-use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use super::view::{Policy, View, ways_of};
+use crate::word::ghost::ghosts_of;
 
 /// CLOCK with adaptive replacement.
 pub struct Car;
@@ -49,38 +48,6 @@ fn stamped(list: u16, clock: u16) -> u16 {
 
 fn came_again(meta: u16) -> bool {
     meta & AGAIN != 0
-}
-
-/// How much of a partition the pages that came once should have.
-pub(crate) struct Balance {
-    /// The bits of a float from 0 to 1. Relaxed: two sets that change it at the same time may lose
-    /// one's change, which costs a guess.
-    share: AtomicU64,
-    /// Slots of the partition. Relaxed: as `share`.
-    slots: AtomicU64,
-}
-
-impl Balance {
-    pub fn new(slots: u64) -> Balance {
-        Balance { share: AtomicU64::new(0f64.to_bits()), slots: AtomicU64::new(slots) }
-    }
-
-    /// The table has become larger or smaller; the share stays.
-    pub fn set_capacity(&self, slots: u64) {
-        self.slots.store(slots, Relaxed);
-    }
-
-    /// What a set of so many ways should have of them.
-    fn target(&self, ways: usize) -> f64 {
-        f64::from_bits(self.share.load(Relaxed)) * ways as f64
-    }
-
-    /// A change by so many pages of the partition.
-    fn change(&self, pages: f64) {
-        let share = f64::from_bits(self.share.load(Relaxed));
-        let share = share + pages / self.slots.load(Relaxed).max(1) as f64;
-        self.share.store(share.clamp(0.0, 1.0).to_bits(), Relaxed);
-    }
 }
 
 /// Forgets the ghost that the paper would have forgotten when the last page came in. An arrival
@@ -155,9 +122,10 @@ impl Policy for Car {
 
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
+    use super::super::balance::Balance;
     use super::*;
-    use crate::ghost::Ghosts;
     use crate::sync::atomic::{AtomicU8, AtomicU16, AtomicU32};
+    use crate::word::ghost::Ghosts;
 
     /// A set of four with a balance of its own.
     struct Set {

@@ -6,7 +6,8 @@
 //! one by one. The half that the old one would have kept longest counts as used once since. Ghosts
 //! are forgotten, for what is remembered of them are bits of the old policy.
 
-use super::{Policy, PolicyKind, View, with_policy};
+use super::kind::{PolicyKind, with_policy};
+use super::view::{Policy, View};
 
 /// The ways of a mask, first victim first; the numbers behind the count mean nothing.
 pub(crate) fn order(old: PolicyKind, view: &View<'_>, occupied: u32) -> ([u8; 32], usize) {

@@ -1,7 +1,7 @@
 //! `clock`: second chance. A hit sets a bit; the hand clears bits until it finds a page without
 //! one.
 
-use super::{Policy, View};
+use super::view::{Policy, View};
 
 const REFERENCED: u16 = 1;
 

@@ -1,6 +1,6 @@
 //! `fifo`: the page that came in first leaves first. A hit changes nothing.
 
-use super::{Policy, View, oldest, stamp_rebased};
+use super::view::{Policy, View, oldest, stamp_rebased};
 
 /// First in, first out. The bits are the set's clock at arrival.
 pub struct Fifo;

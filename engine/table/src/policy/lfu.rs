@@ -5,7 +5,7 @@
 //! Among equals the page whose frequency changed longest ago leaves. `nrlfu` remembers the
 //! frequencies of pages that left and reinstates them on return; `lfu` starts again at one.
 
-use super::{Policy, View, ways_of};
+use super::view::{Policy, View, ways_of};
 
 const FREQUENCY_MAX: u16 = 255;
 

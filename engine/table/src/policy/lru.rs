@@ -5,7 +5,7 @@
 //! order differs from exact LRU only among pages hit since the last arrival, which are victims only
 //! where all the set was.
 
-use super::{Policy, View, oldest, stamp_rebased};
+use super::view::{Policy, View, oldest, stamp_rebased};
 
 /// Least recently used. The bits are the set's clock at the last use.
 pub struct Lru;

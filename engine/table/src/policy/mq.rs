@@ -17,7 +17,7 @@
 //! is one turnover of the set, as many arrivals as ways. On recorded traces two and four missed as
 //! much on the whole and more at their worst, and so did uses counted one by one.
 
-use super::{Policy, View, ways_of};
+use super::view::{Policy, View, ways_of};
 
 /// Multi-Queue.
 pub struct Mq;
@@ -120,8 +120,8 @@ mod tests {
 
     #[test]
     fn the_first_of_the_lowest_queue_leaves() {
-        use crate::ghost::Ghosts;
         use crate::sync::atomic::{AtomicU8, AtomicU16, AtomicU32};
+        use crate::word::ghost::Ghosts;
         let uses_and_ages = [(2, 3), (2, 32), (1, 30), (8, 7), (16, 10), (4, 7), (4, 12), (128, 30)];
         let meta = uses_and_ages.map(|(uses, age)| AtomicU16::new(used(uses, 1000 - age)));
         let ring: [AtomicU32; 16] = Default::default();

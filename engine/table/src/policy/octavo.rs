@@ -28,27 +28,12 @@
 //! Time is the set's own clock, which moves when a page comes in: as many ticks as ways are one
 //! turnover.
 
-use super::{Policy, View};
+use super::lead::{BUCKETS, Order};
+use super::view::{Policy, View};
 use crate::sync::atomic::Ordering::Relaxed;
 
 /// The load's best order; see the module.
 pub struct Octavo;
-
-/// Which page leaves first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub(crate) enum Order {
-    Density,
-    Rate,
-    Lrfu,
-    Lfu,
-    Recency,
-}
-
-impl Order {
-    /// All of them.
-    pub const ALL: [Order; 5] = [Order::Density, Order::Rate, Order::Lrfu, Order::Lfu, Order::Recency];
-}
 
 const USES_MAX: u16 = 63;
 
@@ -61,7 +46,7 @@ fn uses(meta: u16) -> u16 {
 }
 
 /// Ticks since the last use.
-pub(super) fn age(meta: u16, clock: u16) -> u8 {
+pub(crate) fn age(meta: u16, clock: u16) -> u8 {
     (clock as u8).wrapping_sub((meta >> 8) as u8)
 }
 
@@ -82,15 +67,9 @@ fn used_again(meta: u16, clock: u16, ways: usize) -> u16 {
     history(clock, uses(meta) + 1, interval(age(meta, clock), ways))
 }
 
-/// Histories that are told apart where hits are counted: eight classes of uses, four of intervals.
-pub(super) const CLASSES: usize = 32;
-
-/// Ages that are told apart: four to a doubling.
-pub(super) const BUCKETS: usize = 36;
-
 /// The place of a page's history and age among `CLASSES * BUCKETS`.
 #[inline(always)]
-pub(super) fn cell(meta: u16, age: u8) -> usize {
+pub(crate) fn cell(meta: u16, age: u8) -> usize {
     FIRST_CELL[meta as usize & 0xff] as usize + BUCKET[age as usize] as usize
 }
 
@@ -187,7 +166,7 @@ fn worth(order: Order, meta: u16, age: u8, ways: usize, density: impl Fn(usize) 
 
 /// The way that an order gives up. Makes what is very old as old as can be told.
 #[inline(always)]
-pub(super) fn victim_by(
+pub(crate) fn victim_by(
     order: Order,
     view: &View<'_>,
     candidates: u32,
@@ -244,10 +223,10 @@ impl Policy for Octavo {
     }
 
     fn victim(view: &View<'_>, candidates: u32) -> usize {
-        match view.learner {
-            Some(learner) => {
-                let order = learner.order();
-                let densities = if order == Order::Density { learner.densities() } else { &[] };
+        match view.lead {
+            Some(lead) => {
+                let order = lead.order();
+                let densities = if order == Order::Density { lead.densities() } else { &[] };
                 victim_by(order, view, candidates, |cell| densities[cell].load(Relaxed))
             }
             // A partition too small to learn follows the order that is never far from lru.

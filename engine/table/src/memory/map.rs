@@ -7,9 +7,9 @@
 use std::alloc;
 use std::ptr::NonNull;
 
-use crate::layout::{DIRECTORY_AT, Front, Layout};
+use crate::memory::layout::{DIRECTORY_AT, Front, Layout};
 #[cfg(any(loom, shuttle))]
-use crate::layout::{Head, Header, SegmentRecord, ghosts_at, set_bytes, words_at};
+use crate::memory::layout::{Head, Header, SegmentRecord, ghosts_at, set_bytes, words_at};
 use crate::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 
 const ALIGN: usize = 64;
@@ -185,7 +185,7 @@ impl<const W: usize> Memory<W> {
                 visit(layout.tags_at + (set * W + way) * long, Kind::Long);
                 visit(at + words_at::<W>() + way * long, Kind::Long);
             }
-            for ghost in 0..crate::ghost::ghosts_of(W) {
+            for ghost in 0..crate::word::ghost::ghosts_of(W) {
                 visit(at + ghosts_at::<W>() + ghost * size_of::<AtomicU32>(), Kind::Word);
             }
         }

@@ -4,11 +4,12 @@
 //! Marks are hints: all accesses are Relaxed, and one that is lost costs a guess. What is not here:
 //! what becomes of a mark (`set`), of what is shown (`monitor`, `policy`).
 
-use crate::layout::Front;
+use super::Table;
+use crate::index::{Found, SetNumber, SlotIndex};
+use crate::memory::layout::Front;
 use crate::policy::{Policy, with_policy};
 use crate::sync::atomic::Ordering;
-use crate::table::{Found, SetNumber, SlotIndex, Table};
-use crate::tag::Tag;
+use crate::word::tag::Tag;
 
 impl<const W: usize> Table<W> {
     /// Tells the policy of a hit, by the page's mark. Stores only at a page's first hit since a

@@ -5,33 +5,15 @@
 //! (the engine). A table that has never switched a main pays for none of it, but for a look at a
 //! flag when a page is not where it is looked for.
 
+use super::resize::{Mover, Pass};
 use crate::broken::{self, Step};
-use crate::lock::SetLockGuard;
-use crate::nodes::NodeId;
+use crate::index::{Found, NodeId, SetNumber, SlotIndex};
 use crate::policy::with_policy;
-use crate::resize::{Mover, Pass};
-use crate::set::SetGuard;
-use crate::slot::{State, TWIN_BITS};
+use crate::set::guard::SetGuard;
 use crate::sync::atomic::Ordering;
-use crate::table::{Found, SetNumber, SlotIndex, Table};
-use crate::tag::Tag;
-
-/// A page's places on other nodes than its own, locked.
-pub(crate) struct Away<'t> {
-    pub sets: Vec<SetNumber>,
-    /// None of the page's places is on its way to another segment.
-    is_still: bool,
-    _locks: Vec<SetLockGuard<'t>>,
-}
-
-/// A page's place on a node, and where its entry moves to. What else is compared is the move's
-/// record.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Place {
-    set: SetNumber,
-    next: Option<SetNumber>,
-    record: u64,
-}
+use crate::table::Table;
+use crate::word::slot::{State, TWIN_BITS};
+use crate::word::tag::Tag;
 
 /// What became of a main that was to come to another node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -88,55 +70,6 @@ impl<const W: usize> Table<W> {
     fn may_be_away(&self, home: SetNumber, tag: Tag) -> bool {
         // Relaxed: under the lock, or a hint.
         self.head(home).away.load(Ordering::Relaxed) & away_bit(tag) != 0
-    }
-
-    /// T9: gives up the lock of the home set, and takes those of all places.
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn lock_places_after<'t>(&'t self, guard: SetGuard<'t, W>, tag: Tag) -> SetGuard<'t, W> {
-        if broken::is(Step::LockHomeOnly) {
-            return guard;
-        }
-        drop(guard);
-        self.lock_places(tag)
-    }
-
-    fn lock_places(&self, tag: Tag) -> SetGuard<'_, W> {
-        // As in `lock`: a turn is repeated only when a move of one of the entries began or ended in
-        // between.
-        loop {
-            let seen = self.places(tag);
-            let mut sets: Vec<SetNumber> =
-                seen.iter().flat_map(|place| [Some(place.set), place.next]).flatten().collect();
-            sets.sort_unstable();
-            sets.dedup();
-            let mut locks: Vec<_> = sets.iter().map(|set| self.head(*set).lock.lock()).collect();
-            if self.places(tag) != seen {
-                continue;
-            }
-            let own = seen[self.owner_of(tag).0 as usize];
-            let mut take = |set: SetNumber| {
-                let at = sets.iter().position(|other| *other == set).expect("it is among its own places");
-                sets.remove(at);
-                locks.remove(at)
-            };
-            let held = (take(own.set), own.next.map(take));
-            let is_still = seen.iter().all(|place| place.next.is_none());
-            let away = Away { sets, is_still, _locks: locks };
-            return SetGuard::new(self, own.set, own.next, held).with_away(away);
-        }
-    }
-
-    fn places(&self, tag: Tag) -> Vec<Place> {
-        let place = |node| {
-            let at = self.twin_place(tag, NodeId(node));
-            let set = self.set_of(at);
-            let (record, target) = self.move_of(at);
-            // As in `lock`.
-            let next = target.map(|segment| self.set_in(segment, at)).filter(|next| *next != set);
-            Place { set, next, record }
-        };
-        (0..self.nodes()).map(place).collect()
     }
 
     /// T10: brings a page's main to its place on a node.

@@ -19,13 +19,14 @@
 //! One thread at a time teaches; who comes meanwhile leaves it, and the sample is a little smaller.
 //! What is not here: what the orders are (`octavo`).
 
-use std::sync::{Mutex, OnceLock, PoisonError, TryLockError};
+use std::sync::{Mutex, PoisonError, TryLockError};
 
-use super::View;
-use super::octavo::{BUCKETS, CLASSES, Octavo, Order, age, cell, victim_by};
-use crate::miniature::{Guide, Miniature};
-use crate::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, Ordering::Relaxed};
-use crate::tag::Tag;
+use super::miniature::{Guide, Miniature};
+use crate::policy::View;
+use crate::policy::lead::{BUCKETS, CLASSES, Lead, ONLY_ORDER, Order, comparable};
+use crate::policy::octavo::{Octavo, age, cell, victim_by};
+use crate::sync::atomic::{AtomicU16, AtomicU32, Ordering::Relaxed};
+use crate::word::tag::Tag;
 
 /// Slots of a miniature at most.
 const SLOTS_MAX: u64 = 1024;
@@ -76,9 +77,6 @@ const FIRST_OF_SMALL: Order = Order::Lfu;
 const FIRST_OF_LARGE: Order = Order::Rate;
 const LARGE_PAGES: u64 = 4096;
 
-/// The order that leads where nothing is ever learned.
-const ONLY_ORDER: Order = Order::Recency;
-
 /// What one partition learns.
 pub(crate) struct Learner {
     ways: usize,
@@ -86,11 +84,7 @@ pub(crate) struct Learner {
     below: AtomicU32,
     /// How large the miniatures are to be, encoded; the teacher makes them so.
     size: AtomicU32,
-    /// The order that leads, as an index of `Order::ALL`.
-    leader: AtomicU8,
-    /// By `cell`: the upper bits of a float, which compare as it does. Made when they are first
-    /// needed, and kept.
-    densities: OnceLock<Box<[AtomicU16]>>,
+    lead: Lead,
     /// `Learned::misses`, for whoever asks: the lessons' lock would keep a teacher away.
     judged: [(AtomicU32, AtomicU32); Order::ALL.len()],
     lessons: Mutex<Lessons>,
@@ -179,8 +173,7 @@ impl Learner {
             ways,
             below: AtomicU32::new(0),
             size: AtomicU32::new(Size::default().encoded()),
-            leader: AtomicU8::new(ONLY_ORDER as u8),
-            densities: OnceLock::new(),
+            lead: Lead::new(),
             judged: Default::default(),
             lessons: Mutex::new(Lessons::new(Size::default(), ways)),
         };
@@ -207,30 +200,20 @@ impl Learner {
         match (old.slots, size.slots) {
             (0, 1..) => {
                 let first = if capacity < LARGE_PAGES { FIRST_OF_SMALL } else { FIRST_OF_LARGE };
-                self.leader.store(first as u8, Relaxed);
+                self.lead.set_order(first);
             }
-            (1.., 0) => self.leader.store(ONLY_ORDER as u8, Relaxed),
+            (1.., 0) => self.lead.set_order(ONLY_ORDER),
             _ => {}
         }
         let below = (SAMPLES * size.slots as u64).div_ceil(capacity.max(1)).min(SAMPLES);
         self.below.store(below as u32, Relaxed);
     }
 
-    /// By `cell`: what a page of this history and age is worth by `Order::Density`. Of a learner
-    /// that has them.
-    pub(super) fn densities(&self) -> &[AtomicU16] {
-        self.densities.get_or_init(|| {
-            // Until more is known: more uses are worth more, and age costs.
-            let guess = |cell: usize| (1 + cell / BUCKETS / 4) as f32 / (1 + cell % BUCKETS) as f32;
-            (0..CLASSES * BUCKETS).map(|cell| AtomicU16::new(comparable(guess(cell)))).collect()
-        })
-    }
-
     /// What it has learned.
     pub fn learned(&self) -> Learned {
-        let densities = self.densities.get().filter(|_| self.size().densities);
+        let densities = self.lead.densities_made().filter(|_| self.size().densities);
         Learned {
-            leader: self.leader.load(Relaxed),
+            leader: self.lead.order() as u8,
             misses: self.judged.iter().map(|(late, all)| (late.load(Relaxed), all.load(Relaxed))).collect(),
             densities: densities.into_iter().flatten().map(|density| density.load(Relaxed)).collect(),
         }
@@ -240,11 +223,11 @@ impl Learner {
     /// are empty.
     pub fn adopt(&self, learned: &Learned) {
         let size = self.size();
-        if size.slots > 0 && (learned.leader as usize) < Order::ALL.len() {
-            self.leader.store(learned.leader, Relaxed);
+        if let Some(order) = Order::ALL.get(usize::from(learned.leader)).filter(|_| size.slots > 0) {
+            self.lead.set_order(*order);
         }
         if size.densities && learned.densities.len() == Learned::DENSITIES_MAX {
-            let densities = self.densities().iter().zip(&learned.densities);
+            let densities = self.lead.densities().iter().zip(&learned.densities);
             densities.for_each(|(density, learned)| density.store(*learned, Relaxed));
         }
         let mut lessons = self.lessons.lock().unwrap_or_else(PoisonError::into_inner);
@@ -274,15 +257,10 @@ impl Learner {
         lessons.show(tag, self);
     }
 
-    /// The order that leads.
-    pub fn order(&self) -> Order {
-        Order::ALL[self.leader.load(Relaxed) as usize]
+    /// What it makes the sets follow.
+    pub fn lead(&self) -> &Lead {
+        &self.lead
     }
-}
-
-/// Sixteen bits that compare as positive floats do.
-fn comparable(density: f32) -> u16 {
-    (density.max(0.0).to_bits() >> 15) as u16
 }
 
 /// What only the teacher touches.
@@ -313,7 +291,7 @@ impl Lessons {
         // Each miniature's set is far from the last one used: they come together, and not one after the
         // other.
         self.contenders.iter().for_each(|contender| contender.miniature.prefetch(tag));
-        let densities = if self.size.densities { learner.densities() } else { &[] };
+        let densities = if self.size.densities { learner.lead.densities() } else { &[] };
         for contender in &mut self.contenders {
             let tally = if contender.order == Order::Density { self.tally.as_mut() } else { None };
             contender.access(tag, densities, tally);
@@ -325,7 +303,7 @@ impl Lessons {
             self.judge(learner);
         }
         if let Some(tally) = self.tally.as_mut().filter(|tally| tally.events >= tally.lesson_at) {
-            tally.learn(learner.densities());
+            tally.learn(learner.lead.densities());
         }
     }
 
@@ -338,7 +316,7 @@ impl Lessons {
             contender.misses / of_late.max(1.0) + (contender.misses_all as f64 / of_all.max(1) as f64) as f32
         };
         let best = self.contenders.iter().min_by(|a, b| mark(a).total_cmp(&mark(b)));
-        let leads = learner.order();
+        let leads = learner.lead.order();
         let leads = self.contenders.iter().find(|contender| contender.order == leads);
         if let Some(best) = best {
             let ahead = |leads: &Contender| {
@@ -346,7 +324,7 @@ impl Lessons {
             };
             // None leads whose order no longer takes part.
             if leads.is_none_or(|leads| ahead(leads) * LUCK as f32 > self.size.slots as f32) {
-                learner.leader.store(best.order as u8, Relaxed);
+                learner.lead.set_order(best.order);
             }
         }
         let thousandths = |misses: f64| (misses * 1000.0 / f64::from(self.size.slots)) as u32;
@@ -476,121 +454,4 @@ fn width(bucket: usize) -> f32 {
 
 // No unsafe code here that an interpreter would have to see, and much to do for one.
 #[cfg(all(test, not(any(loom, shuttle, miri))))]
-mod tests {
-    use super::*;
-    use crate::tag::Mixer;
-
-    #[test]
-    fn what_it_takes_stays_below_a_hundredth_of_the_partition() {
-        for ways in [8, 16, 32] {
-            for capacity in (4..24).flat_map(|shift| [1u64 << shift, 3 << (shift - 1)]) {
-                let share = Learner::bytes(capacity, ways) as f64 / (capacity * 4096) as f64;
-                assert!(share < 0.01, "{capacity} pages in sets of {ways}: {share}");
-            }
-        }
-    }
-
-    #[test]
-    fn it_follows_as_many_pages_as_its_miniatures_are_small() {
-        let mixer = Mixer::new(3);
-        for capacity in [512u64, 1024, 4096, 1 << 18] {
-            let learner = Learner::new(capacity, 16);
-            let pages = 1 << 18;
-            let followed = (0..pages).filter(|page| learner.follows(mixer.tag(*page))).count() as f64;
-            let wanted = pages as f64 * learner.size().slots as f64 / capacity as f64;
-            assert!((followed - wanted).abs() < 5.0 * wanted.sqrt(), "{followed} of {wanted} at {capacity}");
-        }
-    }
-
-    #[test]
-    fn the_order_that_a_loop_wants_comes_to_lead_and_leaves_again_with_it() {
-        let learner = Learner::new(2048, 16);
-        let mixer = Mixer::new(5);
-        let show = |page: u64| {
-            let tag = mixer.tag(page);
-            if learner.follows(tag) {
-                learner.show(tag);
-            }
-        };
-        (0..40 * 3000u64).for_each(|access| show(access % 3000));
-        let after_the_loop =
-            learner.lessons.lock().unwrap().contenders.iter().map(|c| c.misses).collect::<Vec<_>>();
-        assert!(matches!(learner.order(), Order::Lfu | Order::Density), "{after_the_loop:?}");
-        // Pages that come once, and twice in a row, and never again: what was used long ago and often is
-        // worthless.
-        (1000..400_000u64).for_each(|access| show((1 << 32) + access - access % 2 * 600));
-        let misses = learner.lessons.lock().unwrap().contenders.iter().map(|c| c.misses).collect::<Vec<_>>();
-        let leader = learner.leader.load(Relaxed) as usize;
-        assert!(misses.iter().all(|others| misses[leader] <= others * 1.01), "{leader} leads {misses:?}");
-    }
-
-    #[test]
-    fn it_grows_and_shrinks_with_its_table_and_learns_at_every_size() {
-        let (learner, mixer) = (Learner::new(16, 16), Mixer::new(7));
-        let shown = |pages: u64| {
-            let follow = |tag: &Tag| learner.follows(*tag);
-            (0..20 * pages)
-                .map(|access| mixer.tag(access % pages))
-                .filter(follow)
-                .for_each(|tag| learner.show(tag));
-            let lessons = learner.lessons.lock().unwrap();
-            assert_eq!(lessons.size, learner.size());
-            lessons.contenders.first().map_or(0, |contender| contender.miniature.slots() as u64)
-        };
-        assert_eq!((shown(1000), learner.order()), (0, ONLY_ORDER));
-        // Four segments of 2 MiB, and a gibibyte.
-        for (capacity, has_densities) in
-            [(160, false), (2048, true), (1 << 18, true), (2400, true), (160, false)]
-        {
-            learner.set_capacity(capacity);
-            assert_eq!(learner.size(), Size::of(capacity, 16), "{capacity}");
-            assert_eq!(learner.size().densities, has_densities, "{capacity}");
-            assert_eq!(shown(capacity * 5 / 4), learner.size().slots as u64, "{capacity}");
-            // A loop that is larger than the table.
-            assert_eq!(learner.order(), Order::Lfu, "{capacity}");
-        }
-        // A little more or less changes nothing that was learned.
-        learner.set_capacity(2048);
-        let size = learner.size();
-        learner.set_capacity(2200);
-        assert_eq!(learner.size(), size);
-        learner.set_capacity(16);
-        assert_eq!((learner.size(), learner.order()), (Size::default(), ONLY_ORDER));
-        assert!((0..1000).all(|page| !learner.follows(mixer.tag(page))));
-    }
-
-    #[test]
-    fn what_one_has_learned_another_begins_with() {
-        let (taught, mixer) = (Learner::new(4096, 16), Mixer::new(9));
-        let tags = (0..200_000u64).map(|access| mixer.tag(access % 6000));
-        tags.filter(|tag| taught.follows(*tag)).for_each(|tag| taught.show(tag));
-        let learned = taught.learned();
-        assert_eq!(learned.densities.len(), Learned::DENSITIES_MAX);
-        let other = Learner::new(2048, 16);
-        assert_ne!(other.learned(), learned);
-        other.adopt(&learned);
-        let begun = other.learned();
-        assert_eq!((begun.leader, &begun.densities), (learned.leader, &learned.densities));
-        assert!(learned.misses.iter().all(|(late, all)| *late > 0 && all > late), "{:?}", learned.misses);
-        let missed = |learner: &Learner| {
-            learner.show(mixer.tag(1 << 30));
-            learner.learned().misses.into_iter().map(|(_, all)| f64::from(all)).collect::<Vec<_>>()
-        };
-        let off = missed(&other).into_iter().zip(missed(&taught)).map(|(here, there)| (here - there).abs());
-        assert!(off.fold(0.0, f64::max) <= 100.0, "{:?}", learned.misses);
-        // One that is too small, and what nobody can have learned.
-        let small = Learner::new(16, 16);
-        small.adopt(&learned);
-        assert_eq!((small.order(), small.learned().densities), (ONLY_ORDER, Vec::new()));
-        other.adopt(&Learned { leader: 5, densities: vec![0; 7], ..learned });
-        assert_eq!((other.learned().leader, other.learned().densities), (begun.leader, begun.densities));
-        other.adopt(&Learned { leader: 0, densities: Vec::new(), misses: vec![(u32::MAX, u32::MAX); 9] });
-        (0..100_000u64).map(|access| mixer.tag(access)).for_each(|tag| other.show(tag));
-    }
-
-    #[test]
-    fn densities_compare_as_floats_do() {
-        let floats = [0.0f32, 1e-9, 0.001, 0.0011, 0.5, 1.0, 2.0, 1e9];
-        assert!(floats.windows(2).all(|pair| comparable(pair[0]) < comparable(pair[1])));
-    }
-}
+mod tests;

@@ -10,15 +10,15 @@
 //! only in the new one. Where a page may be away from home (T9 of `twin`), it holds those of all
 //! its places, and claims at home.
 
-use crate::away::Away;
-use crate::ghost::Ghosts;
-use crate::layout::Head;
-use crate::lock::SetLockGuard;
+use crate::index::{Found, SetNumber, SlotIndex};
+use crate::memory::layout::Head;
 use crate::policy::{Policy, PolicyKind, View, change, ways_of, with_policy};
-use crate::slot::{State, Word};
 use crate::sync::atomic::Ordering;
-use crate::table::{Found, SetNumber, SlotIndex, Table};
-use crate::tag::Tag;
+use crate::table::Table;
+use crate::word::ghost::Ghosts;
+use crate::word::lock::SetLockGuard;
+use crate::word::slot::{State, Word};
+use crate::word::tag::Tag;
 
 /// What became of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +32,14 @@ pub enum Claim {
     },
     /// Every way is pinned, dirty or busy: the page has no place now.
     Full,
+}
+
+/// A page's places on other nodes than its own, locked.
+pub(crate) struct Away<'t> {
+    pub sets: Vec<SetNumber>,
+    /// None of the page's places is on its way to another segment.
+    pub is_still: bool,
+    pub(super) _locks: Vec<SetLockGuard<'t>>,
 }
 
 /// One set, locked (two while its entry moves; the page's places on all nodes, where its main may
@@ -374,8 +382,7 @@ impl<'t, const W: usize> SetGuard<'t, W> {
         let head: &'t Head<W> = self.table.head(set);
         let ghosts = Ghosts::new(self.table.ghosts(set), &head.ghost_head, &head.ghost_count);
         let clock = head.clock.load(Ordering::Relaxed);
-        View::new(&head.meta, &head.hand, clock, ghosts, self.table.learner())
-            .with_balance(self.table.balance())
+        View::new(&head.meta, &head.hand, clock, ghosts, self.table.lead()).with_balance(self.table.balance())
     }
 
     /// The pages of the set (of both, while its entry moves).

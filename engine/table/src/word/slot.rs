@@ -86,182 +86,13 @@
 //!
 //! The lock order is: set lock, then word. A word is never waited for under a set's lock.
 
+use super::state::{PIN_MASK, PIN_ONE, TWINS_MASK, WAITED, WRITEBACK};
+use super::tag::Tag;
+use crate::broken::{self, Step};
 use crate::sync::atomic::{AtomicU64, Ordering, fence};
-use crate::tag::Tag;
 
-/// What the word says of a slot; the table in the module's head says what each allows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum State {
-    /// No page.
-    Free = 0,
-    /// Claimed; its bytes are on their way in.
-    Filling = 1,
-    /// Holds what the store holds.
-    Clean = 4,
-    /// Holds newer bytes than the store.
-    Dirty = 5,
-    /// Newer bytes are on their way to the store: a write-through of a clean page, or zeros of a
-    /// dirty one (P14).
-    Storing = 6,
-    /// Its bytes are being changed.
-    Writing = 2,
-    /// No longer findable; a snapshot that lives until its last unpin.
-    Detached = 3,
-    /// A copy of another node's page that was overtaken by a write.
-    Stale = 8,
-    /// A copy that is being made.
-    Copying = 9,
-    /// A copy of another node's page, with the page's bytes.
-    Twin = 10,
-}
-
-const STATE_MASK: u64 = 0b1111;
-/// The bit that the readable states have in common.
-const READABLE: u64 = 0b100;
-const WRITEBACK: u64 = 1 << 4;
-const WAITED: u64 = 1 << 5;
-const TWINS_SHIFT: u32 = 6;
-/// Bits for the nodes with twins: a node has the one of its number modulo this.
-pub(crate) const TWIN_BITS: u32 = 4;
-const TWINS_MASK: u64 = ((1 << TWIN_BITS) - 1) << TWINS_SHIFT;
-const PIN_SHIFT: u32 = TWINS_SHIFT + TWIN_BITS;
-const PIN_ONE: u64 = 1 << PIN_SHIFT;
-/// Most pins of one slot at a time; one more is refused.
-pub const PINS_MAX: u64 = (1 << 10) - 1;
-const PIN_MASK: u64 = PINS_MAX << PIN_SHIFT;
-const VERSION_SHIFT: u32 = 20;
-const VERSION_ONE: u64 = 1 << VERSION_SHIFT;
-
-const _: () = assert!(
-    PIN_MASK & (STATE_MASK | WRITEBACK | WAITED | TWINS_MASK) == 0,
-    "pins share no bit with the flags"
-);
-const _: () = assert!(TWINS_MASK & (STATE_MASK | WRITEBACK | WAITED) == 0 && WAITED < 1 << TWINS_SHIFT);
-const _: () =
-    assert!(PIN_MASK < VERSION_ONE && PIN_MASK + PIN_ONE == VERSION_ONE, "pins end where the version starts");
-const _: () = assert!((State::Storing as u64) < STATE_MASK && State::Clean as u64 == READABLE);
-
-/// One value of a slot's word.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Word(pub(crate) u64);
-
-impl Word {
-    /// The state.
-    #[inline(always)]
-    pub fn state(self) -> State {
-        match self.0 & STATE_MASK {
-            0 => State::Free,
-            1 => State::Filling,
-            2 => State::Writing,
-            3 => State::Detached,
-            4 => State::Clean,
-            5 => State::Dirty,
-            8 => State::Stale,
-            9 => State::Copying,
-            10 => State::Twin,
-            _ => State::Storing,
-        }
-    }
-
-    /// Whether the page with this slot's tag is to be found here; a copy of it is not.
-    #[inline(always)]
-    pub fn findable(self) -> bool {
-        self.0 & STATE_MASK < State::Stale as u64 && !matches!(self.state(), State::Free | State::Detached)
-    }
-
-    /// Whether it is a copy of another node's page, of whatever worth.
-    #[inline(always)]
-    pub fn is_copy(self) -> bool {
-        self.0 & STATE_MASK >= State::Stale as u64
-    }
-
-    /// The nodes with copies of the page, a bit each: that a bit is not set says that there are
-    /// none.
-    #[inline(always)]
-    pub fn twins(self) -> u8 {
-        ((self.0 & TWINS_MASK) >> TWINS_SHIFT) as u8
-    }
-
-    /// Whether the bytes may be read (P3) and pinned (P4).
-    #[inline(always)]
-    pub fn readable(self) -> bool {
-        self.0 & READABLE != 0
-    }
-
-    /// Whether the slot is in somebody's hands for now: a claim, a write or a store.
-    #[inline(always)]
-    pub fn owned(self) -> bool {
-        matches!(self.state(), State::Filling | State::Writing | State::Storing)
-    }
-
-    /// Whether a write-back of some version of the page is in flight.
-    #[inline(always)]
-    pub fn writeback(self) -> bool {
-        self.0 & WRITEBACK != 0
-    }
-
-    /// Whether it is a dirty page whose range is being cleared (P14).
-    #[inline(always)]
-    pub fn held(self) -> bool {
-        self.state() == State::Storing && self.writeback()
-    }
-
-    /// Whether somebody is registered to be told when the busy state ends.
-    #[inline(always)]
-    pub fn waited(self) -> bool {
-        self.0 & WAITED != 0
-    }
-
-    /// How many guards hold the bytes.
-    #[inline(always)]
-    pub fn pins(self) -> u64 {
-        (self.0 & PIN_MASK) >> PIN_SHIFT
-    }
-
-    /// The version of tag and bytes.
-    #[inline(always)]
-    pub fn version(self) -> u64 {
-        self.0 >> VERSION_SHIFT
-    }
-
-    /// Whether the policy may name this slot as a victim: free, a copy that nobody is making, or
-    /// clean, unpinned and quiet.
-    #[inline(always)]
-    pub fn evictable(self) -> bool {
-        matches!(self.state(), State::Free | State::Clean | State::Twin | State::Stale)
-            && self.0 & (PIN_MASK | WRITEBACK) == 0
-    }
-
-    #[inline(always)]
-    pub(crate) fn with_state(self, state: State) -> Word {
-        Word(self.0 & !STATE_MASK | state as u64)
-    }
-
-    #[inline(always)]
-    pub(crate) fn with_twins(self, twins: u8) -> Word {
-        Word(self.0 | u64::from(twins) << TWINS_SHIFT & TWINS_MASK)
-    }
-
-    #[inline(always)]
-    fn without(self, flags: u64) -> Word {
-        Word(self.0 & !flags)
-    }
-
-    #[inline(always)]
-    pub(crate) fn next_version(self) -> Word {
-        Word(self.0.wrapping_add(VERSION_ONE))
-    }
-}
-
-impl std::fmt::Debug for Word {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{:?} v{} pins {}", self.state(), self.version(), self.pins())?;
-        f.write_str(if self.writeback() { " writeback" } else { "" })?;
-        f.write_str(if self.waited() { " waited" } else { "" })?;
-        if self.twins() != 0 { write!(f, " twins {:04b}", self.twins()) } else { Ok(()) }
-    }
-}
+pub(crate) use super::state::TWIN_BITS;
+pub use super::state::{PINS_MAX, State, Word};
 
 /// One way of one set: where its word, its tag and the set's word of what is shown lie. Zeroed
 /// memory is a free slot of version 0.
@@ -294,7 +125,7 @@ impl<const W: usize> Shown<W> {
     /// P13, the re-check: whether no way was hidden since.
     #[inline(always)]
     pub(crate) fn holds(self, shown: &AtomicU64) -> bool {
-        if crate::broken::is(crate::broken::Step::NoRecheck) {
+        if broken::is(Step::NoRecheck) {
             return true;
         }
         // Pairs with the release fences of P1, P6 and P8; the load after it needs no ordering of its own.
@@ -329,7 +160,7 @@ impl<'t> Slot<'t> {
     /// the fence that follows orders it before those.
     fn hide(&self) {
         debug_assert!(self.is_shown());
-        let step = match crate::broken::is(crate::broken::Step::HideKeepsVersion) {
+        let step = match broken::is(Step::HideKeepsVersion) {
             true => 0,
             false => 1u64 << self.ways,
         };
@@ -360,7 +191,7 @@ impl<'t> Slot<'t> {
     #[inline(always)]
     pub fn unchanged(&self, seen: Word) -> bool {
         debug_assert!(seen.readable(), "bytes were read under {seen:?}");
-        if crate::broken::is(crate::broken::Step::NoRecheck) {
+        if broken::is(Step::NoRecheck) {
             return true;
         }
         // Pairs with the release fences of P1 and P6; the load after it needs no ordering of its own.
@@ -388,7 +219,7 @@ impl<'t> Slot<'t> {
         if seen.state() == State::Clean {
             self.hide();
         }
-        if !crate::broken::is(crate::broken::Step::NoReleaseFence) {
+        if !broken::is(Step::NoReleaseFence) {
             fence(Ordering::Release);
         }
         // Relaxed: ordered by the fence before it and `publish` after it.
@@ -459,7 +290,7 @@ impl<'t> Slot<'t> {
     pub fn begin_write(&self, seen: Word) -> Result<Word, Word> {
         let mut now = seen;
         let taken = loop {
-            let ignore_pins = crate::broken::is(crate::broken::Step::WriteIgnoresPins);
+            let ignore_pins = broken::is(Step::WriteIgnoresPins);
             let free_of_pins = now.pins() == 0 || ignore_pins;
             if !matches!(now.state(), State::Clean | State::Dirty)
                 || now.version() != seen.version()
@@ -476,7 +307,7 @@ impl<'t> Slot<'t> {
             }
         };
         self.hide();
-        if !crate::broken::is(crate::broken::Step::NoReleaseFence) {
+        if !broken::is(Step::NoReleaseFence) {
             fence(Ordering::Release);
         }
         Ok(taken)
@@ -493,7 +324,7 @@ impl<'t> Slot<'t> {
             debug_assert!(now.state() == State::Writing, "end_write of {now:?}");
             debug_assert!(dirty || !now.writeback(), "a page with a write-back in flight is dirty");
             let mut next = now.without(WAITED | TWINS_MASK).with_state(state);
-            if !crate::broken::is(crate::broken::Step::NoVersionBump) {
+            if !broken::is(Step::NoVersionBump) {
                 next = next.next_version();
             }
             // Acquire beside P7's release: pairs with `wait` (P12), as in `publish`.
@@ -670,8 +501,7 @@ impl<'t> Slot<'t> {
         let mut now = Word(self.word.load(Ordering::Relaxed));
         loop {
             debug_assert!(now.writeback(), "end_writeback of {now:?}");
-            let same =
-                now.version() == version || crate::broken::is(crate::broken::Step::WritebackIgnoresVersion);
+            let same = now.version() == version || broken::is(Step::WritebackIgnoresVersion);
             let cleaned = written && now.state() == State::Dirty && same;
             let left = now.without(WRITEBACK | WAITED);
             let next = if cleaned { left.with_state(State::Clean) } else { left };
@@ -690,7 +520,7 @@ impl<'t> Slot<'t> {
     /// changed: look again.
     pub fn wait(&self, seen: Word) -> Result<(), Word> {
         debug_assert!(seen.owned() || seen.writeback());
-        if crate::broken::is(crate::broken::Step::WaitWithoutSwap) {
+        if broken::is(Step::WaitWithoutSwap) {
             self.word.fetch_or(WAITED, Ordering::Relaxed);
             return Ok(());
         }

@@ -26,9 +26,11 @@ use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-use crate::miniature::{Miniature, Plain};
-use crate::policy::{Balance, Learner, PolicyKind, with_policy};
-use crate::tag::Tag;
+use super::miniature::{Miniature, Plain};
+use crate::policy::balance::Balance;
+use crate::policy::lead::Lead;
+use crate::policy::{PolicyKind, with_policy};
+use crate::word::tag::Tag;
 
 /// Slots of the largest miniature: with fewer of them, curves err.
 const SLOTS_MAX: u64 = 8192;
@@ -261,7 +263,7 @@ impl Model {
     }
 
     /// Takes what is in a ring; returns how much came since it was last looked at.
-    fn drain(&mut self, ring: &Ring, number: usize, learner: Option<&Learner>) -> u64 {
+    fn drain(&mut self, ring: &Ring, number: usize, lead: Option<&Lead>) -> u64 {
         let mut batch = [(Tag(0), false); BATCH];
         let (mut taken, end, room) = (self.taken[number], ring.put.load(Relaxed), ring.entries.len() as u64);
         let waiting = end.wrapping_sub(taken);
@@ -280,17 +282,17 @@ impl Model {
                     count += 1;
                 }
             }
-            self.run(&batch[..count], learner);
+            self.run(&batch[..count], lead);
         }
         self.taken[number] = taken;
         waiting
     }
 
     /// Takes pages through all sizes; those that count are counted.
-    fn run(&mut self, pages: &[(Tag, bool)], learner: Option<&Learner>) {
+    fn run(&mut self, pages: &[(Tag, bool)], lead: Option<&Lead>) {
         self.references.add(pages.len() as f64);
         with_policy!(self.policy, P => for Size { miniature, balance, misses } in &mut self.sizes {
-            let mut guide = Plain::<P>::new(learner, balance);
+            let mut guide = Plain::<P>::new(lead, balance);
             for (tag, counts) in pages {
                 let hit = miniature.access(*tag, &mut guide);
                 misses.add(f64::from(u8::from(!hit && *counts)));
@@ -383,9 +385,9 @@ impl Monitor {
 
     /// Takes what was put in through the miniatures; returns how much there was. One at a time: who
     /// comes meanwhile finds nothing.
-    pub(crate) fn drain(&self, learner: Option<&Learner>) -> u64 {
+    pub(crate) fn drain(&self, lead: Option<&Lead>) -> u64 {
         let Ok(mut model) = self.model.try_lock() else { return 0 };
-        self.rings.iter().enumerate().map(|(number, ring)| model.drain(ring, number, learner)).sum()
+        self.rings.iter().enumerate().map(|(number, ring)| model.drain(ring, number, lead)).sum()
     }
 
     /// A period is over: what was counted so far is worth so much of what it was. True: the load
@@ -449,11 +451,11 @@ impl Monitor {
     }
 
     /// The partition goes on with another policy.
-    pub(crate) fn set_policy(&self, new: PolicyKind, learner: Option<&Learner>) {
+    pub(crate) fn set_policy(&self, new: PolicyKind, lead: Option<&Lead>) {
         let mut model = self.model.lock().unwrap_or_else(PoisonError::into_inner);
         let old = std::mem::replace(&mut model.policy, new);
         for size in &mut model.sizes {
-            size.miniature.change_policy(old, new, learner, &size.balance);
+            size.miniature.change_policy(old, new, lead, &size.balance);
         }
     }
 }

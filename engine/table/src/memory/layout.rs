@@ -34,10 +34,10 @@
 //! the levels before it): at 512 pages a segment at most 0.5 bytes a page. What is not here: who
 //! may change what (`set`, `slot`, `resize`).
 
-use crate::ghost::ghosts_of;
-use crate::lock::SetLock;
 use crate::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64};
-use crate::tag::Tag;
+use crate::word::ghost::ghosts_of;
+use crate::word::lock::SetLock;
+use crate::word::tag::Tag;
 
 /// Bits per way that nothing but guesses depends on: the model checkers need not see them. All
 /// access is Relaxed.

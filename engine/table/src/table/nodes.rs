@@ -1,76 +1,20 @@
-//! Which node of the machine a segment belongs to, and which segments an entry of the directory may
-//! name.
+//! The nodes of a table: whose its segments are, which of them join and leave, and which entries go
+//! to whom.
 //!
-//! The numbers of segments are divided among the nodes, one range each, so that what lies in the
-//! table's memory by a segment's number (fingerprints, marks, sets) lies together by node too. An
-//! entry belongs to a node by its top bits, its *group*, and names a segment of that node, if the
-//! node has one. So a page's node follows from its entry, which every lookup reads anyway: nodes
-//! cost a lookup nothing, and a page changes its node only as its entry moves to another segment
-//! (R1 to R4 in `resize`).
-//!
-//! With one node all of it is what it is without nodes. What is not here: memory, threads, and what
-//! a node is to the machine.
+//! How segments and entries are divided is `memory::nodes`. What is not here: moving what an entry
+//! names (`set::resize`).
 
 use std::ops::Range;
 
-use crate::layout::{Front, Layout, Shape, set_bytes};
+use super::Table;
+use crate::index::{NodeId, SegmentIndex};
+use crate::memory::layout::{Front, Layout, Shape, set_bytes};
+use crate::memory::nodes::Nodes;
 use crate::sync::atomic::Ordering;
-use crate::table::{SegmentIndex, Table};
-use crate::tag::Tag;
-
-/// A node, as tables number them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct NodeId(pub u32);
-
-/// Most nodes of a table.
-pub const NODES_MAX: u32 = 16;
+use crate::word::tag::Tag;
 
 /// Sets of a segment whose clocks are looked at.
 pub const CLOCKS: usize = 8;
-
-/// Top bits of a tag that choose the node: 64 groups, so that of three nodes none has a twentieth
-/// more pages than another.
-const GROUP_BITS: u32 = 6;
-
-/// How a table's segments and entries are divided.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Nodes {
-    pub count: u32,
-    /// Segments of a node at most.
-    per_node: u32,
-    group_bits: u32,
-}
-
-impl Nodes {
-    pub fn new(count: u32, segments_max: u32, level_max: u32) -> Nodes {
-        assert!(
-            (1..=NODES_MAX.min(segments_max)).contains(&count),
-            "{count} nodes of {segments_max} segments"
-        );
-        let group_bits = if count == 1 { 0 } else { GROUP_BITS.min(level_max) };
-        Nodes { count, per_node: segments_max.div_ceil(count), group_bits }
-    }
-
-    /// A directory has so many bits at least.
-    pub fn level_min(&self) -> u32 {
-        self.group_bits
-    }
-
-    fn of_segment(&self, segment: SegmentIndex) -> NodeId {
-        NodeId(segment.0 / self.per_node)
-    }
-
-    /// Whose an entry is.
-    pub fn of_entry(&self, level: u32, entry: u32) -> NodeId {
-        NodeId((entry >> (level - self.group_bits)) % self.count)
-    }
-
-    /// The numbers of a node's segments. The last node may have fewer than the others.
-    fn segments(&self, node: NodeId, segments_max: u32) -> Range<u32> {
-        let end = ((node.0 + 1) * self.per_node).min(segments_max);
-        (node.0 * self.per_node).min(end)..end
-    }
-}
 
 impl<const W: usize> Table<W> {
     /// The segments that a table of `live` begins with: the first of each node in turn.
@@ -208,21 +152,6 @@ impl<const W: usize> Table<W> {
 
     fn live_of(&self, node: NodeId) -> usize {
         self.numbers_of(node).filter(|segment| self.is_live(*segment)).count()
-    }
-
-    /// Names a segment in every entry of a table that begins.
-    pub(crate) fn deal_entries(&self, level: u32, live: &[SegmentIndex]) {
-        // Divided once: a table of 128 GiB has a million entries, and 65536 segments.
-        let mut own = vec![Vec::new(); self.nodes.count as usize];
-        live.iter().for_each(|segment| own[self.node_of_segment(*segment).0 as usize].push(*segment));
-        let mut dealt = vec![0; self.nodes.count as usize];
-        for entry in 0..1u32 << level {
-            let owner = self.nodes.of_entry(level, entry).0 as usize;
-            let segments = if own[owner].is_empty() { live } else { &own[owner] };
-            let segment = segments[dealt[owner] % segments.len()];
-            dealt[owner] += 1;
-            self.entry(level, entry as usize).store(self.first_set(segment), Ordering::Relaxed);
-        }
     }
 
     /// The entries that a segment which joins takes from others, by the segments that have them.

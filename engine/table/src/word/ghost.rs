@@ -5,8 +5,8 @@
 //! history, never wrong bytes. Everything here happens under the set's lock, so all accesses are
 //! Relaxed; the lock orders them.
 
-use crate::probe::has_lower_half;
 use crate::sync::atomic::{AtomicU8, AtomicU32, Ordering::Relaxed};
+use crate::word::probe::has_lower_half;
 
 /// Ghosts of a set: two a way, as far as the budget of metadata allows, which a set of eight would
 /// break by a word.

@@ -69,13 +69,13 @@
 //! bytes (the engine).
 
 use crate::broken::{self, Step};
-use crate::nodes::NodeId;
+use crate::index::{Found, NodeId, SegmentIndex, SetNumber, SlotIndex};
 use crate::policy::{Policy, with_policy};
-use crate::set::SetGuard;
-use crate::slot::{Slot, State, TWIN_BITS, Word};
+use crate::set::guard::SetGuard;
 use crate::sync::atomic::{Ordering, fence};
-use crate::table::{Found, SegmentIndex, SetNumber, SlotIndex, Table};
-use crate::tag::Tag;
+use crate::table::Table;
+use crate::word::slot::{Slot, State, TWIN_BITS, Word};
+use crate::word::tag::Tag;
 
 /// The bit of a node.
 pub(crate) fn bit_of(node: NodeId) -> u8 {

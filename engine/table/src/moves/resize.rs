@@ -24,48 +24,14 @@
 //! walks that one again. The directory doubles in a fresh copy (a level); readers of the old copy
 //! are readers without a lock as above.
 
-use crate::nodes::NodeId;
+use crate::index::{Found, NodeId, SegmentIndex, SetNumber, SlotIndex};
 use crate::policy::{Policy, with_policy};
-use crate::set::{Claim, SetGuard};
-use crate::slot::State;
+use crate::set::guard::{Claim, SetGuard};
 use crate::sync::atomic::Ordering;
-use crate::table::{Found, SegmentIndex, SetNumber, SlotIndex, Table};
-use crate::tag::Tag;
-
-const RECORD_VALID: u64 = 1 << 63;
-const SEGMENT_BITS: u32 = 16;
-const ENTRY_BITS: u32 = 24;
-
-/// An entry of the directory that shall move.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Move {
-    level: u32,
-    entry: u32,
-    from: SegmentIndex,
-    to: SegmentIndex,
-}
-
-impl Move {
-    fn record(self) -> u64 {
-        let (from, to) = (self.from.0 as u64, self.to.0 as u64);
-        let entry = (self.entry as u64) << (2 * SEGMENT_BITS);
-        RECORD_VALID
-            | (self.level as u64) << (2 * SEGMENT_BITS + ENTRY_BITS)
-            | entry
-            | to << SEGMENT_BITS
-            | from
-    }
-
-    fn from_record(record: u64) -> Option<Move> {
-        let part = |shift: u32, bits: u32| (record >> shift) as u32 & ((1 << bits) - 1);
-        (record & RECORD_VALID != 0).then(|| Move {
-            level: part(2 * SEGMENT_BITS + ENTRY_BITS, 6),
-            entry: part(2 * SEGMENT_BITS, ENTRY_BITS),
-            from: SegmentIndex(part(0, SEGMENT_BITS)),
-            to: SegmentIndex(part(SEGMENT_BITS, SEGMENT_BITS)),
-        })
-    }
-}
+use crate::table::Table;
+use crate::table::directory::Move;
+use crate::word::slot::State;
+use crate::word::tag::Tag;
 
 /// What a pass over an entry did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -306,48 +272,10 @@ impl<const W: usize> Table<W> {
         pass.copied += 1;
     }
 
-    /// The record of the move in progress, and where it takes the page of this tag, if it does.
-    pub(crate) fn move_of(&self, tag: Tag) -> (u64, Option<SegmentIndex>) {
-        // Acquire: pairs with `advance` (R1, R4).
-        let record = self.header().moving.load(Ordering::Acquire);
-        let concerned = Move::from_record(record).filter(|mv| tag.directory(mv.level) == mv.entry as usize);
-        match concerned {
-            Some(mv) => (record, Some(mv.to)),
-            None => (0, None),
-        }
-    }
-
     /// The moves of one resize are named together and by the directory as it is: they end before
     /// the next resize begins.
     fn assert_no_move(&self) {
         assert!(self.header().moving.load(Ordering::Relaxed) == 0, "a move is in progress");
-    }
-
-    fn double_directory(&self) {
-        let level = self.level();
-        for entry in 0..1usize << level {
-            let named = self.entry(level, entry).load(Ordering::Relaxed);
-            self.entry(level + 1, 2 * entry).store(named, Ordering::Relaxed);
-            self.entry(level + 1, 2 * entry + 1).store(named, Ordering::Relaxed);
-        }
-        // Release: pairs with `entry_of`.
-        self.set_level(level + 1);
-    }
-
-    pub(crate) fn entries_by_segment(&self) -> Vec<Vec<u32>> {
-        let level = self.level();
-        let mut entries = vec![Vec::new(); self.shape().segments_max as usize];
-        for entry in 0..1u32 << level {
-            let segment = self.named_by(self.entry(level, entry as usize).load(Ordering::Relaxed));
-            entries[segment.0 as usize].push(entry);
-        }
-        entries
-    }
-
-    /// How many directory entries each segment in use holds: the evenness of the load.
-    pub fn entries_per_segment(&self) -> Vec<usize> {
-        let entries = self.entries_by_segment();
-        self.segments().map(|segment| entries[segment.0 as usize].len()).collect()
     }
 }
 

@@ -13,11 +13,13 @@
 
 use std::marker::PhantomData;
 
-use crate::ghost::{Ghosts, ghosts_of};
-use crate::lookup::prefetch;
-use crate::policy::{Balance, Learner, Policy, PolicyKind, View, change};
+use crate::policy::balance::Balance;
+use crate::policy::lead::Lead;
+use crate::policy::{Policy, PolicyKind, View, change};
 use crate::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, Ordering::Relaxed};
-use crate::tag::Tag;
+use crate::word::ghost::{Ghosts, ghosts_of};
+use crate::word::prefetch::prefetch;
+use crate::word::tag::Tag;
 
 /// What a miniature is run by.
 pub(crate) trait Guide {
@@ -26,7 +28,7 @@ pub(crate) trait Guide {
 
     /// What the policy has learned, and what its sets aim at together.
     #[inline(always)]
-    fn shared(&self) -> (Option<&Learner>, Option<&Balance>) {
+    fn shared(&self) -> (Option<&Lead>, Option<&Balance>) {
         (None, None)
     }
 
@@ -48,14 +50,14 @@ pub(crate) trait Guide {
 
 /// A policy as it is in the table.
 pub(crate) struct Plain<'a, P> {
-    learner: Option<&'a Learner>,
+    lead: Option<&'a Lead>,
     balance: &'a Balance,
     policy: PhantomData<P>,
 }
 
 impl<'a, P: Policy> Plain<'a, P> {
-    pub fn new(learner: Option<&'a Learner>, balance: &'a Balance) -> Self {
-        Plain { learner, balance, policy: PhantomData }
+    pub fn new(lead: Option<&'a Lead>, balance: &'a Balance) -> Self {
+        Plain { lead, balance, policy: PhantomData }
     }
 }
 
@@ -63,8 +65,8 @@ impl<P: Policy> Guide for Plain<'_, P> {
     type Policy = P;
 
     #[inline(always)]
-    fn shared(&self) -> (Option<&Learner>, Option<&Balance>) {
-        (self.learner, Some(self.balance))
+    fn shared(&self) -> (Option<&Lead>, Option<&Balance>) {
+        (self.lead, Some(self.balance))
     }
 }
 
@@ -101,10 +103,10 @@ impl Set {
         &'s self,
         meta: &'s [AtomicU16],
         ring: &'s [AtomicU32],
-        (learner, balance): (Option<&'s Learner>, Option<&'s Balance>),
+        (lead, balance): (Option<&'s Lead>, Option<&'s Balance>),
     ) -> View<'s> {
         let ghosts = Ghosts::new(ring, &self.ghost_head, &self.ghost_count);
-        View::new(meta, &self.hand, self.clock, ghosts, learner).with_balance(balance)
+        View::new(meta, &self.hand, self.clock, ghosts, lead).with_balance(balance)
     }
 }
 
@@ -219,14 +221,14 @@ impl Miniature {
         &mut self,
         old: PolicyKind,
         new: PolicyKind,
-        learner: Option<&Learner>,
+        lead: Option<&Lead>,
         balance: &Balance,
     ) {
         let per_set = ghosts_of(self.ways);
         for (number, set) in self.sets.iter_mut().enumerate() {
             let meta = &self.meta[number * self.ways..][..self.ways];
             let ring = &self.ghosts[number * per_set..][..per_set];
-            let shared = (learner, Some(balance));
+            let shared = (lead, Some(balance));
             let occupied = ((1u64 << set.count) - 1) as u32;
             let view = set.view(meta, ring, shared);
             let (order, count) = change::order(old, &view, occupied);

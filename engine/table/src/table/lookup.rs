@@ -6,12 +6,15 @@
 //! believed only under the set's lock. Nothing here stores. What is not here: what a hit tells the
 //! policy (`touch`), and who changes the directory (`resize`).
 
-use crate::layout::{Front, set_bytes};
-use crate::probe::ProbeKind;
-use crate::slot::{Shown, Word};
-use crate::sync::atomic::{AtomicU32, Ordering};
-use crate::table::{Found, SegmentIndex, SetNumber, SlotIndex, Table};
-use crate::tag::Tag;
+use super::Table;
+use crate::index::{Found, SetNumber, SlotIndex};
+use crate::memory::layout::{Front, set_bytes};
+use crate::sync::atomic::Ordering;
+use crate::word::prefetch::prefetch;
+#[cfg(not(any(loom, shuttle)))]
+use crate::word::probe::ProbeKind;
+use crate::word::slot::{Shown, Word};
+use crate::word::tag::Tag;
 
 /// A page that was seen at a glance (P13): what is read of it now is the page's if
 /// [`Glance::is_still_shown`] says so afterwards.
@@ -149,7 +152,7 @@ impl<const W: usize> Table<W> {
         };
         // SAFETY: the array has W bytes, whose places are multiples of W from the start of a line; all who
         // write them store single bytes atomically; the kind is supported.
-        unsafe { crate::probe::find::<W>(kind, self.fingerprints(set).as_ptr().cast(), fingerprint) }
+        unsafe { crate::word::probe::find::<W>(kind, self.fingerprints(set).as_ptr().cast(), fingerprint) }
     }
 
     #[cfg(any(loom, shuttle))]
@@ -157,64 +160,4 @@ impl<const W: usize> Table<W> {
         let equal = |way: &usize| self.fingerprints(set)[*way].load(Ordering::Relaxed) == fingerprint;
         (0..W).filter(equal).fold(0, |mask, way| mask | 1 << way)
     }
-
-    /// The set where the directory says the page belongs now.
-    #[inline(always)]
-    pub(crate) fn set_of(&self, tag: Tag) -> SetNumber {
-        // Acquire: pairs with the end of a move, so that the new segment's sets are seen as the mover left
-        // them.
-        let first = self.entry_of(tag).load(Ordering::Acquire);
-        SetNumber(first | tag.set(self.layout().set_mask) as u32)
-    }
-
-    /// The number of a segment's first set, by which directory entries name it.
-    #[inline(always)]
-    pub(crate) fn first_set(&self, segment: SegmentIndex) -> u32 {
-        segment.0 << self.layout().set_shift
-    }
-
-    /// The segment that an entry names.
-    pub(crate) fn named_by(&self, entry: u32) -> SegmentIndex {
-        self.segment_of_set(SetNumber(entry))
-    }
-
-    #[inline(always)]
-    pub(crate) fn set_in(&self, segment: SegmentIndex, tag: Tag) -> SetNumber {
-        SetNumber(self.first_set(segment) | tag.set(self.layout().set_mask) as u32)
-    }
-
-    /// The page's entry at the level in force.
-    #[inline(always)]
-    fn entry_of(&self, tag: Tag) -> &AtomicU32 {
-        // Acquire: pairs with `double_directory`, which fills a level before it names it.
-        let directory = self.header().directory.load(Ordering::Acquire);
-        self.entry_at(((tag.0 >> (directory % 64)) + directory / 64) as usize)
-    }
-
-    /// Directory bits in use.
-    pub(crate) fn level(&self) -> u32 {
-        // Relaxed: whoever resizes is alone in that.
-        64 - (self.header().directory.load(Ordering::Relaxed) % 64) as u32
-    }
-
-    /// Puts a level in force that has been filled. Level l has its entries at places 2^l and on, in
-    /// the order of the tags' first l bits: the word says how far a tag is shifted and what is
-    /// added then. Release: pairs with `entry_of`.
-    pub(crate) fn set_level(&self, level: u32) {
-        assert!((1..=Tag::DIRECTORY_BITS).contains(&level));
-        self.header().directory.store(64 << level | u64::from(64 - level), Ordering::Release);
-    }
-}
-
-/// Asks the processor for a line. Any address will do.
-#[inline(always)]
-pub(crate) fn prefetch<T>(at: *const T) {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: a prefetch reads nothing and faults at nothing; SSE is part of x86-64.
-    unsafe {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(at.cast());
-    }
-    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    let _ = at;
 }

@@ -1,0 +1,6 @@
+//! Pages that come to lie elsewhere: copies on other nodes, mains away from home, and entries that
+//! move to another segment.
+
+pub(crate) mod away;
+pub(crate) mod resize;
+pub(crate) mod twin;

@@ -1,0 +1,35 @@
+//! The balance of `car` for a whole partition: one number that its sets read and change together.
+
+use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// How much of a partition the pages that came once should have.
+pub(crate) struct Balance {
+    /// The bits of a float from 0 to 1. Relaxed: two sets that change it at the same time may lose
+    /// one's change, which costs a guess.
+    share: AtomicU64,
+    /// Slots of the partition. Relaxed: as `share`.
+    slots: AtomicU64,
+}
+
+impl Balance {
+    pub fn new(slots: u64) -> Balance {
+        Balance { share: AtomicU64::new(0f64.to_bits()), slots: AtomicU64::new(slots) }
+    }
+
+    /// The table has become larger or smaller; the share stays.
+    pub fn set_capacity(&self, slots: u64) {
+        self.slots.store(slots, Relaxed);
+    }
+
+    /// What a set of so many ways should have of them.
+    pub(super) fn target(&self, ways: usize) -> f64 {
+        f64::from_bits(self.share.load(Relaxed)) * ways as f64
+    }
+
+    /// A change by so many pages of the partition.
+    pub(super) fn change(&self, pages: f64) {
+        let share = f64::from_bits(self.share.load(Relaxed));
+        let share = share + pages / self.slots.load(Relaxed).max(1) as f64;
+        self.share.store(share.clamp(0.0, 1.0).to_bits(), Relaxed);
+    }
+}

@@ -1,0 +1,114 @@
+//! The policies by name, and the one place that turns a name into a type.
+
+/// The policies by name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum PolicyKind {
+    /// First in, first out.
+    Fifo,
+    /// Least recently used, to the resolution of the set's clock.
+    Lru,
+    /// One bit of recency and a hand (second chance).
+    Clock,
+    /// Least frequently used, eight bits, halved in the whole set on overflow.
+    Lfu,
+    /// `Lfu` with ghosts: the frequency of a page that returns is reinstated (HotStorage '12).
+    NrLfu,
+    /// Two clocks and two lists of ghosts, balanced by what returns in the whole partition (FAST
+    /// '04).
+    Car,
+    /// Eight queues by frequency, from which pages fall back with time (USENIX ATC '01).
+    Mq,
+    /// The load decides: a tournament of five orders on miniatures of the partition.
+    #[default]
+    Octavo,
+}
+
+impl PolicyKind {
+    /// All of them, in the order of the documentation.
+    pub const ALL: [PolicyKind; 8] = [
+        PolicyKind::Fifo,
+        PolicyKind::Lru,
+        PolicyKind::Clock,
+        PolicyKind::Lfu,
+        PolicyKind::NrLfu,
+        PolicyKind::Car,
+        PolicyKind::Mq,
+        PolicyKind::Octavo,
+    ];
+
+    /// The name that configurations use.
+    pub const fn name(self) -> &'static str {
+        match self {
+            PolicyKind::Fifo => "fifo",
+            PolicyKind::Lru => "lru",
+            PolicyKind::Clock => "clock",
+            PolicyKind::Lfu => "lfu",
+            PolicyKind::NrLfu => "nrlfu",
+            PolicyKind::Car => "car",
+            PolicyKind::Mq => "mq",
+            PolicyKind::Octavo => "octavo",
+        }
+    }
+}
+
+/// A name that is no policy's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownPolicy(pub String);
+
+impl std::fmt::Display for UnknownPolicy {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "unknown policy {:?}, expected one of", self.0)?;
+        PolicyKind::ALL.iter().try_for_each(|kind| write!(f, " {}", kind.name()))
+    }
+}
+
+impl std::error::Error for UnknownPolicy {}
+
+impl std::str::FromStr for PolicyKind {
+    type Err = UnknownPolicy;
+
+    fn from_str(name: &str) -> Result<Self, UnknownPolicy> {
+        PolicyKind::ALL.into_iter().find(|kind| kind.name() == name).ok_or_else(|| UnknownPolicy(name.into()))
+    }
+}
+
+/// Runs `$body` with `$policy` naming the type behind `$kind`.
+macro_rules! with_policy {
+    ($kind:expr, $policy:ident => $body:expr) => {
+        match $kind {
+            $crate::policy::kind::PolicyKind::Fifo => {
+                type $policy = $crate::policy::fifo::Fifo;
+                $body
+            }
+            $crate::policy::kind::PolicyKind::Lru => {
+                type $policy = $crate::policy::lru::Lru;
+                $body
+            }
+            $crate::policy::kind::PolicyKind::Clock => {
+                type $policy = $crate::policy::clock::Clock;
+                $body
+            }
+            $crate::policy::kind::PolicyKind::Lfu => {
+                type $policy = $crate::policy::lfu::Lfu;
+                $body
+            }
+            $crate::policy::kind::PolicyKind::NrLfu => {
+                type $policy = $crate::policy::lfu::NrLfu;
+                $body
+            }
+            $crate::policy::kind::PolicyKind::Car => {
+                type $policy = $crate::policy::car::Car;
+                $body
+            }
+            $crate::policy::kind::PolicyKind::Mq => {
+                type $policy = $crate::policy::mq::Mq;
+                $body
+            }
+            $crate::policy::kind::PolicyKind::Octavo => {
+                type $policy = $crate::policy::octavo::Octavo;
+                $body
+            }
+        }
+    };
+}
+pub(crate) use with_policy;

@@ -1,0 +1,77 @@
+//! The steps that make a page dirty or clean, with the counts of dirty pages kept, and the walk over
+//! dirty pages.
+
+use super::Table;
+use crate::index::SlotIndex;
+use crate::sync::atomic::Ordering;
+use crate::word::slot::{EndedWriteback, State, Word};
+use crate::word::tag::Tag;
+
+impl<const W: usize> Table<W> {
+    /// P2 with the count of dirty pages kept.
+    #[must_use]
+    pub fn publish(&self, slot: SlotIndex, dirty: bool) -> bool {
+        if dirty {
+            self.count_dirty(slot, 1);
+        }
+        self.slot(slot).publish(dirty)
+    }
+
+    /// P7 with the count of dirty pages kept; `before` is the word that `begin_write` replaced.
+    #[must_use]
+    pub fn end_write(&self, slot: SlotIndex, before: Word, dirty: bool) -> bool {
+        let was_dirty = before.state() == State::Dirty;
+        debug_assert!(dirty || !was_dirty, "a write does not clean");
+        if dirty && !was_dirty {
+            self.count_dirty(slot, 1);
+        }
+        self.slot(slot).end_write(dirty)
+    }
+
+    /// P11 with the count of dirty pages kept.
+    #[must_use]
+    pub fn end_writeback(&self, slot: SlotIndex, version: u64, written: bool) -> EndedWriteback {
+        let ended = self.slot(slot).end_writeback(version, written);
+        if ended.cleaned {
+            self.count_dirty(slot, -1);
+        }
+        ended
+    }
+
+    /// Dirty pages in the table: exact when it is quiet, never too few for a page whose write has
+    /// been replied to.
+    pub fn dirty_pages(&self) -> u64 {
+        self.header().dirty.load(Ordering::Relaxed)
+    }
+
+    /// Shows the dirty pages, without a lock: segments that have none are passed over. A page that
+    /// moves may be shown twice.
+    pub fn for_each_dirty(&self, mut visit: impl FnMut(SlotIndex, Tag, Word)) {
+        self.walk(|segment| {
+            // Acquire: pairs with `count_dirty`; a page that is counted no more has arrived elsewhere or is
+            // clean.
+            if self.record(segment).dirty.load(Ordering::Acquire) == 0 {
+                return;
+            }
+            for found in self.sets_of(segment).flat_map(|set| self.pages_in(set)) {
+                // Writing may be a dirty page under change: its writer has not been replied to, or it was
+                // dirty before. So may be a held one, if the store refuses (P14).
+                if matches!(found.word.state(), State::Dirty | State::Writing) || found.word.held() {
+                    visit(found.index, found.tag(), found.word);
+                }
+            }
+        });
+    }
+
+    /// Counted before a page becomes dirty and after it became clean, so that the count is never
+    /// too low.
+    pub(crate) fn count_dirty(&self, slot: SlotIndex, change: i32) {
+        let record = self.record(self.segment_of(slot));
+        // Release: pairs with `for_each_dirty`. A page that became dirty needs none: `publish` and
+        // `end_write` release after the count, and a sync that must see the page has synchronised
+        // with its writer.
+        record.dirty.fetch_add(change as u32, Ordering::Release);
+        // Relaxed: nothing orders on the total.
+        self.header().dirty.fetch_add(change as i64 as u64, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,177 @@
+//! The word of a slot: its states, its fields, and the questions that one value of it answers.
+//!
+//! The picture of the word, the table of its states and the protocol (P1 to P14) stand in `slot`.
+
+/// What the word says of a slot; the table in the module's head says what each allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum State {
+    /// No page.
+    Free = 0,
+    /// Claimed; its bytes are on their way in.
+    Filling = 1,
+    /// Holds what the store holds.
+    Clean = 4,
+    /// Holds newer bytes than the store.
+    Dirty = 5,
+    /// Newer bytes are on their way to the store: a write-through of a clean page, or zeros of a
+    /// dirty one (P14).
+    Storing = 6,
+    /// Its bytes are being changed.
+    Writing = 2,
+    /// No longer findable; a snapshot that lives until its last unpin.
+    Detached = 3,
+    /// A copy of another node's page that was overtaken by a write.
+    Stale = 8,
+    /// A copy that is being made.
+    Copying = 9,
+    /// A copy of another node's page, with the page's bytes.
+    Twin = 10,
+}
+
+const STATE_MASK: u64 = 0b1111;
+/// The bit that the readable states have in common.
+const READABLE: u64 = 0b100;
+pub(super) const WRITEBACK: u64 = 1 << 4;
+pub(super) const WAITED: u64 = 1 << 5;
+const TWINS_SHIFT: u32 = 6;
+/// Bits for the nodes with twins: a node has the one of its number modulo this.
+pub(crate) const TWIN_BITS: u32 = 4;
+pub(super) const TWINS_MASK: u64 = ((1 << TWIN_BITS) - 1) << TWINS_SHIFT;
+const PIN_SHIFT: u32 = TWINS_SHIFT + TWIN_BITS;
+pub(super) const PIN_ONE: u64 = 1 << PIN_SHIFT;
+/// Most pins of one slot at a time; one more is refused.
+pub const PINS_MAX: u64 = (1 << 10) - 1;
+pub(super) const PIN_MASK: u64 = PINS_MAX << PIN_SHIFT;
+const VERSION_SHIFT: u32 = 20;
+const VERSION_ONE: u64 = 1 << VERSION_SHIFT;
+
+const _: () = assert!(
+    PIN_MASK & (STATE_MASK | WRITEBACK | WAITED | TWINS_MASK) == 0,
+    "pins share no bit with the flags"
+);
+const _: () = assert!(TWINS_MASK & (STATE_MASK | WRITEBACK | WAITED) == 0 && WAITED < 1 << TWINS_SHIFT);
+const _: () =
+    assert!(PIN_MASK < VERSION_ONE && PIN_MASK + PIN_ONE == VERSION_ONE, "pins end where the version starts");
+const _: () = assert!((State::Storing as u64) < STATE_MASK && State::Clean as u64 == READABLE);
+
+/// One value of a slot's word.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Word(pub(crate) u64);
+
+impl Word {
+    /// The state.
+    #[inline(always)]
+    pub fn state(self) -> State {
+        match self.0 & STATE_MASK {
+            0 => State::Free,
+            1 => State::Filling,
+            2 => State::Writing,
+            3 => State::Detached,
+            4 => State::Clean,
+            5 => State::Dirty,
+            8 => State::Stale,
+            9 => State::Copying,
+            10 => State::Twin,
+            _ => State::Storing,
+        }
+    }
+
+    /// Whether the page with this slot's tag is to be found here; a copy of it is not.
+    #[inline(always)]
+    pub fn findable(self) -> bool {
+        self.0 & STATE_MASK < State::Stale as u64 && !matches!(self.state(), State::Free | State::Detached)
+    }
+
+    /// Whether it is a copy of another node's page, of whatever worth.
+    #[inline(always)]
+    pub fn is_copy(self) -> bool {
+        self.0 & STATE_MASK >= State::Stale as u64
+    }
+
+    /// The nodes with copies of the page, a bit each: that a bit is not set says that there are
+    /// none.
+    #[inline(always)]
+    pub fn twins(self) -> u8 {
+        ((self.0 & TWINS_MASK) >> TWINS_SHIFT) as u8
+    }
+
+    /// Whether the bytes may be read (P3) and pinned (P4).
+    #[inline(always)]
+    pub fn readable(self) -> bool {
+        self.0 & READABLE != 0
+    }
+
+    /// Whether the slot is in somebody's hands for now: a claim, a write or a store.
+    #[inline(always)]
+    pub fn owned(self) -> bool {
+        matches!(self.state(), State::Filling | State::Writing | State::Storing)
+    }
+
+    /// Whether a write-back of some version of the page is in flight.
+    #[inline(always)]
+    pub fn writeback(self) -> bool {
+        self.0 & WRITEBACK != 0
+    }
+
+    /// Whether it is a dirty page whose range is being cleared (P14).
+    #[inline(always)]
+    pub fn held(self) -> bool {
+        self.state() == State::Storing && self.writeback()
+    }
+
+    /// Whether somebody is registered to be told when the busy state ends.
+    #[inline(always)]
+    pub fn waited(self) -> bool {
+        self.0 & WAITED != 0
+    }
+
+    /// How many guards hold the bytes.
+    #[inline(always)]
+    pub fn pins(self) -> u64 {
+        (self.0 & PIN_MASK) >> PIN_SHIFT
+    }
+
+    /// The version of tag and bytes.
+    #[inline(always)]
+    pub fn version(self) -> u64 {
+        self.0 >> VERSION_SHIFT
+    }
+
+    /// Whether the policy may name this slot as a victim: free, a copy that nobody is making, or
+    /// clean, unpinned and quiet.
+    #[inline(always)]
+    pub fn evictable(self) -> bool {
+        matches!(self.state(), State::Free | State::Clean | State::Twin | State::Stale)
+            && self.0 & (PIN_MASK | WRITEBACK) == 0
+    }
+
+    #[inline(always)]
+    pub(crate) fn with_state(self, state: State) -> Word {
+        Word(self.0 & !STATE_MASK | state as u64)
+    }
+
+    #[inline(always)]
+    pub(crate) fn with_twins(self, twins: u8) -> Word {
+        Word(self.0 | u64::from(twins) << TWINS_SHIFT & TWINS_MASK)
+    }
+
+    #[inline(always)]
+    pub(super) fn without(self, flags: u64) -> Word {
+        Word(self.0 & !flags)
+    }
+
+    #[inline(always)]
+    pub(crate) fn next_version(self) -> Word {
+        Word(self.0.wrapping_add(VERSION_ONE))
+    }
+}
+
+impl std::fmt::Debug for Word {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?} v{} pins {}", self.state(), self.version(), self.pins())?;
+        f.write_str(if self.writeback() { " writeback" } else { "" })?;
+        f.write_str(if self.waited() { " waited" } else { "" })?;
+        if self.twins() != 0 { write!(f, " twins {:04b}", self.twins()) } else { Ok(()) }
+    }
+}
