@@ -27,7 +27,7 @@ const LAYERS: &[Layer] = &[
     Layer { name: "octavo-random", own: &[], others: &[], tests: &[] },
     Layer { name: "octavo-table", own: &["octavo-random"], others: &["libc", "loom", "shuttle"], tests: &[] },
     Layer { name: "octavo-recording", own: &["octavo-table", "octavo-random"], others: &[], tests: &[] },
-    Layer { name: "octavo-share", own: &[], others: &[], tests: &[] },
+    Layer { name: "octavo-share", own: &["octavo-random"], others: &[], tests: &[] },
     Layer {
         name: "octavo-disk",
         own: &["octavo-random"],

@@ -10,7 +10,8 @@
 
 use crate::curve::Curve;
 use crate::limits::WEIGHT_DEFAULT;
-use crate::plan::{Pace, State, Trend, spread, whole};
+use crate::spread::{spread, whole};
+use crate::state::{Pace, State, Trend};
 
 /// Pieces of the memory that dynamic programming deals out, at least 128 and at most twice as many.
 const CHUNKS: u64 = 256;

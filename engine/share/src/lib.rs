@@ -14,7 +14,10 @@ mod allocate;
 mod curve;
 mod limits;
 mod plan;
+mod spread;
+mod state;
 
 pub use curve::{Curve, Seen, Stretch};
 pub use limits::{Limits, UNLIMITED, WEIGHT_DEFAULT};
-pub use plan::{Leaf, Node, Pace, Resize, State, Trend};
+pub use plan::Resize;
+pub use state::{Leaf, Node, Pace, State, Trend};

@@ -1,19 +1,7 @@
 //! Properties of targets and plans, on random trees, limits and curves.
 
+use octavo_random::Random;
 use octavo_share::{Curve, Leaf, Limits, Node, Pace, State, Trend, UNLIMITED};
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        ((u128::from(self.0 ^ self.0 >> 32) * u128::from(limit)) >> 64) as u64
-    }
-
-    fn one_in(&mut self, count: u64) -> bool {
-        self.below(count) == 0
-    }
-}
 
 const SEGMENT: u64 = 2 << 20;
 
@@ -80,7 +68,7 @@ fn leaves(state: &State) -> impl Iterator<Item = (usize, &Leaf)> {
 
 fn runs(test: impl Fn(&mut Random, State, u64)) {
     for seed in 0..600 {
-        let mut random = Random(seed * 7919 + 1);
+        let mut random = Random::new(seed);
         let state = state(&mut random);
         test(&mut random, state, seed);
     }
@@ -214,7 +202,7 @@ fn misses(state: &State, sizes: &[u64]) -> f64 {
 fn few_partitions_share_as_well_as_any_way_of_sharing() {
     let pace = Pace { inertia: 0.0, ..Pace::default() };
     for seed in 0..60 {
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let segments = 12 + random.below(20);
         let curves = (0..3).map(|_| curve(&mut random, segments * SEGMENT)).collect();
         let state = free(curves, segments);
@@ -232,7 +220,7 @@ fn many_partitions_share_nearly_as_well_as_few() {
     let pace = Pace { inertia: 0.0, ..Pace::default() };
     let (mut ahead, mut exact, mut equal) = (0.0, 0.0, 0.0);
     for seed in 0..40 {
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         // 48 share exactly; one that wants nothing makes them too many.
         let segments = 480;
         let mut curves: Vec<Curve> = (0..48).map(|_| curve(&mut random, 30 * SEGMENT)).collect();

@@ -1,0 +1,39 @@
+//! Whole granules: rounding up to them, and spreading an amount by weights.
+
+/// Rounded up to whole granules, as far as numbers go.
+pub(crate) fn whole(bytes: u64, granule: u64) -> u64 {
+    bytes.checked_next_multiple_of(granule).unwrap_or(u64::MAX / granule * granule)
+}
+
+/// Spreads an amount by weights, nobody more than fits him, in whole granules (or all that fits,
+/// where that is less). Returns what each gets; the sum is at most the amount.
+pub(crate) fn spread(amount: u64, weights: &[u64], room: &[u64], granule: u64) -> Vec<u64> {
+    let mut got = vec![0u64; room.len()];
+    let mut left = amount;
+    // Each turn but the last fills somebody, or all are given their share.
+    for _ in 0..=room.len() {
+        let open: Vec<usize> = (0..room.len()).filter(|one| got[*one] < room[*one]).collect();
+        let sum: u128 = open.iter().map(|one| u128::from(weights[*one].max(1))).sum();
+        let before = left;
+        for one in open {
+            let share = (u128::from(before) * u128::from(weights[one].max(1)) / sum.max(1)) as u64;
+            let share = (share / granule * granule).min(room[one] - got[one]).min(left);
+            got[one] += share;
+            left -= share;
+        }
+        if left == before || left == 0 {
+            break;
+        }
+    }
+    // What is less than a granule for each goes by granules to the heaviest.
+    let mut order: Vec<usize> = (0..room.len()).collect();
+    order.sort_by_key(|one| std::cmp::Reverse(weights[*one]));
+    for one in order.into_iter().cycle().take(4 * room.len()) {
+        let share = granule.min(room[one] - got[one]);
+        if share > 0 && share <= left {
+            got[one] += share;
+            left -= share;
+        }
+    }
+    got
+}
