@@ -95,11 +95,10 @@ fn a_sequential_hit_takes_a_byte_and_a_random_one_among_a_million_pages_four() {
     let mut encoder = Encoder::new(Vec::new());
     (0..1000).for_each(|page| encoder.access(7 << PAGE_BITS | page, false, true));
     assert!(encoder.len() < 1010, "{}", encoder.len());
-    let mut state = 1u64;
+    let mut random = octavo_random::Random::new(1);
     encoder.take(Vec::new());
     for _ in 0..1000 {
-        state = state.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(1);
-        encoder.access(7 << PAGE_BITS | state >> 44, false, true);
+        encoder.access(7 << PAGE_BITS | random.below(1 << 20), false, true);
     }
     assert!((3000..=4010).contains(&encoder.len()), "{}", encoder.len());
 }

@@ -116,11 +116,10 @@ mod tests {
         let (head, count) = (AtomicU8::new(0), AtomicU8::new(0));
         let ghosts = Ghosts::new(&ring, &head, &count);
         let mut twin: VecDeque<(u16, u16)> = VecDeque::new();
-        let mut random = 0x9E37_79B9_7F4A_7C15u64;
+        let mut random = octavo_random::Random::new(1);
         for step in 0..if cfg!(miri) { 600 } else { 20_000u32 } {
-            random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            let print = (random >> 33) as u16 % 50;
-            match random >> 60 {
+            let print = random.below(50) as u16;
+            match random.below(16) {
                 0 => {
                     ghosts.change_all(|m| m / 2);
                     twin.iter_mut().for_each(|g| g.1 /= 2);

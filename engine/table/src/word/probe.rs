@@ -160,6 +160,7 @@ fn has_lower_half_each(words: &[AtomicU32], wanted: u16) -> bool {
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
+    use octavo_random::Random;
 
     #[test]
     fn a_lower_half_is_found_wherever_it_is_and_an_upper_half_is_not() {
@@ -191,13 +192,6 @@ mod tests {
         unsafe { find::<N>(kind, fingerprints.as_ptr().cast(), wanted) }
     }
 
-    fn random(state: &mut u64) -> u64 {
-        *state ^= *state << 13;
-        *state ^= *state >> 7;
-        *state ^= *state << 17;
-        *state
-    }
-
     /// The answer by a way that shares nothing with the code under test.
     fn expected(bytes: &[u8], wanted: u8) -> u32 {
         (0..bytes.len()).filter(|&way| bytes[way] == wanted).map(|way| 1 << way).sum()
@@ -225,15 +219,15 @@ mod tests {
 
     fn every_variant_agrees_with_the_twin<const N: usize>() {
         let rounds = if cfg!(miri) { 5 } else { 2_000 };
-        let mut state = 0x9E37_79B9_7F4A_7C15 + N as u64;
+        let mut random = Random::new(N as u64);
         for _ in 0..rounds {
-            let bytes = std::array::from_fn(|_| random(&mut state) as u8);
-            check::<N>(bytes, random(&mut state) as u8);
-            check::<N>(bytes, bytes[random(&mut state) as usize % N]);
+            let bytes = std::array::from_fn(|_| random.next_u64() as u8);
+            check::<N>(bytes, random.next_u64() as u8);
+            check::<N>(bytes, bytes[random.next_u64() as usize % N]);
             // Few values, so that many ways match.
             check::<N>(bytes.map(|byte| byte & 1), 1);
             // Neighbours of the wanted byte: borrows, signs and saturation would show.
-            let wanted = random(&mut state) as u8;
+            let wanted = random.next_u64() as u8;
             check::<N>(bytes.map(|byte| wanted.wrapping_add((byte % 3).wrapping_sub(1))), wanted);
         }
         for wanted in [0, 1, 0x7F, 0x80, 0x81, 0xFE, 0xFF] {

@@ -17,6 +17,8 @@
 //! Every tag is legal, also the one that is all zero. Whether a slot is empty is said by its state,
 //! not by its tag, and a fingerprint of 0 is a fingerprint like any other.
 
+use octavo_random::Random;
+
 /// A page's key, mixed. The fields are disjoint, from the top:
 ///
 /// | bits | field | for |
@@ -144,10 +146,10 @@ impl Mixer {
     /// assert_eq!(mixer.key(mixer.tag(key)), key);
     /// ```
     pub fn new(seed: u64) -> Self {
-        let mut state = seed;
+        let mut random = Random::new(seed);
         let rounds = std::array::from_fn(|_| {
-            let xor = splitmix64(&mut state);
-            let multiplier = splitmix64(&mut state) | 1;
+            let xor = random.next_u64();
+            let multiplier = random.next_u64() | 1;
             Round { xor, multiplier, inverse: inverse(multiplier) }
         });
         Self { rounds }
@@ -206,16 +208,6 @@ const _: () = {
     }
 };
 
-/// The next number of the SplitMix64 sequence (Steele, Lea, Flood, "Fast Splittable Pseudorandom
-/// Number Generators").
-fn splitmix64(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    let mut mixed = *state;
-    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    mixed ^ (mixed >> 31)
-}
-
 /// The inverse of an odd number modulo two to the power of 64, by Newton's iteration. An odd number
 /// is its own inverse in the lowest three bits, and each turn doubles the bits that are right: 3,
 /// 6, 12, 24, 48, 96.
@@ -249,8 +241,8 @@ mod tests {
     }
 
     fn random(count: usize, seed: u64) -> impl Iterator<Item = u64> {
-        let mut state = seed;
-        std::iter::repeat_with(move || splitmix64(&mut state)).take(count)
+        let mut random = Random::new(seed);
+        std::iter::repeat_with(move || random.next_u64()).take(count)
     }
 
     #[test]

@@ -8,7 +8,7 @@ use octavo_table::{
     Claim, Found, Mixer, Move, Mover, NodeId, PolicyKind, SegmentIndex, Shape, SlotIndex, State, Table, Tag,
 };
 
-use crate::random::{Random, for_seeds};
+use octavo_random::{Random, for_seeds};
 
 const NODES: u32 = 3;
 const PAGES: usize = 120;
@@ -169,8 +169,8 @@ impl Scene {
 fn run(seed: u64, steps: usize, resizes: bool) -> usize {
     let (mut scene, mut random) = (Scene::new(seed), Random::new(seed));
     for step in 0..steps {
-        let tag = scene.mixer.tag(random.below(PAGES) as u64);
-        let node = NodeId(random.below(NODES as usize) as u32);
+        let tag = scene.mixer.tag(random.below(PAGES as u64));
+        let node = NodeId(random.below(NODES as u64) as u32);
         match random.below(16) {
             0..4 => _ = scene.get(tag),
             4..7 => scene.write(tag, step as u64 + 1),

@@ -9,7 +9,7 @@ use octavo_table::{
     Claim, Found, Mixer, Move, Mover, PolicyKind, SegmentIndex, Shape, SlotIndex, State, Table, Tag, Word,
 };
 
-use crate::random::Random;
+use octavo_random::Random;
 use sync::{AtomicU64, Condvar, Mutex, Ordering::Relaxed, Ordering::SeqCst, yield_now};
 
 pub mod sync {
@@ -92,18 +92,18 @@ impl<const W: usize> Cache<W> {
     /// One thread's life: `count` random operations.
     pub fn run(&self, random: &mut Random, count: usize) {
         for _ in 0..count {
-            let page = random.below(self.pages.len());
+            let page = random.below(self.pages.len() as u64) as usize;
             match random.below(16) {
                 0..4 => self.read(page),
                 4 => self.hold(page),
                 5..9 => self.write(page),
                 9 => self.write_through(page),
-                10..12 => self.write_back_any(random.below(self.pages.len())),
+                10..12 => self.write_back_any(random.below(self.pages.len() as u64) as usize),
                 12 => self.drop_page(page),
                 13 => self.sync(),
                 _ => self.resize(random),
             }
-            self.check_version(random.below(self.versions.len()));
+            self.check_version(random.below(self.versions.len() as u64) as usize);
         }
     }
 
@@ -387,7 +387,7 @@ impl<const W: usize> Cache<W> {
             (Some(spare), _) if random.below(2) == 0 => self.move_all(self.table.join(spare)),
             (None, 1) => {}
             _ => {
-                let segment = live[random.below(live.len())];
+                let segment = random.pick(&live);
                 self.move_all(self.table.leave(segment));
                 while self.table.retire(segment).is_err() {
                     yield_now();

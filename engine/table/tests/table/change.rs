@@ -2,7 +2,7 @@
 
 use octavo_table::{Claim, Mixer, PolicyKind, Shape, Table, Tag};
 
-use crate::random::Random;
+use octavo_random::Random;
 
 fn bring(table: &Table<16>, tag: Tag) -> Option<Tag> {
     let Claim::Claimed { slot, evicted } = table.lock(tag).claim(tag) else { panic!("all are clean") };
@@ -23,7 +23,7 @@ fn no_page_leaves_when_the_policy_changes_and_each_change_works() {
             let (mixer, mut random) = (Mixer::new(1), Random::new(2));
             let mut run = |steps: usize| {
                 for _ in 0..steps {
-                    let tag = mixer.tag(random.below(3000) as u64);
+                    let tag = mixer.tag(random.below(3000));
                     match table.find(tag) {
                         Some(found) => _ = table.touch(&found),
                         None => _ = bring(&table, tag),

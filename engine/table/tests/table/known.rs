@@ -4,7 +4,7 @@
 
 use octavo_table::{Claim, PolicyKind, Shape, Table, Tag};
 
-use crate::random::{Random, for_seeds};
+use octavo_random::{Random, for_seeds};
 
 fn one_set(policy: PolicyKind) -> Table<16> {
     Table::new(Shape { segments_max: 1, sets_per_segment: 1 }, policy, 1)
@@ -34,7 +34,7 @@ fn known(table: &Table<16>) -> Vec<(Tag, u16)> {
 fn used(policy: PolicyKind, random: &mut Random) -> Table<16> {
     let table = one_set(policy);
     for _ in 0..100 + random.below(300) {
-        let page = random.below(24) as u64;
+        let page = random.below(24);
         match table.find(tag(page)) {
             Some(found) => _ = table.touch(&found),
             None => _ = bring(&table, page),
@@ -73,7 +73,7 @@ fn what_is_known_of_a_page_goes_with_it_and_nobody_elses_changes() {
             let mut random = Random::new(seed);
             let pages = known(&used(policy, &mut random));
             assert_eq!(pages.len(), 16);
-            let moved = known(&moved(policy, &pages, random.below(200)));
+            let moved = known(&moved(policy, &pages, random.below(200) as usize));
             assert_eq!(moved, pages, "{policy:?}: a claim takes no time");
         }
     });
@@ -89,7 +89,7 @@ fn pages_leave_in_the_same_order_as_where_they_came_from() {
             let mut random = Random::new(seed);
             let from = used(policy, &mut random);
             // Nobody asks for what is known later than this, so that hits have still to be told.
-            let to = moved(policy, &known(&from), random.below(200));
+            let to = moved(policy, &known(&from), random.below(200) as usize);
             for page in 100..116 {
                 assert_eq!(bring(&from, page), bring(&to, page), "{policy:?}: for page {page}");
             }

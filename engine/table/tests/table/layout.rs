@@ -8,7 +8,7 @@ use octavo_table::{
     PolicyKind, SEGMENTS_MAX, SegmentIndex, Shape, SlotIndex, State, Table, Tag,
 };
 
-use crate::random::Random;
+use octavo_random::Random;
 
 /// For tables that hold no bytes.
 struct Nothing;
@@ -73,7 +73,7 @@ fn entries_are_spread_evenly_over_every_number_of_segments_growing_and_shrinking
     let mut random = Random::new(1);
     for live in (1..segments).rev() {
         let segments: Vec<_> = table.segments().collect();
-        let leaving = segments[random.below(segments.len())];
+        let leaving = random.pick(&segments);
         finish(&table, table.leave(leaving));
         table.retire(leaving).unwrap();
         check(live);
@@ -180,7 +180,7 @@ fn entries_go_to_other_nodes_and_every_segment_keeps_some_whatever_comes_and_goe
         let before = [from, to].map(|node| table.entries_of_node(node));
         match random.below(4) {
             0 if from != to => {
-                let count = 1 + random.below(40);
+                let count = 1 + random.below(40) as usize;
                 let moves = table.shift(from, to, count);
                 let moved = moves.len();
                 assert!(moved <= count);

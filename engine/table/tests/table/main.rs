@@ -3,8 +3,6 @@
 //!
 //! A test that draws random numbers prints its seed when it fails; `OCTAVO_SEED` replays it.
 
-mod random;
-
 #[cfg(not(any(loom, shuttle)))]
 mod away;
 #[cfg(not(loom))]

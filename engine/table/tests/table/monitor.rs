@@ -2,7 +2,7 @@
 
 use octavo_table::{Claim, Mixer, PolicyKind, Shape, Table};
 
-use crate::random::Random;
+use octavo_random::Random;
 
 /// A table of so many slots; sets of sixteen, a segment of 32 sets.
 fn table(policy: PolicyKind, slots: u64) -> Table {
@@ -30,7 +30,7 @@ fn load(random: &mut Random, step: usize) -> u64 {
         0 => 1 << 20 | (step / 3 % 24_576) as u64,
         _ => {
             let span = 1 << (4 + random.below(13));
-            random.below(span) as u64
+            random.below(span)
         }
     }
 }

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use octavo_table::{Claim, PolicyKind, Shape, Table, Tag, ghosts_of};
 
-use crate::random::{Random, for_seeds};
+use octavo_random::{Random, for_seeds};
 
 /// A page as the twins remember it. Times count the pages that came in; `tick` counts everything.
 #[derive(Clone, Copy)]
@@ -223,8 +223,8 @@ fn draw(random: &mut Random, pages: usize, step: usize) -> u64 {
     let few = pages.div_ceil(8);
     let shift = step / 5_000;
     match random.below(2) {
-        0 => ((random.below(few) + shift * few) % pages) as u64,
-        _ => random.below(pages) as u64,
+        0 => (random.below(few as u64) + (shift * few) as u64) % pages as u64,
+        _ => random.below(pages as u64),
     }
 }
 

@@ -4,7 +4,7 @@ use octavo_table::{Mixer, PolicyKind, Shape};
 use shuttle::sync::Arc;
 
 use crate::cache::Cache;
-use crate::random::Random;
+use octavo_random::Random;
 
 const THREADS: u64 = 4;
 

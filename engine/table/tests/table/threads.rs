@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use octavo_table::{Mixer, PolicyKind, Shape};
 
 use crate::cache::Cache;
-use crate::random::{Random, for_seeds};
+use octavo_random::{Random, for_seeds};
 
 /// The others would wait forever for a page in the hands of a thread that panicked.
 struct AbortOnPanic;

@@ -7,7 +7,7 @@ use octavo_table::{
     Claim, Found, Mixer, Move, Mover, PolicyKind, SegmentIndex, Shape, SlotIndex, State, Table, Tag, Word,
 };
 
-use crate::random::{Random, for_seeds};
+use octavo_random::{Random, for_seeds};
 
 /// What the twin knows of a page that is in the table.
 #[derive(Clone, Copy, Debug)]
@@ -276,7 +276,7 @@ impl<const W: usize> Pair<W> {
         let moves = match self.table.spare_segment() {
             Some(spare) if random.below(2) == 0 => self.table.join(spare),
             _ if full.len() > 1 => {
-                let segment = full[random.below(full.len())];
+                let segment = random.pick(&full);
                 self.leaving.push(segment);
                 self.table.leave(segment)
             }
@@ -346,7 +346,7 @@ impl<const W: usize> Pair<W> {
     fn unpin_a_snapshot(&mut self, random: &mut Random) {
         let mut slots: Vec<SlotIndex> = self.snapshots.keys().copied().collect();
         slots.sort_unstable();
-        let Some(slot) = slots.get(random.below(slots.len().max(1))).copied() else { return };
+        let Some(slot) = slots.get(random.below(slots.len() as u64) as usize).copied() else { return };
         let (pins, bytes) = self.snapshots[&slot];
         assert_eq!(self.table.slot(slot).load().state(), State::Detached);
         assert_eq!(self.frames[slot.0 as usize], bytes, "a snapshot changed");
@@ -394,7 +394,7 @@ fn agree<const W: usize>(shape: Shape, seed: u64, tag: impl Fn(u64) -> Tag) {
     let mut random = Random::new(seed);
     let pages = W * (shape.segments_max * shape.sets_per_segment) as usize;
     for step in 0..if cfg!(miri) { 40 } else { 12_000 } {
-        pair.step(tag(random.below(pages + W) as u64), &mut random);
+        pair.step(tag(random.below((pages + W) as u64)), &mut random);
         match random.below(64) {
             0 => pair.resize(&mut random),
             1..16 => pair.unpin_a_snapshot(&mut random),
