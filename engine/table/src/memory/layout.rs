@@ -1,5 +1,5 @@
-//! Where everything lies in a table's memory: offsets only, no addresses, so that the memory may be
-//! mapped anywhere.
+//! The layout of a table's memory: offsets only, no addresses, so that the memory may be mapped
+//! anywhere.
 //!
 //! ```text
 //!  header | directory, one copy per level | segment records | fingerprints | fronts | tags | sets
@@ -8,7 +8,8 @@
 //!  fronts:       shown u64 | marks u32 | told u32, the same
 //!  tags:         u64 [W], the same
 //!  sets:         head | word u64 [W] | ghost u32 [ghosts], the same
-//!  head:         policy u16 [W] | lock u32, occupied u32 | ahead, spent | clock u16, hand, ghost head, ghost count, orphans, away
+//!  head:         policy u16 [W] | lock u32, occupied u32 | ahead, spent |
+//!                clock u16, hand, ghost head, ghost count, orphans, away
 //! ```
 //!
 //! | bytes a set | 8 ways | 16 ways | 32 ways | touched by |
@@ -23,62 +24,63 @@
 //! | all | 248 | 480 | 944 | |
 //! | a page | 31 | 30 | 29.5 | |
 //!
-//! What a hit looks at lies apart from what only misses and writers do, each kind of it dense: a
-//! byte a page of fingerprints, one of fronts, eight of tags: 2.5 MiB for 1 GiB, most of which the
-//! second cache holds. So a lookup knows at once which frame to ask for, and the tag and the bytes
-//! come at the same time instead of one after the other (a hit of 4 KiB took 1.15 times as long
-//! with the fingerprints in the heads). What a hit tells the policy is a bit in the front, which it
-//! has at hand.
+//! The data that a hit reads lies apart from the data that only misses and writes use, and each
+//! kind is dense: per page, one byte of fingerprints, one of fronts and eight of tags. That is 2.5
+//! MiB for 1 GiB of pages, most of which the second-level cache holds. So a lookup learns at once
+//! which frame to fetch, and the tag and the bytes arrive together instead of one after the other
+//! (a hit of 4 KiB took 1.15 times as long with the fingerprints in the heads). A hit tells the
+//! policy one bit, in the front that the hit has read already.
 //!
-//! The directory adds 4 bytes an entry and 16 to 32 entries a segment per level (twice that with
-//! the levels before it): at 512 pages a segment at most 0.5 bytes a page. What is not here: who
-//! may change what (`set`, `slot`, `resize`).
+//! The directory adds 4 bytes an entry, and 16 to 32 entries a segment per level (twice that with
+//! the levels before it): at 512 pages a segment at most 0.5 bytes a page. Not here: which step may
+//! change which field (`set`, `slot`, `resize`).
 
 use crate::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 use crate::word::ghost::ghosts_of;
 use crate::word::lock::SetLock;
 use crate::word::tag::Tag;
 
-/// Bits per way that nothing but guesses depends on: the model checkers need not see them. All
-/// access is Relaxed.
+/// Bits per way that only guesses depend on: the model checkers need not see them. All accesses are
+/// Relaxed.
 pub(crate) type Hints = std::sync::atomic::AtomicU32;
 
-/// What a hit looks at besides a fingerprint and a tag.
+/// The fields of a set that a hit reads besides a fingerprint and a tag.
 #[repr(C, align(16))]
 pub(crate) struct Front {
-    /// Which ways may be read, and in which version of the set (P13 of `slot`).
+    /// Which ways may be read, and the version of the set (P13 of `slot`).
     pub shown: AtomicU64,
-    /// A bit per way: its page was hit since a page came into the set. Hits set them without the
-    /// lock; the next arrival tells the policy and takes them down.
+    /// A bit per way: its page was hit since the last page came into the set. Hits set the bits
+    /// without the lock; the next arrival passes them to the policy and clears them.
     pub marks: Hints,
-    /// A bit per way: its page is in the monitor's sample and was hit since a page came into the
-    /// set. Its mark stays down instead, so that all its hits are seen.
+    /// A bit per way: its page is in the monitor's sample and was hit since the last page came into
+    /// the set. Such a page's mark stays clear, so that the monitor sees all its hits.
     pub told: Hints,
 }
 
-/// The first line of a set: what its policy and lock keep.
+/// The first line of a set: the state of its policy and its lock.
 #[repr(C, align(8))]
 pub(crate) struct Head<const W: usize> {
-    /// The policy's bits of each way. Changes under the lock; and at hits, where the policy counts
-    /// them.
+    /// The policy's bits of each way. They change under the lock; a policy that counts hits also
+    /// changes them at hits.
     pub meta: [AtomicU16; W],
     pub lock: SetLock,
-    /// A bit per way that was claimed and not removed since. Changes under the lock.
+    /// A bit per way that is claimed and not yet removed. Changes under the lock.
     pub occupied: AtomicU32,
-    /// A bit per way: its page was read ahead, and nobody has asked for it yet.
+    /// A bit per way: its page was read ahead and not requested since.
     pub ahead: Hints,
-    /// A bit per way: its page was read ahead and asked for once. It leaves before others.
+    /// A bit per way: its page was read ahead and requested once. Such pages are evicted before
+    /// others.
     pub spent: Hints,
-    /// Pages that came in, modulo 2^16. Changes under the lock.
+    /// Number of pages that came in, modulo 2^16. Changes under the lock.
     pub clock: AtomicU16,
     pub hand: AtomicU8,
     pub ghost_head: AtomicU8,
     pub ghost_count: AtomicU8,
-    /// Nodes where copies of pages of this set may be that have left it (T7 of `twin`). Changes
-    /// under the lock.
-    pub orphans: AtomicU8,
-    /// Sixteenths of the tags of which a page of this set may be at its place on another node (T9).
+    /// Nodes that may have copies of pages that have left this set, one bit each (T7 of `twin`).
     /// Changes under the lock.
+    pub orphans: AtomicU8,
+    /// A bit per sixteenth of all tags: pages of this set with such tags may lie at their place on
+    /// another node (T9). Changes under the lock.
     pub away: AtomicU16,
 }
 
@@ -87,38 +89,39 @@ const _: () = {
     assert!(size_of::<Front>() == 16);
     assert!(size_of::<Head<8>>() == 40 && size_of::<Head<16>>() == 56 && size_of::<Head<32>>() == 88);
     assert!(all_bytes::<8>() == 248 && all_bytes::<16>() == 480 && all_bytes::<32>() == 944);
-    // With 4 bytes a set for the directory.
+    // With the directory: 4 bytes a set.
     assert!(all_bytes::<8>() + 4 <= 8 * METADATA_BYTES_PER_PAGE_MAX);
     assert!(all_bytes::<16>() + 8 <= 16 * METADATA_BYTES_PER_PAGE_MAX);
     assert!(all_bytes::<32>() + 16 <= 32 * METADATA_BYTES_PER_PAGE_MAX);
 };
 
-/// The budget of metadata, ghosts and directory included.
+/// Budget of metadata per page in bytes, ghosts and directory included.
 pub const METADATA_BYTES_PER_PAGE_MAX: usize = 32;
 
-/// Where a set's words lie, behind its head.
+/// Returns the offset of a set's words, behind its head.
 pub(crate) const fn words_at<const W: usize>() -> usize {
     size_of::<Head<W>>()
 }
 
-/// Where a set's ghosts lie, behind its words.
+/// Returns the offset of a set's ghosts, behind its words.
 pub(crate) const fn ghosts_at<const W: usize>() -> usize {
     words_at::<W>() + W * size_of::<AtomicU64>()
 }
 
-/// Bytes of a set besides its fingerprints, its front and its tags.
+/// Returns the bytes of a set without its fingerprints, its front and its tags.
 pub(crate) const fn set_bytes<const W: usize>() -> usize {
     let bytes = ghosts_at::<W>() + ghosts_of(W) * size_of::<AtomicU32>();
-    // Whole lines, so that a head lies in one; a set of eight has no room for that in the budget.
+    // Whole lines, so that each head lies in one line. The budget of a set of eight has no room for
+    // that.
     bytes.next_multiple_of(if W == 8 { align_of::<Head<W>>() } else { LINE })
 }
 
-/// Bytes of a set, all told.
+/// Returns the bytes of a set, fingerprints, front and tags included.
 pub(crate) const fn all_bytes<const W: usize>() -> usize {
     set_bytes::<W>() + size_of::<Front>() + W * (size_of::<AtomicU8>() + size_of::<AtomicU64>())
 }
 
-/// Under the model checkers zeroed memory is no head.
+/// Under the model checkers zeroed memory is not a valid head.
 #[cfg(any(loom, shuttle))]
 impl<const W: usize> Head<W> {
     pub fn new() -> Self {
@@ -138,7 +141,7 @@ impl<const W: usize> Head<W> {
     }
 }
 
-/// As above.
+/// As for `Head`.
 #[cfg(any(loom, shuttle))]
 impl Front {
     pub fn new() -> Self {
@@ -149,71 +152,76 @@ impl Front {
 /// The first line of a table's memory.
 #[repr(C, align(64))]
 pub(crate) struct Header {
-    /// Where a page's directory entry is (see `Table::set_level`).
+    /// Where the directory entry of a page lies (see `Table::set_level`).
     pub directory: AtomicU64,
-    /// Segments that hold directory entries.
+    /// Number of segments in use.
     pub live: AtomicU32,
-    /// The entry that is on its way to another segment (see `resize`); 0: none.
+    /// The record of the entry that is moving to another segment (see `resize`), or 0.
     pub moving: AtomicU64,
-    /// Dirty pages in the table; never less than there are.
+    /// Number of dirty pages in the table; never too low.
     pub dirty: AtomicU64,
 }
 
-/// What is known of a segment besides its sets.
+/// The state of a segment besides its sets.
 #[repr(C, align(16))]
 pub(crate) struct SegmentRecord {
     /// 1 while the segment is part of the table.
     pub live: AtomicU32,
-    /// Dirty pages in the segment; never less than there are.
+    /// Number of dirty pages in the segment; never too low.
     pub dirty: AtomicU32,
-    /// Pages that came here from another slot, modulo 2^32: a walk that saw it change walks the
-    /// segment again.
+    /// Number of pages that came here from another slot, modulo 2^32. A walk that sees it change
+    /// walks the segment again.
     pub arrivals: AtomicU32,
 }
 
 #[cfg(not(any(loom, shuttle)))]
 const _: () = assert!(size_of::<SegmentRecord>() == 16);
 
-/// How many sets, and how many segments at most.
+/// The size of a table: sets per segment and maximum number of segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// Segments that the table can grow to: 1 to [`SEGMENTS_MAX`].
+    /// Maximum number of segments: 1 to [`SEGMENTS_MAX`].
     pub segments_max: u32,
     /// Sets in a segment: a power of two up to 2^[`Tag::SET_BITS`].
     pub sets_per_segment: u32,
 }
 
 impl Shape {
-    /// Whether a table of such sets can be made; the error says why not.
+    /// Checks that a table of this shape, in sets of `ways` ways, can be made.
+    ///
+    /// # Errors
+    /// A sentence that says which number is out of range.
     pub fn check(self, ways: u32) -> Result<(), String> {
         let Shape { segments_max, sets_per_segment } = self;
         if !(1..=SEGMENTS_MAX).contains(&segments_max) {
-            return Err(format!("{segments_max} segments, where there are 1 to {SEGMENTS_MAX}"));
+            return Err(format!("a table has 1 to {SEGMENTS_MAX} segments, not {segments_max}"));
         }
         if !sets_per_segment.is_power_of_two() || sets_per_segment > SETS_PER_SEGMENT_MAX {
-            return Err(format!("segments of {sets_per_segment} sets"));
+            return Err(format!(
+                "a segment has a power of two of sets, at most {SETS_PER_SEGMENT_MAX}, not {sets_per_segment}"
+            ));
         }
         match u64::from(segments_max) * u64::from(sets_per_segment) * u64::from(ways) {
             0..=SLOTS_MAX => Ok(()),
-            slots => Err(format!("{slots} slots")),
+            slots => Err(format!("a table has at most {SLOTS_MAX} slots, not {slots}")),
         }
     }
 }
 
-/// Slots have numbers of 32 bits.
+/// Maximum number of slots of a table: their numbers have 32 bits.
 const SLOTS_MAX: u64 = 1 << 32;
 
-/// Most segments of one table. At 2 MiB a segment that is 128 GiB.
+/// Maximum number of segments of one table. At 2 MiB a segment that is 128 GiB.
 pub const SEGMENTS_MAX: u32 = 1 << 16;
 
-/// Most sets of one segment.
+/// Maximum number of sets of one segment.
 pub const SETS_PER_SEGMENT_MAX: u32 = 1 << Tag::SET_BITS;
 
-/// Directory entries per segment at a table's full size, at least; evenness between segments is one
-/// part in this.
+/// Minimum number of directory entries per segment at a table's full size. The load of two segments
+/// differs by at most one part in this number.
 pub const ENTRIES_PER_SEGMENT: u32 = 16;
 
-/// Offsets of everything, computed once from a shape.
+/// Offsets of all parts, computed once from a shape.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Layout {
     pub shape: Shape,
@@ -229,7 +237,7 @@ pub(crate) struct Layout {
     pub set_mask: usize,
 }
 
-/// Where the directory lies.
+/// Offset of the directory.
 pub(crate) const DIRECTORY_AT: usize = size_of::<Header>();
 
 const LINE: usize = 64;
@@ -242,14 +250,15 @@ impl Layout {
         assert!(sets.is_power_of_two() && sets <= SETS_PER_SEGMENT_MAX as usize, "sets in a segment");
         let level_max = (ENTRIES_PER_SEGMENT * shape.segments_max.next_power_of_two()).trailing_zeros();
         assert!(level_max <= Tag::DIRECTORY_BITS);
-        // Level l lies at entry 2^l, so the copies of all levels lie one behind the other.
+        // Level l begins at entry 2^l, so the copies of all levels lie one behind the other.
         let records_at = (DIRECTORY_AT + (size_of::<AtomicU32>() << (level_max + 1))).next_multiple_of(LINE);
         let fingerprints_at = (records_at + segments * size_of::<SegmentRecord>()).next_multiple_of(LINE);
         let fingerprints_bytes = segments * sets * W * size_of::<AtomicU8>();
         let fronts_at = (fingerprints_at + fingerprints_bytes).next_multiple_of(LINE);
         let tags_at = (fronts_at + segments * sets * size_of::<Front>()).next_multiple_of(LINE);
         let segments_at = (tags_at + segments * sets * W * size_of::<AtomicU64>()).next_multiple_of(LINE);
-        // Sets lie one behind the other across segments, so that a set's number alone gives its place.
+        // Sets lie one behind the other across segments, so that a set's number alone gives its
+        // offset.
         let bytes = segments_at + segments * sets * set_bytes::<W>();
         let slots_per_segment_shift = (sets * W).trailing_zeros();
         assert!(
@@ -271,7 +280,7 @@ impl Layout {
         }
     }
 
-    /// The least level that gives every one of `live` segments its share of entries.
+    /// Returns the lowest level that gives each of `live` segments its share of entries.
     pub fn level_for(&self, live: u32) -> u32 {
         (ENTRIES_PER_SEGMENT * live.max(1).next_power_of_two()).trailing_zeros().min(self.level_max)
     }

@@ -1,8 +1,8 @@
-//! The memory of a table: given by the caller (mapped, huge pages, bound to a node) or taken from
+//! The memory of a table: given by the caller (mapped, huge pages, bound to a node) or allocated on
 //! the heap.
 //!
-//! Zeroed memory is a valid empty table, so nothing is touched before it is used. The model
-//! checkers' atomics are no plain integers; under them every object is built, and dropped again.
+//! Zeroed memory is a valid empty table, so no part is touched before it is used. The atomics of
+//! the model checkers are not plain integers: under them every object is built, and dropped again.
 
 use std::alloc;
 use std::ptr::NonNull;
@@ -16,7 +16,7 @@ const ALIGN: usize = 64;
 
 pub(crate) struct Memory<const W: usize> {
     base: NonNull<u8>,
-    // What every lookup goes to: these are sums that it need not make.
+    // Addresses that every lookup uses, computed once.
     fingerprints: *const [AtomicU8; W],
     fronts: *const Front,
     tags: *const AtomicU64,
@@ -25,14 +25,14 @@ pub(crate) struct Memory<const W: usize> {
     owned: bool,
 }
 
-// SAFETY: the memory holds atomics and locks only; its bytes are reached through shared references
-// to them.
+// SAFETY: the memory holds only atomics and locks, and all accesses go through shared references to
+// them.
 unsafe impl<const W: usize> Send for Memory<W> {}
 // SAFETY: as above.
 unsafe impl<const W: usize> Sync for Memory<W> {}
 
 impl<const W: usize> Memory<W> {
-    /// Zeroed memory from the heap.
+    /// Allocates zeroed memory on the heap.
     pub fn heap(layout: Layout) -> Self {
         let size = Self::heap_layout(&layout);
         // SAFETY: the size is not zero (a header alone has 64 bytes).
@@ -44,14 +44,14 @@ impl<const W: usize> Memory<W> {
         memory
     }
 
-    /// Memory that the caller keeps.
+    /// Uses memory that the caller keeps.
     ///
     /// # Safety
-    /// `base` is aligned to 64, zeroed, valid for `layout.bytes` bytes, and used by nothing else as
-    /// long as this lives.
+    /// `base` is aligned to 64, zeroed, valid for `layout.bytes` bytes, and not used for anything
+    /// else while the returned value lives.
     pub unsafe fn given(base: NonNull<u8>, layout: Layout) -> Self {
         if cfg!(any(loom, shuttle)) {
-            panic!("the model checkers need memory of their own making");
+            panic!("under a model checker a table must allocate its own memory");
         }
         assert!((base.as_ptr() as usize).is_multiple_of(ALIGN), "table memory is aligned to a cache line");
         Self::new(base, layout, false)
@@ -79,7 +79,7 @@ impl<const W: usize> Memory<W> {
         &self.layout
     }
 
-    /// A shared reference to the object of type `T` at `offset`.
+    /// Returns a shared reference to the object of type `T` at `offset`.
     ///
     /// # Safety
     /// By the layout, an object of type `T` lies at `offset`, inside the memory.
@@ -89,24 +89,24 @@ impl<const W: usize> Memory<W> {
         // SAFETY: inside the memory, by the caller's promise.
         let object = unsafe { self.base.as_ptr().add(offset) };
         debug_assert!(object.cast::<T>().is_aligned());
-        // SAFETY: an object of that type lies there (zeroed memory is one), and only shared references to
-        // it exist.
+        // SAFETY: an object of that type lies there (zeroed memory is a valid one), and only shared
+        // references to it exist.
         unsafe { &*object.cast::<T>() }
     }
 
-    /// An entry of the directory.
+    /// Returns an entry of the directory.
     ///
     /// # Safety
-    /// The directory has more than `place` entries, those of all levels counted.
+    /// The directory has more than `place` entries, all levels together.
     #[inline(always)]
     pub unsafe fn at_directory(&self, place: usize) -> &AtomicU32 {
         let at = self.base.as_ptr().wrapping_add(DIRECTORY_AT).cast::<AtomicU32>();
-        // SAFETY: the caller's promise; the memory holds atomics, which zeroed memory is, and only shared
-        // references to them exist.
+        // SAFETY: the caller's promise; the memory holds atomics, for which zeroed memory is valid,
+        // and only shared references to them exist.
         unsafe { &*at.wrapping_add(place) }
     }
 
-    /// A set's fingerprints.
+    /// Returns a set's fingerprints.
     ///
     /// # Safety
     /// There are more than `set` sets.
@@ -116,7 +116,7 @@ impl<const W: usize> Memory<W> {
         unsafe { &*self.fingerprints.wrapping_add(set) }
     }
 
-    /// A set's front.
+    /// Returns a set's front.
     ///
     /// # Safety
     /// There are more than `set` sets.
@@ -126,7 +126,7 @@ impl<const W: usize> Memory<W> {
         unsafe { &*self.fronts.wrapping_add(set) }
     }
 
-    /// A slot's tag.
+    /// Returns a slot's tag.
     ///
     /// # Safety
     /// There are more than `slot` slots.
@@ -136,7 +136,7 @@ impl<const W: usize> Memory<W> {
         unsafe { &*self.tags.wrapping_add(slot) }
     }
 
-    /// A shared reference to the object of type `T` at `offset` from the first set's start.
+    /// Returns a shared reference to the object of type `T` at `offset` from the first set's start.
     ///
     /// # Safety
     /// As `at`.
@@ -150,8 +150,8 @@ impl<const W: usize> Memory<W> {
         unsafe { &*object.cast::<T>() }
     }
 
-    /// A shared reference to `count` objects of type `T`, the first at `offset`. Not `at` and the
-    /// rest: a reference to one object gives no right to its neighbours.
+    /// Returns a shared reference to `count` objects of type `T`, the first at `offset`. The slice
+    /// cannot be made from the first object's reference: that one gives no right to its neighbours.
     ///
     /// # Safety
     /// By the layout, `count` objects of type `T` lie there, inside the memory.
@@ -160,8 +160,8 @@ impl<const W: usize> Memory<W> {
         // SAFETY: inside the memory, by the caller's promise.
         let first = unsafe { self.base.as_ptr().add(offset) };
         debug_assert!(first.cast::<T>().is_aligned());
-        // SAFETY: objects of that type lie there (zeroed memory is one), and only shared references to them
-        // exist.
+        // SAFETY: objects of that type lie there (zeroed memory is a valid one), and only shared
+        // references to them exist.
         unsafe { std::slice::from_raw_parts(first.cast::<T>(), count) }
     }
 

@@ -1,4 +1,5 @@
-//! The memory of a table: which byte lies where, and whose the parts of it are.
+//! The memory of a table: where each object lies, how the memory is reached, and how it is divided
+//! among nodes.
 
 pub(crate) mod layout;
 pub(crate) mod map;

@@ -1,29 +1,29 @@
-//! Which node of the machine a segment belongs to, and which segments an entry of the directory may
-//! name.
+//! The division of a table among the nodes of the machine: which node a segment belongs to, and
+//! which segments a directory entry may name.
 //!
-//! The numbers of segments are divided among the nodes, one range each, so that what lies in the
-//! table's memory by a segment's number (fingerprints, marks, sets) lies together by node too. An
-//! entry belongs to a node by its top bits, its *group*, and names a segment of that node, if the
-//! node has one. So a page's node follows from its entry, which every lookup reads anyway: nodes
-//! cost a lookup nothing, and a page changes its node only as its entry moves to another segment
-//! (R1 to R4 in `resize`).
+//! The numbers of segments are divided among the nodes, one range each. The memory that is indexed
+//! by segment number (fingerprints, fronts, tags, sets) is therefore contiguous per node. An entry
+//! belongs to a node by its top bits, its *group*, and names a segment of that node, if the node
+//! has one. So a page's node follows from its entry, which every lookup reads anyway: nodes cost a
+//! lookup nothing, and a page changes its node only when its entry moves to another segment (R1 to
+//! R4 in `resize`).
 //!
-//! With one node all of it is what it is without nodes. What is not here: memory, threads, and what
-//! a node is to the machine.
+//! With one node the division changes nothing. Not here: memory, threads, and the machine's
+//! topology.
 
 use std::ops::Range;
 
 use crate::index::{NODES_MAX, NodeId, SegmentIndex};
 
-/// Top bits of a tag that choose the node: 64 groups, so that of three nodes none has a twentieth
-/// more pages than another.
+/// Top bits of a tag that choose the node. They make 64 groups, so that with three nodes no node
+/// has a twentieth more pages than another.
 const GROUP_BITS: u32 = 6;
 
-/// How a table's segments and entries are divided.
+/// The division of a table's segments and entries.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Nodes {
     pub count: u32,
-    /// Segments of a node at most.
+    /// Maximum number of segments of a node.
     per_node: u32,
     pub group_bits: u32,
 }
@@ -32,13 +32,13 @@ impl Nodes {
     pub fn new(count: u32, segments_max: u32, level_max: u32) -> Nodes {
         assert!(
             (1..=NODES_MAX.min(segments_max)).contains(&count),
-            "{count} nodes of {segments_max} segments"
+            "a table of {segments_max} segments cannot be divided among {count} nodes"
         );
         let group_bits = if count == 1 { 0 } else { GROUP_BITS.min(level_max) };
         Nodes { count, per_node: segments_max.div_ceil(count), group_bits }
     }
 
-    /// A directory has so many bits at least.
+    /// Returns the minimum number of directory bits.
     pub fn level_min(&self) -> u32 {
         self.group_bits
     }
@@ -47,12 +47,12 @@ impl Nodes {
         NodeId(segment.0 / self.per_node)
     }
 
-    /// Whose an entry is.
+    /// Returns the node that an entry belongs to.
     pub fn of_entry(&self, level: u32, entry: u32) -> NodeId {
         NodeId((entry >> (level - self.group_bits)) % self.count)
     }
 
-    /// The numbers of a node's segments. The last node may have fewer than the others.
+    /// Returns the numbers of a node's segments. The last node may have fewer than the others.
     pub fn segments(&self, node: NodeId, segments_max: u32) -> Range<u32> {
         let end = ((node.0 + 1) * self.per_node).min(segments_max);
         (node.0 * self.per_node).min(end)..end

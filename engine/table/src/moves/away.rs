@@ -1,9 +1,9 @@
-//! Mains away from home: a page lies where it is written most, and not where its tag says.
+//! Mains away from home: a page lies on the node that writes it most, not where its tag says.
 //!
-//! T9 to T11 of `twin` are the protocol. Here is how such a page is found, with a lock and without
-//! one, and how a main and a copy change their roles. What is not here: whose writes are worth that
-//! (the engine). A table that has never switched a main pays for none of it, but for a look at a
-//! flag when a page is not where it is looked for.
+//! T9 to T11 of `twin` are the protocol. This file finds such a page, with and without a lock, and
+//! lets a main and a copy exchange their roles. Not here: which pages are worth it (the engine). A
+//! table that has never switched a main pays for a look at one flag, and only when a page is not
+//! found at home.
 
 use super::resize::{Mover, Pass};
 use crate::broken::{self, Step};
@@ -15,30 +15,32 @@ use crate::table::Table;
 use crate::word::slot::{State, TWIN_BITS};
 use crate::word::tag::Tag;
 
-/// What became of a main that was to come to another node.
+/// The outcome of [`Table::bring_main`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Switch {
-    /// Where it is now. None: it is there already, or in somebody's hands, or there is no room for
-    /// it, or something of this is on the move.
+    /// The slot of the main now. `None` if the main was already there or busy, no way was
+    /// available, or one of the page's places is moving.
     pub to: Option<SlotIndex>,
-    /// The page that had to leave for it, if one had.
+    /// The page that was evicted for it.
     pub displaced: Option<Tag>,
 }
 
-/// The bit of a page among those of its home set.
+/// Returns the bit of a page among those of its home set.
 fn away_bit(tag: Tag) -> u16 {
     1 << (tag.ghost_print() % 16)
 }
 
 impl<const W: usize> Table<W> {
-    /// What a page has at its place on a node: its main, or a copy. No lock, no store.
+    /// Returns the slot at the page's place on a node: its main, or a copy. Takes no lock and
+    /// stores nothing.
     #[inline]
     pub fn find_at(&self, tag: Tag, node: NodeId) -> Option<Found<'_>> {
         let set = self.set_of(self.twin_place(tag, node));
         self.find_where(set, tag, |word| word.is_copy() || word.findable())
     }
 
-    /// `find`, by a thread of a node: its own place first, where the page may be away from home.
+    /// Finds a page as [`Table::find`] does, for a thread of a node: looks at its own place first
+    /// if the page may be away from home.
     #[inline]
     pub fn find_from(&self, tag: Tag, node: NodeId) -> Option<Found<'_>> {
         let near = match self.has_away() && self.owner_of(tag) != node {
@@ -48,7 +50,7 @@ impl<const W: usize> Table<W> {
         near.or_else(|| self.find(tag))
     }
 
-    /// `find`, for a page that is not at home.
+    /// Continues a `find` that has not found the page at home.
     #[cold]
     #[inline(never)]
     pub(crate) fn find_away(&self, tag: Tag) -> Option<Found<'_>> {
@@ -60,10 +62,10 @@ impl<const W: usize> Table<W> {
         sets.filter(|set| *set != home).find_map(|set| self.find_in(set, tag))
     }
 
-    /// Whether a main was away from home at some time.
+    /// Returns whether a main was ever away from home.
     #[inline(always)]
     pub fn has_away(&self) -> bool {
-        // Relaxed: a hint; under a page's lock its home set says it.
+        // Relaxed: a hint; under the page's lock its home set says it.
         self.has_away.load(Ordering::Relaxed)
     }
 
@@ -72,7 +74,7 @@ impl<const W: usize> Table<W> {
         self.head(home).away.load(Ordering::Relaxed) & away_bit(tag) != 0
     }
 
-    /// T10: brings a page's main to its place on a node.
+    /// T10: moves a page's main to its place on a node.
     pub fn bring_main(&self, tag: Tag, node: NodeId, may_displace: bool, mover: &mut dyn Mover) -> Switch {
         let mut switch = Switch::default();
         switch.to = self.try_to_bring(tag, node, may_displace, &mut switch.displaced, mover);
@@ -98,12 +100,13 @@ impl<const W: usize> Table<W> {
         if !is_quiet || !is_still || is_there || !is_of_node {
             return None;
         }
-        // 2. A way: that of its own copy, if it has one there and nobody has begun to make it anew.
+        // 2. A way: that of the page's own copy there, unless the copy is being refreshed, or
+        //   another.
         let (slot, left) = guard.claim_for_main(to, tag, may_displace)?;
         *displaced = left;
-        // 3. Who looks for it from now on looks in all its places.
+        // 3. From now on every lookup under the lock looks in all its places.
         guard.note_away(tag);
-        // 4. As a page that moves (R2).
+        // 4. The move itself, as R2 moves a page.
         let Ok(taken) = main.slot().begin_move(main.word) else {
             guard.vacate(slot);
             if self.slot(slot).remove().waited() {
@@ -125,7 +128,8 @@ impl<const W: usize> Table<W> {
         Some(slot)
     }
 
-    /// Brings mains home, as far as they are quiet. Some in `busy`: one that is not; then again.
+    /// Moves all quiet mains home. If the result has a `busy` slot, that main was not quiet: call
+    /// again.
     pub fn bring_home(&self, mover: &mut dyn Mover) -> Pass {
         let mut pass = Pass::default();
         if !self.has_away() {
@@ -149,15 +153,15 @@ impl<const W: usize> Table<W> {
 }
 
 impl<const W: usize> SetGuard<'_, W> {
-    /// T9, under the lock of a page's home set: whether the page may be elsewhere.
+    /// T9, under the lock of a page's home set: returns whether the page may be away.
     #[inline(always)]
     pub(crate) fn may_be_away(&self, tag: Tag) -> bool {
         let (home, next) = self.sets();
         self.table().may_be_away(home, tag) || next.is_some_and(|next| self.table().may_be_away(next, tag))
     }
 
-    /// T9, T11: from now on the page's home set says that it may be elsewhere, and that all nodes
-    /// may have copies of pages that left.
+    /// T9, T11: records in the page's home set that the page may be away, and that all nodes may
+    /// have copies of pages that left.
     fn note_away(&self, tag: Tag) {
         let (home, _) = self.sets();
         self.table().has_away.store(true, Ordering::Relaxed);
@@ -174,7 +178,8 @@ impl<const W: usize> SetGuard<'_, W> {
         }
     }
 
-    /// A way for the page's main. None: there is none, or a copy is being made there.
+    /// Takes a way for the page's main. Returns `None` if no way is available, or a copy is being
+    /// made there.
     fn claim_for_main(
         &self,
         set: SetNumber,
@@ -190,10 +195,10 @@ impl<const W: usize> SetGuard<'_, W> {
         with_policy!(table.policy(), P => self.claim_spare::<P>(set, tag, taken, own, may_displace))
     }
 
-    /// A page that comes in at home has no copy there: it had one while it was away.
+    /// Releases the home copy of a page that comes in at home: it was made while the page was away.
     pub(crate) fn drop_home_copy(&self, set: SetNumber, tag: Tag) {
         if self.table().has_away() {
-            // One that is being made stays: it is the page's, as any copy is.
+            // A copy that is being made stays: it is a valid copy of the page.
             self.drop_copies_of(set, |copied| copied == tag);
         }
     }

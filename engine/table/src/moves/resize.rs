@@ -1,28 +1,32 @@
-//! Growing and shrinking by a segment at a time, while reads go on.
+//! Growing and shrinking by a segment at a time, while reads continue.
 //!
-//! The directory maps some bits of a tag to a segment. A segment that joins takes an equal share of
-//! entries from the others; one that leaves gives its entries away. Entries move one by one:
+//! The directory maps the top bits of a tag to a segment. A segment that joins takes an equal share
+//! of entries from the others; one that leaves gives its entries away. Entries move one by one:
 //!
 //! - **R1** The mover writes the move's record (entry, from, to) into the header, with release. One
 //!   move at a time.
-//! - **R2** For each set number it locks the set of both segments, in the order of the segments,
-//!   and brings the entry's quiet pages over, and those that are away from home there by it (T9 of
-//!   `twin`): claim in the new set (P1), copy, publish (P2), count the arrival, let the old slot go
-//!   (P9). Dirty pages stay dirty, pinned ones leave a snapshot behind. A clean page that finds no
-//!   place is let go. A page that is busy stays, and the pass is repeated later.
-//! - **R3** Whoever locks a set of the entry meanwhile sees the record (the mover passed under the
-//!   same lock), locks both sets, finds pages in either and claims in the new one only. So a set
-//!   that has been passed gains no page of the entry.
-//! - **R4** When a pass leaves nothing behind, the mover changes the entry, and then takes the
-//!   record down, both with release: who no longer sees the record sees the new entry.
+//! - **R2** For each set number the mover locks the set of both segments, in the order of the
+//!   segments, and moves the entry's quiet pages, and the quiet mains that are away from home there
+//!   by the entry (T9 of `twin`): claim in the new set (P1), copy, publish (P2), count the arrival,
+//!   release the old slot (P9). Dirty pages stay dirty, pinned ones leave a snapshot behind. A
+//!   clean page for which no way is available is released. A busy page stays, and the pass is
+//!   repeated later.
+//! - **R3** A thread that locks a set of the entry in the meantime sees the record (the mover
+//!   passed under the same lock), locks both sets, finds pages in either and claims in the new one
+//!   only. So a set that the mover has passed gains no page of the entry.
+//! - **R4** When a pass leaves nothing behind, the mover changes the entry, and then clears the
+//!   record, both with release: a thread that no longer sees the record sees the new entry.
 //!
-//! A reader without a lock may look in the old segment at any time. It finds the page, or nothing,
-//! never another page (tags are whole) and never old bytes (the old slot is gone before the page
-//! can change in its new one); a miss it believes only under the lock. A walk over all segments may
-//! pass a page's new segment before the page is there and its old one after it has left. Arrivals
-//! are counted for it: whoever saw a page gone sees that its new segment's count has changed, and
-//! walks that one again. The directory doubles in a fresh copy (a level); readers of the old copy
-//! are readers without a lock as above.
+//! A reader without a lock may look in the old segment at any time. It finds the page, or nothing.
+//! It never finds another page (tags are whole) and never old bytes (the old slot is gone before
+//! the page can change in its new one). It believes a miss only under the lock.
+//!
+//! A walk over all segments may pass a page's new segment before the page arrives and its old
+//! segment after the page has left. Arrivals are counted for that case: a walk that saw a page gone
+//! sees that the count of its new segment has changed, and walks that segment again.
+//!
+//! The directory doubles in a fresh copy (a level); readers of the old copy are readers without a
+//! lock as above.
 
 use crate::index::{Found, NodeId, SegmentIndex, SetNumber, SlotIndex};
 use crate::policy::{Policy, with_policy};
@@ -33,53 +37,52 @@ use crate::table::directory::Move;
 use crate::word::slot::State;
 use crate::word::tag::Tag;
 
-/// What a pass over an entry did.
+/// The outcome of a pass over an entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pass {
-    /// Pages copied to their new set.
+    /// Number of pages copied to their new set.
     pub copied: u64,
-    /// Clean pages that found no place there.
+    /// Number of clean pages released because no way was available there.
     pub let_go: u64,
-    /// Pages that left the new sets to make room.
+    /// Number of pages evicted from the new sets to make room.
     pub evicted: u64,
-    /// A slot that is still busy in the old segment: try again when it is not. None: the entry has
-    /// moved.
+    /// A slot of the old segment that is still busy: try again when it is not. `None` if the entry
+    /// has moved.
     pub busy: Option<SlotIndex>,
 }
 
-/// What the table cannot do for itself during a move.
+/// The parts of a move that the table cannot do itself.
 pub trait Mover {
-    /// Copies the frame of one slot to another's.
+    /// Copies the frame of slot `from` to that of slot `to`.
     fn copy(&mut self, from: SlotIndex, to: SlotIndex);
-    /// Tells that somebody waits for a slot whose busy state has ended.
+    /// Wakes the waiters of a slot whose busy state has ended.
     fn wake(&mut self, slot: SlotIndex);
-    /// Whether the steps of the move are recorded. Then each is made between [`Self::begin_step`]
-    /// and [`Self::end_step`], and no other step of
-    /// the table is.
+    /// Returns whether the steps of the move are recorded. If so, each step is made between
+    /// [`Self::begin_step`] and [`Self::end_step`], and no other step of the table is made there.
     fn is_recorded(&self) -> bool {
         false
     }
-    /// A step follows. The locks of the sets that it concerns are held.
+    /// Announces a step. The locks of the sets that it concerns are held.
     fn begin_step(&mut self) {}
-    /// The step was made. None: it changed nothing.
+    /// Ends the step. `None` if it changed nothing.
     fn end_step(&mut self, _: Option<MoveStep>) {}
 }
 
-/// A step of a move that other steps of the table come before or after.
+/// A step of a move, in its order among the other steps of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MoveStep {
-    /// R1, for the first time.
+    /// R1, the first time.
     Begin,
     /// R2 for one set of the old segment, by its place there.
     Set(u32),
-    /// R4, or the end of a pass that left something behind.
+    /// R4, or the end of a pass that left a page behind.
     End {
         /// R4.
         done: bool,
     },
 }
 
-/// The mover of a table whose frames have no bytes, and whose slots nobody waits for: simulators'.
+/// A mover for tables whose frames have no bytes and whose slots have no waiters, as in simulators.
 pub struct NoBytes;
 
 impl Mover for NoBytes {
@@ -88,14 +91,17 @@ impl Mover for NoBytes {
 }
 
 impl<const W: usize> Table<W> {
-    /// Brings a segment into use, and names the entries that make its fair share. Its frames must
-    /// be usable by now.
+    /// Brings a segment into use, and returns the moves that give it a fair share of entries. The
+    /// caller has made its frames usable.
+    ///
+    /// # Panics
+    /// If the segment is in use, or a move is in progress.
     pub fn join(&self, segment: SegmentIndex) -> Vec<Move> {
-        assert!(!self.is_live(segment), "{segment:?} is in use");
+        assert!(!self.is_live(segment), "{segment:?} cannot join: it is in use already");
         self.assert_no_move();
         let live = self.live_segments() + 1;
-        // Release, here and in `retire`: pairs with `is_live`; what has left the segment has arrived
-        // elsewhere (`walk`).
+        // Release, here and in `take_out`: pairs with `is_live`; a page that has left the segment
+        // has arrived elsewhere (`walk`).
         self.record(segment).live.store(1, Ordering::Release);
         self.header().live.store(live, Ordering::Relaxed);
         self.tell_capacity();
@@ -107,17 +113,26 @@ impl<const W: usize> Table<W> {
         self.entries_for(segment).into_iter().map(to_move).collect()
     }
 
-    /// Names the moves that empty a segment. The last segment cannot leave.
+    /// Returns the moves that empty a segment.
+    ///
+    /// # Panics
+    /// If the segment is not in use or is the last one, or a move is in progress.
     pub fn leave(&self, segment: SegmentIndex) -> Vec<Move> {
-        assert!(self.is_live(segment) && self.live_segments() > 1, "{segment:?} cannot leave");
+        assert!(
+            self.is_live(segment) && self.live_segments() > 1,
+            "{segment:?} cannot leave: it is not in use, or the only one"
+        );
         self.assert_no_move();
         let level = self.level();
         let to_move = |(entry, to)| Move { level, entry, from: segment, to };
         self.entries_of_leaving(segment).into_iter().map(to_move).collect()
     }
 
-    /// Names the moves that take so many entries from one node's segments to another's, or fewer:
+    /// Returns the moves that take `count` entries from one node's segments to another's, or fewer:
     /// each segment keeps a quarter of its share.
+    ///
+    /// # Panics
+    /// If both nodes are the same, or a move is in progress.
     pub fn shift(&self, from: NodeId, to: NodeId, count: usize) -> Vec<Move> {
         self.assert_no_move();
         let level = self.level();
@@ -125,18 +140,31 @@ impl<const W: usize> Table<W> {
         self.entries_to_shift(from, to, count).into_iter().map(to_move).collect()
     }
 
-    /// Takes an emptied segment out of use. Err names a slot that is not free yet: a pinned
-    /// snapshot, or a page in somebody's hands.
+    /// Takes an emptied segment out of use.
+    ///
+    /// # Errors
+    /// A slot that is not free yet: a pinned snapshot, or a page that a thread owns.
+    ///
+    /// # Panics
+    /// If directory entries still name the segment.
     pub fn retire(&self, segment: SegmentIndex) -> Result<(), SlotIndex> {
         self.check_empty(segment)?;
         self.take_out(segment);
         Ok(())
     }
 
-    /// Whether an emptied segment can be taken out of use; once it can, that stays so. Err as
-    /// [`Self::retire`].
+    /// Checks that an emptied segment can be taken out of use. Once it can, that stays so.
+    ///
+    /// # Errors
+    /// As [`Self::retire`].
+    ///
+    /// # Panics
+    /// As [`Self::retire`].
     pub fn check_empty(&self, segment: SegmentIndex) -> Result<(), SlotIndex> {
-        assert!(self.entries_by_segment()[segment.0 as usize].is_empty(), "{segment:?} is emptied first");
+        assert!(
+            self.entries_by_segment()[segment.0 as usize].is_empty(),
+            "{segment:?} cannot retire: it still has directory entries"
+        );
         for set in self.sets_of(segment) {
             let _lock = self.head(set).lock.lock();
             for way in 0..W {
@@ -155,16 +183,19 @@ impl<const W: usize> Table<W> {
         self.tell_capacity();
     }
 
-    /// Moves an entry (R1 to R4), or as much of it as is quiet: call again for the same move until
-    /// nothing is busy.
+    /// Moves an entry (R1 to R4), or as many of its pages as are quiet. Call again with the same
+    /// move until the result has no `busy` slot.
+    ///
+    /// # Panics
+    /// If another move is in progress, or the move was made before another resize.
     pub fn advance(&self, mv: Move, mover: &mut dyn Mover) -> Pass {
         let before = self.header().moving.load(Ordering::Relaxed);
-        assert!(before == 0 || before == mv.record(), "one move at a time");
+        assert!(before == 0 || before == mv.record(), "another move is in progress");
         let level = self.level();
         let owner = self.entry(mv.level, mv.entry as usize).load(Ordering::Relaxed);
         assert!(
             mv.level == level && self.named_by(owner) == mv.from,
-            "{mv:?} was named before another resize"
+            "{mv:?} was made before another resize"
         );
         if before == 0 {
             self.begin_move(mv, mover);
@@ -184,9 +215,9 @@ impl<const W: usize> Table<W> {
 
     /// R1.
     pub fn begin_move(&self, mv: Move, mover: &mut dyn Mover) {
-        // Whoever has locked a set of the entry and not seen the record claims in the old set. A
-        // recording must have that claim before the
-        // record, so the locks of all these sets are held, in their order, while it is made.
+        // A thread that has locked a set of the entry and not seen the record claims in the old
+        // set. A recording must have that claim before the record, so all these locks are held, in
+        // their order, while the record is made.
         let locks: Vec<_> = match mover.is_recorded() {
             true => self.sets_of(mv.from).map(|set| self.head(set).lock.lock()).collect(),
             false => Vec::new(),
@@ -213,8 +244,8 @@ impl<const W: usize> Table<W> {
         let is_placed = |tag: Tag| self.twin_place(tag, node).directory(mv.level) == mv.entry as usize;
         let busy = guard.drop_copies_of(home, is_placed);
         pass.busy = busy.or(pass.busy);
-        // A page that is away from home here goes with its place (T9); not one that has come to be
-        // at home here since, by another entry.
+        // A page that is away from home here moves with its place (T9). A page that has come to be
+        // at home here since, by another entry, stays.
         let moves = |tag: Tag| {
             tag.directory(mv.level) == mv.entry as usize || self.set_of(tag) != home && is_placed(tag)
         };
@@ -234,7 +265,7 @@ impl<const W: usize> Table<W> {
         mover: &mut dyn Mover,
         pass: &mut Pass,
     ) {
-        // 0. A page that cannot move now costs no other page its place.
+        // 0. A page that cannot move now must not evict another page.
         let word = page.word;
         if !matches!(word.state(), State::Clean | State::Dirty) || word.writeback() {
             pass.busy = Some(page.index);
@@ -249,7 +280,7 @@ impl<const W: usize> Table<W> {
             return;
         };
         pass.evicted += evicted.is_some() as u64;
-        // 2. The old slot, so that its bytes hold still.
+        // 2. The old slot, so that its bytes do not change.
         let Ok(taken) = page.slot().begin_move(page.word) else {
             if guard.remove(to) {
                 mover.wake(to);
@@ -265,22 +296,25 @@ impl<const W: usize> Table<W> {
         if self.publish(to, dirty) {
             mover.wake(to);
         }
-        // 4. The old slot goes.
+        // 4. The old slot is released.
         if guard.remove_moved(page.index, taken) {
             mover.wake(page.index);
         }
         pass.copied += 1;
     }
 
-    /// The moves of one resize are named together and by the directory as it is: they end before
-    /// the next resize begins.
+    /// The moves of one resize are computed together from the current directory: all of them end
+    /// before the next resize begins.
     fn assert_no_move(&self) {
-        assert!(self.header().moving.load(Ordering::Relaxed) == 0, "a move is in progress");
+        assert!(
+            self.header().moving.load(Ordering::Relaxed) == 0,
+            "a move is in progress: finish it before the next resize"
+        );
     }
 }
 
 impl<const W: usize> SetGuard<'_, W> {
-    /// Gives a moved page the policy's bits it had, in its new set's time.
+    /// Gives a moved page the policy's bits that it had, relative to its new set's clock.
     pub(crate) fn adopt(&self, from: SlotIndex, to: SlotIndex) {
         let table = self.table();
         let ((old_set, old_way), (new_set, new_way)) = (table.place_of(from), table.place_of(to));
@@ -292,7 +326,8 @@ impl<const W: usize> SetGuard<'_, W> {
         let meta = with_policy!(table.policy(), P => P::rebased(meta, then, now));
         new.meta[new_way].store(meta, Ordering::Relaxed);
         for (from, to) in [(&old.ahead, &new.ahead), (&old.spent, &new.spent)] {
-            // Taken away from the old way, so that its page's leaving is no waste. Relaxed: hints.
+            // Cleared at the old way, so that the page's leaving does not count as waste. Relaxed:
+            // hints.
             if from.load(Ordering::Relaxed) >> old_way & 1 == 1 {
                 from.fetch_and(!(1 << old_way), Ordering::Relaxed);
                 to.fetch_or(1 << new_way, Ordering::Relaxed);

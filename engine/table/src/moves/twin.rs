@@ -2,71 +2,73 @@
 //! Gouicem, EuroSys '26).
 //!
 //! A page's *main* sits in the set that the directory names, as it does without twins, or is *away*
-//! from there (T9), and whatever happens to the page happens to its main. A *twin* on node n sits
-//! in a set of that node: the one where the page would be if the bits of its tag that say whose an
-//! entry is were n's ([`Table::twin_place`]). It keeps the page's own tag; what tells it from a
-//! main is its state. So twins take ways that are free, leave before pages that have no copy, and
-//! move with no table of their own; and a thread that has one reads lines of its own node only: the
-//! twin's own word says whether it may.
+//! from there (T9). All operations on the page act on its main. A *twin* on node n sits in a set of
+//! that node: the one that the page would have if the bits of its tag that select the entry's node
+//! were n's ([`Table::twin_place`]). It keeps the page's own tag; its state tells it from a main.
+//! So twins use free ways, are evicted before pages that have no copy, and move without a table of
+//! their own. A thread that finds a twin reads lines of its own node only, because the twin's own
+//! word says whether it may be read.
 //!
-//! What is protected: a twin that may be read has the bytes of the page's last write. Its main's
-//! word has a bit per node (modulo four), its *twins*, set before a copy begins; who takes the main
-//! away from its readers has the bits of the word that he replaced, looks there, and marks each
-//! twin's own word. That costs the writer some lines of other nodes once a copy, and the reader
-//! nothing; a flag at the main would cost each reader of a twin a line of another node.
+//! The protocol protects one property: a twin that may be read has the bytes of the page's last
+//! write. The main's word has a bit per node (modulo four), its *twins*, which is set before a copy
+//! begins. The thread that takes the main away from its readers gets the bits in the word that it
+//! replaced, looks for copies on those nodes, and marks each twin's own word. That costs the writer
+//! a few lines of other nodes once per copy, and the reader nothing. A flag at the main would cost
+//! each reader of a twin a line of another node.
 //!
 //! | state | may be read | who may change the bytes | leaves to |
 //! |---|---|---|---|
 //! | Copying | | its maker | Twin, Stale |
-//! | Twin | by P3, with this state in place of the readable ones | nobody | Stale, Filling and Copying (for another page), Free |
-//! | Stale | | nobody | Copying (the same page again, or another), Filling, Free |
+//! | Twin | by P3, with this state as readable | nobody | Stale, Free; Filling, Copying: other page |
+//! | Stale | | nobody | Copying (the same page or another), Filling, Free |
 //!
 //! - **T1 begin** A reader takes a way for the copy. Under the set's lock: Free, or a Twin or Stale
 //!   of another page -> Copying by P1 (with its release fence, then the tag), if the set has no
-//!   copy of the page. Or, to *refresh*, without a lock: Stale -> Copying, version + 1, then a
-//!   release fence.
+//!   copy of the page. Or, to *refresh* a copy, without a lock: Stale -> Copying, version + 1, then
+//!   a release fence.
 //! - **T2 link** A compare-and-swap of the main's readable word with itself and the node's bit,
-//!   release and acquire; also where the bit is set already: a bit that was merely loaded tells the
-//!   next writer nothing of this copy.
+//!   release and acquire, even if the bit is already set: a bit that was merely loaded does not
+//!   tell the next writer of this copy.
 //! - **T3 copy** The main's bytes, by P3 from the linked word.
-//! - **T4 publish** Compare-and-swap of the very word of T1: Copying -> Twin, with release. Where
-//!   that fails T5 came by: then Copying -> Stale, version + 1.
-//! - **T5 overtake** Whoever took the main away from its readers (P6, P8's second half and move,
-//!   P9, or a claim by T7), before he changes bytes and before he lets anybody know: for each bit
-//!   of the word that he replaced, the page's copy on that node, if it is there: Twin -> Stale or
-//!   Copying -> Copying, version + 1 each. No copy can be linked before the main is readable again.
-//!   The end of a write (P7) takes the bits down.
+//! - **T4 publish** Compare-and-swap of the very word of T1: Copying -> Twin, with release. If it
+//!   fails, T5 has overtaken the copy: then Copying -> Stale, version + 1.
+//! - **T5 overtake** A thread that took the main away from its readers (P6, P8's second half and
+//!   move, P9, or a claim by T7) does this before it changes bytes and before it reports
+//!   completion. For each bit of the word that it replaced it looks up the page's copy on that node
+//!   and, if there is one: Twin -> Stale or Copying -> Copying, version + 1 each. No copy can be
+//!   linked before the main is readable again. The end of a write (P7) clears the bits.
 //! - **T6 read** P3: the twin's word before and after the bytes.
-//! - **T7 orphans** A main with twins that is evicted (P1) leaves them: they have the bytes that
-//!   the store has. Its set remembers their bits, for good, and each page that is claimed there
-//!   begins with them. Whoever claims it looks for a twin before he asks the store (*election*).
-//!   Whoever changes a page that has no slot, or gives one up, overtakes its orphans by the set's
-//!   bits, under the set's lock.
-//! - **T8 move** While an entry moves (R2), the copies that belong to it by their place are let go,
-//!   and one that is being made is busy; new ones come into the new set only, as pages do. A page
-//!   that moves takes its bits along, and a set those of its orphans.
-//! - **T9 places** A page has a place, a set, on each node: home is the one by its own tag. It
-//!   comes in at home only (P1), under that set's lock, which is the page's. Its main may be at any
-//!   of its places, though: then its home set has said so, by a bit for a sixteenth of all tags,
-//!   since before it left, and for good. Whoever locks a page whose bit is set locks all its
-//!   places, in the order of sets, and finds it in whichever it is; who looks without a lock looks
-//!   at home first. So a page is in one slot at most.
-//! - **T10 switch** A node that writes a page again and again gets its main: under the locks of all
-//!   places, none of which is on the move, the main is copied as a page that moves is (R2), to the
-//!   way of its own copy there, a free one, or another copy's. The bits go along: no byte changes,
-//!   so every other copy stays as good as it was. The node it leaves may make a copy as any other
-//!   may, home as well. Another node's writes bring it there, or home, in the same way.
-//! - **T11 leaving** A main that is away leaves as any page of the set where it lies, under that
-//!   set's lock alone. Its orphans are not found by that set, so its home set has had the bits of
-//!   all nodes since T9. While an entry moves, what lies there by its place goes along (R2).
+//! - **T7 orphans** A main with twins that is evicted (P1) leaves them behind as orphans: they have
+//!   the bytes that the store has. Its set keeps their bits for ever, and each page that is claimed
+//!   there begins with those bits. The thread that claims it looks for a twin before it reads from
+//!   the store (*election*). A thread that changes a page without a slot, or gives one up,
+//!   overtakes the page's orphans by the bits of the set, under the set's lock.
+//! - **T8 move** While an entry moves (R2), the copies that belong to it by their place are
+//!   released, and one that is being made counts as busy; new copies go into the new set only, as
+//!   pages do. A page that moves takes its bits along, and a set those of its orphans.
+//! - **T9 places** A page has a place, a set, on each node; its home is the one by its own tag. It
+//!   comes in at home only (P1), under that set's lock, which is the page's lock. Its main may be
+//!   at any of its places, though. Its home set then says so by a bit for a sixteenth of all tags,
+//!   which is set before the main leaves and never cleared. A thread that locks a page whose bit is
+//!   set locks all its places, in the order of sets, and finds the page in one of them. A lookup
+//!   without a lock tries home first. So a page is in one slot at most.
+//! - **T10 switch** A node that writes a page again and again gets its main. Under the locks of all
+//!   places, none of which is moving, the main is copied as a moving page is (R2), to the way of
+//!   its own copy there, a free one, or another copy's. The bits go along: no byte changes, so
+//!   every other copy stays valid. The node that the main leaves may make a copy as any other may,
+//!   the home node included. Another node's writes bring the main there, or home, in the same way.
+//! - **T11 leaving** A main that is away is evicted as any page of the set where it lies, under
+//!   that set's lock alone. That set does not find its orphans, so its home set has had the bits of
+//!   all nodes since T9. While an entry moves, the mains that lie there by their place go along
+//!   (R2).
 //!
-//! Why a writer finds every copy. A copy's slot and tag were written before T2, which releases; the
-//! writer's swap of the same word acquires, so he sees them, or T2 comes after it and fails. A move
-//! that put the copy elsewhere was seen by T1 under the lock, and so it is by the writer, who looks
-//! in both sets.
+//! Why a writer finds every copy: a copy's slot and tag were written before T2, which releases. The
+//! writer's swap of the same word acquires, so the writer sees them; or T2 comes after the swap and
+//! fails. A move that put the copy elsewhere was seen by T1 under the lock, and so the writer,
+//! which looks in both sets, sees it too.
 //!
-//! What is not here: how mains come to be away (`away`); when a copy is worth its while, and the
-//! bytes (the engine).
+//! Not here: how mains come to be away (`away`); when a copy is worth its cost, and the bytes (the
+//! engine).
 
 use crate::broken::{self, Step};
 use crate::index::{Found, NodeId, SegmentIndex, SetNumber, SlotIndex};
@@ -77,13 +79,13 @@ use crate::table::Table;
 use crate::word::slot::{Slot, State, TWIN_BITS, Word};
 use crate::word::tag::Tag;
 
-/// The bit of a node.
+/// Returns the bit of a node.
 pub(crate) fn bit_of(node: NodeId) -> u8 {
     1 << (node.0 % TWIN_BITS)
 }
 
 impl Slot<'_> {
-    /// T1, again for the same page.
+    /// T1, again for the same page. Returns the word of the begun copy.
     pub(crate) fn begin_refresh(&self, seen: Word) -> Option<Word> {
         debug_assert!(seen.state() == State::Stale);
         let next = seen.with_state(State::Copying).next_version();
@@ -94,7 +96,7 @@ impl Slot<'_> {
         Some(next)
     }
 
-    /// T2, at a main that was `seen` readable. The word to copy by.
+    /// T2, at a main that was readable in `seen`. Returns the word to copy by.
     pub(crate) fn link(&self, seen: Word, bit: u8) -> Option<Word> {
         let mut now = seen;
         loop {
@@ -105,8 +107,8 @@ impl Slot<'_> {
             if broken::is(Step::LinkOnce) && next == now || broken::is(Step::NoLink) {
                 return Some(now);
             }
-            // Release: pairs with whoever takes the main, who must see the copy (T5). Acquire: its bytes (P2,
-            // P7).
+            // Release: pairs with the thread that takes the main, which must see the copy (T5).
+            // Acquire: its bytes (P2, P7).
             match self.word.compare_exchange_weak(now.0, next.0, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => return Some(next),
                 Err(w) => now = Word(w),
@@ -114,7 +116,7 @@ impl Slot<'_> {
         }
     }
 
-    /// T4. False: it was overtaken, and is Stale.
+    /// T4. Returns false if the copy was overtaken, and is Stale.
     pub(crate) fn publish_copy(&self, begun: Word) -> bool {
         let next = begun.with_state(State::Twin);
         // Release: pairs with T6. Acquire in failure: pairs with T5.
@@ -131,17 +133,17 @@ impl Slot<'_> {
         false
     }
 
-    /// Gives a copy up that was begun: Stale.
+    /// Gives up a copy that was begun: Stale.
     pub(crate) fn give_up_copy(&self) {
         let mut now = Word(self.word.load(Ordering::Relaxed));
-        // Only T5 changes the word meanwhile, once for each writer.
+        // Only T5 changes the word in the meantime, once for each writer.
         while !self.give_up_from(&mut now) {}
     }
 
     fn give_up_from(&self, now: &mut Word) -> bool {
-        debug_assert!(now.state() == State::Copying, "a copy is its maker's: {now:?}");
+        debug_assert!(now.state() == State::Copying, "only its maker ends a copy: {now:?}");
         let next = now.with_state(State::Stale).next_version();
-        // Release: the maker's bytes come before the next one's (T1, P1).
+        // Release: the maker's bytes come before those of the next maker (T1, P1).
         match self.word.compare_exchange_weak(now.0, next.0, Ordering::Release, Ordering::Relaxed) {
             Ok(_) => true,
             Err(w) => {
@@ -151,8 +153,8 @@ impl Slot<'_> {
         }
     }
 
-    /// T5 for one copy that was found in this slot. True: it can no longer be read, or will not be
-    /// published.
+    /// T5 for one copy that was found in this slot. Returns true if the copy can no longer be read,
+    /// or will not be published.
     pub(crate) fn overtake(&self, seen: Word) -> bool {
         if broken::is(Step::NoOvertake) {
             return false;
@@ -164,7 +166,8 @@ impl Slot<'_> {
                 State::Copying => now.next_version(),
                 _ => return false,
             };
-            // The maker may publish in between; whoever took the slot for another page leaves nothing to do.
+            // The maker may publish in between. If a thread took the slot for another page, nothing
+            // is left to do.
             if now.version() != seen.version() {
                 return false;
             }
@@ -176,7 +179,8 @@ impl Slot<'_> {
         }
     }
 
-    /// T6, the re-check: whether what was read since the word was loaded, a Twin's, is the page's.
+    /// T6, the re-check: returns whether the bytes read since `seen`, the word of a Twin, was
+    /// loaded are the page's.
     #[inline(always)]
     pub fn is_still_twin(&self, seen: Word) -> bool {
         debug_assert!(seen.state() == State::Twin);
@@ -185,7 +189,7 @@ impl Slot<'_> {
         Word(self.word.load(Ordering::Relaxed)) == seen || broken::is(Step::NoRecheck)
     }
 
-    /// T8, under the lock: lets a copy go. False: it is being made.
+    /// T8, under the lock: releases a copy. Returns false if the copy is being made.
     fn remove_copy(&self, seen: Word) -> bool {
         let mut now = seen;
         loop {
@@ -200,21 +204,21 @@ impl Slot<'_> {
         }
     }
 
-    /// Gives a claimed page bits that it had elsewhere (T8). By its claimant.
+    /// Adds the bits that a page had elsewhere to its claimed slot (T8). Its claimant calls this.
     pub(crate) fn add_twins(&self, bits: u8) {
         if bits != 0 {
-            // Relaxed: `publish` releases. Only waiters change the word meanwhile.
+            // Relaxed: `publish` releases. Only waiters change the word in the meantime.
             self.word.fetch_or(Word(0).with_twins(bits).0, Ordering::Relaxed);
         }
     }
 }
 
-/// A copy that is being made. Whoever drops it without [`Copying::publish`] gives it up.
+/// A copy that is being made. Dropping it without [`Copying::publish`] gives the copy up.
 pub struct Copying<'t> {
     slot: Slot<'t>,
-    /// Its slot, and frame, which nobody else changes.
+    /// The number of its slot, and of its frame, which no other thread changes.
     pub index: SlotIndex,
-    /// The page that had to leave for it, if one had.
+    /// The page that was evicted for it.
     pub displaced: Option<Tag>,
     begun: Word,
     bit: u8,
@@ -222,13 +226,14 @@ pub struct Copying<'t> {
 }
 
 impl Copying<'_> {
-    /// T2 for the page's main, as it was found. The word to copy by: T3 ends with `Slot::unchanged`
-    /// of it.
+    /// T2 for the page's main, as a lookup found it. Returns the word to copy by: T3 ends with
+    /// `Slot::unchanged` of that word.
     pub fn link(&self, main: &Found<'_>) -> Option<Word> {
         main.slot().link(main.word, self.bit)
     }
 
-    /// T4. False: a write came by. What was copied was the page's all the same, when it was.
+    /// T4. Returns false if a write has overtaken the copy. The copied bytes were still the page's
+    /// when they were read.
     pub fn publish(mut self) -> bool {
         self.ended = true;
         self.slot.publish_copy(self.begun)
@@ -244,26 +249,26 @@ impl Drop for Copying<'_> {
 }
 
 impl<const W: usize> Table<W> {
-    /// The page's copy on a node other than its own, if there is one: in state Twin it may be read
-    /// by T6. No lock, no store.
+    /// Returns the page's copy on a node other than its own. In state Twin the copy may be read by
+    /// T6. Takes no lock and stores nothing.
     #[inline]
     pub fn find_twin(&self, tag: Tag, node: NodeId) -> Option<Found<'_>> {
         self.find_copy_in(self.set_of(self.twin_place(tag, node)), tag)
     }
 
-    /// Asks the processor for the fingerprints of the set where a node's copy of a page would be.
+    /// Prefetches the fingerprints of the set where a node's copy of a page would be.
     #[inline]
     pub fn prefetch_twin_set(&self, tag: Tag, node: NodeId) {
         self.prefetch_set(self.twin_place(tag, node));
     }
 
-    /// T1 for a page that has no copy on the node. None: there is one, or no place for it. A copy
-    /// takes the place of a page that has none only where it `may_displace`.
+    /// T1 for a page that has no copy on the node. Returns `None` if the page has a copy, or if no
+    /// way is available. A copy takes the way of a page without a copy only if it `may_displace`.
     pub fn begin_copy(&self, tag: Tag, node: NodeId, may_displace: bool) -> Option<Copying<'_>> {
         let mut guard = self.lock(self.twin_place(tag, node));
         let (index, displaced) = guard.claim_copy(tag, may_displace)?;
-        // What overtakes it from now on makes another word of this one, and what did before the link is
-        // none of the copy's.
+        // A thread that overtakes the copy from now on changes this word. A write before the link
+        // does not concern the copy.
         let slot = self.slot(index);
         Some(Copying { slot, index, displaced, begun: slot.load(), bit: bit_of(node), ended: false })
     }
@@ -271,14 +276,14 @@ impl<const W: usize> Table<W> {
     /// T1 for a copy that was found Stale.
     pub fn begin_refresh<'t>(&'t self, found: &Found<'t>, node: NodeId) -> Option<Copying<'t>> {
         let slot = found.slot();
-        // The tag was looked at between the word and now (P4).
+        // The tag was compared between the load of the word and this swap (P4).
         let begun = slot.begin_refresh(found.word)?;
         Some(Copying { slot, index: found.index, displaced: None, begun, bit: bit_of(node), ended: false })
     }
 
-    /// T5: no copy of the page on nodes with these bits can be read or published any more. Returns
-    /// how many there were. By whoever took the main away from its readers, or under the set's
-    /// lock where it has no slot.
+    /// T5: makes sure that no copy of the page on nodes with these bits can be read or published
+    /// any more. Returns the number of copies. The thread that took the main away from its readers
+    /// calls this; or a thread under the set's lock, if the page has no slot.
     #[cold]
     pub fn overtake(&self, tag: Tag, bits: u8) -> u32 {
         let nodes = (0..self.nodes()).map(NodeId).filter(|node| bits & bit_of(*node) != 0);
@@ -287,15 +292,16 @@ impl<const W: usize> Table<W> {
 
     fn overtake_at(&self, tag: Tag, node: NodeId) -> u32 {
         let place = self.twin_place(tag, node);
-        // Before the entry, so that a move that has ended since is seen in the entry.
+        // The move is read before the entry, so that the entry shows a move that has ended in
+        // between.
         let (_, target) = self.move_of(place);
         let sets = [Some(self.set_of(place)), target.map(|segment| self.set_in(segment, place))];
         let copies = sets.into_iter().flatten().filter_map(|set| self.find_copy_in(set, tag));
         copies.map(|found| u32::from(found.slot().overtake(found.word))).sum()
     }
 
-    /// T5 for whatever copies of pages that `concerned` picks are anywhere in the table, for walks.
-    /// Their pages have no slot, and get none.
+    /// T5, for walks: overtakes all copies in the table of pages that `concerned` picks. Their
+    /// pages have no slot, and get none in the meantime.
     pub fn overtake_all(&self, mut concerned: impl FnMut(Tag) -> bool) {
         if !self.has_copies() {
             return;
@@ -311,7 +317,8 @@ impl<const W: usize> Table<W> {
         }
     }
 
-    /// Lets go of all copies, but for those that are being made, which it tells: then again.
+    /// Releases all copies except those that are being made. Returns false if there is such a copy:
+    /// then call again.
     pub fn drop_copies(&self) -> bool {
         let mut none_left = true;
         for set in self.segments().flat_map(|segment| self.sets_of(segment)) {
@@ -321,7 +328,8 @@ impl<const W: usize> Table<W> {
         none_left
     }
 
-    /// Copies of pages in a segment now, of which so many may be read; counted without a lock.
+    /// Returns the number of copies in a segment, and how many of them may be read; counted without
+    /// a lock.
     pub fn copies_in_segment(&self, segment: SegmentIndex) -> (usize, usize) {
         if !self.has_copies() {
             return (0, 0);
@@ -339,7 +347,7 @@ impl<const W: usize> Table<W> {
 }
 
 impl<const W: usize> SetGuard<'_, W> {
-    /// T1, under the lock of the set where the copy is to be.
+    /// T1, under the lock of the set that the copy goes to.
     fn claim_copy(&mut self, tag: Tag, may_displace: bool) -> Option<(SlotIndex, Option<Tag>)> {
         let table = self.table();
         let (home, next) = self.sets();
@@ -352,8 +360,9 @@ impl<const W: usize> SetGuard<'_, W> {
         with_policy!(table.policy(), P => self.claim_spare::<P>(set, tag, taken, 0, may_displace))
     }
 
-    /// Takes a way for a page, as its copy or its main: one of `first`, a free one, or a copy's; a
-    /// page's only where it `may_displace`. And the page that had to leave.
+    /// Takes a way for a copy or a main of a page: one of the ways `first`, a free one, or that of
+    /// a copy; that of a page only if it `may_displace`. Returns the slot and the page that was
+    /// evicted.
     pub(crate) fn claim_spare<P: Policy>(
         &self,
         set: SetNumber,
@@ -392,13 +401,13 @@ impl<const W: usize> SetGuard<'_, W> {
         table.fingerprints(set)[way].store(tag.fingerprint(), Ordering::Relaxed);
         head.occupied.store(head.occupied.load(Ordering::Relaxed) | 1 << way, Ordering::Relaxed);
         self.forget_ahead(set, way);
-        // It takes no time, and is the youngest.
+        // The set's clock does not move, and the new page is the youngest.
         let view = self.view(set);
         view.set_meta(way, P::admitted(&view, None));
         Some((table.index_of(set, way), displaced))
     }
 
-    /// The ways with copies that may leave: those that cannot be read, if there are such.
+    /// Returns the ways with copies that may be evicted: only the stale ones, if there are any.
     pub(crate) fn copies_of(&self, set: SetNumber) -> u32 {
         let table = self.table();
         if !table.has_copies() {
@@ -415,8 +424,8 @@ impl<const W: usize> SetGuard<'_, W> {
         }
     }
 
-    /// T8: lets go of the copies in a set that `concerned` picks. Some: one that is being made, and
-    /// others may be left.
+    /// T8: releases the copies in a set that `concerned` picks. Returns the slot of a copy that is
+    /// being made, if there is one; others may be left then.
     pub(crate) fn drop_copies_of(
         &self,
         set: SetNumber,
@@ -439,8 +448,8 @@ impl<const W: usize> SetGuard<'_, W> {
         busy
     }
 
-    /// T7, under the lock of a page that has no slot: its copies are not to be read any more.
-    /// Returns how many there were.
+    /// T7, under the lock of a page that has no slot: makes sure that its copies are not read any
+    /// more. Returns the number of copies.
     pub fn overtake_orphans(&self, tag: Tag) -> u32 {
         match self.orphans() {
             0 => 0,
@@ -448,7 +457,7 @@ impl<const W: usize> SetGuard<'_, W> {
         }
     }
 
-    /// Bits of nodes with copies of pages that have left.
+    /// Returns the bits of nodes with copies of pages that have left the set.
     pub(crate) fn orphans(&self) -> u8 {
         if broken::is(Step::ForgetOrphans) {
             return 0;
@@ -459,7 +468,7 @@ impl<const W: usize> SetGuard<'_, W> {
         of(home) | next.map_or(0, of)
     }
 
-    /// T7, T8: copies of pages of a set have no main from now on.
+    /// T7, T8: records that copies of pages of a set have no main from now on.
     pub(crate) fn remember_orphans(&self, set: SetNumber, bits: u8) {
         if bits != 0 {
             self.table().head(set).orphans.fetch_or(bits, Ordering::Relaxed);

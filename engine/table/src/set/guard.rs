@@ -1,14 +1,14 @@
-//! A set under its lock: find, claim, remove. All that changes which page sits in which slot goes
-//! through here.
+//! A set under its lock: find, claim, remove. Every change of which page sits in which slot goes
+//! through this guard.
 //!
-//! What the lock protects: `occupied`, the clock, the hand, the ghosts, and the decision which way
-//! a page gets. What it does not: words (compare-and-swap, see `slot`) and the policy's bits (hits
+//! The lock protects `occupied`, the clock, the hand, the ghosts, and the choice of the way that a
+//! page gets. It does not protect words (compare-and-swap, see `slot`) and the policy's bits (hits
 //! write them).
 //!
-//! While a directory entry is on its way to another segment (see `resize`), the pages under it may
-//! be in either of two sets. The guard then holds both locks: it finds pages in either and claims
-//! only in the new one. Where a page may be away from home (T9 of `twin`), it holds those of all
-//! its places, and claims at home.
+//! While a directory entry moves to another segment (see `resize`), its pages may be in either of
+//! two sets. The guard then holds both locks, finds pages in either set and claims only in the new
+//! one. If a page may be away from home (T9 of `twin`), the guard holds the locks of all its
+//! places, and claims at home.
 
 use crate::index::{Found, SetNumber, SlotIndex};
 use crate::memory::layout::Head;
@@ -20,34 +20,34 @@ use crate::word::lock::SetLockGuard;
 use crate::word::slot::{State, Word};
 use crate::word::tag::Tag;
 
-/// What became of a claim.
+/// The outcome of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claim {
-    /// The slot is the caller's, in state Filling, for the page that was asked for.
+    /// The caller owns the slot, in state Filling, for the page that it asked for.
     Claimed {
-        /// Which slot.
+        /// The slot.
         slot: SlotIndex,
-        /// The page that had to leave for it.
+        /// The page that was evicted for it.
         evicted: Option<Tag>,
     },
-    /// Every way is pinned, dirty or busy: the page has no place now.
+    /// Every way is pinned, dirty or busy: no slot is available for the page now.
     Full,
 }
 
-/// A page's places on other nodes than its own, locked.
+/// The locked places of a page on other nodes than its own.
 pub(crate) struct Away<'t> {
     pub sets: Vec<SetNumber>,
-    /// None of the page's places is on its way to another segment.
+    /// No place of the page is moving to another segment.
     pub is_still: bool,
     pub(super) _locks: Vec<SetLockGuard<'t>>,
 }
 
-/// One set, locked (two while its entry moves; the page's places on all nodes, where its main may
-/// be away from home).
+/// One locked set; two while its entry moves; the sets of all places of a page that may be away
+/// from home.
 pub struct SetGuard<'t, const W: usize> {
     table: &'t Table<W>,
     home: SetNumber,
-    /// The set that the entry moves to, locked too.
+    /// The set that the entry moves to, also locked.
     next: Option<SetNumber>,
     /// The page's places on other nodes (T9).
     away: Option<Box<Away<'t>>>,
@@ -68,22 +68,24 @@ impl<'t, const W: usize> SetGuard<'t, W> {
         SetGuard { away: Some(Box::new(away)), ..self }
     }
 
-    /// The page, wherever it is: nobody can bring it in or remove it while the guard lives.
+    /// Returns the page, wherever it is. No other thread can bring it in or remove it while the
+    /// guard lives.
     pub fn find(&self, tag: Tag) -> Option<Found<'t>> {
         let in_next = self.next.and_then(|set| self.table.find_in(set, tag));
         let at_home = in_next.or_else(|| self.table.find_in(self.home, tag));
         at_home.or_else(|| self.away.as_ref()?.sets.iter().find_map(|set| self.table.find_in(*set, tag)))
     }
 
-    /// Takes a slot for a page that `find` did not find: a free one, or the policy's victim's (P1).
-    /// Effort is bounded by the ways.
+    /// Takes a slot for a page that [`Self::find`] did not find: a free one, or that of the
+    /// policy's victim (P1). Looks at each way at most once.
     pub fn claim(&mut self, tag: Tag) -> Claim {
-        debug_assert!(self.find(tag).is_none(), "claim of a page that is there");
+        debug_assert!(self.find(tag).is_none(), "claim of a page that is already in its set");
         self.table.show_miss(tag);
         self.claim_for(tag, true)
     }
 
-    /// `claim` for a page that is wanted once: it leaves before others.
+    /// Claims as [`Self::claim`] does, for a page that will be requested once: it is evicted before
+    /// others.
     pub fn claim_once(&mut self, tag: Tag) -> Claim {
         let claim = self.claim(tag);
         if let Claim::Claimed { slot, .. } = claim {
@@ -93,10 +95,10 @@ impl<'t, const W: usize> SetGuard<'t, W> {
         claim
     }
 
-    /// `claim` for a page that nobody has asked for yet: it is no miss, and if it leaves before
-    /// somebody does, it was read in vain.
+    /// Claims as [`Self::claim`] does, for a page that is read ahead: the claim is not counted as a
+    /// miss. A page that is evicted before any request counts as wasted.
     pub fn claim_ahead(&mut self, tag: Tag) -> Claim {
-        debug_assert!(self.find(tag).is_none(), "claim of a page that is there");
+        debug_assert!(self.find(tag).is_none(), "claim of a page that is already in its set");
         let claim = self.claim_place(tag);
         if let Claim::Claimed { slot, .. } = claim {
             let (set, way) = self.table.place_of(slot);
@@ -105,10 +107,11 @@ impl<'t, const W: usize> SetGuard<'t, W> {
         claim
     }
 
-    /// `claim` for a page that was elsewhere, with what the policy knew of it there
-    /// ([`Self::policy_bits`]): it is no miss, and takes no time.
+    /// Claims as [`Self::claim`] does, for a page that another table held, with what the policy
+    /// knew of it there ([`Self::policy_bits`]). The claim is not counted as a miss, and the set's
+    /// clock does not move.
     pub fn claim_known(&mut self, tag: Tag, bits: u16) -> Claim {
-        debug_assert!(self.find(tag).is_none(), "claim of a page that is there");
+        debug_assert!(self.find(tag).is_none(), "claim of a page that is already in its set");
         let claim = self.claim_place(tag);
         if let Claim::Claimed { slot, .. } = claim {
             let (set, way) = self.table.place_of(slot);
@@ -122,12 +125,12 @@ impl<'t, const W: usize> SetGuard<'t, W> {
         claim
     }
 
-    /// What the policy knows of a page, by a clock that shows 0. A hit that it has yet to be told
-    /// of is in it.
+    /// Returns what the policy knows of a page, relative to a clock of 0, including a hit that has
+    /// not reached the policy yet.
     pub fn policy_bits(&self, found: &Found<'_>) -> u16 {
         let (set, way) = self.table.place_of(found.index);
         let head = self.table.head(set);
-        // Relaxed, all: hits write marks and bits at any time; a hint.
+        // Relaxed, all: hits write marks and bits at any time; the result is a hint.
         let (meta, clock) = (head.meta[way].load(Ordering::Relaxed), head.clock.load(Ordering::Relaxed));
         let front = self.table.front(set);
         let marked = front.marks.load(Ordering::Relaxed) | front.told.load(Ordering::Relaxed);
@@ -137,7 +140,7 @@ impl<'t, const W: usize> SetGuard<'t, W> {
         })
     }
 
-    /// `claim`, for a page that is still in the set it moves from.
+    /// Claims as [`Self::claim`] does, for a page that is still in the set it moves from.
     pub(crate) fn claim_place(&mut self, tag: Tag) -> Claim {
         self.claim_for(tag, false)
     }
@@ -147,28 +150,30 @@ impl<'t, const W: usize> SetGuard<'t, W> {
         with_policy!(self.table.policy(), P => self.claim_by::<P>(set, tag, is_miss))
     }
 
-    /// A second slot for a page that is there but pinned: a write goes on with it, and the old slot
-    /// becomes the pins' snapshot (`Slot::begin_move`, copy, publish, `remove_moved`, all under
-    /// this guard).
+    /// Takes a second slot for a page that is resident but pinned. A write continues in the new
+    /// slot, and the old slot becomes the snapshot of the pins (`Slot::begin_move`, copy, publish,
+    /// `remove_moved`, all under this guard).
     pub fn claim_beside(&mut self, tag: Tag) -> Claim {
         self.claim_place(tag)
     }
 
-    /// Lets go of a slot taken by `Slot::begin_move` (P9) once its page is published in another,
-    /// with the counts of dirty pages and of arrivals kept; `taken` is the word that was replaced.
+    /// Releases a slot taken by `Slot::begin_move` (P9) once its page is published in another, and
+    /// keeps the counts of dirty pages and of arrivals; `taken` is the word that was replaced.
+    /// Returns whether a waiter must be woken.
     #[must_use]
     pub fn remove_moved(&mut self, slot: SlotIndex, taken: Word) -> bool {
         self.remove_moved_to(self.next.unwrap_or(self.home), slot, taken)
     }
 
-    /// `remove_moved`, of a page that is published in this set.
+    /// Does what `remove_moved` does, for a page that is published in this set.
     pub(crate) fn remove_moved_to(&self, set: SetNumber, slot: SlotIndex, taken: Word) -> bool {
-        // Release: pairs with `walk`; who sees the arrival counted sees the page in its new slot. Who sees
-        // it gone from the old one sees the count, for `remove` releases too.
+        // Release: pairs with `walk`. A thread that sees the arrival counted sees the page in its
+        // new slot. A thread that sees the page gone from the old slot sees the count, because
+        // `remove` releases too.
         let arrived_in = self.table.segment_of_set(set);
         self.table.record(arrived_in).arrivals.fetch_add(1, Ordering::Release);
         self.vacate(slot);
-        // Its copies are the new slot's.
+        // The new slot has taken over its copies.
         let waited = self.table.slot(slot).remove().waited();
         if taken.state() == State::Dirty {
             self.table.count_dirty(slot, -1);
@@ -184,7 +189,7 @@ impl<'t, const W: usize> SetGuard<'t, W> {
         self.away.as_deref()
     }
 
-    /// The set that the directory names, and the one that its entry moves to.
+    /// Returns the set that the directory names, and the one that its entry moves to.
     pub(crate) fn sets(&self) -> (SetNumber, Option<SetNumber>) {
         (self.home, self.next)
     }
@@ -193,9 +198,9 @@ impl<'t, const W: usize> SetGuard<'t, W> {
         Table::<W>::ALL_WAYS
     }
 
-    /// Tells the policy which pages were hit since the last page came in.
+    /// Passes the hits since the last arrival to the policy and clears the marks.
     pub(crate) fn catch_up<P: Policy>(&self, set: SetNumber) {
-        // Relaxed, all: a hit between load and store is forgotten.
+        // Relaxed, all: a hit between load and store is lost.
         let front = self.table.front(set);
         let marked = front.marks.load(Ordering::Relaxed) | front.told.load(Ordering::Relaxed);
         if marked == 0 {
@@ -203,7 +208,7 @@ impl<'t, const W: usize> SetGuard<'t, W> {
         }
         front.marks.store(0, Ordering::Relaxed);
         front.told.store(0, Ordering::Relaxed);
-        // Marks of a policy that was followed before.
+        // The marks were set under a policy that was followed before.
         if P::COUNTS_HITS {
             return;
         }
@@ -220,7 +225,7 @@ impl<'t, const W: usize> SetGuard<'t, W> {
         let occupied = head.occupied.load(Ordering::Relaxed);
         // T7.
         let orphans = self.orphans();
-        // 1. A way without a page. A detached one is still somebody's snapshot and refuses.
+        // 1. A way without a page. A detached one is still the snapshot of a pin and refuses.
         let mut free = !occupied & Table::<W>::ALL_WAYS;
         while free != 0 {
             let way = free.trailing_zeros() as usize;
@@ -233,8 +238,9 @@ impl<'t, const W: usize> SetGuard<'t, W> {
                 return Claim::Claimed { slot: self.table.index_of(set, way), evicted: None };
             }
         }
-        // 2. The policy's victim, among copies of other nodes' pages or what a scan has left behind if
-        //    there are such; one that may not leave is asked for no more.
+        // 2. The policy's victim: first among copies of other nodes' pages, or among what a scan
+        //   has left behind, if there are such. A way that may not be evicted is not asked for
+        //   again.
         let mut candidates = occupied;
         let mut copies = if self.table.copies_yield() { self.copies_of(set) } else { 0 };
         let mut spent = head.spent.load(Ordering::Relaxed) & occupied;
@@ -253,11 +259,12 @@ impl<'t, const W: usize> SetGuard<'t, W> {
             }
             let old = slot.tag();
             let meta = view.meta(way);
-            // A pin may come first: then the next candidate.
+            // A pin may come first: then the next candidate is tried.
             if !slot.claim_as(State::Filling, word, tag, orphans) {
                 continue;
             }
-            // Before the victim is remembered, which may be in the place of this very page.
+            // Taken before the victim becomes a ghost, which may replace the ghost of this very
+            // page.
             let ghost = self.take_ghost::<P>(set, tag, is_miss);
             let evicted = self.left::<P>(set, word, old, meta);
             self.admit::<P>(set, way, tag, ghost);
@@ -266,8 +273,8 @@ impl<'t, const W: usize> SetGuard<'t, W> {
         Claim::Full
     }
 
-    /// A way was taken whose word and tag were these. The page that had to leave for it, if it was
-    /// one and not a copy.
+    /// Records that a way with this word and tag was taken. Returns the page that was evicted, if
+    /// the way held a page and not a copy.
     pub(crate) fn left<P: Policy>(&self, set: SetNumber, word: Word, old: Tag, meta: u16) -> Option<Tag> {
         let evicted = (word.state() == State::Clean).then_some(old)?;
         // T7.
@@ -278,8 +285,8 @@ impl<'t, const W: usize> SetGuard<'t, W> {
         Some(evicted)
     }
 
-    /// What the set remembers of a page, which is no ghost afterwards. Of misses those are counted
-    /// that more memory would have saved.
+    /// Removes the ghost of a page and returns its policy bits. Counts a miss with a ghost: more
+    /// memory would have saved it.
     fn take_ghost<P: Policy>(&self, set: SetNumber, tag: Tag, is_miss: bool) -> Option<u16> {
         let ghost = if P::GHOSTS { self.view(set).ghosts.take(tag.ghost_print()) } else { None };
         if ghost.is_some() && is_miss {
@@ -288,10 +295,11 @@ impl<'t, const W: usize> SetGuard<'t, W> {
         ghost
     }
 
-    /// The set's side of an arrival: the claim has succeeded.
+    /// Updates the set for an arrival, after the claim has succeeded.
     fn admit<P: Policy>(&self, set: SetNumber, way: usize, tag: Tag, ghost: Option<u16>) {
         let head = self.table.head(set);
-        // Relaxed, all of it: ordered by the set's lock; optimistic readers take fingerprints as hints.
+        // Relaxed, all of it: the set's lock orders it, and optimistic readers treat fingerprints
+        // as hints.
         head.clock.store(head.clock.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
         self.table.fingerprints(set)[way].store(tag.fingerprint(), Ordering::Relaxed);
         head.occupied.store(head.occupied.load(Ordering::Relaxed) | 1 << way, Ordering::Relaxed);
@@ -300,7 +308,7 @@ impl<'t, const W: usize> SetGuard<'t, W> {
         view.set_meta(way, P::admitted(&view, ghost));
     }
 
-    /// The page that was in a way has left it.
+    /// Clears the bits that say that the page of a way was read ahead: the page has left.
     pub(crate) fn forget_ahead(&self, set: SetNumber, way: usize) {
         let (head, bit) = (self.table.head(set), 1u32 << way);
         // Relaxed: hints.
@@ -327,8 +335,8 @@ impl<'t, const W: usize> SetGuard<'t, W> {
         }
     }
 
-    /// Lets go of a slot that the caller owns (P9), and of the page's copies: Free, or Detached
-    /// while it is pinned. Returns whether somebody waits.
+    /// Releases a slot that the caller owns (P9), and the page's copies: Free, or Detached while it
+    /// is pinned. Returns whether a waiter must be woken.
     #[must_use]
     pub fn remove(&mut self, slot: SlotIndex) -> bool {
         self.vacate(slot);
@@ -340,7 +348,7 @@ impl<'t, const W: usize> SetGuard<'t, W> {
         removed.waited()
     }
 
-    /// `remove` of a page that is held, whose bytes are given up (P14).
+    /// Removes a held page and gives up its bytes (P14). Returns whether a waiter must be woken.
     #[must_use]
     pub fn remove_held(&mut self, slot: SlotIndex) -> bool {
         debug_assert!(self.table.slot(slot).load().held());
@@ -349,9 +357,12 @@ impl<'t, const W: usize> SetGuard<'t, W> {
         waited
     }
 
-    /// Lets go of a page that nobody owns, is clean (or dirty, where `even_dirty` gives its bytes
-    /// up) and has no write-back in flight (P9), and of its copies. Ok tells the word that was
-    /// replaced, Err the word that forbids it.
+    /// Releases a page that no thread owns, that is clean (or dirty, with `even_dirty`, which gives
+    /// its bytes up) and has no write-back in flight (P9), and its copies. Returns the word that
+    /// was replaced.
+    ///
+    /// # Errors
+    /// The word that forbids it.
     pub fn remove_quiet(&mut self, found: &Found<'_>, even_dirty: bool) -> Result<Word, Word> {
         let tag = found.tag();
         let removed = found.slot().remove_quiet(found.word, even_dirty)?;
@@ -385,7 +396,7 @@ impl<'t, const W: usize> SetGuard<'t, W> {
         View::new(&head.meta, &head.hand, clock, ghosts, self.table.lead()).with_balance(self.table.balance())
     }
 
-    /// The pages of the set (of both, while its entry moves).
+    /// Returns the pages of the set; of both sets while the entry moves.
     pub fn pages(&self) -> impl Iterator<Item = Found<'t>> {
         let (table, home) = (self.table, self.home);
         [Some(home), self.next].into_iter().flatten().flat_map(move |set| table.pages_in(set))

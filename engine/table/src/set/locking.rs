@@ -1,5 +1,5 @@
-//! Taking the lock of a page's set, or of all places where the page may be, and walks that take one
-//! set after the other.
+//! Locks the set of a page, or all places where the page may be, and walks over sets under their
+//! locks.
 
 use super::guard::{Away, SetGuard};
 use crate::broken::{self, Step};
@@ -8,8 +8,8 @@ use crate::policy::PolicyKind;
 use crate::table::Table;
 use crate::word::tag::Tag;
 
-/// A page's place on a node, and where its entry moves to. What else is compared is the move's
-/// record.
+/// A page's place on a node and the target of its entry's move. The record of the move is compared
+/// too.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Place {
     set: SetNumber,
@@ -18,16 +18,17 @@ struct Place {
 }
 
 impl<const W: usize> Table<W> {
-    /// Locks the set of a page, so that it can be neither brought in nor removed by anybody else.
+    /// Locks the set of a page: until the guard is dropped no other thread can bring the page in or
+    /// remove it.
     pub fn lock(&self, tag: Tag) -> SetGuard<'_, W> {
-        // A turn is repeated only when a move of this very entry began or ended between the look and the
-        // lock. Moves take thousands of set locks each, so this ends; the number of turns is
-        // bounded by the number of moves.
+        // The loop repeats only when a move of this very entry began or ended between the look and
+        // the lock. Moves take thousands of set locks each, so the loop ends; the number of moves
+        // bounds its turns.
         loop {
             let home = self.set_of(tag);
             let (seen, target) = self.move_of(tag);
-            // Between the two stores of R4 the entry names the new segment already: then one set is all there
-            // is to lock.
+            // Between the two stores of R4 the entry already names the new segment: then only one
+            // set is locked.
             let target = target.map(|segment| self.set_in(segment, tag)).filter(|next| *next != home);
             // Two locks are taken in the order of their segments.
             let (first, second) = match target {
@@ -36,8 +37,8 @@ impl<const W: usize> Table<W> {
             };
             let lock = self.head(first).lock.lock();
             let second = second.map(|set| self.head(set).lock.lock());
-            // Whoever passed this set as the mover did so under its lock, so that its record is visible now;
-            // and the record is taken down only after the entry was changed (see `resize`, R4).
+            // A mover that has passed this set did so under its lock, so its record is visible now;
+            // and the record is cleared only after the entry was changed (see `resize`, R4).
             let (now, _) = self.move_of(tag);
             if now == seen && self.set_of(tag) == home {
                 let guard = SetGuard::new(self, home, target, (lock, second));
@@ -51,7 +52,7 @@ impl<const W: usize> Table<W> {
         SetGuard::new(self, set, None, (self.head(set).lock.lock(), None))
     }
 
-    /// T9: gives up the lock of the home set, and takes those of all places.
+    /// T9: releases the lock of the home set, and takes the locks of all places.
     #[cold]
     #[inline(never)]
     pub(crate) fn lock_places_after<'t>(&'t self, guard: SetGuard<'t, W>, tag: Tag) -> SetGuard<'t, W> {
@@ -63,7 +64,7 @@ impl<const W: usize> Table<W> {
     }
 
     pub(crate) fn lock_places(&self, tag: Tag) -> SetGuard<'_, W> {
-        // As in `lock`: a turn is repeated only when a move of one of the entries began or ended in
+        // As in `lock`: the loop repeats only when a move of one of the entries began or ended in
         // between.
         loop {
             let seen = self.places(tag);
@@ -77,7 +78,10 @@ impl<const W: usize> Table<W> {
             }
             let own = seen[self.owner_of(tag).0 as usize];
             let mut take = |set: SetNumber| {
-                let at = sets.iter().position(|other| *other == set).expect("it is among its own places");
+                let at = sets
+                    .iter()
+                    .position(|other| *other == set)
+                    .expect("a page's own place is among its places");
                 sets.remove(at);
                 locks.remove(at)
             };
@@ -100,14 +104,14 @@ impl<const W: usize> Table<W> {
         (0..self.nodes()).map(place).collect()
     }
 
-    /// Shows every page that was there all the time of the walk, and some that came or went, a set
-    /// at a time under its lock. A page that moves meanwhile may be shown twice. The guard is
-    /// for finding and removing the page that is shown.
+    /// Visits every page that is resident during the whole walk, and some that come or go, one set
+    /// at a time under its lock. A page that moves in the meantime may be visited twice. The guard
+    /// may be used to find and to remove the visited page.
     pub fn for_each_page(&self, mut visit: impl FnMut(&mut SetGuard<'_, W>, Found<'_>)) {
         self.walk(|segment| self.for_each_page_of(segment, &mut visit));
     }
 
-    /// Shows the pages of one segment, a set at a time under its lock.
+    /// Visits the pages of one segment, one set at a time under its lock.
     pub fn for_each_page_of(
         &self,
         segment: SegmentIndex,
@@ -121,9 +125,9 @@ impl<const W: usize> Table<W> {
         }
     }
 
-    /// Follows another policy from now on, which takes over the pages in the order in which the old
-    /// one would have let them go. Pages, pins and I/O are not concerned. One call at a time,
-    /// and none while the table is resized.
+    /// Changes the policy. The new policy takes over the pages in the order in which the old one
+    /// would have evicted them. Pages, pins and I/O are not affected. Only one thread may call this
+    /// at a time, and no thread may resize the table in the meantime.
     pub fn set_policy(&self, new: PolicyKind) {
         let old = self.policy();
         if old == new {
@@ -131,7 +135,8 @@ impl<const W: usize> Table<W> {
         }
         self.prepare(new);
         self.follow(new);
-        // 2. Each set under its lock. One that a page came into meanwhile was led by a guess.
+        // Each set under its lock. Where a page came in before that, the new policy read bits of the old
+        // one, which costs a guess.
         for set in self.segments().flat_map(|segment| self.sets_of(segment)) {
             self.lock_set(set).change_policy(set, old, new);
         }

@@ -1,5 +1,5 @@
-//! The directory: which segment the pages of an entry are in, and which entry is on its way to
-//! another.
+//! The directory: which segment holds the pages of an entry, and which entry is moving to another
+//! segment.
 
 use super::Table;
 use crate::index::{SegmentIndex, SetNumber};
@@ -10,7 +10,7 @@ const RECORD_VALID: u64 = 1 << 63;
 const SEGMENT_BITS: u32 = 16;
 const ENTRY_BITS: u32 = 24;
 
-/// An entry of the directory that shall move.
+/// A move of one directory entry from one segment to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Move {
     pub(crate) level: u32,
@@ -42,22 +42,23 @@ impl Move {
 }
 
 impl<const W: usize> Table<W> {
-    /// The set where the directory says the page belongs now.
+    /// Returns the set that the directory names for the page now.
     #[inline(always)]
     pub(crate) fn set_of(&self, tag: Tag) -> SetNumber {
-        // Acquire: pairs with the end of a move, so that the new segment's sets are seen as the mover left
-        // them.
+        // Acquire: pairs with the end of a move (R4); the new segment's sets are seen as the mover
+        // left them.
         let first = self.entry_of(tag).load(Ordering::Acquire);
         SetNumber(first | tag.set(self.layout().set_mask) as u32)
     }
 
-    /// The number of a segment's first set, by which directory entries name it.
+    /// Returns the number of a segment's first set, which is the value of the directory entries
+    /// that name the segment.
     #[inline(always)]
     pub(crate) fn first_set(&self, segment: SegmentIndex) -> u32 {
         segment.0 << self.layout().set_shift
     }
 
-    /// The segment that an entry names.
+    /// Returns the segment that an entry names.
     pub(crate) fn named_by(&self, entry: u32) -> SegmentIndex {
         self.segment_of_set(SetNumber(entry))
     }
@@ -67,7 +68,7 @@ impl<const W: usize> Table<W> {
         SetNumber(self.first_set(segment) | tag.set(self.layout().set_mask) as u32)
     }
 
-    /// The page's entry at the level in force.
+    /// Returns the page's entry at the current level.
     #[inline(always)]
     fn entry_of(&self, tag: Tag) -> &AtomicU32 {
         // Acquire: pairs with `double_directory`, which fills a level before it names it.
@@ -75,26 +76,27 @@ impl<const W: usize> Table<W> {
         self.entry_at(((tag.0 >> (directory % 64)) + directory / 64) as usize)
     }
 
-    /// Directory bits in use.
+    /// Returns the current level: the number of directory bits in use.
     pub(crate) fn level(&self) -> u32 {
-        // Relaxed: whoever resizes is alone in that.
+        // Relaxed: only one thread resizes at a time.
         64 - (self.header().directory.load(Ordering::Relaxed) % 64) as u32
     }
 
-    /// Puts a level in force that has been filled. Level l has its entries at places 2^l and on, in
-    /// the order of the tags' first l bits: the word says how far a tag is shifted and what is
-    /// added then. Release: pairs with `entry_of`.
+    /// Makes a filled level the current one. Level l has its entries at places 2^l and on, in the
+    /// order of the tags' first l bits. The word holds the number of bits by which a tag is shifted
+    /// right, and the place that is added to the result. Release: pairs with `entry_of`.
     pub(crate) fn set_level(&self, level: u32) {
         assert!((1..=Tag::DIRECTORY_BITS).contains(&level));
         self.header().directory.store(64 << level | u64::from(64 - level), Ordering::Release);
     }
 
-    /// The set of another segment with the same number inside it.
+    /// Returns the set of another segment with the same place in it.
     pub(crate) fn beside(&self, set: SetNumber, segment: SegmentIndex) -> SetNumber {
         SetNumber(self.first_set(segment) | set.0 & self.layout().set_mask as u32)
     }
 
-    /// The record of the move in progress, and where it takes the page of this tag, if it does.
+    /// Returns the record of the move in progress and its target segment, if the move concerns the
+    /// page of this tag; otherwise 0 and `None`.
     pub(crate) fn move_of(&self, tag: Tag) -> (u64, Option<SegmentIndex>) {
         // Acquire: pairs with `advance` (R1, R4).
         let record = self.header().moving.load(Ordering::Acquire);
@@ -126,15 +128,17 @@ impl<const W: usize> Table<W> {
         entries
     }
 
-    /// How many directory entries each segment in use holds: the evenness of the load.
+    /// Returns the number of directory entries of each segment in use, which tells how even the
+    /// load is.
     pub fn entries_per_segment(&self) -> Vec<usize> {
         let entries = self.entries_by_segment();
         self.segments().map(|segment| entries[segment.0 as usize].len()).collect()
     }
 
-    /// Names a segment in every entry of a table that begins.
+    /// Fills every entry of a new table with the name of a segment.
     pub(crate) fn deal_entries(&self, level: u32, live: &[SegmentIndex]) {
-        // Divided once: a table of 128 GiB has a million entries, and 65536 segments.
+        // The segments are grouped once, before the loop: a table of 128 GiB has a million entries
+        // and 65536 segments.
         let mut own = vec![Vec::new(); self.nodes.count as usize];
         live.iter().for_each(|segment| own[self.node_of_segment(*segment).0 as usize].push(*segment));
         let mut dealt = vec![0; self.nodes.count as usize];

@@ -1,5 +1,5 @@
-//! The steps that make a page dirty or clean, with the counts of dirty pages kept, and the walk over
-//! dirty pages.
+//! The steps that make a page dirty or clean, each with the counts of dirty pages, and the walk
+//! over dirty pages.
 
 use super::Table;
 use crate::index::SlotIndex;
@@ -8,7 +8,7 @@ use crate::word::slot::{EndedWriteback, State, Word};
 use crate::word::tag::Tag;
 
 impl<const W: usize> Table<W> {
-    /// P2 with the count of dirty pages kept.
+    /// P2, and counts the page if it is dirty. Returns whether a waiter must be woken.
     #[must_use]
     pub fn publish(&self, slot: SlotIndex, dirty: bool) -> bool {
         if dirty {
@@ -17,7 +17,8 @@ impl<const W: usize> Table<W> {
         self.slot(slot).publish(dirty)
     }
 
-    /// P7 with the count of dirty pages kept; `before` is the word that `begin_write` replaced.
+    /// P7, and counts the page if it became dirty; `before` is the word that `begin_write`
+    /// replaced. Returns whether a waiter must be woken.
     #[must_use]
     pub fn end_write(&self, slot: SlotIndex, before: Word, dirty: bool) -> bool {
         let was_dirty = before.state() == State::Dirty;
@@ -28,7 +29,7 @@ impl<const W: usize> Table<W> {
         self.slot(slot).end_write(dirty)
     }
 
-    /// P11 with the count of dirty pages kept.
+    /// P11, and uncounts the page if it became clean.
     #[must_use]
     pub fn end_writeback(&self, slot: SlotIndex, version: u64, written: bool) -> EndedWriteback {
         let ended = self.slot(slot).end_writeback(version, written);
@@ -38,24 +39,24 @@ impl<const W: usize> Table<W> {
         ended
     }
 
-    /// Dirty pages in the table: exact when it is quiet, never too few for a page whose write has
-    /// been replied to.
+    /// Returns the number of dirty pages: exact while the table is quiet, and never too low for a
+    /// page whose write has completed.
     pub fn dirty_pages(&self) -> u64 {
         self.header().dirty.load(Ordering::Relaxed)
     }
 
-    /// Shows the dirty pages, without a lock: segments that have none are passed over. A page that
-    /// moves may be shown twice.
+    /// Visits the dirty pages, without a lock, and skips segments that have none. A page that moves
+    /// may be visited twice.
     pub fn for_each_dirty(&self, mut visit: impl FnMut(SlotIndex, Tag, Word)) {
         self.walk(|segment| {
-            // Acquire: pairs with `count_dirty`; a page that is counted no more has arrived elsewhere or is
-            // clean.
+            // Acquire: pairs with `count_dirty`; a page that is no longer counted is clean or has
+            // arrived elsewhere.
             if self.record(segment).dirty.load(Ordering::Acquire) == 0 {
                 return;
             }
             for found in self.sets_of(segment).flat_map(|set| self.pages_in(set)) {
-                // Writing may be a dirty page under change: its writer has not been replied to, or it was
-                // dirty before. So may be a held one, if the store refuses (P14).
+                // A page in state Writing may be dirty: its writer has not completed, or it was
+                // dirty before. A held page may become dirty again, if the store refuses (P14).
                 if matches!(found.word.state(), State::Dirty | State::Writing) || found.word.held() {
                     visit(found.index, found.tag(), found.word);
                 }
@@ -63,13 +64,13 @@ impl<const W: usize> Table<W> {
         });
     }
 
-    /// Counted before a page becomes dirty and after it became clean, so that the count is never
-    /// too low.
+    /// Adds `change` to the counts of dirty pages. A page is counted before it becomes dirty and
+    /// uncounted after it became clean, so that the counts are never too low.
     pub(crate) fn count_dirty(&self, slot: SlotIndex, change: i32) {
         let record = self.record(self.segment_of(slot));
-        // Release: pairs with `for_each_dirty`. A page that became dirty needs none: `publish` and
-        // `end_write` release after the count, and a sync that must see the page has synchronised
-        // with its writer.
+        // Release: pairs with `for_each_dirty`. A page that becomes dirty needs no ordering here:
+        // `publish` and `end_write` release after the count, and a sync that must see the page has
+        // synchronised with its writer.
         record.dirty.fetch_add(change as u32, Ordering::Release);
         // Relaxed: nothing orders on the total.
         self.header().dirty.fetch_add(change as i64 as u64, Ordering::Relaxed);

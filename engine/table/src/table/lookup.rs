@@ -1,10 +1,10 @@
 //! The lookup without a lock: where a page may be, and whether it is there.
 //!
-//! From the tag's upper bits follows the directory entry, from that the segment; other bits say
-//! which of its sets, others the fingerprint that the set's are compared with. What is found is a
-//! hint until the slot's own word (P3, P4) or the set's (P13) has said so, and a None is
-//! believed only under the set's lock. Nothing here stores. What is not here: what a hit tells the
-//! policy (`touch`), and who changes the directory (`resize`).
+//! The top bits of the tag select the directory entry, which names the segment; other bits select
+//! the set in it, and others are the fingerprint to compare. A result is a hint until the slot's
+//! own word (P3, P4) or the set's (P13) has confirmed it, and `None` is certain only under the
+//! set's lock. Nothing here stores. Not here: what a hit tells the policy (`touch`), and changes of
+//! the directory (`resize`).
 
 use super::Table;
 use crate::index::{Found, SetNumber, SlotIndex};
@@ -16,8 +16,8 @@ use crate::word::probe::ProbeKind;
 use crate::word::slot::{Shown, Word};
 use crate::word::tag::Tag;
 
-/// A page that was seen at a glance (P13): what is read of it now is the page's if
-/// [`Glance::is_still_shown`] says so afterwards.
+/// A page found by [`Table::glance`] (P13). Bytes that are read from its frame are the page's if
+/// [`Glance::is_still_shown`] returns true afterwards.
 #[derive(Clone, Copy)]
 pub struct Glance<'t, const W: usize> {
     front: &'t Front,
@@ -26,8 +26,8 @@ pub struct Glance<'t, const W: usize> {
 }
 
 impl<const W: usize> Glance<'_, W> {
-    /// P13, the re-check: whether what was read since the glance is the page's, untorn. False where
-    /// any page of the set was hidden.
+    /// P13, the re-check: returns whether the bytes read since the glance are the page's, untorn.
+    /// Returns false if any page of the set was hidden.
     #[inline(always)]
     pub fn is_still_shown(&self) -> bool {
         self.shown.holds(&self.front.shown)
@@ -35,8 +35,8 @@ impl<const W: usize> Glance<'_, W> {
 }
 
 impl<const W: usize> Table<W> {
-    /// The page, if it is where the directory says now, or away from there (T9). No lock, no store.
-    /// A None is to be believed only under the set's lock.
+    /// Returns the page, if it is where the directory says now, or away from there (T9). Takes no
+    /// lock and stores nothing. `None` is certain only under the set's lock.
     #[inline(always)]
     pub fn find(&self, tag: Tag) -> Option<Found<'_>> {
         match self.find_in(self.set_of(tag), tag) {
@@ -45,13 +45,13 @@ impl<const W: usize> Table<W> {
         }
     }
 
-    /// Asks the processor for the fingerprints of a page's set.
+    /// Prefetches the fingerprints of a page's set.
     #[inline(always)]
     pub fn prefetch_set(&self, tag: Tag) {
         prefetch(self.fingerprints(self.set_of(tag)));
     }
 
-    /// Asks the processor for what a miss of a page touches besides: all lines of its set.
+    /// Prefetches what a miss of a page touches besides the fingerprints: all lines of its set.
     pub fn prefetch_miss(&self, tag: Tag) {
         const LINE: usize = 64;
         let set = self.set_of(tag);
@@ -63,8 +63,8 @@ impl<const W: usize> Table<W> {
         }
     }
 
-    /// The first slot whose fingerprint is the page's, in the set that the directory names: that it
-    /// holds another page happens a few times in a hundred.
+    /// Returns the first slot of the page's set whose fingerprint is the page's. In a few cases of
+    /// a hundred the slot holds another page.
     #[inline(always)]
     pub fn candidate(&self, tag: Tag) -> Option<SlotIndex> {
         let set = self.set_of(tag);
@@ -72,39 +72,39 @@ impl<const W: usize> Table<W> {
         (ways != 0).then(|| self.index_of(set, ways.trailing_zeros() as usize))
     }
 
-    /// Asks the processor for a slot's tag.
+    /// Prefetches a slot's tag.
     #[inline(always)]
     pub fn prefetch_tag(&self, slot: SlotIndex) {
         prefetch(self.tag_at(slot));
     }
 
-    /// Asks the processor for a slot's word.
+    /// Prefetches a slot's word.
     #[inline(always)]
     pub fn prefetch_slot(&self, slot: SlotIndex) {
         prefetch(self.slot(slot).word);
     }
 
-    /// P13: the page, if it is in this slot and may be read now. None says nothing but that `find`
-    /// has to look.
+    /// P13: returns the page, if it is in this slot and may be read now. After `None`, call
+    /// [`Table::find`].
     #[inline(always)]
     pub fn glance(&self, slot: SlotIndex, tag: Tag) -> Option<Glance<'_, W>> {
         let (set, way) = Self::split(slot);
         let front = self.front(set);
-        // What is shown first, with acquire, then the tag.
+        // The word of shown ways first, with acquire, then the tag.
         let shown = Shown::load(&front.shown);
         // Relaxed: as `Slot::tag`.
         let is_it = self.tag_at(slot).load(Ordering::Relaxed) == tag.0;
         (is_it && shown.has(way)).then_some(Glance { front, slot, shown })
     }
 
-    /// `touch` of what was seen at a glance.
+    /// [`Table::touch`], for a page found by [`Table::glance`].
     #[inline(always)]
     pub fn touch_at(&self, glance: &Glance<'_, W>, tag: Tag) -> bool {
         self.touch_slot(glance.front, glance.slot, || tag)
     }
 
-    /// The page, if it is in this slot and may be pinned now. None says nothing but that `find` has
-    /// to look.
+    /// Returns the page, if it is in this slot and may be pinned now. After `None`, call
+    /// [`Table::find`].
     #[inline(always)]
     pub fn confirm(&self, index: SlotIndex, tag: Tag) -> Option<Found<'_>> {
         let (set, way) = Self::split(index);
@@ -119,7 +119,7 @@ impl<const W: usize> Table<W> {
         self.find_where(set, tag, Word::findable)
     }
 
-    /// The slot of a set that has the tag, and a word that will do.
+    /// Returns the slot of a set that has the tag and a word that satisfies `will_do`.
     #[inline(always)]
     pub(crate) fn find_where(
         &self,
@@ -144,14 +144,15 @@ impl<const W: usize> Table<W> {
     #[cfg(not(any(loom, shuttle)))]
     #[inline(always)]
     pub(crate) fn matching(&self, set: SetNumber, fingerprint: u8) -> u32 {
-        // For 8 and 16 ways every x86-64 has the one best comparison; the compiler may know.
+        // For 8 and 16 ways one comparison is the best on every x86-64, and the compiler should
+        // know which.
         let kind = match W {
             #[cfg(all(target_arch = "x86_64", not(miri)))]
             ..=16 => ProbeKind::Sse2,
             _ => self.probe,
         };
-        // SAFETY: the array has W bytes, whose places are multiples of W from the start of a line; all who
-        // write them store single bytes atomically; the kind is supported.
+        // SAFETY: the array has W bytes, aligned to W within a line; all threads that write them
+        // store single bytes atomically; the kind is supported.
         unsafe { crate::word::probe::find::<W>(kind, self.fingerprints(set).as_ptr().cast(), fingerprint) }
     }
 

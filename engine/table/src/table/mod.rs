@@ -1,11 +1,11 @@
 //! The table of one partition: a directory of segments, each a row of page sets.
 //!
-//! It answers which slot a page sits in. It does no I/O, knows no clock and no threads, holds no
-//! page bytes and no addresses: frame *n* belongs to slot *n*, and where frames lie is the caller's
-//! business.
+//! The table answers which slot a page sits in. It does no I/O, reads no clock, starts no thread,
+//! and holds no page bytes and no addresses: frame *n* belongs to slot *n*, and the caller knows
+//! where frames lie.
 //!
-//! The lookup (`find`) takes no lock and stores nothing. It may miss a page that is moving; whoever
-//! believes a miss takes the set's lock and looks again ([`Table::lock`]), which is what a claim
+//! The lookup (`find`) takes no lock and stores nothing. It may miss a page that is moving; a
+//! caller that must be sure takes the set's lock and looks again ([`Table::lock`]), which a claim
 //! needs anyway.
 
 use std::ptr::NonNull;
@@ -33,33 +33,33 @@ pub(crate) mod nodes;
 mod policy;
 mod touch;
 
-/// What the sets count. Relaxed: figures, which order nothing.
+/// Counts of all sets of a table. Relaxed: figures, which order nothing.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct Tally {
-    /// Pages that were read ahead and asked for then.
+    /// Pages that were read ahead and requested afterwards.
     pub ahead_used: plain::AtomicU64,
-    /// Pages that were read ahead and left before anybody asked for them.
+    /// Pages that were read ahead and evicted before any request.
     pub ahead_wasted: plain::AtomicU64,
-    /// Misses of pages that their set remembered: about what would have been saved by
-    /// [`Table::remembered_slots`] more.
+    /// Misses of pages that had a ghost in their set: about as many as [`Table::remembered_slots`]
+    /// more slots would have saved.
     pub ghost_hits: plain::AtomicU64,
 }
 
-/// The page sets of one partition. `W` ways to a set.
+/// The page sets of one partition, in sets of `W` ways (default 16).
 pub struct Table<const W: usize = 16> {
     memory: Memory<W>,
-    // No part of a protocol, so the model checkers need not see them.
+    // The plain atomics are no part of a protocol, so the model checkers need not see them.
     policy: plain::AtomicU8,
     counts_hits: plain::AtomicBool,
     learner: OnceLock<Learner>,
     balance: OnceLock<Balance>,
     monitor: OnceLock<Monitor>,
-    /// A copy of another node's page was made at some time. Each set's lock orders what matters of
-    /// it.
+    /// Whether a copy of another node's page was ever made. The lock of each set orders what
+    /// depends on it.
     has_copies: plain::AtomicBool,
     copies_yield: plain::AtomicBool,
-    /// A main was away from home at some time (T9).
+    /// Whether a main was ever away from home (T9).
     pub(crate) has_away: plain::AtomicBool,
     tally: Tally,
     #[cfg_attr(any(loom, shuttle), allow(dead_code))]
@@ -70,37 +70,54 @@ pub struct Table<const W: usize = 16> {
 impl<const W: usize> Table<W> {
     pub(crate) const ALL_WAYS: u32 = if W == 32 { u32::MAX } else { (1 << W) - 1 };
 
-    /// How many bytes of memory a table of this shape has; they are touched only as segments come
-    /// into use.
+    /// Returns the bytes of memory of a table of this shape. The memory is touched only as segments
+    /// come into use.
     pub fn memory_bytes(shape: Shape) -> usize {
         Layout::new::<W>(shape).bytes
     }
 
-    /// Bytes of metadata that one segment uses.
+    /// Returns the bytes of metadata of one segment.
     pub fn segment_metadata_bytes(shape: Shape) -> usize {
         shape.sets_per_segment as usize * all_bytes::<W>()
     }
 
-    /// Bytes of directory and segment records.
+    /// Returns the bytes of the directory and the segment records.
     pub fn fixed_bytes(shape: Shape) -> usize {
         Layout::new::<W>(shape).fingerprints_at
     }
 
-    /// A table in memory of its own, with `live` segments in use.
+    /// Makes a table in its own memory, with `live` segments in use.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use octavo_table::{Claim, Mixer, PolicyKind, Shape, Table};
+    /// let shape = Shape { segments_max: 4, sets_per_segment: 32 };
+    /// let table = Table::<16>::new(shape, PolicyKind::Octavo, 1);
+    /// let tag = Mixer::new(42).tag(7);
+    /// let Claim::Claimed { slot, evicted: None } = table.lock(tag).claim(tag) else { panic!() };
+    /// // The caller reads the page into frame `slot` here.
+    /// assert!(!table.publish(slot, false), "no thread waits for the page");
+    /// assert_eq!(table.find(tag).map(|found| found.index), Some(slot));
+    /// ```
+    ///
+    /// # Panics
+    /// If `live` is not 1 to `segments_max`, or the shape is out of range ([`Shape::check`]).
     pub fn new(shape: Shape, policy: PolicyKind, live: u32) -> Self {
         Self::spread(shape, 1, policy, live)
     }
 
-    /// `new`, of segments that are divided among so many nodes.
+    /// Makes a table as [`Table::new`] does, with its segments divided among `nodes` nodes.
     pub fn spread(shape: Shape, nodes: u32, policy: PolicyKind, live: u32) -> Self {
         Self::start(Memory::heap(Layout::new::<W>(shape)), nodes, policy, live)
     }
 
-    /// A table in memory that the caller keeps, its segments divided among so many nodes.
+    /// Makes a table in memory that the caller keeps, with its segments divided among `nodes`
+    /// nodes.
     ///
     /// # Safety
-    /// `memory` is zeroed, aligned to 64, valid for [`Self::memory_bytes`] bytes, and nothing else
-    /// uses it while the table lives.
+    /// `memory` is zeroed, aligned to 64, valid for [`Self::memory_bytes`] bytes, and not used for
+    /// anything else while the table lives.
     pub unsafe fn in_memory(
         memory: NonNull<u8>,
         shape: Shape,
@@ -131,7 +148,7 @@ impl<const W: usize> Table<W> {
         };
         assert!(
             (1..=layout.shape.segments_max).contains(&live),
-            "1 to {} segments",
+            "a table begins with 1 to {} segments in use, not {live}",
             layout.shape.segments_max
         );
         let level = layout.level_for(live).max(table.nodes.level_min());
@@ -146,13 +163,13 @@ impl<const W: usize> Table<W> {
         table
     }
 
-    /// Whether there may be copies of other nodes' pages.
+    /// Returns whether there may be copies of other nodes' pages.
     pub(crate) fn has_copies(&self) -> bool {
         self.has_copies.load(Ordering::Relaxed)
     }
 
-    /// Whether copies of other nodes' pages leave before pages, as they do at first; else as the
-    /// policy says.
+    /// Sets whether copies of other nodes' pages are evicted before pages (the default). If false,
+    /// the policy alone chooses.
     pub fn set_copies_yield(&self, yields: bool) {
         self.copies_yield.store(yields, Ordering::Relaxed);
     }
@@ -167,62 +184,64 @@ impl<const W: usize> Table<W> {
         }
     }
 
-    /// What the sets have counted.
+    /// Returns the counts of all sets.
     pub fn tally(&self) -> &Tally {
         &self.tally
     }
 
-    /// Slots in use, whether or not they hold a page.
+    /// Returns the number of slots in use, with and without a page.
     pub fn slots_count(&self) -> u64 {
         (self.live_segments() as u64) << self.layout().slots_per_segment_shift
     }
 
-    /// Segments in use.
+    /// Returns the number of segments in use.
     pub fn live_segments(&self) -> u32 {
         self.header().live.load(Ordering::Relaxed)
     }
 
-    /// Whether a segment is in use.
+    /// Returns whether a segment is in use.
     pub fn is_live(&self, segment: SegmentIndex) -> bool {
         // Acquire: pairs with `join` and `retire`.
         self.record(segment).live.load(Ordering::Acquire) == 1
     }
 
-    /// The shape it was made with.
+    /// Returns the shape that the table was made with.
     pub fn shape(&self) -> Shape {
         self.layout().shape
     }
 
-    /// Slots in a segment.
+    /// Returns the number of slots in a segment.
     pub fn slots_per_segment(&self) -> u32 {
         1 << self.layout().slots_per_segment_shift
     }
 
-    /// The segment a slot lies in.
+    /// Returns the segment that a slot lies in.
     pub fn segment_of(&self, slot: SlotIndex) -> SegmentIndex {
         SegmentIndex(slot.0 >> self.layout().slots_per_segment_shift)
     }
 
-    /// The sets of a segment.
+    /// Returns the sets of a segment.
     pub(crate) fn sets_of(&self, segment: SegmentIndex) -> impl Iterator<Item = SetNumber> + use<W> {
         let first = self.first_set(segment);
         (first..first + self.layout().shape.sets_per_segment).map(SetNumber)
     }
 
-    /// The segments in use.
+    /// Returns the segments in use, in the order of their numbers.
     pub fn segments(&self) -> impl Iterator<Item = SegmentIndex> {
         (0..self.layout().shape.segments_max).map(SegmentIndex).filter(|s| self.is_live(*s))
     }
 
-    /// Visits every segment in use, and again each in which pages arrived since from another slot:
-    /// no page slips past from a slot that is yet to be visited into one that was. The turns
-    /// are bounded by the arrivals, for all but the last follow one.
+    /// Visits every segment in use, and again each segment in which pages have arrived from another
+    /// slot since its visit. So no page is missed that moves from a segment not yet visited into
+    /// one already visited. The number of turns is bounded by the arrivals, because all turns but
+    /// the last follow one.
     pub(crate) fn walk(&self, mut visit: impl FnMut(SegmentIndex)) {
         let mut seen: Vec<Option<u32>> = vec![None; self.shape().segments_max as usize];
         let mut again = true;
         while std::mem::take(&mut again) {
             for segment in self.segments() {
-                // Acquire: pairs with `remove_moved`; pages that were counted before are there for the visit.
+                // Acquire: pairs with `remove_moved`; the visit sees the pages that were counted
+                // before.
                 let arrivals = Some(self.record(segment).arrivals.load(Ordering::Acquire));
                 if std::mem::replace(&mut seen[segment.0 as usize], arrivals) != arrivals {
                     visit(segment);
@@ -274,17 +293,17 @@ impl<const W: usize> Table<W> {
         unsafe { self.memory.at_sets(self.set_at(set)) }
     }
 
-    /// Eight bits of each way's tag, those of all sets one behind the other: a byte a page, which
-    /// the second cache holds where it could not hold the heads. Changes at a claim, under the
-    /// set's lock; stale for slots that are free.
+    /// Returns eight bits of each way's tag. Those of all sets lie one behind the other: a byte per
+    /// page, which fits into the second-level cache where the heads would not. A fingerprint
+    /// changes at a claim, under the set's lock, and is stale while the slot is free.
     #[inline(always)]
     pub(crate) fn fingerprints(&self, set: SetNumber) -> &[AtomicU8; W] {
         // SAFETY: a byte for each way of each set lies there.
         unsafe { self.memory.at_fingerprints(set.0 as usize) }
     }
 
-    /// What a hit looks at besides a fingerprint and a tag. Those of all sets one behind the other,
-    /// so that they stay in the second cache.
+    /// Returns the fields of a set that a hit reads besides a fingerprint and a tag. Those of all
+    /// sets lie one behind the other, so that they stay in the second-level cache.
     #[inline(always)]
     pub(crate) fn front(&self, set: SetNumber) -> &Front {
         // SAFETY: one for each set lies there.
@@ -313,7 +332,7 @@ impl<const W: usize> Table<W> {
         unsafe { self.memory.slice_at(at, count) }
     }
 
-    /// The slot of an index that this table gave out.
+    /// Returns the slot of an index that this table gave out.
     #[inline(always)]
     pub fn slot(&self, index: SlotIndex) -> Slot<'_> {
         let (set, way) = self.place_of(index);

@@ -1,8 +1,8 @@
-//! The nodes of a table: whose its segments are, which of them join and leave, and which entries go
-//! to whom.
+//! The nodes of a table: the node of each segment and page, the segments that should join and leave
+//! next, and the entries that they take and give.
 //!
-//! How segments and entries are divided is `memory::nodes`. What is not here: moving what an entry
-//! names (`set::resize`).
+//! How segments and entries are divided is `memory::nodes`. Not here: moving the pages of an entry
+//! (`moves::resize`).
 
 use std::ops::Range;
 
@@ -13,11 +13,15 @@ use crate::memory::nodes::Nodes;
 use crate::sync::atomic::Ordering;
 use crate::word::tag::Tag;
 
-/// Sets of a segment whose clocks are looked at.
+/// Number of sets of a segment whose clocks [`Table::clocks`] reads.
 pub const CLOCKS: usize = 8;
 
 impl<const W: usize> Table<W> {
-    /// The segments that a table of `live` begins with: the first of each node in turn.
+    /// Returns the segments that a table of `live` segments begins with: the first of each node in
+    /// turn.
+    ///
+    /// # Panics
+    /// If the shape has fewer than `live` segments.
     pub fn first_segments(shape: Shape, nodes: u32, live: u32) -> Vec<SegmentIndex> {
         let division = Nodes::new(nodes, shape.segments_max, 0);
         let mut ranges: Vec<_> =
@@ -26,36 +30,40 @@ impl<const W: usize> Table<W> {
         while first.len() < live as usize {
             let before = first.len();
             first.extend(ranges.iter_mut().filter_map(Iterator::next).map(SegmentIndex));
-            assert!(first.len() > before, "{live} of {} segments", shape.segments_max);
+            assert!(
+                first.len() > before,
+                "a table cannot begin with {live} of {} segments",
+                shape.segments_max
+            );
         }
         first.truncate(live as usize);
         first
     }
 
-    /// How many nodes its segments are divided among.
+    /// Returns the number of nodes that the segments are divided among.
     pub fn nodes(&self) -> u32 {
         self.nodes.count
     }
 
-    /// The node that a segment belongs to.
+    /// Returns the node that a segment belongs to.
     pub fn node_of_segment(&self, segment: SegmentIndex) -> NodeId {
         self.nodes.of_segment(segment)
     }
 
-    /// The node where the page is, if it is anywhere. It may move at any time.
+    /// Returns the node where the page is, if it is in the table. The page may move at any time.
     #[inline]
     pub fn node_of(&self, tag: Tag) -> NodeId {
         self.nodes.of_segment(self.segment_of_set(self.set_of(tag)))
     }
 
-    /// The node that the page belongs to by its tag, wherever that node's pages are.
+    /// Returns the node that the page belongs to by its tag, wherever the page is now.
     #[inline]
     pub fn owner_of(&self, tag: Tag) -> NodeId {
         NodeId(tag.directory(self.nodes.group_bits) as u32 % self.nodes.count)
     }
 
-    /// Where a copy of the page belongs on a node: the tag of a page of that node, in the same set
-    /// of a segment.
+    /// Returns the place of a copy of the page on a node, as a tag: that of a page of this node, in
+    /// the same set of a segment.
     #[inline]
     pub fn twin_place(&self, tag: Tag, node: NodeId) -> Tag {
         let (bits, count) = (self.nodes.group_bits, self.nodes.count);
@@ -64,13 +72,13 @@ impl<const W: usize> Table<W> {
         }
         let group = tag.directory(bits) as u32;
         let placed = group - group % count + node.0;
-        // The last of the groups may be fewer than there are nodes.
+        // The last row of groups may have fewer groups than there are nodes.
         let placed = if placed >> bits == 0 { placed } else { placed - count };
         Tag(tag.0 << bits >> bits | u64::from(placed) << (u64::BITS - bits))
     }
 
-    /// The parts of a table's memory that belong to a node's segments: fingerprints, fronts, tags,
-    /// and sets. They are known before the memory is touched.
+    /// Returns the ranges of a table's memory that belong to a node's segments, in bytes:
+    /// fingerprints, fronts, tags, and sets. They are known before the memory is touched.
     pub fn memory_of_node(shape: Shape, nodes: u32, node: NodeId) -> [Range<usize>; 4] {
         let layout = Layout::new::<W>(shape);
         let segments = Nodes::new(nodes, shape.segments_max, 0).segments(node, shape.segments_max);
@@ -86,20 +94,20 @@ impl<const W: usize> Table<W> {
         ]
     }
 
-    /// Pages in a segment now, counted without a lock.
+    /// Counts the pages in a segment, without a lock.
     pub fn pages_in_segment(&self, segment: SegmentIndex) -> usize {
         self.sets_of(segment).map(|set| self.pages_in(set).count()).sum()
     }
 
-    /// A segment that is not in use, for a table that is to grow: the lowest of the node that has
-    /// the fewest in use.
+    /// Returns a segment that a growing table should bring into use: the lowest free number of the
+    /// node that has the fewest segments in use.
     pub fn spare_segment(&self) -> Option<SegmentIndex> {
         let spare = |node: NodeId| self.numbers_of(node).find(|segment| !self.is_live(*segment));
         let nodes = (0..self.nodes.count).map(NodeId).filter(|node| spare(*node).is_some());
         nodes.min_by_key(|node| self.live_of(*node)).and_then(spare)
     }
 
-    /// The segment that a table which is to shrink can do without best, but for those of `besides`:
+    /// Returns the segment that a shrinking table should give up, other than those of `besides`:
     /// the last of the node that has the most.
     pub fn segment_to_leave(&self, besides: &[SegmentIndex]) -> Option<SegmentIndex> {
         let mut counts = vec![0; self.nodes.count as usize];
@@ -108,16 +116,16 @@ impl<const W: usize> Table<W> {
         live.into_iter().max_by_key(|segment| (counts[self.node_of_segment(*segment).0 as usize], *segment))
     }
 
-    /// A segment of a node that is not in use, for a table whose growth goes there; none where the
-    /// node would have a quarter more than another by that.
+    /// Returns a free segment of a node, for a table that grows there. Returns `None` if the node
+    /// would then have a quarter more segments than another.
     pub fn spare_segment_of(&self, node: NodeId) -> Option<SegmentIndex> {
         let fewest = (0..self.nodes.count).map(|node| self.live_of(NodeId(node))).min()?;
         let spare = self.numbers_of(node).find(|segment| !self.is_live(*segment));
         spare.filter(|_| self.live_of(node) < fewest + fewest / 4)
     }
 
-    /// The segment of a node that a table which is to shrink there can do without, but for those of
-    /// `besides`; none where another would have a quarter more by that.
+    /// Returns the segment of a node that a table which shrinks there should give up, other than
+    /// those of `besides`. Returns `None` if another node would then have a quarter more segments.
     pub fn segment_to_leave_of(&self, node: NodeId, besides: &[SegmentIndex]) -> Option<SegmentIndex> {
         let left = self.live_of(node).saturating_sub(besides.len() + 1);
         let most = (0..self.nodes.count).map(|node| self.live_of(NodeId(node))).max()?;
@@ -126,14 +134,14 @@ impl<const W: usize> Table<W> {
         own.last().filter(|_| left + left / 4 >= most)
     }
 
-    /// How many entries name segments of a node.
+    /// Returns the number of entries that name segments of a node.
     pub fn entries_of_node(&self, node: NodeId) -> usize {
         let entries = self.entries_by_segment();
         self.numbers_of(node).map(|segment| entries[segment.0 as usize].len()).sum()
     }
 
-    /// The clocks of some sets of a segment, spread over it, and whether those sets are full: how
-    /// fast pages come where others must leave.
+    /// Returns the clocks of [`CLOCKS`] sets spread over a segment, and whether each of these sets
+    /// is full. The clocks of full sets tell how fast pages come in where others must leave.
     pub fn clocks(&self, segment: SegmentIndex) -> ([u16; CLOCKS], [bool; CLOCKS]) {
         let sets = self.shape().sets_per_segment as usize;
         let (mut clocks, mut full) = ([0; CLOCKS], [false; CLOCKS]);
@@ -154,14 +162,15 @@ impl<const W: usize> Table<W> {
         self.numbers_of(node).filter(|segment| self.is_live(*segment)).count()
     }
 
-    /// The entries that a segment which joins takes from others, by the segments that have them.
+    /// Returns the entries that a joining segment takes from others, with the segment that each is
+    /// taken from.
     pub(crate) fn entries_for(&self, segment: SegmentIndex) -> Vec<(SegmentIndex, u32)> {
         let (node, level) = (self.node_of_segment(segment), self.level());
         let mut entries = self.entries_by_segment();
         let peers: Vec<usize> =
             self.numbers_of(node).filter(|s| self.is_live(*s)).map(|s| s.0 as usize).collect();
         if peers.iter().all(|peer| entries[*peer].is_empty()) {
-            // The node's first: all that is the node's, wherever it is now.
+            // The node's first segment takes all entries of the node, wherever they are now.
             let all = entries.iter().enumerate();
             let all = all.flat_map(|(from, entries)| entries.iter().map(move |entry| (from, *entry)));
             let own = all.filter(|(_, entry)| self.nodes.of_entry(level, *entry) == node);
@@ -175,13 +184,14 @@ impl<const W: usize> Table<W> {
         (0..share).filter_map(take).collect()
     }
 
-    /// Where the entries of a segment go that leaves: to those of its node, else to all.
+    /// Returns the entries of a leaving segment, with the segment that each goes to: one of the
+    /// same node, or any if that node has no other.
     pub(crate) fn entries_of_leaving(&self, segment: SegmentIndex) -> Vec<(u32, SegmentIndex)> {
         let mut entries = self.entries_by_segment();
         let leaving = std::mem::take(&mut entries[segment.0 as usize]);
         let mut counts: Vec<usize> = entries.iter().map(Vec::len).collect();
         let node = self.node_of_segment(segment);
-        // An emptied segment that could not retire yet has no entries, and gets none.
+        // A segment that is emptied but not yet retired has no entries, and gets none.
         let has_some = |s: &usize| counts[*s] > 0;
         let others: Vec<usize> = (0..counts.len()).filter(has_some).collect();
         let peers: Vec<usize> = others
@@ -198,8 +208,8 @@ impl<const W: usize> Table<W> {
         leaving.into_iter().filter_map(give).collect()
     }
 
-    /// So many entries of one node's segments, and which of the other's they go to. Each segment
-    /// keeps a quarter of its share.
+    /// Returns up to `count` entries of one node's segments, with the segment that each leaves and
+    /// the other node's segment that it goes to. Each segment keeps a quarter of its share.
     pub(crate) fn entries_to_shift(
         &self,
         from: NodeId,
@@ -208,7 +218,7 @@ impl<const W: usize> Table<W> {
     ) -> Vec<(SegmentIndex, u32, SegmentIndex)> {
         assert!(from != to, "entries go from one node to another");
         let mut entries = self.entries_by_segment();
-        // An emptied segment that could not retire yet has no entries, and gets none.
+        // A segment that is emptied but not yet retired has no entries, and gets none.
         let own = |node: NodeId| self.numbers_of(node).map(|segment| segment.0 as usize);
         let givers: Vec<usize> = own(from).filter(|segment| !entries[*segment].is_empty()).collect();
         let takers: Vec<usize> = own(to).filter(|segment| !entries[*segment].is_empty()).collect();

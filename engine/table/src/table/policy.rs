@@ -1,4 +1,5 @@
-//! Which policy a table follows, what it has learned, and what is watched of it.
+//! The policy that a table follows, what it learns, and the monitor that estimates its misses at
+//! other sizes.
 
 use std::sync::atomic::Ordering;
 
@@ -10,8 +11,8 @@ use crate::policy::lead::Lead;
 use crate::policy::{Policy, PolicyKind, with_policy};
 
 impl<const W: usize> Table<W> {
-    /// Makes what a policy needs besides the sets. It stays, and rests while another policy is
-    /// followed.
+    /// Creates what a policy needs besides the sets. It stays allocated, and idle, while another
+    /// policy is followed.
     pub(crate) fn prepare(&self, policy: PolicyKind) {
         if with_policy!(policy, P => P::LEARNS) {
             self.learner.get_or_init(|| Learner::new(self.slots_count(), W));
@@ -19,17 +20,18 @@ impl<const W: usize> Table<W> {
         if with_policy!(policy, P => P::BALANCES) {
             self.balance.get_or_init(|| Balance::new(self.slots_count()));
         }
-        // Relaxed, as the policy itself: whoever still follows the old one guesses worse for a moment.
+        // Relaxed, as the policy itself: a thread that still follows the old policy makes worse
+        // guesses for a moment.
         self.counts_hits.store(with_policy!(policy, P => P::COUNTS_HITS), Ordering::Relaxed);
         self.tell_capacity();
     }
 
-    /// Whether its policy is told of every hit.
+    /// Returns whether the policy must see every hit.
     pub(crate) fn counts_hits(&self) -> bool {
         self.counts_hits.load(Ordering::Relaxed)
     }
 
-    /// The policy that its sets follow.
+    /// Returns the policy that the sets follow.
     #[inline(always)]
     pub fn policy(&self) -> PolicyKind {
         PolicyKind::ALL[self.policy.load(Ordering::Relaxed) as usize]
@@ -40,14 +42,15 @@ impl<const W: usize> Table<W> {
         self.policy.store(policy as u8, Ordering::Relaxed);
     }
 
-    /// Begins to watch what the table would miss at sizes up to `most_pages`, with at most so many
-    /// bytes. Says how many that takes; 0: too few to say anything.
+    /// Starts the monitor, which estimates the misses at sizes up to `most_pages` pages with at
+    /// most `bytes_max` bytes of memory. Returns the bytes that it uses; 0 if `bytes_max` is too
+    /// small for a useful estimate, and no monitor was started.
     pub fn watch(&self, most_pages: u64, bytes_max: u64) -> u64 {
         self.begin_watch(most_pages, bytes_max, false)
     }
 
-    /// `watch`, for a table that one thread at a time uses, whichever it is: what is seen does not
-    /// depend on which.
+    /// Starts the monitor as [`Table::watch`] does, for a table that one thread at a time uses. The
+    /// estimate does not depend on which thread that is.
     pub fn watch_alone(&self, most_pages: u64, bytes_max: u64) -> u64 {
         self.begin_watch(most_pages, bytes_max, true)
     }
@@ -57,42 +60,43 @@ impl<const W: usize> Table<W> {
         monitor.map_or(0, |monitor| self.monitor.get_or_init(|| monitor).bytes())
     }
 
-    /// What is watched of the table, if something is.
+    /// Returns the monitor, if one was started.
     pub fn monitor(&self) -> Option<&Monitor> {
         self.monitor.get()
     }
 
-    /// Takes what the monitor was shown through its miniatures; returns how much there was.
+    /// Runs the accesses that the monitor has recorded through its miniatures. Returns their
+    /// number.
     pub fn drain_monitor(&self) -> u64 {
         self.monitor().map_or(0, |monitor| monitor.drain(self.lead()))
     }
 
-    /// The miss curve of late, if it is watched.
+    /// Returns the current miss curve, if there is a monitor.
     pub fn miss_curve(&self) -> Option<MissCurve> {
         self.monitor().map(Monitor::curve)
     }
 
-    /// Whether something has been learned, or is to be when a policy that learns is followed again.
+    /// Returns whether the table has a learner, active or idle.
     pub fn has_learner(&self) -> bool {
         self.learner.get().is_some()
     }
 
-    /// What the table has learned, if its policy learns.
+    /// Returns the learner, if the table has one.
     pub(crate) fn learner(&self) -> Option<&Learner> {
         self.learner.get()
     }
 
-    /// What victims are chosen by, if the policy learns.
+    /// Returns the order and the densities that victims are chosen by, if the table has a learner.
     pub(crate) fn lead(&self) -> Option<&Lead> {
         self.learner().map(Learner::lead)
     }
 
-    /// What the sets aim at together, if their policy balances.
+    /// Returns the balance that the sets share, if their policy balances.
     pub(crate) fn balance(&self) -> Option<&Balance> {
         self.balance.get()
     }
 
-    /// Tells the learner and the balance that the table has become larger or smaller.
+    /// Passes the number of slots to the learner and to the balance.
     pub(crate) fn tell_capacity(&self) {
         if let Some(learner) = self.learner() {
             learner.set_capacity(self.slots_count());
@@ -102,25 +106,25 @@ impl<const W: usize> Table<W> {
         }
     }
 
-    /// Bytes, besides the table's memory, that a policy takes for what it learns about a table of
-    /// `slots`.
+    /// Returns the bytes that the policy's learner uses besides the table's memory, for a table of
+    /// `slots` slots.
     pub fn learning_bytes(policy: PolicyKind, slots: u64) -> usize {
         if with_policy!(policy, P => P::LEARNS) { Learner::bytes(slots, W) } else { 0 }
     }
 
-    /// What its policy has learned, if it learns.
+    /// Returns what the policy has learned, if it learns.
     pub fn learned(&self) -> Option<Learned> {
         self.learner().filter(|_| with_policy!(self.policy(), P => P::LEARNS)).map(Learner::learned)
     }
 
-    /// Goes on with what another table's policy has learned, if its own learns.
+    /// Continues with what another table's policy has learned, if the own policy learns.
     pub fn adopt_learned(&self, learned: &Learned) {
         if let Some(learner) = self.learner() {
             learner.adopt(learned);
         }
     }
 
-    /// Pages that have left and are remembered, at most: none where the policy has no ghosts.
+    /// Returns the maximum number of ghosts: 0 if the policy has none.
     pub fn remembered_slots(&self) -> u64 {
         let of_a_set = with_policy!(self.policy(), P => <P as Policy>::ghosts_max(W));
         self.slots_count() / W as u64 * of_a_set as u64

@@ -1,8 +1,8 @@
-//! What a hit or a miss tells: the policy by a mark, the learner and the monitor where they follow
+//! Reports hits and misses: to the policy by a mark, to the learner and the monitor if they follow
 //! the page.
 //!
-//! Marks are hints: all accesses are Relaxed, and one that is lost costs a guess. What is not here:
-//! what becomes of a mark (`set`), of what is shown (`monitor`, `policy`).
+//! Marks are hints: all accesses are Relaxed, and a lost mark costs a guess. Not here: what becomes
+//! of a mark (`set`) and of a reported access (`learning`).
 
 use super::Table;
 use crate::index::{Found, SetNumber, SlotIndex};
@@ -12,9 +12,10 @@ use crate::sync::atomic::Ordering;
 use crate::word::tag::Tag;
 
 impl<const W: usize> Table<W> {
-    /// Tells the policy of a hit, by the page's mark. Stores only at a page's first hit since a
-    /// page came into its set, and for pages that the monitor follows; a policy that counts
-    /// every hit has no marks. True: the page was read ahead, and this is the first who wants it.
+    /// Reports a hit to the policy, by setting the page's mark. Stores only at a page's first hit
+    /// since the last page came into its set, and for pages that the monitor follows. A policy that
+    /// counts every hit sets no marks. Returns true if the page was read ahead and this is its
+    /// first request.
     #[inline(always)]
     pub fn touch(&self, found: &Found<'_>) -> bool {
         self.touch_slot(self.front(Self::split(found.index).0), found.index, || found.tag())
@@ -23,14 +24,14 @@ impl<const W: usize> Table<W> {
     #[inline(always)]
     pub(crate) fn touch_slot(&self, front: &Front, slot: SlotIndex, tag: impl FnOnce() -> Tag) -> bool {
         let (set, way) = Self::split(slot);
-        // Relaxed: a hint to the policy. Two hits at the same time on neighbours may lose one's mark, which
-        // costs a guess.
+        // Relaxed: a hint to the policy. Of two simultaneous hits on neighbours one may lose its
+        // mark, which costs a guess.
         let is_marked = front.marks.load(Ordering::Relaxed) >> way & 1 != 0;
         !is_marked && self.first_hit(set, way, tag())
     }
 
-    /// A hit of a page whose mark is down: its first since a page came into the set, any of a page
-    /// that the monitor follows, any where the policy counts them.
+    /// Handles a hit of a page whose mark is clear: the first hit since a page came into the set,
+    /// any hit of a page that the monitor follows, and any hit if the policy counts them.
     #[cold]
     #[inline(never)]
     fn first_hit(&self, set: SetNumber, way: u32, tag: Tag) -> bool {
@@ -45,8 +46,8 @@ impl<const W: usize> Table<W> {
             self.teach(tag);
             return ahead;
         };
-        // A page that is hot is told of once, and only read from then on: what is not a first hit changes
-        // nothing, as if it were not followed.
+        // A hot page is reported as a first hit once, and its `told` bit is only read from then on.
+        // A hit that is not the first changes nothing, as if the page were not followed.
         let told = &front.told;
         let is_first =
             told.load(Ordering::Relaxed) & bit == 0 && told.fetch_or(bit, Ordering::Relaxed) & bit == 0;
@@ -58,8 +59,8 @@ impl<const W: usize> Table<W> {
         ahead
     }
 
-    /// Whether a page was hit since a page came into its set, or this was asked: takes the mark
-    /// down. A hint, as the mark is.
+    /// Clears the mark of a page. Returns whether the page was hit since the last page came into
+    /// the set or since the last such call. A hint, as the mark is.
     pub fn take_mark(&self, found: &Found<'_>) -> bool {
         let (set, way) = Self::split(found.index);
         let (front, bit) = (self.front(set), 1u32 << way);
@@ -72,8 +73,8 @@ impl<const W: usize> Table<W> {
         marked
     }
 
-    /// A page that was read ahead is wanted: from now on it leaves before others, until it is
-    /// wanted again. Relaxed: hints, and whoever else changes these words does so by
+    /// Handles the request of a page that was read ahead: it is evicted before others from now on,
+    /// until it is requested again. Relaxed: hints, and all other threads change these words by
     /// read-modify-write too.
     fn take_ahead(&self, set: SetNumber, way: u32) -> bool {
         let (head, bit) = (self.head(set), 1u32 << way);
@@ -88,8 +89,8 @@ impl<const W: usize> Table<W> {
         ahead
     }
 
-    /// Shows the monitor and the learner, if they are there and follow the page, that a page was
-    /// asked for that is not there.
+    /// Reports the miss of a page to the monitor and the learner, if they exist and follow the
+    /// page.
     pub(crate) fn show_miss(&self, tag: Tag) {
         if let Some(monitor) = self.monitor().filter(|monitor| monitor.follows(tag)) {
             monitor.show(tag, false);
@@ -97,13 +98,13 @@ impl<const W: usize> Table<W> {
         self.teach(tag);
     }
 
-    /// What `touch` would store of a hit now, for tools that count; no hit asks. First: a mark, or
-    /// changed bits of the policy. Second: the learner would be shown it. Third: the monitor
-    /// would be.
+    /// Returns what `touch` would store for a hit now, for tools that count; hits do not call it.
+    /// First: a mark, or changed bits of the policy. Second: whether the learner would see the hit.
+    /// Third: whether the monitor would.
     #[doc(hidden)]
     pub fn stores_of_hit(&self, found: &Found<'_>) -> (bool, bool, bool) {
         let (set, way) = self.place_of(found.index);
-        // Relaxed, all of it: a count, and nobody else is there.
+        // Relaxed, all of it: a count, made while no other thread uses the table.
         let (head, front) = (self.head(set), self.front(set));
         let shown = self.monitor().is_some_and(|monitor| monitor.follows(found.tag()));
         if self.counts_hits() {
@@ -116,12 +117,13 @@ impl<const W: usize> Table<W> {
         (marked, marked && self.learner().is_some_and(|learner| learner.follows(found.tag())), shown)
     }
 
-    /// Shows the learner, if there is one and it follows the page, a miss or the first hit since a
-    /// page came into the set.
+    /// Reports a miss, or the first hit since a page came into the set, to the learner, if it
+    /// exists and follows the page.
     fn teach(&self, tag: Tag) {
         if let Some(learner) = self.learner()
             && learner.follows(tag)
-            // What another policy's sets do would teach it wrong.
+            // Under another policy the sets behave differently, and the learner would learn that
+            // behaviour.
             && with_policy!(self.policy(), P => P::LEARNS)
         {
             learner.show(tag);

@@ -1,15 +1,15 @@
-//! Ghosts: what a set remembers of pages that left it.
+//! Ghosts: the memory that a set keeps of pages that left it.
 //!
 //! A ring of [`ghosts_of`] entries, oldest first. An entry is sixteen bits of the page's tag and
-//! the policy's sixteen bits. The identity is a guess by design: a wrong one reinstates a wrong
-//! history, never wrong bytes. Everything here happens under the set's lock, so all accesses are
-//! Relaxed; the lock orders them.
+//! the policy's sixteen bits. The identity is a guess by design: a false match reinstates a wrong
+//! history, never wrong bytes. All accesses happen under the set's lock, which orders them, so they
+//! are Relaxed.
 
 use crate::sync::atomic::{AtomicU8, AtomicU32, Ordering::Relaxed};
 use crate::word::probe::has_lower_half;
 
-/// Ghosts of a set: two a way, as far as the budget of metadata allows, which a set of eight would
-/// break by a word.
+/// Returns the number of ghosts of a set: two per way. A set of eight ways has 14, because 16 would
+/// exceed the metadata budget by one word.
 pub const fn ghosts_of(ways: usize) -> usize {
     if ways == 8 { 14 } else { 2 * ways }
 }
@@ -27,13 +27,13 @@ impl<'s> Ghosts<'s> {
         Ghosts { ring, head, count }
     }
 
-    /// How many there are.
+    /// Returns the number of ghosts.
     pub fn count(&self) -> usize {
         self.count.load(Relaxed) as usize
     }
 
-    /// Remembers a page, in place of the oldest where the ring is full; what was remembered of that
-    /// is returned.
+    /// Adds a ghost. If the ring is full the oldest ghost is dropped, and its policy bits are
+    /// returned.
     pub fn push(&self, print: u16, meta: u16) -> Option<u16> {
         let count = self.count();
         let is_full = count == self.ring.len();
@@ -47,32 +47,33 @@ impl<'s> Ghosts<'s> {
         forgotten
     }
 
-    /// Forgets all.
+    /// Drops all ghosts.
     pub fn clear(&self) {
         self.count.store(0, Relaxed);
     }
 
-    /// What is remembered of a page, which is no ghost afterwards.
+    /// Removes the ghost of a page and returns its policy bits.
     #[inline(always)]
     pub fn take(&self, print: u16) -> Option<u16> {
-        // Most misses are of pages that nobody remembers: they look once at all that is and was here.
+        // Most misses have no ghost: one comparison with the whole ring, stale entries included,
+        // ends those.
         if !has_lower_half(self.ring, print) {
             return None;
         }
         self.take_first(|entry| entry as u16 == print)
     }
 
-    /// Forgets the oldest of some; what was remembered of it is returned.
+    /// Drops the oldest ghost whose policy bits satisfy `of`, and returns those bits.
     pub fn forget_oldest(&self, of: impl Fn(u16) -> bool) -> Option<u16> {
         self.take_first(|entry| of((entry >> 16) as u16))
     }
 
-    /// How many there are of some.
+    /// Returns the number of ghosts whose policy bits satisfy `of`.
     pub fn count_of(&self, of: impl Fn(u16) -> bool) -> usize {
         (0..self.count()).filter(|place| of((self.entry(*place).load(Relaxed) >> 16) as u16)).count()
     }
 
-    /// Changes what is remembered of every ghost.
+    /// Replaces the policy bits of every ghost.
     pub fn change_all(&self, change: impl Fn(u16) -> u16) {
         for age in 0..self.count() {
             let entry = self.entry(age);
@@ -100,7 +101,7 @@ impl<'s> Ghosts<'s> {
     /// The entry `place` steps after the oldest.
     fn entry(&self, place: usize) -> &AtomicU32 {
         let number = self.head() + place;
-        // Less than two rounds: no division.
+        // The number is less than twice the length: a subtraction replaces the division.
         &self.ring[if number < self.ring.len() { number } else { number - self.ring.len() }]
     }
 }

@@ -1,33 +1,35 @@
 //! The short lock of a set: four bytes that live in the set's own lines.
 //!
-//! It protects what fills, evictions and resizes of one set change together (which way is claimed,
-//! the policy's state, the ghosts). Hits never take it. It is held for the length of a few cache
-//! misses and never across I/O, so a contender spins briefly and only then sleeps in the kernel.
+//! The lock protects what fills, evictions and resizes of one set change together: which way is
+//! claimed, the policy's state, the ghosts. Hits never take it. A thread holds it for the length of
+//! a few cache misses and never across I/O, so a contender spins briefly and only then sleeps in
+//! the kernel.
 //!
-//! What is not here: fairness, poisoning (a panic under the lock unlocks it; the set's invariants
-//! are the caller's), recursion and timeouts.
+//! Not here: fairness, poisoning (a panic under the lock unlocks it; the caller answers for the
+//! invariants of the set), recursion and timeouts.
 //!
 //! # Protocol
 //!
-//! The word is 0 (free), 1 (held) or 2 (held, and somebody may sleep): the third mutex of Drepper,
+//! The word is 0 (free), 1 (held) or 2 (held, and a thread may sleep): the third mutex of Drepper,
 //! "Futexes Are Tricky". Zeroed memory is a free lock.
 //!
-//! * **L1** The word goes from 0 to 1 or 2 only by the thread that thereby holds the lock, with
-//!   Acquire. It pairs with L2 of the holder before: whatever that one wrote is visible.
-//! * **L2** The holder alone puts the word back to 0, with Release, by a swap that tells it which
-//!   value it had replaced.
-//! * **L3** A thread sleeps only after it swapped 2 into the word itself and found it not 0, and
-//!   the kernel lets it sleep only while the word is still 2. From that swap on the word is 2 until
-//!   the next unlock, which thus finds it; an unlock that comes before the sleep makes the kernel
-//!   refuse it.
+//! * **L1** Only the thread that takes the lock moves the word from 0 to 1 or 2, with Acquire. It
+//!   pairs with L2 of the previous holder: all that the previous holder wrote is visible.
+//! * **L2** Only the holder puts the word back to 0, with Release, by a swap that returns the value
+//!   it replaced.
+//! * **L3** A thread sleeps only after it swapped 2 into the word and the swap returned a value
+//!   other than 0, and the kernel lets it sleep only while the word is still 2. From that swap on
+//!   the word is 2 until the next unlock, which therefore finds the 2. An unlock before the sleep
+//!   makes the kernel refuse the sleep.
 //! * **L4** An unlock that replaced 2 wakes one sleeper. A thread that has contended takes the lock
-//!   by writing 2, not 1, because it cannot know whether others sleep: so the next unlock wakes the
-//!   next one and no wake-up is lost. The price is one needless system call after the last of them.
-//! * **L5** The memory of a lock is given back to the kernel only when nobody holds or awaits it: a
-//!   sleeper would see the zero page and never be woken. Whoever empties a segment makes sure that
-//!   it can no longer be reached.
-//! * **L6** The wake of L4 touches no memory of the lock, only its address: it may come after L5,
-//!   and then wakes nobody or somebody who finds the word not free and sleeps again.
+//!   by writing 2, not 1, because it cannot know whether others sleep. So the next unlock wakes the
+//!   next sleeper and no wake-up is lost. The price is one needless system call after the last of
+//!   them.
+//! * **L5** The memory of a lock goes back to the kernel only when no thread holds or awaits the
+//!   lock: a sleeper would see the zero page and never be woken. The thread that empties a segment
+//!   makes sure that no thread can reach it any more.
+//! * **L6** The wake of L4 touches no memory of the lock, only its address. It may come after L5,
+//!   and then wakes no thread, or a thread that finds the word not free and sleeps again.
 //!
 //! The futexes are private to the process. A table in shared memory would need the shared ones.
 
@@ -38,12 +40,12 @@ const FREE: u32 = 0;
 const HELD: u32 = 1;
 const HELD_AND_AWAITED: u32 = 2;
 
-/// Pauses before a contender sleeps, in all. A pause is 40 to 140 cycles on current x86: 63 of them
-/// last about as long as the sleep and the wake-up that they may save. Under loom every pause
-/// multiplies the schedules to visit.
+/// Maximum number of pauses before a contender sleeps. A pause is 40 to 140 cycles on current x86:
+/// 63 of them last about as long as the sleep and the wake-up that they may save. Under loom every
+/// pause multiplies the schedules to visit, so there it is 0.
 const PAUSES_MAX: u32 = if cfg!(loom) { 0 } else { 63 };
 
-/// A mutual exclusion in four bytes; all-zero memory is a free one.
+/// A mutex in four bytes; all-zero memory is a free one.
 #[derive(Debug)]
 #[repr(transparent)]
 pub struct SetLock(AtomicU32);
@@ -72,8 +74,7 @@ impl SetLock {
         Self(AtomicU32::new(FREE))
     }
 
-    /// Takes the lock; waits for as long as another thread holds it, which by contract is never
-    /// across I/O.
+    /// Takes the lock. Waits while another thread holds it, which by contract is never across I/O.
     #[inline]
     pub fn lock(&self) -> SetLockGuard<'_> {
         if !self.take_free() {
@@ -82,7 +83,7 @@ impl SetLock {
         SetLockGuard { lock: self }
     }
 
-    /// Takes the lock if nobody holds it.
+    /// Takes the lock if it is free.
     #[cfg(all(test, not(shuttle)))]
     #[inline]
     pub fn try_lock(&self) -> Option<SetLockGuard<'_>> {
@@ -98,23 +99,25 @@ impl SetLock {
 
     #[cold]
     fn lock_contended(&self) {
-        // 1. Spin, each time twice as long, while one thread holds the lock and nobody sleeps. If somebody
-        //    sleeps, the holder is slow or has lost its core, and the next unlock is for the sleeper.
+        // 1. Spin, each time twice as long, while one thread holds the lock and no thread sleeps.
+        //   If one sleeps, the holder is slow or has lost its core, and the next unlock wakes the
+        //   sleeper.
         let mut pauses = 1;
         while pauses <= PAUSES_MAX {
             for _ in 0..pauses {
                 spin_loop();
             }
             pauses *= 2;
-            // Relaxed: a hint whether the compare-and-exchange is worth its cache line; that one orders.
+            // Relaxed: a hint whether the compare-and-exchange, which does the ordering, is worth
+            // its cache line.
             match self.0.load(Ordering::Relaxed) {
                 FREE if self.take_free() => return,
                 HELD_AND_AWAITED => break,
                 _ => {}
             }
         }
-        // 2. Sleep. Every turn of this loop but the first follows a wake-up, of which each unlock causes
-        //    one (L4). Acquire: L1, pairs with `unlock`.
+        // 2. Sleep. Every turn of this loop but the first follows a wake-up, and each unlock causes
+        //   one (L4). Acquire: L1, pairs with `unlock`.
         while self.0.swap(HELD_AND_AWAITED, Ordering::Acquire) != FREE {
             park(&self.0);
         }
@@ -142,8 +145,7 @@ impl Drop for SetLockGuard<'_> {
     }
 }
 
-/// Sleeps until woken, but only while the word is `HELD_AND_AWAITED` (L3); may return for no
-/// reason.
+/// Sleeps until woken, but only while the word is `HELD_AND_AWAITED` (L3). May return spuriously.
 #[cfg(all(target_os = "linux", not(any(miri, loom, shuttle))))]
 fn park(word: &AtomicU32) {
     // SAFETY: FUTEX_WAIT reads four aligned bytes at the address, which the reference keeps valid, and
@@ -169,8 +171,8 @@ fn unpark_one(word: &AtomicU32) {
     }
 }
 
-/// The checkers and miri know no sleep that depends on a word; that it may return for no reason
-/// makes a yield a valid one.
+/// The model checkers and miri have no sleep that depends on a word. A sleep may return spuriously,
+/// so a yield is a valid one.
 #[cfg(not(all(target_os = "linux", not(any(miri, loom, shuttle)))))]
 fn park(_word: &AtomicU32) {
     crate::sync::yield_now();
@@ -237,15 +239,15 @@ mod tests {
         let lock = SetLock::new();
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             let _guard = lock.lock();
-            panic!("as the test wants");
+            panic!("this panic is part of the test");
         }));
         assert!(result.is_err());
         assert!(lock.try_lock().is_some());
     }
 
-    /// L3 and L4: several sleepers, one unlock by the first holder, and all get their turn.
+    /// L3 and L4: several sleepers, one unlock by the first holder, and each sleeper gets the lock.
     #[test]
-    fn every_sleeper_is_woken_by_a_chain_of_unlocks() {
+    fn each_unlock_wakes_the_next_sleeper_until_all_have_run() {
         const SLEEPERS: usize = 4;
         let lock = SetLock::new();
         let start = Barrier::new(SLEEPERS + 1);
@@ -262,7 +264,8 @@ mod tests {
                 });
             }
             start.wait();
-            // Long enough for all to have gone to sleep; if one has not, the test is weaker and still right.
+            // Long enough for all sleepers to sleep. If one does not yet, the test is weaker but
+            // still correct.
             std::thread::sleep(Duration::from_millis(50));
             assert!(dones.try_recv().is_err());
             drop(guard);

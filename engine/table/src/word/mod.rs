@@ -1,6 +1,6 @@
-//! The bottom floor: what one page, one slot and one lock are, in a few bytes each.
+//! The bottom floor: one page's identity, one slot, one lock, and the comparison of a few bytes.
 //!
-//! Nothing here knows of sets, tables or policies.
+//! Nothing here knows sets, tables or policies.
 
 pub(crate) mod ghost;
 pub(crate) mod lock;

@@ -1,6 +1,6 @@
-//! Asking the processor for a line of memory before it is needed.
+//! Prefetching: asking the processor for a line of memory before it is needed.
 
-/// Asks the processor for a line. Any address will do.
+/// Asks the processor to load the line at an address. Any address will do, valid or not.
 #[inline(always)]
 pub(crate) fn prefetch<T>(at: *const T) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]

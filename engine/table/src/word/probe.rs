@@ -1,34 +1,35 @@
-//! The probe: which ways of a set have this fingerprint? And, for misses: has a ghost this print?
+//! The probe finds the ways of a set that have a given fingerprint and, for misses, tells whether a
+//! ghost has a given print.
 //!
-//! A set keeps one byte of each way's tag side by side. The probe compares them all with one byte
-//! and answers with a bit per way; the caller then compares the whole tags of the few that are
-//! left. It is the first thing that every lookup does.
+//! A set keeps one byte of each way's tag side by side. The probe compares all of them with one
+//! byte and returns a bit per way; the caller then compares the whole tags of the few that match.
+//! The probe is the first step of every lookup.
 //!
-//! What is protected here is that the comparison stays legal while other threads replace
-//! fingerprints: a probe reads each byte either before or after such a store, each on its own, and
-//! orders nothing. A stale bit costs a look at a tag, a missing one is noticed by whoever checks
-//! again under the set's lock; neither is ever an answer by itself.
+//! The file protects one property: the comparison stays legal while other threads replace
+//! fingerprints. A probe reads each byte either before or after such a store, each byte
+//! independently, and orders nothing. A stale bit costs a comparison of tags; a missing bit is
+//! noticed by the thread that checks again under the set's lock. Neither is an answer by itself.
 //!
-//! What is not here: tags, states, which ghost it is, what to do with the answer, and the model
-//! checkers' probe: their atomics are no bytes in memory, so under them the table compares way by
+//! Not here: tags, states, which ghost matched, what to do with the answer, and the probe under the
+//! model checkers. Their atomics are not bytes in memory, so under them the table compares way by
 //! way.
 //!
 //! # How a vector may read bytes that others write
 //!
-//! The language knows atomic bytes but no atomic vectors, and an atomic word that overlaps another
+//! The language has atomic bytes but no atomic vectors, and an atomic word that overlaps another
 //! thread's atomic byte is a race as well (accesses of different sizes). The vector loads are
-//! therefore inline assembly, whose meaning to the language is that of one relaxed atomic load per
-//! byte; the machines' vector loads give no less. Assembly was also faster than two atomic words
-//! moved into a vector: 1.0 against 1.6 ns per probe of 16 ways, 1.4 against 2.3 ns of 32 (medians
-//! of 301 interleaved runs on Sapphire Rapids, sets in the first-level cache).
+//! therefore inline assembly, which to the language is one relaxed atomic load per byte; the
+//! machines' vector loads give no less. Assembly was also faster than two atomic words moved into a
+//! vector: 1.0 against 1.6 ns per probe of 16 ways, 1.4 against 2.3 ns of 32 (medians of 301
+//! interleaved runs on Sapphire Rapids, sets in the first-level cache).
 //!
 //! # Which variant
 //!
-//! Eight and sixteen ways are one SSE2 comparison on every x86-64: AVX-512 saves instructions there
-//! (0.8 ns) but its mask register answers later (6.6 against 5.4 ns in a chain of dependent
+//! Eight and sixteen ways are one SSE2 comparison on every x86-64. AVX-512 saves instructions there
+//! (0.8 ns), but its mask register answers later (6.6 against 5.4 ns in a chain of dependent
 //! probes), and a lookup is such a chain. Only at 32 ways does the variant that the processor
-//! offers matter (0.8 ns against 1.2 of AVX2 and 1.4 of twice SSE2), and there the choice is a
-//! branch that is always predicted and did not show in the measurement.
+//! offers matter (0.8 ns against 1.2 of AVX2 and 1.4 of twice SSE2). There the choice is a branch
+//! that is always predicted and did not show in the measurement.
 
 #[cfg(not(any(loom, shuttle)))]
 use crate::sync::atomic::AtomicU8;
@@ -55,15 +56,16 @@ pub enum ProbeKind {
 }
 
 impl ProbeKind {
-    /// All of them, the best last.
+    /// All kinds, the best last.
     pub const ALL: [Self; 5] = [Self::Scalar, Self::Sse2, Self::Avx2, Self::Avx512, Self::Neon];
 
-    /// The best that this machine offers.
+    /// Returns the best kind that this machine supports.
     pub fn detect() -> Self {
         Self::ALL.into_iter().rfind(|kind| kind.is_supported()).unwrap_or(Self::Scalar)
     }
 
-    /// Whether this machine can run it. Under miri and the model checkers only `Scalar` is.
+    /// Returns whether this machine supports the kind. Under miri and the model checkers only
+    /// `Scalar` is supported.
     pub fn is_supported(self) -> bool {
         match self {
             Self::Scalar => true,
@@ -81,11 +83,11 @@ impl ProbeKind {
     }
 }
 
-/// The ways whose fingerprint is `wanted`, among `N` in memory: bit *w* for way *w*. `N` is 8, 16
-/// or 32.
+/// Returns the ways whose fingerprint is `wanted`, among `N` in memory: bit *w* for way *w*. `N` is
+/// 8, 16 or 32.
 ///
-/// A kind that is known when compiling costs nothing; else it is one predictable branch. No
-/// alignment is needed; a set's fingerprints are aligned to 8 bytes for 8 ways and to 16 for more,
+/// A kind that is known at compile time costs nothing; otherwise it is one predictable branch. No
+/// alignment is needed. A set's fingerprints are aligned to 8 bytes for 8 ways and to 16 for more,
 /// so that no load crosses a line.
 ///
 /// # Safety
@@ -93,7 +95,7 @@ impl ProbeKind {
 /// * `kind` is one that this machine supports (`ProbeKind::is_supported`).
 /// * `N` bytes from `fingerprints` are valid for reads and for the provenance of shared mutable
 ///   memory.
-/// * Whoever writes them at the same time does so by atomic stores of single bytes.
+/// * Threads that write them at the same time do so by atomic stores of single bytes.
 #[cfg(not(any(loom, shuttle)))]
 #[inline(always)]
 pub unsafe fn find<const N: usize>(kind: ProbeKind, fingerprints: *const u8, wanted: u8) -> u32 {
@@ -122,21 +124,21 @@ pub unsafe fn find<const N: usize>(kind: ProbeKind, fingerprints: *const u8, wan
     }
 }
 
-/// The twin: byte by byte, at most 32 of them.
+/// The naive twin: byte by byte, at most 32 of them.
 #[cfg(not(any(loom, shuttle)))]
 #[inline]
 pub fn find_each(fingerprints: &[AtomicU8], wanted: u8) -> u32 {
     debug_assert!(fingerprints.len() <= u32::BITS as usize);
     let mut ways = 0;
     for (way, fingerprint) in fingerprints.iter().enumerate() {
-        // Relaxed: a hint; the tag and the state word of the way are what is believed.
+        // Relaxed: a hint; the caller trusts only the tag and the state word of the way.
         ways |= u32::from(fingerprint.load(Ordering::Relaxed) == wanted) << way;
     }
     ways
 }
 
-/// Whether one of these words has `wanted` in its lower half. Nobody writes them meanwhile, or
-/// whoever does does so by atomic words.
+/// Returns whether one of these words has `wanted` in its lower half. Threads that write the words
+/// at the same time do so by atomic stores of whole words.
 #[inline(always)]
 pub fn has_lower_half(words: &[AtomicU32], wanted: u16) -> bool {
     #[cfg(all(target_arch = "x86_64", not(any(miri, loom, shuttle))))]
@@ -150,10 +152,10 @@ pub fn has_lower_half(words: &[AtomicU32], wanted: u16) -> bool {
     has_lower_half_each(words, wanted)
 }
 
-/// The twin: word by word.
+/// The naive twin: word by word.
 #[inline]
 fn has_lower_half_each(words: &[AtomicU32], wanted: u16) -> bool {
-    // Relaxed: whoever needs an order has a lock.
+    // Relaxed: a caller that needs an order holds a lock.
     words.iter().any(|word| word.load(Ordering::Relaxed) as u16 == wanted)
 }
 
@@ -163,7 +165,7 @@ mod tests {
     use octavo_random::Random;
 
     #[test]
-    fn a_lower_half_is_found_wherever_it_is_and_an_upper_half_is_not() {
+    fn a_lower_half_is_found_at_every_place_and_an_upper_half_is_not() {
         for count in 0..70usize {
             let words: Vec<AtomicU32> =
                 (0..count).map(|at| AtomicU32::new((7 << 16) | (at as u32 + 100))).collect();
@@ -192,13 +194,13 @@ mod tests {
         unsafe { find::<N>(kind, fingerprints.as_ptr().cast(), wanted) }
     }
 
-    /// The answer by a way that shares nothing with the code under test.
+    /// The expected answer, computed without any code under test.
     fn expected(bytes: &[u8], wanted: u8) -> u32 {
         (0..bytes.len()).filter(|&way| bytes[way] == wanted).map(|way| 1 << way).sum()
     }
 
-    /// Every variant, at every offset of `N` bytes in the middle of a line and across two; what
-    /// lies around is `wanted`.
+    /// Checks every variant, at offsets in the middle of a line and across two lines. The
+    /// surrounding bytes are `wanted`.
     fn check<const N: usize>(bytes: [u8; N], wanted: u8) {
         #[repr(align(64))]
         struct Lines([AtomicU8; 128]);
@@ -226,7 +228,7 @@ mod tests {
             check::<N>(bytes, bytes[random.next_u64() as usize % N]);
             // Few values, so that many ways match.
             check::<N>(bytes.map(|byte| byte & 1), 1);
-            // Neighbours of the wanted byte: borrows, signs and saturation would show.
+            // Values next to the wanted byte reveal errors of borrow, sign and saturation.
             let wanted = random.next_u64() as u8;
             check::<N>(bytes.map(|byte| wanted.wrapping_add((byte % 3).wrapping_sub(1))), wanted);
         }
@@ -262,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kind_that_is_detected_is_supported_and_the_best() {
+    fn the_detected_kind_is_supported_and_is_the_best() {
         assert!(ProbeKind::detect().is_supported());
         assert_eq!(Some(ProbeKind::detect()), supported().last());
         #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -270,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_sees_bytes_that_do_not_change_whatever_their_neighbours_do() {
+    fn a_probe_sees_unchanged_bytes_while_their_neighbours_change() {
         let rounds = if cfg!(miri) { 20 } else { 200_000 };
         let fingerprints: [AtomicU8; 16] = std::array::from_fn(|way| AtomicU8::new(u8::from(way % 2 == 0)));
         std::thread::scope(|scope| {

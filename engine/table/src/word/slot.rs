@@ -1,9 +1,9 @@
-//! One way of one set: the identity of its page, the word that says what may be done with its
-//! frame, and what hits see of both.
+//! One way of one set: which page it holds, a state word that says what may be done with the page's
+//! frame, and what a hit sees of both.
 //!
-//! What a slot protects: the bytes of one frame, and the promise that they are the bytes of the
-//! page `tag`. What is not here: which slot a page goes to (`set`), who waits for it and where its
-//! bytes lie (the engine).
+//! A slot protects the bytes of one frame, and the promise that they are the bytes of the page
+//! `tag`. Not here: which slot a page gets (`set`), who waits for it, and where its bytes lie (the
+//! engine).
 //!
 //! # The state word
 //!
@@ -20,71 +20,75 @@
 //! | Filling  | yes      |          | its claimant             | Clean, Dirty, Free                |
 //! | Clean    | yes      | yes      | nobody                   | Filling, Writing, Storing, Free, Detached |
 //! | Dirty    | yes      | yes      | nobody                   | Writing, Clean, Storing, Free, Detached |
-//! | Storing  | yes      | yes      | nobody (what replaces its bytes is on its way to the store first) | Writing, Dirty, Free, Detached |
+//! | Storing  | yes      | yes      | nobody (the store gets the new bytes first) | Writing, Dirty, Free, Detached |
 //! | Writing  | yes      |          | its writer               | Clean, Dirty, Free, Detached      |
 //! | Detached |          |          | nobody: a snapshot for its pins | Free                       |
-//! | Copying, Twin, Stale | | | copies of pages of other nodes: see `twin` | |
+//! | Copying, Twin, Stale | | | copies of other nodes' pages, see `twin` | |
 //!
-//! *version* grows whenever the bytes or the tag may have changed, and never goes backwards. It has
-//! 44 bits: at a million changes a second to one slot it lasts half a year, and a wrap harms only a
-//! reader that slept through exactly 2^44 changes. *pins* saturates: at [`PINS_MAX`] a pin is
-//! refused and the caller copies. *writeback* is a flag beside the state, because a page may be
-//! read, and even written again, while an older version of it is on its way to the store.
-//! Beside Storing it says that the page is dirty (P14).
-//! *waited* says that somebody is registered to be told when the word leaves its busy state.
-//! *twins* says on which nodes a copy of the page may be (`twin`); with one node it is 0.
+//! The fields:
+//!
+//! - *version* grows whenever the bytes or the tag may have changed, and never goes backwards. It
+//!   has 44 bits. At a million changes a second to one slot they last half a year, and a wrap harms
+//!   only a reader that slept through exactly 2^44 changes.
+//! - *pins* saturates: at [`PINS_MAX`] a further pin is refused and the caller copies instead.
+//! - *twins* says on which nodes a copy of the page may be (`twin`). It is 0 with one node.
+//! - *waited* says that a waiter is registered and must be woken when the word leaves its busy
+//!   state.
+//! - *writeback* is a flag beside the state, because a page may be read, and even written again,
+//!   while an older version of it is on its way to the store. Beside Storing the flag means that
+//!   the page is dirty (P14).
 //!
 //! # The protocol
 //!
 //! - **P1 claim** (under the set's lock): Free, or Clean without pins and write-back -> Filling,
 //!   version + 1 (a compare-and-swap, for pins come without the lock). Then a release fence, then
 //!   the tag, then the bytes.
-//! - **P2 publish** (claimant): Filling -> Clean or Dirty, with release: tag and bytes are visible
-//!   to whoever sees it.
-//! - **P3 read by the word** (anybody, no store): load the word with acquire, see it readable; load
-//!   the tag, see it equal; copy the bytes with accesses that may race; acquire fence; load the
-//!   word again. The copy is good if the version is the same and the state readable. The fence
-//!   pairs with the release fence of P1 and P6: a reader that saw one new byte, or the new tag,
-//!   sees the word that announced it.
-//! - **P4 pin** (anybody): compare-and-swap from a readable word of the same version, pins + 1,
+//! - **P2 publish** (claimant): Filling -> Clean or Dirty, with release. A thread that sees the new
+//!   state sees the tag and the bytes.
+//! - **P3 read by the word** (any thread, no store): load the word with acquire and see that it is
+//!   readable; load the tag and see that it is equal; copy the bytes with accesses that may race;
+//!   acquire fence; load the word again. The copy is good if the version is the same and the state
+//!   readable. The fence pairs with the release fence of P1 and P6: a reader that saw one new byte,
+//!   or the new tag, sees the word that announced it.
+//! - **P4 pin** (any thread): compare-and-swap from a readable word of the same version, pins + 1,
 //!   with acquire. Success proves that the tag read between load and swap was the page's.
-//! - **P5 unpin**: pins - 1 with release. The last pin of a Detached slot moves it to Free, version
-//!   + 1; nobody else touches it.
-//! - **P6 begin write** (anybody who found it): Clean or Dirty without pins -> Writing, then a
-//!   release fence, then bytes. Pinned bytes are never changed: the writer detaches the slot (P9)
-//!   and uses another.
+//! - **P5 unpin**: pins - 1 with release. The last unpin of a Detached slot moves it to Free,
+//!   version + 1; no other thread touches such a slot.
+//! - **P6 begin write** (any thread that found the page): Clean or Dirty without pins -> Writing,
+//!   then a release fence, then bytes. Pinned bytes are never changed: the writer detaches the slot
+//!   (P9) and uses another.
 //! - **P7 end write** (writer): Writing -> Clean or Dirty, version + 1, with release.
-//! - **P8 store** (write-through): Clean -> Storing while the bytes travel to the store; readers go
-//!   on reading the old ones. Then Storing -> Writing if there are no pins and P7; pinned or
-//!   failed: P9.
+//! - **P8 store** (write-through): Clean -> Storing while the bytes travel to the store; readers
+//!   still read the old ones. Then Storing -> Writing if there are no pins, and P7. If the slot is
+//!   pinned or the store failed: P9.
 //! - **P9 remove** (under the set's lock): an owned state (Filling, Writing, Storing), or Clean ->
 //!   Free, version + 1; with pins -> Detached instead.
 //! - **P10 begin write-back**: Dirty without write-back -> the same with the flag. At most one
 //!   write-back of a page is in flight, so that an older version can never overtake a newer one on
 //!   its way to the store.
-//! - **P11 end write-back**: the flag goes; Dirty becomes Clean if the version is the one that was
-//!   written and the write succeeded.
-//! - **P12 wait**: compare-and-swap of a busy word with itself and the *waited* flag, also where
-//!   the flag is set already: the swap fails if the state has ended, and a word that was merely
-//!   loaded says nothing of that. Whoever ends the busy state clears the flag, with acquire, and
-//!   learns that it was set: nobody is forgotten, and what a waiter registered before its swap is
+//! - **P11 end write-back**: the flag is cleared. Dirty becomes Clean if the version is the one
+//!   that was written and the write succeeded.
+//! - **P12 wait**: compare-and-swap of a busy word with itself and the *waited* flag, even if the
+//!   flag is already set: the swap fails if the state has ended, which a plain load would not
+//!   reveal. The thread that ends the busy state clears the flag, with acquire, and learns that it
+//!   was set. So no waiter is forgotten, and whatever a waiter registered before its swap is
 //!   visible.
-//! - **P13 read at a glance** (anybody, no store; what nearly every hit is): as P3, by one word of
-//!   the whole set in place of the slot's own. Its lower bits say which ways are *shown*, its upper
-//!   ones are the set's version. Whoever ends the making of a page (P2, P7) shows it first: the bit
-//!   is set, with release. Whoever takes a page's bytes or tag away (P1 of a Clean one, P6, P8's
-//!   second half and move, P9) hides it after its swap and before the release fence: the bit goes
-//!   and the version grows, in one addition. So a bit changes only in the hands of the slot's
-//!   owner, or under the lock that its next owner needs; a readable word's page is shown. The copy
-//!   is good if the version is the same at the end: no page of the set was hidden, nor this one.
-//!   That a page beside it was is taken for a doubt, and the reader looks again by P3. The set's
-//!   version has the bits that the ways leave, 48 beside 16.
-//! - **P14 hold** (clearing a range): Dirty without write-back -> Storing with the flag: what
-//!   replaces the bytes are zeros, and the store is told first. Readers and pins go on; nobody
-//!   writes it, writes it back, moves or evicts it. Then P9, where the store has cleared it; or it
-//!   goes back to Dirty, as it was and in the same version.
+//! - **P13 read at a glance** (any thread, no store; nearly every hit is one): as P3, but with one
+//!   word of the whole set in place of the slot's own. The low bits of that word say which ways are
+//!   *shown*, the high bits are the set's version. The thread that finishes a page (P2, P7) first
+//!   shows it: it sets the bit, with release. The thread that takes a page's bytes or tag away (P1
+//!   of a Clean page, P6, P8's second half and move, P9) hides it after its swap and before the
+//!   release fence: one addition clears the bit and increments the version. So only the slot's
+//!   owner changes the bit, or a thread under the lock that the next owner needs; a readable word's
+//!   page is shown. The copy is good if the version is the same at the end: no page of the set was
+//!   hidden, this one included. If a neighbour was hidden the reader cannot tell, and looks again
+//!   by P3. The set's version has the bits that the ways leave: 48 of them with 16 ways.
+//! - **P14 hold** (clearing a range): Dirty without write-back -> Storing with the flag. Zeros will
+//!   replace the bytes, and the store is cleared first. Readers and pins continue; no thread writes
+//!   the page, writes it back, moves it or evicts it. Then P9 if the store has cleared the range;
+//!   otherwise the page goes back to Dirty, with the same bytes and the same version.
 //!
-//! The lock order is: set lock, then word. A word is never waited for under a set's lock.
+//! The lock order is: set lock, then word. No thread waits for a word while it holds a set's lock.
 
 use super::state::{PIN_MASK, PIN_ONE, TWINS_MASK, WAITED, WRITEBACK};
 use super::tag::Tag;
@@ -94,7 +98,7 @@ use crate::sync::atomic::{AtomicU64, Ordering, fence};
 pub(crate) use super::state::TWIN_BITS;
 pub use super::state::{PINS_MAX, State, Word};
 
-/// One way of one set: where its word, its tag and the set's word of what is shown lie. Zeroed
+/// One way of one set: references to its word, its tag and the set's word of shown ways. Zeroed
 /// memory is a free slot of version 0.
 #[derive(Clone, Copy)]
 pub struct Slot<'t> {
@@ -105,24 +109,24 @@ pub struct Slot<'t> {
     ways: u32,
 }
 
-/// What a set of so many ways showed at one moment (P13).
+/// The word of shown ways of a set of `W` ways, as it was at one moment (P13).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shown<const W: usize>(u64);
 
 impl<const W: usize> Shown<W> {
-    /// What it shows now. Acquire: pairs with `Slot::show`.
+    /// Loads the word. Acquire: pairs with `Slot::show`.
     #[inline(always)]
     pub(crate) fn load(shown: &AtomicU64) -> Self {
         Shown(shown.load(Ordering::Acquire))
     }
 
-    /// Whether the way's page may be read.
+    /// Returns whether the way's page may be read.
     #[inline(always)]
     pub(crate) fn has(self, way: u32) -> bool {
         self.0 >> way & 1 != 0
     }
 
-    /// P13, the re-check: whether no way was hidden since.
+    /// P13, the re-check: returns whether no way was hidden since.
     #[inline(always)]
     pub(crate) fn holds(self, shown: &AtomicU64) -> bool {
         if broken::is(Step::NoRecheck) {
@@ -147,17 +151,17 @@ impl<'t> Slot<'t> {
         Slot { word, tag, shown, way: way as u32, ways: ways as u32 }
     }
 
-    /// P13. The page may be read from now on. By whoever owns the slot, before its word says so:
-    /// then nobody else touches the bit.
+    /// P13. Lets readers read the page from now on. The slot's owner calls this before its word
+    /// says so; until then no other thread touches the bit.
     fn show(&self) {
         debug_assert!(!self.is_shown());
-        // Release: tag and bytes are visible to whoever sees the bit.
+        // Release: a reader that sees the bit sees the tag and the bytes.
         self.shown.fetch_add(1 << self.way, Ordering::Release);
     }
 
-    /// P13. The page may not be read from now on: the bit goes and the version grows, at once. By
-    /// whoever owns the slot, after its word says so, and before tag or bytes change. Relaxed:
-    /// the fence that follows orders it before those.
+    /// P13. Stops readers from reading the page: clears the bit and increments the version, in one
+    /// addition. The slot's owner calls this after its word says so, and before tag or bytes
+    /// change. Relaxed: the fence that follows orders it before those.
     fn hide(&self) {
         debug_assert!(self.is_shown());
         let step = match broken::is(Step::HideKeepsVersion) {
@@ -167,27 +171,27 @@ impl<'t> Slot<'t> {
         self.shown.fetch_add(step.wrapping_sub(1 << self.way), Ordering::Relaxed);
     }
 
-    /// Whether the bit is set: stable for whoever owns the slot, and under the set's lock for a
-    /// page that is there.
+    /// Returns whether the bit is set. The answer is stable for the slot's owner, and for a
+    /// resident page under the set's lock.
     fn is_shown(&self) -> bool {
         self.shown.load(Ordering::Relaxed) >> self.way & 1 != 0
     }
 
-    /// The word now. Acquire: pairs with `publish` (P2) and `end_write` (P7).
+    /// Loads the word. Acquire: pairs with `publish` (P2) and `end_write` (P7).
     #[inline(always)]
     pub fn load(&self) -> Word {
         Word(self.word.load(Ordering::Acquire))
     }
 
-    /// The tag now. Relaxed: it means something only beside a word that `unchanged` or a
-    /// compare-and-swap confirms (P3, P4).
+    /// Loads the tag. Relaxed: the tag has a meaning only together with a word that `unchanged` or
+    /// a compare-and-swap confirms (P3, P4).
     #[inline(always)]
     pub fn tag(&self) -> Tag {
         Tag(self.tag.load(Ordering::Relaxed))
     }
 
-    /// P3, the re-check: whether what was read since `seen`, a readable word, was loaded is the
-    /// page's, untorn.
+    /// P3, the re-check: returns whether the bytes read since the readable word `seen` was loaded
+    /// are the page's, untorn.
     #[inline(always)]
     pub fn unchanged(&self, seen: Word) -> bool {
         debug_assert!(seen.readable(), "bytes were read under {seen:?}");
@@ -197,17 +201,18 @@ impl<'t> Slot<'t> {
         // Pairs with the release fences of P1 and P6; the load after it needs no ordering of its own.
         fence(Ordering::Acquire);
         let now = Word(self.word.load(Ordering::Relaxed));
-        // The same word is the usual case; pins, flags and a write-through may come and go meanwhile.
+        // The word is usually the same; pins, flags and a write-through may come and go in between.
         now == seen || now.version() == seen.version() && now.readable()
     }
 
-    /// P1. Takes the slot for the page `tag`. False if the word is no longer `seen`. Under the
-    /// set's lock.
+    /// P1. Takes the slot for the page `tag`, under the set's lock. Returns false if the word is no
+    /// longer `seen`.
     pub fn claim(&self, seen: Word, tag: Tag) -> bool {
         self.claim_as(State::Filling, seen, tag, 0)
     }
 
-    /// P1, also for a copy (T1); of a page that may have copies on nodes with these bits (T7).
+    /// P1, also for a copy (T1), and for a page that may have copies on the nodes of these bits
+    /// (T7).
     pub(crate) fn claim_as(&self, state: State, seen: Word, tag: Tag, twins: u8) -> bool {
         debug_assert!(seen.evictable());
         let bare = seen.without(WAITED | WRITEBACK | PIN_MASK | TWINS_MASK);
@@ -227,7 +232,7 @@ impl<'t> Slot<'t> {
         true
     }
 
-    /// P2. Makes the claimed page readable. Returns whether somebody waits for it.
+    /// P2. Makes the claimed page readable. Returns whether a waiter must be woken.
     #[must_use]
     pub fn publish(&self, dirty: bool) -> bool {
         let state = if dirty { State::Dirty } else { State::Clean };
@@ -245,8 +250,10 @@ impl<'t> Slot<'t> {
         }
     }
 
-    /// P4. Adds a pin if the slot still holds the version `seen`, readable. Err tells the word that
-    /// forbids it.
+    /// P4. Adds a pin if the slot is readable and still holds the version `seen`.
+    ///
+    /// # Errors
+    /// The word that forbids it.
     #[inline]
     pub fn pin(&self, seen: Word) -> Result<(), Word> {
         let mut now = seen;
@@ -266,7 +273,7 @@ impl<'t> Slot<'t> {
         }
     }
 
-    /// P5. Takes a pin back. Returns whether that freed the slot.
+    /// P5. Releases a pin. Returns whether that freed the slot.
     #[inline]
     pub fn unpin(&self) -> bool {
         // Release: pairs with the claim (P1) or write (P6) that may change the bytes once no pin is left.
@@ -275,18 +282,22 @@ impl<'t> Slot<'t> {
         if old.state() != State::Detached || old.pins() != 1 {
             return false;
         }
-        // Acquire: the other holders' reads are over (their release decrements are in this word's history).
+        // Acquire: the other holders' reads are over (their release decrements are in this word's
+        // history).
         fence(Ordering::Acquire);
         let left = Word(old.0 - PIN_ONE).without(WAITED | WRITEBACK | TWINS_MASK);
         let next = left.with_state(State::Free).next_version();
-        // A Detached slot without pins belongs to whoever took the last one: a plain store cannot lose
-        // anything.
+        // A Detached slot without pins belongs to the thread that released the last pin: a plain
+        // store cannot lose an update.
         self.word.store(next.0, Ordering::Release);
         true
     }
 
-    /// P6. Takes the bytes for changing them in place. Ok tells the word that was replaced (clean
-    /// or dirty?), Err the word that forbids it (busy, pinned, or another page's by now).
+    /// P6. Takes the bytes to change them in place. Returns the word that was replaced, which says
+    /// whether the page was clean or dirty.
+    ///
+    /// # Errors
+    /// The word that forbids it: busy, pinned, or another page's by now.
     pub fn begin_write(&self, seen: Word) -> Result<Word, Word> {
         let mut now = seen;
         let taken = loop {
@@ -313,8 +324,8 @@ impl<'t> Slot<'t> {
         Ok(taken)
     }
 
-    /// P7. Gives the bytes back, changed. Returns whether somebody waits. The page has no copies:
-    /// there were none, or T5 has seen to them.
+    /// P7. Ends a write and makes the page readable again. Returns whether a waiter must be woken.
+    /// The page has no copies: it had none, or T5 has overtaken them.
     #[must_use]
     pub fn end_write(&self, dirty: bool) -> bool {
         let state = if dirty { State::Dirty } else { State::Clean };
@@ -336,7 +347,9 @@ impl<'t> Slot<'t> {
     }
 
     /// P8. Announces a write-through: the page stays readable and its slot belongs to the caller.
-    /// Err tells the word that forbids it.
+    ///
+    /// # Errors
+    /// The word that forbids it.
     pub fn begin_store(&self, seen: Word) -> Result<(), Word> {
         let mut now = seen;
         loop {
@@ -351,8 +364,8 @@ impl<'t> Slot<'t> {
         }
     }
 
-    /// P8, second half: the store has the new bytes; take the frame to change it too. Tells the
-    /// word that was replaced; None if it is pinned: then remove it (P9).
+    /// P8, second half: the store has the new bytes; takes the frame to change it too. Returns the
+    /// word that was replaced, or `None` if the slot is pinned: then remove it (P9).
     #[must_use]
     pub fn store_to_write(&self) -> Option<Word> {
         let mut now = Word(self.word.load(Ordering::Relaxed));
@@ -373,8 +386,11 @@ impl<'t> Slot<'t> {
     }
 
     /// P8, the move to another slot: takes a quiet page, pinned or not, so that its bytes can be
-    /// copied elsewhere; nobody changes them, so pins may stay. Under the set's lock. Ends with
-    /// `remove` (P9). Ok tells the word that was replaced.
+    /// copied elsewhere. No thread changes the bytes, so pins may stay. Call it under the set's
+    /// lock, and end with `remove` (P9). Returns the word that was replaced.
+    ///
+    /// # Errors
+    /// The word that forbids it.
     pub fn begin_move(&self, seen: Word) -> Result<Word, Word> {
         let mut now = seen;
         loop {
@@ -388,14 +404,14 @@ impl<'t> Slot<'t> {
                 Err(w) => now = Word(w),
             }
         }
-        // Before the page is shown elsewhere, and changed there.
+        // Hidden here before it is shown elsewhere and changed there.
         self.hide();
         Ok(now)
     }
 
-    /// P9. Lets an owned slot go: Free, or Detached while it is pinned. Under the set's lock.
-    /// Returns the word that was replaced: whether somebody waits, and which copies there may
-    /// be.
+    /// P9. Releases an owned slot: Free, or Detached while it is pinned. Call it under the set's
+    /// lock. Returns the word that was replaced, which says whether a waiter must be woken and
+    /// which copies there may be.
     #[must_use]
     pub(crate) fn remove(&self) -> Word {
         let mut now = Word(self.word.load(Ordering::Relaxed));
@@ -418,9 +434,11 @@ impl<'t> Slot<'t> {
         }
     }
 
-    /// P9 for a page that nobody owns: Clean (or, with `even_dirty`, Dirty) and quiet -> Free or
-    /// Detached. Under the set's lock. Ok tells the word that was replaced, Err the word that
-    /// forbids it.
+    /// P9 for a page without an owner: Clean (or, with `even_dirty`, Dirty) and quiet -> Free or
+    /// Detached. Call it under the set's lock. Returns the word that was replaced.
+    ///
+    /// # Errors
+    /// The word that forbids it.
     pub(crate) fn remove_quiet(&self, seen: Word, even_dirty: bool) -> Result<Word, Word> {
         let mut now = seen;
         loop {
@@ -443,7 +461,10 @@ impl<'t> Slot<'t> {
         Ok(now)
     }
 
-    /// P14. Holds a dirty page while the store clears it. Err tells the word that forbids it.
+    /// P14. Holds a dirty page while the store clears its range.
+    ///
+    /// # Errors
+    /// The word that forbids it.
     pub fn hold(&self, seen: Word) -> Result<(), Word> {
         let mut now = seen;
         loop {
@@ -458,8 +479,8 @@ impl<'t> Slot<'t> {
         }
     }
 
-    /// P14. The store has not cleared the page: it is dirty as it was. Returns whether somebody
-    /// waits.
+    /// P14. Ends a hold whose clear failed: the page is dirty as before. Returns whether a waiter
+    /// must be woken.
     #[must_use]
     pub fn let_go(&self) -> bool {
         let mut now = Word(self.word.load(Ordering::Relaxed));
@@ -475,7 +496,10 @@ impl<'t> Slot<'t> {
         }
     }
 
-    /// P10. Marks a dirty page as being written back, if it still is what was `seen`.
+    /// P10. Marks a dirty page as being written back, if its word still has the version `seen`.
+    ///
+    /// # Errors
+    /// The word that forbids it.
     pub fn begin_writeback(&self, seen: Word) -> Result<(), Word> {
         let mut now = seen;
         loop {
@@ -494,8 +518,7 @@ impl<'t> Slot<'t> {
         }
     }
 
-    /// P11. The write-back of `version` is over. Tells whether the page became clean, and whether
-    /// somebody waits.
+    /// P11. Ends the write-back of `version`; `written` says whether the store has the bytes.
     #[must_use]
     pub fn end_writeback(&self, version: u64, written: bool) -> EndedWriteback {
         let mut now = Word(self.word.load(Ordering::Relaxed));
@@ -505,7 +528,8 @@ impl<'t> Slot<'t> {
             let cleaned = written && now.state() == State::Dirty && same;
             let left = now.without(WRITEBACK | WAITED);
             let next = if cleaned { left.with_state(State::Clean) } else { left };
-            // A writer's waiters must not lose their flag to us: while Writing, it stays.
+            // The flag of a writer's waiters stays while the state is Writing: the writer will
+            // clear it.
             let next = if now.owned() { Word(next.0 | now.0 & WAITED) } else { next };
             // Release: the write-back's reading of the bytes comes before the next claimant's writing (P1).
             // Acquire: pairs with `wait` (P12), as in `publish`.
@@ -516,8 +540,10 @@ impl<'t> Slot<'t> {
         }
     }
 
-    /// P12. Registers interest in the end of the busy state `seen`. Err tells the word if it has
-    /// changed: look again.
+    /// P12. Registers interest in the end of the busy state `seen`.
+    ///
+    /// # Errors
+    /// The current word, if the state has changed: look again.
     pub fn wait(&self, seen: Word) -> Result<(), Word> {
         debug_assert!(seen.owned() || seen.writeback());
         if broken::is(Step::WaitWithoutSwap) {
@@ -532,11 +558,12 @@ impl<'t> Slot<'t> {
             if !same {
                 return Err(now);
             }
-            // Another's flag is no reason to go without the swap: the state may have ended since `seen` was
-            // loaded, and the one who ended it told the other only.
-            // Release: the registration made before it is visible to whoever clears the flag (their swaps
-            // read this one). Acquire: pairs with the end of the state, for a caller that looks
-            // again.
+            // Another waiter's flag does not make the swap unnecessary: the state may have ended
+            // since `seen` was loaded, and the thread that ended it woke only that other waiter.
+            //
+            // Release: the registration made before the swap is visible to the thread that clears
+            // the flag (its swap reads this one). Acquire: pairs with the end of the state, for a
+            // caller that looks again.
             match self.word.compare_exchange_weak(now.0, now.0 | WAITED, Ordering::AcqRel, Ordering::Acquire)
             {
                 Ok(_) => return Ok(()),
@@ -546,7 +573,7 @@ impl<'t> Slot<'t> {
     }
 }
 
-/// What a slot needs, for models of one alone.
+/// The memory of one slot, for models of a single slot.
 #[cfg(all(loom, test))]
 pub(crate) struct OneWay {
     word: AtomicU64,
@@ -576,8 +603,9 @@ impl OneWay {
 /// How a write-back ended (P11).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EndedWriteback {
-    /// The page is clean now; otherwise it was written again meanwhile, or the write failed.
+    /// The page is clean now. If false, the page was written again in the meantime, or the write
+    /// failed.
     pub cleaned: bool,
-    /// Somebody waits for the end of the write-back.
+    /// A waiter for the end of the write-back must be woken.
     pub waited: bool,
 }

@@ -2,26 +2,26 @@
 //!
 //! The picture of the word, the table of its states and the protocol (P1 to P14) stand in `slot`.
 
-/// What the word says of a slot; the table in the module's head says what each allows.
+/// The state of a slot. The table in the head of [`slot`](super::slot) says what each state allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum State {
     /// No page.
     Free = 0,
-    /// Claimed; its bytes are on their way in.
+    /// Claimed; its bytes are being read in.
     Filling = 1,
-    /// Holds what the store holds.
+    /// Holds the bytes that the store holds.
     Clean = 4,
     /// Holds newer bytes than the store.
     Dirty = 5,
-    /// Newer bytes are on their way to the store: a write-through of a clean page, or zeros of a
-    /// dirty one (P14).
+    /// Newer bytes are on their way to the store: those of a write-through to a clean page, or
+    /// zeros for a dirty one (P14).
     Storing = 6,
     /// Its bytes are being changed.
     Writing = 2,
-    /// No longer findable; a snapshot that lives until its last unpin.
+    /// No longer findable: a snapshot that lives until its last unpin.
     Detached = 3,
-    /// A copy of another node's page that was overtaken by a write.
+    /// A copy of another node's page, overtaken by a write.
     Stale = 8,
     /// A copy that is being made.
     Copying = 9,
@@ -35,12 +35,12 @@ const READABLE: u64 = 0b100;
 pub(super) const WRITEBACK: u64 = 1 << 4;
 pub(super) const WAITED: u64 = 1 << 5;
 const TWINS_SHIFT: u32 = 6;
-/// Bits for the nodes with twins: a node has the one of its number modulo this.
+/// Number of bits for the nodes with twins. Node n has bit n modulo this number.
 pub(crate) const TWIN_BITS: u32 = 4;
 pub(super) const TWINS_MASK: u64 = ((1 << TWIN_BITS) - 1) << TWINS_SHIFT;
 const PIN_SHIFT: u32 = TWINS_SHIFT + TWIN_BITS;
 pub(super) const PIN_ONE: u64 = 1 << PIN_SHIFT;
-/// Most pins of one slot at a time; one more is refused.
+/// Maximum number of pins of one slot at a time; one more is refused.
 pub const PINS_MAX: u64 = (1 << 10) - 1;
 pub(super) const PIN_MASK: u64 = PINS_MAX << PIN_SHIFT;
 const VERSION_SHIFT: u32 = 20;
@@ -60,7 +60,7 @@ const _: () = assert!((State::Storing as u64) < STATE_MASK && State::Clean as u6
 pub struct Word(pub(crate) u64);
 
 impl Word {
-    /// The state.
+    /// Returns the state.
     #[inline(always)]
     pub fn state(self) -> State {
         match self.0 & STATE_MASK {
@@ -77,68 +77,69 @@ impl Word {
         }
     }
 
-    /// Whether the page with this slot's tag is to be found here; a copy of it is not.
+    /// Returns whether a lookup may find the page of this slot's tag here. A copy of the page does
+    /// not count.
     #[inline(always)]
     pub fn findable(self) -> bool {
         self.0 & STATE_MASK < State::Stale as u64 && !matches!(self.state(), State::Free | State::Detached)
     }
 
-    /// Whether it is a copy of another node's page, of whatever worth.
+    /// Returns whether the slot holds a copy of another node's page, current or not.
     #[inline(always)]
     pub fn is_copy(self) -> bool {
         self.0 & STATE_MASK >= State::Stale as u64
     }
 
-    /// The nodes with copies of the page, a bit each: that a bit is not set says that there are
-    /// none.
+    /// Returns the nodes that may have copies of the page, one bit each. A bit that is not set says
+    /// that its nodes have no copy.
     #[inline(always)]
     pub fn twins(self) -> u8 {
         ((self.0 & TWINS_MASK) >> TWINS_SHIFT) as u8
     }
 
-    /// Whether the bytes may be read (P3) and pinned (P4).
+    /// Returns whether the bytes may be read (P3) and pinned (P4).
     #[inline(always)]
     pub fn readable(self) -> bool {
         self.0 & READABLE != 0
     }
 
-    /// Whether the slot is in somebody's hands for now: a claim, a write or a store.
+    /// Returns whether a thread owns the slot for now: a claim, a write or a store is in flight.
     #[inline(always)]
     pub fn owned(self) -> bool {
         matches!(self.state(), State::Filling | State::Writing | State::Storing)
     }
 
-    /// Whether a write-back of some version of the page is in flight.
+    /// Returns whether a write-back of some version of the page is in flight.
     #[inline(always)]
     pub fn writeback(self) -> bool {
         self.0 & WRITEBACK != 0
     }
 
-    /// Whether it is a dirty page whose range is being cleared (P14).
+    /// Returns whether the page is dirty and its range is being cleared (P14).
     #[inline(always)]
     pub fn held(self) -> bool {
         self.state() == State::Storing && self.writeback()
     }
 
-    /// Whether somebody is registered to be told when the busy state ends.
+    /// Returns whether a waiter must be woken when the busy state ends.
     #[inline(always)]
     pub fn waited(self) -> bool {
         self.0 & WAITED != 0
     }
 
-    /// How many guards hold the bytes.
+    /// Returns the number of pins.
     #[inline(always)]
     pub fn pins(self) -> u64 {
         (self.0 & PIN_MASK) >> PIN_SHIFT
     }
 
-    /// The version of tag and bytes.
+    /// Returns the version of tag and bytes.
     #[inline(always)]
     pub fn version(self) -> u64 {
         self.0 >> VERSION_SHIFT
     }
 
-    /// Whether the policy may name this slot as a victim: free, a copy that nobody is making, or
+    /// Returns whether the policy may name this slot as a victim: free, a copy that is complete, or
     /// clean, unpinned and quiet.
     #[inline(always)]
     pub fn evictable(self) -> bool {

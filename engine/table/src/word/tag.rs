@@ -1,21 +1,23 @@
-//! From a page's key to its tag: a keyed bijection of 64 bits, and the fields of the result.
+//! A page's key becomes its tag by a keyed bijection of 64 bits; here are the bijection and the
+//! fields of a tag.
 //!
-//! The tag says where a page may sit (directory entry, set, node) and how it is found there
-//! (fingerprint). Three things are protected here:
+//! The tag says where a page may sit (directory entry, set, node) and how a lookup finds it there
+//! (fingerprint). This file protects three properties:
 //!
-//! * *Exactness.* Different keys have different tags, and the key can be recovered: a table that
-//!   stores whole tags needs no key and never confuses two pages.
+//! * *Exactness.* Different keys have different tags, and the key can be recovered. A table that
+//!   stores whole tags needs no keys and never confuses two pages.
 //! * *Even load.* Keys are regular (page 0, 1, 2, ... of object 1, 2, ...). Every field of their
-//!   tags is spread evenly, and the fields are disjoint, so that the pages of one set still differ
-//!   in their fingerprints, and a sample of pages is a sample of all sets.
-//! * *Secrecy.* The mix depends on a seed. Without it nobody can choose keys that meet in one set.
+//!   tags is spread evenly. The fields are disjoint, so the pages of one set still differ in their
+//!   fingerprints, and a sample of pages is a sample of all sets.
+//! * *Secrecy.* The mix depends on a seed. Without the seed, a tenant cannot choose keys that meet
+//!   in one set.
 //!
-//! What is not here: what a key is made of, and cryptography. The mix is three keyed rounds of xor,
+//! Not here: what a key is made of, and cryptography. The mix is three keyed rounds of xor,
 //! multiply, xor-shift (the finalisers of MurmurHash3 and SplitMix64 with secret constants). It
-//! stops a tenant who can choose keys; it is not claimed to stop one who can read tags.
+//! stops a tenant that can choose keys; no claim is made that it stops one that can read tags.
 //!
-//! Every tag is legal, also the one that is all zero. Whether a slot is empty is said by its state,
-//! not by its tag, and a fingerprint of 0 is a fingerprint like any other.
+//! Every tag is legal, including zero. The state of a slot says whether it is empty, not its tag,
+//! and a fingerprint of 0 is a fingerprint like any other.
 
 use octavo_random::Random;
 
@@ -26,8 +28,8 @@ use octavo_random::Random;
 /// | 63..42 | directory | which segment; its top bits, as many as the directory has |
 /// | 41..36 | set | which set of the segment |
 /// | 35..32 | node | which node of the machine |
-/// | 31..16 | print | 31..24 the fingerprint of a resident page, 31..16 that of a ghost |
-/// | 15..0 | sample | whether the page is one of those a miniature follows |
+/// | 31..16 | print | 31..24 fingerprint of a resident page, 31..16 print of a ghost |
+/// | 15..0 | sample | whether a miniature follows the page |
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(transparent)]
 pub struct Tag(pub u64);
@@ -35,31 +37,32 @@ pub struct Tag(pub u64);
 impl Tag {
     /// The lowest directory bit.
     pub const DIRECTORY_SHIFT: u32 = 42;
-    /// Directory bits; a directory has at most two to the power of this many entries.
+    /// Number of directory bits; a directory has at most two to the power of this many entries.
     pub const DIRECTORY_BITS: u32 = 22;
     /// The lowest set bit.
     pub const SET_SHIFT: u32 = 36;
-    /// Set bits; a segment has at most two to the power of this many sets.
+    /// Number of set bits; a segment has at most two to the power of this many sets.
     pub const SET_BITS: u32 = 6;
     /// The lowest node bit.
     pub const NODE_SHIFT: u32 = 32;
-    /// Node bits.
+    /// Number of node bits.
     pub const NODE_BITS: u32 = 4;
     /// The lowest bit of a ghost's print.
     pub const GHOST_PRINT_SHIFT: u32 = 16;
-    /// Bits of a ghost's print.
+    /// Number of bits of a ghost's print.
     pub const GHOST_PRINT_BITS: u32 = 16;
     /// The lowest bit of a resident page's fingerprint: the upper half of its ghost's print.
     pub const FINGERPRINT_SHIFT: u32 = 24;
-    /// Bits of a resident page's fingerprint.
+    /// Number of bits of a resident page's fingerprint.
     pub const FINGERPRINT_BITS: u32 = 8;
     /// The lowest sample bit.
     pub const SAMPLE_SHIFT: u32 = 0;
-    /// Sample bits.
+    /// Number of sample bits.
     pub const SAMPLE_BITS: u32 = 16;
 
-    /// The page's entry in a directory of two to the power of `bits` entries: the top `bits` of the
-    /// tag, so that a directory that doubles puts the two halves of an entry side by side.
+    /// Returns the page's entry in a directory of two to the power of `bits` entries: the top
+    /// `bits` of the tag. A directory that doubles thus puts the two halves of an entry side by
+    /// side.
     #[inline(always)]
     pub fn directory(self, bits: u32) -> usize {
         debug_assert!(bits <= Self::DIRECTORY_BITS);
@@ -67,32 +70,33 @@ impl Tag {
         ((self.0 >> Self::DIRECTORY_SHIFT) >> (Self::DIRECTORY_BITS - bits)) as usize
     }
 
-    /// The page's set in a segment of `mask + 1` sets, a power of two.
+    /// Returns the page's set in a segment of `mask + 1` sets, a power of two.
     #[inline(always)]
     pub fn set(self, mask: usize) -> usize {
         debug_assert!((mask + 1).is_power_of_two() && mask < 1 << Self::SET_BITS);
         (self.0 >> Self::SET_SHIFT) as usize & mask
     }
 
-    /// The bits that choose the page's node; a number below two to the power of `NODE_BITS`.
+    /// Returns the bits that choose the page's node: a number below two to the power of
+    /// `NODE_BITS`.
     #[inline(always)]
     pub fn node(self) -> usize {
         (self.0 >> Self::NODE_SHIFT) as usize & ((1 << Self::NODE_BITS) - 1)
     }
 
-    /// The byte that a probe looks for.
+    /// Returns the byte that a probe looks for.
     #[inline(always)]
     pub fn fingerprint(self) -> u8 {
         (self.0 >> Self::FINGERPRINT_SHIFT) as u8
     }
 
-    /// What a ghost remembers of the page.
+    /// Returns the sixteen bits that a ghost remembers of the page.
     #[inline(always)]
     pub fn ghost_print(self) -> u16 {
         (self.0 >> Self::GHOST_PRINT_SHIFT) as u16
     }
 
-    /// The number that a sampler compares with its threshold.
+    /// Returns the number that a sampler compares with its threshold.
     #[inline(always)]
     pub fn sample(self) -> u16 {
         (self.0 >> Self::SAMPLE_SHIFT) as u16
@@ -107,21 +111,23 @@ const _: () = assert!(Tag::GHOST_PRINT_SHIFT + Tag::GHOST_PRINT_BITS == Tag::NOD
 const _: () = assert!(Tag::SAMPLE_SHIFT + Tag::SAMPLE_BITS == Tag::GHOST_PRINT_SHIFT);
 const _: () = assert!(Tag::FINGERPRINT_SHIFT + Tag::FINGERPRINT_BITS == Tag::NODE_SHIFT);
 
-/// The rounds' xor-shifts. At least half a word, so that each is its own inverse.
+/// The shifts of the rounds' xor-shifts, in bits. At least half a word, so that each is its own
+/// inverse.
 const XOR_SHIFTS: [u32; ROUNDS] = [32, 32, 32];
 const ROUNDS: usize = 3;
 
-/// The mix of one partition. Secret: whoever knows the seed can aim at a set.
+/// The keyed mix of one partition. It is secret: a tenant that knows the seed can choose pages that
+/// meet in one set.
 #[derive(Clone)]
 pub struct Mixer {
     rounds: [Round; ROUNDS],
 }
 
-/// A mix that was begun.
+/// A mix that [`Mixer::begin`] has begun and [`Mixer::tag_among`] completes.
 #[derive(Clone, Copy)]
 pub struct Begun(u64);
 
-/// The key of one round, and what undoes its multiplication.
+/// The key of one round, and the inverse of its multiplication.
 #[derive(Clone, Copy)]
 struct Round {
     xor: u64,
@@ -131,7 +137,7 @@ struct Round {
     inverse: u64,
 }
 
-/// Tells nothing: a secret must not leak through a log.
+/// Prints no field: a secret must not leak through a log.
 impl std::fmt::Debug for Mixer {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter.debug_struct("Mixer").finish_non_exhaustive()
@@ -139,11 +145,14 @@ impl std::fmt::Debug for Mixer {
 }
 
 impl Mixer {
-    /// The mix that belongs to `seed`.
+    /// Returns the mix of `seed`. Equal seeds give equal tags on every machine.
     ///
-    /// ```ignore
-    /// let mixer = Mixer::new(seed);
-    /// assert_eq!(mixer.key(mixer.tag(key)), key);
+    /// # Examples
+    ///
+    /// ```
+    /// use octavo_table::Mixer;
+    /// let mixer = Mixer::new(42);
+    /// assert_eq!(mixer.key(mixer.tag(7)), 7);
     /// ```
     pub fn new(seed: u64) -> Self {
         let mut random = Random::new(seed);
@@ -155,26 +164,27 @@ impl Mixer {
         Self { rounds }
     }
 
-    /// For tests: next to no mix. Keys that differ only in their lower half have tags that differ
-    /// only there, so that the first pages of one object meet in one set, with one fingerprint.
+    /// Returns a mix for tests that hardly mixes. Keys that differ only in their lower half have
+    /// tags that differ only there, so the first pages of one object meet in one set, with one
+    /// fingerprint.
     pub fn weak() -> Self {
         Self { rounds: [Round { xor: 0, multiplier: 1, inverse: 1 }; ROUNDS] }
     }
 
-    /// Mixes a key.
+    /// Returns the tag of a key.
     #[inline(always)]
     pub fn tag(&self, key: u64) -> Tag {
         self.tag_among(self.begin(key), 0)
     }
 
-    /// What is the same for all keys that differ from this one in bits that it has not: they are
-    /// `tag_among`.
+    /// Begins the mix of a key. The work is shared by all keys that differ from this one only in
+    /// bits that are 0 in it: [`Mixer::tag_among`] completes each.
     #[inline(always)]
     pub fn begin(&self, key: u64) -> Begun {
         Begun(key ^ self.rounds[0].xor)
     }
 
-    /// Mixes the key that was begun with, and these bits.
+    /// Returns the tag of the key that `begun` began with, with these `bits` set in it.
     #[inline(always)]
     pub fn tag_among(&self, begun: Begun, bits: u64) -> Tag {
         let mut mixed = begun.0 ^ bits;
@@ -186,11 +196,11 @@ impl Mixer {
         Tag(mixed)
     }
 
-    /// The key whose tag this is: the rounds backwards, each undone step by step.
+    /// Returns the key of a tag: the rounds backwards, each undone step by step.
     pub fn key(&self, tag: Tag) -> u64 {
         let mut mixed = tag.0;
-        // By index, for iterators from both ends take five times the instructions, and a recording does
-        // this at every access.
+        // By index: iterators from both ends take five times the instructions, and a recording
+        // calls this at every access.
         for number in 0..ROUNDS {
             let last = ROUNDS - 1 - number;
             mixed ^= mixed >> XOR_SHIFTS[last];
@@ -208,9 +218,9 @@ const _: () = {
     }
 };
 
-/// The inverse of an odd number modulo two to the power of 64, by Newton's iteration. An odd number
-/// is its own inverse in the lowest three bits, and each turn doubles the bits that are right: 3,
-/// 6, 12, 24, 48, 96.
+/// Returns the inverse of an odd number modulo two to the power of 64, by Newton's iteration. An
+/// odd number is its own inverse in the lowest three bits, and each turn doubles the number of
+/// correct bits: 3, 6, 12, 24, 48, 96.
 fn inverse(odd: u64) -> u64 {
     debug_assert!(odd & 1 == 1);
     let mut inverse = odd;
@@ -226,9 +236,9 @@ mod tests {
 
     const EDGES: [u64; 8] = [0, 1, 2, u64::MAX, u64::MAX - 1, 1 << 63, 1 << 32, (1 << 32) - 1];
 
-    /// `count` numbers below `cells`, thrown into `cells` cells: chi-square in standard deviations
-    /// from its mean. Even throws stay within about 5; much less than -5 is too even to be
-    /// chance, which a bijection of few bits may be.
+    /// Throws numbers below `cells` into `cells` cells and returns chi-square in standard
+    /// deviations from its mean. Even throws stay within about 5. Much less than -5 is more even
+    /// than chance, which a bijection of few bits may be.
     fn unevenness(cells: usize, numbers: impl Iterator<Item = usize>) -> f64 {
         let mut hits = vec![0u64; cells];
         numbers.for_each(|number| hits[number] += 1);
@@ -258,10 +268,10 @@ mod tests {
     }
 
     #[test]
-    fn the_weak_mix_makes_pages_meet_and_is_a_bijection() {
+    fn the_weak_mix_puts_neighbouring_pages_into_one_set_and_is_a_bijection() {
         let mixer = Mixer::weak();
         let first = mixer.tag(7 << 40);
-        // Under miri, which looks for other things here, a few: all of them took it three minutes.
+        // Under miri only every 257th page: all of them took three minutes.
         for page in (0..1 << 16).step_by(if cfg!(miri) { 257 } else { 1 }) {
             let tag = mixer.tag(7 << 40 | page);
             assert_eq!(tag.0 >> Tag::GHOST_PRINT_SHIFT, first.0 >> Tag::GHOST_PRINT_SHIFT);
@@ -352,8 +362,8 @@ mod tests {
                     unevenness(256, tags().map(|tag| usize::from(tag.ghost_print() & 255))),
                     unevenness(1 << 12, tags().map(|tag| usize::from(tag.sample() >> 4))),
                     unevenness(1 << 12, tags().map(|tag| usize::from(tag.sample() & 4095))),
-                    // Together: where a page sits says nothing about its fingerprint or whether it is
-                    // sampled.
+                    // Two fields together: the place of a page is independent of its fingerprint
+                    // and of whether it is sampled.
                     unevenness(
                         1 << 12,
                         tags().map(|tag| (tag.set(63) << 6) | usize::from(tag.fingerprint() & 63)),
@@ -372,7 +382,7 @@ mod tests {
 
     #[cfg(not(miri))]
     #[test]
-    fn tags_under_different_seeds_have_nothing_to_do_with_each_other() {
+    fn tags_under_different_seeds_are_independent() {
         const COUNT: u64 = 1 << 16;
         // Neighbouring seeds, seeds that differ in the top bit, and two at random.
         for (first, second) in [(0, 1), (1, 2), (5, 5 | (1 << 63)), (0xDEAD_BEEF, 0xFEED_FACE)] {

@@ -365,8 +365,8 @@ fn a_segment_cannot_join_while_an_entry_moves() {
 }
 
 #[test]
-#[should_panic(expected = "was named before another resize")]
-fn a_move_that_was_named_before_another_resize_is_refused() {
+#[should_panic(expected = "was made before another resize")]
+fn a_move_that_was_made_before_another_resize_is_refused() {
     let table = Table::<8>::new(Shape { segments_max: 4, sets_per_segment: 1 }, PolicyKind::Lru, 1);
     let stale = table.join(SegmentIndex(1));
     finish(&table, table.join(SegmentIndex(2)));

@@ -1,7 +1,7 @@
 //! The probe on 64-bit Arm: NEON has no instruction that gathers a bit per byte, so each matching
 //! byte keeps the bit of its place and pairwise additions collect eight of them into one byte.
 //!
-//! Every vector load stands for one relaxed atomic load per byte (see the module above).
+//! Every vector load stands for one relaxed atomic load per byte (see the parent module).
 
 use std::arch::aarch64::{uint8x8_t, vaddv_u8, vand_u8, vceq_u8, vcreate_u8, vdup_n_u8};
 use std::arch::asm;
@@ -11,7 +11,7 @@ const BITS_OF_PLACES: u64 = 0x8040_2010_0804_0201;
 
 /// # Safety
 ///
-/// `N` bytes are valid for reads; others write them by atomic bytes only.
+/// `N` bytes are valid for reads; other threads write them by atomic bytes only.
 #[inline(always)]
 pub(super) unsafe fn find_neon<const N: usize>(fingerprints: *const u8, wanted: u8) -> u32 {
     let mut ways = 0;
@@ -39,7 +39,7 @@ fn equal_bytes(bytes: uint8x8_t, wanted: u8) -> u32 {
 
 /// # Safety
 ///
-/// 8 bytes are valid for reads; others write them by atomic bytes only.
+/// 8 bytes are valid for reads; other threads write them by atomic bytes only.
 #[inline(always)]
 unsafe fn load_8(bytes: *const u8) -> uint8x8_t {
     let loaded;

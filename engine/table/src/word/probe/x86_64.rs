@@ -2,7 +2,7 @@
 //!
 //! The two wide variants are assembly as a whole, so that they can be inlined into functions that
 //! are compiled for every x86-64. Every vector load stands for one relaxed atomic load per byte
-//! (see the module above).
+//! (see the parent module).
 
 use std::arch::asm;
 use std::arch::x86_64::{
@@ -14,7 +14,7 @@ use crate::sync::atomic::AtomicU32;
 
 /// # Safety
 ///
-/// `N` bytes are valid for reads; others write them by atomic bytes only.
+/// `N` bytes are valid for reads; other threads write them by atomic bytes only.
 #[inline(always)]
 pub(super) unsafe fn find_sse2<const N: usize>(fingerprints: *const u8, wanted: u8) -> u32 {
     if N == 8 {
@@ -43,11 +43,11 @@ fn equal_bytes(bytes: __m128i, wanted: u8) -> u32 {
     (unsafe { _mm_movemask_epi8(equal) }) as u32
 }
 
-/// Whether a word has these lower sixteen bits.
+/// Returns whether one of the words has `wanted` in its lower sixteen bits.
 ///
 /// # Safety
 ///
-/// Others write the words by atomic words only.
+/// Other threads write the words by atomic words only.
 #[inline(always)]
 pub(super) unsafe fn has_lower_half(words: &[[AtomicU32; 4]], wanted: u16) -> bool {
     // SAFETY: SSE2 is part of x86-64, and nothing but registers is touched.
@@ -71,7 +71,7 @@ pub(super) unsafe fn has_lower_half(words: &[[AtomicU32; 4]], wanted: u16) -> bo
 ///
 /// # Safety
 ///
-/// 8 bytes are valid for reads; others write them by atomic bytes only.
+/// 8 bytes are valid for reads; other threads write them by atomic bytes only.
 #[inline(always)]
 unsafe fn load_8(bytes: *const u8) -> __m128i {
     let loaded;
@@ -89,7 +89,7 @@ unsafe fn load_8(bytes: *const u8) -> __m128i {
 
 /// # Safety
 ///
-/// 16 bytes are valid for reads; others write them by atomic bytes only.
+/// 16 bytes are valid for reads; other threads write them by atomic bytes only.
 #[inline(always)]
 unsafe fn load_16(bytes: *const u8) -> __m128i {
     let loaded;
@@ -107,7 +107,8 @@ unsafe fn load_16(bytes: *const u8) -> __m128i {
 
 /// # Safety
 ///
-/// The processor has AVX2. 32 bytes are valid for reads; others write them by atomic bytes only.
+/// The processor has AVX2. 32 bytes are valid for reads; other threads write them by atomic bytes
+/// only.
 #[inline(always)]
 pub(super) unsafe fn find_32_avx2(fingerprints: *const u8, wanted: u8) -> u32 {
     let ways;
@@ -136,13 +137,13 @@ pub(super) unsafe fn find_32_avx2(fingerprints: *const u8, wanted: u8) -> u32 {
 
 /// # Safety
 ///
-/// The processor has AVX-512 BW and VL. 32 bytes are valid for reads; others write them by atomic
-/// bytes only.
+/// The processor has AVX-512 BW and VL. 32 bytes are valid for reads; other threads write them by
+/// atomic bytes only.
 #[inline(always)]
 pub(super) unsafe fn find_32_avx512(fingerprints: *const u8, wanted: u8) -> u32 {
     let ways;
-    // SAFETY: reads the 32 bytes of the contract and writes the registers that are named. Registers
-    // from 16 up are not seen by SSE code and need no `vzeroupper`.
+    // SAFETY: reads the 32 bytes of the contract and writes the named registers. SSE code does not
+    // use registers from 16 up, so they need no `vzeroupper`.
     unsafe {
         asm!(
             "vpbroadcastb ymm16, {wanted:e}",
