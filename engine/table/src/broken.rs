@@ -1,10 +1,10 @@
-//! Switches that break one step of the slot's protocol each, so that the tests can show that the
-//! model checkers notice.
+//! Switches that break one step of a protocol each, so that tests can show that the model checkers
+//! notice.
 //!
-//! They exist under `--cfg loom` and `--cfg shuttle` only; in every other build `is` is a constant
+//! They exist only under `--cfg loom` and `--cfg shuttle`; in every other build `is` is a constant
 //! `false` and costs nothing.
 
-/// A step that can be left out.
+/// A step that can be broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 #[allow(dead_code)]
@@ -15,17 +15,17 @@ pub enum Step {
     NoReleaseFence,
     /// P7 without a new version.
     NoVersionBump,
-    /// P13 that hides a page and leaves the set's version as it was.
+    /// P13 that hides a page and leaves the set's version unchanged.
     HideKeepsVersion,
     /// P6 that changes pinned bytes.
     WriteIgnoresPins,
-    /// P11 that cleans a page that was written again.
+    /// P11 that makes a page clean although it was written again.
     WritebackIgnoresVersion,
-    /// P12 that sets its flag whatever the word says.
+    /// P12 that sets its flag without checking the word.
     WaitWithoutSwap,
-    /// T2 that leaves no bit.
+    /// T2 that sets no bit.
     NoLink,
-    /// T2 that believes a bit that is set already.
+    /// T2 that trusts a bit that is already set.
     LinkOnce,
     /// T4 that publishes a copy that was overtaken.
     PublishOvertaken,
@@ -33,7 +33,7 @@ pub enum Step {
     NoOvertake,
     /// T7 without the set's bits.
     ForgetOrphans,
-    /// T9 that locks a page's home and none of its other places.
+    /// T9 that locks a page's home and no other place.
     LockHomeOnly,
     /// T10 that leaves the page's bits behind.
     SwitchWithoutBits,
@@ -41,7 +41,7 @@ pub enum Step {
     ForgetAwayOrphans,
 }
 
-/// Whether `step` is switched off in this run of a model.
+/// Returns whether `step` is broken in this run of a model.
 #[cfg(not(any(loom, shuttle)))]
 #[inline(always)]
 pub(crate) const fn is(_step: Step) -> bool {
@@ -53,14 +53,14 @@ mod switch {
     use super::Step;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    /// A plain std atomic, so that reading it is no step of the model.
+    /// A plain std atomic, so that reading it is not a step of the model.
     static BROKEN: AtomicUsize = AtomicUsize::new(0);
 
     pub(crate) fn is(step: Step) -> bool {
         BROKEN.load(Ordering::Relaxed) == step as usize
     }
 
-    /// Leaves `step` out until told otherwise; None restores the protocol.
+    /// Breaks `step` until the next call; `None` restores the protocol.
     pub fn set(step: Option<Step>) {
         BROKEN.store(step.map_or(0, |s| s as usize), Ordering::Relaxed);
     }

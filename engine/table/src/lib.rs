@@ -1,12 +1,25 @@
 //! Which page sits in which slot: the page sets of the Octavo page cache.
 //!
-//! Start with [`slot`]: one word per page and the thirteen rules that make reads free of locks and
-//! stores. A *set* is sixteen slots that look after themselves; a [`Table`] is a directory of
-//! segments of sets, one table per partition. Policies are state machines inside one set
-//! ([`policy`]).
+//! Start with [`slot`]: one word per page, and the rules P1 to P14 that make reads free of locks
+//! and stores. A *set* is sixteen slots that are managed together and independently of all other
+//! sets. A [`Table`] is a directory of segments of sets, one table per partition. Policies are
+//! state machines inside one set ([`policy`]).
 //!
-//! What is not here: bytes of pages, I/O, clocks, threads, waiting for a page. The engine owns
-//! those; the simulator and the model checkers run this crate without them.
+//! The floors, from the bottom; a file imports only from floors above it in this list, and from
+//! files of its own floor that do not import it:
+//!
+//! - `sync`, `broken`: atomics, and switches that break a step for the tests
+//! - `word`: tag, state word and its protocol, lock, probe, ghosts
+//! - `index`: numbers of slots, sets, segments and nodes
+//! - `memory`: layout of a table's bytes, and their division among nodes
+//! - `policy`: eviction policies
+//! - `learning`: miniatures, the learner of the default policy, the monitor of miss curves
+//! - `table`: the directory, the lookup without a lock, marks, counts of dirty pages
+//! - `set`: changes under a set's lock
+//! - `moves`: copies on other nodes, mains away from home, growing and shrinking
+//!
+//! Not here: bytes of pages, I/O, clocks, threads, waiting for a page. The engine owns those; the
+//! simulator and the model checkers run this crate without them.
 
 pub mod broken;
 mod index;

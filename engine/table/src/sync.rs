@@ -1,16 +1,16 @@
-//! Where atomics come from: the standard library, or a model checker.
+//! The source of atomics: the standard library, or a model checker.
 //!
-//! The protocols of this crate are checked by loom (`--cfg loom`: all interleavings of a small
-//! model) and by shuttle (`--cfg shuttle`: random schedules of a large one). Both replace the
-//! atomics by their own. Code that takes part in a protocol names its atomics, its fence, its spin
-//! hint and its yield by this module and by no other path.
+//! loom (`--cfg loom`: all interleavings of a small model) and shuttle (`--cfg shuttle`: random
+//! schedules of a large one) check the protocols of this crate. Both replace the atomics by their
+//! own. Code that takes part in a protocol names its atomics, its fence, its spin hint and its
+//! yield by this module and by no other path.
 //!
-//! What is not here: locks (see `lock`), and channels or thread handles, which this crate does not
-//! need outside tests.
+//! Not here: locks (see `lock`), and channels or thread handles, which this crate needs only in
+//! tests.
 //!
-//! The checkers' atomics are larger than the integers they stand for and zeroed memory is no valid
-//! value of them, so a structure that lives in zeroed memory is built element by element under a
-//! checker.
+//! The checkers' atomics are larger than the integers they stand for, and zeroed memory is not a
+//! valid value of them. A structure that lives in zeroed memory is therefore built element by
+//! element under a checker.
 
 #![allow(unused_imports, reason = "the names are the same in every build; which of them are used is not")]
 

@@ -1,23 +1,24 @@
-//! What a partition learns about its load: miniatures of it, one per order, that see the same
-//! sample of its pages.
+//! The learner of a partition: one miniature per eviction order, all of which see the same sample
+//! of pages. The best miniature decides which order the partition follows.
 //!
 //! A miniature is a cache of a few sets without pages, run by the policy's own code (`miniature`).
-//! The pages that it follows are chosen by bits of their tags that nothing else uses, as many of
-//! them as the miniature is small, so that it misses as the whole would. A page's hits between two
-//! arrivals in its set are shown to it once: the first of them, which marks the page, and every
-//! miss. So a hit that changes nothing costs nothing here.
+//! Bits of the tag that nothing else uses select the pages that it follows. The share of pages that
+//! it follows equals its size relative to the partition, so that it misses as the whole would. Of
+//! the hits of a page between two arrivals in its set, the miniature sees only the first, which
+//! marks the page; it sees every miss. So a hit that changes nothing costs nothing here.
 //!
-//! The order whose miniature missed least leads in the whole partition: one byte that victims are
-//! chosen by. Misses of late and all misses count alike: an order that leads for a moment fills the
-//! partition with pages that the next one does not want, and a load that has changed must be
-//! noticed. The miniature of `Order::Density` also counts what becomes of pages by history and age,
-//! and every few turnovers the densities are computed anew.
+//! The order whose miniature missed least leads in the whole partition: every set reads one byte
+//! when it chooses a victim. Recent misses and all misses since start have equal weight. Recent
+//! misses matter because a load may have changed; all misses matter because an order that leads
+//! only for a moment fills the partition with pages that the next order does not want. The
+//! miniature of `Order::Density` also counts the fate of pages by history and age, and every few
+//! turnovers the densities are computed again.
 //!
-//! A partition too small for a table of densities goes without that order; one of less than a set
+//! A partition too small for a table of densities does without that order. One smaller than a set
 //! of a miniature learns nothing.
 //!
-//! One thread at a time teaches; who comes meanwhile leaves it, and the sample is a little smaller.
-//! What is not here: what the orders are (`octavo`).
+//! One thread at a time teaches the learner. A thread that finds it busy skips the access, and the
+//! sample is a little smaller. Not here: what the orders are (`octavo`).
 
 use std::sync::{Mutex, PoisonError, TryLockError};
 
@@ -28,51 +29,52 @@ use crate::policy::octavo::{Octavo, age, cell, victim_by};
 use crate::sync::atomic::{AtomicU16, AtomicU32, Ordering::Relaxed};
 use crate::word::tag::Tag;
 
-/// Slots of a miniature at most.
+/// Maximum number of slots of a miniature.
 const SLOTS_MAX: u64 = 1024;
 
-/// What it takes of a partition, in thousandths; the rest of a hundredth is for the monitor, which
-/// makes more of it: twice as much, or thirty times, chose no better orders for partitions of 512
-/// to 4096 pages, nor did a sixth, and with half as much again sizes followed a change of phase in
-/// 37 periods instead of 22.
+/// Share of a partition's memory that the learner uses, in thousandths. The rest of one hundredth
+/// is left for the monitor, which makes better use of it: twice this share, or thirty times, chose
+/// no better orders for partitions of 512 to 4096 pages, nor did a sixth as much; and with
+/// half as much again partition sizes followed a change of phase in 37 periods instead of 22.
 const SHARE: u64 = 3;
 
-/// What it takes of a smaller partition, up to what one of `SMALL_PAGES` gives: there a few slots
-/// more decide, and a monitor has little to tell.
+/// Share for partitions below `SMALL_PAGES` pages, in thousandths, up to the bytes that a partition
+/// of `SMALL_PAGES` pages gives. There a few slots more matter, and a monitor has little to tell.
 const SHARE_OF_SMALL: u64 = 8;
 const SMALL_PAGES: u64 = 512;
 
-/// With miniatures of fewer slots the table of densities takes more than it is worth; from 64 to
-/// 256 it is nearly equal.
+/// Below this number of slots per miniature the table of densities uses more memory than it is
+/// worth; any number from 64 to 256 is nearly equal.
 const SLOTS_WITH_DENSITIES: u32 = 64;
 
-/// The least bytes that a slot of the table stands for.
+/// Minimum number of bytes that a slot of the table stands for.
 const PAGE_BYTES: u64 = 4096;
 
-/// Judgements while a miniature turns over once, by the misses of the first one.
+/// Number of judgements per turnover of a miniature, counted by the misses of the first one.
 const JUDGEMENTS_PER_TURNOVER: u64 = 16;
 
-/// What is left of a miss's weight after a judgement: half of it after three turnovers.
+/// Factor of a recent miss's weight per judgement: one half after three turnovers.
 const JUDGEMENT_DECAY: f32 = 0.985;
 
-/// A miniature that is ahead of another by one miss for so many of its slots may have been lucky.
+/// A miniature must be ahead by more than one miss per this number of its slots; a smaller lead may
+/// be luck.
 const LUCK: u32 = 50;
 
-/// Densities are computed anew after so many turnovers' worth of events, and then a tenth of the
-/// events is forgotten.
+/// Densities are computed again after this many turnovers' worth of events, and then a tenth of the
+/// counted events is dropped.
 const LESSON_TURNOVERS: u64 = 4;
 const LESSON_EVENTS_MIN: u64 = 2000;
 
-/// Events of all classes that a class's own are mixed with, so that a class about which little is
-/// known is like all.
+/// Number of events of all classes that are mixed into each class, so that a class with few events
+/// behaves like the average.
 const PRIOR_EVENTS: f32 = 50.0;
 
-/// Sample numbers of a tag.
+/// Number of sample numbers of a tag.
 const SAMPLES: u64 = 1 << Tag::SAMPLE_BITS;
 
-/// The order that leads until something is known. What does not fit into a small partition is often
-/// a loop; a large one turns over so seldom that what it kept by a wrong order costs more than a
-/// turnover of a loop.
+/// The order that leads until something is learned. A load that does not fit into a small partition
+/// is often a loop. A large partition turns over so seldom that the pages kept by a wrong order
+/// cost more than a turnover of a loop.
 const FIRST_OF_SMALL: Order = Order::Lfu;
 const FIRST_OF_LARGE: Order = Order::Rate;
 const LARGE_PAGES: u64 = 4096;
@@ -82,52 +84,53 @@ pub(crate) struct Learner {
     ways: usize,
     /// Pages whose sample number is below this are followed.
     below: AtomicU32,
-    /// How large the miniatures are to be, encoded; the teacher makes them so.
+    /// Size that the miniatures should have, encoded; the next teacher creates them in that size.
     size: AtomicU32,
     lead: Lead,
-    /// `Learned::misses`, for whoever asks: the lessons' lock would keep a teacher away.
+    /// A copy of `Learned::misses` for readers: taking the lock of the lessons would keep a teacher
+    /// away.
     judged: [(AtomicU32, AtomicU32); Order::ALL.len()],
     lessons: Mutex<Lessons>,
 }
 
-/// What a partition has learned, for another like it: what its victims are chosen by.
+/// What a partition has learned, in a form that another partition can continue with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Learned {
-    /// The order that leads, as an index of `Order::ALL`.
+    /// The leading order, as an index of `Order::ALL`.
     pub leader: u8,
-    /// By order, how much its miniature had missed of late and in all at the last judgement, in
+    /// By order: the recent misses and all misses of its miniature at the last judgement, in
     /// thousandths of its slots.
     pub misses: Vec<(u32, u32)>,
-    /// By `cell`; none where there is no table of them.
+    /// The densities by `cell`; empty if there is no table of densities.
     pub densities: Vec<u16>,
 }
 
 impl Learned {
-    /// How many orders there are.
+    /// Number of orders.
     pub const ORDERS: usize = Order::ALL.len();
 
-    /// The most densities that there are.
+    /// Maximum number of densities.
     pub const DENSITIES_MAX: usize = CLASSES * BUCKETS;
 }
 
-/// How large a learner is.
+/// The size of a learner.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Size {
-    /// Of each miniature: whole sets.
+    /// Number of slots of each miniature: whole sets.
     slots: u32,
     /// Whether `Order::Density` takes part.
     densities: bool,
 }
 
-/// Bytes that a learner may take.
+/// Returns the bytes that the learner of a partition of `capacity` pages may use.
 fn room(capacity: u64) -> u64 {
     let share = |pages: u64, share: u64| pages * PAGE_BYTES * share / 1000;
     share(capacity, SHARE_OF_SMALL).min(share(capacity.max(SMALL_PAGES), SHARE))
 }
 
 impl Size {
-    /// As large as there is room for, with up to half of the partition's slots. Without densities
-    /// where they would leave too little of it.
+    /// Returns the largest size that there is room for, with at most half of the partition's slots;
+    /// without densities if they would leave too little room.
     fn of(capacity: u64, ways: usize) -> Size {
         let room = room(capacity);
         let sizes = [true, false].map(|densities| {
@@ -151,7 +154,7 @@ impl Size {
         fixed as u64 + self.slots as u64 * self.bytes_per_slot(ways)
     }
 
-    /// Of all miniatures together, rounded up.
+    /// Returns the bytes per slot of all miniatures together, rounded up.
     fn bytes_per_slot(self, ways: usize) -> u64 {
         (self.orders().len() * Miniature::bytes_per_slot(ways)) as u64
     }
@@ -166,8 +169,8 @@ impl Size {
 }
 
 impl Learner {
-    /// For a table of `capacity` slots in sets of `ways`. The miniatures are made when there is
-    /// something to learn.
+    /// Creates the learner of a table of `capacity` slots in sets of `ways`. The miniatures are
+    /// created when there is something to learn.
     pub fn new(capacity: u64, ways: usize) -> Learner {
         let learner = Learner {
             ways,
@@ -181,7 +184,7 @@ impl Learner {
         learner
     }
 
-    /// Bytes that it takes at most.
+    /// Returns the maximum number of bytes that the learner of such a table uses.
     pub fn bytes(capacity: u64, ways: usize) -> usize {
         Size::of(capacity, ways).bytes(ways) as usize
     }
@@ -190,8 +193,8 @@ impl Learner {
         Size::decoded(self.size.load(Relaxed))
     }
 
-    /// The table has become larger or smaller. What was learned is kept while miniatures of the old
-    /// size are neither too large nor much too small.
+    /// Adapts to a table that has grown or shrunk. What was learned is kept while miniatures of the
+    /// old size are neither too large nor less than half of the new size.
     pub fn set_capacity(&self, capacity: u64) {
         let (old, new) = (self.size(), Size::of(capacity, self.ways));
         let is_kept = old.densities == new.densities && (new.slots / 2..=new.slots).contains(&old.slots);
@@ -209,7 +212,7 @@ impl Learner {
         self.below.store(below as u32, Relaxed);
     }
 
-    /// What it has learned.
+    /// Returns what the learner has learned.
     pub fn learned(&self) -> Learned {
         let densities = self.lead.densities_made().filter(|_| self.size().densities);
         Learned {
@@ -219,8 +222,8 @@ impl Learner {
         }
     }
 
-    /// Begins with what another has learned, as far as it is large enough for that. Its miniatures
-    /// are empty.
+    /// Continues with what another learner has learned, as far as this one is large enough. The
+    /// miniatures are emptied.
     pub fn adopt(&self, learned: &Learned) {
         let size = self.size();
         if let Some(order) = Order::ALL.get(usize::from(learned.leader)).filter(|_| size.slots > 0) {
@@ -239,36 +242,36 @@ impl Learner {
         }
     }
 
-    /// Whether a page is one of those that are followed.
+    /// Returns whether a page is followed.
     #[inline(always)]
     pub fn follows(&self, tag: Tag) -> bool {
         (tag.sample() as u32) < self.below.load(Relaxed)
     }
 
-    /// Shows a miss, or a hit that marked its page.
+    /// Reports a miss, or a hit that marked its page.
     #[cold]
     pub fn show(&self, tag: Tag) {
         let mut lessons = match self.lessons.try_lock() {
             Ok(lessons) => lessons,
-            // Miniatures are numbers only: whatever a panic left there is good enough.
+            // Miniatures are only numbers: the state that a panic left is good enough.
             Err(TryLockError::Poisoned(lessons)) => lessons.into_inner(),
             Err(TryLockError::WouldBlock) => return,
         };
         lessons.show(tag, self);
     }
 
-    /// What it makes the sets follow.
+    /// Returns the order and the densities that the sets follow.
     pub fn lead(&self) -> &Lead {
         &self.lead
     }
 }
 
-/// What only the teacher touches.
+/// The state that only the current teacher uses.
 struct Lessons {
     size: Size,
     contenders: Box<[Contender]>,
     tally: Option<Tally>,
-    /// The first one's misses at the next judgement.
+    /// Number of misses of the first contender at which the next judgement is due.
     judge_at: u64,
 }
 
@@ -288,15 +291,15 @@ impl Lessons {
         if self.size != learner.size() {
             *self = Lessons::new(learner.size(), learner.ways);
         }
-        // Each miniature's set is far from the last one used: they come together, and not one after the
-        // other.
+        // The sets of the miniatures lie far from each other and from the last ones used:
+        // prefetching loads them together instead of one after the other.
         self.contenders.iter().for_each(|contender| contender.miniature.prefetch(tag));
         let densities = if self.size.densities { learner.lead.densities() } else { &[] };
         for contender in &mut self.contenders {
             let tally = if contender.order == Order::Density { self.tally.as_mut() } else { None };
             contender.access(tag, densities, tally);
         }
-        // None where it has just become so small that it learns nothing.
+        // None if the learner has just become too small to learn.
         let Some(misses) = self.contenders.first().map(|contender| contender.misses_all) else { return };
         if misses >= self.judge_at {
             self.judge_at = misses + (self.size.slots as u64 / JUDGEMENTS_PER_TURNOVER).max(1);
@@ -307,11 +310,11 @@ impl Lessons {
         }
     }
 
-    /// The order that missed least leads, if it is so far ahead that it is no luck.
+    /// Makes the order that missed least the leader, if its lead is too large to be luck.
     fn judge(&mut self, learner: &Learner) {
         let of_late: f32 = self.contenders.iter().map(|contender| contender.misses).sum();
         let of_all: u64 = self.contenders.iter().map(|contender| contender.misses_all).sum();
-        // Both as shares of what all missed, so that they count alike.
+        // Both as shares of the misses of all contenders, so that they have equal weight.
         let mark = |contender: &Contender| {
             contender.misses / of_late.max(1.0) + (contender.misses_all as f64 / of_all.max(1) as f64) as f32
         };
@@ -322,7 +325,7 @@ impl Lessons {
             let ahead = |leads: &Contender| {
                 leads.misses - best.misses + (leads.misses_all as i64 - best.misses_all as i64) as f32
             };
-            // None leads whose order no longer takes part.
+            // An order that no longer takes part does not stay the leader.
             if leads.is_none_or(|leads| ahead(leads) * LUCK as f32 > self.size.slots as f32) {
                 learner.lead.set_order(best.order);
             }
@@ -337,11 +340,11 @@ impl Lessons {
     }
 }
 
-/// An order, and what it missed.
+/// An order, its miniature and its misses.
 struct Contender {
     order: Order,
     miniature: Miniature,
-    /// Of late: decays.
+    /// Recent misses: decays.
     misses: f32,
     misses_all: u64,
 }
@@ -359,7 +362,7 @@ impl Contender {
     }
 }
 
-/// The policy, with an order that is not asked for: the leader is the table's.
+/// Runs the policy with one order, instead of the order that leads in the table.
 struct OneOrder<'a> {
     order: Order,
     densities: &'a [AtomicU16],
@@ -389,7 +392,7 @@ impl Guide for OneOrder<'_> {
     }
 }
 
-/// What became of pages, by history and age.
+/// The fate of pages, counted by history and age.
 struct Tally {
     hits: Box<[u16]>,
     evictions: Box<[u16]>,
@@ -417,8 +420,8 @@ impl Tally {
         self.events += 1;
     }
 
-    /// Density of a class at an age: its hits at that age and later, over the time that its pages
-    /// spent from that age on.
+    /// Computes the densities. The density of a class at an age is the number of its hits at that
+    /// age and later, divided by the time that its pages spent from that age on.
     fn learn(&mut self, densities: &[AtomicU16]) {
         self.lesson_at = self.events + self.lesson_events;
         let sum = |counts: &mut dyn Iterator<Item = &u16>| counts.map(|count| f32::from(*count)).sum::<f32>();
@@ -446,12 +449,12 @@ impl Tally {
     }
 }
 
-/// Ticks in a bucket of ages, half a tick at least.
+/// Returns the ticks in a bucket of ages, at least half a tick.
 fn width(bucket: usize) -> f32 {
     let edge = |bucket: usize| (bucket as f32 / 4.0).exp2();
     (edge(bucket + 1) - edge(bucket)).max(0.5)
 }
 
-// No unsafe code here that an interpreter would have to see, and much to do for one.
+// Not under miri: no unsafe code runs here, and the tests do much work.
 #[cfg(all(test, not(any(loom, shuttle, miri))))]
 mod tests;

@@ -1,15 +1,14 @@
-//! A small cache without pages, run by a policy's own code: how a cache of some size would do with
-//! the pages that it is shown.
+//! A miniature: a small cache without pages, run by a policy's own code, which tells how a cache of
+//! some size would do with the pages that the miniature is shown.
 //!
-//! It has sets as the table has: prints, policy bits, ghosts, a clock that moves when a page comes
-//! in. If it is shown a share of all pages, chosen by hash, and is smaller than the cache in
-//! question by the same share, it misses that share of what the cache would miss.
+//! A miniature has sets as the table has: prints, policy bits, ghosts, and a clock that moves when
+//! a page comes in. If it sees a share of all pages, chosen by hash, and is smaller than a cache by
+//! the same share, it misses that share of the cache's misses.
 //!
-//! Whoever runs one is its [`Guide`]: he says which policy it is, may choose victims himself, and
-//! hears what becomes of pages.
+//! The code that runs a miniature is its [`Guide`]: the guide names the policy, may choose victims
+//! itself, and is notified of the fate of pages.
 //!
-//! What is not here: which pages are shown, and what follows from the misses (`monitor`,
-//! `policy::learner`).
+//! Not here: which pages are shown, and what follows from the misses (`monitor`, `learner`).
 
 use std::marker::PhantomData;
 
@@ -21,34 +20,34 @@ use crate::word::ghost::{Ghosts, ghosts_of};
 use crate::word::prefetch::prefetch;
 use crate::word::tag::Tag;
 
-/// What a miniature is run by.
+/// The code that runs a miniature.
 pub(crate) trait Guide {
-    /// What hits and arrivals do to a page's bits.
+    /// The policy, which says what hits and arrivals do to a page's bits.
     type Policy: Policy;
 
-    /// What the policy has learned, and what its sets aim at together.
+    /// Returns the order and densities, and the balance, that the policy's sets read.
     #[inline(always)]
     fn shared(&self) -> (Option<&Lead>, Option<&Balance>) {
         (None, None)
     }
 
-    /// The way to give up among `candidates`.
+    /// Returns the way to evict among `candidates`.
     #[inline(always)]
     fn victim(&self, view: &View<'_>, candidates: u32) -> usize {
         Self::Policy::victim(view, candidates)
     }
 
-    /// A page with these bits, or a ghost, is used at `clock`.
+    /// Called when a page with these bits, or its ghost, is used at `clock`.
     #[inline(always)]
     fn used(&mut self, _meta: u16, _clock: u16) {}
 
-    /// A page with these bits has left for good at `clock`: its return through the ghosts would
-    /// have been a use.
+    /// Called when the ghost of a page with these bits is dropped at `clock`: until then its return
+    /// would have been a use.
     #[inline(always)]
     fn forgotten(&mut self, _meta: u16, _clock: u16) {}
 }
 
-/// A policy as it is in the table.
+/// A policy exactly as the table runs it.
 pub(crate) struct Plain<'a, P> {
     lead: Option<&'a Lead>,
     balance: &'a Balance,
@@ -81,11 +80,11 @@ pub(crate) struct Miniature {
 
 const LINE_BYTES: usize = 64;
 
-/// Print, policy bits, ghosts.
+/// Bytes per way: print, policy bits, ghosts.
 const BYTES_PER_WAY: usize =
     size_of::<u16>() + size_of::<AtomicU16>() + ghosts_of(1) * size_of::<AtomicU32>();
 
-/// A set, besides what it has per way.
+/// The fields of a set that it has once, not per way.
 #[derive(Default)]
 struct Set {
     marks: u32,
@@ -97,7 +96,8 @@ struct Set {
 }
 
 impl Set {
-    /// With what it has per way, and what it shares with others.
+    /// Returns the policy's view of the set, with its fields per way and what it shares with other
+    /// sets.
     #[inline(always)]
     fn view<'s>(
         &'s self,
@@ -111,14 +111,15 @@ impl Set {
 }
 
 impl Miniature {
-    /// The slots of one that is to have so many: whole sets of `ways` or, where that is more, one
-    /// set.
+    /// Returns the number of slots of a miniature that should have `slots`: whole sets of `ways`,
+    /// rounded, but at least one set. A miniature of fewer slots than `ways` is one set of that
+    /// many ways.
     pub fn slots_for(slots: usize, ways: usize) -> usize {
         let ways = ways.min(slots.max(1));
         ((slots + ways / 2) / ways).max(1) * ways
     }
 
-    /// Of about so many slots.
+    /// Creates a miniature of about `slots` slots ([`Self::slots_for`]).
     pub fn new(slots: usize, ways: usize) -> Miniature {
         let sets = Self::slots_for(slots, ways) / ways.min(slots.max(1));
         let ways = ways.min(slots.max(1));
@@ -131,30 +132,30 @@ impl Miniature {
         }
     }
 
-    /// Bytes of one with so many slots, rounded up.
+    /// Returns the bytes of a miniature of `slots` slots, rounded up.
     pub fn bytes(slots: usize, ways: usize) -> usize {
         let slots = slots.next_multiple_of(ways.min(slots.max(1)));
         size_of::<Miniature>() + slots * BYTES_PER_WAY + slots.div_ceil(ways) * size_of::<Set>()
     }
 
-    /// Bytes of a slot and its share of its set, rounded up.
+    /// Returns the bytes of a slot and its share of its set, rounded up.
     pub const fn bytes_per_slot(ways: usize) -> usize {
         BYTES_PER_WAY + size_of::<Set>().div_ceil(ways)
     }
 
-    /// Slots.
+    /// Returns the number of slots.
     pub fn slots(&self) -> usize {
         self.prints.len()
     }
 
-    /// The bits above a ghost's print choose the set: none of those that say whether the page is
-    /// followed.
+    /// Returns the set of a page, by the bits above a ghost's print: none of those decides whether
+    /// the page is followed.
     #[inline(always)]
     fn set_of(&self, tag: Tag) -> usize {
         (((tag.0 >> 32) * self.sets.len() as u64) >> 32) as usize
     }
 
-    /// Asks the processor for what an access to a page will touch.
+    /// Prefetches what an access to a page will touch.
     #[inline(always)]
     pub fn prefetch(&self, tag: Tag) {
         let set = self.set_of(tag);
@@ -166,7 +167,7 @@ impl Miniature {
         ghosts.iter().step_by(LINE_BYTES / size_of::<u32>()).for_each(|ghost| prefetch(ghost));
     }
 
-    /// An access to a page. True: it was there.
+    /// Runs an access to a page. Returns true if it was a hit.
     #[inline(always)]
     pub fn access<G: Guide>(&mut self, tag: Tag, guide: &mut G) -> bool {
         let number = self.set_of(tag);
@@ -176,8 +177,8 @@ impl Miniature {
         let print = tag.ghost_print();
         let count = set.count as usize;
         if let Some(way) = prints[..count].iter().position(|other| *other == print) {
-            // As with the table's marks: several hits between two arrivals are one, for a policy that does
-            // not count them.
+            // As with the table's marks, several hits between two arrivals count as one for a
+            // policy that does not count hits.
             if G::Policy::COUNTS_HITS || set.marks >> way & 1 == 0 {
                 set.marks |= 1 << way;
                 let old = meta[way].load(Relaxed);
@@ -189,8 +190,8 @@ impl Miniature {
         set.marks = 0;
         let per_set = ghosts_of(self.ways);
         let ring = &self.ghosts[number * per_set..][..per_set];
-        // In the order of the table's sets: the victim, what is remembered of the page, the victim's ghost,
-        // the admission.
+        // In the order of the table's sets: the victim, the page's ghost, the victim's ghost, the
+        // admission.
         let ghosts = Ghosts::new(ring, &set.ghost_head, &set.ghost_count);
         let way = if count < self.ways {
             count
@@ -216,7 +217,7 @@ impl Miniature {
         false
     }
 
-    /// Goes on with another policy (see `policy::change`).
+    /// Continues with another policy (see `policy::change`).
     pub fn change_policy(
         &mut self,
         old: PolicyKind,

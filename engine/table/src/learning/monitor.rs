@@ -1,26 +1,26 @@
-//! What a partition would miss at other sizes: a live miss curve of its own policy, from a sample
-//! of its pages.
+//! The monitor of a partition: a live miss curve of its own policy, from a sample of its pages. The
+//! curve tells what the partition would miss at other sizes.
 //!
-//! *The sample* is the pages whose tags' sample bits lie below a threshold: one page in 32 at most,
-//! and fewer of a large partition. All accesses to them are seen: misses by the claim, hits by
-//! keeping a sampled page's mark down, so that its hits never take the way that stores
-//! nothing (`Table::touch`). All other pages pay nothing.
+//! *The sample* is the pages whose tags' sample bits lie below a threshold: at most one page in 32,
+//! and fewer of a large partition. The monitor sees all accesses to these pages. It sees misses by
+//! the claim, and hits because a sampled page's mark stays clear, so that its hits never take the
+//! path that stores nothing (`Table::touch`). All other pages cost nothing.
 //!
 //! *The miniatures* run the partition's policy on the sample at sizes from a 64th of the largest to
-//! the largest, four to a doubling. Misses are counted per size and fade: whoever looks once a
-//! period decides how fast ([`Monitor::fade`]). Where the last few periods' counts say something
-//! else than all counts of late do, the load has changed, and what was counted before is forgotten.
+//! the largest, four per doubling. Misses are counted per size and decay; the caller, once per
+//! period, decides how fast ([`Monitor::fade`]). If the counts of the last few periods differ from
+//! the decayed counts, the load has changed, and only the last few periods are kept.
 //!
-//! *The rings.* Whoever accesses a sampled page puts it into a ring and goes on; [`Monitor::drain`]
-//! takes it through the miniatures later, on the thread of whoever asks for curves. If nobody
-//! drains, the oldest entries are overwritten and counted as lost; what is left is taken for all. A
-//! page that comes again within eight entries is not put in again: it hits in every miniature,
-//! whatever is done in between. Each thread has a ring of its own, as long as there are not more
-//! threads than rings: what it stores there nobody reads but the drain, some times a second.
-//! Between two drains, so, what one thread did comes after all that another did. There are as many
-//! rings as the miniatures leave room for; a small partition has one.
+//! *The rings.* A thread that accesses a sampled page puts it into a ring and continues.
+//! [`Monitor::drain`] runs it through the miniatures later, on the thread that asks for curves. If
+//! no thread drains, the oldest entries are overwritten and counted as lost, and the remaining
+//! entries stand for all. A page that comes again within eight entries is not put in again: it hits
+//! in every miniature, whatever happens in between. Each thread has its own ring, as long as there
+//! are no more threads than rings, and only the drain reads it, a few times per second. So between
+//! two drains, all accesses of one thread are ordered after all accesses of another. There are as
+//! many rings as the miniatures leave room for; a small partition has one.
 //!
-//! What is not here: what a miss costs, and who gets memory for it.
+//! Not here: what a miss costs, and which partition gets memory for it.
 
 use std::sync::Mutex;
 use std::sync::PoisonError;
@@ -32,53 +32,53 @@ use crate::policy::lead::Lead;
 use crate::policy::{PolicyKind, with_policy};
 use crate::word::tag::Tag;
 
-/// Slots of the largest miniature: with fewer of them, curves err.
+/// Maximum number of slots of the largest miniature: with fewer slots curves become inaccurate.
 const SLOTS_MAX: u64 = 8192;
 
-/// At most one page in so many is followed.
+/// At most one page in this number is followed.
 const RATE_MIN: u64 = 32;
 
-/// The largest size over the smallest.
+/// Ratio of the largest size to the smallest.
 const RANGE: u64 = 64;
 
-/// Sizes to a doubling.
+/// Number of sizes per doubling.
 const PER_DOUBLING: u32 = 4;
 
-/// A miniature of fewer slots says nothing.
+/// Minimum number of slots of a miniature: one of fewer slots says nothing.
 const SLOTS_MIN: u64 = 4;
 
-/// A page that comes again within so many entries is not put into the ring again. Fewer than the
-/// ways of a miniature's set.
+/// A page that comes again within this number of entries is not put into the ring again. Less than
+/// the ways of a miniature's set.
 const NEAR: u64 = 8;
 const RECENT: usize = 64;
 
-/// What is left in the next period of the counts that tell a change.
+/// Factor per period of the counts that detect a change of the load.
 const RECENT_KEEP: f64 = 0.7;
 
-/// The load has changed where the miss ratio at some size was so different in the last few periods,
-/// and by so many deviations of a count as small.
+/// The load has changed if the miss ratio at some size differs by this much in the last few
+/// periods, and by this many standard deviations of so small a count besides.
 const CHANGED: f64 = 0.25;
 const CHANGED_DEVIATIONS: f64 = 4.0;
 
-/// Between two changes so many periods pass: a load that goes to and fro, as scans do that come
-/// again, is one load.
+/// Minimum number of periods between two changes: a load that alternates, as recurring scans do,
+/// counts as one load.
 const CHANGED_APART: u32 = 40;
 
-/// Rings at most; and from how many bytes of miniatures on there is more than one: partitions of
-/// some 32 MiB.
+/// Maximum number of rings; and the bytes of miniatures from which on there is more than one ring:
+/// partitions of some 32 MiB.
 const RINGS_MAX: usize = 16;
 const SIZES_BYTES_SHARED: usize = 128 << 10;
 
-/// Entries that are taken through the miniatures at a time.
+/// Number of entries that run through the miniatures at a time.
 const BATCH: usize = 256;
 
-/// An entry is there: tags have 48 bits of interest, those above the sample bits.
+/// Marks an entry as present. Tags have 48 bits of interest, those above the sample bits.
 const PRESENT: u64 = 1 << 63;
 
-/// The miss would have been read ahead: more memory does not save it.
+/// Marks a miss that read-ahead would have avoided: more memory does not save it.
 const EXPLAINED: u64 = 1 << 62;
 
-/// See the module.
+/// Estimates the misses of a partition at other sizes; see the head of `monitor.rs`.
 pub struct Monitor {
     /// Pages whose sample number is below this are followed.
     below: AtomicU32,
@@ -87,100 +87,100 @@ pub struct Monitor {
     bytes: AtomicU64,
 }
 
-/// What one thread has seen, or a few.
+/// The accesses of one thread, or of a few.
 #[repr(align(128))]
 struct Ring {
-    /// Entries put in so far.
+    /// Number of entries put in so far.
     put: AtomicU64,
-    /// The last entries, by a few bits of their prints: position and print.
+    /// The last entries, indexed by a few bits of their prints: position and print.
     recent: [AtomicU64; RECENT],
     entries: Box<[AtomicU64]>,
 }
 
 thread_local! {
-    /// The number of this thread's ring, modulo how many there are.
+    /// The number of this thread's ring, modulo the number of rings.
     static RING: usize = {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         NEXT.fetch_add(1, Relaxed)
     };
 }
 
-/// What only the drain touches.
+/// The state that only the drain uses.
 struct Model {
     policy: PolicyKind,
-    /// Entries taken so far, by ring.
+    /// Number of entries taken so far, by ring.
     taken: Vec<u64>,
-    /// Entries of all rings since it began.
+    /// Number of entries of all rings since the monitor began.
     seen: u64,
-    /// The largest first.
+    /// The miniatures, the largest first.
     sizes: Vec<Size>,
-    /// Of late, as the misses.
+    /// Decayed, as the misses are.
     references: Late,
     lost: f64,
     rate: f64,
-    /// Periods since the load changed.
+    /// Number of periods since the load changed.
     periods: u32,
 }
 
-/// A count that fades, and what it was in the last few periods.
+/// A count that decays once per period, together with its value in the last few periods.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Late {
     late: f64,
     recent: f64,
-    /// What it was when the period began.
+    /// Its value when the period began.
     begun: f64,
 }
 
 impl Late {
-    /// Counts so many more.
+    /// Adds `count`.
     pub fn add(&mut self, count: f64) {
         self.late += count;
     }
 
-    /// The count of late.
+    /// Returns the decayed count.
     pub fn count(&self) -> f64 {
         self.late
     }
 
-    /// A period is over: all that was counted is worth so much of what it was.
+    /// Ends a period: multiplies all that was counted by `keep`.
     pub fn fade(&mut self, keep: f64) {
         self.recent = self.recent * RECENT_KEEP + (self.late - self.begun);
         self.late *= keep;
         self.begun = self.late;
     }
 
-    /// Only the last few periods count.
+    /// Drops everything but the last few periods.
     pub fn forget(&mut self) {
         self.late = self.recent;
         self.begun = self.late;
     }
 }
 
-/// The partition at one size.
+/// The miniature of the partition at one size.
 struct Size {
     miniature: Miniature,
     balance: Balance,
-    /// Of late.
+    /// The decayed misses.
     misses: Late,
 }
 
-/// How well a cache of some size would have done of late.
+/// A miss curve: the estimated misses of a cache at several sizes, decayed.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MissCurve {
-    /// References of late, about.
+    /// The decayed number of references, estimated.
     pub references: f64,
-    /// How many of the sample they were estimated from.
+    /// The decayed number of references to sampled pages that the estimate is made from.
     pub sampled: f64,
-    /// References of the sample since it began.
+    /// The number of references to sampled pages since the monitor began.
     pub seen: u64,
-    /// The share of the pages that is followed.
+    /// The share of all pages that is sampled.
     pub rate: f64,
-    /// (pages, misses), sizes rising.
+    /// Pairs of size in pages and misses, sizes rising.
     pub points: Vec<(u64, f64)>,
 }
 
 impl MissCurve {
-    /// Misses at a size: a straight line between two known sizes, and beyond the last as there.
+    /// Returns the misses at a size: linear between two known sizes, and constant beyond the last.
     fn misses_at(&self, pages: f64) -> f64 {
         let next = self.points.partition_point(|(size, _)| (*size as f64) <= pages);
         let (from, misses) = next.checked_sub(1).map_or((0, self.references), |before| self.points[before]);
@@ -189,20 +189,20 @@ impl MissCurve {
     }
 }
 
-/// How a monitor is laid out.
+/// The sizes of a monitor's parts.
 struct Plan {
     below: u32,
     rings: usize,
-    /// Entries of each.
+    /// Number of entries of each ring.
     ring: usize,
-    /// Slots by size, the largest first.
+    /// Number of slots by size, the largest first.
     slots: Vec<usize>,
     bytes: u64,
 }
 
 impl Plan {
-    /// For sizes up to `most_pages`, in at most so many bytes, with at most so many rings. None
-    /// where there is no room for three sizes.
+    /// Plans for sizes up to `most_pages`, in at most `bytes_max` bytes, with at most `rings_max`
+    /// rings. Returns `None` if there is no room for three sizes.
     fn new(most_pages: u64, bytes_max: u64, ways: usize, rings_max: usize) -> Option<Plan> {
         let numbers = 1u64 << Tag::SAMPLE_BITS;
         let mut below = (numbers / RATE_MIN).min(numbers * SLOTS_MAX / most_pages.max(1)).max(1);
@@ -223,7 +223,7 @@ impl Plan {
             if slots.len() < 3 || below == 0 {
                 return None;
             }
-            // Nobody's many threads are busy with a small partition.
+            // Few threads are busy with a small partition.
             let most = if sizes < SIZES_BYTES_SHARED { 1 } else { rings_max };
             let mut rings =
                 std::iter::successors(Some(most), |rings| Some(rings / 2).filter(|half| *half > 0));
@@ -248,7 +248,7 @@ impl Size {
 }
 
 impl Model {
-    /// Nothing is known.
+    /// Creates a model that has seen nothing.
     fn new(policy: PolicyKind, plan: &Plan, ways: usize) -> Model {
         Model {
             policy,
@@ -262,7 +262,8 @@ impl Model {
         }
     }
 
-    /// Takes what is in a ring; returns how much came since it was last looked at.
+    /// Runs the entries of a ring through the miniatures. Returns the number of entries since the
+    /// last call, lost ones included.
     fn drain(&mut self, ring: &Ring, number: usize, lead: Option<&Lead>) -> u64 {
         let mut batch = [(Tag(0), false); BATCH];
         let (mut taken, end, room) = (self.taken[number], ring.put.load(Relaxed), ring.entries.len() as u64);
@@ -276,7 +277,8 @@ impl Model {
             while taken != end && count < BATCH {
                 let entry = ring.entries[(taken % room) as usize].swap(0, Relaxed);
                 taken = taken.wrapping_add(1);
-                // 0: whoever took this place has not put his page in yet. It will be found a turn later.
+                // 0: the thread that took this place has not stored its page yet. The next drain
+                // finds it.
                 if entry & PRESENT != 0 {
                     batch[count] = (Tag(entry << Tag::SAMPLE_BITS), entry & EXPLAINED == 0);
                     count += 1;
@@ -288,7 +290,7 @@ impl Model {
         waiting
     }
 
-    /// Takes pages through all sizes; those that count are counted.
+    /// Runs pages through all sizes, and counts the misses of those that count.
     fn run(&mut self, pages: &[(Tag, bool)], lead: Option<&Lead>) {
         self.references.add(pages.len() as f64);
         with_policy!(self.policy, P => for Size { miniature, balance, misses } in &mut self.sizes {
@@ -300,8 +302,8 @@ impl Model {
         });
     }
 
-    /// Whether the last few periods tell another curve than all that is counted. Both are of the
-    /// same miniatures.
+    /// Returns whether the last few periods give another curve than all decayed counts. Both come
+    /// from the same miniatures.
     fn has_changed(&self) -> bool {
         let Late { late, recent, .. } = self.references;
         let most = CHANGED + CHANGED_DEVIATIONS * 0.5 / recent.sqrt();
@@ -326,7 +328,7 @@ impl Ring {
         if seen & 0xffff == print && seen != 0 && put.wrapping_sub(seen >> 16) & ((1 << 48) - 1) <= NEAR {
             return;
         }
-        // Added to at once: a thread's ring may be another's too.
+        // Incremented atomically: two threads may share a ring.
         let put = self.put.fetch_add(1, Relaxed);
         recent.store((put + 1) << 16 | print, Relaxed);
         let entry = tag.0 >> Tag::SAMPLE_BITS | PRESENT | flags;
@@ -335,9 +337,10 @@ impl Ring {
 }
 
 impl Monitor {
-    /// Follows pages for sizes up to `most_pages`, with at most `bytes_max` of memory. None where
-    /// that is too little to say anything. `alone`: one thread at a time shows what it sees,
-    /// whichever it is, and in that order all is taken.
+    /// Creates a monitor for sizes up to `most_pages` pages, with at most `bytes_max` bytes of
+    /// memory. With `alone`, only one thread at a time reports accesses, and they are processed in
+    /// that order whichever thread it is. Returns `None` if `bytes_max` is too small for a useful
+    /// estimate.
     pub fn new(
         policy: PolicyKind,
         most_pages: u64,
@@ -354,44 +357,44 @@ impl Monitor {
         })
     }
 
-    /// Bytes that one would take.
+    /// Returns the bytes that a monitor would use; 0 if `bytes_max` is too small for one.
     pub fn bytes_for(most_pages: u64, bytes_max: u64, ways: usize) -> u64 {
         Plan::new(most_pages, bytes_max, ways, RINGS_MAX).map_or(0, |plan| plan.bytes)
     }
 
-    /// Bytes that it takes.
+    /// Returns the bytes that the monitor uses.
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Relaxed)
     }
 
-    /// Whether a page is in the sample.
+    /// Returns whether a page is in the sample.
     #[inline(always)]
     pub fn follows(&self, tag: Tag) -> bool {
         // Relaxed, here and below: a sample orders nothing.
         u32::from(tag.sample()) < self.below.load(Relaxed)
     }
 
-    /// Rings that threads share out among themselves.
+    /// Returns the number of rings that threads share.
     pub fn rings(&self) -> usize {
         self.rings.len()
     }
 
-    /// An access to a page of the sample. `explained`: it would have been read ahead whatever the
-    /// size.
+    /// Reports an access to a page of the sample. `explained`: read-ahead would have loaded the
+    /// page at any size.
     pub fn show(&self, tag: Tag, explained: bool) {
         let ring = &self.rings[RING.with(|number| *number) % self.rings.len()];
         ring.put(tag, if explained { EXPLAINED } else { 0 });
     }
 
-    /// Takes what was put in through the miniatures; returns how much there was. One at a time: who
-    /// comes meanwhile finds nothing.
+    /// Runs the reported accesses through the miniatures. Returns their number. One thread at a
+    /// time drains; a second one returns 0.
     pub(crate) fn drain(&self, lead: Option<&Lead>) -> u64 {
         let Ok(mut model) = self.model.try_lock() else { return 0 };
         self.rings.iter().enumerate().map(|(number, ring)| model.drain(ring, number, lead)).sum()
     }
 
-    /// A period is over: what was counted so far is worth so much of what it was. True: the load
-    /// has changed, and only what was counted in the last few periods is left.
+    /// Ends a period: multiplies the counts by `keep`. Returns true if the load has changed, and
+    /// only the counts of the last few periods are left.
     pub fn fade(&self, keep: f64) -> bool {
         let mut model = self.model.lock().unwrap_or_else(PoisonError::into_inner);
         model.sizes.iter_mut().for_each(|size| size.misses.fade(keep));
@@ -409,7 +412,7 @@ impl Monitor {
         changed
     }
 
-    /// The curve of late.
+    /// Returns the current miss curve.
     pub fn curve(&self) -> MissCurve {
         let model = self.model.lock().unwrap_or_else(PoisonError::into_inner);
         let references = model.references.late;
@@ -429,14 +432,14 @@ impl Monitor {
         }
     }
 
-    /// Goes on with sizes up to another; `bytes_max` as at the start. What was counted is taken
-    /// over: the new sizes begin with what the old ones told of them. False: nothing is
-    /// changed, that is too little.
+    /// Changes the largest size to `most_pages`; `bytes_max` as in [`Monitor::new`]. The counts are
+    /// converted: the new sizes begin with the misses that the old curve gives for them. Returns
+    /// false, and changes nothing, if `bytes_max` is too small.
     pub fn reshape(&self, most_pages: u64, bytes_max: u64, ways: usize) -> bool {
         let Some(plan) = Plan::new(most_pages, bytes_max, ways, RINGS_MAX) else { return false };
         let known = self.curve();
         let mut model = self.model.lock().unwrap_or_else(PoisonError::into_inner);
-        // The rings stay.
+        // The rings keep their number and size.
         let (taken, seen) = (std::mem::take(&mut model.taken), model.seen);
         *model = Model { taken, seen, periods: 0, ..Model::new(model.policy, &plan, ways) };
         let rate = model.rate;
@@ -450,7 +453,7 @@ impl Monitor {
         true
     }
 
-    /// The partition goes on with another policy.
+    /// Continues with another policy.
     pub(crate) fn set_policy(&self, new: PolicyKind, lead: Option<&Lead>) {
         let mut model = self.model.lock().unwrap_or_else(PoisonError::into_inner);
         let old = std::mem::replace(&mut model.policy, new);

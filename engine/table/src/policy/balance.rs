@@ -2,12 +2,12 @@
 
 use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// How much of a partition the pages that came once should have.
+/// The share of a partition that pages which came once should have.
 pub(crate) struct Balance {
-    /// The bits of a float from 0 to 1. Relaxed: two sets that change it at the same time may lose
-    /// one's change, which costs a guess.
+    /// The bits of a float from 0 to 1. Relaxed: of two simultaneous changes one may be lost, which
+    /// costs a guess.
     share: AtomicU64,
-    /// Slots of the partition. Relaxed: as `share`.
+    /// Number of slots of the partition. Relaxed: as `share`.
     slots: AtomicU64,
 }
 
@@ -16,17 +16,17 @@ impl Balance {
         Balance { share: AtomicU64::new(0f64.to_bits()), slots: AtomicU64::new(slots) }
     }
 
-    /// The table has become larger or smaller; the share stays.
+    /// Sets the number of slots; the share stays.
     pub fn set_capacity(&self, slots: u64) {
         self.slots.store(slots, Relaxed);
     }
 
-    /// What a set of so many ways should have of them.
+    /// Returns the number of pages that came once that a set of `ways` ways should have.
     pub(super) fn target(&self, ways: usize) -> f64 {
         f64::from_bits(self.share.load(Relaxed)) * ways as f64
     }
 
-    /// A change by so many pages of the partition.
+    /// Changes the target by `pages` pages of the partition.
     pub(super) fn change(&self, pages: f64) {
         let share = f64::from_bits(self.share.load(Relaxed));
         let share = share + pages / self.slots.load(Relaxed).max(1) as f64;

@@ -1,28 +1,30 @@
-//! `car`: a clock of pages that came once lately, a clock of pages that came again, and what
-//! balances the two (Bansal, Modha, "CAR: Clock with Adaptive Replacement", FAST '04, figure 2).
+//! `car`: one clock of pages that came once recently, one clock of pages that came again, and a
+//! target that balances the two (Bansal, Modha, "CAR: Clock with Adaptive Replacement", FAST '04,
+//! figure 2).
 //!
-//! The paper's T1 and T2 are the pages of the set by a bit; B1 and B2 are its ghosts by the same
-//! bit, oldest first as the ring has them. A clock's hand stands at its page of the oldest stamp:
-//! what it passes is stamped anew. The paper's directory rules hold in each set as they do in the
-//! paper: |T1| + |B1| is at most the ways, and the ghosts are at most as many as the ways.
+//! A bit divides the pages of the set into the paper's T1 and T2, and the same bit divides its
+//! ghosts into B1 and B2, oldest first as in the ring. A clock's hand stands at its page with the
+//! oldest stamp; a page that the hand passes gets a new stamp. The paper's directory rules hold in
+//! each set: |T1| + |B1| is at most the ways, and the ghosts are at most as many as the ways.
 //!
-//! The target, how many pages T1 should have, is the partition's ([`Balance`]): one set sees too
-//! few returns to know. A ghost that returns moves it by as many pages of the whole partition as it
-//! would in the paper, by the set's own |B1| and |B2|; a set compares its T1 with its share of it,
-//! in whole pages.
+//! The target, the number of pages that T1 should have, belongs to the partition ([`Balance`]),
+//! because one set sees too few returns. A ghost that returns moves the target by as many pages of
+//! the whole partition as it would in the paper, by the set's own |B1| and |B2|. A set compares its
+//! T1 with its share of the target, in whole pages.
 //!
 //! | bits | what |
 //! |---|---|
 //! | 15 | the page came again: T2, and B2 once it has left |
-//! | 14 | it was used since the hand passed it; several uses between two arrivals in the set are one, as one bit would have it anyway |
-//! | 13..0 | the set's clock when it came into its list; among equals the lower way is older |
+//! | 14 | used since the hand passed; several uses between two arrivals count as one, as in the paper |
+//! | 13..0 | the set's clock when the page came into its list; among equals the lower way is older |
 //!
 //! On recorded and generated traces of more than 10 000 pages, at 1 to 40 % of them, the miss ratio
-//! is 0.3 points above that of CAR over the whole partition, and at most 3.2: where LRU inside sets
-//! loses as much to LRU over all. Longer lists of ghosts than the paper's make that worse.
+//! is 0.3 points above that of CAR over the whole partition, and at most 3.2 above. LRU inside sets
+//! loses as much to LRU over all. Longer lists of ghosts than the paper's make the miss ratio
+//! worse.
 //!
-//! What is not here: the paper's bound over all sets together. A T1 of less than a page a set
-//! cannot be told from one of a page.
+//! Not here: the paper's bound over all sets together. A T1 of less than a page per set cannot be
+//! told from one of a page per set.
 
 use super::view::{Policy, View, ways_of};
 use crate::word::ghost::ghosts_of;
@@ -34,8 +36,7 @@ const AGAIN: u16 = 1 << 15;
 const USED: u16 = 1 << 14;
 const STAMP: u16 = USED - 1;
 
-/// Pages that the hand did not pass for longer are made this old when their set is searched, so
-/// that fourteen bits tell their age.
+/// An age above this is set to this when the set is searched, so that fourteen bits hold every age.
 const AGE_MAX: u16 = 12_288;
 
 fn age(meta: u16, clock: u16) -> u16 {
@@ -50,8 +51,8 @@ fn came_again(meta: u16) -> bool {
     meta & AGAIN != 0
 }
 
-/// Forgets the ghost that the paper would have forgotten when the last page came in. An arrival
-/// that was a ghost's return breaks no rule.
+/// Drops the ghost that the paper would have dropped when the last page came in. An arrival with a
+/// ghost breaks no rule.
 fn keep_the_rules(view: &View<'_>) {
     let once = (0..view.ways()).filter(|way| !came_again(view.meta(*way))).count();
     if once + view.ghosts.count_of(|ghost| !came_again(ghost)) > view.ways() {
@@ -76,7 +77,7 @@ impl Policy for Car {
 
     fn admitted(view: &View<'_>, ghost: Option<u16>) -> u16 {
         let Some(ghost) = ghost else { return stamped(0, view.clock) };
-        // The one that returned is among the ghosts no more, and counts with its list.
+        // The ghost that returned has been removed from the ring, and counts with its list.
         let again = view.ghosts.count_of(came_again) + usize::from(came_again(ghost));
         let once = view.ghosts.count() + 1 - again;
         let step = |own: usize, other: usize| (other as f64 / own as f64).max(1.0);
@@ -104,13 +105,13 @@ impl Policy for Car {
         loop {
             let mut list = candidates & if once.count_ones() as f64 >= target { once } else { !once };
             if list == 0 {
-                // None of that clock may leave.
+                // No candidate is in that clock.
                 list = candidates;
             }
             let oldest = |way: &usize| (age(view.meta(*way), view.clock), std::cmp::Reverse(*way));
             let way = ways_of(list).max_by_key(oldest).expect("at least one candidate");
-            // Each turn takes a page's bit, and none is set while the lock is held: there are at most as many
-            // turns as ways.
+            // Each turn clears a page's bit, and no bit is set while the lock is held: there are at
+            // most as many turns as ways.
             if view.meta(way) & USED == 0 {
                 return way;
             }
@@ -127,7 +128,7 @@ mod tests {
     use crate::sync::atomic::{AtomicU8, AtomicU16, AtomicU32};
     use crate::word::ghost::Ghosts;
 
-    /// A set of four with a balance of its own.
+    /// A set of four ways with its own balance.
     struct Set {
         meta: [AtomicU16; 4],
         hand: AtomicU8,
@@ -144,7 +145,7 @@ mod tests {
             Set {
                 meta: Default::default(),
                 hand: AtomicU8::new(0),
-                // The stamps wrap soon.
+                // The stamps wrap during the tests.
                 clock: STAMP - 5,
                 ring: Default::default(),
                 head: AtomicU8::new(0),
@@ -182,7 +183,7 @@ mod tests {
             false
         }
 
-        /// The pages that came again, in the order of the ways.
+        /// Returns the pages that came again, in the order of the ways.
         fn again(&self) -> Vec<u16> {
             let again = |way: &usize| came_again(self.view().meta(*way));
             (0..self.pages.len()).filter(again).map(|way| self.pages[way]).collect()
@@ -198,15 +199,16 @@ mod tests {
         assert!(!set.access(5));
         assert_eq!((set.pages.clone(), set.again()), (vec![1, 2, 5, 4], vec![1, 2]));
         assert_eq!(set.balance.target(4), 0.0);
-        // 3 returns: the first clock should have had a page more, and has one less for it.
+        // 3 returns: its ghost says that the first clock should have had one page more; the page
+        // joins the second clock.
         assert!(!set.access(3));
         assert_eq!((set.pages.clone(), set.again()), (vec![1, 2, 5, 3], vec![1, 2, 3]));
         assert_eq!(set.balance.target(4), 1.0);
         assert!(!set.access(4));
         assert_eq!((set.pages.clone(), set.again()), (vec![1, 2, 4, 3], vec![1, 2, 4, 3]));
         assert_eq!(set.balance.target(4), 2.0);
-        // The first clock is empty: the second gives up its oldest, which comes back and takes back the
-        // first one's page.
+        // The first clock is empty, so the second evicts its oldest page. That page returns and
+        // takes back the way of the page of the first clock.
         assert!(!set.access(6));
         assert_eq!(set.pages, [6, 2, 4, 3]);
         assert!(!set.access(1));
@@ -220,14 +222,14 @@ mod tests {
         [1, 2, 3, 4, 1, 2].iter().for_each(|page| _ = set.access(*page));
         (100..120).for_each(|page| assert!(!set.access(page)));
         assert_eq!(set.again(), [1, 2]);
-        // After the last arrival's rules are kept: T1 has two pages, so B1 has two.
+        // After the last arrival the rules hold: T1 has two pages, so B1 has two.
         keep_the_rules(&set.view());
         assert_eq!(set.view().ghosts.count(), 2);
         assert!(set.access(1) && set.access(2));
     }
 
     #[test]
-    fn one_that_may_not_leave_is_passed_over() {
+    fn a_way_that_is_no_candidate_is_passed_over() {
         let mut set = Set::new();
         [1, 2, 3, 4, 3].iter().for_each(|page| _ = set.access(*page));
         assert_eq!(Car::victim(&set.view(), 0b1111), 0);

@@ -23,8 +23,9 @@ impl Policy for Clock {
     }
 
     fn victim(view: &View<'_>, candidates: u32) -> usize {
-        // Two turns are enough: the first clears every candidate's bit. A hit may set one again meanwhile,
-        // so the number of steps is bounded and the way under the hand is taken at the end.
+        // Two rounds are enough: the first clears every candidate's bit. A hit may set one again in
+        // the meantime, so the number of steps is bounded and the way under the hand is evicted at
+        // the end.
         let mut way = view.hand() % view.ways();
         for _ in 0..2 * view.ways() {
             if candidates >> way & 1 == 1 {

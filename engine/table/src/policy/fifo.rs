@@ -1,4 +1,4 @@
-//! `fifo`: the page that came in first leaves first. A hit changes nothing.
+//! `fifo`: the page that came in first is evicted first. A hit changes nothing.
 
 use super::view::{Policy, View, oldest, stamp_rebased};
 

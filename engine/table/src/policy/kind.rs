@@ -13,18 +13,19 @@ pub enum PolicyKind {
     Lfu,
     /// `Lfu` with ghosts: the frequency of a page that returns is reinstated (HotStorage '12).
     NrLfu,
-    /// Two clocks and two lists of ghosts, balanced by what returns in the whole partition (FAST
-    /// '04).
+    /// Two clocks and two lists of ghosts, balanced by the ghosts that return in the whole
+    /// partition (FAST '04).
     Car,
     /// Eight queues by frequency, from which pages fall back with time (USENIX ATC '01).
     Mq,
-    /// The load decides: a tournament of five orders on miniatures of the partition.
+    /// The default. Five eviction orders compete on miniature caches of the partition, and the best
+    /// one is used.
     #[default]
     Octavo,
 }
 
 impl PolicyKind {
-    /// All of them, in the order of the documentation.
+    /// All policies, in the order of the documentation.
     pub const ALL: [PolicyKind; 8] = [
         PolicyKind::Fifo,
         PolicyKind::Lru,
@@ -36,7 +37,7 @@ impl PolicyKind {
         PolicyKind::Octavo,
     ];
 
-    /// The name that configurations use.
+    /// Returns the name that configurations use.
     pub const fn name(self) -> &'static str {
         match self {
             PolicyKind::Fifo => "fifo",
@@ -51,7 +52,7 @@ impl PolicyKind {
     }
 }
 
-/// A name that is no policy's.
+/// The name is not the name of a policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownPolicy(pub String);
 
@@ -72,7 +73,7 @@ impl std::str::FromStr for PolicyKind {
     }
 }
 
-/// Runs `$body` with `$policy` naming the type behind `$kind`.
+/// Evaluates `$body` with `$policy` naming the type behind `$kind`.
 macro_rules! with_policy {
     ($kind:expr, $policy:ident => $body:expr) => {
         match $kind {

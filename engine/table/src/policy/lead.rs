@@ -1,11 +1,11 @@
-//! What leads the sets of a partition whose policy learns: the order of eviction currently in use,
+//! The choice that the sets of a learning partition follow: the eviction order currently in use,
 //! and the table of densities. The learner writes both; a set reads them when it needs a victim.
 
 use std::sync::OnceLock;
 
 use crate::sync::atomic::{AtomicU8, AtomicU16, Ordering::Relaxed};
 
-/// Which page leaves first.
+/// An order of eviction: which page of a set is evicted first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Order {
@@ -17,26 +17,27 @@ pub(crate) enum Order {
 }
 
 impl Order {
-    /// All of them.
+    /// All orders.
     pub const ALL: [Order; 5] = [Order::Density, Order::Rate, Order::Lrfu, Order::Lfu, Order::Recency];
 }
 
-/// Histories that are told apart where hits are counted: eight classes of uses, four of intervals.
+/// Number of classes of histories for which hits are counted: eight classes of uses times four of
+/// intervals.
 pub(crate) const CLASSES: usize = 32;
 
-/// Ages that are told apart: four to a doubling.
+/// Number of classes of ages: four per doubling.
 pub(crate) const BUCKETS: usize = 36;
 
-/// The order that leads where nothing is ever learned.
+/// The order of a partition that is too small to learn.
 pub(crate) const ONLY_ORDER: Order = Order::Recency;
 
-/// The order and the densities that victims of one partition are chosen by. All accesses are
+/// The order and the densities by which victims of one partition are chosen. All accesses are
 /// Relaxed: a stale value costs a guess.
 pub(crate) struct Lead {
     /// The order in use, as an index of `Order::ALL`.
     order: AtomicU8,
-    /// By `cell`: the upper bits of a float, which compare as the float does. Made when they are
-    /// first needed, and kept.
+    /// By `cell`: the upper bits of a float, which compare as the float does. Allocated at the
+    /// first use, and kept.
     densities: OnceLock<Box<[AtomicU16]>>,
 }
 
@@ -45,33 +46,33 @@ impl Lead {
         Lead { order: AtomicU8::new(ONLY_ORDER as u8), densities: OnceLock::new() }
     }
 
-    /// The order in use.
+    /// Returns the order in use.
     pub fn order(&self) -> Order {
         Order::ALL[self.order.load(Relaxed) as usize]
     }
 
-    /// Puts another order in use.
+    /// Makes another order the one in use.
     pub fn set_order(&self, order: Order) {
         self.order.store(order as u8, Relaxed);
     }
 
-    /// The densities, if they were made.
+    /// Returns the densities, if they are allocated.
     pub fn densities_made(&self) -> Option<&[AtomicU16]> {
         self.densities.get().map(|densities| &**densities)
     }
 
-    /// By `cell`: what a page of this history and age is worth by `Order::Density`. Of a learner
-    /// that has them.
+    /// Returns the densities by `cell`: the worth of a page of this history and age under
+    /// `Order::Density`.
     pub fn densities(&self) -> &[AtomicU16] {
         self.densities.get_or_init(|| {
-            // Until more is known: more uses are worth more, and age costs.
+            // Until densities are learned: more uses are worth more, and age reduces the worth.
             let guess = |cell: usize| (1 + cell / BUCKETS / 4) as f32 / (1 + cell % BUCKETS) as f32;
             (0..CLASSES * BUCKETS).map(|cell| AtomicU16::new(comparable(guess(cell)))).collect()
         })
     }
 }
 
-/// Sixteen bits that compare as positive floats do.
+/// Returns sixteen bits that compare as positive floats do.
 pub(crate) fn comparable(density: f32) -> u16 {
     (density.max(0.0).to_bits() >> 15) as u16
 }

@@ -1,9 +1,9 @@
-//! `lfu` and `nrlfu`: the page that was used least often leaves first (HotStorage '12, section 3).
+//! `lfu` and `nrlfu`: the least frequently used page is evicted first (HotStorage '12, section 3).
 //!
-//! The frequency is one byte. It stops at 255, so that a page that is hit all the time costs its
-//! hits no store, and the next arrival halves the frequencies of the whole set (of its ghosts too).
-//! Among equals the page whose frequency changed longest ago leaves. `nrlfu` remembers the
-//! frequencies of pages that left and reinstates them on return; `lfu` starts again at one.
+//! The frequency is one byte. It stops at 255, so that the hits of a very hot page store nothing,
+//! and the next arrival halves the frequencies of the whole set and of its ghosts. Among equals the
+//! page whose frequency changed longest ago is evicted. `nrlfu` keeps the frequencies of evicted
+//! pages in ghosts and reinstates them on return; `lfu` starts again at one.
 
 use super::view::{Policy, View, ways_of};
 
@@ -47,7 +47,7 @@ fn victim(view: &View<'_>, candidates: u32) -> usize {
             let meta = view.meta(*way);
             (frequency(meta), std::cmp::Reverse(now.wrapping_sub((meta >> 8) as u8)))
         })
-        .expect("a victim is asked for among at least one candidate")
+        .expect("a policy is asked for a victim only with at least one candidate")
 }
 
 /// Least frequently used.

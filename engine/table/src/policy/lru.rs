@@ -1,9 +1,9 @@
-//! `lru`: the page that was used longest ago leaves first.
+//! `lru`: the least recently used page is evicted first.
 //!
-//! Time is the set's clock, which moves when a page comes in: hits between two arrivals are not
-//! told apart, so a page that is hit often is stamped once per arrival and not once per hit. The
-//! order differs from exact LRU only among pages hit since the last arrival, which are victims only
-//! where all the set was.
+//! Time is the set's clock, which moves when a page comes in. Hits between two arrivals have the
+//! same time, so a page that is hit often is stamped once per arrival and not once per hit. The
+//! order differs from exact LRU only among pages hit since the last arrival, and such a page is a
+//! victim only if all pages of the set were hit.
 
 use super::view::{Policy, View, oldest, stamp_rebased};
 

@@ -2,12 +2,12 @@
 //!
 //! A policy sees sixteen bits per way, sixteen bits per ghost, the set's clock (which counts the
 //! pages that came into the set) and one byte for a hand. It never sees pages, bytes, other sets or
-//! time. All of it lies in the set's own lines; the set's lock is held over `admitted` and
-//! `victim`, and nothing need be held over `touched`, which therefore looks at one way only.
+//! time. All of its state lies in the set's own lines. The set's lock is held during `admitted` and
+//! `victim`; no lock is needed for `touched`, which therefore looks at one way only.
 //!
-//! The seam: a new policy is one file with one implementation of [`Policy`], one variant of
-//! [`PolicyKind`] and one line in `with_policy`. The table chooses once per cache; inside, dispatch
-//! is static.
+//! To add a policy: write one file with an implementation of [`Policy`], add one variant to
+//! [`PolicyKind`] and one line to `with_policy`. The table chooses the policy once per operation;
+//! inside, dispatch is static.
 
 pub(crate) mod balance;
 pub(crate) mod car;

@@ -1,21 +1,21 @@
 //! `mq`: eight queues by frequency, from which pages fall back with time (Zhou, Philbin, Li, "The
 //! Multi-Queue Replacement Algorithm for Second Level Buffer Caches", USENIX ATC '01).
 //!
-//! A page used *f* times is in queue log2 *f*. One that is not used for a lifetime is appended to
-//! the queue below, and after another lifetime to the one below that. The first of the lowest queue
-//! leaves. Ghosts (the paper's Qout) keep their frequency, and a page that returns goes on from
-//! there.
+//! A page used *f* times is in queue log2 *f*. A page that is not used for a lifetime is appended
+//! to the queue below, and after another lifetime to the one below that. The first page of the
+//! lowest queue is evicted. Ghosts (the paper's Qout) keep their frequency, and a page that returns
+//! continues from it.
 //!
 //! | bits | what |
 //! |---|---|
-//! | 15..9 | uses less one, saturating; several between two arrivals in the set are one |
+//! | 15..9 | uses less one, saturating; several uses between two arrivals in the set count as one |
 //! | 8..0 | the set's clock at the last use |
 //!
-//! So the queue is nothing that is kept: uses and age tell it when a victim is looked for. The
-//! paper looks at the queues' first pages once an access and so may be a little late; here every
-//! page falls in time. Its lifetime is a guess at the commonest time between uses of a page; ours
-//! is one turnover of the set, as many arrivals as ways. On recorded traces two and four missed as
-//! much on the whole and more at their worst, and so did uses counted one by one.
+//! So the queue is not stored: uses and age give it when a victim is chosen. The paper looks at the
+//! queues' first pages once per access and so may be a little late; here every page falls in time.
+//! The paper's lifetime is an estimate of the commonest time between uses of a page; here it is one
+//! turnover of the set, as many arrivals as ways. On recorded traces, lifetimes of two and four
+//! turnovers missed as much on average and more at their worst, and so did counting every use.
 
 use super::view::{Policy, View, ways_of};
 
@@ -25,10 +25,10 @@ pub struct Mq;
 const USES_MAX: u16 = 128;
 const STAMP: u16 = (1 << 9) - 1;
 
-/// Older ones are made this old when their set is searched, so that nine bits tell their age.
+/// An age above this is set to this when the set is searched, so that nine bits hold every age.
 const AGE_MAX: u16 = 480;
 
-/// The highest queue; its pages can fall all the way down in a set of the most ways.
+/// The highest queue. Its pages can fall to the lowest queue even in a set of 32 ways.
 const QUEUE_MAX: u16 = USES_MAX.ilog2() as u16;
 const _: () = assert!(QUEUE_MAX == 7 && QUEUE_MAX * 32 < AGE_MAX && AGE_MAX < STAMP);
 
@@ -44,7 +44,7 @@ fn used(uses: u16, clock: u16) -> u16 {
     (uses.min(USES_MAX) - 1) << 9 | clock & STAMP
 }
 
-/// The queue that a page of this age is in, and for how long it has been there.
+/// Returns the queue of a page of this age, and the time that the page has been in it.
 fn place(meta: u16, age: u16, ways: usize) -> (u16, u16) {
     let lifetime = ways as u16;
     let queue = uses(meta).ilog2() as u16;
@@ -99,7 +99,7 @@ mod tests {
         assert_eq!(queue(8, 16), (2, 0));
         assert_eq!(queue(8, 47), (1, 15));
         assert_eq!(queue(8, 48), (0, 0));
-        // There is no queue below the lowest: it waits there.
+        // There is no queue below the lowest: the page stays there.
         assert_eq!(queue(8, 200), (0, 152));
         assert_eq!(place(used(128, 0), AGE_MAX, 32), (0, AGE_MAX - 7 * 32));
     }
@@ -134,9 +134,9 @@ mod tests {
             left &= !(1 << way);
             order.push(way);
         }
-        // Eight ways. 2 and 1 are in queue 0, for 30 and 24 arrivals; 6 fell to queue 1 four ago, and 0
-        // came there three ago; 5 is in queue 2 still; 3 is in queue 3 for longer than 4, which
-        // fell there; 7 fell from queue 7 to queue 4.
+        // Eight ways. 2 and 1 are in queue 0, for 30 and 24 arrivals; 6 fell to queue 1 four
+        // arrivals ago, and 0 came there three ago; 5 is still in queue 2; 3 is in queue 3 for
+        // longer than 4, which fell there; 7 fell from queue 7 to queue 4.
         assert_eq!(order, [2, 1, 6, 0, 5, 3, 4, 7]);
     }
 }

@@ -1,51 +1,51 @@
-//! `octavo`, the default: the load decides which page leaves first.
+//! `octavo`, the default: the load chooses the order of eviction.
 //!
-//! No single order of eviction is the best everywhere. Five orders are tried side by side on
-//! miniatures of the partition (see `learner`), and the sets follow the one that missed least of
-//! late:
+//! No single order of eviction is the best everywhere. Five orders run side by side on miniatures
+//! of the partition, and the sets follow the order whose miniature misses least (`learner` says how
+//! recent and earlier misses are weighed):
 //!
-//! * *density*: hits to be expected from here on per time to be spent, learned from what became of
-//!   pages of the same history and age (Beckmann, Chen, Cidon, "LHD", NSDI '18, with this file's
-//!   features);
+//! * *density*: expected hits per time from here on, learned from the fate of pages of the same
+//!   history and age (Beckmann, Chen, Cidon, "LHD", NSDI '18, with the features of this file);
 //! * *rate*: uses per time since the last one (after Blankstein, Sen, Freedman, "Hyperbolic
-//!   Caching", ATC '17); but a page that was used once leaves first, unless it came among the last
-//!   eighth of a turnover (the small queue of Yang et al., "S3-FIFO", SOSP '23);
-//! * *lrfu*: uses that halve in weight every eight turnovers of the set (Lee et al., SIGMETRICS
+//!   Caching", ATC '17); but a page that was used once is evicted first, unless it came within the
+//!   last eighth of a turnover (the small queue of Yang et al., "S3-FIFO", SOSP '23);
+//! * *lrfu*: uses, whose weight halves every eight turnovers of the set (Lee et al., SIGMETRICS
 //!   '99);
-//! * *lfu*, where the page used last leaves among equals: what loops want, which are best served by
-//!   keeping the same part of them;
-//! * *recency*: the square root of uses per time since the last one, little more than *lru*, for
-//!   loads where old uses say nothing.
+//! * *lfu*: uses; among equals the most recently used page is evicted. Best for loops, where it
+//!   keeps the same part of the loop;
+//! * *recency*: the square root of uses per time since the last one, which differs little from
+//!   *lru*, for loads where old uses say nothing.
 //!
-//! A page's sixteen bits are its history, which ghosts keep and a return takes over:
+//! A page's sixteen bits are its history. Ghosts keep the history, and a page that returns
+//! continues with it:
 //!
 //! | bits | what |
 //! |---|---|
 //! | 15..8 | the set's clock at the last use |
-//! | 7..2 | uses, saturating; several between two arrivals in the set are one |
-//! | 1..0 | the last interval between uses: none yet, below a quarter of a turnover, below three, longer |
+//! | 7..2 | uses, saturating; several uses between two arrivals in the set count as one |
+//! | 1..0 | last interval between uses, in turnovers: none yet, below 1/4, below 3, longer |
 //!
-//! Time is the set's own clock, which moves when a page comes in: as many ticks as ways are one
-//! turnover.
+//! Time is the set's own clock, which moves when a page comes in: as many ticks as the set has ways
+//! are one turnover.
 
 use super::lead::{BUCKETS, Order};
 use super::view::{Policy, View};
 use crate::sync::atomic::Ordering::Relaxed;
 
-/// The load's best order; see the module.
+/// The policy whose eviction order the load chooses; see the module.
 pub struct Octavo;
 
 const USES_MAX: u16 = 63;
 
-/// Older ones are made this old when their set is searched, so that eight bits tell their age, and
-/// that of the ghosts that they become.
+/// An age above this is set to this when the set is searched, so that eight bits hold the age of
+/// every page and of every ghost that it becomes.
 const AGE_MAX: u8 = 180;
 
 fn uses(meta: u16) -> u16 {
     meta >> 2 & USES_MAX
 }
 
-/// Ticks since the last use.
+/// Returns the ticks since the last use.
 pub(crate) fn age(meta: u16, clock: u16) -> u8 {
     (clock as u8).wrapping_sub((meta >> 8) as u8)
 }
@@ -62,12 +62,12 @@ fn interval(age: u8, ways: usize) -> u16 {
     }
 }
 
-/// The history of a page that is used again.
+/// Returns the history of a page after one more use.
 fn used_again(meta: u16, clock: u16, ways: usize) -> u16 {
     history(clock, uses(meta) + 1, interval(age(meta, clock), ways))
 }
 
-/// The place of a page's history and age among `CLASSES * BUCKETS`.
+/// Returns the place of a history and age among `CLASSES * BUCKETS`.
 #[inline(always)]
 pub(crate) fn cell(meta: u16, age: u8) -> usize {
     FIRST_CELL[meta as usize & 0xff] as usize + BUCKET[age as usize] as usize
@@ -130,8 +130,8 @@ const SQRT_256: [u16; USES_MAX as usize + 1] = {
 /// Half-life of a use in `Order::Lrfu`, in turnovers.
 const HALF_LIFE: u32 = 8;
 
-/// `2^24 / (age + 1)`, rounded up: a product with it is a quotient, exact for what `Order::Rate`
-/// divides.
+/// `2^24 / (age + 1)`, rounded up: a product with it replaces a division, and is exact for the
+/// numbers that `Order::Rate` divides.
 const PER_TICK: [u32; 256] = {
     let mut quotients = [0; 256];
     let mut age = 0;
@@ -142,7 +142,8 @@ const PER_TICK: [u32; 256] = {
     quotients
 };
 
-/// What a page is worth by an order; the least leaves. `density` looks a cell's up.
+/// Returns the worth of a page by an order; the page with the least worth is evicted. `density`
+/// returns the density of a cell.
 #[inline(always)]
 fn worth(order: Order, meta: u16, age: u8, ways: usize, density: impl Fn(usize) -> u16) -> u32 {
     let uses = uses(meta) as u32;
@@ -155,7 +156,7 @@ fn worth(order: Order, meta: u16, age: u8, ways: usize, density: impl Fn(usize) 
             (if is_due { 0 } else { rate }, youth)
         }
         Order::Lrfu => (LOG2_256[uses as usize] * HALF_LIFE * ways as u32 + youth as u32 * 256, youth),
-        // What was not used for so long is of no use, however often it was.
+        // A page that was not used for so long is worth nothing, however often it was used before.
         Order::Lfu => (if age < AGE_MAX { uses } else { 0 }, age),
         Order::Recency => {
             (((SQRT_256[uses as usize] as u64 * PER_TICK[age as usize] as u64) >> 16) as u32, youth)
@@ -164,7 +165,7 @@ fn worth(order: Order, meta: u16, age: u8, ways: usize, density: impl Fn(usize) 
     worth << 8 | among_equals as u32
 }
 
-/// The way that an order gives up. Makes what is very old as old as can be told.
+/// Returns the way that an order evicts. Limits the ages of all ways to `AGE_MAX`.
 #[inline(always)]
 pub(crate) fn victim_by(
     order: Order,
@@ -172,7 +173,7 @@ pub(crate) fn victim_by(
     candidates: u32,
     density: impl Fn(usize) -> u16,
 ) -> usize {
-    // A loop for each order, so that none asks again which it is.
+    // One loop per order, so that no loop tests the order at each way.
     match order {
         Order::Density => least(Order::Density, view, candidates, density),
         Order::Rate => least(Order::Rate, view, candidates, density),
@@ -187,10 +188,12 @@ fn least(order: Order, view: &View<'_>, candidates: u32, density: impl Fn(usize)
     let mut least = u32::MAX;
     for way in 0..view.ways() {
         let meta = view.meta(way);
-        // Stored for young ones too, whose bits that does not change: nobody can guess which are old.
+        // Stored for young ways too, whose bits do not change: a branch on age could not be
+        // predicted.
         let age = age(meta, view.clock).min(AGE_MAX);
         view.set_meta(way, view.clock.wrapping_sub(age as u16) << 8 | meta & 0xff);
-        // One number to compare, which names its way; what is no candidate comes last.
+        // One number to compare, which includes the way; a way that is no candidate gets the
+        // highest number.
         let excluded = (candidates >> way & 1).wrapping_sub(1);
         let worth = worth(order, meta, age, view.ways(), &density);
         least = least.min(worth << WAY_BITS | way as u32 | excluded);
@@ -198,8 +201,8 @@ fn least(order: Order, view: &View<'_>, candidates: u32, density: impl Fn(usize)
     (least & ((1 << WAY_BITS) - 1)) as usize
 }
 
-/// Bits of a way's number. What a page is worth has the other 27: by no order is it more, which the
-/// tests show.
+/// Number of bits of a way's number. The worth of a page has the other 27 bits; a test shows that
+/// no order needs more.
 const WAY_BITS: u32 = 5;
 
 impl Policy for Octavo {
@@ -229,7 +232,7 @@ impl Policy for Octavo {
                 let densities = if order == Order::Density { lead.densities() } else { &[] };
                 victim_by(order, view, candidates, |cell| densities[cell].load(Relaxed))
             }
-            // A partition too small to learn follows the order that is never far from lru.
+            // A partition without a learner follows the order that is never far from lru.
             None => victim_by(Order::Recency, view, candidates, |_| 0),
         }
     }
@@ -263,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn each_order_gives_up_what_it_should() {
+    fn each_order_evicts_the_page_that_its_definition_says() {
         let by = |order, meta| worth(order, meta, age(meta, 100), 16, |cell| cell as u16);
         let (old_often, new_once) = (history(60, 9, 2), history(98, 1, 0));
         assert!(by(Order::Recency, old_often) < by(Order::Recency, new_once));
@@ -271,22 +274,22 @@ mod tests {
         assert!(by(Order::Rate, old_often) < by(Order::Rate, history(99, 1, 0)));
         assert!(by(Order::Rate, old_often) > by(Order::Rate, new_once));
         assert!(by(Order::Lrfu, old_often) > by(Order::Lrfu, new_once));
-        // Among equals the page used last leaves by `Lfu`, the one used first by the others.
+        // Among equals, `Lfu` evicts the page used last, the others the page used first.
         let (older, younger) = (history(97, 1, 0), history(98, 1, 0));
         assert!(by(Order::Lfu, older) > by(Order::Lfu, younger));
         assert!(by(Order::Lrfu, older) < by(Order::Lrfu, younger));
         assert!(by(Order::Recency, older) < by(Order::Recency, younger));
-        // Of two pages used at the same time the one used more often stays.
+        // Of two pages used at the same time, the one used more often stays.
         assert!(by(Order::Recency, history(97, 4, 2)) > by(Order::Recency, older));
-        // What nobody has used for as long as can be told leaves first, and not last.
+        // A page of the maximum age is evicted first, not last.
         assert!(
             by(Order::Lfu, history(100u16.wrapping_sub(AGE_MAX as u16), 9, 2)) < by(Order::Lfu, new_once)
         );
     }
 
     #[test]
-    fn what_a_page_is_worth_leaves_room_for_its_way() {
-        // Both ends, under the interpreter.
+    fn the_worth_of_a_page_leaves_room_for_the_number_of_its_way() {
+        // Under miri only both ends of the range.
         let step = if cfg!(miri) { AGE_MAX as usize } else { 1 };
         let all = (0..=AGE_MAX).step_by(step).flat_map(|age| (0..=USES_MAX).map(move |uses| (age, uses)));
         for ((age, uses), order) in all.flat_map(|page| Order::ALL.map(|order| (page, order))) {
@@ -296,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_product_with_a_quotient_is_a_division() {
+    fn multiplying_by_the_table_equals_dividing() {
         for (age, quotient) in PER_TICK.iter().enumerate() {
             for uses in 0..=USES_MAX as u64 {
                 assert_eq!(

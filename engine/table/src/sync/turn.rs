@@ -1,11 +1,11 @@
 //! loom's atomics, with every interleaving of loads and swaps.
 //!
-//! loom remembers the last access to an atomic only. A load by the thread that then swaps hides an
-//! earlier load by another thread from it, and the order in which the swap comes first is never
-//! tried: "load, look, compare-and-swap", the shape of every step of the slot's protocol, would be
-//! run in few orders and called exhaustive. Here each access first takes a turn, a relaxed
-//! swap of a flag that means nothing. Turns are all in conflict with each other, so loom tries them
-//! in every order, and relaxed, so they order nothing that the protocol must order itself.
+//! loom remembers only the last access to an atomic. A load by the thread that then swaps hides an
+//! earlier load by another thread from it, and loom never tries the order in which the swap comes
+//! first. So "load, look, compare-and-swap", the shape of every step of the slot's protocol, would
+//! run in few orders and be called exhaustive. Here each access first takes a turn: a relaxed swap
+//! of a flag that has no meaning. All turns conflict with each other, so loom tries them in every
+//! order; they are relaxed, so they order nothing that the protocol must order itself.
 
 use super::atomic::Ordering;
 use loom::sync::atomic::AtomicBool;
@@ -61,7 +61,7 @@ macro_rules! atomic_with_turns {
                 self.in_turn().compare_exchange(old, new, success, failure)
             }
 
-            /// Never fails for no reason, as loom's does not.
+            /// Never fails spuriously, as loom's does not.
             pub fn compare_exchange_weak(
                 &self,
                 old: $value,

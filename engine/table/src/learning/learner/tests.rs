@@ -1,10 +1,10 @@
-//! What the learner takes, follows and learns.
+//! Tests of the learner: its memory, the pages it follows, the orders it chooses.
 
 use super::*;
 use crate::word::tag::Mixer;
 
 #[test]
-fn what_it_takes_stays_below_a_hundredth_of_the_partition() {
+fn the_learner_uses_less_than_a_hundredth_of_the_partition() {
     for ways in [8, 16, 32] {
         for capacity in (4..24).flat_map(|shift| [1u64 << shift, 3 << (shift - 1)]) {
             let share = Learner::bytes(capacity, ways) as f64 / (capacity * 4096) as f64;
@@ -14,7 +14,7 @@ fn what_it_takes_stays_below_a_hundredth_of_the_partition() {
 }
 
 #[test]
-fn it_follows_as_many_pages_as_its_miniatures_are_small() {
+fn the_share_of_followed_pages_equals_the_relative_size_of_the_miniatures() {
     let mixer = Mixer::new(3);
     for capacity in [512u64, 1024, 4096, 1 << 18] {
         let learner = Learner::new(capacity, 16);
@@ -26,7 +26,7 @@ fn it_follows_as_many_pages_as_its_miniatures_are_small() {
 }
 
 #[test]
-fn the_order_that_a_loop_wants_comes_to_lead_and_leaves_again_with_it() {
+fn a_loop_makes_its_best_order_lead_and_the_lead_ends_with_the_loop() {
     let learner = Learner::new(2048, 16);
     let mixer = Mixer::new(5);
     let show = |page: u64| {
@@ -39,8 +39,8 @@ fn the_order_that_a_loop_wants_comes_to_lead_and_leaves_again_with_it() {
     let after_the_loop =
         learner.lessons.lock().unwrap().contenders.iter().map(|c| c.misses).collect::<Vec<_>>();
     assert!(matches!(learner.lead.order(), Order::Lfu | Order::Density), "{after_the_loop:?}");
-    // Pages that come once, and twice in a row, and never again: what was used long ago and often is
-    // worthless.
+    // Pages that come once, then twice in a row, and never again: frequent old use is worth
+    // nothing.
     (1000..400_000u64).for_each(|access| show((1 << 32) + access - access % 2 * 600));
     let misses = learner.lessons.lock().unwrap().contenders.iter().map(|c| c.misses).collect::<Vec<_>>();
     let leader = learner.lead.order() as usize;
@@ -48,7 +48,7 @@ fn the_order_that_a_loop_wants_comes_to_lead_and_leaves_again_with_it() {
 }
 
 #[test]
-fn it_grows_and_shrinks_with_its_table_and_learns_at_every_size() {
+fn the_learner_grows_and_shrinks_with_its_table_and_learns_at_every_size() {
     let (learner, mixer) = (Learner::new(16, 16), Mixer::new(7));
     let shown = |pages: u64| {
         let follow = |tag: &Tag| learner.follows(*tag);
@@ -61,17 +61,17 @@ fn it_grows_and_shrinks_with_its_table_and_learns_at_every_size() {
         lessons.contenders.first().map_or(0, |contender| contender.miniature.slots() as u64)
     };
     assert_eq!((shown(1000), learner.lead.order()), (0, ONLY_ORDER));
-    // Four segments of 2 MiB, and a gibibyte.
+    // Four segments of 2 MiB, and one gibibyte.
     for (capacity, has_densities) in [(160, false), (2048, true), (1 << 18, true), (2400, true), (160, false)]
     {
         learner.set_capacity(capacity);
         assert_eq!(learner.size(), Size::of(capacity, 16), "{capacity}");
         assert_eq!(learner.size().densities, has_densities, "{capacity}");
         assert_eq!(shown(capacity * 5 / 4), learner.size().slots as u64, "{capacity}");
-        // A loop that is larger than the table.
+        // The load is a loop larger than the table.
         assert_eq!(learner.lead.order(), Order::Lfu, "{capacity}");
     }
-    // A little more or less changes nothing that was learned.
+    // A small change of capacity keeps all that was learned.
     learner.set_capacity(2048);
     let size = learner.size();
     learner.set_capacity(2200);
@@ -82,7 +82,7 @@ fn it_grows_and_shrinks_with_its_table_and_learns_at_every_size() {
 }
 
 #[test]
-fn what_one_has_learned_another_begins_with() {
+fn a_learner_can_begin_with_what_another_has_learned() {
     let (taught, mixer) = (Learner::new(4096, 16), Mixer::new(9));
     let tags = (0..200_000u64).map(|access| mixer.tag(access % 6000));
     tags.filter(|tag| taught.follows(*tag)).for_each(|tag| taught.show(tag));
@@ -100,7 +100,7 @@ fn what_one_has_learned_another_begins_with() {
     };
     let off = missed(&other).into_iter().zip(missed(&taught)).map(|(here, there)| (here - there).abs());
     assert!(off.fold(0.0, f64::max) <= 100.0, "{:?}", learned.misses);
-    // One that is too small, and what nobody can have learned.
+    // A learner that is too small, and values that no learner can have produced.
     let small = Learner::new(16, 16);
     small.adopt(&learned);
     assert_eq!((small.lead.order(), small.learned().densities), (ONLY_ORDER, Vec::new()));
