@@ -1,14 +1,14 @@
-//! loom models of the protocols (P1 to P13 in `slot`, R1 to R4 in `resize`, T1 to T11 in `twin`):
+//! loom models of the protocols (P1 to P14 in `slot`, R1 to R4 in `resize`, T1 to T11 in `twin`):
 //! every interleaving of a few threads, with every value that a relaxed load may legally return.
 //!
-//! Each model is a function, so that it can be run twice: as it is, when it must hold, and with one
-//! step of the protocol left out (`broken`), when it must fail. A model that cannot fail proves
+//! Each model is a function, so that it can be run twice: unchanged, when it must hold, and with
+//! one step of the protocol broken (`broken`), when it must fail. A model that cannot fail proves
 //! nothing.
 //!
-//! `EVERY` is every interleaving; a number bounds the preemptions, where there are too many: one
-//! step of the protocol has at most four accesses, and what two threads can do to each other
-//! between two of them takes no more. What is not here: long runs with many threads (see
-//! `schedules`), and the lock (see `lock`).
+//! `EVERY` means every interleaving. A number limits the preemptions of models that have too many:
+//! one step of the protocol has at most four accesses, and all interactions of two threads between
+//! two of them need no more preemptions. Not here: long runs with many threads (see `schedules`),
+//! and the lock (see `lock`).
 
 mod away;
 mod slot;
@@ -22,29 +22,29 @@ use std::sync::{PoisonError, RwLock};
 
 use crate::word::slot::{OneWay, Slot, Word};
 
-/// Held shared by models of the whole protocol, alone by those of a broken one: the switch is one
-/// for the process.
+/// Held shared by models of the whole protocol, and exclusively by models of a broken one, because
+/// the switch is global.
 static SWITCH: RwLock<()> = RwLock::new(());
 
 /// No bound on preemptions.
 const EVERY: Option<usize> = None;
 
-/// Runs a model in all interleavings, or in those with at most so many preemptions.
+/// Runs a model in all interleavings, or in those with at most `preemptions_max` preemptions.
 fn explore(preemptions_max: Option<usize>, model: fn()) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = preemptions_max;
-    // A table is built and searched in each run: thousands of accesses, few of them with a choice.
+    // Each run builds and searches a table: thousands of accesses, few of them with a choice.
     builder.max_branches = 20_000;
     builder.check(model);
 }
 
-/// The model holds.
+/// Asserts that a model holds.
 fn holds(preemptions_max: Option<usize>, model: fn()) {
     let _shared = SWITCH.read().unwrap_or_else(PoisonError::into_inner);
     explore(preemptions_max, model);
 }
 
-/// The bytes of a frame, two words of them. A word names its page and the write that put it there.
+/// The bytes of a frame: two words, each of which names its page and the write that put it there.
 struct Frame([AtomicU64; 2]);
 
 impl Frame {
@@ -62,7 +62,7 @@ impl Frame {
         [self.0[0].load(Ordering::Relaxed), self.0[1].load(Ordering::Relaxed)]
     }
 
-    /// The one value that both words hold.
+    /// Returns the one value that both words hold.
     fn whole(&self) -> u64 {
         let [first, second] = self.bytes();
         assert_eq!(first, second, "a torn page");
@@ -70,8 +70,8 @@ impl Frame {
     }
 }
 
-/// P3 by the book: the page's bytes, or None where the slot does not hold it, readable, all the
-/// time.
+/// P3 step by step: returns the page's bytes, or `None` if the slot did not hold the page,
+/// readable, all the time.
 fn read_by_word(slot: Slot<'_>, frame: &Frame, tag: crate::Tag) -> Option<u64> {
     let word = slot.load();
     if !word.readable() || slot.tag() != tag {
@@ -84,7 +84,7 @@ fn read_by_word(slot: Slot<'_>, frame: &Frame, tag: crate::Tag) -> Option<u64> {
     })
 }
 
-/// P13 by the book: the same.
+/// P13 step by step, likewise.
 fn read(way: &OneWay, frame: &Frame, tag: crate::Tag) -> Option<u64> {
     let shown = way.shown();
     if !shown.has(0) || way.slot().tag() != tag {
@@ -97,7 +97,7 @@ fn read(way: &OneWay, frame: &Frame, tag: crate::Tag) -> Option<u64> {
     })
 }
 
-/// A slot that holds the page, clean or dirty, unpinned.
+/// Returns a slot that holds the page, clean or dirty, unpinned.
 fn way_with(tag: crate::Tag, dirty: bool) -> OneWay {
     let way = OneWay::new();
     let slot = way.slot();
@@ -106,8 +106,8 @@ fn way_with(tag: crate::Tag, dirty: bool) -> OneWay {
     way
 }
 
-/// Where waiters register before they wait by P12, as the engine's do: plain memory that the word
-/// must order.
+/// Registrations of waiters that wait by P12, as in the engine: plain memory that the word must
+/// order.
 struct Waiters {
     registered: [AtomicBool; 3],
     bells: [Notify; 3],
@@ -121,8 +121,8 @@ impl Waiters {
         }
     }
 
-    /// P12: sleeps until the busy state `seen` may have ended. A wake-up that gets lost ends the
-    /// model as a deadlock.
+    /// P12: sleeps until the busy state `seen` may have ended. A lost wake-up ends the model as a
+    /// deadlock.
     fn wait(&self, me: usize, slot: Slot<'_>, seen: Word) {
         // Relaxed: ordered by the swap of `Slot::wait`.
         self.registered[me].store(true, Ordering::Relaxed);
@@ -131,7 +131,7 @@ impl Waiters {
         }
     }
 
-    /// What the end of a busy state owes where it returned true.
+    /// Wakes the waiters; call it when the end of a busy state returned true.
     fn tell(&self) {
         let registered =
             || self.registered.iter().zip(&self.bells).filter(|(r, _)| r.load(Ordering::Relaxed));

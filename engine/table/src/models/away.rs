@@ -1,4 +1,4 @@
-//! Models of a page whose main comes to another node (T9 to T11 in `twin`): reads, writes and
+//! Models of a page whose main moves to another node (T9 to T11 in `twin`): reads, writes and
 //! evictions against the switch, on two and three nodes.
 
 use super::twin::{A, A1, B, HERE, Nodes, PAGE, in_order};
@@ -9,7 +9,7 @@ use crate::{Claim, NodeId, SlotIndex, Tag};
 
 const THIRD: NodeId = NodeId(2);
 
-/// Copies frames; nobody waits in these models.
+/// Copies frames. These models have no waiters.
 struct Bytes<'n>(&'n Nodes);
 
 impl Mover for Bytes<'_> {
@@ -26,7 +26,7 @@ impl Nodes {
         self.table.bring_main(PAGE, node, false, &mut Bytes(self)).to.is_some()
     }
 
-    /// P3, wherever it is.
+    /// P3, wherever the page is.
     fn read_main(&self) -> Option<u64> {
         let found = self.table.find(PAGE).filter(|found| found.word.readable())?;
         let [first, second] = self.frame(found.index).bytes();
@@ -36,8 +36,8 @@ impl Nodes {
         })
     }
 
-    /// As the engine writes: in place, found with the lock if not without; else into a slot of its
-    /// own.
+    /// Writes as the engine does: in place, if the page is found, without the lock or with it; else
+    /// into a newly claimed slot.
     fn write(&self, value: u64) {
         loop {
             let found = self.table.find(PAGE);
@@ -72,7 +72,7 @@ impl Nodes {
         true
     }
 
-    /// Where the page is, by a look at every slot.
+    /// Returns where the page is, by a look at every slot.
     fn slots(&self) -> Vec<(SlotIndex, State, u64)> {
         let mut slots = Vec::new();
         self.table.for_each_page(|_, found| {
@@ -83,7 +83,7 @@ impl Nodes {
         slots
     }
 
-    /// Two other pages come in where the page is away, and it leaves.
+    /// Two other pages come in where the page is away, and evict it.
     fn crowd_out(&self) {
         let other = |number: u64| Tag(self.table.twin_place(PAGE, HERE).0 | number << 32);
         (1..=2).for_each(|number| self.fill(other(number), B, false));
@@ -91,7 +91,7 @@ impl Nodes {
 }
 
 #[test]
-fn a_switch_takes_no_write_away_and_is_seen_by_no_read_t9_t10() {
+fn a_switch_loses_no_write_and_no_read_notices_it_t9_t10() {
     holds(Some(2), || {
         let nodes = Nodes::of(2);
         nodes.fill(PAGE, A, false);
@@ -109,7 +109,7 @@ fn a_switch_takes_no_write_away_and_is_seen_by_no_read_t9_t10() {
 }
 
 #[test]
-fn a_reader_of_a_page_that_comes_and_goes_between_nodes_sees_no_other_bytes_t10() {
+fn a_reader_of_a_page_that_switches_between_nodes_sees_only_its_bytes_t10() {
     holds(Some(2), || {
         let nodes = Nodes::of(2);
         nodes.fill(PAGE, A, true);
@@ -125,9 +125,9 @@ fn a_reader_of_a_page_that_comes_and_goes_between_nodes_sees_no_other_bytes_t10(
     });
 }
 
-/// Home keeps a copy of a page that is away, as any node may.
+/// The home node keeps a copy of a page that is away, as any node may.
 #[test]
-fn the_home_of_a_page_that_is_away_reads_a_copy_that_writes_overtake_t5_t10() {
+fn writes_overtake_the_home_nodes_copy_of_a_page_that_is_away_t5_t10() {
     holds(Some(2), || {
         let nodes = Nodes::of(2);
         nodes.fill(PAGE, A, false);
@@ -139,13 +139,13 @@ fn the_home_of_a_page_that_is_away_reads_a_copy_that_writes_overtake_t5_t10() {
     });
 }
 
-/// A page that is away leaves from there, and is written at the same time.
+/// A page that is away is evicted there, and written at the same time.
 pub(super) fn write_that_finds_its_page_away() {
     let nodes = Nodes::of(2);
     nodes.fill(PAGE, A, false);
     assert!(nodes.switch(HERE));
     let evictor = nodes.spawn(|nodes| nodes.crowd_out());
-    // A reader without a lock may pass it by; who has the lock finds it or brings it in.
+    // A reader without a lock may miss it; a thread with the lock finds it or brings it in.
     let guard = nodes.table.lock(PAGE);
     let is_away = guard.find(PAGE).is_some();
     let away = nodes.slots_now();
@@ -159,7 +159,8 @@ pub(super) fn write_that_finds_its_page_away() {
 }
 
 impl Nodes {
-    /// How many slots have the page, looked at without a lock while no other has the page's.
+    /// Returns the number of slots that hold the page, read without a lock while no other thread
+    /// holds the page's.
     fn slots_now(&self) -> usize {
         let words = (0..2 * self.table.nodes()).map(|slot| self.table.slot(SlotIndex(slot)));
         words.filter(|slot| slot.load().readable() && slot.tag() == PAGE).count()
@@ -167,11 +168,11 @@ impl Nodes {
 }
 
 #[test]
-fn a_page_that_leaves_from_afar_while_it_is_written_is_in_one_slot_t9_t11() {
+fn a_page_evicted_away_from_home_while_it_is_written_is_in_one_slot_t9_t11() {
     holds(Some(2), write_that_finds_its_page_away);
 }
 
-/// A copy on a third node knows nothing of the switch, and hears of the next write.
+/// A copy on a third node is not affected by the switch, and the next write overtakes it.
 pub(super) fn switch_and_write_against_read_of_a_third_node() {
     let nodes = Nodes::of(3);
     nodes.fill(PAGE, A, false);
@@ -190,7 +191,7 @@ fn a_copy_on_a_third_node_is_overtaken_by_the_first_write_after_a_switch_t5_t10(
     holds(Some(2), switch_and_write_against_read_of_a_third_node);
 }
 
-/// Its main leaves from where it was away, and the page is written by who finds no slot.
+/// A main is evicted away from home, and a writer that finds no slot writes the page.
 pub(super) fn orphan_of_a_page_that_was_away() {
     let nodes = Nodes::of(3);
     nodes.fill(PAGE, A, false);
@@ -205,6 +206,6 @@ pub(super) fn orphan_of_a_page_that_was_away() {
 }
 
 #[test]
-fn a_copy_whose_main_left_from_afar_is_overtaken_when_the_page_comes_home_t7_t11() {
+fn a_copy_whose_main_was_evicted_away_is_overtaken_when_the_page_comes_home_t7_t11() {
     holds(Some(2), orphan_of_a_page_that_was_away);
 }

@@ -9,7 +9,7 @@ use crate::word::slot::{OneWay, Slot, State};
 
 const PAGE_A: Tag = Tag(0xA << 24);
 const PAGE_B: Tag = Tag(0xB << 24);
-/// What frames hold of page A at first, of page B, and of page A after one and two writes.
+/// Contents of frames: page A at first, page B, and page A after one and two writes.
 const A: u64 = 0xA00;
 const B: u64 = 0xB00;
 const A1: u64 = 0xA01;
@@ -53,7 +53,7 @@ impl Way {
         true
     }
 
-    /// P1, P2: page B takes the slot if that may be.
+    /// P1, P2: page B takes the slot if the protocol allows it.
     fn replace_by_b(&self) -> bool {
         let word = self.slot().load();
         if !word.evictable() || !self.slot().claim(word, PAGE_B) {
@@ -76,7 +76,7 @@ pub(super) fn hit_against_evict() {
 }
 
 #[test]
-fn a_reader_without_a_lock_gets_its_page_or_nothing_while_the_slot_is_taken_for_another_p1_p2_p13() {
+fn a_reader_at_a_glance_gets_its_page_or_nothing_while_the_slot_is_claimed_for_another_p1_p2_p13() {
     holds(Some(4), hit_against_evict);
 }
 
@@ -91,7 +91,7 @@ pub(super) fn hit_by_word_against_evict() {
 }
 
 #[test]
-fn a_reader_by_the_word_gets_its_page_or_nothing_while_the_slot_is_taken_for_another_p1_p2_p3() {
+fn a_reader_by_the_word_gets_its_page_or_nothing_while_the_slot_is_claimed_for_another_p1_p2_p3() {
     holds(Some(4), hit_by_word_against_evict);
 }
 
@@ -109,7 +109,7 @@ pub(super) fn write_against_read() {
 }
 
 #[test]
-fn a_reader_without_a_lock_never_sees_half_a_write_and_never_goes_back_p6_p7_p13() {
+fn a_reader_at_a_glance_never_sees_half_a_write_and_never_older_bytes_p6_p7_p13() {
     holds(Some(5), write_against_read);
 }
 
@@ -127,13 +127,13 @@ pub(super) fn write_against_read_by_word() {
 }
 
 #[test]
-fn a_reader_by_the_word_never_sees_half_a_write_and_never_goes_back_p3_p6_p7() {
+fn a_reader_by_the_word_never_sees_half_a_write_and_never_older_bytes_p3_p6_p7() {
     holds(Some(5), write_against_read_by_word);
 }
 
-/// A page that was seen newer by the one kind of read is not seen older by the other.
+/// Newer bytes seen by one kind of read are not followed by older bytes from the other kind.
 #[test]
-fn a_reader_that_changes_from_one_kind_of_look_to_the_other_never_goes_back_p3_p7_p13() {
+fn a_reader_that_switches_between_both_kinds_of_read_never_sees_older_bytes_p3_p7_p13() {
     holds(Some(4), || {
         let way = Way::with_a(false);
         let writer = way.spawn(|way| assert!(way.write(A1, true)));
@@ -145,7 +145,7 @@ fn a_reader_that_changes_from_one_kind_of_look_to_the_other_never_goes_back_p3_p
 }
 
 #[test]
-fn a_reader_that_sleeps_through_two_writes_believes_neither_mix_p3_p6_p7() {
+fn a_reader_that_sleeps_through_two_writes_accepts_no_mixed_bytes_p3_p6_p7() {
     holds(Some(5), || {
         let way = Way::with_a(false);
         let writer = way.spawn(|way| {
@@ -170,7 +170,7 @@ fn pinned_reads(way: &Way) {
 }
 
 #[test]
-fn a_pinned_page_is_not_evicted_and_a_claimed_slot_not_pinned_for_its_old_page_p1_p4_p5() {
+fn a_pinned_page_is_not_evicted_and_a_claimed_slot_is_not_pinned_for_its_old_page_p1_p4_p5() {
     holds(EVERY, || {
         let way = Way::with_a(false);
         let evictor = way.spawn(|way| {
@@ -198,7 +198,7 @@ fn a_write_never_changes_pinned_bytes_p4_p5_p6() {
 }
 
 #[test]
-fn the_pins_of_others_do_not_make_a_reader_fail_p3_p4_p5() {
+fn pins_of_other_threads_do_not_make_a_read_fail_p3_p4_p5() {
     holds(EVERY, || {
         let way = Way::with_a(false);
         let other = way.spawn(|way| {
@@ -213,7 +213,7 @@ fn the_pins_of_others_do_not_make_a_reader_fail_p3_p4_p5() {
 }
 
 #[test]
-fn a_write_back_and_the_announcement_of_a_store_do_not_make_a_reader_fail_p3_p8_p10_p11() {
+fn a_write_back_and_the_announcement_of_a_store_do_not_make_a_read_fail_p3_p8_p10_p11() {
     holds(EVERY, || {
         let way = Way::with_a(true);
         let cleaner = way.spawn(|way| {
@@ -242,7 +242,7 @@ fn increment(way: &Way, me: usize) {
 }
 
 #[test]
-fn two_writers_of_one_page_follow_each_other_and_see_each_others_bytes_p6_p7_p12() {
+fn two_writers_of_one_page_take_turns_and_see_each_others_bytes_p6_p7_p12() {
     holds(Some(4), || {
         let way = Way::with_a(false);
         let before = way.slot().load().version();
@@ -282,7 +282,7 @@ fn a_page_that_was_written_again_during_its_write_back_stays_dirty_p10_p11() {
 }
 
 #[test]
-fn a_failed_write_back_leaves_the_page_dirty_and_tells_its_waiters_p11_p12() {
+fn a_failed_write_back_leaves_the_page_dirty_and_wakes_its_waiters_p11_p12() {
     holds(EVERY, || {
         let way = Way::with_a(true);
         let word = way.slot().load();
@@ -297,7 +297,7 @@ fn a_failed_write_back_leaves_the_page_dirty_and_tells_its_waiters_p11_p12() {
 }
 
 #[test]
-fn a_page_whose_range_is_cleared_is_not_written_meanwhile_and_is_what_it_was_if_the_store_refuses_p6_p14() {
+fn a_held_page_is_not_written_and_is_unchanged_if_the_store_refuses_the_clear_p6_p14() {
     holds(EVERY, || {
         let way = Way::with_a(true);
         let writer = way.spawn(|way| {
@@ -344,7 +344,7 @@ fn a_held_page_that_is_dropped_stays_a_snapshot_for_its_pins_p9_p14() {
 }
 
 #[test]
-fn whoever_waits_for_a_held_page_is_told_p12_p14() {
+fn a_waiter_for_a_held_page_is_woken_p12_p14() {
     holds(EVERY, || wait_against(hold, |way| way.slot().let_go()));
     holds(EVERY, || wait_against(hold, |way| way.slot().remove().waited()));
 }
@@ -354,7 +354,7 @@ fn hold(way: &Way) {
 }
 
 #[test]
-fn a_store_leaves_readers_and_pins_the_old_bytes_until_it_may_change_them_p8_p9() {
+fn readers_and_pins_keep_the_old_bytes_until_a_store_may_change_them_p8_p9() {
     holds(Some(4), || {
         let way = Way::with_a(false);
         let writer = way.spawn(|way| {
@@ -378,7 +378,7 @@ fn a_store_leaves_readers_and_pins_the_old_bytes_until_it_may_change_them_p8_p9(
 
 /// Three threads.
 #[test]
-fn of_two_last_pins_and_a_removal_exactly_one_frees_the_slot_and_no_snapshot_changes_p5_p9() {
+fn of_two_last_unpins_and_a_removal_exactly_one_frees_the_slot_and_no_snapshot_changes_p5_p9() {
     holds(Some(4), || {
         let way = Way::with_a(false);
         let before = way.slot().load();
@@ -405,7 +405,7 @@ fn of_two_last_pins_and_a_removal_exactly_one_frees_the_slot_and_no_snapshot_cha
     });
 }
 
-/// P12 for whatever is going on, until nothing is.
+/// Waits by P12 until the slot is not busy.
 fn wait_until_quiet<const ME: usize>(way: &Way) {
     loop {
         let word = way.slot().load();
@@ -416,7 +416,7 @@ fn wait_until_quiet<const ME: usize>(way: &Way) {
     }
 }
 
-/// Brings the slot into a busy state, and then ends it while another thread waits.
+/// Brings the slot into a busy state, and ends that state while another thread waits.
 fn wait_against(begin: fn(&Way), end: fn(&Way) -> bool) {
     let way = Way::with_a(true);
     begin(&way);
@@ -440,22 +440,22 @@ pub(super) fn wait_against_publish() {
 }
 
 #[test]
-fn whoever_waits_for_a_fill_is_told_p2_p12() {
+fn a_waiter_for_a_fill_is_woken_p2_p12() {
     holds(EVERY, wait_against_publish);
 }
 
 #[test]
-fn whoever_waits_for_a_fill_that_fails_is_told_p9_p12() {
+fn a_waiter_for_a_fill_that_fails_is_woken_p9_p12() {
     holds(EVERY, || wait_against(begin_fill, |way| way.slot().remove().waited()));
 }
 
 #[test]
-fn whoever_waits_for_a_write_is_told_p7_p12() {
+fn a_waiter_for_a_write_is_woken_p7_p12() {
     holds(EVERY, || wait_against(begin_write, |way| way.slot().end_write(true)));
 }
 
 #[test]
-fn whoever_waits_for_a_page_that_leaves_a_snapshot_behind_is_told_p9_p12() {
+fn a_waiter_for_a_page_that_leaves_a_snapshot_behind_is_woken_p9_p12() {
     holds(Some(4), || {
         wait_against(
             |way| {
@@ -472,7 +472,7 @@ fn whoever_waits_for_a_page_that_leaves_a_snapshot_behind_is_told_p9_p12() {
 }
 
 #[test]
-fn whoever_waits_for_a_write_back_is_told_p11_p12() {
+fn a_waiter_for_a_write_back_is_woken_p11_p12() {
     holds(EVERY, || {
         wait_against(
             |way| way.slot().begin_writeback(way.slot().load()).unwrap(),
@@ -482,7 +482,7 @@ fn whoever_waits_for_a_write_back_is_told_p11_p12() {
 }
 
 #[test]
-fn whoever_waits_for_a_store_is_told_by_the_write_that_ends_it_p8_p12() {
+fn a_waiter_for_a_store_is_woken_by_the_write_that_ends_it_p8_p12() {
     holds(Some(4), || {
         wait_against(
             |way| {
@@ -499,11 +499,11 @@ fn whoever_waits_for_a_store_is_told_by_the_write_that_ends_it_p8_p12() {
     });
 }
 
-/// Three threads. The second waiter may find the first one's flag, and the state may end before it
-/// looks further: `wait` once took the flag in a word loaded earlier for its own, and the second
-/// waiter was never told.
+/// Three threads. The second waiter may find the flag of the first, and the state may end before it
+/// looks again: `wait` once took the flag in a word loaded earlier for its own, and the second
+/// waiter was never woken.
 #[test]
-fn a_second_waiter_is_told_too_wherever_the_first_ones_flag_was_seen_p12() {
+fn a_second_waiter_that_finds_the_firsts_flag_is_woken_too_p12() {
     holds(Some(3), || {
         let way = Way::with_a(false);
         begin_write(&way);
@@ -518,7 +518,7 @@ fn a_second_waiter_is_told_too_wherever_the_first_ones_flag_was_seen_p12() {
 
 /// Three threads.
 #[test]
-fn a_waiter_is_told_though_a_write_overlaps_the_write_back_it_waits_for_p7_p11_p12() {
+fn a_waiter_for_a_write_back_is_woken_although_a_write_overlaps_it_p7_p11_p12() {
     holds(Some(3), || {
         let way = Way::with_a(true);
         let word = way.slot().load();

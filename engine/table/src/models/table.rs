@@ -1,5 +1,5 @@
-//! Models of a whole table: two segments of one set of two ways, the smallest that can be full,
-//! grow and shrink.
+//! Models of a whole table: two segments of one set of two ways, the smallest table whose sets can
+//! be full and that can grow and shrink.
 
 use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::thread;
@@ -19,7 +19,7 @@ const SECOND: SegmentIndex = SegmentIndex(1);
 
 /// A page of directory entry 0 while there are two segments.
 const PAGE: Tag = Tag(0xA << 24);
-/// What a fill brings, and what writes leave.
+/// Contents of the page after a fill, and after writes.
 const FILLED: u64 = 0xA00;
 const WRITTEN: u64 = 0xA01;
 
@@ -65,8 +65,8 @@ impl Cache {
         }
     }
 
-    /// Sees to it that the page is there, by a fill or by `bytes` for a page that is not, and tells
-    /// its slot if it brought it.
+    /// Makes sure that the page is resident, by a fill or by `bytes` if it is not. Returns its slot
+    /// if this call brought it in.
     fn bring(&self, me: usize, bytes: u64, dirty: bool) -> Option<SlotIndex> {
         loop {
             let mut guard = self.table.lock(PAGE);
@@ -87,8 +87,7 @@ impl Cache {
         }
     }
 
-    /// A read by P13 that falls back on the lock, as the engine's does: None is a miss that may be
-    /// believed.
+    /// Reads by P13 and falls back on the lock, as the engine does. `None` is a certain miss.
     fn read(&self, me: usize) -> Option<u64> {
         if let Some(slot) = self.table.candidate(PAGE)
             && let Some(glance) = self.table.glance(slot, PAGE)
@@ -113,7 +112,7 @@ impl Cache {
         }
     }
 
-    /// P6, P7 on a page that is there; where it is pinned, P9 and on with it in another slot.
+    /// P6, P7 on a resident page; if it is pinned, P9 and the write continues in another slot.
     fn write(&self, me: usize, bytes: u64) {
         loop {
             let mut guard = self.table.lock(PAGE);
@@ -146,7 +145,7 @@ impl Cache {
         }
     }
 
-    /// R1 to R4, waiting for pages that are busy.
+    /// R1 to R4; waits for busy pages.
     fn advance(&self, me: usize, mv: Move) {
         loop {
             let mut mover = self;
@@ -158,12 +157,12 @@ impl Cache {
         }
     }
 
-    /// The move of the page's entry out of `from`: entry 0 is named first.
+    /// Returns the move of the page's entry out of `from`: that of entry 0 comes first.
     fn leaving(&self, from: SegmentIndex) -> Move {
         self.table.leave(from)[0]
     }
 
-    /// Where the page is, once, with which state and bytes.
+    /// Asserts that the page is in one slot, and returns its state and bytes.
     fn only_copy(&self) -> Option<(SegmentIndex, State, u64)> {
         let mut copies = Vec::new();
         self.table.for_each_page(|_, found| {
@@ -180,7 +179,7 @@ impl Cache {
 }
 
 #[test]
-fn of_two_threads_that_miss_a_page_one_fills_it_and_the_other_is_told_p1_p2_p12() {
+fn of_two_threads_that_miss_a_page_one_fills_it_and_the_other_is_woken_p1_p2_p12() {
     holds(Some(3), || {
         let cache = Cache::new(1);
         let other = cache.spawn(|cache| {
@@ -211,7 +210,7 @@ fn a_write_that_meets_the_fill_of_its_page_comes_after_it_p1_p6_p12() {
 }
 
 #[test]
-fn a_page_that_is_filled_while_its_entry_moves_is_in_one_place_and_found_r1_r2_r3_r4() {
+fn a_page_filled_while_its_entry_moves_is_in_one_slot_and_is_found_r1_r2_r3_r4() {
     holds(Some(3), || {
         let cache = Cache::new(2);
         let mv = cache.leaving(FIRST);
@@ -225,7 +224,7 @@ fn a_page_that_is_filled_while_its_entry_moves_is_in_one_place_and_found_r1_r2_r
 }
 
 #[test]
-fn a_write_to_a_page_that_moves_is_not_lost_and_no_reader_goes_back_r2_r3_p6_p7() {
+fn a_write_to_a_moving_page_is_not_lost_and_no_reader_sees_older_bytes_r2_r3_p6_p7() {
     holds(Some(3), || {
         let cache = Cache::new(2);
         cache.bring(0, FILLED, false);
@@ -239,7 +238,7 @@ fn a_write_to_a_page_that_moves_is_not_lost_and_no_reader_goes_back_r2_r3_p6_p7(
 }
 
 #[test]
-fn a_reader_of_a_page_that_moves_and_is_then_written_sees_old_or_new_bytes_in_order_r2_r4_p3() {
+fn a_reader_of_a_page_that_moves_and_is_written_then_sees_old_and_new_bytes_in_order_r2_r4_p3() {
     holds(Some(2), || {
         let cache = Cache::new(2);
         cache.bring(0, FILLED, true);
@@ -281,10 +280,10 @@ fn a_pinned_page_that_moves_leaves_a_snapshot_that_its_last_pin_frees_p4_p5_p9_r
     });
 }
 
-/// Between the two stores of R4 the entry names the new segment while the record still tells of the
-/// move: `lock` once took the one set for two and waited for itself.
+/// Between the two stores of R4 the entry names the new segment while the record still names the
+/// move. `lock` once took the one set for two, and waited for itself.
 #[test]
-fn a_set_is_locked_once_where_the_entry_has_changed_and_the_record_still_stands_r4() {
+fn a_set_is_locked_once_when_the_entry_has_changed_and_the_record_is_still_set_r4() {
     holds(Some(3), || {
         let cache = Cache::new(2);
         let mv = cache.leaving(FIRST);
@@ -294,13 +293,13 @@ fn a_set_is_locked_once_where_the_entry_has_changed_and_the_record_still_stands_
     });
 }
 
-/// Segments are walked in their order: a page that moved against it was once missed in both, and a
-/// sync with it.
+/// Segments are walked in the order of their numbers. A page that moved in the opposite direction
+/// was once missed in both segments, and a sync missed it too.
 #[test]
-fn a_walk_shows_a_dirty_page_that_moves_to_a_segment_walked_already_r2() {
+fn a_walk_visits_a_dirty_page_that_moves_to_a_segment_already_walked_r2() {
     holds(Some(3), || {
         let cache = Cache::new(2);
-        // The entry is the first segment's; bring it to the second, so that it moves back.
+        // The entry belongs to the first segment; moving it to the second lets it move back.
         cache.advance(0, cache.leaving(FIRST));
         cache.bring(0, FILLED, true);
         let mv = cache.leaving(SECOND);
@@ -313,9 +312,9 @@ fn a_walk_shows_a_dirty_page_that_moves_to_a_segment_walked_already_r2() {
     });
 }
 
-/// As above, inside one set: a write to a pinned page goes on in another way.
+/// As above, inside one set: a write to a pinned page continues in another way.
 #[test]
-fn a_walk_shows_a_dirty_page_that_goes_on_in_a_way_walked_already_p9() {
+fn a_walk_visits_a_dirty_page_that_continues_in_a_way_already_walked_p9() {
     holds(Some(3), || {
         let cache = Cache::new(1);
         // Way 0 belongs to another page until the dirty one has taken way 1.

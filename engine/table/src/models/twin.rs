@@ -11,7 +11,7 @@ use crate::{NodeId, PolicyKind, Shape, Table, Tag};
 
 pub(super) const PAGE: Tag = Tag(0xA << 24);
 const OTHER: Tag = Tag(0xB << 24);
-/// What the page holds at first, and after one and two writes; and what the other page holds.
+/// Contents of the page at first, and after one and two writes; and of the other page.
 pub(super) const A: u64 = 0xA00;
 pub(super) const A1: u64 = 0xA01;
 const A2: u64 = 0xA02;
@@ -22,7 +22,7 @@ pub(super) const HERE: NodeId = NodeId(1);
 struct Pair {
     main: OneWay,
     twin: OneWay,
-    /// The main's, the twin's.
+    /// Those of the main, and of the twin.
     frames: [Frame; 2],
 }
 
@@ -31,14 +31,14 @@ impl Pair {
         Pair { main: way_with(PAGE, false), twin: OneWay::new(), frames: [Frame::new(A), Frame::new(0)] }
     }
 
-    /// With a twin that may be read.
+    /// Creates a pair whose twin may be read.
     fn with_twin() -> Arc<Pair> {
         let pair = Pair::new();
         assert_eq!(pair.make(), Some(A));
         Arc::new(pair)
     }
 
-    /// With the bit of a twin that has left.
+    /// Creates a pair whose main has the bit of a twin that was evicted.
     fn with_bit() -> Arc<Pair> {
         let pair = Pair::new();
         assert!(pair.main.slot().link(pair.main.slot().load(), bit_of(HERE)).is_some());
@@ -50,7 +50,7 @@ impl Pair {
         thread::spawn(move || run(&pair))
     }
 
-    /// T1 to T4: the bytes that were copied, if they were the page's.
+    /// T1 to T4: returns the copied bytes, if they were the page's.
     fn make(&self) -> Option<u64> {
         let (twin, main) = (self.twin.slot(), self.main.slot());
         let seen = twin.load();
@@ -95,7 +95,7 @@ impl Pair {
         read(&self.main, &self.frames[0], PAGE)
     }
 
-    /// As a thread of the twin's node.
+    /// Reads as a thread of the twin's node does.
     fn read_near(&self) -> Option<u64> {
         self.read_twin().or_else(|| self.read_main())
     }
@@ -142,13 +142,13 @@ pub(super) fn twin_against_write() {
 }
 
 #[test]
-fn no_read_on_any_node_goes_back_past_a_write_to_a_page_with_a_twin_t5_t6() {
+fn no_read_on_any_node_returns_older_bytes_after_a_write_to_a_page_with_a_twin_t5_t6() {
     holds(Some(3), twin_against_write);
 }
 
-/// One reader of each node, who tell each other nothing but what the order of events tells.
+/// One reader per node. The readers synchronise with each other only by the order of events.
 #[test]
-fn what_one_node_has_seen_of_a_write_the_other_sees_t5() {
+fn a_write_that_one_node_has_seen_the_other_sees_too_t5() {
     holds(Some(2), || {
         let pair = Pair::with_twin();
         let writer = pair.spawn(|pair| pair.write(A1));
@@ -167,7 +167,7 @@ fn what_one_node_has_seen_of_a_write_the_other_sees_t5() {
     });
 }
 
-/// Why T5 comes before the bytes.
+/// Shows why T5 comes before the bytes.
 #[test]
 #[should_panic]
 fn a_twin_that_is_marked_after_the_write_is_noticed_t5() {
@@ -203,12 +203,12 @@ pub(super) fn copy_where_a_bit_is_set_against_write() {
 }
 
 #[test]
-fn a_bit_that_another_copy_has_left_does_not_hide_this_one_t2() {
+fn a_bit_left_by_an_earlier_copy_does_not_hide_this_copy_from_a_write_t2() {
     holds(Some(3), copy_where_a_bit_is_set_against_write);
 }
 
 #[test]
-fn a_twin_is_refreshed_between_two_writes_and_after_both_shows_neither_old_page_t1_t4_t5() {
+fn a_twin_refreshed_between_two_writes_shows_no_old_bytes_after_both_t1_t4_t5() {
     holds(Some(2), || {
         let pair = Pair::with_twin();
         let writer = pair.spawn(|pair| {
@@ -223,7 +223,7 @@ fn a_twin_is_refreshed_between_two_writes_and_after_both_shows_neither_old_page_
     });
 }
 
-/// A reader of the node may be in the middle of the twin when it is made anew.
+/// A reader of the node may be reading the twin when it is refreshed.
 pub(super) fn twin_against_refresh() {
     let pair = Pair::with_twin();
     let refresher = pair.spawn(|pair| {
@@ -236,7 +236,7 @@ pub(super) fn twin_against_refresh() {
 }
 
 #[test]
-fn a_twin_that_is_made_anew_is_never_read_torn_t1_t6() {
+fn a_twin_that_is_refreshed_is_never_read_torn_t1_t6() {
     holds(Some(3), twin_against_refresh);
 }
 
@@ -255,9 +255,10 @@ fn two_threads_that_refresh_a_twin_and_a_writer_leave_no_old_bytes_t1_t4_t5() {
     });
 }
 
-/// A twin's slot is taken for another page while a write looks for the twin and a reader reads it.
+/// A twin's slot is claimed for another page while a write looks for the twin and a reader reads
+/// it.
 #[test]
-fn a_twin_that_leaves_while_its_page_is_written_is_neither_read_nor_does_its_successor_suffer_p1_t5_t6() {
+fn a_twin_evicted_while_its_page_is_written_is_not_read_and_its_successor_is_unharmed_p1_t5_t6() {
     holds(Some(2), || {
         let pair = Pair::with_twin();
         let writer = pair.spawn(|pair| pair.write(A1));
@@ -277,10 +278,10 @@ fn a_twin_that_leaves_while_its_page_is_written_is_neither_read_nor_does_its_suc
     });
 }
 
-/// A write-through holds its page readable while its bytes travel: copies are made of the old ones,
-/// and overtaken.
+/// A write-through keeps its page readable while its bytes travel: copies of the old bytes are
+/// made, and overtaken.
 #[test]
-fn a_copy_that_is_made_while_a_page_is_being_stored_does_not_outlive_the_store_p8_t5() {
+fn a_copy_made_while_its_page_is_being_stored_does_not_outlive_the_store_p8_t5() {
     holds(Some(3), || {
         let pair = Arc::new(Pair::new());
         let writer = pair.spawn(|pair| {
@@ -297,7 +298,7 @@ fn a_copy_that_is_made_while_a_page_is_being_stored_does_not_outlive_the_store_p
     });
 }
 
-/// Nodes of a segment of one set of two ways each. The page is the first node's.
+/// Nodes with one segment of one set of two ways each. The page belongs to the first node.
 pub(super) struct Nodes {
     pub table: Table<2>,
     frames: Vec<Frame>,
@@ -370,8 +371,7 @@ impl Nodes {
     }
 }
 
-/// The main leaves for other pages and comes back with newer bytes, by a write that had no slot to
-/// find.
+/// The main is evicted and comes back with newer bytes, by a write that found no slot.
 pub(super) fn orphan_against_write() {
     let nodes = Nodes::new();
     assert_eq!((nodes.table.owner_of(PAGE), nodes.table.nodes()), (NodeId(0), 2));
@@ -386,12 +386,12 @@ pub(super) fn orphan_against_write() {
 }
 
 #[test]
-fn a_twin_whose_main_has_left_is_read_until_the_page_is_written_t7() {
+fn a_twin_whose_main_was_evicted_is_read_until_the_page_is_written_t7() {
     holds(Some(3), orphan_against_write);
 }
 
 #[test]
-fn a_main_that_leaves_while_its_copy_is_made_leaves_an_orphan_that_is_found_t2_t7() {
+fn a_main_evicted_while_its_copy_is_made_leaves_an_orphan_that_is_found_t2_t7() {
     holds(Some(2), || {
         let nodes = Nodes::new();
         nodes.fill(PAGE, A, false);
@@ -400,7 +400,7 @@ fn a_main_that_leaves_while_its_copy_is_made_leaves_an_orphan_that_is_found_t2_t
             nodes.make();
         });
         nodes.fill(Tag(2 << 32), B, false);
-        // A main that was linked at this very moment stays, and another page leaves.
+        // A main that is linked at this very moment stays, and another page is evicted.
         if nodes.table.find(PAGE).is_none() {
             nodes.fill(PAGE, A1, true);
         }

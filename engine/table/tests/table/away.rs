@@ -1,5 +1,5 @@
-//! Pages that go where they are written, and copies of them, beside everything else that happens to
-//! a table: what was written is never lost, and is in one slot.
+//! Mains that switch to the node that writes them, and copies of them, together with all other
+//! operations on a table: no write is lost, and each page is in one slot.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -17,7 +17,7 @@ struct Scene {
     table: Table<8>,
     frames: Vec<Cell<u64>>,
     mixer: Mixer,
-    /// What each page was last written as; 0: never.
+    /// The last written value of each page; 0: never written.
     values: HashMap<Tag, u64>,
     /// Pages that were written and not cleaned since.
     dirty: HashMap<Tag, u64>,
@@ -50,7 +50,8 @@ impl Scene {
         &self.frames[slot.0 as usize]
     }
 
-    /// Found under its lock, and brought in if it is not there; dirty pages may leave it no place.
+    /// Finds the page under its lock, or brings it in. Returns `None` if dirty pages leave no way
+    /// for it.
     fn get(&mut self, tag: Tag) -> Option<Found<'_>> {
         let mut guard = self.table.lock(tag);
         if let Some(found) = guard.find(tag) {
@@ -60,7 +61,7 @@ impl Scene {
         assert!(!self.dirty.contains_key(&tag), "a dirty page is lost");
         let Claim::Claimed { slot, .. } = guard.claim(tag) else { return None };
         drop(guard);
-        // From the store, or from a copy (T7).
+        // Filled from the store, or from a copy (T7).
         let twins = (0..NODES).filter_map(|node| self.table.find_twin(tag, NodeId(node)));
         for twin in twins.filter(|twin| twin.word.state() == State::Twin) {
             assert_eq!(
@@ -77,7 +78,7 @@ impl Scene {
     fn write(&mut self, tag: Tag, value: u64) {
         let Some(slot) = self.get(tag).map(|found| found.index) else { return };
         let word = self.table.slot(slot).load();
-        let taken = self.table.slot(slot).begin_write(word).expect("nobody else is there");
+        let taken = self.table.slot(slot).begin_write(word).expect("no other thread uses the table");
         self.table.overtake(tag, taken.twins());
         self.frame(slot).set(value);
         assert!(!self.table.end_write(slot, taken, true));
@@ -116,7 +117,7 @@ impl Scene {
             }
             None => {
                 if let Some(segment) = self.leaving.take() {
-                    self.table.retire(segment).expect("nobody pins, and all was moved");
+                    self.table.retire(segment).expect("no slot is pinned, and all pages have moved");
                 }
                 match random.below(3) {
                     0 => {
@@ -139,8 +140,8 @@ impl Scene {
         }
     }
 
-    /// Every page is in one slot at most, every dirty one in one, and what may be read is what was
-    /// written.
+    /// Asserts that every page is in at most one slot, that every dirty page is in one, and that
+    /// readable bytes are the last written.
     fn check(&self) {
         let mut seen = HashMap::new();
         self.table.for_each_page(|_, found| {
@@ -208,7 +209,7 @@ fn run(seed: u64, steps: usize, resizes: bool) -> usize {
 }
 
 #[test]
-fn pages_that_go_where_they_are_written_are_in_one_slot_and_keep_their_bytes_t9_t10_t11() {
+fn mains_that_switch_to_their_writers_node_are_in_one_slot_and_keep_their_bytes_t9_t10_t11() {
     for_seeds(0..if cfg!(miri) { 1 } else { 30 }, |seed| {
         let switches = run(seed, if cfg!(miri) { 300 } else { 4000 }, seed % 3 != 0);
         assert!(cfg!(miri) || switches > 20, "{switches} switches");

@@ -1,9 +1,10 @@
-//! A toy cache: a table, frames of a few words, a store of one number per page. It does with the
-//! table what an engine does, checks at every step what a reader may see, and runs under threads
+//! A toy cache: a table, frames of a few words, a store of one number per page. It uses the table
+//! as an engine does, checks at every step what a reader may see, and runs under threads
 //! (`threads`) and under shuttle (`schedules`).
 //!
-//! The bytes of page *p* after its *n*th write are *n* in every word, each in its own disguise, so
-//! that a torn read shows. Writes read before they write: a lost one is missing at the end.
+//! The bytes of page *p* after its *n*th write hold *n* in every word, each word in a different
+//! encoding, so that a torn read shows. Each write reads the page first, so that a lost write is
+//! missing at the end.
 
 use octavo_table::{
     Claim, Found, Mixer, Move, Mover, PolicyKind, SegmentIndex, Shape, SlotIndex, State, Table, Tag, Word,
@@ -32,18 +33,18 @@ const WORDS: usize = 3;
 pub struct Cache<const W: usize> {
     pub table: Table<W>,
     mixer: Mixer,
-    /// Relaxed everywhere: the slots' words order them, which is what is tested.
+    /// Relaxed everywhere: the slots' words order them, which is the claim under test.
     frames: Vec<[AtomicU64; WORDS]>,
     pages: Vec<Page>,
     /// The highest version seen of each slot.
     versions: Vec<AtomicU64>,
-    /// Wake-ups so far, and the bell.
+    /// Number of wake-ups so far, and the condition to wait on.
     woken: (Mutex<u64>, Condvar),
-    /// Held by whoever resizes.
+    /// Held by the thread that resizes.
     resizing: Mutex<()>,
 }
 
-/// What the outside knows of a page. SeqCst: bookkeeping of the test, in one order for all.
+/// The test's own record of a page. SeqCst: one order for all threads.
 #[derive(Default)]
 struct Page {
     /// The write that the store holds.
@@ -52,7 +53,7 @@ struct Page {
     completed: AtomicU64,
     /// The latest write that a read returned, which no later read may undo.
     returned: AtomicU64,
-    /// Writes that were begun.
+    /// Number of writes that were begun.
     begun: AtomicU64,
 }
 
@@ -89,7 +90,7 @@ impl<const W: usize> Cache<W> {
         }
     }
 
-    /// One thread's life: `count` random operations.
+    /// Runs `count` random operations, as one thread.
     pub fn run(&self, random: &mut Random, count: usize) {
         for _ in 0..count {
             let page = random.below(self.pages.len() as u64) as usize;
@@ -125,7 +126,8 @@ impl<const W: usize> Cache<W> {
         }
     }
 
-    /// Which write of the page the bytes are of; they are whole, and the page's.
+    /// Returns the write of the page that the bytes hold; asserts that they are whole, and the
+    /// page's.
     fn write_in(page: usize, bytes: [u64; WORDS]) -> u64 {
         let write = bytes[0] << 16 >> 24;
         for (word, value) in bytes.into_iter().enumerate() {
@@ -138,8 +140,7 @@ impl<const W: usize> Cache<W> {
         write
     }
 
-    // ---- Waiting (P12)
-    // -------------------------------------------------------------------------------------------
+    // Waiting (P12)
 
     fn wake(&self, waited: bool) {
         if waited {
@@ -148,8 +149,8 @@ impl<const W: usize> Cache<W> {
         }
     }
 
-    /// Waits until the busy state `seen` may be over. A wake-up that is lost is a deadlock, which
-    /// shuttle reports.
+    /// Waits until the busy state `seen` may be over. A lost wake-up is a deadlock, which shuttle
+    /// reports.
     fn wait(&self, found: &Found<'_>, seen: Word) {
         self.wait_on(found.index, seen);
     }
@@ -164,8 +165,7 @@ impl<const W: usize> Cache<W> {
         }
     }
 
-    // ---- Reads
-    // ---------------------------------------------------------------------------------------------------
+    // Reads
 
     fn read(&self, page: usize) {
         let at_least = self.pages[page].completed.load(SeqCst).max(self.pages[page].returned.load(SeqCst));
@@ -173,7 +173,7 @@ impl<const W: usize> Cache<W> {
         self.returned(page, write, at_least);
     }
 
-    /// A pin is a snapshot, whatever happens meanwhile.
+    /// A pinned page is a snapshot: its bytes never change.
     fn hold(&self, page: usize) {
         let at_least = self.pages[page].completed.load(SeqCst).max(self.pages[page].returned.load(SeqCst));
         let write = self.read_pinned(page, || (0..3).for_each(|_| yield_now()));
@@ -182,11 +182,11 @@ impl<const W: usize> Cache<W> {
 
     fn returned(&self, page: usize, write: u64, at_least: u64) {
         assert!(write >= at_least, "page {page}: a read returned write {write} after {at_least}");
-        assert!(write <= self.pages[page].begun.load(SeqCst), "page {page}: bytes that nobody wrote");
+        assert!(write <= self.pages[page].begun.load(SeqCst), "page {page}: bytes that were never written");
         self.pages[page].returned.fetch_max(write, SeqCst);
     }
 
-    /// P13, and where that finds nothing P3.
+    /// P13, and if that finds nothing P3.
     fn read_optimistic(&self, page: usize) -> Option<u64> {
         let tag = self.tag(page);
         if let Some(slot) = self.table.candidate(tag)
@@ -206,7 +206,7 @@ impl<const W: usize> Cache<W> {
         })
     }
 
-    /// P4, P5 after a fill where that is needed; a page that has no place is read from the store.
+    /// P4, P5, after a fill if necessary; a page without a way is read from the store.
     fn read_pinned(&self, page: usize, meanwhile: impl Fn()) -> u64 {
         let tag = self.tag(page);
         loop {
@@ -220,7 +220,8 @@ impl<const W: usize> Cache<W> {
                         self.wake(self.table.publish(slot, false));
                         return write;
                     }
-                    // Under the lock: nobody can bring it in and write it before the store was read.
+                    // Under the lock: no other thread can bring the page in and write it before the
+                    // store was read.
                     Claim::Full => return self.pages[page].stored.load(SeqCst),
                 }
             };
@@ -242,8 +243,7 @@ impl<const W: usize> Cache<W> {
         }
     }
 
-    // ---- Writes
-    // --------------------------------------------------------------------------------------------------
+    // Writes
 
     fn write(&self, page: usize) {
         let (tag, count) = (self.tag(page), &self.pages[page]);
@@ -273,7 +273,8 @@ impl<const W: usize> Cache<W> {
                     drop(guard);
                     self.wait(&found, word);
                 }
-                // Pinned: the write goes on in another slot, and this one is the pins' snapshot.
+                // Pinned: the write continues in another slot, and this one becomes the snapshot of
+                // the pins.
                 Err(word) if word.pins() > 0 && word.readable() => {
                     let Claim::Claimed { slot, .. } = guard.claim_beside(tag) else { return };
                     let Ok(taken) = found.slot().begin_move(found.word) else {
@@ -317,7 +318,7 @@ impl<const W: usize> Cache<W> {
         count.completed.fetch_max(write, SeqCst);
     }
 
-    /// P10, P11. False where the page is not dirty, or is being written back already.
+    /// P10, P11. Returns false if the page is not dirty, or is being written back already.
     fn write_back(&self, page: usize, slot: SlotIndex, seen: Word) -> bool {
         if self.table.slot(slot).begin_writeback(seen).is_err() {
             return false;
@@ -341,7 +342,8 @@ impl<const W: usize> Cache<W> {
         }
     }
 
-    /// Every write that completed before it is in the store after it.
+    /// Writes all dirty pages back: every write that completed before the call is in the store
+    /// after it.
     fn sync(&self) {
         let before: Vec<u64> = self.pages.iter().map(|page| page.completed.load(SeqCst)).collect();
         let mut dirty = Vec::new();
@@ -375,8 +377,7 @@ impl<const W: usize> Cache<W> {
         }
     }
 
-    // ---- Resizing
-    // ------------------------------------------------------------------------------------------------
+    // Resizing
 
     fn resize(&self, random: &mut Random) {
         let Ok(_alone) = self.resizing.try_lock() else { return };
@@ -403,17 +404,17 @@ impl<const W: usize> Cache<W> {
                 if word.owned() || word.writeback() {
                     self.wait_on(busy, word);
                 } else if word.state() == State::Dirty {
-                    // It found no place: clean, it can be let go.
+                    // No way was available: a clean page may be released.
                     self.write_back(self.page_of(self.table.slot(busy).tag()), busy, word);
                 }
             }
         }
     }
 
-    // ---- Checks
-    // --------------------------------------------------------------------------------------------------
+    // Checks
 
-    /// A slot's version never goes backwards, whatever became of its segment.
+    /// Asserts that a slot's version never goes backwards, even if its segment left and joined
+    /// again.
     fn check_version(&self, slot: usize) {
         let before = self.versions[slot].load(SeqCst);
         let now = self.table.slot(SlotIndex(slot as u32)).load().version();
@@ -421,7 +422,7 @@ impl<const W: usize> Cache<W> {
         self.versions[slot].fetch_max(now, SeqCst);
     }
 
-    /// When all threads have ended.
+    /// Checks the end state, after all threads have ended.
     pub fn check_quiet(&self) {
         let mut copies = vec![Vec::new(); self.pages.len()];
         self.table

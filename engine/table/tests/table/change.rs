@@ -1,21 +1,21 @@
-//! A change of policy while pages are there.
+//! Changes of the policy of a table that holds pages.
 
 use octavo_table::{Claim, Mixer, PolicyKind, Shape, Table, Tag};
 
 use octavo_random::Random;
 
 fn bring(table: &Table<16>, tag: Tag) -> Option<Tag> {
-    let Claim::Claimed { slot, evicted } = table.lock(tag).claim(tag) else { panic!("all are clean") };
+    let Claim::Claimed { slot, evicted } = table.lock(tag).claim(tag) else { panic!("every way is clean") };
     assert!(!table.publish(slot, false));
     evicted
 }
 
-fn is_there(table: &Table<16>, tag: Tag) -> bool {
+fn is_resident(table: &Table<16>, tag: Tag) -> bool {
     table.find(tag).is_some()
 }
 
 #[test]
-fn no_page_leaves_when_the_policy_changes_and_each_change_works() {
+fn a_change_of_policy_evicts_no_page_and_works_between_every_two_policies() {
     for old in PolicyKind::ALL {
         for new in PolicyKind::ALL {
             let table = Table::<16>::new(Shape { segments_max: 4, sets_per_segment: 16 }, old, 4);
@@ -31,33 +31,33 @@ fn no_page_leaves_when_the_policy_changes_and_each_change_works() {
                 }
             };
             run(20_000);
-            let before: Vec<u64> = (0..3000).filter(|page| is_there(&table, mixer.tag(*page))).collect();
+            let before: Vec<u64> = (0..3000).filter(|page| is_resident(&table, mixer.tag(*page))).collect();
             assert_eq!(before.len(), 1024);
             table.set_policy(new);
             assert_eq!(table.policy(), new);
-            assert!(before.iter().all(|page| is_there(&table, mixer.tag(*page))), "{old:?} to {new:?}");
+            assert!(before.iter().all(|page| is_resident(&table, mixer.tag(*page))), "{old:?} to {new:?}");
             run(20_000);
             table.drain_monitor();
-            let after = (0..3000).filter(|page| is_there(&table, mixer.tag(*page))).count();
+            let after = (0..3000).filter(|page| is_resident(&table, mixer.tag(*page))).count();
             assert_eq!(after, 1024);
         }
     }
 }
 
 #[test]
-fn the_new_policy_goes_on_in_the_order_of_the_old_one() {
+fn the_new_policy_continues_in_the_order_of_the_old_one() {
     let tag = |page: u64| Tag(page << 24);
     for new in [PolicyKind::Fifo, PolicyKind::Lru, PolicyKind::Lfu, PolicyKind::NrLfu, PolicyKind::Mq] {
         let table = Table::<16>::new(Shape { segments_max: 1, sets_per_segment: 1 }, PolicyKind::Lru, 1);
         (0..16).for_each(|page| _ = bring(&table, tag(page)));
-        // Used in the opposite order, a page each time another comes.
+        // The pages are used in the opposite order, one each time another page comes in.
         for page in (12..16).rev() {
             table.touch(&table.find(tag(page)).unwrap());
             bring(&table, tag(100 + page));
         }
-        let mut there: Vec<Tag> = (0..200).map(tag).filter(|tag| is_there(&table, *tag)).collect();
+        let mut there: Vec<Tag> = (0..200).map(tag).filter(|tag| is_resident(&table, *tag)).collect();
         assert_eq!(there.len(), 16);
-        // What `lru` would do, from a second table that went the same way.
+        // The expected victims, from a second table with the same history that stays with `lru`.
         let twin = Table::<16>::new(Shape { segments_max: 1, sets_per_segment: 1 }, PolicyKind::Lru, 1);
         (0..16).for_each(|page| _ = bring(&twin, tag(page)));
         for page in (12..16).rev() {
@@ -65,7 +65,8 @@ fn the_new_policy_goes_on_in_the_order_of_the_old_one() {
             bring(&twin, tag(100 + page));
         }
         table.set_policy(new);
-        // The first half: as none of them was used since, all policies that keep an order keep this one.
+        // The first half: none of these pages was used since, so all policies that keep an order
+        // keep this one.
         for page in 1000..1008 {
             let evicted = bring(&table, tag(page));
             let next = bring(&twin, tag(page));
@@ -91,12 +92,12 @@ fn a_policy_that_counts_hits_begins_to_count_and_one_that_does_not_stops() {
 }
 
 #[test]
-fn pages_read_ahead_are_counted_and_leave_first_once_they_were_wanted() {
+fn pages_read_ahead_are_counted_and_leave_first_once_requested() {
     let tag = |page: u64| Tag(page << 24);
     let table = Table::<16>::new(Shape { segments_max: 1, sets_per_segment: 1 }, PolicyKind::Lru, 1);
     let ahead = |page: u64| {
         let Claim::Claimed { slot, evicted } = table.lock(tag(page)).claim_ahead(tag(page)) else {
-            panic!("room")
+            panic!("a way is free")
         };
         assert!(!table.publish(slot, false));
         evicted
@@ -105,48 +106,48 @@ fn pages_read_ahead_are_counted_and_leave_first_once_they_were_wanted() {
     (0..14).for_each(|page| _ = bring(&table, tag(page)));
     ahead(100);
     ahead(101);
-    // The first to want it is told; who comes later is not.
+    // The first request is told that the page was read ahead; later ones are not.
     assert!(hit(100));
     assert!(!hit(100));
-    // A scan goes on in the place of what it has read, and no other page leaves.
+    // A scan replaces the pages that it has read, and no other page is evicted.
     for page in 102..150 {
         assert_eq!(ahead(page), Some(tag(page - 2)), "page {page}");
         assert!(hit(page - 1));
     }
-    assert!((0..14).all(|page| is_there(&table, tag(page))));
+    assert!((0..14).all(|page| is_resident(&table, tag(page))));
     let tally = table.tally();
     let count = |of: &std::sync::atomic::AtomicU64| of.load(std::sync::atomic::Ordering::Relaxed);
     assert_eq!((count(&tally.ahead_used), count(&tally.ahead_wasted)), (49, 0));
-    // Wanted again after another page came: no longer the scan's.
+    // Requested again after another page came in: the page no longer belongs to the scan.
     assert!(hit(149));
     assert_eq!(ahead(150), Some(tag(148)));
     assert!(!hit(149));
     ahead(151);
-    assert!(is_there(&table, tag(149)));
-    // Whoever leaves unread was read in vain.
+    assert!(is_resident(&table, tag(149)));
+    // A page evicted before any request counts as wasted.
     let found = table.find(tag(150)).unwrap();
     table.lock(tag(150)).remove_quiet(&found, false).unwrap();
     assert_eq!(count(&tally.ahead_wasted), 1);
 }
 
-/// A loop that read-ahead brings in would look as if it missed what more memory saved.
+/// A loop that read-ahead brings in would otherwise look as if more memory could save its misses.
 #[test]
-fn of_pages_that_return_those_are_counted_that_were_missed() {
+fn only_misses_count_as_returns_of_remembered_pages() {
     let tag = |page: u64| Tag(page << 24);
     let table = Table::<16>::new(Shape { segments_max: 1, sets_per_segment: 1 }, PolicyKind::Mq, 1);
     let returns = || table.tally().ghost_hits.load(std::sync::atomic::Ordering::Relaxed);
     (0..20).for_each(|page| _ = bring(&table, tag(page)));
     assert_eq!(returns(), 0);
-    let gone: Vec<u64> = (0..20).filter(|page| !is_there(&table, tag(*page))).collect();
+    let gone: Vec<u64> = (0..20).filter(|page| !is_resident(&table, tag(*page))).collect();
     assert_eq!(gone.len(), 4);
     bring(&table, tag(gone[0]));
     assert_eq!(returns(), 1);
     let Claim::Claimed { slot, .. } = table.lock(tag(gone[1])).claim_ahead(tag(gone[1])) else {
-        panic!("room")
+        panic!("a way is free")
     };
     assert!(!table.publish(slot, false));
     assert_eq!(returns(), 1);
-    // What can be remembered: two pages a way, one for the paper's lists of car, none without ghosts.
+    // Ghosts: two per way, one for the paper's lists of car, none for policies without ghosts.
     for (policy, slots) in [(PolicyKind::Mq, 32), (PolicyKind::Car, 16), (PolicyKind::Lru, 0)] {
         table.set_policy(policy);
         assert_eq!(table.remembered_slots(), slots, "{policy:?}");

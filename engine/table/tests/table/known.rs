@@ -1,6 +1,6 @@
-//! Pages that come with what a policy knew of them elsewhere, as a recording's list of pages does:
-//! [`octavo_table::SetGuard::policy_bits`] gives it, and [`octavo_table::SetGuard::claim_known`]
-//! takes it.
+//! Pages that come in with a history, as in a recording's list of resident pages:
+//! [`octavo_table::SetGuard::policy_bits`] returns the history and
+//! [`octavo_table::SetGuard::claim_known`] takes it.
 
 use octavo_table::{Claim, PolicyKind, Shape, Table, Tag};
 
@@ -14,23 +14,24 @@ fn tag(page: u64) -> Tag {
     Tag(page << 24)
 }
 
-/// Brings a page in; the one that left for it.
+/// Brings a page in, and returns the page that was evicted for it.
 fn bring(table: &Table<16>, page: u64) -> Option<Tag> {
     let Claim::Claimed { slot, evicted } = table.lock(tag(page)).claim(tag(page)) else {
-        panic!("all are clean")
+        panic!("every way is clean")
     };
     assert!(!table.publish(slot, false));
     evicted
 }
 
-/// The set's pages with what is known of them, in the order of their ways.
+/// Returns the set's pages with their histories, in the order of their ways.
 fn known(table: &Table<16>) -> Vec<(Tag, u16)> {
     let mut known = Vec::new();
     table.for_each_page(|guard, found| known.push((found.tag(), guard.policy_bits(&found))));
     known
 }
 
-/// A set after some hundred accesses, the last of them hits that the policy has not been told of.
+/// Returns a set after some hundred accesses; the last of them are hits that the policy has not
+/// seen yet.
 fn used(policy: PolicyKind, random: &mut Random) -> Table<16> {
     let table = one_set(policy);
     for _ in 0..100 + random.below(300) {
@@ -42,13 +43,13 @@ fn used(policy: PolicyKind, random: &mut Random) -> Table<16> {
     }
     for (tag, _) in known(&table) {
         if random.below(2) == 0 {
-            table.touch(&table.find(tag).expect("it is there"));
+            table.touch(&table.find(tag).expect("the page is resident"));
         }
     }
     table
 }
 
-/// The same pages elsewhere, in a set whose clock shows something else.
+/// Returns the same pages in another set, whose clock shows `clock`.
 fn moved(policy: PolicyKind, pages: &[(Tag, u16)], clock: usize) -> Table<16> {
     let table = one_set(policy);
     for page in 0..clock as u64 {
@@ -58,37 +59,36 @@ fn moved(policy: PolicyKind, pages: &[(Tag, u16)], clock: usize) -> Table<16> {
     }
     for (tag, bits) in pages {
         let Claim::Claimed { slot, evicted } = table.lock(*tag).claim_known(*tag, *bits) else {
-            panic!("all are clean")
+            panic!("every way is clean")
         };
-        assert_eq!(evicted, None, "there is room");
+        assert_eq!(evicted, None, "a way is free");
         assert!(!table.publish(slot, false));
     }
     table
 }
 
 #[test]
-fn what_is_known_of_a_page_goes_with_it_and_nobody_elses_changes() {
+fn the_history_of_a_page_moves_with_it_and_changes_no_other() {
     for_seeds(1..6, |seed| {
         for policy in PolicyKind::ALL {
             let mut random = Random::new(seed);
             let pages = known(&used(policy, &mut random));
             assert_eq!(pages.len(), 16);
             let moved = known(&moved(policy, &pages, random.below(200) as usize));
-            assert_eq!(moved, pages, "{policy:?}: a claim takes no time");
+            assert_eq!(moved, pages, "{policy:?}: a claim does not move the clock");
         }
     });
 }
 
 #[test]
-fn pages_leave_in_the_same_order_as_where_they_came_from() {
-    // Of hands, ghosts and targets nothing is known elsewhere: `clock`, `car` and `mq` go on by their
-    // own.
+fn moved_pages_are_evicted_in_the_order_of_their_old_set() {
+    // Hands, ghosts and targets do not move: `clock`, `car` and `mq` continue with their own.
     use PolicyKind::{Fifo, Lfu, Lru, NrLfu, Octavo};
     for_seeds(1..20, |seed| {
         for policy in [Fifo, Lru, Lfu, NrLfu, Octavo] {
             let mut random = Random::new(seed);
             let from = used(policy, &mut random);
-            // Nobody asks for what is known later than this, so that hits have still to be told.
+            // The histories are read only here, so that some hits have not reached the policy.
             let to = moved(policy, &known(&from), random.below(200) as usize);
             for page in 100..116 {
                 assert_eq!(bring(&from, page), bring(&to, page), "{policy:?}: for page {page}");

@@ -1,4 +1,5 @@
-//! What a table costs, how evenly it spreads, and that its memory may lie anywhere.
+//! The memory of a table: what it costs, how evenly entries are spread, and that it may lie at any
+//! address.
 
 use std::alloc;
 use std::ptr::NonNull;
@@ -10,14 +11,14 @@ use octavo_table::{
 
 use octavo_random::Random;
 
-/// For tables that hold no bytes.
+/// A mover for tables that hold no bytes.
 struct Nothing;
 
 impl Mover for Nothing {
     fn copy(&mut self, _from: SlotIndex, _to: SlotIndex) {}
 
     fn wake(&mut self, slot: SlotIndex) {
-        panic!("nobody waits for {slot:?}");
+        panic!("a waiter of {slot:?} was woken, but there is none");
     }
 }
 
@@ -55,7 +56,7 @@ fn metadata_with_ghosts_and_directory_is_at_most_32_bytes_a_page() {
 }
 
 #[test]
-fn entries_are_spread_evenly_over_every_number_of_segments_growing_and_shrinking() {
+fn entries_are_spread_evenly_over_every_number_of_segments_while_growing_and_shrinking() {
     let shape = Shape { segments_max: if cfg!(miri) { 4 } else { 64 }, sets_per_segment: 1 };
     let table = Table::<8>::new(shape, PolicyKind::Fifo, 1);
     let segments = if cfg!(miri) { 3 } else { 64 };
@@ -90,11 +91,11 @@ fn a_table_that_starts_with_any_number_of_segments_spreads_its_entries_evenly() 
     }
 }
 
-/// Dealing looked at all segments for each entry once: a server with 60 GiB was up after 40
-/// seconds, one with all segments after minutes.
+/// Filling the directory once looked at all segments for each entry: a server with 60 GiB started
+/// after 40 seconds, one with all segments after minutes.
 #[test]
 #[cfg_attr(miri, ignore = "a directory of a million entries")]
-fn a_table_of_as_many_segments_as_there_can_be_starts_at_once() {
+fn a_table_with_the_maximum_number_of_segments_starts_at_once() {
     let shape = Shape { segments_max: SEGMENTS_MAX, sets_per_segment: 1 };
     for nodes in [1, 2] {
         let table = Table::<8>::spread(shape, nodes, PolicyKind::Fifo, SEGMENTS_MAX);
@@ -108,8 +109,8 @@ fn a_table_of_as_many_segments_as_there_can_be_starts_at_once() {
     }
 }
 
-/// Each node's segments share its entries evenly, and no entry is with another node that has
-/// segments.
+/// Asserts that each node's segments share its entries evenly, and that no entry names a segment of
+/// another node while its own has segments.
 fn entries_are_with_their_nodes(table: &Table<8>, nodes: u32) {
     let mut segments_of = vec![Vec::new(); nodes as usize];
     for (segment, entries) in table.segments().zip(table.entries_per_segment()) {
@@ -120,7 +121,7 @@ fn entries_are_with_their_nodes(table: &Table<8>, nodes: u32) {
         assert!(entries.len().abs_diff(live / nodes as usize) <= 1, "{segments_of:?}");
         if live >= nodes as usize {
             let most_less_least = entries.iter().max().unwrap() - entries.iter().min().unwrap();
-            // Where the directory has doubled between two joins, what differed by one differs by two.
+            // If the directory has doubled between two joins, a difference of one has become two.
             assert!(most_less_least <= 2, "{segments_of:?}");
         }
     }
@@ -134,7 +135,7 @@ fn entries_are_with_their_nodes(table: &Table<8>, nodes: u32) {
 }
 
 #[test]
-fn nodes_have_their_even_shares_of_segments_and_entries_growing_and_shrinking() {
+fn nodes_have_even_shares_of_segments_and_entries_while_growing_and_shrinking() {
     let segments_max = if cfg!(miri) { 6 } else { 48 };
     for nodes in [1, 2, 3, 4] {
         let shape = Shape { segments_max, sets_per_segment: 1 };
@@ -157,7 +158,7 @@ fn nodes_have_their_even_shares_of_segments_and_entries_growing_and_shrinking() 
 }
 
 #[test]
-fn a_page_is_on_the_node_of_its_segment_and_stays_there_while_others_come() {
+fn a_page_stays_on_its_node_while_segments_join() {
     let shape = Shape { segments_max: 12, sets_per_segment: 1 };
     let table = Table::<8>::spread(shape, 3, PolicyKind::Fifo, 3);
     let tags: Vec<Tag> = (0..500).map(|page| Mixer::new(7).tag(page)).collect();
@@ -170,7 +171,7 @@ fn a_page_is_on_the_node_of_its_segment_and_stays_there_while_others_come() {
 }
 
 #[test]
-fn entries_go_to_other_nodes_and_every_segment_keeps_some_whatever_comes_and_goes() {
+fn entries_shift_between_nodes_and_every_segment_keeps_some_while_segments_join_and_leave() {
     let shape = Shape { segments_max: 12, sets_per_segment: 1 };
     let table = Table::<8>::spread(shape, 3, PolicyKind::Fifo, 6);
     let mut random = Random::new(3);
@@ -207,7 +208,7 @@ fn entries_go_to_other_nodes_and_every_segment_keeps_some_whatever_comes_and_goe
     }
 }
 
-/// Memory of its own, `skew` lines into an allocation.
+/// An allocation for a table, `skew` lines into the allocated memory.
 struct Place {
     start: *mut u8,
     layout: alloc::Layout,
@@ -241,8 +242,8 @@ impl Drop for Place {
     }
 }
 
-/// A bit of everything that leaves a trace.
-fn live_a_life(table: &Table<16>) {
+/// Runs some of every operation that leaves a trace in memory.
+fn run_operations(table: &Table<16>) {
     let mixer = Mixer::new(5);
     for round in 0..if cfg!(miri) { 1 } else { 20 } {
         for key in 0..if cfg!(miri) { 20 } else { 60 } {
@@ -266,12 +267,15 @@ fn tables_at_different_addresses_hold_the_same_bytes_and_none_is_an_address() {
         let place = Place::new(bytes, skew);
         // SAFETY: zeroed, aligned to 64, this long, and used by nothing else while the table lives.
         let table = unsafe { Table::<16>::in_memory(place.memory(), shape, 1, PolicyKind::NrLfu, 1) };
-        live_a_life(&table);
+        run_operations(&table);
         drop(table);
         place
     });
     for place in &places {
-        assert!(place.bytes() == places[0].bytes(), "the same life leaves the same bytes anywhere");
+        assert!(
+            place.bytes() == places[0].bytes(),
+            "the same operations leave the same bytes at any address"
+        );
         let own = place.start as usize..place.start as usize + place.layout.size();
         for word in place.bytes().windows(8) {
             let word = u64::from_ne_bytes(word.try_into().unwrap());
@@ -281,7 +285,7 @@ fn tables_at_different_addresses_hold_the_same_bytes_and_none_is_an_address() {
 }
 
 #[test]
-fn one_pin_too_many_is_refused_and_aliases_nothing_p4_p5() {
+fn one_pin_too_many_is_refused_and_changes_no_other_field_p4_p5() {
     let table = Table::<8>::new(Shape { segments_max: 1, sets_per_segment: 1 }, PolicyKind::Lru, 1);
     let slot = table.slot(bring(&table, Tag(0), true).unwrap());
     let before = slot.load();
@@ -318,7 +322,8 @@ fn a_way_whose_snapshot_is_pinned_is_not_claimed_and_not_lost_p5_p9() {
     guard.remove_quiet(&found, false).unwrap();
     assert!(guard.find(Tag(0)).is_none() && table.find(Tag(0)).is_none());
     drop(guard);
-    // All the others fill up, dirty, and then there is no place: the snapshot's is not one.
+    // All other ways fill up with dirty pages. Then no way is available: that of the snapshot is
+    // not one.
     (1..8).for_each(|page| assert!(bring(&table, Tag(page), true).is_some()));
     assert_eq!(bring(&table, Tag(8), false), None);
     assert!(slot.unpin());
@@ -337,7 +342,8 @@ fn a_segment_with_a_pinned_snapshot_does_not_retire_and_gets_no_page_until_it_ha
     assert_eq!((slot.load().state(), table.dirty_pages()), (State::Detached, 1));
     let moved = table.find(Tag(0)).unwrap();
     assert!(table.segment_of(moved.index) != segment && moved.word.state() == State::Dirty);
-    // Another one leaves meanwhile: its entries go to the third, not to the one that waits.
+    // Another segment leaves in the meantime: its entries go to the third, not to the one that
+    // waits.
     let other = table.segment_of(moved.index);
     finish(&table, table.leave(other));
     table.retire(other).unwrap();
@@ -347,7 +353,7 @@ fn a_segment_with_a_pinned_snapshot_does_not_retire_and_gets_no_page_until_it_ha
     table.retire(segment).unwrap();
     assert_eq!(table.segments().collect::<Vec<_>>(), [third]);
     finish(&table, table.join(segment));
-    assert!(slot.load().version() > version, "a slot whose segment was gone starts where it stopped");
+    assert!(slot.load().version() > version, "a slot keeps its version while its segment is out of use");
 }
 
 #[test]
@@ -355,7 +361,7 @@ fn a_segment_with_a_pinned_snapshot_does_not_retire_and_gets_no_page_until_it_ha
 fn a_segment_cannot_join_while_an_entry_moves() {
     let table = Table::<8>::new(Shape { segments_max: 3, sets_per_segment: 1 }, PolicyKind::Lru, 1);
     let Claim::Claimed { .. } = table.lock(Tag(u64::MAX)).claim(Tag(u64::MAX)) else {
-        panic!("there is room")
+        panic!("a way is free")
     };
     // The page is being filled: the move of its entry cannot end.
     let moves = table.join(SegmentIndex(1));
@@ -373,15 +379,15 @@ fn a_move_that_was_made_before_another_resize_is_refused() {
     finish(&table, stale);
 }
 
-/// A repeated pass once evicted a page of the new set for each page that could not come, every
-/// time.
+/// A repeated pass once evicted, each time, a page of the new set for each page that could not
+/// move.
 #[test]
-fn a_page_that_cannot_move_yet_costs_no_other_page_its_place_r2() {
+fn a_page_that_cannot_move_yet_evicts_no_other_page_r2() {
     let table = Table::<8>::new(Shape { segments_max: 2, sets_per_segment: 1 }, PolicyKind::Lru, 2);
-    // Entries alternate between the segments; entry 0 is the first's, entry 1 the second's.
+    // Entries alternate between the segments: entry 0 belongs to the first, entry 1 to the second.
     let second = |page: u64| Tag(1 << 59 | page);
     (0..8).for_each(|page| assert!(bring(&table, second(page), false).is_some()));
-    let Claim::Claimed { slot, .. } = table.lock(Tag(0)).claim(Tag(0)) else { panic!("there is room") };
+    let Claim::Claimed { slot, .. } = table.lock(Tag(0)).claim(Tag(0)) else { panic!("a way is free") };
     let mv = table.leave(SegmentIndex(0))[0];
     for _ in 0..3 {
         let pass = table.advance(mv, &mut Nothing);
@@ -394,10 +400,10 @@ fn a_page_that_cannot_move_yet_costs_no_other_page_its_place_r2() {
 }
 
 #[test]
-fn a_page_that_moves_takes_its_history_along_r2() {
+fn a_page_that_moves_keeps_its_history_r2() {
     for policy in [PolicyKind::Lru, PolicyKind::Clock, PolicyKind::Lfu, PolicyKind::NrLfu] {
         let table = Table::<8>::new(Shape { segments_max: 2, sets_per_segment: 1 }, policy, 2);
-        // Entries alternate between the segments: 0 and 2 are the first's, 1 the second's.
+        // Entries alternate between the segments: 0 and 2 belong to the first, 1 to the second.
         let page = |entry: u64, number: u64| Tag(entry << 59 | number << 16);
         let hit = |tag: Tag| _ = table.touch(&table.find(tag).unwrap());
         let (used, unused) = (page(0, 0), page(0, 1));
@@ -408,7 +414,7 @@ fn a_page_that_moves_takes_its_history_along_r2() {
         (0..6).for_each(|number| assert!(bring(&table, page(1, number), false).is_some()));
         finish(&table, table.leave(SegmentIndex(0))[..1].to_vec());
         (0..6).for_each(|number| hit(page(1, number)));
-        // The page that was hit moved first: without its history it would be the one to leave.
+        // The page that was hit moved first: without its history it would be the victim.
         assert!(bring(&table, page(1, 6), false).is_some());
         assert!(table.find(used).is_some() && table.find(unused).is_none(), "{policy:?}");
     }

@@ -1,7 +1,8 @@
-//! The table as its users see it: against naive twins, in degenerate shapes, under threads and
-//! under schedules.
+//! The table through its public interface: against naive twins, in degenerate shapes, under threads
+//! and under shuttle's schedules.
 //!
-//! A test that draws random numbers prints its seed when it fails; `OCTAVO_SEED` replays it.
+//! A test that draws random numbers prints its seed when it fails; the environment variable
+//! `OCTAVO_SEED` repeats it.
 
 #[cfg(not(any(loom, shuttle)))]
 mod away;

@@ -1,23 +1,23 @@
-//! What a monitor says of a table, against tables of other sizes that did see all accesses.
+//! The miss curve of a monitor against tables of other sizes that see all accesses.
 
 use octavo_table::{Claim, Mixer, PolicyKind, Shape, Table};
 
 use octavo_random::Random;
 
-/// A table of so many slots; sets of sixteen, a segment of 32 sets.
+/// Returns a table of `slots` slots: sets of sixteen ways, segments of 32 sets.
 fn table(policy: PolicyKind, slots: u64) -> Table {
     let segments = (slots / 512).max(1) as u32;
     Table::new(Shape { segments_max: segments, sets_per_segment: 32 }, policy, segments)
 }
 
-/// True: the page was there.
+/// Accesses a page. Returns whether it was a hit.
 fn access(table: &Table, mixer: &Mixer, page: u64) -> bool {
     let tag = mixer.tag(page);
     if let Some(found) = table.find(tag) {
         table.touch(&found);
         return true;
     }
-    let Claim::Claimed { slot, .. } = table.lock(tag).claim(tag) else { panic!("all are clean") };
+    let Claim::Claimed { slot, .. } = table.lock(tag).claim(tag) else { panic!("every way is clean") };
     assert!(!table.publish(slot, false));
     false
 }
@@ -40,7 +40,8 @@ fn a_monitor_predicts_what_tables_of_other_sizes_miss() {
     for policy in PolicyKind::ALL {
         let mixer = Mixer::new(11);
         let watched = table(policy, 16_384);
-        // The learner of `octavo` leads the miniatures as well, so sizes far off may differ more.
+        // The miniatures of `octavo` follow the table's learner as well, so sizes far from the
+        // table's may differ more.
         let sizes = [8192u64, 16_384, 32_768];
         let others = sizes.map(|slots| table(policy, slots));
         assert!(watched.watch(65_536, 1 << 20) > 0);
@@ -77,7 +78,7 @@ fn a_monitor_predicts_what_tables_of_other_sizes_miss() {
 }
 
 #[test]
-fn hits_of_a_page_that_is_not_in_the_sample_are_not_seen_and_all_of_one_that_is() {
+fn the_monitor_sees_all_hits_of_sampled_pages_and_none_of_others() {
     let mixer = Mixer::new(3);
     let table = table(PolicyKind::Lru, 4096);
     assert!(table.watch(65_536, 1 << 20) > 0);
@@ -85,7 +86,8 @@ fn hits_of_a_page_that_is_not_in_the_sample_are_not_seen_and_all_of_one_that_is(
     (0..4096).for_each(|page| _ = access(&table, &mixer, page));
     table.drain_monitor();
     monitor.fade(0.0);
-    // All fit: no page comes in, so nobody takes a mark down; and every turn is seen all the same.
+    // All pages fit: no page comes in, so no arrival clears a mark; the monitor sees every round
+    // all the same.
     for _ in 0..10 {
         (0..2048).for_each(|page| _ = access(&table, &mixer, page));
     }
@@ -94,7 +96,7 @@ fn hits_of_a_page_that_is_not_in_the_sample_are_not_seen_and_all_of_one_that_is(
     let curve = table.miss_curve().unwrap();
     assert!((followed - 64.0).abs() < 30.0, "{followed} of 2048 pages are followed");
     assert_eq!(curve.sampled, 10.0 * followed);
-    // A cache of much less would have missed the loop each time, one that holds it never.
+    // A much smaller cache would have missed the loop each time, one that holds the loop never.
     let (_, small) = curve.points[0];
     let (_, large) = curve.points[curve.points.len() - 1];
     assert!(small > 0.9 * curve.references, "{curve:?}");
@@ -102,7 +104,7 @@ fn hits_of_a_page_that_is_not_in_the_sample_are_not_seen_and_all_of_one_that_is(
 }
 
 #[test]
-fn what_nobody_drains_is_lost_and_the_rest_stands_for_it() {
+fn entries_that_are_not_drained_are_lost_and_the_rest_stands_for_them() {
     let mixer = Mixer::new(9);
     let table = table(PolicyKind::Fifo, 512);
     assert!(table.watch(16_384, 1 << 20) > 0);
@@ -117,7 +119,7 @@ fn what_nobody_drains_is_lost_and_the_rest_stands_for_it() {
 }
 
 #[test]
-fn a_monitor_takes_no_more_than_it_may_or_is_not_there() {
+fn a_monitor_keeps_to_its_bytes_or_is_not_started() {
     for most in (9..26).map(|shift| 1u64 << shift) {
         for allowed in [0u64, 1000, 5000, 20_000, 100_000, 2_000_000] {
             let table = Table::<16>::new(Shape { segments_max: 1, sets_per_segment: 1 }, PolicyKind::Lru, 1);

@@ -1,8 +1,8 @@
-//! Each policy inside one set against a naive twin that knows nothing of bits, bytes and wrapping
+//! Each policy inside one set against a naive twin that does without bits, bytes and wrapping
 //! clocks.
 //!
-//! What `octavo` decides in a partition too small to learn is here; what it learns is tested where
-//! it learns.
+//! Here are the decisions of `octavo` in a partition too small to learn; the tests of the learner
+//! are beside the learner.
 
 use std::collections::VecDeque;
 
@@ -10,7 +10,7 @@ use octavo_table::{Claim, PolicyKind, Shape, Table, Tag, ghosts_of};
 
 use octavo_random::{Random, for_seeds};
 
-/// A page as the twins remember it. Times count the pages that came in; `tick` counts everything.
+/// A page as the twins see it. Times count arrivals; `tick` counts all accesses.
 #[derive(Clone, Copy)]
 struct Way {
     page: u64,
@@ -20,20 +20,21 @@ struct Way {
     referenced: bool,
     frequency: u64,
     changed: u64,
-    /// Intervals between arrivals in which it was used, and whether this is one of them.
+    /// Number of intervals between arrivals in which the page was used, and whether the current
+    /// interval is one of them.
     uses: u64,
     counted: bool,
-    /// For `car`: its clock, and when it came there.
+    /// For `car`: the page's clock, and the time when it joined that clock.
     again: bool,
     entered: u64,
 }
 
-/// One set of every policy; each looks at its own fields.
+/// One set under any policy; each policy uses its own fields.
 struct Twin {
     kind: PolicyKind,
     ways: Vec<Way>,
     count: usize,
-    /// Pages that came in so far.
+    /// Number of pages that came in so far.
     arrivals: u64,
     tick: u64,
     hand: usize,
@@ -74,7 +75,7 @@ impl Twin {
         true
     }
 
-    /// The way that must leave.
+    /// Returns the way of the victim.
     fn victim(&mut self) -> usize {
         let least = |key: &dyn Fn(&Way) -> (u64, u64)| {
             (0..self.count).min_by_key(|way| key(&self.ways[*way])).unwrap()
@@ -92,7 +93,8 @@ impl Twin {
             PolicyKind::Car => loop {
                 let once = self.ways.iter().filter(|way| !way.again).count();
                 let again = (once as f64) < self.target.round().max(1.0);
-                // What the hand did not pass for 12288 arrivals is as old as can be told.
+                // A page that the hand has not passed for 12288 arrivals has reached the maximum
+                // age.
                 let since = |way: &usize| self.ways[*way].entered.max(self.arrivals.saturating_sub(12_288));
                 let clock = (0..self.count).filter(|way| self.ways[*way].again == again);
                 let first = clock.min_by_key(since).unwrap();
@@ -111,11 +113,11 @@ impl Twin {
                 }
                 (queue, since)
             }),
-            // Of so few pages nothing is learned: the root of uses per time since the last one decides. Eight
-            // bits tell ages up to 180.
+            // A partition of so few pages learns nothing: the square root of uses per time since
+            // the last one decides. Eight bits tell ages up to 180.
             PolicyKind::Octavo => least(&|way| {
                 let age = (self.arrivals - way.used).min(180);
-                // A quotient of 24 bits, rounded up, as the policy's table has it.
+                // A quotient of 24 bits, rounded up, as in the policy's table.
                 (((way.uses << 16).isqrt() * (1u64 << 24).div_ceil(age + 1)) >> 16, 180 - age)
             }),
             PolicyKind::Lfu | PolicyKind::NrLfu => {
@@ -123,7 +125,7 @@ impl Twin {
                     self.ways.iter_mut().for_each(|way| way.frequency /= 2);
                     self.ghosts.iter_mut().for_each(|ghost| ghost.1 /= 2);
                 }
-                // The policy keeps a byte of the time of the last change.
+                // The policy stores one byte of the time of the last change.
                 let age = |way: &Way| (self.arrivals - way.changed) % 256;
                 (0..self.count)
                     .min_by_key(|way| (self.ways[*way].frequency, 255 - age(&self.ways[*way])))
@@ -174,8 +176,9 @@ impl Twin {
         left.map(|left| left.page)
     }
 
-    /// The paper on CAR, figure 2, lines 5 to 19: what leaves becomes a ghost, one too many is
-    /// forgotten, and the one that returns moves the target. Whether one does.
+    /// Lines 5 to 19 of figure 2 of the paper on CAR: an evicted page becomes a ghost, one ghost
+    /// too many is dropped, and a page with a ghost moves the target. Returns whether the page had
+    /// a ghost.
     fn car_remembers(&mut self, page: u64, over: Option<usize>) -> bool {
         if let Some(left) = over.map(|way| self.ways[way]) {
             let list = if left.again { &mut self.left_again } else { &mut self.left_once };
@@ -204,7 +207,7 @@ impl Twin {
     }
 }
 
-/// Where a policy stops counting intervals in which a page was used.
+/// Returns the number of intervals with a use at which a policy stops counting.
 fn uses_max(kind: PolicyKind) -> Option<u64> {
     match kind {
         PolicyKind::Mq => Some(128),
@@ -213,12 +216,13 @@ fn uses_max(kind: PolicyKind) -> Option<u64> {
     }
 }
 
-/// A page's tag: one set, and a print and fingerprint of its own.
+/// Returns the tag of a page: all pages are in one set and differ in print and fingerprint.
 fn tag(page: u64) -> Tag {
     Tag((page % 256) << 24 | (page / 256) << 16)
 }
 
-/// Half of the draws go to an eighth of the pages, and now and then the favourites change.
+/// Draws a page: half of the draws go to an eighth of the pages, and from time to time another
+/// eighth.
 fn draw(random: &mut Random, pages: usize, step: usize) -> u64 {
     let few = pages.div_ceil(8);
     let shift = step / 5_000;
@@ -228,8 +232,8 @@ fn draw(random: &mut Random, pages: usize, step: usize) -> u64 {
     }
 }
 
-/// Runs a policy beside its twin; returns how often it evicted another page than the twin named,
-/// which only `lru` may.
+/// Runs a policy beside its twin. Returns how often it evicted another page than the twin, which
+/// only `lru` may do.
 fn compare<const W: usize>(kind: PolicyKind, pages: usize, seed: u64) -> u64 {
     let table = Table::<W>::new(Shape { segments_max: 1, sets_per_segment: 1 }, kind, 1);
     let mut twin = Twin::new(kind, W);
@@ -244,14 +248,18 @@ fn compare<const W: usize>(kind: PolicyKind, pages: usize, seed: u64) -> u64 {
         }
         assert!(!twin.hit(page), "step {step}: {kind:?} lost page {page}");
         let Claim::Claimed { slot, evicted } = table.lock(tag(page)).claim(tag(page)) else {
-            panic!("all are clean")
+            panic!("every way is clean")
         };
         assert!(!table.publish(slot, false));
         let mut over = (twin.ways.len() == W).then(|| twin.victim());
         if let (PolicyKind::Lru, Some(exact), Some(evicted)) = (kind, over, evicted) {
-            // The allowed difference: pages that were last used between the same two arrivals are not told
-            // apart.
-            let actual = twin.ways.iter().position(|way| tag(way.page) == evicted).expect("it was there");
+            // The allowed difference: `lru` cannot order pages that were last used between the same
+            // two arrivals.
+            let actual = twin
+                .ways
+                .iter()
+                .position(|way| tag(way.page) == evicted)
+                .expect("the evicted page was resident");
             assert_eq!(
                 twin.ways[actual].used, twin.ways[exact].used,
                 "step {step}: a page of a later interval left"
@@ -302,21 +310,21 @@ fn lfu_evicts_what_its_twin_evicts() {
 }
 
 #[test]
-fn nrlfu_evicts_what_its_twin_evicts_and_remembers_what_it_remembers() {
+fn nrlfu_evicts_the_pages_and_keeps_the_ghosts_that_its_twin_does() {
     agrees_with_its_twin(PolicyKind::NrLfu);
 }
 
 #[test]
-fn car_evicts_what_its_twin_evicts_and_remembers_what_it_remembers() {
+fn car_evicts_the_pages_and_keeps_the_ghosts_that_its_twin_does() {
     agrees_with_its_twin(PolicyKind::Car);
 }
 
 #[test]
-fn mq_evicts_what_its_twin_evicts_and_remembers_what_it_remembers() {
+fn mq_evicts_the_pages_and_keeps_the_ghosts_that_its_twin_does() {
     agrees_with_its_twin(PolicyKind::Mq);
 }
 
 #[test]
-fn octavo_in_a_set_too_small_to_learn_evicts_what_its_twin_evicts_and_remembers_what_it_remembers() {
+fn octavo_in_a_set_too_small_to_learn_evicts_the_pages_and_keeps_the_ghosts_that_its_twin_does() {
     agrees_with_its_twin(PolicyKind::Octavo);
 }

@@ -1,4 +1,5 @@
-//! The toy cache under shuttle: four threads, random schedules and ones with few preemptions (PCT).
+//! The toy cache under shuttle: four threads, random schedules and schedules with few preemptions
+//! (PCT).
 
 use octavo_table::{Mixer, PolicyKind, Shape};
 use shuttle::sync::Arc;
@@ -8,10 +9,10 @@ use octavo_random::Random;
 
 const THREADS: u64 = 4;
 
-/// Three segments of two sets of two ways, twelve slots for ten pages: sets are full, segments come
-/// and go.
+/// Three segments of two sets of two ways, twelve slots for ten pages: sets are full, segments join
+/// and leave.
 const SMALL: Shape = Shape { segments_max: 3, sets_per_segment: 2 };
-/// Two segments of one set of two ways: everybody meets everybody.
+/// Two segments of one set of two ways: all threads contend for the same slots.
 const TINY: Shape = Shape { segments_max: 2, sets_per_segment: 1 };
 
 fn four_threads(shape: Shape, pages: usize, policy: PolicyKind, operations: usize) {

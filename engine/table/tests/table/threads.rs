@@ -1,4 +1,4 @@
-//! The toy cache under real threads, on whatever this machine makes of the orderings.
+//! The toy cache under real threads, with the memory ordering of the machine.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,8 @@ use octavo_table::{Mixer, PolicyKind, Shape};
 use crate::cache::Cache;
 use octavo_random::{Random, for_seeds};
 
-/// The others would wait forever for a page in the hands of a thread that panicked.
+/// Ends the process when a thread panics: the others would wait for ever for a page that the thread
+/// owned.
 struct AbortOnPanic;
 
 impl Drop for AbortOnPanic {
@@ -51,7 +52,7 @@ fn four_threads_lose_no_page_and_no_write_in_sets_that_overflow() {
 }
 
 #[test]
-fn four_threads_lose_no_page_and_no_write_where_few_pages_are_fought_over() {
+fn four_threads_lose_no_page_and_no_write_when_they_contend_for_few_pages() {
     let shape = Shape { segments_max: 2, sets_per_segment: 1 };
     for_seeds(2..3, |seed| {
         hammer::<8>(shape, PolicyKind::Clock, 3, seed);

@@ -1,5 +1,5 @@
-//! A table against a map from pages to what is known of them: random operations, one at a time,
-//! must agree.
+//! A table against a naive twin, a map from pages to their state: after each of a sequence of
+//! random operations both must agree.
 
 use std::collections::HashMap;
 
@@ -9,12 +9,12 @@ use octavo_table::{
 
 use octavo_random::{Random, for_seeds};
 
-/// What the twin knows of a page that is in the table.
+/// The twin's record of a resident page.
 #[derive(Clone, Copy, Debug)]
 struct Page {
     slot: SlotIndex,
     state: State,
-    /// The word that the write or store that goes on has replaced.
+    /// The word that the write or store in progress has replaced.
     before: Option<Word>,
     /// The version that a write-back in flight began with.
     writeback: Option<u64>,
@@ -32,10 +32,10 @@ struct Pair<const W: usize> {
     table: Table<W>,
     frames: Vec<u64>,
     pages: HashMap<Tag, Page>,
-    /// Slots that are no page's any more and pinned: pins and bytes.
+    /// Detached slots: number of pins, and bytes.
     snapshots: HashMap<SlotIndex, (u64, u64)>,
     versions: Vec<u64>,
-    /// Segments without entries that wait for their snapshots' pins.
+    /// Emptied segments that cannot retire before their snapshots are unpinned.
     leaving: Vec<SegmentIndex>,
     writes: u64,
 }
@@ -49,7 +49,7 @@ impl Mover for Copier<'_> {
     }
 
     fn wake(&mut self, _slot: SlotIndex) {
-        panic!("nobody waits");
+        panic!("a waiter was woken, but there is none");
     }
 }
 
@@ -67,7 +67,7 @@ impl<const W: usize> Pair<W> {
         }
     }
 
-    /// The page in the table, as the twin knows it.
+    /// Finds the page in the table, and asserts that the twin agrees.
     fn find(&self, tag: Tag) -> Option<(Found<'_>, Page)> {
         let page = self.pages.get(&tag).copied();
         let found = self.table.find(tag);
@@ -77,7 +77,7 @@ impl<const W: usize> Pair<W> {
                 found.is_some_and(|found| found.index == confirmed.index && found.word == confirmed.word)
             );
         }
-        // What is shown is what may be read.
+        // A page is shown exactly while it may be read.
         if let Some(found) = found {
             let glance = self.table.glance(found.index, tag);
             assert_eq!(glance.is_some(), found.word.readable(), "{:?}", found.word);
@@ -130,14 +130,14 @@ impl<const W: usize> Pair<W> {
             let rivals = || self.pages.iter().filter(|(other, _)| other.set(mask) == tag.set(mask));
             let stuck =
                 rivals().filter(|(_, p)| p.state != State::Clean || p.pins > 0 || p.writeback.is_some());
-            assert!(stuck.count() + self.snapshots.len() >= W, "a set that has room is full");
+            assert!(stuck.count() + self.snapshots.len() >= W, "a claim found no way although one was free");
             return;
         };
         if let Some(evicted) = evicted {
-            let page = self.pages.remove(&evicted).expect("a page that was there");
+            let page = self.pages.remove(&evicted).expect("the evicted page was resident");
             let beside = |other: &&SlotIndex| other.0 / W as u32 == slot.0 / W as u32;
             let taken = self.pages.values().map(|page| &page.slot).chain(self.snapshots.keys());
-            assert_eq!(taken.filter(beside).count(), W - 1, "a page had to leave a set that has room");
+            assert_eq!(taken.filter(beside).count(), W - 1, "a page was evicted although a way was free");
             assert!(
                 page.slot == slot && page.state == State::Clean && page.pins == 0 && page.writeback.is_none()
             );
@@ -169,7 +169,7 @@ impl<const W: usize> Pair<W> {
         Some(Page { pins: page.pins.saturating_sub(1), ..page })
     }
 
-    /// Begins a write in place, or, where the page is pinned, goes on in another slot.
+    /// Begins a write in place, or continues in another slot if the page is pinned.
     fn write(&mut self, tag: Tag, page: Page, later: bool) -> Option<Page> {
         let quiet = matches!(page.state, State::Clean | State::Dirty);
         let slot = self.table.slot(page.slot);
@@ -234,7 +234,8 @@ impl<const W: usize> Pair<W> {
         None
     }
 
-    /// Ends what is going on with the page. `dirty` says how, where there is a choice.
+    /// Ends the operation in progress on the page. `dirty` chooses the outcome, if there is a
+    /// choice.
     fn end(&mut self, tag: Tag, page: Page, dirty: bool) -> Option<Page> {
         let after = |dirty: bool| if dirty { State::Dirty } else { State::Clean };
         match page.state {
@@ -267,8 +268,7 @@ impl<const W: usize> Pair<W> {
         assert!(!self.table.end_write(page.slot, before, dirty));
     }
 
-    // ---- Resizing
-    // ------------------------------------------------------------------------------------------------
+    // Resizing
 
     fn resize(&mut self, random: &mut Random) {
         let full: Vec<SegmentIndex> =
@@ -302,7 +302,7 @@ impl<const W: usize> Pair<W> {
             let copies = copier.1;
             assert_eq!(copies.len() as u64, pass.copied);
             for (from, to) in copies {
-                // Whoever was in the new slot has left for it.
+                // The page that was in the new slot was evicted for it.
                 self.pages.retain(|_, page| page.slot != to);
                 let page = self.pages.values_mut().find(|page| page.slot == from).expect("a page moved");
                 if page.pins > 0 {
@@ -312,7 +312,7 @@ impl<const W: usize> Pair<W> {
             }
             let lost = self.pages.len()
                 - self.pages.keys().filter(|tag| self.table.lock(**tag).find(**tag).is_some()).count();
-            assert_eq!(lost as u64, pass.let_go, "only pages that were let go are missing");
+            assert_eq!(lost as u64, pass.let_go, "only released pages are missing");
             let table = &self.table;
             let snapshots = &mut self.snapshots;
             self.pages.retain(|tag, page| {
@@ -329,7 +329,7 @@ impl<const W: usize> Pair<W> {
             let (found, clean) = (self.table.lock(tag).find(tag).unwrap(), page.state == State::Clean);
             assert!(!clean || page.writeback.is_some(), "{page:?} is not busy");
             let next = match page.state {
-                // It found no place; clean, it can be let go.
+                // No way was available: a clean page may be released.
                 State::Dirty => self.write_back(&found, page, true),
                 _ => self.end(tag, page, false),
             };
@@ -340,8 +340,7 @@ impl<const W: usize> Pair<W> {
         }
     }
 
-    // ---- Checks
-    // --------------------------------------------------------------------------------------------------
+    // Checks
 
     fn unpin_a_snapshot(&mut self, random: &mut Random) {
         let mut slots: Vec<SlotIndex> = self.snapshots.keys().copied().collect();
@@ -374,7 +373,7 @@ impl<const W: usize> Pair<W> {
             self.pages.iter().filter(|(_, page)| dirty(page)).map(|(tag, _)| *tag).collect();
         assert_eq!(self.table.dirty_pages(), dirty.len() as u64);
         let mut shown = Vec::new();
-        // A page that is being written may have been clean before.
+        // A page in state Writing may have been clean before.
         let counts = |tag: &Tag| self.pages[tag].state == State::Dirty || self.pages[tag].was_dirty();
         self.table.for_each_dirty(|_, tag, _| shown.extend(Some(tag).filter(counts)));
         shown.sort();
@@ -387,7 +386,7 @@ const TINY: Shape = Shape { segments_max: 1, sets_per_segment: 1 };
 const SMALL: Shape = Shape { segments_max: 4, sets_per_segment: 1 };
 const WIDE: Shape = Shape { segments_max: 6, sets_per_segment: 4 };
 
-/// Random operations on pages whose tags `tag` makes of small numbers.
+/// Runs random operations on pages whose tags `tag` derives from small numbers.
 fn agree<const W: usize>(shape: Shape, seed: u64, tag: impl Fn(u64) -> Tag) {
     let policy = PolicyKind::ALL[seed as usize % PolicyKind::ALL.len()];
     let mut pair = Pair::<W>::new(shape, policy, 1);
@@ -424,24 +423,23 @@ fn a_table_agrees_with_its_twin() {
     agree_in_every_shape(|seed, page| Mixer::new(seed).tag(page));
 }
 
-/// Unmixed, small keys meet in one set, with the tag that is all zero among them and one
-/// fingerprint for all.
+/// Unmixed, small keys are in one set and have one fingerprint; one of their tags is zero.
 #[test]
-fn a_table_agrees_with_its_twin_where_all_pages_meet_in_one_set_with_one_fingerprint() {
+fn a_table_agrees_with_its_twin_if_all_pages_are_in_one_set_with_one_fingerprint() {
     agree_in_every_shape(|_, page| Tag(page));
 }
 
 #[test]
-fn a_table_agrees_with_its_twin_where_all_pages_meet_in_one_set_with_fingerprints_of_their_own() {
+fn a_table_agrees_with_its_twin_if_all_pages_are_in_one_set_with_different_fingerprints() {
     agree_in_every_shape(|_, page| Tag(page << Tag::FINGERPRINT_SHIFT));
 }
 
 #[test]
-fn a_table_agrees_with_its_twin_where_pages_differ_in_their_directory_bits_only() {
+fn a_table_agrees_with_its_twin_if_pages_differ_only_in_their_directory_bits() {
     agree_in_every_shape(|_, page| Tag(page.reverse_bits()));
 }
 
 #[test]
-fn a_table_agrees_with_its_twin_where_pages_differ_in_their_set_bits_and_above() {
+fn a_table_agrees_with_its_twin_if_pages_differ_only_in_their_set_bits_and_above() {
     agree_in_every_shape(|_, page| Tag(page << Tag::SET_SHIFT));
 }
