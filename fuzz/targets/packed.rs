@@ -1,4 +1,4 @@
-//! Any bytes behind the beginning of a compressed file.
+//! Any bytes behind the first bytes of a compressed file.
 
 #![no_main]
 

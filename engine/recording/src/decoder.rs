@@ -1,40 +1,38 @@
-//! Events from bytes, whoever wrote them. What is not here: what events are, and how they are
-//! written (`recording`).
+//! Decodes events from bytes of any origin. Not here: what events are (`event`), and how they are
+//! encoded (`encoder`).
 
-use super::{
-    ELSEWHERE, Event, FAR, Last, NAME_BYTES_MAX, NEAR_BACK, OBJECT_BITS, PAGE_BITS, Place, Step, Totals, op,
-    seldom, without_page,
-};
+use crate::code::{ELSEWHERE, FAR, Last, NEAR_BACK, op, seldom, without_page};
+use crate::event::{Event, NAME_BYTES_MAX, OBJECT_BITS, PAGE_BITS, Place, Step, Totals};
 use octavo_table::Learned;
 
-/// Bytes that no encoder writes.
+/// Bytes that no encoder produces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed {
-    /// Where the event begins, from the beginning of its block.
+    /// The offset of the event in its block, in bytes.
     pub at: usize,
-    /// What is wrong with it.
+    /// What is wrong with the event.
     pub what: &'static str,
 }
 
 impl std::fmt::Display for Malformed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}, at byte {} of the block", self.what, self.at)
+        write!(f, "{}: event at byte {} of the block", self.what, self.at)
     }
 }
 
-/// Reads the events of a block; after one that is malformed there are no more.
+/// Decodes the events of a block. After a malformed event the iterator ends.
 pub struct Decoder<B> {
     bytes: Bytes<B>,
     last: Last,
 }
 
 impl<B: AsRef<[u8]>> Decoder<B> {
-    /// Reads a block that [`super::Encoder::take`] gave.
+    /// Decodes a block that [`Encoder::take`](crate::Encoder::take) returned.
     pub fn new(block: B) -> Decoder<B> {
         Decoder { bytes: Bytes { all: block, at: 0 }, last: Last::new() }
     }
 
-    /// The block's memory.
+    /// Returns the block's memory.
     pub fn into_block(self) -> B {
         self.bytes.all
     }
@@ -75,7 +73,7 @@ impl<B: AsRef<[u8]>> Decoder<B> {
                 seldom::PIN => step(Step::Pin { slot: self.bytes.small()? }),
                 seldom::HELD => step(Step::Held { slot: self.bytes.small()?, pins: self.bytes.small()? }),
                 seldom::RESIDENT_DIRTY => Ok(Event::Resident { key, dirty: true, bits: self.bytes.bits()? }),
-                _ => Err("no event of a page"),
+                _ => Err("no event of a page has this code"),
             },
         }
     }
@@ -96,12 +94,12 @@ impl<B: AsRef<[u8]>> Decoder<B> {
                 Event::Totals(Totals { hits: self.bytes.number()?, misses: self.bytes.number()? })
             }
             without_page::OPENED => Event::Opened { object: self.bytes.number()?, name: self.bytes.name()? },
-            without_page::POLICY => {
-                Event::Policy { policy: self.bytes.name()?.parse().map_err(|_| "no policy of a known name")? }
-            }
+            without_page::POLICY => Event::Policy {
+                policy: self.bytes.name()?.parse().map_err(|_| "a policy has an unknown name")?,
+            },
             without_page::LEARNED => Event::Learned(self.learned()?),
             without_page::LIVE => Event::Live { first: self.bytes.small()?, count: self.bytes.small()? },
-            _ => return Err("no event"),
+            _ => return Err("no event has this code"),
         })
     }
 
@@ -109,7 +107,7 @@ impl<B: AsRef<[u8]>> Decoder<B> {
         let (leader, orders, count) = (self.bytes.number()?, self.bytes.number()?, self.bytes.number()?);
         let (orders_max, count_max) = (Learned::ORDERS as u64, Learned::DENSITIES_MAX as u64);
         if leader > u64::from(u8::MAX) || orders > orders_max || count > count_max {
-            return Err("nobody has learned so much");
+            return Err("a learned state has too many orders or densities");
         }
         let misses = (0..orders).map(|_| Ok((self.bytes.small()?, self.bytes.small()?)));
         let misses = misses.collect::<Result<_, &'static str>>()?;
@@ -132,7 +130,7 @@ impl<B: AsRef<[u8]>> Decoder<B> {
         };
         let object = self.last.object;
         if object == u64::MAX {
-            return Err("a page of no object");
+            return Err("the first event of a block names no object");
         }
         let page = (self.last.page as i64).wrapping_add(distance) as u64;
         if page >> PAGE_BITS != 0 {
@@ -166,7 +164,7 @@ pub(super) struct Bytes<B> {
 
 impl<B: AsRef<[u8]>> Bytes<B> {
     fn take(&mut self, count: usize) -> Result<&[u8], &'static str> {
-        let taken = self.all.as_ref()[self.at..].get(..count).ok_or("it is cut off")?;
+        let taken = self.all.as_ref()[self.at..].get(..count).ok_or("the event is cut off")?;
         self.at += count;
         Ok(taken)
     }
@@ -208,7 +206,7 @@ impl<B: AsRef<[u8]>> Bytes<B> {
     pub fn name(&mut self) -> Result<String, &'static str> {
         let len = self.number()?;
         if len > NAME_BYTES_MAX as u64 {
-            return Err("a name is too long");
+            return Err("a name has more than 1024 bytes");
         }
         let bytes = self.take(len as usize)?;
         std::str::from_utf8(bytes).map(str::to_owned).map_err(|_| "a name is not UTF-8")

@@ -1,49 +1,50 @@
-//! What a recording begins with: what the partition's table was made of.
+//! The header of a recording: the parameters of the partition's table.
 
-use super::decoder::Bytes;
-use super::{WHOLE, push_name, push_number};
+use crate::code::{push_name, push_number};
+use crate::decoder::Bytes;
+use crate::event::WHOLE;
 use octavo_table::{NODES_MAX, PolicyKind, Shape};
 
-/// What a table is made of, so that another like it can be made.
+/// The parameters of a table, from which an equal one can be made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
     /// The partition's name.
     pub partition: String,
     /// Its policy.
     pub policy: PolicyKind,
-    /// Pages to a set.
+    /// Pages per set: 8, 16 or 32.
     pub ways: u32,
-    /// Bytes of a page.
+    /// Bytes per page, a power of two.
     pub page_bytes: u32,
     /// Its table's shape.
     pub shape: Shape,
-    /// Nodes that its table's segments are divided among.
+    /// Number of nodes that its table's segments are divided among.
     pub nodes: u32,
-    /// Segments in use when the recording began; where it tells of all that happened to the table,
-    /// when that was made.
+    /// Number of segments in use when the recording began; if the recording includes everything
+    /// that happened to the table, when the table was made.
     pub segments: u32,
-    /// What places its pages.
+    /// The secret that places its pages in sets.
     pub secret: Secret,
-    /// Pages whose sample number lies below are recorded; [`WHOLE`]: all, and the steps of the
-    /// table.
+    /// Pages whose sample number lies below this are recorded. [`WHOLE`]: all pages, and the steps
+    /// of the table.
     pub sample_below: u32,
-    /// The table had had no page when the recording began, which tells of all other things that had
-    /// happened to it.
+    /// True if the table had never had a page when the recording began, and the recording includes
+    /// everything else that had happened to it.
     pub from_the_first: bool,
 }
 
-/// What places a partition's pages.
+/// The secret that places a partition's pages in sets.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Secret {
-    /// Not told: a sample needs none.
+    /// Not recorded: a sample needs none.
     Untold,
-    /// [`octavo_table::Mixer::new`].
+    /// The seed of [`octavo_table::Mixer::new`].
     Seed(u64),
-    /// [`octavo_table::Mixer::weak`].
+    /// The mix is [`octavo_table::Mixer::weak`].
     Weak,
 }
 
-/// Tells nothing: a secret must not leak through a log.
+/// Prints no seed: a secret must not leak through a log.
 impl std::fmt::Debug for Secret {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Secret")
@@ -51,22 +52,22 @@ impl std::fmt::Debug for Secret {
 }
 
 impl Header {
-    /// Whether all hits and misses happen again in a replay, and not nearly all.
+    /// Returns whether a replay repeats every hit and miss exactly.
     pub fn is_exact(&self) -> bool {
         self.from_the_first && self.sample_below == WHOLE
     }
 
-    /// Slots in use when the recording began.
+    /// Returns the number of slots in use when the recording began.
     pub fn slots(&self) -> u64 {
         u64::from(self.segments) * u64::from(self.shape.sets_per_segment) * u64::from(self.ways)
     }
 
-    /// The part of all pages that was recorded.
+    /// Returns the share of all pages that was recorded, from 0 to 1.
     pub fn sample(&self) -> f64 {
         f64::from(self.sample_below) / f64::from(WHOLE)
     }
 
-    /// As bytes.
+    /// Appends the header's bytes.
     pub fn encode(&self, bytes: &mut Vec<u8>) {
         push_name(bytes, &self.partition);
         push_name(bytes, self.policy.name());
@@ -80,14 +81,17 @@ impl Header {
             push_number(bytes, u64::from(number));
         }
         push_number(bytes, u64::from(self.sample_below));
-        // Nodes came later: one node is written as nothing.
+        // The field for nodes was added later: one node is encoded as 0.
         bytes.push(u8::from(self.from_the_first) | (self.nodes as u8 - 1) << 1);
         bytes.push(secret);
         push_number(bytes, seed);
     }
 
-    /// From bytes, with what is left of them; a table can be made of what it says. The error is a
-    /// sentence.
+    /// Decodes a header, and returns it with the bytes behind it. A table can be made from a
+    /// decoded header.
+    ///
+    /// # Errors
+    /// A sentence that says what is wrong.
     pub fn decode(bytes: &[u8]) -> Result<(Header, &[u8]), String> {
         let mut bytes = Bytes { all: bytes, at: 0 };
         let partition = bytes.name()?;
@@ -101,7 +105,7 @@ impl Header {
             (0, _) => Secret::Untold,
             (1, seed) => Secret::Seed(seed),
             (2, _) => Secret::Weak,
-            _ => return Err("no secret of a known kind".into()),
+            _ => return Err("the secret is of an unknown kind".into()),
         };
         let header = Header {
             partition,
@@ -121,21 +125,27 @@ impl Header {
 
     fn check(&self) -> Result<(), String> {
         if ![8, 16, 32].contains(&self.ways) {
-            return Err(format!("sets of {} ways", self.ways));
+            return Err(format!("sets have 8, 16 or 32 ways, not {}", self.ways));
         }
         if !self.page_bytes.is_power_of_two() {
-            return Err(format!("pages of {} bytes", self.page_bytes));
+            return Err(format!("pages have a power of two of bytes, not {}", self.page_bytes));
         }
         self.shape.check(self.ways)?;
         if !(1..=NODES_MAX.min(self.shape.segments_max)).contains(&self.nodes) {
-            return Err(format!("{} nodes of {} segments", self.nodes, self.shape.segments_max));
+            return Err(format!(
+                "{} segments cannot be divided among {} nodes",
+                self.shape.segments_max, self.nodes
+            ));
         }
         if !(1..=self.shape.segments_max).contains(&self.segments) {
-            return Err(format!("{} of {} segments", self.segments, self.shape.segments_max));
+            return Err(format!(
+                "1 to {} segments can be in use, not {}",
+                self.shape.segments_max, self.segments
+            ));
         }
         match self.sample_below {
             1..=WHOLE => Ok(()),
-            below => Err(format!("a sample of {below} of {WHOLE}")),
+            below => Err(format!("a sample has 1 to {WHOLE} of {WHOLE} parts, not {below}")),
         }
     }
 }
@@ -160,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_is_read_as_it_was_written_and_tells_its_secret_to_no_log() {
+    fn a_header_is_decoded_as_it_was_encoded_and_its_secret_is_not_printed() {
         let mut bytes = Vec::new();
         header().encode(&mut bytes);
         bytes.extend(b"rest");
@@ -172,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_of_which_no_table_can_be_made_is_refused() {
+    fn a_header_from_which_no_table_can_be_made_is_refused() {
         let wrong: [fn(&mut Header); 9] = [
             |header| header.ways = 12,
             |header| header.page_bytes = 5000,

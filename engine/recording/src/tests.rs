@@ -1,8 +1,10 @@
-//! What is written is read, and what nobody wrote is refused.
+//! Encoded events are decoded unchanged, and other bytes are refused.
+
+use octavo_table::{Learned, PolicyKind};
 
 use super::*;
 
-/// All kinds of events, at pages near and far, of a few objects.
+/// Returns events of all kinds, at near and far pages of a few objects.
 fn events() -> Vec<Event> {
     let place = Place::Way { way: 13, evicted: true };
     let steps = [
@@ -67,11 +69,11 @@ fn events() -> Vec<Event> {
 }
 
 fn read(block: &[u8]) -> Vec<Event> {
-    Decoder::new(block).map(|event| event.expect("what was written")).collect()
+    Decoder::new(block).map(|event| event.expect("the encoder wrote it")).collect()
 }
 
 #[test]
-fn what_was_written_is_read_also_a_block_at_a_time() {
+fn encoded_events_are_decoded_in_one_block_and_in_many() {
     let events = events();
     let mut encoder = Encoder::new(Vec::new());
     events.iter().for_each(|event| encoder.push(event));
@@ -84,7 +86,7 @@ fn what_was_written_is_read_also_a_block_at_a_time() {
         }
     }
     blocks.push(encoder.take(Vec::new()));
-    // Each is understood alone: in any order.
+    // Each block is decoded alone: in any order.
     let mut parts: Vec<Vec<Event>> = blocks.iter().rev().map(|block| read(block)).collect();
     parts.reverse();
     assert_eq!(parts.concat(), events);
@@ -121,14 +123,14 @@ fn a_block_that_is_cut_off_is_an_error_or_ends_between_events() {
 }
 
 #[test]
-fn bytes_that_nobody_wrote_are_refused_by_what_is_wrong() {
-    let what = |block: &[u8]| Decoder::new(block).find_map(Result::err).expect("it is malformed").what;
-    assert_eq!(what(&[0x14]), "a page of no object");
+fn malformed_bytes_are_refused_with_what_is_wrong() {
+    let what = |block: &[u8]| Decoder::new(block).find_map(Result::err).expect("the block is malformed").what;
+    assert_eq!(what(&[0x14]), "the first event of a block names no object");
     assert_eq!(what(&[0x1f, 0xff, 0xff, 0xff, 0x7f, 0]), "the number of an object has more than 24 bits");
     assert_eq!(what(&[0x1f, 1, 1]), "the number of a page has more than 40 bits");
-    assert_eq!(what(&[0xff]), "no event");
-    assert_eq!(what(&[0x4f, 1, 0, 0x60]), "no outcome of a claim");
-    assert_eq!(what(&[0xef, 1, 0, 99]), "no event of a page");
+    assert_eq!(what(&[0xff]), "no event has this code");
+    assert_eq!(what(&[0x4f, 1, 0, 0x60]), "a claim has no such outcome");
+    assert_eq!(what(&[0xef, 1, 0, 99]), "no event of a page has this code");
     assert_eq!(what(&[0xf0, 0xff, 0xff, 0xff, 0xff, 0x7f]), "a number has more than 32 bits");
     assert_eq!(what(&[0xf7; 20]), "a number has more than 64 bits");
     assert_eq!(what(&[0xf8, 1, 2, 0xc3, 0x28]), "a name is not UTF-8");
