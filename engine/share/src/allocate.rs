@@ -1,12 +1,11 @@
-//! What each partition should have: promises first, then what memory is worth to whom, then the
-//! rest.
+//! The target of each partition: promises first, then the memory that saves misses, then the rest.
 //!
-//! Worth is looked at on the curves themselves. Their slopes alone would starve a loop that is a
-//! little larger than its share: no single step helps it, and all of them together do. Few
-//! partitions ([`Pace::exact_max`]) share by dynamic programming over [`CHUNKS`] pieces of the
-//! memory, which is exact for these pieces; many by look-ahead (Qureshi, Patt, "Utility-Based Cache
-//! Partitioning", MICRO '06): again and again the one stretch of growth that saves most misses per
-//! byte, however long it is.
+//! The worth of memory is taken from the curves themselves. Their slopes alone would starve a loop
+//! that is a little larger than its share: no single step helps it, but all of them together do.
+//! Few partitions ([`Pace::exact_max`]) share by dynamic programming over [`CHUNKS`] pieces of the
+//! memory, which is exact for these pieces. Many share by look-ahead (Qureshi, Patt, "Utility-Based
+//! Cache Partitioning", MICRO '06): repeatedly, the stretch of growth that saves most misses per
+//! byte is granted, however long it is.
 
 use crate::curve::Curve;
 use crate::limits::WEIGHT_DEFAULT;
@@ -16,21 +15,21 @@ use crate::state::{Pace, State, Trend};
 /// Pieces of the memory that dynamic programming deals out, at least 128 and at most twice as many.
 const CHUNKS: u64 = 256;
 
-/// What moving memory must save, in misses of all: so much over the root of the pages in all
-/// samples, which is what they err by; never less than the least, for a load changes besides.
+/// Share of all misses that a move must save: `NOISE` divided by the square root of the pages in
+/// all samples, which is their error; but at least `INERTIA_LEAST`, because loads change too.
 const NOISE: f64 = 1.6;
 const INERTIA_LEAST: f64 = 0.02;
 
-/// The partitions and groups of a state, while memory is given to them.
+/// The partitions and groups of a state, while memory is allocated to them.
 pub(crate) struct Tree<'s> {
     state: &'s State,
-    /// What is given to each, groups with all that is below them.
+    /// Bytes allocated to each; a group's include those of its members.
     sizes: Vec<u64>,
     leaves: Vec<usize>,
     granule: u64,
 }
 
-/// Which limit holds.
+/// The limit to keep.
 #[derive(Clone, Copy, PartialEq)]
 enum Ceiling {
     High,
@@ -51,7 +50,7 @@ impl<'s> Tree<'s> {
         self.sizes
     }
 
-    /// The most a node may have, in whole granules, and a partition at least one.
+    /// Returns the maximum size of a node, in whole granules, and at least one.
     fn ceiling(&self, node: usize, which: Ceiling) -> u64 {
         let limits = &self.state.nodes[node].limits;
         let most = match which {
@@ -61,18 +60,19 @@ impl<'s> Tree<'s> {
         (most / self.granule * self.granule).max(self.granule)
     }
 
-    /// The most a node may ever have.
+    /// Returns the maximum size of a node under `max`.
     pub fn most(&self, node: usize) -> u64 {
         self.ceiling(node, Ceiling::Max)
     }
 
-    /// A node, and the groups that it is in.
+    /// Returns a node and the groups that it is in.
     pub fn above(&self, node: usize) -> impl Iterator<Item = usize> + use<'s> {
         let state = self.state;
         std::iter::successors(Some(node), move |node| state.nodes[*node].parent)
     }
 
-    /// What a partition may still get: the least that it and those above it have room for.
+    /// Returns how much a partition may still get: the least of its own room and that of the groups
+    /// above it.
     fn room(&self, leaf: usize, which: Ceiling) -> u64 {
         self.above(leaf)
             .map(|node| self.ceiling(node, which).saturating_sub(self.sizes[node]))
@@ -89,8 +89,8 @@ impl<'s> Tree<'s> {
         self.state.total_bytes.saturating_sub(given)
     }
 
-    /// Gives some partitions more, by weight, up to a size for each, as far as there is memory and
-    /// those above allow.
+    /// Gives partitions more, by weight, up to a size for each, as far as there is memory and the
+    /// groups above allow.
     fn raise(
         &mut self,
         among: &[usize],
@@ -100,7 +100,7 @@ impl<'s> Tree<'s> {
         budget: u64,
     ) {
         let mut budget = budget;
-        // Groups may refuse what their members were to get: then others have a turn.
+        // A group may refuse a part that its members were to get: then others get another turn.
         for _ in 0..8 {
             let room: Vec<u64> = among
                 .iter()
@@ -121,20 +121,20 @@ impl<'s> Tree<'s> {
     }
 
     fn weight(&self, leaf: usize) -> u64 {
-        // A heavy group's members are heavy.
+        // The weight of a group multiplies those of its members.
         self.above(leaf).fold(1_000_000u64, |weight, node| {
             (weight as u128 * u128::from(self.state.nodes[node].limits.weight) / u128::from(WEIGHT_DEFAULT))
                 .clamp(1, 1 << 40) as u64
         })
     }
 
-    /// A granule for everybody, then `min`, then `low`, then something for those about whom little
-    /// is known; each of groups before the next. Where memory does not suffice for all of a
-    /// kind, all get the same share of what they lack.
+    /// Keeps the promises: a granule for each partition, then `min`, then `low`, then something for
+    /// partitions with little data; partitions before groups. If memory does not suffice for all
+    /// promises of a kind, all get the same share of what they lack.
     pub fn keep_promises(&mut self) {
         let all = self.leaves.clone();
         for leaf in &all {
-            // Even where there is not enough: a partition is never without.
+            // Even if there is not enough: a partition always has a granule.
             self.give(*leaf, self.granule);
         }
         for low in [false, true] {
@@ -144,13 +144,14 @@ impl<'s> Tree<'s> {
             };
             // 1. The partitions' own.
             let to: Vec<u64> = (0..self.sizes.len())
-                // No more than there is: a promise may be as large as a number.
+                // At most the total: a promise may be as large as a number can be.
                 .map(|node| whole(promise(self, node).min(self.state.total_bytes), self.granule))
                 .collect();
             let lacks: Vec<u64> =
                 self.sizes.iter().zip(&to).map(|(size, to)| to.saturating_sub(*size)).collect();
             self.raise(&all, |leaf| lacks[leaf], |leaf| to[leaf], Ceiling::Max, self.left());
-            // 2. The groups', innermost first: what the members' own do not take is theirs by weight.
+            // 2. The groups', innermost first: the part that the members' own promises leave is
+            //   shared among them by weight.
             for group in (0..self.sizes.len()).rev().filter(|node| self.state.nodes[*node].leaf.is_none()) {
                 let lack = to[group].saturating_sub(self.sizes[group]).min(self.left());
                 if lack > 0 {
@@ -182,8 +183,8 @@ impl<'s> Tree<'s> {
         self.raise(&new, |leaf| weights[leaf], half_share, Ceiling::High, self.left());
     }
 
-    /// Gives memory to whom it saves most misses, up to `high`. Memory that stays where it is has
-    /// an advantage, the inertia.
+    /// Gives memory, up to `high`, to the partitions where it saves most misses. Memory that stays
+    /// where it is has an advantage, the inertia.
     pub fn share_by_use(&mut self, pace: &Pace) {
         let left = self.left();
         let misses: f64 = self.leaves.iter().map(|leaf| self.worth(*leaf).now()).sum();
@@ -199,11 +200,11 @@ impl<'s> Tree<'s> {
         }
     }
 
-    /// By how much the samples tell, but no more than `most`.
+    /// Returns the inertia that the samples justify, at most `most`.
     fn inertia(&self, most: f64) -> f64 {
         let leaves = self.leaves.iter().filter_map(|leaf| self.state.nodes[*leaf].leaf.as_ref());
         let sampled_pages: f64 = leaves.map(|leaf| leaf.sampled_pages).sum();
-        // Nothing sampled is infinite noise.
+        // Without samples the noise is infinite.
         (NOISE / sampled_pages.max(0.0).sqrt()).max(INERTIA_LEAST).min(most)
     }
 
@@ -219,14 +220,14 @@ impl<'s> Tree<'s> {
         }
     }
 
-    // ---- Dynamic programming
-    // ------------------------------------------------------------------------------------
+    // Dynamic programming
 
     fn share_exactly(&mut self, left: u64, drag: Drag) {
         let chunk = (left / CHUNKS).next_multiple_of(self.granule).max(self.granule);
         let count = (left / chunk) as usize;
         let mut roots: Vec<Dealt> = Vec::new();
-        // Children stand behind their parents: from the end, everyone's children are dealt to before him.
+        // Children come after their parents: backwards, the children of each group are complete
+        // before the group.
         let mut below: Vec<Vec<Dealt>> = (0..self.sizes.len()).map(|_| Vec::new()).collect();
         for node in (0..self.sizes.len()).rev() {
             let room = self.ceiling(node, Ceiling::High).saturating_sub(self.sizes[node]);
@@ -252,14 +253,13 @@ impl<'s> Tree<'s> {
         }
     }
 
-    // ---- Look-ahead
-    // ---------------------------------------------------------------------------------------------
+    // Look-ahead
 
     fn share_ahead(&mut self, mut left: u64, drag: Drag) {
         let mut offers: Vec<(f64, u64)> =
             self.leaves.iter().map(|leaf| self.offer(*leaf, left, drag)).collect();
-        // Each turn reaches a known size of somebody's curve, or fills him or a group of his: there are not
-        // many more turns than points.
+        // Each turn reaches a known size of a curve, or fills a partition or one of its groups:
+        // there are not many more turns than points.
         let most =
             self.leaves.iter().map(|leaf| self.worth(*leaf).curve.points().count() + 3).sum::<usize>() * 2;
         for _ in 0..most {
@@ -272,12 +272,12 @@ impl<'s> Tree<'s> {
                 self.give(leaf, bytes);
                 left -= bytes;
             }
-            // Its next offer, or what is left of this one now that others were served.
+            // Its next offer, or the rest of this one after others were served.
             offers[best] = self.offer(leaf, left, drag);
         }
     }
 
-    /// The stretch of growth that saves most per byte, and its length in whole granules.
+    /// Returns the stretch of growth that saves most per byte, and its length in whole granules.
     fn offer(&self, leaf: usize, left: u64, drag: Drag) -> (f64, u64) {
         let worth = self.worth(leaf);
         let base = self.sizes[leaf];
@@ -293,9 +293,9 @@ impl<'s> Tree<'s> {
             .unwrap_or((0.0, 0))
     }
 
-    /// Memory that saves nobody anything stays where it is, or goes by weight to all that were ever
-    /// used (to all, where none was); what not even they may
-    /// have, beyond `high`.
+    /// Leaves the memory that saves no misses where it is, or shares it by weight among all
+    /// partitions that were ever used (among all, if none was). A part that not even those may have
+    /// goes beyond `high`.
     pub fn leave_the_rest(&mut self) {
         let all = self.leaves.clone();
         let current = |leaf: usize| self.state.nodes[leaf].leaf.as_ref().map_or(0, |leaf| leaf.current_bytes);
@@ -314,7 +314,7 @@ impl<'s> Tree<'s> {
     }
 }
 
-/// What memory is worth to one partition.
+/// The worth of memory to one partition.
 struct Worth<'s> {
     curve: &'s Curve,
     weight: f64,
@@ -323,8 +323,8 @@ struct Worth<'s> {
     is_unused: bool,
 }
 
-/// What it costs to move a byte to a partition or away from it: to go on, or so many times as much
-/// to turn back.
+/// The cost of moving a byte to a partition or away from it: `still` if the move continues the last
+/// direction, `turn` times as much if it reverses that.
 #[derive(Clone, Copy)]
 struct Drag {
     still: f64,
@@ -332,12 +332,13 @@ struct Drag {
 }
 
 impl Worth<'_> {
-    /// Misses as it is, by weight.
+    /// Returns the weighted misses at the current size.
     fn now(&self) -> f64 {
         self.weight * self.curve.misses_at(self.current)
     }
 
-    /// The less it misses, the better; every byte that comes or goes costs something.
+    /// Returns the worth of a size: fewer misses are better, and every byte that comes or goes
+    /// costs something.
     fn of(&self, bytes: u64, drag: Drag) -> f64 {
         let turns = match self.trend {
             Trend::None => false,
@@ -353,16 +354,17 @@ impl Worth<'_> {
     }
 }
 
-/// The best that can be made of 0, 1, 2.. chunks below a node, and how.
+/// The best values for 0, 1, 2, ... chunks below a node, and the choices that reach them.
 struct Dealt {
     values: Vec<f64>,
     how: How,
 }
 
 enum How {
-    /// A partition's node, and how many of so many chunks it takes.
+    /// A partition, and how many of the given chunks it takes, by their number.
     Partition(usize, Vec<u16>),
-    /// Each member with how many of so many chunks it gets, when those behind it have been served.
+    /// The members, each with the number of chunks that it gets, by the chunks left after the
+    /// members behind it were served.
     Group(Vec<(Dealt, Vec<u16>)>),
 }
 
@@ -402,7 +404,7 @@ impl Dealt {
         Dealt { values, how: How::Group(merged) }
     }
 
-    /// Adds what every partition below gets, if there are so many chunks.
+    /// Appends the chunks of every partition below, if there are `chunks` chunks.
     fn choose(self, chunks: usize, chosen: &mut Vec<(usize, usize)>) {
         let mut chunks = chunks.min(self.values.len() - 1);
         match self.how {

@@ -1,62 +1,63 @@
 //! A miss curve: how many misses a partition would have had at which size.
 
-/// How a curve may be stretched: by up to a quarter, in steps of two percent, each of which must
-/// explain so much of all references.
+/// Limits of stretching a curve: up to a quarter, in steps of two percent. Each step costs this
+/// share of all references and must explain more.
 const STRETCH_STEP: f64 = 0.02;
 const STRETCH_MAX: i32 = 12;
 const STRETCH_COST: f64 = 0.0005;
 
-/// What is left of a stretch in the next period, where no misses speak for it or against it.
+/// Factor per period of a stretch that no misses support or contradict.
 const STRETCH_KEEP: f64 = 0.8;
 
-/// How far the sizes of a curve may be wrong by which pages are in its sample: this many times what
-/// it would be if pages were drawn one by one. Sets of a miniature fill unevenly besides, and its
-/// policy learns from less.
+/// Error of a curve's sizes that comes from the choice of sampled pages, as a multiple of the error
+/// of independent draws. It is larger because the sets of a miniature fill unevenly, and its policy
+/// learns from less.
 const UNCERTAINTY: f64 = 1.8;
 const UNCERTAINTY_MAX: f64 = 0.7;
 
-/// Stretches that have together the spread of a normal distribution, in deviations, with their
-/// weights.
+/// Stretches in standard deviations, with their weights: together they have the spread of a normal
+/// distribution.
 const SPREAD: [(f64, f64); 4] = [(-1.6, 1.0 / 6.0), (-0.6, 1.0 / 3.0), (0.6, 1.0 / 3.0), (1.6, 1.0 / 6.0)];
 
-/// What sets remember of pages that left counts as much as so many pages of the sample. The sample
-/// errs by which pages are in it, the less the more there are; a larger partition would not have
-/// kept all that its sets remember, and some that they do not, however large it is.
+/// Weight of ghost hits, in pages of the sample. A sample errs by the choice of its pages, the less
+/// the more there are. A larger partition would not have kept all pages that have ghosts, and would
+/// have kept some that have none, regardless of the size of the sample.
 const RETURNS_WEIGHT: f64 = 16.0;
 
 /// What a partition really saw, over the window of its curve.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Seen {
-    /// Its size.
+    /// Its size in bytes.
     pub bytes: u64,
-    /// What it missed.
+    /// Number of its misses.
     pub misses: f64,
-    /// How many of these misses were of pages that its sets remember to have had.
+    /// Number of these misses whose page had a ghost.
     pub returns: f64,
-    /// A size that would have kept what they remember; its own where the policy remembers nothing.
+    /// A size in bytes that would have kept the pages with ghosts; its own size if the policy has
+    /// no ghosts.
     pub reach_bytes: u64,
-    /// Pages of the sample in a byte of a size; 0 where that is not known.
+    /// Number of sampled pages per byte of size; 0 if unknown.
     pub sampled_per_byte: f64,
 }
 
-/// How far a curve was stretched last: what its sample errs by is the same as long as the load is.
-/// Where a curve is flat, no misses tell it; a partition that shrank there forgot what it had
-/// learned where it is steep, grew again, and so to and fro.
+/// How far a curve was stretched last. The error of a sample stays the same as long as the load
+/// does, but where a curve is flat the misses do not reveal it. Without this memory, a partition
+/// that shrank to a flat part lost what it had learned on the steep part, grew again, and so on.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Stretch(f64);
 
 impl Stretch {
-    /// A period is over: it is worth less, for it may have come of one wrong look; nothing, where
-    /// the load has changed.
+    /// Ends a period: the stretch decays, because it may come from one wrong observation, and is
+    /// dropped if the load has changed.
     pub fn fade(&mut self, has_changed: bool) {
         self.0 *= if has_changed { 0.0 } else { STRETCH_KEEP };
     }
 }
 
-/// Misses by size. More memory never misses more: what a sample says otherwise is levelled.
+/// Misses by size. More memory never misses more: a sample that says otherwise is levelled.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Curve {
-    /// Bytes, rising.
+    /// Sizes in bytes, rising.
     sizes: Vec<u64>,
     /// Misses at each size, falling.
     misses: Vec<f64>,
@@ -65,7 +66,8 @@ pub struct Curve {
 }
 
 impl Curve {
-    /// From references and (bytes, misses), sizes rising; of points at one size the first counts.
+    /// Creates a curve from the references and pairs of bytes and misses, sizes rising; of points
+    /// at one size the first counts.
     pub fn new(references: f64, points: impl IntoIterator<Item = (u64, f64)>) -> Curve {
         let mut curve = Curve { references: references.max(0.0), ..Curve::default() };
         let mut least = curve.references;
@@ -80,25 +82,25 @@ impl Curve {
         curve
     }
 
-    /// The curve of so much of its references.
+    /// Returns the curve with its references and misses multiplied by `by`.
     pub fn scaled(mut self, by: f64) -> Curve {
         self.references *= by;
         self.misses.iter_mut().for_each(|misses| *misses *= by);
         self
     }
 
-    /// References that it is about: the misses of no memory at all.
+    /// Returns the references: the misses without any memory.
     pub fn references(&self) -> f64 {
         self.references
     }
 
-    /// (bytes, misses), sizes rising.
+    /// Returns pairs of bytes and misses, sizes rising.
     pub fn points(&self) -> impl Iterator<Item = (u64, f64)> + '_ {
         self.sizes.iter().copied().zip(self.misses.iter().copied())
     }
 
-    /// The curve, corrected by what was really seen; how far it was stretched stays for the next
-    /// time.
+    /// Returns the curve corrected by what the partition really saw. The stretch is kept for the
+    /// next time.
     pub fn fitted(&self, seen: &Seen, stretch: &mut Stretch) -> Curve {
         if self.references <= 0.0 {
             return self.clone();
@@ -106,9 +108,9 @@ impl Curve {
         self.stretched(seen.bytes, seen.misses, stretch).blurred(seen.sampled_per_byte).checked(seen)
     }
 
-    /// The curve with its sizes stretched so that it tells what was really missed at a size. A
-    /// sample of a loop may have a tenth too many of its pages or too few, and then has its
-    /// cliff a tenth too far to one side; what the partition really misses tells to which.
+    /// Returns the curve with its sizes stretched so that it gives the misses really seen at a
+    /// size. A sample of a loop may have a tenth too many or too few of its pages, and then its
+    /// cliff is a tenth too far to one side; the real misses tell to which side.
     fn stretched(&self, bytes: u64, misses: f64, last: &mut Stretch) -> Curve {
         let stretched = |step: f64| (step * STRETCH_STEP).exp();
         let error = |step: f64| {
@@ -123,9 +125,9 @@ impl Curve {
         Curve::new(self.references, points)
     }
 
-    /// What is to be expected at each size: the mean over all stretches that the sample does not
-    /// tell apart. By the curve itself a loop would get just what its sample says, which is too
-    /// little every other time, and memory would move for cliffs that lie elsewhere.
+    /// Returns the expected misses at each size: the mean over all stretches that the sample cannot
+    /// distinguish. By the curve itself a loop would get exactly what its sample says, which is too
+    /// little half of the time, and memory would move for cliffs that lie elsewhere.
     fn blurred(&self, sampled_per_byte: f64) -> Curve {
         if sampled_per_byte <= 0.0 {
             return self.clone();
@@ -136,15 +138,14 @@ impl Curve {
             let misses = |stretch: f64| self.misses_at((bytes as f64 * (stretch * deviation).exp()) as u64);
             SPREAD.iter().map(|(stretch, weight)| weight * misses(*stretch)).sum::<f64>()
         };
-        // Sizes lie a fifth apart, further than what a larger sample errs by.
+        // Sizes lie a fifth apart, more than the error of a larger sample.
         let sizes = self.sizes.iter().flat_map(|bytes| [0, 1, 2].map(|part| bytes + bytes / 16 * part));
         Curve::new(self.references, sizes.map(|bytes| (bytes, expected(bytes))))
     }
 
-    /// The curve, moved towards the misses that were seen at a size, and what it says of more
-    /// memory towards the pages that returned. A sample of a few pages may have none of those
-    /// that matter: then it says that nothing is gained where much is, and no stretch of it says
-    /// anything else.
+    /// Returns the curve moved towards the misses seen at the current size, and its gain from more
+    /// memory moved towards the pages that returned. A sample of few pages may lack those that
+    /// matter: then it shows no gain where there is much, and no stretch changes that.
     fn checked(&self, seen: &Seen) -> Curve {
         let Seen { bytes: here, reach_bytes: there, misses, returns, sampled_per_byte } = *seen;
         if there <= here {
@@ -163,7 +164,7 @@ impl Curve {
             } else if bytes >= there {
                 misses + told - saved
             } else if told * 10.0 > saved {
-                // Its form is kept, as long as there is one.
+                // The form of the curve is kept, as long as it has one.
                 at.0 + lift - saved * (at.0 + lift - misses) / told
             } else {
                 at.0 + lift - saved * (bytes - here) as f64 / (there - here) as f64
@@ -176,8 +177,7 @@ impl Curve {
         Curve::new(references, sizes.into_iter().map(|bytes| (bytes, corrected(bytes))))
     }
 
-    /// Misses at a size: a straight line between two known sizes, and beyond the last no less than
-    /// there.
+    /// Returns the misses at a size: linear between two known sizes, and constant beyond the last.
     pub fn misses_at(&self, bytes: u64) -> f64 {
         let next = self.sizes.partition_point(|size| *size <= bytes);
         let before = match next {
@@ -195,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_falls_in_straight_lines_and_never_rises() {
+    fn a_curve_falls_in_straight_lines_and_never_rises() {
         let curve = Curve::new(100.0, [(10, 80.0), (20, 90.0), (40, 20.0)]);
         let expected =
             [(0, 100.0), (5, 90.0), (10, 80.0), (15, 80.0), (20, 80.0), (30, 50.0), (40, 20.0), (1000, 20.0)];
@@ -209,23 +209,23 @@ mod tests {
         Seen { bytes, misses, returns, reach_bytes: 3 * bytes, sampled_per_byte: 0.0 }
     }
 
-    /// A sample of eight pages had none of those that were asked for again and again: their tenant
+    /// A sample of eight pages had none of those that were requested again and again: their tenant
     /// was left with nothing for good.
     #[test]
-    fn pages_that_return_tell_of_what_the_sample_does_not_have() {
+    fn pages_that_return_correct_a_sample_that_lacks_them() {
         let blind = Curve::new(1000.0, [(10, 990.0), (100, 985.0), (400, 500.0)]);
         let fitted = blind.fitted(&seen(100, 900.0, 600.0), &mut Stretch::default());
         assert!((fitted.misses_at(100) - 900.0).abs() < 1.0, "{fitted:?}");
         assert!((fitted.misses_at(300) - 300.0).abs() < 1.0, "{fitted:?}");
         assert!(fitted.misses_at(200) > 400.0 && fitted.misses_at(400) <= 300.0, "{fitted:?}");
-        // Who has no ghosts, or a sample of many pages, goes by the sample.
+        // Without ghosts, or with a sample of many pages, the sample decides.
         let without = Seen { reach_bytes: 100, ..seen(100, 900.0, 0.0) };
         assert!(blind.fitted(&without, &mut Stretch::default()).misses_at(300) > 500.0);
         let many = Seen { sampled_per_byte: 1e6, ..seen(100, 900.0, 600.0) };
         let (few, many) =
             (fitted.misses_at(300), blind.fitted(&many, &mut Stretch::default()).misses_at(300));
         assert!(many > few + 200.0, "{few} {many}");
-        // More returns than misses, or none where the curve has many, are no nonsense afterwards.
+        // More returns than misses, or none where the curve has many, still give a valid curve.
         for returns in [0.0, 5000.0] {
             let curve = blind.fitted(&seen(100, 900.0, returns), &mut Stretch::default());
             let misses: Vec<f64> = [0, 50, 100, 200, 300, 1000].map(|bytes| curve.misses_at(bytes)).into();
@@ -233,33 +233,33 @@ mod tests {
         }
     }
 
-    /// Three loops, by samples of some hundred pages each: one was given half as much again as it
-    /// could use, and another lacked it.
+    /// Three loops, with samples of some hundred pages each: one loop was given half as much again
+    /// as it could use, and another lacked that memory.
     #[test]
-    fn a_cliff_is_where_the_sample_says_but_for_what_it_may_err_by() {
+    fn a_cliff_is_blurred_by_the_error_of_its_sample() {
         let cliff = Curve::new(1000.0, (1..=400).map(|size| (size, if size < 100 { 1000.0 } else { 0.0 })));
         let by = |pages: f64| {
             let seen =
                 Seen { bytes: 400, reach_bytes: 400, sampled_per_byte: pages / 100.0, ..Seen::default() };
             cliff.fitted(&seen, &mut Stretch::default())
         };
-        // Up to a third too far by a hundred pages, next to nothing by a million.
+        // With a hundred pages the cliff may be a third too far, with a million hardly at all.
         let (few, many) = (by(100.0), by(1e6));
         let expected = [833.0, 500.0, 500.0, 167.0, 0.0];
         assert_eq!([80, 95, 105, 120, 140].map(|size| few.misses_at(size).round()), expected);
         assert_eq!([98, 101].map(|size| many.misses_at(size).round()), [1000.0, 0.0]);
         let none = by(0.0);
         assert_eq!(none, cliff);
-        // However few they are, sizes are not moved by more than a factor of three.
+        // Even with very few pages, sizes move by at most a factor of three.
         assert!(by(0.01).misses_at(330) < 1.0 && by(0.01).misses_at(30) > 999.0);
     }
 
     #[test]
-    fn what_was_learned_where_a_curve_is_steep_is_known_for_a_while_where_it_is_flat() {
+    fn a_stretch_learned_on_a_steep_part_is_kept_for_a_while_on_a_flat_part() {
         let loops = Curve::new(1000.0, [(90, 1000.0), (100, 10.0), (200, 10.0)]);
         let at = |bytes, misses| Seen { reach_bytes: bytes, ..seen(bytes, misses, 0.0) };
         let mut stretch = Stretch::default();
-        // It missed all at 105: the loop is larger than the sample says.
+        // The partition missed everything at 105: the loop is larger than the sample says.
         assert!(loops.fitted(&at(105, 1000.0), &mut stretch).misses_at(108) > 300.0);
         stretch.fade(false);
         let mut forgotten = stretch;

@@ -1,12 +1,31 @@
 //! How memory is shared out among partitions: arithmetic, and nothing else.
 //!
-//! [`Limits`] are what an operator promises, [`Curve`]s what more memory would save, [`State`] a
-//! picture of all partitions and their groups. [`State::targets`] says what each should have,
-//! [`State::plan`] the next bounded steps on the way there. The engine's reaper and the simulator
-//! act on the same plan.
+//! [`Limits`] are an operator's promises, a [`Curve`] tells how many misses more memory would save,
+//! and a [`State`] describes all partitions and their groups at one moment. [`State::targets`]
+//! returns the size that each should have, [`State::plan`] the next bounded steps towards these
+//! sizes. The engine's reaper and the simulator follow the same plan.
 //!
-//! What is not here: I/O, clocks, threads, memory; and where curves come from
-//! (`octavo_table::Monitor`).
+//! Not here: I/O, clocks, threads, memory; and the source of curves (`octavo_table::Monitor`).
+//!
+//! # Examples
+//!
+//! ```
+//! use octavo_share::{Curve, Leaf, Node, Pace, State};
+//! let partition = |curve| Node {
+//!     leaf: Some(Leaf { current_bytes: 50 << 20, curve, ..Leaf::default() }),
+//!     ..Node::default()
+//! };
+//! // The first partition misses 900 of 1000 references in 50 MiB and none in 80 MiB.
+//! let steep = Curve::new(1000.0, [(50 << 20, 900.0), (80 << 20, 0.0)]);
+//! let flat = Curve::new(1000.0, [(50 << 20, 900.0)]);
+//! let state = State {
+//!     total_bytes: 100 << 20,
+//!     granule_bytes: 2 << 20,
+//!     nodes: vec![partition(steep), partition(flat)],
+//! };
+//! let targets = state.targets(&Pace::default());
+//! assert!(targets[0] >= 80 << 20 && targets[0] + targets[1] <= 100 << 20);
+//! ```
 
 #![forbid(unsafe_code)]
 

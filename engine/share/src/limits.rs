@@ -1,24 +1,27 @@
-//! What an operator promises a partition or a group of them, in the words of Linux's cgroup v2
-//! (`memory.min` and so on).
+//! The limits that an operator promises a partition or a group of them, in the words of Linux's
+//! cgroup v2 (`memory.min` and so on).
 
-/// No limit.
+/// The value of a limit that is not set.
 pub const UNLIMITED: u64 = u64::MAX;
 
-/// The weight of a partition that nobody gave one.
+/// The weight of a partition without a configured weight.
 pub const WEIGHT_DEFAULT: u32 = 100;
 
-/// Limits of a partition or of a group. A group's bound the sum of what is below it.
+/// Limits of a partition or of a group, in bytes. The limits of a group apply to the sum of its
+/// members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Never taken, whatever happens.
+    /// Guaranteed size: memory below it is never taken away. Default: 0.
     pub min_bytes: u64,
-    /// Taken last, when nobody has anything above his own.
+    /// Protected size: memory below it is taken away only when every partition is already at or
+    /// below its own `low`. Default: 0.
     pub low_bytes: u64,
-    /// Beyond, it has only what nobody else can use, grows slowly and is taken from first.
+    /// Above this size the partition gets only memory that no other can use, grows slowly, and
+    /// gives memory back first. Default: no limit.
     pub high_bytes: u64,
-    /// Never exceeded.
+    /// Maximum size. Default: no limit.
     pub max_bytes: u64,
-    /// What its misses count for against others', from 1 to 10 000.
+    /// Weight of its misses against those of others, from 1 to 10 000. Default: 100.
     pub weight: u32,
 }
 
@@ -35,10 +38,13 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Whether they fit together; the error is a sentence.
+    /// Checks that the limits are consistent.
+    ///
+    /// # Errors
+    /// A sentence that names the limit that is wrong.
     pub fn validate(&self) -> Result<(), String> {
         let more = |one: &str, bytes: u64, other: &str, than: u64| {
-            Err(format!("{one} is {bytes} bytes and {other} is {than}: {one} is at most {other}"))
+            Err(format!("{one} is {bytes} bytes and {other} is {than} bytes: {one} must not exceed {other}"))
         };
         if self.min_bytes > self.max_bytes {
             return more("min", self.min_bytes, "max", self.max_bytes);
@@ -47,10 +53,10 @@ impl Limits {
             return more("low", self.low_bytes, "max", self.max_bytes);
         }
         if self.high_bytes == 0 || self.max_bytes == 0 {
-            return Err("high and max are more than nothing".into());
+            return Err("high and max must be at least 1 byte".into());
         }
         if !(1..=10_000).contains(&self.weight) {
-            return Err(format!("weight is {}: a number from 1 to 10000 is expected", self.weight));
+            return Err(format!("weight is {}: it must be a number from 1 to 10000", self.weight));
         }
         Ok(())
     }

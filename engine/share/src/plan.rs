@@ -1,23 +1,23 @@
-//! From a picture of all partitions to the next steps: targets, then hysteresis and a bounded rate.
+//! From a state to the next steps: targets, then hysteresis and a bounded rate.
 
 use crate::allocate::Tree;
 use crate::spread::{spread, whole};
 use crate::state::{Pace, State};
 
-/// A partition's next size.
+/// The next size of a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resize {
-    /// Which, by its place in [`State::nodes`].
+    /// The partition, as an index of [`State::nodes`].
     pub node: usize,
-    /// How large.
+    /// The new size in bytes.
     pub to_bytes: u64,
 }
 
 impl State {
-    /// What each partition should have, by its place in [`State::nodes`]; the sum of what is below
-    /// it for a group. At least a granule and what `min` promises, at most what its own `max`
-    /// and those above it leave; all together at most the total, as far as the promises
-    /// fit into it.
+    /// Returns the size that each partition should have, indexed as [`State::nodes`]; for a group
+    /// the sum of its members. Each gets at least a granule and what `min` promises, and at most
+    /// what its own `max` and those above it allow. The sum is at most the total, as far as the
+    /// promises fit into it.
     pub fn targets(&self, pace: &Pace) -> Vec<u64> {
         let mut tree = Tree::new(self);
         tree.keep_promises();
@@ -26,8 +26,8 @@ impl State {
         tree.into_sizes()
     }
 
-    /// What must be there for all that `min` promises, and for a granule for everybody: a total
-    /// below it breaks promises.
+    /// Returns the memory that all `min` promises need, with at least a granule for each partition,
+    /// in bytes. A smaller total breaks promises.
     pub fn least_bytes(&self) -> u64 {
         let granule = self.granule_bytes.max(1);
         let mut needs = vec![0u64; self.nodes.len()];
@@ -43,9 +43,9 @@ impl State {
         all
     }
 
-    /// What some must give so that no `max` is exceeded, no partition's and no group's; nobody goes
-    /// below his `min` for it, or below a granule. A plan begins with this; by itself it is for
-    /// who wants bounds kept and nothing else moved.
+    /// Returns the steps that keep every `max`, of partitions and of groups. No partition goes
+    /// below its `min`, or below a granule. A plan begins with these steps; alone they are for
+    /// callers that only enforce bounds.
     pub fn keep_bounds(&self) -> Vec<Resize> {
         let given = self.beyond_max();
         let less = self.nodes.iter().enumerate().zip(given).filter(|(_, given)| *given > 0);
@@ -55,12 +55,12 @@ impl State {
         .collect()
     }
 
-    /// What each must give because a `max` is exceeded, its own or that of a group above it, in
-    /// proportion to sizes; by its place.
+    /// Returns, indexed as [`State::nodes`], the bytes that each must give because its own `max` or
+    /// that of a group above it is exceeded, in proportion to sizes.
     fn beyond_max(&self) -> Vec<u64> {
         let (tree, granule) = (Tree::new(self), self.granule_bytes.max(1));
         let mut given = vec![0u64; self.nodes.len()];
-        // Children stand behind their parents: what they gave counts for those above.
+        // Children come after their parents, so what they gave counts for the groups above.
         for bounded in (0..self.nodes.len()).rev() {
             let below = (0..self.nodes.len()).filter(|node| tree.above(*node).any(|above| above == bounded));
             let below: Vec<usize> = below.filter(|node| self.nodes[*node].leaf.is_some()).collect();
@@ -76,8 +76,8 @@ impl State {
         given
     }
 
-    /// The next steps, those that shrink first. Carried out in this order they never need more than
-    /// the total, or than what is held now.
+    /// Returns the next steps, shrinking ones first. Carried out in this order they never need more
+    /// memory than the total, or than what is held now.
     pub fn plan(&self, pace: &Pace) -> Vec<Resize> {
         let targets = self.targets(pace);
         let granule = self.granule_bytes.max(1);
@@ -88,8 +88,8 @@ impl State {
             .collect();
         let held: u64 = leaves.iter().map(|(_, current, _)| current).sum();
         let over = held.saturating_sub(self.total_bytes);
-        // 1. Who has more than he should gives, in proportion to his size, so that one wrong guess costs
-        //    each of them little.
+        // 1. Partitions above their targets give in proportion to their sizes, so that a wrong
+        //   estimate costs each of them little.
         let step = ((self.total_bytes as f64 * pace.step) as u64).max(granule);
         let excess: Vec<u64> =
             leaves.iter().map(|(_, current, target)| current.saturating_sub(*target)).collect();
@@ -98,24 +98,25 @@ impl State {
         let to_free = wanted.saturating_sub(free).min(step).max(over);
         let weights: Vec<u64> = leaves.iter().map(|(_, current, _)| *current).collect();
         let mut given = spread(to_free.next_multiple_of(granule), &weights, &excess, granule);
-        //    A bound is kept at once, whether or not anybody wants what lies beyond it.
+        // Bounds are enforced at once, even if no partition wants the memory beyond them.
         let beyond = self.beyond_max();
         given.iter_mut().zip(&leaves).for_each(|(given, (node, _, _))| *given = (*given).max(beyond[*node]));
-        // 2. What is free then goes to those who should have more, in proportion to that.
+        // 2. The memory that is free then goes to partitions below their targets, in proportion to
+        //   what they lack.
         let room = (self.total_bytes + given.iter().sum::<u64>()).saturating_sub(held);
         let lacks: Vec<u64> = leaves
             .iter()
             .zip(&given)
             .map(|((node, current, target), given)| {
-                // Who has just given gets nothing.
+                // A partition that has just given gets nothing.
                 let lack = if *given > 0 { 0 } else { target.saturating_sub(*current) };
-                // Beyond `high` it grows slowly.
+                // Beyond `high` a partition grows slowly.
                 if *current >= self.nodes[*node].limits.high_bytes { lack.min(granule) } else { lack }
             })
             .collect();
         let mut got = spread(room, &lacks, &lacks, granule);
-        //    A group's members get no more than it has room for before the others of it have given what
-        // they should.
+        // The members of a group get no more than the group has room for before its other members
+        // have given what they should.
         let tree = Tree::new(self);
         let mut sizes = vec![0u64; self.nodes.len()];
         for ((leaf, current, _), given) in leaves.iter().zip(&given) {

@@ -1,16 +1,17 @@
 //! Whole granules: rounding up to them, and spreading an amount by weights.
 
-/// Rounded up to whole granules, as far as numbers go.
+/// Returns `bytes` rounded up to whole granules, or the largest multiple of a granule if that would
+/// overflow.
 pub(crate) fn whole(bytes: u64, granule: u64) -> u64 {
     bytes.checked_next_multiple_of(granule).unwrap_or(u64::MAX / granule * granule)
 }
 
-/// Spreads an amount by weights, nobody more than fits him, in whole granules (or all that fits,
-/// where that is less). Returns what each gets; the sum is at most the amount.
+/// Spreads an amount by weights, at most `room` to each, in whole granules, or all of a `room` that
+/// is less than a granule. Returns the share of each; the sum is at most the amount.
 pub(crate) fn spread(amount: u64, weights: &[u64], room: &[u64], granule: u64) -> Vec<u64> {
     let mut got = vec![0u64; room.len()];
     let mut left = amount;
-    // Each turn but the last fills somebody, or all are given their share.
+    // Each turn but the last fills at least one, or gives all of them their shares.
     for _ in 0..=room.len() {
         let open: Vec<usize> = (0..room.len()).filter(|one| got[*one] < room[*one]).collect();
         let sum: u128 = open.iter().map(|one| u128::from(weights[*one].max(1))).sum();
@@ -25,7 +26,7 @@ pub(crate) fn spread(amount: u64, weights: &[u64], room: &[u64], granule: u64) -
             break;
         }
     }
-    // What is less than a granule for each goes by granules to the heaviest.
+    // A remainder below one granule each goes, granule by granule, to the heaviest first.
     let mut order: Vec<usize> = (0..room.len()).collect();
     order.sort_by_key(|one| std::cmp::Reverse(weights[*one]));
     for one in order.into_iter().cycle().take(4 * room.len()) {

@@ -1,62 +1,63 @@
-//! What a plan is made from: a picture of all partitions and groups, and how fast sizes may follow.
+//! The input of a plan: a description of all partitions and groups, and how fast sizes may follow.
 
 use crate::curve::Curve;
 use crate::limits::Limits;
 
-/// A picture of all partitions and groups, as it is looked at once a period.
+/// All partitions and groups at one moment; the reaper makes one per period.
 #[derive(Clone, Debug, Default)]
 pub struct State {
-    /// Bytes for all together.
+    /// Bytes for all partitions together.
     pub total_bytes: u64,
-    /// Partitions grow and shrink by this much.
+    /// Partitions grow and shrink by multiples of this number of bytes.
     pub granule_bytes: u64,
-    /// Groups and partitions; a parent stands before what is below it.
+    /// Groups and partitions; a parent comes before its children.
     pub nodes: Vec<Node>,
 }
 
 /// A group, or a partition.
 #[derive(Clone, Debug, Default)]
 pub struct Node {
-    /// The group that it is in, by its place in [`State::nodes`].
+    /// The group that the node is in, as an index of [`State::nodes`].
     pub parent: Option<usize>,
-    /// What it was promised.
+    /// The limits that the operator set.
     pub limits: Limits,
-    /// What a partition has and could use. None: a group.
+    /// The partition's data; `None` for a group.
     pub leaf: Option<Leaf>,
 }
 
-/// What a partition has and could use.
+/// The size of a partition, and what it could use.
 #[derive(Clone, Debug, Default)]
 pub struct Leaf {
-    /// What it has.
+    /// Current size in bytes.
     pub current_bytes: u64,
-    /// What it would miss at other sizes, over a window that is the same for all.
+    /// The misses at other sizes, over a window that is the same for all partitions.
     pub curve: Curve,
-    /// What its last change was.
+    /// The direction of its last change of size.
     pub trend: Trend,
-    /// Pages of the curve's sample in what it has; 0 where that is not known.
+    /// Number of sampled pages of the curve that are in the current size; 0 if unknown.
     pub sampled_pages: f64,
-    /// Its curve says little yet: it is given half of a fair share until it does.
+    /// The curve has too few references to be trusted. Until it has more, the partition gets half
+    /// of a fair share.
     pub is_new: bool,
-    /// It was never asked for a page: it gets what it was promised, keeps the rest as long as
-    /// nobody gains by that, and gives it without inertia.
+    /// No page of the partition was ever requested. It gets what it was promised, keeps the rest as
+    /// long as no other partition gains by it, and gives it without inertia.
     pub is_unused: bool,
 }
 
-/// The direction in which a partition's size went last.
+/// The direction in which a partition's size changed last.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Trend {
-    /// It has the size that it began with.
+    /// The partition has its initial size.
     #[default]
     None,
-    /// It was given memory.
+    /// The partition grew.
     Grew,
-    /// It gave memory away.
+    /// The partition shrank.
     Shrank,
 }
 
 impl Trend {
-    /// After a change from one size to another.
+    /// Returns the trend after a change from one size to another.
     pub fn after(self, from_bytes: u64, to_bytes: u64) -> Trend {
         match from_bytes.cmp(&to_bytes) {
             std::cmp::Ordering::Less => Trend::Grew,
@@ -66,25 +67,27 @@ impl Trend {
     }
 }
 
-/// How fast sizes follow.
+/// How fast sizes follow their targets.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pace {
-    /// The share of the total that partitions give away in a period at most, unless the total
-    /// falls.
+    /// Maximum share of the total that partitions give away in a period, unless the total falls.
+    /// Default: 1/16.
     pub step: f64,
-    /// What moving memory must save, at most: this share of all misses for all of the memory, and
-    /// less for less of it. By large samples it is less, for less of what they say is noise.
+    /// Upper bound of the misses that a move must save: this share of all misses for a move of all
+    /// memory, and proportionally less for less. With large samples the bound is lower, because
+    /// their curves have less noise. Default: 0.05.
     pub inertia: f64,
-    /// So many times as much it must save where a partition's size would go back to where it came
-    /// from: what a curve's noise says one way, it takes back soon.
+    /// Factor on what a move must save if it reverses the last change of a partition's size: curves
+    /// are noisy, and noise soon reverses. Default: 4.
     pub turn: f64,
-    /// What the counts behind the curves are worth in the next period: older ones fade.
+    /// Factor per period of the counts behind the curves. Default: 0.95.
     pub keep: f64,
-    /// Counts fade when all samples together have seen so many references since they last did,
-    /// however many periods that takes: curves of next to nothing send sizes to and fro.
+    /// Counts decay only after all samples together have seen this number of references since the
+    /// last decay, however many periods that takes: curves from fewer references make sizes
+    /// oscillate. Default: 96.
     pub news: u64,
-    /// So many partitions share by dynamic programming, which is exact; more by look-ahead, which
-    /// is quicker.
+    /// Maximum number of partitions that share by dynamic programming, which is exact; more share
+    /// by look-ahead, which is faster. Default: 48.
     pub exact_max: usize,
 }
 
@@ -95,9 +98,9 @@ impl Default for Pace {
 }
 
 impl Pace {
-    /// What counts are worth from now on, where all samples together have seen so many references
-    /// since they last faded. The same for all partitions, for a miss must weigh the same
-    /// everywhere.
+    /// Returns the factor of the counts at the end of a period, after all samples together have
+    /// seen `news` references since the last decay. It is the same for all partitions, because a
+    /// miss must weigh the same everywhere.
     pub fn keep_after(&self, news: u64) -> f64 {
         if news >= self.news { self.keep } else { 1.0 }
     }

@@ -21,7 +21,7 @@ fn curve(random: &mut Random, bytes: u64) -> Curve {
     Curve::new(references, points)
 }
 
-/// A tree of groups and partitions whose promises fit into the total.
+/// Returns a random tree of groups and partitions whose promises fit into the total.
 fn state(random: &mut Random) -> State {
     let segments = 20 + random.below(400);
     let total_bytes = segments * SEGMENT;
@@ -75,7 +75,7 @@ fn runs(test: impl Fn(&mut Random, State, u64)) {
 }
 
 #[test]
-fn no_more_is_given_than_there_is_and_nobody_gets_more_than_he_may() {
+fn targets_never_exceed_the_total_or_a_max() {
     runs(|_, state, seed| {
         let targets = state.targets(&Pace::default());
         let sum: u64 = leaves(&state).map(|(leaf, _)| targets[leaf]).sum();
@@ -88,7 +88,7 @@ fn no_more_is_given_than_there_is_and_nobody_gets_more_than_he_may() {
                 leaves(&state).map(|(leaf, _)| leaf).filter(|leaf| below(*leaf)).collect();
             let sum: u64 = members.iter().map(|leaf| targets[*leaf]).sum();
             assert_eq!(sum, targets[number], "seed {seed}: a group has what its members have");
-            // Nobody is without a segment, whatever his group may have.
+            // Each partition has a segment, even if its group may have less.
             let most = node.limits.max_bytes.max(members.len() as u64 * SEGMENT);
             assert!(sum <= most, "seed {seed}, node {number}: {sum} of {most}");
             assert!(sum.is_multiple_of(SEGMENT), "seed {seed}");
@@ -97,9 +97,9 @@ fn no_more_is_given_than_there_is_and_nobody_gets_more_than_he_may() {
 }
 
 #[test]
-fn what_min_promises_is_kept_and_low_where_there_is_enough() {
+fn min_is_always_kept_and_low_if_there_is_enough_memory() {
     runs(|_, mut state, seed| {
-        // Without groups that could refuse.
+        // Groups without a `max`, so that none refuses.
         state
             .nodes
             .iter_mut()
@@ -137,9 +137,9 @@ fn what_min_promises_is_kept_and_low_where_there_is_enough() {
 }
 
 #[test]
-fn a_plan_shrinks_first_and_never_needs_more_than_there_is() {
+fn a_plan_shrinks_first_and_never_needs_more_than_the_total() {
     runs(|random, mut state, seed| {
-        // Sometimes less is left than is held.
+        // Sometimes the total is less than what is held.
         if random.one_in(3) {
             let held: u64 = leaves(&state).map(|(_, leaf)| leaf.current_bytes).sum();
             state.total_bytes = (held / 2).next_multiple_of(SEGMENT);
@@ -159,7 +159,7 @@ fn a_plan_shrinks_first_and_never_needs_more_than_there_is() {
             assert!(sizes.iter().sum::<u64>() <= held.max(state.total_bytes), "seed {seed}");
         }
         let step = (state.total_bytes / 16).max(SEGMENT) + SEGMENT;
-        // What lies beyond somebody's bound is given at once.
+        // Memory beyond a `max` is given at once.
         let current = |node: usize| state.nodes[node].leaf.as_ref().map_or(0, |leaf| leaf.current_bytes);
         let beyond: u64 = state.keep_bounds().iter().map(|less| current(less.node) - less.to_bytes).sum();
         let most = step.max(held.saturating_sub(state.total_bytes) + SEGMENT) + beyond;
@@ -184,7 +184,7 @@ fn plans_come_to_rest() {
     });
 }
 
-/// Partitions without limits.
+/// Returns a state of partitions without limits.
 fn free(curves: Vec<Curve>, segments: u64) -> State {
     let share = segments / curves.len() as u64 * SEGMENT;
     let nodes = curves.into_iter().map(|curve| Node {
@@ -199,7 +199,7 @@ fn misses(state: &State, sizes: &[u64]) -> f64 {
 }
 
 #[test]
-fn few_partitions_share_as_well_as_any_way_of_sharing() {
+fn few_partitions_share_as_well_as_the_best_of_all_splits() {
     let pace = Pace { inertia: 0.0, ..Pace::default() };
     for seed in 0..60 {
         let mut random = Random::new(seed);
@@ -221,7 +221,7 @@ fn many_partitions_share_nearly_as_well_as_few() {
     let (mut ahead, mut exact, mut equal) = (0.0, 0.0, 0.0);
     for seed in 0..40 {
         let mut random = Random::new(seed);
-        // 48 share exactly; one that wants nothing makes them too many.
+        // 48 share exactly; one more, which wants nothing, makes them too many.
         let segments = 480;
         let mut curves: Vec<Curve> = (0..48).map(|_| curve(&mut random, 30 * SEGMENT)).collect();
         let few = free(curves.clone(), segments);
@@ -246,10 +246,10 @@ fn a_loop_a_little_larger_than_its_share_gets_all_it_needs_or_nothing() {
     assert!(loops.contains(&1) && loops.iter().any(|size| (60..=62).contains(size)), "{targets:?}");
 }
 
-/// Two large tenants stayed where either split was nearly as good by a sample of a thousand pages,
-/// and theirs had two thousand.
+/// Two large tenants once kept their sizes because either split is nearly as good for a sample of a
+/// thousand pages; theirs had two thousand.
 #[test]
-fn large_samples_move_memory_for_less_and_none_for_next_to_nothing() {
+fn large_samples_move_memory_for_smaller_gains_but_not_for_tiny_ones() {
     let given = |gain: f64, sampled_pages: f64| {
         let gains = |gain: f64| (1..=100).map(move |size| (size * SEGMENT, 1000.0 - gain * size as f64));
         let mut state = free([gain, 0.0].map(|gain| Curve::new(1000.0, gains(gain))).into(), 100);
@@ -258,8 +258,8 @@ fn large_samples_move_memory_for_less_and_none_for_next_to_nothing() {
         }
         state.targets(&Pace::default())[0] / SEGMENT
     };
-    // By a thousand pages, or nobody knows how many, 5 % must be gained; by 4096 half of that; 2 % by
-    // ever so many.
+    // With a thousand sampled pages, or an unknown number, a move must save 5 %; with 4096 half of
+    // that; with any number at least 2 %.
     assert_eq!([0.0, 100.0, 1000.0].map(|pages| given(1.4, pages)), [50; 3]);
     assert_eq!([4096.0, 1e9].map(|pages| given(1.4, pages)), [99; 2]);
     assert_eq!(given(2.2, 0.0), 99);
@@ -267,14 +267,14 @@ fn large_samples_move_memory_for_less_and_none_for_next_to_nothing() {
 }
 
 #[test]
-fn weights_divide_what_all_want_alike() {
+fn weights_divide_memory_that_all_want_equally() {
     let wanting = Curve::new(1e6, (1..=100).map(|size| (size * SEGMENT, 1e6 / (1.0 + size as f64))));
     let mut state = free(vec![wanting.clone(), wanting], 100);
     state.nodes[0].limits.weight = 400;
     let targets = state.targets(&Pace { inertia: 0.0, ..Pace::default() });
     // A miss of one counts four times: the slopes meet where it has about twice as much.
     assert!((60 * SEGMENT..=70 * SEGMENT).contains(&targets[0]), "{targets:?}");
-    // Nobody wants anything: what is free goes by weight.
+    // No partition wants anything: free memory goes by weight.
     let mut idle = free(vec![Curve::default(), Curve::default()], 100);
     idle.nodes[0].limits.weight = 300;
     idle.nodes.iter_mut().for_each(|node| node.leaf.as_mut().unwrap().current_bytes = SEGMENT);
@@ -283,7 +283,7 @@ fn weights_divide_what_all_want_alike() {
 }
 
 #[test]
-fn the_idle_shrink_first_and_by_their_size() {
+fn idle_partitions_shrink_first_in_proportion_to_their_sizes() {
     let busy = Curve::new(1000.0, (1..=100).map(|size| (size * SEGMENT, 1000.0 - 9.0 * size as f64)));
     let mut state = free(vec![busy, Curve::default(), Curve::default()], 90);
     let sizes = [30, 40, 20];
@@ -301,7 +301,7 @@ fn the_idle_shrink_first_and_by_their_size() {
 }
 
 #[test]
-fn to_turn_back_must_save_more_than_to_go_on() {
+fn reversing_a_change_must_save_more_than_continuing_it() {
     // The second one saves a fifth of all misses with all of the memory.
     let one = || Curve::new(1000.0, (1..=100).map(|size| (size * SEGMENT, 500.0 - 1.0 * size as f64)));
     let two = || Curve::new(1000.0, (1..=100).map(|size| (size * SEGMENT, 500.0 - 3.0 * size as f64)));
@@ -326,7 +326,7 @@ fn small_gains_move_nothing() {
 
 /// `low = max` wrapped around to less than a granule, and the strongest promise became none.
 #[test]
-fn a_promise_of_everything_is_the_strongest_and_no_overflow() {
+fn a_promise_of_all_memory_is_the_strongest_and_does_not_overflow() {
     let leaf = || Some(Leaf { current_bytes: 10 * SEGMENT, ..Leaf::default() });
     let limits = Limits { low_bytes: UNLIMITED, ..Limits::default() };
     let state = |limits: [Limits; 2]| State {
