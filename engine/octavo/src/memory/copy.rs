@@ -462,11 +462,21 @@ mod tests {
         }
     }
 
+    /// A fault would kill the process and fail the whole test program.
     #[test]
-    fn a_prefetch_of_any_address_is_harmless() {
-        prefetch_frame(std::ptr::null(), 65536);
-        prefetch_frame(std::ptr::without_provenance(usize::MAX), 1);
-        prefetch_frame([0u8; 16].as_ptr(), 0);
+    fn prefetching_any_address_neither_faults_nor_changes_memory() {
+        let frame: Vec<u8> = (0..4096).map(|index| index as u8).collect();
+        let before = frame.clone();
+        let unmapped = [std::ptr::null(), std::ptr::without_provenance(usize::MAX)];
+        let inside = [frame.as_ptr(), frame.as_ptr().wrapping_add(4095), frame.as_ptr().wrapping_sub(1)];
+        let mut prefetches = 0;
+        for start in unmapped.into_iter().chain(inside) {
+            for len in [0, 1, 64, 4096, 65536] {
+                prefetch_frame(start, len);
+                prefetches += 1;
+            }
+        }
+        assert_eq!((prefetches, &frame), (25, &before));
     }
 
     /// The bytes are each an old or a new one while a writer is at work: nothing is torn below a
