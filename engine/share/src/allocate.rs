@@ -12,7 +12,8 @@ use crate::limits::WEIGHT_DEFAULT;
 use crate::spread::{spread, whole};
 use crate::state::{Pace, State, Trend};
 
-/// Pieces of the memory that dynamic programming deals out, at least 128 and at most twice as many.
+/// Number of pieces into which dynamic programming divides the memory. Rounding to granules leaves
+/// 128 to 256 pieces, fewer only if the memory has fewer granules.
 const CHUNKS: u64 = 256;
 
 /// Share of all misses that a move must save: `NOISE` divided by the square root of the pages in
