@@ -195,8 +195,8 @@ impl<const W: usize> Memory<W> {
     fn build(&self) {
         self.each(|offset, kind| {
             let at = self.base.as_ptr().wrapping_add(offset);
-            // SAFETY (all arms): the layout places an object of the kind at the offset, in memory that is
-            // ours alone.
+            // SAFETY (all arms): the layout places an object of the kind at the offset, in memory
+            // that is ours alone.
             match kind {
                 // SAFETY: as above.
                 Kind::Header => unsafe {

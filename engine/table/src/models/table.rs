@@ -116,7 +116,7 @@ impl Cache {
     fn write(&self, me: usize, bytes: u64) {
         loop {
             let mut guard = self.table.lock(PAGE);
-            let found = guard.find(PAGE).expect("nobody removes it");
+            let found = guard.find(PAGE).expect("no thread removes it");
             match found.slot().begin_write(found.word) {
                 Ok(before) => {
                     drop(guard);

@@ -287,7 +287,7 @@ fn a_copy_made_while_its_page_is_being_stored_does_not_outlive_the_store_p8_t5()
         let writer = pair.spawn(|pair| {
             let main: Slot<'_> = pair.main.slot();
             main.begin_store(main.load()).unwrap();
-            let taken = main.store_to_write().expect("nobody pins it");
+            let taken = main.store_to_write().expect("no thread pins it");
             pair.overtake(taken.twins());
             pair.frames[0].fill(A1);
             assert!(!main.end_write(false));

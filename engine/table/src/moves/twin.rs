@@ -19,8 +19,8 @@
 //! | state | may be read | who may change the bytes | leaves to |
 //! |---|---|---|---|
 //! | Copying | | its maker | Twin, Stale |
-//! | Twin | by P3, with this state as readable | nobody | Stale, Free; Filling, Copying: other page |
-//! | Stale | | nobody | Copying (the same page or another), Filling, Free |
+//! | Twin | by P3, this state as readable | no thread | Stale, Free, Filling, Copying (other) |
+//! | Stale | | no thread | Copying (the same page or another), Filling, Free |
 //!
 //! - **T1 begin** A reader takes a way for the copy. Under the set's lock: Free, or a Twin or Stale
 //!   of another page -> Copying by P1 (with its release fence, then the tag), if the set has no
@@ -184,7 +184,8 @@ impl Slot<'_> {
     #[inline(always)]
     pub fn is_still_twin(&self, seen: Word) -> bool {
         debug_assert!(seen.state() == State::Twin);
-        // Pairs with the release fences of P1 and T1; the load after it needs no ordering of its own.
+        // Pairs with the release fences of P1 and T1; the load after it needs no ordering of its
+        // own.
         fence(Ordering::Acquire);
         Word(self.word.load(Ordering::Relaxed)) == seen || broken::is(Step::NoRecheck)
     }

@@ -7,16 +7,16 @@
 //! oldest stamp; a page that the hand passes gets a new stamp. The paper's directory rules hold in
 //! each set: |T1| + |B1| is at most the ways, and the ghosts are at most as many as the ways.
 //!
-//! The target, the number of pages that T1 should have, belongs to the partition ([`Balance`]),
-//! because one set sees too few returns. A ghost that returns moves the target by as many pages of
-//! the whole partition as it would in the paper, by the set's own |B1| and |B2|. A set compares its
-//! T1 with its share of the target, in whole pages.
+//! The target, the number of pages that T1 should have, belongs to the partition
+//! ([`Balance`](super::balance::Balance)), because one set sees too few returns. A ghost that
+//! returns moves the target by as many pages of the whole partition as it would in the paper, by
+//! the set's own |B1| and |B2|. A set compares its T1 with its share of the target, in whole pages.
 //!
 //! | bits | what |
 //! |---|---|
 //! | 15 | the page came again: T2, and B2 once it has left |
-//! | 14 | used since the hand passed; several uses between two arrivals count as one, as in the paper |
-//! | 13..0 | the set's clock when the page came into its list; among equals the lower way is older |
+//! | 14 | used since the hand passed; uses between two arrivals count as one, as in the paper |
+//! | 13..0 | the set's clock when the page joined its list; among equals the lower way is older |
 //!
 //! On recorded and generated traces of more than 10 000 pages, at 1 to 40 % of them, the miss ratio
 //! is 0.3 points above that of CAR over the whole partition, and at most 3.2 above. LRU inside sets

@@ -135,8 +135,8 @@ impl<const W: usize> Table<W> {
         }
         self.prepare(new);
         self.follow(new);
-        // Each set under its lock. Where a page came in before that, the new policy read bits of the old
-        // one, which costs a guess.
+        // Each set under its lock. Where a page came in before that, the new policy read bits of
+        // the old one, which costs a guess.
         for set in self.segments().flat_map(|segment| self.sets_of(segment)) {
             self.lock_set(set).change_policy(set, old, new);
         }

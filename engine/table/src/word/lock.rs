@@ -92,8 +92,8 @@ impl SetLock {
 
     #[inline]
     fn take_free(&self) -> bool {
-        // Acquire: L1, pairs with `unlock`. Relaxed on failure: nothing is read under a lock that was not
-        // taken.
+        // Acquire: L1, pairs with `unlock`. Relaxed on failure: nothing is read under a lock that
+        // was not taken.
         self.0.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
@@ -148,9 +148,9 @@ impl Drop for SetLockGuard<'_> {
 /// Sleeps until woken, but only while the word is `HELD_AND_AWAITED` (L3). May return spuriously.
 #[cfg(all(target_os = "linux", not(any(miri, loom, shuttle))))]
 fn park(word: &AtomicU32) {
-    // SAFETY: FUTEX_WAIT reads four aligned bytes at the address, which the reference keeps valid, and
-    // it reads them atomically. No timeout is passed. An error (EINTR, or EAGAIN as the word has
-    // changed) is a reason to look again, which the caller does.
+    // SAFETY: FUTEX_WAIT reads four aligned bytes at the address, which the reference keeps valid,
+    // and it reads them atomically. No timeout is passed. An error (EINTR, or EAGAIN as the word
+    // has changed) is a reason to look again, which the caller does.
     unsafe {
         libc::syscall(
             libc::SYS_futex,

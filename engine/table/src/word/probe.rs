@@ -116,8 +116,8 @@ pub unsafe fn find<const N: usize>(kind: ProbeKind, fingerprints: *const u8, wan
         #[cfg(all(target_arch = "aarch64", not(miri)))]
         ProbeKind::Neon => unsafe { aarch64::find_neon::<N>(fingerprints, wanted) },
         _ => {
-            // SAFETY: N valid bytes by contract, which are accessed atomically only; an atomic byte is laid
-            // out as a byte.
+            // SAFETY: N valid bytes by contract, which are accessed atomically only; an atomic byte
+            // is laid out as a byte.
             let fingerprints = unsafe { std::slice::from_raw_parts(fingerprints.cast::<AtomicU8>(), N) };
             find_each(fingerprints, wanted)
         }
@@ -189,8 +189,8 @@ mod tests {
 
     fn find_in<const N: usize>(kind: ProbeKind, fingerprints: &[AtomicU8; N], wanted: u8) -> u32 {
         assert!(kind.is_supported());
-        // SAFETY: the reference keeps N bytes valid, their type makes all accesses to them atomic, and the
-        // kind was checked.
+        // SAFETY: the reference keeps N bytes valid, their type makes all accesses to them atomic,
+        // and the kind was checked.
         unsafe { find::<N>(kind, fingerprints.as_ptr().cast(), wanted) }
     }
 

@@ -14,16 +14,19 @@
 //!  +-----------------------+---------+--------+--------+-----------+-------+
 //! ```
 //!
-//! | state    | findable | readable | who may change the bytes | leaves to                         |
-//! |----------|----------|----------|--------------------------|-----------------------------------|
-//! | Free     |          |          | nobody                   | Filling                           |
-//! | Filling  | yes      |          | its claimant             | Clean, Dirty, Free                |
-//! | Clean    | yes      | yes      | nobody                   | Filling, Writing, Storing, Free, Detached |
-//! | Dirty    | yes      | yes      | nobody                   | Writing, Clean, Storing, Free, Detached |
-//! | Storing  | yes      | yes      | nobody (the store gets the new bytes first) | Writing, Dirty, Free, Detached |
-//! | Writing  | yes      |          | its writer               | Clean, Dirty, Free, Detached      |
-//! | Detached |          |          | nobody: a snapshot for its pins | Free                       |
-//! | Copying, Twin, Stale | | | copies of other nodes' pages, see `twin` | |
+//! | state    | findable | readable | may change bytes | leaves to                         |
+//! |----------|----------|----------|------------------|-----------------------------------|
+//! | Free     |          |          | no thread        | Filling                           |
+//! | Filling  | yes      |          | its claimant     | Clean, Dirty, Free                |
+//! | Clean    | yes      | yes      | no thread        | Filling, Writing, Storing, Free, Detached |
+//! | Dirty    | yes      | yes      | no thread        | Writing, Clean, Storing, Free, Detached |
+//! | Storing  | yes      | yes      | no thread        | Writing, Dirty, Free, Detached    |
+//! | Writing  | yes      |          | its writer       | Clean, Dirty, Free, Detached      |
+//! | Detached |          |          | no thread        | Free                              |
+//! | Copying, Twin, Stale | | | copies of other nodes' pages: see `twin` | |
+//!
+//! In Storing, the bytes that will replace the page's go to the store first. Detached is a snapshot
+//! for its pins.
 //!
 //! The fields:
 //!
@@ -132,7 +135,8 @@ impl<const W: usize> Shown<W> {
         if broken::is(Step::NoRecheck) {
             return true;
         }
-        // Pairs with the release fences of P1, P6 and P8; the load after it needs no ordering of its own.
+        // Pairs with the release fences of P1, P6 and P8; the load after it needs no ordering of
+        // its own.
         fence(Ordering::Acquire);
         (shown.load(Ordering::Relaxed) ^ self.0) >> W == 0
     }
@@ -198,7 +202,8 @@ impl<'t> Slot<'t> {
         if broken::is(Step::NoRecheck) {
             return true;
         }
-        // Pairs with the release fences of P1 and P6; the load after it needs no ordering of its own.
+        // Pairs with the release fences of P1 and P6; the load after it needs no ordering of its
+        // own.
         fence(Ordering::Acquire);
         let now = Word(self.word.load(Ordering::Relaxed));
         // The word is usually the same; pins, flags and a write-through may come and go in between.
@@ -242,7 +247,8 @@ impl<'t> Slot<'t> {
         loop {
             debug_assert!(now.state() == State::Filling, "publish of {now:?}");
             let next = now.without(WAITED).with_state(state);
-            // Acquire beside P2's release: pairs with `wait` (P12), whose registration is looked up next.
+            // Acquire beside P2's release: pairs with `wait` (P12), whose registration is looked up
+            // next.
             match self.word.compare_exchange_weak(now.0, next.0, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => return now.waited(),
                 Err(w) => now = Word(w),
@@ -276,7 +282,8 @@ impl<'t> Slot<'t> {
     /// P5. Releases a pin. Returns whether that freed the slot.
     #[inline]
     pub fn unpin(&self) -> bool {
-        // Release: pairs with the claim (P1) or write (P6) that may change the bytes once no pin is left.
+        // Release: pairs with the claim (P1) or write (P6) that may change the bytes once no pin is
+        // left.
         let old = Word(self.word.fetch_sub(PIN_ONE, Ordering::Release));
         debug_assert!(old.pins() > 0, "unpin of {old:?}");
         if old.state() != State::Detached || old.pins() != 1 {
@@ -310,8 +317,8 @@ impl<'t> Slot<'t> {
                 return Err(now);
             }
             let next = now.with_state(State::Writing);
-            // Acquire: pairs with `unpin` (P5) and with the publish whose bytes this write builds on (P2,
-            // P7).
+            // Acquire: pairs with `unpin` (P5) and with the publish whose bytes this write builds
+            // on (P2, P7).
             match self.word.compare_exchange_weak(now.0, next.0, Ordering::Acquire, Ordering::Relaxed) {
                 Ok(_) => break now,
                 Err(w) => now = Word(w),
@@ -425,8 +432,8 @@ impl<'t> Slot<'t> {
                 0 => left.with_state(State::Free).next_version(),
                 _ => left.with_state(State::Detached),
             };
-            // Release: what this owner read of the bytes comes before the next claimant's writing (P1).
-            // Acquire: pairs with `unpin`.
+            // Release: what this owner read of the bytes comes before the next claimant's writing
+            // (P1). Acquire: pairs with `unpin`.
             match self.word.compare_exchange_weak(now.0, next.0, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => return now,
                 Err(w) => now = Word(w),
@@ -487,8 +494,8 @@ impl<'t> Slot<'t> {
         loop {
             debug_assert!(now.held(), "let_go of {now:?}");
             let next = now.without(WAITED | WRITEBACK).with_state(State::Dirty);
-            // Acquire: pairs with `wait` (P12), as in `publish`. Release: as everywhere that a busy state
-            // ends.
+            // Acquire: pairs with `wait` (P12), as in `publish`. Release: as everywhere that a busy
+            // state ends.
             match self.word.compare_exchange_weak(now.0, next.0, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => return now.waited(),
                 Err(w) => now = Word(w),
@@ -531,8 +538,8 @@ impl<'t> Slot<'t> {
             // The flag of a writer's waiters stays while the state is Writing: the writer will
             // clear it.
             let next = if now.owned() { Word(next.0 | now.0 & WAITED) } else { next };
-            // Release: the write-back's reading of the bytes comes before the next claimant's writing (P1).
-            // Acquire: pairs with `wait` (P12), as in `publish`.
+            // Release: the write-back's reading of the bytes comes before the next claimant's
+            // writing (P1). Acquire: pairs with `wait` (P12), as in `publish`.
             match self.word.compare_exchange_weak(now.0, next.0, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => return EndedWriteback { cleaned, waited: now.waited() && !now.owned() },
                 Err(w) => now = Word(w),

@@ -112,9 +112,9 @@ unsafe fn load_16(bytes: *const u8) -> __m128i {
 #[inline(always)]
 pub(super) unsafe fn find_32_avx2(fingerprints: *const u8, wanted: u8) -> u32 {
     let ways;
-    // SAFETY: reads the 32 bytes of the contract. `vzeroupper` clears the upper halves of all sixteen
-    // registers, so that the caller's SSE code does not pay for them, and all sixteen are declared
-    // as overwritten.
+    // SAFETY: reads the 32 bytes of the contract. `vzeroupper` clears the upper halves of all
+    // sixteen registers, so that the caller's SSE code does not pay for them, and all sixteen are
+    // declared as overwritten.
     unsafe {
         asm!(
             "vmovd xmm0, {wanted:e}",
