@@ -20,10 +20,12 @@
 //!
 //! What is not here: policies, samplers, files.
 
+mod shards;
+
 use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
 
-use octavo_table::{Mixer, Shards, ShardsOptions, Stack};
+use octavo_table::Mixer;
 use serde::Serialize;
 
 use crate::cache::Cache;
@@ -32,6 +34,7 @@ use crate::plan::Policy;
 use crate::room::{self, Wanted};
 use crate::simulate::{Feed, Progress, Step, Trace, feed, ratio};
 use crate::source::{Sample, SourceError};
+use shards::{Shards, ShardsOptions, Stack};
 
 /// How a curve comes about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -29,7 +29,7 @@
 
 use std::collections::BinaryHeap;
 
-use crate::word::tag::Tag;
+use octavo_table::Tag;
 
 /// Pages in the order of their last references. A page has a *place* in the row of references; the
 /// newest is the last.
@@ -507,25 +507,17 @@ impl Histogram {
     }
 }
 
-// No unsafe code here that an interpreter would have to see, and much to do for one.
-#[cfg(all(test, not(any(loom, shuttle, miri))))]
+#[cfg(test)]
 mod tests {
+    use octavo_random::Random;
+    use octavo_table::Mixer;
+
     use super::*;
-    use crate::word::tag::Mixer;
 
-    struct Random(u64);
-
-    impl Random {
-        fn below(&mut self, limit: u64) -> u64 {
-            self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            ((u128::from(self.0 ^ self.0 >> 32) * u128::from(limit)) >> 64) as u64
-        }
-
-        /// Small numbers often: about the same count in every doubling.
-        fn skewed(&mut self, limit: u64) -> u64 {
-            let bits = self.below(64 - limit.leading_zeros() as u64 + 1);
-            self.below((1 << bits).min(limit))
-        }
+    /// Draws small numbers often: every doubling is about equally likely.
+    fn skewed(random: &mut Random, limit: u64) -> u64 {
+        let bits = random.below(64 - limit.leading_zeros() as u64 + 1);
+        random.below((1 << bits).min(limit))
     }
 
     /// Mattson's stack, as a list.
@@ -546,11 +538,11 @@ mod tests {
     #[test]
     fn the_stack_counts_what_a_list_counts_while_it_is_packed_and_grows() {
         for seed in 0..8 {
-            let mut random = Random(seed);
+            let mut random = Random::new(seed);
             let (mut stack, mut naive) = (Stack::new(1), Naive::default());
             let mut places = vec![None; 300];
             for step in 0..5_000 {
-                let page = random.skewed(places.len() as u64);
+                let page = skewed(&mut random, places.len() as u64);
                 if stack.is_full() {
                     let room = (stack.len() + 1).max(stack.len() * 3 / 2);
                     stack.pack(room, |owner, place| places[owner as usize] = Some(place));
@@ -572,10 +564,10 @@ mod tests {
         let mixer = Mixer::new(3);
         // Below 128 pages each distance has a bucket of its own.
         let mut shards = Shards::new(ShardsOptions { rate: 1.0, samples_max: 100 });
-        let (mut naive, mut random) = (Naive::default(), Random(9));
+        let (mut naive, mut random) = (Naive::default(), Random::new(9));
         let mut distances = [0u64; 101];
         for _ in 0..20_000 {
-            let page = random.skewed(100);
+            let page = skewed(&mut random, 100);
             distances[naive.reference(page).unwrap_or(100)] += 1;
             shards.reference(mixer.tag(page));
         }
@@ -590,10 +582,10 @@ mod tests {
     fn a_full_sampler_follows_the_pages_of_the_least_numbers_and_forgets_the_others() {
         let mixer = Mixer::new(5);
         let mut shards = Shards::new(ShardsOptions { rate: 1.0, samples_max: 500 });
-        let mut random = Random(1);
+        let mut random = Random::new(1);
         let mut seen = std::collections::BTreeSet::new();
         for step in 0..200_000u64 {
-            let page = random.skewed(1 + step / 4);
+            let page = skewed(&mut random, 1 + step / 4);
             seen.insert(Shards::number(mixer.tag(page)));
             shards.reference(mixer.tag(page));
             if step % 20_000 == 0 {
@@ -624,7 +616,6 @@ mod tests {
         assert!(before < 512 << 10, "{before} bytes for 8192 samples");
     }
 
-    #[cfg(not(miri))]
     #[test]
     fn a_skewed_load_is_estimated_within_a_hundredth_by_size_and_by_rate() {
         let options = [
@@ -636,9 +627,9 @@ mod tests {
             let mixer = Mixer::new(seed);
             let (mut exact, mut shards) =
                 (Shards::new(ShardsOptions { rate: 1.0, samples_max: PAGES as u32 }), Shards::new(options));
-            let mut random = Random(seed);
+            let mut random = Random::new(seed);
             for _ in 0..600_000 {
-                let tag = mixer.tag(random.skewed(PAGES));
+                let tag = mixer.tag(skewed(&mut random, PAGES));
                 exact.reference(tag);
                 shards.reference(tag);
             }
@@ -652,13 +643,12 @@ mod tests {
 
     /// All pages alike, so that too many references in a sample are too many misses; and one page
     /// that has most references and always hits.
-    #[cfg(not(miri))]
     #[test]
     fn an_unlucky_draw_is_corrected_for_even_loads_and_for_skewed_ones() {
         for (popular, seed) in [(0, 1), (0, 2), (0, 3), (4, 1), (4, 2), (4, 3), (4, 4), (4, 5), (4, 6)] {
             let mixer = Mixer::new(seed);
             let mut shards = Shards::new(ShardsOptions { rate: 0.02, samples_max: 1 << 20 });
-            let mut random = Random(seed);
+            let mut random = Random::new(seed);
             const PAGES: u64 = 50_000;
             let mut seen = std::collections::BTreeSet::new();
             // A cache of so many of all pages has so much of all hits, once it is full.
