@@ -72,7 +72,7 @@ const LAYERS: &[Layer] = &[
     Layer {
         name: "octavo-sim",
         own: &["octavo-random", "octavo-draw", "octavo-table", "octavo-recording", "octavo-share"],
-        others: &["crc32fast", "csv-core", "flate2", "serde", "serde_json", "zstd"],
+        others: &["crc32fast", "csv", "flate2", "serde", "serde_json", "tempfile", "zstd"],
         tests: &[],
     },
     Layer {

@@ -1,24 +1,65 @@
-//! What a simulation drives: a cache that says of each access whether the page was there.
+//! Caches without bytes, which say of each access whether the page was resident.
 
 use octavo_table::{Claim, Mixer, PolicyKind, Shape, Table, Tag};
 
 /// A cache without bytes.
 pub trait Cache: Send {
-    /// Accesses a page, which is in the cache afterwards if the policy wants it so. True: it was
-    /// there.
+    /// Accesses a page and returns whether it was resident. Whether it is resident afterwards is
+    /// the policy's decision.
     fn access(&mut self, page: u64) -> bool;
 
-    /// Accesses pages in order; returns how many were not there.
+    /// Accesses pages in order and returns the misses.
     fn run(&mut self, pages: &[u64]) -> u64 {
         pages.iter().map(|page| u64::from(!self.access(*page))).sum()
     }
 
-    /// How many pages it holds at most.
+    /// Returns the most pages that the cache holds.
     fn capacity_pages(&self) -> u64;
 }
 
-/// The engine's own page sets, with the engine's own code; a page is clean and readable as soon as
-/// it was claimed.
+/// Returns one cache constant or function of `SetCache<W>` for a number of ways that is known only
+/// at run time.
+macro_rules! of_ways {
+    ($ways:expr, $($item:tt)*) => {
+        match $ways {
+            8 => SetCache::<8>::$($item)*,
+            16 => SetCache::<16>::$($item)*,
+            32 => SetCache::<32>::$($item)*,
+            ways => panic!("sets have 8, 16 or 32 ways, not {ways}"),
+        }
+    };
+}
+
+/// The numbers of ways that are compiled in.
+pub const WAYS: [u32; 3] = [8, 16, 32];
+
+/// Creates a cache of the engine's page sets, with `ways` pages a set; see [`SetCache::new`].
+///
+/// # Panics
+/// If `ways` is not among [`WAYS`].
+pub fn engine_cache(kind: PolicyKind, ways: u32, capacity_pages: u64, seed: u64) -> Box<dyn Cache> {
+    of_ways!(ways, boxed(kind, capacity_pages, seed))
+}
+
+/// Returns the pages of an engine's cache for which `capacity_pages` are asked: whole sets, and at
+/// least one.
+///
+/// # Panics
+/// If `ways` is not among [`WAYS`].
+pub fn engine_capacity(ways: u32, capacity_pages: u64) -> u64 {
+    of_ways!(ways, capacity_for(capacity_pages))
+}
+
+/// Returns the most pages that an engine's cache can have.
+///
+/// # Panics
+/// If `ways` is not among [`WAYS`].
+pub fn engine_capacity_max(ways: u32) -> u64 {
+    of_ways!(ways, PAGES_MAX)
+}
+
+/// The engine's own page sets, with the engine's own code. A page is clean and readable as soon as
+/// it is claimed.
 pub struct SetCache<const W: usize> {
     table: Table<W>,
     mixer: Mixer,
@@ -26,14 +67,18 @@ pub struct SetCache<const W: usize> {
 
 impl<const W: usize> SetCache<W> {
     /// The most pages that one table of the engine can have.
-    pub const PAGES_MAX: u64 =
+    const PAGES_MAX: u64 =
         octavo_table::SEGMENTS_MAX as u64 * octavo_table::SETS_PER_SEGMENT_MAX as u64 * W as u64;
 
-    /// At most `capacity_pages`, in whole sets and at least one; not above [`Self::PAGES_MAX`].
-    /// `seed` places the pages.
+    /// Creates a cache of at most `capacity_pages`, in whole sets and at least one. The capacity
+    /// must not exceed that of the engine's largest table. `seed` places pages in sets.
     pub fn new(policy: PolicyKind, capacity_pages: u64, seed: u64) -> Self {
         let shape = Self::shape(capacity_pages);
         SetCache { table: Table::new(shape, policy, shape.segments_max), mixer: Mixer::new(seed) }
+    }
+
+    fn boxed(policy: PolicyKind, capacity_pages: u64, seed: u64) -> Box<dyn Cache> {
+        Box::new(Self::new(policy, capacity_pages, seed))
     }
 
     #[inline(always)]
@@ -45,18 +90,17 @@ impl<const W: usize> SetCache<W> {
         let claim = self.table.lock(tag).claim(tag);
         let Claim::Claimed { slot, .. } = claim else { unreachable!("every page is clean and unpinned") };
         let waited = self.table.publish(slot, false);
-        debug_assert!(!waited, "nobody else is there to wait");
+        debug_assert!(!waited, "no other thread waits");
         false
     }
 
-    /// The pages that a cache has if so many are asked for.
-    pub fn capacity_for(capacity_pages: u64) -> u64 {
+    fn capacity_for(capacity_pages: u64) -> u64 {
         let shape = Self::shape(capacity_pages);
         u64::from(shape.segments_max) * u64::from(shape.sets_per_segment) * W as u64
     }
 
-    /// As many sets as fit; a segment has as many of them as cost at most half a percent of the
-    /// capacity in rounding.
+    /// Returns the shape with as many sets as fit. A segment has as many sets as possible while
+    /// rounding to whole segments costs at most 0.5 % of the capacity.
     fn shape(capacity_pages: u64) -> Shape {
         let sets = (capacity_pages / W as u64).max(1);
         let mut sets_per_segment = 1;
@@ -75,8 +119,8 @@ impl<const W: usize> Cache for SetCache<W> {
     }
 
     fn run(&mut self, pages: &[u64]) -> u64 {
-        // Pages of a group wait for memory together: first for their sets' fingerprints, then for the slots
-        // that these name.
+        // The pages of a group wait for memory together: first for the fingerprints of their sets,
+        // then for the slots that these name.
         const GROUP: usize = 16;
         let mut tags = [Tag(0); GROUP];
         let mut misses = 0;
@@ -104,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_loop_that_fits_misses_once_a_page_and_one_that_does_not_misses_more() {
+    fn a_loop_that_fits_misses_once_per_page_and_a_larger_one_misses_more() {
         let mut cache = SetCache::<16>::new(PolicyKind::Lru, 1 << 12, 7);
         assert_eq!(cache.capacity_pages(), 1 << 12);
         let pages: Vec<u64> = (0..1 << 11).collect();
@@ -115,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn many_at_a_time_are_the_same_as_one_by_one() {
+    fn a_run_of_pages_misses_like_the_same_pages_one_by_one() {
         let pages: Vec<u64> = (0..20_003u64).map(|number| number * number % 4001).collect();
         for policy in PolicyKind::ALL {
             let [mut one, mut many] = [0; 2].map(|_| SetCache::<16>::new(policy, 1000, 7));
@@ -125,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn any_capacity_has_whole_sets_of_nearly_that_many_pages() {
+    fn a_cache_has_whole_sets_and_nearly_the_capacity_asked_for() {
         for capacity in [1u64, 15, 16, 17, 100, 1000, 12_345, 999_999, 40_000_000] {
             let made = SetCache::<16>::new(PolicyKind::Fifo, capacity, 0).capacity_pages();
             assert_eq!(made, SetCache::<16>::capacity_for(capacity));

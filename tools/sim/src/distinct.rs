@@ -1,8 +1,8 @@
-//! How many different pages a trace has, in bounded memory.
+//! Counts the different pages of a trace in bounded memory.
 //!
-//! Up to [`Distinct::EXACT_MAX`] pages are remembered and the count is exact. Beyond, they become a
-//! HyperLogLog sketch (Flajolet, Fusy, Gandouet, Meunier, 2007) of 64 KiB with a standard error of
-//! 0.4 %; hashes have 64 bits, so that large counts need no correction.
+//! Up to [`Distinct::EXACT_MAX`] pages the count is exact, from a set of all pages. Beyond, the set
+//! becomes a HyperLogLog sketch (Flajolet, Fusy, Gandouet, Meunier, 2007) of 64 KiB with a standard
+//! error of 0.4 %. Hashes have 64 bits, so that large counts need no correction.
 
 use std::collections::HashSet;
 
@@ -16,10 +16,10 @@ pub struct Distinct {
 }
 
 impl Distinct {
-    /// How many pages are counted exactly: about 150 MiB of them.
+    /// The most pages that are counted exactly: about 150 MiB of memory.
     pub const EXACT_MAX: usize = 8 << 20;
 
-    /// With no page seen.
+    /// Starts with no page counted.
     pub fn new() -> Distinct {
         Distinct::with_exact_max(Distinct::EXACT_MAX)
     }
@@ -28,7 +28,7 @@ impl Distinct {
         Distinct { pages: HashSet::new(), sketch: None, exact_max }
     }
 
-    /// Counts pages in.
+    /// Counts pages.
     pub fn add(&mut self, pages: &[u64]) {
         if let Some(sketch) = &mut self.sketch {
             pages.iter().for_each(|page| sketch.add(*page));
@@ -42,12 +42,12 @@ impl Distinct {
         }
     }
 
-    /// How many different pages were seen.
+    /// Returns the number of different pages.
     pub fn count(&self) -> u64 {
         self.sketch.as_ref().map_or(self.pages.len() as u64, Sketch::count)
     }
 
-    /// Whether [`Distinct::count`] is exact.
+    /// Returns whether [`Distinct::count`] is exact.
     pub fn is_exact(&self) -> bool {
         self.sketch.is_none()
     }
@@ -61,8 +61,8 @@ impl Default for Distinct {
 
 const REGISTER_BITS: u32 = 16;
 
-/// For each of 2^16 parts of all hashes: the most zeros that a hash of that part began with, and
-/// one.
+/// For each of 2^16 parts of all hashes, one more than the most leading zeros of a hash in that
+/// part.
 struct Sketch {
     registers: Box<[u8]>,
     mixer: Mixer,
@@ -76,7 +76,7 @@ impl Sketch {
     fn add(&mut self, page: u64) {
         let hash = self.mixer.tag(page).0;
         let register = &mut self.registers[(hash >> (u64::BITS - REGISTER_BITS)) as usize];
-        // The bit set last ends the zeros of a hash that has no other.
+        // The added bit ends the zeros of a hash without any other bit.
         let zeros = (hash << REGISTER_BITS | 1 << (REGISTER_BITS - 1)).leading_zeros() as u8;
         *register = (*register).max(zeros + 1);
     }

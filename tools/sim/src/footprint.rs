@@ -1,5 +1,5 @@
-//! The first pass over a trace: how many accesses, and of how many different pages. Exact; its
-//! memory is a set of the pages.
+//! The first pass over a trace: counts its accesses and its different pages. The counts are exact;
+//! the pass holds a set of all different pages.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::source::{CHUNK, Source, SourceError};
 
-/// What a trace has in all.
+/// The length and the footprint of a trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Footprint {
     /// Accesses.
@@ -19,7 +19,11 @@ pub struct Footprint {
 }
 
 impl Footprint {
-    /// Reads a source to its end, or until `stop`. `progress` is called now and then.
+    /// Reads a source to its end, or until `stop` is set. Calls `progress` after every chunk with
+    /// the accesses so far and the share of the source that was read, where it is known.
+    ///
+    /// # Errors
+    /// The source's own error.
     pub fn of(
         source: &mut dyn Source,
         stop: &AtomicBool,
@@ -34,7 +38,7 @@ impl Footprint {
             requests += chunk.len() as u64;
             pages.extend(&chunk);
             progress(requests, source.progress());
-            // Relaxed: a flag with nothing behind it.
+            // Relaxed: the flag orders nothing else.
             let stopped = stop.load(Ordering::Relaxed);
             if chunk.is_empty() || stopped {
                 return Ok(Footprint { requests, pages: pages.len() as u64, complete: !stopped });
@@ -43,7 +47,7 @@ impl Footprint {
     }
 }
 
-/// Hashes page numbers, which are regular and whose low bits or high bits may all be equal.
+/// Hashes page numbers. They are regular, and their low or high bits may all be equal.
 #[derive(Default)]
 pub(crate) struct PageHasher(u64);
 
@@ -67,7 +71,7 @@ impl Hasher for PageHasher {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::simulate::tests::Pages;
+    use crate::source::Pages;
 
     #[test]
     fn accesses_and_pages_are_counted_over_chunks() {
@@ -81,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_asks_to_stop_is_told_that_the_count_is_not_whole() {
+    fn a_count_that_was_stopped_says_that_it_is_not_complete() {
         let counted =
             Footprint::of(&mut Pages::new((0..500_000).collect()), &AtomicBool::new(true), &mut |_, _| ());
         assert!(counted.is_ok_and(|counted| !counted.complete && counted.requests < 500_000));

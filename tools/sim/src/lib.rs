@@ -1,14 +1,25 @@
-//! What a cache would do: page accesses from traces or generators, run through the real page sets
-//! without their frames, and through other people's policies for comparison.
+//! Simulates caches: runs page accesses from traces or generators through the engine's page sets
+//! without their frames, and through policies of other authors for comparison.
 //!
 //! Data flows one way: a [`Source`] yields the numbers of the pages that are accessed, in order; a
-//! [`Cache`] says of each whether it was there. What is not here: bytes of pages, I/O to a store,
-//! time. Traces are streamed and never held in memory as a whole.
+//! [`Cache`] says of each whether it was resident. Traces are streamed and never held in memory as
+//! a whole.
+//!
+//! | to do this | start here |
+//! |---|---|
+//! | read or write a trace | [`trace`], [`generate`] |
+//! | run policies over traces | [`mod@simulate`], [`plan`], [`reference`](mod@reference) |
+//! | get a miss-ratio curve | [`mrc`] |
+//! | share memory between tenants | [`tenants`] |
+//! | write, read or replay a recording | [`recording`] |
+//!
+//! What is not here: bytes of pages, I/O to a store, and time.
 
 #![forbid(unsafe_code)]
 
 mod cache;
 mod distinct;
+mod feed;
 mod footprint;
 pub mod generate;
 pub mod mrc;
@@ -17,6 +28,7 @@ pub mod recording;
 pub mod reference;
 pub mod report;
 pub mod room;
+mod row;
 pub mod simulate;
 mod source;
 pub mod tenants;
@@ -25,4 +37,4 @@ pub mod trace;
 pub use cache::{Cache, SetCache};
 pub use distinct::Distinct;
 pub use footprint::Footprint;
-pub use source::{CHUNK, Sample, Source, SourceError};
+pub use source::{CHUNK, Pages, Sample, Source, SourceError};

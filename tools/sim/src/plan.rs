@@ -1,34 +1,36 @@
-//! What is to be simulated: policies, capacities and ways, as people write them.
+//! What to simulate: policies, capacities and ways, as people write them.
 //!
-//! What is not here: which policies there are. The engine's names come from the engine, those of
-//! the references from theirs.
+//! What is not here: the lists of policies, which are `octavo_table`'s and [`crate::reference`]'s.
 
 use std::fmt;
 use std::str::FromStr;
 
 use octavo_table::PolicyKind;
 
-use crate::cache::{Cache, SetCache};
+use crate::cache::{Cache, engine_cache, engine_capacity, engine_capacity_max};
 use crate::reference::Reference;
-use crate::simulate::engine_cache;
 
 /// A policy under comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Policy {
     /// One of the engine's own, inside sets.
     Engine(PolicyKind),
-    /// Somebody else's, for comparison.
+    /// A policy of other authors, for comparison.
     Reference(Reference),
 }
 
 impl Policy {
-    /// All there are: the engine's first.
+    /// Returns all policies, the engine's first.
     pub fn all() -> Vec<Policy> {
         let engine = PolicyKind::ALL.into_iter().map(Policy::Engine);
         engine.chain(Reference::ALL.into_iter().map(Policy::Reference)).collect()
     }
 
-    /// The policies behind a word: a name, or `engine`, `reference` or `all`.
+    /// Returns the policies behind a word: a policy's name, or the group `engine`, `reference` or
+    /// `all`.
+    ///
+    /// # Errors
+    /// The word names no policy; the sentence lists all names.
     pub fn named(word: &str) -> Result<Vec<Policy>, String> {
         let all = Self::all();
         let chosen: Vec<Policy> = match word {
@@ -40,14 +42,14 @@ impl Policy {
         if chosen.is_empty() {
             let names: Vec<&str> = Self::all().iter().map(|policy| policy.name()).collect();
             return Err(format!(
-                "unknown policy \"{word}\"; there are {}; and the groups engine, reference, all",
+                "unknown policy \"{word}\"; known: {}; and the groups engine, reference, all",
                 names.join(", ")
             ));
         }
         Ok(chosen)
     }
 
-    /// What it is called.
+    /// Returns the policy's name on command lines and in reports.
     pub fn name(self) -> &'static str {
         match self {
             Policy::Engine(kind) => kind.name(),
@@ -55,8 +57,11 @@ impl Policy {
         }
     }
 
-    /// A cache that follows it. `ways` are given where it has them. None for a policy that needs
-    /// the future.
+    /// Creates a cache that follows the policy; `ways` are the pages of a set, for a policy inside
+    /// sets. Returns None for a policy that needs the future.
+    ///
+    /// # Panics
+    /// If one of the engine's policies gets no ways, or a number that is not compiled in.
     pub fn cache(self, ways: Option<u32>, capacity_pages: u64, seed: u64) -> Option<Box<dyn Cache>> {
         match self {
             Policy::Engine(kind) => {
@@ -67,34 +72,27 @@ impl Policy {
         }
     }
 
-    /// Whether it must know the whole trace before it begins.
+    /// Returns whether the policy must know the whole trace before it begins.
     pub fn needs_future(self) -> bool {
         matches!(self, Policy::Reference(reference) if reference.needs_future())
     }
 
-    /// The pages that a cache of it has, if so many are asked for: whole sets, and at least one.
+    /// Returns the pages of a cache for which `asked_pages` are asked: whole sets, and at least
+    /// one.
     pub fn capacity_pages(self, ways: Option<u32>, asked_pages: u64) -> u64 {
-        match ways {
-            None => asked_pages,
-            Some(8) => SetCache::<8>::capacity_for(asked_pages),
-            Some(16) => SetCache::<16>::capacity_for(asked_pages),
-            Some(32) => SetCache::<32>::capacity_for(asked_pages),
-            Some(ways) => panic!("sets have 8, 16 or 32 ways, not {ways}"),
-        }
+        ways.map_or(asked_pages, |ways| engine_capacity(ways, asked_pages))
     }
 
-    /// The most pages that a cache of it can have.
+    /// Returns the most pages that a cache of the policy can have.
     pub fn capacity_pages_max(self, ways: Option<u32>) -> u64 {
         match (self, ways) {
-            (Policy::Engine(_), Some(8)) => SetCache::<8>::PAGES_MAX,
-            (Policy::Engine(_), Some(16)) => SetCache::<16>::PAGES_MAX,
-            (Policy::Engine(_), Some(32)) => SetCache::<32>::PAGES_MAX,
+            (Policy::Engine(_), Some(ways)) => engine_capacity_max(ways),
             _ => PAGES_MAX,
         }
     }
 
-    /// Bytes of memory that a page of its capacity takes from the start. 0: memory is taken by the
-    /// pages that come, not by the capacity.
+    /// Returns the bytes of memory that each page of capacity takes when a cache is made. 0: pages
+    /// take memory when they are accessed, not before.
     pub fn bytes_per_page(self) -> u64 {
         match self {
             Policy::Engine(_) => octavo_table::METADATA_BYTES_PER_PAGE_MAX as u64,
@@ -103,23 +101,29 @@ impl Policy {
         }
     }
 
-    /// The ways that it is to be run with: all of those, or the one None.
+    /// Returns the ways to run the policy with: all of `ways`, or only None for a policy without
+    /// sets.
     pub fn ways_among(self, ways: &[u32]) -> Vec<Option<u32>> {
         if self.has_ways() { ways.iter().copied().map(Some).collect() } else { vec![None] }
     }
 
-    /// Whether it is there for comparison only.
+    /// Returns each of `policies` with each number of ways that it is run with.
+    pub fn with_ways(policies: &[Policy], ways: &[u32]) -> impl Iterator<Item = (Policy, Option<u32>)> {
+        policies.iter().flat_map(|policy| policy.ways_among(ways).into_iter().map(|ways| (*policy, ways)))
+    }
+
+    /// Returns whether the policy is there for comparison only.
     pub fn is_reference(self) -> bool {
         !matches!(self, Policy::Engine(_))
     }
 
-    /// Whether it lives inside sets, so that the number of ways matters.
+    /// Returns whether the policy works inside sets, so that the number of ways matters.
     pub fn has_ways(self) -> bool {
         matches!(self, Policy::Engine(_) | Policy::Reference(Reference::SetOpt))
     }
 }
 
-/// How large a cache is, as somebody wrote it.
+/// The size of a cache, as a person wrote it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Capacity {
     text: String,
@@ -128,7 +132,7 @@ pub struct Capacity {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Amount {
-    /// So many parts of so many of the trace's pages: an exact decimal.
+    /// The share `parts / of` of the trace's pages: an exact decimal.
     Share {
         parts: u64,
         of: u64,
@@ -137,16 +141,16 @@ enum Amount {
     Bytes(u64),
 }
 
-/// What a capacity may look like, for messages.
+/// The forms of a capacity, for messages.
 const SHAPE: &str = "a share of the trace's pages such as 0.1%, pages such as 65536p, or bytes such as 1GiB";
 
-/// The units of bytes.
+/// The units of bytes; 0 stands for a missing unit.
 const UNITS: [(&str, u64); 6] =
     [("b", 1), ("kib", 1 << 10), ("mib", 1 << 20), ("gib", 1 << 30), ("tib", 1 << 40), ("", 0)];
 
 impl Capacity {
-    /// How many pages that is, of a trace with so many different pages; to the nearest, and at
-    /// least one.
+    /// Returns the capacity in pages, for a trace with `footprint_pages` different pages. A share
+    /// is rounded to the nearest page, bytes are rounded down, and the result is at least one page.
     pub fn pages(&self, footprint_pages: u64, page_bytes: u64) -> u64 {
         let pages = match self.amount {
             Amount::Share { parts, of } => {
@@ -159,7 +163,7 @@ impl Capacity {
         pages.max(1)
     }
 
-    /// Whether it says the same in other words.
+    /// Returns whether both are the same size, however it is written.
     pub fn is_same_as(&self, other: &Capacity) -> bool {
         match (self.amount, other.amount) {
             (Amount::Share { parts, of }, Amount::Share { parts: others, of: of_others }) => {
@@ -169,7 +173,7 @@ impl Capacity {
         }
     }
 
-    /// Whether the trace's pages must be counted first.
+    /// Returns whether the capacity is a share of the trace's pages, which must be counted first.
     pub fn is_share(&self) -> bool {
         matches!(self.amount, Amount::Share { .. })
     }
@@ -191,13 +195,13 @@ impl FromStr for Capacity {
         let (number, unit) = text.split_at(number_ends);
         let unit = unit.trim().to_ascii_lowercase();
         let amount = if unit == "%" {
-            let (parts, of) = decimal(number).ok_or_else(|| wrong("no number stands before the %"))?;
+            let (parts, of) = decimal(number).ok_or_else(|| wrong("there is no number before the %"))?;
             if parts > 100 * of {
-                return Err(wrong("this is more than all pages"));
+                return Err(wrong("this is more than all pages of the trace"));
             }
             Amount::Share { parts, of: 100 * of }
         } else {
-            let count: u64 = number.parse().map_err(|_| wrong("no whole number stands at the beginning"))?;
+            let count: u64 = number.parse().map_err(|_| wrong("it does not begin with a whole number"))?;
             match UNITS.iter().find(|(name, _)| *name == unit) {
                 _ if unit == "p" => Amount::Pages(count),
                 Some((_, 0)) => return Err(wrong("the unit is missing")),
@@ -215,11 +219,11 @@ impl FromStr for Capacity {
     }
 }
 
-/// The most pages of a reference policy: nodes have numbers of 32 bits, and some remember as many
-/// pages again.
+/// The most pages of a reference policy: nodes have numbers of 32 bits, and some policies remember
+/// as many ghosts as pages.
 const PAGES_MAX: u64 = 1 << 31;
 
-/// An exact decimal: so many parts of a power of ten.
+/// Parses an exact decimal and returns its digits and the power of ten that divides them.
 fn decimal(text: &str) -> Option<(u64, u64)> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
     if whole.is_empty() && fraction.is_empty() || fraction.len() > 9 || whole.len() > 9 {
@@ -239,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn capacities_are_what_they_say_to_the_page() {
+    fn a_capacity_is_exact_to_the_page() {
         assert_eq!(pages("0.1%"), Ok(187));
         assert_eq!(pages("10%"), Ok(18_688));
         assert_eq!(pages("12.345 %"), Ok(23_070));
@@ -251,26 +255,26 @@ mod tests {
     }
 
     #[test]
-    fn the_same_in_other_words_is_the_same() {
+    fn one_size_in_two_spellings_is_the_same() {
         let same = |a: &str, b: &str| a.parse::<Capacity>().unwrap().is_same_as(&b.parse().unwrap());
         assert!(same("1%", "1.00%") && same("1GiB", "1024MiB") && same("7p", "07p"));
         assert!(!same("1%", "10%") && !same("1MiB", "256p"));
     }
 
     #[test]
-    fn nonsense_is_refused_with_a_reason() {
+    fn a_malformed_capacity_is_refused_with_a_reason() {
         for (text, why) in [
-            ("", "no whole number"),
+            ("", "a whole number"),
             ("%", "no number"),
             ("101%", "more than all"),
             ("0%", "at least one"),
             ("0p", "at least one"),
             ("100", "unit is missing"),
-            ("1.5GiB", "no whole number"),
+            ("1.5GiB", "a whole number"),
             ("7GB", "not known"),
-            ("-1p", "no whole number"),
+            ("-1p", "a whole number"),
             ("1.2.3%", "no number"),
-            ("99999999999999999999p", "no whole number"),
+            ("99999999999999999999p", "a whole number"),
             ("99999999TiB", "2^64"),
         ] {
             let error = pages(text).expect_err(text);

@@ -1,22 +1,22 @@
-//! Whether the caches of a run can be made: how large a policy's cache can be, and the memory that
-//! all of them take.
+//! Checks that the caches of a run can be made: that none is too large for its policy, and that all
+//! of them fit into memory.
 //!
-//! All caches of a run are in memory at once, and those inside sets take their memory when they are
-//! made. So both are checked before the first is made. What is not here: the memory that a
-//! reference policy takes as pages come.
+//! All caches of a run are in memory at once, and caches inside sets take their memory when they
+//! are made. So both are checked before the first cache is made. What is not here: the memory that
+//! a reference policy takes for the pages that come.
 
 use crate::plan::Policy;
-use crate::report::{human_bytes, label};
+use crate::report::human_bytes;
 use crate::source::SourceError;
 
 /// A cache that a run is about to make.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted {
-    /// Its policy.
+    /// The policy.
     pub policy: Policy,
     /// Pages of a set; None for a policy without sets.
     pub ways: Option<u32>,
-    /// Its capacity.
+    /// The capacity in pages.
     pub pages: u64,
 }
 
@@ -25,8 +25,29 @@ impl Wanted {
         self.pages.saturating_mul(self.policy.bytes_per_page())
     }
 
+    fn pages_max(&self) -> u64 {
+        self.policy.capacity_pages_max(self.ways)
+    }
+
     fn label(&self) -> String {
-        label((self.policy.name(), self.ways))
+        let name = self.policy.name();
+        self.ways.map_or_else(|| name.to_owned(), |ways| format!("{name}/{ways}"))
+    }
+
+    /// The error for a cache that is too large for its policy.
+    fn too_large(&self, size: impl Fn(u64) -> String) -> String {
+        let takes = match self.pages_max() * self.policy.bytes_per_page() {
+            0 => String::new(),
+            bytes => format!(", and takes {} of memory", human_bytes(bytes)),
+        };
+        let more = match self.ways {
+            Some(ways @ (8 | 16)) if !self.policy.is_reference() => {
+                format!("; sets of {} ways hold twice as many", 2 * ways)
+            }
+            _ => String::new(),
+        };
+        let (asked, most) = (size(self.pages), size(self.pages_max()));
+        format!("a cache of {asked} is too large for {}: the largest has {most}{takes}{more}", self.label())
     }
 }
 
@@ -37,37 +58,18 @@ impl Wanted {
 /// Names the cache, the largest that can be made, and the memory that it takes.
 pub fn check(wanted: &[Wanted], page_bytes: u64, memory_bytes: Option<u64>) -> Result<(), SourceError> {
     let size = |pages: u64| format!("{pages} pages ({})", human_bytes(pages.saturating_mul(page_bytes)));
-    for one in wanted {
-        let most = one.policy.capacity_pages_max(one.ways);
-        if one.pages > most {
-            let takes = match most * one.policy.bytes_per_page() {
-                0 => String::new(),
-                bytes => format!(", and takes {} of memory", human_bytes(bytes)),
-            };
-            let more = match one.ways {
-                Some(ways @ (8 | 16)) if !one.policy.is_reference() => {
-                    format!("; sets of {} ways hold twice as many", 2 * ways)
-                }
-                _ => String::new(),
-            };
-            return Err(SourceError(format!(
-                "a cache of {} is too large for {}: the largest has {}{takes}{more}",
-                size(one.pages),
-                one.label(),
-                size(most)
-            )));
-        }
+    if let Some(one) = wanted.iter().find(|one| one.pages > one.pages_max()) {
+        return Err(SourceError(one.too_large(size)));
     }
     let Some(available) = memory_bytes else { return Ok(()) };
     let together = wanted.iter().fold(0u64, |sum, one| sum.saturating_add(one.bytes()));
     let Some(largest) = wanted.iter().max_by_key(|one| one.bytes()).filter(|_| together > available) else {
         return Ok(());
     };
-    let fits =
-        (available / largest.policy.bytes_per_page()).min(largest.policy.capacity_pages_max(largest.ways));
+    let fits = (available / largest.policy.bytes_per_page()).min(largest.pages_max());
     Err(SourceError(format!(
-        "the caches of this run take {} of memory at once, and {} are available: the largest, {} with {}, takes {}; \
-        alone, it could have {}. Ask for fewer or smaller caches at a time",
+        "the caches of this run take {} of memory at once, and {} are available: the largest, {} \
+        with {}, takes {}; alone, it could have {}. Ask for fewer or smaller caches at a time",
         human_bytes(together),
         human_bytes(available),
         largest.label(),
@@ -86,12 +88,12 @@ mod tests {
         Wanted { policy: Policy::named(policy).unwrap()[0], ways, pages }
     }
 
-    /// A capacity of 512 GiB was accepted, and ended in a panic of the table's layout.
+    /// Regression: a capacity of 512 GiB was accepted and ended in a panic of the table's layout.
     #[test]
-    fn the_largest_table_of_every_number_of_ways_passes_and_one_page_more_is_refused() {
+    fn for_any_ways_the_largest_table_passes_and_one_page_more_is_refused() {
         for ways in WAYS {
             let most = Policy::named("lru").unwrap()[0].capacity_pages_max(Some(ways));
-            // What the engine's own layout allows, to the set.
+            // Exactly what the engine's own layout allows.
             let shape = |sets| octavo_table::Shape {
                 segments_max: octavo_table::SEGMENTS_MAX,
                 sets_per_segment: sets,
@@ -117,14 +119,14 @@ mod tests {
     }
 
     #[test]
-    fn caches_that_take_more_memory_together_than_there_is_are_refused_and_those_that_fit_are_not() {
+    fn caches_are_refused_when_together_they_exceed_the_available_memory() {
         let caches = [wanted("lru", Some(16), 1 << 20), wanted("fifo", Some(8), 1 << 21)];
         assert_eq!(check(&caches, 4096, Some(96 << 20)), Ok(()));
         let said = check(&caches, 4096, Some((96 << 20) - 1)).unwrap_err().0;
         for part in ["take 96 MiB", "fifo/8 with 2097152 pages (8 GiB), takes 64 MiB", "3145727 pages"] {
             assert!(said.contains(part), "{part}: {said}");
         }
-        // A reference policy takes memory for the pages that come.
+        // A reference policy takes memory only for the pages that come.
         assert_eq!(check(&[wanted("global-lru", None, 1 << 31)], 4096, Some(0)), Ok(()));
     }
 }

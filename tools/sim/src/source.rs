@@ -1,56 +1,107 @@
-//! Where page accesses come from.
+//! Streams of page accesses.
 
-/// How many accesses a source yields at a time, about.
+/// About how many accesses a source yields at a time.
 pub const CHUNK: usize = 16 << 10;
 
 /// A stream of page accesses.
 pub trait Source: Send {
-    /// Appends the next accesses, about [`CHUNK`] of them, to `pages`; nothing once the stream is
-    /// over. After an error the stream is over.
+    /// Appends the next accesses, about [`CHUNK`] of them, to `pages`; none once the stream is
+    /// over.
+    ///
+    /// # Errors
+    /// The trace is malformed or cannot be read. After an error the stream is over.
     fn next(&mut self, pages: &mut Vec<u64>) -> Result<(), SourceError>;
 
-    /// How much of the stream was yielded, from 0 to 1, where that is known.
+    /// Returns how much of the stream was yielded, from 0 to 1, where that is known.
     fn progress(&self) -> Option<f64>;
 
-    /// How many malformed records were passed over so far.
+    /// Returns the malformed records that were skipped so far.
     fn skipped(&self) -> u64 {
         0
     }
 
-    /// What was left out of the stream, once it is over. None: nothing.
+    /// Returns the sample that the stream is, once it is over. None: the stream has all pages.
     fn sample(&self) -> Option<Sample> {
         None
     }
 
-    /// What people should know of how the stream ended, once it is over, though it is no error.
+    /// Returns what a person should know of how the stream ended, once it is over, though it is no
+    /// error.
     fn remark(&self) -> Option<String> {
         None
     }
 }
 
-/// A stream that has the accesses to some pages only: all of each.
+impl dyn Source + '_ {
+    /// Hands all remaining accesses to `take`, a chunk at a time.
+    ///
+    /// # Errors
+    /// The stream's own error, or the first that `take` returns.
+    pub fn for_each_chunk(
+        &mut self,
+        take: &mut dyn FnMut(&[u64]) -> Result<(), SourceError>,
+    ) -> Result<(), SourceError> {
+        let mut chunk = Vec::with_capacity(2 * CHUNK);
+        loop {
+            chunk.clear();
+            self.next(&mut chunk)?;
+            if chunk.is_empty() {
+                return Ok(());
+            }
+            take(&chunk)?;
+        }
+    }
+}
+
+/// A source that yields pages from memory.
+pub struct Pages {
+    pages: Vec<u64>,
+    yielded: usize,
+}
+
+impl Pages {
+    /// Creates a source of `pages`, in this order.
+    pub fn new(pages: Vec<u64>) -> Pages {
+        Pages { pages, yielded: 0 }
+    }
+}
+
+impl Source for Pages {
+    fn next(&mut self, pages: &mut Vec<u64>) -> Result<(), SourceError> {
+        let end = (self.yielded + CHUNK).min(self.pages.len());
+        pages.extend(&self.pages[self.yielded..end]);
+        self.yielded = end;
+        Ok(())
+    }
+
+    fn progress(&self) -> Option<f64> {
+        Some(self.yielded as f64 / self.pages.len().max(1) as f64)
+    }
+}
+
+/// How much of the load a stream has that holds all accesses to some of the pages.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sample {
-    /// The part of the pages.
+    /// The share of the pages, above 0 and at most 1.
     pub rate: f64,
-    /// How many accesses there were to all pages.
+    /// The number of accesses to all pages.
     pub accesses: u64,
 }
 
 impl Sample {
-    /// Pages of which the sample has so many.
+    /// Returns how many pages of the load `pages` of the sample stand for.
     pub fn scaled_up(&self, pages: u64) -> u64 {
         (pages as f64 / self.rate).round() as u64
     }
 
-    /// How many of so many pages are in the sample; one at least.
+    /// Returns how many of `pages` are in the sample; at least one.
     pub fn scaled_down(&self, pages: u64) -> u64 {
         ((pages as f64 * self.rate).round() as u64).max(1)
     }
 
-    /// The share of all accesses that so many misses in the sample stand for. What a sample has
-    /// more or less than its share of are accesses to the most popular pages, which are hits
-    /// (SHARDS-adj).
+    /// Returns the share of all accesses that `misses` in the sample stand for. Accesses that a
+    /// sample has above or below its share count as accesses to the most popular pages, which are
+    /// hits (SHARDS-adj).
     pub fn miss_ratio(&self, misses: u64) -> f64 {
         (misses as f64 / (self.accesses as f64 * self.rate).max(1.0)).min(1.0)
     }

@@ -1,15 +1,15 @@
-//! The reference policies against libCacheSim (PyPI `libcachesim`): the same misses on the same
-//! traces.
+//! Checks that the reference policies miss as often as libCacheSim's (PyPI `libcachesim`) on the
+//! same traces.
 //!
-//! With version 0.3.5 they are equal to the last miss, W-TinyLFU's sketch and LHD's lots included,
-//! but for LIRS. There libCacheSim turns the oldest LIR page into a HIR page whenever a resident
-//! HIR page is used that is not in the stack; the paper, and we, do not. It misses up to 0.0014
-//! more often than ours (a loop of 4000 pages among Zipf's, in 3000 pages) and up to 0.0002 less,
-//! on recorded traces at most 0.0004 more; with its rule in our code the misses are equal
+//! With version 0.3.5 the misses are equal, W-TinyLFU's sketch and LHD's random numbers included,
+//! except for LIRS. There libCacheSim turns the oldest LIR page into a HIR page at every hit of a
+//! resident HIR page that is not in the stack; the paper and our code do not. Its miss ratio is up
+//! to 0.0014 above ours (a loop of 4000 pages mixed with Zipf's, in 3000 pages) and up to 0.0002
+//! below, on recorded traces at most 0.0004 above; with its rule in our code the misses are equal
 //! everywhere.
 //!
-//! Skipped with a printed line where `python3` or the package is not there. Traces are made here;
-//! those in the folder that `OCTAVO_TRACES` names are checked too.
+//! The test prints a line and skips if `python3` or the package is missing. It generates its own
+//! traces; those in the folder that `OCTAVO_TRACES` names are checked too.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -17,60 +17,23 @@ use std::io::{BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use octavo_random::Random;
+use octavo_sim::Pages;
 use octavo_sim::reference::{Reference, opt};
-use octavo_sim::{CHUNK, Source, SourceError};
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/run_libcachesim.py");
 
-/// Miss ratios may differ by so much.
+/// The most that miss ratios may differ.
 const APART_MAX: f64 = 0.001;
 
-/// And those of LIRS by so much, for the reason above.
+/// The most that LIRS's miss ratios may differ, for the reason above.
 const APART_MAX_LIRS: f64 = 0.002;
 
-/// What libCacheSim's random numbers begin with.
+/// The seed of libCacheSim's random numbers.
 const LIBCACHESIM_SEED: u64 = 0xDEAD_BEEF;
 
-/// How much of a given trace is run: a minute and a half for a dozen of them.
+/// The most accesses of a recorded trace that are run: a dozen traces take a minute and a half.
 const GIVEN_ACCESSES_MAX: u64 = 1 << 21;
-
-struct Given<'p> {
-    pages: &'p [u64],
-}
-
-impl Source for Given<'_> {
-    fn next(&mut self, pages: &mut Vec<u64>) -> Result<(), SourceError> {
-        let count = self.pages.len().min(CHUNK);
-        let (now, later) = self.pages.split_at(count);
-        pages.extend_from_slice(now);
-        self.pages = later;
-        Ok(())
-    }
-
-    fn progress(&self) -> Option<f64> {
-        None
-    }
-}
-
-struct Random(u64);
-
-impl Random {
-    fn number(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^ (mixed >> 31)
-    }
-
-    fn below(&mut self, end: u64) -> u64 {
-        self.number() % end
-    }
-
-    fn fraction(&mut self) -> f64 {
-        (self.number() >> 11) as f64 / (1u64 << 53) as f64
-    }
-}
 
 /// Pages below `pages` by Zipf's law, drawn from the sums of the weights.
 struct Zipf {
@@ -88,15 +51,15 @@ impl Zipf {
     }
 
     fn draw(&self, random: &mut Random) -> u64 {
-        let at = random.fraction() * self.sums[self.sums.len() - 1];
+        let at = random.unit() * self.sums[self.sums.len() - 1];
         // Scrambled, so that popular pages do not lie together.
         (self.sums.partition_point(|sum| *sum <= at) as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 20
     }
 }
 
-/// Traces with the capacities at which they are run.
+/// Generates traces, each with the capacities at which it is run.
 fn traces() -> Vec<(&'static str, Vec<u64>, [u64; 2])> {
-    let mut random = Random(2024);
+    let mut random = Random::new(2024);
     let zipf = Zipf::new(20_000, 0.9);
     let hot = Zipf::new(5_000, 1.1);
     let far = 1 << 50;
@@ -131,8 +94,8 @@ fn traces() -> Vec<(&'static str, Vec<u64>, [u64; 2])> {
     ]
 }
 
-/// Writes what libCacheSim calls oracleGeneral: time, object, its size, and when it comes next; 24
-/// bytes a request.
+/// Writes libCacheSim's format oracleGeneral, 24 bytes a request: time, object, its size, and the
+/// number of its next access.
 fn write_oracle_general(path: &Path, future: &mut opt::Future) {
     let mut file = BufWriter::new(File::create(path).unwrap());
     let mut accesses = Vec::new();
@@ -155,7 +118,7 @@ fn write_oracle_general(path: &Path, future: &mut opt::Future) {
     }
 }
 
-/// Lines of trace, capacity, policy and miss ratio; None: no libCacheSim here.
+/// Returns lines of trace, capacity, policy and miss ratio; None if libCacheSim is not installed.
 fn libcachesim(runs: &str) -> Option<String> {
     let mut child = Command::new("python3")
         .arg(SCRIPT)
@@ -164,7 +127,7 @@ fn libcachesim(runs: &str) -> Option<String> {
         .stderr(Stdio::null())
         .spawn()
         .ok()?;
-    // Fails where the script ended at its import, which its output says below.
+    // Fails if the script ended at its import; its output says so below.
     let _ = child.stdin.take().unwrap().write_all(runs.as_bytes());
     let output = child.wait_with_output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
@@ -182,9 +145,9 @@ fn misses(reference: Reference, pages: &[u64], future: &mut opt::Future, capacit
 }
 
 #[test]
-fn miss_ratios_are_those_of_libcachesim() {
+fn miss_ratios_equal_those_of_libcachesim() {
     if libcachesim("").is_none() {
-        println!("skipped: python3 with the package libcachesim is not here");
+        println!("SKIP: python3 with the package libcachesim is not installed");
         return;
     }
     let folder = std::env::temp_dir().join(format!("octavo-sim-libcachesim-{}", std::process::id()));
@@ -196,7 +159,7 @@ fn miss_ratios_are_those_of_libcachesim() {
     for path in given_traces() {
         let pages = read(&path);
         let distinct = pages.iter().collect::<HashSet<_>>().len() as u64;
-        // Multiples of 500, for which libCacheSim's W-TinyLFU rounds nothing.
+        // Multiples of 500, so that libCacheSim's W-TinyLFU rounds nothing.
         let mut capacities = [distinct / 100, distinct / 10].map(|pages| (pages / 500).max(1) * 500).to_vec();
         capacities.dedup();
         let name = path.file_name().unwrap().to_string_lossy();
@@ -206,10 +169,10 @@ fn miss_ratios_are_those_of_libcachesim() {
     assert!(apart.is_empty(), "{apart:#?}");
 }
 
-/// The first of the traces of `OCTAVO_TRACES`, by name.
+/// Returns the traces of `OCTAVO_TRACES`, by name.
 fn given_traces() -> Vec<PathBuf> {
     let Some(folder) = std::env::var_os("OCTAVO_TRACES") else {
-        println!("no traces beside the generated ones: OCTAVO_TRACES is not set");
+        println!("only generated traces are checked: OCTAVO_TRACES is not set");
         return Vec::new();
     };
     let mut paths: Vec<PathBuf> = std::fs::read_dir(folder)
@@ -221,7 +184,7 @@ fn given_traces() -> Vec<PathBuf> {
     paths
 }
 
-/// The first accesses of a trace of little-endian numbers.
+/// Reads the first accesses of a trace of little-endian numbers.
 fn read(path: &Path) -> Vec<u64> {
     let mut bytes = Vec::new();
     let file = zstd::Decoder::new(File::open(path).unwrap()).unwrap();
@@ -233,7 +196,7 @@ fn read(path: &Path) -> Vec<u64> {
 
 fn compare(folder: &Path, name: &str, pages: &[u64], capacities: &[u64]) -> Vec<String> {
     let path: PathBuf = folder.join("trace.oracleGeneral");
-    let mut future = opt::Future::read(&mut Given { pages }, folder, u64::MAX).unwrap();
+    let mut future = opt::Future::read(&mut Pages::new(pages.to_vec()), folder, u64::MAX).unwrap();
     write_oracle_general(&path, &mut future);
     let runs: String =
         capacities.iter().map(|capacity| format!("{}\t{capacity}\n", path.display())).collect();

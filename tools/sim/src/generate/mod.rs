@@ -1,32 +1,39 @@
-//! Generated accesses, from a text and a seed: the same text gives the same accesses on every
+//! Generates accesses from a text and a seed: the same text gives the same accesses on every
 //! machine of one architecture.
 //!
-//! | text | accesses |
-//! |---|---|
-//! | `uniform:pages=N` | every page is as likely as every other |
-//! | `zipf:pages=N` | YCSB's scrambled Zipf: ranks drawn by Zipf's distribution, hashed by FNV-1a modulo *N* |
-//! | `scans:pages=N,every=E,length=L` | the same, and after *E* accesses *L* pages in order out of `cold` other ones (`10 N`) |
-//! | `loop:pages=N` | page 0 to *N* - 1, and again |
-//! | `phases:pages=N,every=E` | zipf, with other popular pages after each *E* accesses |
-//! | `drift:pages=N,every=E` | after each *E* accesses a page becomes the hottest and all others one rank colder, round *N* pages |
-//! | `mix:W=[..],W=[..]` | the workloads in brackets side by side, by weights *W*; each has pages of its own |
+//! - `uniform:pages=N`: all pages are equally likely.
+//! - `zipf:pages=N`: YCSB's scrambled Zipf: ranks drawn by Zipf's distribution, hashed by FNV-1a
+//!   modulo *N*.
+//! - `scans:pages=N,every=E,length=L`: zipf, and after every *E* accesses *L* pages in order out of
+//!   `cold` others (default: 10 *N*).
+//! - `loop:pages=N`: pages 0 to *N* - 1 in order, again and again.
+//! - `phases:pages=N,every=E`: zipf, with other popular pages after every *E* accesses.
+//! - `drift:pages=N,every=E`: after every *E* accesses the next of *N* pages becomes the hottest,
+//!   and all others one rank colder.
+//! - `mix:W=[..],W=[..]`: the workloads in brackets, interleaved by weights *W*; each has its own
+//!   pages.
 //!
-//! All take `requests` (10 000 000) and `seed` (1), the outermost of a mix for all; those with
-//! popular pages take `skew` (0.99) and, but for `drift`, `ranks`: how many ranks Zipf's
-//! distribution has. As in YCSB that is 10 000 000 000, whatever the pages: with many pages a good
-//! part of the accesses is then spread evenly over all. `ranks=N` gives Zipf's distribution over
-//! about the pages themselves.
+//! All take `requests` (default: 10,000,000) and `seed` (default: 1); in a mix only the outermost
+//! does, for all its parts. Workloads with popular pages take `skew` (default: 0.99) and, except
+//! for `drift`, `ranks`: the number of ranks of Zipf's distribution. As in YCSB the default is
+//! 10,000,000,000, whatever the number of pages: with many pages, many of the accesses are then
+//! spread evenly over all. `ranks=N` gives Zipf's distribution over about the pages themselves.
 
-mod random;
 mod spec;
 mod workload;
 mod zipf;
 
+use octavo_random::Random;
+
 use crate::{CHUNK, Source, SourceError};
-use random::Random;
 use workload::Workload;
 
-/// The accesses that a text describes.
+/// Creates the source of the accesses that a text describes.
+///
+/// # Errors
+/// The text is malformed; the message says where and why.
+///
+/// # Examples
 ///
 /// ```
 /// let mut source = octavo_sim::generate::parse("zipf:pages=1000,requests=20,seed=7")?;

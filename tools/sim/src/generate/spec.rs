@@ -1,4 +1,4 @@
-//! The text that says what to generate: `kind:name=value,name=value`.
+//! Parses the text of a workload: `kind:name=value,name=value`.
 
 use crate::generate::workload::{Part, Popular, Workload};
 use crate::generate::zipf::Zipf;
@@ -6,7 +6,7 @@ use crate::generate::zipf::Zipf;
 /// The most pages of a workload, so that sums of them fit.
 const PAGES_MAX: u64 = 1 << 40;
 
-/// As many ranks as YCSB draws from, whatever the number of its records.
+/// The ranks that YCSB draws from, whatever the number of its records.
 const RANKS: u64 = 10_000_000_000;
 
 const REQUESTS: u64 = 10_000_000;
@@ -15,22 +15,22 @@ const SKEW_MAX: f64 = 10.0;
 const WEIGHT_MAX: u64 = 1_000_000;
 const SPEC_BYTES_MAX: usize = 16 << 10;
 
-/// How deep mixes may lie in mixes, the outermost counted.
+/// The most mixes inside each other, the outermost included.
 const DEPTH_MAX: usize = 4;
 
 const KINDS: &str = "uniform, zipf, scans, loop, phases, drift, mix";
 
-/// What a text says.
+/// A parsed text.
 pub struct Spec {
-    /// What to draw from.
+    /// The workload.
     pub workload: Workload,
-    /// How often.
+    /// The number of accesses.
     pub requests: u64,
-    /// What the draws begin from.
+    /// The seed of the random numbers.
     pub seed: u64,
 }
 
-/// Understands a text; the error is a sentence.
+/// Parses a text; the error is a sentence.
 pub fn parse(text: &str) -> Result<Spec, String> {
     if text.len() > SPEC_BYTES_MAX {
         return Err(format!("a workload of more than {SPEC_BYTES_MAX} bytes of text"));
@@ -65,7 +65,7 @@ fn workload(mut values: Values<'_>, depth: usize) -> Result<Workload, String> {
             Workload::Drift { zipf, pages, every: values.number("every", None, 1..=u64::MAX)?, requests: 0 }
         }
         "mix" => mix(&mut values, depth)?,
-        _ => return Err(format!("\"{kind}\" is no kind of workload; there are {KINDS}")),
+        _ => return Err(format!("\"{kind}\" is not a kind of workload; known: {KINDS}")),
     };
     values.end()?;
     Ok(made)
@@ -92,17 +92,18 @@ fn mix(values: &mut Values<'_>, depth: usize) -> Result<Workload, String> {
     }
     if parts.is_empty() {
         return Err(
-            "mix: there are no parts; \"mix:70=[zipf:pages=1000],30=[loop:pages=500]\" is expected".into()
+            "mix: the parts are missing; expected such as mix:70=[zipf:pages=1000],30=[loop:pages=500]"
+                .into(),
         );
     }
     Ok(Workload::Mix { parts, weights })
 }
 
-/// The names and values of a text, until somebody wants them.
+/// The names and values of a text that were not taken yet.
 struct Values<'t> {
     kind: &'t str,
     left: Vec<(&'t str, &'t str)>,
-    /// For the message about a name that nobody wants.
+    /// The names that the workload takes, for the message about any other name.
     known: Vec<&'static str>,
 }
 
@@ -115,7 +116,7 @@ impl<'t> Values<'t> {
             let (name, value) = pair.split_once('=').ok_or_else(wrong)?;
             let is_weight = name.bytes().all(|byte| byte.is_ascii_digit());
             if !is_weight && values.left.iter().any(|(other, _)| *other == name) {
-                return Err(format!("{kind}: {name} is there twice"));
+                return Err(format!("{kind}: {name} is given twice"));
             }
             values.left.push((name, value));
         }
@@ -153,7 +154,8 @@ impl<'t> Values<'t> {
 
     fn skew(&mut self) -> Result<f64, String> {
         let Some(text) = self.take("skew") else { return Ok(SKEW) };
-        let skew: f64 = text.parse().map_err(|_| format!("{}: skew: \"{text}\" is no number", self.kind))?;
+        let skew: f64 =
+            text.parse().map_err(|_| format!("{}: skew: \"{text}\" is not a number", self.kind))?;
         if !(1e-6..=SKEW_MAX).contains(&skew) {
             return Err(format!("{}: skew: more than 0 and at most {SKEW_MAX} is expected", self.kind));
         }
@@ -166,15 +168,15 @@ impl<'t> Values<'t> {
         Ok(Popular { zipf: Zipf::new(ranks, self.skew()?), pages })
     }
 
-    /// Nobody wants more.
+    /// Refuses names that were not taken.
     fn end(self) -> Result<(), String> {
         let Some((name, _)) = self.left.first() else { return Ok(()) };
         let known = self.known.join(", ");
-        Err(format!("{}: {name} is not known here; there are {known}", self.kind))
+        Err(format!("{}: unknown name {name}; known: {known}", self.kind))
     }
 }
 
-/// What stands between commas that are in no brackets.
+/// Splits a text at the commas outside of brackets.
 fn pairs(text: &str) -> impl Iterator<Item = &str> {
     let mut depth = 0usize;
     text.split(move |letter| {
@@ -192,5 +194,5 @@ fn number(kind: &str, name: &str, text: &str, range: std::ops::RangeInclusive<u6
     let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
     let number = digits.parse().ok().filter(|number| is_number && range.contains(number));
     let (least, most) = (range.start(), range.end());
-    number.ok_or_else(|| format!("{kind}: {name}: \"{text}\" is no whole number from {least} to {most}"))
+    number.ok_or_else(|| format!("{kind}: {name}: \"{text}\" is not a whole number from {least} to {most}"))
 }

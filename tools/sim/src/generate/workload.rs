@@ -1,45 +1,45 @@
-//! What generated accesses look like. A workload has no end; whoever draws from it counts.
+//! The workloads. A workload has no end; its caller counts the accesses.
 
-use crate::generate::random::Random;
+use octavo_random::Random;
+
 use crate::generate::zipf::{Zipf, fnv_hash};
 
-/// A workload, and where it stands.
+/// A workload, with its position.
 #[derive(Clone, Debug)]
 pub enum Workload {
-    /// Every page is as likely as every other.
+    /// All pages are equally likely.
     Uniform { pages: u64 },
-    /// A few pages are much more popular, and lie anywhere.
+    /// A few pages, anywhere, are much more popular than the others.
     Zipf(Popular),
-    /// The same, and now and then a scan of pages that are otherwise not asked for.
+    /// As [`Workload::Zipf`], interrupted by scans of pages that are otherwise not accessed.
     Scans { hot: Popular, every: u64, length: u64, cold: u64, requests: u64, scanned: u64 },
-    /// One page after the other, and again.
+    /// All pages in order, again and again.
     Loop { pages: u64, next: u64 },
-    /// What is popular is drawn anew now and then.
+    /// As [`Workload::Zipf`], with other popular pages after every `every` accesses.
     Phases { hot: Popular, every: u64, requests: u64 },
-    /// New pages come, the hottest at first, and age.
+    /// New pages arrive as the hottest and cool down.
     Drift { zipf: Zipf, pages: u64, every: u64, requests: u64 },
-    /// Workloads side by side, each with pages of its own.
+    /// Interleaved workloads, each with its own pages.
     Mix { parts: Vec<Part>, weights: u64 },
 }
 
 /// A part of a mix.
 #[derive(Clone, Debug)]
 pub struct Part {
-    /// Its share of the accesses is this through the sum of all weights.
+    /// The part's share of the accesses, times the sum of all weights.
     pub weight: u64,
-    /// Where its pages begin.
+    /// The first of the part's pages.
     pub first_page: u64,
-    /// What it is.
+    /// The workload of the part.
     pub workload: Workload,
 }
 
-/// Ranks by Zipf, scattered over pages: several ranks may fall on one page, and none on another, as
-/// YCSB has it.
+/// Zipf's ranks, scattered over pages as in YCSB: a page may have several ranks, or none.
 #[derive(Clone, Debug)]
 pub struct Popular {
-    /// The ranks.
+    /// The distribution of ranks.
     pub zipf: Zipf,
-    /// Where they are scattered.
+    /// The pages over which ranks are scattered.
     pub pages: u64,
 }
 
@@ -51,7 +51,7 @@ impl Popular {
 }
 
 impl Workload {
-    /// Pages have numbers below this.
+    /// Returns the limit below which all page numbers lie.
     pub fn pages(&self) -> u64 {
         match self {
             Workload::Uniform { pages } | Workload::Loop { pages, .. } | Workload::Drift { pages, .. } => {
@@ -65,7 +65,7 @@ impl Workload {
         }
     }
 
-    /// The next access.
+    /// Draws the next access.
     pub fn draw(&mut self, random: &mut Random) -> u64 {
         match self {
             Workload::Uniform { pages } => random.below(*pages),
@@ -103,7 +103,7 @@ impl Workload {
                     }
                     at -= part.weight;
                 }
-                unreachable!("the weights' sum is `weights`")
+                unreachable!("`weights` is the sum of the parts' weights")
             }
         }
     }

@@ -1,8 +1,8 @@
-//! Draws from Zipf's distribution, and scatters what is popular.
+//! Draws from Zipf's distribution, and scatters popular ranks over pages.
 
-use crate::generate::random::Random;
+use octavo_random::Random;
 
-/// Ranks from 0, where rank *r* has a share proportional to 1 / (*r* + 1)^*skew*.
+/// Zipf's distribution: rank *r*, from 0, has a share proportional to 1 / (*r* + 1)^*skew*.
 ///
 /// By rejection-inversion (Hörmann, Derflinger, "Rejection-inversion to generate variates from
 /// monotone discrete distributions", 1996): exact for any skew above 0, and a draw takes the same
@@ -12,16 +12,16 @@ use crate::generate::random::Random;
 pub struct Zipf {
     ranks: f64,
     skew: f64,
-    /// The area under the envelope up to the first half rank, less the first rank's own.
+    /// The area under the envelope up to rank 1.5, without the first rank's own.
     area_first: f64,
-    /// The area up to half a rank behind the last.
+    /// The area up to half a rank beyond the last.
     area_last: f64,
-    /// A rank this close to its draw is taken at once.
+    /// A rank at most this far above its draw is accepted at once.
     close: f64,
 }
 
 impl Zipf {
-    /// So many ranks, at least 1; a skew above 0.
+    /// Creates the distribution of `ranks` ranks, at least 1, with a skew above 0.
     pub fn new(ranks: u64, skew: f64) -> Zipf {
         debug_assert!(ranks > 0 && skew > 0.0);
         let mut zipf = Zipf { ranks: ranks as f64, skew, area_first: 0.0, area_last: 0.0, close: 0.0 };
@@ -31,7 +31,7 @@ impl Zipf {
         zipf
     }
 
-    /// A rank from 0.
+    /// Draws a rank from 0.
     pub fn draw(&self, random: &mut Random) -> u64 {
         loop {
             let area = self.area_last + random.unit() * (self.area_first - self.area_last);
@@ -43,36 +43,36 @@ impl Zipf {
         }
     }
 
-    /// x^-skew: what a rank from 1 weighs.
+    /// Returns x^-skew: the weight of a rank, counted from 1.
     fn share(&self, rank: f64) -> f64 {
         (-self.skew * rank.ln()).exp()
     }
 
-    /// The integral of that from 1 to `x`.
+    /// Returns the integral of `share` from 1 to `x`.
     fn area(&self, x: f64) -> f64 {
         let ln = x.ln();
         expm1_through((1.0 - self.skew) * ln) * ln
     }
 
     fn area_inverse(&self, area: f64) -> f64 {
-        // Rounding must not lead to the logarithm of less than nothing.
+        // Rounding must not make the argument of the logarithm negative.
         let through = ((1.0 - self.skew) * area).max(-1.0);
         (ln_1p_through(through) * area).exp()
     }
 }
 
-/// (e^x - 1) / x.
+/// Returns (e^x - 1) / x.
 fn expm1_through(x: f64) -> f64 {
     if x.abs() > 1e-8 { x.exp_m1() / x } else { 1.0 + x / 2.0 * (1.0 + x / 3.0) }
 }
 
-/// ln(1 + x) / x.
+/// Returns ln(1 + x) / x.
 fn ln_1p_through(x: f64) -> f64 {
     if x.abs() > 1e-8 { x.ln_1p() / x } else { 1.0 - x / 2.0 * (1.0 - x * 2.0 / 3.0) }
 }
 
-/// YCSB's hash of a rank: FNV-1a's steps over its eight bytes, the lowest first; of a negative
-/// result the absolute value, as YCSB's `Math.abs` has it.
+/// Returns YCSB's hash of a rank: FNV-1a's steps over its eight bytes, the lowest first, and the
+/// absolute value of a negative result, as of YCSB's `Math.abs`.
 pub fn fnv_hash(rank: u64) -> u64 {
     let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
     (rank.to_le_bytes().into_iter().fold(0xcbf2_9ce4_8422_2325, step) as i64).unsigned_abs()
@@ -82,7 +82,7 @@ pub fn fnv_hash(rank: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// A twin: the shares as they are defined.
+    /// The naive twin: the shares by their definition.
     fn shares(ranks: u64, skew: f64) -> Vec<f64> {
         let weights: Vec<f64> = (1..=ranks).map(|rank| (rank as f64).powf(-skew)).collect();
         let sum: f64 = weights.iter().sum();
@@ -97,7 +97,7 @@ mod tests {
             let mut random = Random::new(11);
             let mut counts = vec![0u64; ranks as usize];
             (0..DRAWS).for_each(|_| counts[zipf.draw(&mut random) as usize] += 1);
-            // Pearson's sum over ranks that are expected often enough.
+            // Pearson's chi-squared sum over ranks that are expected at least ten times.
             let terms: Vec<f64> = counts
                 .iter()
                 .zip(shares(ranks, skew))
@@ -112,9 +112,9 @@ mod tests {
     }
 
     #[test]
-    fn the_draw_is_from_as_many_ranks_as_ycsb_has() {
-        // YCSB's own constant for its ten thousand million ranks at 0.99: the first rank's share is one
-        // through it.
+    fn the_first_rank_has_the_share_that_ycsb_gives_it() {
+        // YCSB's own constant for its ten thousand million ranks at 0.99: the first rank's share is
+        // 1 / ZETA.
         const ZETA: f64 = 26.469_028_201_783_02;
         let zipf = Zipf::new(10_000_000_000, 0.99);
         let mut random = Random::new(12);
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn extremes_stay_inside_the_ranks() {
+    fn extreme_skews_and_counts_draw_only_existing_ranks() {
         for (ranks, skew) in [(1, 10.0), (3, 1e-6), (1 << 40, 1e-3), (1 << 40, 1.0), (1 << 40, 10.0)] {
             let zipf = Zipf::new(ranks, skew);
             let mut random = Random::new(13);

@@ -1,192 +1,67 @@
 //! A miss-ratio curve of LRU from a sample of the pages, in bounded memory: SHARDS (Waldspurger,
 //! Park, Garthwaite, Ahmad, "Efficient MRC Construction with SHARDS", FAST '15).
 //!
-//! A page is followed if its number (bits of its tag) lies below a threshold, so either all of its
-//! references are seen or none. Of a followed page's reference the *distance* is counted: how many
-//! other followed pages were referenced since its last one. Divided by the rate of sampling, that
-//! is the size of the smallest LRU cache in which it would have hit. When more pages qualify than
-//! there is room for, the threshold falls to the greatest number that is held, and the page that
-//! has it goes: *fixed-size* SHARDS. With a start rate below one and room enough the threshold
-//! never moves: *fixed-rate*. It is one structure, and its memory is bounded either way.
+//! The sampler follows a page if its number (bits of its tag) lies below a threshold, so it sees
+//! either all references to a page or none. For each reference to a followed page it counts the
+//! *distance*: how many other followed pages were referenced since the page's last reference.
+//! Divided by the sampling rate, that is the size of the smallest LRU cache in which the reference
+//! would have hit. When more pages qualify than there is room for, the threshold falls to the
+//! greatest number among them, and the page with that number leaves: *fixed-size* SHARDS. With a
+//! start rate below one and enough room the threshold never moves: *fixed-rate*. It is one
+//! structure, and its memory is bounded either way.
 //!
-//! A reference to a page that is not followed costs one comparison. One to a followed page costs a
-//! probe of a hash table and a walk up and down a Fenwick tree of a few dozen to a few hundred
-//! words; once in as many of them as there is room, the order is packed. Nothing is allocated after
-//! creation.
+//! A reference to a page that is not followed costs one comparison. A reference to a followed page
+//! costs a probe of a hash table and a walk up and down a Fenwick tree of a few dozen to a few
+//! hundred words; the stack is packed once per as many of these references as there is room.
+//! Nothing is allocated after creation.
 //!
-//! *The correction.* Whether a page that has a great share of the references is in the sample is
-//! luck, and moves the estimate of all references away from their true number. The paper adds the
-//! difference to the shortest distance (SHARDS_adj): right for skewed loads, whose popular pages
-//! hit in any cache, and wrong for even ones, where too many references in the sample are too many
-//! misses as well. How much of the difference is misses can be estimated, for it is a regression:
-//! over pages, the product of references and misses through the square of references. Both sums are
-//! counted here. References that are missing beyond what luck explains are left to the shortest
-//! distance: there is a popular page that the sample knows nothing of. That helps even loads and
-//! does not harm skewed ones.
+//! *The correction.* It is luck whether a page with a large share of the references is in the
+//! sample, and luck moves the estimated number of references away from the true one. The paper
+//! adds the difference to the shortest distance (SHARDS_adj). That is right for skewed loads, whose
+//! popular pages hit in any cache, and wrong for even loads, where too many references in the
+//! sample are too many misses as well. How much of the difference is misses can be estimated by a
+//! regression over pages: the sum of references times misses, divided by the sum of squared
+//! references. Both sums are counted here. Missing references beyond what luck explains are left to
+//! the shortest distance: they belong to a popular page outside of the sample. This helps even
+//! loads and does not harm skewed ones.
 //!
-//! What is not here: which policy the cache has (the distances are LRU's; others are judged by
-//! miniatures), forgetting, and time.
+//! What is not here: policies other than LRU (miniatures judge those), forgetting, and time.
 
 use std::collections::BinaryHeap;
 
 use octavo_table::Tag;
 
-/// Pages in the order of their last references. A page has a *place* in the row of references; the
-/// newest is the last.
-///
-/// A bit says whether a place is the last reference of some page, and a Fenwick tree over the bits'
-/// words counts them. Used by the sampler, where its length is fixed, and by exact curves, where it
-/// grows.
-pub struct Stack {
-    /// A bit a place: it is some page's last reference.
-    bits: Vec<u64>,
-    /// Over the words of `bits`; the first is not used.
-    tree: Vec<u32>,
-    /// Whose reference it was, by place. Means something where the bit is set.
-    owners: Vec<u32>,
-    /// Places used so far.
-    used: usize,
-    /// Bits set.
-    live: usize,
-}
+use super::stack::Stack;
 
-impl Stack {
-    /// Room for `pages` pages. It is packed once every so many references.
-    pub fn new(pages: usize) -> Stack {
-        let words = (2 * pages).div_ceil(64).max(1);
-        assert!(words <= (u32::MAX / 64) as usize, "places have 32 bits");
-        Stack {
-            bits: vec![0; words],
-            tree: vec![0; words + 1],
-            owners: vec![0; words * 64],
-            used: 0,
-            live: 0,
-        }
-    }
-
-    /// Pages in it.
-    pub fn len(&self) -> usize {
-        self.live
-    }
-
-    /// Whether it has no page.
-    pub fn is_empty(&self) -> bool {
-        self.live == 0
-    }
-
-    /// Whether `push` has no place left, and `pack` is due.
-    pub fn is_full(&self) -> bool {
-        self.used == self.owners.len()
-    }
-
-    /// A reference by `owner`: its place. There must be one left.
-    pub fn push(&mut self, owner: u32) -> u32 {
-        let place = self.used;
-        self.owners[place] = owner;
-        self.bits[place / 64] |= 1 << (place % 64);
-        self.add(place / 64, 1);
-        self.used += 1;
-        self.live += 1;
-        place as u32
-    }
-
-    /// Forgets the reference at a place.
-    pub fn remove(&mut self, place: u32) {
-        let (word, bit) = (place as usize / 64, 1u64 << (place % 64));
-        debug_assert!(self.bits[word] & bit != 0, "a page has this place");
-        self.bits[word] &= !bit;
-        self.add(word, u32::MAX);
-        self.live -= 1;
-    }
-
-    /// How many pages were referenced after the one at `place`.
-    pub fn newer(&self, place: u32) -> usize {
-        let word = place as usize / 64;
-        // Those up to the place, itself with them.
-        let mut older = (self.bits[word] << (63 - place % 64)).count_ones();
-        let mut node = word;
-        while node > 0 {
-            older += self.tree[node];
-            node &= node - 1;
-        }
-        self.live - older as usize
-    }
-
-    /// Moves all pages to the first places, in their order, and says where each is now; first makes
-    /// room for `pages` pages, if that is more.
-    pub fn pack(&mut self, pages: usize, mut moved: impl FnMut(u32, u32)) {
-        assert!(pages > self.live, "room for one page more");
-        let mut next = 0;
-        for word in 0..self.used.div_ceil(64) {
-            let mut left = std::mem::take(&mut self.bits[word]);
-            while left != 0 {
-                let owner = self.owners[word * 64 + left.trailing_zeros() as usize];
-                left &= left - 1;
-                self.owners[next] = owner;
-                moved(owner, next as u32);
-                next += 1;
-            }
-        }
-        debug_assert_eq!(next, self.live);
-        let words = (2 * pages).div_ceil(64).max(self.bits.len());
-        assert!(words <= (u32::MAX / 64) as usize, "places have 32 bits");
-        self.bits.resize(words, 0);
-        self.owners.resize(words * 64, 0);
-        self.tree.resize(words + 1, 0);
-        self.used = next;
-        for word in 0..next.div_ceil(64) {
-            let ones = next - word * 64;
-            self.bits[word] = if ones >= 64 { u64::MAX } else { (1 << ones) - 1 };
-        }
-        // The tree anew: each node gives its sum to its parent.
-        for word in 0..words {
-            self.tree[word + 1] = self.bits[word].count_ones();
-        }
-        for node in 1..=words {
-            let parent = node + (node & node.wrapping_neg());
-            if parent <= words {
-                self.tree[parent] += self.tree[node];
-            }
-        }
-    }
-
-    fn add(&mut self, word: usize, change: u32) {
-        let mut node = word + 1;
-        while node < self.tree.len() {
-            self.tree[node] = self.tree[node].wrapping_add(change);
-            node += node & node.wrapping_neg();
-        }
-    }
-}
-
-/// What a sampler follows, and how much memory that may take.
+/// The start rate and the size of a sampler.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct ShardsOptions {
-    /// The share of the pages that it begins with: 1 for the fixed-size variant, less for the
-    /// fixed-rate one.
+pub(super) struct ShardsOptions {
+    /// The share of the pages that the sampler follows at the start, above 0: 1 for the fixed-size
+    /// variant, less for the fixed-rate one.
     pub rate: f64,
-    /// Pages followed at most; with more, the rate falls.
+    /// The most pages that are followed; if more qualify, the rate falls.
     pub samples_max: u32,
 }
 
 impl ShardsOptions {
-    /// The most pages that can be followed.
+    /// The limit of `samples_max`.
     pub const SAMPLES_MAX: u32 = 1 << 28;
 
-    /// The share must be above 0 and at most 1, and at least one page must have room.
+    /// Checks that the rate is above 0 and at most 1, and that `samples_max` is from 1 to
+    /// [`Self::SAMPLES_MAX`].
     pub fn validate(&self) -> Result<(), &'static str> {
         if !(self.rate > 0.0 && self.rate <= 1.0) {
-            return Err("the rate is above 0 and at most 1");
+            return Err("the rate must be above 0 and at most 1");
         }
         if !(1..=Self::SAMPLES_MAX).contains(&self.samples_max) {
-            return Err("samples are 1 to 2^28");
+            return Err("samples_max must be from 1 to 2^28");
         }
         Ok(())
     }
 }
 
 impl Default for ShardsOptions {
-    /// Fixed-size, 8192 samples: errs by 0.003 in the miss ratio, typically.
+    /// Fixed-size, 8192 samples: the typical error of the miss ratio is 0.003.
     fn default() -> Self {
         ShardsOptions { rate: 1.0, samples_max: 8192 }
     }
@@ -196,47 +71,52 @@ impl Default for ShardsOptions {
 #[derive(Clone, Copy, Default)]
 struct Followed {
     tag: u64,
-    /// Its place in the stack; of an entry that is free: the next free one.
+    /// The page's place in the stack; in a free entry, the next free one.
     place: u32,
-    /// What its first reference stood for,
+    /// How many references its first one stood for.
     first: f32,
-    /// and all of them.
+    /// How many references all of its references stood for.
     all: f64,
 }
 
-/// One more than the greatest number of a page.
+/// The greatest number of a page, plus one.
 const NUMBERS: u64 = 1 << 32;
 const EMPTY: u32 = u32::MAX;
 
-/// The sampler. Fed with the tags of all references, it tells how many misses an LRU cache of any
-/// size would have had.
-pub struct Shards {
-    /// Pages whose numbers lie below are followed.
+/// The sampler. It is fed with the tags of all references and estimates the misses of an LRU cache
+/// of any size.
+pub(super) struct Shards {
+    /// Pages with numbers below are followed.
     threshold: u64,
     samples_max: usize,
     references: u64,
     sampled: u64,
     pages: Vec<Followed>,
     free: u32,
-    /// Tag -> index of `pages`, open addressing. A power of two, at most half full.
+    /// Tag -> index of `pages`, by open addressing. The length is a power of two; at most half of
+    /// it is in use.
     index: Vec<u32>,
-    /// The followed pages' numbers, greatest first.
+    /// The numbers of the followed pages and their indices in `pages`, greatest number first.
     numbers: BinaryHeap<(u32, u32)>,
     stack: Stack,
     histogram: Histogram,
-    /// Over the followed: what their references stand for, and the squares of that by page.
+    /// How many references the followed pages' references stand for, and the sum of the squares by
+    /// page.
     weights: f64,
     squares: f64,
 }
 
 impl Shards {
-    /// Panics on options that `validate` refuses.
+    /// Creates a sampler.
+    ///
+    /// # Panics
+    /// On options that [`ShardsOptions::validate`] refuses.
     pub fn new(options: ShardsOptions) -> Shards {
         if let Err(why) = options.validate() {
             panic!("{why}");
         }
         let samples_max = options.samples_max as usize;
-        // One more than stay: the newcomer is there before the greatest number goes.
+        // One page more: a new page is inserted before the greatest number leaves.
         let room = samples_max + 1;
         let free = |next: usize| Followed {
             place: if next < room { next as u32 } else { EMPTY },
@@ -258,14 +138,14 @@ impl Shards {
         }
     }
 
-    /// The number that decides whether a page is followed: the sample bits, and behind them others
-    /// for a finer threshold.
+    /// Returns the number that decides whether a page is followed: the sample bits, and below them
+    /// other bits for a finer threshold.
     #[inline(always)]
     fn number(tag: Tag) -> u32 {
         u32::from(tag.sample()) << 16 | u32::from(tag.ghost_print())
     }
 
-    /// A reference.
+    /// Counts a reference.
     #[inline(always)]
     pub fn reference(&mut self, tag: Tag) {
         self.references += 1;
@@ -274,33 +154,34 @@ impl Shards {
         }
     }
 
-    /// References so far.
+    /// Returns the number of references so far.
     pub fn references(&self) -> u64 {
         self.references
     }
 
-    /// How many of them were to followed pages.
-    pub fn sampled(&self) -> u64 {
+    /// Returns how many references were to followed pages.
+    #[cfg(test)]
+    fn sampled(&self) -> u64 {
         self.sampled
     }
 
-    /// The share of the pages that is followed now.
+    /// Returns the share of the pages that is followed now.
     pub fn rate(&self) -> f64 {
         self.threshold as f64 / NUMBERS as f64
     }
 
-    /// About how many pages were referenced so far: the footprint.
+    /// Estimates the number of different pages referenced so far: the footprint.
     pub fn pages(&self) -> f64 {
         self.stack.len() as f64 / self.rate()
     }
 
-    /// About how many of the references would have missed in an LRU cache of so many pages, had it
-    /// begun empty. At most [`Self::references`].
-    pub fn misses(&self, capacity_pages: f64) -> f64 {
+    /// Estimates the misses of an LRU cache of `capacity_pages` that began empty. At most
+    /// [`Self::references`].
+    fn misses(&self, capacity_pages: f64) -> f64 {
         self.misses_among(capacity_pages, self.references as f64)
     }
 
-    /// The same, where it is known otherwise how many references the sample stands for.
+    /// Estimates the misses where the number of references that the sample stands for is known.
     pub fn misses_among(&self, capacity_pages: f64, references: f64) -> f64 {
         if self.squares == 0.0 {
             return 0.0;
@@ -309,36 +190,34 @@ impl Shards {
         self.histogram.from(capacity_pages, excess).clamp(0.0, references)
     }
 
-    /// By how much there were more references than the sample stands for, as far as that is the
-    /// luck of drawing pages like those of the sample.
+    /// Returns by how many references the true number exceeds what the sample stands for, as far as
+    /// that is the luck of drawing pages like those of the sample.
     fn explained_excess(&self, references: f64) -> f64 {
         let excess = references - self.weights;
         let deviations = excess / (self.squares * (1.0 - self.rate())).sqrt().max(1.0);
-        // How many pages of one popularity would be as unlike as these, by their number: near one for an
-        // even load.
+        // The number of equally popular pages with the same spread, as a share of the followed
+        // pages: near 1 for an even load.
         let alike = self.weights * self.weights / self.squares;
         let evenness = (alike / self.stack.len().max(1) as f64).min(1.0);
-        // Among even pages up to three deviations are luck, and beyond six nothing is. Where some are far
-        // more popular than others, more popular ones are missing as soon as references are. The
-        // numbers are those that did best on recorded and generated traces.
+        // For even pages, up to three deviations are luck, and nothing beyond six is. Where some
+        // pages are far more popular than others, missing references mean a missing popular page.
+        // These limits did best on recorded and generated traces.
         let (luck, limit) = (3.0 * evenness, 5.0 * evenness + 1.0);
         excess * (1.0 - ((deviations - luck) / (limit - luck)).clamp(0.0, 1.0))
     }
 
-    /// The misses as a share of the references.
+    /// Estimates the misses as a share of the references.
     pub fn miss_ratio(&self, capacity_pages: f64) -> f64 {
         if self.references == 0 { 0.0 } else { self.misses(capacity_pages) / self.references as f64 }
     }
 
-    /// Bytes of memory that it has, all of them from the start.
-    pub fn memory_bytes(&self) -> usize {
-        let stack = &self.stack;
+    /// Returns the bytes of memory of the sampler, all of them allocated at creation.
+    #[cfg(test)]
+    fn memory_bytes(&self) -> usize {
         size_of_val(&self.pages[..])
             + size_of_val(&self.index[..])
             + self.numbers.capacity() * size_of::<(u32, u32)>()
-            + size_of_val(&stack.bits[..])
-            + size_of_val(&stack.tree[..])
-            + size_of_val(&stack.owners[..])
+            + self.stack.memory_bytes()
             + size_of_val(&self.histogram.buckets[..])
     }
 
@@ -348,8 +227,8 @@ impl Shards {
             let pages = &mut self.pages;
             self.stack.pack(self.samples_max + 1, |page, place| pages[page as usize].place = place);
         }
-        // Each reference stands for as many as the rate says now. The counts are of references, not of
-        // samples, so that nothing is to be scaled when the rate falls.
+        // Each reference stands for 1 / rate references. The counts are of references, not of
+        // samples, so that nothing must be scaled when the rate falls.
         let weight = 1.0 / self.rate();
         let home = self.home(tag.0);
         match self.index[home] {
@@ -364,11 +243,11 @@ impl Shards {
             }
             page => {
                 let Followed { place, first, all, .. } = self.pages[page as usize];
-                // The distance counts other pages; a cache of one page more has this one as well.
+                // The distance counts other pages; a cache of one page more holds this one as well.
                 let distance = self.stack.newer(place) as f64 * weight;
-                // A miss counts with all references to its page, those to come as well. Of misses that are
-                // spread evenly over them, half of those are past: so the past is counted
-                // twice. The first reference always misses, and is counted with each.
+                // A miss counts with all references to its page, later ones too. If misses are
+                // spread evenly over these references, half of them are past, so past references
+                // count twice. The first reference always misses, and counts with each.
                 let first = f64::from(first);
                 self.histogram.add(distance, weight, weight * (2.0 * (all - first) + weight));
                 self.histogram.cold.count(0.0, weight * first);
@@ -391,11 +270,10 @@ impl Shards {
         self.numbers.push((Self::number(tag), page));
     }
 
-    /// The greatest number goes, with all pages that have it.
+    /// Lowers the threshold to the greatest number, and forgets all pages that have it.
     fn lower_threshold(&mut self) {
         let Some(&(greatest, _)) = self.numbers.peek() else { return };
-        // A threshold of 0 would follow nothing for ever: two to the power of 32 pages with the number 0 do
-        // not exist.
+        // A threshold of 0 would follow no page ever again.
         self.threshold = u64::from(greatest).max(1);
         while let Some(&(number, page)) = self.numbers.peek()
             && u64::from(number) >= self.threshold
@@ -409,7 +287,7 @@ impl Shards {
         }
     }
 
-    /// Where a tag is in the index, or the empty place where it belongs.
+    /// Returns the place of a tag in the index, or the empty place where it belongs.
     fn home(&self, tag: u64) -> usize {
         let mut home = self.first(tag);
         while self.index[home] != EMPTY && self.pages[self.index[home] as usize].tag != tag {
@@ -418,13 +296,14 @@ impl Shards {
         home
     }
 
-    /// The upper half of a tag says nothing about the number, so it is even among the followed.
+    /// Returns a tag's first place. The upper half of a tag is independent of the number, so it is
+    /// evenly distributed among the followed pages.
     fn first(&self, tag: u64) -> usize {
         (tag >> 32) as usize & (self.index.len() - 1)
     }
 
-    /// Removes a tag; those that it kept from their first places move up, so that no gap ends a
-    /// probe too soon.
+    /// Removes a tag from the index. Tags that it displaced move up, so that no gap ends a probe
+    /// too early.
     fn unindex(&mut self, tag: u64) {
         let mask = self.index.len() - 1;
         let mut gap = self.home(tag);
@@ -445,19 +324,20 @@ impl Shards {
     }
 }
 
-/// References by distance: exact below `1 << FINE_BITS`, then so many buckets for each doubling.
+/// References by distance: one bucket per distance below 2^`FINE_BITS`, then 2^`FINE_BITS` buckets
+/// per doubling.
 struct Histogram {
     buckets: Box<[Bucket]>,
-    /// First references: they miss in any cache.
+    /// First references, which miss in any cache.
     cold: Bucket,
 }
 
 /// References of about the same distance.
 #[derive(Clone, Copy, Default)]
 struct Bucket {
-    /// How many.
+    /// The number of references.
     references: f64,
-    /// Each with how many its page has in all.
+    /// The sum, over these references, of all references to their pages.
     products: f64,
 }
 
@@ -467,16 +347,16 @@ impl Bucket {
         self.products += products;
     }
 
-    /// How many there would be, had the sample been lucky: with its share of an excess.
+    /// Returns the references corrected by their share of an excess.
     fn corrected(&self, excess: f64) -> f64 {
         (self.references + excess * self.products).max(0.0)
     }
 }
 
-/// 128 buckets a doubling: a width of 0.8 % and less, less than what the distances of 8192 samples
-/// err by.
+/// 128 buckets per doubling: at most 0.8 % wide, less than the error of distances from 8192
+/// samples.
 const FINE_BITS: u32 = 7;
-/// Distances from here on (64 TiB of pages of 4 KiB) are not told apart.
+/// Distances from 2^34 on (64 TiB in pages of 4 KiB) share the last bucket.
 const DISTANCE_BITS: u32 = 34;
 const BUCKETS: usize = ((DISTANCE_BITS - FINE_BITS + 1) as usize) << FINE_BITS;
 
@@ -485,7 +365,7 @@ impl Histogram {
         Histogram { buckets: vec![Bucket::default(); BUCKETS].into(), cold: Bucket::default() }
     }
 
-    /// The bucket of a distance, and where in it the distance lies, from 0 to 1.
+    /// Returns the bucket of a distance, and the distance's position in it, from 0 to 1.
     fn bucket(distance: f64) -> (usize, f64) {
         let distance = distance.clamp(0.0, ((1u64 << DISTANCE_BITS) - 1) as f64);
         let whole = distance as u64;
@@ -499,7 +379,7 @@ impl Histogram {
         self.buckets[Self::bucket(distance).0].count(references, products);
     }
 
-    /// All at a distance of at least so much; a bucket counts as evenly filled.
+    /// Returns the references at `distance` or more, as if each bucket were evenly filled.
     fn from(&self, distance: f64, excess: f64) -> f64 {
         let (bucket, inside) = Self::bucket(distance);
         let beyond: f64 = self.buckets[bucket + 1..].iter().map(|bucket| bucket.corrected(excess)).sum();
@@ -512,52 +392,8 @@ mod tests {
     use octavo_random::Random;
     use octavo_table::Mixer;
 
+    use super::super::stack::tests::{Naive, skewed};
     use super::*;
-
-    /// Draws small numbers often: every doubling is about equally likely.
-    fn skewed(random: &mut Random, limit: u64) -> u64 {
-        let bits = random.below(64 - limit.leading_zeros() as u64 + 1);
-        random.below((1 << bits).min(limit))
-    }
-
-    /// Mattson's stack, as a list.
-    #[derive(Default)]
-    struct Naive(Vec<u64>);
-
-    impl Naive {
-        /// The distance; None for a page that was not there.
-        fn reference(&mut self, page: u64) -> Option<usize> {
-            let found = self.0.iter().rposition(|other| *other == page);
-            let distance = found.map(|place| self.0.len() - 1 - place);
-            found.map(|place| self.0.remove(place));
-            self.0.push(page);
-            distance
-        }
-    }
-
-    #[test]
-    fn the_stack_counts_what_a_list_counts_while_it_is_packed_and_grows() {
-        for seed in 0..8 {
-            let mut random = Random::new(seed);
-            let (mut stack, mut naive) = (Stack::new(1), Naive::default());
-            let mut places = vec![None; 300];
-            for step in 0..5_000 {
-                let page = skewed(&mut random, places.len() as u64);
-                if stack.is_full() {
-                    let room = (stack.len() + 1).max(stack.len() * 3 / 2);
-                    stack.pack(room, |owner, place| places[owner as usize] = Some(place));
-                }
-                let distance = places[page as usize].map(|place| {
-                    let newer = stack.newer(place);
-                    stack.remove(place);
-                    newer
-                });
-                places[page as usize] = Some(stack.push(page as u32));
-                assert_eq!(distance, naive.reference(page), "seed {seed}, step {step}");
-                assert_eq!(stack.len(), naive.0.len());
-            }
-        }
-    }
 
     #[test]
     fn a_sampler_with_room_for_all_pages_is_exact() {
@@ -579,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_sampler_follows_the_pages_of_the_least_numbers_and_forgets_the_others() {
+    fn a_full_sampler_follows_exactly_the_pages_with_the_least_numbers() {
         let mixer = Mixer::new(5);
         let mut shards = Shards::new(ShardsOptions { rate: 1.0, samples_max: 500 });
         let mut random = Random::new(1);
@@ -607,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_all_there_from_the_start() {
+    fn all_memory_is_allocated_at_creation() {
         let mixer = Mixer::new(5);
         let mut shards = Shards::new(ShardsOptions::default());
         let before = shards.memory_bytes();
@@ -641,8 +477,8 @@ mod tests {
         }
     }
 
-    /// All pages alike, so that too many references in a sample are too many misses; and one page
-    /// that has most references and always hits.
+    /// An even load, where too many references in a sample are too many misses; and a load with one
+    /// page that has most references and always hits.
     #[test]
     fn an_unlucky_draw_is_corrected_for_even_loads_and_for_skewed_ones() {
         for (popular, seed) in [(0, 1), (0, 2), (0, 3), (4, 1), (4, 2), (4, 3), (4, 4), (4, 5), (4, 6)] {
@@ -651,7 +487,7 @@ mod tests {
             let mut random = Random::new(seed);
             const PAGES: u64 = 50_000;
             let mut seen = std::collections::BTreeSet::new();
-            // A cache of so many of all pages has so much of all hits, once it is full.
+            // A full cache of a share of all pages has the same share of all hits.
             let mut misses_of_half = 0.0;
             for _ in 0..300_000 {
                 let page = random.below(PAGES);
@@ -664,15 +500,15 @@ mod tests {
             let all = seen.len() as f64;
             for (capacity, misses) in [(all, all), (PAGES as f64 / 2.0, misses_of_half)] {
                 let error = (shards.misses(capacity) - misses).abs() / references;
-                // Uncorrected, a thousand pages err by 3 % here, and by 80 % or 20 where the popular page is
-                // in the sample or is not.
+                // Without the correction the error of a thousand pages is 3 % here, and 80 % or 20
+                // % if the popular page is in the sample or not.
                 assert!(error < 0.03, "popular {popular}, seed {seed}, {capacity} pages: {error}");
             }
         }
     }
 
     #[test]
-    fn buckets_follow_each_other_without_a_gap_and_hold_what_was_put_in() {
+    fn buckets_have_no_gaps_and_return_what_was_counted() {
         let mut last = 0;
         for distance in
             (0..70_000u64).chain((18..DISTANCE_BITS).flat_map(|bits| [(1 << bits) - 1, 1 << bits]))
@@ -693,7 +529,7 @@ mod tests {
     }
 
     #[test]
-    fn options_that_make_no_sense_are_refused() {
+    fn invalid_options_are_refused() {
         for (rate, samples_max) in [(0.0, 1), (-1.0, 1), (1.1, 1), (f64::NAN, 1), (0.5, 0), (0.5, u32::MAX)] {
             assert!(ShardsOptions { rate, samples_max }.validate().is_err(), "{rate} {samples_max}");
         }

@@ -1,35 +1,36 @@
-//! Blocks of a recording, as they lie in a file.
+//! The blocks of a recording's file.
 //!
 //! ```text
 //!  file:   magic (8 bytes) | block | block | ...
-//!  block:  kind u8, packing u8, 0 u16, packed bytes u32, bytes u32, time u64, checksum u32 | packed bytes
+//!  block:  head (24 bytes) | packed bytes
+//!  head:   kind u8, packing u8, 0 u16, packed bytes u32, bytes u32, time u64, checksum u32
 //! ```
 //!
 //! Numbers are little-endian; time is in milliseconds since the recording began; the checksum is
-//! CRC-32 of the twenty bytes before it and of those behind it. The first block of every file is
-//! its header, so that a file can be read alone; the others are events, each block of which
-//! can be understood alone, and the last tells why the file ends. A file without a last block was
-//! torn: its writer was killed, or goes on.
+//! CRC-32 of the 20 bytes before it and of the packed bytes. The first block of every file is its
+//! header, so that a file can be read alone. The others are events, and each of these blocks can be
+//! decoded alone. The last block says why the file ends; a file without it is torn: its writer was
+//! killed, or still writes.
 //!
-//! What is not here: where bytes come from and go to.
+//! What is not here: files.
 
 use octavo_recording::{Encoder, Header};
 
-/// What a file begins with; the last byte is the version.
+/// The first bytes of a file; the last of them is the version.
 pub const MAGIC: [u8; 8] = *b"octr\r\n\x1a\x01";
 
-/// Bytes before those of a block.
+/// Bytes of a block's head.
 pub const HEAD_BYTES: usize = 24;
 
-/// No block has more, packed or not.
+/// The most bytes of a block, packed or not.
 pub const BLOCK_BYTES_MAX: usize = 96 << 10;
 
 const CHECKSUM_AT: usize = 20;
 
-/// What zstd spends on a block: little, for more gains little on page numbers.
+/// The compression level of blocks: low, because page numbers gain little from a higher one.
 const ZSTD_LEVEL: i32 = -3;
 
-/// What a block is.
+/// The kind of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// The file's header.
@@ -40,17 +41,17 @@ pub enum Kind {
     End,
 }
 
-/// The bytes before those of a block.
+/// The head of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
-    /// What it is.
+    /// The kind of the block.
     pub kind: Kind,
     is_packed: bool,
-    /// Bytes behind the head.
+    /// Packed bytes, which follow the head.
     pub packed_bytes: usize,
-    /// Bytes when they are unpacked.
+    /// Unpacked bytes.
     bytes: usize,
-    /// When its last byte was written.
+    /// When the block was written, in milliseconds since the recording began.
     pub time_ms: u64,
     checksum: u32,
 }
@@ -58,7 +59,7 @@ pub struct Head {
 const KINDS: [(u8, Kind); 3] = [(b'H', Kind::Header), (b'E', Kind::Events), (b'Z', Kind::End)];
 
 impl Head {
-    /// Reads a head. None: no block begins here.
+    /// Reads a head. Returns None if no block begins here.
     pub fn read(head: &[u8; HEAD_BYTES]) -> Option<Head> {
         let number = |at: usize| u32::from_le_bytes(head[at..at + 4].try_into().expect("four bytes"));
         let (_, kind) = KINDS.into_iter().find(|(byte, _)| *byte == head[0])?;
@@ -73,8 +74,8 @@ impl Head {
         fits.then_some(Head { kind, is_packed: head[1] == 1, packed_bytes, bytes, time_ms, checksum })
     }
 
-    /// Unpacks a block, head and all, into `bytes`, which is emptied first. The error says what is
-    /// wrong with it.
+    /// Unpacks a block, given with its head, into `bytes`, which is emptied first. The error says
+    /// what is wrong with the block.
     pub fn unpack(&self, block: &[u8], bytes: &mut Vec<u8>) -> Result<(), &'static str> {
         let packed = &block[HEAD_BYTES..];
         debug_assert_eq!(packed.len(), self.packed_bytes);
@@ -101,14 +102,20 @@ fn checksum(head: &[u8], packed: &[u8]) -> u32 {
     hasher.finalize()
 }
 
-/// A block as it lies in a file.
+/// Packs a block, with its head.
+///
+/// # Errors
+/// zstd's own.
+///
+/// # Panics
+/// If there are more than [`BLOCK_BYTES_MAX`] bytes.
 pub fn pack(kind: Kind, time_ms: u64, bytes: &[u8]) -> std::io::Result<Vec<u8>> {
     assert!(bytes.len() <= BLOCK_BYTES_MAX, "a block of {} bytes", bytes.len());
     let packed = match kind {
         Kind::Events => {
             Some(zstd::bulk::compress(bytes, ZSTD_LEVEL)?).filter(|packed| packed.len() < bytes.len())
         }
-        // A few bytes that people look at.
+        // These have few bytes, and people may want to look at them.
         Kind::Header | Kind::End => None,
     };
     let is_packed = packed.is_some();
@@ -125,26 +132,26 @@ pub fn pack(kind: Kind, time_ms: u64, bytes: &[u8]) -> std::io::Result<Vec<u8>> 
     Ok(block)
 }
 
-/// What the header of a file says.
+/// The header of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct About {
-    /// The same for all files of a recording, and no other's.
+    /// The recording's number, which all of its files have and no other recording has.
     pub id: u64,
-    /// The first is 1.
+    /// The number of the part; the first is 1.
     pub part: u32,
     /// When the recording began, in milliseconds since 1970.
     pub began_unix_ms: u64,
-    /// The partition and its table.
+    /// The header of the partition and its table.
     pub header: Header,
 }
 
-/// The version of the header, and of the events behind it. The one before has no events of single
-/// sets in a resize.
+/// The version of the header and of the events. Version 2 has no events for single sets of a
+/// resize.
 const VERSION: u8 = 3;
 const VERSION_LEAST: u8 = 2;
 
 impl About {
-    /// As bytes.
+    /// Encodes the header.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = vec![VERSION];
         bytes.extend(self.id.to_le_bytes());
@@ -154,21 +161,22 @@ impl About {
         bytes
     }
 
-    /// From bytes; the error is a sentence.
+    /// Decodes a header; the error is a sentence.
     pub fn decode(bytes: &[u8]) -> Result<About, String> {
-        let (version, bytes) = bytes.split_first().ok_or("its header is empty")?;
+        let (version, bytes) = bytes.split_first().ok_or("the header is empty")?;
         if !(VERSION_LEAST..=VERSION).contains(version) {
             return Err(format!(
-                "its header has version {version}, and this program reads {VERSION_LEAST} to {VERSION}"
+                "the header has version {version}; this program reads {VERSION_LEAST} to {VERSION}"
             ));
         }
-        let cut = || "its header is cut off".to_owned();
+        let cut = || "the header is cut off".to_owned();
         let (id, bytes) = bytes.split_first_chunk().ok_or_else(cut)?;
         let (part, bytes) = bytes.split_first_chunk().ok_or_else(cut)?;
         let (began, bytes) = bytes.split_first_chunk().ok_or_else(cut)?;
-        let (header, rest) = Header::decode(bytes).map_err(|what| format!("its header is wrong: {what}"))?;
+        let (header, rest) =
+            Header::decode(bytes).map_err(|what| format!("the header is malformed: {what}"))?;
         if !rest.is_empty() {
-            return Err(format!("its header is wrong: {} bytes are left of it", rest.len()));
+            return Err(format!("the header is malformed: {} bytes too many", rest.len()));
         }
         let (id, part) = (u64::from_le_bytes(*id), u32::from_le_bytes(*part));
         Ok(About { id, part, began_unix_ms: u64::from_le_bytes(*began), header })
@@ -180,28 +188,28 @@ impl About {
 pub enum Ending {
     /// The recording was stopped.
     Stopped,
-    /// Another file goes on.
+    /// Another file continues the recording.
     Rotated,
     /// Events came faster than they could be written.
     FellBehind,
-    /// In the middle: whoever wrote it was killed, or still does.
+    /// The end is torn: the writer was killed, or still writes.
     Torn,
 }
 
 const ENDINGS: [(u8, Ending); 3] = [(0, Ending::Stopped), (1, Ending::Rotated), (2, Ending::FellBehind)];
 
 impl Ending {
-    /// As bytes. A torn end has none.
+    /// Encodes the ending; a torn end has no bytes.
     pub fn encode(self) -> Vec<u8> {
         ENDINGS.iter().filter(|(_, known)| *known == self).map(|(byte, _)| *byte).collect()
     }
 
-    /// From bytes.
+    /// Decodes an ending.
     pub fn decode(bytes: &[u8]) -> Option<Ending> {
         ENDINGS.into_iter().find(|(byte, _)| bytes == [*byte]).map(|(_, ending)| ending)
     }
 
-    /// In words.
+    /// Returns the reason of the end, as words for people.
     pub fn words(self) -> &'static str {
         match self {
             Ending::Stopped => "it was stopped",
@@ -212,7 +220,7 @@ impl Ending {
     }
 }
 
-// What an engine hands on fits.
+// An engine's largest buffer of events fits into a block.
 const _: () = assert!((64 << 10) + 2 * Encoder::EVENT_BYTES_MAX < BLOCK_BYTES_MAX);
 
 #[cfg(test)]
@@ -226,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_is_unpacked_as_it_was_packed_and_no_byte_of_it_may_change() {
+    fn a_block_unpacks_to_its_bytes_and_a_changed_byte_is_noticed() {
         let even: Vec<u8> = (0..5000).map(|number| (number / 100) as u8).collect();
         let uneven: Vec<u8> = (0..200u32).map(|number| ((number * number * 40_503) >> 7) as u8).collect();
         for bytes in [&even[..], &uneven, b""] {
@@ -236,7 +244,7 @@ mod tests {
             for at in 0..block.len() {
                 let mut changed = block.clone();
                 changed[at] ^= 0x20;
-                // A length that changes is a block of another length: whoever reads finds other bytes there.
+                // A changed length makes a block of another length, which the reader finds out.
                 let lengths = (4..8).contains(&at);
                 assert!(lengths || unpacked(&changed).is_err(), "byte {at}");
             }
@@ -245,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn endings_are_told_apart() {
+    fn endings_are_decoded_as_they_were_encoded() {
         for ending in [Ending::Stopped, Ending::Rotated, Ending::FellBehind] {
             assert_eq!(Ending::decode(&ending.encode()), Some(ending));
         }

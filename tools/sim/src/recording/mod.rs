@@ -1,9 +1,14 @@
-//! Recordings: files of what a partition did, written by a server and read here.
+//! Recordings: files with the accesses and the table's steps of a partition, written by a server.
 //!
-//! `octavo_recording` says what events are; [`block`] how blocks of them lie in a file, so
-//! that an end that was torn off is noticed and everything before it is read; [`writer`] how files
-//! follow each other; [`reader`] gives the events back; [`mod@replay`] takes a table through them
-//! again. What is not here: who records, and when (the engine, the server).
+//! | module | does |
+//! |---|---|
+//! | `octavo_recording` | encodes and decodes events |
+//! | [`block`] | packs events into blocks, so that a torn end of a file is noticed |
+//! | [`writer`] | writes files that follow each other |
+//! | [`reader`] | reads the events back |
+//! | [`mod@replay`] | takes a table through the events again |
+//!
+//! What is not here: when and what to record, which the engine and the server decide.
 
 pub mod block;
 pub mod reader;
@@ -17,5 +22,5 @@ pub use reader::{Reader, about, parts};
 pub use replay::{Difference, Replayed, replay};
 pub use writer::{Rotation, Writer, is_named_so};
 
-/// How a recording's file is called.
+/// The ending of a recording's file name.
 pub const ENDING: &str = ".octr";

@@ -1,8 +1,8 @@
-//! Reading a recording: the events of one file, or of several that follow each other.
+//! Reads a recording: the events of one file, or of several that follow each other.
 //!
-//! Memory is bounded by a block's; nothing in a file can cause a panic. An end that was torn off
-//! ends the events without an error, and is told ([`Reader::ending`]); a block in the middle whose
-//! checksum is wrong is an error, or is passed over and counted.
+//! The reader holds one block at a time, and nothing in a file can cause a panic. A torn end ends
+//! the events without an error, and [`Reader::ending`] reports it. A block in the middle with a
+//! wrong checksum is an error, or is skipped and counted.
 
 use std::collections::VecDeque;
 use std::io::Read;
@@ -14,21 +14,22 @@ use super::block::{About, BLOCK_BYTES_MAX, Ending, HEAD_BYTES, Head, Kind, MAGIC
 use crate::source::SourceError;
 use crate::trace::input::Input;
 
-/// Reads events.
+/// Reads the events of a recording.
 pub struct Reader {
     input: Input,
-    /// Files that follow.
+    /// The files that follow.
     following: VecDeque<PathBuf>,
     files: usize,
     about: About,
     first_part: u32,
-    /// What the partition had counted when the first part that is read began, once that is known;
-    /// and what it has since.
+    /// The partition's counts when the first part that is read began, once they are known.
     counted_before: Option<Totals>,
+    /// The partition's counts since then.
     counted: Totals,
     events: Decoder<Vec<u8>>,
-    /// Bytes of the file before the next block, and before the one that is being read.
+    /// The offset of the next block in the file, in bytes.
     next_at: u64,
+    /// The offset of the block that is being read.
     at: u64,
     time_ms: u64,
     ending: Option<Ending>,
@@ -36,16 +37,22 @@ pub struct Reader {
     skipped: u64,
 }
 
-/// What lies next in a file.
+/// The next item of a file.
 enum Next {
     Block(Kind),
-    /// The block was bad, and is passed over.
+    /// A damaged block, which is skipped.
     Bad,
     Over,
 }
 
 impl Reader {
     /// Reads files that follow each other, in the order of their parts.
+    ///
+    /// # Errors
+    /// The first file cannot be read, or is not a recording.
+    ///
+    /// # Panics
+    /// If `paths` is empty.
     pub fn open(paths: &[PathBuf], skip_bad: bool) -> Result<Reader, SourceError> {
         let (first, following) = paths.split_first().expect("at least one file");
         let mut reader = Reader::new(Input::open(first)?, skip_bad)?;
@@ -54,7 +61,10 @@ impl Reader {
         Ok(reader)
     }
 
-    /// Reads a file from anything; `name` stands for the file's in messages.
+    /// Reads one file from any reader; messages call it `name`.
+    ///
+    /// # Errors
+    /// The beginning cannot be read, or is not that of a recording.
     pub fn read(
         name: &str,
         reader: impl Read + Send + 'static,
@@ -72,7 +82,7 @@ impl Reader {
             following: VecDeque::new(),
             files: 1,
             first_part: about.part,
-            // A first part counts from its beginning.
+            // The counts of a first part begin at 0.
             counted_before: (about.part == 1).then(Totals::default),
             counted: Totals::default(),
             about,
@@ -86,57 +96,61 @@ impl Reader {
         })
     }
 
-    /// What the header of the file says that is being read.
+    /// Returns the header of the file that is being read.
     pub fn about(&self) -> &About {
         &self.about
     }
 
-    /// The first part that is read. Where it is not 1, those before it are missing.
+    /// Returns the number of the first part that is read. If it is not 1, the parts before it are
+    /// missing.
     pub fn first_part(&self) -> u32 {
         self.first_part
     }
 
-    /// Whether what is read goes on with an earlier part: what this one tells of what was there
-    /// when it began is known.
+    /// Returns whether an earlier part was read before this one. Then the state that this part
+    /// lists at its beginning is known.
     pub fn goes_on(&self) -> bool {
         self.about.part != self.first_part
     }
 
-    /// What the partition has counted, sampled or not, in the parts that were read, up to the last
-    /// block.
+    /// Returns the partition's counts of all accesses, sampled or not, in the parts that were read.
     pub fn counted(&self) -> Totals {
         self.counted
     }
 
-    /// How the last file ends, once it was read.
+    /// Returns how the last file ends, once it was read.
     pub fn ending(&self) -> Option<Ending> {
         self.ending
     }
 
-    /// When what was read last was written, in milliseconds since the recording began.
+    /// Returns when the last block that was read was written, in milliseconds since the recording
+    /// began.
     pub fn time_ms(&self) -> u64 {
         self.time_ms
     }
 
-    /// Blocks that were passed over.
+    /// Returns the number of blocks that were skipped.
     pub fn skipped(&self) -> u64 {
         self.skipped
     }
 
-    /// What messages call the file.
+    /// Returns the name of the file in messages.
     pub fn name(&self) -> &str {
         self.input.name()
     }
 
-    /// How much was read, from 0 to 1, where that is known.
+    /// Returns how much was read, from 0 to 1, where that is known.
     pub fn progress(&self) -> Option<f64> {
         let before = self.files - 1 - self.following.len();
         self.input.progress().map(|share| (before as f64 + share) / self.files as f64)
     }
 
-    /// The next event; None once there are no more, which an error also brings.
+    /// Returns the next event; None at the end, and after an error.
+    ///
+    /// # Errors
+    /// A file cannot be read, is damaged, or does not follow the one before.
     pub fn event(&mut self) -> Result<Option<Event>, SourceError> {
-        // A turn takes a block or a file.
+        // Each turn takes an event, a block or a file.
         while self.ending.is_none() {
             match self.events.next() {
                 Some(Ok(event)) => {
@@ -153,7 +167,8 @@ impl Reader {
         Ok(None)
     }
 
-    /// A part that is not the first begins with what was counted before it.
+    /// Counts from the beginning of the first part that is read: its first totals are those before
+    /// it.
     fn count(&mut self, totals: Totals) {
         let before = self.counted_before.get_or_insert(totals);
         self.counted = Totals {
@@ -170,23 +185,24 @@ impl Reader {
         let next = self.next(&mut bytes);
         match next {
             Ok(Next::Block(Kind::Events)) => self.events = Decoder::new(bytes),
-            Ok(Next::Block(Kind::Header)) => return self.fail("a second header".into()),
+            Ok(Next::Block(Kind::Header)) => return self.fail("the file has a second header".into()),
             Ok(Next::Block(Kind::End)) => match Ending::decode(&bytes) {
-                None => return self.fail("an end of no known kind".into()),
+                None => return self.fail("the end of the file is of an unknown kind".into()),
                 Some(Ending::Rotated) if !self.following.is_empty() => return self.next_file(),
                 Some(ending) if self.following.is_empty() => self.ending = Some(ending),
-                Some(_) => return self.fail("the recording ends here, and there are further files".into()),
+                Some(_) => return self.fail("the recording ends here, but more files follow".into()),
             },
             Ok(Next::Bad) => self.skipped += 1,
-            // A server that was killed, or goes on: what follows cannot be another part, so the end of this
-            // one was lost later.
+            // The last file of a server that was killed, or still writes.
             Ok(Next::Over) if self.following.is_empty() => self.ending = Some(Ending::Torn),
+            // A server writes the end of a part before it begins the next, so this end was lost
+            // later.
             Ok(Next::Over) if self.skip_bad => {
                 self.skipped += 1;
                 return self.next_file();
             }
             Ok(Next::Over) => {
-                return self.fail("the end of this part is missing, and there are further parts".into());
+                return self.fail("the end of this part is missing, but more parts follow".into());
             }
             Err(what) => return self.fail(what),
         }
@@ -215,11 +231,11 @@ impl Reader {
         let Some(head) = Head::read(head) else {
             return match self.is_zero_to_the_end()? {
                 true => Ok(Next::Over),
-                false => Err("no block begins here".into()),
+                false => Err("there is no block here".into()),
             };
         };
         let block_bytes = HEAD_BYTES + head.packed_bytes;
-        // One more, to know whether it is the last.
+        // One byte more tells whether the block is the last.
         let at_hand = self.input.at_least(block_bytes + 1).map_err(failed)?;
         let is_last = at_hand.len() <= block_bytes;
         let Some(block) = at_hand.get(..block_bytes) else { return Ok(Next::Over) };
@@ -231,14 +247,15 @@ impl Reader {
                 self.time_ms = head.time_ms;
                 Ok(Next::Block(head.kind))
             }
-            // Not all of it has reached the disk.
+            // A last block that did not reach the disk as a whole is a torn end.
             Err(_) if is_last => Ok(Next::Over),
             Err(_) if self.skip_bad => Ok(Next::Bad),
             Err(what) => Err(what.into()),
         }
     }
 
-    /// A file system may make a file longer before it has its bytes.
+    /// Returns whether only zeros are left: a file system may lengthen a file before it writes the
+    /// bytes.
     fn is_zero_to_the_end(&mut self) -> Result<bool, String> {
         loop {
             let at_hand = self.input.at_least(1).map_err(|error| error.to_string())?;
@@ -259,7 +276,7 @@ impl Reader {
     }
 }
 
-/// Reads the magic and the header; tells how long they are.
+/// Reads the magic and the header, and returns the header and the length of both in bytes.
 fn begin(input: &mut Input) -> Result<(About, u64), SourceError> {
     let name = input.name().to_owned();
     let failed = |what: String| SourceError(format!("{name}: {what}"));
@@ -268,48 +285,43 @@ fn begin(input: &mut Input) -> Result<(About, u64), SourceError> {
     match beginning.get(..MAGIC.len()) {
         Some(magic) if magic == MAGIC => {}
         Some(magic) if magic[..version] == MAGIC[..version] => {
-            let what = format!(
-                "a recording of version {}, and this program reads {}",
-                magic[version], MAGIC[version]
-            );
-            return Err(failed(what));
+            let (has, reads) = (magic[version], MAGIC[version]);
+            return Err(failed(format!("a recording of version {has}; this program reads version {reads}")));
         }
-        _ => return Err(failed("this is no recording: it does not begin as one".into())),
+        _ => return Err(failed("this is not a recording: the file does not begin as one".into())),
     }
     let head = beginning.get(MAGIC.len()..).and_then(|rest| rest.first_chunk()).and_then(Head::read);
-    let head =
-        head.filter(|head| head.kind == Kind::Header).ok_or_else(|| failed("it has no header".into()))?;
+    let head = head
+        .filter(|head| head.kind == Kind::Header)
+        .ok_or_else(|| failed("the recording has no header".into()))?;
     input.take(MAGIC.len());
     let block_bytes = HEAD_BYTES + head.packed_bytes;
     let block = input.at_least(block_bytes).map_err(|error| failed(error.to_string()))?;
-    let block = block.get(..block_bytes).ok_or_else(|| failed("its header is cut off".into()))?;
+    let block = block.get(..block_bytes).ok_or_else(|| failed("the header is cut off".into()))?;
     let mut bytes = Vec::new();
-    head.unpack(block, &mut bytes).map_err(|what| failed(format!("its header: {what}")))?;
+    head.unpack(block, &mut bytes).map_err(|what| failed(format!("the header is damaged: {what}")))?;
     let about = About::decode(&bytes).map_err(failed)?;
     input.take(block_bytes);
     Ok((about, (MAGIC.len() + block_bytes) as u64))
 }
 
-/// Whether a file goes on where another ends.
+/// Checks that a file continues another.
 fn follows(before: &About, about: &About) -> Result<(), String> {
     if about.id != before.id {
-        return Err("this is another recording".into());
+        return Err("the file belongs to another recording".into());
     }
-    if about.part != before.part.wrapping_add(1) {
-        return Err(format!(
-            "this is part {}, and part {} is missing",
-            about.part,
-            before.part.wrapping_add(1)
-        ));
+    let next = before.part.wrapping_add(1);
+    match about.part == next {
+        true => Ok(()),
+        false => Err(format!("the file is part {}, but part {next} is missing", about.part)),
     }
-    Ok(())
 }
 
-/// Which files are parts of one recording: groups of paths, in the order in which they are given,
-/// each in the order of its parts. A file that is no recording is alone; what is wrong with it is
-/// told when it is read.
+/// Groups files by recording. The groups are in the order of their first paths, and the files of a
+/// group in the order of their parts. A file that is not a recording is a group of its own; reading
+/// it reports the error.
 pub fn parts(paths: &[PathBuf]) -> Vec<Vec<PathBuf>> {
-    // In the order of recordings first, then of parts; a file that is none has a recording of its own.
+    // By recording first, then by part.
     let mut files: Vec<(usize, u32, PathBuf)> = Vec::new();
     let mut ids: Vec<Option<u64>> = Vec::new();
     for path in paths {
@@ -328,10 +340,13 @@ pub fn parts(paths: &[PathBuf]) -> Vec<Vec<PathBuf>> {
     groups.map(|group| group.iter().map(|(_, _, path)| path.clone()).collect()).collect()
 }
 
-/// What the header of a file says.
+/// Reads the header of a file.
+///
+/// # Errors
+/// The file cannot be read, or is not a recording.
 pub fn about(path: &Path) -> Result<About, SourceError> {
     begin(&mut Input::open(path)?).map(|(about, _)| about)
 }
 
-// The buffer that bytes are read through holds a block and a byte.
+// The input's buffer holds a block and a byte.
 const _: () = assert!(HEAD_BYTES + BLOCK_BYTES_MAX < crate::trace::input::BUFFER_BYTES);

@@ -1,12 +1,14 @@
-//! Files of a recording: written, rotated, torn, damaged.
+//! Files of a recording: written, rotated, torn and damaged ones; and replays of events.
 
 use std::io::Cursor;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
+use octavo_random::Random;
 use octavo_recording::{Encoder, Event, Header, Place, Secret, Step, Totals, WHOLE};
 use octavo_table::{Learned, PolicyKind, Shape};
+use tempfile::TempDir;
 
 use super::block::{self, Kind, MAGIC};
 use super::{About, Ending, Reader, Replayed, Rotation, Writer, parts, replay};
@@ -34,14 +36,15 @@ fn events(from: u64, count: u64) -> Vec<u8> {
     encoder.take(Vec::new())
 }
 
-/// Accesses up to the end or an error.
+/// Reads to the end or to an error; returns the accesses, the ending or the error, and the skipped
+/// blocks.
 fn read(mut reader: Reader) -> (u64, Result<Ending, String>, u64) {
     let mut accesses = 0;
     loop {
         match reader.event() {
             Ok(Some(Event::Access { .. })) => accesses += 1,
             Ok(Some(_)) => {}
-            Ok(None) => return (accesses, Ok(reader.ending().expect("it is read")), reader.skipped()),
+            Ok(None) => return (accesses, Ok(reader.ending().expect("the file was read")), reader.skipped()),
             Err(error) => {
                 assert_eq!(reader.event(), Ok(None), "nothing follows an error");
                 return (accesses, Err(error.to_string()), reader.skipped());
@@ -57,7 +60,7 @@ fn read_bytes(bytes: &[u8], skip_bad: bool) -> (u64, Result<Ending, String>, u64
     }
 }
 
-/// A file of three blocks of a thousand accesses, and where its blocks begin.
+/// Makes a file of three blocks of a thousand accesses, and returns where its blocks begin.
 fn file() -> (Vec<u8>, Vec<usize>) {
     let mut file = MAGIC.to_vec();
     let mut begins = Vec::new();
@@ -78,7 +81,7 @@ fn everything_before_a_torn_end_is_read() {
     for end in (begins[1]..file.len()).step_by(7) {
         let whole = begins[2..].iter().filter(|begin| **begin <= end).count() as u64;
         assert_eq!(read_bytes(&file[..end], false), (1000 * whole.min(3), Ok(Ending::Torn), 0), "{end}");
-        // What a file system has not filled reads as zeros.
+        // Bytes that a file system has not written yet read as zeros.
         let mut longer = file[..end].to_vec();
         longer.resize(end + 5000, 0);
         let (accesses, ending, _) = read_bytes(&longer, false);
@@ -91,7 +94,7 @@ fn everything_before_a_torn_end_is_read() {
 }
 
 #[test]
-fn a_damaged_block_is_an_error_or_passed_over_and_counted() {
+fn a_damaged_block_is_an_error_or_is_skipped_and_counted() {
     let (file, begins) = file();
     let mut damaged = file.clone();
     damaged[begins[2] + 60] ^= 4;
@@ -100,13 +103,13 @@ fn a_damaged_block_is_an_error_or_passed_over_and_counted() {
     assert_eq!(accesses, 1000);
     assert!(error.contains(&format!("block at byte {}: its checksum is wrong", begins[2])), "{error}");
     assert_eq!(read_bytes(&damaged, true), (2000, Ok(Ending::Stopped), 1));
-    // The last block is torn and not damaged.
+    // A damaged last block is a torn end.
     let mut torn = file.clone();
     *torn.last_mut().unwrap() ^= 1;
     assert_eq!(read_bytes(&torn, false), (3000, Ok(Ending::Torn), 0));
     for (bytes, why) in [
-        (&b""[..], "no recording"),
-        (b"octavo is nice", "no recording"),
+        (&b""[..], "not a recording"),
+        (b"octavo is nice", "not a recording"),
         (&[&MAGIC[..7], &[9]].concat(), "version 9"),
         (&MAGIC, "no header"),
         (&file[..begins[1] - 1], "cut off"),
@@ -120,28 +123,23 @@ fn a_damaged_block_is_an_error_or_passed_over_and_counted() {
     }
 }
 
-/// A folder of one test's own.
-struct Folder(PathBuf);
+/// A folder that one test uses.
+struct Folder(TempDir);
 
 impl Folder {
-    fn new(test: &str) -> Folder {
-        let path = std::env::temp_dir().join(format!("octavo-{test}-{}", std::process::id()));
-        std::fs::create_dir_all(&path).unwrap();
-        Folder(path)
+    fn new() -> Folder {
+        Folder(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
     }
 
     fn files(&self) -> Vec<PathBuf> {
-        let mut files: Vec<PathBuf> =
-            std::fs::read_dir(&self.0).unwrap().map(|entry| entry.unwrap().path()).collect();
+        let entries = std::fs::read_dir(self.0.path()).unwrap();
+        let mut files: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
         files.sort();
         files
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // What cannot be removed disturbs nobody.
-        let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
@@ -158,9 +156,9 @@ fn write(path: &Path, rotation: Rotation, id: u64, blocks: u64) -> Writer {
 }
 
 #[test]
-fn files_follow_each_other_are_private_and_read_in_order() {
-    let folder = Folder::new("rotated");
-    let path = folder.0.join("p.octr");
+fn rotated_files_are_private_and_are_read_in_order() {
+    let folder = Folder::new();
+    let path = folder.path("p.octr");
     let rotation = Rotation { file_bytes_max: Some(5000), keep: None };
     let writer = write(&path, rotation, 1, 10);
     let files = folder.files();
@@ -170,55 +168,55 @@ fn files_follow_each_other_are_private_and_read_in_order() {
     for file in &files {
         assert_eq!(std::fs::metadata(file).unwrap().permissions().mode() & 0o7777, 0o600);
     }
-    // Another recording goes on with the numbers; each is a group of its own, in order, whatever the
-    // order of the paths.
+    // Another recording continues the numbers. Each recording is a group, in the order of its
+    // parts, whatever the order of the paths.
     write(&path, Rotation { keep: Some(2), ..rotation }, 2, 4);
     let later = folder.files();
     assert_eq!(later.len(), 2, "{later:?}");
-    write(&folder.0.join("q.octr"), Rotation::default(), 3, 1);
-    write(&folder.0.join("r.octr"), rotation, 4, 10);
+    write(&folder.path("q.octr"), Rotation::default(), 3, 1);
+    write(&folder.path("r.octr"), rotation, 4, 10);
     let mut all = folder.files();
     all.reverse();
     let groups = parts(&all);
     assert_eq!(groups.len(), 3, "{groups:?}");
     assert_eq!(read(Reader::open(&groups[0], false).unwrap()), (10_000, Ok(Ending::Stopped), 0));
     assert!(groups[0].is_sorted());
-    // One that is missing is named.
+    // The error names a missing part.
     let gap = [groups[0][0].clone(), groups[0][2].clone()];
     let (_, error, _) = read(Reader::open(&gap, false).unwrap());
     assert!(error.unwrap_err().contains("part 2 is missing"));
-    // No file is replaced.
-    assert!(Writer::create(&folder.0.join("q.octr"), Rotation::default(), about(5)).is_err());
+    // An existing file is not replaced.
+    assert!(Writer::create(&folder.path("q.octr"), Rotation::default(), about(5)).is_err());
 }
 
-/// Of files that keep nothing, the one that was being written was removed as well.
+/// Regression: with no files to keep, the file that was being written was removed as well.
 #[test]
-fn a_rotation_that_makes_no_sense_and_a_name_that_nobody_would_find_are_refused() {
-    let folder = Folder::new("refused");
+fn an_invalid_rotation_name_or_part_is_refused_before_anything_is_written() {
+    let folder = Folder::new();
     let rotation = |file_bytes_max, keep| Rotation { file_bytes_max, keep };
     for (name, rotation, part, why) in [
-        ("p.octr", rotation(Some(5000), Some(0)), 1, "at least one file is kept"),
-        ("p.octr", rotation(None, Some(3)), 1, "unless it is rotated"),
-        ("p.octr", rotation(Some(0), None), 1, "no bytes"),
-        ("p.trace", rotation(None, None), 1, "ends in .octr"),
-        (".octr", rotation(None, None), 1, "ends in .octr"),
+        ("p.octr", rotation(Some(5000), Some(0)), 1, "at least one file must be kept"),
+        ("p.octr", rotation(None, Some(3)), 1, "is rotated"),
+        ("p.octr", rotation(Some(0), None), 1, "0 bytes"),
+        ("p.trace", rotation(None, None), 1, "must end in .octr"),
+        (".octr", rotation(None, None), 1, "must end in .octr"),
         ("p.octr", rotation(None, None), 3, "begins with part 1"),
     ] {
         let about = About { part, ..about(1) };
-        let error = Writer::create(&folder.0.join(name), rotation, about).err().expect(why);
+        let error = Writer::create(&folder.path(name), rotation, about).err().expect(why);
         assert!(error.kind() == std::io::ErrorKind::InvalidInput, "{error}");
         assert!(error.to_string().contains(why), "{error}");
     }
     assert_eq!(folder.files(), Vec::<PathBuf>::new());
 }
 
-/// What later parts count of was the whole recording's, so that the miss ratio of a part was that
-/// of another time.
+/// Regression: the counts of a later part began with the recording, so the miss ratio of a part was
+/// that of another time.
 #[test]
-fn what_was_counted_is_that_of_the_parts_that_are_read() {
-    let folder = Folder::new("counted");
+fn counts_are_those_of_the_parts_that_are_read() {
+    let folder = Folder::new();
     let rotation = Rotation { file_bytes_max: Some(1), keep: None };
-    let mut writer = Writer::create(&folder.0.join("p.octr"), rotation, about(1)).unwrap();
+    let mut writer = Writer::create(&folder.path("p.octr"), rotation, about(1)).unwrap();
     let totals = |hits, misses| {
         let mut encoder = Encoder::new(Vec::new());
         encoder.push(&Event::Totals(Totals { hits, misses }));
@@ -245,13 +243,13 @@ fn what_was_counted_is_that_of_the_parts_that_are_read() {
     assert_eq!(counted(&files[3..]), (4, 100, 7));
 }
 
-/// A recording that began after resizes spoke of segments that its replay had not, or had already:
-/// it did not grow and shrink with the partition.
+/// Regression: a recording that began after resizes named segments that its replay did not have, or
+/// had already, so the replay did not grow and shrink with the partition.
 #[test]
-fn a_recording_that_began_later_has_as_many_segments_as_its_partition() {
+fn the_replay_of_a_recording_that_began_later_has_as_many_segments_as_the_partition() {
     let mut late = about(1);
     late.header.from_the_first = false;
-    // Half of each segment's pages would do to fill it.
+    // There are many more pages than slots, so every slot is filled.
     let slots = |events: &[Event]| {
         let live = [Event::Live { first: 3, count: 1 }, Event::Live { first: 6, count: 1 }];
         let fill = (0..4000).map(|page| resident(page, page % 3 == 0));
@@ -263,7 +261,7 @@ fn a_recording_that_began_later_has_as_many_segments_as_its_partition() {
         replayed.hits
     };
     const SEGMENT: u64 = 4 * 16;
-    // What was named before the recording began is not held against it.
+    // Moves of segments from before the recording began are no misfits.
     let before = [Event::Advance { done: true }, Event::Retire { segment: 1, retired: true }];
     assert_eq!(slots(&before), 2 * SEGMENT);
     assert_eq!(slots(&[Event::Join { segment: 0 }]), 3 * SEGMENT);
@@ -272,12 +270,12 @@ fn a_recording_that_began_later_has_as_many_segments_as_its_partition() {
     assert_eq!(slots(&[Event::Leave { segment: 3 }, Event::Join { segment: 7 }]), 2 * SEGMENT);
 }
 
-/// Its events were missing, and nothing said so.
+/// Regression: the lost events were missing without an error.
 #[test]
 fn a_part_in_the_middle_that_lost_its_end_is_an_error_or_counted() {
-    let folder = Folder::new("torn-middle");
+    let folder = Folder::new();
     let rotation = Rotation { file_bytes_max: Some(5000), keep: None };
-    write(&folder.0.join("p.octr"), rotation, 1, 10);
+    write(&folder.path("p.octr"), rotation, 1, 10);
     let files = folder.files();
     let second = std::fs::File::options().write(true).open(&files[1]).unwrap();
     second.set_len(second.metadata().unwrap().len() - 10).unwrap();
@@ -289,7 +287,7 @@ fn a_part_in_the_middle_that_lost_its_end_is_an_error_or_counted() {
     assert_eq!((ending, skipped), (Ok(Ending::Stopped), 1));
 }
 
-/// A recording of events, replayed.
+/// Replays a recording of events.
 fn replay_events(about: &About, events: &[Event]) -> Replayed {
     let mut encoder = Encoder::new(Vec::new());
     let mut file = [&MAGIC[..], &block::pack(Kind::Header, 0, &about.encode()).unwrap()].concat();
@@ -317,13 +315,13 @@ fn fill(page: u64, way: u8) -> [Event; 2] {
     [step(page, Step::Claim(place)), step(page, Step::Publish { dirty: false })]
 }
 
-/// The page was pinned when it was recorded, and is not in the replay; so the claim beside it chose
-/// the page itself, and the replay panicked at what could not be.
+/// Regression: a page was pinned in the cache and not in the replay, so the claim beside it evicted
+/// the page itself, and the replay panicked.
 #[test]
-fn a_page_that_leaves_for_its_own_successor_is_a_misfit() {
+fn a_page_evicted_for_its_own_successor_is_a_misfit() {
     let mut events: Vec<Event> = (0..600).flat_map(|page| fill(page, 0)).collect();
     events.extend((0..600).map(|page| step(page, Step::Supersede(Place::Way { way: 0, evicted: true }))));
-    // What is left goes on.
+    // The replay continues with what is left.
     events.extend((0..600).map(|page| Event::Access { key: KEY | page, write: false, hit: true }));
     let replayed = replay_events(&about(1), &events);
     assert!(replayed.misfits > 0 && replayed.accesses == 600, "{replayed:?}");
@@ -333,7 +331,7 @@ fn a_page_that_leaves_for_its_own_successor_is_a_misfit() {
 fn a_page_that_was_pinned_when_it_was_listed_stays_until_its_pins_have_gone() {
     let pinned = |unpins: u64| {
         let mut events = vec![resident(0, false)];
-        // A pin that was recorded before its page was listed is among those.
+        // A pin that was recorded before its page was listed counts among the listed ones.
         events.push(step(0, Step::Pin { slot: 5 }));
         events.push(step(0, Step::Held { slot: 5, pins: 2 }));
         events.extend((0..unpins).map(|_| Event::Unpin { slot: 5 }));
@@ -343,21 +341,18 @@ fn a_page_that_was_pinned_when_it_was_listed_stays_until_its_pins_have_gone() {
     };
     let hits = [0, 1, 2, 3].map(|unpins| (pinned(unpins).hits, pinned(unpins).misfits));
     assert_eq!(hits, [(1, 0), (1, 0), (0, 0), (0, 1)]);
-    // More pins than a page can have.
+    // More pins than a page can have are a misfit.
     let many = step(0, Step::Held { slot: 5, pins: u32::MAX });
     let replayed = replay_events(&about(1), &[resident(0, true), many]);
     assert_eq!(replayed.misfits, 1);
 }
 
-/// Any events at all, most of which fit nothing: every kind of step of few pages, in small tables
-/// that come and go.
+/// Random events, most of which do not fit: every kind of step, with few pages, in small tables
+/// whose segments join and leave.
 #[test]
 fn no_order_of_events_makes_a_replay_panic() {
-    let mut state = 0x9e37_79b9_7f4a_7c15u64;
-    let mut below = |end: u64| {
-        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-        (state >> 33) % end
-    };
+    let mut random = Random::new(1);
+    let mut below = |end: u64| random.below(end);
     for round in 0..24 {
         let mut about = about(1);
         about.header.policy = PolicyKind::ALL[round % PolicyKind::ALL.len()];
@@ -414,7 +409,7 @@ fn no_order_of_events_makes_a_replay_panic() {
         let accesses = events.iter().filter(|event| matches!(event, Event::Access { .. })).count() as u64;
         let replayed = replay_events(&about, &events);
         assert_eq!(replayed.accesses, accesses, "round {round}");
-        // What its figures say is a number, whatever was counted.
+        // The ratios are numbers, whatever was counted.
         assert!((0.0..=1.0).contains(&replayed.miss_ratio()), "round {round}: {replayed:?}");
         assert!(replayed.miss_ratio_by_size().is_finite() && replayed.miss_ratio_counted() <= 1.0);
     }

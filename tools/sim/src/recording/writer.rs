@@ -1,8 +1,8 @@
-//! Writing a recording: one file, or files of a bounded size of which the last few are kept.
+//! Writes a recording: one file, or files of a bounded size, of which the last few are kept.
 //!
-//! Files are made for their owner alone (mode 0600: a recording tells what a tenant reads, and what
-//! places its pages) and never replace one that is there. A block is written whole or not at all as
-//! far as readers are concerned: its checksum tells.
+//! Only the owner can read the files (mode 0600), because a recording has a tenant's accesses and
+//! the secret that places its pages. A file never replaces an existing one. Readers see a block as
+//! a whole or not at all, by its checksum.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
@@ -13,28 +13,31 @@ use octavo_recording::Header;
 
 use super::block::{self, About, Ending, Kind, MAGIC};
 
-/// When another file begins, and which are kept.
+/// When a new file begins, and which files are kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rotation {
-    /// A file that has so many bytes is full ([`Writer::is_full`]). None: one file.
+    /// A file with at least as many bytes is full ([`Writer::is_full`]). None (the default): the
+    /// recording is one file.
     pub file_bytes_max: Option<u64>,
-    /// How many files are kept. None: all.
+    /// How many files are kept. None (the default): all.
     pub keep: Option<u32>,
 }
 
 impl Rotation {
-    /// Whether it makes sense; the error is a sentence.
+    /// Checks that the two values fit together; the error is a sentence.
     pub fn check(self) -> Result<(), String> {
         match (self.file_bytes_max, self.keep) {
-            (Some(0), _) => Err("files of no bytes are too many".into()),
-            (_, Some(0)) => Err("at least one file is kept".into()),
-            (None, Some(_)) => Err("there is one file to keep, unless it is rotated at a size".into()),
+            (Some(0), _) => Err("a rotation at 0 bytes never ends: give files at least one byte".into()),
+            (_, Some(0)) => Err("at least one file must be kept".into()),
+            (None, Some(_)) => {
+                Err("the number of files to keep needs a size at which the recording is rotated".into())
+            }
             _ => Ok(()),
         }
     }
 }
 
-/// How the files of a recording are called.
+/// The names of a recording's files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Files {
     path: PathBuf,
@@ -42,7 +45,7 @@ struct Files {
 }
 
 impl Files {
-    /// `disk.octr`; or `disk.00001.octr` and so on, if there may be several.
+    /// Returns `disk.octr`, or `disk.00001.octr` and so on if there may be several files.
     fn path(&self, number: u32) -> PathBuf {
         if !self.is_numbered {
             return self.path.clone();
@@ -54,7 +57,7 @@ impl Files {
         format!("{}.", self.path.file_stem().unwrap_or_default().to_string_lossy())
     }
 
-    /// The numbers of the files that are there.
+    /// Returns the numbers of the existing files.
     fn numbers(&self) -> io::Result<Vec<u32>> {
         let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
         let beginning = self.beginning();
@@ -75,23 +78,26 @@ pub struct Writer {
     rotation: Rotation,
     about: About,
     file: File,
-    /// Of the file that is written.
+    /// The number of the file that is being written.
     number: u32,
     file_bytes: u64,
-    /// In all files, also in those that are gone.
+    /// Bytes in all files, including removed ones.
     bytes: u64,
 }
 
 impl Writer {
-    /// Begins the first file. Numbers go on where those of another recording end; without numbers
-    /// it fails if there is such a file. What makes no sense is refused before anything is
-    /// written.
+    /// Begins the first file. Numbered files continue the numbers of an earlier recording.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] for an invalid rotation, name or part, before anything is
+    /// written; [`ErrorKind::AlreadyExists`] if a file without a number exists; others if it cannot
+    /// be written.
     pub fn create(path: &Path, rotation: Rotation, about: About) -> io::Result<Writer> {
         let refused = |what: String| io::Error::new(ErrorKind::InvalidInput, what);
         rotation.check().map_err(refused)?;
         is_named_so(path).map_err(refused)?;
         if about.part != 1 {
-            return Err(refused(format!("a recording begins with part 1, and not with {}", about.part)));
+            return Err(refused(format!("a recording begins with part 1, not with part {}", about.part)));
         }
         let files = Files { path: path.to_owned(), is_numbered: rotation.file_bytes_max.is_some() };
         let number = match files.is_numbered {
@@ -104,28 +110,34 @@ impl Writer {
         Ok(writer)
     }
 
-    /// The file that is written now.
+    /// Returns the path of the file that is being written.
     pub fn path(&self) -> PathBuf {
         self.files.path(self.number)
     }
 
-    /// Bytes written, also to files that are gone.
+    /// Returns the bytes written so far, including those of removed files.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Whether another part should begin.
+    /// Returns whether another part should begin.
     pub fn is_full(&self) -> bool {
         self.rotation.file_bytes_max.is_some_and(|most| self.file_bytes >= most)
     }
 
-    /// Writes a block of events.
+    /// Writes a block of events; `time_ms` is the time since the recording began.
+    ///
+    /// # Errors
+    /// The block cannot be packed or written.
     pub fn write(&mut self, time_ms: u64, events: &[u8]) -> io::Result<()> {
         self.put(&block::pack(Kind::Events, time_ms, events)?)
     }
 
-    /// Goes on with another file, whose events begin with all that is needed to understand them
-    /// without those of the files before.
+    /// Ends the file and begins the next one. Its events must begin with the state that makes them
+    /// readable without the files before.
+    ///
+    /// # Errors
+    /// One of the two files cannot be written, or a file that is not kept cannot be removed.
     pub fn begin_part(&mut self, time_ms: u64, header: Header) -> io::Result<()> {
         self.put(&block::pack(Kind::End, time_ms, &Ending::Rotated.encode())?)?;
         let number = next(self.number)?;
@@ -135,13 +147,16 @@ impl Writer {
         self.begin()
     }
 
-    /// Says why the recording ends.
+    /// Writes why the recording ends, and syncs the file.
+    ///
+    /// # Errors
+    /// The file cannot be written or synced.
     pub fn finish(&mut self, time_ms: u64, ending: Ending) -> io::Result<()> {
         self.put(&block::pack(Kind::End, time_ms, &ending.encode())?)?;
         self.file.sync_data()
     }
 
-    /// Writes the header, and lets go of what is not kept.
+    /// Writes the header, and removes the files that are not kept.
     fn begin(&mut self) -> io::Result<()> {
         self.file_bytes = 0;
         let header = block::pack(Kind::Header, 0, &self.about.encode())?;
@@ -150,7 +165,7 @@ impl Writer {
         for number in self.files.numbers()? {
             if number.saturating_add(keep) <= self.number {
                 match std::fs::remove_file(self.files.path(number)) {
-                    // Somebody has taken it.
+                    // Another program may have removed or moved the file.
                     Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
                     _ => {}
                 }
@@ -167,13 +182,13 @@ impl Writer {
     }
 }
 
-/// Whether a path can be a recording's; the error is a sentence.
+/// Checks that a path can be a recording's; the error is a sentence.
 pub fn is_named_so(path: &Path) -> Result<(), String> {
     let name = path.file_name().map(|name| name.to_string_lossy());
     match name.is_some_and(|name| name.len() > super::ENDING.len() && name.ends_with(super::ENDING)) {
         true => Ok(()),
         false => Err(format!(
-            "\"{}\": a recording's name ends in {}, by which `octavo simulate` knows it",
+            "\"{}\": the name of a recording must end in {}, by which `octavo simulate` recognises it",
             path.display(),
             super::ENDING
         )),
@@ -181,7 +196,7 @@ pub fn is_named_so(path: &Path) -> Result<(), String> {
 }
 
 fn next(number: u32) -> io::Result<u32> {
-    number.checked_add(1).ok_or_else(|| io::Error::other("there are too many files of this name"))
+    number.checked_add(1).ok_or_else(|| io::Error::other("there are too many files with this name"))
 }
 
 fn create(path: &Path) -> io::Result<File> {

@@ -11,9 +11,8 @@
 //! this one 0.35 (ARC's trace OLTP, a tenth of its pages). LIRS, which CLOCK-Pro approximates, has
 //! 0.34.
 
-use super::Policy;
-use super::pages::{NONE, Pages};
-use crate::Cache;
+use super::lists::Lists;
+use super::policy::Policy;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
@@ -29,11 +28,18 @@ enum Kind {
 #[derive(Clone, Copy)]
 struct State {
     kind: Kind,
-    /// Used since a hand looked.
+    /// Used since a hand last passed.
     used: bool,
-    before: u32,
-    after: u32,
 }
+
+/// Turns hot pages that were not used into cold ones; new pages come in right behind it.
+const HOT: usize = 0;
+/// Finds pages to evict.
+const COLD: usize = 1;
+/// Ends tests, so that ghosts are no more than pages.
+const TEST: usize = 2;
+
+const RING: usize = 0;
 
 pub(super) struct ClockPro {
     capacity: u64,
@@ -42,101 +48,83 @@ pub(super) struct ClockPro {
     hot: u64,
     cold: u64,
     ghosts: u64,
-    pages: Pages<State>,
-    /// Turns hot pages that were not used into cold ones; new pages come in right behind it.
-    hand_hot: u32,
-    /// Finds pages to evict.
-    hand_cold: u32,
-    /// Ends tests, so that ghosts are no more than pages.
-    hand_test: u32,
+    /// The clock: one list, whose newest page is followed by its oldest.
+    pages: Lists<State>,
+    /// The node that each hand points to. None: the clock is empty.
+    hands: [Option<u32>; 3],
 }
 
 impl ClockPro {
     pub fn new(capacity: u64) -> Self {
-        ClockPro {
-            capacity,
-            cold_target: (capacity / 100).max(1),
-            hot: 0,
-            cold: 0,
-            ghosts: 0,
-            pages: Pages::new(),
-            hand_hot: NONE,
-            hand_cold: NONE,
-            hand_test: NONE,
-        }
+        let cold_target = (capacity / 100).max(1);
+        ClockPro { capacity, cold_target, hot: 0, cold: 0, ghosts: 0, pages: Lists::new(1), hands: [None; 3] }
     }
 
-    /// Puts a node that is not on the clock right behind the hot hand.
-    fn link(&mut self, node: u32) {
-        if self.hand_hot == NONE {
-            (self.hand_hot, self.hand_cold, self.hand_test) = (node, node, node);
-            (self.pages[node].before, self.pages[node].after) = (node, node);
-            return;
-        }
-        let (before, after) = (self.pages[self.hand_hot].before, self.hand_hot);
-        (self.pages[node].before, self.pages[node].after) = (before, after);
-        self.pages[before].after = node;
-        self.pages[after].before = node;
+    fn after(&self, node: u32) -> Option<u32> {
+        self.pages.newer(node).or(self.pages.oldest(RING))
     }
 
-    /// Takes a node off the clock; hands that point to it go on.
-    fn unlink(&mut self, node: u32) {
-        let State { before, after, .. } = self.pages[node];
-        let next = if after == node { NONE } else { after };
-        for hand in [&mut self.hand_hot, &mut self.hand_cold, &mut self.hand_test] {
-            if *hand == node {
-                *hand = next;
-            }
-        }
-        self.pages[before].after = after;
-        self.pages[after].before = before;
+    /// Returns the node that a hand points to, and turns the hand to the next one.
+    fn turn(&mut self, hand: usize) -> u32 {
+        let node = self.hands[hand].expect("the clock has a page");
+        self.hands[hand] = self.after(node);
+        node
     }
 
-    fn move_to_head(&mut self, node: u32) {
-        self.unlink(node);
-        self.link(node);
+    /// Puts an unknown page right behind the hot hand.
+    fn add(&mut self, page: u64, kind: Kind) {
+        let node = self.pages.push_before(RING, self.hands[HOT], page, State { kind, used: false });
+        self.hands = self.hands.map(|hand| hand.or(Some(node)));
     }
 
+    /// Takes a page off the clock. Hands that point to it turn to the next one.
     fn forget(&mut self, node: u32) {
-        self.unlink(node);
+        let next = self.after(node).filter(|next| *next != node);
+        for hand in self.hands.iter_mut().filter(|hand| **hand == Some(node)) {
+            *hand = next;
+        }
         self.pages.remove(node);
+    }
+
+    /// Puts a page right behind the hot hand, as another kind.
+    fn move_to_head(&mut self, node: u32, kind: Kind) {
+        let page = self.pages.page(node);
+        self.forget(node);
+        self.add(page, kind);
     }
 
     fn raise_target(&mut self) {
         self.cold_target = (self.cold_target + 1).min((self.capacity - 1).max(1));
     }
 
-    /// A hand that ends tests passes a cold page or a ghost. True: a ghost is gone.
-    fn end_test(&mut self, node: u32) -> bool {
-        let State { kind, used, .. } = self.pages[node];
-        match kind {
-            Kind::Cold { testing: true } if !used => self.pages[node].kind = Kind::Cold { testing: false },
-            Kind::Ghost => {
+    /// Ends the test of a cold page that was not used, or of a ghost, which is forgotten.
+    fn end_test(&mut self, node: u32) {
+        match self.pages[node] {
+            State { kind: Kind::Cold { testing: true }, used: false } => {
+                self.pages[node].kind = Kind::Cold { testing: false };
+            }
+            State { kind: Kind::Ghost, .. } => {
                 self.forget(node);
                 self.ghosts -= 1;
             }
-            _ => return false,
+            _ => return,
         }
         self.cold_target = (self.cold_target - 1).max(1);
-        kind == Kind::Ghost
     }
 
-    /// Turns the hot hand until one hot page, of which there is one, is cold.
+    /// Turns the hot hand until a hot page, of which there is one, becomes cold.
     fn cool_one(&mut self) {
         loop {
-            let node = self.hand_hot;
-            self.hand_hot = self.pages[node].after;
-            match self.pages[node].kind {
-                Kind::Hot if self.pages[node].used => self.pages[node].used = false,
-                Kind::Hot => {
+            let node = self.turn(HOT);
+            match self.pages[node] {
+                State { kind: Kind::Hot, used: true } => self.pages[node].used = false,
+                State { kind: Kind::Hot, used: false } => {
                     self.pages[node].kind = Kind::Cold { testing: false };
                     self.hot -= 1;
                     self.cold += 1;
                     return;
                 }
-                _ => {
-                    self.end_test(node);
-                }
+                _ => self.end_test(node),
             }
         }
     }
@@ -147,29 +135,23 @@ impl ClockPro {
         }
     }
 
-    /// Turns the cold hand until a page is out.
+    /// Turns the cold hand until a page is evicted.
     fn evict(&mut self) {
         loop {
             if self.cold == 0 {
                 self.cool_one();
             }
-            let node = self.hand_cold;
-            self.hand_cold = self.pages[node].after;
-            let State { kind: Kind::Cold { testing }, used, .. } = self.pages[node] else { continue };
-            self.pages[node].used = false;
+            let node = self.turn(COLD);
+            let State { kind: Kind::Cold { testing }, used } = self.pages[node] else { continue };
             match (used, testing) {
                 (true, true) => {
-                    self.pages[node].kind = Kind::Hot;
                     self.cold -= 1;
                     self.hot += 1;
-                    self.move_to_head(node);
+                    self.move_to_head(node, Kind::Hot);
                     self.raise_target();
                     self.cool_down_to_target();
                 }
-                (true, false) => {
-                    self.pages[node].kind = Kind::Cold { testing: true };
-                    self.move_to_head(node);
-                }
+                (true, false) => self.move_to_head(node, Kind::Cold { testing: true }),
                 (false, true) => {
                     self.pages[node].kind = Kind::Ghost;
                     self.cold -= 1;
@@ -186,14 +168,13 @@ impl ClockPro {
 
     fn limit_ghosts(&mut self) {
         while self.ghosts > self.capacity {
-            let node = self.hand_test;
-            self.hand_test = self.pages[node].after;
+            let node = self.turn(TEST);
             self.end_test(node);
         }
     }
 }
 
-impl Cache for ClockPro {
+impl Policy for ClockPro {
     fn access(&mut self, page: u64) -> bool {
         let known = self.pages.find(page);
         if let Some(node) = known {
@@ -209,25 +190,17 @@ impl Cache for ClockPro {
         if was_full {
             self.evict();
         }
-        let hot = known.is_some() || (!was_full && self.hot < self.capacity - self.cold_target);
-        let kind = if hot { Kind::Hot } else { Kind::Cold { testing: true } };
-        if hot {
+        if known.is_some() || (!was_full && self.hot < self.capacity - self.cold_target) {
             self.hot += 1;
+            self.add(page, Kind::Hot);
         } else {
             self.cold += 1;
+            self.add(page, Kind::Cold { testing: true });
         }
-        let node = self.pages.insert(page, State { kind, used: false, before: NONE, after: NONE });
-        self.link(node);
         self.cool_down_to_target();
         false
     }
 
-    fn capacity_pages(&self) -> u64 {
-        self.capacity
-    }
-}
-
-impl Policy for ClockPro {
     fn resident_pages(&self) -> u64 {
         self.hot + self.cold
     }
@@ -235,35 +208,29 @@ impl Policy for ClockPro {
 
 #[cfg(test)]
 mod tests {
-    use super::super::pages::Random;
+    use octavo_random::Random;
+
     use super::*;
 
     #[test]
-    fn the_clock_and_its_counts_agree() {
+    fn the_pages_on_the_clock_agree_with_the_counts() {
         for capacity in [1, 2, 3, 10, 40] {
             let mut clock = ClockPro::new(capacity);
-            let mut random = Random(capacity);
+            let mut random = Random::new(capacity);
             for _ in 0..5000 {
                 clock.access(random.below(1 + random.clone().below(4 * capacity)));
                 let (mut hot, mut cold, mut ghosts) = (0, 0, 0);
-                let mut node = clock.hand_hot;
-                loop {
+                let next = |node: &u32| clock.pages.newer(*node);
+                for node in std::iter::successors(clock.pages.oldest(RING), next) {
                     match clock.pages[node].kind {
                         Kind::Hot => hot += 1,
                         Kind::Cold { .. } => cold += 1,
                         Kind::Ghost => ghosts += 1,
                     }
-                    let after = clock.pages[node].after;
-                    assert_eq!(clock.pages[after].before, node);
-                    node = after;
-                    if node == clock.hand_hot {
-                        break;
-                    }
                 }
                 assert_eq!((hot, cold, ghosts), (clock.hot, clock.cold, clock.ghosts));
-                assert!(
-                    hot + cold <= capacity && ghosts <= capacity && clock.pages.len() == hot + cold + ghosts
-                );
+                assert_eq!(clock.pages.known(), hot + cold + ghosts);
+                assert!(hot + cold <= capacity && ghosts <= capacity);
                 assert!((1..=capacity).contains(&clock.cold_target));
                 assert!(hot <= capacity - clock.cold_target);
             }
@@ -273,10 +240,7 @@ mod tests {
     #[test]
     fn a_scan_does_not_push_hot_pages_out() {
         let mut clock = ClockPro::new(100);
-        for page in (0..80).cycle().take(400) {
-            clock.access(page);
-        }
-        for page in 1000..5000 {
+        for page in (0..80).cycle().take(400).chain(1000..5000) {
             clock.access(page);
         }
         assert!((0..80).filter(|page| clock.access(*page)).count() >= 79);

@@ -1,97 +1,66 @@
 //! LFU: evicts the page with the fewest accesses since it came in. For comparison only.
 //!
-//! Constant time after Shah, Mitra, Matani, "An O(1) algorithm for implementing the LFU cache
-//! eviction scheme" (2010): a chain of counts, each with the list of its pages. Among pages of
-//! equal count the one whose last access is longest ago leaves. Counts are exact, are never halved,
-//! and are forgotten with the page.
+//! After Shah, Mitra, Matani, "An O(1) algorithm for implementing the LFU cache eviction scheme"
+//! (2010): each access count in use has the list of its pages. Among pages of equal count, the one
+//! with the oldest last access leaves. Counts are exact, are never halved, and are forgotten with
+//! the page.
 
-use super::Policy;
-use super::pages::{Lists, Pages};
-use crate::Cache;
+use std::collections::BTreeMap;
+
+use super::lists::Lists;
+use super::policy::Policy;
 
 pub(super) struct Lfu {
     capacity: u64,
-    /// The list that the page is in.
-    pages: Pages<u32>,
-    /// A list of pages for every count in use.
-    lists: Lists,
-    /// The count of every list.
-    counts: Vec<u64>,
-    /// The lists in use, the lowest count first.
-    chain: Lists,
-    unused: Vec<u32>,
+    /// The count of each page.
+    pages: Lists<u64>,
+    /// The list of each count that some page has.
+    lists: BTreeMap<u64, usize>,
+    /// Empty lists, for other counts.
+    unused: Vec<usize>,
 }
 
 impl Lfu {
     pub fn new(capacity: u64) -> Self {
-        Lfu {
-            capacity,
-            pages: Pages::new(),
-            lists: Lists::new(0),
-            counts: Vec::new(),
-            chain: Lists::new(1),
-            unused: Vec::new(),
-        }
+        Lfu { capacity, pages: Lists::new(0), lists: BTreeMap::new(), unused: Vec::new() }
     }
 
-    /// The list of `count`, which comes right behind list `after` or, with none, first.
-    fn list_of(&mut self, count: u64, after: Option<u32>) -> u32 {
-        let next = match after {
-            Some(after) => self.chain.newer(after),
-            None => self.chain.oldest(0),
-        };
-        if let Some(next) = next.filter(|next| self.counts[*next as usize] == count) {
-            return next;
-        }
-        let list = self.unused.pop().unwrap_or_else(|| {
-            self.counts.push(0);
-            self.lists.add() as u32
-        });
-        self.counts[list as usize] = count;
-        match after {
-            Some(after) => self.chain.insert_after(0, after, list),
-            None => self.chain.push_oldest(0, list),
-        }
-        list
+    fn list_of(&mut self, count: u64) -> usize {
+        let (pages, unused) = (&mut self.pages, &mut self.unused);
+        *self.lists.entry(count).or_insert_with(|| unused.pop().unwrap_or_else(|| pages.add()))
     }
 
-    fn drop_if_empty(&mut self, list: u32) {
-        if self.lists.len(list as usize) == 0 {
-            self.chain.remove(0, list);
+    fn drop_if_empty(&mut self, count: u64, list: usize) {
+        if self.pages.len(list) == 0 {
+            self.lists.remove(&count);
             self.unused.push(list);
         }
     }
 }
 
-impl Cache for Lfu {
+impl Policy for Lfu {
     fn access(&mut self, page: u64) -> bool {
         if let Some(node) = self.pages.find(page) {
-            let from = self.pages[node];
-            let to = self.list_of(self.counts[from as usize] + 1, Some(from));
-            self.lists.remove(from as usize, node);
-            self.lists.push(to as usize, node);
-            self.pages[node] = to;
-            self.drop_if_empty(from);
+            let (count, from) = (self.pages[node], self.pages.list(node));
+            let to = self.list_of(count + 1);
+            self.pages.move_to(to, node);
+            self.pages[node] = count + 1;
+            self.drop_if_empty(count, from);
             return true;
         }
-        if self.pages.len() == self.capacity {
-            let list = self.chain.oldest(0).expect("the cache is full");
-            self.pages.remove(self.lists.pop_oldest(list as usize));
-            self.drop_if_empty(list);
+        if self.pages.known() == self.capacity {
+            let (count, list) = self.lists.first_key_value().expect("the cache is full");
+            let (count, list) = (*count, *list);
+            self.pages.remove_oldest(list);
+            self.drop_if_empty(count, list);
         }
-        let list = self.list_of(1, None);
-        self.lists.push(list as usize, self.pages.insert(page, list));
+        let list = self.list_of(1);
+        self.pages.push(list, page, 1);
         false
     }
 
-    fn capacity_pages(&self) -> u64 {
-        self.capacity
-    }
-}
-
-impl Policy for Lfu {
     fn resident_pages(&self) -> u64 {
-        self.pages.len()
+        self.pages.known()
     }
 }
 
@@ -100,14 +69,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_rarest_page_leaves_and_of_equals_the_one_used_longest_ago() {
+    fn the_least_frequent_page_leaves_and_among_equals_the_least_recent() {
         let mut lfu = Lfu::new(3);
         assert_eq!(lfu.run(&[1, 1, 1, 2, 3, 2, 3]), 3);
         // Counts 3, 2, 2: 2 leaves for 4, then 4 for 2.
         assert_eq!(lfu.run(&[4, 2, 1, 3]), 2);
         assert!(!lfu.access(4));
-        // Two counts in use, of which one is new: lists are used again.
-        assert_eq!((lfu.chain.len(0), lfu.resident_pages()), (3, 3));
-        assert!(lfu.counts.len() <= 4, "{:?}", lfu.counts);
+        // Three counts in use, one of which is new: lists are used again.
+        assert_eq!((lfu.lists.len(), lfu.resident_pages()), (3, 3));
+        assert!(lfu.lists.len() + lfu.unused.len() <= 4, "{:?}", lfu.lists);
     }
 }

@@ -1,21 +1,19 @@
-//! LHD: evicts, of a random sample, the page of the lowest hit density. For comparison only.
+//! LHD: evicts the page of the lowest hit density in a random sample. For comparison only.
 //!
 //! Beckmann, Chen, Cidon, "LHD: Improving Cache Hit Rate by Maximizing Hit Density" (NSDI '18),
 //! with the parameters of the authors' code, which libCacheSim has too: 16 classes by the sum of a
 //! page's last two ages at a hit, 20 000 age buckets whose width adapts at the 5th and 25th
 //! reconfiguration, a reconfiguration every 2^20 accesses with decay 0.9, samples of 32 pages (of 8
 //! during the first 51 reconfigurations) and of up to 8 recent arrivals of low density, and a
-//! hundredth of the cache for explorers, which are kept though they look bad.
+//! hundredth of the cache for explorers: pages that are kept in spite of a low density.
 //!
-//! So LHD learns nothing from fewer than 2^20 accesses; until then an age bucket is 1024 accesses
-//! and the order is that of the start, (class + 17) / (age + 1).
+//! LHD learns nothing from fewer than 2^20 accesses. Until then an age bucket is 1024 accesses wide
+//! and a page's density is (class + 17) / (age + 1).
 
 use std::collections::HashMap;
-use std::hash::BuildHasherDefault;
 
-use super::Policy;
-use super::pages::Mix;
-use crate::Cache;
+use super::policy::Policy;
+use crate::footprint::BuildPageHasher;
 
 const CLASSES: usize = 16;
 const AGES: usize = 20_000;
@@ -24,18 +22,24 @@ const ACCESSES_PER_RECONFIGURATION: u64 = 1 << 20;
 const DECAY: f32 = 0.9;
 const AGE_ERROR: f32 = 0.01;
 const RECENT: usize = 8;
-const SAMPLE: u64 = 32;
-const SAMPLE_EARLY: u64 = 8;
+const SAMPLE: usize = 32;
+const SAMPLE_EARLY: usize = 8;
 const RECONFIGURATIONS_EARLY: u32 = 50;
 const EXPLORE_ONE_IN: u64 = 32;
 
 struct Tag {
     page: u64,
+    /// When the page was last accessed.
     used: u64,
-    /// The ages at the last hit and the one before it.
-    hit_age: u32,
-    hit_age_before: u32,
+    /// The age buckets of the last two hits, the later one first.
+    hit_ages: [u32; 2],
     explorer: bool,
+}
+
+impl Tag {
+    fn class(&self) -> usize {
+        class(self.hit_ages[0] + self.hit_ages[1])
+    }
 }
 
 #[derive(Clone)]
@@ -48,12 +52,13 @@ struct Class {
 pub(super) struct Lhd {
     capacity: u64,
     tags: Vec<Tag>,
-    index: HashMap<u64, u32, BuildHasherDefault<Mix>>,
+    /// Page -> its place in `tags`.
+    index: HashMap<u64, u32, BuildPageHasher>,
     classes: Vec<Class>,
     dice: Dice,
     /// Accesses so far.
     now: u64,
-    /// An age bucket is two to this many accesses.
+    /// An age bucket is 2^`age_shift` accesses wide.
     age_shift: u32,
     reconfigurations: u32,
     pages_average: f32,
@@ -99,25 +104,22 @@ impl Lhd {
             return f32::MIN;
         }
         let explorer = if tag.explorer { 1.0 } else { 0.0 };
-        self.classes[class(tag.hit_age + tag.hit_age_before)].densities[age as usize] + explorer
+        self.classes[tag.class()].densities[age as usize] + explorer
     }
 
     fn victim(&mut self) -> u32 {
         let early = self.reconfigurations <= RECONFIGURATIONS_EARLY;
-        let mut victim = (f32::MAX, 0);
+        let sample = if early { SAMPLE_EARLY } else { SAMPLE };
         let len = self.tags.len() as u64;
-        for _ in 0..if early { SAMPLE_EARLY } else { SAMPLE } {
-            let number = self.dice.below(len) as u32;
-            let density = self.density(&self.tags[number as usize]);
+        let mut candidates = [0; SAMPLE + RECENT];
+        candidates[..sample].fill_with(|| self.dice.below(len) as u32);
+        let recent = self.recent.iter().flatten().filter_map(|page| self.index.get(page).copied());
+        let recent = candidates[sample..].iter_mut().zip(recent).map(|(to, from)| *to = from).count();
+        let mut victim = (f32::MAX, 0);
+        for number in &candidates[..sample + recent] {
+            let density = self.density(&self.tags[*number as usize]);
             if density < victim.0 {
-                victim = (density, number);
-            }
-        }
-        for page in self.recent.into_iter().flatten() {
-            let Some(number) = self.index.get(&page).copied() else { continue };
-            let density = self.density(&self.tags[number as usize]);
-            if density < victim.0 {
-                victim = (density, number);
+                victim = (density, *number);
             }
         }
         self.victim_density = DECAY * self.victim_density + (1.0 - DECAY) * victim.0;
@@ -128,7 +130,7 @@ impl Lhd {
         let number = self.victim();
         let tag = self.tags.swap_remove(number as usize);
         let age = self.age(&tag);
-        self.classes[class(tag.hit_age + tag.hit_age_before)].evictions[age as usize] += 1.0;
+        self.classes[tag.class()].evictions[age as usize] += 1.0;
         self.explorers_left += u64::from(tag.explorer);
         self.index.remove(&tag.page);
         if let Some(moved) = self.tags.get(number as usize) {
@@ -139,18 +141,16 @@ impl Lhd {
     fn hit(&mut self, number: u32) {
         let tag = &self.tags[number as usize];
         let age = self.age(tag);
-        self.classes[class(tag.hit_age + tag.hit_age_before)].hits[age as usize] += 1.0;
+        self.classes[tag.class()].hits[age as usize] += 1.0;
         self.explorers_left += u64::from(tag.explorer);
-        let explorer = self.explores().0;
-        let now = self.now;
+        let (explorer, _) = self.explores();
         let tag = &mut self.tags[number as usize];
-        (tag.hit_age_before, tag.hit_age) = (tag.hit_age, age);
-        (tag.used, tag.explorer) = (now, explorer);
+        *tag = Tag { page: tag.page, used: self.now, hit_ages: [age, tag.hit_ages[0]], explorer };
     }
 
     fn bring_in(&mut self, page: u64) {
         let (explorer, drawn) = self.explores();
-        let tag = Tag { page, used: self.now, hit_age: 0, hit_age_before: AGE_MAX, explorer };
+        let tag = Tag { page, used: self.now, hit_ages: [0, AGE_MAX], explorer };
         if !drawn && self.density(&tag) < self.victim_density {
             self.recent[self.recent_next % RECENT] = Some(page);
             self.recent_next += 1;
@@ -159,7 +159,7 @@ impl Lhd {
         self.tags.push(tag);
     }
 
-    /// Whether a page is an explorer from now on, and whether the dice wanted it.
+    /// Returns whether a page is an explorer from now on, and whether the dice drew it as one.
     fn explores(&mut self) -> (bool, bool) {
         let drawn = self.dice.below(EXPLORE_ONE_IN) == 0;
         let explorer = drawn && self.explorers_left > 0 && self.reconfigurations < RECONFIGURATIONS_EARLY;
@@ -184,7 +184,7 @@ impl Lhd {
         self.reconfigurations += 1;
     }
 
-    /// Makes an age bucket about a two-hundredth of the accesses that turn the cache over.
+    /// Makes an age bucket about 1/200 of the accesses that turn the cache over.
     fn adapt_age_shift(&mut self) {
         let wanted = self.pages_average / self.pages_average_weight / (AGE_ERROR * AGES as f32);
         let mut shift = 1;
@@ -206,38 +206,33 @@ impl Lhd {
     }
 }
 
-/// The authors' generator, Lehmer's of 128 bits; of libCacheSim's seed, 0xdeadbeef, come the same
-/// victims.
+/// The authors' generator, Lehmer's of 128 bits. From libCacheSim's seed, 0xdeadbeef, it draws the
+/// same victims.
 pub(super) struct Dice(u128);
 
 impl Dice {
-    /// Of an odd seed: the one that is not smaller.
+    /// Starts from `seed`, made odd by adding at most one.
     pub fn new(seed: u64) -> Self {
         Dice(u128::from(seed | 1))
     }
 
-    /// Below `end`.
+    /// Returns a number below `end`.
     pub fn below(&mut self, end: u64) -> u64 {
         self.0 = self.0.wrapping_mul(0xDA94_2042_E4DD_58B5);
         (self.0 >> 64) as u64 % end
     }
 }
 
-/// The fewer ages a page's hits needed, the higher its class.
+/// Returns the class of a page: the smaller the sum of its last two hit ages, the higher.
 fn class(hit_ages: u32) -> usize {
     if hit_ages == 0 {
         return CLASSES - 1;
     }
-    let mut age = hit_ages;
-    let mut class = 0;
-    while age < AGE_MAX && class < CLASSES - 1 {
-        age <<= 1;
-        class += 1;
-    }
-    class
+    (0..CLASSES - 1).find(|class| hit_ages << class >= AGE_MAX).unwrap_or(CLASSES - 1)
 }
 
-/// Hits from an age on for every age bucket that pages live from that age on.
+/// Returns the hit density of each age: later hits divided by the age buckets that pages still
+/// live.
 fn densities(hits: &[f32], evictions: &[f32]) -> Vec<f32> {
     let mut densities = vec![0.0; AGES];
     let mut hits_later = hits[AGES - 1];
@@ -254,8 +249,8 @@ fn densities(hits: &[f32], evictions: &[f32]) -> Vec<f32> {
     densities
 }
 
-/// Spreads the counts of an age over two to the `shift` narrower ones; what no longer has a bucket
-/// goes to the last.
+/// Spreads the count of each age over 2^`shift` narrower buckets; counts beyond the last bucket go
+/// to the last.
 fn stretch(counts: &mut [f32], shift: u32) {
     let last = AGES - 1;
     counts[last] += counts[(AGES >> shift)..last].iter().sum::<f32>();
@@ -264,7 +259,7 @@ fn stretch(counts: &mut [f32], shift: u32) {
     }
 }
 
-/// Joins the counts of two to the `shift` ages; the last bucket, that of all later ages, stays.
+/// Joins the counts of 2^`shift` ages; the last bucket, which holds all later ages, stays.
 fn compress(counts: &mut [f32], shift: u32) {
     if shift == 0 {
         return;
@@ -277,7 +272,7 @@ fn compress(counts: &mut [f32], shift: u32) {
     counts[wide..last].fill(0.0);
 }
 
-impl Cache for Lhd {
+impl Policy for Lhd {
     fn access(&mut self, page: u64) -> bool {
         let known = self.index.get(&page).copied();
         match known {
@@ -296,12 +291,6 @@ impl Cache for Lhd {
         known.is_some()
     }
 
-    fn capacity_pages(&self) -> u64 {
-        self.capacity
-    }
-}
-
-impl Policy for Lhd {
     fn resident_pages(&self) -> u64 {
         self.tags.len() as u64
     }
@@ -309,12 +298,13 @@ impl Policy for Lhd {
 
 #[cfg(test)]
 mod tests {
-    use super::super::pages::Random;
+    use octavo_random::Random;
+
     use super::*;
 
     #[test]
-    fn densities_are_hits_over_lifetimes_from_an_age_on() {
-        let mut random = Random(5);
+    fn a_density_is_later_hits_over_later_lifetime() {
+        let mut random = Random::new(5);
         let (mut hits, mut evictions) = (vec![0.0; AGES], vec![0.0; AGES]);
         for _ in 0..200 {
             hits[random.below(60) as usize] += 1.0;
@@ -333,8 +323,8 @@ mod tests {
     }
 
     #[test]
-    fn other_widths_of_ages_keep_what_was_counted() {
-        let mut random = Random(6);
+    fn changing_the_width_of_ages_keeps_the_sum_of_the_counts() {
+        let mut random = Random::new(6);
         let mut counts: Vec<f32> = (0..AGES).map(|_| random.below(10) as f32).collect();
         let all: f32 = counts.iter().sum();
         stretch(&mut counts, 3);
@@ -347,12 +337,12 @@ mod tests {
     }
 
     #[test]
-    fn the_class_is_the_higher_the_younger_the_page_is_at_its_hits() {
+    fn pages_hit_at_younger_ages_have_higher_classes() {
         assert_eq!([0, 1, 2, 10_000, 19_999, 20_000].map(class), [15, 15, 14, 1, 1, 0]);
     }
 
     #[test]
-    fn it_learns_to_keep_what_is_used_again() {
+    fn reused_pages_stay_and_scanned_pages_leave_once_densities_are_learned() {
         let mut lhd = Lhd::new(200, 1);
         let mut scan = 1 << 32;
         let mut hits = 0;

@@ -1,5 +1,4 @@
-//! What Linux does with the pages of files, without and with refault distances. For comparison
-//! only.
+//! Linux's policy for the pages of files, with and without refault distances. For comparison only.
 //!
 //! Two lists, inactive and active, after `mm/swap.c` (`folio_mark_accessed`) and `mm/vmscan.c`
 //! (`inactive_is_low`, `shrink_active_list`) of Linux 6.x, an approximation of CLOCK-Pro by its own
@@ -15,21 +14,19 @@
 //! What is not here: batches of 32 pages, the per-CPU lists on the way, read-ahead, anonymous
 //! memory, the multi-generational LRU.
 
-use super::Policy;
-use super::pages::{Lists, Pages};
-use crate::Cache;
+use super::lists::Lists;
+use super::policy::Policy;
 
-const INACTIVE: u8 = 0;
-const ACTIVE: u8 = 1;
-/// Pages that left, those that left first, first; only with refault distances.
-const GHOSTS: u8 = 2;
+const INACTIVE: usize = 0;
+const ACTIVE: usize = 1;
+/// Pages that left, the earliest first; only with refault distances.
+const GHOSTS: usize = 2;
 
 const PAGES_PER_GIB: u64 = 1 << 18;
 
 #[derive(Clone, Copy)]
 struct State {
-    list: u8,
-    /// `PG_referenced`: a further access while the page is inactive activates it.
+    /// `PG_referenced`: another access while the page is inactive activates it.
     referenced: bool,
     /// When the page left, for ghosts.
     left: u64,
@@ -40,105 +37,74 @@ pub(super) struct Linux {
     refaults: bool,
     /// Evictions and activations so far; `nonresident_age`.
     age: u64,
-    pages: Pages<State>,
-    lists: Lists,
+    pages: Lists<State>,
 }
 
 impl Linux {
-    /// `refaults`: with refault distances.
+    /// Creates a cache, with refault distances if `refaults` is set.
     pub fn new(capacity: u64, refaults: bool) -> Self {
-        Linux { capacity, refaults, age: 0, pages: Pages::new(), lists: Lists::new(3) }
-    }
-
-    fn len(&self, list: u8) -> u64 {
-        self.lists.len(list as usize)
-    }
-
-    fn put(&mut self, node: u32, list: u8) {
-        self.pages[node].list = list;
-        self.lists.push(list as usize, node);
-    }
-
-    /// Moves a node from its list to the newest of another.
-    fn move_to(&mut self, list: u8, node: u32) {
-        self.lists.remove(self.pages[node].list as usize, node);
-        self.put(node, list);
+        Linux { capacity, refaults, age: 0, pages: Lists::new(3) }
     }
 
     fn inactive_is_low(&self) -> bool {
-        let gib = (self.len(INACTIVE) + self.len(ACTIVE)) / PAGES_PER_GIB;
+        let gib = self.resident_pages() / PAGES_PER_GIB;
         let ratio = if gib > 0 { (10 * gib).isqrt() } else { 1 };
-        self.len(INACTIVE) * ratio < self.len(ACTIVE)
+        self.pages.len(INACTIVE) * ratio < self.pages.len(ACTIVE)
     }
 
     fn evict(&mut self) {
         while self.inactive_is_low() {
-            let node = self.lists.pop_oldest(ACTIVE as usize);
-            self.put(node, INACTIVE);
+            self.pages.move_oldest(ACTIVE, INACTIVE);
         }
-        let node = self.lists.pop_oldest(INACTIVE as usize);
         if !self.refaults {
-            return self.pages.remove(node);
+            return self.pages.remove_oldest(INACTIVE);
         }
-        self.pages[node] = State { list: GHOSTS, referenced: false, left: self.age };
-        self.put(node, GHOSTS);
+        let node = self.pages.move_oldest(INACTIVE, GHOSTS);
+        self.pages[node] = State { referenced: false, left: self.age };
         self.age += 1;
-        // One that left longer ago than there are pages could never be active again.
-        while let Some(oldest) = self.lists.oldest(GHOSTS as usize) {
-            if self.age - self.pages[oldest].left <= self.capacity {
-                break;
-            }
-            self.lists.remove(GHOSTS as usize, oldest);
+        // A ghost that left more ticks ago than the cache has pages could never come in active
+        // again.
+        while let Some(oldest) = self.pages.oldest(GHOSTS)
+            && self.age - self.pages[oldest].left > self.capacity
+        {
             self.pages.remove(oldest);
         }
     }
 
     fn mark(&mut self, node: u32) {
-        let state = &mut self.pages[node];
-        if state.list == INACTIVE && state.referenced {
-            state.referenced = false;
+        let activates = self.pages.list(node) == INACTIVE && self.pages[node].referenced;
+        self.pages[node].referenced = !activates;
+        if activates {
             self.age += 1;
-            self.move_to(ACTIVE, node);
-        } else {
-            state.referenced = true;
+            self.pages.move_to(ACTIVE, node);
         }
     }
 }
 
-impl Cache for Linux {
+impl Policy for Linux {
     fn access(&mut self, page: u64) -> bool {
         let mut list = INACTIVE;
         if let Some(node) = self.pages.find(page) {
-            if self.pages[node].list != GHOSTS {
+            if self.pages.list(node) != GHOSTS {
                 self.mark(node);
                 return true;
             }
-            if self.age - self.pages[node].left <= self.len(ACTIVE) {
+            if self.age - self.pages[node].left <= self.pages.len(ACTIVE) {
                 list = ACTIVE;
             }
-            self.lists.remove(GHOSTS as usize, node);
             self.pages.remove(node);
         }
         if self.resident_pages() == self.capacity {
             self.evict();
         }
-        if list == ACTIVE {
-            self.age += 1;
-        }
-        // The access that brings a page in is its first: it is referenced now.
-        let node = self.pages.insert(page, State { list, referenced: true, left: 0 });
-        self.lists.push(list as usize, node);
+        self.age += u64::from(list == ACTIVE);
+        // The access that brings a page in is its first, so it is referenced now.
+        self.pages.push(list, page, State { referenced: true, left: 0 });
         false
     }
 
-    fn capacity_pages(&self) -> u64 {
-        self.capacity
-    }
-}
-
-impl Policy for Linux {
     fn resident_pages(&self) -> u64 {
-        self.len(INACTIVE) + self.len(ACTIVE)
+        self.pages.len(INACTIVE) + self.pages.len(ACTIVE)
     }
 }
 
@@ -150,7 +116,7 @@ mod tests {
     fn pages_used_twice_outlive_a_scan() {
         let mut linux = Linux::new(4, false);
         assert_eq!(linux.run(&[1, 1, 2, 2, 3, 4]), 4);
-        assert_eq!((linux.len(INACTIVE), linux.len(ACTIVE)), (2, 2));
+        assert_eq!((linux.pages.len(INACTIVE), linux.pages.len(ACTIVE)), (2, 2));
         linux.run(&[5, 6, 7, 8, 9]);
         assert!(linux.access(1) && linux.access(2) && linux.access(9) && !linux.access(3));
     }

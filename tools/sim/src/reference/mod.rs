@@ -1,18 +1,20 @@
-//! Other people's policies, for comparison only: nothing of the engine is here, and nothing here is
-//! in the engine.
+//! Policies of other authors, for comparison only. The engine uses none of this, and this uses
+//! nothing of the engine.
 //!
-//! Each spans the whole cache, in one thread, with exact lists: the best that it can do, at a price
-//! that a cache with many cores would not pay. Each file cites its paper and says its parameters;
-//! where a paper leaves something open, libCacheSim's choice is ours too, so that the miss ratios
-//! can be checked (`tests/libcachesim.rs`). All bring in every page that is accessed.
+//! Each policy spans the whole cache, in one thread, with exact lists: the best that the policy can
+//! do, at a price that a cache on many cores would not pay. Each file cites its paper and states
+//! its parameters. Where a paper leaves something open, the file follows libCacheSim, so that the
+//! miss ratios can be checked (`tests/libcachesim.rs`). Every policy brings in every page that is
+//! accessed.
 //!
-//! What is not here: sizes of objects other than one page, deletions, changes of the capacity, and
-//! the time that a policy takes.
+//! What is not here: objects larger than one page, deletions, changes of the capacity, and the time
+//! that a policy takes.
 
 use std::fmt;
 use std::str::FromStr;
 
-use crate::Cache;
+use crate::cache::Cache;
+use policy::Policy;
 
 mod arc;
 mod car;
@@ -21,18 +23,34 @@ mod lfu;
 mod lhd;
 mod linux;
 mod lirs;
+mod lists;
 pub mod opt;
-mod pages;
+mod policy;
 mod queue;
 mod s3_fifo;
 #[cfg(test)]
-mod twins;
+mod tests;
 mod two_q;
 mod w_tiny_lfu;
 
-/// A cache that knows how many pages it holds now.
-trait Policy: Cache {
-    fn resident_pages(&self) -> u64;
+/// A policy as a [`Cache`].
+struct Bounded {
+    policy: Box<dyn Policy>,
+    capacity_pages: u64,
+}
+
+impl Cache for Bounded {
+    fn access(&mut self, page: u64) -> bool {
+        self.policy.access(page)
+    }
+
+    fn run(&mut self, pages: &[u64]) -> u64 {
+        self.policy.run(pages)
+    }
+
+    fn capacity_pages(&self) -> u64 {
+        self.capacity_pages
+    }
 }
 
 /// A policy to compare with.
@@ -56,9 +74,9 @@ pub enum Reference {
     ClockPro,
     /// Linux's active and inactive list.
     Linux,
-    /// The same with refault distances.
+    /// Linux's lists with refault distances.
     LinuxRefault,
-    /// Least frequently used, counted while a page is in the cache.
+    /// Least frequently used; accesses are counted while a page is in the cache.
     Lfu,
     /// S3-FIFO.
     S3Fifo,
@@ -74,83 +92,75 @@ pub enum Reference {
     SetOpt,
 }
 
-impl Reference {
-    /// All of them, in the order of reports.
-    pub const ALL: [Reference; 17] = [
-        Reference::Lru,
-        Reference::Fifo,
-        Reference::Clock,
-        Reference::TwoQ,
-        Reference::Arc,
-        Reference::Car,
-        Reference::Lirs,
-        Reference::ClockPro,
-        Reference::Linux,
+/// Makes a policy from its capacity in pages and a seed.
+type Make = fn(u64, u64) -> Box<dyn Policy>;
+
+/// All policies in the order of reports, each with its name, and how to make it if it does not need
+/// the future.
+const TABLE: [(Reference, &str, Option<Make>); 17] = [
+    (Reference::Lru, "global-lru", Some(|pages, _| queue(queue::Rule::Lru, pages))),
+    (Reference::Fifo, "global-fifo", Some(|pages, _| queue(queue::Rule::Fifo, pages))),
+    (Reference::Clock, "global-clock", Some(|pages, _| queue(queue::Rule::Clock, pages))),
+    (Reference::TwoQ, "global-2q", Some(|pages, _| Box::new(two_q::TwoQ::new(pages)))),
+    (Reference::Arc, "global-arc", Some(|pages, _| Box::new(arc::Arc::new(pages)))),
+    (Reference::Car, "global-car", Some(|pages, _| Box::new(car::Car::new(pages)))),
+    (Reference::Lirs, "global-lirs", Some(|pages, _| lirs(pages))),
+    (Reference::ClockPro, "global-clockpro", Some(|pages, _| Box::new(clock_pro::ClockPro::new(pages)))),
+    (Reference::Linux, "global-linux", Some(|pages, _| Box::new(linux::Linux::new(pages, false)))),
+    (
         Reference::LinuxRefault,
-        Reference::Lfu,
-        Reference::S3Fifo,
-        Reference::Sieve,
-        Reference::WTinyLfu,
-        Reference::Lhd,
-        Reference::Opt,
-        Reference::SetOpt,
-    ];
+        "global-linux-refault",
+        Some(|pages, _| Box::new(linux::Linux::new(pages, true))),
+    ),
+    (Reference::Lfu, "global-lfu", Some(|pages, _| Box::new(lfu::Lfu::new(pages)))),
+    (Reference::S3Fifo, "global-s3fifo", Some(|pages, _| Box::new(s3_fifo::S3Fifo::new(pages)))),
+    (Reference::Sieve, "global-sieve", Some(|pages, _| queue(queue::Rule::Sieve, pages))),
+    (Reference::WTinyLfu, "global-wtinylfu", Some(|pages, _| Box::new(w_tiny_lfu::WTinyLfu::new(pages)))),
+    (Reference::Lhd, "global-lhd", Some(|pages, seed| Box::new(lhd::Lhd::new(pages, seed)))),
+    (Reference::Opt, "global-opt", None),
+    (Reference::SetOpt, "set-opt", None),
+];
 
-    /// The name on command lines and in reports.
-    pub fn name(self) -> &'static str {
-        match self {
-            Reference::Lru => "global-lru",
-            Reference::Fifo => "global-fifo",
-            Reference::Clock => "global-clock",
-            Reference::TwoQ => "global-2q",
-            Reference::Arc => "global-arc",
-            Reference::Car => "global-car",
-            Reference::Lirs => "global-lirs",
-            Reference::ClockPro => "global-clockpro",
-            Reference::Linux => "global-linux",
-            Reference::LinuxRefault => "global-linux-refault",
-            Reference::Lfu => "global-lfu",
-            Reference::S3Fifo => "global-s3fifo",
-            Reference::Sieve => "global-sieve",
-            Reference::WTinyLfu => "global-wtinylfu",
-            Reference::Lhd => "global-lhd",
-            Reference::Opt => "global-opt",
-            Reference::SetOpt => "set-opt",
+fn queue(rule: queue::Rule, pages: u64) -> Box<dyn Policy> {
+    Box::new(queue::Queue::new(rule, pages))
+}
+
+fn lirs(pages: u64) -> Box<dyn Policy> {
+    if pages == 1 { queue(queue::Rule::Lru, 1) } else { Box::new(lirs::Lirs::new(pages)) }
+}
+
+impl Reference {
+    /// All policies, in the order of reports.
+    pub const ALL: [Reference; TABLE.len()] = {
+        let mut all = [Reference::Lru; TABLE.len()];
+        let mut at = 0;
+        while at < all.len() {
+            all[at] = TABLE[at].0;
+            at += 1;
         }
+        all
+    };
+
+    fn entry(self) -> &'static (Reference, &'static str, Option<Make>) {
+        TABLE.iter().find(|(reference, ..)| *reference == self).expect("every policy is in the table")
     }
 
-    /// Whether the policy must know the whole trace before it begins.
+    /// Returns the name on command lines and in reports.
+    pub fn name(self) -> &'static str {
+        self.entry().1
+    }
+
+    /// Returns whether the policy must know the whole trace before it begins.
     pub fn needs_future(self) -> bool {
-        matches!(self, Reference::Opt | Reference::SetOpt)
+        self.entry().2.is_none()
     }
 
-    /// A cache of `capacity_pages`, of one page at least. `seed` is for the policies that draw
-    /// lots. None: it needs the future, see [`opt`].
+    /// Creates a cache of `capacity_pages`, raised to one page. `seed` is for policies that draw
+    /// random numbers. Returns None for a policy that needs the future; see [`opt`].
     pub fn cache(self, capacity_pages: u64, seed: u64) -> Option<Box<dyn Cache>> {
-        self.policy(capacity_pages, seed).map(|policy| policy as Box<dyn Cache>)
-    }
-
-    fn policy(self, capacity_pages: u64, seed: u64) -> Option<Box<dyn Policy>> {
-        let capacity = capacity_pages.max(1);
-        Some(match self {
-            Reference::Lru => Box::new(queue::Lru::new(capacity)),
-            Reference::Fifo => Box::new(queue::Fifo::new(capacity)),
-            Reference::Clock => Box::new(queue::Clock::new(capacity)),
-            Reference::TwoQ => Box::new(two_q::TwoQ::new(capacity)),
-            Reference::Arc => Box::new(arc::Arc::new(capacity)),
-            Reference::Car => Box::new(car::Car::new(capacity)),
-            Reference::Lirs if capacity == 1 => Box::new(queue::Lru::new(capacity)),
-            Reference::Lirs => Box::new(lirs::Lirs::new(capacity)),
-            Reference::ClockPro => Box::new(clock_pro::ClockPro::new(capacity)),
-            Reference::Linux => Box::new(linux::Linux::new(capacity, false)),
-            Reference::LinuxRefault => Box::new(linux::Linux::new(capacity, true)),
-            Reference::Lfu => Box::new(lfu::Lfu::new(capacity)),
-            Reference::S3Fifo => Box::new(s3_fifo::S3Fifo::new(capacity)),
-            Reference::Sieve => Box::new(queue::Sieve::new(capacity)),
-            Reference::WTinyLfu => Box::new(w_tiny_lfu::WTinyLfu::new(capacity)),
-            Reference::Lhd => Box::new(lhd::Lhd::new(capacity, seed)),
-            Reference::Opt | Reference::SetOpt => return None,
-        })
+        let capacity_pages = capacity_pages.max(1);
+        let make = self.entry().2?;
+        Some(Box::new(Bounded { policy: make(capacity_pages, seed), capacity_pages }))
     }
 }
 
@@ -165,8 +175,8 @@ impl FromStr for Reference {
 
     fn from_str(name: &str) -> Result<Self, String> {
         Reference::ALL.into_iter().find(|reference| reference.name() == name).ok_or_else(|| {
-            let names: Vec<&str> = Reference::ALL.iter().map(|reference| reference.name()).collect();
-            format!("there is no reference policy \"{name}\"; there are {}", names.join(", "))
+            let names = TABLE.map(|(_, name, _)| name).join(", ");
+            format!("there is no reference policy \"{name}\"; known: {names}")
         })
     }
 }

@@ -2,11 +2,10 @@
 //!
 //! Johnson, Shasha, "2Q: A Low Overhead High Performance Buffer Management Replacement Algorithm"
 //! (VLDB '94), with the paper's parameters: the queue of new pages holds a quarter of the cache,
-//! ghosts are remembered for half of it.
+//! and the ghosts are half as many as its pages.
 
-use super::Policy;
-use super::pages::{Lists, Pages};
-use crate::Cache;
+use super::lists::Lists;
+use super::policy::Policy;
 
 /// New pages, first in first out; A1in in the paper.
 const NEW: usize = 0;
@@ -17,69 +16,46 @@ const GHOSTS: usize = 2;
 
 pub(super) struct TwoQ {
     capacity: u64,
-    new_max: u64,
-    ghosts_max: u64,
-    /// The list that the page is in.
-    pages: Pages<usize>,
-    lists: Lists,
+    pages: Lists,
 }
 
 impl TwoQ {
     pub fn new(capacity: u64) -> Self {
-        TwoQ {
-            capacity,
-            new_max: capacity / 4,
-            ghosts_max: capacity / 2,
-            pages: Pages::new(),
-            lists: Lists::new(3),
-        }
+        TwoQ { capacity, pages: Lists::new(3) }
     }
 
     fn evict(&mut self) {
-        if self.lists.len(NEW) <= self.new_max && self.lists.len(MAIN) > 0 {
-            self.pages.remove(self.lists.pop_oldest(MAIN));
-            return;
+        if self.pages.len(NEW) <= self.capacity / 4 && self.pages.len(MAIN) > 0 {
+            return self.pages.remove_oldest(MAIN);
         }
-        let node = self.lists.pop_oldest(NEW);
-        self.pages[node] = GHOSTS;
-        self.lists.push(GHOSTS, node);
-        if self.lists.len(GHOSTS) > self.ghosts_max {
-            self.pages.remove(self.lists.pop_oldest(GHOSTS));
+        self.pages.move_oldest(NEW, GHOSTS);
+        if self.pages.len(GHOSTS) > self.capacity / 2 {
+            self.pages.remove_oldest(GHOSTS);
         }
     }
 }
 
-impl Cache for TwoQ {
+impl Policy for TwoQ {
     fn access(&mut self, page: u64) -> bool {
         let known = self.pages.find(page);
-        match known.map(|node| (node, self.pages[node])) {
+        match known.map(|node| (node, self.pages.list(node))) {
             Some((_, NEW)) => return true,
             Some((node, MAIN)) => {
-                self.lists.renew(MAIN, node);
+                self.pages.move_to(MAIN, node);
                 return true;
             }
-            Some((node, _)) => {
-                self.lists.remove(GHOSTS, node);
-                self.pages.remove(node);
-            }
+            Some((ghost, _)) => self.pages.remove(ghost),
             None => {}
         }
         if self.resident_pages() == self.capacity {
             self.evict();
         }
-        let list = if known.is_some() { MAIN } else { NEW };
-        self.lists.push(list, self.pages.insert(page, list));
+        self.pages.push(if known.is_some() { MAIN } else { NEW }, page, ());
         false
     }
 
-    fn capacity_pages(&self) -> u64 {
-        self.capacity
-    }
-}
-
-impl Policy for TwoQ {
     fn resident_pages(&self) -> u64 {
-        self.lists.len(NEW) + self.lists.len(MAIN)
+        self.pages.len(NEW) + self.pages.len(MAIN)
     }
 }
 
@@ -92,7 +68,8 @@ mod tests {
         // One new page at least, two ghosts.
         let mut two_q = TwoQ::new(4);
         assert_eq!(two_q.run(&[1, 2, 3, 4, 5]), 5);
-        // 1 is a ghost: it comes to the main list. 2 becomes one, and is forgotten during the scan.
+        // 1 is a ghost, so it comes to the main list. 2 becomes a ghost, and the scan makes it
+        // forgotten.
         assert_eq!(two_q.run(&[1, 6, 7, 8, 9, 10, 1]), 6);
         assert!(!two_q.access(2));
         assert!(two_q.access(1));

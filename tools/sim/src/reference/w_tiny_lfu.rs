@@ -2,55 +2,46 @@
 //!
 //! Einziger, Friedman, Manes, "TinyLFU: A Highly Efficient Cache Admission Policy" (ACM
 //! Transactions on Storage 13(4), 2017). An LRU window of a hundredth of the cache, behind it a
-//! segmented LRU, a fifth of which is on probation; what leaves the window comes in only if the
-//! sketch counted it more often than what it would displace.
+//! segmented LRU (the main part), a fifth of which is on probation. A page that leaves the window
+//! enters the main part only if the sketch counted it more often than the page that it would
+//! displace.
 //!
 //! The paper leaves the sketch to the implementation. This one is libCacheSim's to the last bit: a
-//! counting Bloom filter of which one estimate in a thousand is wrong while it holds as many pages
-//! as the main part; counted are arrivals, hits in the main part, and departures from the window;
-//! after 32 such hits a page of the main part all counts are halved. With another hash the miss
+//! counting Bloom filter in which one estimate in a thousand is wrong while it holds as many pages
+//! as the main part. It counts arrivals, hits in the main part, and departures from the window;
+//! after 32 such hits per page of the main part all counts are halved. With another hash the miss
 //! ratios of a cache of 500 pages differ by up to 0.06: once far more pages pass than the filter is
-//! for, what it says is chance. Caffeine counts every access in four bits, halves after ten
-//! accesses a page and lets the window grow and shrink; that is not here.
+//! sized for, its estimates are chance. Caffeine counts every access in four bits, halves after ten
+//! accesses per page and lets the window grow and shrink; that is not here.
 //!
 //! Where the main part does not divide by five, libCacheSim rounds both segments down, and a hit
 //! then evicts a page though the cache is not full. Here the segment on probation is rounded up.
 //! The miss ratios are the same where it does divide.
 
-use super::Policy;
-use super::pages::{Lists, Pages};
-use crate::Cache;
+use super::lists::Lists;
+use super::policy::Policy;
 
 const WINDOW: usize = 0;
 const PROBATION: usize = 1;
 const PROTECTED: usize = 2;
 
-/// Hits a page of the main part between two halvings.
+/// Hits per page of the main part between two halvings.
 const HITS_PER_PAGE: u64 = 32;
 
 pub(super) struct WTinyLfu {
     capacity: u64,
     probation_max: u64,
     protected_max: u64,
-    /// The list that the page is in.
-    pages: Pages<usize>,
-    lists: Lists,
-    pub(super) sketch: Sketch,
+    pages: Lists,
+    sketch: Sketch,
     hits: u64,
 }
 
 impl WTinyLfu {
     pub fn new(capacity: u64) -> Self {
         let [_, probation_max, protected_max] = parts(capacity);
-        WTinyLfu {
-            capacity,
-            probation_max,
-            protected_max,
-            pages: Pages::new(),
-            lists: Lists::new(3),
-            sketch: Sketch::new(probation_max + protected_max),
-            hits: 0,
-        }
+        let (pages, sketch) = (Lists::new(3), Sketch::new(probation_max + protected_max));
+        WTinyLfu { capacity, probation_max, protected_max, pages, sketch, hits: 0 }
     }
 
     fn main_max(&self) -> u64 {
@@ -58,28 +49,21 @@ impl WTinyLfu {
     }
 
     fn main(&self) -> u64 {
-        self.lists.len(PROBATION) + self.lists.len(PROTECTED)
+        self.pages.len(PROBATION) + self.pages.len(PROTECTED)
     }
 
-    fn move_to(&mut self, list: usize, node: u32) {
-        self.lists.remove(self.pages[node], node);
-        self.pages[node] = list;
-        self.lists.push(list, node);
-    }
-
-    /// A page comes from the window to the main part, which has room: on probation, while there is
+    /// Moves a page from the window to the main part, which has room: to probation while it has
     /// room.
     fn admit(&mut self, node: u32) {
-        let probation_is_full = self.lists.len(PROBATION) >= self.probation_max;
-        let protected = probation_is_full && self.lists.len(PROTECTED) < self.protected_max;
-        self.move_to(if protected { PROTECTED } else { PROBATION }, node);
+        let probation_is_full = self.pages.len(PROBATION) >= self.probation_max;
+        let protected = probation_is_full && self.pages.len(PROTECTED) < self.protected_max;
+        self.pages.move_to(if protected { PROTECTED } else { PROBATION }, node);
     }
 
     fn hit_main(&mut self, node: u32) {
-        self.move_to(PROTECTED, node);
-        if self.lists.len(PROTECTED) > self.protected_max {
-            let oldest = self.lists.oldest(PROTECTED).expect("it is too long");
-            self.move_to(PROBATION, oldest);
+        self.pages.move_to(PROTECTED, node);
+        if self.pages.len(PROTECTED) > self.protected_max {
+            self.pages.move_oldest(PROTECTED, PROBATION);
         }
         self.sketch.count(self.pages.page(node));
         self.hits += 1;
@@ -90,20 +74,15 @@ impl WTinyLfu {
     }
 
     fn main_victim(&self) -> Option<u32> {
-        self.lists.oldest(PROBATION).or_else(|| self.lists.oldest(PROTECTED))
-    }
-
-    fn drop_page(&mut self, node: u32) {
-        self.lists.remove(self.pages[node], node);
-        self.pages.remove(node);
+        self.pages.oldest(PROBATION).or_else(|| self.pages.oldest(PROTECTED))
     }
 
     /// Makes room for one page in the window.
     fn evict(&mut self) {
         loop {
-            let Some(candidate) = self.lists.oldest(WINDOW) else {
+            let Some(candidate) = self.pages.oldest(WINDOW) else {
                 let victim = self.main_victim().expect("the cache is full");
-                return self.drop_page(victim);
+                return self.pages.remove(victim);
             };
             let page = self.pages.page(candidate);
             if self.main() < self.main_max() {
@@ -111,21 +90,20 @@ impl WTinyLfu {
                 self.sketch.count(page);
                 continue;
             }
+            let estimate = self.sketch.estimate(page);
             match self.main_victim() {
-                Some(victim)
-                    if self.sketch.estimate(page) > self.sketch.estimate(self.pages.page(victim)) =>
-                {
-                    self.drop_page(victim);
+                Some(victim) if estimate > self.sketch.estimate(self.pages.page(victim)) => {
+                    self.pages.remove(victim);
                     self.admit(candidate);
                 }
-                _ => self.drop_page(candidate),
+                _ => self.pages.remove(candidate),
             }
             return self.sketch.count(page);
         }
     }
 }
 
-/// The pages of the window, on probation, and protected.
+/// Returns the pages of the window, on probation, and protected.
 pub(super) fn parts(capacity: u64) -> [u64; 3] {
     let window = (capacity / 100).max(1);
     let main = capacity - window;
@@ -133,32 +111,25 @@ pub(super) fn parts(capacity: u64) -> [u64; 3] {
     [window, probation, main - probation]
 }
 
-impl Cache for WTinyLfu {
+impl Policy for WTinyLfu {
     fn access(&mut self, page: u64) -> bool {
         if let Some(node) = self.pages.find(page) {
-            if self.pages[node] == WINDOW {
-                self.lists.renew(WINDOW, node);
-            } else {
-                self.hit_main(node);
+            match self.pages.list(node) {
+                WINDOW => self.pages.move_to(WINDOW, node),
+                _ => self.hit_main(node),
             }
             return true;
         }
-        while self.pages.len() == self.capacity {
+        while self.pages.known() == self.capacity {
             self.evict();
         }
-        self.lists.push(WINDOW, self.pages.insert(page, WINDOW));
+        self.pages.push(WINDOW, page, ());
         self.sketch.count(page);
         false
     }
 
-    fn capacity_pages(&self) -> u64 {
-        self.capacity
-    }
-}
-
-impl Policy for WTinyLfu {
     fn resident_pages(&self) -> u64 {
-        self.pages.len()
+        self.pages.known()
     }
 }
 
@@ -167,16 +138,16 @@ pub(super) struct Sketch {
     counters: Vec<u32>,
 }
 
-/// ln(1000) / ln(2)^2: one estimate in a thousand is wrong once as many pages were counted as the
-/// sketch is for.
+/// ln(1000) / ln(2)^2: one estimate in a thousand is wrong once the sketch has counted as many
+/// pages as it is sized for.
 const COUNTERS_PER_PAGE: f64 = 14.377_587;
-/// ln(2) of that.
+/// ln(2) times that.
 const HASHES: u32 = 10;
 
-/// libCacheSim's.
+/// The seeds that libCacheSim uses.
 const SEEDS: [u64; 2] = [0x12345678, 0x12344321];
 
-/// XXH64 of the eight bytes of a number.
+/// Returns XXH64 of the eight bytes of a number.
 fn xxh64(number: u64, seed: u64) -> u64 {
     const P: [u64; 5] = [
         0x9E37_79B1_85EB_CA87,
@@ -227,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_sketch_never_counts_too_little_and_seldom_too_much() {
+    fn the_sketch_never_underestimates_and_seldom_overestimates() {
         let mut sketch = Sketch::new(1000);
         for page in 0..1000 {
             for _ in 0..1 + page % 7 {
@@ -244,12 +215,10 @@ mod tests {
     #[test]
     fn a_scan_passes_through_the_window() {
         let mut cache = WTinyLfu::new(200);
-        // The scans fill the cache, so that the pages that are used again come to the main part and are
-        // counted there.
+        // The scans fill the cache, so that pages used again reach the main part and are counted
+        // there.
         for pages in [0..150, 1000..1060, 0..150, 0..150, 0..150, 2000..3000] {
-            for page in pages {
-                cache.access(page);
-            }
+            cache.run(&pages.collect::<Vec<u64>>());
         }
         assert!((0..150).filter(|page| cache.access(*page)).count() >= 145);
     }

@@ -1,21 +1,23 @@
-//! Several tenants' traces as one stream of accesses.
+//! Merges the traces of several tenants into one stream of accesses.
 //!
-//! All begin and end together: a trace's accesses are spread evenly over the run, so one of twice
-//! as many accesses has two for the other's one.
+//! All traces begin and end together: the accesses of a trace are spread evenly over the run, so a
+//! trace with twice as many accesses has two for each one of another.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use crate::simulate::Trace;
+use super::mix::Tenant;
+use crate::footprint::Footprint;
 use crate::source::{CHUNK, Source, SourceError};
 
-/// An access: the tenant's number, and the page among his.
+/// An access: the tenant's number, and the page in the tenant's trace.
 pub(super) type Access = (u16, u64);
 
 /// The traces, while they are read.
 pub(super) struct Merge {
     streams: Vec<Stream>,
-    /// Whose turn it is: the share of his trace that he has had, in 2^-40, and his number.
+    /// The tenants that have accesses left: the share of the trace that was taken, in units of
+    /// 2^-40, and the tenant's number. The tenant with the smallest share comes next.
     turns: BinaryHeap<Reverse<(u64, u16)>>,
     given: u64,
     requests: u64,
@@ -44,7 +46,9 @@ impl Stream {
         let page = self.pages.get(self.next).copied();
         if page.is_some() != (self.taken < self.requests) {
             let Stream { name, requests, .. } = self;
-            return Err(SourceError(format!("{name}: it had {requests} accesses and has changed since")));
+            return Err(SourceError(format!(
+                "{name}: the trace had {requests} accesses and has changed since"
+            )));
         }
         self.next += 1;
         self.taken += 1;
@@ -53,26 +57,26 @@ impl Stream {
 }
 
 impl Merge {
-    /// Begins to read traces of so many accesses each.
-    pub fn open(traces: &[&Trace<'_>], requests: &[u64]) -> Result<Merge, SourceError> {
-        let mut streams = Vec::new();
-        for (trace, requests) in traces.iter().zip(requests) {
-            let source = (trace.open)()?;
-            streams.push(Stream {
-                name: trace.name.clone(),
-                source,
-                pages: Vec::new(),
-                next: 0,
-                taken: 0,
-                requests: *requests,
-            });
-        }
+    /// Begins to read the tenants' traces, whose lengths are known.
+    ///
+    /// # Errors
+    /// A trace cannot be opened.
+    pub fn open(tenants: &[Tenant<'_>], footprints: &[Footprint]) -> Result<Merge, SourceError> {
+        let stream = |(tenant, footprint): (&Tenant<'_>, &Footprint)| {
+            let (name, source) = (tenant.trace.name.clone(), (tenant.trace.open)()?);
+            Ok(Stream { name, source, pages: Vec::new(), next: 0, taken: 0, requests: footprint.requests })
+        };
+        let streams = tenants.iter().zip(footprints).map(stream).collect::<Result<Vec<_>, _>>()?;
         let turns =
             streams.iter().enumerate().map(|(number, stream)| Reverse((stream.turn(), number as u16)));
-        Ok(Merge { turns: turns.collect(), streams, given: 0, requests: requests.iter().sum() })
+        let requests = footprints.iter().map(|footprint| footprint.requests).sum();
+        Ok(Merge { turns: turns.collect(), streams, given: 0, requests })
     }
 
-    /// Appends the next accesses; none at the end. Returns the share of all that was given.
+    /// Appends the next accesses; none at the end. Returns the share of all accesses so far.
+    ///
+    /// # Errors
+    /// A trace cannot be read, or has another length than at its first reading.
     pub fn next(&mut self, batch: &mut Vec<Access>) -> Result<Option<f64>, SourceError> {
         for _ in 0..CHUNK {
             let Some(Reverse((_, tenant))) = self.turns.pop() else { break };

@@ -6,32 +6,32 @@ use std::sync::atomic::Ordering::Relaxed;
 use octavo_share::{Curve, Leaf, Seen, Stretch, Trend};
 use octavo_table::{Claim, Late, Mixer, NoBytes, PolicyKind, SegmentIndex, Shape, Table};
 
-/// See the module.
+/// One tenant's partition.
 pub(super) struct Partition {
     table: Table<16>,
     page_bytes: u64,
     mixer: Mixer,
     pub misses: u64,
-    /// Misses of late, as the monitor's.
+    /// Decayed misses, faded like the monitor's counts.
     missed: Late,
     misses_before: u64,
-    /// Those of them whose pages their sets remembered.
+    /// Decayed misses whose pages had a ghost in their set.
     returned: Late,
     returns_before: u64,
     stretch: Stretch,
     trend: Trend,
 }
 
-/// From so many references on a curve is believed.
+/// The least sampled references of a curve that the plan uses.
 const SAMPLED_MIN: u64 = 64;
 
 impl Partition {
-    /// Of `live` segments, which may become all of the shape's.
+    /// Creates a partition of `live` segments, which can grow to all of the shape's.
     pub fn new(policy: PolicyKind, shape: Shape, live: u32, page_bytes: u64, seed: u64) -> Partition {
         let table = Table::new(shape, policy, live);
         let slots = |segments: u32| u64::from(segments) * u64::from(shape.sets_per_segment) * 16;
-        // A hundredth of what it begins with, as in the engine, which also has room for what the policy
-        // learns.
+        // The monitor gets a hundredth of the initial size. The engine does the same, with room for
+        // the policy's learner in it.
         table.watch_alone(slots(shape.segments_max), slots(live) * page_bytes / 100);
         Partition {
             table,
@@ -58,10 +58,10 @@ impl Partition {
         let claim = self.table.lock(tag).claim(tag);
         let Claim::Claimed { slot, .. } = claim else { unreachable!("every page is clean and unpinned") };
         let waited = self.table.publish(slot, false);
-        debug_assert!(!waited, "nobody else is there to wait");
+        debug_assert!(!waited, "no other thread waits");
     }
 
-    /// Takes what was seen through the miniatures; returns how much that was.
+    /// Runs the monitor's references through its miniatures and returns their number.
     pub fn drain(&self) -> u64 {
         self.table.drain_monitor()
     }
@@ -71,7 +71,7 @@ impl Partition {
         self.table.miss_curve()
     }
 
-    /// What the plan must know; what was seen so far counts less from now on.
+    /// Returns the partition's state for the plan, then decays all counts by `keep`.
     pub fn look(&mut self, granule_bytes: u64, keep: f64) -> Leaf {
         let curve = self.table.miss_curve().unwrap_or_default();
         let current_bytes = u64::from(self.table.live_segments()) * granule_bytes;
@@ -107,7 +107,7 @@ impl Partition {
         }
     }
 
-    /// Grows or shrinks to so many segments.
+    /// Grows or shrinks to `segments` segments.
     pub fn resize(&mut self, segments: u32) {
         self.trend = self.trend.after(self.table.live_segments().into(), segments.into());
         while self.table.live_segments() < segments {
@@ -123,10 +123,10 @@ impl Partition {
 
     fn advance(&self, mv: octavo_table::Move) {
         let pass = self.table.advance(mv, &mut NoBytes);
-        assert!(pass.busy.is_none(), "nobody else is there to be busy");
+        assert!(pass.busy.is_none(), "no other thread uses a page");
     }
 
-    /// Segments that it has.
+    /// Returns the number of segments.
     pub fn segments(&self) -> u32 {
         self.table.live_segments()
     }

@@ -1,13 +1,16 @@
-//! Ways of sharing against each other, on generated tenants and, where a folder has them, on
+//! The ways of sharing compared, on generated tenants and, if `OCTAVO_TRACES` names a folder, on
 //! recorded ones.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
+use octavo_random::Random;
 use octavo_share::{Limits, Pace};
 use octavo_table::PolicyKind;
 
+use super::partition::Partition;
 use super::*;
+use crate::simulate::Trace;
 use crate::trace::{self, Options};
 
 fn tenant(name: &str, path: &str) -> Tenant<'static> {
@@ -31,7 +34,7 @@ fn mix(pages: u64) -> Mix {
 }
 
 fn run(tenants: &[Tenant<'_>], mix: &Mix) -> Vec<Outcome> {
-    share(tenants, mix, &AtomicBool::new(false), &mut |_| ()).unwrap().expect("nobody interrupts")
+    share(tenants, mix, &AtomicBool::new(false), &mut |_| ()).unwrap().expect("the run is not interrupted")
 }
 
 fn hits(outcomes: &[Outcome], way: &str) -> f64 {
@@ -47,7 +50,7 @@ fn three() -> [Tenant<'static>; 3] {
 }
 
 #[test]
-fn memory_goes_where_it_saves_misses_and_comes_to_rest() {
+fn memory_moves_to_the_tenant_where_it_saves_misses_and_then_stays() {
     let outcomes = run(&three(), &mix(9000));
     let (utility, equal, best) =
         (hits(&outcomes, "utility"), hits(&outcomes, "equal"), hits(&outcomes, "hindsight"));
@@ -63,10 +66,10 @@ fn memory_goes_where_it_saves_misses_and_comes_to_rest() {
     assert!(late.iter().all(|sizes| sizes.pages[2] < 500), "the scan gains nothing");
 }
 
-/// With a handful of references to a period, curves that forgot by periods alone were noise, and
-/// sizes went to and fro with it: below equal shares.
+/// Regression: with few references in a period, curves that decayed by periods alone were noise,
+/// and sizes oscillated with it, for fewer hits than equal shares.
 #[test]
-fn sizes_stand_still_where_little_is_seen_in_a_period() {
+fn sizes_stay_when_a_period_has_few_references() {
     let tenants = [
         tenant("zipf", "gen:zipf:pages=12000,ranks=12000,requests=150000"),
         tenant("loop", "gen:loop:pages=14000,requests=150000"),
@@ -91,23 +94,20 @@ fn counts_repeat_and_do_not_depend_on_the_number_of_threads() {
     assert_eq!(one, run(&three(), &Mix { jobs: 3, ..mix(5000) }));
 }
 
-/// Models go from thread to thread, at moments that depend on how busy the machine is. Where
-/// monitors kept what each thread saw apart, that changed what their miniatures saw first.
+/// Regression: models move between threads, depending on the load of the machine. When monitors
+/// kept the references of each thread apart, that changed the order in which miniatures saw them.
 #[test]
-fn it_does_not_matter_which_threads_feed_partitions() {
+fn results_do_not_depend_on_which_threads_feed_partitions() {
     let tenants =
         [tenant("one", "gen:zipf:pages=90000,requests=1"), tenant("other", "gen:uniform:pages=9,requests=1")];
     let run = |threads: bool| {
         let mut utility = Utility::new(&tenants, &mix(150_000), 20_000);
-        let mut random = 7u64;
+        let mut random = Random::new(7);
         for turn in 0..300 {
             let mut feed = || {
                 for _ in 0..777 {
-                    random = random
-                        .wrapping_mul(6_364_136_223_846_793_005)
-                        .wrapping_add(1_442_695_040_888_963_407);
-                    utility
-                        .access((random >> 60 & 1) as u16, (random >> 33) % 90_000 * (random >> 32) % 60_000);
+                    let tenant = random.below(2) as u16;
+                    utility.access(tenant, random.below(90_000) * random.below(60_000) % 60_000);
                 }
             };
             match threads && turn % 3 > 0 {
@@ -132,7 +132,7 @@ fn loops(count: usize, pages: u64) -> Vec<Tenant<'static>> {
 }
 
 #[test]
-fn no_split_has_more_pages_than_the_memory_however_little_there_is() {
+fn no_split_has_more_pages_than_even_the_smallest_memory() {
     for (count, pages, chunks) in [(1, 64, 256), (3, 192, 64), (70, 70 * 64, 2), (300, 300 * 64, 64)] {
         let outcomes = run(&loops(count, 90), &Mix { chunks, ..mix(pages) });
         for outcome in &outcomes {
@@ -146,14 +146,14 @@ fn no_split_has_more_pages_than_the_memory_however_little_there_is() {
 }
 
 #[test]
-fn more_memory_than_any_machine_has_is_planned_without_taking_it() {
+fn a_plan_for_more_memory_than_any_machine_has_does_not_take_it() {
     let mix = Mix { seed: u64::MAX, ..mix(1 << 50) };
     let outcomes = run(&loops(2, 90), &mix);
     // Every page is missed once.
     assert!(outcomes.iter().all(|outcome| outcome.hits == 220), "{outcomes:?}");
 }
 
-/// The tables of such a plan ended in a panic, or in the kernel's killing the process.
+/// Regression: the tables of such a plan ended in a panic, or the kernel killed the process.
 #[test]
 fn a_plan_whose_tables_do_not_fit_into_memory_is_refused_before_they_are_made() {
     let refused = |tenants: &[Tenant<'_>], mix: &Mix| {
@@ -161,9 +161,8 @@ fn a_plan_whose_tables_do_not_fit_into_memory_is_refused_before_they_are_made() 
     };
     let said = refused(&three(), &Mix { memory_bytes: Some(1 << 20), ..mix(9000) });
     assert!(said.contains("1 MiB are available"), "{said}");
-    let enough = |_: &Footprint| 1 << 31;
-    let footprint = Footprint { requests: 1, pages: 1 << 30, complete: true };
-    let said = check_room(&mix(1 << 31), &[footprint], enough).unwrap_err().to_string();
+    let footprint = Footprint { requests: 1, pages: 1 << 31, complete: true };
+    let said = check_room(&mix(1 << 31), &[footprint]).unwrap_err().to_string();
     assert!(said.contains("the largest has 67108864 pages"), "{said}");
 }
 
@@ -183,8 +182,8 @@ fn a_trace_that_changes_between_its_two_readings_is_an_error() {
     }
 }
 
-/// A tenant alone has all the memory by every way; hindsight, which knows sizes in whole chunks,
-/// had less of it and fewer hits.
+/// Regression: a single tenant has all the memory in every way of sharing, but hindsight, which
+/// knows sizes in whole chunks, had less memory and fewer hits.
 #[test]
 fn hindsight_is_never_below_equal_shares() {
     for (tenants, pages, chunks) in [(1, 1030, 64), (1, 64, 2), (2, 999, 8)] {
@@ -198,7 +197,7 @@ fn hindsight_is_never_below_equal_shares() {
 }
 
 #[test]
-fn limits_in_bytes_are_of_pages_as_long_as_they_are_said_to_be() {
+fn limits_in_bytes_use_the_given_page_length() {
     let mut tenants = three();
     tenants[0].limits.max_bytes = 1000 * 16_384;
     let outcomes = run(&tenants, &Mix { page_bytes: 16_384, ..mix(9000) });
@@ -208,7 +207,7 @@ fn limits_in_bytes_are_of_pages_as_long_as_they_are_said_to_be() {
 }
 
 #[test]
-fn promises_bind() {
+fn minimum_and_maximum_sizes_are_kept() {
     let mut tenants = three();
     tenants[2].limits.min_bytes = 3000 * 4096;
     tenants[0].limits.max_bytes = 1000 * 4096;

@@ -5,18 +5,18 @@
 //! device  cpu  sequence     seconds     pid action  sectors
 //! ```
 //!
-//! A request appears several times on its way through the kernel. One action counts: Q (queued,
-//! what was asked for), if it is among the first [`UNDECIDED_MAX`] events with sectors; else D
-//! (issued to the device) or, without that, C (completed). Data that is read or written counts;
-//! discards, flushes and notes do not. A device is a volume, numbered as they come: a device mapper
-//! recorded with its disks gives each request twice.
+//! A request appears several times on its way through the kernel. One action counts: Q (queued, as
+//! requested), if it is among the first [`UNDECIDED_MAX`] events with sectors; else D (issued to
+//! the device) or, if there is none, C (completed). Reads and writes of data count; discards,
+//! flushes and notes do not. A device is a volume; a device mapper recorded together with its disks
+//! yields each request twice.
 
 use std::collections::VecDeque;
 
-use crate::trace::extent::{PageBytes, Run, Volumes};
+use crate::trace::extent::{Extents, Run, sectors_to_bytes};
 use crate::trace::lines::{Format, number, shown, words};
 
-/// How many events are looked at, and kept, before Q is given up.
+/// The most events that wait for a Q before another action is chosen.
 pub const UNDECIDED_MAX: usize = 4096;
 
 /// Actions that may count, the best first.
@@ -24,29 +24,22 @@ const ACTIONS: [&[u8]; 3] = [b"Q", b"D", b"C"];
 
 /// The events of one or more devices.
 pub struct Blkparse {
-    page_bytes: PageBytes,
-    devices: Volumes,
-    /// Which of [`ACTIONS`] counts.
+    extents: Extents,
+    /// Which of [`ACTIONS`] counts, once that is decided.
     action: Option<usize>,
-    /// Until that is decided: what came, by action.
+    /// Until then, the events so far, each with the number of its action.
     undecided: Vec<(usize, Run)>,
-    /// The sums at the end are no events.
+    /// The reader is among the totals at the end, which are no events.
     in_summary: bool,
 }
 
 impl Blkparse {
-    /// With no event seen.
-    pub fn new(page_bytes: PageBytes) -> Self {
-        Blkparse {
-            page_bytes,
-            devices: Volumes::default(),
-            action: None,
-            undecided: Vec::new(),
-            in_summary: false,
-        }
+    /// Starts before the first line.
+    pub fn new(extents: Extents) -> Self {
+        Blkparse { extents, action: None, undecided: Vec::new(), in_summary: false }
     }
 
-    /// The pages of an event, and the number of its action; none if it does not count.
+    /// Returns the pages of an event and the number of its action; None if it does not count.
     fn event(&mut self, line: &[u8]) -> Result<Option<(usize, Run)>, String> {
         let mut words = words(line);
         let device = words.next().unwrap_or_default();
@@ -62,33 +55,31 @@ impl Blkparse {
             return Ok(None);
         }
         let sector = next("sector")?;
-        // Requests without sectors have a process there.
+        // A request without sectors has a process here.
         if sector.starts_with(b"[") {
             return Ok(None);
         }
         let sector = number(sector)?;
         match words.next() {
             Some(b"+") => {}
-            // As above: a completion without sectors has an error there.
+            // A completion without sectors has an error here.
             None => return Ok(None),
             Some(word) if word.starts_with(b"[") => return Ok(None),
-            Some(word) => return Err(format!("\"{}\" stands where \"+\" is expected", shown(word))),
+            Some(word) => return Err(format!("expected \"+\", found \"{}\"", shown(word))),
         }
         let sectors = number(words.next().ok_or("the event has no count of sectors")?)?;
-        // A request that is refused names no device.
-        self.page_bytes.touched_sectors(0, sector, sectors)?;
-        let run = self.page_bytes.touched_sectors(self.devices.number(device)?, sector, sectors)?;
-        Ok(Some((action, run)))
+        let (offset, bytes) = (sectors_to_bytes(sector)?, sectors_to_bytes(sectors)?);
+        Ok(Some((action, self.extents.touched_named(device, offset, bytes)?)))
     }
 
-    /// Settles on an action; what came of it before goes first.
+    /// Decides on an action and appends its events so far.
     fn decide(&mut self, action: usize, runs: &mut VecDeque<Run>) {
         self.action = Some(action);
         let undecided = std::mem::take(&mut self.undecided);
         runs.extend(undecided.into_iter().filter(|(of, _)| *of == action).map(|(_, run)| run));
     }
 
-    /// The best of the actions that came.
+    /// Decides on the best of the actions so far.
     fn decide_now(&mut self, runs: &mut VecDeque<Run>) {
         if let Some(best) = self.undecided.iter().map(|(action, _)| *action).min() {
             self.decide(best, runs);
@@ -103,7 +94,7 @@ impl Format for Blkparse {
             if self.in_summary || line.starts_with(b"Input file ") {
                 return Ok(());
             }
-            return Err(format!("\"{}\" is no event of a device", shown(line)));
+            return Err(format!("\"{}\" is not an event of a device", shown(line)));
         }
         self.in_summary = false;
         let Some((action, run)) = self.event(line)? else { return Ok(()) };
@@ -129,7 +120,7 @@ impl Format for Blkparse {
     }
 }
 
-/// Whether the line begins with `major,minor` and a space.
+/// Returns whether the line begins with `major,minor` and a space.
 fn begins_with_device(line: &[u8]) -> bool {
     let device = words(line).next().unwrap_or_default();
     let mut parts = device.split(|byte| *byte == b',');
@@ -140,12 +131,12 @@ fn begins_with_device(line: &[u8]) -> bool {
     is_number() && is_number() && parts.next().is_none()
 }
 
-/// Whether a request reads or writes data. `F` in front of another letter asks for a flush before
-/// it, letters behind (`S` synchronous, `A` ahead, `M` metadata, `F` forced to the medium) are
+/// Returns whether a request reads or writes data. `F` in front of another letter asks for a flush
+/// first; letters behind (`S` synchronous, `A` ahead, `M` metadata, `F` forced to the medium) are
 /// details.
 fn is_data(kind: &[u8]) -> Result<bool, String> {
     if !kind.iter().all(u8::is_ascii_uppercase) {
-        return Err(format!("\"{}\" is no kind of request", shown(kind)));
+        return Err(format!("\"{}\" is not a kind of request", shown(kind)));
     }
     let operation = match kind {
         [b'F', rest @ ..] => rest.first(),

@@ -1,50 +1,50 @@
-//! Tables of requests whose columns people name: `--columns time,op,offset,size`.
+//! Tables of requests whose columns the user names: `--columns time,op,offset,size`.
 //!
-//! A line is a request, and its fields stand between separators, in quotes if need be (RFC 4180),
-//! or between white space. What a column means is a [`Role`]; columns without one are passed over.
-//! A request becomes pages as in `extent`. Keys become page numbers: a whole number is its page,
+//! A line is a request. Its fields are separated by one character, and may be quoted (RFC 4180), or
+//! by white space. The meaning of a column is a [`Role`]; columns without one are ignored. A
+//! request becomes pages as in `extent`. Keys become page numbers: a whole number is its page,
 //! other text is hashed to 64 bits.
 
 use std::collections::VecDeque;
 use std::fmt;
 use std::str::FromStr;
 
-use csv_core::{ReadFieldResult, ReaderBuilder};
+use csv::ByteRecord;
 use octavo_table::Mixer;
 
-use crate::trace::extent::{PageBytes, REQUEST_PAGES_MAX, Run, Volumes};
+use crate::trace::extent::{Extents, REQUEST_PAGES_MAX, Run};
 use crate::trace::lines::{Format, number, shown};
 
-/// What a column says of a request.
+/// The meaning of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
-    /// Nothing that counts.
+    /// Nothing; the column is ignored.
     Ignored,
-    /// When it was. Checked to be a number, and not used: lines count in their order.
+    /// The time of the request. It must be a number and is not used: requests keep their order.
     Time,
-    /// Whether it reads or writes, or touches no data.
+    /// The operation: a read, a write, or one that touches no data.
     Operation,
-    /// Where it begins, in units of so many bytes, or in pages.
+    /// The begin of the request.
     Offset(Unit),
-    /// How much it touches.
+    /// The length of the request.
     Size(Unit),
-    /// Which volume it is of: a number or a name.
+    /// The volume of the request: a number or a name.
     Volume,
-    /// What it is of, in place of a volume and an offset.
+    /// The key of the object that is accessed, in place of an offset.
     Key,
 }
 
-/// What a number of an offset or a size counts.
+/// The unit of an offset or a size; [`Unit::Bytes`] has its length in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Unit {
     Bytes(u64),
     Pages,
 }
 
-/// How wide a line is at most.
+/// The most columns of a table.
 const COLUMNS_MAX: usize = 64;
 
-/// What the columns of a table mean.
+/// The meaning of a table's columns.
 ///
 /// ```
 /// use octavo_sim::trace::Columns;
@@ -57,13 +57,13 @@ const COLUMNS_MAX: usize = 64;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Columns {
     roles: Vec<Role>,
-    /// The names in the table's first line, where columns are found by them.
+    /// The names in the table's header, where columns are found by name.
     names: Option<Vec<String>>,
     separator: Separator,
     header_lines: u64,
 }
 
-/// What stands between fields.
+/// The separator of fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Separator {
     /// One character of one byte.
@@ -72,8 +72,8 @@ pub enum Separator {
     Space,
 }
 
-const SHAPE: &str = "columns are such as time,op,offset:sectors,size:bytes,volume, or by their names such as \
-    offset=Offset,size=Size; there are time, op, offset, size, volume, key, and - for one that does not count";
+const SHAPE: &str = "write columns in their order, such as time,op,offset:sectors,size:bytes,volume, or by name, \
+    such as offset=Offset,size=Size; known: time, op, offset, size, volume, key, and - for a column to ignore";
 
 impl FromStr for Columns {
     type Err = String;
@@ -90,7 +90,7 @@ impl FromStr for Columns {
                         word.split_once(':').map_or((word, None), |(word, unit)| (word, Some(unit)));
                     (word, None, unit)
                 }
-                // The last colon, and only before a known unit: names may have some.
+                // A name may have colons: only the last one, before a known unit, begins the unit.
                 Some(rest) => match rest.rsplit_once(':').filter(|(_, unit)| Unit::of(unit).is_some()) {
                     Some((name, unit)) => (word, Some(name), Some(unit)),
                     None => (word, Some(rest), None),
@@ -99,7 +99,7 @@ impl FromStr for Columns {
             let role = Role::of(word, unit).map_err(wrong)?;
             let same = |other: &Role| std::mem::discriminant(other) == std::mem::discriminant(&role);
             if role != Role::Ignored && roles.iter().any(same) {
-                return Err(wrong(format!("{word} is there twice")));
+                return Err(wrong(format!("{word} is given twice")));
             }
             roles.push(role);
             names.extend(name.map(str::to_owned));
@@ -122,13 +122,13 @@ impl FromStr for Columns {
 }
 
 impl Columns {
-    /// The same between other separators.
+    /// Returns the columns with another separator than a comma.
     pub fn separated_by(self, separator: Separator) -> Columns {
         Columns { separator, ..self }
     }
 
-    /// The same below so many lines that are no requests. Columns found by their names need one at
-    /// least, the last of which has the names.
+    /// Returns the columns of a table that begins with `header_lines` lines that are no requests.
+    /// Columns found by name need at least one, the last of which has the names.
     pub fn below(self, header_lines: u64) -> Columns {
         Columns { header_lines: header_lines.max(u64::from(self.names.is_some())), ..self }
     }
@@ -148,7 +148,7 @@ impl FromStr for Separator {
                     Ok(Separator::Byte(*byte))
                 }
                 _ => Err(format!(
-                    "\"{text}\" separates no fields; comma, semicolon, tab, space or one character such as | does"
+                    "\"{text}\" is not a separator; known: comma, semicolon, tab, space, or one character such as |"
                 )),
             },
         }
@@ -171,30 +171,26 @@ impl fmt::Display for Role {
 
 impl Role {
     fn of(word: &str, unit: Option<&str>) -> Result<Role, String> {
-        let amount = || {
-            match unit {
+        let amount = || match unit {
             None => Ok(Unit::Bytes(1)),
             Some(unit) => Unit::of(unit).ok_or_else(|| {
-                format!("\"{unit}\" is no unit of {word}: bytes, sectors (of 512 bytes), kib, pages, or a number of bytes")
+                let known = "bytes, sectors (of 512 bytes), kib, pages, or a number of bytes";
+                format!("\"{unit}\" is not a unit of {word}; known: {known}")
             }),
-        }
         };
-        let role = match word {
-            "" | "-" | "_" => Role::Ignored,
-            "time" if unit.is_none_or(|unit| ["s", "ms", "us", "ns"].contains(&unit)) => {
-                return Ok(Role::Time);
+        match (word, unit) {
+            ("offset", _) => Ok(Role::Offset(amount()?)),
+            ("size", _) => Ok(Role::Size(amount()?)),
+            ("time", None | Some("s" | "ms" | "us" | "ns")) => Ok(Role::Time),
+            ("time", Some(_)) => Err("a time is in s, ms, us or ns".into()),
+            ("" | "-" | "_", None) => Ok(Role::Ignored),
+            ("op", None) => Ok(Role::Operation),
+            ("volume" | "tenant", None) => Ok(Role::Volume),
+            ("key" | "object", None) => Ok(Role::Key),
+            ("" | "-" | "_" | "op" | "volume" | "tenant" | "key" | "object", Some(_)) => {
+                Err(format!("{word} has no unit"))
             }
-            "time" => return Err("a time is in s, ms, us or ns".into()),
-            "op" => Role::Operation,
-            "offset" => return Ok(Role::Offset(amount()?)),
-            "size" => return Ok(Role::Size(amount()?)),
-            "volume" | "tenant" => Role::Volume,
-            "key" | "object" => Role::Key,
-            _ => return Err(format!("\"{word}\" is no column")),
-        };
-        match unit {
-            None => Ok(role),
-            Some(_) => Err(format!("{word} has no unit")),
+            _ => Err(format!("there is no column \"{word}\"")),
         }
     }
 }
@@ -219,19 +215,15 @@ impl Unit {
     }
 }
 
-/// A table, as it is read.
+/// The reader of a table.
 pub struct Table {
     columns: Columns,
-    pages: PageBytes,
-    page_bytes: u64,
-    volumes: Volumes,
+    extents: Extents,
     mixer: Mixer,
     header_left: u64,
-    /// Role by place in the line, once that is known.
+    /// The role of each place in a line, once that is known.
     places: Vec<Role>,
-    /// The fields of a line, one behind the other, and where each ends.
-    text: Vec<u8>,
-    ends: Vec<usize>,
+    fields: ByteRecord,
 }
 
 /// A request, as far as its line was read.
@@ -245,107 +237,65 @@ struct Request {
 }
 
 impl Table {
-    /// Before its first line.
-    pub fn new(columns: Columns, pages: PageBytes, page_bytes: u64) -> Table {
+    /// Starts before the first line.
+    pub fn new(columns: Columns, extents: Extents) -> Table {
         let places = if columns.names.is_none() { columns.roles.clone() } else { Vec::new() };
-        Table {
-            header_left: columns.header_lines,
-            columns,
-            pages,
-            page_bytes,
-            volumes: Volumes::default(),
-            mixer: Mixer::new(0),
-            places,
-            text: Vec::new(),
-            ends: Vec::new(),
-        }
+        let (header_left, mixer) = (columns.header_lines, Mixer::new(0));
+        Table { header_left, columns, extents, mixer, places, fields: ByteRecord::new() }
     }
 
-    /// Takes a line apart; fields behind the last that counts are left.
-    fn split(&mut self, line: &[u8], fields_max: usize) {
-        self.text.clear();
-        self.ends.clear();
-        let Separator::Byte(separator) = self.columns.separator else {
-            for word in line.split(|byte| matches!(byte, b' ' | b'\t')).filter(|word| !word.is_empty()) {
-                if self.ends.len() == fields_max {
-                    break;
-                }
-                self.text.extend_from_slice(word);
-                self.ends.push(self.text.len());
+    /// Splits a line into its fields.
+    fn split(&mut self, line: &[u8]) -> Result<(), String> {
+        self.fields.clear();
+        match self.columns.separator {
+            Separator::Space => {
+                let words = line.split(|byte| matches!(byte, b' ' | b'\t')).filter(|word| !word.is_empty());
+                words.for_each(|word| self.fields.push_field(word));
             }
-            return;
-        };
-        let mut reader = ReaderBuilder::new().delimiter(separator).build();
-        let (mut rest, mut end) = (line, 0);
-        self.text.resize(line.len() + 1, 0);
-        while self.ends.len() < fields_max {
-            let (result, read, written) = reader.read_field(rest, &mut self.text[end..]);
-            rest = &rest[read..];
-            end += written;
-            match result {
-                ReadFieldResult::Field { record_end } => {
-                    self.ends.push(end);
-                    if record_end {
-                        return;
-                    }
-                }
-                // An empty input ends the last field.
-                ReadFieldResult::InputEmpty => {}
-                ReadFieldResult::OutputFull | ReadFieldResult::End => return,
+            Separator::Byte(separator) => {
+                let mut reader = csv::ReaderBuilder::new();
+                reader.has_headers(false).flexible(true).trim(csv::Trim::All).delimiter(separator);
+                let mut reader = reader.buffer_capacity(line.len()).from_reader(line);
+                reader.read_byte_record(&mut self.fields).map_err(|error| error.to_string())?;
             }
         }
-    }
-
-    fn field(&self, place: usize) -> Option<&[u8]> {
-        let end = *self.ends.get(place)?;
-        let begin = place.checked_sub(1).map_or(0, |before| self.ends[before]);
-        Some(self.text[begin..end].trim_ascii())
+        Ok(())
     }
 
     /// Finds the named columns in the table's header.
     fn find_names(&mut self) -> Result<(), String> {
         let Some(names) = &self.columns.names else { return Ok(()) };
-        let count = self.ends.len();
-        let header = |place| self.field(place).unwrap_or_default();
-        let mut places = vec![Role::Ignored; count];
+        let header: Vec<&[u8]> = self.fields.iter().take(COLUMNS_MAX).collect();
+        self.places = vec![Role::Ignored; header.len()];
         for (name, role) in names.iter().zip(&self.columns.roles) {
-            let is_named = |place: &usize| header(*place).eq_ignore_ascii_case(name.as_bytes());
-            let place = (0..count).find(is_named).ok_or_else(|| {
-                let there: Vec<String> =
-                    (0..count.min(COLUMNS_MAX)).map(|place| shown(header(place))).collect();
-                format!("no column is called \"{name}\" here; there are {}", there.join(", "))
+            let place = header.iter().position(|field| field.eq_ignore_ascii_case(name.as_bytes()));
+            let place = place.ok_or_else(|| {
+                let header: Vec<String> = header.iter().map(|field| shown(field)).collect();
+                format!("no column is called \"{name}\"; the table has {}", header.join(", "))
             })?;
-            places[place] = *role;
+            self.places[place] = *role;
         }
-        self.places = places;
         Ok(())
     }
 
     fn take(&mut self, role: Role, place: usize, request: &mut Request) -> Result<(), String> {
-        let field =
-            self.field(place).ok_or_else(|| format!("the line has only {} columns", self.ends.len()))?;
+        let field = self.fields.get(place);
+        let field = field.ok_or_else(|| format!("the line has only {} columns", self.fields.len()))?;
+        let bytes = |unit: Unit| unit.bytes(number(field)?, self.extents.page_bytes());
         match role {
             Role::Ignored => {}
             Role::Time => {
                 let time = str::from_utf8(field).ok().and_then(|text| text.parse::<f64>().ok());
                 time.filter(|time| time.is_finite())
-                    .ok_or_else(|| format!("\"{}\" is no number", shown(field)))?;
+                    .ok_or_else(|| format!("\"{}\" is not a number", shown(field)))?;
             }
             Role::Operation => request.is_no_access = !is_access(field)?,
-            Role::Offset(unit) => request.offset = unit.bytes(number(field)?, self.page_bytes)?,
-            Role::Size(unit) => request.size = Some(unit.bytes(number(field)?, self.page_bytes)?),
-            Role::Volume => {
-                let field = field.to_owned();
-                if field.is_empty() {
-                    return Err("it is empty".into());
-                }
-                request.volume = Some(self.volumes.number(&field)?);
-            }
+            Role::Offset(unit) => request.offset = bytes(unit)?,
+            Role::Size(unit) => request.size = Some(bytes(unit)?),
+            Role::Volume | Role::Key if field.is_empty() => return Err("the field is empty".into()),
+            Role::Volume => request.volume = Some(self.extents.volume(field)?),
             Role::Key => {
-                if field.is_empty() {
-                    return Err("it is empty".into());
-                }
-                // Numbers as people write them: 007 is a name.
+                // Only a number without leading zeros is a page: 007 is a name.
                 let canonical = field == b"0" || field[0] != b'0';
                 let plain = number(field).ok().filter(|_| canonical);
                 request.key = Some(plain.unwrap_or_else(|| hash(&self.mixer, field)));
@@ -355,30 +305,23 @@ impl Table {
     }
 
     fn run(&self, request: &Request) -> Result<Run, String> {
+        let Request { volume, offset, size, .. } = *request;
         let Some(key) = request.key else {
             // Without a size a request touches the page that it begins in.
-            return self.pages.touched(
-                request.volume.unwrap_or(0),
-                request.offset,
-                request.size.unwrap_or(1),
-            );
+            return self.extents.touched(volume.unwrap_or(0), offset, size.unwrap_or(1));
         };
-        let Some(bytes) = request.size else {
-            let alone = |key| Run { first: key, count: 1 };
-            return Ok(match request.volume {
-                None => alone(key),
-                Some(volume) => alone(self.mixer.tag(key ^ self.mixer.tag(volume).0).0),
-            });
+        let mixed = |volume: u64| self.mixer.tag(key ^ volume).0;
+        let tag = |volume: u64| self.mixer.tag(volume).0;
+        let Some(bytes) = size else {
+            let first = volume.map_or(key, |volume| mixed(tag(volume)));
+            return Ok(Run { first, count: 1 });
         };
-        // An object of several pages: they follow its hash, where no other's are.
-        let count = bytes.div_ceil(self.page_bytes);
+        // The pages of an object follow its hash, where no other object's pages are.
+        let count = bytes.div_ceil(self.extents.page_bytes());
         if count > REQUEST_PAGES_MAX {
-            return Err(format!(
-                "an object of {count} pages; more than {REQUEST_PAGES_MAX} are taken for a mistake"
-            ));
+            return Err(format!("an object of {count} pages; the most that is taken is {REQUEST_PAGES_MAX}"));
         }
-        let first = self.mixer.tag(key ^ request.volume.map_or(0, |volume| self.mixer.tag(volume).0)).0;
-        Ok(Run { first, count })
+        Ok(Run { first: mixed(volume.map_or(0, tag)), count })
     }
 }
 
@@ -387,15 +330,15 @@ impl Format for Table {
         if self.header_left > 0 {
             self.header_left -= 1;
             if self.header_left == 0 && self.columns.names.is_some() {
-                self.split(line, COLUMNS_MAX);
+                self.split(line)?;
                 self.find_names()?;
             }
             return Ok(());
         }
         if self.places.is_empty() {
-            return Err("the columns were not found by their names".into());
+            return Err("the header does not have the named columns".into());
         }
-        self.split(line, self.places.len());
+        self.split(line)?;
         let mut request = Request::default();
         for place in 0..self.places.len() {
             let role = self.places[place];
@@ -411,23 +354,22 @@ impl Format for Table {
     }
 }
 
-/// Whether an operation touches data. Discards and flushes do not.
+/// Returns whether an operation reads or writes data. Discards and flushes do not.
 fn is_access(field: &[u8]) -> Result<bool, String> {
-    const ACCESSES: [&[u8]; 12] =
-        [b"r", b"w", b"read", b"write", b"0", b"1", b"rs", b"ws", b"ra", b"get", b"put", b"set"];
-    const OTHERS: [&[u8]; 7] = [b"d", b"f", b"discard", b"trim", b"unmap", b"flush", b"sync"];
-    let is_among = |words: &[&[u8]]| words.iter().any(|word| field.eq_ignore_ascii_case(word));
+    const ACCESSES: [&str; 12] = ["r", "w", "read", "write", "0", "1", "rs", "ws", "ra", "get", "put", "set"];
+    const OTHERS: [&str; 7] = ["d", "f", "discard", "trim", "unmap", "flush", "sync"];
+    let is_among = |words: &[&str]| words.iter().any(|word| field.eq_ignore_ascii_case(word.as_bytes()));
     match (is_among(&ACCESSES), is_among(&OTHERS)) {
         (true, _) => Ok(true),
         (_, true) => Ok(false),
         _ => Err(format!(
-            "\"{}\" is no operation: r, w, read, write, get, put, set, 0 (read) or 1 (write) is",
+            "\"{}\" is not an operation; known: r, w, read, write, get, put, set, 0 (read), 1 (write)",
             shown(field)
         )),
     }
 }
 
-/// 64 bits that stand for a text.
+/// Returns 64 bits that stand for a text.
 fn hash(mixer: &Mixer, text: &[u8]) -> u64 {
     text.chunks(8).fold(text.len() as u64, |sum, part| {
         let mut word = [0; 8];

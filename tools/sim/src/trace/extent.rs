@@ -1,53 +1,60 @@
-//! From bytes of a volume to the pages that they touch.
+//! Turns bytes of a volume into the pages that they touch.
 //!
-//! A page's number is its volume's number times 2^40 and its index in the volume. So pages of
-//! different volumes differ, and a trace of one volume, the first, has the plain indices.
+//! A page's number is its volume's number times 2^40 plus its index in the volume. So pages of
+//! different volumes differ, and a trace of one volume, number 0, has the plain indices.
 
 use std::collections::HashMap;
 
 use crate::SourceError;
 
-/// Pages one behind the other, accessed in order.
+/// Pages that follow each other, accessed in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
     /// The first page.
     pub first: u64,
-    /// How many.
+    /// How many pages.
     pub count: u64,
 }
 
-/// The most pages that one request may touch: 4 GiB of 4 KiB, the longest request of any block
-/// interface. A longer one is a mistake, and would fill the trace.
+/// The most pages that one request may touch: 4 GiB in pages of 4 KiB, the longest request of any
+/// block interface. A longer one is a mistake, and would fill the trace.
 pub const REQUEST_PAGES_MAX: u64 = 1 << 20;
 
-/// What names of volumes may take of memory: a trace in a wrong format could name as many as it has
-/// lines.
+/// The most memory for names of volumes: a trace in a wrong format could name one per line.
 const NAMES_BYTES_MAX: usize = 16 << 20;
 
-/// What a name takes beside its own bytes, about.
+/// About the memory that a name takes besides its own bytes.
 const NAME_BYTES_MORE: usize = 64;
 
 const INDEX_BITS: u32 = 40;
 const SECTOR_BYTES: u64 = 512;
 
-/// How long a page is.
-#[derive(Clone, Copy)]
-pub struct PageBytes {
+/// The length of a page, and the volumes named so far. Named volumes are numbered in the order in
+/// which they first appear.
+pub struct Extents {
     shift: u32,
+    volumes: HashMap<Vec<u8>, u64>,
+    names_bytes: usize,
 }
 
-impl PageBytes {
-    /// A power of two from 512 bytes to 16 MiB.
-    pub fn new(page_bytes: u64) -> Result<PageBytes, SourceError> {
+impl Extents {
+    /// Starts with no volume named. `page_bytes` is a power of two from 512 bytes to 16 MiB.
+    pub fn new(page_bytes: u64) -> Result<Extents, SourceError> {
         if !page_bytes.is_power_of_two() || !(512..=16 << 20).contains(&page_bytes) {
-            let expected = "a power of two from 512 bytes to 16 MiB is expected";
+            let expected = "the length of a page must be a power of two from 512 bytes to 16 MiB";
             return Err(SourceError(format!("pages of {page_bytes} bytes: {expected}")));
         }
-        Ok(PageBytes { shift: page_bytes.trailing_zeros() })
+        Ok(Extents { shift: page_bytes.trailing_zeros(), volumes: HashMap::new(), names_bytes: 0 })
     }
 
-    /// The pages that bytes of a volume touch; the first and the last may be touched in part.
-    pub fn touched(self, volume: u64, offset: u64, bytes: u64) -> Result<Run, String> {
+    /// Returns the bytes of a page.
+    pub fn page_bytes(&self) -> u64 {
+        1 << self.shift
+    }
+
+    /// Returns the pages that bytes of a volume touch; the first and the last may be touched in
+    /// part.
+    pub fn touched(&self, volume: u64, offset: u64, bytes: u64) -> Result<Run, String> {
         let Some(last) = bytes.checked_sub(1) else { return Ok(Run { first: 0, count: 0 }) };
         let last = offset.checked_add(last).ok_or("the request ends past 2^64 bytes")?;
         let (first, last) = (offset >> self.shift, last >> self.shift);
@@ -60,44 +67,38 @@ impl PageBytes {
         Ok(Run { first: volume << INDEX_BITS | first, count: bounded(last - first + 1)? })
     }
 
-    /// The pages that sectors of 512 bytes touch.
-    pub fn touched_sectors(self, volume: u64, sector: u64, sectors: u64) -> Result<Run, String> {
-        let bytes = |sectors: u64| {
-            sectors.checked_mul(SECTOR_BYTES).ok_or_else(|| format!("sector {sectors} lies past 2^64 bytes"))
-        };
-        self.touched(volume, bytes(sector)?, bytes(sectors)?)
+    /// Returns the pages that bytes of a named volume touch. A request that is refused does not
+    /// name its volume.
+    pub fn touched_named(&mut self, volume: &[u8], offset: u64, bytes: u64) -> Result<Run, String> {
+        self.touched(0, offset, bytes)?;
+        let number = self.volume(volume)?;
+        self.touched(number, offset, bytes)
     }
-}
 
-/// A count of pages, if it is one that a request may have.
-pub fn bounded(count: u64) -> Result<u64, String> {
-    if count > REQUEST_PAGES_MAX {
-        return Err(format!(
-            "a request of {count} pages; more than {REQUEST_PAGES_MAX} are taken for a mistake"
-        ));
-    }
-    Ok(count)
-}
-
-/// Numbers for volumes that have names, in the order in which the trace brings them.
-#[derive(Default)]
-pub struct Volumes {
-    numbers: HashMap<Vec<u8>, u64>,
-    names_bytes: usize,
-}
-
-impl Volumes {
-    /// The number of a volume.
-    pub fn number(&mut self, name: &[u8]) -> Result<u64, String> {
-        if let Some(number) = self.numbers.get(name) {
+    /// Returns the number of a named volume.
+    pub fn volume(&mut self, name: &[u8]) -> Result<u64, String> {
+        if let Some(number) = self.volumes.get(name) {
             return Ok(*number);
         }
         self.names_bytes = self.names_bytes.saturating_add(name.len() + NAME_BYTES_MORE);
+        let number = self.volumes.len() as u64;
         if self.names_bytes > NAMES_BYTES_MAX {
-            return Err(format!("{} volumes came before; so many names are not kept", self.numbers.len()));
+            return Err(format!("{number} volumes came before; more names are not kept"));
         }
-        let number = self.numbers.len() as u64;
-        self.numbers.insert(name.to_owned(), number);
+        self.volumes.insert(name.to_owned(), number);
         Ok(number)
     }
+}
+
+/// Converts sectors of 512 bytes to bytes.
+pub fn sectors_to_bytes(sectors: u64) -> Result<u64, String> {
+    sectors.checked_mul(SECTOR_BYTES).ok_or_else(|| format!("sector {sectors} lies past 2^64 bytes"))
+}
+
+/// Returns `count` if a request may touch as many pages.
+pub fn bounded(count: u64) -> Result<u64, String> {
+    if count > REQUEST_PAGES_MAX {
+        return Err(format!("a request of {count} pages; the most that is taken is {REQUEST_PAGES_MAX}"));
+    }
+    Ok(count)
 }

@@ -1,8 +1,8 @@
-//! The bytes of a trace: through one bounded buffer, decompressed where they are compressed.
+//! The bytes of a trace, read through one bounded buffer and decompressed if they are compressed.
 //!
-//! A reader of a format asks for records ([`Input::at_least`]) or lines ([`Input::line`]) and gets
-//! slices of the buffer, which never grows: a line that does not fit is passed over and told. What
-//! is not here: what the bytes mean.
+//! The reader of a format asks for records ([`Input::at_least`]) or lines ([`Input::line`]) and
+//! gets slices of the buffer, which never grows: a line that does not fit is skipped and reported.
+//! What is not here: the meaning of the bytes.
 
 use std::fs::File;
 use std::io::{self, BufReader, Cursor, ErrorKind, Read};
@@ -13,13 +13,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::SourceError;
 
-/// Bytes of the buffer: what a [`CHUNK`](crate::CHUNK) of page numbers takes.
+/// Bytes of the buffer: as many as a [`CHUNK`](crate::CHUNK) of page numbers takes.
 pub const BUFFER_BYTES: usize = 8 * crate::CHUNK;
 
-/// The longest line that is read, its end included. Real ones are some hundred bytes long.
+/// The longest line that is read, its end included. Real lines have some hundred bytes.
 pub const LINE_BYTES_MAX: usize = 16 << 10;
 
-/// How many bytes tell whether a file is compressed.
+/// The bytes that tell whether a file is compressed.
 const MAGIC_BYTES: usize = 10;
 
 type Reader = Box<dyn Read + Send>;
@@ -29,30 +29,30 @@ pub struct Input {
     name: String,
     reader: Reader,
     buffer: Box<[u8]>,
-    /// The part of the buffer that was read and not yet taken.
+    /// The part of the buffer that was read from the file and not yet taken.
     unread: Range<usize>,
     is_over: bool,
     progress: Option<Progress>,
 }
 
-/// How far a file of known length was read.
+/// How much of a file of known length was read.
 struct Progress {
     read_bytes: Arc<AtomicU64>,
     file_bytes: u64,
 }
 
-/// What [`Input::line`] found.
+/// The result of [`Input::line`].
 pub enum Line {
     /// A line, without its end: this part of [`Input::buffer`].
     Is(Range<usize>),
-    /// A line longer than [`LINE_BYTES_MAX`], passed over.
+    /// A line longer than [`LINE_BYTES_MAX`], which is skipped.
     TooLong,
-    /// There is no more.
+    /// The end of the input.
     End,
 }
 
 impl Input {
-    /// The bytes of a file; `-` is standard input.
+    /// Opens a file; `-` is standard input.
     pub fn open(path: &Path) -> Result<Input, SourceError> {
         if path.as_os_str() == "-" {
             return Input::new("standard input", Box::new(io::stdin()), None);
@@ -68,7 +68,7 @@ impl Input {
         Input::new(&name, Box::new(Counted { file, read_bytes }), progress)
     }
 
-    /// Whatever a reader gives; `name` is for messages.
+    /// Reads from any reader; messages call it `name`.
     pub fn from_reader(name: &str, reader: Reader) -> Result<Input, SourceError> {
         Input::new(name, reader, None)
     }
@@ -94,27 +94,27 @@ impl Input {
         Ok(input)
     }
 
-    /// What messages call it.
+    /// Returns the name of the input in messages.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// How much of the file was read, from 0 to 1, if it has a length.
+    /// Returns how much of the file was read, from 0 to 1, if it has a length.
     pub fn progress(&self) -> Option<f64> {
         let progress = self.progress.as_ref()?;
-        // Only a figure for people: nothing is ordered by it.
+        // Relaxed: the figure orders nothing.
         let read_bytes = progress.read_bytes.load(Ordering::Relaxed);
         let share = read_bytes as f64 / progress.file_bytes.max(1) as f64;
         Some(if self.is_over { 1.0 } else { share.min(1.0) })
     }
 
-    /// The buffer that [`Line::Is`] points into.
+    /// Returns the buffer that [`Line::Is`] points into.
     pub fn buffer(&self) -> &[u8] {
         &self.buffer
     }
 
-    /// All bytes at hand: at least `bytes` of them but at the end. [`Input::take`] says how many
-    /// were used.
+    /// Returns all bytes that are read and not yet taken: at least `bytes` of them, unless the
+    /// input ends before. [`Input::take`] says how many were used.
     pub fn at_least(&mut self, bytes: usize) -> io::Result<&[u8]> {
         debug_assert!(bytes <= BUFFER_BYTES);
         while self.unread.len() < bytes && !self.is_over {
@@ -123,7 +123,7 @@ impl Input {
         Ok(&self.buffer[self.unread.clone()])
     }
 
-    /// Takes bytes that [`Input::at_least`] gave.
+    /// Takes bytes that [`Input::at_least`] returned.
     pub fn take(&mut self, bytes: usize) {
         debug_assert!(bytes <= self.unread.len());
         self.unread.start += bytes;
@@ -160,7 +160,7 @@ impl Input {
         }
     }
 
-    /// Reads once; what was not taken moves to the front.
+    /// Reads once. Bytes that were not taken move to the front of the buffer.
     fn read_more(&mut self) -> io::Result<()> {
         self.buffer.copy_within(self.unread.clone(), 0);
         self.unread = 0..self.unread.len();
@@ -178,8 +178,8 @@ enum Compression {
 }
 
 impl Compression {
-    /// Page numbers can look like a magic number, so of gzip's header all that is fixed is
-    /// compared.
+    /// Compares every byte of gzip's header that is fixed, because page numbers can look like a
+    /// magic number.
     fn of(beginning: &[u8]) -> Option<Compression> {
         match *beginning {
             [0x28, 0xb5, 0x2f, 0xfd, ..] => Some(Compression::Zstd),
@@ -195,13 +195,13 @@ impl Compression {
         let compressed = BufReader::with_capacity(BUFFER_BYTES, compressed);
         Ok(match self {
             Compression::Gzip => Box::new(flate2::bufread::MultiGzDecoder::new(compressed)),
-            // zstd itself refuses to look back further than 128 MiB, which bounds its memory.
+            // zstd refuses to look back further than 128 MiB, which bounds its memory.
             Compression::Zstd => Box::new(zstd::stream::read::Decoder::with_buffer(compressed)?),
         })
     }
 }
 
-/// A file that counts what was read of it.
+/// A file that counts the bytes that were read.
 struct Counted {
     file: File,
     read_bytes: Arc<AtomicU64>,
@@ -210,7 +210,7 @@ struct Counted {
 impl Read for Counted {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let count = self.file.read(buffer)?;
-        // Only a figure for people: nothing is ordered by it.
+        // Relaxed: the figure orders nothing.
         self.read_bytes.fetch_add(count as u64, Ordering::Relaxed);
         Ok(count)
     }

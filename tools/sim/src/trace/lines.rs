@@ -1,4 +1,4 @@
-//! Traces that are text: a line, a request.
+//! Traces that are text: each line is a request, or none.
 
 use std::collections::VecDeque;
 
@@ -6,14 +6,25 @@ use crate::trace::extent::Run;
 use crate::trace::input::{Input, LINE_BYTES_MAX, Line};
 use crate::{CHUNK, Source, SourceError};
 
-/// What the lines of a format mean.
+/// The pages that a line asks for; None: the line is no access.
+pub type Parsed = Result<Option<Run>, String>;
+
+/// A text format.
 pub trait Format: Send {
     /// Appends the pages that a line asks for to `runs`. The line has no white space at its ends
-    /// and is not empty. The error says what is wrong with it; then `runs` is as it was.
+    /// and is not empty. The error says what is wrong with the line; then `runs` is unchanged.
     fn line(&mut self, line: &[u8], runs: &mut VecDeque<Run>) -> Result<(), String>;
 
-    /// There are no more lines.
+    /// Appends the pages that wait for more lines, once there are none.
     fn end(&mut self, _runs: &mut VecDeque<Run>) {}
+}
+
+/// A function that returns the pages of a line is a format.
+impl<F: FnMut(&[u8]) -> Parsed + Send> Format for F {
+    fn line(&mut self, line: &[u8], runs: &mut VecDeque<Run>) -> Result<(), String> {
+        runs.extend(self(line)?);
+        Ok(())
+    }
 }
 
 /// Reads lines, and yields the pages that they stand for.
@@ -21,7 +32,7 @@ pub struct Lines<F> {
     input: Input,
     format: F,
     skip_bad: bool,
-    /// What was read and not yet yielded: a request may be longer than a chunk.
+    /// Requests that were read and not yet yielded; one may be longer than a chunk.
     runs: VecDeque<Run>,
     lines: u64,
     skipped: u64,
@@ -34,11 +45,11 @@ impl<F: Format> Lines<F> {
         Lines { input, format, skip_bad, runs: VecDeque::new(), lines: 0, skipped: 0, is_over: false }
     }
 
-    /// Reads a line; the error is about it.
+    /// Reads a line. The error is about this line.
     fn read(&mut self) -> Result<(), String> {
         match self.input.line() {
             Err(error) => {
-                // What cannot be read cannot be passed over: there is no next line.
+                // A line that cannot be read cannot be skipped: there is no next line.
                 self.is_over = true;
                 self.lines += 1;
                 Err(error.to_string())
@@ -75,7 +86,7 @@ impl<F: Format> Lines<F> {
         Err(what)
     }
 
-    /// Yields what was read, up to so many pages in all.
+    /// Yields what was read, until `pages` has `target` pages.
     fn drain(&mut self, pages: &mut Vec<u64>, target: usize) {
         while let Some(run) = self.runs.front_mut() {
             let count = run.count.min(target.saturating_sub(pages.len()) as u64);
@@ -114,46 +125,28 @@ impl<F: Format> Source for Lines<F> {
     }
 }
 
-/// A whole number; the error says what stands in its place.
+/// Parses a whole number.
 pub fn number(field: &[u8]) -> Result<u64, String> {
     let wrong = |why| Err(format!("\"{}\" is {why}", shown(field)));
     if field.is_empty() || !field.iter().all(u8::is_ascii_digit) {
-        return wrong("no whole number");
+        return wrong("not a whole number");
     }
     let digit = |number: u64, byte: &u8| number.checked_mul(10)?.checked_add(u64::from(byte - b'0'));
     match field.iter().try_fold(0, digit) {
         Some(number) => Ok(number),
-        None => wrong("more than 2^64"),
+        None => wrong("not below 2^64"),
     }
 }
 
-/// A part of a line for a message: printable, and not too much of it.
+/// Returns a part of a line for a message: printable, and at most 40 bytes of it.
 pub fn shown(field: &[u8]) -> String {
     let end = if field.len() > 40 { ".." } else { "" };
     format!("{}{end}", field[..field.len().min(40)].escape_ascii())
 }
 
-/// The parts of a line between white space, as many as are asked for; the rest is left.
+/// Splits a line at its white space.
 pub fn words(line: &[u8]) -> impl Iterator<Item = &[u8]> {
     line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty())
-}
-
-/// The parts of a line between commas, without the white space around them: `N`, or the error says
-/// what is expected.
-pub fn fields<'l, const N: usize>(
-    line: &'l [u8],
-    expected: &str,
-    may_have_more: bool,
-) -> Result<[&'l [u8]; N], String> {
-    let mut rest = line.split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
-    let mut fields: [&[u8]; N] = [&[]; N];
-    for (count, field) in fields.iter_mut().enumerate() {
-        *field = rest.next().ok_or_else(|| format!("only {count} fields of {N}; {expected} is expected"))?;
-    }
-    if !may_have_more && rest.next().is_some() {
-        return Err(format!("more than {N} fields; {expected} is expected"));
-    }
-    Ok(fields)
 }
 
 #[cfg(test)]
@@ -167,6 +160,6 @@ mod tests {
         for wrong in [&b""[..], b"-1", b"+1", b"1.0", b"0x10", b"1 2", b"18446744073709551616"] {
             assert!(number(wrong).is_err(), "{}", wrong.escape_ascii());
         }
-        assert_eq!(number(b"\x1b[2J\n").unwrap_err(), "\"\\x1b[2J\\n\" is no whole number");
+        assert_eq!(number(b"\x1b[2J\n").unwrap_err(), "\"\\x1b[2J\\n\" is not a whole number");
     }
 }

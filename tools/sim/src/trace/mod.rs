@@ -1,25 +1,31 @@
 //! Traces: files of page accesses, and of requests that become page accesses.
 //!
-//! [`open`] finds out the format from a file's name, or is told, and gives a [`Source`]. A file is
-//! read once, from its beginning, through a buffer of fixed size (`input`); gzip and zstd are
-//! recognised by their first bytes. What requests are made of is said beside the code that reads
-//! them: `records`, `blocks`, `csv`, `columns`, `blkparse`, `fio`, `octr`. Bytes become pages in
-//! `extent`.
+//! [`open`] takes the format from a file's name, or from [`Options`], and returns a [`Source`]. A
+//! file is read once, from its beginning, through a buffer of fixed size (`input`); gzip and zstd
+//! are recognised by their first bytes.
 //!
-//! A malformed line or record ends the trace with an error that says where it is, or is passed over
-//! and counted ([`Options::skip_bad`]). A file that cannot be read, or decompressed, is an error
-//! always. Nothing in a file can cause a panic or more than some MiB of memory (zstd takes
-//! up to 128 MiB if its writer wanted that).
+//! | file | reads |
+//! |---|---|
+//! | `records.rs` | records of one length |
+//! | `formats.rs` | text with one request a line |
+//! | `blkparse.rs` | the text of `blkparse` |
+//! | `columns.rs` | tables whose columns the user names |
+//! | `octr.rs` | our own recordings |
 //!
-//! A further format is a line in `FORMATS`, a variant of [`Format`] and its [`Source`] in
+//! `extent.rs` turns bytes into pages; `write.rs` writes traces.
+//!
+//! A malformed line or record ends the trace with an error that says where it is, or is skipped and
+//! counted ([`Options::skip_bad`]). A file that cannot be read or decompressed is always an error.
+//! Nothing in a file can cause a panic or take more than some MiB of memory (zstd takes up to
+//! 128 MiB if the file was written for that).
+//!
+//! To add a format, add a line in `FORMATS`, a variant of [`Format`], and its [`Source`] in
 //! `read_input`.
 
 mod blkparse;
-mod blocks;
 mod columns;
-mod csv;
 mod extent;
-mod fio;
+mod formats;
 pub(crate) mod input;
 mod lines;
 mod octr;
@@ -34,7 +40,8 @@ use std::str::FromStr;
 use crate::generate;
 use crate::recording::Reader;
 use crate::{Source, SourceError};
-use extent::PageBytes;
+use blkparse::Blkparse;
+use extent::Extents;
 use input::Input;
 use lines::Lines;
 
@@ -43,10 +50,10 @@ pub use extent::REQUEST_PAGES_MAX;
 pub use input::LINE_BYTES_MAX;
 pub use write::{Target, Writer};
 
-/// What begins the name of a generated trace, in place of a file's.
+/// The prefix of a generated trace's name, in place of a file's name.
 pub const GENERATED: &str = "gen:";
 
-/// What a trace's bytes mean.
+/// The format of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Format {
     /// Page numbers of 64 bits, little-endian.
@@ -55,7 +62,7 @@ pub enum Format {
     OracleGeneral,
     /// The traces that came with ARC: `first_block count ignored request`.
     Arc,
-    /// The traces that came with LIRS: a block number a line.
+    /// The traces that came with LIRS: a block number per line.
     Lirs,
     /// The Storage Performance Council's: `ASU,LBA,bytes,opcode,timestamp`.
     Spc,
@@ -72,15 +79,15 @@ pub enum Format {
     Fio,
     /// Our own recordings; see [`crate::recording`].
     Octr,
-    /// Tables whose columns are named; see [`Columns`].
+    /// Tables whose columns the user names; see [`Columns`].
     Csv,
 }
 
-/// What is known of a format.
+/// The names of a format.
 struct About {
     format: Format,
     name: &'static str,
-    /// How names of files end, without `.gz` or `.zst`, in small letters.
+    /// The endings of file names, in lower case and without `.gz` or `.zst`.
     endings: &'static [&'static str],
 }
 
@@ -100,22 +107,22 @@ const FORMATS: &[About] = &[
     About { format: Format::Blkparse, name: "blkparse", endings: &[".blkparse"] },
     About { format: Format::Fio, name: "fio", endings: &[".fio", ".iolog"] },
     About { format: Format::Octr, name: "octr", endings: &[crate::recording::ENDING] },
-    // No ending: a name does not tell the columns.
+    // No ending: a file's name does not tell the columns.
     About { format: Format::Csv, name: "csv", endings: &[] },
 ];
 
 impl Format {
-    /// All formats.
+    /// Returns all formats.
     pub fn all() -> impl Iterator<Item = Format> {
         FORMATS.iter().map(|about| about.format)
     }
 
-    /// The word for it on command lines.
+    /// Returns the format's name on command lines.
     pub fn name(self) -> &'static str {
         self.about().name
     }
 
-    /// The format that a file's name ends with, if any.
+    /// Returns the format that a file's name ends with, if any.
     pub fn of_name(path: &Path) -> Option<Format> {
         let name = path.file_name().and_then(OsStr::to_str)?.to_ascii_lowercase();
         let name = [".gz", ".zst"].iter().find_map(|packed| name.strip_suffix(packed)).unwrap_or(&name);
@@ -124,7 +131,7 @@ impl Format {
     }
 
     fn about(self) -> &'static About {
-        FORMATS.iter().find(|about| about.format == self).expect("every format has its line")
+        FORMATS.iter().find(|about| about.format == self).expect("every format is in the table")
     }
 }
 
@@ -135,21 +142,22 @@ impl FromStr for Format {
         let found = FORMATS.iter().find(|about| about.name.eq_ignore_ascii_case(name));
         found
             .map(|about| about.format)
-            .ok_or_else(|| format!("\"{name}\" is no format; there are {}", names()))
+            .ok_or_else(|| format!("\"{name}\" is not a format; known: {}", names()))
     }
 }
 
 /// How to read a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// What the bytes mean. None: the columns or the file's name tell.
+    /// The format. None (the default): the columns or the file's name tell it.
     pub format: Option<Format>,
-    /// What the columns of a [`Format::Csv`] mean.
+    /// The columns of a [`Format::Csv`]. Default: None.
     pub columns: Option<Columns>,
-    /// How long a page is, for formats that speak of bytes or sectors: a power of two from 512
-    /// bytes to 16 MiB.
+    /// Bytes of a page, for formats in bytes or sectors: a power of two from 512 bytes to 16 MiB.
+    /// Default: 4096.
     pub page_bytes: u64,
-    /// Whether malformed lines and records are passed over and counted, and are no errors.
+    /// Whether malformed lines and records are skipped and counted instead of being errors.
+    /// Default: false.
     pub skip_bad: bool,
 }
 
@@ -160,7 +168,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// The format that a file is read in. None: nothing tells.
+    /// Returns the format of a file. None: neither the options nor the file's name tell it.
     pub fn format_of(&self, path: &Path) -> Option<Format> {
         let by_columns = || self.columns.is_some().then_some(Format::Csv);
         self.format.or_else(by_columns).or_else(|| Format::of_name(path))
@@ -168,6 +176,12 @@ impl Options {
 }
 
 /// Opens a trace: a file, `-` for standard input, or `gen:` and what [`generate::parse`] takes.
+///
+/// # Errors
+/// The file is missing, empty or a folder, its format is not known or does not fit the options, or
+/// its beginning cannot be read.
+///
+/// # Examples
 ///
 /// ```
 /// use octavo_sim::trace::{self, Options};
@@ -184,18 +198,17 @@ pub fn open(path: &Path, options: &Options) -> Result<Box<dyn Source>, SourceErr
     }
     must_be_readable(path)?;
     let format = options.format_of(path).ok_or_else(|| {
-        let what = if path.as_os_str() == "-" { "this" } else { "the" };
-        let path = path.display();
         SourceError(format!(
-            "{path}: {what} name does not tell the format; say it with --format: {}; or, of a table, what its columns \
-            are with --columns time,op,offset,size",
+            "{}: the name does not tell the format; give it with --format: {}; or, for a table, give its columns \
+            with --columns time,op,offset,size",
+            path.display(),
             names()
         ))
     })?;
     read_input(format, Input::open(path)?, options)
 }
 
-/// Refuses what can be no trace whatever its format: nothing, a folder, a file without a byte.
+/// Refuses a path that cannot be a trace in any format: a missing file, a folder, an empty file.
 fn must_be_readable(path: &Path) -> Result<(), SourceError> {
     let wrong = |what: String| Err(SourceError(format!("{}: {what}", path.display())));
     if path.as_os_str() == "-" {
@@ -204,15 +217,18 @@ fn must_be_readable(path: &Path) -> Result<(), SourceError> {
     match std::fs::metadata(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => wrong("no such file".into()),
         Err(error) => wrong(error.to_string()),
-        Ok(about) if about.is_dir() => {
-            wrong("a folder is no trace; octavo simulate --suite reads all traces in one".into())
-        }
+        Ok(about) if about.is_dir() => wrong(
+            "this is a folder, not a trace; octavo simulate --suite reads all traces in a folder".into(),
+        ),
         Ok(about) if about.is_file() && about.len() == 0 => wrong("the file is empty".into()),
         Ok(_) => Ok(()),
     }
 }
 
 /// Opens files that follow each other: the parts of a recording.
+///
+/// # Errors
+/// Those of [`open`], for the first file.
 pub fn open_parts(paths: &[PathBuf], options: &Options) -> Result<Box<dyn Source>, SourceError> {
     match paths {
         [path] => open(path, options),
@@ -220,7 +236,10 @@ pub fn open_parts(paths: &[PathBuf], options: &Options) -> Result<Box<dyn Source
     }
 }
 
-/// Reads a trace from anything; `name` stands for the file's in messages.
+/// Reads a trace from any reader; messages call it `name`.
+///
+/// # Errors
+/// The format does not fit the options, or the beginning cannot be read.
 pub fn read(
     format: Format,
     name: &str,
@@ -231,39 +250,41 @@ pub fn read(
 }
 
 fn read_input(format: Format, input: Input, options: &Options) -> Result<Box<dyn Source>, SourceError> {
-    let page_bytes = PageBytes::new(options.page_bytes)?;
+    let extents = Extents::new(options.page_bytes)?;
     let skip_bad = options.skip_bad;
+    let wrong = |what: String| SourceError(format!("{}: {what}", input.name()));
     if options.columns.is_some() && format != Format::Csv {
         let name = format.name();
-        return Err(SourceError(format!(
-            "{}: --columns says what a table has, and {name} is none; leave one of the two out",
-            input.name()
+        return Err(wrong(format!(
+            "--columns needs a table (csv), but the format is {name}; leave one of the two out"
         )));
     }
     Ok(match format {
         Format::U64 => Box::new(records::U64::new(input, skip_bad)),
         Format::OracleGeneral => Box::new(records::OracleGeneral::new(input, skip_bad)),
-        Format::Arc => Box::new(Lines::new(input, blocks::Arc, skip_bad)),
-        Format::Lirs => Box::new(Lines::new(input, blocks::Lirs, skip_bad)),
-        Format::Spc => Box::new(Lines::new(input, csv::Spc(page_bytes), skip_bad)),
-        Format::Msr => Box::new(Lines::new(input, csv::Msr::new(page_bytes), skip_bad)),
-        Format::Tencent => Box::new(Lines::new(input, csv::Tencent(page_bytes), skip_bad)),
-        Format::Alibaba => Box::new(Lines::new(input, csv::Alibaba(page_bytes), skip_bad)),
-        Format::Blkparse => Box::new(Lines::new(input, blkparse::Blkparse::new(page_bytes), skip_bad)),
-        Format::Fio => Box::new(Lines::new(input, fio::Fio::new(page_bytes), skip_bad)),
+        Format::Arc => lines(input, formats::arc, skip_bad),
+        Format::Lirs => lines(input, formats::lirs, skip_bad),
+        Format::Spc => lines(input, formats::spc(extents), skip_bad),
+        Format::Msr => lines(input, formats::msr(extents), skip_bad),
+        Format::Tencent => lines(input, formats::tencent(extents), skip_bad),
+        Format::Alibaba => lines(input, formats::alibaba(extents), skip_bad),
+        Format::Blkparse => lines(input, Blkparse::new(extents), skip_bad),
+        Format::Fio => lines(input, formats::fio(extents), skip_bad),
         Format::Csv => {
             let columns = options.columns.clone().ok_or_else(|| {
-                let what = "what its columns are is not said; say it with --columns time,op,offset,size";
-                SourceError(format!("{}: {what}", input.name()))
+                wrong(
+                    "the meaning of the columns is missing; give it with --columns time,op,offset,size"
+                        .into(),
+                )
             })?;
-            Box::new(Lines::new(
-                input,
-                columns::Table::new(columns, page_bytes, options.page_bytes),
-                skip_bad,
-            ))
+            lines(input, columns::Table::new(columns, extents), skip_bad)
         }
         Format::Octr => Box::new(octr::Accesses::new(Reader::new(input, skip_bad)?)),
     })
+}
+
+fn lines(input: Input, format: impl lines::Format + 'static, skip_bad: bool) -> Box<dyn Source> {
+    Box::new(Lines::new(input, format, skip_bad))
 }
 
 fn names() -> String {

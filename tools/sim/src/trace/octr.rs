@@ -1,4 +1,4 @@
-//! Our own recordings as traces: their accesses, each page by its key.
+//! Our own recordings as traces: the accesses, each with its key as the page.
 
 use octavo_recording::{Event, Totals, WHOLE};
 
@@ -11,7 +11,7 @@ pub struct Accesses {
 }
 
 impl Accesses {
-    /// Those that a reader gives.
+    /// Takes the accesses among the reader's events.
     pub fn new(reader: Reader) -> Accesses {
         Accesses { reader }
     }
@@ -48,7 +48,7 @@ impl Source for Accesses {
     fn remark(&self) -> Option<String> {
         let first = match self.reader.first_part() {
             1 => None,
-            part => Some(format!("it is read from part {part} on, without those before it")),
+            part => Some(format!("reading begins with part {part}; the parts before it are missing")),
         };
         let ending = self.reader.ending().filter(|ending| *ending != Ending::Stopped);
         let last = ending.map(|ending| format!("the recording ends early: {}", ending.words()));

@@ -13,15 +13,15 @@ pub struct Records<const BYTES: usize, const AT: usize> {
     is_over: bool,
 }
 
-/// Page numbers one behind the other.
+/// Plain page numbers.
 pub type U64 = Records<8, 0>;
 
-/// `oracleGeneral`: time (4 bytes), object (8), its size (4), number of the access that asks for it
-/// next (8). Objects are pages; nothing else of a record counts.
+/// `oracleGeneral`: time (4 bytes), object (8), its size (4), number of its next access (8).
+/// Objects are pages; the other fields of a record are ignored.
 pub type OracleGeneral = Records<24, 4>;
 
 impl<const BYTES: usize, const AT: usize> Records<BYTES, AT> {
-    /// Reads from the input's beginning.
+    /// Starts at the input's beginning.
     pub fn new(input: Input, skip_bad: bool) -> Self {
         const { assert!(AT + 8 <= BYTES) };
         Records { input, skip_bad, records: 0, skipped: 0, is_over: false }

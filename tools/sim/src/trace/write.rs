@@ -1,29 +1,29 @@
-//! Writing page accesses to a file that this program, libCacheSim or a person reads.
+//! Writes page accesses to a file for this program, for libCacheSim or for people.
 //!
-//! A file gets its name when it is whole: until then it is called `NAME.partial`, and goes away if
-//! it is given up.
+//! A file gets its name when it is complete. Until then it is called `NAME.partial`, and is removed
+//! if writing is abandoned.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-/// What to write.
+/// The format of a written trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
     /// Page numbers of 64 bits, little-endian.
     U64,
-    /// The same, compressed by zstd.
+    /// Page numbers of 64 bits, little-endian, compressed by zstd.
     U64Zstd,
-    /// libCacheSim's records of 24 bytes. Time is the access's number, an object's size is 1, and
-    /// the next access of each page is found in a second pass, from the end, whose memory is
-    /// proportional to the pages: into a plain file only.
+    /// libCacheSim's records of 24 bytes. Time is the access's number, an object's size is 1. A
+    /// second pass from the end of the file finds the next access of each page, in memory
+    /// proportional to the pages; so this format can only be written to a plain file.
     OracleGeneral,
-    /// A page number a line, as text.
+    /// A page number per line, as text.
     Lirs,
 }
 
-/// All targets by name; a file's name ends with the same.
+/// All targets by name, which is also the ending of file names.
 const TARGETS: [(&str, Target); 4] = [
     ("u64", Target::U64),
     ("u64.zst", Target::U64Zstd),
@@ -32,17 +32,17 @@ const TARGETS: [(&str, Target); 4] = [
 ];
 
 impl Target {
-    /// The words for targets.
+    /// Returns the names of all targets.
     pub fn names() -> impl Iterator<Item = &'static str> {
         TARGETS.iter().map(|(name, _)| *name)
     }
 
-    /// The target that a word names.
+    /// Returns the target of a name.
     pub fn named(name: &str) -> Option<Target> {
         TARGETS.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, target)| *target)
     }
 
-    /// The target that a file's name ends with.
+    /// Returns the target that a file's name ends with.
     pub fn of_name(path: &Path) -> Option<Target> {
         let name = path.file_name()?.to_str()?.to_ascii_lowercase();
         let ends = |ending: &str| name.ends_with(&format!(".{}", ending.to_ascii_lowercase()));
@@ -50,18 +50,18 @@ impl Target {
     }
 }
 
-/// Bytes gathered before they go to the file.
+/// Bytes that are buffered before they go to the file.
 const BUFFER_BYTES: usize = 128 << 10;
 
-/// As `zstd` itself has it: page numbers gain little from more.
+/// The default of `zstd` itself: page numbers gain little from a higher level.
 const ZSTD_LEVEL: i32 = 3;
 
 const RECORD_BYTES: usize = 24;
 
-/// Where the number of the next access lies in a record.
+/// The offset of the next access's number in a record, in bytes.
 const NEXT_AT: usize = 16;
 
-/// Records that the second pass looks at at once.
+/// Records that the second pass reads at a time.
 const RECORDS_AT_ONCE: usize = 16 << 10;
 
 /// Writes a trace.
@@ -69,20 +69,23 @@ pub struct Writer {
     target: Target,
     out: Out,
     accesses: u64,
-    /// The file's two names, until it has the second.
+    /// The file's temporary and final name, until it has the final one.
     partial: Option<(PathBuf, PathBuf)>,
 }
 
 enum Out {
     Stream(BufWriter<Box<dyn Write + Send>>),
     Zstd(zstd::stream::write::Encoder<'static, BufWriter<Box<dyn Write + Send>>>),
-    /// Needed once more, to read.
+    /// A file that the second pass reads and writes again.
     Records(BufWriter<File>),
     Closed,
 }
 
 impl Writer {
-    /// Writes to a file, which replaces one of this name in [`Writer::finish`].
+    /// Writes to a file. [`Writer::finish`] replaces a file of the same name.
+    ///
+    /// # Errors
+    /// The temporary file cannot be created.
     pub fn create(path: &Path, target: Target) -> io::Result<Writer> {
         let mut partial = path.as_os_str().to_owned();
         partial.push(".partial");
@@ -95,10 +98,14 @@ impl Writer {
         Ok(Writer { target, out, accesses: 0, partial: Some((partial, path.to_owned())) })
     }
 
-    /// Writes to anything; what needs a second pass cannot be written there.
+    /// Writes to any writer.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] for [`Target::OracleGeneral`], which needs a second pass.
     pub fn new(out: impl Write + Send + 'static, target: Target) -> io::Result<Writer> {
         if target == Target::OracleGeneral {
-            let what = "oracleGeneral says of each access when the next one comes, and can be written to a file only";
+            let what =
+                "oracleGeneral needs a second pass over the records, so it can be written to a file only";
             return Err(io::Error::new(ErrorKind::Unsupported, what));
         }
         Ok(Writer { target, out: Writer::stream(Box::new(out), target)?, accesses: 0, partial: None })
@@ -117,6 +124,9 @@ impl Writer {
     }
 
     /// Appends accesses.
+    ///
+    /// # Errors
+    /// The bytes cannot be written.
     pub fn write(&mut self, pages: &[u64]) -> io::Result<()> {
         let out: &mut dyn Write = match &mut self.out {
             Out::Stream(out) => out,
@@ -135,7 +145,10 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes what is left, and gives the file its name. Returns how many accesses it has.
+    /// Writes the rest, gives the file its name, and returns the number of accesses in it.
+    ///
+    /// # Errors
+    /// The rest cannot be written, or the file cannot be renamed.
     pub fn finish(mut self) -> io::Result<u64> {
         match std::mem::replace(&mut self.out, Out::Closed) {
             Out::Stream(mut out) => out.flush()?,
@@ -157,7 +170,7 @@ impl Writer {
 impl Drop for Writer {
     fn drop(&mut self) {
         if let Some((partial, _)) = &self.partial {
-            // Whoever gives a file up has a reason to tell already.
+            // The caller that abandons a file already has an error to report.
             let _ = fs::remove_file(partial);
         }
     }
@@ -172,7 +185,8 @@ fn record(access: u64, page: u64) -> [u8; RECORD_BYTES] {
     record
 }
 
-/// From the end to the beginning: which access, counted from 1, is the next of the same page.
+/// Fills in, from the end to the beginning, which access, counted from 1, is the next of the same
+/// page.
 fn fill_in_next(mut file: File, accesses: u64) -> io::Result<()> {
     let mut next: HashMap<[u8; 8], u64> = HashMap::new();
     let mut records = vec![0; RECORDS_AT_ONCE * RECORD_BYTES];

@@ -1,4 +1,4 @@
-//! Tables whose columns people name: what lines mean, and what is said of wrong ones.
+//! Tables whose columns the user names: the meaning of lines, and the errors for malformed ones.
 
 use octavo_sim::SourceError;
 use octavo_sim::trace::{Columns, Format, Options, Separator};
@@ -46,7 +46,7 @@ fn other_separators_quotes_and_headers_are_read() {
     }
 }
 
-/// The formats that have names of their own, said in columns.
+/// Formats with their own names, described by their columns.
 #[test]
 fn block_traces_that_have_a_format_are_the_same_by_their_columns() {
     for (format, columns, text) in [
@@ -55,7 +55,8 @@ fn block_traces_that_have_a_format_are_the_same_by_their_columns() {
         (Format::Msr, "time,-,volume,op,offset,size,-", "1,a,0,Read,0,512,1\n2,a,0,Write,8192,8192,1\n"),
     ] {
         let by_format = pages(format, text, &Options::default()).unwrap();
-        // Volumes are numbered as they come, where the formats have their numbers.
+        // A table numbers its volumes in order of appearance; the formats have numbers of their
+        // own.
         let by_columns = table(&options(columns), text).unwrap();
         assert_eq!(
             by_format.iter().map(|page| page & 0xff_ffff_ffff).collect::<Vec<_>>(),
@@ -86,20 +87,20 @@ fn discards_and_flushes_are_no_accesses() {
 }
 
 #[test]
-fn a_wrong_line_is_reported_with_its_line_and_column() {
+fn the_error_for_a_malformed_line_has_its_line_and_column() {
     for (columns, line, expected) in [
-        ("time,op,offset,size", "1,r,x,1", "sample:3: column 3 (offset): \"x\" is no whole number"),
-        ("time,op,offset,size", "1,q,0,1", "sample:3: column 2 (op): \"q\" is no operation"),
-        ("time,op,offset,size", "x,r,0,1", "sample:3: column 1 (time): \"x\" is no number"),
+        ("time,op,offset,size", "1,r,x,1", "sample:3: column 3 (offset): \"x\" is not a whole number"),
+        ("time,op,offset,size", "1,q,0,1", "sample:3: column 2 (op): \"q\" is not an operation"),
+        ("time,op,offset,size", "x,r,0,1", "sample:3: column 1 (time): \"x\" is not a number"),
         ("time,op,offset,size", "1,r,0", "sample:3: column 4 (size): the line has only 3 columns"),
-        ("time,op,offset,size", "1,r,0,-1", "column 4 (size): \"-1\" is no whole number"),
+        ("time,op,offset,size", "1,r,0,-1", "column 4 (size): \"-1\" is not a whole number"),
         (
             "time,op,offset,size:sectors",
             "1,r,0,36028797018963968",
             "column 4 (size): 36028797018963968 lies past 2^64",
         ),
         ("-,-,offset,-", "1,r,18446744073709551615,1", "sample:3: the request ends past page 2^40"),
-        ("-,-,-,key", "1,r,0,", "column 4 (key): it is empty"),
+        ("-,-,-,key", "1,r,0,", "column 4 (key): the field is empty"),
     ] {
         let said = table(&options(columns), format!("1,r,0,1\n\n{line}\n")).unwrap_err().to_string();
         assert!(said.contains(expected), "{line}: {said}");
@@ -107,19 +108,19 @@ fn a_wrong_line_is_reported_with_its_line_and_column() {
         assert_eq!(table(&lenient, format!("1,r,0,1\n{line}\n1,r,0,1\n")).unwrap().len(), 2, "{line}");
     }
     let said = table(&options("offset=LBA"), "time,Offset\n1,2\n").unwrap_err().to_string();
-    assert!(said.contains("sample:1: no column is called \"LBA\" here; there are time, Offset"), "{said}");
+    assert!(said.contains("sample:1: no column is called \"LBA\"; the table has time, Offset"), "{said}");
 }
 
 #[test]
-fn columns_that_make_no_sense_are_refused_with_what_there_is() {
+fn invalid_columns_are_refused_and_the_error_lists_the_known_ones() {
     for (columns, expected) in [
         ("", "either an offset or a key is needed"),
         ("time,op,size", "either an offset or a key is needed"),
         ("offset,key", "either an offset or a key is needed"),
-        ("offset,offset", "offset is there twice"),
-        ("lba", "\"lba\" is no column"),
-        ("offset:miles", "\"miles\" is no unit of offset"),
-        ("offset:0", "\"0\" is no unit of offset"),
+        ("offset,offset", "offset is given twice"),
+        ("lba", "there is no column \"lba\""),
+        ("offset:miles", "\"miles\" is not a unit of offset"),
+        ("offset:0", "\"0\" is not a unit of offset"),
         ("op:ms,offset", "op has no unit"),
         ("time:hours,offset", "a time is in s, ms, us or ns"),
         ("offset=LBA,size", "some columns have names and some do not"),
@@ -133,12 +134,12 @@ fn columns_that_make_no_sense_are_refused_with_what_there_is() {
     let said = pages(Format::Csv, "1\n", &Options::default()).unwrap_err().to_string();
     assert!(said.contains("--columns"), "{said}");
     let said = pages(Format::U64, "1\n", &options("key")).unwrap_err().to_string();
-    assert!(said.contains("u64 is none"), "{said}");
+    assert!(said.contains("the format is u64"), "{said}");
 }
 
-/// Nothing in a line can end the program, and each line is accesses, or none, or an error.
+/// No line can make the reader panic: each is accesses, or none, or an error.
 #[test]
-fn junk_is_an_error_or_pages_and_never_a_panic() {
+fn random_bytes_are_an_error_or_pages_and_never_a_panic() {
     const PARTS: [&[u8]; 20] = [
         b",",
         b"\"",
@@ -161,11 +162,8 @@ fn junk_is_an_error_or_pages_and_never_a_panic() {
         b"\\",
         b"9999999",
     ];
-    let mut random = 7u64;
-    let mut below = |limit: usize| {
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (random >> 33) as usize % limit
-    };
+    let mut random = octavo_random::Random::new(7);
+    let mut below = |limit: usize| random.below(limit as u64) as usize;
     let columns = [
         "time,op,offset,size,volume",
         "key,size",
@@ -183,7 +181,9 @@ fn junk_is_an_error_or_pages_and_never_a_panic() {
             let options = Options { columns: Some(parsed.clone()), skip_bad, ..Options::default() };
             match table(&options, &text) {
                 Ok(_) => {}
-                Err(error) if skip_bad => panic!("passed over is no error: {error}: {}", text.escape_ascii()),
+                Err(error) if skip_bad => {
+                    panic!("skipped lines are no error: {error}: {}", text.escape_ascii())
+                }
                 Err(error) => assert!(error.to_string().starts_with("sample:"), "{error}"),
             }
         }

@@ -1,4 +1,4 @@
-//! Files: names, compression, progress, and traces much larger than what is held of them.
+//! Files: names, compression, progress, and traces much larger than the memory that reads them.
 
 use std::io::{self, Cursor, Read, Write};
 use std::path::Path;
@@ -16,7 +16,7 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
 
 fn zstd(bytes: &[u8]) -> Vec<u8> {
     let mut encoder = zstd::Encoder::new(Vec::new(), 3).unwrap();
-    // As the program `zstd` has it.
+    // As the program `zstd` does.
     encoder.include_checksum(true).unwrap();
     encoder.write_all(bytes).unwrap();
     encoder.finish().unwrap()
@@ -63,23 +63,23 @@ fn a_name_that_tells_no_format_gets_a_list_of_them() {
     let folder = Folder::new("no-format");
     let path = folder.file("a.csv", "1\n");
     let said = trace::open(&path, &Options::default()).err().unwrap().to_string();
-    let expected = "a.csv: the name does not tell the format; say it with --format: \
+    let expected = "a.csv: the name does not tell the format; give it with --format: \
                     u64, oracleGeneral, arc, lirs, spc, msr, tencent, alibaba, blkparse, fio";
     assert!(said.contains(expected) && said.contains("--columns"), "{said}");
     let said = "x".parse::<Format>().unwrap_err();
-    assert!(said.starts_with("\"x\" is no format; there are u64, "), "{said}");
+    assert!(said.starts_with("\"x\" is not a format; known: u64, "), "{said}");
 }
 
-/// A missing file whose name tells no format was said to have a wrong name.
+/// Regression: the error for a missing file whose name tells no format was about its name.
 #[test]
-fn a_missing_file_a_folder_and_an_empty_file_are_told_before_their_format_is_asked() {
+fn missing_files_folders_and_empty_files_are_reported_before_an_unknown_format() {
     let folder = Folder::new("missing");
     folder.file("empty.u64", "");
     folder.file("empty.csv", "");
     for (name, expected) in [
         ("a.u64", "no such file"),
         ("a.csv", "no such file"),
-        ("", "a folder is no trace"),
+        ("", "this is a folder, not a trace"),
         ("empty.u64", "the file is empty"),
         ("empty.csv", "the file is empty"),
         ("empty.csv/a.u64", "Not a directory"),
@@ -94,12 +94,12 @@ fn a_missing_file_a_folder_and_an_empty_file_are_told_before_their_format_is_ask
 }
 
 #[test]
-fn compressed_files_read_as_what_they_hold_whatever_their_name_says() {
+fn compressed_files_are_recognised_whatever_their_name_says() {
     let folder = Folder::new("packed");
     let numbers: Vec<u64> = (0..100_000).map(|number| number * 7919 % 65_537).collect();
     let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
     let (first, second) = bytes.split_at(333_336);
-    // As `cat` and parallel compressors leave them, there can be several streams in a file.
+    // `cat` and parallel compressors leave several streams in a file.
     for (name, packed) in [
         ("plain.u64", bytes.clone()),
         ("a.u64.gz", gzip(&bytes)),
@@ -128,7 +128,7 @@ fn a_page_number_that_looks_like_gzip_is_a_page_number() {
 }
 
 #[test]
-fn a_compressed_file_that_is_cut_off_or_damaged_is_an_error_after_what_could_be_read() {
+fn a_truncated_or_damaged_compressed_file_is_an_error() {
     let folder = Folder::new("cut");
     let text: String = (0..50_000u64).map(|number| format!("{}\n", number * 7919 % 65_537)).collect();
     for (name, mut packed) in [("a.lirs.gz", gzip(text.as_bytes())), ("a.lirs.zst", zstd(text.as_bytes()))] {
@@ -148,7 +148,7 @@ fn a_compressed_file_that_is_cut_off_or_damaged_is_an_error_after_what_could_be_
 }
 
 #[test]
-fn progress_goes_from_nothing_to_all_in_bytes_of_the_file() {
+fn progress_rises_from_0_to_1_by_the_bytes_of_the_file() {
     let folder = Folder::new("progress");
     let path = folder.file("a.u64", vec![0; 8 << 20]);
     let (mut source, mut pages, mut last) = (open(&path), Vec::new(), 0.0);
@@ -167,7 +167,7 @@ fn progress_goes_from_nothing_to_all_in_bytes_of_the_file() {
     assert_eq!(endless.progress(), None);
 }
 
-/// Text or bytes again and again, in pieces of odd lengths.
+/// Repeats bytes, in pieces of odd lengths.
 struct Again {
     piece: Vec<u8>,
     at: usize,
@@ -184,7 +184,7 @@ impl Read for Again {
     }
 }
 
-/// The most memory that this process ever had, in bytes.
+/// Returns the peak memory of this process, in bytes.
 fn memory_peak() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
@@ -192,41 +192,39 @@ fn memory_peak() -> u64 {
 }
 
 #[test]
-fn a_trace_much_larger_than_the_buffer_needs_no_memory_for_its_length() {
+fn reading_takes_no_memory_for_the_length_of_a_trace() {
     let count = |format, piece: &[u8], times: u64| {
         let reader = Again { piece: piece.to_vec(), at: 0, left: piece.len() as u64 * times };
         let mut source = trace::read(format, "sample", reader, &Options::default()).unwrap();
-        let (mut count, mut pages) = (0, Vec::new());
-        loop {
-            pages.clear();
-            source.next(&mut pages).unwrap();
-            assert!(pages.len() <= 2 * CHUNK);
-            if pages.is_empty() {
-                return count;
-            }
-            count += pages.len() as u64;
-        }
+        let mut count = 0;
+        let mut take = |chunk: &[u64]| {
+            assert!(chunk.len() <= 2 * CHUNK);
+            count += chunk.len() as u64;
+            Ok(())
+        };
+        source.for_each_chunk(&mut take).unwrap();
+        count
     };
     let before = memory_peak();
     assert_eq!(count(Format::U64, &[1; 8 * 1021], 1 << 16), 1021 << 16);
     assert_eq!(count(Format::Lirs, "12\n345\n*\n".repeat(1021).as_bytes(), 1 << 11), 1021 << 12);
-    // Few lines, and each of them a million pages.
+    // Few lines of a million pages each.
     assert_eq!(count(Format::Arc, b"0 1048576 0 0\n", 100), 100 << 20);
-    // Millions of lines that are none.
+    // Millions of lines without an access.
     assert_eq!(count(Format::Lirs, "*\n".repeat(10_000).as_bytes(), 1 << 10), 0);
-    // The first is half a gigabyte. Other tests run in this process at the same time.
+    // The first trace is half a gigabyte. Other tests run in this process at the same time.
     let grown = memory_peak() - before;
     assert!(grown < 128 << 20, "{grown} bytes");
 }
 
 #[test]
-fn the_pages_are_the_same_however_the_bytes_arrive() {
+fn pages_do_not_depend_on_how_the_bytes_arrive() {
     let text: String = (0..20_000u64).map(|line| format!("{} {} 0 {line}\n", line * 31, line % 5)).collect();
     let expected = all(trace::read(Format::Arc, "sample", Cursor::new(text.clone()), &Options::default())
         .unwrap()
         .as_mut())
     .unwrap();
-    // Every line, and every number, is cut in two somewhere.
+    // Every line and every number is cut in two by some length of pieces.
     for piece in [1, 2, 7, 1021] {
         struct Pieces(Cursor<String>, usize);
         impl Read for Pieces {
@@ -242,7 +240,7 @@ fn the_pages_are_the_same_however_the_bytes_arrive() {
 }
 
 #[test]
-fn recorded_traces_have_the_counts_that_are_known_of_them() {
+fn recorded_traces_have_their_known_counts() {
     let Some(folder) = std::env::var_os("OCTAVO_TRACES") else {
         println!("SKIP: OCTAVO_TRACES names no folder of traces");
         return;

@@ -1,4 +1,4 @@
-//! Every format from a sample that a person wrote, with pages that a person worked out.
+//! Every format, from hand-written samples with hand-computed pages.
 
 use octavo_sim::trace::{Format, Options};
 
@@ -33,7 +33,7 @@ fn an_arc_line_is_consecutive_blocks() {
 }
 
 #[test]
-fn a_lirs_line_is_a_block_and_stars_are_none() {
+fn a_lirs_line_is_a_block_unless_it_begins_with_a_star() {
     sample(Format::Lirs, "12\n*\n5\r\n* phase 2\n\n12", &[12, 5, 12]);
 }
 
@@ -45,7 +45,7 @@ fn spc_keeps_asus_apart_and_touches_every_page_of_a_request() {
 }
 
 #[test]
-fn msr_numbers_disks_of_hosts_as_they_come() {
+fn msr_numbers_disks_of_hosts_in_order_of_appearance() {
     let text = "\
 Timestamp,Hostname,DiskNumber,Type,Offset,Size,ResponseTime
 128166372003061629,hm,1,Read,383496192,32768,413
@@ -75,7 +75,7 @@ fn alibaba_counts_in_bytes() {
 }
 
 #[test]
-fn blkparse_counts_what_was_queued() {
+fn blkparse_counts_queued_requests() {
     let text = "\
 Input file sda.blktrace.0 added
   8,0    3        1     0.000000000   697  A   W 223490 + 8 <- (8,2) 21
@@ -103,13 +103,13 @@ Events (8,0): 11 entries
 }
 
 #[test]
-fn blkparse_without_queued_requests_counts_what_was_issued_or_completed() {
+fn blkparse_without_queued_requests_counts_issued_or_completed_ones() {
     let line = |action: &str, sector: u64| format!("  8,0 0 1 0.0 1 {action} R {sector} + 8 [x]\n");
     sample(Format::Blkparse, line("C", 8) + &line("D", 16) + &line("C", 16), &[2]);
     sample(Format::Blkparse, line("C", 8) + &line("I", 16) + &line("C", 16), &[1, 2]);
-    // Completions of requests from before the recording stand in front of the first that is queued.
+    // Completions of requests from before the recording come before the first queued request.
     sample(Format::Blkparse, line("C", 8) + &line("D", 16) + &line("Q", 24) + &line("D", 24), &[3]);
-    // A decision comes in the end, and what was read until then is not lost.
+    // The reader decides at the latest at UNDECIDED_MAX events, and loses none of them.
     let many: String = (0..5000).map(|page| line("C", 8 * page)).collect();
     sample(Format::Blkparse, many + &line("Q", 0), &(0..5000).collect::<Vec<u64>>());
 }
@@ -142,7 +142,7 @@ fio version 3 iolog
 }
 
 #[test]
-fn pages_are_as_long_as_they_are_said_to_be() {
+fn requests_are_divided_into_pages_of_the_given_length() {
     let options = Options { page_bytes: 65_536, ..Options::default() };
     assert_eq!(pages(Format::Alibaba, "0,R,65535,2,1\n", &options).unwrap(), [0, 1]);
     let options = Options { page_bytes: 512, ..Options::default() };

@@ -1,4 +1,4 @@
-//! Workloads: what their texts mean, and that their accesses are distributed as they say.
+//! Workloads: the meaning of their texts, and the distribution of their accesses.
 
 use std::collections::{HashMap, HashSet};
 
@@ -11,7 +11,7 @@ fn draw(text: &str) -> Vec<u64> {
 }
 
 fn error(text: &str) -> String {
-    generate::parse(text).err().unwrap_or_else(|| panic!("{text} is taken")).to_string()
+    generate::parse(text).err().unwrap_or_else(|| panic!("{text} is accepted")).to_string()
 }
 
 fn counts(pages: &[u64]) -> HashMap<u64, u64> {
@@ -70,7 +70,7 @@ fn zipf_gives_each_page_the_share_of_the_ranks_that_fall_on_it() {
 }
 
 #[test]
-fn zipf_draws_from_as_many_ranks_as_ycsb_unless_told() {
+fn zipf_draws_from_as_many_ranks_as_ycsb_by_default() {
     const REQUESTS: f64 = 1e6;
     let counts = counts(&draw("zipf:pages=100000,requests=1000000"));
     // YCSB's constant; the hottest page also has its part of the long tail, which lies evenly.
@@ -87,7 +87,7 @@ fn a_loop_goes_round() {
 }
 
 #[test]
-fn scans_come_when_they_should_and_go_on_where_they_ended() {
+fn scans_come_at_their_interval_and_continue_where_the_last_ended() {
     let pages = draw("scans:pages=100,every=10,length=4,cold=6,requests=42");
     for (number, part) in pages.chunks(14).enumerate() {
         assert!(part[..10].iter().all(|page| *page < 100));
@@ -149,27 +149,27 @@ fn progress_is_in_requests() {
 }
 
 #[test]
-fn a_wrong_text_is_told_what_is_wrong_with_it() {
+fn the_error_for_a_malformed_text_has_the_reason() {
     let deep = "mix:1=[".repeat(5) + "loop:pages=1" + &"]".repeat(5);
     for (text, expected) in [
-        ("", "\"\" is no kind of workload; there are uniform, zipf"),
-        ("zpif:pages=3", "\"zpif\" is no kind of workload"),
+        ("", "\"\" is not a kind of workload; known: uniform, zipf"),
+        ("zpif:pages=3", "\"zpif\" is not a kind of workload"),
         ("zipf", "zipf: pages is missing"),
         ("zipf:pages", "zipf: \"pages\" has no value"),
-        ("zipf:pages=x", "zipf: pages: \"x\" is no whole number from 1 to 1099511627776"),
-        ("zipf:pages=0", "zipf: pages: \"0\" is no whole number from 1"),
+        ("zipf:pages=x", "zipf: pages: \"x\" is not a whole number from 1 to 1099511627776"),
+        ("zipf:pages=0", "zipf: pages: \"0\" is not a whole number from 1"),
         ("zipf:pages=-1", "zipf: pages: \"-1\""),
-        ("zipf:pages=99999999999999999999", "is no whole number"),
+        ("zipf:pages=99999999999999999999", "is not a whole number"),
         ("zipf:pages=3,skew=0", "skew: more than 0 and at most 10"),
         ("zipf:pages=3,skew=NaN", "skew: more than 0"),
-        ("zipf:pages=3,skew=x", "skew: \"x\" is no number"),
-        ("zipf:pages=3,pages=4", "pages is there twice"),
-        ("loop:pages=3,every=4", "every is not known here; there are requests, seed, pages"),
+        ("zipf:pages=3,skew=x", "skew: \"x\" is not a number"),
+        ("zipf:pages=3,pages=4", "pages is given twice"),
+        ("loop:pages=3,every=4", "unknown name every; known: requests, seed, pages"),
         ("scans:pages=3,every=4", "length is missing"),
-        ("mix:", "there are no parts"),
-        ("mix:0=[loop:pages=1]", "mix: 0: \"0\" is no whole number from 1"),
+        ("mix:", "the parts are missing"),
+        ("mix:0=[loop:pages=1]", "mix: 0: \"0\" is not a whole number from 1"),
         ("mix:1=loop", "a workload in brackets is expected"),
-        ("mix:1=[loop:pages=1,requests=5]", "loop: requests is not known here"),
+        ("mix:1=[loop:pages=1,requests=5]", "loop: unknown name requests"),
         ("mix:1=[loop:pages=1", "a workload in brackets is expected"),
         (&deep, "more than 4 mixes inside each other"),
     ] {

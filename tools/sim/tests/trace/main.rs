@@ -1,5 +1,5 @@
-//! Traces as their users meet them: what each format's lines mean, what is said of wrong ones,
-//! files packed and cut off, and workloads.
+//! Traces through the public interface: the meaning of each format's lines, errors for malformed
+//! ones, compressed and truncated files, and workloads.
 
 #![forbid(unsafe_code)]
 
@@ -16,27 +16,24 @@ use std::path::PathBuf;
 use octavo_sim::trace::{self, Format, Options};
 use octavo_sim::{CHUNK, Source, SourceError};
 
-/// All pages of a text or of bytes.
+/// Returns all pages of a text or of bytes.
 fn pages(format: Format, bytes: impl AsRef<[u8]>, options: &Options) -> Result<Vec<u64>, SourceError> {
     let reader = Cursor::new(bytes.as_ref().to_vec());
     all(trace::read(format, "sample", reader, options)?.as_mut())
 }
 
-/// All pages of a source, which never yields much more than it says.
+/// Returns all pages of a source, and checks that it never yields many more than a chunk.
 fn all(source: &mut dyn Source) -> Result<Vec<u64>, SourceError> {
-    let (mut all, mut some) = (Vec::new(), Vec::new());
-    loop {
-        some.clear();
-        source.next(&mut some)?;
-        assert!(some.len() <= 2 * CHUNK, "{} pages at once", some.len());
-        if some.is_empty() {
-            return Ok(all);
-        }
-        all.extend_from_slice(&some);
-    }
+    let mut all = Vec::new();
+    source.for_each_chunk(&mut |chunk| {
+        assert!(chunk.len() <= 2 * CHUNK, "{} pages at once", chunk.len());
+        all.extend_from_slice(chunk);
+        Ok(())
+    })?;
+    Ok(all)
 }
 
-/// A folder of one test's own.
+/// A folder that one test uses.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -56,7 +53,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // What cannot be removed lies in the build folder and disturbs nobody.
+        // A folder that cannot be removed stays in the build folder, where it does no harm.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }

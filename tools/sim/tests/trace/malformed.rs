@@ -1,4 +1,4 @@
-//! What is said of lines and records that are wrong, and that one wrong line costs no other.
+//! The errors for malformed lines and records. Skipping a malformed line loses no other line.
 
 use std::io::{self, Cursor, Read};
 
@@ -6,7 +6,7 @@ use octavo_sim::trace::{self, Format, LINE_BYTES_MAX, Options};
 
 use crate::{all, pages};
 
-/// The error of a text, whose beginning says where.
+/// Returns the error of a text; its beginning is the place of the error.
 fn error(format: Format, text: impl AsRef<[u8]>) -> String {
     pages(format, text, &Options::default()).unwrap_err().to_string()
 }
@@ -16,25 +16,29 @@ fn wrong(format: Format, good: &str, bad: &str, expected: &str) {
     assert!(said.starts_with("sample:3: ") && said.contains(expected), "{}: {bad}: {said}", format.name());
 }
 
-/// Bad lines, each with a part of what is said of it.
+/// Malformed lines, each with a part of its error.
 type Bad = &'static [(&'static str, &'static str)];
 
-/// A good line of each text format, and bad ones.
+/// A good line of each text format, and malformed ones.
 const LINES: &[(Format, &str, Bad)] = &[
     (
         Format::Arc,
         "1 2 0 0",
         &[
             ("1 2 0", "no number of the request"),
-            ("1 2 0 0 0", "a fifth field"),
-            ("x 2 0 0", "\"x\" is no whole number"),
-            ("-1 2 0 0", "\"-1\" is no whole number"),
-            ("18446744073709551616 1 0 0", "more than 2^64"),
+            ("1 2 0 0 0", "unexpected fifth field \"0\""),
+            ("x 2 0 0", "\"x\" is not a whole number"),
+            ("-1 2 0 0", "\"-1\" is not a whole number"),
+            ("18446744073709551616 1 0 0", "not below 2^64"),
             ("18446744073709551615 2 0 0", "past block 2^64"),
             ("0 1152921504606846976 0 0", "a request of 1152921504606846976 pages"),
         ],
     ),
-    (Format::Lirs, "1", &[("1 2", "\"1 2\" is no whole number"), ("0x10", "\"0x10\" is no whole number")]),
+    (
+        Format::Lirs,
+        "1",
+        &[("1 2", "\"1 2\" is not a whole number"), ("0x10", "\"0x10\" is not a whole number")],
+    ),
     (
         Format::Spc,
         "0,1,512,r,0",
@@ -70,18 +74,18 @@ const LINES: &[(Format, &str, Bad)] = &[
     (
         Format::Alibaba,
         "3,R,0,4096,1",
-        &[("3,Q,0,4096,1", "\"Q\" is neither R nor W"), ("3,R,0,,1", "\"\" is no whole number")],
+        &[("3,Q,0,4096,1", "\"Q\" is neither R nor W"), ("3,R,0,,1", "\"\" is not a whole number")],
     ),
     (
         Format::Blkparse,
         "8,0 0 1 0.0 1 Q R 8 + 8 [x]",
         &[
-            ("Some text", "\"Some text\" is no event of a device"),
+            ("Some text", "\"Some text\" is not an event of a device"),
             ("8,0 0", "the event has no sequence number"),
             ("8,0 0 1 0.0 1 Q R", "the event has no sector"),
             ("8,0 0 1 0.0 1 Q R 8 +", "the event has no count of sectors"),
-            ("8,0 0 1 0.0 1 Q R 8 / 8 [x]", "\"/\" stands where \"+\" is expected"),
-            ("8,0 0 1 0.0 1 Q r 8 + 8 [x]", "\"r\" is no kind of request"),
+            ("8,0 0 1 0.0 1 Q R 8 / 8 [x]", "expected \"+\", found \"/\""),
+            ("8,0 0 1 0.0 1 Q r 8 + 8 [x]", "\"r\" is not a kind of request"),
         ],
     ),
     (
@@ -90,26 +94,30 @@ const LINES: &[(Format, &str, Bad)] = &[
         &[
             ("/dev/sda", "the line has no action"),
             ("/dev/sda read 0", "the line has no length"),
-            ("/dev/sda erase 0 1", "\"erase\" is no action"),
+            ("/dev/sda erase 0 1", "\"erase\" is not an action"),
         ],
     ),
 ];
 
 #[test]
-fn a_wrong_line_is_reported_with_its_number_and_what_is_wrong() {
+fn the_error_for_a_malformed_line_has_its_number_and_the_reason() {
     for (format, good, bad) in LINES {
         for (bad, expected) in *bad {
             wrong(*format, good, bad, expected);
         }
     }
     let said = error(Format::Fio, "fio version 3 iolog\n/dev/sda read 0 1\n");
-    assert_eq!(said, "sample:2: \"/dev/sda\" is no whole number");
+    assert_eq!(said, "sample:2: \"/dev/sda\" is not a whole number");
     let said = error(Format::Fio, "rw, 0, 4096\n");
-    assert!(said.starts_with("sample:1: \"rw, 0, 4096\" stands where \"fio version 2 iolog\""), "{said}");
+    assert!(
+        said.starts_with("sample:1: expected \"fio version 2 iolog\"")
+            && said.ends_with("found \"rw, 0, 4096\""),
+        "{said}"
+    );
 }
 
 #[test]
-fn a_wrong_line_that_is_passed_over_costs_no_other() {
+fn skipping_a_malformed_line_loses_no_other_line() {
     let options = Options { skip_bad: true, ..Options::default() };
     for (format, good, bad) in LINES {
         let mut text = String::new();
@@ -123,7 +131,7 @@ fn a_wrong_line_that_is_passed_over_costs_no_other() {
 }
 
 #[test]
-fn a_file_that_is_cut_off_inside_a_record_is_reported() {
+fn a_file_that_ends_inside_a_record_is_an_error() {
     let said = error(Format::U64, [7; 19]);
     assert_eq!(said, "sample: record 3: the file ends after 3 of its 8 bytes");
     let said = error(Format::OracleGeneral, [7; 23]);
@@ -139,14 +147,14 @@ fn pages_before_an_error_are_yielded_and_none_after() {
     let mut source =
         trace::read(Format::Lirs, "sample", Cursor::new("1\n2\nx\n3\n"), &Options::default()).unwrap();
     let mut read = Vec::new();
-    assert_eq!(source.next(&mut read).unwrap_err().to_string(), "sample:3: \"x\" is no whole number");
+    assert_eq!(source.next(&mut read).unwrap_err().to_string(), "sample:3: \"x\" is not a whole number");
     assert_eq!(read, [1, 2]);
     assert_eq!(source.next(&mut read), Ok(()));
     assert_eq!(read, [1, 2]);
 }
 
 #[test]
-fn a_line_longer_than_the_limit_is_an_error_or_passed_over() {
+fn a_line_longer_than_the_limit_is_an_error_or_skipped() {
     for bytes in [LINE_BYTES_MAX, LINE_BYTES_MAX + 1, 40 * LINE_BYTES_MAX] {
         for end in ["\n", ""] {
             let text = format!("1\n{}{end}", "2".repeat(bytes));
@@ -157,19 +165,19 @@ fn a_line_longer_than_the_limit_is_an_error_or_passed_over() {
             assert_eq!(pages(Format::Lirs, text, &options).unwrap(), [1, 3], "{bytes}");
         }
     }
-    // One byte less is a line, and here a number too large.
-    assert!(error(Format::Lirs, "2".repeat(LINE_BYTES_MAX - 1) + "\n").contains("more than 2^64"));
+    // A line one byte shorter is read; here it is a number that is too large.
+    assert!(error(Format::Lirs, "2".repeat(LINE_BYTES_MAX - 1) + "\n").contains("not below 2^64"));
 }
 
 #[test]
-fn names_of_volumes_do_not_fill_the_memory() {
+fn the_memory_for_names_of_volumes_is_bounded() {
     let line = |file: u64| format!("{file:08000} read 0 1\n");
     let text: String = (0..2500).map(line).collect();
     let said = error(Format::Fio, format!("fio version 2 iolog\n{text}"));
     assert!(said.starts_with("sample:2082: 2080 volumes"), "{said}");
 }
 
-/// Gives some bytes, and then fails.
+/// Yields some bytes, and then fails.
 struct Failing(Cursor<&'static str>);
 
 impl Read for Failing {
@@ -182,7 +190,7 @@ impl Read for Failing {
 }
 
 #[test]
-fn a_file_that_cannot_be_read_further_is_an_error_even_where_lines_are_passed_over() {
+fn a_read_error_is_an_error_even_if_malformed_lines_are_skipped() {
     let options = Options { skip_bad: true, ..Options::default() };
     let reader = Failing(Cursor::new("100000\n200000\n3"));
     let mut source = trace::read(Format::Lirs, "sample", reader, &options).unwrap();
@@ -196,7 +204,7 @@ fn a_file_that_cannot_be_read_further_is_an_error_even_where_lines_are_passed_ov
 }
 
 #[test]
-fn pages_of_a_length_that_cannot_be_are_refused() {
+fn invalid_page_lengths_are_refused() {
     for page_bytes in [0, 1, 256, 4095, 6144, 32 << 20, u64::MAX] {
         let options = Options { page_bytes, ..Options::default() };
         let said = pages(Format::Lirs, "", &options).unwrap_err().to_string();

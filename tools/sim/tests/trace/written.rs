@@ -1,4 +1,4 @@
-//! What is written is read again, and libCacheSim's records say when a page comes next.
+//! Written traces are read back, and libCacheSim's records have the next access of each page.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -9,7 +9,7 @@ use octavo_sim::trace::{self, Options, Target, Writer};
 use crate::{Folder, all};
 
 fn numbers() -> Vec<u64> {
-    // More than the second pass looks at at once, and more than is held before it is written.
+    // More than the second pass reads at a time, and more than the writer buffers.
     (0..50_000u64)
         .map(|number| number * number % 10_007 * 0x1_0000_0001)
         .chain([u64::MAX, 0, u64::MAX])
@@ -17,7 +17,7 @@ fn numbers() -> Vec<u64> {
 }
 
 #[test]
-fn what_is_written_is_read_again() {
+fn written_traces_are_read_back() {
     let folder = Folder::new("round");
     for name in Target::names() {
         let path = folder.0.join(format!("a.{name}"));
@@ -38,7 +38,7 @@ fn what_is_written_is_read_again() {
 }
 
 #[test]
-fn oracle_general_says_when_each_page_comes_next() {
+fn oracle_general_has_the_next_access_of_each_page() {
     let folder = Folder::new("oracle");
     let path = folder.0.join("a.oracleGeneral");
     let mut writer = Writer::create(&path, Target::OracleGeneral).unwrap();
@@ -46,7 +46,7 @@ fn oracle_general_says_when_each_page_comes_next() {
     writer.finish().unwrap();
     let bytes = std::fs::read(&path).unwrap();
     assert_eq!(bytes.len(), 24 * numbers().len());
-    // A twin: accesses count from 1.
+    // The naive twin: accesses count from 1.
     let mut next = HashMap::new();
     for (at, page) in numbers().into_iter().enumerate().rev() {
         let record = &bytes[24 * at..24 * at + 24];
@@ -59,7 +59,7 @@ fn oracle_general_says_when_each_page_comes_next() {
 }
 
 #[test]
-fn a_file_that_is_given_up_leaves_nothing_and_replaces_nothing() {
+fn an_abandoned_file_is_removed_and_replaces_nothing() {
     let folder = Folder::new("given-up");
     let path = folder.file("a.u64", "as it was");
     let mut writer = Writer::create(&path, Target::U64).unwrap();
@@ -83,7 +83,7 @@ impl Write for Shared {
 }
 
 #[test]
-fn what_needs_a_second_pass_cannot_be_written_to_a_pipe() {
+fn a_format_with_a_second_pass_cannot_be_written_to_a_pipe() {
     let out = Shared::default();
     let mut writer = Writer::new(out.clone(), Target::Lirs).unwrap();
     writer.write(&[3, 2]).unwrap();

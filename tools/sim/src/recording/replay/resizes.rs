@@ -1,5 +1,4 @@
-//! Segments that come and go in a whole recording. What is not here: those of a sample, whose table
-//! is smaller.
+//! Segments that join and leave in a whole recording. `sampled.rs` has those of a sample.
 
 use octavo_recording::Event;
 use octavo_table::{NoBytes, Pass, SegmentIndex};
@@ -7,7 +6,8 @@ use octavo_table::{NoBytes, Pass, SegmentIndex};
 use super::Twin;
 
 impl<const W: usize> Twin<W> {
-    /// The table begins with as many segments as the partition had, which may have other numbers.
+    /// Names the partition's segments when the recording began. The table has as many, which may
+    /// have other numbers.
     pub fn name_segments(&mut self, first: u32, count: u32) {
         if std::mem::take(&mut self.is_unnamed) {
             self.segments.clear();
@@ -15,9 +15,9 @@ impl<const W: usize> Twin<W> {
         self.segments.extend((first..first.saturating_add(count)).take(self.segments_max as usize));
     }
 
-    /// The next step of a resize. Of a recording that begins with its partition it is made as it
-    /// was made. One that begins later has a directory of another history, so that other moves
-    /// are to be made: it only gets as many segments as the partition has.
+    /// Makes the next step of a resize. For a recording that begins with its partition, the table
+    /// makes exactly the recorded step. For one that begins later, the table's directory has
+    /// another history and needs other moves: it only gets as many segments as the partition has.
     pub fn resize(&mut self, event: &Event) {
         match event {
             Event::Join { segment } if *segment < self.segments_max => drop(self.segments.insert(*segment)),
@@ -37,23 +37,23 @@ impl<const W: usize> Twin<W> {
         }
     }
 
-    /// Makes moves until the table has as many segments as the partition, or a page is in
-    /// somebody's hands: then it goes on at that one's end.
+    /// Makes moves until the table has as many segments as the partition, or until a page is busy;
+    /// then the next step of that page calls this again.
     pub fn follow(&mut self) {
-        // A turn makes a move, cleans a page, or begins to add or remove a segment.
+        // Each turn makes a move, cleans a page, or begins to add or remove a segment.
         loop {
             if let Some(mv) = self.pending.last() {
                 let Some(busy) = self.table.advance(*mv, &mut NoBytes).busy else {
                     self.pending.pop();
                     continue;
                 };
-                // A dirty page would be written first.
+                // The cache writes a dirty page before it moves it.
                 let slot = self.table.slot(busy);
                 let seen = slot.load();
                 if slot.begin_writeback(seen).is_err() {
                     return;
                 }
-                let _nobody = self.table.end_writeback(busy, seen.version(), true);
+                let _no_waiter = self.table.end_writeback(busy, seen.version(), true);
                 continue;
             }
             self.emptied.extend(self.leaving.take());
@@ -76,17 +76,17 @@ impl<const W: usize> Twin<W> {
         }
     }
 
-    /// Whether a segment may join or leave: all moves that were named before are made.
+    /// Returns whether a segment may join or leave: all recorded moves before are made.
     fn is_settled(&mut self) -> bool {
         if !self.pending.is_empty() {
-            self.misfits += 1;
+            self.found.misfits += 1;
         }
         self.pending.is_empty()
     }
 
     fn join(&mut self, segment: SegmentIndex) {
         if segment.0 >= self.table.shape().segments_max || self.table.is_live(segment) {
-            self.misfits += 1;
+            self.found.misfits += 1;
         } else if self.is_settled() {
             self.pending = self.table.join(segment);
         }
@@ -99,7 +99,7 @@ impl<const W: usize> Twin<W> {
             && !self.emptied.contains(&segment)
             && others > 1;
         if !may {
-            self.misfits += 1;
+            self.found.misfits += 1;
         } else if self.is_settled() {
             self.pending = self.table.leave(segment);
             self.leaving = Some(segment);
@@ -107,13 +107,13 @@ impl<const W: usize> Twin<W> {
         }
     }
 
-    /// Makes all moves of a table that has no page, as the partition's had none.
+    /// Makes all moves of a table without pages, as the partition had none.
     fn settle(&mut self) {
         while let Some(mv) = self.pending.pop() {
             let busy = self.table.advance(mv, &mut NoBytes).busy;
             if busy.is_some() {
                 self.pending.push(mv);
-                self.misfits += 1;
+                self.found.misfits += 1;
                 return;
             }
         }
@@ -124,7 +124,7 @@ impl<const W: usize> Twin<W> {
     fn begin_move(&mut self) {
         match self.pending.last().filter(|_| !self.has_begun) {
             Some(mv) => self.table.begin_move(*mv, &mut NoBytes),
-            None => self.misfits += 1,
+            None => self.found.misfits += 1,
         }
         self.has_begun = !self.pending.is_empty();
     }
@@ -133,17 +133,17 @@ impl<const W: usize> Twin<W> {
         let is_one = self.has_begun && set < self.table.shape().sets_per_segment;
         match self.pending.last().filter(|_| is_one) {
             Some(mv) => self.table.advance_set(*mv, set, &mut NoBytes, &mut Pass::default()),
-            None => self.misfits += 1,
+            None => self.found.misfits += 1,
         }
     }
 
     fn advance(&mut self, done: bool) {
-        // Its sets were passed one by one; recordings of before tell of whole passes alone.
+        // Its sets moved one by one. Recordings of version 2 have only whole passes.
         if self.has_begun && !done {
             return;
         }
         let Some(mv) = self.pending.last() else {
-            self.misfits += 1;
+            self.found.misfits += 1;
             return;
         };
         let pass = self.table.advance(*mv, &mut NoBytes);
@@ -151,7 +151,7 @@ impl<const W: usize> Twin<W> {
             self.pending.pop();
             self.has_begun = false;
         }
-        self.misfits += u64::from(pass.busy.is_none() != done);
+        self.found.misfits += u64::from(pass.busy.is_none() != done);
         if self.pending.is_empty() {
             self.emptied.extend(self.leaving.take());
         }
@@ -159,15 +159,15 @@ impl<const W: usize> Twin<W> {
 
     fn retire(&mut self, segment: SegmentIndex, retired: bool) {
         let Some(at) = self.emptied.iter().position(|emptied| *emptied == segment) else {
-            self.misfits += 1;
+            self.found.misfits += 1;
             return;
         };
-        // One that was refused may be ready by now: the pin that kept it went before this was
-        // written.
+        // A retirement that was refused in the cache may succeed here: the pin that held the
+        // segment was released before the refusal was recorded.
         if retired {
             match self.table.retire(segment) {
                 Ok(()) => drop(self.emptied.remove(at)),
-                Err(_) => self.misfits += 1,
+                Err(_) => self.found.misfits += 1,
             }
         }
     }
