@@ -189,14 +189,14 @@ fn what_cannot_be_recorded_is_refused_with_a_reason() {
     for (words, status, why) in [
         (&["record", "q", "--output", &file, "--socket", &socket][..], 1, "there is no partition \"q\""),
         (&["record", "p", "--output", "/nowhere/a.octr", "--socket", &socket], 1, "No such file"),
-        (&["record", "p", "--output", "a.trace", "--socket", &socket], 2, "ends in .octr"),
+        (&["record", "p", "--output", "a.trace", "--socket", &socket], 2, "must end in .octr"),
         (&["record", "p", "--output", &file, "--sample", "3", "--socket", &socket], 2, "at most 1"),
         (&["record", "p", "--output", &file, "--keep", "3", "--socket", &socket], 2, "--rotate"),
         (&["record", "p", "--output", &file, "--rotate", "1KiB", "--socket", &socket], 2, "64 KiB"),
         (
             &["record", "p", "--output", &file, "--rotate", "1MiB", "--keep", "0", "--socket", &socket],
             2,
-            "at least one file is kept",
+            "at least one file must be kept",
         ),
         (&["record", "p", "--output", &file, "--seconds", "0", "--socket", &socket], 2, "no time"),
     ] {
@@ -276,7 +276,7 @@ fn rotated_files_are_one_recording_and_the_last_are_kept() {
     // What is left when the first is gone says so, and nearly what the cache did.
     let row = replayed(&parts[1..]);
     assert_eq!((&row["exact"], &row["part"]), (&Value::from(false), &Value::from(2)), "{row}");
-    let why = "the first part is missing, it begins with part 2";
+    let why = "the first part is missing; the recording begins with part 2";
     assert_eq!(row["inexact_because"], why, "{row}");
     let off = row["miss_ratio"].as_f64().unwrap() - row["counted_miss_ratio"].as_f64().unwrap();
     assert!(off.abs() < 0.01, "{row}");

@@ -341,7 +341,7 @@ fn exactly(policy: PolicyName, mode: CacheMode, faults: bool, seen: &mut BTreeMa
         let left = self::replayed(&parts[1..]);
         assert!(!left.is_exact);
         let why = left.inexact_because.as_deref();
-        assert_eq!(why, Some("the first part is missing, it begins with part 2"));
+        assert_eq!(why, Some("the first part is missing; the recording begins with part 2"));
         assert!(left.accesses > 0 && left.accesses < replayed.accesses, "{left:?}");
         // An access is counted a moment before it is written: a batch may lie on both sides of the border.
         assert!(left.hits_recorded.abs_diff(left.counted.hits) <= 16, "{left:?}");

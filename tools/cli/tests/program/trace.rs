@@ -48,7 +48,7 @@ fn info_counts_requests_pages_and_what_was_passed_over() {
     let output = trace(&["info", "--json", file, "gen:loop:pages=3,requests=7"]);
     assert_eq!(output.status.code(), Some(1));
     let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(said, format!("octavo: {file}:2: \"x\" is no whole number\n"));
+    assert_eq!(said, format!("octavo: {file}:2: \"x\" is not a whole number\n"));
     let second: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&second["requests"], &second["format"]), (&7.into(), &Value::Null));
 }
@@ -104,7 +104,7 @@ fn a_failure_leaves_no_file_and_says_whose_fault_it_is() {
 
     for (words, expected) in [
         (["convert", good, "out.csv"], "say it with --to: u64, u64.zst"),
-        (["convert", "--format=msx", good], "\"msx\" is no format"),
+        (["convert", "--format=msx", good], "\"msx\" is not a format"),
         (["generate", "zipf", output], "gen:zipf: pages is missing"),
     ] {
         let (said, status) = refused(&words);
