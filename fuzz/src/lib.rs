@@ -1,27 +1,27 @@
-//! The properties that every fuzz target checks, for any bytes.
+//! What every target checks of a reader, whatever the bytes:
 //!
-//! - No panic and no overflow; the build's flags check both.
-//! - A bounded number of pages at a time.
-//! - The same pages however the bytes are split.
-//! - Nothing after an error.
-//! - With bad lines skipped, all pages that are read without skipping, and more.
+//! - no panic and no overflow, which the build's flags check;
+//! - a bounded number of pages at a time;
+//! - the same pages however the bytes arrive;
+//! - no pages after an error;
+//! - with bad lines skipped, at least all pages that are read without skipping.
 
 #![forbid(unsafe_code)]
 
 use std::io::{Cursor, Read};
 use std::sync::atomic::AtomicBool;
 
-use octavo_recording::{Header, Secret, WHOLE};
 use octavo_sim::recording::block::{self, Kind};
 use octavo_sim::recording::{self, Reader};
 use octavo_sim::trace::{self, Format, Options};
 use octavo_sim::{CHUNK, Source, SourceError, generate};
+use octavo_recording::{Header, Secret, WHOLE};
 use octavo_table::{PolicyKind, Shape};
 
-/// Maximum number of pages that are read: a short line can stand for a million.
+/// The most pages that are read from one input: a short line can stand for a million.
 const PAGES_MAX: usize = 1 << 18;
 
-/// The outcome of reading a source.
+/// The result of reading a source.
 #[derive(Debug, PartialEq)]
 struct Outcome {
     pages: Vec<u64>,
@@ -29,25 +29,25 @@ struct Outcome {
     skipped: u64,
 }
 
-/// Reads bytes in a format, in several ways, and compares the outcomes.
+/// Reads bytes in a format, in several ways.
 pub fn read(format: Format, bytes: &[u8]) {
     let strict = Options::default();
     let whole = outcome(format, bytes, usize::MAX, &strict);
     let pieces = outcome(format, bytes, 1 + bytes.len() % 13, &strict);
     if is_packed(bytes) && whole.error.is_some() {
-        // If a compressed stream is damaged, the bytes that its decoder still returns depend on how
-        // much it sees at once.
+        // How much the decoder of a damaged stream still yields depends on how many bytes it sees
+        // at once.
         assert!(pieces.error.is_some(), "the same bytes in pieces");
         assert!(whole.pages.starts_with(&pieces.pages) || pieces.pages.starts_with(&whole.pages));
     } else {
         assert_eq!(whole, pieces, "the same bytes in pieces");
     }
-    assert_eq!(whole.skipped, 0, "no line may be skipped");
+    assert_eq!(whole.skipped, 0, "nothing may be skipped");
 
     let lenient = outcome(format, bytes, usize::MAX, &Options { skip_bad: true, ..strict.clone() });
     assert!(
         lenient.pages.starts_with(&whole.pages),
-        "the pages before an error are the same whether bad lines are skipped or not"
+        "good lines are read whether bad ones are skipped or not"
     );
     if whole.error.is_none() {
         assert_eq!(whole, lenient, "there is no bad line to skip");
@@ -55,22 +55,22 @@ pub fn read(format: Format, bytes: &[u8]) {
         let is_full = whole.pages.len() >= PAGES_MAX;
         assert!(
             is_full || lenient.error.is_some() || lenient.skipped > 0,
-            "a bad line is an error, or counted as skipped"
+            "a bad line is an error, or is counted"
         );
     }
-    // Another page size has other bounds.
+    // Another page length has other limits.
     outcome(format, bytes, usize::MAX, &Options { page_bytes: 512, skip_bad: true, ..strict.clone() });
 }
 
-/// Reads bytes as a recording: as a file, as the part behind a header, and as the events of a block
-/// with a correct checksum.
+/// Reads bytes as a recording: as they are, after a valid header, and as the events of a block with
+/// the right checksum.
 pub fn recording(bytes: &[u8]) {
     let Some((kind, rest)) = bytes.split_first() else { return };
     match kind % 4 {
         0 => read(Format::Octr, rest),
         1 => read(Format::Octr, &[beginning(*kind), rest.to_vec()].concat()),
         2 => read(Format::Octr, &file(*kind, rest)),
-        // The file may be cut anywhere.
+        // As a block of events, torn off anywhere.
         _ => {
             let whole = file(*kind, rest);
             let end = whole.len() * (*kind as usize / 4) / 64;
@@ -79,18 +79,18 @@ pub fn recording(bytes: &[u8]) {
     }
 }
 
-/// Replays any events on a small table.
+/// Replays any events through a small table.
 pub fn replay(bytes: &[u8]) {
     let Some((kind, events)) = bytes.split_first() else { return };
     let file = Cursor::new(file(*kind, events));
-    let mut reader = Reader::read("input", file, false).expect("the header is whole");
+    let mut reader = Reader::read("input", file, false).expect("the header is complete");
     let replayed = recording::replay(&mut reader, &AtomicBool::new(false), &mut |_, _| {});
     if let Ok(replayed) = replayed {
         assert!(replayed.hits <= replayed.accesses && replayed.differences <= replayed.accesses);
     }
 }
 
-/// Returns a recording of a partition of a few sets, with these events.
+/// Makes a recording with these events, of a partition of a few sets.
 fn file(kind: u8, events: &[u8]) -> Vec<u8> {
     let mut file = beginning(kind);
     for events in events.chunks(block::BLOCK_BYTES_MAX) {
@@ -118,15 +118,15 @@ fn beginning(kind: u8) -> Vec<u8> {
     [&block::MAGIC[..], &header].concat()
 }
 
-/// Draws from the workload that a text describes, if the text is valid.
+/// Draws from the workload that a text describes, if it describes one.
 pub fn draw(text: &str) {
     let Ok(mut source) = generate::parse(text) else { return };
     let outcome = drain(source.as_mut());
     assert_eq!(outcome.error, None);
-    assert!(outcome.pages.iter().all(|page| *page < 1 << 42), "a page number is below the sum of all pages");
+    assert!(outcome.pages.iter().all(|page| *page < 1 << 42), "a page is below the sum of all");
 }
 
-/// Returns whether the bytes may be taken for a compressed file.
+/// Returns whether the bytes may be read as a compressed file.
 fn is_packed(bytes: &[u8]) -> bool {
     bytes.starts_with(&[0x1f, 0x8b, 8]) || bytes.starts_with(&[0x28, 0xb5, 0x2f, 0xfd])
 }
@@ -147,7 +147,7 @@ fn drain(source: &mut dyn Source) -> Outcome {
         assert!(pages.len() - before <= 2 * CHUNK, "{} pages at once", pages.len() - before);
         if let Err(error) = result {
             let after = pages.len();
-            assert_eq!(source.next(&mut pages), Ok(()), "an error is returned once");
+            assert_eq!(source.next(&mut pages), Ok(()), "one error");
             assert_eq!(pages.len(), after, "nothing after an error");
             return Outcome { pages, error: Some(error), skipped: source.skipped() };
         }
@@ -159,7 +159,7 @@ fn drain(source: &mut dyn Source) -> Outcome {
     Outcome { pages, error, skipped: source.skipped() }
 }
 
-/// A reader that returns a few bytes at a time.
+/// Yields a few bytes at a time.
 struct Pieces {
     bytes: Cursor<Vec<u8>>,
     piece: usize,

@@ -1,4 +1,4 @@
-//! Any bytes as a trace in the format `alibaba`.
+//! Feeds any bytes to the reader of the format `alibaba`.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Any bytes as a trace in the format `arc`.
+//! Feeds any bytes to the reader of the format `arc`.
 
 #![no_main]
 

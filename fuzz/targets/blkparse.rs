@@ -1,4 +1,4 @@
-//! Any bytes as a trace in the format `blkparse`.
+//! Feeds any bytes to the reader of the format `blkparse`.
 
 #![no_main]
 

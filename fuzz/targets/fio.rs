@@ -1,4 +1,4 @@
-//! Any bytes as a trace in the format `fio`.
+//! Feeds any bytes to the reader of the format `fio`.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Any bytes as a trace in the format `lirs`.
+//! Feeds any bytes to the reader of the format `lirs`.
 
 #![no_main]
 

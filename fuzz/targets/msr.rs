@@ -1,4 +1,4 @@
-//! Any bytes as a trace in the format `msr`.
+//! Feeds any bytes to the reader of the format `msr`.
 
 #![no_main]
 

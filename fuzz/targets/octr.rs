@@ -1,4 +1,4 @@
-//! Any bytes as a recording: its blocks, and the events in them.
+//! Feeds any bytes as a recording: as its blocks, and as the events in them.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Any bytes as a trace in the format `oracleGeneral`.
+//! Feeds any bytes to the reader of the format `oracleGeneral`.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Any bytes behind the first bytes of a compressed file.
+//! Feeds any bytes that follow the beginning of a compressed file.
 
 #![no_main]
 

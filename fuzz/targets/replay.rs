@@ -1,4 +1,4 @@
-//! Any events, through a small table.
+//! Replays any events through a small table.
 
 #![no_main]
 

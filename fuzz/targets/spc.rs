@@ -1,4 +1,4 @@
-//! Any bytes as a trace in the format `spc`.
+//! Feeds any bytes to the reader of the format `spc`.
 
 #![no_main]
 

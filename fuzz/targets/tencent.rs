@@ -1,4 +1,4 @@
-//! Any bytes as a trace in the format `tencent`.
+//! Feeds any bytes to the reader of the format `tencent`.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Any bytes as a trace in the format `u64`.
+//! Feeds any bytes to the reader of the format `u64`.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Any text as the description of a workload.
+//! Parses any text as the description of a workload.
 
 #![no_main]
 
