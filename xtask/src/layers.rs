@@ -31,7 +31,7 @@ const LAYERS: &[Layer] = &[
     Layer {
         name: "octavo-disk",
         own: &["octavo-random"],
-        others: &["libc", "log", "io-uring", "shuttle"],
+        others: &["libc", "log", "io-uring", "rustix", "shuttle"],
         tests: &["tempfile"],
     },
     Layer { name: "octavo-message", own: &[], others: &["loom", "shuttle"], tests: &[] },

@@ -1,15 +1,49 @@
-//! The two ways in which a ring reaches the kernel, and the dispatch between them: io_uring
-//! (`uring.rs`) and a pool of threads (`pool.rs`). Not here: waiting and delivering (`inbox.rs`).
+//! [`FileEngine`]: the two ways in which a ring reaches the kernel, io_uring (`uring.rs`) and a pool
+//! of threads (`pool.rs`), and the dispatch between them. Not here: waiting and delivering
+//! (`inbox.rs`).
+
+pub(crate) mod job;
+#[cfg(not(shuttle))]
+mod pool;
+#[cfg(not(shuttle))]
+pub(crate) mod uring;
 
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use crate::inbox::RingCore;
-use crate::io::Io;
-use crate::ring::{Engine, RingOptions};
-use crate::sync::{Arc, Mutex, lock};
+use crate::engine::job::{FileIo, Harvest};
 #[cfg(not(shuttle))]
-use crate::uring::Uring;
+use crate::engine::uring::Uring;
+use crate::io::sink::Sink;
+use crate::sync::{Arc, Mutex, lock};
+
+/// How I/O on files reaches the kernel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Engine {
+    /// Uses io_uring. If the kernel refuses that, uses `Blocking`, with a warning in the log.
+    #[default]
+    Auto,
+    /// Uses io_uring. If the kernel refuses that, creating the ring fails.
+    Uring,
+    /// Uses a pool of threads, which all rings of the process share.
+    Blocking,
+}
+
+/// The options of a ring.
+#[derive(Clone, Debug)]
+pub struct RingOptions {
+    /// The most I/Os that one system call hands to the kernel, from 1 to 32768. More may be pushed:
+    /// they wait in the ring. Default: 128.
+    pub entries: u32,
+    /// The engine for files and devices. Default: [`Engine::Auto`].
+    pub engine: Engine,
+}
+
+impl Default for RingOptions {
+    fn default() -> RingOptions {
+        RingOptions { entries: 128, engine: Engine::Auto }
+    }
+}
 
 /// The engine of one ring.
 pub(crate) enum FileEngine {
@@ -18,22 +52,13 @@ pub(crate) enum FileEngine {
     Blocking(Blocking),
 }
 
-/// The blocking engine's share of a ring: what was pushed and not yet submitted, and the descriptor
-/// to poll.
+/// The blocking engine's state in one ring: the I/Os that were pushed and not yet submitted, and the
+/// descriptor to poll.
 #[derive(Default)]
 pub(crate) struct Blocking {
-    pending: Mutex<Vec<Io>>,
+    pending: Mutex<Vec<FileIo>>,
     #[cfg(not(shuttle))]
     event: std::sync::OnceLock<std::os::fd::OwnedFd>,
-}
-
-/// What a look at the kernel's completions found.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Harvest {
-    /// The NOP of R4 was among them.
-    pub(crate) nop: bool,
-    /// Continued or delayed I/O was queued and wants a submit.
-    pub(crate) queued: bool,
 }
 
 impl FileEngine {
@@ -48,9 +73,9 @@ impl FileEngine {
             Ok(uring) => Ok(FileEngine::Uring(Box::new(uring))),
             Err(error) if options.engine == Engine::Uring => Err(error),
             Err(error) => {
-                // Relaxed: at worst a second warning.
+                // Relaxed: at worst the warning appears twice.
                 if !WARNED.swap(true, Ordering::Relaxed) {
-                    log::warn!("io_uring is refused ({error}): I/O on files uses a pool of threads");
+                    log::warn!("the kernel refuses io_uring ({error}): I/O on files uses a pool of threads");
                 }
                 Ok(FileEngine::blocking())
             }
@@ -77,33 +102,33 @@ impl FileEngine {
         }
     }
 
-    /// Queues an I/O of a file, which has parts to do.
-    pub(crate) fn push(&self, io: Io) {
+    /// Queues an I/O that has parts to do.
+    pub(crate) fn push(&self, job: FileIo) {
         match self {
             #[cfg(not(shuttle))]
-            FileEngine::Uring(uring) => uring.push(io),
-            FileEngine::Blocking(blocking) => lock(&blocking.pending).push(io),
+            FileEngine::Uring(uring) => uring.push(job),
+            FileEngine::Blocking(blocking) => lock(&blocking.pending).push(job),
         }
     }
 
-    /// Hands over what was queued for `core`, whose engine this is. False if the kernel is short of
-    /// memory and did not take everything.
-    pub(crate) fn submit(&self, core: &Arc<RingCore>) -> bool {
+    /// Submits everything that is queued. `ring` is the ring of this engine. Returns false if the
+    /// kernel is short of memory and has not taken everything.
+    pub(crate) fn submit<S: Sink + 'static>(&self, ring: &Arc<S>) -> bool {
         match self {
             #[cfg(not(shuttle))]
             FileEngine::Uring(uring) => uring.submit(),
             FileEngine::Blocking(blocking) => {
                 let pending = std::mem::take(&mut *lock(&blocking.pending));
                 #[cfg(not(shuttle))]
-                crate::pool::submit(core, pending);
+                pool::submit(ring, pending);
                 #[cfg(shuttle)]
-                pending.into_iter().for_each(|io| core.execute(io));
+                pending.into_iter().for_each(|job| job.execute(&**ring));
                 true
             }
         }
     }
 
-    /// Makes the kernel post what waits for the calling thread (`uring.rs`, U6).
+    /// Makes the kernel post the completions held up for the calling thread (`uring.rs`, U6).
     pub(crate) fn collect(&self) {
         match self {
             #[cfg(not(shuttle))]
@@ -112,7 +137,7 @@ impl FileEngine {
         }
     }
 
-    /// Makes the kernel post what waits for any thread (`uring.rs`, U6).
+    /// Makes the kernel post the completions held up for any thread (`uring.rs`, U6).
     pub(crate) fn nudge(&self) {
         match self {
             #[cfg(not(shuttle))]
@@ -121,8 +146,9 @@ impl FileEngine {
         }
     }
 
-    /// Takes what the kernel has completed; the pool tells the ring itself.
-    pub(crate) fn harvest(&self, finished: &mut dyn FnMut(Io)) -> Harvest {
+    /// Takes the completions that the kernel has posted. Threads of the pool complete their I/O
+    /// themselves.
+    pub(crate) fn harvest(&self, finished: &mut dyn FnMut(FileIo)) -> Harvest {
         match self {
             #[cfg(not(shuttle))]
             FileEngine::Uring(uring) => uring.harvest(finished),
@@ -133,7 +159,7 @@ impl FileEngine {
         }
     }
 
-    /// True if I/O is queued that was not handed over.
+    /// Returns whether I/O is queued that was not submitted.
     pub(crate) fn has_unsubmitted(&self) -> bool {
         match self {
             #[cfg(not(shuttle))]
@@ -142,8 +168,8 @@ impl FileEngine {
         }
     }
 
-    /// True if queued I/O must be handed over before its ring's thread sleeps. An io_uring leader
-    /// need not: it submits in the system call that it sleeps in.
+    /// Returns whether queued I/O must be submitted before the calling thread sleeps. Not for an
+    /// io_uring leader, which submits in the system call that it sleeps in.
     pub(crate) fn must_submit(&self, has_leader: bool) -> bool {
         match self {
             #[cfg(not(shuttle))]
@@ -155,7 +181,7 @@ impl FileEngine {
         }
     }
 
-    /// The descriptor to poll for completions.
+    /// Returns the descriptor to poll for completions.
     pub(crate) fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
         match self {
             #[cfg(not(shuttle))]
@@ -170,17 +196,19 @@ impl Blocking {
     fn event(&self) -> Option<BorrowedFd<'_>> {
         use std::os::fd::AsFd;
         use std::sync::atomic::{AtomicBool, Ordering};
+
+        use rustix::event::{EventfdFlags, eventfd};
         if let Some(event) = self.event.get() {
             return Some(event.as_fd());
         }
         static WARNED: AtomicBool = AtomicBool::new(false);
-        let warn = |error: &io::Error| {
-            // Relaxed: at worst a second warning.
+        let warn = |error: &rustix::io::Errno| {
+            // Relaxed: at worst the warning appears twice.
             if !WARNED.swap(true, Ordering::Relaxed) {
-                log::warn!("no eventfd for a ring ({error}): its thread looks for completions now and then");
+                log::warn!("cannot create an eventfd for a ring ({error}): its thread polls periodically");
             }
         };
-        let event = crate::sys::event_new().inspect_err(warn).ok()?;
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).inspect_err(warn).ok()?;
         Some(self.event.get_or_init(|| event).as_fd())
     }
 
@@ -189,11 +217,13 @@ impl Blocking {
         None
     }
 
+    /// Makes the descriptor to poll readable, or unreadable.
     pub(crate) fn set_event(&self, is_set: bool) {
-        match self.event() {
-            Some(event) if is_set => crate::sys::event_set(event),
-            Some(event) => crate::sys::event_clear(event),
-            None => {}
-        }
+        let Some(event) = self.event() else { return };
+        // Neither call can fail or block: the counter is set once between two clears.
+        let _ = match is_set {
+            true => rustix::io::write(event, &1_u64.to_ne_bytes()),
+            false => rustix::io::read(event, &mut [0; size_of::<u64>()]),
+        };
     }
 }

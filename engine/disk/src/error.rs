@@ -1,61 +1,62 @@
-//! What can go wrong, by what the caller can do about it: [`OpenError`] for opening a store,
-//! [`IoError`] for an I/O. Not here: retries (`io.rs`) and which errors a client sees (the engine's
-//! matter).
+//! The errors of this crate: [`OpenError`] for opening a store, with a variant for each thing that
+//! the caller can do about it, and [`IoError`] for an I/O. Not here: retries (`io.rs`), the errors
+//! that a client sees (the cache's matter).
 
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::io::Op;
+use crate::op::Op;
 
-/// Why a store could not be opened. Every variant names the path.
+/// The reason why a store could not be opened. Every variant names the path.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// Nothing has this path.
+    /// No file or device has this path.
     NotFound {
-        /// The path asked for.
+        /// The path of the store.
         path: PathBuf,
     },
     /// The path is a directory.
     IsDirectory {
-        /// The path asked for.
+        /// The path of the store.
         path: PathBuf,
     },
-    /// The path is a pipe, a socket, a character device: nothing that can be read by offset.
+    /// The path is a pipe, a socket or a character device, which cannot be read by offset.
     NotAFileOrDevice {
-        /// The path asked for.
+        /// The path of the store.
         path: PathBuf,
     },
-    /// The process may not open the path this way (permissions, or a file system mounted
-    /// read-only).
+    /// The process has no permission to open the path in this mode, or the file system is mounted
+    /// read-only.
     Permission {
-        /// The path asked for.
+        /// The path of the store.
         path: PathBuf,
-        /// The system's own words.
+        /// The error of the system.
         source: io::Error,
     },
-    /// The block device is set read-only (`blockdev --setro`), and was to be written. Open it
-    /// read-only, or make it writable.
+    /// The block device is set read-only (`blockdev --setro`), and the store was to be written. Open
+    /// it read-only, or make it writable (`blockdev --setrw`).
     ReadOnlyDevice {
-        /// The path asked for.
+        /// The path of the store.
         path: PathBuf,
     },
-    /// The store is in use, here or in another process, and one of the two sides would write.
+    /// The store is open already, here or in another process, and one of the two openers writes.
     Locked {
-        /// The path asked for.
+        /// The path of the store.
         path: PathBuf,
-        /// Who has it: a path opened by this process, another process, or all that is known.
+        /// The holder of the lock: this process with the path that it opened, or another process with
+        /// its number and name as far as they are known.
         holder: String,
     },
-    /// Anything else that the system refused.
+    /// Any other error of the system.
     Io {
-        /// The path asked for.
+        /// The path of the store.
         path: PathBuf,
         /// The step that failed.
         step: &'static str,
-        /// The system's own words.
+        /// The error of the system.
         source: io::Error,
     },
 }
@@ -71,7 +72,7 @@ impl fmt::Display for OpenError {
                 write!(f, "{}: is neither a regular file nor a block device", path.display())
             }
             OpenError::Permission { path, source } => {
-                write!(f, "{}: may not be opened: {source}", path.display())
+                write!(f, "{}: no permission to open it: {source}", path.display())
             }
             OpenError::ReadOnlyDevice { path } => {
                 let path = path.display();
@@ -97,8 +98,8 @@ impl std::error::Error for OpenError {
     }
 }
 
-/// Why an I/O did not happen, or not wholly. Cheap to clone, because every waiter of an I/O gets
-/// one.
+/// The reason why an I/O failed, wholly or in part. Cheap to clone, because every waiter of an I/O
+/// gets a copy.
 #[derive(Clone)]
 pub struct IoError(Arc<Detail>);
 
@@ -123,32 +124,34 @@ impl IoError {
         IoError(Arc::new(Detail { store: store.to_owned(), op, offset, len_bytes, errno, reason }))
     }
 
-    /// The same for a call on the store itself (its length, a range) that the system refused.
+    /// Creates the error of a call on the store itself (a change of its length, a range) that the
+    /// system refused with `source`.
     pub fn of_call(store: &str, op: Op, offset: u64, len_bytes: u64, source: &io::Error) -> IoError {
         IoError::new(store, op, offset, len_bytes, source.raw_os_error().unwrap_or(libc::EIO), None)
     }
 
-    /// The kind, in the standard library's words.
+    /// Returns the error's kind, as the standard library defines it.
     pub fn kind(&self) -> io::ErrorKind {
         io::Error::from_raw_os_error(self.0.errno).kind()
     }
 
-    /// The system's error number; simulated disks and refusals of this crate use the nearest one.
+    /// Returns the system's error number. Simulated disks and refusals of this crate use the nearest
+    /// one.
     pub fn errno(&self) -> i32 {
         self.0.errno
     }
 
-    /// The operation that failed.
+    /// Returns the operation that failed.
     pub fn op(&self) -> Op {
         self.0.op
     }
 
-    /// The name of the store.
+    /// Returns the name of the store.
     pub fn store(&self) -> &str {
         &self.0.store
     }
 
-    /// Where the I/O began, in bytes; 0 for a sync.
+    /// Returns the offset of the I/O in bytes; 0 for a sync.
     pub fn offset(&self) -> u64 {
         self.0.offset
     }

@@ -1,71 +1,46 @@
-//! One I/O on its way: how it is cut in parts, and how a part goes on after what the kernel (or the
-//! simulated disk) said. Protects the promise that a completion is all or an error. The same code
-//! serves every engine, so that the short transfers of the simulated disk test what the kernel's
-//! seldom do. Not here: queues, locks, system calls, how a range is cleared (`clear.rs`).
+//! [`Io`]: one I/O between `push` and its completion. This file cuts the I/O into parts and
+//! continues a part after each answer of the kernel (or of the simulated disk), so that a
+//! completion means all bytes or an error. Every engine runs the same code: the short transfers of
+//! the simulated disk test what real kernels seldom do. Not here: queues, locks, system calls, the
+//! means of clearing (`io/means.rs`).
 
-use crate::buffer::{BufferList, IoBuffer};
-use crate::clear::Means;
+pub(crate) mod buffer;
+pub(crate) mod means;
+pub(crate) mod sink;
+
 use crate::error::IoError;
-use crate::store::Store;
+use crate::io::buffer::{ALIGNMENT_BYTES, BufferList, IoBuffer};
+use crate::io::means::Means;
+use crate::op::Op;
 
-/// What an I/O does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Op {
-    /// Store to memory. Bytes past the end of the store are zeros.
-    Read,
-    /// Memory to store. Bytes past the end of the store are dropped.
-    Write,
-    /// Makes every write that completed before it durable (`fdatasync`). Offset and buffers are
-    /// ignored.
-    Sync,
-    /// Makes a range read as zeros and keeps its space, as far as the store can do that. Has no
-    /// buffers ([`Ring::push_clear`]).
-    ///
-    /// [`Ring::push_clear`]: crate::Ring::push_clear
-    Zero,
-    /// Makes a range read as zeros and gives its space back, as far as the store can do that.
-    Discard,
-}
-
-impl Op {
-    /// Whether it clears a range.
-    pub(crate) fn clears(self) -> bool {
-        matches!(self, Op::Zero | Op::Discard)
-    }
-
-    /// Whether it changes what the store holds.
-    pub(crate) fn changes(self) -> bool {
-        matches!(self, Op::Write | Op::Zero | Op::Discard)
-    }
-}
-
-/// A part that moved nothing this often in a row has failed. The kernel answers EINTR, EAGAIN or a
-/// short count a few times at most; more is a device that will not answer otherwise.
+/// Attempts in a row without progress after which a part fails. The kernel answers EINTR, EAGAIN or
+/// a short count a few times at most; a device that does so more often will not recover.
 const STALLS_MAX: u8 = 64;
 
-/// Parts that one I/O can have: what goes directly, and what goes through the tail's buffered
+/// The most parts that one I/O has: one for the direct descriptor, one for the tail's buffered
 /// descriptor.
 pub(crate) const PARTS: usize = 2;
 
-/// Which descriptor of a file a part uses.
+/// The descriptor of a file that a part uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Channel {
+    /// The direct descriptor, if the store is direct.
     Main,
     /// The buffered descriptor of the tail unit (`gate.rs`, L2).
     Tail,
 }
 
-/// A range of one I/O that one descriptor serves. `next .. end` (bytes of the store) is still to
-/// do.
+/// The range of one I/O that one descriptor serves. Bytes `next .. end` of the store are still to
+/// be moved.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Part {
     pub(crate) channel: Channel,
     pub(crate) next: u64,
     pub(crate) end: u64,
-    /// A multiple of this must be moved at a time: the block of a direct descriptor, else 1.
+    /// The unit of every transfer, in bytes: the block of a direct descriptor, else 1.
     granule_bytes: u32,
     stalls: u8,
-    /// How it is cleared, if it is.
+    /// How the part is cleared, if the operation clears.
     pub(crate) means: Means,
 }
 
@@ -81,51 +56,40 @@ impl Part {
     }
 }
 
-/// An I/O between `push` and the ring's inbox. It owns its buffers, and keeps its store open.
+/// One I/O between `push` and its completion. Owns its list of buffers, and knows no store.
 pub(crate) struct Io {
-    pub(crate) store: Store,
     pub(crate) token: u64,
     pub(crate) op: Op,
     pub(crate) offset: u64,
     pub(crate) buffers: BufferList,
     pub(crate) parts: [Part; PARTS],
-    /// Parts that are not finished. A sync has one, with an empty range.
+    /// Unfinished parts. A sync has one, with an empty range.
     pub(crate) parts_left: u8,
-    /// The shard of the store's gate that this I/O has entered (`gate.rs`, L1).
-    pub(crate) gate_shard: Option<u8>,
-    pub(crate) error: Option<IoError>,
+    /// The first failure: an error number, and a reason that says more.
+    failure: Option<(i32, Option<&'static str>)>,
 }
 
 impl Io {
-    pub(crate) fn new(store: &Store, op: Op, offset: u64, buffers: &[IoBuffer], token: u64) -> Io {
+    /// Creates an I/O that moves bytes or syncs.
+    pub(crate) fn new(op: Op, offset: u64, buffers: &[IoBuffer], token: u64) -> Io {
         let (offset, buffers) = if op == Op::Sync { (0, &[][..]) } else { (offset, buffers) };
-        debug_assert!(!op.clears(), "a range is cleared without buffers");
-        Io::with(store, op, offset, BufferList::new(buffers), token)
+        debug_assert!(!op.clears(), "{op:?} takes a range, not buffers: use push_clear");
+        Io::with(op, offset, BufferList::new(buffers), token)
     }
 
-    /// One that clears a range.
-    pub(crate) fn clear(store: &Store, op: Op, offset: u64, len_bytes: u64, token: u64) -> Io {
-        assert!(op.clears(), "{op:?} clears nothing");
-        Io::with(store, op, offset, BufferList::Zeros(len_bytes), token)
+    /// Creates an I/O that clears a range.
+    pub(crate) fn clear(op: Op, offset: u64, len_bytes: u64, token: u64) -> Io {
+        assert!(op.clears(), "{op:?} does not clear a range: use push");
+        Io::with(op, offset, BufferList::Zeros(len_bytes), token)
     }
 
-    fn with(store: &Store, op: Op, offset: u64, buffers: BufferList, token: u64) -> Io {
-        Io {
-            store: store.clone(),
-            token,
-            op,
-            offset,
-            buffers,
-            parts: [Part::NONE; PARTS],
-            parts_left: 0,
-            gate_shard: None,
-            error: None,
-        }
+    fn with(op: Op, offset: u64, buffers: BufferList, token: u64) -> Io {
+        Io { token, op, offset, buffers, parts: [Part::NONE; PARTS], parts_left: 0, failure: None }
     }
 
-    /// Cuts the I/O to a store of `len_bytes` and gives zeros to what a read asks past the end.
-    /// Bytes from `tail_start` on go through the tail's descriptor; the others move in
-    /// multiples of `granule_bytes`.
+    /// Cuts the I/O at the end of a store of `len_bytes`, and fills the part of a read past that
+    /// end with zeros. Bytes from `tail_start` on go through the tail's descriptor. The other bytes
+    /// move in multiples of `granule_bytes`.
     pub(crate) fn cut(&mut self, len_bytes: u64, tail_start: u64, granule_bytes: u32) {
         if self.op == Op::Sync {
             self.parts_left = 1;
@@ -149,16 +113,16 @@ impl Io {
         }
     }
 
-    /// The part that `index` names starts or goes on: the bytes to skip in the buffers, and how
-    /// many to move.
+    /// Returns the span of the part's next attempt: the bytes to skip in the buffers, and the bytes
+    /// to move.
     pub(crate) fn span(&self, index: usize) -> (u64, u64) {
         let part = &self.parts[index];
         (part.next - self.offset, part.remaining_bytes())
     }
 
-    /// Takes what became of a part's latest attempt: bytes moved or an error number. True if the
-    /// part must be tried again; else it is finished, well or not, and `parts_left` has gone
-    /// down.
+    /// Records the outcome of a part's latest attempt: the bytes moved, or an error number. Returns
+    /// true if the part needs another attempt. Otherwise the part is finished, successfully or not,
+    /// and `parts_left` has gone down.
     pub(crate) fn advance(&mut self, index: usize, outcome: Result<usize, i32>) -> bool {
         let again = match outcome {
             Ok(_) if self.op == Op::Sync => false,
@@ -167,8 +131,8 @@ impl Io {
                 false
             }
             Ok(moved_bytes) => self.advance_moved(index, moved_bytes as u64),
-            // A thread that exits cancels what it had handed to the kernel's workers; the I/O is ours, not
-            // the thread's.
+            // A thread that exits cancels the I/O that it had handed to the kernel's workers. The I/O
+            // belongs to the ring and not to that thread, so it is tried again.
             Err(libc::EINTR | libc::EAGAIN | libc::ECANCELED) => self.stall(index, libc::EAGAIN),
             Err(errno) => match self.parts[index].means.next(self.op) {
                 Some(means) => {
@@ -196,8 +160,8 @@ impl Io {
             part.next = part.end;
             return false;
         }
-        // Nothing, or a direct transfer that ends inside a block: the file ends here, shorter than we were
-        // told.
+        // An empty transfer, or a direct one that ends inside a block: the file is shorter than the store's
+        // length.
         if self.op == Op::Read && (moved_bytes == 0 || whole_bytes != moved_bytes) {
             let from = part.next + moved_bytes;
             let end = part.end;
@@ -218,48 +182,58 @@ impl Io {
         part.stalls += 1;
         let again = part.stalls < STALLS_MAX;
         if !again {
-            self.fail(errno, Some("gave up: no progress after many tries"));
+            self.fail(errno, Some("gave up after 64 attempts without progress"));
         }
         again
     }
 
-    /// The I/O has failed; the first reason stays.
+    /// Fails the I/O. The first failure is the one reported.
     pub(crate) fn fail(&mut self, errno: i32, reason: Option<&'static str>) {
-        if self.error.is_none() {
-            let len_bytes = self.buffers.len_bytes();
-            self.error =
-                Some(IoError::new(self.store.name(), self.op, self.offset, len_bytes, errno, reason));
-        }
+        self.failure.get_or_insert((errno, reason));
     }
 
-    /// Refuses what no store can do. True if the I/O was refused.
-    pub(crate) fn refuse_invalid(&mut self) -> bool {
-        if self.op.changes() && self.store.read_only() {
-            self.fail(libc::EROFS, Some("the store was opened for reading only"));
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failure.is_some()
+    }
+
+    /// Returns the result of the I/O on the store of this name.
+    pub(crate) fn result(&self, store: &str) -> Result<(), IoError> {
+        let Some((errno, reason)) = self.failure else { return Ok(()) };
+        Err(IoError::new(store, self.op, self.offset, self.buffers.len_bytes(), errno, reason))
+    }
+
+    /// Fails the I/O if no store can do it. Returns whether the I/O was refused.
+    pub(crate) fn refuse_invalid(&mut self, is_read_only: bool) -> bool {
+        if self.op.changes() && is_read_only {
+            self.fail(libc::EROFS, Some("the store was opened read-only"));
         } else if self.offset.checked_add(self.buffers.len_bytes()).is_none_or(|end| end > i64::MAX as u64) {
-            self.fail(libc::EINVAL, Some("the range goes past the largest offset"));
+            self.fail(libc::EINVAL, Some("the range ends past the largest offset (2^63 - 1)"));
         }
-        self.error.is_some()
+        self.has_failed()
     }
 
-    /// In debug builds, panics on memory or ranges that direct I/O cannot take. The end of the
-    /// store needs no alignment: it is cut.
-    pub(crate) fn debug_assert_aligned(&self) {
-        if cfg!(debug_assertions) && self.op != Op::Sync {
-            let block = u64::from(self.store.block_bytes());
-            assert!(self.offset.is_multiple_of(block), "offset {} is not whole blocks", self.offset);
-            let end = self.offset.saturating_add(self.buffers.len_bytes());
+    /// Panics on memory and ranges that direct I/O in blocks of `block_bytes` cannot take. The end
+    /// of a store of `len_bytes` needs no alignment: the I/O is cut there.
+    pub(crate) fn assert_aligned(&self, block_bytes: u32, len_bytes: u64) {
+        if self.op == Op::Sync {
+            return;
+        }
+        let (offset, block) = (self.offset, u64::from(block_bytes));
+        assert!(
+            offset.is_multiple_of(block),
+            "offset {offset} is not a multiple of the block ({block} bytes)"
+        );
+        let end = offset.saturating_add(self.buffers.len_bytes());
+        assert!(
+            !self.op.clears() || end.is_multiple_of(block) || end >= len_bytes,
+            "the cleared range ends at {end}, which is not a multiple of the block ({block} bytes)"
+        );
+        for buffer in self.buffers.as_slice() {
+            assert!(buffer.ptr.addr().is_multiple_of(ALIGNMENT_BYTES), "{buffer:?} is not aligned to 4096");
             assert!(
-                !self.op.clears() || end.is_multiple_of(block) || end >= self.store.len_bytes(),
-                "ends at {end}"
+                (buffer.len as u64).is_multiple_of(block),
+                "the length of {buffer:?} is not a multiple of the block ({block} bytes)"
             );
-            for buffer in self.buffers.as_slice() {
-                assert!(
-                    buffer.ptr.addr().is_multiple_of(crate::buffer::ALIGNMENT_BYTES),
-                    "{buffer:?} is not aligned"
-                );
-                assert!((buffer.len as u64).is_multiple_of(block), "{buffer:?} is not whole blocks");
-            }
         }
     }
 }

@@ -1,62 +1,57 @@
 //! Backing stores of the cache, and the rings that carry I/O to them.
 //!
-//! A [`Store`] is a range of bytes that survives the cache: a file or a block device, memory, or a
+//! A [`Store`] is a range of bytes that outlives the cache: a file, a block device, memory, or a
 //! file of a [`SimDisk`]. A [`Ring`] carries reads, writes and syncs to any number of stores:
-//! through io_uring, or through a bounded pool of threads where the kernel refuses that. One thread
-//! submits, any thread may take completions.
+//! through io_uring or, if the kernel refuses that, through a bounded pool of threads. One thread
+//! submits, and any thread may take the completions.
 //!
-//! What callers may rely on, whatever the store and the engine:
+//! Three promises hold for every store and every engine:
 //!
-//! * A completion says that all bytes were moved, or why not. Short transfers and interruptions end
-//!   here.
-//! * A read past the end of a store gives zeros; a write is cut at the end and never changes the
+//! * A completion means that all bytes were moved, or it carries an error. Short transfers and
+//!   interruptions are retried below this interface.
+//! * A read past the end of a store returns zeros. A write is cut at the end and never changes the
 //!   length.
-//! * Buffers belong to the ring from `push` until the completion with the same token was delivered.
+//! * Buffers belong to the ring from `push` until the completion with the same token is delivered.
 //!
-//! What is not here: pages, caching, retry policies above a single I/O, and any protocol.
+//! Not here: pages, caching, retry policies above a single I/O, and any protocol.
 //!
-//! | file | is |
+//! Each line of this table imports only from the lines below it:
+//!
+//! | file | idea |
 //! |---|---|
-//! | `ring.rs`, `inbox.rs`, `registry.rs` | rings: the front; completions and waiting; all rings of the process |
-//! | `engine.rs`, `uring.rs`, `pool.rs` | how rings reach the kernel: io_uring, or a pool of threads |
-//! | `io.rs`, `buffer.rs` | one I/O: how it is cut in parts, how its parts continue; the memory it moves |
-//! | `store.rs`, `file.rs`, `clear.rs`, `gate.rs`, `lock.rs` | stores; files and their tails; clearing a range; length changes; ownership |
-//! | `watch.rs` | what others do to the files and devices of stores |
-//! | `memory.rs`, `sim/` | stores for tests and tools |
-//! | `sys.rs`, `sync.rs`, `error.rs` | system calls; std or shuttle; errors |
-//! | `process.rs` | what a child of `fork` leaves alone, and what it makes anew |
+//! | `watch.rs` | [`Watch`]: notices what other programs do to the files and devices of stores |
+//! | `ring.rs`, `ring/inbox.rs` | [`Ring`]: the interface; completions and waiting |
+//! | `engine.rs`, `engine/` | how rings reach the kernel: io_uring (`uring.rs`) or threads (`pool.rs`) |
+//! | `store.rs` | [`Store`]: the handle of a file, memory or simulated file |
+//! | `store/file.rs`, `gate.rs`, `lock.rs`, `sys.rs` | files and their tails; length changes; ownership; system calls |
+//! | `store/memory.rs`, `store/change.rs` | stores in memory; the changes that a watch reports |
+//! | `sim.rs`, `sim/` | [`SimDisk`]: a simulated disk that reorders, fails, tears and crashes |
+//! | `io.rs` | one I/O: how it is cut into parts, and how its parts continue |
+//! | `io/buffer.rs`, `io/means.rs`, `io/sink.rs` | its memory; the means of clearing; the ring as all files above see it |
+//! | `process.rs`, `error.rs`, `op.rs`, `sync.rs` | children of `fork`; errors; operations; std or shuttle |
 
-mod buffer;
-mod clear;
 mod engine;
 mod error;
-mod file;
-mod gate;
-mod inbox;
 mod io;
-mod lock;
-mod memory;
-#[cfg(not(shuttle))]
-mod pool;
+mod op;
 mod process;
-#[cfg(not(shuttle))]
-mod registry;
 mod ring;
 mod sim;
 mod store;
 mod sync;
-mod sys;
-#[cfg(not(shuttle))]
-mod uring;
 #[cfg(not(shuttle))]
 mod watch;
 
-pub use buffer::{AlignedBytes, IoBuffer};
+pub use engine::{Engine, RingOptions};
 pub use error::{IoError, OpenError};
-pub use io::Op;
+pub use io::buffer::{AlignedBytes, IoBuffer};
+pub use op::Op;
 pub use process::Process;
-pub use ring::{Engine, Ring, RingOptions};
+pub use ring::Ring;
 pub use sim::{SimCounters, SimDisk, SimFaults, SimOptions};
-pub use store::{OpenOptions, Store};
+pub use store::Store;
 #[cfg(not(shuttle))]
-pub use watch::{Change, Noticed, Watch};
+pub use store::change::{Change, Noticed};
+pub use store::file::OpenOptions;
+#[cfg(not(shuttle))]
+pub use watch::Watch;

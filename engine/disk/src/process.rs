@@ -1,28 +1,34 @@
-//! Which process this is, told without a system call: the child of a `fork` has its parent's memory
-//! and descriptors, and none of its threads.
+//! [`Process`]: tells a process from its children of `fork`, without a system call. A child has its
+//! parent's memory and descriptors, and none of its threads.
 //!
-//! What belongs to a process remembers it ([`Process::this`]) and leaves its parts alone elsewhere
-//! ([`Process::is_this`]): the queues of an io_uring are not inherited (`dontfork`), locks of open
-//! file descriptions are shared with the parent, and a mutex that another thread held stays locked
-//! for ever. What serves the whole process is made anew in each ([`PerProcess`]).
+//! State that belongs to one process remembers it ([`Process::this`]), and a child leaves that
+//! state alone ([`Process::is_this`]), for three reasons: the queues of an io_uring are not
+//! inherited (`dontfork`), locks of open file descriptions are shared with the parent, and a mutex
+//! that another thread held stays locked for ever. State that serves the whole process is created
+//! again in each process ([`PerProcess`]).
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::sys;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
-/// A process, as told apart from those that it was forked from and those that it forks.
+/// A process. Different for a process, its parent and its children of `fork`.
+///
+/// ```
+/// let process = octavo_disk::Process::this();
+/// assert!(process.is_this());
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Process(u64);
 
 impl Process {
-    /// The calling process.
+    /// Returns the calling process.
     pub fn this() -> Process {
-        /// Wiped in a child, which then gives itself a number.
+        /// The kernel wipes this word in a child, which then gives itself a number.
         static NUMBER: OnceLock<Option<&AtomicU64>> = OnceLock::new();
-        /// Not wiped: so no process has the number of one that its memory comes from.
+        /// Not wiped, so that a child never reuses the number of an ancestor.
         static GIVEN: AtomicU64 = AtomicU64::new(0);
-        let Some(number) = NUMBER.get_or_init(sys::word_wiped_on_fork) else {
+        let Some(number) = NUMBER.get_or_init(word_wiped_on_fork) else {
             return Process(u64::from(std::process::id()));
         };
         // Relaxed, here and below: a number orders nothing.
@@ -36,20 +42,41 @@ impl Process {
         }
     }
 
-    /// Whether it is the calling process, and not one that this was forked from.
+    /// Returns whether this is the calling process, and not one that the caller was forked from.
     pub fn is_this(self) -> bool {
         self == Process::this()
     }
 }
 
-/// Something that each process has one of. A child gets a new one; its parent's, which a thread
-/// that is not there may hold locked, stays untouched.
+/// Returns a word that is zero now, and zero again in each child of `fork`. None if the kernel has
+/// no such memory (before Linux 4.14).
+fn word_wiped_on_fork() -> Option<&'static AtomicU64> {
+    const BYTES: usize = 4096;
+    if cfg!(any(miri, shuttle)) {
+        return None;
+    }
+    let access = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: new memory, at an address that the kernel chooses.
+    let page = unsafe { mmap_anonymous(std::ptr::null_mut(), BYTES, access, MapFlags::PRIVATE) }.ok()?;
+    // SAFETY: the mapping from above, of that length. (A kernel with larger pages has rounded the
+    // length up.)
+    if unsafe { madvise(page, BYTES, Advice::LinuxWipeOnFork) }.is_err() {
+        // SAFETY: as above, and no reference to the mapping exists.
+        let _ = unsafe { munmap(page, BYTES) };
+        return None;
+    }
+    // SAFETY: zeroed, aligned to a page, and never unmapped.
+    Some(unsafe { &*page.cast_const().cast() })
+}
+
+/// A value that each process has its own of. A child creates a new one. Its parent's value, which a
+/// thread that does not exist in the child may hold locked, stays untouched.
 pub(crate) struct PerProcess<T: 'static> {
     make: fn() -> T,
     first: Link<T>,
 }
 
-/// One process's, and those of the processes that were forked from it: a link for each generation.
+/// The value of one process, and the link to those of its children: one link per generation.
 struct Link<T> {
     own: OnceLock<(Process, T)>,
     next: OnceLock<Box<Link<T>>>,
@@ -66,7 +93,7 @@ impl<T> PerProcess<T> {
         PerProcess { make, first: Link::new() }
     }
 
-    /// This process's.
+    /// Returns the value of the calling process, and creates it if need be.
     pub(crate) fn get(&self) -> &T {
         let mut link = &self.first;
         loop {

@@ -1,76 +1,56 @@
-//! [`Ring`]: the queue that carries I/O to stores and brings completions back, as callers see it. Not here: how
-//! completions wait and are waited for (`inbox.rs`), how files are read and written (`engine.rs`),
-//! what a simulated disk does in what order (`sim/`).
+//! [`Ring`]: the queue that carries I/O to stores and brings completions back, as callers see it.
+//! Not here: how completions wait and threads wait for them (`inbox.rs`), how files are read and
+//! written (`engine.rs`), the events of a simulated disk (`sim.rs`).
+
+mod inbox;
 
 use std::fmt;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use crate::buffer::IoBuffer;
-use crate::engine::FileEngine;
+use crate::engine::job::NUDGE_INTERVAL;
+use crate::engine::{FileEngine, RingOptions};
 use crate::error::IoError;
-use crate::inbox::RingCore;
-use crate::io::{Io, Op};
+use crate::io::Io;
+use crate::io::buffer::IoBuffer;
+use crate::op::Op;
 use crate::process::Process;
+use crate::ring::inbox::RingCore;
 use crate::store::{Kind, Store};
 use crate::sync::Arc;
 
-/// How I/O on files reaches the kernel.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Engine {
-    /// io_uring, or the blocking engine where the kernel refuses that, with a warning in the log.
-    #[default]
-    Auto,
-    /// io_uring, or an error.
-    Uring,
-    /// A pool of threads, shared by all rings of the process.
-    Blocking,
-}
-
-/// How a ring is made.
-#[derive(Clone, Debug)]
-pub struct RingOptions {
-    /// I/Os handed to the kernel with one call; 1 to 32768. More may be queued: they wait in the
-    /// ring.
-    pub entries: u32,
-    /// The engine for files and devices.
-    pub engine: Engine,
-}
-
-impl Default for RingOptions {
-    fn default() -> RingOptions {
-        RingOptions { entries: 128, engine: Engine::Auto }
-    }
-}
-
-/// A queue of I/O to any stores. Best made one per thread that submits; every method may be called
-/// by any thread.
+/// A queue of I/O to any number of stores. Any thread may call any method; one ring per submitting
+/// thread performs best.
 ///
-/// Dropping a ring waits for its I/O, and drops the completions.
+/// Dropping a ring waits for its I/O in flight, and discards the completions.
 ///
+/// A ring belongs to the process that created it. In a child of `fork`, the only thing to do with it
+/// is to drop it.
+///
+/// # Examples
 /// ```
 /// use octavo_disk::{AlignedBytes, Op, Ring, RingOptions, Store};
 /// let store = Store::memory("scratch", 1 << 20);
 /// let ring = Ring::new(&RingOptions::default())?;
 /// let page = AlignedBytes::new(4096);
-/// // SAFETY: `page` outlives the wait below, and nobody touches it before.
+/// // SAFETY: `page` outlives the wait below, and nothing accesses it before.
 /// unsafe { ring.push(&store, Op::Read, 8192, &[page.io_buffer()], 7) };
 /// let delivered = ring.wait(&mut |token, result| assert!(token == 7 && result.is_ok()), None);
 /// assert_eq!(delivered, 1);
 /// # Ok::<(), std::io::Error>(())
 /// ```
-///
-/// A ring belongs to the process that made it: in a child of `fork` it may be dropped, and nothing
-/// else.
 pub struct Ring {
     core: Arc<RingCore>,
     process: Process,
 }
 
 impl Ring {
-    /// Makes a ring. Fails if `entries` is out of range, or io_uring is refused and was asked for
-    /// by name.
+    /// Creates a ring.
+    ///
+    /// # Errors
+    /// - `InvalidInput`: `entries` is not between 1 and 32768.
+    /// - Any error of the kernel, if `engine` is [`Engine::Uring`](crate::Engine::Uring).
     pub fn new(options: &RingOptions) -> io::Result<Ring> {
         if !(1..=32768).contains(&options.entries) {
             let message = format!("a ring has 1 to 32768 entries, not {}", options.entries);
@@ -83,100 +63,127 @@ impl Ring {
         Ring { core: RingCore::new(engine), process: Process::this() }
     }
 
-    /// Queues one I/O; [`submit`](Ring::submit) or [`wait`](Ring::wait) hands it over, or a later
-    /// `push` for a kernel that has no more to do than what is queued. What is wrong with it is
-    /// said by its completion. Blocks only while the store's length is being changed.
+    /// Queues one I/O. [`submit`](Ring::submit) or [`wait`](Ring::wait) hands it to the kernel; a
+    /// later `push` may do so too, to keep the kernel busy. The completion with `token` reports the
+    /// result, also of an invalid request. Blocks only while the store's length is being changed.
     ///
-    /// `offset` and the lengths are multiples of the store's block, and the buffers are aligned to
-    /// 4096 bytes.
+    /// `offset` and the lengths of the buffers are multiples of the store's block, and the buffers
+    /// are aligned to 4096 bytes.
     ///
     /// # Safety
     ///
-    /// Until the completion with `token` was delivered (or the ring dropped), the buffers must stay
-    /// valid, and nobody else may write them; nor read them, if this is a read.
+    /// Until the completion with `token` is delivered (or the ring is dropped), the buffers must
+    /// stay valid, and no other party may write them; nor read them, if `op` is a read.
     pub unsafe fn push(&self, store: &Store, op: Op, offset: u64, buffers: &[IoBuffer], token: u64) {
-        RingCore::push(&self.core, store, Io::new(store, op, offset, buffers, token));
+        self.core.push(store, Io::new(op, offset, buffers, token));
     }
 
-    /// Queues the clearing of a range: [`Op::Zero`] or [`Op::Discard`]. It needs no memory, and
-    /// completes as any other I/O.
+    /// Queues the clearing of a range with [`Op::Zero`] or [`Op::Discard`]. It needs no memory, and
+    /// completes like any other I/O.
     ///
-    /// The range begins and ends at multiples of the store's block, or ends at the store's end or
-    /// past it. No other I/O may be in flight on it.
+    /// The range begins at a multiple of the store's block. It ends at a multiple of the block, or
+    /// at or past the end of the store. No other I/O may be in flight on the range.
+    ///
+    /// # Panics
+    /// If `op` is neither [`Op::Zero`] nor [`Op::Discard`].
+    ///
+    /// # Examples
+    /// ```
+    /// use octavo_disk::{Op, Ring, RingOptions, Store};
+    /// let store = Store::memory("scratch", 1 << 20);
+    /// let ring = Ring::new(&RingOptions::default())?;
+    /// ring.push_clear(&store, Op::Discard, 0, 65_536, 1);
+    /// assert_eq!(ring.wait(&mut |_, result| assert!(result.is_ok()), None), 1);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     pub fn push_clear(&self, store: &Store, op: Op, offset: u64, len_bytes: u64, token: u64) {
-        RingCore::push(&self.core, store, Io::clear(store, op, offset, len_bytes, token));
+        self.core.push(store, Io::clear(op, offset, len_bytes, token));
     }
 
-    /// Hands all queued I/O over to the kernel, with one system call unless there is more than one
-    /// ring full.
+    /// Hands all queued I/O to the kernel, with one system call per `entries` I/Os.
     pub fn submit(&self) {
-        RingCore::submit(&self.core);
+        self.core.submit();
     }
 
-    /// Delivers what has completed, without waiting, and returns how much that was. Callbacks may
-    /// use the ring.
+    /// Delivers all available completions without waiting, and returns their number. The callback
+    /// may use the ring.
     pub fn reap(&self, on_completion: &mut dyn FnMut(u64, Result<(), IoError>)) -> usize {
         self.core.reap(on_completion)
     }
 
-    /// Sleeps until something can be delivered, [`wake`](Ring::wake) is called or `timeout` is
-    /// over; then delivers as [`reap`](Ring::reap) does. Submits first. Takes a wake that came
-    /// before.
+    /// Submits, sleeps until a completion is available, [`wake`](Ring::wake) is called or `timeout`
+    /// expires, and then delivers as [`reap`](Ring::reap) does. Returns the number of completions.
+    /// Takes a wake that was sent before. Without a timeout, it sleeps as long as it takes.
     ///
-    /// With nothing in flight it still sleeps: callers also wait for other threads' work, and are
-    /// woken by them. With a timeout of zero it is a `reap` that takes wakes, as an event loop
-    /// over [`poll_fd`](Ring::poll_fd) needs it.
+    /// It sleeps even with nothing in flight, because callers also wait for the work of other
+    /// threads, which wake them. With a timeout of zero it is a `reap` that takes wakes, for event
+    /// loops over [`poll_fd`](Ring::poll_fd).
     pub fn wait(
         &self,
         on_completion: &mut dyn FnMut(u64, Result<(), IoError>),
         timeout: Option<Duration>,
     ) -> usize {
-        RingCore::wait(&self.core, on_completion, timeout)
+        self.core.wait(on_completion, timeout)
     }
 
-    /// For a thread that waits for what another has submitted, before it looks and every
-    /// [`NUDGE_INTERVAL`](Ring::NUDGE_INTERVAL) while it waits by other means than `wait`: a
-    /// completion may be held up until its submitter next enters the kernel, and a submitter that
-    /// computes is interrupted.
+    /// Makes the kernel post completions that are held up for their submitter. A thread that waits
+    /// by other means than `wait` for the I/O of another thread calls this before it looks, and
+    /// every [`NUDGE_INTERVAL`](Ring::NUDGE_INTERVAL) while it waits. The kernel may hold up a
+    /// completion until its submitter next enters the kernel; this interrupts a submitter that
+    /// computes.
     pub fn nudge(&self) {
         self.core.nudge();
     }
 
-    /// How long completions may at most be held up by a submitter that computes, on a processor
-    /// that does not tick.
-    pub const NUDGE_INTERVAL: Duration = Duration::from_millis(20);
+    /// The longest time that a submitter that computes holds up completions, on a processor without
+    /// ticks: 20 ms.
+    pub const NUDGE_INTERVAL: Duration = NUDGE_INTERVAL;
 
-    /// Makes every `wait` that is under way return, or else the next one. Threads that share a ring
-    /// and wait for the same news pass the wake on: one that comes late finds it taken.
+    /// Makes every `wait` under way return, or the next one if there is none. Any thread may call
+    /// this. Threads that share a ring and wait for the same news must pass the wake on: a thread
+    /// that begins to wait later finds the wake already taken.
+    ///
+    /// # Examples
+    /// ```
+    /// use octavo_disk::{Ring, RingOptions};
+    /// let ring = std::sync::Arc::new(Ring::new(&RingOptions::default())?);
+    /// let waker = ring.clone();
+    /// let thread = std::thread::spawn(move || waker.wake());
+    /// assert_eq!(ring.wait(&mut |_, _| {}, None), 0);
+    /// # thread.join().unwrap();
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     pub fn wake(&self) {
         self.core.wake();
     }
 
-    /// A descriptor that polls as readable when there is something to deliver or a wake to take. It
-    /// may be readable without; `wait` with a timeout of zero settles that. None under shuttle,
-    /// or if the system has no descriptor left.
+    /// Returns a descriptor that polls as readable while a completion or a wake is available. It may
+    /// also be readable for no reason; `wait` with a timeout of zero settles that. None under
+    /// shuttle, or if the system has no descriptor left.
     pub fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
         self.core.poll_fd()
     }
 
-    /// I/Os pushed and not yet delivered.
+    /// Returns the number of I/Os pushed and not yet delivered.
     pub fn in_flight(&self) -> usize {
         self.core.in_flight()
     }
 
-    /// "io_uring" or "blocking".
+    /// Returns the engine in use: "io_uring" or "blocking".
     pub fn engine_name(&self) -> &'static str {
         self.core.engine_name()
     }
 
-    /// One I/O from start to end on the calling thread, by plain system calls: for callers that
-    /// have nothing else to do meanwhile. Its completion is the returned value and goes through
-    /// no ring.
+    /// Executes one I/O on the calling thread with plain system calls, and returns its result. For
+    /// callers that have nothing else to do meanwhile: the I/O passes through no queue.
     ///
     /// # Safety
     ///
-    /// The buffers are valid, and nobody else writes them (nor reads them, if this is a read) until
-    /// this returns.
+    /// Until this returns, the buffers must stay valid, and no other party may write them; nor read
+    /// them, if `op` is a read.
+    ///
+    /// # Errors
+    /// The [`IoError`] that a completion would have reported.
     pub unsafe fn run(
         &self,
         store: &Store,
@@ -184,10 +191,9 @@ impl Ring {
         offset: u64,
         buffers: &[IoBuffer],
     ) -> Result<(), IoError> {
-        let mut io = Io::new(store, op, offset, buffers, 0);
-        io.debug_assert_aligned();
-        if io.refuse_invalid() {
-            return io.error.map_or(Ok(()), Err);
+        let mut io = Io::new(op, offset, buffers, 0);
+        if store.refuses(&mut io) {
+            return io.result(store.name());
         }
         match store.kind() {
             Kind::Memory(memory) => memory.execute(&io),
@@ -199,14 +205,14 @@ impl Ring {
             }
             Kind::Sim(_) => return run_simulated(store, io),
         }
-        io.error.map_or(Ok(()), Err)
+        io.result(store.name())
     }
 }
 
-/// A simulated disk delivers to rings only, so this I/O gets one of its own.
+/// Executes an I/O of a simulated disk. The disk delivers to rings only, so this creates one.
 fn run_simulated(store: &Store, io: Io) -> Result<(), IoError> {
     let ring = Ring::with(FileEngine::blocking());
-    RingCore::push(&ring.core, store, io);
+    ring.core.push(store, io);
     let mut outcome = Ok(());
     ring.wait(&mut |_, result| outcome = result, None);
     outcome
@@ -214,11 +220,11 @@ fn run_simulated(store: &Store, io: Io) -> Result<(), IoError> {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        // A model checker that unwinds its threads lets nothing complete any more.
+        // A model checker that unwinds its threads lets no I/O complete any more.
         if cfg!(shuttle) && std::thread::panicking() {
             return;
         }
-        // What is in flight completes in the process that submitted it.
+        // The I/O in flight completes in the process that submitted it.
         if !self.process.is_this() {
             return;
         }

@@ -1,49 +1,44 @@
-//! [`Store`]: the handle of everything that I/O can go to, and the dispatch to its kinds. Not here: how a kind does
-//! its work (`file.rs`, `memory.rs`, `sim/`), and how I/O reaches it (`ring.rs`).
+//! [`Store`]: the handle of everything that can do I/O, and the dispatch to its three kinds. Not
+//! here: how a kind does its work (`file.rs`, `memory.rs`, `sim.rs`), how I/O reaches a store
+//! (`ring.rs`).
+
+#[cfg(not(shuttle))]
+pub(crate) mod change;
+pub(crate) mod file;
+pub(crate) mod gate;
+pub(crate) mod lock;
+pub(crate) mod memory;
+pub(crate) mod sys;
 
 use std::fmt;
 use std::path::Path;
 
 use crate::error::{IoError, OpenError};
-use crate::file::FileStore;
-use crate::io::Op;
-use crate::memory::MemoryStore;
-use crate::sim::SimStore;
-use crate::sync::Arc;
+use crate::io::Io;
+use crate::op::Op;
+use crate::sim::{SimDisk, SimStore};
 #[cfg(not(shuttle))]
-use crate::watch::{Change, Noticed};
+use crate::store::change::{Change, Noticed};
+use crate::store::file::{FileStore, OpenOptions};
+use crate::store::memory::MemoryStore;
+use crate::sync::Arc;
 
-/// How a file or device is opened.
-#[derive(Clone, Debug)]
-pub struct OpenOptions {
-    /// Writes are refused, and other readers may open it too.
-    pub read_only: bool,
-    /// Bypass the kernel's page cache (`O_DIRECT`), where the file system can.
-    pub direct: bool,
-    /// Refuse to share the store with anyone who writes it.
-    pub lock: bool,
-}
-
-impl Default for OpenOptions {
-    fn default() -> OpenOptions {
-        OpenOptions { read_only: false, direct: true, lock: true }
-    }
-}
-
-/// A range of bytes that I/O can go to. Cheap to clone; the store is closed with its last handle,
-/// and an I/O in flight counts as one.
+/// A range of bytes that I/O can go to: a file, a block device, memory, or a file of a [`SimDisk`].
+/// Cheap to clone. The store closes with its last handle, and every I/O in flight on a file or
+/// device holds one.
 #[derive(Clone)]
 pub struct Store(Arc<Inner>);
 
 struct Inner {
-    /// Never given twice, so that rings can tell a store from a later one.
+    /// Never reused, so that rings can tell a store from a later one.
     #[cfg_attr(shuttle, allow(dead_code, reason = "only io_uring registers files"))]
     id: u64,
     name: String,
     kind: Kind,
-    /// Who writes it: see `take`. A lock of std's: nothing waits for anything under it.
+    /// The name of the user that has claimed the store (`take`). A lock of std's: no thread waits
+    /// for another while it holds this lock.
     taken_as: std::sync::Mutex<Option<String>>,
-    /// What others did to it. A lock of std's, as above.
+    /// The changes by other programs. A lock of std's, as above.
     #[cfg(not(shuttle))]
     noticed: std::sync::Mutex<Noticed>,
 }
@@ -55,9 +50,13 @@ pub(crate) enum Kind {
 }
 
 impl Store {
-    /// Opens a regular file or a block device, which must exist. Without `O_DIRECT` on its file
-    /// system the store is buffered, with a warning in the log.
+    /// Opens a regular file or a block device, which must exist. If its file system does not support
+    /// `O_DIRECT`, the store is buffered, with a warning in the log.
     ///
+    /// # Errors
+    /// Each variant of [`OpenError`] tells what the caller can do about it.
+    ///
+    /// # Examples
     /// ```no_run
     /// let store = octavo_disk::Store::open("/srv/disk.img".as_ref(), &octavo_disk::OpenOptions::default())?;
     /// println!("{} has {} bytes", store.name(), store.len_bytes());
@@ -68,24 +67,24 @@ impl Store {
         Ok(Store::new(path.display().to_string(), Kind::File(Box::new(file))))
     }
 
-    /// Opens a store for reading and without claiming it, to learn whether [`open`](Store::open)
-    /// with these options would succeed, while another process may be using it. Whether
-    /// somebody else has it locked is not learnt.
+    /// Checks whether [`open`](Store::open) with these options would succeed, and opens the store
+    /// read-only and without a lock. Another process may be using the store; whether it has the store
+    /// locked is not checked.
     ///
     /// # Errors
-    /// Those of [`open`](Store::open), but for [`OpenError::Locked`].
+    /// Those of [`open`](Store::open), except [`OpenError::Locked`].
     pub fn rehearse(path: &Path, options: &OpenOptions) -> Result<Store, OpenError> {
         let file = FileStore::rehearse(path, options)?;
         Ok(Store::new(path.display().to_string(), Kind::File(Box::new(file))))
     }
 
-    /// A store in memory, all zeros, that takes memory as it is written. For tests and tools: it is
-    /// lost on drop.
+    /// Creates a store in memory of `len_bytes` zeros, for tests and tools. It allocates memory as it
+    /// is written, and its content is lost on drop.
     pub fn memory(name: &str, len_bytes: u64) -> Store {
         Store::new(name.to_owned(), Kind::Memory(MemoryStore::new(len_bytes)))
     }
 
-    pub(crate) fn new(name: String, kind: Kind) -> Store {
+    fn new(name: String, kind: Kind) -> Store {
         static NEXT_ID: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
         // Relaxed: only uniqueness matters.
         let id = NEXT_ID.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
@@ -108,19 +107,41 @@ impl Store {
         self.0.id
     }
 
-    /// Whether it is a file of a simulated disk, whose I/O moves only when somebody reaps.
+    /// Refuses an I/O that this store cannot do: the I/O fails, and true is returned. In debug
+    /// builds, panics on memory and ranges that direct I/O cannot take.
+    pub(crate) fn refuses(&self, io: &mut Io) -> bool {
+        if cfg!(debug_assertions) {
+            io.assert_aligned(self.block_bytes(), self.len_bytes());
+        }
+        io.refuse_invalid(self.read_only())
+    }
+
+    /// Returns whether this is a file of a simulated disk. I/O on such a file progresses only while a
+    /// thread reaps or waits on its ring.
     pub fn is_simulated(&self) -> bool {
         matches!(self.0.kind, Kind::Sim(_))
     }
 
-    /// The path, or the name that it was given.
+    /// Returns the path, or the name given at creation.
     pub fn name(&self) -> &str {
         &self.0.name
     }
 
-    /// Takes it for one user, known as `name`, until [`release`](Store::release): two caches of the
-    /// same bytes would undo each other's writes. Err names who has it. A store that nobody can
-    /// write is anybody's.
+    /// Claims exclusive write access for `name` until [`release`](Store::release), because two caches
+    /// of the same bytes would overwrite each other's writes. A read-only store needs no claim: this
+    /// succeeds and changes nothing.
+    ///
+    /// # Errors
+    /// The name of the user that has claimed the store.
+    ///
+    /// # Examples
+    /// ```
+    /// let store = octavo_disk::Store::memory("scratch", 4096);
+    /// store.take("one cache")?;
+    /// assert_eq!(store.take("another cache"), Err("one cache".to_owned()));
+    /// store.release();
+    /// # Ok::<(), String>(())
+    /// ```
     pub fn take(&self, name: &str) -> Result<(), String> {
         if self.read_only() {
             return Ok(());
@@ -133,12 +154,12 @@ impl Store {
         Ok(())
     }
 
-    /// The end of [`take`](Store::take).
+    /// Ends the claim of [`take`](Store::take).
     pub fn release(&self) {
         *self.taken_as() = None;
     }
 
-    /// What a [`Watch`](crate::Watch) has noticed that others did to the file or device.
+    /// Returns the changes by other programs that a [`Watch`](crate::Watch) has noticed.
     #[cfg(not(shuttle))]
     pub fn noticed(&self) -> Noticed {
         self.0.noticed.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
@@ -155,8 +176,9 @@ impl Store {
         self.0.taken_as.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// The length in bytes. Changes by [`set_len_bytes`](Store::set_len_bytes) only: what others do
-    /// to a file is noticed by a [`Watch`](crate::Watch) and changes nothing here.
+    /// Returns the length in bytes. Only [`set_len_bytes`](Store::set_len_bytes) changes it: when
+    /// another program changes the file's length, a [`Watch`](crate::Watch) notices, and this length
+    /// stays.
     pub fn len_bytes(&self) -> u64 {
         match self.kind() {
             Kind::File(file) => file.len_bytes(),
@@ -165,8 +187,8 @@ impl Store {
         }
     }
 
-    /// The logical block, 512 or 4096 bytes: I/O begins at a multiple of it and has a multiple of
-    /// it as length.
+    /// Returns the logical block in bytes: 512 or 4096. Offsets and lengths of I/O are multiples of
+    /// it.
     pub fn block_bytes(&self) -> u32 {
         match self.kind() {
             Kind::File(file) => file.block_bytes(),
@@ -175,8 +197,7 @@ impl Store {
         }
     }
 
-    /// False if the kernel's page cache lies between this store and its device. Memory and the
-    /// simulated disk have none.
+    /// Returns whether I/O bypasses the kernel's page cache. True for memory and simulated disks.
     pub fn is_direct(&self) -> bool {
         match self.kind() {
             Kind::File(file) => file.is_direct(),
@@ -184,7 +205,7 @@ impl Store {
         }
     }
 
-    /// True if writes are refused.
+    /// Returns whether the store refuses writes.
     pub fn read_only(&self) -> bool {
         match self.kind() {
             Kind::File(file) => file.read_only(),
@@ -192,7 +213,8 @@ impl Store {
         }
     }
 
-    /// Device and inode of a file; the device's own number, and inode 0, for a block device.
+    /// Returns device and inode of a file; for a block device, its own number and inode 0. None for
+    /// memory and simulated disks.
     pub fn identity(&self) -> Option<(u64, u64)> {
         match self.kind() {
             Kind::File(file) => Some(file.identity()),
@@ -200,14 +222,26 @@ impl Store {
         }
     }
 
-    /// Changes the length. Blocks: waits for the I/O in flight on this store, and holds off new I/O
-    /// meanwhile; it drives that I/O itself, so that the caller may have some in flight. Bytes
-    /// that a longer store gains are zeros. A block device's length cannot be changed
-    /// (`Unsupported`).
+    /// Changes the length. A longer store gains zeros.
     ///
-    /// Where it fails, [`len_bytes`](Store::len_bytes) tells which of the two lengths there is. An
-    /// error whose `op` is a sync is that of a sync that the change needs: then bytes written
-    /// before and not synced may be lost, as with any sync that fails.
+    /// Blocks until the I/O in flight on this store has finished, and holds off new I/O meanwhile. It
+    /// drives that I/O itself, so the caller may have I/O in flight.
+    ///
+    /// # Errors
+    /// - `EOPNOTSUPP`: the length of a block device cannot be changed.
+    /// - `EROFS`: the store is read-only. `EFBIG`: the length exceeds 2^63 - 1.
+    /// - An error whose `op` is [`Op::Sync`]: a sync that the change needs has failed. Bytes written
+    ///   before and not synced may be lost, as with any failed sync.
+    ///
+    /// After an error, [`len_bytes`](Store::len_bytes) returns the length that the store has.
+    ///
+    /// # Examples
+    /// ```
+    /// let store = octavo_disk::Store::memory("scratch", 4096);
+    /// store.set_len_bytes(8192)?;
+    /// assert_eq!(store.len_bytes(), 8192);
+    /// # Ok::<(), octavo_disk::IoError>(())
+    /// ```
     pub fn set_len_bytes(&self, len_bytes: u64) -> Result<(), IoError> {
         let refused = |errno| Err(IoError::new(self.name(), Op::Write, len_bytes, 0, errno, None));
         if self.read_only() {
@@ -229,11 +263,19 @@ impl Store {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // A file that a ring still has registered would stay open, and locked.
+        // A file that a ring has registered would stay open, and locked (`uring.rs`, U5).
         #[cfg(not(shuttle))]
         if let Kind::File(_) = self.kind {
-            crate::registry::forget_store(self.id);
+            crate::io::sink::forget_store(self.id);
         }
+    }
+}
+
+impl SimDisk {
+    /// Opens the file of this name. If there is none, creates one of `len_bytes` zeros, which are
+    /// durable from the start. An existing file keeps its length.
+    pub fn store(&self, name: &str, len_bytes: u64) -> Store {
+        Store::new(name.to_owned(), Kind::Sim(self.open(name, len_bytes)))
     }
 }
 

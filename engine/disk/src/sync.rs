@@ -1,7 +1,6 @@
-//! The one place that chooses between std's and shuttle's synchronisation. Everything that runs
-//! under shuttle takes its locks, condition variables and atomics from here. Not here: the io_uring
-//! engine, the pool and the process-wide registries, which shuttle never reaches and which use std
-//! directly.
+//! The choice between the synchronisation of std and of shuttle. All code that runs under shuttle
+//! takes its locks, condition variables and atomics from here. Not here: the io_uring engine, the
+//! pool and the process-wide lists, which never run under shuttle and use std directly.
 
 #[cfg(shuttle)]
 use shuttle::sync as imp;
@@ -15,13 +14,13 @@ pub(crate) use std::sync::Arc;
 use std::sync::PoisonError;
 use std::time::Duration;
 
-/// Locks, also after a panic of another holder: every critical section of this crate leaves its
-/// data whole.
+/// Locks a mutex, even if an earlier holder panicked: every critical section of this crate leaves
+/// its data consistent.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Sleeps until notified, or for `timeout`. Under shuttle, which has no time, a timeout passes at
+/// Sleeps until notified, or for `timeout`. Under shuttle, which has no clock, a timeout expires at
 /// once.
 pub(crate) fn sleep_on<'a, T>(
     condvar: &Condvar,

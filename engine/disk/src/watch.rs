@@ -1,136 +1,79 @@
-//! Notices what others do to the files and devices of stores: overwritten, cut, replaced, made
-//! read-only. Protects nobody from it: a cache cannot know what its pages should hold then, only
-//! people can. Not here: when to look, and whom to tell (the program's matter).
+//! [`Watch`]: notices when other programs overwrite, cut or replace the file of a store, or set its
+//! device read-only. Protects nothing: only people can know what the pages of the cache should hold
+//! after such a change. Not here: when to look, and where to report (the program's matter).
 //!
-//! Every look compares what can be asked cheaply (`stat`, two requests of a device). Five rules
-//! keep a store's own writes from being taken for somebody else's:
+//! Every look compares what is cheap to query (`stat`, two requests of a device). Five rules keep a
+//! look from mistaking a store's own I/O for another program's:
 //!
-//! * W1. Which file the path leads to, and whether it leads anywhere, never changes by I/O: any
-//!   change is somebody else's.
-//! * W2. The length changes by [`Store::set_len_bytes`] alone, which holds `FileStore::length`. A
-//!   look that finds it held compares no length; any other difference is somebody else's.
-//! * W3. The time of modification counts only between two looks without own I/O: `ended` as read
-//!   before the first `stat` equals `begun` as read after the second. Then no write, zeroing,
-//!   discard or sync of this store was in flight at any moment between the two. Reads and the
-//!   backups of others change the time of access alone; chmod, chown and links change the inode's
-//!   time alone; neither is compared.
-//! * W4. The interval before the first of the two had no own I/O either, so that a time that a
-//!   network file system tells late, or a coarse clock, is no false alarm.
-//! * W5. While the store is being written, W3 tells nothing. There inotify does: a descriptor for
-//!   writing that is closed (`IN_CLOSE_WRITE`) is another's, because the store keeps its own open.
-//!   It counts if the time of modification moved since the look before; for a device, whose node
-//!   keeps its time, it counts always.
+//! * W1. I/O never changes where the path leads, or whether it leads anywhere. So any change of
+//!   that is another program's.
+//! * W2. Only [`Store::set_len_bytes`] changes the length, and it holds `FileStore::length`
+//!   meanwhile. A look that finds that lock held compares no length; any other difference is
+//!   another program's.
+//! * W3. The modification time counts only between two looks with no own I/O between them: `ended`,
+//!   as read before the first `stat`, equals `begun`, as read after the second. Then no write,
+//!   zeroing, discard or sync of this store was in flight at any moment between the two. Reads and
+//!   other programs' backups change only the access time; chmod, chown and links change only the
+//!   inode's change time; a look compares neither.
+//! * W4. The interval before the first of the two looks had no own I/O either. So a network file
+//!   system that reports a modification time late, or a coarse clock, raises no false alarm.
+//! * W5. While the store is being written, W3 decides nothing, and inotify does: when a descriptor
+//!   for writing is closed (`IN_CLOSE_WRITE`), it was another program's, because the store keeps
+//!   its own open. The close counts if the modification time moved since the previous look. For a
+//!   device, whose node keeps its modification time, the close always counts.
 //!
-//! What is missed: a writer on another machine, or one that keeps the file open, while the store
+//! A watch misses a writer on another machine, or one that keeps the file open, while the store
 //! itself is being written.
 
-use std::fmt;
-use std::fs::{self, Metadata};
+use std::fs::{self, File, Metadata};
 use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::SystemTime;
 
-use crate::file::FileStore;
-use crate::io::Channel;
-use crate::store::{Kind, Store};
-use crate::sys::Inotify;
+use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 
-/// Looks without a change before the next change is reported again, so that a program that writes
-/// for an hour is reported once.
+use crate::io::Channel;
+use crate::store::change::Change;
+use crate::store::file::FileStore;
+use crate::store::{Kind, Store};
+
+/// The number of looks without a change of content after which the next one is reported again, so
+/// that a program that writes for an hour is reported once.
 const CALM_LOOKS: u32 = 20;
 
-/// What others did to the file or device of a store.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Change {
-    /// The path leads nowhere any more.
-    Missing,
-    /// The path leads to another file or device.
-    Replaced,
-    /// The path leads to the store again.
-    Restored,
-    /// The length is not the store's any more.
-    Length {
-        /// The length that the store keeps using.
-        expected_bytes: u64,
-        /// The length that was found.
-        found_bytes: u64,
-    },
-    /// The length is the store's again. What lay past a shorter end is lost all the same.
-    LengthRestored,
-    /// Somebody else wrote.
-    Written,
-    /// Somebody else had it open for writing, while the store was being written too.
-    Opened,
-    /// The device was set read-only.
-    ReadOnly,
-    /// The device can be written again.
-    Writable,
-}
+/// The most inotify events that one look takes. The kernel's queue has 16,384 by default, and merges
+/// equal events.
+const EVENTS_MAX: usize = 1 << 16;
 
-impl Change {
-    /// Whether people have to do something; else an earlier change was undone.
-    pub fn is_alarming(&self) -> bool {
-        !matches!(self, Change::Restored | Change::Writable)
-    }
-}
-
-impl fmt::Display for Change {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Change::Missing => {
-                "its path leads nowhere any more (moved, removed or unmounted); the file that was opened is still used"
-            }
-            Change::Replaced => {
-                "its path leads to another file now; the one that was opened is still used, and the new one is not"
-            }
-            Change::Restored => "its path leads to it again",
-            Change::Length { expected_bytes, found_bytes } => {
-                return write!(
-                    f,
-                    "another program changed its length to {found_bytes} bytes; it is used as {expected_bytes} bytes"
-                );
-            }
-            Change::LengthRestored => "its length is what it was; what lay past a shorter end is lost",
-            Change::Written => "another program wrote to it; pages in the cache are as they were before",
-            Change::Opened => {
-                "another program had it open for writing; pages in the cache are as they were before"
-            }
-            Change::ReadOnly => "the device was set read-only, and refuses what is written back",
-            Change::Writable => "the device can be written again",
-        })
-    }
-}
-
-/// What was noticed of a store since it was first watched.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Noticed {
-    /// Alarming changes.
-    pub count: u64,
-    /// The last change of any kind.
-    pub last: Option<Change>,
-}
-
-/// Looks after a number of stores. Holds them open.
+/// A watch over a number of stores. Keeps them open.
+///
+/// ```
+/// use octavo_disk::{Store, Watch};
+/// let mut watch = Watch::new([Store::memory("scratch", 4096)]);
+/// assert_eq!(watch.look(), []);
+/// ```
 pub struct Watch {
     stores: Vec<Watched>,
-    /// None where the kernel gives no inotify: then W5 is not done.
-    inotify: Option<Inotify>,
+    /// None if the kernel offers no inotify: then W5 is not applied.
+    inotify: Option<OwnedFd>,
 }
 
 struct Watched {
     store: Store,
-    /// The number of its inotify watch.
+    /// The descriptor of the store's inotify watch.
     number: Option<i32>,
     path: Path,
     has_length: bool,
     is_read_only: bool,
-    /// The last look's: `ended` before its `stat`, what that told, and whether its interval had no
-    /// own I/O (W4).
+    /// `ended`, as read before the last look's `stat` (W3).
     ended: u64,
+    /// The modification time that the last look found.
     modified: Option<SystemTime>,
+    /// The interval before the last look had no own I/O (W4).
     is_settled: bool,
-    /// Looks left until a change of content is reported again.
-    told_looks: u32,
+    /// The looks left until a change of content is reported again.
+    calm_looks_left: u32,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -141,14 +84,16 @@ enum Path {
 }
 
 impl Watch {
-    /// Begins to watch those of the stores that are files or devices, as they are now.
+    /// Begins to watch those of the stores that are files or devices, as they are now. Changes from
+    /// before this call are not noticed.
     pub fn new(stores: impl IntoIterator<Item = Store>) -> Watch {
-        let inotify = Inotify::new().map_err(|error| log::debug!("inotify: {error}")).ok();
+        let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)
+            .map_err(|error| log::debug!("no inotify ({error}): changes during own writes go unnoticed"))
+            .ok();
         let watched = stores.into_iter().map(|store| {
             let number = match (store.kind(), &inotify) {
-                (Kind::File(file), Some(inotify)) => inotify
-                    .watch_closed_for_writing(file.descriptor(Channel::Tail))
-                    .map_err(|error| log::debug!("{}: inotify: {error}", store.name()))
+                (Kind::File(file), Some(inotify)) => watch_closes(inotify, file.descriptor(Channel::Tail))
+                    .map_err(|error| log::debug!("{}: no inotify watch ({error})", store.name()))
                     .ok(),
                 _ => None,
             };
@@ -161,7 +106,7 @@ impl Watch {
                 ended: u64::MAX,
                 modified: None,
                 is_settled: false,
-                told_looks: 0,
+                calm_looks_left: 0,
             }
         });
         let mut watch = Watch { stores: watched.collect(), inotify };
@@ -171,10 +116,11 @@ impl Watch {
         watch
     }
 
-    /// Looks at every store. Returns what has changed since the last look, with the number of the
-    /// store in the order of `new`; [`Store::noticed`] keeps it. Blocks as long as `stat` does.
+    /// Returns what other programs have changed since the last look, each change with the index of
+    /// its store in the order of `new`. [`Store::noticed`] returns the changes too. Blocks as long as
+    /// `stat` does.
     pub fn look(&mut self) -> Vec<(usize, Change)> {
-        let closed = self.inotify.as_ref().map_or_else(Vec::new, Inotify::take);
+        let closed = self.inotify.as_ref().map_or_else(Vec::new, take_closes);
         let mut changes = Vec::new();
         for (number, watched) in self.stores.iter_mut().enumerate() {
             let was_closed = watched.number.is_some_and(|number| closed.contains(&number));
@@ -188,7 +134,7 @@ impl Watch {
 }
 
 impl Watched {
-    /// The first look: nothing is compared but what the store itself knows.
+    /// Takes the first look, which compares nothing.
     fn begin(&mut self) {
         let Kind::File(file) = self.store.kind() else { return };
         (self.ended, self.is_settled) = (file.ended(), file.begun() == 0);
@@ -198,17 +144,17 @@ impl Watched {
     fn look(&mut self, was_closed: bool) -> Vec<Change> {
         let mut changes = Vec::new();
         let Kind::File(file) = self.store.kind() else { return changes };
-        // W3: before the `stat`.
+        // W3: read before the `stat`.
         let ended = file.ended();
         // W2.
         let length = file.length.try_lock();
-        let (path, here) = lead(file);
-        // A file that its path does not lead to is asked by its descriptor.
+        let (path, here) = follow(file);
+        // If the path does not lead to the file, its descriptor does.
         let Ok(found) = here.map_or_else(|| file.descriptor(Channel::Tail).metadata(), Ok) else {
             return changes;
         };
         let length = length.is_ok().then(|| (file.len_bytes(), file.found_len_bytes(&found)));
-        // W3: after it.
+        // W3: read after the `stat`.
         let is_quiet = file.begun() == self.ended;
 
         // W1.
@@ -236,11 +182,12 @@ impl Watched {
             (_, true) if was_closed => Some(if is_quiet { Change::Written } else { Change::Opened }),
             _ => None,
         };
-        // A change of length is one of content too, and was told.
-        let is_told =
-            self.told_looks > 0 || changes.iter().any(|change| matches!(change, Change::Length { .. }));
-        self.told_looks = if content.is_some() { CALM_LOOKS } else { self.told_looks.saturating_sub(1) };
-        changes.extend(content.filter(|_| !is_told));
+        // A change of length also changes the content, and has been reported.
+        let is_reported =
+            self.calm_looks_left > 0 || changes.iter().any(|change| matches!(change, Change::Length { .. }));
+        self.calm_looks_left =
+            if content.is_some() { CALM_LOOKS } else { self.calm_looks_left.saturating_sub(1) };
+        changes.extend(content.filter(|_| !is_reported));
         (self.ended, self.modified, self.is_settled) = (ended, modified, is_quiet);
         let is_read_only = file.was_set_read_only();
         if is_read_only != self.is_read_only {
@@ -251,9 +198,9 @@ impl Watched {
     }
 }
 
-/// Where the path of a file leads (None: that cannot be told now), and what `stat` says if it leads
-/// to the file.
-fn lead(file: &FileStore) -> (Option<Path>, Option<Metadata>) {
+/// Returns where the path of a file leads (None if that is unknown at the moment), and the metadata
+/// if it leads to the file.
+fn follow(file: &FileStore) -> (Option<Path>, Option<Metadata>) {
     match fs::metadata(file.path()) {
         Ok(found) if FileStore::identity_of(&found) == file.identity() => (Some(Path::Here), Some(found)),
         Ok(_) => (Some(Path::Elsewhere), None),
@@ -262,4 +209,27 @@ fn lead(file: &FileStore) -> (Option<Path>, Option<Metadata>) {
         }
         Err(_) => (None, None),
     }
+}
+
+/// Begins to watch for a descriptor of this file or device being closed that could write (W5).
+/// Returns the descriptor of the watch.
+fn watch_closes(inotify: &OwnedFd, file: &File) -> io::Result<i32> {
+    // By the descriptor, because the file's path may lead elsewhere by now.
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    Ok(inotify::add_watch(inotify, path, WatchFlags::CLOSE_WRITE)?)
+}
+
+/// Returns the watches that have seen a close since the last call. Events that the kernel dropped
+/// because its queue was full are missing.
+fn take_closes(inotify: &OwnedFd) -> Vec<i32> {
+    let mut memory = [MaybeUninit::uninit(); 1024];
+    let mut reader = inotify::Reader::new(inotify, &mut memory);
+    let mut closed = Vec::new();
+    for _ in 0..EVENTS_MAX {
+        let Ok(event) = reader.next() else { break };
+        if event.events().contains(ReadFlags::CLOSE_WRITE) {
+            closed.push(event.wd());
+        }
+    }
+    closed
 }

@@ -1,28 +1,74 @@
-//! I/O in flight on a simulated disk: its fate, decided when it is pushed, and its two events, half
-//! way and the end (D1 in `mod.rs`). Protects the repeatability of a run: events are ordered by
-//! (tick, number), never by address or hash. Not here: durability (`media.rs`).
+//! [`State`]: the state of a simulated disk, and the I/O in flight on it. The outcome of an I/O is
+//! decided when it is pushed; two events then apply it, half way and at the end (D1 in `sim.rs`).
+//! Protects the repeatability of a run: events are ordered by (tick, number), never by address or
+//! hash. Not here: durability (`media.rs`).
 
 use std::collections::BTreeMap;
 
-use super::State;
-use super::media::SECTOR_BYTES;
-use crate::clear::Means;
-use crate::inbox::RingCore;
-use crate::io::{Io, Op};
+use octavo_random::Random;
+
+use crate::error::IoError;
+use crate::io::Io;
+use crate::io::means::Means;
+use crate::io::sink::Sink;
+use crate::op::Op;
+use crate::sim::media::{Media, SECTOR_BYTES};
+use crate::sim::options::{SimCounters, SimOptions};
 use crate::sync::Arc;
 
-/// An I/O that has completed, and the ring that it goes back to.
-pub(super) struct Finished {
-    pub(super) ring: Arc<RingCore>,
-    pub(super) io: Io,
+/// Everything behind the disk's lock.
+pub(super) struct State {
+    pub(super) options: SimOptions,
+    pub(super) random: Random,
+    pub(super) media: BTreeMap<Arc<str>, Media>,
+    pub(super) flights: Flights,
+    /// D7.
+    pub(super) hangs: bool,
+    /// The number of crashes. A handle of an earlier generation is stale (D5).
+    pub(super) generation: u64,
+    /// Numbers every landing, so that a sync knows which landings came before it (D2).
+    pub(super) landings: u64,
+    pub(super) counters: SimCounters,
+    pub(super) digest: Digest,
 }
 
-/// When a sector of an I/O happens.
+/// A running hash (FNV-1a) of every event.
+pub(super) struct Digest(pub(super) u64);
+
+impl Digest {
+    pub(super) fn note(&mut self, what: &str, name: &str, numbers: &[u64]) {
+        let numbers = numbers.iter().flat_map(|number| number.to_le_bytes());
+        for byte in what.bytes().chain(name.bytes()).chain(numbers) {
+            self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+        }
+    }
+}
+
+/// A completed I/O and its ring.
+pub(super) struct Finished {
+    ring: Arc<dyn Sink>,
+    token: u64,
+    result: Result<(), IoError>,
+}
+
+impl Finished {
+    fn new(flight: Flight) -> Finished {
+        let result = flight.io.result(&flight.name);
+        Finished { ring: flight.ring, token: flight.io.token, result }
+    }
+
+    /// Completes the I/O. Called without the disk's lock, because the ring takes its own.
+    pub(super) fn deliver(self) {
+        self.ring.complete(self.token, self.result);
+    }
+}
+
+/// The moment at which a sector of an I/O is read or lands.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Moment {
     HalfWay,
     End,
-    /// The sector has happened, or never does.
+    /// The sector has been read or has landed, or never will.
     Past,
 }
 
@@ -34,15 +80,15 @@ enum Phase {
 
 /// One attempt of an I/O's only part.
 struct Flight {
-    ring: Arc<RingCore>,
+    ring: Arc<dyn Sink>,
     io: Io,
     name: Arc<str>,
-    /// Bytes that this attempt moves, from the part's `next` on.
+    /// The bytes that this attempt moves, from the part's `next` on.
     len_bytes: u64,
-    /// Per sector.
+    /// One moment for each sector.
     moments: Vec<Moment>,
     fault_errno: Option<i32>,
-    /// A sync covers landings up to this one (D2).
+    /// The latest landing that a sync covers (D2).
     landing_covered: u64,
 }
 
@@ -64,8 +110,8 @@ impl Flights {
         self.flights.len()
     }
 
-    /// The rings that wait for something.
-    pub(super) fn rings(&self) -> Vec<Arc<RingCore>> {
+    /// Returns the ring of each I/O in flight.
+    pub(super) fn rings(&self) -> Vec<Arc<dyn Sink>> {
         self.flights.values().map(|flight| flight.ring.clone()).collect()
     }
 
@@ -76,8 +122,12 @@ impl Flights {
 }
 
 impl State {
+    pub(super) fn media_of(&mut self, name: &str) -> &mut Media {
+        self.media.get_mut(name).expect("a file is never removed")
+    }
+
     /// Puts an I/O in flight.
-    pub(super) fn launch(&mut self, ring: Arc<RingCore>, io: Io, name: Arc<str>) {
+    pub(super) fn launch(&mut self, ring: Arc<dyn Sink>, io: Io, name: Arc<str>) {
         if io.op == Op::Sync {
             self.media_of(&name).sync_begins();
         }
@@ -93,7 +143,7 @@ impl State {
         });
     }
 
-    /// Decides what becomes of an attempt, and when.
+    /// Decides the outcome of an attempt and the times of its events.
     fn attempt(&mut self, mut flight: Flight) {
         self.decide(&mut flight);
         let latency = self.random.within(&self.options.latency_ticks);
@@ -118,6 +168,8 @@ impl State {
         self.flights.flights.insert(id, flight);
     }
 
+    /// Decides the outcome of an attempt: how many bytes it moves, whether it fails, and the moment of
+    /// each sector.
     fn decide(&mut self, flight: &mut Flight) {
         let faults = self.options.faults.clone();
         let block = u64::from(self.options.block_bytes);
@@ -155,12 +207,12 @@ impl State {
             .collect();
     }
 
-    /// Whether the disk does not clear a range by these means.
+    /// Decides whether the disk refuses to clear a range by these means.
     fn refuses_means(&mut self, means: Means) -> bool {
         means != Means::Written && self.random.chance(self.options.faults.p_unsupported)
     }
 
-    /// Lets the next event happen. False if there is none.
+    /// Applies the next event. Returns false if there is none.
     pub(super) fn step(&mut self, finished: &mut Vec<Finished>) -> bool {
         let Some(((tick, _), (id, phase))) = self.flights.events.pop_first() else { return false };
         self.flights.now_ticks = self.flights.now_ticks.max(tick);
@@ -169,26 +221,26 @@ impl State {
         let mut flight = self.flights.flights.remove(&id).expect("an event has a flight");
         match phase {
             Phase::HalfWay => {
-                self.happen(&flight, Moment::HalfWay);
+                self.apply(&flight, Moment::HalfWay);
                 for moment in flight.moments.iter_mut().filter(|moment| **moment == Moment::HalfWay) {
                     *moment = Moment::Past;
                 }
                 self.flights.flights.insert(id, flight);
             }
             Phase::End => {
-                self.happen(&flight, Moment::End);
+                self.apply(&flight, Moment::End);
                 if self.end(&mut flight) {
                     self.attempt(flight);
                 } else {
-                    finished.push(Finished { ring: flight.ring, io: flight.io });
+                    finished.push(Finished::new(flight));
                 }
             }
         }
         true
     }
 
-    /// The sectors of one moment are read, or land.
-    fn happen(&mut self, flight: &Flight, moment: Moment) {
+    /// Reads or lands the sectors of one moment.
+    fn apply(&mut self, flight: &Flight, moment: Moment) {
         if flight.io.op == Op::Sync {
             return;
         }
@@ -215,7 +267,7 @@ impl State {
         }
     }
 
-    /// An attempt is over. True if the I/O goes on with another.
+    /// Ends an attempt. Returns true if the I/O needs another.
     fn end(&mut self, flight: &mut Flight) -> bool {
         let moved = if flight.fault_errno.is_some() { 0 } else { flight.len_bytes };
         match flight.io.op {
@@ -225,15 +277,15 @@ impl State {
         }
         let outcome = flight.fault_errno.map_or(Ok(moved as usize), Err);
         self.counters.errors += u64::from(outcome.is_err());
-        let goes_on = flight.io.advance(0, outcome);
-        if !goes_on {
+        let needs_another = flight.io.advance(0, outcome);
+        if !needs_another {
             match flight.io.op {
                 Op::Read => self.counters.reads += 1,
                 Op::Write | Op::Zero | Op::Discard => self.counters.writes += 1,
                 Op::Sync => self.counters.syncs += 1,
             }
         }
-        goes_on
+        needs_another
     }
 
     fn end_sync(&mut self, flight: &Flight) {
@@ -246,7 +298,7 @@ impl State {
         }
     }
 
-    /// D5: everything in flight lands in part and ends.
+    /// D5: lands a part of everything in flight and fails it.
     pub(super) fn crash_flights(&mut self) -> Vec<Finished> {
         self.flights.events.clear();
         let flights = std::mem::take(&mut self.flights.flights);
@@ -259,10 +311,10 @@ impl State {
                     let happens = if is_torn { self.random.coin() } else { all_or_none };
                     *moment = if happens { Moment::End } else { Moment::Past };
                 }
-                self.happen(&flight, Moment::End);
+                self.apply(&flight, Moment::End);
             }
             flight.io.fail(libc::EIO, Some("the simulated disk crashed"));
-            finished.push(Finished { ring: flight.ring, io: flight.io });
+            finished.push(Finished::new(flight));
         }
         finished
     }

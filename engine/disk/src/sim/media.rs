@@ -1,19 +1,20 @@
-//! One file of a simulated disk: what reads see, what a crash would leave, and the versions
-//! between. Protects the meaning of *durable*. Not here: time, I/O in flight, and which fault
-//! strikes (`mod.rs`).
+//! [`Media`]: one file of a simulated disk: the bytes that reads see, the bytes that a crash would
+//! leave, and the versions in between. Protects the meaning of *durable*. Not here: time, I/O in
+//! flight, the choice of faults (`flight.rs`).
 //!
-//! Per sector of 512 bytes: `durable` holds the version that a crash cannot take, `unsynced` the
-//! later ones in the order in which they landed, `current` the last of all.
+//! Each sector of 512 bytes has three kinds of versions: `durable` is the version that no crash
+//! loses, `unsynced` are the later versions in the order in which they landed, and `current` is the
+//! latest version of all.
 
 use std::collections::BTreeMap;
 
-use super::random::Random;
+use octavo_random::Random;
 
-/// The unit that a device writes whole or not at all.
+/// The length of a sector, which a device writes whole or not at all.
 pub(super) const SECTOR_BYTES: u64 = 512;
 
-/// Versions of a sector that a crash can choose from. Without a limit a test that never syncs keeps
-/// every write.
+/// The most versions of a sector that a crash can choose from. Without a limit, a test that never
+/// syncs would keep every write in memory.
 const VERSIONS_MAX: usize = 8;
 
 type Sector = [u8; SECTOR_BYTES as usize];
@@ -31,8 +32,8 @@ pub(super) struct Media {
     current: Vec<u8>,
     durable: Vec<u8>,
     unsynced: BTreeMap<u64, Vec<Version>>,
-    /// Syncs in flight. While there are any, no version may be forgotten: it may be the one that
-    /// they promise.
+    /// The number of syncs in flight. While there are any, no version may be dropped, because a sync
+    /// may promise that very version.
     syncs_in_flight: usize,
 }
 
@@ -60,17 +61,17 @@ impl Media {
         self.len_bytes
     }
 
-    /// What reads see, up to the length.
+    /// Returns the bytes that reads see, up to the length.
     pub(super) fn image(&self) -> &[u8] {
         &self.current[..self.len_bytes as usize]
     }
 
-    /// Bytes `offset .. offset + len`, which lie in one sector.
+    /// Returns bytes `offset .. offset + len`, which lie in one sector.
     pub(super) fn read(&self, offset: u64, len: u64) -> &[u8] {
         &self.current[offset as usize..(offset + len) as usize]
     }
 
-    /// Bytes that lie in one sector land: reads see them, a crash may take them.
+    /// Lands bytes that lie in one sector: reads see them from now on, and a crash may lose them.
     pub(super) fn land(&mut self, offset: u64, bytes: &[u8], landing: u64) {
         self.current[offset as usize..offset as usize + bytes.len()].copy_from_slice(bytes);
         let sector = offset / SECTOR_BYTES;
@@ -83,7 +84,7 @@ impl Media {
         }
     }
 
-    /// Zeros land over any range inside the file.
+    /// Lands zeros over any range inside the file.
     pub(super) fn land_zeros(&mut self, offset: u64, end: u64, landing: u64) {
         let zeros = [0; SECTOR_BYTES as usize];
         let mut at = offset;
@@ -98,7 +99,8 @@ impl Media {
         self.syncs_in_flight += 1;
     }
 
-    /// Everything that landed up to `landing` becomes durable, and of each sector maybe more.
+    /// Makes everything that landed up to `landing` durable, and of each sector possibly later
+    /// versions too.
     pub(super) fn sync_succeeds(&mut self, landing: u64, random: &mut Random) {
         self.syncs_in_flight -= 1;
         self.len_bytes_durable = self.len_bytes;
@@ -121,9 +123,9 @@ impl Media {
         self.syncs_in_flight -= 1;
     }
 
-    /// A failed sync: each sector's unsynced versions reach the device or are gone for good, and no
-    /// later sync will say so. Reads see which at once: what a cache above still has may be
-    /// newer.
+    /// Fails a sync. The latest version of each unsynced sector either becomes durable or is lost, and
+    /// no later sync reports the loss. Reads return the surviving version at once, so a cache above
+    /// may hold newer bytes.
     pub(super) fn sync_fails(&mut self, random: &mut Random) {
         self.syncs_in_flight -= 1;
         for sector in std::mem::take(&mut self.unsynced).into_keys() {
@@ -136,13 +138,14 @@ impl Media {
         }
     }
 
-    /// A longer file gains zeros. What a shorter one loses a crash may bring back, with its length.
+    /// Changes the length. A longer file gains zeros. A crash may bring back the bytes that a shorter
+    /// file loses, together with the longer length.
     pub(super) fn set_len_bytes(&mut self, len_bytes: u64, landing: u64) {
         if len_bytes < self.len_bytes {
             self.land_zeros(len_bytes, self.len_bytes, landing);
         }
-        // What a shorter one had lost may be there again, by a sync that failed. As in any file nobody sees
-        // it.
+        // A failed sync may have brought back bytes that the shorter file had lost. As in any file, reads must
+        // not see them.
         let known = self.current.len().min(len_bytes as usize);
         let gained = self.current.get(self.len_bytes as usize..known).unwrap_or_default();
         if gained.iter().any(|byte| *byte != 0) {
@@ -154,8 +157,8 @@ impl Media {
         self.durable.resize(room, 0);
     }
 
-    /// The power is gone and back: each sector has its durable version or any later one, and so has
-    /// the length.
+    /// Cuts the power and restores it: each sector keeps its durable version or any later one, and so
+    /// does the length.
     pub(super) fn crash(&mut self, random: &mut Random) {
         self.syncs_in_flight = 0;
         for (sector, versions) in std::mem::take(&mut self.unsynced) {
@@ -179,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_that_grows_gains_zeros_also_where_a_failed_sync_has_brought_back_what_it_had_lost() {
+    fn a_file_that_grows_gains_zeros_even_where_a_failed_sync_has_brought_back_lost_bytes() {
         let mut brought_back = 0;
         for seed in 0..16 {
             let (mut media, mut random) = (Media::new(1024), Random::new(seed));

@@ -1,14 +1,16 @@
-//! What the tests share: files on two file systems, rings of both engines, one I/O at a time, and
-//! random numbers.
+//! Helpers for the tests: files on two file systems, rings of both engines, single I/Os, and the
+//! log's warnings.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Once;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+pub use octavo_random::{Random, for_seeds};
+
 use octavo_disk::{AlignedBytes, Engine, IoError, Op, OpenOptions, Ring, RingOptions, Store};
 
-/// A directory on a real file system, and one on tmpfs.
+/// Creates a directory on the file system of the build, and one on tmpfs.
 pub fn directories() -> Vec<tempfile::TempDir> {
     let real = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let mut directories = vec![real];
@@ -19,14 +21,14 @@ pub fn directories() -> Vec<tempfile::TempDir> {
     directories
 }
 
-/// A directory on the file system that the build uses.
+/// Creates a directory on the file system of the build.
 pub fn directory() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
 
-/// A ring of every engine that this system has.
+/// Creates a ring of every engine that this system offers.
 pub fn rings(entries: u32) -> Vec<Ring> {
-    static SAID: Once = Once::new();
+    static WARNED: Once = Once::new();
     static COLLECTED: Once = Once::new();
     COLLECTED.call_once(|| {
         log::set_logger(&Collector).unwrap();
@@ -36,7 +38,7 @@ pub fn rings(entries: u32) -> Vec<Ring> {
     let mut rings = vec![blocking];
     match Ring::new(&RingOptions { entries, engine: Engine::Uring }) {
         Ok(ring) => rings.push(ring),
-        Err(error) => SAID.call_once(|| eprintln!("skipped with io_uring: {error}")),
+        Err(error) => WARNED.call_once(|| eprintln!("skipped: no io_uring: {error}")),
     }
     rings
 }
@@ -52,12 +54,9 @@ pub fn open(path: &Path) -> Store {
     Store::open(path, &OpenOptions::default()).unwrap()
 }
 
-/// `len` bytes that differ from place to place and from `salt` to `salt`.
+/// Returns `len` random bytes that depend on `salt`.
 pub fn pattern(salt: u64, len: usize) -> Vec<u8> {
-    let mut random = Random(salt);
-    let mut bytes: Vec<u8> = (0..len.div_ceil(8)).flat_map(|_| random.next().to_le_bytes()).collect();
-    bytes.truncate(len);
-    bytes
+    Random::new(salt).bytes(len)
 }
 
 pub fn aligned(bytes: &[u8]) -> AlignedBytes {
@@ -66,7 +65,7 @@ pub fn aligned(bytes: &[u8]) -> AlignedBytes {
     aligned
 }
 
-/// One I/O through the ring's queue.
+/// Executes one I/O through the ring's queue.
 pub fn transfer(
     ring: &Ring,
     store: &Store,
@@ -74,18 +73,18 @@ pub fn transfer(
     offset: u64,
     bytes: &AlignedBytes,
 ) -> Result<(), IoError> {
-    // SAFETY: `bytes` is borrowed until the completion was delivered below.
+    // SAFETY: `bytes` is borrowed until the completion is delivered below.
     unsafe { ring.push(store, op, offset, &[bytes.io_buffer()], 77) };
     outcome(ring)
 }
 
-/// One clearing through the ring's queue.
+/// Clears a range through the ring's queue.
 pub fn clear(ring: &Ring, store: &Store, op: Op, offset: u64, len: u64) -> Result<(), IoError> {
     ring.push_clear(store, op, offset, len, 77);
     outcome(ring)
 }
 
-/// How the one I/O in flight ends.
+/// Waits for the only I/O in flight and returns its result.
 fn outcome(ring: &Ring) -> Result<(), IoError> {
     let mut outcome = None;
     while outcome.is_none() {
@@ -114,49 +113,14 @@ pub fn sync(ring: &Ring, store: &Store) -> Result<(), IoError> {
     transfer(ring, store, Op::Sync, 0, &AlignedBytes::new(0))
 }
 
-/// `bytes`, and zeros up to `len`.
+/// Returns `bytes`, padded with zeros to `len`.
 pub fn padded(bytes: &[u8], len: usize) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     bytes.resize(len, 0);
     bytes
 }
 
-/// SplitMix64.
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    pub fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
-}
-
-/// Runs `test` with `count` seeds, or with the one that the environment names. A panic tells its
-/// seed.
-pub fn for_seeds(count: u64, test: impl Fn(u64)) {
-    struct Tell(u64);
-    impl Drop for Tell {
-        fn drop(&mut self) {
-            if std::thread::panicking() {
-                eprintln!("failed with OCTAVO_DISK_SEED={}", self.0);
-            }
-        }
-    }
-    let named = std::env::var("OCTAVO_DISK_SEED").ok().map(|seed| seed.parse::<u64>().unwrap());
-    let seeds = named.map_or(0..count, |seed| seed..seed + 1);
-    for seed in seeds {
-        let _tell = Tell(seed);
-        test(seed);
-    }
-}
-
-/// Every warning that was logged since `rings` was first called.
+/// Returns every warning that was logged since the first call of `rings`.
 pub fn warnings() -> Vec<String> {
     WARNINGS.lock().unwrap().clone()
 }

@@ -165,14 +165,14 @@ fn the_length_changes_while_other_threads_write_around_the_end() {
         for (thread, ring) in rings(4).into_iter().enumerate() {
             let (store, stop) = (&store, &stop);
             scope.spawn(move || {
-                let mut random = Random(thread as u64);
+                let mut random = Random::new(thread as u64);
                 while !stop.load(Ordering::Relaxed) {
-                    write(&ring, store, random.below(5) * 4096, &pattern(random.next(), 8192));
+                    write(&ring, store, random.below(5) * 4096, &pattern(random.next_u64(), 8192));
                     read(&ring, store, random.below(5) * 4096, 8192);
                 }
             });
         }
-        let mut random = Random(9);
+        let mut random = Random::new(9);
         for _ in 0..200 {
             let len = random.below(24_000);
             store.set_len_bytes(len).unwrap();
@@ -196,8 +196,8 @@ fn zeroing_and_discarding_any_blocks_leave_zeros_there_and_nothing_else_changed(
     stores.push(Store::memory("memory", 70_000));
     for store in stores {
         let ring = &rings(8)[0];
-        for_seeds(60, |seed| {
-            let mut random = Random(seed);
+        for_seeds(0..60, |seed| {
+            let mut random = Random::new(seed);
             let mut content = pattern(seed, 70_000usize.next_multiple_of(4096));
             write(ring, &store, 0, &content);
             content.truncate(70_000);

@@ -1,5 +1,5 @@
-//! Tests of the public interface, in one binary. Every failure of a random test prints its seed;
-//! `OCTAVO_DISK_SEED=<seed>` runs that one.
+//! Tests of the public interface, in one binary. A random test that fails prints its seed;
+//! `OCTAVO_SEED=<seed>` runs that seed only.
 
 #[cfg(not(shuttle))]
 mod devices;

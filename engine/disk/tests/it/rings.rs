@@ -184,7 +184,7 @@ fn a_store_that_closes_and_opens_again_is_never_mistaken_for_another() {
             assert!(read(&ring, store, 0, 4096) == pattern(salt as u64, 4096));
         }
         drop(all);
-        let mut random = Random(1);
+        let mut random = Random::new(1);
         for _ in 0..300 {
             let salt = random.below(100);
             let store = open(&paths[salt as usize]);

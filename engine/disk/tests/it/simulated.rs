@@ -30,7 +30,7 @@ fn sectors_new(found: &[u8], old: &[u8], new: &[u8]) -> Vec<bool> {
 #[test]
 fn synced_writes_survive_a_crash_and_unsynced_ones_in_any_part() {
     let (mut some_kept, mut some_lost, mut some_torn) = (false, false, false);
-    for_seeds(50, |seed| {
+    for_seeds(0..50, |seed| {
         let (ring, disk) = (ring(), disk(seed, SimFaults::default()));
         let store = disk.store("data", 8192);
         let (first, second) = (pattern(seed, 8192), pattern(seed + 1000, 8192));
@@ -58,7 +58,7 @@ fn synced_writes_survive_a_crash_and_unsynced_ones_in_any_part() {
 
 #[test]
 fn a_crash_ends_io_in_flight_with_an_error_and_makes_old_handles_fail() {
-    for_seeds(20, |seed| {
+    for_seeds(0..20, |seed| {
         let (ring, disk) = (ring(), disk(seed, SimFaults::default()));
         let store = disk.store("data", 65_536);
         let memory = aligned(&pattern(seed, 65_536));
@@ -90,10 +90,10 @@ fn a_crash_ends_io_in_flight_with_an_error_and_makes_old_handles_fail() {
 
 #[test]
 fn a_sync_covers_every_write_that_completed_before_it_was_pushed() {
-    for_seeds(100, |seed| {
+    for_seeds(0..100, |seed| {
         let (ring, disk) = (ring(), disk(seed, SimFaults::default()));
         let store = disk.store("data", 65_536);
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let mut completed: HashMap<u64, u8> = HashMap::new();
         for round in 1..=20u8 {
             let page = random.below(16);
@@ -241,10 +241,10 @@ fn history(seed: u64) -> (Vec<(u64, bool)>, u64, Vec<u8>) {
     };
     let (ring, disk) = (ring(), disk(seed, faults));
     let mut store = disk.store("data", 65_536);
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let mut delivered = Vec::new();
     for round in 0..30 {
-        let memory: Vec<AlignedBytes> = (0..10).map(|_| aligned(&pattern(random.next(), 8192))).collect();
+        let memory: Vec<AlignedBytes> = (0..10).map(|_| aligned(&pattern(random.next_u64(), 8192))).collect();
         for (index, bytes) in memory.iter().enumerate() {
             let op = [Op::Read, Op::Write, Op::Write, Op::Sync, Op::Zero][random.below(5) as usize];
             let token = round * 100 + index as u64;
@@ -269,7 +269,7 @@ fn history(seed: u64) -> (Vec<(u64, bool)>, u64, Vec<u8>) {
 
 #[test]
 fn a_run_repeats_from_its_seed_and_another_seed_gives_another() {
-    for_seeds(10, |seed| {
+    for_seeds(0..10, |seed| {
         let once = history(seed);
         assert!(once == history(seed));
         assert_ne!(once.1, history(seed + 1).1);

@@ -31,7 +31,7 @@ fn batch(ring: &Ring, store: &Store, twin: &mut Twin, random: &mut Random) {
     for _ in 0..1 + random.below(12) {
         let len = (1 + random.below(6 * 4096 / block)) * block;
         let op = [Op::Read, Op::Read, Op::Write, Op::Write, Op::Zero, Op::Discard][random.below(6) as usize];
-        ios.push((op, at, aligned(&pattern(random.next(), len as usize))));
+        ios.push((op, at, aligned(&pattern(random.next_u64(), len as usize))));
         at += len + random.below(3) * block;
     }
     for (token, (op, offset, bytes)) in ios.iter().enumerate() {
@@ -65,7 +65,7 @@ fn batch(ring: &Ring, store: &Store, twin: &mut Twin, random: &mut Random) {
 }
 
 fn agree(ring: &Ring, store: &Store, seed: u64, rounds: u32) {
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let mut twin = Twin(vec![0; store.len_bytes() as usize]);
     for _ in 0..rounds {
         match random.below(8) {
@@ -97,9 +97,9 @@ fn agree(ring: &Ring, store: &Store, seed: u64, rounds: u32) {
 #[test]
 fn files_agree_with_their_twin() {
     for directory in directories() {
-        for_seeds(20, |seed| {
+        for_seeds(0..20, |seed| {
             for ring in rings(4) {
-                let len = Random(seed).below(LEN_MAX) as usize;
+                let len = Random::new(seed).below(LEN_MAX) as usize;
                 agree(&ring, &open(&file(directory.path(), &vec![0; len])), seed, 60);
             }
         });
@@ -108,20 +108,20 @@ fn files_agree_with_their_twin() {
 
 #[test]
 fn memory_agrees_with_its_twin() {
-    for_seeds(20, |seed| {
+    for_seeds(0..20, |seed| {
         let ring = &rings(4)[0];
-        agree(ring, &Store::memory("memory", Random(seed).below(LEN_MAX)), seed, 100);
+        agree(ring, &Store::memory("memory", Random::new(seed).below(LEN_MAX)), seed, 100);
     });
 }
 
 #[test]
 fn a_simulated_disk_that_only_reorders_shortens_and_clears_by_writing_agrees_with_its_twin() {
-    for_seeds(30, |seed| {
+    for_seeds(0..30, |seed| {
         for ring in rings(4) {
             let faults = SimFaults { p_short: 0.4, p_unsupported: 0.3, ..SimFaults::default() };
             let block_bytes = if seed % 2 == 0 { 512 } else { 4096 };
             let disk = SimDisk::new(SimOptions { seed, faults, block_bytes, ..SimOptions::default() });
-            agree(&ring, &disk.store("data", Random(seed).below(LEN_MAX)), seed, 60);
+            agree(&ring, &disk.store("data", Random::new(seed).below(LEN_MAX)), seed, 60);
         }
     });
 }

@@ -82,7 +82,7 @@ fn an_hour_of_a_stores_own_writing_is_no_change() {
     for directory in directories() {
         for ring in rings(8) {
             let (_, store, mut watch) = watched(directory.path());
-            let mut random = Random(7);
+            let mut random = Random::new(7);
             for look in 0..1200 {
                 // Bursts and pauses.
                 for _ in 0..random.below(4) * random.below(3) {

@@ -1,46 +1,67 @@
-//! Files and block devices as stores: how they are opened, how an I/O is cut at the tail, how one
-//! is executed by plain system calls, and how the length changes. Protects the tail unit by the
-//! protocol of `gate.rs` (L1 to L6). Not here: io_uring (`uring.rs`), zeroing (`clear.rs`),
+//! [`FileStore`]: files and block devices as stores. Opens them, cuts an I/O at the tail, executes
+//! an I/O with plain system calls, and changes the length. Protects the tail unit by the protocol
+//! of `gate.rs` (L1 to L6). Not here: io_uring (`uring.rs`), the means of clearing (`means.rs`),
 //! ownership (`lock.rs`).
 
-use std::ffi::CString;
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::ffi::OsStrExt;
+use std::num::NonZeroU64;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use crate::buffer::{AlignedBytes, IoBuffer};
-use crate::error::{IoError, OpenError};
-use crate::gate::Gate;
-use crate::io::{Channel, Io, Op, PARTS, Part};
-use crate::lock::Ownership;
-use crate::store::OpenOptions;
-use crate::sync::{AtomicU64, Mutex, Ordering, lock};
-use crate::sys;
+use rustix::fs::{Access, Advice, AtFlags, CWD, accessat, fadvise, fallocate, fdatasync, ioctl_blksszget};
+use rustix::io::Errno;
 
-/// The unit that the file's end cuts is this large at least: the kernel's page, so that no page of
-/// the tail in the kernel's cache reaches into what goes directly.
+use crate::error::{IoError, OpenError};
+use crate::io::buffer::{AlignedBytes, IoBuffer};
+use crate::io::{Channel, Io, PARTS, Part};
+use crate::op::Op;
+use crate::store::gate::Gate;
+use crate::store::lock::Ownership;
+use crate::store::sys;
+use crate::sync::{AtomicU64, Mutex, Ordering, lock};
+
+/// The length of the tail unit: the kernel's page, so that no page of the tail in the kernel's page
+/// cache overlaps bytes that go directly.
 pub(crate) const TAIL_UNIT_BYTES: u64 = 4096;
 
-/// The largest logical block that pages of 4096 bytes can be served from.
+/// The largest logical block, in bytes, that pages of 4096 bytes can be served from.
 const BLOCK_BYTES_MAX: u32 = 4096;
 
+/// How [`Store::open`](crate::Store::open) opens a file or device.
+#[derive(Clone, Debug)]
+pub struct OpenOptions {
+    /// Refuses writes, and lets other readers open the store too. Default: false.
+    pub read_only: bool,
+    /// Bypasses the kernel's page cache (`O_DIRECT`), if the file system supports that. Default:
+    /// true.
+    pub direct: bool,
+    /// Locks the store, so that no second opener can write it. Default: true.
+    pub lock: bool,
+}
+
+impl Default for OpenOptions {
+    fn default() -> OpenOptions {
+        OpenOptions { read_only: false, direct: true, lock: true }
+    }
+}
+
+/// An open file or block device.
 pub(crate) struct FileStore {
-    /// Direct, if the store is.
+    /// The direct descriptor of a direct store, else the only one.
     main: File,
-    /// Buffered, of a direct store: for the tail unit (L2).
+    /// The buffered descriptor of a direct store, for the tail unit (L2).
     tail: Option<File>,
     len_bytes: AtomicU64,
     block_bytes: u32,
     is_device: bool,
     read_only: bool,
     identity: (u64, u64),
-    #[cfg_attr(shuttle, allow(dead_code, reason = "only a watch asks for it"))]
+    #[cfg_attr(shuttle, allow(dead_code, reason = "only a watch reads it"))]
     path: PathBuf,
     gate: Gate,
-    /// I/O that may change what `stat` tells, as it enters the gate and as it leaves: see
-    /// `watch.rs`, W3.
+    /// Counts of the I/Os that may change what `stat` returns: begun when they enter the gate, ended
+    /// when they leave it (`watch.rs`, W3).
     begun: AtomicU64,
     ended: AtomicU64,
     /// Held while the length changes (`watch.rs`, W2).
@@ -51,13 +72,12 @@ pub(crate) struct FileStore {
 impl FileStore {
     pub(crate) fn open(path: &Path, options: &OpenOptions) -> Result<FileStore, OpenError> {
         let failed = |step, source: io::Error| refusal(path, step, source);
-        let errno = |step: &'static str| move |e| refusal(path, step, io::Error::from_raw_os_error(e));
 
-        // A pipe or a device with side effects must not be opened to learn that it is one.
-        let metadata = fs::metadata(path).map_err(|e| failed("look at it", e))?;
+        // Opening a pipe or a character device may have side effects, so its kind is checked first.
+        let metadata = fs::metadata(path).map_err(|e| failed("cannot read its metadata", e))?;
         check_kind(path, &metadata)?;
-        let buffered = open_with(path, options, 0).map_err(|e| failed("open it", e))?;
-        let metadata = buffered.metadata().map_err(|e| failed("look at it", e))?;
+        let buffered = open_with(path, options, 0).map_err(|e| failed("cannot open it", e))?;
+        let metadata = buffered.metadata().map_err(|e| failed("cannot read its metadata", e))?;
         check_kind(path, &metadata)?;
         let is_device = metadata.file_type().is_block_device();
         if !options.read_only {
@@ -70,7 +90,7 @@ impl FileStore {
             None
         };
 
-        // From here on `store` gives the ownership back when something fails.
+        // From here on, dropping `store` releases the ownership when a step fails.
         let mut store = FileStore {
             main: buffered,
             tail: None,
@@ -87,10 +107,11 @@ impl FileStore {
             ownership,
         };
         if is_device {
-            let len = sys::device_len_bytes(&store.main).map_err(errno("ask its length (BLKGETSIZE64)"))?;
-            store.len_bytes = AtomicU64::new(len);
-            store.block_bytes =
-                sys::device_block_bytes(&store.main).map_err(errno("ask its block (BLKSSZGET)"))?;
+            let len = sys::device_len_bytes(&store.main).map_err(io::Error::from_raw_os_error);
+            store.len_bytes =
+                AtomicU64::new(len.map_err(|e| failed("cannot read the device's length (BLKGETSIZE64)", e))?);
+            store.block_bytes = ioctl_blksszget(&store.main)
+                .map_err(|e| failed("cannot read the device's block size (BLKSSZGET)", e.into()))?;
         }
         if options.direct {
             store.go_direct(path, options);
@@ -98,35 +119,36 @@ impl FileStore {
         Ok(store)
     }
 
-    /// The same for reading and without a claim, where `open` would succeed as far as that can be
-    /// seen.
+    /// Opens the store read-only and without a lock, if `open` with these options would succeed as far
+    /// as that can be checked.
     pub(crate) fn rehearse(path: &Path, options: &OpenOptions) -> Result<FileStore, OpenError> {
         let store = FileStore::open(path, &OpenOptions { read_only: true, lock: false, ..options.clone() })?;
         if !options.read_only {
-            let c_path = CString::new(path.as_os_str().as_bytes())
-                .map_err(|_| refusal(path, "open it", io::ErrorKind::InvalidInput.into()))?;
-            sys::may_write(&c_path)
-                .map_err(|errno| refusal(path, "open it", io::Error::from_raw_os_error(errno)))?;
+            accessat(CWD, path, Access::WRITE_OK, AtFlags::EACCESS)
+                .map_err(|errno| refusal(path, "cannot open it for writing", errno.into()))?;
             check_writable(path, &store.main, store.is_device)?;
         }
         Ok(store)
     }
 
-    /// Opens the direct descriptor if the file system has direct I/O in blocks that pages can be
-    /// made of.
+    /// Opens the direct descriptor if the file system has direct I/O in blocks of at most 4096
+    /// bytes. Otherwise the store stays buffered, with a warning in the log.
     fn go_direct(&mut self, path: &Path, options: &OpenOptions) {
         let buffered_because = |why: &str| {
-            log::warn!("{}: {why}: I/O goes through the kernel's page cache too (buffered)", path.display());
+            let path = path.display();
+            log::warn!(
+                "{path}: {why}: the store is buffered, its I/O passes through the kernel's page cache"
+            );
         };
         let direct = match open_with(path, options, libc::O_DIRECT) {
             Ok(direct) => direct,
             Err(error) => return buffered_because(&format!("the file system refuses O_DIRECT ({error})")),
         };
         if !is_same_file(&direct, &self.main) {
-            return buffered_because("the path leads to another file now");
+            return buffered_because("the path now leads to another file");
         }
         let block_bytes = match sys::direct_align_bytes(&direct) {
-            Some(0) => return buffered_because("the file system has no direct I/O for this file"),
+            Some(0) => return buffered_because("the file system does not support direct I/O on this file"),
             Some(align) => align.max(512),
             None if self.is_device => self.block_bytes,
             None => match probe_block_bytes(&direct, self.len_bytes()) {
@@ -136,18 +158,20 @@ impl FileStore {
         };
         if block_bytes > BLOCK_BYTES_MAX {
             return buffered_because(&format!(
-                "direct I/O needs blocks of {block_bytes} bytes, more than 4096"
+                "direct I/O needs blocks of {block_bytes} bytes, and at most 4096 are supported"
             ));
         }
-        // Every size between is served by the larger one.
+        // Sizes in between are rounded up to 4096.
         self.block_bytes = if block_bytes <= 512 { 512 } else { 4096 };
-        // The ownership's lock stays with the buffered descriptor; both live as long as the store.
-        sys::advise(&self.main, 0, 0, libc::POSIX_FADV_RANDOM);
+        // The ownership's lock stays with the buffered descriptor; both live as long as the store. The
+        // advice may fail: it only saves the kernel from reading ahead.
+        let _ = fadvise(&self.main, 0, None, Advice::Random);
         self.tail = Some(std::mem::replace(&mut self.main, direct));
     }
 
     pub(crate) fn len_bytes(&self) -> u64 {
-        // Acquire: pairs with `set_len_bytes` (L5), so that whoever sees a length sees the file so long.
+        // Acquire: pairs with `set_len_bytes` (L5), so that a thread which sees a length finds the file of
+        // that length.
         self.len_bytes.load(Ordering::Acquire)
     }
 
@@ -167,7 +191,7 @@ impl FileStore {
         self.identity
     }
 
-    /// What makes two paths the same store.
+    /// Returns the identity of a file or device. Two paths with equal identities are the same store.
     pub(crate) fn identity_of(metadata: &fs::Metadata) -> (u64, u64) {
         match metadata.file_type().is_block_device() {
             true => (metadata.rdev(), 0),
@@ -175,7 +199,7 @@ impl FileStore {
         }
     }
 
-    /// An I/O enters the gate (L1); shards spread rings.
+    /// Lets an I/O enter the gate, through the ring's shard (L1).
     pub(crate) fn enter(&self, shard: u8, op: Op) {
         self.gate.enter(shard);
         if op != Op::Read {
@@ -184,7 +208,7 @@ impl FileStore {
         }
     }
 
-    /// Its last part is finished (L1).
+    /// Lets an I/O leave the gate: its last part is finished (L1).
     pub(crate) fn leave(&self, shard: u8, op: Op) {
         if op != Op::Read {
             // SeqCst: pairs with `ended` (W3).
@@ -193,7 +217,7 @@ impl FileStore {
         self.gate.leave(shard);
     }
 
-    /// The descriptor of a channel.
+    /// Returns the descriptor of a channel.
     pub(crate) fn descriptor(&self, channel: Channel) -> &File {
         match (channel, &self.tail) {
             (Channel::Tail, Some(tail)) => tail,
@@ -201,12 +225,13 @@ impl FileStore {
         }
     }
 
-    /// Where the tail unit begins: at the end, if no unit is cut or the store is buffered anyway.
+    /// Returns the offset at which the tail unit begins. It is the end of the store if the length is
+    /// aligned or the store is buffered.
     fn tail_start(&self, len_bytes: u64) -> u64 {
         if self.is_direct() { len_bytes - len_bytes % TAIL_UNIT_BYTES } else { len_bytes }
     }
 
-    /// Cuts an I/O that is inside the gate (L1) by the length of now.
+    /// Cuts an I/O by the current length. The I/O is inside the gate (L1).
     pub(crate) fn cut(&self, io: &mut Io) {
         let len_bytes = self.len_bytes();
         let granule_bytes = if self.is_direct() { self.block_bytes } else { 1 };
@@ -217,16 +242,17 @@ impl FileStore {
     pub(crate) fn execute(&self, io: &mut Io) {
         let mut pieces: Vec<IoBuffer> = Vec::new();
         for index in 0..PARTS.min(io.parts_left as usize) {
-            // Bounded by `Io::advance`, which gives up on a part that makes no progress.
+            // Bounded: `Io::advance` fails a part that makes no progress.
             loop {
                 let file = self.descriptor(io.parts[index].channel);
                 let (skip, len) = io.span(index);
                 io.buffers.pieces(skip, len, &mut pieces);
                 let Part { next, means, .. } = io.parts[index];
-                let outcome = match (io.op, means.mode()) {
-                    (Op::Sync, _) => sys::sync_data(file).map(|()| 0),
+                let done = |result: Result<(), Errno>| result.map(|()| 0).map_err(Errno::raw_os_error);
+                let outcome = match (io.op, means.flags()) {
+                    (Op::Sync, _) => done(fdatasync(file)),
                     (Op::Read, _) => sys::read_at(file, &pieces, next),
-                    (_, Some(mode)) => sys::allocate(file, mode, next, len).map(|()| 0),
+                    (_, Some(flags)) => done(fallocate(file, flags, next, len)),
                     (_, None) => sys::write_at(file, &pieces, next),
                 };
                 if !io.advance(index, outcome) {
@@ -239,7 +265,7 @@ impl FileStore {
     /// Changes the length by L3 to L6.
     pub(crate) fn set_len_bytes(&self, name: &str, len_new: u64) -> Result<(), IoError> {
         if self.is_device {
-            let fixed = Some("the length of a block device is fixed");
+            let fixed = Some("the length of a block device cannot be changed");
             return match len_new == self.len_bytes() {
                 true => Ok(()),
                 false => Err(IoError::new(name, Op::Write, len_new, 0, libc::EOPNOTSUPP, fixed)),
@@ -257,10 +283,10 @@ impl FileStore {
         }
         // L4.
         self.hand_over_tail(len_old).map_err(no_sync)?;
-        // L5. Through the tail's descriptor: a direct one has nothing to do with a cut page.
+        // L5. Through the tail's descriptor: the direct one never touches the tail unit (L2).
         let file = self.descriptor(Channel::Tail);
         let changed = file.set_len(len_new);
-        // A file system may change the length and then fail at the blocks.
+        // A file system may change the length and then fail to allocate or free blocks.
         if changed.is_ok() || file.metadata().is_ok_and(|now| now.len() == len_new) {
             // Release: pairs with `len_bytes`.
             self.len_bytes.store(len_new, Ordering::Release);
@@ -275,13 +301,14 @@ impl FileStore {
     fn hand_over_tail(&self, len_bytes: u64) -> io::Result<()> {
         let start = self.tail_start(len_bytes);
         let Some(tail) = self.tail.as_ref().filter(|_| start < len_bytes) else { return Ok(()) };
-        sys::sync_data(tail).map_err(io::Error::from_raw_os_error)?;
-        sys::advise(tail, start, TAIL_UNIT_BYTES, libc::POSIX_FADV_DONTNEED);
+        fdatasync(tail)?;
+        // The advice may fail: then the kernel keeps a clean page.
+        let _ = fadvise(tail, start, NonZeroU64::new(TAIL_UNIT_BYTES), Advice::DontNeed);
         Ok(())
     }
 }
 
-/// What a watch asks; shuttle has none.
+/// The queries of a watch. There is no watch under shuttle.
 #[cfg(not(shuttle))]
 impl FileStore {
     pub(crate) fn path(&self) -> &Path {
@@ -292,28 +319,29 @@ impl FileStore {
         self.is_device
     }
 
-    /// I/O that may have changed what `stat` tells: begun, and ended (W3).
+    /// Returns how many I/Os that may change what `stat` returns have begun (W3).
     pub(crate) fn begun(&self) -> u64 {
         self.begun.load(Ordering::SeqCst)
     }
 
+    /// Returns how many I/Os that may change what `stat` returns have ended (W3).
     pub(crate) fn ended(&self) -> u64 {
         self.ended.load(Ordering::SeqCst)
     }
 
-    /// The length that the file or device has now, which others may have changed. None if that
-    /// cannot be told.
+    /// Returns the current length of the file or device, which other programs may have changed. None
+    /// if the device does not answer.
     pub(crate) fn found_len_bytes(&self, found: &fs::Metadata) -> Option<u64> {
         if self.is_device { sys::device_len_bytes(&self.main).ok() } else { Some(found.len()) }
     }
 
-    /// Whether this is a device that was opened for writing and is set read-only now.
+    /// Returns whether this is a device that was opened for writing and has been set read-only since.
     pub(crate) fn was_set_read_only(&self) -> bool {
         self.is_device && !self.read_only && sys::device_is_read_only(&self.main).unwrap_or(false)
     }
 }
 
-/// A change of the length under way, counted like an I/O (W3).
+/// A change of length under way, counted like an I/O (W3).
 struct Change<'f>(&'f FileStore);
 
 impl<'f> Change<'f> {
@@ -337,11 +365,11 @@ impl Drop for FileStore {
     }
 }
 
-/// L3.
+/// Makes all I/O in flight progress (L3).
 fn drive_rings() {
     #[cfg(not(shuttle))]
-    crate::registry::drive_all();
-    // Under shuttle a file's I/O is finished when it is submitted.
+    crate::io::sink::drive_all();
+    // Under shuttle a file's I/O is finished as soon as it is submitted.
     #[cfg(shuttle)]
     shuttle::thread::yield_now();
 }
@@ -370,9 +398,10 @@ fn check_kind(path: &Path, metadata: &fs::Metadata) -> Result<(), OpenError> {
     Ok(())
 }
 
-/// A device that is set read-only can be opened for writing, and then refuses each write.
+/// Refuses a device that is set read-only. It could be opened for writing, but would refuse each
+/// write.
 fn check_writable(path: &Path, file: &File, is_device: bool) -> Result<(), OpenError> {
-    let step = "ask whether it is read-only (BLKROGET)";
+    let step = "cannot read whether the device is read-only (BLKROGET)";
     match is_device
         && sys::device_is_read_only(file).map_err(|e| refusal(path, step, io::Error::from_raw_os_error(e)))?
     {
@@ -392,8 +421,8 @@ fn refusal(path: &Path, step: &'static str, source: io::Error) -> OpenError {
     }
 }
 
-/// The smallest block that a direct read takes, for kernels that do not say. A file too short to
-/// tell gets the larger one, which every file system with direct I/O takes.
+/// Returns the smallest block that a direct read accepts, in bytes, for kernels that do not tell. A
+/// file too short to try 512 gets 4096, which every file system with direct I/O accepts.
 fn probe_block_bytes(direct: &File, len_bytes: u64) -> Option<u32> {
     let memory = AlignedBytes::new(BLOCK_BYTES_MAX as usize);
     let reads = |bytes: usize, offset| {

@@ -1,21 +1,22 @@
-//! A store in memory: chunks in sharded maps, made by the first write. For tests and tools, so that
-//! a cache can be measured without a device. Protects concurrent I/O from tearing below a chunk.
-//! Not here: durability; faults.
+//! [`MemoryStore`]: a store in memory, for tests and tools that measure a cache without a device.
+//! Its bytes lie in chunks, in sharded maps; the first write to a chunk allocates it. Protects
+//! concurrent I/O from tearing within a chunk. Not here: durability, faults.
 
 use std::collections::HashMap;
 
-use crate::io::{Io, Op};
+use crate::io::Io;
+use crate::op::Op;
 use crate::sync::{AtomicU64, Mutex, Ordering, lock};
 
-/// Memory is taken in pieces of this much.
+/// The unit of allocation, in bytes.
 const CHUNK_BYTES: u64 = 64 << 10;
-/// Threads that work in different chunks seldom meet.
+/// The number of maps, each with its own lock, so that threads in different chunks seldom contend.
 const SHARDS: u64 = 64;
 
 type Chunks = HashMap<u64, Box<[u8]>>;
 
-/// Invariant: no chunk holds a byte other than zero at or past the length, except between the two
-/// steps of `set_len_bytes`, when it is not read.
+/// Invariant: every byte of a chunk at or past the length is zero, except between the two steps of
+/// `set_len_bytes`, when no I/O reads such a byte.
 pub(crate) struct MemoryStore {
     len_bytes: AtomicU64,
     shards: Vec<Mutex<Chunks>>,
@@ -32,7 +33,7 @@ impl MemoryStore {
     }
 
     pub(crate) fn len_bytes(&self) -> u64 {
-        // Relaxed: where it matters, the lock of a shard orders it after `set_len_bytes`.
+        // Relaxed: where the order matters, a shard's lock orders this load after `set_len_bytes`.
         self.len_bytes.load(Ordering::Relaxed)
     }
 
@@ -73,11 +74,12 @@ impl MemoryStore {
         });
     }
 
-    /// The length goes first, then every shard is locked once: a write that saw the old length has
-    /// its lock before, and is cleaned away; a later one sees the new length.
+    /// Changes the length: first publishes it, then locks every shard once. A write that saw the old
+    /// length held the shard's lock before that, and its excess bytes are zeroed; a later write sees
+    /// the new length.
     pub(crate) fn set_len_bytes(&self, len_bytes: u64) {
         let _changing = lock(&self.changing);
-        // Relaxed: the locks that follow order it.
+        // Relaxed: the shards' locks below order it.
         self.len_bytes.store(len_bytes, Ordering::Relaxed);
         for shard in &self.shards {
             lock(shard).retain(|&index, chunk| {
@@ -88,8 +90,8 @@ impl MemoryStore {
         }
     }
 
-    /// Calls `f(chunks, chunk index, from, to, length of the store)` with the chunk's shard locked,
-    /// for every chunk that the range touches; `from .. to` are bytes of the chunk.
+    /// Calls `f(chunks, chunk index, from, to, length of the store)` for every chunk that the range
+    /// touches, with the chunk's shard locked; `from .. to` are bytes of the chunk.
     fn each_chunk(&self, offset: u64, end: u64, mut f: impl FnMut(&mut Chunks, u64, u64, u64, u64)) {
         let mut at = offset;
         while at < end {

@@ -1,7 +1,8 @@
-//! Who owns a file: one opener that writes, or any number that only read. Protects a store from a
-//! second cache, in this process (a table by device and inode) and in others (a lock of the open
-//! file description, `F_OFD_SETLK`). Both are needed: only the table knows the name under which
-//! this process has the file. Not here: opening files.
+//! [`Ownership`] of a file: one opener that writes, or any number of openers that only read.
+//! Protects a store from a second cache, in this process (a table by device and inode) and in other
+//! processes (a lock of the open file description, `F_OFD_SETLK`). The table is needed as well,
+//! because only it knows the path under which this process opened the file. Not here: opening
+//! files.
 
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
@@ -10,11 +11,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::error::OpenError;
 use crate::process::{PerProcess, Process};
-use crate::sys::{self, LockKind};
+use crate::store::sys::{self, LockKind};
 
-/// Processes that a search for a lock's holder looks at, so that a refusal takes bounded time.
+/// The most processes that a search for a lock's holder visits, so that a refusal takes bounded
+/// time.
 const PROCESSES_MAX: usize = 4096;
-/// Descriptors of one process that it looks at.
+/// The most descriptors of one process that the search visits.
 const DESCRIPTORS_MAX: usize = 4096;
 
 struct Owner {
@@ -36,14 +38,17 @@ fn owners() -> MutexGuard<'static, Owners> {
     OWNERS.get().lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The right to use a file. Given up by [`release`](Ownership::release), which needs the file.
+/// The right to use a file, until [`release`](Ownership::release).
 pub(crate) struct Ownership {
     id: u64,
     process: Process,
 }
 
 impl Ownership {
-    /// Takes the file for this process, or says who has it.
+    /// Claims the file for this process.
+    ///
+    /// # Errors
+    /// [`OpenError::Locked`], which names the holder, or [`OpenError::Io`].
     pub(crate) fn take(
         file: &File,
         path: &Path,
@@ -54,7 +59,7 @@ impl Ownership {
         let conflict =
             owners.list.iter().find(|owner| owner.identity == identity && !(owner.read_only && read_only));
         if let Some(owner) = conflict {
-            let holder = format!("this process, which has it open as {}", owner.path.display());
+            let holder = format!("this process, which opened it as {}", owner.path.display());
             return Err(OpenError::Locked { path: path.to_owned(), holder });
         }
         let kind = if read_only { LockKind::Shared } else { LockKind::Exclusive };
@@ -65,7 +70,11 @@ impl Ownership {
             }
             Err(errno) => {
                 let source = std::io::Error::from_raw_os_error(errno);
-                return Err(OpenError::Io { path: path.to_owned(), step: "lock it (F_OFD_SETLK)", source });
+                return Err(OpenError::Io {
+                    path: path.to_owned(),
+                    step: "cannot lock it (F_OFD_SETLK)",
+                    source,
+                });
             }
         }
         owners.next_id += 1;
@@ -74,22 +83,23 @@ impl Ownership {
         Ok(Ownership { id, process: Process::this() })
     }
 
-    /// Gives the file up. The lock is left explicitly: a kernel that still finishes something keeps
-    /// the open file description, and with it the lock, a little longer than `file`.
+    /// Releases the file. Unlocks explicitly, because a kernel that is still finishing some work may
+    /// keep the open file description, and with it the lock, a little longer than `file`.
     pub(crate) fn release(&self, file: &File) {
-        // A child of `fork` shares the open file description, and with it the lock, with its owner.
+        // A child of `fork` shares the open file description, and with it the lock, with its parent.
         if !self.process.is_this() {
             return;
         }
         let mut owners = owners();
         if let Err(errno) = sys::lock_whole(file, LockKind::Unlock) {
-            log::warn!("unlocking a file failed: {}", std::io::Error::from_raw_os_error(errno));
+            let error = std::io::Error::from_raw_os_error(errno);
+            log::warn!("cannot unlock a closed file (F_OFD_SETLK): {error}; it may stay locked for a while");
         }
         owners.list.retain(|owner| owner.id != self.id);
     }
 }
 
-/// Who holds a lock on `file`, in words.
+/// Describes the process that holds a lock on `file`.
 fn holder(file: &File) -> String {
     let pid = sys::lock_holder_pid(file).map(|pid| pid.to_string()).or_else(|| search_holder(file));
     match pid {
@@ -97,12 +107,12 @@ fn holder(file: &File) -> String {
             Ok(name) => format!("process {pid} ({})", name.trim_end()),
             Err(_) => format!("process {pid}"),
         },
-        None => "another process, which this one cannot see".to_owned(),
+        None => "another process, which is not visible from here".to_owned(),
     }
 }
 
-/// Locks of open file descriptions name no process, so the descriptors of all are searched for one
-/// that has the file and a lock on it.
+/// Searches the descriptors of all processes for one that has the file open and locked. The lock of
+/// an open file description does not name a process itself.
 fn search_holder(file: &File) -> Option<String> {
     let wanted = file.metadata().ok()?;
     let processes = fs::read_dir("/proc").ok()?.flatten().take(PROCESSES_MAX);

@@ -1,47 +1,49 @@
-//! The inbox of a ring: where completions wait, and how threads wait for them. Protects the promise
-//! that every completion is delivered exactly once, by whichever thread asks first, and that nobody
-//! who waits misses it. Not here: how I/O reaches files (`engine.rs`).
+//! [`RingCore`]: a ring without its handle. Its inbox holds completions until a thread takes them,
+//! and threads wait here. Protects two promises: every completion is delivered exactly once, to the
+//! first thread that asks; and no waiting thread misses one. Not here: how I/O reaches files
+//! (`engine.rs`).
 //!
-//! Protocol of the inbox and of sleeping, all under the lock `state`:
+//! The protocol of the inbox and of sleeping, all under the lock `state`:
 //!
-//! * R1. An I/O counts in `in_flight` from `push` until it is taken from the inbox. Between,
-//!   exactly one party has it: the engine, a simulated disk, or the inbox.
-//! * R2. No lock of the ring is held while a callback runs or a `Store` is dropped. The last handle
-//!   of a store leaves the rings' file tables, which takes their locks.
-//! * R3. A waiter looks at the inbox and at `wakes_sent` with `state` locked, and sleeps either on
-//!   `arrived`, which gives the lock up in the same step, or (io_uring) in the kernel as the
-//!   *leader*. There is one leader at most; the others sleep on `arrived`, and a leader that leaves
+//! * R1. An I/O counts in `in_flight` from `push` until it is taken from the inbox. In between,
+//!   exactly one party owns it: the engine, a simulated disk, or the inbox.
+//! * R2. No lock of the ring is held while a callback runs or a `Store` is dropped. Dropping the last
+//!   handle of a store removes it from all rings' file tables, which takes their locks.
+//! * R3. A waiter checks the inbox and `wakes_sent` with `state` locked. It then sleeps either on
+//!   `arrived`, which releases the lock in the same step, or (io_uring) in the kernel, as the
+//!   *leader*. There is at most one leader. The others sleep on `arrived`, and a leader that leaves
 //!   wakes one of them.
-//! * R4. The leader sleeps until the kernel posts an entry after the one that it saw last. Whoever
-//!   has news that is not such an entry (a wake, a completion made elsewhere) posts one: a NOP, at
-//!   most one at a time. It is news as long as the inbox is not empty or a wake is untaken; who
-//!   consumes the NOP meanwhile posts it again, unless nobody sleeps in the kernel or polls.
-//! * R5. A wake is taken by every `wait` that had begun when it was sent, or else by the next one.
-//!   `reap` never takes it.
+//! * R4. The leader sleeps until the kernel posts an entry after the last one that it saw. A thread
+//!   with news that is not such an entry (a wake, a completion from elsewhere) posts a NOP, at most
+//!   one at a time. News stays news while the inbox is not empty or a wake is untaken. A thread that
+//!   consumes the NOP meanwhile posts it again, unless no thread sleeps in the kernel or polls.
+//! * R5. A wake is taken by every `wait` that had begun when it was sent or, if there is none, by the
+//!   next one. `reap` never takes a wake.
 //!
-//! Lock order: `state`, then the engine's submission lock. Gates are entered with none of them
-//! held.
+//! Lock order: `state`, then the engine's submission lock. Gates are entered with neither held.
 
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
-use crate::engine::{FileEngine, Harvest};
+use crate::engine::FileEngine;
+use crate::engine::job::{FileIo, Harvest};
 use crate::error::IoError;
-use crate::gate::Gate;
 use crate::io::Io;
+use crate::io::sink::Sink;
 use crate::sim::SimDisk;
+use crate::store::gate::Gate;
 use crate::store::{Kind, Store};
 use crate::sync::{Arc, AtomicBool, AtomicUsize, Condvar, Mutex, MutexGuard, Ordering, lock, sleep_on};
 
-/// Completions are moved out of the inbox in batches of this many, so that the lock is free while
+/// The number of completions moved out of the inbox at a time, so that the lock is free while
 /// callbacks run.
 const BATCH: usize = 32;
 
-/// A kernel that is short of memory is asked again after this long.
+/// The pause before the next attempt when the kernel is short of memory.
 const RETRY_INTERVAL: Duration = Duration::from_millis(1);
 
-/// A ring without its handle: what engines and simulated disks complete to.
+/// A ring without its handle.
 pub(crate) struct RingCore {
     shard: u8,
     state: Mutex<State>,
@@ -49,7 +51,7 @@ pub(crate) struct RingCore {
     /// R1.
     in_flight: AtomicUsize,
     files: FileEngine,
-    /// Simulated disks that this ring has sent I/O to; their time passes while someone reaps or
+    /// The simulated disks that this ring has sent I/O to. Their time passes while a thread reaps or
     /// waits.
     disks: Mutex<Vec<SimDisk>>,
     has_disks: AtomicBool,
@@ -59,35 +61,86 @@ pub(crate) struct RingCore {
 struct State {
     inbox: VecDeque<Completed>,
     wakes_sent: u64,
-    /// As of this many wakes a `wait` has returned (R5).
+    /// The number of wakes that waits have taken (R5).
     wakes_taken: u64,
-    /// Threads asleep on `arrived`.
+    /// The number of threads asleep on `arrived`.
     sleepers: usize,
     /// A thread sleeps in the kernel, or is about to (R3).
     leader: bool,
-    /// R4.
+    /// A NOP is between the engine and `harvest` (R4).
     #[cfg_attr(shuttle, allow(dead_code, reason = "only io_uring has NOPs"))]
     nop_in_flight: bool,
-    /// Someone has the descriptor to poll.
+    /// A caller has the descriptor to poll.
     polled: bool,
     /// The blocking engine's event counter is set.
     event_set: bool,
-    /// Counts what simulated disks were given to do, so that a waiter does not sleep over what it
-    /// has not stepped.
+    /// The number of times that a simulated disk got a new event, so that a waiter steps each of them
+    /// before it sleeps.
     sim_news: u64,
 }
 
-/// An I/O whose buffers are its caller's again as soon as this is delivered.
+/// A completion. Once it is delivered, the buffers belong to the caller again.
 struct Completed {
     token: u64,
     result: Result<(), IoError>,
-    store: Store,
+    /// The handle of an I/O that was harvested under `state`, where it cannot be dropped (R2).
+    store: Option<Store>,
+}
+
+impl Completed {
+    fn of(job: FileIo) -> Completed {
+        let (token, result, store) = job.finish();
+        Completed { token, result, store: Some(store) }
+    }
+}
+
+impl Sink for RingCore {
+    /// Puts a completion into the inbox and wakes a waiter (R4).
+    fn complete(&self, token: u64, result: Result<(), IoError>) {
+        let mut state = lock(&self.state);
+        state.inbox.push_back(Completed { token, result, store: None });
+        if state.sleepers > 0 {
+            self.arrived.notify_one();
+        }
+        self.announce(state);
+    }
+
+    fn sim_moves(&self) {
+        let mut state = lock(&self.state);
+        state.sim_news += 1;
+        if state.sleepers > 0 {
+            self.arrived.notify_one();
+        }
+        self.announce(state);
+    }
+
+    #[cfg(not(shuttle))]
+    fn drive(self: Arc<Self>) {
+        self.submit();
+        self.files.nudge();
+        let mut state = lock(&self.state);
+        let harvest = self.harvest(&mut state);
+        if state.sleepers > 0 && !state.inbox.is_empty() {
+            self.arrived.notify_one();
+        }
+        self.announce(state);
+        if harvest.queued {
+            self.submit();
+        }
+    }
+
+    #[cfg(not(shuttle))]
+    fn forget(&self, store_id: u64) {
+        if let FileEngine::Uring(uring) = &self.files {
+            uring.forget_store(store_id);
+        }
+    }
 }
 
 impl RingCore {
     pub(crate) fn new(files: FileEngine) -> Arc<RingCore> {
         static NEXT_ID: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
-        // Relaxed: only an even spread matters.
+        // Relaxed: only an even spread over the shards matters.
         let id = NEXT_ID.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let core = Arc::new(RingCore {
             shard: Gate::shard_of(id),
@@ -99,82 +152,52 @@ impl RingCore {
             has_disks: AtomicBool::new(false),
         });
         #[cfg(not(shuttle))]
-        crate::registry::register(&core);
+        {
+            let sink: std::sync::Weak<RingCore> = Arc::downgrade(&core);
+            crate::io::sink::register(sink);
+        }
         core
     }
 
-    /// `store` is the I/O's own.
-    pub(crate) fn push(core: &Arc<RingCore>, store: &Store, mut io: Io) {
-        io.debug_assert_aligned();
+    /// See `Ring::push`.
+    pub(crate) fn push(self: &Arc<RingCore>, store: &Store, mut io: Io) {
+        let is_refused = store.refuses(&mut io);
         // Relaxed: a count (R1).
-        core.in_flight.fetch_add(1, Ordering::Relaxed);
-        if io.refuse_invalid() {
-            return core.complete(io);
+        self.in_flight.fetch_add(1, Ordering::Relaxed);
+        if is_refused {
+            return self.complete(io.token, io.result(store.name()));
         }
         match store.kind() {
             Kind::Memory(memory) => {
                 memory.execute(&io);
-                core.complete(io);
+                self.complete(io.token, io.result(store.name()));
             }
             Kind::Sim(sim) => {
-                core.know_disk(sim.disk());
-                sim.push(core, io);
-                core.sim_moves();
+                self.know_disk(sim.disk());
+                sim.push(self.clone(), io);
+                self.sim_moves();
             }
-            Kind::File(file) => {
-                // L1.
-                file.enter(core.shard, io.op);
-                io.gate_shard = Some(core.shard);
-                file.cut(&mut io);
-                if io.parts_left == 0 {
-                    return core.complete(io);
+            Kind::File(_) => {
+                let job = FileIo::begin(io, store, self.shard);
+                if job.io.parts_left > 0 {
+                    return self.files.push(job);
                 }
-                core.files.push(io);
+                let (token, result, _store) = job.finish();
+                self.complete(token, result);
             }
         }
     }
 
-    /// A simulated disk has something to do for this ring: whoever sleeps looks at it.
-    pub(crate) fn sim_moves(&self) {
-        let mut state = lock(&self.state);
-        state.sim_news += 1;
-        if state.sleepers > 0 {
-            self.arrived.notify_one();
-        }
-        self.announce(state);
+    /// See `Ring::submit`. Returns false if the kernel is short of memory and has not taken
+    /// everything.
+    pub(crate) fn submit(self: &Arc<RingCore>) -> bool {
+        self.files.submit(self)
     }
 
-    /// False if the kernel is short of memory and did not take everything.
-    pub(crate) fn submit(core: &Arc<RingCore>) -> bool {
-        core.files.submit(core)
-    }
-
-    /// Executes a file's I/O on this thread and completes it.
-    pub(crate) fn execute(&self, mut io: Io) {
-        let store = io.store.clone();
-        if let Kind::File(file) = store.kind() {
-            file.execute(&mut io);
-        }
-        // Before anyone is told: whoever is told may close the store and open it again.
-        drop(store);
-        self.complete(io);
-    }
-
-    /// Puts a finished I/O in the inbox and tells whoever waits (R4).
-    pub(crate) fn complete(&self, io: Io) {
-        let completed = Completed::new(io);
-        let mut state = lock(&self.state);
-        state.inbox.push_back(completed);
-        if state.sleepers > 0 {
-            self.arrived.notify_one();
-        }
-        self.announce(state);
-    }
-
-    /// Moves what the kernel has completed to the inbox.
+    /// Moves the completions that the kernel has posted to the inbox.
     fn harvest(&self, state: &mut State) -> Harvest {
         let inbox = &mut state.inbox;
-        let harvest = self.files.harvest(&mut |io| inbox.push_back(Completed::new(io)));
+        let harvest = self.files.harvest(&mut |job| inbox.push_back(Completed::of(job)));
         state.nop_in_flight &= !harvest.nop;
         harvest
     }
@@ -191,7 +214,8 @@ impl RingCore {
         self.deliver(state, harvest, on_completion)
     }
 
-    /// Delivers what is in the inbox now; what comes meanwhile waits for the next call.
+    /// Delivers the completions that are in the inbox now. Those that arrive meanwhile wait for the
+    /// next call.
     fn deliver<'a>(
         self: &'a Arc<RingCore>,
         mut state: MutexGuard<'a, State>,
@@ -216,10 +240,10 @@ impl RingCore {
                 drop(state);
             }
             if harvest.queued && is_last {
-                RingCore::submit(self);
+                self.submit();
             }
             for Completed { token, result, store } in batch.into_iter().flatten() {
-                // R2. And first: whoever is told may close the store and open it again.
+                // R2. And before the callback, which may close the store and open it again.
                 drop(store);
                 on_completion(token, result);
             }
@@ -230,40 +254,40 @@ impl RingCore {
         }
     }
 
-    /// See `Ring::wait`. Numbers are those of the protocol above.
+    /// See `Ring::wait`. The numbers are those of the protocol above.
     pub(crate) fn wait(
-        core: &Arc<RingCore>,
+        self: &Arc<RingCore>,
         on_completion: &mut dyn FnMut(u64, Result<(), IoError>),
         timeout: Option<Duration>,
     ) -> usize {
-        // A timeout beyond what the clock can name is none.
+        // A timeout past the clock's range is no timeout.
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let remaining = || deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        let mut state = lock(&core.state);
+        let mut state = lock(&self.state);
         let taken_at_entry = state.wakes_taken;
         let mut nop = false;
         let harvest = loop {
-            let mut harvest = core.harvest(&mut state);
+            let mut harvest = self.harvest(&mut state);
             nop |= harvest.nop;
             harvest.nop = nop;
             if !state.inbox.is_empty() || state.wakes_sent != taken_at_entry {
-                harvest.queued |= core.files.has_unsubmitted();
+                harvest.queued |= self.files.has_unsubmitted();
                 break harvest;
             }
-            if harvest.queued || core.files.must_submit(state.leader) {
+            if harvest.queued || self.files.must_submit(state.leader) {
                 drop(state);
-                if !RingCore::submit(core) {
+                if !self.submit() {
                     std::thread::sleep(RETRY_INTERVAL);
                 }
-                state = lock(&core.state);
+                state = lock(&self.state);
                 continue;
             }
             let sim_news = state.sim_news;
-            // Acquire: pairs with `know_disk`; and a push to a disk is counted under the lock.
-            if core.has_disks.load(Ordering::Acquire) {
+            // Acquire: pairs with `know_disk`. A push to a disk adds to `sim_news` under the lock.
+            if self.has_disks.load(Ordering::Acquire) {
                 drop(state);
-                let stepped = core.step_disks();
-                state = lock(&core.state);
+                let stepped = self.step_disks();
+                state = lock(&self.state);
                 let news = stepped || state.sim_news != sim_news || !state.inbox.is_empty();
                 if news || state.wakes_sent != taken_at_entry {
                     continue;
@@ -271,21 +295,21 @@ impl RingCore {
             }
             let timeout = remaining();
             if timeout == Some(Duration::ZERO) {
-                harvest.queued |= core.files.has_unsubmitted();
+                harvest.queued |= self.files.has_unsubmitted();
                 break harvest;
             }
-            state = core.sleep(state, timeout);
+            state = self.sleep(state, timeout);
             if cfg!(shuttle) && timeout.is_some() {
-                break core.harvest(&mut state);
+                break self.harvest(&mut state);
             }
         };
         // R5.
         state.wakes_taken = state.wakes_sent;
-        // R3: the next one leads.
+        // R3: another waiter becomes the leader.
         if state.sleepers > 0 && !state.leader {
-            core.arrived.notify_one();
+            self.arrived.notify_one();
         }
-        core.deliver(state, harvest, on_completion)
+        self.deliver(state, harvest, on_completion)
     }
 
     /// R3: sleeps once, on `arrived` or as the leader.
@@ -328,9 +352,10 @@ impl RingCore {
         self.announce(state);
     }
 
-    /// R4: makes the news known outside of `arrived`, and unlocks.
+    /// R4: makes news known to the leader and to pollers, and unlocks. (Sleepers on `arrived` are
+    /// woken by the caller.)
     fn announce(&self, mut state: MutexGuard<'_, State>) {
-        // Relaxed: whether simulated time must pass is known to whoever pushed.
+        // Relaxed: the thread that pushed to a simulated disk sees its own stores.
         let simulates = self.has_disks.load(Ordering::Relaxed) && self.in_flight.load(Ordering::Relaxed) > 0;
         let is_news = !state.inbox.is_empty() || state.wakes_sent != state.wakes_taken || simulates;
         match &self.files {
@@ -361,7 +386,7 @@ impl RingCore {
     }
 
     pub(crate) fn in_flight(&self) -> usize {
-        // Relaxed: a count that is out of date when it returns.
+        // Relaxed: the count may be out of date as soon as this returns.
         self.in_flight.load(Ordering::Relaxed)
     }
 
@@ -369,17 +394,9 @@ impl RingCore {
         self.files.name()
     }
 
-    /// The shard of every gate that this ring's I/O enters.
+    /// Returns the shard through which this ring's I/O enters every gate.
     pub(crate) fn shard(&self) -> u8 {
         self.shard
-    }
-
-    /// U5: the store has no handle left.
-    #[cfg(not(shuttle))]
-    pub(crate) fn forget_store(&self, id: u64) {
-        if let FileEngine::Uring(uring) = &self.files {
-            uring.forget_store(id);
-        }
     }
 
     fn know_disk(&self, disk: &SimDisk) {
@@ -391,7 +408,8 @@ impl RingCore {
         }
     }
 
-    /// Lets every simulated disk that this ring knows do its next event. True if one had any.
+    /// Applies the next event of every simulated disk that this ring has sent I/O to. Returns whether
+    /// there was any.
     fn step_disks(&self) -> bool {
         if !self.has_disks.load(Ordering::Acquire) {
             return false;
@@ -399,52 +417,27 @@ impl RingCore {
         let disks = lock(&self.disks).clone();
         disks.iter().filter(|disk| disk.step()).count() > 0
     }
-
-    /// L3: makes this ring's I/O progress without delivering anything.
-    #[cfg(not(shuttle))]
-    pub(crate) fn drive(core: &Arc<RingCore>) {
-        RingCore::submit(core);
-        core.files.nudge();
-        let mut state = lock(&core.state);
-        let harvest = core.harvest(&mut state);
-        if state.sleepers > 0 && !state.inbox.is_empty() {
-            core.arrived.notify_one();
-        }
-        core.announce(state);
-        if harvest.queued {
-            RingCore::submit(core);
-        }
-    }
-}
-impl Completed {
-    fn new(mut io: Io) -> Completed {
-        // L1: finished, though not delivered.
-        if let (Some(shard), Kind::File(file)) = (io.gate_shard.take(), io.store.kind()) {
-            file.leave(shard, io.op);
-        }
-        Completed { token: io.token, result: io.error.map_or(Ok(()), Err), store: io.store }
-    }
 }
 
 #[cfg(all(test, not(shuttle)))]
 mod tests {
     use super::*;
-    use crate::uring::Uring;
+    use crate::engine::uring::Uring;
 
-    /// The moment between a leader's last look and its sleep is too short for threads to meet in by
-    /// chance, so it is held open here.
+    /// The moment between a leader's last look and its sleep is too short for other threads to hit,
+    /// so this test holds it open.
     #[test]
-    fn a_wake_whose_nop_a_reaper_consumes_still_ends_the_leaders_sleep() {
+    fn a_wake_ends_the_leaders_sleep_even_if_a_reaper_consumes_its_nop() {
         let Ok(uring) = Uring::new(4) else { return eprintln!("skipped: no io_uring") };
         let core = RingCore::new(FileEngine::Uring(Box::new(uring)));
         let FileEngine::Uring(uring) = &core.files else { unreachable!() };
-        // R3: it has looked, and is about to sleep.
+        // R3: the leader has looked, and is about to sleep.
         lock(&core.state).leader = true;
         core.wake();
         for _ in 0..3 {
             core.reap(&mut |_, _| panic!("nothing was pushed"));
         }
-        // R4: there is a NOP again. Without one this would sleep until somebody tires of it.
+        // R4: the reaper has posted another NOP. Without it this sleep would not end.
         uring.sleep(None).unwrap();
         let mut state = lock(&core.state);
         state.leader = false;

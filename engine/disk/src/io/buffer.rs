@@ -1,33 +1,43 @@
-//! The memory that an I/O moves: [`IoBuffer`] as callers name it, [`BufferList`] as a pending I/O
-//! keeps it, and [`AlignedBytes`], memory fit for direct I/O. Copies between this memory and stores
-//! kept in memory are here, so that `memory.rs` and `sim/` need no `unsafe`. Not here: who may
-//! touch the memory when; that is `Ring::push`'s contract.
+//! The memory that an I/O moves: [`IoBuffer`] is a caller's buffer, [`BufferList`] the buffers of a
+//! pending I/O, and [`AlignedBytes`] owned memory that is aligned for direct I/O. The copies between
+//! buffers and stores in memory are here too, so that `memory.rs` and `sim/` need no `unsafe`. Not
+//! here: the rule that says which party may touch a buffer at which time (`Ring::push`).
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
-use crate::clear;
-
-/// Direct I/O wants memory aligned like this; so does the engine, whose frames are pages.
+/// The alignment of every buffer, in bytes. Direct I/O needs it, and the cache's frames, which are
+/// pages, have it.
 pub(crate) const ALIGNMENT_BYTES: usize = 4096;
 
-/// The kernel takes no more buffers than this in one call (`IOV_MAX`); the rest of a longer list
-/// follows as after a short transfer.
+/// The most buffers that one system call takes (`IOV_MAX`). The rest of a longer list follows as
+/// after a short transfer.
 pub(crate) const VECTORS_MAX: usize = 1024;
 
-/// The kernel moves at most this much in one call (`MAX_RW_COUNT`, kept a multiple of the
-/// alignment).
+/// The most bytes that one system call moves (`MAX_RW_COUNT`, a multiple of the alignment).
 pub(crate) const TRANSFER_BYTES_MAX: usize = 0x7fff_f000;
 
-/// One piece of memory of an I/O. Its layout is that of `struct iovec`.
+/// The length of [`ZEROS`].
+const ZEROS_BYTES: usize = 64 << 10;
+
+/// The most buffers of zeros that one system call writes: 1 MiB in all.
+const ZEROS_PIECES_MAX: usize = 16;
+
+#[repr(align(4096))]
+struct Zeros([u8; ZEROS_BYTES]);
+
+/// The source of every write of zeros. Only ever read.
+static ZEROS: Zeros = Zeros([0; ZEROS_BYTES]);
+
+/// One buffer of an I/O. Has the layout of `struct iovec`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct IoBuffer {
-    /// The first byte, aligned to 4096.
+    /// The first byte, aligned to 4096 bytes.
     pub ptr: *mut u8,
-    /// Its length in bytes, a multiple of the store's block.
+    /// The length in bytes, a multiple of the store's block.
     pub len: usize,
 }
 
@@ -35,14 +45,14 @@ const _: () = assert!(size_of::<IoBuffer>() == size_of::<libc::iovec>());
 const _: () = assert!(std::mem::offset_of!(IoBuffer, ptr) == std::mem::offset_of!(libc::iovec, iov_base));
 const _: () = assert!(std::mem::offset_of!(IoBuffer, len) == std::mem::offset_of!(libc::iovec, iov_len));
 
-// SAFETY: an `IoBuffer` is an address and a length; using it is `unsafe` in every place that does.
+// SAFETY: an `IoBuffer` is an address and a length; every use of the memory is `unsafe` by itself.
 unsafe impl Send for IoBuffer {}
 // SAFETY: as above; sharing the address gives no access.
 unsafe impl Sync for IoBuffer {}
 
 /// The buffers of one pending I/O. One buffer, the usual case, needs no allocation.
 pub(crate) enum BufferList {
-    /// So many zeros, for a range that is cleared.
+    /// A range of zeros of this many bytes, for an I/O that clears.
     Zeros(u64),
     One(IoBuffer),
     Many(Box<[IoBuffer]>),
@@ -71,12 +81,18 @@ impl BufferList {
         }
     }
 
-    /// Replaces `out` by the pieces that hold bytes `skip .. skip + len`, as far as one call to the
-    /// kernel takes them.
+    /// Replaces `out` with the pieces that hold bytes `skip .. skip + len`, up to the most that one
+    /// system call takes.
     pub(crate) fn pieces(&self, skip: u64, len: u64, out: &mut Vec<IoBuffer>) {
         out.clear();
         if let BufferList::Zeros(_) = self {
-            return clear::zeros(len, out);
+            let mut left = len;
+            while left > 0 && out.len() < ZEROS_PIECES_MAX {
+                let piece = left.min(ZEROS_BYTES as u64);
+                out.push(IoBuffer { ptr: ZEROS.0.as_ptr().cast_mut(), len: piece as usize });
+                left -= piece;
+            }
+            return;
         }
         let mut room = TRANSFER_BYTES_MAX as u64;
         self.each_piece(skip, len, |piece| {
@@ -104,31 +120,31 @@ impl BufferList {
         }
     }
 
-    /// Fills bytes `skip .. skip + len` with zeros. Called only for the I/O that owns the buffers,
-    /// while it is pending.
+    /// Fills bytes `skip .. skip + len` of the buffers with zeros. Called only by the pending I/O
+    /// that owns the buffers.
     pub(crate) fn fill_zero(&self, skip: u64, len: u64) {
         self.each_piece(skip, len, |piece| {
-            // SAFETY: `Ring::push` promised that the memory is valid and nobody else's until the I/O is
-            // delivered.
+            // SAFETY: by the contract of `Ring::push`, the memory is valid and no other party accesses it
+            // until the I/O is delivered.
             unsafe { std::ptr::write_bytes(piece.ptr, 0, piece.len) };
         });
     }
 
-    /// Copies `bytes` over the buffers from byte `skip` on. Called only for the I/O that owns the
-    /// buffers, while it is pending.
+    /// Copies `bytes` into the buffers, from byte `skip` on. Called only by the pending I/O that owns
+    /// the buffers.
     pub(crate) fn copy_in(&self, skip: u64, bytes: &[u8]) {
         let mut done = 0;
         self.each_piece(skip, bytes.len() as u64, |piece| {
             let source = &bytes[done..done + piece.len];
-            // SAFETY: `Ring::push` promised that the memory is valid and nobody else's until the I/O is
-            // delivered.
+            // SAFETY: by the contract of `Ring::push`, the memory is valid and no other party accesses it
+            // until the I/O is delivered.
             unsafe { std::ptr::copy_nonoverlapping(source.as_ptr(), piece.ptr, piece.len) };
             done += piece.len;
         });
     }
 
-    /// Copies the buffers from byte `skip` on over `bytes`. Called only for the I/O that owns the
-    /// buffers, while it is pending.
+    /// Fills `bytes` from the buffers, from byte `skip` on. Called only by the pending I/O that owns
+    /// the buffers.
     pub(crate) fn copy_out(&self, skip: u64, bytes: &mut [u8]) {
         if let BufferList::Zeros(_) = self {
             return bytes.fill(0);
@@ -136,7 +152,7 @@ impl BufferList {
         let mut done = 0;
         self.each_piece(skip, bytes.len() as u64, |piece| {
             let target = &mut bytes[done..done + piece.len];
-            // SAFETY: `Ring::push` promised that the memory is valid and not written until the I/O is
+            // SAFETY: by the contract of `Ring::push`, the memory is valid and not written until the I/O is
             // delivered.
             unsafe { std::ptr::copy_nonoverlapping(piece.ptr, target.as_mut_ptr(), piece.len) };
             done += piece.len;
@@ -144,7 +160,7 @@ impl BufferList {
     }
 }
 
-/// Zeroed memory aligned for direct I/O, freed on drop.
+/// Owned memory, zeroed at first and aligned to 4096 bytes for direct I/O.
 ///
 /// ```
 /// let mut bytes = octavo_disk::AlignedBytes::new(8192);
@@ -158,13 +174,13 @@ pub struct AlignedBytes {
 
 // SAFETY: the memory is owned, like a `Box<[u8]>`'s.
 unsafe impl Send for AlignedBytes {}
-// SAFETY: shared access reads only; what `io_buffer` hands out is used under `Ring::push`'s
-// contract.
+// SAFETY: shared access only reads. The pointer that `io_buffer` returns is used under the contract
+// of `Ring::push`.
 unsafe impl Sync for AlignedBytes {}
 
 impl AlignedBytes {
-    /// `len_bytes` zero bytes at an address that is a multiple of 4096. Aborts when memory is
-    /// exhausted, as `Vec` does.
+    /// Allocates `len_bytes` zero bytes at an address that is a multiple of 4096. Aborts when memory
+    /// is exhausted, as `Vec` does.
     pub fn new(len_bytes: usize) -> AlignedBytes {
         let layout = Self::layout(len_bytes);
         // SAFETY: `layout` never has a size of zero.
@@ -173,14 +189,14 @@ impl AlignedBytes {
         AlignedBytes { start, len_bytes }
     }
 
-    /// The whole memory as the buffer of an I/O.
+    /// Returns the whole memory as one buffer of an I/O.
     pub fn io_buffer(&self) -> IoBuffer {
         IoBuffer { ptr: self.start.as_ptr(), len: self.len_bytes }
     }
 
     fn layout(len_bytes: usize) -> Layout {
         Layout::from_size_align(len_bytes.max(1), ALIGNMENT_BYTES)
-            .expect("a length that an address space holds")
+            .expect("the length fits in the address space")
     }
 }
 
@@ -188,8 +204,8 @@ impl Deref for AlignedBytes {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: `len_bytes` initialised bytes are owned from `start` on; an I/O that writes them is
-        // pending only while its caller keeps away (`Ring::push`).
+        // SAFETY: this value owns `len_bytes` initialised bytes from `start` on. While an I/O that writes
+        // them is pending, its caller accesses none of them (`Ring::push`).
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len_bytes) }
     }
 }

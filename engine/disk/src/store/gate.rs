@@ -1,0 +1,118 @@
+//! The gate in front of a file's length: any number of I/Os pass together, a change of length
+//! passes alone. Protects the tail unit. Not here: what a change of length does to the file
+//! (`file.rs`).
+//!
+//! The *tail unit* is the 4096-aligned unit that contains the end of the file, if the end is not
+//! aligned. Direct I/O cannot end inside a block, and a whole block written there would lengthen
+//! the file. So the tail unit is read and written through a second, buffered descriptor, exact
+//! bytes only. The length decides which unit that is:
+//!
+//! * L1. An I/O enters the gate before it reads the length, and leaves when its last part is
+//!   finished. (Not when its completion is delivered: the delivery may wait for the thread that
+//!   changes the length.)
+//! * L2. Inside the gate, an I/O uses the tail's descriptor for the tail unit and never the direct
+//!   one, and the direct descriptor for everything below. No byte is ever in flight on both.
+//! * L3. A change of length closes the gate. From then on, entering blocks. The change waits until
+//!   all I/O has left. Meanwhile it drives the rings (submits and harvests), because the I/O that
+//!   it waits for may be its own caller's.
+//! * L4. Alone inside, the change writes the old tail unit to the device and drops it from the
+//!   kernel's page cache.
+//! * L5. The change sets the file's length and publishes it. If L4 fails, the old length stays. If
+//!   L5 fails, the store takes the length that the file has.
+//! * L6. The change writes and drops the new tail unit, whose rest the kernel zeroed in its cache,
+//!   and opens the gate. If that fails, the change fails, and the new length stays.
+
+use std::time::Duration;
+
+use crate::sync::{AtomicBool, AtomicUsize, Condvar, Mutex, MutexGuard, Ordering, lock, sleep_on};
+
+/// The number of counters that rings spread over, so that the I/O of many threads does not share a
+/// cache line.
+const SHARDS: usize = 16;
+
+/// The sleep of a change between two rounds of driving the rings (L3). Only a change of length that
+/// meets I/O in flight pays it.
+const DRIVE_INTERVAL: Duration = Duration::from_millis(1);
+
+#[derive(Default)]
+#[repr(align(128))]
+struct Shard {
+    inside: AtomicUsize,
+}
+
+#[derive(Default)]
+pub(crate) struct Gate {
+    shards: [Shard; SHARDS],
+    closed: AtomicBool,
+    /// Held throughout a change, so that there is one at a time.
+    changing: Mutex<()>,
+    sleep: Mutex<()>,
+    moved: Condvar,
+}
+
+/// A closed gate with no I/O inside. Dropping it opens the gate.
+pub(crate) struct Closed<'a> {
+    gate: &'a Gate,
+    _changing: MutexGuard<'a, ()>,
+}
+
+impl Gate {
+    pub(crate) fn shard_of(ring_id: u64) -> u8 {
+        (ring_id % SHARDS as u64) as u8
+    }
+
+    /// L1: enters the gate. Blocks while a change is under way.
+    pub(crate) fn enter(&self, shard: u8) {
+        loop {
+            // SeqCst: pairs with `close`, which stores `closed` and then reads the counters. At least one of
+            // the two threads sees the other's store.
+            self.shards[shard as usize].inside.fetch_add(1, Ordering::SeqCst);
+            if !self.closed.load(Ordering::SeqCst) {
+                return;
+            }
+            self.leave(shard);
+            let mut guard = lock(&self.sleep);
+            while self.closed.load(Ordering::SeqCst) {
+                guard = sleep_on(&self.moved, guard, None);
+            }
+        }
+    }
+
+    /// L1: leaves the gate; the I/O's last part is finished.
+    pub(crate) fn leave(&self, shard: u8) {
+        // SeqCst: as in `enter`. Everything that the I/O did happens before the change that reads zero here.
+        self.shards[shard as usize].inside.fetch_sub(1, Ordering::SeqCst);
+        if self.closed.load(Ordering::SeqCst) {
+            let _guard = lock(&self.sleep);
+            self.moved.notify_all();
+        }
+    }
+
+    /// L3: closes the gate and waits until all I/O has left. `drive` must make pending I/O progress.
+    pub(crate) fn close(&self, drive: impl Fn()) -> Closed<'_> {
+        let changing = lock(&self.changing);
+        self.closed.store(true, Ordering::SeqCst);
+        let closed = Closed { gate: self, _changing: changing };
+        while self.is_occupied() {
+            drive();
+            let guard = lock(&self.sleep);
+            if self.is_occupied() {
+                drop(sleep_on(&self.moved, guard, Some(DRIVE_INTERVAL)));
+            }
+        }
+        closed
+    }
+
+    fn is_occupied(&self) -> bool {
+        self.shards.iter().any(|shard| shard.inside.load(Ordering::SeqCst) > 0)
+    }
+}
+
+impl Drop for Closed<'_> {
+    fn drop(&mut self) {
+        let _guard = lock(&self.gate.sleep);
+        // SeqCst: pairs with `enter` (L6).
+        self.gate.closed.store(false, Ordering::SeqCst);
+        self.gate.moved.notify_all();
+    }
+}

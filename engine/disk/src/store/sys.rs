@@ -1,0 +1,118 @@
+//! System calls on files and block devices that `rustix` has not, or not with raw buffers: one safe
+//! function each. Errors are error numbers, because retries are decided by number. Not here: what a
+//! call is for; io_uring's calls (`uring.rs`).
+
+use std::fs::File;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::AsRawFd;
+
+use rustix::fs::{AtFlags, StatxFlags, statx};
+use rustix::io::Errno;
+use rustix::ioctl::{Getter, Opcode, ioctl};
+
+use crate::io::buffer::{ALIGNMENT_BYTES, IoBuffer};
+
+/// Asks for the length of a device in bytes. Neither `rustix` nor `libc` names it.
+const BLKGETSIZE64: Opcode = 0x8008_1272;
+/// Asks whether a device is set read-only. Neither `rustix` nor `libc` names it.
+const BLKROGET: Opcode = 0x125e;
+
+fn errno() -> i32 {
+    io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
+}
+
+fn count(returned: isize) -> Result<usize, i32> {
+    usize::try_from(returned).map_err(|_| errno())
+}
+
+fn done(returned: i32) -> Result<(), i32> {
+    if returned == 0 { Ok(()) } else { Err(errno()) }
+}
+
+/// Reads into `pieces` from `offset`. The pieces belong to a pending I/O. (`rustix` wants
+/// references, and other threads may look at a cache's frame, without relying on it, while it is
+/// filled.)
+pub(crate) fn read_at(file: &File, pieces: &[IoBuffer], offset: u64) -> Result<usize, i32> {
+    let (fd, at) = (file.as_raw_fd(), offset as libc::off_t);
+    if let [one] = pieces {
+        // SAFETY: the piece belongs to the pending I/O that this thread executes (`Ring::push`).
+        return count(unsafe { libc::pread(fd, one.ptr.cast(), one.len, at) });
+    }
+    // SAFETY: as above for every piece; `IoBuffer` has the layout of `iovec`.
+    count(unsafe { libc::preadv(fd, pieces.as_ptr().cast(), pieces.len() as libc::c_int, at) })
+}
+
+/// Writes `pieces` at `offset`. The pieces belong to a pending I/O.
+pub(crate) fn write_at(file: &File, pieces: &[IoBuffer], offset: u64) -> Result<usize, i32> {
+    let (fd, at) = (file.as_raw_fd(), offset as libc::off_t);
+    if let [one] = pieces {
+        // SAFETY: the piece belongs to the pending I/O that this thread executes (`Ring::push`).
+        return count(unsafe { libc::pwrite(fd, one.ptr.cast(), one.len, at) });
+    }
+    // SAFETY: as above for every piece; `IoBuffer` has the layout of `iovec`.
+    count(unsafe { libc::pwritev(fd, pieces.as_ptr().cast(), pieces.len() as libc::c_int, at) })
+}
+
+/// Returns the alignment in bytes that direct I/O on this file needs for offsets (`statx`, Linux
+/// 6.1). `Some(0)` means that the file has no direct I/O, or none for our buffers; `None` that this
+/// kernel or file system does not tell.
+pub(crate) fn direct_align_bytes(file: &File) -> Option<u32> {
+    let found = statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok()?;
+    if found.stx_mask & StatxFlags::DIOALIGN.bits() == 0 {
+        return None;
+    }
+    let fits = found.stx_dio_mem_align as usize <= ALIGNMENT_BYTES;
+    Some(if fits { found.stx_dio_offset_align } else { 0 })
+}
+
+/// Returns the length of a block device in bytes.
+pub(crate) fn device_len_bytes(device: &File) -> Result<u64, i32> {
+    // SAFETY: this request writes one `u64`.
+    unsafe { ioctl(device, Getter::<BLKGETSIZE64, u64>::new()) }.map_err(Errno::raw_os_error)
+}
+
+/// Returns whether a block device is set read-only, as `blockdev --setro` does.
+pub(crate) fn device_is_read_only(device: &File) -> Result<bool, i32> {
+    // SAFETY: this request writes one `int`.
+    let read_only = unsafe { ioctl(device, Getter::<BLKROGET, libc::c_int>::new()) };
+    read_only.map(|read_only| read_only != 0).map_err(Errno::raw_os_error)
+}
+
+/// The kinds of lock that [`lock_whole`] sets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LockKind {
+    Shared,
+    Exclusive,
+    Unlock,
+}
+
+fn whole_file(kind: LockKind) -> libc::flock {
+    // SAFETY: all zeros is a valid `flock`: a lock from the start of the file to its end, even if the
+    // end moves.
+    let mut flock: libc::flock = unsafe { MaybeUninit::zeroed().assume_init() };
+    flock.l_type = match kind {
+        LockKind::Shared => libc::F_RDLCK,
+        LockKind::Exclusive => libc::F_WRLCK,
+        LockKind::Unlock => libc::F_UNLCK,
+    } as libc::c_short;
+    flock.l_whence = libc::SEEK_SET as libc::c_short;
+    flock
+}
+
+/// Sets or clears the lock of the open file description on the whole file (`F_OFD_SETLK`, which
+/// `rustix` has not). Never blocks.
+pub(crate) fn lock_whole(file: &File, kind: LockKind) -> Result<(), i32> {
+    let flock = whole_file(kind);
+    // SAFETY: this command reads one `flock`.
+    done(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const flock) })
+}
+
+/// Returns the process that holds a traditional lock which conflicts with an exclusive one. None if
+/// the lock belongs to an open file description, and so to no process, or if it is gone.
+pub(crate) fn lock_holder_pid(file: &File) -> Option<i32> {
+    let mut flock = whole_file(LockKind::Exclusive);
+    // SAFETY: this command reads and writes one `flock`.
+    done(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut flock) }).ok()?;
+    (flock.l_type != libc::F_UNLCK as libc::c_short && flock.l_pid > 0).then_some(flock.l_pid)
+}
