@@ -1,5 +1,5 @@
-//! [`FileEngine`]: the two ways in which a ring reaches the kernel, io_uring (`uring.rs`) and a pool
-//! of threads (`pool.rs`), and the dispatch between them. Not here: waiting and delivering
+//! [`FileEngine`]: the two ways in which a ring reaches the kernel, io_uring (`uring.rs`) and a
+//! pool of threads (`pool.rs`), and the dispatch between them. Not here: waiting and delivering
 //! (`inbox.rs`).
 
 pub(crate) mod job;
@@ -52,8 +52,8 @@ pub(crate) enum FileEngine {
     Blocking(Blocking),
 }
 
-/// The blocking engine's state in one ring: the I/Os that were pushed and not yet submitted, and the
-/// descriptor to poll.
+/// The blocking engine's state in one ring: the I/Os that were pushed and not yet submitted, and
+/// the descriptor to poll.
 #[derive(Default)]
 pub(crate) struct Blocking {
     pending: Mutex<Vec<FileIo>>,

@@ -36,8 +36,8 @@ pub enum OpenError {
         /// The error of the system.
         source: io::Error,
     },
-    /// The block device is set read-only (`blockdev --setro`), and the store was to be written. Open
-    /// it read-only, or make it writable (`blockdev --setrw`).
+    /// The block device is set read-only (`blockdev --setro`), and the store was to be written.
+    /// Open it read-only, or make it writable (`blockdev --setrw`).
     ReadOnlyDevice {
         /// The path of the store.
         path: PathBuf,
@@ -46,8 +46,8 @@ pub enum OpenError {
     Locked {
         /// The path of the store.
         path: PathBuf,
-        /// The holder of the lock: this process with the path that it opened, or another process with
-        /// its number and name as far as they are known.
+        /// The holder of the lock: this process with the path that it opened, or another process
+        /// with its number and name as far as they are known.
         holder: String,
     },
     /// Any other error of the system.
@@ -135,8 +135,8 @@ impl IoError {
         io::Error::from_raw_os_error(self.0.errno).kind()
     }
 
-    /// Returns the system's error number. Simulated disks and refusals of this crate use the nearest
-    /// one.
+    /// Returns the system's error number. Simulated disks and refusals of this crate use the
+    /// nearest one.
     pub fn errno(&self) -> i32 {
         self.0.errno
     }

@@ -131,8 +131,8 @@ impl Io {
                 false
             }
             Ok(moved_bytes) => self.advance_moved(index, moved_bytes as u64),
-            // A thread that exits cancels the I/O that it had handed to the kernel's workers. The I/O
-            // belongs to the ring and not to that thread, so it is tried again.
+            // A thread that exits cancels the I/O that it had handed to the kernel's workers. The
+            // I/O belongs to the ring and not to that thread, so it is tried again.
             Err(libc::EINTR | libc::EAGAIN | libc::ECANCELED) => self.stall(index, libc::EAGAIN),
             Err(errno) => match self.parts[index].means.next(self.op) {
                 Some(means) => {
@@ -160,8 +160,8 @@ impl Io {
             part.next = part.end;
             return false;
         }
-        // An empty transfer, or a direct one that ends inside a block: the file is shorter than the store's
-        // length.
+        // An empty transfer, or a direct one that ends inside a block: the file is shorter than the
+        // store's length.
         if self.op == Op::Read && (moved_bytes == 0 || whole_bytes != moved_bytes) {
             let from = part.next + moved_bytes;
             let end = part.end;

@@ -21,14 +21,17 @@
 //! |---|---|
 //! | `watch.rs` | [`Watch`]: notices what other programs do to the files and devices of stores |
 //! | `ring.rs`, `ring/inbox.rs` | [`Ring`]: the interface; completions and waiting |
-//! | `engine.rs`, `engine/` | how rings reach the kernel: io_uring (`uring.rs`) or threads (`pool.rs`) |
+//! | `engine.rs`, `engine/` | how rings reach the kernel: io_uring, or a pool of threads |
 //! | `store.rs` | [`Store`]: the handle of a file, memory or simulated file |
-//! | `store/file.rs`, `gate.rs`, `lock.rs`, `sys.rs` | files and their tails; length changes; ownership; system calls |
-//! | `store/memory.rs`, `store/change.rs` | stores in memory; the changes that a watch reports |
+//! | `store/file.rs` | files and devices, and their tails |
+//! | `store/gate.rs`, `lock.rs`, `sys.rs` | length changes; ownership; system calls on files |
+//! | `store/memory.rs`, `change.rs` | stores in memory; the changes that a watch reports |
 //! | `sim.rs`, `sim/` | [`SimDisk`]: a simulated disk that reorders, fails, tears and crashes |
 //! | `io.rs` | one I/O: how it is cut into parts, and how its parts continue |
-//! | `io/buffer.rs`, `io/means.rs`, `io/sink.rs` | its memory; the means of clearing; the ring as all files above see it |
-//! | `process.rs`, `error.rs`, `op.rs`, `sync.rs` | children of `fork`; errors; operations; std or shuttle |
+//! | `io/buffer.rs`, `means.rs` | the memory of an I/O; the means of clearing a range |
+//! | `io/sink.rs` | a ring, as all files above see it; all rings of the process |
+//! | `process.rs`, `error.rs` | children of `fork`; errors |
+//! | `op.rs`, `sync.rs` | operations; the choice between std and shuttle |
 
 mod engine;
 mod error;

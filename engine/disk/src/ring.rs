@@ -25,8 +25,8 @@ use crate::sync::Arc;
 ///
 /// Dropping a ring waits for its I/O in flight, and discards the completions.
 ///
-/// A ring belongs to the process that created it. In a child of `fork`, the only thing to do with it
-/// is to drop it.
+/// A ring belongs to the process that created it. In a child of `fork`, the only thing to do with
+/// it is to drop it.
 ///
 /// # Examples
 /// ```
@@ -157,8 +157,8 @@ impl Ring {
         self.core.wake();
     }
 
-    /// Returns a descriptor that polls as readable while a completion or a wake is available. It may
-    /// also be readable for no reason; `wait` with a timeout of zero settles that. None under
+    /// Returns a descriptor that polls as readable while a completion or a wake is available. It
+    /// may also be readable for no reason; `wait` with a timeout of zero settles that. None under
     /// shuttle, or if the system has no descriptor left.
     pub fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
         self.core.poll_fd()

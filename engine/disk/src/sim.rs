@@ -1,15 +1,15 @@
 //! [`SimDisk`]: a simulated disk, driven by a seed. It has virtual time, and it reorders, fails,
 //! tears and loses writes as real disks may. Equal seeds and equal calls give equal runs. It has no
-//! threads and no clock: time passes when a ring is reaped or waited on. The simulated disk protects
-//! nothing; the code above it must.
+//! threads and no clock: time passes when a ring is reaped or waited on. The simulated disk
+//! protects nothing; the code above it must.
 //!
 //! The model (`flight.rs` decides the outcome of each I/O when it is pushed, `media.rs` keeps the
 //! durable bytes):
 //!
 //! * D1. An I/O takes a random time. Half way, a random subset of its sectors is applied (a read
 //!   sees them, a write lands in them); the other sectors are applied at the end. So each sector of
-//!   a write changes at one moment between push and completion, and each sector of a read is read at
-//!   one such moment.
+//!   a write changes at one moment between push and completion, and each sector of a read is read
+//!   at one such moment.
 //! * D2. A sync covers at least every write that had completed when the sync was pushed.
 //! * D3. A failed write changes none of its sectors, or (torn) any of them.
 //! * D4. A failed sync either makes a sector durable or loses what was written there, for each
@@ -57,7 +57,8 @@ use crate::sync::{Arc, Mutex, lock};
 /// unsafe { ring.run(&store, Op::Write, 0, &[page.io_buffer()]) }?;
 /// disk.crash();
 /// // The write was never synced, so each sector has kept it or lost it.
-/// assert!(disk.image("data")[..4096].chunks(512).all(|sector| sector == [7; 512] || sector == [0; 512]));
+/// let image = disk.image("data");
+/// assert!(image[..4096].chunks(512).all(|sector| sector == [7; 512] || sector == [0; 512]));
 /// # Ok::<(), std::io::Error>(())
 /// ```
 #[derive(Clone)]
@@ -166,8 +167,8 @@ impl SimDisk {
         lock(&self.0).digest.0
     }
 
-    /// Applies the next event. Rings call this themselves. Returns false if nothing is in flight, or
-    /// if the disk hangs.
+    /// Applies the next event. Rings call this themselves. Returns false if nothing is in flight,
+    /// or if the disk hangs.
     pub fn step(&self) -> bool {
         let mut finished = Vec::new();
         let stepped = {

@@ -50,15 +50,16 @@ pub(crate) enum Kind {
 }
 
 impl Store {
-    /// Opens a regular file or a block device, which must exist. If its file system does not support
-    /// `O_DIRECT`, the store is buffered, with a warning in the log.
+    /// Opens a regular file or a block device, which must exist. If its file system does not
+    /// support `O_DIRECT`, the store is buffered, with a warning in the log.
     ///
     /// # Errors
     /// Each variant of [`OpenError`] tells what the caller can do about it.
     ///
     /// # Examples
     /// ```no_run
-    /// let store = octavo_disk::Store::open("/srv/disk.img".as_ref(), &octavo_disk::OpenOptions::default())?;
+    /// use octavo_disk::{OpenOptions, Store};
+    /// let store = Store::open("/srv/disk.img".as_ref(), &OpenOptions::default())?;
     /// println!("{} has {} bytes", store.name(), store.len_bytes());
     /// # Ok::<(), octavo_disk::OpenError>(())
     /// ```
@@ -68,8 +69,8 @@ impl Store {
     }
 
     /// Checks whether [`open`](Store::open) with these options would succeed, and opens the store
-    /// read-only and without a lock. Another process may be using the store; whether it has the store
-    /// locked is not checked.
+    /// read-only and without a lock. Another process may be using the store; whether it has the
+    /// store locked is not checked.
     ///
     /// # Errors
     /// Those of [`open`](Store::open), except [`OpenError::Locked`].
@@ -78,8 +79,8 @@ impl Store {
         Ok(Store::new(path.display().to_string(), Kind::File(Box::new(file))))
     }
 
-    /// Creates a store in memory of `len_bytes` zeros, for tests and tools. It allocates memory as it
-    /// is written, and its content is lost on drop.
+    /// Creates a store in memory of `len_bytes` zeros, for tests and tools. It allocates memory as
+    /// it is written, and its content is lost on drop.
     pub fn memory(name: &str, len_bytes: u64) -> Store {
         Store::new(name.to_owned(), Kind::Memory(MemoryStore::new(len_bytes)))
     }
@@ -116,8 +117,8 @@ impl Store {
         io.refuse_invalid(self.read_only())
     }
 
-    /// Returns whether this is a file of a simulated disk. I/O on such a file progresses only while a
-    /// thread reaps or waits on its ring.
+    /// Returns whether this is a file of a simulated disk. I/O on such a file progresses only while
+    /// a thread reaps or waits on its ring.
     pub fn is_simulated(&self) -> bool {
         matches!(self.0.kind, Kind::Sim(_))
     }
@@ -127,9 +128,9 @@ impl Store {
         &self.0.name
     }
 
-    /// Claims exclusive write access for `name` until [`release`](Store::release), because two caches
-    /// of the same bytes would overwrite each other's writes. A read-only store needs no claim: this
-    /// succeeds and changes nothing.
+    /// Claims exclusive write access for `name` until [`release`](Store::release), because two
+    /// caches of the same bytes would overwrite each other's writes. A read-only store needs no
+    /// claim: this succeeds and changes nothing.
     ///
     /// # Errors
     /// The name of the user that has claimed the store.
@@ -177,8 +178,8 @@ impl Store {
     }
 
     /// Returns the length in bytes. Only [`set_len_bytes`](Store::set_len_bytes) changes it: when
-    /// another program changes the file's length, a [`Watch`](crate::Watch) notices, and this length
-    /// stays.
+    /// another program changes the file's length, a [`Watch`](crate::Watch) notices, and this
+    /// length stays.
     pub fn len_bytes(&self) -> u64 {
         match self.kind() {
             Kind::File(file) => file.len_bytes(),
@@ -224,14 +225,14 @@ impl Store {
 
     /// Changes the length. A longer store gains zeros.
     ///
-    /// Blocks until the I/O in flight on this store has finished, and holds off new I/O meanwhile. It
-    /// drives that I/O itself, so the caller may have I/O in flight.
+    /// Blocks until the I/O in flight on this store has finished, and holds off new I/O meanwhile.
+    /// It drives that I/O itself, so the caller may have I/O in flight.
     ///
     /// # Errors
     /// - `EOPNOTSUPP`: the length of a block device cannot be changed.
     /// - `EROFS`: the store is read-only. `EFBIG`: the length exceeds 2^63 - 1.
-    /// - An error whose `op` is [`Op::Sync`]: a sync that the change needs has failed. Bytes written
-    ///   before and not synced may be lost, as with any failed sync.
+    /// - An error whose `op` is [`Op::Sync`]: a sync that the change needs has failed. Bytes
+    ///   written before and not synced may be lost, as with any failed sync.
     ///
     /// After an error, [`len_bytes`](Store::len_bytes) returns the length that the store has.
     ///

@@ -42,8 +42,8 @@ use crate::store::{Kind, Store};
 /// that a program that writes for an hour is reported once.
 const CALM_LOOKS: u32 = 20;
 
-/// The most inotify events that one look takes. The kernel's queue has 16,384 by default, and merges
-/// equal events.
+/// The most inotify events that one look takes. The kernel's queue has 16,384 by default, and
+/// merges equal events.
 const EVENTS_MAX: usize = 1 << 16;
 
 /// A watch over a number of stores. Keeps them open.
@@ -117,8 +117,8 @@ impl Watch {
     }
 
     /// Returns what other programs have changed since the last look, each change with the index of
-    /// its store in the order of `new`. [`Store::noticed`] returns the changes too. Blocks as long as
-    /// `stat` does.
+    /// its store in the order of `new`. [`Store::noticed`] returns the changes too. Blocks as long
+    /// as `stat` does.
     pub fn look(&mut self) -> Vec<(usize, Change)> {
         let closed = self.inotify.as_ref().map_or_else(Vec::new, take_closes);
         let mut changes = Vec::new();

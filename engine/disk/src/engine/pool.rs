@@ -99,8 +99,8 @@ pub(crate) fn submit<S: Sink + 'static>(ring: &Arc<S>, pending: Vec<FileIo>) {
     while state.idle < state.begun.len() && state.threads < THREADS_MAX {
         let spawned = std::thread::Builder::new().name("octavo-disk".to_owned()).spawn(work);
         match spawned {
-            // The thread counts as idle until it takes its first I/O, so that a burst does not start more threads
-            // than it needs.
+            // The thread counts as idle until it takes its first I/O, so that a burst does not
+            // start more threads than it needs.
             Ok(_) => {
                 state.threads += 1;
                 state.idle += 1;

@@ -7,12 +7,12 @@
 //!   (`io_uring_enter`) needs no lock: the kernel serialises its side, and takes only published
 //!   entries.
 //! * U2. The completion queue is read only under the ring's lock `state`, by `harvest`.
-//! * U3. An I/O is in the slab from `push` until its last part's completion is harvested. The key of
-//!   a part (slab index, part) is in at most one of: backlog, submission queue, kernel, completion
-//!   queue.
-//! * U4. At most `in_ring_max` entries are between submission and harvest. That is one less than the
-//!   completion queue holds, and the last one is the NOP's, so the completion queue never overflows.
-//!   Further keys wait in the backlog, in order.
+//! * U3. An I/O is in the slab from `push` until its last part's completion is harvested. The key
+//!   of a part (slab index, part) is in at most one of: backlog, submission queue, kernel,
+//!   completion queue.
+//! * U4. At most `in_ring_max` entries are between submission and harvest. That is one less than
+//!   the completion queue holds, and the last one is the NOP's, so the completion queue never
+//!   overflows. Further keys wait in the backlog, in order.
 //! * U5. Registered files: slot `i` holds the file of the store with id `files.ids[i]`. A store
 //!   leaves when its last handle is dropped; a pending I/O holds a handle. Ids are never reused, so
 //!   a slot never serves another store.
@@ -27,8 +27,8 @@
 //!   and n I/Os take log2 n more system calls. A single I/O waits for `submit`, or for the system
 //!   call that also waits.
 //!
-//! Not used: `DEFER_TASKRUN` and `SINGLE_ISSUER`, because any thread may take completions; a polling
-//! thread (`SQPOLL`), because an idle cache must use no CPU.
+//! Not used: `DEFER_TASKRUN` and `SINGLE_ISSUER`, because any thread may take completions; a
+//! polling thread (`SQPOLL`), because an idle cache must use no CPU.
 
 use std::collections::VecDeque;
 use std::io;
@@ -60,8 +60,8 @@ pub(crate) struct Uring {
     ring: ManuallyDrop<IoUring>,
     process: Process,
     submission: Mutex<Submission>,
-    /// U4: the number of entries between submission and harvest, without the NOP. Changes only under
-    /// `submission`.
+    /// U4: the number of entries between submission and harvest, without the NOP. Changes only
+    /// under `submission`.
     in_ring: AtomicUsize,
     in_ring_max: usize,
     backlog_count: AtomicUsize,
@@ -77,8 +77,8 @@ struct Submission {
 struct RegisteredFiles {
     ids: Vec<u64>,
     latest: usize,
-    /// The kernel has refused a file. Then no more files are registered, and the registered ones stay
-    /// until their stores close.
+    /// The kernel has refused a file. Then no more files are registered, and the registered ones
+    /// stay until their stores close.
     refused: bool,
 }
 
@@ -166,8 +166,8 @@ impl Uring {
         self.publish_backlog(&submission);
     }
 
-    /// Submits everything that is queued, as far as U4 allows. Returns false if the kernel is short of
-    /// memory; entries that it did not take stay queued.
+    /// Submits everything that is queued, as far as U4 allows. Returns false if the kernel is short
+    /// of memory; entries that it did not take stay queued.
     pub(crate) fn submit(&self) -> bool {
         for _ in 0..SUBMIT_CALLS_MAX {
             self.refill();
@@ -189,8 +189,8 @@ impl Uring {
     /// U6: makes the kernel post the completions held up for the calling thread. Costs one load if
     /// nothing is in flight.
     pub(crate) fn collect(&self) {
-        // Enters the kernel even with nothing to submit. An error is only logged: the next wait meets it
-        // again.
+        // Enters the kernel even with nothing to submit. An error is only logged: the next wait
+        // meets it again.
         if self.must_enter()
             && let Err(error) = self.ring.submitter().submit()
         {
@@ -221,8 +221,8 @@ impl Uring {
     /// calls this. An error means a kernel short of memory: the caller pauses and tries again.
     pub(crate) fn sleep(&self, timeout: Option<Duration>) -> io::Result<()> {
         let submitter = self.ring.submitter();
-        // Acquire, as everywhere: pairs with `count_in_ring`. An I/O that is pushed later wakes this thread
-        // by its completion.
+        // Acquire, as everywhere: pairs with `count_in_ring`. An I/O that is pushed later wakes
+        // this thread by its completion.
         let timeout = match self.in_ring.load(Ordering::Acquire) {
             0 => timeout,
             _ => Some(timeout.map_or(NUDGE_INTERVAL, |timeout| timeout.min(NUDGE_INTERVAL))),
@@ -260,7 +260,8 @@ impl Uring {
     /// U7: returns whether the queue must be submitted before another I/O is queued.
     fn is_kernel_short_of_work(&self, submission: &Submission) -> bool {
         let queued = self.unsubmitted(submission);
-        // Relaxed: the count changes under the lock that the caller holds. A queued NOP is not counted.
+        // Relaxed: the count changes under the lock that the caller holds. A queued NOP is not
+        // counted.
         queued > 0 && queued >= self.in_ring.load(Ordering::Relaxed).saturating_sub(queued)
     }
 
@@ -281,7 +282,8 @@ impl Uring {
             let pushed = unsafe { queue.push(&nop) }.is_ok();
             drop(queue);
             drop(submission);
-            // A full queue is submitted first. The next `sleep` submits what the kernel does not take now.
+            // A full queue is submitted first. The next `sleep` submits what the kernel does not
+            // take now.
             let handed_over = self.submit();
             if pushed {
                 return;
@@ -342,8 +344,8 @@ impl Uring {
     /// Moves keys from the backlog to the submission queue, as many as fit. Returns whether any
     /// moved.
     fn refill(&self) -> bool {
-        // Acquire: pairs with `publish_backlog`. A thread that adds to the backlog after this load submits
-        // after that, and so refills the queue itself.
+        // Acquire: pairs with `publish_backlog`. A thread that adds to the backlog after this load
+        // submits after that, and so refills the queue itself.
         self.backlog_count.load(Ordering::Acquire) > 0 && self.refill_from(&mut lock(&self.submission))
     }
 
@@ -362,7 +364,8 @@ impl Uring {
 
     /// Publishes the length of the backlog to threads that do not lock it.
     fn publish_backlog(&self, submission: &Submission) {
-        // Release: pairs with the loads. A plain store suffices, because only the lock's holder stores.
+        // Release: pairs with the loads. A plain store suffices, because only the lock's holder
+        // stores.
         self.backlog_count.store(submission.backlog.len(), Ordering::Release);
     }
 
@@ -451,16 +454,16 @@ impl Drop for Uring {
             unsafe { ManuallyDrop::drop(&mut self.ring) };
             return;
         }
-        // A child of `fork` has not inherited the queues (`dontfork`), and other memory may lie at their
-        // addresses now. The child owns only its copy of the descriptor. SAFETY: the ring, which is not
-        // dropped, does not close the descriptor.
+        // A child of `fork` has not inherited the queues (`dontfork`), and other memory may lie at
+        // their addresses now. The child owns only its copy of the descriptor. SAFETY: the ring,
+        // which is not dropped, does not close the descriptor.
         drop(unsafe { OwnedFd::from_raw_fd(self.ring.as_raw_fd()) });
     }
 }
 
 impl RegisteredFiles {
-    /// Returns the slot of a store's main descriptor, and registers it at the store's first I/O. None
-    /// if no slot is free or the kernel refuses.
+    /// Returns the slot of a store's main descriptor, and registers it at the store's first I/O.
+    /// None if no slot is free or the kernel refuses.
     fn slot(&mut self, ring: &IoUring, id: u64, fd: RawFd) -> Option<RawFd> {
         if self.ids.get(self.latest) == Some(&id) {
             return Some(self.latest as RawFd);

@@ -1,7 +1,8 @@
 //! The memory that an I/O moves: [`IoBuffer`] is a caller's buffer, [`BufferList`] the buffers of a
-//! pending I/O, and [`AlignedBytes`] owned memory that is aligned for direct I/O. The copies between
-//! buffers and stores in memory are here too, so that `memory.rs` and `sim/` need no `unsafe`. Not
-//! here: the rule that says which party may touch a buffer at which time (`Ring::push`).
+//! pending I/O, and [`AlignedBytes`] owned memory that is aligned for direct I/O. The copies
+//! between buffers and stores in memory are here too, so that `memory.rs` and `sim/` need no
+//! `unsafe`. Not here: the rule that says which party may touch a buffer at which time
+//! (`Ring::push`).
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::fmt;
@@ -124,27 +125,27 @@ impl BufferList {
     /// that owns the buffers.
     pub(crate) fn fill_zero(&self, skip: u64, len: u64) {
         self.each_piece(skip, len, |piece| {
-            // SAFETY: by the contract of `Ring::push`, the memory is valid and no other party accesses it
-            // until the I/O is delivered.
+            // SAFETY: by the contract of `Ring::push`, the memory is valid and no other party
+            // accesses it until the I/O is delivered.
             unsafe { std::ptr::write_bytes(piece.ptr, 0, piece.len) };
         });
     }
 
-    /// Copies `bytes` into the buffers, from byte `skip` on. Called only by the pending I/O that owns
-    /// the buffers.
+    /// Copies `bytes` into the buffers, from byte `skip` on. Called only by the pending I/O that
+    /// owns the buffers.
     pub(crate) fn copy_in(&self, skip: u64, bytes: &[u8]) {
         let mut done = 0;
         self.each_piece(skip, bytes.len() as u64, |piece| {
             let source = &bytes[done..done + piece.len];
-            // SAFETY: by the contract of `Ring::push`, the memory is valid and no other party accesses it
-            // until the I/O is delivered.
+            // SAFETY: by the contract of `Ring::push`, the memory is valid and no other party
+            // accesses it until the I/O is delivered.
             unsafe { std::ptr::copy_nonoverlapping(source.as_ptr(), piece.ptr, piece.len) };
             done += piece.len;
         });
     }
 
-    /// Fills `bytes` from the buffers, from byte `skip` on. Called only by the pending I/O that owns
-    /// the buffers.
+    /// Fills `bytes` from the buffers, from byte `skip` on. Called only by the pending I/O that
+    /// owns the buffers.
     pub(crate) fn copy_out(&self, skip: u64, bytes: &mut [u8]) {
         if let BufferList::Zeros(_) = self {
             return bytes.fill(0);
@@ -152,8 +153,8 @@ impl BufferList {
         let mut done = 0;
         self.each_piece(skip, bytes.len() as u64, |piece| {
             let target = &mut bytes[done..done + piece.len];
-            // SAFETY: by the contract of `Ring::push`, the memory is valid and not written until the I/O is
-            // delivered.
+            // SAFETY: by the contract of `Ring::push`, the memory is valid and not written until
+            // the I/O is delivered.
             unsafe { std::ptr::copy_nonoverlapping(piece.ptr, target.as_mut_ptr(), piece.len) };
             done += piece.len;
         });
@@ -179,8 +180,8 @@ unsafe impl Send for AlignedBytes {}
 unsafe impl Sync for AlignedBytes {}
 
 impl AlignedBytes {
-    /// Allocates `len_bytes` zero bytes at an address that is a multiple of 4096. Aborts when memory
-    /// is exhausted, as `Vec` does.
+    /// Allocates `len_bytes` zero bytes at an address that is a multiple of 4096. Aborts when
+    /// memory is exhausted, as `Vec` does.
     pub fn new(len_bytes: usize) -> AlignedBytes {
         let layout = Self::layout(len_bytes);
         // SAFETY: `layout` never has a size of zero.
@@ -204,8 +205,8 @@ impl Deref for AlignedBytes {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: this value owns `len_bytes` initialised bytes from `start` on. While an I/O that writes
-        // them is pending, its caller accesses none of them (`Ring::push`).
+        // SAFETY: this value owns `len_bytes` initialised bytes from `start` on. While an I/O that
+        // writes them is pending, its caller accesses none of them (`Ring::push`).
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len_bytes) }
     }
 }

@@ -7,18 +7,19 @@
 //!
 //! * R1. An I/O counts in `in_flight` from `push` until it is taken from the inbox. In between,
 //!   exactly one party owns it: the engine, a simulated disk, or the inbox.
-//! * R2. No lock of the ring is held while a callback runs or a `Store` is dropped. Dropping the last
-//!   handle of a store removes it from all rings' file tables, which takes their locks.
+//! * R2. No lock of the ring is held while a callback runs or a `Store` is dropped. Dropping the
+//!   last handle of a store removes it from all rings' file tables, which takes their locks.
 //! * R3. A waiter checks the inbox and `wakes_sent` with `state` locked. It then sleeps either on
 //!   `arrived`, which releases the lock in the same step, or (io_uring) in the kernel, as the
 //!   *leader*. There is at most one leader. The others sleep on `arrived`, and a leader that leaves
 //!   wakes one of them.
 //! * R4. The leader sleeps until the kernel posts an entry after the last one that it saw. A thread
 //!   with news that is not such an entry (a wake, a completion from elsewhere) posts a NOP, at most
-//!   one at a time. News stays news while the inbox is not empty or a wake is untaken. A thread that
-//!   consumes the NOP meanwhile posts it again, unless no thread sleeps in the kernel or polls.
-//! * R5. A wake is taken by every `wait` that had begun when it was sent or, if there is none, by the
-//!   next one. `reap` never takes a wake.
+//!   one at a time. News stays news while the inbox is not empty or a wake is untaken. A thread
+//!   that consumes the NOP meanwhile posts it again, unless no thread sleeps in the kernel or
+//!   polls.
+//! * R5. A wake is taken by every `wait` that had begun when it was sent or, if there is none, by
+//!   the next one. `reap` never takes a wake.
 //!
 //! Lock order: `state`, then the engine's submission lock. Gates are entered with neither held.
 
@@ -51,8 +52,8 @@ pub(crate) struct RingCore {
     /// R1.
     in_flight: AtomicUsize,
     files: FileEngine,
-    /// The simulated disks that this ring has sent I/O to. Their time passes while a thread reaps or
-    /// waits.
+    /// The simulated disks that this ring has sent I/O to. Their time passes while a thread reaps
+    /// or waits.
     disks: Mutex<Vec<SimDisk>>,
     has_disks: AtomicBool,
 }
@@ -74,8 +75,8 @@ struct State {
     polled: bool,
     /// The blocking engine's event counter is set.
     event_set: bool,
-    /// The number of times that a simulated disk got a new event, so that a waiter steps each of them
-    /// before it sleeps.
+    /// The number of times that a simulated disk got a new event, so that a waiter steps each of
+    /// them before it sleeps.
     sim_news: u64,
 }
 
@@ -408,8 +409,8 @@ impl RingCore {
         }
     }
 
-    /// Applies the next event of every simulated disk that this ring has sent I/O to. Returns whether
-    /// there was any.
+    /// Applies the next event of every simulated disk that this ring has sent I/O to. Returns
+    /// whether there was any.
     fn step_disks(&self) -> bool {
         if !self.has_disks.load(Ordering::Acquire) {
             return false;

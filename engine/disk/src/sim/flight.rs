@@ -168,8 +168,8 @@ impl State {
         self.flights.flights.insert(id, flight);
     }
 
-    /// Decides the outcome of an attempt: how many bytes it moves, whether it fails, and the moment of
-    /// each sector.
+    /// Decides the outcome of an attempt: how many bytes it moves, whether it fails, and the moment
+    /// of each sector.
     fn decide(&mut self, flight: &mut Flight) {
         let faults = self.options.faults.clone();
         let block = u64::from(self.options.block_bytes);

@@ -32,8 +32,8 @@ pub(super) struct Media {
     current: Vec<u8>,
     durable: Vec<u8>,
     unsynced: BTreeMap<u64, Vec<Version>>,
-    /// The number of syncs in flight. While there are any, no version may be dropped, because a sync
-    /// may promise that very version.
+    /// The number of syncs in flight. While there are any, no version may be dropped, because a
+    /// sync may promise that very version.
     syncs_in_flight: usize,
 }
 
@@ -123,9 +123,9 @@ impl Media {
         self.syncs_in_flight -= 1;
     }
 
-    /// Fails a sync. The latest version of each unsynced sector either becomes durable or is lost, and
-    /// no later sync reports the loss. Reads return the surviving version at once, so a cache above
-    /// may hold newer bytes.
+    /// Fails a sync. The latest version of each unsynced sector either becomes durable or is lost,
+    /// and no later sync reports the loss. Reads return the surviving version at once, so a cache
+    /// above may hold newer bytes.
     pub(super) fn sync_fails(&mut self, random: &mut Random) {
         self.syncs_in_flight -= 1;
         for sector in std::mem::take(&mut self.unsynced).into_keys() {
@@ -138,14 +138,14 @@ impl Media {
         }
     }
 
-    /// Changes the length. A longer file gains zeros. A crash may bring back the bytes that a shorter
-    /// file loses, together with the longer length.
+    /// Changes the length. A longer file gains zeros. A crash may bring back the bytes that a
+    /// shorter file loses, together with the longer length.
     pub(super) fn set_len_bytes(&mut self, len_bytes: u64, landing: u64) {
         if len_bytes < self.len_bytes {
             self.land_zeros(len_bytes, self.len_bytes, landing);
         }
-        // A failed sync may have brought back bytes that the shorter file had lost. As in any file, reads must
-        // not see them.
+        // A failed sync may have brought back bytes that the shorter file had lost. As in any file,
+        // reads must not see them.
         let known = self.current.len().min(len_bytes as usize);
         let gained = self.current.get(self.len_bytes as usize..known).unwrap_or_default();
         if gained.iter().any(|byte| *byte != 0) {
@@ -157,8 +157,8 @@ impl Media {
         self.durable.resize(room, 0);
     }
 
-    /// Cuts the power and restores it: each sector keeps its durable version or any later one, and so
-    /// does the length.
+    /// Cuts the power and restores it: each sector keeps its durable version or any later one, and
+    /// so does the length.
     pub(super) fn crash(&mut self, random: &mut Random) {
         self.syncs_in_flight = 0;
         for (sector, versions) in std::mem::take(&mut self.unsynced) {

@@ -60,8 +60,8 @@ pub(crate) struct FileStore {
     #[cfg_attr(shuttle, allow(dead_code, reason = "only a watch reads it"))]
     path: PathBuf,
     gate: Gate,
-    /// Counts of the I/Os that may change what `stat` returns: begun when they enter the gate, ended
-    /// when they leave it (`watch.rs`, W3).
+    /// Counts of the I/Os that may change what `stat` returns: begun when they enter the gate,
+    /// ended when they leave it (`watch.rs`, W3).
     begun: AtomicU64,
     ended: AtomicU64,
     /// Held while the length changes (`watch.rs`, W2).
@@ -119,8 +119,8 @@ impl FileStore {
         Ok(store)
     }
 
-    /// Opens the store read-only and without a lock, if `open` with these options would succeed as far
-    /// as that can be checked.
+    /// Opens the store read-only and without a lock, if `open` with these options would succeed as
+    /// far as that can be checked.
     pub(crate) fn rehearse(path: &Path, options: &OpenOptions) -> Result<FileStore, OpenError> {
         let store = FileStore::open(path, &OpenOptions { read_only: true, lock: false, ..options.clone() })?;
         if !options.read_only {
@@ -163,15 +163,15 @@ impl FileStore {
         }
         // Sizes in between are rounded up to 4096.
         self.block_bytes = if block_bytes <= 512 { 512 } else { 4096 };
-        // The ownership's lock stays with the buffered descriptor; both live as long as the store. The
-        // advice may fail: it only saves the kernel from reading ahead.
+        // The ownership's lock stays with the buffered descriptor; both live as long as the store.
+        // The advice may fail: it only saves the kernel from reading ahead.
         let _ = fadvise(&self.main, 0, None, Advice::Random);
         self.tail = Some(std::mem::replace(&mut self.main, direct));
     }
 
     pub(crate) fn len_bytes(&self) -> u64 {
-        // Acquire: pairs with `set_len_bytes` (L5), so that a thread which sees a length finds the file of
-        // that length.
+        // Acquire: pairs with `set_len_bytes` (L5), so that a thread which sees a length finds the
+        // file of that length.
         self.len_bytes.load(Ordering::Acquire)
     }
 
@@ -191,7 +191,8 @@ impl FileStore {
         self.identity
     }
 
-    /// Returns the identity of a file or device. Two paths with equal identities are the same store.
+    /// Returns the identity of a file or device. Two paths with equal identities are the same
+    /// store.
     pub(crate) fn identity_of(metadata: &fs::Metadata) -> (u64, u64) {
         match metadata.file_type().is_block_device() {
             true => (metadata.rdev(), 0),
@@ -225,8 +226,8 @@ impl FileStore {
         }
     }
 
-    /// Returns the offset at which the tail unit begins. It is the end of the store if the length is
-    /// aligned or the store is buffered.
+    /// Returns the offset at which the tail unit begins. It is the end of the store if the length
+    /// is aligned or the store is buffered.
     fn tail_start(&self, len_bytes: u64) -> u64 {
         if self.is_direct() { len_bytes - len_bytes % TAIL_UNIT_BYTES } else { len_bytes }
     }
@@ -329,13 +330,14 @@ impl FileStore {
         self.ended.load(Ordering::SeqCst)
     }
 
-    /// Returns the current length of the file or device, which other programs may have changed. None
-    /// if the device does not answer.
+    /// Returns the current length of the file or device, which other programs may have changed.
+    /// None if the device does not answer.
     pub(crate) fn found_len_bytes(&self, found: &fs::Metadata) -> Option<u64> {
         if self.is_device { sys::device_len_bytes(&self.main).ok() } else { Some(found.len()) }
     }
 
-    /// Returns whether this is a device that was opened for writing and has been set read-only since.
+    /// Returns whether this is a device that was opened for writing and has been set read-only
+    /// since.
     pub(crate) fn was_set_read_only(&self) -> bool {
         self.is_device && !self.read_only && sys::device_is_read_only(&self.main).unwrap_or(false)
     }

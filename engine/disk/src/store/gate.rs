@@ -64,8 +64,8 @@ impl Gate {
     /// L1: enters the gate. Blocks while a change is under way.
     pub(crate) fn enter(&self, shard: u8) {
         loop {
-            // SeqCst: pairs with `close`, which stores `closed` and then reads the counters. At least one of
-            // the two threads sees the other's store.
+            // SeqCst: pairs with `close`, which stores `closed` and then reads the counters. At
+            // least one of the two threads sees the other's store.
             self.shards[shard as usize].inside.fetch_add(1, Ordering::SeqCst);
             if !self.closed.load(Ordering::SeqCst) {
                 return;
@@ -80,7 +80,8 @@ impl Gate {
 
     /// L1: leaves the gate; the I/O's last part is finished.
     pub(crate) fn leave(&self, shard: u8) {
-        // SeqCst: as in `enter`. Everything that the I/O did happens before the change that reads zero here.
+        // SeqCst: as in `enter`. Everything that the I/O did happens before the change that reads
+        // zero here.
         self.shards[shard as usize].inside.fetch_sub(1, Ordering::SeqCst);
         if self.closed.load(Ordering::SeqCst) {
             let _guard = lock(&self.sleep);
@@ -88,7 +89,8 @@ impl Gate {
         }
     }
 
-    /// L3: closes the gate and waits until all I/O has left. `drive` must make pending I/O progress.
+    /// L3: closes the gate and waits until all I/O has left. `drive` must make pending I/O
+    /// progress.
     pub(crate) fn close(&self, drive: impl Fn()) -> Closed<'_> {
         let changing = lock(&self.changing);
         self.closed.store(true, Ordering::SeqCst);

@@ -83,10 +83,11 @@ impl Ownership {
         Ok(Ownership { id, process: Process::this() })
     }
 
-    /// Releases the file. Unlocks explicitly, because a kernel that is still finishing some work may
-    /// keep the open file description, and with it the lock, a little longer than `file`.
+    /// Releases the file. Unlocks explicitly, because a kernel that is still finishing some work
+    /// may keep the open file description, and with it the lock, a little longer than `file`.
     pub(crate) fn release(&self, file: &File) {
-        // A child of `fork` shares the open file description, and with it the lock, with its parent.
+        // A child of `fork` shares the open file description, and with it the lock, with its
+        // parent.
         if !self.process.is_this() {
             return;
         }

@@ -74,9 +74,9 @@ impl MemoryStore {
         });
     }
 
-    /// Changes the length: first publishes it, then locks every shard once. A write that saw the old
-    /// length held the shard's lock before that, and its excess bytes are zeroed; a later write sees
-    /// the new length.
+    /// Changes the length: first publishes it, then locks every shard once. A write that saw the
+    /// old length held the shard's lock before that, and its excess bytes are zeroed; a later write
+    /// sees the new length.
     pub(crate) fn set_len_bytes(&self, len_bytes: u64) {
         let _changing = lock(&self.changing);
         // Relaxed: the shards' locks below order it.

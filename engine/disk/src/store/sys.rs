@@ -1,4 +1,4 @@
-//! System calls on files and block devices that `rustix` has not, or not with raw buffers: one safe
+//! System calls on files and block devices that `rustix` lacks, or lacks for raw buffers: one safe
 //! function each. Errors are error numbers, because retries are decided by number. Not here: what a
 //! call is for; io_uring's calls (`uring.rs`).
 
@@ -30,9 +30,9 @@ fn done(returned: i32) -> Result<(), i32> {
     if returned == 0 { Ok(()) } else { Err(errno()) }
 }
 
-/// Reads into `pieces` from `offset`. The pieces belong to a pending I/O. (`rustix` wants
-/// references, and other threads may look at a cache's frame, without relying on it, while it is
-/// filled.)
+/// Reads into `pieces` from `offset`. The pieces belong to a pending I/O. Raw pointers stay raw
+/// here: `rustix` takes references, but other threads may speculatively read a frame of the cache
+/// while this call fills it.
 pub(crate) fn read_at(file: &File, pieces: &[IoBuffer], offset: u64) -> Result<usize, i32> {
     let (fd, at) = (file.as_raw_fd(), offset as libc::off_t);
     if let [one] = pieces {
@@ -69,13 +69,17 @@ pub(crate) fn direct_align_bytes(file: &File) -> Option<u32> {
 /// Returns the length of a block device in bytes.
 pub(crate) fn device_len_bytes(device: &File) -> Result<u64, i32> {
     // SAFETY: this request writes one `u64`.
-    unsafe { ioctl(device, Getter::<BLKGETSIZE64, u64>::new()) }.map_err(Errno::raw_os_error)
+    let request = unsafe { Getter::<BLKGETSIZE64, u64>::new() };
+    // SAFETY: as above.
+    unsafe { ioctl(device, request) }.map_err(Errno::raw_os_error)
 }
 
 /// Returns whether a block device is set read-only, as `blockdev --setro` does.
 pub(crate) fn device_is_read_only(device: &File) -> Result<bool, i32> {
     // SAFETY: this request writes one `int`.
-    let read_only = unsafe { ioctl(device, Getter::<BLKROGET, libc::c_int>::new()) };
+    let request = unsafe { Getter::<BLKROGET, libc::c_int>::new() };
+    // SAFETY: as above.
+    let read_only = unsafe { ioctl(device, request) };
     read_only.map(|read_only| read_only != 0).map_err(Errno::raw_os_error)
 }
 
@@ -88,8 +92,8 @@ pub(crate) enum LockKind {
 }
 
 fn whole_file(kind: LockKind) -> libc::flock {
-    // SAFETY: all zeros is a valid `flock`: a lock from the start of the file to its end, even if the
-    // end moves.
+    // SAFETY: all zeros is a valid `flock`: a lock from the start of the file to its end, even if
+    // the end moves.
     let mut flock: libc::flock = unsafe { MaybeUninit::zeroed().assume_init() };
     flock.l_type = match kind {
         LockKind::Shared => libc::F_RDLCK,
@@ -101,7 +105,7 @@ fn whole_file(kind: LockKind) -> libc::flock {
 }
 
 /// Sets or clears the lock of the open file description on the whole file (`F_OFD_SETLK`, which
-/// `rustix` has not). Never blocks.
+/// `rustix` lacks). Never blocks.
 pub(crate) fn lock_whole(file: &File, kind: LockKind) -> Result<(), i32> {
     let flock = whole_file(kind);
     // SAFETY: this command reads one `flock`.

@@ -1,4 +1,4 @@
-//! Block devices and file systems that a test has to make first, which root may.
+//! Block devices and file systems that the tests create first. This needs root.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -39,7 +39,7 @@ impl Drop for LoopDevice {
 }
 
 #[test]
-fn a_block_device_is_read_and_written_by_its_own_blocks() {
+fn a_block_device_is_read_and_written_in_its_own_blocks() {
     let directory = directory();
     for block_bytes in [512u32, 4096] {
         let backing = file(directory.path(), &vec![0; 1 << 20]);
@@ -72,8 +72,8 @@ fn a_block_device_is_read_and_written_by_its_own_blocks() {
     }
 }
 
-/// A loop device of a mebibyte of zeros, and the directory of its file. None, and a line that says
-/// so, where there is no loop device.
+/// Creates a loop device of 1 MiB of zeros. Returns it with the directory of its file. Prints a
+/// line and returns None if there is no loop device.
 fn device_of_zeros() -> Option<(tempfile::TempDir, LoopDevice)> {
     let directory = directory();
     let backing = file(directory.path(), &vec![0; 1 << 20]);
@@ -81,8 +81,8 @@ fn device_of_zeros() -> Option<(tempfile::TempDir, LoopDevice)> {
     made.map(|device| (directory, device)).map_err(|error| eprintln!("skipped: no loop device: {error}")).ok()
 }
 
-/// `blockdev --setro` was not noticed: the device was opened for writing, and refused each write
-/// afterwards.
+/// Once, `blockdev --setro` was not noticed: the device was opened for writing, and then refused
+/// each write.
 #[test]
 fn a_device_that_is_set_read_only_is_not_opened_for_writing() {
     let Some((_directory, device)) = device_of_zeros() else { return };
@@ -106,7 +106,7 @@ fn a_device_that_is_set_read_only_is_not_opened_for_writing() {
 }
 
 #[test]
-fn a_device_that_others_write_or_set_read_only_is_noticed() {
+fn a_watch_notices_a_device_that_others_write_or_set_read_only() {
     let Some((_directory, device)) = device_of_zeros() else { return };
     let path = device.0.to_str().unwrap();
     let store = open(&device.0);
@@ -143,7 +143,7 @@ fn a_device_that_ends_inside_a_page_has_an_exact_tail() {
 }
 
 #[test]
-fn a_file_system_with_blocks_of_4096_bytes_is_noticed() {
+fn a_store_takes_the_block_of_4096_bytes_of_its_file_system() {
     let directory = directory();
     let backing = file(directory.path(), &vec![0; 16 << 20]);
     let mounted = || -> Result<(LoopDevice, Mount), String> {
@@ -157,7 +157,7 @@ fn a_file_system_with_blocks_of_4096_bytes_is_noticed() {
         Ok(mounted) => mounted,
         Err(error) => return eprintln!("skipped: {error}"),
     };
-    // Dropped first, before the device.
+    // Declared after the device, so it is dropped first.
     let mount = mount;
     for ring in rings(8) {
         let path = file(&mount.0, &pattern(1, 10_000));
@@ -190,7 +190,7 @@ impl Drop for Mount {
 }
 
 #[test]
-fn a_file_system_without_direct_io_is_used_buffered_with_a_warning() {
+fn a_store_without_direct_io_is_buffered_and_a_warning_says_so() {
     let directory = directory();
     // The kernel's ramfs has no O_DIRECT.
     let mount = match Mount::new(directory.path().join("mounted"), &["-t", "ramfs", "none"]) {
@@ -213,7 +213,7 @@ fn a_file_system_without_direct_io_is_used_buffered_with_a_warning() {
         assert!(fs::read(&path).unwrap() == content[..5000]);
         assert!(read(&ring, &store, 0, 8192) == padded(&content[..5000], 8192));
         store.set_len_bytes(6000).unwrap();
-        // Nor does it clear ranges: zeros are written, more than one call takes.
+        // ramfs cannot clear ranges either, so zeros are written, in more than one system call.
         let mut expected = padded(&content[..5000], 6000);
         clear(&ring, &store, Op::Discard, 512, 1024).unwrap();
         expected[512..1536].fill(0);
@@ -224,7 +224,7 @@ fn a_file_system_without_direct_io_is_used_buffered_with_a_warning() {
 }
 
 #[test]
-fn a_store_that_was_asked_to_be_buffered_is() {
+fn a_store_opened_without_direct_io_is_buffered() {
     let directory = directory();
     for ring in rings(8) {
         let path = file(directory.path(), &pattern(1, 5000));

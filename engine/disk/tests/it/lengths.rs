@@ -1,5 +1,5 @@
-//! The end of a file: exact bytes below it, zeros past it, and a length that only `set_len_bytes`
-//! changes.
+//! The end of a file: I/O moves exact bytes below it, reads give zeros past it, and only
+//! `set_len_bytes` changes the length.
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,7 +9,7 @@ use octavo_disk::{AlignedBytes, IoBuffer, Op, Store};
 
 use crate::fixture::*;
 
-/// Around every boundary that matters: sector, block, tail unit, several units.
+/// Lengths around every boundary: sector, block, tail unit, several units.
 const LENGTHS: [usize; 16] =
     [0, 1, 511, 512, 513, 1024, 4095, 4096, 4097, 4608, 8191, 8192, 8193, 12_288, 16_484, 69_999];
 
@@ -44,7 +44,7 @@ fn writes_are_cut_at_the_end_and_never_change_the_length() {
                 assert_eq!(store.len_bytes(), len as u64);
                 sync(&ring, &store).unwrap();
                 assert!(fs::read(&path).unwrap() == new[..len], "{len} bytes, {ring:?}");
-                // Only the unit that the end cuts.
+                // Writes only the tail unit.
                 let unit = len / 4096 * 4096;
                 let newer = pattern(3, 4096);
                 write(&ring, &store, unit as u64, &newer);
@@ -106,7 +106,7 @@ fn a_length_that_grows_or_shrinks_keeps_what_it_covers_and_gains_zeros() {
                         read(&ring, &store, 0, whole) == padded(&content, whole),
                         "{from} to {to}, {ring:?}"
                     );
-                    // And the new tail is written exactly.
+                    // The new tail is written exactly.
                     let newer = pattern(6, to.next_multiple_of(4096) + 4096);
                     write(&ring, &store, 0, &newer);
                     assert!(fs::read(&path).unwrap() == newer[..to], "{from} to {to}, {ring:?}");
@@ -118,7 +118,7 @@ fn a_length_that_grows_or_shrinks_keeps_what_it_covers_and_gains_zeros() {
 }
 
 #[test]
-fn a_file_that_others_shorten_reads_as_zeros_and_one_that_they_lengthen_is_cut() {
+fn the_store_keeps_its_length_when_others_shorten_or_lengthen_the_file() {
     for directory in directories() {
         for ring in rings(8) {
             for left in [0usize, 100, 512, 4096, 6000, 8192] {
@@ -147,9 +147,9 @@ fn changing_the_length_waits_for_io_that_its_own_caller_has_queued() {
         let memory = aligned(&content);
         // SAFETY: `memory` outlives the wait.
         unsafe { ring.push(&store, Op::Write, 0, &[memory.io_buffer()], 5) };
-        // Neither submitted nor reaped: the change drives it.
+        // The write is neither submitted nor reaped here: the change of length drives it.
         store.set_len_bytes(5000).unwrap();
-        assert_eq!(ring.in_flight(), 1, "finished, not delivered");
+        assert_eq!(ring.in_flight(), 1, "the write is finished and not delivered");
         assert_eq!(ring.wait(&mut |token, result| assert!(token == 5 && result.is_ok()), None), 1);
         assert!(fs::read(&path).unwrap() == content[..5000]);
     }
@@ -187,7 +187,7 @@ fn the_length_changes_while_other_threads_write_around_the_end() {
 }
 
 #[test]
-fn zeroing_and_discarding_any_blocks_leave_zeros_there_and_nothing_else_changed() {
+fn zeroing_and_discarding_leave_zeros_in_the_range_and_change_no_other_byte() {
     let mut stores: Vec<Store> = Vec::new();
     let directories = directories();
     for directory in &directories {
@@ -217,7 +217,7 @@ fn zeroing_and_discarding_any_blocks_leave_zeros_there_and_nothing_else_changed(
 }
 
 #[test]
-fn a_wait_for_the_gate_ends_when_the_change_does() {
+fn io_that_waits_at_the_gate_continues_after_the_change_of_length() {
     let directory = directory();
     let path = file(directory.path(), &[7; 10_000]);
     let store = open(&path);

@@ -1,4 +1,4 @@
-//! Who may open a store, and what is said to those who may not.
+//! Locks of stores: which openings are refused, and the errors that they get.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -34,7 +34,7 @@ fn a_second_opening_in_this_process_is_refused_and_names_both_paths() {
 }
 
 #[test]
-fn a_clone_keeps_the_store_and_an_unlocked_opening_asks_nobody() {
+fn a_clone_keeps_the_lock_and_an_opening_without_a_lock_ignores_locks() {
     let directory = directory();
     let path = file(directory.path(), &[0; 4096]);
     let store = open(&path);
@@ -42,12 +42,15 @@ fn a_clone_keeps_the_store_and_an_unlocked_opening_asks_nobody() {
     drop(store);
     assert!(Store::open(&path, &OpenOptions::default()).is_err());
     drop(Store::open(&path, &OpenOptions { lock: false, ..OpenOptions::default() }).unwrap());
-    assert!(Store::open(&path, &OpenOptions::default()).is_err(), "that took no lock away");
+    assert!(
+        Store::open(&path, &OpenOptions::default()).is_err(),
+        "an opening without a lock releases no lock"
+    );
     drop(clone);
     drop(open(&path));
 }
 
-/// Runs this binary as a process that opens `path` and keeps it until its input ends.
+/// Runs this binary as a child that opens `path` and holds it while `test` runs.
 fn with_holder(path: &Path, read_only: bool, test: impl FnOnce(u32)) {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "ownership::a_child_that_holds_a_store", "--ignored", "--nocapture"])
@@ -67,7 +70,7 @@ fn with_holder(path: &Path, read_only: bool, test: impl FnOnce(u32)) {
 }
 
 #[test]
-#[ignore = "is run by other tests"]
+#[ignore = "runs as a child of other tests"]
 fn a_child_that_holds_a_store() {
     let path = std::env::var("OCTAVO_DISK_HOLD").unwrap();
     let read_only = std::env::var("OCTAVO_DISK_HOLD_READ_ONLY").unwrap() == "1";
@@ -78,7 +81,7 @@ fn a_child_that_holds_a_store() {
 }
 
 #[test]
-fn an_opening_by_two_processes_is_refused_and_names_the_other() {
+fn an_opening_by_a_second_process_is_refused_and_names_the_first() {
     let directory = directory();
     let path = file(directory.path(), &[0; 4096]);
     with_holder(&path, false, |pid| {
@@ -96,7 +99,7 @@ fn an_opening_by_two_processes_is_refused_and_names_the_other() {
 }
 
 #[test]
-fn what_cannot_be_a_store_is_refused_by_name_and_reason() {
+fn a_path_that_cannot_be_a_store_is_refused_with_its_name_and_the_reason() {
     let directory = directory();
     let refused = |path: &Path| {
         let error = Store::open(path, &OpenOptions::default()).unwrap_err();
@@ -110,12 +113,12 @@ fn what_cannot_be_a_store_is_refused_by_name_and_reason() {
     if read_only.exists() {
         assert!(matches!(refused(read_only), OpenError::Permission { .. }));
     } else {
-        eprintln!("skipped: no {} that nobody may write", read_only.display());
+        eprintln!("skipped: no {}, which no process may write", read_only.display());
     }
 }
 
 #[test]
-fn a_rehearsal_tells_what_opening_would_and_claims_nothing() {
+fn a_rehearsal_fails_as_opening_would_and_takes_no_lock() {
     let directory = directory();
     let path = file(directory.path(), &pattern(1, 5000));
     let owner = open(&path);
@@ -123,7 +126,7 @@ fn a_rehearsal_tells_what_opening_would_and_claims_nothing() {
     assert_eq!((rehearsed.len_bytes(), rehearsed.read_only()), (5000, true));
     assert!(matches!(Store::open(&path, &OpenOptions::default()), Err(OpenError::Locked { .. })));
     drop(owner);
-    assert!(Store::open(&path, &OpenOptions::default()).is_ok(), "the rehearsal holds nothing");
+    assert!(Store::open(&path, &OpenOptions::default()).is_ok(), "the rehearsal holds no lock");
     for wrong in [directory.path().to_owned(), directory.path().join("absent"), "/dev/null".into()] {
         let [one, other] = [Store::open, Store::rehearse].map(|open| open(&wrong, &OpenOptions::default()));
         assert_eq!(one.unwrap_err().to_string(), other.unwrap_err().to_string());

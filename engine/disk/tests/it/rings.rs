@@ -1,5 +1,5 @@
-//! Rings as queues: everything pushed is delivered once, in any number, from any store, to any
-//! thread.
+//! Rings as queues: every I/O that is pushed is delivered exactly once, for any number of I/Os, any
+//! store and any thread.
 
 use std::collections::HashSet;
 use std::fs;
@@ -13,7 +13,7 @@ use octavo_disk::{
 use crate::fixture::*;
 
 #[test]
-fn more_io_than_the_ring_has_entries_is_all_done() {
+fn more_ios_than_the_ring_has_entries_all_complete() {
     let directory = directory();
     for ring in rings(4) {
         let path = file(directory.path(), &vec![0; 1000 * 4096 + 100]);
@@ -43,7 +43,7 @@ fn more_io_than_the_ring_has_entries_is_all_done() {
 }
 
 #[test]
-fn a_thread_that_only_reaps_gets_everything_that_was_submitted() {
+fn a_thread_that_only_reaps_gets_every_completion() {
     let directory = directory();
     for ring in rings(2) {
         let store = open(&file(directory.path(), &pattern(1, 65_536)));
@@ -148,7 +148,8 @@ fn a_callback_may_use_the_ring_and_close_the_store() {
         let path = file(directory.path(), &pattern(1, 8192));
         let mut store = Some(open(&path));
         let memory = AlignedBytes::new(4096);
-        // SAFETY: `memory` outlives the waits, and the second read begins after the first was delivered.
+        // SAFETY: `memory` outlives the waits, and the second read begins after the first is
+        // delivered.
         unsafe { ring.push(store.as_ref().unwrap(), Op::Read, 0, &[memory.io_buffer()], 1) };
         let mut done = false;
         while !done {
@@ -157,7 +158,7 @@ fn a_callback_may_use_the_ring_and_close_the_store() {
                     result.unwrap();
                     store = None;
                     if token == 1 {
-                        // Closed with its last handle, so that it opens again at once.
+                        // The store closed with its last handle, so it can be opened again at once.
                         let again = open(&path);
                         // SAFETY: as above.
                         unsafe { ring.push(&again, Op::Read, 4096, &[memory.io_buffer()], 2) };
@@ -178,7 +179,7 @@ fn a_store_that_closes_and_opens_again_is_never_mistaken_for_another() {
     let directory = directory();
     for ring in rings(4) {
         let paths: Vec<_> = (0..100).map(|salt| file(directory.path(), &pattern(salt, 4096))).collect();
-        // More stores at once than a ring registers.
+        // More stores than a ring registers.
         let all: Vec<Store> = paths.iter().map(|path| open(path)).collect();
         for (salt, store) in all.iter().enumerate() {
             assert!(read(&ring, store, 0, 4096) == pattern(salt as u64, 4096));
@@ -193,8 +194,8 @@ fn a_store_that_closes_and_opens_again_is_never_mistaken_for_another() {
     }
 }
 
-/// Whether this process has the file open, by a descriptor or by a ring's table of registered
-/// files.
+/// Returns whether this process has the file open, by a descriptor or in a ring's table of
+/// registered files.
 fn has_open(path: &Path) -> bool {
     let name = path.file_name().unwrap().to_str().unwrap();
     fs::read_dir("/proc/self/fd").unwrap().flatten().any(|fd| {
@@ -205,7 +206,7 @@ fn has_open(path: &Path) -> bool {
 }
 
 #[test]
-fn a_closed_file_is_really_closed() {
+fn a_store_that_closes_leaves_no_descriptor_and_no_registered_file() {
     let directory = directory();
     for ring in rings(4) {
         let path = file(directory.path(), &[1; 4096]);
@@ -238,7 +239,7 @@ fn dropping_a_ring_waits_for_its_io() {
 }
 
 #[test]
-fn an_error_names_the_store_the_operation_and_the_place() {
+fn an_error_names_the_store_the_operation_and_the_range() {
     let directory = directory();
     for ring in rings(4) {
         let path = file(directory.path(), &[0; 8192]);

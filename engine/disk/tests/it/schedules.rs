@@ -1,5 +1,5 @@
-//! Rings and the simulated disk under shuttle: random schedules of a few threads. Built by `--cfg
-//! shuttle`.
+//! Rings and the simulated disk under shuttle, which runs random schedules of a few threads. Built
+//! with `--cfg shuttle`.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ fn both(test: impl Fn() + Send + Sync + Clone + 'static) {
 }
 
 #[test]
-fn a_waiter_gets_what_another_thread_pushes() {
+fn a_waiter_gets_the_io_that_another_thread_pushes() {
     both(|| {
         let ring = Arc::new(Ring::new(&RingOptions::default()).unwrap());
         let disk = SimDisk::new(SimOptions::default());
@@ -38,7 +38,7 @@ fn a_waiter_gets_what_another_thread_pushes() {
     });
 }
 
-/// Waits until `flag` is set by someone who then wakes the ring.
+/// Waits until another thread sets `flag` and then wakes the ring.
 fn wait_for(ring: &Ring, flag: &AtomicBool) {
     while !flag.load(Ordering::SeqCst) {
         ring.wait(&mut |_, _| {}, None);
@@ -46,7 +46,7 @@ fn wait_for(ring: &Ring, flag: &AtomicBool) {
 }
 
 #[test]
-fn a_wake_reaches_the_waiter_past_a_reaper() {
+fn a_wake_reaches_the_waiter_although_a_reaper_runs() {
     both(|| {
         let ring = Arc::new(Ring::new(&RingOptions::default()).unwrap());
         let flag = Arc::new(AtomicBool::new(false));
@@ -66,7 +66,7 @@ fn a_wake_reaches_the_waiter_past_a_reaper() {
 }
 
 #[test]
-fn waiters_that_pass_a_wake_on_all_get_it() {
+fn a_wake_that_waiters_pass_on_reaches_all_of_them() {
     both(|| {
         let ring = Arc::new(Ring::new(&RingOptions::default()).unwrap());
         let flag = Arc::new(AtomicBool::new(false));
@@ -123,7 +123,7 @@ fn two_rings_share_a_disk_and_each_io_completes_on_its_own() {
 }
 
 #[test]
-fn a_crash_beside_io_leaves_nobody_waiting() {
+fn a_crash_completes_the_io_of_a_waiting_thread() {
     both(|| {
         let disk = SimDisk::new(SimOptions::default());
         let worker = {

@@ -1,5 +1,5 @@
-//! What the simulated disk promises to its users' tests: faults that are real ones, and runs that
-//! repeat.
+//! The simulated disk: its faults are those of real disks (D1 to D7), and a run repeats from its
+//! seed.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,19 +16,20 @@ fn disk(seed: u64, faults: SimFaults) -> SimDisk {
     SimDisk::new(SimOptions { seed, faults, ..SimOptions::default() })
 }
 
-/// Which of the two each sector of `found` is equal to; panics if to neither.
+/// Returns for each sector of `found` whether it equals `new`. Panics if it equals neither `new`
+/// nor `old`.
 fn sectors_new(found: &[u8], old: &[u8], new: &[u8]) -> Vec<bool> {
     let sectors = found.chunks(512).zip(old.chunks(512)).zip(new.chunks(512));
     sectors
         .map(|((found, old), new)| {
-            assert!(found == old || found == new, "a sector that nobody wrote");
+            assert!(found == old || found == new, "a sector has bytes that were never written");
             found == new
         })
         .collect()
 }
 
 #[test]
-fn synced_writes_survive_a_crash_and_unsynced_ones_in_any_part() {
+fn synced_writes_survive_a_crash_and_unsynced_writes_survive_in_any_part() {
     let (mut some_kept, mut some_lost, mut some_torn) = (false, false, false);
     for_seeds(0..50, |seed| {
         let (ring, disk) = (ring(), disk(seed, SimFaults::default()));
@@ -41,7 +42,10 @@ fn synced_writes_survive_a_crash_and_unsynced_ones_in_any_part() {
         sectors_new(&disk.image("data"), &first, &second);
         let reopened = disk.store("data", 0);
         assert_eq!(reopened.len_bytes(), 8192);
-        assert!(read(&ring, &reopened, 0, 8192) == disk.image("data"), "what the crash left is what is read");
+        assert!(
+            read(&ring, &reopened, 0, 8192) == disk.image("data"),
+            "reads return the bytes that the crash left"
+        );
     });
     for seed in 0..50 {
         let (ring, disk) = (ring(), disk(seed, SimFaults::default()));
@@ -57,7 +61,7 @@ fn synced_writes_survive_a_crash_and_unsynced_ones_in_any_part() {
 }
 
 #[test]
-fn a_crash_ends_io_in_flight_with_an_error_and_makes_old_handles_fail() {
+fn a_crash_fails_the_io_in_flight_and_all_io_of_old_handles() {
     for_seeds(0..20, |seed| {
         let (ring, disk) = (ring(), disk(seed, SimFaults::default()));
         let store = disk.store("data", 65_536);
@@ -121,7 +125,7 @@ fn a_sync_covers_every_write_that_completed_before_it_was_pushed() {
 }
 
 #[test]
-fn after_a_failed_sync_a_later_good_one_saves_nothing_that_was_lost() {
+fn a_sync_after_a_failed_sync_brings_back_no_lost_sector() {
     let (mut any_lost, mut any_kept) = (false, false);
     for seed in 0..30 {
         let (ring, disk) = (ring(), disk(seed, SimFaults { p_sync_error: 1.0, ..SimFaults::default() }));
@@ -132,7 +136,7 @@ fn after_a_failed_sync_a_later_good_one_saves_nothing_that_was_lost() {
         sync(&ring, &store).unwrap();
         let before = disk.image("data");
         disk.crash();
-        assert!(disk.image("data") == before, "a good sync makes durable what is still there");
+        assert!(disk.image("data") == before, "a successful sync makes the surviving sectors durable");
         let kept = sectors_new(&before, &[0; 4096], &[1; 4096]);
         any_lost |= kept.contains(&false);
         any_kept |= kept.contains(&true);
@@ -155,7 +159,7 @@ fn faults_fail_io_with_their_error_and_a_torn_write_leaves_any_sectors() {
         assert_eq!((error.op(), error.errno()), (op, errno));
         assert_eq!(disk.counters().errors, 1);
     }
-    // A clearing fails with what its last means, writing zeros, says.
+    // A clearing fails with the error of its last means, which is to write zeros.
     for (faults, errno) in [
         (SimFaults { p_write_error: 1.0, p_unsupported: 1.0, ..SimFaults::default() }, libc::EIO),
         (SimFaults { p_no_space: 1.0, ..SimFaults::default() }, libc::ENOSPC),
@@ -181,7 +185,7 @@ fn faults_fail_io_with_their_error_and_a_torn_write_leaves_any_sectors() {
 }
 
 #[test]
-fn a_read_sees_each_sector_of_a_concurrent_write_old_or_new_and_a_later_read_nothing_older() {
+fn a_read_beside_a_write_sees_old_or_new_sectors_and_a_later_read_no_older_ones() {
     let mut mixed = false;
     for seed in 0..200 {
         let (ring, disk) = (ring(), disk(seed, SimFaults::default()));
@@ -227,8 +231,8 @@ fn without_reordering_io_completes_in_the_order_in_which_it_was_pushed() {
     assert!(tokens.is_sorted());
 }
 
-/// A run with every fault and some crashes: what was delivered when, what the disk did, and what it
-/// holds.
+/// Runs random I/O with every fault and some crashes. Returns the completions in their order, the
+/// hash of the disk's events, and its final content.
 fn history(seed: u64) -> (Vec<(u64, bool)>, u64, Vec<u8>) {
     let faults = SimFaults {
         p_read_error: 0.05,
@@ -268,7 +272,7 @@ fn history(seed: u64) -> (Vec<(u64, bool)>, u64, Vec<u8>) {
 }
 
 #[test]
-fn a_run_repeats_from_its_seed_and_another_seed_gives_another() {
+fn equal_seeds_give_equal_runs_and_different_seeds_different_runs() {
     for_seeds(0..10, |seed| {
         let once = history(seed);
         assert!(once == history(seed));
@@ -277,7 +281,7 @@ fn a_run_repeats_from_its_seed_and_another_seed_gives_another() {
 }
 
 #[test]
-fn io_of_several_rings_on_one_disk_goes_back_to_its_own_ring() {
+fn io_of_several_rings_on_one_disk_completes_on_its_own_ring() {
     let disk = disk(7, SimFaults { p_short: 0.3, ..SimFaults::default() });
     let done = AtomicUsize::new(0);
     std::thread::scope(|scope| {
@@ -301,7 +305,7 @@ fn io_of_several_rings_on_one_disk_goes_back_to_its_own_ring() {
 }
 
 #[test]
-fn an_unsynced_change_of_length_survives_a_crash_or_does_not() {
+fn a_crash_keeps_or_reverts_an_unsynced_change_of_length() {
     let mut lengths = Vec::new();
     for seed in 0..30 {
         let (ring, disk) = (ring(), disk(seed, SimFaults::default()));
@@ -313,7 +317,7 @@ fn an_unsynced_change_of_length_survives_a_crash_or_does_not() {
         store.set_len_bytes(7000).unwrap();
         sync(&ring, &store).unwrap();
         disk.crash();
-        assert_eq!(disk.image("data").len(), 7000, "a synced one survives");
+        assert_eq!(disk.image("data").len(), 7000, "a synced change survives");
     }
     assert!(lengths.contains(&5000) && lengths.contains(&10_000));
 }

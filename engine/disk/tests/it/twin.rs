@@ -1,5 +1,5 @@
-//! Every kind of store against its naive twin, a `Vec<u8>`: random reads, writes, syncs, lengths
-//! and zeroes must agree.
+//! Every kind of store against its naive twin, a `Vec<u8>`: random reads, writes, clearings, syncs
+//! and changes of length must agree.
 
 use octavo_disk::{AlignedBytes, IoBuffer, Op, Ring, SimDisk, SimFaults, SimOptions, Store};
 
@@ -23,7 +23,7 @@ impl Twin {
     }
 }
 
-/// I/Os that do not overlap, pushed together; reads are compared when all have completed.
+/// Pushes I/Os that do not overlap together, and compares the reads when all have completed.
 fn batch(ring: &Ring, store: &Store, twin: &mut Twin, random: &mut Random) {
     let block = u64::from(store.block_bytes());
     let mut at = random.below(4) * block;
@@ -90,7 +90,7 @@ fn agree(ring: &Ring, store: &Store, seed: u64, rounds: u32) {
     let whole = LEN_MAX.next_multiple_of(4096) as usize;
     assert!(read(ring, store, 0, whole) == twin.read(0, whole));
     if let Some(_identity) = store.identity() {
-        assert!(std::fs::read(store.name()).unwrap() == twin.0, "as others see the file");
+        assert!(std::fs::read(store.name()).unwrap() == twin.0, "the file, as other programs read it");
     }
 }
 

@@ -81,8 +81,8 @@ fn a_wait_with_a_timeout_sleeps_in_one_piece_and_ends_without_completions() {
         let naps_before = naps(&thread).unwrap().1;
         assert_eq!(ring.wait(&mut |_, _| panic!(), Some(Duration::from_millis(300))), 0);
         let slept = naps(&thread).unwrap().1 - naps_before;
-        // One nap, and at most two more for contended locks. A wait that polls every 20 ms takes 15; one
-        // that spins takes none.
+        // One nap, and at most two more for contended locks. A wait that polls every 20 ms takes
+        // 15; one that spins takes none.
         assert!((1..=3).contains(&slept), "{slept} naps in one wait, {ring:?}");
         assert_eq!(ring.wait(&mut |_, _| panic!(), Some(Duration::ZERO)), 0);
     }

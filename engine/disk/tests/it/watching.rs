@@ -1,4 +1,4 @@
-//! What others do to a store's file is noticed, and what the store does to it itself is not.
+//! A watch notices what other programs do to a store's file, and ignores the store's own I/O.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -8,7 +8,8 @@ use octavo_disk::{Change, Noticed, Op, Store, Watch};
 
 use crate::fixture::*;
 
-/// A store of 1 MiB in `directory` and its watch, which has seen it at rest.
+/// Creates a store of 1 MiB in `directory` and its watch, which has taken one look without a
+/// change.
 fn watched(directory: &Path) -> (std::path::PathBuf, Store, Watch) {
     let path = file(directory, &pattern(1, 1 << 20));
     let store = open(&path);
@@ -27,12 +28,12 @@ fn length(found_bytes: u64) -> Change {
 }
 
 #[test]
-fn a_file_that_another_overwrites_cuts_or_replaces_is_noticed_once_each_time() {
+fn a_watch_reports_once_that_a_file_was_overwritten_cut_or_replaced() {
     for directory in directories() {
         let (path, store, mut watch) = watched(directory.path());
         overwrite(&path, b"another's");
         assert_eq!(watch.look(), [(0, Change::Written)]);
-        // Who goes on writing is told of once.
+        // A program that continues to write is reported once.
         for _ in 0..5 {
             overwrite(&path, b"another's");
             assert_eq!(watch.look(), []);
@@ -54,9 +55,10 @@ fn a_file_that_another_overwrites_cuts_or_replaces_is_noticed_once_each_time() {
     }
 }
 
-/// Reads, permissions, links and a descriptor that was opened for writing and wrote nothing.
+/// The other program reads, changes permissions and links, and opens the file for writing without
+/// writing.
 #[test]
-fn a_file_that_others_leave_as_it_is_was_not_changed() {
+fn a_watch_reports_nothing_while_others_leave_the_content_alone() {
     for directory in directories() {
         let (path, store, mut watch) = watched(directory.path());
         let ring = &rings(4)[0];
@@ -75,10 +77,9 @@ fn a_file_that_others_leave_as_it_is_was_not_changed() {
     }
 }
 
-/// More looks than an hour has, five seconds apart, with everything that a store does to its file
-/// between them.
+/// 1,200 looks, more than an hour has at five seconds each, with every kind of I/O between them.
 #[test]
-fn an_hour_of_a_stores_own_writing_is_no_change() {
+fn a_watch_reports_nothing_in_an_hour_of_the_stores_own_writes() {
     for directory in directories() {
         for ring in rings(8) {
             let (_, store, mut watch) = watched(directory.path());
@@ -101,10 +102,10 @@ fn an_hour_of_a_stores_own_writing_is_no_change() {
     }
 }
 
-/// Looks while threads write and change the length: no moment between the counts and the calls is a
-/// change by others.
+/// Looks while another thread writes and changes the length. At no moment between the counts and
+/// the system calls do its own I/Os look like a change by others.
 #[test]
-fn looks_in_the_middle_of_own_writes_and_changes_of_length_find_nothing() {
+fn a_watch_reports_nothing_during_own_writes_and_changes_of_length() {
     let directory = directory();
     let (_, store, mut watch) = watched(directory.path());
     let done = std::sync::atomic::AtomicBool::new(false);
@@ -125,9 +126,10 @@ fn looks_in_the_middle_of_own_writes_and_changes_of_length_find_nothing() {
     });
 }
 
-/// The time of modification says nothing while the store writes too: the other's close does (W5).
+/// W5: while the store writes too, the modification time decides nothing, and the other program's
+/// close does.
 #[test]
-fn another_writer_is_noticed_while_the_store_is_being_written() {
+fn a_watch_reports_another_writer_while_the_store_is_being_written() {
     let directory = directory();
     let (path, store, mut watch) = watched(directory.path());
     let ring = &rings(4)[0];
@@ -139,13 +141,13 @@ fn another_writer_is_noticed_while_the_store_is_being_written() {
     assert_eq!(watch.look(), []);
 }
 
-/// W4: the first look after own writes compares nothing, the second does.
+/// W4: the first look after own writes compares no modification time, the second does.
 #[test]
-fn another_writer_is_noticed_again_two_looks_after_the_stores_own_writes() {
+fn a_watch_reports_another_writer_again_two_looks_after_own_writes() {
     let directory = directory();
     let (path, store, mut watch) = watched(directory.path());
     let ring = &rings(4)[0];
-    // It stays open: no close tells of it.
+    // The file stays open, so inotify reports no close.
     let mut other = File::options().write(true).open(&path).unwrap();
     write(ring, &store, 0, &pattern(2, 4096));
     assert_eq!([watch.look(), watch.look()], [[], []]);
@@ -154,7 +156,7 @@ fn another_writer_is_noticed_again_two_looks_after_the_stores_own_writes() {
 }
 
 #[test]
-fn stores_in_memory_are_never_changed_by_others() {
+fn a_watch_reports_nothing_of_stores_in_memory() {
     let mut watch = Watch::new([Store::memory("m", 4096)]);
     assert_eq!(watch.look(), []);
 }
