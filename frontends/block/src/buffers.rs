@@ -1,30 +1,30 @@
-//! The buffers of one connection: one that it always has, and others while the cache can spare
-//! them.
+//! [`Buffers`]: the buffers of one connection. One is its reserve, the others are borrowed from the
+//! cache while the cache has memory.
 //!
-//! All connections of a server borrow from one account, its [`Loans`], which leaves every client
-//! that may still come what he needs for himself: whoever borrows and does not read his replies
-//! keeps nobody out.
-//!
-//! The reserve is taken when the connection is accepted and is its alone, so that it can always go
-//! on, however much memory others hold. Everything else is borrowed from the cache per piece. Of
-//! what comes back the connection keeps a batch's worth for its next requests while memory is
-//! ample, because the cache hands out zeroed memory only; the rest goes back to the cache as soon
-//! as the piece is written or sent. An idle connection holds nothing but its reserve.
+//! - All connections of a server borrow from one account, its [`Loans`]. The account leaves every
+//!   client that may still connect the memory that it needs, so a client that borrows and reads no
+//!   replies keeps no other client out.
+//! - A connection takes its reserve when it is accepted and never shares it. So it can always make
+//!   progress, however much memory other connections hold.
+//! - All other buffers are borrowed for one piece each. A piece that is written or sent returns its
+//!   buffer. While memory is ample, the connection keeps up to `kept_max_bytes` of returned buffers
+//!   for its next requests, because the cache zeroes every buffer that it hands out. The rest goes
+//!   back to the cache at once.
+//! - An idle connection holds only its reserve.
 
-use crate::executor::BATCH_READ_BYTES;
 use crate::request::RequestId;
 use octavo::{Buffer, Cache};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// The alignment and the granule of borrowed buffers: the smallest page of a cache.
+/// The alignment and the granule of borrowed buffers, in bytes: the smallest page of a cache.
 const GRANULE_BYTES: usize = 4096;
 
-/// What the connections of a server may borrow together, and what they have borrowed.
+/// The account of a server: the bytes that its connections may borrow together, and have borrowed.
 pub struct Loans {
     max_bytes: usize,
-    // Relaxed: only the sum matters.
+    // Relaxed: only the sum matters, and nothing is published by it.
     lent_bytes: AtomicUsize,
 }
 
@@ -33,9 +33,9 @@ impl Loans {
         Arc::new(Loans { max_bytes, lent_bytes: AtomicUsize::new(0) })
     }
 
-    /// Lends to somebody who has borrowed `own_bytes`. Nobody gets more than three times what is
-    /// left then: one gets three quarters of all if he is alone, a second one three quarters of
-    /// the rest, and so on.
+    /// Lends `bytes` to a connection that has borrowed `own_bytes`. Returns false if the connection
+    /// would then have borrowed more than three times the bytes that are left. So a single
+    /// connection gets three quarters of all, a second one three quarters of the rest, and so on.
     fn lend(&self, own_bytes: usize, bytes: usize) -> bool {
         let lent = self.lent_bytes.fetch_update(Relaxed, Relaxed, |lent| {
             let left_bytes = self.max_bytes.checked_sub(lent + bytes)?;
@@ -44,7 +44,7 @@ impl Loans {
         lent.is_ok()
     }
 
-    /// Whether less than half is lent.
+    /// Returns whether less than half of the account is lent.
     fn is_ample(&self) -> bool {
         2 * self.lent_bytes.load(Relaxed) < self.max_bytes
     }
@@ -54,33 +54,38 @@ impl Loans {
     }
 }
 
-/// See the module.
+/// The buffers of one connection; see the module.
 pub struct Buffers {
     cache: Cache,
     loans: Arc<Loans>,
     reserve: Option<Buffer>,
-    /// Tells the reserve from the others when it comes back: a buffer's bytes do not move.
+    /// Identifies the reserve when it is returned: the bytes of a buffer never move.
     reserve_address: usize,
     reserve_holder: Option<RequestId>,
-    /// Borrowed buffers that no piece uses, the last used last: its bytes are most likely still in
-    /// the processor's cache.
+    /// Borrowed buffers that no piece uses. The most recently used one is last, and is used first:
+    /// its bytes are most likely still in the processor's cache.
     kept: VecDeque<Buffer>,
     kept_bytes: usize,
-    /// What pieces use and what is kept.
+    /// The bytes of all borrowed buffers, in use or kept.
     borrowed_bytes: usize,
     borrowed_max_bytes: usize,
     piece_max_bytes: usize,
+    kept_max_bytes: usize,
 }
 
 impl Buffers {
-    /// `reserve` is not empty. Borrows pieces of at most `piece_max_bytes`, at most
-    /// `borrowed_max_bytes` in all.
+    /// Creates the buffers of a connection. They borrow pieces of at most `piece_max_bytes`, and at
+    /// most `borrowed_max_bytes` in all, and keep at most `kept_max_bytes` of unused ones.
+    ///
+    /// # Panics
+    /// If `reserve` is empty.
     pub fn new(
         cache: Cache,
         loans: Arc<Loans>,
         reserve: Buffer,
         piece_max_bytes: usize,
         borrowed_max_bytes: usize,
+        kept_max_bytes: usize,
     ) -> Buffers {
         assert!(!reserve.is_empty(), "without a reserve a connection can get stuck");
         let reserve_address = reserve.as_ptr().addr();
@@ -95,12 +100,13 @@ impl Buffers {
             borrowed_bytes: 0,
             borrowed_max_bytes,
             piece_max_bytes,
+            kept_max_bytes,
         }
     }
 
-    /// A buffer for a piece of `want_bytes` or the first part of them. None while the cache has
-    /// nothing to spare and the reserve is in use; it comes back with one of this connection's
-    /// own completions or sends.
+    /// Returns a buffer for a piece of `want_bytes`, or for the first part of them. None while the
+    /// cache has no memory left and the reserve is in use; a completion or a send of this
+    /// connection returns the reserve.
     pub fn take(&mut self, want_bytes: usize, holder: RequestId) -> Option<Buffer> {
         let bytes = want_bytes.min(self.piece_max_bytes).next_multiple_of(GRANULE_BYTES);
         if let Some(index) = self.kept.iter().rposition(|buffer| buffer.len() == bytes) {
@@ -134,7 +140,7 @@ impl Buffers {
         Some(reserve)
     }
 
-    /// Takes back what `take` gave.
+    /// Returns a buffer that `take` gave out.
     pub fn give(&mut self, buffer: Buffer) {
         if buffer.as_ptr().addr() == self.reserve_address {
             self.reserve_holder = None;
@@ -143,13 +149,13 @@ impl Buffers {
         }
         self.kept_bytes += buffer.len();
         self.kept.push_back(buffer);
-        let keep_bytes = if self.loans.is_ample() { BATCH_READ_BYTES } else { 0 };
+        let keep_bytes = if self.loans.is_ample() { self.kept_max_bytes } else { 0 };
         while self.kept_bytes > keep_bytes {
             self.release_oldest();
         }
     }
 
-    /// Gives everything that is kept back to the cache.
+    /// Gives all kept buffers back to the cache.
     pub fn release(&mut self) {
         while self.kept_bytes > 0 {
             self.release_oldest();
@@ -157,13 +163,13 @@ impl Buffers {
     }
 
     fn release_oldest(&mut self) {
-        let buffer = self.kept.pop_front().expect("`kept_bytes` are theirs");
+        let buffer = self.kept.pop_front().expect("`kept_bytes` counts the kept buffers");
         self.kept_bytes -= buffer.len();
         self.borrowed_bytes -= buffer.len();
         self.loans.take_back(buffer.len());
     }
 
-    /// The request that has the reserve.
+    /// Returns the request that uses the reserve.
     pub fn reserve_holder(&self) -> Option<RequestId> {
         self.reserve_holder
     }
@@ -171,7 +177,7 @@ impl Buffers {
 
 impl Drop for Buffers {
     fn drop(&mut self) {
-        // What was never given back goes with the connection that has it.
+        // Buffers that were not returned end with the connection.
         self.loans.take_back(self.borrowed_bytes);
     }
 }

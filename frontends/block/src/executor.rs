@@ -1,20 +1,20 @@
-//! Turns requests into batches for the cache's queue, and completions into events.
+//! [`Executor`]: turns requests into batches for the cache's queue, and completions into events.
 //!
-//! A request longer than a buffer is served in pieces: a read is split here, a write is handed over
-//! piece by piece as its bytes arrive. Memory, not requests, is what runs out, so memory is given
-//! out in the order of arrival:
+//! A request longer than a buffer is served in pieces. The executor splits a read; a write arrives
+//! piece by piece. The scarce resource is memory, so buffers are given out in the order of arrival:
 //!
-//! E1. Only the oldest read that still lacks buffers gets any; a write gets one only while no read
-//! lacks any.     So whoever holds the reserve is not waiting for a younger request.
-//! E2. A contiguous read keeps its pieces until it has all. If it is the oldest that lacks a
-//! buffer, nothing of it is     in the engine, and the reserve is its own, then nothing is sure to
-//! come back to it: it *streams*, delivers what     it has, and goes on with the memory that this
-//! frees. At most one read streams. E3. While a read streams, the protocol sends nothing else. That
-//! blocks nobody: the streaming read is the oldest that     lacks buffers (E1) and the reserve
-//! comes back to it with every piece that is sent (E2).
+//! - **E1** Only the oldest read that lacks buffers gets any, and a write gets one only while no
+//!   read lacks any. So the request that holds the reserve never waits for a younger request.
+//! - **E2** A contiguous read keeps its pieces until it has all of them. Suppose it is the oldest
+//!   read that lacks a buffer, none of its pieces is in the engine, and it holds the reserve. Then
+//!   no buffer is certain to return to it, so it *streams*: it delivers the pieces that it has, and
+//!   continues with the memory that this frees. At most one read streams.
+//! - **E3** While a read streams, the protocol sends nothing else. That blocks no request: the
+//!   streaming read is the oldest that lacks buffers (E1), and the reserve returns to it with every
+//!   piece that is sent (E2).
 //!
-//! Nothing here knows a socket or a protocol. One thread owns an executor. When it is dropped, it
-//! waits for what the engine still works on.
+//! One thread owns an executor. Dropping it waits for the operations in the engine. Not here:
+//! sockets, protocols.
 
 use crate::buffers::Buffers;
 use crate::journal::Journal;
@@ -24,36 +24,35 @@ use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-/// Operations that are gathered before they are submitted: enough for the engine to overlap their
-/// cache misses.
+/// The most operations of one batch: enough for the engine to overlap their cache misses.
 const BATCH_MAX: usize = 32;
 
-/// Bytes of reads that are submitted before replies are sent: what is copied out of the cache is
-/// still in the processor's when the socket copies it again, and the client reads the first replies
-/// while the next are prepared.
+/// The most bytes of reads that are submitted before replies are sent. Bytes that were copied out
+/// of the cache are then still in the processor's cache when the socket copies them again, and the
+/// client reads the first replies while the next ones are prepared.
 pub(crate) const BATCH_READ_BYTES: usize = 256 << 10;
 
 /// A request between its start and its last event.
 struct Running {
     request: Request,
-    /// Bytes of a read that have a buffer; bytes of a write that were handed over.
+    /// The bytes of a read that have a buffer, or of a write that have arrived.
     issued_bytes: u32,
-    /// Bytes that the engine has read.
+    /// The bytes that the engine has read.
     read_bytes: u32,
-    /// Bytes of a contiguous read that were delivered.
+    /// The bytes of a contiguous read that were delivered.
     delivered_bytes: u32,
-    /// Operations in the batch or the engine.
+    /// The number of operations in the batch or the engine.
     operations: u32,
-    /// A durable write came in pieces: one sync of its range makes them durable.
+    /// A durable write arrived in several pieces, and one sync of its range must make them durable.
     owes_sync: bool,
-    /// The first error, and how far into the request it happened.
+    /// The first error, and its distance from the start of the request in bytes.
     failure: Option<(Cause, u32)>,
-    /// Every byte has been issued, or never will be: the request is over when its operations are.
+    /// No further byte will be issued: the request ends with its last operation.
     issued: bool,
 }
 
-/// What a connection holds per request in flight, at most: its `Running`, and its place in the
-/// lists of identifiers.
+/// The most bytes that an executor holds per request in flight: its `Running`, and its entries in
+/// the lists of identifiers.
 pub(crate) const REQUEST_STATE_BYTES: usize = size_of::<Option<Running>>() + 3 * size_of::<RequestId>();
 
 /// A piece of a contiguous read that waits for its turn.
@@ -64,36 +63,37 @@ struct Piece {
     len_bytes: u32,
 }
 
-/// See the module.
+/// Serves the requests of one connection; see the module.
 pub struct Executor {
     queue: Queue,
     object: Object,
     requests: Requests,
 }
 
-/// Everything but the queue, so that completions can be taken while the queue delivers them.
+/// The state of an executor without its queue, so that completions can be handled while the queue
+/// delivers them.
 struct Requests {
     journal: Journal,
     buffers: Buffers,
-    /// By identifier.
+    /// Indexed by identifier.
     running: Vec<Option<Running>>,
     free: Vec<RequestId>,
-    /// Reads whose pieces do not all have a buffer, oldest first (E1).
+    /// The reads that lack buffers, oldest first (E1).
     lacking: VecDeque<RequestId>,
     held: Vec<Piece>,
     streaming: Option<RequestId>,
-    /// Durable writes whose pieces are all written.
+    /// The durable writes that owe a sync, and whose pieces are all written.
     unsynced: Vec<RequestId>,
     batch: Vec<octavo::Request>,
-    /// Bytes of the reads in the batch.
+    /// The bytes of the reads in the batch.
     batch_read_bytes: usize,
 }
 
-/// Where events go.
+/// The receiver of events.
 pub type Sink<'a> = &'a mut dyn FnMut(Event);
 
 impl Executor {
-    /// Serves requests against `object`; warnings about the store's errors go to `journal`.
+    /// Creates an executor that serves requests to `object`. Errors of the store go to `journal`.
     pub fn new(queue: Queue, object: Object, buffers: Buffers, journal: Journal) -> Executor {
         let requests = Requests {
             journal,
@@ -110,23 +110,24 @@ impl Executor {
         Executor { queue, object, requests }
     }
 
-    /// Requests whose last event has not been given out.
+    /// Returns the number of requests whose last event was not delivered.
     pub fn running(&self) -> usize {
         self.requests.running.len() - self.requests.free.len()
     }
 
-    /// Whether the engine has nothing of this connection's in flight, so that no wait can bring an
+    /// Returns whether the engine has no operation of this connection, so that no wait can bring an
     /// event.
     pub fn at_rest(&self) -> bool {
         self.queue.at_rest()
     }
 
-    /// Gives back the memory that is kept for the next requests.
+    /// Frees the buffers that are kept for the next requests.
     pub fn rest(&mut self) {
         self.requests.buffers.release();
     }
 
-    /// Starts any request but a write. The caller has checked it and bounds how many run.
+    /// Starts a request other than a write. The caller has checked it, and bounds the number of
+    /// requests in flight.
     pub fn start(&mut self, request: Request) {
         let Request { offset_bytes: offset, durable, .. } = request;
         let len = u64::from(request.len_bytes);
@@ -137,7 +138,7 @@ impl Executor {
                 return self.requests.lacking.push_back(id);
             }
             Verb::Flush => Op::Sync,
-            // What is discarded reads as zeros for certain.
+            // A discarded range is guaranteed to read as zeros.
             Verb::Discard | Verb::Zero { hole: true } => Op::Discard { offset, len, durable },
             Verb::Zero { hole: false } => Op::Zero { offset, len, durable },
             Verb::Prefetch => Op::Advise { offset, len, advice: octavo::Advice::WillNeed },
@@ -197,8 +198,8 @@ impl Executor {
         self.requests.buffers.give(buffer);
     }
 
-    /// Submits what has been started, as far as there is memory, and one batch of reads at most.
-    /// Returns whether there was anything; if so, there may be more.
+    /// Submits started requests, as far as memory allows, and at most one batch of reads. Returns
+    /// whether it submitted anything. If so, another call may submit more.
     pub fn submit(&mut self, sink: Sink<'_>) -> bool {
         while let Some(id) = self.requests.unsynced.pop() {
             let Request { offset_bytes: offset, len_bytes, .. } = self.requests.get(id).request;
@@ -218,14 +219,14 @@ impl Executor {
         any
     }
 
-    /// Delivers what has completed. Returns whether there was anything.
+    /// Delivers the available completions as events. Returns whether there were any.
     pub fn collect(&mut self, sink: Sink<'_>) -> bool {
         let Executor { queue, requests, .. } = self;
         queue.pending() > 0 && queue.wait(0, |completion| requests.complete(completion, sink)) > 0
     }
 
-    /// Waits until something completes or `fd` is ready for `interest`, and says what it is ready
-    /// for.
+    /// Waits until an operation completes, `fd` is ready for `interest`, or `timeout` expires.
+    /// Returns what `fd` is ready for.
     pub fn wait(
         &mut self,
         fd: BorrowedFd<'_>,
@@ -235,8 +236,9 @@ impl Executor {
     ) -> Interest {
         let Executor { queue, requests, .. } = self;
         if interest == Interest::default() && timeout.is_none() {
-            // A peer that has hung up makes its descriptor ready for ever; only completions count now.
-            assert!(queue.pending() > 0, "a wait for nothing would never end");
+            // A peer that has hung up makes its descriptor ready for ever; only completions count
+            // now.
+            assert!(queue.pending() > 0, "a wait with nothing in flight would never end");
             queue.wait(1, |completion| requests.complete(completion, sink));
             return interest;
         }
@@ -297,14 +299,15 @@ impl Requests {
         self.streaming.take_if(|streaming| *streaming == id);
     }
 
-    /// Puts an operation, `at` bytes into its request, into the batch.
+    /// Adds an operation to the batch. It begins `at` bytes into its request.
     fn issue(&mut self, id: RequestId, at: u32, op: Op) {
         self.get(id).operations += 1;
         self.batch.push(octavo::Request { op, user_data: u64::from(at) << 16 | u64::from(id.0) });
     }
 
-    /// Issues the pieces of the oldest lacking read, and lets it stream where that is all that
-    /// helps (E2). Returns whether all are issued: the batch may be full, or memory short.
+    /// Issues the pieces of the oldest read that lacks buffers, and lets it stream if necessary
+    /// (E2). Returns whether all pieces are issued. Otherwise the batch is full, or memory is
+    /// short.
     fn issue_reads(&mut self, id: RequestId, sink: Sink<'_>) -> bool {
         loop {
             let running = self.get(id);
@@ -333,7 +336,7 @@ impl Requests {
         }
     }
 
-    /// Takes one completion of the engine.
+    /// Handles one completion of the engine.
     fn complete(&mut self, completion: Completion, sink: Sink<'_>) {
         let Completion { user_data, op, result } = completion;
         let (id, at) = (RequestId(user_data as u16), (user_data >> 16) as u32);
@@ -360,7 +363,7 @@ impl Requests {
         }
     }
 
-    /// Delivers a piece that was read, or keeps it for its turn.
+    /// Delivers a piece that was read, or holds it until its turn.
     fn take_piece(&mut self, piece: Piece, sink: Sink<'_>) {
         let Piece { id, offset_bytes, buffer, len_bytes } = piece;
         let running = self.get(id);
@@ -377,7 +380,7 @@ impl Requests {
         }
     }
 
-    /// Delivers the pieces of a contiguous read whose turn has come (E2).
+    /// Delivers the held pieces of a contiguous read whose turn has come (E2).
     fn deliver_in_order(&mut self, id: RequestId, sink: Sink<'_>) {
         loop {
             let streaming = self.streaming == Some(id);
@@ -403,7 +406,7 @@ impl Requests {
         }
     }
 
-    /// Ends a request if nothing of it is left to do.
+    /// Ends a request if it has no operation left.
     fn finish(&mut self, id: RequestId, sink: Sink<'_>) {
         let running = self.get(id);
         let (request, failure) = (running.request, running.failure);
@@ -411,7 +414,7 @@ impl Requests {
         if running.operations > 0 || !running.issued {
             return;
         }
-        // A read that succeeds ends with its last piece; one of no bytes has none.
+        // A successful read ends with its last piece. A read of no bytes has none, and ends here.
         if is_read && failure.is_none() && request.len_bytes > 0 {
             return;
         }

@@ -1,52 +1,52 @@
-//! What is served, and the counts of what was.
+//! [`Export`]: an object that the server offers, and the counts of its requests.
 //!
 //! Each connection counts in cache lines of its own, which only its thread writes ([`Counts`]). A
 //! reader adds up the counts of all connections. So counting a request takes no locked instruction,
-//! and no connection waits for another's lines.
+//! and no connection waits for the cache lines of another.
 
-use crate::Error;
-use crate::nbd::wire::STRING_MAX_BYTES;
+use crate::error::Error;
+use crate::limits::NAME_MAX_BYTES;
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// An object under a name.
+/// An object that clients can open by name.
 pub struct Export {
-    /// What clients ask for. The first export also answers to the empty name.
+    /// The name that clients request. The first export also has the empty name.
     pub name: String,
-    /// For people; may be empty.
+    /// A description for people. May be empty.
     pub description: String,
-    /// What is served.
+    /// The object.
     pub object: octavo::Object,
-    /// Refuses changes, even if the object does not.
+    /// Refuses changes, even if the object is writable.
     pub read_only: bool,
 }
 
-/// The kinds of requests that are counted apart.
+/// The kinds of requests that are counted separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Bytes for the client.
+    /// Reads.
     Read,
-    /// Bytes from the client.
+    /// Writes.
     Write,
-    /// Durability of what was written.
+    /// Flushes, which make earlier writes durable.
     Flush,
-    /// A range that is not needed any more.
+    /// Discards of ranges that the client no longer needs.
     Trim,
-    /// A range that has to read as zeros.
+    /// Zeroings of ranges.
     Zeroes,
-    /// A range that will be read soon.
+    /// Announcements of ranges that the client will read soon.
     Cache,
-    /// A command that the server does not know; it is answered with an error.
+    /// Commands that the server does not know, answered with an error.
     Unknown,
 }
 
 impl Kind {
-    /// All kinds; the place of a kind here is its number.
+    /// All kinds. The index of a kind is its number.
     pub const ALL: [Kind; 7] =
         [Kind::Read, Kind::Write, Kind::Flush, Kind::Trim, Kind::Zeroes, Kind::Cache, Kind::Unknown];
 
-    /// The kind's name, for people and metrics.
+    /// Returns the kind's name, for people and metrics.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Read => "read",
@@ -60,35 +60,35 @@ impl Kind {
     }
 }
 
-/// Counts of one export since the server's start.
+/// The counts of one export since the start of the server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExportStat {
     /// The export's name.
     pub name: String,
-    /// Clients that are in transmission now.
+    /// The number of clients in transmission now.
     pub connections: u64,
-    /// Requests that were received and are not answered yet.
+    /// The number of requests that are received and not answered.
     pub in_flight: u64,
-    /// Requests that were answered, by kind, in the order of [`Kind::ALL`].
+    /// The numbers of answered requests by kind, in the order of [`Kind::ALL`].
     pub requests: [u64; Kind::ALL.len()],
-    /// Those of them that were answered with an error.
+    /// The number of requests that were answered with an error.
     pub errors: u64,
-    /// Bytes that clients read.
+    /// The bytes that clients have read.
     pub read_bytes: u64,
-    /// Bytes that clients wrote.
+    /// The bytes that clients have written.
     pub written_bytes: u64,
 }
 
 impl ExportStat {
-    /// Requests of a kind that were answered.
+    /// Returns the number of answered requests of a kind.
     pub fn requests_of(&self, kind: Kind) -> u64 {
         self.requests[kind as usize]
     }
 
-    /// Adds what a connection has counted.
+    /// Adds the counts of a connection.
     fn add(&mut self, counts: &Counts) {
-        // Answers are read first: a request that comes and is answered in between must not make the
-        // difference negative.
+        // The answers are read first, so that a request which arrives and is answered in between
+        // does not make the difference negative.
         let answered: [u64; Kind::ALL.len()] =
             std::array::from_fn(|kind| counts.answered[kind].load(Relaxed));
         let received = counts.received.load(Relaxed);
@@ -102,12 +102,12 @@ impl ExportStat {
     }
 }
 
-/// What one connection has counted since it entered transmission.
+/// The counts of one connection since it entered transmission.
 ///
-/// Only the connection's thread writes, so that adding is a load and a store. All accesses are
-/// Relaxed: the counts are independent, and nothing is published by them. The alignment keeps those
-/// of two connections in different cache lines, and in different pairs of lines, which some
-/// processors fetch together.
+/// Only the connection's thread writes, so adding is a load and a store. All accesses are Relaxed:
+/// the counts are independent, and publish nothing. The alignment keeps the counts of two
+/// connections in different cache lines, and in different pairs of lines, because some processors
+/// fetch pairs.
 #[derive(Default)]
 #[repr(align(128))]
 pub(crate) struct Counts {
@@ -137,7 +137,7 @@ impl Counts {
     }
 }
 
-/// Adds to a count that only this thread writes.
+/// Adds to a count that only the calling thread writes.
 fn add(count: &AtomicU64, more: u64) {
     count.store(count.load(Relaxed) + more, Relaxed);
 }
@@ -152,7 +152,7 @@ pub(crate) struct Served {
 #[derive(Default)]
 struct Visitors {
     present: Vec<Arc<Counts>>,
-    /// The sums of those that have left.
+    /// The sums of the connections that have ended.
     left: ExportStat,
 }
 
@@ -192,7 +192,7 @@ impl Drop for Visit {
         let mut visitors = self.served.visitors();
         visitors.present.retain(|counts| !Arc::ptr_eq(counts, &self.counts));
         visitors.left.add(&self.counts);
-        // Nobody answers any more what is left.
+        // Its unanswered requests are no longer in flight.
         visitors.left.in_flight = 0;
     }
 }
@@ -205,15 +205,15 @@ impl Exports {
         let wrong = |name: &str, reason: &str| Error::Export { name: name.into(), reason: reason.into() };
         let mut names = HashSet::new();
         for export in &exports {
-            if export.name.len() > STRING_MAX_BYTES || export.description.len() > STRING_MAX_BYTES {
+            if export.name.len() > NAME_MAX_BYTES || export.description.len() > NAME_MAX_BYTES {
                 return Err(wrong(&export.name, "its name or description is longer than 4096 bytes"));
             }
             if !names.insert(&export.name) {
-                return Err(wrong(&export.name, "there are two of this name"));
+                return Err(wrong(&export.name, "another export has the same name"));
             }
         }
         if exports.is_empty() {
-            return Err(wrong("", "there is nothing to serve"));
+            return Err(wrong("", "there is nothing to serve; name at least one export"));
         }
         let served = |export| Arc::new(Served { export, visitors: Mutex::default() });
         Ok(Exports(exports.into_iter().map(served).collect()))
@@ -223,7 +223,7 @@ impl Exports {
         self.0.iter()
     }
 
-    /// The export of this name; the first one has the empty name, too.
+    /// Returns the export of this name. The first one also has the empty name.
     pub fn find(&self, name: &[u8]) -> Option<&Arc<Served>> {
         let named = self.iter().find(|served| served.export.name.as_bytes() == name);
         named.or_else(|| self.0.first().filter(|_| name.is_empty()))

@@ -1,13 +1,13 @@
-//! The log of a server: who, where and why, at a bounded rate.
-//!
-//! A hostile client can make as many errors as it likes; it cannot make as many lines.
+//! [`Journal`]: the warnings of a server about its clients, at a bounded rate. A hostile client can
+//! cause any number of errors, and still only [`LINES_MAX`] lines per [`WINDOW`].
 
 use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Lines per window: enough to see what is going on, few enough for a disk.
+/// The most lines per window: enough to diagnose a problem, few enough not to fill a disk.
 const LINES_MAX: u32 = 16;
+/// The length of a window.
 const WINDOW: Duration = Duration::from_secs(10);
 
 #[derive(Default)]
@@ -17,7 +17,7 @@ struct Window {
     dropped: u64,
 }
 
-/// Writes warnings about one client; all journals of a server share one rate.
+/// Writes warnings about one client. All journals of a server share one rate.
 #[derive(Clone, Default)]
 pub struct Journal {
     who: String,
@@ -25,27 +25,28 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// The journal of a client of the same server.
+    /// Returns the journal of another client of the same server.
     pub fn about(&self, who: String) -> Journal {
         Journal { who, window: self.window.clone() }
     }
 
-    /// Whom the lines are about.
+    /// Returns the client's name in the log.
     pub fn who(&self) -> &str {
         &self.who
     }
 
-    /// One warning, unless there were too many.
+    /// Writes a warning, unless the window is full.
     pub fn warn(&self, what: fmt::Arguments<'_>) {
         if let Some(dropped) = self.admit(Instant::now()) {
             if dropped > 0 {
-                log::warn!("nbd: {dropped} warnings were left out");
+                log::warn!("nbd: {dropped} warnings were suppressed");
             }
             log::warn!("nbd: {}: {what}", self.who);
         }
     }
 
-    /// Whether one more line may be written, and how many were left out before it.
+    /// Returns the number of lines suppressed before this one, or None if this line is suppressed
+    /// too.
     fn admit(&self, now: Instant) -> Option<u64> {
         let mut window = self.window.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if window.start.is_none_or(|start| now.duration_since(start) >= WINDOW) {
@@ -65,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_window_admits_its_lines_and_the_next_one_tells_how_many_were_left_out() {
+    fn a_window_admits_16_lines_and_the_next_window_counts_the_suppressed_ones() {
         let (journal, start) = (Journal::default(), Instant::now());
         let admitted = (0..LINES_MAX + 5).filter(|_| journal.admit(start).is_some()).count();
         assert_eq!(admitted, LINES_MAX as usize);

@@ -1,15 +1,22 @@
-//! Block protocols in front of an Octavo cache.
+//! Block protocols in front of an Octavo cache. Today: NBD.
+//!
+//! Each line of this table imports only from the lines below it:
 //!
 //! | file | idea |
 //! |---|---|
-//! | `request` | what a block protocol asks for, in words that belong to none |
-//! | `executor`, `buffers` | requests become batches of the cache's queue, within the memory that there is |
-//! | `nbd` | the NBD protocol: bytes to requests, events to bytes |
-//! | `server`, `socket`, `export`, `limits`, `journal` | listeners, threads, names, bounds on strangers, the log |
+//! | `server` | listeners, the threads of connections, shutdown |
+//! | `nbd/` | the NBD protocol: bytes become requests, events become bytes |
+//! | `executor` | requests become batches for the cache, completions become events (E1 to E3) |
+//! | `buffers` | the memory of a connection: a reserve, and loans from the cache |
+//! | `export` | the served objects, and the counts of their requests |
+//! | `socket`, `spin` | listeners and sockets; a short busy wait before a sleep |
+//! | `request`, `limits`, `journal` | neutral requests and events; limits for clients; the log |
+//! | `error`, `address` | the errors of this crate; the addresses of listeners |
 //!
-//! A further protocol brings its own module beside `nbd`; it never looks into the cache. Nothing
-//! here reads the environment, and nothing is `unsafe`.
+//! A further protocol gets its own module beside `nbd`, and never accesses the cache itself. No
+//! code here reads the environment, and no code is `unsafe`.
 //!
+//! # Examples
 //! ```no_run
 //! use octavo::{Cache, CacheConfig, PartitionConfig, disk};
 //! use octavo_block::{Export, Limits, Server};
@@ -18,15 +25,18 @@
 //! let disk = disk::Store::open("disk.img".as_ref(), &disk::OpenOptions::default())?;
 //! let object = cache.partition(PartitionConfig::new("vm"))?.open(disk, "disk")?;
 //! let export = Export { name: "disk".into(), description: "".into(), object, read_only: false };
-//! let server = Server::start(cache, vec![export], &["unix:/run/disk.sock".parse()?], Limits::default())?;
-//! // ... until it is told to end:
+//! let listen = ["unix:/run/disk.sock".parse()?];
+//! let server = Server::start(cache, vec![export], &listen, Limits::default())?;
+//! // ... and at the end:
 //! server.shutdown(std::time::Duration::from_secs(5));
 //! # Ok(()) }
 //! ```
 
 #![forbid(unsafe_code)]
 
+mod address;
 mod buffers;
+mod error;
 mod executor;
 mod export;
 mod journal;
@@ -37,61 +47,9 @@ mod server;
 mod socket;
 mod spin;
 
+pub use address::Address;
+pub use error::Error;
 pub use export::{Export, ExportStat, Kind};
 pub use limits::Limits;
 pub use server::{Server, Traffic};
-pub use socket::{Address, SocketPath};
-
-use std::fmt;
-
-/// Why a server did not start.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum Error {
-    /// An address that cannot be listened on.
-    Address {
-        /// As it was given.
-        address: String,
-        /// What is wrong with it.
-        reason: String,
-    },
-    /// The system did not let us listen.
-    Listen {
-        /// Where.
-        address: Address,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// An export that cannot be served.
-    Export {
-        /// Its name.
-        name: String,
-        /// What is wrong with it.
-        reason: String,
-    },
-    /// A limit under which nothing works.
-    Limits {
-        /// Which, and why.
-        reason: String,
-    },
-}
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Error::Address { address, reason } => write!(f, "address {address:?}: {reason}"),
-            Error::Listen { address, source } => write!(f, "cannot listen at {address}: {source}"),
-            Error::Export { name, reason } => write!(f, "export {name:?}: {reason}"),
-            Error::Limits { reason } => write!(f, "limits: {reason}"),
-        }
-    }
-}
-
-impl std::error::Error for Error {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Error::Listen { source, .. } => Some(source),
-            _ => None,
-        }
-    }
-}
+pub use socket::SocketPath;

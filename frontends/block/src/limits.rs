@@ -1,50 +1,51 @@
-//! What a server grants to clients that it does not know.
+//! [`Limits`]: the bounds on what the clients of a server can use.
 
-use crate::Error;
-use crate::executor::REQUEST_STATE_BYTES;
-use crate::nbd::MESSAGE_BYTES;
+use crate::error::Error;
 use octavo::{Cache, Queue};
 use std::time::Duration;
 
-/// What a server grants. Beside its buffers, which are charged to the cache, a connection holds a
-/// thread and about 128 bytes per request in flight: 16 KiB with the defaults. The kernel holds up
-/// to 1 MiB of replies that the client of a unix socket has not read.
+/// The limits of a server.
+///
+/// A connection uses buffers, which are charged to the cache, a thread, and about 128 bytes per
+/// request in flight: 16 KiB with the defaults. The kernel holds up to 1 MiB of replies that the
+/// client of a unix socket has not read.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Clients at a time, or as many as there is [`room`](Limits::room) for; more are turned away.
-    /// 64.
+    /// The most clients at a time, also bounded by [`room`](Limits::room). Further clients are
+    /// disconnected. Default: 64.
     pub connections_max: usize,
-    /// A client has to enter transmission within this time, however slowly it sends. 10 s.
+    /// The time within which a client must enter transmission, however slowly it sends. Default:
+    /// 10 s.
     pub handshake_time: Duration,
-    /// A client that has said goodbye, or closed its sending side, gets this time to read the
-    /// replies that are left. 10 s.
+    /// The time that a client gets to read its last replies after its goodbye, or after it closed
+    /// its sending side. Default: 10 s.
     pub goodbye_time: Duration,
-    /// Options of one handshake; more end the connection. 256.
+    /// The most options of one handshake. More end the connection. Default: 256.
     pub options_max: u32,
-    /// Data of one option; longer ones end the connection. 64 KiB. Options longer than
-    /// `input_bytes` are answered with an error.
+    /// The longest data of one option. Longer data end the connection, and data longer than
+    /// `input_bytes` are answered with an error. Default: 64 KiB.
     pub option_max_bytes: u32,
-    /// Longest read or write. 32 MiB.
+    /// The longest read or write. Default: 32 MiB.
     pub payload_max_bytes: u32,
-    /// Requests in flight per connection, replies that the client has not read among them; the
-    /// socket of a client that has as many is not read. 128.
+    /// The most requests in flight per connection, including those whose replies the client has not
+    /// read. At this limit the client's socket is not read. Default: 128.
     pub requests_max: usize,
-    /// Requests and small payloads are received into a buffer of this length, charged to the cache.
-    /// 16 KiB.
+    /// The length of a connection's buffer for requests and small payloads, charged to the cache.
+    /// Default: 16 KiB.
     pub input_bytes: usize,
-    /// Every connection has a buffer of this length for payloads for itself, charged to the cache.
+    /// The length of a connection's reserve, a buffer for payloads, charged to the cache. Default:
     /// 32 KiB.
     pub reserve_bytes: usize,
-    /// Other buffers are borrowed from the cache while it has any, none longer than this. 256 KiB.
+    /// The longest buffer that a connection borrows from the cache. Default: 256 KiB.
     pub piece_max_bytes: usize,
-    /// And no more than this per connection. 4 MiB. A simple reply that is longer may have to be
-    /// begun before all of its bytes are read; an error that comes later can then only end the
-    /// connection.
+    /// The most bytes that a connection borrows from the cache. A longer simple reply may begin
+    /// before all of its bytes are read; a later error can then only end the connection. Default:
+    /// 4 MiB.
     pub borrowed_max_bytes: usize,
-    /// Whether TCP addresses other than the loopback's are listened on: NBD without TLS has no
-    /// secrets. False.
+    /// Allows TCP addresses other than loopback. NBD without TLS protects neither data nor access.
+    /// Default: false.
     pub tcp_remote: bool,
-    /// The mode of unix sockets. 0600.
+    /// The file mode of unix sockets. Default: 0600.
     pub unix_mode: u32,
 }
 
@@ -73,42 +74,54 @@ fn left_bytes(cache: &Cache) -> u64 {
     stat.buffers_max_bytes.saturating_sub(stat.buffers_used_bytes)
 }
 
-/// The protocol's default maximum; it asks servers not to take a payload up to this for an attack.
+/// The default maximum of a payload in the NBD document, which asks servers not to treat a payload
+/// of up to this length as an attack.
 pub(crate) const PAYLOAD_BYTES: u32 = 32 << 20;
 
-/// Identifiers of requests have 16 bits.
+/// The longest name and description of an export, and the longest string of the NBD document.
+pub(crate) const NAME_MAX_BYTES: usize = 4096;
+
+/// The most requests in flight per connection: an identifier has 16 bits.
 const REQUESTS_BOUND: usize = 1 << 15;
 
-// A little more than 128, for the handle of the engine's buffer in a message is not ours.
-const _: () = assert!(REQUEST_STATE_BYTES + MESSAGE_BYTES <= 144);
-
 impl Limits {
-    /// What a connection is charged, idle or not: its input, its reserve and its queue.
+    /// Returns the bytes that the cache charges for every connection, idle or not: its input, its
+    /// reserve and its queue.
     fn connection_bytes(&self) -> u64 {
         let buffers = self.input_bytes.next_multiple_of(4096) + self.reserve_bytes.next_multiple_of(4096);
         buffers as u64 + Queue::CHARGED_BYTES
     }
 
-    /// How many clients the cache has memory for: three quarters of what is left now of its share
-    /// for buffers.
+    /// Returns the number of clients that the cache has memory for, in three quarters of the free
+    /// part of its buffer share.
     pub fn room(&self, cache: &Cache) -> usize {
         (left_bytes(cache) / 4 * 3 / self.connection_bytes()) as usize
     }
 
-    /// What so many clients leave to be lent. An eighth is for others that make calls: control
-    /// clients, the cleaner.
+    /// Returns the bytes that are left for loans beside this number of connections. An eighth of
+    /// the free buffer share stays for other callers: control clients, the cleaner.
     pub(crate) fn lendable_bytes(&self, cache: &Cache, connections: usize) -> usize {
         let left = left_bytes(cache) / 8 * 7;
         left.saturating_sub(connections as u64 * self.connection_bytes()) as usize
     }
 
-    /// Names the first limit under which a server could not work.
+    /// Checks that a server can work with these limits.
+    ///
+    /// # Errors
+    /// [`Error::Limits`], which names the first wrong limit and its bound.
+    ///
+    /// # Examples
+    /// ```
+    /// use octavo_block::Limits;
+    /// assert!(Limits::default().validate().is_ok());
+    /// assert!(Limits { requests_max: 0, ..Limits::default() }.validate().is_err());
+    /// ```
     pub fn validate(&self) -> Result<(), Error> {
         let checks = [
-            (self.connections_max > 0, "connections_max is 0"),
-            (self.options_max > 0, "options_max is 0"),
+            (self.connections_max > 0, "connections_max is 0; at least 1 is needed"),
+            (self.options_max > 0, "options_max is 0; at least 1 is needed"),
             ((1..=REQUESTS_BOUND).contains(&self.requests_max), "requests_max is not between 1 and 32768"),
-            (self.input_bytes >= 8192, "input_bytes is less than 8192: an export's name has to fit"),
+            (self.input_bytes >= 8192, "input_bytes is less than 8192, and must hold an export's name"),
             (self.reserve_bytes >= 4096, "reserve_bytes is less than 4096"),
             (self.piece_max_bytes >= 4096, "piece_max_bytes is less than 4096"),
             (self.payload_max_bytes >= 4096, "payload_max_bytes is less than 4096"),

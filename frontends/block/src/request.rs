@@ -1,55 +1,58 @@
-//! What a block protocol asks of the cache, and how it ends, in words that belong to no protocol.
+//! The neutral request: [`Request`]s go to the executor, [`Event`]s come back, and neither belongs
+//! to any protocol.
 //!
-//! NBD, vhost-user and ublk differ in how bytes and errors travel, not in what they ask for. A
-//! protocol turns its messages into [`Request`]s, gives them to an
-//! [`Executor`](crate::executor::Executor) and turns the [`Event`]s that come back into replies. No
-//! error number of any protocol appears here.
+//! NBD, vhost-user and ublk request the same operations; they differ in how bytes and errors
+//! travel. A protocol turns its messages into requests, gives them to an `Executor`, and turns the
+//! events into replies. No error number of any protocol appears here.
 
 use octavo::Buffer;
 
-/// What is asked for.
+/// The operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
-    /// Bytes of the object. A contiguous read delivers them in ascending order and keeps them back
-    /// until all are there, or no more memory is to be had; any other read delivers each piece
-    /// as soon as it is there.
+    /// Reads bytes of the object. A contiguous read delivers its pieces in ascending order, and
+    /// only when all are read or no more memory is available. Any other read delivers each piece as
+    /// soon as it is read.
     Read {
-        /// Whether the pieces are delivered in order.
+        /// Delivers the pieces in ascending order.
         contiguous: bool,
     },
-    /// Bytes for the object.
+    /// Writes bytes to the object.
     Write,
-    /// Durability of every write that ended before.
+    /// Makes every write that ended before durable.
     Flush,
-    /// The range is not needed any more and reads as zeros.
+    /// Makes the range read as zeros. The client no longer needs its content.
     Discard,
-    /// The range reads as zeros.
+    /// Makes the range read as zeros.
     Zero {
-        /// Its space may go.
+        /// Allows the store to free the space of the range.
         hole: bool,
     },
-    /// The range will be read soon.
+    /// Announces that the client will read the range soon.
     Prefetch,
 }
 
 /// One request of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// The client's name for it; returned as it came, not looked at, and not necessarily unique.
+    /// The client's name for the request, returned unchanged. Not necessarily unique.
     pub tag: u64,
-    /// First byte of the range.
+    /// The offset of the range in the object.
     pub offset_bytes: u64,
-    /// Length of the range; with the offset, inside the object (see [`Request::check`]).
+    /// The length of the range, which must lie inside the object (see [`Request::check`]).
     pub len_bytes: u32,
-    /// What to do with the range.
+    /// The operation.
     pub verb: Verb,
-    /// Whether a change has to be durable before the request ends.
+    /// Makes the change durable before the request ends.
     pub durable: bool,
 }
 
 impl Request {
-    /// Refuses what the object's length and mode forbid, before any payload is read or any memory
-    /// taken.
+    /// Checks the request against the object's length and mode, before any payload is received or
+    /// memory is taken.
+    ///
+    /// # Errors
+    /// [`Cause::ReadOnly`], [`Cause::PastEnd`].
     pub fn check(&self, end_bytes: u64, read_only: bool) -> Result<(), Failure> {
         let changes = matches!(self.verb, Verb::Write | Verb::Discard | Verb::Zero { .. });
         let fits =
@@ -63,20 +66,20 @@ impl Request {
     }
 }
 
-/// Why a request failed, as far as a client can do something about it.
+/// The reason why a request failed, by what a client can do about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// The range reaches past the object's end.
+    /// The range ends past the end of the object.
     PastEnd,
-    /// The object may not be changed.
+    /// The object is read-only.
     ReadOnly,
     /// The store is full.
     NoSpace,
     /// The store failed.
     Io,
-    /// The cache's memory leaves no room for the request.
+    /// The cache has no memory for the request.
     NoMemory,
-    /// The object is closed, or the server is about to be.
+    /// The object is closed, or the server is shutting down.
     Closed,
 }
 
@@ -99,45 +102,46 @@ impl From<&octavo::Error> for Cause {
 /// The first error of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// What happened.
+    /// The reason.
     pub cause: Cause,
-    /// The offset in the object of the piece that it happened to.
+    /// The offset in the object of the piece that failed.
     pub offset_bytes: u64,
 }
 
-/// Names a request from its start to its last event. Unlike a tag it is unique, unlike a cookie it
-/// is ours.
+/// Identifies a request from its start to its last event. Unlike the client's tag it is unique.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestId(pub(crate) u16);
 
-/// What became of a request: any number of `Data`, the last of them marked, or else `Done`.
+/// A result of a request. A request has any number of `Data` events, and ends with one that is
+/// marked `last`, or with `Done`.
 pub enum Event {
     /// `buffer[..len_bytes]` holds the object's bytes from `offset_bytes`.
     Data {
-        /// The request that asked for them.
+        /// The read.
         id: RequestId,
-        /// The same, as it was given.
+        /// The request, as it was given.
         request: Request,
-        /// Where the bytes lie in the object.
+        /// The offset of the bytes in the object.
         offset_bytes: u64,
-        /// The bytes; to be returned by `Executor::give_back` when they are sent.
+        /// The bytes. The receiver returns the buffer with `Executor::give_back` once they are
+        /// sent.
         buffer: Buffer,
-        /// How many.
+        /// The number of bytes.
         len_bytes: u32,
-        /// The request has succeeded and is over: no other event follows.
+        /// The request has succeeded, and no other event follows.
         last: bool,
-        /// Every byte of the read is in memory: no error can follow. False for all pieces but the
-        /// last of a contiguous read that is longer than the memory that it got, and of a
-        /// read that is not contiguous.
+        /// Every byte of the read is in memory, so no error can follow. False for all pieces except
+        /// the last one, if the read is not contiguous, or is contiguous and longer than the memory
+        /// that it got.
         whole: bool,
     },
-    /// The request is over.
+    /// The request has ended.
     Done {
-        /// Which.
+        /// The request's identifier.
         id: RequestId,
-        /// The same, as it was given.
+        /// The request, as it was given.
         request: Request,
-        /// How it ended. After an error, pieces of a read that were not delivered never will be.
+        /// The result. After an error, the undelivered pieces of a read will not be delivered.
         result: Result<(), Failure>,
     },
 }

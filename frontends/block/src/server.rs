@@ -1,16 +1,18 @@
-//! Listeners, the threads of connections, and the end of both.
+//! [`Server`]: listeners, the threads of connections, and shutdown.
 //!
-//! One thread per listener waits in `accept`, one thread per connection serves it; nothing runs
-//! while nothing happens. A connection is known to the server from its accept until its thread has
-//! given everything back.
+//! One thread per listener waits in `accept`, and one thread per connection serves it. An idle
+//! server runs no thread. The server knows a connection from its accept until its thread has freed
+//! everything.
 
-use crate::Error;
+use crate::address::Address;
 use crate::buffers::Loans;
+use crate::error::Error;
 use crate::export::{Export, ExportStat, Exports};
 use crate::journal::Journal;
 use crate::limits::Limits;
-use crate::nbd::{self, Connection, Memory};
-use crate::socket::{Address, Listener, Socket};
+use crate::nbd::connection::Connection;
+use crate::nbd::{self, Memory};
+use crate::socket::{Listener, Socket};
 use octavo::Cache;
 use std::collections::HashMap;
 use std::net::Shutdown;
@@ -19,17 +21,18 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// Stack of a connection's thread; what is not touched costs no memory.
+/// The stack of a connection's thread, in bytes. Untouched pages of it cost no memory.
 const STACK_BYTES: usize = 512 << 10;
 
-/// Rest after a failed accept, which is mostly for want of descriptors: waiting is all that helps.
+/// The pause after a failed accept. Most often the process has no descriptor left, and only waiting
+/// helps.
 const ACCEPT_REST: Duration = Duration::from_millis(100);
 
-/// Time that threads get to end after their sockets were shut down. Only an I/O that hangs takes
+/// The time that threads get to end after their sockets are shut down. Only a hung I/O takes
 /// longer.
 const LAST_GRACE: Duration = Duration::from_secs(1);
 
-/// A server that is running. Dropped without `shutdown`, it ends without grace.
+/// A running server. Dropping it is a [`shutdown`](Server::shutdown) without grace.
 pub struct Server {
     shared: Arc<Shared>,
     acceptors: Vec<(Arc<Listener>, JoinHandle<()>)>,
@@ -43,7 +46,7 @@ struct Shared {
     journal: Journal,
     stopping: Arc<AtomicBool>,
     connections: Mutex<Connections>,
-    /// A connection has left.
+    /// Notified when a connection has ended.
     left: Condvar,
 }
 
@@ -54,7 +57,15 @@ struct Connections {
 }
 
 impl Server {
-    /// Serves the exports at all addresses, or fails and listens at none.
+    /// Starts a server that serves the exports at all addresses. If it fails, it listens at none.
+    /// If the cache has memory for fewer clients than `connections_max`, that limit is lowered,
+    /// with a line in the log.
+    ///
+    /// # Errors
+    /// - [`Error::Limits`]: the server cannot work with these limits.
+    /// - [`Error::Export`]: there is no export, or a name is too long or not unique.
+    /// - [`Error::Address`]: the address is remote, and `tcp_remote` is false.
+    /// - [`Error::Listen`]: the system refused to listen.
     pub fn start(
         cache: Cache,
         exports: Vec<Export>,
@@ -65,7 +76,10 @@ impl Server {
         let mut limits = limits;
         let room = limits.room(&cache).max(1);
         if limits.connections_max > room {
-            log::info!("nbd: room for {room} clients at a time, not for {}", limits.connections_max);
+            log::info!(
+                "nbd: the cache has memory for {room} clients at a time, not for connections_max = {}",
+                limits.connections_max
+            );
             limits.connections_max = room;
         }
         let loans = Loans::new(limits.lendable_bytes(&cache, limits.connections_max));
@@ -73,7 +87,8 @@ impl Server {
         let mut listeners = Vec::new();
         for address in listen {
             if matches!(address, Address::Tcp(tcp) if !tcp.ip().is_loopback() && !limits.tcp_remote) {
-                let reason = "it is not the loopback's, and remote clients are not allowed".into();
+                let reason =
+                    "it is not a loopback address, and remote clients are not allowed (tcp_remote)".into();
                 return Err(Error::Address { address: address.to_string(), reason });
             }
             listeners.push(Arc::new(Listener::bind(address, limits.unix_mode)?));
@@ -102,29 +117,29 @@ impl Server {
         Ok(server)
     }
 
-    /// Where the server listens, with the ports that the system chose.
+    /// Returns the addresses at which the server listens, with the ports that the system chose.
     pub fn addresses(&self) -> Vec<Address> {
         self.acceptors.iter().map(|(listener, _)| listener.address.clone()).collect()
     }
 
-    /// Clients that are connected.
+    /// Returns the number of connected clients.
     pub fn connections(&self) -> usize {
         self.traffic().connections()
     }
 
-    /// The counts of every export, in their order.
+    /// Returns the counts of every export, in the order of the exports.
     pub fn stat(&self) -> Vec<ExportStat> {
         self.traffic().exports()
     }
 
-    /// What clients do, for somebody who asks after the server has ended, too.
+    /// Returns a handle to the counts, which outlives the server.
     pub fn traffic(&self) -> Traffic {
         Traffic(self.shared.clone())
     }
 
-    /// Stops accepting, answers new requests with `ESHUTDOWN`, lets those in flight finish and be
-    /// replied to, and closes each connection when it has none. After `grace` it closes those
-    /// that are left.
+    /// Stops the server: it accepts no more clients, answers new requests with `ESHUTDOWN`,
+    /// completes the requests in flight, and closes each connection when it has none. After `grace`
+    /// it closes the remaining connections.
     pub fn shutdown(mut self, grace: Duration) {
         self.stop(grace);
     }
@@ -134,10 +149,11 @@ impl Server {
         for (listener, thread) in self.acceptors.drain(..) {
             match listener.close() {
                 Ok(()) => drop(thread.join()),
-                Err(error) => log::warn!("nbd: {}: cannot be closed: {error}", listener.address),
+                Err(error) => log::warn!("nbd: {}: cannot close the listener: {error}", listener.address),
             }
         }
-        // A thread that waits for its client sees the end of the stream; one that is busy sees `stopping`.
+        // A thread that waits for its client sees the end of the stream; one that is busy sees
+        // `stopping`.
         for connection in self.shared.connections().live.values().filter(|connection| !connection.busy()) {
             connection.socket.shutdown(Shutdown::Read);
         }
@@ -147,23 +163,22 @@ impl Server {
         }
         match self.shared.wait_until_empty(LAST_GRACE) {
             0 => {}
-            left => log::warn!("nbd: {left} connections are left waiting for their I/O"),
+            left => log::warn!("nbd: {left} connections still wait for I/O of their store; they end with it"),
         }
     }
 }
 
-/// What the clients of a server do and did. Outlives the server, with the counts as they were at
-/// its end.
+/// The counts of a server's clients. Outlives the server, and then keeps the last counts.
 #[derive(Clone)]
 pub struct Traffic(Arc<Shared>);
 
 impl Traffic {
-    /// Clients that are connected.
+    /// Returns the number of connected clients.
     pub fn connections(&self) -> usize {
         self.0.connections().live.len()
     }
 
-    /// The counts of every export, in their order.
+    /// Returns the counts of every export, in the order of the exports.
     pub fn exports(&self) -> Vec<ExportStat> {
         self.0.exports.iter().map(|served| served.stat()).collect()
     }
@@ -182,7 +197,7 @@ impl Shared {
         self.connections.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Waits until no connection is left, or the time is over. Returns how many are.
+    /// Waits until no connection is left, or `time` has passed. Returns the number that is left.
     fn wait_until_empty(&self, time: Duration) -> usize {
         let until = Instant::now() + time;
         let mut connections = self.connections();
@@ -197,7 +212,7 @@ impl Shared {
         connections.live.len()
     }
 
-    /// The thread of a listener.
+    /// Runs the thread of a listener.
     fn accept(self: &Arc<Self>, listener: &Listener) {
         while !self.stopping.load(SeqCst) {
             let accepted = listener.accept();
@@ -207,27 +222,32 @@ impl Shared {
             match accepted {
                 Ok((socket, client)) => self.welcome(socket, client),
                 Err(error) => {
-                    self.journal.about(listener.address.to_string()).warn(format_args!("no accept: {error}"));
+                    self.journal
+                        .about(listener.address.to_string())
+                        .warn(format_args!("cannot accept a client: {error}; trying again in 100 ms"));
                     thread::sleep(ACCEPT_REST);
                 }
             }
         }
     }
 
-    /// Gives a client its memory and its thread, or turns it away.
+    /// Gives a client its memory and its thread, or disconnects it.
     fn welcome(self: &Arc<Self>, socket: Socket, client: String) {
         let mut connections = self.connections();
         connections.accepted += 1;
         let number = connections.accepted;
         let journal = self.journal.about(format!("client {number} at {client}"));
         if connections.live.len() >= self.limits.connections_max {
-            return journal.warn(format_args!("turned away: {} clients are here", connections.live.len()));
+            return journal.warn(format_args!(
+                "disconnected: {} clients are connected, the most that connections_max or memory allows",
+                connections.live.len()
+            ));
         }
         let buffer = |bytes| self.cache.buffer(bytes);
         let (Some(input), Some(reserve)) =
             (buffer(self.limits.input_bytes), buffer(self.limits.reserve_bytes))
         else {
-            return journal.warn(format_args!("turned away: the cache has no buffer to spare"));
+            return journal.warn(format_args!("disconnected: the cache has no memory for its buffers"));
         };
         let connection = Arc::new(Connection::new(socket, self.stopping.clone()));
         connections.live.insert(number, connection.clone());
@@ -257,12 +277,12 @@ impl Shared {
                 }
             });
         if let Err(error) = spawned {
-            journal.warn(format_args!("turned away: no thread: {error}"));
+            journal.warn(format_args!("disconnected: cannot start a thread: {error}"));
         }
     }
 }
 
-/// A connection's place in the list, kept by its thread.
+/// A connection's entry in the list of live connections, owned by its thread.
 struct Presence {
     shared: Arc<Shared>,
     number: u64,

@@ -1,51 +1,50 @@
-//! A short busy wait before a sleep, for a client that sends its next request as soon as it has a
-//! reply.
+//! [`Spin`]: a short busy wait before a sleep, for a client that sends its next request as soon as
+//! it has a reply.
 //!
-//! To wake a sleeping thread on another processor takes longer than to serve a resident page, in a
-//! virtual machine several times as long. Such a wait is worth its processor time only while it
-//! succeeds and nobody else wants the processor:
+//! Waking a sleeping thread on another processor takes longer than serving a resident page; in a
+//! virtual machine, several times as long. A busy wait is worth its CPU time only while it succeeds
+//! and no other thread needs the processor:
 //!
-//! - it ends after [`SPIN_MAX`];
-//! - each failure doubles the number of waits that sleep at once, up to [`SKIPPED_MAX`]; each
-//!   success halves it;
-//! - being preempted counts as a failure: another thread wanted the processor, perhaps the client;
-//! - at most half of the processors spin at a time, none where there is only one.
+//! - A wait spins for at most [`SPIN_MAX`].
+//! - Each failure doubles the number of following waits that sleep at once, up to [`SKIPPED_MAX`].
+//!   Each success halves it.
+//! - Being preempted counts as a failure: another thread, perhaps the client, needed the processor.
+//! - At most half of the processors spin at a time, and none if there is only one.
 //!
-//! An idle connection therefore spins once and then sleeps.
+//! So an idle connection spins once and then sleeps.
 
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The longest busy wait: a client's wake-up, and its work on a reply of 64 KiB.
+/// The longest busy wait: enough for a client to wake up and process a reply of 64 KiB.
 pub const SPIN_MAX: Duration = Duration::from_micros(100);
 
-/// Time between two looks after which the thread must have been preempted; a look takes about a
-/// microsecond.
+/// The longest time between two looks of a thread that was not preempted. A look takes about 1 µs.
 pub const GAP_MAX: Duration = Duration::from_micros(40);
 
-/// Waits that sleep at once after the last of many failures.
+/// The most waits that sleep at once after a failure.
 pub const SKIPPED_MAX: u32 = 1023;
 
-/// Threads of this process that spin now. Relaxed: only the count matters.
+/// The number of threads of this process that spin now. Relaxed: only the count matters.
 static SPINNING: AtomicUsize = AtomicUsize::new(0);
 
-/// How many may: half of the processors that the process was given.
+/// The most threads that may spin at a time: half of the processors that the process may use.
 static SPINNING_MAX: LazyLock<usize> =
     LazyLock::new(|| thread::available_parallelism().map_or(0, |processors| processors.get() / 2));
 
-/// Whether the waits of one connection spin.
+/// Decides whether the waits of one connection spin.
 #[derive(Default)]
 pub struct Spin {
-    /// Waits that sleep at once, from now.
+    /// The number of following waits that sleep at once.
     skipped: u32,
-    /// What the last failure set `skipped` to, halved by each success since.
+    /// The value that the last failure gave `skipped`, halved by each success since.
     penalty: u32,
 }
 
 impl Spin {
-    /// Looks again and again until `look` finds something. None: sleep.
+    /// Calls `look` repeatedly until it finds something. Returns None if the caller should sleep.
     pub fn wait<T>(&mut self, clock: impl Fn() -> Instant, look: impl FnMut() -> Option<T>) -> Option<T> {
         let _place = Place::take()?;
         self.spin(clock, look)
@@ -78,7 +77,7 @@ impl Spin {
     }
 }
 
-/// One of the processors that may spin.
+/// The right to spin, held while a wait spins.
 struct Place;
 
 impl Place {
@@ -99,7 +98,7 @@ mod tests {
     use super::*;
     use std::cell::Cell;
 
-    /// A clock that a test turns, and the looks that were taken.
+    /// A clock that the test advances, and a count of the looks.
     struct Bench {
         start: Instant,
         elapsed: Cell<Duration>,
@@ -111,7 +110,7 @@ mod tests {
             Bench { start: Instant::now(), elapsed: Cell::default(), looks: Cell::default() }
         }
 
-        /// A wait whose looks take `look` each; look number `found` finds something.
+        /// Runs a wait whose looks take `look` each. Look number `found` finds something.
         fn wait(&self, spin: &mut Spin, look: Duration, found: Option<u32>) -> Option<u32> {
             self.looks.set(0);
             let clock = || self.start + self.elapsed.get();
@@ -126,7 +125,7 @@ mod tests {
     const LOOK: Duration = Duration::from_micros(1);
 
     #[test]
-    fn a_spin_finds_what_comes_in_time_and_goes_on_spinning() {
+    fn waits_continue_to_spin_while_they_succeed() {
         let (bench, mut spin) = (Bench::new(), Spin::default());
         for _ in 0..1000 {
             assert_eq!(bench.wait(&mut spin, LOOK, Some(30)), Some(30));
@@ -134,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_spin_that_finds_nothing_ends_and_becomes_rare() {
+    fn spins_that_find_nothing_become_rare() {
         let (bench, mut spin) = (Bench::new(), Spin::default());
         let (mut spins, mut looks) = (0, 0);
         for _ in 0..100_000 {
@@ -146,14 +145,13 @@ mod tests {
         assert!(looks <= spins * SPIN_MAX.as_micros() as u32);
     }
 
-    /// The client's reply would have come at once, had the spin not kept the processor from the
-    /// client.
+    /// The spin kept the processor from the client; without it the request would have come sooner.
     #[test]
     fn a_preempted_spin_counts_as_a_failure_even_if_it_finds_something() {
         let (bench, mut spin) = (Bench::new(), Spin::default());
         assert_eq!(bench.wait(&mut spin, 2 * GAP_MAX, Some(1)), Some(1));
         assert_eq!(bench.wait(&mut spin, LOOK, Some(1)), None);
         assert_eq!(bench.looks.get(), 0, "the next wait sleeps at once");
-        assert_eq!(bench.wait(&mut spin, LOOK, Some(1)), Some(1), "the one after tries again");
+        assert_eq!(bench.wait(&mut spin, LOOK, Some(1)), Some(1), "the wait after that spins again");
     }
 }

@@ -4,11 +4,12 @@
 //! socket; `negotiate` carries bytes, one option at a time, within the time that a handshake may
 //! take.
 
-use super::wire::{self, InfoRequest, OPTION_HEADER_BYTES, STRING_MAX_BYTES, info, option, option_reply};
+use super::connection::{Connection, Hangup};
+use super::input::Input;
+use super::wire::{self, InfoRequest, OPTION_HEADER_BYTES, info, option, option_reply};
 use super::wire::{encode_option_reply, transmission_flag as flag};
-use super::{Connection, Hangup, Input};
 use crate::export::{Exports, Served};
-use crate::limits::Limits;
+use crate::limits::{Limits, NAME_MAX_BYTES};
 use crate::socket::Patience;
 use octavo::{Interest, Queue};
 use std::io::{self, IoSlice};
@@ -55,7 +56,8 @@ pub fn negotiate(
         let data = link.data(len_bytes as usize)?;
         let mut reply = Vec::new();
         let next = if connection.stopping() && option == option::EXPORT_NAME {
-            // Its answer is no option's reply: a client would take an error for the export's length.
+            // Its answer is no option's reply: a client would take an error for the export's
+            // length.
             Next::Hangup(Hangup::Shutdown)
         } else if connection.stopping() && option != option::ABORT {
             encode_option_reply(&mut reply, option, option_reply::ERR_SHUTDOWN, &[]);
@@ -151,7 +153,7 @@ impl Negotiation<'_> {
         let Some(request) = InfoRequest::decode(data) else {
             return refuse(reply, option, option_reply::ERR_INVALID, "the lengths do not add up");
         };
-        if request.name.len() > STRING_MAX_BYTES {
+        if request.name.len() > NAME_MAX_BYTES {
             return refuse(reply, option, option_reply::ERR_TOO_BIG, "the name is too long");
         }
         let Some(served) = self.exports.find(request.name) else {

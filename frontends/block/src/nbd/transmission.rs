@@ -19,10 +19,11 @@
 //! time (`spin.rs`); after a silence it gives back the memory that it keeps for the next requests,
 //! and polls. All other waits are polls too.
 
+use super::connection::{Connection, Hangup};
 use super::handshake::Agreement;
+use super::input::Input;
 use super::outgoing::{Outgoing, errno};
 use super::wire::{Errno, REQUEST_BYTES, RequestHeader, command, command_flag as flag};
-use super::{Connection, Hangup, Input};
 use crate::executor::Executor;
 use crate::export::Counts;
 use crate::limits::{Limits, PAYLOAD_BYTES};
@@ -175,8 +176,8 @@ impl<'a> Transmission<'a> {
 
     /// Waits for bytes. A shutdown of the socket ends it as it ends a poll (S1).
     fn wait_for_client(&mut self) -> Result<(), Hangup> {
-        // With several requests in flight a sleep gathers the next ones, and there is no round trip to
-        // shorten.
+        // With several requests in flight a sleep gathers the next ones, and there is no round trip
+        // to shorten.
         if self.lone >= LONE_MIN {
             let mut spin = std::mem::take(&mut self.spin);
             let found = spin.wait(Instant::now, || match self.receive(Patience::None) {
@@ -356,8 +357,8 @@ impl<'a> Transmission<'a> {
             command::FLUSH => (Verb::Flush, 0),
             command::TRIM => (Verb::Discard, 0),
             command::CACHE => (Verb::Prefetch, 0),
-            // Only NO_HOLE asks for the space: without it an image that is copied here stays as sparse as it
-            // was.
+            // Only NO_HOLE asks for the space: without it an image that is copied here stays as
+            // sparse as it was.
             command::WRITE_ZEROES => (Verb::Zero { hole: header.flags & flag::NO_HOLE == 0 }, flag::NO_HOLE),
             _ => return Err(Errno::Einval),
         };

@@ -13,9 +13,6 @@ const REQUEST_MAGIC: u32 = 0x2560_9513;
 const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
 const STRUCTURED_REPLY_MAGIC: u32 = 0x668e_33ef;
 
-/// Longest string of the protocol.
-pub const STRING_MAX_BYTES: usize = 4096;
-
 /// Handshake flags of the server, and with the same values those of the client.
 pub const FLAG_FIXED_NEWSTYLE: u16 = 1 << 0;
 /// The client does without the 124 zeros after an export's flags.

@@ -1,5 +1,5 @@
-//! A client that speaks bytes. Its numbers are written out from the protocol document, not taken
-//! from the server.
+//! A client that sends and receives raw bytes. Its constants are copied from the protocol document,
+//! and not from the server, so that it finds a wrong constant there.
 
 use crate::rig::PATIENCE;
 use std::io::{self, Read, Write};
@@ -134,12 +134,16 @@ impl Client {
     }
 
     pub fn receive(&mut self, len: usize) -> Vec<u8> {
+        self.try_receive(len).unwrap()
+    }
+
+    pub fn try_receive(&mut self, len: usize) -> io::Result<Vec<u8>> {
         let mut bytes = vec![0; len];
         match self {
-            Client::Unix(stream) => stream.read_exact(&mut bytes).unwrap(),
-            Client::Tcp(stream) => stream.read_exact(&mut bytes).unwrap(),
+            Client::Unix(stream) => stream.read_exact(&mut bytes)?,
+            Client::Tcp(stream) => stream.read_exact(&mut bytes)?,
         }
-        bytes
+        Ok(bytes)
     }
 
     fn array<const N: usize>(&mut self) -> [u8; N] {
@@ -158,7 +162,8 @@ impl Client {
         u64::from_be_bytes(self.array())
     }
 
-    /// Everything up to the end of the stream. Panics if the server neither sends nor ends.
+    /// Receives everything up to the end of the stream. Panics if the server neither sends nor
+    /// hangs up.
     pub fn rest(&mut self) -> Vec<u8> {
         let mut bytes = Vec::new();
         let read = match self {
@@ -172,7 +177,7 @@ impl Client {
     }
 
     pub fn expect_end(&mut self) {
-        assert_eq!(self.rest(), b"", "the server has nothing more to say");
+        assert_eq!(self.rest(), b"", "the server sends nothing more");
     }
 
     /// Receives the greeting and sends the client's flags.
@@ -186,7 +191,7 @@ impl Client {
         self.send(&option_bytes(option, data));
     }
 
-    /// The next reply to an option: its type and its data.
+    /// Receives the next reply to an option. Returns its type and its data.
     pub fn option_reply(&mut self, option: u32) -> (u32, Vec<u8>) {
         assert_eq!(self.u64(), 0x0003_e889_0455_65a9);
         assert_eq!(self.u32(), option);
@@ -195,14 +200,14 @@ impl Client {
         (kind, self.receive(len))
     }
 
-    /// Sends an option and expects this only reply.
+    /// Sends an option and expects one reply, of type `kind`.
     pub fn expect_option_reply(&mut self, option: u32, data: &[u8], kind: u32) {
         self.option(option, data);
         let (found, message) = self.option_reply(option);
         assert_eq!(found, kind, "{:?}", String::from_utf8_lossy(&message));
     }
 
-    /// From the greeting to transmission. Returns the export's length and flags.
+    /// Runs the handshake up to transmission. Returns the export's length and flags.
     pub fn enter(&mut self, export: &str, structured: bool) -> (u64, u16) {
         self.greet(3);
         if structured {
@@ -226,7 +231,7 @@ impl Client {
         self.send(&bytes);
     }
 
-    /// The header of a simple reply: its error and its cookie.
+    /// Receives the header of a simple reply. Returns its error and its cookie.
     pub fn simple(&mut self) -> (u32, u64) {
         assert_eq!(self.u32(), 0x6744_6698);
         (self.u32(), self.u64())
@@ -243,7 +248,8 @@ impl Client {
         Chunk { done: flags == 1, kind, cookie, payload: self.receive(len) }
     }
 
-    /// The error (0: none) and the cookie of a reply without data, simple or structured.
+    /// Receives a reply without data, simple or structured. Returns its error (0: none) and its
+    /// cookie.
     pub fn status(&mut self) -> (u32, u64) {
         match self.u32() {
             0x6744_6698 => (self.u32(), self.u64()),
@@ -256,7 +262,7 @@ impl Client {
         }
     }
 
-    /// Reads a range with a structured reply; returns its chunks' data put together, or the error.
+    /// Reads a range with a structured reply. Returns the data of all its chunks, or the error.
     pub fn read_structured(&mut self, flags: u16, offset: u64, len: u32) -> Result<Vec<u8>, u32> {
         self.request(flags, READ, 77, offset, len);
         let (mut data, mut received) = (vec![0; len as usize], 0);
@@ -288,7 +294,7 @@ impl Client {
         match self.simple() {
             (0, 78) => Ok(self.receive(len as usize)),
             (error, 78) => Err(error),
-            (_, cookie) => panic!("nobody asked with {cookie}"),
+            (_, cookie) => panic!("no request has the cookie {cookie}"),
         }
     }
 }

@@ -1,6 +1,6 @@
-//! A power failure under the server: what a flush or FUA has promised is on the disk, whatever was
-//! in flight. On a simulated disk, which loses what was not synced; and on one that lies about its
-//! syncs, so that the test is known to notice.
+//! A power failure under the server: writes that a flush or FUA has made durable are on the disk,
+//! whatever was in flight. The simulated disk loses writes that were not synced. A second disk
+//! ignores syncs, which shows that the test notices a loss.
 
 use crate::client::*;
 use crate::random::{Random, seed};
@@ -15,8 +15,8 @@ use std::time::Duration;
 const SECTOR: usize = 512;
 const SECTORS: u64 = 512;
 
-/// What is known of a sector: versions count the writes of the whole run, and 0 is the zeros of the
-/// start.
+/// The versions of a sector. A version is the number of a write in the whole run; version 0 is the
+/// zeros of the start.
 #[derive(Clone, Copy, Default)]
 struct Sector {
     sent: u64,
@@ -28,13 +28,13 @@ struct Flight {
     peer: usize,
     sectors: Range<u64>,
     version: u64,
-    /// A FUA write: its bytes are durable when it is replied to.
+    /// A FUA write, whose bytes are durable when its reply arrives.
     durable: bool,
-    /// A flush: what every sector had when it was sent.
+    /// Of a flush: the replied version of every sector when the flush was sent.
     promise: Option<Vec<u64>>,
 }
 
-/// The bytes of every sector of a write: its version, over and over.
+/// Returns the bytes of a sector: its version, repeated.
 fn bytes(version: u64) -> Vec<u8> {
     version.to_le_bytes().repeat(SECTOR / 8)
 }
@@ -71,14 +71,14 @@ impl Round {
         self.cookies += 1;
         let peer = self.random.below(self.peers.len() as u64) as usize;
         self.peers[peer].request(0, FLUSH, self.cookies, 0, 0);
-        // Replied to on any connection before the flush is sent: that is what several connections may rely
-        // on.
+        // A flush covers every write that was replied to, on any connection, before the flush was
+        // sent.
         let promise = Some(self.sectors.iter().map(|sector| sector.replied).collect());
         let flight = Flight { peer, sectors: 0..0, version: 0, durable: false, promise };
         self.flights.insert(self.cookies, flight);
     }
 
-    /// Takes one reply, from a connection that owes one.
+    /// Receives one reply, from a connection with a request in flight.
     fn receive(&mut self) {
         let Some(peer) = self.flights.values().map(|flight| flight.peer).min() else { return };
         let (error, cookie) = self.peers[peer].simple();
@@ -95,7 +95,7 @@ impl Round {
         }
     }
 
-    /// The sectors of an image that break a promise.
+    /// Returns a line for every sector of an image that breaks a promise.
     fn broken(&self, image: &[u8]) -> Vec<String> {
         let wrong = |(number, (found, sector)): (usize, (&[u8], &Sector))| {
             let version = u64::from_le_bytes(found[..8].try_into().unwrap());
@@ -110,7 +110,7 @@ impl Round {
     }
 }
 
-/// Runs a server until the power fails. Returns what is broken then.
+/// Runs a server until the power fails. Returns a line for every sector that breaks a promise.
 fn round(seed: u64, cache_mode: CacheMode, ignores_syncs: bool) -> Vec<String> {
     let directory = Directory::new();
     let disk = SimDisk::new(SimOptions { seed, ignores_syncs, ..SimOptions::default() });
@@ -120,7 +120,7 @@ fn round(seed: u64, cache_mode: CacheMode, ignores_syncs: bool) -> Vec<String> {
         ..CacheConfig::default()
     };
     let cache = Cache::new(config).unwrap();
-    // A quarter of the disk: pages leave, and come back.
+    // A partition of less than half of the disk, so that pages are evicted and read again.
     let max_bytes = Some(100 << 10);
     let partition =
         cache.partition(PartitionConfig { cache_mode, max_bytes, ..PartitionConfig::new("p") }).unwrap();
@@ -134,7 +134,7 @@ fn round(seed: u64, cache_mode: CacheMode, ignores_syncs: bool) -> Vec<String> {
         peer.enter("disk", false);
     }
     let mut round = Round {
-        random: Random(seed),
+        random: Random::new(seed),
         peers,
         sectors: vec![Sector::default(); SECTORS as usize],
         flights: HashMap::new(),
@@ -158,8 +158,8 @@ fn round(seed: u64, cache_mode: CacheMode, ignores_syncs: bool) -> Vec<String> {
 }
 
 #[test]
-fn what_was_flushed_survives_a_power_failure() {
-    let seed = seed("what_was_flushed_survives_a_power_failure");
+fn flushed_writes_survive_a_power_failure() {
+    let seed = seed("flushed_writes_survive_a_power_failure");
     for number in 0..20 {
         for mode in [CacheMode::Writeback, CacheMode::Writethrough] {
             let broken = round(seed.wrapping_add(number), mode, false);
@@ -169,10 +169,10 @@ fn what_was_flushed_survives_a_power_failure() {
 }
 
 #[test]
-fn a_disk_that_ignores_syncs_is_found_out() {
-    let seed = seed("a_disk_that_ignores_syncs_is_found_out");
+fn the_test_notices_a_disk_that_ignores_syncs() {
+    let seed = seed("the_test_notices_a_disk_that_ignores_syncs");
     for mode in [CacheMode::Writeback, CacheMode::Writethrough] {
         let noticed = (0..5).any(|number| !round(seed.wrapping_add(number), mode, true).is_empty());
-        assert!(noticed, "{mode:?}, seed {seed}: nothing was noticed in five rounds");
+        assert!(noticed, "{mode:?}, seed {seed}: five rounds noticed no lost write");
     }
 }

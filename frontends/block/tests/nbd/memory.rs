@@ -1,4 +1,4 @@
-//! A cache with little memory stays within it, whatever its clients ask for.
+//! A cache with little memory stays within its limit, whatever its clients request.
 
 use crate::client::*;
 use crate::rig::{Plan, Rig, eventually};

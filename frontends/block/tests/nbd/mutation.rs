@@ -1,4 +1,4 @@
-//! Valid sessions with random damage: the server may answer or hang up, and always survives.
+//! Valid sessions with random damage: the server may answer or hang up, and it always survives.
 
 use crate::client::*;
 use crate::random::{Random, seed};
@@ -34,21 +34,22 @@ fn damage(random: &mut Random, bytes: &mut Vec<u8>) {
     for _ in 0..1 + random.below(4) {
         let at = random.below(bytes.len() as u64) as usize;
         match random.below(6) {
-            0 => bytes[at] = random.next() as u8,
+            0 => bytes[at] = random.next_u64() as u8,
             1 => bytes[at] ^= 1 << random.below(8),
             2 => bytes[at] = [0, 1, 0x7f, 0x80, 0xff][random.below(5) as usize],
             3 if bytes.len() > 1 => drop(bytes.remove(at)),
-            4 => bytes.insert(at, random.next() as u8),
+            4 => bytes.insert(at, random.next_u64() as u8),
             _ => bytes.truncate(at.max(1)),
         }
     }
 }
 
 #[test]
-fn damaged_sessions_neither_stop_the_server_nor_stay() {
+fn damaged_sessions_neither_stop_the_server_nor_leave_connections_behind() {
     let limits = Limits { handshake_time: Duration::from_millis(500), ..Limits::default() };
     let rig = Rig::new(Plan { lens: vec![1 << 16, 1 << 16], limits, ..Plan::default() });
-    let mut random = Random(seed("damaged_sessions_neither_stop_the_server_nor_stay"));
+    let mut random =
+        Random::new(seed("damaged_sessions_neither_stop_the_server_nor_leave_connections_behind"));
     for _ in 0..SESSIONS {
         let mut bytes = session(&mut random);
         if random.below(10) > 0 {

@@ -1,31 +1,16 @@
-//! Random operations on several connections with deep queues, against a twin: a `Vec<u8>`.
+//! Random operations on several connections with deep queues, compared with a twin: a `Vec<u8>`.
 //!
-//! Requests in flight at the same time never overlap where one of them writes (the protocol
-//! promises no order then), so every byte that is read has one right value.
+//! Two requests in flight never overlap if one of them writes, because the protocol promises no
+//! order then. So every byte that a client reads has exactly one correct value.
 
 use crate::client::*;
 use crate::rig::{Plan, Rig};
 use octavo_block::Limits;
+pub use octavo_random::Random;
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// The splitmix64 generator: enough for tests, and a seed is a number.
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
-    }
-}
-
-/// The seed of this run, or the one of `OCTAVO_SEED` to repeat a run.
+/// Returns a new seed, or that of `OCTAVO_SEED`, which repeats a run. Prints the seed.
 pub fn seed(test: &str) -> u64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as u64;
     let seed = std::env::var("OCTAVO_SEED").map_or(now, |seed| seed.parse().unwrap());
@@ -37,7 +22,7 @@ const LEN: u64 = 1 << 20;
 
 struct Flight {
     range: Range<u64>,
-    /// Of a read: what has come.
+    /// The bytes that a read has received. None for other requests.
     data: Option<Vec<u8>>,
     received: u64,
 }
@@ -49,7 +34,7 @@ struct Peer {
 }
 
 impl Peer {
-    /// Takes one message of the server. Returns the request that it ends.
+    /// Receives one message. Returns the request that the message ends, if it ends one.
     fn receive(&mut self) -> Option<Flight> {
         let magic = self.client.u32();
         if magic == 0x6744_6698 {
@@ -83,7 +68,7 @@ impl Peer {
 }
 
 fn run(seed: u64, limits: Limits, operations: u64) {
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let rig = Rig::new(Plan { lens: vec![LEN], limits, ..Plan::default() });
     let mut twin = rig.image(0);
     let mut peers: Vec<Peer> = (0..4)
@@ -114,8 +99,8 @@ fn run(seed: u64, limits: Limits, operations: u64) {
         let start = random.below(LEN - len);
         let range = start..start + len;
         let reads = random.below(2) == 0;
-        // Wait for what must not overlap. A read's data is compared with the twin when it has come: the
-        // twin must not change under it either.
+        // Waits for requests that must not overlap this one. A read's data is compared with the
+        // twin when the read ends, so the twin must not change before.
         let conflicts = |flight: &Flight| {
             let overlap = flight.range.start < range.end && range.start < flight.range.end;
             overlap && !(reads && flight.data.is_some())
@@ -146,7 +131,7 @@ fn run(seed: u64, limits: Limits, operations: u64) {
                 peer.client.request(0, FLUSH, cookie, 0, 0);
             }
             (false, _) => {
-                let payload: Vec<u8> = (0..len).map(|_| random.next() as u8).collect();
+                let payload: Vec<u8> = (0..len).map(|_| random.next_u64() as u8).collect();
                 peer.client.write(fua, cookie, start, &payload);
                 twin[span].copy_from_slice(&payload);
             }

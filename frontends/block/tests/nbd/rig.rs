@@ -1,4 +1,4 @@
-//! A server over files in a directory of its own, and the checks that it leaves nothing behind.
+//! A server over files in a directory of its own, and checks that it leaves nothing behind.
 
 use crate::client::Client;
 use octavo::{Cache, CacheConfig, CacheMode, Object, PartitionConfig, disk};
@@ -7,14 +7,14 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// Long enough for a slow machine, short enough for a test that fails.
+/// How long a test waits for an event before it fails, even on a slow machine.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
 pub struct Directory(pub PathBuf);
 
 impl Directory {
     pub fn new() -> Directory {
-        // A counter: every directory of this process has its own name.
+        // Gives every directory of this process a name of its own.
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!("octavo-nbd-{}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed));
         let path = std::env::temp_dir().join(name);
@@ -35,11 +35,11 @@ pub struct Rig {
     pub objects: Vec<Object>,
     pub socket: PathBuf,
     pub directory: Directory,
-    /// Buffers in use when there was no client: the engine's own.
+    /// The buffers in use without any client, in bytes: those of the engine.
     buffers_bytes: u64,
 }
 
-/// What a test wants: exports of some lengths, of which the second is read-only.
+/// The options of a rig: exports with these lengths, of which the second is read-only.
 pub struct Plan {
     pub lens: Vec<u64>,
     pub cache: CacheConfig,
@@ -81,7 +81,8 @@ impl Rig {
         let socket = directory.0.join("socket");
         let listen = [Address::Unix(socket.clone()), "tcp:127.0.0.1:0".parse().unwrap()];
         let server = Server::start(cache.clone(), exports, &listen, plan.limits).unwrap();
-        // A thread's first blocking call takes memory that it keeps: `image` makes such calls.
+        // A thread's first blocking call allocates memory that the thread keeps, and `image` makes
+        // such calls.
         objects[0].sync().unwrap();
         let buffers_bytes = cache.stat().buffers_used_bytes;
         Rig { server: Some(server), cache, objects, socket, directory, buffers_bytes }
@@ -102,7 +103,7 @@ impl Rig {
         }
     }
 
-    /// A client in transmission on an export.
+    /// Returns a client in transmission on an export.
     pub fn attached(&self, export: &str, structured: bool) -> Client {
         let mut client = self.client();
         client.enter(export, structured);
@@ -114,7 +115,7 @@ impl Rig {
         std::fs::read(self.directory.0.join(format!("disk{index}"))).unwrap()
     }
 
-    /// Every client's end is noticed, and what it had is given back.
+    /// Asserts that the server has noticed the end of every client, and freed its memory.
     pub fn assert_deserted(&self) {
         eventually("the last connection leaves", || self.server().connections() == 0);
         eventually("buffers come back", || self.cache.stat().buffers_used_bytes == self.buffers_bytes);
@@ -125,21 +126,35 @@ impl Rig {
 pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let until = Instant::now() + PATIENCE;
     while !holds() {
-        assert!(Instant::now() < until, "it does not come true that {what}");
+        assert!(Instant::now() < until, "still not true: {what}");
         std::thread::sleep(Duration::from_millis(2));
     }
 }
 
-/// Open descriptors of this process.
+/// Returns the number of open descriptors of this process.
 pub fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
-/// Threads of this process whose names begin so.
-pub fn threads(prefix: &str) -> usize {
+/// Returns the `status` files of this process's threads whose names begin with `prefix`.
+fn statuses(prefix: &str) -> impl Iterator<Item = String> {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
-    let names = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
-    names.filter(|name| name.starts_with(prefix)).count()
+    let statuses = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("status")).ok());
+    statuses.filter(move |status| status["Name:".len()..].trim_start().starts_with(prefix))
+}
+
+/// Returns the number of this process's threads whose names begin with `prefix`.
+pub fn threads(prefix: &str) -> usize {
+    statuses(prefix).count()
+}
+
+/// Returns how often all those threads have fallen asleep so far. None if one of them is awake.
+pub fn naps(prefix: &str) -> Option<u64> {
+    statuses(prefix).try_fold(0, |sum, status| {
+        let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+        let naps: u64 = field("voluntary_ctxt_switches:")?.parse().ok()?;
+        field("State:")?.starts_with('S').then_some(sum + naps)
+    })
 }
 
 pub fn path_of(rig: &Rig, name: &str) -> PathBuf {

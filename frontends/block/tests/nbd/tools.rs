@@ -1,10 +1,11 @@
-//! Other people's clients, where they are installed: whether they can talk to us at all.
+//! The NBD clients that people use (nbdinfo, nbdcopy, qemu-img, qemu-io, fio), if they are
+//! installed.
 
 use crate::rig::{Plan, Rig, path_of, pattern};
 use octavo_block::Address;
 use std::process::{Command, Output};
 
-/// Runs a tool; None where it is not installed.
+/// Runs a tool. Returns None if it is not installed.
 fn run(tool: &str, args: &[&str]) -> Option<Output> {
     match Command::new(tool).args(args).output() {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {

@@ -1,5 +1,5 @@
-//! Every command, every error, and what happens when memory is short or a store fails in the
-//! middle.
+//! Transmission: every command, every error, and requests that meet a shortage of memory or a
+//! failing store.
 
 use crate::client::*;
 use crate::rig::{Plan, Rig, pattern};
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
 
-/// No memory but the reserve, which is one page: whatever is longer goes in many pieces.
+/// Limits without memory except the reserve of one page, so that longer requests need many pieces.
 fn short_of_memory() -> Limits {
     Limits { borrowed_max_bytes: 0, reserve_bytes: 4096, ..Limits::default() }
 }
@@ -21,7 +21,7 @@ fn memories() -> [Limits; 3] {
 }
 
 #[test]
-fn every_command_does_what_it_says_with_little_memory_and_with_much() {
+fn every_command_works_with_little_memory_and_with_much() {
     for limits in memories() {
         let rig = Rig::new(Plan { limits, ..Plan::default() });
         for structured in [false, true] {
@@ -84,7 +84,7 @@ fn a_long_write_with_fua_makes_its_own_bytes_durable_and_no_others() {
 }
 
 #[test]
-fn a_read_with_df_is_one_chunk_however_little_memory_there_is() {
+fn a_read_with_df_is_one_chunk_even_with_little_memory() {
     for limits in memories() {
         let rig = Rig::new(Plan { limits, ..Plan::default() });
         let mut client = rig.attached("disk0", true);
@@ -100,7 +100,7 @@ fn a_read_with_df_is_one_chunk_however_little_memory_there_is() {
 }
 
 #[test]
-fn a_wrong_request_gets_its_error_and_the_connection_goes_on() {
+fn a_wrong_request_gets_its_error_and_the_connection_continues() {
     let limits = Limits { payload_max_bytes: 64 << 10, ..Limits::default() };
     let rig = Rig::new(Plan { limits, ..Plan::default() });
     for structured in [false, true] {
@@ -163,7 +163,7 @@ fn a_wrong_request_gets_its_error_and_the_connection_goes_on() {
             }
         }
     }
-    assert!(rig.image(0) == pattern(1 << 20), "nothing that was refused was written");
+    assert!(rig.image(0) == pattern(1 << 20), "no refused request changed the file");
     rig.assert_deserted();
 }
 
@@ -248,7 +248,7 @@ fn requests_in_one_packet_are_all_answered_and_their_number_in_flight_is_bounded
 }
 
 #[test]
-fn a_client_that_does_not_read_its_replies_stops_itself_and_nobody_else() {
+fn a_client_that_reads_no_replies_stops_only_itself() {
     let rig = Rig::new(Plan::default());
     let mut slow = rig.attached("disk0", true);
     let mut sender = slow.try_clone();
@@ -258,7 +258,7 @@ fn a_client_that_does_not_read_its_replies_stops_itself_and_nobody_else() {
         }
     });
     std::thread::sleep(Duration::from_millis(200));
-    assert!(rig.server().stat()[0].requests.iter().sum::<u64>() < 200, "most of it is not even started");
+    assert!(rig.server().stat()[0].requests.iter().sum::<u64>() < 200, "most requests have not started");
     let mut quick = rig.attached("disk0", false);
     for _ in 0..50 {
         quick.read_simple(0, 4096).unwrap();
@@ -273,8 +273,8 @@ fn a_client_that_does_not_read_its_replies_stops_itself_and_nobody_else() {
     sending.join().unwrap();
 }
 
-/// Shrinks the object under a client that was told its old length: reads beyond the new end fail in
-/// the engine.
+/// Shrinks the object after the handshake. The server checks requests against the old length, so
+/// reads past the new end fail in the engine.
 fn shrunk(limits: Limits, structured: bool) -> (Rig, Client) {
     let rig = Rig::new(Plan { limits, ..Plan::default() });
     let client = rig.attached("disk0", structured);
@@ -292,7 +292,7 @@ fn a_read_that_fails_in_the_middle_reports_it_while_there_is_memory_for_its_repl
         };
         assert_eq!(read.unwrap_err(), EINVAL);
         client.request(0, FLUSH, 1, 0, 0);
-        assert_eq!(client.status(), (0, 1), "and the connection goes on");
+        assert_eq!(client.status(), (0, 1), "the connection continues");
         drop(client);
         rig.assert_deserted();
     }
@@ -303,7 +303,7 @@ fn a_simple_reply_that_cannot_be_completed_ends_the_connection() {
     let (rig, mut client) = shrunk(short_of_memory(), false);
     client.request(0, READ, 1, 0, 1 << 20);
     assert_eq!(client.simple(), (0, 1));
-    assert!(client.rest().len() <= 512 << 10, "what was read, and not a byte in its place");
+    assert!(client.rest().len() <= 512 << 10, "only bytes that were read, and no others in their place");
     rig.assert_deserted();
 }
 
@@ -321,13 +321,13 @@ fn a_chunk_that_cannot_be_completed_is_padded_and_followed_by_its_error() {
     let error = client.chunk();
     assert_eq!((error.cookie, error.done, error.error()), (1, true, EINVAL));
     assert!(((512 << 10) - 4096..=512 << 10).contains(&error.error_offset()));
-    assert_eq!(client.status(), (0, 2), "a message of another request does not come in between");
+    assert_eq!(client.status(), (0, 2), "no message of another request comes in between");
     drop(client);
     rig.assert_deserted();
 }
 
 #[test]
-fn a_fragmented_read_reports_the_offset_of_its_error_after_the_data_that_it_has() {
+fn a_fragmented_read_sends_its_data_and_then_the_offset_of_its_error() {
     let (_rig, mut client) = shrunk(short_of_memory(), true);
     client.request(0, READ, 1, 0, 1 << 20);
     let mut received = 0;
@@ -336,7 +336,7 @@ fn a_fragmented_read_reports_the_offset_of_its_error_after_the_data_that_it_has(
         if chunk.kind & 0x8000 != 0 {
             break chunk;
         }
-        assert_eq!(chunk.offset(), received, "one buffer: in order");
+        assert_eq!(chunk.offset(), received, "with one buffer, chunks come in order");
         received += chunk.payload.len() as u64 - 8;
     };
     assert_eq!((error.done, error.error(), error.error_offset()), (true, EINVAL, 512 << 10));
@@ -375,7 +375,7 @@ fn many_long_reads_and_writes_share_one_page_of_memory() {
         while seen.len() < 60 {
             let cookie = match structured {
                 true => {
-                    // A write's reply is simple, a read's is not.
+                    // The reply to a write is simple, the reply to a read is structured.
                     match client.u32() {
                         0x6744_6698 => {
                             assert_eq!(client.u32(), 0);
@@ -407,8 +407,8 @@ fn many_long_reads_and_writes_share_one_page_of_memory() {
     }
 }
 
-/// `qemu-img convert` of an empty image filled its target: WRITE_ZEROES kept all space, asked for
-/// or not.
+/// Once, `qemu-img convert` of an empty image filled its target, because WRITE_ZEROES always kept
+/// the space.
 #[test]
 fn zeroes_take_no_space_unless_the_client_asks_for_it() {
     use std::os::unix::fs::MetadataExt;

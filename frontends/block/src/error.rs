@@ -1,0 +1,73 @@
+//! The error of this crate, and the parsing of addresses, which returns it.
+
+use crate::address::Address;
+use std::fmt;
+use std::str::FromStr;
+
+/// The reason why a server did not start.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Error {
+    /// The server cannot listen at this address.
+    Address {
+        /// The address, as it was given.
+        address: String,
+        /// What is wrong with the address.
+        reason: String,
+    },
+    /// The system refused to listen at this address.
+    Listen {
+        /// The address.
+        address: Address,
+        /// The error of the system.
+        source: std::io::Error,
+    },
+    /// The server cannot serve this export.
+    Export {
+        /// The export's name.
+        name: String,
+        /// What is wrong with the export.
+        reason: String,
+    },
+    /// The server cannot work with these limits.
+    Limits {
+        /// The first wrong limit, and its bound.
+        reason: String,
+    },
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Address { address, reason } => write!(f, "address {address:?}: {reason}"),
+            Error::Listen { address, source } => write!(f, "cannot listen at {address}: {source}"),
+            Error::Export { name, reason } => write!(f, "export {name:?}: {reason}"),
+            Error::Limits { reason } => write!(f, "limits: {reason}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Error::Listen { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}
+
+impl FromStr for Address {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Address, Error> {
+        let wrong = |reason: &str| Error::Address { address: text.into(), reason: reason.into() };
+        match text.split_once(':') {
+            Some(("unix", "")) => Err(wrong("the path is empty; expected unix:<path>")),
+            Some(("unix", path)) => Ok(Address::Unix(path.into())),
+            Some(("tcp", tcp)) => {
+                tcp.parse().map(Address::Tcp).map_err(|_| wrong("expected tcp:<IP address>:<port>"))
+            }
+            _ => Err(wrong("expected unix:<path> or tcp:<IP address>:<port>")),
+        }
+    }
+}
