@@ -14,7 +14,7 @@ pub const GATE: &[Step] = &[
     Step { name: "fmt", purpose: "the code is formatted", run: fmt },
     Step {
         name: "tidy",
-        purpose: "unsafe only where it is allowed, no stray marks, no file too long",
+        purpose: "imports point down, prose fits its columns, files and functions their lengths, `unsafe` its list",
         run: tidy_step,
     },
     Step { name: "layers", purpose: "crates depend in one direction and on little", run: layers_step },

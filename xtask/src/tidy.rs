@@ -1,76 +1,152 @@
 //! Rules about the text of the repository that no compiler knows.
 //!
-//! Files are those that git tracks or would track: generated and ignored ones are nobody's
-//! business. Each rule is a function from a path and a text to problems, so that a test can show it
-//! a bad sample.
+//! - [`text`]: names of files, first lines, white space, marks of unfinished work, where `unsafe` may be.
+//! - [`width`]: prose is at most 100 columns wide.
+//! - [`size`]: how long files and functions may be.
+//! - [`floors`]: imports point down, and never in a circle.
+//!
+//! The checked files are those that git tracks or would track. Each rule is a function from text to
+//! problems, so that its tests can show it a bad sample. What a rule lets pass is in [`EXCEPTIONS`],
+//! with a reason.
 
+mod floors;
+mod modules;
+mod problem;
+mod scan;
+mod size;
+mod text;
+mod width;
+
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
-/// The list of files that may hold `unsafe`, one path a line.
-const UNSAFE_FILES: &str = "xtask/unsafe-files.txt";
+use modules::Tree;
+use problem::{Problem, Rule};
 
-/// Files that may be longer than [`LINES_MAX`], and why.
-const LONG_FILES: &[(&str, &str)] = &[];
+/// The list of what rules let pass.
+const EXCEPTIONS: &str = "xtask/exceptions.txt";
 
-/// At so many lines, a file is asked why.
-const LINES_MAX: usize = 800;
-
-/// Names that say nothing about what is inside.
-const EMPTY_NAMES: [&str; 6] = ["util", "utils", "common", "misc", "helper", "helpers"];
-
-/// Marks of unfinished work. In pieces, so that this file does not hold them itself.
-const MARKS: [&str; 5] = [
-    concat!("TO", "DO"),
-    concat!("FIX", "ME"),
-    concat!("XX", "X"),
-    concat!("todo", "!("),
-    concat!("dbg", "!("),
-];
-
-/// Everything that is wrong with the repository's text, a sentence each.
+/// Everything that is wrong with the repository's text, a line each; the lines of a file that are too
+/// wide share one.
 pub fn check(root: &Path) -> Vec<String> {
-    let paths = match tracked(root) {
-        Ok(paths) => paths,
-        Err(error) => return vec![error],
-    };
-    let allowed = match std::fs::read_to_string(root.join(UNSAFE_FILES)) {
-        Ok(text) => unsafe_files(&text),
-        Err(error) => return vec![format!("{UNSAFE_FILES}: {error}")],
-    };
-    let mut problems = Vec::new();
+    match problems(root) {
+        Ok(problems) => told(problems),
+        Err(error) => vec![error],
+    }
+}
+
+fn problems(root: &Path) -> Result<Vec<Problem>, String> {
+    let paths = tracked(root)?;
+    let read = |path: &str| std::fs::read_to_string(root.join(path)).ok();
+    let list = |path: &str| read(path).ok_or_else(|| format!("{path} cannot be read"));
+    let unsafe_files = text::unsafe_files(&list(text::UNSAFE_FILES)?);
+    let (crates, mut problems) = floors::parse(&list(floors::FLOORS)?);
+    let exceptions = list(EXCEPTIONS)?;
+
+    let test_files = check_crates(&paths, &crates, &read, &mut problems);
     for path in &paths {
-        let Ok(bytes) = std::fs::read(root.join(path)) else { continue };
-        let Ok(text) = std::str::from_utf8(&bytes) else { continue };
-        problems.extend(check_text(path, text, &allowed));
+        let Some(text) = read(path) else { continue };
+        let lines = if path.ends_with(".rs") { scan::lines(&text) } else { Vec::new() };
+        problems.extend(text::check(path, &text, &lines, &unsafe_files));
+        problems.extend(width::check(path, &text, &lines));
+        let is_test = test_files.contains(path) || path.split('/').any(|folder| folder == "tests");
+        if path.ends_with(".rs") && !is_test {
+            problems.extend(size::check(path, &text));
+        }
     }
-    for path in allowed.iter().filter(|path| !paths.contains(path)) {
-        problems.push(format!("{UNSAFE_FILES}: {path} is not there"));
+    for path in unsafe_files.iter().filter(|path| !paths.contains(path)) {
+        problems.push(Problem::whole(Rule::Text, text::UNSAFE_FILES, format!("{path} is not there")));
+    }
+    Ok(except(problems, &exceptions))
+}
+
+/// Checks the imports of all crates; returns the files that only tests compile.
+fn check_crates(
+    paths: &[String],
+    crates: &[floors::Floors],
+    read: &dyn Fn(&str) -> Option<String>,
+    problems: &mut Vec<Problem>,
+) -> BTreeSet<String> {
+    let mut test_files = BTreeSet::new();
+    let mut folders = BTreeSet::new();
+    let is_root = |path: &&String| path.ends_with("src/lib.rs") || path.ends_with("src/main.rs");
+    for root in paths.iter().filter(is_root) {
+        let folder = root.rsplit_once("/src/").map_or("", |(folder, _)| folder);
+        folders.insert(folder);
+        let tree = Tree::read(root, read);
+        let none = floors::Floors::of(folder);
+        let own = crates.iter().find(|floors| floors.folder == folder).unwrap_or(&none);
+        problems.extend(floors::check(own, &tree));
+        test_files.extend(tree.test_files);
+    }
+    for stale in crates.iter().filter(|floors| !folders.contains(floors.folder.as_str())) {
+        let what = format!("[{}] is no folder of a crate", stale.folder);
+        problems.push(Problem::whole(Rule::Floor, floors::FLOORS, what));
+    }
+    test_files
+}
+
+/// Takes away what the list of exceptions excuses. An exception that excuses nothing is a problem.
+fn except(mut problems: Vec<Problem>, exceptions: &str) -> Vec<Problem> {
+    for (number, line) in exceptions.lines().enumerate() {
+        let line = line.trim();
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let mut wrong =
+            |what: &str| problems.push(Problem::at(Rule::Text, EXCEPTIONS, number + 1, what.into()));
+        let parts = line.split_once(": ").and_then(|(what, _)| what.split_once(' '));
+        let Some((word, path)) = parts else {
+            wrong("an exception is \"RULE PATH: REASON\"");
+            continue;
+        };
+        let rule = Rule::ALL.iter().find(|(rule, known)| *known == word && *rule != Rule::Text);
+        let Some((rule, _)) = rule else {
+            wrong("this rule has no exceptions");
+            continue;
+        };
+        let before = problems.len();
+        problems.retain(|problem| problem.rule != *rule || problem.path != path);
+        if problems.len() == before {
+            let what = "nothing is wrong here any more: remove the exception".into();
+            problems.push(Problem::at(Rule::Text, EXCEPTIONS, number + 1, what));
+        }
     }
     problems
 }
 
-/// Everything that is wrong with one file.
-fn check_text(path: &str, text: &str, allowed: &[String]) -> Vec<String> {
-    let mut problems = Vec::new();
-    if path.ends_with(".rs") {
-        problems.extend(name(path));
-        problems.extend(headline(path, text));
-        problems.extend(length(path, text));
-        problems.extend(unsafety(path, text, allowed));
-    }
-    if path.ends_with(".rs") || path.ends_with(".toml") {
-        problems.extend(marks(path, text));
-    }
-    if path == "CHANGELOG.md"
-        && !text.lines().any(|line| line.starts_with("## ") && line.contains("Unreleased"))
-    {
-        problems.push(format!("{path}: there is no section \"## Unreleased\" on top"));
-    }
-    problems.extend(spaces(path, text));
+/// The problems as lines. Wide lines are told once a file.
+fn told(mut problems: Vec<Problem>) -> Vec<String> {
     problems
+        .sort_by(|one, other| (one.rule, &one.path, one.line).cmp(&(other.rule, &other.path, other.line)));
+    let mut told: Vec<String> = Vec::new();
+    let mut wide: Option<(String, Vec<String>)> = None;
+    let end = |wide: &mut Option<(String, Vec<String>)>, told: &mut Vec<String>| {
+        if let Some((path, lines)) = wide.take() {
+            let most = width::COLUMNS_MAX;
+            told.push(format!("[width] {path}: wider than {most} columns: {}", lines.join(" ")));
+        }
+    };
+    for problem in problems {
+        if let (Rule::Width, Some(line)) = (problem.rule, problem.line) {
+            match &mut wide {
+                Some((path, lines)) if *path == problem.path => lines.push(line.to_string()),
+                _ => {
+                    end(&mut wide, &mut told);
+                    wide = Some((problem.path, vec![line.to_string()]));
+                }
+            }
+            continue;
+        }
+        end(&mut wide, &mut told);
+        told.push(format!("[{}] {problem}", problem.rule.word()));
+    }
+    end(&mut wide, &mut told);
+    told
 }
 
+/// The paths of all files that git tracks or would track, in order.
 fn tracked(root: &Path) -> Result<Vec<String>, String> {
     let output = Command::new("git")
         .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
@@ -91,147 +167,45 @@ fn tracked(root: &Path) -> Result<Vec<String>, String> {
     Ok(paths)
 }
 
-fn unsafe_files(text: &str) -> Vec<String> {
-    let paths = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
-    paths.map(str::to_owned).collect()
-}
-
-fn name(path: &str) -> Option<String> {
-    let mut parts: Vec<&str> = path.split('/').collect();
-    let file = parts.pop()?.trim_end_matches(".rs");
-    parts.push(file);
-    let empty = parts.into_iter().find(|part| EMPTY_NAMES.contains(part))?;
-    Some(format!("{path}: \"{empty}\" says nothing about what is inside"))
-}
-
-fn headline(path: &str, text: &str) -> Option<String> {
-    let found = text.lines().next().is_some_and(|line| line.starts_with("//! "));
-    (!found).then(|| format!("{path}:1: the first line says what the file is, as `//! ...`"))
-}
-
-fn length(path: &str, text: &str) -> Option<String> {
-    let lines = text.lines().count();
-    let excused = LONG_FILES.iter().any(|(long, _)| *long == path);
-    (lines > LINES_MAX && !excused)
-        .then(|| format!("{path}: {lines} lines; split it, or excuse it in xtask/src/tidy.rs"))
-}
-
-/// Both ways: `unsafe` outside the list, and a listed file without any.
-fn unsafety(path: &str, text: &str, allowed: &[String]) -> Option<String> {
-    let line = text.lines().position(|line| code(line).is_some_and(holds_unsafe));
-    match (line, allowed.iter().any(|allowed| allowed == path)) {
-        (Some(line), false) => {
-            Some(format!("{path}:{}: `unsafe`, and the file is not in {UNSAFE_FILES}", line + 1))
-        }
-        (None, true) => Some(format!("{path}: holds no `unsafe` any more; remove it from {UNSAFE_FILES}")),
-        _ => None,
-    }
-}
-
-/// The part of a line that is neither comment nor string, roughly: good enough for one word.
-fn code(line: &str) -> Option<String> {
-    let line = line.split("//").next()?.replace("\\\"", "");
-    let outside = line.split('"').step_by(2).collect::<Vec<_>>();
-    Some(outside.join(" "))
-}
-
-/// `unsafe` as a word of its own; lints such as `unsafe_code` are other words.
-fn holds_unsafe(code: String) -> bool {
-    code.split(|c: char| !(c.is_alphanumeric() || c == '_')).any(|word| word == "unsafe")
-}
-
-fn marks(path: &str, text: &str) -> Vec<String> {
-    let lines = text.lines().enumerate();
-    lines
-        .filter_map(|(number, line)| {
-            let mark = MARKS.iter().find(|mark| line.contains(**mark))?;
-            Some(format!("{path}:{}: {mark}: do it, or write it down as an issue", number + 1))
-        })
-        .collect()
-}
-
-fn spaces(path: &str, text: &str) -> Vec<String> {
-    let mut problems: Vec<String> = Vec::new();
-    for (number, line) in text.lines().enumerate() {
-        if line.ends_with([' ', '\t', '\r']) {
-            problems.push(format!("{path}:{}: white space at the end of the line", number + 1));
-        }
-    }
-    if !text.is_empty() && !text.ends_with('\n') {
-        problems.push(format!("{path}: no newline at the end"));
-    }
-    problems
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const GOOD: &str = "//! What it is.\n\nfn f() {}\n";
-
-    fn problems(path: &str, text: &str) -> Vec<String> {
-        check_text(path, text, &["a/allowed.rs".to_owned()])
-    }
-
-    fn one(path: &str, text: &str, expected: &str) {
-        let problems = problems(path, text);
-        assert_eq!(problems.len(), 1, "{problems:?}");
-        assert!(problems[0].contains(expected), "{problems:?}");
-    }
 
     #[test]
     fn the_repository_is_tidy() {
         assert_eq!(check(&crate::root()).join("\n"), "");
     }
 
-    #[test]
-    fn a_good_file_passes() {
-        assert_eq!(problems("a/b.rs", GOOD), Vec::<String>::new());
+    fn wide(path: &str, line: usize) -> Problem {
+        Problem::at(Rule::Width, path, line, String::new())
     }
 
     #[test]
-    fn unsafe_outside_the_list_is_caught_and_so_is_a_stale_entry() {
-        one("a/b.rs", &format!("{GOOD}fn g() {{ unsafe {{ h() }} }}\n"), "a/b.rs:4: `unsafe`");
-        one("a/b.rs", &format!("{GOOD}unsafe impl Send for S {{}}\n"), "`unsafe`");
-        one("a/b.rs", &format!("{GOOD}#[unsafe(no_mangle)]\n"), "`unsafe`");
-        one("a/allowed.rs", GOOD, "no `unsafe` any more");
-        assert!(problems("a/allowed.rs", &format!("{GOOD}unsafe fn g() {{}}\n")).is_empty());
-        assert!(problems("a/b.rs", &format!("{GOOD}#![forbid(unsafe_code)] // not unsafe\n")).is_empty());
-        assert!(problems("a/b.rs", &format!("{GOOD}const S: &str = \"unsafe\";\n")).is_empty());
-    }
-
-    #[test]
-    fn a_file_without_a_headline_is_caught() {
-        one("a/b.rs", "fn f() {}\n", "the first line");
-    }
-
-    #[test]
-    fn a_file_too_long_is_caught() {
-        one("a/b.rs", &format!("{GOOD}{}", "fn f() {}\n".repeat(800)), "803 lines");
-    }
-
-    #[test]
-    fn a_name_that_says_nothing_is_caught() {
-        one("a/util.rs", GOOD, "\"util\" says nothing");
-        one("a/helpers/b.rs", GOOD, "\"helpers\" says nothing");
-    }
-
-    #[test]
-    fn marks_of_unfinished_work_are_caught() {
-        for mark in MARKS {
-            one("a/b.rs", &format!("{GOOD}// {mark}\n"), "a/b.rs:4");
+    fn an_exception_excuses_its_rule_in_its_file_and_must_excuse_something() {
+        let left = |exceptions: &str| {
+            let long = Problem::whole(Rule::Lines, "a.rs", "long".into());
+            told(except(vec![wide("a.rs", 1), long, wide("b.rs", 2)], exceptions))
+        };
+        let b = "[width] b.rs: wider than 100 columns: 2";
+        assert_eq!(left("# Text\nwidth a.rs: a reason\n"), [b, "[lines] a.rs: long"]);
+        let stale = "[text] xtask/exceptions.txt:1: nothing is wrong here any more: remove the exception";
+        assert_eq!(left("circle a.rs: a reason")[0], stale);
+        for wrong in ["width a.rs", "text a.rs: a reason", "shape a.rs: a reason"] {
+            assert_eq!(left(wrong).len(), 4, "{wrong}");
         }
     }
 
     #[test]
-    fn white_space_at_the_end_is_caught() {
-        one("a/b.rs", &format!("{GOOD}fn g() {{}} \n"), "a/b.rs:4: white space");
-        one("a.md", "text", "no newline");
+    fn wide_lines_of_a_file_are_told_together() {
+        let problems = vec![wide("b.rs", 1), wide("a.rs", 7), wide("a.rs", 3)];
+        let said = ["[width] a.rs: wider than 100 columns: 3 7", "[width] b.rs: wider than 100 columns: 1"];
+        assert_eq!(told(problems), said);
     }
 
     #[test]
-    fn a_changelog_without_unreleased_is_caught() {
-        one("CHANGELOG.md", "# Changes\n\n## 1.0\n", "Unreleased");
-        assert!(problems("CHANGELOG.md", "# Changes\n\n## Unreleased\n").is_empty());
+    fn a_crate_that_is_gone_is_caught() {
+        let (crates, mut problems) = floors::parse("[gone]");
+        check_crates(&["c/src/lib.rs".into()], &crates, &|_| Some(String::new()), &mut problems);
+        assert_eq!(told(problems), ["[floor] xtask/floors.txt: [gone] is no folder of a crate"]);
     }
 }
