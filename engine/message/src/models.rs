@@ -94,7 +94,7 @@ fn a_queue_that_goes_round() {
         })
     };
     let (exchange, done) = &*shared;
-    (0..4).for_each(|message| drop(send(exchange, (0, 1), message, done)));
+    (0..4).for_each(|message| _ = send(exchange, (0, 1), message, done));
     receiver.join().unwrap();
     while let Some(message) = exchange.receive(1, 0) {
         done.mark(message);
@@ -108,8 +108,8 @@ fn both_ways_full() {
     let shared = Arc::new((Exchange::new(2, 2), Done::new()));
     {
         let (exchange, done) = &*shared;
-        (0..2).for_each(|message| drop(send(exchange, (0, 1), message, done)));
-        (2..4).for_each(|message| drop(send(exchange, (1, 0), message, done)));
+        (0..2).for_each(|message| _ = send(exchange, (0, 1), message, done));
+        (2..4).for_each(|message| _ = send(exchange, (1, 0), message, done));
     }
     let act = |node: usize, message: usize| {
         let shared = shared.clone();
