@@ -7,8 +7,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::cargo::{succeeds, target_of};
 use crate::step::Outcome;
-use crate::steps::{succeeds, target_of};
 
 /// For each target, unless told.
 const SECONDS: u32 = 60;

@@ -16,8 +16,8 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
+use crate::cargo::{succeeds, target_of};
 use crate::step::Outcome;
-use crate::steps::{succeeds, target_of};
 
 /// The guests: nodes, and processors of each.
 const GUESTS: [(u32, u32); 2] = [(2, 2), (4, 1)];

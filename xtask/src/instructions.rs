@@ -8,8 +8,8 @@
 use std::path::Path;
 use std::process::Command;
 
+use crate::cargo::{succeeds, target_of};
 use crate::step::Outcome;
-use crate::steps::{succeeds, target_of};
 
 /// The recorded numbers: a path and its instructions, a line each.
 const RECORDED: &str = "xtask/instructions.txt";

@@ -106,7 +106,7 @@ const LAYERS: &[Layer] = &[
         tests: &[],
     },
     Layer { name: "octavo-instructions", own: &["octavo"], others: &[], tests: &[] },
-    Layer { name: "xtask", own: &[], others: &["proc-macro2", "serde_json", "syn"], tests: &[] },
+    Layer { name: "xtask", own: &[], others: &["proc-macro2", "serde_json", "spdx", "syn"], tests: &[] },
 ];
 
 /// Crates that only a model checker's `--cfg` may bring in.

@@ -1,0 +1,179 @@
+//! Other people's crates: their licences, where they come from, and which exist in two versions.
+//!
+//! Everything is read from `cargo metadata`, for the two platforms that we build for, so that the
+//! check runs wherever cargo does. Which crate may depend on which is the business of
+//! [`layers`](crate::layers). Security advisories change without any commit here: `cargo xtask deny`
+//! asks for them and is not a part of the gate.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+use spdx::{Expression, ParseMode};
+
+/// The platforms whose dependencies count.
+const PLATFORMS: [&str; 2] = ["x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"];
+
+/// Licences that may be combined into one program under "Apache-2.0 OR MIT".
+const LICENCES: [&str; 8] = [
+    "Apache-2.0",
+    "Apache-2.0 WITH LLVM-exception",
+    "BSD-3-Clause",
+    "ISC",
+    "MIT",
+    "Unicode-3.0",
+    "Unlicense",
+    "Zlib",
+];
+
+/// Where crates may come from.
+const REGISTRY: &str = "registry+https://github.com/rust-lang/crates.io-index";
+
+/// Crates that exist in several versions, and why. An entry that is true no longer is an error.
+const DUPLICATES: &[(&str, &str)] = &[
+    ("signal-hook", "crossterm, below ratatui, has not moved to 0.4"),
+    ("syn", "derive macros are moving from 2 to 3; they are not in the program"),
+];
+
+/// The output of `cargo metadata` with all dependencies; the error is a sentence.
+pub fn metadata(root: &Path) -> Result<Value, String> {
+    let mut cargo = Command::new("cargo");
+    cargo.args(["metadata", "--format-version=1", "--locked"]).current_dir(root);
+    for platform in PLATFORMS {
+        cargo.args(["--filter-platform", platform]);
+    }
+    let output = cargo.output().map_err(|error| format!("cargo metadata cannot be run: {error}"))?;
+    if !output.status.success() {
+        return Err(format!("cargo metadata: {}", String::from_utf8_lossy(&output.stderr)));
+    }
+    serde_json::from_slice(&output.stdout).map_err(|error| format!("cargo metadata: {error}"))
+}
+
+/// Everything that is wrong with other people's crates, a sentence each.
+pub fn check(metadata: &Value) -> Vec<String> {
+    let packages = metadata["packages"].as_array().map_or(&[][..], Vec::as_slice);
+    if packages.is_empty() {
+        return vec!["cargo metadata names no package".into()];
+    }
+    let mut problems: Vec<String> = packages.iter().flat_map(of_package).collect();
+    problems.extend(duplicates(packages));
+    problems
+}
+
+fn of_package(package: &Value) -> Vec<String> {
+    let name = format!(
+        "{} {}",
+        package["name"].as_str().unwrap_or_default(),
+        package["version"].as_str().unwrap_or_default()
+    );
+    let mut problems = Vec::new();
+    let Some(source) = package["source"].as_str() else {
+        // Our own: it says which versions of others it means.
+        let wanted = package["dependencies"].as_array().into_iter().flatten();
+        let any = wanted.filter(|wanted| wanted["req"] == "*" && !wanted["path"].is_string());
+        problems
+            .extend(any.map(|wanted| format!("{name}: any version of {} will do, it says", wanted["name"])));
+        return problems;
+    };
+    if source != REGISTRY {
+        problems.push(format!("{name} comes from {source}; crates come from crates.io"));
+    }
+    let licence = package["license"].as_str().unwrap_or_default();
+    match Expression::parse_mode(licence, ParseMode::LAX) {
+        Err(_) => problems.push(format!("{name}: \"{licence}\" is no licence that can be checked")),
+        Ok(expression) => {
+            if !expression.evaluate(|wanted| LICENCES.contains(&wanted.to_string().as_str())) {
+                problems.push(format!("{name}: the licence {licence} is not on the list of licences"));
+            }
+        }
+    }
+    problems
+}
+
+fn duplicates(packages: &[Value]) -> Vec<String> {
+    let mut versions: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for package in packages {
+        let word = |key: &str| package[key].as_str().unwrap_or_default();
+        versions.entry(word("name")).or_default().push(word("version"));
+    }
+    let is_known = |name: &str| DUPLICATES.iter().any(|(known, _)| *known == name);
+    let mut problems = Vec::new();
+    for (name, versions) in versions.iter().filter(|(_, versions)| versions.len() > 1) {
+        if !is_known(name) {
+            problems.push(format!(
+                "{name} is there in the versions {}: make it one, or say why in {}",
+                versions.join(" and "),
+                file!()
+            ));
+        }
+    }
+    for (name, _) in DUPLICATES {
+        if versions.get(name).is_none_or(|versions| versions.len() < 2) {
+            problems.push(format!("{name} is no duplicate any more: remove it from {}", file!()));
+        }
+    }
+    problems
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// The problems of one more package, beside the duplicates that there are.
+    fn problems(package: Value) -> Vec<String> {
+        let both = DUPLICATES.iter().flat_map(|(name, _)| [crate_of(name, "MIT"), crate_of(name, "MIT")]);
+        let packages: Vec<Value> = both.chain([package]).collect();
+        check(&json!({ "packages": packages }))
+    }
+
+    fn crate_of(name: &str, licence: &str) -> Value {
+        json!({ "name": name, "version": "1.0.0", "source": REGISTRY, "license": licence })
+    }
+
+    #[test]
+    fn the_dependencies_are_allowed() {
+        assert_eq!(check(&metadata(&crate::root()).unwrap()), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_licence_that_is_not_on_the_list_is_caught() {
+        for good in ["MIT", "MIT/Apache-2.0", "GPL-3.0 OR MIT", "(MIT OR GPL-2.0) AND Unicode-3.0"] {
+            assert_eq!(problems(crate_of("a", good)), Vec::<String>::new(), "{good}");
+        }
+        for bad in ["GPL-3.0", "MIT AND GPL-3.0", "MPL-2.0", "Apache-2.0 WITH Classpath-exception-2.0"] {
+            let found = problems(crate_of("a", bad));
+            assert!(found.len() == 1 && found[0].contains("not on the list of licences"), "{bad}: {found:?}");
+        }
+        for none in ["", "my own"] {
+            assert!(problems(crate_of("a", none))[0].contains("no licence that can be checked"), "{none}");
+        }
+    }
+
+    #[test]
+    fn a_crate_from_elsewhere_is_caught() {
+        let mut stranger = crate_of("a", "MIT");
+        stranger["source"] = json!("git+https://example.org/a");
+        assert!(problems(stranger)[0].contains("comes from git+https://example.org/a"));
+    }
+
+    #[test]
+    fn any_version_is_caught() {
+        let own = |req: &str| {
+            json!({ "name": "a", "version": "1.0.0", "source": null,
+                    "dependencies": [{ "name": "b", "req": req }, { "name": "c", "req": "*", "path": "/c" }] })
+        };
+        assert!(problems(own("*"))[0].contains("any version of \"b\""));
+        assert_eq!(problems(own("^1.0")), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_second_version_is_caught_and_so_is_a_reason_without_one() {
+        let packages = [crate_of("a", "MIT"), crate_of("a", "MIT")];
+        let found = check(&json!({ "packages": packages }));
+        assert!(found[0].contains("a is there in the versions 1.0.0 and 1.0.0"), "{found:?}");
+        assert_eq!(found.len(), 1 + DUPLICATES.len());
+        assert!(found[1].contains("is no duplicate any more"), "{found:?}");
+    }
+}
