@@ -1,7 +1,8 @@
-//! Read-ahead and advice, by what they do to hits, to other pages and to bytes.
+//! Read-ahead and advice: their effect on hits, on other pages, and on the bytes that reads return.
 
 use octavo::disk::{SimDisk, SimOptions, Store};
 use octavo::{Advice, Cache, CacheConfig, Object, Op, Partition, PartitionConfig, PolicyName, Request};
+use octavo_random::Random;
 
 const PAGE: u64 = 4096;
 
@@ -21,7 +22,7 @@ fn rig(policy: PolicyName, store: Store) -> (Cache, Partition, Object) {
     (cache, partition, object)
 }
 
-/// A store whose pages say which they are.
+/// A store whose pages begin with their own number.
 fn numbered(pages: u64) -> Store {
     let store = Store::memory("numbered", pages * PAGE);
     let (_cache, partition, object) = rig(PolicyName::Lru, store.clone());
@@ -40,20 +41,20 @@ fn read(object: &Object, page: u64) {
 }
 
 #[test]
-fn a_stream_misses_once_a_window_and_nothing_is_read_in_vain() {
+fn a_stream_misses_once_per_window_and_uses_what_was_read_ahead() {
     let (_cache, partition, object) = rig(PolicyName::Octavo, numbered(20_000));
     (0..4000).for_each(|page| read(&object, page));
     let stat = partition.stat();
     assert!(stat.misses < 100, "{stat:?}");
     assert!(stat.ahead_used > 3800 && stat.ahead_wasted < 100, "{stat:?}");
-    // Backwards, and by a stride.
+    // A second stream, with a stride of five pages.
     (0..2000).for_each(|page| read(&object, 10_000 + page * 5));
     let strided = partition.stat();
     assert!(strided.misses - stat.misses < 400, "{strided:?}");
 }
 
 #[test]
-fn readers_that_take_turns_are_all_read_ahead() {
+fn interleaved_streams_are_all_read_ahead() {
     let (_cache, partition, object) = rig(PolicyName::Lru, numbered(20_000));
     for page in 0..500 {
         (0..4).for_each(|reader| read(&object, reader * 5000 + page));
@@ -63,13 +64,10 @@ fn readers_that_take_turns_are_all_read_ahead() {
 }
 
 #[test]
-fn random_reads_are_left_alone_and_so_is_who_says_random() {
+fn random_reads_and_objects_advised_random_get_no_read_ahead() {
     let (_cache, partition, object) = rig(PolicyName::Lru, numbered(20_000));
-    let mut random = 3u64;
-    for _ in 0..2000 {
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        read(&object, (random >> 33) % 20_000);
-    }
+    let mut random = Random::new(3);
+    (0..2000).for_each(|_| read(&object, random.below(20_000)));
     let stat = partition.stat();
     assert!(stat.ahead_used + stat.ahead_wasted < 200, "{stat:?}");
     object.advise(0, PAGE, Advice::Random).unwrap();
@@ -80,10 +78,10 @@ fn random_reads_are_left_alone_and_so_is_who_says_random() {
 }
 
 #[test]
-fn a_scan_does_not_flush_what_is_used() {
+fn a_scan_does_not_evict_hot_pages() {
     for policy in PolicyName::ALL {
         let (_cache, partition, object) = rig(policy, numbered(20_000));
-        // Hot pages fill most of the partition, used again now and then.
+        // Hot pages fill most of the partition and are read again once in a while.
         let hot = 4000;
         (0..3).for_each(|_| (0..hot).for_each(|page| read(&object, page * 2)));
         let (mut missed, mut counted) = (0, partition.stat().misses);
@@ -105,24 +103,21 @@ fn a_scan_does_not_flush_what_is_used() {
 }
 
 #[test]
-fn pages_wanted_once_leave_before_others() {
+fn pages_advised_no_reuse_are_evicted_before_others() {
     let (_cache, partition, object) = rig(PolicyName::Lru, numbered(20_000));
-    // Else they were a scan, and would leave before others themselves.
+    // Without this advice the reads would count as a scan, whose own pages leave first.
     object.advise(0, PAGE, Advice::Random).unwrap();
     (0..4000).for_each(|page| read(&object, page));
     let other = partition.open(numbered(20_000), "other").unwrap();
     other.advise(0, 20_000 * PAGE, Advice::NoReuse).unwrap();
-    let mut random = 3u64;
-    for _ in 0..10_000 {
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        read(&other, (random >> 33) % 20_000);
-    }
+    let mut random = Random::new(3);
+    (0..10_000).for_each(|_| read(&other, random.below(20_000)));
     let there = (0..4000).filter(|page| object.is_resident(page * PAGE)).count();
     assert!(there > 3200, "{there} of 4000 pages are left");
 }
 
 #[test]
-fn on_a_disk_that_reorders_every_byte_is_right_and_whoever_goes_leaves_nothing_behind() {
+fn on_a_disk_that_reorders_all_bytes_are_right_and_a_dropped_queue_leaves_no_page_behind() {
     for seed in 0..6 {
         let disk =
             SimDisk::new(SimOptions { seed, latency_ticks: 1..=30, reorder: true, ..SimOptions::default() });
@@ -131,7 +126,7 @@ fn on_a_disk_that_reorders_every_byte_is_right_and_whoever_goes_leaves_nothing_b
         object.sync().unwrap();
         object.advise(0, 3000 * PAGE, Advice::DontNeed).unwrap();
         (0..700).for_each(|page| read(&object, page));
-        // A queue goes while pages are being read ahead for it.
+        // A queue is dropped while pages are being read ahead for it.
         let mut queue = cache.queue().unwrap();
         let reads = (0..40u64).map(|page| Request {
             user_data: page,
@@ -146,7 +141,7 @@ fn on_a_disk_that_reorders_every_byte_is_right_and_whoever_goes_leaves_nothing_b
             });
         }
         drop(queue);
-        // A write meets pages that are on their way.
+        // Writes hit pages whose read-ahead is in flight.
         for page in 1500..1900u64 {
             read(&object, page);
             let ahead = page + 3;
@@ -161,7 +156,7 @@ fn on_a_disk_that_reorders_every_byte_is_right_and_whoever_goes_leaves_nothing_b
 }
 
 #[test]
-fn a_thread_that_ends_leaves_no_page_in_flight() {
+fn a_thread_that_ends_leaves_its_read_ahead_to_others() {
     let directory = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"));
     let path = directory.join(format!("ahead-{}", std::process::id()));
     let bytes: Vec<u8> = (0..4000u64).flat_map(|page| page.to_le_bytes().repeat(512)).collect();
@@ -172,7 +167,7 @@ fn a_thread_that_ends_leaves_no_page_in_flight() {
         std::thread::scope(|scope| {
             scope.spawn(|| (0..40).for_each(|page| read(&object, thread * 200 + page)));
         });
-        // Others find what it had in hands.
+        // This thread reads the pages whose read-ahead the other one had in flight.
         (0..150).for_each(|page| read(&object, thread * 200 + page));
     }
     object.close().unwrap();

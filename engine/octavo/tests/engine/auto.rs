@@ -1,14 +1,14 @@
-//! Mode `auto`: what a partition chooses, by what load. Nothing runs by itself, and all is counted,
-//! so that each run is the same.
+//! NUMA mode `auto`: which strategy a partition chooses under which load. No thread runs in the
+//! background and every cost is counted, so that each run makes the same choices.
 
 use crate::numa::{PAGE, PAGES, config, scene_of};
-use crate::random::Random;
 use octavo::numa::{NumaMode, PartitionNumaStat, sit};
 use octavo::{Cache, CacheConfig, CacheMode, Object, Op, Partition, Queue, Request};
+use octavo_random::Random;
 
 const BYTES: u64 = 512;
 
-/// Requests of each load: some thirty looks, where half of them are from afar.
+/// Requests of each load: enough for about thirty decisions if half of the requests are remote.
 const COUNT: u64 = 250_000;
 
 struct Scene {
@@ -25,19 +25,19 @@ impl Scene {
         let config = CacheConfig { background: false, ..config(NumaMode::Auto, nodes, 1) };
         let (cache, partition, object) = scene_of(config, CacheMode::Writeback);
         let queue = cache.queue().unwrap();
-        Scene { queue, object, partition, cache, random: Random(7) }
+        Scene { queue, object, partition, cache, random: Random::new(7) }
     }
 
     fn stat(&self) -> PartitionNumaStat {
         self.partition.numa_counts().unwrap()
     }
 
-    /// Where a request is for: any of these pages.
+    /// Draws the offset of a request within the first `pages` pages.
     fn draw(&mut self, pages: u64) -> u64 {
         self.random.below(pages) * PAGE + self.random.below(PAGE / BYTES) * BYTES
     }
 
-    /// Single reads and writes of these pages by threads on these seats in turn.
+    /// Issues single reads and writes of the first `pages` pages from randomly chosen `seats`.
     fn single(&mut self, seats: &[u32], pages: u64, reads_percent: u64) {
         let mut buffer = [0; BYTES as usize];
         for _ in 0..COUNT {
@@ -50,7 +50,7 @@ impl Scene {
         }
     }
 
-    /// Batches of reads and writes by threads on these seats in turn.
+    /// Issues batches of reads and writes from randomly chosen `seats`.
     fn queued(&mut self, seats: &[u32], batch: u64, reads_percent: u64) {
         for _ in 0..COUNT / batch {
             sit(self.random.pick(seats));
@@ -83,37 +83,37 @@ fn twins(scene: &Scene) -> u64 {
 }
 
 #[test]
-fn single_requests_get_copies_or_none_and_what_is_left_of_them_goes() {
+fn single_requests_choose_between_copies_and_direct_accesses_and_unused_copies_are_dropped() {
     let mut scene = Scene::new(2);
     is_now(&scene, "nothing", "partition");
     scene.single(&[1], PAGES, 100);
-    is_now(&scene, "read from afar", "replicate");
+    is_now(&scene, "remote reads", "replicate");
     assert!(twins(&scene) > PAGES / 3, "{}", twins(&scene));
     scene.single(&[0, 1], PAGES, 50);
-    is_now(&scene, "read and written by both", "partition");
+    is_now(&scene, "reads and writes by both nodes", "partition");
     scene.cache.balance();
-    assert_eq!(twins(&scene), 0, "the reaper has come by");
+    assert_eq!(twins(&scene), 0, "the reaper drops copies that no reader uses");
     scene.single(&[0], PAGES, 0);
-    is_now(&scene, "written by one", "replicate");
+    is_now(&scene, "writes by one node", "replicate");
     let on_node_0 = (0..PAGES).filter(|page| scene.object.node_of(page * PAGE) == 0).count() as u64;
     assert!(on_node_0 > PAGES * 9 / 10, "{on_node_0}");
     scene.single(&[1], PAGES, 97);
-    is_now(&scene, "read by the other", "replicate");
+    is_now(&scene, "reads by the other node", "replicate");
     assert!(scene.stat().way_changes <= 5, "{:?}", scene.stat());
 }
 
 #[test]
-fn large_batches_travel_unless_copies_are_better() {
+fn large_batches_are_sent_as_messages_unless_copies_cost_less() {
     let mut scene = Scene::new(2);
     scene.queued(&[0, 1], 128, 50);
-    is_now(&scene, "read and written in large batches", "message");
+    is_now(&scene, "large batches of reads and writes", "message");
     assert!(scene.stat().messages > COUNT / 5, "{:?}", scene.stat());
     scene.queued(&[0, 1], 2, 50);
-    is_now(&scene, "in small ones", "partition");
+    is_now(&scene, "small batches", "partition");
     scene.queued(&[0, 1], 128, 100);
     is_now(&scene, "large batches of reads", "replicate");
     scene.single(&[0, 1], PAGES, 50);
-    is_now(&scene, "single ones", "partition");
+    is_now(&scene, "single requests", "partition");
     assert!(scene.stat().way_changes <= 5, "{:?}", scene.stat());
 }
 
@@ -130,19 +130,19 @@ fn the_same_accesses_make_the_same_choices() {
 }
 
 #[test]
-fn a_few_hot_pages_get_their_copies_too() {
+fn a_few_hot_pages_are_copied_too() {
     let mut scene = Scene::new(2);
-    // Most likely none of them is a probe at first.
+    // Most likely none of the six pages is a probe at first.
     scene.single(&[0, 1], 6, 100);
     scene.single(&[0, 1], 6, 100);
     let before = scene.stat();
     assert_eq!(before.way, "replicate");
     scene.single(&[0, 1], 6, 100);
-    assert_eq!(scene.stat().remote_hits, before.remote_hits, "all is near");
+    assert_eq!(scene.stat().remote_hits, before.remote_hits, "every hit is local");
 }
 
 #[test]
-fn where_nothing_is_read_from_afar_nothing_is_chosen() {
+fn without_remote_accesses_nothing_is_chosen() {
     let mut scene = Scene::new(2);
     let own: Vec<u64> = (0..PAGES).filter(|page| scene.object.node_of(page * PAGE) == 1).collect();
     let before = scene.stat();
@@ -158,9 +158,9 @@ fn where_nothing_is_read_from_afar_nothing_is_chosen() {
 }
 
 #[test]
-fn a_load_between_two_ways_changes_seldom() {
+fn a_load_between_two_strategies_seldom_makes_the_partition_change() {
     let mut scene = Scene::new(2);
-    // To and fro, some looks each.
+    // Two loads in turn, each for a few decisions.
     for _ in 0..12 {
         scene.single(&[1], PAGES, 100);
         scene.single(&[0, 1], PAGES, 50);

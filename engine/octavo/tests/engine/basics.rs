@@ -1,9 +1,10 @@
-//! Every public verb once, over stores of all kinds.
+//! Every public verb once, over stores of each kind.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use octavo::disk::{OpenOptions, SimDisk, SimOptions, Store};
 use octavo::{Advice, Cache, CacheConfig, CacheMode, Op, PartitionConfig, PolicyName, Request};
+use octavo_random::Random;
 
 fn tiny() -> CacheConfig {
     CacheConfig {
@@ -52,14 +53,13 @@ fn pattern(seed: usize, len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn what_is_written_is_read_back_whatever_the_offsets() {
+fn reads_return_what_writes_at_any_offset_wrote() {
     each_mode(|_cache, partition, object| {
         let mut twin = vec![0u8; 1 << 20];
-        let mut random = 1u64;
+        let mut random = Random::new(1);
         for step in 0..200 {
-            random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            let offset = (random >> 33) as usize % (1 << 20);
-            let len = ((random >> 20) as usize % 30_000).min((1 << 20) - offset);
+            let offset = random.below(1 << 20) as usize;
+            let len = (random.below(30_000) as usize).min((1 << 20) - offset);
             let bytes = pattern(step, len);
             object.write_at(offset as u64, &bytes).unwrap();
             twin[offset..offset + len].copy_from_slice(&bytes);
@@ -78,7 +78,7 @@ fn what_is_written_is_read_back_whatever_the_offsets() {
 }
 
 #[test]
-fn discards_zeroes_and_lengths_do_what_they_say() {
+fn discards_zeroes_and_changes_of_length_leave_zeros() {
     each_mode(|_cache, _partition, object| {
         object.write_at(0, &pattern(3, 100_000)).unwrap();
         object.zero(1000, 50_000).unwrap();
@@ -103,7 +103,7 @@ fn discards_zeroes_and_lengths_do_what_they_say() {
 }
 
 #[test]
-fn a_queue_answers_every_request_once() {
+fn a_queue_completes_every_request_once() {
     each_mode(|cache, _partition, object| {
         let mut queue = cache.queue().unwrap();
         let writes = (0..64u64).map(|n| Request {
@@ -160,7 +160,7 @@ fn a_pin_is_a_snapshot() {
 }
 
 #[test]
-fn a_batch_of_pins_brings_in_what_is_missing_and_counts_each_page_once() {
+fn a_batch_of_pins_fills_missing_pages_and_counts_each_page_once() {
     each_mode(|_cache, partition, object| {
         for page in 0..64 {
             object.write_at(page * 4096, &pattern(page as usize, 4096)).unwrap();
@@ -169,7 +169,7 @@ fn a_batch_of_pins_brings_in_what_is_missing_and_counts_each_page_once() {
         object.advise(0, 64 * 4096, octavo::Advice::DontNeed).unwrap();
         (0..64).step_by(2).for_each(|page| object.read_at(page * 4096, &mut [0]).unwrap());
         let before = partition.stat();
-        // More than are looked up together, in no order, one of them twice, and none where its page begins.
+        // More offsets than one look-up takes, unordered, one of them twice, and none at the start of a page.
         let mut offsets: Vec<u64> = (0..40).map(|number| number * 27 % 64 * 4096 + number).collect();
         offsets.push(offsets[7]);
         let mut pins = vec![object.pin(0).unwrap()];
@@ -183,7 +183,7 @@ fn a_batch_of_pins_brings_in_what_is_missing_and_counts_each_page_once() {
         let missing = offsets[..40].iter().filter(|offset| *offset / 4096 % 2 == 1).count() as u64;
         assert_eq!((after.misses - before.misses, after.fills - before.fills), (missing, missing));
         assert_eq!(after.hits - before.hits, 42 - missing);
-        // Nobody is pinned where one place is wrong.
+        // A batch with one wrong offset pins nothing.
         let past_the_end = [4096, object.len_bytes()];
         assert!(object.pin_batch(&past_the_end, &mut pins).is_err());
         assert_eq!(pins.len(), 42);
@@ -191,7 +191,7 @@ fn a_batch_of_pins_brings_in_what_is_missing_and_counts_each_page_once() {
 }
 
 #[test]
-fn a_partition_grows_and_shrinks_with_its_pages() {
+fn a_partition_that_grows_and_shrinks_keeps_its_bytes() {
     each_mode(|cache, partition, object| {
         let bytes = pattern(9, 1 << 20);
         object.write_at(0, &bytes).unwrap();

@@ -1,19 +1,19 @@
-//! Batches of reads at the edges: pages cut by the end, reads of several pages, of nothing, and
-//! past the end.
+//! Edge cases of `read_batch`: a page that the end of the object cuts, reads of several pages, empty
+//! reads, and reads past the end.
 
 use octavo::disk::Store;
 use octavo::numa::{NumaMode, TopologySource};
 use octavo::{Cache, CacheConfig, Error, Object, PartitionConfig, Read};
 
 const PAGE: u64 = 4096;
-/// Two pages, and a part of a third.
+/// The length of the object: two pages and a part of a third.
 const LEN: u64 = 2 * PAGE + 1000;
 
 fn byte(offset: u64) -> u8 {
     (offset * 7 % 251) as u8
 }
 
-/// An object, its pages all there: on one node, and on two that talk by messages.
+/// The same object with all pages resident: on one node, and on two nodes that exchange messages.
 fn objects() -> Vec<(Cache, Object)> {
     let open = |numa, topology| {
         let config = CacheConfig { memory_max_bytes: 32 << 20, numa, topology, ..CacheConfig::default() };
@@ -43,11 +43,11 @@ fn read(object: &Object, ranges: &[(u64, usize)]) -> (Result<(), Error>, Vec<Vec
 }
 
 #[test]
-fn a_batch_reads_what_the_end_cuts_what_spans_pages_and_nothing() {
-    // More of them than are looked up ahead, short ones and long ones.
+fn a_batch_serves_cut_pages_reads_of_several_pages_and_empty_reads() {
+    // More reads than a batch looks up ahead, short and long.
     let edges = [(0, 0), (LEN, 0), (LEN - 100, 100), (LEN - 1, 1), (PAGE - 50, 100), (2 * PAGE, 128), (5, 1)];
     let long = [(0, LEN as usize), (PAGE, 4096), (PAGE - 1, 4098), (2 * PAGE, 1000)];
-    // The first and the last read say how the others are looked up.
+    // The first and the last read decide how the batch looks up the others.
     let mixed = [&edges[..], &long, &edges].concat().repeat(2);
     let ended_by_long = [&edges[..], &long].concat().repeat(4);
     for (_cache, object) in objects() {
@@ -61,10 +61,9 @@ fn a_batch_reads_what_the_end_cuts_what_spans_pages_and_nothing() {
     }
 }
 
-/// The ends of a batch's reads were checked before any was looked up; now a read is checked where
-/// it is looked up.
+/// A batch used to check the ends of all reads first; now it checks each read when it looks it up.
 #[test]
-fn a_batch_with_a_read_past_the_end_is_refused_wherever_it_stands() {
+fn a_batch_with_a_read_past_the_end_is_refused_at_any_place_of_that_read() {
     for (_cache, object) in objects() {
         for wrong in
             [(LEN - 10, 11), (LEN, 1), (LEN + 1, 0), (3 * PAGE, 8), (u64::MAX - 3, 8), (u64::MAX, 4096)]

@@ -1,24 +1,16 @@
-//! Discards and zeroes (`src/clear.rs`, C1 to C7): what they leave, what they lose when the store
-//! refuses, and who waits for whom.
+//! Discards and zeroes (protocol C1 to C7): the bytes they leave, what happens when the store refuses,
+//! and which calls wait for them.
 
+use crate::fixture::{PAGE, SET_BYTES, disk, small};
 use crate::watchdog::Watchdog;
-use octavo::disk::{Engine, OpenOptions, SimDisk, SimFaults, SimOptions, Store};
-use octavo::{Cache, CacheConfig, CacheMode, Completion, Error, Object, Op, PartitionConfig, Request, WAYS};
+use octavo::disk::{Engine, OpenOptions, SimDisk, SimFaults, Store};
+use octavo::{Cache, CacheConfig, CacheMode, Completion, Error, Object, Op, PartitionConfig, Request};
 use std::time::Duration;
 
-const PAGE: u64 = 4096;
 const LEN: u64 = 64 * PAGE;
 
 fn cache() -> Cache {
-    let config = CacheConfig {
-        memory_max_bytes: 4 << 20,
-        segment_bytes: PAGE * WAYS as u64,
-        buffers_max_bytes: Some(512 << 10),
-        background: false,
-        seed: Some(11),
-        ..CacheConfig::default()
-    };
-    Cache::new(config).unwrap()
+    Cache::new(small(11)).unwrap()
 }
 
 fn open(cache: &Cache, cache_mode: CacheMode, store: Store) -> Object {
@@ -32,7 +24,7 @@ fn open(cache: &Cache, cache_mode: CacheMode, store: Store) -> Object {
 }
 
 fn on_disk(cache_mode: CacheMode) -> (Cache, SimDisk, Object) {
-    let (cache, disk) = (cache(), SimDisk::new(SimOptions { seed: 5, ..SimOptions::default() }));
+    let (cache, disk) = (cache(), disk(5));
     let object = open(&cache, cache_mode, disk.store("disk", LEN));
     (cache, disk, object)
 }
@@ -60,11 +52,10 @@ const NONE: SimFaults = SimFaults {
     p_short: 0.0,
 };
 
-/// A discard dropped the dirty pages of its range, and then told the store. When the store refused,
-/// the bytes of writes that had been acknowledged were in neither: reads went back to what the
-/// store had before them, and a sync said that all was well.
+/// A discard used to drop the dirty pages of its range before it asked the store. When the store
+/// refused, acknowledged writes were lost: reads returned older bytes, and a sync succeeded.
 #[test]
-fn a_clearing_that_the_store_refuses_loses_no_dirty_page() {
+fn a_refused_discard_or_zeroing_loses_no_dirty_page() {
     for faults in REFUSALS {
         let (_cache, disk, object) = on_disk(CacheMode::Writeback);
         (0..32)
@@ -75,7 +66,7 @@ fn a_clearing_that_the_store_refuses_loses_no_dirty_page() {
         }
         disk.set_faults(NONE);
         assert_eq!(object.stat().dirty_bytes, 32 * PAGE);
-        // The edges of the second were zeroed, each a write of its own.
+        // The partial pages at both ends of the zeroed range were zeroed by writes of their own.
         let expected = |number: u64| {
             let mut bytes = vec![number as u8 + 1; PAGE as usize];
             match number {
@@ -93,9 +84,9 @@ fn a_clearing_that_the_store_refuses_loses_no_dirty_page() {
     }
 }
 
-/// The same for a length.
+/// A shorter length used to lose dirty pages in the same way.
 #[test]
-fn a_cut_that_the_store_refuses_loses_no_dirty_page() {
+fn a_refused_shorter_length_loses_no_dirty_page() {
     let (_cache, disk, object) = on_disk(CacheMode::Writeback);
     (0..32).for_each(|number| object.write_at(number * PAGE, &[number as u8 + 1; PAGE as usize]).unwrap());
     object.sync().unwrap();
@@ -111,7 +102,7 @@ fn a_cut_that_the_store_refuses_loses_no_dirty_page() {
 }
 
 #[test]
-fn a_store_that_clears_nothing_by_itself_is_written_with_zeros() {
+fn a_store_that_cannot_clear_ranges_is_written_with_zeros() {
     for mode in [CacheMode::Writethrough, CacheMode::Writeback] {
         let (_cache, disk, object) = on_disk(mode);
         object.write_at(0, &[7; LEN as usize]).unwrap();
@@ -126,7 +117,7 @@ fn a_store_that_clears_nothing_by_itself_is_written_with_zeros() {
     }
 }
 
-/// What has ended is `done`; waits until `count` have.
+/// Waits for `count` completions and returns them.
 fn wait(queue: &mut octavo::Queue, count: usize) -> Vec<Completion> {
     let mut done = Vec::new();
     while done.len() < count {
@@ -135,10 +126,10 @@ fn wait(queue: &mut octavo::Queue, count: usize) -> Vec<Completion> {
     done
 }
 
-/// The queue did discards and zeroes before `submit` returned: whoever had submitted one waited for
-/// the store, and so did all his other requests.
+/// A queue used to do discards and zeroes inside of `submit`: the caller waited for the store, and so
+/// did all other requests of the queue.
 #[test]
-fn clearings_are_in_flight_when_submit_returns_and_reads_go_on() {
+fn submit_returns_while_clearings_are_in_flight_and_reads_continue() {
     let _watchdog = Watchdog::new(Duration::from_secs(20), "clearing");
     let (cache, disk, object) = on_disk(CacheMode::Writeback);
     object.write_at(0, &[3; LEN as usize]).unwrap();
@@ -148,12 +139,12 @@ fn clearings_are_in_flight_when_submit_returns_and_reads_go_on() {
     let mut queue = cache.queue().unwrap();
     let zero = |user_data| Op::Zero { offset: user_data * 8 * PAGE, len: 8 * PAGE, durable: user_data == 2 };
     queue.submit(&object, (0..4).map(|user_data| Request { op: zero(user_data), user_data }));
-    assert_eq!((disk.counters().steps, queue.pending()), (before.steps, 4), "nobody waited");
-    // The dirty pages are held, and read as they were; pages beside the ranges do not know of them.
+    assert_eq!((disk.counters().steps, queue.pending()), (before.steps, 4), "submit waited for the store");
+    // Held dirty pages are read as they were, and pages outside of the ranges are not affected.
     assert!(page(&object, 9) == [4; PAGE as usize] && page(&object, 40) == [3; PAGE as usize]);
     assert_eq!(disk.counters().steps, before.steps);
-    // A page that was clean waits, and helps the queue's lane, whose owner is here; so do a write and a
-    // sync.
+    // A read of a page that was clean waits for the clearing, and drives the lane of the queue, whose
+    // owner is this thread. So do a write and a sync.
     assert!(page(&object, 2) == [0; PAGE as usize]);
     object.write_at(10 * PAGE, &[5; PAGE as usize]).unwrap();
     object.sync().unwrap();
@@ -169,9 +160,9 @@ fn clearings_are_in_flight_when_submit_returns_and_reads_go_on() {
     }
 }
 
-/// Pages in somebody's hands cut a clearing into pieces, and hold up no other.
+/// Pages with I/O in flight split a clearing into pieces, and do not delay the rest of it.
 #[test]
-fn a_clearing_passes_pages_that_are_in_use_and_ends_after_them() {
+fn a_clearing_skips_pages_in_use_and_completes_after_them() {
     let _watchdog = Watchdog::new(Duration::from_secs(20), "clearing");
     for mode in [CacheMode::Writethrough, CacheMode::Writeback] {
         for len in [8, 64] {
@@ -197,10 +188,10 @@ fn a_clearing_passes_pages_that_are_in_use_and_ends_after_them() {
     }
 }
 
-/// A page that an object's end cuts is cleared as a whole; if the object has grown until its turn
-/// comes, only what it had is.
+/// A page that the end of the object cuts is cleared as a whole. If the object has grown before the
+/// clearing reaches that page, only the bytes up to the old end are cleared.
 #[test]
-fn an_object_that_grows_meanwhile_loses_nothing_behind_its_old_end() {
+fn an_object_that_grows_during_a_clearing_loses_nothing_behind_its_old_end() {
     let _watchdog = Watchdog::new(Duration::from_secs(20), "clearing");
     let cache = cache();
     let object = open(&cache, CacheMode::Writeback, Store::memory("m", 4 * PAGE + 1000));
@@ -226,15 +217,15 @@ fn an_object_that_grows_meanwhile_loses_nothing_behind_its_old_end() {
 }
 
 #[test]
-fn files_are_cleared_by_either_engine() {
+fn both_engines_clear_ranges_of_files() {
     for engine in [Engine::Auto, Engine::Blocking] {
         for mode in [CacheMode::Writethrough, CacheMode::Writeback] {
             let path = std::path::PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
             let path = path.join(format!("cleared-{}", std::process::id()));
             let content: Vec<u8> = (0..LEN as usize + 700).map(|at| (at % 251) as u8).collect();
             std::fs::write(&path, &content).unwrap();
-            let segment_bytes = PAGE * WAYS as u64;
-            let config = CacheConfig { engine, segment_bytes, background: false, ..CacheConfig::default() };
+            let config =
+                CacheConfig { engine, segment_bytes: SET_BYTES, background: false, ..CacheConfig::default() };
             let cache = Cache::new(config).unwrap();
             let object = open(&cache, mode, Store::open(&path, &OpenOptions::default()).unwrap());
             object.write_at(0, &content).unwrap();

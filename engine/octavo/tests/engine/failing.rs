@@ -1,11 +1,11 @@
 //! Stores that fail: what a sync says of them until it has succeeded, what stays dirty and how it
 //! is tried again, how long an object is then, and how one plain read that fails ends.
 
+use crate::fixture::{complete_all, disk, small, until};
 use crate::watchdog::Watchdog;
 use octavo::disk::{OpenOptions, SimDisk, SimFaults, SimOptions, Store};
 use octavo::{
-    Advice, Cache, CacheConfig, CacheMode, Error, Object, ObjectStat, Op, Partition, PartitionConfig,
-    Request, WAYS,
+    Advice, Cache, CacheConfig, CacheMode, Error, Object, ObjectStat, Op, Partition, PartitionConfig, Request,
 };
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,19 +14,8 @@ use std::time::Duration;
 const PAGE: usize = 4096;
 const LEN: usize = 16 * PAGE;
 
-fn small() -> CacheConfig {
-    CacheConfig {
-        memory_max_bytes: 4 << 20,
-        segment_bytes: (PAGE * WAYS) as u64,
-        buffers_max_bytes: Some(512 << 10),
-        background: false,
-        seed: Some(3),
-        ..CacheConfig::default()
-    }
-}
-
 fn partition(cache_mode: CacheMode) -> (Cache, Partition) {
-    let cache = Cache::new(small()).unwrap();
+    let cache = Cache::new(small(3)).unwrap();
     let config = PartitionConfig {
         cache_mode,
         max_bytes: Some(1 << 20),
@@ -40,7 +29,7 @@ fn partition(cache_mode: CacheMode) -> (Cache, Partition) {
 /// A disk, an object on it, and a queue.
 fn on_disk(cache_mode: CacheMode) -> (Cache, Partition, SimDisk, Object) {
     let (cache, partition) = partition(cache_mode);
-    let disk = SimDisk::new(SimOptions { seed: 9, ..SimOptions::default() });
+    let disk = disk(9);
     let object = partition.open(disk.store("disk", LEN as u64), "object").unwrap();
     (cache, partition, disk, object)
 }
@@ -53,9 +42,7 @@ fn all_syncs(cache: &Cache, object: &Object) -> Vec<Result<(), Error>> {
     let durable = Op::Write { offset: 15 * PAGE as u64, len: PAGE, buffer, durable: true };
     let zero = Op::Zero { offset: 14 * PAGE as u64, len: PAGE as u64, durable: true };
     queue.submit(object, [Op::Sync, durable, zero].map(|op| Request { op, user_data: 0 }));
-    while queue.pending() > 0 {
-        queue.wait(1, |completion| results.push(completion.result));
-    }
+    results.extend(complete_all(&mut queue).into_iter().map(|completion| completion.result));
     results
 }
 
@@ -159,7 +146,7 @@ fn after_a_change_of_length_that_fails_the_object_is_as_long_as_its_store() {
     for seed in 0..20 {
         for (mode, wanted) in [(CacheMode::Writeback, 5_000), (CacheMode::Writethrough, 30_000)] {
             let (_cache, partition) = partition(mode);
-            let disk = SimDisk::new(SimOptions { seed, ..SimOptions::default() });
+            let disk = disk(seed);
             let object = partition.open(disk.store("disk", 20_000), "object").unwrap();
             object.write_at(0, &[3; 20_000]).unwrap();
             disk.set_faults(SimFaults { p_sync_error: 1.0, ..SimFaults::default() });
@@ -192,7 +179,7 @@ fn after_a_change_of_length_that_fails_the_object_is_as_long_as_its_store() {
 fn on_a_full_disk(background: bool, dirty_max_bytes: u64) -> (Cache, SimDisk, Object) {
     // With memory for long runs of all pages.
     let buffers_max_bytes = Some(16 << 20);
-    let config = CacheConfig { memory_max_bytes: 32 << 20, buffers_max_bytes, background, ..small() };
+    let config = CacheConfig { memory_max_bytes: 32 << 20, buffers_max_bytes, background, ..small(3) };
     let cache = Cache::new(config).unwrap();
     let config = PartitionConfig {
         cache_mode: CacheMode::Writeback,
@@ -242,11 +229,7 @@ fn write_back_that_works_again_is_seen_without_a_sync() {
     let _watchdog = Watchdog::new(Duration::from_secs(60), "write-back that works again");
     // So that a few pages are urgent.
     let (_cache, disk, object) = on_a_full_disk(true, 16 * 4096);
-    let until = |done: &dyn Fn(&ObjectStat) -> bool| {
-        while !done(&object.stat()) {
-            std::thread::sleep(Duration::from_millis(10));
-        }
-    };
+    let until = |done: &dyn Fn(&ObjectStat) -> bool| until(|| done(&object.stat()));
     let refuse = || {
         disk.set_faults(SimFaults { p_no_space: 1.0, p_torn: 0.0, ..SimFaults::default() });
         (1..13).for_each(|page| object.write_at(page * 4096, &[1; 4096]).unwrap());

@@ -1,6 +1,7 @@
 //! Children that are forked from a process with a cache: they have its memory and its descriptors,
 //! and none of its threads.
 
+use crate::fixture::{is_alone, succeed_all};
 use crate::kernel;
 use crate::watchdog::Watchdog;
 use octavo::disk::{Engine, OpenError, OpenOptions, Store};
@@ -156,11 +157,7 @@ fn keep_busy(object: &Object, partition: &Partition, thread: u64) {
 fn a_child_is_refused_at_once_and_leaves_its_parent_alone() {
     // A child cannot start threads if its parent was just starting one (the standard library has a
     // lock for it), and other tests do all the time.
-    if std::env::var_os("OCTAVO_TEST_ALONE").is_none() {
-        let mut command = std::process::Command::new(std::env::current_exe().unwrap());
-        let name = "forked::a_child_is_refused_at_once_and_leaves_its_parent_alone";
-        command.args(["--exact", name, "--nocapture"]).env("OCTAVO_TEST_ALONE", "1");
-        assert!(command.status().unwrap().success());
+    if !is_alone("forked::a_child_is_refused_at_once_and_leaves_its_parent_alone") {
         return;
     }
     for engine in [Engine::Auto, Engine::Blocking] {
@@ -191,9 +188,7 @@ fn a_child_is_refused_at_once_and_leaves_its_parent_alone() {
             let ended = kernel::wait_for(child);
             assert!(ended.success(), "{engine:?}: child {number}: {ended}");
             // The parent's requests complete here.
-            while queue.pending() > 0 {
-                queue.wait(1, |completion| completion.result.unwrap());
-            }
+            succeed_all(&mut queue);
             object.write_at(number * PAGE, &stamp(number)).unwrap();
             object.sync().unwrap();
         }

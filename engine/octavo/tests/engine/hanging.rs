@@ -1,31 +1,21 @@
-//! A store that hangs: what others notice of it.
+//! A store that hangs delays its own object only.
 
+use crate::fixture::{PAGE, SET_BYTES, disk, until};
 use crate::watchdog::Watchdog;
-use octavo::disk::{SimDisk, SimOptions};
-use octavo::{Cache, CacheConfig, CacheMode, Limits, Object, PartitionConfig, WAYS};
+use octavo::disk::SimDisk;
+use octavo::{Cache, CacheConfig, CacheMode, Limits, Object, PartitionConfig};
 use std::time::Duration;
 
-const PAGE: u64 = 4096;
 const PAGES: u64 = 256;
 const DIRTY_MAX: u64 = 64;
 
-fn disk(seed: u64) -> SimDisk {
-    SimDisk::new(SimOptions { seed, ..SimOptions::default() })
-}
-
-/// Every other page, so that each is an I/O of its own.
+/// Writes every other page, so that each becomes an I/O of its own.
 fn dirty(object: &Object, pages: u64) {
     (0..pages).for_each(|page| object.write_at(page * 2 * PAGE, &[page as u8 | 1; PAGE as usize]).unwrap());
 }
 
 fn dirty_pages(object: &Object) -> u64 {
     object.stat().dirty_bytes / PAGE
-}
-
-fn until(done: impl Fn() -> bool) {
-    while !done() {
-        std::thread::sleep(Duration::from_millis(2));
-    }
 }
 
 fn assert_written(disk: &SimDisk, name: &str, pages: u64) {
@@ -41,14 +31,14 @@ fn assert_written(disk: &SimDisk, name: &str, pages: u64) {
     }
 }
 
-/// One store that hung stopped the write-back of all partitions: objects were cleaned one after the
-/// other, and the one that hung took all bounce pages.
+/// One hung store used to stop the write-back of all partitions: the cleaner cleaned objects one after
+/// the other, and the hung one held all bounce pages.
 #[test]
-fn a_store_that_hangs_holds_up_its_own_object_and_no_other() {
+fn a_hung_store_delays_the_write_back_of_its_own_object_only() {
     let watchdog = Watchdog::new(Duration::from_secs(60), "a store that hangs");
     let config = CacheConfig {
         memory_max_bytes: 16 << 20,
-        segment_bytes: PAGE * WAYS as u64,
+        segment_bytes: SET_BYTES,
         // 32 bounce pages.
         buffers_max_bytes: Some(1 << 20),
         reaper: false,
@@ -78,10 +68,10 @@ fn a_store_that_hangs_holds_up_its_own_object_and_no_other() {
     watchdog.feed("another partition's pages are written");
     dirty(&other, DIRTY_MAX - 10);
     until(|| dirty_pages(&other) <= DIRTY_MAX / 4);
-    watchdog.feed("another object's of the same partition");
+    watchdog.feed("another object of the same partition is written");
     dirty(&neighbour, 9);
     until(|| dirty_pages(&neighbour) == 0);
-    watchdog.feed("who is held up by its own dirty pages goes on");
+    watchdog.feed("a write that waits for its own dirty pages continues");
     dirty(&other, PAGES / 2);
     watchdog.feed("others are synced");
     other.sync().unwrap();
@@ -89,7 +79,7 @@ fn a_store_that_hangs_holds_up_its_own_object_and_no_other() {
     assert_written(&alive, "other", PAGES / 2);
     assert_written(&alive, "neighbour", 9);
     assert_eq!((dirty_pages(&stuck), dead.counters().writes), (DIRTY_MAX - 10, 0));
-    watchdog.feed("it answers");
+    watchdog.feed("the store answers");
     dead.answer();
     until(|| dirty_pages(&stuck) <= DIRTY_MAX / 4);
     stuck.sync().unwrap();
@@ -97,15 +87,15 @@ fn a_store_that_hangs_holds_up_its_own_object_and_no_other() {
     assert_eq!(dirty_pages(&stuck), 0);
 }
 
-/// A plan waited for the store of a partition that was to shrink, with the lock that all partitions
-/// need: none could be made, bounded or resized any more.
+/// A resize used to wait for the store of a shrinking partition while it held the lock that every
+/// partition needs: no partition could be made, limited or resized any more.
 #[test]
-fn a_store_that_hangs_keeps_its_own_partition_s_size_and_no_other_s() {
+fn a_hung_store_delays_resizes_of_its_own_partition_only() {
     const MIB: u64 = 1 << 20;
     let watchdog = Watchdog::new(Duration::from_secs(60), "a store that hangs while sizes change");
     let config = CacheConfig {
         memory_max_bytes: 16 * MIB,
-        segment_bytes: PAGE * WAYS as u64,
+        segment_bytes: SET_BYTES,
         buffers_max_bytes: Some(MIB),
         seed: Some(4),
         ..CacheConfig::default()
@@ -122,17 +112,17 @@ fn a_store_that_hangs_keeps_its_own_partition_s_size_and_no_other_s() {
     };
     let (dead, alive) = (disk(5), disk(6));
     let (first, second) = (partition("host/first", 7 * MIB), partition("second", 7 * MIB));
-    // Pages in every set, and none so full that one would have to leave.
+    // Every set has pages, and none is so full that it must evict one.
     let stuck = first.open(dead.store("stuck", 4 * PAGES * PAGE), "stuck").unwrap();
     let other = second.open(alive.store("other", 4 * PAGES * PAGE), "other").unwrap();
     dead.hang();
     dirty(&stuck, 2 * PAGES);
     dirty(&other, 2 * PAGES);
 
-    watchdog.feed("a partition is made, for which both should give");
+    watchdog.feed("a new partition takes memory from both");
     let third = partition("third", 4 * MIB);
     assert!(third.stat().max_bytes >= MIB, "{:?}", third.stat());
-    watchdog.feed("who asks for its size, or its group's, waits");
+    watchdog.feed("callers that set its size or its group's size wait");
     let max = Limits { max_bytes: 3 * MIB, ..Limits::default() };
     let asks = [
         std::thread::spawn({
@@ -161,9 +151,9 @@ fn a_store_that_hangs_keeps_its_own_partition_s_size_and_no_other_s() {
     stuck.read_at(8 * PAGE, &mut page).unwrap();
     assert_eq!(page, [5; PAGE as usize]);
     assert!(first.stat().charged_bytes > 3 * MIB, "{:?}", first.stat());
-    assert!(asks.iter().all(|ask| !ask.is_finished()), "told that a bound is kept, which is not");
+    assert!(asks.iter().all(|ask| !ask.is_finished()), "a call returned before its limit was reached");
 
-    watchdog.feed("it answers");
+    watchdog.feed("the store answers");
     dead.answer();
     for ask in asks {
         ask.join().unwrap().unwrap();
@@ -176,15 +166,15 @@ fn a_store_that_hangs_keeps_its_own_partition_s_size_and_no_other_s() {
     assert_written(&alive, "other", 2 * PAGES);
 }
 
-/// Whoever set a limit, or a group's, waited for the store as long as it hung.
+/// Setting a limit of a partition or a group used to wait for the store as long as it hung.
 #[test]
-fn limits_hold_at_once_and_what_a_store_holds_up_is_owed_until_it_answers() {
+fn limits_apply_at_once_and_a_hung_store_owes_its_memory_until_it_answers() {
     const MIB: u64 = 1 << 20;
     let watchdog = Watchdog::new(Duration::from_secs(60), "limits on a store that hangs");
     for reaper in [false, true] {
         let config = CacheConfig {
             memory_max_bytes: 16 * MIB,
-            segment_bytes: PAGE * WAYS as u64,
+            segment_bytes: SET_BYTES,
             buffers_max_bytes: Some(MIB),
             reaper,
             seed: Some(4),
@@ -214,7 +204,7 @@ fn limits_hold_at_once_and_what_a_store_holds_up_is_owed_until_it_answers() {
         assert!(!first.begin_policy(octavo::PolicyName::Lru).unwrap());
         let (_, owed) = first.begin_reclaim(MIB).unwrap();
         assert!(!owed.is_nothing());
-        watchdog.feed("it answers");
+        watchdog.feed("the store answers");
         dead.answer();
         until(|| (reaper || cache.settle().is_nothing()) && first.stat().charged_bytes <= 2 * MIB);
         assert!(first.begin_policy(octavo::PolicyName::Lru).unwrap());

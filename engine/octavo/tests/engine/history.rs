@@ -9,11 +9,11 @@
 //! time: no other value's such zone may overlap it, and no value whose operations could all
 //! have happened at once may have to do so inside it.
 
-use crate::random::Random;
 use crate::watchdog::Watchdog;
 use octavo::disk::{SimDisk, SimOptions, Store};
 use octavo::numa::{NumaMode, Replication, TopologySource, sit};
 use octavo::{Advice, Cache, CacheConfig, CacheMode, Object, Partition, PartitionConfig, Read, WAYS};
+use octavo_random::Random;
 use std::collections::HashMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -113,7 +113,7 @@ struct Scene {
 }
 
 fn page_of(value: u64) -> Vec<u8> {
-    let mut bytes = Random(value).bytes(PAGE);
+    let mut bytes = Random::new(value).bytes(PAGE);
     bytes[..8].copy_from_slice(&value.to_le_bytes());
     bytes
 }
@@ -132,7 +132,7 @@ impl Scene {
 
     fn thread(&self, seed: u64, seat: u32, steps: u64) {
         sit(seat);
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let mut events = Vec::new();
         let object = &self.object;
         for step in 0..steps {

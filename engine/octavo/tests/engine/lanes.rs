@@ -1,8 +1,8 @@
-//! Calls of many threads at once, more than there are lanes with rings of their own: each goes on,
-//! whatever the others wait for.
+//! More concurrent calls than lanes with rings: each call proceeds, whatever the others wait for.
 
+use crate::fixture::{PAGE, disk, until};
 use crate::watchdog::Watchdog;
-use octavo::disk::{SimDisk, SimOptions};
+use octavo::disk::SimDisk;
 use octavo::numa::{NumaMode, TopologySource};
 use octavo::{
     Advice, Cache, CacheConfig, CacheMode, Error, Limits, Object, Op, Partition, PartitionConfig, Queue,
@@ -11,15 +11,9 @@ use octavo::{
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
-const PAGE: u64 = 4096;
-
-/// The part of the buffer share that lanes of blocking calls may take, and what each takes.
+/// The divisor of the buffer share that lanes of blocking calls may take, and the stack of a thread.
 const LANES_SHARE: u64 = 8;
 const STACK_BYTES: usize = 64 << 10;
-
-fn disk(seed: u64) -> SimDisk {
-    SimDisk::new(SimOptions { seed, ..SimOptions::default() })
-}
 
 fn cache(numa: NumaMode) -> Cache {
     let topology = match numa {
@@ -43,19 +37,13 @@ fn partition(cache: &Cache, name: &str, mode: CacheMode) -> Partition {
     cache.partition(config).unwrap()
 }
 
-fn until(done: impl Fn() -> bool) {
-    while !done() {
-        std::thread::sleep(Duration::from_millis(2));
-    }
-}
-
-/// A page that tells its number.
+/// The bytes of a page: its number, repeated.
 fn stamp(page: u64) -> [u8; 4096] {
     [(page % 251) as u8 + 1; 4096]
 }
 
-/// Runs `call` on so many threads, on a disk that hangs until all of them are in their calls and it
-/// has so many requests.
+/// Runs `call` on `threads` threads. The disk hangs until all of them have begun their calls and
+/// `requests` requests are in flight.
 fn all_at_once(
     disk: &SimDisk,
     threads: u64,
@@ -83,8 +71,8 @@ fn all_at_once(
     });
 }
 
-/// Each thread that had called once kept a ring, and the rings' memory was soon used up: of 256
-/// threads that read one page each, 108 were told that there was no memory.
+/// Every thread that had made one call used to keep a ring, which soon used up the memory for rings:
+/// of 256 threads that read one page each, 108 were refused.
 #[test]
 fn two_thousand_threads_read_write_and_sync_at_once() {
     const THREADS: u64 = 2000;
@@ -95,14 +83,14 @@ fn two_thousand_threads_read_write_and_sync_at_once() {
         watchdog.feed(format!("cold reads, {mode:?}"));
         all_at_once(&disk, THREADS, 1000, |thread| object.read_at(thread * PAGE, &mut [0; 512]));
         watchdog.feed(format!("writes and syncs, {mode:?}"));
-        // As many as one object has bounce pages.
+        // One object has this many bounce pages.
         all_at_once(&disk, THREADS, 60, |thread| {
             object.write_at(thread * PAGE, &stamp(thread))?;
             object.sync_range(thread * PAGE, PAGE)
         });
         let image = disk.image("disk");
         assert!((0..THREADS).all(|page| image[(page * PAGE) as usize..][..4096] == stamp(page)));
-        // The threads are gone: what is left are the lanes of the cache.
+        // The threads have ended: only the lanes of the cache still hold buffers.
         let stat = cache.stat();
         let bounce_pages = stat.buffers_max_bytes / 8;
         let lanes = stat.buffers_used_bytes - bounce_pages;
@@ -110,7 +98,7 @@ fn two_thousand_threads_read_write_and_sync_at_once() {
     }
 }
 
-/// All verbs, on an object of its own.
+/// Calls every verb.
 fn all_verbs(object: &Object, partition: &Partition) -> Result<(), Error> {
     let page = |number: u64| number * PAGE;
     object.write_at(page(1), &stamp(1))?;
@@ -142,9 +130,9 @@ fn all_verbs(object: &Object, partition: &Partition) -> Result<(), Error> {
     object.close()
 }
 
-/// Had a call to wait for a lane, it would wait for a store that is none of its own.
+/// If a call had to wait for a lane, it would wait for the store of another object.
 #[test]
-fn calls_that_a_hung_store_holds_up_keep_no_lane_from_other_objects() {
+fn calls_that_wait_for_a_hung_store_leave_lanes_to_other_objects() {
     const THREADS: u64 = 300;
     let watchdog = Watchdog::new(Duration::from_secs(120), "a hung store and other tenants");
     let modes = [NumaMode::Off, NumaMode::Partition, NumaMode::Message, NumaMode::Replicate];
@@ -175,9 +163,9 @@ fn calls_that_a_hung_store_holds_up_keep_no_lane_from_other_objects() {
     }
 }
 
-/// Queues take their rings from the share for buffers, and so did the threads that called.
+/// Queues take their rings from the buffer share, and so did the threads of blocking calls.
 #[test]
-fn queues_that_use_the_buffer_share_up_leave_blocking_calls_alone() {
+fn queues_that_use_up_the_buffer_share_do_not_stop_blocking_calls() {
     let cache = cache(NumaMode::Off);
     let disk = disk(4);
     let partition = partition(&cache, "p", CacheMode::Writethrough);
@@ -198,7 +186,7 @@ fn queues_that_use_the_buffer_share_up_leave_blocking_calls_alone() {
     let object = partition.open(disk.store("disk", 300 * PAGE), "disk").unwrap();
     all_at_once(&disk, 100, 100, |thread| object.read_at((150 + thread) * PAGE, &mut [0; 64]));
     all_verbs(&object, &partition).unwrap();
-    // A size that others are asked for, and that waits for a store.
+    // A resize, which may need I/O.
     let other =
         cache.partition(PartitionConfig { max_bytes: Some(4 << 20), ..PartitionConfig::new("q") }).unwrap();
     cache.set_limits(&other, Limits { max_bytes: 3 << 20, ..Limits::default() }).unwrap();
@@ -210,7 +198,7 @@ fn queues_that_use_the_buffer_share_up_leave_blocking_calls_alone() {
     queue.wait(1, |completion| completion.result.unwrap());
 }
 
-/// What a call needs goes with it: also where the cache is gone, and its objects are not.
+/// Objects keep everything that their calls need, even after the cache was dropped.
 #[test]
 fn an_object_outlives_its_cache() {
     let disk = disk(5);

@@ -1,4 +1,4 @@
-//! The engine as its users see it.
+//! Integration tests of the engine: everything goes through its public interface.
 
 #[cfg(not(shuttle))]
 mod ahead;
@@ -12,6 +12,8 @@ mod batch;
 mod clearing;
 #[cfg(not(shuttle))]
 mod failing;
+#[cfg(not(shuttle))]
+mod fixture;
 #[cfg(not(shuttle))]
 mod forked;
 #[cfg(not(shuttle))]
@@ -29,7 +31,6 @@ mod on_nodes;
 mod pages;
 #[cfg(not(shuttle))]
 mod pressure;
-mod random;
 #[cfg(not(shuttle))]
 mod recording;
 #[cfg(not(shuttle))]

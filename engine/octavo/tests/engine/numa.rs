@@ -1,8 +1,11 @@
-//! Nodes, as users see them: emulated ones, and the machine's as far as it has any.
+//! NUMA modes through the public interface, on emulated nodes and on those of this machine.
 
+use crate::fixture::{is_alone, sleeps, succeed_all, until};
+use crate::watchdog::Watchdog;
 use octavo::disk::Store;
 use octavo::numa::{NumaMode, PartitionNumaStat, Replication, TopologySource, sit};
 use octavo::{Cache, CacheConfig, CacheMode, Object, Op, Partition, PartitionConfig, Read, Request};
+use std::path::PathBuf;
 use std::time::Duration;
 
 pub const PAGE: u64 = 4096;
@@ -18,7 +21,7 @@ pub fn config(mode: NumaMode, nodes: u32, cores: u32) -> CacheConfig {
     }
 }
 
-/// A cache of eight segments, and an object of pages that say their number.
+/// A cache of eight segments, and an object whose pages begin with their own number.
 pub fn scene(config: CacheConfig) -> (Cache, Partition, Object) {
     scene_of(config, CacheMode::default())
 }
@@ -36,7 +39,7 @@ pub fn scene_of(config: CacheConfig, cache_mode: CacheMode) -> (Cache, Partition
     (cache, partition, object)
 }
 
-/// Reads every page on a core.
+/// Reads every page on a thread that sits on core `seat`.
 fn read_all_on(seat: u32, object: &Object) {
     std::thread::scope(|scope| {
         let reader = || {
@@ -52,13 +55,13 @@ fn read_all_on(seat: u32, object: &Object) {
 }
 
 #[test]
-fn pages_are_divided_among_nodes_and_it_is_counted_whose_are_read() {
+fn pages_are_divided_among_nodes_and_local_and_remote_hits_are_counted() {
     sit(0);
     let (cache, partition, object) = scene(config(NumaMode::Partition, 2, 2));
     let before = cache.numa_stat().partitions.remove(0);
     assert_eq!(before.nodes.iter().map(|node| node.segments).collect::<Vec<_>>(), [4, 4]);
     assert_eq!(before.nodes.iter().map(|node| node.pages).sum::<u64>(), PAGES);
-    // Cores 2 and 3 are node 1's, and core 4 is core 0 again.
+    // Cores 2 and 3 belong to node 1; core 4 is core 0 again.
     for (seat, node) in [(1, 0), (2, 1), (3, 1), (4, 0)] {
         let before = cache.numa_stat().partitions.remove(0);
         read_all_on(seat, &object);
@@ -112,7 +115,7 @@ fn one_node_counts_nothing_and_divides_nothing() {
 }
 
 #[test]
-fn this_machines_nodes_are_used_and_what_lies_on_them_is_where_it_belongs() {
+fn on_this_machine_frames_and_metadata_lie_on_the_nodes_that_own_them() {
     let (cache, _partition, object) =
         scene(CacheConfig { topology: TopologySource::Machine, ..config(NumaMode::Partition, 1, 1) });
     let stat = cache.numa_stat();
@@ -120,7 +123,7 @@ fn this_machines_nodes_are_used_and_what_lies_on_them_is_where_it_belongs() {
     assert_eq!(nodes.len(), stat.topology.nodes.len());
     assert!(nodes.iter().map(|node| node.pages).sum::<u64>() == PAGES);
     for node in nodes.iter().filter(|_| !stat.refused) {
-        // Memory may be short on a node, and then lies on another; most does not.
+        // A node short of memory may have some of it on another node, but not most of it.
         assert!(node.frames.elsewhere <= node.frames.here, "{node:?}");
         assert!(node.metadata.elsewhere <= node.metadata.here, "{node:?}");
     }
@@ -131,7 +134,7 @@ fn stat(cache: &Cache) -> PartitionNumaStat {
     cache.numa_stat().partitions.remove(0)
 }
 
-/// Writes every page so often, with what it holds.
+/// Writes every page `times` times with the bytes that it already has.
 pub fn write_all(object: &Object, times: u32) {
     for page in (0..PAGES).flat_map(|page| (0..times).map(move |_| page)) {
         object.write_at(page * PAGE, &page.to_le_bytes()).unwrap();
@@ -148,7 +151,7 @@ fn write_all_on(seat: u32, object: &Object, times: u32) {
 }
 
 #[test]
-fn pages_go_to_the_node_that_writes_them_and_back_and_home_before_they_are_recorded() {
+fn pages_move_to_the_node_that_writes_them_and_go_home_before_a_recording() {
     let replication = Replication { switch_writes: 4, ..Replication::default() };
     let config = CacheConfig { replication, background: false, ..config(NumaMode::Replicate, 2, 1) };
     let (cache, partition, object) = scene_of(config, CacheMode::Writeback);
@@ -158,7 +161,7 @@ fn pages_go_to_the_node_that_writes_them_and_back_and_home_before_they_are_recor
     for writer in [1, 0, 1] {
         write_all_on(writer, &object, 5);
         let after = stat(&cache);
-        // Four from afar, and then none.
+        // A page is written remotely four times, then it moves, and all writes are local.
         let remote = after.remote_writes - before.remote_writes;
         switches = after.switches - before.switches;
         println!("node {writer}: {remote} writes from afar, {switches} pages came");
@@ -167,18 +170,18 @@ fn pages_go_to_the_node_that_writes_them_and_back_and_home_before_they_are_recor
         let hits = after.remote_hits;
         write_all_on(writer, &object, 5);
         read_all_on(writer, &object);
-        assert_eq!(stat(&cache).remote_hits, hits, "all is near");
+        assert_eq!(stat(&cache).remote_hits, hits, "every access is local");
         before = stat(&cache);
     }
-    assert_eq!(switches, PAGES, "all had gone to the other node");
-    // The first reader of the other node copies them, and then reads its own, also of pages that are at
-    // home there.
+    assert_eq!(switches, PAGES, "every page had moved to the other node");
+    // The other node copies each page at its first read and then reads its copy, also of pages whose
+    // home it is.
     read_all_on(0, &object);
     read_all_on(0, &object);
     let after = stat(&cache);
     assert_eq!((after.twins_made - before.twins_made, after.twin_hits - before.twin_hits), (PAGES, PAGES));
     assert_eq!(partition.stat().dirty_bytes, PAGES * PAGE, "no dirty page is lost");
-    // A recording says where each page is, and that is home.
+    // A recording begins with every page at its home.
     let recording = partition.record(octavo::recording::WHOLE).unwrap();
     assert_eq!([on_node(0), on_node(1)], at_first);
     assert!(stat(&cache).nodes.iter().all(|node| node.twins == 0));
@@ -222,14 +225,14 @@ fn a_batch_is_read_by_the_nodes_of_its_pages_and_every_hit_is_local() {
     let (hits, misses) = (after.1.hits - before.1.hits, after.1.misses - before.1.misses);
     assert_eq!((hits, misses), (4 * PAGES, 0));
     let sent = after.0.messages + after.0.messages_refused;
-    assert_eq!(sent, 4 * after.0.nodes[1].pages, "all that are at the other node");
+    assert_eq!(sent, 4 * after.0.nodes[1].pages, "every page of the other node was asked for by message");
     assert!(after.0.bundles < after.0.messages / 2, "{after:?}");
-    // What was refused, and nothing else, was read from afar.
+    // Exactly the refused messages became remote reads.
     assert_eq!(after.0.remote_hits - before.0.remote_hits, after.0.messages_refused);
 }
 
 #[test]
-fn what_misses_at_another_node_comes_in_there() {
+fn pages_that_miss_at_another_node_are_filled_there() {
     sit(0);
     let (cache, partition, object) = scene(config(NumaMode::Message, 4, 1));
     for _ in 0..5 {
@@ -241,7 +244,7 @@ fn what_misses_at_another_node_comes_in_there() {
 }
 
 #[test]
-fn a_queues_reads_and_writes_travel_and_come_back_to_its_thread() {
+fn requests_of_a_queue_run_on_other_nodes_and_complete_on_its_own_thread() {
     sit(0);
     let (cache, partition, object) = scene(config(NumaMode::Message, 3, 1));
     partition.evict().unwrap();
@@ -270,14 +273,14 @@ fn a_queues_reads_and_writes_travel_and_come_back_to_its_thread() {
         assert_eq!(ended as u64, PAGES);
     }
     assert!(cache.numa_stat().partitions[0].messages > PAGES);
-    // A request past the end is an error as ever.
+    // A request past the end still fails.
     let op = Op::Read { offset: PAGES * PAGE, len: 1, buffer: vec![0].into() };
     queue.submit(&object, [Request { user_data: 0, op }]);
     queue.wait(1, |completion| assert!(completion.result.is_err()));
 }
 
 #[test]
-fn threads_of_all_nodes_that_send_to_each_other_all_get_their_answers() {
+fn threads_of_all_nodes_that_send_to_each_other_all_get_replies() {
     let (_cache, partition, object) = scene(config(NumaMode::Message, 2, 1));
     std::thread::scope(|scope| {
         for seat in 0..4 {
@@ -314,42 +317,59 @@ fn a_queue_outlives_the_workers_of_its_cache() {
     assert_eq!(ended, 200);
 }
 
-/// Such a request has no memory of its own. In a bundle for another node it was taken for a read
-/// into that memory, and the process died.
+/// A prefetch has no buffer. In a bundle for another node it used to be taken for a read into its
+/// buffer, and the process crashed.
 #[test]
-fn a_queues_prefetch_of_another_nodes_pages_does_not_travel() {
+fn a_prefetch_of_another_nodes_pages_is_not_sent_as_a_message() {
     let (cache, _partition, object) = scene(config(NumaMode::Message, 2, 2));
     let mut queue = cache.queue().unwrap();
     for round in 0..2 {
         let advise = |page| Op::Advise { offset: page * PAGE, len: 1, advice: octavo::Advice::WillNeed };
         queue.submit(&object, (0..100).map(|page| Request { user_data: page, op: advise(page) }));
-        while queue.pending() > 0 {
-            queue.wait(1, |completion| completion.result.unwrap());
-        }
+        succeed_all(&mut queue);
         assert!((0..100).all(|page| object.is_resident(page * PAGE)), "round {round}");
     }
 }
 
+/// The workers' threads, by their folders in `/proc`, and how often each has gone to sleep. None
+/// while one of them runs.
+fn sleeping_workers() -> Option<Vec<(PathBuf, u64)>> {
+    let mut workers = Vec::new();
+    for task in std::fs::read_dir("/proc/self/task").unwrap() {
+        let task = task.unwrap().path();
+        let Ok(stat) = std::fs::read_to_string(task.join("stat")) else { continue };
+        if stat.contains("(octavo-node-") {
+            let state = stat.rsplit(") ").next().unwrap();
+            let sleeps = sleeps(&task).filter(|_| state.starts_with('S'))?;
+            workers.push((task, sleeps));
+        }
+    }
+    workers.sort();
+    Some(workers)
+}
+
+/// A worker without requests sleeps until one arrives: it neither spins nor wakes up to look. Each
+/// wake-up ends in another sleep, and sleeps are counted. The workers of other tests have the same
+/// names, so this one runs alone.
 #[test]
-fn workers_that_have_nothing_to_do_use_no_processor() {
+fn workers_without_requests_sleep_and_do_not_wake_up() {
+    if !is_alone("numa::workers_without_requests_sleep_and_do_not_wake_up") {
+        return;
+    }
+    let _watchdog = Watchdog::new(Duration::from_secs(60), "idle workers");
     let (_cache, _partition, object) = scene(config(NumaMode::Message, 2, 4));
     read_all_in_batches(&object, 64);
-    let ticks = || {
-        let tasks = std::fs::read_dir("/proc/self/task").unwrap();
-        let stats = tasks.filter_map(|task| std::fs::read_to_string(task.unwrap().path().join("stat")).ok());
-        let ours = stats.filter(|stat| stat.contains("(octavo-node-"));
-        ours.map(|stat| {
-            let fields: Vec<u64> =
-                stat.rsplit(')').next().unwrap().split_whitespace().map(|f| f.parse().unwrap_or(0)).collect();
-            fields[11] + fields[12]
-        })
-        .sum::<u64>()
-    };
-    // Other tests have workers too, so a quiet moment among many is looked for.
-    let quiet = (0..40).any(|_| {
-        let before = ticks();
-        std::thread::sleep(Duration::from_millis(250));
-        ticks() == before
+    // The workers fall asleep once the last batch is answered. Two equal counts say that all of them have.
+    until(|| {
+        let sleeping = sleeping_workers();
+        read_all_on(0, &object);
+        sleeping.is_some() && sleeping == sleeping_workers()
     });
-    assert!(quiet, "workers are busy all the time");
+    let before = sleeping_workers();
+    for _ in 0..200 {
+        read_all_on(0, &object);
+    }
+    let after = sleeping_workers().expect("a worker runs without a request");
+    assert!(!after.is_empty(), "there are no workers");
+    assert_eq!(before, Some(after), "workers woke up without a request");
 }

@@ -1,16 +1,16 @@
-//! Pages that say what they are, so that every read can be checked: no torn page, no page of
-//! another place, no version older than one that was read or replied to before.
+//! Pages that contain their own object, number and version, so that every read can be checked: no torn
+//! page, no page of another place, no version older than one that was read or acknowledged before.
 
-use crate::random::Random;
 use octavo::Object;
+use octavo_random::Random;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 pub const PAGE: usize = 4096;
 
-/// A page of the given object, number and version. Version 0 is a page of zeros: never written, or
+/// The bytes of a page. Version 0, which is never passed, is a page of zeros: never written, or
 /// discarded.
 fn page(object: u64, number: u64, version: u64) -> Vec<u8> {
-    let mut random = Random(object << 40 ^ number << 32 ^ version);
+    let mut random = Random::new(object << 40 ^ number << 32 ^ version);
     let mut bytes = random.bytes(PAGE);
     bytes[..8].copy_from_slice(&object.to_le_bytes());
     bytes[8..16].copy_from_slice(&number.to_le_bytes());
@@ -18,7 +18,7 @@ fn page(object: u64, number: u64, version: u64) -> Vec<u8> {
     bytes
 }
 
-/// The version of a whole page; panics at one that is not what it says.
+/// The version of a page. Panics if the bytes are not those of that version.
 fn version(object: u64, number: u64, bytes: &[u8]) -> u64 {
     if bytes.iter().all(|byte| *byte == 0) {
         return 0;
@@ -28,16 +28,16 @@ fn version(object: u64, number: u64, bytes: &[u8]) -> u64 {
     version
 }
 
-/// What threads share about one object. One thread at a time writes a page, so that versions say
-/// which came later.
+/// What threads share about one object. One thread at a time writes a page, so that a higher version
+/// is a later write.
 pub struct Shared {
     pub object: Object,
     number: u64,
-    /// Per page: the latest version that a write took, and the latest that is known to have been
-    /// read or replied to.
+    /// Per page: the latest version that a write has begun, and the latest that was read or
+    /// acknowledged.
     taken: Vec<AtomicU64>,
     seen: Vec<AtomicU64>,
-    /// Discards make pages go back to zeros: then only what they say is checked.
+    /// With discards a page may become zeros again, so the order of versions is not checked.
     pub discards: bool,
 }
 
@@ -47,12 +47,12 @@ impl Shared {
         Shared { object, number, taken: counts(), seen: counts(), discards }
     }
 
-    /// The version that a read which begins now may not be older than.
+    /// The oldest version that a read which begins now may return.
     pub fn floor(&self, number: u64) -> u64 {
         self.seen[number as usize].load(Relaxed)
     }
 
-    /// Checks what a read of a page brought, which began when `floor` was its floor.
+    /// Checks the bytes of a read that began when `floor` was the oldest version allowed.
     pub fn check(&self, number: u64, floor: u64, bytes: &[u8]) {
         let version = version(self.number, number, bytes);
         let taken = self.taken[number as usize].load(Relaxed);
@@ -61,7 +61,7 @@ impl Shared {
         self.replied(number, version);
     }
 
-    /// The next version of a page, and its bytes.
+    /// Begins the next version of a page; returns it with its bytes.
     pub fn next(&self, number: u64) -> (u64, Vec<u8>) {
         let version = self.taken[number as usize].fetch_add(1, Relaxed) + 1;
         (version, page(self.number, number, version))
@@ -84,8 +84,8 @@ impl Shared {
         self.replied(number, version);
     }
 
-    /// Pins a page, if that can be, and sees that it is the same before and after others had a
-    /// turn.
+    /// Pins a page, if it can be pinned, and checks that its bytes stay the same while other threads
+    /// run.
     pub fn pin(&self, number: u64) {
         let floor = self.floor(number);
         if let Some(pin) = self.object.pin(number * PAGE as u64).unwrap() {

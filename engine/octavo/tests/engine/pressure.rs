@@ -1,5 +1,5 @@
-//! A cache that does nothing and whose reaper rests hears that memory is short: from who tells it,
-//! and from the kernel.
+//! An idle cache shrinks when memory is short: after a call of `memory_is_short`, and after the kernel
+//! reports stalls.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use octavo::pressure::{PressureSource, Sample};
 use octavo::{Cache, CacheConfig, Partition, PartitionConfig};
 
-/// Of a system that has neither enough memory nor too little: only who says that processes wait for
-/// it makes the cache shrink.
+/// An idle cache on a system with neither ample nor short memory: only a report of stalls makes the
+/// cache shrink.
 fn idle(source: impl FnOnce(PressureSource) -> PressureSource) -> (Cache, Partition) {
     let tight =
         || Sample { stalled_percent: Some(0.0), available_bytes: Some(60 << 20), bound_bytes: Some(1 << 30) };
@@ -35,18 +35,18 @@ fn charged(partition: &Partition) -> u64 {
 }
 
 #[test]
-fn who_tells_that_memory_is_short_is_heard_while_nothing_else_happens() {
+fn a_report_that_memory_is_short_shrinks_an_idle_cache() {
     let (cache, partition) = idle(|source| source);
     let full = charged(&partition);
     cache.memory_is_short();
     while charged(&partition) > full - full / 10 {
         std::thread::sleep(Duration::from_millis(5));
     }
-    // One word, one step.
+    // One report makes one step.
     assert!(charged(&partition) >= full - full / 6, "{} of {full} bytes", charged(&partition));
 }
 
-/// A memory control group with room for next to nothing, version 1 or 2.
+/// A memory control group (version 1 or 2) with a limit of 16 MiB. Removed on drop.
 struct Group(PathBuf);
 
 impl Group {
@@ -63,7 +63,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // Who has just ended leaves it a little later.
+        // A process that has just ended leaves the group a little later.
         for _ in 0..100 {
             if std::fs::remove_dir(&self.0).is_ok() {
                 return;
@@ -75,7 +75,7 @@ impl Drop for Group {
 
 const STALLS: &str = "/proc/pressure/memory";
 
-/// How long processes have waited for memory since the machine started.
+/// Time that processes have stalled on memory since the machine started.
 fn stalled() -> Option<Duration> {
     let text = std::fs::read_to_string(STALLS).ok()?;
     let total = text.lines().find(|line| line.starts_with("some "))?.rsplit_once("total=")?.1;
@@ -83,7 +83,7 @@ fn stalled() -> Option<Duration> {
 }
 
 #[test]
-fn the_kernel_tells_of_real_stalls() {
+fn real_stalls_that_the_kernel_reports_shrink_an_idle_cache() {
     let mut ask = OpenOptions::new();
     let ask = ask.read(true).write(true).open(STALLS);
     if !ask.is_ok_and(|mut file| file.write_all(b"some 200000 2000000\0").is_ok()) {
@@ -96,8 +96,7 @@ fn the_kernel_tells_of_real_stalls() {
     };
     let (_cache, partition) = idle(PressureSource::with_triggers);
     let full = charged(&partition);
-    // Somebody writes a file faster than it gets to the disk, with next to no memory to keep it in
-    // meanwhile.
+    // A process with very little memory writes a file faster than the disk takes it.
     let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("stall-{}", std::process::id()));
     let (join, to) = (group.0.join("cgroup.procs"), file.display());
     let line = format!("echo $$ > {} && exec dd if=/dev/zero of={to} bs=1M count=200", join.display());
@@ -113,9 +112,10 @@ fn the_kernel_tells_of_real_stalls() {
     let _ = std::fs::remove_file(&file);
     let stalls = stalled().unwrap_or_default().saturating_sub(before);
     println!("processes stalled for {stalls:?} of {:?}; told: {told}", begun.elapsed());
-    // A quarter of all the time is a tenth of some two seconds of it, by far.
+    // If processes stalled for a quarter of the whole time, they stalled for well over 200 ms of some
+    // two seconds, which is the trigger.
     if !told && stalls > begun.elapsed() / 4 && begun.elapsed() > Duration::from_secs(4) {
-        panic!("and nobody told");
+        panic!("the kernel reported no stall to the cache");
     }
     if !told {
         println!("SKIP: too few stalls could be made");

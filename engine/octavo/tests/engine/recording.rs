@@ -10,8 +10,8 @@ use octavo::{
     Cache, CacheConfig, Object, Partition, PartitionConfig, PolicyName, Recording, RecordingEnd, Taken,
 };
 
-use crate::random::Random;
 use crate::watchdog::Watchdog;
+use octavo_random::Random;
 
 const PAGE: u64 = 4096;
 const SEGMENT: u64 = 4 * octavo::WAYS as u64 * PAGE;
@@ -86,15 +86,15 @@ fn the_names_of_many_objects_are_in_several_blocks() {
 #[test]
 fn recordings_begin_and_end_beside_resizes_opens_and_accesses() {
     let _watchdog = Watchdog::new(PATIENCE, "recordings beside resizes");
-    let mut random = Random(0x7e57);
+    let mut random = Random::new(0x7e57);
     let (_cache, partition) = partition();
     let object = object(&partition);
-    let seeds = [random.next(), random.next()];
+    let seeds = [random.next_u64(), random.next_u64()];
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let (partition, object, is_over) = (&partition, &object, &is_over);
         scope.spawn(move || {
-            let mut random = Random(seeds[0]);
+            let mut random = Random::new(seeds[0]);
             while !is_over.load(Relaxed) {
                 partition.resize((3 + random.below(6)) * SEGMENT).unwrap();
                 partition.set_policy(PolicyName::ALL[random.below(8) as usize]).unwrap();
@@ -102,7 +102,7 @@ fn recordings_begin_and_end_beside_resizes_opens_and_accesses() {
             }
         });
         scope.spawn(move || {
-            let mut random = Random(seeds[1]);
+            let mut random = Random::new(seeds[1]);
             let mut bytes = [0; 100];
             while !is_over.load(Relaxed) {
                 object.read_at(random.below(2000) * PAGE, &mut bytes).unwrap();
@@ -129,7 +129,7 @@ fn a_recording_whose_blocks_nobody_takes_ends_and_the_partition_goes_on() {
     let (_cache, partition) = partition();
     let object = object(&partition);
     let mut recording = partition.record(WHOLE).unwrap();
-    let mut random = Random(3);
+    let mut random = Random::new(3);
     let mut bytes = [0; 100];
     (0..80_000).for_each(|_| object.read_at(random.below(4000) * PAGE, &mut bytes).unwrap());
     let accesses = partition.recording_stat().unwrap().accesses;

@@ -1,20 +1,14 @@
 //! Bugs that were there, each with its story.
 
+use crate::fixture::{complete_all, sleeps, small, succeed_all, until};
 use crate::watchdog::Watchdog;
 use octavo::disk::{SimDisk, SimFaults, SimOptions, Store};
 use octavo::{Advice, Cache, CacheConfig, CacheMode, Object, Op, PartitionConfig, PolicyName, Request};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 fn one_set() -> CacheConfig {
-    CacheConfig {
-        memory_max_bytes: 2 << 20,
-        segment_bytes: 4096 * octavo::WAYS as u64,
-        buffers_max_bytes: Some(256 << 10),
-        background: false,
-        seed: Some(7),
-        ..CacheConfig::default()
-    }
+    CacheConfig { memory_max_bytes: 2 << 20, buffers_max_bytes: Some(256 << 10), ..small(7) }
 }
 
 fn object(cache: &Cache, mode: CacheMode, store: Store) -> Object {
@@ -47,9 +41,7 @@ fn a_queue_that_nobody_waits_on_does_not_keep_the_bounce_pages_from_others() {
     };
     queue.submit(&object, (0..40).map(write));
     object.write_at(50 * 4096, &[50; 4096]).unwrap();
-    while queue.pending() > 0 {
-        queue.wait(1, |completion| completion.result.unwrap());
-    }
+    succeed_all(&mut queue);
 }
 
 /// The resize gave up in the middle of a move, and the next one found the table in a state that
@@ -130,9 +122,7 @@ fn syncs_that_wait_for_a_flush_share_the_next() {
     let object = object(&cache, CacheMode::Writethrough, disk.store("disk", 64 << 10));
     let mut queue = cache.queue().unwrap();
     queue.submit(&object, (0..10).map(|user_data| Request { user_data, op: Op::Sync }));
-    while queue.pending() > 0 {
-        queue.wait(1, |completion| completion.result.unwrap());
-    }
+    succeed_all(&mut queue);
     assert_eq!(disk.counters().syncs, 2);
 }
 
@@ -145,15 +135,19 @@ fn what_was_written_behind_an_end_that_moved_is_not_seen_when_the_object_grows()
     for mode in [CacheMode::Writethrough, CacheMode::Writeback] {
         let cache = Cache::new(one_set()).unwrap();
         let object = object(&cache, mode, Store::memory("m", 64 << 10));
-        let until = std::time::Instant::now() + Duration::from_millis(500);
+        let (writes, ended) = (AtomicU64::new(0), AtomicBool::new(false));
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                while std::time::Instant::now() < until {
-                    // Refused, or cut off, or not.
+                while !ended.load(Ordering::Relaxed) {
+                    // The write succeeds, is cut off or is refused.
                     let _ = object.write_at(0, &[0xEE; 60 << 10]);
+                    writes.fetch_add(1, Ordering::Relaxed);
                 }
             });
-            while std::time::Instant::now() < until {
+            // Many changes of length, and many writes beside them.
+            let mut changes = 0;
+            while changes < 5_000 || writes.load(Ordering::Relaxed) < 1_000 {
+                changes += 1;
                 object.set_len_bytes(10_000).unwrap();
                 object.set_len_bytes(64 << 10).unwrap();
                 // Zeros, or what a later write brought: never bytes that only the cache has.
@@ -164,6 +158,7 @@ fn what_was_written_behind_an_end_that_moved_is_not_seen_when_the_object_grows()
                 object.read_at(20 << 10, &mut bytes).unwrap();
                 assert!(bytes == before || bytes[0] == 0xEE, "{mode:?}: bytes went away with their page");
             }
+            ended.store(true, Ordering::Relaxed);
         });
     }
 }
@@ -447,9 +442,7 @@ fn a_part_of_a_page_that_was_not_there_is_written_back_by_itself() {
     for page in 0..2 {
         object.write_at(page * 3 * 4096 + 100, &[9; 10]).unwrap();
     }
-    while object.stat().dirty_bytes > 0 {
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    until(|| object.stat().dirty_bytes == 0);
     drop((object, cache));
     std::fs::remove_file(path).unwrap();
 }
@@ -512,9 +505,7 @@ fn a_closed_object_stays_closed() {
         let write = Op::Write { offset: 0, len: 4096, buffer: vec![8; 4096].into(), durable: true };
         let clear = Op::Zero { offset: 0, len: 0, durable: true };
         queue.submit(&object, [Op::Sync, write, clear].map(|op| Request { user_data: 0, op }));
-        while queue.pending() > 0 {
-            queue.wait(1, |completion| refused.push(completion.result));
-        }
+        refused.extend(complete_all(&mut queue).into_iter().map(|completion| completion.result));
         for (number, result) in refused.iter().enumerate() {
             assert!(matches!(result, Err(octavo::Error::Closed { .. })), "{number}: {result:?}");
         }
@@ -593,6 +584,11 @@ fn a_long_range_is_brought_in_by_steps() {
     }
 }
 
+/// How often the calling thread has gone to sleep.
+fn own_sleeps() -> u64 {
+    sleeps("/proc/thread-self".as_ref()).unwrap()
+}
+
 /// A thread that could not be woken looked for completions a thousand times a second though it had
 /// asked for nothing.
 #[test]
@@ -612,8 +608,12 @@ fn a_queue_without_requests_sleeps_until_its_descriptor_is_ready() {
             std::thread::sleep(Duration::from_millis(50));
         });
         let interest = octavo::Interest { readable: true, writable: false };
+        let before = own_sleeps();
         let came = queue.wait_or(std::os::fd::AsFd::as_fd(&reader), interest, None, |_| unreachable!());
         assert!(came.readable);
+        // A look at every millisecond would be fifty sleeps at least.
+        let sleeps = own_sleeps() - before;
+        assert!(sleeps < 20, "the thread slept {sleeps} times for one event");
     });
 }
 

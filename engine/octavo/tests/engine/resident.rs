@@ -9,6 +9,7 @@
 
 use std::process::Command;
 
+use crate::fixture::succeed_all;
 use octavo::disk::Store;
 use octavo::{Cache, CacheConfig, Op, PartitionConfig, Request};
 
@@ -71,9 +72,7 @@ fn threads_that_borrow_buffers_and_end_do_not_grow_the_process() {
                         Request { user_data: read, op: Op::Read { offset, len: len as usize, buffer } }
                     };
                     queue.submit(object, (0..4).map(request));
-                    while queue.pending() > 0 {
-                        queue.wait(1, |completion| completion.result.unwrap());
-                    }
+                    succeed_all(&mut queue);
                 });
             }
         });

@@ -4,11 +4,12 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::fixture::is_alone;
 use octavo::disk::Store;
 use octavo::pressure::{PressureSource, Sample};
 use octavo::{Cache, CacheConfig, Limits, Object, Partition, PartitionConfig, PolicyName};
 
-use crate::random::Random;
+use octavo_random::Random;
 
 const PAGE: u64 = 4096;
 const SEGMENT: u64 = 128 << 10;
@@ -51,7 +52,7 @@ fn memory_goes_to_whom_it_saves_misses_and_rests_there() {
     // nothing.
     let (useful, some) = tenant(&cache, started("useful", 31 << 20), 12_000);
     let (scanning, all) = tenant(&cache, started("scanning", 31 << 20), 400_000);
-    let mut random = Random(1);
+    let mut random = Random::new(1);
     let mut moved_late = 0;
     for period in 0..60u64 {
         for step in 0..6000 {
@@ -84,7 +85,7 @@ fn a_scanner_changes_the_hit_ratio_of_a_neighbour_with_min_by_less_than_half_a_p
         cache.set_limits(&neighbour, Limits { max_bytes: 24 << 20, ..neighbour.limits() }).unwrap();
         let scanner = PartitionConfig { policy, weight: 10_000, ..started("scanner", 8 << 20) };
         let (_, scanned) = tenant(&cache, scanner, 400_000);
-        let (mut random, mut next, mut before) = (Random(13), 0, neighbour.stat());
+        let (mut random, mut next, mut before) = (Random::new(13), 0, neighbour.stat());
         for period in 0..40 {
             if period == 20 {
                 before = neighbour.stat();
@@ -167,7 +168,7 @@ fn a_group_bounds_those_in_it() {
     let tenants = names.map(|name| tenant(&cache, started(name, 13 << 20), 100_000));
     cache.set_group("host/vm1", Limits { max_bytes: 10 << 20, ..Limits::default() }).unwrap();
     assert!(cache.set_group("host/vm2", Limits::default()).is_err(), "it is a partition");
-    let mut random = Random(3);
+    let mut random = Random::new(3);
     for _ in 0..40 {
         for _ in 0..1000 {
             tenants.iter().for_each(|(_, object)| read(object, random.below(100_000)));
@@ -210,7 +211,7 @@ fn under_pressure_it_shrinks_to_what_is_promised_and_grows_again_afterwards() {
     let promised = PartitionConfig { min_bytes: 12 << 20, ..started("promised", 24 << 20) };
     let (promised, one) = tenant(&cache, promised, 20_000);
     let (other, two) = tenant(&cache, started("other", 24 << 20), 20_000);
-    let mut random = Random(5);
+    let mut random = Random::new(5);
     let mut run = |periods: usize| {
         for _ in 0..periods {
             for _ in 0..500 {
@@ -271,7 +272,7 @@ fn stamp(tenant: u64, page: u64) -> [u8; 4096] {
 #[test]
 fn no_tenant_ever_sees_bytes_of_another_whatever_grows_shrinks_or_goes() {
     let cache = Cache::new(config(12 << 20)).unwrap();
-    let mut random = Random(7);
+    let mut random = Random::new(7);
     let mut tenants: Vec<(Partition, Object, u64)> = Vec::new();
     let mut next = 1;
     for step in 0..3000 {
@@ -326,14 +327,11 @@ fn held() -> [u64; 3] {
 #[test]
 fn a_thousand_partitions_of_4_mib_work_and_leave_nothing_behind() {
     // What a process holds is told in a process that does nothing else.
-    if std::env::var_os("OCTAVO_TEST_ALONE").is_none() {
-        let _alone = MUCH.lock().unwrap_or_else(PoisonError::into_inner);
-        let name = "tenants::a_thousand_partitions_of_4_mib_work_and_leave_nothing_behind";
-        let mut command = std::process::Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", name, "--nocapture"]).env("OCTAVO_TEST_ALONE", "1");
-        assert!(command.status().unwrap().success());
+    let one_at_a_time = MUCH.lock().unwrap_or_else(PoisonError::into_inner);
+    if !is_alone("tenants::a_thousand_partitions_of_4_mib_work_and_leave_nothing_behind") {
         return;
     }
+    drop(one_at_a_time);
     let config = CacheConfig { segment_bytes: 2 << 20, reaper: true, ..config(5 << 30) };
     let cache = Cache::new(config).unwrap();
     let before = cache.stat().memory_charged_bytes;
@@ -377,7 +375,7 @@ fn a_thousand_partitions_of_4_mib_work_and_leave_nothing_behind() {
 fn what_is_learned_is_a_hundredth_of_a_partition_however_it_grows_and_shrinks() {
     let cache = Cache::new(config(130 << 20)).unwrap();
     let (partition, object) = tenant(&cache, started("p", 2 << 20), 30_000);
-    let mut random = Random(9);
+    let mut random = Random::new(9);
     for mib in [2, 100, 30, 3, 60, 2] {
         let limits = Limits { min_bytes: mib << 20, max_bytes: mib << 20, ..partition.limits() };
         cache.set_limits(&partition, limits).unwrap();
@@ -456,7 +454,7 @@ fn memory_goes_to_the_busy_and_not_to_the_never_used() {
     let promised = PartitionConfig { min_bytes: 4 << 20, ..started("unused", 10 << 20) };
     let (unused, _) = tenant(&cache, promised, 6000);
     let (busy, many) = tenant(&cache, started("busy", 13 << 20), 12_000);
-    let mut random = Random(17);
+    let mut random = Random::new(17);
     let at_first = [&idle, &unused, &busy].map(charged);
     for _ in 0..10 {
         (0..3000).for_each(|_| read(&once, random.below(6000)));

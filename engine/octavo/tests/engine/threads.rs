@@ -1,21 +1,22 @@
-//! Many threads on one small partition. Every page says what it is, so that every read can be
-//! checked: no torn page, no page of another place, no older version than the same thread has seen.
+//! Many threads on one small partition. Every page contains its own number and version, so that every
+//! read can be checked: no torn page, no page of another place, and no version older than one that the
+//! same thread has seen.
 
 use crate::pages::{PAGE, Shared};
-use crate::random::Random;
 use crate::watchdog::Watchdog;
 use octavo::disk::{Engine, OpenOptions, SimDisk, SimOptions, Store};
 use octavo::{
     Advice, Cache, CacheConfig, CacheMode, Op, Partition, PartitionConfig, PolicyName, Queue, Read, Request,
     WAYS,
 };
+use octavo_random::Random;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 const PAGES: u64 = 48;
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A thread's turn at random operations until the time is over.
+/// A thread that does random operations until the time is over.
 struct Worker<'a> {
     me: u64,
     threads: u64,
@@ -154,7 +155,7 @@ fn hammer(what: &str, threads: u64, time: Duration, config: CacheConfig, mode: C
             let queue = cache.queue().unwrap();
             let (shared, partition, watchdog, stop) = (&shared, &partition, watchdog.clone(), &stop);
             scope.spawn(move || {
-                let random = Random(me);
+                let random = Random::new(me);
                 let mut worker = Worker { me, threads, shared, partition, queue, random, floors: Vec::new() };
                 let mut steps = 0u64;
                 while !stop.load(Relaxed) {
@@ -208,12 +209,12 @@ fn file(name: &str) -> Store {
 }
 
 #[test]
-fn no_thread_sees_a_torn_a_foreign_or_an_older_page() {
+fn no_thread_reads_a_torn_page_a_foreign_page_or_an_older_version() {
     let time = Duration::from_millis(900);
     let len = PAGES * PAGE as u64;
     for mode in [CacheMode::Writeback, CacheMode::Writethrough] {
-        // Rings of 24 KiB for each thread, one for its calls and one for its queue; what is left is a
-        // handful of bounce pages.
+        // Each thread has two rings of 24 KiB, for its calls and for its queue. A handful of bounce pages
+        // remains.
         for (threads, buffers) in [(4, 300 << 10), (5, 1 << 20), (8, 600 << 10)] {
             let name = |kind: &str| format!("{threads} threads, {mode:?}, {kind}");
             let config = |engine, background| tiny(engine, buffers, background);
@@ -263,10 +264,10 @@ fn sixteen_threads_share_a_cache_of_one_set() {
     }
 }
 
-/// Every thread has a queue with misses in flight that it does not wait for, and reads what the
-/// others have in flight.
+/// Every thread has a queue with misses in flight that it does not wait for, and reads pages that
+/// other threads have in flight.
 #[test]
-fn nobody_waits_for_a_thread_that_does_not_come() {
+fn no_call_waits_for_a_thread_that_left_its_queue_alone() {
     let watchdog = Watchdog::new(PATIENCE, "queues that nobody waits on");
     let stores: [(&str, Store); 3] = [
         ("simulated", SimDisk::new(SimOptions::default()).store("s", PAGES * PAGE as u64)),
@@ -299,7 +300,7 @@ fn nobody_waits_for_a_thread_that_does_not_come() {
                     });
                 }
             });
-            // Dropped with what is in flight.
+            // The queues are dropped with requests in flight.
         }
         object.close().unwrap();
     }

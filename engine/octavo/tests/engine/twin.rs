@@ -1,15 +1,15 @@
 //! Random operations on a cache over a simulated disk must agree with the naive twin of `model.rs`.
 //!
-//! A seed decides everything: the disk, the cache's shape, the operations, what fails and when the
-//! power does. A failing seed is printed; `OCTAVO_TWIN_SEED` repeats it (`OCTAVO_TWIN_TRACE` tells
-//! each step), `OCTAVO_TWIN_STEPS` asks for more (or fewer) steps in all.
+//! One seed decides everything: the disk, the shape of the cache, the operations, which requests fail
+//! and when the power fails. A failing seed is printed. `OCTAVO_TWIN_SEED` repeats one seed, with
+//! `OCTAVO_TWIN_TRACE` printing each step; `OCTAVO_TWIN_STEPS` sets the number of steps per test.
 
 mod model;
 mod world;
 
-use crate::random::Random;
 use crate::watchdog::Watchdog;
 use octavo::numa::{NumaMode, TopologySource};
+use octavo_random::Random;
 use std::time::Duration;
 use world::World;
 
@@ -31,7 +31,7 @@ impl Drop for Seed {
     }
 }
 
-/// How the cache uses nodes, and what nodes there are.
+/// The NUMA mode of the cache, and its emulated nodes.
 type Nodes = (NumaMode, TopologySource);
 
 fn nodes(mode: NumaMode, nodes: u32, cores: u32) -> Nodes {
@@ -40,13 +40,14 @@ fn nodes(mode: NumaMode, nodes: u32, cores: u32) -> Nodes {
 
 fn run(seed: u64, nodes: Nodes) -> u64 {
     let _named = Seed(seed);
-    let mut world = World::new(Random(seed), nodes);
+    let mut world = World::new(Random::new(seed), nodes);
     world.traced = std::env::var_os("OCTAVO_TWIN_TRACE").is_some();
     world.run(STEPS);
     world.end()
 }
 
-/// Runs all seeds of so many steps together, unless another number or one seed was asked for.
+/// Runs as many seeds as make up `steps` steps, on two threads; the environment may ask for another
+/// number of steps, or for one seed.
 fn agrees(steps: u64, nodes: Nodes) {
     if let Some(seed) = number("OCTAVO_TWIN_SEED") {
         run(seed, nodes);
@@ -78,7 +79,7 @@ fn a_cache_whose_pages_are_divided_among_nodes_agrees_with_its_naive_twin() {
 }
 
 #[test]
-fn a_cache_whose_batches_travel_between_nodes_agrees_with_its_naive_twin() {
+fn a_cache_that_sends_batches_between_nodes_agrees_with_its_naive_twin() {
     agrees(120_000, nodes(NumaMode::Message, 2, 2));
     agrees(120_000, nodes(NumaMode::Message, 4, 1));
 }
@@ -91,7 +92,7 @@ fn a_cache_whose_pages_have_copies_on_other_nodes_agrees_with_its_naive_twin() {
 }
 
 #[test]
-fn a_cache_that_chooses_again_and_again_how_nodes_get_at_pages_agrees_with_its_naive_twin() {
+fn a_cache_that_keeps_choosing_its_numa_strategy_agrees_with_its_naive_twin() {
     agrees(120_000, nodes(NumaMode::Auto, 2, 2));
     agrees(120_000, nodes(NumaMode::Auto, 3, 1));
 }

@@ -1,9 +1,10 @@
-//! A test that hangs says what it was doing, and ends the process: nothing else would.
+//! Ends the process when a test hangs, and prints what the test was doing.
 
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
-/// Must be fed, with what is being done, more often than its patience lasts; dropped, it goes.
+/// Aborts the process unless [`feed`](Watchdog::feed) is called at least once within `patience`.
+/// Dropping all of its clones ends the watch.
 #[derive(Clone)]
 pub struct Watchdog(Sender<String>);
 

@@ -10,10 +10,11 @@ type Bytes = [u8; SECTOR];
 struct Sector {
     versions: Vec<Bytes>,
     now: usize,
-    /// Versions that syncs have made history.
+    /// How many versions syncs have removed.
     drained: usize,
-    /// So much has failed that more was possible than these, before this one. A whole write ends
-    /// that, but for what it covers: that may come back.
+    /// Versions before this index are incomplete: too many failures made more versions possible than
+    /// are kept. A write of the whole sector ends that state, though an older version may still
+    /// come back.
     known: usize,
 }
 
@@ -23,21 +24,21 @@ impl Sector {
     }
 }
 
-/// Partial writes that fail, one after the other, double the possible versions each.
+/// The most versions kept per sector. Each failing partial write doubles the possible ones.
 const POSSIBLE_MAX: usize = 100;
 
 pub struct Twin {
     sectors: Vec<Sector>,
-    /// Since the last sync; the last one is now.
+    /// The lengths since the last sync; the last one is the present length.
     lens: Vec<u64>,
     lens_drained: usize,
-    /// A sync of the store failed: pages in the cache may be newer than the store, so what a read
-    /// showed may change back.
+    /// A sync of the store has failed: cached pages may be newer than the store, so a later read may
+    /// return older bytes than an earlier one.
     pub failed: bool,
 }
 
-/// What a sync that starts now will cover; counted from the first version, for other syncs may end
-/// before it.
+/// What a sync that starts now will cover, counted from the first version because other syncs may
+/// end before it.
 pub struct Mark {
     nows: Vec<usize>,
     lens: usize,

@@ -1,13 +1,13 @@
 //! A cache with all that a seed gives it, and the operations that are done to it.
 
 use super::model::{Mark, Twin};
-use crate::random::Random;
 use octavo::disk::{SimDisk, SimFaults, SimOptions};
 use octavo::numa::{NumaMode, Replication, TopologySource, sit};
 use octavo::{
     Advice, Cache, CacheConfig, CacheMode, Completion, Object, Op, Partition, PartitionConfig, Pin,
     PolicyName, Queue, Read, Request, WAYS,
 };
+use octavo_random::Random;
 use std::collections::HashMap;
 use std::ops::Range;
 
@@ -57,7 +57,7 @@ impl World {
         let page_bytes = random.pick(&[4096, 4096, 16384]);
         let segment_bytes = page_bytes * WAYS as u64 * random.pick(&[1, 1, 2]);
         let options = SimOptions {
-            seed: random.next(),
+            seed: random.next_u64(),
             latency_ticks: 1..=random.pick(&[1, 10, 100]),
             reorder: !random.one_in(4),
             block_bytes: random.pick(&[512, 4096]),
@@ -74,7 +74,7 @@ impl World {
             segment_bytes,
             buffers_max_bytes: Some(buffers_bytes),
             background: false,
-            seed: Some(random.next()),
+            seed: Some(random.next_u64()),
             pages_meet: random.one_in(4),
             topology,
             numa,
