@@ -30,8 +30,8 @@ pub fn succeeds(command: &mut Command) -> bool {
     command.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
 }
 
-/// Returns the names of the tests that a command lists. No test at all is an error, because a run of
-/// none would pass.
+/// Returns the names of the tests that a command lists. No test at all is an error, because a run
+/// of none would pass.
 pub fn listed(list: &mut Command) -> Result<Vec<String>, String> {
     let output =
         list.stderr(Stdio::inherit()).output().map_err(|error| format!("cargo cannot be run: {error}"))?;

@@ -2,8 +2,8 @@
 //!
 //! Everything is read from `cargo metadata`, for the two platforms that we build for, so that the
 //! check runs wherever cargo does. Which crate may depend on which is the business of
-//! [`layers`](crate::layers). Security advisories change without any commit here: `cargo xtask deny`
-//! asks for them and is not a part of the gate.
+//! [`layers`](crate::layers). Security advisories change without any commit here: `cargo xtask
+//! deny` asks for them and is not a part of the gate.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -74,8 +74,8 @@ fn fuzz(root: &Path, targets: &[String], seconds: u32) -> Outcome {
     let Some(host) = host() else { return Outcome::Failed("rustc does not say what it builds for".into()) };
     let folder = PathBuf::from(target_of(root, "fuzz"));
     let mut build = Command::new("cargo");
-    // With a target of its own, what runs while building gets no flags. Not --locked: a dependency that
-    // the simulator gets is no business of this folder.
+    // With a target of its own, what runs while building gets no flags. Not --locked: a dependency
+    // that the simulator gets is no business of this folder.
     build.args(["build", "--release", "--manifest-path", "fuzz/Cargo.toml", "--target", &host]);
     for target in targets {
         build.args(["--bin", target]);

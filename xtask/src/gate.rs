@@ -1,7 +1,7 @@
 //! Runs steps: stage by stage, each step under a headline and with its time, until one fails.
 //!
-//! A stage of one step runs in this process. The steps of a longer stage run side by side, each in a
-//! process of its own ([`run_alone`] there), and what a step says is printed when it has ended.
+//! A stage of one step runs in this process. The steps of a longer stage run side by side, each in
+//! a process of its own ([`run_alone`] there), and what a step says is printed when it has ended.
 
 use std::path::Path;
 use std::process::{Command, ExitCode};

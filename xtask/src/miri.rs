@@ -58,8 +58,8 @@ fn interpreted(root: &Path, words: &[&str]) -> Command {
     bounded
 }
 
-/// Makes sure of a nightly toolchain with miri, installed by rustup if it is missing. The error says
-/// why there is none.
+/// Makes sure of a nightly toolchain with miri, installed by rustup if it is missing. The error
+/// says why there is none.
 fn install() -> Result<(), String> {
     let present = || succeeds(Command::new("cargo").args(["+nightly", "miri", "--version"]));
     if present() {

@@ -165,8 +165,8 @@ fn shuttle(root: &Path) -> Outcome {
     under("shuttle", root, &[&packages[..], &["--lib", "--tests"]].concat())
 }
 
-/// Runs the tests that exist under a model checker's `--cfg`. A warning in one is an error, as it is
-/// everywhere else.
+/// Runs the tests that exist under a model checker's `--cfg`. A warning in one is an error, as it
+/// is everywhere else.
 fn under(checker: &str, root: &Path, packages: &[&str]) -> Outcome {
     let arguments = [&["test", "--profile", "models", "--locked"], packages].concat();
     let flags = with_cfg(checker) + " -D warnings";

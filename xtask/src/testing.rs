@@ -1,7 +1,7 @@
 //! The workspace's tests, built once and then run side by side.
 //!
-//! Many tests wait: for a server, a disk that answers late, a second that passes. Two test programs at
-//! once keep the processors busy meanwhile. The longest begin first.
+//! Many tests wait: for a server, a disk that answers late, a second that passes. Two test programs
+//! at once keep the processors busy meanwhile. The longest begin first.
 
 use std::path::Path;
 

@@ -1,13 +1,14 @@
 //! Rules about the text of the repository that no compiler knows.
 //!
-//! - [`text`]: names of files, first lines, white space, marks of unfinished work, where `unsafe` may be.
+//! - [`text`]: names of files, first lines, white space, marks of unfinished work, where `unsafe`
+//!   may be.
 //! - [`width`]: prose is at most 100 columns wide.
 //! - [`size`]: how long files and functions may be.
 //! - [`floors`]: imports point down, and never in a circle.
 //!
 //! The checked files are those that git tracks or would track. Each rule is a function from text to
-//! problems, so that its tests can show it a bad sample. What a rule lets pass is in [`EXCEPTIONS`],
-//! with a reason.
+//! problems, so that its tests can show it a bad sample. What a rule lets pass is in
+//! [`EXCEPTIONS`], with a reason.
 
 mod floors;
 mod modules;
@@ -27,8 +28,8 @@ use problem::{Problem, Rule};
 /// The list of what rules let pass.
 const EXCEPTIONS: &str = "xtask/exceptions.txt";
 
-/// Everything that is wrong with the repository's text, a line each; the lines of a file that are too
-/// wide share one.
+/// Everything that is wrong with the repository's text, a line each; the lines of a file that are
+/// too wide share one.
 pub fn check(root: &Path) -> Vec<String> {
     match problems(root) {
         Ok(problems) => told(problems),

@@ -1,7 +1,7 @@
 //! Imports between the files of a crate point down, and never in a circle.
 //!
-//! The floors are in `xtask/floors.txt`, whose head says how to read it. [`check`] compares them with
-//! what [`modules`](super::modules) finds.
+//! The floors are in `xtask/floors.txt`, whose head says how to read it. [`check`] compares them
+//! with what [`modules`](super::modules) finds.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

@@ -2,9 +2,9 @@
 //!
 //! An import is a `use`, or a path in code, that leads to another module of the same crate: by
 //! `crate`, `self`, `super`, the name of a child, or a name that a `use` brought in. A re-export
-//! (`pub use`) is not an import of the file that holds it: whoever imports its name imports the file
-//! that the name comes from. Code under `#[cfg(test)]` imports nothing, and a file that exists only
-//! in tests is no file of the crate.
+//! (`pub use`) is not an import of the file that holds it: whoever imports its name imports the
+//! file that the name comes from. Code under `#[cfg(test)]` imports nothing, and a file that exists
+//! only in tests is no file of the crate.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -151,7 +151,8 @@ impl Tree {
         number
     }
 
-    /// Where a path leads that stands in `module`; None if it leaves the crate or stays inside of an item.
+    /// Where a path leads that stands in `module`; None if it leaves the crate or stays inside of
+    /// an item.
     fn resolve(&self, module: usize, path: &[String], redirections: u32) -> Option<Target> {
         if redirections > REDIRECTIONS_MAX {
             return None;
@@ -249,8 +250,8 @@ impl Module {
         };
         self.items.extend(name.map(ToString::to_string));
         Paths(&mut self.paths).visit_item(item);
-        // A `use` inside of a function brings its names into that function alone; here they count for
-        // the whole module, which finds more imports and never fewer.
+        // A `use` inside of a function brings its names into that function alone; here they count
+        // for the whole module, which finds more imports and never fewer.
         let mut inner = InnerUses(Vec::new());
         inner.visit_item(item);
         for (tree, line) in inner.0 {

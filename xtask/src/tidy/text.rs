@@ -1,5 +1,5 @@
-//! Rules about single lines: names of files, first lines, white space, marks of unfinished work, and
-//! where `unsafe` may stand.
+//! Rules about single lines: names of files, first lines, white space, marks of unfinished work,
+//! and where `unsafe` may stand.
 
 use super::problem::{Problem, Rule};
 use super::scan::Line;
@@ -19,7 +19,8 @@ const MARKS: [&str; 5] = [
     concat!("dbg", "!("),
 ];
 
-/// Everything that is wrong with one file. `lines` are those of a Rust file, and empty for all others.
+/// Everything that is wrong with one file. `lines` are those of a Rust file, and empty for all
+/// others.
 pub fn check(path: &str, text: &str, lines: &[Line], allowed: &[String]) -> Vec<Problem> {
     let mut problems = Vec::new();
     if path.ends_with(".rs") {

@@ -169,7 +169,8 @@ fn a_batch_of_pins_fills_missing_pages_and_counts_each_page_once() {
         object.advise(0, 64 * 4096, octavo::Advice::DontNeed).unwrap();
         (0..64).step_by(2).for_each(|page| object.read_at(page * 4096, &mut [0]).unwrap());
         let before = partition.stat();
-        // More offsets than one look-up takes, unordered, one of them twice, and none at the start of a page.
+        // More offsets than one look-up takes, unordered, one of them twice, and none at the start
+        // of a page.
         let mut offsets: Vec<u64> = (0..40).map(|number| number * 27 % 64 * 4096 + number).collect();
         offsets.push(offsets[7]);
         let mut pins = vec![object.pin(0).unwrap()];

@@ -1,5 +1,5 @@
-//! Edge cases of `read_batch`: a page that the end of the object cuts, reads of several pages, empty
-//! reads, and reads past the end.
+//! Edge cases of `read_batch`: a page that the end of the object cuts, reads of several pages,
+//! empty reads, and reads past the end.
 
 use octavo::disk::Store;
 use octavo::numa::{NumaMode, TopologySource};

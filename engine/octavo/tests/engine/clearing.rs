@@ -1,5 +1,5 @@
-//! Discards and zeroes (protocol C1 to C7): the bytes they leave, what happens when the store refuses,
-//! and which calls wait for them.
+//! Discards and zeroes (protocol C1 to C7): the bytes they leave, what happens when the store
+//! refuses, and which calls wait for them.
 
 use crate::fixture::{PAGE, SET_BYTES, disk, small};
 use crate::watchdog::Watchdog;
@@ -126,8 +126,8 @@ fn wait(queue: &mut octavo::Queue, count: usize) -> Vec<Completion> {
     done
 }
 
-/// A queue used to do discards and zeroes inside of `submit`: the caller waited for the store, and so
-/// did all other requests of the queue.
+/// A queue used to do discards and zeroes inside of `submit`: the caller waited for the store, and
+/// so did all other requests of the queue.
 #[test]
 fn submit_returns_while_clearings_are_in_flight_and_reads_continue() {
     let _watchdog = Watchdog::new(Duration::from_secs(20), "clearing");
@@ -143,8 +143,8 @@ fn submit_returns_while_clearings_are_in_flight_and_reads_continue() {
     // Held dirty pages are read as they were, and pages outside of the ranges are not affected.
     assert!(page(&object, 9) == [4; PAGE as usize] && page(&object, 40) == [3; PAGE as usize]);
     assert_eq!(disk.counters().steps, before.steps);
-    // A read of a page that was clean waits for the clearing, and drives the lane of the queue, whose
-    // owner is this thread. So do a write and a sync.
+    // A read of a page that was clean waits for the clearing, and drives the lane of the queue,
+    // whose owner is this thread. So do a write and a sync.
     assert!(page(&object, 2) == [0; PAGE as usize]);
     object.write_at(10 * PAGE, &[5; PAGE as usize]).unwrap();
     object.sync().unwrap();

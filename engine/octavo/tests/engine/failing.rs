@@ -1,5 +1,5 @@
-//! Stores that fail: what a sync says of them until it has succeeded, what stays dirty and how it
-//! is tried again, how long an object is then, and how one plain read that fails ends.
+//! Stores that fail: which errors syncs return, which pages stay dirty and how they are retried,
+//! how long an object is after a failed change of length, and how a failed plain read ends.
 
 use crate::fixture::{complete_all, disk, small, until};
 use crate::watchdog::Watchdog;
@@ -26,7 +26,7 @@ fn partition(cache_mode: CacheMode) -> (Cache, Partition) {
     (cache, partition)
 }
 
-/// A disk, an object on it, and a queue.
+/// A cache with an object on a simulated disk.
 fn on_disk(cache_mode: CacheMode) -> (Cache, Partition, SimDisk, Object) {
     let (cache, partition) = partition(cache_mode);
     let disk = disk(9);
@@ -34,7 +34,7 @@ fn on_disk(cache_mode: CacheMode) -> (Cache, Partition, SimDisk, Object) {
     (cache, partition, disk, object)
 }
 
-/// All ways to make the object durable: what each of them says.
+/// The results of all operations that make an object durable.
 fn all_syncs(cache: &Cache, object: &Object) -> Vec<Result<(), Error>> {
     let mut results = vec![object.sync(), object.sync_range(0, 100)];
     let mut queue = cache.queue().unwrap();
@@ -46,7 +46,7 @@ fn all_syncs(cache: &Cache, object: &Object) -> Vec<Result<(), Error>> {
     results
 }
 
-/// Contract 3, second half: nobody knows what the store lost when its own sync failed, so the
+/// Contract 3, second half: a store whose own sync failed may have lost any of its bytes, so the
 /// object is failed until it is opened again.
 #[test]
 fn after_a_failed_fdatasync_every_sync_fails_until_the_object_is_opened_again() {
@@ -65,9 +65,9 @@ fn after_a_failed_fdatasync_every_sync_fails_until_the_object_is_opened_again() 
         }
         assert!(
             matches!(object.close(), Err(Error::Failed { .. })),
-            "it is not closed as if nothing was lost"
+            "a failed object cannot be closed successfully"
         );
-        // Reads go on, with bytes that were written, or that the store has.
+        // Reads still work, and return written bytes or those of the store.
         let mut bytes = vec![1; LEN];
         object.read_at(0, &mut bytes).unwrap();
         assert!(bytes.iter().all(|byte| [0, 5, 77].contains(byte)));
@@ -81,7 +81,7 @@ fn after_a_failed_fdatasync_every_sync_fails_until_the_object_is_opened_again() 
 
 /// Contract 3, first half.
 #[test]
-fn pages_whose_write_back_fails_stay_dirty_and_every_sync_says_so_until_one_has_succeeded() {
+fn pages_whose_write_back_fails_stay_dirty_and_every_sync_fails_until_one_succeeds() {
     let _watchdog = Watchdog::new(Duration::from_secs(20), "failing write-backs");
     for (torn, no_space) in [(0.0, 0.0), (1.0, 0.0), (1.0, 1.0)] {
         let (cache, partition, disk, object) = on_disk(CacheMode::Writeback);
@@ -100,8 +100,8 @@ fn pages_whose_write_back_fails_stay_dirty_and_every_sync_says_so_until_one_has_
         queue.submit(&object, [Request { op: Op::Sync, user_data: 0 }]);
         queue.wait(1, |completion| assert!(completion.result.is_err()));
         assert!(object.close().is_err(), "the object stays open");
-        assert_eq!(partition.stat().sync_errors, 0, "the store was not asked to sync what it has not got");
-        // Dirty pages are read, and may be written again.
+        assert_eq!(partition.stat().sync_errors, 0, "no sync of the store follows a failed write");
+        // Dirty pages can be read and written again.
         let mut bytes = vec![0; LEN];
         object.read_at(0, &mut bytes).unwrap();
         assert!(bytes == [5; LEN]);
@@ -120,7 +120,7 @@ fn pages_whose_write_back_fails_stay_dirty_and_every_sync_says_so_until_one_has_
     }
 }
 
-/// One page that cannot be written keeps no other from the store.
+/// A page that cannot be written does not stop the write-back of others.
 #[test]
 fn a_sync_that_fails_for_some_pages_has_written_the_others() {
     let (_cache, _partition, disk, object) = on_disk(CacheMode::Writeback);
@@ -137,11 +137,10 @@ fn a_sync_that_fails_for_some_pages_has_written_the_others() {
     assert_eq!(disk.image("disk").chunks(PAGE).filter(|page| *page == [5; PAGE]).count(), 8);
 }
 
-/// The store had cut itself and failed at the sync behind that; the object took its old length
-/// back. What was written behind the store's end from then on was acknowledged, synced, and cut
-/// off.
+/// The store had become shorter and then failed at the sync; the object used to return to its old
+/// length. Writes behind the end of the store were then acknowledged, synced and lost.
 #[test]
-fn after_a_change_of_length_that_fails_the_object_is_as_long_as_its_store() {
+fn after_a_failed_change_of_length_the_object_is_as_long_as_its_store() {
     let mut lengths = std::collections::BTreeSet::new();
     for seed in 0..20 {
         for (mode, wanted) in [(CacheMode::Writeback, 5_000), (CacheMode::Writethrough, 30_000)] {
@@ -157,7 +156,7 @@ fn after_a_change_of_length_that_fails_the_object_is_as_long_as_its_store() {
             assert_eq!(object.len_bytes(), len, "seed {seed}");
             lengths.insert(len);
             assert_eq!(object.write_at(16_000, &[9; 4_000]).is_ok(), len >= 20_000, "seed {seed}");
-            // What the store had taken before may be gone.
+            // Earlier writes to the store may be lost.
             assert!(object.stat().failed, "seed {seed}");
             let synced = object.sync();
             assert!(matches!(synced, Err(Error::Failed { .. })), "seed {seed}: {synced:?}");
@@ -171,13 +170,13 @@ fn after_a_change_of_length_that_fails_the_object_is_as_long_as_its_store() {
             object.abandon();
         }
     }
-    // Both, in both directions.
+    // Both outcomes occurred, for a shorter and for a longer length.
     assert_eq!(lengths.into_iter().collect::<Vec<_>>(), [5_000, 20_000, 30_000]);
 }
 
-/// A cache, and an object on a disk that is full.
+/// A cache, and an object on a full disk.
 fn on_a_full_disk(background: bool, dirty_max_bytes: u64) -> (Cache, SimDisk, Object) {
-    // With memory for long runs of all pages.
+    // Enough bounce pages for long runs.
     let buffers_max_bytes = Some(16 << 20);
     let config = CacheConfig { memory_max_bytes: 32 << 20, buffers_max_bytes, background, ..small(3) };
     let cache = Cache::new(config).unwrap();
@@ -194,10 +193,10 @@ fn on_a_full_disk(background: bool, dirty_max_bytes: u64) -> (Cache, SimDisk, Ob
     (cache, disk, object)
 }
 
-/// A full store was asked for each dirty page alone, in every pass; and when there was room again,
-/// pages went one by one until somebody synced.
+/// Every pass of the cleaner used to ask a full store for each dirty page alone; and when the store
+/// had room again, pages were written one by one until a sync.
 #[test]
-fn a_full_store_is_asked_for_few_pages_at_a_time_and_for_long_runs_when_it_has_room() {
+fn a_full_store_gets_few_writes_per_pass_and_long_runs_once_it_has_room() {
     let (cache, disk, object) = on_a_full_disk(false, 4 << 20);
     (0..400).for_each(|page| object.write_at(page * 4096, &[page as u8 | 1; 4096]).unwrap());
     let writes_of = |pass: &dyn Fn()| {
@@ -205,7 +204,7 @@ fn a_full_store_is_asked_for_few_pages_at_a_time_and_for_long_runs_when_it_has_r
         pass();
         disk.counters().writes - before
     };
-    // More passes than it takes to ask for each page once.
+    // More passes than needed to ask for each page once.
     for pass in 0..10 {
         let asked =
             writes_of(&|| cache.clean().unwrap_err().to_string().contains("object").then_some(()).unwrap());
@@ -222,12 +221,12 @@ fn a_full_store_is_asked_for_few_pages_at_a_time_and_for_long_runs_when_it_has_r
     assert!(disk.image("disk").into_iter().eq((0..400).flat_map(|page| [page as u8 | 1; 4096])));
 }
 
-/// The figures said that write-back fails until somebody synced, though all was written, or nothing
-/// was left that could be.
+/// The statistics used to report failing write-back until a sync, even after all pages were written
+/// or none was left.
 #[test]
-fn write_back_that_works_again_is_seen_without_a_sync() {
+fn the_statistics_show_that_write_back_works_again_without_a_sync() {
     let _watchdog = Watchdog::new(Duration::from_secs(60), "write-back that works again");
-    // So that a few pages are urgent.
+    // A small limit, so that a few dirty pages are urgent.
     let (_cache, disk, object) = on_a_full_disk(true, 16 * 4096);
     let until = |done: &dyn Fn(&ObjectStat) -> bool| until(|| done(&object.stat()));
     let refuse = || {
@@ -264,11 +263,11 @@ impl Drop for Loop {
     }
 }
 
-/// A blocking read that misses one run of pages is one plain read by the thread that wants it, and
-/// not the ring's. Where it fails, the error comes back, the pages' slots with it, and whoever
-/// waited for one of them finds out for himself.
+/// A blocking read that misses one run of pages is one plain read by the calling thread, without
+/// the ring. If it fails, the caller gets the error, the slots become free, and threads that waited
+/// for one of the pages read it themselves.
 #[test]
-fn a_plain_read_that_fails_says_so_keeps_no_slot_and_wakes_whoever_waited() {
+fn a_failed_plain_read_returns_the_error_frees_its_slots_and_wakes_waiting_threads() {
     let _watchdog = Watchdog::new(Duration::from_secs(20), "a device that fails");
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("failing-{}", std::process::id()));
     std::fs::write(&path, vec![4; LEN]).unwrap();
@@ -279,7 +278,7 @@ fn a_plain_read_that_fails_says_so_keeps_no_slot_and_wakes_whoever_waited() {
     let (_cache, partition) = partition(CacheMode::Writethrough);
     let object = partition.open(Store::open(&device.0, &OpenOptions::default()).unwrap(), "object").unwrap();
     object.read_at(0, &mut [0; PAGE]).unwrap();
-    // The device loses its second half.
+    // The second half of the device fails.
     std::fs::File::options().write(true).open(&path).unwrap().set_len(LEN as u64 / 2).unwrap();
     let read = |page: usize, pages: usize| {
         let mut bytes = vec![0; pages * PAGE];
@@ -296,11 +295,11 @@ fn a_plain_read_that_fails_says_so_keeps_no_slot_and_wakes_whoever_waited() {
     });
     assert!(partition.stat().read_errors >= 1);
     assert_eq!(partition.stat().resident_bytes, resident, "slots of a failed fill are free again");
-    // A run of which a part is bad: each page is tried alone, the good ones stay.
+    // A run with a bad part: each page is retried alone, and the good ones become resident.
     read(4, 8).unwrap_err();
     assert_eq!(partition.stat().resident_bytes, resident + 4 * PAGE as u64);
     assert!(read(4, 4).unwrap() == [4; 4 * PAGE]);
-    // And it is well again.
+    // The device works again.
     std::fs::write(&path, vec![4; LEN]).unwrap();
     assert!(read(8, 8).unwrap() == [4; 8 * PAGE]);
     std::fs::remove_file(&path).unwrap();

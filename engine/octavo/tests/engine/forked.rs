@@ -1,5 +1,5 @@
-//! Children that are forked from a process with a cache: they have its memory and its descriptors,
-//! and none of its threads.
+//! Forked children of a process with a cache. A child has the memory and the descriptors of its
+//! parent, but none of its threads.
 
 use crate::fixture::{is_alone, succeed_all};
 use crate::kernel;
@@ -18,13 +18,13 @@ use std::time::Duration;
 const PAGE: u64 = 4096;
 const PAGES: u64 = 8192;
 
-/// Pages below are resident, those of the next hundred are written by other threads while it is
-/// forked, and those above come and go.
+/// The first `RESIDENT` pages stay resident, other threads write the next `WRITTEN` pages during
+/// the forks, and the pages above are filled and evicted.
 const RESIDENT: u64 = 16;
 const WRITTEN: u64 = 100;
 const CHILDREN: u64 = 12;
 
-/// A file of its own, gone with it.
+/// A file of a test, removed on drop.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -71,7 +71,8 @@ fn is_refused<T>(result: Result<T, Error>) -> bool {
     matches!(result, Err(Error::Forked))
 }
 
-/// What a child may do with its parent's cache. The number of the first thing that goes wrong.
+/// Uses the parent's cache in a child in every way that is allowed or refused. The error is the
+/// number of the first check that fails.
 fn use_and_drop(
     cache: Cache,
     partition: Partition,
@@ -111,21 +112,22 @@ fn use_and_drop(
     let mut refused = 0;
     queue.wait(usize::MAX, |completion| refused += u8::from(is_refused(completion.result)));
     check(21, refused == 2 && queue.pending() == 0)?;
-    // The parent's lock is held, by a description that this process shares.
+    // The parent still holds its lock on the file, because both processes share the file
+    // description.
     check(22, matches!(file.open(), Err(OpenError::Locked { .. })))?;
     drop((object, idle, queue, partition));
     drop(cache);
     check(23, matches!(file.open(), Err(OpenError::Locked { .. })))
 }
 
-/// What a child does, and its end.
+/// Runs `act` in a child and ends the child.
 fn end_with(act: impl FnOnce() -> Result<(), u8>) -> ! {
     kernel::end_after(60);
     let ended = std::panic::catch_unwind(AssertUnwindSafe(act));
     kernel::exit(ended.map_or(99, |ended| ended.err().unwrap_or(0)))
 }
 
-/// A child's own cache, of its own store.
+/// Makes a new cache with a new store in a child.
 fn make_another(engine: Engine) -> Result<(), u8> {
     let file = Scratch::new(&format!("fork-child-{engine:?}"));
     let cache = cache(engine);
@@ -138,7 +140,7 @@ fn make_another(engine: Engine) -> Result<(), u8> {
     if bytes[..PAGE as usize] != stamp(1) { Err(56) } else { object.close().map_err(|_| 57) }
 }
 
-/// What other threads do with the cache while it is forked, so that locks of all kinds are held.
+/// The operations of other threads during the forks, so that locks of all kinds are held.
 fn keep_busy(object: &Object, partition: &Partition, thread: u64) {
     let mut page = [0; PAGE as usize];
     for turn in 0..50 {
@@ -151,13 +153,13 @@ fn keep_busy(object: &Object, partition: &Partition, thread: u64) {
     object.sync().unwrap();
 }
 
-/// The child's first call that was no hit waited for locks, threads and a ring that were its
-/// parent's, and its end would have given its parent's locks up.
+/// The first call of a child that was not a hit used to wait for locks, threads and a ring of its
+/// parent, and the end of the child would have released the parent's lock on the file.
 #[test]
-fn a_child_is_refused_at_once_and_leaves_its_parent_alone() {
-    // A child cannot start threads if its parent was just starting one (the standard library has a
-    // lock for it), and other tests do all the time.
-    if !is_alone("forked::a_child_is_refused_at_once_and_leaves_its_parent_alone") {
+fn a_forked_child_is_refused_at_once_and_does_not_disturb_its_parent() {
+    // A child cannot start threads if its parent was starting one at the fork (the standard library
+    // holds a lock), and other tests start threads all the time.
+    if !is_alone("forked::a_forked_child_is_refused_at_once_and_does_not_disturb_its_parent") {
         return;
     }
     for engine in [Engine::Auto, Engine::Blocking] {
@@ -187,7 +189,7 @@ fn a_child_is_refused_at_once_and_leaves_its_parent_alone() {
             };
             let ended = kernel::wait_for(child);
             assert!(ended.success(), "{engine:?}: child {number}: {ended}");
-            // The parent's requests complete here.
+            // The requests of the parent complete in the parent.
             succeed_all(&mut queue);
             object.write_at(number * PAGE, &stamp(number)).unwrap();
             object.sync().unwrap();
@@ -204,7 +206,7 @@ fn a_child_is_refused_at_once_and_leaves_its_parent_alone() {
     }
 }
 
-/// What the parent wrote beside its children.
+/// Asserts that the file has the bytes that the parent wrote during the forks.
 fn assert_holds(path: &Path) {
     let image = std::fs::read(path).unwrap();
     for page in 0..RESIDENT {

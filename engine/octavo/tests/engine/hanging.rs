@@ -31,8 +31,8 @@ fn assert_written(disk: &SimDisk, name: &str, pages: u64) {
     }
 }
 
-/// One hung store used to stop the write-back of all partitions: the cleaner cleaned objects one after
-/// the other, and the hung one held all bounce pages.
+/// One hung store used to stop the write-back of all partitions: the cleaner cleaned objects one
+/// after the other, and the hung one held all bounce pages.
 #[test]
 fn a_hung_store_delays_the_write_back_of_its_own_object_only() {
     let watchdog = Watchdog::new(Duration::from_secs(60), "a store that hangs");

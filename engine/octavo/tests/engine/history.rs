@@ -1,13 +1,13 @@
-//! Histories: what threads of several nodes did to pages and saw, checked afterwards. Per page,
-//! reads and writes are linearizable: each took effect at one moment between its call and its
-//! return. So no read goes back, on whatever node, and none sees less than a write that was replied
-//! to before it began.
+//! Reads and writes of each page are linearizable: each takes effect at one moment between its call
+//! and its return, whatever node its thread sits on. So no read returns older bytes than an earlier
+//! read, and none misses a write that was acknowledged before the read began.
 //!
-//! Every write of a page has bytes of its own, so this is checked exactly (Gibbons, Korach,
-//! "Testing Shared Memories", 1997): the operations with one value span a *zone*, from
-//! the first return to the last call. Where the return comes first, the value was there all that
-//! time: no other value's such zone may overlap it, and no value whose operations could all
-//! have happened at once may have to do so inside it.
+//! Threads of several nodes record their operations as events, which are checked afterwards. Every
+//! write of a page has bytes of its own, so the check is exact (Gibbons, Korach, "Testing Shared
+//! Memories", 1997): the operations with one value span a *zone*, between the first return and the
+//! last call. Where the first return comes first, the page held the value during the whole zone:
+//! the zone must not overlap another one of this kind, and must not contain the zone of a value
+//! whose operations could all have happened at one moment.
 
 use crate::watchdog::Watchdog;
 use octavo::disk::{SimDisk, SimOptions, Store};
@@ -22,11 +22,11 @@ use std::time::Duration;
 const PAGE: usize = 4096;
 const PAGES: u64 = 24;
 
-/// What a thread did to a page, and when it called and returned.
+/// One operation of a thread on a page, with the times of its call and its return.
 #[derive(Clone, Copy, Debug)]
 struct Event {
     page: u64,
-    /// The number of the write whose bytes were written or read; 0 for what the store had.
+    /// The number of the write whose bytes were written or read; 0 for the bytes of the new store.
     value: u64,
     write: bool,
     called: u64,
@@ -42,11 +42,11 @@ struct Zone {
     first_read_return: u64,
 }
 
-/// Whether a page's history is linearizable; the error says why not.
+/// Checks that the history of a page is linearizable; the error says why it is not.
 fn check(events: &[Event]) -> Result<(), String> {
     let none = Zone { first_return: u64::MAX, last_call: 0, written_from: None, first_read_return: u64::MAX };
     let mut zones: HashMap<u64, Zone> = HashMap::new();
-    // What the store had was written before everything.
+    // The bytes of the new store count as written before all events.
     zones.insert(0, Zone { first_return: 0, written_from: Some(0), ..none });
     for event in events {
         let zone = zones.entry(event.value).or_insert(none);
@@ -83,7 +83,7 @@ fn check(events: &[Event]) -> Result<(), String> {
 }
 
 #[test]
-fn the_checker_tells_histories_that_are_linearizable_from_others() {
+fn the_checker_accepts_linearizable_histories_and_refuses_others() {
     let event = |value, write, called, returned| Event { page: 0, value, write, called, returned };
     let good = [event(1, true, 1, 4), event(0, false, 2, 3), event(1, false, 5, 6)];
     assert_eq!(check(&good), Ok(()));
@@ -219,7 +219,7 @@ fn history(
     let partition = cache
         .partition(PartitionConfig {
             cache_mode,
-            // Some pages find no room at times.
+            // Sometimes a page finds no free way.
             max_bytes: Some(4 * (PAGE * WAYS + 1024) as u64 + (20 << 10)),
             dirty_max_bytes: Some(12 * PAGE as u64),
             ..PartitionConfig::new("p")
@@ -248,7 +248,7 @@ fn history(
 }
 
 #[test]
-fn what_threads_of_several_nodes_saw_of_pages_is_linearizable_in_every_mode() {
+fn reads_and_writes_from_several_nodes_are_linearizable_in_every_numa_mode() {
     let kinds = [(NumaMode::Off, 1), (NumaMode::Partition, 2), (NumaMode::Message, 3)];
     let len = PAGES * PAGE as u64;
     for (number, cache_mode) in [CacheMode::Writeback, CacheMode::Writethrough].into_iter().enumerate() {

@@ -1,15 +1,15 @@
-//! What the kernel says about nodes: asked by the tests themselves, past the calls of the cache.
-//! And children that are forked.
+//! System calls of the tests: where memory lies, which processors threads use, and `fork`. The
+//! tests ask the kernel themselves, to check the answers of the cache.
 
 use std::collections::BTreeMap;
 
-/// The number of the node where each address's page lies; none where it was not touched yet.
+/// The node of the page at each address; None for a page that was not touched yet.
 pub fn nodes_of(pages: &[*const u8]) -> Vec<Option<u32>> {
-    // Without nodes to go to, the call only tells.
+    // Without target nodes the system call only reports.
     place(pages, None)
 }
 
-/// Moves pages to a node, and says where they are then.
+/// Moves pages to a node; returns where they lie afterwards.
 pub fn move_to(pages: &[*const u8], number: u32) -> Vec<Option<u32>> {
     place(pages, Some(vec![number as i32; pages.len()]));
     nodes_of(pages)
@@ -59,14 +59,14 @@ pub fn here() -> (u32, u32) {
     (cpu, node)
 }
 
-/// A range of this process's addresses with a policy of its own: a line of `/proc/self/numa_maps`.
+/// An address range with a memory policy: one line of `/proc/self/numa_maps`.
 #[derive(Debug)]
 pub struct Area {
-    /// Its first address; it ends before the next one's.
+    /// The first address of the range, which ends where the next one begins.
     pub start: usize,
-    /// The node that it prefers, if it prefers one.
+    /// The preferred node, if any.
     pub prefers: Option<u32>,
-    /// How many pages it has on which node.
+    /// The number of pages on each node.
     pub pages: BTreeMap<u32, u64>,
 }
 
@@ -86,7 +86,8 @@ pub fn areas() -> Vec<Area> {
     text.lines().filter_map(area).collect()
 }
 
-/// Forks. None in the child, which has to end by `exit`; the child's number in the parent.
+/// Forks the process. Returns None in the child, which must end by `exit`, and the id of the child
+/// in the parent.
 pub fn fork() -> Option<i32> {
     // SAFETY: the child uses what its C library keeps usable in one (the allocator), and what is
     // tested.
@@ -95,13 +96,13 @@ pub fn fork() -> Option<i32> {
     (child > 0).then_some(child)
 }
 
-/// Ends the process at once. Nothing is dropped.
+/// Ends the process at once, without dropping anything.
 pub fn exit(status: u8) -> ! {
     // SAFETY: takes a number, and does not return.
     unsafe { libc::_exit(status.into()) }
 }
 
-/// Ends the process by a signal after so many seconds, whatever it waits for.
+/// Makes a signal end the process after `seconds` seconds.
 pub fn end_after(seconds: u32) {
     // SAFETY: takes a number only.
     unsafe { libc::alarm(seconds) };

@@ -11,7 +11,8 @@ use octavo::{
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
-/// The divisor of the buffer share that lanes of blocking calls may take, and the stack of a thread.
+/// The divisor of the buffer share that lanes of blocking calls may take, and the stack of a
+/// thread.
 const LANES_SHARE: u64 = 8;
 const STACK_BYTES: usize = 64 << 10;
 
@@ -71,8 +72,8 @@ fn all_at_once(
     });
 }
 
-/// Every thread that had made one call used to keep a ring, which soon used up the memory for rings:
-/// of 256 threads that read one page each, 108 were refused.
+/// Every thread that had made one call used to keep a ring, which soon used up the memory for
+/// rings: of 256 threads that read one page each, 108 were refused.
 #[test]
 fn two_thousand_threads_read_write_and_sync_at_once() {
     const THREADS: u64 = 2000;

@@ -174,8 +174,8 @@ fn pages_move_to_the_node_that_writes_them_and_go_home_before_a_recording() {
         before = stat(&cache);
     }
     assert_eq!(switches, PAGES, "every page had moved to the other node");
-    // The other node copies each page at its first read and then reads its copy, also of pages whose
-    // home it is.
+    // The other node copies each page at its first read and then reads its copy, also of pages
+    // whose home it is.
     read_all_on(0, &object);
     read_all_on(0, &object);
     let after = stat(&cache);
@@ -359,7 +359,8 @@ fn workers_without_requests_sleep_and_do_not_wake_up() {
     let _watchdog = Watchdog::new(Duration::from_secs(60), "idle workers");
     let (_cache, _partition, object) = scene(config(NumaMode::Message, 2, 4));
     read_all_in_batches(&object, 64);
-    // The workers fall asleep once the last batch is answered. Two equal counts say that all of them have.
+    // The workers fall asleep once the last batch is answered. Two equal counts say that all of
+    // them have.
     until(|| {
         let sleeping = sleeping_workers();
         read_all_on(0, &object);

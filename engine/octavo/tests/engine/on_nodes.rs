@@ -1,9 +1,8 @@
-//! A machine that has several nodes, and what its kernel says about them: where memory really lies,
-//! who runs where.
+//! A machine with several NUMA nodes: the kernel confirms where memory lies and where threads run.
 //!
-//! `cargo xtask guest` runs these tests in guests of two and of four nodes, and says in
-//! `OCTAVO_NODES` how many there are. On a machine with one node they say `SKIP`. A test of what
-//! else lies on nodes needs [`machine`], [`addresses`], [`kernel::nodes_of`] and [`on`].
+//! `cargo xtask guest` runs these tests in guests of two and of four nodes, and passes the number
+//! of nodes in `OCTAVO_NODES`. On a machine with one node they print `SKIP`. New tests of placement
+//! use [`machine`], [`addresses`], [`kernel::nodes_of`] and [`on`].
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -32,12 +31,12 @@ fn machine() -> Option<Topology> {
     Some(topology)
 }
 
-/// On the machine's nodes. Nothing grows, shrinks or moves while a test looks.
+/// A cache on the nodes of this machine. Nothing grows, shrinks or moves in the background.
 fn config(mode: NumaMode) -> CacheConfig {
     CacheConfig { topology: TopologySource::Machine, background: false, ..numa::config(mode, 1, 1) }
 }
 
-/// Does something on a thread that stays on a node.
+/// Runs `act` on a thread that is bound to a node.
 fn on<T: Send>(node: &Node, act: impl FnOnce() -> T + Send) -> T {
     let act = || {
         kernel::stay_on(&node.cpus);
@@ -46,13 +45,13 @@ fn on<T: Send>(node: &Node, act: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| scope.spawn(act).join().unwrap())
 }
 
-/// Where the frames of an object's pages are; those that are not in the cache are left out.
+/// The addresses of the frames of an object's resident pages.
 fn addresses(object: &Object, pages: impl Iterator<Item = u64>) -> Vec<(u64, *const u8)> {
     let pages = pages.filter(|page| object.is_resident(page * PAGE));
     pages.filter_map(|page| Some((page, object.pin(page * PAGE).unwrap()?.as_ptr()))).collect()
 }
 
-/// An object's pages, by the number of the node where the kernel says that they are.
+/// The pages of an object by the node on which the kernel reports them.
 fn pages_by_node(object: &Object) -> BTreeMap<u32, Vec<u64>> {
     let (pages, addresses): (Vec<u64>, Vec<*const u8>) = addresses(object, 0..PAGES).into_iter().unzip();
     let mut by_node: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
@@ -88,8 +87,8 @@ fn read_in_batches(object: &Object) {
     }
 }
 
-/// What the cache says about where its pages are is what the kernel says, for every single page;
-/// and what is bound to a node lies there.
+/// Asserts that the cache and the kernel agree on the node of every page, and that memory bound to
+/// a node lies there.
 fn assert_placed(topology: &Topology, cache: &Cache, object: &Object) {
     let by_node = pages_by_node(object);
     let stat = cache.numa_stat();
@@ -101,7 +100,7 @@ fn assert_placed(topology: &Topology, cache: &Cache, object: &Object) {
         assert_eq!((told.frames.elsewhere, told.metadata.elsewhere), (0, 0), "of node {}", node.number);
         assert!(told.frames.here >= told.pages, "{told:?}");
         assert_eq!(told.metadata.here > 0, told.segments > 0, "{told:?}");
-        // Those that the kernel sees on a node its threads find near, and no others.
+        // Threads of a node have local hits on exactly the pages that the kernel reports there.
         on(node, || read(object, pages));
     }
     let after = cache.numa_stat().partitions.remove(0);
@@ -110,8 +109,8 @@ fn assert_placed(topology: &Topology, cache: &Cache, object: &Object) {
     assert_bound(topology, object, &by_node);
 }
 
-/// Each page's addresses prefer the node where it is, and what prefers a node has all its pages
-/// there.
+/// Asserts that the address range of each page prefers the node of the page, and that a range that
+/// prefers a node has all of its pages there.
 fn assert_bound(topology: &Topology, object: &Object, by_node: &BTreeMap<u32, Vec<u64>>) {
     let areas = kernel::areas();
     for node in &topology.nodes {
@@ -126,13 +125,13 @@ fn assert_bound(topology: &Topology, object: &Object, by_node: &BTreeMap<u32, Ve
     }
 }
 
-/// A scene whose pages were all touched first by a thread of one node.
+/// A scene whose pages are all touched first by a thread of `node`.
 fn scene_from(node: &Node, config: CacheConfig) -> (Cache, Partition, Object) {
     on(node, || numa::scene(config))
 }
 
 #[test]
-fn processors_belong_to_the_nodes_that_the_kernel_says() {
+fn processors_belong_to_the_nodes_that_the_kernel_reports() {
     let Some(topology) = machine() else { return };
     for node in &topology.nodes {
         for cpu in &node.cpus {
@@ -151,7 +150,7 @@ fn processors_belong_to_the_nodes_that_the_kernel_says() {
 }
 
 #[test]
-fn pages_and_metadata_lie_on_their_nodes_whoever_touched_them_first() {
+fn pages_and_metadata_lie_on_their_nodes_whichever_thread_touches_them_first() {
     let Some(topology) = machine() else { return };
     for loader in [&topology.nodes[0], topology.nodes.last().unwrap()] {
         let (cache, _partition, object) = scene_from(loader, config(NumaMode::Partition));
@@ -159,7 +158,7 @@ fn pages_and_metadata_lie_on_their_nodes_whoever_touched_them_first() {
         assert!(told.nodes.iter().all(|node| node.pages > PAGES / 8), "{told:?}");
         assert_placed(&topology, &cache, &object);
     }
-    // The same without nodes: what these checks see is not there by itself.
+    // Without NUMA all pages lie on the node whose thread touched them first.
     let last = topology.nodes.last().unwrap();
     let (_cache, _partition, object) = scene_from(last, config(NumaMode::Off));
     assert_eq!(pages_by_node(&object).into_keys().collect::<Vec<_>>(), [last.number]);
@@ -173,8 +172,8 @@ fn copies_lie_where_pages_are_read_and_pages_where_they_are_written() {
     let config = CacheConfig { replication, ..config(NumaMode::Replicate) };
     let (cache, _partition, object) = on(first, || numa::scene_of(config, CacheMode::Writeback));
     let all: Vec<u64> = (0..PAGES).collect();
-    // 1. Copies, besides those of the first node, where all pages were read once. What they lie in is
-    //    the reader's, as the kernel says, and no read of a copy is from afar.
+    // 1. Copies on every node but the first, which has read all pages. The kernel reports their
+    //    memory on the node of the reader, and every read of a copy is local.
     let loaded = cache.numa_stat().partitions.remove(0);
     on(last, || read(&object, &all));
     let told = cache.numa_stat().partitions.remove(0);
@@ -185,9 +184,9 @@ fn copies_lie_where_pages_are_read_and_pages_where_they_are_written() {
     assert!(told.nodes.iter().all(|node| node.frames.elsewhere == 0), "{told:?}");
     on(last, || read(&object, &all));
     let again = cache.numa_stat().partitions.remove(0);
-    // With four nodes there is no room for all of them: copies make way for copies.
+    // With four nodes not all copies fit: copies are evicted for other copies.
     assert!(again.twin_hits - told.twin_hits >= own.twins / 4 * 3, "{again:?}");
-    // 2. Mains. Most find room there.
+    // 2. Mains move to the node that writes them. Most find a free way there.
     let before = pages_by_node(&object)[&last.number].len();
     on(last, || numa::write_all(&object, 3));
     let after = pages_by_node(&object)[&last.number].len();
@@ -195,26 +194,26 @@ fn copies_lie_where_pages_are_read_and_pages_where_they_are_written() {
     println!("{before} pages on node {}, {after} after {switches} came", last.number);
     assert!(after == before + switches && after as u64 > PAGES / 4 * 3);
     assert_placed(&topology, &cache, &object);
-    // 3. And back.
+    // 3. They move back.
     on(first, || numa::write_all(&object, 3));
     assert!(pages_by_node(&object)[&first.number].len() as u64 > PAGES / 4 * 3);
     assert_placed(&topology, &cache, &object);
 }
 
 #[test]
-fn segments_that_come_and_go_lie_on_their_nodes() {
+fn segments_lie_on_their_nodes_after_resizes() {
     let Some(topology) = machine() else { return };
     let (cache, partition, object) = scene_from(&topology.nodes[0], config(NumaMode::Partition));
     for segments in [3, 7, 2, 8, 1, 6] {
         partition.resize(segments * ((2 << 20) + (16 << 10)) + (128 << 10)).unwrap();
-        // What left with its segment comes in again.
+        // Pages that left with their segment are read again.
         on(&topology.nodes[1], || read(&object, &(0..PAGES).collect::<Vec<_>>()));
         assert_placed(&topology, &cache, &object);
     }
 }
 
 #[test]
-fn a_partition_of_one_node_lies_there_whole() {
+fn a_partition_bound_to_one_node_lies_there_completely() {
     let Some(topology) = machine() else { return };
     for node in &topology.nodes {
         let cache = Cache::new(config(NumaMode::Partition)).unwrap();
@@ -233,7 +232,7 @@ fn a_partition_of_one_node_lies_there_whole() {
 }
 
 #[test]
-fn pages_that_somebody_moved_away_are_told() {
+fn pages_that_another_program_moved_away_are_reported() {
     let Some(topology) = machine() else { return };
     let (cache, _partition, object) = scene_from(&topology.nodes[0], config(NumaMode::Partition));
     let (home, away) = (&topology.nodes[1], &topology.nodes[0]);
@@ -248,10 +247,11 @@ fn pages_that_somebody_moved_away_are_told() {
 }
 
 #[test]
-fn workers_stay_on_the_processors_of_their_nodes_and_bring_pages_in_there() {
+fn workers_stay_on_the_processors_of_their_nodes_and_fill_pages_there() {
     let Some(topology) = machine() else { return };
     let (cache, partition, object) = scene_from(&topology.nodes[0], config(NumaMode::Message));
-    // Where the kernel lets each worker run, once they all have begun: each binds itself.
+    // The processors that the kernel allows each worker, once all have started and bound
+    // themselves.
     let count: usize = topology.nodes.iter().map(|node| node.cpus.len()).sum();
     let bound = |workers: &[(String, String)]| {
         workers.iter().filter(|(_, cpus)| cpus.parse::<u32>().is_ok()).count() >= count
@@ -290,7 +290,7 @@ fn workers_stay_on_the_processors_of_their_nodes_and_bring_pages_in_there() {
     }
 }
 
-/// This process's workers and the processors that each may use.
+/// The workers of this process, and the processors that each may use.
 fn workers() -> Vec<(String, String)> {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
     // A thread that has just ended has no status.
@@ -305,7 +305,7 @@ fn workers() -> Vec<(String, String)> {
 }
 
 #[test]
-fn masks_of_processors_are_honoured() {
+fn processor_masks_are_honoured() {
     let Some(topology) = machine() else { return };
     let first = |node: &Node| node.cpus[0];
     let last = topology.nodes.last().unwrap();
@@ -340,7 +340,7 @@ fn masks_of_processors_are_honoured() {
     }
 }
 
-/// What [`masks_of_processors_are_honoured`] starts.
+/// The child process of [`processor_masks_are_honoured`].
 #[test]
 #[ignore = "a part of another test"]
 fn a_process_with_a_mask() {

@@ -1,5 +1,6 @@
-//! Pages that contain their own object, number and version, so that every read can be checked: no torn
-//! page, no page of another place, no version older than one that was read or acknowledged before.
+//! Pages that contain their own object, number and version, so that every read can be checked: no
+//! torn page, no page of another place, no version older than one that was read or acknowledged
+//! before.
 
 use octavo::Object;
 use octavo_random::Random;
@@ -7,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 pub const PAGE: usize = 4096;
 
-/// The bytes of a page. Version 0, which is never passed, is a page of zeros: never written, or
+/// The bytes of one version of a page. Version 0 stands for a page of zeros: never written, or
 /// discarded.
 fn page(object: u64, number: u64, version: u64) -> Vec<u8> {
     let mut random = Random::new(object << 40 ^ number << 32 ^ version);
@@ -28,8 +29,8 @@ fn version(object: u64, number: u64, bytes: &[u8]) -> u64 {
     version
 }
 
-/// What threads share about one object. One thread at a time writes a page, so that a higher version
-/// is a later write.
+/// What threads share about one object. One thread at a time writes a page, so that a higher
+/// version is a later write.
 pub struct Shared {
     pub object: Object,
     number: u64,
@@ -84,8 +85,8 @@ impl Shared {
         self.replied(number, version);
     }
 
-    /// Pins a page, if it can be pinned, and checks that its bytes stay the same while other threads
-    /// run.
+    /// Pins a page, if it can be pinned, and checks that its bytes stay the same while other
+    /// threads run.
     pub fn pin(&self, number: u64) {
         let floor = self.floor(number);
         if let Some(pin) = self.object.pin(number * PAGE as u64).unwrap() {

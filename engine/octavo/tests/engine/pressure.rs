@@ -1,5 +1,5 @@
-//! An idle cache shrinks when memory is short: after a call of `memory_is_short`, and after the kernel
-//! reports stalls.
+//! An idle cache shrinks when memory is short: after a call of `memory_is_short`, and after the
+//! kernel reports stalls.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -112,8 +112,8 @@ fn real_stalls_that_the_kernel_reports_shrink_an_idle_cache() {
     let _ = std::fs::remove_file(&file);
     let stalls = stalled().unwrap_or_default().saturating_sub(before);
     println!("processes stalled for {stalls:?} of {:?}; told: {told}", begun.elapsed());
-    // If processes stalled for a quarter of the whole time, they stalled for well over 200 ms of some
-    // two seconds, which is the trigger.
+    // If processes stalled for a quarter of the whole time, they stalled for well over 200 ms of
+    // some two seconds, which is the trigger.
     if !told && stalls > begun.elapsed() / 4 && begun.elapsed() > Duration::from_secs(4) {
         panic!("the kernel reported no stall to the cache");
     }

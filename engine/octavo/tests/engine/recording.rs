@@ -1,5 +1,5 @@
-//! Recordings from the engine's side: how they begin and end beside everything else. What a replay
-//! makes of them is tested where a table is replayed.
+//! Recordings: how they begin and end during other operations, and which events they contain.
+//! Replays are tested in the simulator.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
@@ -17,7 +17,7 @@ const PAGE: u64 = 4096;
 const SEGMENT: u64 = 4 * octavo::WAYS as u64 * PAGE;
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A recording of it has the least blocks that one has: four.
+/// A partition whose recordings have the fewest blocks that a recording can have: four.
 fn partition() -> (Cache, Partition) {
     let cache = Cache::new(CacheConfig {
         memory_max_bytes: (4 << 20) + 32 * SEGMENT,
@@ -37,26 +37,27 @@ fn object(partition: &Partition) -> Object {
     partition.open(Store::memory("m", 4000 * PAGE), "object").unwrap()
 }
 
-/// All that is left of a recording that has ended.
+/// The remaining events of a recording that has ended, and why it ended.
 fn rest(recording: &mut Recording) -> (Vec<Event>, RecordingEnd) {
     let mut events = Vec::new();
     loop {
         match recording.take(Duration::ZERO) {
             Taken::Block(block) => {
-                // What a file takes as one block.
+                // A file takes no larger block.
                 assert!(block.len() < 96 << 10, "a block of {} bytes", block.len());
                 events.extend(Decoder::new(&block).map(|event| event.expect("the engine has written it")));
                 recording.give_back(block);
             }
-            Taken::Part(_) => panic!("nobody has begun one"),
+            Taken::Part(_) => panic!("no part was begun"),
             Taken::Ended(end) => return (events, end),
         }
     }
 }
 
-/// Their names were written without looking at the length of the first block, which no file took.
+/// The names of objects used to go into the first block whatever its length, and files refuse
+/// blocks that are too long.
 #[test]
-fn the_names_of_many_objects_are_in_several_blocks() {
+fn the_names_of_many_objects_are_split_into_several_blocks() {
     let (_cache, partition) = partition();
     let names: Vec<String> = (0..90).map(|number| format!("{number}{}", "n".repeat(1000))).collect();
     let open = |name: &String| partition.open(Store::memory("m", PAGE), name).unwrap();
@@ -80,11 +81,11 @@ fn the_names_of_many_objects_are_in_several_blocks() {
     assert!((90..270).contains(&events.len()), "{}", events.len());
 }
 
-/// A recording began with the tape's lock held while it asked whether the partition was resized,
-/// and a resize holds that while it writes to the tape: both waited for ever. And a step of a whole
-/// recording that had ended got into the sample that followed.
+/// A recording used to begin by taking the lock of resizes under the lock of the tape, while a
+/// resize takes them in the opposite order: a deadlock. And a step of a whole recording that had
+/// ended could appear in the sample that followed.
 #[test]
-fn recordings_begin_and_end_beside_resizes_opens_and_accesses() {
+fn recordings_begin_and_end_during_resizes_opens_and_accesses() {
     let _watchdog = Watchdog::new(PATIENCE, "recordings beside resizes");
     let mut random = Random::new(0x7e57);
     let (_cache, partition) = partition();
@@ -125,7 +126,7 @@ fn recordings_begin_and_end_beside_resizes_opens_and_accesses() {
 }
 
 #[test]
-fn a_recording_whose_blocks_nobody_takes_ends_and_the_partition_goes_on() {
+fn a_recording_whose_blocks_are_not_taken_ends_and_the_partition_keeps_working() {
     let (_cache, partition) = partition();
     let object = object(&partition);
     let mut recording = partition.record(WHOLE).unwrap();
@@ -135,27 +136,27 @@ fn a_recording_whose_blocks_nobody_takes_ends_and_the_partition_goes_on() {
     let accesses = partition.recording_stat().unwrap().accesses;
     let (events, end) = rest(&mut recording);
     assert_eq!(end, RecordingEnd::FellBehind);
-    // All that it says is there, and nothing behind it.
+    // The recording contains exactly the accesses that its statistics count.
     let written = events.iter().filter(|event| matches!(event, Event::Access { .. })).count() as u64;
     assert!(written == accesses && (1000..80_000).contains(&written), "{written} of {accesses}");
     assert!(matches!(events.last(), Some(Event::Totals(totals)) if totals.hits + totals.misses == written));
     drop(recording);
-    // Another one is as good as the first.
+    // The partition can be recorded again.
     let mut recording = partition.record(WHOLE / 2).unwrap();
     object.read_at(0, &mut bytes).unwrap();
     partition.stop_recording();
     assert_eq!(rest(&mut recording).1, RecordingEnd::Stopped);
 }
 
-/// A page that was pinned when its recording began was listed as any other, so that a replay let it
-/// go and found other pages.
+/// A page that is pinned when its recording begins used to be listed without its pins, so that a
+/// replay could evict it and diverged.
 #[test]
 fn pins_that_are_held_when_a_recording_begins_are_listed() {
     let (_cache, partition) = partition();
     let object = object(&partition);
     let mut bytes = [0; 100];
     (0..20).for_each(|page| object.read_at(page * PAGE, &mut bytes).unwrap());
-    let pins = [3, 3, 8].map(|page| object.pin(page * PAGE).unwrap().expect("it is there"));
+    let pins = [3, 3, 8].map(|page| object.pin(page * PAGE).unwrap().expect("the page is resident"));
     let mut recording = partition.record(WHOLE).unwrap();
     assert!(!recording.header().from_the_first);
     let Taken::Block(block) = recording.take(Duration::ZERO) else { panic!("pages are listed") };
@@ -170,10 +171,10 @@ fn pins_that_are_held_when_a_recording_begins_are_listed() {
     drop(pins);
 }
 
-/// Parts that follow had only what happened in them: when the first was gone, nobody knew which
-/// pages were there, nor how objects were called.
+/// Later parts used to contain only their own events: without the first part, the resident pages
+/// and the names of objects were unknown.
 #[test]
-fn a_part_says_what_was_there_when_it_began() {
+fn a_part_begins_with_the_resident_pages_and_the_names_of_objects() {
     let (_cache, partition) = partition();
     let object = object(&partition);
     let mut bytes = [0; 100];
@@ -186,7 +187,7 @@ fn a_part_says_what_was_there_when_it_began() {
     assert_eq!((totals.hits, totals.misses), (0, 40));
     let Taken::Part(header) = recording.take(Duration::ZERO) else { panic!("the second part") };
     assert!(!header.from_the_first && header.segments == recording.header().segments);
-    // Its list is not whole before it is taken.
+    // The list of pages is complete only after all of its blocks were taken.
     let _ = recording.take(Duration::ZERO);
     assert!(!recording.begin_part(), "a part is at least as long as its list");
     (0..40).for_each(|page| object.read_at(page * PAGE, &mut bytes).unwrap());
@@ -194,7 +195,7 @@ fn a_part_says_what_was_there_when_it_began() {
     drop(recording);
 
     let mut recording = partition.record(WHOLE).unwrap();
-    let Taken::Block(block) = recording.take(Duration::ZERO) else { panic!("what is there") };
+    let Taken::Block(block) = recording.take(Duration::ZERO) else { panic!("the list of pages") };
     let events: Vec<Event> = Decoder::new(&block).map(Result::unwrap).collect();
     let is_named =
         |event: &Event| matches!(event, Event::Opened { object: 1, name } if name.as_str() == "object");

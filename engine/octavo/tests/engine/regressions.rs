@@ -1,4 +1,4 @@
-//! Bugs that were there, each with its story.
+//! Regression tests: each comment tells the bug that its test guards against.
 
 use crate::fixture::{complete_all, sleeps, small, succeed_all, until};
 use crate::watchdog::Watchdog;
@@ -18,7 +18,7 @@ fn object(cache: &Cache, mode: CacheMode, store: Store) -> Object {
 }
 
 #[test]
-fn advice_for_a_part_of_one_page_lets_nothing_go_and_does_not_overflow() {
+fn dont_need_for_a_part_of_a_page_drops_nothing_and_does_not_overflow() {
     let cache = Cache::new(one_set()).unwrap();
     let object = object(&cache, CacheMode::Writeback, Store::memory("m", 64 << 10));
     object.write_at(5000, &[1; 100]).unwrap();
@@ -26,10 +26,11 @@ fn advice_for_a_part_of_one_page_lets_nothing_go_and_does_not_overflow() {
     assert_eq!(object.stat().dirty_bytes, 4096);
 }
 
-/// Bounce pages went to whoever had waited longest. Those were the queue's writes, which were told
-/// and not there to take their turn, and nobody told the blocking write behind them.
+/// Free bounce pages used to be offered to the longest-waiting writes only. These belonged to a
+/// queue whose thread did not come to take them, and the blocking write behind them was never
+/// woken.
 #[test]
-fn a_queue_that_nobody_waits_on_does_not_keep_the_bounce_pages_from_others() {
+fn an_unattended_queue_does_not_keep_bounce_pages_from_other_calls() {
     let _watchdog = Watchdog::new(Duration::from_secs(20), "bounce pages");
     let cache = Cache::new(CacheConfig { buffers_max_bytes: Some(128 << 10), ..one_set() }).unwrap();
     let disk = SimDisk::new(SimOptions::default());
@@ -44,9 +45,9 @@ fn a_queue_that_nobody_waits_on_does_not_keep_the_bounce_pages_from_others() {
     succeed_all(&mut queue);
 }
 
-/// The resize gave up in the middle of a move, and the next one found the table in a state that
-/// must not be. Between the two, a write to a page that had moved looked for it in its old place
-/// only, for ever.
+/// A resize that the store refused used to stop in the middle of a move, and the next resize found
+/// the table in an invalid state. Between the two, a write to a moved page looked for it in its old
+/// place forever.
 #[test]
 fn a_resize_that_a_refusing_store_stops_is_finished_by_the_next() {
     let _watchdog = Watchdog::new(Duration::from_secs(20), "resize");
@@ -76,8 +77,8 @@ fn a_resize_that_a_refusing_store_stops_is_finished_by_the_next() {
     assert!(all.iter().all(|byte| *byte == 2));
 }
 
-/// A segment that pins keep is in nobody's use, and yet takes its place: the growth was charged,
-/// and did not happen.
+/// A segment that pins keep alive is unused but still occupies its place: a partition used to be
+/// charged for growth that did not happen.
 #[test]
 fn a_partition_that_cannot_grow_is_not_charged_for_it() {
     let cache = Cache::new(CacheConfig { memory_max_bytes: 512 << 10, ..one_set() }).unwrap();
@@ -95,8 +96,8 @@ fn a_partition_that_cannot_grow_is_not_charged_for_it() {
     assert_eq!(partition.stat().max_bytes, full.max_bytes);
 }
 
-/// Two flushes of one store were in flight: the first failed and took the bytes with it, the second
-/// succeeded and was believed.
+/// Two flushes of one store were in flight. The first failed and lost bytes; the second succeeded,
+/// and its sync used to report success.
 #[test]
 fn a_sync_beside_one_that_fails_does_not_succeed_for_lost_bytes() {
     let cache = Cache::new(one_set()).unwrap();
@@ -113,8 +114,7 @@ fn a_sync_beside_one_that_fails_does_not_succeed_for_lost_bytes() {
     assert!(object.stat().failed && object.sync().is_err());
 }
 
-/// And whoever waits for a flush that was begun before it gets the next one, with all others that
-/// wait.
+/// Syncs that arrive while a flush is in flight wait for the next flush, and share it.
 #[test]
 fn syncs_that_wait_for_a_flush_share_the_next() {
     let cache = Cache::new(one_set()).unwrap();
@@ -126,11 +126,11 @@ fn syncs_that_wait_for_a_flush_share_the_next() {
     assert_eq!(disk.counters().syncs, 2);
 }
 
-/// A write in one I/O over many pages looked at the object's end once: pages behind it, cut off
-/// meanwhile, stayed in the cache with bytes that the store never took, and were seen when the
-/// object grew again.
+/// A write of many pages in one I/O used to check the end of the object once. Pages that a shorter
+/// length cut off in the meantime stayed in the cache with bytes that the store never had, and
+/// appeared when the object grew again.
 #[test]
-fn what_was_written_behind_an_end_that_moved_is_not_seen_when_the_object_grows() {
+fn bytes_written_behind_a_moved_end_do_not_appear_when_the_object_grows() {
     let _watchdog = Watchdog::new(Duration::from_secs(30), "lengths");
     for mode in [CacheMode::Writethrough, CacheMode::Writeback] {
         let cache = Cache::new(one_set()).unwrap();
@@ -150,7 +150,7 @@ fn what_was_written_behind_an_end_that_moved_is_not_seen_when_the_object_grows()
                 changes += 1;
                 object.set_len_bytes(10_000).unwrap();
                 object.set_len_bytes(64 << 10).unwrap();
-                // Zeros, or what a later write brought: never bytes that only the cache has.
+                // Zeros, or the bytes of a later write: never bytes that only the cache has.
                 let mut bytes = vec![0; 4096];
                 object.read_at(20 << 10, &mut bytes).unwrap();
                 object.advise(0, 64 << 10, Advice::DontNeed).unwrap();
@@ -163,11 +163,10 @@ fn what_was_written_behind_an_end_that_moved_is_not_seen_when_the_object_grows()
     }
 }
 
-/// How many segments fit was reckoned with what the partition had learned so far; what it learns
-/// about those that joined was charged on top, and a partition was a little larger than it had been
-/// allowed to be.
+/// The number of segments that fit used to be calculated without the learned state of the new
+/// segments. That state was charged on top, and the partition slightly exceeded its size.
 #[test]
-fn what_is_learned_about_new_segments_fits_into_the_size_too() {
+fn the_learned_state_of_new_segments_fits_into_the_size() {
     let cache = Cache::new(CacheConfig { memory_max_bytes: 32 << 20, ..one_set() }).unwrap();
     let config = PartitionConfig { max_bytes: Some(4 << 20), ..PartitionConfig::new("p") };
     let partition = cache.partition(config).unwrap();
@@ -179,8 +178,8 @@ fn what_is_learned_about_new_segments_fits_into_the_size_too() {
     }
 }
 
-/// Bytes were copied by the page size of the object's cache into bounce pages of the queue's, and
-/// pages of the other cache were waited for where nobody told.
+/// Bytes used to be copied with the page size of the object's cache into bounce pages of the
+/// queue's cache, and waits for pages of the other cache were never woken.
 #[test]
 fn a_queue_refuses_an_object_of_another_cache() {
     let small = Cache::new(one_set()).unwrap();
@@ -206,10 +205,10 @@ fn a_queue_refuses_an_object_of_another_cache() {
     assert!(bytes.iter().all(|byte| *byte == 0));
 }
 
-/// The caller's iterator ran while pages of the batch were claimed and no I/O was in flight for
-/// them: one that read such a page waited for itself.
+/// The caller's iterator used to run while pages of the batch were claimed without I/O in flight:
+/// an iterator that read such a page waited for itself.
 #[test]
-fn a_batch_may_be_made_while_its_pages_are_read() {
+fn the_iterator_of_a_batch_may_read_pages_of_the_batch() {
     let _watchdog = Watchdog::new(Duration::from_secs(20), "a batch that reads itself");
     let cache = Cache::new(one_set()).unwrap();
     let object = object(&cache, CacheMode::Writeback, Store::memory("m", 1 << 20));
@@ -223,7 +222,7 @@ fn a_batch_may_be_made_while_its_pages_are_read() {
             Request { user_data: page, op: read(page) }
         }),
     );
-    // One that panics in the middle leaves a queue that works.
+    // The queue still works after an iterator that panics in the middle.
     let half = (0..10).map(|page| match page {
         5 => panic!("in the middle"),
         _ => Request { user_data: page, op: read(page) },
@@ -235,9 +234,9 @@ fn a_batch_may_be_made_while_its_pages_are_read() {
     assert_eq!(queue.pending(), 0);
 }
 
-/// Page numbers have 40 bits: those of a longer object were pages of the next one.
+/// Page numbers have 40 bits: the pages behind them used to be pages of the next object.
 #[test]
-fn an_object_is_not_longer_than_its_pages_have_numbers() {
+fn an_object_longer_than_page_numbers_reach_is_refused() {
     let cache = Cache::new(one_set()).unwrap();
     let partition = cache.partition(PartitionConfig::new("p")).unwrap();
     const MOST: u64 = 4096 << 40;
@@ -258,10 +257,9 @@ fn an_object_is_not_longer_than_its_pages_have_numbers() {
     assert_eq!(object.len_bytes(), MOST);
 }
 
-/// What was written between the sync of a close and the drop of the pages was acknowledged, and
-/// gone.
+/// A write between the sync of a close and the drop of the pages used to be acknowledged and lost.
 #[test]
-fn a_write_that_a_close_overtakes_is_in_the_store_or_refused() {
+fn a_write_concurrent_with_a_close_is_in_the_store_or_refused() {
     let _watchdog = Watchdog::new(Duration::from_secs(60), "close");
     let cache = Cache::new(one_set()).unwrap();
     let partition = cache
@@ -306,10 +304,10 @@ fn a_write_that_a_close_overtakes_is_in_the_store_or_refused() {
     }
 }
 
-/// Two that changed the length both restored what had been there before either: the object was
-/// longer than its store, and what was written behind the store's end was cut off.
+/// Two concurrent changes of length both restored the length from before either of them: the object
+/// was longer than its store, and writes behind the end of the store were lost.
 #[test]
-fn two_who_change_the_length_at_once_leave_one_of_their_lengths() {
+fn two_concurrent_changes_of_length_leave_one_of_their_lengths() {
     let _watchdog = Watchdog::new(Duration::from_secs(60), "two lengths");
     let cache = Cache::new(one_set()).unwrap();
     let object = object(&cache, CacheMode::Writeback, Store::memory("m", 100 << 10));
@@ -319,15 +317,15 @@ fn two_who_change_the_length_at_once_leave_one_of_their_lengths() {
                 let object = &object;
                 scope.spawn(move || object.set_len_bytes(((round * 37 + thread * 51) % 100) << 10).unwrap())
             });
-            // Until they are gone, with their rings.
+            // Joined, so that the threads have ended and released their rings.
             threads.into_iter().for_each(|thread| thread.join().unwrap());
         });
         assert_eq!(object.len_bytes(), object.store().len_bytes(), "round {round}");
     }
 }
 
-/// A size was wanted without the segments that a pin keeps, and a segment was taken for each of
-/// them while the partition was to shrink.
+/// The target size did not count segments that pins keep alive: a shrinking partition used to take
+/// one new segment for each of them.
 #[test]
 fn a_partition_that_shrinks_while_pins_keep_segments_does_not_grow() {
     let cache = Cache::new(CacheConfig { memory_max_bytes: 4 << 20, ..one_set() }).unwrap();
@@ -348,11 +346,11 @@ fn a_partition_that_shrinks_while_pins_keep_segments_does_not_grow() {
     assert!(partition.resize(300 << 10).unwrap() <= 300 << 10);
 }
 
-/// Metadata of segments that had left was resident and charged to nobody.
+/// The metadata of returned segments stays resident; no partition used to be charged for it.
 #[test]
-fn metadata_that_stays_is_charged() {
+fn metadata_of_returned_segments_is_charged() {
     let cache = Cache::new(CacheConfig { memory_max_bytes: 8 << 20, ..one_set() }).unwrap();
-    // A policy that learns gives that back.
+    // A policy that learns would also return its learned state.
     let policy = PolicyName::Lru;
     let config = PartitionConfig { max_bytes: Some(4 << 20), policy, ..PartitionConfig::new("p") };
     let partition = cache.partition(config).unwrap();
@@ -361,15 +359,15 @@ fn metadata_that_stays_is_charged() {
     partition.resize(1 << 20).unwrap();
     let less = partition.stat();
     assert!(frames(&less) < frames(&most) / 3);
-    // Frames go, and nothing else.
+    // The charge shrinks by the frames, and by nothing else.
     assert_eq!(most.charged_bytes - less.charged_bytes, frames(&most) - frames(&less));
-    // It is used again, and not charged a second time.
+    // The metadata is used again, and not charged twice.
     assert_eq!(partition.resize(4 << 20).unwrap(), most.charged_bytes);
     assert_eq!(frames(&partition.stat()), frames(&most));
     assert_eq!(cache.stat().memory_charged_bytes - partition.stat().charged_bytes, 256 << 10);
 }
 
-/// The second object's write-back put old bytes over what the first had synced.
+/// With two objects on one store, write-back of the second overwrote synced bytes of the first.
 #[test]
 fn a_store_is_opened_by_one_object_at_a_time() {
     let cache = Cache::new(one_set()).unwrap();
@@ -385,21 +383,21 @@ fn a_store_is_opened_by_one_object_at_a_time() {
     }
     first.close().unwrap();
     let second = two.open(store.clone(), "second").unwrap();
-    // The closed one's end changes nothing.
+    // Dropping a closed object does not release the store of its successor.
     drop(first);
     assert!(one.open(store.clone(), "third").is_err());
     second.abandon();
     let _third = one.open(store.clone(), "third").unwrap();
-    // Nor does it change anything that a closed one is closed again.
+    // Neither does closing it a second time.
     second.abandon();
     second.close().unwrap();
     assert!(two.open(store, "fourth").is_err());
 }
 
-/// A thread's counters ended before its lane, which counted the read-ahead that it had still in
-/// flight: the process was aborted.
+/// At the end of a thread its counters were dropped before its lane, which then counted the
+/// read-ahead that was still in flight: the process aborted.
 #[test]
-fn a_thread_may_end_whatever_it_called_first() {
+fn a_thread_may_end_with_read_ahead_in_flight() {
     let cache = Cache::new(one_set()).unwrap();
     let objects: Vec<Object> = ["a", "b"]
         .into_iter()
@@ -419,7 +417,7 @@ fn a_thread_may_end_whatever_it_called_first() {
     }
 }
 
-/// The length was rounded up to nothing.
+/// Rounding up the length used to overflow to zero.
 #[test]
 fn a_buffer_that_no_memory_can_hold_is_refused() {
     let cache = Cache::new(one_set()).unwrap();
@@ -428,17 +426,17 @@ fn a_buffer_that_no_memory_can_hold_is_refused() {
     assert!(cache.buffer(1).is_some());
 }
 
-/// The cleaner was told when the page was claimed, found nothing dirty, and slept; when the page
-/// had come and was dirty, nobody told it.
+/// The cleaner used to be woken when the page was claimed, found nothing dirty, and slept. Once the
+/// page was filled and dirty, nothing woke it.
 #[test]
-fn a_part_of_a_page_that_was_not_there_is_written_back_by_itself() {
+fn a_partial_write_to_a_page_that_was_not_resident_is_written_back_in_the_background() {
     let _watchdog = Watchdog::new(Duration::from_secs(120), "the cleaner");
     let cache = Cache::new(CacheConfig { background: true, ..one_set() }).unwrap();
     let path = std::env::temp_dir().join(format!("octavo-patched-{}", std::process::id()));
     std::fs::write(&path, vec![0; 1 << 20]).unwrap();
     let store = Store::open(&path, &octavo::disk::OpenOptions::default()).unwrap();
     let object = object(&cache, CacheMode::Writeback, store);
-    // Too few to be urgent.
+    // Too few dirty pages to be urgent.
     for page in 0..2 {
         object.write_at(page * 3 * 4096 + 100, &[9; 10]).unwrap();
     }
@@ -447,11 +445,11 @@ fn a_part_of_a_page_that_was_not_there_is_written_back_by_itself() {
     std::fs::remove_file(path).unwrap();
 }
 
-/// A thread without memory for a ring could not drop an object's pages: it was forgotten all the
-/// same, and a resize that met one of them, dirty and with no place to go, turned for ever.
-/// Dropping them needs no memory any more.
+/// A thread without memory for a ring could not drop the pages of an object. The object was removed
+/// all the same, and a resize that met one of its dirty pages looped forever. Dropping pages needs
+/// no memory any more.
 #[test]
-fn an_object_is_abandoned_and_its_partition_resized_where_no_memory_is_left_for_a_ring() {
+fn abandoning_an_object_and_resizing_its_partition_need_no_memory_for_a_ring() {
     let _watchdog = Watchdog::new(Duration::from_secs(20), "resize");
     let cache = Cache::new(CacheConfig { buffers_max_bytes: Some(128 << 10), ..one_set() }).unwrap();
     let config = PartitionConfig {
@@ -470,8 +468,8 @@ fn an_object_is_abandoned_and_its_partition_resized_where_no_memory_is_left_for_
     drop(hog);
 }
 
-/// A closed object's length was nothing, and could be changed from there: the object came back, and
-/// wrote and synced into a store that was somebody else's by then.
+/// A closed object has length zero, and `set_len_bytes` used to make it longer: the object worked
+/// again, and wrote to a store that another object had opened in the meantime.
 #[test]
 fn a_closed_object_stays_closed() {
     let cache = Cache::new(one_set()).unwrap();
@@ -518,10 +516,9 @@ fn a_closed_object_stays_closed() {
     }
 }
 
-/// Nor did that need anybody who calls a closed object: a length that changed beside the close was
-/// enough.
+/// A change of length concurrent with the close used to have the same effect.
 #[test]
-fn a_length_that_changes_beside_a_close_does_not_open_the_object_again() {
+fn a_change_of_length_concurrent_with_a_close_does_not_open_the_object_again() {
     let _watchdog = Watchdog::new(Duration::from_secs(60), "lengths and closes");
     let cache = Cache::new(one_set()).unwrap();
     let config = PartitionConfig { max_bytes: Some(100 << 10), ..PartitionConfig::new("p") };
@@ -536,14 +533,14 @@ fn a_length_that_changes_beside_a_close_does_not_open_the_object_again() {
                 together.wait();
                 object.set_len_bytes(wanted)
             });
-            // Whoever closes beside somebody else finds it closed.
+            // Of two concurrent closes, the second finds the object closed.
             let closes = [0, 1].map(|_| {
                 scope.spawn(|| {
                     together.wait();
                     object.close().unwrap();
                 })
             });
-            // Until they are gone, with their rings.
+            // Joined, so that the threads have ended and released their rings.
             closes.into_iter().for_each(|close| close.join().unwrap());
             change.join().unwrap()
         });
@@ -556,10 +553,10 @@ fn a_length_that_changes_beside_a_close_does_not_open_the_object_again() {
     }
 }
 
-/// All pages of a range that will be wanted were claimed, and had memory that nobody was charged
-/// for, before the first was read.
+/// Advice for a long range used to claim all of its pages, with memory that was charged to nobody,
+/// before the first one was read.
 #[test]
-fn a_long_range_is_brought_in_by_steps() {
+fn advice_for_a_long_range_fills_it_step_by_step() {
     let _watchdog = Watchdog::new(Duration::from_secs(60), "a long range");
     const LEN: u64 = 6000 * 4096;
     let config = CacheConfig { memory_max_bytes: 64 << 20, background: false, ..CacheConfig::default() };
@@ -589,13 +586,13 @@ fn own_sleeps() -> u64 {
     sleeps("/proc/thread-self".as_ref()).unwrap()
 }
 
-/// A thread that could not be woken looked for completions a thousand times a second though it had
-/// asked for nothing.
+/// A thread without requests, on a ring without a descriptor, used to look for completions a
+/// thousand times a second.
 #[test]
 fn a_queue_without_requests_sleeps_until_its_descriptor_is_ready() {
     let _watchdog = Watchdog::new(Duration::from_secs(20), "an idle queue");
     let cache = Cache::new(one_set()).unwrap();
-    // Its ring has no descriptor to sleep with.
+    // The ring of a simulated disk has no descriptor to sleep on.
     let _object =
         object(&cache, CacheMode::Writeback, SimDisk::new(SimOptions::default()).store("disk", 64 << 10));
     let (reader, mut writer) = std::io::pipe().unwrap();
@@ -604,7 +601,7 @@ fn a_queue_without_requests_sleeps_until_its_descriptor_is_ready() {
         scope.spawn(move || {
             std::thread::sleep(Duration::from_millis(50));
             std::io::Write::write_all(&mut writer, b"!").unwrap();
-            // Open until it was seen.
+            // The pipe stays open until the other thread has seen the byte.
             std::thread::sleep(Duration::from_millis(50));
         });
         let interest = octavo::Interest { readable: true, writable: false };
@@ -617,8 +614,8 @@ fn a_queue_without_requests_sleeps_until_its_descriptor_is_ready() {
     });
 }
 
-/// A partition that was removed took objects still, and kept a segment for good with each: the
-/// cache ran out of memory without a partition in it.
+/// A removed partition used to open objects, and kept a segment for each of them forever: the cache
+/// ran out of memory without having a partition.
 #[test]
 fn a_removed_partition_opens_nothing_and_takes_no_memory() {
     let cache = Cache::new(one_set()).unwrap();
@@ -636,10 +633,10 @@ fn a_removed_partition_opens_nothing_and_takes_no_memory() {
     }
 }
 
-/// `reclaim` counted the segments that were to be left, and another resize left fewer before it
-/// came to shrink: it grew the partition back to its count.
+/// `reclaim` used to calculate the number of segments to keep; when a concurrent resize left fewer,
+/// it grew the partition back to that number.
 #[test]
-fn a_reclaim_beside_a_shrink_does_not_grow_the_partition() {
+fn a_reclaim_concurrent_with_a_shrink_does_not_grow_the_partition() {
     let _watchdog = Watchdog::new(Duration::from_secs(60), "reclaims");
     let cache = Cache::new(CacheConfig { reaper: false, ..one_set() }).unwrap();
     let partition = cache.partition(PartitionConfig::new("p")).unwrap();

@@ -1,11 +1,12 @@
-//! `memory_max` bounds what the process holds, by the kernel's count: the library alone.
+//! `memory_max` limits the resident memory of the process, as the kernel counts it. This is the
+//! test of the library alone.
 //!
-//! Buffers of the heap fragmented in glibc's arenas: a program of 14,400 short threads, eight at a
-//! time, had 449 MiB resident over a cache of 64 MiB, and 894 MiB once it had freed one large
+//! Heap buffers used to fragment in glibc's arenas: a program of 14,400 short-lived threads, eight
+//! at a time, had 449 MiB resident with a cache of 64 MiB, and 894 MiB once it had freed one large
 //! vector.
 //!
-//! `cargo xtask resident` runs this at full length: `OCTAVO_RESIDENT_THREADS` says how many
-//! threads.
+//! `cargo xtask resident` runs this at full length: `OCTAVO_RESIDENT_THREADS` is the number of
+//! threads (default 2,400).
 
 use std::process::Command;
 
@@ -21,7 +22,7 @@ const BESIDE: u64 = 16 << 20;
 const FILE: u64 = 8 << 20;
 const THREADS_AT_A_TIME: u64 = 8;
 
-/// Set for the process in which a test runs alone.
+/// Set in the process in which a test runs alone.
 const ALONE: &str = "OCTAVO_RESIDENT_ALONE";
 
 /// Resident bytes of this process.
@@ -31,7 +32,8 @@ fn resident() -> u64 {
     line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
 }
 
-/// Runs a test of this file in a process of its own: other tests' memory is not the cache's.
+/// Runs a test of this file in a process of its own, where the memory of other tests does not
+/// count.
 fn runs_alone(name: &str) -> bool {
     if std::env::var_os(ALONE).is_some() {
         return true;
@@ -53,7 +55,7 @@ fn threads_that_borrow_buffers_and_end_do_not_grow_the_process() {
         Ok(number) => number.parse().expect("a number of threads"),
         Err(_) => 2_400,
     };
-    // What an ordinary program does: from here on glibc serves blocks of up to 20 MiB from its arenas.
+    // As in ordinary programs: after this, glibc serves blocks of up to 20 MiB from its arenas.
     drop(vec![1_u8; 20 << 20]);
     let cache = Cache::new(CacheConfig { memory_max_bytes: MEMORY_MAX, ..CacheConfig::default() }).unwrap();
     let partition = cache.partition(PartitionConfig::new("p")).unwrap();

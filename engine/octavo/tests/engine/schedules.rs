@@ -1,6 +1,6 @@
-//! Four threads and one or two sets under shuttle: random schedules, and such with few preemptions
-//! (PCT). And the same with a step of the slot's protocol left out, which they must notice. Built
-//! by `--cfg shuttle`.
+//! Four threads and one or two sets under shuttle, in random schedules and in schedules with few
+//! preemptions (PCT). The same races with one step of the slot's protocol left out must fail. Built
+//! with `--cfg shuttle`.
 
 use crate::pages::Shared;
 use octavo::disk::{SimDisk, SimOptions};
@@ -14,11 +14,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, PoisonError, RwLock};
 
 const PAGE: u64 = 4096;
-/// More pages than one set has ways, by a few that must be brought in.
+/// A few pages more than one set has ways, so that some reads miss.
 const PAGES: u64 = WAYS as u64 + 3;
 
-/// Held shared by schedules of the whole protocol, alone by those of a broken one: the switch is
-/// one for the process.
+/// Schedules of the whole protocol share this lock; those with a broken step hold it exclusively,
+/// because the switch applies to the whole process.
 static SWITCH: RwLock<()> = RwLock::new(());
 
 fn explore(iterations: usize, race: fn()) {
@@ -31,7 +31,7 @@ fn holds(iterations: usize, race: fn()) {
     explore(iterations, race);
 }
 
-/// The race goes wrong where `step` is left out.
+/// Asserts that the race fails when `step` is left out.
 fn fails_without(step: Step, race: fn()) {
     let _alone = SWITCH.write().unwrap_or_else(PoisonError::into_inner);
     set(Some(step));
@@ -40,7 +40,7 @@ fn fails_without(step: Step, race: fn()) {
     assert!(result.is_err(), "nobody notices that {step:?}");
 }
 
-/// A cache of one set (it may grow to two) that is full, and what threads share of its object.
+/// A full cache of one set, which may grow to two, and the object that all threads share.
 struct Scene {
     disk: SimDisk,
     cache: Cache,
@@ -48,7 +48,7 @@ struct Scene {
     shared: Shared,
 }
 
-/// The atomics of the checker are many times as large as those they stand for.
+/// The size of a partition. Shuttle's atomics are many times larger than real ones.
 fn bytes_of(segments: u64) -> u64 {
     segments * (PAGE * WAYS as u64 + (28 << 10)) + (20 << 10)
 }
@@ -58,7 +58,7 @@ impl Scene {
         Scene::with(cache_mode, false)
     }
 
-    /// One whose pages may be discarded.
+    /// A scene whose pages may be discarded.
     fn with(cache_mode: CacheMode, discards: bool) -> Arc<Scene> {
         let disk = SimDisk::new(SimOptions { latency_ticks: 1..=3, ..SimOptions::default() });
         let config = CacheConfig {
@@ -88,7 +88,7 @@ impl Scene {
             thread::spawn(move || run(&scene))
         });
         threads.into_iter().for_each(|thread| thread.join().unwrap());
-        // Everything that was replied to is there, and after a sync it is on the disk.
+        // Every acknowledged write is readable, and on the disk after a sync.
         (0..PAGES).for_each(|number| self.shared.read(number));
         self.shared.object.sync().unwrap();
         assert_eq!(self.partition.stat().dirty_bytes, 0);
@@ -102,9 +102,9 @@ impl Scene {
     }
 }
 
-/// The oldest page of the set, the next to leave.
+/// The oldest page of the set, which is evicted next.
 const OLD: u64 = 0;
-/// Pages that are not there.
+/// Pages that are not resident.
 const NEW: u64 = WAYS as u64;
 
 fn fills_evictions_writes_and_a_sync(mode: CacheMode) {
@@ -160,8 +160,8 @@ fn pins_writes_and_a_resize(mode: CacheMode) {
     ]);
 }
 
-/// A queue's requests are in flight, and the thread does not come back for them before the others
-/// are done.
+/// The requests of a queue are in flight, and its thread does not return to it before the others
+/// have finished.
 fn a_queue_that_is_left_alone(mode: CacheMode) {
     Scene::new(mode).race([
         |scene| {
@@ -184,8 +184,8 @@ fn a_queue_that_is_left_alone(mode: CacheMode) {
     ]);
 }
 
-/// Discards and zeroes that overlap each other, writes, a sync and a resize; the thread that asked
-/// for two of them is elsewhere.
+/// Overlapping discards and zeroes, writes, a sync and a resize. The thread that submitted two of
+/// them does something else.
 fn clearings(mode: CacheMode) {
     Scene::with(mode, true).race([
         |scene| {
@@ -213,8 +213,8 @@ fn clearings(mode: CacheMode) {
     ]);
 }
 
-/// Three nodes with a worker each, and threads of all three that read and write by batches, past
-/// pages that leave.
+/// Three nodes with one worker each. Threads of all three read and write in batches while pages are
+/// evicted.
 fn three_nodes_by_message() {
     let disk = SimDisk::new(SimOptions { latency_ticks: 1..=3, ..SimOptions::default() });
     let config = CacheConfig {
@@ -244,7 +244,7 @@ fn three_nodes_by_message() {
             sit(node);
             let (shared, cache) = &*shared;
             let mut queue = cache.queue().unwrap();
-            // A page that only this thread writes, and pages that all read.
+            // One page that only this thread writes, and pages that all threads read.
             let own = 4 + u64::from(node);
             let (version, bytes) = shared.next(own);
             let write =
@@ -274,8 +274,8 @@ fn three_nodes_by_message() {
     (0..7).for_each(|page| shared.0.read(page));
 }
 
-/// Three nodes that read each other's pages, with copies, while pages are written, leave, come back
-/// and move.
+/// Three nodes that copy each other's pages while pages are written, evicted, filled again and
+/// moved.
 fn three_nodes_with_twins(mode: CacheMode, resizes: bool) {
     const SHARED: u64 = 3;
     let disk = SimDisk::new(SimOptions { latency_ticks: 1..=3, ..SimOptions::default() });
@@ -287,7 +287,7 @@ fn three_nodes_with_twins(mode: CacheMode, resizes: bool) {
         seed: Some(1),
         topology: TopologySource::Emulated { nodes: 3, cores: 1 },
         numa: NumaMode::Replicate,
-        // Each write from afar brings the page's main there.
+        // Each remote write moves the main of its page to the writing node.
         replication: Replication { switch_writes: 1, ..Replication::default() },
         ..CacheConfig::default()
     };
@@ -307,7 +307,7 @@ fn three_nodes_with_twins(mode: CacheMode, resizes: bool) {
         thread::spawn(move || {
             sit(node);
             let (shared, partition, _) = &*shared;
-            // Each writes a page that all read.
+            // Each thread writes a page that all threads read.
             for turn in 0..2 {
                 (0..SHARED).for_each(|page| shared.read(page));
                 shared.write(u64::from(node));
@@ -332,12 +332,12 @@ fn three_nodes_with_copies_of_each_others_pages_agree_in_every_schedule() {
 }
 
 #[test]
-fn a_write_that_leaves_its_twins_alone_is_noticed_t5() {
+fn a_write_that_does_not_invalidate_its_twins_is_noticed_t5() {
     fails_without(Step::NoOvertake, || three_nodes_with_twins(CacheMode::Writeback, false));
 }
 
 #[test]
-fn a_copy_that_is_published_though_it_was_overtaken_is_noticed_t4() {
+fn publishing_a_copy_that_a_write_overtook_is_noticed_t4() {
     fails_without(Step::PublishOvertaken, || three_nodes_with_twins(CacheMode::Writeback, false));
 }
 
@@ -365,24 +365,24 @@ fn pins_writes_and_resizes_agree_in_every_schedule() {
 }
 
 #[test]
-fn nobody_waits_for_a_thread_that_does_not_come_in_any_schedule() {
+fn no_call_waits_for_a_thread_that_left_its_queue_alone_in_any_schedule() {
     holds(1500, || a_queue_that_is_left_alone(CacheMode::Writeback));
     holds(1500, || a_queue_that_is_left_alone(CacheMode::Writethrough));
 }
 
 #[test]
-fn clearings_agree_with_all_that_overlaps_them_in_every_schedule() {
+fn clearings_agree_with_overlapping_operations_in_every_schedule() {
     holds(1500, || clearings(CacheMode::Writeback));
     holds(1500, || clearings(CacheMode::Writethrough));
 }
 
 #[test]
-fn a_read_that_does_not_look_again_is_noticed_p3() {
+fn a_read_that_does_not_check_the_word_again_is_noticed_p3() {
     fails_without(Step::NoRecheck, hits_while_their_page_leaves);
 }
 
 #[test]
-fn a_write_back_that_cleans_newer_bytes_is_noticed_p11() {
+fn a_write_back_that_marks_newer_bytes_clean_is_noticed_p11() {
     fails_without(Step::WritebackIgnoresVersion, || pins_writes_and_a_resize(CacheMode::Writeback));
 }
 

@@ -1,5 +1,5 @@
-//! Several partitions in one memory: who gets what, what is promised, and that nobody sees anybody
-//! else's bytes.
+//! Several partitions in one cache: how memory is shared, which limits hold, and that no partition
+//! sees bytes of another.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,7 +14,7 @@ use octavo_random::Random;
 const PAGE: u64 = 4096;
 const SEGMENT: u64 = 128 << 10;
 
-/// Sizes are looked at when a test says so: the reaper has no thread here.
+/// A cache without background threads: a test calls `balance` when sizes should change.
 fn config(memory_max_bytes: u64) -> CacheConfig {
     CacheConfig {
         memory_max_bytes,
@@ -46,10 +46,10 @@ fn charged(partition: &Partition) -> u64 {
 }
 
 #[test]
-fn memory_goes_to_whom_it_saves_misses_and_rests_there() {
+fn memory_goes_to_the_partition_where_it_saves_misses_and_stays_there() {
     let cache = Cache::new(config(66 << 20)).unwrap();
-    // Three quarters of the memory would hold the first one's pages; the second one scans and gains
-    // nothing.
+    // The pages of the first partition fit into three quarters of the memory; the second partition
+    // scans and gains nothing from memory.
     let (useful, some) = tenant(&cache, started("useful", 31 << 20), 12_000);
     let (scanning, all) = tenant(&cache, started("scanning", 31 << 20), 400_000);
     let mut random = Random::new(1);
@@ -69,19 +69,19 @@ fn memory_goes_to_whom_it_saves_misses_and_rests_there() {
     }
     let sizes = (charged(&useful) >> 20, charged(&scanning) >> 20);
     assert!(sizes.0 >= 46 && sizes.1 <= 16, "{sizes:?} MiB");
-    // Less than 2 % a period once it has found its place.
+    // Once the sizes have settled, they change by less than 2 % a period.
     assert!(moved_late / 15 < (62 << 20) / 50, "{moved_late} bytes moved in 15 periods");
 }
 
-/// Eight reads of a tenant who scans for each of the neighbour's, whose pages do not all fit into
-/// what was promised him.
+/// The scanner makes eight reads for each read of its neighbour, whose pages do not all fit into
+/// its `min`.
 #[test]
-fn a_scanner_changes_the_hit_ratio_of_a_neighbour_with_min_by_less_than_half_a_point() {
+fn a_scanner_changes_the_hit_ratio_of_a_neighbour_with_min_by_less_than_half_a_percentage_point() {
     let hit_ratio = |policy, is_there: bool| {
         let cache = Cache::new(config(34 << 20)).unwrap();
         let promised = PartitionConfig { min_bytes: 24 << 20, policy, ..started("neighbour", 24 << 20) };
         let (neighbour, own) = tenant(&cache, promised, 10_000);
-        // What he can have beyond his promise is the same in both runs: he gets the first 24 MiB alone.
+        // Memory above the `min` is the same in both runs: the neighbour gets the first 24 MiB.
         cache.set_limits(&neighbour, Limits { max_bytes: 24 << 20, ..neighbour.limits() }).unwrap();
         let scanner = PartitionConfig { policy, weight: 10_000, ..started("scanner", 8 << 20) };
         let (_, scanned) = tenant(&cache, scanner, 400_000);
@@ -91,7 +91,7 @@ fn a_scanner_changes_the_hit_ratio_of_a_neighbour_with_min_by_less_than_half_a_p
                 before = neighbour.stat();
             }
             for _ in 0..2000 {
-                // The smaller of two: some pages are wanted more often.
+                // The smaller of two draws: low page numbers are read more often.
                 read(&own, random.below(10_000).min(random.below(10_000)));
                 for _ in 0..if is_there { 8 } else { 0 } {
                     read(&scanned, next % 400_000);
@@ -114,7 +114,7 @@ fn a_scanner_changes_the_hit_ratio_of_a_neighbour_with_min_by_less_than_half_a_p
 }
 
 #[test]
-fn a_newcomer_gets_a_share_and_who_is_idle_gives_first() {
+fn a_new_partition_gets_a_share_that_idle_partitions_give_first() {
     let cache = Cache::new(CacheConfig { background: true, ..config(40 << 20) }).unwrap();
     let (first, object) = tenant(&cache, PartitionConfig::new("first"), 8000);
     (0..8000).for_each(|page| read(&object, page));
@@ -124,7 +124,8 @@ fn a_newcomer_gets_a_share_and_who_is_idle_gives_first() {
     assert!(charged(&first) <= before - (15 << 20));
     let stat = cache.stat();
     assert!(stat.memory_charged_bytes <= stat.memory_max_bytes);
-    // What `min` promises is not taken for a third, and what does not fit is refused by name.
+    // A third partition takes no memory below a `min`; a request that does not fit is refused, and
+    // the error names the partition.
     let limits = Limits { min_bytes: charged(&second), ..Limits::default() };
     cache.set_limits(&second, limits).unwrap();
     let (third, _) = tenant(&cache, PartitionConfig::new("third"), 100);
@@ -136,14 +137,14 @@ fn a_newcomer_gets_a_share_and_who_is_idle_gives_first() {
 }
 
 #[test]
-fn limits_are_kept_and_nonsense_is_refused() {
+fn limits_are_kept_and_invalid_limits_are_refused() {
     let cache = Cache::new(config(128 << 20)).unwrap();
     let (partition, object) =
         tenant(&cache, PartitionConfig { max_bytes: Some(8 << 20), ..PartitionConfig::new("p") }, 4000);
     (0..4000).for_each(|page| read(&object, page));
     let at_first = partition.limits();
     assert_eq!(at_first.max_bytes, 8 << 20);
-    // Smaller at once, larger by and by.
+    // A smaller limit applies at once; a larger one lets the partition grow over time.
     cache.set_limits(&partition, Limits { max_bytes: 4 << 20, ..at_first }).unwrap();
     assert!(charged(&partition) <= 4 << 20);
     cache.set_limits(&partition, Limits { max_bytes: 16 << 20, min_bytes: 12 << 20, ..at_first }).unwrap();
@@ -162,7 +163,7 @@ fn limits_are_kept_and_nonsense_is_refused() {
 }
 
 #[test]
-fn a_group_bounds_those_in_it() {
+fn a_group_limits_the_sum_of_its_partitions() {
     let cache = Cache::new(config(42 << 20)).unwrap();
     let names = ["host/vm1/disk0", "host/vm1/disk1", "host/vm2"];
     let tenants = names.map(|name| tenant(&cache, started(name, 13 << 20), 100_000));
@@ -180,10 +181,10 @@ fn a_group_bounds_those_in_it() {
     assert!(sizes[2] >= 24 << 20, "{sizes:?}");
 }
 
-/// A lone partition kept all that it began with, as nobody wanted what lay beyond its group's
-/// bound; without a reaper so did all.
+/// A single partition used to keep memory beyond the bound of its group, because no other partition
+/// wanted it. Without a reaper every partition did.
 #[test]
-fn a_groups_bound_is_kept_from_the_beginning_by_whoever_is_alone_or_idle_and_without_a_reaper() {
+fn single_and_idle_partitions_keep_the_limit_of_their_group_from_the_start_with_and_without_a_reaper() {
     for (background, reaper) in [(false, true), (true, true), (false, false)] {
         let cache = Cache::new(CacheConfig { background, reaper, ..config(42 << 20) }).unwrap();
         let together = || cache.partitions().iter().map(charged).sum::<u64>();
@@ -193,7 +194,7 @@ fn a_groups_bound_is_kept_from_the_beginning_by_whoever_is_alone_or_idle_and_wit
         let (second, _) = tenant(&cache, started("host/vm2", 20 << 20), 100);
         assert!(together() <= 16 << 20, "{}", together());
         assert!(charged(&first) >= 5 << 20 && charged(&second) >= 5 << 20, "each has its part");
-        // Made smaller, it holds at once; and what `min` promises one of them the other gives.
+        // A smaller bound holds at once, and one partition gives what the `min` of the other needs.
         cache.set_group("host", Limits { max_bytes: 10 << 20, ..Limits::default() }).unwrap();
         assert!(together() <= 10 << 20, "{}", together());
         cache.set_limits(&first, Limits { min_bytes: 6 << 20, ..Limits::default() }).unwrap();
@@ -203,7 +204,7 @@ fn a_groups_bound_is_kept_from_the_beginning_by_whoever_is_alone_or_idle_and_wit
 }
 
 #[test]
-fn under_pressure_it_shrinks_to_what_is_promised_and_grows_again_afterwards() {
+fn under_memory_pressure_the_cache_shrinks_to_the_sum_of_min_and_grows_again_afterwards() {
     let sample = Arc::new(Mutex::new(Sample::default()));
     let asked = Arc::clone(&sample);
     let pressure = Some(PressureSource::new(move || *asked.lock().unwrap()));
@@ -236,7 +237,7 @@ fn under_pressure_it_shrinks_to_what_is_promised_and_grows_again_afterwards() {
 }
 
 #[test]
-fn a_policy_changes_while_pages_are_read_and_none_is_lost() {
+fn a_policy_change_during_reads_loses_no_page() {
     let cache = Cache::new(config(16 << 20)).unwrap();
     let (partition, object) = tenant(&cache, started("p", 8 << 20), 1500);
     (0..1500).for_each(|page| read(&object, page));
@@ -260,7 +261,7 @@ fn a_policy_changes_while_pages_are_read_and_none_is_lost() {
     assert!(stat.memory_charged_bytes <= stat.memory_max_bytes);
 }
 
-/// Pages of a tenant say whose they are and which.
+/// The bytes of a page: its tenant and its number.
 fn stamp(tenant: u64, page: u64) -> [u8; 4096] {
     let mut bytes = [0; 4096];
     for (word, place) in bytes.chunks_exact_mut(8).zip(0u64..) {
@@ -270,13 +271,15 @@ fn stamp(tenant: u64, page: u64) -> [u8; 4096] {
 }
 
 #[test]
-fn no_tenant_ever_sees_bytes_of_another_whatever_grows_shrinks_or_goes() {
+fn no_tenant_reads_bytes_of_another_while_partitions_grow_shrink_and_leave() {
     let cache = Cache::new(config(12 << 20)).unwrap();
     let mut random = Random::new(7);
     let mut tenants: Vec<(Partition, Object, u64)> = Vec::new();
     let mut next = 1;
     for step in 0..3000 {
         if tenants.len() < 3 {
+            // The others leave room for a new one, whatever they have grown to.
+            tenants.iter().for_each(|(partition, ..)| _ = partition.resize(2 << 20));
             let config = started(&format!("t{next}"), (1 + random.below(3)) << 20);
             let config = PartitionConfig { policy: PolicyName::ALL[random.below(8) as usize], ..config };
             let (partition, object) = tenant(&cache, config, 600);
@@ -311,10 +314,10 @@ fn no_tenant_ever_sees_bytes_of_another_whatever_grows_shrinks_or_goes() {
     assert!(next > 10, "tenants have come and gone");
 }
 
-/// Held by tests that take or watch gigabytes.
+/// Held by tests that use or measure gigabytes of memory.
 static MUCH: Mutex<()> = Mutex::new(());
 
-/// What the process holds: kilobytes mapped, kilobytes in memory, and open files.
+/// KiB mapped, KiB resident, and open files of the process.
 fn held() -> [u64; 3] {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let kib = |name: &str| {
@@ -326,7 +329,7 @@ fn held() -> [u64; 3] {
 
 #[test]
 fn a_thousand_partitions_of_4_mib_work_and_leave_nothing_behind() {
-    // What a process holds is told in a process that does nothing else.
+    // Memory is measured in a process that runs nothing else.
     let one_at_a_time = MUCH.lock().unwrap_or_else(PoisonError::into_inner);
     if !is_alone("tenants::a_thousand_partitions_of_4_mib_work_and_leave_nothing_behind") {
         return;
@@ -364,7 +367,7 @@ fn a_thousand_partitions_of_4_mib_work_and_leave_nothing_behind() {
         after.push(held());
     }
     println!("mapped KiB, resident KiB, open files after each turn: {after:?}");
-    // The allocator keeps what it once needed: the second turn says how much that is.
+    // The allocator keeps freed memory: the second turn shows how much.
     let [second, last] = [after[1], after[2]];
     assert!(last[0] < second[0] + (8 << 10), "{after:?}: mapped");
     assert!(last[1] < second[1] + (8 << 10), "{after:?}: resident");
@@ -372,7 +375,7 @@ fn a_thousand_partitions_of_4_mib_work_and_leave_nothing_behind() {
 }
 
 #[test]
-fn what_is_learned_is_a_hundredth_of_a_partition_however_it_grows_and_shrinks() {
+fn learned_state_stays_within_a_hundredth_of_a_partition_that_grows_and_shrinks() {
     let cache = Cache::new(config(130 << 20)).unwrap();
     let (partition, object) = tenant(&cache, started("p", 2 << 20), 30_000);
     let mut random = Random::new(9);
@@ -394,7 +397,7 @@ fn what_is_learned_is_a_hundredth_of_a_partition_however_it_grows_and_shrinks() 
 }
 
 #[test]
-fn memory_that_is_given_up_is_the_systems_again() {
+fn reclaimed_memory_returns_to_the_system() {
     let _alone = MUCH.lock().unwrap_or_else(PoisonError::into_inner);
     let config = CacheConfig { segment_bytes: 2 << 20, ..config(200 << 20) };
     let cache = Cache::new(config).unwrap();
@@ -408,21 +411,21 @@ fn memory_that_is_given_up_is_the_systems_again() {
     let freed = partition.reclaim(120 << 20).unwrap();
     assert!((119 << 20..=124 << 20).contains(&freed), "{freed}");
     let left = full.saturating_sub(resident());
-    // Other tests take and give memory meanwhile.
+    // Other tests allocate and free memory at the same time, hence the margin.
     assert!(left > 70 << 20, "{left} bytes less of {full}, and {freed} were freed");
     assert!(charged(&partition) < 42 << 20);
 }
 
-/// A partition with a `min` of 8 MiB began with 6: what was promised was rounded down to whole
-/// segments, and nobody made room for the rest.
+/// A partition with a `min` of 8 MiB used to start with 6 MiB: the `min` was rounded down to whole
+/// segments, and no other partition made room for the rest.
 #[test]
-fn min_is_there_when_a_partition_has_been_made() {
+fn a_new_partition_has_its_min_at_once() {
     for background in [false, true] {
         let cache =
             Cache::new(CacheConfig { background, segment_bytes: 2 << 20, ..config(49 << 20) }).unwrap();
         let (first, _) = tenant(&cache, PartitionConfig::new("first"), 100);
         if !background {
-            // Nobody gives by himself.
+            // Without background threads no partition shrinks on its own.
             first.resize(20 << 20).unwrap();
         }
         for (name, min) in [("second", 8 << 20), ("third", 5 << 20)] {
@@ -435,7 +438,7 @@ fn min_is_there_when_a_partition_has_been_made() {
             assert!(charged(&made) >= limits.min_bytes, "{name}: {} of {limits:?}", charged(&made));
         }
         if background {
-            // All that the first one need not have.
+            // Everything above the `min` of the first partition.
             let config = PartitionConfig { min_bytes: 21 << 20, ..PartitionConfig::new("last") };
             let (last, _) = tenant(&cache, config, 100);
             assert!(charged(&last) >= 21 << 20, "{}", charged(&last));
@@ -445,10 +448,10 @@ fn min_is_there_when_a_partition_has_been_made() {
     }
 }
 
-/// Memory went from a partition that had become idle to one that nobody had ever asked for a page,
-/// and none to the one that was busy.
+/// Memory used to go from an idle partition to one that was never read, and none of it to the busy
+/// one.
 #[test]
-fn memory_goes_to_the_busy_and_not_to_the_never_used() {
+fn memory_of_an_idle_partition_goes_to_a_busy_one_and_not_to_one_that_was_never_read() {
     let cache = Cache::new(CacheConfig { segment_bytes: 2 << 20, ..config(49 << 20) }).unwrap();
     let (idle, once) = tenant(&cache, started("idle", 24 << 20), 6000);
     let promised = PartitionConfig { min_bytes: 4 << 20, ..started("unused", 10 << 20) };

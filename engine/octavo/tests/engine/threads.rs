@@ -1,6 +1,6 @@
-//! Many threads on one small partition. Every page contains its own number and version, so that every
-//! read can be checked: no torn page, no page of another place, and no version older than one that the
-//! same thread has seen.
+//! Many threads on one small partition. Every page contains its own number and version, so that
+//! every read can be checked: no torn page, no page of another place, and no version older than one
+//! that the same thread has seen.
 
 use crate::pages::{PAGE, Shared};
 use crate::watchdog::Watchdog;
@@ -213,8 +213,8 @@ fn no_thread_reads_a_torn_page_a_foreign_page_or_an_older_version() {
     let time = Duration::from_millis(900);
     let len = PAGES * PAGE as u64;
     for mode in [CacheMode::Writeback, CacheMode::Writethrough] {
-        // Each thread has two rings of 24 KiB, for its calls and for its queue. A handful of bounce pages
-        // remains.
+        // Each thread has two rings of 24 KiB, for its calls and for its queue. A handful of bounce
+        // pages remains.
         for (threads, buffers) in [(4, 300 << 10), (5, 1 << 20), (8, 600 << 10)] {
             let name = |kind: &str| format!("{threads} threads, {mode:?}, {kind}");
             let config = |engine, background| tiny(engine, buffers, background);

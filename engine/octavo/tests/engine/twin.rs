@@ -1,8 +1,9 @@
 //! Random operations on a cache over a simulated disk must agree with the naive twin of `model.rs`.
 //!
-//! One seed decides everything: the disk, the shape of the cache, the operations, which requests fail
-//! and when the power fails. A failing seed is printed. `OCTAVO_TWIN_SEED` repeats one seed, with
-//! `OCTAVO_TWIN_TRACE` printing each step; `OCTAVO_TWIN_STEPS` sets the number of steps per test.
+//! One seed decides everything: the disk, the shape of the cache, the operations, which requests
+//! fail and when the power fails. A failing seed is printed. `OCTAVO_TWIN_SEED` repeats one seed,
+//! with `OCTAVO_TWIN_TRACE` printing each step; `OCTAVO_TWIN_STEPS` sets the number of steps per
+//! test.
 
 mod model;
 mod world;

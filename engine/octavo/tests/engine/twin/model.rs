@@ -12,9 +12,9 @@ struct Sector {
     now: usize,
     /// How many versions syncs have removed.
     drained: usize,
-    /// Versions before this index are incomplete: too many failures made more versions possible than
-    /// are kept. A write of the whole sector ends that state, though an older version may still
-    /// come back.
+    /// Versions before this index are incomplete: too many failures made more versions possible
+    /// than are kept. A write of the whole sector ends that state, though an older version may
+    /// still come back.
     known: usize,
 }
 
@@ -32,8 +32,8 @@ pub struct Twin {
     /// The lengths since the last sync; the last one is the present length.
     lens: Vec<u64>,
     lens_drained: usize,
-    /// A sync of the store has failed: cached pages may be newer than the store, so a later read may
-    /// return older bytes than an earlier one.
+    /// A sync of the store has failed: cached pages may be newer than the store, so a later read
+    /// may return older bytes than an earlier one.
     pub failed: bool,
 }
 

@@ -1,4 +1,4 @@
-//! A cache with all that a seed gives it, and the operations that are done to it.
+//! A cache whose configuration comes from a seed, and the random operations on it.
 
 use super::model::{Mark, Twin};
 use octavo::disk::{SimDisk, SimFaults, SimOptions};
@@ -11,7 +11,7 @@ use octavo_random::Random;
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// Objects are never longer.
+/// The longest length of an object.
 const LEN_MAX: u64 = 160 << 10;
 
 pub struct World {
@@ -27,22 +27,22 @@ pub struct World {
     faulty: bool,
     /// Syncs of the store may fail.
     sync_faults: bool,
-    /// Seats that its one thread takes in turn, where nodes have copies.
+    /// The seats that the one thread takes in turn when nodes have copies.
     seats: u64,
-    /// Buffers in use when no request was in flight.
+    /// Bytes of buffers in use while no request is in flight.
     buffers_bytes: u64,
     steps_left: u64,
-    /// Each step is told.
+    /// Print each step.
     pub traced: bool,
 }
 
-/// What is in flight in the queue.
+/// A request in flight in the queue.
 struct Flight {
     object: usize,
     range: Range<u64>,
     changes: bool,
     mark: Option<Mark>,
-    /// A sync of the store has failed meanwhile: what the store had of it may be gone.
+    /// A sync of the store has failed in the meantime: bytes of this write may be lost.
     doubtful: bool,
 }
 
@@ -163,8 +163,8 @@ impl World {
         }
     }
 
-    /// The whole of every object is right, and everything comes back. Returns the hash of what the
-    /// disk did.
+    /// Checks all bytes of every object, and that all memory is returned. Returns the hash of the
+    /// disk's events.
     pub fn end(mut self) -> u64 {
         self.disk.set_faults(SimFaults::default());
         self.faulty = false;
@@ -249,7 +249,7 @@ impl World {
     }
 }
 
-/// A time in which no object is opened or closed.
+/// A period in which no object is opened or closed.
 struct Epoch<'o> {
     objects: &'o [Object],
     pins: Vec<(Pin<'o>, Vec<u8>)>,
@@ -273,7 +273,8 @@ impl<'o> Epoch<'o> {
         self.crash = world.random.one_in(3);
     }
 
-    /// Everything in flight ends, after a crash perhaps, and pins show what they did at first.
+    /// Completes everything in flight, possibly after a crash, and checks that pins still show
+    /// their first bytes.
     fn end(&mut self, world: &mut World) {
         if self.crash {
             for _ in 0..world.random.below(20) {
@@ -298,7 +299,7 @@ impl<'o> Epoch<'o> {
     fn step(&mut self, world: &mut World, object: &'o Object, number: usize, kind: u64) {
         if world.seats > 1 {
             sit(world.random.below(world.seats) as u32);
-            // Another way than it has chosen, where it chooses.
+            // In mode `auto`: another strategy than the partition has chosen.
             if world.random.one_in(8) {
                 let ways = [NumaMode::Partition, NumaMode::Message, NumaMode::Replicate];
                 let way = world.random.pick(&ways);
@@ -326,7 +327,7 @@ impl<'o> Epoch<'o> {
                 let result = world.cache.clean();
                 assert!(result.is_ok() || world.faulty);
             }
-            // What is in flight has its fate already.
+            // The outcome of requests in flight is already decided.
             96 if self.flights.flights.is_empty() => set_faults(world),
             97 => {
                 let objects = object.stat().dirty_bytes;
@@ -445,7 +446,8 @@ impl<'o> Epoch<'o> {
             requests.push(Request { op, user_data });
         }
         world.queue.submit(object, requests);
-        // A sync that has failed on the disk, and nobody knows yet, would let any read show older bytes.
+        // A sync that has failed on the disk but was not reported yet would let any read return
+        // older bytes.
         while world.sync_faults && !self.flights.flights.is_empty() {
             self.wait(world, 1);
         }
@@ -513,7 +515,7 @@ impl<'o> Epoch<'o> {
     }
 
     fn set_len(&self, world: &mut World, object: &Object, number: usize) {
-        // What is in flight must not be cut.
+        // The new length must not cut requests in flight.
         if self.flights.flights.values().any(|flight| flight.object == number) {
             return;
         }
@@ -526,8 +528,8 @@ impl<'o> Epoch<'o> {
             Ok(()) => world.twins[number].set_len(len),
             Err(error) => {
                 assert!(world.faulty, "{error}");
-                // One that fails at its sync takes something from the store, also of an object that has
-                // failed before; and then may have been made.
+                // A change that fails at its sync may lose bytes of the store, also of an object
+                // that failed before, and may still have taken effect.
                 if matches!(&error, octavo::Error::Io { source, .. } if source.op() == octavo::disk::Op::Sync)
                 {
                     world.twins[number].failed = true;
@@ -599,7 +601,7 @@ impl<'o> Epoch<'o> {
         let partition = &world.partitions[at];
         let bytes = (1 + world.random.below(8 / count)) * (world.segment_bytes + 1024) + (20 << 10);
         match partition.resize(bytes) {
-            // Pins keep segments.
+            // Pins keep segments alive.
             Ok(charged) => assert!(charged <= bytes || !self.pins.is_empty(), "{charged} of {bytes}"),
             Err(octavo::Error::NoMemory { .. }) => {}
             Err(error) => assert!(world.faulty, "{error}"),
