@@ -1,8 +1,8 @@
-//! `cargo xtask fuzz [--seconds N] [TARGET]`: libFuzzer on what reads other people's bytes.
+//! `cargo xtask fuzz [--seconds N] [TARGET]`: runs libFuzzer on the code that parses foreign bytes.
 //!
-//! Not a part of the gate: it takes as long as it is given. Targets are the files of
-//! `fuzz/targets`, seeds lie in `fuzz/seeds`; what a run finds worth keeping stays in the build
-//! folder, so that the next begins there. cargo-fuzz is not needed: it sets the same flags.
+//! Not a part of the gate: it runs as long as it is told to. Targets are the files of
+//! `fuzz/targets`, and seeds lie in `fuzz/seeds`. The corpus of a run stays in the build folder, so
+//! that the next run continues from it. cargo-fuzz is not needed: this module sets the same flags.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,7 +10,7 @@ use std::process::Command;
 use crate::cargo::{succeeds, target_of};
 use crate::step::Outcome;
 
-/// For each target, unless told.
+/// The default time of each target, in seconds.
 const SECONDS: u32 = 60;
 
 /// Coverage of edges and compared values for libFuzzer, and the checks of a debug build. The
@@ -39,7 +39,7 @@ pub fn run(words: &[&str], root: &Path) -> bool {
     }
 }
 
-/// Which targets, and the seconds for each; the error is a sentence.
+/// Returns the targets and the seconds for each; the error is a sentence.
 fn parse(words: &[&str], known: &[String]) -> Result<(Vec<String>, u32), String> {
     let (mut wanted, mut seconds) = (Vec::new(), SECONDS);
     let mut words = words.iter();
@@ -96,7 +96,7 @@ fn fuzz(root: &Path, targets: &[String], seconds: u32) -> Outcome {
     Outcome::Passed
 }
 
-/// One target; the error says where the bytes are that it fell over.
+/// Runs one target; the error says where the input is that made it fail.
 fn run_one(program: &Path, root: &Path, folder: &Path, target: &str, seconds: u32) -> Result<(), String> {
     let corpus = folder.join("corpus").join(target);
     let found = folder.join("found").join(target);
@@ -128,7 +128,7 @@ fn run_one(program: &Path, root: &Path, folder: &Path, target: &str, seconds: u3
     }
 }
 
-/// What the compiler builds for here.
+/// The target triple of this machine.
 fn host() -> Option<String> {
     let output = Command::new("rustc").arg("-vV").output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?;

@@ -1,12 +1,12 @@
-//! Real nodes: guests of two and of four NUMA nodes, whose kernel says where memory lies.
+//! Tests on machines with two and with four NUMA nodes, which qemu emulates.
 //!
-//! A Debian kernel runs under qemu, which emulates the processors too (no KVM is needed, and there
-//! is no AVX2 either). Its root is an initramfs with the tests that want nodes ([`PROGRAMS`]): the
-//! engine's, a static build for musl, and the program's, as the step `test` built them, with the
-//! libraries that they need. What they check is in the tests. Where qemu, busybox or a kernel
-//! cannot be had, the step is skipped and says so.
+//! A Debian kernel runs under qemu, which emulates the processors too: no KVM is needed, and there
+//! is no AVX2. The root is an initramfs with the tests that need nodes ([`PROGRAMS`]): those of the
+//! engine, built statically for musl, and those of the program, as the step `test` builds them,
+//! with their libraries. If qemu, busybox or a kernel is missing and cannot be fetched, the step is
+//! skipped with the reason.
 //!
-//! What is not here: time. A guest of this kind is some thirty times as slow as the machine.
+//! Not here: measurements of time. Such a guest is about thirty times slower than the machine.
 
 use std::fmt::Write as _;
 use std::io;
@@ -19,25 +19,25 @@ use serde_json::Value;
 use crate::cargo::{succeeds, target_of};
 use crate::step::Outcome;
 
-/// The guests: nodes, and processors of each.
+/// The guests: the number of nodes, and the processors of each node.
 const GUESTS: [(u32, u32); 2] = [(2, 2), (4, 1)];
 
-/// Memory of each node.
+/// Memory of each node, in MiB.
 const NODE_MIB: u32 = 384;
 
-/// A guest that takes longer hangs.
+/// The longest run of a guest, in seconds. A guest that takes longer hangs.
 const GUEST_SECONDS_MAX: u32 = 150;
 
-/// Debian's kernel for virtual machines; the package of this name depends on the one that has it.
+/// Debian's package for virtual machines. It depends on the package that contains the kernel.
 const KERNEL: &str = "linux-image-cloud-amd64";
 
 const MUSL: &str = "x86_64-unknown-linux-musl";
 const GNU: &str = "x86_64-unknown-linux-gnu";
 
-/// What a guest says last.
+/// The last line that a guest prints.
 const OVER: &str = "guest: all ran";
 
-/// The tests that run in guests: their name there, and the module.
+/// The test programs that run in guests: their file names there, and the module to run.
 const PROGRAMS: [(&str, &str); 2] = [("engine", "on_nodes::"), ("program", "nodes::")];
 
 /// Boots all guests.
@@ -72,14 +72,14 @@ pub fn run(root: &Path) -> Outcome {
     Outcome::Passed
 }
 
-/// Runs a guest; the error has what it said.
+/// Runs a guest; the error contains its output.
 fn boot(kernel: &Path, initramfs: &Path, nodes: u32, cores: u32) -> Result<(), String> {
     let mut qemu = Command::new("timeout");
     qemu.args([&GUEST_SECONDS_MAX.to_string(), "qemu-system-x86_64"]);
-    // All processors by one thread, which takes no longer: with a thread each, on a machine that is
-    // busy, one of the kernel's own threads waited for another processor until the end (a soft
-    // lockup; should it come again, it is told at once). Without cmpxchg16b, which qemu emulates by
-    // stopping all processors; and the kernel stays where it was linked.
+    // One thread emulates all processors, which takes no longer. With a thread per processor, on a
+    // busy machine, a kernel thread waited forever for another processor (a soft lockup, which now
+    // makes the kernel panic at once). qemu would emulate cmpxchg16b by stopping all processors, so
+    // the guest has none. `nokaslr`: the kernel stays at its linked address.
     qemu.args(["-accel", "tcg,thread=single", "-cpu", "qemu64,-cx16"]);
     qemu.args(["-nodefaults", "-no-reboot"]);
     qemu.args(["-display", "none", "-serial", "stdio"]);
@@ -91,7 +91,7 @@ fn boot(kernel: &Path, initramfs: &Path, nodes: u32, cores: u32) -> Result<(), S
         qemu.args(["-object", &format!("memory-backend-ram,id=m{node},size={NODE_MIB}M")]);
         qemu.args(["-numa", &format!("node,nodeid={node},memdev=m{node},cpus={first}-{last}")]);
     }
-    // They are far from each other once they are all there.
+    // The distances between nodes, which qemu takes only after all nodes.
     for (near, far) in (0..nodes).flat_map(|near| (0..nodes).map(move |far| (near, far))) {
         if near != far {
             qemu.args(["-numa", &format!("dist,src={near},dst={far},val=21")]);
@@ -103,7 +103,8 @@ fn boot(kernel: &Path, initramfs: &Path, nodes: u32, cores: u32) -> Result<(), S
     judge(&said).map(|summary| print!("{summary}")).map_err(|why| format!("{why}\n{said}"))
 }
 
-/// What each program's tests came to, of all that a guest said; the error is what is wrong.
+/// Extracts the result of each test program from the output of a guest. The error says what is
+/// wrong.
 fn judge(said: &str) -> Result<String, String> {
     let mut summary = String::new();
     let mut lines = said.lines();
@@ -126,9 +127,8 @@ fn judge(said: &str) -> Result<String, String> {
 }
 
 // ---- The kernel
-// ---------------------------------------------------------------------------------------------------
 
-/// The kernel, kept in `folder`; the error says why there is none.
+/// Returns the kernel in `folder`, which is fetched first if missing.
 fn kernel(folder: &Path) -> Result<PathBuf, String> {
     let kernel = folder.join("vmlinuz");
     if kernel.exists() {
@@ -152,7 +152,7 @@ fn kernel(folder: &Path) -> Result<PathBuf, String> {
     Ok(kernel)
 }
 
-/// The package that has the kernel.
+/// The name of the package that contains the kernel.
 fn kernel_package() -> Result<String, String> {
     let ask = || {
         let output = Command::new("apt-cache").args(["depends", KERNEL]).output().ok()?;
@@ -172,7 +172,6 @@ fn only_file(folder: &Path, beginning: &str) -> Option<PathBuf> {
 }
 
 // ---- What the guest runs
-// ------------------------------------------------------------------------------------------
 
 /// The initramfs.
 fn archive(root: &Path) -> Result<Vec<u8>, String> {
@@ -186,9 +185,9 @@ fn archive(root: &Path) -> Result<Vec<u8>, String> {
     let busybox = which("busybox").ok_or("busybox is gone")?;
     add(&mut archive, Path::new("bin/busybox"), &busybox)?;
     archive.link(Path::new("bin/sh"), "busybox");
-    // 1. The engine's tests, which need nothing.
+    // 1. The tests of the engine, which need no libraries.
     add(&mut archive, Path::new("engine"), &engine_tests(root)?)?;
-    // 2. The program's, which look for the program where it was built, and have a folder beside it.
+    // 2. The tests of the program, which expect it at its build path, with a folder for files.
     let built = build(root, &["--workspace"], None)?;
     let tests = executable(&built, "program").ok_or("cargo built no tests of the program")?;
     let octavo = executable(&built, "octavo").ok_or("cargo built no octavo")?;
@@ -199,7 +198,7 @@ fn archive(root: &Path) -> Result<Vec<u8>, String> {
         }
     }
     archive.folder(&PathBuf::from(target_of(root, "tmp")));
-    // 3. What runs them.
+    // 3. The script that runs them.
     let runs =
         PROGRAMS.map(|(program, module)| format!("/{program} --test-threads 1 {module} || exit\n")).concat();
     let init = format!(
@@ -210,8 +209,8 @@ fn archive(root: &Path) -> Result<Vec<u8>, String> {
     Ok(archive.end())
 }
 
-/// The engine's tests without libraries: for musl, or for glibc linked into them where rustup
-/// cannot have musl.
+/// Builds the tests of the engine statically: for musl, or with glibc if rustup cannot install
+/// musl.
 fn engine_tests(root: &Path) -> Result<PathBuf, String> {
     let installed = Command::new("rustup").args(["target", "list", "--installed"]).output();
     let has_musl = installed.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains(MUSL));
@@ -226,7 +225,7 @@ fn engine_tests(root: &Path) -> Result<PathBuf, String> {
     executable(&built, "engine").ok_or_else(|| "cargo built no tests of the engine".into())
 }
 
-/// Builds tests; what cargo says of its artifacts.
+/// Builds tests; returns cargo's messages about its artifacts.
 fn build(root: &Path, arguments: &[&str], flags: Option<&str>) -> Result<Vec<Value>, String> {
     let mut cargo = Command::new("cargo");
     cargo.args(["test", "--no-run", "--locked", "--message-format", "json-render-diagnostics"]);
@@ -244,7 +243,7 @@ fn build(root: &Path, arguments: &[&str], flags: Option<&str>) -> Result<Vec<Val
         .collect())
 }
 
-/// Where cargo put an executable of that name: tests of it, or the program where there are none.
+/// Returns the path of a test program, or of the program `octavo`.
 fn executable(built: &[Value], name: &str) -> Option<PathBuf> {
     let of_name = |message: &&Value| message["target"]["name"] == name && message["executable"].is_string();
     let is_test = |message: &&Value| message["profile"]["test"] == true;
@@ -254,7 +253,7 @@ fn executable(built: &[Value], name: &str) -> Option<PathBuf> {
     Some(PathBuf::from(message["executable"].as_str()?))
 }
 
-/// The libraries that a program loads, by what loads them.
+/// The libraries that a program loads, as `ldd` lists them.
 fn libraries(program: &Path) -> Result<Vec<PathBuf>, String> {
     let output = Command::new("ldd").arg(program).output().map_err(|error| format!("ldd: {error}"))?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -267,9 +266,8 @@ fn which(program: &str) -> Option<PathBuf> {
 }
 
 // ---- An initramfs
-// -------------------------------------------------------------------------------------------------
 
-/// An archive as `cpio --format newc` makes it, which is what the kernel unpacks.
+/// An archive in the format of `cpio --format newc`, which the kernel unpacks.
 #[derive(Default)]
 struct Archive {
     bytes: Vec<u8>,
@@ -278,7 +276,7 @@ struct Archive {
 }
 
 impl Archive {
-    /// A folder, and those that it is in.
+    /// Adds a folder, and the folders above it.
     fn folder(&mut self, path: &Path) {
         let path = path.strip_prefix("/").unwrap_or(path);
         if path.as_os_str().is_empty() || self.folders.iter().any(|folder| folder == path) {
@@ -301,7 +299,7 @@ impl Archive {
         self.entry(path, 0o120_777, to.as_bytes());
     }
 
-    /// A file of this machine, without what only debuggers read.
+    /// Adds a file of this machine, without its debug information.
     fn copy(&mut self, path: &Path, from: &Path) -> io::Result<()> {
         let stripped = std::env::temp_dir().join(format!("octavo-guest-{}", std::process::id()));
         let strip = Command::new("strip").arg("-o").arg(&stripped).arg(from).stderr(Stdio::null()).status();
@@ -332,7 +330,7 @@ impl Archive {
         self.pad();
     }
 
-    /// Names and contents begin at multiples of four.
+    /// Names and contents begin at multiples of four bytes.
     fn pad(&mut self) {
         self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
     }

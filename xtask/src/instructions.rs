@@ -1,9 +1,9 @@
-//! Instructions of a hit, counted by valgrind's callgrind: a check that the hit path does not grow
-//! unseen.
+//! Counts the instructions of a hit with valgrind's callgrind, so that the hit path does not grow
+//! unnoticed.
 //!
-//! Counts do not depend on how busy the machine is. They do on the compiler and on which copy the
-//! processor's features choose (valgrind knows no AVX-512), so that the recorded numbers are those
-//! of one compiler, on x86-64 with AVX2. What is not here: time.
+//! Counts do not depend on the load of the machine. They depend on the compiler and on the copy
+//! routine that the processor's features select (valgrind has no AVX-512), so the recorded numbers
+//! hold for one compiler on x86-64 with AVX2. Not here: time.
 
 use std::path::Path;
 use std::process::Command;
@@ -11,16 +11,16 @@ use std::process::Command;
 use crate::cargo::{succeeds, target_of};
 use crate::step::Outcome;
 
-/// The recorded numbers: a path and its instructions, a line each.
+/// The recorded numbers: lines of a path and its instructions per hit.
 const RECORDED: &str = "xtask/instructions.txt";
 
-/// A path may take so much more than is recorded.
+/// How far a path may exceed its recorded number, as a fraction.
 const SLACK: f64 = 0.05;
 
-/// Hits of the two runs whose difference counts: batches are whole.
+/// The hits of two runs, whose difference counts. Both are multiples of a batch.
 const COUNTS: [u64; 2] = [32_000, 96_000];
 
-/// Counts, and compares.
+/// Counts the instructions of each recorded path and compares them.
 pub fn run(root: &Path) -> Outcome {
     if !succeeds(Command::new("valgrind").arg("--version")) {
         return Outcome::Skipped("valgrind is not installed; `make test` installs it".into());
@@ -84,7 +84,7 @@ fn parse(text: &str) -> Result<Vec<(String, f64)>, String> {
     .collect()
 }
 
-/// All instructions of a run.
+/// Returns the number of instructions of a whole run.
 fn count_instructions(program: &Path, path: &str, count: u64) -> Result<u64, String> {
     let output = Command::new("valgrind")
         .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])

@@ -85,7 +85,7 @@ pub fn run_all(jobs: Vec<Job>, lanes: usize) -> Outcome {
     if wrong.is_empty() { Outcome::Passed } else { Outcome::Failed(wrong.join("\n")) }
 }
 
-/// Prints what a job wrote. Whoever reads this program's output may have gone.
+/// Prints the output of a job. Errors are ignored: the reader of this output may have closed it.
 pub fn print(output: &[u8]) {
     let mut out = io::stdout().lock();
     let _ = out.write_all(output).and_then(|()| out.flush());

@@ -1,4 +1,4 @@
-//! Which crate may depend on which: the workspace's own in one direction, and others' from a list.
+//! Which crate may depend on which: our crates in one direction only, other people's from a list.
 //!
 //! `recording` -> `table`; `octavo` -> `recording`, `table`, `share`, `disk`, `message`; front
 //! ends -> `octavo`; `sim` -> `recording`, `table`, `share`; `bench` -> the engine, its servers and

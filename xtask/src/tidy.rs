@@ -117,7 +117,7 @@ fn except(mut problems: Vec<Problem>, exceptions: &str) -> Vec<Problem> {
     problems
 }
 
-/// The problems as lines. Wide lines are told once a file.
+/// The problems as lines of text. All wide lines of a file share one.
 fn told(mut problems: Vec<Problem>) -> Vec<String> {
     problems
         .sort_by(|one, other| (one.rule, &one.path, one.line).cmp(&(other.rule, &other.path, other.line)));

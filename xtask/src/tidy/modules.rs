@@ -2,9 +2,9 @@
 //!
 //! An import is a `use`, or a path in code, that leads to another module of the same crate: by
 //! `crate`, `self`, `super`, the name of a child, or a name that a `use` brought in. A re-export
-//! (`pub use`) is not an import of the file that holds it: whoever imports its name imports the
-//! file that the name comes from. Code under `#[cfg(test)]` imports nothing, and a file that exists
-//! only in tests is no file of the crate.
+//! (`pub use`) is not an import of the file that contains it: a use of its name imports the file
+//! that defines the name. Code under `#[cfg(test)]` imports nothing, and files that are compiled
+//! for tests only do not count.
 
 use std::collections::{BTreeMap, BTreeSet};
 

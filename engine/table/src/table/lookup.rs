@@ -12,7 +12,6 @@ use crate::memory::layout::{Front, set_bytes};
 use crate::sync::atomic::Ordering;
 use crate::word::prefetch::prefetch;
 #[cfg(not(any(loom, shuttle)))]
-use crate::word::probe::ProbeKind;
 use crate::word::slot::{Shown, Word};
 use crate::word::tag::Tag;
 
@@ -148,7 +147,7 @@ impl<const W: usize> Table<W> {
         // know which.
         let kind = match W {
             #[cfg(all(target_arch = "x86_64", not(miri)))]
-            ..=16 => ProbeKind::Sse2,
+            ..=16 => crate::word::probe::ProbeKind::Sse2,
             _ => self.probe,
         };
         // SAFETY: the array has W bytes, aligned to W within a line; all threads that write them
