@@ -6,41 +6,30 @@
 
 #![deny(unsafe_code)]
 
-mod attach;
-mod bench;
 mod config;
 mod control;
 mod ctl;
-mod demo;
-mod drain;
 mod environment;
 mod error;
 // The one call of C.
 #[allow(unsafe_code)]
 mod heap;
-mod inputs;
+mod interruption;
 mod logger;
-mod mrc;
-mod numa;
+mod offline;
+mod order;
 mod output;
-mod plan;
 mod process;
-mod record;
-mod replay;
-mod report;
 mod serve;
-mod signals;
-mod simulate;
-mod status;
-mod top;
-mod trace;
-mod watch;
+mod suggest;
+mod units;
 
 use std::process::ExitCode;
 
 use clap::{ArgAction, Parser, Subcommand};
 
 use environment::Environment;
+use offline::{bench, mrc, plan, simulate, trace};
 
 const EXAMPLE: &str = "\
 Examples:
@@ -88,7 +77,7 @@ struct Arguments {
 enum Command {
     Serve(serve::Arguments),
     Ctl(ctl::Arguments),
-    Record(record::client::Arguments),
+    Record(ctl::record::Arguments),
     Bench(bench::Arguments),
     Simulate(simulate::Arguments),
     Mrc(mrc::Arguments),
@@ -104,7 +93,7 @@ fn main() -> ExitCode {
     let result = match arguments.command {
         Command::Serve(serve) => serve::run(&serve, &environment, arguments.quiet, log),
         Command::Ctl(ctl) => ctl::run(&ctl, &environment),
-        Command::Record(record) => record::client::run(&record, &environment, arguments.quiet),
+        Command::Record(record) => ctl::record::run(&record, &environment, arguments.quiet),
         Command::Bench(bench) => bench::run(&bench, &environment, arguments.quiet),
         Command::Simulate(simulate) => simulate::run(&simulate, &environment, arguments.quiet),
         Command::Mrc(mrc) => mrc::run(&mrc, arguments.quiet),

@@ -10,8 +10,9 @@ use std::path::{Path, PathBuf};
 use octavo_block::Address;
 
 use super::source::{Place, Placed, Problem};
-use super::{Config, PartitionSection, suggest, units};
+use super::{Config, PartitionSection};
 use crate::control::tree;
+use crate::{suggest, units};
 
 /// The NBD protocol's bound on names and descriptions.
 const STRING_BYTES_MAX: usize = 4096;

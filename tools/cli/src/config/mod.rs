@@ -7,8 +7,6 @@
 
 pub mod section;
 pub mod source;
-pub mod suggest;
-pub mod units;
 
 pub mod check;
 
@@ -26,7 +24,8 @@ use toml::de::DeTable;
 
 use crate::control::host::Host;
 use crate::logger::{Format, Verbosity, Wishes};
-use crate::record::Order;
+use crate::order::Order;
+use crate::units;
 use section::Section;
 use source::{Place, Placed, Problem, Source};
 
@@ -421,7 +420,7 @@ fn read_record(section: &mut Section<'_, '_>, partition: Option<&Placed<String>>
     };
     let sample_below = match sample {
         None => octavo::recording::WHOLE,
-        Some(sample) => match crate::record::sample(&sample.value) {
+        Some(sample) => match crate::order::sample(&sample.value) {
             Ok(below) => below,
             Err(message) => {
                 section.complain(sample.place.problem(message));

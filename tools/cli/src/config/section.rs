@@ -12,7 +12,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::source::{Place, Placed, Problem};
-use super::{suggest, units};
+use crate::{suggest, units};
 
 /// A table of the file and the keys it may have.
 pub struct Section<'t, 's> {

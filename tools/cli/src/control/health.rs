@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use octavo::ObjectStat;
 
-use crate::drain::without_name;
+use crate::control::drain::without_name;
 
 /// The main thread reports every five seconds at least; six missed reports are no coincidence.
 const SILENCE_MAX: Duration = Duration::from_secs(30);

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use octavo::{Cache, Limits, Owed, Partition, PartitionStat, PolicyName, UNLIMITED};
 
-use crate::config::{suggest, units};
+use crate::{suggest, units};
 
 /// A setting of a partition.
 pub struct Key {

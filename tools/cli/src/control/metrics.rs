@@ -20,9 +20,9 @@ use prometheus_client::metrics::exemplar::Exemplar;
 use prometheus_client::registry::{Registry, Unit};
 
 use super::keys::{FIGURES, Figure};
-use crate::numa::COUNTS;
+use crate::control::numa::COUNTS;
+use crate::control::report::AskClients;
 use crate::process::Process;
-use crate::report::AskClients;
 
 /// What [`Metrics::page`] is, for HTTP.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -295,7 +295,7 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::Clients;
+    use crate::control::report::Clients;
     use octavo::numa::{NumaMode, TopologySource};
     use octavo::{CacheConfig, PartitionConfig};
 

@@ -1,256 +1,28 @@
-//! The control protocol: what `octavo ctl` and a server say to each other over a unix socket.
+//! The running server, seen from outside: the control protocol and its verbs, the control file
+//! system, metrics and health over HTTP, recordings and the drain.
 //!
-//! One JSON object a line, in both directions. A request is `{"v":1,"do":"stat"}`; it is answered
-//! by any number of `{"v":1,"progress":..}` and then one `{"v":1,"ok":..}` or `{"v":1,"error":..}`.
-//! Further requests may follow on the same connection. `docs/octavo-ctl.1.md` is the protocol's
-//! text.
+//! Imports point down this list only:
 //!
-//! Whoever can connect may do everything: the socket's mode, 0600, is the permission.
+//! | floor | files |
+//! |---|---|
+//! | entry points | `server` (control socket), `mount` (FUSE), `http` with `metrics` and `health` |
+//! | what they do | `verbs`, `recorders`, `tree` |
+//! | words and figures | `protocol`, `report`, `keys`, `numa`, `host` |
+//! | work on the cache | `drain` |
+//!
+//! Not here: the configuration (`config`) and the clients of the control socket (`ctl`).
 
+pub mod drain;
 pub mod health;
 pub mod host;
 pub mod http;
 pub mod keys;
 pub mod metrics;
 pub mod mount;
+pub mod numa;
+pub mod protocol;
+pub mod recorders;
+pub mod report;
 pub mod server;
 pub mod tree;
 pub mod verbs;
-
-use std::io::{BufRead, Write};
-
-use serde::{Deserialize, Serialize};
-
-use crate::record::Order;
-use crate::report::RecordingReport;
-
-/// The version of the protocol: raised when an old reader would misunderstand, not when something
-/// is added.
-pub const VERSION: u32 = 1;
-
-/// The longest request: a few words, and a path.
-pub const REQUEST_BYTES_MAX: u64 = 4096;
-
-/// The longest reply: a report of thousands of exports fits.
-pub const REPLY_BYTES_MAX: u64 = 16 << 20;
-
-/// A request. What a verb does not need is left out.
-#[derive(Debug, Default, Serialize, Deserialize)]
-pub struct Request {
-    /// [`VERSION`].
-    pub v: u32,
-    /// What to do; a word of [`Verb`]. Text, so that an unknown one is refused by name.
-    #[serde(rename = "do")]
-    pub verb: String,
-    /// Which partition.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub partition: Option<String>,
-    /// Which of its exports.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub object: Option<String>,
-    /// Settings and their new values, in this order.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub values: Vec<(String, String)>,
-    /// Bytes to reclaim.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub bytes: Option<u64>,
-    /// One of `posix_fadvise`'s words, for a range.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub advice: Option<String>,
-    /// Where the range begins; the object's beginning where it is not said.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub offset: Option<u64>,
-    /// How long it is; to the object's end where it is not said.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub len: Option<u64>,
-    /// What to record, for `record`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub record: Option<Order>,
-}
-
-/// What a server can be asked to do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verb {
-    /// The counters.
-    Stat,
-    /// Make every acknowledged write durable.
-    Sync,
-    /// The same with progress, trying refusing stores again.
-    Drain,
-    /// All partitions with their settings.
-    Partitions,
-    /// Change settings of a partition.
-    Set,
-    /// What a partition would have missed at other sizes.
-    Mrc,
-    /// Say what will happen to a range of an export.
-    Advise,
-    /// Let clean pages go.
-    Evict,
-    /// Give memory of a partition back to the system.
-    Reclaim,
-    /// Where pages lie, and whose are read.
-    Numa,
-    /// Record a partition until the client says something, or goes.
-    Record,
-}
-
-impl Verb {
-    /// Whether it may wait for a store for as long as that takes.
-    pub fn may_wait(self) -> bool {
-        matches!(self, Verb::Sync | Verb::Drain | Verb::Advise | Verb::Evict)
-    }
-}
-
-/// A reply: one line of the answer to a request.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct Reply {
-    /// [`VERSION`].
-    pub v: u32,
-    /// What the line is.
-    #[serde(flatten)]
-    pub body: Body,
-}
-
-/// What a reply says.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Body {
-    /// The request was done; the answer is over.
-    Ok(serde_json::Value),
-    /// The request is being done.
-    Progress(Progress),
-    /// How far the recording is that was asked for.
-    Recording(RecordingReport),
-    /// The request was not done, or not wholly; the answer is over.
-    Error(Fault),
-}
-
-/// How far a drain has come.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct Progress {
-    /// Dirty bytes left.
-    pub dirty_bytes: u64,
-}
-
-/// Why a request was not done.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct Fault {
-    /// A sentence.
-    pub message: String,
-    /// The objects that refused, if it is about objects.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub objects: Vec<FaultyObject>,
-}
-
-/// An object whose bytes could not be made durable.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct FaultyObject {
-    /// The export's name.
-    pub name: String,
-    /// Dirty bytes that are not in its store.
-    pub dirty_bytes: u64,
-    /// Why, in a sentence.
-    pub reason: String,
-}
-
-impl Verb {
-    /// All verbs.
-    pub const ALL: [Verb; 11] = [
-        Verb::Stat,
-        Verb::Sync,
-        Verb::Drain,
-        Verb::Record,
-        Verb::Partitions,
-        Verb::Set,
-        Verb::Mrc,
-        Verb::Advise,
-        Verb::Evict,
-        Verb::Reclaim,
-        Verb::Numa,
-    ];
-
-    /// The word on the wire.
-    pub fn word(self) -> &'static str {
-        match self {
-            Verb::Stat => "stat",
-            Verb::Sync => "sync",
-            Verb::Drain => "drain",
-            Verb::Partitions => "partitions",
-            Verb::Set => "set",
-            Verb::Mrc => "mrc",
-            Verb::Advise => "advise",
-            Verb::Evict => "evict",
-            Verb::Reclaim => "reclaim",
-            Verb::Record => "record",
-            Verb::Numa => "numa",
-        }
-    }
-}
-
-impl Request {
-    /// A request of this version.
-    pub fn new(verb: Verb) -> Request {
-        Request { v: VERSION, verb: verb.word().to_owned(), ..Request::default() }
-    }
-}
-
-impl Reply {
-    /// A reply of this version.
-    pub fn new(body: Body) -> Reply {
-        Reply { v: VERSION, body }
-    }
-}
-
-/// Writes one message as a line.
-pub fn send(stream: &mut impl Write, message: &impl Serialize) -> std::io::Result<()> {
-    let mut line = serde_json::to_vec(message)?;
-    line.push(b'\n');
-    stream.write_all(&line)
-}
-
-/// Reads one line of at most `bytes_max`, its newline included; `None` at the end of the stream.
-/// The last line of a stream may lack its newline: JSON that is not whole is refused by whoever
-/// parses it.
-pub fn receive(stream: &mut impl BufRead, bytes_max: u64) -> std::io::Result<Option<Vec<u8>>> {
-    let mut line = Vec::new();
-    std::io::Read::take(&mut *stream, bytes_max).read_until(b'\n', &mut line)?;
-    if line.is_empty() {
-        return Ok(None);
-    }
-    if line.last() == Some(&b'\n') {
-        line.pop();
-    } else if line.len() as u64 == bytes_max {
-        let what = format!("a line without an end in {bytes_max} bytes");
-        return Err(std::io::Error::new(std::io::ErrorKind::InvalidData, what));
-    }
-    Ok(Some(line))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn messages_look_as_documented() {
-        let request = serde_json::to_string(&Request::new(Verb::Stat)).unwrap();
-        assert_eq!(request, r#"{"v":1,"do":"stat"}"#);
-        let progress = Reply::new(Body::Progress(Progress { dirty_bytes: 5 }));
-        assert_eq!(serde_json::to_string(&progress).unwrap(), r#"{"v":1,"progress":{"dirty_bytes":5}}"#);
-        let error = Reply::new(Body::Error(Fault { message: "no".into(), objects: Vec::new() }));
-        assert_eq!(serde_json::to_string(&error).unwrap(), r#"{"v":1,"error":{"message":"no"}}"#);
-        let ok: Reply = serde_json::from_str(r#"{"v":1,"ok":{}}"#).unwrap();
-        assert!(matches!(ok.body, Body::Ok(_)));
-    }
-
-    #[test]
-    fn a_line_too_long_is_an_error_and_not_memory() {
-        let mut endless = std::io::BufReader::new(std::io::repeat(b'x'));
-        assert!(receive(&mut endless, 4096).is_err());
-        assert!(receive(&mut &b""[..], 10).unwrap().is_none());
-        assert_eq!(receive(&mut &b"ab\ncd"[..], 10).unwrap().unwrap(), b"ab");
-        assert_eq!(receive(&mut &b"cd"[..], 10).unwrap().unwrap(), b"cd");
-        assert_eq!(receive(&mut &b"abc\n"[..], 4).unwrap().unwrap(), b"abc");
-        assert!(receive(&mut &b"abcd"[..], 4).is_err());
-    }
-}

@@ -14,14 +14,15 @@ use octavo_block::SocketPath;
 use octavo_sim::recording::Ending;
 use rustix::fs::Mode;
 
-use super::{Body, Fault, FaultyObject, Progress, Reply, Request, VERSION, Verb, verbs};
-use crate::config::suggest;
-use crate::drain::{self, Refusal};
+use super::protocol::{self, Body, Fault, FaultyObject, Progress, Reply, Request, VERSION, Verb};
+use super::verbs;
+use crate::control::drain::{self, Refusal};
+use crate::control::recorders::Recorders;
+use crate::control::report::{AskClients, Report};
 use crate::environment::make_private_dir;
 use crate::error::Error;
-use crate::record::Order;
-use crate::record::server::Recorders;
-use crate::report::{AskClients, Report};
+use crate::order::Order;
+use crate::suggest;
 
 /// More people than this do not look at one server.
 const CLIENTS_MAX: usize = 16;
@@ -125,7 +126,7 @@ fn admit(mut stream: UnixStream, asked: &Arc<Asked>, clients: &Arc<AtomicUsize>)
     let Some(seat) = Seat::take(clients, CLIENTS_MAX) else {
         let fault = fault(format!("{CLIENTS_MAX} control clients are connected already"));
         // It is turned away whether it hears why or not.
-        let _ = super::send(&mut stream, &Reply::new(Body::Error(fault)));
+        let _ = protocol::send(&mut stream, &Reply::new(Body::Error(fault)));
         return;
     };
     let asked = Arc::clone(asked);
@@ -143,12 +144,12 @@ fn admit(mut stream: UnixStream, asked: &Arc<Asked>, clients: &Arc<AtomicUsize>)
 fn talk(stream: &UnixStream, asked: &Asked) -> std::io::Result<()> {
     let mut reader = BufReader::new(stream);
     loop {
-        let line = match super::receive(&mut reader, super::REQUEST_BYTES_MAX) {
+        let line = match protocol::receive(&mut reader, protocol::REQUEST_BYTES_MAX) {
             Ok(Some(line)) => line,
             Ok(None) => return Ok(()),
             Err(error) => {
                 if error.kind() == ErrorKind::InvalidData {
-                    super::send(&mut &*stream, &Reply::new(Body::Error(fault(error.to_string()))))?;
+                    protocol::send(&mut &*stream, &Reply::new(Body::Error(fault(error.to_string()))))?;
                 }
                 return Err(error);
             }
@@ -168,7 +169,7 @@ fn talk(stream: &UnixStream, asked: &Asked) -> std::io::Result<()> {
             }
             Err(message) => Body::Error(fault(message)),
         };
-        super::send(&mut &*stream, &Reply::new(body))?;
+        protocol::send(&mut &*stream, &Reply::new(body))?;
     }
 }
 
@@ -226,7 +227,7 @@ fn record(
             break;
         }
         report = recorder.report();
-        told = super::send(&mut stream, &Reply::new(Body::Recording(report.clone())));
+        told = protocol::send(&mut stream, &Reply::new(Body::Recording(report.clone())));
     }
     told?;
     stream.set_read_timeout(Some(SILENCE_MAX))?;
@@ -257,7 +258,7 @@ fn answer(verb: Verb, request: &Request, mut stream: &UnixStream, asked: &Asked)
             let mut told = Ok(());
             let refusals = drain::drain(&asked.cache, asked.drain_timeout, |dirty_bytes| {
                 if told.is_ok() {
-                    told = super::send(&mut stream, &Reply::new(Body::Progress(Progress { dirty_bytes })));
+                    told = protocol::send(&mut stream, &Reply::new(Body::Progress(Progress { dirty_bytes })));
                 }
             });
             told?;

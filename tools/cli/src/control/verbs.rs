@@ -7,8 +7,8 @@ use octavo::{Advice, Object, Owed, Partition, UNLIMITED};
 use serde_json::{Value, json};
 
 use super::keys::{self, KEYS};
-use super::{Request, Verb};
-use crate::config::suggest;
+use super::protocol::{Request, Verb};
+use crate::suggest;
 use octavo::Cache;
 
 /// `posix_fadvise`'s words.
@@ -92,7 +92,7 @@ pub fn answer(verb: Verb, request: &Request, cache: &Cache) -> Result<Value, Str
             let (reclaimed, owed) = partition.begin_reclaim(bytes).map_err(|error| error.to_string())?;
             Ok(with_owed(json!({"reclaimed_bytes": reclaimed}), &owed))
         }
-        Verb::Numa => Ok(crate::numa::describe(cache)),
+        Verb::Numa => Ok(crate::control::numa::describe(cache)),
         Verb::Stat | Verb::Sync | Verb::Drain | Verb::Record => Err("this is about the whole server".into()),
     }
 }

@@ -9,14 +9,14 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::{Order, sample};
-use crate::config::units::{human_bytes, human_count, size_bytes};
-use crate::control::{Body, Request, Verb};
+use crate::control::protocol::{Body, Request, Verb};
+use crate::control::report::RecordingReport;
 use crate::ctl::{self, Connection};
 use crate::environment::Environment;
 use crate::error::Error;
-use crate::report::RecordingReport;
-use crate::{inputs, output};
+use crate::order::{Order, sample};
+use crate::units::{human_bytes, human_count, size_bytes};
+use crate::{interruption, output};
 
 /// Record the page accesses of a running server's partition
 #[derive(Args)]
@@ -65,7 +65,7 @@ pub fn run(arguments: &Arguments, environment: &Environment, quiet: bool) -> Res
         seconds: arguments.seconds,
     };
     order.check().map_err(Error::Usage)?;
-    let stop = inputs::interruption()?;
+    let stop = interruption::flag()?;
     let connection = Connection::open(&ctl::socket(arguments.socket.as_deref(), environment)?)?;
     let failed = |error: std::io::Error| Error::failed(format!("the connection broke: {error}"));
     let stream = connection.stream.try_clone().map_err(failed)?;

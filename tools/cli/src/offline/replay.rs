@@ -8,9 +8,9 @@ use octavo_sim::report;
 use octavo_sim::simulate::{Progress, Step};
 use serde::Serialize;
 
+use super::inputs::{Json, Named, News, Traces};
 use crate::error::Error;
-use crate::inputs::{self, Json, Named, News, Traces};
-use crate::output;
+use crate::{interruption, output};
 
 /// What came of a recording.
 #[derive(Serialize)]
@@ -55,7 +55,7 @@ struct Row {
 /// Replays all traces, and prints results as they end.
 pub fn run(traces: &Traces, named: &[Named], json: Option<&Path>, quiet: bool) -> Result<(), Error> {
     let mut json = Json::to(json)?;
-    let stop = inputs::interruption()?;
+    let stop = interruption::flag()?;
     let mut news = News::new(quiet, named.len());
     for Named { files, trace } in named {
         news.next_trace();
@@ -97,7 +97,7 @@ pub fn run(traces: &Traces, named: &[Named], json: Option<&Path>, quiet: bool) -
         if !json.is_on_standard_output() {
             output::text(&row.text(&replayed))?;
         }
-        inputs::unless_interrupted(&stop)?;
+        interruption::unless_interrupted(&stop)?;
     }
     Ok(())
 }

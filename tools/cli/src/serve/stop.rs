@@ -12,10 +12,10 @@ use octavo::Cache;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals;
 
-use crate::config::units;
-use crate::drain;
+use crate::control::drain;
 use crate::error::Error;
 use crate::logger;
+use crate::units;
 
 /// Starts the thread. `stop` gets the number of the first signal that asks for an end.
 pub fn start(cache: Cache, stop: Sender<i32>) -> Result<(), Error> {

@@ -7,11 +7,11 @@ use std::time::Duration;
 use clap::Args;
 use octavo_bench::{Begun, Listener, Options, Progress, Row, Suite};
 
-use crate::config::units::size_bytes;
+use super::inputs::{self, Json};
 use crate::environment::{Environment, make_private_dir};
 use crate::error::Error;
-use crate::inputs::{self, Json};
-use crate::output;
+use crate::units::size_bytes;
+use crate::{interruption, output};
 
 /// Measure the engine on this machine
 #[derive(Args)]
@@ -87,7 +87,7 @@ pub fn run(arguments: &Arguments, environment: &Environment, quiet: bool) -> Res
         return output::text(&suites.iter().map(described).collect::<String>());
     }
     let suite = &suites[0];
-    let stop = inputs::interruption()?;
+    let stop = interruption::flag()?;
     let file = match &arguments.file {
         Some(file) => file.clone(),
         None => scratch_file(environment)?,
@@ -105,7 +105,7 @@ pub fn run(arguments: &Arguments, environment: &Environment, quiet: bool) -> Res
     printer.progress.clear();
     // What was measured until then is shown.
     let shown = printer.end(suite, arguments);
-    inputs::unless_interrupted(&stop)?;
+    interruption::unless_interrupted(&stop)?;
     result.map_err(|error| Error::failed(error.to_string()))?;
     shown
 }

@@ -10,11 +10,11 @@ use octavo_sim::tenants::{Mix, PAGES_MIN, Tenant, share};
 use octavo_sim::trace;
 use octavo_table::PolicyKind;
 
-use crate::config::units;
+use super::inputs::{self, Json, News};
+use super::reading::Reading;
 use crate::error::Error;
-use crate::inputs::{self, Json, News};
-use crate::output;
-use crate::trace::Reading;
+use crate::units;
+use crate::{interruption, output};
 
 /// Plan partitions: replay several tenants' traces together, and compare ways of sharing memory
 #[derive(Args)]
@@ -98,13 +98,13 @@ pub fn run(arguments: &Arguments, quiet: bool) -> Result<(), Error> {
         memory_bytes: inputs::memory_available_bytes(),
     };
     let mut json = Json::to(arguments.json.as_deref())?;
-    let stop = inputs::interruption()?;
+    let stop = interruption::flag()?;
     let mut news = News::new(quiet, 1);
     news.next_trace();
     let outcomes = share(&tenants, &mix, &stop, &mut |progress| news.show(progress));
     news.clear();
     let outcomes = outcomes.map_err(|error| Error::failed(error.to_string()))?;
-    let Some(outcomes) = outcomes else { return inputs::unless_interrupted(&stop) };
+    let Some(outcomes) = outcomes else { return interruption::unless_interrupted(&stop) };
     json.lines(&outcomes)?;
     if !json.is_on_standard_output() {
         output::text(&report::shares_text(&outcomes))?;

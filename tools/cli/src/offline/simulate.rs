@@ -9,11 +9,11 @@ use octavo_sim::recording::About;
 use octavo_sim::report;
 use octavo_sim::simulate::{Plan, Row, WHOLE, simulate_within};
 
+use super::inputs::{self, Json, Named, News, Traces};
+use super::replay;
 use crate::environment::{Environment, make_private_dir};
 use crate::error::Error;
-use crate::inputs::{self, Json, Named, News, Traces};
-use crate::output;
-use crate::replay;
+use crate::{interruption, output};
 
 /// Run policies over traces of page accesses, and count what they miss
 #[derive(Args)]
@@ -83,7 +83,7 @@ pub fn run(arguments: &Arguments, environment: &Environment, quiet: bool) -> Res
             .map_err(|error| Error::Usage(format!("--capacity: {error}")))?;
     }
     let mut json = Json::to(arguments.json.as_deref())?;
-    let stop = inputs::interruption()?;
+    let stop = interruption::flag()?;
     let mut news = News::new(quiet, traces.len());
     let mut rows: Vec<Row> = Vec::new();
     let mut ended = Ok(());
@@ -100,7 +100,7 @@ pub fn run(arguments: &Arguments, environment: &Environment, quiet: bool) -> Res
         }
         // What was done until then is shown.
         if ended.is_ok() {
-            ended = inputs::unless_interrupted(&stop);
+            ended = interruption::unless_interrupted(&stop);
         }
         if ended.is_err() {
             break;

@@ -9,9 +9,9 @@ use octavo::{Cache, ObjectStat, PartitionStat};
 use octavo_block::{ExportStat, Kind};
 use serde::{Deserialize, Serialize};
 
-use crate::config::units::{human_bytes, human_count};
-use crate::drain::without_name;
+use crate::control::drain::without_name;
 use crate::process;
+use crate::units::{aligned, human_bytes, human_count, percent};
 
 /// The whole server.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -427,11 +427,6 @@ impl From<ObjectStat> for ObjectReport {
     }
 }
 
-/// A share as people read it; a dash where there was nothing to share.
-pub fn percent(part: u64, whole: u64) -> String {
-    if whole == 0 { "-".into() } else { format!("{:.1} %", 100.0 * part as f64 / whole as f64) }
-}
-
 fn uptime(seconds: u64) -> String {
     match seconds {
         s if s < 120 => format!("{s} s"),
@@ -443,30 +438,6 @@ fn uptime(seconds: u64) -> String {
 
 fn row<const N: usize>(cells: [&str; N]) -> Vec<String> {
     cells.map(str::to_owned).to_vec()
-}
-
-/// Rows under each other: the first `words` columns to the left, numbers to the right.
-pub fn aligned(rows: &[Vec<String>], words: usize) -> String {
-    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..columns)
-        .map(|column| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max())
-        .map(|width| width.unwrap_or(0))
-        .collect();
-    let mut text = String::new();
-    for row in rows {
-        let cells: Vec<String> = row
-            .iter()
-            .zip(&widths)
-            .enumerate()
-            .map(|(column, (cell, width))| match column < words {
-                true => format!("{cell:<width$}"),
-                false => format!("{cell:>width$}"),
-            })
-            .collect();
-        text.push_str(cells.join("  ").trim_end());
-        text.push('\n');
-    }
-    text
 }
 
 #[cfg(test)]

@@ -6,9 +6,9 @@ use clap::{Args, ValueEnum};
 use octavo_sim::mrc::{Curve, Method, Options, PARTS, curves};
 use octavo_sim::report::{self, Point, Series};
 
+use super::inputs::{self, Json, News, Traces};
 use crate::error::Error;
-use crate::inputs::{self, Json, News, Traces};
-use crate::output;
+use crate::{interruption, output};
 
 /// Make miss-ratio curves: how much caches of all sizes would miss
 #[derive(Args)]
@@ -88,7 +88,7 @@ pub fn run(arguments: &Arguments, quiet: bool) -> Result<(), Error> {
     let options = options(arguments)?;
     let traces = arguments.traces.all(None)?;
     let mut json = Json::to(arguments.json.as_deref())?;
-    let stop = inputs::interruption()?;
+    let stop = interruption::flag()?;
     let mut news = News::new(quiet, traces.len());
     let mut pages = Vec::new();
     let mut ended = Ok(());
@@ -108,7 +108,7 @@ pub fn run(arguments: &Arguments, quiet: bool) -> Result<(), Error> {
             Err(error) => ended = Err(Error::failed(error.to_string())),
         }
         if ended.is_ok() {
-            ended = inputs::unless_interrupted(&stop);
+            ended = interruption::unless_interrupted(&stop);
         }
         if ended.is_err() {
             break;

@@ -1,5 +1,8 @@
 //! `octavo ctl`: asks a running server.
 
+pub mod record;
+mod top;
+
 use std::io::{BufReader, ErrorKind};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -8,14 +11,15 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use serde_json::Value;
 
-use crate::config::suggest;
-use crate::config::units::{human_bytes, human_count, size_bytes};
 use crate::control::keys;
-use crate::control::{self, Body, REPLY_BYTES_MAX, Reply, Request, VERSION, Verb};
+use crate::control::numa;
+use crate::control::protocol::{self, Body, REPLY_BYTES_MAX, Reply, Request, VERSION, Verb};
+use crate::control::report::Report;
 use crate::environment::Environment;
 use crate::error::Error;
-use crate::report::{Report, aligned};
-use crate::{numa, output, top};
+use crate::output;
+use crate::suggest;
+use crate::units::{aligned, human_bytes, human_count, size_bytes};
 
 /// Ask a running server
 #[derive(Args)]
@@ -377,12 +381,12 @@ impl Connection {
 
     /// Sends a request.
     pub fn send(&self, request: &Request) -> Result<(), Error> {
-        control::send(&mut &self.stream, request).map_err(|error| self.broken(error))
+        protocol::send(&mut &self.stream, request).map_err(|error| self.broken(error))
     }
 
     /// Reads a reply.
     pub fn reply(&self, reader: &mut BufReader<&UnixStream>) -> Result<Body, Error> {
-        let line = control::receive(reader, REPLY_BYTES_MAX).map_err(|error| self.broken(error))?;
+        let line = protocol::receive(reader, REPLY_BYTES_MAX).map_err(|error| self.broken(error))?;
         let line = line.ok_or_else(|| self.failed("the server went away before it had answered".into()))?;
         let reply: Reply = serde_json::from_slice(&line).map_err(|error| {
             self.failed(if error.is_eof() {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-pub use octavo_sim::report::human_bytes;
+pub use octavo_sim::report::{aligned, human_bytes};
 
 /// The units of a size. Like qemu's and the kernel's, a bare letter is a power of 1024.
 const SIZE_UNITS: [(&str, u64); 14] = [
@@ -83,6 +83,11 @@ pub fn human_count(count: f64) -> String {
         c if c >= 1e4 => format!("{:.1}k", c / 1e3),
         c => format!("{c:.0}"),
     }
+}
+
+/// A share as people read it; a dash where there was nothing to share.
+pub fn percent(part: u64, whole: u64) -> String {
+    if whole == 0 { "-".into() } else { format!("{:.1} %", 100.0 * part as f64 / whole as f64) }
 }
 
 #[cfg(test)]

@@ -17,12 +17,11 @@ use octavo_sim::simulate::{Progress, Step, Trace, WAYS};
 use octavo_sim::trace::{self, Format};
 use octavo_sim::{Sample, Source, SourceError};
 use serde::Serialize;
-use signal_hook::consts::{SIGINT, SIGTERM};
 
-use crate::config::suggest;
+use super::reading::Reading;
 use crate::error::Error;
 use crate::output;
-use crate::trace::Reading;
+use crate::suggest;
 
 /// Which traces to read, and how.
 #[derive(Args)]
@@ -208,23 +207,6 @@ pub fn refuse_twice(what: &str, words: impl Iterator<Item = String>) -> Result<(
         }
     }
     Ok(())
-}
-
-/// A flag that the first SIGINT or SIGTERM sets; the second ends the process.
-pub fn interruption() -> Result<Arc<AtomicBool>, Error> {
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
-        // In this order, so that the first signal finds the flag down.
-        signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&stop))
-            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop)))
-            .map_err(|error| Error::failed(format!("signals cannot be handled: {error}")))?;
-    }
-    Ok(stop)
-}
-
-/// Whether somebody asked for an end, as the error that tells the shell.
-pub fn unless_interrupted(stop: &AtomicBool) -> Result<(), Error> {
-    if stop.load(Ordering::Relaxed) { Err(Error::Interrupted(SIGINT)) } else { Ok(()) }
 }
 
 /// Where lines of JSON go.

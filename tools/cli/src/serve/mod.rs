@@ -12,6 +12,12 @@
 //!    have asked, and every object is drained.
 //! 6. What cannot be drained is named and given up.
 
+mod attach;
+mod demo;
+mod status;
+mod stop;
+mod watch;
+
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, OnceLock};
@@ -22,22 +28,22 @@ use octavo::numa::TopologySource;
 use octavo::{Cache, CacheConfig, Object, Partition, PartitionConfig, disk};
 use octavo_block::{Address, Export, Limits, Server, Traffic};
 
-use crate::attach::{self, Attachable};
 use crate::config::source::Placed;
-use crate::config::{Config, DRAIN_TIMEOUT_DEFAULT, ExportSection, check, units};
+use crate::config::{Config, DRAIN_TIMEOUT_DEFAULT, ExportSection, check};
+use crate::control::drain::{self, Refusal};
 use crate::control::health::{Health, Phase};
 use crate::control::http::{Listener as Scraped, Page};
 use crate::control::metrics::{self, Metrics};
 use crate::control::mount::{self, Mounted, Unmounted};
+use crate::control::recorders::{self, Recorders};
+use crate::control::report::{AskClients, Clients};
 use crate::control::server::{Asked, Listener};
-use crate::drain::{self, Refusal};
 use crate::environment::{Environment, make_private_dir};
 use crate::error::Error;
 use crate::logger::{self, Settings, Wishes};
-use crate::record::server::Recorders;
-use crate::report::{AskClients, Clients};
-use crate::status::Status;
-use crate::{demo, output, record, signals, watch};
+use crate::{output, units};
+use attach::Attachable;
+use status::Status;
 
 /// The most bytes that are read ahead of a stream: what most devices need to come near their
 /// bandwidth.
@@ -95,7 +101,7 @@ pub fn run(
     }
 
     let (stop, stopped) = channel();
-    signals::start(served.cache.clone(), stop)?;
+    stop::start(served.cache.clone(), stop)?;
     let (health, traffic) = (Arc::new(Health::new(Instant::now())), Arc::<OnceLock<Traffic>>::default());
     // First of all sockets: while stores are being opened it says so.
     let scraped_at = scrape(&config, &served.cache, &health, &traffic)?;
@@ -132,7 +138,7 @@ pub fn run(
 
     let signal = wait(&stopped, &served.cache, &health);
     health.enter(Phase::Draining, Instant::now());
-    log::info!("{}: no more clients; writing back what is dirty", signals::name(signal));
+    log::info!("{}: no more clients; writing back what is dirty", stop::name(signal));
     server.shutdown(GRACE);
     // Who looks at what becomes of dirty pages asks the socket; a setting that takes long is not waited
     // for.
@@ -245,7 +251,7 @@ impl Served {
             let partition =
                 self.partitions.iter().find(|partition| partition.name() == order.value.partition);
             let partition = partition.expect("it was made of this section");
-            let started = record::server::make_way(&order.value)
+            let started = recorders::make_way(&order.value)
                 .and_then(|()| recorders.start(partition, &order.value).map(drop));
             started.map_err(|message| Error::Config(vec![config.line(&order.place, message)]))?;
         }

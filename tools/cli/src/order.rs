@@ -1,9 +1,6 @@
 //! Recordings of a running server's partitions: what is asked for ([`Order`]), by `octavo record`
 //! ([`client`]) or a configuration, and the threads of the server that write it ([`server`]).
 
-pub mod client;
-pub mod server;
-
 use std::path::{Path, PathBuf};
 
 use octavo::recording::WHOLE;

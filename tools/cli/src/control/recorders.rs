@@ -13,8 +13,8 @@ use std::time::{Duration, Instant, SystemTime};
 use octavo::{Partition, Recording, RecordingEnd, Taken};
 use octavo_sim::recording::{About, Ending, Writer};
 
-use super::{Order, sample_text};
-use crate::report::RecordingReport;
+use crate::control::report::RecordingReport;
+use crate::order::{Order, sample_text};
 
 /// A block that is not full is written so long after its first event: what a kill loses.
 const PATIENCE: Duration = Duration::from_secs(1);

@@ -8,8 +8,7 @@ use std::time::{Duration, Instant};
 
 use octavo::Cache;
 
-use crate::config::units::{human_bytes, human_count};
-use crate::report::percent;
+use crate::units::{human_bytes, human_count, percent};
 
 /// Between two lines while there is traffic.
 const PERIOD: Duration = Duration::from_secs(3);

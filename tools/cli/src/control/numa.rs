@@ -4,8 +4,7 @@ use octavo::Cache;
 use octavo::numa::{NodePages, NodeStat, PartitionNumaStat};
 use serde_json::{Value, json};
 
-use crate::config::units::{human_bytes, human_count};
-use crate::report::aligned;
+use crate::units::{aligned, human_bytes, human_count};
 
 /// A figure of a partition that only grows.
 pub struct Count {

@@ -16,11 +16,11 @@ use ratatui::text::Line;
 use ratatui::widgets::{Cell, Row, Table, TableState};
 use serde_json::Value;
 
-use crate::config::units::{human_bytes, human_count};
-use crate::control::{Request, Verb};
+use crate::control::protocol::{Request, Verb};
+use crate::control::report::{PartitionReport, Report};
 use crate::error::Error;
 use crate::output;
-use crate::report::{PartitionReport, Report, aligned, percent};
+use crate::units::{aligned, human_bytes, human_count, percent};
 
 /// Between two looks.
 const PERIOD: Duration = Duration::from_secs(2);
