@@ -100,6 +100,7 @@ const LAYERS: &[Layer] = &[
             "serde",
             "serde_json",
             "signal-hook",
+            "strsim",
             "time",
             "toml",
         ],

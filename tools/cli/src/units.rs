@@ -34,7 +34,7 @@ pub fn size_bytes(text: &str) -> Result<u64, String> {
     let scale = SIZE_UNITS
         .iter()
         .find(|(name, _)| name.eq_ignore_ascii_case(unit))
-        .ok_or_else(|| format!("\"{unit}\" is no unit of size; {SIZE_SHAPE} is expected"))?
+        .ok_or_else(|| format!("unknown unit \"{unit}\"; expected {SIZE_SHAPE}"))?
         .1;
     count
         .checked_mul(scale)
@@ -50,8 +50,8 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         "s" => 1_000,
         "m" | "min" => 60_000,
         "h" => 3_600_000,
-        "" => return Err(format!("\"{text}\" has no unit; {DURATION_SHAPE} is expected")),
-        _ => return Err(format!("\"{unit}\" is no unit of time; {DURATION_SHAPE} is expected")),
+        "" => return Err(format!("\"{text}\" has no unit; expected {DURATION_SHAPE}")),
+        _ => return Err(format!("unknown unit \"{unit}\"; expected {DURATION_SHAPE}")),
     };
     count
         .checked_mul(scale_ms)
@@ -66,7 +66,7 @@ fn split<'t>(text: &'t str, shape: &str) -> Result<(u64, &'t str), String> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (count, unit) = text.split_at(digits);
     if digits == 0 {
-        return Err(format!("\"{text}\" does not begin with a number; {shape} is expected"));
+        return Err(format!("\"{text}\" does not begin with a number; expected {shape}"));
     }
     if unit.starts_with(['.', ',']) {
         return Err(format!("\"{text}\" is not a whole number; use a smaller unit"));

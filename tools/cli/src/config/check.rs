@@ -1,108 +1,65 @@
-//! The sections of a configuration against each other and against the machine's files.
+//! Compares the sections of a configuration with each other and with the machine's files.
 //!
-//! Looks at paths and never opens them. What only the engine knows (whether the memory suffices,
+//! Paths are looked at and never opened. What only the engine can tell (whether the memory suffices,
 //! whether a store can be locked) is asked when the cache is made.
 
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use octavo_block::Address;
+use toml::Spanned;
 
-use super::source::{Place, Placed, Problem};
-use super::{Config, PartitionSection};
+use super::source::Problem;
+use super::{Config, Size, bytes};
 use crate::control::tree;
-use crate::{suggest, units};
+use crate::suggest;
+use crate::units::human_bytes;
 
-/// The NBD protocol's bound on names and descriptions.
+/// The NBD protocol's limit on names and descriptions.
 const STRING_BYTES_MAX: usize = 4096;
 
-/// The kernel's bound on the path of a unix socket, less its final zero.
+/// The kernel's limit on the path of a unix socket, without its final zero.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 
 /// Adds every problem of a configuration whose sections were all read.
 pub fn check(config: &Config, problems: &mut Vec<Problem>) {
-    sizes(config, problems);
-    partitions(config, problems);
-    recordings(config, problems);
-    exports(config, problems);
-    paths(config, problems);
-    sockets(config, problems);
-    control(config, problems);
-    groups(config, problems);
+    // A key that could not be read is not one that is missing.
+    let is_whole = problems.is_empty();
+    let mut check = Check { config, problems };
+    check.sizes();
+    check.partitions(is_whole);
+    check.exports();
+    check.paths();
+    check.sockets(is_whole);
+    check.control();
+    check.groups();
 }
 
-/// Warns of more memory than the machine has, and of partitions and groups that nothing uses: no
-/// mistake, and hardly meant.
+/// Warns of more memory than the machine has, and of partitions and groups that nothing uses.
+/// Neither is an error, and neither is likely to be meant.
 pub fn doubtful(config: &Config) {
     let memory_max = &config.cache.memory_max;
     let system = rustix::system::sysinfo();
     let machine = (system.totalram as u64).saturating_mul(u64::from(system.mem_unit.max(1)));
-    if memory_max.value > machine {
-        let (wanted, there) = (units::human_bytes(memory_max.value), units::human_bytes(machine));
-        let message = format!("{wanted} is more than the memory of this machine, {there}");
-        log::warn!("{}", config.line(&memory_max.place, message));
+    if memory_max.get_ref().0 > machine {
+        let (wanted, machine) = (human_bytes(memory_max.get_ref().0), human_bytes(machine));
+        let message = format!("{wanted} is more than the memory of this machine, {machine}");
+        log::warn!("{}", config.line(memory_max, message));
     }
     for group in &config.groups {
-        let name = &group.name.value;
-        let is_inside = |partition: &PartitionSection| is_in(&partition.name.value, name);
-        if !config.partitions.iter().any(is_inside) {
-            let message = format!("no partition is in it: none is called \"{name}/\" and something");
-            log::warn!("{}", config.line(&group.name.place, message));
+        let name = group.name.get_ref();
+        if !config.partitions.iter().any(|partition| is_in(partition.name.get_ref(), name)) {
+            let message = format!("no partition is in this group: no name begins with \"{name}/\"");
+            log::warn!("{}", config.line(&group.name, message));
         }
     }
     for partition in &config.partitions {
-        if !config.exports.iter().any(|export| export.partition.value == partition.name.value) {
-            log::warn!(
-                "{}",
-                config.line(&partition.name.place, format!("no export uses \"{}\"", partition.name.value))
-            );
+        if !config.exports.iter().any(|export| export.partition == partition.name) {
+            let message = format!("no export uses \"{}\"", partition.name.get_ref());
+            log::warn!("{}", config.line(&partition.name, message));
         }
-    }
-}
-
-fn sizes(config: &Config, problems: &mut Vec<Problem>) {
-    let cache = &config.cache;
-    let memory_max = cache.memory_max.value;
-    if let Some(page_bytes) = &cache.page_bytes
-        && !(page_bytes.value.is_power_of_two() && (4096..=65536).contains(&page_bytes.value))
-    {
-        problems.push(page_bytes.place.problem(format!(
-            "{} is no size of a page; a power of two from 4KiB to 64KiB is expected",
-            units::human_bytes(page_bytes.value)
-        )));
-    }
-    let mut fits = |part: &Option<Placed<u64>>, whole: u64, of: &str| {
-        if let Some(part) = part
-            && part.value > whole
-        {
-            problems.push(part.place.problem(format!(
-                "{} does not fit into {of}, {}",
-                units::human_bytes(part.value),
-                units::human_bytes(whole)
-            )));
-        }
-    };
-    fits(&cache.buffers_max, memory_max, "cache.memory_max");
-    for partition in &config.partitions {
-        fits(&partition.max, memory_max, "cache.memory_max");
-        let most = partition.max.as_ref().map_or(memory_max, |max| max.value);
-        fits(&partition.min, most, "this partition's max, or memory_max");
-        fits(&partition.low, most, "this partition's max, or memory_max");
-        match &partition.max {
-            Some(max) => fits(&partition.dirty_max, max.value, "this partition's max"),
-            None => fits(&partition.dirty_max, memory_max, "cache.memory_max"),
-        }
-    }
-    // `max` may be more than there is in all: it is a bound. What `min` promises must be there.
-    let promised: u128 =
-        config.partitions.iter().filter_map(|p| p.min.as_ref()).map(|min| u128::from(min.value)).sum();
-    if promised > u128::from(memory_max) {
-        problems.push(cache.memory_max.place.problem(format!(
-            "{} is less than the partitions' min together, {}",
-            units::human_bytes(memory_max),
-            units::human_bytes(u64::try_from(promised).unwrap_or(u64::MAX))
-        )));
     }
 }
 
@@ -111,237 +68,275 @@ fn is_in(partition: &str, group: &str) -> bool {
     partition.strip_prefix(group).is_some_and(|rest| rest.starts_with('/'))
 }
 
-fn groups(config: &Config, problems: &mut Vec<Problem>) {
-    let memory_max = config.cache.memory_max.value;
-    let mut seen: HashMap<&str, &Place> = HashMap::new();
-    for group in &config.groups {
-        let name = &group.name;
-        printable(name, problems);
-        if let Some(first) = seen.insert(&name.value, &name.place) {
-            let line = line(config, first);
-            problems.push(
-                name.place.problem(format!("there is a group \"{}\" already, on line {line}", name.value)),
-            );
+/// Values by the offset of their first occurrence.
+type Seen<T> = HashMap<T, usize>;
+
+struct Check<'c> {
+    config: &'c Config,
+    problems: &'c mut Vec<Problem>,
+}
+
+impl Check<'_> {
+    fn tell<T>(&mut self, value: &Spanned<T>, message: impl AsRef<str>) {
+        self.problems.push(self.config.source.problem(value.span().start, message));
+    }
+
+    /// Tells of a value that occurred before: `message` gets the line of its first occurrence.
+    fn once<K: Hash + Eq, T>(
+        &mut self,
+        seen: &mut Seen<K>,
+        key: K,
+        value: &Spanned<T>,
+        message: impl FnOnce(usize) -> String,
+    ) {
+        let first = *seen.entry(key).or_insert(value.span().start);
+        if first != value.span().start {
+            self.tell(value, message(self.config.source.line_of(first)));
         }
-        let most = group.max.as_ref().map_or(memory_max, |max| max.value.min(memory_max));
-        for (part, of) in [(&group.min, "min"), (&group.low, "low")] {
-            if let Some(part) = part.as_ref().filter(|part| part.value > most) {
-                let (part_bytes, most) = (units::human_bytes(part.value), units::human_bytes(most));
-                problems.push(part.place.problem(format!(
-                    "{of} of {part_bytes} does not fit into this group's max, or memory_max, {most}"
-                )));
+    }
+
+    /// Tells of a part that is larger than the whole.
+    fn fits(&mut self, part: &Option<Size>, whole_bytes: u64, whole: &str) {
+        if let Some(part) = part
+            && part.get_ref().0 > whole_bytes
+        {
+            let (bytes, most) = (human_bytes(part.get_ref().0), human_bytes(whole_bytes));
+            self.tell(part, format!("{bytes} does not fit into {whole}, {most}"));
+        }
+    }
+
+    /// Tells of a whole that is less than what it promises to its parts together.
+    fn keeps<'p>(&mut self, whole: &Size, what: &str, parts: impl Iterator<Item = &'p Option<Size>>) {
+        let promised: u128 = parts.filter_map(bytes).map(u128::from).sum();
+        if promised > u128::from(whole.get_ref().0) {
+            let (bytes, promised) =
+                (human_bytes(whole.get_ref().0), human_bytes(u64::try_from(promised).unwrap_or(u64::MAX)));
+            self.tell(whole, format!("{bytes} is less than {what} together, {promised}"));
+        }
+    }
+
+    /// Tells of a name or a description that would not be shown as it is.
+    fn printable(&mut self, text: &Spanned<String>) {
+        if let Err(why) = octavo::check_name(text.get_ref()) {
+            self.tell(text, why);
+        }
+    }
+
+    fn sizes(&mut self) {
+        let cache = &self.config.cache;
+        let memory_max = cache.memory_max.get_ref().0;
+        if let Some(page) = &cache.page_bytes
+            && !(page.get_ref().0.is_power_of_two() && (4096..=65536).contains(&page.get_ref().0))
+        {
+            let bytes = human_bytes(page.get_ref().0);
+            self.tell(page, format!("invalid page size {bytes}; expected a power of two from 4KiB to 64KiB"));
+        }
+        self.fits(&cache.buffers_max, memory_max, "cache.memory_max");
+        for partition in &self.config.partitions {
+            self.fits(&partition.max, memory_max, "cache.memory_max");
+            let most = bytes(&partition.max).unwrap_or(memory_max);
+            self.fits(&partition.min, most, "this partition's max, or memory_max");
+            self.fits(&partition.low, most, "this partition's max, or memory_max");
+            let of = if partition.max.is_some() { "this partition's max" } else { "cache.memory_max" };
+            self.fits(&partition.dirty_max, most, of);
+        }
+        // The partitions' `max` may add up to more than there is: it is a limit. `min` is a promise.
+        let promised = self.config.partitions.iter().map(|partition| &partition.min);
+        self.keeps(&cache.memory_max, "the partitions' min", promised);
+    }
+
+    fn groups(&mut self) {
+        let memory_max = self.config.cache.memory_max.get_ref().0;
+        let mut seen = Seen::new();
+        for group in &self.config.groups {
+            let name = group.name.get_ref();
+            self.printable(&group.name);
+            self.once(&mut seen, name, &group.name, |line| {
+                format!("there is a group \"{name}\" already, on line {line}")
+            });
+            let most = bytes(&group.max).map_or(memory_max, |max| max.min(memory_max));
+            self.fits(&group.min, most, "this group's max, or memory_max");
+            self.fits(&group.low, most, "this group's max, or memory_max");
+            if let Some(max) = &group.max {
+                let partitions = self.config.partitions.iter();
+                let inside = partitions.filter(|partition| is_in(partition.name.get_ref(), name));
+                self.keeps(max, "the min of its partitions", inside.map(|partition| &partition.min));
             }
         }
-        if let Some(max) = &group.max {
-            let inside =
-                config.partitions.iter().filter(|partition| is_in(&partition.name.value, &name.value));
-            let promised = inside.filter_map(|partition| partition.min.as_ref());
-            let promised: u128 = promised.map(|min| u128::from(min.value)).sum();
-            if promised > u128::from(max.value) {
-                problems.push(max.place.problem(format!(
-                    "{} is less than the min of the partitions in it together, {}",
-                    units::human_bytes(max.value),
-                    units::human_bytes(u64::try_from(promised).unwrap_or(u64::MAX))
-                )));
+    }
+
+    fn partitions(&mut self, is_whole: bool) {
+        let (mut names, mut files) = (Seen::new(), Seen::new());
+        for partition in &self.config.partitions {
+            let name = partition.name.get_ref();
+            self.printable(&partition.name);
+            if name.is_empty() {
+                self.tell(&partition.name, "a partition's name cannot be empty");
+            }
+            self.once(&mut names, name, &partition.name, |line| {
+                format!("there is a partition \"{name}\" already, on line {line}")
+            });
+            if let Some(file) = &partition.record {
+                if let Err(why) = partition.order().map_or(Ok(()), |order| order.check()) {
+                    self.tell(file, why);
+                }
+                self.once(&mut files, file.get_ref(), file, |line| {
+                    format!("\"{}\" is recorded to already, on line {line}", file.get_ref().display())
+                });
+            } else if let Some(offset) = partition.record_option().filter(|_| is_whole) {
+                let message = "nothing is recorded; record = \"/var/tmp/vm1.octr\" is missing";
+                self.problems.push(self.config.source.problem(offset, message));
             }
         }
     }
-}
 
-/// Complains about names and descriptions that would not be shown as they are.
-fn printable(name: &Placed<String>, problems: &mut Vec<Problem>) {
-    problems.extend(octavo::check_name(&name.value).err().map(|why| name.place.problem(why)));
-}
-
-fn partitions(config: &Config, problems: &mut Vec<Problem>) {
-    let mut seen: HashMap<&str, &Place> = HashMap::new();
-    for partition in &config.partitions {
-        let name = &partition.name;
-        printable(name, problems);
-        if name.value.is_empty() {
-            problems.push(name.place.problem("a partition's name cannot be empty"));
-        }
-        if let Some(first) = seen.insert(&name.value, &name.place) {
-            problems.push(name.place.problem(format!(
-                "there is a partition \"{}\" already, on line {}",
-                name.value,
-                line(config, first)
-            )));
-        }
-    }
-}
-
-fn recordings(config: &Config, problems: &mut Vec<Problem>) {
-    let mut seen: HashMap<&Path, &Place> = HashMap::new();
-    for record in config.partitions.iter().filter_map(|partition| partition.record.as_ref()) {
-        if let Some(first) = seen.insert(&record.value.file, &record.place) {
-            let line = line(config, first);
-            let what = record.value.file.display();
-            problems.push(record.place.problem(format!("\"{what}\" is recorded to already, on line {line}")));
-        }
-    }
-}
-
-fn exports(config: &Config, problems: &mut Vec<Problem>) {
-    let names: Vec<&str> = config.partitions.iter().map(|partition| partition.name.value.as_str()).collect();
-    let mut seen: HashMap<&str, &Place> = HashMap::new();
-    for export in &config.exports {
-        let name = &export.name;
-        printable(name, problems);
-        export.description.iter().for_each(|text| printable(text, problems));
-        for text in [Some(name), export.description.as_ref()].into_iter().flatten() {
-            if text.value.len() > STRING_BYTES_MAX {
-                problems.push(text.place.problem(format!(
-                    "{} bytes are too many; NBD allows {STRING_BYTES_MAX}",
-                    text.value.len()
-                )));
+    fn exports(&mut self) {
+        let partitions = self.config.partitions.iter();
+        let names: Vec<&str> = partitions.map(|partition| partition.name.get_ref().as_str()).collect();
+        let mut seen = Seen::new();
+        for export in &self.config.exports {
+            let name = export.name.get_ref();
+            for text in [Some(&export.name), export.description.as_ref()].into_iter().flatten() {
+                self.printable(text);
+                let len = text.get_ref().len();
+                if len > STRING_BYTES_MAX {
+                    self.tell(text, format!("{len} bytes are too many; NBD allows {STRING_BYTES_MAX}"));
+                }
+            }
+            self.once(&mut seen, name, &export.name, |line| {
+                format!("there is an export \"{name}\" already, on line {line}")
+            });
+            let partition = export.partition.get_ref();
+            if !names.contains(&partition.as_str()) {
+                let known = suggest::of(partition, &names);
+                self.tell(&export.partition, format!("no partition is called \"{partition}\"; {known}"));
             }
         }
-        if let Some(first) = seen.insert(&name.value, &name.place) {
-            problems.push(name.place.problem(format!(
-                "there is an export \"{}\" already, on line {}",
-                name.value,
-                line(config, first)
-            )));
-        }
-        let partition = &export.partition;
-        if !names.contains(&partition.value.as_str()) {
-            problems.push(partition.place.problem(format!(
-                "no partition is called \"{}\"; {}",
-                partition.value,
-                suggest::of(&partition.value, &names)
-            )));
+    }
+
+    fn paths(&mut self) {
+        let mut seen: HashMap<(u64, u64), (&Spanned<PathBuf>, bool)> = HashMap::new();
+        for export in &self.config.exports {
+            let path = &export.path;
+            let shown = path.get_ref().display();
+            match identity(path.get_ref()) {
+                Err(why) => self.tell(path, format!("\"{shown}\" {why}")),
+                Ok(identity) => {
+                    let (first, first_read_only) = *seen.entry(identity).or_insert((path, export.read_only));
+                    if first.span() != path.span() && !(export.read_only && first_read_only) {
+                        let line = self.config.source.line_of(first.span().start);
+                        self.tell(
+                            path,
+                            format!(
+                                "\"{shown}\" is exported already, on line {line}; a path can be exported twice only \
+                                 if every export of it is read_only"
+                            ),
+                        );
+                    }
+                }
+            }
         }
     }
-}
 
-fn paths(config: &Config, problems: &mut Vec<Problem>) {
-    let mut seen: HashMap<(u64, u64), (&Placed<PathBuf>, bool)> = HashMap::new();
-    for export in &config.exports {
-        let path = &export.path;
-        let identity = match identity(&path.value) {
-            Ok(identity) => identity,
-            Err(message) => {
-                problems.push(path.place.problem(format!("\"{}\" {message}", path.value.display())));
+    fn sockets(&mut self, is_whole: bool) {
+        let listen = &self.config.listen;
+        let mut seen = Seen::new();
+        for nbd in &listen.nbd.0 {
+            let address = &nbd.get_ref().0;
+            match address {
+                Address::Unix(path) => self.socket_path(nbd, path),
+                Address::Tcp(tcp) if !tcp.ip().is_loopback() => self.tell(
+                    nbd,
+                    "NBD without TLS is not encrypted: only loopback addresses such as \"tcp:127.0.0.1:10809\" are \
+                     allowed; to connect from elsewhere, use an SSH tunnel",
+                ),
+                Address::Tcp(_) => {}
+            }
+            self.listens_once(&mut seen, nbd, address.to_string());
+        }
+        if let Some(control) = &listen.control {
+            let path = &control.get_ref().0.0;
+            self.socket_path(control, path);
+            self.listens_once(&mut seen, control, Address::Unix(path.clone()).to_string());
+        }
+        if let Some(metrics) = &listen.metrics {
+            let address = metrics.get_ref().0;
+            if !address.ip().is_loopback() {
+                self.tell(
+                    metrics,
+                    "metrics have no access control: only loopback addresses such as \"127.0.0.1:9187\" are allowed; to \
+                     read them from elsewhere, use an SSH tunnel or a proxy",
+                );
+            }
+            self.listens_once(&mut seen, metrics, Address::Tcp(address).to_string());
+        } else if let Some(host) = listen.metrics_hosts.iter().flat_map(|hosts| &hosts.0).next()
+            && is_whole
+        {
+            self.tell(host, "no metrics are served; metrics = \"127.0.0.1:9187\" is missing");
+        }
+    }
+
+    fn socket_path<T>(&mut self, value: &Spanned<T>, path: &Path) {
+        if !path.is_absolute() {
+            self.tell(value, "the path after \"unix:\" is not absolute; expected a path from the root");
+        }
+        let bytes = path.as_os_str().len();
+        if bytes > SOCKET_PATH_BYTES_MAX {
+            let most = format!("the path of a socket has at most {SOCKET_PATH_BYTES_MAX}");
+            self.tell(value, format!("{bytes} bytes are too many; {most}"));
+        }
+    }
+
+    fn listens_once<T>(&mut self, seen: &mut Seen<String>, value: &Spanned<T>, address: String) {
+        let shown = address.clone();
+        self.once(seen, address, value, |line| format!("{shown} is listened on already, on line {line}"));
+    }
+
+    fn control(&mut self) {
+        let Some(fs) = &self.config.control.fs else { return };
+        let path = fs.get_ref().display();
+        if !fs.get_ref().is_absolute() {
+            let example = "a path from the root such as \"/run/octavo/fs\"";
+            self.tell(fs, format!("\"{path}\" is not absolute; expected {example}"));
+        } else if std::fs::metadata(fs.get_ref()).is_ok_and(|meta| !meta.is_dir()) {
+            self.tell(fs, format!("\"{path}\" is not a directory"));
+        }
+        let mut seen = Seen::new();
+        for partition in &self.config.partitions {
+            let name = &partition.name;
+            // A name that is wrong or taken is told already.
+            if self.problems.iter().any(|problem| problem.offset == name.span().start) {
                 continue;
             }
-        };
-        match seen.get(&identity) {
-            Some((first, first_read_only)) if !(export.read_only && *first_read_only) => {
-                problems.push(path.place.problem(format!(
-                    "\"{}\" is exported already, on line {}; twice is possible only where all are read_only",
-                    path.value.display(),
-                    line(config, &first.place)
-                )));
-            }
-            Some(_) => {}
-            None => {
-                seen.insert(identity, (path, export.read_only));
-            }
+            self.once(&mut seen, tree::path_of(name.get_ref()), name, |line| {
+                let name = name.get_ref();
+                format!("\"{name}\" and the partition on line {line} would be one directory under control.fs")
+            });
         }
     }
 }
 
-/// What makes two paths the same store, or a sentence about why this one cannot be exported.
+/// What makes two paths the same store; the error is the rest of a sentence that begins with the
+/// path.
 fn identity(path: &Path) -> Result<(u64, u64), String> {
     if !path.is_absolute() {
-        return Err(
-            "is not absolute; a path from the root, such as \"/var/lib/images/vm1.raw\", is expected".into(),
-        );
+        let example = "a path from the root such as \"/var/lib/images/vm1.raw\"";
+        return Err(format!("is not absolute; expected {example}"));
     }
     let meta = std::fs::metadata(path).map_err(|error| match error.kind() {
         std::io::ErrorKind::NotFound => {
             format!("does not exist; `truncate -s 10G {}` makes an empty disk", path.display())
         }
-        _ => format!("cannot be looked at: {error}"),
+        _ => format!("cannot be examined: {error}"),
     })?;
     let kind = meta.file_type();
     if kind.is_block_device() {
-        // Two nodes of one device are one store: the device's number says so, not the node's.
+        // Two nodes of one device are one store: compare the device's number, not the node's.
         Ok((u64::MAX, meta.rdev()))
     } else if kind.is_file() {
         Ok((meta.dev(), meta.ino()))
-    } else if kind.is_dir() {
-        Err("is a directory; a file or a block device is expected".into())
     } else {
-        Err("is neither a file nor a block device".into())
+        let what = if kind.is_dir() { "a directory" } else { "neither a file nor a block device" };
+        Err(format!("is {what}; expected a file or a block device"))
     }
-}
-
-fn sockets(config: &Config, problems: &mut Vec<Problem>) {
-    let mut seen: Vec<(String, &Place)> = Vec::new();
-    let nbd = config.listen.nbd.iter().map(|nbd| match &nbd.value {
-        Address::Unix(path) => (nbd.value.to_string(), Some(path), None, &nbd.place),
-        Address::Tcp(tcp) => (nbd.value.to_string(), None, Some(tcp), &nbd.place),
-    });
-    let control = config.listen.control.iter().map(|control| {
-        let path = &control.value;
-        (format!("unix:{}", path.display()), Some(path), None, &control.place)
-    });
-    let metrics =
-        config.listen.metrics.iter().map(|metrics| {
-            (Address::Tcp(metrics.value).to_string(), None, Some(&metrics.value), &metrics.place)
-        });
-    for (address, path, tcp, place) in nbd.chain(control).chain(metrics) {
-        if let Some(path) = path {
-            if !path.is_absolute() {
-                problems.push(place.problem("a path from the root is expected after \"unix:\""));
-            }
-            let bytes = path.as_os_str().len();
-            if bytes > SOCKET_PATH_BYTES_MAX {
-                problems.push(place.problem(format!(
-                    "{bytes} bytes are too many for the path of a socket; {SOCKET_PATH_BYTES_MAX} is the most"
-                )));
-            }
-        }
-        if let Some(tcp) = tcp
-            && !tcp.ip().is_loopback()
-        {
-            problems.push(place.problem(match place.key.as_str() {
-                "listen.metrics" => {
-                    "whoever can connect may read: only addresses of the loopback, such as \"127.0.0.1:9187\", are \
-                     listened on; from elsewhere, use an SSH tunnel or a proxy"
-                }
-                _ => {
-                    "NBD without TLS has no secrets: only addresses of the loopback, such as \
-                     \"tcp:127.0.0.1:10809\", are listened on; from elsewhere, use an SSH tunnel"
-                }
-            }));
-        }
-        if let Some((_, first)) = seen.iter().find(|(other, _)| *other == address) {
-            let line = line(config, first);
-            problems.push(place.problem(format!("{address} is listened on already, on line {line}")));
-        } else {
-            seen.push((address, place));
-        }
-    }
-}
-
-fn control(config: &Config, problems: &mut Vec<Problem>) {
-    let Some(fs) = &config.control.fs else { return };
-    let path = fs.value.display();
-    if !fs.value.is_absolute() {
-        problems.push(fs.place.problem(format!(
-            "\"{path}\" is not absolute; a path from the root, such as \"/run/octavo/fs\", is expected"
-        )));
-    } else if std::fs::metadata(&fs.value).is_ok_and(|meta| !meta.is_dir()) {
-        problems.push(fs.place.problem(format!("\"{path}\" is no directory")));
-    }
-    let mut seen: HashMap<String, &Place> = HashMap::new();
-    for partition in &config.partitions {
-        let name = &partition.name;
-        if let Some(first) = seen.insert(tree::path_of(&name.value), &name.place)
-            && problems.iter().all(|problem| problem.place != name.place)
-        {
-            problems.push(name.place.problem(format!(
-                "\"{}\" and the partition on line {} would be one directory under control.fs",
-                name.value,
-                line(config, first)
-            )));
-        }
-    }
-}
-
-fn line(config: &Config, place: &Place) -> usize {
-    config.source.line_of(place.offset)
 }

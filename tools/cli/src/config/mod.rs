@@ -1,18 +1,16 @@
-//! The configuration of `octavo serve`: what a TOML file may say, and what it means.
+//! The configuration of `octavo serve`: the sections of a TOML file, and how they are read.
 //!
-//! Reading is in three steps, and each goes on after a problem as far as it can: the text into a
-//! table (TOML's own errors), the table into a [`Config`] (`read`: keys, types, units), and the
-//! sections against each other and the machine (`check`). No step opens an export or makes
-//! anything: that is `serve`'s.
-
-pub mod section;
-pub mod source;
+//! Reading has three steps, and each continues after a problem as far as it can: the text becomes a
+//! table (TOML's own errors), the table becomes a [`Config`] (`read`: keys and values), and `check`
+//! compares sections with each other and with the machine. No step opens an export or makes
+//! anything: `serve` does that.
 
 pub mod check;
+mod read;
+pub mod source;
+pub mod values;
 
-use std::io::Read;
 use std::net::SocketAddr;
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -20,22 +18,25 @@ use octavo::disk::Engine;
 use octavo::numa::{NumaMode, Replication, TopologySource};
 use octavo::{CacheMode, PolicyName};
 use octavo_block::Address;
-use toml::de::DeTable;
+use serde::Deserialize;
+use toml::Spanned;
 
 use crate::control::host::Host;
 use crate::logger::{Format, Verbosity, Wishes};
 use crate::order::Order;
-use crate::units;
-use section::Section;
-use source::{Place, Placed, Problem, Source};
+use source::Source;
+use values::{Bytes, ControlPath, List, Number, Parsed, Sample};
 
-/// The most that is read of a configuration; a longer one is refused.
-const TEXT_BYTES_MAX: u64 = 1 << 20;
-
-/// How long the drain at the end may fail before `serve` gives up.
+/// How long the drain at the end may make no progress before `serve` gives up.
 pub const DRAIN_TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
 
-/// What a file says, with the places of whatever can still be refused later.
+/// A size, and where it stands.
+pub type Size = Spanned<Bytes>;
+
+/// What a partition's or a group's misses count for.
+pub type Weight = Spanned<Number<1, 10_000>>;
+
+/// What a file says, with the place of every value that can still be refused later.
 #[derive(Debug)]
 pub struct Config {
     /// The text, for messages.
@@ -55,474 +56,228 @@ pub struct Config {
     /// `[serve]`.
     pub serve: ServeSection,
     /// `[log]`.
-    pub log: Wishes,
+    pub log: LogSection,
 }
 
-/// `[cache]`: the memory that everything shares.
-#[derive(Debug)]
+/// `[cache]`: the memory that all partitions share.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table, [cache]")]
 pub struct CacheSection {
-    /// The hard bound on everything, in bytes.
-    pub memory_max: Placed<u64>,
+    /// The hard limit on all memory, in bytes.
+    pub memory_max: Size,
     /// Bytes of a page.
-    pub page_bytes: Option<Placed<u64>>,
+    pub page_bytes: Option<Size>,
     /// How stores are read and written.
-    pub io: Option<Placed<Engine>>,
+    pub io: Option<Parsed<Engine>>,
     /// The share of `memory_max` for buffers, in bytes.
-    pub buffers_max: Option<Placed<u64>>,
-    /// Whether partitions are resized by what memory is worth to them.
-    pub reaper: bool,
-    /// The machine's nodes, or made-up ones.
-    pub topology: Option<Placed<TopologySource>>,
-    /// How nodes are used.
-    pub numa: Option<Placed<NumaMode>>,
-    /// What copies of pages of other nodes are made, and what becomes of them.
-    pub replication: Replication,
-    /// Whether the cache yields to others while the system is short of memory.
-    pub yields: bool,
+    pub buffers_max: Option<Size>,
+    /// Whether the reaper moves memory to the partition where it avoids the most misses.
+    pub reaper: Option<bool>,
+    /// Whether the cache shrinks while the system is short of memory.
+    #[serde(rename = "yield")]
+    pub yields: Option<bool>,
+    /// The machine's nodes, or emulated ones.
+    pub topology: Option<Parsed<TopologySource>>,
+    /// How threads access pages of other nodes.
+    pub numa: Option<Parsed<NumaMode>>,
+    twin_threshold: Option<Number<1, { u32::MAX as u64 }>>,
+    twin_switch: Option<Number<0, 255>>,
+    twin_refresh: Option<bool>,
+    twin_elect: Option<bool>,
+    twin_yield: Option<bool>,
+    twin_weigh: Option<bool>,
 }
 
 /// `[[partition]]`: one tenant.
-#[derive(Debug)]
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table, [[partition]]")]
 pub struct PartitionSection {
-    /// Where the section stands.
-    pub place: Place,
     /// What exports call it.
-    pub name: Placed<String>,
-    /// Which page leaves first.
-    pub policy: Option<Placed<PolicyName>>,
+    pub name: Spanned<String>,
+    /// The eviction policy.
+    pub policy: Option<Parsed<PolicyName>>,
     /// When a write reaches the store.
-    pub cache_mode: Option<Placed<CacheMode>>,
+    pub cache_mode: Option<Parsed<CacheMode>>,
     /// Bytes that are never taken from it.
-    pub min: Option<Placed<u64>>,
+    pub min: Option<Size>,
     /// Bytes that are taken from it last.
-    pub low: Option<Placed<u64>>,
-    /// Bytes beyond which it has only what nobody else can use.
-    pub high: Option<Placed<u64>>,
+    pub low: Option<Size>,
+    /// Bytes beyond which it holds only memory that no other partition can use.
+    pub high: Option<Size>,
     /// The most memory it gets, in bytes.
-    pub max: Option<Placed<u64>>,
+    pub max: Option<Size>,
     /// What its misses count for.
-    pub weight: Option<Placed<u64>>,
+    pub weight: Option<Weight>,
     /// The most bytes of dirty pages.
-    pub dirty_max: Option<Placed<u64>>,
-    /// What is recorded of it from the first access on.
-    pub record: Option<Placed<Order>>,
+    pub dirty_max: Option<Size>,
+    /// The file that its accesses are recorded to from the first one on.
+    pub record: Option<Spanned<PathBuf>>,
+    record_sample: Option<Spanned<Parsed<Sample>>>,
+    record_rotate: Option<Size>,
+    record_keep: Option<Spanned<Number<1, { 1 << 20 }>>>,
     /// The most bytes that are read ahead of a stream.
-    pub read_ahead: Option<Placed<u64>>,
+    pub read_ahead: Option<Size>,
     /// The node where all its pages lie.
-    pub node: Option<Placed<u64>>,
+    pub node: Option<Spanned<Number<0, 1023>>>,
 }
 
-/// `[[group]]`: bounds on the partitions whose names begin with its name and a slash.
-#[derive(Debug)]
+/// `[[group]]`: limits on the partitions whose names begin with its name and a slash.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table, [[group]]")]
 pub struct GroupSection {
     /// Its name.
-    pub name: Placed<String>,
+    pub name: Spanned<String>,
     /// Bytes that are never taken from all of them together.
-    pub min: Option<Placed<u64>>,
+    pub min: Option<Size>,
     /// Bytes that are taken from them last.
-    pub low: Option<Placed<u64>>,
-    /// Bytes beyond which they have only what nobody else can use.
-    pub high: Option<Placed<u64>>,
+    pub low: Option<Size>,
+    /// Bytes beyond which they hold only memory that no other partition can use.
+    pub high: Option<Size>,
     /// The most that they have together.
-    pub max: Option<Placed<u64>>,
+    pub max: Option<Size>,
     /// What their misses count for.
-    pub weight: Option<Placed<u64>>,
+    pub weight: Option<Weight>,
 }
 
 /// `[[export]]`: one disk that clients may ask for.
-#[derive(Debug)]
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table, [[export]]")]
 pub struct ExportSection {
     /// What a client asks for.
-    pub name: Placed<String>,
+    pub name: Spanned<String>,
     /// The file or device.
-    pub path: Placed<PathBuf>,
+    pub path: Spanned<PathBuf>,
     /// The name of the partition that caches it.
-    pub partition: Placed<String>,
+    pub partition: Spanned<String>,
     /// Whether writes are refused.
+    #[serde(default)]
     pub read_only: bool,
     /// A sentence for people who list the exports.
-    pub description: Option<Placed<String>>,
+    pub description: Option<Spanned<String>>,
 }
 
 /// `[listen]`: the sockets.
-#[derive(Debug)]
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table, [listen]")]
 pub struct ListenSection {
     /// Where NBD clients connect.
-    pub nbd: Vec<Placed<Address>>,
+    pub nbd: List<Address>,
     /// Where `octavo ctl` connects.
-    pub control: Option<Placed<PathBuf>>,
+    pub control: Option<Spanned<Parsed<ControlPath>>>,
     /// Where Prometheus connects.
-    pub metrics: Option<Placed<SocketAddr>>,
+    pub metrics: Option<Spanned<Parsed<SocketAddr>>>,
     /// Hosts that requests for metrics may name, beside this machine's own.
-    pub metrics_hosts: Vec<Host>,
+    pub metrics_hosts: Option<List<Host>>,
 }
 
-/// `[control]`: how partitions are looked at and changed, beside the socket.
-#[derive(Debug, Default)]
+/// `[control]`: the control file system.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table, [control]")]
 pub struct ControlSection {
-    /// Where the control file system is mounted.
-    pub fs: Option<Placed<PathBuf>>,
+    /// Where it is mounted.
+    pub fs: Option<Spanned<PathBuf>>,
 }
 
-/// `[serve]`: how the server begins and ends.
-#[derive(Debug, Default)]
+/// `[serve]`: how the server lets clients in and ends.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table, [serve]")]
 pub struct ServeSection {
-    /// How long the drain at the end may fail.
-    pub drain_timeout: Option<Placed<Duration>>,
+    /// How long the drain at the end may make no progress.
+    pub drain_timeout: Option<Parsed<Duration>>,
     /// How long a client may take to agree on an export.
-    pub handshake_timeout: Option<Placed<Duration>>,
+    pub handshake_timeout: Option<Parsed<Duration>>,
     /// The most clients at a time.
-    pub connections_max: Option<Placed<u64>>,
+    pub connections_max: Option<Spanned<Number<1, 65_536>>>,
+}
+
+/// `[log]`: how the server writes its log.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table, [log]")]
+pub struct LogSection {
+    format: Option<Parsed<Format>>,
+    level: Option<Parsed<Verbosity>>,
+    timestamps: Option<bool>,
 }
 
 impl Config {
     /// Reads a file. The error is what to print, one problem a line.
     pub fn read(path: &Path) -> Result<Config, Vec<String>> {
         let name = path.display().to_string();
-        let text = read_text(path).map_err(|why| vec![format!("{name}: {why}")])?;
+        let text = read::text(path).map_err(|why| vec![format!("{name}: {why}")])?;
         Config::parse(Source::new(name, text))
     }
 
     /// Reads a text. The error is what to print, one problem a line.
     pub fn parse(source: Source) -> Result<Config, Vec<String>> {
-        let (config, problems) = match parse_table(&source.text) {
-            Ok(table) => {
-                let mut problems = Vec::new();
-                let config = read(&source, &table, &mut problems);
-                if let Some(config) = &config {
-                    check::check(config, &mut problems);
-                }
-                (config, problems)
-            }
-            Err(problems) => (None, problems),
-        };
+        let (source, mut problems, config) = read::config(source);
+        if let Some(config) = &config {
+            check::check(config, &mut problems);
+        }
         match config {
             Some(config) if problems.is_empty() => Ok(config),
-            _ => Err(source.lines(problems)),
+            Some(Config { source, .. }) => Err(source.lines(problems)),
+            None => Err(source.lines(problems)),
         }
     }
 
-    /// One line about a problem that came up later, when the engine was asked.
-    pub fn line(&self, place: &Place, message: impl Into<String>) -> String {
-        self.source.line(&place.problem(message))
+    /// One line about a value that was refused later, when the engine was asked.
+    pub fn line<T>(&self, value: &Spanned<T>, message: impl AsRef<str>) -> String {
+        self.source.line(&self.source.problem(value.span().start, message))
     }
 }
 
-/// Reads the text of a configuration: a regular file, or a pipe such as `<(sed ..)` of a shell. The
-/// error is the rest of a sentence that begins with the path.
-fn read_text(path: &Path) -> Result<String, String> {
-    let unreadable = |error: std::io::Error| format!("cannot be read: {error}");
-    let kind = std::fs::metadata(path).map_err(unreadable)?.file_type();
-    let mut options = std::fs::File::options();
-    options.read(true);
-    if kind.is_fifo() {
-        log::info!("{}: reading the configuration from a pipe, until its writer closes it", path.display());
-    } else if kind.is_dir() {
-        return Err("is a directory; a configuration file, TOML, is expected".into());
-    } else if kind.is_file() {
-        // A file of procfs may wait for news instead of ending.
-        options.custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32);
-    } else {
-        return Err("is a device or a socket; a configuration file, TOML, is expected".into());
-    }
-    let file = options.open(path).map_err(unreadable)?;
-    // The length that the system tells of a pipe, or of a file of procfs, is 0.
-    let mut bytes = Vec::new();
-    file.take(TEXT_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(unreadable)?;
-    if bytes.len() as u64 > TEXT_BYTES_MAX {
-        return Err(format!(
-            "is no configuration: it has more than {}, the most that is read",
-            units::human_bytes(TEXT_BYTES_MAX)
-        ));
-    }
-    String::from_utf8(bytes).map_err(|error| {
-        let (at, text) = (error.utf8_error().valid_up_to(), error.as_bytes());
-        let line = text[..at].iter().filter(|byte| **byte == b'\n').count() + 1;
-        format!("is no configuration: byte {at}, on line {line}, is not UTF-8")
-    })
-}
-
-/// What the parser says of values nested deeper than it follows; everything that it says after that
-/// is a consequence.
-const TOO_DEEP: &str = "recurs";
-
-fn parse_table(text: &str) -> Result<DeTable<'_>, Vec<Problem>> {
-    let (table, errors) = DeTable::parse_recoverable(text);
-    if errors.is_empty() {
-        return Ok(table.into_inner());
-    }
-    let place = |error: &toml::de::Error| Place::new("", error.span().unwrap_or(0..0));
-    if let Some(error) = errors.iter().find(|error| error.message().contains(TOO_DEEP)) {
-        return Err(vec![place(error).problem("not TOML that is read here: it is nested too deeply")]);
-    }
-    let said = |error: &toml::de::Error| format!("not TOML: {}", error.message().replace('\n', ", "));
-    Err(errors.iter().map(|error| place(error).problem(said(error))).collect())
-}
-
-/// The table as sections; `None` where a section that everything needs is missing or wrong.
-fn read(source: &Source, table: &DeTable<'_>, problems: &mut Vec<Problem>) -> Option<Config> {
-    let mut cache = None;
-    let mut groups = Vec::new();
-    let mut partitions = Vec::new();
-    let mut exports = Vec::new();
-    let mut listen = None;
-    let mut control = ControlSection::default();
-    let mut serve = ServeSection::default();
-    let mut log = Wishes::default();
-    let mut sections_lost = false;
-
-    let mut root = Section::new("", table, 0..0, problems);
-    root.table("cache", |section| cache = read_cache(section));
-    root.tables("group", |section| groups.extend(read_group(section)));
-    root.tables("partition", |section| match read_partition(section) {
-        Some(partition) => partitions.push(partition),
-        None => sections_lost = true,
-    });
-    root.tables("export", |section| match read_export(section) {
-        Some(export) => exports.push(export),
-        None => sections_lost = true,
-    });
-    root.table("listen", |section| listen = Some(read_listen(section)));
-    root.table("control", |section| control = read_control(section));
-    root.table("serve", |section| serve = read_serve(section));
-    root.table("log", |section| log = read_log(section));
-
-    let end = source.text.trim_end().len();
-    for (key, there, example) in [
-        ("cache", table.contains_key("cache"), "[cache] with memory_max = \"32MiB\""),
-        ("partition", table.contains_key("partition"), "[[partition]] with name = \"vm1\""),
-        ("export", table.contains_key("export"), "[[export]] with name, path and partition"),
-        ("listen", table.contains_key("listen"), "[listen] with nbd = \"unix:/run/octavo/nbd.sock\""),
-    ] {
-        if !there {
-            root.complain(Place::new(key, end..end).problem(format!("missing; for example {example}")));
+impl CacheSection {
+    /// When copies of pages of other nodes are made, and when they are dropped.
+    pub fn replication(&self) -> Replication {
+        let usual = Replication::default();
+        Replication {
+            threshold: self.twin_threshold.map_or(usual.threshold, |count| count.0 as u32),
+            refresh: self.twin_refresh.unwrap_or(true),
+            elect: self.twin_elect.unwrap_or(true),
+            yields: self.twin_yield.unwrap_or(true),
+            switch_writes: self.twin_switch.map_or(usual.switch_writes, |count| count.0 as u32),
+            weighs: self.twin_weigh.unwrap_or(true),
         }
     }
-    root.finish();
-    if sections_lost {
-        // What was not read might have been the partition that an export names: do not guess.
-        return None;
+}
+
+impl PartitionSection {
+    /// The recording that starts with the partition.
+    pub fn order(&self) -> Option<Order> {
+        let sample = self.record_sample.as_ref().map(|sample| sample.get_ref().0.0);
+        Some(Order {
+            partition: self.name.get_ref().clone(),
+            file: self.record.as_ref()?.get_ref().clone(),
+            sample_below: sample.unwrap_or(octavo::recording::WHOLE),
+            rotate_bytes: bytes(&self.record_rotate),
+            // At most 2^20.
+            keep: self.record_keep.as_ref().map(|keep| keep.get_ref().0 as u32),
+            seconds: None,
+        })
     }
-    Some(Config {
-        source: source.clone(),
-        cache: cache?,
-        groups,
-        partitions,
-        exports,
-        listen: listen?,
-        control,
-        serve,
-        log,
-    })
-}
 
-fn read_cache(mut section: Section<'_, '_>) -> Option<CacheSection> {
-    let memory_max = section.size("memory_max");
-    let memory_max = section.required(memory_max, "memory_max", "memory_max = \"32MiB\"");
-    let page_bytes = section.size("page_bytes");
-    let io = section
-        .word("io", &[("auto", Engine::Auto), ("uring", Engine::Uring), ("blocking", Engine::Blocking)]);
-    let buffers_max = section.size("buffers_max");
-    let reaper = section.flag("reaper").is_none_or(|flag| flag.value);
-    let yields = section.flag("yield").is_none_or(|flag| flag.value);
-    let topology = section.parsed("topology");
-    let numa = section.word("numa", &NumaMode::ALL.map(|mode| (mode.name(), mode)));
-    let replication = read_replication(&mut section);
-    section.finish();
-    Some(CacheSection {
-        memory_max: memory_max?,
-        page_bytes,
-        io,
-        buffers_max,
-        reaper,
-        topology,
-        numa,
-        replication,
-        yields,
-    })
-}
-
-fn read_replication(section: &mut Section<'_, '_>) -> Replication {
-    let whole = Replication::default();
-    let threshold = section.count("twin_threshold", 1, u64::from(u32::MAX));
-    let switch_writes = section.count("twin_switch", 0, 255);
-    let mut flag = |name| section.flag(name).is_none_or(|flag| flag.value);
-    Replication {
-        threshold: threshold.map_or(whole.threshold, |count| count.value as u32),
-        refresh: flag("twin_refresh"),
-        elect: flag("twin_elect"),
-        yields: flag("twin_yield"),
-        switch_writes: switch_writes.map_or(whole.switch_writes, |count| count.value as u32),
-        weighs: flag("twin_weigh"),
+    /// Where the first option of a recording stands, as a byte offset.
+    fn record_option(&self) -> Option<usize> {
+        let sample = self.record_sample.as_ref().map(Spanned::span);
+        let rotate = self.record_rotate.as_ref().map(Spanned::span);
+        let keep = self.record_keep.as_ref().map(Spanned::span);
+        sample.or(rotate).or(keep).map(|span| span.start)
     }
 }
 
-fn read_partition(mut section: Section<'_, '_>) -> Option<PartitionSection> {
-    let place = section.place();
-    let name = section.string("name");
-    let name = section.required(name, "name", "name = \"vm1\"");
-    let policies: Vec<(&str, PolicyName)> = PolicyName::ALL.iter().map(|p| (p.name(), *p)).collect();
-    let policy = section.word("policy", &policies);
-    let cache_mode = section.word(
-        "cache_mode",
-        &[("writethrough", CacheMode::Writethrough), ("writeback", CacheMode::Writeback)],
-    );
-    let [min, low, high, max] = ["min", "low", "high", "max"].map(|name| section.size(name));
-    let weight = section.count("weight", 1, 10_000);
-    let dirty_max = section.size("dirty_max");
-    let record = read_record(&mut section, name.as_ref());
-    let read_ahead = section.size("read_ahead");
-    let node = section.count("node", 0, 1023);
-    section.finish();
-    Some(PartitionSection {
-        place,
-        name: name?,
-        policy,
-        cache_mode,
-        min,
-        low,
-        high,
-        max,
-        weight,
-        dirty_max,
-        record,
-        read_ahead,
-        node,
-    })
-}
-
-fn read_group(mut section: Section<'_, '_>) -> Option<GroupSection> {
-    let name = section.string("name");
-    let name = section.required(name, "name", "name = \"host\", for partitions such as \"host/vm1\"");
-    let [min, low, high, max] = ["min", "low", "high", "max"].map(|name| section.size(name));
-    let weight = section.count("weight", 1, 10_000);
-    section.finish();
-    Some(GroupSection { name: name?, min, low, high, max, weight })
-}
-
-/// `record` and its options, `record_sample`, `record_rotate` and `record_keep`.
-fn read_record(section: &mut Section<'_, '_>, partition: Option<&Placed<String>>) -> Option<Placed<Order>> {
-    let file = section.string("record");
-    let sample = section.string("record_sample");
-    let rotate = section.size("record_rotate");
-    let keep = section.count("record_keep", 1, 1 << 20);
-    let places = [
-        sample.as_ref().map(|s| &s.place),
-        rotate.as_ref().map(|r| &r.place),
-        keep.as_ref().map(|k| &k.place),
-    ];
-    let Some(file) = file else {
-        if let Some(place) = places.into_iter().flatten().next() {
-            let message = "there is nothing to record to; record = \"/var/tmp/vm1.octr\" is missing";
-            section.complain(place.problem(message));
+impl LogSection {
+    /// The same in the words of the command line.
+    pub fn wishes(&self) -> Wishes {
+        let (format, level) = (self.format.as_ref(), self.level.as_ref());
+        Wishes {
+            format: format.map(|format| format.0),
+            level: level.map(|level| level.0),
+            timestamps: self.timestamps,
         }
-        return None;
-    };
-    let sample_below = match sample {
-        None => octavo::recording::WHOLE,
-        Some(sample) => match crate::order::sample(&sample.value) {
-            Ok(below) => below,
-            Err(message) => {
-                section.complain(sample.place.problem(message));
-                return None;
-            }
-        },
-    };
-    let order = Order {
-        partition: partition?.value.clone(),
-        file: PathBuf::from(file.value),
-        sample_below,
-        rotate_bytes: rotate.map(|rotate| rotate.value),
-        // At most 2^20.
-        keep: keep.map(|keep| keep.value as u32),
-        seconds: None,
-    };
-    if let Err(message) = order.check() {
-        section.complain(file.place.problem(message));
-        return None;
     }
-    Some(Placed { value: order, place: file.place })
 }
 
-fn read_export(mut section: Section<'_, '_>) -> Option<ExportSection> {
-    let name = section.string("name");
-    let name = section.required(name, "name", "name = \"vm1\", what a client asks for");
-    let path = section.string("path");
-    let path = section.required(path, "path", "path = \"/var/lib/images/vm1.raw\"");
-    let partition = section.string("partition");
-    let partition =
-        section.required(partition, "partition", "partition = \"vm1\", the name of a [[partition]]");
-    let read_only = section.flag("read_only").is_some_and(|flag| flag.value);
-    let description = section.string("description");
-    section.finish();
-    let path = path.map(|path| Placed { value: PathBuf::from(path.value), place: path.place });
-    Some(ExportSection { name: name?, path: path?, partition: partition?, read_only, description })
-}
-
-fn read_listen(mut section: Section<'_, '_>) -> ListenSection {
-    let nbd = section.parsed_list("nbd", "\"unix:/run/octavo/nbd.sock\" or \"tcp:127.0.0.1:10809\"");
-    let first = nbd.first().map(|_| Placed { value: (), place: section.place() });
-    section.required(first, "nbd", "nbd = \"unix:/run/octavo/nbd.sock\"");
-    let control = section.string("control").and_then(|text| match control_path(&text.value) {
-        Some(path) => Some(Placed { value: path, place: text.place }),
-        None => {
-            let message =
-                "\"unix:/run/octavo/control.sock\" is expected: the control socket is a unix socket";
-            section.complain(text.place.problem(message));
-            None
-        }
-    });
-    let metrics = section.string("metrics");
-    let has_metrics = metrics.is_some();
-    let metrics = metrics.and_then(|text| match text.value.parse() {
-        Ok(address) => Some(Placed { value: address, place: text.place }),
-        Err(_) => {
-            let message = "an address such as \"127.0.0.1:9187\" is expected: metrics are served over HTTP";
-            section.complain(text.place.problem(message));
-            None
-        }
-    });
-    let hosts = section.parsed_list::<Host>("metrics_hosts", "\"octavo.example.org\"");
-    if let (false, Some(first)) = (has_metrics, hosts.first()) {
-        let message = "there is nothing to ask; metrics = \"127.0.0.1:9187\" is missing";
-        section.complain(first.place.problem(message));
-    }
-    let metrics_hosts = hosts.into_iter().map(|host| host.value).collect();
-    section.finish();
-    ListenSection { nbd, control, metrics, metrics_hosts }
-}
-
-fn read_control(mut section: Section<'_, '_>) -> ControlSection {
-    let fs = section.string("fs");
-    section.finish();
-    ControlSection { fs: fs.map(|fs| Placed { value: PathBuf::from(fs.value), place: fs.place }) }
-}
-
-fn read_serve(mut section: Section<'_, '_>) -> ServeSection {
-    let serve = ServeSection {
-        drain_timeout: section.duration("drain_timeout"),
-        handshake_timeout: section.duration("handshake_timeout"),
-        connections_max: section.count("connections_max", 1, 65_536),
-    };
-    section.finish();
-    serve
-}
-
-fn read_log(mut section: Section<'_, '_>) -> Wishes {
-    use Verbosity::{Debug, Error, Info, Warn};
-    let formats = [("plain", Format::Plain), ("json", Format::Json)];
-    let levels = [("error", Error), ("warn", Warn), ("info", Info), ("debug", Debug)];
-    let log = Wishes {
-        format: section.word("format", &formats).map(|format| format.value),
-        level: section.word("level", &levels).map(|level| level.value),
-        timestamps: section.flag("timestamps").map(|flag| flag.value),
-    };
-    section.finish();
-    log
-}
-
-/// The path of `unix:/path`, if that is what it is.
-fn control_path(text: &str) -> Option<PathBuf> {
-    let path = text.strip_prefix("unix:")?;
-    path.starts_with('/').then(|| PathBuf::from(path))
+/// The bytes of a size, if the file has it.
+pub fn bytes(size: &Option<Size>) -> Option<u64> {
+    size.as_ref().map(|size| size.get_ref().0)
 }

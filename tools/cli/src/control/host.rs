@@ -84,7 +84,7 @@ impl FromStr for Host {
         let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
         let address = bare.parse().ok().map(|address: IpAddr| Host::Address(address.to_canonical()));
         address.or_else(|| Host::of_name(text)).ok_or_else(|| {
-            format!("\"{text}\" is no host; a name or an IP address without a port is expected, such as \"octavo.example.org\"")
+            format!("\"{text}\" is no host; expected a name or an IP address without a port, such as \"octavo.example.org\"")
         })
     }
 }

@@ -199,7 +199,7 @@ fn a_partition_is_looked_at_and_changed_while_it_serves() {
     for (arguments, word) in [
         (&["set", "q", "max=1MiB"][..], "no partition is called \"q\"; known: p"),
         (&["set", "p", "mx=1MiB"], "did you mean \"max\"?"),
-        (&["set", "p", "max=1X"], "max=1X: \"X\" is no unit"),
+        (&["set", "p", "max=1X"], "max=1X: unknown unit \"X\""),
         (&["set", "p", "min=1GiB"], "min is 1073741824 bytes and max is 8388608"),
         (&["set", "p", "policy=lruu"], "did you mean \"lru\"?"),
         (&["stat", "q"], "no partition is called \"q\""),

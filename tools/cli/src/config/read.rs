@@ -1,0 +1,294 @@
+//! Reads a configuration: the file, the TOML in it, and the sections of that.
+//!
+//! serde stops at the first problem of a section. So a section is read again without the key that
+//! was wrong, until nothing else is: one run tells all problems.
+
+use std::io::Read;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::Path;
+
+use serde::de::DeserializeOwned;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue, ValueDeserializer};
+
+use super::Config;
+use super::source::{Problem, Source};
+use crate::{suggest, units};
+
+/// The largest configuration that is read; a larger one is refused.
+const TEXT_BYTES_MAX: u64 = 1 << 20;
+
+/// Elements of arrays that are told one by one in a section: each takes another reading of it.
+const ELEMENTS_MAX: usize = 50;
+
+/// The keys that must be there, by section, and an example of each.
+const REQUIRED: [(&str, &str, &str); 11] = [
+    ("", "cache", "[cache] with memory_max = \"32MiB\""),
+    ("", "partition", "[[partition]] with name = \"vm1\""),
+    ("", "export", "[[export]] with name, path and partition"),
+    ("", "listen", "[listen] with nbd = \"unix:/run/octavo/nbd.sock\""),
+    ("cache", "memory_max", "memory_max = \"32MiB\""),
+    ("group", "name", "name = \"host\", for partitions such as \"host/vm1\""),
+    ("partition", "name", "name = \"vm1\""),
+    ("export", "name", "name = \"vm1\", what a client asks for"),
+    ("export", "path", "path = \"/var/lib/images/vm1.raw\""),
+    ("export", "partition", "partition = \"vm1\", the name of a [[partition]]"),
+    ("listen", "nbd", "nbd = \"unix:/run/octavo/nbd.sock\""),
+];
+
+/// Reads the text of a configuration: a regular file, or a pipe such as `<(sed ..)` of a shell. The
+/// error is the rest of a sentence that begins with the path.
+pub fn text(path: &Path) -> Result<String, String> {
+    let unreadable = |error: std::io::Error| format!("cannot be read: {error}");
+    let kind = std::fs::metadata(path).map_err(unreadable)?.file_type();
+    let mut options = std::fs::File::options();
+    options.read(true);
+    if kind.is_fifo() {
+        log::info!("{}: reading the configuration from a pipe, until its writer closes it", path.display());
+    } else if kind.is_dir() {
+        return Err("is a directory; expected a TOML file".into());
+    } else if kind.is_file() {
+        // A read of a procfs file may block for events instead of ending.
+        options.custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32);
+    } else {
+        return Err("is a device or a socket; expected a TOML file".into());
+    }
+    let file = options.open(path).map_err(unreadable)?;
+    // The length that the kernel reports for a pipe or a procfs file is 0: read to the end.
+    let mut bytes = Vec::new();
+    file.take(TEXT_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+    if bytes.len() as u64 > TEXT_BYTES_MAX {
+        return Err(format!(
+            "is no configuration: it is larger than the limit, {}",
+            units::human_bytes(TEXT_BYTES_MAX)
+        ));
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        let (at, text) = (error.utf8_error().valid_up_to(), error.as_bytes());
+        let line = text[..at].iter().filter(|byte| **byte == b'\n').count() + 1;
+        format!("is no configuration: byte {at}, on line {line}, is not UTF-8")
+    })
+}
+
+/// Reads the sections of a text. No configuration: a section that others refer to is missing or
+/// wrong, so that checking the rest would only guess.
+pub fn config(source: Source) -> (Source, Vec<Problem>, Option<Config>) {
+    let text = source.text.clone();
+    match table(&text) {
+        Ok(table) => {
+            let mut reader = Reader { source, problems: Vec::new(), is_whole: true };
+            let config = reader.config(table);
+            (reader.source, reader.problems, config)
+        }
+        Err(problems) => (source, problems, None),
+    }
+}
+
+/// What the parser says of values nested deeper than it follows. What it says after that is a
+/// consequence.
+const TOO_DEEP: &str = "recurs";
+
+fn table(text: &str) -> Result<DeTable<'_>, Vec<Problem>> {
+    let (table, errors) = DeTable::parse_recoverable(text);
+    if errors.is_empty() {
+        return Ok(table.into_inner());
+    }
+    let problem = |error: &toml::de::Error, message| Problem {
+        offset: error.span().map_or(0, |span| span.start),
+        message,
+    };
+    Err(match errors.iter().find(|error| error.message().contains(TOO_DEEP)) {
+        Some(error) => vec![problem(error, "not readable: the value is nested too deeply".into())],
+        None => errors
+            .iter()
+            .map(|error| problem(error, format!("not TOML: {}", error.message().replace('\n', ", "))))
+            .collect(),
+    })
+}
+
+/// A text whose sections are being read.
+struct Reader {
+    source: Source,
+    problems: Vec<Problem>,
+    /// Every partition and export could be read.
+    is_whole: bool,
+}
+
+impl Reader {
+    fn config(&mut self, mut table: DeTable<'_>) -> Option<Config> {
+        self.name_keys("", &table);
+        self.require("", &table, self.source.text.trim_end().len());
+        let cache = self.one("cache", &mut table);
+        let groups = self.many("group", &mut table);
+        self.is_whole = true;
+        let partitions = self.many("partition", &mut table);
+        let exports = self.many("export", &mut table);
+        let listen = self.one("listen", &mut table);
+        let control = self.one("control", &mut table);
+        let serve = self.one("serve", &mut table);
+        let log = self.one("log", &mut table);
+        let known = ["cache", "group", "partition", "export", "listen", "control", "serve", "log"];
+        for key in table.keys() {
+            let message = unknown(key.get_ref(), &known);
+            self.problems.push(self.source.problem(key.span().start, message));
+        }
+        let source = self.source.clone();
+        self.is_whole.then_some(())?;
+        Some(Config {
+            source,
+            cache: cache?,
+            groups,
+            partitions,
+            exports,
+            listen: listen?,
+            control: control.unwrap_or_default(),
+            serve: serve.unwrap_or_default(),
+            log: log.unwrap_or_default(),
+        })
+    }
+
+    /// Takes a section that is one table.
+    fn one<T: DeserializeOwned>(&mut self, name: &str, table: &mut DeTable<'_>) -> Option<T> {
+        let value = table.remove(name)?;
+        self.section(name, value)
+    }
+
+    /// Takes a section that is an array of tables.
+    fn many<T: DeserializeOwned>(&mut self, name: &str, table: &mut DeTable<'_>) -> Vec<T> {
+        let Some(value) = table.remove(name) else { return Vec::new() };
+        let start = value.span().start;
+        match value.into_inner() {
+            DeValue::Array(array) => {
+                let sections: Vec<Option<T>> =
+                    array.into_iter().map(|section| self.section(name, section)).collect();
+                self.is_whole &= sections.iter().all(Option::is_some);
+                sections.into_iter().flatten().collect()
+            }
+            other => {
+                let found = other.type_str();
+                let message = format!("invalid type: {found}, expected an array of tables, [[{name}]]");
+                self.problems.push(self.source.problem(start, message));
+                self.is_whole = false;
+                Vec::new()
+            }
+        }
+    }
+
+    /// Reads a section, and tells all that is wrong with it; `None` where a key that it needs is
+    /// missing or wrong.
+    fn section<T: DeserializeOwned>(&mut self, name: &str, mut value: Spanned<DeValue<'_>>) -> Option<T> {
+        let start = value.span().start;
+        self.source.keys.insert(start, name.to_owned());
+        if let DeValue::Table(table) = value.get_ref() {
+            self.name_keys(name, table);
+            self.require(name, table, start);
+        }
+        let mut elements_left = ELEMENTS_MAX;
+        loop {
+            let error = match T::deserialize(ValueDeserializer::from(value.clone())) {
+                Ok(section) => return Some(section),
+                Err(error) => error,
+            };
+            let at = error.span().map_or(start, |span| span.start);
+            let DeValue::Table(table) = value.get_mut() else {
+                self.problems.push(self.source.problem(at, error.message()));
+                return None;
+            };
+            if let Some(known) = known_keys(error.message()) {
+                self.remove_unknown(table, &known);
+            } else if remove(table, at, elements_left > 0) {
+                elements_left = elements_left.saturating_sub(1);
+                let rest = if elements_left == 0 { "; the rest of this value was not checked" } else { "" };
+                let message = format!("{}{rest}", error.message());
+                self.problems.push(self.source.problem(at, message));
+            } else {
+                if !error.message().starts_with("missing field") {
+                    self.problems.push(self.source.problem(at, error.message()));
+                }
+                // `require` told of a field that is missing.
+                return None;
+            }
+        }
+    }
+
+    /// Tells of the keys that a section does not have, and removes them.
+    fn remove_unknown(&mut self, table: &mut DeTable<'_>, known: &[&str]) {
+        let keys = table.keys().map(|key| (key.get_ref().to_string(), key.span().start));
+        let wrong: Vec<(String, usize)> = keys.filter(|(key, _)| !known.contains(&key.as_str())).collect();
+        for (key, at) in wrong {
+            table.remove(key.as_str());
+            self.problems.push(self.source.problem(at, unknown(&key, known)));
+        }
+    }
+
+    /// Notes where keys and their values stand, for messages.
+    fn name_keys(&mut self, section: &str, table: &DeTable<'_>) {
+        for (key, value) in table {
+            let name: &str = key.get_ref();
+            let dotted = if section.is_empty() { name.to_owned() } else { format!("{section}.{name}") };
+            self.source.keys.insert(value.span().start, dotted.clone());
+            self.source.keys.insert(key.span().start, dotted);
+        }
+    }
+
+    /// Tells which required keys a section lacks.
+    fn require(&mut self, section: &str, table: &DeTable<'_>, offset: usize) {
+        for (_, key, example) in REQUIRED.iter().filter(|(of, ..)| *of == section) {
+            if !table.contains_key(*key) {
+                let dot = if section.is_empty() { "" } else { "." };
+                let message = format!("{section}{dot}{key}: missing; for example {example}");
+                self.problems.push(Problem { offset, message });
+            }
+        }
+    }
+}
+
+/// Removes the key whose value stands at a byte offset, or only the element there if the value is an
+/// array and `only_element` is set. False: no key stands there.
+fn remove<'t>(table: &mut DeTable<'t>, at: usize, only_element: bool) -> bool {
+    let is_here = |value: &Spanned<DeValue<'t>>| value.span().contains(&at);
+    let Some((key, value)) = table.iter_mut().find(|(_, value)| is_here(value)) else { return false };
+    if let DeValue::Array(array) = value.get_mut()
+        && only_element
+        && array.len() > 1
+        && array.iter().any(is_here)
+    {
+        *array = array.iter().filter(|item| !is_here(item)).cloned().collect();
+    } else {
+        let key = key.get_ref().to_string();
+        table.remove(key.as_str());
+    }
+    true
+}
+
+/// The keys that a section can have, if this is serde's message about one that it cannot have.
+fn known_keys(message: &str) -> Option<Vec<&str>> {
+    let known = message.strip_prefix("unknown field ")?.rsplit_once(", expected ")?.1;
+    Some(known.split('`').skip(1).step_by(2).collect())
+}
+
+fn unknown(key: &str, known: &[&str]) -> String {
+    format!("no such key; {}", suggest::of(key, known))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde::Deserialize;
+
+    #[derive(Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    #[allow(dead_code)]
+    struct Sections {
+        one: Option<u8>,
+        two: Option<u8>,
+    }
+
+    #[test]
+    fn the_known_keys_are_read_from_serdes_message() {
+        let error = toml::from_str::<Sections>("\"o`, expected `x\" = 1").unwrap_err();
+        assert_eq!(known_keys(error.message()).unwrap(), ["one", "two"]);
+        let error = toml::from_str::<Sections>("one = true").unwrap_err();
+        assert_eq!(known_keys(error.message()), None);
+    }
+}

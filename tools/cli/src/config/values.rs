@@ -1,0 +1,222 @@
+//! The values that keys take: sizes, bounded numbers, and strings that are parsed.
+
+use std::fmt::{self, Formatter};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use octavo::disk::Engine;
+use octavo::numa::{NumaMode, TopologySource};
+use octavo::{CacheMode, PolicyName};
+use octavo_block::Address;
+use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Unexpected, Visitor};
+use toml::Spanned;
+
+use crate::control::host::Host;
+use crate::logger::{Format, Verbosity};
+use crate::{order, suggest, units};
+
+/// A size in bytes: `"32MiB"`, or a plain number.
+#[derive(Clone, Copy, Debug)]
+pub struct Bytes(pub u64);
+
+/// A number from `LEAST` to `MOST`.
+#[derive(Clone, Copy, Debug)]
+pub struct Number<const LEAST: u64, const MOST: u64>(pub u64);
+
+/// A string that is parsed to a `T`.
+#[derive(Clone, Debug)]
+pub struct Parsed<T>(pub T);
+
+/// One string or an array of them, each parsed to a `T`.
+#[derive(Debug)]
+pub struct List<T>(pub Vec<Spanned<Parsed<T>>>);
+
+/// What a string can be parsed to.
+pub trait Parse: Sized {
+    /// The values that are allowed, for messages.
+    const EXPECTED: &'static str;
+
+    /// Parses a string; the error is a sentence.
+    fn parse(text: &str) -> Result<Self, String>;
+}
+
+/// Reads a value that may be a string, a number from `least` to `most`, or either.
+struct Scalar<T, S, N> {
+    expected: String,
+    text: S,
+    number: Option<N>,
+    of: std::marker::PhantomData<T>,
+}
+
+impl<'de, T, S, N> Visitor<'de> for Scalar<T, S, N>
+where
+    S: Fn(&str) -> Option<Result<T, String>>,
+    N: Fn(u64) -> Option<T>,
+{
+    type Value = T;
+
+    fn expecting(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.expected)
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<T, E> {
+        match (self.text)(text) {
+            Some(parsed) => parsed.map_err(E::custom),
+            None => Err(E::invalid_type(Unexpected::Str(text), &self)),
+        }
+    }
+
+    fn visit_i64<E: Error>(self, number: i64) -> Result<T, E> {
+        let Some(read) = &self.number else {
+            return Err(E::invalid_type(Unexpected::Signed(number), &self));
+        };
+        let value = u64::try_from(number).ok().and_then(read);
+        value.ok_or_else(|| E::invalid_value(Unexpected::Signed(number), &self))
+    }
+}
+
+fn scalar<'de, T, D: Deserializer<'de>>(
+    deserializer: D,
+    expected: impl Into<String>,
+    text: impl Fn(&str) -> Option<Result<T, String>>,
+    number: Option<impl Fn(u64) -> Option<T>>,
+) -> Result<T, D::Error> {
+    let of = std::marker::PhantomData;
+    deserializer.deserialize_any(Scalar { expected: expected.into(), text, number, of })
+}
+
+impl<'de> Deserialize<'de> for Bytes {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Bytes, D::Error> {
+        let text = |text: &str| Some(units::size_bytes(text).map(Bytes));
+        scalar(deserializer, units::SIZE_SHAPE, text, Some(|bytes| Some(Bytes(bytes))))
+    }
+}
+
+impl<'de, const LEAST: u64, const MOST: u64> Deserialize<'de> for Number<LEAST, MOST> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let number = |number: u64| (LEAST..=MOST).contains(&number).then_some(Number(number));
+        scalar(deserializer, format!("a number from {LEAST} to {MOST}"), |_| None, Some(number))
+    }
+}
+
+impl<'de, T: Parse> Deserialize<'de> for Parsed<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Parsed<T>, D::Error> {
+        let text = |text: &str| Some(T::parse(text).map(Parsed));
+        scalar(deserializer, T::EXPECTED, text, None::<fn(u64) -> Option<Parsed<T>>>)
+    }
+}
+
+impl<'de, T: Parse> Deserialize<'de> for List<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<List<T>, D::Error> {
+        let read = Spanned::<OneOrMany<T>>::deserialize(deserializer)?;
+        let span = read.span();
+        Ok(List(match read.into_inner() {
+            OneOrMany::One(one) => vec![Spanned::new(span, Parsed(one))],
+            OneOrMany::Many(many) => many,
+        }))
+    }
+}
+
+enum OneOrMany<T> {
+    One(T),
+    Many(Vec<Spanned<Parsed<T>>>),
+}
+
+struct ListVisitor<T>(std::marker::PhantomData<T>);
+
+impl<'de, T: Parse> Deserialize<'de> for OneOrMany<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<OneOrMany<T>, D::Error> {
+        deserializer.deserialize_any(ListVisitor(std::marker::PhantomData))
+    }
+}
+
+impl<'de, T: Parse> Visitor<'de> for ListVisitor<T> {
+    type Value = OneOrMany<T>;
+
+    fn expecting(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, or an array of them", T::EXPECTED)
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<OneOrMany<T>, E> {
+        T::parse(text).map(OneOrMany::One).map_err(E::custom)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut array: A) -> Result<OneOrMany<T>, A::Error> {
+        let mut many = Vec::new();
+        while let Some(item) = array.next_element()? {
+            many.push(item);
+        }
+        match many.is_empty() {
+            true => Err(A::Error::custom(format!("the array is empty; expected {}", T::EXPECTED))),
+            false => Ok(OneOrMany::Many(many)),
+        }
+    }
+}
+
+/// One of some words that mean something.
+fn word<T: Copy>(what: &str, text: &str, words: &[(&str, T)]) -> Result<T, String> {
+    let names: Vec<&str> = words.iter().map(|(name, _)| *name).collect();
+    let found = words.iter().find(|(name, _)| *name == text).map(|(_, meant)| *meant);
+    found.ok_or_else(|| format!("no {what} is called \"{text}\"; {}", suggest::of(text, &names)))
+}
+
+/// Implements [`Parse`]: what is expected, and how a text is parsed.
+macro_rules! parse {
+    ($($type:ty: $expected:expr, $parse:expr;)*) => {
+        $(impl Parse for $type {
+            const EXPECTED: &'static str = $expected;
+
+            fn parse(text: &str) -> Result<$type, String> {
+                let parse: fn(&str) -> Result<$type, String> = $parse;
+                parse(text)
+            }
+        })*
+    };
+}
+
+/// The path of the control socket, from `unix:/path`.
+#[derive(Clone, Debug)]
+pub struct ControlPath(pub PathBuf);
+
+/// Which pages a recording samples: those whose sample number lies below this, of 65536.
+#[derive(Clone, Copy, Debug)]
+pub struct Sample(pub u32);
+
+const CONTROL: &str = "\"unix:/run/octavo/control.sock\"";
+const METRICS: &str = "an address such as \"127.0.0.1:9187\"";
+
+parse! {
+    Engine: "a string", |text| {
+        word("io", text, &[("auto", Engine::Auto), ("uring", Engine::Uring), ("blocking", Engine::Blocking)])
+    };
+    NumaMode: "a string", |text| word("numa", text, &NumaMode::ALL.map(|mode| (mode.name(), mode)));
+    PolicyName: "a string", |text| word("policy", text, &PolicyName::ALL.map(|name| (name.name(), name)));
+    CacheMode: "a string", |text| {
+        let modes = [CacheMode::Writethrough, CacheMode::Writeback];
+        word("cache_mode", text, &modes.map(|mode| (mode.name(), mode)))
+    };
+    Format: "a string", |text| word("format", text, &[("plain", Format::Plain), ("json", Format::Json)]);
+    Verbosity: "a string", |text| {
+        use Verbosity::{Debug, Error, Info, Warn};
+        word("level", text, &[("error", Error), ("warn", Warn), ("info", Info), ("debug", Debug)])
+    };
+    TopologySource: "a string", |text| text.parse();
+    Duration: units::DURATION_SHAPE, |text| match units::duration(text)? {
+        Duration::ZERO => Err("the duration must be at least 1ms".into()),
+        duration => Ok(duration),
+    };
+    Address: "\"unix:/run/octavo/nbd.sock\" or \"tcp:127.0.0.1:10809\"", |text| {
+        text.parse().map_err(|error: octavo_block::Error| error.to_string())
+    };
+    Host: "a host such as \"octavo.example.org\"", |text| text.parse();
+    ControlPath: CONTROL, |text| {
+        let path = text.strip_prefix("unix:").filter(|path| path.starts_with('/'));
+        let path = path.map(|path| ControlPath(path.into()));
+        path.ok_or_else(|| format!("the control socket is a unix socket; expected {CONTROL}"))
+    };
+    SocketAddr: METRICS, |text| {
+        text.parse().map_err(|_| format!("metrics are served over HTTP; expected {METRICS}"))
+    };
+    Sample: order::SAMPLE_SHAPE, |text| order::sample(text).map(Sample);
+}
