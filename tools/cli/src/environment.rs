@@ -1,4 +1,4 @@
-//! What the program takes from its environment: the user and the directories that are theirs.
+//! The process's environment: the user, their directories, and whether systemd's journal reads the log.
 
 use std::ffi::OsString;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -27,7 +27,7 @@ impl Environment {
         let path = |name: &str| {
             let value: OsString = std::env::var_os(name)?;
             let path = PathBuf::from(value);
-            // The XDG specification: what is not absolute is to be ignored.
+            // The XDG specification: ignore paths that are not absolute.
             path.is_absolute().then_some(path)
         };
         Environment {
@@ -49,19 +49,19 @@ impl Environment {
         stat.is_ok_and(|stat| self.journal_stream == Some((stat.st_dev, stat.st_ino)))
     }
 
-    /// Where files live that can be made again: `$XDG_CACHE_HOME/octavo` or `~/.cache/octavo`.
+    /// The directory of files that can be made again: `$XDG_CACHE_HOME/octavo` or `~/.cache/octavo`.
     pub fn cache_dir(&self) -> Result<PathBuf, Error> {
         match (&self.xdg_cache_home, &self.home) {
             (Some(cache), _) => Ok(cache.join("octavo")),
             (None, Some(home)) => Ok(home.join(".cache/octavo")),
             (None, None) => Err(Error::Usage(
-                "neither XDG_CACHE_HOME nor HOME is set: there is no place for the demo disk; use --config FILE"
+                "neither XDG_CACHE_HOME nor HOME is set, so there is no directory for the demo disk; use --config FILE"
                     .into(),
             )),
         }
     }
 
-    /// Where sockets live: `$XDG_RUNTIME_DIR/octavo`, else `/run/octavo` for root and
+    /// The directory of sockets: `$XDG_RUNTIME_DIR/octavo`, else `/run/octavo` for root and
     /// `/tmp/octavo-UID` for others.
     pub fn runtime_dir(&self) -> PathBuf {
         match (&self.xdg_runtime_dir, self.uid) {
@@ -81,7 +81,7 @@ impl Environment {
         self.runtime_dir().join(CONTROL_SOCKET)
     }
 
-    /// Makes the runtime directory, and refuses one that somebody else could have put there.
+    /// Makes the runtime directory, and refuses one that another user may have made.
     pub fn make_runtime_dir(&self) -> Result<(), Error> {
         let dir = self.runtime_dir();
         make_private_dir(&dir).map_err(Error::failed)?;
@@ -98,11 +98,10 @@ impl Environment {
     }
 }
 
-/// Makes a directory and those above it that are missing, for nobody else to enter. The error is a
-/// sentence.
+/// Makes a directory and its missing parents, with mode 0700. The error is a sentence.
 pub fn make_private_dir(dir: &Path) -> Result<(), String> {
     let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
-    made.map_err(|error| format!("{}: cannot be made: {error}", dir.display()))
+    made.map_err(|error| format!("cannot make the directory {}: {error}", dir.display()))
 }
 
 #[cfg(test)]

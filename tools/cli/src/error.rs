@@ -3,17 +3,21 @@
 /// The reason why the program ends without success.
 #[derive(Debug)]
 pub enum Error {
-    /// A configuration is wrong, or what it names cannot be had: mend it. One problem a line, each
-    /// beginning with its place in the file.
+    /// The configuration is wrong, or a file or device that it names is unavailable. One problem a
+    /// line, each beginning with its place in the file.
     Config(Vec<String>),
     /// The command line or the environment is wrong.
     Usage(String),
     /// The machine, a store or the server refused. One fact a line.
     Failed(Vec<String>),
-    /// Somebody asked for an end before it was reached; what was done so far is shown. The signal's
-    /// number.
+    /// A signal ended the subcommand early; the results so far are shown. The signal's number.
     Interrupted(i32),
+    /// Nobody reads standard output any more.
+    ReaderGone,
 }
+
+/// The status of a process that SIGPIPE ended: what shells expect of one whose reader has gone.
+const ENDED_BY_SIGPIPE: u8 = 128 + 13;
 
 impl Error {
     /// A failure of one line.
@@ -21,23 +25,25 @@ impl Error {
         Error::Failed(vec![message.into()])
     }
 
-    /// What to tell people.
+    /// The lines to show.
     pub fn lines(&self) -> Vec<String> {
         let named = |line: &String| format!("octavo: {line}");
         match self {
-            // As compilers do it: editors find the place at the beginning of the line.
+            // As compilers do: editors look for the place at the beginning of the line.
             Error::Config(lines) => lines.clone(),
             Error::Usage(line) => vec![named(line)],
             Error::Failed(lines) => lines.iter().map(named).collect(),
+            Error::ReaderGone => Vec::new(),
             Error::Interrupted(_) => vec![named(&"interrupted; the results so far are kept".to_owned())],
         }
     }
 
-    /// What to tell the shell.
+    /// The exit status of the process.
     pub fn exit_status(&self) -> u8 {
         match self {
             Error::Config(_) | Error::Usage(_) => 2,
             Error::Failed(_) => 1,
+            Error::ReaderGone => ENDED_BY_SIGPIPE,
             Error::Interrupted(signal) => 128 + *signal as u8,
         }
     }

@@ -7,19 +7,19 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::error::Error;
 
-/// A flag that the first SIGINT or SIGTERM sets; the second ends the process.
+/// Installs a flag that the first SIGINT or SIGTERM raises; the second ends the process.
 pub fn flag() -> Result<Arc<AtomicBool>, Error> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
-        // In this order, so that the first signal finds the flag down.
+        // In this order: the conditional shutdown must find the flag down at the first signal.
         signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&stop))
             .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop)))
-            .map_err(|error| Error::failed(format!("signals cannot be handled: {error}")))?;
+            .map_err(|error| Error::failed(format!("cannot handle signals: {error}")))?;
     }
     Ok(stop)
 }
 
-/// Whether somebody asked for an end, as the error that tells the shell.
+/// Fails with [`Error::Interrupted`] once the flag is raised.
 pub fn unless_interrupted(stop: &AtomicBool) -> Result<(), Error> {
     if stop.load(Ordering::Relaxed) { Err(Error::Interrupted(SIGINT)) } else { Ok(()) }
 }

@@ -1,4 +1,4 @@
-//! Log lines on standard error: for people, for programs (JSON), and for the journal of systemd.
+//! Log lines on standard error: plain text, JSON, or with the level prefix of systemd's journal.
 //!
 //! Every record is one line and one `write`, so lines of different threads never mix. Control
 //! characters are escaped: a name that comes from a client or a file cannot forge a line or move a
@@ -26,29 +26,29 @@ pub enum Format {
     Json,
 }
 
-/// What is logged; each level includes those before it.
+/// What is logged. Each level includes those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Verbosity {
-    /// What failed
+    /// Failures
     Error,
-    /// And what may fail
+    /// Also warnings
     Warn,
-    /// And what happens
+    /// Also events
     Info,
-    /// And what each client does
+    /// Also what each client does
     Debug,
 }
 
-/// What the command line or a configuration says about the log; `None`: nothing.
+/// What the command line or the configuration sets for the log; `None`: not set.
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub struct Wishes {
     /// How log lines are written: plain for people, json for programs [default: plain]
     #[arg(id = "log_format", long = "log-format", value_name = "FORMAT", value_enum)]
     pub format: Option<Format>,
-    /// What is logged, in place of -v and -q [default: info]
+    /// Log this level and those above it, in place of -v and -q [default: info]
     #[arg(id = "log_level", long = "log-level", value_name = "LEVEL", value_enum)]
     pub level: Option<Verbosity>,
-    /// Whether plain lines begin with the time [default: unless standard error is the journal]
+    /// Begin plain lines with the time [default: true, unless standard error is the journal]
     #[arg(id = "log_timestamps", long = "log-timestamps", value_name = "true|false")]
     pub timestamps: Option<bool>,
 }
@@ -77,7 +77,7 @@ static LOGGER: Logger = Logger(RwLock::new(Settings {
 struct Logger(RwLock<Settings>);
 
 impl Settings {
-    /// Warnings and news by default, more with `-v`, only what is wrong with `-q`; plain.
+    /// Plain lines: warnings and events by default, more with `-v`, only warnings with `-q`.
     pub fn new(verbose: u8, quiet: bool, journal: bool) -> Settings {
         let level = match (quiet, verbose) {
             (true, _) => LevelFilter::Warn,
@@ -88,8 +88,8 @@ impl Settings {
         Settings { level, format: Format::Plain, timestamps: false, journal, told: quiet || verbose > 0 }
     }
 
-    /// The settings of a server. The command line's wishes go before `-v` and `-q`, and those
-    /// before the configuration's.
+    /// The settings of a server. Options of the command line take precedence over `-v` and `-q`, and
+    /// these over the configuration.
     pub fn of_server(self, command_line: &Wishes, config: &Wishes) -> Settings {
         let level = command_line.level.or(config.level.filter(|_| !self.told));
         Settings {
@@ -105,7 +105,7 @@ impl Settings {
         }
     }
 
-    /// A record as a line, its end included.
+    /// A record as a line, with its newline.
     fn line(&self, now: SystemTime, level: Level, target: &str, message: &str, label: &str) -> String {
         let mut line = String::new();
         if self.journal {
@@ -154,13 +154,13 @@ pub fn start(settings: Settings) {
     }
 }
 
-/// Logs like this from now on.
+/// Changes the settings.
 pub fn change(settings: Settings) {
     *LOGGER.0.write().unwrap_or_else(PoisonError::into_inner) = settings;
     log::set_max_level(settings.level);
 }
 
-/// Makes a panic a record like others where programs read the log.
+/// Logs a panic as a record if the log is JSON.
 pub fn take_panics() {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| match LOGGER.settings().format {
@@ -169,10 +169,10 @@ pub fn take_panics() {
     }));
 }
 
-/// Tells why the program ends without success, whatever the level is.
+/// Logs why the program fails, whatever the level is.
 pub fn failure(error: &Error) {
     let settings = match error {
-        // As compilers do it: editors find the place at the beginning of the line.
+        // As compilers do: editors look for the place at the beginning of the line.
         Error::Config(_) => Settings { timestamps: false, ..LOGGER.settings() },
         _ => LOGGER.settings(),
     };
@@ -186,7 +186,7 @@ impl Logger {
         *self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes whole lines; there is nobody to tell if that fails.
+    /// Writes whole lines. A failure is ignored: there is nowhere to report it.
     fn write(&self, lines: &str) {
         let _ = std::io::stderr().lock().write_all(lines.as_bytes());
     }
@@ -198,7 +198,7 @@ impl Log for Logger {
     }
 
     fn log(&self, record: &Record<'_>) {
-        // What the library of the control file system says in passing is for its authors.
+        // The FUSE library logs details that are of use only to its authors.
         if record.target().starts_with("fuser") && record.level() > Level::Error {
             return;
         }
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plain_line_has_its_time_and_no_control_character_of_its_message() {
+    fn a_plain_line_has_the_time_and_escapes_control_characters() {
         let server = Settings::new(0, false, false).of_server(&Wishes::default(), &Wishes::default());
         assert_eq!(
             line(server, Level::Warn, "a\r\n<3>b\u{1b}[31m\u{9b}\t\"\u{e9}\""),
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn the_journal_is_told_the_level_and_has_time_stamps_of_its_own() {
+    fn journal_lines_have_a_level_prefix_and_no_time_stamp() {
         let journal = Settings::new(0, false, true);
         let server = journal.of_server(&Wishes::default(), &Wishes::default());
         for (level, expected) in [
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn the_command_line_goes_before_v_and_q_and_those_before_the_configuration() {
+    fn the_command_line_overrides_v_and_q_which_override_the_configuration() {
         let wish = |level| Wishes { level: Some(level), ..Wishes::default() };
         let none = Wishes::default();
         for (verbose, quiet, command_line, config, expected) in [

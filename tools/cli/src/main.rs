@@ -1,17 +1,27 @@
-//! The program `octavo`: reads its arguments and environment, and hands them to one file per
-//! subcommand.
+//! The program `octavo`: reads the arguments and the environment, and runs one subcommand.
 //!
-//! Nothing below this file reads the environment or ends the process (but for the second signal,
-//! see [`signals`]). Errors come up to here as an [`error::Error`], which decides the exit status.
+//! | folder | what it holds | may import |
+//! |---|---|---|
+//! | `serve/` | `octavo serve`: the life of a server | `config`, `control` |
+//! | `config/` | the configuration of a server | `control` |
+//! | `ctl/` | `octavo ctl` and `octavo record`, the clients of a server | `control` |
+//! | `control/` | protocol, verbs, metrics, recordings and drain of a server | |
+//! | `offline/` | `simulate`, `mrc`, `plan`, `trace` and `bench`, which need no server | |
+//!
+//! The files beside this one are leaves, which every folder may import. Imports never point up.
+//!
+//! Nothing below this file reads the environment or ends the process (except for the second signal,
+//! see `serve/stop.rs`). Errors reach `main` as an [`error::Error`], which decides the exit status.
 
 #![deny(unsafe_code)]
 
+mod closed;
 mod config;
 mod control;
 mod ctl;
 mod environment;
 mod error;
-// The one call of C.
+// One call of C.
 #[allow(unsafe_code)]
 mod heap;
 mod interruption;
@@ -33,14 +43,14 @@ use offline::{bench, mrc, plan, simulate, trace};
 
 const EXAMPLE: &str = "\
 Examples:
-  octavo serve                          serve a demo disk, and say how to attach to it
+  octavo serve                          serve a demo disk, and show how to attach to it
   octavo serve --config octavo.toml     serve the disks that a file names
   octavo serve --config octavo.toml --check
-                                        only say what is wrong with the file
-  octavo ctl stat                       what the running server does
+                                        only check the file
+  octavo ctl stat                       show the counters of the running server
   octavo ctl sync                       make every acknowledged write durable
-  octavo record vm1 --output vm1.octr   record what a partition is asked for
-  octavo bench hits                     how fast it is on this machine
+  octavo record vm1 --output vm1.octr   record the accesses of a partition
+  octavo bench hits                     measure the engine on this machine
 
 The smallest useful octavo.toml:
   [cache]
@@ -56,17 +66,21 @@ The smallest useful octavo.toml:
   nbd = \"unix:/run/octavo/nbd.sock\"
   control = \"unix:/run/octavo/control.sock\"
 
-Exit status: 0 done; 1 it failed, or bytes were lost; 2 the command line or the configuration is wrong;
-128 + N ended at once by a second signal N, with dirty bytes left.";
+Exit status:
+  0        success
+  1        failure, or bytes were lost
+  2        the command line or the configuration is wrong
+  141      nobody reads standard output any more
+  128 + N  ended by signal N: a run that was interrupted, or a server with dirty bytes left";
 
 /// A page cache in user space, in front of disk images and devices.
 #[derive(Parser)]
 #[command(name = "octavo", version, after_help = EXAMPLE, max_term_width = 110)]
 struct Arguments {
-    /// Say more; twice: everything
+    /// Log more; twice: everything
     #[arg(short, long, global = true, action = ArgAction::Count)]
     verbose: u8,
-    /// Say only what is wrong
+    /// Log only warnings and errors, and print no progress
     #[arg(short, long, global = true)]
     quiet: bool,
     #[command(subcommand)]

@@ -1,5 +1,5 @@
-//! Recordings of a running server's partitions: what is asked for ([`Order`]), by `octavo record`
-//! ([`client`]) or a configuration, and the threads of the server that write it ([`server`]).
+//! The order for a recording of a partition: `octavo record` sends it to a server, and the server
+//! reads it from its configuration (`record = ..`).
 
 use std::path::{Path, PathBuf};
 
@@ -7,23 +7,23 @@ use octavo::recording::WHOLE;
 use octavo_sim::recording::{Rotation, is_named_so};
 use serde::{Deserialize, Serialize};
 
-/// A recording that somebody wants.
+/// What to record, where to, and for how long.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Order {
     /// The partition.
     pub partition: String,
-    /// The file, or what the files' names begin with; from the root.
+    /// The file, an absolute path. With `rotate_bytes`, the names of the files begin with it.
     pub file: PathBuf,
     /// Pages whose sample number lies below this are recorded; 65536: all.
     #[serde(default = "whole")]
     pub sample_below: u32,
-    /// A file with so many bytes is followed by another. None: one file.
+    /// Start another file when one reaches this size, in bytes. None: write one file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rotate_bytes: Option<u64>,
-    /// Files that are kept. None: all.
+    /// How many of the newest files to keep. None: all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keep: Option<u32>,
-    /// When to end. None: when somebody says so.
+    /// Stop after this many seconds. None: record until stopped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seconds: Option<u64>,
 }
@@ -32,38 +32,38 @@ fn whole() -> u32 {
     WHOLE
 }
 
-/// The least that a file may be rotated at: a block.
+/// The smallest file that can be rotated, in bytes: one block, 64 KiB.
 pub const ROTATE_BYTES_MIN: u64 = 64 << 10;
 
 impl Order {
-    /// Checks what does not need the server; the error is a sentence.
+    /// Checks what can be checked without a server. The error is a sentence.
     pub fn check(&self) -> Result<(), String> {
         check_file(&self.file)?;
         if !(1..=WHOLE).contains(&self.sample_below) {
             return Err(format!(
-                "a sample of {} of {WHOLE} pages; 1 to {WHOLE} is possible",
+                "invalid sample: {} of {WHOLE} pages; expected 1 to {WHOLE}",
                 self.sample_below
             ));
         }
         if self.rotate_bytes.is_some_and(|bytes| bytes < ROTATE_BYTES_MIN) {
-            return Err("files of less than 64 KiB are too many".into());
+            return Err("files must be rotated at 64 KiB or more".into());
         }
         if self.seconds == Some(0) {
-            return Err("a recording of no time records nothing".into());
+            return Err("the recording must take at least one second".into());
         }
         self.rotation().check()
     }
 
-    /// When files follow each other.
+    /// When to start another file, and how many to keep.
     pub fn rotation(&self) -> Rotation {
         Rotation { file_bytes_max: self.rotate_bytes, keep: self.keep }
     }
 }
 
-/// Whether a path can be a recording's; the error is a sentence.
+/// Checks that a path can be a recording's. The error is a sentence.
 pub fn check_file(path: &Path) -> Result<(), String> {
     if !path.is_absolute() {
-        return Err(format!("\"{}\" is not a path from the root", path.display()));
+        return Err(format!("\"{}\" is not absolute; expected a path from the root", path.display()));
     }
     is_named_so(path)
 }
@@ -71,23 +71,23 @@ pub fn check_file(path: &Path) -> Result<(), String> {
 /// What a sample may look like, for messages.
 pub const SAMPLE_SHAPE: &str = "a share of the pages such as \"1/64\", \"2%\" or \"1\"";
 
-/// A share of the pages, in parts of 65536; the error is a sentence.
+/// Parses a share of the pages, in parts of 65536. The error is a sentence.
 pub fn sample(text: &str) -> Result<u32, String> {
-    let wrong = || format!("\"{text}\" is no sample; {SAMPLE_SHAPE} is expected");
+    let wrong = || format!("\"{text}\" is no sample; expected {SAMPLE_SHAPE}");
     let number = |text: &str| text.trim().parse::<f64>().map_err(|_| wrong());
     let share = match (text.split_once('/'), text.strip_suffix('%')) {
         (Some((part, of)), _) => number(part)? / number(of)?,
         (None, Some(percent)) => number(percent)? / 100.0,
         (None, None) => number(text)?,
     };
-    // Also what is no number at all.
+    // NaN fails both comparisons.
     if !(share > 0.0 && share <= 1.0) {
-        return Err(format!("\"{text}\" is not above 0 and at most 1"));
+        return Err(format!("\"{text}\" is out of range; expected a share above 0 and at most 1"));
     }
     Ok(((share * f64::from(WHOLE)).round() as u32).max(1))
 }
 
-/// A sample as people read it.
+/// A sample for people: `1/64 of the pages`.
 pub fn sample_text(below: u32) -> String {
     match below {
         WHOLE => "all pages".into(),
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn samples_are_read_as_people_write_them() {
+    fn samples_are_parsed_in_all_usual_forms() {
         for (text, below) in
             [("1", WHOLE), ("1/1", WHOLE), ("1/64", 1024), ("2 %", 1311), ("0.5", 32_768), ("1/1000000", 1)]
         {
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn orders_that_make_no_sense_are_refused_with_a_reason() {
+    fn invalid_orders_are_refused_with_a_reason() {
         let order = Order {
             partition: "p".into(),
             file: "/var/p.octr".into(),
@@ -132,7 +132,7 @@ mod tests {
         assert!(refused(Order { sample_below: 0, ..order.clone() }).contains("sample"));
         assert!(refused(Order { rotate_bytes: Some(5), ..order.clone() }).contains("64 KiB"));
         assert!(refused(Order { keep: Some(2), ..order.clone() }).contains("rotated"));
-        assert!(refused(Order { seconds: Some(0), ..order.clone() }).contains("no time"));
+        assert!(refused(Order { seconds: Some(0), ..order.clone() }).contains("one second"));
         let rotated = Order { rotate_bytes: Some(1 << 20), ..order };
         assert!(refused(Order { keep: Some(0), ..rotated }).contains("at least one file"));
     }

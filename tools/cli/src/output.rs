@@ -1,24 +1,50 @@
 //! Writing to standard output and standard error without panicking.
 //!
-//! `println!` panics when its reader has gone (`octavo ctl stat | head -1`). Here a reader that has
-//! gone ends the output and nothing else: a server outlives its terminal.
+//! `println!` panics when its reader has gone (`octavo ctl stat | head -1`). Here that is an error,
+//! [`Error::ReaderGone`], which ends a subcommand quietly and which a server ignores.
 
 use std::io::{ErrorKind, Write};
 
+use crate::closed;
 use crate::error::Error;
 
-/// Writes text to standard output. A closed pipe is success: the reader has seen enough.
+/// Writes text to standard output.
+///
+/// # Errors
+///
+/// [`Error::ReaderGone`] if it is a pipe that nobody reads any more; [`Error::Failed`] if it is
+/// closed, or cannot be written to.
 pub fn text(text: &str) -> Result<(), Error> {
+    if text.is_empty() {
+        return Ok(());
+    }
+    must_be_open()?;
     let mut stdout = std::io::stdout().lock();
-    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
-            Err(Error::failed(format!("standard output: {error}")))
-        }
-        _ => Ok(()),
+    stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).map_err(|error| match error.kind() {
+        ErrorKind::BrokenPipe => Error::ReaderGone,
+        _ => Error::failed(format!("cannot write to standard output: {error}")),
+    })
+}
+
+/// Writes what a server says at its start: the server outlives its terminal, so a standard output
+/// that is closed, or that nobody reads any more, is no error.
+pub fn notice(notice: &str) -> Result<(), Error> {
+    match text(notice) {
+        Err(Error::ReaderGone) => Ok(()),
+        Err(_) if closed::standard_output() => Ok(()),
+        other => other,
     }
 }
 
-/// Writes a line to standard error; there is nobody to tell if that fails.
+/// The error of a standard output that was closed when the program started.
+pub fn must_be_open() -> Result<(), Error> {
+    match closed::standard_output() {
+        true => Err(Error::failed("cannot write to standard output: it is closed")),
+        false => Ok(()),
+    }
+}
+
+/// Writes a line to standard error. A failure is ignored: there is nowhere to report it.
 pub fn error_line(line: &str) {
     let _ = writeln!(std::io::stderr().lock(), "{line}");
 }

@@ -1,4 +1,4 @@
-//! What this process takes of the machine, as the kernel books it.
+//! Memory, descriptors and processor time of this process, as the kernel counts them.
 
 use std::fs::read_to_string;
 use std::time::Duration;
@@ -7,10 +7,10 @@ use rustix::param::{clock_ticks_per_second, page_size};
 use rustix::process::{Resource, getrlimit};
 use rustix::time::{ClockId, clock_gettime};
 
-/// Figures of the process. What /proc does not tell is `None`.
+/// Figures of the process; `None` if /proc does not have one.
 #[derive(Debug, Default)]
 pub struct Process {
-    /// Memory that is resident: the cache's, the program's and its stacks. From `statm`, which
+    /// Resident memory: the cache's, the program's and its stacks. From `statm`, which
     /// costs microseconds whatever the size, and can lag by some hundred KiB on a machine with many
     /// cores; `smaps_rollup` is exact, but walks all page tables.
     pub resident_bytes: Option<u64>,
@@ -18,7 +18,7 @@ pub struct Process {
     pub virtual_bytes: Option<u64>,
     /// Open descriptors.
     pub open_fds: Option<u64>,
-    /// The most that there may be; `None`: no bound.
+    /// The limit on open descriptors; `None`: unlimited.
     pub fds_max: Option<u64>,
     /// Processor time of all threads, in user space and in the kernel.
     pub cpu: Duration,

@@ -1,4 +1,4 @@
-//! Sizes and durations as people write them, and as messages show them.
+//! Sizes, durations, counts and tables: how people write them, and how messages show them.
 
 use std::time::Duration;
 
@@ -22,13 +22,13 @@ const SIZE_UNITS: [(&str, u64); 14] = [
     ("TB", 1_000_000_000_000),
 ];
 
-/// What a size may look like, for messages.
+/// How to write a size, for messages.
 pub const SIZE_SHAPE: &str = "a size such as \"32MiB\", \"1G\" or a number of bytes";
 
-/// What a duration may look like, for messages.
+/// How to write a duration, for messages.
 pub const DURATION_SHAPE: &str = "a duration such as \"30s\", \"500ms\" or \"2m\"";
 
-/// Bytes from a text such as `32MiB`; the error is a sentence.
+/// Parses a size such as `32MiB` to bytes. The error is a sentence.
 pub fn size_bytes(text: &str) -> Result<u64, String> {
     let (count, unit) = split(text, SIZE_SHAPE)?;
     let scale = SIZE_UNITS
@@ -42,7 +42,7 @@ pub fn size_bytes(text: &str) -> Result<u64, String> {
         .ok_or_else(|| format!("\"{text}\" is more than the largest size, 8 EiB less one byte"))
 }
 
-/// A duration from a text such as `30s`; the error is a sentence.
+/// Parses a duration such as `30s`, of at most a day. The error is a sentence.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let (count, unit) = split(text, DURATION_SHAPE)?;
     let scale_ms = match unit {
@@ -60,7 +60,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| format!("\"{text}\" is more than a day"))
 }
 
-/// The whole number a text begins with, and its unit.
+/// Splits a text into the whole number that it begins with, and its unit.
 fn split<'t>(text: &'t str, shape: &str) -> Result<(u64, &'t str), String> {
     let text = text.trim();
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
@@ -85,7 +85,7 @@ pub fn human_count(count: f64) -> String {
     }
 }
 
-/// A share as people read it; a dash where there was nothing to share.
+/// A share in percent, `93.1 %`; a dash if the whole is 0.
 pub fn percent(part: u64, whole: u64) -> String {
     if whole == 0 { "-".into() } else { format!("{:.1} %", 100.0 * part as f64 / whole as f64) }
 }
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_parse_as_people_write_them() {
+    fn sizes_are_parsed_in_all_usual_forms() {
         for (text, bytes) in [
             ("0", 0),
             ("4096", 4096),
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_read_well() {
+    fn bytes_and_counts_are_rounded_for_people() {
         assert_eq!(human_bytes(17), "17 B");
         assert_eq!(human_bytes(32 << 20), "32 MiB");
         assert_eq!(human_bytes(12_900_000), "12.3 MiB");

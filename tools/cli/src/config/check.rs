@@ -1,7 +1,7 @@
 //! Compares the sections of a configuration with each other and with the machine's files.
 //!
-//! Paths are looked at and never opened. What only the engine can tell (whether the memory suffices,
-//! whether a store can be locked) is asked when the cache is made.
+//! The checks examine paths and never open them. Only the engine knows whether the memory suffices
+//! and whether a store can be locked: `serve` asks it when it makes the cache.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -25,7 +25,7 @@ const SOCKET_PATH_BYTES_MAX: usize = 107;
 
 /// Adds every problem of a configuration whose sections were all read.
 pub fn check(config: &Config, problems: &mut Vec<Problem>) {
-    // A key that could not be read is not one that is missing.
+    // A key that could not be read must not be reported as missing.
     let is_whole = problems.is_empty();
     let mut check = Check { config, problems };
     check.sizes();
@@ -77,11 +77,11 @@ struct Check<'c> {
 }
 
 impl Check<'_> {
-    fn tell<T>(&mut self, value: &Spanned<T>, message: impl AsRef<str>) {
+    fn report<T>(&mut self, value: &Spanned<T>, message: impl AsRef<str>) {
         self.problems.push(self.config.source.problem(value.span().start, message));
     }
 
-    /// Tells of a value that occurred before: `message` gets the line of its first occurrence.
+    /// Reports a value that occurred before: `message` gets the line of its first occurrence.
     fn once<K: Hash + Eq, T>(
         &mut self,
         seen: &mut Seen<K>,
@@ -91,34 +91,34 @@ impl Check<'_> {
     ) {
         let first = *seen.entry(key).or_insert(value.span().start);
         if first != value.span().start {
-            self.tell(value, message(self.config.source.line_of(first)));
+            self.report(value, message(self.config.source.line_of(first)));
         }
     }
 
-    /// Tells of a part that is larger than the whole.
+    /// Reports a part that is larger than the whole.
     fn fits(&mut self, part: &Option<Size>, whole_bytes: u64, whole: &str) {
         if let Some(part) = part
             && part.get_ref().0 > whole_bytes
         {
             let (bytes, most) = (human_bytes(part.get_ref().0), human_bytes(whole_bytes));
-            self.tell(part, format!("{bytes} does not fit into {whole}, {most}"));
+            self.report(part, format!("{bytes} does not fit into {whole}, {most}"));
         }
     }
 
-    /// Tells of a whole that is less than what it promises to its parts together.
+    /// Reports a whole that is less than the sum of what it promises to its parts.
     fn keeps<'p>(&mut self, whole: &Size, what: &str, parts: impl Iterator<Item = &'p Option<Size>>) {
         let promised: u128 = parts.filter_map(bytes).map(u128::from).sum();
         if promised > u128::from(whole.get_ref().0) {
             let (bytes, promised) =
                 (human_bytes(whole.get_ref().0), human_bytes(u64::try_from(promised).unwrap_or(u64::MAX)));
-            self.tell(whole, format!("{bytes} is less than {what} together, {promised}"));
+            self.report(whole, format!("{bytes} is less than {what} together, {promised}"));
         }
     }
 
-    /// Tells of a name or a description that would not be shown as it is.
+    /// Reports a name or a description with characters that are not shown as they are.
     fn printable(&mut self, text: &Spanned<String>) {
         if let Err(why) = octavo::check_name(text.get_ref()) {
-            self.tell(text, why);
+            self.report(text, why);
         }
     }
 
@@ -129,7 +129,10 @@ impl Check<'_> {
             && !(page.get_ref().0.is_power_of_two() && (4096..=65536).contains(&page.get_ref().0))
         {
             let bytes = human_bytes(page.get_ref().0);
-            self.tell(page, format!("invalid page size {bytes}; expected a power of two from 4KiB to 64KiB"));
+            self.report(
+                page,
+                format!("invalid page size {bytes}; expected a power of two from 4KiB to 64KiB"),
+            );
         }
         self.fits(&cache.buffers_max, memory_max, "cache.memory_max");
         for partition in &self.config.partitions {
@@ -140,7 +143,7 @@ impl Check<'_> {
             let of = if partition.max.is_some() { "this partition's max" } else { "cache.memory_max" };
             self.fits(&partition.dirty_max, most, of);
         }
-        // The partitions' `max` may add up to more than there is: it is a limit. `min` is a promise.
+        // `max` is a limit: its sum may exceed memory_max. `min` is a promise: its sum may not.
         let promised = self.config.partitions.iter().map(|partition| &partition.min);
         self.keeps(&cache.memory_max, "the partitions' min", promised);
     }
@@ -171,14 +174,14 @@ impl Check<'_> {
             let name = partition.name.get_ref();
             self.printable(&partition.name);
             if name.is_empty() {
-                self.tell(&partition.name, "a partition's name cannot be empty");
+                self.report(&partition.name, "a partition's name cannot be empty");
             }
             self.once(&mut names, name, &partition.name, |line| {
                 format!("there is a partition \"{name}\" already, on line {line}")
             });
             if let Some(file) = &partition.record {
                 if let Err(why) = partition.order().map_or(Ok(()), |order| order.check()) {
-                    self.tell(file, why);
+                    self.report(file, why);
                 }
                 self.once(&mut files, file.get_ref(), file, |line| {
                     format!("\"{}\" is recorded to already, on line {line}", file.get_ref().display())
@@ -200,7 +203,7 @@ impl Check<'_> {
                 self.printable(text);
                 let len = text.get_ref().len();
                 if len > STRING_BYTES_MAX {
-                    self.tell(text, format!("{len} bytes are too many; NBD allows {STRING_BYTES_MAX}"));
+                    self.report(text, format!("{len} bytes are too many; NBD allows {STRING_BYTES_MAX}"));
                 }
             }
             self.once(&mut seen, name, &export.name, |line| {
@@ -209,7 +212,7 @@ impl Check<'_> {
             let partition = export.partition.get_ref();
             if !names.contains(&partition.as_str()) {
                 let known = suggest::of(partition, &names);
-                self.tell(&export.partition, format!("no partition is called \"{partition}\"; {known}"));
+                self.report(&export.partition, format!("no partition is called \"{partition}\"; {known}"));
             }
         }
     }
@@ -220,12 +223,12 @@ impl Check<'_> {
             let path = &export.path;
             let shown = path.get_ref().display();
             match identity(path.get_ref()) {
-                Err(why) => self.tell(path, format!("\"{shown}\" {why}")),
+                Err(why) => self.report(path, format!("\"{shown}\" {why}")),
                 Ok(identity) => {
                     let (first, first_read_only) = *seen.entry(identity).or_insert((path, export.read_only));
                     if first.span() != path.span() && !(export.read_only && first_read_only) {
                         let line = self.config.source.line_of(first.span().start);
-                        self.tell(
+                        self.report(
                             path,
                             format!(
                                 "\"{shown}\" is exported already, on line {line}; a path can be exported twice only \
@@ -245,7 +248,7 @@ impl Check<'_> {
             let address = &nbd.get_ref().0;
             match address {
                 Address::Unix(path) => self.socket_path(nbd, path),
-                Address::Tcp(tcp) if !tcp.ip().is_loopback() => self.tell(
+                Address::Tcp(tcp) if !tcp.ip().is_loopback() => self.report(
                     nbd,
                     "NBD without TLS is not encrypted: only loopback addresses such as \"tcp:127.0.0.1:10809\" are \
                      allowed; to connect from elsewhere, use an SSH tunnel",
@@ -262,7 +265,7 @@ impl Check<'_> {
         if let Some(metrics) = &listen.metrics {
             let address = metrics.get_ref().0;
             if !address.ip().is_loopback() {
-                self.tell(
+                self.report(
                     metrics,
                     "metrics have no access control: only loopback addresses such as \"127.0.0.1:9187\" are allowed; to \
                      read them from elsewhere, use an SSH tunnel or a proxy",
@@ -272,18 +275,18 @@ impl Check<'_> {
         } else if let Some(host) = listen.metrics_hosts.iter().flat_map(|hosts| &hosts.0).next()
             && is_whole
         {
-            self.tell(host, "no metrics are served; metrics = \"127.0.0.1:9187\" is missing");
+            self.report(host, "no metrics are served; metrics = \"127.0.0.1:9187\" is missing");
         }
     }
 
     fn socket_path<T>(&mut self, value: &Spanned<T>, path: &Path) {
         if !path.is_absolute() {
-            self.tell(value, "the path after \"unix:\" is not absolute; expected a path from the root");
+            self.report(value, "the path after \"unix:\" is not absolute; expected a path from the root");
         }
         let bytes = path.as_os_str().len();
         if bytes > SOCKET_PATH_BYTES_MAX {
             let most = format!("the path of a socket has at most {SOCKET_PATH_BYTES_MAX}");
-            self.tell(value, format!("{bytes} bytes are too many; {most}"));
+            self.report(value, format!("{bytes} bytes are too many; {most}"));
         }
     }
 
@@ -297,14 +300,14 @@ impl Check<'_> {
         let path = fs.get_ref().display();
         if !fs.get_ref().is_absolute() {
             let example = "a path from the root such as \"/run/octavo/fs\"";
-            self.tell(fs, format!("\"{path}\" is not absolute; expected {example}"));
+            self.report(fs, format!("\"{path}\" is not absolute; expected {example}"));
         } else if std::fs::metadata(fs.get_ref()).is_ok_and(|meta| !meta.is_dir()) {
-            self.tell(fs, format!("\"{path}\" is not a directory"));
+            self.report(fs, format!("\"{path}\" is not a directory"));
         }
         let mut seen = Seen::new();
         for partition in &self.config.partitions {
             let name = &partition.name;
-            // A name that is wrong or taken is told already.
+            // A name that is wrong or taken has been reported.
             if self.problems.iter().any(|problem| problem.offset == name.span().start) {
                 continue;
             }

@@ -1,7 +1,7 @@
 //! Reads a configuration: the file, the TOML in it, and the sections of that.
 //!
-//! serde stops at the first problem of a section. So a section is read again without the key that
-//! was wrong, until nothing else is: one run tells all problems.
+//! serde stops at the first problem of a section. The reader then removes the wrong key and reads
+//! the section again, until nothing else is wrong: one run reports all problems.
 
 use std::io::Read;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
@@ -18,7 +18,7 @@ use crate::{suggest, units};
 /// The largest configuration that is read; a larger one is refused.
 const TEXT_BYTES_MAX: u64 = 1 << 20;
 
-/// Elements of arrays that are told one by one in a section: each takes another reading of it.
+/// Wrong array elements that are reported one by one in a section: each takes another reading.
 const ELEMENTS_MAX: usize = 50;
 
 /// The keys that must be there, by section, and an example of each.
@@ -70,8 +70,8 @@ pub fn text(path: &Path) -> Result<String, String> {
     })
 }
 
-/// Reads the sections of a text. No configuration: a section that others refer to is missing or
-/// wrong, so that checking the rest would only guess.
+/// Reads the sections of a text. Returns no configuration if a section that others refer to is
+/// missing or wrong: checks between sections would only guess.
 pub fn config(source: Source) -> (Source, Vec<Problem>, Option<Config>) {
     let text = source.text.clone();
     match table(&text) {
@@ -84,8 +84,8 @@ pub fn config(source: Source) -> (Source, Vec<Problem>, Option<Config>) {
     }
 }
 
-/// What the parser says of values nested deeper than it follows. What it says after that is a
-/// consequence.
+/// Part of the parser's message about values that are nested too deeply. Its later messages are
+/// consequences of that one.
 const TOO_DEEP: &str = "recurs";
 
 fn table(text: &str) -> Result<DeTable<'_>, Vec<Problem>> {
@@ -174,8 +174,7 @@ impl Reader {
         }
     }
 
-    /// Reads a section, and tells all that is wrong with it; `None` where a key that it needs is
-    /// missing or wrong.
+    /// Reads a section and reports all its problems; `None` if a required key is missing or wrong.
     fn section<T: DeserializeOwned>(&mut self, name: &str, mut value: Spanned<DeValue<'_>>) -> Option<T> {
         let start = value.span().start;
         self.source.keys.insert(start, name.to_owned());
@@ -205,13 +204,13 @@ impl Reader {
                 if !error.message().starts_with("missing field") {
                     self.problems.push(self.source.problem(at, error.message()));
                 }
-                // `require` told of a field that is missing.
+                // `require` has reported missing fields.
                 return None;
             }
         }
     }
 
-    /// Tells of the keys that a section does not have, and removes them.
+    /// Reports the keys that a section cannot have, and removes them.
     fn remove_unknown(&mut self, table: &mut DeTable<'_>, known: &[&str]) {
         let keys = table.keys().map(|key| (key.get_ref().to_string(), key.span().start));
         let wrong: Vec<(String, usize)> = keys.filter(|(key, _)| !known.contains(&key.as_str())).collect();
@@ -221,7 +220,7 @@ impl Reader {
         }
     }
 
-    /// Notes where keys and their values stand, for messages.
+    /// Records where keys and their values begin, for messages.
     fn name_keys(&mut self, section: &str, table: &DeTable<'_>) {
         for (key, value) in table {
             let name: &str = key.get_ref();
@@ -231,7 +230,7 @@ impl Reader {
         }
     }
 
-    /// Tells which required keys a section lacks.
+    /// Reports the required keys that a section lacks.
     fn require(&mut self, section: &str, table: &DeTable<'_>, offset: usize) {
         for (_, key, example) in REQUIRED.iter().filter(|(of, ..)| *of == section) {
             if !table.contains_key(*key) {
@@ -243,8 +242,8 @@ impl Reader {
     }
 }
 
-/// Removes the key whose value stands at a byte offset, or only the element there if the value is an
-/// array and `only_element` is set. False: no key stands there.
+/// Removes the key whose value includes a byte offset, or only the element there if the value is
+/// an array and `only_element` is set. False: no value includes the offset.
 fn remove<'t>(table: &mut DeTable<'t>, at: usize, only_element: bool) -> bool {
     let is_here = |value: &Spanned<DeValue<'t>>| value.span().contains(&at);
     let Some((key, value)) = table.iter_mut().find(|(_, value)| is_here(value)) else { return false };
@@ -261,7 +260,7 @@ fn remove<'t>(table: &mut DeTable<'t>, at: usize, only_element: bool) -> bool {
     true
 }
 
-/// The keys that a section can have, if this is serde's message about one that it cannot have.
+/// The keys that a section can have, if this is serde's message about an unknown key.
 fn known_keys(message: &str) -> Option<Vec<&str>> {
     let known = message.strip_prefix("unknown field ")?.rsplit_once(", expected ")?.1;
     Some(known.split('`').skip(1).step_by(2).collect())

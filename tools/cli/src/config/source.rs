@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-/// Most problems shown for one file. More would not be read before the first are mended.
+/// Most problems shown for one file: people fix these before they read more.
 const PROBLEMS_MAX: usize = 50;
 
 /// A text, the name that messages give it, and where its lines and keys begin.
@@ -15,8 +15,8 @@ pub struct Source {
     pub name: String,
     /// The whole text.
     pub text: String,
-    /// Byte offsets of the newlines: a line is found in logarithmic time, because a file may have as
-    /// many problems as lines.
+    /// Byte offsets of the newlines. A line is found in logarithmic time: a file may have as many
+    /// problems as lines.
     newlines: Vec<usize>,
     /// Dotted keys such as `cache.io`, by the byte offsets where the key and its value begin.
     pub(super) keys: BTreeMap<usize, String>,

@@ -154,7 +154,7 @@ impl<'de, T: Parse> Visitor<'de> for ListVisitor<T> {
     }
 }
 
-/// One of some words that mean something.
+/// Looks a word up in a table; the error names the nearest word.
 fn word<T: Copy>(what: &str, text: &str, words: &[(&str, T)]) -> Result<T, String> {
     let names: Vec<&str> = words.iter().map(|(name, _)| *name).collect();
     let found = words.iter().find(|(name, _)| *name == text).map(|(_, meant)| *meant);

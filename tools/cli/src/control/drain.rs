@@ -1,11 +1,13 @@
-//! Writes every dirty page and syncs every object, for as long as that gets anywhere.
+//! Writes every dirty page and syncs every object, for as long as it makes progress.
 //!
-//! Objects are synced side by side. One that refuses is tried again, until for `timeout` none of
-//! its dirty bytes was written. When for `timeout` nothing was written of those that are left, none
-//! of them was finished and one has dirty bytes, they are given up and named. So a slow disk may
-//! take its time, and a dead one may not, whatever others write meanwhile. A store that has all
-//! bytes and is making them durable is waited for: how far it is, nobody can tell, and some take
-//! minutes for what they have gathered. (A second signal ends that too.)
+//! Objects are synced concurrently.
+//! - An object whose store refuses is retried, until none of its dirty bytes was written for
+//!   `timeout`.
+//! - The drain gives up the remaining objects when, for `timeout`, none of their bytes was written,
+//!   none of them finished, and one has dirty bytes. It names them. So a slow disk may take its time
+//!   and a dead one may not, whatever other disks write meanwhile.
+//! - The drain waits without limit for a store that has all bytes and is making them durable: its
+//!   progress is not visible, and some stores take minutes. (A second signal ends this wait, too.)
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,18 +20,18 @@ use octavo::{Cache, Object};
 /// Threads that sync: enough to keep several disks busy.
 const SYNCERS_MAX: usize = 8;
 
-/// How often dirty bytes are looked at and told.
+/// How often dirty bytes are checked and reported.
 const TICK: Duration = Duration::from_millis(500);
 
-/// How long a store that refused is left alone.
+/// Pause before a store that refused is tried again.
 const RETRY: Duration = Duration::from_millis(250);
 
-/// How long a sync that was given up may take to say so.
+/// How long a sync that was given up may take to return with its error.
 const LAST_WORD: Duration = Duration::from_secs(1);
 
 /// An object that could not be drained.
 pub struct Refusal {
-    /// The object, if its sync has returned; one that hangs cannot be asked anything.
+    /// The object, if its sync has returned; `None` if it hangs.
     pub object: Option<Object>,
     /// Its name.
     pub name: String,
@@ -49,8 +51,8 @@ pub fn objects(cache: &Cache) -> Vec<Object> {
     cache.partitions().iter().flat_map(|partition| partition.objects()).collect()
 }
 
-/// Drains the cache; `progress` is told the dirty bytes whenever they have changed, at most twice a
-/// second.
+/// Drains the cache. Calls `progress` with the dirty bytes whenever they have changed, at most twice a
+/// second. Returns the objects that it gave up.
 pub fn drain(cache: &Cache, timeout: Duration, mut progress: impl FnMut(u64)) -> Vec<Refusal> {
     let objects = objects(cache);
     let mut open: Vec<Option<Object>> = objects.iter().cloned().map(Some).collect();
@@ -126,7 +128,8 @@ pub fn drain(cache: &Cache, timeout: Duration, mut progress: impl FnMut(u64)) ->
     refusals
 }
 
-/// Syncs every object once, side by side, for as long as the stores take.
+/// Syncs every object once, concurrently, and waits as long as the stores take. Returns the objects
+/// that refused.
 pub fn sync(cache: &Cache) -> Vec<Refusal> {
     let (objects, refusals) = (Mutex::new(VecDeque::from(objects(cache))), Mutex::new(Vec::new()));
     let next = || lock(&objects).pop_front();
@@ -144,7 +147,7 @@ pub fn sync(cache: &Cache) -> Vec<Refusal> {
     refusals.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What these locks guard is whole between any two operations, whoever panicked.
+/// Takes a lock, poisoned or not: the guarded data is consistent between any two operations.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -153,18 +156,18 @@ fn refusal(object: Object, reason: String) -> Refusal {
     let stat = object.stat();
     let mut reason = without_name(object.name(), &reason).to_owned();
     if let (true, Some(error)) = (stat.failed, &stat.writeback_error) {
-        // That an object has failed says nothing about why.
+        // The engine's error says that the object failed; the write-back error says why.
         reason = format!("{reason} ({})", without_name(object.name(), error));
     }
     Refusal { name: object.name().to_owned(), dirty_bytes: stat.dirty_bytes, reason, object: Some(object) }
 }
 
-/// The engine's sentence about an object, for a line that names the object already.
+/// The engine's sentence about an object without the object's name, for a line that names it.
 pub fn without_name<'s>(name: &str, sentence: &'s str) -> &'s str {
     sentence.strip_prefix(name).and_then(|rest| rest.strip_prefix(": ")).unwrap_or(sentence)
 }
 
-/// An object that waits for its sync.
+/// An object whose sync is pending.
 struct Waiting {
     index: usize,
     object: Object,
@@ -175,12 +178,12 @@ struct Waiting {
 /// An object whose last try failed.
 struct Refused {
     reason: String,
-    /// Its fewest dirty bytes yet, and since when.
+    /// Its fewest dirty bytes so far, and since when it has had them.
     dirty_bytes: u64,
     since: Instant,
 }
 
-/// What the syncers share: the objects that none of them has taken, and whether to stop trying.
+/// What the syncing threads share: the pending objects, and whether to stop retrying.
 struct Work {
     waiting: Mutex<VecDeque<Waiting>>,
     timeout: Duration,
@@ -188,8 +191,9 @@ struct Work {
 }
 
 impl Work {
-    /// Takes objects in turn until none waits. One that refuses goes to the end of the line, so
-    /// that it keeps no other from its turn; whoever puts it there comes back for it.
+    /// Syncs pending objects until none is left. An object that refuses goes to the end of the queue,
+    /// so that it does not delay others. The thread that put it there continues with the queue, so
+    /// the object is taken again.
     fn run(&self, done: &Sender<(usize, Result<(), String>)>) {
         while let Some(mut waiting) = self.next() {
             let result = match (self.wait(waiting.due), &waiting.refused) {
@@ -221,10 +225,10 @@ impl Work {
         lock(&self.waiting)
     }
 
-    /// Sleeps until `due`, and no longer than until the drain was given up.
+    /// Sleeps until `due`, or until the drain is given up.
     fn wait(&self, due: Instant) -> Wait {
         loop {
-            // Relaxed: a flag alone, which is looked at again and again.
+            // Relaxed: a flag alone, which is polled.
             if self.gave_up.load(Ordering::Relaxed) {
                 return Wait::GaveUp;
             }
@@ -238,7 +242,7 @@ impl Work {
 }
 
 impl Waiting {
-    /// Notes that a try has failed. True: for so long none of its dirty bytes was written.
+    /// Records a failed try. True: none of its dirty bytes was written for `timeout`.
     fn has_refused_for(&mut self, timeout: Duration, reason: &str) -> bool {
         let dirty_bytes = self.object.stat().dirty_bytes;
         let since = match &self.refused {
@@ -261,7 +265,7 @@ enum Wait {
     GaveUp,
 }
 
-/// Nothing is left to write, and no sync of this object will ever succeed.
+/// Whether nothing is left to write and no sync of this object can ever succeed.
 fn hopeless(object: &Object) -> bool {
     let stat = object.stat();
     stat.failed && stat.dirty_bytes == 0

@@ -1,9 +1,10 @@
-//! Whether the server lives and whether it is ready, for supervisors such as Kubernetes and load
-//! balancers.
+//! Liveness and readiness, for supervisors such as Kubernetes and for load balancers.
 //!
-//! *Alive*: the main thread still runs its loop, so a restart would not help. *Ready*: clients can
-//! be sent here. A server that starts or drains is alive and not ready: killing it then would lose
-//! what it is writing back.
+//! - *Alive*: the main thread runs its loop, so a restart would not help.
+//! - *Ready*: the server can take clients.
+//!
+//! A server that starts or drains is alive and not ready: killing it then would lose the pages that
+//! it is writing back.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -12,17 +13,18 @@ use octavo::ObjectStat;
 
 use crate::control::drain::without_name;
 
-/// The main thread reports every five seconds at least; six missed reports are no coincidence.
+/// The longest time without a report of the main thread. It reports every five seconds or more often,
+/// so six reports are missing.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 
-/// What the server is doing.
+/// The phase of a server's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// Stores and sockets are being opened.
     Starting,
-    /// Clients are let in.
+    /// Clients can connect.
     Serving,
-    /// No more clients come in; what is dirty is written back.
+    /// No more clients are admitted; dirty pages are being written back.
     Draining,
 }
 
@@ -35,23 +37,23 @@ struct State {
 }
 
 impl Health {
-    /// A server that starts.
+    /// The state of a server that starts.
     pub fn new(now: Instant) -> Health {
         Health(Mutex::new(State { phase: Phase::Starting, seen: now }))
     }
 
-    /// The main thread reports that the server is in this phase from now on.
+    /// Sets the phase; counts as a report of the main thread.
     pub fn enter(&self, phase: Phase, now: Instant) {
         *self.state() = State { phase, seen: now };
     }
 
-    /// The main thread reports that it runs.
+    /// Records a report of the main thread.
     pub fn seen(&self, now: Instant) {
         self.state().seen = now;
     }
 
-    /// Why the server needs a restart; `None` while it lives. Opening and draining stores may take
-    /// any time.
+    /// Why the server needs a restart; `None` while it is alive. Only a serving server can be dead:
+    /// opening and draining stores may take any time.
     pub fn dead(&self, now: Instant) -> Option<String> {
         let state = self.state();
         let silence = now.saturating_duration_since(state.seen);
@@ -59,12 +61,12 @@ impl Health {
         is_dead.then(|| format!("the main thread has not reported for {} s", silence.as_secs()))
     }
 
-    /// Why no clients should be sent here, a line each; none: the server is ready.
+    /// Why the server is not ready, one line per reason; empty if it is ready.
     pub fn unready(&self, objects: &[ObjectStat]) -> Vec<String> {
         let mut reasons = match self.state().phase {
             Phase::Starting => vec!["starting: stores and sockets are being opened".to_owned()],
             Phase::Serving => Vec::new(),
-            Phase::Draining => vec!["draining: no more clients are let in".to_owned()],
+            Phase::Draining => vec!["draining: no more clients are admitted".to_owned()],
         };
         for object in objects {
             let name = &object.name;
@@ -82,7 +84,7 @@ impl Health {
                 (false, None) => {}
             }
         }
-        // One reason is one line, whatever a store says.
+        // One reason is one line, even if a store's error has several.
         reasons.iter().map(|reason| reason.replace(char::is_control, " ")).collect()
     }
 
@@ -96,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_whose_main_thread_is_silent_is_dead_only_while_it_serves() {
+    fn a_server_whose_main_thread_does_not_report_is_dead_only_while_it_serves() {
         let start = Instant::now();
         let health = Health::new(start);
         let late = start + SILENCE_MAX + Duration::from_secs(1);
@@ -111,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_is_ready_when_it_serves_and_every_store_takes_what_is_written() {
+    fn a_server_is_ready_when_it_serves_and_no_store_refuses_writes() {
         let health = Health::new(Instant::now());
         assert_eq!(health.unready(&[]), ["starting: stores and sockets are being opened"]);
         health.enter(Phase::Serving, Instant::now());

@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_host_is_read_with_and_without_a_port_and_nonsense_is_none() {
+    fn a_host_is_parsed_with_and_without_a_port_and_malformed_ones_are_none() {
         let name = |name: &str| Some(Host::Name(name.into()));
         let address = |address: &str| Some(Host::Address(address.parse().unwrap()));
         for (authority, host) in [
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_has_its_addresses_and_names_and_no_other() {
+    fn a_server_accepts_its_own_addresses_and_names_and_no_others() {
         let listed: Vec<Host> =
             ["Octavo.Example.org", "fd00::1", "192.0.2.1"].map(|host| host.parse().unwrap()).to_vec();
         let is_own = |authority: &str, local: &str| {

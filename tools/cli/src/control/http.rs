@@ -1,8 +1,8 @@
-//! A listener that serves a few pages over HTTP: `GET /metrics`, `/healthz`, `/readyz`.
+//! A listener that serves a few pages over HTTP: `GET` or `HEAD` of `/metrics`, `/healthz`, `/readyz`.
 //!
-//! One thread serves all clients, sleeping in `poll` while they are silent. A client has one
-//! request of a few headers, some seconds, and then its connection is closed. A request that names
-//! a host other than this server is refused (`host`). What is not here: what the pages say.
+//! One thread serves all clients and sleeps in `poll` while they are silent. A client gets one
+//! request of 64 headers at most and ten seconds; then its connection is closed. A request that names
+//! another host than this server is refused (`host`). Not here: the content of the pages.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -13,8 +13,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::host::Host;
 use crate::error::Error;
 
-/// Clients at a time. One more takes the place of the one that has been silent for longest, so that
-/// clients that say nothing keep no probe waiting.
+/// Most clients at a time. Another client replaces the one that has been silent for longest, so that
+/// silent clients do not delay a health probe.
 const CLIENTS_MAX: usize = 16;
 
 /// The longest request: Prometheus sends some hundred bytes.
@@ -23,18 +23,18 @@ const REQUEST_BYTES_MAX: usize = 8 << 10;
 /// The most headers of a request; Prometheus sends six.
 const HEADERS_MAX: usize = 64;
 
-/// How long a client may take for all of it.
+/// How long a client's request and answer may take together.
 const EXCHANGE_MAX: Duration = Duration::from_secs(10);
 
-/// After a failed `accept` or `poll` (no descriptors left, say), so that it is not tried in a
-/// hurry.
+/// Pause after a failed `accept` or `poll` (no descriptors left, say), so that the retries do not
+/// spin.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// A page that is there.
+/// An answer to a request for a known page.
 pub struct Page {
-    /// Whether it tells good news: 200, and 503 otherwise.
+    /// Status 200 if true, else 503.
     pub is_good: bool,
-    /// What the text is.
+    /// The media type of the text.
     pub content_type: &'static str,
     /// The text.
     pub text: String,
@@ -56,13 +56,13 @@ impl Listener {
         Ok(Listener { address: socket.local_addr()?, socket, hosts })
     }
 
-    /// Where the pages are: their paths come behind it.
+    /// The URL that the paths of pages are appended to.
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// Starts to answer. `page` makes the page of a path anew for each request; `None`: there is
-    /// none.
+    /// Starts to answer. `page` makes the page of a path for each request, or `None` if there is no
+    /// such page.
     pub fn serve(self, page: impl Fn(&str) -> Option<Page> + Send + 'static) -> Result<(), Error> {
         let run = move || {
             let mut clients: Vec<Client> = Vec::new();
@@ -70,7 +70,7 @@ impl Listener {
                 wait(&self.socket, &clients);
                 let now = Instant::now();
                 clients.retain_mut(|client| client.step(now, &self.hosts, &page));
-                // As many as there are places: the first of them are not sent away unheard.
+                // At most CLIENTS_MAX, so that each of them is read from before the next replaces it.
                 for _ in 0..CLIENTS_MAX {
                     match self.socket.accept() {
                         Ok((stream, _)) => {
@@ -92,8 +92,8 @@ impl Listener {
     }
 }
 
-/// Sends the client away that has been there for longest if there is no place: one that has not
-/// asked yet, if there is one.
+/// If all places are taken, disconnects the client that has been connected for longest, preferably
+/// one whose request is incomplete.
 fn make_place(clients: &mut Vec<Client>) {
     if clients.len() < CLIENTS_MAX {
         return;
@@ -105,15 +105,14 @@ fn make_place(clients: &mut Vec<Client>) {
     }
 }
 
-/// Sleeps until something can be done, or somebody's time is over.
+/// Sleeps until a client or the listening socket is ready, or a client's time is over.
 fn wait(socket: &TcpListener, clients: &[Client]) {
     let mut polled: Vec<PollFd<'_>> =
         clients.iter().map(|client| PollFd::new(&client.stream, client.waits_for())).collect();
     polled.push(PollFd::new(socket, PollFlags::IN));
     let until = clients.iter().map(|client| client.until).min();
     let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-    // At most ten seconds, which fit; a millisecond more, so that the time is over when it is looked
-    // at.
+    // At most ten seconds, which fit. A millisecond more, so that the time is over on waking.
     let left = left.and_then(|left| Timespec::try_from(left + Duration::from_millis(1)).ok());
     match poll(&mut polled, left.as_ref()) {
         Ok(_) | Err(rustix::io::Errno::INTR) => {}
@@ -124,10 +123,10 @@ fn wait(socket: &TcpListener, clients: &[Client]) {
     }
 }
 
-/// Somebody who asks.
+/// A connection, and how far its request is.
 struct Client {
     stream: TcpStream,
-    /// When it must be gone.
+    /// When it is disconnected.
     until: Instant,
     /// The address that it connected to.
     local: IpAddr,
@@ -135,12 +134,12 @@ struct Client {
 }
 
 enum Phase {
-    /// What it has sent so far.
+    /// The bytes of the request so far.
     Asking(Vec<u8>),
-    /// The answer, and how much of it was taken.
+    /// The answer, and how many of its bytes were sent.
     Answering(Vec<u8>, usize),
-    /// It was told everything; closing before it has said everything could take the answer away
-    /// from it.
+    /// The answer was sent. What the client still sends is read: closing before that could reset the
+    /// connection and lose the answer.
     Leaving,
 }
 
@@ -158,7 +157,7 @@ impl Client {
         }
     }
 
-    /// Does what can be done now. False: the connection is over.
+    /// Reads and writes what is possible without waiting. False: the connection is over.
     fn step(&mut self, now: Instant, hosts: &[Host], page: &impl Fn(&str) -> Option<Page>) -> bool {
         if now >= self.until {
             return false;
@@ -179,7 +178,7 @@ impl Client {
                     let count = self.stream.write(&answer[*told..]);
                     *told += count.as_ref().unwrap_or(&0);
                     if *told == answer.len() {
-                        // Fails only if the client has gone, which the next read tells.
+                        // Fails only if the client has disconnected, which the next read reports.
                         let _ = self.stream.shutdown(Shutdown::Write);
                         self.phase = Phase::Leaving;
                     }
@@ -209,26 +208,34 @@ struct Refused {
 const MALFORMED: Refused = Refused {
     status: "400 Bad Request",
     header: "",
-    why: "it is no HTTP/1 request, or does not name one Host",
+    why: "this is no HTTP/1 request, or it does not name exactly one Host",
 };
 const FOREIGN: Refused = Refused {
     status: "403 Forbidden",
     header: "",
-    why: "the Host that it names is not this server; ask by address, as localhost or by the machine's name, or list \
+    why: "the Host of the request is not this server; use its address, localhost or the machine's name, or list \
           the name in listen.metrics_hosts",
 };
 const UNKNOWN: Refused = Refused { status: "404 Not Found", header: "", why: PAGES };
-const NOT_GET: Refused = Refused { status: "405 Method Not Allowed", header: "Allow: GET\r\n", why: PAGES };
-const PAGES: &str = "GET /metrics, /healthz or /readyz";
+const NOT_GET: Refused =
+    Refused { status: "405 Method Not Allowed", header: "Allow: GET, HEAD\r\n", why: PAGES };
+const PAGES: &str = "ask for GET /metrics, /healthz or /readyz";
 const TOO_LONG: Refused = Refused {
     status: "431 Request Header Fields Too Large",
     header: "",
-    why: "8 KiB and 64 headers are the most",
+    why: "a request may have 8 KiB and 64 headers",
 };
 
-/// The whole answer to a request, which asks for the page of a path or is refused.
-fn answer(asked: Result<&str, Refused>, page: &impl Fn(&str) -> Option<Page>) -> Vec<u8> {
-    let (status, more, body) = match asked.and_then(|path| page(path).ok_or(UNKNOWN)) {
+/// A request: the path of a page, or why there is none.
+struct Asked<'a> {
+    path: Result<&'a str, Refused>,
+    /// HEAD: the answer is that of GET without its body.
+    is_head: bool,
+}
+
+/// The whole answer to a request.
+fn answer(asked: Asked<'_>, page: &impl Fn(&str) -> Option<Page>) -> Vec<u8> {
+    let (status, more, body) = match asked.path.and_then(|path| page(path).ok_or(UNKNOWN)) {
         Ok(Page { is_good, content_type, text }) => {
             let status = if is_good { "200 OK" } else { "503 Service Unavailable" };
             (status, format!("Content-Type: {content_type}\r\nCache-Control: no-store\r\n"), text)
@@ -239,20 +246,21 @@ fn answer(asked: Result<&str, Refused>, page: &impl Fn(&str) -> Option<Page>) ->
     };
     let len_bytes = body.len();
     let head = format!("HTTP/1.1 {status}\r\n{more}Content-Length: {len_bytes}\r\nConnection: close\r\n\r\n");
-    (head + &body).into_bytes()
+    (if asked.is_head { head } else { head + &body }).into_bytes()
 }
 
-/// The path that is asked for; `None` while that is not known. `is_own` knows the hosts that are
-/// this server.
-fn request(asked: &[u8], is_own: impl Fn(&Host) -> bool) -> Option<Result<&str, Refused>> {
+/// The request that begins with these bytes; `None` if more of it is to come. `is_own` knows the
+/// hosts that are this server.
+fn request(asked: &[u8], is_own: impl Fn(&Host) -> bool) -> Option<Asked<'_>> {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut request = httparse::Request::new(&mut headers);
-    Some(match request.parse(asked) {
+    let path = match request.parse(asked) {
         Ok(httparse::Status::Complete(_)) => judge(&request, is_own),
         Ok(httparse::Status::Partial) if asked.len() <= REQUEST_BYTES_MAX => return None,
         Ok(httparse::Status::Partial) | Err(httparse::Error::TooManyHeaders) => Err(TOO_LONG),
         Err(_) => Err(MALFORMED),
-    })
+    };
+    Some(Asked { path, is_head: request.method == Some("HEAD") })
 }
 
 fn judge<'a>(
@@ -265,7 +273,7 @@ fn judge<'a>(
     let mut headers = request.headers.iter().filter(|header| header.name.eq_ignore_ascii_case("host"));
     let mut host = match (headers.next(), headers.next(), version) {
         (Some(header), None, _) => Some(Host::of_authority(header.value).ok_or(MALFORMED)?),
-        // HTTP/1.0 has no such header; no browser speaks it.
+        // HTTP/1.0 has no such header. No browser uses HTTP/1.0.
         (None, None, 0) => None,
         _ => return Err(MALFORMED),
     };
@@ -283,7 +291,7 @@ fn judge<'a>(
         return Err(FOREIGN);
     }
     match method {
-        "GET" => Ok(path.split('?').next().unwrap_or_default()),
+        "GET" | "HEAD" => Ok(path.split('?').next().unwrap_or_default()),
         _ => Err(NOT_GET),
     }
 }
@@ -294,7 +302,7 @@ mod tests {
 
     fn status(asked: &[u8]) -> Option<&'static str> {
         let own = Host::Name("own".into());
-        let answered = request(asked, |host| *host == own)?;
+        let answered = request(asked, |host| *host == own)?.path;
         Some(answered.map_or_else(
             |refused| &refused.status[..3],
             |path| match path {
@@ -305,10 +313,11 @@ mod tests {
     }
 
     #[test]
-    fn one_page_is_had_and_everything_else_is_told_why_not() {
+    fn a_known_page_is_answered_and_everything_else_gets_the_reason_why_not() {
         for (asked, expected) in [
             (&b"GET /metrics HTTP/1.1\r\nHost: own\r\n\r\n"[..], Some("200")),
             (b"GET /metrics HTTP/1.1\nHost: own\n\n", Some("200")),
+            (b"HEAD /metrics HTTP/1.1\r\nHost: own\r\n\r\n", Some("200")),
             (b"GET /metrics?x=1 HTTP/1.0\r\n\r\n", Some("200")),
             (b"GET /metrics HTTP/1.1\r\nHost: own\r\n", None),
             (b"GET / HTTP/1.1\r\nHost: own\r\n\r\n", Some("404")),
@@ -325,15 +334,14 @@ mod tests {
         assert_eq!(status(format!("GET / HTTP/1.1\r\n{headers}\r\n").as_bytes()), Some("431"));
     }
 
-    /// A page of a name that was resolved anew to this machine (DNS rebinding) could read the
-    /// figures.
+    /// A web page whose name was resolved to this machine (DNS rebinding) could read the figures.
     #[test]
     fn a_request_that_names_another_host_gets_nothing() {
         for (asked, expected) in [
             ("GET /metrics HTTP/1.1\r\nhOsT:\tOWN.:1 \r\n\r\n", "200"),
             ("GET /metrics HTTP/1.1\r\nHost: evil.example\r\n\r\n", "403"),
             ("GET /metrics HTTP/1.0\r\nHost: evil.example\r\n\r\n", "403"),
-            // Nor does it learn which pages there are.
+            // Nor does it learn which pages exist.
             ("GET /other HTTP/1.1\r\nHost: evil.example\r\n\r\n", "403"),
             ("POST /metrics HTTP/1.1\r\nHost: evil.example\r\n\r\n", "403"),
             ("GET /metrics HTTP/1.1\r\n\r\n", "400"),

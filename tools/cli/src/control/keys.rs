@@ -1,5 +1,5 @@
-//! The names under which a partition's settings are read and changed, and its figures are told: one
-//! list, so that whoever shows or changes partitions speaks of the same things in the same words.
+//! The names of a partition's settings and figures: one list for the control protocol, the control
+//! file system and the metrics, so that all use the same words.
 //!
 //! The words are those of Linux's cgroup v2 where it has them.
 
@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use octavo::{Cache, Limits, Owed, Partition, PartitionStat, PolicyName, UNLIMITED};
+use octavo_block::ExportStat;
 
 use crate::{suggest, units};
 
@@ -14,36 +15,36 @@ use crate::{suggest, units};
 pub struct Key {
     /// Its name.
     pub name: &'static str,
-    /// What it is, in a few words.
+    /// What it means, in a few words.
     pub what: &'static str,
-    /// Its value as text. None: it can only be written.
+    /// Reads its value as text. None: it is write-only.
     pub get: Option<fn(&Partition) -> String>,
-    /// Takes a text; the error is a sentence. None: it can only be read.
+    /// Sets it from a text. The error is a sentence. None: it is read-only.
     pub set: Option<Set>,
 }
 
-/// Reads what a setting is to be.
+/// Adds the new value of a setting to the changes.
 type Set = fn(&mut Changes, &Partition, &str) -> Result<(), String>;
 
-/// What is to be set, read and not yet taken: all of it is taken, or nothing.
+/// New values that were parsed and not yet applied: all of them are applied, or none.
 #[derive(Default)]
 pub struct Changes {
     limits: Option<Limits>,
     policy: Option<PolicyName>,
-    /// None in it: the usual one.
+    /// `Some(None)`: the default.
     dirty_max_bytes: Option<Option<u64>>,
     reclaim_bytes: Option<u64>,
 }
 
 impl Changes {
-    /// Reads a value by name; the error is a sentence.
+    /// Parses a value by name. The error is a sentence.
     pub fn read(&mut self, partition: &Partition, name: &str, text: &str) -> Result<(), String> {
         let set = key(name)?.set.ok_or_else(|| format!("\"{name}\" can only be read"))?;
         set(self, partition, text.trim())
     }
 
-    /// Takes all of them, without waiting for a store that does not answer, and tells what is owed
-    /// then; the error is a sentence, and then none was taken.
+    /// Applies all changes without waiting for a store that does not answer, and returns what is owed
+    /// because of it. The error is a sentence; then no change was applied.
     pub fn make(self, cache: &Cache, partition: &Partition) -> Result<Owed, String> {
         let before = partition.limits();
         let mut owed = Owed::default();
@@ -55,7 +56,7 @@ impl Changes {
             && let Err(why) = follow(partition, policy)
         {
             if self.limits.is_some() {
-                // They were kept a moment ago.
+                // These limits were valid a moment ago.
                 let _ = cache.begin_limits(partition, before);
             }
             return Err(why);
@@ -63,7 +64,7 @@ impl Changes {
         if let Some(bytes) = self.dirty_max_bytes {
             partition.set_dirty_max(bytes);
         }
-        // The last: it is done and not set, and what it could not do is no reason to undo the others.
+        // Last: a reclaim is an action, and its failure must not undo the settings.
         match self.reclaim_bytes {
             Some(bytes) => {
                 partition.begin_reclaim(bytes).map(|(_, owed)| owed).map_err(|error| error.to_string())
@@ -77,14 +78,14 @@ impl Changes {
     }
 }
 
-/// Between two looks at what stores hold up.
+/// Pause between two tries to give back what is owed.
 const SETTLE_PERIOD: Duration = Duration::from_secs(1);
 
-/// Goes on with what is owed, also where the cache has no reaper that does: one thread at a time,
-/// which ends with it.
+/// Continues to give back what is owed, in a thread that ends when nothing is: a cache without a
+/// reaper would not. There is at most one such thread.
 pub fn go_on_with(owed: &Owed, cache: &Cache) {
     static GOES_ON: AtomicBool = AtomicBool::new(false);
-    // Relaxed: nothing but the thread itself depends on it.
+    // Relaxed: a flag that keeps a second thread from starting; nothing is published with it.
     if owed.is_nothing() || GOES_ON.swap(true, Ordering::Relaxed) {
         return;
     }
@@ -96,17 +97,17 @@ pub fn go_on_with(owed: &Owed, cache: &Cache) {
         GOES_ON.store(false, Ordering::Relaxed);
     };
     if let Err(error) = std::thread::Builder::new().name("settle".into()).spawn(settle) {
-        log::warn!("no thread goes on with what a store holds up: {error}");
+        log::warn!("cannot start the thread that gives back memory that a store holds up: {error}");
         GOES_ON.store(false, Ordering::Relaxed);
     }
 }
 
-/// Sets a policy; the error is a sentence.
+/// Sets a policy. The error is a sentence.
 fn follow(partition: &Partition, policy: PolicyName) -> Result<(), String> {
     match partition.begin_policy(policy) {
         Ok(true) => Ok(()),
         Ok(false) => {
-            Err("its size is changing and its store does not answer: the policy can be set when it does"
+            Err("the partition is being resized and its store does not answer; set the policy when it does"
                 .into())
         }
         Err(error) => Err(error.to_string()),
@@ -117,43 +118,43 @@ fn follow(partition: &Partition, policy: PolicyName) -> Result<(), String> {
 pub const KEYS: &[Key] = &[
     Key {
         name: "current",
-        what: "bytes that are charged to it: frames and metadata",
+        what: "bytes charged to the partition: frames and metadata",
         get: Some(|partition| partition.stat().charged_bytes.to_string()),
         set: None,
     },
     Key {
         name: "min",
-        what: "bytes that are never taken from it",
+        what: "bytes that are never taken from the partition",
         get: Some(|partition| partition.limits().min_bytes.to_string()),
         set: Some(|changes, partition, text| changes.limit(partition, "min", text)),
     },
     Key {
         name: "low",
-        what: "bytes that are taken from it last",
+        what: "bytes that are taken from the partition last",
         get: Some(|partition| partition.limits().low_bytes.to_string()),
         set: Some(|changes, partition, text| changes.limit(partition, "low", text)),
     },
     Key {
         name: "high",
-        what: "bytes beyond which it has only what nobody else can use",
+        what: "bytes beyond which it holds only memory that no other partition can use",
         get: Some(|partition| bound(partition.limits().high_bytes)),
         set: Some(|changes, partition, text| changes.limit(partition, "high", text)),
     },
     Key {
         name: "max",
-        what: "bytes that it never exceeds",
+        what: "bytes that the partition never exceeds",
         get: Some(|partition| bound(partition.limits().max_bytes)),
         set: Some(|changes, partition, text| changes.limit(partition, "max", text)),
     },
     Key {
         name: "weight",
-        what: "what its misses count for against others', from 1 to 10000; 100 is usual",
+        what: "what its misses count for against others', from 1 to 10000 [default: 100]",
         get: Some(|partition| partition.limits().weight.to_string()),
         set: Some(|changes, partition, text| changes.limit(partition, "weight", text)),
     },
     Key {
         name: "policy",
-        what: "which page leaves first",
+        what: "the eviction policy",
         get: Some(|partition| partition.stat().policy.into()),
         set: Some(|changes, _, text| {
             let names = PolicyName::ALL.map(PolicyName::name);
@@ -166,7 +167,7 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         name: "dirty_max",
-        what: "most bytes of dirty pages; auto is two fifths of its frames",
+        what: "most bytes of dirty pages; auto: two fifths of its frames",
         get: Some(|partition| partition.stat().dirty_max_bytes.to_string()),
         set: Some(|changes, _, text| {
             changes.dirty_max_bytes = Some(if text == "auto" { None } else { Some(bytes(text)?) });
@@ -175,7 +176,7 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         name: "reclaim",
-        what: "written: gives about so many bytes back to the system",
+        what: "write-only: gives about this many bytes back to the system",
         get: None,
         set: Some(|changes, _, text| {
             changes.reclaim_bytes = Some(bytes(text)?);
@@ -184,19 +185,19 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         name: "stat",
-        what: "its figures, a line each",
+        what: "its figures, one per line",
         get: Some(|partition| figures(&partition.stat())),
         set: None,
     },
     Key {
         name: "mrc",
-        what: "bytes and the misses that it would have had of late with them, a line each",
+        what: "sizes in bytes and its recent misses at each, one size per line",
         get: Some(curve),
         set: None,
     },
     Key {
         name: "objects",
-        what: "its objects, a line each",
+        what: "its objects, one per line",
         get: Some(|partition| {
             partition.objects().iter().map(|object| object.name().to_owned() + "\n").collect()
         }),
@@ -204,23 +205,23 @@ pub const KEYS: &[Key] = &[
     },
 ];
 
-/// What can be set, a line each, for help.
+/// The settings that can be written, one per line, for help.
 pub fn help() -> String {
     let lines =
         KEYS.iter().filter(|key| key.set.is_some()).map(|key| format!("  {:<10} {}", key.name, key.what));
     format!("Settings:\n{}", lines.collect::<Vec<_>>().join("\n"))
 }
 
-/// A figure of a partition.
-pub struct Figure {
+/// A figure of a partition, or of an export.
+pub struct Figure<S = PartitionStat> {
     /// Its name, with its unit.
     pub name: &'static str,
     /// What it is.
     pub what: &'static str,
-    /// It only grows.
+    /// Whether it only grows.
     pub is_counter: bool,
     /// Its value.
-    pub of: fn(&PartitionStat) -> u64,
+    pub of: fn(&S) -> u64,
 }
 
 macro_rules! figures {
@@ -238,24 +239,24 @@ macro_rules! figures {
 
 /// All figures.
 pub const FIGURES: &[Figure] = figures![
-    counter hits, "pages of requests that were there";
-    counter misses, "pages of requests that were not";
+    counter hits, "requested pages that were resident";
+    counter misses, "requested pages that were not resident";
     counter fills, "pages read from a store";
-    counter bypasses, "pages served past the cache";
-    counter evictions.capacity, "pages that left for another";
-    counter evictions.resize, "pages that left because the partition changed its size";
-    counter evictions.discard, "pages that left because their range went";
-    counter evictions.write, "pages that left because a write went elsewhere";
+    counter bypasses, "pages served without caching them";
+    counter evictions.capacity, "pages evicted for another page";
+    counter evictions.resize, "pages evicted because the partition was resized";
+    counter evictions.discard, "pages evicted because their range was discarded";
+    counter evictions.write, "pages evicted because a write bypassed them";
     counter writebacks, "dirty pages written back";
-    counter writeback_ios, "writes that took";
+    counter writeback_ios, "I/Os that wrote them back";
     counter read_errors, "pages that could not be read";
     counter write_errors, "writes that failed";
     counter sync_errors, "syncs that a store refused";
-    counter ghost_hits, "misses of pages that their set remembered";
-    counter ahead_used, "pages read ahead and wanted then";
-    counter ahead_wasted, "pages read ahead that left before anybody wanted them";
-    gauge resident_bytes, "bytes of pages in the cache";
-    gauge dirty_bytes, "bytes of pages that are not in their store yet";
+    counter ghost_hits, "misses of pages that their set remembered (ghosts)";
+    counter ahead_used, "pages read ahead and then requested";
+    counter ahead_wasted, "pages read ahead and evicted before a request";
+    gauge resident_bytes, "bytes of resident pages";
+    gauge dirty_bytes, "bytes of dirty pages";
     gauge dirty_max_bytes, "most bytes of dirty pages";
     gauge max_bytes, "bytes of frames";
     gauge charged_bytes, "bytes of frames and metadata";
@@ -266,22 +267,31 @@ pub const FIGURES: &[Figure] = figures![
     counter written_bytes, "bytes written";
 ];
 
-/// The setting of that name; the error says which there are.
+/// All figures of an export but its requests, which are counted by kind.
+pub const EXPORT_FIGURES: &[Figure<ExportStat>] = figures![
+    gauge connections, "NBD clients connected now";
+    gauge in_flight, "requests received and not yet answered";
+    counter errors, "requests answered with an error";
+    counter read_bytes, "bytes that clients read";
+    counter written_bytes, "bytes that clients wrote";
+];
+
+/// The setting of that name. The error lists the known names.
 pub fn key(name: &str) -> Result<&'static Key, String> {
     let names: Vec<&str> = KEYS.iter().map(|key| key.name).collect();
     KEYS.iter()
         .find(|key| key.name == name)
-        .ok_or_else(|| format!("there is no \"{name}\"; {}", suggest::of(name, &names)))
+        .ok_or_else(|| format!("there is no setting \"{name}\"; {}", suggest::of(name, &names)))
 }
 
-/// Sets a value by name; the error is a sentence.
+/// Sets a value by name. The error is a sentence.
 pub fn set(cache: &Cache, partition: &Partition, name: &str, text: &str) -> Result<Owed, String> {
     let mut changes = Changes::default();
     changes.read(partition, name, text)?;
     changes.make(cache, partition)
 }
 
-/// A limit by name, as text; `None`: it is none.
+/// A limit by name, as text; `None` if the name is no limit.
 pub fn limit_text(limits: &Limits, name: &str) -> Option<String> {
     Some(match name {
         "min" => limits.min_bytes.to_string(),
@@ -293,7 +303,7 @@ pub fn limit_text(limits: &Limits, name: &str) -> Option<String> {
     })
 }
 
-/// Changes a limit by name to what a text says; the error is a sentence.
+/// Parses a limit by name into `limits`. The error is a sentence.
 pub fn change_limit(limits: &mut Limits, name: &str, text: &str) -> Result<(), String> {
     match name {
         "min" => limits.min_bytes = bytes(text)?,
@@ -303,17 +313,17 @@ pub fn change_limit(limits: &mut Limits, name: &str, text: &str) -> Result<(), S
         "weight" => {
             let weight = text.parse();
             limits.weight =
-                weight.map_err(|_| format!("\"{text}\" is no weight: a number from 1 to 10000"))?;
+                weight.map_err(|_| format!("\"{text}\" is no weight; expected a number from 1 to 10000"))?;
         }
         _ => return Err(format!("\"{name}\" can only be read")),
     }
     Ok(())
 }
 
-/// What is written where there is no bound.
+/// The word for no limit.
 pub const NO_BOUND: &str = "max";
 
-/// Bytes, or `max` for no bound.
+/// Parses bytes, or `max` for no limit.
 fn bytes(text: &str) -> Result<u64, String> {
     if text == NO_BOUND { Ok(UNLIMITED) } else { units::size_bytes(text) }
 }
@@ -339,7 +349,7 @@ mod tests {
     use octavo::{CacheConfig, PartitionConfig};
 
     #[test]
-    fn every_setting_that_can_be_written_takes_what_it_tells() {
+    fn every_setting_that_can_be_written_accepts_the_value_it_shows() {
         let config = CacheConfig { background: false, ..CacheConfig::default() };
         let cache = Cache::new(config).unwrap();
         let partition = cache.partition(PartitionConfig::new("p")).unwrap();

@@ -1,15 +1,15 @@
 //! The server's figures for Prometheus, in the OpenMetrics text format.
 //!
-//! Every figure has at most one series per partition, export or word of a fixed list, and exports
-//! beyond [`EXPORTS_MAX`] have none: what clients do adds no series. Names follow Prometheus's
-//! conventions: `octavo_` in front, units spelled out, `_total` behind what only grows; what
-//! differs in one respect is one name with a label. Figures of the process have the names that
-//! Prometheus's own libraries give them. What is not here: the listener, in `http`.
+//! The number of series is bounded: a figure has at most one per partition, export or word of a fixed
+//! list, and exports beyond [`EXPORTS_MAX`] have none, so clients cannot add series. Names follow
+//! Prometheus's conventions: the prefix `octavo_`, units spelled out, the suffix `_total` for
+//! counters; figures that differ in one respect share a name and have a label. Figures of the process
+//! have the names of Prometheus's own libraries. Not here: the listener, which is in `http`.
 
 use std::fmt::{Debug, Error, Formatter};
 
 use octavo::numa::PartitionNumaStat;
-use octavo::{Cache, Object, PartitionStat, UNLIMITED};
+use octavo::{Cache, Object, Partition, PartitionStat, UNLIMITED};
 use octavo_block::{ExportStat, Kind};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{
@@ -19,21 +19,21 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::exemplar::Exemplar;
 use prometheus_client::registry::{Registry, Unit};
 
-use super::keys::{FIGURES, Figure};
+use super::keys::{EXPORT_FIGURES, FIGURES, Figure};
 use crate::control::numa::COUNTS;
 use crate::control::report::AskClients;
 use crate::process::Process;
 
-/// What [`Metrics::page`] is, for HTTP.
+/// The media type of [`Metrics::page`].
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Figures whose names differ after this beginning are one metric, told apart by a label.
+/// Figures whose names begin with this prefix are one metric; the rest of the name is a label.
 const LABELLED: [(&str, &str); 2] = [("evictions_", "reason"), ("requests_", "kind")];
 
-/// Where a figure's name would mislead beside the limits.
+/// Figures whose names would be confused with limits.
 const RENAMED: [(&str, &str); 1] = [("max_bytes", "frames_bytes")];
 
-/// Exports that have series of their own, the first of the configuration; each has twelve.
+/// Most exports that have series, the first of the configuration; each has twelve series.
 const EXPORTS_MAX: usize = 1000;
 
 /// All figures of a server.
@@ -68,7 +68,7 @@ impl Collector for OfProcess {
             ("process_resident_memory_bytes", "Resident memory", process.resident_bytes),
             ("process_virtual_memory_bytes", "Mapped memory", process.virtual_bytes),
             ("process_open_fds", "Open descriptors", process.open_fds),
-            ("process_max_fds", "The most descriptors that may be open", process.fds_max),
+            ("process_max_fds", "The limit on open descriptors", process.fds_max),
         ] {
             if let Some(value) = value {
                 family(&mut encoder, name, what, false, |metric| sample(metric, false, value))?;
@@ -77,7 +77,7 @@ impl Collector for OfProcess {
         let (name, what) = ("process_cpu_seconds", "Processor time in user space and in the kernel");
         family(&mut encoder, name, what, true, |metric| sample(metric, true, process.cpu.as_secs_f64()))?;
         if let Some(started_s) = process.started_s {
-            let (name, what) = ("process_start_time_seconds", "When the process was started, since 1970");
+            let (name, what) = ("process_start_time_seconds", "Start of the process, in seconds since 1970");
             family(&mut encoder, name, what, false, |metric| sample(metric, false, started_s))?;
         }
         Ok(())
@@ -102,112 +102,114 @@ impl Collector for Server {
             family(&mut encoder, name, what, is_counter, |metric| sample(metric, is_counter, value))
         };
         one("connections", "NBD clients connected now", false, clients.connections)?;
-        one("exports", "Exports that are served", false, clients.exports.len() as u64)?;
-        one("memory_max_bytes", "The bound on everything", false, cache.memory_max_bytes)?;
-        one("memory_charged_bytes", "What is charged to the bound", false, cache.memory_charged_bytes)?;
-        one("buffers_max_bytes", "The share of the bound for buffers", false, cache.buffers_max_bytes)?;
+        one("exports", "Exports served", false, clients.exports.len() as u64)?;
+        one("memory_max_bytes", "The hard limit on all memory", false, cache.memory_max_bytes)?;
+        one("memory_charged_bytes", "Memory charged to the limit", false, cache.memory_charged_bytes)?;
+        one("buffers_max_bytes", "The share of the limit for buffers", false, cache.buffers_max_bytes)?;
         one("buffers_used_bytes", "Buffers in use", false, cache.buffers_used_bytes)?;
-        one("reaper_periods", "Times that the reaper looked at all partitions", true, reaper.periods)?;
-        one("reaper_moved_bytes", "Memory that partitions gave away", true, reaper.moved_bytes)?;
+        one("reaper_periods", "Periods in which the reaper compared all partitions", true, reaper.periods)?;
+        one("reaper_moved_bytes", "Memory moved between partitions", true, reaper.moved_bytes)?;
         let what =
-            "What all partitions may hold now, less than the bound while the system is short of memory";
+            "Memory that partitions may hold now; less than the limit while the system is short of memory";
         one("reaper_allowed_bytes", what, false, reaper.allowed_bytes)?;
-        let what = "Partitions whose size waits for a store that has not answered in time";
+        let what = "Partitions whose resize waits for a store that does not answer";
         one("reaper_held_up_partitions", what, false, reaper.held_up)?;
 
         exports(&mut encoder, &clients.exports[..clients.exports.len().min(EXPORTS_MAX)])?;
 
-        let partitions = self.cache.partitions();
-        let stats: Vec<PartitionStat> = partitions.iter().map(|partition| partition.stat()).collect();
-        let mut rest = FIGURES;
-        while let Some((figure, _)) = rest.split_first() {
-            let alike = rest.iter().take_while(|other| named(other).0 == named(figure).0).count();
-            let (together, others) = rest.split_at(alike);
-            figures(&mut encoder, together, &stats)?;
-            rest = others;
-        }
-
-        let on_nodes: Vec<PartitionNumaStat> =
-            partitions.iter().filter_map(|partition| partition.numa_counts()).collect();
-        for count in COUNTS.iter().filter(|_| !on_nodes.is_empty()) {
-            family(&mut encoder, &format!("partition_{}", count.name), count.what, true, |metric| {
-                on_nodes.iter().try_for_each(|stat| {
-                    labelled(metric, &[("partition", stat.name.as_str())], true, (count.of)(stat))
-                })
-            })?;
-        }
-        if !on_nodes.is_empty() {
-            let what = "How threads get at pages of other nodes";
-            family(&mut encoder, "partition_numa_info", what, false, |metric| {
-                on_nodes.iter().try_for_each(|stat| {
-                    let labels = [("partition", stat.name.as_str()), ("way", stat.way)];
-                    sample(&mut metric.encode_family(&labels)?, false, 1_u64)
-                })
-            })?;
-        }
-
-        family(&mut encoder, "partition_info", "How a partition is run", false, |metric| {
-            stats.iter().try_for_each(|stat| {
-                let labels = [
-                    ("partition", stat.name.as_str()),
-                    ("policy", stat.policy),
-                    ("cache_mode", stat.cache_mode),
-                ];
-                sample(&mut metric.encode_family(&labels)?, false, 1_u64)
-            })
-        })?;
-        let limits: Vec<_> = partitions.iter().map(|partition| partition.limits()).collect();
-        let what = "Limits of a partition, as in cgroup v2; a bound that is not set has no series";
-        family(&mut encoder, "partition_limit_bytes", what, false, |metric| {
-            stats.iter().zip(&limits).try_for_each(|(stat, limits)| {
-                let (low, high) = (limits.low_bytes, limits.high_bytes);
-                let all =
-                    [("min", limits.min_bytes), ("low", low), ("high", high), ("max", limits.max_bytes)];
-                all.into_iter().filter(|(_, bytes)| *bytes != UNLIMITED).try_for_each(|(limit, bytes)| {
-                    let labels = [("partition", stat.name.as_str()), ("limit", limit)];
-                    sample(&mut metric.encode_family(&labels)?, false, bytes)
-                })
-            })
-        })?;
-        family(&mut encoder, "partition_weight", "What a partition's misses count for", false, |metric| {
-            stats.iter().zip(&limits).try_for_each(|(stat, limits)| {
-                let labels = [("partition", stat.name.as_str())];
-                sample(&mut metric.encode_family(&labels)?, false, u64::from(limits.weight))
-            })
-        })?;
-        let mut objects = |name, what, counts: fn(&Object) -> bool| {
-            family(&mut encoder, name, what, false, |metric| {
-                partitions.iter().try_for_each(|partition| {
-                    let count = partition.objects().iter().filter(|object| counts(object)).count();
-                    let labels = [("partition", partition.name())];
-                    sample(&mut metric.encode_family(&labels)?, false, count as u64)
-                })
-            })
-        };
-        let what = "Exports that cannot be written back, or have to be opened again";
-        objects("partition_objects_failed", what, |object| {
-            let stat = object.stat();
-            stat.failed || stat.writeback_error.is_some()
-        })?;
-        let what = "Exports whose file or device other programs have changed since the server began";
-        objects("partition_objects_changed", what, |object| object.store().noticed().count > 0)
+        partitions(&mut encoder, &self.cache)
     }
 }
 
-/// What clients ask of each export.
+/// The figures of each partition.
+fn partitions(encoder: &mut DescriptorEncoder<'_>, cache: &Cache) -> Result<(), Error> {
+    let partitions = cache.partitions();
+    let stats: Vec<PartitionStat> = partitions.iter().map(|partition| partition.stat()).collect();
+    let mut rest = FIGURES;
+    while let Some((figure, _)) = rest.split_first() {
+        let alike = rest.iter().take_while(|other| named(other).0 == named(figure).0).count();
+        let (together, others) = rest.split_at(alike);
+        figures(encoder, together, &stats)?;
+        rest = others;
+    }
+    nodes(encoder, partitions.iter().filter_map(|partition| partition.numa_counts()).collect())?;
+    settings(encoder, &partitions, &stats)?;
+    let mut objects = |name, what, counts: fn(&Object) -> bool| {
+        family(encoder, name, what, false, |metric| {
+            partitions.iter().try_for_each(|partition| {
+                let count = partition.objects().iter().filter(|object| counts(object)).count();
+                labelled(metric, &[("partition", partition.name())], false, count as u64)
+            })
+        })
+    };
+    let what = "Exports that cannot be written back, or must be opened again";
+    objects("partition_objects_failed", what, |object| {
+        let stat = object.stat();
+        stat.failed || stat.writeback_error.is_some()
+    })?;
+    let what = "Exports whose file or device other programs changed since the server started";
+    objects("partition_objects_changed", what, |object| object.store().noticed().count > 0)
+}
+
+/// The counters of accesses between nodes, if the server has several nodes.
+fn nodes(encoder: &mut DescriptorEncoder<'_>, stats: Vec<PartitionNumaStat>) -> Result<(), Error> {
+    if stats.is_empty() {
+        return Ok(());
+    }
+    for count in COUNTS {
+        family(encoder, &format!("partition_{}", count.name), count.what, true, |metric| {
+            stats.iter().try_for_each(|stat| {
+                labelled(metric, &[("partition", stat.name.as_str())], true, (count.of)(stat))
+            })
+        })?;
+    }
+    family(encoder, "partition_numa_info", "How threads access pages of other nodes", false, |metric| {
+        stats.iter().try_for_each(|stat| {
+            labelled(metric, &[("partition", stat.name.as_str()), ("way", stat.way)], false, 1)
+        })
+    })
+}
+
+/// How each partition is run, and its limits.
+fn settings(
+    encoder: &mut DescriptorEncoder<'_>,
+    partitions: &[Partition],
+    stats: &[PartitionStat],
+) -> Result<(), Error> {
+    family(encoder, "partition_info", "How a partition is run", false, |metric| {
+        stats.iter().try_for_each(|stat| {
+            let partition = ("partition", stat.name.as_str());
+            let labels = [partition, ("policy", stat.policy), ("cache_mode", stat.cache_mode)];
+            labelled(metric, &labels, false, 1)
+        })
+    })?;
+    let limits: Vec<_> = partitions.iter().map(|partition| (partition.name(), partition.limits())).collect();
+    let what = "Limits of a partition, as in cgroup v2; a limit that is not set has no series";
+    family(encoder, "partition_limit_bytes", what, false, |metric| {
+        for (name, limits) in &limits {
+            let (low, high) = (limits.low_bytes, limits.high_bytes);
+            let all = [("min", limits.min_bytes), ("low", low), ("high", high), ("max", limits.max_bytes)];
+            for (limit, bytes) in all.into_iter().filter(|(_, bytes)| *bytes != UNLIMITED) {
+                labelled(metric, &[("partition", *name), ("limit", limit)], false, bytes)?;
+            }
+        }
+        Ok(())
+    })?;
+    family(encoder, "partition_weight", "What a partition's misses count for", false, |metric| {
+        limits.iter().try_for_each(|(name, limits)| {
+            labelled(metric, &[("partition", *name)], false, u64::from(limits.weight))
+        })
+    })
+}
+
+/// The figures of each export.
 fn exports(encoder: &mut DescriptorEncoder<'_>, exports: &[ExportStat]) -> Result<(), Error> {
-    type Of = fn(&ExportStat) -> u64;
-    let figures: [(&str, &str, bool, Of); 5] = [
-        ("connections", "NBD clients of an export now", false, |stat| stat.connections),
-        ("requests_in_flight", "Requests received and not answered yet", false, |stat| stat.in_flight),
-        ("errors", "Requests answered with an error", true, |stat| stat.errors),
-        ("read_bytes", "Bytes that clients read", true, |stat| stat.read_bytes),
-        ("written_bytes", "Bytes that clients wrote", true, |stat| stat.written_bytes),
-    ];
-    for (name, what, is_counter, of) in figures {
-        family(encoder, &format!("export_{name}"), what, is_counter, |metric| {
+    for figure in EXPORT_FIGURES {
+        let name = if figure.name == "in_flight" { "requests_in_flight" } else { figure.name };
+        let what = capitalized(figure.what);
+        family(encoder, &format!("export_{name}"), &what, figure.is_counter, |metric| {
             exports.iter().try_for_each(|stat| {
-                labelled(metric, &[("export", stat.name.as_str())], is_counter, of(stat))
+                labelled(metric, &[("export", stat.name.as_str())], figure.is_counter, (figure.of)(stat))
             })
         })?;
     }
@@ -222,7 +224,7 @@ fn exports(encoder: &mut DescriptorEncoder<'_>, exports: &[ExportStat]) -> Resul
     })
 }
 
-/// The metric that a figure belongs to and the label that sets it apart there.
+/// The metric that a figure belongs to, and its label there.
 fn named(figure: &Figure) -> (&'static str, Option<(&'static str, &'static str)>) {
     let labelled = LABELLED.iter().find_map(|(beginning, label)| {
         let word = figure.name.strip_prefix(beginning)?;
@@ -232,7 +234,7 @@ fn named(figure: &Figure) -> (&'static str, Option<(&'static str, &'static str)>
     labelled.or(renamed).unwrap_or((figure.name, None))
 }
 
-/// Figures that are one metric, of all partitions.
+/// Figures that are one metric, for all partitions.
 fn figures(
     encoder: &mut DescriptorEncoder<'_>,
     together: &[Figure],
@@ -240,11 +242,10 @@ fn figures(
 ) -> Result<(), Error> {
     let Some(first) = together.first() else { return Ok(()) };
     let (name, label) = named(first);
-    let mut what = match label {
-        Some((label, _)) => format!("{name}, by {label}"),
-        None => first.what.to_owned(),
+    let what = match label {
+        Some((label, _)) => capitalized(&format!("{name}, by {label}")),
+        None => capitalized(first.what),
     };
-    what[..1].make_ascii_uppercase();
     family(encoder, &format!("partition_{name}"), &what, first.is_counter, |metric| {
         for stat in stats {
             for figure in together {
@@ -260,6 +261,12 @@ fn figures(
     })
 }
 
+fn capitalized(text: &str) -> String {
+    let mut text = text.to_owned();
+    text[..1].make_ascii_uppercase();
+    text
+}
+
 fn labelled(
     metric: &mut MetricEncoder<'_>,
     labels: &impl EncodeLabelSet,
@@ -269,7 +276,7 @@ fn labelled(
     sample(&mut metric.encode_family(labels)?, is_counter, value)
 }
 
-/// A metric and its samples; a name that ends in a unit is told so.
+/// A metric and its samples. A unit at the end of the name is declared as such.
 fn family(
     encoder: &mut DescriptorEncoder<'_>,
     name: &str,
@@ -300,7 +307,7 @@ mod tests {
     use octavo::{CacheConfig, PartitionConfig};
 
     #[test]
-    fn every_metric_is_told_once_and_names_are_escaped() {
+    fn every_metric_is_declared_once_and_names_are_escaped() {
         let cache = Cache::new(CacheConfig { background: false, ..CacheConfig::default() }).unwrap();
         for name in ["a", "quo\"te"] {
             cache
@@ -348,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn with_several_nodes_what_is_counted_of_them_is_told() {
+    fn with_several_nodes_their_counters_are_exported() {
         let topology = TopologySource::Emulated { nodes: 2, cores: 1 };
         let config =
             CacheConfig { topology, numa: NumaMode::Replicate, background: false, ..CacheConfig::default() };

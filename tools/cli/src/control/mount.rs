@@ -1,10 +1,13 @@
 //! The control file system: the tree of partitions, mounted with FUSE, for `cat` and `echo`.
 //!
-//! Like procfs and cgroupfs: files have no length and no cache in the kernel (direct I/O), a file
-//! is made when it is read from its beginning, truncating changes nothing, and one `write` is one
-//! value, wherever in the file it goes. What is refused gets EINVAL and a line in the log. The
-//! kernel checks permissions; only the server's user gets in. What is not here: what the files say,
-//! in `tree`.
+//! The files behave like those of procfs and cgroupfs:
+//! - They have no length, and the kernel does not cache them (direct I/O).
+//! - A read from the beginning makes the text; later reads continue it.
+//! - Truncating changes nothing, and each `write` sets the whole value, at any offset.
+//! - A refused value gets EINVAL and a line in the log.
+//!
+//! The kernel checks permissions; only the server's user has access. Not here: the content of the
+//! files, which is in `tree`.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -25,22 +28,22 @@ use rustix::mount::UnmountFlags;
 use super::tree::{Node, ROOT, Tree};
 use crate::environment::make_private_dir;
 
-/// What mounts of ours are called in the table of mounts.
+/// The source of our mounts in the table of mounts.
 const NAME: &str = "octavo";
 
-/// Files open at a time; each may hold what it said.
+/// Most files open at a time; each may hold its text.
 const OPEN_MAX: usize = 1024;
 
-/// Requests that are done at a time: a value that takes long to set keeps nobody else from reading.
+/// Requests that are processed at a time: a value that takes long to set does not delay reads.
 const THREADS: usize = 4;
 
-/// The longest `write` that comes in one piece: more than any value has.
+/// The longest `write` that arrives in one piece, in bytes: longer than any value.
 const WRITE_BYTES_MAX: u32 = 64 << 10;
 
-/// Dead mounts on top of each other that are removed.
+/// Most dead mounts on top of each other that are removed.
 const DEAD_MAX: usize = 8;
 
-/// Nothing is remembered by the kernel.
+/// The kernel caches no entry and no attribute.
 const TTL: Duration = Duration::ZERO;
 
 /// A mounted tree; unmounted when dropped.
@@ -51,14 +54,14 @@ pub struct Mounted {
 
 /// Why a tree was not mounted.
 pub enum Unmounted {
-    /// The path is not for it. A sentence.
+    /// The path is unsuitable. A sentence.
     Path(String),
-    /// The system does not let us. A sentence.
+    /// The system refuses. A sentence.
     System(String),
 }
 
-/// Mounts the tree of a cache. Makes the directory where it is missing, and removes a mount of a
-/// server that was killed.
+/// Mounts the tree of a cache. Makes the directory if it is missing, and removes the mount of a server
+/// that was killed.
 pub fn mount(path: &Path, cache: Cache) -> Result<Mounted, Unmounted> {
     remove_dead(path).map_err(Unmounted::Path)?;
     make_private_dir(path).map_err(Unmounted::Path)?;
@@ -77,7 +80,7 @@ pub fn mount(path: &Path, cache: Cache) -> Result<Mounted, Unmounted> {
     let session = fuser::spawn_mount(files, path, &options).map_err(|error| {
         Unmounted::System(match Path::new("/dev/fuse").exists() {
             true => error.to_string().trim().to_owned(),
-            false => "there is no /dev/fuse; `modprobe fuse` makes it".into(),
+            false => "/dev/fuse does not exist; load the module: modprobe fuse".into(),
         })
     })?;
     Ok(Mounted { session: Some(session), path: path.to_owned() })
@@ -86,7 +89,8 @@ pub fn mount(path: &Path, cache: Cache) -> Result<Mounted, Unmounted> {
 impl Drop for Mounted {
     fn drop(&mut self) {
         let Some(session) = self.session.take() else { return };
-        // Somebody may stand in the tree, or read a file of it: then it goes when they do.
+        // A process may have its directory or an open file in the tree: then the mount is detached, and
+        // goes when that process is done.
         if let Err(error) = session.umount_and_join() {
             log::debug!("{}: {error}; detached", self.path.display());
             detach(&self.path);
@@ -94,7 +98,7 @@ impl Drop for Mounted {
     }
 }
 
-/// Removes mounts at this path whose server has ended; the error is a sentence.
+/// Removes mounts at this path whose server has ended. The error is a sentence.
 fn remove_dead(path: &Path) -> Result<(), String> {
     for _ in 0..DEAD_MAX {
         let dead = match std::fs::metadata(path) {
@@ -107,29 +111,27 @@ fn remove_dead(path: &Path) -> Result<(), String> {
                 log::info!("removing the dead mount at {}, left by a server that was killed", path.display());
                 detach(path);
             }
-            (true, false) => return Err("a dead mount of something else is here".into()),
+            (true, false) => return Err("there is a dead mount of another program here; unmount it".into()),
             (false, true) => return Err("the control file system of another server is mounted here".into()),
             (false, false) => return Ok(()),
         }
     }
-    Err("the dead mounts here cannot be removed".into())
+    Err("the dead mounts here cannot be removed; unmount them".into())
 }
 
-/// A mount hides what is in its directory: nobody wants that of `/proc`, or of the directory of the
-/// sockets.
+/// Refuses a directory that is not empty: the mount would hide its files, such as those of `/proc` or
+/// the sockets.
 fn check_empty(path: &Path) -> Result<(), String> {
     let mut entries = std::fs::read_dir(path).map_err(|error| error.to_string())?;
     match entries.next() {
         None => Ok(()),
-        Some(_) => {
-            Err("the directory is not empty, and a mount would hide what is in it; name another".into())
-        }
+        Some(_) => Err("the directory is not empty, and a mount would hide its files; name another".into()),
     }
 }
 
 /// Whether the uppermost mount at this path is a control file system.
 fn is_ours(path: &Path) -> bool {
-    // The path itself may be dead; those above it are not.
+    // The path itself may be a dead mount; its parents are not.
     let parent = path.parent().and_then(|parent| parent.canonicalize().ok());
     let path = match (parent, path.file_name()) {
         (Some(parent), Some(name)) => parent.join(name),
@@ -140,7 +142,7 @@ fn is_ours(path: &Path) -> bool {
     at.next_back().is_some_and(|(_, kind, source)| kind.starts_with("fuse") && source == NAME)
 }
 
-/// Where a line of `/proc/self/mountinfo` says that something is mounted, its type, and its source.
+/// The mount point, the type and the source of a line of `/proc/self/mountinfo`.
 fn parse_mount(line: &str) -> Option<(String, &str, &str)> {
     let (before, after) = line.split_once(" - ")?;
     let at = before.split(' ').nth(4)?;
@@ -151,12 +153,12 @@ fn parse_mount(line: &str) -> Option<(String, &str, &str)> {
     Some((at, after.next()?, after.next()?))
 }
 
-/// Takes a mount out of the tree of names, whoever still uses it.
+/// Detaches a mount, even while processes still use it.
 fn detach(path: &Path) {
     if rustix::mount::unmount(path, UnmountFlags::DETACH).is_ok() {
         return;
     }
-    // Others than root may only through this program.
+    // Users other than root need this program.
     let mut command = Command::new("fusermount3");
     command.args(["-u", "-z", "--"]).arg(path).stdin(Stdio::null()).stdout(Stdio::null());
     match command.stderr(Stdio::null()).status() {
@@ -166,7 +168,7 @@ fn detach(path: &Path) {
     }
 }
 
-/// The tree as FUSE asks for it.
+/// The tree as a FUSE file system.
 struct Files {
     tree: Tree,
     open: Mutex<Open>,
@@ -174,7 +176,7 @@ struct Files {
     gid: u32,
 }
 
-/// Open files, by their handles: what they said when they were last read from their beginning.
+/// Open files by handle: their text when they were last read from the beginning.
 #[derive(Default)]
 struct Open {
     texts: HashMap<u64, String>,
@@ -213,7 +215,7 @@ fn kind(node: &Node) -> FileType {
 
 impl Filesystem for Files {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
-        // Refused only where the system's own bound is lower, and then that one holds.
+        // Refused only if the system's own limit is lower, which then holds.
         let _ = config.set_max_write(WRITE_BYTES_MAX);
         Ok(())
     }
@@ -283,7 +285,7 @@ impl Filesystem for Files {
         _: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        // Made anew at the beginning only, so that what is read in pieces fits together.
+        // Made at offset 0 only, so that a text that is read in pieces is consistent.
         let made = match offset {
             0 => match self.tree.read(ino.0) {
                 Some(text) => Some(text),
@@ -314,7 +316,7 @@ impl Filesystem for Files {
         reply: ReplyWrite,
     ) {
         match self.tree.write(ino.0, data) {
-            // It was at most 64 KiB.
+            // At most 64 KiB, see WRITE_BYTES_MAX.
             Ok(()) => reply.written(data.len() as u32),
             Err(why) => {
                 log::warn!("control file system: {why}");
@@ -347,7 +349,7 @@ impl Filesystem for Files {
 
     fn readdir(&self, _: &Request, ino: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectory) {
         let Some(entries) = self.tree.entries(ino.0) else { return reply.error(Errno::ENOTDIR) };
-        // The number of the directory above matters to nobody: the kernel knows it.
+        // The kernel knows the number of the parent directory; any will do here.
         let above = [(".", ino.0), ("..", ROOT)].map(|(name, number)| (name, Node { number, file: None }));
         let all = above.iter().map(|(name, node)| (*name, node));
         let all = all.chain(entries.iter().map(|(name, node)| (name.as_str(), node)));
@@ -359,7 +361,7 @@ impl Filesystem for Files {
         reply.ok();
     }
 
-    // Partitions are made and removed by the server's configuration.
+    // Only the server's configuration makes and removes partitions.
 
     fn create(&self, _: &Request, _: INodeNo, _: &OsStr, _: u32, _: u32, _: i32, reply: ReplyCreate) {
         reply.error(Errno::EPERM);
@@ -400,7 +402,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mount_is_known_by_its_line() {
+    fn a_line_of_mountinfo_is_parsed() {
         let line = "98 31 0:53 / /run/a\\040b rw,nosuid,nodev shared:5 - fuse octavo rw,user_id=0,group_id=0";
         assert_eq!(parse_mount(line), Some(("/run/a b".into(), "fuse", "octavo")));
         assert_eq!(parse_mount("nonsense"), None);

@@ -1,11 +1,11 @@
-//! The control protocol: what `octavo ctl` and a server say to each other over a unix socket.
+//! The control protocol between `octavo ctl` and a server, over a unix socket.
 //!
-//! One JSON object a line, in both directions. A request is `{"v":1,"do":"stat"}`; it is answered
-//! by any number of `{"v":1,"progress":..}` and then one `{"v":1,"ok":..}` or `{"v":1,"error":..}`.
-//! Further requests may follow on the same connection. `docs/octavo-ctl.1.md` is the protocol's
-//! text.
+//! Each message is one JSON object on one line, in both directions. A request is
+//! `{"v":1,"do":"stat"}`. The answer is any number of `{"v":1,"progress":..}` and then one
+//! `{"v":1,"ok":..}` or `{"v":1,"error":..}`. More requests may follow on the same connection.
+//! `docs/octavo-ctl.1.md` specifies the protocol.
 //!
-//! Whoever can connect may do everything: the socket's mode, 0600, is the permission.
+//! Every client that can connect may do everything: the socket's mode, 0600, is the permission.
 
 use std::io::{BufRead, Write};
 
@@ -14,22 +14,22 @@ use serde::{Deserialize, Serialize};
 use super::report::RecordingReport;
 use crate::order::Order;
 
-/// The version of the protocol: raised when an old reader would misunderstand, not when something
-/// is added.
+/// The version of the protocol. It rises when an old reader would misunderstand a message, not when
+/// a field is added.
 pub const VERSION: u32 = 1;
 
-/// The longest request: a few words, and a path.
+/// The longest request in bytes: a few words and a path fit.
 pub const REQUEST_BYTES_MAX: u64 = 4096;
 
-/// The longest reply: a report of thousands of exports fits.
+/// The longest reply in bytes: a report of thousands of exports fits.
 pub const REPLY_BYTES_MAX: u64 = 16 << 20;
 
-/// A request. What a verb does not need is left out.
+/// A request. Fields that its verb does not need are left out.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Request {
     /// [`VERSION`].
     pub v: u32,
-    /// What to do; a word of [`Verb`]. Text, so that an unknown one is refused by name.
+    /// A word of [`Verb`]. Text, so that an unknown verb can be named in the error.
     #[serde(rename = "do")]
     pub verb: String,
     /// Which partition.
@@ -38,7 +38,7 @@ pub struct Request {
     /// Which of its exports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub object: Option<String>,
-    /// Settings and their new values, in this order.
+    /// Settings and their new values, applied in this order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub values: Vec<(String, String)>,
     /// Bytes to reclaim.
@@ -47,10 +47,10 @@ pub struct Request {
     /// One of `posix_fadvise`'s words, for a range.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub advice: Option<String>,
-    /// Where the range begins; the object's beginning where it is not said.
+    /// Where the range begins; 0 if left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub offset: Option<u64>,
-    /// How long it is; to the object's end where it is not said.
+    /// How long it is; to the object's end if left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub len: Option<u64>,
     /// What to record, for `record`.
@@ -58,35 +58,35 @@ pub struct Request {
     pub record: Option<Order>,
 }
 
-/// What a server can be asked to do.
+/// The things that a server can do on request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
     /// The counters.
     Stat,
     /// Make every acknowledged write durable.
     Sync,
-    /// The same with progress, trying refusing stores again.
+    /// The same with progress; stores that refuse are tried again.
     Drain,
     /// All partitions with their settings.
     Partitions,
     /// Change settings of a partition.
     Set,
-    /// What a partition would have missed at other sizes.
+    /// A partition's miss curve: its misses at other sizes.
     Mrc,
-    /// Say what will happen to a range of an export.
+    /// Announce how a range of an export will be used.
     Advise,
-    /// Let clean pages go.
+    /// Evict pages; dirty pages are written back first.
     Evict,
     /// Give memory of a partition back to the system.
     Reclaim,
-    /// Where pages lie, and whose are read.
+    /// On which nodes pages lie, and which threads access them.
     Numa,
-    /// Record a partition until the client says something, or goes.
+    /// Record a partition until the client sends anything, or disconnects.
     Record,
 }
 
 impl Verb {
-    /// Whether it may wait for a store for as long as that takes.
+    /// Whether it may wait for a store without limit.
     pub fn may_wait(self) -> bool {
         matches!(self, Verb::Sync | Verb::Drain | Verb::Advise | Verb::Evict)
     }
@@ -102,17 +102,17 @@ pub struct Reply {
     pub body: Body,
 }
 
-/// What a reply says.
+/// The content of a reply.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Body {
-    /// The request was done; the answer is over.
+    /// The request succeeded; the answer is complete.
     Ok(serde_json::Value),
-    /// The request is being done.
+    /// The request is in progress.
     Progress(Progress),
-    /// How far the recording is that was asked for.
+    /// How far the requested recording is.
     Recording(RecordingReport),
-    /// The request was not done, or not wholly; the answer is over.
+    /// The request failed, or was done only in part; the answer is complete.
     Error(Fault),
 }
 
@@ -123,12 +123,12 @@ pub struct Progress {
     pub dirty_bytes: u64,
 }
 
-/// Why a request was not done.
+/// Why a request failed.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Fault {
     /// A sentence.
     pub message: String,
-    /// The objects that refused, if it is about objects.
+    /// The objects that refused, if objects did.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub objects: Vec<FaultyObject>,
 }
@@ -200,8 +200,7 @@ pub fn send(stream: &mut impl Write, message: &impl Serialize) -> std::io::Resul
 }
 
 /// Reads one line of at most `bytes_max`, its newline included; `None` at the end of the stream.
-/// The last line of a stream may lack its newline: JSON that is not whole is refused by whoever
-/// parses it.
+/// The last line of a stream may lack its newline: the JSON parser refuses a truncated message.
 pub fn receive(stream: &mut impl BufRead, bytes_max: u64) -> std::io::Result<Option<Vec<u8>>> {
     let mut line = Vec::new();
     std::io::Read::take(&mut *stream, bytes_max).read_until(b'\n', &mut line)?;
@@ -211,7 +210,7 @@ pub fn receive(stream: &mut impl BufRead, bytes_max: u64) -> std::io::Result<Opt
     if line.last() == Some(&b'\n') {
         line.pop();
     } else if line.len() as u64 == bytes_max {
-        let what = format!("a line without an end in {bytes_max} bytes");
+        let what = format!("the line is longer than {bytes_max} bytes");
         return Err(std::io::Error::new(std::io::ErrorKind::InvalidData, what));
     }
     Ok(Some(line))
@@ -222,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_look_as_documented() {
+    fn messages_have_the_documented_form() {
         let request = serde_json::to_string(&Request::new(Verb::Stat)).unwrap();
         assert_eq!(request, r#"{"v":1,"do":"stat"}"#);
         let progress = Reply::new(Body::Progress(Progress { dirty_bytes: 5 }));
@@ -234,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_too_long_is_an_error_and_not_memory() {
+    fn a_line_that_is_too_long_is_an_error_and_takes_no_memory() {
         let mut endless = std::io::BufReader::new(std::io::repeat(b'x'));
         assert!(receive(&mut endless, 4096).is_err());
         assert!(receive(&mut &b""[..], 10).unwrap().is_none());

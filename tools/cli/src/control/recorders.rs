@@ -1,8 +1,8 @@
-//! The server's side of recordings: a thread for each, which takes blocks from the engine, packs
-//! them and writes files.
+//! The server's side of recordings: one thread per recording takes blocks from the engine, packs them
+//! and writes files.
 //!
-//! Whatever goes wrong with a file ends the recording, is told in the log and counted, and concerns
-//! no client: the engine never waits for these threads.
+//! An error of a file ends the recording, is logged and counted, and affects no client: the engine
+//! never waits for these threads.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use octavo_sim::recording::{About, Ending, Writer};
 use crate::control::report::RecordingReport;
 use crate::order::{Order, sample_text};
 
-/// A block that is not full is written so long after its first event: what a kill loses.
+/// A block that is not full is written one second after its first event: a kill loses at most that.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// All recordings of a server.
@@ -24,11 +24,11 @@ const PATIENCE: Duration = Duration::from_secs(1);
 pub struct Recorders {
     running: Mutex<HashMap<String, Arc<Recorder>>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    /// Recordings that ended though nobody had said so, by partition.
+    /// How many recordings ended before they were stopped, by partition.
     broken_off: Mutex<HashMap<String, u64>>,
 }
 
-/// A recording, and what is known of it.
+/// A recording and its figures.
 pub struct Recorder {
     partition: Partition,
     began: Instant,
@@ -41,7 +41,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Recorders {
-    /// Begins a recording; the error is a sentence.
+    /// Starts a recording. The error is a sentence.
     pub fn start(self: &Arc<Self>, partition: &Partition, order: &Order) -> Result<Arc<Recorder>, String> {
         order.check()?;
         let mut running = lock(&self.running);
@@ -55,7 +55,7 @@ impl Recorders {
         let recording = partition.record(order.sample_below).map_err(|error| error.to_string())?;
         let began_unix = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
         let about = About {
-            // Unique where it matters: among the files that somebody reads together.
+            // Unique among the files that are likely to be read together.
             id: began_unix.as_nanos() as u64 ^ u64::from(std::process::id()).rotate_left(40),
             part: 1,
             began_unix_ms: began_unix.as_millis() as u64,
@@ -64,7 +64,7 @@ impl Recorders {
         let writer = Writer::create(&order.file, order.rotation(), about).map_err(|error| {
             let what = match error.kind() {
                 std::io::ErrorKind::AlreadyExists => {
-                    "there is such a file; move it away, or use another name".into()
+                    "the file exists; move it away, or use another name".into()
                 }
                 _ => error.to_string(),
             };
@@ -89,7 +89,7 @@ impl Recorders {
                 recorders.ended(&name, &recorder, ending);
             })
         };
-        let thread = thread.map_err(|error| format!("a thread cannot be started: {error}"))?;
+        let thread = thread.map_err(|error| format!("cannot start a thread: {error}"))?;
         log::info!("partition \"{}\" is being recorded to {}", order.partition, order.file.display());
         running.insert(order.partition.clone(), recorder.clone());
         let mut threads = lock(&self.threads);
@@ -118,14 +118,14 @@ impl Recorders {
         recorder.ended.notify_all();
     }
 
-    /// What is known of a partition's recording, if there is one; and how many ended early.
+    /// The figures of a partition's recording, if there is one, and how many ended early.
     pub fn report(&self, partition: &str) -> (Option<RecordingReport>, u64) {
         let recorder = lock(&self.running).get(partition).cloned();
         let broken_off = lock(&self.broken_off).get(partition).copied().unwrap_or(0);
         (recorder.map(|recorder| recorder.report()), broken_off)
     }
 
-    /// Ends all recordings, and waits until their files are whole.
+    /// Stops all recordings, and waits until their files are complete.
     pub fn stop_all(&self) {
         let running: Vec<Arc<Recorder>> = lock(&self.running).values().cloned().collect();
         running.iter().for_each(|recorder| recorder.stop());
@@ -137,12 +137,12 @@ impl Recorders {
 }
 
 impl Recorder {
-    /// Ends it.
+    /// Stops the recording.
     pub fn stop(&self) {
         self.partition.stop_recording();
     }
 
-    /// What is known of it now.
+    /// Its figures now.
     pub fn report(&self) -> RecordingReport {
         let stat = self.partition.recording_stat();
         let mut report = lock(&self.report);
@@ -155,7 +155,7 @@ impl Recorder {
         report.clone()
     }
 
-    /// Waits for its end, no longer than so.
+    /// Waits for its end, for `time` at most.
     pub fn wait(&self, time: Duration) -> RecordingReport {
         let report = lock(&self.report);
         let waited = self.ended.wait_timeout_while(report, time, |report| report.ended.is_none());
@@ -167,7 +167,7 @@ impl Recorder {
     fn write(&self, mut recording: Recording, mut writer: Writer) -> Result<Ending, String> {
         let mut part_begins = false;
         let result = loop {
-            // Where it cannot begin now, the file becomes a little longer.
+            // If the engine cannot begin a part now, the file becomes a little longer.
             part_begins = part_begins || (writer.is_full() && recording.begin_part());
             let taken = recording.take(PATIENCE);
             let time_ms = self.began.elapsed().as_millis() as u64;
@@ -205,8 +205,8 @@ impl Recorder {
     }
 }
 
-/// Makes room for a recording that begins with the server: a file that an earlier server left is
-/// called `NAME.old.octr`, in place of the last such. Files with numbers go on with higher ones.
+/// Makes room for a recording that starts with the server: renames a file that an earlier server
+/// left to `NAME.old.octr`, replacing an older one. Rotated files continue with higher numbers.
 pub fn make_way(order: &Order) -> Result<(), String> {
     if order.rotate_bytes.is_some() || !order.file.exists() {
         return Ok(());

@@ -1,6 +1,6 @@
 //! The server's end of the control socket: one thread that accepts, one for each `octavo ctl`.
 //!
-//! These threads ask the cache and never touch the server's clients. They end with the process.
+//! These threads use the cache and never touch the server's NBD clients. They end with the process.
 
 use std::io::{BufRead, BufReader, ErrorKind};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -24,17 +24,17 @@ use crate::error::Error;
 use crate::order::Order;
 use crate::suggest;
 
-/// More people than this do not look at one server.
+/// Most control clients at a time.
 const CLIENTS_MAX: usize = 16;
 
-/// Commands at a time that may wait for a store. The other clients' places stay free for commands
-/// that do not, such as `stat` and `set`, however many stores hang.
+/// Most commands that may wait for a store at a time. The remaining four places stay free for
+/// commands that do not wait, such as `stat` and `set`, however many stores hang.
 const WAITING_MAX: usize = 12;
 
-/// How long a client may say nothing, or not read what it is told.
+/// How long a client may send nothing, or not read its answer.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
 
-/// After a failed `accept` (no descriptors left, say), so that it is not tried in a hurry.
+/// Pause after a failed `accept` (no descriptors left, say), so that the retries do not spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
 /// The listening socket; removes its file when dropped.
@@ -43,32 +43,32 @@ pub struct Listener {
     _path: SocketPath,
 }
 
-/// What the threads need.
+/// What the threads use.
 pub struct Asked {
     /// The cache.
     pub cache: Cache,
-    /// What is being recorded.
+    /// The recordings in progress.
     pub recorders: Arc<Recorders>,
-    /// How long a drain may fail.
+    /// How long a drain may make no progress.
     pub drain_timeout: Duration,
     /// When the server began.
     pub started: Instant,
-    /// What clients do.
+    /// Asks for the figures of NBD clients.
     pub clients: AskClients,
-    /// Commands that may wait for a store now.
+    /// How many commands may be waiting for a store now.
     pub waiting: Arc<AtomicUsize>,
 }
 
 impl Listener {
-    /// Binds the socket, for its owner only; takes over a file of this user that no server listens
-    /// at any more. The error is a sentence.
+    /// Binds the socket with mode 0600. Replaces a socket file of this user that no server listens at
+    /// any more. The error is a sentence.
     pub fn bind(path: &Path) -> Result<Listener, String> {
         let failed = |error: std::io::Error| format!("cannot listen at unix:{}: {error}", path.display());
         if let Some(directory) = path.parent() {
             make_private_dir(directory)?;
         }
         SocketPath::clear(path).map_err(failed)?;
-        // The mask, not a chmod after the fact: there is no moment at which others could connect.
+        // A mask and not a later chmod: others can connect at no moment.
         let mask = rustix::process::umask(Mode::RWXG | Mode::RWXO | Mode::XUSR);
         let bound = UnixListener::bind(path);
         rustix::process::umask(mask);
@@ -98,14 +98,14 @@ impl Listener {
     }
 }
 
-/// A place, of a bounded number of them. Given back when dropped.
+/// One of a limited number of places, given back when dropped.
 struct Seat(Arc<AtomicUsize>);
 
 impl Seat {
-    /// Takes a place, if fewer than `max` are taken.
+    /// Takes a place if fewer than `max` are taken.
     fn take(taken: &Arc<AtomicUsize>, max: usize) -> Option<Seat> {
-        // Relaxed: a count of threads that share nothing through it. Who counts itself in vain counts
-        // itself out again by the drop.
+        // Relaxed: a count of threads that share nothing through it. If all places are taken, the
+        // drop takes the count back.
         let before = taken.fetch_add(1, Ordering::Relaxed);
         let seat = Seat(Arc::clone(taken));
         (before < max).then_some(seat)
@@ -125,7 +125,7 @@ fn admit(mut stream: UnixStream, asked: &Arc<Asked>, clients: &Arc<AtomicUsize>)
     let _ = stream.set_write_timeout(Some(SILENCE_MAX));
     let Some(seat) = Seat::take(clients, CLIENTS_MAX) else {
         let fault = fault(format!("{CLIENTS_MAX} control clients are connected already"));
-        // It is turned away whether it hears why or not.
+        // The client is refused whether it gets the reason or not.
         let _ = protocol::send(&mut stream, &Reply::new(Body::Error(fault)));
         return;
     };
@@ -157,13 +157,13 @@ fn talk(stream: &UnixStream, asked: &Asked) -> std::io::Result<()> {
         let body = match request(&line) {
             Ok((Verb::Record, request)) => record(request.record, stream, &mut reader, asked)?,
             Ok((verb, request)) => {
-                // Held until the answer is there.
+                // Held until the answer is complete.
                 let seat = verb.may_wait().then(|| Seat::take(&asked.waiting, WAITING_MAX));
                 match &seat {
                     None | Some(Some(_)) => answer(verb, &request, stream, asked)?,
                     Some(None) => Body::Error(fault(format!(
                         "{WAITING_MAX} commands wait for stores already; `octavo ctl partitions` and the log \
-                         tell which do not answer"
+                         name the stores that do not answer"
                     ))),
                 }
             }
@@ -173,23 +173,26 @@ fn talk(stream: &UnixStream, asked: &Asked) -> std::io::Result<()> {
     }
 }
 
-/// What a line asks for; the error is a sentence.
+/// Parses a request. The error is a sentence.
 fn request(line: &[u8]) -> Result<(Verb, Request), String> {
     let request: Request = serde_json::from_slice(line)
         .map_err(|error| format!("not a request such as {{\"v\":1,\"do\":\"stat\"}}: {error}"))?;
     if request.v != VERSION {
-        return Err(format!("version {} is not spoken here; {VERSION} is", request.v));
+        return Err(format!(
+            "this server does not know version {} of the protocol; it knows {VERSION}",
+            request.v
+        ));
     }
     let verb = Verb::ALL.into_iter().find(|verb| verb.word() == request.verb).ok_or_else(|| {
-        format!("\"{}\" cannot be done; {}", request.verb, Verb::ALL.map(Verb::word).join(", "))
+        format!("there is no verb \"{}\"; known: {}", request.verb, Verb::ALL.map(Verb::word).join(", "))
     })?;
     Ok((verb, request))
 }
 
-/// Between two reports to a client that records.
+/// Time between two reports to a client that records.
 const REPORT_PERIOD: Duration = Duration::from_millis(500);
 
-/// Records until the client says something or goes, the time is over, or it ends by itself.
+/// Records until the client sends anything or disconnects, the time is over, or the recording ends.
 fn record(
     order: Option<Order>,
     mut stream: &UnixStream,
@@ -198,13 +201,13 @@ fn record(
 ) -> std::io::Result<Body> {
     let refused = |message: String| Ok(Body::Error(fault(message)));
     let Some(order) = order else {
-        return refused("what to record is missing: \"record\":{\"partition\":..,\"file\":..}".into());
+        return refused("the order is missing: \"record\":{\"partition\":..,\"file\":..}".into());
     };
     let partitions = asked.cache.partitions();
     let names: Vec<&str> = partitions.iter().map(Partition::name).collect();
     let Some(partition) = partitions.iter().find(|partition| partition.name() == order.partition) else {
         let known = suggest::of(&order.partition, &names);
-        return refused(format!("there is no partition \"{}\"; {known}", order.partition));
+        return refused(format!("no partition is called \"{}\"; {known}", order.partition));
     };
     let recorder = match asked.recorders.start(partition, &order) {
         Ok(recorder) => recorder,
@@ -213,11 +216,11 @@ fn record(
     let end = order.seconds.and_then(|seconds| Instant::now().checked_add(Duration::from_secs(seconds)));
     stream.set_read_timeout(Some(REPORT_PERIOD))?;
     let mut told = Ok(());
-    // A turn takes as long as the client says nothing, which is half a second at most.
+    // Each round waits for the client for half a second at most.
     let mut report = recorder.report();
     while report.ended.is_none() {
         let is_over = end.is_some_and(|end| Instant::now() >= end);
-        // Anything that can be read, the stream's end too, is the client's wish to end.
+        // Any input, even the end of the stream, asks to end the recording.
         let is_silent = |error: &std::io::Error| {
             matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
         };
@@ -245,7 +248,7 @@ fn answer(verb: Verb, request: &Request, mut stream: &UnixStream, asked: &Asked)
         Verb::Stat => {
             let mut report = Report {
                 uptime_s: asked.started.elapsed().as_secs(),
-                ..Report::of(&asked.cache).with_clients(&(asked.clients)())
+                ..Report::of(&asked.cache, &(asked.clients)())
             };
             for partition in &mut report.partitions {
                 (partition.recording, partition.recordings_broken_off) =
@@ -295,7 +298,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bad_requests_are_refused_by_what_is_wrong_with_them() {
+    fn bad_requests_are_refused_with_the_reason() {
         let verb = request;
         assert_eq!(verb(br#"{"v":1,"do":"sync"}"#).unwrap().0, Verb::Sync);
         assert!(verb(b"hello").unwrap_err().contains("not a request"));

@@ -1,13 +1,12 @@
-//! What the control file system shows: directories and files by number, what they say, and what
-//! writing to them does.
+//! The content of the control file system: directories and files by number, reading and writing.
 //!
 //! A partition `host/vm1` is the directory `vm1` in `host`; the directories above partitions are
-//! groups. A file is a setting of `keys`, under its name there. A part of a name that is a file's
-//! name too, or that no file can have, has its first byte as `%6D`. What is not here: FUSE, in
-//! `mount`.
+//! groups. Each file is a setting of `keys`, under its name there. If a part of a partition's name is
+//! also a file's name, or cannot be a file name, its first byte is encoded, as `%6D`. Not here: FUSE,
+//! which is in `mount`.
 //!
-//! Nothing about a partition is kept: it is looked up by name each time, so that who comes and goes
-//! is seen at once. A directory keeps its number for as long as the server lives.
+//! The tree keeps nothing about a partition but looks it up by name each time, so that it shows new
+//! and removed partitions at once. A directory keeps its number for as long as the server lives.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, PoisonError};
@@ -16,11 +15,11 @@ use octavo::{Cache, Limits, Owed, Partition};
 
 use super::keys::{self, KEYS, Key};
 
-/// Numbers of a directory and its files: the directory's own first.
+/// How many numbers a directory takes: its own first, then those of its files.
 const NUMBERS: u64 = 64;
 const _: () = assert!(KEYS.len() < NUMBERS as usize);
 
-/// The longest value that can be written.
+/// The longest value that can be written, in bytes.
 const VALUE_BYTES_MAX: usize = 4096;
 
 /// The number of the root.
@@ -32,13 +31,13 @@ pub struct Tree {
     paths: Mutex<Paths>,
 }
 
-/// The paths of directories; a directory's place here gives its number.
+/// The paths of directories. A directory's index here determines its number.
 struct Paths {
     by_place: Vec<String>,
     places: HashMap<String, u64>,
 }
 
-/// A directory or a file, for those who look at it.
+/// A directory or a file.
 pub struct Node {
     /// Its number.
     pub number: u64,
@@ -46,7 +45,7 @@ pub struct Node {
     pub file: Option<u16>,
 }
 
-/// What a directory stands for. The root is neither.
+/// The partition or the group that a directory stands for. The root is neither.
 #[derive(Default)]
 struct Directory {
     partition: Option<Partition>,
@@ -54,7 +53,7 @@ struct Directory {
     group: Option<String>,
 }
 
-/// What is in a directory, by name.
+/// The entries of a directory, by name.
 type Entries = BTreeMap<String, Node>;
 
 impl Tree {
@@ -65,7 +64,7 @@ impl Tree {
         Tree { cache, paths: Mutex::new(paths) }
     }
 
-    /// The node of that number, if it is still there.
+    /// The node of that number, if it still exists.
     pub fn node(&self, number: u64) -> Option<Node> {
         let (path, key) = self.place(number)?;
         let directory = self.directory(&path)?;
@@ -75,7 +74,7 @@ impl Tree {
         }
     }
 
-    /// What is in a directory; `None` if it is none.
+    /// The entries of a directory; `None` if the number is not a directory's.
     pub fn entries(&self, number: u64) -> Option<Entries> {
         let (path, None) = self.place(number)? else { return None };
         let directory = self.directory(&path)?;
@@ -95,7 +94,7 @@ impl Tree {
         Some(entries)
     }
 
-    /// What a file says now; `None` if it is none, or says nothing.
+    /// The text of a file now; `None` if the number is not a readable file's.
     pub fn read(&self, number: u64) -> Option<String> {
         let (path, Some(key)) = self.place(number)? else { return None };
         let directory = self.directory(&path)?;
@@ -113,9 +112,9 @@ impl Tree {
         Some(text)
     }
 
-    /// Writes a value to a file; the error is a sentence.
+    /// Writes a value to a file. The error is a sentence.
     pub fn write(&self, number: u64, value: &[u8]) -> Result<(), String> {
-        let gone = || "it is not there any more".to_owned();
+        let gone = || "it no longer exists".to_owned();
         let (path, Some(key)) = self.place(number).ok_or_else(gone)? else {
             return Err("it is a directory".into());
         };
@@ -125,7 +124,7 @@ impl Tree {
         let text = text.filter(|text| !text.contains(char::is_control));
         let text = text.ok_or_else(|| named("a value is one line of text".into()))?;
         let directory = self.directory(&path).ok_or_else(gone)?;
-        // A file takes its value at once; what a store holds up is in the log, and in `current`.
+        // The write returns at once. The log and `current` show what a store holds up.
         let told = |owed: Owed| {
             keys::go_on_with(&owed, &self.cache);
             if !owed.is_nothing() {
@@ -170,7 +169,7 @@ impl Tree {
         (partition.is_some() || group.is_some()).then_some(Directory { partition, group })
     }
 
-    /// What the partitions below a directory are charged together.
+    /// The bytes charged to the partitions below a directory together.
     fn current(&self, path: &str) -> u64 {
         let partitions = self.cache.partitions().into_iter();
         let below = partitions.filter(|partition| path_of(partition.name()).starts_with(&format!("{path}/")));
@@ -244,7 +243,7 @@ mod tests {
     use octavo::{CacheConfig, PartitionConfig};
 
     #[test]
-    fn names_are_directories_and_settings_files() {
+    fn names_are_directories_and_settings_are_files() {
         let cache = Cache::new(CacheConfig { background: false, ..CacheConfig::default() }).unwrap();
         for name in ["host/vm1/disk0", "/host/vm2", "host/min", "alone"] {
             cache

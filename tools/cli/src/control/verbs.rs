@@ -1,7 +1,6 @@
-//! What the control protocol does with partitions: show, set, advise, evict, reclaim.
+//! The verbs of the control protocol that concern partitions: show, set, advise, evict, reclaim.
 //!
-//! Every answer is JSON and every error a sentence. What a setting is called and takes is in
-//! `keys`.
+//! Every answer is JSON and every error a sentence. The names of settings are in `keys`.
 
 use octavo::{Advice, Object, Owed, Partition, UNLIMITED};
 use serde_json::{Value, json};
@@ -11,7 +10,7 @@ use super::protocol::{Request, Verb};
 use crate::suggest;
 use octavo::Cache;
 
-/// `posix_fadvise`'s words.
+/// The words of `posix_fadvise`.
 pub const ADVICE: [(&str, Advice); 6] = [
     ("normal", Advice::Normal),
     ("sequential", Advice::Sequential),
@@ -21,17 +20,20 @@ pub const ADVICE: [(&str, Advice); 6] = [
     ("noreuse", Advice::NoReuse),
 ];
 
-/// Does what a request about partitions asks for.
+/// Answers a request about partitions.
 pub fn answer(verb: Verb, request: &Request, cache: &Cache) -> Result<Value, String> {
     match verb {
         Verb::Partitions => Ok(partitions(cache)),
         Verb::Set => {
             let partition = partition(cache, request)?;
             if request.values.is_empty() {
-                return Err("nothing is to be set; key=value is expected".into());
+                return Err("there is nothing to set; expected key=value".into());
             }
             let mut changes = keys::Changes::default();
-            for (name, text) in &request.values {
+            for (at, (name, text)) in request.values.iter().enumerate() {
+                if request.values[..at].iter().any(|(other, _)| other == name) {
+                    return Err(format!("\"{name}\" is given twice; nothing was set"));
+                }
                 changes.read(&partition, name, text).map_err(|why| format!("{name}={text}: {why}"))?;
             }
             let owed = changes.make(cache, &partition)?;
@@ -41,7 +43,7 @@ pub fn answer(verb: Verb, request: &Request, cache: &Cache) -> Result<Value, Str
             let partition = partition(cache, request)?;
             let curve = partition.miss_curve().ok_or_else(|| {
                 format!(
-                    "\"{}\" is not watched: it is too small for that, or was made without a reaper",
+                    "\"{}\" has no miss curve: the partition is too small, or was made without a reaper",
                     partition.name()
                 )
             })?;
@@ -88,16 +90,18 @@ pub fn answer(verb: Verb, request: &Request, cache: &Cache) -> Result<Value, Str
         }
         Verb::Reclaim => {
             let partition = partition(cache, request)?;
-            let bytes = request.bytes.ok_or("how many bytes is not said")?;
+            let bytes = request.bytes.ok_or("the number of bytes is missing")?;
             let (reclaimed, owed) = partition.begin_reclaim(bytes).map_err(|error| error.to_string())?;
             Ok(with_owed(json!({"reclaimed_bytes": reclaimed}), &owed))
         }
         Verb::Numa => Ok(crate::control::numa::describe(cache)),
-        Verb::Stat | Verb::Sync | Verb::Drain | Verb::Record => Err("this is about the whole server".into()),
+        Verb::Stat | Verb::Sync | Verb::Drain | Verb::Record => {
+            Err("this verb concerns the whole server".into())
+        }
     }
 }
 
-/// An answer, with what is owed because a store does not answer.
+/// Adds to an answer what is owed because a store does not answer.
 fn with_owed(mut answer: Value, owed: &Owed) -> Value {
     if !owed.is_nothing() {
         answer["owed_bytes"] = owed.bytes.into();
@@ -124,7 +128,7 @@ fn partitions(cache: &Cache) -> Value {
     })
 }
 
-/// A partition's settings that are one line each, by name.
+/// A partition's settings of one line, by name.
 fn settings(partition: &Partition) -> Value {
     let mut values = serde_json::Map::new();
     values.insert("name".into(), partition.name().into());
@@ -142,7 +146,7 @@ fn settings(partition: &Partition) -> Value {
 }
 
 fn partition(cache: &Cache, request: &Request) -> Result<Partition, String> {
-    let name = request.partition.as_deref().ok_or("which partition is not said")?;
+    let name = request.partition.as_deref().ok_or("the name of the partition is missing")?;
     let partitions = cache.partitions();
     let names: Vec<&str> = partitions.iter().map(Partition::name).collect();
     partitions
@@ -154,12 +158,10 @@ fn partition(cache: &Cache, request: &Request) -> Result<Partition, String> {
 
 fn object(cache: &Cache, request: &Request) -> Result<Object, String> {
     let partition = partition(cache, request)?;
-    let name = request.object.as_deref().ok_or("which export is not said")?;
+    let name = request.object.as_deref().ok_or("the name of the export is missing")?;
     let objects = partition.objects();
     let names: Vec<&str> = objects.iter().map(Object::name).collect();
-    objects
-        .iter()
-        .find(|object| object.name() == name)
-        .cloned()
-        .ok_or_else(|| format!("no export of it is called \"{name}\"; {}", suggest::of(name, &names)))
+    objects.iter().find(|object| object.name() == name).cloned().ok_or_else(|| {
+        format!("no export of this partition is called \"{name}\"; {}", suggest::of(name, &names))
+    })
 }

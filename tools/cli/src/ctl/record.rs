@@ -1,4 +1,4 @@
-//! `octavo record`: asks a running server to record a partition, and tells how far it is until it
+//! `octavo record`: asks a running server to record a partition, and shows the progress until it
 //! ends.
 
 use std::io::{BufReader, IsTerminal, Write};
@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use clap::Args;
 
+use super::connection::{self, Connection};
 use crate::control::protocol::{Body, Request, Verb};
 use crate::control::report::RecordingReport;
-use crate::ctl::{self, Connection};
 use crate::environment::Environment;
 use crate::error::Error;
 use crate::order::{Order, sample};
@@ -29,19 +29,19 @@ Examples:
 pub struct Arguments {
     /// The partition's name
     partition: String,
-    /// The file, NAME.octr; with --rotate its name has a number: NAME.00001.octr and so on
+    /// The file, NAME.octr; with --rotate, files are numbered: NAME.00001.octr and so on
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
-    /// Record the whole history of a share of the pages, such as 1/64 or 2%
+    /// Record all accesses to a share of the pages, such as 1/64 or 2%
     #[arg(long, value_name = "SHARE", value_parser = sample, default_value = "1")]
     sample: u32,
-    /// Begin another file when one has so many bytes
+    /// Start another file when one reaches this size
     #[arg(long, value_name = "SIZE", value_parser = size_bytes)]
     rotate: Option<u64>,
-    /// Keep the last N files
+    /// Keep the newest N files [default: all]
     #[arg(long, value_name = "N", requires = "rotate")]
     keep: Option<u32>,
-    /// End after N seconds
+    /// Stop after N seconds [default: at Ctrl-C]
     #[arg(long, value_name = "N")]
     seconds: Option<u64>,
     /// The server's control socket [default: that of `octavo serve` without a configuration]
@@ -49,10 +49,10 @@ pub struct Arguments {
     socket: Option<PathBuf>,
 }
 
-/// How often somebody's wish to end is looked at.
+/// How often the flag of an interruption is checked.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Records until the server ends it, the time is over or somebody interrupts.
+/// Records until the server ends the recording, the time is over or a signal arrives.
 pub fn run(arguments: &Arguments, environment: &Environment, quiet: bool) -> Result<(), Error> {
     let here = std::path::absolute(&arguments.output)
         .map_err(|error| Error::failed(format!("{}: {error}", arguments.output.display())))?;
@@ -66,16 +66,17 @@ pub fn run(arguments: &Arguments, environment: &Environment, quiet: bool) -> Res
     };
     order.check().map_err(Error::Usage)?;
     let stop = interruption::flag()?;
-    let connection = Connection::open(&ctl::socket(arguments.socket.as_deref(), environment)?)?;
+    let connection = Connection::open(&connection::socket(arguments.socket.as_deref(), environment)?)?;
     let failed = |error: std::io::Error| Error::failed(format!("the connection broke: {error}"));
     let stream = connection.stream.try_clone().map_err(failed)?;
     connection.send(&Request { record: Some(order), ..Request::new(Verb::Record) })?;
-    // The end of what we say is the wish to end; the server then says what there is.
+    // The end of our side of the connection asks the server to end the recording. The server then
+    // sends the final report.
     let watch = move || {
         while !stop.load(Ordering::Relaxed) {
             std::thread::sleep(LOOK);
         }
-        // It may have ended by itself.
+        // The recording may have ended by itself.
         let _ = stream.shutdown(Shutdown::Write);
     };
     std::thread::Builder::new().name("interruption".into()).spawn(watch).map_err(failed)?;
@@ -94,8 +95,8 @@ pub fn run(arguments: &Arguments, environment: &Environment, quiet: bool) -> Res
             Body::Recording(_) | Body::Progress(_) => {}
             Body::Ok(answer) => {
                 clear();
-                let report: RecordingReport = serde_json::from_value(answer)
-                    .map_err(|error| Error::failed(format!("the server's report cannot be read: {error}")))?;
+                let report: RecordingReport =
+                    serde_json::from_value(answer).map_err(connection::unreadable)?;
                 return match quiet {
                     true => Ok(()),
                     false => output::text(&format!("{}\n", text(&report))),

@@ -1,8 +1,8 @@
 //! `octavo ctl top`: the partitions of a running server, side by side, again and again.
 //!
-//! It asks what `stat`, `partitions` and `mrc` ask, and works out the rest from two looks: the
-//! server knows nothing of it. The first look tells what was since the server's start. `--once`
-//! prints that as a table. What is not here: how a question travels.
+//! It sends the requests `stat`, `partitions` and `mrc`, and computes rates from two samples; the
+//! server has no verb for it. The first sample shows the figures since the server's start. `--once`
+//! prints these as a table. Not here: the connection, which is in `connection`.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::IsTerminal;
@@ -16,19 +16,21 @@ use ratatui::text::Line;
 use ratatui::widgets::{Cell, Row, Table, TableState};
 use serde_json::Value;
 
+use super::connection;
+use super::tables::resident;
 use crate::control::protocol::{Request, Verb};
 use crate::control::report::{PartitionReport, Report};
 use crate::error::Error;
 use crate::output;
 use crate::units::{aligned, human_bytes, human_count, percent};
 
-/// Between two looks.
+/// Time between two samples.
 const PERIOD: Duration = Duration::from_secs(2);
 
-/// Miss ratios that a partition's picture shows.
+/// How many miss ratios the picture of a partition shows.
 const HISTORY: usize = 16;
 
-/// Partitions whose curve is asked for at a look: each is a request.
+/// Most partitions whose miss curve is requested per sample: each is a request of its own.
 const CURVES_MAX: usize = 64;
 
 /// The columns, in their order.
@@ -50,7 +52,7 @@ const COLUMNS: [&str; 12] = [
 /// Asks the server.
 pub type Ask<'a> = &'a dyn Fn(&Request) -> Result<Value, Error>;
 
-/// The column that a word names; the error says which there are.
+/// The column that a word names. The error lists the known names.
 pub fn column(word: &str) -> Result<usize, String> {
     let found = COLUMNS.iter().position(|column| column.eq_ignore_ascii_case(word));
     let missing = found.is_none() && word.eq_ignore_ascii_case("misses");
@@ -80,7 +82,7 @@ pub fn run(ask: Ask<'_>, once: bool, sort: usize) -> Result<(), Error> {
     shown.and(restored)
 }
 
-/// Draws, and does what keys say, until one says to stop.
+/// Draws and handles keys, until one ends it.
 fn watch(view: &mut View, ask: Ask<'_>, terminal: &mut DefaultTerminal) -> Result<(), Error> {
     let failed = |error: std::io::Error| Error::failed(format!("terminal: {error}"));
     let mut next = Instant::now() + PERIOD;
@@ -112,12 +114,12 @@ fn watch(view: &mut View, ask: Ask<'_>, terminal: &mut DefaultTerminal) -> Resul
     }
 }
 
-/// What is known of the server.
+/// The state of the screen.
 #[derive(Default)]
 struct View {
     head: String,
     partitions: Vec<Shown>,
-    /// The counters at the last look, and when that was.
+    /// The counters of the last sample, and its time.
     last: HashMap<String, PartitionReport>,
     looked: Option<Instant>,
     sort: usize,
@@ -136,22 +138,21 @@ struct Shown {
     misses: u64,
     /// The last first.
     miss_ratios: VecDeque<f64>,
-    /// Misses that a mebibyte more would have saved of late; `None`: it is not watched.
+    /// Recent misses that another MiB would have saved; `None`: the partition has no miss curve.
     utility: Option<f64>,
     ahead_used: u64,
     ahead_wasted: u64,
     dirty_bytes: u64,
     dirty_max_bytes: u64,
-    /// Pages a second that had to leave for others.
+    /// Pages evicted per second for other pages, or by a resize.
     evicted_per_s: f64,
 }
 
 impl View {
-    /// Asks the server, and compares with the last look.
+    /// Asks the server, and compares with the last sample.
     fn look(&mut self, ask: Ask<'_>, now: Instant) -> Result<(), Error> {
         let answer = ask(&Request::new(Verb::Stat))?;
-        let report: Report = serde_json::from_value(answer)
-            .map_err(|error| Error::failed(format!("the server's report cannot be read: {error}")))?;
+        let report: Report = serde_json::from_value(answer).map_err(connection::unreadable)?;
         let settings = ask(&Request::new(Verb::Partitions))?;
         let elapsed = match self.looked.replace(now) {
             Some(then) => now.duration_since(then).as_secs_f64(),
@@ -170,7 +171,7 @@ impl View {
             let mut shown = Shown::of(&partition, &then, known, limits, elapsed);
             if at < CURVES_MAX {
                 let name = Some(partition.name.clone());
-                // One that is not watched has no curve, and one that has gone meanwhile neither.
+                // A partition without a miss curve, or one that was removed in the meantime, has none.
                 let curve = ask(&Request { partition: name, ..Request::new(Verb::Mrc) }).ok();
                 shown.utility = curve.as_ref().and_then(utility);
             }
@@ -181,7 +182,7 @@ impl View {
         Ok(())
     }
 
-    /// The partitions in the order that is wished for.
+    /// The partitions in the chosen order.
     fn sorted(&self) -> Vec<&Shown> {
         let mut all: Vec<&Shown> = self.partitions.iter().collect();
         match COLUMNS[self.sort] {
@@ -227,7 +228,7 @@ impl View {
 }
 
 impl Shown {
-    /// A partition now, against what it was `elapsed` seconds ago.
+    /// A partition now, compared with `elapsed` seconds ago.
     fn of(
         now: &PartitionReport,
         then: &PartitionReport,
@@ -235,10 +236,9 @@ impl Shown {
         limits: Option<&Value>,
         elapsed: f64,
     ) -> Shown {
-        let since = |now: u64, then: u64| now.saturating_sub(then);
-        let (hits, misses) = (since(now.hits, then.hits), since(now.misses, then.misses));
-        let evicted = since(now.evictions_capacity, then.evictions_capacity)
-            + since(now.evictions_resize, then.evictions_resize);
+        let since = |name: &str| now.figure(name).saturating_sub(then.figure(name));
+        let (hits, misses) = (since("hits"), since("misses"));
+        let evicted = since("evictions_capacity") + since("evictions_resize");
         let mut miss_ratios = known.miss_ratios;
         if hits + misses > 0 {
             miss_ratios.push_front(misses as f64 / (hits + misses) as f64);
@@ -250,16 +250,16 @@ impl Shown {
         };
         Shown {
             name: now.name.clone(),
-            charged_bytes: now.charged_bytes,
+            charged_bytes: now.figure("charged_bytes"),
             limits: [("min", 0), ("low", 0), ("high", u64::MAX), ("max", u64::MAX)].map(limit),
             hits,
             misses,
             miss_ratios,
             utility: None,
-            ahead_used: since(now.ahead_used, then.ahead_used),
-            ahead_wasted: since(now.ahead_wasted, then.ahead_wasted),
-            dirty_bytes: now.dirty_bytes,
-            dirty_max_bytes: now.dirty_max_bytes,
+            ahead_used: since("ahead_used"),
+            ahead_wasted: since("ahead_wasted"),
+            dirty_bytes: now.figure("dirty_bytes"),
+            dirty_max_bytes: now.figure("dirty_max_bytes"),
             evicted_per_s: evicted as f64 / elapsed.max(1.0),
         }
     }
@@ -303,7 +303,7 @@ impl Shown {
     }
 }
 
-/// The server in a line.
+/// A line about the server.
 fn head(report: &Report, allowed_bytes: u64) -> String {
     let cache = &report.cache;
     let pressure = match allowed_bytes < cache.memory_max_bytes {
@@ -317,7 +317,7 @@ fn head(report: &Report, allowed_bytes: u64) -> String {
         report.connections,
         human_bytes(cache.memory_charged_bytes),
         human_bytes(cache.memory_max_bytes),
-        report.resident(),
+        resident(report),
     )
 }
 
@@ -328,8 +328,8 @@ fn sparkline(miss_ratios: &VecDeque<f64>) -> String {
     miss_ratios.iter().rev().map(bar).collect()
 }
 
-/// Misses that a mebibyte more would have saved of late: how far the curve falls over the next
-/// eighth of the size.
+/// Recent misses that another MiB would have saved: the slope of the curve over the next eighth of the
+/// size.
 fn utility(curve: &Value) -> Option<f64> {
     let point = |point: &Value| Some((point["bytes"].as_f64()?, point["misses"].as_f64()?));
     let points: Vec<(f64, f64)> = curve["points"].as_array()?.iter().filter_map(point).collect();
@@ -339,7 +339,7 @@ fn utility(curve: &Value) -> Option<f64> {
     Some((saved / (more / f64::from(1 << 20))).max(0.0))
 }
 
-/// The curve between its points, which ascend by size; flat beyond its ends.
+/// Interpolates the curve between its points, which ascend by size. It is flat beyond its ends.
 fn misses_at(points: &[(f64, f64)], size: f64) -> Option<f64> {
     let above = points.partition_point(|(bytes, _)| *bytes < size);
     let (Some(upper), Some(lower)) =
@@ -358,7 +358,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn the_curve_gives_the_utility() {
+    fn the_utility_is_the_slope_of_the_curve() {
         let mib = 1u64 << 20;
         let points = [(0, 100), (8, 60), (16, 20)];
         let points = points.map(|(mibs, misses)| json!({"bytes": mibs * mib, "misses": misses}));
@@ -370,15 +370,12 @@ mod tests {
     }
 
     #[test]
-    fn what_was_since_the_last_look_is_shown_and_sorted() {
-        let then = PartitionReport { hits: 100, misses: 100, ..PartitionReport::default() };
-        let now = |name: &str, hits, dirty_bytes| PartitionReport {
-            name: name.into(),
-            hits,
-            misses: 110,
-            dirty_bytes,
-            evictions_capacity: 20,
-            ..PartitionReport::default()
+    fn figures_since_the_last_sample_are_shown_and_sorted() {
+        let report = |value| serde_json::from_value::<PartitionReport>(value).unwrap();
+        let then = report(json!({"hits": 100, "misses": 100}));
+        let now = |name: &str, hits: u64, dirty_bytes: u64| {
+            report(json!({"name": name, "hits": hits, "misses": 110, "dirty_bytes": dirty_bytes,
+                          "evictions_capacity": 20}))
         };
         let shown = |now: &PartitionReport| Shown::of(now, &then, Shown::default(), None, 2.0);
         let view = View {

@@ -16,7 +16,7 @@ use crate::{interruption, output};
 /// Measure the engine on this machine
 #[derive(Args)]
 #[command(after_help = "\
-Contestants of a case take turns; `ratio` compares the engine with each of them, round by round.
+The contestants of a case run in turns; `ratio` compares the engine with each of them, round by round.
 
 Examples:
   octavo bench --list
@@ -28,37 +28,37 @@ pub struct Arguments {
     /// What to measure: a suite by name, or a file of one such as ./mine.toml
     #[arg(required_unless_present_any = ["list", "bounded_reader"])]
     suite: Option<String>,
-    /// Say which suites and cases there are
+    /// List the suites and their cases
     #[arg(long)]
     list: bool,
-    /// Only cases whose names are like this; `*` stands for any letters
+    /// Run only cases whose names match; `*` matches any characters
     #[arg(long, value_name = "PATTERN")]
     case: Option<String>,
-    /// Write a JSON object a line and case instead of a table; `-` is standard output
+    /// Write one JSON object per case and line instead of a table; `-` is standard output
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Write a page with pictures and tables
+    /// Write a page with charts and tables
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Only see that everything works, in a few seconds; the figures mean nothing
+    /// Only test that everything works, in a few seconds; the figures mean nothing
     #[arg(long)]
     quick: bool,
-    /// Time to measure each case for [default: what the suite says]
+    /// Measure each case for N seconds [default: set by the suite]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: Option<u64>,
-    /// Bytes of the cache's frames, for all cases [default: what the suite says]
+    /// Bytes of the cache's frames, for all cases [default: set by the suite]
     #[arg(long, value_name = "SIZE", value_parser = size_bytes)]
     memory: Option<u64>,
-    /// The file to make on the disk that is measured; it must not exist, and is removed
+    /// A file to create on the disk to measure; it must not exist, and is removed at the end
     /// [default: in the user's cache directory]
     #[arg(long, value_name = "PATH")]
     file: Option<PathBuf>,
-    /// A process that this program starts itself, with a bound on its memory
+    /// Run as the child process whose memory is limited; for internal use
     #[arg(long, hide = true, value_name = "FILE")]
     bounded_reader: Option<PathBuf>,
 }
 
-/// Measures, and prints rows as they come, or a table.
+/// Measures, and writes JSON rows as they are measured, or a table at the end.
 pub fn run(arguments: &Arguments, environment: &Environment, quiet: bool) -> Result<(), Error> {
     if let Some(path) = &arguments.bounded_reader {
         return octavo_bench::serve_bounded(path).map_err(|error| Error::failed(error.to_string()));
@@ -103,7 +103,7 @@ pub fn run(arguments: &Arguments, environment: &Environment, quiet: bool) -> Res
     let mut printer = Printer::new(Json::to(arguments.json.as_deref())?, quiet);
     let result = octavo_bench::run(suite, &options, &mut printer);
     printer.progress.clear();
-    // What was measured until then is shown.
+    // After an interruption, the results so far are shown.
     let shown = printer.end(suite, arguments);
     interruption::unless_interrupted(&stop)?;
     result.map_err(|error| Error::failed(error.to_string()))?;

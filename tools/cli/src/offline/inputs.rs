@@ -1,7 +1,7 @@
-//! What the subcommands that run over traces have in common: which traces, where results go, news
-//! for a terminal, and interruption.
+//! What the subcommands that run over traces share: the options for traces and results, the output of
+//! results, and the progress on a terminal.
 //!
-//! What is not here: what is done with the traces.
+//! Not here: what is done with the traces.
 
 use std::fs::File;
 use std::io::{IsTerminal, Write};
@@ -26,19 +26,64 @@ use crate::suggest;
 /// Which traces to read, and how.
 #[derive(Args)]
 pub struct Traces {
-    /// Traces: files, `-` for standard input, or `gen:SPEC` for generated accesses
+    /// Traces: files, `-` for standard input, or `gen:SPEC` for a generated workload
     #[arg(long = "trace", value_name = "FILE", num_args = 1..)]
     paths: Vec<PathBuf>,
     #[command(flatten)]
     reading: Reading,
 }
 
+/// How results are made and where they go: what `simulate`, `mrc` and `plan` share.
+#[derive(Args)]
+pub struct Running {
+    /// Choose samples and the sets of pages by this seed; the same seed gives the same results
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Write one JSON object per result and line; `-` or nothing is standard output, in place of the
+    /// table
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
+    pub json: Option<PathBuf>,
+    /// Write a page with all curves
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+    /// Threads [default: as many as processors]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1024))]
+    jobs: Option<u64>,
+}
+
+/// The sets of policies that work inside sets.
+#[derive(Args)]
+pub struct Ways {
+    /// Pages of a set, for policies inside sets: 8, 16, 32
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "16")]
+    ways: Vec<u32>,
+}
+
+impl Running {
+    /// Threads to use.
+    pub fn jobs(&self) -> usize {
+        let processors = || std::thread::available_parallelism().map_or(1, usize::from);
+        self.jobs.map_or_else(processors, |jobs| jobs as usize)
+    }
+}
+
+impl Ways {
+    /// Ways that the table is compiled for, each once.
+    pub fn checked(&self) -> Result<Vec<u32>, Error> {
+        if let Some(other) = self.ways.iter().find(|ways| !WAYS.contains(ways)) {
+            return Err(Error::Usage(format!("--ways {other}: sets have 8, 16 or 32 ways")));
+        }
+        refuse_twice("number of ways", self.ways.iter().map(u32::to_string))?;
+        Ok(self.ways.clone())
+    }
+}
+
 /// Standard input, which can be read only once.
 const STANDARD_INPUT: &str = "-";
 
 impl Traces {
-    /// The traces to open, each with a name of its own. `folder`: all files in it whose names tell
-    /// their format.
+    /// The traces to open, each with a unique name. `folder` adds all its files whose names tell their
+    /// format.
     pub fn all(&self, folder: Option<&Path>) -> Result<Vec<Trace<'static>>, Error> {
         Ok(self.named(folder)?.into_iter().map(|named| named.trace).collect())
     }
@@ -67,11 +112,11 @@ impl Traces {
         Ok(traces.collect())
     }
 
-    /// What the headers of a trace's files say, if it is a recording.
+    /// The header of a trace, if it is a recording.
     pub fn recorded(&self, files: &[PathBuf]) -> Result<Option<About>, Error> {
         let format = self.reading.options().format_of(&files[0]);
         match format {
-            // What was read from there would be gone.
+            // Standard input cannot be read twice.
             _ if files[0].as_os_str() == STANDARD_INPUT => Ok(None),
             Some(Format::Octr) => {
                 recording::about(&files[0]).map(Some).map_err(|error| Error::failed(error.to_string()))
@@ -80,7 +125,7 @@ impl Traces {
         }
     }
 
-    /// Whether malformed parts of traces are passed over.
+    /// Whether malformed parts of traces are skipped.
     pub fn skip_bad(&self) -> bool {
         self.reading.options().skip_bad
     }
@@ -90,7 +135,7 @@ impl Traces {
         self.reading.options().page_bytes
     }
 
-    /// Refuses standard input where a trace is read more than once, for a reason.
+    /// Refuses standard input for a run that reads its traces more than once, and says why it does.
     pub fn refuse_standard_input(&self, why: &str) -> Result<(), Error> {
         if self.paths.iter().any(|path| path.as_os_str() == STANDARD_INPUT) {
             return Err(Error::Usage(format!("standard input can be read only once, and {why}; use a file")));
@@ -105,7 +150,7 @@ pub struct Named {
     pub trace: Trace<'static>,
 }
 
-/// A source that tells people, once, what they should know of its end.
+/// A source that prints its remark about how it ended, once.
 struct Remarking {
     source: Box<dyn Source>,
     told: Arc<AtomicBool>,
@@ -148,13 +193,16 @@ fn recognised(folder: &Path) -> Result<Vec<PathBuf>, Error> {
         }
     }
     if paths.is_empty() {
-        return Err(Error::failed(format!("{}: no file in it has the name of a trace", folder.display())));
+        return Err(Error::failed(format!(
+            "{}: no file in this folder has the name of a trace",
+            folder.display()
+        )));
     }
     paths.sort();
     Ok(paths)
 }
 
-/// A trace's file name, or where others have the same, all of its path.
+/// A trace's file name, or its whole path if another trace has the same file name.
 fn name(path: &Path, all: &[PathBuf]) -> String {
     let file = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned());
     let whole = path.display().to_string();
@@ -165,7 +213,7 @@ fn name(path: &Path, all: &[PathBuf]) -> String {
     file(path).unwrap_or(whole)
 }
 
-/// Policies by their words, each once.
+/// Policies by their names or groups, each once.
 pub fn policies(words: &[String]) -> Result<Vec<Policy>, Error> {
     let mut policies = Vec::new();
     for word in words {
@@ -180,25 +228,13 @@ pub fn policies(words: &[String]) -> Result<Vec<Policy>, Error> {
     Ok(policies)
 }
 
-/// Ways that the table is compiled for, each once.
-pub fn ways(ways: &[u32]) -> Result<(), Error> {
-    if let Some(other) = ways.iter().find(|ways| !WAYS.contains(ways)) {
-        return Err(Error::Usage(format!("--ways {other}: sets have 8, 16 or 32 ways")));
-    }
-    refuse_twice("number of ways", ways.iter().map(u32::to_string))
-}
-
-/// Memory that this process can have without swapping, by the machine and its cgroups. None: the
-/// kernel does not say.
+/// Memory that this process can take without swapping, by the machine and its cgroups. None: the
+/// kernel does not report it.
 pub fn memory_available_bytes() -> Option<u64> {
     octavo::pressure::PressureSource::linux().sample().available_bytes
 }
 
-/// Threads to use: as many as asked for, else as there are processors.
-pub fn jobs(asked: Option<u64>) -> usize {
-    asked.map_or_else(|| std::thread::available_parallelism().map_or(1, usize::from), |jobs| jobs as usize)
-}
-
+/// Refuses a word that is given more than once.
 pub fn refuse_twice(what: &str, words: impl Iterator<Item = String>) -> Result<(), Error> {
     let mut seen = std::collections::HashSet::new();
     for word in words {
@@ -209,7 +245,7 @@ pub fn refuse_twice(what: &str, words: impl Iterator<Item = String>) -> Result<(
     Ok(())
 }
 
-/// Where lines of JSON go.
+/// The destination of JSON lines.
 pub enum Json {
     Nowhere,
     StandardOutput,
@@ -217,7 +253,7 @@ pub enum Json {
 }
 
 impl Json {
-    /// To a file, `-` for standard output, or nowhere.
+    /// A file, standard output for `-`, or nowhere.
     pub fn to(path: Option<&Path>) -> Result<Json, Error> {
         match path {
             None => Ok(Json::Nowhere),
@@ -230,12 +266,12 @@ impl Json {
         }
     }
 
-    /// Whether standard output is taken.
+    /// Whether JSON goes to standard output, so that nothing else may.
     pub fn is_on_standard_output(&self) -> bool {
         matches!(self, Json::StandardOutput)
     }
 
-    /// An object a line.
+    /// Writes one object per line.
     pub fn lines<T: Serialize>(&mut self, items: &[T]) -> Result<(), Error> {
         let mut text = String::new();
         for item in items {
@@ -257,7 +293,7 @@ pub fn write_page(path: &Path, page: &str) -> Result<(), Error> {
     std::fs::write(path, page).map_err(|error| Error::failed(format!("{}: {error}", path.display())))
 }
 
-/// News of what goes on, on standard error if that is a terminal.
+/// A progress line on standard error, if that is a terminal.
 pub struct News {
     shown: bool,
     last: Option<Instant>,
@@ -269,18 +305,18 @@ pub struct News {
 impl News {
     const PAUSE: Duration = Duration::from_millis(100);
 
-    /// Of a run over so many traces.
+    /// The progress of a run over `traces` traces.
     pub fn new(quiet: bool, traces: usize) -> News {
         let shown = std::io::stderr().is_terminal() && !quiet;
         News { shown, last: None, begin: Instant::now(), traces, trace: 0 }
     }
 
-    /// The next trace begins.
+    /// Starts the next trace.
     pub fn next_trace(&mut self) {
         self.trace += 1;
     }
 
-    /// Shows how far it is.
+    /// Shows the progress of the trace.
     pub fn show(&mut self, progress: Progress<'_>) {
         if !self.shown || self.last.is_some_and(|last| last.elapsed() < Self::PAUSE) {
             return;
@@ -303,7 +339,7 @@ impl News {
         );
     }
 
-    /// Takes the line away.
+    /// Clears the line.
     pub fn clear(&self) {
         if self.shown {
             let _ = write!(std::io::stderr(), "\r\x1b[K");

@@ -1,16 +1,14 @@
-//! `octavo mrc`: how much caches of all sizes would miss.
-
-use std::path::PathBuf;
+//! `octavo mrc`: miss-ratio curves, the miss ratio of a cache by its size.
 
 use clap::{Args, ValueEnum};
 use octavo_sim::mrc::{Curve, Method, Options, PARTS, curves};
 use octavo_sim::report::{self, Point, Series};
 
-use super::inputs::{self, Json, News, Traces};
+use super::inputs::{self, Json, News, Running, Traces, Ways};
 use crate::error::Error;
 use crate::{interruption, output};
 
-/// Make miss-ratio curves: how much caches of all sizes would miss
+/// Make miss-ratio curves: the miss ratio of a cache by its size
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -20,11 +18,11 @@ Examples:
 pub struct Arguments {
     #[command(flatten)]
     traces: Traces,
-    /// Policies by name, or the groups engine, reference, all; the methods other than miniature
-    /// know lru alone
+    /// Policies by name, or the groups engine, reference, all; methods other than miniature support
+    /// only lru
     #[arg(long, value_name = "POLICY", value_delimiter = ',', default_value = "lru")]
     policy: Vec<String>,
-    /// How the curves come about [default: exact for lru, else miniature]
+    /// How the curves are made [default: exact for lru, else miniature]
     #[arg(long, value_name = "METHOD", value_delimiter = ',')]
     method: Vec<MethodName>,
     /// Pages in the sample of shards-size, and in a miniature [default: 65536, and 8192]
@@ -37,33 +35,21 @@ pub struct Arguments {
     /// Sizes of a curve, by equal factors from a thousandth of the different pages to all of them
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(2..=10_000))]
     points: u32,
-    /// Pages of a set, for miniatures of policies inside sets: 8, 16, 32
-    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "16")]
-    ways: Vec<u32>,
-    /// Chooses samples and places pages in sets; the same seed gives the same curves
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    seed: u64,
-    /// Write a JSON object a line and curve; `-` or nothing is standard output, in place of the
-    /// table
-    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
-    json: Option<PathBuf>,
-    /// Write a page with the curves
-    #[arg(long, value_name = "FILE")]
-    html: Option<PathBuf>,
-    /// Threads [default: as there are processors]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1024))]
-    jobs: Option<u64>,
+    #[command(flatten)]
+    ways: Ways,
+    #[command(flatten)]
+    running: Running,
 }
 
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
 enum MethodName {
-    /// LRU's, every distance counted
+    /// Of LRU, from every reuse distance
     Exact,
-    /// LRU's, from a fixed share of the pages
+    /// Of LRU, from a fixed share of the pages
     Shards,
-    /// LRU's, from a fixed number of pages
+    /// Of LRU, from a fixed number of pages
     ShardsSize,
-    /// Any policy's, by small caches that see a share of the pages
+    /// Of any policy, from small caches that see a share of the pages
     Miniature,
 }
 
@@ -79,15 +65,15 @@ impl MethodName {
 }
 
 fn rate(text: &str) -> Result<f64, String> {
-    let rate: f64 = text.parse().map_err(|_| "it is no number".to_owned())?;
-    if rate > 0.0 && rate <= 1.0 { Ok(rate) } else { Err("a share is above 0 and at most 1".into()) }
+    let rate: f64 = text.parse().map_err(|_| "expected a number".to_owned())?;
+    if rate > 0.0 && rate <= 1.0 { Ok(rate) } else { Err("expected a share above 0 and at most 1".into()) }
 }
 
-/// Makes the curves, and prints them as traces end.
+/// Makes the curves, and writes them as traces end.
 pub fn run(arguments: &Arguments, quiet: bool) -> Result<(), Error> {
     let options = options(arguments)?;
     let traces = arguments.traces.all(None)?;
-    let mut json = Json::to(arguments.json.as_deref())?;
+    let mut json = Json::to(arguments.running.json.as_deref())?;
     let stop = interruption::flag()?;
     let mut news = News::new(quiet, traces.len());
     let mut pages = Vec::new();
@@ -114,7 +100,7 @@ pub fn run(arguments: &Arguments, quiet: bool) -> Result<(), Error> {
             break;
         }
     }
-    if let Some(path) = &arguments.html {
+    if let Some(path) = &arguments.running.html {
         inputs::write_page(
             path,
             &report::curves_html("octavo mrc", &error_note(), options.page_bytes, &pages),
@@ -132,19 +118,19 @@ fn options(arguments: &Arguments) -> Result<Options, Error> {
         names => names.iter().map(|name| name.method()).collect(),
     };
     inputs::refuse_twice("method", methods.iter().map(|method| method.name().to_owned()))?;
-    inputs::ways(&arguments.ways)?;
+    let ways = arguments.ways.checked()?;
     if let Some(method) = methods.iter().find(|method| **method != Method::Miniature)
         && !methods.contains(&Method::Miniature)
         && !is_lru
     {
         let name = method.name();
-        return Err(Error::Usage(format!("--method {name} knows lru alone; use --method miniature")));
+        return Err(Error::Usage(format!("--method {name} supports only lru; use --method miniature")));
     }
     if methods.contains(&Method::Miniature) {
         if let Some(prophet) = policies.iter().find(|policy| policy.needs_future()) {
             let name = prophet.name();
             return Err(Error::Usage(format!(
-                "--policy {name}: there is no miniature of a policy that knows the future"
+                "--policy {name}: a policy that knows the future has no miniature"
             )));
         }
         arguments.traces.refuse_standard_input("miniatures need its pages to be counted first")?;
@@ -152,14 +138,14 @@ fn options(arguments: &Arguments) -> Result<Options, Error> {
     Ok(Options {
         methods,
         policies,
-        ways: arguments.ways.clone(),
+        ways,
         points: arguments.points as usize,
         samples: arguments.samples,
         page_bytes: arguments.traces.page_bytes(),
         memory_bytes: inputs::memory_available_bytes(),
         rate: arguments.rate,
-        seed: arguments.seed,
-        jobs: inputs::jobs(arguments.jobs),
+        seed: arguments.running.seed,
+        jobs: arguments.running.jobs(),
     })
 }
 
@@ -180,7 +166,7 @@ fn error_note() -> String {
     )
 }
 
-/// The curves of a trace side by side, and what is to be known of each.
+/// The curves of a trace side by side, and how each was made.
 fn text(curves: &[Curve]) -> String {
     let first = &curves[0];
     let unfinished = if first.complete { "" } else { " (interrupted)" };

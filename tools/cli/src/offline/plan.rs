@@ -1,4 +1,4 @@
-//! `octavo plan`: what several tenants would miss in one memory, by how it is shared out.
+//! `octavo plan`: the misses of several tenants in one memory, by how the memory is shared.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use octavo_sim::tenants::{Mix, PAGES_MIN, Tenant, share};
 use octavo_sim::trace;
 use octavo_table::PolicyKind;
 
-use super::inputs::{self, Json, News};
+use super::inputs::{self, Json, News, Running};
 use super::reading::Reading;
 use crate::error::Error;
 use crate::units;
@@ -19,52 +19,46 @@ use crate::{interruption, output};
 /// Plan partitions: replay several tenants' traces together, and compare ways of sharing memory
 #[derive(Args)]
 #[command(after_help = "\
-All traces begin and end together. Sizes are in pages of --page-size, and in bytes without metadata. Below the table
-stand partitions for octavo.toml: `min` and `max` are the least and the most that the best split and the plan gave each. Compared are one cache for all (unified), a partition of the same size for each (equal), partitions that
-are resized as the server would (utility), and the best split that stays, known when all is over (hindsight).
+All traces begin and end together. Sizes are in pages of --page-size, and in bytes without metadata. The table compares:
+  unified    one cache for all tenants
+  equal      a partition of the same size for each tenant
+  utility    partitions that are resized as the server would
+  hindsight  the best fixed split, known only at the end
+Below the table are partitions for octavo.toml: `min` and `max` are the least and the most memory that the best split
+and the utility-based plan gave each tenant.
 
 Examples:
   octavo plan --trace db=oltp.u64.zst --trace scan=backup.u64.zst --memory 512MiB
   octavo plan --trace a=a.u64 --trace b=gen:zipf:pages=100000,requests=1000000 --memory 64MiB --html plan.html")]
 pub struct Arguments {
-    /// A tenant: a name and a trace, which is a file or `gen:SPEC`
+    /// A tenant: its name and its trace, a file or `gen:SPEC`
     #[arg(long = "trace", value_name = "NAME=FILE", num_args = 1.., required = true)]
     tenants: Vec<String>,
     #[command(flatten)]
     reading: Reading,
-    /// Memory for all partitions, their metadata included
+    /// Memory for all partitions, including their metadata
     #[arg(long, value_name = "SIZE", value_parser = units::size_bytes)]
     memory: u64,
-    /// What tenants are promised, as octavo.toml(5) has it; binds the utility-based way
+    /// Limits of a tenant, as in octavo.toml(5); they apply to the utility-based plan
     #[arg(long, value_name = "NAME:KEY=VALUE", num_args = 1..)]
     limit: Vec<String>,
-    /// Which page leaves first, in all of them
+    /// The eviction policy of all partitions
     #[arg(long, value_name = "POLICY", default_value = "octavo")]
     policy: PolicyKind,
-    /// Accesses between two plans of the utility-based way [default: a five-hundredth of all]
+    /// Accesses between two steps of the utility-based plan [default: 1/500 of all]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     period: Option<u64>,
-    /// Sizes that hindsight knows: the memory in so many pieces
+    /// Divide the memory into N chunks to find the best split
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(2..=256))]
     chunks: u32,
-    /// Places pages in sets; the same seed gives the same counts
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    seed: u64,
-    /// Write a JSON object a line and way; `-` or nothing is standard output, in place of the table
-    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
-    json: Option<PathBuf>,
-    /// Write a page with the sizes over time
-    #[arg(long, value_name = "FILE")]
-    html: Option<PathBuf>,
-    /// Threads [default: as there are processors]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1024))]
-    jobs: Option<u64>,
+    #[command(flatten)]
+    running: Running,
 }
 
-/// Bytes of metadata of a page, and a little for the directory.
+/// Bytes of metadata of a page, rounded up for the directory.
 const METADATA_BYTES: u64 = 30;
 
-/// Replays, and prints what came of it.
+/// Replays the traces, and writes the comparison.
 pub fn run(arguments: &Arguments, quiet: bool) -> Result<(), Error> {
     let options = arguments.reading.options();
     let mut tenants = Vec::new();
@@ -82,8 +76,9 @@ pub fn run(arguments: &Arguments, quiet: bool) -> Result<(), Error> {
     let least = PAGES_MIN * tenants.len() as u64;
     if pages < least {
         return Err(Error::Usage(format!(
-            "--memory {}: {least} pages are the least for so many tenants",
-            units::human_bytes(arguments.memory)
+            "--memory {}: too little for {} tenants; at least {least} pages are needed",
+            units::human_bytes(arguments.memory),
+            tenants.len()
         )));
     }
     let mix = Mix {
@@ -92,12 +87,12 @@ pub fn run(arguments: &Arguments, quiet: bool) -> Result<(), Error> {
         policy: arguments.policy,
         chunks: arguments.chunks,
         period: arguments.period.unwrap_or(0),
-        seed: arguments.seed,
-        jobs: inputs::jobs(arguments.jobs),
+        seed: arguments.running.seed,
+        jobs: arguments.running.jobs(),
         pace: Pace::default(),
         memory_bytes: inputs::memory_available_bytes(),
     };
-    let mut json = Json::to(arguments.json.as_deref())?;
+    let mut json = Json::to(arguments.running.json.as_deref())?;
     let stop = interruption::flag()?;
     let mut news = News::new(quiet, 1);
     news.next_trace();
@@ -111,7 +106,7 @@ pub fn run(arguments: &Arguments, quiet: bool) -> Result<(), Error> {
         let partitions = report::shares_toml(&outcomes, options.page_bytes, METADATA_BYTES);
         output::text(&format!("\n{partitions}"))?;
     }
-    if let Some(path) = &arguments.html {
+    if let Some(path) = &arguments.running.html {
         inputs::write_page(path, &report::shares_html("octavo plan", &outcomes))?;
     }
     Ok(())
@@ -122,14 +117,14 @@ fn named(given: &str) -> Result<(&str, &str), Error> {
         !name.is_empty() && !name.contains([':', '/']) && !path.is_empty() && *path != "-"
     });
     split.ok_or_else(|| {
-        Error::Usage(format!("--trace \"{given}\": a name and a file are expected, such as db=oltp.u64.zst"))
+        Error::Usage(format!("--trace \"{given}\": expected a name and a file, such as db=oltp.u64.zst"))
     })
 }
 
 fn promise(tenants: &mut [Tenant<'_>], given: &str) -> Result<(), Error> {
     let wrong = |why: String| Error::Usage(format!("--limit \"{given}\": {why}"));
     let parts = given.split_once(':').and_then(|(name, rest)| Some((name, rest.split_once('=')?)));
-    let (name, (key, value)) = parts.ok_or_else(|| wrong("such as db:min=64MiB is expected".into()))?;
+    let (name, (key, value)) = parts.ok_or_else(|| wrong("expected a limit such as db:min=64MiB".into()))?;
     let tenant = tenants
         .iter_mut()
         .find(|tenant| tenant.trace.name == name)
@@ -142,10 +137,9 @@ fn promise(tenants: &mut [Tenant<'_>], given: &str) -> Result<(), Error> {
         "high" => limits.high_bytes = size.map_err(wrong)?,
         "max" => limits.max_bytes = size.map_err(wrong)?,
         "weight" => {
-            limits.weight =
-                value.parse().map_err(|_| wrong("a weight is a number from 1 to 10000".into()))?;
+            limits.weight = value.parse().map_err(|_| wrong("expected a weight from 1 to 10000".into()))?;
         }
-        _ => return Err(wrong(format!("there is no \"{key}\"; there are min, low, high, max, weight"))),
+        _ => return Err(wrong(format!("there is no limit \"{key}\"; known: min, low, high, max, weight"))),
     }
     limits.validate().map_err(wrong)
 }

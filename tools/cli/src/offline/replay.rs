@@ -1,5 +1,5 @@
-//! `octavo simulate` of recordings where nothing else is asked for: what was recorded once more,
-//! beside what the cache counted.
+//! `octavo simulate` of a recording without other options: replays it, and compares the result with the
+//! cache's own counts.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use super::inputs::{Json, Named, News, Traces};
 use crate::error::Error;
 use crate::{interruption, output};
 
-/// What came of a recording.
+/// The result of a replay.
 #[derive(Serialize)]
 struct Row {
     /// `replay`.
@@ -21,30 +21,31 @@ struct Row {
     partition: String,
     policy: &'static str,
     ways: u32,
-    /// When the recording began.
+    /// The partition's size when the recording began.
     capacity_pages: u64,
-    /// The part of the pages that was recorded.
+    /// The share of the pages that was recorded.
     sample: f64,
-    /// Accesses in the recording, and what the simulation made of them.
+    /// Accesses in the recording, and the simulation's hits and misses.
     requests: u64,
     hits: u64,
     misses: u64,
-    /// What the simulation says of all accesses.
+    /// The simulation's estimate for all accesses.
     miss_ratio: f64,
     /// The same by the sample's size alone, not by its luck.
     miss_ratio_by_size: f64,
-    /// What the cache counted.
+    /// The cache's own counts.
     counted_hits: u64,
     counted_misses: u64,
     counted_miss_ratio: f64,
-    /// The first part that was read; those before it are missing.
+    /// The number of the first part that was read; earlier parts are missing.
     part: u32,
-    /// Nothing is missing: with one thread, every access finds what it found. Else why not.
+    /// Whether the recording is complete: with one thread, the replay then repeats every access exactly.
+    /// Else `inexact_because` says why not.
     exact: bool,
     inexact_because: Option<String>,
-    /// Every access found what it had found.
+    /// Whether every access had the same result as in the cache.
     agrees: bool,
-    /// Accesses that did not, and steps that could not be made.
+    /// Accesses with another result, and steps that could not be repeated.
     differences: u64,
     misfits: u64,
     first_difference: Option<String>,
@@ -52,7 +53,7 @@ struct Row {
     complete: bool,
 }
 
-/// Replays all traces, and prints results as they end.
+/// Replays all traces, and writes results as they end.
 pub fn run(traces: &Traces, named: &[Named], json: Option<&Path>, quiet: bool) -> Result<(), Error> {
     let mut json = Json::to(json)?;
     let stop = interruption::flag()?;
@@ -135,28 +136,32 @@ impl Row {
         }
         text += &match (&self.first_difference, self.sample < 1.0) {
             (_, true) => format!("Off by {:.4}.\n", (self.miss_ratio - self.counted_miss_ratio).abs()),
-            (None, _) if self.agrees => "Every access found what it had found.\n".to_owned(),
+            (None, _) if self.agrees => "Every access had the same result as in the cache.\n".to_owned(),
             (None, _) => {
-                "Every access found what it had found; the cache counted others besides.\n".to_owned()
+                "Every recorded access had the same result as in the cache, which also counted others.\n"
+                    .to_owned()
             }
-            // Pages may lie elsewhere in their sets, and leave at other times that nobody noticed.
-            (Some(_), _) if self.differences == 0 => "Every access found what it had found.\n".to_owned(),
+            // Pages may have other ways in their sets, and be evicted at other times, without effect on
+            // a result.
+            (Some(_), _) if self.differences == 0 => {
+                "Every access had the same result as in the cache.\n".to_owned()
+            }
             (Some(first), _) => {
                 let why = match self.exact {
                     true => {
-                        "Several threads that used the partition at once can do that: the recording may have what two of them did at the \
-                         same time in another order.\n"
+                        "Several threads that use the partition at once can cause this: the recording may have concurrent accesses in \
+                         another order.\n"
                     }
                     false => "",
                 };
                 format!(
-                    "{} of {} accesses found something else than in the cache. The first difference: {first}.\n{why}",
+                    "{} of {} accesses had another result than in the cache. The first difference: {first}.\n{why}",
                     self.differences, self.requests
                 )
             }
         };
         if let (Some(why), true) = (&self.inexact_because, self.sample == 1.0 || self.part > 1) {
-            text += &format!("Not every access need find what it found: {why}.\n");
+            text += &format!("The replay need not repeat every access exactly: {why}.\n");
         }
         text
     }

@@ -1,4 +1,4 @@
-//! `octavo simulate`: what caches of some sizes would have made of traces.
+//! `octavo simulate`: counts the hits and misses of policies over traces.
 
 use std::path::PathBuf;
 
@@ -9,28 +9,28 @@ use octavo_sim::recording::About;
 use octavo_sim::report;
 use octavo_sim::simulate::{Plan, Row, WHOLE, simulate_within};
 
-use super::inputs::{self, Json, Named, News, Traces};
+use super::inputs::{self, Json, Named, News, Running, Traces, Ways};
 use super::replay;
 use crate::environment::{Environment, make_private_dir};
 use crate::error::Error;
 use crate::{interruption, output};
 
-/// Run policies over traces of page accesses, and count what they miss
+/// Run eviction policies over traces of page accesses, and count their misses
 #[derive(Args)]
 #[command(after_help = "\
-The engine's policies run in the engine's own code, without the bytes of pages. Those named global-... (and set-opt) are other
-people's, for comparison.
+The engine's policies run in the engine's own code, without the bytes of pages. Policies named global-... (and
+set-opt) are from the literature, for comparison.
 
 Examples:
   octavo simulate --trace disk.u64.zst --policy lru,global-lru --capacity 1%,10%,1GiB
   octavo simulate --trace gen:zipf:pages=1000000 --policy engine --capacity 65536p --ways 8,16,32 --json
   octavo simulate --suite traces/ --html report.html
-  octavo simulate --trace vm1.octr                     repeat what was recorded, and compare
-  octavo simulate --trace vm1.octr --policy lru,octavo what another policy would have made of it")]
+  octavo simulate --trace vm1.octr                     replay a recording, and compare
+  octavo simulate --trace vm1.octr --policy lru,octavo run other policies over it")]
 pub struct Arguments {
     #[command(flatten)]
     traces: Traces,
-    /// All traces in a folder, and a comparison of the policies over them
+    /// Run over all traces in a folder, and compare the policies
     #[arg(long, value_name = "DIR")]
     suite: Option<PathBuf>,
     /// Policies by name, or the groups engine, reference, all [default for a suite: all]
@@ -40,28 +40,16 @@ pub struct Arguments {
     /// [default for a suite: 0.1%,1%,5%,10%,20%,40%]
     #[arg(long, value_name = "SIZE", value_delimiter = ',')]
     capacity: Vec<Capacity>,
-    /// Pages of a set, for policies inside sets: 8, 16, 32
-    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "16")]
-    ways: Vec<u32>,
-    /// Places pages in sets; the same seed gives the same counts
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    seed: u64,
-    /// Write a JSON object a line and result; `-` or nothing is standard output, in place of the
-    /// table
-    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
-    json: Option<PathBuf>,
-    /// Write a page with all curves
-    #[arg(long, value_name = "FILE")]
-    html: Option<PathBuf>,
-    /// Threads [default: as there are processors]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1024))]
-    jobs: Option<u64>,
+    #[command(flatten)]
+    ways: Ways,
+    #[command(flatten)]
+    running: Running,
 }
 
-/// The sizes of a suite.
+/// The default sizes of a suite.
 const SUITE_CAPACITIES: [&str; 6] = ["0.1%", "1%", "5%", "10%", "20%", "40%"];
 
-/// Runs, and prints results as traces end.
+/// Runs the simulations, and writes results as traces end.
 pub fn run(arguments: &Arguments, environment: &Environment, quiet: bool) -> Result<(), Error> {
     let traces = arguments.traces.named(arguments.suite.as_deref())?;
     let recorded: Vec<Option<About>> =
@@ -69,20 +57,20 @@ pub fn run(arguments: &Arguments, environment: &Environment, quiet: bool) -> Res
     let nothing_asked =
         arguments.policy.is_empty() && arguments.capacity.is_empty() && arguments.suite.is_none();
     if nothing_asked && recorded.iter().all(Option::is_some) {
-        return replay::run(&arguments.traces, &traces, arguments.json.as_deref(), quiet);
+        return replay::run(&arguments.traces, &traces, arguments.running.json.as_deref(), quiet);
     }
     let plans: Vec<Plan> = recorded
         .iter()
         .map(|about| plan(arguments, environment, about.as_ref()))
         .collect::<Result<_, _>>()?;
-    // Before a trace is read or a file is made: what is known of the caches already.
+    // Check what is known of the caches before a trace is read or a file is made.
     let memory_bytes = inputs::memory_available_bytes();
     for (plan, about) in plans.iter().zip(&recorded) {
         let sample = about.as_ref().map_or(WHOLE, |about| Sample { rate: about.header.sample(), ..WHOLE });
         plan.check(None, &sample, memory_bytes)
             .map_err(|error| Error::Usage(format!("--capacity: {error}")))?;
     }
-    let mut json = Json::to(arguments.json.as_deref())?;
+    let mut json = Json::to(arguments.running.json.as_deref())?;
     let stop = interruption::flag()?;
     let mut news = News::new(quiet, traces.len());
     let mut rows: Vec<Row> = Vec::new();
@@ -98,7 +86,7 @@ pub fn run(arguments: &Arguments, environment: &Environment, quiet: bool) -> Res
             }
             Err(error) => ended = Err(Error::failed(error.to_string())),
         }
-        // What was done until then is shown.
+        // After an interruption, the results so far are shown.
         if ended.is_ok() {
             ended = interruption::unless_interrupted(&stop);
         }
@@ -117,7 +105,7 @@ pub fn run(arguments: &Arguments, environment: &Environment, quiet: bool) -> Res
             output::text(&format!("\n{}", report::comparison_text(&comparison)))?;
         }
     }
-    if let Some(path) = &arguments.html {
+    if let Some(path) = &arguments.running.html {
         let title = match &arguments.suite {
             Some(folder) => format!("octavo simulate: {}", folder.display()),
             None => "octavo simulate".to_owned(),
@@ -127,7 +115,7 @@ pub fn run(arguments: &Arguments, environment: &Environment, quiet: bool) -> Res
     ended
 }
 
-/// What was recorded stands in for what is not said.
+/// The plan for a trace. A recording provides the values that the command line does not.
 fn plan(arguments: &Arguments, environment: &Environment, about: Option<&About>) -> Result<Plan, Error> {
     let is_suite = arguments.suite.is_some();
     let header = about.map(|about| &about.header);
@@ -142,7 +130,7 @@ fn plan(arguments: &Arguments, environment: &Environment, about: Option<&About>)
         (words, _) => inputs::policies(words)?,
     };
     if is_suite && !policies.iter().any(|policy| policy.name() == report::BASE) {
-        // What all cuts are relative to.
+        // The comparison is relative to this policy.
         policies.extend(Policy::named(report::BASE).map_err(Error::Usage)?);
     }
     let capacities: Vec<Capacity> = match (&arguments.capacity[..], header) {
@@ -156,7 +144,7 @@ fn plan(arguments: &Arguments, environment: &Environment, about: Option<&About>)
             return Err(Error::Usage(format!("the capacities {same} and {capacity} are the same")));
         }
     }
-    inputs::ways(&arguments.ways)?;
+    let ways = arguments.ways.checked()?;
     if capacities.iter().any(Capacity::is_share) {
         arguments.traces.refuse_standard_input("a share of its pages needs them to be counted first")?;
     }
@@ -171,10 +159,10 @@ fn plan(arguments: &Arguments, environment: &Environment, about: Option<&About>)
     Ok(Plan {
         policies,
         capacities,
-        ways: arguments.ways.clone(),
+        ways,
         page_bytes: header.map_or(arguments.traces.page_bytes(), |header| u64::from(header.page_bytes)),
-        seed: arguments.seed,
-        jobs: inputs::jobs(arguments.jobs),
+        seed: arguments.running.seed,
+        jobs: arguments.running.jobs(),
         scratch,
     })
 }

@@ -1,4 +1,4 @@
-//! `octavo trace`: says what is in a trace, converts one, and generates one.
+//! `octavo trace`: describes, converts and generates traces.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, IsTerminal, Write};
@@ -16,7 +16,7 @@ use crate::error::Error;
 use crate::output;
 use crate::units::{human_bytes, human_count};
 
-/// Look at traces of page accesses, convert them, generate them
+/// Describe, convert and generate traces of page accesses
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -37,7 +37,7 @@ enum Command {
     Generate(Generate),
 }
 
-/// Count accesses and pages of traces
+/// Count the accesses and pages of traces
 #[derive(Args)]
 struct Info {
     /// The traces: files, `-`, or workloads such as gen:zipf:pages=1000
@@ -63,14 +63,14 @@ struct Convert {
     writing: Writing,
 }
 
-/// Write the accesses of a workload
+/// Generate the accesses of a workload
 #[derive(Args)]
 #[command(after_help = "\
 Workloads:
   uniform:pages=N                  every page as likely as every other
   zipf:pages=N                     YCSB's scrambled Zipf; skew=0.99, ranks=10000000000
-  scans:pages=N,every=E,length=L   the same, with a scan of L of `cold` other pages after each E accesses
-  loop:pages=N                     one page after the other, and again
+  scans:pages=N,every=E,length=L   zipf, with a scan of L of `cold` other pages after each E accesses
+  loop:pages=N                     all pages in order, again and again
   phases:pages=N,every=E           zipf, with other popular pages after each E accesses
   drift:pages=N,every=E            a page becomes the hottest after each E accesses, the others one rank colder
   mix:70=[zipf:pages=N],30=[..]    workloads side by side, by weight, each with pages of its own
@@ -90,25 +90,25 @@ struct Generate {
 
 #[derive(Args)]
 struct Writing {
-    /// What to write, where the file's name does not tell
+    /// The format to write, if the file's name does not tell
     #[arg(long, value_name = "FORMAT", value_parser = target, help = target_help())]
     to: Option<Target>,
-    /// Replace a file that is there
+    /// Replace an existing file
     #[arg(long)]
     force: bool,
 }
 
 fn target_help() -> String {
     let names: Vec<&str> = Target::names().collect();
-    format!("What to write, where the file's name does not tell: {}", names.join(", "))
+    format!("The format to write, if the file's name does not tell: {}", names.join(", "))
 }
 
 fn target(name: &str) -> Result<Target, String> {
     let names = || Target::names().collect::<Vec<_>>().join(", ");
-    Target::named(name).ok_or_else(|| format!("\"{name}\" cannot be written; there are {}", names()))
+    Target::named(name).ok_or_else(|| format!("the format \"{name}\" cannot be written; known: {}", names()))
 }
 
-/// Does what the subcommand says.
+/// Runs the subcommand.
 pub fn run(arguments: &Arguments, quiet: bool) -> Result<(), Error> {
     match &arguments.command {
         Command::Info(arguments) => info(arguments, quiet),
@@ -128,7 +128,7 @@ fn open(path: &Path, reading: &Reading) -> Result<Box<dyn Source>, Error> {
     trace::open(path, &reading.options()).map_err(|error| Error::failed(error.to_string()))
 }
 
-/// What is in a trace.
+/// The figures of a trace.
 #[derive(Serialize)]
 struct Summary {
     trace: String,
@@ -280,7 +280,7 @@ impl Summary {
     }
 }
 
-/// Writes all of a source to a file.
+/// Writes a whole source to a file.
 fn write(mut source: Box<dyn Source>, path: &Path, writing: &Writing, quiet: bool) -> Result<(), Error> {
     let failed = |error: io::Error| Error::failed(format!("{}: {error}", path.display()));
     let mut writer = create(path, writing)?.map_err(failed)?;
@@ -288,15 +288,14 @@ fn write(mut source: Box<dyn Source>, path: &Path, writing: &Writing, quiet: boo
     let written = for_each(source.as_mut(), &mut progress, |pages| writer.write(pages).map_err(Stop::Write));
     let accesses = match written.and_then(|()| writer.finish().map_err(Stop::Write)) {
         Ok(accesses) => accesses,
-        // Whoever read has seen enough.
         Err(Stop::Write(error)) if error.kind() == ErrorKind::BrokenPipe && path.as_os_str() == "-" => {
-            return Ok(());
+            return Err(Error::ReaderGone);
         }
         Err(Stop::Write(error)) => return Err(failed(error)),
         Err(Stop::Read(error)) => return Err(Error::failed(error.to_string())),
     };
     if source.skipped() > 0 {
-        output::error_line(&format!("octavo: {} malformed lines or records passed over", source.skipped()));
+        output::error_line(&format!("octavo: skipped {} malformed lines or records", source.skipped()));
     }
     if quiet || path.as_os_str() == "-" {
         return Ok(());
@@ -316,34 +315,36 @@ impl From<octavo_sim::SourceError> for Stop {
     }
 }
 
-/// Opens what is written to; the outer error is one of the command line.
+/// Opens the output. The outer error is one of the command line.
 fn create(path: &Path, writing: &Writing) -> Result<io::Result<Writer>, Error> {
     if path.as_os_str() == "-" {
         let target = writing.to.unwrap_or(Target::U64);
         if io::stdout().is_terminal() && target != Target::Lirs {
-            let message = "standard output is a terminal, and this format is not text; `--to lirs` is";
+            let message =
+                "standard output is a terminal, and this format is not text; use --to lirs, which is";
             return Err(Error::Usage(message.into()));
         }
+        output::must_be_open()?;
         let stdout = io::stdout().as_fd().try_clone_to_owned();
         return Ok(stdout.and_then(|stdout| Writer::new(File::from(stdout), target)));
     }
     let names = || Target::names().collect::<Vec<_>>().join(", ");
     let unknown =
-        || format!("{}: the name does not tell the format; say it with --to: {}", path.display(), names());
+        || format!("{}: the name does not tell the format; set it with --to: {}", path.display(), names());
     let target = writing.to.or_else(|| Target::of_name(path)).ok_or_else(|| Error::Usage(unknown()))?;
     match std::fs::metadata(path) {
-        // A pipe or a device is written to, and not replaced.
+        // Write to a pipe or a device; do not replace it.
         Ok(metadata) if !metadata.is_file() => {
             Ok(File::options().write(true).open(path).and_then(|file| Writer::new(file, target)))
         }
         Ok(_) if !writing.force => {
-            Err(Error::failed(format!("{}: there is such a file; --force replaces it", path.display())))
+            Err(Error::failed(format!("{}: the file exists; --force replaces it", path.display())))
         }
         _ => Ok(Writer::create(path, target)),
     }
 }
 
-/// Takes all of a source, a part at a time, and tells people how far it is.
+/// Passes a whole source to `take`, a chunk at a time, and shows the progress.
 fn for_each<E: From<octavo_sim::SourceError>>(
     source: &mut dyn Source,
     progress: &mut Progress,
@@ -363,10 +364,10 @@ fn for_each<E: From<octavo_sim::SourceError>>(
     }
 }
 
-/// Between two news of what goes on.
+/// Time between two updates of the progress line.
 const NEWS_PERIOD: Duration = Duration::from_millis(200);
 
-/// A line on standard error, where that is a terminal, until it is dropped.
+/// A progress line on standard error, if that is a terminal. Dropping it clears the line.
 struct Progress {
     name: String,
     tells: bool,
@@ -385,7 +386,7 @@ impl Progress {
         }
         self.told = Instant::now();
         let share = share.map_or_else(String::new, |share| format!("{:.0} %, ", 100.0 * share));
-        // To the beginning of the line, and the rest of what stood there away.
+        // Return to the beginning of the line, and clear its rest.
         let requests = human_count(requests as f64);
         let _ = write!(io::stderr(), "\r{}: {share}{requests} requests\x1b[K", self.name);
     }

@@ -1,4 +1,4 @@
-//! How to attach to an export: commands and settings that people know, ready to be pasted.
+//! Commands and settings of common NBD clients that attach to an export, ready to be pasted.
 
 use std::fmt::Write;
 
@@ -25,11 +25,11 @@ pub fn uri(address: &Address, export: &str) -> String {
     }
 }
 
-/// The commands, each beside a word of what it is for, and an option for QEMU. None writes: people
-/// paste before they think.
+/// The commands, each beside its purpose, and an option for QEMU. No command writes: people paste
+/// without reading.
 pub fn commands(address: &Address, export: &Attachable<'_>) -> String {
     let uri = uri(address, export.name);
-    // The URI has no commas, which would end it: they are encoded.
+    // QEMU's option ends at a comma. The URI has none: they are encoded.
     let access = if export.read_only { "read-only=on" } else { "discard=unmap" };
     let drive = shell_quoted(&format!("file={uri},format=raw,if=virtio,{access}"));
     let uri = shell_quoted(&uri);
@@ -55,7 +55,7 @@ pub fn commands(address: &Address, export: &Attachable<'_>) -> String {
         ("as a disk", format!("sudo nbd-client {client} -N {name}{read_only} /dev/nbd0")),
         ("QEMU's option", format!("-drive {drive}")),
     ] {
-        // A string takes all that is written to it.
+        // Writing to a string does not fail.
         let _ = writeln!(text, "  {purpose:<16} {command}");
     }
     text
@@ -86,7 +86,7 @@ fn xml_quoted(text: &str) -> String {
     quoted.replace('\'', "&apos;").replace('"', "&quot;")
 }
 
-/// Everything but letters, digits and a few marks as `%41`.
+/// Encodes everything but letters, digits and a few marks as `%41`.
 fn percent_encoded(text: &str, also_plain: &[u8]) -> String {
     let mut encoded = String::new();
     for byte in text.bytes() {
@@ -99,7 +99,7 @@ fn percent_encoded(text: &str, also_plain: &[u8]) -> String {
     encoded
 }
 
-/// One word for a shell, whatever it holds.
+/// Quotes a text so that a shell reads it as one word.
 fn shell_quoted(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._/:+".contains(&byte);
     if !text.is_empty() && text.bytes().all(plain) {

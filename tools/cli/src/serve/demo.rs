@@ -1,6 +1,7 @@
-//! The embedded default: a demo disk with known content, and the configuration that serves it.
+//! The default without a configuration: a demo disk with known content, and the configuration that
+//! serves it.
 //!
-//! The disk is 1 GiB, sparse, made once and then kept as its user leaves it. Three regions of 16
+//! The disk is 1 GiB, sparse, made once and never overwritten. Three regions of 16
 //! MiB (the beginning, the middle and the end) hold text; the rest reads as zeros. Every page of 4
 //! KiB in them is 64 lines of 64 bytes, and each line says where it is:
 //!
@@ -8,7 +9,7 @@
 //! octavo demo: page 0000131072, line 07, byte 0x00000000200001c0.
 //! ```
 //!
-//! but for the disk's first page, which says this for people who look.
+//! The disk's first page differs: it explains the disk.
 
 use std::fs::File;
 use std::io::{BufWriter, Seek, SeekFrom, Write};
@@ -44,21 +45,21 @@ remove the file.
 
 const DEFAULT: &str = include_str!("default.toml");
 
-/// Makes the disk if it is not there, and returns the configuration that serves it.
+/// Makes the disk if it is missing, and returns the configuration that serves it.
 pub fn config(environment: &Environment) -> Result<Config, Error> {
     let directory = environment.cache_dir()?;
     let disk = directory.join("demo.raw");
     if !disk.exists() {
         make_private_dir(&directory).map_err(Error::failed)?;
         make(&disk).map_err(|error| {
-            Error::failed(format!("{}: the demo disk cannot be made: {error}", disk.display()))
+            Error::failed(format!("cannot make the demo disk {}: {error}", disk.display()))
         })?;
         log::info!("made the demo disk {}", disk.display());
     }
     environment.make_runtime_dir()?;
     for path in [&disk, &environment.nbd_socket()] {
         if path.to_str().is_none() {
-            let why = "a configuration is UTF-8, and so are its paths; set XDG_CACHE_HOME and XDG_RUNTIME_DIR to others";
+            let why = "this path is not UTF-8; set XDG_CACHE_HOME and XDG_RUNTIME_DIR to paths that are";
             return Err(Error::Usage(format!("{}: {why}", path.display())));
         }
     }
@@ -69,12 +70,12 @@ pub fn config(environment: &Environment) -> Result<Config, Error> {
     Config::parse(Source::new("<default>".into(), text)).map_err(Error::Config)
 }
 
-/// Writes the disk beside its place and moves it there, so that half a disk is never found.
+/// Writes the disk under another name and renames it: an unfinished disk is never served.
 fn make(disk: &Path) -> std::io::Result<()> {
     let unfinished = disk.with_extension(format!("raw.{}", std::process::id()));
     let made = fill(&unfinished).and_then(|()| std::fs::rename(&unfinished, disk));
     if made.is_err() {
-        // It is only in the way; the error to tell is the first.
+        // Best effort: the error to report is the first.
         let _ = std::fs::remove_file(&unfinished);
     }
     made
@@ -93,7 +94,7 @@ fn fill(path: &Path) -> std::io::Result<()> {
     file.into_inner()?.sync_all()
 }
 
-/// What a page of one of the regions holds when the disk is new.
+/// The content of a page of one of the regions on a new disk.
 fn page_text(page: u64) -> Vec<u8> {
     if page == 0 {
         let mut text = FIRST_PAGE.as_bytes().to_vec();
@@ -125,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_page_of_a_region_is_lines_of_64_bytes_that_say_where_they_are() {
+    fn every_page_of_a_region_is_64_lines_of_64_bytes_with_their_position() {
         for page in [0, 1, 4095, 131_072, DISK_BYTES / PAGE_BYTES - 1] {
             assert_eq!(page_text(page).len() as u64, PAGE_BYTES, "page {page}");
         }

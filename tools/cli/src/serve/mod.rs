@@ -124,7 +124,7 @@ fn serve(config: &Config, built: &Built, quiet: bool) -> Result<(), Error> {
     }
     health.enter(Phase::Serving, Instant::now());
     if !quiet {
-        output::text(&banner(config, &lengths, &addresses, scraped_at.as_deref(), mounted.is_some()))?;
+        output::notice(&banner(config, &lengths, &addresses, scraped_at.as_deref(), mounted.is_some()))?;
     }
 
     let signal = wait(&stopped, cache, &health);

@@ -98,13 +98,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn silence_has_no_line() {
+    fn without_requests_there_is_no_status_line() {
         let totals = Totals { requests: 5, ..Totals::default() };
         assert_eq!(totals.line(&totals, Duration::from_secs(3)), None);
     }
 
     #[test]
-    fn the_line_is_about_the_last_seconds() {
+    fn the_status_line_shows_rates_since_the_last_one() {
         let last = Totals { requests: 1000, hits: 1000, ..Totals::default() };
         let now = Totals {
             requests: 1600,

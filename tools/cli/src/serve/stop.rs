@@ -1,9 +1,12 @@
-//! Signals, on a thread of their own that sleeps until one comes.
+//! The server's signals, handled on a thread of their own.
 //!
-//! The first SIGTERM or SIGINT asks the server to stop; the second ends the process at once, from
-//! here, whatever the server waits for. SIGHUP says that it does nothing. SIGPIPE is ignored by
-//! Rust's start-up code. SIGXFSZ, a write beyond the process's limit on files, is taken and
-//! forgotten: the write fails with EFBIG, as on a full disk.
+//! | signal | effect |
+//! |---|---|
+//! | first SIGTERM or SIGINT | asks the server to stop |
+//! | second SIGTERM or SIGINT | this thread ends the process at once, whatever the server waits for |
+//! | SIGHUP | is ignored, with a line in the log |
+//! | SIGPIPE | Rust's start-up code ignores it |
+//! | SIGXFSZ | is ignored: a write beyond the process's file size limit fails with EFBIG, as on a full disk |
 
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -17,9 +20,9 @@ use crate::error::Error;
 use crate::logger;
 use crate::units;
 
-/// Starts the thread. `stop` gets the number of the first signal that asks for an end.
+/// Starts the thread. `stop` gets the number of the first SIGTERM or SIGINT.
 pub fn start(cache: Cache, stop: Sender<i32>) -> Result<(), Error> {
-    let failed = |error: std::io::Error| Error::failed(format!("signals cannot be handled: {error}"));
+    let failed = |error: std::io::Error| Error::failed(format!("cannot handle signals: {error}"));
     signal_hook::flag::register(SIGXFSZ, Arc::default()).map_err(failed)?;
     let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).map_err(failed)?;
     let serve = move || {
@@ -33,7 +36,7 @@ pub fn start(cache: Cache, stop: Sender<i32>) -> Result<(), Error> {
                 }
                 (_, false) => {
                     stopping = true;
-                    // The receiver is `serve`; if it has gone, the process is at its end.
+                    // The receiver is `serve`; if it is dropped, the process is ending.
                     let _ = stop.send(signal);
                 }
                 (_, true) => end_at_once(&cache, signal),
@@ -44,7 +47,7 @@ pub fn start(cache: Cache, stop: Sender<i32>) -> Result<(), Error> {
     Ok(())
 }
 
-/// What a signal is called.
+/// A signal's name.
 pub fn name(signal: i32) -> &'static str {
     signal_hook::low_level::signal_name(signal).unwrap_or("a signal")
 }

@@ -1,9 +1,8 @@
-//! Looks every few seconds at what others did to the files and devices of exports, and tells it in
-//! the log.
+//! Logs changes that other programs make to the files and devices of exports, every five seconds.
 //!
-//! The engine keeps what was noticed, for `octavo ctl stat` and the metrics
-//! ([`octavo::disk::Store::noticed`]). A look asks the file system, which may not answer. So each
-//! file system has a thread of its own, and one that hangs keeps nobody from looking at the others.
+//! The engine also keeps these changes, for `octavo ctl stat` and the metrics
+//! ([`octavo::disk::Store::noticed`]). A check asks the file system, which may hang. So each file
+//! system has a thread of its own: one that hangs does not delay the checks of the others.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
@@ -15,10 +14,11 @@ use octavo_block::Export;
 
 use crate::error::Error;
 
-/// Between two looks. Each is a system call or two an export, so that an idle server stays idle.
+/// Time between two checks. A check takes one or two system calls per export, so that an idle server
+/// stays idle.
 const PERIOD: Duration = Duration::from_secs(5);
 
-/// Starts to look after the stores of exports, until the process ends.
+/// Starts to watch the stores of exports, until the process ends.
 pub fn start(exports: &[Export]) -> Result<(), Error> {
     for exports in by_file_system(exports, |export| Path::new(export.object.store().name())) {
         let names: Vec<String> = exports.iter().map(|export| export.name.clone()).collect();
@@ -45,8 +45,7 @@ fn look_after(mut watch: Watch, names: &[String], stores: Vec<String>) {
     }
 }
 
-/// Files by the file systems that they are on. Those whose file system cannot be told stand
-/// together.
+/// Files grouped by file system. Files whose file system is unknown form one group.
 fn by_file_system<T>(files: &[T], path: impl Fn(&T) -> &Path) -> Vec<Vec<&T>> {
     let mut groups: BTreeMap<Option<u64>, Vec<&T>> = BTreeMap::new();
     for file in files {
@@ -60,9 +59,9 @@ fn by_file_system<T>(files: &[T], path: impl Fn(&T) -> &Path) -> Vec<Vec<&T>> {
 mod tests {
     use super::*;
 
-    /// One file system that hung in a look stopped the looks at all files.
+    /// A file system that hung stopped the checks of all files.
     #[test]
-    fn each_file_system_is_looked_at_by_itself() {
+    fn files_are_grouped_by_file_system() {
         let files = ["/proc/version", "/no/such/file", "/proc/stat", "/dev/null"].map(Path::new);
         let groups = by_file_system(&files, |path| path);
         assert_eq!(groups.len(), 3, "{groups:?}");

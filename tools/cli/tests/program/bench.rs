@@ -1,14 +1,14 @@
-//! `octavo bench`: every case gives a row with what is needed to judge it. No test here looks at a
-//! figure's height.
+//! `octavo bench`: every case yields a row with the figures that are needed to judge it. No test here
+//! checks how high a figure is.
 
-use std::process::{Command, Output};
+use std::process::Output;
 
 use serde_json::Value;
 
-use crate::server::Directory;
+use crate::server::{Directory, program};
 
 fn bench(words: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_octavo")).arg("bench").args(words).output().unwrap()
+    program(&["bench"]).args(words).output().unwrap()
 }
 
 /// The rows of a run that must succeed.
@@ -38,7 +38,7 @@ fn assert_rows(rows: &[Value], suite: &str, cases: &[&str]) {
 }
 
 #[test]
-fn hits_are_hits_and_each_case_is_a_line_of_json() {
+fn the_hits_suite_only_hits_and_prints_one_line_of_json_per_case() {
     let rows = rows(&["hits", "--quick", "--json", "-"]);
     assert_rows(&rows, "hits", &["single_128", "batch_128", "single_4096", "batch_4096", "pin", "pin_batch"]);
     for row in rows {
@@ -49,7 +49,7 @@ fn hits_are_hits_and_each_case_is_a_line_of_json() {
 }
 
 #[test]
-fn misses_are_filled_and_the_working_file_is_gone_afterwards() {
+fn the_misses_suite_fills_its_misses_and_removes_its_file() {
     let directory = Directory::new();
     let file = directory.join("scratch");
     let rows = rows(&["misses", "--quick", "--file", file.to_str().unwrap(), "--json", "-"]);
@@ -82,7 +82,7 @@ fn json_goes_to_a_file_and_people_get_a_table() {
 }
 
 #[test]
-fn a_suite_of_ones_own_is_run_and_what_is_wrong_in_it_is_named() {
+fn a_suite_from_a_file_is_run_and_its_errors_are_named() {
     let directory = Directory::new();
     let file = directory.join("mine.toml");
     let text = "title = \"Mine\"\nabout = \"m\"\n[[case]]\nname = \"one\"\ncontestants = [\"octavo\"]\nmemory = \"16MiB\"\n";
@@ -98,7 +98,7 @@ fn a_suite_of_ones_own_is_run_and_what_is_wrong_in_it_is_named() {
 }
 
 #[test]
-fn wrong_command_lines_are_refused_and_files_of_others_are_left_alone() {
+fn invalid_command_lines_are_refused_and_existing_files_are_kept() {
     let list = bench(&["--list"]);
     assert!(String::from_utf8(list.stdout).unwrap().contains("memory_qd32"));
     assert_eq!(bench(&[]).status.code(), Some(2));
@@ -115,7 +115,7 @@ fn wrong_command_lines_are_refused_and_files_of_others_are_left_alone() {
 }
 
 #[test]
-fn people_who_wait_see_a_line_for_each_case_and_the_time_left_without_a_terminal_too() {
+fn progress_is_a_line_per_case_with_the_time_left_even_without_a_terminal() {
     let run = ["hits", "--quick", "--memory", "8MiB", "--case", "pin*", "--json", "-"];
     let shown = String::from_utf8(bench(&run).stderr).unwrap();
     let cases: Vec<&str> = shown.lines().filter(|line| line.starts_with('[')).collect();
@@ -127,7 +127,7 @@ fn people_who_wait_see_a_line_for_each_case_and_the_time_left_without_a_terminal
 }
 
 #[test]
-fn memory_that_the_machine_does_not_have_is_refused_and_not_tried() {
+fn more_memory_than_the_machine_has_is_refused_at_once() {
     let refused = bench(&["resize", "--quick", "--memory", "1048576GiB"]);
     let complaint = String::from_utf8(refused.stderr).unwrap();
     assert_eq!(refused.status.code(), Some(1), "{complaint}");

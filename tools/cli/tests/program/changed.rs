@@ -1,5 +1,5 @@
-//! What other programs do to a file that is served is told: in the log, by `octavo ctl stat`, and
-//! in the metrics.
+//! Changes of a served file by other programs appear in the log, in `octavo ctl stat` and in the
+//! metrics.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -13,9 +13,9 @@ fn told(server: &Server, text: &str) -> usize {
     server.log().lines().filter(|line| line.contains(text)).count()
 }
 
-/// A file that was overwritten with dd(1), cut or replaced was served on, and nobody was told.
+/// A file that was overwritten with dd(1), truncated or replaced was served without a warning.
 #[test]
-fn a_served_file_that_others_change_is_told_once_for_each_change() {
+fn each_change_of_a_served_file_by_another_program_is_reported_once() {
     let directory = Directory::new();
     let disk = directory.disk("disk", 1 << 20);
     let untouched = directory.disk("untouched", 1 << 20);

@@ -1,4 +1,4 @@
-//! `serve --check` says of a configuration what `serve` says of it.
+//! `serve --check` and `serve` agree on every configuration.
 
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use crate::server::{Directory, PATIENCE};
 
-/// `memory_max`, the partitions, each with its lines, the export's lines, and whether that can be
+/// `memory_max`, the lines of each partition, the lines of the export, and whether this can be
 /// served.
 const CONFIGS: &[(&str, &[&str], &str, bool)] = &[
     ("32MiB", &[""], "", true),
-    // Together more than there is: `--check` shared the memory out by other code, and refused these.
+    // More than memory_max together: `--check` divided memory by other code, and refused these.
     ("16MiB", &["max = \"14545KiB\"\nmin = \"2099KiB\"", "min = \"2930KiB\""], "", true),
     ("32MiB", &["min = \"7370KiB\"", "", "max = \"20345KiB\""], "", true),
     ("16MiB", &["max = \"8507KiB\"", "min = \"2866KiB\"", "max = \"15206KiB\""], "", true),
@@ -37,7 +37,7 @@ fn a_check_and_a_start_agree_on_every_configuration() {
     }
 }
 
-/// It was served, with a cache that took writes which the device then refused.
+/// Such a device was served: the cache accepted writes that the device then refused.
 #[test]
 fn a_device_that_is_set_read_only_is_refused_unless_its_export_is_read_only() {
     let directory = Directory::new();
@@ -68,8 +68,7 @@ fn losetup(words: &[&str]) -> Result<String, String> {
     if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
 }
 
-/// Checks a configuration and starts a server of it. What is said is compared where it is refused,
-/// and returned.
+/// Checks a configuration and starts a server with it. Compares what both print, and returns it.
 fn agree(directory: &Directory, disk: &Path, cache: &str, export: &str, can_be_served: bool) -> String {
     let nbd = directory.join("nbd.sock");
     let text = format!(
@@ -101,7 +100,7 @@ fn agree(directory: &Directory, disk: &Path, cache: &str, export: &str, can_be_s
     errors(&served)
 }
 
-/// Whether a server comes to listen, and how it ended: by a signal if it does.
+/// Whether a server listens, and how it ended: by SIGTERM if it did.
 fn start_and_stop(mut server: Child, nbd: &Path) -> (bool, Output) {
     let begun = Instant::now();
     let listened = loop {

@@ -1,9 +1,9 @@
-//! Programs of other people: whether they are here, and running them.
+//! Other programs: whether they are installed, and running them.
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
-/// Whether all programs are here. Where one is missing this says so, or fails if they are required.
+/// Whether all programs are installed. If one is missing, prints so, or fails if they are required.
 pub fn present(programs: &[&str]) -> bool {
     let missing: Vec<&str> = programs.iter().copied().filter(|program| find(program).is_none()).collect();
     if missing.is_empty() {
@@ -13,7 +13,7 @@ pub fn present(programs: &[&str]) -> bool {
     skip(&why)
 }
 
-/// Says why a test is not run, or fails if everything is required; false, for the caller to return.
+/// Prints why a test is skipped, or fails if all tests are required. Returns false.
 pub fn skip(why: &str) -> bool {
     assert!(std::env::var_os("OCTAVO_REQUIRE_CLIENTS").is_none_or(|value| value != "1"), "{why}");
     println!("SKIP: {why}");
@@ -45,7 +45,7 @@ pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// A program's path. mkfs and its kind live where only root's PATH looks.
+/// A program's path. Programs such as mkfs are in directories that only root's PATH has.
 pub fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let more = ["/usr/sbin", "/sbin"].map(PathBuf::from);

@@ -2,10 +2,10 @@
 
 use std::io::Write;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Output, Stdio};
 
 use crate::clients;
-use crate::server::Directory;
+use crate::server::{Directory, octavo_succeeds, program};
 
 /// The good file that the bad ones are made from. `@` is the test's directory.
 const GOOD: &str = r#"[cache]
@@ -27,8 +27,8 @@ const SIZE: &str = "expected a size such as \"32MiB\", \"1G\" or a number of byt
 
 const HIDDEN: &str = "it is not visible, or changes how the text around it is shown";
 
-/// What to replace in the good file, by what, and all that is then said. `%` is [`SIZE`], `&` is
-/// [`HIDDEN`].
+/// The text to replace in the good file, its replacement, and all messages that result. `%` stands for
+/// [`SIZE`], `&` for [`HIDDEN`].
 const CASES: &[(&str, &str, &[&str])] = &[
     ("[cache]", "[cache", &["1:7: not TOML: unclosed table, expected `]`"]),
     ("\"32MiB\"", "\"32MiBs\"", &["2:14: cache.memory_max: unknown unit \"MiBs\"; %"]),
@@ -213,8 +213,8 @@ const CASES: &[(&str, &str, &[&str])] = &[
         "[serve]\nhandshake_timeout = \"0s\"\n[listen]",
         &["12:21: serve.handshake_timeout: the duration must be at least 1ms"],
     ),
-    // 64 idle clients would need more buffers than there are: the 50th was turned away by a server that
-    // promised them.
+    // 64 idle clients need more buffers than the share has: the server promised them and refused the
+    // 50th.
     (
         "[listen]",
         "[serve]\nconnections_max = 64\n[listen]",
@@ -246,7 +246,7 @@ const CASES: &[(&str, &str, &[&str])] = &[
             "7:8: partition.name: the character U+0007 cannot be in a name: &",
         ],
     ),
-    // Names and descriptions that are shown as something else, and a key that is a command to the terminal.
+    // Names and descriptions with hidden characters, and a key that is a terminal command.
     (
         "[listen]",
         "description = \"a\\u2028b\"\n[[export]]\nname = \"vm2\\u202E\"\npath = \"@/other\"\npartition = \"vm1\"\n\
@@ -267,7 +267,7 @@ const CASES: &[(&str, &str, &[&str])] = &[
 ];
 
 #[test]
-fn every_mistake_is_told_with_its_place_and_its_remedy() {
+fn every_error_names_its_place_and_its_remedy() {
     let directory = Directory::new();
     directory.disk("disk", 1 << 20);
     directory.disk("other", 1 << 20);
@@ -306,14 +306,14 @@ fn a_file_that_cannot_be_read_is_named() {
 
 /// `--config /dev/zero` was read until the memory was used up.
 #[test]
-fn of_an_endless_file_at_most_a_mebibyte_is_read() {
+fn at_most_one_mebibyte_of_an_endless_file_is_read() {
     let directory = Directory::new();
     let pipe = directory.join("pipe");
     clients::succeed("mkfifo", &[pipe.to_str().unwrap()]);
     let writer = std::thread::spawn({
         let pipe = pipe.clone();
-        // A writer notices that its reader is gone by an error: so it counts what was taken, up to the
-        // pipe's buffer.
+        // A writer gets an error when its reader closes the pipe. So it counts the bytes that were read,
+        // give or take the pipe's buffer.
         move || {
             let mut pipe = std::fs::File::options().write(true).open(pipe).unwrap();
             (0..1024).take_while(|_| pipe.write_all(&[b'#'; 64 << 10]).is_ok()).count() * (64 << 10)
@@ -339,8 +339,7 @@ fn a_configuration_is_read_from_a_pipe_to_its_end() {
     directory.disk("disk", 1 << 20);
     let here = directory.join("").display().to_string();
     let good = GOOD.replace('@', here.trim_end_matches('/'));
-    let mut command = Command::new(env!("CARGO_BIN_EXE_octavo"));
-    command.args(["serve", "--check", "--config", "/dev/stdin"]);
+    let mut command = program(&["serve", "--check", "--config", "/dev/stdin"]);
     let mut process = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
     let mut stdin = process.stdin.take().unwrap();
     for half in [&good[..50], &good[50..]] {
@@ -350,10 +349,9 @@ fn a_configuration_is_read_from_a_pipe_to_its_end() {
     assert!(process.wait().unwrap().success());
 }
 
-/// Each level of the nesting, and each unclosed bracket, had a line of its own: the same line,
-/// thousands of times.
+/// Each level of nesting and each unclosed bracket was reported: thousands of equal lines.
 #[test]
-fn nesting_too_deep_is_one_problem() {
+fn a_value_that_is_nested_too_deeply_is_one_problem() {
     let directory = Directory::new();
     for text in [
         format!("a = {}", "[".repeat(5000)),
@@ -368,9 +366,9 @@ fn nesting_too_deep_is_one_problem() {
     }
 }
 
-/// Telling 45 000 duplicates took minutes: each line was counted from the beginning of the file.
+/// Reporting 45 000 duplicates took minutes: each line was counted from the beginning of the file.
 #[test]
-fn of_very_many_problems_the_first_are_told_and_how_many_are_left() {
+fn of_many_problems_the_first_50_are_shown_and_the_rest_counted() {
     let directory = Directory::new();
     let twice = "[[partition]]\nname = \"a\"\n".repeat(40_000);
     let said = String::from_utf8(check(&directory, &(GOOD.to_owned() + &twice)).stderr).unwrap();
@@ -381,7 +379,7 @@ fn of_very_many_problems_the_first_are_told_and_how_many_are_left() {
 }
 
 #[test]
-fn a_configuration_without_anything_lacks_everything() {
+fn an_empty_configuration_lacks_every_required_section() {
     let directory = Directory::new();
     let output = check(&directory, "");
     let said = String::from_utf8(output.stderr).unwrap();
@@ -392,11 +390,10 @@ fn a_configuration_without_anything_lacks_everything() {
 }
 
 #[test]
-fn the_example_of_the_help_is_a_good_configuration() {
+fn the_example_in_the_help_is_a_valid_configuration() {
     let directory = Directory::new();
     let disk = directory.disk("disk", 1 << 20);
-    let help = Command::new(env!("CARGO_BIN_EXE_octavo")).arg("--help").output().unwrap();
-    let help = String::from_utf8(help.stdout).unwrap();
+    let help = octavo_succeeds(&["--help"]);
     let start = help.find("  [cache]").unwrap();
     let example = help[start..].split("\n\n").next().unwrap();
     let example = example.replace("/var/lib/images/vm1.raw", disk.to_str().unwrap());
@@ -405,7 +402,7 @@ fn the_example_of_the_help_is_a_good_configuration() {
 }
 
 #[test]
-fn the_example_of_the_manual_is_a_good_configuration() {
+fn the_example_in_the_manual_is_a_valid_configuration() {
     let directory = Directory::new();
     let disk = directory.disk("disk", 1 << 20);
     let manual = include_str!("../../../../docs/octavo.toml.5.md");
@@ -414,7 +411,7 @@ fn the_example_of_the_manual_is_a_good_configuration() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// What is said about a file that is refused as a whole.
+/// The messages about a file that is refused as a whole.
 fn refused(path: &Path) -> String {
     let output = serve(&["--check", "--config", path.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(2));
@@ -429,5 +426,5 @@ fn check(directory: &Directory, text: &str) -> Output {
 }
 
 fn serve(words: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_octavo")).arg("serve").args(words).output().unwrap()
+    program(&["serve"]).args(words).output().unwrap()
 }

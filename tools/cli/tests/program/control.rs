@@ -3,21 +3,13 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
-use std::process::Command;
 
 use crate::nbd_client::Client;
-use crate::server::{Directory, Server, Setup};
-
-fn served() -> (Directory, Server) {
-    let directory = Directory::new();
-    let disk = directory.disk("disk", 16 << 20);
-    let server = Server::start(&directory, &Setup { exports: &[("disk", &disk)], ..Setup::default() });
-    (directory, server)
-}
+use crate::server::{Directory, Server, Setup, program, served};
 
 #[test]
 fn stat_counts_what_clients_did() {
-    let (_directory, server) = served();
+    let (_directory, server) = served(&Setup::default());
     let mut client = Client::connect(&server.nbd, "disk").unwrap();
     client.write(4096, &[1; 8192]);
     client.read(4096, 8192);
@@ -47,7 +39,7 @@ fn stat_counts_what_clients_did() {
 
 #[test]
 fn after_sync_nothing_is_dirty_and_the_file_has_the_bytes() {
-    let (directory, server) = served();
+    let (directory, server) = served(&Setup::default());
     let mut client = Client::connect(&server.nbd, "disk").unwrap();
     client.write(10_000, b"across two pages".repeat(500).as_slice());
     assert_eq!(server.ctl_succeed(&["sync"]), "");
@@ -59,23 +51,23 @@ fn after_sync_nothing_is_dirty_and_the_file_has_the_bytes() {
 }
 
 #[test]
-fn drain_tells_how_far_it_is() {
-    let (directory, server) = served();
+fn drain_reports_its_progress() {
+    let (directory, server) = served(&Setup::default());
     let mut client = Client::connect(&server.nbd, "disk").unwrap();
     client.write(0, &vec![9; 1 << 20]);
     let said = server.ctl_succeed(&["drain"]);
     assert!(said.starts_with("draining: ") && said.ends_with("drained\n"), "{said}");
     assert_eq!(server.dirty_bytes(), 0);
     assert!(std::fs::read(directory.join("disk")).unwrap()[..1 << 20].iter().all(|byte| *byte == 9));
-    // And it goes on serving.
+    // The server continues to serve.
     client.write(0, b"more");
     assert_eq!(client.read(0, 4), b"more");
     server.stop();
 }
 
 #[test]
-fn the_socket_is_for_its_owner_alone() {
-    let (_directory, server) = served();
+fn only_the_owner_can_use_the_control_socket() {
+    let (_directory, server) = served(&Setup::default());
     for socket in [&server.control, &server.nbd] {
         assert_eq!(socket.metadata().unwrap().permissions().mode() & 0o777, 0o600, "{}", socket.display());
     }
@@ -83,12 +75,9 @@ fn the_socket_is_for_its_owner_alone() {
 }
 
 #[test]
-fn without_a_server_ctl_says_where_it_looked() {
+fn without_a_server_ctl_names_the_socket_it_tried() {
     let directory = Directory::new();
-    let ctl = |socket: &std::path::Path| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_octavo"));
-        command.args(["ctl", "stat", "--socket"]).arg(socket).output().unwrap()
-    };
+    let ctl = |socket: &std::path::Path| program(&["ctl", "stat", "--socket"]).arg(socket).output().unwrap();
     let socket = directory.join("control.sock");
     let output = ctl(&socket);
     assert_eq!(output.status.code(), Some(1));
@@ -105,15 +94,11 @@ fn without_a_server_ctl_says_where_it_looked() {
 
 #[test]
 fn a_second_server_does_not_take_the_first_ones_socket() {
-    let (directory, server) = served();
-    let output = Command::new(env!("CARGO_BIN_EXE_octavo"))
-        .args(["serve", "--config"])
-        .arg(directory.join("octavo.toml"))
-        .output()
-        .unwrap();
+    let (directory, server) = served(&Setup::default());
+    let output = program(&["serve", "--config"]).arg(directory.join("octavo.toml")).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     let said = String::from_utf8(output.stderr).unwrap();
-    // The disk is locked, which is told first; a socket in use is told with its place, too.
+    // The locked disk is reported first; a socket in use is reported with its place, too.
     assert!(said.contains("octavo.toml:"), "{said}");
     assert_eq!(server.stat()["pid"], server.pid());
     Client::connect(&server.nbd, "disk").unwrap();
@@ -121,8 +106,8 @@ fn a_second_server_does_not_take_the_first_ones_socket() {
 }
 
 #[test]
-fn nonsense_is_answered_and_harms_nothing() {
-    let (_directory, server) = served();
+fn malformed_requests_are_answered_and_harm_nothing() {
+    let (_directory, server) = served(&Setup::default());
     let talk = |line: &[u8]| {
         let mut stream = UnixStream::connect(&server.control).unwrap();
         stream.write_all(line).unwrap();
@@ -149,7 +134,7 @@ fn nonsense_is_answered_and_harms_nothing() {
     let mut answers = String::new();
     stream.read_to_string(&mut answers).unwrap();
     assert_eq!(answers, "{\"v\":1,\"ok\":{}}\n{\"v\":1,\"ok\":{}}\n");
-    // Silent clients fill the seats; the next is told so.
+    // Silent clients take all places; the next client is refused with the reason.
     let silent: Vec<UnixStream> = (0..16).map(|_| UnixStream::connect(&server.control).unwrap()).collect();
     let answer = talk(b"");
     assert!(answer["error"]["message"].as_str().unwrap().contains("connected already"), "{answer}");
@@ -158,8 +143,8 @@ fn nonsense_is_answered_and_harms_nothing() {
 }
 
 #[test]
-fn a_partition_is_looked_at_and_changed_while_it_serves() {
-    let (_directory, server) = served();
+fn a_partition_can_be_inspected_and_changed_while_it_serves() {
+    let (_directory, server) = served(&Setup::default());
     let mut client = Client::connect(&server.nbd, "disk").unwrap();
     client.write(0, &vec![5; 4 << 20]);
     let setting = |key: &str| {
@@ -175,7 +160,7 @@ fn a_partition_is_looked_at_and_changed_while_it_serves() {
     let current = setting("current").as_u64().unwrap();
     assert!(current <= 8 << 20 && current < before, "{current} after {before}");
     assert_eq!(client.read(0, 4 << 20), vec![5; 4 << 20]);
-    // Dirty pages are written before they go.
+    // Dirty pages are written back before they are evicted.
     client.write(4096, &[6; 4096]);
     assert!(server.ctl_succeed(&["evict", "p"]).ends_with("evicted\n"));
     assert_eq!(server.stat()["partitions"][0]["resident_bytes"], 0);
@@ -198,6 +183,7 @@ fn a_partition_is_looked_at_and_changed_while_it_serves() {
     }
     for (arguments, word) in [
         (&["set", "q", "max=1MiB"][..], "no partition is called \"q\"; known: p"),
+        (&["set", "p", "max=1MiB", "weight=7", "max=2MiB"], "\"max\" is given twice; nothing was set"),
         (&["set", "p", "mx=1MiB"], "did you mean \"max\"?"),
         (&["set", "p", "max=1X"], "max=1X: unknown unit \"X\""),
         (&["set", "p", "min=1GiB"], "min is 1073741824 bytes and max is 8388608"),
@@ -215,7 +201,7 @@ fn a_partition_is_looked_at_and_changed_while_it_serves() {
 }
 
 #[test]
-fn top_prints_the_partitions_once_for_pipes() {
+fn top_once_prints_a_table_of_the_partitions() {
     let directory = Directory::new();
     let disk = directory.disk("disk", 16 << 20);
     let listen = "[[partition]]\nname = \"idle\"\nmin = \"2MiB\"\nmax = \"8MiB\"";
@@ -237,7 +223,7 @@ fn top_prints_the_partitions_once_for_pipes() {
     assert!(busy.starts_with("p "), "{table}");
     let words: Vec<&str> = busy.split_whitespace().collect();
     let percent = words.iter().position(|word| *word == "%").unwrap();
-    // A quarter of the pages were not there, or fewer where they were read ahead.
+    // A quarter of the pages missed, or fewer because of read-ahead.
     assert!(words[percent - 1].parse::<f64>().unwrap() >= 75.0, "{table}");
     let lines: Vec<String> =
         server.ctl_succeed(&["top", "--once", "--sort", "hits"]).lines().map(str::to_owned).collect();
@@ -249,7 +235,7 @@ fn top_prints_the_partitions_once_for_pipes() {
 }
 
 #[test]
-fn numa_tells_what_lies_on_each_node_and_who_found_it() {
+fn numa_shows_the_pages_of_each_node_and_the_hits_by_node() {
     let directory = Directory::new();
     let disk = directory.disk("disk", 16 << 20);
     let cache = "topology = \"2x1\"\nnuma = \"partition\"";
@@ -272,10 +258,10 @@ fn numa_tells_what_lies_on_each_node_and_who_found_it() {
     server.stop();
 }
 
-/// `policy=nope` was found out after the others had been taken.
+/// `policy=nope` was refused after the other settings had been applied.
 #[test]
-fn of_several_settings_all_are_taken_or_none() {
-    let (_directory, server) = served();
+fn several_settings_are_applied_all_or_none() {
+    let (_directory, server) = served(&Setup::default());
     let before = server.ctl_succeed(&["set", "p", "low=2MiB", "--json"]);
     for (wrong, why) in [
         ("policy=nope", "no policy"),
@@ -287,15 +273,15 @@ fn of_several_settings_all_are_taken_or_none() {
         assert!(said.contains(why), "{said}");
         assert_eq!(server.ctl_succeed(&["set", "p", "low=2MiB", "--json"]), before, "{wrong}");
     }
-    // A bound that is no partition is refused, and not shown and exceeded.
+    // A limit below the smallest partition is refused; it was shown and exceeded.
     let said = server.ctl_fail(&["set", "p", "low=0", "max=1"]);
     assert!(said.contains("max is 1 bytes, and ") && said.contains("a segment with its metadata"), "{said}");
     server.stop();
 }
 
 #[test]
-fn what_is_done_is_told_as_json_and_no_bound_is_null() {
-    let (_directory, server) = served();
+fn every_answer_can_be_json_and_no_limit_is_null() {
+    let (_directory, server) = served(&Setup::default());
     Client::connect(&server.nbd, "disk").unwrap().write(0, &[1; 8192]);
     let json =
         |words: &[&str]| -> serde_json::Value { serde_json::from_str(&server.ctl_succeed(words)).unwrap() };
@@ -310,19 +296,18 @@ fn what_is_done_is_told_as_json_and_no_bound_is_null() {
 }
 
 #[test]
-fn without_a_name_ctl_looks_at_both_usual_sockets() {
+fn without_a_path_ctl_tries_both_default_sockets() {
     let directory = Directory::new();
     if std::path::Path::new("/run/octavo/control.sock").exists() {
         return println!("SKIP: a server of this machine has /run/octavo/control.sock");
     }
-    let mut command = Command::new(env!("CARGO_BIN_EXE_octavo"));
-    let output = command.args(["ctl", "stat"]).env("XDG_RUNTIME_DIR", directory.join("")).output().unwrap();
+    let output = program(&["ctl", "stat"]).env("XDG_RUNTIME_DIR", directory.join("")).output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(said.contains("octavo/control.sock or at /run/octavo/control.sock; start"), "{said}");
 }
 
 #[test]
-fn stat_tells_what_clients_asked_of_each_export_and_what_is_resident() {
+fn stat_shows_the_requests_of_each_export_and_the_resident_memory() {
     let directory = Directory::new();
     let (a, b) = (directory.disk("a", 1 << 20), directory.disk("b", 1 << 20));
     let server = Server::start(&directory, &Setup { exports: &[("a", &a), ("b", &b)], ..Setup::default() });
@@ -350,10 +335,10 @@ fn stat_tells_what_clients_asked_of_each_export_and_what_is_resident() {
     server.stop();
 }
 
-/// Eighteen bytes without a newline were "a line without an end in 4096 bytes".
+/// Eighteen bytes without a newline were refused as "a line without an end in 4096 bytes".
 #[test]
 fn the_last_line_of_a_client_may_lack_its_newline() {
-    let (_directory, server) = served();
+    let (_directory, server) = served(&Setup::default());
     let answer = |asked: &str| {
         let mut stream = UnixStream::connect(&server.control).unwrap();
         stream.write_all(asked.as_bytes()).unwrap();

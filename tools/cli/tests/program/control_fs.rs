@@ -1,15 +1,15 @@
 //! `control.fs`, driven as administrators do: with cat, echo and tee.
 //!
-//! Where there is no /dev/fuse, or mounting is not allowed, the tests say `SKIP`.
+//! Without /dev/fuse, or if mounting is not allowed, the tests print `SKIP`.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use crate::nbd_client::Client;
-use crate::server::{Directory, Server, Setup};
+use crate::server::{Directory, Server, Setup, program};
 
-/// A server with a control file system and two partitions in groups, or `None` where that cannot
-/// be.
+/// A server with a control file system and two partitions in a group, or `None` if the file system
+/// cannot be mounted.
 fn served() -> Option<(Directory, Server, PathBuf)> {
     let directory = Directory::new();
     let disk = directory.disk("disk", 16 << 20);
@@ -29,7 +29,7 @@ fn start(directory: &Directory, disk: &Path) -> Server {
          [[partition]]\nname = \"host/vm2\"\nmax = \"8MiB\"",
         directory.join("fs").display()
     );
-    // Pages that a resize is moving are not resident for a moment, and these tests count them.
+    // These tests count resident pages, and a page that a resize moves is not resident for a moment.
     let cache = "reaper = false";
     Server::start(directory, &Setup { cache, exports: &[("disk", disk)], listen: &more, ..Setup::default() })
 }
@@ -39,7 +39,7 @@ fn shell(fs: &Path, line: &str) -> Output {
     Command::new("/bin/sh").args(["-c", line]).current_dir(fs).output().unwrap()
 }
 
-/// Runs a line that succeeds; what it says.
+/// Runs a line that must succeed; its output.
 fn said(fs: &Path, line: &str) -> String {
     let output = shell(fs, line);
     assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
@@ -88,7 +88,7 @@ fn shells_read_and_change_partitions() {
     let after: u64 = said(&fs, "cat p/current").trim().parse().unwrap();
     assert!(after < before, "{after} after {before}");
 
-    // What is wrong is refused, and the log says why.
+    // Invalid values are refused, and the log says why.
     for (line, error, log) in [
         ("/bin/echo much > p/max", "Invalid argument", "p/max: \"much\" does not begin with a number"),
         (
@@ -120,11 +120,7 @@ fn shells_read_and_change_partitions() {
 fn a_dead_mount_of_a_killed_server_is_replaced() {
     let Some((directory, mut server, fs)) = served() else { return };
     // Another server does not mount over this one.
-    let output = Command::new(env!("CARGO_BIN_EXE_octavo"))
-        .args(["serve", "--config"])
-        .arg(directory.join("octavo.toml"))
-        .output()
-        .unwrap();
+    let output = program(&["serve", "--config"]).arg(directory.join("octavo.toml")).output().unwrap();
     assert!(!output.status.success());
     assert_eq!(said(&fs, "cat p/weight"), "100\n");
 
@@ -135,7 +131,7 @@ fn a_dead_mount_of_a_killed_server_is_replaced() {
     let server = start(&directory, &directory.join("disk"));
     assert!(server.log().contains("removing the dead mount"), "{}", server.log());
     assert_eq!(said(&fs, "cat p/weight"), "100\n");
-    // Somebody stands in it when the server ends.
+    // A shell has its directory in the file system when the server ends.
     let mut inside = Command::new("/bin/sleep").arg("1000").current_dir(fs.join("p")).spawn().unwrap();
     server.stop();
     assert_eq!(std::fs::read_dir(&fs).unwrap().count(), 0, "it is unmounted");
@@ -143,9 +139,9 @@ fn a_dead_mount_of_a_killed_server_is_replaced() {
     inside.wait().unwrap();
 }
 
-/// `fs = "/proc"` hid the machine's own `/proc` from everybody.
+/// `fs = "/proc"` hid the machine's own `/proc`.
 #[test]
-fn a_directory_with_something_in_it_is_not_mounted_over() {
+fn a_directory_that_is_not_empty_is_not_mounted_over() {
     let directory = Directory::new();
     let disk = directory.disk("disk", 16 << 20);
     std::fs::create_dir(directory.join("fs")).unwrap();
@@ -159,8 +155,7 @@ fn a_directory_with_something_in_it_is_not_mounted_over() {
         directory.join("fs").display()
     );
     std::fs::write(&config, text).unwrap();
-    let mut serve = Command::new(env!("CARGO_BIN_EXE_octavo"));
-    let output = serve.args(["serve", "--config"]).arg(&config).output().unwrap();
+    let output = program(&["serve", "--config"]).arg(&config).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{said}");
     assert!(said.contains("octavo.toml:12:6: control.fs: the directory is not empty"), "{said}");

@@ -1,14 +1,14 @@
-//! `octavo serve` without a configuration: the first thing that people try.
+//! `octavo serve` without a configuration: the demo disk and the commands that it prints.
 
 use std::process::Command;
 
 use crate::clients;
 use crate::nbd_client::Client;
-use crate::server::{Directory, Server, Setup};
+use crate::server::{Directory, Server, Setup, program};
 
 fn start(directory: &Directory) -> Server {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_octavo"));
-    command.arg("serve").env("HOME", directory.join("")).env_remove("XDG_CACHE_HOME");
+    let mut command = program(&["serve"]);
+    command.env("HOME", directory.join("")).env_remove("XDG_CACHE_HOME");
     command.env("XDG_RUNTIME_DIR", directory.join("run"));
     let (nbd, control) = (directory.join("run/octavo/nbd.sock"), directory.join("run/octavo/control.sock"));
     Server::spawn(command, directory, nbd, control)
@@ -51,10 +51,10 @@ fn the_printed_commands_work_when_pasted() {
         ("copy it", "100.00"),
         ("load it", "err= 0"),
     ] {
-        // A server lets clients in before it says so: who finds its socket waits for the words.
+        // The server admits clients before it prints the banner: wait for the line.
         let line = server.wait_for_line(purpose);
         let command = line.strip_prefix(purpose).unwrap();
-        // Ten seconds of load show nothing that one does not.
+        // One second of load shows as much as ten.
         let command = command.replace("--runtime=10", "--runtime=1");
         let output = Command::new("/bin/sh").args(["-c", &command]).current_dir(directory.join("")).output();
         let output = output.unwrap();
@@ -66,7 +66,7 @@ fn the_printed_commands_work_when_pasted() {
 }
 
 #[test]
-fn the_printed_option_of_qemu_is_a_disk_of_a_machine() {
+fn qemu_accepts_the_printed_option_as_a_disk() {
     if !clients::present(&["qemu-system-x86_64"]) {
         return;
     }
@@ -76,7 +76,7 @@ fn the_printed_option_of_qemu_is_a_disk_of_a_machine() {
     std::fs::write(&disk, "This is the demo").unwrap();
     std::fs::File::options().write(true).open(&disk).unwrap().set_len(1 << 20).unwrap();
     let elsewhere = Directory::new();
-    // What would end an option of QEMU, a word of the shell or a value of XML.
+    // Characters that would end an option of QEMU, a word of the shell or a value of XML.
     let setup = Setup { exports: &[("a, b='<c>&d", &disk)], ..Setup::default() };
     for (server, directory) in [(demo, &directory), (Server::start(&elsewhere, &setup), &elsewhere)] {
         let option = server.wait_for_line("QEMU's option");
@@ -96,7 +96,7 @@ fn the_printed_option_of_qemu_is_a_disk_of_a_machine() {
 }
 
 #[test]
-fn the_printed_disk_of_libvirt_is_one_by_its_schema() {
+fn the_printed_libvirt_disk_is_valid_by_its_schema() {
     if !clients::present(&["virt-xml-validate", "xmllint"]) {
         return;
     }

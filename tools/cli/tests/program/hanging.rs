@@ -1,20 +1,21 @@
-//! Stores that do not answer for a while: what the server still does, and what it waits for.
+//! Stores that hang: what the server still does, and what it waits for.
 //!
-//! The calls that hang are those of `hanging.c`, which the machine's compiler of C (the one that
-//! links Rust) makes a library of.
+//! `hanging.c` makes system calls hang. The C compiler of the machine, which also links Rust, builds it
+//! as a library.
 
+use std::cell::Cell;
 use std::fs::File;
 use std::io::Read;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::nbd_client::Client;
-use crate::server::{Directory, Server, Setup};
+use crate::server::{Directory, Server, Setup, program, wait_until};
 
-/// Long enough for anything that does not hang.
+/// Longer than anything takes that does not hang.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A server of write-back disks on files whose calls can be made to hang.
@@ -50,7 +51,7 @@ impl Scene {
         Scene { directory, server }
     }
 
-    /// With a second partition, of little that may be dirty, and an export in it.
+    /// With a second partition that allows few dirty pages, and an export in it.
     fn with_another(drain_timeout: &str) -> Scene {
         Scene::with(drain_timeout, |directory| {
             format!(
@@ -68,16 +69,16 @@ impl Scene {
     }
 }
 
-/// A drain gave a store up that had all bytes and was making them durable, after `drain_timeout`,
-/// and reported 0 bytes lost.
+/// After `drain_timeout`, a drain gave up a store that had all bytes and was making them durable, and
+/// reported 0 bytes lost.
 #[test]
-fn a_store_that_syncs_for_long_is_waited_for() {
+fn the_drain_waits_for_a_store_whose_sync_takes_long() {
     let mut scene = Scene::new("100ms");
     Client::connect(&scene.server.nbd, "disk").unwrap().write(4096, &[7; 8192]);
     let hanging = scene.hang("syncs");
     scene.server.signal("TERM");
     scene.server.wait_for_log("waiting for the stores to make it durable");
-    // Several times the timeout: whoever gives up has done so by then.
+    // Several times the timeout: a drain that gives up has done so by then.
     std::thread::sleep(Duration::from_millis(500));
     std::fs::remove_file(hanging).unwrap();
     let status = scene.server.wait();
@@ -85,8 +86,7 @@ fn a_store_that_syncs_for_long_is_waited_for() {
     assert!(scene.server.log().contains("drained"), "{}", scene.server.log());
 }
 
-/// What it still has in its hands when it hangs is given up, and a second signal ends a server that
-/// waits for a sync.
+/// A second signal ends a server that waits for a sync, and gives up the sync.
 #[test]
 fn a_second_signal_ends_a_server_that_waits_for_a_sync() {
     let mut scene = Scene::new("100ms");
@@ -99,26 +99,26 @@ fn a_second_signal_ends_a_server_that_waits_for_a_sync() {
     assert!(scene.server.log().contains("ended at once, 0 dirty bytes left"), "{}", scene.server.log());
 }
 
-/// A resize that waited for a store kept its lock meanwhile, and figures waited for the lock: `ctl
-/// stat`, the status line and with it the first SIGTERM, and the second, which tells how many bytes
-/// are dirty.
+/// A resize that waited for a store held its lock, and everything that reads figures waited for the
+/// lock: `ctl stat`, the status line and with it the first SIGTERM, and the second SIGTERM, which
+/// reports the dirty bytes.
 #[test]
-fn a_resize_that_waits_for_a_store_stops_neither_figures_nor_the_end() {
+fn a_resize_that_waits_for_a_store_delays_neither_stat_nor_the_shutdown() {
     let mut scene = Scene::new("500ms");
     let mut client = Client::connect(&scene.server.nbd, "disk").unwrap();
     let _hanging = scene.hang("writes");
-    // Every set of every segment has dirty pages, so a segment cannot go without the store; the cleaner
-    // takes what it likes, and hangs.
+    // Every set of every segment has dirty pages, so no segment can be removed without the store. The
+    // cleaner starts to write, and hangs.
     for at in 0..8 {
         client.write(at << 20, &vec![1; 1 << 20]);
     }
     let control = scene.server.control.clone();
     let ctl = move |words: &[&str]| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_octavo"));
-        command.arg("ctl").arg("--socket").arg(&control).args(words);
+        let mut command = program(&["ctl", "--socket"]);
+        command.arg(&control).args(words);
         command
     };
-    // It hung as long as the store did; what is owed is told, and the limit holds.
+    // `set` hung as long as the store did. Now it reports what is owed, and the limit holds.
     let (told, tells) = channel();
     for mut command in [
         ctl(&["set", "p", "max=8MiB"]),
@@ -135,9 +135,8 @@ fn a_resize_that_waits_for_a_store_stops_neither_figures_nor_the_end() {
     let settings: serde_json::Value =
         serde_json::from_slice(&ctl(&["partitions", "--json"]).output().unwrap().stdout).unwrap();
     assert_eq!(settings["partitions"][0]["max"], 8 << 20, "{settings}");
-    // Whether it waits for the store already or will in a moment, figures are there.
-    let until = Instant::now() + Duration::from_secs(2);
-    while Instant::now() < until {
+    // Whether the resize waits for the store already or will in a moment, `stat` answers.
+    for _ in 0..30 {
         let (told, tells) = channel();
         let mut stat = ctl(&["stat", "--json"]);
         std::thread::spawn(move || told.send(stat.output().unwrap().status.success()));
@@ -150,38 +149,34 @@ fn a_resize_that_waits_for_a_store_stops_neither_figures_nor_the_end() {
     assert!(scene.server.log().contains("bytes lost"), "{}", scene.server.log());
 }
 
-/// One store that hung stopped the write-back of all: the cleaner waited for it, and it had all
-/// threads that carry I/O.
+/// One hanging store stopped the write-back of all stores: the cleaner waited for it, and it occupied
+/// all I/O threads.
 #[test]
-fn a_store_that_hangs_holds_up_no_other() {
+fn a_hanging_store_does_not_delay_other_stores() {
     let mut scene = Scene::with_another("500ms");
     scene.server.ctl_succeed(&["set", "p", "dirty_max=2MiB"]);
     let dirty_bytes =
         |partition: usize| scene.server.stat()["partitions"][partition]["dirty_bytes"].as_u64().unwrap();
     let until = |done: &dyn Fn() -> bool| {
-        let begun = Instant::now();
-        while !done() {
-            assert!(begun.elapsed() < PATIENCE, "{:#}\n{}", scene.server.stat(), scene.server.log());
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        wait_until(|| format!("{:#}\n{}", scene.server.stat(), scene.server.log()), done);
     };
     let hanging = [scene.hang("writes-disk"), scene.hang("syncs-disk")];
-    // Enough to be written at once. Every other page, so that each is an I/O of its own, and more of
-    // them than there are threads.
+    // Enough dirty pages to be written immediately: every other page, so that each is an I/O of its own,
+    // and more of them than I/O threads.
     let mut stuck = Client::connect(&scene.server.nbd, "disk").unwrap();
     (0..400).for_each(|page| stuck.write(page * 8192, &[1; 4096]));
     stuck.send_flush(77).unwrap();
-    // The same for the other, which is brought down to a quarter.
+    // The same for the other partition, which is written back down to a quarter.
     let mut other = Client::connect(&scene.server.nbd, "other").unwrap();
     other.write(0, &vec![2; 900 << 10]);
     until(&|| dirty_bytes(1) <= 256 << 10);
-    // More than may be dirty.
+    // More than the dirty limit.
     (0..8).for_each(|at| other.write(at << 20, &vec![3; 1 << 20]));
     assert_eq!(other.flush(), 0);
     let written = std::fs::read(scene.directory.join("other")).unwrap();
     assert!(written[..8 << 20].iter().all(|byte| *byte == 3));
     assert_eq!(dirty_bytes(0), 400 * 4096);
-    // It answers.
+    // The store answers again.
     hanging.iter().for_each(|path| std::fs::remove_file(path).unwrap());
     assert_eq!(stuck.reply().unwrap(), (77, 0));
     assert_eq!(dirty_bytes(0), 0);
@@ -191,9 +186,9 @@ fn a_store_that_hangs_holds_up_no_other() {
     assert!((0..400).all(|page| written[page * 8192..][..4096] == [1; 4096]));
 }
 
-/// While anybody wrote, whichever disk, a drain went on for ever with one that hung.
+/// A drain never gave up a hanging disk while any other disk was written to.
 #[test]
-fn a_drain_gives_up_a_store_that_hangs_while_others_write() {
+fn a_drain_gives_up_a_hanging_store_while_other_stores_write() {
     let mut scene = Scene::with_another("500ms");
     Client::connect(&scene.server.nbd, "disk").unwrap().write(0, &[1; 4096]);
     let hanging = scene.hang("writes-disk");
@@ -222,33 +217,37 @@ fn a_drain_gives_up_a_store_that_hangs_while_others_write() {
     assert_eq!(scene.server.wait().code(), Some(0), "{}", scene.server.log());
 }
 
-/// Sixteen `ctl sync` on a store that hung had all places of the control socket, also when the
-/// people who had asked were gone: nobody could look at the server any more, or change a limit.
+/// Sixteen `ctl sync` on a hanging store took all places of the control socket, even after their clients
+/// had disconnected: no other command worked any more.
 #[test]
-fn commands_that_wait_for_a_store_leave_places_for_those_that_do_not() {
+fn commands_that_wait_for_a_store_leave_places_for_other_commands() {
     let scene = Scene::new("10s");
     let mut client = Client::connect(&scene.server.nbd, "disk").unwrap();
     client.write(4096, &[7; 8192]);
     let hanging = scene.hang("syncs");
     let sync = || {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_octavo"));
-        command.args(["ctl", "sync", "--socket"]).arg(&scene.server.control).stderr(Stdio::piped());
-        command.spawn().unwrap()
+        let mut command = program(&["ctl", "sync", "--socket"]);
+        command.arg(&scene.server.control).stderr(Stdio::piped()).spawn().unwrap()
     };
     let mut waiting: Vec<Child> = (0..16).map(|_| sync()).collect();
-    let (begun, mut refused) = (Instant::now(), 0);
-    while refused < 4 {
-        waiting.retain_mut(|child| {
-            let Some(status) = child.try_wait().unwrap() else { return true };
-            let mut said = String::new();
-            child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-            assert!(!status.success() && said.contains("12 commands wait for stores"), "{status}: {said}");
-            refused += 1;
-            false
-        });
-        assert!(begun.elapsed() < PATIENCE, "{refused} were refused");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    let refused = Cell::new(0);
+    wait_until(
+        || format!("{} were refused", refused.get()),
+        || {
+            waiting.retain_mut(|child| {
+                let Some(status) = child.try_wait().unwrap() else { return true };
+                let mut said = String::new();
+                child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+                assert!(
+                    !status.success() && said.contains("12 commands wait for stores"),
+                    "{status}: {said}"
+                );
+                refused.set(refused.get() + 1);
+                false
+            });
+            refused.get() >= 4
+        },
+    );
     assert_eq!(waiting.len(), 12);
     assert!(scene.server.dirty_bytes() <= 8192);
     scene.server.ctl_succeed(&["set", "p", "weight=200"]);

@@ -1,39 +1,39 @@
-//! kill -9 in the middle of writes: whatever was flushed is in the file.
+//! kill -9 in the middle of writes: every flushed write is in the file.
 //!
-//! Two writers at a time. One is ours and knows of every write whether its reply had come before a
-//! flush was sent, and whether that flush was answered. The other is fio, with a flush after every
-//! eighth write.
+//! Two writers run at a time. One is our own client: for each write it knows whether the reply arrived
+//! before a flush was sent, and whether that flush was answered. The other is fio, with a flush after
+//! every eighth write.
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::clients;
 use crate::nbd_client::Client;
-use crate::random::Random;
-use crate::server::{Directory, PATIENCE, Server, Setup};
+use crate::random::{self, Random};
+use crate::server::{Directory, Server, Setup, wait_until};
 
 const ROUNDS: u64 = 20;
 const CONNECTIONS: u64 = 4;
 const DISK_BYTES: u64 = 32 << 20;
 
-/// No multiple of a page nor of a sector: neighbours share pages, and every write has ragged ends.
+/// Not a multiple of a page or a sector: neighbours share pages, and every write is unaligned.
 const BLOCK_BYTES: u64 = 1800;
 const BLOCKS_EACH: u64 = DISK_BYTES / CONNECTIONS / BLOCK_BYTES;
 
 /// Requests of one connection in flight.
 const DEPTH: usize = 16;
 
-/// A flush among so many writes.
+/// One flush per this many writes.
 const FLUSH_EVERY: u64 = 40;
 
 /// The cookie that no write has.
 const FLUSH: u64 = u64::MAX;
 
-/// What is known of one block; versions count its writes from one.
+/// The history of one block. Versions count its writes from one.
 #[derive(Clone, Copy, Default)]
 struct Block {
     sent: u32,
@@ -41,7 +41,7 @@ struct Block {
     flushed: u32,
 }
 
-/// A connection's own blocks, as far as it was told about them.
+/// A connection's own blocks, by the replies it got.
 struct Writer {
     first_block: u64,
     blocks: Vec<Block>,
@@ -52,7 +52,7 @@ fn every_flushed_write_survives_kill_9() {
     let fio = clients::present(&["fio"]);
     let directory = Directory::new();
     let ours = directory.disk("ours", DISK_BYTES);
-    let mut random = Random::seeded("kill");
+    let mut random = random::seeded("kill");
     let mut writers: Vec<Writer> = (0..CONNECTIONS)
         .map(|number| Writer {
             first_block: number * BLOCKS_EACH,
@@ -69,7 +69,7 @@ fn every_flushed_write_survives_kill_9() {
             Setup { memory_max: "8MiB", exports: &[("ours", &ours), ("fio", &fios)], ..Setup::default() };
         let mut server = Server::start(&directory, &setup);
         let log = directory.join(&format!("iolog-{round}"));
-        let fio = fio.then(|| fio_command(&server.uri("fio"), &log, random.next()).spawn().unwrap());
+        let fio = fio.then(|| fio_command(&server.uri("fio"), &log, random.next_u64()).spawn().unwrap());
         let clients: Vec<Client> =
             writers.iter().map(|_| Client::connect(&server.nbd, "ours").unwrap()).collect();
         let flushes: usize = std::thread::scope(|scope| {
@@ -77,7 +77,7 @@ fn every_flushed_write_survives_kill_9() {
                 .iter_mut()
                 .zip(clients)
                 .map(|(writer, client)| {
-                    let random = random.split();
+                    let random = Random::new(random.next_u64());
                     scope.spawn(move || writer.write_until_killed(client, random))
                 })
                 .collect();
@@ -94,32 +94,32 @@ fn every_flushed_write_survives_kill_9() {
             writer.check(&file, round);
         }
         let fio_flushed = fio.map(|mut fio| {
-            // It fails, of course: its server was killed.
+            // fio fails because its server was killed.
             fio.wait().unwrap();
             check_fio(&log, &fios)
         });
         println!("round {round}: {flushes} flushes of ours, {fio_flushed:?} flushed writes of fio's");
-        // A server that was killed before any flush was answered shows nothing: that round does not count.
+        // A round without an answered flush before the kill proves nothing and does not count.
         rounds_telling += u64::from(flushes > 0 && fio_flushed != Some(0));
     }
 }
 
 impl Writer {
-    /// Writes random blocks, flushes now and then, and notes what is answered, until the connection
-    /// breaks. The number of flushes that were answered.
+    /// Writes random blocks with occasional flushes, and records the replies, until the connection
+    /// breaks. Returns the number of flushes that were answered.
     fn write_until_killed(&mut self, mut client: Client, mut random: Random) -> usize {
         let mut flushes_answered = 0;
         let mut in_flight: HashMap<u64, u32> = HashMap::new();
         let mut flushes: VecDeque<Vec<Block>> = VecDeque::new();
         loop {
             let sent = if flushes.is_empty() && random.below(FLUSH_EVERY) == 0 {
-                // It covers what was answered before it was sent, and nothing else.
+                // A flush covers the writes that were answered before it was sent, and no others.
                 flushes.push_back(self.blocks.clone());
                 client.send_flush(FLUSH)
             } else {
                 let block = random.below(BLOCKS_EACH);
                 if in_flight.contains_key(&block) {
-                    // Of two writes to one place in flight either may win: not what is asked here.
+                    // Of two writes to one block in flight, either may win: avoid that.
                     continue;
                 }
                 let version = self.blocks[block as usize].sent + 1;
@@ -146,7 +146,7 @@ impl Writer {
         }
     }
 
-    /// Checks every block, and takes what is in the file for what is there.
+    /// Checks every block, and takes the file's content as the state for the next round.
     fn check(&mut self, file: &File, round: u64) {
         for number in 0..BLOCKS_EACH {
             let mut found = vec![0; BLOCK_BYTES as usize];
@@ -168,8 +168,8 @@ impl Writer {
                 );
                 oldest = oldest.min(version);
             }
-            // Answered writes may be lost and unanswered ones be there, whole or in part: what the file holds
-            // now is what the next server begins with.
+            // Answered writes without a flush may be lost, and unanswered ones present, whole or in part.
+            // The next server starts with what the file holds now.
             block.answered = oldest;
             block.flushed = oldest;
         }
@@ -185,7 +185,7 @@ impl Writer {
     }
 }
 
-/// fio that writes every block's own offset into it, one write at a time, and keeps a log.
+/// fio that writes each block's offset into the block, one write at a time, and keeps a log.
 fn fio_command(uri: &str, log: &Path, seed: u64) -> Command {
     let mut command = Command::new(clients::find("fio").unwrap());
     command.args(["--name=kill", "--ioengine=nbd", "--rw=randwrite", "--bs=4k", "--iodepth=1", "--fsync=8"]);
@@ -196,20 +196,16 @@ fn fio_command(uri: &str, log: &Path, seed: u64) -> Command {
     command
 }
 
-/// Waits until something was flushed to a sparse file.
+/// Waits until a sparse file has blocks.
 fn wait_for_bytes(disk: &Path) {
-    let begun = Instant::now();
-    while disk.metadata().unwrap().blocks() == 0 {
-        assert!(begun.elapsed() < PATIENCE, "fio does not write");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    wait_until(|| "fio does not write".into(), || disk.metadata().unwrap().blocks() > 0);
 }
 
-/// Checks the writes before each flush that was answered. Their number.
+/// Checks the writes before each flush that was answered. Returns the number of these flushes.
 ///
-/// fio has one request in flight, so that what it logs next tells that the last one ended. It
-/// overlooks a flush that failed, but not a write: only a flush that two more requests followed was
-/// answered by a server that was alive.
+/// fio has one request in flight, so each line of its log shows that the request before it has ended.
+/// fio ignores a failed flush, but not a failed write: a flush counts as answered by a live server only
+/// if two more requests follow it.
 fn check_fio(log: &Path, disk: &Path) -> usize {
     let log = std::fs::read_to_string(log).unwrap_or_default();
     let file = File::open(disk).unwrap();

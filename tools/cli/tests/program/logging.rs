@@ -1,23 +1,18 @@
-//! What the server writes to standard error: for people, for programs, for the journal.
+//! The server's log on standard error: plain, JSON, and for systemd's journal.
 
 use std::collections::BTreeSet;
-use std::process::{Command, Output};
-use std::time::{Duration, Instant};
+use std::process::Output;
 
 use serde_json::Value;
 
 use crate::nbd_client::Client;
-use crate::server::{Directory, PATIENCE, Server, Setup};
+use crate::server::{self, Directory, Server, Setup, program, wait_until};
 
 const JSON: &str = "[log]\nformat = \"json\"\nlevel = \"debug\"";
 
 /// A server with these lines of `[serve]`, and sections behind it.
 fn served(serve: &str, before: &str) -> (Directory, Server) {
-    let directory = Directory::new();
-    let disk = directory.disk("disk", 16 << 20);
-    let setup = Setup { exports: &[("disk", &disk)], serve, before, ..Setup::default() };
-    let server = Server::start(&directory, &setup);
-    (directory, server)
+    server::served(&Setup { serve, before, ..Setup::default() })
 }
 
 /// The lines of a log in JSON, each an object with the keys that are promised.
@@ -55,8 +50,8 @@ fn a_plain_line_begins_with_the_time_unless_the_journal_has_it() {
     assert!(server.log().lines().all(|line| line.starts_with('<')), "{}", server.log());
     server.stop();
 
-    // Standard error was redirected after systemd had connected it: nobody would take the level
-    // away again.
+    // Standard error was redirected after systemd had connected it: nothing would strip the level
+    // prefix.
     let (_directory, server) = served("", "export JOURNAL_STREAM=1:1");
     server.wait_for_log("nbd: listening at");
     assert!(has_time(&server.log()), "{}", server.log());
@@ -84,8 +79,8 @@ fn json_is_one_object_a_line_up_to_the_last() {
     drop(directory);
 }
 
-/// `octavo serve --check` with these words, for a file whose name would forge lines and whose
-/// section is doubtful.
+/// `octavo serve --check` with these arguments, for a file whose name could forge log lines and that
+/// causes a warning.
 fn check(directory: &Directory, words: &[&str]) -> Output {
     use std::os::unix::ffi::OsStrExt;
     let disk = directory.disk("disk", 1 << 20);
@@ -98,8 +93,7 @@ fn check(directory: &Directory, words: &[&str]) -> Output {
         disk.display()
     );
     std::fs::write(&path, text).unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_octavo"));
-    command.args(["serve", "--check", "--config"]).arg(&path).args(words).output().unwrap()
+    program(&["serve", "--check", "--config"]).arg(&path).args(words).output().unwrap()
 }
 
 #[test]
@@ -114,7 +108,7 @@ fn a_message_cannot_forge_a_line() {
     assert_eq!(plain.lines().count(), 1, "{plain}");
     let expected = "a\\noctavo: \\u{1b}[31m\"\u{fffd}.toml:6:8: partition.name: no export uses \"unused\"\n";
     assert!(plain.starts_with("octavo: warning: /") && plain.ends_with(expected), "{plain}");
-    // The command line goes before the file.
+    // The command line overrides the file.
     let objects = objects(&said(&["--log-format", "json"]));
     assert_eq!(objects.len(), 1);
     let message = objects[0]["message"].as_str().unwrap();
@@ -138,11 +132,7 @@ fn lines_of_many_threads_do_not_mix() {
         let objects = objects(&log[..log.rfind('\n').map_or(0, |end| end + 1)]);
         objects.iter().filter(|object| object["message"].as_str().unwrap().ends_with(": connected")).count()
     };
-    // The helper that waits for the sockets is a client, too.
-    let begun = Instant::now();
-    while connected(&server.log()) < 200 {
-        assert!(begun.elapsed() < PATIENCE, "{}", server.log());
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    // The fixture that waits for the sockets is a client, too.
+    wait_until(|| server.log(), || connected(&server.log()) >= 200);
     server.stop();
 }

@@ -1,8 +1,8 @@
-//! The program as its users see it: started as a process, asked over its sockets, ended by signals.
+//! The program as its users see it: a process with sockets and signals.
 //!
-//! Everything lives in a directory of its own under the build directory. Tests that need programs
-//! of other people (qemu-img, fio, ..) say `SKIP` and why where they are missing; with
-//! `OCTAVO_REQUIRE_CLIENTS=1`, as `make test` sets it, they fail instead.
+//! Each test has a directory of its own under the build directory. Tests that need other programs
+//! (qemu-img, fio, ..) print `SKIP` and the reason if one is missing; with
+//! `OCTAVO_REQUIRE_CLIENTS=1`, which `make test` sets, they fail instead.
 
 #![forbid(unsafe_code)]
 
@@ -31,5 +31,6 @@ mod resident;
 mod server;
 mod signals;
 mod simulate;
+mod standard_output;
 mod system_calls;
 mod trace;

@@ -3,25 +3,21 @@
 use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::time::{Duration, Instant};
 
 use crate::nbd_client::Client;
-use crate::server::{Directory, PATIENCE, Server, Setup};
+use crate::server::{self, Directory, PATIENCE, Server, Setup, wait_until};
 
 const LISTEN: &str = "metrics = \"127.0.0.1:0\"\nmetrics_hosts = [\"octavo\"]";
 
-/// A server with metrics on a port that the system chose, for a name beside its own, and their
-/// address.
+/// A server with metrics on a port that the system chose, which also answers to the name `octavo`, and
+/// the address of the metrics.
 fn served() -> (Directory, Server, String) {
-    let directory = Directory::new();
-    let disk = directory.disk("disk", 16 << 20);
-    let setup = Setup { exports: &[("disk", &disk)], listen: LISTEN, ..Setup::default() };
-    let server = Server::start(&directory, &setup);
+    let (directory, server) = server::served(&Setup { listen: LISTEN, ..Setup::default() });
     let address = server.metrics_address();
     (directory, server, address)
 }
 
-/// What the listener says to these bytes, up to its end.
+/// The listener's whole answer to these bytes.
 fn tell(address: &str, asked: &[u8]) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -31,7 +27,7 @@ fn tell(address: &str, asked: &[u8]) -> String {
     answer
 }
 
-/// The page: every sample by its name and labels. Its format is checked on the way.
+/// The page as samples by name and labels. Checks the format, too.
 fn scrape(address: &str) -> HashMap<String, f64> {
     let answer = tell(address, b"GET /metrics HTTP/1.1\r\nHost: octavo\r\nAccept: */*\r\n\r\n");
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
@@ -60,12 +56,12 @@ fn scrape(address: &str) -> HashMap<String, f64> {
 }
 
 #[test]
-fn metrics_say_what_stat_says() {
+fn metrics_agree_with_stat() {
     let (_directory, server, address) = served();
     let mut client = Client::connect(&server.nbd, "disk").unwrap();
     client.write(4096, &[1; 8192]);
     client.read(0, 12_288);
-    // What the server does by itself meanwhile changes none of what is compared.
+    // The server's own work in between changes none of the figures that are compared.
     let (stat, samples) = (server.stat(), scrape(&address));
     let partition = &stat["partitions"][0];
     for (sample, value) in [
@@ -95,8 +91,7 @@ fn metrics_say_what_stat_says() {
     assert_eq!(samples["octavo_export_requests_total{export=\"disk\",kind=\"write\"}"], 1.0);
     assert_eq!(samples["octavo_export_written_bytes_total{export=\"disk\"}"], 8192.0);
     assert_eq!(samples["octavo_exports"], 1.0);
-    // The kernel's own figure is another moment's: what is resident is at least the frames that
-    // were touched.
+    // The kernel's figure is from another moment: resident memory is at least the frames in use.
     assert!(samples["process_resident_memory_bytes"] > 1_048_576.0);
     assert!(samples["process_open_fds"] > 5.0 && samples["process_cpu_seconds_total"] > 0.0);
     assert!(samples["process_start_time_seconds"] > 1e9);
@@ -112,9 +107,9 @@ fn metrics_say_what_stat_says() {
 }
 
 #[test]
-fn the_listener_answers_nonsense_shortly_and_serves_others_meanwhile() {
+fn the_listener_refuses_malformed_requests_and_serves_others_meanwhile() {
     let (_directory, server, address) = served();
-    // Ten times as many silent clients as there are places, and one of them stopped in the middle. Each
+    // Ten times as many silent clients as there are places, one of them in the middle of a request. Each
     // kept its place for ten seconds: a liveness probe behind a hundred of them waited for a minute.
     let silent: Vec<TcpStream> = (0..160).map(|_| TcpStream::connect(&address).unwrap()).collect();
     (&silent[159]).write_all(b"GET /metr").unwrap();
@@ -130,7 +125,7 @@ fn the_listener_answers_nonsense_shortly_and_serves_others_meanwhile() {
         let answer = tell(&address, asked);
         assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{answer}");
     }
-    assert!(tell(&address, b"POST / HTTP/1.1\r\nHost: octavo\r\n\r\n").contains("\r\nAllow: GET\r\n"));
+    assert!(tell(&address, b"POST / HTTP/1.1\r\nHost: octavo\r\n\r\n").contains("\r\nAllow: GET, HEAD\r\n"));
     assert!(scrape(&address).len() > 20);
     let threads = std::fs::read_dir(format!("/proc/{}/task", server.pid())).unwrap().filter(|task| {
         let name = task.as_ref().unwrap().path().join("comm");
@@ -138,6 +133,25 @@ fn the_listener_answers_nonsense_shortly_and_serves_others_meanwhile() {
     });
     assert_eq!(threads.count(), 1, "one thread serves all");
     drop(silent);
+    server.stop();
+}
+
+/// HEAD was refused with 405. Programs use it to check whether a page exists.
+#[test]
+fn head_is_answered_like_get_but_without_a_body() {
+    let (_directory, server, address) = served();
+    for path in ["/healthz", "/readyz", "/absent"] {
+        let asked = |method| format!("{method} {path} HTTP/1.1\r\nHost: octavo\r\n\r\n");
+        let get = tell(&address, asked("GET").as_bytes());
+        let (head, body) = get.split_once("\r\n\r\n").unwrap();
+        assert!(!body.is_empty(), "{get}");
+        assert_eq!(tell(&address, asked("HEAD").as_bytes()), format!("{head}\r\n\r\n"), "{path}");
+    }
+    let head = tell(&address, b"HEAD /metrics HTTP/1.1\r\nHost: octavo\r\n\r\n");
+    assert!(head.starts_with("HTTP/1.1 200 OK\r\n") && head.ends_with("\r\n\r\n"), "{head}");
+    assert!(!head.contains("octavo_"), "{head}");
+    let foreign = tell(&address, b"HEAD /metrics HTTP/1.1\r\nHost: evil.example\r\n\r\n");
+    assert!(foreign.starts_with("HTTP/1.1 403 "), "{foreign}");
     server.stop();
 }
 
@@ -193,41 +207,31 @@ fn page(address: &str, path: &str) -> (u16, String) {
     (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
 }
 
-/// Asks until a page has this status; its body.
+/// Repeats a request until its status is this; returns the body.
 fn wait_for_status(address: &str, path: &str, status: u16) -> String {
-    let begun = Instant::now();
-    loop {
-        let (found, body) = page(address, path);
-        if found == status {
-            return body;
-        }
-        assert!(begun.elapsed() < PATIENCE, "{path}: {found} {body}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
-/// A supervisor could not see whether the server works: only people saw that a store refused its
-/// pages.
-#[test]
-fn a_server_is_ready_until_a_store_refuses_or_it_drains_and_lives_meanwhile() {
-    let directory = Directory::new();
-    let disk = directory.disk("disk", 16 << 20);
-    let mut server = Server::start(
-        &directory,
-        &Setup {
-            exports: &[("disk", &disk)],
-            listen: LISTEN,
-            serve: "drain_timeout = \"1h\"",
-            before: "ulimit -f 2048",
-            ..Setup::default()
+    let mut last = page(address, path);
+    wait_until(
+        || format!("{path} does not answer {status}"),
+        || {
+            last = page(address, path);
+            last.0 == status
         },
     );
+    last.1
+}
+
+/// A supervisor could not see that a store refused write-backs: only the log showed it.
+#[test]
+fn a_server_is_ready_until_a_store_refuses_or_it_drains_and_alive_throughout() {
+    let (serve, before) = ("drain_timeout = \"1h\"", "ulimit -f 2048");
+    let (_directory, mut server) =
+        server::served(&Setup { listen: LISTEN, serve, before, ..Setup::default() });
     let address = server.metrics_address();
     assert_eq!(page(&address, "/healthz"), (200, "ok\n".into()));
     assert_eq!(page(&address, "/readyz"), (200, "ok\n".into()));
     let foreign = tell(&address, b"GET /readyz HTTP/1.1\r\nHost: evil.example\r\n\r\n");
     assert!(foreign.starts_with("HTTP/1.1 403 "), "{foreign}");
-    // Files end at 1 MiB: what lies behind cannot be written back.
+    // Files end at 1 MiB: writes beyond that cannot be written back.
     Client::connect(&server.nbd, "disk").unwrap().write(8 << 20, &[2; 4096]);
     server.ctl_fail(&["sync"]);
     let reasons = wait_for_status(&address, "/readyz", 503);
@@ -237,7 +241,7 @@ fn a_server_is_ready_until_a_store_refuses_or_it_drains_and_lives_meanwhile() {
     server.signal("TERM");
     server.wait_for_log("\"disk\" refuses");
     let reasons = wait_for_status(&address, "/readyz", 503);
-    assert!(reasons.starts_with("draining: no more clients are let in\nexport \"disk\""), "{reasons}");
+    assert!(reasons.starts_with("draining: no more clients are admitted\nexport \"disk\""), "{reasons}");
     assert_eq!(page(&address, "/healthz"), (200, "ok\n".into()));
     server.signal("TERM");
     assert_eq!(server.wait().code(), Some(143));

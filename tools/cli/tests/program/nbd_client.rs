@@ -1,4 +1,4 @@
-//! A small NBD client that knows exactly what was answered, and when.
+//! A small NBD client that records exactly which requests were answered, and when.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -105,7 +105,7 @@ impl Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        // A server that was killed does not listen any more.
+        // A killed server does not listen any more.
         let _ = self.stream.write_all(&request(DISCONNECT, 0, 0, 0));
     }
 }

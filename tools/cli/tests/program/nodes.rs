@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::nbd_client::Client;
 use crate::server::{Directory, Server, Setup};
 
-/// So little of the cache that no set is short of ways.
+/// A small part of the cache, so that no set runs out of ways.
 const DISK_BYTES: usize = 4 << 20;
 
 /// Pages of a process that prefer a node: how many are there, and how many elsewhere
@@ -33,7 +33,7 @@ fn sum(node: &Value, what: &str) -> u64 {
 }
 
 #[test]
-fn ctl_numa_tells_what_the_kernel_tells_about_the_server() {
+fn ctl_numa_agrees_with_the_kernel_about_the_server() {
     for mode in ["partition", "message"] {
         let directory = Directory::new();
         let disk = directory.disk("disk", DISK_BYTES as u64);
@@ -84,8 +84,8 @@ fn ctl_numa_tells_what_the_kernel_tells_about_the_server() {
         if nodes.len() > 1 {
             assert!(of("local_hits") > 0, "{told:#}");
             assert_eq!(of("messages") > 0, mode == "message", "{told:#}");
-            // Who serves a client reads pages of all nodes, or has them read; a thread that has just moved is
-            // wrong about itself for a while.
+            // The thread that serves a client reads pages of all nodes, or has them read. A thread that has
+            // just migrated does not know its node for a while.
             assert_eq!(10 * of("remote_hits") > of("local_hits"), mode == "partition", "{told:#}");
         }
         drop(client);

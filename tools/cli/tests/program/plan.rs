@@ -1,18 +1,18 @@
 //! `octavo plan` as its users see it.
 
-use std::process::{Command, Output};
+use std::process::Output;
 
-use crate::server::Directory;
+use crate::server::{Directory, octavo_succeeds, program};
 
 fn plan(words: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_octavo")).arg("plan").args(words).output().unwrap()
+    program(&["plan"]).args(words).output().unwrap()
 }
 
 const TENANTS: [&str; 3] =
     ["--trace", "few=gen:zipf:pages=3000,requests=60000", "scan=gen:loop:pages=50000,requests=60000"];
 
 #[test]
-fn ways_of_sharing_are_compared_in_a_table_lines_and_a_page() {
+fn plans_are_compared_in_a_table_in_json_and_on_a_page() {
     let directory = Directory::new();
     let (json, html) = (directory.join("plan.json"), directory.join("plan.html"));
     let mut words = TENANTS.to_vec();
@@ -32,7 +32,7 @@ fn ways_of_sharing_are_compared_in_a_table_lines_and_a_page() {
 
 /// What is printed for octavo.toml is taken by the server's own check.
 #[test]
-fn partitions_that_a_plan_prints_are_a_valid_configuration() {
+fn the_partitions_that_plan_prints_are_a_valid_configuration() {
     let directory = Directory::new();
     let mut words = TENANTS.to_vec();
     words.extend(["--memory", "64MiB", "--chunks", "8"]);
@@ -50,16 +50,12 @@ fn partitions_that_a_plan_prints_are_a_valid_configuration() {
         socket.display()
     );
     std::fs::write(&config, &whole).unwrap();
-    let checked = Command::new(env!("CARGO_BIN_EXE_octavo"))
-        .args(["serve", "--check", "--config", config.to_str().unwrap()])
-        .output()
-        .unwrap();
-    assert!(checked.status.success(), "{whole}\n{}", String::from_utf8_lossy(&checked.stderr));
+    octavo_succeeds(&["serve", "--check", "--config", config.to_str().unwrap()]);
     assert!(whole.contains("name = \"few\"\nmin = ") && whole.contains("name = \"scan\""), "{whole}");
 }
 
 #[test]
-fn tenants_that_make_no_sense_are_refused_with_a_reason() {
+fn invalid_tenants_are_refused_with_a_reason() {
     for (words, word) in [
         (&["--trace", "gen:zipf:pages=10", "--memory", "8MiB"][..], "a name and a file are expected"),
         (&["--trace", "a=gen:zipf:pages=10", "a=gen:loop:pages=9", "--memory", "8MiB"], "given twice"),

@@ -1,7 +1,7 @@
 //! A server in a memory control group with a limit, and another process there that takes memory
 //! until little is left.
 //!
-//! Where no such group can be made (no root, no controller), the test says `SKIP`.
+//! If no such group can be made (no root, no controller), the test prints `SKIP`.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -9,13 +9,13 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::nbd_client::Client;
-use crate::server::{Directory, PATIENCE, Server, Setup};
+use crate::server::{Directory, PATIENCE, Server, Setup, wait_until};
 
 const MIB: u64 = 1 << 20;
 const LIMIT: u64 = 160 * MIB;
 const MIN: u64 = 24 * MIB;
 
-/// What the process may take besides what it charges itself: code, stacks, tables of the kernel.
+/// Memory that the process may take beside its charge: code, stacks, page tables.
 const PROCESS: u64 = 24 * MIB;
 
 /// A memory control group, version 1 or 2; removed when it is dropped.
@@ -37,7 +37,7 @@ impl Group {
             if !root.join("cgroup.procs").exists() {
                 continue;
             }
-            // Version 2 wants to be told that children have limits; version 1 has no such file.
+            // Version 2 must be told to let children have limits; version 1 has no such file.
             let _ = std::fs::write(root.join("cgroup.subtree_control"), "+memory");
             let group = Group { path: root.join(&name), usage };
             let made = std::fs::create_dir(&group.path);
@@ -57,7 +57,7 @@ impl Group {
         std::fs::read_to_string(self.path.join(self.usage)).unwrap().trim().parse().unwrap()
     }
 
-    /// Processes that the kernel killed for want of memory.
+    /// Processes that the kernel's OOM killer killed.
     fn killed(&self) -> u64 {
         let read = |name: &str| std::fs::read_to_string(self.path.join(name)).unwrap_or_default();
         let text = read("memory.oom_control") + &read("memory.events");
@@ -76,7 +76,7 @@ impl Drop for Group {
     }
 }
 
-/// A process of the group that keeps all that it is told.
+/// A process of the group that keeps everything that is written to it in memory.
 struct Taker(Child);
 
 impl Taker {
@@ -119,7 +119,7 @@ fn chunk(number: u64) -> Vec<u8> {
 }
 
 #[test]
-fn another_process_that_takes_memory_gets_it_down_to_min_and_nothing_is_killed_or_lost() {
+fn under_memory_pressure_the_cache_shrinks_to_min_and_nothing_is_killed_or_lost() {
     let group = match Group::new() {
         Ok(group) => group,
         Err(why) => {
@@ -149,7 +149,7 @@ fn another_process_that_takes_memory_gets_it_down_to_min_and_nothing_is_killed_o
     assert!(in_memory.0 >= full / 10 * 9, "{in_memory:?} of {full} bytes are in memory");
     assert!(used <= full + PROCESS + 16 * MIB, "{used} bytes in the group");
 
-    // 2. Somebody else takes as much as there is, and the cache shrinks to what was promised.
+    // 2. Another process takes all free memory, and the cache shrinks to `min`.
     let mut taker = Taker::new(&group);
     let (begun, mut taken) = (Instant::now(), 0);
     while charged(&server) > MIN + 2 * MIB {
@@ -177,15 +177,15 @@ fn another_process_that_takes_memory_gets_it_down_to_min_and_nothing_is_killed_o
         assert!(client.read(number * MIB, MIB as usize) == chunk(number), "chunk {number}");
     }
 
-    // 3. When it is gone, the cache grows again.
+    // 3. When that process has ended, the cache grows again.
     drop(taker);
-    let begun = Instant::now();
-    while charged(&server) < least + (full - least) / 3 {
-        client.read(128 * MIB, MIB as usize);
-        std::thread::sleep(Duration::from_millis(50));
-        assert!(begun.elapsed() < PATIENCE, "{} bytes charged", charged(&server));
-    }
-    println!("after {:?}: {} charged", begun.elapsed(), charged(&server));
+    wait_until(
+        || format!("{} bytes charged", charged(&server)),
+        || {
+            client.read(128 * MIB, MIB as usize);
+            charged(&server) >= least + (full - least) / 3
+        },
+    );
     assert_eq!(group.killed(), 0);
     drop(client);
     server.stop();

@@ -1,14 +1,13 @@
-//! Programs that people use with NBD, run against the server as they are.
+//! Common NBD clients, run unchanged against the server.
 
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 
 use crate::clients::{self, succeed, text};
-use crate::random::Random;
-use crate::server::{Directory, PATIENCE, Server, Setup};
+use crate::random;
+use crate::server::{Directory, Server, Setup, wait_until};
 
 const IMAGE_BYTES: u64 = 256 << 20;
 
@@ -45,7 +44,7 @@ fn qemu_img_copies_an_image_in_and_out_through_write_back() {
         return;
     }
     let directory = Directory::new();
-    let mut random = Random::seeded("qemu-img");
+    let mut random = random::seeded("qemu-img");
     let image = directory.join("image");
     std::fs::write(&image, random.bytes(IMAGE_BYTES as usize)).unwrap();
     let disk = directory.disk("disk", IMAGE_BYTES);
@@ -68,7 +67,7 @@ fn qemu_io_agrees_with_a_plain_file_at_odd_offsets() {
     const COMMANDS: usize = 150;
     const ROUNDS: usize = 6;
     let directory = Directory::new();
-    let mut random = Random::seeded("qemu-io");
+    let mut random = random::seeded("qemu-io");
     // A multiple of a sector and not of a page: qemu rounds raw files to sectors.
     let len_bytes = (8 << 20) + 1536;
     let (disk, twin) = (directory.disk("disk", len_bytes), directory.disk("twin", len_bytes));
@@ -128,7 +127,7 @@ fn fio_verifies_mixed_sizes_over_four_connections_through_a_small_cache() {
         return;
     }
     let directory = Directory::new();
-    let mut random = Random::seeded("fio");
+    let mut random = random::seeded("fio");
     let disk = directory.disk("disk", 160 << 20);
     let setup = Setup { memory_max: "16MiB", exports: &[("disk", &disk)], ..Setup::default() };
     let server = Server::start(&directory, &setup);
@@ -136,7 +135,7 @@ fn fio_verifies_mixed_sizes_over_four_connections_through_a_small_cache() {
     for (pattern, sizes) in
         [("randwrite", "4k-64k"), ("randrw", "4k/50:16k/30:128k/20"), ("write", "512-32k")]
     {
-        let seed = format!("--randseed={}", random.next() >> 1);
+        let seed = format!("--randseed={}", random.next_u64() >> 1);
         let sizes =
             if sizes.contains('/') { format!("--bssplit={sizes}") } else { format!("--bsrange={sizes}") };
         let rw = format!("--rw={pattern}");
@@ -181,7 +180,7 @@ fn a_file_system_made_through_nbdfuse_is_clean() {
         return;
     }
     let directory = Directory::new();
-    let mut random = Random::seeded("nbdfuse");
+    let mut random = random::seeded("nbdfuse");
     let disk = directory.disk("disk", 128 << 20);
     let setup = Setup { memory_max: "16MiB", exports: &[("disk", &disk)], ..Setup::default() };
     let server = Server::start(&directory, &setup);
@@ -225,12 +224,8 @@ impl Mount {
         let file = mountpoint.join("disk");
         let mut command = Command::new(clients::find("nbdfuse").unwrap());
         let process = command.arg(&file).arg(uri).stdout(Stdio::null()).spawn().unwrap();
-        let begun = Instant::now();
         let mount = Mount { file, directory: mountpoint, process };
-        while !mount.file.exists() {
-            assert!(begun.elapsed() < PATIENCE, "nbdfuse shows no file");
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        wait_until(|| "nbdfuse shows no file".into(), || mount.file.exists());
         mount
     }
 

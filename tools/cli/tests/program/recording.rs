@@ -1,24 +1,19 @@
-//! Recordings as users make them: by a configuration, by `octavo record`, through NBD; rotated,
-//! torn, killed, on a full disk.
+//! Recordings as users make them: by the configuration or `octavo record`; rotated, truncated, after a
+//! kill, on a full disk.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::time::Instant;
+use std::process::{Child, Stdio};
 
 use octavo::recording::WHOLE;
 use serde_json::Value;
 
 use crate::nbd_client::Client;
-use crate::random::Random;
-use crate::server::{Directory, PATIENCE, Server, Setup};
+use crate::random::{self, Random};
+use crate::server::{Directory, Server, Setup, octavo, program, signal, wait_until};
 
 const PAGE: u64 = 4096;
 const PAGES: u64 = 12_000;
-
-fn octavo(words: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_octavo")).args(words).output().unwrap()
-}
 
 fn succeed(words: &[&str]) -> String {
     let output = octavo(words);
@@ -26,7 +21,7 @@ fn succeed(words: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// What `octavo simulate` says of a recording that it repeats.
+/// The output of `octavo simulate` for a recording.
 fn replayed(files: &[PathBuf]) -> Value {
     let mut words = vec!["simulate", "--json", "--trace"];
     words.extend(files.iter().map(|file| file.to_str().unwrap()));
@@ -58,8 +53,8 @@ fn mode(path: &Path) -> u32 {
 }
 
 #[test]
-fn a_server_that_records_from_its_beginning_is_repeated_exactly() {
-    let mut random = Random::seeded("a_server_that_records");
+fn a_recording_that_starts_with_the_server_is_replayed_exactly() {
+    let mut random = random::seeded("a_server_that_records");
     for policy in ["octavo", "car"] {
         let directory = Directory::new();
         let disk = directory.disk("disk", PAGES * PAGE);
@@ -94,7 +89,7 @@ fn a_server_that_records_from_its_beginning_is_repeated_exactly() {
 }
 
 #[test]
-fn a_server_that_starts_again_moves_its_last_recording_out_of_the_way() {
+fn a_restarted_server_renames_its_last_recording() {
     let directory = Directory::new();
     let disk = directory.disk("disk", PAGES * PAGE);
     let file = directory.join("p.octr");
@@ -108,31 +103,21 @@ fn a_server_that_starts_again_moves_its_last_recording_out_of_the_way() {
 
 /// `octavo record`, running.
 fn record(server: &Server, words: &[&str]) -> Child {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_octavo"));
-    command.arg("record").arg("p").args(words).arg("--socket").arg(&server.control);
-    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    let mut command = program(&["record", "p", "--socket"]);
+    command.arg(&server.control).args(words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
 fn recording(server: &Server) -> Value {
     server.stat()["partitions"][0]["recording"].clone()
 }
 
-fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !is_so() {
-        assert!(begun.elapsed() < PATIENCE, "{what}");
-        std::thread::sleep(std::time::Duration::from_millis(20));
-    }
-}
-
 fn interrupt(process: &Child) {
-    let status = Command::new("/bin/sh").args(["-c", &format!("kill -INT {}", process.id())]).status();
-    assert!(status.unwrap().success());
+    signal(process.id(), "INT");
 }
 
 #[test]
-fn a_running_server_is_recorded_until_somebody_interrupts() {
-    let mut random = Random::seeded("a_running_server");
+fn octavo_record_records_a_running_server_until_it_is_interrupted() {
+    let mut random = random::seeded("a_running_server");
     let directory = Directory::new();
     let disk = directory.disk("disk", PAGES * PAGE);
     let setup = Setup { partition: "max = \"16MiB\"", exports: &[("disk", &disk)], ..Setup::default() };
@@ -141,7 +126,7 @@ fn a_running_server_is_recorded_until_somebody_interrupts() {
     let (hits_before, misses_before) = counted(&server);
     let file = directory.join("later.octr");
     let client = record(&server, &["--output", file.to_str().unwrap()]);
-    wait_until("it is not recorded", || recording(&server).is_object());
+    wait_until(|| "it is not recorded".into(), || recording(&server).is_object());
     // One at a time.
     let other = directory.join("other.octr");
     let second = record(&server, &["--output", other.to_str().unwrap()]).wait_with_output().unwrap();
@@ -154,7 +139,7 @@ fn a_running_server_is_recorded_until_somebody_interrupts() {
     assert!(output.status.success(), "{output:?}");
     assert!(String::from_utf8_lossy(&output.stdout).contains("accesses"), "{output:?}");
     assert_eq!((mode(&file), recording(&server)), (0o600, Value::Null));
-    // The pages that were there are listed, so that little is different.
+    // The recording lists the pages that were resident, so that few accesses differ.
     let row = replayed(std::slice::from_ref(&file));
     assert_eq!((&row["exact"], &row["complete"]), (&Value::from(false), &Value::from(true)), "{row}");
     assert_eq!(
@@ -164,13 +149,13 @@ fn a_running_server_is_recorded_until_somebody_interrupts() {
     );
     let off = row["miss_ratio"].as_f64().unwrap() - row["counted_miss_ratio"].as_f64().unwrap();
     assert!(off.abs() < 0.05, "{row}");
-    // A file that is there is not replaced; a time ends a recording; a sample has no secret and fewer
+    // An existing file is not replaced; --seconds ends a recording; a sample has no secret and fewer
     // accesses.
     let again = record(&server, &["--output", file.to_str().unwrap()]).wait_with_output().unwrap();
-    assert!(String::from_utf8_lossy(&again.stderr).contains("there is such a file"), "{again:?}");
+    assert!(String::from_utf8_lossy(&again.stderr).contains("the file exists"), "{again:?}");
     let words = ["--output", other.to_str().unwrap(), "--sample", "1/8", "--seconds", "1"];
     let timed = record(&server, &words);
-    wait_until("it is not recorded", || recording(&server).is_object());
+    wait_until(|| "it is not recorded".into(), || recording(&server).is_object());
     load(&server, &mut random, 500);
     let timed = timed.wait_with_output().unwrap();
     assert!(String::from_utf8_lossy(&timed.stdout).contains("1/8 of the pages"), "{timed:?}");
@@ -180,7 +165,7 @@ fn a_running_server_is_recorded_until_somebody_interrupts() {
 }
 
 #[test]
-fn what_cannot_be_recorded_is_refused_with_a_reason() {
+fn impossible_recordings_are_refused_with_a_reason() {
     let directory = Directory::new();
     let disk = directory.disk("disk", PAGES * PAGE);
     let server = Server::start(&directory, &Setup { exports: &[("disk", &disk)], ..Setup::default() });
@@ -209,8 +194,8 @@ fn what_cannot_be_recorded_is_refused_with_a_reason() {
 }
 
 #[test]
-fn a_killed_server_leaves_a_recording_that_is_read_up_to_its_end() {
-    let mut random = Random::seeded("a_killed_server");
+fn the_recording_of_a_killed_server_is_readable_up_to_its_end() {
+    let mut random = random::seeded("a_killed_server");
     let directory = Directory::new();
     let disk = directory.disk("disk", PAGES * PAGE);
     let file = directory.join("p.octr");
@@ -218,10 +203,10 @@ fn a_killed_server_leaves_a_recording_that_is_read_up_to_its_end() {
     let setup = Setup { partition: &partition, exports: &[("disk", &disk)], ..Setup::default() };
     let mut server = Server::start(&directory, &setup);
     load(&server, &mut random, 5000);
-    // What is older than a second is in the file, which can be read meanwhile.
+    // Accesses older than a second are in the file, which can be read meanwhile.
     let (hits, misses) = counted(&server);
     let is_written = || replayed(std::slice::from_ref(&file))["requests"] == hits + misses;
-    wait_until("not everything is written", is_written);
+    wait_until(|| "not everything is written".into(), is_written);
     server.signal("KILL");
     server.wait();
     let row = replayed(std::slice::from_ref(&file));
@@ -230,7 +215,7 @@ fn a_killed_server_leaves_a_recording_that_is_read_up_to_its_end() {
     assert!(row["requests"].as_u64().unwrap() > 1000, "{row}");
     let info = succeed(&["trace", "info", file.to_str().unwrap()]);
     assert!(info.contains("the recording ends early: in the middle"), "{info}");
-    // And wherever else it may be torn off.
+    // The file is readable wherever it is truncated.
     let bytes = std::fs::read(&file).unwrap();
     let torn = directory.join("torn.octr");
     for _ in 0..30 {
@@ -247,8 +232,8 @@ fn a_killed_server_leaves_a_recording_that_is_read_up_to_its_end() {
 }
 
 #[test]
-fn rotated_files_are_one_recording_and_the_last_are_kept() {
-    let mut random = Random::seeded("rotated_files");
+fn rotated_files_are_read_as_one_recording_and_the_newest_are_kept() {
+    let mut random = random::seeded("rotated_files");
     let directory = Directory::new();
     let disk = directory.disk("disk", PAGES * PAGE);
     let file = directory.join("p.octr");
@@ -259,7 +244,7 @@ fn rotated_files_are_one_recording_and_the_last_are_kept() {
     // Most are hits of random pages: about three bytes each.
     (0..60_000).for_each(|_| drop(client.read(random.below(3000) * PAGE, 512)));
     let (hits, misses) = counted(&server);
-    wait_until("there is one file", || directory.join("p.00002.octr").exists());
+    wait_until(|| "there is one file".into(), || directory.join("p.00002.octr").exists());
     server.stop();
     let parts: Vec<PathBuf> = (1..)
         .map(|part| directory.join(&format!("p.{part:05}.octr")))
@@ -282,7 +267,7 @@ fn rotated_files_are_one_recording_and_the_last_are_kept() {
     assert!(off.abs() < 0.01, "{row}");
     let words = ["simulate", "--trace", parts[1].to_str().unwrap()];
     let text = succeed(&words);
-    assert!(text.contains(&format!("Not every access need find what it found: {why}.")), "{text}");
+    assert!(text.contains(&format!("The replay need not repeat every access exactly: {why}.")), "{text}");
     let text = succeed(&["trace", "info", parts[1].to_str().unwrap()]);
     assert!(text.contains("from where the part before it ends, part 2"), "{text}");
     assert!(text.contains("nearly; exactly behind all parts before it"), "{text}");
@@ -299,7 +284,7 @@ fn rotated_files_are_one_recording_and_the_last_are_kept() {
 
 #[test]
 fn a_full_disk_ends_the_recording_and_nothing_else() {
-    let mut random = Random::seeded("a_full_disk");
+    let mut random = random::seeded("a_full_disk");
     let directory = Directory::new();
     let disk = directory.disk("disk", PAGES * PAGE);
     let file = directory.join("p.octr");

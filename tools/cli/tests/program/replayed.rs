@@ -1,5 +1,5 @@
-//! What a simulation says of a recorded run is what the cache did: the engine on a simulated disk,
-//! recorded whole and replayed, finds the same pages at every access, under every policy.
+//! A replay repeats what the cache did: the engine runs on a simulated disk, everything is recorded, and
+//! the replay finds the same pages at every access, under every policy.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use octavo::{
 };
 use octavo_sim::recording::{About, Ending, Reader, Replayed, Rotation, Writer, replay};
 
-use crate::random::Random;
+use crate::random::{self, Random};
 use crate::server::Directory;
 
 const PAGE: u64 = 4096;
@@ -22,7 +22,7 @@ const SEGMENT: u64 = 4 * WAYS as u64 * PAGE;
 /// Pages of each object: a few times what the partition holds.
 const PAGES: u64 = 3000;
 
-/// A cache of a few hundred pages whose blocks never run out: nobody need take them in time.
+/// A cache of a few hundred pages with enough blocks that a slow recorder loses nothing.
 struct World {
     disk: SimDisk,
     cache: Cache,
@@ -43,7 +43,7 @@ impl World {
         path: &Path,
     ) -> World {
         let disk = SimDisk::new(SimOptions {
-            seed: random.next(),
+            seed: random.next_u64(),
             latency_ticks: 1..=20,
             reorder: true,
             ..SimOptions::default()
@@ -53,7 +53,7 @@ impl World {
             segment_bytes: SEGMENT,
             buffers_max_bytes: Some(64 << 20),
             background: false,
-            seed: Some(random.next()),
+            seed: Some(random.next_u64()),
             ..CacheConfig::default()
         };
         let cache = Cache::new(config).unwrap();
@@ -94,8 +94,8 @@ impl World {
     }
 }
 
-/// Writes a recording to files on the thread that makes its accesses, after so many of them: where
-/// parts begin does not depend on time.
+/// Writes a recording to files on the thread that makes its accesses, after a fixed number of them:
+/// where parts begin does not depend on time.
 struct Steps {
     recording: Recording,
     writer: Writer,
@@ -110,7 +110,7 @@ impl Steps {
         Steps { recording, writer, taken_bytes: 0, time_ms: 0 }
     }
 
-    /// Takes all that there is; something has happened since the last time.
+    /// Takes all blocks. There is at least one: accesses were made since the last call.
     fn step(&mut self) {
         if self.writer.is_full() {
             self.recording.begin_part();
@@ -211,8 +211,8 @@ impl<'o> Load<'o> {
         let offset = page * PAGE + self.random.below(3) * 700;
         let room = (PAGES * PAGE - offset) as usize;
         let len = ([100, 4096, 4096, 20_000][self.random.below(4) as usize]).min(room);
-        let mut bytes = vec![self.random.next() as u8; len];
-        // Only hits and misses count here: what goes wrong on the disk is somebody else's test.
+        let mut bytes = vec![self.random.next_u64() as u8; len];
+        // Only hits and misses count here; other tests cover errors of the disk.
         match self.random.below(100) {
             0..46 => drop(object.read_at(offset, &mut bytes)),
             // In order, which is read ahead.
@@ -220,7 +220,7 @@ impl<'o> Load<'o> {
                 (page..(page + 12).min(PAGES))
                     .for_each(|page| drop(object.read_at(page * PAGE, &mut [0; 64])));
             }
-            // Bytes that somebody has pinned are written elsewhere.
+            // A write to a pinned page goes to another slot.
             50..68
                 if let Some((object, page, _)) = self.pins.first()
                     && len < 1000 =>
@@ -308,7 +308,7 @@ fn kinds(files: &[PathBuf], kinds: &mut BTreeMap<String, u64>) {
 }
 
 fn exactly(policy: PolicyName, mode: CacheMode, faults: bool, seen: &mut BTreeMap<String, u64>) {
-    let mut random = Random::seeded(&format!("{} {} faults {faults}", policy.name(), mode.name()));
+    let mut random = random::seeded(&format!("{} {} faults {faults}", policy.name(), mode.name()));
     let directory = Directory::new();
     let mut world = World::new(&mut random, policy, mode, WHOLE, &directory.join("p.octr"));
     if faults {
@@ -335,15 +335,14 @@ fn exactly(policy: PolicyName, mode: CacheMode, faults: bool, seen: &mut BTreeMa
     let parts = world.parts();
     kinds(&parts, seen);
     *seen.entry("parts".into()).or_default() += parts.len() as u64;
-    // Without the first part it is known that nothing need be exact, and nearly everything happens
-    // again.
+    // Without the first part the replay is known not to be exact, and repeats nearly everything.
     if parts.len() > 1 {
         let left = self::replayed(&parts[1..]);
         assert!(!left.is_exact);
         let why = left.inexact_because.as_deref();
         assert_eq!(why, Some("the first part is missing; the recording begins with part 2"));
         assert!(left.accesses > 0 && left.accesses < replayed.accesses, "{left:?}");
-        // An access is counted a moment before it is written: a batch may lie on both sides of the border.
+        // An access is counted a moment before it is written: a batch may be split between two parts.
         assert!(left.hits_recorded.abs_diff(left.counted.hits) <= 16, "{left:?}");
         let first = self::replayed(&parts[..1]);
         assert_eq!(first.ending, Some(Ending::Rotated));
@@ -360,7 +359,7 @@ fn exactly(policy: PolicyName, mode: CacheMode, faults: bool, seen: &mut BTreeMa
 }
 
 #[test]
-fn hits_and_misses_of_a_whole_recording_happen_again_under_every_policy() {
+fn a_replay_of_a_whole_recording_repeats_every_hit_and_miss_under_every_policy() {
     let mut seen = BTreeMap::new();
     for policy in PolicyName::ALL {
         exactly(policy, CacheMode::Writeback, false, &mut seen);
@@ -418,25 +417,24 @@ impl Zipf {
 
     fn page(&mut self) -> u64 {
         let all = self.cumulative[self.cumulative.len() - 1];
-        let point = (self.random.next() >> 11) as f64 / (1u64 << 53) as f64 * all;
+        let point = self.random.unit() * all;
         let rank = self.cumulative.partition_point(|sum| *sum < point) as u64;
         // Popular pages lie apart.
         rank.wrapping_mul(0x9E37_79B9) % self.cumulative.len() as u64
     }
 }
 
-/// Reads a Zipf load through a partition of 128 segments of `SEGMENT`, and says what a sample of it
-/// makes of that.
+/// Reads a Zipf load through a partition of 128 segments of `SEGMENT`, and replays a sample of it.
 fn sampled(policy: PolicyName) {
     const ALL: u64 = 65_536;
-    let mut random = Random::fixed(&format!("{} sampled", policy.name()), 1);
+    let mut random = random::fixed(&format!("{} sampled", policy.name()), 1);
     let directory = Directory::new();
     let config = CacheConfig {
         memory_max_bytes: (64 << 20) + 140 * SEGMENT,
         segment_bytes: SEGMENT,
         buffers_max_bytes: Some(64 << 20),
         background: false,
-        seed: Some(random.next()),
+        seed: Some(random.next_u64()),
         ..CacheConfig::default()
     };
     let cache = Cache::new(config).unwrap();
@@ -476,10 +474,9 @@ fn sampled(policy: PolicyName) {
     println!("{}: {:.4}, off by {off:.4} ({off_by_size:.4})", policy.name(), replayed.miss_ratio_counted());
     assert!(!replayed.is_exact && replayed.sample == 0.5);
     assert!(off < 0.01, "{}: off by {off:.4}: {replayed:?}", policy.name());
-    // Half of the pages have more luck, or less: two hundredths are four times what is usual.
+    // A sample of half of the pages has sampling error: two hundredths are four times the usual one.
     assert!(off_by_size < 0.03, "{}: off by {off_by_size:.4}: {replayed:?}", policy.name());
-    // The parts that are kept say what was missed while they were written, whatever is gone before
-    // them.
+    // The parts that are kept give the misses while they were written, without the parts before them.
     assert!(files.len() >= 4, "{files:?}");
     for gone in [1, files.len() / 2, files.len() - 2] {
         let (before, kept) = (self::replayed(&files[..gone]), self::replayed(&files[gone..]));
@@ -499,7 +496,7 @@ fn sampled(policy: PolicyName) {
 }
 
 #[test]
-fn a_sample_says_within_a_hundredth_what_the_cache_missed_under_every_policy() {
+fn a_sample_estimates_the_miss_ratio_within_a_hundredth_under_every_policy() {
     PolicyName::ALL.into_iter().for_each(sampled);
 }
 
@@ -509,25 +506,24 @@ fn cache_of_small_segments(random: &mut Random) -> Cache {
         memory_max_bytes: (64 << 20) + 64 * SEGMENT,
         segment_bytes: SEGMENT,
         buffers_max_bytes: Some(64 << 20),
-        seed: Some(random.next()),
+        seed: Some(random.next_u64()),
         ..CacheConfig::default()
     };
     Cache::new(config).unwrap()
 }
 
-/// A cache with a cleaner of its own that is worked on by threads at the same time: what is
-/// promised of its recording is that every access that was counted is in it, as it was counted, and
-/// that a replay misses nearly what the cache did. With one thread it is exact, also beside the
-/// cleaner.
+/// A cache with a cleaner, used by several threads at once. Its recording must have every counted
+/// access with the counted result, and a replay must have nearly the same misses. With one thread the
+/// replay is exact, even while the cleaner runs.
 fn beside_the_cleaner(policy: PolicyName, threads: u64) -> Replayed {
-    let mut random = Random::seeded(&format!("{} {threads} threads", policy.name()));
+    let mut random = random::seeded(&format!("{} {threads} threads", policy.name()));
     let directory = Directory::new();
     let cache = cache_of_small_segments(&mut random);
     let config = PartitionConfig {
         cache_mode: CacheMode::Writeback,
         policy,
         max_bytes: Some(12 * SEGMENT),
-        // The cleaner has always something to do.
+        // The cleaner always has dirty pages to write.
         dirty_max_bytes: Some(40 * PAGE),
         ..PartitionConfig::new("p")
     };
@@ -537,7 +533,7 @@ fn beside_the_cleaner(policy: PolicyName, threads: u64) -> Replayed {
     let object = partition.open(octavo::disk::Store::memory("memory", PAGES * PAGE), "memory").unwrap();
     std::thread::scope(|scope| {
         for _ in 0..threads {
-            let (object, mut random) = (&object, random.split());
+            let (object, mut random) = (&object, Random::new(random.next_u64()));
             scope.spawn(move || {
                 let mut bytes = [0; 64];
                 for _ in 0..24_000 / threads {
@@ -562,7 +558,7 @@ fn beside_the_cleaner(policy: PolicyName, threads: u64) -> Replayed {
 }
 
 #[test]
-fn one_thread_is_repeated_exactly_beside_the_cleaner_and_two_nearly() {
+fn a_replay_repeats_one_thread_exactly_while_the_cleaner_runs_and_two_threads_nearly() {
     for policy in PolicyName::ALL {
         let alone = beside_the_cleaner(policy, 1);
         if let Some(difference) = &alone.difference {
@@ -578,18 +574,17 @@ fn one_thread_is_repeated_exactly_beside_the_cleaner_and_two_nearly() {
             together.accesses,
             together.misfits
         );
-        // One other victim breeds others; how much is missed stays.
+        // One different victim causes more differences, but the miss ratio stays.
         assert!(off < 0.005 && together.differences * 5 < together.accesses, "{together:?}");
     }
 }
 
-/// A partition that was resized before its recording began, and is resized all the time by another
-/// thread, as by a reaper, while one thread reads and
-/// writes. A recording told of a whole pass over a segment when it was over, so that the accesses
-/// between were replayed before it; and one whose partition
-/// was resized before had another directory than its replay.
+/// A partition that was resized before its recording began, and that another thread resizes all the
+/// time, like a reaper, while one thread reads and writes. Two bugs: a recording reported a pass over a
+/// segment at its end, so that accesses during the pass were replayed before it; and a partition that
+/// was resized before its recording had another directory than the replay.
 fn beside_resizes(policy: PolicyName, mode: CacheMode) -> Replayed {
-    let mut random = Random::seeded(&format!("{} {} beside resizes", policy.name(), mode.name()));
+    let mut random = random::seeded(&format!("{} {} beside resizes", policy.name(), mode.name()));
     let directory = Directory::new();
     let cache = cache_of_small_segments(&mut random);
     let config = PartitionConfig {
@@ -610,7 +605,7 @@ fn beside_resizes(policy: PolicyName, mode: CacheMode) -> Replayed {
     assert!(recording.header().is_exact());
     let writing = write(recording, &path, IN_PARTS);
     let object = partition.open(octavo::disk::Store::memory("memory", PAGES * PAGE), "memory").unwrap();
-    let (is_over, mut sizes) = (AtomicBool::new(false), random.split());
+    let (is_over, mut sizes) = (AtomicBool::new(false), Random::new(random.next_u64()));
     let resizes = std::thread::scope(|scope| {
         let resizer = scope.spawn(|| {
             let mut resizes = 0;
@@ -650,7 +645,7 @@ fn beside_resizes(policy: PolicyName, mode: CacheMode) -> Replayed {
 }
 
 #[test]
-fn one_thread_is_repeated_exactly_beside_resizes_and_after_them() {
+fn a_replay_repeats_one_thread_exactly_during_and_after_resizes() {
     for policy in PolicyName::ALL {
         for mode in [CacheMode::Writeback, CacheMode::Writethrough] {
             let replayed = beside_resizes(policy, mode);

@@ -1,9 +1,9 @@
-//! The first promise of the README: `memory_max` bounds the process. Asked of the kernel, not of
-//! the server: `Rss` in `/proc/PID/smaps_rollup`, looked at while hundreds of clients come, ask for
-//! much, and leave.
+//! The first promise of the README: `memory_max` limits the process. The tests ask the kernel, not the
+//! server: they read `Rss` in `/proc/PID/smaps_rollup` while hundreds of clients connect, request much,
+//! and disconnect.
 //!
-//! The charge never showed what was wrong here: buffers of the heap fragmented in glibc's arenas,
-//! and the resident memory of a 64 MiB cache reached 1.7 GiB within 16,000 connections.
+//! The charge did not show this bug: heap buffers fragmented in glibc's arenas, and the resident memory
+//! of a 64 MiB cache reached 1.7 GiB within 16,000 connections.
 //!
 //! `cargo xtask resident` runs these tests at full length: `OCTAVO_RESIDENT_CONNECTIONS` says how
 //! many connections each server gets.
@@ -19,7 +19,7 @@ use crate::clients::{find, present};
 use crate::nbd_client::Client;
 use crate::server::{Directory, Server, Setup};
 
-/// Resident bytes that a server may have beside `memory_max`: code, stacks, the allocator's change.
+/// Resident bytes that a server may have beside `memory_max`: code, stacks, the allocator's rest.
 const BESIDE: u64 = 16 << 20;
 
 /// And those for each connected client.
@@ -73,7 +73,7 @@ fn most_resident(server: &Server, count: u64, act: impl Fn(u64) + Sync) -> u64 {
             })
             .collect();
         let ended: Vec<_> = clients.into_iter().map(|client| client.join()).collect();
-        // Before a client's panic goes on: the watch would keep the test waiting.
+        // Stop the watch before a client's panic continues: the test would wait for it forever.
         done.store(true, Ordering::Relaxed);
         let most = watch.join().unwrap();
         ended.into_iter().for_each(|client| client.unwrap());
@@ -87,7 +87,7 @@ fn assert_bounded(what: &str, most: u64, memory_max: u64, clients: u64) {
     assert!(most <= bound, "{what}: {most} bytes were resident, {bound} are allowed");
 }
 
-/// One connection of a client who reads eight times and takes its replies.
+/// One connection of a client that reads eight times and takes its replies.
 fn well_behaved(nbd: &Path, number: u64) {
     let Ok(mut client) = Client::connect(nbd, "disk") else { return };
     for read in 0..8 {
@@ -96,7 +96,7 @@ fn well_behaved(nbd: &Path, number: u64) {
     }
 }
 
-/// One connection of a client who asks for far more than it takes, and leaves.
+/// One connection of a client that requests far more than it reads, and disconnects.
 fn greedy(nbd: &Path, number: u64) {
     let Ok(mut client) = Client::connect(nbd, "disk") else { return };
     for read in 0..1 + number % 4 {
@@ -105,7 +105,7 @@ fn greedy(nbd: &Path, number: u64) {
     client.take_some(((number % 5) * 100_000) as usize);
 }
 
-/// One connection that writes some, of a length of its own, and may leave in the middle.
+/// One connection that writes a few requests of one length, and may disconnect in the middle.
 fn writer(nbd: &Path, number: u64) {
     let Ok(mut client) = Client::connect(nbd, "disk") else { return };
     let data = vec![7; 4096 * (1 + number as usize % 100)];

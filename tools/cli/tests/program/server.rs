@@ -8,8 +8,50 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// A slow machine may take this long for what is usually done at once.
+/// How long a slow machine may take for a step that is usually immediate.
 pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The program with these arguments.
+pub fn program(words: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_octavo"));
+    command.args(words);
+    command
+}
+
+/// Runs the program to its end.
+pub fn octavo(words: &[&str]) -> Output {
+    program(words).output().unwrap()
+}
+
+/// Runs the program to its end, which must be a success; what it printed.
+pub fn octavo_succeeds(words: &[&str]) -> String {
+    let output = octavo(words);
+    assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Waits until something is so; panics with `what` if that takes longer than [`PATIENCE`].
+pub fn wait_until(what: impl Fn() -> String, mut is_so: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < PATIENCE, "{}", what());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Sends a signal, by the name that kill(1) knows.
+pub fn signal(pid: u32, name: &str) {
+    let status = Command::new("/bin/sh").args(["-c", &format!("kill -{name} {pid}")]).status();
+    assert!(status.unwrap().success());
+}
+
+/// A server of one disk of 16 MiB, named "disk".
+pub fn served(setup: &Setup<'_>) -> (Directory, Server) {
+    let directory = Directory::new();
+    let disk = directory.disk("disk", 16 << 20);
+    let server = Server::start(&directory, &Setup { exports: &[("disk", &disk)], ..*setup });
+    (directory, server)
+}
 
 /// A directory that is removed when its test has passed.
 pub struct Directory(PathBuf);
@@ -40,13 +82,14 @@ impl Directory {
 impl Drop for Directory {
     fn drop(&mut self) {
         if !std::thread::panicking() {
-            // What is left behind is only in the way of disk space.
+            // Best effort: a directory that stays only takes disk space.
             let _ = std::fs::remove_dir_all(&self.0);
         }
     }
 }
 
 /// What a test's server looks like; the defaults are one write-back disk in 32 MiB.
+#[derive(Clone, Copy)]
 pub struct Setup<'s> {
     pub memory_max: &'s str,
     /// More lines of `[cache]`.
@@ -106,7 +149,7 @@ impl Server {
         let config = directory.join("octavo.toml");
         std::fs::write(&config, text).unwrap();
         let mut command = if setup.before.is_empty() {
-            Command::new(env!("CARGO_BIN_EXE_octavo"))
+            program(&[])
         } else {
             let mut shell = Command::new("/bin/sh");
             shell.args([
@@ -157,15 +200,12 @@ impl Server {
 
     /// Waits until the log holds a text.
     pub fn wait_for_log(&self, text: &str) {
-        let begun = Instant::now();
-        while !self.log().contains(text) {
-            assert!(begun.elapsed() < PATIENCE, "\"{text}\" is not in the log:\n{}", self.log());
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        let missing = || format!("\"{text}\" is not in the log:\n{}", self.log());
+        wait_until(missing, || self.log().contains(text));
     }
 
-    /// Waits for a whole line on standard output that begins so, behind blanks; the line without
-    /// these.
+    /// Waits for a complete line on standard output that begins with this, after blanks. Returns the
+    /// line without the blanks.
     pub fn wait_for_line(&self, beginning: &str) -> String {
         let begun = Instant::now();
         loop {
@@ -192,8 +232,7 @@ impl Server {
 
     /// Runs `octavo ctl` against this server.
     pub fn ctl(&self, words: &[&str]) -> Output {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_octavo"));
-        command.arg("ctl").arg("--socket").arg(&self.control).args(words).output().unwrap()
+        program(&["ctl", "--socket"]).arg(&self.control).args(words).output().unwrap()
     }
 
     /// Runs `octavo ctl` and expects success; its standard output.
@@ -223,8 +262,7 @@ impl Server {
 
     /// Sends a signal, by the name that kill(1) knows.
     pub fn signal(&self, name: &str) {
-        let status = Command::new("/bin/sh").args(["-c", &format!("kill -{name} {}", self.pid())]).status();
-        assert!(status.unwrap().success());
+        signal(self.pid(), name);
     }
 
     /// Waits for the end of the process.
@@ -239,7 +277,7 @@ impl Server {
         }
     }
 
-    /// Ends the server as its users do, and expects that it lost nothing.
+    /// Ends the server with SIGTERM, and expects that it loses nothing.
     pub fn stop(mut self) {
         self.signal("TERM");
         let status = self.wait();

@@ -1,10 +1,10 @@
 //! How a server ends: drained, refused, or at once.
 
 use crate::nbd_client::Client;
-use crate::server::{Directory, Server, Setup};
+use crate::server::{Directory, Server, Setup, served};
 
-/// Files may not grow past 1 MiB under this: a store that refuses, without root. The kernel's
-/// signal about it once ended the server.
+/// A limit of 1 MiB on files: a store that refuses writes, without root. The signal that the kernel
+/// sends for it (SIGXFSZ) once ended the server.
 const FILES_UP_TO_1_MIB: &str = "ulimit -f 2048";
 
 #[test]
@@ -33,12 +33,17 @@ fn sigterm_writes_back_what_was_acknowledged() {
 }
 
 #[test]
-fn sighup_is_survived() {
-    let directory = Directory::new();
-    let disk = directory.disk("disk", 1 << 20);
-    let server = Server::start(&directory, &Setup { exports: &[("disk", &disk)], ..Setup::default() });
+fn sighup_is_ignored_and_the_log_says_so() {
+    let (_directory, server) = served(&Setup::default());
     server.signal("HUP");
     server.wait_for_log("SIGHUP: ignored");
+    server.stat();
+    server.stop();
+}
+
+#[test]
+fn sigpipe_is_ignored() {
+    let (_directory, server) = served(&Setup::default());
     server.signal("PIPE");
     server.stat();
     server.stop();
@@ -89,7 +94,7 @@ fn a_second_signal_ends_at_once_and_says_what_was_left() {
     for (second, code) in [("TERM", 143), ("INT", 130)] {
         let directory = Directory::new();
         let mut server = refusing(&directory, "1h");
-        // The other disk is clean from here on: the second signal may come before the drain is at it.
+        // The good disk is clean from here on: the second signal may arrive before the drain syncs it.
         server.ctl_fail(&["sync"]);
         assert_eq!(server.dirty_bytes(), 65536);
         server.signal("TERM");

@@ -1,17 +1,12 @@
-//! `octavo simulate` and `octavo mrc`: exact counts, whole reports, and command lines that make no
-//! sense.
+//! `octavo simulate` and `octavo mrc`: exact counts, complete reports, and invalid command lines.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::server::Directory;
-
-fn octavo(words: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_octavo")).args(words).output().unwrap()
-}
+use crate::server::{Directory, octavo, program};
 
 /// The lines of JSON of a run that must succeed.
 fn objects(words: &[&str]) -> Vec<Value> {
@@ -32,7 +27,7 @@ fn write_loop(path: &Path, pages: u64, rounds: u64) {
 }
 
 #[test]
-fn counts_of_a_loop_are_those_worked_out_by_hand() {
+fn the_counts_of_a_loop_are_as_computed_by_hand() {
     let directory = Directory::new();
     let file = directory.join("loop.u64");
     write_loop(&file, 1000, 5);
@@ -117,7 +112,7 @@ fn a_suite_makes_a_page_a_table_and_lines_of_json() {
 }
 
 #[test]
-fn curves_are_exact_or_say_how_wrong_they_may_be() {
+fn curves_are_exact_or_state_their_error() {
     let directory = Directory::new();
     let file = directory.join("loop.u64");
     write_loop(&file, 1000, 5);
@@ -143,7 +138,7 @@ fn curves_are_exact_or_say_how_wrong_they_may_be() {
 }
 
 #[test]
-fn command_lines_that_make_no_sense_are_refused_with_a_reason() {
+fn invalid_command_lines_are_refused_with_a_reason() {
     let trace = "gen:loop:pages=100,requests=1000";
     for (words, why) in [
         (&["simulate", "--policy", "lru", "--capacity", "1%"][..], "no trace"),
@@ -155,7 +150,7 @@ fn command_lines_that_make_no_sense_are_refused_with_a_reason() {
             "\"lru\" is given twice",
         ),
         (&["simulate", "--trace", trace, "--policy", "lru", "--capacity", "7"], "unit is missing"),
-        // A panic of the table, before.
+        // This panicked in the table once.
         (
             &["simulate", "--trace", trace, "--policy", "lru", "--capacity", "512GiB"],
             "the largest has 67108864 pages (256 GiB), and takes 2 GiB of memory",
@@ -220,8 +215,8 @@ fn a_table_with_named_columns_is_read_by_every_command() {
 }
 
 #[test]
-fn an_interrupted_run_keeps_its_counts_and_says_130() {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_octavo"))
+fn an_interrupted_run_keeps_its_counts_and_exits_with_130() {
+    let mut child = program(&[])
         .args([
             "simulate",
             "--trace",
@@ -239,7 +234,7 @@ fn an_interrupted_run_keeps_its_counts_and_says_130() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // A trace that has no end: accesses until somebody has had enough.
+    // An endless trace: write accesses until the program stops reading.
     let mut input = child.stdin.take().unwrap();
     let chunk: Vec<u8> = (0..64 << 10).flat_map(|page: u64| (page % 1000).to_le_bytes()).collect();
     let mut interrupt = Some(child.id().to_string());

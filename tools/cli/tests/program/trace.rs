@@ -1,24 +1,24 @@
-//! `octavo trace`: what it says of traces, and that what it writes is what it read.
+//! `octavo trace`: the figures of traces, and conversions that lose nothing.
 
 use std::io::Write;
-use std::process::{Command, Output, Stdio};
+use std::process::{Output, Stdio};
 
 use serde_json::Value;
 
-use crate::server::Directory;
+use crate::server::{Directory, program};
 
 fn trace(words: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_octavo")).arg("trace").args(words).output().unwrap()
+    program(&["trace"]).args(words).output().unwrap()
 }
 
-/// What a run that must succeed writes.
+/// The output of a run that must succeed.
 fn written(words: &[&str]) -> Vec<u8> {
     let output = trace(words);
     assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
     output.stdout
 }
 
-/// What a run that must fail says, and its exit status.
+/// The message of a run that must fail, and its exit status.
 fn refused(words: &[&str]) -> (String, i32) {
     let output = trace(words);
     assert!(!output.status.success(), "{words:?}");
@@ -26,7 +26,7 @@ fn refused(words: &[&str]) -> (String, i32) {
 }
 
 #[test]
-fn info_counts_requests_pages_and_what_was_passed_over() {
+fn info_counts_requests_pages_and_skipped_lines() {
     let directory = Directory::new();
     let file = directory.join("a.lis");
     std::fs::write(&file, "5 3 0 0\nx\n6 1 0 1\n").unwrap();
@@ -44,7 +44,7 @@ fn info_counts_requests_pages_and_what_was_passed_over() {
         "{text}"
     );
 
-    // Without leave to pass over, the place is named; other traces are told of all the same.
+    // Without --skip-bad, the line is named; other traces are still described.
     let output = trace(&["info", "--json", file, "gen:loop:pages=3,requests=7"]);
     assert_eq!(output.status.code(), Some(1));
     let said = String::from_utf8(output.stderr).unwrap();
@@ -54,7 +54,7 @@ fn info_counts_requests_pages_and_what_was_passed_over() {
 }
 
 #[test]
-fn convert_goes_round_through_every_format_that_is_written() {
+fn a_trace_survives_conversion_through_every_format_that_can_be_written() {
     let directory = Directory::new();
     let names = ["a.u64", "a.u64.zst", "a.oracleGeneral", "a.lirs"].map(|name| directory.join(name));
     let names = names.each_ref().map(|name| name.to_str().unwrap());
@@ -76,9 +76,8 @@ fn convert_goes_round_through_every_format_that_is_written() {
 }
 
 #[test]
-fn a_trace_comes_through_a_pipe_if_its_format_is_said() {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_octavo"))
-        .args(["trace", "convert", "--format", "lirs", "-", "-", "--to", "lirs"])
+fn a_trace_is_read_from_a_pipe_if_its_format_is_given() {
+    let mut child = program(&["trace", "convert", "--format", "lirs", "-", "-", "--to", "lirs"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
@@ -92,7 +91,7 @@ fn a_trace_comes_through_a_pipe_if_its_format_is_said() {
 }
 
 #[test]
-fn a_failure_leaves_no_file_and_says_whose_fault_it_is() {
+fn a_failed_conversion_leaves_no_file_and_names_the_cause() {
     let directory = Directory::new();
     let [good, bad, output] = ["good.lirs", "bad.lirs", "out.u64"].map(|name| directory.join(name));
     std::fs::write(&good, "1\n").unwrap();
