@@ -4,10 +4,10 @@ use octavo_disk::Engine;
 pub use octavo_share::Limits;
 pub use octavo_table::PolicyKind as PolicyName;
 
-use crate::WAYS;
 use crate::error::Error;
 use crate::numa::{NumaMode, RemoteCost, Replication, TopologySource};
 use crate::pressure::PressureSource;
+use crate::ways::WAYS;
 
 /// Pages are no larger.
 pub(crate) const PAGE_BYTES_MAX: usize = 65536;

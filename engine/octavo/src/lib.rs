@@ -34,6 +34,7 @@ mod stat;
 mod state;
 mod sync;
 mod wait;
+mod ways;
 
 pub use octavo_disk as disk;
 pub use octavo_recording as recording;
@@ -53,12 +54,4 @@ pub use name::{check_name, is_visible};
 pub use request::{Advice, Completion, Interest, Op, Read, Request};
 pub use stat::{CacheStat, Evictions, ObjectStat, PartitionStat};
 pub use state::tape::{RecordingEnd, RecordingStat};
-
-/// Pages to a set.
-pub const WAYS: usize = if cfg!(octavo_ways = "8") {
-    8
-} else if cfg!(octavo_ways = "32") {
-    32
-} else {
-    16
-};
+pub use ways::WAYS;

@@ -7,13 +7,13 @@ use std::time::Duration;
 use octavo_recording::{Encoder, Event, Header, PAGE_BITS, Secret, Step, WHOLE};
 use octavo_table::SegmentIndex;
 
-use crate::WAYS;
 use crate::control::Partition;
 use crate::error::Error;
 use crate::memory::Charge;
 use crate::state::partition::{ObjectInner, PartitionInner, Still};
 use crate::state::tape::{BLOCK_BYTES, BUFFER_BYTES, Handed, RecordingEnd, RecordingStat, Tape};
 use crate::sync::{Arc, lock};
+use crate::ways::WAYS;
 
 /// A recording takes this part of the memory for buffers, and so many blocks at least and at most.
 const RESERVE_SHARE: u64 = 16;

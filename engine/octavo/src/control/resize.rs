@@ -9,7 +9,6 @@ use octavo_table::{SlotIndex, State, Table};
 
 use super::core::Partition;
 use super::turn::{Stop, Turn};
-use crate::WAYS;
 use crate::config::PolicyName;
 use crate::error::Error;
 use crate::flight::Object;
@@ -18,6 +17,7 @@ use crate::pages::mover::PageMover;
 use crate::state::counters::Count;
 use crate::state::history::Resizing;
 use crate::sync::{Ordering, lock, try_lock, yield_now};
+use crate::ways::WAYS;
 
 /// So many turns in a row that moved no page are worth a line in the log.
 const TURNS_TOLD: u32 = 5;

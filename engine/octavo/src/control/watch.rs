@@ -8,10 +8,10 @@ use octavo_table::Table;
 
 use super::core::Partition;
 use super::plan::{Share, Use};
-use crate::WAYS;
 use crate::state::counters::Count;
 use crate::state::monitor::Watch;
 use crate::sync::lock;
+use crate::ways::WAYS;
 
 impl Partition {
     /// What a plan must know. The curve's counts are worth `keep` of what they were from now on.

@@ -30,13 +30,13 @@ use octavo_table::{Found, SetGuard, SlotIndex, State, Tag, Word};
 use super::lane::{Lane, Work};
 use super::task::{Job, Kind, Pages, Role, Task, Transfer, TransferPage};
 use super::write;
-use crate::WAYS;
 use crate::config::PAGE_BYTES_MAX;
 use crate::error::Error;
 use crate::state::counters::Count;
 use crate::state::partition::ObjectInner;
 use crate::sync::{Arc, lock};
 use crate::wait::{RESUME, TaskId, Waiter};
+use crate::ways::WAYS;
 
 /// The source of all zeros; read only.
 static ZEROS: [u8; PAGE_BYTES_MAX] = [0; PAGE_BYTES_MAX];

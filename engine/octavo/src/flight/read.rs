@@ -6,7 +6,6 @@ use octavo_table::{SetGuard, Tag};
 
 use super::lane::{Lane, Work};
 use super::task::{Job, Kind, Pages, Role, Task, Transfer, TransferPage};
-use crate::WAYS;
 use crate::memory::copy;
 use crate::pages::hit::OPTIMISTIC_TRIES;
 use crate::pages::steps::{Claimed, Claiming};
@@ -14,6 +13,7 @@ use crate::state::counters::Count;
 use crate::state::partition::ObjectInner;
 use crate::sync::Arc;
 use crate::wait::TaskId;
+use crate::ways::WAYS;
 
 /// Tries one page of a read, or of a populate, which copies nothing.
 pub(crate) fn page(

@@ -14,7 +14,6 @@ use super::lane::{Lane, Work};
 use super::task::{Kind, Pages, Role, Span, Transfer, TransferPage};
 use super::transfers::RUN_PAGES_MAX;
 use super::writeback;
-use crate::WAYS;
 use crate::config::CacheMode;
 use crate::memory::{Bounce, copy};
 use crate::pages::steps::{Claimed, Claiming, Superseded};
@@ -22,6 +21,7 @@ use crate::state::counters::Count;
 use crate::state::partition::{ObjectInner, PartitionInner};
 use crate::sync::Arc;
 use crate::wait::TaskId;
+use crate::ways::WAYS;
 
 /// How often a page is tried before its task steps back.
 const TRIES: usize = 4;

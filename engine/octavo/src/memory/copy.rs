@@ -41,6 +41,9 @@ pub const PREFETCH_BYTES_MAX: usize = 1024;
 /// Up to here a copy is inline and has no loop.
 pub const INLINE_BYTES: usize = 128;
 
+#[cfg(target_arch = "x86_64")]
+const _: () = assert!(INLINE_BYTES == x86_64::BLOCK_BYTES);
+
 /// The line of every processor that this runs on; a wrong guess costs prefetches, never
 /// correctness.
 const LINE_BYTES: usize = 64;

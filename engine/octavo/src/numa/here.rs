@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use octavo_table::NodeId;
 
-use super::{Numa, sys};
+use super::sys;
+use super::topology::Topology;
 use crate::sync::thread_local;
 
 /// How often a thread answers by what it knew before it asks again.
@@ -33,8 +34,7 @@ pub fn sit(seat: u32) {
 }
 
 /// The calling thread's node.
-pub(super) fn here(numa: &Numa) -> NodeId {
-    let topology = &numa.topology;
+pub(super) fn here(topology: &Topology, node_of_cpu: &[u8]) -> NodeId {
     if topology.nodes.len() == 1 {
         return NodeId(0);
     }
@@ -53,5 +53,5 @@ pub(super) fn here(numa: &Numa) -> NodeId {
         (cpu, good_for) = (sys::cpu().unwrap_or(0), ANSWERS);
     }
     CPU.with(|cell| cell.set((cpu, good_for - 1)));
-    NodeId(numa.node_of_cpu.get(cpu as usize).map_or(0, |node| u32::from(*node)))
+    NodeId(node_of_cpu.get(cpu as usize).map_or(0, |node| u32::from(*node)))
 }

@@ -114,7 +114,7 @@ impl Numa {
 
     /// The calling thread's node.
     pub fn here(&self) -> NodeId {
-        here::here(self)
+        here::here(&self.topology, &self.node_of_cpu)
     }
 
     /// Asks for memory of a node for addresses of ours, which begin and end with pages.

@@ -34,11 +34,11 @@ use std::sync::atomic::Ordering;
 use octavo_recording::{Encoder, Event, Place, Step, Totals, WHOLE};
 use octavo_table::{Claim, SlotIndex, Tag};
 
-use crate::WAYS;
 use crate::state::counters::Count;
 use crate::state::partition::PartitionInner;
 use crate::state::tape::{BLOCK_BYTES, Handed, RecordingEnd, Tape};
 use crate::sync::{MutexGuard, lock};
+use crate::ways::WAYS;
 
 /// The right to write the next event, and no one else's turn: taken before a step of the table that
 /// others may see the effect of. Nothing where the partition does not record.

@@ -9,11 +9,11 @@ use octavo_recording::Step;
 use octavo_table::{Claim, Found, SetGuard, SlotIndex, Tag, Word};
 
 use super::record::place_of;
-use crate::WAYS;
 use crate::memory::copy;
 use crate::state::counters::Count;
 use crate::state::partition::PartitionInner;
 use crate::wait::Waiter;
+use crate::ways::WAYS;
 
 /// What a page is claimed for.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -4,8 +4,8 @@
 use octavo_recording::Event;
 use octavo_table::{SegmentIndex, Table};
 
-use crate::WAYS;
 use crate::config::PolicyName;
+use crate::ways::WAYS;
 
 /// What a resize is doing; its holder may wait for a store.
 pub(crate) struct Resizing {

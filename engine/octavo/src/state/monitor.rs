@@ -5,7 +5,7 @@ use octavo_share::{Stretch, Trend};
 use octavo_table::{Late, Shape, Table};
 
 use super::shared::Shared;
-use crate::WAYS;
+use crate::ways::WAYS;
 
 /// What one plan leaves to the next: misses of late, as a monitor's counts fade, those of them
 /// whose pages returned, how its curve was stretched, and where the size went.

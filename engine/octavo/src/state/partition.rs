@@ -16,12 +16,12 @@ use super::nodes::{Auto, Balance, Places, Worth, Writers};
 use super::shared::Shared;
 use super::streams::{Streams, Windows};
 use super::tape::Recorder;
-use crate::WAYS;
 use crate::config::{CacheMode, Limits, PartitionConfig};
 use crate::error::Error;
 use crate::memory::{BounceShare, Frames, Mapping};
 use crate::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering, lock, try_lock};
 use crate::wait::{Flushes, Ranges, SlotWaiters, Strays};
+use crate::ways::WAYS;
 
 /// A page's key is the object's id above this many bits of page index: 16 million objects of 4 PiB
 /// at pages of 4 KiB.

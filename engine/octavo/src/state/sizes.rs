@@ -13,12 +13,12 @@ use super::partition::{Objects, PartitionInner};
 use super::shared::Shared;
 use super::streams::Windows;
 use super::tape::Recorder;
-use crate::WAYS;
 use crate::config::{Limits, PartitionConfig, PolicyName};
 use crate::error::Error;
 use crate::memory::{Frames, Mapping, copy};
 use crate::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Mutex, lock};
 use crate::wait::{SlotWaiters, Strays};
+use crate::ways::WAYS;
 
 const HUGE_PAGE: u64 = 2 << 20;
 
@@ -98,8 +98,8 @@ impl PartitionInner {
         let live = segments(fixed) as u32;
         let what = format!("partition {:?}", config.name);
         if live == 0 {
-            let (bound, bound_bytes) = ("memory_max", shared.budget.max_bytes());
-            let wanted_bytes = fixed + per_segment;
+            let (bound, bound_bytes, wanted_bytes) =
+                ("memory_max", shared.budget.max_bytes(), fixed + per_segment);
             return Err(Error::NoMemory { what, wanted_bytes, left_bytes: wanted, bound, bound_bytes });
         }
         let places = Places::new(&shared.numa, config.node)
@@ -110,31 +110,23 @@ impl PartitionInner {
             .map_err(no_memory)?;
         let metadata_bytes = Table::<WAYS>::memory_bytes(shape).next_multiple_of(HUGE_PAGE as usize);
         let metadata = Mapping::reserve(metadata_bytes).map_err(no_memory)?;
-        let table = if cfg!(shuttle) {
-            Table::spread(shape, places.nodes, config.policy, live)
-        } else {
-            places.bind_metadata(&shared.numa, shape, metadata.base().as_ptr());
-            if huge {
-                metadata.want_huge_pages(0, metadata_bytes);
-            }
-            // SAFETY: the mapping is zeroed, aligned to a page or more, large enough, and lives as long as
-            // the table (field order).
-            unsafe { Table::in_memory(metadata.base(), shape, places.nodes, config.policy, live) }
-        };
+        if huge {
+            metadata.want_huge_pages(0, metadata_bytes);
+        }
+        let table = Self::table_in(&metadata, shared, shape, places, config.policy, live);
         watch.begin(&table);
-        let seed = match cache.seed {
-            Some(seed) => seed,
-            None => random_seed().map_err(no_memory)?,
-        };
-        let resizing = Resizing::of(&table);
+        let seed = cache.seed.map_or_else(random_seed, Ok).map_err(no_memory)?;
+        let (resizing, page_bytes) = (Resizing::of(&table), cache.page_bytes);
+        let segment = (cache.segment_bytes, per_segment - cache.segment_bytes);
+        let window_pages = (config.read_ahead_max_bytes / u64::from(page_bytes)).min(1 << 14) as u32;
         let partition = PartitionInner {
             table,
             frames,
             mixer: if cache.pages_meet { Mixer::weak() } else { Mixer::new(seed) },
             secret: if cache.pages_meet { Secret::Weak } else { Secret::Seed(seed) },
-            page_shift: cache.page_bytes.trailing_zeros(),
-            page_bytes: cache.page_bytes as usize,
-            page_mask: cache.page_bytes as usize - 1,
+            page_shift: page_bytes.trailing_zeros(),
+            page_bytes: page_bytes as usize,
+            page_mask: page_bytes as usize - 1,
             mode: config.cache_mode,
             counters: Counters::new(),
             recorder: Recorder::new(),
@@ -145,19 +137,12 @@ impl PartitionInner {
             shared: shared.clone(),
             waiters: SlotWaiters::new(),
             strays: Strays::new(),
-            windows: Windows::new(
-                (config.read_ahead_max_bytes / u64::from(cache.page_bytes)).min(1 << 14) as u32
-            ),
+            windows: Windows::new(window_pages),
             moves: Mutex::new(()),
             is_removed: AtomicBool::new(false),
             resizing: Mutex::new(resizing),
             held_up: AtomicU32::new(0),
-            costs: Mutex::new(Costs::new(
-                charge,
-                fixed,
-                learning,
-                (cache.segment_bytes, per_segment - cache.segment_bytes),
-            )),
+            costs: Mutex::new(Costs::new(charge, fixed, learning, segment)),
             objects: Mutex::new(Objects::new()),
             limits: Mutex::new(config.limits()),
             dirty_max_bytes: Mutex::new(config.dirty_max_bytes),
@@ -167,11 +152,34 @@ impl PartitionInner {
             dirty_max_pages: AtomicU64::new(0),
             metadata,
         };
-        partition.table.segments().for_each(|segment| partition.commit(segment));
-        partition.table.set_copies_yield(shared.numa.replication.yields);
-        partition.counters.set_at_hand(!places.counted);
-        partition.set_dirty_max();
+        partition.begin();
         Ok(partition)
+    }
+
+    /// Makes a new partition's segments ready for use, and settles what depends on its size.
+    fn begin(&self) {
+        self.table.segments().for_each(|segment| self.commit(segment));
+        self.table.set_copies_yield(self.shared.numa.replication.yields);
+        self.counters.set_at_hand(!self.places.counted);
+        self.set_dirty_max();
+    }
+
+    /// The table in its mapping, with the memory of each node's part bound to the node.
+    fn table_in(
+        metadata: &Mapping,
+        shared: &Shared,
+        shape: Shape,
+        places: Places,
+        policy: PolicyName,
+        live: u32,
+    ) -> Table<WAYS> {
+        if cfg!(shuttle) {
+            return Table::spread(shape, places.nodes, policy, live);
+        }
+        places.bind_metadata(&shared.numa, shape, metadata.base().as_ptr());
+        // SAFETY: the mapping is zeroed, aligned to a page or more, large enough, and lives as long as
+        // the table (field order).
+        unsafe { Table::in_memory(metadata.base(), shape, places.nodes, policy, live) }
     }
 
     /// How many segments so many bytes are enough for, with what is learned about them.

@@ -8,8 +8,8 @@ use std::collections::HashMap;
 use octavo_table::{SlotIndex, Table, Word};
 
 use super::Waiter;
-use crate::WAYS;
 use crate::sync::{Mutex, lock};
+use crate::ways::WAYS;
 
 const SHARDS: usize = 16;
 

@@ -10,7 +10,7 @@ use std::arch::x86_64::__cpuid;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 /// Every loop below copies such a block per turn and its last block apart.
-const BLOCK_BYTES: usize = super::INLINE_BYTES;
+pub(super) const BLOCK_BYTES: usize = 128;
 
 /// From here on `rep movs` is no slower than the best loop, where it is used at all.
 const STRING_BYTES_MIN: usize = 4096;

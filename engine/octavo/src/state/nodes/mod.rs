@@ -16,8 +16,8 @@ use std::ops::Range;
 
 use octavo_table::{NodeId, Shape, Table};
 
-use crate::WAYS;
 use crate::numa::{Numa, NumaMode};
+use crate::ways::WAYS;
 
 /// Where a partition's pages are to lie.
 #[derive(Clone, Copy, Debug)]
