@@ -55,3 +55,8 @@ pub use request::{Advice, Completion, Interest, Op, Read, Request};
 pub use stat::{CacheStat, Evictions, ObjectStat, PartitionStat};
 pub use state::tape::{RecordingEnd, RecordingStat};
 pub use ways::WAYS;
+
+/// The example of the README is a documentation test.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
