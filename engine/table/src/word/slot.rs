@@ -18,7 +18,7 @@
 //! |----------|----------|----------|------------------|-----------------------------------|
 //! | Free     |          |          | no thread        | Filling                           |
 //! | Filling  | yes      |          | its claimant     | Clean, Dirty, Free                |
-//! | Clean    | yes      | yes      | no thread        | Filling, Writing, Storing, Free, Detached |
+//! | Clean   | yes      | yes      | no thread        | Filling, Writing, Storing, Free, Detached |
 //! | Dirty    | yes      | yes      | no thread        | Writing, Clean, Storing, Free, Detached |
 //! | Storing  | yes      | yes      | no thread        | Writing, Dirty, Free, Detached    |
 //! | Writing  | yes      |          | its writer       | Clean, Dirty, Free, Detached      |
