@@ -3,7 +3,7 @@
 //! - *exact*: LRU's curve, from the distance of every reference (Mattson et al. 1970; a tree over
 //!   time as in Olken 1981). Memory is proportional to the different pages, about 50 bytes each;
 //!   counts are exact at every size.
-//! - *shards*, *shards-size*: LRU's curve, from a sample ([`shards`]) at a fixed rate or with a
+//! - *shards*, *shards-size*: LRU's curve, from a sample (`shards.rs`) at a fixed rate or with a
 //!   fixed number of pages.
 //! - *miniature*: the curve of any policy (Waldspurger et al., "Cache Modeling and Optimization
 //!   using Miniature Simulations", USENIX ATC '17). A small cache with the policy's own code stands

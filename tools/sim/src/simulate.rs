@@ -1,5 +1,5 @@
 //! Runs caches over traces. All caches of one trace are fed from one reading of it
-//! ([`crate::feed`]).
+//! (`feed.rs`).
 //!
 //! What is not here: what a cache does ([`Cache`]), where accesses come from ([`Source`]), and what
 //! the results mean ([`crate::report`]).
