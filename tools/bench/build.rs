@@ -1,4 +1,4 @@
-//! Tells the crate the commit that it is built from.
+//! Passes the commit and the compiler flags of this build to the crate.
 
 use std::process::Command;
 
@@ -11,8 +11,8 @@ fn main() {
     let commit = git(&["describe", "--always", "--dirty", "--abbrev=12"]);
     println!("cargo::rustc-env=OCTAVO_COMMIT={}", commit.as_deref().unwrap_or("unknown"));
     println!("cargo::rustc-env=OCTAVO_FLAGS={}", flags());
-    // Every commit and every switch of branches writes there; a path that does not exist would rebuild
-    // each time.
+    // Every commit and every switch of branches writes there; a path that does not exist would
+    // rebuild each time.
     if let Some(log) = git(&["rev-parse", "--git-path", "logs/HEAD"])
         && std::path::Path::new(&log).exists()
     {
@@ -21,7 +21,7 @@ fn main() {
     println!("cargo::rerun-if-changed=src");
 }
 
-/// The compiler and how it was called.
+/// The compiler, the target, the profile and the flags of this build.
 fn flags() -> String {
     let variable = |name: &str| std::env::var(name).unwrap_or_default();
     let compiler = Command::new(variable("RUSTC")).arg("--version").output();

@@ -66,7 +66,7 @@ const LAYERS: &[Layer] = &[
             "octavo-block",
             "octavo-sim",
         ],
-        others: &["libc", "serde", "toml"],
+        others: &["hdrhistogram", "libc", "rustix", "serde", "toml"],
         tests: &[],
     },
     Layer {

@@ -1,7 +1,9 @@
-//! Other people's caches beside Octavo, in Octavo's drivers: `cargo run --release -- [--quick] [--json FILE] [--html FILE]`.
+//! Benchmarks of other authors' caches beside Octavo, in Octavo's drivers:
+//! `cargo run --release -- [--quick] [--json FILE] [--html FILE]`.
 //!
-//! Each has its recommended settings. Bytes of pages are copied out in all of them, for that is what a reader of a page cache gets. Rows that Octavo
-//! loses are shown like all others. What is not here: the drivers and the report (`tools/bench`), and the rivals (`rivals.rs`).
+//! Each cache has its recommended settings. All of them copy the bytes of pages out, as a reader of
+//! a page cache needs. Rows that Octavo loses are shown like all others. Not here: the drivers and
+//! the report (`tools/bench`), and the rivals (`rivals.rs`).
 
 mod rivals;
 
@@ -14,12 +16,13 @@ use octavo_bench::{Begun, Listener, Options, Progress, Row, Suite};
 const USAGE: &str = "\
 octavo-bench-compare [--case PATTERN] [--json FILE] [--html FILE] [--quick] [--seconds N] [--file PATH]
 
-  --case PATTERN  only cases whose names are like this; * stands for any letters
-  --json FILE     an object a line and case; - is standard output
-  --html FILE     a page with pictures and tables
-  --quick         only see that everything works
-  --seconds N     time for each case
-  --file PATH     files to make on a disk: this and others that begin so; must not exist, and are removed";
+  --case PATTERN  run only cases whose names match; * stands for any characters
+  --json FILE     write a JSON object per case and line; - is standard output
+  --html FILE     write a page with charts and tables
+  --quick         only see that everything works; the figures mean nothing
+  --seconds N     time to measure each case for [default: what the suite says]
+  --file PATH     files to make on a disk: this and others with this prefix; they must not exist, and
+                  are removed [default: in the directory for temporary files]";
 
 const SUITE: &str = include_str!("../suites/compare.toml");
 
@@ -56,10 +59,10 @@ impl Arguments {
                 "--file" => arguments.file = Some(value()?.into()),
                 "--seconds" => {
                     let seconds =
-                        value()?.parse().map_err(|_| "--seconds: a number is expected".to_owned())?;
+                        value()?.parse().map_err(|_| "--seconds needs a whole number".to_owned())?;
                     arguments.seconds = Some(seconds);
                 }
-                _ => return Err(format!("unknown: {word}\n\n{USAGE}")),
+                _ => return Err(format!("unknown argument {word}\n\n{USAGE}")),
             }
         }
         Ok(arguments)
@@ -135,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_suite_is_understood_with_its_rivals() {
+    fn the_suite_parses_and_runs_all_rivals() {
         let rivals = rivals::all();
         let names: Vec<&str> = rivals.iter().map(|rival| rival.name()).collect();
         for quick in [false, true] {
@@ -148,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_are_understood_and_others_refused() {
+    fn known_arguments_are_parsed_and_others_are_refused() {
         let parse = |words: &[&str]| Arguments::parse(words.iter().map(|word| (*word).to_owned()));
         assert_eq!(
             parse(&["--quick", "--seconds", "3"]).ok().and_then(|arguments| arguments.seconds),

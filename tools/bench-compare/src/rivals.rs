@@ -1,16 +1,19 @@
-//! The rivals: how each is made, and how a page is read from it.
+//! The rivals: how each is opened, and how a page is read from it. The loop around a read is in
+//! `tools/bench`.
 //!
-//! | name | is | settings |
+//! | name | cache | settings |
 //! |---|---|---|
-//! | `quick_cache` | quick_cache's `sync::Cache` (S3-FIFO-like, sharded) | `new`, capacity in pages; pages behind an `Arc`, as its manual says for large values |
-//! | `moka` | moka's `sync::Cache` (TinyLFU) | `max_capacity` in pages; pages behind an `Arc`, as its manual says |
-//! | `foyer` | foyer's memory cache | its defaults (LRU with a pool of high priority, eight shards); entries are handles |
-//! | `mutex_lru` | the `lru` crate's list behind a mutex, in 64 shards by a hash of the page | pages are copied under the lock |
-//! | `pread` | a blocking read of a file that the kernel's page cache holds | |
-//! | `mmap` | a copy from a mapping of the same file, populated | 4 KiB pages of the kernel |
-//! | `uring_direct` | direct I/O through io_uring, one read at a time in each thread | no cache: what a miss costs |
+//! | `quick_cache` | its `sync::Cache` (like S3-FIFO, sharded) | `new`, capacity in pages |
+//! | `moka` | moka's `sync::Cache` (TinyLFU) | `max_capacity` in pages |
+//! | `foyer` | foyer's memory cache | the defaults: LRU with a high-priority pool, eight shards |
+//! | `mutex_lru` | the `lru` crate's list behind a mutex, in 64 shards | copies under the lock |
+//! | `pread` | blocking reads of a file in the kernel's page cache | |
+//! | `mmap` | copies from a populated mapping of the same file | the kernel's 4 KiB pages |
+//! | `uring_direct` | direct reads by io_uring, one at a time per thread | no cache |
 //!
-//! A miss is read past the kernel's page cache into a new page, which is inserted and copied out. What is not here: the loop around a read.
+//! `quick_cache` and `moka` hold pages behind an `Arc`, as their manuals say for large values;
+//! entries of `foyer` are handles. A miss reads past the kernel's page cache into a new page, which
+//! is inserted and copied out.
 
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
@@ -25,7 +28,7 @@ use octavo_bench::{AlignedBytes, DirectFile, Error, PAGE_BYTES, PrivateReads, St
 
 type Page = [u8; PAGE_BYTES];
 
-/// Everybody.
+/// All rivals.
 pub fn all() -> Vec<Box<dyn Rival>> {
     vec![
         keyed("quick_cache", |capacity| quick_cache::sync::Cache::<u64, Arc<Page>>::new(capacity as usize)),
@@ -38,11 +41,11 @@ pub fn all() -> Vec<Box<dyn Rival>> {
     ]
 }
 
-// ---- Caches with keys ---------------------------------------------------------------------------------------------
+// ---- Caches with keys
 
-/// What the four have in common.
+/// What the four caches with keys have in common.
 trait Keyed: Send + Sync + 'static {
-    /// Copies a part of a page out, if it is there.
+    /// Copies a part of a page out and returns true, if the page is cached.
     fn copy(&self, page: u64, skip: usize, into: &mut [u8]) -> bool;
     fn insert(&self, page: u64, bytes: Arc<Page>);
 }
@@ -88,7 +91,7 @@ impl Keyed for Foyer {
     }
 }
 
-/// A list of recency behind a lock, many times.
+/// LRU lists behind mutexes, one per shard.
 struct ShardedLru {
     shards: Vec<Mutex<lru::LruCache<u64, Arc<Page>>>>,
     hasher: RandomState,
@@ -190,7 +193,7 @@ impl<C: Keyed> KeyedReader<'_, C> {
     }
 }
 
-// ---- The kernel's ways --------------------------------------------------------------------------------------------
+// ---- Caches of the kernel, and no cache
 
 struct Simple(&'static str);
 
@@ -209,7 +212,7 @@ impl Rival for Simple {
         let file = room.buffered.try_clone().map_err(Error::at("a file"))?;
         Ok(Box::new(match self.0 {
             "pread" => {
-                // Brings it into the kernel's page cache.
+                // Read the file into the kernel's page cache.
                 let mut page = [0; PAGE_BYTES];
                 let all = (0..room.pages)
                     .try_for_each(|number| file.read_exact_at(&mut page, number * PAGE_BYTES as u64));
@@ -217,7 +220,8 @@ impl Rival for Simple {
                 SimpleCache::Pread(file)
             }
             "mmap" => {
-                // SAFETY: nobody writes the file or cuts it off while it is mapped: it has no name, and its owner only reads it.
+                // SAFETY: the file is unlinked and its owner only reads it, so no process writes or
+                // truncates it while it is mapped.
                 let map = unsafe { MmapOptions::new().populate().map(&file) };
                 SimpleCache::Mmap(map.map_err(Error::at("a mapping"))?)
             }

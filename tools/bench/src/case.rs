@@ -1,8 +1,9 @@
-//! What a case is: the keys that a suite's file may set, their kinds and what they are by default.
+//! Cases: the keys that a suite's file may set, their types and their defaults.
 //!
-//! A key with an array of values stands for as many cases; with several arrays, for every
-//! combination. So a figure's points are one line of a file. What is not here: files and figures
-//! (`suite.rs`), what a driver makes of the keys.
+//! A key with an array of values stands for one case per value, and several arrays for all
+//! combinations. So the points of a figure are one line of a file.
+//!
+//! Not here: files and figures (`suite.rs`), and what a driver does with the keys.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -15,7 +16,7 @@ use serde::de::{self, Deserialize, Deserializer, IntoDeserializer, SeqAccess, Vi
 use crate::clock::Clock;
 use crate::machine;
 
-/// A figure or a word about a case, as rows have it.
+/// The value of a key or of a figure, as rows have it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum Value {
@@ -30,7 +31,7 @@ pub enum Value {
 }
 
 impl Value {
-    /// As a number, for axes.
+    /// The value as a number, for axes.
     pub fn number(&self) -> Option<f64> {
         match self {
             Value::Flag(_) | Value::Text(_) => None,
@@ -38,6 +39,26 @@ impl Value {
             Value::Number(number) => Some(*number),
         }
     }
+}
+
+/// Conversions to a value.
+macro_rules! values {
+    ($($kind:ty: |$from:ident| $value:expr;)*) => {
+        $(impl From<$kind> for Value {
+            fn from($from: $kind) -> Value {
+                $value
+            }
+        })*
+    };
+}
+
+values! {
+    bool: |flag| Value::Flag(flag);
+    u64: |count| Value::Count(count);
+    usize: |count| Value::Count(count as u64);
+    f64: |number| Value::Number(number);
+    &str: |text| Value::Text(text.into());
+    String: |text| Value::Text(text);
 }
 
 impl fmt::Display for Value {
@@ -51,25 +72,33 @@ impl fmt::Display for Value {
     }
 }
 
-/// A kind of value that a key may have.
+/// The type of a key.
 trait Parameter: Clone {
-    /// As rows have it.
+    /// The value in rows.
     fn value(&self) -> Value;
-    /// As it stands in the name of a case.
+    /// The text in the name of a case.
     fn word(&self) -> String {
         self.value().to_string()
     }
 }
 
-/// Kinds that are one of some words.
+/// Finds the one of `all` that is called `word`.
+fn one_of<T: Copy>(word: &str, all: &[T], name: impl Fn(T) -> &'static str) -> Result<T, String> {
+    all.iter().copied().find(|item| name(*item) == word).ok_or_else(|| {
+        let names: Vec<&str> = all.iter().map(|item| name(*item)).collect();
+        format!("\"{word}\" is none of {}", names.join(", "))
+    })
+}
+
+/// Types whose values are words.
 macro_rules! words {
-    ($(#[$doc:meta])* $kind:ident { $($(#[$of:meta])* $variant:ident = $word:literal,)* }) => {
+    ($($(#[$doc:meta])* $kind:ident { $($(#[$of:meta])* $variant:ident = $word:literal,)* })*) => {$(
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum $kind { $($(#[$of])* $variant,)* }
 
         impl $kind {
-            /// Its word.
+            /// The word.
             pub fn name(self) -> &'static str {
                 match self { $($kind::$variant => $word,)* }
             }
@@ -77,197 +106,153 @@ macro_rules! words {
 
         impl Parameter for $kind {
             fn value(&self) -> Value {
-                Value::Text(self.name().into())
+                self.name().into()
             }
         }
 
         impl<'de> Deserialize<'de> for $kind {
             fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-                let word = String::deserialize(from)?;
-                match &*word {
-                    $($word => Ok($kind::$variant),)*
-                    _ => Err(de::Error::custom(format!(
-                        "\"{word}\" is none of {}", [$($word),*].join(", ")
-                    ))),
-                }
+                one_of(&String::deserialize(from)?, &[$($kind::$variant),*], $kind::name).map_err(de::Error::custom)
             }
         }
-    };
+    )*};
 }
 
 words! {
-    /// Which driver runs a case.
-    Driver {
-        /// Reads and writes of pages that are all cached.
-        Hits = "hits",
-        /// Random pages of a file much larger than the cache.
-        Misses = "misses",
-        /// Hits among misses that fill and turn over the cache.
-        Churn = "churn",
-        /// Reads through a cache of a part of a file.
-        Through = "through",
-        /// YCSB's mixes over records in pages.
-        Ycsb = "ycsb",
-        /// Reads while the table grows and shrinks.
-        Resize = "resize",
-        /// How evenly pages fall on segments.
-        Evenness = "evenness",
-        /// Writes that are replied to before they are written, and all that is written.
-        Writeback = "writeback",
-        /// Stores of hits to memory that others read.
-        Stores = "stores",
-        /// What a cache takes of memory.
-        Memory = "memory",
-        /// The share of time that `misses` spends in locks.
-        Locks = "locks",
-        /// Hit ratios of policies, simulated.
-        Simulate = "simulate",
-        /// Lookups with a bound on memory, beside Linux with the same.
-        Bounded = "bounded",
-        /// Reads over NBD.
-        Nbd = "nbd",
-        /// Pages of emulated nodes.
-        Numa = "numa",
-        /// Random reads from several emulated nodes.
-        Crossing = "crossing",
-        /// Copies of pages on emulated nodes.
-        Twins = "twins",
-        /// Tenants in one cache and in partitions.
-        Partitions = "partitions",
-    }
-}
-
-words! {
-    /// Where a store's bytes lie.
+    /// Where the bytes of a store lie.
     Place {
-        /// A file where the caller says.
+        /// A file on a disk, at the path that the user gives.
         Disk = "disk",
         /// A file in the kernel's memory.
         Memory = "memory",
-        /// A block device over such a file, where root may have one.
+        /// A block device over such a file, if the user may make one.
         Ram = "ram",
     }
-}
 
-words! {
-    /// How operations are asked for.
+    /// How operations are requested.
     Call {
-        /// One blocking call each.
+        /// One blocking call per operation.
         Single = "single",
-        /// Many at a call.
+        /// One call for many operations.
         Batch = "batch",
-        /// A guard on the page, and no copy.
+        /// One pin per operation, without a copy.
         Pin = "pin",
-        /// Many guards at a call.
+        /// One call for many pins.
         PinBatch = "pin-batch",
-        /// The queue: so many in flight.
+        /// A queue, with `depth` operations in flight.
         Queue = "queue",
     }
-}
 
-words! {
-    /// Who asks for pages of two nodes.
+    /// Which threads access which pages of two nodes.
     Load {
-        /// Threads of one node, for pages of both.
+        /// Threads of one node, pages of both.
         Near = "near",
-        /// Threads of both.
+        /// Threads of both nodes, pages of both.
         Both = "both",
-        /// Threads of one node, for its own pages.
+        /// Threads of one node, pages of the same node.
         Own = "own",
         /// Threads of one node, and later of the other.
         Moving = "moving",
-        /// As `near`, for twice the pages that there is room for.
+        /// As `near`, with twice as many pages as frames.
         Pressure = "pressure",
     }
-}
 
-words! {
-    /// What tenants of one memory do.
+    /// What the tenants of one memory do.
     Experiment {
-        /// One reads at random, one in order.
+        /// One reads at random, one sequentially.
         Pair = "pair",
-        /// One builds programs, one reads in order.
+        /// One builds programs, one reads sequentially.
         Build = "build",
-        /// Two change roles.
+        /// Two tenants change roles.
         Phases = "phases",
-        /// Two do not.
+        /// Two tenants keep their roles.
         Stationary = "stationary",
-        /// One scans beside one that was promised memory.
+        /// One scans beside one with guaranteed memory.
         Isolation = "isolation",
     }
-}
 
-words! {
-    /// YCSB's mixes of operations (Cooper et al., "Benchmarking Cloud Serving Systems with YCSB", SoCC '10).
+    /// YCSB's mixes, in percent (Cooper et al., "Benchmarking Cloud Serving Systems with YCSB",
+    /// SoCC '10).
     Mix {
         /// 50 reads, 50 updates.
         A = "a",
         /// 95 reads, 5 updates.
         B = "b",
-        /// Reads.
+        /// 100 reads.
         C = "c",
-        /// 95 reads of what is new, 5 inserts.
+        /// 95 reads of the newest records, 5 inserts.
         D = "d",
         /// 95 short scans, 5 inserts.
         E = "e",
-        /// 50 reads, 50 reads with an update of what was read.
+        /// 50 reads, 50 reads that are followed by an update of the same record.
         F = "f",
     }
 }
 
-/// Bytes, as `4096` or `"1GiB"`.
+/// The name of a driver. `drivers` checks that it exists.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DriverName(pub String);
+
+/// Bytes: `4096` or `"1GiB"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size(pub u64);
 
-/// Where accesses fall: a line of `octavo_sim::generate` that may leave `pages` out, or `one`.
+/// Which pages are accessed: a line of `octavo_sim::generate` that may leave `pages` out, or `one`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pattern(String);
 
-/// Threads, as a number or as a multiple of the processors (`"2x"`); at least one.
+/// A number of threads, or a multiple of the processors (`"2x"`). At least 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Threads(pub usize);
 
-/// A whole number from 1.
+/// A whole number from 1 to [`COUNT_MAX`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Count(pub usize);
 
-/// A share in a hundred.
+/// A share in percent, from 0 to 100.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Percent(pub u32);
+
+impl Percent {
+    /// Whether an operation that drew `random` belongs to the share.
+    pub fn has(self, random: u64) -> bool {
+        octavo_random::scale(random, 100) < self.0.into()
+    }
+}
 
 /// The engine's policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy(pub PolicyName);
 
-/// A machine whose nodes are emulated, by its name.
+/// The name of a machine whose NUMA distances are emulated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Remote(pub String);
 
-/// The engine's mode of writing.
+/// The engine's write mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mode(pub CacheMode);
 
 macro_rules! keys {
     ($($(#[$doc:meta])* $key:ident: $kind:ty = $default:expr;)*) => {
-        /// One thing to measure.
+        /// One measurement.
         #[derive(Clone, Debug, PartialEq)]
         pub struct Case {
-            /// What rows call it.
+            /// The name in rows.
             pub name: String,
-            /// Who runs, by name; the first is what the case is about.
+            /// The names of the contestants. The first is what the case measures.
             pub contestants: Vec<String>,
-            /// Whom the first is compared with: the fastest of these.
+            /// The first contestant is compared with the fastest of these.
             pub reference: Vec<String>,
-            /// What time is measured with. None: the driver knows.
+            /// What slices are timed with. Default: the driver's.
             pub clock: Option<Clock>,
-            /// Time for all slices. None: the driver knows.
+            /// Time for all slices. Default: the driver's.
             pub seconds: Option<f64>,
-            /// Whether operations are timed one by one. None: the driver knows.
+            /// Whether each operation is timed. Default: the driver's.
             pub timed: Option<bool>,
             $($(#[$doc])* pub $key: $kind,)*
         }
 
-        /// A case, or many, as a file has it.
+        /// One or more cases, as a file has them.
         #[derive(Clone, Debug, Default, serde::Deserialize)]
         #[serde(deny_unknown_fields)]
         pub(crate) struct CaseText {
@@ -281,7 +266,7 @@ macro_rules! keys {
         }
 
         impl CaseText {
-            /// What it says, and what `other` says where it says nothing.
+            /// These keys, and those of `other` that are not set here.
             pub fn or(self, other: &CaseText) -> CaseText {
                 CaseText {
                     name: self.name.or_else(|| other.name.clone()),
@@ -294,7 +279,7 @@ macro_rules! keys {
                 }
             }
 
-            /// All combinations of its values; the last key changes fastest.
+            /// All combinations of the values. The last key changes fastest.
             pub fn cases(&self) -> Vec<Case> {
                 let mut cases = vec![Case {
                     name: self.name.clone().unwrap_or_default(),
@@ -322,7 +307,7 @@ macro_rules! keys {
                         }
                     )*
                 }
-                // Multiples of few processors may be the same number of threads.
+                // Multiples of few processors can be the same number of threads.
                 let mut different: Vec<Case> = Vec::new();
                 for case in cases {
                     if !different.contains(&case) {
@@ -333,13 +318,19 @@ macro_rules! keys {
             }
         }
 
+        impl Default for Case {
+            fn default() -> Case {
+                CaseText::default().cases().remove(0)
+            }
+        }
+
         impl Case {
-            /// With another size of the cache's frames.
+            /// The same case with another size of the cache's frames.
             pub fn with_memory_bytes(self, bytes: u64) -> Case {
                 Case { memory: Size(bytes), ..self }
             }
 
-            /// All keys.
+            /// The names of all keys.
             pub const KEYS: &[&str] = &[$(stringify!($key)),*];
 
             /// The value of a key.
@@ -354,45 +345,45 @@ macro_rules! keys {
 }
 
 keys! {
-    /// Who runs it.
-    driver: Driver = Driver::Hits;
+    /// The driver that runs the case.
+    driver: DriverName = DriverName("hits".into());
     /// Where the store lies.
     store: Place = Place::Memory;
     /// Bytes of the cache's frames.
     memory: Size = Size(1 << 30);
     /// Bytes of the store.
     file: Size = Size(4 << 30);
-    /// Where operations fall.
+    /// Which pages are accessed.
     workload: Pattern = Pattern("uniform".into());
-    /// How they are asked for.
+    /// How operations are requested.
     call: Call = Call::Single;
     /// Bytes of an operation.
     bytes: Size = Size(128);
-    /// Operations of a call.
+    /// Operations of a batch.
     batch: Count = Count(32);
     /// Operations in flight.
     depth: Count = Count(32);
-    /// How many operations in a hundred read; the others write.
+    /// The share of reads, in percent. The other operations are writes.
     reads: Percent = Percent(100);
-    /// How many operations in a hundred ask for pages that are there.
+    /// The share of operations whose pages are resident, in percent.
     hits: Percent = Percent(100);
-    /// The cache's share of the file, in a hundred.
+    /// The cache's share of the file, in percent.
     share: Percent = Percent(10);
-    /// The mix of operations.
+    /// YCSB's mix of operations.
     mix: Mix = Mix::C;
-    /// What the tenants of a memory do.
+    /// What the tenants of one memory do.
     experiment: Experiment = Experiment::Pair;
-    /// Bytes that are read ahead at most; 0: nothing is.
+    /// The most bytes that are read ahead. 0: no read-ahead.
     ahead: Size = Size(0);
     /// The engine's policy.
     policy: Policy = Policy(PolicyName::default());
-    /// When the engine's writes are replied to.
+    /// The engine's write mode.
     mode: Mode = Mode(CacheMode::default());
-    /// The machine whose distances between nodes are emulated.
+    /// The machine whose NUMA distances are emulated.
     machine: Remote = Remote("2x-xeon-4410y".into());
-    /// Where those sit who ask for pages of emulated nodes.
+    /// Which threads access which pages of emulated nodes.
     load: Load = Load::Near;
-    /// Threads that do so side by side.
+    /// Threads of each contestant.
     threads: Threads = Threads(1);
 }
 
@@ -415,17 +406,17 @@ impl Size {
 impl Pattern {
     fn parse(text: &str) -> Result<Pattern, String> {
         let pattern = Pattern(text.into());
-        // With any number of pages, so that what is wrong is told with its line and not when it is run.
+        // Any number of pages will do: parsing now reports errors with their line, before the run.
         octavo_sim::generate::parse(&pattern.over(1000, 1)).map_err(|error| error.to_string())?;
         Ok(pattern)
     }
 
-    /// The line of the generator, over so many pages, without an end.
+    /// The generator's line over `pages` pages, without an end.
     pub fn over(&self, pages: u64, seed: u64) -> String {
         self.line(pages, seed, i64::MAX as u64)
     }
 
-    /// The same, of so many accesses.
+    /// The generator's line over `pages` pages, with `requests` accesses.
     pub fn line(&self, pages: u64, seed: u64, requests: u64) -> String {
         let text = if self.0 == "one" { "uniform:pages=1" } else { &self.0 };
         let (kind, rest) = text.split_once(':').unwrap_or((text, ""));
@@ -436,9 +427,31 @@ impl Pattern {
     }
 }
 
+/// Types with one conversion to a value.
+macro_rules! parameters {
+    ($($kind:ident: |$from:ident| $value:expr;)*) => {
+        $(impl Parameter for $kind {
+            fn value(&self) -> Value {
+                let $from = self;
+                $value.into()
+            }
+        })*
+    };
+}
+
+parameters! {
+    DriverName: |driver| &*driver.0;
+    Threads: |threads| threads.0;
+    Count: |count| count.0;
+    Percent: |percent| u64::from(percent.0);
+    Policy: |policy| policy.0.name();
+    Remote: |machine| &*machine.0;
+    Mode: |mode| mode.0.name();
+}
+
 impl Parameter for Pattern {
     fn value(&self) -> Value {
-        Value::Text(self.0.clone())
+        (&*self.0).into()
     }
 
     fn word(&self) -> String {
@@ -448,7 +461,7 @@ impl Parameter for Pattern {
 
 impl Parameter for Size {
     fn value(&self) -> Value {
-        Value::Count(self.0)
+        self.0.into()
     }
 
     fn word(&self) -> String {
@@ -460,43 +473,7 @@ impl Parameter for Size {
     }
 }
 
-impl Parameter for Threads {
-    fn value(&self) -> Value {
-        Value::Count(self.0 as u64)
-    }
-}
-
-impl Parameter for Count {
-    fn value(&self) -> Value {
-        Value::Count(self.0 as u64)
-    }
-}
-
-impl Parameter for Percent {
-    fn value(&self) -> Value {
-        Value::Count(self.0.into())
-    }
-}
-
-impl Parameter for Policy {
-    fn value(&self) -> Value {
-        Value::Text(self.0.name().into())
-    }
-}
-
-impl Parameter for Remote {
-    fn value(&self) -> Value {
-        Value::Text(self.0.clone())
-    }
-}
-
-impl Parameter for Mode {
-    fn value(&self) -> Value {
-        Value::Text(self.0.name().into())
-    }
-}
-
-/// A number or a text, before it is known what it stands for.
+/// A number or a text, before its meaning is known.
 #[derive(serde::Deserialize)]
 #[serde(untagged)]
 enum Scalar {
@@ -504,14 +481,14 @@ enum Scalar {
     Text(String),
 }
 
-/// Reads a kind from a number or a text.
+/// Types that are read from a number or a text.
 macro_rules! from_scalar {
     ($($kind:ident: $number:expr, $text:expr;)*) => {$(
         impl<'de> Deserialize<'de> for $kind {
             fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
                 let parsed: Result<$kind, String> = match Scalar::deserialize(from)? {
                     Scalar::Number(number) => $number(number),
-                    Scalar::Text(text) => $text(&text),
+                    Scalar::Text(text) => $text(&*text),
                 };
                 parsed.map_err(de::Error::custom)
             }
@@ -520,17 +497,21 @@ macro_rules! from_scalar {
 }
 
 from_scalar! {
+    DriverName: |_| Err("a driver is a name".to_owned()), |name: &str| Ok(DriverName(name.into()));
     Size: |bytes| u64::try_from(bytes).map(Size).map_err(|_| "a size is not negative".to_owned()), Size::parse;
     Pattern: |_| Err("a workload is a line of text".to_owned()), Pattern::parse;
     Threads: |count| positive(count).map(Threads), threads;
-    Count: |count| positive(count).map(Count), |_: &str| Err("a number is expected".to_owned());
-    Percent: percent, |_: &str| Err("a number is expected".to_owned());
-    Policy: |_| Err("a policy has a name".to_owned()), policy;
-    Remote: |_| Err("a machine has a name".to_owned()), remote;
-    Mode: |_| Err("a mode has a name".to_owned()), mode;
+    Count: |count| positive(count).map(Count), |_: &str| Err("a count is a number".to_owned());
+    Percent: percent, |_: &str| Err("a share is a number".to_owned());
+    Policy: |_| Err("a policy is a name".to_owned()),
+        |name| one_of(name, &PolicyName::ALL, PolicyName::name).map(Policy);
+    Remote: |_| Err("a machine is a name".to_owned()),
+        |name| one_of(name, &octavo::numa::MACHINES, |machine| machine.name).map(|machine| Remote(machine.name.into()));
+    Mode: |_| Err("a mode is a name".to_owned()),
+        |name| one_of(name, &[CacheMode::Writethrough, CacheMode::Writeback], CacheMode::name).map(Mode);
 }
 
-/// More threads, requests in flight or reads of a batch than this are a mistake.
+/// More threads, operations in flight or operations of a batch than this are a mistake.
 const COUNT_MAX: i64 = 65536;
 
 fn positive(count: i64) -> Result<usize, String> {
@@ -543,53 +524,31 @@ fn positive(count: i64) -> Result<usize, String> {
 fn percent(share: i64) -> Result<Percent, String> {
     match share {
         0..=100 => Ok(Percent(share as u32)),
-        _ => Err(format!("{share}: a share in a hundred is 0 to 100")),
+        _ => Err(format!("{share}: a share in percent is 0 to 100")),
     }
 }
 
 fn threads(text: &str) -> Result<Threads, String> {
     let times = text.strip_suffix('x').and_then(|times| times.parse::<f64>().ok());
     let times = times.filter(|times| *times > 0.0 && *times <= 64.0);
-    let times = times.ok_or_else(|| format!("\"{text}\": threads are a number, or \"2x\" the processors"))?;
+    let times = times.ok_or_else(|| {
+        format!("\"{text}\": threads are a number, or a multiple of the processors such as \"2x\"")
+    })?;
     Ok(Threads(((machine::cpus() as f64 * times) as usize).max(1)))
 }
 
-fn policy(name: &str) -> Result<Policy, String> {
-    let found = PolicyName::ALL.into_iter().find(|policy| policy.name() == name);
-    found.map(Policy).ok_or_else(|| {
-        let names: Vec<&str> = PolicyName::ALL.iter().map(|policy| policy.name()).collect();
-        format!("\"{name}\" is none of {}", names.join(", "))
-    })
-}
-
-fn remote(name: &str) -> Result<Remote, String> {
-    let known = octavo::numa::Machine::named(name);
-    known.map(|machine| Remote(machine.name.into())).ok_or_else(|| {
-        let names = octavo::numa::MACHINES.map(|machine| machine.name);
-        format!("\"{name}\" is none of {}", names.join(", "))
-    })
-}
-
-fn mode(name: &str) -> Result<Mode, String> {
-    let mut modes = [CacheMode::Writethrough, CacheMode::Writeback].into_iter();
-    let found = modes.find(|mode| mode.name() == name);
-    found.map(Mode).ok_or_else(|| format!("\"{name}\" is none of writethrough, writeback"))
-}
-
-/// A clock by its name.
+/// A clock, by its name.
 #[derive(Clone, Debug)]
 pub(crate) struct ClockText(pub Clock);
 
 impl<'de> Deserialize<'de> for ClockText {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let name = String::deserialize(from)?;
-        let found = [Clock::Thread, Clock::Wall].into_iter().find(|clock| clock.name() == name);
-        let wrong = || de::Error::custom(format!("\"{name}\" is none of thread_cpu, wall"));
-        found.map(ClockText).ok_or_else(wrong)
+        let found = one_of(&String::deserialize(from)?, &[Clock::Thread, Clock::Wall], Clock::name);
+        found.map(ClockText).map_err(de::Error::custom)
     }
 }
 
-/// One value, or an array of them.
+/// One value, or an array of values.
 #[derive(Clone, Debug)]
 pub(crate) struct Many<T>(pub Vec<T>);
 
@@ -600,6 +559,16 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Many<T> {
 }
 
 struct ManyVisitor<T>(PhantomData<T>);
+
+/// Reads one value of a basic type as a `T`.
+macro_rules! visit {
+    ($($visit:ident($from:ty) as $deserializer:ty;)*) => {
+        $(fn $visit<E: de::Error>(self, value: $from) -> Result<Many<T>, E> {
+            let from: $deserializer = value.into_deserializer();
+            Ok(Many(vec![T::deserialize(from)?]))
+        })*
+    };
+}
 
 impl<'de, T: Deserialize<'de>> Visitor<'de> for ManyVisitor<T> {
     type Value = Many<T>;
@@ -613,29 +582,16 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for ManyVisitor<T> {
         while let Some(value) = items.next_element()? {
             values.push(value);
         }
-        if values.is_empty() {
-            return Err(de::Error::custom("an array without values stands for no case"));
+        match values.is_empty() {
+            true => Err(de::Error::custom("an array without values stands for no case")),
+            false => Ok(Many(values)),
         }
-        Ok(Many(values))
     }
 
-    fn visit_i64<E: de::Error>(self, number: i64) -> Result<Many<T>, E> {
-        let from: I64Deserializer<E> = number.into_deserializer();
-        Ok(Many(vec![T::deserialize(from)?]))
-    }
-
-    fn visit_f64<E: de::Error>(self, number: f64) -> Result<Many<T>, E> {
-        let from: F64Deserializer<E> = number.into_deserializer();
-        Ok(Many(vec![T::deserialize(from)?]))
-    }
-
-    fn visit_bool<E: de::Error>(self, flag: bool) -> Result<Many<T>, E> {
-        let from: BoolDeserializer<E> = flag.into_deserializer();
-        Ok(Many(vec![T::deserialize(from)?]))
-    }
-
-    fn visit_str<E: de::Error>(self, text: &str) -> Result<Many<T>, E> {
-        let from: StrDeserializer<'_, E> = text.into_deserializer();
-        Ok(Many(vec![T::deserialize(from)?]))
+    visit! {
+        visit_i64(i64) as I64Deserializer<E>;
+        visit_f64(f64) as F64Deserializer<E>;
+        visit_bool(bool) as BoolDeserializer<E>;
+        visit_str(&str) as StrDeserializer<'_, E>;
     }
 }

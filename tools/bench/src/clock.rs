@@ -1,19 +1,21 @@
-//! The two clocks of the suites.
+//! The two clocks that slices are timed with.
 
 use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
 
 /// What a slice's time is measured with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clock {
-    /// Processor time of this thread: for loops that never wait. Other programs that run meanwhile
-    /// do not count.
+    /// Processor time of the calling thread, for loops that never wait. Time that other programs
+    /// take does not count.
     Thread,
-    /// The time of the wall: for everything that waits.
+    /// Monotonic time, for everything that waits.
     Wall,
 }
 
 impl Clock {
-    /// Its name in rows.
+    /// The clock's name in suites and rows.
     pub fn name(self) -> &'static str {
         match self {
             Clock::Thread => "thread_cpu",
@@ -21,16 +23,12 @@ impl Clock {
         }
     }
 
-    /// The time since a moment that is the same for all readings.
+    /// The time since a fixed moment.
     pub fn now(self) -> Duration {
-        let clock = match self {
-            Clock::Thread => libc::CLOCK_THREAD_CPUTIME_ID,
-            Clock::Wall => libc::CLOCK_MONOTONIC,
-        };
-        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: a structure of ours is filled.
-        let result = unsafe { libc::clock_gettime(clock, &raw mut time) };
-        assert_eq!(result, 0, "both clocks are part of Linux");
+        let time = clock_gettime(match self {
+            Clock::Thread => ClockId::ThreadCPUTime,
+            Clock::Wall => ClockId::Monotonic,
+        });
         Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
     }
 }
@@ -40,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sleep_takes_time_of_the_wall_and_none_of_the_thread() {
+    fn a_sleep_takes_wall_time_and_no_thread_time() {
         let (thread, wall) = (Clock::Thread.now(), Clock::Wall.now());
         std::thread::sleep(Duration::from_millis(30));
         assert!(Clock::Wall.now() - wall >= Duration::from_millis(30));

@@ -1,15 +1,20 @@
-//! What pages hold, and how a page is checked: every word depends on its page and its place.
+//! The content of pages, and its check: every word depends on its page and on its place in the
+//! page.
 //!
-//! Word `i` of page `p` is `mix(p) ^ PLACES[i]`. The mix is a bijection and the places differ, so
-//! that a page, a part of a page or two pages that were exchanged are all seen; and a check is one
-//! pass of exclusive-or, which vectorises.
+//! Word `i` of page `p` is `mix(p) ^ PLACES[i]`. `mix` is a bijection and all places differ, so the
+//! check finds wrong pages, shifted parts of pages, and pages that were swapped. The check is one
+//! exclusive-or over the page, which vectorises.
 
-/// Bytes of a page in every suite.
+use octavo_random::mix;
+
+use crate::error::Error;
+
+/// Bytes of a page, in every suite.
 pub const PAGE_BYTES: usize = 4096;
 
 const WORDS: usize = PAGE_BYTES / 8;
 
-/// One number per place in a page.
+/// One number for each word of a page.
 static PLACES: [u64; WORDS] = {
     let mut places = [0; WORDS];
     let mut place = 0;
@@ -20,23 +25,12 @@ static PLACES: [u64; WORDS] = {
     places
 };
 
-/// The finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014): a bijection.
-pub const fn mix(number: u64) -> u64 {
-    let number = number.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    let number = (number ^ (number >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    let number = (number ^ (number >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    number ^ (number >> 31)
-}
-
-/// Writes a whole page.
+/// Writes the content of `page`, a whole page.
 pub fn fill(page: u64, bytes: &mut [u8]) {
-    let key = mix(page);
-    for (word, place) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(&PLACES) {
-        *word = (key ^ place).to_le_bytes();
-    }
+    fill_part(page, 0, bytes);
 }
 
-/// Writes whole words from byte `skip` of a page on.
+/// Writes the content of `page` from byte `skip` on. Both `skip` and the length are whole words.
 pub fn fill_part(page: u64, skip: usize, bytes: &mut [u8]) {
     let key = mix(page);
     for (word, place) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(&PLACES[skip / 8..]) {
@@ -44,7 +38,14 @@ pub fn fill_part(page: u64, skip: usize, bytes: &mut [u8]) {
     }
 }
 
-/// Whether `bytes`, whole words from byte `skip` of a page on, are all as `fill` writes them.
+/// Writes the content of consecutive whole pages, from page `first` on.
+pub fn fill_run(first: u64, bytes: &mut [u8]) {
+    for (page, bytes) in (first..).zip(bytes.chunks_exact_mut(PAGE_BYTES)) {
+        fill(page, bytes);
+    }
+}
+
+/// Whether `bytes` are the content of `page` from byte `skip` on. Both are whole words.
 pub fn is_right(page: u64, skip: usize, bytes: &[u8]) -> bool {
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("avx2") {
@@ -54,8 +55,16 @@ pub fn is_right(page: u64, skip: usize, bytes: &[u8]) -> bool {
     is_right_here(page, skip, bytes)
 }
 
-/// The same, compiled for wider vectors: every contestant pays for the check, and it should cost
-/// little of what is measured.
+/// [`is_right`] as an error that names the page and the contestant `reader`.
+pub fn check(page: u64, skip: usize, bytes: &[u8], reader: &str) -> Result<(), Error> {
+    match is_right(page, skip, bytes) {
+        true => Ok(()),
+        false => Err(Error::new(format!("wrong bytes in page {page}, {reader}"))),
+    }
+}
+
+/// [`is_right_here`] compiled for wider vectors. Every contestant pays for the check, so it must be
+/// a small part of what is measured.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 fn is_right_avx2(page: u64, skip: usize, bytes: &[u8]) -> bool {
@@ -67,7 +76,7 @@ fn is_right_here(page: u64, skip: usize, bytes: &[u8]) -> bool {
     let key = mix(page);
     let (words, rest) = bytes.as_chunks::<8>();
     let places = &PLACES[skip / 8..][..words.len()];
-    // Without an early end: a right page is the usual case, and the loop vectorises.
+    // No early exit: nearly every page is right, and the loop vectorises.
     let wrong = words
         .iter()
         .zip(places)
@@ -75,22 +84,12 @@ fn is_right_here(page: u64, skip: usize, bytes: &[u8]) -> bool {
     wrong == 0 && rest.is_empty() && skip.is_multiple_of(8)
 }
 
-/// A stream of numbers for indices, the same in every run: SplitMix64.
-pub fn random(seed: u64) -> impl Iterator<Item = u64> {
-    (0..).map(move |number: u64| mix(seed.wrapping_add(number.wrapping_mul(0x9E37_79B9_7F4A_7C15))))
-}
-
-/// A random number below `bound` from a random number (Lemire, multiplication and shift).
-pub fn below(random: u64, bound: u64) -> u64 {
-    ((u128::from(random) * u128::from(bound)) >> 64) as u64
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_page_that_differs_in_one_bit_or_is_another_page_is_wrong() {
+    fn a_page_with_one_wrong_bit_and_another_page_are_wrong() {
         let mut page = vec![0; PAGE_BYTES];
         fill(7, &mut page);
         assert!(is_right(7, 0, &page) && is_right_here(7, 0, &page));
@@ -105,13 +104,5 @@ mod tests {
         assert!(!is_right(7, 0, &[0; PAGE_BYTES]));
         fill_part(9, 256, &mut page[256..384]);
         assert!(is_right(9, 256, &page[256..384]) && is_right(7, 384, &page[384..]));
-    }
-
-    #[test]
-    fn random_numbers_stay_below_their_bound_and_reach_all_of_it() {
-        let mut seen = [false; 10];
-        random(3).take(1000).for_each(|number| seen[below(number, 10) as usize] = true);
-        assert_eq!(seen, [true; 10]);
-        assert_eq!(below(u64::MAX, 10), 9);
     }
 }

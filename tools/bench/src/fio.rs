@@ -1,44 +1,57 @@
-//! fio as a contestant: a program of its own, run for each slice. <https://fio.readthedocs.io>
+//! fio as a contestant: a process for each slice. <https://fio.readthedocs.io>
 
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use crate::turns::{Team, Worker};
-use crate::{Error, machine};
+use crate::error::Error;
+use crate::machine;
+use crate::turns::Team;
 
-/// fio runs shorter than this are mostly its start.
+/// A shorter run of fio is mostly its start.
 const SLICE_MIN: Duration = Duration::from_secs(1);
 
-/// A job that is run for each slice.
-pub struct Fio {
-    /// What rows call it.
-    pub name: String,
-    /// Its options, without the time.
-    pub options: Vec<String>,
-    /// Slices may be shorter than is sensible.
+/// A job that fio runs.
+pub struct Job {
+    /// The options, separated by spaces, without the time.
+    pub options: String,
+    /// One more option with a path, which may contain spaces.
+    pub path: String,
+    /// Whether slices may be shorter than a sensible second.
     pub quick: bool,
 }
 
-impl Fio {
-    /// Whether fio is here.
-    pub fn is_here() -> bool {
-        machine::program("fio").is_some()
+/// The path of fio, if it is installed.
+pub fn installed() -> Option<PathBuf> {
+    machine::program("fio")
+}
+
+/// The option that names the socket of an NBD server.
+pub fn nbd_uri(socket: &Path) -> String {
+    format!("--uri=nbd+unix:///?socket={}", socket.display())
+}
+
+impl Job {
+    /// The job as a contestant called `name`.
+    pub fn team(self, name: &str) -> Team<'_> {
+        Team::program(name, move |time| self.run(time))
     }
 
-    /// Runs it; operations per second.
+    /// Runs the job. Returns operations per second.
     pub fn run(&self, time: Duration) -> Result<f64, Error> {
-        let fio = machine::program("fio").ok_or_else(|| Error::new("fio is not installed"))?;
+        let fio = installed().ok_or_else(|| Error::new("fio is not installed"))?;
         let time = if self.quick { time } else { time.max(SLICE_MIN) };
         let mut command = Command::new(fio);
         command.args(["--name=bench", "--output-format=terse", "--terse-version=3", "--time_based"]);
-        command.arg(format!("--runtime={}ms", time.as_millis().max(50))).args(&self.options);
-        let output = command.output().map_err(Error::at("fio"))?;
+        command.arg(format!("--runtime={}ms", time.as_millis().max(50)));
+        let output =
+            command.args(self.options.split(' ')).arg(&self.path).output().map_err(Error::at("fio"))?;
         let text = String::from_utf8_lossy(&output.stdout);
         if !output.status.success() {
             let complaints = String::from_utf8_lossy(&output.stderr);
             return Err(Error::new(format!("fio: {}: {}", output.status, complaints.trim())));
         }
-        iops(&text).ok_or_else(|| Error::new(format!("fio said nothing of use: {}", text.trim())))
+        iops(&text).ok_or_else(|| Error::new(format!("fio's report has no rates: {}", text.trim())))
     }
 }
 
@@ -51,39 +64,12 @@ fn iops(text: &str) -> Option<f64> {
     Some(field(8)? + field(49)?)
 }
 
-impl Team for Fio {
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn worker<'t>(&'t self, _: usize) -> Result<Box<dyn Worker + 't>, Error> {
-        Ok(Box::new(Outside))
-    }
-
-    fn is_whole(&self) -> bool {
-        true
-    }
-
-    fn run_whole(&self, time: Duration) -> Result<f64, Error> {
-        self.run(time)
-    }
-}
-
-/// Does nothing: the work is done outside.
-pub struct Outside;
-
-impl Worker for Outside {
-    fn turn(&mut self, _: Option<&mut crate::statistics::Histogram>) -> Result<u64, Error> {
-        unreachable!("who runs as a whole has no turns")
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn the_figures_of_a_report_are_found_and_those_of_a_failed_job_are_not() {
+    fn rates_are_read_from_a_report_unless_its_job_failed() {
         let mut fields = vec!["3".to_owned(), "fio-3.33".into(), "bench".into(), "0".into(), "0".into()];
         fields.extend((6..=130).map(|number| (number * 10).to_string()));
         assert_eq!(iops(&format!("note\n{}\n", fields.join(";"))), Some(80.0 + 490.0));

@@ -1,13 +1,15 @@
-//! The machine as the kernel tells it: processor, release, the huge pages of a range, how a file is
-//! open.
+//! Facts about this machine and this process, from the kernel: processor, release, resident memory,
+//! huge pages, O_DIRECT.
 
 use std::fs::{read_dir, read_link, read_to_string};
 use std::path::{Path, PathBuf};
 
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
 /// The commit that this program was built from.
 pub const COMMIT: &str = env!("OCTAVO_COMMIT");
 
-/// How it was built: compiler, profile, and the flags that somebody gave.
+/// The compiler, target, profile and flags of this build.
 pub const FLAGS: &str = env!("OCTAVO_FLAGS");
 
 /// The processor's name.
@@ -17,36 +19,24 @@ pub fn cpu() -> String {
     name.map_or("unknown", |(_, name)| name.trim()).to_owned()
 }
 
-/// Processors that this process may use.
+/// The number of processors that this process may use.
 pub fn cpus() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Binds this thread to one of them, in turn. Where that is refused, the thread goes where the
-/// kernel wants it.
+/// Binds the calling thread to one of these processors: number `thread`, modulo their count. Does
+/// nothing if the kernel refuses.
 pub fn pin(thread: usize) {
-    // SAFETY: plain memory, for which zeros are an empty set.
-    let mut allowed: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    let len = size_of::<libc::cpu_set_t>();
-    // SAFETY: a structure of ours is filled.
-    if unsafe { libc::sched_getaffinity(0, len, &raw mut allowed) } != 0 {
-        return;
+    let Ok(allowed) = sched_getaffinity(None) else { return };
+    let cpus: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).collect();
+    if let Some(cpu) = cpus.get(thread % cpus.len().max(1)) {
+        let mut one = CpuSet::new();
+        one.set(*cpu);
+        let _ = sched_setaffinity(None, &one);
     }
-    // SAFETY: the number is below the set's size.
-    let cpus: Vec<usize> =
-        (0..libc::CPU_SETSIZE as usize).filter(|cpu| unsafe { libc::CPU_ISSET(*cpu, &allowed) }).collect();
-    if cpus.is_empty() {
-        return;
-    }
-    // SAFETY: plain memory, for which zeros are an empty set.
-    let mut one: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the number comes from such a set.
-    unsafe { libc::CPU_SET(cpus[thread % cpus.len()], &mut one) };
-    // SAFETY: a structure of ours is read.
-    unsafe { libc::sched_setaffinity(0, len, &raw const one) };
 }
 
-/// Bytes of this process that are in memory.
+/// Resident bytes of this process.
 pub fn resident_bytes() -> u64 {
     let text = read_to_string("/proc/self/status").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -54,7 +44,8 @@ pub fn resident_bytes() -> u64 {
     kib.unwrap_or(0) << 10
 }
 
-/// A program's path. What serves disks lives where only root's PATH looks.
+/// The path of an installed program. Also searches `sbin`, where disk servers are and where only
+/// root's PATH looks.
 pub fn program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let more = ["/usr/sbin", "/sbin"].map(PathBuf::from);
@@ -67,8 +58,7 @@ pub fn kernel() -> String {
     if release.is_empty() { "unknown".into() } else { release.trim().to_owned() }
 }
 
-/// Bytes of huge pages in the mapping that `address` lies in, and the bytes of it that are in
-/// memory at all.
+/// The mapping that contains `address`: its bytes on huge pages, and its resident bytes.
 pub fn huge_pages_bytes(address: usize) -> (u64, u64) {
     let smaps = read_to_string("/proc/self/smaps").unwrap_or_default();
     let mut inside = false;
@@ -89,14 +79,13 @@ pub fn huge_pages_bytes(address: usize) -> (u64, u64) {
     (huge, resident)
 }
 
-/// `7f00-7f10` in hexadecimal digits.
+/// Parses a range of addresses: `7f00-7f10`, hexadecimal.
 fn range(word: &str) -> Option<(usize, usize)> {
     let (from, to) = word.split_once('-')?;
     Some((usize::from_str_radix(from, 16).ok()?, usize::from_str_radix(to, 16).ok()?))
 }
 
-/// Whether a descriptor of this process has `path` open with O_DIRECT, also if the file has no name
-/// any more.
+/// Whether this process has `path` open with O_DIRECT. The file may have been unlinked since.
 pub fn has_open_direct(path: &Path) -> bool {
     let unlinked = format!("{} (deleted)", path.display());
     let descriptors = read_dir("/proc/self/fd").into_iter().flatten().flatten();
@@ -118,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_mapping_of_an_address_is_found_and_says_what_is_in_memory() {
+    fn the_mapping_of_an_address_is_found_with_its_resident_bytes() {
         let bytes = vec![1u8; 1 << 20];
         let (_, resident) = huge_pages_bytes(bytes.as_ptr().addr());
         assert!(resident >= 1 << 19, "{resident}");
@@ -143,14 +132,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_to_is_in_memory() {
+    fn memory_that_was_written_is_resident() {
         let before = resident_bytes();
         let bytes = vec![1u8; 64 << 20];
         assert!(resident_bytes() >= before + (48 << 20), "{}", bytes.len());
     }
 
     #[test]
-    fn a_file_that_is_not_open_is_not_open_directly() {
+    fn a_file_that_is_not_open_is_not_open_with_o_direct() {
         assert!(!has_open_direct(Path::new("/no/such/file")));
     }
 }

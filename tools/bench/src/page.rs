@@ -1,96 +1,57 @@
-//! A run as one page of HTML that needs nothing else: pictures first, tables below them. Light or
-//! dark as the reader's system is.
+//! A run as one self-contained HTML page: the charts of the suite's figures, then all values.
 
-use std::fmt::Write;
+use octavo_draw::{Axis, Bar, Bars, Chart, Page, Point, Series, Style, nanoseconds, rate, short};
 
-use octavo_sim::report::page::{escaped, page, table};
-
-use crate::chart::{self, Axis, Bar, Curve, Point};
 use crate::report::{self, Row};
 use crate::statistics::Scalability;
 use crate::suite::{Figure, Suite, matches};
 
-/// What pictures need beside the style that all pages share.
-const STYLE: &str = "<style>
-.series rect, .series text { stroke: none; } svg .series text.name, svg text.group { font-weight: 600; }
-svg .series text.name { fill: hsl(var(--hue) 70% var(--light)); }
-.mark { stroke: var(--ink); stroke-dasharray: 5 4; fill: none; } .spread { stroke-width: 1; opacity: .6; } .whisker { stroke: var(--ink); opacity: .5; }
-.fit polyline { stroke-dasharray: 2 4; opacity: .7; }
-</style>
-";
-
-/// The page of a suite's rows.
+/// Draws the page of a suite's rows.
 pub fn html(suite: &Suite, rows: &[Row], warnings: &[String]) -> String {
-    let mut series = Series::default();
-    let mut body = String::new();
-    for figure in &suite.figures {
-        let picture = draw(figure, rows, &mut series);
-        let Some((svg, note)) = picture else { continue };
-        let about = escaped(figure.about.trim());
-        let _ = writeln!(
-            body,
-            "<h2>{}</h2>\n<figure>\n{svg}<figcaption>{about} {note}</figcaption>\n</figure>",
-            escaped(&figure.title)
-        );
+    let mut page = Page::new(&suite.title);
+    page.intro.paragraph(suite.about.trim());
+    if let Some(row) = rows.first() {
+        page.intro.note(&row.machine.line());
     }
-    let _ = writeln!(body, "<h2>All figures</h2>\n{}", table(&report::lines(rows), 2));
-    let _ = writeln!(body, "<p class=\"faint\">{}</p>", escaped(report::LEGEND));
+    warnings.iter().for_each(|warning| page.intro.warning(warning));
+    for figure in &suite.figures {
+        if let Some((svg, note)) = draw(figure, rows, &mut page) {
+            page.body.figure(&figure.title, &svg, &format!("{} {note}", figure.about.trim()));
+        }
+    }
+    page.body.heading("All figures");
+    page.body.table(&report::contestants(rows));
+    page.body.note(report::LEGEND);
     let facts = report::facts(rows);
     if !facts.is_empty() {
-        let items: String = facts.iter().map(|fact| format!("<li>{}</li>\n", escaped(fact))).collect();
-        let _ = writeln!(
-            body,
-            "<details open><summary>What else was found</summary>\n<ul>\n{items}</ul></details>"
-        );
+        page.body.details("Other figures and notes", true, |body| body.list(&facts));
     }
-    let mut intro = format!("{STYLE}<p>{}</p>\n", escaped(suite.about.trim()));
-    if let Some(row) = rows.first() {
-        let _ = writeln!(intro, "<p class=\"faint\">{}</p>", escaped(&row.machine.line()));
-    }
-    for warning in warnings {
-        let _ = writeln!(intro, "<p><strong>{}</strong></p>", escaped(warning));
-    }
-    page(&suite.title, &intro, &series.0, &body)
+    page.html()
 }
 
-/// The names of a page's series, in order of their first use.
-#[derive(Default)]
-struct Series(Vec<String>);
-
-impl Series {
-    fn number(&mut self, label: &str) -> usize {
-        let known = self.0.iter().position(|known| known == label);
-        known.unwrap_or_else(|| {
-            self.0.push(label.to_owned());
-            self.0.len() - 1
-        })
-    }
-}
-
-/// A value of a row for a figure: a contestant's name, and the value.
+/// The values of a row that a figure shows, with the names of their contestants.
 fn values(figure: &Figure, row: &Row) -> Vec<(String, Point)> {
-    let wanted =
-        |name: &str| figure.contestants.as_ref().is_none_or(|names| names.iter().any(|known| known == name));
+    let wanted = |name: &String| figure.contestants.as_ref().is_none_or(|names| names.contains(name));
     let point = |(y, low, high)| Point { x: 0.0, y, low, high };
-    // A ratio belongs to the case: the first contestant through its reference.
+    // A ratio belongs to the case: the first contestant divided by the reference.
     if figure.y == "ratio" {
         let standing = row.reference.as_ref().and_then(|name| row.standing(name));
-        let point = standing.and_then(|standing| standing.figure("ratio")).map(point);
+        let ratio = standing.and_then(|standing| standing.figure("ratio")).map(point);
         let first = row.contestants.first().map_or(String::new(), |first| first.name.clone());
-        return point.into_iter().map(|point| (first.clone(), point)).collect();
+        return ratio.into_iter().map(|ratio| (first.clone(), ratio)).collect();
     }
     let of = |standing: &report::Standing| Some((standing.name.clone(), point(standing.figure(&figure.y)?)));
-    let told: Vec<(String, Point)> =
+    let found: Vec<(String, Point)> =
         row.contestants.iter().filter(|standing| wanted(&standing.name)).filter_map(of).collect();
-    if !told.is_empty() {
-        return told;
+    match found.is_empty() {
+        true => row.figure(&figure.y).map(|y| (String::new(), point((y, y, y)))).into_iter().collect(),
+        false => found,
     }
-    row.figure(&figure.y).map(|y| (String::new(), point((y, y, y)))).into_iter().collect()
 }
 
-/// What a curve is called: who, and the values of the keys that make curves.
+/// The name of a curve: the contestant, and the values of the keys that tell curves apart.
 fn label(figure: &Figure, row: &Row, contestant: &str) -> String {
-    // Of a line of a generator, its kind.
+    // Of a generator's line, only its kind.
     let short = |value: String| value.split(':').next().map(str::to_owned);
     let keys = figure.series.iter().filter_map(|key| short(row.value(key)?.to_string()));
     let mut words: Vec<String> = keys.collect();
@@ -100,42 +61,33 @@ fn label(figure: &Figure, row: &Row, contestant: &str) -> String {
     if words.is_empty() { figure.y.clone() } else { words.join(" ") }
 }
 
-/// A figure's picture and what is to be said below it; None without anything to draw.
-fn draw(figure: &Figure, rows: &[Row], series: &mut Series) -> Option<(String, String)> {
+/// Draws a figure. Returns the chart and a note for its caption, or `None` if no row has a value.
+fn draw(figure: &Figure, rows: &[Row], page: &mut Page) -> Option<(String, String)> {
     let rows: Vec<&Row> = rows.iter().filter(|row| matches(&figure.cases, &row.case)).collect();
-    let y = Axis {
-        title: figure.y_title.clone().unwrap_or_else(|| figure.y.clone()),
-        log: figure.log_y,
-        format: format_of(&figure.y),
-    };
+    let title = figure.title.clone();
+    let y_title = figure.y_title.as_ref().unwrap_or(&figure.y);
+    let y = Axis::new(y_title, format_of(&figure.y)).log(figure.log_y);
     let Some(x) = &figure.x else {
-        let mut groups = Vec::new();
-        for row in rows {
-            let bars: Vec<Bar> = values(figure, row)
-                .into_iter()
-                .map(|(name, value)| {
-                    let label = if name.is_empty() { figure.y.clone() } else { name };
-                    Bar { number: series.number(&label), label, value }
-                })
-                .collect();
-            if !bars.is_empty() {
-                groups.push((row.case.clone(), bars));
-            }
-        }
-        return (!groups.is_empty())
-            .then(|| (chart::bars(&figure.title, &y, figure.mark, &groups), String::new()));
+        let groups: Vec<(String, Vec<Bar>)> = rows
+            .into_iter()
+            .map(|row| (row.case.clone(), bars(figure, row, page)))
+            .filter(|(_, bars)| !bars.is_empty())
+            .collect();
+        let is_empty = groups.is_empty();
+        let svg = Bars { title, axis: y, mark: figure.mark, groups }.svg();
+        return (!is_empty).then_some((svg, String::new()));
     };
-    let mut curves: Vec<Curve> = Vec::new();
+    let mut curves: Vec<Series> = Vec::new();
     for row in rows {
-        let Some(at) = row.value(x).and_then(|value| value.number()) else { continue };
+        let Some(x) = row.value(x).and_then(|value| value.number()) else { continue };
         for (name, value) in values(figure, row) {
             let label = label(figure, row, &name);
-            let point = Point { x: at, ..value };
+            let point = Point { x, ..value };
             match curves.iter_mut().find(|curve| curve.label == label) {
                 Some(curve) => curve.points.push(point),
                 None => {
-                    let number = series.number(&label);
-                    curves.push(Curve { label, number, points: vec![point], is_fit: false });
+                    let number = page.series(&label);
+                    curves.push(Series { label, number, points: vec![point], style: Style::Measured });
                 }
             }
         }
@@ -144,43 +96,38 @@ fn draw(figure: &Figure, rows: &[Row], series: &mut Series) -> Option<(String, S
         return None;
     }
     curves.iter_mut().for_each(|curve| curve.points.sort_by(|a, b| a.x.total_cmp(&b.x)));
-    let mut note = String::new();
-    if figure.fit {
-        note = fit(&mut curves);
-    }
-    let x = Axis { title: x.clone(), log: figure.log_x, format: short };
-    Some((chart::curves(&figure.title, &x, &y, figure.mark, &curves), note))
+    let note = if figure.fit { fit(&mut curves) } else { String::new() };
+    let x = Axis::new(x, short).log(figure.log_x);
+    Some((Chart { title, x, y, mark: figure.mark, series: curves }.svg(), note))
 }
 
-/// Adds the law that fits each curve, and says what it says.
-fn fit(curves: &mut Vec<Curve>) -> String {
+fn bars(figure: &Figure, row: &Row, page: &mut Page) -> Vec<Bar> {
+    let bar = |(name, value): (String, Point)| {
+        let label = if name.is_empty() { figure.y.clone() } else { name };
+        Bar { number: page.series(&label), label, value }
+    };
+    values(figure, row).into_iter().map(bar).collect()
+}
+
+/// Fits a law to each curve and adds it as a curve. Returns a note with its parameters.
+fn fit(curves: &mut Vec<Series>) -> String {
     let mut notes = Vec::new();
     for curve in curves.clone() {
         let points: Vec<(f64, f64)> = curve.points.iter().map(|point| (point.x, point.y)).collect();
         let Some(law) = Scalability::fit(&points) else { continue };
-        notes.push(format!(
-            "{}: serial share {:.4}, crosstalk {:.5}",
-            escaped(&curve.label),
-            law.serial,
-            law.crosstalk
-        ));
+        let (serial, crosstalk) = (law.serial, law.crosstalk);
+        notes.push(format!("{}: serial share {serial:.4}, crosstalk {crosstalk:.5}", curve.label));
         let (first, last) = (points[0].0, points[points.len() - 1].0);
         let steps = (0..=40).map(|step| first + (last - first) * f64::from(step) / 40.0);
-        let points = steps.map(|x| {
-            let y = law.at(x);
-            Point { x, y, low: y, high: y }
-        });
-        curves.push(Curve {
-            label: format!("{}, fit", curve.label),
-            points: points.collect(),
-            is_fit: true,
-            ..curve
-        });
+        let points = steps.map(|x| Point::exact(x, law.at(x))).collect();
+        let label = format!("{}, fit", curve.label);
+        curves.push(Series { label, points, style: Style::Fitted, ..curve });
     }
     match notes.is_empty() {
         true => String::new(),
         false => format!(
-            "Dotted: the universal scalability law fitted to the measured points, which is no measurement and says nothing of more threads than were run. {}.",
+            "Dotted: the universal scalability law, fitted to the measured points. It is no measurement, and \
+            does not predict more threads than were run. {}.",
             notes.join("; ")
         ),
     }
@@ -188,33 +135,24 @@ fn fit(curves: &mut Vec<Curve>) -> String {
 
 fn format_of(key: &str) -> fn(f64) -> String {
     match key {
-        "ops_per_s" => |rate| report::rate(rate).replace(".00 ", " "),
-        key if key.ends_with("_ns") => |ns| report::time(Some(ns)),
+        "ops_per_s" => |per_s| rate(per_s).replace(".00 ", " "),
+        key if key.ends_with("_ns") => nanoseconds,
         _ => short,
-    }
-}
-
-/// A number in few letters.
-fn short(value: f64) -> String {
-    match value.abs() {
-        v if v >= 1e5 => report::rate(value),
-        v if v >= 100.0 || value == value.trunc() => format!("{value:.0}"),
-        v if v >= 10.0 => format!("{value:.1}"),
-        v if v >= 0.01 => format!("{value:.3}"),
-        _ => format!("{value:.1e}"),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use octavo_draw::assert_well_formed;
+
     use super::*;
-    use crate::chart::tests::assert_well_formed;
+    use crate::report::tests::rows_of;
 
     #[test]
-    fn the_page_stands_alone_with_a_picture_for_each_figure_and_all_values() {
+    fn the_page_needs_no_other_file_and_has_a_chart_for_each_figure_and_all_values() {
         let mut suite = Suite::find("hits", true).unwrap();
         suite.about = "a < b".into();
-        let rows = report::tests::rows();
+        let rows = rows_of(&suite.cases[..3]);
         let page = html(&suite, &rows, &["only & half".into()]);
         for outside in ["http:", "https:", "<script", "src=", "@import", "url("] {
             assert!(!page.contains(outside), "{outside}");
@@ -234,22 +172,17 @@ mod tests {
     }
 
     #[test]
-    fn a_fit_is_drawn_as_one_and_called_one() {
+    fn a_fit_is_drawn_and_described_as_a_fit() {
         let law = Scalability { single: 1e6, serial: 0.1, crosstalk: 0.01 };
-        let points = [1.0, 2.0, 4.0, 8.0].map(|x| Point { x, y: law.at(x), low: 0.0, high: 0.0 }).to_vec();
-        let mut curves = vec![Curve { label: "octavo".into(), number: 0, points, is_fit: false }];
+        let points = [1.0, 2.0, 4.0, 8.0].map(|x| Point::exact(x, law.at(x))).to_vec();
+        let mut curves = vec![Series { label: "octavo".into(), number: 0, points, style: Style::Measured }];
         let note = fit(&mut curves);
         assert!(
             note.contains("serial share 0.1000, crosstalk 0.01000") && note.contains("no measurement"),
             "{note}"
         );
-        assert!(curves[1].is_fit && curves[1].points.len() == 41);
-        assert_well_formed(&chart::curves(
-            "t",
-            &Axis { title: "x".into(), log: false, format: short },
-            &Axis { title: "y".into(), log: false, format: short },
-            None,
-            &curves,
-        ));
+        assert!(curves[1].style == Style::Fitted && curves[1].points.len() == 41);
+        let (x, y) = (Axis::new("x", short), Axis::new("y", short));
+        assert_well_formed(&Chart { title: "t".into(), x, y, mark: None, series: curves }.svg());
     }
 }

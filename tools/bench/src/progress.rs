@@ -1,24 +1,36 @@
-//! What people see on standard error while a suite runs: a line for each case with the time that is
-//! left, and on a terminal what goes on within the case.
-//!
-//! What is not here: the rows (`report.rs`).
+//! Progress of a run: what the user sees on standard error. A line for each case with the remaining
+//! time; on a terminal also the current step of the case.
 
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
+use crate::report::Row;
+
+/// Receives the rows and the progress of a suite.
+pub trait Listener {
+    /// A case begins.
+    fn begins(&mut self, case: &Begun);
+    /// A case has a row.
+    fn row(&mut self, row: &Row);
+    /// The current step of the case.
+    fn progress(&mut self, news: &str);
+    /// Something that makes the figures less reliable.
+    fn warning(&mut self, warning: &str);
+}
+
 /// A case that begins.
 #[derive(Clone, Debug)]
 pub struct Begun {
-    /// Its name.
+    /// The name of the case.
     pub case: String,
-    /// How many cases are done, and of how many.
+    /// The cases that are done, and all cases.
     pub done: (usize, usize),
-    /// Estimate of the seconds until the suite ends.
+    /// The estimated remaining time of the suite, in seconds.
     pub left_s: f64,
 }
 
-/// Seconds until all cases are done: what is expected of those that are left, in proportion to what
-/// the first `done` of them took.
+/// Estimates the seconds until all cases are done: the expected times of the cases that are left,
+/// times the pace of the first `done` ones.
 pub(crate) fn left_s(expected_s: &[f64], done: usize, elapsed: Duration) -> f64 {
     let (behind, ahead) = expected_s.split_at(done);
     let behind: f64 = behind.iter().sum();
@@ -27,7 +39,7 @@ pub(crate) fn left_s(expected_s: &[f64], done: usize, elapsed: Duration) -> f64 
 }
 
 impl Begun {
-    /// In a line: `[2/12] single_128 (about 3 min left)`.
+    /// Formats it as a line: `[2/12] single_128 (about 3 min left)`.
     pub fn line(&self) -> String {
         let (done, of) = self.done;
         let left = match self.left_s.ceil() as u64 {
@@ -38,21 +50,21 @@ impl Begun {
     }
 }
 
-/// Writes to standard error. There is nobody to tell if that fails.
+/// Writes progress to standard error, and ignores failures to write.
 pub struct Progress {
     is_quiet: bool,
     is_terminal: bool,
-    /// The last line may be written over.
+    /// Whether the next line replaces the last one.
     is_open: bool,
 }
 
 impl Progress {
-    /// Writes nothing if `is_quiet`.
+    /// Begins without a line. Writes nothing if `is_quiet`.
     pub fn new(is_quiet: bool) -> Progress {
         Progress { is_quiet, is_terminal: std::io::stderr().is_terminal(), is_open: false }
     }
 
-    /// A line that stays.
+    /// Writes a line that stays.
     pub fn begins(&mut self, case: &Begun) {
         self.clear();
         if !self.is_quiet {
@@ -60,16 +72,16 @@ impl Progress {
         }
     }
 
-    /// A line that the next one replaces; only on a terminal.
+    /// Writes a line that the next one replaces. Only on a terminal.
     pub fn news(&mut self, news: &str) {
         if self.is_terminal && !self.is_quiet {
             self.is_open = !news.is_empty();
-            // To the beginning of the line, and the rest of what stood there away.
+            // Return to the start of the line, and clear the rest after the text.
             let _ = write!(std::io::stderr(), "\r{news}\x1b[K");
         }
     }
 
-    /// Takes such a line away.
+    /// Removes such a line.
     pub fn clear(&mut self) {
         if self.is_open {
             self.news("");
@@ -82,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_time_left_follows_the_pace_of_the_cases_that_are_done() {
+    fn the_remaining_time_follows_the_pace_of_the_cases_that_are_done() {
         let expected = [10.0, 10.0, 20.0];
         assert_eq!(left_s(&expected, 0, Duration::ZERO), 40.0);
         assert_eq!(left_s(&expected, 1, Duration::from_secs(15)), 45.0);
@@ -90,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_case_that_begins_is_a_line_with_its_number_and_the_time_left() {
+    fn a_case_that_begins_is_a_line_with_its_number_and_the_remaining_time() {
         let line = |left_s| Begun { case: "pin".into(), done: (1, 6), left_s }.line();
         assert_eq!(line(29.2), "[2/6] pin (about 30 s left)");
         assert_eq!(line(200.0), "[2/6] pin (about 4 min left)");

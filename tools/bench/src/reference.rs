@@ -1,19 +1,16 @@
-//! What the engine is measured against: the same work without a cache, as fast as this file's
-//! authors could make it.
+//! References: the same work without a cache, as fast as we can make it.
 //!
-//! * [`Gather`]: copies random places of one large array of huge pages. The floor of every hit: no
-//!   lookup, no check, no count. A plain loop and one that prefetches; the faster one counts.
-//!   Places come from a stream of indices made before. [`Gather::lines`] reads one line of each
-//!   place and keeps nothing: what a pin is measured against.
-//! * [`Array::read_words`], [`Array::write_words`]: copies of which some write, from and to memory
-//!   that other threads use too; a word is read and written whole, and nothing more is promised.
-//! * [`DirectFile`]: blocking reads and writes past the kernel's page cache, into and out of
-//!   private pages.
-//! * [`PrivateReads`]: reads random pages of a store into private memory, through the engine's own
-//!   ring. The floor of every miss: no table, no frame, no waiter.
+//! * [`Gather`]: copies random places of one large array on huge pages. The floor of every hit: no
+//!   lookup, no check, no counter. One loop is plain and one prefetches; the faster one counts. The
+//!   places come from a stream of indices that is made before the run. [`Gather::lines`] reads one
+//!   cache line of each place and keeps nothing: the reference of a pin.
+//! * [`Array::read_words`], [`Array::write_words`]: copies from and to memory that several threads
+//!   read and write. A word is read and written whole; nothing more is guaranteed.
+//! * [`DirectFile`]: blocking reads and writes past the kernel's page cache, with private pages.
+//! * [`PrivateReads`], [`PrivateWrites`]: I/O of a store through the engine's own ring, with
+//!   private pages. The floor of every miss: no table, no frame, no waiter.
 //!
-//! Both leave their bytes in the caller's buffers as the engine does, and nothing else. What is not
-//! here: clocks, checks.
+//! All of them leave the bytes in the caller's buffers, as the engine does.
 
 use std::fs::File;
 use std::hint::black_box;
@@ -26,14 +23,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use octavo_disk::{AlignedBytes, IoBuffer, Op, Ring, RingOptions, Store};
 
-use crate::content::PAGE_BYTES;
+use rustix::fs::{Advice, fadvise};
 
-// ---- Hits ---------------------------------------------------------------------------------------------------------
+use crate::content::{self, PAGE_BYTES};
 
-/// The unit of offsets in a stream of indices: all reads begin at a multiple of it.
+// ---- Hits
+
+/// Offsets in a stream of indices are multiples of `1 << UNIT_SHIFT` bytes (128).
 pub const UNIT_SHIFT: u32 = 7;
 
-/// Bytes of memory on huge pages, as far as the kernel has them.
+/// Zeroed memory, on huge pages as far as the kernel has them.
 pub struct Array {
     base: NonNull<u8>,
     len: usize,
@@ -54,15 +53,15 @@ impl Array {
         let mapped = NonNull::new(at.cast::<u8>()).filter(|_| at != libc::MAP_FAILED);
         let mapped = mapped.ok_or_else(io::Error::last_os_error)?;
         let base = mapped.as_ptr().wrapping_add(mapped.as_ptr().align_offset(HUGE_PAGE));
-        // SAFETY: inside the mapping. A refusal costs speed, and is seen by who asks for the huge pages in
-        // force.
+        // SAFETY: inside the mapping. A refusal only costs speed, and rows report the bytes that
+        // are on huge pages.
         unsafe { libc::madvise(base.cast(), len, libc::MADV_HUGEPAGE) };
         let base = NonNull::new(base).expect("inside a mapping");
         Ok(Array { base, len, mapped, mapped_len })
     }
 
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: zeroed or written memory of ours, borrowed uniquely.
+        // SAFETY: initialised memory of this mapping, borrowed uniquely.
         unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr(), self.len) }
     }
 
@@ -70,14 +69,14 @@ impl Array {
         self.base.as_ptr().addr()
     }
 
-    /// Copies whole words out, while others may write them.
+    /// Copies whole words out, while other threads may write them.
     pub fn read_words(&self, offset: usize, into: &mut [u8]) {
         for (word, at) in into.as_chunks_mut::<8>().0.iter_mut().zip((offset..).step_by(8)) {
             *word = self.word(at).load(Ordering::Relaxed).to_ne_bytes();
         }
     }
 
-    /// Copies whole words in, while others may read them.
+    /// Copies whole words in, while other threads may read them.
     pub fn write_words(&self, offset: usize, from: &[u8]) {
         for (word, at) in from.as_chunks::<8>().0.iter().zip((offset..).step_by(8)) {
             self.word(at).store(u64::from_ne_bytes(*word), Ordering::Relaxed);
@@ -93,25 +92,25 @@ impl Array {
     }
 }
 
-// SAFETY: memory of ours that no thread is bound to; what may be done through a shared reference is
-// reading, and atomic words.
+// SAFETY: the memory is bound to no thread. A shared reference allows plain reads by `Gather`, and
+// atomic accesses to words.
 unsafe impl Send for Array {}
 // SAFETY: as above.
 unsafe impl Sync for Array {}
 
 impl Drop for Array {
     fn drop(&mut self) {
-        // SAFETY: our mapping, and nobody has a reference into it any more.
+        // SAFETY: this mapping is ours, and no reference into it is left.
         unsafe { libc::munmap(self.mapped.as_ptr().cast(), self.mapped_len) };
     }
 }
 
-/// How the array is walked.
+/// How a loop walks the array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Walk {
-    /// One copy after the other; the processor overlaps what it can.
+    /// Copies one place after the other. The processor overlaps what it can.
     Plain,
-    /// While one place is copied, the first lines of a later one are asked for.
+    /// Copies one place while it prefetches the first lines of a later one.
     Prefetching,
 }
 
@@ -124,17 +123,17 @@ pub struct Gather<'a> {
     len: usize,
 }
 
-/// How many copies ahead a prefetching walk asks for the lines of a place, for short copies and for
-/// pages.
+/// How many copies ahead a prefetching walk asks for the lines of a place: for short copies, and
+/// for whole pages.
 pub const AHEAD_SHORT: usize = 16;
 pub const AHEAD_PAGE: usize = 2;
 
-/// By the time these lines are copied, the hardware prefetches the rest of the page itself.
+/// A prefetching walk asks for this much of a page. The hardware prefetches the rest by itself.
 const PREFETCH_BYTES_MAX: usize = 1024;
 
 impl<'a> Gather<'a> {
-    /// Copies of 128 bytes or of a page. Checks once that all of them lie in the array, so that the
-    /// walks need not.
+    /// Copies of 128 bytes or of a page. Checks once that all places lie in the array, so that the
+    /// walks need no check.
     pub fn new(array: &'a Array, places: &'a [u32], len: usize) -> Gather<'a> {
         assert!(len == 128 || len == PAGE_BYTES, "reads are of 128 bytes or of a page");
         let last = places.iter().max().map_or(0, |place| (*place as usize) << UNIT_SHIFT);
@@ -142,10 +141,10 @@ impl<'a> Gather<'a> {
         Gather { array, places, len }
     }
 
-    /// The copies with these numbers in the stream.
+    /// Copies the places with these numbers in the stream.
     pub fn copy(&self, walk: Walk, numbers: Range<usize>, into: &mut [u8]) {
-        // Out of the compiler's sight, so that it calls the C library's copy and does not unroll one of its
-        // own.
+        // Hide the length from the compiler, so that it calls the C library's copy instead of
+        // unrolling its own.
         let len = black_box(self.len);
         match (walk, self.len) {
             #[cfg(target_arch = "x86_64")]
@@ -162,7 +161,7 @@ impl<'a> Gather<'a> {
         }
     }
 
-    /// Reads the first line of each of these places.
+    /// Reads the first cache line of each of these places.
     pub fn lines(&self, numbers: Range<usize>) {
         for place in &self.places[numbers] {
             let line =
@@ -197,20 +196,20 @@ impl<'a> Gather<'a> {
     }
 }
 
-/// The C library's, which knows the processor.
+/// Copies by the C library, which adapts to the processor.
 #[inline(always)]
 fn copy_by_libc(from: *const u8, to: *mut u8, len: usize) {
-    // SAFETY: `Gather::new` checked the places, `run` the buffers; an array and a caller's buffers do
-    // not overlap.
+    // SAFETY: `Gather::new` checked the places, `run` the buffers; an array and a caller's buffers
+    // do not overlap.
     unsafe { copy_nonoverlapping(from, to, len) };
 }
 
-/// Two loads, two stores: shorter than any call.
+/// Copies 128 bytes by two loads and two stores: faster than any call.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn copy_128_avx512(from: *const u8, to: *mut u8, _: usize) {
-    // SAFETY: as in `copy_by_libc`; chosen only where the processor has AVX-512. Registers from 16 up
-    // need no `vzeroupper`.
+    // SAFETY: as in `copy_by_libc`; chosen only where the processor has AVX-512. Registers from 16
+    // up need no `vzeroupper`.
     unsafe {
         std::arch::asm!(
             "vmovdqu64 zmm16, zmmword ptr [{from}]",
@@ -231,66 +230,56 @@ fn prefetch(from: *const u8, len: usize) {
         // SAFETY: a hint, which never faults.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(offset).cast()) };
     }
-    // Elsewhere both walks are plain.
+    // On other processors both walks are plain.
     #[cfg(not(target_arch = "x86_64"))]
     let _ = (from, len);
 }
 
-/// A file that is read and written past the kernel's page cache, by blocking calls.
+/// A file that blocking calls read and write past the kernel's page cache.
 pub struct DirectFile(File);
 
 impl DirectFile {
-    /// Opens it with O_DIRECT.
+    /// Opens a file with O_DIRECT.
     pub fn open(path: &Path) -> io::Result<DirectFile> {
         let mut options = File::options();
         options.read(true).write(true).custom_flags(libc::O_DIRECT).open(path).map(DirectFile)
     }
 
-    /// Reads `page`, which is aligned and as long as pages are.
+    /// Reads `page` into an aligned buffer of one page.
     pub fn read(&self, page: u64, into: &mut AlignedBytes) -> io::Result<()> {
         self.0.read_exact_at(into, page * PAGE_BYTES as u64)
     }
-    /// Reads whole pages from `offset` on, the start of one.
+
+    /// Reads whole pages from `offset` on, which is the start of a page.
     pub fn read_run(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
         self.0.read_exact_at(into, offset)
     }
 
-    /// Writes `page`.
+    /// Writes `page` from an aligned buffer of one page.
     pub fn write(&self, page: u64, from: &AlignedBytes) -> io::Result<()> {
         self.0.write_all_at(from, page * PAGE_BYTES as u64)
     }
 
-    /// Returns when what was written is durable.
+    /// Makes all written bytes durable.
     pub fn sync(&self) -> io::Result<()> {
         self.0.sync_data()
     }
 }
 
-/// Lets the kernel's page cache forget a file, and tells it that reads come in no order. What is
-/// dirty stays.
+/// Drops the clean pages of a file from the kernel's page cache, and turns off its read-ahead.
 pub fn drop_cached(file: &File) -> io::Result<()> {
     expect_random(file)?;
-    advise(file, libc::POSIX_FADV_DONTNEED)
+    Ok(fadvise(file, 0, None, Advice::DontNeed)?)
 }
 
-/// Tells the kernel that reads of a file come in no order, so that it reads nothing ahead.
+/// Tells the kernel that reads of a file come in random order, so that it reads nothing ahead.
 pub fn expect_random(file: &File) -> io::Result<()> {
-    advise(file, libc::POSIX_FADV_RANDOM)
-}
-
-fn advise(file: &File, advice: i32) -> io::Result<()> {
-    use std::os::fd::AsRawFd;
-    // SAFETY: a call about a descriptor that is open.
-    match unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, advice) } {
-        0 => Ok(()),
-        error => Err(io::Error::from_raw_os_error(error)),
-    }
+    Ok(fadvise(file, 0, None, Advice::Random)?)
 }
 
 // ---- Misses
-// -------------------------------------------------------------------------------------------------------
 
-/// A ring of its own to a store, and which of its slots have an I/O in flight.
+/// A private ring to a store, and which of its slots have an I/O in flight.
 struct PrivateRing {
     ring: Ring,
     store: Store,
@@ -303,18 +292,17 @@ impl PrivateRing {
         Ok(PrivateRing { ring, store: store.clone(), in_flight: vec![false; depth] })
     }
 
-    /// Queues the I/O of a slot that has none in flight.
+    /// Pushes an I/O for a slot that has none in flight.
     ///
-    /// # Safety
-    /// The buffer outlives the ring, and is neither given to another I/O nor touched while the slot
-    /// is in flight.
+    /// # Safety The buffer outlives the ring. Until the slot's I/O completes, no other I/O uses the
+    /// buffer and nothing touches it.
     unsafe fn start(&mut self, op: Op, slot: usize, page: u64, buffer: IoBuffer) {
         assert!(!std::mem::replace(&mut self.in_flight[slot], true), "a slot has one I/O at a time");
-        // SAFETY: the caller's promise; the ring is dropped first and waits.
+        // SAFETY: the caller promises it; the ring is dropped before the buffer and waits.
         unsafe { self.ring.push(&self.store, op, page * PAGE_BYTES as u64, &[buffer], slot as u64) };
     }
 
-    /// Submits, and waits until something completes. Leaves the slots in `done`.
+    /// Submits, and waits for at least one completion. Adds the completed slots to `done`.
     fn wait(&mut self, done: &mut Vec<usize>) -> Result<(), octavo_disk::IoError> {
         let mut outcome = Ok(());
         self.ring.wait(
@@ -329,80 +317,77 @@ impl PrivateRing {
     }
 }
 
-/// Reads of pages of a store into private pages, through a ring of its own.
+/// Reads of pages of a store into private pages, through a private ring.
 pub struct PrivateReads {
-    // Dropped before the pages: it waits for what is in flight.
+    // Dropped before the pages: it waits for the reads in flight.
     ring: PrivateRing,
     pages: Vec<AlignedBytes>,
 }
 
 impl PrivateReads {
-    /// `depth` reads may be in flight.
+    /// Room for `depth` reads in flight.
     pub fn new(store: &Store, depth: usize) -> io::Result<PrivateReads> {
         let pages = (0..depth).map(|_| AlignedBytes::new(PAGE_BYTES)).collect();
         Ok(PrivateReads { ring: PrivateRing::new(store, depth)?, pages })
     }
 
-    /// Queues a read of page `page` into private page `slot`, which has none in flight.
+    /// Pushes a read of `page` into private page `slot`, which has no read in flight.
     pub fn start(&mut self, slot: usize, page: u64) {
         let buffer = self.pages[slot].io_buffer();
-        // SAFETY: the page outlives the ring, and is not looked at while `in_flight` says so.
+        // SAFETY: the page outlives the ring, and `page` refuses to read it while it is in flight.
         unsafe { self.ring.start(Op::Read, slot, page, buffer) };
     }
 
-    /// Submits, and waits until something completes. Leaves the slots in `done`.
+    /// Submits, and waits for at least one completion. Adds the completed slots to `done`.
     pub fn wait(&mut self, done: &mut Vec<usize>) -> Result<(), octavo_disk::IoError> {
         self.ring.wait(done)
     }
 
-    /// The bytes that a finished read left in its private page.
+    /// The bytes of a completed read, in its private page.
     pub fn page(&self, slot: usize) -> &[u8] {
-        assert!(!self.ring.in_flight[slot], "a page is looked at when its read is over");
+        assert!(!self.ring.in_flight[slot], "the read of this page is still in flight");
         &self.pages[slot]
     }
 
-    /// The same, copied out to a buffer of the caller's.
+    /// Copies the bytes of a completed read to a buffer of the caller.
     pub fn copy_out(&self, slot: usize, into: &mut [u8]) {
         into.copy_from_slice(self.page(slot));
     }
 }
 
 // ---- Writes
-// -------------------------------------------------------------------------------------------------------
 
-/// Writes of runs of pages to a store from private memory, through a ring of its own.
+/// Writes of runs of pages to a store from private memory, through a private ring.
 pub struct PrivateWrites {
-    // Dropped before the runs: it waits for what is in flight.
+    // Dropped before the runs: it waits for the writes in flight.
     ring: PrivateRing,
     runs: Vec<AlignedBytes>,
 }
 
 impl PrivateWrites {
-    /// `depth` writes of up to `run_pages` pages each may be in flight.
+    /// Room for `depth` writes in flight, of up to `run_pages` pages each.
     pub fn new(store: &Store, depth: usize, run_pages: usize) -> io::Result<PrivateWrites> {
         let runs = (0..depth).map(|_| AlignedBytes::new(run_pages * PAGE_BYTES)).collect();
         Ok(PrivateWrites { ring: PrivateRing::new(store, depth)?, runs })
     }
 
-    /// Queues a write of `count` pages from page `first` on, which `fill` gives their bytes, out of
-    /// run `slot`, which has none in flight.
-    pub fn start(&mut self, slot: usize, first: u64, count: usize, fill: impl Fn(u64, &mut [u8])) {
+    /// Pushes a write of the content of `count` pages from page `first` on, from run `slot`, which
+    /// has no write in flight.
+    pub fn start(&mut self, slot: usize, first: u64, count: usize) {
         assert!(!self.ring.in_flight[slot], "a run has one write at a time");
         let bytes = &mut self.runs[slot][..count * PAGE_BYTES];
-        for (page, bytes) in (first..).zip(bytes.chunks_exact_mut(PAGE_BYTES)) {
-            fill(page, bytes);
-        }
+        content::fill_run(first, bytes);
         let buffer = IoBuffer { len: count * PAGE_BYTES, ..self.runs[slot].io_buffer() };
-        // SAFETY: the run outlives the ring, and nobody touches it while `in_flight` says so.
+        // SAFETY: the run outlives the ring, and `start` refuses to touch it while it is in flight.
         unsafe { self.ring.start(Op::Write, slot, first, buffer) };
     }
 
-    /// Submits, and waits until something completes. Leaves the slots in `done`.
+    /// Submits, and waits for at least one completion. Adds the completed slots to `done`.
     pub fn wait(&mut self, done: &mut Vec<usize>) -> Result<(), octavo_disk::IoError> {
         self.ring.wait(done)
     }
 
-    /// Writes that have not completed.
+    /// The number of writes in flight.
     pub fn in_flight(&self) -> usize {
         self.ring.in_flight.iter().filter(|in_flight| **in_flight).count()
     }

@@ -1,7 +1,9 @@
-//! Rows: what a case measured and all that is needed to judge it; and the table for people.
+//! Rows: the figures of a case with everything that is needed to judge them, and the table of a
+//! run.
 //!
-//! What is not here: pictures (`page.rs`).
+//! Not here: charts (`page.rs`).
 
+use octavo_draw::{Table, nanoseconds, rate};
 use serde::Serialize;
 
 use crate::case::{Case, Value};
@@ -10,79 +12,79 @@ use crate::machine;
 use crate::statistics::{Spread, median, ratios};
 use crate::turns::{Plan, Slices, Team};
 
-/// A case's figures. Serialised, it is one object: its own keys, those of the case, and what the
-/// driver found.
+/// The figures of a case. As JSON one object: these fields, the keys of the case, and the figures
+/// of its driver.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// The suite.
+    /// The name of the suite.
     pub suite: String,
-    /// The case.
+    /// The name of the case.
     pub case: String,
-    /// Operations per second of the first contestant: the median of its slices.
+    /// Operations per second of the first contestant: the median over its slices.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ops_per_s: Option<f64>,
-    /// Whom it is compared with.
+    /// The contestant that the first one is compared with.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reference: Option<String>,
-    /// Operations per second of that one.
+    /// Operations per second of the reference.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reference_ops_per_s: Option<f64>,
-    /// The one through the other: the median over the rounds.
+    /// The first contestant divided by the reference: the median over the rounds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ratio: Option<f64>,
-    /// The least ratio of a round.
+    /// The lowest ratio of a round.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ratio_min: Option<f64>,
-    /// The greatest ratio of a round.
+    /// The highest ratio of a round.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ratio_max: Option<f64>,
-    /// Rounds.
+    /// The number of rounds.
     pub n: usize,
-    /// What time is measured with.
+    /// What slices were timed with.
     pub clock: &'static str,
     /// Bytes of a page.
     pub page_bytes: usize,
-    /// What everybody did who ran, in their order.
+    /// The figures of all contestants, in the order of the case.
     pub contestants: Vec<Standing>,
     /// The keys of the case.
     #[serde(flatten)]
     pub keys: Pairs,
-    /// What the driver adds.
+    /// The figures and facts of the driver.
     #[serde(flatten)]
     pub facts: Pairs,
-    /// Where and with what it was measured.
+    /// The machine and the build.
     #[serde(flatten)]
     pub machine: Machine,
-    /// For people: what they should know about this row.
+    /// What people should know about this row.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
 
-/// What one contestant did.
+/// The figures of one contestant.
 #[derive(Clone, Debug, Serialize)]
 pub struct Standing {
-    /// Who.
+    /// The name of the contestant.
     pub name: String,
     /// Operations per second, over the slices.
     pub ops_per_s: Spread,
-    /// The first contestant of the case through this one, over the rounds.
+    /// The first contestant of the case divided by this one, over the rounds.
     pub ratio: Spread,
-    /// Pages of 4 KiB read of the store for each operation, as the kernel counts them for the
-    /// process; where they were counted.
+    /// Pages of 4 KiB that an operation read from the store, as the kernel counts them for the
+    /// process. `None` if they were not counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub store_pages_per_op: Option<f64>,
-    /// The time that half of the operations did not exceed, in nanoseconds; where they were timed.
+    /// The median time of an operation, in nanoseconds. `None` if operations were not timed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub p50_ns: Option<f64>,
-    /// And of 99 in a hundred,
+    /// The 99th percentile, in nanoseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub p99_ns: Option<f64>,
-    /// and of 999 in a thousand.
+    /// The 99.9th percentile, in nanoseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub p999_ns: Option<f64>,
 }
 
-/// Names with their values, in order; serialised as a map.
+/// Names with their values, in order. As JSON a map.
 #[derive(Clone, Debug, Default)]
 pub struct Pairs(pub Vec<(&'static str, Value)>);
 
@@ -92,23 +94,23 @@ impl Serialize for Pairs {
     }
 }
 
-/// Where a run was made, and with what.
+/// The machine and the build of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Machine {
-    /// What the program was built from.
+    /// The commit of the build.
     pub commit: &'static str,
-    /// How it was built.
+    /// The compiler and flags of the build.
     pub flags: &'static str,
-    /// The processor.
+    /// The name of the processor.
     pub cpu: String,
-    /// How many of them this process may use.
+    /// The number of processors that the process may use.
     pub cpus: usize,
-    /// The kernel.
+    /// The release of the kernel.
     pub kernel: String,
 }
 
 impl Machine {
-    /// This one.
+    /// This machine and build.
     pub fn this() -> Machine {
         Machine {
             commit: machine::COMMIT,
@@ -119,7 +121,7 @@ impl Machine {
         }
     }
 
-    /// In a line.
+    /// Formats it as a line.
     pub fn line(&self) -> String {
         let Machine { commit, flags, cpu, cpus, kernel } = self;
         format!("commit {commit}, {cpus} x {cpu}, Linux {kernel}, {flags}")
@@ -127,7 +129,7 @@ impl Machine {
 }
 
 impl Row {
-    /// A row without figures yet.
+    /// A row without figures.
     pub fn new(suite: &str, case: &Case) -> Row {
         let keys = Case::KEYS.iter().filter_map(|key| Some((*key, case.value(key)?)));
         Row {
@@ -150,14 +152,21 @@ impl Row {
         }
     }
 
-    /// Adds what contestants did; `teams` and `slices` go together. The reference is the fastest of
-    /// those that the case names.
-    pub fn compare(&mut self, case: &Case, plan: Plan, teams: &[&dyn Team], slices: &[Slices]) {
+    /// A row about one contestant of a case, without figures.
+    pub fn of_contestant(suite: &str, case: &Case, name: &str) -> Row {
+        let mut row = Row { case: format!("{}_{name}", case.name), ..Row::new(suite, case) };
+        row.add("who", name);
+        row
+    }
+
+    /// Adds the figures of `teams` from their `slices`, in the same order. The reference is the
+    /// fastest of those that the case names.
+    pub fn compare(&mut self, case: &Case, plan: Plan, teams: &[Team<'_>], slices: &[Slices]) {
         let Some(first) = slices.first() else { return };
         for (team, slices) in teams.iter().zip(slices) {
             let percentile = |share| slices.times.as_ref().map(|times| times.percentile_ns(share));
             self.contestants.push(Standing {
-                name: team.name().into(),
+                name: team.name.into(),
                 ops_per_s: Spread::of(&slices.rates),
                 ratio: Spread::of(&ratios(&first.rates, &slices.rates)),
                 store_pages_per_op: None,
@@ -179,22 +188,12 @@ impl Row {
         (self.ratio, self.ratio_min, self.ratio_max) = (Some(ratio.median), Some(ratio.min), Some(ratio.max));
     }
 
-    /// Adds something that was found.
-    pub fn fact(&mut self, name: &'static str, value: Value) {
-        self.facts.0.push((name, value));
+    /// Adds a figure or a fact that the driver found.
+    pub fn add(&mut self, name: &'static str, value: impl Into<Value>) {
+        self.facts.0.push((name, value.into()));
     }
 
-    /// A count that was found.
-    pub fn count(&mut self, name: &'static str, count: u64) {
-        self.fact(name, Value::Count(count));
-    }
-
-    /// A number that was found.
-    pub fn number(&mut self, name: &'static str, number: f64) {
-        self.fact(name, Value::Number(number));
-    }
-
-    /// A figure of the row by its name, for pictures: its own, the case's or the driver's.
+    /// A figure by its name, for charts: one of the row, of the case or of the driver.
     pub fn figure(&self, name: &str) -> Option<f64> {
         match name {
             "ops_per_s" => self.ops_per_s,
@@ -203,20 +202,20 @@ impl Row {
         }
     }
 
-    /// A key of the case, or what the driver found.
+    /// A key of the case, or a figure of the driver.
     pub fn value(&self, name: &str) -> Option<&Value> {
         let mut pairs = self.keys.0.iter().chain(&self.facts.0);
         pairs.find(|(known, _)| *known == name).map(|(_, value)| value)
     }
 
-    /// The standing of a contestant.
+    /// The figures of a contestant.
     pub fn standing(&self, name: &str) -> Option<&Standing> {
         self.contestants.iter().find(|standing| standing.name == name)
     }
 }
 
 impl Standing {
-    /// A figure by its name, and how far it spreads.
+    /// A figure by its name: its value, and its lowest and highest value in a round.
     pub fn figure(&self, name: &str) -> Option<(f64, f64, f64)> {
         let alone = |figure: Option<f64>| figure.map(|figure| (figure, figure, figure));
         let spread = |spread: Spread| Some((spread.median, spread.min, spread.max));
@@ -232,20 +231,15 @@ impl Standing {
     }
 }
 
-/// Rows as people read them, in lines of cells: the first line is the head, the first two cells of
-/// each are words.
-pub fn lines(rows: &[Row]) -> Vec<Vec<String>> {
+/// The table of all contestants of `rows`.
+pub fn contestants(rows: &[Row]) -> Table {
     let any = |is: fn(&Standing) -> bool| rows.iter().any(|row| row.contestants.iter().any(is));
     let counted = any(|standing| standing.store_pages_per_op.is_some());
     let timed = any(|standing| standing.p99_ns.is_some());
     let mut head = vec!["case", "contestant", "ops/s", "+-", "ratio", "min", "max", "n"];
-    if counted {
-        head.push("pages/op");
-    }
-    if timed {
-        head.extend(["p50", "p99", "p99.9"]);
-    }
-    let mut lines = vec![head.into_iter().map(String::from).collect::<Vec<_>>()];
+    head.extend(counted.then_some("pages/op"));
+    head.extend(["p50", "p99", "p99.9"].into_iter().filter(|_| timed));
+    let mut table = Table::new(2, head);
     for row in rows {
         for (number, standing) in row.contestants.iter().enumerate() {
             let is_reference = row.reference.as_ref() == Some(&standing.name);
@@ -265,34 +259,36 @@ pub fn lines(rows: &[Row]) -> Vec<Vec<String>> {
                 line.push(store_pages_per_op.map_or(String::new(), |pages| format!("{pages:.3}")));
             }
             if timed {
-                line.extend([*p50_ns, *p99_ns, *p999_ns].map(time));
+                line.extend([*p50_ns, *p99_ns, *p999_ns].map(|ns| ns.map_or(String::new(), nanoseconds)));
             }
-            lines.push(line);
+            table.row(line);
         }
     }
-    lines
+    table
 }
 
-/// What drivers found, a line for each row that they said something of.
+/// The figures and facts of drivers: a line for each row that has some.
 pub fn facts(rows: &[Row]) -> Vec<String> {
-    let told = rows.iter().filter(|row| !row.facts.0.is_empty() || !row.notes.is_empty());
-    told.map(|row| {
+    let rows = rows.iter().filter(|row| !row.facts.0.is_empty() || !row.notes.is_empty());
+    rows.map(|row| {
         let facts = row.facts.0.iter().map(|(name, value)| format!("{name} {value}"));
         format!("{}: {}", row.case, facts.chain(row.notes.iter().cloned()).collect::<Vec<_>>().join(", "))
     })
     .collect()
 }
 
-/// What the columns are.
-pub const LEGEND: &str = "ops/s: median of n slices; +-: median distance from it. ratio: the first contestant of a case through this one, \
-slice by slice of n rounds, with the least and the greatest round. *: the reference, which is the fastest of those that the case names. pages/op: pages of 4 KiB that it read of the store for each operation.";
+/// What the columns of the table mean.
+pub const LEGEND: &str = "ops/s: the median of n slices. +-: the median distance from it. ratio: the first \
+contestant of a case divided by this one, slice by slice: the median of n rounds, with the lowest and the \
+highest round. *: the reference, which is the fastest of those that the case names. pages/op: pages of \
+4 KiB that an operation read from the store.";
 
-/// Rows as people read them.
+/// Formats rows as a table for people.
 pub fn table(title: &str, rows: &[Row]) -> String {
     let Some(first) = rows.first() else { return String::new() };
     let mut text = format!("{title} ({})\n\n", first.machine.line());
     if rows.iter().any(|row| !row.contestants.is_empty()) {
-        text += &octavo_sim::report::aligned(&lines(rows), 2);
+        text += &contestants(rows).text();
         text += &format!("\n{LEGEND}\n\n");
     }
     for line in facts(rows) {
@@ -301,65 +297,31 @@ pub fn table(title: &str, rows: &[Row]) -> String {
     text
 }
 
-/// Operations per second for people: `12.34 M`.
-pub fn rate(ops_per_s: f64) -> String {
-    match ops_per_s {
-        r if r >= 1e9 => format!("{:.2} G", r / 1e9),
-        r if r >= 1e6 => format!("{:.2} M", r / 1e6),
-        r if r >= 1e3 => format!("{:.1} k", r / 1e3),
-        r if r >= 100.0 || r == r.trunc() => format!("{r:.0}"),
-        r => format!("{r:.3}"),
-    }
-}
-
-/// A time for people.
-pub fn time(ns: Option<f64>) -> String {
-    match ns {
-        None => String::new(),
-        Some(ns) if ns >= 1e6 => format!("{:.2} ms", ns / 1e6),
-        Some(ns) if ns >= 1e4 => format!("{:.1} us", ns / 1e3),
-        Some(ns) => format!("{ns:.0} ns"),
-    }
-}
-
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::Error;
-    use crate::suite::Suite;
-    use crate::turns::Worker;
+    use crate::error::Error;
+    use crate::turns::{Pace, Worker};
 
-    /// A contestant that has only a name.
-    struct Name(&'static str);
-
-    impl Team for Name {
-        fn name(&self) -> &str {
-            self.0
-        }
-
-        fn worker<'t>(&'t self, _: usize) -> Result<Box<dyn Worker + 't>, Error> {
-            unreachable!("nobody runs")
-        }
+    /// A row for each of `cases`, as a run makes them.
+    pub(crate) fn rows_of(cases: &[Case]) -> Vec<Row> {
+        let plan = Plan::new(true, Default::default(), Pace::new(9.0, 120), 3);
+        let slices = |rates: &[f64]| Slices { rates: rates.to_vec(), times: None };
+        let never = |_| -> Result<Box<dyn Worker>, Error> { unreachable!("no contestant runs") };
+        let teams = ["octavo", "plain", "prefetching"].map(|name| Team::new(name, never));
+        let slices = [slices(&[1e6, 4e6, 2e6]), slices(&[4e6, 4e6, 4e6]), slices(&[1e6, 1e6, 1e6])];
+        let row = |case| {
+            let mut row = Row::new("hits", case);
+            row.compare(case, plan, &teams, &slices);
+            row.add("misses", 0u64);
+            row
+        };
+        cases.iter().map(row).collect()
     }
 
-    /// Three rows as a run makes them.
-    pub(crate) fn rows() -> Vec<Row> {
-        let suite = Suite::find("hits", true).unwrap();
-        let plan = Plan::new(true, Default::default(), Default::default(), 3);
-        let slices = |rates: &[f64]| Slices { rates: rates.to_vec(), times: None };
-        let mut rows = Vec::new();
-        for case in &suite.cases[..3] {
-            let mut row = Row::new("hits", case);
-            row.compare(
-                case,
-                plan,
-                &[&Name("octavo"), &Name("plain"), &Name("prefetching")],
-                &[slices(&[1e6, 4e6, 2e6]), slices(&[4e6, 4e6, 4e6]), slices(&[1e6, 1e6, 1e6])],
-            );
-            row.count("misses", 0);
-            rows.push(row);
-        }
-        rows
+    fn rows() -> Vec<Row> {
+        let reference = ["plain", "prefetching"].map(String::from).to_vec();
+        rows_of(&[Case { name: "single_128".into(), reference, ..Case::default() }])
     }
 
     #[test]
@@ -374,7 +336,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_table_has_everybody_and_the_machine() {
+    fn a_table_has_all_contestants_and_the_machine() {
         let text = table("Hits", &rows());
         for words in
             ["plain *", "0.500  0.250  1.000", "single_128: misses 0", "prefetching", "Linux", "opt-level"]

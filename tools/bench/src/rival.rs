@@ -1,63 +1,63 @@
-//! Other people's caches as contestants: what they must bring to run in the drivers of `hits` and
-//! `through`.
+//! Rivals: other authors' caches as contestants of the drivers `hits` and `through`.
 //!
-//! A rival is made for a [`Room`] and gives each thread a [`Reader`]. The loop around the reader is
-//! compiled for it ([`Places::by`]), so that no call is indirect that is not its own. What is not
-//! here: the rivals; they live where their dependencies do no harm.
+//! A rival opens a cache for a [`Room`], and gives each thread a [`Reader`]. The loop around the
+//! reader is compiled for its type ([`Places::by`]), so that the loop adds no indirect call. The
+//! rivals themselves are in `tools/bench-compare`, a workspace of its own because of their
+//! dependencies.
 
 use std::fs::File;
 use std::hint::black_box;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use octavo::disk::{AlignedBytes, OpenOptions, Store};
 
-use crate::Error;
 use crate::content::{self, PAGE_BYTES};
+use crate::error::Error;
 use crate::reference::{DirectFile, UNIT_SHIFT};
 use crate::statistics::Histogram;
 use crate::stream::Pages;
-use crate::turns::{Team, Worker, timed};
+use crate::turns::{TURN_PAGES, Worker, timed};
 
-/// A cache of somebody else's, not made yet.
+/// Another author's cache, not opened yet.
 pub trait Rival: Send + Sync {
-    /// What suites and rows call it.
+    /// The name in suites and rows.
     fn name(&self) -> &str;
 
-    /// Makes it. Where the room has as much capacity as pages, it brings in all of them.
+    /// Opens the cache. If the room has capacity for all pages, reads all of them into the cache.
     fn open(&self, room: &Room) -> Result<Box<dyn RivalCache>, Error>;
 }
 
-/// A rival's cache.
+/// An open cache of a rival.
 pub trait RivalCache: Send + Sync {
-    /// A thread's share: `places.by(reader)`.
+    /// The worker of one thread: `places.by(reader)`.
     fn worker<'t>(&'t self, places: Places<'t>) -> Result<Box<dyn Worker + 't>, Error>;
 }
 
 /// How a thread reads from a rival.
 pub trait Reader {
-    /// Copies the bytes of `page` from `skip` on.
+    /// Copies the bytes of `page` from `skip` on into `into`.
     fn read(&mut self, page: u64, skip: usize, into: &mut [u8]) -> Result<(), Error>;
 }
 
-/// What a rival is to hold, and where it comes from.
+/// What a rival caches: its capacity, and the file behind it.
 pub struct Room {
-    /// Pages have numbers below this.
+    /// The number of pages.
     pub pages: u64,
-    /// It may hold so many.
+    /// The most pages that the cache may hold.
     pub capacity_pages: u64,
-    /// A file with all pages, open past the kernel's page cache.
+    /// The file with all pages, open with O_DIRECT.
     pub direct: Arc<DirectFile>,
-    /// The same, as a store of the engine's rings.
+    /// The same file, as a store for the engine's rings.
     pub store: Store,
-    /// The same file, open as usual.
+    /// The same file, open without O_DIRECT.
     pub buffered: File,
 }
 
 impl Room {
-    /// A room whose pages lie in a new file, which has no name any more; `fill` gives a page its
-    /// bytes.
+    /// A room whose pages lie in a new, unlinked file. `fill` writes the content of a page.
     pub(crate) fn new(
         path: PathBuf,
         pages: u64,
@@ -75,12 +75,8 @@ impl Room {
             for (page, bytes) in (first..).zip(run[..count * PAGE_BYTES].chunks_exact_mut(PAGE_BYTES)) {
                 fill(page, bytes);
             }
-            std::os::unix::fs::FileExt::write_all_at(
-                &buffered,
-                &run[..count * PAGE_BYTES],
-                first * PAGE_BYTES as u64,
-            )
-            .map_err(Error::at(&what))?;
+            let written = buffered.write_all_at(&run[..count * PAGE_BYTES], first * PAGE_BYTES as u64);
+            written.map_err(Error::at(&what))?;
         }
         buffered.sync_all().map_err(Error::at(&what))?;
         let path = PathBuf::from(format!("/proc/self/fd/{}", buffered.as_raw_fd()));
@@ -90,7 +86,7 @@ impl Room {
         Ok(Room { pages, capacity_pages, direct, store, buffered })
     }
 
-    /// Whether everything is to be there.
+    /// Whether the cache holds all pages.
     pub fn holds_all(&self) -> bool {
         self.capacity_pages >= self.pages
     }
@@ -100,10 +96,10 @@ impl Room {
 pub struct Places<'t>(Kind<'t>);
 
 enum Kind<'t> {
-    /// Places of a stream, in units, that begins again at its end.
+    /// Places of a stream, in units, which begins again at its end. The bytes are not checked.
     Stream { places: &'t [u32], at: usize, turn: usize, len: usize },
-    /// Whole pages, each of which is checked.
-    Pages { pages: Pages, how: &'t str, names: Option<&'t [u32]> },
+    /// Whole pages, each checked. Page `n` holds the content of page `names[n]`, or its own.
+    Pages { pages: Pages, source: &'t str, names: Option<&'t [u32]> },
 }
 
 impl<'t> Places<'t> {
@@ -111,16 +107,11 @@ impl<'t> Places<'t> {
         Places(Kind::Stream { places, at, turn, len })
     }
 
-    pub(crate) fn pages(pages: Pages, how: &'t str) -> Places<'t> {
-        Places(Kind::Pages { pages, how, names: None })
+    pub(crate) fn pages(pages: Pages, source: &'t str, names: Option<&'t [u32]>) -> Places<'t> {
+        Places(Kind::Pages { pages, source, names })
     }
 
-    /// The same; page `n` holds what a file's page `names[n]` does.
-    pub(crate) fn named(pages: Pages, how: &'t str, names: &'t [u32]) -> Places<'t> {
-        Places(Kind::Pages { pages, how, names: Some(names) })
-    }
-
-    /// The worker that reads them through a reader.
+    /// The worker that reads them through `reader`.
     pub fn by<R: Reader + 't>(self, reader: R) -> Box<dyn Worker + 't> {
         Box::new(Through { places: self.0, reader, buffer: AlignedBytes::new(PAGE_BYTES) })
     }
@@ -131,9 +122,6 @@ struct Through<'t, R> {
     reader: R,
     buffer: AlignedBytes,
 }
-
-/// Whole pages between two looks at the clock.
-const TURN_PAGES: usize = 16;
 
 impl<R: Reader> Worker for Through<'_, R> {
     fn turn(&mut self, mut times: Option<&mut Histogram>) -> Result<u64, Error> {
@@ -151,38 +139,14 @@ impl<R: Reader> Worker for Through<'_, R> {
                 *at += *turn;
                 Ok(*turn as u64)
             }
-            Kind::Pages { pages, how, names } => {
+            Kind::Pages { pages, source, names } => {
                 for page in pages.take(TURN_PAGES) {
-                    let mut read = || self.reader.read(page, 0, &mut self.buffer);
-                    match &mut times {
-                        Some(times) => timed(times, read)?,
-                        None => read()?,
-                    }
+                    timed(&mut times, || self.reader.read(page, 0, &mut self.buffer))?;
                     let name = names.map_or(page, |names| names[page as usize].into());
-                    if !content::is_right(name, 0, &self.buffer) {
-                        return Err(Error::new(format!("wrong bytes in page {page}, {how}")));
-                    }
+                    content::check(name, 0, &self.buffer, source)?;
                 }
                 Ok(TURN_PAGES as u64)
             }
         }
-    }
-}
-
-/// A rival in a driver.
-pub(crate) struct RivalTeam<'t, P: Fn(usize) -> Result<Places<'t>, Error> + Sync> {
-    pub name: &'t str,
-    pub cache: Box<dyn RivalCache>,
-    /// The operations of each thread.
-    pub places: P,
-}
-
-impl<'p, P: Fn(usize) -> Result<Places<'p>, Error> + Sync> Team for RivalTeam<'p, P> {
-    fn name(&self) -> &str {
-        self.name
-    }
-
-    fn worker<'t>(&'t self, thread: usize) -> Result<Box<dyn Worker + 't>, Error> {
-        self.cache.worker((self.places)(thread)?)
     }
 }

@@ -1,5 +1,5 @@
-//! Files to measure on: made, filled, and without a name while they are in use, so that they are
-//! gone whatever happens.
+//! Files to measure on: made, filled, and unlinked before they are used, so that none is left
+//! behind however the process ends.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -12,36 +12,37 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use octavo::disk::{AlignedBytes, Store};
 
-use crate::Error;
 use crate::case::{Case, Place};
 use crate::content::{self, PAGE_BYTES};
-use crate::drivers::Run;
+use crate::error::Error;
 use crate::machine;
 use crate::reference::DirectFile;
+use crate::stage::{Run, Subject, cache_config, partition_config};
 
-/// Where files in memory live.
+/// The directory of files in memory.
 pub const MEMORY_DIRECTORY: &str = "/dev/shm";
 
-/// A file that holds pages with content of their own.
+/// A file whose pages have content of their own (`content.rs`).
 pub struct Scratch {
-    /// Open for the engine.
+    /// The file, open for the engine.
     pub store: Store,
-    /// Open for bare reads and writes.
+    /// The file, open for blocking direct reads and writes.
     pub direct: Arc<DirectFile>,
-    /// Open without O_DIRECT.
+    /// The file, open without O_DIRECT.
     pub buffered: File,
-    /// A name by which programs of other people can open it while this process lives.
+    /// A path by which other programs can open the file while this process runs.
     pub path: PathBuf,
-    /// Its length.
+    /// The length of the file, in bytes.
     pub file_bytes: u64,
-    /// The kernel says that it is open with O_DIRECT.
+    /// Whether the kernel says that the file is open with O_DIRECT.
     pub o_direct: bool,
-    /// It is a block device, whose pages the kernel caches beside the bytes themselves.
+    /// Whether it is a block device: the kernel's page cache then holds pages besides the device's
+    /// own memory.
     pub is_device: bool,
 }
 
 impl Scratch {
-    /// Makes the file of a case; one on the disk has `suffix` in its name.
+    /// Makes the file of a case. On a disk its name is the user's, with `suffix` appended.
     pub fn new(case: &Case, suffix: &str, run: &mut Run<'_>) -> Result<Scratch, Error> {
         let path = match case.store {
             Place::Disk => {
@@ -60,15 +61,10 @@ impl Scratch {
         })
         .map_err(Error::at(&what))?;
         let device = match case.store {
-            Place::Ram => LoopDevice::over(&path).map_or_else(
-                |why| {
-                    let warning =
-                        format!("no loop device ({why}): a file in memory takes the RAM disk's place");
-                    run.listener.warning(&warning);
-                    None
-                },
-                Some,
-            ),
+            Place::Ram => LoopDevice::over(&path).map(Some).unwrap_or_else(|why| {
+                run.listener.warning(&format!("no loop device ({why}): using a file in memory instead"));
+                None
+            }),
             Place::Disk | Place::Memory => None,
         };
         let is_device = device.is_some();
@@ -79,29 +75,31 @@ impl Scratch {
         let buffered = File::options().read(true).write(true).open(opened).map_err(Error::at(&what))?;
         let o_direct = machine::has_open_direct(opened);
         drop(made);
-        // From here on the device goes with its last descriptor, whatever ends this process.
+        // From here on the device ends with its last descriptor, however this process ends.
         drop(device);
         if !(store.is_direct() && o_direct) {
-            let warning = format!("{what}: O_DIRECT is not in force; this measures the kernel's page cache");
-            run.listener.warning(&warning);
+            run.listener.warning(&format!(
+                "{what}: O_DIRECT is not in force, so this measures the kernel's page cache; \
+                choose another file system with --file"
+            ));
         }
         let path = PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), buffered.as_raw_fd()));
         Ok(Scratch { store, direct, path, file_bytes, o_direct, is_device, buffered })
     }
 
-    /// Opens it once more, for one object of one cache.
+    /// Opens the file again, for one object of one cache.
     pub fn open(&self) -> Result<Store, Error> {
         let options = octavo::disk::OpenOptions { lock: false, ..Default::default() };
         Store::open(&self.path, &options).map_err(Error::at(&self.path.display().to_string()))
     }
 
-    /// How many pages it has.
+    /// The number of its pages.
     pub fn pages(&self) -> u64 {
         self.file_bytes / PAGE_BYTES as u64
     }
 }
 
-/// A name in memory that nobody else uses.
+/// A new path for a file in memory.
 fn memory_file() -> PathBuf {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     // Relaxed: only uniqueness matters.
@@ -109,18 +107,17 @@ fn memory_file() -> PathBuf {
     Path::new(MEMORY_DIRECTORY).join(format!("octavo-bench-{}-{number}", std::process::id()))
 }
 
-/// A file that loses its name when this is dropped.
+/// Unlinks a file when dropped.
 struct Unlinked<'p>(&'p Path);
 
 impl Drop for Unlinked<'_> {
     fn drop(&mut self) {
-        // Where it was never made there is nothing to remove, and where it cannot be removed nothing to be
-        // done.
+        // Fails if the file was never made.
         let _ = std::fs::remove_file(self.0);
     }
 }
 
-/// A block device over a file. It goes when this is dropped and nobody has it open any more.
+/// A block device over a file. The kernel removes it once this is dropped and it is closed.
 struct LoopDevice(PathBuf);
 
 impl LoopDevice {
@@ -138,14 +135,14 @@ impl LoopDevice {
 
 impl Drop for LoopDevice {
     fn drop(&mut self) {
-        // What cannot be taken down stays; there is nobody to tell.
+        // A device that cannot be detached stays.
         if let Some(program) = machine::program("losetup") {
             let _ = Command::new(program).arg("--detach").arg(&self.0).status();
         }
     }
 }
 
-/// Writes pages that all have content of their own.
+/// Writes all pages of a file.
 fn write_file(mut file: File, len_bytes: u64, progress: &mut dyn FnMut(u64)) -> std::io::Result<()> {
     const RUN_BYTES: usize = 1 << 20;
     let mut bytes = AlignedBytes::new(RUN_BYTES);
@@ -153,22 +150,20 @@ fn write_file(mut file: File, len_bytes: u64, progress: &mut dyn FnMut(u64)) -> 
         if first % (64 << 20) == 0 {
             progress(first);
         }
-        for (number, page) in bytes.chunks_exact_mut(PAGE_BYTES).enumerate() {
-            content::fill(first / PAGE_BYTES as u64 + number as u64, page);
-        }
+        content::fill_run(first / PAGE_BYTES as u64, &mut bytes);
         file.write_all(&bytes)?;
     }
     file.sync_all()
 }
 
-/// Makes a new file, never one that exists, to be written past the kernel's page cache where that
-/// can be: then it holds none of the pages afterwards.
+/// Makes a new file; fails if it exists. Opens it with O_DIRECT if possible, so that the kernel's
+/// page cache holds none of its pages afterwards.
 fn create(path: &Path) -> std::io::Result<File> {
     let mut options = OpenOptions::new();
     options.write(true).create_new(true).mode(0o600);
     match options.clone().custom_flags(libc::O_DIRECT).open(path) {
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
-            // The name is made before the flag is refused.
+            // The kernel makes the name before it refuses the flag.
             let _ = std::fs::remove_file(path);
             options.open(path)
         }
@@ -176,12 +171,43 @@ fn create(path: &Path) -> std::io::Result<File> {
     }
 }
 
+/// A file behind a cache. The cache drops first.
+pub struct CachedFile {
+    pub subject: Subject,
+    pub scratch: Scratch,
+}
+
+impl CachedFile {
+    /// Makes the file of a case, and a cache with frames for `frames_bytes` before it.
+    pub fn new(
+        case: &Case,
+        run: &mut Run<'_>,
+        frames_bytes: u64,
+        buffers_bytes: u64,
+    ) -> Result<CachedFile, Error> {
+        let scratch = Scratch::new(case, "", run)?;
+        let cache = cache_config(frames_bytes, buffers_bytes);
+        let subject = Subject::new(cache, partition_config(case), scratch.open()?)?;
+        Ok(CachedFile { subject, scratch })
+    }
+}
+
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
-    use crate::Options;
-    use crate::suite::Suite;
-    use crate::tests::Silent;
+    use crate::progress::{Begun, Listener};
+    use crate::report::Row;
+    use crate::stage::Options;
+
+    /// Ignores everything.
+    pub(crate) struct Silent;
+
+    impl Listener for Silent {
+        fn begins(&mut self, _: &Begun) {}
+        fn row(&mut self, _: &Row) {}
+        fn progress(&mut self, _: &str) {}
+        fn warning(&mut self, _: &str) {}
+    }
 
     #[test]
     fn a_file_that_exists_is_never_overwritten() {
@@ -189,8 +215,8 @@ mod tests {
         std::fs::write(&path, "precious").unwrap();
         let options = Options { quick: true, file: path.clone(), ..Options::default() };
         let mut run = Run { suite: "misses", options: &options, listener: &mut Silent, done: (0, 1) };
-        let suite = Suite::find("misses", true).unwrap();
-        assert!(Scratch::new(&suite.cases[0], "", &mut run).is_err());
+        let case = Case { store: Place::Disk, ..Case::default() };
+        assert!(Scratch::new(&case, "", &mut run).is_err());
         assert_eq!(std::fs::read(&path).unwrap(), b"precious");
         std::fs::remove_file(&path).unwrap();
     }

@@ -1,32 +1,41 @@
-//! Which pages are accessed: the simulator's generators as endless streams.
+//! Streams of page numbers: the simulator's generators, without an end.
 
 use octavo_sim::Source;
 
-use crate::Error;
 use crate::case::{Mix, Pattern};
+use crate::error::Error;
 
-/// Page numbers of a pattern over so many pages; the same seed gives the same ones.
+/// Draws pages below `pages` by a pattern. The same seed gives the same stream.
 pub fn pages(pattern: &Pattern, pages: u64, seed: u64) -> Result<Pages, Error> {
-    let source = octavo_sim::generate::parse(&pattern.over(pages, seed)).map_err(Error::at("a workload"))?;
-    Ok(Pages { source, chunk: Vec::new().into_iter() })
+    Pages::new(&pattern.over(pages, seed))
 }
 
-/// Records that YCSB's mixes ask for: popular ones, or for D new ones.
+/// The seed of a thread of a contestant. Every contestant and thread has a stream of its own.
+pub fn seed(contestant: usize, thread: usize) -> u64 {
+    ((contestant as u64) << 32) + thread as u64 + 1
+}
+
+/// Draws the records that a YCSB mix asks for: by popularity, or for D the newest.
 pub fn keys(mix: Mix, records: u64, seed: u64) -> Result<Pages, Error> {
     let line = match mix {
-        // Five inserts in a hundred operations.
+        // 5 % of the operations are inserts.
         Mix::D => format!("drift:pages={records},every=20"),
         _ => format!("zipf:pages={records}"),
     };
-    let line = format!("{line},seed={seed},requests={}", i64::MAX);
-    let source = octavo_sim::generate::parse(&line).map_err(Error::at("a workload"))?;
-    Ok(Pages { source, chunk: Vec::new().into_iter() })
+    Pages::new(&format!("{line},seed={seed},requests={}", i64::MAX))
 }
 
 /// An endless stream of page numbers.
 pub struct Pages {
     source: Box<dyn Source>,
     chunk: std::vec::IntoIter<u64>,
+}
+
+impl Pages {
+    fn new(line: &str) -> Result<Pages, Error> {
+        let source = octavo_sim::generate::parse(line).map_err(Error::at("a workload"))?;
+        Ok(Pages { source, chunk: Vec::new().into_iter() })
+    }
 }
 
 impl Iterator for Pages {
@@ -46,11 +55,11 @@ impl Iterator for Pages {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::suite::Suite;
+    use crate::case::Case;
 
     #[test]
-    fn a_stream_goes_on_and_is_the_same_again() {
-        let case = &Suite::find("hits", true).unwrap().cases[0];
+    fn a_stream_is_endless_and_repeats_from_its_seed() {
+        let case = Case::default();
         let first = |count| pages(&case.workload, 1000, 7).unwrap().take(count).collect::<Vec<_>>();
         assert_eq!(first(100_000)[..10], first(10));
         assert!(first(100_000).iter().all(|page| *page < 1000));

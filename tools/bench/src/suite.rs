@@ -1,35 +1,35 @@
-//! Suites: what to measure and what to draw, as TOML.
+//! Suites: which cases to measure and which figures to draw, as TOML.
 //!
 //! ```toml
-//! title = "Hits"                  # what the report calls it
-//! about = "..."                   # what it shows, and what it does not
-//! [base]                          # keys of all cases
+//! title = "Hits"                  # the title of the report
+//! about = "..."                   # what the suite shows, and what it does not
+//! [base]                          # the keys of all cases
 //! driver = "hits"
 //! contestants = ["octavo", "plain"]
 //! reference = ["plain"]
-//! [quick]                         # keys of all cases where only the working is tried
+//! [quick]                         # the keys of all cases in a quick run
 //! memory = "16MiB"
-//! [[case]]                        # an array of values stands for a case each
+//! [[case]]                        # an array of values stands for one case per value
 //! name = "{call}_{bytes}"
 //! call = ["single", "batch"]
 //! bytes = [128, 4096]
-//! [[figure]]                      # what is drawn of the rows
+//! [[figure]]                      # a chart of the rows
 //! title = "Hits of 128 bytes"
 //! cases = "*_128"
 //! y = "ops_per_s"
 //! ```
 //!
-//! Everything that is wrong is told with its file and line. What is not here: the keys of cases
-//! (`case.rs`).
+//! Every error names its file and line. Not here: the keys of cases (`case.rs`).
 
 use std::path::Path;
 
 use serde::Deserialize;
 
 use crate::case::{Case, CaseText};
-use crate::{Error, drivers};
+use crate::drivers;
+use crate::error::Error;
 
-/// The suites that are built in, by name.
+/// The built-in suites, by name.
 const BUILT_IN: &[(&str, &str)] = &[
     ("hits", include_str!("../suites/hits.toml")),
     ("misses", include_str!("../suites/misses.toml")),
@@ -48,59 +48,59 @@ const BUILT_IN: &[(&str, &str)] = &[
     ("partitions", include_str!("../suites/partitions.toml")),
 ];
 
-/// Most cases of a suite: a few arrays too many are a mistake that takes days.
+/// The most cases of a suite. A few arrays too many are a mistake that takes days to run.
 const CASES_MAX: usize = 1000;
 
-/// A file longer than this is no suite.
+/// A longer file is not a suite.
 const TEXT_BYTES_MAX: u64 = 1 << 20;
 
-/// What to measure and what to draw.
+/// Cases to measure and figures to draw.
 #[derive(Clone, Debug)]
 pub struct Suite {
-    /// What rows call it.
+    /// The name in rows.
     pub name: String,
-    /// What the report calls it.
+    /// The title of the report.
     pub title: String,
-    /// What it shows, for people.
+    /// What the suite shows, for people.
     pub about: String,
-    /// In their order.
+    /// The cases, in the order of the file.
     pub cases: Vec<Case>,
-    /// What is drawn.
+    /// The figures, in the order of the file.
     pub figures: Vec<Figure>,
 }
 
-/// A picture of some rows.
+/// A chart of some rows.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Figure {
-    /// What stands above it.
+    /// The title above the chart.
     pub title: String,
-    /// What stands below it: what to look at, and what it does not say.
+    /// The caption: what to look at, and what the chart does not say.
     #[serde(default)]
     pub about: String,
-    /// Which cases, `*` for any letters.
+    /// A pattern of the names of cases; `*` stands for any characters. Default: all cases.
     #[serde(default = "all")]
     pub cases: String,
-    /// The key on the horizontal axis; none: bars, one for each case.
+    /// The key on the horizontal axis. Default: none, which draws bars for each case.
     pub x: Option<String>,
-    /// What is drawn: `ops_per_s`, `ratio`, a percentile or another figure of the rows.
+    /// The figure that is drawn: `ops_per_s`, `ratio`, a percentile, or another figure of the rows.
     pub y: String,
-    /// What the vertical axis is called; none: as `y`.
+    /// The title of the vertical axis. Default: `y`.
     pub y_title: Option<String>,
-    /// Only these contestants.
+    /// The contestants to draw. Default: all.
     pub contestants: Option<Vec<String>>,
-    /// The horizontal axis is logarithmic.
+    /// Whether the horizontal axis is logarithmic. Default: no.
     #[serde(default)]
     pub log_x: bool,
-    /// The vertical axis is logarithmic.
+    /// Whether the vertical axis is logarithmic. Default: no.
     #[serde(default)]
     pub log_y: bool,
-    /// The keys whose values make a curve each.
+    /// The keys whose values tell curves apart.
     #[serde(default)]
     pub series: Vec<String>,
-    /// A line across, at what is hoped for or is equal.
+    /// A line across the chart at this value: a goal, or a baseline.
     pub mark: Option<f64>,
-    /// Fits the universal scalability law to each curve over threads.
+    /// Whether to fit the universal scalability law to each curve over threads. Default: no.
     #[serde(default)]
     pub fit: bool,
 }
@@ -124,12 +124,12 @@ struct SuiteText {
 }
 
 impl Suite {
-    /// The names of those that are built in.
+    /// The names of the built-in suites.
     pub fn names() -> impl Iterator<Item = &'static str> {
         BUILT_IN.iter().map(|(name, _)| *name)
     }
 
-    /// A suite that is built in, or one in a file.
+    /// Returns a built-in suite by its name, or reads a suite from a file such as `./mine.toml`.
     pub fn find(name: &str, quick: bool) -> Result<Suite, Error> {
         if let Some((name, text)) = BUILT_IN.iter().find(|(known, _)| *known == name) {
             return Suite::parse(name, &format!("{name}.toml"), text, quick, &[]);
@@ -144,14 +144,17 @@ impl Suite {
         let path = Path::new(name);
         let length = std::fs::metadata(path).map_err(Error::at(name))?.len();
         if length > TEXT_BYTES_MAX {
-            return Err(Error::new(format!("{name}: {length} bytes are no suite")));
+            return Err(Error::new(format!(
+                "{name}: {length} bytes are too long for a suite; at most {TEXT_BYTES_MAX} are possible"
+            )));
         }
         let text = std::fs::read_to_string(path).map_err(Error::at(name))?;
         let stem = path.file_stem().unwrap_or_default().to_string_lossy();
         Suite::parse(&stem, name, &text, quick, &[])
     }
 
-    /// A suite's text. `file` is for messages; `rivals` are contestants that somebody else brings.
+    /// Parses a suite. `file` is its name in errors; `rivals` are the names of contestants that the
+    /// caller adds. A `quick` suite has the keys of its table `quick`.
     pub fn parse(name: &str, file: &str, text: &str, quick: bool, rivals: &[&str]) -> Result<Suite, Error> {
         let parsed: SuiteText = toml::from_str(text).map_err(|error| {
             let at = error.span().map_or(0, |span| span.start);
@@ -193,9 +196,9 @@ impl Suite {
                 .chain(&figure.series)
                 .find(|key| ![Case::KEYS, drivers::FACTS].concat().contains(&&***key))
             {
-                return wrong(format!("{key} is no key of a case; there are {}", Case::KEYS.join(", ")));
+                return wrong(format!("{key} is no key of a case; the keys are {}", Case::KEYS.join(", ")));
             }
-            // Where only the working is tried, there may be fewer cases.
+            // A quick suite can have fewer cases.
             if !quick && !cases.iter().any(|case| matches(&figure.cases, &case.name)) {
                 return wrong(format!("no case is called \"{}\"", figure.cases));
             }
@@ -210,7 +213,7 @@ fn line(text: &str, at: usize) -> usize {
 }
 
 impl Suite {
-    /// The same cases with other sizes of the cache's frames.
+    /// The same cases with another size of the cache's frames, in bytes.
     pub fn with_memory_bytes(mut self, bytes: u64) -> Result<Suite, Error> {
         for case in &mut self.cases {
             *case = case.clone().with_memory_bytes(bytes);
@@ -220,7 +223,7 @@ impl Suite {
     }
 }
 
-/// Whether a name is like a pattern, in which `*` stands for any letters.
+/// Whether a name matches a pattern, in which `*` stands for any characters.
 pub fn matches(pattern: &str, name: &str) -> bool {
     let Some((before, after)) = pattern.split_once('*') else { return pattern == name };
     let Some(rest) = name.strip_prefix(before) else { return false };
@@ -256,7 +259,7 @@ y = \"ops_per_s\"
     }
 
     #[test]
-    fn every_built_in_suite_is_understood_quick_and_slow() {
+    fn every_built_in_suite_parses_quick_and_slow() {
         for name in Suite::names() {
             for quick in [false, true] {
                 let suite = Suite::find(name, quick).unwrap();
@@ -267,7 +270,7 @@ y = \"ops_per_s\"
     }
 
     #[test]
-    fn arrays_are_crossed_and_the_same_number_of_threads_is_one_case() {
+    fn arrays_stand_for_all_combinations_and_equal_numbers_of_threads_for_one_case() {
         let suite = parse(SMALL).unwrap();
         let threads = 2 + usize::from(crate::machine::cpus() > 1);
         assert_eq!(suite.cases.len(), 4 * threads);
@@ -278,7 +281,7 @@ y = \"ops_per_s\"
     }
 
     #[test]
-    fn what_is_wrong_is_named_with_its_file_and_line() {
+    fn errors_name_their_file_and_line() {
         for (from, to, expected) in [
             ("memory = \"16MiB\"", "memry = \"16MiB\"", "s.toml:8: unknown field `memry`"),
             ("memory = \"16MiB\"", "memory = \"16MB\"", "s.toml:8: \"16MB\" is no size"),
@@ -302,7 +305,7 @@ y = \"ops_per_s\"
     }
 
     #[test]
-    fn a_star_stands_for_any_letters() {
+    fn a_star_stands_for_any_characters() {
         assert!(
             matches("*", "") && matches("a*c", "abbc") && matches("*_128", "batch_128") && matches("a", "a")
         );

@@ -1,67 +1,129 @@
-//! Taking turns: contestants run in short slices, one after the other, round after round; figures
-//! are medians.
+//! Contestants take turns: each runs for a short slice, one after the other, round after round.
 //!
-//! A ratio is that of two slices of the same round. What disturbs the machine for longer than a
-//! round disturbs both. A contestant is a [`Team`]: so many threads, each with a [`Worker`] of its
-//! own. The threads stay for all rounds, pinned to processors in turn (but where threads of the
-//! kernel do a part of the work and want a processor too), and serve all contestants, so that these
-//! differ in nothing but what they do.
-//!
-//! What is not here: what anybody does in a turn (`drivers/`).
+//! A ratio compares two slices of the same round, so a disturbance of the machine that lasts longer
+//! than a round slows both. A contestant is a [`Team`] with a [`Worker`] on each of the plan's
+//! threads. The threads live for all rounds and serve all contestants, each pinned to a processor
+//! (unless the contestants use threads of the kernel that need a processor too). So contestants
+//! differ only in what their workers do.
 
 use std::sync::Barrier;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
-use crate::clock::Clock;
-use crate::statistics::Histogram;
-use crate::{Error, machine};
+use octavo_disk::AlignedBytes;
 
-/// Rounds of a run that is meant seriously; odd, so that the median is a measured value.
+use crate::clock::Clock;
+use crate::content::{self, PAGE_BYTES};
+use crate::error::Error;
+use crate::machine;
+use crate::statistics::Histogram;
+
+/// The fewest rounds of a serious run. Odd, so that the median is a measured value.
 pub const ROUNDS_MIN: usize = 9;
 
+type Hook<'t> = Box<dyn Fn() -> Result<(), Error> + Sync + 't>;
+type Hire<'t> = Box<dyn Fn(usize) -> Result<Box<dyn Worker + 't>, Error> + Sync + 't>;
+type RunWhole<'t> = Box<dyn Fn(Duration) -> Result<f64, Error> + Sync + 't>;
+
 /// A contestant.
-pub trait Team: Sync {
-    /// What rows call it.
-    fn name(&self) -> &str;
+pub struct Team<'t> {
+    /// The name in rows.
+    pub name: &'t str,
+    kind: Kind<'t>,
+    before: Hook<'t>,
+    after: Hook<'t>,
+}
 
-    /// Its share of thread `thread`, made there.
-    fn worker<'t>(&'t self, thread: usize) -> Result<Box<dyn Worker + 't>, Error>;
+enum Kind<'t> {
+    Workers(Hire<'t>),
+    Program(RunWhole<'t>),
+}
 
-    /// Is called before each of its slices, outside of its time.
-    fn prepare(&self) -> Result<(), Error> {
-        Ok(())
+impl<'t> Team<'t> {
+    /// A team of workers. `hire` runs on thread `thread`, from 0, and makes its worker.
+    pub fn new<W: Worker + 't>(
+        name: &'t str,
+        hire: impl Fn(usize) -> Result<W, Error> + Sync + 't,
+    ) -> Team<'t> {
+        Team::boxed(name, move |thread| Ok(Box::new(hire(thread)?)))
     }
 
-    /// Is called after each of its slices, outside of its time.
-    fn finish(&self) -> Result<(), Error> {
-        Ok(())
+    /// A team of workers of different types.
+    pub fn boxed(
+        name: &'t str,
+        hire: impl Fn(usize) -> Result<Box<dyn Worker + 't>, Error> + Sync + 't,
+    ) -> Team<'t> {
+        let nothing = || Box::new(|| Ok(()));
+        Team { name, kind: Kind::Workers(Box::new(hire)), before: nothing(), after: nothing() }
     }
 
-    /// Whether it is a program of its own, which is run for each slice instead of workers.
-    fn is_whole(&self) -> bool {
-        false
+    /// A program of its own. `run` runs it for a time and returns its operations per second.
+    pub fn program(name: &'t str, run: impl Fn(Duration) -> Result<f64, Error> + Sync + 't) -> Team<'t> {
+        let nothing = || Box::new(|| Ok(()));
+        Team { name, kind: Kind::Program(Box::new(run)), before: nothing(), after: nothing() }
     }
 
-    /// Runs that; operations per second.
-    fn run_whole(&self, _time: Duration) -> Result<f64, Error> {
-        Err(Error::new("this contestant is no program of its own"))
+    /// Runs `before` before each slice, outside its time.
+    pub fn before(self, before: impl Fn() -> Result<(), Error> + Sync + 't) -> Team<'t> {
+        Team { before: Box::new(before), ..self }
+    }
+
+    /// Runs `after` after each slice, outside its time.
+    pub fn after(self, after: impl Fn() -> Result<(), Error> + Sync + 't) -> Team<'t> {
+        Team { after: Box::new(after), ..self }
     }
 }
 
 /// One thread's share of a contestant.
 pub trait Worker {
-    /// Does some operations, for about 0.1 ms, and says how many. Where `times` are asked for,
-    /// every one is timed.
+    /// Does some operations, for about 0.1 ms, and returns their number. Times each one if `times`
+    /// is given.
     fn turn(&mut self, times: Option<&mut Histogram>) -> Result<u64, Error>;
 
-    /// The slice is over: ends what is still under way. That takes part of the slice's time.
+    /// Ends the slice: waits for operations in flight. Its time counts.
     fn settle(&mut self) -> Result<(), Error> {
         Ok(())
     }
 }
 
-/// How long, and how often.
+impl<W: Worker + ?Sized> Worker for Box<W> {
+    fn turn(&mut self, times: Option<&mut Histogram>) -> Result<u64, Error> {
+        (**self).turn(times)
+    }
+
+    fn settle(&mut self) -> Result<(), Error> {
+        (**self).settle()
+    }
+}
+
+/// How a driver usually runs its contestants. A case and the user may say otherwise.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    /// Time of all slices of a case.
+    pub seconds: f64,
+    /// Time of one slice, about.
+    pub slice_ms: u64,
+    /// What slices are timed with. Default: wall time.
+    pub clock: Clock,
+    /// Whether each operation is timed. Default: no.
+    pub timed: bool,
+    /// Whether each thread is pinned to a processor. Default: yes.
+    pub pinned: bool,
+}
+
+impl Pace {
+    /// Wall time, untimed operations, pinned threads.
+    pub const fn new(seconds: f64, slice_ms: u64) -> Pace {
+        Pace { seconds, slice_ms, clock: Clock::Wall, timed: false, pinned: true }
+    }
+
+    /// The same, with each operation timed.
+    pub const fn timed(self) -> Pace {
+        Pace { timed: true, ..self }
+    }
+}
+
+/// How long contestants run, how often, and on how many threads.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     /// Rounds that count.
@@ -70,45 +132,39 @@ pub struct Plan {
     pub slice: Duration,
     /// Threads of each contestant.
     pub threads: usize,
-    /// What time is measured with.
+    /// What slices are timed with.
     pub clock: Clock,
-    /// Whether operations are timed one by one.
+    /// Whether each operation is timed.
     pub timed: bool,
-    /// Whether each thread stays on a processor.
+    /// Whether each thread is pinned to a processor.
     pub pinned: bool,
 }
 
 impl Plan {
-    /// Slices of about `slice` that fill `time`, for `contestants`; where only the working is
-    /// tried, three short ones.
-    pub fn new(quick: bool, time: Duration, slice: Duration, contestants: usize) -> Plan {
-        let plan = |rounds, slice| Plan {
-            rounds,
-            slice,
-            threads: 1,
-            clock: Clock::Wall,
-            timed: false,
-            pinned: true,
-        };
-        if quick {
-            return plan(3, slice / 10);
-        }
-        let rounds = (time.as_secs_f64() / slice.as_secs_f64() / contestants as f64) as usize;
+    /// One thread at a usual pace: slices of about `pace.slice_ms` that fill `time`; for a quick
+    /// run three slices of a tenth of that.
+    pub fn new(quick: bool, time: Duration, pace: Pace, contestants: usize) -> Plan {
+        let slice = Duration::from_millis(pace.slice_ms);
+        let rounds = (time.as_secs_f64() / slice.as_secs_f64() / contestants.max(1) as f64) as usize;
         let rounds = rounds.max(ROUNDS_MIN) | 1;
-        plan(rounds, time.div_f64((rounds * contestants) as f64))
+        let (rounds, slice) = match quick {
+            true => (3, slice / 10),
+            false => (rounds, time.div_f64((rounds * contestants.max(1)) as f64)),
+        };
+        Plan { rounds, slice, threads: 1, clock: pace.clock, timed: pace.timed, pinned: pace.pinned }
     }
 }
 
 /// What a contestant did in all rounds.
 #[derive(Clone, Debug, Default)]
 pub struct Slices {
-    /// Operations per second, of each round.
+    /// Operations per second of each round.
     pub rates: Vec<f64>,
-    /// The times of single operations, of all rounds.
+    /// The times of single operations in all rounds, if they were timed.
     pub times: Option<Histogram>,
 }
 
-/// What a thread is asked for, and what it answers.
+/// A slice that a thread is to run.
 struct Order {
     team: usize,
     time: Duration,
@@ -116,10 +172,11 @@ struct Order {
 
 type Answer = Result<(f64, Option<Histogram>), Error>;
 
-/// What all contestants did, in their order.
+/// Runs all contestants and returns their slices, in their order. Calls `progress` with the number
+/// of each round before it; an error of `progress` ends the run.
 pub fn take_turns(
     plan: Plan,
-    teams: &[&dyn Team],
+    teams: &[Team<'_>],
     mut progress: impl FnMut(usize) -> Result<(), Error>,
 ) -> Result<Vec<Slices>, Error> {
     let barrier = Barrier::new(plan.threads);
@@ -133,24 +190,24 @@ pub fn take_turns(
             scope.spawn(move || serve(plan, teams, thread, barrier, &mine, &answer));
         }
         drop(answer);
-        // Workers are made, each on its thread; a thread that cannot make its own has an error for
-        // everybody.
+        // Each thread has made its workers, or has failed.
         collect(plan.threads, &answers)?;
-        let run = |team: usize, time: Duration| -> Answer {
-            teams[team].prepare()?;
-            let answer = match teams[team].is_whole() {
-                true => teams[team].run_whole(time).map(|rate| (rate, None)),
-                false => {
-                    orders.iter().for_each(|order| drop(order.send(Order { team, time })));
+        let run = |number: usize, time: Duration| -> Answer {
+            let team = &teams[number];
+            (team.before)()?;
+            let answer = match &team.kind {
+                Kind::Program(run) => run(time).map(|rate| (rate, None)),
+                Kind::Workers(_) => {
+                    orders.iter().for_each(|order| drop(order.send(Order { team: number, time })));
                     collect(plan.threads, &answers)
                 }
             };
-            teams[team].finish()?;
+            (team.after)()?;
             answer
         };
-        // The first round warms caches and branch predictors, and does not count.
+        // A first round warms caches and branch predictors, and does not count.
         for (number, team) in teams.iter().enumerate() {
-            if !team.is_whole() {
+            if matches!(team.kind, Kind::Workers(_)) {
                 run(number, plan.slice / 4)?;
             }
         }
@@ -169,55 +226,57 @@ pub fn take_turns(
     })
 }
 
-/// The sum of what all threads answer.
+/// Adds up the answers of all threads. One error is the answer of all.
 fn collect(threads: usize, answers: &Receiver<Answer>) -> Answer {
-    let mut sum = Ok((0.0, None::<Histogram>));
+    let (mut sum, mut all, mut failed) = (0.0, None::<Histogram>, Ok(()));
     for _ in 0..threads {
-        let answer = answers.recv().unwrap_or_else(|_| Err(Error::new("a thread of a contestant has ended")));
-        sum = match (sum, answer) {
-            (Ok((sum, None)), Ok((rate, times))) => Ok((sum + rate, times)),
-            (Ok((sum, Some(mut all))), Ok((rate, times))) => {
-                times.iter().for_each(|times| all.merge(times));
-                Ok((sum + rate, Some(all)))
+        match answers.recv().unwrap_or_else(|_| Err(Error::new("a thread of a contestant has ended"))) {
+            Err(error) => failed = failed.and(Err(error)),
+            Ok((rate, times)) => {
+                sum += rate;
+                times.iter().for_each(|times| all.get_or_insert_with(Histogram::new).merge(times));
             }
-            (Err(error), _) | (_, Err(error)) => Err(error),
-        };
+        }
     }
-    sum
+    failed.map(|()| (sum, all))
 }
 
-/// A thread's life: workers for all contestants, then slices until nobody asks for more.
+/// The life of a thread: makes a worker for each contestant, then runs slices until the orders end.
 fn serve(
     plan: Plan,
-    teams: &[&dyn Team],
+    teams: &[Team<'_>],
     thread: usize,
     barrier: &Barrier,
     orders: &Receiver<Order>,
     answer: &Sender<Answer>,
 ) {
-    let _fallen = Fallen(answer);
+    let _panicking = AnswerOnPanic(answer);
     if plan.pinned {
         machine::pin(thread);
     }
-    let workers: Result<Vec<_>, Error> = teams.iter().map(|team| team.worker(thread)).collect();
-    let mut workers = match workers {
+    let hire = |team: &_| match team {
+        Team { kind: Kind::Workers(hire), .. } => hire(thread).map(Some),
+        _ => Ok(None),
+    };
+    let mut workers: Vec<Option<Box<dyn Worker + '_>>> = match teams.iter().map(hire).collect() {
         Ok(workers) => workers,
         Err(error) => return drop(answer.send(Err(error))),
     };
-    // Whoever has gone has an error to tell; there is nobody to answer to.
+    // Sending fails only if the run has ended with an error of its own.
     let _ = answer.send(Ok((0.0, None)));
     while let Ok(order) = orders.recv() {
+        let Some(worker) = &mut workers[order.team] else { continue };
         barrier.wait();
         let mut times = plan.timed.then(Histogram::new);
-        let rate = slice(plan.clock, order.time, &mut *workers[order.team], times.as_mut());
+        let rate = slice(plan.clock, order.time, &mut **worker, times.as_mut());
         let _ = answer.send(rate.map(|rate| (rate, times)));
     }
 }
 
-/// Answers for a thread that panics, so that nobody waits for it.
-struct Fallen<'a>(&'a Sender<Answer>);
+/// Answers for a thread that panics, so that nothing waits for it.
+struct AnswerOnPanic<'a>(&'a Sender<Answer>);
 
-impl Drop for Fallen<'_> {
+impl Drop for AnswerOnPanic<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             let _ = self.0.send(Err(Error::new("a thread of a contestant has panicked")));
@@ -225,7 +284,7 @@ impl Drop for Fallen<'_> {
     }
 }
 
-/// Takes turns until the time is over; operations per second.
+/// Runs turns until `time` has passed. Returns operations per second.
 fn slice(
     clock: Clock,
     time: Duration,
@@ -241,19 +300,57 @@ fn slice(
             Err(error) => ended = Err(error),
         }
     }
-    // Also after an error: what is under way uses memory of the worker's.
+    // Also after an error: operations in flight use the worker's memory.
     let settled = worker.settle();
     let passed = clock.now().saturating_sub(start).as_secs_f64();
     ended.and(settled).map(|()| operations as f64 / passed)
 }
 
-/// Times one operation for a histogram.
+/// Runs one operation, and times it if `times` is given.
 #[inline]
-pub fn timed<T>(times: &mut Histogram, operation: impl FnOnce() -> T) -> T {
+pub fn timed<T>(times: &mut Option<&mut Histogram>, operation: impl FnOnce() -> T) -> T {
+    let Some(times) = times else { return operation() };
     let start = std::time::Instant::now();
     let result = operation();
     times.add(start.elapsed().as_nanos() as u64);
     result
+}
+
+/// A worker that reads pages by blocking calls, `turn` between two looks at the clock, and checks
+/// every byte. `read` reads a page into the buffer of `len` bytes; `reader` is named in errors.
+pub struct PageReads<'t, P, R> {
+    pages: P,
+    read: R,
+    reader: &'t str,
+    buffer: AlignedBytes,
+    turn: usize,
+}
+
+/// Whole pages read between two looks at the clock.
+pub const TURN_PAGES: usize = 16;
+
+impl<'t, P: Iterator<Item = u64>, R: FnMut(u64, &mut AlignedBytes) -> Result<(), Error>> PageReads<'t, P, R> {
+    /// Reads of whole pages, [`TURN_PAGES`] a turn.
+    pub fn new(pages: P, reader: &'t str, read: R) -> Self {
+        PageReads { pages, read, reader, buffer: AlignedBytes::new(PAGE_BYTES), turn: TURN_PAGES }
+    }
+
+    /// The same reads of only the first `len` bytes of a page, `turn` of them a turn.
+    pub fn of(self, len: usize, turn: usize) -> Self {
+        PageReads { buffer: AlignedBytes::new(len), turn, ..self }
+    }
+}
+
+impl<P: Iterator<Item = u64>, R: FnMut(u64, &mut AlignedBytes) -> Result<(), Error>> Worker
+    for PageReads<'_, P, R>
+{
+    fn turn(&mut self, mut times: Option<&mut Histogram>) -> Result<u64, Error> {
+        for page in self.pages.by_ref().take(self.turn) {
+            timed(&mut times, || (self.read)(page, &mut self.buffer))?;
+            content::check(page, 0, &self.buffer, self.reader)?;
+        }
+        Ok(self.turn as u64)
+    }
 }
 
 #[cfg(test)]
@@ -262,49 +359,39 @@ mod tests {
 
     use super::*;
 
-    /// Says its letter at each turn, and does so many operations.
+    /// Appends its letter to `said` at each turn.
     struct Speaker<'s> {
         name: &'s str,
         said: &'s Mutex<String>,
         fails: bool,
     }
 
-    impl Team for Speaker<'_> {
-        fn name(&self) -> &str {
-            self.name
-        }
-
-        fn worker<'t>(&'t self, _: usize) -> Result<Box<dyn Worker + 't>, Error> {
-            Ok(Box::new(Turns(self)))
+    impl Worker for Speaker<'_> {
+        fn turn(&mut self, mut times: Option<&mut Histogram>) -> Result<u64, Error> {
+            if self.fails {
+                return Err(Error::new("no more"));
+            }
+            let mut said = self.said.lock().unwrap();
+            if !said.ends_with(self.name) {
+                said.push_str(self.name);
+            }
+            drop(said);
+            timed(&mut times, || std::thread::sleep(Duration::from_micros(200)));
+            Ok(1)
         }
     }
 
-    struct Turns<'t>(&'t Speaker<'t>);
-
-    impl Worker for Turns<'_> {
-        fn turn(&mut self, times: Option<&mut Histogram>) -> Result<u64, Error> {
-            if self.0.fails {
-                return Err(Error::new("no more"));
-            }
-            let mut said = self.0.said.lock().unwrap();
-            if !said.ends_with(self.0.name) {
-                said.push_str(self.0.name);
-            }
-            drop(said);
-            let rest = || std::thread::sleep(Duration::from_micros(200));
-            times.map_or_else(rest, |times| timed(times, rest));
-            Ok(1)
-        }
+    fn team<'s>(name: &'s str, said: &'s Mutex<String>, fails: bool) -> Team<'s> {
+        Team::new(name, move |_| Ok(Speaker { name, said, fails }))
     }
 
     #[test]
     fn contestants_run_in_turn_on_all_threads_and_the_first_round_does_not_count() {
         let said = Mutex::new(String::new());
-        let team = |name| Speaker { name, said: &said, fails: false };
-        let (a, b) = (team("a"), team("b"));
-        let plan =
-            Plan { threads: 2, timed: true, ..Plan::new(true, Duration::ZERO, Duration::from_millis(40), 2) };
-        let slices = take_turns(Plan { rounds: 2, ..plan }, &[&a, &b], |_| Ok(())).unwrap();
+        let plan = Plan::new(true, Duration::ZERO, Pace::new(0.0, 40).timed(), 2);
+        let plan = Plan { threads: 2, rounds: 2, ..plan };
+        let teams = [team("a", &said, false), team("b", &said, false)];
+        let slices = take_turns(plan, &teams, |_| Ok(())).unwrap();
         assert_eq!(*said.lock().unwrap(), "ababab");
         for slices in slices {
             assert_eq!(slices.rates.len(), 2);
@@ -317,17 +404,17 @@ mod tests {
     #[test]
     fn an_error_of_one_thread_ends_the_run() {
         let said = Mutex::new(String::new());
-        let broken = Speaker { name: "a", said: &said, fails: true };
-        let plan = Plan { threads: 3, ..Plan::new(true, Duration::ZERO, Duration::from_millis(10), 1) };
-        assert!(take_turns(plan, &[&broken], |_| Ok(())).unwrap_err().to_string().contains("no more"));
+        let plan = Plan { threads: 3, ..Plan::new(true, Duration::ZERO, Pace::new(0.0, 10), 1) };
+        let error = take_turns(plan, &[team("a", &said, true)], |_| Ok(())).unwrap_err();
+        assert!(error.to_string().contains("no more"));
     }
 
     #[test]
     fn a_plan_has_an_odd_number_of_rounds_and_fills_its_time() {
-        let plan = Plan::new(false, Duration::from_secs(9), Duration::from_millis(150), 3);
+        let plan = Plan::new(false, Duration::from_secs(9), Pace::new(9.0, 150), 3);
         assert_eq!(plan.rounds % 2, 1);
         assert!((plan.slice.as_secs_f64() * 3.0 * plan.rounds as f64 - 9.0).abs() < 1e-6);
-        let least = Plan::new(false, Duration::from_millis(1), Duration::from_millis(150), 3);
+        let least = Plan::new(false, Duration::from_millis(1), Pace::new(9.0, 150), 3);
         assert_eq!(least.rounds, ROUNDS_MIN);
     }
 }

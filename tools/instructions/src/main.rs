@@ -1,12 +1,15 @@
-//! Loops of hits of 128 bytes, for a program that counts instructions: `octavo-instructions
-//! single|batch|nodes|nodes-batch|recorded|sampled COUNT`. `nodes` and `nodes-batch` are `single`
-//! and `batch` where pages are divided among two (emulated) nodes and it is counted whose are read;
-//! the last two are `single` while all pages are recorded, or one in 64.
+//! Loops of hits of 128 bytes, whose instructions are counted:
+//! `octavo-instructions single|batch|nodes|nodes-batch|recorded|sampled COUNT`.
 //!
-//! Run with two counts, the difference through the difference of counts is what one hit takes,
-//! without what comes before and after. The cache is placed by a fixed seed and nothing runs
-//! beside, so that every run executes the same instructions. `cargo xtask instructions` does so
-//! under callgrind. What is not here: time.
+//! - `single` and `batch`: reads by `read_at`, and by `read_batch` in batches of 32.
+//! - `nodes` and `nodes-batch`: the same with pages divided among two emulated nodes; the engine
+//!   counts whose pages are read.
+//! - `recorded` and `sampled`: `single` while all pages are recorded, or one in 64.
+//!
+//! With two runs of different counts, the difference in instructions divided by the difference in
+//! counts is the cost of one hit, without start and end. The cache has a fixed seed and no
+//! background threads, so every run executes the same instructions. `cargo xtask instructions` runs
+//! it under callgrind. Time is not measured.
 
 #![forbid(unsafe_code)]
 
@@ -23,7 +26,7 @@ const BYTES: usize = 128;
 const BATCH: usize = 32;
 const PAGE_BYTES: u64 = 4096;
 
-/// A quarter of the cache: every set has room.
+/// A quarter of the cache, so that every set has room.
 const PAGES: u64 = 1024;
 
 fn main() -> ExitCode {
@@ -50,7 +53,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Hits while the partition is recorded, and somebody takes the blocks.
+/// Hits while the partition is recorded, and a thread takes the blocks.
 fn recorded(sample_below: u32, count: u64) -> Result<(), octavo::Error> {
     let (partition, object) = parts(1)?;
     let mut recording = partition.record(sample_below)?;
@@ -61,7 +64,7 @@ fn recorded(sample_below: u32, count: u64) -> Result<(), octavo::Error> {
     });
     let result = single(&object, count);
     partition.stop_recording();
-    taker.join().expect("it does not panic");
+    taker.join().expect("the taker does not panic");
     result
 }
 
@@ -69,7 +72,7 @@ fn object(nodes: u32) -> Result<Object, octavo::Error> {
     parts(nodes).map(|(_, object)| object)
 }
 
-/// An object whose pages are all cached, and marked: hits change nothing any more.
+/// An object whose pages are all resident and marked: further hits change nothing.
 fn parts(nodes: u32) -> Result<(Partition, Object), octavo::Error> {
     sit(0);
     let config = CacheConfig {
@@ -90,7 +93,7 @@ fn parts(nodes: u32) -> Result<(Partition, Object), octavo::Error> {
     Ok((partition, object))
 }
 
-/// Places one after the other, all over the pages: an odd stride reaches every one.
+/// The offset of place `number` of all places in the pages. The stride is odd, so it reaches all.
 fn offset(number: u64) -> u64 {
     const PLACES: u64 = PAGES * PAGE_BYTES / BYTES as u64;
     number.wrapping_mul(0x9E37_79B9) % PLACES * BYTES as u64

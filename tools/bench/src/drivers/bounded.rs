@@ -1,20 +1,20 @@
-//! Lookups of records through a cache, with the same bound on memory for everybody (HotStorage '12,
-//! Figure 7).
+//! Lookups of records through a cache, with the same memory limit for all contestants (HotStorage
+//! '12, Figure 7).
 //!
-//! Each contestant is a process of its own in a memory control group (version 1 or 2) whose limit
-//! is the case's `memory`, and draws the same keys as YCSB's mix C does. `octavo` reads through its
-//! cache, whose `memory_max` leaves [`PROCESS_BYTES`] of the limit to the process. `linux` reads
-//! with pread through the kernel's page cache, which the group's limit bounds; `linux-random` does
-//! the same after POSIX_FADV_RANDOM, on a file of its own, for it would hit what `linux` has in the
-//! page cache. `direct` reads the record's pages past any cache.
+//! Each contestant is a process in a memory control group (version 1 or 2) whose limit is the
+//! case's `memory`. All draw the same keys, those of YCSB's mix C. `octavo` reads through its
+//! cache, whose `memory_max` is the limit less [`PROCESS_BYTES`]. `linux` reads with pread through
+//! the kernel's page cache, which the group's limit bounds. `linux-random` does the same after
+//! POSIX_FADV_RANDOM, on a file of its own, because it would hit pages that `linux` has brought
+//! into the page cache. `direct` reads the record's pages past any cache.
 //!
-//! Before anything is timed, every cache is warmed up until it has turned over
-//! ([`Reader::warm_up`]). What a contestant reads of the store is what the kernel counts for its
-//! process (`read_bytes` in /proc/self/io: what was handed to block devices, whether for the page
-//! cache or for O_DIRECT).
+//! Every cache is warmed up until it has turned over ([`Reader::warm_up`]) before anything is
+//! timed. The pages that a contestant reads from the store are those that the kernel counts for its
+//! process: `read_bytes` in /proc/self/io, which has all reads of block devices, for the page cache
+//! and with O_DIRECT.
 //!
-//! Without control groups, or on a store that is page cache itself (a file in tmpfs), Linux does
-//! not run, and the row says so.
+//! The Linux contestants do not run without control groups, nor on a store that is page cache
+//! itself (a file in tmpfs). The row then says so.
 
 use std::collections::BTreeMap;
 use std::fs::{File, read_to_string};
@@ -26,66 +26,66 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use octavo::disk::{AlignedBytes, OpenOptions, Store};
-use octavo::{Cache, CacheConfig, Object, PartitionConfig, PolicyName};
+use octavo::{CacheConfig, PartitionConfig, PolicyName};
+use octavo_random::mix;
 
-use crate::Error;
 use crate::case::{Case, Mix, Place};
-use crate::clock::Clock;
 use crate::content::{self, PAGE_BYTES};
-use crate::drivers::{Run, Stage};
-use crate::fio::Outside;
+use crate::error::Error;
 use crate::reference::{DirectFile, expect_random};
 use crate::report::Row;
 use crate::scratch::Scratch;
+use crate::stage::{Driver, Run, Subject};
 use crate::stream::{self, Pages};
-use crate::turns::{Team, Worker};
+use crate::turns::{Pace, Team};
 
-/// Who can run.
-pub const CONTESTANTS: &[&str] = &["octavo", "linux", "linux-random", "direct"];
+pub const DRIVER: Driver = Driver {
+    name: "bounded",
+    purpose: "lookups with a memory limit, beside Linux with the same limit",
+    contestants: &["octavo", "linux", "linux-random", "direct"],
+    scenery: &["store", "memory", "file", "policy"],
+    check,
+    // The Linux contestants have two files.
+    memory: |needs| 2 * needs.file + needs.frames * needs.contestants,
+    set: |case, run| {
+        let scratch = Scratch::new(case, "", run)?;
+        let mut processes = Processes { scratch, other_scratch: None, started: BTreeMap::new() };
+        Ok(Box::new(move |case, run| processes.run(case, run).map(|row| vec![row])))
+    },
+};
 
-/// What the stage depends on.
-pub const SCENERY: &[&str] = &["store", "memory", "file", "policy"];
-
-/// What Octavo's process takes beside `memory_max`: its heap, stacks, and the kernel's tables for
-/// it.
+/// The memory of Octavo's process besides `memory_max`: its heap, stacks, and the kernel's tables.
 const PROCESS_BYTES: u64 = 4 << 20;
 
-/// Of `memory_max`, for the rings of threads that read with blocking calls.
+/// The part of `memory_max` for the rings of threads with blocking calls.
 const BUFFERS_BYTES: u64 = 2 << 20;
 
-/// Less leaves no cache to speak of.
+/// A smaller limit leaves too little for a cache.
 const MEMORY_BYTES_MIN: u64 = 16 << 20;
 
 /// Lookups between two looks at the clock.
 const TURN: usize = 32;
 
-/// Whether a case can be run; the error is a sentence.
-pub fn check(case: &Case) -> Result<(), String> {
+fn check(case: &Case) -> Result<(), String> {
     if case.memory.0 < MEMORY_BYTES_MIN {
-        return Err(format!("memory of {} bytes: {MEMORY_BYTES_MIN} at least are possible", case.memory.0));
+        return Err(format!("memory of {} bytes: at least {MEMORY_BYTES_MIN} are possible", case.memory.0));
     }
     match case.bytes.0 {
         bytes @ 128..=4096 if bytes.is_power_of_two() => Ok(()),
-        bytes => Err(format!("bytes = {bytes}: records of a power of two from 128 to 4096 are possible")),
+        bytes => Err(format!("bytes = {bytes}: a power of two from 128 to 4096 is possible")),
     }
 }
 
-/// A file, and the processes that look records up in it.
-pub struct Field {
+/// A file, and the processes that look up records in it.
+struct Processes {
     scratch: Scratch,
-    /// For `linux-random`, which must not find the pages that `linux` has read.
+    /// The file of `linux-random`, which must not find pages that `linux` has read.
     other_scratch: Option<Scratch>,
-    /// By their contestants' names, or why there is none.
-    processes: BTreeMap<String, Result<Process, String>>,
+    /// The process of each contestant, or why there is none.
+    started: BTreeMap<String, Result<Process, String>>,
 }
 
-impl Field {
-    /// Makes the file.
-    pub fn new(case: &Case, run: &mut Run<'_>) -> Result<Field, Error> {
-        let scratch = Scratch::new(case, "", run)?;
-        Ok(Field { scratch, other_scratch: None, processes: BTreeMap::new() })
-    }
-
+impl Processes {
     fn start(&mut self, name: &str, case: &Case, run: &mut Run<'_>) -> Result<Process, Error> {
         if name.starts_with("linux") && case.store != Place::Disk && !self.scratch.is_device {
             return Err(Error::new("a file in tmpfs is page cache itself; a RAM disk needs a loop device"));
@@ -98,55 +98,51 @@ impl Field {
         };
         Process::start(name, &program, &scratch.path, case)
     }
-}
 
-impl Stage for Field {
-    fn run(&mut self, case: &Case, run: &mut Run<'_>) -> Result<Vec<Row>, Error> {
-        let mut row = Row::new(run.suite, case);
+    fn run(&mut self, case: &Case, run: &mut Run<'_>) -> Result<Row, Error> {
         for name in &case.contestants {
-            if !self.processes.contains_key(name) {
+            if !self.started.contains_key(name) {
                 let started = self.start(name, case, run);
-                self.processes.insert(name.clone(), started.map_err(|error| error.to_string()));
+                self.started.insert(name.clone(), started.map_err(|error| error.to_string()));
             }
         }
-        let mut teams = Vec::new();
+        let (mut lookups, mut notes) = (Vec::new(), Vec::new());
         for name in &case.contestants {
-            match &self.processes[name] {
-                Err(error) => row.notes.push(format!("{name} did not run: {error}")),
+            match &self.started[name] {
+                Err(error) => notes.push(format!("{name} did not run: {error}")),
                 Ok(process) => {
-                    run.news(case, &format!("warming up {name}"));
-                    run.options.unless_stopped()?;
-                    let bytes = case.bytes.0;
-                    if let [turnovers, 1.0] = process.ask(&format!("warm {bytes}"))?[..] {
-                        let seconds = WARM_TIME.as_secs();
-                        row.notes.push(format!(
-                            "the warm-up of {name} ended after {seconds} s, when it had read {turnovers:.1} times its memory"
+                    run.step(case, &format!("warming up {name}"))?;
+                    if let [turnovers, 1.0] = process.ask(&format!("warm {}", case.bytes.0))?[..] {
+                        notes.push(format!(
+                            "the warm-up of {name} ended after {} s, when it had read {turnovers:.1} times \
+                            its memory",
+                            WARM_TIME.as_secs()
                         ));
                     }
-                    teams.push(Lookups { name, process, case, sums: Mutex::default() });
+                    lookups.push(Lookups { name, process, case, sums: Mutex::default() });
                 }
             }
         }
-        let team: Vec<&dyn Team> = teams.iter().map(|team| team as &dyn Team).collect();
-        let plan = run.plan(case, (9.0, Duration::from_millis(250), Clock::Wall), team.len());
-        let slices = run.compete(case, plan, &team)?;
-        row.compare(case, plan, &team, &slices);
-        for (standing, team) in row.contestants.iter_mut().zip(&teams) {
-            let sums = team.sums()?;
+        let teams: Vec<Team<'_>> = lookups.iter().map(Lookups::team).collect();
+        let (mut row, _) = run.race(case, Pace::new(9.0, 250), &teams)?;
+        drop(teams);
+        for (standing, lookups) in row.contestants.iter_mut().zip(&lookups) {
+            let sums = lookups.sums()?;
             standing.store_pages_per_op = Some(sums.pages / sums.lookups.max(1.0));
         }
-        row.count("file_bytes", self.scratch.file_bytes);
-        row.count("octavo_memory_max_bytes", case.memory.0 - PROCESS_BYTES);
-        Ok(vec![row])
+        row.add("file_bytes", self.scratch.file_bytes);
+        row.add("octavo_memory_max_bytes", case.memory.0 - PROCESS_BYTES);
+        row.notes = notes;
+        Ok(row)
     }
 }
 
-/// What a contestant did in all slices.
+/// The sums of a contestant's slices.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sums {
     slices: u64,
     lookups: f64,
-    /// Pages that its process read of the store.
+    /// Pages that its process read from the store.
     pages: f64,
 }
 
@@ -161,30 +157,21 @@ impl Lookups<'_> {
     fn sums(&self) -> Result<Sums, Error> {
         self.sums.lock().map(|sums| *sums).map_err(|_| Error::new("a lock is poisoned"))
     }
-}
 
-impl Team for Lookups<'_> {
-    fn name(&self) -> &str {
-        self.name
+    fn team(&self) -> Team<'_> {
+        Team::program(self.name, |time| self.run(time))
     }
 
-    fn worker<'t>(&'t self, _: usize) -> Result<Box<dyn Worker + 't>, Error> {
-        Ok(Box::new(Outside))
-    }
-
-    fn is_whole(&self) -> bool {
-        true
-    }
-
-    fn run_whole(&self, time: Duration) -> Result<f64, Error> {
+    /// Runs one slice. Returns lookups per second.
+    fn run(&self, time: Duration) -> Result<f64, Error> {
         let Sums { slices, lookups, pages } = self.sums()?;
         let (threads, bytes, slices) = (self.case.threads.0, self.case.bytes.0, slices + 1);
-        // The same keys for everybody in a round, and others in the next one and in the next case:
-        // caches stay warm from case to case.
+        // All contestants have the same keys in a round. The next round and the next case have
+        // others: caches stay warm from case to case.
         let seed = slices + ((threads as u64) << 32) + (bytes << 48);
         let line = format!("run {bytes} {threads} {} {seed}", time.as_millis().max(1));
         let [rate, more, read] = self.process.ask(&line)?[..] else {
-            return Err(Error::new("three figures are expected of a run"));
+            return Err(Error::new("a bounded process must answer a run with three figures"));
         };
         let sums = Sums { slices, lookups: lookups + more, pages: pages + read };
         self.sums.lock().map(|mut known| *known = sums).map_err(|_| Error::new("a lock is poisoned"))?;
@@ -192,10 +179,9 @@ impl Team for Lookups<'_> {
     }
 }
 
-// ---- A contestant's process
-// ---------------------------------------------------------------------------------------
+// ---- A contestant's process, from outside
 
-/// A process with a bound on its memory, the kernel's page cache for it included.
+/// A process with a memory limit that includes its share of the kernel's page cache.
 struct Process {
     pipes: Mutex<(ChildStdin, BufReader<ChildStdout>)>,
     child: Child,
@@ -204,7 +190,7 @@ struct Process {
 
 impl Process {
     fn start(name: &str, program: &Path, file: &Path, case: &Case) -> Result<Process, Error> {
-        // Octavo is bounded anyhow, and what is read directly takes no memory.
+        // Octavo bounds itself, and direct reads take no memory: neither needs the group.
         let group = match make_group(name, case.memory.0) {
             Err(error) if name.starts_with("linux") => return Err(error),
             group => group.ok(),
@@ -217,7 +203,7 @@ impl Process {
             Error::new(format!("{}: {error}", program.display()))
         })?;
         let (Some(stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
-            return Err(Error::new("a process without pipes"));
+            return Err(Error::new("a bounded process has no pipes"));
         };
         let joined = match &group {
             Some(group) => std::fs::write(group.join("cgroup.procs"), child.id().to_string()),
@@ -229,7 +215,7 @@ impl Process {
         Ok(process)
     }
 
-    /// Sends a line, and reads the figures of the line that answers it.
+    /// Sends a line, and returns the figures of the answer.
     fn ask(&self, line: &str) -> Result<Vec<f64>, Error> {
         let mut pipes = self.pipes.lock().map_err(|_| Error::new("a lock is poisoned"))?;
         let (to, from) = &mut *pipes;
@@ -237,21 +223,21 @@ impl Process {
         let mut answer = String::new();
         from.read_line(&mut answer).map_err(Error::at("a bounded process"))?;
         if answer.is_empty() {
-            return Err(Error::new("a bounded process has ended; its error is above, if it had one"));
+            return Err(Error::new("a bounded process has ended; if it had an error, that is printed above"));
         }
         let figures = answer.split_whitespace().map(str::parse).collect::<Result<_, _>>();
-        figures.map_err(|_| Error::new(format!("a bounded process says \"{}\"", answer.trim())))
+        figures.map_err(|_| Error::new(format!("a bounded process answers \"{}\"", answer.trim())))
     }
 }
 
-/// A memory control group with a limit.
+/// Makes a memory control group with a limit.
 fn make_group(name: &str, limit_bytes: u64) -> Result<PathBuf, Error> {
     let name = format!("octavo-bench-{}-{name}", std::process::id());
     let tried = [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")];
     let mut why = String::from("no memory control groups are mounted");
     for (root, limit) in tried.into_iter().filter(|(root, _)| Path::new(root).join("cgroup.procs").exists()) {
         let group = Path::new(root).join(&name);
-        // Version 2 wants to be told that children have limits; version 1 has no such file.
+        // Version 2 must allow limits of child groups; version 1 has no such file.
         let _ = std::fs::write(Path::new(root).join("cgroup.subtree_control"), "+memory");
         let made = std::fs::create_dir(&group);
         match made.and_then(|()| std::fs::write(group.join(limit), limit_bytes.to_string())) {
@@ -264,63 +250,58 @@ fn make_group(name: &str, limit_bytes: u64) -> Result<PathBuf, Error> {
 }
 
 fn remove_group(group: Option<&Path>) {
-    // What cannot be removed stays; there is nobody to tell.
+    // What cannot be removed stays.
     let _ = group.map(std::fs::remove_dir);
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // What has ended needs no end.
+        // Fails if it has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
         remove_group(self.group.as_deref());
     }
 }
 
-// ---- Inside of it
-// -------------------------------------------------------------------------------------------------
+// ---- A contestant's process, from inside
 
-/// A cache has turned over when it has read this many times its memory: once to fill it, once more
-/// to replace what came first.
+/// A cache has turned over when it has read this many times its memory: once to fill it, and once
+/// to replace the first pages.
 const TURNOVERS: f64 = 2.0;
 
-/// Threads of a warm-up, so that a device answers many reads at once.
+/// Threads of a warm-up, so that a device has many reads in flight.
 const WARM_THREADS: usize = 8;
 
-/// Lookups of a warm-up between two looks at what was read.
+/// Lookups of each thread of a warm-up between two checks for its end.
 const WARM_LOOKUPS: u64 = 4096;
 
-/// A warm-up ends after so many lookups for each record, when a file that nearly fits has all of
-/// its popular records in memory,
+/// A warm-up ends after this many lookups per record: by then a file that nearly fits has all of
+/// its popular records in memory.
 const WARM_LOOKUPS_PER_RECORD: u64 = 16;
 
-/// and after this time.
+/// A warm-up also ends after this time.
 const WARM_TIME: Duration = Duration::from_secs(30);
 
+/// How records are read.
 enum Way {
-    Octavo(Cached),
+    Octavo(Subject),
     Linux(File),
     Direct(DirectFile),
 }
 
-struct Cached {
-    /// Before the cache, which it is a part of.
-    object: Object,
-    _cache: Cache,
-}
-
-/// A file, and how its records are read.
+/// A file with records, and the way to read them.
 struct Reader {
     way: Way,
     name: String,
     file_bytes: u64,
     memory_bytes: u64,
-    /// What the process had read of the store when records of this size were asked for first.
+    /// The size of records, and what the process had read from the store when it first read such
+    /// ones.
     warmed: Option<(usize, u64)>,
 }
 
-/// Serves one contestant: standard input says who it is, then `warm` and `run` a line each; answers
-/// are lines of figures.
+/// Serves one contestant, as a process of its own. Standard input has its name and settings in the
+/// first line, then orders `warm` and `run`; the answers are lines of figures.
 pub fn serve(path: &Path) -> Result<(), Error> {
     let mut lines = std::io::stdin().lines();
     let mut next = || lines.next().transpose().map_err(Error::at("standard input"));
@@ -343,13 +324,13 @@ pub fn serve(path: &Path) -> Result<(), Error> {
                     reader.look_up(*bytes as usize, *threads as usize, *seed, u64::MAX, until)?;
                 println!("{rate:.1} {lookups} {}", store_pages() - before);
             }
-            _ => return Err(Error::new(format!("\"{line}\" is no order of a bounded process"))),
+            _ => return Err(Error::new(format!("\"{line}\" is no order for a bounded process"))),
         }
     }
     Ok(())
 }
 
-/// Pages that this process has read of block devices.
+/// Pages that this process has read from block devices.
 fn store_pages() -> u64 {
     let io = read_to_string("/proc/self/io").unwrap_or_default();
     let bytes = io.lines().find_map(|line| line.strip_prefix("read_bytes: ")?.parse::<u64>().ok());
@@ -357,17 +338,16 @@ fn store_pages() -> u64 {
 }
 
 impl Reader {
-    fn open(path: &Path, who: &str) -> Result<Reader, Error> {
-        let words: Vec<&str> = who.split(' ').collect();
+    fn open(path: &Path, first: &str) -> Result<Reader, Error> {
+        let words: Vec<&str> = first.split(' ').collect();
         let [name, memory, policy] = words[..] else {
-            return Err(Error::new(format!("\"{who}\" is no contestant")));
+            return Err(Error::new(format!("\"{first}\" names no contestant")));
         };
-        let memory_bytes: u64 = memory.parse().map_err(|_| Error::new("a limit is expected"))?;
+        let memory_bytes: u64 =
+            memory.parse().map_err(|_| Error::new(format!("\"{memory}\" is no memory limit")))?;
         let what = path.display().to_string();
         let file = File::open(path).map_err(Error::at(&what))?;
-        let file_bytes = Store::open(path, &OpenOptions { lock: false, ..OpenOptions::default() })
-            .map_err(Error::at(&what))?
-            .len_bytes();
+        let file_bytes = open_unlocked(path)?.len_bytes();
         let way = match name {
             "octavo" => open_cached(path, memory_bytes.saturating_sub(PROCESS_BYTES), policy)?,
             "direct" => Way::Direct(DirectFile::open(path).map_err(Error::at(&what))?),
@@ -381,8 +361,8 @@ impl Reader {
         Ok(Reader { way, name: name.into(), file_bytes, memory_bytes, warmed: None })
     }
 
-    /// Looks records up until the cache has turned over, or every record had its turn many times.
-    /// Returns how many times its memory was read, and whether time ran out before.
+    /// Looks up records until the cache has turned over, or each record was looked up many times.
+    /// Returns how many times its memory was read, and whether time ran out.
     fn warm_up(&mut self, bytes: usize) -> Result<(f64, bool), Error> {
         let begun = match self.warmed {
             Some((known, begun)) if known == bytes => begun,
@@ -404,8 +384,8 @@ impl Reader {
         Ok((turnovers(), false))
     }
 
-    /// Looks records up on some threads, up to `most` on each. Returns lookups per second and how
-    /// many they were.
+    /// Looks up records on some threads, up to `most` on each. Returns lookups per second, and
+    /// their number.
     fn look_up(
         &self,
         bytes: usize,
@@ -415,16 +395,15 @@ impl Reader {
         until: Instant,
     ) -> Result<(f64, u64), Error> {
         let records = self.file_bytes / bytes as u64;
-        let keys =
-            (0..threads as u64).map(|thread| stream::keys(Mix::C, records, content::mix(seed) ^ thread));
+        let keys = (0..threads as u64).map(|thread| stream::keys(Mix::C, records, mix(seed) ^ thread));
         let keys = keys.collect::<Result<Vec<_>, _>>()?;
         let done: Result<Vec<(f64, u64)>, Error> = std::thread::scope(|scope| {
             let threads: Vec<_> = keys
                 .into_iter()
                 .map(|keys| scope.spawn(move || self.look_up_here(bytes, keys, most, until)))
                 .collect();
-            let fallen = |_| Err(Error::new("a thread has panicked"));
-            threads.into_iter().map(|thread| thread.join().unwrap_or_else(fallen)).collect()
+            let panicked = |_| Err(Error::new("a thread that looks up records has panicked"));
+            threads.into_iter().map(|thread| thread.join().unwrap_or_else(panicked)).collect()
         });
         Ok(done?.into_iter().fold((0.0, 0), |(rate, count), (more, others)| (rate + more, count + others)))
     }
@@ -442,8 +421,8 @@ impl Reader {
                 let offset = key * bytes as u64;
                 let (number, skip) = (offset / PAGE_BYTES as u64, offset as usize % PAGE_BYTES);
                 let record = match &self.way {
-                    Way::Octavo(cached) => {
-                        cached.object.read_at(offset, &mut page[..bytes])?;
+                    Way::Octavo(subject) => {
+                        subject.object.read_at(offset, &mut page[..bytes])?;
                         &page[..bytes]
                     }
                     Way::Linux(file) => {
@@ -455,9 +434,7 @@ impl Reader {
                         &page[skip..skip + bytes]
                     }
                 };
-                if !content::is_right(number, skip, record) {
-                    return Err(Error::new(format!("wrong bytes in record {key}, {}", self.name)));
-                }
+                content::check(number, skip, record, &self.name)?;
                 count += 1;
             }
         }
@@ -465,18 +442,22 @@ impl Reader {
     }
 }
 
-/// A file before a cache with this much memory for everything.
+/// Opens a file behind a cache that takes `memory_max_bytes` for everything.
 fn open_cached(path: &Path, memory_max_bytes: u64, policy: &str) -> Result<Way, Error> {
-    let policy = PolicyName::ALL.into_iter().find(|known| known.name() == policy);
-    let policy = policy.ok_or_else(|| Error::new("a policy is expected"))?;
-    let cache = Cache::new(CacheConfig {
+    let known = PolicyName::ALL.into_iter().find(|known| known.name() == policy);
+    let policy = known.ok_or_else(|| Error::new(format!("\"{policy}\" is no policy")))?;
+    let cache = CacheConfig {
         memory_max_bytes,
         buffers_max_bytes: Some(BUFFERS_BYTES),
         page_bytes: PAGE_BYTES as u32,
         ..CacheConfig::default()
-    })?;
-    let partition = cache.partition(PartitionConfig { policy, ..PartitionConfig::new("bench") })?;
+    };
+    let partition = PartitionConfig { policy, ..PartitionConfig::new("bench") };
+    Ok(Way::Octavo(Subject::new(cache, partition, open_unlocked(path)?)?))
+}
+
+/// Opens a file that another process has locked.
+fn open_unlocked(path: &Path) -> Result<Store, Error> {
     let options = OpenOptions { lock: false, ..OpenOptions::default() };
-    let store = Store::open(path, &options).map_err(Error::at(&path.display().to_string()))?;
-    Ok(Way::Octavo(Cached { object: partition.open(store, "file")?, _cache: cache }))
+    Store::open(path, &options).map_err(Error::at(&path.display().to_string()))
 }

@@ -1,45 +1,51 @@
-//! Churn: hits among misses that fill and turn over the cache, and what becomes of the time of hits
-//! when the cache is full.
+//! Churn: hits among misses that fill the cache and then turn it over, and how the time of hits
+//! changes once the cache is full.
 //!
-//! A quarter of the frames is hot: pages that are read again and again, and stay. So many reads in
-//! a hundred go there; the others read the rest of the file in order, so that nearly every one of
-//! them is a miss: none comes back before everything else was read (a policy may keep some of them,
-//! and the hit ratio is counted). Where operations are timed, it
-//! is the reads of hot pages. One contestant is emptied before each of its slices but for the hot
-//! pages, so that its misses find room; the other is full, and its misses evict. Their caches are
-//! alike and lie before the same file.
+//! A quarter of the frames is *hot*: pages that are read again and again, and stay. The case's
+//! `hits` percent of the reads go there. The other reads go through the rest of the file in order,
+//! so that nearly all of them miss: none comes back before all others were read (a policy can keep
+//! some of them; the hit ratio is counted). Timed operations are the reads of hot pages.
+//!
+//! `octavo-filling` is emptied before each of its slices except for the hot pages, so that its
+//! misses find free frames. `octavo` is full, so that its misses evict. The two caches are equal,
+//! before the same file. `bare` reads hot pages from an array, and the others directly.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
+use octavo::Advice;
 use octavo::disk::AlignedBytes;
-use octavo::{Advice, Cache, Object, Partition};
+use octavo_random::{Random, mix, scale};
 
-use crate::Error;
 use crate::case::Case;
-use crate::clock::Clock;
 use crate::content::{self, PAGE_BYTES};
-use crate::drivers::{Run, Stage, cache};
+use crate::error::Error;
 use crate::machine;
 use crate::reference::{Array, UNIT_SHIFT};
 use crate::report::Row;
 use crate::scratch::Scratch;
+use crate::stage::{Driver, Run, Subject, cache_config, offset, partition_config};
 use crate::statistics::Histogram;
-use crate::turns::{Team, Worker, timed};
+use crate::turns::{Pace, Team, Worker, timed};
 
-/// Who can run.
-pub const CONTESTANTS: &[&str] = &["octavo", "octavo-filling", "bare"];
+pub const DRIVER: Driver = Driver {
+    name: "churn",
+    purpose: "hits among misses that fill and turn over the cache",
+    contestants: &["octavo", "octavo-filling", "bare"],
+    scenery: &["store", "memory", "file", "policy"],
+    check,
+    memory: |needs| needs.file + needs.frames * 9 / 4,
+    set: |case, run| {
+        let pair = TwoCaches::new(case, run)?;
+        Ok(Box::new(move |case, run| pair.run(case, run).map(|row| vec![row])))
+    },
+};
 
-/// What the stage depends on.
-pub const SCENERY: &[&str] = &["store", "memory", "file", "policy"];
-
-/// Operations between two looks at the clock.
+/// Operations of a turn.
 const TURN: usize = 32;
 
-/// Whether a case can be run; the error is a sentence.
-pub fn check(case: &Case) -> Result<(), String> {
+fn check(case: &Case) -> Result<(), String> {
     if case.file.0 < 4 * case.memory.0 {
-        return Err("churn needs a file four times as large as the cache".into());
+        return Err("churn needs a file at least four times as large as memory".into());
     }
     match case.bytes.0 {
         128 | 4096 => Ok(()),
@@ -47,196 +53,143 @@ pub fn check(case: &Case) -> Result<(), String> {
     }
 }
 
-/// A file, and two caches before it.
-pub struct Field {
+/// A full cache and one that fills, before the same file, and an array with the hot pages.
+struct TwoCaches {
     full: Side,
     filling: Side,
     array: Array,
     scratch: Scratch,
     hot_pages: u64,
-    /// Resident bytes of this process once everything was filled.
+    /// Resident bytes of this process when the stage was set.
     resident_bytes: u64,
 }
 
 struct Side {
-    /// Before the cache, which it is a part of.
-    object: Object,
-    partition: Partition,
-    _cache: Cache,
-    /// The next page that nobody has read.
+    subject: Subject,
+    /// The number of cold pages read so far.
     cold: AtomicU64,
 }
 
-impl Side {
-    fn new(case: &Case, scratch: &Scratch, hot_pages: u64) -> Result<Side, Error> {
-        let (cache, partition) = cache(case, case.memory.0, 16 << 20)?;
-        let object = partition.open(scratch.open()?, "file")?;
-        Ok(Side { object, partition, _cache: cache, cold: AtomicU64::new(hot_pages) })
-    }
-
-    fn warm(&self, hot_pages: u64) -> Result<(), Error> {
-        let mut byte = [0; 8];
-        for page in 0..hot_pages {
-            self.object.read_at(page * PAGE_BYTES as u64, &mut byte)?;
-        }
-        Ok(())
-    }
-}
-
-impl Field {
-    /// Makes them; the one cache is filled.
-    pub fn new(case: &Case, run: &mut Run<'_>) -> Result<Field, Error> {
+impl TwoCaches {
+    fn new(case: &Case, run: &mut Run<'_>) -> Result<TwoCaches, Error> {
         let scratch = Scratch::new(case, "", run)?;
         let hot_pages = case.memory.0 / PAGE_BYTES as u64 / 4;
         run.news(case, "filling the caches");
-        let (full, filling) = (Side::new(case, &scratch, hot_pages)?, Side::new(case, &scratch, hot_pages)?);
-        // The hot pages in turn with others, until nothing is free.
-        let mut byte = [0; 8];
-        for round in 0..4 * hot_pages * 2 {
-            for page in [round % hot_pages, full.next_cold(&scratch, hot_pages)] {
-                full.object.read_at(page * PAGE_BYTES as u64, &mut byte)?;
-            }
-        }
+        let side = || -> Result<Side, Error> {
+            let cache = cache_config(case.memory.0, 16 << 20);
+            let subject = Subject::new(cache, partition_config(case), scratch.open()?)?;
+            Ok(Side { subject, cold: AtomicU64::new(hot_pages) })
+        };
         let mut array = Array::new(hot_pages as usize * PAGE_BYTES).map_err(Error::at("an array"))?;
-        for (page, bytes) in (0..hot_pages).zip(array.bytes_mut().chunks_exact_mut(PAGE_BYTES)) {
-            content::fill(page, bytes);
+        let (full, filling) = (side()?, side()?);
+        content::fill_run(0, &mut array.bytes_mut()[..hot_pages as usize * PAGE_BYTES]);
+        let mut pair = TwoCaches { full, filling, array, scratch, hot_pages, resident_bytes: 0 };
+        // Hot pages alternate with cold ones until no frame is free.
+        for round in 0..8 * hot_pages {
+            pair.full.subject.touch([round % hot_pages, pair.next_cold(&pair.full)])?;
         }
-        let resident_bytes = machine::resident_bytes();
-        Ok(Field { full, filling, array, scratch, hot_pages, resident_bytes })
+        pair.resident_bytes = machine::resident_bytes();
+        Ok(pair)
     }
-}
 
-impl Side {
-    fn next_cold(&self, scratch: &Scratch, hot_pages: u64) -> u64 {
-        // Relaxed: only that each page has its turn matters.
-        hot_pages + self.cold.fetch_add(1, Ordering::Relaxed) % (scratch.pages() - hot_pages)
+    fn next_cold(&self, side: &Side) -> u64 {
+        // Relaxed: each page has its turn, in whatever order.
+        let number = side.cold.fetch_add(1, Ordering::Relaxed);
+        self.hot_pages + number % (self.scratch.pages() - self.hot_pages)
     }
-}
 
-impl Stage for Field {
-    fn run(&mut self, case: &Case, run: &mut Run<'_>) -> Result<Vec<Row>, Error> {
-        let teams: Vec<Reader<'_>> =
-            case.contestants.iter().map(|name| Reader { name, field: self, case }).collect();
-        let teams: Vec<&dyn Team> = teams.iter().map(|team| team as &dyn Team).collect();
-        let mut plan = run.plan(case, (9.0, Duration::from_millis(150), Clock::Wall), teams.len());
-        plan.timed = case.timed.unwrap_or(true);
-        let before = self.full.partition.stat();
-        let slices = run.compete(case, plan, &teams)?;
-        let after = self.full.partition.stat();
-        let mut row = Row::new(run.suite, case);
-        row.compare(case, plan, &teams, &slices);
-        let (hits, misses) = (after.hits - before.hits, after.misses - before.misses);
-        row.count("hits_counted", hits);
-        row.count("misses", misses);
-        row.count("evictions", after.evictions.capacity - before.evictions.capacity);
-        row.count("bypasses", after.bypasses - before.bypasses);
-        row.number("hit_ratio", hits as f64 / (hits + misses).max(1) as f64);
-        // The cache that fills has been empty, so this may be up to one cache. More is a leak.
+    /// Evicts all pages of the filling cache except the hot ones.
+    fn empty(&self) -> Result<(), Error> {
+        let (subject, from) = (&self.filling.subject, offset(self.hot_pages));
+        subject.object.advise(from, self.scratch.file_bytes - from, Advice::DontNeed)?;
+        subject.touch(0..self.hot_pages)
+    }
+
+    fn run(&self, case: &Case, run: &mut Run<'_>) -> Result<Row, Error> {
+        let team = |name| {
+            let team = Team::new(name, move |thread| {
+                Ok(Thread {
+                    pair: self,
+                    name,
+                    case,
+                    random: Random::new((thread as u64 + 1) << 40),
+                    page: AlignedBytes::new(PAGE_BYTES),
+                    buffer: AlignedBytes::new(case.bytes.0 as usize),
+                })
+            });
+            if name == "octavo-filling" { team.before(|| self.empty()) } else { team }
+        };
+        let teams: Vec<Team<'_>> = case.contestants.iter().map(|name| team(&**name)).collect();
+        let pace = Pace::new(9.0, 150).timed();
+        let ((mut row, _), did) = self.full.subject.measure(|| run.race(case, pace, &teams))?;
+        row.add("hits_counted", did.hits());
+        row.add("misses", did.misses());
+        row.add("evictions", did.of(|stat| stat.evictions.capacity));
+        row.add("bypasses", did.of(|stat| stat.bypasses));
+        row.add("hit_ratio", did.hit_ratio());
+        // At most one cache: the filling one was empty. More is a leak.
         let grown = machine::resident_bytes().saturating_sub(self.resident_bytes);
-        row.number("resident_grown_mib", grown as f64 / f64::from(1 << 20));
+        row.add("resident_grown_mib", grown as f64 / f64::from(1 << 20));
         let p99 = |name: &str| row.standing(name).and_then(|standing| standing.p99_ns);
         if let (Some(full), Some(filling)) = (p99("octavo"), p99("octavo-filling")) {
-            row.number("p99_full_through_filling", full / filling.max(1.0));
+            row.add("p99_full_through_filling", full / filling.max(1.0));
         }
-        let resident = self.filling.partition.stat();
-        if resident.resident_bytes >= resident.max_bytes
-            && case.contestants.iter().any(|n| n == "octavo-filling")
+        let filling = self.filling.subject.partition.stat();
+        if filling.resident_bytes >= filling.max_bytes
+            && case.contestants.iter().any(|name| name == "octavo-filling")
         {
-            row.notes.push("the cache that was to be filling became full within a slice".into());
+            row.notes.push("the filling cache became full within a slice".into());
         }
-        Ok(vec![row])
-    }
-}
-
-struct Reader<'t> {
-    name: &'t str,
-    field: &'t Field,
-    case: &'t Case,
-}
-
-impl Team for Reader<'_> {
-    fn name(&self) -> &str {
-        self.name
-    }
-
-    fn prepare(&self) -> Result<(), Error> {
-        if self.name != "octavo-filling" {
-            return Ok(());
-        }
-        let Field { filling, hot_pages, scratch, .. } = self.field;
-        let from = hot_pages * PAGE_BYTES as u64;
-        filling.object.advise(from, scratch.file_bytes - from, Advice::DontNeed)?;
-        filling.warm(*hot_pages)
-    }
-
-    fn worker<'t>(&'t self, thread: usize) -> Result<Box<dyn Worker + 't>, Error> {
-        let seed = (thread as u64 + 1) << 40;
-        Ok(Box::new(Thread {
-            team: self,
-            random: Box::new(content::random(seed)),
-            page: AlignedBytes::new(PAGE_BYTES),
-            buffer: AlignedBytes::new(self.case.bytes.0 as usize),
-        }))
+        Ok(row)
     }
 }
 
 struct Thread<'t> {
-    team: &'t Reader<'t>,
-    random: Box<dyn Iterator<Item = u64>>,
+    pair: &'t TwoCaches,
+    name: &'t str,
+    case: &'t Case,
+    random: Random,
+    /// For direct reads.
     page: AlignedBytes,
     buffer: AlignedBytes,
 }
 
 impl Worker for Thread<'_> {
     fn turn(&mut self, mut times: Option<&mut Histogram>) -> Result<u64, Error> {
-        let Field { full, filling, scratch, hot_pages, .. } = self.team.field;
-        let side = if self.team.name == "octavo-filling" { filling } else { full };
-        let len = self.team.case.bytes.0;
-        for random in self.random.by_ref().take(TURN) {
-            let is_hot = content::below(random, 100) < self.team.case.hits.0.into();
-            let other = content::mix(random);
-            let page = match is_hot {
-                true => content::below(other, *hot_pages),
-                false => side.next_cold(scratch, *hot_pages),
-            };
-            let skip = content::below(content::mix(other), PAGE_BYTES as u64 / len) * len;
-            let mut read = || self.team.read(side, is_hot, page, skip, (&mut self.buffer, &mut self.page));
-            match &mut times {
-                Some(times) if is_hot => timed(times, read)?,
-                _ => read()?,
-            }
-            if !content::is_right(page, skip as usize, &self.buffer) {
-                return Err(Error::new(format!("wrong bytes in page {page}, {}", self.team.name)));
-            }
+        let pair = self.pair;
+        let side = if self.name == "octavo-filling" { &pair.filling } else { &pair.full };
+        let len = self.case.bytes.0;
+        for _ in 0..TURN {
+            let drawn = self.random.next_u64();
+            let (is_hot, other) = (self.case.hits.has(drawn), mix(drawn));
+            let page = if is_hot { scale(other, pair.hot_pages) } else { pair.next_cold(side) };
+            let skip = scale(mix(other), PAGE_BYTES as u64 / len) * len;
+            let mut untimed = None;
+            let times = if is_hot { &mut times } else { &mut untimed };
+            timed(times, || self.read(side, is_hot, page, skip as usize))?;
+            content::check(page, skip as usize, &self.buffer, self.name)?;
         }
         Ok(TURN as u64)
     }
 }
 
-impl Reader<'_> {
+impl Thread<'_> {
     #[inline]
-    fn read(
-        &self,
-        side: &Side,
-        is_hot: bool,
-        page: u64,
-        skip: u64,
-        (buffer, private): (&mut AlignedBytes, &mut AlignedBytes),
-    ) -> Result<(), Error> {
-        let offset = page * PAGE_BYTES as u64 + skip;
+    fn read(&mut self, side: &Side, is_hot: bool, page: u64, skip: usize) -> Result<(), Error> {
+        let at = offset(page) + skip as u64;
         match (self.name, is_hot) {
             ("bare", true) => {
-                debug_assert!(offset.is_multiple_of(1 << UNIT_SHIFT), "a place of the array");
-                self.field.array.read_words(offset as usize, buffer);
+                debug_assert!(at.is_multiple_of(1 << UNIT_SHIFT), "a place of the array");
+                self.pair.array.read_words(at as usize, &mut self.buffer);
                 Ok(())
             }
             ("bare", false) => {
-                self.field.scratch.direct.read(page, private).map_err(Error::at("a direct read"))?;
-                let len = buffer.len();
-                buffer.copy_from_slice(&private[skip as usize..][..len]);
+                self.pair.scratch.direct.read(page, &mut self.page).map_err(Error::at("a direct read"))?;
+                let len = self.buffer.len();
+                self.buffer.copy_from_slice(&self.page[skip..][..len]);
                 Ok(())
             }
-            _ => Ok(side.object.read_at(offset, buffer)?),
+            _ => Ok(side.subject.object.read_at(at, &mut self.buffer)?),
         }
     }
 }

@@ -1,24 +1,38 @@
-//! What share of the processors' time goes into taking and waiting for locks while a case of
+//! Locks: the share of processor time that goes into taking and waiting for locks while a case of
 //! `misses` runs (HotStorage '12, Figure 4).
 //!
 //! Each contestant runs alone while `perf record` samples this process's processor time, in the
-//! kernel and here; counted are the samples in functions that take or wait for locks, by their
-//! names. (Not in those that release them: samples pile up where interrupts are let in again.) A
-//! thread that sleeps takes no processor time and is not counted, which favours whoever sleeps for
-//! a lock. Without perf, or where the kernel refuses it, there is nothing to say but that.
+//! kernel and in user space. Samples in functions that take or wait for locks count, by the
+//! functions' names; functions that release locks do not, because samples pile up where interrupts
+//! are enabled again. A thread that sleeps takes no processor time and does not count, which
+//! favours contestants that sleep for a lock. Without perf, or if the kernel refuses it, a row has
+//! only a note.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::case::{Case, Value};
-use crate::clock::Clock;
-use crate::drivers::{Run, Stage, misses};
+use crate::case::Case;
+use crate::drivers::misses;
+use crate::error::Error;
+use crate::machine;
 use crate::report::Row;
-use crate::{Error, machine};
+use crate::scratch::{CachedFile, MEMORY_DIRECTORY};
+use crate::stage::{Driver, Run};
+use crate::turns::Pace;
 
-/// Parts of the names of functions that are about locks: the kernel's, the C library's, the
-/// engine's.
+pub const DRIVER: Driver = Driver {
+    name: "locks",
+    purpose: "the share of time that `misses` spends in locks",
+    set: |case, run| {
+        let file = misses::open(case, run)?;
+        Ok(Box::new(move |case, run| rows(&file, case, run)))
+    },
+    ..misses::DRIVER
+};
+
+/// Parts of the names of functions that take or wait for locks, in the kernel, the C library and
+/// the engine.
 const LOCKS: [&str; 11] = [
     "spin_lock",
     "read_lock_slow",
@@ -33,52 +47,48 @@ const LOCKS: [&str; 11] = [
     "octavo_table::lock",
 ];
 
-/// The stage of `misses`.
-pub struct Field(pub misses::Field);
-
-impl Stage for Field {
-    fn run(&mut self, case: &Case, run: &mut Run<'_>) -> Result<Vec<Row>, Error> {
-        let mut rows = Vec::new();
-        for name in &case.contestants {
-            let alone = Case { contestants: vec![name.clone()], reference: Vec::new(), ..case.clone() };
-            let mut row = Row::new(run.suite, &alone);
-            row.case = format!("{}_{name}", case.name);
-            row.fact("who", Value::Text(name.clone()));
-            if machine::program("perf").is_none() {
-                row.notes.push("perf is not installed, and nothing was measured".into());
-                rows.push(row);
-                continue;
-            }
-            let teams = self.0.teams(&alone, run.options.quick);
-            let teams: Vec<_> = teams.iter().map(|team| &**team).collect();
-            let mut plan = run.plan(&alone, (5.0, Duration::from_millis(500), Clock::Wall), 1);
-            plan.slice = plan.slice.max(Duration::from_millis(100));
-            let seconds = plan.slice.as_secs_f64() * plan.rounds as f64;
-            let data = Path::new(crate::scratch::MEMORY_DIRECTORY)
-                .join(format!("octavo-bench-perf-{}", std::process::id()));
-            let recorder = record(&data, seconds);
-            let slices = run.compete(&alone, plan, &teams);
-            let recorded = recorder.map_err(Error::at("perf")).and_then(|mut recorder| {
-                recorder.wait().map_err(Error::at("perf"))?;
-                report(&data)
-            });
-            // It may never have been written.
-            let _ = std::fs::remove_file(&data);
-            row.compare(&alone, plan, &teams, &slices?);
-            match recorded {
-                Ok((locks, top)) => {
-                    row.number("lock_share", locks);
-                    row.notes.push(format!("most of it in {top}"));
-                }
-                Err(error) => row.notes.push(format!("perf said nothing of use: {error}")),
-            }
-            rows.push(row);
-        }
-        Ok(rows)
-    }
+fn rows(file: &CachedFile, case: &Case, run: &mut Run<'_>) -> Result<Vec<Row>, Error> {
+    let alone = |name: &String| {
+        let only = Case { contestants: vec![name.clone()], reference: Vec::new(), ..case.clone() };
+        row(file, &case.name, &only, run)
+    };
+    case.contestants.iter().map(alone).collect()
 }
 
-/// Samples this process for so long.
+/// Runs a case of one contestant, and samples it meanwhile.
+fn row(file: &CachedFile, case_name: &str, alone: &Case, run: &mut Run<'_>) -> Result<Row, Error> {
+    let name = &alone.contestants[0];
+    let mut row = Row::of_contestant(run.suite, alone, name);
+    row.case = format!("{case_name}_{name}");
+    if machine::program("perf").is_none() {
+        row.notes.push("perf is not installed, so nothing was measured".into());
+        return Ok(row);
+    }
+    let teams = misses::teams(file, alone, run.options.quick);
+    let mut plan = run.plan(alone, Pace::new(5.0, 500), 1);
+    plan.slice = plan.slice.max(Duration::from_millis(100));
+    let seconds = plan.slice.as_secs_f64() * plan.rounds as f64;
+    let data = Path::new(MEMORY_DIRECTORY).join(format!("octavo-bench-perf-{}", std::process::id()));
+    let recorder = record(&data, seconds);
+    let slices = run.compete(alone, plan, &teams);
+    let recorded = recorder.map_err(Error::at("perf")).and_then(|mut recorder| {
+        recorder.wait().map_err(Error::at("perf"))?;
+        report(&data)
+    });
+    // perf may not have written it.
+    let _ = std::fs::remove_file(&data);
+    row.compare(alone, plan, &teams, &slices?);
+    match recorded {
+        Ok((locks, top)) => {
+            row.add("lock_share", locks);
+            row.notes.push(format!("most of it in {top}"));
+        }
+        Err(error) => row.notes.push(format!("perf failed: {error}")),
+    }
+    Ok(row)
+}
+
+/// Starts perf, which samples this process for `seconds`.
 fn record(data: &Path, seconds: f64) -> std::io::Result<std::process::Child> {
     let mut command = Command::new(machine::program("perf").unwrap_or_else(|| "perf".into()));
     command.args(["record", "-q", "-e", "cpu-clock", "-F", "999", "-o"]).arg(data);
@@ -86,12 +96,12 @@ fn record(data: &Path, seconds: f64) -> std::io::Result<std::process::Child> {
     command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()
 }
 
-/// The share of samples in locks, and where most of them are.
+/// The share of samples in locks, and the function with the most of them.
 fn report(data: &Path) -> Result<(f64, String), Error> {
     let mut command = Command::new(machine::program("perf").unwrap_or_else(|| "perf".into()));
     command.args(["report", "--stdio", "-F", "overhead,sym", "-i"]).arg(data).stderr(Stdio::null());
     let output = command.output().map_err(Error::at("perf report"))?;
-    share(&String::from_utf8_lossy(&output.stdout)).ok_or_else(|| Error::new("there are no samples"))
+    share(&String::from_utf8_lossy(&output.stdout)).ok_or_else(|| Error::new("it has recorded no samples"))
 }
 
 /// Adds up lines such as `12.34%  [k] _raw_spin_lock`.
@@ -116,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn samples_in_locks_are_added_up_and_nothing_is_no_share() {
+    fn samples_in_locks_are_added_up_and_no_samples_have_no_share() {
         let text = "# Overhead  Symbol\n#\n  50.00%  [k] copy_page\n  30.00%  [k] _raw_spin_lock\n 20.00%  [.] octavo_table::lock::Lock::lock\n\n";
         assert_eq!(share(text), Some((0.5, "_raw_spin_lock".to_owned())));
         assert_eq!(share("# no samples\n"), None);

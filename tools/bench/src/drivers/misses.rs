@@ -1,329 +1,201 @@
 //! Misses: pages of a file much larger than the cache.
 //!
-//! All contestants draw pages from the same kind of stream, keep as many reads in flight, submit
-//! what they start after each wait with one call, and check every word of every page (fio checks
-//! none). A device hides a copy, a file in memory does not: the cache keeps the page and hands it
-//! out, which is a copy more than a read that keeps nothing; so there is a contestant with the copy
-//! and one without.
+//! All contestants draw pages from the same kind of stream, have as many reads in flight, submit
+//! with one call what they start after a wait, and check every word of every page (fio checks
+//! none). The cache keeps the page and hands out a copy: one copy more than a read that keeps
+//! nothing. A device hides that copy, a file in memory does not, so the references exist with and
+//! without it.
 
-use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::time::Duration;
 
 use octavo::disk::{AlignedBytes, Store};
-use octavo::{Buffer, Cache, CacheConfig, Object, Op, Partition, PartitionConfig, Queue, Request};
+use octavo::{Buffer, Object, Op, Queue, Request};
 
-use crate::Error;
-use crate::case::{Call, Case, Value};
-use crate::clock::Clock;
+use crate::case::{Call, Case};
 use crate::content::{self, PAGE_BYTES};
-use crate::drivers::{Run, Stage};
-use crate::fio::Fio;
-use crate::reference::{DirectFile, PrivateReads, drop_cached};
+use crate::error::Error;
+use crate::fio;
+use crate::reference::{PrivateReads, drop_cached};
 use crate::report::Row;
-use crate::scratch::Scratch;
+use crate::scratch::CachedFile;
+use crate::stage::{Driver, Run, Subject, offset};
 use crate::statistics::{Histogram, median, ratios};
-use crate::stream::{self, Pages};
-use crate::turns::{Plan, Team, Worker, timed};
+use crate::stream::{self, Pages, seed};
+use crate::turns::{Pace, PageReads, Team, Worker};
 
-/// Who can run.
-pub const CONTESTANTS: &[&str] = &["octavo", "direct", "copied", "pread", "pread-copied", "buffered", "fio"];
+pub const DRIVER: Driver = Driver {
+    name: "misses",
+    purpose: "random pages of a file much larger than the cache",
+    contestants: &["octavo", "direct", "copied", "pread", "pread-copied", "buffered", "fio"],
+    scenery: &["store", "file", "policy"],
+    check,
+    memory: |needs| needs.file + needs.whole_file / u128::from(FILE_TO_CACHE),
+    set: |case, run| {
+        let file = open(case, run)?;
+        Ok(Box::new(move |case, run| row(&file, case, run).map(|row| vec![row])))
+    },
+};
 
-/// What the stage depends on.
-pub const SCENERY: &[&str] = &["store", "file", "policy"];
-
-/// The file is so many times as large as the cache, so that hits change little.
+/// The file is this many times as large as the cache, so that hits change little.
 const FILE_TO_CACHE: u64 = 100;
 
-/// Blocking reads between two looks at the clock.
-const TURN: usize = 16;
+/// The number of the stream that fills the cache; contestants have lower ones.
+const FILLING: usize = 99;
 
-/// Whether a case can be run; the error is a sentence.
 pub fn check(case: &Case) -> Result<(), String> {
-    let blocking = ["pread", "pread-copied", "buffered"];
     if case.file.0 < 64 << 20 {
-        return Err("file: misses need 64MiB at least".into());
+        return Err("file: misses need at least 64MiB".into());
     }
     if case.depth.0 > 1024 {
-        return Err(format!("depth = {}: up to 1024 are possible", case.depth.0));
+        return Err(format!("depth = {}: at most 1024 are possible", case.depth.0));
     }
-    let others = |names: &[&str]| {
-        let mut wrong =
-            case.contestants.iter().filter(|name| *name != "octavo" && !names.contains(&&***name));
-        wrong.next().map_or(Ok(()), |name| Err(format!("{name} cannot be called {}", case.call.name())))
+    let possible: &[&str] = match case.call {
+        Call::Queue => &["octavo", "direct", "copied", "fio"],
+        Call::Single => &["octavo", "pread", "pread-copied", "buffered"],
+        Call::Batch | Call::Pin | Call::PinBatch => {
+            return Err("misses have the calls queue and single".into());
+        }
     };
-    match case.call {
-        Call::Queue => others(&["direct", "copied", "fio"]),
-        Call::Single => others(&blocking),
-        Call::Batch | Call::Pin | Call::PinBatch => Err("misses are asked for by queue or single".into()),
+    match case.contestants.iter().find(|name| !possible.contains(&&***name)) {
+        Some(name) => Err(format!("{name} has no call \"{}\"", case.call.name())),
+        None => Ok(()),
     }
 }
 
-/// A file, and a cache before it.
-pub struct Field {
-    /// Before the cache, which it is a part of.
-    object: Object,
-    partition: Partition,
-    cache: Cache,
-    scratch: Scratch,
+/// The stage: a file behind a small cache.
+pub fn open(case: &Case, run: &mut Run<'_>) -> Result<CachedFile, Error> {
+    // 16 MiB: a ring, bounce pages and the buffers of each case.
+    CachedFile::new(case, run, case.file.0 / FILE_TO_CACHE, 16 << 20)
 }
 
-impl Field {
-    /// Makes both.
-    pub fn new(case: &Case, run: &mut Run<'_>) -> Result<Field, Error> {
-        let scratch = Scratch::new(case, "", run)?;
-        let frames_bytes = scratch.file_bytes / FILE_TO_CACHE;
-        // A ring, bounce pages and the buffers of each case.
-        let buffers_bytes = 16 << 20;
-        let cache = Cache::new(CacheConfig {
-            memory_max_bytes: frames_bytes + frames_bytes / 128 + (64 << 10) + buffers_bytes,
-            buffers_max_bytes: Some(buffers_bytes),
-            page_bytes: PAGE_BYTES as u32,
-            ..CacheConfig::default()
-        })?;
-        let partition =
-            cache.partition(PartitionConfig { policy: case.policy.0, ..PartitionConfig::new("bench") })?;
-        let object = partition.open(scratch.open()?, "file")?;
-        Ok(Field { object, partition, cache, scratch })
+fn row(file: &CachedFile, case: &Case, run: &mut Run<'_>) -> Result<Row, Error> {
+    let (subject, scratch) = (&file.subject, &file.scratch);
+    run.news(case, "filling the cache");
+    fill(subject, case.depth.0, stream::pages(&case.workload, scratch.pages(), seed(FILLING, 0))?)?;
+    let mut case = case.clone();
+    let lacks_fio = case.contestants.iter().any(|name| name == "fio") && fio::installed().is_none();
+    case.contestants.retain(|name| !(lacks_fio && name == "fio"));
+    let teams = teams(file, &case, run.options.quick);
+    // Workers of the kernel can do a queue's reads (and always do those of a file in memory). They
+    // need processors, so the threads that submit are not pinned.
+    let pace = Pace { pinned: case.call != Call::Queue, ..Pace::new(15.0, 250) };
+    let ((mut row, slices), did) = subject.measure(|| run.race(&case, pace, &teams))?;
+    row.add("queue_depth", if case.call == Call::Queue { case.depth.0 } else { 1 });
+    row.add("file_bytes", scratch.file_bytes);
+    row.add("cache_bytes", did.after.max_bytes);
+    row.add("io_engine", subject.cache.stat().io_engine);
+    row.add("is_direct", subject.object.store().is_direct());
+    row.add("o_direct", scratch.o_direct);
+    if let Some(direct) = case.contestants.iter().position(|name| name == "direct" || name == "pread") {
+        row.add("direct_ops_per_s", median(&slices[direct].rates));
+        row.add("direct_ratio", median(&ratios(&slices[0].rates, &slices[direct].rates)));
     }
-
-    /// The pages to read: the same stream in each run, another one for each contestant and thread.
-    fn pages(&self, case: &Case, contestant: usize, thread: usize) -> Result<Pages, Error> {
-        stream::pages(&case.workload, self.scratch.pages(), ((contestant << 32) + thread + 1) as u64)
+    row.add("hits", did.hits());
+    row.add("misses", did.misses());
+    row.add("fills", did.of(|stat| stat.fills));
+    row.add("bypasses", did.of(|stat| stat.bypasses));
+    if lacks_fio {
+        row.notes.push("fio is not installed and did not run".into());
     }
+    Ok(row)
+}
 
-    fn team<'t>(&'t self, number: usize, case: &'t Case, quick: bool) -> Box<dyn Team + 't> {
-        let name = &*case.contestants[number];
-        if name != "fio" {
-            return Box::new(Reader { name, number, field: self, case });
+/// The contestants of a case.
+pub fn teams<'t>(file: &'t CachedFile, case: &'t Case, quick: bool) -> Vec<Team<'t>> {
+    let contestants = case.contestants.iter().enumerate();
+    contestants.map(|(number, name)| team(file, case, quick, number, name)).collect()
+}
+
+fn team<'t>(file: &'t CachedFile, case: &'t Case, quick: bool, number: usize, name: &'t str) -> Team<'t> {
+    let CachedFile { subject, scratch } = file;
+    let pages = move |thread| stream::pages(&case.workload, scratch.pages(), seed(number, thread));
+    let depth = case.depth.0;
+    match (name, case.call) {
+        ("fio", _) => {
+            let options = format!(
+                "--iodepth={depth} --numjobs={} --rw=randread --bs=4096 --direct=1 --ioengine=io_uring \
+                --readonly --norandommap=1 --randrepeat=0 --group_reporting --invalidate=0",
+                case.threads.0
+            );
+            fio::Job { options, path: format!("--filename={}", scratch.path.display()), quick }.team(name)
         }
-        let options = [
-            format!("--filename={}", self.scratch.path.display()),
-            format!("--iodepth={}", case.depth.0),
-            format!("--numjobs={}", case.threads.0),
-            "--rw=randread --bs=4096 --direct=1 --ioengine=io_uring --readonly --norandommap=1".into(),
-            "--randrepeat=0 --group_reporting --invalidate=0".into(),
-        ];
-        let options = options.iter().flat_map(|some| some.split(' ')).map(str::to_owned).collect();
-        Box::new(Fio { name: "fio".into(), options, quick })
-    }
-
-    fn cached(&self, case: &Case, pages: Pages) -> Result<Cached, Error> {
-        Cached::new(&self.object, &self.cache, case.depth.0, pages)
-    }
-
-    /// Reads until every frame has most likely held two pages, so that each miss must evict.
-    fn fill_cache(&self, case: &Case) -> Result<(), Error> {
-        let stat = self.partition.stat();
-        let enough = stat.fills + stat.max_bytes / PAGE_BYTES as u64 * 2;
-        let mut cached = self.cached(case, self.pages(case, 99, 0)?)?;
-        while stat.resident_bytes < stat.max_bytes && self.partition.stat().fills < enough {
-            cached.turn(None)?;
-        }
-        cached.settle()
-    }
-}
-
-impl Field {
-    /// All contestants of a case.
-    pub fn teams<'t>(&'t self, case: &'t Case, quick: bool) -> Vec<Box<dyn Team + 't>> {
-        (0..case.contestants.len()).map(|number| self.team(number, case, quick)).collect()
-    }
-}
-
-impl Stage for Field {
-    fn run(&mut self, case: &Case, run: &mut Run<'_>) -> Result<Vec<Row>, Error> {
-        run.news(case, "filling the cache");
-        self.fill_cache(case)?;
-        let mut row = Row::new(run.suite, case);
-        let mut case = case.clone();
-        if case.contestants.iter().any(|name| name == "fio") && !Fio::is_here() {
-            case.contestants.retain(|name| name != "fio");
-            row.notes.push("fio is not installed and did not run".into());
-        }
-        let quick = run.options.quick;
-        let teams = self.teams(&case, quick);
-        let teams: Vec<&dyn Team> = teams.iter().map(|team| &**team).collect();
-        let plan = run.plan(&case, (15.0, Duration::from_millis(250), Clock::Wall), teams.len());
-        // What is asked of a ring the kernel's workers may read (always from a file in memory): whoever
-        // submits must not keep the processor that one of them wants, or goes to.
-        let plan = Plan { pinned: case.call != Call::Queue, ..plan };
-        let before = self.partition.stat();
-        let slices = run.compete(&case, plan, &teams)?;
-        let after = self.partition.stat();
-        row.compare(&case, plan, &teams, &slices);
-        row.count("queue_depth", if case.call == Call::Queue { case.depth.0 } else { 1 } as u64);
-        row.count("file_bytes", self.scratch.file_bytes);
-        row.count("cache_bytes", after.max_bytes);
-        row.fact("io_engine", Value::Text(self.cache.stat().io_engine.into()));
-        row.fact("is_direct", Value::Flag(self.object.store().is_direct()));
-        row.fact("o_direct", Value::Flag(self.scratch.o_direct));
-        if let Some(direct) = case.contestants.iter().position(|name| name == "direct" || name == "pread") {
-            row.number("direct_ops_per_s", median(&slices[direct].rates));
-            row.number("direct_ratio", median(&ratios(&slices[0].rates, &slices[direct].rates)));
-        }
-        row.count("hits", after.hits - before.hits);
-        row.count("misses", after.misses - before.misses);
-        row.count("fills", after.fills - before.fills);
-        row.count("bypasses", after.bypasses - before.bypasses);
-        Ok(vec![row])
-    }
-}
-
-struct Reader<'t> {
-    name: &'t str,
-    number: usize,
-    field: &'t Field,
-    case: &'t Case,
-}
-
-impl Team for Reader<'_> {
-    fn name(&self) -> &str {
-        self.name
-    }
-
-    fn prepare(&self) -> Result<(), Error> {
-        if self.name == "buffered" {
-            drop_cached(&self.field.scratch.buffered).map_err(Error::at("the kernel's page cache"))?;
-        }
-        Ok(())
-    }
-
-    fn worker<'t>(&'t self, thread: usize) -> Result<Box<dyn Worker + 't>, Error> {
-        let pages = self.field.pages(self.case, self.number, thread)?;
-        Ok(match (self.name, self.case.call) {
-            ("buffered", _) => Box::new(Buffered {
-                file: &self.field.scratch.buffered,
-                pages,
-                page: AlignedBytes::new(PAGE_BYTES),
-            }),
-            ("octavo", Call::Queue) => Box::new(self.field.cached(self.case, pages)?),
-            ("octavo", _) => Box::new(Blocking {
-                object: self.field.object.clone(),
-                pages,
-                page: AlignedBytes::new(PAGE_BYTES),
-            }),
-            ("pread" | "pread-copied", _) => Box::new(Pread {
-                file: &self.field.scratch.direct,
-                pages,
-                page: AlignedBytes::new(PAGE_BYTES),
-                buffer: (self.name == "pread-copied").then(|| AlignedBytes::new(PAGE_BYTES)),
-            }),
-            (name, _) => {
-                Box::new(Direct::new(self.field.object.store(), self.case.depth.0, pages, name == "copied")?)
-            }
-        })
-    }
-}
-
-fn check_page(page: u64, bytes: &[u8], how: &str) -> Result<(), Error> {
-    match content::is_right(page, 0, bytes) {
-        true => Ok(()),
-        false => Err(Error::new(format!("wrong bytes in page {page}, {how}"))),
-    }
-}
-
-/// The engine with the cache, by blocking calls.
-struct Blocking {
-    object: Object,
-    pages: Pages,
-    page: AlignedBytes,
-}
-
-impl Worker for Blocking {
-    fn turn(&mut self, mut times: Option<&mut Histogram>) -> Result<u64, Error> {
-        for page in self.pages.by_ref().take(TURN) {
-            let mut read = || self.object.read_at(page * PAGE_BYTES as u64, &mut self.page);
-            match &mut times {
-                Some(times) => timed(times, read)?,
-                None => read()?,
-            }
-            check_page(page, &self.page, "through the cache")?;
-        }
-        Ok(TURN as u64)
-    }
-}
-
-/// Blocking direct reads.
-struct Pread<'t> {
-    file: &'t DirectFile,
-    pages: Pages,
-    page: AlignedBytes,
-    /// Of the caller, where pages are copied out.
-    buffer: Option<AlignedBytes>,
-}
-
-impl Worker for Pread<'_> {
-    fn turn(&mut self, mut times: Option<&mut Histogram>) -> Result<u64, Error> {
-        for page in self.pages.by_ref().take(TURN) {
-            let mut read = || {
-                self.file.read(page, &mut self.page)?;
-                if let Some(buffer) = &mut self.buffer {
-                    buffer.copy_from_slice(&self.page);
-                }
+        ("octavo", Call::Queue) => Team::new(name, move |thread| Queued::new(subject, depth, pages(thread)?)),
+        ("octavo", _) => Team::new(name, move |thread| {
+            let object = subject.object.clone();
+            let read = move |page, buffer: &mut AlignedBytes| Ok(object.read_at(offset(page), buffer)?);
+            Ok(PageReads::new(pages(thread)?, "through the cache", read))
+        }),
+        ("pread", _) => Team::new(name, move |thread| {
+            let read = |page, buffer: &mut AlignedBytes| {
+                scratch.direct.read(page, buffer).map_err(Error::at("a direct read"))
+            };
+            Ok(PageReads::new(pages(thread)?, "read directly", read))
+        }),
+        ("pread-copied", _) => Team::new(name, move |thread| {
+            let mut private = AlignedBytes::new(PAGE_BYTES);
+            let read = move |page, buffer: &mut AlignedBytes| {
+                scratch.direct.read(page, &mut private).map_err(Error::at("a direct read"))?;
+                buffer.copy_from_slice(&private);
                 Ok(())
             };
-            let read = match &mut times {
-                Some(times) => timed(times, read),
-                None => read(),
+            Ok(PageReads::new(pages(thread)?, "read directly", read))
+        }),
+        ("buffered", _) => {
+            let file = &scratch.buffered;
+            let read = |page, buffer: &mut AlignedBytes| {
+                file.read_exact_at(buffer, offset(page)).map_err(Error::at("a read"))
             };
-            read.map_err(Error::at::<std::io::Error>("a direct read"))?;
-            check_page(page, self.buffer.as_ref().unwrap_or(&self.page), "read directly")?;
+            let source = "through the kernel's page cache";
+            Team::new(name, move |thread| Ok(PageReads::new(pages(thread)?, source, read)))
+                .before(|| drop_cached(file).map_err(Error::at("the kernel's page cache")))
         }
-        Ok(TURN as u64)
+        _ => Team::new(name, move |thread| {
+            Direct::new(subject.object.store(), depth, pages(thread)?, name == "copied")
+        }),
     }
 }
 
-/// Reads through the kernel's page cache.
-struct Buffered<'t> {
-    file: &'t File,
-    pages: Pages,
-    page: AlignedBytes,
-}
-
-impl Worker for Buffered<'_> {
-    fn turn(&mut self, mut times: Option<&mut Histogram>) -> Result<u64, Error> {
-        for page in self.pages.by_ref().take(TURN) {
-            let mut read = || self.file.read_exact_at(&mut self.page, page * PAGE_BYTES as u64);
-            let read = match &mut times {
-                Some(times) => timed(times, read),
-                None => read(),
-            };
-            read.map_err(Error::at("a read"))?;
-            check_page(page, &self.page, "through the kernel's page cache")?;
-        }
-        Ok(TURN as u64)
+/// Reads until each frame has probably held two pages, so that every miss evicts a page. Does
+/// nothing if the cache is full.
+pub fn fill(subject: &Subject, depth: usize, pages: Pages) -> Result<(), Error> {
+    let stat = subject.partition.stat();
+    if stat.resident_bytes >= stat.max_bytes {
+        return Ok(());
     }
+    let enough = stat.fills + stat.max_bytes / PAGE_BYTES as u64 * 2;
+    let mut reader = Queued::new(subject, depth, pages)?;
+    while subject.partition.stat().fills < enough {
+        reader.turn(None)?;
+    }
+    reader.settle()
 }
 
-/// The engine with the cache, by a queue.
-pub struct Cached {
+/// Reads pages through the cache by a queue.
+pub struct Queued {
     object: Object,
     queue: Queue,
-    /// Requests with buffers that nobody uses.
+    /// The buffers that no read uses.
     free: Vec<Buffer>,
     pages: Pages,
     depth: usize,
 }
 
-impl Cached {
-    /// With so many reads in flight.
-    pub fn new(object: &Object, cache: &Cache, depth: usize, pages: Pages) -> Result<Cached, Error> {
-        let buffers = (0..depth).map(|_| cache.buffer(PAGE_BYTES));
-        let free = buffers.collect::<Option<_>>().ok_or_else(|| Error::new("no memory for buffers"))?;
-        Ok(Cached { object: object.clone(), queue: cache.queue()?, free, pages, depth })
+impl Queued {
+    /// `depth` reads are in flight.
+    pub fn new(subject: &Subject, depth: usize, pages: Pages) -> Result<Queued, Error> {
+        let (object, queue) = (subject.object.clone(), subject.cache.queue()?);
+        Ok(Queued { object, queue, free: buffers(subject, depth)?, pages, depth })
     }
 
-    /// Waits for `min` reads at least, and checks what came.
+    /// Waits for at least `min` reads, and checks their pages.
     fn wait(&mut self, min: usize) -> Result<u64, Error> {
         let mut outcome = Ok(());
         let free = &mut self.free;
         let count = self.queue.wait(min, |completion| {
-            let Op::Read { buffer, .. } = completion.op else { unreachable!("only reads are asked for") };
-            let page = completion.user_data;
-            if let Err(error) = completion.result {
-                outcome = Err(error.into());
-            } else if let Err(error) = check_page(page, &buffer[..PAGE_BYTES], "through the cache") {
+            let Op::Read { buffer, .. } = completion.op else { unreachable!("only reads are submitted") };
+            let right =
+                || content::check(completion.user_data, 0, &buffer[..PAGE_BYTES], "through the cache");
+            if let Err(error) = completion.result.map_err(Error::from).and_then(|()| right()) {
                 outcome = Err(error);
             }
             free.push(buffer);
@@ -332,10 +204,18 @@ impl Cached {
     }
 }
 
-impl Worker for Cached {
+/// Borrows `count` buffers of a page.
+pub fn buffers(subject: &Subject, count: usize) -> Result<Vec<Buffer>, Error> {
+    let buffers = (0..count).map(|_| subject.cache.buffer(PAGE_BYTES));
+    buffers.collect::<Option<_>>().ok_or_else(|| {
+        Error::new(format!("the cache has no memory for {count} buffers of a page; choose a smaller depth"))
+    })
+}
+
+impl Worker for Queued {
     fn turn(&mut self, _: Option<&mut Histogram>) -> Result<u64, Error> {
         let requests = self.free.drain(..).zip(&mut self.pages).map(|(buffer, page)| Request {
-            op: Op::Read { offset: page * PAGE_BYTES as u64, len: PAGE_BYTES, buffer },
+            op: Op::Read { offset: offset(page), len: PAGE_BYTES, buffer },
             user_data: page,
         });
         self.queue.submit(&self.object, requests);
@@ -347,32 +227,27 @@ impl Worker for Cached {
     }
 }
 
-/// The engine's ring without the cache.
+/// Reads pages through the engine's ring, without the cache.
 pub struct Direct {
     reads: PrivateReads,
     /// The page that each slot reads.
     wanted: Vec<u64>,
-    /// Slots without a read in flight.
+    /// The slots without a read in flight.
     free: Vec<usize>,
-    /// Buffers of the caller, one per slot, where pages are copied out.
+    /// The caller's buffers, one per slot, if pages are copied out.
     buffers: Option<Vec<AlignedBytes>>,
     pages: Pages,
 }
 
 impl Direct {
-    /// With so many reads in flight; `copied`: into buffers of the caller.
+    /// `depth` reads are in flight. `copied`: pages are copied to buffers of the caller.
     pub fn new(store: &Store, depth: usize, pages: Pages, copied: bool) -> Result<Direct, Error> {
+        let buffers = copied.then(|| (0..depth).map(|_| AlignedBytes::new(PAGE_BYTES)).collect());
         let reads = PrivateReads::new(store, depth).map_err(Error::at("a ring"))?;
-        Ok(Direct {
-            reads,
-            wanted: vec![0; depth],
-            free: (0..depth).collect(),
-            buffers: copied.then(|| (0..depth).map(|_| AlignedBytes::new(PAGE_BYTES)).collect()),
-            pages,
-        })
+        Ok(Direct { reads, wanted: vec![0; depth], free: (0..depth).collect(), buffers, pages })
     }
 
-    /// Waits for a read at least, and checks what came.
+    /// Waits for at least one read, and checks the pages.
     fn wait(&mut self) -> Result<u64, Error> {
         let before = self.free.len();
         self.reads.wait(&mut self.free).map_err(Error::at("a direct read"))?;
@@ -384,7 +259,7 @@ impl Direct {
                 }
                 None => self.reads.page(*slot),
             };
-            check_page(self.wanted[*slot], bytes, "read directly")?;
+            content::check(self.wanted[*slot], 0, bytes, "read directly")?;
         }
         Ok((self.free.len() - before) as u64)
     }

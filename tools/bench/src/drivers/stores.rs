@@ -1,42 +1,54 @@
-//! Stores to memory that other threads read, for each hit: counted, not timed.
+//! Stores to memory that other threads read, per hit: counted, not timed.
 //!
-//! A hit reads shared memory and writes counters that only its own thread writes. All that it may
-//! store where others read is what it tells the policy: its page's mark, if it is the first since a
-//! page came into the set, or with a policy that counts hits the page's bits where they change;
-//! a first mark of a page that the learner follows is a lesson, which stores some dozens of words;
-//! and every hit of a page that the monitor of miss curves follows is put into the thread's ring,
-//! where only the drain looks, some times a second. One thread runs accesses through a table
-//! without frames, by the engine's own code, and asks before each hit what it will store. With more
-//! threads a hit stores what it does with one: stamps, frequencies and the sampler are in these
-//! counts, and there is nothing else.
+//! A hit reads shared memory, and writes counters that only its own thread writes. It stores to
+//! memory that other threads read only what it tells the policy and the monitor:
 //!
-//! The share of hits is set by the number of pages that the accesses fall on, found by bisection.
+//! - the page's mark, if this is its first hit since a page came into the set; with a policy that
+//!   counts hits the page's policy bits, if they change,
+//! - for the first mark of a page that the learner follows a *lesson*, some dozens of words,
+//! - for every hit of a page that the monitor of miss curves follows an entry in the thread's ring,
+//!   which only the drain reads, a few times a second.
+//!
+//! One thread runs accesses through a table without frames, by the engine's own code, and asks
+//! before each hit what it will store. A hit stores the same with more threads: these counts
+//! include stamps, frequencies and the sampler, and there is nothing else.
+//!
+//! Bisection finds the number of accessed pages that gives the case's share of hits.
 
 use octavo_table::{Claim, Mixer, Shape, Table};
 
-use crate::Error;
 use crate::case::Case;
-use crate::drivers::{Run, Stage};
+use crate::error::Error;
 use crate::report::Row;
+use crate::stage::{Driver, Run, hit_ratio};
 use crate::stream;
 
-/// Words that a lesson stores at most: the lock's two, and seven or so in each of five miniatures.
+pub const DRIVER: Driver = Driver {
+    name: "stores",
+    purpose: "stores of hits to memory that other threads read",
+    contestants: &[],
+    scenery: &[],
+    check: |_| Ok(()),
+    // A table without frames.
+    memory: |needs| needs.frames / 50,
+    set: |_, _| Ok(Box::new(rows)),
+};
+
+/// The most words that a lesson stores: two of the lock, and about seven in each of five
+/// miniatures.
 const STORES_OF_LESSON: f64 = 40.0;
 
-/// Stores to shared lines of an access to a page that the monitor follows: an entry of eight bytes
-/// in a ring that is the thread's own, whose lines the drain takes, each once.
+/// Stores to shared lines per access to a page that the monitor follows: an entry of eight bytes in
+/// a ring of the thread's own. The drain takes each line of 64 bytes once.
 const STORES_OF_SHOWN: f64 = 1.0 / 8.0;
 
-/// The same where threads share a ring: its place, the ring's end, what was seen of late.
+/// The same if threads share a ring: the entry, the ring's end, and the recently seen pages.
 const STORES_OF_SHOWN_TOGETHER: f64 = 3.0;
 
-/// Accesses after which somebody looks at what the monitor was shown.
+/// Accesses between two drains of the monitor's rings.
 const DRAINED_AFTER: usize = 4096;
 
-/// Nothing lasts from case to case.
-pub struct Counter;
-
-/// What some accesses did.
+/// The counts of some accesses.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Counts {
     hits: u64,
@@ -44,17 +56,17 @@ struct Counts {
     marks: u64,
     lessons: u64,
     shown: u64,
-    /// The monitor's rings: so many threads have one of their own.
+    /// The monitor's rings: this many threads have a ring of their own.
     rings: usize,
 }
 
 impl Counts {
     fn hit_ratio(&self) -> f64 {
-        self.hits as f64 / (self.hits + self.misses).max(1) as f64
+        hit_ratio(self.hits, self.misses)
     }
 }
 
-/// Runs `warm` accesses to a steady state and counts in as many more as are asked for.
+/// Runs `warm` accesses to reach a steady state, then `counted` ones that count.
 fn count(case: &Case, pages: u64, warm: usize, counted: usize) -> Result<Counts, Error> {
     let segments_max = (case.memory.0 >> 21).max(1) as u32;
     let shape = Shape { segments_max, sets_per_segment: 32 };
@@ -80,55 +92,53 @@ fn count(case: &Case, pages: u64, warm: usize, counted: usize) -> Result<Counts,
             continue;
         }
         let Claim::Claimed { slot, .. } = table.lock(tag).claim(tag) else {
-            return Err(Error::new("a page that nobody holds could not be claimed"));
+            return Err(Error::new("a page that no thread holds could not be claimed"));
         };
         let waited = table.publish(slot, false);
-        debug_assert!(!waited, "nobody else is there to wait");
+        debug_assert!(!waited, "no other thread exists that could wait");
         counts.misses += 1;
     }
     counts.rings = table.monitor().map_or(0, |monitor| monitor.rings());
     Ok(counts)
 }
 
-impl Stage for Counter {
-    fn run(&mut self, case: &Case, run: &mut Run<'_>) -> Result<Vec<Row>, Error> {
-        let slots = (case.memory.0 >> 12).max(512);
-        let (probe, counted) = match run.options.quick {
-            true => (slots as usize * 4, slots as usize * 4),
-            false => (slots as usize * 12, slots as usize * 40),
-        };
-        let wanted = f64::from(case.hits.0) / 100.0;
-        // All resident: few enough that no set is short of ways. Else between that and far too many.
-        let (mut few, mut many) = (slots / 4, slots * 64);
-        let mut pages = few;
-        if case.hits.0 < 100 {
-            for round in 0..12 {
-                run.news(case, &format!("looking for a hit ratio of {wanted}, {} of 12", round + 1));
-                pages = few.midpoint(many);
-                match count(case, pages, probe, probe / 2)?.hit_ratio() > wanted {
-                    true => few = pages,
-                    false => many = pages,
-                }
+fn rows(case: &Case, run: &mut Run<'_>) -> Result<Vec<Row>, Error> {
+    let slots = (case.memory.0 >> 12).max(512);
+    let (probe, counted) = match run.options.quick {
+        true => (slots as usize * 4, slots as usize * 4),
+        false => (slots as usize * 12, slots as usize * 40),
+    };
+    let wanted = f64::from(case.hits.0) / 100.0;
+    // `few` pages are all resident: every set has room. `many` pages are far too many.
+    let (mut few, mut many) = (slots / 4, slots * 64);
+    let mut pages = few;
+    if case.hits.0 < 100 {
+        for round in 0..12 {
+            run.step(case, &format!("bisecting for a hit ratio of {wanted}, {} of 12", round + 1))?;
+            pages = few.midpoint(many);
+            match count(case, pages, probe, probe / 2)?.hit_ratio() > wanted {
+                true => few = pages,
+                false => many = pages,
             }
         }
-        run.news(case, "counting");
-        // Every page that is resident is asked for at last.
-        let counts = count(case, pages, counted, counted)?;
-        let through = |number: u64| number as f64 / counts.hits.max(1) as f64;
-        let mut row = Row::new(run.suite, case);
-        row.number("hit_ratio", counts.hit_ratio());
-        row.count("pages", pages);
-        row.count("hits_counted", counts.hits);
-        row.number("first_marks_per_hit", through(counts.marks));
-        row.number("lessons_per_hit", through(counts.lessons));
-        row.number("monitored_per_hit", through(counts.shown));
-        let of_policy = through(counts.marks) + STORES_OF_LESSON * through(counts.lessons);
-        row.number("shared_stores_per_hit_unwatched", of_policy);
-        let of_shown = if counts.rings > 1 { STORES_OF_SHOWN } else { STORES_OF_SHOWN_TOGETHER };
-        row.count("monitor_rings", counts.rings as u64);
-        row.number("shared_stores_per_hit", of_policy + of_shown * through(counts.shown));
-        Ok(vec![row])
     }
+    run.news(case, "counting");
+    // The warm-up is as long as the count, so that every resident page has been accessed.
+    let counts = count(case, pages, counted, counted)?;
+    let through = |number: u64| number as f64 / counts.hits.max(1) as f64;
+    let mut row = Row::new(run.suite, case);
+    row.add("hit_ratio", counts.hit_ratio());
+    row.add("pages", pages);
+    row.add("hits_counted", counts.hits);
+    row.add("first_marks_per_hit", through(counts.marks));
+    row.add("lessons_per_hit", through(counts.lessons));
+    row.add("monitored_per_hit", through(counts.shown));
+    let of_policy = through(counts.marks) + STORES_OF_LESSON * through(counts.lessons);
+    row.add("shared_stores_per_hit_unwatched", of_policy);
+    let of_shown = if counts.rings > 1 { STORES_OF_SHOWN } else { STORES_OF_SHOWN_TOGETHER };
+    row.add("monitor_rings", counts.rings as u64);
+    row.add("shared_stores_per_hit", of_policy + of_shown * through(counts.shown));
+    Ok(vec![row])
 }
 
 #[cfg(test)]
@@ -137,10 +147,9 @@ mod tests {
     use crate::suite::Suite;
 
     #[test]
-    fn where_all_is_resident_a_page_is_marked_once_and_never_again() {
-        let mut case = Suite::find("stores", true).unwrap().cases[0].clone();
-        case = case.with_memory_bytes(2 << 20);
-        // 128 pages: far fewer than there are slots, and a set has room for all that fall into it.
+    fn with_all_pages_resident_a_page_is_marked_once() {
+        let case = Suite::find("stores", true).unwrap().cases[0].clone().with_memory_bytes(2 << 20);
+        // 128 pages: far fewer than slots, so every set has room for its pages.
         let cold = count(&case, 128, 0, 50_000).unwrap();
         assert!(cold.misses <= 128 && cold.marks <= 128 * 16 && cold.marks > 0, "{cold:?}");
         let warm = count(&case, 128, 50_000, 50_000).unwrap();

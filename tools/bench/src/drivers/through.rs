@@ -1,62 +1,42 @@
-//! Reads through a cache that holds a part of a file: what is missing is read past the kernel's
-//! page cache, by whoever caches.
+//! Reads through a cache that holds a part of a file. Each contestant reads missing pages past the
+//! kernel's page cache.
 //!
 //! All contestants have room for as many pages, read the same file, and draw whole pages from the
-//! same kind of stream; every page is checked. Most are other people's (`rival.rs`), which count
-//! pages and not the memory they take beside.
+//! same kind of stream. Every page is checked. Most contestants are rivals (`rival.rs`), which
+//! count pages, not the memory that they use besides.
 
-use std::sync::Arc;
-use std::time::Duration;
+use octavo::Object;
 
-use octavo::{Cache, Object, Partition};
-
-use crate::Error;
 use crate::case::Case;
-use crate::clock::Clock;
 use crate::content::PAGE_BYTES;
-use crate::drivers::{Run, Stage, cache};
+use crate::error::Error;
 use crate::report::Row;
-use crate::rival::{Places, Reader, RivalCache, RivalTeam, Room};
-use crate::scratch::Scratch;
-use crate::stream;
-use crate::turns::{Team, Worker};
+use crate::rival::{Places, Reader, RivalCache, Room};
+use crate::scratch::CachedFile;
+use crate::stage::{Driver, Run, offset};
+use crate::stream::{self, seed};
+use crate::turns::{Pace, Team, Worker};
 
-/// Who can run without other people's caches.
-pub const CONTESTANTS: &[&str] = &["octavo"];
+pub const DRIVER: Driver = Driver {
+    name: "through",
+    purpose: "reads through a cache of a part of a file",
+    contestants: &["octavo"],
+    scenery: &["store", "memory", "file", "policy"],
+    check: |_| Ok(()),
+    memory: |needs| needs.file + needs.frames * (1 + needs.rivals),
+    set: |case, run| {
+        let file = CachedFile::new(case, run, case.memory.0, 16 << 20)?;
+        Ok(Box::new(move |case, run| row(&file, case, run).map(|row| vec![row])))
+    },
+};
 
-/// What the stage depends on.
-pub const SCENERY: &[&str] = &["store", "memory", "file", "policy"];
-
-/// A file, and a cache before it.
-pub struct Field {
-    /// Before the cache, which it is a part of.
-    object: Object,
-    partition: Partition,
-    _cache: Cache,
-    scratch: Arc<Scratch>,
-}
-
-impl Field {
-    /// Makes both.
-    pub fn new(case: &Case, run: &mut Run<'_>) -> Result<Field, Error> {
-        let scratch = Arc::new(Scratch::new(case, "", run)?);
-        let (cache, partition) = cache(case, case.memory.0, 16 << 20)?;
-        let object = partition.open(scratch.open()?, "file")?;
-        Ok(Field { object, partition, _cache: cache, scratch })
-    }
-
-    fn pages(&self, case: &Case, contestant: usize, thread: usize) -> Result<stream::Pages, Error> {
-        stream::pages(&case.workload, self.scratch.pages(), ((contestant as u64) << 32) + thread as u64 + 1)
-    }
-}
-
-/// The engine, as a rival of the others.
+/// The engine, as a rival among rivals.
 struct Octavo(Object);
 
 impl Reader for &Octavo {
     #[inline]
     fn read(&mut self, page: u64, skip: usize, into: &mut [u8]) -> Result<(), Error> {
-        Ok(self.0.read_at(page * PAGE_BYTES as u64 + skip as u64, into)?)
+        Ok(self.0.read_at(offset(page) + skip as u64, into)?)
     }
 }
 
@@ -66,42 +46,40 @@ impl RivalCache for Octavo {
     }
 }
 
-impl Stage for Field {
-    fn run(&mut self, case: &Case, run: &mut Run<'_>) -> Result<Vec<Row>, Error> {
-        let this = &*self;
-        let mut teams = Vec::new();
-        for (number, name) in case.contestants.iter().enumerate() {
-            run.news(case, &format!("preparing {name}"));
-            let rivals = &run.options.rivals;
-            let cache = match rivals.iter().find(|rival| rival.name() == name) {
-                None => Box::new(Octavo(this.object.clone())),
-                Some(rival) => rival.open(&Room {
-                    pages: this.scratch.pages(),
-                    capacity_pages: case.memory.0 / PAGE_BYTES as u64,
-                    direct: this.scratch.direct.clone(),
-                    store: this.scratch.store.clone(),
-                    buffered: this.scratch.buffered.try_clone().map_err(Error::at("a file"))?,
-                })?,
-            };
-            // Everybody begins with the same pages behind.
-            let mut worker = cache.worker(Places::pages(this.pages(case, 99, 0)?, name))?;
-            for _ in 0..case.memory.0 / PAGE_BYTES as u64 / 4 {
-                worker.turn(None)?;
-            }
-            drop(worker);
-            let places = move |thread| Ok(Places::pages(this.pages(case, number, thread)?, name));
-            teams.push(RivalTeam { name, cache, places });
-        }
-        let teams: Vec<&dyn Team> = teams.iter().map(|team| team as &dyn Team).collect();
-        let mut plan = run.plan(case, (20.0, Duration::from_millis(400), Clock::Wall), teams.len());
-        plan.timed = case.timed.unwrap_or(true);
-        let before = self.partition.stat();
-        let slices = run.compete(case, plan, &teams)?;
-        let after = self.partition.stat();
-        let mut row = Row::new(run.suite, case);
-        row.compare(case, plan, &teams, &slices);
-        let (hits, misses) = (after.hits - before.hits, after.misses - before.misses);
-        row.number("hit_ratio", hits as f64 / (hits + misses).max(1) as f64);
-        Ok(vec![row])
+fn row(file: &CachedFile, case: &Case, run: &mut Run<'_>) -> Result<Row, Error> {
+    let CachedFile { subject, scratch } = file;
+    let places = |name, number, thread| {
+        let drawn = stream::pages(&case.workload, scratch.pages(), seed(number, thread));
+        Ok::<_, Error>(Places::pages(drawn?, name, None))
+    };
+    let capacity_pages = case.memory.0 / PAGE_BYTES as u64;
+    let mut caches = Vec::new();
+    for name in &case.contestants {
+        run.news(case, &format!("preparing {name}"));
+        let cache = match run.options.rivals.iter().find(|rival| rival.name() == name) {
+            None => Box::new(Octavo(subject.object.clone())),
+            Some(rival) => rival.open(&Room {
+                pages: scratch.pages(),
+                capacity_pages,
+                direct: scratch.direct.clone(),
+                store: scratch.store.clone(),
+                buffered: scratch.buffered.try_clone().map_err(Error::at("a file"))?,
+            })?,
+        };
+        // All contestants begin after the same reads, with a full cache.
+        let mut worker = cache.worker(places(name, 99, 0)?)?;
+        (0..capacity_pages / 4).try_for_each(|_| worker.turn(None).map(drop))?;
+        drop(worker);
+        caches.push(cache);
     }
+    let contestants = case.contestants.iter().zip(&caches).enumerate();
+    let teams: Vec<Team<'_>> = contestants
+        .map(|(number, (name, cache))| {
+            Team::boxed(name, move |thread| cache.worker(places(name, number, thread)?))
+        })
+        .collect();
+    let pace = Pace::new(20.0, 400).timed();
+    let ((mut row, _), did) = subject.measure(|| run.race(case, pace, &teams))?;
+    row.add("hit_ratio", did.hit_ratio());
+    Ok(row)
 }

@@ -1,50 +1,51 @@
-//! NUMA: what copies of pages on the nodes that read them are worth, part by part, on two nodes
-//! that are made up. Every figure is *emulated*.
+//! NUMA: what copies of pages on the nodes that read them are worth, part by part, on two emulated
+//! nodes. Every figure is *emulated*.
 //!
-//! One thread takes seats on the nodes in turn, as the load says, and asks for one page at a time,
-//! so every count repeats. `partition` divides pages among the nodes and copies none; `replicate`
-//! copies those that are read from afar; its variants leave one part out each; `auto` chooses.
-//! *Virtual time* is what memory takes by the counts, as in `numa`, a fixed price for each request,
-//! and one for each page that the store was asked for. The *ideal* is `partition`'s own run with
-//! every line and byte at the price of local ones; *gain* is the share of the way there from
-//! `partition`.
+//! One thread sits on the nodes in turn, as the case's `load` says, and accesses one page at a
+//! time, so every count repeats. `partition` divides pages among the nodes and copies none.
+//! `replicate` copies pages that are read from another node; its variants leave out one part each.
+//! `auto` chooses. *Virtual time* is the price of all counted memory accesses, as in `numa`, plus
+//! fixed prices for each request and for each page read from the store. The *ideal* is
+//! `partition`'s own run with all memory at local prices. The *gain* is the share of the way from
+//! `partition` to the ideal.
 
 use octavo::disk::Store;
-use octavo::numa::{
-    LocalMemory, Machine, NumaMode, PartitionNumaStat, RemoteCost, Replication, TopologySource, Traffic, sit,
-};
-use octavo::{Cache, CacheConfig, Object, PartitionConfig};
+use octavo::numa::{LocalMemory, NumaMode, PartitionNumaStat, Replication, Traffic, sit};
+use octavo::{CacheConfig, CacheMode, PartitionConfig};
+use octavo_random::{Random, mix, scale};
 
-use crate::Error;
 use crate::case::{Case, Load};
-use crate::content::{self, PAGE_BYTES};
-use crate::drivers::{Run, Stage};
+use crate::content::PAGE_BYTES;
+use crate::drivers::nodes::{self, REQUEST_NS};
+use crate::error::Error;
 use crate::report::Row;
+use crate::stage::{Driver, Run, Subject, offset};
 
-/// Who can run.
-pub const CONTESTANTS: &[&str] = &[
-    "partition",
-    "replicate",
-    "without_refresh",
-    "without_election",
-    "without_yielding",
-    "without_weighing",
-    "without_switching",
-    "every_fourth",
-    "auto",
-];
+pub const DRIVER: Driver = Driver {
+    name: "twins",
+    purpose: "copies of pages on emulated nodes",
+    contestants: &[
+        "partition",
+        "replicate",
+        "without_refresh",
+        "without_election",
+        "without_yielding",
+        "without_weighing",
+        "without_switching",
+        "every_fourth",
+        "auto",
+    ],
+    scenery: &[],
+    check: |_| Ok(()),
+    memory: |needs| needs.frames * 4,
+    set: |_, _| Ok(Box::new(rows)),
+};
 
-/// What the processor does for a request besides waiting for memory, and what a page from the store
-/// takes, in nanoseconds: guesses, rounded.
-const REQUEST_NS: f64 = 25.0;
+/// The price of a page that is read from the store, in nanoseconds: an estimate, rounded.
 const FILL_NS: f64 = 10_000.0;
 
-/// So many times as many requests come before those that are counted: copies are made, and `auto`
-/// chooses.
+/// Runs before the one that is counted: `replicate` copies pages, `auto` chooses a mode.
 const WARM_UPS: u32 = 3;
-
-/// Nothing lasts from case to case.
-pub struct Field;
 
 fn replication(name: &str) -> Replication {
     let whole = Replication::default();
@@ -59,11 +60,11 @@ fn replication(name: &str) -> Replication {
     }
 }
 
-/// What one contestant took.
+/// The figures of a contestant, per request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Taken {
     virtual_ns: f64,
-    /// The same, were every node's memory local.
+    /// The same with all memory at local prices.
     ideal_ns: f64,
     twin_hits: f64,
     copies: f64,
@@ -71,88 +72,67 @@ struct Taken {
     elections: f64,
     switches: f64,
     fills: f64,
-    /// What was done in the end, and how often `auto` chose something else.
+    /// The mode at the end, and how often `auto` changed it.
     way: &'static str,
     way_changes: u64,
 }
 
+/// The cache of a contestant.
 struct Side {
-    cache: Cache,
-    object: Object,
-    /// Pages that requests are for.
+    subject: Subject,
+    /// The pages that are accessed.
     pages: Vec<u64>,
 }
 
 impl Side {
-    fn new(name: &str, case: &Case, machine: Machine) -> Result<Side, Error> {
-        let buffers_bytes = 16 << 20;
-        let cache = Cache::new(CacheConfig {
-            memory_max_bytes: case.memory.0 + case.memory.0 / 64 + (1 << 20) + buffers_bytes,
-            buffers_max_bytes: Some(buffers_bytes),
-            topology: TopologySource::Emulated { nodes: 2, cores: 1 },
-            numa: match name {
-                "partition" => NumaMode::Partition,
-                "auto" => NumaMode::Auto,
-                _ => NumaMode::Replicate,
-            },
+    fn new(name: &str, case: &Case) -> Result<Side, Error> {
+        let mode = match name {
+            "partition" => NumaMode::Partition,
+            "auto" => NumaMode::Auto,
+            _ => NumaMode::Replicate,
+        };
+        // No background threads: the run repeats.
+        let config = CacheConfig {
             replication: replication(name),
-            remote_cost: Some(RemoteCost { machine, spent: false }),
-            // Pages lie in the same places in every run, and nothing happens by itself.
-            seed: Some(1),
             background: false,
-            ..CacheConfig::default()
-        })?;
-        let partition = cache.partition(PartitionConfig {
-            cache_mode: octavo::CacheMode::Writeback,
-            ..PartitionConfig::new("bench")
-        })?;
+            ..nodes::config(case, mode, false)?
+        };
+        let partition = PartitionConfig { cache_mode: CacheMode::Writeback, ..PartitionConfig::new("bench") };
         let frames = case.memory.0 / PAGE_BYTES as u64;
-        // Few enough that no set is short of ways; or twice as many as there is room for.
+        // Few enough pages that every set has room, or twice as many as frames.
         let count = if case.load == Load::Pressure { frames * 2 } else { frames / 4 };
-        let object = partition.open(Store::memory("store", count * PAGE_BYTES as u64), "store")?;
+        let subject = Subject::new(config, partition, Store::memory("store", offset(count)))?;
         sit(0);
         let mut page = vec![0; PAGE_BYTES];
-        for number in 0..count {
-            object.read_at(number * PAGE_BYTES as u64, &mut page)?;
-        }
-        let is_asked_for =
-            |number: &u64| case.load != Load::Own || object.node_of(number * PAGE_BYTES as u64) == 1;
-        let pages = (0..count).filter(is_asked_for).collect();
-        Ok(Side { cache, object, pages })
+        (0..count).try_for_each(|number| subject.object.read_at(offset(number), &mut page))?;
+        let is_accessed =
+            |number: &u64| case.load != Load::Own || subject.object.node_of(offset(*number)) == 1;
+        let pages = (0..count).filter(is_accessed).collect();
+        Ok(Side { subject, pages })
     }
 
-    fn stat(&self) -> PartitionNumaStat {
-        self.cache.numa_stat().partitions.remove(0)
-    }
-
-    fn run(
-        &self,
-        case: &Case,
-        requests: u64,
-        random: &mut dyn Iterator<Item = u64>,
-        moved: bool,
-    ) -> Result<(), Error> {
-        let bytes = case.bytes.0 as usize;
+    fn run(&self, case: &Case, requests: u64, random: &mut Random, moved: bool) -> Result<(), Error> {
+        let (bytes, object) = (case.bytes.0 as usize, &self.subject.object);
         let mut buffer = vec![0; bytes];
         for number in 0..requests {
-            let drawn = random.next().expect("an endless stream");
-            let page = self.pages[content::below(drawn, self.pages.len() as u64) as usize];
-            let drawn = content::mix(drawn);
-            let skip = content::below(drawn, (PAGE_BYTES / bytes) as u64) * bytes as u64;
-            let drawn = content::mix(drawn);
-            // The reaper comes by.
+            let drawn = random.next_u64();
+            let page = self.pages[scale(drawn, self.pages.len() as u64) as usize];
+            let drawn = mix(drawn);
+            let skip = scale(drawn, (PAGE_BYTES / bytes) as u64) * bytes as u64;
+            let drawn = mix(drawn);
+            // The reaper's period, 16 times a run.
             if number.is_multiple_of(requests / 16) {
-                self.cache.balance();
+                self.subject.cache.balance();
             }
             sit(match case.load {
                 Load::Near | Load::Own | Load::Pressure => 1,
-                Load::Both => (content::mix(drawn) & 1) as u32,
+                Load::Both => (mix(drawn) & 1) as u32,
                 Load::Moving => u32::from(moved && number >= requests / 2),
             });
-            let offset = page * PAGE_BYTES as u64 + skip;
-            match content::below(drawn, 100) < u64::from(case.reads.0) {
-                true => self.object.read_at(offset, &mut buffer)?,
-                false => self.object.write_at(offset, &buffer)?,
+            let at = offset(page) + skip;
+            match case.reads.has(drawn) {
+                true => object.read_at(at, &mut buffer)?,
+                false => object.write_at(at, &buffer)?,
             }
         }
         Ok(())
@@ -160,30 +140,25 @@ impl Side {
 }
 
 fn run_one(name: &str, case: &Case, requests: u64) -> Result<Taken, Error> {
-    let machine = Machine::named(&case.machine.0).ok_or_else(|| Error::new("no such machine"))?;
-    let act = || -> Result<Taken, Error> {
-        let side = Side::new(name, case, machine)?;
-        let mut random = content::random(7);
+    let machine = nodes::machine(case)?;
+    nodes::on_own_thread(|| {
+        let side = Side::new(name, case)?;
+        let mut random = Random::new(7);
         for _ in 0..WARM_UPS {
             side.run(case, requests, &mut random, false)?;
         }
-        let (before, fills) = (side.stat(), side.cache.partitions()[0].stat().fills);
-        side.run(case, requests, &mut random, true)?;
-        let (after, fills) = (side.stat(), side.cache.partitions()[0].stat().fills - fills);
+        let before = nodes::stat(&side.subject.cache);
+        let ((), did) = side.subject.measure(|| side.run(case, requests, &mut random, true))?;
+        let after = nodes::stat(&side.subject.cache);
         let count =
             |get: fn(&PartitionNumaStat) -> u64| (get(&after) - get(&before)) as f64 / requests as f64;
-        let traffic = Traffic {
-            local_waits: after.traffic.local_waits - before.traffic.local_waits,
-            remote_waits: after.traffic.remote_waits - before.traffic.remote_waits,
-            local_bytes: after.traffic.local_bytes - before.traffic.local_bytes,
-            remote_bytes: after.traffic.remote_bytes - before.traffic.remote_bytes,
-        };
+        let traffic = nodes::traffic(&before.traffic, &after.traffic);
         let all_local = Traffic {
             local_waits: traffic.local_waits + traffic.remote_waits,
             local_bytes: traffic.local_bytes + traffic.remote_bytes,
             ..Traffic::default()
         };
-        let fills = fills as f64 / requests as f64;
+        let fills = did.of(|stat| stat.fills) as f64 / requests as f64;
         let time = |traffic: &Traffic| {
             machine.memory_ns(traffic, LocalMemory::VIRTUAL) / requests as f64 + REQUEST_NS + fills * FILL_NS
         };
@@ -199,43 +174,31 @@ fn run_one(name: &str, case: &Case, requests: u64) -> Result<Taken, Error> {
             way: after.way,
             way_changes: after.way_changes - before.way_changes,
         })
-    };
-    std::thread::scope(|scope| scope.spawn(act).join().map_err(|_| Error::new("a thread panicked"))?)
+    })
 }
 
-impl Stage for Field {
-    fn run(&mut self, case: &Case, run: &mut Run<'_>) -> Result<Vec<Row>, Error> {
-        let requests = if run.options.quick { 60_000 } else { 400_000 };
-        let apart = run_one("partition", case, requests)?;
-        let mut rows = Vec::new();
-        for name in &case.contestants {
-            run.options.unless_stopped()?;
-            run.news(case, &format!("{name}, {}", case.machine.0));
-            let taken = if name == "partition" { apart } else { run_one(name, case, requests)? };
-            let mut row = Row::new(run.suite, case);
-            row.case = format!("{}_{name}", case.name);
-            row.clock = "virtual";
-            row.fact("who", crate::case::Value::Text(name.clone()));
-            row.fact("emulated", crate::case::Value::Flag(true));
-            row.number("emulated_virtual_ns", taken.virtual_ns);
-            row.number("emulated_of_ideal", apart.ideal_ns / taken.virtual_ns);
-            row.number(
-                "emulated_gain",
-                (apart.virtual_ns - taken.virtual_ns) / (apart.virtual_ns - apart.ideal_ns).max(1e-9),
-            );
-            row.number("twin_hits", taken.twin_hits);
-            row.number("copies", taken.copies);
-            row.number("overtaken", taken.overtaken);
-            row.number("elections", taken.elections);
-            row.number("switches", taken.switches);
-            row.number("fills", taken.fills);
-            row.fact("way", crate::case::Value::Text(taken.way.into()));
-            row.number("way_changes", taken.way_changes as f64);
-            row.notes.push(format!("emulated: nodes are made up, distance is that of {}", case.machine.0));
-            rows.push(row);
-        }
-        Ok(rows)
+fn rows(case: &Case, run: &mut Run<'_>) -> Result<Vec<Row>, Error> {
+    let requests = if run.options.quick { 60_000 } else { 400_000 };
+    let apart = run_one("partition", case, requests)?;
+    let mut rows = Vec::new();
+    for name in &case.contestants {
+        run.step(case, &format!("{name}, {}", case.machine.0))?;
+        let taken = if name == "partition" { apart } else { run_one(name, case, requests)? };
+        let ideal_gain_ns = (apart.virtual_ns - apart.ideal_ns).max(1e-9);
+        let mut row = nodes::row(run, case, name, taken.virtual_ns);
+        row.add("emulated_of_ideal", apart.ideal_ns / taken.virtual_ns);
+        row.add("emulated_gain", (apart.virtual_ns - taken.virtual_ns) / ideal_gain_ns);
+        row.add("twin_hits", taken.twin_hits);
+        row.add("copies", taken.copies);
+        row.add("overtaken", taken.overtaken);
+        row.add("elections", taken.elections);
+        row.add("switches", taken.switches);
+        row.add("fills", taken.fills);
+        row.add("way", taken.way);
+        row.add("way_changes", taken.way_changes as f64);
+        rows.push(row);
     }
+    Ok(rows)
 }
 
 #[cfg(test)]
@@ -264,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn replication_gains_most_of_what_there_is_where_pages_are_mostly_read() {
+    fn replication_reaches_most_of_the_ideal_if_pages_are_mostly_read() {
         for case in
             ["twins_near_100_2x-xeon-4410y", "twins_both_100_2x-epyc-7301", "twins_near_99_2x-xeon-4410y"]
         {
@@ -277,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn replication_costs_next_to_nothing_where_it_is_of_no_use() {
+    fn replication_costs_at_most_one_percent_if_it_cannot_help() {
         for case in
             ["twins_near_10_2x-xeon-4410y", "twins_both_50_2x-xeon-4410y", "twins_own_99_2x-xeon-4410y"]
         {
@@ -287,26 +250,26 @@ mod tests {
     }
 
     #[test]
-    fn what_is_chosen_is_as_good_as_the_better_one_in_every_case() {
+    fn auto_is_as_good_as_the_better_mode_in_every_case() {
         for case in &Suite::find("twins", true).unwrap().cases {
             let case = case.clone().with_memory_bytes(8 << 20);
-            // Pages that are written now and then take their time to go where that is.
+            // Pages that are written rarely need longer until they have moved to their writers.
             let requests = if case.reads.0 == 90 { 200_000 } else { 60_000 };
             let take = |name: &str| run_one(name, &case, requests).unwrap();
             let [apart, with, auto] = ["partition", "replicate", "auto"].map(take);
             let better = apart.virtual_ns.min(with.virtual_ns);
             let (name, more) = (&case.name, (auto.virtual_ns / better - 1.0) * 100.0);
             println!("{name}: {:.1}, {:.1}, {auto:?}: {more:+.2} %", apart.virtual_ns, with.virtual_ns);
-            // Where mains have to move first, what is chosen meanwhile may be left again.
+            // Mains have to move first here, and `auto` may change its mode meanwhile.
             let most = if name.starts_with("twins_moving_50") { 10.0 } else { 2.0 };
             assert!(more < most, "{name}: {more:+.2} %");
         }
     }
 
     #[test]
-    fn twins_cost_no_page_its_place() {
+    fn twins_evict_no_page() {
         let case = "twins_pressure_99_2x-xeon-4410y";
-        // Which pages leave differs a little by chance: by 80 000 requests still by two thousandths of the
+        // Which pages are evicted differs a little by chance: after 80,000 requests by 0.2 % of the
         // fills.
         let [apart, with] = ["partition", "replicate"].map(|name| take_of(case, name, 320_000));
         assert!(with.fills <= apart.fills * 1.001, "{} of {}", with.fills, apart.fills);

@@ -207,9 +207,8 @@ fn text(curves: &[Curve]) -> String {
 }
 
 fn series(curves: &[Curve]) -> Vec<Series> {
-    let series = curves.iter().enumerate().map(|(number, curve)| Series {
+    let series = curves.iter().map(|curve| Series {
         label: label(curve),
-        number,
         points: curve
             .points
             .iter()

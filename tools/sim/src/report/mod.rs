@@ -1,54 +1,30 @@
-//! What results say: a comparison of policies over many traces, as text, and as a page of HTML with
-//! all curves.
+//! Results as text and as HTML: a comparison of policies over many traces, miss-ratio curves, and
+//! memory shared among tenants.
 //!
-//! What is not here: running anything, and files.
+//! Not here: running simulations, files, and drawing (`octavo-draw`).
 
-pub mod page;
-mod plot;
 mod shares;
 mod summary;
-mod units;
 
-use std::fmt::Write;
-
-pub use plot::{Point, Series};
+use octavo_draw::{Axis, Chart, Page, Style, Table, bytes, fraction, short};
+pub use octavo_draw::{aligned, bytes as human_bytes};
 pub use shares::{shares_html, shares_text, shares_toml};
 pub use summary::{BASE, Comparison, Contestant, LIMIT, LeftOut, PAGES_MIN, Summary, compare, cut};
-pub use units::human_bytes;
 
 use crate::simulate::Row;
 
-/// A policy and the ways of its sets, in one word: `lru/16`.
+/// Names a policy and the ways of its sets: `lru/16`.
 pub fn label((policy, ways): Contestant) -> String {
     ways.map_or_else(|| policy.to_owned(), |ways| format!("{policy}/{ways}"))
 }
 
-/// Rows under each other for people: the first `words` columns to the left, numbers to the right.
-pub fn aligned(rows: &[Vec<String>], words: usize) -> String {
-    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let width =
-        |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
-    let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
-    let mut text = String::new();
-    for row in rows {
-        let cells = row.iter().zip(&widths).enumerate().map(|(column, (cell, width))| match column < words {
-            true => format!("{cell:<width$}"),
-            false => format!("{cell:>width$}"),
-        });
-        text.push_str(cells.collect::<Vec<_>>().join("  ").trim_end());
-        text.push('\n');
-    }
-    text
-}
-
-/// The rows for people.
+/// Formats the rows of a simulation as a table.
 pub fn results_text(rows: &[Row]) -> String {
-    let head = ["trace", "policy", "capacity", "pages", "requests", "misses", "miss ratio", "Mreq/s"]
-        .map(String::from);
-    let mut lines = vec![head.to_vec()];
+    let head = ["trace", "policy", "capacity", "pages", "requests", "misses", "miss ratio", "Mreq/s"];
+    let mut table = Table::new(3, head);
     for row in rows {
         let speed = if row.seconds > 0.0 { row.requests as f64 / row.seconds / 1e6 } else { 0.0 };
-        lines.push(vec![
+        table.row([
             row.trace.clone(),
             label((row.policy, row.ways)),
             row.capacity.clone(),
@@ -59,33 +35,28 @@ pub fn results_text(rows: &[Row]) -> String {
             format!("{speed:.1}"),
         ]);
     }
-    aligned(&lines, 3)
+    table.text()
 }
 
-/// The comparison for people.
+/// Formats a comparison as a table, followed by the points that were left out.
 pub fn comparison_text(comparison: &Comparison) -> String {
-    let mut text = aligned(&comparison_rows(comparison), 1);
-    text.push_str(&left_out_text(comparison));
-    text
+    comparison_table(comparison).text() + &left_out_text(comparison)
 }
 
 fn left_out_text(comparison: &Comparison) -> String {
     if comparison.left_out.is_empty() {
         return String::new();
     }
-    let points = comparison
-        .left_out
-        .iter()
-        .map(|point| format!("{} {} ({})", point.trace, point.capacity, point.asked_pages));
-    let points: Vec<String> = points.collect();
+    let name = |point: &LeftOut| format!("{} {} ({})", point.trace, point.capacity, point.asked_pages);
+    let points: Vec<String> = comparison.left_out.iter().map(name).collect();
     format!("Left out, below {PAGES_MIN} pages: {}.\n", points.join(", "))
 }
 
-fn comparison_rows(comparison: &Comparison) -> Vec<Vec<String>> {
-    let head = ["policy", "cut", "worst", "rank", "gap to OPT", "points", "worst at"].map(String::from);
+fn comparison_table(comparison: &Comparison) -> Table {
+    let mut table = Table::new(1, ["policy", "cut", "worst", "rank", "gap to OPT", "points", "worst at"]);
     let optional = |value: Option<f64>, digits| value.map_or("-".into(), |value| format!("{value:.digits$}"));
-    let lines = comparison.summaries.iter().map(|summary| {
-        vec![
+    for summary in &comparison.summaries {
+        table.row([
             label((summary.policy, summary.ways)),
             format!("{:.4}", summary.cut),
             format!("{:.3}", summary.cut_worst),
@@ -93,113 +64,138 @@ fn comparison_rows(comparison: &Comparison) -> Vec<Vec<String>> {
             optional(summary.gap, 4),
             summary.points.to_string(),
             format!("{} {}", summary.cut_worst_trace, summary.cut_worst_capacity),
-        ]
-    });
-    std::iter::once(head.to_vec()).chain(lines).collect()
+        ]);
+    }
+    table
 }
 
-/// What the figures of a comparison are, for the page.
-const LEGEND: &str = "<p class=\"faint\">cut: by how much of the misses of global LRU a policy has fewer, (LRU &minus; P) / LRU, where it has more \
-&minus;(P &minus; LRU) / P; mean over all points (a trace at a capacity). worst: the lowest cut of a point. rank: the mean rank by \
-misses among the policies that do not know the future. gap to OPT: how far the miss ratio lies above Belady's, in the mean. \
-name/16: inside sets of 16 pages; global-...: other people's policies, for comparison, over the whole cache.</p>\n";
+/// What the columns of a comparison mean.
+const LEGEND: &str = "cut: the share of global LRU's misses that a policy avoids, (LRU \u{2212} P) / LRU; \
+where it misses more, \u{2212}(P \u{2212} LRU) / P. The mean over all points (a trace at a capacity). \
+worst: the lowest cut of a point. rank: the mean rank by misses among the policies that do not know the \
+future. gap to OPT: the mean difference of the miss ratio from Belady's OPT. name/16: in sets of 16 pages; \
+global-...: other authors' policies over the whole cache, for comparison.";
 
-/// Everything, as a page that needs nothing else.
+/// Draws the results and the comparison as one self-contained page.
 pub fn html(title: &str, rows: &[Row], comparison: &Comparison) -> String {
     let contestants = contestants(rows, comparison);
-    let labels: Vec<String> = contestants.iter().copied().map(label).collect();
-    let mut intro = String::new();
+    let mut page = Page::new(title);
+    for contestant in &contestants {
+        page.series(&label(*contestant));
+    }
     if rows.iter().any(|row| !row.complete) {
-        intro.push_str("<p><strong>Interrupted: some traces were not read to their ends.</strong></p>\n");
+        page.intro.warning("Interrupted: some traces were not read to their ends.");
     }
     if !comparison.summaries.is_empty() {
-        intro.push_str(&page::table(&comparison_rows(comparison), 1));
-        intro.push_str(LEGEND);
-        let _ = writeln!(intro, "<p class=\"faint\">{}</p>", page::escaped(&left_out_text(comparison)));
+        page.intro.table(&comparison_table(comparison));
+        page.intro.note(LEGEND);
+        page.intro.note(&left_out_text(comparison));
     }
-    let mut body = String::new();
     for trace in in_order(rows.iter().map(|row| &*row.trace)) {
         let rows: Vec<&Row> = rows.iter().filter(|row| row.trace == trace).collect();
-        body.push_str(&trace_section(trace, &rows, &contestants));
+        trace_section(&mut page, trace, &rows, &contestants);
     }
-    page::page(title, &intro, &labels, &body)
+    page.html()
 }
 
-fn trace_section(trace: &str, rows: &[&Row], contestants: &[Contestant]) -> String {
+fn trace_section(page: &mut Page, trace: &str, rows: &[&Row], contestants: &[Contestant]) {
     let first = rows[0];
     let footprint = first.footprint_pages.map_or(String::new(), |pages| format!(" to {pages} pages"));
-    let skipped = if first.skipped > 0 {
-        format!(", {} bad records passed over", first.skipped)
-    } else {
-        String::new()
+    let skipped = match first.skipped {
+        0 => String::new(),
+        count => format!(", {count} bad records skipped"),
     };
     let unfinished = if first.complete { "" } else { ", interrupted" };
-    let of = |contestant: Contestant| {
-        let mut rows: Vec<&Row> =
-            rows.iter().copied().filter(|row| (row.policy, row.ways) == contestant).collect();
-        rows.sort_by_key(|row| row.asked_pages);
-        rows
-    };
-    let series: Vec<Series> = contestants
-        .iter()
-        .enumerate()
-        .map(|(number, contestant)| {
-            let points = of(*contestant).into_iter().map(|row| Point {
-                pages: row.capacity_pages as f64,
-                miss_ratio: row.miss_ratio,
-                error: 0.0,
-            });
-            Series { label: label(*contestant), number, points: points.collect() }
-        })
-        .collect();
+    let caption =
+        format!("{} accesses{footprint}{skipped}{unfinished}. Miss ratio by capacity.", first.requests);
     let capacities = in_order(rows.iter().map(|row| &*row.capacity));
-    let mut lines = vec![vec!["policy".to_owned()]];
-    lines[0].extend(capacities.iter().flat_map(|capacity| [format!("misses at {capacity}"), "ratio".into()]));
+    let columns = capacities.iter().flat_map(|capacity| [format!("misses at {capacity}"), "ratio".into()]);
+    let mut table = Table::new(1, std::iter::once("policy".to_owned()).chain(columns));
+    let mut curves = Vec::new();
     for contestant in contestants {
-        let rows = of(*contestant);
-        let mut line = vec![label(*contestant)];
-        for capacity in &capacities {
+        let mut rows: Vec<&Row> =
+            rows.iter().copied().filter(|row| (row.policy, row.ways) == *contestant).collect();
+        rows.sort_by_key(|row| row.asked_pages);
+        let cells = capacities.iter().flat_map(|capacity| {
             let row = rows.iter().find(|row| row.capacity == *capacity);
-            line.push(row.map_or(String::new(), |row| row.misses.to_string()));
-            line.push(row.map_or(String::new(), |row| format!("{:.4}", row.miss_ratio)));
-        }
-        lines.push(line);
+            row.map_or_else(Default::default, |row| {
+                [row.misses.to_string(), format!("{:.4}", row.miss_ratio)]
+            })
+        });
+        table.row(std::iter::once(label(*contestant)).chain(cells));
+        let point =
+            |row: &&Row| Point { pages: row.capacity_pages as f64, miss_ratio: row.miss_ratio, error: 0.0 };
+        curves.push(Series { label: label(*contestant), points: rows.iter().map(point).collect() });
     }
-    format!(
-        "<h2>{}</h2>\n<figure>\n{}<figcaption>{} accesses{footprint}{skipped}{unfinished}. Miss ratio by capacity.</figcaption>\n</figure>\n\
-        <details><summary>Exact misses</summary>\n{}</details>\n",
-        page::escaped(trace),
-        plot::svg(trace, &series, None),
-        first.requests,
-        page::table(&lines, 1)
-    )
+    let svg = curves_svg(page, trace, &curves, None);
+    page.body.figure(trace, &svg, &caption);
+    page.body.details("Exact misses", false, |body| body.table(&table));
 }
 
-/// Curves of other sources as a page: titles with their series.
+/// A miss-ratio curve.
+#[derive(Clone, Debug)]
+pub struct Series {
+    /// The name of the curve. Curves of several traces with one name have one colour.
+    pub label: String,
+    /// The points, in ascending order of capacity.
+    pub points: Vec<Point>,
+}
+
+/// One point of a miss-ratio curve.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Point {
+    /// The capacity, in pages.
+    pub pages: f64,
+    /// The share of all accesses that miss at this capacity.
+    pub miss_ratio: f64,
+    /// The error of `miss_ratio`, in either direction. 0 if it is exact.
+    pub error: f64,
+}
+
+/// Draws miss-ratio curves as one self-contained page: a chart for each title.
 pub fn curves_html(title: &str, note: &str, page_bytes: u64, curves: &[(String, Vec<Series>)]) -> String {
-    let mut labels: Vec<String> = Vec::new();
-    for series in curves.iter().flat_map(|(_, series)| series) {
-        labels.resize(labels.len().max(series.number + 1), String::new());
-        labels[series.number].clone_from(&series.label);
+    let mut page = Page::new(title);
+    page.intro.note(note);
+    for (title, series) in curves {
+        let svg = curves_svg(&mut page, title, series, Some(page_bytes));
+        page.body.figure(title, &svg, "");
     }
-    let sections = curves.iter().map(|(title, series)| {
-        format!(
-            "<h2>{}</h2>\n<figure>\n{}</figure>\n",
-            page::escaped(title),
-            plot::svg(title, series, Some(page_bytes))
-        )
-    });
-    let intro = format!("<p class=\"faint\">{}</p>", page::escaped(note));
-    page::page(title, &intro, &labels, &sections.collect::<String>())
+    page.html()
 }
 
-/// All contestants: those compared by rank of their cuts, then the others as they come.
+/// Draws curves over capacity: in bytes if `page_bytes` is known, else in pages.
+fn curves_svg(page: &mut Page, title: &str, curves: &[Series], page_bytes: Option<u64>) -> String {
+    let x = match page_bytes {
+        Some(page_bytes) => {
+            let title = format!("capacity, in pages of {}", bytes(page_bytes));
+            Axis::new(title, |value| bytes(value as u64)).binary()
+        }
+        None => Axis::new("capacity, pages", short),
+    };
+    let scale = page_bytes.unwrap_or(1) as f64;
+    let point = |point: &Point| octavo_draw::Point {
+        x: point.pages.max(1.0) * scale,
+        y: point.miss_ratio,
+        low: (point.miss_ratio - point.error).max(0.0),
+        high: (point.miss_ratio + point.error).min(1.0),
+    };
+    let series = curves.iter().map(|curve| octavo_draw::Series {
+        number: page.series(&curve.label),
+        label: curve.label.clone(),
+        points: curve.points.iter().map(point).collect(),
+        style: Style::Estimated,
+    });
+    let (title, y) = (format!("Miss ratio by capacity: {title}"), Axis::new("miss ratio", fraction));
+    Chart { title, x: x.log(true), y, mark: None, series: series.collect() }.svg()
+}
+
+/// All contestants: the compared ones by their cuts, then the others in the order of their rows.
 fn contestants(rows: &[Row], comparison: &Comparison) -> Vec<Contestant> {
     let compared = comparison.summaries.iter().map(|summary| (summary.policy, summary.ways));
     in_order(compared.chain(rows.iter().map(|row| (row.policy, row.ways))))
 }
 
-/// Each once, in the order of first appearance.
+/// Returns each item once, in the order of first appearance.
 fn in_order<T: PartialEq>(items: impl Iterator<Item = T>) -> Vec<T> {
     let mut seen = Vec::new();
     for item in items {
@@ -215,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_stands_alone_and_has_every_exact_count() {
+    fn the_page_needs_no_other_file_and_has_every_exact_count() {
         let mut rows = summary::tests::rows();
         rows[0].trace = "<a>".into();
         rows[1].misses = 123_456_789_012_345_678;
@@ -227,7 +223,7 @@ mod tests {
         assert!(page.contains("&lt;a&gt;") && !page.contains("<a>"));
         assert!(page.contains("<td>123456789012345678</td>"));
         assert!(page.contains("Left out, below 64 pages: b 63p (63)."));
-        assert_eq!(page.matches("<svg viewBox=\"0 0 720").count(), 3);
+        assert_eq!(page.matches("<svg viewBox=\"0 0 760").count(), 3);
         for (open, close) in
             [("<table>", "</table>"), ("<details>", "</details>"), ("<g ", "</g>"), ("<figure>", "</figure>")]
         {
@@ -236,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn text_lines_up_and_says_what_was_interrupted() {
+    fn columns_line_up_and_interrupted_runs_are_marked() {
         let mut rows = summary::tests::rows();
         let compared = compare(&rows);
         let text = comparison_text(&compared);
@@ -249,9 +245,9 @@ mod tests {
     }
 
     #[test]
-    fn a_page_of_curves_has_their_names_once() {
+    fn a_curve_of_several_traces_has_one_entry_in_the_legend() {
         let point = |pages| Point { pages, miss_ratio: 0.5, error: 0.1 };
-        let series = || Series { label: "exact".into(), number: 0, points: vec![point(1.0), point(9.0)] };
+        let series = || Series { label: "exact".into(), points: vec![point(1.0), point(9.0)] };
         let page = curves_html("t", "n", 4096, &[("a".into(), vec![series()]), ("b".into(), vec![series()])]);
         assert_eq!(page.matches("id=\"c0\"").count(), 1);
         assert_eq!(page.matches("<polygon").count(), 2);

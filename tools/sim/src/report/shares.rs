@@ -1,41 +1,40 @@
-//! What tenants miss by how memory is shared out, as text, and as a page of HTML with the sizes
-//! over time.
+//! How memory is shared among tenants: each way's hit ratios as text and HTML, with the sizes over
+//! time, and the resulting partitions as TOML.
 
 use std::fmt::Write;
 
-use super::plot::{even_ticks, even_ticks_of_bytes, short};
-use super::{aligned, human_bytes, page};
+use octavo_draw::{Axis, Chart, Page, Point, Series, Style, Table, bytes, short};
+
 use crate::tenants::{Outcome, Sizes};
 
-fn rows(outcomes: &[Outcome]) -> Vec<Vec<String>> {
-    let names = outcomes.first().map_or(&[][..], |outcome| &outcome.tenants[..]);
-    let mut head = vec!["shared".to_owned(), "hits".to_owned(), "hit ratio".to_owned()];
-    head.extend(names.iter().flat_map(|tenant| [tenant.name.clone(), "pages".to_owned(), "size".to_owned()]));
-    let lines = outcomes.iter().map(|outcome| {
-        let mut line =
-            vec![outcome.way.to_owned(), outcome.hits.to_string(), format!("{:.4}", outcome.hit_ratio)];
-        line.extend(outcome.tenants.iter().flat_map(|tenant| {
+fn table(outcomes: &[Outcome]) -> Table {
+    let tenants = outcomes.first().map_or(&[][..], |outcome| &outcome.tenants[..]);
+    let columns = tenants.iter().flat_map(|tenant| [&*tenant.name, "pages", "size"]);
+    let mut table = Table::new(1, ["shared", "hits", "hit ratio"].into_iter().chain(columns));
+    for outcome in outcomes {
+        let all = [outcome.way.to_owned(), outcome.hits.to_string(), format!("{:.4}", outcome.hit_ratio)];
+        let each = outcome.tenants.iter().flat_map(|tenant| {
             let pages = tenant.pages.map_or("-".to_owned(), |pages| pages.to_string());
-            let bytes = tenant.pages_bytes.map_or("-".to_owned(), human_bytes);
-            [format!("{:.4}", tenant.hit_ratio), pages, bytes]
-        }));
-        line
-    });
-    std::iter::once(head).chain(lines).collect()
+            [format!("{:.4}", tenant.hit_ratio), pages, tenant.pages_bytes.map_or("-".to_owned(), bytes)]
+        });
+        table.row(all.into_iter().chain(each));
+    }
+    table
 }
 
-/// The ways of sharing under each other: hits in all, and for each tenant his hit ratio and his
+/// Formats the ways of sharing as a table: the hits of all tenants, and each tenant's hit ratio and
 /// pages.
 pub fn shares_text(outcomes: &[Outcome]) -> String {
-    aligned(&rows(outcomes), 1)
+    table(outcomes).text()
 }
 
-/// The partitions of a configuration: each tenant's `min` and `max` are the least and the most that
-/// the best split gave it, and the plan, once it had learned for half of the run. Between them the
-/// server moves memory as it did here. `metadata_bytes` are those of a page.
+/// Writes the partitions of a configuration file. Each tenant's `min` and `max` are the least and
+/// the most memory that two plans gave it: the best fixed split, and the utility plan in the second
+/// half of the run, after it had learned. Between the two the server moves memory as the plan did.
+/// `metadata_bytes` is the metadata of one page.
 pub fn shares_toml(outcomes: &[Outcome], page_bytes: u64, metadata_bytes: u64) -> String {
     const MIB: u64 = 1 << 20;
-    // What a server moves at a time, with its metadata.
+    // The least that a server moves at a time: a segment with its metadata, rounded up.
     const LEAST_MIB: u64 = 3;
     let of = |way| outcomes.iter().find(|outcome| outcome.way == way);
     let (Some(utility), Some(best)) = (of("utility"), of("hindsight")) else { return String::new() };
@@ -51,7 +50,7 @@ pub fn shares_toml(outcomes: &[Outcome], page_bytes: u64, metadata_bytes: u64) -
     text
 }
 
-/// A string of TOML.
+/// Quotes `text` as a TOML string.
 fn quoted(text: &str) -> String {
     let escaped = text.chars().map(|c| match c {
         '"' | '\\' => format!("\\{c}"),
@@ -61,78 +60,41 @@ fn quoted(text: &str) -> String {
     format!("\"{}\"", escaped.collect::<String>())
 }
 
-/// The same as a page that needs nothing else, with the sizes over time.
+/// What the ways of sharing are.
+const LEGEND: &str = "unified: one cache for all tenants. equal: a partition of the same size for each. \
+utility: partitions that are resized during the run; their pages are means over time. hindsight: the best \
+fixed split, known only after the run.";
+
+/// Draws the ways of sharing as one self-contained page, with the sizes over time.
 pub fn shares_html(title: &str, outcomes: &[Outcome]) -> String {
-    let intro = page::table(&rows(outcomes), 1)
-        + "<p class=\"faint\">unified: one cache for all. equal: a partition of the same size for each. utility: partitions that are resized as it \
-        goes; their pages are means over time. hindsight: the best split that stays, known when all is over.</p>\n";
-    let names: Vec<String> = outcomes
-        .first()
-        .map_or(Vec::new(), |outcome| outcome.tenants.iter().map(|tenant| tenant.name.clone()).collect());
-    let mut body = String::new();
-    for outcome in outcomes.iter().filter(|outcome| !outcome.sizes.is_empty()) {
-        let _ = write!(
-            body,
-            "<h2>Sizes over time, {}</h2>\n<figure>{}</figure>\n",
-            outcome.way,
-            over_time(&outcome.sizes, &names)
-        );
+    let mut page = Page::new(title);
+    page.intro.table(&table(outcomes));
+    page.intro.note(LEGEND);
+    for tenant in outcomes.first().into_iter().flat_map(|outcome| &outcome.tenants) {
+        page.series(&tenant.name);
     }
-    page::page(title, &intro, &names, &body)
+    for outcome in outcomes.iter().filter(|outcome| !outcome.sizes.is_empty()) {
+        let names = outcome.tenants.iter().map(|tenant| &*tenant.name);
+        page.body.figure(&format!("Sizes over time, {}", outcome.way), &over_time(&outcome.sizes, names), "");
+    }
+    page.html()
 }
 
-const WIDTH: f64 = 720.0;
-const HEIGHT: f64 = 316.0;
-const LEFT: f64 = 64.0;
-const BOTTOM: f64 = 44.0;
-
-/// Bytes of each tenant by accesses so far.
-fn over_time(sizes: &[Sizes], names: &[String]) -> String {
-    let most = sizes.iter().flat_map(|sizes| &sizes.pages_bytes).max().copied().unwrap_or(1).max(1) as f64;
-    let end = sizes.last().map_or(1, |sizes| sizes.requests).max(1) as f64;
-    let x = |requests: u64| LEFT + requests as f64 / end * (WIDTH - LEFT - 8.0);
-    let y = |bytes: f64| HEIGHT - BOTTOM - bytes / most * (HEIGHT - BOTTOM - 8.0);
-    let mut svg =
-        format!("<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"Sizes over time\">\n");
-    for bytes in even_ticks_of_bytes(most, 6) {
-        let _ = writeln!(
-            svg,
-            "<path class=\"grid\" d=\"M{LEFT} {0:.1}H{WIDTH}\"/><text class=\"end\" x=\"{1}\" y=\"{2:.1}\">{3}</text>",
-            y(bytes),
-            LEFT - 6.0,
-            y(bytes) + 4.0,
-            human_bytes(bytes as u64)
-        );
+/// Draws the bytes of each tenant over the accesses so far. Tenant `n` is the page's series `n`.
+fn over_time<'o>(sizes: &[Sizes], names: impl Iterator<Item = &'o str>) -> String {
+    let series = names.enumerate().map(|(number, name)| {
+        let point = |at: &Sizes| Point::exact(at.requests as f64, at.pages_bytes[number] as f64);
+        let points = sizes.iter().map(point).collect();
+        Series { label: name.into(), number, points, style: Style::Estimated }
+    });
+    Chart {
+        title: "Sizes over time".into(),
+        x: Axis::new("accesses of all tenants", short),
+        y: Axis::new("size", |value| bytes(value as u64)).binary(),
+        mark: None,
+        series: series.collect(),
     }
-    for requests in even_ticks(end, 8) {
-        let _ = writeln!(
-            svg,
-            "<path class=\"grid\" d=\"M{0:.1} 8V{1}\"/><text class=\"middle\" x=\"{0:.1}\" y=\"{2}\">{3}</text>",
-            x(requests as u64),
-            HEIGHT - BOTTOM,
-            HEIGHT - BOTTOM + 16.0,
-            short(requests)
-        );
-    }
-    let _ = writeln!(
-        svg,
-        "<text class=\"middle\" x=\"{:.1}\" y=\"{:.1}\">accesses of all tenants</text>",
-        (LEFT + WIDTH) / 2.0,
-        HEIGHT - 8.0
-    );
-    for (number, name) in names.iter().enumerate() {
-        let points = sizes
-            .iter()
-            .map(|sizes| format!("{:.1},{:.1}", x(sizes.requests), y(sizes.pages_bytes[number] as f64)));
-        let _ = writeln!(
-            svg,
-            "<g class=\"series s{number}\"><title>{}</title><polyline points=\"{}\"/></g>",
-            page::escaped(name),
-            points.collect::<Vec<_>>().join(" ")
-        );
-    }
-    svg.push_str("</svg>\n");
-    svg
+    .svg()
 }
 
 #[cfg(test)]
@@ -141,7 +103,7 @@ mod tests {
     use crate::tenants::TenantOutcome;
 
     #[test]
-    fn the_page_shows_all_and_trusts_no_name() {
+    fn the_page_has_all_ways_of_sharing_and_escapes_names() {
         let tenant = |pages: Option<u64>| TenantOutcome {
             name: "a<b".into(),
             requests: 10,

@@ -1,14 +1,13 @@
-//! One figure per policy over many traces and sizes, counted as the S3-FIFO paper does (Yang et
-//! al., "FIFO queues are all you need for cache eviction", SOSP '23, section 5.1).
+//! Summarises each policy over many traces and capacities, as the S3-FIFO paper does (Yang et al.,
+//! "FIFO queues are all you need for cache eviction", SOSP '23, section 5.1).
 //!
-//! A *point* is a trace at a capacity. The *cut* of a policy at a point is by how much of global
-//! LRU's misses it has fewer, (LRU - P) / LRU; where it has more, -(P - LRU) / P, so that a policy
-//! that is twice as bad loses what one that is twice as good gains. Points of fewer than
-//! [`PAGES_MIN`] pages say little about caches that people have. They are left out of every figure,
-//! and listed.
+//! A *point* is a trace at a capacity. The *cut* of a policy at a point is the share of global
+//! LRU's misses that the policy avoids, (LRU - P) / LRU; where it misses more, the cut is -(P -
+//! LRU) / P. So a policy with twice the misses loses as much as one with half the misses gains.
+//! Points of fewer than [`PAGES_MIN`] pages say little about real caches: no figure counts them,
+//! and the report lists them.
 //!
-//! Cut, worst cut, rank and gap all count every point alike. What is not here: runs that were
-//! interrupted.
+//! Cut, worst cut, rank and gap weigh all points equally. Interrupted runs are not counted.
 
 use std::collections::BTreeMap;
 
@@ -17,71 +16,72 @@ use serde::Serialize;
 use crate::reference::Reference;
 use crate::simulate::{Row, ratio};
 
-/// The policy that cuts are relative to.
+/// The policy that cuts are relative to: global LRU.
 pub const BASE: &str = "global-lru";
-/// The policy that gaps are measured from: Belady's.
+/// The policy that gaps are measured from: Belady's OPT.
 pub const LIMIT: &str = "global-opt";
-/// The fewest pages of a point that counts.
+/// Points with fewer pages than this do not count.
 pub const PAGES_MIN: u64 = 64;
 
-/// A policy, with the pages of its sets.
+/// A policy, and the pages of its sets. `None` for a policy without sets.
 pub type Contestant = (&'static str, Option<u32>);
 
-/// What a policy did over all points.
+/// The summary of one policy over all points.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Summary {
-    /// `summary`.
+    /// Always `summary`: the kind of JSON object.
     pub kind: &'static str,
     /// The policy.
     pub policy: &'static str,
-    /// Pages of a set; None for a policy without sets.
+    /// Pages of a set. `None` for a policy without sets.
     pub ways: Option<u32>,
     /// Points counted.
     pub points: u64,
     /// Mean cut of misses from global LRU.
     pub cut: f64,
-    /// The lowest cut of a point,
+    /// The lowest cut of a point.
     pub cut_worst: f64,
-    /// which was of this trace,
+    /// The trace of that point.
     pub cut_worst_trace: String,
-    /// at this capacity.
+    /// The capacity of that point.
     pub cut_worst_capacity: String,
-    /// Mean rank by misses among all policies that do not know the future; 1 is the best, and
-    /// equals share the mean of their ranks.
+    /// Mean rank by misses among the policies that do not know the future. 1 is the best; policies
+    /// with equal misses share the mean of their ranks.
     pub rank: Option<f64>,
-    /// How far the miss ratio lies above Belady's OPT, in the mean.
+    /// Mean difference of the miss ratio from Belady's OPT.
     pub gap: Option<f64>,
 }
 
-/// A point that does not count.
+/// A point that does not count because it has fewer than [`PAGES_MIN`] pages.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct LeftOut {
-    /// `left_out`.
+    /// Always `left_out`: the kind of JSON object.
     pub kind: &'static str,
     /// The trace.
     pub trace: String,
-    /// The capacity as it was asked for,
+    /// The capacity as it was requested.
     pub capacity: String,
-    /// and the pages that this is: too few.
+    /// The same capacity in pages.
     pub asked_pages: u64,
 }
 
-/// All policies over all points.
+/// The summaries of all policies.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Comparison {
-    /// By cut, the greatest first.
+    /// Summaries in descending order of their cuts.
     pub summaries: Vec<Summary>,
-    /// In the order of traces and capacities.
+    /// Points left out, in the order of traces and capacities.
     pub left_out: Vec<LeftOut>,
 }
 
-/// By how much of the base's misses a policy has fewer; below zero where it has more.
+/// Returns the cut of `misses` from `base`: positive if there are fewer, negative if there are
+/// more.
 pub fn cut(base: u64, misses: u64) -> f64 {
     if misses <= base { ratio(base - misses, base) } else { -ratio(misses - base, misses) }
 }
 
-/// Compares the policies of complete rows. Points without [`BASE`] have nothing to be compared with
-/// and count nowhere.
+/// Compares the policies of complete rows. A point without [`BASE`] has no baseline and does not
+/// count.
 pub fn compare(rows: &[Row]) -> Comparison {
     let mut points: BTreeMap<(&str, u64, &str), Vec<&Row>> = BTreeMap::new();
     for row in rows.iter().filter(|row| row.complete) {
@@ -112,7 +112,7 @@ pub fn compare(rows: &[Row]) -> Comparison {
     Comparison { summaries, left_out }
 }
 
-/// Whether a policy knows the future: it has cuts and a gap, but no rank.
+/// Whether a policy knows the future. Such a policy has a cut and a gap, but no rank.
 fn is_prophet(policy: &str) -> bool {
     policy.parse().is_ok_and(Reference::needs_future)
 }
@@ -123,12 +123,12 @@ fn rank(row: &Row, all: &[&Row]) -> Option<f64> {
     }
     let others = || all.iter().filter(|other| !is_prophet(other.policy));
     let better = others().filter(|other| other.misses < row.misses).count();
-    // Itself with them.
+    // `row` counts itself as equal.
     let equal = others().filter(|other| other.misses == row.misses).count();
     Some(better as f64 + (equal as f64 + 1.0) / 2.0)
 }
 
-/// Sums over points. A sum that lacks a point is no number.
+/// Sums over points. A sum is NaN if the figure of one point is unknown.
 #[derive(Default)]
 struct Tally {
     points: u64,
@@ -191,7 +191,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// Two traces with a size each that counts, and one that does not.
+    /// Two traces with one capacity each that counts, and one capacity that does not.
     pub(crate) fn rows() -> Vec<Row> {
         vec![
             row("a", "global-lru", None, 100, 400),
@@ -217,7 +217,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn means_worst_ranks_and_gaps_are_those_worked_out_by_hand() {
+    fn means_worst_cuts_ranks_and_gaps_match_a_calculation_by_hand() {
         let compared = compare(&rows());
         let of = |policy| compared.summaries.iter().find(|summary| summary.policy == policy).unwrap();
         let close = |a: f64, b: f64| assert!((a - b).abs() < 1e-12, "{a} is not {b}");
@@ -230,7 +230,8 @@ pub(crate) mod tests {
         close(of("lru").rank.unwrap(), 2.0);
         let worst = (of("lru").cut_worst, &*of("lru").cut_worst_trace, &*of("lru").cut_worst_capacity);
         assert_eq!(worst, (-0.25, "b", "64p"));
-        // fifo: a -(500 - 400) / 500 = -0.2, b 0. Gaps 0.3 and 0. Ranks 3 and, equal with global-lru, 1.5.
+        // fifo: a -(500 - 400) / 500 = -0.2, b 0. Gaps 0.3 and 0. Ranks 3 and, equal with
+        // global-lru, 1.5.
         close(of("fifo").cut, -0.1);
         close(of("fifo").gap.unwrap(), 0.15);
         close(of("fifo").rank.unwrap(), 2.25);
@@ -242,14 +243,14 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn points_below_64_pages_count_nowhere_and_are_listed() {
+    fn points_below_64_pages_do_not_count_and_are_listed() {
         let left_out = compare(&rows()).left_out;
         assert_eq!(left_out.len(), 1);
         assert_eq!((&*left_out[0].trace, left_out[0].asked_pages), ("b", 63));
     }
 
     #[test]
-    fn without_opt_there_is_no_gap_and_interrupted_rows_count_nowhere() {
+    fn without_opt_there_is_no_gap_and_interrupted_rows_do_not_count() {
         let mut rows = rows();
         rows.retain(|row| row.policy != "global-opt");
         rows.push(Row { complete: false, ..row("c", "global-lru", None, 100, 1) });
@@ -259,7 +260,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_same_policy_with_other_ways_is_another_contestant() {
+    fn a_policy_with_other_ways_is_another_contestant() {
         let mut rows = rows();
         rows.push(row("a", "lru", Some(8), 100, 350));
         let compared = compare(&rows);

@@ -1,4 +1,4 @@
-//! Tenants and their cache: one partition for all, or one for each.
+//! Tenants and their cache: one partition for all, or one partition each.
 
 use std::time::{Duration, Instant};
 
@@ -6,22 +6,23 @@ use octavo::disk::{AlignedBytes, Store};
 use octavo::{Cache, CacheConfig, Object, Partition, PartitionConfig, PolicyName};
 
 use super::work::{Access, Work};
-use crate::Error;
 use crate::content::{self, PAGE_BYTES};
+use crate::error::Error;
+use crate::stage::{hit_ratio, offset};
 
 /// How the memory is shared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sharing {
-    /// One cache for all.
+    /// One partition for all tenants.
     Unified,
-    /// A partition for each, sized by the reaper.
+    /// A partition for each tenant, sized by the reaper.
     Utility,
 }
 
-/// Accesses of a tenant before it is the next one's turn.
+/// Accesses of a tenant in a turn.
 const TURN: usize = 32;
 
-/// Tenants, and the cache before their files.
+/// Tenants, and the cache before their stores.
 pub struct House {
     pub cache: Cache,
     tenants: Vec<Tenant>,
@@ -29,7 +30,7 @@ pub struct House {
     page: AlignedBytes,
 }
 
-/// The stores are the next house's.
+/// Abandons the objects: the next house uses the same stores.
 impl Drop for House {
     fn drop(&mut self) {
         for tenant in &self.tenants {
@@ -44,81 +45,80 @@ struct Tenant {
     work: Work,
 }
 
-/// What tenants did in some periods.
+/// The counts of some periods.
 #[derive(Clone, Debug, Default)]
 pub struct Done {
-    /// Pages that were there and pages that were not, by tenant.
+    /// Hits and misses, by tenant.
     pub counts: Vec<(u64, u64)>,
-    /// The time that their accesses took, by tenant.
+    /// The time of all accesses, by tenant.
     pub times: Vec<Duration>,
-    /// Frames and metadata of each tenant's partition at the end of each period; empty where there
-    /// is one for all.
+    /// Bytes of frames and metadata of each tenant's partition, at the end of each period. Empty
+    /// for one partition.
     pub sizes: Vec<Vec<u64>>,
-    /// Bytes that partitions gave away, by period.
+    /// Bytes that moved between partitions, by period.
     pub moved: Vec<u64>,
 }
 
 impl Done {
-    /// Hits of all through accesses of all.
+    /// The hit ratio of all tenants.
     pub fn hit_ratio(&self) -> f64 {
-        let sum = self.counts.iter().fold((0, 0), |sum, counts| (sum.0 + counts.0, sum.1 + counts.1));
-        sum.0 as f64 / (sum.0 + sum.1).max(1) as f64
+        hit_ratio(self.counts.iter().map(|(hits, _)| hits).sum(), self.misses())
     }
 
-    /// Misses of all.
+    /// The misses of all tenants.
     pub fn misses(&self) -> u64 {
         self.counts.iter().map(|(_, misses)| misses).sum()
     }
 
-    /// One tenant's.
+    /// The hit ratio of one tenant.
     pub fn hit_ratio_of(&self, tenant: usize) -> f64 {
-        let (hits, misses) = self.counts[tenant];
-        hits as f64 / (hits + misses).max(1) as f64
+        hit_ratio(self.counts[tenant].0, self.counts[tenant].1)
     }
 
-    /// Accesses per second of one tenant's own time.
+    /// Accesses of one tenant per second of its own time.
     pub fn rate_of(&self, tenant: usize) -> f64 {
         let (hits, misses) = self.counts[tenant];
         (hits + misses) as f64 / self.times[tenant].as_secs_f64().max(1e-9)
     }
 
-    /// Accesses per second of all, one after the other.
+    /// Accesses of all tenants per second; they run one after the other.
     pub fn rate(&self) -> f64 {
         let accesses: u64 = self.counts.iter().map(|(hits, misses)| hits + misses).sum();
         accesses as f64 / self.times.iter().sum::<Duration>().as_secs_f64().max(1e-9)
     }
 }
 
-/// What a house is built of.
+/// The settings of a house.
 pub struct Plan {
     pub sharing: Sharing,
-    /// Bytes of frames and metadata for all tenants together.
+    /// Bytes of frames and metadata of all tenants.
     pub memory_bytes: u64,
     pub policy: PolicyName,
     pub ahead_bytes: u64,
     pub seed: u64,
 }
 
-/// Segments of 2 MiB, or less where the memory is small.
-pub fn segment_bytes(memory_bytes: u64) -> u64 {
+/// A cache with `memory_bytes` for frames and metadata. Its segments have 2 MiB, or less if the
+/// memory is small.
+pub fn config(memory_bytes: u64) -> CacheConfig {
+    let buffers_bytes = 4 << 20;
     let most = (memory_bytes / 32).max(64 << 10);
-    (1 << most.ilog2()).min(2 << 20)
+    CacheConfig {
+        memory_max_bytes: memory_bytes + buffers_bytes,
+        buffers_max_bytes: Some(buffers_bytes),
+        segment_bytes: (1 << most.ilog2()).min(2 << 20),
+        page_bytes: PAGE_BYTES as u32,
+        ..CacheConfig::default()
+    }
 }
 
 impl House {
-    /// Without memory in use yet.
+    /// A house without resident pages.
     pub fn new(plan: &Plan, tenants: Vec<(&Store, Work)>) -> Result<House, Error> {
-        let buffers = 4 << 20;
-        let cache = Cache::new(CacheConfig {
-            memory_max_bytes: plan.memory_bytes + buffers,
-            buffers_max_bytes: Some(buffers),
-            segment_bytes: segment_bytes(plan.memory_bytes),
-            page_bytes: PAGE_BYTES as u32,
-            // The end of a period is said by who counts accesses.
-            background: false,
-            seed: Some(plan.seed),
-            ..CacheConfig::default()
-        })?;
+        // No background threads: `run` ends periods by a number of accesses.
+        let repeatable =
+            CacheConfig { background: false, seed: Some(plan.seed), ..config(plan.memory_bytes) };
+        let cache = Cache::new(repeatable)?;
         let count = tenants.len() as u64;
         let config = |name: &str, bytes| PartitionConfig {
             policy: plan.policy,
@@ -142,13 +142,13 @@ impl House {
         Ok(House { cache, tenants: made, sharing: plan.sharing, page: AlignedBytes::new(PAGE_BYTES) })
     }
 
-    /// Gives a tenant other work.
+    /// Changes the work of a tenant.
     pub fn give_work(&mut self, tenant: usize, work: Work) {
         self.tenants[tenant].work = work;
     }
 
-    /// So many periods, in each of which every tenant makes so many accesses, in turns. `news` is
-    /// called after each, and may end it all.
+    /// Runs some periods. In each, every tenant makes `accesses`, in turns. Calls `news` with the
+    /// number of each period after it; an error of `news` ends the run.
     pub fn run(
         &mut self,
         periods: usize,
@@ -186,14 +186,12 @@ impl House {
         for access in tenant.work.by_ref().take(TURN) {
             match access {
                 Access::Read(page) => {
-                    tenant.object.read_at(page * PAGE_BYTES as u64, &mut self.page)?;
-                    if !content::is_right(page, 0, &self.page) {
-                        return Err(Error::new(format!("wrong bytes in page {page} of tenant {number}")));
-                    }
+                    tenant.object.read_at(offset(page), &mut self.page)?;
+                    content::check(page, 0, &self.page, "read by a tenant")?;
                 }
                 Access::Write(page) => {
                     content::fill(page, &mut self.page);
-                    tenant.object.write_at(page * PAGE_BYTES as u64, &self.page)?;
+                    tenant.object.write_at(offset(page), &self.page)?;
                 }
             }
         }
@@ -202,16 +200,15 @@ impl House {
         Ok(((after.hits - before.hits, after.misses - before.misses), time))
     }
 
-    /// Frames and metadata of each tenant's partition.
+    /// Bytes of frames and metadata of each tenant's partition.
     pub fn sizes(&self) -> Vec<u64> {
         self.tenants.iter().map(|tenant| tenant.partition.stat().charged_bytes).collect()
     }
 
-    /// Bytes of a tenant's pages that are there.
+    /// Bytes of a tenant's resident pages.
     pub fn resident_bytes(&self, tenant: usize) -> u64 {
         let object = &self.tenants[tenant].object;
         let pages = object.len_bytes() / PAGE_BYTES as u64;
-        let there = (0..pages).filter(|page| object.is_resident(page * PAGE_BYTES as u64));
-        there.count() as u64 * PAGE_BYTES as u64
+        offset((0..pages).filter(|page| object.is_resident(offset(*page))).count() as u64)
     }
 }

@@ -1,38 +1,38 @@
-//! How sizes follow a change of phase, and how still they stand without one.
+//! How fast sizes follow a change of phase, and how much they move without one.
 
 use octavo::disk::Store;
 
 use super::house::{Done, House, Plan, Sharing};
 use super::work;
 use super::{Goal, judge};
-use crate::Error;
 use crate::case::Case;
 use crate::content::PAGE_BYTES;
-use crate::drivers::Run;
+use crate::error::Error;
 use crate::report::Row;
+use crate::stage::Run;
 
 /// Periods of a phase.
 pub const PERIODS: usize = 96;
 
-/// A change is followed within so many periods.
+/// The goal: sizes follow a change within this many periods.
 pub const FOLLOWED_WITHIN: usize = 24;
 
-/// Sizes have followed when they are as near as this to where they come to rest, in shares of all
-/// memory.
+/// Sizes have followed when each is this close to its final size, as a share of all memory.
 const NEAR: f64 = 0.1;
 
-/// The most that may move in a period of a stationary load, on average, in shares of all memory.
+/// The goal: under a stationary load at most this share of all memory moves in a period, on
+/// average.
 pub const MOVED_MAX: f64 = 0.02;
 
-/// What is settled after so many periods.
+/// Sizes have settled after this many periods.
 const SETTLED: usize = 32;
 
 fn accesses(memory_bytes: u64) -> usize {
     (memory_bytes / PAGE_BYTES as u64 / 4).max(256) as usize
 }
 
-/// The house of both: a reader of what is popular in a few pages, and one of a loop that fills most
-/// of the memory.
+/// The tenants of both experiments, with the numbers of their pages: a reader of few pages, and one
+/// of a number that would take most of the memory. Both read by the case's workload.
 fn house(case: &Case, stores: [&Store; 2], seed: u64) -> Result<(House, [u64; 2]), Error> {
     let memory_pages = case.memory.0 / PAGE_BYTES as u64;
     let (memory_bytes, ahead_bytes) = (case.memory.0, case.ahead.0);
@@ -45,7 +45,7 @@ fn house(case: &Case, stores: [&Store; 2], seed: u64) -> Result<(House, [u64; 2]
     Ok((House::new(&plan, tenants)?, [few, 3 * most]))
 }
 
-/// A phase, a change of roles, and another phase. Returns both.
+/// Runs a phase, changes the roles, and runs another phase. Returns both.
 pub fn two_phases(
     case: &Case,
     stores: [&Store; 2],
@@ -61,7 +61,7 @@ pub fn two_phases(
     Ok([first, second])
 }
 
-/// Periods until all sizes are near those that they have in the last quarter, for good.
+/// The number of periods until all sizes stay near their means of the last quarter.
 pub fn periods_until_at_rest(done: &Done, memory_bytes: u64) -> usize {
     let tenants = done.sizes[0].len();
     let late = &done.sizes[done.sizes.len() * 3 / 4..];
@@ -74,7 +74,8 @@ pub fn periods_until_at_rest(done: &Done, memory_bytes: u64) -> usize {
     done.sizes.iter().rposition(is_far).map_or(0, |last| last + 1)
 }
 
-/// The share of the memory that moved in a period, on average and at most, once all is settled.
+/// The share of the memory that moved in a period, on average and at most, after sizes have
+/// settled.
 pub fn moved(done: &Done, memory_bytes: u64) -> (f64, f64) {
     let late = &done.moved[SETTLED..];
     let most = late.iter().max().copied().unwrap_or(0);
@@ -82,33 +83,29 @@ pub fn moved(done: &Done, memory_bytes: u64) -> (f64, f64) {
     (mean / memory_bytes as f64, most as f64 / memory_bytes as f64)
 }
 
-/// See the module.
+/// Measures how fast sizes follow a change of roles.
 pub fn phases(case: &Case, stores: [&Store; 2], run: &mut Run<'_>, row: &mut Row) -> Result<(), Error> {
-    let [before, after] = two_phases(case, stores, 1, &mut |period| {
-        run.news(case, &format!("period {period}"));
-        run.options.unless_stopped()
-    })?;
+    let mut news = |period| run.step(case, &format!("period {period}"));
+    let [before, after] = two_phases(case, stores, 1, &mut news)?;
     let figure = periods_until_at_rest(&after, case.memory.0) as f64;
     let goal = Goal::Below(FOLLOWED_WITHIN as f64 + 1.0);
     judge(row, ("periods_to_follow", "periods_to_follow_goal"), figure, goal);
     for (name, done) in [("bytes_before", &before), ("bytes_after", &after)] {
-        row.count(name, done.sizes[PERIODS - 1][0]);
+        row.add(name, done.sizes[PERIODS - 1][0]);
     }
-    row.number("hit_ratio_before", before.hit_ratio());
-    row.number("hit_ratio", after.hit_ratio());
+    row.add("hit_ratio_before", before.hit_ratio());
+    row.add("hit_ratio", after.hit_ratio());
     Ok(())
 }
 
-/// See the module.
+/// Measures how much memory moves without a change.
 pub fn stationary(case: &Case, stores: [&Store; 2], run: &mut Run<'_>, row: &mut Row) -> Result<(), Error> {
     let (mut house, _) = house(case, stores, 1)?;
-    let done = house.run(PERIODS, accesses(case.memory.0), &mut |period| {
-        run.news(case, &format!("period {period}"));
-        run.options.unless_stopped()
-    })?;
+    let mut news = |period| run.step(case, &format!("period {period}"));
+    let done = house.run(PERIODS, accesses(case.memory.0), &mut news)?;
     let (mean, most) = moved(&done, case.memory.0);
     judge(row, ("moved_per_period", "moved_per_period_goal"), mean, Goal::Below(MOVED_MAX));
-    row.number("moved_per_period_max", most);
-    row.number("hit_ratio", done.hit_ratio());
+    row.add("moved_per_period_max", most);
+    row.add("hit_ratio", done.hit_ratio());
     Ok(())
 }

@@ -1,33 +1,18 @@
-//! What repeats of the experiments, on stores in memory: hit ratios, periods, and how much memory
-//! moves.
+//! The repeatable figures of the experiments, on stores in memory: hit ratios, periods, and the
+//! memory that moves.
 
 use octavo::PolicyName;
-use octavo::disk::{AlignedBytes, Store};
 
 use super::house::{Plan, Sharing};
 use super::pair::{Outcome, settle_and_count};
 use super::sizes::{FOLLOWED_WITHIN, MOVED_MAX, moved, periods_until_at_rest, two_phases};
 use super::work;
 use crate::case::Case;
-use crate::content::{self, PAGE_BYTES};
+use crate::content::PAGE_BYTES;
+use crate::drivers::hits::filled_store;
 use crate::suite::Suite;
 
 const MEMORY: u64 = 32 << 20;
-
-/// A store in memory with the pages that the experiments expect.
-fn store(pages: u64) -> Store {
-    let store = Store::memory("bench", pages * PAGE_BYTES as u64);
-    let cache = octavo::Cache::new(octavo::CacheConfig { background: false, ..Default::default() }).unwrap();
-    let partition = cache.partition(octavo::PartitionConfig::new("filling")).unwrap();
-    let object = partition.open(store.clone(), "filling").unwrap();
-    let mut page = AlignedBytes::new(PAGE_BYTES);
-    for number in 0..pages {
-        content::fill(number, &mut page);
-        object.write_at(number * PAGE_BYTES as u64, &page).unwrap();
-    }
-    object.close().unwrap();
-    store
-}
 
 fn case(name: &str) -> Case {
     let suite = Suite::find("partitions", true).unwrap();
@@ -36,7 +21,7 @@ fn case(name: &str) -> Case {
 
 fn pair(sharing: Sharing, memory_bytes: u64, policy: PolicyName, seed: u64, builds: bool) -> Outcome {
     let pages = 2 * MEMORY / PAGE_BYTES as u64;
-    let stores = [store(pages), store(pages)];
+    let stores = [filled_store(pages).unwrap(), filled_store(pages).unwrap()];
     let first = match builds {
         true => work::build(pages, seed),
         false => work::pattern(&case("pair_lru").workload, pages, seed).unwrap(),
@@ -47,7 +32,7 @@ fn pair(sharing: Sharing, memory_bytes: u64, policy: PolicyName, seed: u64, buil
 }
 
 #[test]
-fn partitions_beat_one_cache_where_one_reader_is_random_and_one_sequential() {
+fn partitions_beat_one_cache_for_a_random_and_a_sequential_reader() {
     for policy in [PolicyName::Lru, PolicyName::Fifo] {
         let seed = 7;
         let (unified, utility) = (
@@ -65,7 +50,7 @@ fn partitions_beat_one_cache_where_one_reader_is_random_and_one_sequential() {
 }
 
 #[test]
-fn a_build_loses_nothing_with_a_fifth_less_memory() {
+fn a_build_in_a_partition_loses_no_hits_with_a_fifth_less_memory() {
     let (seed, policy) = (3, PolicyName::Lru);
     let unified = pair(Sharing::Unified, MEMORY, policy, seed, true);
     let utility = pair(Sharing::Utility, MEMORY / 5 * 4, policy, seed, true);
@@ -75,11 +60,11 @@ fn a_build_loses_nothing_with_a_fifth_less_memory() {
 }
 
 #[test]
-fn a_change_of_phase_is_followed_and_what_does_not_change_stands_still() {
+fn sizes_follow_a_change_of_phase_and_rest_without_one() {
     let case = case("phases");
     let pages = 3 * MEMORY / PAGE_BYTES as u64;
-    let stores = [store(pages), store(pages)];
-    // With the last of them sizes went to and fro, a thirtieth of the memory in each period.
+    let stores = [filled_store(pages).unwrap(), filled_store(pages).unwrap()];
+    // With seed 7 sizes once oscillated: a thirtieth of the memory moved in each period.
     for seed in [1, 2, 7] {
         let [before, after] = two_phases(&case, [&stores[0], &stores[1]], seed, &mut |_| Ok(())).unwrap();
         let periods = periods_until_at_rest(&after, MEMORY);

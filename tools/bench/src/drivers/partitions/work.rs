@@ -1,8 +1,9 @@
-//! What tenants do: endless streams of accesses to pages, the same in every run.
+//! The work of tenants: endless streams of accesses to pages, the same in every run.
 
-use crate::Error;
+use octavo_random::{Random, mix};
+
 use crate::case::Pattern;
-use crate::content;
+use crate::error::Error;
 use crate::stream;
 
 /// An access to a page.
@@ -12,28 +13,29 @@ pub enum Access {
     Write(u64),
 }
 
-/// An endless stream of them.
+/// An endless stream of accesses.
 pub type Work = Box<dyn Iterator<Item = Access> + Send>;
 
-/// Reads by a pattern over so many pages.
+/// Reads pages below `pages` by a pattern.
 pub fn pattern(pattern: &Pattern, pages: u64, seed: u64) -> Result<Work, Error> {
     Ok(Box::new(stream::pages(pattern, pages, seed)?.map(Access::Read)))
 }
 
-/// Reads pages in their order, and again.
+/// Reads all pages in order, again and again.
 pub fn sequential(pages: u64) -> Work {
     Box::new((0..).map(move |number| Access::Read(number % pages)))
 }
 
-/// Compilations, a source after the other: headers, the popular ones more often; the source; the
-/// object is written. Now and then a program is linked of objects that lie together. Files are of
-/// one to eight pages, and lie anywhere, as files of a disk do that has been in use.
+/// A build: compiles one source after the other, and links a program of 32 objects after each 32. A
+/// compilation reads headers, popular ones more often, and the source, and writes the object. Files
+/// have one to eight pages, and lie scattered, as on a disk that has been in use.
 pub fn build(pages: u64, seed: u64) -> Work {
-    // A quarter of the pages each for headers and objects, the rest for sources.
+    // A quarter of the files each are headers and objects, the rest are sources.
     let files = pages / 8;
     let (headers, objects) = (files / 4, files / 4);
     let sources = files - headers - objects;
-    // An odd multiplier is a bijection of numbers below a power of two; others are skipped.
+    // Multiplying by an odd number is a bijection of the numbers below a power of two; numbers that
+    // are no file are skipped.
     let round = files.next_power_of_two();
     let place = move |file: u64| {
         let mut at = file;
@@ -44,19 +46,19 @@ pub fn build(pages: u64, seed: u64) -> Work {
             }
         }
     };
-    let length = |file: u64| 1 + content::mix(file) % 8;
+    let length = |file: u64| 1 + mix(file) % 8;
     let file = move |file: u64| (place(file)..place(file) + length(file)).map(Access::Read);
-    let mut random = content::random(seed);
+    let mut random = Random::new(seed);
     let mut step = 0u64;
     let compilations = std::iter::from_fn(move || {
         let mut accesses: Vec<Access> = Vec::new();
-        let mut draw = || random.next().expect("it has no end");
-        // The smaller of three draws: few headers are included everywhere.
+        let mut draw = || random.next_u64();
+        // The smallest of three draws: few headers are included everywhere.
         for _ in 0..24 {
             let header = (0..3).map(|_| draw() % headers.max(1)).min().unwrap_or(0);
             accesses.extend(file(header));
         }
-        // Sources are compiled in an order of their own, each once a build.
+        // Each source once, in the order of their numbers.
         accesses.extend(file(headers + step % sources.max(1)));
         let object = headers + sources + step % objects.max(1);
         accesses.extend((place(object)..place(object) + length(object)).map(Access::Write));
