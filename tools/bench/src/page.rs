@@ -163,7 +163,7 @@ mod tests {
                 && page.contains("only &amp; half")
         );
         let pictures: Vec<&str> =
-            page.split("<figure>\n").skip(1).map(|rest| rest.split("<figcaption>").next().unwrap()).collect();
+            page.split("<figure>\n").skip(1).map(|rest| rest.split("</figure>").next().unwrap()).collect();
         assert_eq!(pictures.len(), suite.figures.len());
         pictures.into_iter().for_each(assert_well_formed);
         for words in ["2.00 M", "prefetching", "single_128: misses 0", "plain *"] {
