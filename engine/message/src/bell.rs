@@ -1,9 +1,9 @@
-//! A bell: which receivers of a node sleep, a bit each, so that a sender wakes exactly one and
-//! those who are awake are not called (M4).
+//! [`Bell`]: the set of a node's sleeping receivers, one bit each. A sender uses it to wake exactly
+//! one sleeping receiver, and none that is awake (M4).
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// Most receivers of a node that sleep by a bell.
+/// The most receivers of a node.
 pub const RECEIVERS_MAX: u32 = 64;
 
 pub(crate) struct Bell {
@@ -15,20 +15,20 @@ impl Bell {
         Bell { asleep: AtomicU64::new(0) }
     }
 
-    /// The receiver is about to sleep. The fence is the caller's.
+    /// Sets the receiver's bit: it is about to sleep. The caller issues the fence.
     pub fn announce(&self, receiver: u32) {
-        assert!(receiver < RECEIVERS_MAX, "receiver {receiver}");
+        assert!(receiver < RECEIVERS_MAX, "receiver {receiver} is not below {RECEIVERS_MAX}");
         self.asleep.fetch_or(1 << receiver, Ordering::Relaxed);
     }
 
-    /// The receiver does not sleep, whether or not somebody took its bit.
+    /// Clears the receiver's bit: it does not sleep. A sender may have cleared the bit already.
     pub fn withdraw(&self, receiver: u32) {
         self.asleep.fetch_and(!(1 << receiver), Ordering::Relaxed);
     }
 
-    /// Takes one down, if any sleeps. The fence is the caller's.
+    /// Clears one bit and returns its receiver, if any receiver sleeps. The caller issues the fence.
     pub fn take(&self) -> Option<u32> {
-        // A turn is repeated when another took the same, which 64 can do.
+        // Repeats only when another sender has taken the same bit, at most 64 times: there are 64 bits.
         loop {
             let asleep = self.asleep.load(Ordering::Relaxed);
             if asleep == 0 {

@@ -1,32 +1,40 @@
-//! Messages between nodes: for each ordered pair of nodes a bounded queue, and for each node a bell
-//! for those who sleep there.
+//! [`Exchange`]: messages between nodes. Each ordered pair of nodes has a bounded queue, and each
+//! node a bell for its sleeping receivers.
 //!
-//! Who sends is any thread of a node, and who receives any thread of another. A message is an owned
-//! value (the engine's is a box of requests that goes there and comes back), so that whoever has it
-//! is alone with it. The protocol:
+//! Any thread of a node sends, and any thread of another node receives. A message is an owned value
+//! (the engine's is a box of requests that travels there and back), so its owner has exclusive
+//! access. The protocol:
 //!
-//! - **M1** A message belongs to one at a time: the sender, a cell of a queue, a receiver. What one
-//!   wrote the next one sees.
-//! - **M2** Sending takes the place behind the last by compare-and-swap, if the place's turn says
-//!   that it is free in this round; it writes the message and publishes it by the turn, with
-//!   release. A queue that is full *refuses*: the sender has its message back, and nobody waits for
-//!   room.
-//! - **M3** Receiving takes the first place by compare-and-swap, if its turn says (acquire) that a
-//!   message is there; it takes the message and frees the place for the next round by the turn,
-//!   with release.
-//! - **M4** A receiver that has nothing to do *announces* itself by a bit of its node's bell, then
-//!   looks at all queues to its node once more, and only then sleeps. A sender that has published
-//!   looks at the bell, takes one bit down, and wakes that receiver. Between announcing and
-//!   looking, and between publishing and looking, lies a fence of sequential consistency: one of
-//!   the two sees the other.
-//! - **M5** *Closing* sets a flag. A receiver goes when it has seen the flag and *then*, behind a
+//! - **M1** A message has one owner at a time: the sender, a place of a queue, or a receiver. Each
+//!   owner sees the writes of the previous one.
+//! - **M2** A sender takes the place behind the last by compare-and-swap, if the place's turn says
+//!   that it is free in this round. It writes the message and publishes it by the turn, with
+//!   release. A full queue *refuses*: the sender gets its message back, and no thread waits for
+//!   space.
+//! - **M3** A receiver takes the first place by compare-and-swap, if its turn says (acquire) that it
+//!   holds a message. It takes the message and frees the place for the next round by the turn, with
+//!   release.
+//! - **M4** An idle receiver *announces* itself by a bit of its node's bell, then looks at all queues
+//!   to its node once more, and only then sleeps. A sender that has published looks at the bell,
+//!   clears one bit, and wakes that receiver. A sequentially consistent fence lies between announcing
+//!   and looking, and between publishing and looking, so at least one of the two threads sees the
+//!   other.
+//! - **M5** *Closing* sets a flag. A receiver ends when it has seen the flag and *then*, behind a
 //!   fence, found the queues empty. A sender looks at the flag after it has published, behind the
-//!   fence of M4: either a receiver still comes by, or the sender sees the flag, and empties the
-//!   queue itself.
+//!   fence of M4. Either a receiver still takes the message, or the sender sees the flag and empties
+//!   the queue itself.
 //!
-//! So no message is lost and no thread waits for room: two nodes that send to each other with full
-//! queues both get their messages back and do for themselves what they had asked for. What is not
-//! here: what messages mean, how a thread sleeps and is woken, threads.
+//! So no message is lost, and no thread waits for space. Two nodes that send to each other through
+//! full queues both get their messages back, and execute those requests themselves. Not here: the
+//! meaning of messages, how a thread sleeps and wakes up, threads.
+//!
+//! # Examples
+//! ```
+//! use octavo_message::{Exchange, Sent};
+//! let exchange = Exchange::new(2, 8);
+//! assert_eq!(exchange.send(0, 1, "request"), Sent::Delivered(None));
+//! assert_eq!(exchange.receive(1, 0), Some("request"));
+//! ```
 
 mod bell;
 pub mod broken;
@@ -44,31 +52,34 @@ pub use bell::RECEIVERS_MAX;
 /// The queues between some nodes.
 pub struct Exchange<T> {
     nodes: usize,
-    /// From node `from` to node `to` at `from * nodes + to`.
+    /// The queue from node `from` to node `to` has index `from * nodes + to`.
     rings: Vec<Ring<T>>,
     bells: Vec<Bell>,
     closed: AtomicBool,
 }
 
-/// What there is for a receiver.
+/// The result of [`Exchange::take`].
 #[derive(Debug, PartialEq, Eq)]
 pub enum Received<T> {
     /// A message.
     Message(T),
-    /// None now.
+    /// No message is available now.
     Nothing,
-    /// None, and none will come that its sender does not see to itself.
+    /// No message is available, and the exchange is closed: senders handle later messages themselves
+    /// (M5).
     Closed,
 }
 
-/// What became of a message.
+/// The result of [`Exchange::send`].
 #[derive(Debug, PartialEq, Eq)]
 pub enum Sent<T> {
-    /// It is in its queue; the receiver of that number sleeps, and is to be woken.
+    /// The message is in its queue. If a receiver's number is given, that receiver sleeps, and the
+    /// caller must wake it.
     Delivered(Option<u32>),
-    /// The queue is full, or the exchange is closed.
+    /// The queue is full or the exchange is closed. The message comes back.
     Refused(T),
-    /// It is in its queue, and perhaps nobody comes for it: receive what is there (M5).
+    /// The message is in its queue, and the exchange is closed. Possibly no receiver will take it, so
+    /// the caller must receive from the queue until it is empty (M5).
     Orphaned,
 }
 
@@ -79,7 +90,10 @@ impl<T> fmt::Debug for Exchange<T> {
 }
 
 impl<T> Exchange<T> {
-    /// Queues of `capacity` messages, a power of two from 2, between so many nodes.
+    /// Creates the queues between `nodes` nodes, each for `capacity` messages.
+    ///
+    /// # Panics
+    /// If `capacity` is not a power of two, or is less than 2.
     pub fn new(nodes: usize, capacity: usize) -> Exchange<T> {
         Exchange {
             nodes,
@@ -89,9 +103,9 @@ impl<T> Exchange<T> {
         }
     }
 
-    /// Sends a message from one node to another.
+    /// Sends a message from one node to another (M2, M4, M5). Never blocks.
     pub fn send(&self, from: usize, to: usize, message: T) -> Sent<T> {
-        // Relaxed: a hint. What decides is the look below.
+        // Relaxed: a hint. The look below decides.
         if self.closed.load(Ordering::Relaxed) {
             return Sent::Refused(message);
         }
@@ -108,17 +122,18 @@ impl<T> Exchange<T> {
         Sent::Delivered(self.bells[to].take())
     }
 
-    /// A message to a node, if there is one: from each other node's queue in turn, so that none is
-    /// passed over. `turn` is the caller's own number of its looks.
+    /// Returns a message to node `to`, if there is one. The search begins at the queue from node
+    /// `turn` modulo the number of nodes. Callers add 1 to `turn` with each call, so that no queue is
+    /// neglected.
     pub fn receive(&self, to: usize, turn: usize) -> Option<T> {
         (0..self.nodes).find_map(|at| self.rings[(turn + at) % self.nodes * self.nodes + to].pop())
     }
 
-    /// `receive` for those who stay until the end (M5).
+    /// Receives like `receive`, and also reports the end, for receivers that run until the exchange
+    /// closes (M5).
     pub fn take(&self, to: usize, turn: usize) -> Received<T> {
         let closed = self.is_closed() && !broken::is(broken::Step::LookBeforeClosing);
-        // Pairs with the fence in `send`: a sender that has not seen the flag has published what is looked
-        // for here.
+        // Pairs with the fence in `send`: if a sender has not seen the flag, the look below sees its message.
         if closed {
             fence(Ordering::SeqCst);
         }
@@ -131,13 +146,17 @@ impl<T> Exchange<T> {
         }
     }
 
-    /// Whether nothing seems to wait for the node's receivers.
+    /// Returns whether the queues to node `to` seem empty. A hint, unless ordered by a fence (M4).
     pub fn is_empty(&self, to: usize) -> bool {
         (0..self.nodes).all(|from| self.rings[from * self.nodes + to].is_empty())
     }
 
-    /// M4 for a receiver of a node: true if it may sleep until it is woken, and then calls
-    /// `wake_up`. False: there is something to do.
+    /// M4: announces a receiver of node `to` and looks once more. Returns true if the receiver may
+    /// sleep until it is woken; it then calls `wake_up`. Returns false if there is a message or the
+    /// exchange is closed.
+    ///
+    /// # Panics
+    /// If `receiver` is not below [`RECEIVERS_MAX`].
     pub fn drowse(&self, to: usize, receiver: u32) -> bool {
         self.bells[to].announce(receiver);
         // Pairs with the fence in `send`.
@@ -150,28 +169,28 @@ impl<T> Exchange<T> {
         may_sleep
     }
 
-    /// A receiver that slept is up.
+    /// Clears the announcement of a receiver that has woken up.
     pub fn wake_up(&self, to: usize, receiver: u32) {
         self.bells[to].withdraw(receiver);
     }
 
-    /// Somebody of the node who sleeps, and is to be woken now: for work that did not come through
-    /// a queue.
+    /// Returns a sleeping receiver of node `to`, which the caller must wake, if there is one. For work
+    /// that does not come through a queue.
     pub fn rouse(&self, to: usize) -> Option<u32> {
         fence(Ordering::SeqCst);
         self.bells[to].take()
     }
 
-    /// M5. Whoever sleeps is to be woken by the caller.
+    /// Closes the exchange (M5). The caller must wake all sleeping receivers.
     pub fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
         // Pairs with the fence in `send`.
         fence(Ordering::SeqCst);
     }
 
-    /// Whether it was closed.
+    /// Returns whether the exchange is closed.
     pub fn is_closed(&self) -> bool {
-        // Acquire: what the closing thread did before is seen.
+        // Acquire: pairs with `close`, so that the caller sees the closing thread's earlier writes.
         self.closed.load(Ordering::Acquire)
     }
 }
@@ -199,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sleeper_is_woken_once_and_none_sleeps_where_there_is_work() {
+    fn a_sleeping_receiver_is_woken_once_and_none_sleeps_while_a_message_waits() {
         let exchange = Exchange::new(2, 2);
         assert!(exchange.drowse(1, 5) && exchange.drowse(1, 63));
         assert_eq!(exchange.send(0, 1, 'a'), Sent::Delivered(Some(5)));
@@ -214,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_exchange_refuses_lets_nobody_sleep_and_keeps_what_it_has() {
+    fn a_closed_exchange_refuses_messages_and_sleep_and_keeps_its_messages() {
         let exchange = Exchange::new(3, 2);
         exchange.send(0, 2, "last");
         exchange.close();
@@ -225,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_sent_and_not_received_is_dropped_with_the_exchange() {
+    fn messages_that_were_not_received_are_dropped_with_the_exchange() {
         let message = std::sync::Arc::new(());
         let exchange = Exchange::new(1, 8);
         (0..5).for_each(|_| assert!(matches!(exchange.send(0, 0, message.clone()), Sent::Delivered(_))));
@@ -236,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_that_send_to_each_other_lose_no_message_and_double_none() {
+    fn threads_that_send_to_each_other_lose_and_duplicate_no_message() {
         const EACH: u64 = if cfg!(miri) { 40 } else { 20_000 };
         let exchange = Exchange::new(2, 4);
         let (done, sum) = (std::sync::atomic::AtomicU64::new(0), std::sync::atomic::AtomicU64::new(0));

@@ -1,5 +1,5 @@
-//! loom models of M1 to M5: two or three threads, all interleavings that a few preemptions make,
-//! and the same with a step left out, which must go wrong.
+//! loom models of M1 to M5: two or three threads, in all interleavings with a few preemptions. Each
+//! model also runs with a step left out, and must then fail.
 
 use loom::sync::Notify;
 use loom::sync::atomic::{AtomicUsize, Ordering};
@@ -10,8 +10,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 use crate::broken::{Step, set};
 use crate::{Exchange, Received, Sent};
 
-/// Held shared by models of the whole protocol, alone by those of a broken one: the switch is one
-/// for the process.
+/// Models of the whole protocol hold this lock shared, models with a broken step exclusively,
+/// because the process has only one switch.
 static SWITCH: RwLock<()> = RwLock::new(());
 
 fn explore(preemptions_max: Option<usize>, model: fn()) {
@@ -30,7 +30,7 @@ fn fails_without(step: Step, model: fn()) {
     set(Some(step));
     let result = catch_unwind(AssertUnwindSafe(|| explore(Some(3), model)));
     set(None);
-    assert!(result.is_err(), "nobody notices {step:?}");
+    assert!(result.is_err(), "no model notices {step:?}");
 }
 
 /// What became of messages: each must be done exactly once.
@@ -42,7 +42,7 @@ impl Done {
     }
 
     fn mark(&self, message: usize) {
-        assert_eq!(self.0[message].fetch_add(1, Ordering::Relaxed), 0, "message {message} twice");
+        assert_eq!(self.0[message].fetch_add(1, Ordering::Relaxed), 0, "message {message} was handled twice");
     }
 
     fn all(&self, count: usize) {
@@ -50,7 +50,8 @@ impl Done {
     }
 }
 
-/// Sends as the engine does: what is refused the sender does itself, what is orphaned it fetches.
+/// Sends as the engine does: the sender handles a refused message itself, and empties the queue of
+/// an orphaned one.
 fn send(exchange: &Exchange<usize>, (from, to): (usize, usize), message: usize, done: &Done) -> Option<u32> {
     match exchange.send(from, to, message) {
         Sent::Delivered(sleeper) => return sleeper,
@@ -64,7 +65,7 @@ fn send(exchange: &Exchange<usize>, (from, to): (usize, usize), message: usize, 
     None
 }
 
-/// M1 to M3: two senders, and a receiver that takes what is there; the rest is taken at the end.
+/// M1 to M3: two senders and a receiver that takes at most one message. The end takes the others.
 fn two_senders_and_a_receiver() {
     let shared = Arc::new((Exchange::new(2, 2), Done::new()));
     let senders = [0, 1].map(|number| {
@@ -83,7 +84,7 @@ fn two_senders_and_a_receiver() {
     done.all(2);
 }
 
-/// M2, M3 over rounds: a place is written again while its receiver may still be at it.
+/// M2, M3 over several rounds: a sender writes a place again that its receiver may still read.
 fn a_queue_that_goes_round() {
     let shared = Arc::new((Exchange::new(2, 2), Done::new()));
     let receiver = {
@@ -102,8 +103,8 @@ fn a_queue_that_goes_round() {
     done.all(4);
 }
 
-/// Two nodes whose queues to each other are full, and both send: each does its own, helps with what
-/// is for its node, and nobody waits.
+/// Two nodes send to each other through full queues: each handles its own refused message, receives
+/// one from the other, and none waits.
 fn both_ways_full() {
     let shared = Arc::new((Exchange::new(2, 2), Done::new()));
     {
@@ -131,8 +132,7 @@ fn both_ways_full() {
     done.all(6);
 }
 
-/// M4: a receiver that sleeps until its message has come. A lost wake-up ends the model as a
-/// deadlock.
+/// M4: a receiver sleeps until its message arrives. A lost wake-up ends the model as a deadlock.
 fn a_receiver_that_sleeps() {
     let shared = Arc::new((Exchange::new(2, 2), Done::new(), Notify::new()));
     let receiver = {
@@ -158,7 +158,7 @@ fn a_receiver_that_sleeps() {
     done.all(1);
 }
 
-/// M5: a message that is sent while the exchange closes is done by somebody.
+/// M5: a message that is sent while the exchange closes is handled once.
 fn a_closing() {
     let shared = Arc::new((Exchange::new(2, 2), Done::new()));
     let sender = {
@@ -177,7 +177,7 @@ fn a_closing() {
     done.all(1);
 }
 
-/// M5: a receiver that goes when it is told to, while a message is sent.
+/// M5: a receiver ends when the exchange closes, while a message is sent.
 fn a_receiver_that_goes() {
     let shared = Arc::new((Exchange::new(2, 2), Done::new()));
     let sender = {
@@ -214,7 +214,7 @@ fn every_message_is_received_once_m1_to_m3() {
 }
 
 #[test]
-fn full_queues_both_ways_keep_nobody_waiting_m2() {
+fn full_queues_in_both_directions_block_no_thread_m2() {
     holds(Some(3), both_ways_full);
 }
 
@@ -224,7 +224,7 @@ fn no_wake_up_is_lost_m4() {
 }
 
 #[test]
-fn nothing_stays_behind_when_it_closes_m5() {
+fn no_message_is_left_in_a_closed_exchange_m5() {
     holds(None, a_closing);
     holds(Some(3), a_receiver_that_goes);
 }
@@ -255,11 +255,11 @@ fn sleeping_without_a_second_look_is_noticed_m4() {
 }
 
 #[test]
-fn sending_past_a_closing_is_noticed_m5() {
+fn sending_without_a_look_at_the_flag_is_noticed_m5() {
     fails_without(Step::SendIgnoresClosing, a_closing);
 }
 
 #[test]
-fn a_receiver_that_looks_before_it_is_told_to_go_is_noticed_m5() {
+fn looking_at_the_queues_before_the_flag_is_noticed_m5() {
     fails_without(Step::LookBeforeClosing, a_receiver_that_goes);
 }

@@ -1,9 +1,8 @@
-//! A bounded queue for many senders and many receivers (Dmitry Vyukov's): each place has a turn of
-//! its own, so that neither side waits for the other's counter.
+//! [`Ring`]: a bounded queue for many senders and many receivers (Dmitry Vyukov's). Each place has
+//! its own turn, so neither side waits for the other's counter.
 //!
-//! What is protected: a place is written by the one sender that took it, and read by the one
-//! receiver that took it (M2, M3 in the crate's text). A place is a cache line, so that neighbours
-//! do not disturb each other.
+//! Protects each place: only the sender that took it writes it, and only the receiver that took it
+//! reads it (M2, M3 in `lib.rs`). A place fills whole cache lines, so neighbours do not contend.
 
 use std::mem::MaybeUninit;
 
@@ -11,12 +10,12 @@ use crate::broken::{Step, is};
 use crate::sync::UnsafeCell;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 
-/// A line of its own.
+/// A value in a cache line of its own.
 #[repr(align(64))]
 struct Line<T>(T);
 
-/// A place. Free in the round of `turn`, if it is the place's number in that round; full, if it is
-/// one more.
+/// One place of the queue. It has a new number in each round. It is free if `turn` equals its number
+/// in the current round, and full if `turn` is one more.
 #[repr(align(64))]
 struct Place<T> {
     turn: AtomicUsize,
@@ -25,21 +24,24 @@ struct Place<T> {
 
 pub(crate) struct Ring<T> {
     places: Box<[Place<T>]>,
-    /// The next place to write, of all rounds.
+    /// The number of the next place to write, counted over all rounds.
     tail: Line<AtomicUsize>,
-    /// The next place to read, of all rounds.
+    /// The number of the next place to read, counted over all rounds.
     head: Line<AtomicUsize>,
 }
 
-// SAFETY: a message goes from one thread to another and is never shared.
+// SAFETY: a message moves from one thread to another and is never shared.
 unsafe impl<T: Send> Send for Ring<T> {}
-// SAFETY: as above; who may touch a place is the protocol's (M2, M3).
+// SAFETY: as above; the protocol decides which thread may access a place (M2, M3).
 unsafe impl<T: Send> Sync for Ring<T> {}
 
 impl<T> Ring<T> {
     pub fn new(capacity: usize) -> Ring<T> {
-        // With one place, full in one round would be free in the next.
-        assert!(capacity.is_power_of_two() && capacity >= 2, "a queue of {capacity}");
+        // With one place, its "full" turn in one round would equal its "free" turn in the next.
+        assert!(
+            capacity.is_power_of_two() && capacity >= 2,
+            "a queue has a power of two of places, at least 2, and not {capacity}"
+        );
         let place =
             |turn| Place { turn: AtomicUsize::new(turn), message: UnsafeCell::new(MaybeUninit::uninit()) };
         Ring {
@@ -53,13 +55,13 @@ impl<T> Ring<T> {
         &self.places[number & (self.places.len() - 1)]
     }
 
-    /// M2. Err: it is full.
+    /// Adds a message (M2). Returns it if the queue is full.
     pub fn push(&self, message: T) -> Result<(), T> {
         let mut number = self.tail.0.load(Ordering::Relaxed);
-        // A turn is repeated only when another sender took the place.
+        // Repeats only when another sender took the place.
         loop {
             let place = self.place(number);
-            // Acquire: pairs with `pop`, whose message is gone.
+            // Acquire: pairs with `pop`, which has taken the place's last message.
             let turn = place.turn.load(Ordering::Acquire);
             let is_free = turn == number || is(Step::SendIntoFull);
             if !is_free && turn.wrapping_sub(number) as isize >= 0 {
@@ -87,10 +89,10 @@ impl<T> Ring<T> {
         }
     }
 
-    /// M3.
+    /// Takes the first message, if there is one (M3).
     pub fn pop(&self) -> Option<T> {
         let mut number = self.head.0.load(Ordering::Relaxed);
-        // A turn is repeated only when another receiver took the place.
+        // Repeats only when another receiver took the place.
         loop {
             let place = self.place(number);
             // Acquire: pairs with `push`.
@@ -119,17 +121,17 @@ impl<T> Ring<T> {
         }
     }
 
-    /// Whether the next place to read is not full now.
+    /// Returns whether the next place to read holds no message.
     pub fn is_empty(&self) -> bool {
         let number = self.head.0.load(Ordering::Relaxed);
-        // Relaxed: a hint, but for M4, whose fences order it.
+        // Relaxed: a hint. Where the answer matters, the fences of M4 order it.
         self.place(number).turn.load(Ordering::Relaxed) != number.wrapping_add(1)
     }
 }
 
 impl<T> Drop for Ring<T> {
     fn drop(&mut self) {
-        // A model checker that unwinds its threads lets nothing happen any more.
+        // A model checker that unwinds its threads allows no further accesses.
         if cfg!(any(loom, shuttle)) && std::thread::panicking() {
             return;
         }

@@ -1,4 +1,4 @@
-//! Where atomics come from: the standard library, or a model checker.
+//! The choice between the atomics of the standard library and those of a model checker.
 
 /// Atomic integers, their orderings and the fence.
 pub(crate) mod atomic {
@@ -13,7 +13,8 @@ pub(crate) mod atomic {
 #[cfg(loom)]
 pub(crate) use loom::cell::UnsafeCell;
 
-/// The standard library's, in loom's words: loom sees two threads at one place that nothing orders.
+/// The `UnsafeCell` of std with the interface of loom's, which detects unordered accesses by two
+/// threads.
 #[cfg(not(loom))]
 pub(crate) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
 

@@ -1,5 +1,5 @@
-//! Three nodes under shuttle: random schedules, and such with few preemptions (PCT), of threads
-//! that send to everybody, sleep and are woken. Built by `--cfg shuttle`.
+//! Three nodes under shuttle: threads send to all other nodes, sleep and wake up, in random schedules
+//! and in schedules with few preemptions (PCT). Built with `--cfg shuttle`.
 #![cfg(shuttle)]
 
 use octavo_message::broken::{Step, set};
@@ -10,10 +10,10 @@ use shuttle::thread;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 const NODES: usize = 3;
-/// Three for each queue of two, so that queues are full at times.
+/// The messages of each sender: three for each queue of two, so that queues are full at times.
 const EACH: usize = 6;
 
-/// A bed: a wake that finds nobody asleep ends the next sleep.
+/// Lets one thread sleep. A wake that finds no thread asleep ends the next sleep.
 #[derive(Default)]
 struct Bed(Mutex<bool>, Condvar);
 
@@ -41,7 +41,11 @@ impl Scene {
     // Messages are plain numbers: a broken step may duplicate or invent one, and the test must see
     // that by counting. A duplicated `Box` would be freed twice and abort the process instead.
     fn mark(&self, message: usize) {
-        assert_eq!(self.done[message].fetch_add(1, Ordering::Relaxed), 0, "message {message} twice");
+        assert_eq!(
+            self.done[message].fetch_add(1, Ordering::Relaxed),
+            0,
+            "message {message} was handled twice"
+        );
     }
 
     fn send(&self, from: usize, to: usize, message: usize) {
@@ -57,7 +61,7 @@ impl Scene {
         }
     }
 
-    /// A node's worker, until it closes and nothing is left.
+    /// Runs a node's receiver until the exchange is closed and its queues are empty.
     fn work(&self, node: usize) {
         for turn in 0.. {
             match self.exchange.take(node, turn) {
@@ -91,7 +95,7 @@ fn three_nodes() {
         (0..EACH).for_each(|n| scene.send(node, (node + 1 + n % (NODES - 1)) % NODES, node * EACH + n));
     };
     let senders: Vec<_> = (1..NODES).map(|node| spawn(send_all, node)).collect();
-    // One of them sends while it closes.
+    // This one sends while the exchange closes.
     let late = spawn(send_all, 0);
     senders.into_iter().for_each(|sender| sender.join().unwrap());
     scene.exchange.close();
@@ -105,11 +109,11 @@ fn explore() {
     shuttle::check_pct(three_nodes, 3000, 3);
 }
 
-// One test: the switch is one for the process.
+// One test, because the process has only one switch.
 #[test]
-fn three_nodes_do_every_message_once_and_broken_steps_are_noticed_m1_to_m5() {
+fn three_nodes_handle_every_message_once_and_broken_steps_are_noticed_m1_to_m5() {
     explore();
-    // One that sleeps too long is woken by the closing here; loom notices that.
+    // Steps of M4 are missing here: closing wakes a receiver that sleeps too long. loom notices those.
     for step in [Step::SendIgnoresClosing, Step::SendIntoFull, Step::LookBeforeClosing] {
         set(Some(step));
         let result = catch_unwind(AssertUnwindSafe(explore));

@@ -236,8 +236,7 @@ impl Executor {
     ) -> Interest {
         let Executor { queue, requests, .. } = self;
         if interest == Interest::default() && timeout.is_none() {
-            // A peer that has hung up makes its descriptor ready for ever; only completions count
-            // now.
+            // Does not poll `fd`: the descriptor of a peer that has hung up is ready for ever.
             assert!(queue.pending() > 0, "a wait with nothing in flight would never end");
             queue.wait(1, |completion| requests.complete(completion, sink));
             return interest;

@@ -116,8 +116,7 @@ impl Listener {
             Kind::Unix(listener, _) => listener.try_clone()?.into(),
             Kind::Tcp(listener) => listener.try_clone()?.into(),
         };
-        // Linux ends a blocked accept when its socket is shut down. std has that call for streams
-        // only.
+        // Linux ends a blocked accept when its socket is shut down. std offers shutdown for streams only.
         UnixStream::from(fd).shutdown(Shutdown::Both)
     }
 }

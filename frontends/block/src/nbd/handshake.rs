@@ -1,8 +1,7 @@
-//! From the greeting to the choice of an export.
+//! The handshake: from the greeting to the choice of an export.
 //!
-//! The server speaks fixed newstyle only, and no TLS. `Negotiation::answer` decides and touches no
-//! socket; `negotiate` carries bytes, one option at a time, within the time that a handshake may
-//! take.
+//! The server supports fixed newstyle only, and no TLS. `Negotiation::answer` decides and never
+//! touches the socket. `negotiate` moves the bytes, one option at a time, within `handshake_time`.
 
 use super::connection::{Connection, Hangup};
 use super::input::Input;
@@ -17,17 +16,17 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What was agreed.
+/// The result of a handshake.
 pub struct Agreement {
     /// The export that the client chose.
     pub served: Arc<Served>,
-    /// Its length as the client was told.
+    /// The export's length, as reported to the client.
     pub len_bytes: u64,
-    /// Whether replies are structured.
+    /// Whether the client asked for structured replies.
     pub structured: bool,
 }
 
-/// Carries the handshake. The queue only waits for the socket.
+/// Runs the handshake. `queue` serves only to wait for the socket.
 pub fn negotiate(
     connection: &Connection,
     queue: &mut Queue,
@@ -38,7 +37,8 @@ pub fn negotiate(
     let mut link = Link { connection, queue, input, deadline: Instant::now() + limits.handshake_time };
     link.send(&wire::greeting())?;
     let flags = link.take().and_then(|flags| {
-        wire::decode_client_flags(flags).ok_or(Hangup::Protocol("it set a client flag that was not offered"))
+        wire::decode_client_flags(flags)
+            .ok_or(Hangup::Protocol("the client set a flag that the server did not offer"))
     })?;
     let mut negotiation = Negotiation {
         exports,
@@ -51,13 +51,12 @@ pub fn negotiate(
         let (option, len_bytes) =
             wire::decode_option(header).ok_or(Hangup::Protocol("wrong option magic"))?;
         if len_bytes > limits.option_max_bytes {
-            return Err(Hangup::Protocol("an option is too long"));
+            return Err(Hangup::Protocol("an option is longer than option_max_bytes"));
         }
         let data = link.data(len_bytes as usize)?;
         let mut reply = Vec::new();
         let next = if connection.stopping() && option == option::EXPORT_NAME {
-            // Its answer is no option's reply: a client would take an error for the export's
-            // length.
+            // EXPORT_NAME has no error reply: the client would read an error as the export's length.
             Next::Hangup(Hangup::Shutdown)
         } else if connection.stopping() && option != option::ABORT {
             encode_option_reply(&mut reply, option, option_reply::ERR_SHUTDOWN, &[]);
@@ -77,17 +76,17 @@ pub fn negotiate(
             Next::Hangup(hangup) => return Err(hangup),
         }
     }
-    Err(Hangup::Protocol("too many options"))
+    Err(Hangup::Protocol("the handshake has more options than options_max"))
 }
 
-/// What follows an option.
+/// The next step after an option.
 enum Next {
     Option,
     Transmission { served: Arc<Served>, len_bytes: u64 },
     Hangup(Hangup),
 }
 
-/// The state of the haggling.
+/// The state of the negotiation.
 struct Negotiation<'a> {
     exports: &'a Exports,
     no_zeroes: bool,
@@ -96,7 +95,7 @@ struct Negotiation<'a> {
 }
 
 impl Negotiation<'_> {
-    /// Appends the replies to one option. `data` is None where it was too long to keep.
+    /// Appends the replies to one option. `data` is None if the data were longer than the input.
     fn answer(&mut self, option: u32, data: Option<&[u8]>, reply: &mut Vec<u8>) -> Next {
         let Some(data) = data else {
             return match option {
@@ -135,10 +134,10 @@ impl Negotiation<'_> {
         }
     }
 
-    /// This option knows no errors: an export that is not there ends the session.
+    /// Answers EXPORT_NAME. The option has no error reply, so an unknown export ends the session.
     fn export_name(&self, name: &[u8], reply: &mut Vec<u8>) -> Next {
         let Some(served) = self.exports.find(name) else {
-            return Next::Hangup(Hangup::Protocol("it asked for an export that is not there"));
+            return Next::Hangup(Hangup::Protocol("the client asked for an export that does not exist"));
         };
         let len_bytes = served.export.object.len_bytes();
         reply.extend(len_bytes.to_be_bytes());
@@ -151,7 +150,12 @@ impl Negotiation<'_> {
 
     fn info(&self, option: u32, data: &[u8], reply: &mut Vec<u8>) -> Next {
         let Some(request) = InfoRequest::decode(data) else {
-            return refuse(reply, option, option_reply::ERR_INVALID, "the lengths do not add up");
+            return refuse(
+                reply,
+                option,
+                option_reply::ERR_INVALID,
+                "the lengths in the option do not add up",
+            );
         };
         if request.name.len() > NAME_MAX_BYTES {
             return refuse(reply, option, option_reply::ERR_TOO_BIG, "the name is too long");
@@ -173,7 +177,7 @@ impl Negotiation<'_> {
             inform(info::DESCRIPTION, [served.export.description.as_bytes(), &[], &[]]);
         }
         if request.wants(info::BLOCK_SIZE) {
-            // A page of the cache, of 64 KiB at most.
+            // The page of the cache, at most 64 KiB.
             let page_bytes = served.export.object.page_bytes() as u32;
             let [min, preferred, max] = [1, page_bytes, self.payload_max_bytes].map(u32::to_be_bytes);
             inform(info::BLOCK_SIZE, [&min, &preferred, &max]);
@@ -185,7 +189,8 @@ impl Negotiation<'_> {
         }
     }
 
-    /// All connections share one cache, so a flush on any covers all: CAN_MULTI_CONN.
+    /// Returns the transmission flags. CAN_MULTI_CONN, because all connections share one cache and a
+    /// flush on any of them covers all.
     fn flags(&self, served: &Served) -> u16 {
         let always =
             flag::HAS_FLAGS | flag::SEND_FLUSH | flag::SEND_FUA | flag::CAN_MULTI_CONN | flag::SEND_CACHE;
@@ -214,7 +219,7 @@ struct Link<'a> {
 }
 
 impl Link<'_> {
-    /// Waits for as many bytes of input.
+    /// Waits until `count` bytes of input are available.
     fn need(&mut self, count: usize) -> Result<(), Hangup> {
         while self.input.bytes().len() < count {
             match self.input.read(&self.connection.socket, &mut [], Patience::None) {
@@ -229,11 +234,11 @@ impl Link<'_> {
 
     fn take<const N: usize>(&mut self) -> Result<[u8; N], Hangup> {
         self.need(N)?;
-        Ok(self.input.take().expect("as many bytes were waited for"))
+        Ok(self.input.take().expect("`need` has waited for these bytes"))
     }
 
-    /// The data of an option, not yet consumed; skipped, and None, where they are longer than the
-    /// input.
+    /// Returns the data of an option, not yet consumed. If they are longer than the input, skips them
+    /// and returns None.
     fn data(&mut self, count: usize) -> Result<Option<&[u8]>, Hangup> {
         if count <= self.input.capacity_bytes() {
             self.need(count)?;
@@ -261,13 +266,14 @@ impl Link<'_> {
         Ok(())
     }
 
-    /// Waits until the socket is ready, but not beyond the deadline, however often it is ready.
+    /// Waits until the socket is ready, and fails once the deadline has passed, however often the
+    /// socket was ready before.
     fn wait(&mut self, interest: Interest) -> Result<(), Hangup> {
         let left = self.deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(Hangup::Late);
         }
-        // Rounded up: a poll counts in milliseconds, and one of none would spin.
+        // Rounded up, because poll counts in milliseconds and a timeout of 0 would spin.
         let timeout = left + Duration::from_millis(1);
         self.queue.wait_or(self.connection.socket.as_fd(), interest, Some(timeout), drop);
         Ok(())

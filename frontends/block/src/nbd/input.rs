@@ -1,21 +1,21 @@
-//! Bytes that came from the client and were not yet looked at.
+//! [`Input`]: received bytes that are not yet parsed.
 
 use crate::socket::{Patience, Socket};
 use octavo::Buffer;
 use std::io::{self, IoSliceMut};
 
-/// A charged buffer; `buffer[start..end]` is what came.
+/// A buffer charged to the cache. `buffer[start..end]` holds the unparsed bytes.
 pub struct Input {
     buffer: Buffer,
     start: usize,
     end: usize,
 }
 
-/// What a `read` brought.
+/// The result of a `read`.
 pub struct Received {
-    /// Bytes that went straight to where they belong.
+    /// The number of bytes that went to `ahead`.
     pub ahead_bytes: usize,
-    /// There was no more, or not yet: the socket took less than it was offered.
+    /// The socket had no more bytes: it filled less memory than offered.
     pub drained: bool,
 }
 
@@ -24,12 +24,12 @@ impl Input {
         Input { buffer, start: 0, end: 0 }
     }
 
-    /// The most that `bytes` can hold.
+    /// Returns the most bytes that `bytes` can hold.
     pub fn capacity_bytes(&self) -> usize {
         self.buffer.len()
     }
 
-    /// Whether a `read` could bring anything.
+    /// Returns whether a `read` has space for more bytes.
     pub fn has_space(&self) -> bool {
         self.end - self.start < self.buffer.len()
     }
@@ -43,21 +43,24 @@ impl Input {
         self.start += count;
     }
 
-    /// The first bytes as an array, consumed; None: there are not as many yet.
+    /// Consumes the first `N` bytes. Returns None if there are fewer.
     pub fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
         let taken = *self.bytes().first_chunk()?;
         self.consume(N);
         Some(taken)
     }
 
-    /// Reads the socket, first into `ahead` (which wants what comes after `bytes`), the rest behind
-    /// `bytes`. An end of the stream is the error `UnexpectedEof`.
+    /// Reads from the socket, first into `ahead` and then behind `bytes`. `ahead` takes the bytes of
+    /// the stream that follow `bytes`, so it is empty unless `bytes` is.
+    ///
+    /// # Errors
+    /// `UnexpectedEof` at the end of the stream, `WouldBlock` by `patience`, or any of the socket.
     pub fn read(&mut self, socket: &Socket, ahead: &mut [u8], patience: Patience) -> io::Result<Received> {
-        assert!(ahead.is_empty() || self.start == self.end, "the bytes that came belong before those ahead");
+        assert!(ahead.is_empty() || self.start == self.end, "unparsed bytes precede those of `ahead`");
         self.buffer.copy_within(self.start..self.end, 0);
         (self.start, self.end) = (0, self.end - self.start);
         let offered_bytes = ahead.len() + self.buffer.len() - self.end;
-        assert!(offered_bytes > 0, "a read of nothing looks like an end");
+        assert!(offered_bytes > 0, "a read of no bytes would look like the end of the stream");
         let ahead_max = ahead.len();
         let mut slices = [IoSliceMut::new(ahead), IoSliceMut::new(&mut self.buffer[self.end..])];
         let count = socket.read(&mut slices[usize::from(ahead_max == 0)..], patience)?;

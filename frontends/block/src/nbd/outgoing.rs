@@ -1,10 +1,11 @@
-//! Events become messages, and messages are sent as far as the client reads them.
+//! [`Outgoing`]: turns events into messages, and sends them as fast as the client reads.
 //!
 //! Most messages are whole: a header, and the bytes of one buffer or none. A contiguous read (a
-//! simple reply, or a structured one with DF) is one message on the wire for several buffers. If
-//! its header goes out before all of its bytes are read, it streams: messages of other requests
-//! wait behind it until it is complete. An error that is found then is reported in an error chunk
-//! behind zeros for the rest; a simple reply has no place for it, and the protocol asks to hang up.
+//! simple reply, or a structured one with DF) is one message on the wire for several buffers. If its
+//! header is sent before all of its bytes are read, the read streams: messages of other requests
+//! wait behind it until it is complete. If the read then fails, a structured reply is padded with
+//! zeros and an error chunk follows. A simple reply has no place for an error, and the protocol asks
+//! the server to hang up.
 
 use super::wire::{Errno, Reply, ReplyBytes, RequestHeader, command};
 use crate::export::{Counts, Kind};
@@ -15,11 +16,11 @@ use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 
-/// Messages of one `write`: the slices stay below the kernel's 1024, and the headers on the stack
-/// are small.
+/// The most messages of one `write`. Their slices stay below the kernel's limit of 1024, and their
+/// headers fit on the stack.
 const GATHER_MAX: usize = 32;
 
-/// What stands for the bytes of a chunk that could not be read.
+/// The padding of a chunk whose bytes could not be read.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 struct Message {
@@ -33,7 +34,7 @@ enum Body {
     Zeros { len_bytes: u32 },
 }
 
-/// What a queued message takes.
+/// The bytes that a queued message takes in memory.
 pub const MESSAGE_BYTES: usize = size_of::<Message>();
 
 impl Body {
@@ -46,26 +47,26 @@ impl Body {
     }
 }
 
-/// A contiguous read whose header is queued and whose bytes are not all.
+/// A contiguous read whose header is queued before all of its bytes.
 struct Stream {
     id: RequestId,
     left_bytes: u32,
 }
 
-/// See the module.
+/// The replies of one connection; see the module.
 pub struct Outgoing {
     structured: bool,
     messages: VecDeque<Message>,
-    /// Bytes of the first message that are sent.
+    /// The bytes of the first message that are sent.
     sent_bytes: usize,
     stream: Option<Stream>,
-    /// What waits for the end of the stream.
+    /// The messages that wait for the end of the streaming read.
     behind: VecDeque<Message>,
-    /// The client does not read: wait until the socket is writable.
+    /// The socket is full: the client does not read.
     pub blocked: bool,
-    /// A simple reply cannot be completed.
+    /// A simple reply cannot be completed, and the connection must end.
     pub cut: bool,
-    /// What the connection has received and answered.
+    /// The counts of the connection.
     pub counts: Arc<Counts>,
 }
 
@@ -83,12 +84,12 @@ impl Outgoing {
         }
     }
 
-    /// Messages that are not sent.
+    /// Returns the number of messages that are not wholly sent.
     pub fn unsent(&self) -> usize {
         self.messages.len() + self.behind.len()
     }
 
-    /// Whether anything could be sent now, if the client reads.
+    /// Returns whether a message is ready to be sent.
     pub fn can_send(&self) -> bool {
         !self.messages.is_empty()
     }
@@ -147,7 +148,7 @@ impl Outgoing {
         }
     }
 
-    /// What goes before a piece of a read.
+    /// Returns the header of a piece of a read.
     fn data_reply(
         &self,
         request: &Request,
@@ -168,7 +169,7 @@ impl Outgoing {
         }
     }
 
-    /// The answer to a request that is over without data, or without the rest of them.
+    /// Returns the answer to a request that ends without data, or without its remaining data.
     fn done_reply(&self, request: &Request, result: Result<(), Failure>) -> Reply {
         let cookie = request.tag;
         let is_read = matches!(request.verb, Verb::Read { .. });
@@ -200,7 +201,8 @@ impl Outgoing {
         self.messages.append(&mut self.behind);
     }
 
-    /// Sends what the socket takes; buffers go to `give_back`. Returns whether it took anything.
+    /// Sends as many bytes as the socket takes, and passes sent buffers to `give_back`. Returns
+    /// whether the socket took any.
     pub fn send(&mut self, socket: &Socket, mut give_back: impl FnMut(Buffer)) -> io::Result<bool> {
         let mut any = false;
         while !self.blocked && !self.messages.is_empty() {
@@ -241,7 +243,7 @@ impl Outgoing {
             let left_bytes = message.reply.encode().len() + message.body.len_bytes() - self.sent_bytes;
             if count < left_bytes {
                 match &mut message.body {
-                    // Padding has no header, and its slice may be shorter than it.
+                    // Padding has no header, and `ZEROS` may be shorter than the padding.
                     Body::Zeros { len_bytes } => *len_bytes -= count as u32,
                     _ => self.sent_bytes += count,
                 }
@@ -265,7 +267,7 @@ impl Body {
     }
 }
 
-/// What a request is counted as.
+/// Returns the kind under which a request is counted.
 fn kind(verb: Verb) -> Kind {
     match verb {
         Verb::Read { .. } => Kind::Read,
@@ -277,7 +279,7 @@ fn kind(verb: Verb) -> Kind {
     }
 }
 
-/// The same for a request that was refused as it came.
+/// Returns the kind under which a refused request is counted.
 fn kind_of_command(command: u16) -> Kind {
     match command {
         command::READ => Kind::Read,
@@ -290,7 +292,8 @@ fn kind_of_command(command: u16) -> Kind {
     }
 }
 
-/// The protocol's number for a cause. It tells writes past the end from other ranges past the end.
+/// Returns the protocol's error for a cause. Writes and zeroings past the end have an error of their
+/// own.
 pub fn errno(verb: Verb, cause: Cause) -> Errno {
     match (cause, verb) {
         (Cause::PastEnd, Verb::Write | Verb::Zero { .. }) | (Cause::NoSpace, _) => Errno::Enospc,

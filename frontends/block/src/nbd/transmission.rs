@@ -1,23 +1,22 @@
-//! Requests in, replies out: the loop of one connection.
+//! [`Transmission`]: the loop of one connection, which receives requests and sends replies.
 //!
-//! One thread owns the socket, the input, the executor and the replies. A *turn* does what can be
-//! done without waiting:
+//! One thread owns the socket, the input, the executor and the replies. A *turn* does all work that
+//! needs no waiting:
 //!
-//! 1. look at the input, start requests, hand over the bytes of a write as they come;
-//! 2. submit what was started, and collect what has completed;
+//! 1. parse the input, start requests, and pass on the bytes of a write as they arrive;
+//! 2. submit started requests, and collect completions;
 //! 3. send replies;
-//! 4. read the socket, if there is room for what it brings.
+//! 4. read the socket, if there is space for its bytes.
 //!
 //! Only a turn in which nothing happened is followed by a wait, for a completion or for the socket.
-//! So a wait misses nothing, and a client that does not read its replies keeps neither the engine
-//! nor another client waiting: its own requests in flight reach their maximum, and its socket is
-//! not read.
+//! So a wait misses no event. A client that reads no replies delays neither the engine nor another
+//! client: its own requests in flight reach their maximum, and its socket is no longer read.
 //!
 //! A connection with nothing in the engine and nothing to send can be woken by its client only. It
-//! waits in the read itself: a request whose pages are resident takes two system calls, its read
-//! and the write of its reply. Before that it spins a little if the client sends one request at a
-//! time (`spin.rs`); after a silence it gives back the memory that it keeps for the next requests,
-//! and polls. All other waits are polls too.
+//! waits in the read itself, so a request whose pages are resident takes two system calls: its read,
+//! and the write of its reply. Before that read it spins briefly, if the client sends one request at
+//! a time (`spin.rs`). After a silence it frees the memory that it keeps for the next requests, and
+//! polls. All other waits are polls too.
 
 use super::connection::{Connection, Hangup};
 use super::handshake::Agreement;
@@ -36,17 +35,17 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Waits in a row that brought one request each before the client is taken to have one in flight at
-/// a time.
+/// The number of waits in a row with one request each, after which the connection assumes that the
+/// client has one request in flight at a time.
 const LONE_MIN: u32 = 8;
 
-/// What the next byte of input is.
+/// The meaning of the next byte of input.
 enum Incoming {
-    /// A request.
+    /// The first byte of a request.
     Header,
-    /// Bytes of a write, `left_bytes` of them behind those in `buffer`.
+    /// A byte of a write, of which `left_bytes` follow the last complete piece.
     Payload { id: RequestId, left_bytes: u32, buffer: Option<Filling> },
-    /// Bytes of a write that failed or was refused.
+    /// A byte of a write that failed or was refused.
     Discarded { left_bytes: u32 },
 }
 
@@ -54,7 +53,7 @@ enum Incoming {
 struct Filling {
     buffer: Buffer,
     filled_bytes: usize,
-    /// What the piece will hold: all that the buffer takes.
+    /// The length of the piece: as much as the buffer holds.
     goal_bytes: usize,
 }
 
@@ -64,7 +63,7 @@ impl Filling {
     }
 }
 
-/// See the module.
+/// A connection in transmission; see the module.
 pub struct Transmission<'a> {
     connection: &'a Connection,
     limits: &'a Limits,
@@ -74,17 +73,17 @@ pub struct Transmission<'a> {
     incoming: Incoming,
     executor: Executor,
     outgoing: Outgoing,
-    /// The socket may have more.
+    /// The socket may have more bytes.
     readable: bool,
-    /// The client has been silent for a while: nothing is kept for its next request, and the wait
-    /// is a poll.
+    /// The client has been silent: no memory is kept for its next request, and the next wait is a
+    /// poll.
     silent: bool,
-    /// Requests that came since the last wait.
+    /// The number of requests since the last wait.
     arrived: usize,
-    /// The last waits in a row that brought one request each.
+    /// The number of latest waits in a row with at most one request each.
     lone: u32,
     spin: Spin,
-    /// Nothing more will be read; replies may be sent until the given time.
+    /// Set after the goodbye: no more input is read, and replies may be sent until this time.
     goodbye: Option<Instant>,
 }
 
@@ -115,7 +114,7 @@ impl<'a> Transmission<'a> {
         }
     }
 
-    /// Serves until either side ends it.
+    /// Serves requests until the connection ends, and returns the reason.
     pub fn run(mut self) -> Hangup {
         loop {
             let any = match self.turn() {
@@ -139,7 +138,7 @@ impl<'a> Transmission<'a> {
         }
     }
 
-    /// Does what can be done without waiting. Returns whether there was anything.
+    /// Takes a turn. Returns whether anything happened.
     fn turn(&mut self) -> Result<bool, Hangup> {
         let mut any = self.parse()?;
         let outgoing = &mut self.outgoing;
@@ -168,15 +167,15 @@ impl<'a> Transmission<'a> {
         let fd = self.connection.socket.as_fd();
         let ready = self.executor.wait(fd, interest, timeout, &mut |event| outgoing.event(event));
         self.readable |= ready.readable;
-        // What is ready unasked has hung up: the next write finds out why.
+        // A socket that is ready without being asked has hung up, and the next write returns the reason.
         let hung_up = ready.readable && !interest.readable;
         self.outgoing.blocked &= !(ready.writable || hung_up);
         Ok(())
     }
 
-    /// Waits for bytes. A shutdown of the socket ends it as it ends a poll (S1).
+    /// Waits for bytes. A shutdown of the socket ends this wait, as it ends a poll (S1).
     fn wait_for_client(&mut self) -> Result<(), Hangup> {
-        // With several requests in flight a sleep gathers the next ones, and there is no round trip
+        // With several requests in flight, a sleep gathers the next ones, and there is no round trip
         // to shorten.
         if self.lone >= LONE_MIN {
             let mut spin = std::mem::take(&mut self.spin);
@@ -196,7 +195,7 @@ impl<'a> Transmission<'a> {
         Ok(())
     }
 
-    /// Whether bytes that came now could be put to use.
+    /// Returns whether received bytes could be used now.
     fn wants_input(&self) -> bool {
         self.goodbye.is_none()
             && self.input.has_space()
@@ -207,12 +206,12 @@ impl<'a> Transmission<'a> {
             }
     }
 
-    /// Whether no more requests may be started.
+    /// Returns whether the requests in flight have reached their maximum.
     fn full(&self) -> bool {
         self.executor.running() + self.outgoing.unsent() >= self.limits.requests_max
     }
 
-    /// Reads the socket once. Returns whether anything came.
+    /// Reads the socket once. Returns whether anything was received.
     fn receive(&mut self, patience: Patience) -> Result<bool, Hangup> {
         let received = match &mut self.incoming {
             Incoming::Payload { buffer: Some(filling), .. } => {
@@ -232,7 +231,7 @@ impl<'a> Transmission<'a> {
                 self.readable = false;
                 Ok(false)
             }
-            // A client may close its sending side and still read replies.
+            // The client may have closed only its sending side, and still read replies.
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
                 self.say_goodbye();
                 Ok(true)
@@ -252,7 +251,7 @@ impl<'a> Transmission<'a> {
         }
     }
 
-    /// Uses up the input as far as there is room for what it asks. Returns whether any was used.
+    /// Parses input, as far as there is space for its requests. Returns whether it parsed anything.
     fn parse(&mut self) -> Result<bool, Hangup> {
         let mut any = false;
         while self.goodbye.is_none() && self.step()? {
@@ -261,7 +260,7 @@ impl<'a> Transmission<'a> {
         Ok(any)
     }
 
-    /// Uses up a request, a piece of payload, or what is not wanted. Returns whether it could.
+    /// Parses one request, one piece of payload, or discarded bytes. Returns whether it could.
     fn step(&mut self) -> Result<bool, Hangup> {
         match self.incoming {
             Incoming::Header if self.full() => Ok(false),
@@ -285,7 +284,7 @@ impl<'a> Transmission<'a> {
         }
     }
 
-    /// Moves a write one step on. Returns whether it could.
+    /// Advances a write by one step. Returns whether it could.
     fn payload(&mut self) -> bool {
         let Incoming::Payload { id, left_bytes, buffer } = &mut self.incoming else { return false };
         let id = *id;
@@ -325,7 +324,7 @@ impl<'a> Transmission<'a> {
         }
         let is_write = header.command == command::WRITE;
         if is_write && header.len_bytes > PAYLOAD_BYTES.max(self.limits.payload_max_bytes) {
-            return Err(Hangup::Protocol("a write is too long"));
+            return Err(Hangup::Protocol("a write is longer than payload_max_bytes"));
         }
         self.outgoing.counts.received();
         match self.judge(&header) {
@@ -344,7 +343,7 @@ impl<'a> Transmission<'a> {
         Ok(())
     }
 
-    /// What a request asks for, or why it is refused.
+    /// Returns the neutral request, or the error with which it is refused.
     fn judge(&self, header: &RequestHeader) -> Result<Request, Errno> {
         let structured = self.agreement.structured;
         let may_df = if structured { flag::DF } else { 0 };
@@ -357,12 +356,11 @@ impl<'a> Transmission<'a> {
             command::FLUSH => (Verb::Flush, 0),
             command::TRIM => (Verb::Discard, 0),
             command::CACHE => (Verb::Prefetch, 0),
-            // Only NO_HOLE asks for the space: without it an image that is copied here stays as
-            // sparse as it was.
+            // Only NO_HOLE asks to keep the space. Without it, a sparse image that is copied here stays sparse.
             command::WRITE_ZEROES => (Verb::Zero { hole: header.flags & flag::NO_HOLE == 0 }, flag::NO_HOLE),
             _ => return Err(Errno::Einval),
         };
-        // FUA is valid for every command, and means something for those that change bytes.
+        // FUA is valid for every command, and has an effect on those that change bytes.
         if header.flags & !(flags | flag::FUA) != 0 {
             return Err(Errno::Einval);
         }
@@ -371,7 +369,7 @@ impl<'a> Transmission<'a> {
         }
         if matches!(verb, Verb::Read { .. } | Verb::Write) && header.len_bytes > self.limits.payload_max_bytes
         {
-            // The document has EOVERFLOW for structured reads only.
+            // The protocol has EOVERFLOW for structured reads only.
             return Err(if structured && verb != Verb::Write { Errno::Eoverflow } else { Errno::Einval });
         }
         if verb == Verb::Flush && (header.offset_bytes, header.len_bytes) != (0, 0) {

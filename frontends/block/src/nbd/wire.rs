@@ -1,21 +1,21 @@
-//! The bytes of the NBD protocol: its constants, and the messages to and from bytes. No I/O, no
-//! decisions.
+//! The bytes of the NBD protocol: its constants, and the encoding and decoding of messages. Not
+//! here: I/O, decisions.
 //!
 //! Names and values are those of the protocol document (doc/proto.md of NetworkBlockDevice/nbd),
 //! without the prefix `NBD_`. All integers are big-endian.
 
-/// First bytes of a server: `NBDMAGIC`.
+/// The first bytes that a server sends: `NBDMAGIC`.
 pub const INIT_PASSWD: u64 = 0x4e42_444d_4147_4943;
-/// `IHAVEOPT`: of the newstyle greeting and of every option.
+/// `IHAVEOPT`: begins the newstyle greeting and every option.
 pub const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
 const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
 const REQUEST_MAGIC: u32 = 0x2560_9513;
 const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
 const STRUCTURED_REPLY_MAGIC: u32 = 0x668e_33ef;
 
-/// Handshake flags of the server, and with the same values those of the client.
+/// The handshake flag of fixed newstyle, with the same value for server and client.
 pub const FLAG_FIXED_NEWSTYLE: u16 = 1 << 0;
-/// The client does without the 124 zeros after an export's flags.
+/// The handshake flag that omits the 124 zeros after an export's flags.
 pub const FLAG_NO_ZEROES: u16 = 1 << 1;
 
 /// Transmission flags.
@@ -98,7 +98,7 @@ mod chunk {
     pub const ERROR_OFFSET: u16 = (1 << 15) + 2;
 }
 
-/// Error numbers: these and no others, whatever the system calls them.
+/// The error numbers of the protocol, whatever numbers the system uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 #[allow(missing_docs)]
@@ -113,21 +113,21 @@ pub enum Errno {
 }
 
 impl Errno {
-    /// For people: the message of an error chunk.
+    /// Returns the message of an error chunk, for people.
     fn message(self) -> &'static str {
         match self {
             Errno::Eperm => "the export is read-only",
             Errno::Eio => "the store failed",
-            Errno::Enomem => "no memory",
+            Errno::Enomem => "the server is out of memory",
             Errno::Einval => "invalid request",
             Errno::Enospc => "no space, or past the end of the export",
-            Errno::Eoverflow => "too long",
+            Errno::Eoverflow => "the read is too long",
             Errno::Eshutdown => "the server is shutting down",
         }
     }
 }
 
-/// The server's first message.
+/// Encodes the server's first message.
 pub fn greeting() -> [u8; 18] {
     let mut bytes = [0; 18];
     bytes[..8].copy_from_slice(&INIT_PASSWD.to_be_bytes());
@@ -136,34 +136,34 @@ pub fn greeting() -> [u8; 18] {
     bytes
 }
 
-/// Length of the client's flags.
+/// The length of the client's flags.
 pub const CLIENT_FLAGS_BYTES: usize = 4;
 
-/// Whether the client wants no zeros; None: it sent a flag that was not offered.
+/// Returns whether the client wants no zeros. None if it sent a flag that was not offered.
 pub fn decode_client_flags(bytes: [u8; CLIENT_FLAGS_BYTES]) -> Option<bool> {
     let flags = u32::from_be_bytes(bytes);
     let known = u32::from(FLAG_FIXED_NEWSTYLE | FLAG_NO_ZEROES);
     (flags & !known == 0).then_some(flags & u32::from(FLAG_NO_ZEROES) != 0)
 }
 
-/// Length of an option's header.
+/// The length of an option's header.
 pub const OPTION_HEADER_BYTES: usize = 16;
 
-/// The option and the length of its data; None: the magic is wrong.
+/// Returns the option and the length of its data. None if the magic is wrong.
 pub fn decode_option(bytes: [u8; OPTION_HEADER_BYTES]) -> Option<(u32, u32)> {
     let mut fields = Fields(&bytes);
     (fields.u64()? == OPTION_MAGIC).then_some((fields.u32()?, fields.u32()?))
 }
 
-/// The data of `INFO` and `GO`: an export's name and the information that is wanted.
+/// The data of `INFO` and `GO`: an export's name and the requested information.
 pub struct InfoRequest<'a> {
-    /// The name, of any length that the option's data allow.
+    /// The name, of any length that fits in the option's data.
     pub name: &'a [u8],
     wanted: &'a [u8],
 }
 
 impl<'a> InfoRequest<'a> {
-    /// None: the lengths do not add up.
+    /// Decodes the data. Returns None if the lengths do not add up.
     pub fn decode(data: &'a [u8]) -> Option<InfoRequest<'a>> {
         let mut fields = Fields(data);
         let name_bytes = fields.u32()?;
@@ -173,7 +173,7 @@ impl<'a> InfoRequest<'a> {
         (wanted.len() == 2 * usize::from(count)).then_some(InfoRequest { name, wanted })
     }
 
-    /// Whether the client asked for this information.
+    /// Returns whether the client asked for this information.
     pub fn wants(&self, information: u16) -> bool {
         self.wanted.chunks_exact(2).any(|wanted| wanted == information.to_be_bytes())
     }
@@ -187,10 +187,10 @@ pub fn encode_option_reply(to: &mut Vec<u8>, option: u32, reply: u32, data: &[&[
     to.extend(data.iter().copied().flatten());
 }
 
-/// Length of a request without its payload.
+/// The length of a request without its payload.
 pub const REQUEST_BYTES: usize = 28;
 
-/// A request as it came.
+/// A request, as received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct RequestHeader {
@@ -202,7 +202,7 @@ pub struct RequestHeader {
 }
 
 impl RequestHeader {
-    /// None: the magic is wrong.
+    /// Decodes a request. Returns None if the magic is wrong.
     pub fn decode(bytes: [u8; REQUEST_BYTES]) -> Option<RequestHeader> {
         let mut fields = Fields(&bytes);
         (fields.u32()? == REQUEST_MAGIC).then_some(())?;
@@ -216,25 +216,25 @@ impl RequestHeader {
     }
 }
 
-/// What goes before the data of a reply, or is the reply.
+/// A reply without its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Reply {
-    /// A simple reply: success (without an error), perhaps with data behind it.
+    /// A simple reply. Without an error it reports success, and data may follow.
     Simple { cookie: u64, error: Option<Errno> },
-    /// A last chunk without content.
+    /// The last chunk of a successful request, without content.
     None { cookie: u64 },
-    /// A chunk with `len_bytes` of data behind it.
+    /// A chunk that is followed by `len_bytes` of data.
     OffsetData { cookie: u64, offset_bytes: u64, len_bytes: u32, done: bool },
-    /// A last chunk: the request failed.
+    /// The last chunk of a failed request.
     Error { cookie: u64, error: Errno },
-    /// A last chunk: the request failed at an offset.
+    /// The last chunk of a request that failed at an offset.
     ErrorOffset { cookie: u64, error: Errno, offset_bytes: u64 },
-    /// Nothing: more data of the message before.
+    /// No bytes: the data continue the previous message.
     Continuation,
 }
 
-/// Longest encoded [`Reply`].
+/// The length of the longest encoded [`Reply`].
 pub const REPLY_MAX_BYTES: usize = 80;
 
 /// An encoded [`Reply`].
@@ -279,7 +279,7 @@ impl ReplyBytes {
 }
 
 impl Reply {
-    /// The bytes of the reply, without its data.
+    /// Encodes the reply, without its data.
     pub fn encode(self) -> ReplyBytes {
         match self {
             Reply::Simple { cookie, error } => ReplyBytes::EMPTY
@@ -300,7 +300,7 @@ impl Reply {
     }
 }
 
-/// Takes big-endian fields from the front.
+/// Decodes big-endian fields from the front of a slice.
 struct Fields<'a>(&'a [u8]);
 
 impl<'a> Fields<'a> {

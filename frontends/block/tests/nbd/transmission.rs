@@ -62,8 +62,8 @@ fn every_command_works_with_little_memory_and_with_much() {
     }
 }
 
-/// A FUA write that came in pieces ended with a sync of the whole object: it wrote what others had
-/// written elsewhere, and failed where that could not be.
+/// Once, a FUA write in several pieces ended with a sync of the whole object: it also wrote other
+/// dirty pages, and failed if one of those failed.
 #[test]
 fn a_long_write_with_fua_makes_its_own_bytes_durable_and_no_others() {
     let cache = CacheConfig { background: false, ..CacheConfig::default() };
