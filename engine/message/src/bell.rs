@@ -26,9 +26,11 @@ impl Bell {
         self.asleep.fetch_and(!(1 << receiver), Ordering::Relaxed);
     }
 
-    /// Clears one bit and returns its receiver, if any receiver sleeps. The caller issues the fence.
+    /// Clears one bit and returns its receiver, if any receiver sleeps. The caller issues the
+    /// fence.
     pub fn take(&self) -> Option<u32> {
-        // Repeats only when another sender has taken the same bit, at most 64 times: there are 64 bits.
+        // Repeats only when another sender has taken the same bit, at most 64 times: there are 64
+        // bits.
         loop {
             let asleep = self.asleep.load(Ordering::Relaxed);
             if asleep == 0 {

@@ -1,5 +1,5 @@
-//! Switches that break one step of the protocol each, so that tests can show that the model checkers
-//! notice.
+//! Switches that break one step of the protocol each, so that tests can show that the model
+//! checkers notice.
 //!
 //! The switches exist only under `--cfg loom` and `--cfg shuttle`. In every other build `is` is the
 //! constant `false` and costs nothing.
@@ -37,7 +37,8 @@ mod switch {
     use super::Step;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    /// An atomic of std, so that the model does not explore accesses to it. Relaxed: it orders nothing.
+    /// An atomic of std, so that the model does not explore accesses to it. Relaxed: it orders
+    /// nothing.
     static BROKEN: AtomicUsize = AtomicUsize::new(0);
 
     pub(crate) fn is(step: Step) -> bool {

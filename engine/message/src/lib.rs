@@ -11,18 +11,18 @@
 //!   that it is free in this round. It writes the message and publishes it by the turn, with
 //!   release. A full queue *refuses*: the sender gets its message back, and no thread waits for
 //!   space.
-//! - **M3** A receiver takes the first place by compare-and-swap, if its turn says (acquire) that it
-//!   holds a message. It takes the message and frees the place for the next round by the turn, with
-//!   release.
-//! - **M4** An idle receiver *announces* itself by a bit of its node's bell, then looks at all queues
-//!   to its node once more, and only then sleeps. A sender that has published looks at the bell,
-//!   clears one bit, and wakes that receiver. A sequentially consistent fence lies between announcing
-//!   and looking, and between publishing and looking, so at least one of the two threads sees the
-//!   other.
+//! - **M3** A receiver takes the first place by compare-and-swap, if its turn says (acquire) that
+//!   it holds a message. It takes the message and frees the place for the next round by the turn,
+//!   with release.
+//! - **M4** An idle receiver *announces* itself by a bit of its node's bell, then looks at all
+//!   queues to its node once more, and only then sleeps. A sender that has published looks at the
+//!   bell, clears one bit, and wakes that receiver. A sequentially consistent fence lies between
+//!   announcing and looking, and between publishing and looking, so at least one of the two threads
+//!   sees the other.
 //! - **M5** *Closing* sets a flag. A receiver ends when it has seen the flag and *then*, behind a
 //!   fence, found the queues empty. A sender looks at the flag after it has published, behind the
-//!   fence of M4. Either a receiver still takes the message, or the sender sees the flag and empties
-//!   the queue itself.
+//!   fence of M4. Either a receiver still takes the message, or the sender sees the flag and
+//!   empties the queue itself.
 //!
 //! So no message is lost, and no thread waits for space. Two nodes that send to each other through
 //! full queues both get their messages back, and execute those requests themselves. Not here: the
@@ -65,8 +65,8 @@ pub enum Received<T> {
     Message(T),
     /// No message is available now.
     Nothing,
-    /// No message is available, and the exchange is closed: senders handle later messages themselves
-    /// (M5).
+    /// No message is available, and the exchange is closed: senders handle later messages
+    /// themselves (M5).
     Closed,
 }
 
@@ -78,8 +78,8 @@ pub enum Sent<T> {
     Delivered(Option<u32>),
     /// The queue is full or the exchange is closed. The message comes back.
     Refused(T),
-    /// The message is in its queue, and the exchange is closed. Possibly no receiver will take it, so
-    /// the caller must receive from the queue until it is empty (M5).
+    /// The message is in its queue, and the exchange is closed. Possibly no receiver will take it,
+    /// so the caller must receive from the queue until it is empty (M5).
     Orphaned,
 }
 
@@ -123,8 +123,8 @@ impl<T> Exchange<T> {
     }
 
     /// Returns a message to node `to`, if there is one. The search begins at the queue from node
-    /// `turn` modulo the number of nodes. Callers add 1 to `turn` with each call, so that no queue is
-    /// neglected.
+    /// `turn` modulo the number of nodes. Callers add 1 to `turn` with each call, so that no queue
+    /// is neglected.
     pub fn receive(&self, to: usize, turn: usize) -> Option<T> {
         (0..self.nodes).find_map(|at| self.rings[(turn + at) % self.nodes * self.nodes + to].pop())
     }
@@ -133,7 +133,8 @@ impl<T> Exchange<T> {
     /// closes (M5).
     pub fn take(&self, to: usize, turn: usize) -> Received<T> {
         let closed = self.is_closed() && !broken::is(broken::Step::LookBeforeClosing);
-        // Pairs with the fence in `send`: if a sender has not seen the flag, the look below sees its message.
+        // Pairs with the fence in `send`: if a sender has not seen the flag, the look below sees
+        // its message.
         if closed {
             fence(Ordering::SeqCst);
         }
@@ -174,8 +175,8 @@ impl<T> Exchange<T> {
         self.bells[to].withdraw(receiver);
     }
 
-    /// Returns a sleeping receiver of node `to`, which the caller must wake, if there is one. For work
-    /// that does not come through a queue.
+    /// Returns a sleeping receiver of node `to`, which the caller must wake, if there is one. For
+    /// work that does not come through a queue.
     pub fn rouse(&self, to: usize) -> Option<u32> {
         fence(Ordering::SeqCst);
         self.bells[to].take()

@@ -14,8 +14,8 @@ use crate::sync::atomic::{AtomicUsize, Ordering};
 #[repr(align(64))]
 struct Line<T>(T);
 
-/// One place of the queue. It has a new number in each round. It is free if `turn` equals its number
-/// in the current round, and full if `turn` is one more.
+/// One place of the queue. It has a new number in each round. It is free if `turn` equals its
+/// number in the current round, and full if `turn` is one more.
 #[repr(align(64))]
 struct Place<T> {
     turn: AtomicUsize,
@@ -75,8 +75,8 @@ impl<T> Ring<T> {
             let next = number.wrapping_add(1);
             match self.tail.0.compare_exchange_weak(number, next, Ordering::Relaxed, Ordering::Relaxed) {
                 Ok(_) => {
-                    // SAFETY: the place is free in this round, and the swap gave it to this thread alone
-                    // (M2).
+                    // SAFETY: the place is free in this round, and the swap gave it to this thread
+                    // alone (M2).
                     place.message.with_mut(|at| unsafe { (*at).write(message) });
                     let release =
                         if is(Step::PublishRelaxed) { Ordering::Relaxed } else { Ordering::Release };
@@ -108,8 +108,8 @@ impl<T> Ring<T> {
             // Relaxed, both: as in `push`.
             match self.head.0.compare_exchange_weak(number, next, Ordering::Relaxed, Ordering::Relaxed) {
                 Ok(_) => {
-                    // SAFETY: the place is full in this round, and the swap gave it to this thread alone
-                    // (M3).
+                    // SAFETY: the place is full in this round, and the swap gave it to this thread
+                    // alone (M3).
                     let message = place.message.with_mut(|at| unsafe { at.cast::<T>().read() });
                     let release = if is(Step::FreeRelaxed) { Ordering::Relaxed } else { Ordering::Release };
                     // Release: pairs with `push` in the next round.

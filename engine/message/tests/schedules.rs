@@ -1,5 +1,5 @@
-//! Three nodes under shuttle: threads send to all other nodes, sleep and wake up, in random schedules
-//! and in schedules with few preemptions (PCT). Built with `--cfg shuttle`.
+//! Three nodes under shuttle: threads send to all other nodes, sleep and wake up, in random
+//! schedules and in schedules with few preemptions (PCT). Built with `--cfg shuttle`.
 #![cfg(shuttle)]
 
 use octavo_message::broken::{Step, set};
@@ -113,7 +113,8 @@ fn explore() {
 #[test]
 fn three_nodes_handle_every_message_once_and_broken_steps_are_noticed_m1_to_m5() {
     explore();
-    // Steps of M4 are missing here: closing wakes a receiver that sleeps too long. loom notices those.
+    // Steps of M4 are missing here: closing wakes a receiver that sleeps too long. loom notices
+    // those.
     for step in [Step::SendIgnoresClosing, Step::SendIntoFull, Step::LookBeforeClosing] {
         set(Some(step));
         let result = catch_unwind(AssertUnwindSafe(explore));

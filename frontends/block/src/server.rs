@@ -152,7 +152,8 @@ impl Server {
                 Err(error) => log::warn!("nbd: {}: cannot close the listener: {error}", listener.address),
             }
         }
-        // A thread that waits for its client sees the end of the stream, a busy one sees `stopping`.
+        // A thread that waits for its client sees the end of the stream, a busy one sees
+        // `stopping`.
         for connection in self.shared.connections().live.values().filter(|connection| !connection.busy()) {
             connection.socket.shutdown(Shutdown::Read);
         }

@@ -116,7 +116,8 @@ impl Listener {
             Kind::Unix(listener, _) => listener.try_clone()?.into(),
             Kind::Tcp(listener) => listener.try_clone()?.into(),
         };
-        // Linux ends a blocked accept when its socket is shut down. std offers shutdown for streams only.
+        // Linux ends a blocked accept when its socket is shut down. std offers shutdown for streams
+        // only.
         UnixStream::from(fd).shutdown(Shutdown::Both)
     }
 }

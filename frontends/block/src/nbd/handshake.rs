@@ -56,7 +56,8 @@ pub fn negotiate(
         let data = link.data(len_bytes as usize)?;
         let mut reply = Vec::new();
         let next = if connection.stopping() && option == option::EXPORT_NAME {
-            // EXPORT_NAME has no error reply: the client would read an error as the export's length.
+            // EXPORT_NAME has no error reply: the client would read an error as the export's
+            // length.
             Next::Hangup(Hangup::Shutdown)
         } else if connection.stopping() && option != option::ABORT {
             encode_option_reply(&mut reply, option, option_reply::ERR_SHUTDOWN, &[]);
@@ -189,8 +190,8 @@ impl Negotiation<'_> {
         }
     }
 
-    /// Returns the transmission flags. CAN_MULTI_CONN, because all connections share one cache and a
-    /// flush on any of them covers all.
+    /// Returns the transmission flags. CAN_MULTI_CONN, because all connections share one cache and
+    /// a flush on any of them covers all.
     fn flags(&self, served: &Served) -> u16 {
         let always =
             flag::HAS_FLAGS | flag::SEND_FLUSH | flag::SEND_FUA | flag::CAN_MULTI_CONN | flag::SEND_CACHE;
@@ -237,8 +238,8 @@ impl Link<'_> {
         Ok(self.input.take().expect("`need` has waited for these bytes"))
     }
 
-    /// Returns the data of an option, not yet consumed. If they are longer than the input, skips them
-    /// and returns None.
+    /// Returns the data of an option, not yet consumed. If they are longer than the input, skips
+    /// them and returns None.
     fn data(&mut self, count: usize) -> Result<Option<&[u8]>, Hangup> {
         if count <= self.input.capacity_bytes() {
             self.need(count)?;

@@ -50,8 +50,8 @@ impl Input {
         Some(taken)
     }
 
-    /// Reads from the socket, first into `ahead` and then behind `bytes`. `ahead` takes the bytes of
-    /// the stream that follow `bytes`, so it is empty unless `bytes` is.
+    /// Reads from the socket, first into `ahead` and then behind `bytes`. `ahead` takes the bytes
+    /// of the stream that follow `bytes`, so it is empty unless `bytes` is.
     ///
     /// # Errors
     /// `UnexpectedEof` at the end of the stream, `WouldBlock` by `patience`, or any of the socket.

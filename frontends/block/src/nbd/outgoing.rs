@@ -1,11 +1,11 @@
 //! [`Outgoing`]: turns events into messages, and sends them as fast as the client reads.
 //!
 //! Most messages are whole: a header, and the bytes of one buffer or none. A contiguous read (a
-//! simple reply, or a structured one with DF) is one message on the wire for several buffers. If its
-//! header is sent before all of its bytes are read, the read streams: messages of other requests
-//! wait behind it until it is complete. If the read then fails, a structured reply is padded with
-//! zeros and an error chunk follows. A simple reply has no place for an error, and the protocol asks
-//! the server to hang up.
+//! simple reply, or a structured one with DF) is one message on the wire for several buffers. If
+//! its header is sent before all of its bytes are read, the read streams: messages of other
+//! requests wait behind it until it is complete. If the read then fails, a structured reply is
+//! padded with zeros and an error chunk follows. A simple reply has no place for an error, and the
+//! protocol asks the server to hang up.
 
 use super::wire::{Errno, Reply, ReplyBytes, RequestHeader, command};
 use crate::export::{Counts, Kind};
@@ -292,8 +292,8 @@ fn kind_of_command(command: u16) -> Kind {
     }
 }
 
-/// Returns the protocol's error for a cause. Writes and zeroings past the end have an error of their
-/// own.
+/// Returns the protocol's error for a cause. Writes and zeroings past the end have an error of
+/// their own.
 pub fn errno(verb: Verb, cause: Cause) -> Errno {
     match (cause, verb) {
         (Cause::PastEnd, Verb::Write | Verb::Zero { .. }) | (Cause::NoSpace, _) => Errno::Enospc,

@@ -13,10 +13,10 @@
 //! client: its own requests in flight reach their maximum, and its socket is no longer read.
 //!
 //! A connection with nothing in the engine and nothing to send can be woken by its client only. It
-//! waits in the read itself, so a request whose pages are resident takes two system calls: its read,
-//! and the write of its reply. Before that read it spins briefly, if the client sends one request at
-//! a time (`spin.rs`). After a silence it frees the memory that it keeps for the next requests, and
-//! polls. All other waits are polls too.
+//! waits in the read itself, so a request whose pages are resident takes two system calls: its
+//! read, and the write of its reply. Before that read it spins briefly, if the client sends one
+//! request at a time (`spin.rs`). After a silence it frees the memory that it keeps for the next
+//! requests, and polls. All other waits are polls too.
 
 use super::connection::{Connection, Hangup};
 use super::handshake::Agreement;
@@ -167,7 +167,8 @@ impl<'a> Transmission<'a> {
         let fd = self.connection.socket.as_fd();
         let ready = self.executor.wait(fd, interest, timeout, &mut |event| outgoing.event(event));
         self.readable |= ready.readable;
-        // A socket that is ready without being asked has hung up, and the next write returns the reason.
+        // A socket that is ready without being asked has hung up, and the next write returns the
+        // reason.
         let hung_up = ready.readable && !interest.readable;
         self.outgoing.blocked &= !(ready.writable || hung_up);
         Ok(())
@@ -175,8 +176,8 @@ impl<'a> Transmission<'a> {
 
     /// Waits for bytes. A shutdown of the socket ends this wait, as it ends a poll (S1).
     fn wait_for_client(&mut self) -> Result<(), Hangup> {
-        // With several requests in flight, a sleep gathers the next ones, and there is no round trip
-        // to shorten.
+        // With several requests in flight, a sleep gathers the next ones, and there is no round
+        // trip to shorten.
         if self.lone >= LONE_MIN {
             let mut spin = std::mem::take(&mut self.spin);
             let found = spin.wait(Instant::now, || match self.receive(Patience::None) {
@@ -356,7 +357,8 @@ impl<'a> Transmission<'a> {
             command::FLUSH => (Verb::Flush, 0),
             command::TRIM => (Verb::Discard, 0),
             command::CACHE => (Verb::Prefetch, 0),
-            // Only NO_HOLE asks to keep the space. Without it, a sparse image that is copied here stays sparse.
+            // Only NO_HOLE asks to keep the space. Without it, a sparse image that is copied here
+            // stays sparse.
             command::WRITE_ZEROES => (Verb::Zero { hole: header.flags & flag::NO_HOLE == 0 }, flag::NO_HOLE),
             _ => return Err(Errno::Einval),
         };
