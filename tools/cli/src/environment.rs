@@ -1,4 +1,5 @@
-//! The process's environment: the user, their directories, and whether systemd's journal reads the log.
+//! The process's environment: the user, their directories, and whether systemd's journal reads the
+//! log.
 
 use std::ffi::OsString;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -49,7 +50,8 @@ impl Environment {
         stat.is_ok_and(|stat| self.journal_stream == Some((stat.st_dev, stat.st_ino)))
     }
 
-    /// The directory of files that can be made again: `$XDG_CACHE_HOME/octavo` or `~/.cache/octavo`.
+    /// The directory of files that can be made again: `$XDG_CACHE_HOME/octavo` or
+    /// `~/.cache/octavo`.
     pub fn cache_dir(&self) -> Result<PathBuf, Error> {
         match (&self.xdg_cache_home, &self.home) {
             (Some(cache), _) => Ok(cache.join("octavo")),

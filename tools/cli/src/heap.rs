@@ -11,9 +11,9 @@
 #[cfg(target_env = "gnu")]
 const ARENAS_MAX: libc::c_int = 2;
 
-/// A block of this many bytes or more is a mapping of its own, which returns to the kernel when it is
-/// freed. A recording's buffers are a little longer. (glibc's default threshold rises with the blocks
-/// that are freed; setting it keeps it fixed.)
+/// A block of this many bytes or more is a mapping of its own, which returns to the kernel when it
+/// is freed. A recording's buffers are a little longer. (glibc's default threshold rises with the
+/// blocks that are freed; setting it keeps it fixed.)
 #[cfg(target_env = "gnu")]
 const MAPPED_FROM_BYTES: libc::c_int = 64 << 10;
 

@@ -88,8 +88,8 @@ impl Settings {
         Settings { level, format: Format::Plain, timestamps: false, journal, told: quiet || verbose > 0 }
     }
 
-    /// The settings of a server. Options of the command line take precedence over `-v` and `-q`, and
-    /// these over the configuration.
+    /// The settings of a server. Options of the command line take precedence over `-v` and `-q`,
+    /// and these over the configuration.
     pub fn of_server(self, command_line: &Wishes, config: &Wishes) -> Settings {
         let level = command_line.level.or(config.level.filter(|_| !self.told));
         Settings {

@@ -30,6 +30,7 @@ mod offline;
 mod order;
 mod output;
 mod process;
+mod progress;
 mod serve;
 mod suggest;
 mod units;

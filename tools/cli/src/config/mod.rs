@@ -11,7 +11,7 @@ pub mod source;
 pub mod values;
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use octavo::disk::Engine;
@@ -200,26 +200,6 @@ pub struct LogSection {
 }
 
 impl Config {
-    /// Reads a file. The error is what to print, one problem a line.
-    pub fn read(path: &Path) -> Result<Config, Vec<String>> {
-        let name = path.display().to_string();
-        let text = read::text(path).map_err(|why| vec![format!("{name}: {why}")])?;
-        Config::parse(Source::new(name, text))
-    }
-
-    /// Reads a text. The error is what to print, one problem a line.
-    pub fn parse(source: Source) -> Result<Config, Vec<String>> {
-        let (source, mut problems, config) = read::config(source);
-        if let Some(config) = &config {
-            check::check(config, &mut problems);
-        }
-        match config {
-            Some(config) if problems.is_empty() => Ok(config),
-            Some(Config { source, .. }) => Err(source.lines(problems)),
-            None => Err(source.lines(problems)),
-        }
-    }
-
     /// One line about a value that was refused later, when the engine was asked.
     pub fn line<T>(&self, value: &Spanned<T>, message: impl AsRef<str>) -> String {
         self.source.line(&self.source.problem(value.span().start, message))

@@ -11,8 +11,8 @@ use serde::de::DeserializeOwned;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue, ValueDeserializer};
 
-use super::Config;
 use super::source::{Problem, Source};
+use super::{Config, check};
 use crate::{suggest, units};
 
 /// The largest configuration that is read; a larger one is refused.
@@ -36,9 +36,31 @@ const REQUIRED: [(&str, &str, &str); 11] = [
     ("listen", "nbd", "nbd = \"unix:/run/octavo/nbd.sock\""),
 ];
 
+impl Config {
+    /// Reads a file. The error is what to print, one problem a line.
+    pub fn read(path: &Path) -> Result<Config, Vec<String>> {
+        let name = path.display().to_string();
+        let text = text(path).map_err(|why| vec![format!("{name}: {why}")])?;
+        Config::parse(Source::new(name, text))
+    }
+
+    /// Reads a text. The error is what to print, one problem a line.
+    pub fn parse(source: Source) -> Result<Config, Vec<String>> {
+        let (source, mut problems, config) = config(source);
+        if let Some(config) = &config {
+            check::check(config, &mut problems);
+        }
+        match config {
+            Some(config) if problems.is_empty() => Ok(config),
+            Some(Config { source, .. }) => Err(source.lines(problems)),
+            None => Err(source.lines(problems)),
+        }
+    }
+}
+
 /// Reads the text of a configuration: a regular file, or a pipe such as `<(sed ..)` of a shell. The
 /// error is the rest of a sentence that begins with the path.
-pub fn text(path: &Path) -> Result<String, String> {
+fn text(path: &Path) -> Result<String, String> {
     let unreadable = |error: std::io::Error| format!("cannot be read: {error}");
     let kind = std::fs::metadata(path).map_err(unreadable)?.file_type();
     let mut options = std::fs::File::options();
@@ -72,7 +94,7 @@ pub fn text(path: &Path) -> Result<String, String> {
 
 /// Reads the sections of a text. Returns no configuration if a section that others refer to is
 /// missing or wrong: checks between sections would only guess.
-pub fn config(source: Source) -> (Source, Vec<Problem>, Option<Config>) {
+fn config(source: Source) -> (Source, Vec<Problem>, Option<Config>) {
     let text = source.text.clone();
     match table(&text) {
         Ok(table) => {

@@ -35,13 +35,14 @@ pub struct List<T>(pub Vec<Spanned<Parsed<T>>>);
 /// What a string can be parsed to.
 pub trait Parse: Sized {
     /// The values that are allowed, for messages.
-    const EXPECTED: &'static str;
+    fn expected() -> String;
 
     /// Parses a string; the error is a sentence.
     fn parse(text: &str) -> Result<Self, String>;
 }
 
-/// Reads a value that may be a string, a number from `least` to `most`, or either.
+/// Visits a value that may be a string, a number, or either: the function for a kind that is not
+/// allowed returns or is `None`.
 struct Scalar<T, S, N> {
     expected: String,
     text: S,
@@ -103,7 +104,7 @@ impl<'de, const LEAST: u64, const MOST: u64> Deserialize<'de> for Number<LEAST, 
 impl<'de, T: Parse> Deserialize<'de> for Parsed<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Parsed<T>, D::Error> {
         let text = |text: &str| Some(T::parse(text).map(Parsed));
-        scalar(deserializer, T::EXPECTED, text, None::<fn(u64) -> Option<Parsed<T>>>)
+        scalar(deserializer, T::expected(), text, None::<fn(u64) -> Option<Parsed<T>>>)
     }
 }
 
@@ -135,7 +136,7 @@ impl<'de, T: Parse> Visitor<'de> for ListVisitor<T> {
     type Value = OneOrMany<T>;
 
     fn expecting(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        write!(f, "{}, or an array of them", T::EXPECTED)
+        write!(f, "{}, or an array of them", T::expected())
     }
 
     fn visit_str<E: Error>(self, text: &str) -> Result<OneOrMany<T>, E> {
@@ -148,7 +149,7 @@ impl<'de, T: Parse> Visitor<'de> for ListVisitor<T> {
             many.push(item);
         }
         match many.is_empty() {
-            true => Err(A::Error::custom(format!("the array is empty; expected {}", T::EXPECTED))),
+            true => Err(A::Error::custom(format!("the array is empty; expected {}", T::expected()))),
             false => Ok(OneOrMany::Many(many)),
         }
     }
@@ -156,16 +157,36 @@ impl<'de, T: Parse> Visitor<'de> for ListVisitor<T> {
 
 /// Looks a word up in a table; the error names the nearest word.
 fn word<T: Copy>(what: &str, text: &str, words: &[(&str, T)]) -> Result<T, String> {
-    let names: Vec<&str> = words.iter().map(|(name, _)| *name).collect();
     let found = words.iter().find(|(name, _)| *name == text).map(|(_, meant)| *meant);
-    found.ok_or_else(|| format!("no {what} is called \"{text}\"; {}", suggest::of(text, &names)))
+    found.ok_or_else(|| format!("no {what} is called \"{text}\"; {}", suggest::of(text, &names(words))))
 }
 
-/// Implements [`Parse`]: what is expected, and how a text is parsed.
-macro_rules! parse {
+fn names<'n, T>(words: &[(&'n str, T)]) -> Vec<&'n str> {
+    words.iter().map(|(name, _)| *name).collect()
+}
+
+/// Implements [`Parse`] for the words of a key.
+macro_rules! words {
+    ($($type:ty, $key:literal: $words:expr;)*) => {
+        $(impl Parse for $type {
+            fn expected() -> String {
+                format!("one of {}", names(&$words).join(", "))
+            }
+
+            fn parse(text: &str) -> Result<$type, String> {
+                word($key, text, &$words)
+            }
+        })*
+    };
+}
+
+/// Implements [`Parse`] for other strings: what is expected, and how a string is parsed.
+macro_rules! strings {
     ($($type:ty: $expected:expr, $parse:expr;)*) => {
         $(impl Parse for $type {
-            const EXPECTED: &'static str = $expected;
+            fn expected() -> String {
+                $expected.to_owned()
+            }
 
             fn parse(text: &str) -> Result<$type, String> {
                 let parse: fn(&str) -> Result<$type, String> = $parse;
@@ -186,22 +207,23 @@ pub struct Sample(pub u32);
 const CONTROL: &str = "\"unix:/run/octavo/control.sock\"";
 const METRICS: &str = "an address such as \"127.0.0.1:9187\"";
 
-parse! {
-    Engine: "a string", |text| {
-        word("io", text, &[("auto", Engine::Auto), ("uring", Engine::Uring), ("blocking", Engine::Blocking)])
-    };
-    NumaMode: "a string", |text| word("numa", text, &NumaMode::ALL.map(|mode| (mode.name(), mode)));
-    PolicyName: "a string", |text| word("policy", text, &PolicyName::ALL.map(|name| (name.name(), name)));
-    CacheMode: "a string", |text| {
-        let modes = [CacheMode::Writethrough, CacheMode::Writeback];
-        word("cache_mode", text, &modes.map(|mode| (mode.name(), mode)))
-    };
-    Format: "a string", |text| word("format", text, &[("plain", Format::Plain), ("json", Format::Json)]);
-    Verbosity: "a string", |text| {
-        use Verbosity::{Debug, Error, Info, Warn};
-        word("level", text, &[("error", Error), ("warn", Warn), ("info", Info), ("debug", Debug)])
-    };
-    TopologySource: "a string", |text| text.parse();
+words! {
+    Engine, "io": [("auto", Engine::Auto), ("uring", Engine::Uring), ("blocking", Engine::Blocking)];
+    NumaMode, "numa": NumaMode::ALL.map(|mode| (mode.name(), mode));
+    PolicyName, "policy": PolicyName::ALL.map(|policy| (policy.name(), policy));
+    CacheMode, "cache_mode":
+        [CacheMode::Writethrough, CacheMode::Writeback].map(|mode| (mode.name(), mode));
+    Format, "format": [("plain", Format::Plain), ("json", Format::Json)];
+    Verbosity, "level": [
+        ("error", Verbosity::Error),
+        ("warn", Verbosity::Warn),
+        ("info", Verbosity::Info),
+        ("debug", Verbosity::Debug),
+    ];
+}
+
+strings! {
+    TopologySource: "auto, or nodes times cores such as \"2x4\"", |text| text.parse();
     Duration: units::DURATION_SHAPE, |text| match units::duration(text)? {
         Duration::ZERO => Err("the duration must be at least 1ms".into()),
         duration => Ok(duration),

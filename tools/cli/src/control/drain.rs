@@ -4,8 +4,8 @@
 //! - An object whose store refuses is retried, until none of its dirty bytes was written for
 //!   `timeout`.
 //! - The drain gives up the remaining objects when, for `timeout`, none of their bytes was written,
-//!   none of them finished, and one has dirty bytes. It names them. So a slow disk may take its time
-//!   and a dead one may not, whatever other disks write meanwhile.
+//!   none of them finished, and one has dirty bytes. It names them. So a slow disk may take its
+//!   time and a dead one may not, whatever other disks write meanwhile.
 //! - The drain waits without limit for a store that has all bytes and is making them durable: its
 //!   progress is not visible, and some stores take minutes. (A second signal ends this wait, too.)
 
@@ -51,8 +51,8 @@ pub fn objects(cache: &Cache) -> Vec<Object> {
     cache.partitions().iter().flat_map(|partition| partition.objects()).collect()
 }
 
-/// Drains the cache. Calls `progress` with the dirty bytes whenever they have changed, at most twice a
-/// second. Returns the objects that it gave up.
+/// Drains the cache. Calls `progress` with the dirty bytes whenever they have changed, at most
+/// twice a second. Returns the objects that it gave up.
 pub fn drain(cache: &Cache, timeout: Duration, mut progress: impl FnMut(u64)) -> Vec<Refusal> {
     let objects = objects(cache);
     let mut open: Vec<Option<Object>> = objects.iter().cloned().map(Some).collect();
@@ -191,9 +191,9 @@ struct Work {
 }
 
 impl Work {
-    /// Syncs pending objects until none is left. An object that refuses goes to the end of the queue,
-    /// so that it does not delay others. The thread that put it there continues with the queue, so
-    /// the object is taken again.
+    /// Syncs pending objects until none is left. An object that refuses goes to the end of the
+    /// queue, so that it does not delay others. The thread that put it there continues with the
+    /// queue, so the object is taken again.
     fn run(&self, done: &Sender<(usize, Result<(), String>)>) {
         while let Some(mut waiting) = self.next() {
             let result = match (self.wait(waiting.due), &waiting.refused) {

@@ -13,8 +13,8 @@ use octavo::ObjectStat;
 
 use crate::control::drain::without_name;
 
-/// The longest time without a report of the main thread. It reports every five seconds or more often,
-/// so six reports are missing.
+/// The longest time without a report of the main thread. It reports every five seconds or more
+/// often, so six reports are missing.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 
 /// The phase of a server's life.

@@ -1,8 +1,9 @@
-//! A listener that serves a few pages over HTTP: `GET` or `HEAD` of `/metrics`, `/healthz`, `/readyz`.
+//! A listener that serves a few pages over HTTP: `GET` or `HEAD` of `/metrics`, `/healthz`,
+//! `/readyz`.
 //!
 //! One thread serves all clients and sleeps in `poll` while they are silent. A client gets one
-//! request of 64 headers at most and ten seconds; then its connection is closed. A request that names
-//! another host than this server is refused (`host`). Not here: the content of the pages.
+//! request of 64 headers at most and ten seconds; then its connection is closed. A request that
+//! names another host than this server is refused (`host`). Not here: the content of the pages.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -13,8 +14,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::host::Host;
 use crate::error::Error;
 
-/// Most clients at a time. Another client replaces the one that has been silent for longest, so that
-/// silent clients do not delay a health probe.
+/// Most clients at a time. Another client replaces the one that has been silent for longest, so
+/// that silent clients do not delay a health probe.
 const CLIENTS_MAX: usize = 16;
 
 /// The longest request: Prometheus sends some hundred bytes.
@@ -70,7 +71,8 @@ impl Listener {
                 wait(&self.socket, &clients);
                 let now = Instant::now();
                 clients.retain_mut(|client| client.step(now, &self.hosts, &page));
-                // At most CLIENTS_MAX, so that each of them is read from before the next replaces it.
+                // At most CLIENTS_MAX, so that each of them is read from before the next replaces
+                // it.
                 for _ in 0..CLIENTS_MAX {
                     match self.socket.accept() {
                         Ok((stream, _)) => {
@@ -138,8 +140,8 @@ enum Phase {
     Asking(Vec<u8>),
     /// The answer, and how many of its bytes were sent.
     Answering(Vec<u8>, usize),
-    /// The answer was sent. What the client still sends is read: closing before that could reset the
-    /// connection and lose the answer.
+    /// The answer was sent. What the client still sends is read: closing before that could reset
+    /// the connection and lose the answer.
     Leaving,
 }
 

@@ -43,8 +43,8 @@ impl Changes {
         set(self, partition, text.trim())
     }
 
-    /// Applies all changes without waiting for a store that does not answer, and returns what is owed
-    /// because of it. The error is a sentence; then no change was applied.
+    /// Applies all changes without waiting for a store that does not answer, and returns what is
+    /// owed because of it. The error is a sentence; then no change was applied.
     pub fn make(self, cache: &Cache, partition: &Partition) -> Result<Owed, String> {
         let before = partition.limits();
         let mut owed = Owed::default();

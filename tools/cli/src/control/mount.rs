@@ -60,8 +60,8 @@ pub enum Unmounted {
     System(String),
 }
 
-/// Mounts the tree of a cache. Makes the directory if it is missing, and removes the mount of a server
-/// that was killed.
+/// Mounts the tree of a cache. Makes the directory if it is missing, and removes the mount of a
+/// server that was killed.
 pub fn mount(path: &Path, cache: Cache) -> Result<Mounted, Unmounted> {
     remove_dead(path).map_err(Unmounted::Path)?;
     make_private_dir(path).map_err(Unmounted::Path)?;
@@ -89,8 +89,8 @@ pub fn mount(path: &Path, cache: Cache) -> Result<Mounted, Unmounted> {
 impl Drop for Mounted {
     fn drop(&mut self) {
         let Some(session) = self.session.take() else { return };
-        // A process may have its directory or an open file in the tree: then the mount is detached, and
-        // goes when that process is done.
+        // A process may have its directory or an open file in the tree: then the mount is detached,
+        // and goes when that process is done.
         if let Err(error) = session.umount_and_join() {
             log::debug!("{}: {error}; detached", self.path.display());
             detach(&self.path);
@@ -119,8 +119,8 @@ fn remove_dead(path: &Path) -> Result<(), String> {
     Err("the dead mounts here cannot be removed; unmount them".into())
 }
 
-/// Refuses a directory that is not empty: the mount would hide its files, such as those of `/proc` or
-/// the sockets.
+/// Refuses a directory that is not empty: the mount would hide its files, such as those of `/proc`
+/// or the sockets.
 fn check_empty(path: &Path) -> Result<(), String> {
     let mut entries = std::fs::read_dir(path).map_err(|error| error.to_string())?;
     match entries.next() {

@@ -1,5 +1,5 @@
-//! The server's side of recordings: one thread per recording takes blocks from the engine, packs them
-//! and writes files.
+//! The server's side of recordings: one thread per recording takes blocks from the engine, packs
+//! them and writes files.
 //!
 //! An error of a file ends the recording, is logged and counted, and affects no client: the engine
 //! never waits for these threads.

@@ -101,8 +101,8 @@ pub struct ObjectReport {
     pub store_changes: u64,
     /// The last of these changes, in a sentence.
     pub store_change: Option<String>,
-    /// What clients do, and have done since the server's start: [`EXPORT_FIGURES`], and the requests
-    /// of each kind.
+    /// What clients do, and have done since the server's start: [`EXPORT_FIGURES`], and the
+    /// requests of each kind.
     #[serde(flatten)]
     pub traffic: Figures,
 }

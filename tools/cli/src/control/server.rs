@@ -60,8 +60,8 @@ pub struct Asked {
 }
 
 impl Listener {
-    /// Binds the socket with mode 0600. Replaces a socket file of this user that no server listens at
-    /// any more. The error is a sentence.
+    /// Binds the socket with mode 0600. Replaces a socket file of this user that no server listens
+    /// at any more. The error is a sentence.
     pub fn bind(path: &Path) -> Result<Listener, String> {
         let failed = |error: std::io::Error| format!("cannot listen at unix:{}: {error}", path.display());
         if let Some(directory) = path.parent() {

@@ -1,9 +1,9 @@
 //! The content of the control file system: directories and files by number, reading and writing.
 //!
 //! A partition `host/vm1` is the directory `vm1` in `host`; the directories above partitions are
-//! groups. Each file is a setting of `keys`, under its name there. If a part of a partition's name is
-//! also a file's name, or cannot be a file name, its first byte is encoded, as `%6D`. Not here: FUSE,
-//! which is in `mount`.
+//! groups. Each file is a setting of `keys`, under its name there. If a part of a partition's name
+//! is also a file's name, or cannot be a file name, its first byte is encoded, as `%6D`. Not here:
+//! FUSE, which is in `mount`.
 //!
 //! The tree keeps nothing about a partition but looks it up by name each time, so that it shows new
 //! and removed partitions at once. A directory keeps its number for as long as the server lives.

@@ -15,8 +15,8 @@ use crate::units::human_bytes;
 /// The control socket of the manual's examples.
 const SYSTEM_SOCKET: &str = "/run/octavo/control.sock";
 
-/// The path of the server's control socket: the one that is given, else the one of a server without a
-/// configuration, else the one of the manual's examples.
+/// The path of the server's control socket: the one that is given, else the one of a server without
+/// a configuration, else the one of the manual's examples.
 pub fn socket(named: Option<&Path>, environment: &Environment) -> Result<PathBuf, Error> {
     if let Some(path) = named {
         // The form of the configuration, `unix:/path`, is accepted, too.

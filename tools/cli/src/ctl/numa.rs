@@ -76,7 +76,7 @@ pub fn table(answer: &Value) -> String {
     )
 }
 
-/// How much of some memory lies where it belongs.
+/// The share of memory that lies on its own node.
 fn share_here(pages: &Value) -> String {
     let number = |key: &str| pages[key].as_u64().unwrap_or(0);
     match number("here") + number("elsewhere") {
@@ -85,7 +85,7 @@ fn share_here(pages: &Value) -> String {
     }
 }
 
-/// `0-3,8`.
+/// Numbers as ranges: `0-3,8`.
 fn ranges(numbers: &[u64]) -> String {
     let mut parts: Vec<(u64, u64)> = Vec::new();
     for number in numbers {

@@ -1,7 +1,7 @@
 //! `octavo record`: asks a running server to record a partition, and shows the progress until it
 //! ends.
 
-use std::io::{BufReader, IsTerminal, Write};
+use std::io::BufReader;
 use std::net::Shutdown;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
@@ -15,6 +15,7 @@ use crate::control::report::RecordingReport;
 use crate::environment::Environment;
 use crate::error::Error;
 use crate::order::{Order, sample};
+use crate::progress::Line;
 use crate::units::{human_bytes, human_count, size_bytes};
 use crate::{interruption, output};
 
@@ -80,21 +81,14 @@ pub fn run(arguments: &Arguments, environment: &Environment, quiet: bool) -> Res
         let _ = stream.shutdown(Shutdown::Write);
     };
     std::thread::Builder::new().name("interruption".into()).spawn(watch).map_err(failed)?;
-    let is_shown = std::io::stderr().is_terminal() && !quiet;
-    let clear = || {
-        if is_shown {
-            let _ = write!(std::io::stderr(), "\r\x1b[K");
-        }
-    };
+    let mut progress = Line::new(quiet);
     let mut reader = BufReader::new(&connection.stream);
     loop {
         match connection.reply(&mut reader)? {
-            Body::Recording(report) if is_shown => {
-                let _ = write!(std::io::stderr(), "\r{}\x1b[K", text(&report));
-            }
-            Body::Recording(_) | Body::Progress(_) => {}
+            Body::Recording(report) => progress.show(|| text(&report)),
+            Body::Progress(_) => {}
             Body::Ok(answer) => {
-                clear();
+                progress.clear();
                 let report: RecordingReport =
                     serde_json::from_value(answer).map_err(connection::unreadable)?;
                 return match quiet {
@@ -103,7 +97,7 @@ pub fn run(arguments: &Arguments, environment: &Environment, quiet: bool) -> Res
                 };
             }
             Body::Error(fault) => {
-                clear();
+                progress.clear();
                 return Err(Error::failed(fault.message));
             }
         }

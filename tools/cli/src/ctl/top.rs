@@ -171,7 +171,8 @@ impl View {
             let mut shown = Shown::of(&partition, &then, known, limits, elapsed);
             if at < CURVES_MAX {
                 let name = Some(partition.name.clone());
-                // A partition without a miss curve, or one that was removed in the meantime, has none.
+                // A partition without a miss curve, or one that was removed in the meantime, has
+                // none.
                 let curve = ask(&Request { partition: name, ..Request::new(Verb::Mrc) }).ok();
                 shown.utility = curve.as_ref().and_then(utility);
             }
@@ -328,8 +329,8 @@ fn sparkline(miss_ratios: &VecDeque<f64>) -> String {
     miss_ratios.iter().rev().map(bar).collect()
 }
 
-/// Recent misses that another MiB would have saved: the slope of the curve over the next eighth of the
-/// size.
+/// Recent misses that another MiB would have saved: the slope of the curve over the next eighth of
+/// the size.
 fn utility(curve: &Value) -> Option<f64> {
     let point = |point: &Value| Some((point["bytes"].as_f64()?, point["misses"].as_f64()?));
     let points: Vec<(f64, f64)> = curve["points"].as_array()?.iter().filter_map(point).collect();

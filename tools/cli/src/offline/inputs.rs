@@ -1,14 +1,14 @@
-//! What the subcommands that run over traces share: the options for traces and results, the output of
-//! results, and the progress on a terminal.
+//! What the subcommands that run over traces share: the options for traces and results, the output
+//! of results, and the progress on a terminal.
 //!
 //! Not here: what is done with the traces.
 
 use std::fs::File;
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use clap::Args;
 use octavo_sim::plan::Policy;
@@ -21,6 +21,7 @@ use serde::Serialize;
 use super::reading::Reading;
 use crate::error::Error;
 use crate::output;
+use crate::progress::Line;
 use crate::suggest;
 
 /// Which traces to read, and how.
@@ -39,8 +40,8 @@ pub struct Running {
     /// Choose samples and the sets of pages by this seed; the same seed gives the same results
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
-    /// Write one JSON object per result and line; `-` or nothing is standard output, in place of the
-    /// table
+    /// Write one JSON object per result and line; `-` or nothing is standard output, in place of
+    /// the table
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     pub json: Option<PathBuf>,
     /// Write a page with all curves
@@ -82,8 +83,8 @@ impl Ways {
 const STANDARD_INPUT: &str = "-";
 
 impl Traces {
-    /// The traces to open, each with a unique name. `folder` adds all its files whose names tell their
-    /// format.
+    /// The traces to open, each with a unique name. `folder` adds all its files whose names tell
+    /// their format.
     pub fn all(&self, folder: Option<&Path>) -> Result<Vec<Trace<'static>>, Error> {
         Ok(self.named(folder)?.into_iter().map(|named| named.trace).collect())
     }
@@ -293,22 +294,18 @@ pub fn write_page(path: &Path, page: &str) -> Result<(), Error> {
     std::fs::write(path, page).map_err(|error| Error::failed(format!("{}: {error}", path.display())))
 }
 
-/// A progress line on standard error, if that is a terminal.
+/// The progress line of a run over traces.
 pub struct News {
-    shown: bool,
-    last: Option<Instant>,
+    line: Line,
     begin: Instant,
     traces: usize,
     trace: usize,
 }
 
 impl News {
-    const PAUSE: Duration = Duration::from_millis(100);
-
     /// The progress of a run over `traces` traces.
     pub fn new(quiet: bool, traces: usize) -> News {
-        let shown = std::io::stderr().is_terminal() && !quiet;
-        News { shown, last: None, begin: Instant::now(), traces, trace: 0 }
+        News { line: Line::new(quiet), begin: Instant::now(), traces, trace: 0 }
     }
 
     /// Starts the next trace.
@@ -318,31 +315,22 @@ impl News {
 
     /// Shows the progress of the trace.
     pub fn show(&mut self, progress: Progress<'_>) {
-        if !self.shown || self.last.is_some_and(|last| last.elapsed() < Self::PAUSE) {
-            return;
-        }
-        self.last = Some(Instant::now());
-        let step = match progress.step {
-            Step::Count => "counting pages",
-            Step::Run => "running",
-            Step::Future => "running with foresight",
-        };
-        let share = progress.share.map_or(String::new(), |share| format!("{:3.0} %, ", 100.0 * share));
-        let _ = write!(
-            std::io::stderr(),
-            "\r[{}/{}] {}: {step}, {share}{:.1} M accesses, {} s\x1b[K",
-            self.trace,
-            self.traces,
-            progress.trace,
-            progress.requests as f64 / 1e6,
-            self.begin.elapsed().as_secs()
-        );
+        let News { line, begin, traces, trace } = self;
+        line.show(|| {
+            let step = match progress.step {
+                Step::Count => "counting pages",
+                Step::Run => "running",
+                Step::Future => "running with foresight",
+            };
+            let share = progress.share.map_or(String::new(), |share| format!("{:3.0} %, ", 100.0 * share));
+            let (name, accesses) = (progress.trace, progress.requests as f64 / 1e6);
+            let seconds = begin.elapsed().as_secs();
+            format!("[{trace}/{traces}] {name}: {step}, {share}{accesses:.1} M accesses, {seconds} s")
+        });
     }
 
     /// Clears the line.
     pub fn clear(&self) {
-        if self.shown {
-            let _ = write!(std::io::stderr(), "\r\x1b[K");
-        }
+        self.line.clear();
     }
 }

@@ -16,7 +16,8 @@ pub struct Reading {
     /// Units: offset:sectors, size:kib, offset:pages
     #[arg(long, value_name = "COLUMN,...")]
     columns: Option<Columns>,
-    /// The separator of the columns: comma, semicolon, tab, space, or one character [default: comma]
+    /// The separator of the columns: comma, semicolon, tab, space, or one character [default:
+    /// comma]
     #[arg(long, value_name = "CHAR", requires = "columns")]
     separator: Option<Separator>,
     /// Skip this many lines at the top of a table [default: 0; 1 if columns are named]

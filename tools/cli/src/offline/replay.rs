@@ -1,5 +1,5 @@
-//! `octavo simulate` of a recording without other options: replays it, and compares the result with the
-//! cache's own counts.
+//! `octavo simulate` of a recording without other options: replays it, and compares the result with
+//! the cache's own counts.
 
 use std::path::Path;
 
@@ -31,7 +31,7 @@ struct Row {
     misses: u64,
     /// The simulation's estimate for all accesses.
     miss_ratio: f64,
-    /// The same by the sample's size alone, not by its luck.
+    /// The same estimate from the sample's size alone, without correcting for the sample's luck.
     miss_ratio_by_size: f64,
     /// The cache's own counts.
     counted_hits: u64,
@@ -39,8 +39,8 @@ struct Row {
     counted_miss_ratio: f64,
     /// The number of the first part that was read; earlier parts are missing.
     part: u32,
-    /// Whether the recording is complete: with one thread, the replay then repeats every access exactly.
-    /// Else `inexact_because` says why not.
+    /// Whether the recording is complete: with one thread, the replay then repeats every access
+    /// exactly. Else `inexact_because` says why not.
     exact: bool,
     inexact_because: Option<String>,
     /// Whether every access had the same result as in the cache.
@@ -141,8 +141,8 @@ impl Row {
                 "Every recorded access had the same result as in the cache, which also counted others.\n"
                     .to_owned()
             }
-            // Pages may have other ways in their sets, and be evicted at other times, without effect on
-            // a result.
+            // Pages may have other ways in their sets, and be evicted at other times, without
+            // effect on a result.
             (Some(_), _) if self.differences == 0 => {
                 "Every access had the same result as in the cache.\n".to_owned()
             }

@@ -1,10 +1,9 @@
 //! `octavo trace`: describes, converts and generates traces.
 
 use std::fs::File;
-use std::io::{self, ErrorKind, IsTerminal, Write};
+use std::io::{self, ErrorKind, IsTerminal};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
 use octavo_sim::trace::{self, Format, Target, Writer};
@@ -14,6 +13,7 @@ use serde::Serialize;
 use super::reading::Reading;
 use crate::error::Error;
 use crate::output;
+use crate::progress::Line;
 use crate::units::{human_bytes, human_count};
 
 /// Describe, convert and generate traces of page accesses
@@ -360,42 +360,26 @@ fn for_each<E: From<octavo_sim::SourceError>>(
             return Ok(());
         }
         requests += pages.len() as u64;
-        progress.tell(requests, source.progress());
+        progress.show(requests, source.progress());
     }
 }
 
-/// Time between two updates of the progress line.
-const NEWS_PERIOD: Duration = Duration::from_millis(200);
-
-/// A progress line on standard error, if that is a terminal. Dropping it clears the line.
+/// The progress line of a run over one trace.
 struct Progress {
     name: String,
-    tells: bool,
-    told: Instant,
+    line: Line,
 }
 
 impl Progress {
     fn new(name: &str, quiet: bool) -> Progress {
-        let tells = io::stderr().is_terminal() && !quiet;
-        Progress { name: name.to_owned(), tells, told: Instant::now() }
+        Progress { name: name.to_owned(), line: Line::new(quiet) }
     }
 
-    fn tell(&mut self, requests: u64, share: Option<f64>) {
-        if !self.tells || self.told.elapsed() < NEWS_PERIOD {
-            return;
-        }
-        self.told = Instant::now();
-        let share = share.map_or_else(String::new, |share| format!("{:.0} %, ", 100.0 * share));
-        // Return to the beginning of the line, and clear its rest.
-        let requests = human_count(requests as f64);
-        let _ = write!(io::stderr(), "\r{}: {share}{requests} requests\x1b[K", self.name);
-    }
-}
-
-impl Drop for Progress {
-    fn drop(&mut self) {
-        if self.tells {
-            let _ = write!(io::stderr(), "\r\x1b[K");
-        }
+    fn show(&mut self, requests: u64, share: Option<f64>) {
+        let name = &self.name;
+        self.line.show(|| {
+            let share = share.map_or_else(String::new, |share| format!("{:.0} %, ", 100.0 * share));
+            format!("{name}: {share}{} requests", human_count(requests as f64))
+        });
     }
 }

@@ -22,8 +22,8 @@ use crate::environment::make_private_dir;
 use crate::error::Error;
 use crate::units;
 
-/// Most clients at a time by default, unless two thirds of the buffers' room allow fewer. The rest of
-/// the room is lent to the clients that are connected.
+/// Most clients at a time by default, unless two thirds of the buffers' room allow fewer. The rest
+/// of the room is lent to the clients that are connected.
 const CONNECTIONS_DEFAULT: usize = 64;
 
 fn refused<T>(config: &Config, value: &Spanned<T>, why: impl AsRef<str>) -> Error {

@@ -1,8 +1,7 @@
-//! The status line: what the last seconds brought, while they brought anything.
+//! The status line of the log: the rates of the last seconds, while there are requests.
 //!
-//! Nobody tells this file about requests: counting is the engine's, and a hit stores nothing
-//! shared. So the counters are looked at every few seconds, which costs some microseconds and is
-//! all that an idle server does.
+//! The engine counts; a hit writes nothing shared. So the main thread samples the counters every
+//! few seconds, which takes some microseconds and is all that an idle server does.
 
 use std::time::{Duration, Instant};
 
@@ -10,13 +9,13 @@ use octavo::Cache;
 
 use crate::units::{human_bytes, human_count, percent};
 
-/// Between two lines while there is traffic.
+/// Time between two lines while there are requests.
 const PERIOD: Duration = Duration::from_secs(3);
 
-/// Between two looks while there is none.
+/// Time between two samples while there are none.
 const PERIOD_IDLE: Duration = Duration::from_secs(5);
 
-/// The counters when they were last looked at.
+/// The last sample of the counters.
 pub struct Status {
     last: Totals,
     looked: Instant,
@@ -35,7 +34,7 @@ struct Totals {
 }
 
 impl Status {
-    /// Begins to look.
+    /// Takes the first sample.
     pub fn new(cache: &Cache, now: Instant) -> Status {
         Status { last: Totals::of(cache), looked: now, busy: false }
     }
@@ -45,7 +44,7 @@ impl Status {
         if self.busy { PERIOD } else { PERIOD_IDLE }
     }
 
-    /// The line, if anything was asked for since the last look.
+    /// Takes a sample. Returns the line, if there were requests since the last sample.
     pub fn look(&mut self, cache: &Cache, now: Instant) -> Option<String> {
         let totals = Totals::of(cache);
         let line = totals.line(&self.last, now.duration_since(self.looked));

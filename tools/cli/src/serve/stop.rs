@@ -3,10 +3,10 @@
 //! | signal | effect |
 //! |---|---|
 //! | first SIGTERM or SIGINT | asks the server to stop |
-//! | second SIGTERM or SIGINT | this thread ends the process at once, whatever the server waits for |
+//! | second SIGTERM or SIGINT | this thread ends the process at once, whatever it waits for |
 //! | SIGHUP | is ignored, with a line in the log |
 //! | SIGPIPE | Rust's start-up code ignores it |
-//! | SIGXFSZ | is ignored: a write beyond the process's file size limit fails with EFBIG, as on a full disk |
+//! | SIGXFSZ | is ignored: a write beyond the limit on file sizes fails with EFBIG |
 
 use std::sync::Arc;
 use std::sync::mpsc::Sender;

@@ -14,8 +14,8 @@ use octavo_block::Export;
 
 use crate::error::Error;
 
-/// Time between two checks. A check takes one or two system calls per export, so that an idle server
-/// stays idle.
+/// Time between two checks. A check takes one or two system calls per export, so that an idle
+/// server stays idle.
 const PERIOD: Duration = Duration::from_secs(5);
 
 /// Starts to watch the stores of exports, until the process ends.

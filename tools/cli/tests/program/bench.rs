@@ -1,5 +1,5 @@
-//! `octavo bench`: every case yields a row with the figures that are needed to judge it. No test here
-//! checks how high a figure is.
+//! `octavo bench`: every case yields a row with the figures that are needed to judge it. No test
+//! here checks how high a figure is.
 
 use std::process::Output;
 

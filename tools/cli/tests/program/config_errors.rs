@@ -27,8 +27,8 @@ const SIZE: &str = "expected a size such as \"32MiB\", \"1G\" or a number of byt
 
 const HIDDEN: &str = "it is not visible, or changes how the text around it is shown";
 
-/// The text to replace in the good file, its replacement, and all messages that result. `%` stands for
-/// [`SIZE`], `&` for [`HIDDEN`].
+/// The text to replace in the good file, its replacement, and all messages that result. `%` stands
+/// for [`SIZE`], `&` for [`HIDDEN`].
 const CASES: &[(&str, &str, &[&str])] = &[
     ("[cache]", "[cache", &["1:7: not TOML: unclosed table, expected `]`"]),
     ("\"32MiB\"", "\"32MiBs\"", &["2:14: cache.memory_max: unknown unit \"MiBs\"; %"]),
@@ -54,6 +54,16 @@ const CASES: &[(&str, &str, &[&str])] = &[
         &[
             "3:12: cache.topology: auto is expected, or nodes times cores such as 2x4: up to 16 and 64",
             "4:8: cache.numa: no numa is called \"partitoin\"; did you mean \"partition\"? known: off, partition, message, replicate, auto",
+        ],
+    ),
+    (
+        "\"32MiB\"",
+        "\"32MiB\"\nio = 5\ntopology = true\ntwin_switch = 256\nreaper = \"no\"",
+        &[
+            "3:6: cache.io: invalid type: integer `5`, expected one of auto, uring, blocking",
+            "4:12: cache.topology: invalid type: boolean `true`, expected auto, or nodes times cores such as \"2x4\"",
+            "5:15: cache.twin_switch: invalid value: integer `256`, expected a number from 0 to 255",
+            "6:10: cache.reaper: invalid type: string \"no\", expected a boolean",
         ],
     ),
     (
@@ -213,8 +223,8 @@ const CASES: &[(&str, &str, &[&str])] = &[
         "[serve]\nhandshake_timeout = \"0s\"\n[listen]",
         &["12:21: serve.handshake_timeout: the duration must be at least 1ms"],
     ),
-    // 64 idle clients need more buffers than the share has: the server promised them and refused the
-    // 50th.
+    // 64 idle clients need more buffers than the share has: the server promised them and refused
+    // the 50th.
     (
         "[listen]",
         "[serve]\nconnections_max = 64\n[listen]",
@@ -312,8 +322,8 @@ fn at_most_one_mebibyte_of_an_endless_file_is_read() {
     clients::succeed("mkfifo", &[pipe.to_str().unwrap()]);
     let writer = std::thread::spawn({
         let pipe = pipe.clone();
-        // A writer gets an error when its reader closes the pipe. So it counts the bytes that were read,
-        // give or take the pipe's buffer.
+        // A writer gets an error when its reader closes the pipe. So it counts the bytes that were
+        // read, give or take the pipe's buffer.
         move || {
             let mut pipe = std::fs::File::options().write(true).open(pipe).unwrap();
             (0..1024).take_while(|_| pipe.write_all(&[b'#'; 64 << 10]).is_ok()).count() * (64 << 10)

@@ -29,7 +29,8 @@ fn start(directory: &Directory, disk: &Path) -> Server {
          [[partition]]\nname = \"host/vm2\"\nmax = \"8MiB\"",
         directory.join("fs").display()
     );
-    // These tests count resident pages, and a page that a resize moves is not resident for a moment.
+    // These tests count resident pages, and a page that a resize moves is not resident for a
+    // moment.
     let cache = "reaper = false";
     Server::start(directory, &Setup { cache, exports: &[("disk", disk)], listen: &more, ..Setup::default() })
 }

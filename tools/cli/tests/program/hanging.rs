@@ -1,7 +1,7 @@
 //! Stores that hang: what the server still does, and what it waits for.
 //!
-//! `hanging.c` makes system calls hang. The C compiler of the machine, which also links Rust, builds it
-//! as a library.
+//! `hanging.c` makes system calls hang. The C compiler of the machine, which also links Rust,
+//! builds it as a library.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -69,8 +69,8 @@ impl Scene {
     }
 }
 
-/// After `drain_timeout`, a drain gave up a store that had all bytes and was making them durable, and
-/// reported 0 bytes lost.
+/// After `drain_timeout`, a drain gave up a store that had all bytes and was making them durable,
+/// and reported 0 bytes lost.
 #[test]
 fn the_drain_waits_for_a_store_whose_sync_takes_long() {
     let mut scene = Scene::new("100ms");
@@ -107,8 +107,8 @@ fn a_resize_that_waits_for_a_store_delays_neither_stat_nor_the_shutdown() {
     let mut scene = Scene::new("500ms");
     let mut client = Client::connect(&scene.server.nbd, "disk").unwrap();
     let _hanging = scene.hang("writes");
-    // Every set of every segment has dirty pages, so no segment can be removed without the store. The
-    // cleaner starts to write, and hangs.
+    // Every set of every segment has dirty pages, so no segment can be removed without the store.
+    // The cleaner starts to write, and hangs.
     for at in 0..8 {
         client.write(at << 20, &vec![1; 1 << 20]);
     }
@@ -149,8 +149,8 @@ fn a_resize_that_waits_for_a_store_delays_neither_stat_nor_the_shutdown() {
     assert!(scene.server.log().contains("bytes lost"), "{}", scene.server.log());
 }
 
-/// One hanging store stopped the write-back of all stores: the cleaner waited for it, and it occupied
-/// all I/O threads.
+/// One hanging store stopped the write-back of all stores: the cleaner waited for it, and it
+/// occupied all I/O threads.
 #[test]
 fn a_hanging_store_does_not_delay_other_stores() {
     let mut scene = Scene::with_another("500ms");
@@ -161,8 +161,8 @@ fn a_hanging_store_does_not_delay_other_stores() {
         wait_until(|| format!("{:#}\n{}", scene.server.stat(), scene.server.log()), done);
     };
     let hanging = [scene.hang("writes-disk"), scene.hang("syncs-disk")];
-    // Enough dirty pages to be written immediately: every other page, so that each is an I/O of its own,
-    // and more of them than I/O threads.
+    // Enough dirty pages to be written immediately: every other page, so that each is an I/O of its
+    // own, and more of them than I/O threads.
     let mut stuck = Client::connect(&scene.server.nbd, "disk").unwrap();
     (0..400).for_each(|page| stuck.write(page * 8192, &[1; 4096]));
     stuck.send_flush(77).unwrap();
@@ -217,8 +217,8 @@ fn a_drain_gives_up_a_hanging_store_while_other_stores_write() {
     assert_eq!(scene.server.wait().code(), Some(0), "{}", scene.server.log());
 }
 
-/// Sixteen `ctl sync` on a hanging store took all places of the control socket, even after their clients
-/// had disconnected: no other command worked any more.
+/// Sixteen `ctl sync` on a hanging store took all places of the control socket, even after their
+/// clients had disconnected: no other command worked any more.
 #[test]
 fn commands_that_wait_for_a_store_leave_places_for_other_commands() {
     let scene = Scene::new("10s");

@@ -1,8 +1,8 @@
 //! kill -9 in the middle of writes: every flushed write is in the file.
 //!
-//! Two writers run at a time. One is our own client: for each write it knows whether the reply arrived
-//! before a flush was sent, and whether that flush was answered. The other is fio, with a flush after
-//! every eighth write.
+//! Two writers run at a time. One is our own client: for each write it knows whether the reply
+//! arrived before a flush was sent, and whether that flush was answered. The other is fio, with a
+//! flush after every eighth write.
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
@@ -168,8 +168,8 @@ impl Writer {
                 );
                 oldest = oldest.min(version);
             }
-            // Answered writes without a flush may be lost, and unanswered ones present, whole or in part.
-            // The next server starts with what the file holds now.
+            // Answered writes without a flush may be lost, and unanswered ones present, whole or in
+            // part. The next server starts with what the file holds now.
             block.answered = oldest;
             block.flushed = oldest;
         }
@@ -203,13 +203,14 @@ fn wait_for_bytes(disk: &Path) {
 
 /// Checks the writes before each flush that was answered. Returns the number of these flushes.
 ///
-/// fio has one request in flight, so each line of its log shows that the request before it has ended.
-/// fio ignores a failed flush, but not a failed write: a flush counts as answered by a live server only
-/// if two more requests follow it.
+/// fio has one request in flight, so each line of its log shows that the request before it has
+/// ended. fio ignores a failed flush, but not a failed write: a flush counts as answered by a live
+/// server only if two more requests follow it.
 fn check_fio(log: &Path, disk: &Path) -> usize {
     let log = std::fs::read_to_string(log).unwrap_or_default();
     let file = File::open(disk).unwrap();
-    // "[time] file verb offset length", with the time since fio 3.31; a flush has no place to check.
+    // "[time] file verb offset length", with the time since fio 3.31; a flush has no place to
+    // check.
     let requests: Vec<Option<u64>> = log
         .lines()
         .filter_map(|line| {

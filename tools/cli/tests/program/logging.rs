@@ -79,8 +79,8 @@ fn json_is_one_object_a_line_up_to_the_last() {
     drop(directory);
 }
 
-/// `octavo serve --check` with these arguments, for a file whose name could forge log lines and that
-/// causes a warning.
+/// `octavo serve --check` with these arguments, for a file whose name could forge log lines and
+/// that causes a warning.
 fn check(directory: &Directory, words: &[&str]) -> Output {
     use std::os::unix::ffi::OsStrExt;
     let disk = directory.disk("disk", 1 << 20);

@@ -9,8 +9,8 @@ use crate::server::{self, Directory, PATIENCE, Server, Setup, wait_until};
 
 const LISTEN: &str = "metrics = \"127.0.0.1:0\"\nmetrics_hosts = [\"octavo\"]";
 
-/// A server with metrics on a port that the system chose, which also answers to the name `octavo`, and
-/// the address of the metrics.
+/// A server with metrics on a port that the system chose, which also answers to the name `octavo`,
+/// and the address of the metrics.
 fn served() -> (Directory, Server, String) {
     let (directory, server) = server::served(&Setup { listen: LISTEN, ..Setup::default() });
     let address = server.metrics_address();
@@ -109,8 +109,9 @@ fn metrics_agree_with_stat() {
 #[test]
 fn the_listener_refuses_malformed_requests_and_serves_others_meanwhile() {
     let (_directory, server, address) = served();
-    // Ten times as many silent clients as there are places, one of them in the middle of a request. Each
-    // kept its place for ten seconds: a liveness probe behind a hundred of them waited for a minute.
+    // Ten times as many silent clients as there are places, one of them in the middle of a request.
+    // Each kept its place for ten seconds: a liveness probe behind a hundred of them waited for a
+    // minute.
     let silent: Vec<TcpStream> = (0..160).map(|_| TcpStream::connect(&address).unwrap()).collect();
     (&silent[159]).write_all(b"GET /metr").unwrap();
     for (asked, status) in [

@@ -84,8 +84,8 @@ fn ctl_numa_agrees_with_the_kernel_about_the_server() {
         if nodes.len() > 1 {
             assert!(of("local_hits") > 0, "{told:#}");
             assert_eq!(of("messages") > 0, mode == "message", "{told:#}");
-            // The thread that serves a client reads pages of all nodes, or has them read. A thread that has
-            // just migrated does not know its node for a while.
+            // The thread that serves a client reads pages of all nodes, or has them read. A thread
+            // that has just migrated does not know its node for a while.
             assert_eq!(10 * of("remote_hits") > of("local_hits"), mode == "partition", "{told:#}");
         }
         drop(client);

@@ -57,14 +57,17 @@ fn the_partitions_that_plan_prints_are_a_valid_configuration() {
 #[test]
 fn invalid_tenants_are_refused_with_a_reason() {
     for (words, word) in [
-        (&["--trace", "gen:zipf:pages=10", "--memory", "8MiB"][..], "a name and a file are expected"),
+        (&["--trace", "gen:zipf:pages=10", "--memory", "8MiB"][..], "expected a name and a file"),
         (&["--trace", "a=gen:zipf:pages=10", "a=gen:loop:pages=9", "--memory", "8MiB"], "given twice"),
-        (&["--trace", "a=gen:zipf:pages=10", "--memory", "8KiB"], "the least"),
+        (&["--trace", "a=gen:zipf:pages=10", "--memory", "8KiB"], "at least"),
         (
             &["--trace", "a=gen:zipf:pages=10", "--memory", "8MiB", "--limit", "b:min=1"],
             "no tenant is called",
         ),
-        (&["--trace", "a=gen:zipf:pages=10", "--memory", "8MiB", "--limit", "a:mn=1"], "there is no \"mn\""),
+        (
+            &["--trace", "a=gen:zipf:pages=10", "--memory", "8MiB", "--limit", "a:mn=1"],
+            "there is no limit \"mn\"",
+        ),
         (&["--trace", "a=/nowhere/at/all.u64", "--memory", "8MiB"], "/nowhere/at/all.u64"),
     ] {
         let output = plan(words);

@@ -1,5 +1,5 @@
-//! Recordings as users make them: by the configuration or `octavo record`; rotated, truncated, after a
-//! kill, on a full disk.
+//! Recordings as users make them: by the configuration or `octavo record`; rotated, truncated,
+//! after a kill, on a full disk.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -149,8 +149,8 @@ fn octavo_record_records_a_running_server_until_it_is_interrupted() {
     );
     let off = row["miss_ratio"].as_f64().unwrap() - row["counted_miss_ratio"].as_f64().unwrap();
     assert!(off.abs() < 0.05, "{row}");
-    // An existing file is not replaced; --seconds ends a recording; a sample has no secret and fewer
-    // accesses.
+    // An existing file is not replaced; --seconds ends a recording; a sample has no secret and
+    // fewer accesses.
     let again = record(&server, &["--output", file.to_str().unwrap()]).wait_with_output().unwrap();
     assert!(String::from_utf8_lossy(&again.stderr).contains("the file exists"), "{again:?}");
     let words = ["--output", other.to_str().unwrap(), "--sample", "1/8", "--seconds", "1"];
@@ -172,7 +172,7 @@ fn impossible_recordings_are_refused_with_a_reason() {
     let socket = server.control.to_str().unwrap().to_owned();
     let file = directory.join("a.octr").to_str().unwrap().to_owned();
     for (words, status, why) in [
-        (&["record", "q", "--output", &file, "--socket", &socket][..], 1, "there is no partition \"q\""),
+        (&["record", "q", "--output", &file, "--socket", &socket][..], 1, "no partition is called \"q\""),
         (&["record", "p", "--output", "/nowhere/a.octr", "--socket", &socket], 1, "No such file"),
         (&["record", "p", "--output", "a.trace", "--socket", &socket], 2, "must end in .octr"),
         (&["record", "p", "--output", &file, "--sample", "3", "--socket", &socket], 2, "at most 1"),
@@ -183,7 +183,11 @@ fn impossible_recordings_are_refused_with_a_reason() {
             2,
             "at least one file must be kept",
         ),
-        (&["record", "p", "--output", &file, "--seconds", "0", "--socket", &socket], 2, "no time"),
+        (
+            &["record", "p", "--output", &file, "--seconds", "0", "--socket", &socket],
+            2,
+            "at least one second",
+        ),
     ] {
         let output = octavo(words);
         let stderr = String::from_utf8_lossy(&output.stderr);

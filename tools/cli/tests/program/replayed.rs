@@ -1,5 +1,5 @@
-//! A replay repeats what the cache did: the engine runs on a simulated disk, everything is recorded, and
-//! the replay finds the same pages at every access, under every policy.
+//! A replay repeats what the cache did: the engine runs on a simulated disk, everything is
+//! recorded, and the replay finds the same pages at every access, under every policy.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -342,7 +342,8 @@ fn exactly(policy: PolicyName, mode: CacheMode, faults: bool, seen: &mut BTreeMa
         let why = left.inexact_because.as_deref();
         assert_eq!(why, Some("the first part is missing; the recording begins with part 2"));
         assert!(left.accesses > 0 && left.accesses < replayed.accesses, "{left:?}");
-        // An access is counted a moment before it is written: a batch may be split between two parts.
+        // An access is counted a moment before it is written: a batch may be split between two
+        // parts.
         assert!(left.hits_recorded.abs_diff(left.counted.hits) <= 16, "{left:?}");
         let first = self::replayed(&parts[..1]);
         assert_eq!(first.ending, Some(Ending::Rotated));
@@ -474,9 +475,11 @@ fn sampled(policy: PolicyName) {
     println!("{}: {:.4}, off by {off:.4} ({off_by_size:.4})", policy.name(), replayed.miss_ratio_counted());
     assert!(!replayed.is_exact && replayed.sample == 0.5);
     assert!(off < 0.01, "{}: off by {off:.4}: {replayed:?}", policy.name());
-    // A sample of half of the pages has sampling error: two hundredths are four times the usual one.
+    // A sample of half of the pages has sampling error: two hundredths are four times the usual
+    // one.
     assert!(off_by_size < 0.03, "{}: off by {off_by_size:.4}: {replayed:?}", policy.name());
-    // The parts that are kept give the misses while they were written, without the parts before them.
+    // The parts that are kept give the misses while they were written, without the parts before
+    // them.
     assert!(files.len() >= 4, "{files:?}");
     for gone in [1, files.len() / 2, files.len() - 2] {
         let (before, kept) = (self::replayed(&files[..gone]), self::replayed(&files[gone..]));
@@ -513,8 +516,8 @@ fn cache_of_small_segments(random: &mut Random) -> Cache {
 }
 
 /// A cache with a cleaner, used by several threads at once. Its recording must have every counted
-/// access with the counted result, and a replay must have nearly the same misses. With one thread the
-/// replay is exact, even while the cleaner runs.
+/// access with the counted result, and a replay must have nearly the same misses. With one thread
+/// the replay is exact, even while the cleaner runs.
 fn beside_the_cleaner(policy: PolicyName, threads: u64) -> Replayed {
     let mut random = random::seeded(&format!("{} {threads} threads", policy.name()));
     let directory = Directory::new();
@@ -580,9 +583,9 @@ fn a_replay_repeats_one_thread_exactly_while_the_cleaner_runs_and_two_threads_ne
 }
 
 /// A partition that was resized before its recording began, and that another thread resizes all the
-/// time, like a reaper, while one thread reads and writes. Two bugs: a recording reported a pass over a
-/// segment at its end, so that accesses during the pass were replayed before it; and a partition that
-/// was resized before its recording had another directory than the replay.
+/// time, like a reaper, while one thread reads and writes. Two bugs: a recording reported a pass
+/// over a segment at its end, so that accesses during the pass were replayed before it; and a
+/// partition that was resized before its recording had another directory than the replay.
 fn beside_resizes(policy: PolicyName, mode: CacheMode) -> Replayed {
     let mut random = random::seeded(&format!("{} {} beside resizes", policy.name(), mode.name()));
     let directory = Directory::new();

@@ -1,9 +1,9 @@
-//! The first promise of the README: `memory_max` limits the process. The tests ask the kernel, not the
-//! server: they read `Rss` in `/proc/PID/smaps_rollup` while hundreds of clients connect, request much,
-//! and disconnect.
+//! The first promise of the README: `memory_max` limits the process. The tests ask the kernel, not
+//! the server: they read `Rss` in `/proc/PID/smaps_rollup` while hundreds of clients connect,
+//! request much, and disconnect.
 //!
-//! The charge did not show this bug: heap buffers fragmented in glibc's arenas, and the resident memory
-//! of a 64 MiB cache reached 1.7 GiB within 16,000 connections.
+//! The charge did not show this bug: heap buffers fragmented in glibc's arenas, and the resident
+//! memory of a 64 MiB cache reached 1.7 GiB within 16,000 connections.
 //!
 //! `cargo xtask resident` runs these tests at full length: `OCTAVO_RESIDENT_CONNECTIONS` says how
 //! many connections each server gets.

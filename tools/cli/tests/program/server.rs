@@ -204,8 +204,8 @@ impl Server {
         wait_until(missing, || self.log().contains(text));
     }
 
-    /// Waits for a complete line on standard output that begins with this, after blanks. Returns the
-    /// line without the blanks.
+    /// Waits for a complete line on standard output that begins with this, after blanks. Returns
+    /// the line without the blanks.
     pub fn wait_for_line(&self, beginning: &str) -> String {
         let begun = Instant::now();
         loop {

@@ -94,7 +94,8 @@ fn a_second_signal_ends_at_once_and_says_what_was_left() {
     for (second, code) in [("TERM", 143), ("INT", 130)] {
         let directory = Directory::new();
         let mut server = refusing(&directory, "1h");
-        // The good disk is clean from here on: the second signal may arrive before the drain syncs it.
+        // The good disk is clean from here on: the second signal may arrive before the drain syncs
+        // it.
         server.ctl_fail(&["sync"]);
         assert_eq!(server.dirty_bytes(), 65536);
         server.signal("TERM");

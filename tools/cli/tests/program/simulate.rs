@@ -57,8 +57,8 @@ fn the_counts_of_a_loop_are_as_computed_by_hand() {
         let misses = row["misses"].as_u64().unwrap();
         assert!((row["miss_ratio"].as_f64().unwrap() - misses as f64 / 5000.0).abs() < 1e-9, "{row}");
         let expected = match (row["policy"].as_str().unwrap(), row["capacity"].as_str().unwrap()) {
-            // A loop of twice its size never hits; the optimum keeps 499 pages of each round, and brings
-            // every other in once.
+            // A loop of twice its size never hits; the optimum keeps 499 pages of each round, and
+            // brings every other in once.
             ("global-lru", "50%") => Some(5000),
             ("global-opt", "50%") => Some(1000 + 4 * 501 - 3),
             ("global-lru" | "global-opt", _) => Some(1000),

@@ -55,7 +55,8 @@ fn a_resident_page_is_served_with_two_system_calls() {
     }
     drop(client);
     strace.wait().unwrap();
-    // 3. Looks of a busy wait are not counted: there are few under strace, which makes every call slow.
+    // 3. Looks of a busy wait are not counted: there are few under strace, which makes every call
+    //    slow.
     let log = fs::read_to_string(&log).unwrap();
     let in_vain = |line: &&str| line.contains("EAGAIN");
     let looks = log.lines().filter(in_vain).filter(|line| line.contains("MSG_DONTWAIT")).count();

@@ -102,7 +102,7 @@ fn a_failed_conversion_leaves_no_file_and_names_the_cause() {
     assert!(!directory.join("out.u64").exists() && !directory.join("out.u64.partial").exists());
 
     for (words, expected) in [
-        (["convert", good, "out.csv"], "say it with --to: u64, u64.zst"),
+        (["convert", good, "out.csv"], "set it with --to: u64, u64.zst"),
         (["convert", "--format=msx", good], "\"msx\" is not a format"),
         (["generate", "zipf", output], "gen:zipf: pages is missing"),
     ] {
