@@ -1,8 +1,8 @@
-//! Accesses that are accounted for: counted, recorded, charged to nodes.
+//! Accounted accesses: counted, recorded, and charged to nodes.
 //!
-//! A plain hit counts itself (`hit.rs`). Everything else comes here: the first look of a task at a
-//! page, and all reads while a recording or the accounting of nodes must see each of them. No verb
-//! asks whether there is a recording, or more than one node.
+//! A plain hit counts itself (`hit.rs`). All other accesses come here: the first look of a task at
+//! a page, and every read while a recording is active or accesses are counted by node. No verb asks
+//! whether there is a recording or more than one node.
 
 use octavo_recording::Step;
 use octavo_table::{Found, Tag};
@@ -13,25 +13,25 @@ use crate::request::Read;
 use crate::state::counters::Count;
 use crate::state::partition::{ObjectInner, PartitionInner};
 
-/// What is to be counted of a recorded look at a page.
+/// What a recorded look at a page adds to the counters.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Asks {
-    /// A hit, as a request too. Whoever misses looks again.
-    Hits,
+pub(crate) enum Counting {
+    /// A hit counts as a hit and as a request. A miss counts nothing: the caller looks again.
+    Requests,
     /// A hit or a miss.
-    First,
-    /// Nothing: it was counted before.
-    Again,
+    Accesses,
+    /// Nothing: the access was already counted.
+    Nothing,
 }
 
 impl PartitionInner {
     /// Serves a task's read of `len` bytes from `skip` in a page, if the page is resident. The
-    /// `first` look counts as a hit or a miss, a later one only tells the policy.
+    /// `first` look counts as a hit or a miss; a later look only tells the policy.
     ///
     /// # Safety
     /// As `copy_resident`.
     pub unsafe fn read_counted(&self, tag: Tag, skip: usize, to: *mut u8, len: usize, first: bool) -> bool {
-        let asks = if first { Asks::First } else { Asks::Again };
+        let counting = if first { Counting::Accesses } else { Counting::Nothing };
         let charge = |hit: bool| {
             if first && self.places.charged && !(hit && self.places.replicates) {
                 self.charge_access(tag, len, 1);
@@ -39,7 +39,7 @@ impl PartitionInner {
         };
         if self.is_recorded_whole()
             // SAFETY: the caller's promise.
-            && let Some(hit) = unsafe { self.read_recorded(tag, skip, to, len, asks) }
+            && let Some(hit) = unsafe { self.read_recorded(tag, skip, to, len, counting) }
         {
             charge(hit);
             return hit;
@@ -54,7 +54,7 @@ impl PartitionInner {
             self.count_access(tag, false, hit);
             charge(hit);
         } else if hit {
-            // The copy has told the policy.
+            // The copy has already told the policy.
             self.note().step(tag, || Step::Touch);
         }
         hit
@@ -67,7 +67,7 @@ impl PartitionInner {
         self.count_access(tag, false, true);
     }
 
-    /// Counts the first look of a write at a page, of which it changes `bytes`.
+    /// Counts the first look of a write at a page. The write changes `bytes` bytes of the page.
     pub fn count_first_write(&self, tag: Tag, bytes: usize) {
         if self.count_write(tag, || self.find_near(tag).is_some()) {
             self.weigh_write(tag, bytes);
@@ -77,9 +77,9 @@ impl PartitionInner {
         }
     }
 
-    /// `copy_resident` where every step of the table is recorded: the look, what the policy is told, the
-    /// count and the event are one step. None: not all is
-    /// recorded, or pages have copies.
+    /// `copy_resident` while every step of the table is recorded: the look, the touch of the
+    /// policy, the count and the event are one step. Returns `None` if not every step is
+    /// recorded, or if pages have twins.
     ///
     /// # Safety
     /// As `copy_resident`.
@@ -91,39 +91,39 @@ impl PartitionInner {
         skip: usize,
         to: *mut u8,
         len: usize,
-        asks: Asks,
+        counting: Counting,
     ) -> Option<bool> {
         let find = || self.table.find(tag).filter(|found| found.word.readable());
         for is_last in (0..OPTIMISTIC_TRIES).map(|attempt| attempt + 1 == OPTIMISTIC_TRIES) {
-            // 1. The bytes, which may be gone when they have been copied.
+            // 1. Copy the bytes. The page may leave during the copy.
             let copied = find().map(|found| {
                 let frame = self.frames.at(found.index).wrapping_add(skip);
                 // SAFETY: as in `copy_found`.
                 unsafe { copy::copy_out(frame, to, len) };
                 found.slot().unchanged(found.word)
             });
-            // 2. Whether the page is there now, when nothing else changes.
+            // 2. Under the tape's lock, where nothing else changes: is the page resident now?
             let writing = self.writing_all().filter(|_| !self.places.replicates)?;
             let there = find();
             let served = match (copied, &there) {
                 (Some(true), Some(_)) => true,
                 (None, None) => false,
-                // Somebody who looks again counts it.
-                _ if asks == Asks::Hits => return Some(false),
-                // In a page's last try a writer may be at it still: it is a hit, which is served
-                // under the set's lock.
+                // The caller looks again, and that look is counted.
+                _ if counting == Counting::Requests => return Some(false),
+                // On the last try a writer may still hold the page. That counts as a hit, which
+                // the caller then serves under the set's lock.
                 _ if is_last => false,
                 _ => continue,
             };
             if let Some(found) = &there {
                 self.table.touch(found);
             }
-            match (asks, there.is_some()) {
-                (Asks::Hits, false) | (Asks::Again, false) => return Some(false),
-                (Asks::Hits, true) => self.counters.add_hit(len as u64),
-                (Asks::First, true) => self.counters.add(Count::Hits, 1),
-                (Asks::First, false) => self.counters.add(Count::Misses, 1),
-                (Asks::Again, true) => {
+            match (counting, there.is_some()) {
+                (Counting::Requests, false) | (Counting::Nothing, false) => return Some(false),
+                (Counting::Requests, true) => self.counters.add_hit(len as u64),
+                (Counting::Accesses, true) => self.counters.add(Count::Hits, 1),
+                (Counting::Accesses, false) => self.counters.add(Count::Misses, 1),
+                (Counting::Nothing, true) => {
                     writing.step(tag, Step::Touch);
                     return Some(served);
                 }
@@ -137,8 +137,8 @@ impl PartitionInner {
 }
 
 impl ObjectInner {
-    /// Does the reads of a batch that are hits where no counter is at hand: counts, records and
-    /// charges each. Returns the numbers of the others.
+    /// Serves the hits of a batch while no counter is at hand: counts, records and charges each.
+    /// Returns the indices of the other reads.
     #[cold]
     pub fn read_many_heard(&self, reads: &mut [Read<'_>]) -> Vec<usize> {
         let partition = &*self.partition;
@@ -149,8 +149,8 @@ impl ObjectInner {
         self.read_many_counted(reads)
     }
 
-    /// Does the reads of a batch that are hits and counts them as hits, but not as requests.
-    /// Returns the numbers of the others.
+    /// Serves the hits of a batch, and counts them as hits but not as requests. Returns the
+    /// indices of the other reads.
     pub fn read_many_counted(&self, reads: &mut [Read<'_>]) -> Vec<usize> {
         if self.partition.places.replicates {
             return self.read_many_near(reads);
@@ -161,7 +161,7 @@ impl ObjectInner {
         missing
     }
 
-    /// `read_many_heard` where every step of the table is recorded: one read after the other.
+    /// `read_many_heard` while every step of the table is recorded: one read after the other.
     fn read_many_recorded(&self, reads: &mut [Read<'_>]) -> Vec<usize> {
         let mut missing = Vec::new();
         for (number, Read { offset, buffer }) in reads.iter_mut().enumerate() {
@@ -176,8 +176,7 @@ impl ObjectInner {
         missing
     }
 
-    /// Counts the reads of a batch that were hits: those that are not `missing`, whose numbers
-    /// ascend.
+    /// Counts the hits of a batch: all reads but the `missing` ones, whose indices ascend.
     fn count_hits(&self, reads: &[Read<'_>], missing: &[usize]) {
         let (partition, hits) = (&*self.partition, (reads.len() - missing.len()) as u64);
         partition.counters.add(Count::Hits, hits);
@@ -196,12 +195,13 @@ impl ObjectInner {
         }
     }
 
-    /// A read inside one page where somebody wants to hear of hits: whether it was one.
+    /// Reads a range inside one page while no counter is at hand: counts, records and charges
+    /// it. Returns whether it was a hit.
     #[cold]
     #[inline(never)]
     pub fn read_heard(&self, offset: u64, buffer: &mut [u8]) -> bool {
         let partition = &*self.partition;
-        // It may be recorded, or copied, under locks.
+        // Recordings and twins take locks, which a child of `fork` must not.
         if partition.shared.is_forked() {
             return false;
         }
@@ -209,7 +209,7 @@ impl ObjectInner {
         let (to, len) = (buffer.as_mut_ptr(), buffer.len());
         if partition.is_recorded_whole()
             // SAFETY: the buffer is valid for its length, and the range lies in one page.
-            && let Some(hit) = unsafe { partition.read_recorded(tag, skip, to, len, Asks::Hits) }
+            && let Some(hit) = unsafe { partition.read_recorded(tag, skip, to, len, Counting::Requests) }
         {
             if hit && partition.places.charged {
                 partition.charge_access(tag, len, 1);
@@ -225,7 +225,8 @@ impl ObjectInner {
         true
     }
 
-    /// Does the reads of a batch that are hits, counts them, and tells the numbers of the others.
+    /// Serves the hits of a batch in a partition with twins, and counts them. Returns the
+    /// indices of the other reads.
     fn read_many_near(&self, reads: &mut [Read<'_>]) -> Vec<usize> {
         let partition = &*self.partition;
         let (mut missing, together) = (Vec::new(), reads.len() as u64);

@@ -1,6 +1,9 @@
-//! The hit: reads of resident pages, without a lock, a system call or a shared store.
+//! A hit: a read of a resident page without a lock or a system call.
 //!
-//! From the top down, each layer has one name:
+//! Hits store to shared memory only for the policy (`touch` in `octavo_table`): a mark at a page's
+//! first hit, or a count where the policy counts every hit or the monitor follows the page.
+//!
+//! The layers, top down:
 //!
 //! | caller | object | partition |
 //! |---|---|---|
@@ -8,10 +11,18 @@
 //! | `Object::read_at`, inside one page | `read_page` | `copy_resident`, then `copy_again` |
 //! | `Object::read_batch` | `read_many` | `copy_candidate`, then `copy_again` |
 //!
-//! The partition finds the page by one look at its set's fingerprints, copies its bytes while they
-//! may change, and then checks that they did not (P13: one word of the set; in doubt P3: the
-//! slot's own word). Where a recording or the accounting of nodes must see each hit, no counter is
-//! at hand and all reads take the accounted path (`access.rs`).
+//! A hit takes three steps:
+//!
+//! 1. *Find* (`Table::candidate`): compare the fingerprints of the page's set, all at once. The
+//!    first match is the *candidate* slot.
+//! 2. *Copy* the bytes, although a writer may change them during the copy.
+//! 3. *Check* that the bytes did not change: P13, by one word of the whole set. If that check is
+//!    inconclusive, `copy_again` repeats the read by P3, which checks the slot's own word.
+//!
+//! A read that fails here is not necessarily a miss: the slow path (`flight/read.rs`) looks again
+//! under the set's lock. While a recording is active or accesses are counted by node,
+//! `Counters::at_hand` returns `None` and every read takes the accounted path (`access.rs`)
+//! instead. So does the first read of a thread that last used another partition.
 //!
 //! Not here: misses (`flight/read.rs`), pins (`api/pin.rs`).
 
@@ -23,26 +34,30 @@ use crate::memory::copy;
 use crate::request::Read;
 use crate::state::partition::{ObjectInner, PartitionInner};
 
-/// How many reads ahead of its copy a read of a batch is looked up: enough to keep memory busy.
+/// A batch looks up each read this many reads before it copies it: enough to keep the memory
+/// system busy.
 pub(crate) const AHEAD: usize = 12;
 const AHEAD_RING: usize = (AHEAD + 1).next_power_of_two();
 
-/// Copies up to this long are asked for when they are looked up, by their first and last line.
+/// Reads up to this many bytes are prefetched when they are looked up: their first and last
+/// lines.
 const SHORT_BYTES: usize = copy::INLINE_BYTES;
 
-/// How many reads ahead of its copy a longer one is asked for.
+/// Longer reads are prefetched this many reads before they are copied.
 const AHEAD_LONG: usize = 3;
 
-/// How often an optimistic copy is tried before the page is pinned.
+/// Number of optimistic copies before a read pins the page instead.
 pub(crate) const OPTIMISTIC_TRIES: usize = 4;
 
-/// From this length on, the first lines of a copy are prefetched before its slot is confirmed.
+/// From this many bytes on, a read prefetches the first lines of the page's bytes before its
+/// slot is confirmed.
 const LONG_BYTES: usize = 512;
 
 // ---- One read
 
 impl ObjectInner {
-    /// A short read of one page that is there and not the object's last, counted.
+    /// Reads and counts a short range inside one page, other than the object's last. Returns
+    /// `false`, with nothing counted, if the range is longer or elsewhere, or the copy fails.
     ///
     /// # Safety
     /// `to` is valid for `len` bytes.
@@ -58,7 +73,7 @@ impl ObjectInner {
         unsafe { partition.copy_inline(self.tag(offset >> partition.page_shift), skip, to, len) }
     }
 
-    /// Reads what lies in one page and is there; no more.
+    /// Reads a range inside one page if the page is resident. Counts nothing.
     ///
     /// # Safety
     /// `to` is valid for `len` bytes, and the range lies in one page.
@@ -72,8 +87,9 @@ impl ObjectInner {
 }
 
 impl PartitionInner {
-    /// P13: copies part of a page, if it is there and holds still. No lock, no system call, no
-    /// shared store but the policy's.
+    /// P13: copies `len` bytes from `skip` in a page, if the page is resident and no writer
+    /// interferes. Takes no lock, makes no system call, and stores nothing shared except for the
+    /// policy.
     ///
     /// # Safety
     /// `to` is valid for `len` bytes, and `skip + len` is at most a page.
@@ -81,7 +97,7 @@ impl PartitionInner {
     pub unsafe fn copy_resident(&self, tag: Tag, skip: usize, to: *mut u8, len: usize) -> bool {
         let Some(candidate) = self.table.candidate(tag) else { return false };
         if len >= LONG_BYTES {
-            // While the slot is on its way, so can be the bytes that it speaks for.
+            // Fetch the page's bytes in parallel with the slot that vouches for them.
             copy::prefetch_frame(self.frames.at(candidate).wrapping_add(skip), LONG_BYTES);
         }
         // SAFETY: the caller's promise.
@@ -100,9 +116,10 @@ impl PartitionInner {
         unsafe { self.copy_again(tag, skip, to, len) }
     }
 
-    /// `copy_resident` of up to `copy::INLINE_BYTES`, counted. It calls nothing, so that it saves and
-    /// spills nothing: what a hit does next to waiting for memory is what keeps the processor
-    /// from beginning the next one. False: nothing is counted, and `copy_resident` has to look.
+    /// `copy_resident` for at most `copy::INLINE_BYTES`, which also counts the hit. The function
+    /// makes no calls, so that it saves and spills no registers: whatever a hit does besides
+    /// waiting for memory keeps the processor from starting the next hit. Returns `false` if
+    /// nothing was counted and `copy_resident` has to look.
     ///
     /// # Safety
     /// As `copy_resident`.
@@ -122,8 +139,8 @@ impl PartitionInner {
         true
     }
 
-    /// The other tries of `copy_resident`, by P3: the first match was another page's, or somebody was at
-    /// a page of the set.
+    /// Repeats `copy_resident` by P3, for when the candidate was another page's slot, or a page
+    /// of the set was claimed or written during the copy.
     ///
     /// # Safety
     /// As `copy_resident`.
@@ -143,18 +160,18 @@ impl PartitionInner {
         false
     }
 
-    /// Where the bytes for an offset in the object lie, if its page is in this slot.
+    /// Returns the address of the byte at `offset` of an object, if its page is in `slot`.
     #[inline(always)]
     pub fn byte_at(&self, slot: SlotIndex, offset: u64) -> *const u8 {
         self.frames.at(slot).wrapping_add(offset as usize & self.page_mask)
     }
 
-    /// P13 for the first slot with a page's fingerprint. False: it is another page's, or some page
-    /// of the set was hidden meanwhile.
+    /// P13 for the candidate slot. Returns `false` if the slot belongs to another page, or if
+    /// any page of the set was hidden during the copy.
     ///
     /// # Safety
-    /// `from` lies in the slot's frame, and so do `len` bytes from there on; `to` is valid for as
-    /// many. `WIDE` only if `copy::is_wide`.
+    /// `from` and the `len` bytes from there on lie in the slot's frame; `to` is valid for `len`
+    /// bytes. `WIDE` only if `copy::is_wide`.
     #[inline(always)]
     pub unsafe fn copy_candidate<const WIDE: bool>(
         &self,
@@ -174,15 +191,16 @@ impl PartitionInner {
         good
     }
 
-    /// P3 for a page that was found.
+    /// P3 for a page that `Table::find` has found. Returns `false` if the page changed during
+    /// the copy.
     ///
     /// # Safety
     /// As `copy_resident`.
     #[inline(always)]
     pub unsafe fn copy_found(&self, found: &Found<'_>, skip: usize, to: *mut u8, len: usize) -> bool {
         let frame = self.frames.at(found.index).wrapping_add(skip);
-        // SAFETY: the frame is mapped for the partition's life; the copy may race with a writer, which
-        // `copy_out` allows.
+        // SAFETY: the frame is mapped for the partition's life; the copy may race with a writer,
+        // which `copy_out` allows.
         unsafe { copy::copy_out(frame, to, len) };
         let good = found.slot().unchanged(found.word);
         if good {
@@ -195,21 +213,22 @@ impl PartitionInner {
 // ---- A batch of reads
 
 impl ObjectInner {
-    /// Does the reads of a batch that are hits, tells the numbers of the others, and returns the
-    /// bytes of all. Every read is looked up some reads before it is copied, so that tags and
-    /// bytes are on their way while others are copied.
+    /// Serves the hits of a batch, appends the indices of the other reads to `missing`, and
+    /// returns the number of bytes that all reads together ask for. Each read is looked up
+    /// `AHEAD` reads before it is copied, so that tags and bytes arrive while earlier reads are
+    /// copied.
     #[inline(always)]
     pub fn read_many(&self, reads: &mut [Read<'_>], missing: &mut Vec<usize>) -> u64 {
         #[cfg(target_arch = "x86_64")]
         if copy::is_wide() {
-            // SAFETY: the processor has what wide copies stand for.
+            // SAFETY: `is_wide` implies AVX2, BMI1 and BMI2.
             return unsafe { self.read_many_wide(reads, missing) };
         }
         self.read_many_as::<false>(reads, missing)
     }
 
-    /// `read_many`, compiled for what comes with AVX-512: a tenth fewer instructions. A batch is
-    /// long enough to ask, a single read is not.
+    /// `read_many` compiled with the extensions that come with AVX-512, which takes a tenth
+    /// fewer instructions. A batch is long enough to pay for the check; a single read is not.
     ///
     /// # Safety
     /// Only if `copy::is_wide`.
@@ -222,7 +241,8 @@ impl ObjectInner {
     #[inline(always)]
     fn read_many_as<const WIDE: bool>(&self, reads: &mut [Read<'_>], missing: &mut Vec<usize>) -> u64 {
         let is_short = |read: Option<&Read<'_>>| read.is_none_or(|read| read.buffer.len() <= SHORT_BYTES);
-        // Where they are mixed, long ones between short ones are read one by one.
+        // The first and last read decide. In a batch that mixes lengths, a long read between
+        // short ones is read on its own, without prefetch (`locate::<false>`).
         match is_short(reads.first()) && is_short(reads.last()) {
             true => self.read_many_ahead::<WIDE, false>(reads, missing),
             false => self.read_many_ahead::<WIDE, true>(reads, missing),
@@ -244,12 +264,13 @@ impl ObjectInner {
         let before_last = reads.len().saturating_sub(AHEAD);
         for number in 0..reads.len() {
             if number < before_last {
-                // SAFETY: there are `AHEAD` more than `before_last`.
+                // SAFETY: `before_last` is `AHEAD` less than the number of reads.
                 let read = unsafe { reads.get_unchecked(number + AHEAD) };
                 ahead[(number + AHEAD) % AHEAD_RING].write(self.locate::<LONG>(partition, read));
             }
             bytes += reads[number].buffer.len() as u64;
-            // SAFETY: located `AHEAD` turns before.
+            // SAFETY: this read was located `AHEAD` turns ago, and the next `AHEAD_LONG` after
+            // it.
             if !unsafe { self.read_located::<WIDE, LONG>(partition, reads, number, &ahead) } {
                 missing.push(number);
             }
@@ -257,11 +278,11 @@ impl ObjectInner {
         bytes
     }
 
-    /// One read of a batch, whether it was a hit.
+    /// Copies one located read of a batch. Returns whether it was a hit.
     ///
     /// # Safety
-    /// It was located, and so were those after it, up to `AHEAD_LONG` or to the end. `WIDE` only if
-    /// `copy::is_wide`.
+    /// The read was located, and so were those after it, up to `AHEAD_LONG` or to the end.
+    /// `WIDE` only if `copy::is_wide`.
     #[inline(always)]
     unsafe fn read_located<const WIDE: bool, const LONG: bool>(
         &self,
@@ -270,8 +291,8 @@ impl ObjectInner {
         number: usize,
         ahead: &[MaybeUninit<Located>; AHEAD_RING],
     ) -> bool {
-        // A long copy is asked for later than it was located, so that what comes is not pushed out of the
-        // first cache before it is read.
+        // Long reads are prefetched later than they are located, so that their lines are not
+        // pushed out of the first-level cache before they are copied.
         if LONG
             && let Some(read) = reads.get(number + AHEAD_LONG)
             && read.buffer.len() > SHORT_BYTES
@@ -290,23 +311,24 @@ impl ObjectInner {
             return self.read_page_again(read);
         }
         if !LONG {
-            // SAFETY: `locate` has seen to it; it spares the copy a comparison.
+            // SAFETY: `locate::<false>` leaves `from` null for longer reads. Saves the copy a
+            // comparison.
             unsafe { std::hint::assert_unchecked(len <= SHORT_BYTES) };
         }
-        // SAFETY: `locate` has seen that the range lies in one page; the buffer is valid for its length.
-        // The caller's promise.
+        // SAFETY: `locate` has checked that the range lies in one page, and the buffer is valid
+        // for its length. `WIDE` is the caller's promise.
         let is_hit = unsafe { partition.copy_candidate::<WIDE>(slot, tag, from, to, len) };
         is_hit || self.read_page_again(read)
     }
 
-    /// Looks a read of a batch up by its fingerprint, and asks the processor for what it will need.
-    /// Without `LONG`, short ones only.
+    /// Finds the candidate slot of a read in a batch, and prefetches what its copy needs.
+    /// Without `LONG`, longer reads are left to `read_page_again`.
     #[inline(always)]
     fn locate<const LONG: bool>(&self, partition: &PartitionInner, read: &Read<'_>) -> Located {
         let tag = partition.tag_among(self.begun, read.offset >> partition.page_shift);
         let len = read.buffer.len();
         let skip = read.offset as usize & partition.page_mask;
-        // A page that is not the last: the others are looked at again.
+        // The object's last page, which may be partial, is left to `read_page_again`.
         let is_inside = read.offset < self.last_page() && skip + len <= partition.page_bytes();
         let is_short = len <= SHORT_BYTES;
         match partition.table.candidate(tag) {
@@ -322,7 +344,7 @@ impl ObjectInner {
         }
     }
 
-    /// Another look at a read of a batch, for where the first found nothing.
+    /// Reads one read of a batch by P3, where `locate` or the optimistic copy failed.
     #[cold]
     #[inline(never)]
     fn read_page_again(&self, read: &mut Read<'_>) -> bool {
@@ -339,8 +361,8 @@ impl ObjectInner {
 #[repr(align(32))]
 struct Located {
     tag: Tag,
-    /// Its bytes, if its page is in this slot. Null: the page is not there, or the read lies in
-    /// more than one, or is too long.
+    /// The read's bytes, if its page is in `slot`. Null if no fingerprint matched, or if the
+    /// read lies in the last page, crosses a page boundary, or is too long.
     from: *const u8,
     slot: SlotIndex,
 }
@@ -355,7 +377,7 @@ mod tests {
     const PAGES: u64 = 64;
     const PAGE: u64 = 4096;
 
-    /// On a machine with AVX-512 no batch ever runs the other one.
+    /// On a machine with AVX-512, ordinary batches only run the wide version: call both.
     #[test]
     fn a_batch_reads_the_same_however_it_was_compiled() {
         let cache = Cache::new(CacheConfig { memory_max_bytes: 32 << 20, ..CacheConfig::default() }).unwrap();
@@ -364,7 +386,7 @@ mod tests {
         let byte = |offset: u64| (offset * 7 % 251) as u8;
         let bytes: Vec<u8> = (0..PAGES * PAGE).map(byte).collect();
         object.write_at(0, &bytes).unwrap();
-        // All but every third page.
+        // Evict every third page.
         (0..PAGES).step_by(3).for_each(|page| object.advise(page * PAGE, PAGE, Advice::DontNeed).unwrap());
         let there: Vec<u64> = (0..PAGES).filter(|page| object.is_resident(page * PAGE)).collect();
         assert_eq!(there.len() as u64, PAGES - PAGES.div_ceil(3));
@@ -378,7 +400,7 @@ mod tests {
                     places.map(|(page, buffer)| Read { offset: offset(page), buffer }).collect();
                 let mut missing = Vec::new();
                 let bytes = match wide {
-                    // SAFETY: only asked for where copies are wide.
+                    // SAFETY: the test passes `true` only if `copy::is_wide`.
                     true => unsafe { object.inner.read_many_wide(&mut reads, &mut missing) },
                     false => object.inner.read_many_as::<false>(&mut reads, &mut missing),
                 };

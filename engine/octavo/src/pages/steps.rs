@@ -1,9 +1,14 @@
-//! The steps of the slot protocol (P1 to P14 of `octavo_table`), one function each.
+//! One function per step of the slot protocol (P1 to P14 of `octavo_table`).
 //!
-//! A step is more than a change of a slot's word. Each function here makes the table's step, notes
-//! it in the recording, counts it, overtakes copies of the page on other nodes, and wakes the
-//! waiters: in one call, so that no verb can forget a part. The verbs in `flight` know neither
-//! recordings nor nodes.
+//! A step is more than a change of a slot's word. In one call, each function:
+//!
+//! - makes the table's step,
+//! - notes the step in the recording,
+//! - counts it,
+//! - overtakes the page's twins (its copies on other nodes),
+//! - and wakes the waiters.
+//!
+//! So no verb can forget a part, and the verbs in `flight` know neither recordings nor nodes.
 
 use octavo_recording::Step;
 use octavo_table::{Claim, Found, SetGuard, SlotIndex, Tag, Word};
@@ -15,41 +20,41 @@ use crate::state::partition::PartitionInner;
 use crate::wait::Waiter;
 use crate::ways::WAYS;
 
-/// What a page is claimed for.
+/// Why a slot is claimed for a page.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Claiming {
-    /// A fill from the store.
+    /// To fill the page from the store.
     Fill,
-    /// A fill of a page that will be used once.
+    /// To fill a page that will be used once.
     FillOnce,
-    /// A fill of a page that nobody has asked for yet.
+    /// To read a page ahead, before anybody asks for it.
     Ahead,
-    /// A write of the whole page.
+    /// To write the whole page.
     Overwrite,
 }
 
-/// What a claim led to.
+/// The outcome of a claim.
 pub(crate) enum Claimed<'t> {
-    /// The slot is the caller's, in state Filling.
+    /// The caller owns the slot, in state Filling.
     Slot(SlotIndex),
-    /// The page came from a copy on another node, without I/O. It is resident.
+    /// The page came from a twin on another node, without I/O, and is resident.
     Resident,
     /// No way of the set can be evicted. The set is still locked.
     Full(SetGuard<'t, WAYS>),
 }
 
-/// What a write to a pinned page led to.
+/// The outcome of a write to a pinned page.
 pub(crate) enum Superseded {
-    /// The new bytes are in another slot; the pins keep the old one.
+    /// The new bytes are in another slot; the pins keep the old slot.
     Done,
-    /// The page's state changed under our eyes.
+    /// The page's state changed concurrently: look again.
     Changed,
     /// No other way of the set is free.
     Full,
 }
 
 impl PartitionInner {
-    /// P1: claims a slot for a page that is not resident. Unlocks the set, unless it is full.
+    /// P1: claims a slot for a page that is not resident. Unlocks the set unless it is full.
     pub fn claim<'t>(&'t self, mut guard: SetGuard<'t, WAYS>, tag: Tag, claiming: Claiming) -> Claimed<'t> {
         let note = self.note();
         let claim = match claiming {
@@ -86,20 +91,21 @@ impl PartitionInner {
         self.wake(slot, waited);
     }
 
-    /// P2 for a claimed page that gets bytes which the store does not have (`dirty`), or has had
-    /// for a moment: `write` puts them into the frame.
+    /// P2 for a claimed page that a write changes before it becomes readable: `write` puts the
+    /// bytes into the frame. `dirty`: the store does not have these bytes; otherwise it has just
+    /// taken them.
     pub fn publish_written(&self, tag: Tag, slot: SlotIndex, dirty: bool, write: impl FnOnce(*mut u8)) {
         self.overtake(tag, self.table.slot(slot).load());
         write(self.frames.at(slot));
         self.publish(slot, dirty);
         if dirty {
-            // Now, and not when the slot was claimed: the cleaner looks for dirty pages and sleeps if
-            // there is none.
+            // Only now, not at the claim: the cleaner looks for dirty pages and goes back to
+            // sleep if it finds none.
             self.note_dirty();
         }
     }
 
-    /// P9 for a slot that the caller owns and whose bytes never came: the page leaves.
+    /// P9 for a slot that the caller owns and whose bytes never came: removes the page.
     pub fn release(&self, tag: Tag, slot: SlotIndex) {
         self.counters.add(Count::Departures, 1);
         self.remove(tag, slot);
@@ -114,7 +120,8 @@ impl PartitionInner {
         self.wake(slot, waited);
     }
 
-    /// P9 for a page that nobody owns, pins or writes back. `reason` counts the eviction.
+    /// P9 for a page without owner, pins or write-back. Counts the eviction under `reason`. The
+    /// error is the slot's current word.
     pub fn drop_quiet(
         &self,
         guard: &mut SetGuard<'_, WAYS>,
@@ -128,8 +135,8 @@ impl PartitionInner {
         Ok(())
     }
 
-    /// P9 for a held page (P14), whose bytes the store has cleared. Returns whether waiters are to
-    /// be woken once the set is unlocked.
+    /// P9 for a held page (P14) whose bytes the store has cleared. Returns whether the caller
+    /// must wake waiters once it has unlocked the set.
     pub fn drop_held(&self, guard: &mut SetGuard<'_, WAYS>, found: &Found<'_>) -> bool {
         let (note, tag) = (self.note(), found.tag());
         let waited = guard.remove_held(found.index);
@@ -138,7 +145,7 @@ impl PartitionInner {
         waited
     }
 
-    /// P4. False: the page's state has changed.
+    /// P4: pins a page. Returns `false` if the page's state has changed.
     pub fn pin(&self, found: &Found<'_>) -> bool {
         let note = self.note();
         let is_pinned = found.slot().pin(found.word).is_ok();
@@ -148,25 +155,25 @@ impl PartitionInner {
         is_pinned
     }
 
-    /// P5.
+    /// P5: unpins a slot.
     pub fn unpin(&self, slot: SlotIndex) {
         let note = self.note();
         self.table.slot(slot).unpin();
         note.unpinned(slot);
     }
 
-    /// Tells the policy of an access that was counted before.
+    /// Tells the policy of an access that was already counted.
     pub fn touch(&self, tag: Tag, found: &Found<'_>) {
         let note = self.note();
         self.table.touch(found);
         note.step(tag, || Step::Touch);
     }
 
-    /// P6 and P7: changes a page in place; `write` puts the bytes into its frame. False: the page
-    /// is owned or pinned, or its state has changed.
+    /// P6 and P7: changes a page in place; `write` puts the bytes into the frame. Returns
+    /// `false` if the page is owned or pinned, or if its state has changed.
     pub fn overwrite(&self, tag: Tag, found: &Found<'_>, write: impl FnOnce(*mut u8)) -> bool {
-        // The recording has the write as one step, so that no move finds the page busy that a replay
-        // would find quiet.
+        // The note spans the whole write, which the recording holds as one step: no move of a
+        // resize may find the page busy where a replay finds it quiet.
         let note = self.note();
         let Ok(before) = found.slot().begin_write(found.word) else { return false };
         self.overtake(tag, before);
@@ -181,7 +188,7 @@ impl PartitionInner {
     }
 
     /// P8, first half: takes a clean page whose new bytes go to the store first, and tells the
-    /// policy. False: its state has changed.
+    /// policy. Returns `false` if the page's state has changed.
     pub fn begin_store(&self, tag: Tag, found: &Found<'_>) -> bool {
         let note = self.note();
         if found.slot().begin_store(found.word).is_err() {
@@ -192,8 +199,9 @@ impl PartitionInner {
         true
     }
 
-    /// P8, second half: the store has the bytes. `write` puts them into the page's frame; a page
-    /// that was pinned meanwhile leaves instead, and its pins keep their snapshot.
+    /// P8, second half: the store has the bytes, and `write` puts them into the page's frame. A
+    /// page that was pinned in the meantime is removed instead, and its pins keep their
+    /// snapshot.
     pub fn end_store(&self, tag: Tag, slot: SlotIndex, write: impl FnOnce(*mut u8)) {
         let Some(taken) = self.table.slot(slot).store_to_write() else {
             self.counters.add(Count::EvictionsWrite, 1);
@@ -207,8 +215,8 @@ impl PartitionInner {
         self.wake(slot, waited);
     }
 
-    /// P9 with another slot: a write to a pinned page. The pins keep the old slot as a snapshot;
-    /// `write` puts the new bytes over a copy of the old ones.
+    /// P9 for a write to a pinned page: moves the page to another slot, where `write` puts the
+    /// new bytes over a copy of the old ones. The pins keep the old slot as a snapshot.
     pub fn supersede(
         &self,
         tag: Tag,
@@ -238,7 +246,8 @@ impl PartitionInner {
         };
         self.overtake(tag, taken);
         self.overtake(tag, self.table.slot(slot).load());
-        // SAFETY: the old frame holds still (Writing, and pins only read), the new one is ours (Filling).
+        // SAFETY: nobody changes the old frame (Writing, and pins only read), and the new frame
+        // is ours (Filling).
         unsafe { copy::copy_in(self.frames.at(old), self.frames.at(slot), self.page_bytes()) };
         write(self.frames.at(slot));
         let waited_new = self.table.publish(slot, true);
@@ -252,18 +261,21 @@ impl PartitionInner {
         Superseded::Done
     }
 
-    /// P10: sets the write-back flag of a dirty page. Returns its word from then on; the page may
-    /// still be read and written, but neither evicted nor moved. None: its state has changed.
+    /// P10: sets the write-back flag of a dirty page. Returns the page's word with the flag, or
+    /// `None` if its state has changed. From then on the page may be read and written, but
+    /// neither evicted nor moved.
     pub fn begin_writeback(&self, tag: Tag, found: &Found<'_>) -> Option<Word> {
         let note = self.note();
         found.slot().begin_writeback(found.word).ok()?;
-        // Before the note goes: a write that ends after it is another version, also in a recording.
+        // Load the word before the note is dropped: a write that ends after the note makes
+        // another version, in the recording too.
         let begun = found.slot().load();
         note.step(tag, || Step::BeginWriteback);
         Some(begun)
     }
 
-    /// P11: `version` was `written` to the store, or was not. Returns whether the page is clean now.
+    /// P11: ends the write-back of `version`; `written` says whether the store took it. Returns
+    /// whether the page is clean now.
     pub fn end_writeback(&self, slot: SlotIndex, version: u64, written: bool) -> bool {
         let note = self.note();
         let ended = self.table.end_writeback(slot, version, written);
@@ -272,8 +284,9 @@ impl PartitionInner {
         ended.cleaned
     }
 
-    /// Starts serving a page without a slot, because its set is full; its waiters queue up until
-    /// the stray is removed. A stray that `writes` overtakes copies of the page on other nodes.
+    /// Starts to serve a page without a slot because its set is full; waiters for the page queue
+    /// until the stray is removed. A stray that `writes` also overtakes the page's orphaned
+    /// twins.
     pub fn begin_stray(&self, guard: SetGuard<'_, WAYS>, tag: Tag, writes: bool) {
         if writes {
             guard.overtake_orphans(tag);
@@ -284,7 +297,8 @@ impl PartitionInner {
         self.counters.add(Count::Bypasses, 1);
     }
 
-    /// P12: registers a waiter for the end of a slot's busy state. False: it has ended, look again.
+    /// P12: registers a waiter for the end of a slot's busy state. Returns `false` if the state
+    /// has already ended: look again.
     pub fn wait_for_slot(&self, slot: SlotIndex, seen: Word, waiter: impl FnOnce() -> Waiter) -> bool {
         self.waiters.register(&self.table, slot, seen, waiter).is_ok()
     }
