@@ -1,5 +1,5 @@
-//! What a table cannot do itself while it moves pages: copy their bytes, wake their waiters, record
-//! the steps.
+//! The engine's part in a move of pages between segments: copies bytes, wakes waiters, records
+//! steps.
 
 use octavo_recording::Event;
 use octavo_table::{MoveStep, Mover, SlotIndex};
@@ -8,7 +8,7 @@ use super::record::Note;
 use crate::memory::copy;
 use crate::state::partition::PartitionInner;
 
-/// What the table cannot do during a move: the bytes, the waiters, and the notes of its steps.
+/// Copies pages, wakes waiters and records steps while the table moves pages.
 pub(crate) struct PageMover<'p> {
     partition: &'p PartitionInner,
     note: Option<Note<'p>>,
@@ -23,7 +23,7 @@ impl<'p> PageMover<'p> {
 impl Mover for PageMover<'_> {
     fn copy(&mut self, from: SlotIndex, to: SlotIndex) {
         let frames = &self.partition.frames;
-        // SAFETY: the old slot is held still by the mover, the new one is claimed by it.
+        // SAFETY: the mover holds the old slot still, and has claimed the new one.
         unsafe { copy::copy_in(frames.at(from), frames.at(to), self.partition.page_bytes()) };
     }
 

@@ -1,57 +1,60 @@
-//! Recording: the accesses to a partition's pages and the steps of its table, as blocks of bytes
-//! for somebody to take.
+//! Recording: writes a partition's accesses and table steps into blocks of bytes, for another
+//! thread to take.
 //!
-//! What this file protects is the order. Events are written under one lock, the tape's, which is
-//! held over the step of the table that an event tells of ([`Note`]): two steps are in the
-//! recording as they were in the table, whoever made them. That holds for the moves of a resize,
-//! set by set, and for hits of single reads, batches and queues: the look, what the policy is told
-//! and the event are one step. Only a pin's hit, and a change of the
-//! policy under traffic, are written after they were done. So the accesses of one thread happen
-//! again in a replay exactly, also beside the cleaner and the
-//! reaper; those of many threads nearly.
+//! This file protects the order of events. All events are written under one lock, the tape's,
+//! which is held over the table step that an event describes ([`Note`]). So any two steps, by
+//! any two threads, are in the recording in the order in which the table made them.
 //!
-//! A partition that does not record pays a look at a flag per step of a miss or a write, and
-//! nothing per hit: what hits look at anyway says to whom they are not to be told
-//! (`Counters::set_at_hand`).
+//! - The moves of a resize are recorded set by set, in this way.
+//! - Hits of single reads, batches and queues are one step each: the look, the touch of the
+//!   policy and the event.
+//! - Two things are recorded after they happened: a pin's hit, and a change of the policy under
+//!   traffic.
 //!
-//! Whoever records never waits: when nobody has taken the blocks and all are full, the recording
-//! ends and the partition goes on. The tape's lock is a leaf, taken under a set's lock, `resizing`
-//! or the list of objects; under it only words, policies, the bytes of pages that move or are
-//! written, and the list of counters are touched. A recording begins while nothing is resized and
-//! nothing opened, so that its header and what follows fit.
+//! So a replay repeats the accesses of one thread exactly, even if the cleaner and the reaper
+//! run beside it, and those of many threads nearly so.
 //!
-//! Who writes files begins another *part* now and then ([`Recording::begin_part`]): it has a header
-//! of its own, the names of what is open, and then a list of the pages that are there, so that it
-//! says something also when the parts before it are gone. Whoever reads from the first part on
-//! passes the lists over. A recording that begins later than its partition's first page begins as a
-//! part does; one that begins before, with all that has
-//! happened to the directory.
+//! A partition that does not record pays one look at a flag per step of a miss or a write. Its
+//! hits pay nothing: the value that a hit reads to find its counter also says whether a
+//! recording must see the hit (`Counters::set_at_hand`).
 //!
-//! What is not here: what events look like (`octavo_recording`), files, threads, time.
+//! A thread that writes an event never waits for the taker. If all blocks are full and none was
+//! taken, the recording ends and the partition continues. The tape's lock is a leaf: it is taken
+//! under a set's lock, `resizing` or the list of objects, and under it only words, policies, the
+//! bytes of pages that move or are written, and the list of counters are touched. A recording
+//! begins while nothing is resized or opened, so that its header fits what follows.
+//!
+//! A taker that writes files begins a new *part* from time to time ([`Recording::begin_part`]).
+//! A part has its own header, the names of the open objects, and a list of the resident pages,
+//! so that it can be read without the parts before it. A reader that starts at the first part
+//! skips these lists. A recording that begins after its partition's first page begins as a part
+//! does; one that begins before begins with the history of the directory.
+//!
+//! Not here: the format of events (`octavo_recording`), files, threads, time.
 
 use std::sync::atomic::Ordering;
 
 use octavo_recording::{Encoder, Event, Place, Step, Totals, WHOLE};
 use octavo_table::{Claim, SlotIndex, Tag};
 
+use crate::ways::WAYS;
 use crate::state::counters::Count;
 use crate::state::partition::PartitionInner;
 use crate::state::tape::{BLOCK_BYTES, Handed, RecordingEnd, Tape};
 use crate::sync::{MutexGuard, lock};
-use crate::ways::WAYS;
 
-/// The right to write the next event, and no one else's turn: taken before a step of the table that
-/// others may see the effect of. Nothing where the partition does not record.
+/// The exclusive right to write the next event. Taken before a table step whose effect other
+/// threads can see. Empty if the partition records no steps.
 pub(crate) struct Note<'p>(Option<Writing<'p>>);
 
-/// The tape, held over a step.
+/// The tape's lock, held over a step.
 pub(crate) struct Writing<'p> {
     partition: &'p PartitionInner,
     tape: MutexGuard<'p, Option<Tape>>,
 }
 
 impl Note<'_> {
-    /// The step was made.
+    /// Records the step that was made.
     #[inline(always)]
     pub fn step(self, tag: Tag, step: impl FnOnce() -> Step) {
         if let Some(writing) = self.0 {
@@ -59,7 +62,7 @@ impl Note<'_> {
         }
     }
 
-    /// The step was made, of the page that the slot holds still.
+    /// Records the step that was made, of the page that the slot still holds.
     #[inline(always)]
     pub fn step_of(self, slot: SlotIndex, step: impl FnOnce() -> Step) {
         if let Some(writing) = self.0 {
@@ -68,7 +71,7 @@ impl Note<'_> {
         }
     }
 
-    /// A pin has gone.
+    /// Records that a pin was dropped.
     #[inline(always)]
     pub fn unpinned(self, slot: SlotIndex) {
         if let Some(writing) = self.0 {
@@ -76,7 +79,7 @@ impl Note<'_> {
         }
     }
 
-    /// What happened is told by itself.
+    /// Records an event that is no step of a page.
     #[inline(always)]
     pub fn event(self, event: impl FnOnce() -> Event) {
         if let Some(writing) = self.0 {
@@ -85,7 +88,7 @@ impl Note<'_> {
     }
 }
 
-/// Where a claim led.
+/// The outcome of a claim, as a recording has it.
 pub(crate) fn place_of(claim: &Claim) -> Place {
     match claim {
         Claim::Full => Place::Full,
@@ -96,7 +99,7 @@ pub(crate) fn place_of(claim: &Claim) -> Place {
 }
 
 impl Writing<'_> {
-    /// A step of a page's.
+    /// Records a step of a page.
     #[cold]
     #[inline(never)]
     pub fn step(self, tag: Tag, step: Step) {
@@ -104,7 +107,7 @@ impl Writing<'_> {
         self.write(|encoder| encoder.step(key, step));
     }
 
-    /// A look at a page, counted by the caller.
+    /// Records an access that the caller has counted.
     pub fn access(mut self, tag: Tag, write: bool, hit: bool) {
         if let Some(tape) = self.tape.as_mut().filter(|tape| tape.end.is_none()) {
             tape.stat.accesses += 1;
@@ -129,8 +132,8 @@ impl Writing<'_> {
 }
 
 impl PartitionInner {
-    /// A step of the table follows, under the set's lock or without one, and then its event. While
-    /// the note lives, nobody else makes one.
+    /// Takes a note for a step of the table, with or without the set's lock held: make the step,
+    /// then record it. While the note lives, no other thread makes a recorded step.
     #[inline(always)]
     pub fn note(&self) -> Note<'_> {
         match self.recorder.below() {
@@ -147,16 +150,17 @@ impl PartitionInner {
             return Note(None);
         }
         let writing = self.writing();
-        // Under the lock nothing begins or ends: it may be a sample by now, which has no steps.
+        // Recordings begin and end under this lock. By now the recording may be a sample, which
+        // has no steps.
         Note((self.recorder.below() == WHOLE).then_some(writing))
     }
 
-    /// `note`, of something that samples tell of, too.
+    /// `note` for an event that samples record too.
     pub fn note_of_all(&self) -> Note<'_> {
         Note((self.recorder.below() != 0).then(|| self.writing()))
     }
 
-    /// Whether all steps of the table are recorded.
+    /// Whether every step of the table is recorded.
     pub fn is_recorded_whole(&self) -> bool {
         self.recorder.below() == WHOLE
     }
@@ -165,27 +169,27 @@ impl PartitionInner {
         Writing { partition: self, tape: lock(&self.recorder.tape) }
     }
 
-    /// Whether somebody records it.
+    /// Whether the partition is recorded, whole or by a sample.
     pub fn is_recorded(&self) -> bool {
         self.recorder.below() != 0
     }
 
-    /// Writes an event that samples have too.
+    /// Records an event that samples record too.
     pub fn record(&self, event: impl FnOnce() -> Event) {
         if self.recorder.below() != 0 {
             self.writing().write(|encoder| encoder.push(&event()));
         }
     }
 
-    /// Writes a step that samples have too, if this is one and has the page; whole recordings have
-    /// it by its [`Note`].
+    /// Records a step that samples record too, if the recording is a sample and has the page. A
+    /// whole recording gets the step through its [`Note`].
     pub fn record_sampled(&self, tag: Tag, step: impl FnOnce() -> Step) {
         if !matches!(self.recorder.below(), 0 | WHOLE) && u32::from(tag.sample()) < self.recorder.below() {
             self.writing().step(tag, step());
         }
     }
 
-    /// Counts a look at a page.
+    /// Counts an access.
     #[inline(always)]
     pub fn count_access(&self, tag: Tag, write: bool, hit: bool) {
         let count = if hit { Count::Hits } else { Count::Misses };
@@ -198,8 +202,8 @@ impl PartitionInner {
         }
     }
 
-    /// Writes a look at a page that was counted already, if the partition records; and counts whose
-    /// page it was, where there are nodes.
+    /// Records an access that was already counted, if the partition records the page. With
+    /// several nodes, also counts the access by the page's node.
     #[cold]
     #[inline(never)]
     pub fn record_access(&self, tag: Tag, write: bool, hit: bool) {
@@ -209,7 +213,7 @@ impl PartitionInner {
         }
         let key = self.key_of_tag(tag);
         let mut guard = lock(&self.recorder.tape);
-        // Another recording may have begun meanwhile, of fewer pages.
+        // Another recording, of fewer pages, may have begun in the meantime.
         if u32::from(tag.sample()) >= self.recorder.below() {
             return;
         }
@@ -221,8 +225,8 @@ impl PartitionInner {
         }
     }
 
-    /// Counts a look at a page for a write, and says whether the page was there. Where all is
-    /// recorded nothing comes between the look and its event.
+    /// Counts a write's look at a page, and returns whether the page was resident. While every
+    /// step is recorded, nothing comes between the look and its event.
     #[inline(always)]
     pub fn count_write(&self, tag: Tag, look: impl Fn() -> bool) -> bool {
         if self.is_recorded_whole()
@@ -246,16 +250,16 @@ impl PartitionInner {
         Some(hit)
     }
 
-    /// What is looked at and changed while it lives is in the recording as one step. None: not all
-    /// is recorded.
+    /// Takes the tape's lock: whatever the caller reads and changes while it is held is one step
+    /// in the recording. Returns `None` if not every step is recorded.
     pub fn writing_all(&self) -> Option<Writing<'_>> {
         let writing = self.writing();
-        // Under the lock nothing begins or ends.
+        // Recordings begin and end under this lock.
         self.is_recorded_whole().then_some(writing)
     }
 
-    /// Counts whose page was looked at, where there are nodes. Where pages have copies, their reads
-    /// were counted by what they found.
+    /// With several nodes, counts an access by its page's node. Not for reads of partitions with
+    /// twins: `read_near` has counted those by where it found the page.
     pub fn count_place_of(&self, tag: Tag, write: bool, hit: bool) {
         if self.places.counted && (write || !self.places.replicates) {
             self.count_place(tag, write, hit);
@@ -271,8 +275,8 @@ impl PartitionInner {
         Totals { hits: hits.wrapping_sub(before.hits), misses: misses.wrapping_sub(before.misses) }
     }
 
-    /// Hands on what was written, and says what was counted until then. Without memory for another
-    /// block it is the last.
+    /// Hands the current block to the taker, ended by the totals until now, which it returns.
+    /// Ends the recording if no memory for another block is left.
     pub fn end_block(&self, tape: &mut Tape) -> Totals {
         let totals = self.totals_since(tape.began);
         tape.encoder.push(&Event::Totals(totals));

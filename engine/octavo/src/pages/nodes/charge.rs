@@ -1,5 +1,6 @@
-//! Charges accesses for emulated distance: counts what they wait for and move, and spends the
-//! difference to local memory if that is wanted. Not here: what distance costs (`numa/cost.rs`).
+//! Charges accesses for emulated distance: counts the lines that they wait for and the bytes
+//! that they move, and optionally spends the difference to local memory by spinning. Not here:
+//! what distance costs (`numa/cost.rs`).
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -12,44 +13,45 @@ use crate::state::partition::PartitionInner;
 use crate::sync::thread_local;
 
 thread_local! {
-    /// Nanoseconds that this thread owes: small sums are spent together, for a clock takes longer to read than some of them.
+    /// Nanoseconds that this thread owes. Small amounts are added up and spent together: reading
+    /// a clock takes longer than some of them.
     static OWED: Cell<f64> = const { Cell::new(0.0) };
 }
 
-/// What is owed is spent from here on.
+/// A thread that owes this many nanoseconds spends them.
 const OWED_MAX_NS: f64 = 500.0;
 
 impl PartitionInner {
-    /// Charges an access to so many bytes of a page; so many accesses are looked up together, and
-    /// up to twelve of them overlap.
+    /// Charges an access to `bytes` bytes of a page. Of the `together` accesses that are looked
+    /// up together, up to twelve overlap.
     pub fn charge_access(&self, tag: Tag, bytes: usize, together: u64) {
         let is_here = self.node_of(tag) == self.shared.numa.here();
         self.charge(is_here, waits_of(together), bytes as u64);
     }
 
-    /// Charges the sender's half of a bundle's way, or the server's. The letters' own bytes are
-    /// written or read by the server from afar.
+    /// Charges half of a bundle's round trip, the sender's or the server's. `bytes` are those that
+    /// the server reads from the sender's memory or writes to it; the sender's half has none.
     pub fn charge_bundle(&self, letters: u64, bytes: u64) {
         self.charge(false, LINES_OF_BUNDLE / 2 * LINE, letters * BYTES_OF_LETTER / 2 + bytes);
     }
 
-    /// Charges what a copy of a page costs: its main's lines, and the page's bytes.
+    /// Charges the making of a twin: its main's lines, and the page's bytes.
     pub fn charge_copy(&self) {
         self.charge(false, waits_of(1), self.page_bytes() as u64);
     }
 
-    /// Charges what it costs to bring a page's main here: the sets of its places, and the page's
+    /// Charges bringing a page's main to this node: the sets of its places, and the page's
     /// bytes.
     pub fn charge_switch(&self) {
         self.charge(false, 2 * waits_of(1), self.page_bytes() as u64);
     }
 
-    /// Charges the look for a copy on another node, and its mark.
+    /// Charges the look for twins on `nodes` other nodes, and marking them stale.
     pub fn charge_overtaking(&self, nodes: u64) {
         self.charge(false, nodes * waits_of(1), 0);
     }
 
-    /// Charges an access to so many bytes of the thread's own node, or of another's.
+    /// Charges an access to `bytes` bytes of the thread's own node (`is_here`) or of another.
     pub fn charge_at(&self, is_here: bool, bytes: usize, together: u64) {
         self.charge(is_here, waits_of(together), bytes as u64);
     }
@@ -68,7 +70,7 @@ impl PartitionInner {
         }
     }
 
-    /// What was charged.
+    /// The traffic charged so far.
     pub fn traffic(&self) -> Traffic {
         Traffic {
             local_waits: self.counters.sum(Count::LocalWaits),
@@ -79,7 +81,7 @@ impl PartitionInner {
     }
 }
 
-/// Spins for what the thread owes, once that is worth a look at the clock.
+/// Spins for what the thread owes, once that is worth reading the clock for.
 fn spend(ns: f64) {
     let owed = OWED.with(Cell::get) + ns;
     if owed < OWED_MAX_NS {
@@ -90,7 +92,7 @@ fn spend(ns: f64) {
         std::hint::spin_loop();
     }
     let spent = began.elapsed().as_nanos() as f64;
-    // Spun too long is credit, but not for an interruption.
+    // Time spun in excess becomes credit, at most `OWED_MAX_NS`: an interruption earns no more.
     OWED.with(|cell| cell.set((owed - spent).max(-OWED_MAX_NS)));
 }
 

@@ -1,15 +1,17 @@
-//! Where a partition's pages lie among the nodes, and how a thread gets at those of other nodes.
+//! Where a partition's pages lie among the nodes, and how threads get at pages of other nodes.
 //!
-//! In mode `partition` a table's segments are divided among the nodes (`octavo_table`, `nodes.rs`)
-//! and the memory of each, frames and metadata, is bound to its node; any thread reads any page. In
-//! mode `message` batches go to where their pages are (`flight/messages.rs`), in mode `replicate`
-//! pages come to where they are read (`replicate.rs`), in mode `auto` each partition chooses among
-//! these (`auto.rs`). A partition can also lie on one node whole.
+//! A partition can lie on one node as a whole. Otherwise its table's segments are divided among
+//! the nodes (`octavo_table`, `nodes.rs`), and the memory of each segment, frames and metadata,
+//! is bound to its node. Four strategies say how a thread gets at another node's pages:
 //!
-//! Nodes cost a hit nothing but the distance: a page's node follows from the directory entry that
-//! every lookup reads. While there is more than one node, accesses are counted by node: no counter
-//! is *at hand* then, so every hit takes the accounted path (`state/access.rs`). With one node
-//! nothing here runs.
+//! - `partition`: every thread reads and writes every page directly.
+//! - `message`: batches travel to the nodes of their pages (`flight/messages.rs`).
+//! - `replicate`: pages are copied to the nodes that read them (`replicate.rs`).
+//! - `auto`: each partition chooses among the other three (`weigh.rs`, `state/nodes/auto.rs`).
+//!
+//! Finding a page's node costs a hit nothing: the node follows from the directory entry that every
+//! lookup reads. With several nodes, accesses are counted by node: no counter is *at hand*, so every
+//! hit takes the accounted path (`pages/access.rs`). With one node nothing here runs.
 
 mod charge;
 mod replicate;
@@ -21,7 +23,7 @@ use crate::state::counters::Count;
 use crate::state::partition::PartitionInner;
 
 impl PartitionInner {
-    /// The node where a page is, if it is in the cache.
+    /// The node where a page is, or would be if it were resident.
     #[inline]
     pub fn node_of(&self, tag: Tag) -> NodeId {
         match self.places.nodes {
@@ -39,7 +41,7 @@ impl PartitionInner {
         }
     }
 
-    /// A page as a thread of this node looks for it: it may be away from home, and here.
+    /// Finds a page as a thread of this node does: the page may be away from home, and here.
     #[inline]
     pub fn find_near(&self, tag: Tag) -> Option<Found<'_>> {
         match self.places.replicates {
@@ -48,13 +50,13 @@ impl PartitionInner {
         }
     }
 
-    /// The node where a page is, if that is not the calling thread's.
+    /// The node where a page is, if it is not the calling thread's.
     pub fn other_node(&self, tag: Tag) -> Option<NodeId> {
         let node = self.node_of(tag);
         (node != self.shared.numa.here()).then_some(node)
     }
 
-    /// Counts an access by whose page it was.
+    /// Counts a hit by the page's node, local or remote.
     pub fn count_place(&self, tag: Tag, write: bool, hit: bool) {
         if !hit {
             return;

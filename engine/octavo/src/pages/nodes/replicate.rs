@@ -1,24 +1,26 @@
-//! Mode `replicate`: pages that are read from afar are copied to the nodes that read them (PaCaR:
-//! Coquisart, Sopena, Gouicem, EuroSys '26).
+//! Mode `replicate`: copies pages to the nodes that read them (after PaCaR: Coquisart, Sopena,
+//! Gouicem, EuroSys '26). A page's *main* is the page itself; a *twin* is its copy on another
+//! node.
 //!
-//! The protocol is `octavo_table`'s (T1 to T11 in `twin`): which copy may be read, and how a write
-//! finds and overtakes them. Here is what the table cannot know: the bytes, and when a copy is
-//! worth its while.
+//! The protocol is in `octavo_table` (T1 to T11 in `twin`): which twin may be read, and how a
+//! write finds and overtakes twins. This file has what the table cannot know: the bytes, and
+//! when a twin is worth making.
 //!
-//! - *Twins.* One read from afar in `threshold` copies the page to a free way of the reader's node.
-//!   Pages are chosen in proportion to how often they are read from afar, and none needs a counter.
-//! - *Refresh.* A copy that a write has overtaken is made anew when it is read next; where nobody
-//!   has read it between the last two writes, one read in eight makes it anew.
-//! - *Worth.* One page in 64 is a probe. Where probes say that copies are read too seldom between
-//!   two writes, only probes are copied from then on, until they say otherwise.
-//! - *Switch.* A node that has written a page sixteen times in a row, nobody else in between, gets
-//!   its main (`writers.rs`); so its writes are local, until another node's bring it there, or
-//!   home.
-//! - *Footprint.* Copies take free ways, or those of other copies, and are the first to leave for
-//!   pages. A page that was evicted comes back from its copy without I/O. While the system is short
-//!   of memory, or the partition is recorded step by step, none are made.
+//! - *Twins.* One remote read in `threshold` copies the page to a free way of the reader's node.
+//!   So pages are chosen in proportion to how often they are read remotely, and no page needs a
+//!   counter.
+//! - *Refresh.* The next read of a stale twin (one that a write has overtaken) copies the page
+//!   again. If nobody read the twin between the last two writes, only one read in eight does.
+//! - *Worth.* One page in 64 is a probe. If twins of probes are read too seldom between two
+//!   writes, only probes get twins until that changes (`state/nodes/worth.rs`).
+//! - *Switch.* A node that has written a page sixteen times in a row, with no write of another
+//!   node in between, gets the page's main (`state/nodes/writers.rs`). Its writes are local
+//!   until another node's writes bring the main there, or home.
+//! - *Footprint.* Twins take free ways, or ways of other twins, and leave before any page has
+//!   to. A page that was evicted comes back from its twin without I/O. No twins are made while
+//!   the system is short of memory, or while every step of the partition is recorded.
 //!
-//! What is not here: reads of pages that are the thread's own, and everything that a miss does.
+//! Not here: reads of pages of the thread's own node, and everything that a miss does.
 
 use octavo_table::{Copying, Found, NodeId, SlotIndex, State, Tag, Word};
 
@@ -30,15 +32,16 @@ use crate::state::nodes::is_probe;
 use crate::state::partition::PartitionInner;
 use crate::sync::{Ordering, try_lock, yield_now};
 
-/// How often a copy of a page that is being written is tried.
+/// How often a copy of a page is tried while the page is being written.
 const COPY_TRIES: usize = 2;
 
-/// One read in so many makes a copy anew that was of no use the last time.
+/// Where the last twin was not read, one read in this many refreshes it.
 const DOUBTFUL_TURNS: u64 = 8;
 
 impl PartitionInner {
-    /// Copies part of a page to a thread of any node, if it is there, and counts whose it was: from
-    /// the page, from the node's copy of it, or by a new copy.
+    /// Serves a read by a thread of any node from the page's main, from the node's twin, or by
+    /// making a twin, and counts the hit as local or remote. Returns `false` if the page is not
+    /// resident or is being written.
     ///
     /// # Safety
     /// As `copy_resident`.
@@ -53,8 +56,8 @@ impl PartitionInner {
             return is_hit;
         }
         let mut stale = None;
-        // A page's own node has no copy of it, unless it is away; nor has one where its entry has gone for
-        // balance any use for one.
+        // A page's own node (`owner_of`) has no twin of it unless the main is away, and a node to which
+        // the page's entry has moved for balance (`node_of`) has no use for one.
         let is_home_here = self.table.node_of(tag) == here;
         let is_own = is_home_here || self.table.owner_of(tag) == here;
         // SAFETY: the caller's promise.
@@ -65,15 +68,15 @@ impl PartitionInner {
         let brings = !self.places.chooses || self.auto.brings(tag);
         if !is_own && brings || self.table.has_away() {
             match self.table.find_at(tag, here) {
-                // The main, which is away from home here.
+                // This node has the main, which is away from home.
                 // SAFETY: the caller's promise.
                 Some(main) if main.word.readable() && unsafe { self.copy_found(&main, skip, to, len) } => {
                     self.found_at(tag, (is_home_here, true), len, together);
                     return true;
                 }
                 Some(found) if found.word.state() == State::Twin => {
-                    // SAFETY: the frame is mapped for the partition's life; the copy may race with whoever
-                    // takes it, which `copy_out` allows.
+                    // SAFETY: the frame is mapped for the partition's life; the copy may race
+                    // with a thread that takes the frame, which `copy_out` allows.
                     unsafe { copy::copy_out(self.frames.at(found.index).wrapping_add(skip), to, len) };
                     if found.slot().is_still_twin(found.word) {
                         self.table.touch(&found);
@@ -108,7 +111,7 @@ impl PartitionInner {
         is_hit
     }
 
-    /// `copy_resident` of a page that is at home.
+    /// `copy_resident` of a page at home.
     ///
     /// # Safety
     /// As `copy_resident`.
@@ -123,7 +126,7 @@ impl PartitionInner {
         unsafe { self.copy_candidate::<false>(candidate, tag, frame, to, len) }
     }
 
-    /// Asks the processor for what `read_near` will look at first.
+    /// Prefetches what `read_near` will look at first.
     pub fn prefetch_near(&self, tag: Tag) {
         let here = self.shared.numa.here();
         match self.table.owner_of(tag) == here {
@@ -132,7 +135,8 @@ impl PartitionInner {
         }
     }
 
-    /// Counts a read by whether its page's home, and the page, is here.
+    /// Counts and charges a hit: local if the page was found here, else remote. `is_home_here`:
+    /// the page's home is here.
     fn found_at(&self, tag: Tag, (is_home_here, is_here): (bool, bool), len: usize, together: u64) {
         self.weigh(tag, (is_home_here, is_here), len, together);
         self.counters.add(if is_here { Count::LocalHits } else { Count::RemoteHits }, 1);
@@ -141,19 +145,20 @@ impl PartitionInner {
         }
     }
 
-    /// Whether its pages may be elsewhere than a recording would have them.
+    /// Whether pages may have twins and leave home. Not while every step is recorded: a replay
+    /// has every page at home.
     pub fn may_replicate(&self) -> bool {
         !self.is_recorded_whole()
     }
 
-    /// Whether copies may be made now.
+    /// Whether twins may be made now.
     fn wants_copies(&self) -> bool {
         // Relaxed, both: hints.
         self.may_replicate() && !self.shared.is_short.load(Ordering::Relaxed)
     }
 
-    /// T1 to T4, and the read from the copy. False: there is none to be made, or the page is not
-    /// there, or is being written.
+    /// T1 to T4: makes or refreshes a twin, and reads from it. Returns `false` if this read should
+    /// not make one, or if the page is not resident or is being written.
     ///
     /// # Safety
     /// As `copy_resident`.
@@ -167,7 +172,7 @@ impl PartitionInner {
     ) -> bool {
         let Replication { threshold, refresh, yields, .. } = self.shared.numa.replication;
         let is_refresh = stale.is_some();
-        // A page that is not there leaves no copy behind.
+        // A page that is not resident must not leave a twin behind.
         if !self.table.find(tag).is_some_and(|main| main.word.readable()) {
             return false;
         }
@@ -185,10 +190,11 @@ impl PartitionInner {
         if !self.copy_page(tag, &copying) {
             return false;
         }
-        // SAFETY: the frame is ours until the copy is published, and holds what the page held a moment ago;
-        // the rest is the caller's promise.
+        // SAFETY: the frame is ours until the twin is published, and holds bytes that the page
+        // held a moment ago; the rest is the caller's promise.
         unsafe { copy::copy_out(self.frames.at(copying.index).wrapping_add(skip), to, len) };
-        // Overtaken or not: the read came before the write.
+        // Publishing may fail because a write overtook the twin: the read still came before that
+        // write.
         copying.publish();
         self.counters.add(if is_refresh { Count::TwinsRefreshed } else { Count::TwinsMade }, 1);
         self.counters.add(Count::RemoteHits, 1);
@@ -200,14 +206,14 @@ impl PartitionInner {
         true
     }
 
-    /// T2 and T3.
+    /// T2 and T3: links the twin to its main, and copies the page.
     fn copy_page(&self, tag: Tag, copying: &Copying<'_>) -> bool {
         for _ in 0..COPY_TRIES {
             let Some(main) = self.table.find(tag) else { return false };
             let Some(word) = copying.link(&main) else { continue };
             let (from, to) = (self.frames.at(main.index), self.frames.at(copying.index));
-            // SAFETY: both frames are mapped for the partition's life. Whoever changes the one, and whoever
-            // still looks at the other, is allowed for.
+            // SAFETY: both frames are mapped for the partition's life, and the copy may race
+            // with a writer of the main and with readers of the old twin.
             unsafe { copy::copy_between(from, to, self.page_bytes()) };
             if main.slot().unchanged(word) {
                 self.table.touch(&main);
@@ -217,13 +223,14 @@ impl PartitionInner {
         false
     }
 
-    /// Whether an overtaken copy is made anew: it was read since it was made, or it is its turn.
+    /// Whether a stale twin is refreshed: it was read since it was made, or this is the one read
+    /// in eight.
     fn was_read(&self, found: &Found<'_>) -> bool {
         self.table.take_mark(found) || self.counters.turn(Count::DoubtfulTurns).is_multiple_of(DOUBTFUL_TURNS)
     }
 
-    /// T5. By whoever has taken a page away from its readers, with the word that he replaced,
-    /// before he changes its bytes.
+    /// T5: marks a page's twins stale. The caller has taken the page away from its readers by
+    /// replacing the word `taken`, and has not changed its bytes yet.
     #[inline]
     pub fn overtake(&self, tag: Tag, taken: Word) {
         if taken.twins() != 0 {
@@ -241,8 +248,8 @@ impl PartitionInner {
         }
     }
 
-    /// T7: a page that was claimed gets its bytes from a copy, if it has one, and is published.
-    /// False: ask the store.
+    /// T7: fills and publishes a claimed page from one of its twins. Returns `false` if it has
+    /// none: read the store.
     #[inline]
     pub fn elect(&self, tag: Tag, slot: SlotIndex) -> bool {
         self.places.replicates && self.elect_twin(tag, slot)
@@ -259,7 +266,8 @@ impl PartitionInner {
                 continue;
             }
             let (from, to) = (self.frames.at(twin.index), self.frames.at(slot));
-            // SAFETY: the slot is ours until it is published; whoever takes the twin's frame is allowed for.
+            // SAFETY: the slot is ours until it is published, and the copy may race with a
+            // thread that takes the twin's frame.
             unsafe { copy::copy_between(from, to, self.page_bytes()) };
             if twin.slot().is_still_twin(twin.word) {
                 self.counters.add(Count::Elections, 1);
@@ -270,8 +278,8 @@ impl PartitionInner {
         false
     }
 
-    /// A thread has written a page where it was found, and the word before was this: its main comes
-    /// here if that is what the node's writes say.
+    /// Notes a write to a page where it was found; `before` is the word that the write replaced.
+    /// If this node's writes call for it, the page's main comes to this node.
     #[inline]
     pub fn wrote(&self, tag: Tag, found: &Found<'_>, before: Word) {
         if self.places.replicates {
@@ -283,17 +291,18 @@ impl PartitionInner {
     fn wrote_copied(&self, tag: Tag, found: &Found<'_>, before: Word) {
         let (here, wanted) = (self.shared.numa.here(), self.shared.numa.replication.switch_writes);
         let is_here = self.table.node_of_segment(self.table.segment_of(found.index)) == here;
-        // What is away from home may always come back.
+        // A main that is away may always come home.
         let brings = || !self.places.chooses || self.auto.brings(tag) || self.table.node_of(tag) == here;
         if !is_here && wanted > 0 && brings() && self.writers.wrote(here, tag, before.version(), wanted) {
             self.bring_main(tag, here);
         }
     }
 
-    /// T10.
+    /// T10: brings a page's main to this node.
     #[cold]
     fn bring_main(&self, tag: Tag, here: NodeId) {
-        // While pages move or are walked over, another time.
+        // While pages move or a walk over dirty pages runs, leave the main; a later write tries
+        // again.
         let Some(_still) = try_lock(&self.moves) else { return };
         if !self.wants_copies() {
             return;
@@ -310,9 +319,10 @@ impl PartitionInner {
         }
     }
 
-    /// Lets go of all copies, where none are to be made any more.
+    /// Drops all twins, if none may be made any more.
     pub fn end_copies(&self) {
-        // Ends: who makes one waits for nobody, and few are being made.
+        // The loop ends: a thread that makes a twin waits for nobody, and few twins are being
+        // made.
         while self.places.replicates && !self.wants_copies() && !self.table.drop_copies() {
             yield_now();
         }

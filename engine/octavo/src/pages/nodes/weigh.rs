@@ -1,5 +1,5 @@
-//! Mode `auto`: adds what accesses to probes cost by each strategy, and asks for the strategy in use
-//! (`state/nodes/auto.rs`).
+//! Mode `auto`: adds up what accesses to probes cost under each strategy, and applies the
+//! strategy in use (`state/nodes/auto.rs`).
 
 use octavo_table::Tag;
 
@@ -10,7 +10,7 @@ use crate::state::partition::PartitionInner;
 use crate::sync::Ordering;
 
 impl PartitionInner {
-    /// The way that is gone now, by whatever mode.
+    /// The strategy in use: the mode's, or the one that mode `auto` has chosen.
     pub fn way(&self) -> NumaMode {
         match self.places.chooses {
             true => self.auto.way(),
@@ -18,7 +18,8 @@ impl PartitionInner {
         }
     }
 
-    /// An access to a page that lies where it does: what each way would cost.
+    /// Adds what an access to a probe, where the page lies now, costs under each strategy. Other
+    /// pages are only counted, to find out whether probes are accessed at all.
     pub fn weigh(&self, tag: Tag, (is_home_here, is_here): (bool, bool), bytes: usize, together: u64) {
         if !self.places.chooses || is_home_here && is_here {
             return;
@@ -31,7 +32,7 @@ impl PartitionInner {
         }
     }
 
-    /// A write that found its page.
+    /// Weighs a write that found its page.
     pub fn weigh_write(&self, tag: Tag, bytes: usize) {
         if self.places.chooses {
             let here = self.shared.numa.here();
@@ -39,7 +40,7 @@ impl PartitionInner {
         }
     }
 
-    /// A read that made its copy.
+    /// Weighs a read that made a twin.
     pub fn weigh_copy(&self, tag: Tag, bytes: usize, together: u64) {
         if self.places.chooses && self.auto.is_probe(tag) {
             let prices = &self.auto.prices;
@@ -48,14 +49,14 @@ impl PartitionInner {
         }
     }
 
-    /// A look for copies on so many nodes, by a write.
+    /// Adds the cost of a write's look for twins on `nodes` nodes.
     pub fn weigh_overtaking(&self, tag: Tag, nodes: u64) {
         if self.places.chooses && self.auto.is_probe(tag) {
             self.auto.brought.fetch_add(self.auto.prices.overtaking(nodes) as u64, Ordering::Relaxed);
         }
     }
 
-    /// A main that came.
+    /// Adds the cost of a main that came to this node.
     pub fn weigh_switch(&self, tag: Tag) {
         if self.places.chooses && self.auto.is_probe(tag) {
             let cost = self.auto.prices.switch(self.page_bytes() as u64);
@@ -63,7 +64,8 @@ impl PartitionInner {
         }
     }
 
-    /// Whether a queue's request for another node's page, one of a batch, goes there.
+    /// Whether a queue sends a request, one of `batch`, to the page's node instead of serving it
+    /// directly. Requests for probes are never sent; what a message would save is added up.
     pub fn sends(&self, tag: Tag, batch: u32, bytes: usize, write: bool) -> bool {
         if !self.places.chooses {
             return true;
@@ -73,7 +75,7 @@ impl PartitionInner {
         if !is_probe && auto.way() != NumaMode::Message {
             return false;
         }
-        // Those for each node, if pages are spread evenly.
+        // Letters per node, if the batch's pages are spread evenly.
         let letters = (u64::from(batch) / auto.nodes).min(LETTERS_MAX as u64);
         if letters < 2 {
             return false;
