@@ -1,61 +1,77 @@
-//! Mode `auto`: each partition chooses for itself how threads get at the pages of other nodes, by
-//! what it counts.
+//! Mode `auto`: each partition chooses for itself, from its own counts, the strategy by which
+//! threads get at pages of other nodes.
 //!
-//! There are three *ways*. `partition`: they are read and written directly. `message`: requests of
-//! a queue travel, where their batch is large enough that a message costs less than the page's
-//! lines (`Prices::letter`). `replicate`: copies and mains come to the threads. The table is that
-//! of `replicate` under all three, so a way can change at any time, between any two accesses: what
-//! a way decides is only whether a copy is made, a main is brought, a request is sent.
+//! There are three *strategies*:
 //!
-//! *How it knows.* One page in 64 is a *probe*, by its tag. To a probe happens what `replicate`
-//! does, whatever the way is, and its requests do not travel. Each access to a probe by
-//! another node than its home's, or that does not find it at home, adds to three sums: what it
-//! would cost directly; what it would cost by message, in its batch; and what it did cost, with
-//! copies, their ends and mains that come. All by fixed prices (`cost.rs`) and by no clock: the
-//! same accesses make the same choices, and what a machine does besides does not confuse them.
+//! - `partition`: pages are read and written directly.
+//! - `message`: requests of a queue travel to their page's node, if their batch is large enough
+//!   that a message costs less than the page's lines (`Prices::letter`).
+//! - `replicate`: twins are made on the nodes that read a page, and mains move to the nodes that
+//!   write them.
 //!
-//! *A look*, each 64 such accesses, halves what the sums were before and adds them. A way is left
-//! when another is a thirty-second cheaper, or when it saves next to nothing, four times in a row.
-//! Whoever changes again soon has to wait twice as long the next time, so that a load between two
-//! ways pays for few changes. What is left of copies when `replicate` is left, the reaper takes
-//! away, and it brings mains home.
+//! The table is that of `replicate` under all three, so the strategy can change at any time,
+//! between any two accesses: it only decides whether a twin is made, a main is brought or a
+//! request is sent.
 //!
-//! *What it costs* is what probes cost beyond their gain, at one page in 64; and a look at a tag
-//! for each access from afar. If hardly any of those are to probes, others become probes: what is
-//! read may be few pages.
+//! *How a partition knows.* One page in 64 is a *probe*, by its tag. Probes are treated as under
+//! `replicate`, whatever the strategy in use, and requests for them do not travel. Three sums
+//! are kept. Each access to a probe adds to them, if the accessing node is not the page's home
+//! or finds the page away from home:
 //!
-//! What is not here: what each way does. Partitions that lie on one node have nothing to choose.
-//! Batches of reads (`read_batch`) never travel: their lookups overlap, so that messages cost more
-//! than they save on each of PaCaR's machines.
+//! - what the access would cost directly;
+//! - what it would cost by message, in its batch;
+//! - what it did cost, with the making and overtaking of twins and the moves of mains.
+//!
+//! All costs are fixed prices (`numa/cost.rs`), not clock readings: the same accesses make the
+//! same choices, and other load on the machine does not disturb them.
+//!
+//! *A look* takes place every 64 such accesses: it halves the old sums and adds the new ones.
+//! The strategy changes when, four looks in a row, another one is a 32nd cheaper. It changes to
+//! `partition` when, four looks in a row, the one in use saves less than a 64th of the direct cost.
+//! A partition that changes again soon must wait for twice as many looks, so that a load between two
+//! strategies pays for few changes. When `replicate` is left, the reaper drops the remaining twins
+//! and brings mains home.
+//!
+//! *What `auto` costs*: whatever probes cost beyond their gain, on one page in 64, and a look at
+//! the tag for each remote access. If hardly any remote accesses are to probes, other pages
+//! become probes, since a load may read only a few pages.
+//!
+//! Not here: what each strategy does. Partitions on one node have nothing to choose. Batches of
+//! reads (`read_batch`) never travel: their lookups overlap, so that messages cost more than
+//! they save on each of PaCaR's machines.
 
 use octavo_table::Tag;
 
 use crate::numa::{NumaMode, Prices};
 use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, try_lock};
 
-/// Of so many pages one is a probe.
+/// One page in this many is a probe.
 const PROBE_SHARE: u64 = 64;
 const PROBES: u16 = (u16::MAX as u64 / PROBE_SHARE) as u16;
 
-/// Accesses to probes between two looks: some four thousand from afar.
+/// Accesses to probes between two looks: some four thousand remote accesses in all.
 const LOOK: u64 = 64;
 
-/// Another way must be cheaper by so much; and any way than `partition` must save so much to stay.
+/// To be chosen, a strategy must be cheaper by this part than the one in use and than direct
+/// accesses.
 const CHEAPER: f64 = 1.0 / 32.0;
+
+/// To stay in use, a strategy other than `partition` must save this part of the direct cost.
 const WORTH: f64 = 1.0 / 64.0;
 
-/// Looks with the same outcome before a way changes, at first and at most; and looks without a
-/// change until it is half of what it was.
+/// Looks in a row that must agree before the strategy changes: at first, and at most.
 const PATIENCE: u32 = 4;
 const PATIENCE_MAX: u32 = 256;
+
+/// Looks without a change after which that number is halved.
 const CALM: u32 = 64;
 
-/// Accesses of a thread from afar after which it asks whether there are probes among the pages; a
-/// fourth of those to be expected is enough.
+/// A thread asks after this many of its remote accesses whether the probes are accessed enough:
+/// a fourth of the expected accesses suffices.
 pub(crate) const TURNS: u64 = 4096;
 const PROBED_MIN: u64 = TURNS / PROBE_SHARE / 4;
 
-/// What accesses to probes cost by each way, in nanoseconds of virtual time.
+/// What the accesses to probes cost under each strategy, in nanoseconds of virtual time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Costs {
     direct: f64,
@@ -64,37 +80,37 @@ struct Costs {
 }
 
 impl Costs {
-    fn of(&self, way: NumaMode) -> f64 {
-        match way {
+    fn of(&self, strategy: NumaMode) -> f64 {
+        match strategy {
             NumaMode::Message => self.by_message,
             NumaMode::Replicate => self.brought,
             _ => self.direct,
         }
     }
 
-    /// Which way these say, where one is being gone.
+    /// Returns the strategy that these costs recommend while `now` is in use.
     fn best(&self, now: NumaMode) -> NumaMode {
-        let ways = [NumaMode::Partition, NumaMode::Message, NumaMode::Replicate];
-        let cheapest = ways.into_iter().min_by(|one, other| self.of(*one).total_cmp(&self.of(*other)));
-        // What is hardly cheaper than nothing is nothing.
-        let is_worth_it = |way: &NumaMode| self.of(*way) < self.direct * (1.0 - CHEAPER);
+        let strategies = [NumaMode::Partition, NumaMode::Message, NumaMode::Replicate];
+        let cheapest = strategies.into_iter().min_by(|one, other| self.of(*one).total_cmp(&self.of(*other)));
+        // A strategy must save `CHEAPER` against direct accesses to be worth choosing.
+        let is_worth_it = |strategy: &NumaMode| self.of(*strategy) < self.direct * (1.0 - CHEAPER);
         match cheapest.filter(is_worth_it).unwrap_or(NumaMode::Partition) {
-            way if self.of(way) < self.of(now) * (1.0 - CHEAPER) => way,
+            best if self.of(best) < self.of(now) * (1.0 - CHEAPER) => best,
             _ if self.of(now) > self.direct * (1.0 - WORTH) => NumaMode::Partition,
             _ => now,
         }
     }
 }
 
-/// What looks have told so far.
+/// The outcome of the looks so far.
 #[derive(Debug)]
 pub(crate) struct Looks {
     costs: Costs,
     verdict: NumaMode,
-    /// Looks in a row that said so, and that are needed.
+    /// Looks in a row with this verdict, and how many are needed for a change.
     times: u32,
     patience: u32,
-    /// Since the last change.
+    /// Looks since the last change.
     calm: u32,
 }
 
@@ -111,7 +127,7 @@ impl Default for Looks {
 }
 
 impl Looks {
-    /// The way from now on.
+    /// Adds the new costs, and returns the strategy to use from now on.
     fn look(&mut self, new: Costs, now: NumaMode) -> NumaMode {
         let old = self.costs;
         self.costs = Costs {
@@ -137,24 +153,26 @@ impl Looks {
     }
 }
 
-/// A partition's choice.
+/// The strategy of one partition, and the sums by which it is chosen.
 pub(crate) struct Auto {
     pub prices: Prices,
     pub nodes: u64,
-    /// A [`NumaMode`], by its place among all. Relaxed, all of these: hints and figures.
-    way: AtomicU64,
+    /// The strategy in use, as an index into [`NumaMode::ALL`]. Relaxed, like all of these:
+    /// hints and figures.
+    strategy: AtomicU64,
     changes: AtomicU64,
-    /// Where the samples of probes begin.
+    /// The first sample number of the probes.
     first_probe: AtomicU64,
-    /// Accesses to probes since somebody asked whether there are any.
+    /// Accesses to probes since `look_for_probes` last asked for them.
     probed: AtomicU64,
-    /// Since the last look: accesses, and their costs; a message's is what it saves.
+    /// Accesses to probes since the last look, and their costs in nanoseconds. For messages:
+    /// what they would save against `direct`.
     accesses: AtomicU64,
     direct: AtomicU64,
     pub saved: AtomicU64,
     pub brought: AtomicU64,
     pub looks: Mutex<Looks>,
-    /// The way was `replicate`, and what it left is still there.
+    /// The strategy was `replicate`, and its twins and away mains have not been cleared yet.
     pub has_rest: AtomicBool,
 }
 
@@ -164,7 +182,7 @@ impl Auto {
         Auto {
             prices,
             nodes: u64::from(nodes),
-            way: AtomicU64::new(NumaMode::Partition as u64),
+            strategy: AtomicU64::new(NumaMode::Partition as u64),
             changes: zero(),
             first_probe: zero(),
             probed: zero(),
@@ -177,17 +195,17 @@ impl Auto {
         }
     }
 
-    /// The way that is gone now.
+    /// Returns the strategy in use.
     pub fn way(&self) -> NumaMode {
-        NumaMode::ALL[self.way.load(Ordering::Relaxed) as usize]
+        NumaMode::ALL[self.strategy.load(Ordering::Relaxed) as usize]
     }
 
-    /// How often it changed.
+    /// Returns how often the strategy has changed.
     pub fn changes(&self) -> u64 {
         self.changes.load(Ordering::Relaxed)
     }
 
-    /// Whether the page may have copies, and its main go.
+    /// Whether the page may have twins, and its main may leave home.
     pub fn brings(&self, tag: Tag) -> bool {
         self.way() == NumaMode::Replicate || self.is_probe(tag)
     }
@@ -196,14 +214,14 @@ impl Auto {
         tag.sample().wrapping_sub(self.first_probe.load(Ordering::Relaxed) as u16) < PROBES
     }
 
-    /// Takes another way from now on.
-    pub fn go(&self, way: NumaMode) {
-        let before = self.way.swap(way as u64, Ordering::Relaxed);
-        self.changes.fetch_add(u64::from(before != way as u64), Ordering::Relaxed);
+    /// Switches to another strategy.
+    pub fn go(&self, strategy: NumaMode) {
+        let before = self.strategy.swap(strategy as u64, Ordering::Relaxed);
+        self.changes.fetch_add(u64::from(before != strategy as u64), Ordering::Relaxed);
         self.has_rest.fetch_or(before == NumaMode::Replicate as u64, Ordering::Relaxed);
     }
 
-    /// An access to a probe: its cost, were it direct, and as it was.
+    /// Adds an access to a probe: what it would cost directly, and what it did cost.
     pub fn add(&self, direct: f64, brought: f64) {
         self.direct.fetch_add(direct as u64, Ordering::Relaxed);
         self.brought.fetch_add(brought as u64, Ordering::Relaxed);
@@ -215,7 +233,7 @@ impl Auto {
 
     #[cold]
     fn look(&self) {
-        // Somebody else's look is as good.
+        // Another thread is taking a look, which is as good.
         let Some(mut looks) = try_lock(&self.looks) else { return };
         if self.accesses.swap(0, Ordering::Relaxed) < LOOK {
             return;
@@ -224,14 +242,19 @@ impl Auto {
         let direct = take(&self.direct);
         let new = Costs { direct, by_message: direct - take(&self.saved), brought: take(&self.brought) };
         let now = self.way();
-        let way = looks.look(new, now);
-        if way != now {
-            log::debug!("from {} to {}: {:?}", now.name(), way.name(), looks.costs);
-            self.go(way);
+        let next = looks.look(new, now);
+        if next != now {
+            log::debug!(
+                "numa: strategy changed from {} to {}: {:?}, in virtual ns",
+                now.name(),
+                next.name(),
+                looks.costs
+            );
+            self.go(next);
         }
     }
 
-    /// Makes other pages probes, if hardly any access was to those that are.
+    /// Makes other pages probes if hardly any accesses were to the present ones.
     #[cold]
     pub fn look_for_probes(&self) {
         if self.probed.swap(0, Ordering::Relaxed) < PROBED_MIN {
@@ -249,19 +272,19 @@ mod tests {
         Costs { direct, by_message, brought }
     }
 
-    /// How long a look takes until its way is gone.
-    fn looks_until(looks: &mut Looks, new: Costs, now: &mut NumaMode, way: NumaMode) -> u32 {
+    /// Returns the number of looks until `wanted` is in use.
+    fn looks_until(looks: &mut Looks, new: Costs, now: &mut NumaMode, wanted: NumaMode) -> u32 {
         let mut count = 0;
-        while *now != way {
+        while *now != wanted {
             *now = looks.look(new, *now);
             count += 1;
-            assert!(count < 1000, "{looks:?} never says {way:?}");
+            assert!(count < 1000, "{looks:?} never chooses {wanted:?}");
         }
         count
     }
 
     #[test]
-    fn the_cheapest_way_is_gone_after_some_looks_and_a_little_cheaper_is_none() {
+    fn the_cheapest_strategy_is_chosen_after_some_looks_unless_it_saves_too_little() {
         assert_eq!(costs(100.0, 99.0, 200.0).best(NumaMode::Replicate), NumaMode::Partition);
         let (mut looks, mut now) = (Looks::default(), NumaMode::Partition);
         for _ in 0..100 {
@@ -269,7 +292,7 @@ mod tests {
             assert_eq!(now, NumaMode::Partition);
         }
         assert!(looks_until(&mut looks, costs(100.0, 98.0, 60.0), &mut now, NumaMode::Replicate) <= 6);
-        // It saves a little, so it stays; then nothing, so it goes.
+        // A small saving keeps the strategy in use; no saving ends it.
         for _ in 0..100 {
             now = looks.look(costs(100.0, 100.0, 97.5), now);
             assert_eq!(now, NumaMode::Replicate);
@@ -280,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn one_look_decides_nothing_and_who_turns_to_and_fro_must_wait_longer() {
+    fn one_look_changes_nothing_and_a_load_that_alternates_must_wait_longer() {
         let (mut looks, mut now) = (Looks::default(), NumaMode::Partition);
         let (dear, cheap) = (costs(100.0, 100.0, 300.0), costs(100.0, 100.0, 20.0));
         for number in 0..200 {
@@ -293,7 +316,7 @@ mod tests {
             waits.push(looks_until(&mut looks, dear, &mut now, NumaMode::Partition));
         }
         assert!(waits[11] > waits[0] * 8 && waits[11] <= PATIENCE_MAX + 8, "{waits:?}");
-        // A load that rests is believed again.
+        // A load that has been steady for a while is trusted again.
         (0..CALM * 10).for_each(|_| now = looks.look(dear, now));
         assert!(looks_until(&mut looks, cheap, &mut now, NumaMode::Replicate) <= PATIENCE + 2);
     }
@@ -311,7 +334,7 @@ mod tests {
         for machine in MACHINES {
             let prices = Prices(machine);
             assert!(prices.access(false, 512, 1) > prices.access(true, 512, 1));
-            // Where lookups overlap anyway.
+            // Lookups of a batch overlap, so that messages do not pay.
             assert!(prices.letter(LETTERS_MAX as u64, 512, false) > prices.access(false, 512, 32));
         }
     }

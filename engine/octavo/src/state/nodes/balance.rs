@@ -1,33 +1,37 @@
-//! Balance between nodes: a node whose sets are under more pressure than others' takes fewer pages
-//! and more memory.
+//! Balance between nodes: a node under more memory pressure than others takes fewer pages and
+//! more memory.
 //!
-//! Pressure is how fast pages come into sets that are full, as some sets' clocks tell: nothing is
-//! counted for it. Once a period the node with most is compared with the one with least.
-//! Where twice in a row it has a quarter more, and more than the differences between sets explain,
-//! some of its entries move to the other's segments (`Table::shift`): a 32nd of all at most, and
-//! half of what would even them out, for misses grow faster than load. So a node's pages become
-//! fewer while its memory stays. And the next segment that the partition gets is the hot node's,
-//! the one that it gives the cold one's, as long as no node has a quarter more memory than another
-//! by that.
+//! Pressure is the rate at which pages come into full sets. It is read from the clocks of some
+//! sets, so that nothing is counted for it. Once a period the node with the most pressure is
+//! compared with the one with the least. If, twice in a row, the former has more than a quarter more
+//! pressure, and more than the differences between sets explain:
 //!
-//! What is not here: who calls this (the reaper), how entries move (`partition`). A partition that
-//! is being recorded keeps its entries.
+//! - Some of the hot node's entries move to the cold node's segments (`Table::shift`), so that its
+//!   pages become fewer while its memory stays. Half of what would even the two out moves, because
+//!   misses grow faster than load, and at most a 32nd of all entries.
+//! - The next segment that the partition gets is the hot node's, and the next one it gives back
+//!   is the cold node's, as long as no node comes to have a quarter more memory than another.
+//!
+//! Not here: the comparison itself (`control/balance.rs`, called by the reaper), how entries
+//! move (`control/resize.rs`). A partition that is being recorded keeps its entries.
 
 use octavo_table::NodeId;
 
 use crate::sync::{Mutex, lock};
 
-/// So much more pressure is too much; what is less is left as it is, so that nothing goes to and
-/// fro.
+/// A node is hot if its pressure is more than this many times the coldest node's. Smaller
+/// differences are left alone, so that entries do not move back and forth.
 const TOO_MUCH: f64 = 1.25;
 
-/// By so many standard deviations it is more than luck.
+/// The difference must also exceed this many standard deviations, so that it is no sampling
+/// error.
 const DEVIATIONS: f64 = 3.0;
 
-/// Comparisons with the same outcome before anything moves.
+/// Comparisons in a row that must agree before anything moves.
 pub(crate) const TIMES: u32 = 2;
 
-/// What was seen of some sets of a node: arrivals in those that are full, and none in others.
+/// Arrivals in the sampled sets of one node. A set that is not full counts as one without
+/// arrivals.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Pressure {
     pub sets: f64,
@@ -46,28 +50,29 @@ impl Pressure {
         self.arrivals / self.sets.max(1.0)
     }
 
-    /// How far off the mean of these sets is from that of all, by how they differ. Pages are not
-    /// spread more evenly than by chance, and some sets have more than they can hold.
+    /// The variance of the mean: how far the mean of these sets may be from that of all sets,
+    /// judged by how these sets differ. At least Poisson's: chance spreads pages no more evenly
+    /// than that, and some sets get more pages than they can hold.
     fn variance(&self) -> f64 {
         let sets = self.sets.max(2.0);
         ((self.squares - self.arrivals * self.per_set()) / (sets - 1.0)).max(self.per_set()) / sets
     }
 }
 
-/// Two nodes of which one has too much pressure.
+/// Two nodes, of which one has too much pressure.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Verdict {
     pub hot: NodeId,
     pub cold: NodeId,
-    /// The part of the hot node's load that would make both equal, if pressure were in proportion
-    /// to load.
+    /// The part of the hot node's load that would have to move to make both equal, if pressure
+    /// were proportional to load.
     pub excess: f64,
 }
 
 pub(crate) fn judge(nodes: &[Pressure]) -> Option<Verdict> {
     let by_pressure =
         |(_, a): &(usize, &Pressure), (_, b): &(usize, &Pressure)| a.per_set().total_cmp(&b.per_set());
-    // A node that has no segment takes no part.
+    // A node without a segment takes no part.
     let with_sets = || nodes.iter().enumerate().filter(|(_, node)| node.sets > 0.0);
     let ((hot, most), (cold, least)) = (with_sets().max_by(by_pressure)?, with_sets().min_by(by_pressure)?);
     let luck = DEVIATIONS * (most.variance() + least.variance()).sqrt();
@@ -79,28 +84,28 @@ pub(crate) fn judge(nodes: &[Pressure]) -> Option<Verdict> {
     })
 }
 
-/// What a partition's looks have told so far.
+/// The outcome of a partition's comparisons so far.
 #[derive(Default)]
 pub(crate) struct Balance(pub Mutex<Looks>);
 
 #[derive(Default)]
 pub(crate) struct Looks {
-    /// The clocks that arrivals are counted from, by segment.
+    /// Each segment's clocks when the count of arrivals began.
     pub clocks: Vec<Option<[u16; octavo_table::CLOCKS]>>,
     pub verdict: Option<Verdict>,
-    /// How often in a row the verdict was the same.
+    /// How many times in a row the verdict named the same nodes.
     pub times: u32,
 }
 
 impl Balance {
-    /// The node that needs memory most, and the one that needs it least, if it is known that there
-    /// are such.
+    /// Returns the nodes that need memory most and least, once enough comparisons agree.
     pub fn verdict(&self) -> Option<Verdict> {
         let looks = lock(&self.0);
         looks.verdict.filter(|_| looks.times >= TIMES)
     }
 
-    /// Starts over, where pages have moved: arrivals since the last look were not the load's.
+    /// Starts over after pages were moved: the arrivals since the last look were not caused by
+    /// the load.
     pub fn forget(&self) {
         lock(&self.0).clocks.clear();
     }

@@ -1,6 +1,6 @@
-//! What a partition knows of the machine's nodes: where its pages are to lie, and the sums by which
-//! it decides on copies, moves and messages. With one node all of it is empty. Not here: what is
-//! done to pages (`pages/nodes`).
+//! What a partition knows of the machine's nodes: where its pages are to lie, and the sums by
+//! which it decides on twins, moves of mains, and messages. With one node all of it is empty.
+//! Not here: what is done to pages (`pages/nodes`).
 
 mod auto;
 mod balance;
@@ -19,39 +19,44 @@ use octavo_table::{NodeId, Shape, Table};
 use crate::numa::{Numa, NumaMode};
 use crate::ways::WAYS;
 
-/// Where a partition's pages are to lie.
+/// Where a partition's pages are to lie, and by which strategies threads get at them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Places {
-    /// Nodes that its segments are divided among.
+    /// The number of nodes among which the segments are divided.
     pub nodes: u32,
-    /// The node of all, where they are not divided.
+    /// The node of all segments, if they are not divided.
     pub home: NodeId,
-    /// Whether it is counted who reads whose pages.
+    /// Whether accesses are counted by node (local or remote).
     pub counted: bool,
     /// Whether all requests of a batch travel to the nodes of their pages.
     pub messages: bool,
-    /// Whether pages may be copied to nodes that read them from afar.
+    /// Whether pages may have twins on nodes that read them remotely.
     pub replicates: bool,
-    /// Whether the partition chooses when to do either.
+    /// Whether the partition chooses its strategy (mode `auto`).
     pub chooses: bool,
-    /// Whether distance is emulated, and charged.
+    /// Whether distance is emulated and charged.
     pub charged: bool,
 }
 
 impl Places {
-    /// As a partition's `node` says, a number of the kernel's; the error is a sentence.
+    /// Places a partition whose setting `node`, a node number of the kernel, may bind it to one
+    /// node. The error is a sentence.
     pub fn new(numa: &Numa, node: Option<u32>) -> Result<Places, String> {
         let nodes = numa.nodes();
         let home = match node {
             None => None,
             Some(number) if numa.mode == NumaMode::Off => {
                 return Err(format!(
-                    "node = {number} needs a mode of NUMA that knows nodes, such as partition"
+                    "node = {number} needs a NUMA mode other than `off`, such as `partition`"
                 ));
             }
             Some(number) => {
                 let at = numa.topology.nodes.iter().position(|node| node.number == number);
-                Some(NodeId(at.ok_or_else(|| format!("there is no node {number}"))? as u32))
+                let Some(at) = at else {
+                    let known: Vec<u32> = numa.topology.nodes.iter().map(|node| node.number).collect();
+                    return Err(format!("node = {number}: there is no such node, only {known:?}"));
+                };
+                Some(NodeId(at as u32))
             }
         };
         let counted = nodes > 1;
@@ -64,8 +69,8 @@ impl Places {
         Ok(Places { nodes: divided, home, counted, messages, replicates, chooses, charged })
     }
 
-    /// The parts of a table's memory that lie on one node each, in whole pages of the kernel. Pages
-    /// that two nodes share lie with whoever touches them first.
+    /// The ranges of a table's memory that lie on one node each, in whole kernel pages. A kernel
+    /// page that two nodes share lies on the node that touches it first.
     pub fn metadata(&self, shape: Shape) -> impl Iterator<Item = (NodeId, Range<usize>)> {
         const PAGE: usize = 4096;
         let whole = |range: Range<usize>| range.start.next_multiple_of(PAGE)..range.end / PAGE * PAGE;
@@ -77,8 +82,8 @@ impl Places {
         })
     }
 
-    /// Binds the memory of a table that begins there. Before anybody touches it: a huge page would
-    /// have what several nodes need.
+    /// Binds each node's part of the table's memory at `at`. Must run before the memory is
+    /// touched: a huge page could hold the parts of several nodes.
     pub fn bind_metadata(&self, numa: &Numa, shape: Shape, at: *mut u8) {
         for (node, range) in self.metadata(shape) {
             numa.bind(at.wrapping_add(range.start), range.len(), node);

@@ -1,34 +1,35 @@
-//! Whether copies of pages are worth their while in a partition (mode `replicate`).
+//! Decides whether twins are worth making in a partition (mode `replicate`).
 
 use octavo_table::Tag;
 
 use crate::sync::{AtomicBool, AtomicU64, Ordering};
 
-/// Of so many pages one is a *probe*: by its tag, so that it stays one.
+/// One page in this many is a *probe*, chosen by its tag, so that it stays one.
 const PROBE_SHARE: u16 = 64;
 
-/// So many reads of overtaken probes are a look at what copies are worth.
+/// After this many reads of stale twins of probes, the partition decides anew.
 const PROBES: u64 = 16;
 
-/// Copies are not worth it when each is read less often than this before a write overtakes it, and
-/// are again when it is read more often than that. What a copy and its end cost more than a read
-/// from afar is what four to six reads of it save, where a read is of some hundred bytes; with
-/// whole pages it is one.
+/// Twins are not worth making if each is read less often than `HITS_MIN` before a write
+/// overtakes it, and are worth it again if each is read more often than `HITS_ENOUGH`. With
+/// reads of some hundred bytes, four to six reads save what making and overtaking a twin costs
+/// beyond one remote read; with reads of whole pages, one read does.
 const HITS_MIN: u64 = 4;
 const HITS_ENOUGH: u64 = 8;
 
-/// Whether copies are worth their while in a partition: most of its pages have none while those
-/// that are probes say no.
+/// Whether twins are worth making in one partition. While the probes say no, only probes get
+/// twins.
 #[derive(Default)]
 pub(crate) struct Worth {
     is_low: AtomicBool,
-    /// Reads of probes whose copies were overtaken, and of their copies, since the last look.
+    /// Since the last decision: reads of probes that found the twin stale, and reads served by a
+    /// probe's twin.
     stale: AtomicU64,
     hits: AtomicU64,
 }
 
 impl Worth {
-    /// Whether the page may have copies.
+    /// Whether the page may have twins.
     pub fn allows(&self, tag: Tag) -> bool {
         // Relaxed, all here: hints.
         !self.is_low.load(Ordering::Relaxed) || is_probe(tag)
