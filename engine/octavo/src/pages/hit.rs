@@ -56,8 +56,9 @@ const LONG_BYTES: usize = 512;
 // ---- One read
 
 impl ObjectInner {
-    /// Reads and counts a short range inside one page, other than the object's last. Returns
-    /// `false`, with nothing counted, if the range is longer or elsewhere, or the copy fails.
+    /// Reads and counts up to `copy::INLINE_BYTES` inside one page. Returns `false`, with nothing
+    /// counted, if the range is longer, crosses a page boundary or lies in the object's last page, or
+    /// if `copy_inline` fails.
     ///
     /// # Safety
     /// `to` is valid for `len` bytes.
@@ -87,6 +88,30 @@ impl ObjectInner {
 }
 
 impl PartitionInner {
+    /// `copy_resident` for at most `copy::INLINE_BYTES`, which also counts the hit. Returns `false` if
+    /// nothing was counted and `copy_resident` has to look.
+    ///
+    /// This function makes no calls, so that it saves and spills no registers: whatever a hit does
+    /// besides waiting for memory keeps the processor from starting the next hit.
+    ///
+    /// # Safety
+    /// As `copy_resident`, and `len` is at most `copy::INLINE_BYTES`.
+    #[inline(always)]
+    pub unsafe fn copy_inline(&self, tag: Tag, skip: usize, to: *mut u8, len: usize) -> bool {
+        let Some(counts) = self.counters.at_hand() else { return false };
+        let Some(candidate) = self.table.candidate(tag) else { return false };
+        let Some(glance) = self.table.glance(candidate, tag) else { return false };
+        let frame = self.frames.at(candidate).wrapping_add(skip);
+        // SAFETY: as in `copy_found`.
+        unsafe { copy::copy_out_inline(frame, to, len) };
+        if !glance.is_still_shown() {
+            return false;
+        }
+        self.table.touch_at(&glance, tag);
+        counts.add_hit(len as u64);
+        true
+    }
+
     /// P13: copies `len` bytes from `skip` in a page, if the page is resident and no writer
     /// interferes. Takes no lock, makes no system call, and stores nothing shared except for the
     /// policy.
@@ -116,56 +141,6 @@ impl PartitionInner {
         unsafe { self.copy_again(tag, skip, to, len) }
     }
 
-    /// `copy_resident` for at most `copy::INLINE_BYTES`, which also counts the hit. The function
-    /// makes no calls, so that it saves and spills no registers: whatever a hit does besides
-    /// waiting for memory keeps the processor from starting the next hit. Returns `false` if
-    /// nothing was counted and `copy_resident` has to look.
-    ///
-    /// # Safety
-    /// As `copy_resident`.
-    #[inline(always)]
-    pub unsafe fn copy_inline(&self, tag: Tag, skip: usize, to: *mut u8, len: usize) -> bool {
-        let Some(counts) = self.counters.at_hand() else { return false };
-        let Some(candidate) = self.table.candidate(tag) else { return false };
-        let Some(glance) = self.table.glance(candidate, tag) else { return false };
-        let frame = self.frames.at(candidate).wrapping_add(skip);
-        // SAFETY: as in `copy_found`.
-        unsafe { copy::copy_out_inline(frame, to, len) };
-        if !glance.is_still_shown() {
-            return false;
-        }
-        self.table.touch_at(&glance, tag);
-        counts.add_hit(len as u64);
-        true
-    }
-
-    /// Repeats `copy_resident` by P3, for when the candidate was another page's slot, or a page
-    /// of the set was claimed or written during the copy.
-    ///
-    /// # Safety
-    /// As `copy_resident`.
-    #[cold]
-    #[inline(never)]
-    pub unsafe fn copy_again(&self, tag: Tag, skip: usize, to: *mut u8, len: usize) -> bool {
-        for _ in 0..OPTIMISTIC_TRIES {
-            let Some(found) = self.table.find(tag) else { return false };
-            if !found.word.readable() {
-                return false;
-            }
-            // SAFETY: the caller's promise.
-            if unsafe { self.copy_found(&found, skip, to, len) } {
-                return true;
-            }
-        }
-        false
-    }
-
-    /// Returns the address of the byte at `offset` of an object, if its page is in `slot`.
-    #[inline(always)]
-    pub fn byte_at(&self, slot: SlotIndex, offset: u64) -> *const u8 {
-        self.frames.at(slot).wrapping_add(offset as usize & self.page_mask)
-    }
-
     /// P13 for the candidate slot. Returns `false` if the slot belongs to another page, or if
     /// any page of the set was hidden during the copy.
     ///
@@ -191,6 +166,27 @@ impl PartitionInner {
         good
     }
 
+    /// Repeats `copy_resident` by P3, for when the candidate was another page's slot, or a page
+    /// of the set was claimed or written during the copy.
+    ///
+    /// # Safety
+    /// As `copy_resident`.
+    #[cold]
+    #[inline(never)]
+    pub unsafe fn copy_again(&self, tag: Tag, skip: usize, to: *mut u8, len: usize) -> bool {
+        for _ in 0..OPTIMISTIC_TRIES {
+            let Some(found) = self.table.find(tag) else { return false };
+            if !found.word.readable() {
+                return false;
+            }
+            // SAFETY: the caller's promise.
+            if unsafe { self.copy_found(&found, skip, to, len) } {
+                return true;
+            }
+        }
+        false
+    }
+
     /// P3 for a page that `Table::find` has found. Returns `false` if the page changed during
     /// the copy.
     ///
@@ -207,6 +203,12 @@ impl PartitionInner {
             self.table.touch(found);
         }
         good
+    }
+
+    /// Returns the address of the byte at `offset` of an object, if its page is in `slot`.
+    #[inline(always)]
+    pub fn byte_at(&self, slot: SlotIndex, offset: u64) -> *const u8 {
+        self.frames.at(slot).wrapping_add(offset as usize & self.page_mask)
     }
 }
 
@@ -264,7 +266,7 @@ impl ObjectInner {
         let before_last = reads.len().saturating_sub(AHEAD);
         for number in 0..reads.len() {
             if number < before_last {
-                // SAFETY: `before_last` is `AHEAD` less than the number of reads.
+                // SAFETY: `number < before_last`, so that `number + AHEAD` is a read's.
                 let read = unsafe { reads.get_unchecked(number + AHEAD) };
                 ahead[(number + AHEAD) % AHEAD_RING].write(self.locate::<LONG>(partition, read));
             }
