@@ -23,8 +23,8 @@ impl Line {
     pub fn show(&mut self, text: impl FnOnce() -> String) {
         if self.is_shown && self.updated.is_none_or(|updated| updated.elapsed() >= PAUSE) {
             self.updated = Some(Instant::now());
-            // Return to the beginning of the line, and clear its rest. A failure is ignored: there is
-            // nowhere to report it.
+            // Return to the beginning of the line, and clear its rest. A failure is ignored: there
+            // is nowhere to report it.
             let _ = write!(std::io::stderr(), "\r{}\x1b[K", text());
         }
     }

@@ -319,8 +319,11 @@ impl<'ast> Visit<'ast> for Paths<'_> {
     fn visit_attribute(&mut self, _: &'ast Attribute) {}
 
     fn visit_path(&mut self, path: &'ast syn::Path) {
-        let names = path.segments.iter().map(|segment| segment.ident.to_string()).collect();
-        self.0.push((names, path.span().start().line));
+        // A single name in code is a local name or an imported item, never a module.
+        if path.segments.len() > 1 {
+            let names = path.segments.iter().map(|segment| segment.ident.to_string()).collect();
+            self.0.push((names, path.span().start().line));
+        }
         visit::visit_path(self, path);
     }
 

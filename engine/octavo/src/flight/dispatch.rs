@@ -217,8 +217,8 @@ impl Task {
         is_begun && self.next >= self.end && self.again.is_empty()
     }
 
-    /// Enters the task's next phase, if there is one: durable writes and clearings are followed by a
-    /// sync, the pages of a sync by the store's own.
+    /// Enters the task's next phase, if there is one: durable writes and clearings are followed by
+    /// a sync, the pages of a sync by the store's own.
     fn enter_next_phase(&mut self) -> bool {
         let is_durable = match &mut self.job {
             Job::Sync(sync) => return sync.flush && !std::mem::replace(&mut sync.flushing, true),

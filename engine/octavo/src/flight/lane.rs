@@ -151,8 +151,8 @@ impl Lane {
 
 impl Drop for Lane {
     fn drop(&mut self) {
-        // What was read ahead holds slots that other tasks may wait for. In a child of `fork` that I/O
-        // is the parent's.
+        // What was read ahead holds slots that other tasks may wait for. In a child of `fork` that
+        // I/O is the parent's.
         while !self.shared.is_forked() && self.ring.in_flight() > 0 && !std::thread::panicking() {
             self.wait(None);
         }

@@ -133,7 +133,6 @@ impl Lane {
     }
 
     // ---- Sending
-    // ------------------------------------------------------------------------------------------------
 
     /// Puts a task's part of a page into the bundle for the page's node. Returns false if the
     /// page's node is this thread's, or if sending costs more than reading from here.
@@ -237,7 +236,6 @@ impl Lane {
     }
 
     // ---- Serving
-    // ------------------------------------------------------------------------------------------------
 
     /// Serves a bundle: hits at once, misses as tasks of this lane. `flush` submits.
     pub(super) fn serve(self: &Arc<Self>, work: &mut Work, mut bundle: Parcel) {
@@ -313,7 +311,8 @@ fn serve_hits(bundle: &mut Bundle) {
         // it.
         if object.check(letter.offset, letter.len as u64).is_ok() {
             places[reads.len()] = at;
-            // SAFETY: the sender lent the memory until its letter is back, and nobody else has the letter.
+            // SAFETY: the sender lent the memory until its letter is back, and nobody else has the
+            // letter.
             let buffer = unsafe { std::slice::from_raw_parts_mut(letter.memory, letter.len) };
             reads.push(Read { offset: letter.offset, buffer });
         }

@@ -1,5 +1,5 @@
-//! The miss: brings pages in with one fill for all tasks that want them, or reads around a full set.
-//! Not here: hits (`pages/hit.rs`).
+//! The miss: brings pages in with one fill for all tasks that want them, or reads around a full
+//! set. Not here: hits (`pages/hit.rs`).
 
 use octavo_disk::{IoBuffer, IoError};
 use octavo_table::{SetGuard, Tag};
@@ -116,7 +116,8 @@ pub(crate) fn deliver(work: &Work, transfer: &Transfer) {
         if let (Role::Deliver, Some(slot)) = (filled.role, filled.slot) {
             let span = work.tasks[filled.task].span(transfer.page + number as u64);
             let frame = transfer.object.partition.frames.at(slot);
-            // SAFETY: the frame is ours until `publish` (P1, P2), and the span is the task's own memory.
+            // SAFETY: the frame is ours until `publish` (P1, P2), and the span is the task's own
+            // memory.
             unsafe { copy::copy_out(frame.wrapping_add(span.skip), span.memory, span.len) }
         }
     }
@@ -154,7 +155,8 @@ pub(crate) fn filled(lane: &Lane, work: &mut Work, transfer: Transfer, result: R
             _ => partition.publish(slot, false),
         }
         match (filled.role, &task.job) {
-            // A part of a page that goes to the store first: now that the rest is resident, try again.
+            // A part of a page that goes to the store first: now that the rest is resident, try
+            // again.
             (Role::Bring, Job::Write { .. } | Job::Clear(_)) => lane.retry(filled.task, page),
             _ => lane.step(work, filled.task),
         }

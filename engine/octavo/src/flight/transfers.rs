@@ -90,9 +90,9 @@ impl Lane {
         let token = entry.key() as u64;
         let Transfer { object, page, .. } = &*entry.insert(transfer);
         let offset = page << object.partition.page_shift;
-        // SAFETY: the buffers are frames in state Filling, which nobody else touches and which are never
-        // given back, or bounce pages that the transfer owns; both stay until `complete` has taken
-        // the transfer.
+        // SAFETY: the buffers are frames in state Filling, which nobody else touches and which are
+        // never given back, or bounce pages that the transfer owns; both stay until `complete` has
+        // taken the transfer.
         unsafe { self.ring.push(&object.store, op, offset, buffers, token) };
     }
 

@@ -239,7 +239,8 @@ impl<'a> Attempt<'a> {
                 work.gather(self.object.clone(), self.page, slot, self.id, Role::Bring);
                 Look::Later
             }
-            // The bounce page at hand becomes the stray's: a task that holds one never waits for another.
+            // The bounce page at hand becomes the stray's: a task that holds one never waits for
+            // another.
             Claimed::Full(guard) => {
                 let mut own = bounce.split_off(number);
                 own.shorten(1);
@@ -302,7 +303,8 @@ impl<'a> Attempt<'a> {
         match self.partition.supersede(self.tag, guard, &found, |frame| self.copy_over(frame)) {
             Superseded::Done => Look::Done,
             Superseded::Changed => Look::Again,
-            // A clean page can be dropped: its bytes are in the store. A dirty one is written back first.
+            // A clean page can be dropped: its bytes are in the store. A dirty one is written back
+            // first.
             Superseded::Full if is_clean => self.drop_pinned(),
             Superseded::Full => Look::CleanFirst,
         }
@@ -383,8 +385,8 @@ impl<'a> Attempt<'a> {
     /// Copies the caller's bytes over a page: a bounce page, or a frame that this task owns
     /// (Writing or Filling) while optimistic readers may look at it.
     fn copy_over(&self, page: *mut u8) {
-        // SAFETY: the page is ours, and the span is the task's memory; racing readers are allowed for
-        // by `copy_in`.
+        // SAFETY: the page is ours, and the span is the task's memory; racing readers are allowed
+        // for by `copy_in`.
         unsafe { copy::copy_in(self.span.memory, page.wrapping_add(self.span.skip), self.span.len) };
     }
 

@@ -310,8 +310,8 @@ fn copy_page(
         let Some(copied_from) = partition.begin_writeback(tag, &found) else { continue };
         if copied_from.readable() {
             let frame = partition.frames.at(found.index);
-            // SAFETY: the frame is mapped, the bounce page is ours; the copy may race with a writer and is
-            // then thrown away.
+            // SAFETY: the frame is mapped, the bounce page is ours; the copy may race with a writer
+            // and is then thrown away.
             unsafe { copy::copy_out(frame, bounce.at(number), partition.page_bytes()) };
             if found.slot().unchanged(copied_from) {
                 return Copy::Copied { slot: found.index, version: copied_from.version() };

@@ -27,8 +27,8 @@
 //! A taker that writes files begins a new *part* from time to time (`Recording::begin_part` in
 //! `api/recording.rs`). A part has its own header, the names of the open objects, and a list of the
 //! resident pages, so that it can be read without the parts before it. A reader that has read the
-//! part before skips the list. A recording that begins after its partition's first page begins as a part
-//! does; one that begins before begins with the history of the directory.
+//! part before skips the list. A recording that begins after its partition's first page begins as a
+//! part does; one that begins before begins with the history of the directory.
 //!
 //! Not here: the format of events (`octavo_recording`), files, threads, time.
 

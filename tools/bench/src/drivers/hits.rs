@@ -13,13 +13,14 @@
 //! rest).
 
 mod looks;
+mod walk;
 
 use std::borrow::Cow;
 use std::hint::black_box;
 use std::ops::Range;
 
 use octavo::disk::{AlignedBytes, Store};
-use octavo::{Cache, CacheConfig, Object, PartitionConfig, Pin, Read};
+use octavo::{Cache, CacheConfig, PartitionConfig};
 use octavo_random::{Random, mix};
 
 use crate::case::{Call, Case};
@@ -27,13 +28,14 @@ use crate::clock::Clock;
 use crate::content::{self, PAGE_BYTES};
 use crate::error::Error;
 use crate::machine::huge_pages_bytes;
-use crate::reference::{AHEAD_SHORT, Array, Gather, UNIT_SHIFT, Walk};
+use crate::reference::{Array, Gather, UNIT_SHIFT, Walk};
 use crate::report::Row;
 use crate::rival::{Places, Rival, RivalCache, Room};
 use crate::stage::{Driver, Run, Subject, cache_config, partition_config};
 use crate::statistics::Histogram;
 use crate::stream;
-use crate::turns::{Pace, Team, Worker, timed};
+use crate::turns::{Pace, Team, Worker};
+use walk::{TURN_PAGES, TURN_SHORT, WRITES, Walker, next_turn, offset, read_batches, split, turn_of};
 
 pub const DRIVER: Driver = Driver {
     name: "hits",
@@ -63,11 +65,6 @@ pub const DRIVER: Driver = Driver {
 /// The contestants that can write.
 const WRITERS: &[&str] = &["octavo", "octavo-own-page", "words"];
 
-/// Operations of a turn, for short operations and for whole pages: about 0.1 ms, and a multiple of
-/// every batch.
-const TURN_SHORT: usize = 4096;
-const TURN_PAGES: usize = 256;
-
 /// Indices of a stream. The places together are several times as large as a last-level cache.
 const STREAM: usize = 1 << 22;
 const STREAM_QUICK: usize = 1 << 17;
@@ -77,9 +74,6 @@ const MEMORY_BYTES_MIN: u64 = 8 << 20;
 
 /// Places are multiples of 128 bytes in 31 bits; a store of 1.5 times this size still fits.
 const MEMORY_BYTES_MAX: u64 = 64 << 30;
-
-/// The bit of a place that marks a write.
-const WRITES: u32 = 1 << 31;
 
 fn check(case: &Case) -> Result<(), String> {
     let (memory, batch) = (case.memory.0, case.batch.0);
@@ -326,130 +320,6 @@ fn rival_team<'t>(
 
 // ---- The engine
 
-/// A thread that accesses places of the object, by the case's call.
-struct Walker<'t> {
-    object: Object,
-    case: &'t Case,
-    places: Cow<'t, [u32]>,
-    at: usize,
-    buffers: AlignedBytes,
-}
-
-/// The offset of a place, in bytes.
-fn offset(place: u32) -> u64 {
-    u64::from(place & !WRITES) << UNIT_SHIFT
-}
-
-/// The page of a place, and the offset in it.
-fn split(place: u32) -> (u64, usize) {
-    (offset(place) / PAGE_BYTES as u64, offset(place) as usize % PAGE_BYTES)
-}
-
-/// The offset of the page of a place.
-fn page_offset(place: u32) -> u64 {
-    offset(place) & !(PAGE_BYTES as u64 - 1)
-}
-
-/// Reads `len` bytes of each place in batches that fill `buffers`. Calls `then` after each batch.
-fn read_batches(
-    object: &Object,
-    places: &[u32],
-    len: usize,
-    buffers: &mut [u8],
-    mut then: impl FnMut(&mut [Read<'_>]),
-) -> Result<(), Error> {
-    let chunks = buffers.chunks_exact_mut(len);
-    let mut reads: Vec<Read<'_>> = chunks.map(|buffer| Read { offset: 0, buffer }).collect();
-    for places in places.chunks_exact(reads.len()) {
-        for (read, place) in reads.iter_mut().zip(places) {
-            read.offset = offset(*place);
-        }
-        object.read_batch(&mut reads)?;
-        then(&mut reads);
-    }
-    Ok(())
-}
-
-/// Pins the pages of places in batches. Calls `then` with each batch's pins and places.
-fn pin_batches<'o>(
-    object: &'o Object,
-    places: &[u32],
-    batch: usize,
-    mut then: impl FnMut(&mut Vec<Option<Pin<'o>>>, &[u32]) -> Result<(), Error>,
-) -> Result<(), Error> {
-    let (mut offsets, mut pins) = (Vec::with_capacity(batch), Vec::with_capacity(batch));
-    for places in places.chunks_exact(batch) {
-        offsets.clear();
-        offsets.extend(places.iter().map(|place| page_offset(*place)));
-        object.pin_batch(&offsets, &mut pins)?;
-        then(&mut pins, places)?;
-        pins.clear();
-    }
-    Ok(())
-}
-
-impl Worker for Walker<'_> {
-    fn turn(&mut self, mut times: Option<&mut Histogram>) -> Result<u64, Error> {
-        let numbers = next_turn(&mut self.at, turn_of(self.case), self.places.len());
-        let places = &self.places[numbers];
-        let len = self.case.bytes.0 as usize;
-        match (self.case.call, &times) {
-            (Call::Single, None) if self.case.reads.0 == 100 => {
-                let buffer = &mut self.buffers[..len];
-                for place in places {
-                    self.object.read_at(u64::from(*place) << UNIT_SHIFT, buffer)?;
-                    black_box(buffer.as_mut_ptr());
-                }
-            }
-            (Call::Single, _) => mixed(&self.object, places, &mut self.buffers[..len], times)?,
-            (Call::Pin, None) => {
-                for place in places {
-                    black_box(self.object.pin(page_offset(*place))?);
-                }
-            }
-            (Call::Pin, Some(_)) => {
-                for place in places {
-                    timed(&mut times, || self.object.pin(page_offset(*place)).map(drop))?;
-                }
-            }
-            (Call::PinBatch, _) => pin_batches(&self.object, places, self.case.batch.0, |pins, _| {
-                black_box(pins);
-                Ok(())
-            })?,
-            (Call::Batch | Call::Queue, _) => {
-                read_batches(&self.object, places, len, &mut self.buffers, |reads| {
-                    black_box(reads.as_mut_ptr());
-                })?;
-            }
-        }
-        Ok(places.len() as u64)
-    }
-}
-
-/// Reads places, and writes places with the content that they have.
-fn mixed(
-    object: &Object,
-    places: &[u32],
-    buffer: &mut [u8],
-    mut times: Option<&mut Histogram>,
-) -> Result<(), Error> {
-    for place in places {
-        let (offset, writes) = (offset(*place), place & WRITES != 0);
-        if writes {
-            let (page, skip) = split(*place);
-            content::fill_part(page, skip, buffer);
-        }
-        timed(&mut times, || match writes {
-            true => object.write_at(offset, buffer),
-            false => object.read_at(offset, buffer),
-        })?;
-        black_box(buffer.as_mut_ptr());
-    }
-    Ok(())
-}
-
-// ---- The references
-
 /// A thread that accesses places of the array.
 struct Bare<'t> {
     full: &'t FullCache,
@@ -498,25 +368,9 @@ impl Bare<'_> {
 
 // ---- Streams and stores
 
-/// Operations of a turn.
-fn turn_of(case: &Case) -> usize {
-    if case.bytes.0 as usize == PAGE_BYTES { TURN_PAGES } else { TURN_SHORT }
-}
-
 /// Where a thread begins in the stream: as far as possible from the others.
 fn begin(thread: usize, threads: usize, count: usize) -> usize {
     (count / threads * thread) & !(TURN_SHORT - 1)
-}
-
-/// The next `turn` operations of a stream; near its end, those at its start. The places that a
-/// prefetching walk looks ahead at are inside the stream too.
-fn next_turn(at: &mut usize, turn: usize, count: usize) -> Range<usize> {
-    if *at + turn + AHEAD_SHORT > count {
-        *at = 0;
-    }
-    let numbers = *at..*at + turn;
-    *at += turn;
-    numbers
 }
 
 /// A store in memory whose pages have content of their own, written through a small cache.

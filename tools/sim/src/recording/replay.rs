@@ -22,6 +22,7 @@
 mod resizes;
 mod sampled;
 mod steps;
+mod words;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -354,7 +355,7 @@ impl<const W: usize> Twin<W> {
         self.differ(key, || {
             let there = there.map(|word| format!("{:?}", word.state()).to_lowercase());
             let there = there.unwrap_or_else(|| "not in the cache".into());
-            format!("{} was recorded, but in the replay the page is {there}", steps::in_words(step))
+            format!("{} was recorded, but in the replay the page is {there}", words::in_words(step))
         });
     }
 

@@ -10,8 +10,8 @@
 //! - `auto`: each partition chooses among the other three (`weigh.rs`, `state/nodes/auto.rs`).
 //!
 //! Finding a page's node costs a hit nothing: the node follows from the directory entry that every
-//! lookup reads. With several nodes, accesses are counted by node: no counter is *at hand*, so every
-//! hit takes the accounted path (`pages/access.rs`). With one node nothing here runs.
+//! lookup reads. With several nodes, accesses are counted by node: no counter is *at hand*, so
+//! every hit takes the accounted path (`pages/access.rs`). With one node nothing here runs.
 
 mod charge;
 mod replicate;

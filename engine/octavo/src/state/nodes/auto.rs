@@ -25,12 +25,12 @@
 //! All costs are fixed prices (`numa/cost.rs`), not clock readings: the same accesses make the
 //! same choices, and other load on the machine does not disturb them.
 //!
-//! *A look* takes place every 64 such accesses: it halves the old sums and adds the new ones.
-//! The strategy changes when, four looks in a row, another one is a 32nd cheaper. It changes to
+//! *A look* takes place every 64 such accesses: it halves the old sums and adds the new ones. The
+//! strategy changes when, four looks in a row, another one is a 32nd cheaper. It changes to
 //! `partition` when, four looks in a row, the one in use saves less than a 64th of the direct cost.
-//! A partition that changes again soon must wait for twice as many looks, so that a load between two
-//! strategies pays for few changes. When `replicate` is left, the reaper drops the remaining twins
-//! and brings mains home.
+//! A partition that changes again soon must wait for twice as many looks, so that a load between
+//! two strategies pays for few changes. When `replicate` is left, the reaper drops the remaining
+//! twins and brings mains home.
 //!
 //! *What `auto` costs*: whatever probes cost beyond their gain, on one page in 64, and a look at
 //! the tag for each remote access. If hardly any remote accesses are to probes, other pages

@@ -3,8 +3,8 @@
 //!
 //! Pressure is the rate at which pages come into full sets. It is read from the clocks of some
 //! sets, so that nothing is counted for it. Once a period the node with the most pressure is
-//! compared with the one with the least. If, twice in a row, the former has more than a quarter more
-//! pressure, and more than the differences between sets explain:
+//! compared with the one with the least. If, twice in a row, the former has more than a quarter
+//! more pressure, and more than the differences between sets explain:
 //!
 //! - Some of the hot node's entries move to the cold node's segments (`Table::shift`), so that its
 //!   pages become fewer while its memory stays. Half of what would even the two out moves, because

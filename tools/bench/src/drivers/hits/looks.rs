@@ -6,7 +6,7 @@
 
 use std::hint::black_box;
 
-use super::{Walker, next_turn, offset, page_offset, pin_batches, read_batches, split, turn_of};
+use super::walk::{Walker, next_turn, offset, page_offset, pin_batches, read_batches, split, turn_of};
 use crate::error::Error;
 use crate::statistics::Histogram;
 use crate::turns::Worker;

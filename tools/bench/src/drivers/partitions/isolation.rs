@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use octavo::disk::AlignedBytes;
 use octavo::{Cache, Object, Partition, PartitionConfig};
 
+use super::goal::{Goal, judge};
 use super::house::config;
-use super::{Goal, judge};
 use crate::case::Case;
 use crate::content::{self, PAGE_BYTES};
 use crate::error::Error;

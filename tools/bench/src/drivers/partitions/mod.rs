@@ -14,6 +14,7 @@
 //! | `stationary` | the same two without a change: how much memory moves in a period |
 //! | `isolation` | a neighbour with `min` beside a scanner, with a partition or without a cache |
 
+mod goal;
 mod house;
 mod isolation;
 mod pair;
@@ -52,23 +53,6 @@ fn row(files: &[Scratch; 2], case: &Case, run: &mut Run<'_>) -> Result<Row, Erro
         Experiment::Isolation => isolation::run(case, files, run, &mut row)?,
     }
     Ok(row)
-}
-
-/// The goal of a figure.
-#[derive(Clone, Copy)]
-enum Goal {
-    AtLeast(f64),
-    Below(f64),
-}
-
-/// Adds a figure to a row, and its goal under a name of its own.
-fn judge(row: &mut Row, (name, goal_name): (&'static str, &'static str), figure: f64, goal: Goal) {
-    let (is_met, text) = match goal {
-        Goal::AtLeast(least) => (figure >= least, format!("at least {least}")),
-        Goal::Below(most) => (figure < most, format!("below {most}")),
-    };
-    row.add(name, figure);
-    row.add(goal_name, format!("{text}: {}", if is_met { "met" } else { "MISSED" }));
 }
 
 #[cfg(test)]

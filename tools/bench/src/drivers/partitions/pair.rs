@@ -3,9 +3,9 @@
 
 use octavo::disk::Store;
 
+use super::goal::{Goal, judge};
 use super::house::{Done, House, Plan, Sharing};
 use super::work::{self, Work};
-use super::{Goal, judge};
 use crate::case::Case;
 use crate::content::PAGE_BYTES;
 use crate::error::Error;

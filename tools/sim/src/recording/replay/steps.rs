@@ -7,6 +7,7 @@ use octavo_recording::{Place, Step};
 use octavo_table::{Claim, Found, SetGuard, State, Tag};
 
 use super::Twin;
+use super::words::place_in_words;
 
 const AT_REST: [State; 2] = [State::Clean, State::Dirty];
 
@@ -187,31 +188,5 @@ impl<const W: usize> Twin<W> {
 fn give_back<const W: usize>(guard: &mut SetGuard<'_, W>, claim: Claim) {
     if let Claim::Claimed { slot, .. } = claim {
         let _no_waiter = guard.remove(slot);
-    }
-}
-
-fn place_in_words(place: Place) -> String {
-    match place {
-        Place::Full => "no place, because its set was full of busy pages".into(),
-        Place::Way { way, evicted: true } => format!("way {way} of its set, in place of another page"),
-        Place::Way { way, evicted: false } => format!("way {way} of its set, which was free"),
-    }
-}
-
-/// Returns a step as a noun phrase, for differences.
-pub fn in_words(step: Step) -> &'static str {
-    match step {
-        Step::Claim(_) | Step::ClaimAhead(_) | Step::ClaimOnce(_) => "the beginning of its fill",
-        Step::Publish { .. } => "the end of its fill",
-        Step::Release => "the end of its stay",
-        Step::Touch => "a hit",
-        Step::Overwrite => "a write into it",
-        Step::BeginStore => "the beginning of a write through it",
-        Step::EndStore => "the end of a write through it",
-        Step::BeginWriteback => "the beginning of its write-back",
-        Step::EndWriteback { .. } => "the end of its write-back",
-        Step::Drop { .. } => "its drop",
-        Step::Supersede(_) | Step::SupersedeRefused(_) => "a write beside its pinned bytes",
-        Step::Pin { .. } | Step::Held { .. } => "a pin",
     }
 }
