@@ -57,8 +57,8 @@ const LONG_BYTES: usize = 512;
 
 impl ObjectInner {
     /// Reads and counts up to `copy::INLINE_BYTES` inside one page. Returns `false`, with nothing
-    /// counted, if the range is longer, crosses a page boundary or lies in the object's last page,
-    /// or if `copy_inline` fails.
+    /// counted, if the range is longer, crosses a page boundary or lies in the object's last
+    /// page, or if `copy_inline` fails.
     ///
     /// # Safety
     /// `to` is valid for `len` bytes.
@@ -88,8 +88,8 @@ impl ObjectInner {
 }
 
 impl PartitionInner {
-    /// `copy_resident` for at most `copy::INLINE_BYTES`, which also counts the hit. Returns `false`
-    /// if nothing was counted and `copy_resident` has to look.
+    /// `copy_resident` for at most `copy::INLINE_BYTES`, which also counts the hit. Returns
+    /// `false` if nothing was counted and `copy_resident` has to look.
     ///
     /// This function makes no calls, so that it saves and spills no registers: whatever a hit does
     /// besides waiting for memory keeps the processor from starting the next hit.
@@ -381,7 +381,7 @@ mod tests {
 
     /// On a machine with AVX-512, ordinary batches only run the wide version: call both.
     #[test]
-    fn a_batch_reads_the_same_however_it_was_compiled() {
+    fn a_batch_reads_the_same_bytes_with_and_without_wide_copies() {
         let cache = Cache::new(CacheConfig { memory_max_bytes: 32 << 20, ..CacheConfig::default() }).unwrap();
         let partition = cache.partition(PartitionConfig::new("p")).unwrap();
         let object = partition.open(Store::memory("m", PAGES * PAGE), "m").unwrap();

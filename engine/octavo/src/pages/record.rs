@@ -5,7 +5,7 @@
 //! which is held over the table step that an event describes ([`Note`]). So any two steps, by
 //! any two threads, are in the recording in the order in which the table made them.
 //!
-//! - The moves of a resize are recorded set by set, in this way.
+//! - The moves of a resize are recorded so, set by set.
 //! - Hits of single reads, batches and queues are one step each: the look, the touch of the
 //!   policy and the event.
 //! - Two things are recorded after they happened: a pin's hit, and a change of the policy under
@@ -28,7 +28,7 @@
 //! `api/recording.rs`). A part has its own header, the names of the open objects, and a list of the
 //! resident pages, so that it can be read without the parts before it. A reader that has read the
 //! part before skips the list. A recording that begins after its partition's first page begins as a
-//! part does; one that begins before begins with the history of the directory.
+//! part does; one that begins before that page begins with the history of the directory.
 //!
 //! Not here: the format of events (`octavo_recording`), files, threads, time.
 
@@ -37,11 +37,11 @@ use std::sync::atomic::Ordering;
 use octavo_recording::{Encoder, Event, Place, Step, Totals, WHOLE};
 use octavo_table::{Claim, SlotIndex, Tag};
 
+use crate::ways::WAYS;
 use crate::state::counters::Count;
 use crate::state::partition::PartitionInner;
 use crate::state::tape::{BLOCK_BYTES, Handed, RecordingEnd, Tape};
 use crate::sync::{MutexGuard, lock};
-use crate::ways::WAYS;
 
 /// The exclusive right to write the next event. Taken before a table step whose effect other
 /// threads can see. Empty if the partition records no steps.

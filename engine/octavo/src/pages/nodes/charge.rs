@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_owed_is_spent() {
+    fn a_thread_spins_for_at_least_what_it_owes() {
         let began = Instant::now();
         (0..1000).for_each(|_| spend(2000.0));
         assert!(began.elapsed() >= Duration::from_micros(1990), "{:?}", began.elapsed());

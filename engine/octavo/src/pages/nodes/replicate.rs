@@ -56,8 +56,8 @@ impl PartitionInner {
             return is_hit;
         }
         let mut stale = None;
-        // A page's own node (`owner_of`) has no twin of it unless the main is away, and a node to
-        // which the page's entry has moved for balance (`node_of`) has no use for one.
+        // A page's own node (`owner_of`) has no twin of it unless the main is away, and a node
+        // to which the page's entry has moved for balance (`node_of`) has no use for one.
         let is_home_here = self.table.node_of(tag) == here;
         let is_own = is_home_here || self.table.owner_of(tag) == here;
         // SAFETY: the caller's promise.

@@ -6,10 +6,10 @@
 //! every write increments, tells whether there was one. So writes to a page on the writer's own
 //! node pay nothing for this, and remote writes pay one look at a line of their own node.
 //!
-//! Each node follows up to 2,048 pages, in cells chosen by a hash of the tag. If two pages meet in
-//! a cell, the one that is followed keeps it until 255 writes to others have come since its own
-//! last write; then it counts as idle. Every access is a Relaxed load or store, never an atomic
-//! read-modify-write: where two threads interfere, only a guess is lost.
+//! Each node follows up to 2,048 pages, in cells chosen by a hash of the tag. If two pages meet
+//! in a cell, the one that is followed keeps it until 255 writes to others have come since its
+//! own last write; then it counts as idle. Every access is a Relaxed load or store, never an
+//! atomic read-modify-write: where two threads interfere, only a guess is lost.
 //!
 //! Not here: the move of the main.
 
