@@ -151,7 +151,7 @@ impl PartitionInner {
         !self.is_recorded_whole()
     }
 
-    /// Whether twins may be made now.
+    /// Whether twins may be made and mains moved now.
     fn wants_copies(&self) -> bool {
         // Relaxed, both: hints.
         self.may_replicate() && !self.shared.is_short.load(Ordering::Relaxed)
@@ -212,8 +212,8 @@ impl PartitionInner {
             let Some(main) = self.table.find(tag) else { return false };
             let Some(word) = copying.link(&main) else { continue };
             let (from, to) = (self.frames.at(main.index), self.frames.at(copying.index));
-            // SAFETY: both frames are mapped for the partition's life, and the copy may race
-            // with a writer of the main and with readers of the old twin.
+            // SAFETY: both frames are mapped for the partition's life, and the copy may race with a
+            // writer of the main and with readers of the old twin, which `copy_between` allows.
             unsafe { copy::copy_between(from, to, self.page_bytes()) };
             if main.slot().unchanged(word) {
                 self.table.touch(&main);
@@ -266,8 +266,8 @@ impl PartitionInner {
                 continue;
             }
             let (from, to) = (self.frames.at(twin.index), self.frames.at(slot));
-            // SAFETY: the slot is ours until it is published, and the copy may race with a
-            // thread that takes the twin's frame.
+            // SAFETY: the slot is ours until it is published, and the copy may race with a thread
+            // that takes the twin's frame, which `copy_between` allows.
             unsafe { copy::copy_between(from, to, self.page_bytes()) };
             if twin.slot().is_still_twin(twin.word) {
                 self.counters.add(Count::Elections, 1);

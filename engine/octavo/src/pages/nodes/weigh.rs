@@ -92,6 +92,8 @@ impl PartitionInner {
         saved > 0.0
     }
 
+    /// Counts an access to a remote page that is no probe. Every `TURNS` of a thread's, asks whether
+    /// the probes are accessed at all.
     fn count_far(&self) {
         if self.counters.turn(Count::FarTurns).is_multiple_of(TURNS) {
             self.auto.look_for_probes();

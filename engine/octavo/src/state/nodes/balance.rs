@@ -69,6 +69,8 @@ pub(crate) struct Verdict {
     pub excess: f64,
 }
 
+/// Compares the nodes with the most and the least pressure. Returns `None` if the difference is
+/// small or may be a sampling error.
 pub(crate) fn judge(nodes: &[Pressure]) -> Option<Verdict> {
     let by_pressure =
         |(_, a): &(usize, &Pressure), (_, b): &(usize, &Pressure)| a.per_set().total_cmp(&b.per_set());

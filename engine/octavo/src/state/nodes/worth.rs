@@ -35,10 +35,12 @@ impl Worth {
         !self.is_low.load(Ordering::Relaxed) || is_probe(tag)
     }
 
+    /// Counts a read that a probe's twin has served.
     pub fn probe_hit(&self) {
         self.hits.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Counts a read that found a probe's twin stale, and decides anew after `PROBES` of these.
     pub fn probe_stale(&self) {
         if self.stale.fetch_add(1, Ordering::Relaxed) + 1 < PROBES {
             return;
@@ -52,6 +54,7 @@ impl Worth {
     }
 }
 
+/// Whether the page is a probe.
 pub(crate) fn is_probe(tag: Tag) -> bool {
     tag.sample() < u16::MAX / PROBE_SHARE
 }
