@@ -92,8 +92,8 @@ impl PartitionInner {
         saved > 0.0
     }
 
-    /// Counts an access to a remote page that is no probe. Every `TURNS` of a thread's, asks whether
-    /// the probes are accessed at all.
+    /// Counts an access to a remote page that is no probe. After every `TURNS` of these, a
+    /// thread asks whether the probes are accessed at all.
     fn count_far(&self) {
         if self.counters.turn(Count::FarTurns).is_multiple_of(TURNS) {
             self.auto.look_for_probes();
