@@ -54,7 +54,7 @@ impl Places {
                 let at = numa.topology.nodes.iter().position(|node| node.number == number);
                 let Some(at) = at else {
                     let known: Vec<u32> = numa.topology.nodes.iter().map(|node| node.number).collect();
-                    return Err(format!("node = {number}: there is no such node, only {known:?}"));
+                    return Err(format!("there is no node {number}, only {known:?}"));
                 };
                 Some(NodeId(at as u32))
             }
