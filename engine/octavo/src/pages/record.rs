@@ -37,11 +37,11 @@ use std::sync::atomic::Ordering;
 use octavo_recording::{Encoder, Event, Place, Step, Totals, WHOLE};
 use octavo_table::{Claim, SlotIndex, Tag};
 
-use crate::ways::WAYS;
 use crate::state::counters::Count;
 use crate::state::partition::PartitionInner;
 use crate::state::tape::{BLOCK_BYTES, Handed, RecordingEnd, Tape};
 use crate::sync::{MutexGuard, lock};
+use crate::ways::WAYS;
 
 /// The exclusive right to write the next event. Taken before a table step whose effect other
 /// threads can see. Empty if the partition records no steps.

@@ -94,8 +94,14 @@ fn row(
         });
         if name == "octavo-resizing" {
             return team
-                .before(|| Ok(resizer.runs.store(true, SeqCst)))
-                .after(|| Ok(resizer.runs.store(false, SeqCst)));
+                .before(|| {
+                    resizer.runs.store(true, SeqCst);
+                    Ok(())
+                })
+                .after(|| {
+                    resizer.runs.store(false, SeqCst);
+                    Ok(())
+                });
         }
         // At its largest, with the pages that shrinking evicted.
         team.before(|| {

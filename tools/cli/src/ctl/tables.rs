@@ -65,7 +65,7 @@ pub fn report(report: &Report) -> String {
         "ERRORS",
     ])];
     let objects = report.partitions.iter().flat_map(|partition| &partition.objects);
-    traffic.extend(objects.map(|object| traffic_row(object)));
+    traffic.extend(objects.map(traffic_row));
     text.push('\n');
     text.push_str(&aligned(&traffic, 1));
     for partition in &report.partitions {
