@@ -1,4 +1,6 @@
-//! What a cache and its partitions are made with: plain structs, checked by `validate`.
+//! Configurations of a cache and its partitions: plain structs, checked by `validate`.
+//!
+//! Not here: configuration files (front ends read them), changes at run time (`api`).
 
 use octavo_disk::Engine;
 pub use octavo_share::Limits;
@@ -9,53 +11,66 @@ use crate::numa::{NumaMode, RemoteCost, Replication, TopologySource};
 use crate::pressure::PressureSource;
 use crate::ways::WAYS;
 
-/// Pages are no larger.
+/// The largest page, in bytes.
 pub(crate) const PAGE_BYTES_MAX: usize = 65536;
 
-/// What a cache is made with.
+/// The configuration of a cache. Every field has a default.
+///
+/// # Examples
+/// ```
+/// use octavo::CacheConfig;
+/// let config = CacheConfig { memory_max_bytes: 256 << 20, ..CacheConfig::default() };
+/// config.validate()?;
+/// # Ok::<(), octavo::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct CacheConfig {
-    /// Hard bound on everything, in bytes: frames, metadata, buffers in flight.
+    /// Hard limit on all memory, in bytes: frames, metadata, buffers in flight. Default: 64 MiB.
     pub memory_max_bytes: u64,
-    /// Bytes of a page: a power of two from 4096 to 65536.
+    /// Page size in bytes: a power of two from 4,096 to 65,536. Default: 4,096.
     pub page_bytes: u32,
-    /// Bytes of a segment, the unit in which partitions grow and shrink: a power of two that holds
-    /// at least one set. 2 MiB, one huge page, unless a cache is to be tiny.
+    /// Segment size in bytes, the unit in which partitions grow and shrink: a power of two that
+    /// holds at least one set. Default: 2 MiB, one huge page; smaller only for a tiny cache.
     pub segment_bytes: u64,
-    /// How I/O reaches files.
+    /// The interface through which I/O reaches files. Default: [`Engine::Auto`].
     pub engine: Engine,
-    /// Bytes of `memory_max_bytes` set aside for buffers, rings and bounce pages. None: an eighth,
-    /// from 1.75 MiB to 128 MiB.
+    /// Bytes of `memory_max_bytes` set aside for buffers, rings and bounce pages (the *buffer
+    /// share*). Default: `None`, an eighth of `memory_max_bytes`, at least 1.75 MiB and at most
+    /// 128 MiB.
     ///
-    /// - Bounce pages, in which writes travel: an eighth of it, when the cache is made.
-    /// - I/O rings of 24 KiB: one for the cleaner and one for each [`crate::Queue`]; one for each
-    ///   core in mode `message`; and those that blocking calls share, as many as have ever run at a
-    ///   time, but no more than 64 or an eighth of it. Threads cost nothing: see [`crate::Cache`].
-    /// - The rest: [`crate::Cache::buffer`], recordings, and long rounds of write-back.
+    /// - Bounce pages, which carry writes to the store, take an eighth of the share when the
+    ///   cache is created.
+    /// - I/O rings take 24 KiB each. There is one for the cleaner, one per [`crate::Queue`], and
+    ///   in mode `message` one per core. Blocking calls share as many as have ever run at the
+    ///   same time, but at most 64, and at most an eighth of the share. Threads take nothing:
+    ///   see [`crate::Cache`].
+    /// - The rest is for [`crate::Cache::buffer`], recordings, and long rounds of write-back.
     ///
-    /// Where it is used up, [`crate::Cache::queue`] fails and [`crate::Cache::buffer`] gives none.
-    /// Blocking calls neither fail nor wait for others' rings.
+    /// While the share is used up, [`crate::Cache::queue`] fails and [`crate::Cache::buffer`]
+    /// returns `None`. Blocking calls neither fail nor wait for other calls' rings.
     pub buffers_max_bytes: Option<u64>,
-    /// Whether the cache runs its own cleaner thread. Without it dirty pages are written by syncs
-    /// alone (and by [`crate::Cache::clean`]).
+    /// Whether the cache runs a cleaner thread. Without it, only syncs and
+    /// [`crate::Cache::clean`] write dirty pages back. Default: true.
     pub background: bool,
-    /// Whether partitions are resized by what memory is worth to them. Without `background` they
-    /// are not.
+    /// Whether a reaper thread resizes partitions according to what memory is worth to them. It
+    /// runs only together with `background`. Default: true.
     pub reaper: bool,
-    /// What the system says about its memory, where `memory_max_bytes` is to yield to it. None: it
-    /// does not.
+    /// Source of memory-pressure signals. When set, the cache shrinks below `memory_max_bytes`
+    /// while the system is short of memory. Default: `None` (never shrinks).
     pub pressure: Option<PressureSource>,
-    /// The machine's nodes, or made-up ones.
+    /// Source of the NUMA topology: the machine's nodes, or emulated ones. Default: the
+    /// machine's.
     pub topology: TopologySource,
-    /// How they are used, where there are more than one.
+    /// How the cache uses the nodes, if there are several. Default: [`NumaMode::Off`].
     pub numa: NumaMode,
-    /// What mode `replicate` does.
+    /// Settings of mode `replicate`.
     pub replication: Replication,
-    /// What distance between emulated nodes costs. None: nothing.
+    /// The cost of distance between emulated nodes. Default: `None` (distance costs nothing).
     pub remote_cost: Option<RemoteCost>,
-    /// The secret that places pages. None: from the kernel. Tests that must repeat give one.
+    /// Seed of the keyed hash that places pages. Default: `None`, a secret from the kernel.
+    /// Tests that must repeat set a seed.
     pub seed: Option<u64>,
-    /// Tests only: the pages of an object meet in one set, with one fingerprint.
+    /// Tests only: all pages of an object fall into one set, with one fingerprint.
     #[doc(hidden)]
     pub pages_meet: bool,
 }
@@ -82,7 +97,10 @@ impl Default for CacheConfig {
 }
 
 impl CacheConfig {
-    /// Checks the values against each other.
+    /// Checks each value and the values against each other.
+    ///
+    /// # Errors
+    /// [`Error::Config`], with a sentence that names the value and the range allowed.
     pub fn validate(&self) -> Result<(), Error> {
         let wrong = |message: String| Err(Error::Config(message));
         if !self.page_bytes.is_power_of_two() || !(4096..=PAGE_BYTES_MAX as u32).contains(&self.page_bytes) {
@@ -105,38 +123,41 @@ impl CacheConfig {
         }
         if self.memory_max_bytes > 1 << 46 {
             return wrong(format!(
-                "memory_max_bytes is {}: more than any machine has",
+                "memory_max_bytes is {}: at most 70368744177664 (64 TiB) is possible",
                 self.memory_max_bytes
             ));
         }
         if let Some(buffers) = self.buffers_max_bytes
             && buffers > self.memory_max_bytes
         {
-            return wrong(format!("buffers_max_bytes is {buffers}: more than memory_max_bytes"));
+            return wrong(format!(
+                "buffers_max_bytes is {buffers}: at most memory_max_bytes, {}, is possible",
+                self.memory_max_bytes
+            ));
         }
         self.replication.check().map_err(Error::Config)?;
         self.topology.check().map_err(Error::Config)
     }
 
-    /// Bytes set aside for buffers, rings and bounce pages.
+    /// Returns the bytes set aside for buffers, rings and bounce pages.
     pub(crate) fn reserve_bytes(&self) -> u64 {
         let least = 7 << 18;
         self.buffers_max_bytes.unwrap_or_else(|| (self.memory_max_bytes / 8).clamp(least, 128 << 20))
     }
 }
 
-/// When a write is replied to.
+/// When a write is acknowledged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CacheMode {
-    /// When the store has it (not necessarily durable: that is what a sync is for).
+    /// When the store has the bytes. They are durable only after a sync. The default.
     #[default]
     Writethrough,
-    /// When the page has it; the store gets it later.
+    /// When the page has the bytes; the store gets them later.
     Writeback,
 }
 
 impl CacheMode {
-    /// The name that configurations use.
+    /// Returns the name that configuration files use.
     pub const fn name(self) -> &'static str {
         match self {
             CacheMode::Writethrough => "writethrough",
@@ -145,39 +166,44 @@ impl CacheMode {
     }
 }
 
-/// What a partition is made with.
+/// The configuration of a partition. [`PartitionConfig::new`] sets the defaults.
 #[derive(Clone, Debug)]
 pub struct PartitionConfig {
-    /// For people; unique in its cache, and as [`crate::check_name`] demands.
+    /// Name for people, unique in its cache; see [`crate::check_name`] for its rules. Slashes
+    /// separate the groups that the partition is in.
     pub name: String,
-    /// Which page leaves when one comes.
+    /// Eviction policy: chooses the page that leaves when another arrives. Default: `octavo`.
     pub policy: PolicyName,
-    /// When writes are replied to.
+    /// When writes are acknowledged. Default: write-through.
     pub cache_mode: CacheMode,
-    /// Bytes of frames and metadata at most. None: as much as there is.
+    /// Most bytes of frames and metadata. Default: `None` (no limit but the cache's).
     pub max_bytes: Option<u64>,
-    /// Bytes of frames and metadata to begin with, if there is as much. None: `max_bytes`.
+    /// Bytes of frames and metadata at the start, as far as they are available. Default: `None`,
+    /// which means `max_bytes`.
     pub start_bytes: Option<u64>,
-    /// Bytes that are never taken from it.
+    /// Guaranteed size in bytes: the reaper never takes memory below it. Default: 0.
     pub min_bytes: u64,
-    /// Bytes that are taken from it last.
+    /// Protected size in bytes. The reaper takes memory below it only when every partition is
+    /// already at or below its own `low_bytes`. Default: 0.
     pub low_bytes: u64,
-    /// Bytes beyond which it has only what nobody else can use. None: no such bound.
+    /// Size in bytes beyond which the partition holds only memory that no other partition can
+    /// use. Default: `None` (no such limit).
     pub high_bytes: Option<u64>,
-    /// What its misses count for against others', from 1 to 10 000.
+    /// Weight of the partition's misses against other partitions' misses: 1 to 10,000. Default:
+    /// 100.
     pub weight: u32,
-    /// Most bytes of dirty pages. None: 40 % of the frames.
+    /// Most bytes of dirty pages. Default: `None`, 40 % of the frames.
     pub dirty_max_bytes: Option<u64>,
-    /// Most bytes that are read ahead of a stream of reads at a time. 0: nothing is read that
-    /// nobody asked for.
+    /// Most bytes to read ahead of a stream of sequential reads at a time. Default: 0 (no
+    /// read-ahead).
     pub read_ahead_max_bytes: u64,
-    /// The node where all its pages lie, by the machine's number. None: they are divided among the
-    /// nodes, in modes that know nodes.
+    /// Node that holds all pages, by the machine's node number. Default: `None`: modes that use
+    /// nodes divide the pages among all of them.
     pub node: Option<u32>,
 }
 
 impl PartitionConfig {
-    /// Its limits.
+    /// Returns the partition's limits; `None` becomes [`UNLIMITED`](crate::UNLIMITED).
     pub fn limits(&self) -> Limits {
         let bound = |bytes: Option<u64>| bytes.unwrap_or(octavo_share::UNLIMITED);
         Limits {
@@ -189,7 +215,7 @@ impl PartitionConfig {
         }
     }
 
-    /// The defaults, under a name.
+    /// Returns the default configuration with the given name.
     pub fn new(name: &str) -> Self {
         PartitionConfig {
             name: name.into(),

@@ -1,67 +1,68 @@
-//! What can go wrong, sorted by what the caller can do about it.
+//! The errors of the cache, one variant per thing that the caller can do about it. Not here:
+//! error codes of protocols and of the operating system (front ends translate).
 
 use octavo_disk::IoError;
 
-/// Why a call failed. A variant per thing that the caller can do about it; front ends translate it
-/// to their own codes.
+/// Why a call failed. Each variant stands for one thing that the caller can do about it.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// The store failed. The source names the store, the operation and the offset; the bytes of a
-    /// failed write are unknown in the store, those of a failed write-back are still in the
-    /// cache.
+    /// The store failed. `source` names the store, the operation and the offset. After a failed
+    /// write the store's bytes in that range are unknown; pages of a failed write-back are still
+    /// in the cache.
     Io {
-        /// The object.
+        /// The object's name.
         object: String,
-        /// What the store said.
+        /// The store's error.
         source: IoError,
     },
     /// The request reaches past the object's end. Lengthen the object first (`set_len_bytes`).
     PastEnd {
-        /// The object.
+        /// The object's name.
         object: String,
-        /// Where the request starts.
+        /// Offset of the request, in bytes.
         offset_bytes: u64,
-        /// How long it is.
+        /// Length of the request, in bytes.
         len_bytes: u64,
-        /// Where the object ends.
+        /// Length of the object, in bytes.
         end_bytes: u64,
     },
-    /// The object was opened read-only.
+    /// The object was opened read-only. Open its store for writing.
     ReadOnly {
-        /// The object.
+        /// The object's name.
         object: String,
     },
-    /// A sync of the store failed, after which nobody knows what it holds: every later sync fails
-    /// until the object is opened again.
+    /// An earlier sync of the store failed, so the contents of the store are unknown. Every
+    /// later sync fails until the object is opened again.
     Failed {
-        /// The object.
+        /// The object's name.
         object: String,
     },
-    /// A bound on memory leaves no room. Raise it, or make do with less: fewer queues and buffers,
-    /// smaller partitions.
+    /// A memory limit leaves no room. Raise the limit, or need less memory: fewer queues and
+    /// buffers, smaller partitions.
     NoMemory {
-        /// What needs it.
+        /// What needs the memory.
         what: String,
-        /// How much it needs.
+        /// Bytes needed.
         wanted_bytes: u64,
-        /// How much is free.
+        /// Bytes free.
         left_bytes: u64,
-        /// The bound: `memory_max` or, for I/O rings, bounce pages and other buffers,
-        /// `buffers_max`, a part of it.
+        /// The limit: `memory_max`, or its part `buffers_max` for I/O rings, bounce pages and
+        /// other buffers.
         bound: &'static str,
-        /// Its value.
+        /// Value of the limit, in bytes.
         bound_bytes: u64,
     },
-    /// The object was closed.
+    /// The object was closed. Open its store again.
     Closed {
-        /// The object.
+        /// The object's name.
         object: String,
     },
-    /// The calling process is a child that was forked from the one that made the cache. Call the
-    /// cache in the parent, or make another one in the child.
+    /// The calling process is a child of `fork`; its parent created the cache. Call the cache in
+    /// the parent, or create another one in the child.
     Forked,
-    /// A value that the cache cannot work with.
+    /// An argument or a configuration value is invalid, or the system refused a resource. The
+    /// sentence says which, and what is allowed.
     Config(String),
 }
 
@@ -70,26 +71,26 @@ impl std::fmt::Display for Error {
         match self {
             Error::Io { object, source } => write!(f, "{object}: {source}"),
             Error::PastEnd { object, offset_bytes, len_bytes, end_bytes } => {
-                write!(f, "{object}: {len_bytes} bytes at {offset_bytes} reach past the end at {end_bytes}")
+                write!(f, "{object}: {len_bytes} bytes at offset {offset_bytes} reach past its end at {end_bytes}")
             }
-            Error::ReadOnly { object } => write!(f, "{object}: opened read-only"),
+            Error::ReadOnly { object } => write!(f, "{object}: cannot change it: its store was opened read-only"),
             Error::Failed { object } => {
-                write!(f, "{object}: an earlier sync of the store failed; open it again after checking it")
+                write!(f, "{object}: an earlier sync of its store failed: check the store, then open it again")
             }
             Error::NoMemory { what, wanted_bytes, left_bytes, bound, bound_bytes } => {
                 let [wanted, left, most] = [wanted_bytes, left_bytes, bound_bytes].map(|bytes| Bytes(*bytes));
                 write!(f, "{what} needs {wanted}, but only {left} of {bound} = {most} are free")
             }
-            Error::Closed { object } => write!(f, "{object}: closed"),
+            Error::Closed { object } => write!(f, "{object}: the object was closed"),
             Error::Forked => f.write_str(
-                "this process was forked from the one that made the cache, and has neither its threads nor its I/O rings: make a cache of its own here",
+                "this process is a child of fork and has neither the cache's threads nor its I/O rings: call the cache in the parent, or create another one here",
             ),
             Error::Config(message) => f.write_str(message),
         }
     }
 }
 
-/// A number of bytes, in the largest unit that it is a multiple of.
+/// Displays a number of bytes in the largest binary unit that divides it.
 struct Bytes(u64);
 
 impl std::fmt::Display for Bytes {

@@ -1,22 +1,36 @@
 //! A page cache in user space: set-associative, partitioned by tenant.
 //!
-//! A [`Cache`] has a hard bound on memory. Each tenant gets a [`Partition`] of it, with its own
-//! size, policy and mode of writing. A store (a file, a device) is opened in a partition as an
-//! [`Object`] and read and written through it, by blocking calls or by a batch [`Queue`].
+//! A [`Cache`] has a hard memory limit. Each tenant gets a [`Partition`] with its own size,
+//! eviction policy and write mode. A store (a file, a device) is opened in a partition as an
+//! [`Object`], and read and written by blocking calls or through a batch [`Queue`].
 //!
-//! What a user may rely on:
+//! ```
+//! use octavo::{Cache, CacheConfig, PartitionConfig, disk::Store};
 //!
-//! 1. A read returns bytes that the store held, or that a write which has started put there. A read
-//!    that starts after a write completed sees it, from any thread; once a read saw a write's
-//!    bytes, no later read sees older ones.
-//! 2. Acknowledged is not durable, in either mode; after [`Object::sync`] it is.
-//! 3. A dirty page leaves only when it was written, or by a discard or a cut. While it cannot be
-//!    written, it stays, and syncs fail.
-//! 4. Memory of I/O in flight belongs to the engine until it is over, whatever the caller does.
-//! 5. Everything that is held is charged to the cache's bound; an idle cache uses no CPU.
+//! let cache = Cache::new(CacheConfig::default())?;
+//! let partition = cache.partition(PartitionConfig::new("app"))?;
+//! let object = partition.open(Store::memory("disk", 1 << 20), "disk")?;
+//! object.write_at(4096, b"octavo")?;
+//! object.sync()?;
+//! # Ok::<(), octavo::Error>(())
+//! ```
 //!
-//! What is not here: protocols, configuration files, metrics. Time, randomness and I/O come in from
-//! outside ([`disk`]).
+//! Guarantees:
+//!
+//! 1. A read returns bytes that the store held, or bytes of a write that has started. A read
+//!    that starts after a write completed sees that write, on any thread. Once a read has
+//!    returned a write's bytes, no later read returns older ones.
+//! 2. An acknowledged write is not durable, in either mode; after [`Object::sync`] it is.
+//! 3. A dirty page leaves the cache only after it was written back, or by a discard, a zeroing
+//!    or a shorter length. While it cannot be written, it stays, and syncs fail.
+//! 4. Memory of I/O in flight belongs to the engine until the I/O ends, whatever the caller
+//!    does.
+//! 5. All memory held is charged to the cache's limit; an idle cache uses no CPU.
+//!
+//! Offsets and lengths are in bytes everywhere.
+//!
+//! Not here: protocols, configuration files, metrics. Time, randomness and I/O come in from
+//! outside; stores are in [`disk`].
 
 // The floors, from the roof down. Imports point down only: `cargo xtask tidy` checks it.
 mod api;

@@ -1,12 +1,13 @@
-//! Which names partitions, groups and objects can have: one rule for the library and everything
-//! that is built on it. Not here: which names are taken, and what a slash in them means
-//! (`cache.rs`, `reaper.rs`).
+//! The rule for names of partitions, groups and objects, for the library and everything built on
+//! it.
+//!
+//! Not here: which names are taken, and what a slash means (`api/cache.rs`, `control/plan.rs`).
 
-/// The most levels of a name. Each level of a partition's name is a group, and is looked at with
-/// all others; paths of files have fewer.
+/// The most levels of a name. Each level of a partition's name is a group, which every plan
+/// visits; paths of files have fewer levels.
 const LEVELS_MAX: usize = 64;
 
-/// Characters that are letters or marks to Unicode and blank on a screen.
+/// Characters that Unicode calls letters or marks but that are blank on a screen.
 const BLANK: [std::ops::RangeInclusive<char>; 9] = [
     '\u{34f}'..='\u{34f}',
     '\u{115f}'..='\u{1160}',
@@ -19,10 +20,9 @@ const BLANK: [std::ops::RangeInclusive<char>; 9] = [
     '\u{e0100}'..='\u{e01ef}',
 ];
 
-/// Checks that a name is shown as it is, wherever it is shown: two names that look alike to people
-/// are alike, and none rearranges the text around it. Refused are characters that are not
-/// [visible](is_visible), and a space at either end, and more than 64 levels between slashes. The
-/// empty name passes.
+/// Checks that a name is displayed as it is: two names that look alike are equal, and no name
+/// rearranges the text around it. Characters that are not [visible](is_visible), a space at
+/// either end, and more than 64 levels between slashes are refused. The empty name passes.
 ///
 /// # Errors
 /// A sentence that says what is wrong.
@@ -30,7 +30,7 @@ const BLANK: [std::ops::RangeInclusive<char>; 9] = [
 /// # Examples
 /// ```
 /// assert!(octavo::check_name("host/vm1 (copy)").is_ok());
-/// // Shown as "vm1gnp.raw" behind "vm1": a right-to-left override.
+/// // A right-to-left override: displayed as "vm1gnp.raw".
 /// assert!(octavo::check_name("vm1\u{202e}war.png").is_err());
 /// assert!(octavo::check_name("vm1 ").is_err());
 /// ```
@@ -50,14 +50,19 @@ pub fn check_name(name: &str) -> Result<(), String> {
     }
 }
 
-/// Whether a character is shown as a mark of its own, or as a part of the one before it; a plain
-/// space is. Not visible are Unicode's controls, formats (bidirectional ones among them),
-/// separators other than the plain space, surrogates, private and unassigned characters, and those
-/// that are blank.
+/// Returns whether a character is displayed, on its own or as a part of the character before it.
+/// A plain space is visible. Not visible are Unicode's controls, formats (including the
+/// bidirectional ones), separators other than the plain space, surrogates, private and
+/// unassigned characters, and blank characters.
+///
+/// # Examples
+/// ```
+/// assert!(octavo::is_visible('ü') && !octavo::is_visible('\u{200b}'));
+/// ```
 pub fn is_visible(character: char) -> bool {
-    // The standard library escapes exactly these when it prints text for people, and a few that are
-    // quoted besides. Behind a letter, so that a combining mark is not taken for one that stands
-    // alone.
+    // The standard library escapes exactly these characters when it prints text for people, plus
+    // a few that need quoting. Tested behind a letter, so that a combining mark does not count
+    // as one that stands alone.
     let text = format!("a{character}");
     let is_shown = matches!(character, '"' | '\'' | '\\') || text.escape_debug().eq(text.chars());
     is_shown && !BLANK.iter().any(|range| range.contains(&character))

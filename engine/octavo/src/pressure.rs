@@ -1,12 +1,13 @@
-//! How much memory the system has left, and what that means for a cache.
+//! Memory pressure: how much memory the system has left, and how much of it the cache may hold.
 //!
-//! [`Linux`] asks the kernel: PSI, `MemAvailable`, and the limits of the process's cgroup and all
-//! above it, version 2 or 1, whichever is set. Where it may, it has the kernel tell of stalls by
-//! itself (a PSI trigger), for averages over ten seconds are late. `Total::follow` decides, from
-//! samples alone, how much the cache may hold: less by steps while memory is short, more again when
-//! it is not.
+//! - [`Linux`] reads the kernel's figures: PSI, `MemAvailable`, and the limits of the process's
+//!   cgroup and of all cgroups above it (version 2 or 1, whichever is set). If permitted, it
+//!   sets PSI triggers, by which the kernel reports stalls at once: the averages over ten
+//!   seconds are late.
+//! - `Total::follow` decides, from samples alone, how much the cache may hold: less, in steps,
+//!   while memory is short, and more again when it is not.
 //!
-//! What is not here: who gives memory back (`reaper`).
+//! Not here: taking memory from partitions (`control/reaper.rs`).
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -15,28 +16,35 @@ use std::path::{Path, PathBuf};
 
 use crate::sync::Arc;
 
-/// What the system says about its memory at one time.
+/// A sample of the system's memory at one time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Sample {
-    /// The share of the last ten seconds in which somebody waited for memory (PSI `some avg10`), in
-    /// percent. None: it is not known.
+    /// Percentage of the last ten seconds in which some process waited for memory (PSI `some
+    /// avg10`). `None`: unknown.
     pub stalled_percent: Option<f64>,
-    /// Bytes that could be had without swapping, by the tightest of all bounds. None: it is not
-    /// known.
+    /// Bytes available without swapping, under the tightest of all limits. `None`: unknown.
     pub available_bytes: Option<u64>,
-    /// The tightest bound itself: the memory of the machine, or a cgroup's limit.
+    /// The tightest limit itself, in bytes: the machine's memory, or a cgroup's limit. `None`:
+    /// unknown.
     pub bound_bytes: Option<u64>,
 }
 
 impl Sample {
-    /// The same while processes wait: what the averages say is as much as triggers wait for, at
-    /// least.
+    /// Returns the sample for a moment when processes are stalled: the average is at least the
+    /// share of time at which triggers fire.
     pub(crate) fn stalled_now(self) -> Sample {
         Sample { stalled_percent: worse(self.stalled_percent, Some(STALLED_PERCENT)), ..self }
     }
 }
 
-/// Where samples come from.
+/// Source of memory-pressure samples.
+///
+/// # Examples
+/// ```
+/// use octavo::pressure::{PressureSource, Sample};
+/// let source = PressureSource::new(|| Sample { stalled_percent: Some(0.0), ..Sample::default() });
+/// assert_eq!(source.sample().stalled_percent, Some(0.0));
+/// ```
 #[derive(Clone)]
 pub struct PressureSource {
     sample: Arc<dyn Fn() -> Sample + Send + Sync>,
@@ -44,30 +52,32 @@ pub struct PressureSource {
 }
 
 impl PressureSource {
-    /// Samples from a function, which is called about once a second. Who knows earlier that memory
-    /// is short calls [`crate::Cache::memory_is_short`].
+    /// Creates a source from a function, which the reaper calls about once a second. To report a
+    /// shortage earlier, call [`crate::Cache::memory_is_short`].
     pub fn new(sample: impl Fn() -> Sample + Send + Sync + 'static) -> PressureSource {
         PressureSource { sample: Arc::new(sample), triggers: Vec::new }
     }
 
-    /// The kernel's figures, from `/proc` and `/sys/fs/cgroup`, and its triggers.
+    /// Creates a source of the kernel's figures, from `/proc` and `/sys/fs/cgroup`, with
+    /// triggers.
     pub fn linux() -> PressureSource {
         let linux = Linux::new(Path::new("/"));
         PressureSource::new(move || linux.sample()).with_triggers()
     }
 
-    /// The same, and the kernel tells at once when processes stall for want of memory, where it may
-    /// be asked to.
+    /// Adds the kernel's PSI triggers, if the process may set them: the kernel then reports at
+    /// once that processes stall for lack of memory.
     pub fn with_triggers(self) -> PressureSource {
         PressureSource { triggers: || Linux::new(Path::new("/")).triggers(), ..self }
     }
 
-    /// A sample.
+    /// Takes a sample.
     pub fn sample(&self) -> Sample {
         (self.sample)()
     }
 
-    /// Files that poll(2) tells of (`POLLPRI`) when processes stall for want of memory.
+    /// Opens the triggers: files for which poll(2) reports `POLLPRI` when processes stall for
+    /// lack of memory.
     pub(crate) fn triggers(&self) -> Vec<File> {
         (self.triggers)()
     }
@@ -79,24 +89,27 @@ impl std::fmt::Debug for PressureSource {
     }
 }
 
-/// From so many percent of the time on that somebody waits for memory, the cache shrinks.
+/// The cache shrinks if processes wait for memory at least this percentage of the time.
 const STALLED_PERCENT: f64 = 10.0;
 
-/// What the kernel is to tell of: processes have waited for a tenth ([`STALLED_PERCENT`]) of the
-/// last two seconds. It does so once in that time at most; of shorter ones only root may ask.
+/// The trigger's condition: processes waited for memory for a tenth ([`STALLED_PERCENT`]) of the
+/// last two seconds. It fires at most once in two seconds; only root may ask for shorter
+/// windows.
 const TRIGGER: &str = "some 200000 2000000\0";
 
-/// And below so many it may grow again.
+/// The cache may grow again at or below this percentage.
 const CALM_PERCENT: f64 = 1.0;
 
-/// This share of the bound is left to others: below half of it the cache shrinks, above it grows.
+/// The part of the limit that is left to other processes, 1/16: below half of it the cache
+/// shrinks, above all of it the cache grows.
 const MARGIN: u64 = 16;
 
-/// It shrinks by an eighth of what it holds in a period, and grows by a 32nd of what it may hold.
+/// In one period the cache shrinks by 1/8 of what it holds, and grows by 1/32 of what it may
+/// hold.
 const SHRINK: u64 = 8;
 const GROW: u64 = 32;
 
-/// How much the cache may hold now.
+/// How much memory the cache may hold now.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Total {
     pub bytes: u64,
@@ -108,12 +121,13 @@ impl Total {
         Total { bytes: most, most }
     }
 
-    /// Whether it is less than all, because the system is short or was of late.
+    /// Whether the total is reduced, because the system is, or recently was, short of memory.
     pub fn is_less(&self) -> bool {
         self.bytes < self.most
     }
 
-    /// Takes a sample while `held` bytes are in use. Returns whether it changed.
+    /// Adjusts the total to a sample taken while `held` bytes are in use. Returns whether it
+    /// changed.
     pub fn follow(&mut self, sample: &Sample, held: u64) -> bool {
         let before = self.bytes;
         let margin = sample.bound_bytes.unwrap_or(self.most) / MARGIN;
@@ -131,13 +145,13 @@ impl Total {
     }
 }
 
-/// The kernel's figures.
+/// The kernel's figures of memory, read from `/proc` and `/sys`.
 pub struct Linux {
     root: PathBuf,
 }
 
 impl Linux {
-    /// Below a root, `/` but for tests.
+    /// Reads below `root`: `/`, except in tests.
     pub fn new(root: &Path) -> Linux {
         Linux { root: root.into() }
     }
@@ -150,7 +164,7 @@ impl Linux {
         self.read(path)?.trim().parse().ok()
     }
 
-    /// What the kernel says now.
+    /// Takes a sample of the kernel's current figures.
     pub fn sample(&self) -> Sample {
         let mut sample = Sample {
             stalled_percent: self.read("proc/pressure/memory").and_then(|text| stalled(&text)),
@@ -173,7 +187,7 @@ impl Linux {
             };
             let limit = self.number(&format!("{folder}/{limit}")).filter(|limit| *limit < 1 << 60);
             let usage = self.number(&format!("{folder}/{usage}"));
-            // The kernel's own page cache in the group can be had.
+            // The kernel can reclaim its own page cache in the group.
             let stat = self.read(&format!("{folder}/memory.stat")).unwrap_or_default();
             let inactive =
                 ["inactive_file", "total_inactive_file"].iter().filter_map(|key| field(&stat, key));
@@ -189,9 +203,8 @@ impl Linux {
         sample
     }
 
-    /// The kernel's triggers for stalls of this machine's processes, or, where that may not be
-    /// asked for, of the process's cgroup. None where PSI is off, or may not be asked for at
-    /// all.
+    /// Opens a trigger for stalls of the machine's processes or, if the kernel does not permit
+    /// that, of the process's cgroup. Empty if PSI is off, or not permitted at all.
     pub(crate) fn triggers(&self) -> Vec<File> {
         let groups = self.cgroups().into_iter().filter(|(version, _)| *version == 2);
         let groups = groups.map(|(_, folder)| format!("{folder}/memory.pressure"));
@@ -206,8 +219,8 @@ impl Linux {
         ["proc/pressure/memory".to_owned()].into_iter().chain(groups).find_map(trigger).into_iter().collect()
     }
 
-    /// The folders of the process's cgroup and all above it that may bound memory, with their
-    /// version.
+    /// Returns the folders of the process's cgroup and of all cgroups above it that may limit
+    /// memory, each with its version.
     fn cgroups(&self) -> Vec<(u32, String)> {
         let mut folders = Vec::new();
         for line in self.read("proc/self/cgroup").unwrap_or_default().lines() {
@@ -219,8 +232,8 @@ impl Linux {
                 list if list.split(',').any(|name| name == "memory") => (1, "sys/fs/cgroup/memory"),
                 _ => continue,
             };
-            // As deep as paths are; in a container the path may lie outside of what is mounted, and the mount
-            // itself is our group.
+            // 64 levels are as deep as paths are. In a container the path may lie outside of the
+            // mount; the mount itself is then the process's group.
             for folder in Path::new(path.trim_start_matches('/')).ancestors().take(64) {
                 folders.push((version, format!("{mount}/{}", folder.display())));
             }
@@ -229,12 +242,12 @@ impl Linux {
     }
 }
 
-/// The larger of two figures, of which either may be missing.
+/// Returns the larger of two figures, of which either may be missing.
 fn worse(one: Option<f64>, other: Option<f64>) -> Option<f64> {
     one.into_iter().chain(other).reduce(f64::max)
 }
 
-/// The number behind a word at the beginning of a line.
+/// Returns the number that follows the word `key` at the beginning of a line.
 fn field(text: &str, key: &str) -> Option<u64> {
     let mut lines = text.lines().map(str::split_whitespace);
     lines.find_map(|mut words| {
@@ -242,7 +255,7 @@ fn field(text: &str, key: &str) -> Option<u64> {
     })
 }
 
-/// `some avg10` of a PSI file.
+/// Returns `some avg10` of a PSI file.
 fn stalled(text: &str) -> Option<f64> {
     let some = text.lines().find(|line| line.starts_with("some "))?;
     some.split_whitespace().find_map(|word| word.strip_prefix("avg10="))?.parse().ok()
@@ -252,7 +265,7 @@ fn stalled(text: &str) -> Option<f64> {
 mod tests {
     use super::*;
 
-    /// A root with files in it.
+    /// Creates a root folder that contains `files`.
     fn root(name: &str, files: &[(&str, &str)]) -> PathBuf {
         let root = std::env::temp_dir().join(format!("octavo-pressure-{}-{name}", std::process::id()));
         for (path, text) in files {
@@ -338,18 +351,19 @@ mod tests {
         let stalled = Sample { stalled_percent: Some(20.0), available_bytes: Some(150), ..calm };
         assert!(total.follow(&stalled, 800));
         assert_eq!(total.bytes, 700);
-        // Nothing is left: what lacks goes at once.
+        // Nothing is left: the missing amount goes at once.
         total.follow(&Sample { available_bytes: Some(0), bound_bytes: Some(8000), ..calm }, 700);
         assert_eq!(total.bytes, 450);
-        // Between short and calm it stays.
+        // Between short and calm the total stays.
         assert!(!total.follow(&Sample { available_bytes: Some(70), ..calm }, 450));
         (0..3).for_each(|_| _ = total.follow(&calm, 450));
         assert_eq!(total.bytes, 525);
         (0..30).for_each(|_| _ = total.follow(&calm, 450));
         assert_eq!(total.bytes, 800);
-        // Nothing known: nothing changes.
+        // Without figures nothing changes.
         assert!(!total.follow(&Sample::default(), 800));
-        // Averages say little yet and a trigger has fired: between enough and too little is too little.
+        // A trigger fires while the averages are still low: an amount between enough and too
+        // little then counts as too little.
         let tight = Sample { available_bytes: Some(150), ..calm };
         assert!(!total.follow(&tight, 800) && total.follow(&tight.stalled_now(), 800));
         assert!(!Total::new(800).follow(&calm.stalled_now(), 800), "there is enough");

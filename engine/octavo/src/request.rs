@@ -1,98 +1,103 @@
-//! Requests: what callers ask of an object, and what they get back.
+//! Requests and completions: what callers ask of an object, and what they get back. Not here:
+//! the calls (`api`), tasks in flight (`flight`).
 
 use crate::error::Error;
 use crate::memory::Buffer;
 
-/// `posix_fadvise`'s words.
+/// Advice about the future use of a range, in the words of `posix_fadvise`.
+///
+/// `Normal`, `Sequential`, `Random` and `NoReuse` apply to the whole object, whatever the range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Advice {
-    /// No advice.
+    /// No advice: the default behaviour.
     Normal,
-    /// The range will be read in order.
+    /// The range will be read in ascending order.
     Sequential,
-    /// The range will be read in no order.
+    /// The range will be read in random order.
     Random,
-    /// The range will be wanted soon: it is brought in, as far as there is room.
+    /// The range will be needed soon: its pages are read into the cache, as far as there is
+    /// room.
     WillNeed,
-    /// The range will not be wanted soon: its clean pages are let go, dirty ones are written first.
+    /// The range will not be needed soon: its dirty pages are written back, then its clean pages
+    /// are evicted.
     DontNeed,
-    /// The range will be wanted once.
+    /// The range will be used once.
     NoReuse,
 }
 
-/// One read of a batch.
+/// One read of a batch: fills `buffer` from `offset`.
 pub struct Read<'b> {
-    /// Where in the object.
+    /// Offset in the object, in bytes.
     pub offset: u64,
-    /// Where to.
+    /// Memory to fill; its length is the length of the read.
     pub buffer: &'b mut [u8],
 }
 
-/// What a request does.
+/// The operation of a request.
 pub enum Op {
-    /// Fills `buffer[..len]`.
+    /// Reads `len` bytes into the beginning of `buffer`.
     Read {
-        /// Where in the object.
+        /// Offset in the object, in bytes.
         offset: u64,
-        /// How many bytes.
+        /// Length in bytes; at most the buffer's.
         len: usize,
-        /// Where to.
+        /// Memory to fill.
         buffer: Buffer,
     },
-    /// Writes `buffer[..len]`.
+    /// Writes the first `len` bytes of `buffer`.
     Write {
-        /// Where in the object.
+        /// Offset in the object, in bytes.
         offset: u64,
-        /// How many bytes.
+        /// Length in bytes; at most the buffer's.
         len: usize,
-        /// Where from.
+        /// Bytes to write.
         buffer: Buffer,
-        /// The completion comes when the bytes are durable (FUA).
+        /// Whether the request completes only when the bytes are durable (FUA).
         durable: bool,
     },
-    /// See [`Object::sync`].
+    /// Makes all acknowledged writes durable; see [`Object::sync`].
     Sync,
-    /// See [`Object::sync_range`].
+    /// Makes acknowledged writes of a range durable; see [`Object::sync_range`].
     SyncRange {
-        /// Where in the object.
+        /// Offset in the object, in bytes.
         offset: u64,
-        /// How many bytes.
+        /// Length in bytes.
         len: usize,
     },
-    /// See [`Object::discard`].
+    /// Discards a range; see [`Object::discard`].
     Discard {
-        /// Where in the object.
+        /// Offset in the object, in bytes.
         offset: u64,
-        /// How many bytes.
+        /// Length in bytes.
         len: u64,
-        /// The completion comes when it is durable.
+        /// Whether the request completes only when the discard is durable.
         durable: bool,
     },
-    /// See [`Object::zero`].
+    /// Zeroes a range; see [`Object::zero`].
     Zero {
-        /// Where in the object.
+        /// Offset in the object, in bytes.
         offset: u64,
-        /// How many bytes.
+        /// Length in bytes.
         len: u64,
-        /// The completion comes when it is durable.
+        /// Whether the request completes only when the zeros are durable.
         durable: bool,
     },
-    /// See [`Object::advise`].
+    /// Advises how a range will be used; see [`Object::advise`].
     Advise {
-        /// Where in the object.
+        /// Offset in the object, in bytes.
         offset: u64,
-        /// How many bytes.
+        /// Length in bytes.
         len: u64,
-        /// What will happen to them.
+        /// The advice.
         advice: Advice,
     },
 }
 
-/// A request, with a number of the caller's own.
+/// A request to a [`Queue`], with a number of the caller's choice.
 pub struct Request {
-    /// What to do.
+    /// The operation.
     pub op: Op,
-    /// Comes back with the completion.
+    /// The caller's number, returned with the completion.
     pub user_data: u64,
 }
 
@@ -100,17 +105,17 @@ pub struct Request {
 pub struct Completion {
     /// The request's number.
     pub user_data: u64,
-    /// The request, with its buffer.
+    /// The operation, with its buffer.
     pub op: Op,
-    /// How it ended.
+    /// The result of the operation.
     pub result: Result<(), Error>,
 }
 
-/// What [`Queue::wait_or`] looks for on the caller's own descriptor.
+/// Events of the caller's file descriptor that [`Queue::wait_or`] waits for, or returns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Interest {
-    /// There is something to read, or the other side has gone.
+    /// The descriptor is readable, or its peer has closed the connection.
     pub readable: bool,
-    /// There is room to write.
+    /// The descriptor is writable.
     pub writable: bool,
 }

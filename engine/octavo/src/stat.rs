@@ -1,68 +1,70 @@
-//! Figures: what was counted, and what is now.
+//! Statistics of caches, partitions and objects: plain structs. Counts only grow; sizes are
+//! those of the moment. Not here: how requests are counted (`state/counters.rs`), statistics of
+//! nodes (`numa/figures.rs`).
 
-/// Pages that left, by reason.
+/// Pages that left the cache, by reason.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Evictions {
-    /// For another page.
+    /// To make room for another page.
     pub capacity: u64,
     /// Because the partition changed its size.
     pub resize: u64,
-    /// Because their range was discarded, zeroed or cut off, or their object closed.
+    /// Because their range was discarded, zeroed or cut off, or their object was closed.
     pub discard: u64,
-    /// Because a write went to another slot or past a pinned page.
+    /// Because a write put the page into another slot, or bypassed a pinned page.
     pub write: u64,
 }
 
-/// Figures of a partition. Hits and misses count pages of requests; requests count calls.
+/// Statistics of a partition. Hits and misses count pages of requests; `requests_*` count calls.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PartitionStat {
-    /// Its name.
+    /// The partition's name.
     pub name: String,
-    /// Its policy.
+    /// Name of the current eviction policy.
     pub policy: &'static str,
-    /// Its mode of writing.
+    /// Name of the write mode: `writethrough` or `writeback`.
     pub cache_mode: &'static str,
-    /// Pages that were there.
+    /// Pages of requests that were resident.
     pub hits: u64,
-    /// Pages that were not.
+    /// Pages of requests that were not resident.
     pub misses: u64,
     /// Pages read from a store into a slot.
     pub fills: u64,
-    /// Pages served past the cache, because their set had no place.
+    /// Pages served without a slot, because their set had no free way.
     pub bypasses: u64,
-    /// Pages that left.
+    /// Pages that left the cache, by reason.
     pub evictions: Evictions,
     /// Dirty pages written back.
     pub writebacks: u64,
-    /// The I/Os that took.
+    /// I/Os that wrote them back.
     pub writeback_ios: u64,
     /// Pages that could not be read.
     pub read_errors: u64,
-    /// I/Os that could not be written.
+    /// Write I/Os that failed.
     pub write_errors: u64,
-    /// Syncs that a store refused.
+    /// Syncs that failed at the store.
     pub sync_errors: u64,
-    /// Misses of pages that their set remembered.
+    /// Misses of pages that their set still remembered as ghosts.
     pub ghost_hits: u64,
-    /// Pages that were read ahead and asked for then.
+    /// Pages that were read ahead and then requested.
     pub ahead_used: u64,
-    /// Pages that were read ahead and left before anybody asked for them.
+    /// Pages that were read ahead and left before any request for them.
     pub ahead_wasted: u64,
-    /// Bytes of pages in slots.
+    /// Bytes of resident pages.
     pub resident_bytes: u64,
     /// Bytes of dirty pages.
     pub dirty_bytes: u64,
-    /// Most bytes of dirty pages.
+    /// Most bytes of dirty pages; beyond, writes go to the store first.
     pub dirty_max_bytes: u64,
     /// Bytes of frames.
     pub max_bytes: u64,
-    /// Bytes of frames and metadata, as charged to the cache.
+    /// Bytes of frames and metadata charged to the cache.
     pub charged_bytes: u64,
     /// Read requests.
     pub requests_read: u64,
     /// Write requests.
     pub requests_write: u64,
-    /// Syncs.
+    /// Sync requests.
     pub requests_sync: u64,
     /// Bytes read by requests.
     pub read_bytes: u64,
@@ -70,32 +72,32 @@ pub struct PartitionStat {
     pub written_bytes: u64,
 }
 
-/// Figures of an object.
+/// Statistics of an object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ObjectStat {
-    /// Its name.
+    /// The object's name.
     pub name: String,
-    /// Its length.
+    /// The object's length in bytes.
     pub len_bytes: u64,
-    /// Bytes of its dirty pages.
+    /// Bytes of the object's dirty pages.
     pub dirty_bytes: u64,
-    /// A sync of its store failed; see [`crate::Error::Failed`].
+    /// Whether a sync of the store has failed; see [`crate::Error::Failed`].
     pub failed: bool,
-    /// The last error of a write-back, while pages may still be waiting for one.
+    /// The most recent write-back error, until all dirty pages could be written.
     pub writeback_error: Option<String>,
 }
 
-/// Figures of a cache.
+/// Statistics of a cache.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CacheStat {
-    /// The bound.
+    /// The memory limit, in bytes.
     pub memory_max_bytes: u64,
-    /// What is charged to it, the reserve for buffers included.
+    /// Bytes charged to the limit, including the whole buffer share.
     pub memory_charged_bytes: u64,
-    /// The reserve for buffers, rings and bounce pages.
+    /// The buffer share in bytes: for buffers, rings and bounce pages.
     pub buffers_max_bytes: u64,
-    /// What of it is in use.
+    /// Bytes of the buffer share in use.
     pub buffers_used_bytes: u64,
-    /// How I/O reaches files.
+    /// Name of the interface through which I/O reaches files.
     pub io_engine: &'static str,
 }

@@ -1,5 +1,7 @@
-//! A cache as its users see it: partitions, limits, buffers, queues. Not here: limits of partitions
-//! and groups (`limits.rs`), what the threads do (`control`).
+//! The public calls on a cache: partitions, buffers, queues, statistics; and the start and end
+//! of its threads.
+//!
+//! Not here: limits of partitions and groups (`limits.rs`), what the threads do (`control`).
 
 use std::sync::PoisonError;
 
@@ -15,31 +17,38 @@ use crate::state::shared::Shared;
 use crate::state::sizes::too_little;
 use crate::sync::{Arc, Mutex, Ordering, lock};
 
-/// A page cache. Cheap to clone; the last clone stops the cleaner, waits for what that has in
-/// flight, and drops everything. Dirty pages that are to survive are synced before.
+/// A page cache with a hard memory limit. Cheap to clone. Dropping the last clone stops the
+/// cleaner, waits for the cleaner's I/O in flight and drops every page, dirty ones too:
+/// [`sync`](Partition::sync) what must survive.
 ///
 /// # Threads
 ///
-/// Any number of threads may call a cache and its objects at a time. A thread holds nothing of the
-/// cache between its calls but some counters (about 512 bytes a partition, which the next thread
-/// takes over). A call that is not a hit borrows a *lane* while it lasts. The cache makes up to 64
-/// lanes with an I/O ring each, when that many calls run at a time; a ring takes 24 KiB of
-/// [`buffers_max_bytes`](CacheConfig::buffers_max_bytes), of which all rings of blocking calls take
-/// an eighth at most, and one file descriptor. Calls beyond that neither fail nor wait for a lane:
-/// their I/O is done by plain system calls, of the calling thread or of up to 64 threads that the
-/// whole process shares. Each of them takes up to 40 KiB of the heap while it lasts, which is not
-/// charged: 600 writers at a time take some 24 MiB beside `memory_max`. A [`Queue`] has a ring of
-/// its own for its life.
+/// Any number of threads may call a cache and its objects concurrently. Between calls a thread
+/// keeps only counters (about 512 bytes per partition, which the next thread takes over). A call
+/// that is not a hit borrows a *lane* while it runs:
+///
+/// - The cache creates up to 64 lanes with an I/O ring each, as concurrent calls need them. A
+///   ring takes one file descriptor and 24 KiB of
+///   [`buffers_max_bytes`](CacheConfig::buffers_max_bytes); the rings of all blocking calls
+///   together take at most an eighth of it.
+/// - Calls beyond that neither fail nor wait for a lane. Plain system calls do their I/O, on the
+///   calling thread or on up to 64 threads that the whole process shares. Each such call takes
+///   up to 40 KiB of heap, which is not charged: 600 concurrent writers take about 24 MiB beside
+///   `memory_max`.
+/// - A [`Queue`] owns a ring for its whole life.
 ///
 /// # Forks
 ///
-/// A cache belongs to the process that made it. In a child of `fork(2)` reads of resident pages may
-/// succeed, and every other call that returns a `Result` fails with [`Error::Forked`] at once;
-/// figures are zeros, and lists are empty. Dropping the cache there, its objects and its queues
-/// disturbs neither the parent nor its locks on stores. The child holds copies of the pages that it
-/// inherited until it exits or calls `exec`. It may make a cache of its own, for other stores,
-/// unless the parent was starting a thread at the moment of the fork: then the standard library can
-/// start none in the child.
+/// A cache belongs to the process that created it. In a child of `fork(2)`:
+///
+/// - Reads of resident pages may succeed. Every other call that returns a `Result` fails with
+///   [`Error::Forked`] immediately; statistics are zeros, and lists are empty.
+/// - Dropping the cache, its objects and its queues disturbs neither the parent nor the parent's
+///   locks on stores.
+/// - The child keeps copies of the inherited pages until it exits or calls `exec`.
+/// - The child may create a cache of its own, for other stores, unless the parent was starting a
+///   thread at the moment of the fork: then the standard library can start no thread in the
+///   child.
 #[derive(Clone)]
 pub struct Cache(Arc<CacheInner>);
 
@@ -51,8 +60,19 @@ pub(crate) struct CacheInner {
 }
 
 impl Cache {
-    /// Makes a cache. Fails if the values do not fit together or `memory_max` is too small for
-    /// anything.
+    /// Creates a cache and, if [`CacheConfig::background`] is set, starts its threads.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if the configuration is invalid or the system refuses a thread, a ring
+    /// or a mapping; [`Error::NoMemory`] if `memory_max` is too small for the buffers.
+    ///
+    /// # Examples
+    /// ```
+    /// use octavo::{Cache, CacheConfig};
+    /// let cache = Cache::new(CacheConfig { memory_max_bytes: 32 << 20, ..CacheConfig::default() })?;
+    /// assert_eq!(cache.stat().memory_max_bytes, 32 << 20);
+    /// # Ok::<(), octavo::Error>(())
+    /// ```
     pub fn new(config: CacheConfig) -> Result<Cache, Error> {
         let background = config.background && !cfg!(shuttle);
         let core = Core::new(Shared::new(config)?)?;
@@ -83,9 +103,29 @@ impl Cache {
         Ok(cache)
     }
 
-    /// Makes a partition. Its memory is charged now, and taken as pages come. Where others have
-    /// what it is to begin with, they give it a fair share, if the cache has a reaper. A name
-    /// such as `host/vm1/disk0` says that it is in the groups `host` and `host/vm1`.
+    /// Creates a partition. Its memory is charged now, and taken from the system as pages
+    /// arrive. If other partitions hold that memory and the cache has a reaper, they give the
+    /// new partition a fair share. A name such as `host/vm1/disk0` puts the partition into the
+    /// groups `host` and `host/vm1`.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if the name or the limits are invalid, or the name is taken by a
+    /// partition or a group; [`Error::NoMemory`] if not even one segment fits;
+    /// [`Error::Forked`].
+    ///
+    /// # Examples
+    /// ```
+    /// # use octavo::{Cache, CacheConfig, CacheMode, PartitionConfig};
+    /// # let cache = Cache::new(CacheConfig::default())?;
+    /// let config = PartitionConfig {
+    ///     cache_mode: CacheMode::Writeback,
+    ///     max_bytes: Some(16 << 20),
+    ///     ..PartitionConfig::new("host/vm1/disk0")
+    /// };
+    /// let partition = cache.partition(config)?;
+    /// assert_eq!(partition.name(), "host/vm1/disk0");
+    /// # Ok::<(), octavo::Error>(())
+    /// ```
     pub fn partition(&self, config: PartitionConfig) -> Result<Partition, Error> {
         self.core().shared.check_process()?;
         let planning = lock(&self.core().ledger.planning);
@@ -108,7 +148,7 @@ impl Cache {
             }
             if inside(name, other.name()) || inside(other.name(), name) {
                 return Err(wrong(format!(
-                    "one of it and {:?} would be a group and a partition",
+                    "a name is a group or a partition: this one and {:?} would make one of them both",
                     other.name()
                 )));
             }
@@ -117,7 +157,7 @@ impl Cache {
         self.check_promise(promised).map_err(wrong)?;
         let wanted = config.start_bytes.or(config.max_bytes).unwrap_or(u64::MAX);
         let wanted = wanted.min(config.max_bytes.unwrap_or(u64::MAX)).max(least);
-        // What is promised is there from the beginning, in whole segments.
+        // A promised minimum is available from the beginning, in whole segments.
         let own = PartitionInner::new_bytes_with_min(&self.core().shared, &config);
         let promised = self.min_to_have(None, config.min_bytes, own);
         let start = match self.core().shared.reaps() {
@@ -129,20 +169,34 @@ impl Cache {
             false => wanted.max(promised.min(self.core().shared.budget.left_bytes())),
         };
         let partition = self.core().add(PartitionInner::new(&self.core().shared, config, start)?);
-        // No page of it is here yet: nobody sees that a group was beyond its bound for a moment. (Where a
-        // neighbour's store does not answer, the next steps go on with it.)
+        // The new partition has no page yet, so nobody sees that a group was briefly beyond its
+        // limit. (If a neighbour's store does not answer, the next steps shrink that neighbour.)
         control::keep_bounds(self.core(), turn);
         Ok(partition)
     }
 
-    /// Closes all objects of a partition and lets its memory go; what else holds the partition
-    /// holds an empty shell. Where dirty pages cannot be written it fails, and the partition
-    /// stays.
+    /// Closes all objects of the partition `name` and frees its memory. Handles of the partition
+    /// that still exist refer to an empty shell. If a dirty page cannot be written, the call
+    /// fails and the partition stays.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if no partition has this name; those of
+    /// [`Object::close`](crate::Object::close).
+    ///
+    /// # Examples
+    /// ```
+    /// # use octavo::{Cache, CacheConfig, PartitionConfig};
+    /// # let cache = Cache::new(CacheConfig::default())?;
+    /// cache.partition(PartitionConfig::new("app"))?;
+    /// cache.remove_partition("app")?;
+    /// assert!(cache.partitions().is_empty());
+    /// # Ok::<(), octavo::Error>(())
+    /// ```
     pub fn remove_partition(&self, name: &str) -> Result<(), Error> {
         self.core().shared.check_process()?;
         let found = self.partitions().into_iter().find(|partition| partition.name() == name);
         let partition = found.ok_or_else(|| Error::Config(format!("there is no partition {name:?}")))?;
-        // Others may open objects until `remove` succeeds.
+        // Other threads may open objects until `remove` succeeds.
         loop {
             partition.objects().iter().try_for_each(|object| object.close())?;
             if partition.remove() {
@@ -153,11 +207,11 @@ impl Cache {
             let _alone = lock(&self.core().ledger.planning);
             self.core().remove(name);
         }
-        // No plan knows it any more.
+        // No plan contains the partition any more.
         partition.resize_segments(1)
     }
 
-    /// The next steps of the reaper now, whether or not the cache runs one.
+    /// Runs one period of the reaper now, whether or not the cache runs a reaper thread.
     pub fn balance(&self) {
         if self.core().shared.is_forked() {
             return;
@@ -166,17 +220,17 @@ impl Cache {
         control::period(self.core(), true);
     }
 
-    /// Tells that processes wait for memory, for whoever hears of that before
-    /// [`crate::CacheConfig::pressure`] does (systemd's `MEMORY_PRESSURE_WATCH`, say). The reaper
-    /// looks at the system's memory at once, and takes what lies between enough and too little for
-    /// too little. Without `pressure` nothing happens.
+    /// Reports that processes are waiting for memory: for callers that learn of memory pressure
+    /// before [`crate::CacheConfig::pressure`] does (systemd's `MEMORY_PRESSURE_WATCH`, for
+    /// example). The reaper samples the system's memory immediately, and treats an amount
+    /// between enough and too little as too little. Without `pressure` the call does nothing.
     pub fn memory_is_short(&self) {
         if !self.core().shared.is_forked() {
             self.core().ledger.alarm.tell_short();
         }
     }
 
-    /// What the reaper did so far.
+    /// Returns what the reaper has done so far.
     pub fn reaper_stat(&self) -> ReaperStat {
         if self.core().shared.is_forked() {
             return ReaperStat::default();
@@ -189,12 +243,21 @@ impl Cache {
         &self.0.core
     }
 
-    /// The partitions, in the order of their making. None in a child of `fork`.
+    /// Returns the partitions, in the order of creation. Empty in a child of `fork`.
     pub fn partitions(&self) -> Vec<Partition> {
         self.core().partitions()
     }
 
-    /// Figures of the whole cache.
+    /// Returns the cache's statistics: memory limits and use, in bytes, and the I/O engine.
+    ///
+    /// # Examples
+    /// ```
+    /// # use octavo::{Cache, CacheConfig};
+    /// # let cache = Cache::new(CacheConfig::default())?;
+    /// let stat = cache.stat();
+    /// assert!(stat.memory_charged_bytes <= stat.memory_max_bytes);
+    /// # Ok::<(), octavo::Error>(())
+    /// ```
     pub fn stat(&self) -> CacheStat {
         let shared = &self.core().shared;
         if shared.is_forked() {
@@ -209,33 +272,70 @@ impl Cache {
         }
     }
 
-    /// Lends memory for requests: at least `bytes` long, a whole number of 4096-byte pages, zeroed,
-    /// aligned to 4096. Returns `None` while the buffers' share
-    /// ([`CacheConfig::buffers_max_bytes`]) is used up; dropped buffers come back to it. In a child
-    /// of `fork` there are none.
+    /// Lends zeroed memory for requests: at least `bytes` long, a whole number of 4,096-byte
+    /// pages, aligned to 4,096 bytes. Returns `None` while the buffer share
+    /// ([`CacheConfig::buffers_max_bytes`]) is used up, and in a child of `fork`. A dropped
+    /// buffer returns to the share.
     ///
-    /// The memory is the cache's own, not the heap's. A dropped buffer's memory stays resident,
-    /// within the share, for the next buffer; what no buffer needs for a few seconds goes back
-    /// to the kernel, if the cache runs its reaper ([`CacheConfig::reaper`]).
+    /// The memory comes from the cache's own mappings, not from the heap. A dropped buffer's
+    /// memory stays resident, within the share, for the next buffer. Memory that no buffer has
+    /// needed for a few seconds goes back to the kernel, if the cache runs its reaper
+    /// ([`CacheConfig::reaper`]).
+    ///
+    /// # Examples
+    /// ```
+    /// # use octavo::{Cache, CacheConfig};
+    /// # let cache = Cache::new(CacheConfig::default())?;
+    /// let buffer = cache.buffer(5000).expect("the share is unused");
+    /// assert!(buffer.len() >= 5000);
+    /// # Ok::<(), octavo::Error>(())
+    /// ```
     pub fn buffer(&self, bytes: usize) -> Option<Buffer> {
         self.core().shared.buffers.borrow(bytes)
     }
 
-    /// A batch queue, with a ring of its own. Dropping it waits for what it has in flight: where a
-    /// store hangs, until it answers. It may move between threads but is used by one at a time.
+    /// Creates a batch queue with an I/O ring of its own. A queue may move between threads but
+    /// is used by one thread at a time. Dropping the queue waits for its I/O in flight; if a
+    /// store hangs, until the store answers.
     ///
     /// # Errors
     ///
     /// [`Error::NoMemory`] if less than 24 KiB of
     /// [`buffers_max_bytes`](CacheConfig::buffers_max_bytes) are free, [`Error::Config`] if the
     /// system gives no ring, [`Error::Forked`].
+    ///
+    /// # Examples
+    /// ```
+    /// # use octavo::{Cache, CacheConfig};
+    /// # let cache = Cache::new(CacheConfig::default())?;
+    /// let queue = cache.queue()?;
+    /// assert_eq!(queue.pending(), 0);
+    /// # Ok::<(), octavo::Error>(())
+    /// ```
     pub fn queue(&self) -> Result<Queue, Error> {
         self.core().shared.check_process()?;
         Queue::new(self.core().crew())
     }
 
-    /// Writes dirty pages of all partitions, in the order of their offsets. What the cleaner does
-    /// by itself. Returns the first error; pages that could not be written stay.
+    /// Writes the dirty pages of all partitions back, in offset order, as the cleaner does on
+    /// its own. Tries every object and returns the first error; pages that could not be written
+    /// stay dirty. Written pages are not durable before a sync.
+    ///
+    /// # Errors
+    /// [`Error::Io`], [`Error::Forked`].
+    ///
+    /// # Examples
+    /// ```
+    /// # use octavo::{Cache, CacheConfig, CacheMode, PartitionConfig, disk::Store};
+    /// # let cache = Cache::new(CacheConfig { background: false, ..CacheConfig::default() })?;
+    /// let writeback = PartitionConfig { cache_mode: CacheMode::Writeback, ..PartitionConfig::new("app") };
+    /// let partition = cache.partition(writeback)?;
+    /// let object = partition.open(Store::memory("disk", 1 << 20), "disk")?;
+    /// object.write_at(0, b"octavo")?;
+    /// cache.clean()?;
+    /// assert_eq!(partition.stat().dirty_bytes, 0);
+    /// # Ok::<(), octavo::Error>(())
+    /// ```
     pub fn clean(&self) -> Result<(), Error> {
         self.core().shared.check_process()?;
         self.partitions()
@@ -247,8 +347,8 @@ impl Cache {
 }
 
 impl CacheInner {
-    /// In a child of `fork`: forgets everything, so that no thread is waited for, no lock taken and
-    /// no ring touched. The memory goes with the process.
+    /// Forgets everything, in a child of `fork`: waits for no thread, takes no lock and touches
+    /// no ring. The memory goes with the process.
     #[cold]
     fn leave_to_the_parent(&mut self) {
         fn own<T>(mutex: &mut Mutex<T>) -> &mut T {
@@ -267,16 +367,16 @@ impl Drop for CacheInner {
         if core.shared.is_forked() {
             return self.leave_to_the_parent();
         }
-        // Release: pairs with the cleaner's look.
+        // Release: comes before the bell's wake-up, after which the cleaner loads `closed`.
         core.shared.closed.store(true, Ordering::Release);
         core.shared.bell.ring();
         core.ledger.alarm.end();
         lock(&self.workers).stop(core.crew());
         for thread in [lock(&self.cleaner).take(), lock(&self.reaper).take()].into_iter().flatten() {
-            // A panic has been reported by its thread.
+            // A panicking thread has reported its panic itself.
             let _ = thread.join();
         }
-        // Handles of partitions may outlive the cache; its descriptors do not.
+        // Partition handles may outlive the cache; its file descriptors must not.
         drop(lock(&core.ledger.planning).end());
         for partition in core.take_partitions() {
             let dirty = partition.table.dirty_pages() << partition.page_shift;

@@ -1,10 +1,14 @@
-//! Whole ranges, where a thread waits for them: a new length, letting go, an object that goes.
+//! Calls on whole ranges, for which a thread waits: a new length, eviction of a range, closing
+//! and abandoning an object.
 //!
-//! The range is closed first, so that nothing is brought in there; then its pages are dropped,
-//! waiting for those that are in somebody's hands; then the store is told; then the range is
-//! opened. Hits go on until their page is dropped. Pages that a shorter length cuts off are taken
-//! and held, as for a clearing (C3, C5, C6 of `flight/discard.rs`): if the store refuses, they are what they
-//! were.
+//! Steps of a length change, a close and an abandon:
+//! 1. Close the range: no page is brought in there. Hits continue until their page is dropped.
+//! 2. Drop the range's pages, waiting for pages in use.
+//! 3. Tell the store.
+//! 4. Open the range.
+//!
+//! Pages that a shorter length cuts off are taken and held, as for a clearing (C3, C5, C6 of
+//! `flight/discard.rs`): if the store refuses, they return to their old state.
 
 use std::ops::Range;
 
@@ -14,8 +18,24 @@ use crate::state::counters::Count;
 use crate::sync::Ordering;
 
 impl Object {
-    /// Gives the object, and its store, a new length. What is cut off is gone; what is added reads
-    /// as zeros.
+    /// Changes the length of the object, and of its store, to `len` bytes. Bytes beyond a
+    /// shorter length are lost; added bytes read as zeros.
+    ///
+    /// # Errors
+    /// [`Error::Closed`], [`Error::ReadOnly`], [`Error::Config`] if an object cannot be that
+    /// long, [`Error::Io`], [`Error::Forked`].
+    ///
+    /// # Examples
+    /// ```
+    /// # use octavo::{Cache, CacheConfig, PartitionConfig, disk::Store};
+    /// # let cache = Cache::new(CacheConfig::default())?;
+    /// # let partition = cache.partition(PartitionConfig::new("app"))?;
+    /// # let object = partition.open(Store::memory("disk", 1 << 20), "disk")?;
+    /// object.set_len_bytes(2 << 20)?;
+    /// object.write_at(1 << 20, b"octavo")?;
+    /// assert_eq!(object.len_bytes(), 2 << 20);
+    /// # Ok::<(), octavo::Error>(())
+    /// ```
     pub fn set_len_bytes(&self, len: u64) -> Result<(), Error> {
         let inner = &self.inner;
         inner.check_open()?;
@@ -25,28 +45,28 @@ impl Object {
         Ok(())
     }
 
-    /// Changes the length from `old` to `len`. False: it is not `old` any more.
+    /// Changes the length from `old` to `len`. Returns `false` if the length is no longer `old`.
     fn set_len_from(&self, old: u64, len: u64) -> Result<bool, Error> {
         let inner = &self.inner;
         let page_bytes = inner.partition.page_bytes() as u64;
-        // The page that either end cuts is dropped, written first: its bytes past the end are not to come
+        // Writes and drops the page that either end cuts: its bytes past the end must not come
         // back.
         let cut = len.min(old) / page_bytes;
         let pages = cut..END;
         self.closed_range(pages.clone(), |object| {
-            // All who change the length, and who close the object, close its last page: from here on they
-            // wait.
+            // Every length change and every close closes the last page: from here on they wait.
             inner.check_open()?;
             if inner.len_bytes() != old {
                 return Ok(false);
             }
             object.write_and_drop(&(cut..cut + 1))?;
             inner.set_len(len.min(old));
-            // Also where the object grows: a request that was on its way when it was cut may have left pages
-            // past the end.
+            // Also if the object grows: a request in flight when the object was cut may have
+            // left pages past the end.
             object.take_all(&pages)?;
             let result = inner.store.set_len_bytes(len);
-            // Also where it fails the store may have the new length, and takes no byte behind it.
+            // Even after a failure the store may have the new length, and accepts no byte beyond
+            // it.
             let now = inner.store.len_bytes();
             let kept = now.min(old).div_ceil(page_bytes).max(cut);
             inner.drop_held(&(kept..pages.end));
@@ -59,8 +79,7 @@ impl Object {
         })
     }
 
-    /// Writes the range's dirty pages and lets go of its clean ones, as far as nobody has them in
-    /// hand.
+    /// Writes the range's dirty pages, and evicts its clean pages that are not in use.
     pub(crate) fn let_go(&self, offset: u64, len: u64) -> Result<(), Error> {
         if len == 0 {
             return Ok(());
@@ -68,7 +87,7 @@ impl Object {
         let page_bytes = self.inner.partition.page_bytes() as u64;
         let pages = offset.div_ceil(page_bytes)..(offset + len) / page_bytes;
         let pages = if offset + len == self.len_bytes() { pages.start..pages.end + 1 } else { pages };
-        // A range inside one page holds no whole page.
+        // A range inside one page contains no whole page.
         if pages.is_empty() {
             return Ok(());
         }
@@ -82,16 +101,34 @@ impl Object {
         Ok(())
     }
 
-    /// Syncs and drops the pages, after which every call fails. Where dirty pages cannot be written
-    /// it fails, and the object stays open. Another object may have the store from then on; the
-    /// lock on its file ends when the last handle of this one is dropped.
+    /// Syncs the object, drops its pages and releases its store; every later call fails with
+    /// [`Error::Closed`]. If dirty pages cannot be written, the call fails and the object stays
+    /// open. Closing twice is no error. Another object may use the store from then on. The lock
+    /// on the store's file ends when the last handle of this object is dropped.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; [`Error::Failed`] if an earlier sync of the store failed
+    /// ([`abandon`](Object::abandon) still closes the object); [`Error::Forked`].
+    ///
+    /// # Examples
+    /// ```
+    /// # use octavo::{Cache, CacheConfig, PartitionConfig, disk::Store};
+    /// # let cache = Cache::new(CacheConfig::default())?;
+    /// # let partition = cache.partition(PartitionConfig::new("app"))?;
+    /// # let object = partition.open(Store::memory("disk", 1 << 20), "disk")?;
+    /// object.write_at(0, b"octavo")?;
+    /// object.close()?;
+    /// assert!(object.read_at(0, &mut [0]).is_err());
+    /// # Ok::<(), octavo::Error>(())
+    /// ```
     pub fn close(&self) -> Result<(), Error> {
         if self.inner.is_closed() {
             return Ok(());
         }
-        // Most of it while others go on; then what was written meanwhile.
+        // The first sync does most of the work while other calls continue; the second covers
+        // what they wrote.
         match self.sync() {
-            // Somebody else has closed it.
+            // Another thread has closed the object.
             Err(Error::Closed { .. }) => return Ok(()),
             synced => synced?,
         }
@@ -107,8 +144,20 @@ impl Object {
         })
     }
 
-    /// Drops the pages, written or not, and lets go of the store. Returns how many dirty bytes that
-    /// loses. Waits for I/O that is in flight: where a store hangs, until it answers.
+    /// Closes the object and drops its pages, dirty ones without writing them. Returns the bytes
+    /// of dirty pages lost. Waits for I/O in flight; if a store hangs, until the store answers.
+    /// In a child of `fork` the call does nothing and returns 0.
+    ///
+    /// # Examples
+    /// ```
+    /// # use octavo::{Cache, CacheConfig, CacheMode, PartitionConfig, disk::Store};
+    /// # let cache = Cache::new(CacheConfig { background: false, ..CacheConfig::default() })?;
+    /// let writeback = PartitionConfig { cache_mode: CacheMode::Writeback, ..PartitionConfig::new("app") };
+    /// let object = cache.partition(writeback)?.open(Store::memory("disk", 1 << 20), "disk")?;
+    /// object.write_at(0, b"octavo")?;
+    /// assert_eq!(object.abandon(), 4096);
+    /// # Ok::<(), octavo::Error>(())
+    /// ```
     pub fn abandon(&self) -> u64 {
         if self.inner.partition.shared.is_forked() {
             return 0;
@@ -116,20 +165,20 @@ impl Object {
         let all = 0..END;
         let dropped = self.closed_range(all.clone(), |object| {
             object.take_all(&all)?;
-            // First, so that no sync believes that what is dropped now was clean. Release: pairs with
-            // `check_not_failed`.
+            // `failed` comes first: no sync may conclude that the pages dropped next were clean.
+            // Release: pairs with the load in `check_not_failed`.
             object.inner.failed.store(true, Ordering::Release);
             let lost = object.inner.drop_held(&all);
             object.inner.set_closed();
             Ok(lost << object.inner.partition.page_shift)
         });
         dropped.unwrap_or_else(|error| {
-            log::error!("{}: {error}: it stays open", self.name());
+            log::error!("object {}: cannot abandon it, it stays open: {error}", self.name());
             0
         })
     }
 
-    /// Runs `body` while nothing is brought into the range.
+    /// Runs `body` while no page is brought into the range.
     fn closed_range<T>(
         &self,
         pages: Range<u64>,
@@ -137,7 +186,7 @@ impl Object {
     ) -> Result<T, Error> {
         let mut closed = false;
         while !closed {
-            // Given back before `body` runs, which borrows lanes for itself.
+            // The nap's lane is returned before `body` runs, which borrows lanes itself.
             self.nap(|waiter| {
                 closed = self.inner.ranges.close(pages.clone(), waiter);
                 !closed
@@ -148,19 +197,19 @@ impl Object {
         result
     }
 
-    /// Drops the pages of a closed range once their bytes are written.
+    /// Drops the pages of a closed range after their bytes are written.
     fn write_and_drop(&self, pages: &Range<u64>) -> Result<(), Error> {
         loop {
             self.clean_pages(pages.start, pages.end)?;
             self.take_all(pages)?;
-            // Until they were taken they could be written again.
+            // Until they were taken, the pages could be dirtied again.
             if self.inner.give_back(pages) == 0 {
                 return Ok(());
             }
         }
     }
 
-    /// C3, and waits for those that are in somebody's hands.
+    /// Takes the range's pages (C3), waiting for pages in use.
     fn take_all(&self, pages: &Range<u64>) -> Result<(), Error> {
         while let Some(busy) = self.inner.take_pages(pages) {
             self.nap(|waiter| busy.register(&self.inner, waiter))?;

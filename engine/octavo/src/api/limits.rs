@@ -1,4 +1,6 @@
-//! Limits of partitions and groups: what they were promised, and how it is kept when it changes.
+//! Limits of partitions and groups: checking them, keeping them, and resizing what they change.
+//!
+//! Not here: the arithmetic of limits (`octavo_share`), plans (`control/plan.rs`).
 
 use super::cache::Cache;
 use crate::config::Limits;
@@ -7,7 +9,8 @@ use crate::error::Error;
 use crate::sync::lock;
 
 impl Cache {
-    /// The limits of groups that were given some. A group without has none of its own.
+    /// Returns the groups that were given limits, by name. Other groups have no limits of their
+    /// own.
     pub fn groups(&self) -> Vec<(String, Limits)> {
         if self.core().shared.is_forked() {
             return Vec::new();
@@ -15,14 +18,29 @@ impl Cache {
         self.core().ledger.groups().into_iter().collect()
     }
 
-    /// Bounds a group of partitions, those whose names begin with its name and a slash, now or
-    /// later.
+    /// Sets the limits of the group `name`: the partitions, present and future, whose names
+    /// begin with the group's name and a slash.
     ///
-    /// Waits for the stores of those in it as long as they take: [`Self::begin_group`] does not.
+    /// Waits for the stores of the group's partitions as long as they take;
+    /// [`begin_group`](Self::begin_group) does not.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if the name or the limits are invalid, or a partition has this name;
+    /// [`Error::Forked`].
+    ///
+    /// # Examples
+    /// ```
+    /// # use octavo::{Cache, CacheConfig, Limits, PartitionConfig};
+    /// # let cache = Cache::new(CacheConfig::default())?;
+    /// # let partition = cache.partition(PartitionConfig::new("host/vm1"))?;
+    /// cache.set_group("host", Limits { max_bytes: 16 << 20, ..Limits::default() })?;
+    /// assert!(partition.stat().charged_bytes <= 16 << 20);
+    /// # Ok::<(), octavo::Error>(())
+    /// ```
     pub fn set_group(&self, name: &str, limits: Limits) -> Result<(), Error> {
         self.name_group(name, limits)?;
-        // Others get their turns while a store of the group's is waited for. One that refuses keeps
-        // what it has, as ever.
+        // Other partitions get their turns while this call waits for a store of the group. A
+        // partition whose store refuses keeps what it has, as always.
         while let Some(held_up) = self.keep_group(name).into_iter().next() {
             if held_up.catch_up().is_err() {
                 break;
@@ -32,8 +50,12 @@ impl Cache {
         Ok(())
     }
 
-    /// [`Self::set_group`] that waits for stores that do not answer about a second at most, as
-    /// [`Self::begin_limits`].
+    /// Sets a group's limits as [`set_group`](Self::set_group) does, but waits about one second
+    /// at most for stores that do not answer, as [`begin_limits`](Self::begin_limits) does.
+    /// Returns what is still owed.
+    ///
+    /// # Errors
+    /// Those of [`set_group`](Self::set_group).
     pub fn begin_group(&self, name: &str, limits: Limits) -> Result<Owed, Error> {
         self.name_group(name, limits)?;
         let held_up = self.keep_group(name);
@@ -56,14 +78,15 @@ impl Cache {
             || control::has_empty_level(name)
             || self.partitions().iter().any(|other| other.name() == name)
         {
-            return Err(wrong("this is no name of a group".into()));
+            return Err(wrong("a group needs a name without empty levels that no partition has".into()));
         }
         let _alone = lock(&self.core().ledger.planning);
         self.core().ledger.set_group(name, limits);
         Ok(())
     }
 
-    /// Takes what lies beyond a group's bound; returns those in it whose stores hold that up.
+    /// Takes what lies beyond the group's limits from its partitions. Returns those of them
+    /// whose stores have not answered.
     fn keep_group(&self, name: &str) -> Vec<Partition> {
         let planning = lock(&self.core().ledger.planning);
         let mut held_up = control::keep_bounds(self.core(), planning.turn(self.core().crew()));
@@ -71,20 +94,21 @@ impl Cache {
         held_up
     }
 
-    /// What else changes with a group's limits comes with the next steps.
+    /// Plans with the group's new limits: the next steps of the reaper bring what else they
+    /// change.
     fn follow_group(&self) {
         if self.core().shared.reaps() {
             control::period(self.core(), true);
         }
     }
 
-    /// What all partitions but one were promised by their `min`.
+    /// Returns the sum of the `min` limits of all partitions except `but`.
     pub(super) fn promised_bytes(&self, but: Option<&str>) -> u64 {
         let others = self.partitions().into_iter().filter(|partition| Some(partition.name()) != but);
         others.map(|partition| partition.limits().min_bytes).sum()
     }
 
-    /// Whether so much can be promised to all together; the error is a sentence.
+    /// Checks that a total of `bytes` can be promised as `min` limits; the error is a sentence.
     pub(super) fn check_promise(&self, bytes: u64) -> Result<(), String> {
         let most = self.core().shared.budget.max_bytes() - self.core().shared.reserve.max_bytes();
         if bytes <= most {
@@ -93,8 +117,9 @@ impl Cache {
         Err(format!("all partitions' min together are {bytes} bytes, and memory_max leaves {most} for them"))
     }
 
-    /// The bytes that a partition has for a `min`: `rounded` up to whole segments, where all
-    /// others' `min` could be rounded up, too, else down.
+    /// Returns the bytes that a partition gets for its `min`: `rounded`, its `min` rounded up to
+    /// whole segments, if the `min` limits of all other partitions could be rounded up too; else
+    /// `min_bytes`, rounded down.
     pub(super) fn min_to_have(&self, but: Option<&str>, min_bytes: u64, rounded: u64) -> u64 {
         let others = self.partitions().into_iter().filter(|partition| Some(partition.name()) != but);
         let all = others.map(|partition| partition.inner.bytes_with_min(&partition.limits()));
@@ -102,23 +127,42 @@ impl Cache {
         if self.check_promise(all).is_ok() { rounded } else { min_bytes }
     }
 
-    /// Changes what a partition was promised. It is resized at once where it has more than `max` or
-    /// less than `min`.
+    /// Changes a partition's limits. The partition is resized immediately if it has more than
+    /// `max` or less than `min`.
     ///
-    /// Waits for the partition's stores as long as they take: [`Self::begin_limits`] does not.
+    /// Waits for the partition's stores as long as they take;
+    /// [`begin_limits`](Self::begin_limits) does not.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if the limits are invalid, if all `min` limits together exceed the
+    /// memory for partitions, or if `max` is too small or beyond four times the partition's
+    /// first `max`; [`Error::NoMemory`] and [`Error::Io`] of the resize; [`Error::Forked`].
+    ///
+    /// # Examples
+    /// ```
+    /// # use octavo::{Cache, CacheConfig, Limits, PartitionConfig};
+    /// # let cache = Cache::new(CacheConfig::default())?;
+    /// # let partition = cache.partition(PartitionConfig::new("app"))?;
+    /// cache.set_limits(&partition, Limits { max_bytes: 16 << 20, ..partition.limits() })?;
+    /// assert!(partition.stat().charged_bytes <= 16 << 20);
+    /// # Ok::<(), octavo::Error>(())
+    /// ```
     pub fn set_limits(&self, partition: &Partition, limits: Limits) -> Result<(), Error> {
         self.keep_limits(partition, limits)?;
-        // Others get their turns while its own store is waited for.
+        // Other partitions get their turns while this call waits for the partition's own store.
         while !self.follow_limits(partition, limits)?.is_nothing() {
             partition.catch_up()?;
         }
         Ok(())
     }
 
-    /// [`Self::set_limits`] that waits for a store that does not answer about a second at most. The
-    /// limits hold from then on; what is beyond `max` still
-    /// is owed. The reaper goes on with it once a period; a cache without one does so in
-    /// [`Self::settle`].
+    /// Changes a partition's limits as [`set_limits`](Self::set_limits) does, but waits about
+    /// one second at most for a store that does not answer. The limits hold from then on; what
+    /// lies beyond `max` is still owed. The reaper takes it in later periods; a cache without a
+    /// reaper takes it in [`settle`](Self::settle).
+    ///
+    /// # Errors
+    /// Those of [`set_limits`](Self::set_limits).
     pub fn begin_limits(&self, partition: &Partition, limits: Limits) -> Result<Owed, Error> {
         self.keep_limits(partition, limits)?;
         self.follow_limits(partition, limits)
@@ -136,7 +180,7 @@ impl Cache {
         Ok(())
     }
 
-    /// Resizes a partition that is beyond its new limits, in a turn.
+    /// Resizes, in a turn, a partition that is beyond its new limits.
     fn follow_limits(&self, partition: &Partition, limits: Limits) -> Result<Owed, Error> {
         let planning = lock(&self.core().ledger.planning);
         let turn = planning.turn(self.core().crew());
@@ -163,8 +207,8 @@ impl Cache {
         }
     }
 
-    /// Goes on with what is owed because stores did not answer, and returns what still is. The
-    /// reaper does so by itself.
+    /// Continues resizes that stopped because stores did not answer, and returns what is still
+    /// owed. The reaper does so on its own.
     pub fn settle(&self) -> Owed {
         if self.core().shared.is_forked() {
             return Owed::default();

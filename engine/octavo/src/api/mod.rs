@@ -1,4 +1,7 @@
-//! The public face: handles and their methods. Checks arguments, and hands everything on.
+//! The public calls of the cache: handles and their methods. They check arguments, count
+//! requests, and pass the work to the floors below.
+//!
+//! Not here: tasks in flight (`flight`), hits (`pages`), threads and sizes (`control`).
 
 pub(crate) mod cache;
 mod lifecycle;

@@ -1,4 +1,7 @@
-//! Asks where pages lie, and whose pages threads have read.
+//! Statistics of nodes: where pages lie, and on which node threads found the pages that they
+//! read.
+//!
+//! Not here: the structs (`numa/figures.rs`), how accesses are counted (`pages/nodes`).
 
 use octavo_table::{NodeId, SegmentIndex};
 
@@ -8,10 +11,11 @@ use crate::numa::{NodePages, NodeStat, NumaStat, PartitionNumaStat};
 use crate::state::counters::Count;
 use crate::state::partition::PartitionInner;
 
-/// Most addresses of a partition that the kernel is asked about at a time: some milliseconds.
+/// Most addresses of a partition to ask the kernel about at a time; that many take some
+/// milliseconds.
 const LOOKS_MAX: usize = 1 << 14;
 
-/// The kernel's pages.
+/// Size of the kernel's pages, in bytes.
 const PAGE: usize = 4096;
 
 impl PartitionInner {
@@ -61,8 +65,8 @@ impl Partition {
         PartitionNumaStat { nodes, ..self.counts() }
     }
 
-    /// What is counted of nodes, without what they hold (`nodes` is empty): for whoever asks often.
-    /// None: there is one node.
+    /// Returns the partition's counts of node accesses, without what each node holds (`nodes` is
+    /// empty): cheap enough to call often. `None` if there is only one node.
     pub fn numa_counts(&self) -> Option<PartitionNumaStat> {
         self.inner.places.counted.then(|| self.counts())
     }
@@ -92,8 +96,9 @@ impl Partition {
 }
 
 impl Cache {
-    /// Where the partitions' pages lie, as the kernel says, and whose pages threads found. Asks the
-    /// kernel about thousands of pages: for people.
+    /// Returns where the kernel has put the partitions' pages, and on which nodes threads found
+    /// the pages that they read. Asks the kernel about thousands of pages: for people, not for
+    /// frequent calls.
     pub fn numa_stat(&self) -> NumaStat {
         let numa = &self.core().shared.numa;
         NumaStat {

@@ -1,4 +1,8 @@
-//! What users may ask of an object: reads, writes, syncs, discards, advice.
+//! The public calls on an object: reads, writes, syncs, discards, zeroing and advice. Each call
+//! checks its arguments, counts the request and runs it as a task (`flight`).
+//!
+//! Not here: pins (`pin.rs`), length changes and closing (`lifecycle.rs`), batches that run in
+//! the background (`queue.rs`).
 
 use octavo_disk::Store;
 use octavo_table::State;
@@ -11,34 +15,39 @@ use crate::state::counters::Count;
 use crate::sync::{Ordering, lock};
 
 impl Object {
-    /// Its name.
+    /// Returns the object's name.
     pub fn name(&self) -> &str {
         &self.inner.name
     }
 
-    /// Its store.
+    /// Returns the store that the object reads and writes.
     pub fn store(&self) -> &Store {
         &self.inner.store
     }
 
-    /// Its length.
+    /// Returns the object's length in bytes.
     pub fn len_bytes(&self) -> u64 {
         self.inner.len_bytes()
     }
 
-    /// Bytes of a page of its cache.
+    /// Returns the cache's page size in bytes.
     pub fn page_bytes(&self) -> u64 {
         self.inner.partition.page_bytes() as u64
     }
 
-    /// Whether it was opened read-only.
+    /// Returns whether the store was opened read-only; if so, every write fails with
+    /// [`Error::ReadOnly`].
     pub fn read_only(&self) -> bool {
         self.inner.store.read_only()
     }
 
-    /// Fills `buffer` with the bytes at `offset`: from pages that are there without a lock or a
-    /// system call, the rest from the store.
+    /// Fills `buffer` with the bytes at `offset` (in bytes). Resident pages are copied without a
+    /// lock or a system call; missing pages are read from the store.
     ///
+    /// # Errors
+    /// [`Error::PastEnd`], [`Error::Closed`], [`Error::Io`], [`Error::Forked`].
+    ///
+    /// # Examples
     /// ```
     /// use octavo::{Cache, CacheConfig, PartitionConfig, disk::Store};
     /// let cache = Cache::new(CacheConfig::default())?;
@@ -85,14 +94,33 @@ impl Object {
     #[cold]
     fn read_slowly(&self, offset: u64, buffer: &mut [u8]) -> Result<(), Error> {
         let partition = &*self.inner.partition;
-        // The set's lines come together while the task is made.
+        // Overlaps the cache misses on the set's lines with the making of the task.
         partition.table.prefetch_miss(self.inner.tag(offset >> partition.page_shift));
         self.inner.count_read(1, buffer.len() as u64);
         self.run_bytes(Job::Read, offset, buffer.as_mut_ptr(), buffer.len())
     }
 
-    /// Does many reads at once: lookups overlap, and what is missing is fetched together, adjacent
-    /// pages in one I/O. Returns the first error after all have ended.
+    /// Runs many reads at once: table lookups overlap, and all missing pages are fetched
+    /// together, adjacent pages in one I/O. Returns the first error, after all reads have ended.
+    ///
+    /// # Errors
+    /// Those of [`read_at`](Object::read_at).
+    ///
+    /// # Examples
+    /// ```
+    /// # use octavo::{Cache, CacheConfig, PartitionConfig, Read, disk::Store};
+    /// # let cache = Cache::new(CacheConfig::default())?;
+    /// # let partition = cache.partition(PartitionConfig::new("app"))?;
+    /// # let object = partition.open(Store::memory("disk", 1 << 20), "disk")?;
+    /// object.write_at(8192, b"octavo")?;
+    /// let (mut head, mut tail) = ([0; 3], [0; 3]);
+    /// object.read_batch(&mut [
+    ///     Read { offset: 8192, buffer: &mut head },
+    ///     Read { offset: 8195, buffer: &mut tail },
+    /// ])?;
+    /// assert_eq!((&head, &tail), (b"oct", b"avo"));
+    /// # Ok::<(), octavo::Error>(())
+    /// ```
     pub fn read_batch(&self, reads: &mut [Read<'_>]) -> Result<(), Error> {
         let partition = &*self.inner.partition;
         let mut missing: Vec<usize> = Vec::new();
@@ -115,9 +143,24 @@ impl Object {
         }
     }
 
-    /// Writes `bytes` at `offset`, inside the object. Write-through: returns when the store has
-    /// them. Write-back: when the pages have them. Neither is durable before a
-    /// [`sync`](Object::sync).
+    /// Writes `bytes` at `offset` (in bytes); the range must lie inside the object. In
+    /// write-through mode the call returns when the store has the bytes, in write-back mode when
+    /// the pages have them. The bytes are durable only after a [`sync`](Object::sync).
+    ///
+    /// # Errors
+    /// [`Error::ReadOnly`], [`Error::PastEnd`], [`Error::Closed`], [`Error::Io`],
+    /// [`Error::Forked`].
+    ///
+    /// # Examples
+    /// ```
+    /// # use octavo::{Cache, CacheConfig, PartitionConfig, disk::Store};
+    /// # let cache = Cache::new(CacheConfig::default())?;
+    /// # let partition = cache.partition(PartitionConfig::new("app"))?;
+    /// # let object = partition.open(Store::memory("disk", 1 << 20), "disk")?;
+    /// object.write_at(4094, b"octavo")?;
+    /// assert!(object.write_at((1 << 20) - 1, b"octavo").is_err(), "past the end");
+    /// # Ok::<(), octavo::Error>(())
+    /// ```
     pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
         self.inner.check_writable()?;
         self.inner.check(offset, bytes.len() as u64)?;
@@ -126,13 +169,45 @@ impl Object {
         self.run_bytes(Job::Write { durable: false }, offset, bytes.as_ptr().cast_mut(), bytes.len())
     }
 
-    /// Returns when every write replied to before the call is durable. Fails if one cannot be made
-    /// so; what could not be written stays dirty, and a later sync tries again.
+    /// Makes every write durable that was acknowledged before the call. Fails if one write
+    /// cannot be made durable; pages that could not be written stay dirty, and a later sync
+    /// tries them again. On a read-only object the call does nothing.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; [`Error::Failed`] if an earlier sync of the store failed;
+    /// [`Error::Closed`], [`Error::Forked`].
+    ///
+    /// # Examples
+    /// ```
+    /// # use octavo::{Cache, CacheConfig, CacheMode, PartitionConfig, disk::Store};
+    /// # let cache = Cache::new(CacheConfig::default())?;
+    /// let writeback = PartitionConfig { cache_mode: CacheMode::Writeback, ..PartitionConfig::new("app") };
+    /// let object = cache.partition(writeback)?.open(Store::memory("disk", 1 << 20), "disk")?;
+    /// object.write_at(0, b"octavo")?;
+    /// object.sync()?;
+    /// assert_eq!(object.stat().dirty_bytes, 0);
+    /// # Ok::<(), octavo::Error>(())
+    /// ```
     pub fn sync(&self) -> Result<(), Error> {
         self.sync_pages(0, END)
     }
 
-    /// `sync` for the pages that `offset..offset + len` touches.
+    /// Syncs, as [`sync`](Object::sync) does, the pages that overlap the range of `len` bytes at
+    /// `offset`. The range may reach past the object's end.
+    ///
+    /// # Errors
+    /// Those of [`sync`](Object::sync).
+    ///
+    /// # Examples
+    /// ```
+    /// # use octavo::{Cache, CacheConfig, PartitionConfig, disk::Store};
+    /// # let cache = Cache::new(CacheConfig::default())?;
+    /// # let partition = cache.partition(PartitionConfig::new("app"))?;
+    /// # let object = partition.open(Store::memory("disk", 1 << 20), "disk")?;
+    /// object.write_at(8192, b"octavo")?;
+    /// object.sync_range(8192, 6)?;
+    /// # Ok::<(), octavo::Error>(())
+    /// ```
     pub fn sync_range(&self, offset: u64, len: u64) -> Result<(), Error> {
         let partition = &*self.inner.partition;
         let end = offset.saturating_add(len).div_ceil(partition.page_bytes() as u64);
@@ -149,35 +224,83 @@ impl Object {
         self.run(Task::of_pages(Job::Sync(SyncState::new(true, u64::MAX)), &self.inner, next, end))
     }
 
-    /// The range reads as zeros afterwards, and the store may give its space back. Where the store
-    /// refuses it fails: each byte is what it was, or zero.
+    /// Discards the range of `len` bytes at `offset`: it reads as zeros afterwards, and the
+    /// store may free its space. If the store refuses, the call fails, and each byte of the
+    /// range keeps its old value or is zero.
+    ///
+    /// # Errors
+    /// [`Error::ReadOnly`], [`Error::PastEnd`], [`Error::Closed`], [`Error::Io`],
+    /// [`Error::Forked`].
+    ///
+    /// # Examples
+    /// ```
+    /// # use octavo::{Cache, CacheConfig, PartitionConfig, disk::Store};
+    /// # let cache = Cache::new(CacheConfig::default())?;
+    /// # let partition = cache.partition(PartitionConfig::new("app"))?;
+    /// # let object = partition.open(Store::memory("disk", 1 << 20), "disk")?;
+    /// object.write_at(4096, b"octavo")?;
+    /// object.discard(4096, 8192)?;
+    /// let mut six = [1; 6];
+    /// object.read_at(4096, &mut six)?;
+    /// assert_eq!(six, [0; 6]);
+    /// # Ok::<(), octavo::Error>(())
+    /// ```
     pub fn discard(&self, offset: u64, len: u64) -> Result<(), Error> {
         self.run(Task::clearing(&self.inner, octavo_disk::Op::Discard, offset, len, false)?)
     }
 
-    /// The range reads as zeros afterwards; its space stays allocated where the store can do that.
-    /// Fails as [`discard`](Object::discard) does.
+    /// Zeroes the range of `len` bytes at `offset`. Its space stays allocated if the store
+    /// supports that. If the store refuses, the call fails as [`discard`](Object::discard) does.
+    ///
+    /// # Errors
+    /// Those of [`discard`](Object::discard).
+    ///
+    /// # Examples
+    /// ```
+    /// # use octavo::{Cache, CacheConfig, PartitionConfig, disk::Store};
+    /// # let cache = Cache::new(CacheConfig::default())?;
+    /// # let partition = cache.partition(PartitionConfig::new("app"))?;
+    /// # let object = partition.open(Store::memory("disk", 1 << 20), "disk")?;
+    /// object.write_at(0, b"octavo")?;
+    /// object.zero(0, 3)?;
+    /// let mut six = [1; 6];
+    /// object.read_at(0, &mut six)?;
+    /// assert_eq!(&six, b"\0\0\0avo");
+    /// # Ok::<(), octavo::Error>(())
+    /// ```
     pub fn zero(&self, offset: u64, len: u64) -> Result<(), Error> {
         self.run(Task::clearing(&self.inner, octavo_disk::Op::Zero, offset, len, false)?)
     }
 
-    /// Whether the page at `offset` is in the cache now. A hint: it may come or go at any time.
+    /// Returns whether the page that contains `offset` is resident now. A hint: the page may
+    /// arrive or leave at any time.
     pub fn is_resident(&self, offset: u64) -> bool {
         self.inner.partition.table.find(self.inner.tag(offset >> self.inner.partition.page_shift)).is_some()
     }
 
-    /// The node where the page at `offset` belongs now, by its place in the topology; 0 where there
-    /// is one.
+    /// Returns the node that holds the page containing `offset` now, as an index into the
+    /// topology; 0 if there is only one node.
     pub fn node_of(&self, offset: u64) -> u32 {
         self.inner.partition.node_of(self.inner.tag(offset >> self.inner.partition.page_shift)).0
     }
 
-    /// Says what will happen to a range. Advice never loses anything, and what cannot be followed
-    /// is passed over.
+    /// Advises the cache how the range of `len` bytes at `offset` will be used; see [`Advice`].
+    /// Advice never loses data, and advice that cannot be followed is ignored.
     ///
     /// # Errors
-    /// [`Error::PastEnd`] where the range ends beyond the object, [`Error::Closed`],
-    /// [`Error::Forked`].
+    /// [`Error::PastEnd`] if the range ends beyond the object, [`Error::Closed`],
+    /// [`Error::Forked`]; [`Error::Io`] if [`Advice::DontNeed`] cannot write a dirty page.
+    ///
+    /// # Examples
+    /// ```
+    /// # use octavo::{Advice, Cache, CacheConfig, PartitionConfig, disk::Store};
+    /// # let cache = Cache::new(CacheConfig::default())?;
+    /// # let partition = cache.partition(PartitionConfig::new("app"))?;
+    /// # let object = partition.open(Store::memory("disk", 1 << 20), "disk")?;
+    /// object.advise(0, 65536, Advice::WillNeed)?;
+    /// assert!(object.is_resident(0));
+    /// # Ok::<(), octavo::Error>(())
+    /// ```
     pub fn advise(&self, offset: u64, len: u64, advice: Advice) -> Result<(), Error> {
         self.inner.partition.shared.check_process()?;
         self.inner.check(offset, len)?;
@@ -186,7 +309,7 @@ impl Object {
                 self.run_bytes(Job::Populate, offset, std::ptr::null_mut(), self.populate_len(len))
             }
             Advice::DontNeed => self.let_go(offset, len),
-            // As with the kernel's, these are about the whole object, whatever the range.
+            // Like the kernel's, this advice applies to the whole object, whatever the range.
             Advice::Normal | Advice::Sequential | Advice::Random | Advice::NoReuse => {
                 self.inner.streams.advise(advice);
                 Ok(())
@@ -194,19 +317,19 @@ impl Object {
         }
     }
 
-    /// How much of so many bytes is brought in at most: no more than there is room for.
+    /// Limits the length of a `WillNeed` range, `len` bytes, to what fits into the partition.
     pub(crate) fn populate_len(&self, len: u64) -> usize {
         len.min(self.inner.partition.table.slots_count() << self.inner.partition.page_shift) as usize
     }
 
-    /// How many pages were written back so far: whether a sync gets anywhere. Costs less than
-    /// [`stat`](Object::stat).
+    /// Returns the number of pages written back so far: a caller can see from it whether a sync
+    /// makes progress. Cheaper than [`stat`](Object::stat).
     pub fn pages_written(&self) -> u64 {
-        // Relaxed: a count.
+        // Relaxed: a statistic.
         self.inner.written.load(Ordering::Relaxed)
     }
 
-    /// Figures of this object.
+    /// Returns the object's statistics. Walks over the partition's dirty pages.
     pub fn stat(&self) -> ObjectStat {
         let inner = &self.inner;
         if inner.partition.shared.is_forked() {

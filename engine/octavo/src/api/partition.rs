@@ -1,4 +1,8 @@
-//! What users may ask of a partition.
+//! The public calls on a partition: opening objects, statistics, size, dirty limit, policy,
+//! reclaim.
+//!
+//! Not here: limits (`limits.rs`), recordings (`recording.rs`), how a size changes
+//! (`control/resize.rs`).
 
 use octavo_disk::Store;
 use octavo_recording::Event;
@@ -17,18 +21,36 @@ use crate::state::partition::{ObjectInner, PAGE_INDEX_BITS};
 use crate::sync::{Arc, Ordering, lock};
 
 impl Partition {
-    /// Bytes of a page.
+    /// Returns the page size in bytes.
     pub fn page_bytes(&self) -> u64 {
         self.inner.page_bytes() as u64
     }
 
-    /// Opens a store as an object of this partition. `name` is for people (errors, statistics).
+    /// Opens `store` as an object of this partition. `name` appears in errors and statistics;
+    /// see [`check_name`](crate::check_name) for its rules. A store that can be written has one
+    /// user at a time.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if the name is invalid, the store's blocks are larger than pages, the
+    /// store is too long (more than 2^40 pages, or 2^63 - 1 bytes), the store is open already,
+    /// the partition was removed, or the partition has opened 16 million objects;
+    /// [`Error::Forked`].
+    ///
+    /// # Examples
+    /// ```
+    /// use octavo::{Cache, CacheConfig, PartitionConfig, disk::Store};
+    /// let cache = Cache::new(CacheConfig::default())?;
+    /// let partition = cache.partition(PartitionConfig::new("app"))?;
+    /// let object = partition.open(Store::memory("disk", 1 << 20), "disk")?;
+    /// assert_eq!(object.len_bytes(), 1 << 20);
+    /// # Ok::<(), octavo::Error>(())
+    /// ```
     pub fn open(&self, store: Store, name: &str) -> Result<Object, Error> {
         check_name(name).map_err(|why| Error::Config(format!("object {name:?}: {why}")))?;
         let block_bytes = store.block_bytes();
         if block_bytes as usize > self.inner.page_bytes() {
             return Err(Error::Config(format!(
-                "{name}: blocks of {block_bytes} bytes are larger than pages of {}",
+                "{name}: the store has blocks of {block_bytes} bytes, larger than pages of {} bytes",
                 self.inner.page_bytes()
             )));
         }
@@ -36,14 +58,14 @@ impl Partition {
         self.inner.check_len(name, store.len_bytes())?;
         let taken = |other| Error::Config(format!("{name}: its store is open already, as {other}"));
         let mut objects = lock(&self.inner.objects);
-        // Relaxed: it is set under the same lock.
+        // Relaxed: `is_removed` is set under the same lock.
         if self.inner.is_removed.load(Ordering::Relaxed) {
             return Err(Error::Config(format!("{name}: the partition {:?} was removed", self.name())));
         }
         let id = objects.next_id;
         if id >= 1 << (64 - PAGE_INDEX_BITS) {
             return Err(Error::Config(format!(
-                "{name}: a partition opens at most 16 million objects in its life"
+                "{name}: the partition has opened 16 million objects, the most possible; use another one"
             )));
         }
         store.take(name).map_err(taken)?;
@@ -54,7 +76,8 @@ impl Partition {
         Ok(Object { inner, lanes: self.core.lanes.clone() })
     }
 
-    /// Lets the partition go for good, unless an object is open in it.
+    /// Marks the partition as removed if no object is open in it, and returns whether it did. A
+    /// removed partition opens no more objects.
     pub(crate) fn remove(&self) -> bool {
         let objects = lock(&self.inner.objects);
         let is_removed = objects.open.is_empty();
@@ -62,13 +85,40 @@ impl Partition {
         is_removed
     }
 
-    /// Syncs every object; tries all and returns the first error.
+    /// Syncs every object, in the order of opening. Tries all of them and returns the first
+    /// error.
+    ///
+    /// # Errors
+    /// Those of [`Object::sync`].
+    ///
+    /// # Examples
+    /// ```
+    /// # use octavo::{Cache, CacheConfig, PartitionConfig, disk::Store};
+    /// # let cache = Cache::new(CacheConfig::default())?;
+    /// # let partition = cache.partition(PartitionConfig::new("app"))?;
+    /// let object = partition.open(Store::memory("disk", 1 << 20), "disk")?;
+    /// object.write_at(0, b"octavo")?;
+    /// partition.sync()?;
+    /// # Ok::<(), octavo::Error>(())
+    /// ```
     pub fn sync(&self) -> Result<(), Error> {
         self.inner.shared.check_process()?;
         self.objects().iter().map(Object::sync).fold(Ok(()), Result::and)
     }
 
-    /// Its figures: exact for everything that has been replied to.
+    /// Returns the partition's statistics: exact for every request that has completed.
+    ///
+    /// # Examples
+    /// ```
+    /// # use octavo::{Cache, CacheConfig, PartitionConfig, disk::Store};
+    /// # let cache = Cache::new(CacheConfig::default())?;
+    /// # let partition = cache.partition(PartitionConfig::new("app"))?;
+    /// let object = partition.open(Store::memory("disk", 1 << 20), "disk")?;
+    /// object.read_at(0, &mut [0; 512])?;
+    /// object.read_at(512, &mut [0; 512])?;
+    /// assert_eq!((partition.stat().misses, partition.stat().hits), (1, 1));
+    /// # Ok::<(), octavo::Error>(())
+    /// ```
     pub fn stat(&self) -> PartitionStat {
         use Count::*;
         let inner = &self.inner;
@@ -112,17 +162,31 @@ impl Partition {
         }
     }
 
-    /// Grows or shrinks to at most `max_bytes` of frames and metadata, a segment at a time, while
-    /// everything goes on. Returns the bytes charged afterwards: more than asked for only where
-    /// a pinned page keeps a segment, or for the last segment and the metadata of those
-    /// that there were once (a hundredth of them at most), which stays.
+    /// Grows or shrinks the partition to at most `max_bytes` of frames and metadata, a segment
+    /// at a time, while requests continue. Returns the bytes charged afterwards. That is more
+    /// than `max_bytes` only if a pinned page keeps a segment in use, or by what always remains:
+    /// the last segment, and the metadata of segments used in the past (at most 1 % of them).
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`] if the cache has too little memory to grow, [`Error::Io`] if a dirty
+    /// page cannot be written to shrink, [`Error::Forked`].
+    ///
+    /// # Examples
+    /// ```
+    /// # use octavo::{Cache, CacheConfig, PartitionConfig};
+    /// # let cache = Cache::new(CacheConfig { reaper: false, ..CacheConfig::default() })?;
+    /// # let partition = cache.partition(PartitionConfig::new("app"))?;
+    /// let charged_bytes = partition.resize(16 << 20)?;
+    /// assert!(charged_bytes <= 16 << 20);
+    /// # Ok::<(), octavo::Error>(())
+    /// ```
     pub fn resize(&self, max_bytes: u64) -> Result<u64, Error> {
         self.inner.shared.check_process()?;
         self.resize_segments(self.inner.segments_within(max_bytes))?;
         Ok(lock(&self.inner.costs).charged_bytes())
     }
 
-    /// What it was promised.
+    /// Returns the partition's limits.
     pub fn limits(&self) -> Limits {
         if self.inner.shared.is_forked() {
             return self.inner.config.limits();
@@ -130,7 +194,8 @@ impl Partition {
         self.inner.limits()
     }
 
-    /// Most bytes of dirty pages from now on. None: 40 % of the frames.
+    /// Sets the most bytes of dirty pages that the partition may hold. `None`: 40 % of the
+    /// frames, which is the default.
     pub fn set_dirty_max(&self, bytes: Option<u64>) {
         if self.inner.shared.is_forked() {
             return;
@@ -140,9 +205,23 @@ impl Partition {
         self.inner.tell_cleaner(true);
     }
 
-    /// Follows another policy from now on. Pages stay, and the new policy takes them over in the
-    /// order of the old one. Where its size is changing and
-    /// waits for a store, so does this; [`Self::begin_policy`] does not.
+    /// Switches to another eviction policy. Pages stay resident; the new policy takes them over
+    /// in the order of the old one. If a resize waits for a store, so does this call;
+    /// [`begin_policy`](Self::begin_policy) does not.
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`] if the memory in which the policy learns does not fit, [`Error::Io`]
+    /// if a resize in progress cannot write a dirty page, [`Error::Forked`].
+    ///
+    /// # Examples
+    /// ```
+    /// # use octavo::{Cache, CacheConfig, PartitionConfig, PolicyName};
+    /// # let cache = Cache::new(CacheConfig::default())?;
+    /// # let partition = cache.partition(PartitionConfig::new("app"))?;
+    /// partition.set_policy(PolicyName::Lru)?;
+    /// assert_eq!(partition.stat().policy, "lru");
+    /// # Ok::<(), octavo::Error>(())
+    /// ```
     pub fn set_policy(&self, policy: PolicyName) -> Result<(), Error> {
         self.inner.shared.check_process()?;
         let mut resizing = lock(&self.inner.resizing);
@@ -150,8 +229,12 @@ impl Partition {
         self.follow(&mut resizing, policy)
     }
 
-    /// [`Self::set_policy`] that waits for a store that does not answer about a second at most.
-    /// False: the policy is the one that it was.
+    /// Switches the policy as [`set_policy`](Self::set_policy) does, but waits about one second
+    /// at most for a store that does not answer. Returns `Ok(false)` if it gave up; the old
+    /// policy stays active.
+    ///
+    /// # Errors
+    /// Those of [`set_policy`](Self::set_policy).
     pub fn begin_policy(&self, policy: PolicyName) -> Result<bool, Error> {
         self.inner.shared.check_process()?;
         let planning = lock(&self.core.ledger.planning);
@@ -167,21 +250,37 @@ impl Partition {
         }
     }
 
-    /// Gives about so many bytes back to the system, by shrinking. Returns how many it did. Nobody
-    /// keeps it from growing again. Waits for the partition's
-    /// stores as long as they take; [`Self::begin_reclaim`] does not.
+    /// Shrinks the partition by about `bytes` and gives the memory back to the system. Returns
+    /// the bytes given back. Nothing keeps the partition from growing again. Waits for the
+    /// partition's stores as long as they take; [`begin_reclaim`](Self::begin_reclaim) does not.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if a dirty page cannot be written, [`Error::Forked`].
+    ///
+    /// # Examples
+    /// ```
+    /// # use octavo::{Cache, CacheConfig, PartitionConfig};
+    /// # let cache = Cache::new(CacheConfig { reaper: false, ..CacheConfig::default() })?;
+    /// # let partition = cache.partition(PartitionConfig::new("app"))?;
+    /// assert!(partition.reclaim(4 << 20)? > 0);
+    /// # Ok::<(), octavo::Error>(())
+    /// ```
     pub fn reclaim(&self, bytes: u64) -> Result<u64, Error> {
         self.inner.shared.check_process()?;
         let before = lock(&self.inner.costs).charged_bytes();
         let mut wanted = None;
-        // Looked at when no plan is being carried out, which knows nothing of this.
+        // Counted under `planning`: no plan, which would not know of this request, is being
+        // carried out.
         self.shrink_alone(|| *wanted.get_or_insert_with(|| self.inner.segments_without(bytes)))?;
         Ok(before.saturating_sub(lock(&self.inner.costs).charged_bytes()))
     }
 
-    /// [`Self::reclaim`] that waits for a store that does not answer about a second at most.
-    /// Returns the bytes that were given back, and what is owed: nothing
-    /// goes on with that but another call.
+    /// Reclaims memory as [`reclaim`](Self::reclaim) does, but waits about one second at most
+    /// for a store that does not answer. Returns the bytes given back and the bytes still owed.
+    /// Nothing reclaims the rest later: call again.
+    ///
+    /// # Errors
+    /// Those of [`reclaim`](Self::reclaim).
     pub fn begin_reclaim(&self, bytes: u64) -> Result<(u64, Owed), Error> {
         self.inner.shared.check_process()?;
         let planning = lock(&self.core.ledger.planning);
@@ -200,15 +299,44 @@ impl Partition {
         }
     }
 
-    /// Lets all clean pages go, after the dirty ones were written. The memory stays the
-    /// partition's.
+    /// Writes all dirty pages and then evicts all clean pages. The partition keeps its memory.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if a dirty page cannot be written, [`Error::Closed`] if an object is closed
+    /// at the same time, [`Error::Forked`].
+    ///
+    /// # Examples
+    /// ```
+    /// # use octavo::{Cache, CacheConfig, PartitionConfig, disk::Store};
+    /// # let cache = Cache::new(CacheConfig::default())?;
+    /// # let partition = cache.partition(PartitionConfig::new("app"))?;
+    /// let object = partition.open(Store::memory("disk", 1 << 20), "disk")?;
+    /// object.read_at(0, &mut [0; 512])?;
+    /// partition.evict()?;
+    /// assert!(!object.is_resident(0));
+    /// # Ok::<(), octavo::Error>(())
+    /// ```
     pub fn evict(&self) -> Result<(), Error> {
         self.inner.shared.check_process()?;
         self.objects().iter().try_for_each(|object| object.advise(0, object.len_bytes(), Advice::DontNeed))
     }
 
-    /// What it would have missed of late at other sizes. None where it is not watched: the cache
-    /// has no reaper, or the partition is very small.
+    /// Returns the estimated miss-ratio curve: how many recent references the partition would
+    /// have missed at other sizes. `None` if the partition has no monitor: the cache has no
+    /// reaper, or the partition is very small.
+    ///
+    /// # Examples
+    /// ```
+    /// # use octavo::{Cache, CacheConfig, PartitionConfig};
+    /// # let cache = Cache::new(CacheConfig::default())?;
+    /// # let partition = cache.partition(PartitionConfig::new("app"))?;
+    /// if let Some(curve) = partition.miss_curve() {
+    ///     for (pages, misses) in &curve.points {
+    ///         println!("{misses} of {} would miss with {pages} pages", curve.references);
+    ///     }
+    /// }
+    /// # Ok::<(), octavo::Error>(())
+    /// ```
     pub fn miss_curve(&self) -> Option<octavo_table::MissCurve> {
         if self.inner.shared.is_forked() {
             return None;
@@ -217,15 +345,16 @@ impl Partition {
         self.inner.table.miss_curve()
     }
 
-    /// Bytes of all that is learned of its load, by the policy and for its curve.
+    /// Bytes of everything learned about the partition's load, by the policy and for its miss
+    /// curve.
     #[doc(hidden)]
     pub fn learned_bytes(&self) -> u64 {
         lock(&self.inner.costs).learning_bytes()
             + self.inner.table.monitor().map_or(0, |monitor| monitor.bytes())
     }
 
-    /// Tests only: takes a way, where the partition chooses. It may choose another at its next
-    /// look.
+    /// Tests only: switches to a NUMA strategy, in a partition of mode `auto`. The partition may
+    /// choose another one at its next evaluation.
     #[doc(hidden)]
     pub fn go_numa_way(&self, way: NumaMode) {
         if self.inner.places.chooses {

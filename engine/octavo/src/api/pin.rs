@@ -1,4 +1,5 @@
-//! Pins: the bytes of pages without a copy. What a pin promises is in the slot's protocol (P4, P5).
+//! Pins: zero-copy views of pages. The slot's protocol says what a pin guarantees (P4, P5).
+//!
 //! Not here: reads that copy (`pages/hit.rs`).
 
 use std::ops::Deref;
@@ -11,13 +12,14 @@ use crate::memory::copy;
 use crate::request::Read;
 use crate::state::partition::PartitionInner;
 
-/// Pins of a batch whose memory is asked for together.
+/// Pins of a batch whose memory is prefetched together.
 const TOGETHER: usize = 16;
 
-/// Pages may leave between their arrival and the pin; then they are brought in again, a few times.
+/// Most attempts to pin a page: it may leave between its arrival and the pin, and is then read
+/// again.
 const ATTEMPTS: u32 = 4;
 
-/// A page's bytes, as they were when it was pinned.
+/// A zero-copy view of a page: its bytes as they were when it was pinned. Dropping it unpins.
 pub struct Pin<'o> {
     partition: &'o PartitionInner,
     slot: SlotIndex,
@@ -25,8 +27,8 @@ pub struct Pin<'o> {
     len: usize,
 }
 
-// SAFETY: the bytes do not change while the pin lives, and unpinning is an atomic operation on the
-// slot.
+// SAFETY: the bytes do not change while the pin lives, and unpinning is an atomic operation on
+// the slot.
 unsafe impl Send for Pin<'_> {}
 // SAFETY: as above.
 unsafe impl Sync for Pin<'_> {}
@@ -35,7 +37,8 @@ impl Deref for Pin<'_> {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: pinned bytes are not changed (P6), not evicted (P1) and their segment is not given back.
+        // SAFETY: pinned bytes are not changed (P6), not evicted (P1), and their segment is not
+        // given back.
         unsafe { std::slice::from_raw_parts(self.at, self.len) }
     }
 }
@@ -47,63 +50,84 @@ impl Drop for Pin<'_> {
 }
 
 impl Object {
-    /// The bytes of a resident page without a copy: a snapshot that stays as it is while the guard
-    /// lives, whatever is written or evicted. Brings the page in if need be. None where the
-    /// page finds no place, or has too many pins: copy it instead.
+    /// Returns a zero-copy view of the page that contains `offset`, reading it from the store if
+    /// it is not resident. The view covers the page up to the object's end. It is a snapshot:
+    /// later writes and evictions do not change it. Returns `Ok(None)` if every way of the
+    /// page's set is pinned or busy, or if the page has the most pins possible already (1,023);
+    /// use [`read_at`](Object::read_at) instead.
     ///
-    /// A pin costs two atomic operations on memory that other threads use, a copy costs by its
-    /// length. Counting the time to look at the bytes, a pin has 0.6 times the speed of
-    /// [`read_at`](Object::read_at) for 128 bytes, the same speed for 512, and 1.1 times for 1 KiB
-    /// to a page of 4 KiB (`octavo bench pins`). So pin when the code looks at 512 bytes or more of
-    /// the page, or needs bytes that stay as they are; read otherwise.
-    pub fn pin(&self, page_offset: u64) -> Result<Option<Pin<'_>>, Error> {
-        self.inner.check(page_offset, 1)?;
-        let partition = &*self.inner.partition;
-        let tag = self.inner.tag(page_offset >> partition.page_shift);
-        let candidate = partition.table.candidate(tag);
-        if let Some(candidate) = candidate {
-            // Nothing passes a pin's atomic operation, so whoever looks at the bytes then would wait a second
-            // time.
-            copy::prefetch(partition.byte_at(candidate, page_offset), 1);
-        }
-        self.pin_at(page_offset, tag, candidate, 0)
-    }
-
-    /// Pins a page of each place, and adds them to `pins` in their order: lookups overlap, and what
-    /// is missing is brought in together, as by [`read_batch`](Object::read_batch). After an
-    /// error `pins` has those before it, or none.
+    /// A pin costs two atomic operations on memory that other threads use; a copy costs by its
+    /// length. Including the time to look at the bytes, a pin has 0.6 times the speed of
+    /// [`read_at`](Object::read_at) for 128 bytes, the same speed for 512, and 1.1 times for 1
+    /// KiB to a page of 4 KiB (`octavo bench pins`). So pin if the code looks at 512 bytes or
+    /// more of the page, or needs a snapshot; read otherwise.
     ///
-    /// In batches of 32 it has 1.4 to 1.7 times the speed of [`pin`](Object::pin), and 0.5 to 0.9
-    /// times that of `read_batch`, whose copies overlap (`octavo bench pins`). Use it for pages
-    /// that must stay as they are, or that there is no memory to copy to.
+    /// # Errors
+    /// [`Error::PastEnd`], [`Error::Closed`], [`Error::Io`], [`Error::Forked`].
     ///
+    /// # Examples
     /// ```
     /// # use octavo::{Cache, CacheConfig, PartitionConfig, disk::Store};
-    /// # let cache = Cache::new(CacheConfig { memory_max_bytes: 16 << 20, ..CacheConfig::default() })?;
-    /// # let object = cache.partition(PartitionConfig::new("p"))?.open(Store::memory("disk", 1 << 20), "disk")?;
+    /// # let cache = Cache::new(CacheConfig::default())?;
+    /// # let partition = cache.partition(PartitionConfig::new("app"))?;
+    /// # let object = partition.open(Store::memory("disk", 1 << 20), "disk")?;
+    /// object.write_at(8192, b"octavo")?;
+    /// if let Some(page) = object.pin(8192)? {
+    ///     object.write_at(8192, b"folios")?;
+    ///     assert!(page.starts_with(b"octavo"), "a snapshot");
+    /// }
+    /// # Ok::<(), octavo::Error>(())
+    /// ```
+    pub fn pin(&self, offset: u64) -> Result<Option<Pin<'_>>, Error> {
+        self.inner.check(offset, 1)?;
+        let partition = &*self.inner.partition;
+        let tag = self.inner.tag(offset >> partition.page_shift);
+        let candidate = partition.table.candidate(tag);
+        if let Some(candidate) = candidate {
+            // Prefetched now: nothing passes a pin's atomic operation, so a later look at the
+            // bytes would wait a second time.
+            copy::prefetch(partition.byte_at(candidate, offset), 1);
+        }
+        self.pin_at(offset, tag, candidate, 0)
+    }
+
+    /// Pins the page of each offset and appends the views to `pins`, in the order of `offsets`.
+    /// Lookups overlap, and all missing pages are read together, as by
+    /// [`read_batch`](Object::read_batch). After an error `pins` holds the pins before the
+    /// failed one, or none.
+    ///
+    /// In batches of 32 a pin has 1.4 to 1.7 times the speed of [`pin`](Object::pin), and 0.5 to
+    /// 0.9 times that of `read_batch`, whose copies overlap (`octavo bench pins`). Use it for
+    /// pages that must stay as they are, or if there is no memory to copy to.
+    ///
+    /// # Errors
+    /// Those of [`pin`](Object::pin).
+    ///
+    /// # Examples
+    /// ```
+    /// # use octavo::{Cache, CacheConfig, PartitionConfig, disk::Store};
+    /// # let cache = Cache::new(CacheConfig::default())?;
+    /// # let partition = cache.partition(PartitionConfig::new("app"))?;
+    /// # let object = partition.open(Store::memory("disk", 1 << 20), "disk")?;
     /// object.write_at(8192, b"octavo")?;
     /// let mut pins = Vec::new();
     /// object.pin_batch(&[0, 8192], &mut pins)?;
     /// assert!(pins[1].as_ref().is_some_and(|page| page.starts_with(b"octavo")));
     /// # Ok::<(), octavo::Error>(())
     /// ```
-    pub fn pin_batch<'o>(
-        &'o self,
-        page_offsets: &[u64],
-        pins: &mut Vec<Option<Pin<'o>>>,
-    ) -> Result<(), Error> {
-        page_offsets.iter().try_for_each(|offset| self.inner.check(*offset, 1))?;
-        pins.reserve(page_offsets.len());
+    pub fn pin_batch<'o>(&'o self, offsets: &[u64], pins: &mut Vec<Option<Pin<'o>>>) -> Result<(), Error> {
+        offsets.iter().try_for_each(|offset| self.inner.check(*offset, 1))?;
+        pins.reserve(offsets.len());
         let table = &self.inner.partition.table;
         let mut tags = [Tag::default(); TOGETHER];
         let mut candidates = [None; TOGETHER];
-        for offsets in page_offsets.chunks(TOGETHER) {
-            for (tag, offset) in tags.iter_mut().zip(offsets) {
+        for chunk in offsets.chunks(TOGETHER) {
+            for (tag, offset) in tags.iter_mut().zip(chunk) {
                 *tag = self.inner.tag(offset >> self.inner.partition.page_shift);
                 table.prefetch_set(*tag);
             }
             let mut missing = 0u32;
-            for (number, offset) in offsets.iter().enumerate() {
+            for (number, offset) in chunk.iter().enumerate() {
                 candidates[number] = table.candidate(tags[number]);
                 match candidates[number] {
                     Some(candidate) => {
@@ -115,16 +139,17 @@ impl Object {
                 }
             }
             if missing != 0 {
-                self.bring_in(offsets, missing)?;
+                self.bring_in(chunk, missing)?;
             }
-            for (number, offset) in offsets.iter().enumerate() {
+            for (number, offset) in chunk.iter().enumerate() {
                 pins.push(self.pin_at(*offset, tags[number], candidates[number], missing >> number & 1)?);
             }
         }
         Ok(())
     }
 
-    /// Reads a byte of each page that is `missing`, by its bit: all of them at once.
+    /// Brings the pages in whose bits in `missing` are set, by reading one byte of each in one
+    /// batch.
     #[cold]
     fn bring_in(&self, offsets: &[u64], missing: u32) -> Result<(), Error> {
         let mut bytes = [[0u8; 1]; TOGETHER];
@@ -135,12 +160,12 @@ impl Object {
         self.read_batch(&mut reads)
     }
 
-    /// Pins a page that may be in the slot `candidate`. `attempt` 0 counts an access; others come
-    /// after a read that brought the page in, which was counted.
+    /// Pins a page that may be in the slot `candidate`. Attempt 0 counts an access; later
+    /// attempts follow a read that brought the page in and counted the access.
     #[inline(always)]
     fn pin_at(
         &self,
-        page_offset: u64,
+        offset: u64,
         tag: Tag,
         candidate: Option<SlotIndex>,
         attempt: u32,
@@ -161,7 +186,7 @@ impl Object {
                         // The read that brought the page in was counted.
                         _ => partition.touch(tag, &found),
                     }
-                    let start = page_offset & !(partition.page_mask as u64);
+                    let start = offset & !(partition.page_mask as u64);
                     let len =
                         (self.len_bytes().saturating_sub(start)).min(partition.page_bytes() as u64) as usize;
                     return Ok(Some(Pin {
@@ -173,9 +198,9 @@ impl Object {
                 }
                 continue;
             }
-            // A read of one byte brings the page in and waits for whoever does so already.
+            // Reading one byte brings the page in, or waits for the thread that does so already.
             let mut byte = [0u8];
-            self.run_bytes(Job::Read, page_offset, byte.as_mut_ptr(), 1)?;
+            self.run_bytes(Job::Read, offset, byte.as_mut_ptr(), 1)?;
         }
         Ok(None)
     }

@@ -1,9 +1,11 @@
-//! The batch queue: an array of requests in, completions out in any order (HotStorage '12:
+//! The batch queue: a batch of requests in, completions out in any order (HotStorage '12:
 //! `access(requests, n)` and `wait_replies`).
 //!
-//! Hits are answered while the batch is submitted; the rest goes out as one submission, adjacent
-//! misses as one I/O. Buffers belong to the queue from `submit` until their completion gives them
-//! back, also if the queue is dropped first.
+//! Hits complete while the batch is submitted. The rest becomes one submission, adjacent misses
+//! one I/O. Buffers belong to the queue from `submit` until their completion returns them, even
+//! if the queue is dropped first.
+//!
+//! Not here: how a task is carried out (`flight`).
 
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
@@ -18,28 +20,46 @@ use crate::sync::Arc;
 
 /// How a request is served.
 enum Service {
-    /// By a task.
+    /// By a task, in the background.
     Task(Task),
-    /// Here and now, without a task.
+    /// Immediately, without a task.
     Now,
 }
 
-/// A batch queue, with a ring of its own. It may move between threads, and is used by one at a
-/// time.
+/// A batch queue with an I/O ring of its own. It may move between threads, and is used by one
+/// thread at a time.
+///
+/// # Examples
+/// ```
+/// use octavo::{Cache, CacheConfig, Op, PartitionConfig, Request, disk::Store};
+/// let cache = Cache::new(CacheConfig::default())?;
+/// let partition = cache.partition(PartitionConfig::new("app"))?;
+/// let object = partition.open(Store::memory("disk", 1 << 20), "disk")?;
+/// let mut queue = cache.queue()?;
+/// let requests = (0..8).map(|page: u64| {
+///     let buffer = cache.buffer(4096).expect("the buffer share is large enough");
+///     Request { op: Op::Read { offset: page * 4096, len: 4096, buffer }, user_data: page }
+/// });
+/// queue.submit(&object, requests);
+/// while queue.pending() > 0 {
+///     queue.wait(1, |completion| completion.result.expect("the store is readable"));
+/// }
+/// # Ok::<(), octavo::Error>(())
+/// ```
 pub struct Queue {
     lane: Arc<Lane>,
-    /// The batch that is being submitted; empty between two, and kept for its memory.
+    /// The batch being submitted. Empty between two submissions; kept for its memory.
     incoming: Vec<Request>,
-    /// Completions of requests that ended while they were submitted.
+    /// Completions of requests that ended during their submission.
     done: Vec<Completion>,
-    /// Tasks that are being delivered; empty between two waits, and kept for its memory.
+    /// Tasks being delivered. Empty between two waits; kept for its memory.
     finished: VecDeque<Ended>,
-    /// Requests submitted and not delivered.
+    /// Requests submitted and not yet delivered.
     pending: usize,
 }
 
 impl Queue {
-    /// What a queue is charged to the share for buffers.
+    /// Bytes of the buffer share that a queue takes.
     pub const CHARGED_BYTES: u64 = LANE_BYTES;
 
     pub(crate) fn new(crew: &Arc<Crew>) -> Result<Queue, Error> {
@@ -52,13 +72,29 @@ impl Queue {
         })
     }
 
-    /// Submits a batch against one object. All completions come from the waits.
+    /// Submits a batch of requests against `object`. Every completion, with success or failure,
+    /// is delivered by [`wait`](Queue::wait) or [`wait_or`](Queue::wait_or).
     ///
-    /// All of it goes on in the background, but for advice that only says something, or lets pages
-    /// go.
+    /// Requests run in the background, except advice other than [`Advice::WillNeed`], which runs
+    /// during the call.
+    ///
+    /// # Examples
+    /// ```
+    /// # use octavo::{Cache, CacheConfig, Op, PartitionConfig, Request, disk::Store};
+    /// # let cache = Cache::new(CacheConfig::default())?;
+    /// # let partition = cache.partition(PartitionConfig::new("app"))?;
+    /// # let object = partition.open(Store::memory("disk", 1 << 20), "disk")?;
+    /// # let mut queue = cache.queue()?;
+    /// let mut buffer = cache.buffer(4096).expect("the buffer share is large enough");
+    /// buffer[..6].copy_from_slice(b"octavo");
+    /// let write = Op::Write { offset: 0, len: 6, buffer, durable: true };
+    /// queue.submit(&object, [Request { op: write, user_data: 7 }]);
+    /// queue.wait(1, |completion| assert!(completion.user_data == 7 && completion.result.is_ok()));
+    /// # Ok::<(), octavo::Error>(())
+    /// ```
     pub fn submit(&mut self, object: &Object, requests: impl IntoIterator<Item = Request>) {
-        // All of them first: the caller's iterator may do anything, read pages of this batch or panic,
-        // while nothing is in hands.
+        // Collects all requests first: the caller's iterator may read pages of this batch, or
+        // panic, while the queue holds no lock.
         self.incoming.clear();
         self.incoming.extend(requests);
         self.pending += self.incoming.len();
@@ -71,7 +107,8 @@ impl Queue {
         if !Arc::ptr_eq(&lane.shared, &object.inner.partition.shared) {
             let name = object.name();
             let refused = self.incoming.drain(..).map(|Request { user_data, op }| {
-                let error = Error::Config(format!("{name} is an object of another cache than the queue"));
+                let error =
+                    Error::Config(format!("{name}: the object belongs to another cache than the queue"));
                 Completion { user_data, op, result: Err(error) }
             });
             return self.done.extend(refused);
@@ -91,7 +128,7 @@ impl Queue {
                     task.request = Some((request.user_data, request.op));
                     lane.add(&mut work, &mut batch, task);
                 }
-                // Without our lane's lock: such a call borrows a lane.
+                // Without the lane's lock: such a call borrows a lane itself.
                 Ok(Service::Now) => {
                     lane.start_all(&mut work, &mut batch);
                     lane.flush(&mut work);
@@ -113,29 +150,44 @@ impl Queue {
         drop(work);
         // A sync without dirty pages is ready for its flush.
         lane.take_ready();
-        // Somebody may sleep who saw a page in our hands before its I/O was in flight.
+        // Wakes threads that saw a page busy because of this queue before its I/O was in flight.
         lane.leave();
     }
 
-    /// Requests submitted and not delivered by a wait yet.
+    /// Returns the number of requests submitted and not yet delivered.
     pub fn pending(&self) -> usize {
         self.pending
     }
 
-    /// Whether nothing is in flight on this queue: neither a request, nor the engine's own reads
-    /// and writes beside them. The caller may then sleep wherever it likes for as long as it
-    /// likes; otherwise it waits here, because others may depend on the I/O that the queue has
-    /// begun.
+    /// Returns whether nothing is in flight on this queue: neither a request, nor the engine's
+    /// own reads and writes beside them. The caller may then sleep anywhere for any time.
+    /// Otherwise it should wait on the queue, because other threads may depend on the I/O that
+    /// the queue has started.
     pub fn at_rest(&self) -> bool {
-        // In a child of `fork` nothing moves, and who holds the lane's locks is not here.
+        // In a child of `fork` nothing is in flight, and threads that do not exist here may hold
+        // the lane's locks.
         self.pending == 0 && (self.lane.shared.is_forked() || self.lane.at_rest())
     }
 
-    /// Waits until at least `min` completions (at most `pending`) can be delivered, and delivers
-    /// all there are; `min` 0 only looks. Returns how many.
+    /// Waits until at least `min` completions (at most [`pending`](Queue::pending)) can be
+    /// delivered, and passes all available ones to `on_completion`. `min` 0 does not wait.
+    /// Returns the number delivered.
     ///
-    /// In a child of `fork` requests that the parent had submitted are no longer pending: they
+    /// In a child of `fork`, requests that the parent submitted are no longer pending: they
     /// complete in the parent.
+    ///
+    /// # Examples
+    /// ```
+    /// # use octavo::{Cache, CacheConfig, Op, PartitionConfig, Request, disk::Store};
+    /// # let cache = Cache::new(CacheConfig::default())?;
+    /// # let partition = cache.partition(PartitionConfig::new("app"))?;
+    /// # let object = partition.open(Store::memory("disk", 1 << 20), "disk")?;
+    /// # let mut queue = cache.queue()?;
+    /// queue.submit(&object, [Request { op: Op::Sync, user_data: 1 }]);
+    /// assert_eq!(queue.wait(1, |completion| assert!(completion.result.is_ok())), 1);
+    /// assert_eq!(queue.wait(0, |_| ()), 0);
+    /// # Ok::<(), octavo::Error>(())
+    /// ```
     pub fn wait(&mut self, min: usize, on_completion: impl FnMut(Completion)) -> usize {
         if self.lane.shared.is_forked() {
             return self.deliver_refused(on_completion);
@@ -148,8 +200,27 @@ impl Queue {
         self.deliver(on_completion)
     }
 
-    /// Waits until a completion can be delivered, `fd` is ready or the time is over; delivers what
-    /// there is, and says what `fd` is ready for.
+    /// Waits until a completion can be delivered, `fd` is ready for `interest`, or `timeout` has
+    /// passed (`None`: no time limit). Passes all available completions to `on_completion`, and
+    /// returns what `fd` is ready for.
+    ///
+    /// # Examples
+    /// ```
+    /// # use octavo::{Cache, CacheConfig, Interest, Op, PartitionConfig, Request, disk::Store};
+    /// # use std::{os::fd::AsFd, time::Duration};
+    /// # let cache = Cache::new(CacheConfig::default())?;
+    /// # let partition = cache.partition(PartitionConfig::new("app"))?;
+    /// # let object = partition.open(Store::memory("disk", 1 << 20), "disk")?;
+    /// # let mut queue = cache.queue()?;
+    /// let (socket, _peer) = std::os::unix::net::UnixStream::pair().expect("two descriptors");
+    /// queue.submit(&object, [Request { op: Op::Sync, user_data: 1 }]);
+    /// let interest = Interest { readable: true, writable: false };
+    /// while queue.pending() > 0 {
+    ///     let ready = queue.wait_or(socket.as_fd(), interest, Some(Duration::from_secs(1)), |_| ());
+    ///     assert!(!ready.readable, "the peer sent nothing");
+    /// }
+    /// # Ok::<(), octavo::Error>(())
+    /// ```
     pub fn wait_or(
         &mut self,
         fd: BorrowedFd<'_>,
@@ -167,7 +238,7 @@ impl Queue {
         came
     }
 
-    /// In a child of `fork`.
+    /// Delivers the completions of requests refused in a child of `fork`.
     fn deliver_refused(&mut self, on_completion: impl FnMut(Completion)) -> usize {
         self.pending = 0;
         let count = self.done.len();
@@ -191,18 +262,18 @@ impl Queue {
 impl Drop for Queue {
     fn drop(&mut self) {
         if self.lane.shared.is_forked() {
-            // What it has in flight is the parent's.
+            // The lane's I/O in flight belongs to the parent.
             std::mem::forget(self.lane.clone());
             return;
         }
-        // Slots and buffers are in the hands of what is in flight.
+        // The I/O in flight still uses slots and buffers.
         if !self.lane.work().tasks.is_empty() {
             self.lane.work_until(|work| work.tasks.is_empty());
         }
     }
 }
 
-/// Checks and counts a request, and says how it is served.
+/// Checks and counts a request, and decides how to serve it.
 #[inline(always)]
 fn service(object: &Object, request: &mut Request) -> Result<Service, Error> {
     let inner = &object.inner;
@@ -257,7 +328,10 @@ fn service(object: &Object, request: &mut Request) -> Result<Service, Error> {
 
 fn check_buffer(len: usize, buffer: &Buffer) -> Result<(), Error> {
     match len > buffer.len() {
-        true => Err(Error::Config(format!("a request of {len} bytes with a buffer of {}", buffer.len()))),
+        true => Err(Error::Config(format!(
+            "a request for {len} bytes has a buffer of only {} bytes",
+            buffer.len()
+        ))),
         false => Ok(()),
     }
 }

@@ -1,4 +1,8 @@
-//! Recording a partition: begins and ends a recording, hands its blocks to the caller.
+//! Recordings: starts and stops the recording of a partition, and hands its blocks to the
+//! caller.
+//!
+//! Not here: events as bytes (`octavo_table::recording`), writing events down
+//! (`pages/record.rs`), the blocks not yet taken (`state/tape.rs`).
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -15,13 +19,14 @@ use crate::state::tape::{BLOCK_BYTES, BUFFER_BYTES, Handed, RecordingEnd, Record
 use crate::sync::{Arc, lock};
 use crate::ways::WAYS;
 
-/// A recording takes this part of the memory for buffers, and so many blocks at least and at most.
+/// A recording may take this part of the buffer share, within a least and a greatest number of
+/// blocks.
 const RESERVE_SHARE: u64 = 16;
 const BLOCKS_MIN: usize = 4;
 const BLOCKS_MAX: usize = 64;
 
 impl PartitionInner {
-    /// What a recording, or a part of it, begins with.
+    /// Returns the header of a recording, or of a part of one.
     fn header(&self, name: &str, sample_below: u32, still: &Still<'_>) -> Header {
         Header {
             partition: name.into(),
@@ -37,9 +42,9 @@ impl PartitionInner {
         }
     }
 
-    /// Tells which segments there are, what was learned and how objects are called, in so many
-    /// blocks as leave some of the `blocks` for what happens. What is left out has its number
-    /// for a name.
+    /// Writes events that describe the partition: its segments, what the policy has learned, and
+    /// the objects' names. Stops early enough to leave half of the `blocks` for later events; an
+    /// object left out is known by its number.
     fn introduce(&self, tape: &mut Tape, still: &Still<'_>, blocks: usize) {
         let runs = still.segments.chunk_by(|one, next| one.0 + 1 == next.0);
         let live = runs.map(|run| Event::Live { first: run[0].0, count: run.len() as u32 });
@@ -61,15 +66,42 @@ impl PartitionInner {
 }
 
 impl Partition {
-    /// Begins to record, and gives the end from which blocks are to be taken, by a thread that does
-    /// nothing else. `sample_below` of [`WHOLE`] pages are recorded, and none of the table's
-    /// steps; or all, and all of them. A partition that is recorded as soon as it is made is
-    /// recorded exactly. Dropping the [`Recording`] ends it.
+    /// Starts recording the partition's accesses and returns the [`Recording`] that delivers the
+    /// blocks; a thread of its own should take them. Dropping the `Recording` ends it.
+    ///
+    /// `sample_below` is the number of pages to record out of [`WHOLE`], from 1: with [`WHOLE`],
+    /// all pages and every step of the table; with less, a sample of the pages and no steps. A
+    /// recording started right after the partition was created is exact.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if `sample_below` is out of range or the partition is being recorded
+    /// already, [`Error::NoMemory`] if the buffer share has no room, [`Error::Io`] if a page
+    /// that must move back to its home node cannot be written, [`Error::Forked`].
+    ///
+    /// # Examples
+    /// ```
+    /// # use octavo::{Cache, CacheConfig, PartitionConfig, Taken, disk::Store, recording::WHOLE};
+    /// # use std::time::Duration;
+    /// # let cache = Cache::new(CacheConfig::default())?;
+    /// # let partition = cache.partition(PartitionConfig::new("app"))?;
+    /// let mut recording = partition.record(WHOLE)?;
+    /// let object = partition.open(Store::memory("disk", 1 << 20), "disk")?;
+    /// object.read_at(0, &mut [0; 512])?;
+    /// partition.stop_recording();
+    /// while let Taken::Block(block) = recording.take(Duration::from_secs(1)) {
+    ///     println!("{} bytes", block.len());
+    ///     recording.give_back(block);
+    /// }
+    /// # Ok::<(), octavo::Error>(())
+    /// ```
     pub fn record(&self, sample_below: u32) -> Result<Recording, Error> {
         let inner = &self.inner;
         inner.shared.check_process()?;
         if !(1..=WHOLE).contains(&sample_below) {
-            return Err(Error::Config(format!("a sample of {sample_below} of {WHOLE} pages")));
+            return Err(Error::Config(format!(
+                "partition {:?}: cannot record {sample_below} of {WHOLE} pages: 1 to {WHOLE} are possible",
+                self.name()
+            )));
         }
         let reserve = &inner.shared.reserve;
         let blocks = (reserve.max_bytes() / RESERVE_SHARE) as usize / BUFFER_BYTES;
@@ -81,7 +113,7 @@ impl Partition {
         }
         let charge = reserve.charge((blocks * BUFFER_BYTES) as u64, &what)?;
         let mut spare: Vec<Vec<u8>> = (0..blocks).map(|_| Vec::with_capacity(BUFFER_BYTES)).collect();
-        // The tape's lock comes last: whoever resizes or opens takes it too.
+        // The tape's lock comes last: a resize and an `open` take it, too.
         let recording = inner.hold_still(|still| {
             let before = still.history.events.as_deref().filter(|_| inner.is_untouched());
             let (from_the_first, header) =
@@ -113,7 +145,7 @@ impl Partition {
             let list = if from_the_first { Listing::done() } else { Listing::begin(0) };
             Ok(Recording { partition: self.clone(), header, list, blocks, _charge: charge })
         });
-        // Nobody makes copies or brings mains away any more.
+        // From here on no thread makes copies or moves mains away from home.
         inner.end_copies();
         if !inner.may_replicate() {
             self.bring_mains_home()?;
@@ -121,7 +153,7 @@ impl Partition {
         recording
     }
 
-    /// Ends the recording, if there is one; what was written until now can still be taken.
+    /// Ends the recording, if there is one. Events written so far can still be taken.
     pub fn stop_recording(&self) {
         let inner = &self.inner;
         if inner.shared.is_forked() {
@@ -134,7 +166,7 @@ impl Partition {
         inner.recorder.something.notify_all();
     }
 
-    /// How far the recording is, if there is one.
+    /// Returns the progress of the recording, or `None` if there is none.
     pub fn recording_stat(&self) -> Option<RecordingStat> {
         if self.inner.shared.is_forked() {
             return None;
@@ -143,23 +175,23 @@ impl Partition {
     }
 }
 
-/// What is being recorded of a partition, as blocks of bytes.
+/// A recording in progress: delivers what is recorded of a partition as blocks of bytes.
 pub struct Recording {
     partition: Partition,
     header: Header,
     list: Listing,
-    /// How many blocks there are.
+    /// Number of blocks in total.
     blocks: usize,
     _charge: Charge,
 }
 
-/// The list of a part's pages.
+/// The list of resident pages at the beginning of a part.
 struct Listing {
-    /// The next segment whose pages are to be listed.
+    /// The next segment to list.
     next: u32,
-    /// Bytes of the recording when it began.
+    /// Bytes of the recording when the list began.
     began_bytes: u64,
-    /// Bytes that were written until it was whole; what happened meanwhile is among them.
+    /// Bytes written until the list was complete, including events that happened meanwhile.
     bytes: Option<u64>,
 }
 
@@ -168,44 +200,44 @@ impl Listing {
         Listing { next: 0, began_bytes, bytes: None }
     }
 
-    /// There is nothing to list.
+    /// A list with nothing to write.
     fn done() -> Listing {
         Listing { next: u32::MAX, began_bytes: 0, bytes: Some(0) }
     }
 }
 
-/// What [`Recording::take`] gave.
+/// The result of [`Recording::take`].
 #[derive(Debug, PartialEq, Eq)]
 pub enum Taken {
-    /// A block, for [`Decoder`](crate::recording::Decoder).
+    /// A block of events, for [`Decoder`](crate::recording::Decoder).
     Block(Vec<u8>),
-    /// The part that [`Recording::begin_part`] has begun: blocks from here on are its.
+    /// The part that [`Recording::begin_part`] began: later blocks belong to it.
     Part(Header),
-    /// It has ended, and everything was taken.
+    /// The recording has ended, and every block was taken.
     Ended(RecordingEnd),
 }
 
 impl Recording {
-    /// What the table is made of.
+    /// Returns the header: the parameters of the partition's table.
     pub fn header(&self) -> &Header {
         &self.header
     }
 
-    /// The partition.
+    /// Returns the partition that is being recorded.
     pub fn partition(&self) -> &Partition {
         &self.partition
     }
 
-    /// The next block. Waits until one is full, or as long as `patience` after its first event.
-    /// Where nothing happens it waits and uses no processor; [`Partition::stop_recording`] ends
-    /// that.
+    /// Returns the next block. Waits until a block is full, or until `patience` has passed since
+    /// the block's first event. Without events it sleeps and uses no CPU, until
+    /// [`Partition::stop_recording`].
     pub fn take(&mut self, patience: Duration) -> Taken {
         self.list_some();
         let inner = &self.partition.inner;
         let mut guard = lock(&inner.recorder.tape);
         let mut was_patient = false;
-        // A turn follows a wait, which ends by an event, a block, the end or the time; all but the first
-        // give a block or the end.
+        // Each iteration follows a wait. The wait ends with an event, a block, the end of the
+        // recording or the time; all but the first return from the loop.
         loop {
             let tape = guard.as_mut().expect("it is there as long as its recording");
             match tape.full.pop_front() {
@@ -235,7 +267,7 @@ impl Recording {
         }
     }
 
-    /// Gives a block's memory back, for blocks to come.
+    /// Returns a block's memory to the recording, for later blocks.
     pub fn give_back(&mut self, mut block: Vec<u8>) {
         block.clear();
         if let Some(tape) = lock(&self.partition.inner.recorder.tape).as_mut() {
@@ -243,10 +275,12 @@ impl Recording {
         }
     }
 
-    /// Begins another part, which says something also without those before it. [`Taken::Part`]
-    /// follows the last block of the one before. False: not now, for the partition is resized,
-    /// or the list of the pages that the last part began with is not whole, or is
-    /// more than half of it, so that lists would be most of the recording.
+    /// Begins another part, which can be read without the parts before it. [`Taken::Part`]
+    /// follows the last block of the current part. Returns `false`, and begins no part, if:
+    /// - the partition is being resized;
+    /// - the page list at the beginning of the current part is not complete;
+    /// - that list is more than half of the current part: lists would make up most of the
+    ///   recording.
     pub fn begin_part(&mut self) -> bool {
         let inner = &self.partition.inner;
         let written = |tape: &Tape| tape.stat.event_bytes + tape.encoder.len() as u64;
@@ -254,7 +288,7 @@ impl Recording {
         let (began, name) = (self.list.began_bytes, self.partition.name());
         let begun = inner.try_hold_still(|still| {
             let mut guard = lock(&inner.recorder.tape);
-            // A block for the end of the last part, and one to go on with.
+            // Needs one block for the end of the current part, and one to continue.
             let tape = guard.as_mut().filter(|tape| tape.end.is_none() && tape.spare.len() > 1)?;
             if written(tape) - began < 2 * list_bytes {
                 return None;
@@ -273,9 +307,8 @@ impl Recording {
         true
     }
 
-    /// Lists the pages of the next segments, as long as there is room for them. Each set is listed
-    /// under its lock, so that what happened to its pages before is in the list and what
-    /// happens later is behind it.
+    /// Lists the pages of the next segments, as long as there is room. Each set is listed under
+    /// its lock: earlier events of its pages are contained in the list, later events follow it.
     fn list_some(&mut self) {
         let inner = &self.partition.inner;
         let table = &inner.table;
@@ -302,7 +335,7 @@ impl Recording {
                     inner.record(|| Event::Resident { key, dirty, bits });
                 }
                 if found.word.pins() > 0 {
-                    // Counted while nobody pins.
+                    // Counted under the tape's lock, while no thread pins.
                     let note = inner.note();
                     let pins = found.slot().load().pins() as u32;
                     note.step(found.tag(), || Step::Held { slot: found.index.0, pins });

@@ -1,7 +1,8 @@
-//! What the reaper sleeps by: a bell that other threads ring, and triggers, files of the kernel
-//! that poll(2) tells of when processes have waited for memory. Between two news it costs nothing.
+//! The reaper's sleep: ended by a bell that other threads ring, or by triggers, kernel files for
+//! which poll(2) reports that processes have waited for memory. Between two events the sleep
+//! costs nothing.
 //!
-//! What is not here: where triggers come from (`pressure`), and what follows from news (`reaper`).
+//! Not here: where triggers come from (`pressure.rs`), what an event leads to (`reaper.rs`).
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -11,9 +12,9 @@ use std::time::Duration;
 
 use crate::sync::{AtomicBool, Ordering};
 
-/// See the module.
+/// What wakes the reaper, and why it was woken; see the module.
 pub(crate) struct Alarm {
-    /// Neither end blocks: a byte that waits to be read is enough.
+    /// Both ends are non-blocking: one unread byte is enough.
     bell: UnixStream,
     rope: UnixStream,
     over: AtomicBool,
@@ -28,20 +29,21 @@ impl Alarm {
         Ok(Alarm { bell, rope, over: AtomicBool::new(false), short: AtomicBool::new(false) })
     }
 
-    /// Wakes who sleeps: it is over.
+    /// Wakes the reaper: the cache is being dropped.
     pub fn end(&self) {
         self.ring(&self.over);
     }
 
-    /// Wakes who sleeps: memory is short.
+    /// Wakes the reaper: memory is short.
     pub fn tell_short(&self) {
         self.ring(&self.short);
     }
 
     fn ring(&self, what: &AtomicBool) {
-        // Release: pairs with the loads behind `sleep`, who has read the byte or finds it at the next turn.
+        // Release: pairs with the loads after `sleep`; the reaper has read the byte, or finds it
+        // at the next turn.
         what.store(true, Ordering::Release);
-        // Full: it has been rung already.
+        // If the socket is full, the bell has been rung already.
         let _ = (&self.rope).write(&[1]);
     }
 
@@ -53,30 +55,31 @@ impl Alarm {
         self.short.load(Ordering::Acquire)
     }
 
-    /// Whether somebody has told that memory is short since this was last asked.
+    /// Whether memory was reported short since the last call.
     pub fn take_short(&self) -> bool {
         self.short.swap(false, Ordering::Acquire)
     }
 
-    /// Sleeps until the bell rings or a trigger fires, at most for so long. A trigger that can fire
-    /// no more is dropped.
+    /// Sleeps until the bell rings, a trigger fires or `time` has passed. Drops triggers that
+    /// can no longer fire.
     pub fn sleep(&self, triggers: &mut Vec<File>, time: Duration) {
         let wanted = |fd, events| libc::pollfd { fd, events, revents: 0 };
         let mut polled = vec![wanted(self.bell.as_raw_fd(), libc::POLLIN)];
         polled.extend(triggers.iter().map(|trigger| wanted(trigger.as_raw_fd(), libc::POLLPRI)));
-        // Rounded up: to wait for nothing would be to spin.
+        // Rounded up: a timeout of zero would spin.
         let timeout = time.as_millis().clamp(1, i32::MAX as u128) as i32;
         // SAFETY: the array is alive and has that many members; all files in it are open.
         let woken = unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, timeout) };
         if woken < 0 {
-            // A signal, or no memory in the kernel: the latter must not become a loop without a pause.
+            // A signal, or no memory in the kernel. The latter must not become a loop without a
+            // pause.
             if io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
                 std::thread::sleep(time);
             }
             return;
         }
-        // The kernel takes a trigger's news back as it tells them; bytes of the bell are taken here. An
-        // error is a byte for the next turn.
+        // Poll itself resets a trigger's event; bytes of the bell are taken here. After a failed
+        // read the byte is left for the next turn.
         let _ = (&self.bell).read(&mut [0; 64]);
         let mut told = polled[1..].iter().map(|file| file.revents);
         triggers.retain(|_| {

@@ -1,5 +1,6 @@
-//! Compares the pressure on a partition's nodes. Not here: how pressure is judged
-//! (`state/nodes/balance.rs`), how entries move (`resize.rs`).
+//! Compares the pressure on a partition's nodes.
+//!
+//! Not here: how pressure is judged (`state/nodes/balance.rs`), how entries move (`resize.rs`).
 
 use octavo_table::SegmentIndex;
 
@@ -7,15 +8,15 @@ use crate::state::nodes::{Pressure, TIMES, Verdict, judge};
 use crate::state::partition::PartitionInner;
 use crate::sync::lock;
 
-/// Sampled arrivals on which a comparison rests.
+/// Fewest sampled arrivals that a comparison needs.
 const ARRIVALS_MIN: f64 = 512.0;
 
-/// The part of all entries that moves in a period.
+/// At most one part in this many of all entries moves in a period.
 const STEP: usize = 32;
 
 impl PartitionInner {
-    /// Looks at the clocks of all nodes' sets, and compares what has gathered if that is enough.
-    /// Some: from which node to which how many entries should move.
+    /// Reads the clocks of all nodes' sets, and compares the nodes if enough arrivals have been
+    /// counted. Returns between which nodes entries should move, and how many.
     pub fn look_at_nodes(&self) -> Option<(Verdict, usize)> {
         if self.places.nodes == 1 {
             return None;
@@ -81,7 +82,7 @@ mod tests {
         let partition = PartitionConfig { policy: crate::PolicyName::Lru, ..PartitionConfig::new("p") };
         let partition = cache.partition(partition).unwrap();
         partition.resize_segments(segments as u32).unwrap();
-        // The reaper leaves its size alone.
+        // The reaper does not change its size.
         let charged = partition.stat().charged_bytes;
         cache
             .set_limits(&partition, Limits { min_bytes: charged, max_bytes: charged, ..partition.limits() })
@@ -90,7 +91,7 @@ mod tests {
         (cache, partition, object)
     }
 
-    /// So many pages of a node as it has them at first.
+    /// Returns `count` pages that belong to a node at the start.
     fn pages_of(partition: &Partition, object: &Object, node: u32, count: usize) -> Vec<u64> {
         let is_there = |page: &u64| partition.inner.node_of(object.inner.tag(*page)) == NodeId(node);
         let pages: Vec<u64> = (0..PAGES).filter(is_there).take(count).collect();
@@ -98,7 +99,7 @@ mod tests {
         pages
     }
 
-    /// Reads pages at random, so many a period, and lets the cache even things out after each; the
+    /// Reads random pages, 8,000 per period, and runs a reaper period after each. Returns the
     /// hit ratio of each period.
     fn run(cache: &Cache, partition: &Partition, object: &Object, pages: &[u64], periods: usize) -> Vec<f64> {
         let mut state = 7u64;
@@ -125,8 +126,8 @@ mod tests {
         let (cache, partition, object) = scene(2, 16);
         let begin = entries(&partition, 2);
         assert_eq!(begin[0], begin[1]);
-        // Node 0 has room for 1024 pages: one and a half times as many want to be there, and a quarter as
-        // many at node 1.
+        // Node 0 has room for 1,024 pages: one and a half times as many are read there, and a
+        // quarter as many on node 1.
         let mut pages = pages_of(&partition, &object, 0, 1536);
         pages.extend(pages_of(&partition, &object, 1, 256));
         let ratios = run(&cache, &partition, &object, &pages, 60);

@@ -1,13 +1,13 @@
-//! The cleaner: a thread that writes dirty pages ahead of the evictor, at once what is over half of
-//! a partition's limit, the rest when it has aged.
+//! The cleaner thread writes dirty pages back before the evictor needs their frames.
 //!
-//! It begins *passes* (`clean.rs`), one an object, side by side on a lane of its own, and waits for
-//! none of them: a store that is slow, or hangs, holds up its own object. What such a store could
-//! take from all others is bounded where it is given: bounce pages (`bounce.rs`), and threads
-//! (`octavo-disk`).
+//! - Above half of a partition's dirty limit it writes immediately; below, once pages are five
+//!   seconds old.
+//! - It runs one *pass* (`flight/writeback.rs`) per object, concurrently, on its own lane, and
+//!   waits for none of them. A slow or hung store delays only its own object: the bounce pages
+//!   and I/O threads that one store can hold are limited (`memory/bounce.rs`, `octavo-disk`).
+//! - It sleeps until a pass ends, the bell rings, or a deadline arrives.
 //!
-//! It sleeps on its lane, until a pass has ended, somebody rings, or it is time for something. What
-//! is not here: how pages are written (`clean.rs`).
+//! Not here: how pages are written (`flight/writeback.rs`).
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -18,42 +18,42 @@ use crate::flight::{Lane, Object, Task};
 use crate::state::partition::{ObjectInner, PartitionInner};
 use crate::sync::{Arc, Ordering, lock};
 
-/// How long a page may stay dirty before the cleaner writes it without need.
+/// Age at which the cleaner writes a dirty page without need.
 const DIRTY_AGE: Duration = Duration::from_secs(5);
 
-/// How long stores that have refused are left alone.
+/// How long the cleaner leaves stores alone that have refused a write.
 const REST_AFTER_ERROR: Duration = Duration::from_secs(1);
 
-/// How often it is looked whether a partition stays over half of its limit: each of its writes
-/// would ring.
+/// Interval between checks of a partition above half of its limit. The bell stays off meanwhile:
+/// each of the partition's writes would ring it.
 const LOOK_AROUND: Duration = Duration::from_millis(100);
 
-/// What the cleaner's thread knows.
+/// The state of the cleaner thread.
 pub(crate) struct Cleaner {
-    /// Every task of it is a pass.
+    /// The cleaner's lane: every task on it is a pass.
     lane: Arc<Lane>,
-    /// When all that is dirty will have aged. None: nothing is dirty.
+    /// When all pages dirty now will have aged. `None`: no page is dirty.
     aged_at: Option<Instant>,
-    /// When stores that have refused are asked again. None: at the next look.
+    /// When stores that refused are tried again. `None`: at the next look.
     again_at: Option<Instant>,
-    /// When to look again at partitions that were over half of their limits at the last look. None:
-    /// there was none.
+    /// When to check again the partitions that were above half of their limits. `None`: there
+    /// were none.
     around_at: Option<Instant>,
-    /// Objects that were said to refuse.
+    /// Objects whose refusals were logged.
     refusing: BTreeSet<String>,
 }
 
 impl Cleaner {
-    /// The cleaner of a cache, which hears its bell from now on.
+    /// Creates the cleaner of a cache and connects it to the bell.
     pub fn new(lane: Arc<Lane>) -> Cleaner {
         lane.shared.bell.connect(&lane.mailbox);
         Cleaner { lane, aged_at: None, again_at: None, around_at: None, refusing: BTreeSet::new() }
     }
 
-    /// What its thread does while there is a cache.
+    /// The cleaner thread's loop, until the cache is dropped.
     pub fn run(mut self, core: &Arc<Core>) {
         let shared = self.lane.shared.clone();
-        // Nobody else needs to look after its lane.
+        // No other thread needs to take this lane's completions.
         self.lane.mailbox.set_attended(true);
         loop {
             let look_at = [self.aged_at, self.again_at, self.around_at].into_iter().flatten().min();
@@ -63,12 +63,13 @@ impl Cleaner {
             if ended.into_iter().any(|pass| pass.result().is_err()) {
                 self.again_at = Some(now + REST_AFTER_ERROR);
             }
-            // Where nobody is in need, the last of many passes is the one to look after.
+            // If no partition is above half of its limit, look only when the last of many passes
+            // has ended.
             let is_busy = self.around_at.is_none() && !self.lane.work().tasks.is_empty();
             if is_busy && !shared.bell.has_rung() && look_at.is_none_or(|at| at > now) {
                 continue;
             }
-            // Relaxed: the wake-up of the bell orders it.
+            // Relaxed: the bell's wake-up orders it.
             if shared.closed.load(Ordering::Relaxed) {
                 return self.end();
             }
@@ -77,7 +78,7 @@ impl Cleaner {
         }
     }
 
-    /// Begins the passes that are wanted now, and decides when to look again if nobody rings.
+    /// Starts the passes needed now, and decides when to look again if the bell does not ring.
     fn look(&mut self, core: &Arc<Core>, now: Instant) {
         let bell = &self.lane.shared.bell;
         bell.look_now();
@@ -101,8 +102,8 @@ impl Cleaner {
             is_urgent |= dirty > most / 2;
             let pages_max = match dirty > most / 2 {
                 _ if has_aged => u64::MAX,
-                // Where a store hangs, what is dirty of others in its partition is not looked for all the
-                // time.
+                // If a store hangs, do not search its partition for other objects' dirty pages
+                // all the time.
                 true if partitions.contains(&Arc::as_ptr(inner)) && !is_time => 0,
                 // Down to a quarter.
                 true => dirty - most / 4,
@@ -125,7 +126,7 @@ impl Cleaner {
             }
             let dirty = inner.dirty_objects();
             for (object, pages_max, refused) in wanted {
-                // What was refused may be gone: then the pass says that nothing is refused any more.
+                // A refused page may be gone: then the pass clears the error.
                 if refused || dirty.contains(&object.inner.id) {
                     self.begin(&object, pages_max);
                 }
@@ -147,7 +148,7 @@ impl Cleaner {
         self.lane.flush(&mut work);
     }
 
-    /// Ends the passes, as soon as what they have in flight is back.
+    /// Ends the passes as soon as their I/O in flight has completed.
     fn end(self) {
         for (_, task) in &mut self.lane.work().tasks {
             let object = task.object.name.clone();
@@ -156,8 +157,8 @@ impl Cleaner {
         self.lane.work_until(|work| work.tasks.is_empty());
     }
 
-    /// Says in the log which objects begin to refuse what is written back, and which take it again:
-    /// a line each time, however often they are asked.
+    /// Logs which objects start to refuse write-back, and which accept it again: one line per
+    /// change, however often the cleaner tries.
     fn tell_refusals(&mut self, core: &Arc<Core>) {
         let refusing = &mut self.refusing;
         for partition in core.partitions() {
@@ -165,7 +166,8 @@ impl Cleaner {
             for object in partition.objects() {
                 let error = {
                     let mut error = lock(&object.inner.writeback_error);
-                    // What was refused has been discarded, or written by the way.
+                    // The refused pages were discarded, or written by another task in the
+                    // meantime.
                     error.take_if(|_| is_clean);
                     error.clone()
                 };

@@ -1,5 +1,7 @@
-//! The core of a cache: its partitions, its lanes, its reaper. What the threads of the cache work on
-//! and what handles of partitions keep alive. Not here: the threads themselves (`api/cache.rs`).
+//! The core of a cache: its partitions, its lanes, its reaper's ledger. The cache's threads work
+//! on it, and partition handles keep it alive.
+//!
+//! Not here: the threads themselves (`api/cache.rs`).
 
 use super::ledger::Ledger;
 use crate::error::Error;
@@ -13,11 +15,11 @@ pub(crate) struct Core {
     pub shared: Arc<Shared>,
     pub lanes: Arc<Lanes>,
     pub ledger: Ledger,
-    /// In the order of their making. Emptied when the cache is dropped.
+    /// In the order of creation. Emptied when the cache is dropped.
     partitions: Mutex<Vec<Arc<PartitionInner>>>,
 }
 
-/// One tenant's cache. Cheap to clone.
+/// One tenant's cache: a handle, cheap to clone.
 #[derive(Clone)]
 pub struct Partition {
     pub(crate) inner: Arc<PartitionInner>,
@@ -37,7 +39,7 @@ impl Core {
         &self.lanes.crew
     }
 
-    /// The partitions, in the order of their making. None in a child of `fork`.
+    /// Returns the partitions, in the order of creation. Empty in a child of `fork`.
     pub fn partitions(self: &Arc<Self>) -> Vec<Partition> {
         if self.shared.is_forked() {
             return Vec::new();
@@ -58,7 +60,7 @@ impl Core {
         lock(&self.partitions).retain(|other| other.config.name != name);
     }
 
-    /// Takes all partitions out of the list: the cache is dropped.
+    /// Takes all partitions out of the list, when the cache is dropped.
     pub fn take_partitions(&self) -> Vec<Arc<PartitionInner>> {
         std::mem::take(&mut *lock(&self.partitions))
     }
@@ -70,7 +72,7 @@ impl Partition {
         &self.inner.config.name
     }
 
-    /// Returns the open objects, in the order of their opening. None in a child of `fork`.
+    /// Returns the open objects, in the order of opening. Empty in a child of `fork`.
     pub fn objects(&self) -> Vec<Object> {
         if self.core.shared.is_forked() {
             return Vec::new();

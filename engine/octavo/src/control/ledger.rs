@@ -1,5 +1,7 @@
-//! What the reaper knows between two periods: limits of groups, the memory that partitions may hold
-//! in all, what it did. Not here: what it does with that (`reaper.rs`).
+//! The reaper's state between two periods: limits of groups, the memory that all partitions may
+//! hold, what the reaper has done.
+//!
+//! Not here: what the reaper does with it (`reaper.rs`).
 
 use std::collections::BTreeMap;
 
@@ -10,31 +12,32 @@ use super::turn::Planning;
 use crate::pressure::Total;
 use crate::sync::{AtomicU64, Mutex, Ordering, lock};
 
-/// What the reaper knows between two periods.
+/// The reaper's state between two periods.
 pub(crate) struct Ledger {
-    /// Groups that were given limits, by name.
+    /// Limits of groups, by name. Groups without limits are not in it.
     pub(super) groups: Mutex<BTreeMap<String, Limits>>,
-    /// How much all partitions may hold, by the system's memory.
+    /// How much the cache may hold now, given the state of the system's memory.
     pub(super) total: Mutex<Total>,
     pub alarm: Alarm,
-    /// Held by who resizes several partitions, or makes one.
+    /// Held while several partitions are resized, or one is created or removed.
     pub planning: Mutex<Planning>,
-    /// References that the monitors were shown since their counts last faded.
+    /// References shown to the monitors since their counts last decayed.
     pub(super) shown: AtomicU64,
     pub(super) moved_bytes: AtomicU64,
     pub(super) periods: AtomicU64,
 }
 
-/// What the reaper did so far.
+/// Statistics of the reaper.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReaperStat {
-    /// Times that it looked at all partitions.
+    /// Periods in which the reaper planned sizes.
     pub periods: u64,
-    /// Bytes that partitions gave away.
+    /// Bytes moved away from partitions.
     pub moved_bytes: u64,
-    /// What all together may hold now: `memory_max`, or less while the system is short of memory.
+    /// Bytes that all partitions and buffers together may hold now: `memory_max`, or less while
+    /// the system is short of memory.
     pub allowed_bytes: u64,
-    /// Partitions whose size waits for a store that has not answered in time.
+    /// Partitions whose resize waits for a store that has not answered in time.
     pub held_up: u64,
 }
 

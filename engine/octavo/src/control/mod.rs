@@ -1,7 +1,9 @@
-//! Control: what moves memory between partitions, and writes dirty pages ahead of need.
+//! Control: moves memory between partitions, and writes dirty pages ahead of need.
 //!
-//! The cleaner and the reaper are threads of the cache; the rest is called by them and by the API.
-//! They see a cache as its [`Core`].
+//! The cleaner and the reaper are threads of the cache; they and the API call the rest. They see
+//! a cache as its [`Core`].
+//!
+//! Not here: which sizes are worth what (`octavo_share`), how pages are written (`flight`).
 
 mod alarm;
 mod balance;

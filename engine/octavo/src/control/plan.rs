@@ -1,7 +1,7 @@
-//! Plans: the picture of a cache from which sizes are planned, and the steps that follow.
+//! Plans: a snapshot of the cache from which sizes are planned, and the steps that follow.
 //!
-//! Not here: what is worth what (`octavo_share`), when a plan is made (`reaper.rs`), how a partition
-//! is resized (`resize.rs`).
+//! Not here: what memory is worth (`octavo_share`), when a plan is made (`reaper.rs`), how a
+//! partition is resized (`resize.rs`).
 
 use std::collections::BTreeMap;
 
@@ -11,28 +11,31 @@ use super::core::{Core, Partition};
 use super::turn::{Stop, Turn};
 use crate::sync::{Arc, lock};
 
-/// From so many references of the sample on a curve is believed.
+/// A curve is used once its monitor has seen this many sampled references.
 const SEEN_MIN: u64 = 64;
 
-/// The groups above a partition, outermost first: `host/vm1/disk0` is in `host` and in `host/vm1`.
+/// Returns the groups above a partition, outermost first: `host/vm1/disk0` is in `host` and in
+/// `host/vm1`.
 pub(crate) fn groups_of(name: &str) -> impl Iterator<Item = &str> {
     let slashes = name.char_indices().filter(|(at, c)| *c == '/' && *at > 0);
     slashes.map(|(at, _)| &name[..at])
 }
 
-/// Whether a name has nothing between two slashes, or behind the last.
+/// Whether a name has an empty level between two slashes, or after the last one.
 pub(crate) fn has_empty_level(name: &str) -> bool {
     name.ends_with('/') || groups_of(name).any(|group| group.ends_with('/'))
 }
 
-/// The picture of a cache that a plan is made from, and the partition of each node.
+/// The snapshot of a cache that a plan is made from, and the partition of each node of the
+/// plan's tree.
 pub(crate) struct Picture {
     pub state: State,
     pub partitions: Vec<Option<Partition>>,
 }
 
 impl Picture {
-    /// `keep`: what the curves' counts are worth from now on; 1 only looks.
+    /// Takes the snapshot. From now on the curves' counts are multiplied by `keep`; 1 only
+    /// looks.
     pub fn of(core: &Arc<Core>, keep: f64) -> Picture {
         let (shared, partitions) = (&core.shared, core.partitions());
         let groups = core.ledger.groups();
@@ -53,7 +56,7 @@ impl Picture {
             }
             let share = partition.share(keep);
             apart += share.fixed_bytes;
-            // A group's limits, too, are of all that is charged to those in it.
+            // A group's limits also cover everything charged to its partitions.
             let mut above = parent;
             while let Some(place) = above {
                 let group = &mut picture.state.nodes[place];
@@ -64,17 +67,17 @@ impl Picture {
             picture.state.nodes.push(Node { parent, limits: share.limits, leaf: Some(share.leaf) });
             picture.partitions.push(Some(partition.clone()));
         }
-        // However short the system is of memory: what was promised stays.
+        // The minimums stay promised, however short of memory the system is.
         let least = picture.state.least_bytes();
         picture.state.total_bytes = shared.budget.max_bytes().saturating_sub(apart).max(least);
         picture
     }
 
-    /// The same, where those whose stores do not answer keep what they have: a plan shares out what
-    /// can be had.
+    /// Changes the snapshot so that partitions whose stores do not answer keep their size: a
+    /// plan distributes only memory that it can get.
     pub fn spare_held_up(mut self) -> Picture {
         let nodes = &mut self.state.nodes;
-        // Children stand behind their parents: what those below a group keep, it has room for.
+        // Children follow their parents: a group has room for what the partitions below it keep.
         let mut kept = vec![0u64; nodes.len()];
         for (place, partition) in self.partitions.iter().enumerate().rev() {
             if partition.as_ref().is_some_and(Partition::is_held_up) {
@@ -90,12 +93,13 @@ impl Picture {
         self
     }
 
-    /// Makes the steps that a plan names. Returns how many bytes partitions gave away.
+    /// Makes the steps of a plan. Returns the bytes moved away from partitions.
     pub fn carry_out(&self, pace: &Pace, turn: Option<Turn<'_>>) -> u64 {
         self.make(self.state.plan(pace), turn).0
     }
 
-    /// The same, and those that were held up.
+    /// Makes `steps`. Returns the bytes moved away from partitions, and the partitions that were
+    /// held up.
     pub fn make(&self, steps: Vec<Resize>, turn: Option<Turn<'_>>) -> (u64, Vec<Partition>) {
         let (mut moved, mut held_up) = (0, Vec::new());
         for resize in steps {
@@ -106,12 +110,13 @@ impl Picture {
                     partition.went(before, resize.to_bytes);
                     moved += before.saturating_sub(resize.to_bytes);
                 }
-                // A store that refuses keeps its dirty pages where they are, or a pin its segment: the next
-                // period tries again.
+                // A store that refuses keeps its dirty pages resident, a pin keeps its segment:
+                // the next period tries again.
                 Err(Stop::Failed(error)) => {
                     log::debug!("partition {}: not resized: {error}", partition.name())
                 }
-                // Others need not wait for its store: the next period goes on with it.
+                // Other partitions do not wait for this one's store: the next period continues
+                // with it.
                 Err(Stop::HeldUp) => held_up.push(partition.clone()),
             }
         }
@@ -123,27 +128,28 @@ impl Picture {
 pub(crate) struct Share {
     pub limits: Limits,
     pub leaf: Leaf,
-    /// What is charged to it besides segments.
+    /// Bytes charged besides segments.
     pub fixed_bytes: u64,
-    /// A segment with its metadata.
+    /// Bytes of a segment with its metadata.
     pub segment_bytes: u64,
 }
 
-/// Whether a partition is used.
+/// How recently a partition was used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Use {
-    /// It was never asked for a page.
+    /// No page was ever requested.
     Never,
-    /// It was not in so many of the last periods, in which others were.
+    /// No page was requested in this many of the last periods, in which other partitions were
+    /// used.
     Before(u32),
 }
 
 impl Use {
-    /// Quiet periods that say nothing yet: there are loads that rest for a while.
+    /// Quiet periods that have no effect yet: some loads rest for a while.
     const QUIET: u32 = 4;
 
-    /// How much of what was seen of it is to be expected again: half as much each period, once it
-    /// has been quiet for a while.
+    /// Returns the share of the observed load to expect again: after [`Use::QUIET`] quiet
+    /// periods, half as much with each further one.
     fn expected(self) -> f64 {
         match self {
             Use::Never => 1.0,
@@ -153,8 +159,8 @@ impl Use {
 }
 
 impl Share {
-    /// From figures of a partition. Limits are of all that is charged; a plan is about segments
-    /// alone.
+    /// Computes the share from a partition's figures. Limits cover all that is charged; a plan
+    /// covers segments only.
     pub fn new(
         limits: Limits,
         (segment_bytes, fixed_bytes): (u64, u64),
@@ -165,7 +171,7 @@ impl Share {
     ) -> Share {
         let limits = besides(limits, fixed_bytes);
         let current_bytes = seen.bytes;
-        // A partition of which nothing is seen is left alone as far as that is possible.
+        // A partition with few observations is left alone as far as possible.
         let is_new = curve.as_ref().is_none_or(|curve| curve.seen < SEEN_MIN);
         let curve = curve.unwrap_or_default();
         let points = curve.points.iter().map(|(pages, misses)| (pages * page_bytes, *misses));
@@ -176,7 +182,7 @@ impl Share {
     }
 }
 
-/// What limits leave for segments, where so much is charged besides.
+/// Returns the limits on segments alone, if `fixed_bytes` are charged besides.
 fn besides(limits: Limits, fixed_bytes: u64) -> Limits {
     let less = |bytes: u64| if bytes == u64::MAX { bytes } else { bytes.saturating_sub(fixed_bytes) };
     Limits {

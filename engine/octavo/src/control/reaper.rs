@@ -1,14 +1,15 @@
-//! The reaper: moves memory between partitions by what it is worth to them, and gives it back to
-//! the system when that is short of it.
+//! The reaper thread moves memory between partitions according to its worth to them, and gives
+//! memory back to the system when the system is short of it.
 //!
-//! A thread of its own. Several times a second it takes what the monitors were shown through their
-//! miniatures; once a period it looks at all partitions, asks `octavo_share` for the next steps,
-//! and makes them: who shrinks first, then who grows. It holds no lock that serving takes but those
-//! of a resize. With nothing going on it looks at the system's memory every few seconds, or when
-//! the kernel or somebody else tells that memory is short (`alarm`), and does no more.
+//! - Ten times a second it feeds the accesses that the monitors sampled into their miniatures.
+//! - Once per period (one second) it looks at all partitions, asks `octavo_share` for the next
+//!   steps and makes them: shrinking partitions first, then growing ones.
+//! - Of the locks that requests take it holds only those of a resize.
+//! - Without traffic it only checks the system's memory, every few seconds, or when the kernel
+//!   or a caller reports a shortage (`alarm.rs`).
 //!
-//! What is not here: what is worth what (`octavo_share`), how a partition is resized (`partition`),
-//! how short memory is (`pressure`).
+//! Not here: what memory is worth (`octavo_share`), how a partition is resized (`resize.rs`),
+//! how short memory is (`pressure.rs`).
 
 use std::time::Duration;
 
@@ -20,21 +21,21 @@ use super::turn::{Stop, Turn};
 use crate::pressure::PressureSource;
 use crate::sync::{Arc, Ordering, lock};
 
-/// Between two looks at the monitors while there is traffic: their rings hold some thousand
-/// accesses of the sample.
+/// Interval between two drains of the monitors while there is traffic: their rings hold some
+/// thousand accesses of the sample.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Ticks of a period.
+/// Ticks per period.
 const TICKS: u32 = 10;
 
-/// Ticks without news until there is no traffic, and the time between two looks then: while
-/// partitions give memory back, and else.
+/// Ticks without an access after which the traffic counts as quiet; and the interval between two
+/// looks then: [`PERIOD`] while partitions give memory back, [`REST`] otherwise.
 const QUIET_TICKS: u32 = 20;
 const PERIOD: Duration = Duration::from_secs(1);
 const REST: Duration = Duration::from_secs(5);
 
-/// Goes on with what earlier turns have begun and given up, and then with what lies beyond a bound.
-/// Returns those whose stores still do not answer.
+/// Continues resizes that earlier turns gave up, and then takes what lies beyond a limit.
+/// Returns the partitions whose stores still do not answer.
 pub(crate) fn go_on(core: &Arc<Core>, turn: Option<Turn<'_>>) -> Vec<Partition> {
     let mut held_up = core.partitions();
     held_up.retain(Partition::is_held_up);
@@ -49,7 +50,7 @@ pub(crate) fn go_on(core: &Arc<Core>, turn: Option<Turn<'_>>) -> Vec<Partition> 
     held_up
 }
 
-/// Goes on with what earlier turns have begun and given up.
+/// Continues resizes that earlier turns gave up.
 fn resume(core: &Arc<Core>, turn: Option<Turn<'_>>) {
     for partition in core.partitions().iter().filter(|partition| partition.is_held_up()) {
         if let Err(Stop::Failed(error)) = partition.catch_up_in_turn(turn) {
@@ -58,12 +59,13 @@ fn resume(core: &Arc<Core>, turn: Option<Turn<'_>>) {
     }
 }
 
-/// Takes what lies beyond a group's `max` from those in it, and moves nothing else: for whoever has
-/// changed a bound or a size, while he holds `planning`. Returns those whose stores hold that up.
+/// Takes what lies beyond a group's `max` from the group's partitions, and moves nothing else.
+/// The caller has changed a limit or a size, and holds `planning`. Returns the partitions whose
+/// stores hold that up.
 pub(crate) fn keep_bounds(core: &Arc<Core>, turn: Option<Turn<'_>>) -> Vec<Partition> {
     let mut held_up = Vec::new();
-    // A segment that goes may leave some of its metadata charged, so that the first turn is a little
-    // short: the second is not.
+    // A segment that leaves may keep some of its metadata charged, so the first round can fall a
+    // little short; the second does not.
     for _ in 0..4 {
         let picture = Picture::of(core, 1.0);
         let steps = picture.state.keep_bounds();
@@ -75,8 +77,8 @@ pub(crate) fn keep_bounds(core: &Arc<Core>, turn: Option<Turn<'_>>) -> Vec<Parti
     held_up
 }
 
-/// One period: looks at the system's memory and at all partitions, and makes the next steps. True:
-/// partitions have to give memory back to the system.
+/// Runs one period: checks the system's memory and all partitions, and makes the next steps.
+/// Returns whether partitions have to give memory back to the system.
 pub(crate) fn period(core: &Arc<Core>, had_news: bool) -> bool {
     let short = core.ledger.alarm.take_short();
     let shared = &core.shared;
@@ -92,18 +94,18 @@ pub(crate) fn period(core: &Arc<Core>, had_news: bool) -> bool {
         if changed {
             log::debug!("{sample:?}: partitions may hold {} bytes", total.bytes);
         }
-        // Relaxed: a hint to whoever would make copies.
+        // Relaxed: a hint to threads that would make copies.
         shared.is_short.store(total.is_less(), Ordering::Relaxed);
         changed || total.bytes < shared.budget.used_bytes()
     });
     let turn = planning.turn(core.crew());
     go_on(core, turn);
-    // Without any news the curves say nothing new, and fading them would only make them poorer.
+    // Without new accesses the curves say nothing new, and decay would only make them poorer.
     if !had_news && !yields {
         return false;
     }
     let pace = Pace::default();
-    // Relaxed: `planning` is held, and who counts meanwhile counts for the next time.
+    // Relaxed: `planning` is held; counts added meanwhile belong to the next period.
     let keep = pace.keep_after(reaper.shown.load(Ordering::Relaxed));
     if keep < 1.0 {
         reaper.shown.store(0, Ordering::Relaxed);
@@ -112,7 +114,7 @@ pub(crate) fn period(core: &Arc<Core>, had_news: bool) -> bool {
     let moved = picture.carry_out(&pace, turn);
     for partition in picture.partitions.iter().flatten() {
         partition.fit_monitor();
-        // As above: the next period goes on with it.
+        // As above: the next period continues with it.
         if let Err(why) = partition.balance_nodes(turn) {
             log::debug!("partition {}: pages stay on their nodes: {why:?}", partition.name());
         }
@@ -120,20 +122,21 @@ pub(crate) fn period(core: &Arc<Core>, had_news: bool) -> bool {
             log::debug!("partition {}: pages stay where they were brought: {error}", partition.name());
         }
     }
-    // Relaxed: figures.
+    // Relaxed: statistics.
     reaper.moved_bytes.fetch_add(moved, Ordering::Relaxed);
     reaper.periods.fetch_add(1, Ordering::Relaxed);
     yields
 }
 
-/// Takes what the monitors were shown through their miniatures; returns how much there was.
+/// Feeds the accesses that the monitors sampled into their miniatures. Returns how many there
+/// were.
 pub(crate) fn drain(core: &Arc<Core>) -> u64 {
     let shown = core.partitions().iter().map(|partition| partition.inner.table.drain_monitor()).sum();
     core.ledger.shown.fetch_add(shown, Ordering::Relaxed);
     shown
 }
 
-/// See the module.
+/// The reaper thread's loop, until the cache is dropped; see the module.
 pub(crate) fn reaper_thread(core: &Arc<Core>) {
     let (mut quiet, mut ticks, mut had_news, mut yields) = (0, 0, false, false);
     let (shared, alarm) = (&core.shared, &core.ledger.alarm);
@@ -163,9 +166,9 @@ pub(crate) fn reaper_thread(core: &Arc<Core>) {
     }
 }
 
-/// Makes room for a partition that is to begin with `wanted` bytes, of which it needs `least`:
-/// others give in proportion to their sizes, down to what they were promised and to a fair share
-/// for the newcomer. Returns what it may begin with.
+/// Makes room for a partition that is to start with `wanted` bytes and needs at least `least`.
+/// The other partitions give in proportion to their sizes, down to their minimums and to a fair
+/// share for the new one. Returns the bytes that the partition may start with.
 pub(crate) fn make_room(
     core: &Arc<Core>,
     turn: Option<Turn<'_>>,
@@ -175,7 +178,7 @@ pub(crate) fn make_room(
 ) -> u64 {
     resume(core, turn);
     let mut room = 0;
-    // What one does not give because its store does not answer, others do.
+    // Room that one partition does not give because its store does not answer, others give.
     for _ in 0..2 {
         room = ask_for_room(core, turn, limits, wanted, least);
         if room >= wanted || !core.partitions().iter().any(Partition::is_held_up) {

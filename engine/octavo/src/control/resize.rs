@@ -1,8 +1,8 @@
-//! How a partition grows and shrinks: its segments come and go, their pages move, and busy pages are
-//! waited for.
+//! Grows and shrinks partitions: segments join and leave the table, pages move between them, and
+//! busy pages are waited for.
 //!
-//! Not here: which sizes are wanted (`plan.rs`, `reaper.rs`), how long a busy store is waited for
-//! (`turn.rs`), how entries move (`octavo_table`).
+//! Not here: which sizes are wanted (`plan.rs`, `reaper.rs`), how long a busy store is waited
+//! for (`turn.rs`), how entries move (`octavo_table`).
 
 use octavo_recording::Event;
 use octavo_table::{SlotIndex, State, Table};
@@ -19,40 +19,40 @@ use crate::state::history::Resizing;
 use crate::sync::{Ordering, lock, try_lock, yield_now};
 use crate::ways::WAYS;
 
-/// So many turns in a row that moved no page are worth a line in the log.
+/// Consecutive turns without a page moved after which the log reports it.
 const TURNS_TOLD: u32 = 5;
 
-/// What a change of limits still takes, because a store does not answer: dirty pages must be in it
-/// before their memory can go.
+/// The part of a change of limits that is still outstanding, because a store does not answer:
+/// dirty pages must be written to it before their memory can be freed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Owed {
-    /// Bytes that are beyond a `max`, or were asked for, and are held still.
+    /// Bytes beyond a `max`, or requested by a reclaim, that are still held.
     pub bytes: u64,
-    /// The partitions whose stores do not answer.
+    /// Names of the partitions whose stores do not answer.
     pub partitions: Vec<String>,
 }
 
 impl Owed {
-    /// All was done.
+    /// Returns whether nothing is outstanding.
     pub fn is_nothing(&self) -> bool {
         self.partitions.is_empty()
     }
 }
 
 impl Partition {
-    /// `resize`, to so many segments.
+    /// Resizes the partition to `segments` segments.
     pub(crate) fn resize_segments(&self, segments: u32) -> Result<(), Error> {
         let mut resizing = lock(&self.inner.resizing);
         self.make_segments(&mut resizing, segments, None).map_err(Stop::into_error)
     }
 
-    /// The same, in a turn.
+    /// Resizes the partition as `resize_segments` does, in a turn.
     pub(crate) fn resize_in_turn(&self, segments: u32, turn: Option<Turn<'_>>) -> Result<(), Stop> {
         self.in_turn(turn, |resizing, turn| self.make_segments(resizing, segments, turn))
     }
 
-    /// `resize_in_turn` that only shrinks: another may have shrunk it since `segments` were
-    /// counted.
+    /// Shrinks the partition in a turn, and never grows it: another thread may have shrunk it
+    /// since `segments` was computed.
     pub(crate) fn shrink_in_turn(&self, segments: u32, turn: Option<Turn<'_>>) -> Result<(), Stop> {
         self.in_turn(turn, |resizing, turn| {
             let live = self.inner.table.live_segments() - resizing.emptied.len() as u32;
@@ -69,14 +69,14 @@ impl Partition {
         let Some(turn) = turn else { return act(&mut lock(&inner.resizing), None) };
         let done = match try_lock(&inner.resizing) {
             Some(mut resizing) => act(&mut resizing, Some(&turn.of(inner))),
-            // Whoever has it may wait for a store, as long as that takes.
+            // The holder of the lock may be waiting for a store, for any time.
             None => Err(Stop::HeldUp),
         };
         if matches!(done, Err(Stop::HeldUp)) {
-            // Relaxed, here and below: a figure, and a hint to the next plan.
+            // Relaxed, here and below: a statistic, and a hint to the next plan.
             let turns = inner.held_up.fetch_add(1, Ordering::Relaxed) + 1;
             if turns == TURNS_TOLD {
-                log::warn!("partition {}: its size waits for a store that does not answer", self.name());
+                log::warn!("partition {}: its resize waits for a store that does not answer", self.name());
             }
         } else {
             self.goes_on();
@@ -84,8 +84,8 @@ impl Partition {
         done
     }
 
-    /// Shrinks it for whoever asks for this partition: others get their turns while its store is
-    /// waited for.
+    /// Shrinks this partition and waits as long as its store takes. `planning` is free during
+    /// the wait, so that other partitions get their turns.
     pub(crate) fn shrink_alone(&self, mut segments: impl FnMut() -> u32) -> Result<(), Error> {
         loop {
             {
@@ -100,13 +100,14 @@ impl Partition {
         }
     }
 
-    /// Ends what a resize has begun, however long that takes. Not for who holds `planning`.
+    /// Finishes a resize that was given up, however long that takes. The caller must not hold
+    /// `planning`.
     pub(crate) fn catch_up(&self) -> Result<(), Error> {
         let mut resizing = lock(&self.inner.resizing);
         self.finish_moves(&mut resizing, None).map_err(Stop::into_error)
     }
 
-    /// The same, in a turn.
+    /// Finishes a resize that was given up, in a turn.
     pub(crate) fn catch_up_in_turn(&self, turn: Option<Turn<'_>>) -> Result<(), Stop> {
         self.in_turn(turn, |resizing, turn| {
             self.finish_moves(resizing, turn)?;
@@ -114,7 +115,7 @@ impl Partition {
         })
     }
 
-    /// Whether its size waits for a store: the last turn has given it up.
+    /// Whether the partition's resize waits for a store: the last turn gave it up.
     pub(crate) fn is_held_up(&self) -> bool {
         self.inner.held_up.load(Ordering::Relaxed) > 0
     }
@@ -126,13 +127,13 @@ impl Partition {
         turn: Option<&Turn<'_>>,
     ) -> Result<(), Stop> {
         let inner = &self.inner;
-        // Relaxed: `remove_partition` sets it before it comes here itself, under this lock.
+        // Relaxed: `remove_partition` sets it before it calls this itself, under this lock.
         let segments = if inner.is_removed.load(Ordering::Relaxed) { 1 } else { segments };
         let wanted = segments.clamp(1, inner.table.shape().segments_max);
         let before = inner.table.live_segments();
         self.finish_moves(resizing, turn)?;
         self.retire_emptied(resizing)?;
-        // Those that a pin keeps take their memory still.
+        // Segments that a pin keeps still take their memory.
         while inner.table.live_segments() < wanted {
             let hot = inner.balance.verdict().and_then(|verdict| inner.table.spare_segment_of(verdict.hot));
             let Some(segment) = hot.or_else(|| inner.table.spare_segment()) else { break };
@@ -167,8 +168,8 @@ impl Partition {
         Ok(())
     }
 
-    /// Moves pages away from a node whose sets are under more pressure than another's, if there is
-    /// one (`numa/balance.rs`).
+    /// Moves pages away from a node whose sets are under more pressure than another node's, if
+    /// there is such a node (`state/nodes/balance.rs`).
     pub(crate) fn balance_nodes(&self, turn: Option<Turn<'_>>) -> Result<(), Stop> {
         let inner = &self.inner;
         let Some((verdict, entries)) = inner.look_at_nodes() else { return Ok(()) };
@@ -185,9 +186,9 @@ impl Partition {
         })
     }
 
-    /// Makes the moves that were named. Where one stops, it and those behind it wait for the next
-    /// resize, as they must be done before others are named; until then its pages are looked
-    /// for in both places.
+    /// Carries out the named moves. If one stops, it and the moves after it wait for the next
+    /// resize, which must finish them before it names others. Until then lookups search both
+    /// places.
     pub(crate) fn finish_moves(&self, resizing: &mut Resizing, turn: Option<&Turn<'_>>) -> Result<(), Stop> {
         while let Some(mv) = resizing.pending.last() {
             self.move_entry(*mv, turn)?;
@@ -198,7 +199,7 @@ impl Partition {
         Ok(())
     }
 
-    /// Gives the memory of emptied segments back, as far as no pin holds it.
+    /// Gives the memory of emptied segments back to the system, except segments held by a pin.
     fn retire_emptied(&self, resizing: &mut Resizing) -> Result<(), Error> {
         let inner = &self.inner;
         for segment in std::mem::take(&mut resizing.emptied) {
@@ -223,7 +224,8 @@ impl Partition {
         Ok(())
     }
 
-    /// Brings all mains home, where none are to be away any more, waiting for pages that are busy.
+    /// Moves all mains back to their home sets, when none may be away any more. Waits for busy
+    /// pages.
     pub(crate) fn bring_mains_home(&self) -> Result<(), Error> {
         let inner = &self.inner;
         loop {
@@ -236,15 +238,15 @@ impl Partition {
         }
     }
 
-    /// A page has moved, or all that was asked for.
+    /// Resets the count of turns without progress: a page has moved, or the resize is complete.
     fn goes_on(&self) {
         let held_up = &self.inner.held_up;
         if held_up.load(Ordering::Relaxed) > 0 && held_up.swap(0, Ordering::Relaxed) >= TURNS_TOLD {
-            log::warn!("partition {}: its size follows again", self.name());
+            log::warn!("partition {}: its resize continues", self.name());
         }
     }
 
-    /// Moves one entry of the directory, waiting for pages that are busy.
+    /// Moves one entry of the directory. Waits for busy pages.
     fn move_entry(&self, mv: octavo_table::Move, turn: Option<&Turn<'_>>) -> Result<(), Stop> {
         let inner = &self.inner;
         loop {
@@ -257,14 +259,14 @@ impl Partition {
         }
     }
 
-    /// Waits until a slot may have become quiet: for whoever has it, or for its dirty page to be
-    /// written. At once only if its state has changed since it was found busy: pages of an
-    /// object are gone before the object is forgotten.
+    /// Waits until a slot may have become quiet: for the thread that owns it, or for its dirty
+    /// page to be written. Returns at once if the state has changed since the slot was found
+    /// busy. (The pages of an object leave before the object is forgotten.)
     fn settle(&self, slot: SlotIndex, turn: Option<&Turn<'_>>) -> Result<(), Stop> {
         let inner = &self.inner;
         let word = inner.table.slot(slot).load();
         if word.is_copy() {
-            // Whoever makes it waits for nobody.
+            // The thread that makes the copy waits for no other.
             yield_now();
             return Ok(());
         }
@@ -280,19 +282,19 @@ impl Partition {
             return Ok(());
         }
         if word.state() == State::Dirty {
-            // Its neighbours in the segment are the next that would be met, one I/O after the other. What the
-            // store says of them is no matter here.
+            // The dirty pages of the same segment would come next, one I/O after the other:
+            // write them together. Their errors do not matter here.
             let _ = object.clean_segment(inner.table.segment_of(slot));
             object.clean_pages(page, page + 1)?;
         }
         Ok(())
     }
 
-    /// Follows another policy from now on: what it learns is charged first.
+    /// Switches to another policy, after charging the memory in which the policy learns.
     pub(crate) fn follow(&self, resizing: &mut Resizing, policy: PolicyName) -> Result<(), Error> {
         let inner = &self.inner;
-        // What another policy learned is kept for its return; what this one needs is charged before it is
-        // taken.
+        // Memory in which another policy learned is kept for that policy's return; memory for
+        // this one is charged before it is used.
         if !inner.table.has_learner() {
             let learning = Table::<WAYS>::learning_bytes(policy, inner.table.slots_count()) as u64;
             lock(&inner.costs).learn(learning, 0, &format!("partition {:?}", self.name()))?;
@@ -303,8 +305,8 @@ impl Partition {
         Ok(())
     }
 
-    /// Takes away what `replicate` left where it is not the way any more: copies that nobody looks
-    /// for, and mains on nodes that wrote them once.
+    /// Removes what mode `replicate` left behind when it is no longer the strategy in use:
+    /// copies that no lookup searches for, and mains on nodes that once wrote them.
     pub(crate) fn clear_rest(&self) -> Result<(), Error> {
         let inner = &self.inner;
         if !inner.places.chooses
@@ -313,7 +315,7 @@ impl Partition {
         {
             return Ok(());
         }
-        // Once: those that are being made are probes'.
+        // Once is enough: copies made from now on belong to probes.
         inner.table.drop_copies();
         self.bring_mains_home()
     }

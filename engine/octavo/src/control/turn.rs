@@ -1,10 +1,11 @@
 //! Turns: how a thread that resizes many partitions waits for a store that may never answer.
 //!
 //! A resize on behalf of one partition waits for its store as long as that takes, and holds only
-//! what belongs to this partition. A thread that holds `planning`, which all partitions need, takes
-//! a [`Turn`]: it waits a moment on a lane of its own, gives up a partition whose store does not
-//! answer, and goes on with the others. What was begun stays begun: named moves wait for the next
-//! resize, and what is written meanwhile is there then.
+//! locks of this partition. A thread that holds `planning`, which all partitions need, takes a
+//! [`Turn`] instead: it waits briefly on a lane of its own, gives up a partition whose store
+//! does not answer, and continues with the others. A resize that was given up stays started: its
+//! named moves wait for the next resize, which finds the pages that were written in the
+//! meantime.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -16,19 +17,19 @@ use crate::flight::{Crew, Ended, Lane, Task};
 use crate::state::partition::{ObjectInner, PartitionInner};
 use crate::sync::{Arc, Ordering};
 
-/// How long a turn waits for a partition's store; for one that it was given up for before and that
-/// still has what it was given; and for all of them together.
+/// How long a turn waits: for a partition's store (250 ms); for a store that was given up before
+/// and still has that work in flight (20 ms); and for all stores together (1 s).
 const PATIENCE: Duration = Duration::from_millis(250);
 const PATIENCE_AGAIN: Duration = Duration::from_millis(20);
 const PATIENCE_ALL: Duration = Duration::from_secs(1);
 
-/// Why a resize has stopped. What it has moved stays moved.
+/// Why a resize has stopped. Pages that it moved stay moved.
 #[derive(Debug)]
 pub(crate) enum Stop {
-    /// A store refuses, or there is no memory.
+    /// A store refused, or there is no memory.
     Failed(Error),
-    /// A store has not answered in time, or somebody else resizes the partition and waits for it.
-    /// Turns alone say so.
+    /// A store did not answer in time, or another thread is resizing the partition and waits for
+    /// it. Only turns return this.
     HeldUp,
 }
 
@@ -39,7 +40,7 @@ impl From<Error> for Stop {
 }
 
 impl Stop {
-    /// Of a resize that was not a turn's.
+    /// Returns the error of a resize that was not a turn's.
     pub fn into_error(self) -> Error {
         match self {
             Stop::Failed(error) => error,
@@ -48,28 +49,29 @@ impl Stop {
     }
 }
 
-/// What `planning` protects besides: a lane for its holder's waits. What a store has in hands when
-/// it is given up stays with it.
+/// The state that `planning` protects: a lane for its holder's waits. Work in flight when a
+/// store is given up stays with the lane.
 #[derive(Default)]
 pub(crate) struct Planning {
     lane: OnceLock<Arc<Lane>>,
 }
 
 impl Planning {
-    /// The holder begins to move pages. None: he waits as long as it takes, for the cache is gone,
-    /// and nobody else waits for him. (Under shuttle there is no time.)
+    /// Begins a turn of the holder of `planning`. `None` means: wait as long as it takes. That
+    /// is so when the cache is being dropped and no other thread waits for the holder, and under
+    /// shuttle, which has no time.
     pub fn turn<'p>(&'p self, crew: &'p Arc<Crew>) -> Option<Turn<'p>> {
         let is_over = cfg!(shuttle) || crew.shared.closed.load(Ordering::Relaxed);
         (!is_over).then(|| Turn { crew, lane: &self.lane, until: Instant::now() + PATIENCE_ALL })
     }
 
-    /// The cache goes, which the lane knows.
+    /// Ends turns: gives up the lane, which refers to the cache.
     pub fn end(&mut self) -> Option<Arc<Lane>> {
         self.lane.take()
     }
 }
 
-/// See the module.
+/// The holder's right to wait; see the module.
 #[derive(Clone, Copy)]
 pub(crate) struct Turn<'p> {
     crew: &'p Arc<Crew>,
@@ -85,14 +87,14 @@ impl Turn<'_> {
         self.lane.get_or_init(new)
     }
 
-    /// The part of it that is one partition's.
+    /// Returns the part of the turn for one partition.
     pub fn of(self, inner: &PartitionInner) -> Self {
         let was_given_up = self.lane.get().is_some_and(|lane| is_at_work(lane, inner));
         let patience = if was_given_up { PATIENCE_AGAIN } else { PATIENCE };
         Turn { until: self.until.min(Instant::now() + patience), ..self }
     }
 
-    /// `settle`, but no longer than there is time.
+    /// Does what `settle` does, but waits no longer than the turn has time.
     pub fn settle(&self, object: &Arc<ObjectInner>, slot: SlotIndex, word: Word) -> Result<(), Stop> {
         let lane = self.lane();
         lane.mailbox.set_attended(true);
@@ -110,10 +112,10 @@ impl Turn<'_> {
     ) -> Result<(), Stop> {
         let inner = &*object.partition;
         lane.look();
-        // What has ended late nobody asks for any more.
+        // Nothing asks for results that arrived late.
         lane.work().finished.clear();
         if is_at_work(lane, inner) {
-            // What an earlier turn began.
+            // Work that an earlier turn started.
             return self.wait_for(lane, inner).map(drop);
         }
         if word.owned() || word.writeback() {
@@ -131,7 +133,7 @@ impl Turn<'_> {
         Ok(())
     }
 
-    /// Until what the lane has begun for a partition is over. Returns what has ended.
+    /// Waits until the lane's work for a partition has ended. Returns the tasks that ended.
     fn wait_for(&self, lane: &Arc<Lane>, inner: &PartitionInner) -> Result<Vec<Ended>, Stop> {
         let mut all = Vec::new();
         loop {
@@ -148,7 +150,7 @@ impl Turn<'_> {
     }
 }
 
-/// Whether something that a lane has begun for a partition is not over.
+/// Whether work that the lane started for a partition has not ended.
 fn is_at_work(lane: &Lane, inner: &PartitionInner) -> bool {
     lane.work().tasks.iter().any(|(_, task)| std::ptr::eq(&*task.object.partition, inner))
 }

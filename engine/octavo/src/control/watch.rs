@@ -1,5 +1,6 @@
-//! What a plan is told of a partition, and the size of its monitor. Not here: the monitor itself
-//! (`octavo_table`), plans (`plan.rs`).
+//! What a plan needs to know of a partition, and the size of the partition's monitor.
+//!
+//! Not here: the monitor itself (`octavo_table`), plans (`plan.rs`).
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -14,7 +15,8 @@ use crate::sync::lock;
 use crate::ways::WAYS;
 
 impl Partition {
-    /// What a plan must know. The curve's counts are worth `keep` of what they were from now on.
+    /// Returns what a plan needs to know of the partition. From now on the curve's counts are
+    /// multiplied by `keep`; 1 only looks.
     pub(crate) fn share(&self, keep: f64) -> Share {
         let inner = &self.inner;
         let curve = inner.table.miss_curve();
@@ -23,7 +25,7 @@ impl Partition {
         let mut remembered = lock(&inner.remembered);
         let over = is_over.then_some((keep, has_changed));
         let misses = remembered.misses.look(inner.sum(Count::Misses), over);
-        // Relaxed: a figure.
+        // Relaxed: a statistic.
         let returns = remembered.returns.look(inner.table.tally().ghost_hits.load(Relaxed), over);
         let mut stretch = remembered.stretch;
         if is_over {
@@ -54,15 +56,15 @@ impl Partition {
         share
     }
 
-    /// A plan has changed its size.
+    /// Records that a plan has changed the partition's size.
     pub(crate) fn went(&self, from_bytes: u64, to_bytes: u64) {
         let mut remembered = lock(&self.inner.remembered);
         remembered.trend = remembered.trend.after(from_bytes, to_bytes);
     }
 
-    /// Fits the monitor to the partition's size: lets it look at larger sizes where the partition
-    /// has come near the largest that it looks at, and takes it back where it takes more than
-    /// its part of what the partition is now.
+    /// Fits the monitor to the partition's size: extends it to larger sizes if the partition has
+    /// come near the largest that it covers, and shrinks it if it takes more than its share of
+    /// the partition's current size.
     pub(crate) fn fit_monitor(&self) {
         let inner = &self.inner;
         let Some(monitor) = inner.table.monitor() else { return };

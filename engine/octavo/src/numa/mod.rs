@@ -126,7 +126,7 @@ impl Numa {
         if let Err(error) = sys::prefer(at, len, to.number)
             && !self.refused.swap(true, Ordering::Relaxed)
         {
-            log::warn!("memory cannot be bound to node {}, pages lie where they lie: {error}", to.number);
+            log::warn!("cannot bind memory to node {}, so the kernel places pages: {error}", to.number);
         }
     }
 }

@@ -40,9 +40,9 @@ impl Replication {
     /// The error is a sentence.
     pub fn check(&self) -> Result<(), String> {
         match self.threshold {
-            0 => Err("a twin threshold of 0: from 1 on is possible".into()),
+            0 => Err("the twin threshold is 0: at least 1 is needed".into()),
             _ if self.switch_writes > SWITCH_WRITES_MAX => Err(format!(
-                "{} writes until a switch: at most {SWITCH_WRITES_MAX} are counted",
+                "switch_writes is {}: at most {SWITCH_WRITES_MAX} is possible",
                 self.switch_writes
             )),
             _ => Ok(()),

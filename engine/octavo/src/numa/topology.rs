@@ -91,7 +91,7 @@ impl TopologySource {
             TopologySource::Machine => {
                 let allowed = Allowed::here();
                 Topology::read(Path::new("/sys/devices/system/node"), &allowed).unwrap_or_else(|why| {
-                    log::warn!("the machine's nodes cannot be read, it counts as one: {why}");
+                    log::warn!("cannot read the machine's nodes, so it counts as one node: {why}");
                     Topology::one(allowed.cpus.unwrap_or_default())
                 })
             }

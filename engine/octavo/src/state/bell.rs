@@ -1,14 +1,16 @@
-//! The bell that wakes the cleaner: rung by writers when a page becomes dirty, heard by the
-//! cleaner's lane. Not here: what the cleaner does (`control/cleaner.rs`).
+//! The bell that wakes the cleaner: writers ring it when a page becomes dirty, the cleaner's
+//! lane hears it.
+//!
+//! Not here: what the cleaner does (`control/cleaner.rs`).
 
 use std::sync::{OnceLock, Weak};
 
 use crate::sync::{Arc, AtomicBool, AtomicU32, Ordering, fence};
 use crate::wait::Mailbox;
 
-/// How the cleaner is told of dirty pages.
+/// Tells the cleaner about dirty pages.
 pub(crate) struct Bell {
-    /// What the cleaner wants to hear: `ASLEEP`, `RESTING` or `AWAKE`.
+    /// Which news the cleaner wants: `ASLEEP`, `RESTING` or `AWAKE`.
     mood: AtomicU32,
     has_rung: AtomicBool,
     cleaner: OnceLock<Weak<Mailbox>>,
@@ -16,25 +18,25 @@ pub(crate) struct Bell {
 
 /// The cleaner knows of no dirty page and wants to hear of the first.
 const ASLEEP: u32 = 0;
-/// The cleaner knows of dirty pages and lets them age. It wants to hear of urgent news only.
+/// The cleaner knows of dirty pages and lets them age. It wants urgent news only.
 const RESTING: u32 = 1;
 /// The cleaner looks by itself, or there is no cleaner. It wants no news.
 const AWAKE: u32 = 2;
 
 impl Bell {
-    /// A bell without a cleaner: nobody hears it.
+    /// Creates a bell without a cleaner: nobody hears it.
     pub fn new() -> Bell {
         Bell { mood: AtomicU32::new(AWAKE), has_rung: AtomicBool::new(false), cleaner: OnceLock::new() }
     }
 
-    /// Connects the cleaner's mailbox: it hears the bell from now on.
+    /// Connects the cleaner's mailbox, which hears the bell from now on.
     pub fn connect(&self, cleaner: &Arc<Mailbox>) {
         assert!(self.cleaner.set(Arc::downgrade(cleaner)).is_ok(), "a second cleaner");
         self.mood.store(ASLEEP, Ordering::Relaxed);
     }
 
-    /// Reports that a page became dirty; `urgent` if a partition has many. Costs one load while the
-    /// cleaner wants no news.
+    /// Reports that a page became dirty; `urgent` if a partition has many. Costs one load while
+    /// the cleaner wants no news.
     pub fn tell(&self, urgent: bool) {
         // Pairs with the fence in `look_now`: this thread sees the cleaner's mood, or the cleaner sees
         // the dirty page.
@@ -60,17 +62,18 @@ impl Bell {
         self.has_rung.load(Ordering::Relaxed)
     }
 
-    /// The cleaner is about to look at all partitions: asks for every later dirty page.
+    /// Asks for news of every later dirty page. The cleaner calls it before it looks at all
+    /// partitions.
     pub fn look_now(&self) {
-        // News first, then the look, so that no page that becomes dirty now is forgotten. The fence
-        // pairs with the one in `tell`.
+        // News first, then the look: no page that becomes dirty now is missed. The fence pairs
+        // with the one in `tell`.
         self.has_rung.store(false, Ordering::Relaxed);
         self.mood.store(ASLEEP, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    /// The cleaner has seen dirty pages and comes back by itself: at once if `is_urgent`, else when
-    /// they have aged.
+    /// Ends a look that found dirty pages: the cleaner looks again by itself, immediately if
+    /// `is_urgent`, else when the pages have aged.
     pub fn rest(&self, is_urgent: bool) {
         self.mood.store(if is_urgent { AWAKE } else { RESTING }, Ordering::Relaxed);
     }

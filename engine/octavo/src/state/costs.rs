@@ -1,8 +1,8 @@
-//! What a partition pays for: its segments with their metadata, the directory, what is learned.
+//! What a partition is charged for: segments with their metadata, the directory, memory in which
+//! the policy and the monitor learn.
 //!
-//! It is kept apart from what a resize is doing, for whoever resizes may wait for a store, and
-//! figures are asked for at any time. Lock order: `resizing`, then this one, which nobody holds
-//! while he waits.
+//! Kept apart from the progress of a resize: a resize may wait for a store, and statistics must
+//! not wait. Lock order: `resizing`, then this one, under which no thread waits.
 
 use octavo_table::SegmentIndex;
 
@@ -11,12 +11,13 @@ use crate::memory::Charge;
 
 pub(crate) struct Costs {
     charge: Charge,
-    /// What is charged besides the segments.
+    /// Bytes charged besides the segments.
     fixed_bytes: u64,
-    /// How much of that is for what the policy learns.
+    /// The part of `fixed_bytes` in which the policy learns.
     learning_bytes: u64,
-    /// Segments that are out of use. Their frames went back to the system; their metadata, which
-    /// lies among that of others, has not, and is charged still, as a part of what is fixed.
+    /// Segments no longer in use. Their frames went back to the system. Their metadata lies
+    /// among that of other segments: it did not go back, and stays charged as a part of
+    /// `fixed_bytes`.
     left_behind: Vec<SegmentIndex>,
     /// Bytes of a segment's frames, and of its metadata.
     frames_bytes: u64,
@@ -24,8 +25,8 @@ pub(crate) struct Costs {
 }
 
 impl Costs {
-    /// Of a charge that has `fixed_bytes` besides the segments, `learning_bytes` of them for what
-    /// is learned.
+    /// Takes over a charge that contains `fixed_bytes` besides the segments, `learning_bytes` of
+    /// them for learning.
     pub fn new(charge: Charge, fixed_bytes: u64, learning_bytes: u64, segment: (u64, u64)) -> Costs {
         let (frames_bytes, metadata_bytes) = segment;
         Costs { charge, fixed_bytes, learning_bytes, left_behind: Vec::new(), frames_bytes, metadata_bytes }
@@ -35,7 +36,7 @@ impl Costs {
         self.charge.bytes()
     }
 
-    /// What is charged besides the segments and what is learned about them.
+    /// Bytes charged besides the segments and the learning about them.
     pub fn apart_bytes(&self) -> u64 {
         self.fixed_bytes - self.learning_bytes
     }
@@ -48,12 +49,12 @@ impl Costs {
         self.learning_bytes
     }
 
-    /// How many segments were used once, and are not now.
+    /// Number of segments used in the past and not now.
     pub fn left_behind(&self) -> u64 {
         self.left_behind.len() as u64
     }
 
-    /// Pays for another segment, and so much for what is learned from now on.
+    /// Charges another segment, and changes the bytes charged for learning to `learning_bytes`.
     pub fn take(&mut self, segment: SegmentIndex, learning_bytes: u64, what: &str) -> Result<(), Error> {
         match self.left_behind.iter().position(|behind| *behind == segment) {
             Some(place) => {
@@ -66,7 +67,7 @@ impl Costs {
         Ok(())
     }
 
-    /// A segment's frames have gone back to the system.
+    /// Ends the charge for a segment's frames, which went back to the system.
     pub fn give_back(&mut self, segment: SegmentIndex, learning_bytes: u64) -> Result<(), Error> {
         self.learn(learning_bytes, -(self.frames_bytes as i64), "less")?;
         self.fixed_bytes += self.metadata_bytes;
@@ -74,8 +75,8 @@ impl Costs {
         Ok(())
     }
 
-    /// Charges so much more (or less) for segments, and what learning takes from now on instead of
-    /// what it took.
+    /// Charges `more` bytes (or fewer, if negative) for segments, and changes the bytes charged
+    /// for learning to `learning_bytes`.
     pub fn learn(&mut self, learning_bytes: u64, more: i64, what: &str) -> Result<(), Error> {
         let bytes = self.charge.bytes() - self.learning_bytes + learning_bytes;
         self.charge.resize(bytes.saturating_add_signed(more), what)?;
@@ -84,7 +85,7 @@ impl Costs {
         Ok(())
     }
 
-    /// Charges what a monitor takes from now on instead of what it took.
+    /// Changes the bytes charged for a monitor from `before_bytes` to `after_bytes`.
     pub fn watch(&mut self, before_bytes: u64, after_bytes: u64) -> Result<(), Error> {
         self.charge.resize(self.charge.bytes() - before_bytes + after_bytes, "a monitor")?;
         self.fixed_bytes = self.fixed_bytes - before_bytes + after_bytes;
@@ -100,8 +101,8 @@ mod tests {
     use crate::sync::lock;
     use crate::{Cache, CacheConfig, PartitionConfig};
 
-    /// A resize waited for a store that hung, and figures for the resize: `stat`, metrics and the
-    /// end of the server hung with them.
+    /// A resize waited for a store that hung, and statistics waited for the resize: `stat`,
+    /// metrics and the end of the server hung with them.
     #[test]
     fn figures_are_there_while_a_resize_waits() {
         let cache = Cache::new(CacheConfig { memory_max_bytes: 32 << 20, ..CacheConfig::default() }).unwrap();

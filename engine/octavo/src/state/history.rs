@@ -1,5 +1,6 @@
-//! What a resize of a partition is doing, and what has happened to its table before the first
-//! access.
+//! The progress of a partition's resize, and what happened to its table before the first access.
+//!
+//! Not here: the resize itself (`control/resize.rs`), recordings (`api/recording.rs`).
 
 use octavo_recording::Event;
 use octavo_table::{SegmentIndex, Table};
@@ -7,35 +8,35 @@ use octavo_table::{SegmentIndex, Table};
 use crate::config::PolicyName;
 use crate::ways::WAYS;
 
-/// What a resize is doing; its holder may wait for a store.
+/// The progress of a resize. The lock's holder may wait for a store.
 pub(crate) struct Resizing {
-    /// What has happened to the table.
+    /// What happened to the table before its first access.
     pub history: History,
     /// Segments without entries that still hold a pinned snapshot.
     pub emptied: Vec<SegmentIndex>,
-    /// Moves that were named and are not done, because a page's store refused, or was not waited
-    /// for; and the segment that they empty, if they do.
+    /// Moves that were named and not done, because a page's store refused or was not waited for;
+    /// and the segment that they empty, if any.
     pub pending: Vec<octavo_table::Move>,
     pub leaving: Option<SegmentIndex>,
 }
 
-/// What has happened to a table before its first access. A recording that begins before that access
+/// What happened to a table before its first access. A recording that begins before that access
 /// begins with these events, so its replay has the same directory.
 pub(crate) struct History {
-    /// Segments that it was made with.
+    /// Segments that the table was created with.
     pub segments: u32,
-    /// Its policy then.
+    /// Policy that the table was created with.
     pub policy: PolicyName,
-    /// What has happened since. None: accesses, or more events than are kept.
+    /// Events since then. `None`: there were accesses, or more events than are kept.
     pub events: Option<Vec<Event>>,
 }
 
 impl History {
-    /// The events take memory that is not charged: some 24 KiB of each partition at most, and none
-    /// once it is resized after its first access.
+    /// Most events to keep. They take memory that is not charged: about 24 KiB per partition at
+    /// most, and none after a resize that follows the first access.
     const EVENTS_MAX: usize = 1 << 10;
 
-    /// Adds what has happened to the table, which is `untouched` before its first access.
+    /// Adds events of the table, which is `untouched` before its first access.
     pub fn push(&mut self, untouched: bool, happened: impl IntoIterator<Item = Event>) {
         let Some(events) = &mut self.events else { return };
         events.extend(happened);

@@ -1,5 +1,6 @@
-//! State: the data of a cache, its partitions and its objects. Not here: what happens to pages
-//! (`pages`), I/O (`flight`), threads (`control`).
+//! State: the data of a cache, its partitions and its objects.
+//!
+//! Not here: what happens to pages (`pages`), I/O (`flight`), threads (`control`).
 
 pub(crate) mod bell;
 pub(crate) mod costs;

@@ -1,5 +1,7 @@
-//! What is learned of a partition's load: the size of its monitor, and what one plan leaves to the
-//! next. Not here: the monitor itself (`octavo_table`), plans (`control`).
+//! What is learned about a partition's load: the size of its monitor, and what one plan passes
+//! to the next.
+//!
+//! Not here: the monitor itself (`octavo_table`), plans (`control`).
 
 use octavo_share::{Stretch, Trend};
 use octavo_table::{Late, Shape, Table};
@@ -7,21 +9,21 @@ use octavo_table::{Late, Shape, Table};
 use super::shared::Shared;
 use crate::ways::WAYS;
 
-/// What one plan leaves to the next: misses of late, as a monitor's counts fade, those of them
-/// whose pages returned, how its curve was stretched, and where the size went.
+/// What one plan passes to the next: decayed counts of misses and of misses whose pages
+/// returned, how the curve was stretched, and in which direction the size went.
 #[derive(Default)]
 pub(crate) struct Remembered {
     pub misses: Of,
     pub returns: Of,
     pub stretch: Stretch,
     pub trend: Trend,
-    /// Pages that it had been asked for when the last period was over, and periods since in which
-    /// it was asked for none.
+    /// Pages requested until the end of the last period, and periods since then without a
+    /// request.
     pub asked: u64,
     pub quiet: u32,
 }
 
-/// A count of late, of one that only grows.
+/// A decayed count, derived from a count that only grows.
 #[derive(Default)]
 pub(crate) struct Of {
     late: Late,
@@ -29,8 +31,9 @@ pub(crate) struct Of {
 }
 
 impl Of {
-    /// Of so many in all, those of late. Where a period is over, they fade from now on, or only the
-    /// last few periods' count.
+    /// Returns the decayed count after adding the growth of `all`, the undecayed total, since
+    /// the last call. At the end of a period (`over`), the count then decays by `keep`, or keeps
+    /// only the last few periods if the load has changed.
     pub fn look(&mut self, all: u64, over: Option<(f64, bool)>) -> f64 {
         self.late.add(all.wrapping_sub(std::mem::replace(&mut self.before, all)) as f64);
         let late = self.late.count();
@@ -44,8 +47,8 @@ impl Of {
     }
 }
 
-/// How a partition is watched: sizes up to eight times its own, with what the policy's learning
-/// leaves of a hundredth of it.
+/// The parameters of a partition's monitor: it covers sizes up to eight times the partition's,
+/// and takes at most 1 % of the partition less what the policy's learning takes.
 pub(crate) struct Watch {
     pub most_pages: u64,
     pub bytes_max: u64,

@@ -139,7 +139,7 @@ impl PartitionInner {
         }
         let page_bytes = self.page_bytes;
         Err(Error::Config(format!(
-            "{name}: {len_bytes} bytes are too long: with pages of {page_bytes} bytes an object has at most {most}"
+            "{name}: {len_bytes} bytes are too long: with pages of {page_bytes} bytes an object has at most {most} bytes"
         )))
     }
 

@@ -1,5 +1,7 @@
-//! What all partitions and lanes of one cache share: its memory bounds, its buffers, the nodes, the
-//! cleaner's bell. Not here: lanes (`flight`), threads and sizes (`control`).
+//! The state that all partitions and lanes of one cache share: its memory limits, buffers,
+//! nodes, and the cleaner's bell.
+//!
+//! Not here: lanes (`flight`), threads and sizes (`control`).
 
 use octavo_disk::{Process, Ring, RingOptions};
 
@@ -21,15 +23,15 @@ pub(crate) struct Shared {
     pub reserve: Arc<Budget>,
     pub bounce: Arc<BouncePool>,
     pub buffers: Arc<BufferPool>,
-    /// The cache was dropped. Calls on objects that are still held go on without its lanes.
+    /// The cache was dropped. Calls on objects that still exist continue without its lanes.
     pub closed: AtomicBool,
-    /// A store is simulated: its I/O moves only while somebody looks.
+    /// Some store is simulated: its I/O advances only while a thread looks.
     simulated: AtomicBool,
     /// The system is short of memory (a hint): no page copies are made.
     pub is_short: AtomicBool,
     pub bell: Bell,
     pub numa: Numa,
-    /// How I/O reaches files here.
+    /// Name of the interface through which I/O reaches files.
     pub engine_name: &'static str,
     _reserved: Charge,
 }
@@ -46,7 +48,7 @@ impl Shared {
         let charge = reserve.charge((bounce_pages * page_bytes) as u64, "bounce pages")?;
         let bounce = BouncePool::new(page_bytes, bounce_pages, charge)
             .map_err(|e| Error::Config(format!("cannot map memory: {e}")))?;
-        // A ring for a moment: fails now if the kernel allows none.
+        // A temporary ring: fails now if the kernel allows none.
         let engine_name = new_ring(&config)?.engine_name();
         Ok(Shared {
             process: Process::this(),
@@ -65,9 +67,9 @@ impl Shared {
         })
     }
 
-    /// Whether this process was forked from the one that made the cache. Threads that do not exist
-    /// here may hold any lock of it, and its rings are the parent's: nothing of it may be locked,
-    /// waited for or passed to the kernel.
+    /// Whether this process was forked from the one that created the cache. Threads that do not
+    /// exist here may hold any of its locks, and its rings belong to the parent: nothing of it
+    /// may be locked, waited for or passed to the kernel.
     pub fn is_forked(&self) -> bool {
         !self.process.is_this()
     }
@@ -81,7 +83,7 @@ impl Shared {
         new_ring(&self.config)
     }
 
-    /// Whether the cache resizes partitions by itself.
+    /// Whether the cache resizes partitions on its own.
     pub fn reaps(&self) -> bool {
         self.config.reaper && self.config.background && !cfg!(shuttle)
     }

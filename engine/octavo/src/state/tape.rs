@@ -1,5 +1,6 @@
-//! The tape of a recording: events that were written and not taken yet. Not here: what is written
-//! (`pages/record.rs`), who takes it (`api/recording.rs`).
+//! The tape of a recording: events that were written and not yet taken.
+//!
+//! Not here: what is written (`pages/record.rs`), the caller who takes it (`api/recording.rs`).
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -8,59 +9,60 @@ use octavo_recording::{Encoder, Header, Totals};
 
 use crate::sync::{Condvar, Mutex};
 
-/// A block is handed on when it has so many bytes: enough to compress well, little to lose.
+/// Bytes at which a block is handed on: enough to compress well, little to lose.
 pub(crate) const BLOCK_BYTES: usize = 64 << 10;
 
-/// What a block takes: its last event, and the totals behind it, may reach over the end.
+/// Bytes of memory per block: its last event, and the totals after it, may exceed
+/// [`BLOCK_BYTES`].
 pub(crate) const BUFFER_BYTES: usize = BLOCK_BYTES + Encoder::EVENT_BYTES_MAX + 64;
 
 /// A partition's side of a recording.
 pub(crate) struct Recorder {
-    /// Pages whose sample number is below are recorded. 0: nothing is; `WHOLE`: the steps of the
-    /// table too.
+    /// Pages whose sample number is below this are recorded. 0: no recording; `WHOLE`: all
+    /// pages, and the steps of the table too.
     pub below: AtomicU32,
     pub tape: Mutex<Option<Tape>>,
-    /// Told when there may be something to take.
+    /// Signalled when there may be something to take.
     pub something: Condvar,
 }
 
-/// What was written and not taken.
+/// Events written and not yet taken.
 pub(crate) struct Tape {
     pub encoder: Encoder,
     pub full: VecDeque<Handed>,
-    /// Memory for blocks to come.
+    /// Memory for later blocks.
     pub spare: Vec<Vec<u8>>,
     pub end: Option<RecordingEnd>,
-    /// The partition's counts when it began.
+    /// The partition's counts when the recording began.
     pub began: Totals,
-    /// Whoever takes waits for the first event of a block.
+    /// A thread waits for the first event of a block.
     pub waited_for: bool,
-    /// What the recording tells of itself.
+    /// Statistics of the recording.
     pub stat: RecordingStat,
 }
 
-/// What is handed on.
+/// What a recording hands to its caller.
 pub(crate) enum Handed {
     Block(Vec<u8>),
-    /// What follows is of another part.
+    /// Later blocks belong to another part.
     Part(Header),
 }
 
-/// Why a recording has ended.
+/// Why a recording ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordingEnd {
-    /// Somebody said so.
+    /// It was stopped by a call.
     Stopped,
-    /// The blocks were not taken as fast as they filled.
+    /// Blocks were not taken as fast as they filled.
     FellBehind,
 }
 
-/// How far a recording is.
+/// Progress of a recording.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecordingStat {
-    /// Accesses written down.
+    /// Accesses recorded.
     pub accesses: u64,
-    /// Bytes of all events, as they are handed on.
+    /// Bytes of all events, as handed on.
     pub event_bytes: u64,
 }
 
@@ -71,8 +73,8 @@ impl Recorder {
 
     #[inline(always)]
     pub fn below(&self) -> u32 {
-        // Relaxed: who sees it too early or too late looks again under the tape's lock, or belongs to
-        // before.
+        // Relaxed: a thread that sees a change too early or too late looks again under the
+        // tape's lock, or its access comes before the change.
         self.below.load(Ordering::Relaxed)
     }
 }
