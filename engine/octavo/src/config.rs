@@ -30,7 +30,8 @@ pub struct CacheConfig {
     /// Page size in bytes: a power of two from 4,096 to 65,536. Default: 4,096.
     pub page_bytes: u32,
     /// Segment size in bytes, the unit in which partitions grow and shrink: a power of two that
-    /// holds at least one set. Default: 2 MiB, one huge page; smaller only for a tiny cache.
+    /// holds at least one set and at most 64. Default: 2 MiB, one huge page; smaller only for a
+    /// tiny cache.
     pub segment_bytes: u64,
     /// The interface through which I/O reaches files. Default: [`Engine::Auto`].
     pub engine: Engine,

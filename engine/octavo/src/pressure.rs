@@ -213,7 +213,7 @@ impl Linux {
             options.read(true).write(true).custom_flags(libc::O_NONBLOCK);
             let mut file = options.open(self.root.join(&path)).ok()?;
             file.write_all(TRIGGER.as_bytes()).ok()?;
-            log::debug!("/{path} tells of stalls for memory");
+            log::debug!("/{path} reports stalls for memory");
             Some(file)
         };
         ["proc/pressure/memory".to_owned()].into_iter().chain(groups).find_map(trigger).into_iter().collect()

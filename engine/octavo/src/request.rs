@@ -55,16 +55,17 @@ pub enum Op {
         /// Whether the request completes only when the bytes are durable (FUA).
         durable: bool,
     },
-    /// Makes all acknowledged writes durable; see [`Object::sync`].
+    /// Makes all acknowledged writes durable; see [`Object::sync`](crate::Object::sync).
     Sync,
-    /// Makes acknowledged writes of a range durable; see [`Object::sync_range`].
+    /// Makes acknowledged writes of a range durable; see
+    /// [`Object::sync_range`](crate::Object::sync_range).
     SyncRange {
         /// Offset in the object, in bytes.
         offset: u64,
         /// Length in bytes.
         len: usize,
     },
-    /// Discards a range; see [`Object::discard`].
+    /// Discards a range; see [`Object::discard`](crate::Object::discard).
     Discard {
         /// Offset in the object, in bytes.
         offset: u64,
@@ -73,7 +74,7 @@ pub enum Op {
         /// Whether the request completes only when the discard is durable.
         durable: bool,
     },
-    /// Zeroes a range; see [`Object::zero`].
+    /// Zeroes a range; see [`Object::zero`](crate::Object::zero).
     Zero {
         /// Offset in the object, in bytes.
         offset: u64,
@@ -82,7 +83,7 @@ pub enum Op {
         /// Whether the request completes only when the zeros are durable.
         durable: bool,
     },
-    /// Advises how a range will be used; see [`Object::advise`].
+    /// Advises how a range will be used; see [`Object::advise`](crate::Object::advise).
     Advise {
         /// Offset in the object, in bytes.
         offset: u64,
@@ -93,7 +94,7 @@ pub enum Op {
     },
 }
 
-/// A request to a [`Queue`], with a number of the caller's choice.
+/// A request to a [`Queue`](crate::Queue), with a number of the caller's choice.
 pub struct Request {
     /// The operation.
     pub op: Op,
@@ -111,7 +112,8 @@ pub struct Completion {
     pub result: Result<(), Error>,
 }
 
-/// Events of the caller's file descriptor that [`Queue::wait_or`] waits for, or returns.
+/// Events of the caller's file descriptor that [`Queue::wait_or`](crate::Queue::wait_or) waits
+/// for, or returns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Interest {
     /// The descriptor is readable, or its peer has closed the connection.

@@ -17,13 +17,13 @@ pub(crate) use std::thread::yield_now;
 #[cfg(not(shuttle))]
 pub(crate) use std::thread_local;
 
-/// A thread, as `spawn` gives it.
+/// The handle that `spawn` returns.
 #[cfg(shuttle)]
 pub(crate) type JoinHandle = shuttle::thread::JoinHandle<()>;
 #[cfg(not(shuttle))]
 pub(crate) type JoinHandle = std::thread::JoinHandle<()>;
 
-/// Starts a thread that the model checker sees, where there is one.
+/// Starts a thread, visible to the model checker if there is one.
 pub(crate) fn spawn(name: &str, act: impl FnOnce() + Send + 'static) -> std::io::Result<JoinHandle> {
     #[cfg(shuttle)]
     return Ok({
@@ -36,13 +36,13 @@ pub(crate) fn spawn(name: &str, act: impl FnOnce() + Send + 'static) -> std::io:
 
 use std::sync::{PoisonError, TryLockError};
 
-/// Locks, also after a panic of another holder: every critical section of this crate leaves its
-/// data whole.
+/// Locks, even after another holder has panicked: every critical section of this crate leaves
+/// its data consistent.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// `lock`, if nobody else has it.
+/// Locks if no other thread holds the lock; else returns `None`.
 pub(crate) fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     match mutex.try_lock() {
         Ok(guard) => Some(guard),

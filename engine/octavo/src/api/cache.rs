@@ -69,7 +69,8 @@ impl Cache {
     /// # Examples
     /// ```
     /// use octavo::{Cache, CacheConfig};
-    /// let cache = Cache::new(CacheConfig { memory_max_bytes: 32 << 20, ..CacheConfig::default() })?;
+    /// let config = CacheConfig { memory_max_bytes: 32 << 20, ..CacheConfig::default() };
+    /// let cache = Cache::new(config)?;
     /// assert_eq!(cache.stat().memory_max_bytes, 32 << 20);
     /// # Ok::<(), octavo::Error>(())
     /// ```
@@ -328,7 +329,8 @@ impl Cache {
     /// ```
     /// # use octavo::{Cache, CacheConfig, CacheMode, PartitionConfig, disk::Store};
     /// # let cache = Cache::new(CacheConfig { background: false, ..CacheConfig::default() })?;
-    /// let writeback = PartitionConfig { cache_mode: CacheMode::Writeback, ..PartitionConfig::new("app") };
+    /// let mut writeback = PartitionConfig::new("app");
+    /// writeback.cache_mode = CacheMode::Writeback;
     /// let partition = cache.partition(writeback)?;
     /// let object = partition.open(Store::memory("disk", 1 << 20), "disk")?;
     /// object.write_at(0, b"octavo")?;

@@ -152,7 +152,8 @@ impl Object {
     /// ```
     /// # use octavo::{Cache, CacheConfig, CacheMode, PartitionConfig, disk::Store};
     /// # let cache = Cache::new(CacheConfig { background: false, ..CacheConfig::default() })?;
-    /// let writeback = PartitionConfig { cache_mode: CacheMode::Writeback, ..PartitionConfig::new("app") };
+    /// let mut writeback = PartitionConfig::new("app");
+    /// writeback.cache_mode = CacheMode::Writeback;
     /// let object = cache.partition(writeback)?.open(Store::memory("disk", 1 << 20), "disk")?;
     /// object.write_at(0, b"octavo")?;
     /// assert_eq!(object.abandon(), 4096);

@@ -27,7 +27,7 @@ impl Partition {
     }
 
     /// Opens `store` as an object of this partition. `name` appears in errors and statistics;
-    /// see [`check_name`](crate::check_name) for its rules. A store that can be written has one
+    /// see [`check_name`] for its rules. A store that can be written has one
     /// user at a time.
     ///
     /// # Errors

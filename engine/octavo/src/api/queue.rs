@@ -216,7 +216,8 @@ impl Queue {
     /// queue.submit(&object, [Request { op: Op::Sync, user_data: 1 }]);
     /// let interest = Interest { readable: true, writable: false };
     /// while queue.pending() > 0 {
-    ///     let ready = queue.wait_or(socket.as_fd(), interest, Some(Duration::from_secs(1)), |_| ());
+    ///     let second = Some(Duration::from_secs(1));
+    ///     let ready = queue.wait_or(socket.as_fd(), interest, second, |_| ());
     ///     assert!(!ready.readable, "the peer sent nothing");
     /// }
     /// # Ok::<(), octavo::Error>(())

@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_pages_crowd_gives_some_away_and_then_everything_rests() {
+    fn a_crowded_node_gives_entries_away_until_both_nodes_are_balanced() {
         let (cache, partition, object) = scene(2, 16);
         let begin = entries(&partition, 2);
         assert_eq!(begin[0], begin[1]);
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_has_a_segment_less_takes_fewer_pages() {
+    fn a_node_with_a_segment_less_takes_fewer_pages() {
         let (cache, partition, object) = scene(2, 5);
         let pages: Vec<u64> = (0..900).collect();
         let ratios = run(&cache, &partition, &object, &pages, 60);
@@ -175,11 +175,11 @@ mod tests {
         partition.resize_segments(18).unwrap();
         assert_eq!(segments(), [8, 10]);
         partition.resize_segments(16).unwrap();
-        assert_eq!(segments(), [8, 8], "what is a quarter more goes first");
+        assert_eq!(segments(), [8, 8], "the node with a quarter more memory gives the first segment");
     }
 
     #[test]
-    fn luck_is_no_pressure() {
+    fn differences_by_chance_are_no_pressure() {
         let node = |each: [u16; 4]| {
             let mut node = Pressure::default();
             (0..4).for_each(|_| each.into_iter().for_each(|arrivals| node.add(arrivals)));
@@ -191,7 +191,7 @@ mod tests {
         let verdict = judge(&[node([10; 4]), node([30; 4]), Pressure::default(), node([20; 4])]).unwrap();
         assert_eq!((verdict.hot, verdict.cold), (NodeId(1), NodeId(0)));
         assert!((verdict.excess - 1.0 / 3.0).abs() < 1e-9);
-        assert_eq!(judge(&[Pressure::default(), node([50; 4])]), None, "nobody to give to");
+        assert_eq!(judge(&[Pressure::default(), node([50; 4])]), None, "no node to give to");
     }
 
     #[test]

@@ -30,7 +30,7 @@ impl Core {
     pub fn new(shared: Shared) -> Result<Arc<Core>, Error> {
         let shared = Arc::new(shared);
         let ledger = Ledger::new(shared.budget.max_bytes())
-            .map_err(|e| Error::Config(format!("cannot make the reaper's bell: {e}")))?;
+            .map_err(|e| Error::Config(format!("cannot create the reaper's bell, a pair of sockets: {e}")))?;
         let lanes = Arc::new(Lanes::new(shared.clone()));
         Ok(Arc::new(Core { shared, lanes, ledger, partitions: Mutex::new(Vec::new()) }))
     }

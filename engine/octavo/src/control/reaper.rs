@@ -92,7 +92,7 @@ pub(crate) fn period(core: &Arc<Core>, had_news: bool) -> bool {
         let mut total = lock(&reaper.total);
         let changed = total.follow(&sample, shared.budget.used_bytes());
         if changed {
-            log::debug!("{sample:?}: partitions may hold {} bytes", total.bytes);
+            log::debug!("{sample:?}: the cache may hold {} bytes", total.bytes);
         }
         // Relaxed: a hint to threads that would make copies.
         shared.is_short.store(total.is_less(), Ordering::Relaxed);
@@ -116,10 +116,13 @@ pub(crate) fn period(core: &Arc<Core>, had_news: bool) -> bool {
         partition.fit_monitor();
         // As above: the next period continues with it.
         if let Err(why) = partition.balance_nodes(turn) {
-            log::debug!("partition {}: pages stay on their nodes: {why:?}", partition.name());
+            log::debug!(
+                "partition {}: cannot move pages between nodes, the next period tries again: {why:?}",
+                partition.name()
+            );
         }
         if let Err(error) = partition.clear_rest() {
-            log::debug!("partition {}: pages stay where they were brought: {error}", partition.name());
+            log::debug!("partition {}: cannot move mains home: {error}", partition.name());
         }
     }
     // Relaxed: statistics.

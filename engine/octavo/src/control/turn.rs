@@ -57,8 +57,8 @@ pub(crate) struct Planning {
 }
 
 impl Planning {
-    /// Begins a turn of the holder of `planning`. `None` means: wait as long as it takes. That
-    /// is so when the cache is being dropped and no other thread waits for the holder, and under
+    /// Begins a turn of the holder of `planning`. `None`: the holder waits as long as it takes,
+    /// because the cache is being dropped and no other thread waits for the holder; or under
     /// shuttle, which has no time.
     pub fn turn<'p>(&'p self, crew: &'p Arc<Crew>) -> Option<Turn<'p>> {
         let is_over = cfg!(shuttle) || crew.shared.closed.load(Ordering::Relaxed);

@@ -1,9 +1,9 @@
 //! Bounce pages: memory that carries dirty pages to the store.
 //!
 //! A frame is never the source of a write in flight, so a page stays writable while an older
-//! version of it travels. The pool is bounded and charged. A task takes its bounce pages before it
-//! takes any slot, and waits for them while it holds none. No object holds more of them than it
-//! leaves to the others, so a store that hangs delays only its own objects.
+//! version of it travels. The pool is limited and charged. A task takes its bounce pages before
+//! it takes any slot, and waits for them while it holds none. No object holds more of them than
+//! it leaves to the others, so a hung store delays only its own objects.
 //!
 //! Not here: the buffers that callers borrow (`buffer.rs`).
 
@@ -20,7 +20,7 @@ pub(crate) struct BouncePool {
     page_bytes: usize,
     pages: usize,
     state: Mutex<BounceState>,
-    /// How many wait.
+    /// Number of waiters in `state`.
     waiting: AtomicUsize,
     _charge: Charge,
 }
@@ -33,20 +33,20 @@ struct BounceState {
     waiting: VecDeque<(Waiter, Arc<BounceShare>)>,
 }
 
-/// How many bounce pages an object has. Changed under the pool's lock.
+/// Number of bounce pages that an object holds. Changed under the pool's lock.
 #[derive(Default)]
 pub(crate) struct BounceShare(AtomicUsize);
 
 impl BounceShare {
-    /// How many more it may have while so many are free: it ends with as many as it leaves, or with
-    /// the last one where it has none.
+    /// How many more bounce pages the object may take while `free` are free: it may end with as
+    /// many as it leaves, or with the last one if it has none.
     fn allowed(&self, free: usize) -> usize {
         // Relaxed, here and where it changes: under the pool's lock.
         free.saturating_sub(self.0.load(Ordering::Relaxed)).div_ceil(2)
     }
 }
 
-/// Some adjacent bounce pages.
+/// A run of adjacent bounce pages.
 pub(crate) struct Bounce {
     pool: Arc<BouncePool>,
     share: Arc<BounceShare>,
@@ -68,8 +68,8 @@ impl BouncePool {
         }))
     }
 
-    /// Up to `wanted` adjacent pages, at least one. Where there is none for the object, `waiter` is
-    /// told when one came back.
+    /// Takes up to `wanted` adjacent pages, at least one. If there is none for the object,
+    /// returns `None` and wakes `waiter` when one is returned.
     pub fn take(
         self: &Arc<Self>,
         share: &Arc<BounceShare>,
@@ -84,8 +84,8 @@ impl BouncePool {
             self.waiting.store(state.waiting.len(), Ordering::Relaxed);
             return None;
         }
-        // The longest run of free pages that is not longer than wanted, first fit from where the last
-        // search ended.
+        // The longest run of free pages that is not longer than wanted, first fit from where the
+        // last search ended.
         let (mut best, mut run) = ((0, 0), (0, 0));
         for step in 0..self.pages {
             let page = (state.next + step) % self.pages;
@@ -112,18 +112,19 @@ impl BouncePool {
 }
 
 impl BouncePool {
-    /// Tells as many waiters as there are free pages, of those that may have one. Whoever was told
-    /// may have found that it needs none: the lanes call this when they have done what they
-    /// were told, so that the turn is passed on.
+    /// Wakes as many waiters as there are free pages, among those that may have one. A woken
+    /// task may find that it needs none, so the lanes call this after they have acted on their
+    /// wake-ups: the turn is passed on.
     pub fn pass_on(&self) {
-        // Relaxed: a waiter that is added now has found no page free, and whoever frees one tells it.
+        // Relaxed: a waiter added now has found no page free, and the thread that frees one
+        // wakes it.
         if self.waiting.load(Ordering::Relaxed) > 0 {
             self.tell(lock(&self.state));
         }
     }
 
-    /// A lane that nobody attends may come to its turn late or never: it is told, and somebody else
-    /// beside it.
+    /// Wakes waiters. A lane that no thread attends may act late or never: its waiter is woken,
+    /// and another one beside it.
     fn tell(&self, mut state: MutexGuard<'_, BounceState>) {
         let mut told: Vec<Waiter> = Vec::new();
         let (free, mut turns, mut passed) = (state.free, state.free, 0);
@@ -150,14 +151,14 @@ impl Bounce {
         self.pool.mapping.at((self.first + page) * self.pool.page_bytes)
     }
 
-    /// Gives all but the first `pages` back.
+    /// Returns all but the first `pages` to the pool.
     pub fn shorten(&mut self, pages: usize) {
         if pages < self.pages {
             drop(self.split_off(pages));
         }
     }
 
-    /// Keeps the first `pages`, and gives the others as their own.
+    /// Keeps the first `pages`, and returns the others as a run of their own.
     pub fn split_off(&mut self, pages: usize) -> Bounce {
         let (pool, share) = (self.pool.clone(), self.share.clone());
         let rest = Bounce { pool, share, first: self.first + pages, pages: self.pages - pages };
@@ -184,8 +185,8 @@ mod tests {
     use super::*;
     use crate::memory::Budget;
 
-    /// One object's write-back, to a store that hung, took all bounce pages: no other object's
-    /// pages were written.
+    /// One object's write-back to a store that hung once took all bounce pages: no other
+    /// object's pages were written.
     #[test]
     fn no_object_takes_more_bounce_pages_than_it_leaves() {
         for pages in [2, 3, 64, 100] {

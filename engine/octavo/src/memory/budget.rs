@@ -1,33 +1,35 @@
-//! `memory_max`: what everything is charged to.
+//! Budgets: the memory limits that everything is charged to, `memory_max` and its part
+//! `buffers_max`.
 //!
-//! A charge is taken before the memory is, and given back after. Nothing in the cache holds memory
-//! that grows with load without one. What is not here: what is done when a charge is refused; that
-//! is for who asks.
+//! A charge is taken before its memory is allocated, and returned after the memory is freed.
+//! Nothing in the cache holds memory that grows with load without a charge.
+//!
+//! Not here: what happens when a charge is refused; that is up to the caller.
 
 use crate::error::Error;
 use crate::sync::{Arc, AtomicU64, Ordering};
 
-/// A hard bound in bytes, and what is taken of it.
+/// A hard limit in bytes, and how much of it is taken.
 pub(crate) struct Budget {
-    /// What an error calls it.
+    /// The limit's name in errors.
     bound: &'static str,
     max_bytes: u64,
     used_bytes: AtomicU64,
 }
 
-/// Bytes taken of a budget; they return when it is dropped.
+/// Bytes taken of a budget. Dropping the charge returns them.
 pub(crate) struct Charge {
     budget: Arc<Budget>,
     bytes: u64,
 }
 
 impl Budget {
-    /// That of the whole cache.
+    /// The budget of the whole cache.
     pub fn new(max_bytes: u64) -> Arc<Budget> {
         Budget::bounded_by("memory_max", max_bytes)
     }
 
-    /// The part of it that is set aside for buffers.
+    /// The budget set aside for buffers, a part of the cache's.
     pub fn for_buffers(max_bytes: u64) -> Arc<Budget> {
         Budget::bounded_by("buffers_max", max_bytes)
     }
@@ -41,7 +43,7 @@ impl Budget {
     }
 
     pub fn used_bytes(&self) -> u64 {
-        // Relaxed: a figure; nothing is ordered by it.
+        // Relaxed: a statistic that orders nothing.
         self.used_bytes.load(Ordering::Relaxed)
     }
 
@@ -85,7 +87,7 @@ impl Charge {
         self.bytes
     }
 
-    /// Takes more, or gives some back.
+    /// Changes the charge to `bytes`: takes more, or returns some.
     pub fn resize(&mut self, bytes: u64, what: &str) -> Result<(), Error> {
         if bytes > self.bytes {
             let mut more = self.budget.charge(bytes - self.bytes, what)?;

@@ -1,16 +1,17 @@
-//! Buffers that callers borrow for their requests, from memory of the cache's own.
+//! Buffers that callers borrow for their requests, from the cache's own memory.
 //!
-//! The heap cannot serve them: its allocator keeps freed blocks of this size in many arenas, where
-//! they fragment, and resident memory grows without limit while the charge says nothing. Here every
-//! buffer lies in a *slot* of its own mapping:
+//! The heap cannot serve them: its allocator keeps freed blocks of this size in many arenas,
+//! where they fragment, and resident memory grows without limit while the charge stays the same.
+//! Here every buffer lies in a *slot* of the pool's own mapping:
 //!
 //! - Lengths are rounded up to a *class*, four classes per doubling. A class is one range of
-//!   addresses with as many slots as the reserve could hold buffers of that class, so a free slot
-//!   always exists and nothing fragments. Only what a buffer was asked for is ever touched.
+//!   addresses with as many slots as the reserve could hold buffers of that class, so a free
+//!   slot always exists and nothing fragments. Only the requested length of a buffer is ever
+//!   touched.
 //! - A returned buffer leaves its slot *warm*: its memory stays resident for the next buffer.
-//!   Memory in use and warm memory together fit into the reserve; before a new buffer would break
-//!   that, the oldest warm slots give their memory back to the kernel and turn *cold*.
-//! - [`BufferPool::give_back_idle`] turns those slots cold that no buffer needed since its last
+//!   Memory in use and warm memory together fit into the reserve. Before a new buffer would
+//!   break that, the oldest warm slots give their memory back to the kernel and become *cold*.
+//! - [`BufferPool::give_back_idle`] makes those slots cold that no buffer needed since its last
 //!   call.
 //!
 //! Not here: bounce pages, which carry the engine's own writes (`bounce.rs`).
@@ -29,7 +30,8 @@ use crate::sync::{Arc, AtomicU64, Mutex, Ordering, lock};
 /// Alignment and granule of buffers, in bytes: the kernel's page.
 const PAGE: usize = 4096;
 
-/// Bytes of a request. Owned by the engine while the request is in flight, given back with its
+/// The bytes of a request, lent by [`Cache::buffer`](crate::Cache::buffer) or the caller's own.
+/// The engine owns the buffer while its request is in flight, and returns it with the
 /// completion.
 pub struct Buffer(Memory);
 
@@ -38,7 +40,7 @@ enum Memory {
     Borrowed(Loan),
 }
 
-/// A slot of the pool, in use. Length and address tell which.
+/// A slot of the pool, in use. Its length and address identify the slot.
 struct Loan {
     pool: Arc<BufferPool>,
     at: NonNull<u8>,
@@ -51,7 +53,7 @@ unsafe impl Send for Loan {}
 unsafe impl Sync for Loan {}
 
 impl From<Vec<u8>> for Buffer {
-    /// A buffer of the caller's own memory, which is not charged.
+    /// Wraps the caller's own memory, which is not charged.
     fn from(bytes: Vec<u8>) -> Buffer {
         Buffer(Memory::Own(bytes))
     }
@@ -85,11 +87,13 @@ impl Drop for Loan {
     }
 }
 
-/// The memory that buffers of a cache are borrowed from.
+/// The memory from which a cache lends buffers.
 pub(crate) struct BufferPool {
-    /// In a child of `fork` threads that are not there may hold the locks: the pool is left alone.
+    /// In a child of `fork` the pool is left alone: threads that do not exist there may hold its
+    /// locks.
     process: Process,
-    /// Buffers in use are charged to it; warm memory is not, and keeps within what is left of it.
+    /// Buffers in use are charged to the reserve. Warm memory is not charged, and stays within
+    /// what is left.
     reserve: Arc<Budget>,
     classes: Vec<Class>,
     /// Resident bytes of warm slots.
@@ -108,12 +112,12 @@ struct Class {
 /// The slots of a class that no buffer uses.
 #[derive(Default)]
 struct Free {
-    /// The latest at the back.
+    /// The most recent at the back.
     warm: VecDeque<Warm>,
     cold: Vec<u32>,
-    /// Slots from here on were never used.
+    /// Slots from this one on were never used.
     fresh: u32,
-    /// The fewest warm slots since `give_back_idle` looked.
+    /// The fewest warm slots since the last `give_back_idle`.
     warm_min: usize,
 }
 
@@ -123,7 +127,8 @@ struct Warm {
     bytes: usize,
 }
 
-/// The class of a buffer of so many pages: 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, ...
+/// The class of a buffer of `pages` pages. The most pages of the classes are 1, 2, 3, 4, 5, 6,
+/// 7, 8, 10, 12, 14, 16, 20, ...
 fn class_of(pages: usize) -> usize {
     debug_assert!(pages > 0);
     if pages <= 4 {
@@ -146,7 +151,7 @@ fn pages_of(class: usize) -> usize {
 }
 
 impl BufferPool {
-    /// A pool whose buffers are charged to `reserve`. Takes no memory yet.
+    /// Creates a pool whose buffers are charged to `reserve`. Takes no memory yet.
     pub fn new(reserve: Arc<Budget>) -> Arc<BufferPool> {
         let pages_max = reserve.max_bytes() as usize / PAGE;
         let count = if pages_max == 0 { 0 } else { class_of(pages_max) + 1 };
@@ -163,8 +168,8 @@ impl BufferPool {
         Arc::new(BufferPool { process: Process::this(), reserve, classes, warm_bytes: AtomicU64::new(0) })
     }
 
-    /// Lends zeroed memory of at least `len` bytes, a whole number of pages. None where the reserve
-    /// is used up.
+    /// Lends zeroed memory of at least `len` bytes, a whole number of pages. `None` while the
+    /// reserve is used up.
     pub fn borrow(self: &Arc<Self>, len: usize) -> Option<Buffer> {
         if !self.process.is_this() {
             return None;
@@ -182,7 +187,7 @@ impl BufferPool {
             }
             // Relaxed: see `fit`.
             self.warm_bytes.fetch_sub(bytes as u64, Ordering::Relaxed);
-            // SAFETY: the slot is ours since `take`, and has that many bytes.
+            // SAFETY: the slot belongs to this call since `take`, and has that many bytes.
             unsafe { std::ptr::write_bytes(at(0), 0, kept) };
         }
         self.fit();
@@ -201,20 +206,20 @@ impl BufferPool {
         // Relaxed: see `fit`.
         self.warm_bytes.fetch_add(len as u64, Ordering::Relaxed);
         lock(&class.free).warm.push_back(Warm { slot: slot as u32, bytes: len });
-        // After the slot is free: whoever is charged for its length finds one.
+        // After the slot is free: a thread that is charged for this length finds a slot.
         self.reserve.uncharge(len as u64);
     }
 
     /// Resident bytes that no buffer uses.
     pub fn warm_bytes(&self) -> u64 {
-        // Relaxed: a figure.
+        // Relaxed: a statistic.
         self.warm_bytes.load(Ordering::Relaxed)
     }
 
-    /// Makes warm slots cold until they fit beside all that is charged to the reserve.
+    /// Makes warm slots cold until the rest fits beside everything charged to the reserve.
     fn fit(&self) {
-        // Relaxed: the calling buffer is charged and its memory is not touched yet. A buffer that is
-        // taken at the same time calls this too, after its own charge.
+        // Relaxed: the calling buffer is charged and its memory is not touched yet. A buffer
+        // that is taken at the same time calls this too, after its own charge.
         let beyond =
             || (self.warm_bytes() + self.reserve.used_bytes()).saturating_sub(self.reserve.max_bytes());
         for class in self.classes.iter().rev() {
@@ -222,7 +227,7 @@ impl BufferPool {
         }
     }
 
-    /// Gives the memory back to the kernel that no buffer has needed since the last call.
+    /// Gives memory back to the kernel that no buffer has needed since the last call.
     pub fn give_back_idle(&self) {
         for class in &self.classes {
             let idle = lock(&class.free).warm_min;
@@ -234,9 +239,9 @@ impl BufferPool {
         }
     }
 
-    /// Turns the slot cold that has been warm for longest. False: none is.
+    /// Makes the slot cold that has been warm for longest. Returns `false` if no slot is warm.
     fn chill_oldest(&self, class: &Class) -> bool {
-        // Locked until the slot is cold: a slot that were in neither list could be missed by `take`.
+        // Locked until the slot is cold: `take` could miss a slot that is in neither list.
         let mut free = lock(&class.free);
         let Some(Warm { slot, bytes }) = free.warm.pop_front() else { return false };
         free.warm_min = free.warm_min.min(free.warm.len());
@@ -244,8 +249,8 @@ impl BufferPool {
         let at = slot as usize * class.slot_bytes;
         mapping.give_back(at, bytes);
         if cfg!(any(miri, shuttle)) {
-            // There the heap stands in for a mapping, and no kernel zeroes what comes back.
-            // SAFETY: the slot is nobody's while the list is locked.
+            // There the heap stands in for a mapping, and no kernel zeroes returned memory.
+            // SAFETY: no thread uses the slot while the list is locked.
             unsafe { std::ptr::write_bytes(mapping.at(at), 0, bytes) };
         }
         free.cold.push(slot);
@@ -265,8 +270,8 @@ impl Class {
         Some(self.mapping.get_or_init(|| mapping))
     }
 
-    /// A free slot, and its resident bytes if it is warm. There is one: the caller's charge says
-    /// so.
+    /// Takes a free slot; returns its resident bytes, if it is warm. There is one, because the
+    /// caller has been charged.
     fn take(&self) -> (u32, Option<usize>) {
         let mut free = lock(&self.free);
         if let Some(warm) = free.warm.pop_back() {
@@ -297,9 +302,9 @@ mod tests {
         }
     }
 
-    /// Freed buffers of the heap fragmented: resident memory grew while the charge stayed. Whatever
-    /// the order of lengths and lifetimes, used and warm memory stay within the reserve, every
-    /// buffer that the reserve has room for is lent, and it is all zeros.
+    /// Freed buffers of the heap once fragmented: resident memory grew while the charge stayed.
+    /// For any order of lengths and lifetimes, used and warm memory stay within the reserve,
+    /// every buffer for which the reserve has room is lent, and it is all zeros.
     #[test]
     fn memory_in_use_and_warm_memory_fit_into_the_reserve_at_every_moment() {
         let max = 1 << 20;

@@ -1,69 +1,69 @@
 //! Copies between frames and private memory, while other threads use the frames too.
 //!
-//! A reader copies a page out of its frame without a lock and finds out afterwards, by the slot's
-//! version, whether a writer was there (rule P3 ff. of the slot). So a copy may read bytes that
-//! another thread is overwriting, and what a writer copies in may be read by such readers. To the
-//! language a plain copy would be a data race. Here:
+//! A reader copies a page out of its frame without a lock, and learns afterwards, from the
+//! slot's version, whether a writer was active (slot rules P3 and following). So a copy may read
+//! bytes that another thread is overwriting, and such readers may read the bytes that a writer
+//! copies in. To the language a plain copy would be a data race. These copies guarantee:
 //!
-//! * Each byte of a frame is read or written at least once, as if by one relaxed atomic access of
-//!   one byte, and possibly twice, in any order. A copy that raced has torn bytes; that it is
-//!   thrown away is the caller's protocol.
-//! * A copy orders nothing. Who validates puts an acquire fence between the copy and the second
-//!   look at the version, who writes a release fence between the first and the copy. The processors
-//!   keep to this as for any access: no non-temporal store is used, and the stores of `rep movs`
-//!   come before every later store.
+//! * Each byte of a frame is read or written at least once, as if by one relaxed atomic access
+//!   of one byte, and possibly twice, in any order. A copy that raced has torn bytes; the
+//!   caller's protocol discards it.
+//! * A copy orders nothing. A reader that validates puts an acquire fence between the copy and
+//!   its second look at the version; a writer puts a release fence between its first and the
+//!   copy. The processors keep to this as for any access: no non-temporal store is used, and the
+//!   stores of `rep movs` come before every later store.
 //!
-//! What is not here: versions, frames, and who may touch which. Inline assembly is opaque to the
-//! compiler and means what is said above; the twin says the same in Rust, byte by byte, and is what
-//! miri and other architectures run.
+//! Inline assembly is opaque to the compiler and means what is said above. The twin says the
+//! same in Rust, byte by byte, and is what miri and other architectures run. Not here: versions,
+//! frames, and which thread may access which.
 //!
 //! # What was measured
 //!
 //! Random reads of 1 GiB of huge pages into a buffer in the first-level cache, one thread of a
-//! virtual Sapphire Rapids, medians of 150 interleaved runs, in parts of the time of glibc 2.36's
-//! `memcpy` in the same run: a page of 4 KiB 1.00 (294 ns; 0.99 to 1.04 beside other loads), 128
-//! bytes 1.00 (22 ns), where an inlined copy of eight 16-byte words takes 1.35. In runs of 40,
-//! loops of AVX-512, AVX2 and SSE2 took 1.08, 1.39 and 1.60 for a page; up to 2 KiB the AVX-512
-//! loop was the fastest or equal.
+//! virtual Sapphire Rapids, medians of 150 interleaved runs, relative to glibc 2.36's `memcpy`
+//! in the same run: a page of 4 KiB 1.00 (294 ns; 0.99 to 1.04 beside other loads), 128 bytes
+//! 1.00 (22 ns), where an inlined copy of eight 16-byte words takes 1.35. In runs of 40, loops
+//! of AVX-512, AVX2 and SSE2 took 1.08, 1.39 and 1.60 for a page; up to 2 KiB the AVX-512 loop
+//! was the fastest or equal.
 //!
-//! Prefetching the page's own lines ahead of its copy made it 4 to 19 % slower (the hardware
-//! streams within a page). Prefetching the first 1 KiB of the *next* page is what helps: 0.78 of
-//! the time of a page, 0.73 when two pages ahead; 512 bytes or 2 KiB help less, and a whole page
-//! costs more than it gains.
+//! Prefetching the page's own lines ahead of its copy made the copy 4 to 19 % slower (the
+//! hardware streams within a page). Prefetching the first 1 KiB of the *next* page helps: 0.78
+//! of the time of a page, 0.73 when two pages ahead; 512 bytes or 2 KiB help less, and a whole
+//! page costs more than it gains.
 
 #[cfg(all(target_arch = "x86_64", not(any(miri, loom, shuttle))))]
 mod x86_64;
 
-/// The bytes that are worth a prefetch before a copy: by the time they are copied, the hardware has
-/// found the stream.
+/// Most bytes that are worth a prefetch before a copy: by the time they are copied, the hardware
+/// has detected the stream.
 pub const PREFETCH_BYTES_MAX: usize = 1024;
 
-/// Up to here a copy is inline and has no loop.
+/// Up to this many bytes a copy is inline and has no loop.
 pub const INLINE_BYTES: usize = 128;
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(any(miri, loom, shuttle))))]
 const _: () = assert!(INLINE_BYTES == x86_64::BLOCK_BYTES);
 
-/// The line of every processor that this runs on; a wrong guess costs prefetches, never
-/// correctness.
+/// The cache line, in bytes, of every processor that this runs on. A wrong guess costs
+/// prefetches, never correctness.
 const LINE_BYTES: usize = 64;
 
-/// Chooses how to copy on this processor. Copies of more than `INLINE_BYTES` do so themselves;
-/// shorter ones only look at what was chosen.
+/// Chooses how to copy on this processor. Copies of more than `INLINE_BYTES` choose on their
+/// own; shorter ones only read the choice.
 pub fn choose() {
     #[cfg(all(target_arch = "x86_64", not(any(miri, loom, shuttle))))]
     x86_64::choose();
 }
 
-/// Copies `len` bytes out of a frame that others may be overwriting.
+/// Copies `len` bytes out of a frame that other threads may be overwriting.
 ///
 /// # Safety
 ///
-/// * `len` bytes are valid for reads at `frame`, whose provenance is that of shared mutable memory,
-///   and for writes at `dst`; the two do not overlap.
-/// * Others may write the bytes at `frame` meanwhile, but only by `copy_in`, `zero_in`, atomic
-///   bytes or the kernel.
-/// * Nobody else accesses the bytes at `dst`. They are initialised afterwards.
+/// * `len` bytes are valid for reads at `frame`, whose provenance is that of shared mutable
+///   memory, and for writes at `dst`; the two do not overlap.
+/// * Other threads may write the bytes at `frame` meanwhile, but only by `copy_in`, `zero_in`,
+///   atomic bytes or the kernel.
+/// * No other thread accesses the bytes at `dst`. They are initialised afterwards.
 #[inline(always)]
 pub unsafe fn copy_out(frame: *const u8, dst: *mut u8, len: usize) {
     #[cfg(all(target_arch = "x86_64", not(any(miri, loom, shuttle))))]
@@ -78,7 +78,8 @@ pub unsafe fn copy_out(frame: *const u8, dst: *mut u8, len: usize) {
     }
 }
 
-/// Whether the widest copies were chosen, with AVX-512. The processor has AVX2 and BMI too then.
+/// Whether the widest copies, with AVX-512, were chosen. The processor then has AVX2 and BMI,
+/// too.
 #[inline(always)]
 pub fn is_wide() -> bool {
     #[cfg(all(target_arch = "x86_64", not(any(miri, loom, shuttle))))]
@@ -87,8 +88,8 @@ pub fn is_wide() -> bool {
     false
 }
 
-/// `copy_out` where it is known whether the copies are wide, which spares each of many the
-/// question.
+/// `copy_out` for callers that know whether the copies are wide, which saves the test in each of
+/// many copies.
 ///
 /// # Safety
 ///
@@ -127,15 +128,15 @@ pub unsafe fn copy_out_inline(frame: *const u8, dst: *mut u8, len: usize) {
     }
 }
 
-/// Copies `len` bytes into a frame that others may be reading.
+/// Copies `len` bytes into a frame that other threads may be reading.
 ///
 /// # Safety
 ///
-/// * `len` bytes are valid for reads at `src` and for writes at `frame`, whose provenance is that
-///   of shared mutable memory; the two do not overlap.
-/// * Others may read the bytes at `frame` meanwhile, but only by `copy_out`, atomic bytes or the
-///   kernel; nobody writes them, by the protocol of the slot.
-/// * Nobody writes the bytes at `src`.
+/// * `len` bytes are valid for reads at `src` and for writes at `frame`, whose provenance is
+///   that of shared mutable memory; the two do not overlap.
+/// * Other threads may read the bytes at `frame` meanwhile, but only by `copy_out`, atomic bytes
+///   or the kernel; no other thread writes them, by the slot's protocol.
+/// * No thread writes the bytes at `src`.
 #[inline(always)]
 pub unsafe fn copy_in(src: *const u8, frame: *mut u8, len: usize) {
     #[cfg(all(target_arch = "x86_64", not(any(miri, loom, shuttle))))]
@@ -150,8 +151,8 @@ pub unsafe fn copy_in(src: *const u8, frame: *mut u8, len: usize) {
     }
 }
 
-/// Copies `len` bytes from a frame that others may be overwriting into one that others may be
-/// reading.
+/// Copies `len` bytes from a frame that other threads may be overwriting into one that other
+/// threads may be reading.
 ///
 /// # Safety
 ///
@@ -169,7 +170,8 @@ pub unsafe fn copy_between(from: *const u8, to: *mut u8, len: usize) {
     }
 }
 
-/// Writes `len` zeroes into a frame that others may be reading, as behind the end of a file.
+/// Writes `len` zeros into a frame that other threads may be reading, as after the end of a
+/// file.
 ///
 /// # Safety
 ///
@@ -187,33 +189,34 @@ pub unsafe fn zero_in(frame: *mut u8, len: usize) {
     }
 }
 
-/// Asks for the first lines of a range that will soon be copied: at most `PREFETCH_BYTES_MAX`
-/// bytes. Any address will do, also one that is not mapped.
+/// Prefetches the first lines of a range that will soon be copied: at most `PREFETCH_BYTES_MAX`
+/// bytes. Any address is allowed, even one that is not mapped.
 #[inline(always)]
 pub fn prefetch_frame(frame: *const u8, len: usize) {
     prefetch(frame, len.min(PREFETCH_BYTES_MAX));
 }
 
-/// Asks for all lines of a range that a device or another processor has just written. They lie in
-/// its cache or in memory, one and all, and a copy by `rep movs` fetches such lines nearly one
-/// after the other: worth 3 % of a blocking read of a disk, and nothing where many reads complete
-/// together.
+/// Prefetches all lines of a range that a device or another processor has just written. All of
+/// them lie in that processor's cache or in memory, and a copy by `rep movs` fetches such lines
+/// nearly one after the other. Worth 3 % of a blocking read of a disk, and nothing if many reads
+/// complete together.
 #[inline(always)]
 pub fn prefetch(frame: *const u8, len: usize) {
     #[cfg(all(target_arch = "x86_64", not(any(miri, loom, shuttle))))]
     for offset in (0..len).step_by(LINE_BYTES) {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: a prefetch is a hint, which accesses nothing that the program could see and never faults.
+        // SAFETY: a prefetch is a hint, which accesses nothing that the program could see and
+        // never faults.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(frame.wrapping_add(offset).cast()) };
     }
     #[cfg(not(all(target_arch = "x86_64", not(any(miri, loom, shuttle)))))]
     let _ = (frame, len, LINE_BYTES);
 }
 
-/// Asks for the first and the last line of a range of at most `INLINE_BYTES`, which are nearly
-/// always all of it. They are read once: without a place in the second cache (the non-temporal
-/// hint) they leave it to fingerprints and tags, which is worth a tenth of a batch. For pages it is
-/// a loss, for the hardware's streams end in the second cache.
+/// Prefetches the first and the last line of a range of at most `INLINE_BYTES`, which are nearly
+/// always all of it. They are read once: kept out of the second-level cache (by the non-temporal
+/// hint), they leave it to fingerprints and tags, which is worth a tenth of a batch. For pages
+/// it is a loss, because the hardware's streams end in the second-level cache.
 #[inline(always)]
 pub fn prefetch_ends(frame: *const u8, len: usize) {
     #[cfg(all(target_arch = "x86_64", not(any(miri, loom, shuttle))))]
@@ -229,11 +232,11 @@ pub fn prefetch_ends(frame: *const u8, len: usize) {
 /// The twin: the same copies in plain Rust.
 #[cfg(any(test, miri, loom, shuttle, not(target_arch = "x86_64")))]
 mod by_bytes {
-    // Not a model checker's: frames are memory, not variables of a model.
+    // Not a model checker's types: frames are memory, not variables of a model.
     use std::sync::atomic::{AtomicU8, Ordering};
 
-    /// To the checker a copy would be one step: it is told that others may run before it and in its
-    /// middle.
+    /// Lets other threads of the model checker run before a copy and in its middle: to the
+    /// checker a copy would be one step.
     #[inline(always)]
     fn give_others_a_turn(_offset: usize, _len: usize) {
         #[cfg(shuttle)]
@@ -248,11 +251,12 @@ mod by_bytes {
     pub(super) unsafe fn copy_out(frame: *const u8, dst: *mut u8, len: usize) {
         for offset in 0..len {
             give_others_a_turn(offset, len);
-            // SAFETY: a valid byte by contract, which is accessed atomically only; bytes are always aligned.
+            // SAFETY: a valid byte by contract, which is accessed atomically only; bytes are
+            // always aligned.
             let from = unsafe { AtomicU8::from_ptr(frame.wrapping_add(offset).cast_mut()) };
-            // Relaxed: the slot's version says whether the byte is worth anything.
+            // Relaxed: the slot's version says whether the byte is valid.
             let byte = from.load(Ordering::Relaxed);
-            // SAFETY: a valid byte by contract, which is ours alone.
+            // SAFETY: a valid byte by contract, which no other thread accesses.
             unsafe { dst.wrapping_add(offset).write(byte) };
         }
     }
@@ -263,11 +267,11 @@ mod by_bytes {
     pub(super) unsafe fn copy_in(src: *const u8, frame: *mut u8, len: usize) {
         for offset in 0..len {
             give_others_a_turn(offset, len);
-            // SAFETY: a valid byte by contract, which nobody writes.
+            // SAFETY: a valid byte by contract, which no thread writes.
             let byte = unsafe { src.wrapping_add(offset).read() };
             // SAFETY: a valid byte by contract, which is accessed atomically only.
             let to = unsafe { AtomicU8::from_ptr(frame.wrapping_add(offset)) };
-            // Relaxed: the slot's version says when the byte may be believed.
+            // Relaxed: the slot's version says when the byte is valid.
             to.store(byte, Ordering::Relaxed);
         }
     }
@@ -308,7 +312,7 @@ mod tests {
     /// The largest page.
     const LEN_MAX: usize = 65536;
 
-    /// Around every copy, on both sides: bytes that must not change.
+    /// Guard bytes on both sides of every copy, which must not change.
     const GUARD_BYTES: usize = 192;
     const GUARD: u8 = 0xA5;
 
@@ -319,14 +323,14 @@ mod tests {
         *state
     }
 
-    /// Bytes that repeat with no period that a register or a block has, and never equal a guard.
+    /// Bytes that repeat with no period of a register or a block, and never equal a guard.
     fn pattern(len: usize, seed: usize) -> Vec<u8> {
         (0..len).map(|index| ((index * 7 + index / 251 + seed) % 161) as u8).collect()
     }
 
     type Copy<'a> = &'a dyn Fn(*const u8, *mut u8, usize);
 
-    /// The variants under test, each with the lengths that it takes. The twin comes first.
+    /// The variants under test, each with the lengths that it supports. The twin comes first.
     fn each_copy(mut check: impl FnMut(&str, RangeInclusive<usize>, Copy<'_>)) {
         let all = || 0..=LEN_MAX;
         // SAFETY: `check` passes valid, separate ranges that are its own; so for all below.
@@ -364,7 +368,8 @@ mod tests {
         }
     }
 
-    /// Source and destination in buffers that lie `from` and `to` bytes behind a line's start.
+    /// Source and destination in buffers that begin `from` and `to` bytes behind the start of a
+    /// line.
     struct Field {
         src: Vec<u8>,
         dst: Vec<u8>,
@@ -378,7 +383,7 @@ mod tests {
 
         fn start(buffer: &[u8], misalignment: usize) -> usize {
             let to_line = buffer.as_ptr().align_offset(LINE_BYTES);
-            // Miri may refuse to say.
+            // Miri may refuse to compute it.
             let to_line = if to_line < LINE_BYTES { to_line } else { 0 };
             to_line + GUARD_BYTES + misalignment
         }
@@ -428,7 +433,7 @@ mod tests {
         each_copy(|name, lens, copy| {
             let mut state = 0x9E37_79B9_7F4A_7C15;
             for _ in 0..rounds {
-                // Half of them below 8 KiB, where the variants change.
+                // Half of the lengths are below 8 KiB, where the variants change.
                 let below = if random(&mut state) & 1 == 0 { 8192 } else { LEN_MAX + 1 };
                 let len = if cfg!(miri) { 5000 } else { random(&mut state) as usize % below };
                 let (from, to) = (random(&mut state) as usize % 64, random(&mut state) as usize % 64);
@@ -482,15 +487,15 @@ mod tests {
         assert_eq!((prefetches, &frame), (25, &before));
     }
 
-    /// The bytes are each an old or a new one while a writer is at work: nothing is torn below a
-    /// byte, nothing invented.
+    /// While a writer is active, each byte copied is an old or a new one: nothing is torn below
+    /// a byte, nothing invented.
     #[test]
     fn a_copy_that_races_with_a_writer_has_only_bytes_that_were_there() {
         use std::cell::UnsafeCell;
         use std::sync::atomic::{AtomicBool, Ordering};
         struct Frame(UnsafeCell<[u8; 4096]>);
-        // SAFETY: the test accesses it by the functions under test only, which allow others at the same
-        // time.
+        // SAFETY: the test accesses it only by the functions under test, which allow concurrent
+        // access.
         unsafe impl Sync for Frame {}
         impl Frame {
             fn start(&self) -> *mut u8 {
@@ -505,10 +510,12 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let values = [[0x22u8; 4096], [0x11; 4096]];
-                // Relaxed: only ends the loop, which the reader does after a bounded number of rounds.
+                // Relaxed: only ends the loop, which the reader does after a bounded number of
+                // rounds.
                 while !done.load(Ordering::Relaxed) {
                     for value in &values {
-                        // SAFETY: both have 4096 bytes; this is the only writer, readers use `copy_out`.
+                        // SAFETY: both have 4096 bytes; this is the only writer, readers use
+                        // `copy_out`.
                         unsafe { copy_in(value.as_ptr(), frame.start(), 4096) };
                     }
                 }

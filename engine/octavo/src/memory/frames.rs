@@ -1,9 +1,11 @@
-//! The frames of a partition: one reserved range of addresses, filled with memory a segment at a
+//! The frames of a partition: one reserved range of addresses, backed by memory one segment at a
 //! time.
 //!
-//! Addresses are never unmapped while the partition lives, so that a reader that looks at a frame
-//! by an old word sees zeros at worst (and then learns from the word that it saw nothing). A
-//! segment that is returned goes back to the kernel whole.
+//! Addresses are never unmapped while the partition lives. A reader that looks at a frame by an
+//! outdated word sees zeros at worst, and then learns from the word that its copy is invalid. A
+//! returned segment goes back to the kernel whole.
+//!
+//! Not here: who may access a frame and when (the slot's protocol in `octavo_table`).
 
 use std::ptr::NonNull;
 
@@ -11,19 +13,20 @@ use octavo_table::{SegmentIndex, SlotIndex};
 
 const HUGE_PAGE: usize = 2 << 20;
 
-/// A range of zeroed memory of our own.
+/// A range of zeroed memory that this object owns.
 pub(crate) struct Mapping {
     base: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: plain memory; who may touch which bytes when is the slot's protocol.
+// SAFETY: plain memory; the slot's protocol says which thread may access which bytes when.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Reserves `len` bytes, aligned to a huge page; the kernel provides memory as it is touched.
+    /// Reserves `len` bytes, aligned to a huge page. The kernel provides memory as it is
+    /// touched.
     pub fn reserve(len: usize) -> std::io::Result<Mapping> {
         let len = len.next_multiple_of(4096);
         if cfg!(any(miri, shuttle)) {
@@ -34,7 +37,7 @@ impl Mapping {
                 .map(|base| Mapping { base, len })
                 .ok_or_else(|| std::io::ErrorKind::OutOfMemory.into());
         }
-        // Room to align; what is before and after is unmapped again.
+        // Room to align; the parts before and after are unmapped again.
         let room = len + HUGE_PAGE;
         let (protection, flags) = (
             libc::PROT_READ | libc::PROT_WRITE,
@@ -50,7 +53,7 @@ impl Mapping {
         let base = at.wrapping_add(before);
         let unmap = |from: *mut u8, len: usize| {
             if len > 0 {
-                // SAFETY: a part of the mapping just made, which nobody uses.
+                // SAFETY: a part of the mapping just made, which nothing uses.
                 unsafe { libc::munmap(from.cast(), len) };
             }
         };
@@ -70,7 +73,7 @@ impl Mapping {
         self.base.as_ptr().wrapping_add(offset)
     }
 
-    /// Asks for huge pages. A refusal is none of ours: it only costs speed.
+    /// Asks for huge pages. A refusal is ignored: it only costs speed.
     pub fn want_huge_pages(&self, offset: usize, len: usize) {
         self.advise(offset, len, libc::MADV_HUGEPAGE);
     }
@@ -81,7 +84,7 @@ impl Mapping {
         self.advise(0, self.len, libc::MADV_NOHUGEPAGE);
     }
 
-    /// Gives the memory back; the addresses stay and read as zeros.
+    /// Gives the memory back to the kernel. The addresses stay mapped and read as zeros.
     pub fn give_back(&self, offset: usize, len: usize) {
         self.advise(offset, len, libc::MADV_DONTNEED);
     }
@@ -89,8 +92,8 @@ impl Mapping {
     fn advise(&self, offset: usize, len: usize, advice: i32) {
         assert!(offset + len <= self.len);
         if !cfg!(any(miri, shuttle)) {
-            // SAFETY: inside our mapping. DONTNEED is called only for memory that nobody uses: frames of
-            // slots that are all free, buffers that were returned.
+            // SAFETY: inside our mapping. DONTNEED is called only for memory that nothing uses:
+            // frames of slots that are all free, buffers that were returned.
             unsafe { libc::madvise(self.at(offset).cast(), len, advice) };
         }
     }
@@ -104,7 +107,7 @@ impl Drop for Mapping {
             unsafe { std::alloc::dealloc(self.base.as_ptr(), layout) };
             return;
         }
-        // SAFETY: our mapping, and nobody holds a reference into it any more.
+        // SAFETY: our mapping, into which no reference exists any more.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
     }
 }
@@ -129,12 +132,13 @@ impl Frames {
         }
     }
 
-    /// Where a segment's frames lie, and how many bytes.
+    /// The address of a segment's frames, and their length in bytes.
     pub fn segment(&self, segment: SegmentIndex) -> (*mut u8, usize) {
         (self.mapping.at(segment.0 as usize * self.segment_bytes), self.segment_bytes)
     }
 
-    /// Gives a segment's memory back to the kernel. All its slots are free (`Table::retire`).
+    /// Gives a segment's memory back to the kernel. All its slots must be free
+    /// (`Table::retire`).
     pub fn give_back(&self, segment: SegmentIndex) {
         self.mapping.give_back(segment.0 as usize * self.segment_bytes, self.segment_bytes);
     }

@@ -1,6 +1,8 @@
-//! Memory: what it is charged to, where frames and buffers lie, how bytes are copied.
+//! Memory: what it is charged to, where frames and buffers lie, how bytes are copied. Copies by
+//! raw pointers end here.
 //!
-//! Raw-pointer copies end here.
+//! Not here: which page a frame holds (`octavo_table`), what a partition pays for
+//! (`state/costs.rs`).
 
 mod bounce;
 mod budget;

@@ -1,56 +1,58 @@
-//! Figures about nodes: what `octavo ctl numa` shows.
+//! Statistics of nodes: what `octavo ctl numa` shows. Not here: counting (`state/counters.rs`,
+//! `pages/nodes`), asking for them (`api/numa.rs`).
 
 use super::{Topology, Traffic, sys};
 
-/// What a cache knows about nodes.
+/// Statistics of a cache's nodes.
 #[derive(Clone, Debug)]
 pub struct NumaStat {
-    /// How it uses them.
+    /// Name of the cache's NUMA mode.
     pub mode: &'static str,
     /// The nodes.
     pub topology: Topology,
-    /// The kernel refused to bind memory.
+    /// Whether the kernel refused to bind memory.
     pub refused: bool,
-    /// Its partitions.
+    /// Statistics of the partitions.
     pub partitions: Vec<PartitionNumaStat>,
 }
 
-/// A partition's side of it.
+/// Statistics of a partition's nodes.
 #[derive(Clone, Debug)]
 pub struct PartitionNumaStat {
-    /// Its name.
+    /// The partition's name.
     pub name: String,
-    /// What it has on each node, in the topology's order.
+    /// What the partition has on each node, in the topology's order.
     pub nodes: Vec<NodeStat>,
-    /// The way that threads get at other nodes' pages: the mode, or what `auto` has chosen.
+    /// The strategy by which threads access other nodes' pages: the mode, or the choice of
+    /// `auto`.
     pub way: &'static str,
-    /// Times that `auto` chose another.
+    /// Times that `auto` changed the strategy.
     pub way_changes: u64,
     /// Pages that threads found on their own node.
     pub local_hits: u64,
-    /// Pages that threads found on another.
+    /// Pages that threads found on another node.
     pub remote_hits: u64,
-    /// Those of them that were written.
+    /// Pages among `remote_hits` that were written.
     pub remote_writes: u64,
-    /// Requests that went to another node, and the bundles that they went in.
+    /// Requests sent to another node.
     pub messages: u64,
-    /// See `messages`.
+    /// Bundles that carried them.
     pub bundles: u64,
-    /// Requests whose queue was full: their senders did them.
+    /// Requests for which the queue had no room: their senders served them.
     pub messages_refused: u64,
-    /// Pages that were found in a copy on the thread's own node; among `local_hits`.
+    /// Pages found in a copy on the thread's own node; included in `local_hits`.
     pub twin_hits: u64,
-    /// Copies that were made.
+    /// Copies made.
     pub twins_made: u64,
-    /// Copies that were made anew after a write.
+    /// Copies refreshed after a write.
     pub twins_refreshed: u64,
-    /// Copies that writes have overtaken.
+    /// Copies overtaken by writes.
     pub twins_overtaken: u64,
-    /// Pages that had left and came back from a copy, without I/O.
+    /// Pages that had left and were restored from a copy, without I/O.
     pub elections: u64,
-    /// Pages that went to the node that writes them, or back.
+    /// Mains moved to the node that writes them, or back.
     pub switches: u64,
-    /// What emulated distance was charged for; nothing where it costs nothing.
+    /// Traffic charged for emulated distance; zeros if distance costs nothing.
     pub traffic: Traffic,
 }
 
@@ -69,20 +71,20 @@ pub struct NodeStat {
     pub metadata: NodePages,
 }
 
-/// Some of the kernel's pages, by where they are; every so-manyth where there are many.
+/// Kernel pages by their location; of many pages, every n-th is asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NodePages {
     /// On the node where they belong.
     pub here: u64,
-    /// On another.
+    /// On another node.
     pub elsewhere: u64,
-    /// Not touched yet, or the kernel does not say.
+    /// Not touched yet, or unknown to the kernel.
     pub unknown: u64,
 }
 
 impl NodePages {
-    /// Asks the kernel about addresses that belong to the node of that number; to any, if they are
-    /// emulated.
+    /// Asks the kernel about addresses that belong to the node `number`; `None`: emulated nodes,
+    /// for which any node is right.
     pub(crate) fn ask(addresses: &[*mut u8], number: Option<u32>) -> NodePages {
         let mut pages = NodePages::default();
         match sys::nodes_of(addresses) {

@@ -1,9 +1,9 @@
-//! On which node the calling thread is.
+//! The node of the calling thread.
 //!
-//! On a real machine the kernel knows, and is asked now and then: a thread that has moved is wrong
-//! about itself for a few hundred reads, which costs locality and nothing else. On an emulated one
-//! a thread takes the next *seat*, and keeps it; seat *n* is core *n* of the topology, again and
-//! again.
+//! On a real machine the kernel knows the node, and is asked every 256 reads: a thread that has
+//! moved has a wrong node for that long, which costs locality and nothing else. On an emulated
+//! machine a thread takes the next *seat* and keeps it; seat *n* is core *n* of the topology,
+//! and after the last core the first one follows.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -14,20 +14,20 @@ use super::sys;
 use super::topology::Topology;
 use crate::sync::thread_local;
 
-/// How often a thread answers by what it knew before it asks again.
+/// Answers that a thread gives from memory before it asks the kernel again.
 const ANSWERS: u32 = 256;
 
-/// Seats that were taken.
+/// Number of seats taken.
 static TAKEN: AtomicU32 = AtomicU32::new(0);
 
 thread_local! {
-    /// This thread's seat among emulated cores; none yet.
+    /// This thread's seat among emulated cores, if it has one.
     static SEAT: Cell<Option<u32>> = const { Cell::new(None) };
-    /// The processor, and how many answers it is good for.
+    /// The processor, and the number of answers for which it is still valid.
     static CPU: Cell<(u32, u32)> = const { Cell::new((0, 0)) };
 }
 
-/// Sits the calling thread down on a core of emulated topologies: core `seat`, counted over all
+/// Puts the calling thread on a core of emulated topologies: core `seat`, counted over all
 /// nodes.
 pub fn sit(seat: u32) {
     SEAT.with(|cell| cell.set(Some(seat)));

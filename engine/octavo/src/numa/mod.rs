@@ -1,8 +1,8 @@
-//! The machine's NUMA nodes: which there are, on which a thread runs, how memory is bound to one,
-//! and what distance costs.
+//! The machine's NUMA nodes: which nodes exist, on which one a thread runs, how memory is bound
+//! to one, and what distance costs.
 //!
 //! A kernel or container that refuses to bind memory is reported once in the log, and the cache
-//! goes on: placement affects speed only.
+//! continues: placement affects speed only.
 //!
 //! Not here: pages and partitions (`state/nodes`), requests that travel (`flight/messages.rs`).
 
@@ -28,18 +28,17 @@ use octavo_table::NodeId;
 /// How a cache uses the machine's nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NumaMode {
-    /// Memory lies where it was touched first.
+    /// Nodes are ignored: memory lies on the node that touches it first.
     #[default]
     Off,
-    /// Each page belongs to a node, by its tag; any thread reads it directly.
+    /// Each page belongs to a node, by its tag; any thread accesses it directly.
     Partition,
-    /// As `Partition`; and requests of a batch for another node's pages are done by workers of that
-    /// node.
+    /// As `Partition`, but workers of a page's node serve the requests of a batch for that page.
     Message,
-    /// As `Partition`; and pages that are read from afar are copied to the nodes that read them.
+    /// As `Partition`, but pages read remotely are copied to the nodes that read them.
     Replicate,
-    /// Each partition chooses among `Partition`, `Message` and `Replicate`, by what it counts, and
-    /// again when its load changes.
+    /// Each partition chooses among `Partition`, `Message` and `Replicate` from its own counts,
+    /// and chooses again when its load changes.
     Auto,
 }
 
@@ -48,7 +47,7 @@ impl NumaMode {
     pub const ALL: [NumaMode; 5] =
         [NumaMode::Off, NumaMode::Partition, NumaMode::Message, NumaMode::Replicate, NumaMode::Auto];
 
-    /// The name that configurations use.
+    /// Returns the name that configuration files use.
     pub const fn name(self) -> &'static str {
         match self {
             NumaMode::Off => "off",
@@ -65,11 +64,11 @@ pub(crate) struct Numa {
     pub topology: Topology,
     pub mode: NumaMode,
     pub replication: Replication,
-    /// The place in the topology of each processor's node.
+    /// The node of each processor, as an index into the topology.
     node_of_cpu: Vec<u8>,
-    /// What distance costs, where that is emulated.
+    /// The cost of distance, if it is emulated.
     pub cost: Option<RemoteCost>,
-    /// The kernel refused to bind something.
+    /// The kernel refused to bind some memory.
     pub refused: AtomicBool,
 }
 
@@ -86,7 +85,7 @@ impl Numa {
         Numa { topology, mode, replication, node_of_cpu, cost, refused: AtomicBool::new(false) }
     }
 
-    /// How many nodes there are to tell apart.
+    /// The number of nodes to distinguish.
     pub fn nodes(&self) -> u32 {
         match self.mode {
             NumaMode::Off => 1,
@@ -99,7 +98,8 @@ impl Numa {
         matches!(self.mode, NumaMode::Message | NumaMode::Auto) && self.nodes() > 1
     }
 
-    /// How many nodes' writes are followed in a partition, so that mains go where they are written.
+    /// The number of nodes whose writes are followed in a partition, so that mains move to where
+    /// they are written.
     pub fn followed_nodes(&self, node: Option<u32>) -> u32 {
         let follows = matches!(self.mode, NumaMode::Replicate | NumaMode::Auto)
             && node.is_none()
@@ -107,7 +107,8 @@ impl Numa {
         if follows && self.nodes() > 1 { self.nodes() } else { 0 }
     }
 
-    /// What is near and far costs: as is emulated, or as on a machine like many.
+    /// The prices of local and remote accesses: those of the emulated machine, or else of a
+    /// typical one.
     pub fn prices(&self) -> Prices {
         Prices(self.cost.map_or(MACHINES[0], |cost| cost.machine))
     }
@@ -117,7 +118,7 @@ impl Numa {
         here::here(&self.topology, &self.node_of_cpu)
     }
 
-    /// Asks for memory of a node for addresses of ours, which begin and end with pages.
+    /// Binds a range of whole pages of ours to a node's memory.
     pub fn bind(&self, at: *mut u8, len: usize, node: NodeId) {
         if self.nodes() == 1 || self.topology.is_emulated {
             return;

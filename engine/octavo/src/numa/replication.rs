@@ -1,25 +1,28 @@
-//! Settings of mode `replicate`.
+//! Settings of mode `replicate`. Not here: making copies (`pages/nodes/replicate.rs`).
 
 /// Longest run of writes that [`Replication::switch_writes`] can ask for.
 pub(crate) const SWITCH_WRITES_MAX: u32 = u8::MAX as u32;
 
-/// What mode `replicate` does, each part of it to be left out so that its worth can be measured.
+/// Settings of mode `replicate`. Each part can be switched off, so that its worth can be
+/// measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Replication {
-    /// One read from afar in so many makes a copy. 1: each, as PaCaR does.
+    /// One in this many remote reads makes a copy. 1, the default: each one, as PaCaR does.
     pub threshold: u32,
-    /// A copy that was overtaken is made anew. Else it is of no use until it leaves.
+    /// Whether an overtaken copy is refreshed. Else it stays unusable until it leaves. Default:
+    /// true.
     pub refresh: bool,
-    /// A page that has left comes back from its copy. Else the store is asked.
+    /// Whether a page that has left is restored from its copy. Else the store is read. Default:
+    /// true.
     pub elect: bool,
-    /// Copies take no page's place, and are the first to leave. Else the policy treats them as
-    /// pages.
+    /// Whether copies take no page's place and are evicted first. Else the policy treats them as
+    /// pages. Default: true.
     pub yields: bool,
-    /// So many writes of one node in a row, and nobody else's in between, bring a page's main
-    /// there. 0: mains stay at home.
+    /// Writes in a row by one node, without another node's write in between, that move a page's
+    /// main to that node. 0: mains stay at home. Default: 16; at most 255.
     pub switch_writes: u32,
-    /// A partition where writes overtake copies before they have paid gets no more of them, until
-    /// that changes.
+    /// Whether a partition in which writes overtake copies before they have paid stops making
+    /// copies, until that changes. Default: true.
     pub weighs: bool,
 }
 
@@ -37,7 +40,7 @@ impl Default for Replication {
 }
 
 impl Replication {
-    /// The error is a sentence.
+    /// Checks the values; the error is a sentence.
     pub fn check(&self) -> Result<(), String> {
         match self.threshold {
             0 => Err("the twin threshold is 0: at least 1 is needed".into()),

@@ -1,9 +1,11 @@
-//! The kernel's calls about nodes, as they are: `mbind`, `move_pages`, a thread's processors.
-//! Kernels and containers that refuse them give an error; what then is the caller's to decide.
+//! The kernel's calls about nodes: `mbind`, `move_pages`, a thread's processors. A kernel or
+//! container that refuses one returns an error.
+//!
+//! Not here: what to do about a refusal; that is up to the caller.
 
 use std::io;
 
-/// Bits of the kernel's masks of nodes: more than it has nodes.
+/// Bits of the kernel's masks of nodes: more than it supports nodes.
 const MASK_BITS: usize = 1024;
 
 /// `MPOL_MF_MOVE`.
@@ -15,9 +17,9 @@ fn mask_of(number: u32) -> [libc::c_ulong; MASK_BITS / 64] {
     mask
 }
 
-/// Asks for memory of a node for addresses of ours: as they are touched, and what has been touched
-/// already moves. Where the node has none left the kernel takes another's: a page that is far away
-/// is better than none.
+/// Asks the kernel to place a range of ours on a node: pages touched later, and pages already
+/// touched, which move. If the node has no memory left, the kernel uses another node's: a remote
+/// page is better than none.
 ///
 /// `at` is aligned to a page.
 pub(crate) fn prefer(at: *mut u8, len: usize, number: u32) -> io::Result<()> {
@@ -35,13 +37,13 @@ pub(crate) fn prefer(at: *mut u8, len: usize, number: u32) -> io::Result<()> {
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// On which node each address's page lies; none where it was not touched yet.
+/// Returns the node of each address's page; `None` if the page was not touched yet.
 pub(crate) fn nodes_of(pages: &[*mut u8]) -> io::Result<Vec<Option<u32>>> {
     if cfg!(any(miri, shuttle)) {
         return Ok(vec![None; pages.len()]);
     }
     let mut status = vec![-libc::ENOENT; pages.len()];
-    // SAFETY: both arrays have that many members; without nodes to move to, the call only tells.
+    // SAFETY: both arrays have that many members; without target nodes the call only reports.
     let done = unsafe {
         libc::syscall(
             libc::SYS_move_pages,
@@ -59,21 +61,21 @@ pub(crate) fn nodes_of(pages: &[*mut u8]) -> io::Result<Vec<Option<u32>>> {
     Ok(status.into_iter().map(|node| u32::try_from(node).ok()).collect())
 }
 
-/// The processor that the calling thread is on.
+/// The processor on which the calling thread runs.
 pub(crate) fn cpu() -> Option<u32> {
     if cfg!(any(miri, shuttle)) {
         return None;
     }
-    // SAFETY: asks the kernel, and touches nothing.
+    // SAFETY: asks the kernel, and touches no memory.
     u32::try_from(unsafe { libc::sched_getcpu() }).ok()
 }
 
-/// Keeps the calling thread on one of these processors.
+/// Restricts the calling thread to these processors.
 pub(crate) fn pin(cpus: &[u32]) -> io::Result<()> {
     if cfg!(any(miri, shuttle)) {
         return Ok(());
     }
-    // SAFETY: a set of processors is plain bits, and zero is the empty one.
+    // SAFETY: a set of processors is plain bits; zero is the empty set.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
     for cpu in cpus.iter().filter(|cpu| (**cpu as usize) < 8 * size_of::<libc::cpu_set_t>()) {
         // SAFETY: inside the set.

@@ -1,33 +1,32 @@
-//! The machine's nodes: which processors and how much memory each has, and how far they are from
-//! each other.
+//! The machine's nodes: their processors, their memory, and the distances between them.
 //!
-//! Read from sysfs, for the processors and nodes that this process may use; or made up (`2x4`: two
-//! nodes of four cores), for tests and for machines with one node. What cannot be read costs no
-//! more than locality: then the machine has one node. What is not here: who binds what
-//! to a node (`mod.rs`), and on which node a thread is (`here.rs`).
+//! The topology is read from sysfs, for the processors and nodes that this process may use; or
+//! it is emulated (`2x4`: two nodes of four cores), for tests and for machines with one node. If
+//! it cannot be read, the machine counts as one node, which costs only locality.
+//!
+//! Not here: binding memory to a node (`mod.rs`), the node of a thread (`here.rs`).
 
 use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
 
-/// Most nodes that are told apart; what lies on others counts as the nearest of these.
+/// Most nodes to distinguish. Processors of further nodes count as those of the nearest one.
 pub const NODES_MAX: usize = octavo_table::NODES_MAX as usize;
 
 /// Most cores of an emulated node.
 const CORES_MAX: u32 = 64;
 
-/// Where a cache's topology comes from.
+/// Source of a cache's topology.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TopologySource {
     /// The machine.
     #[default]
     Machine,
-    /// So many nodes of so many cores: threads sit down on one core after the other, and memory
-    /// lies where it lies.
+    /// Emulated nodes: threads take one core after the other, and memory stays where it is.
     Emulated {
-        /// From 1 to 16.
+        /// Number of nodes, 1 to 16.
         nodes: u32,
-        /// From 1 to 64.
+        /// Cores of each node, 1 to 64.
         cores: u32,
     },
 }
@@ -37,20 +36,21 @@ pub enum TopologySource {
 pub struct Topology {
     /// In the order of their numbers.
     pub nodes: Vec<Node>,
-    /// Made up: there is nothing to bind to.
+    /// Whether the nodes are emulated: memory is not bound to them.
     pub is_emulated: bool,
 }
 
 /// One node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// The kernel's number.
+    /// The kernel's number of the node.
     pub number: u32,
-    /// The numbers of its processors that this process may use.
+    /// Numbers of the node's processors that this process may use.
     pub cpus: Vec<u32>,
-    /// Its memory; 0 where that is not known.
+    /// The node's memory in bytes; 0 if unknown.
     pub memory_bytes: u64,
-    /// How far the nodes are from this one, in the order of `nodes`; 10 is here, and 0 not known.
+    /// Distances of the nodes from this one, in the order of `nodes`; 10 is this node, 0
+    /// unknown.
     pub distances: Vec<u32>,
 }
 
@@ -85,7 +85,8 @@ impl fmt::Display for TopologySource {
 }
 
 impl TopologySource {
-    /// The topology. Where the machine's cannot be read, a warning says why, and there is one node.
+    /// Returns the topology. If the machine's cannot be read, logs a warning with the reason and
+    /// returns one node.
     pub fn topology(self) -> Topology {
         match self {
             TopologySource::Machine => {
@@ -99,7 +100,7 @@ impl TopologySource {
         }
     }
 
-    /// Whether there can be such a one; the error is a sentence.
+    /// Checks that such a topology is possible; the error is a sentence.
     pub(crate) fn check(self) -> Result<(), String> {
         self.to_string()
             .parse::<TopologySource>()
@@ -108,7 +109,7 @@ impl TopologySource {
     }
 }
 
-/// What this process may use. None: all.
+/// What this process may use. `None`: everything.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Allowed {
     pub cpus: Option<Vec<u32>>,
@@ -135,7 +136,7 @@ impl Allowed {
 }
 
 impl Topology {
-    /// One node.
+    /// A topology of one node.
     fn one(cpus: Vec<u32>) -> Topology {
         Topology {
             nodes: vec![Node { number: 0, cpus, memory_bytes: 0, distances: vec![10] }],
@@ -153,7 +154,7 @@ impl Topology {
         Topology { nodes: (0..nodes).map(node).collect(), is_emulated: true }
     }
 
-    /// Reads a folder as `/sys/devices/system/node`. The error is a sentence.
+    /// Reads a folder laid out as `/sys/devices/system/node`. The error is a sentence.
     pub(crate) fn read(root: &Path, allowed: &Allowed) -> Result<Topology, String> {
         let read = |path: &Path| {
             std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))
@@ -166,18 +167,18 @@ impl Topology {
             let cpus = parse(&folder.join("cpulist"))?;
             let distances = read(&folder.join("distance"))?;
             let distances: Vec<u32> = distances.split_whitespace().filter_map(|n| n.parse().ok()).collect();
-            // One that is not known keeps the node.
+            // A node whose memory is unknown is kept.
             let memory_bytes = read(&folder.join("meminfo")).ok().map_or(u64::MAX, |text| total_bytes(&text));
             let cpus = cpus.into_iter().filter(|cpu| allowed.cpu(*cpu)).collect();
             nodes.push(Node { number: *number, cpus, memory_bytes, distances });
         }
-        // 1. Nodes that can hold pages for processors of ours.
+        // 1. Keep the nodes that can hold pages for processors of ours.
         let holds = |node: &Node| !node.cpus.is_empty() && node.memory_bytes > 0 && allowed.node(node.number);
         let kept: Vec<usize> = (0..nodes.len()).filter(|at| holds(&nodes[*at])).take(NODES_MAX).collect();
         let Some(first) = kept.first() else {
             return Err("no node has both memory and processors for this process".into());
         };
-        // 2. Processors of the others are as good as the nearest's.
+        // 2. Give the processors of the other nodes to the nearest node kept.
         for at in (0..nodes.len()).filter(|at| !kept.contains(at)) {
             let nearest = |near: &&usize| nodes[at].distances.get(**near).copied().unwrap_or(u32::MAX);
             let nearest = *kept.iter().min_by_key(nearest).unwrap_or(first);
@@ -193,13 +194,13 @@ impl Topology {
         Ok(Topology { nodes: kept.iter().map(keep).collect(), is_emulated: false })
     }
 
-    /// The node of a processor, by its place in `nodes`; the first for one that is in none.
+    /// Returns the index in `nodes` of a processor's node; 0 for a processor of no node.
     pub(crate) fn node_of_cpu(&self, cpu: u32) -> usize {
         self.nodes.iter().position(|node| node.cpus.contains(&cpu)).unwrap_or(0)
     }
 }
 
-/// The kernel's lists: `0-3,8,10-11`, perhaps empty.
+/// Parses the kernel's lists: `0-3,8,10-11`, possibly empty.
 fn numbers(text: &str) -> Result<Vec<u32>, String> {
     /// More processors than any machine has.
     const NUMBER_MAX: u32 = 1 << 16;
@@ -215,7 +216,7 @@ fn numbers(text: &str) -> Result<Vec<u32>, String> {
     Ok(all)
 }
 
-/// `MemTotal` of a node's meminfo; u64::MAX where it does not say.
+/// Returns `MemTotal` of a node's meminfo; `u64::MAX` if it is missing.
 fn total_bytes(meminfo: &str) -> u64 {
     let line = meminfo.lines().find_map(|line| line.split_once("MemTotal:").map(|(_, rest)| rest));
     let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
@@ -283,7 +284,7 @@ mod tests {
         let numbers = |t: &Topology| t.nodes.iter().map(|node| node.number).collect::<Vec<_>>();
         let topology = sysfs.read(Some("1-3"), None).unwrap();
         assert_eq!((numbers(&topology), &topology.nodes[0].cpus[..]), (vec![0, 1], &[1][..]));
-        // Processors of a node whose memory is forbidden are with the nearest.
+        // Processors of a node whose memory is forbidden go to the nearest node.
         let topology = sysfs.read(None, Some("0,2")).unwrap();
         assert_eq!((numbers(&topology), topology.nodes[0].cpus.len()), (vec![0, 2], 4));
         assert_eq!(topology.nodes[1].distances, [20, 10]);

@@ -38,8 +38,8 @@ impl Bell {
     /// Reports that a page became dirty; `urgent` if a partition has many. Costs one load while
     /// the cleaner wants no news.
     pub fn tell(&self, urgent: bool) {
-        // Pairs with the fence in `look_now`: this thread sees the cleaner's mood, or the cleaner sees
-        // the dirty page.
+        // Pairs with the fence in `look_now`: this thread sees the cleaner's mood, or the cleaner
+        // sees the dirty page.
         fence(Ordering::SeqCst);
         let mood = self.mood.load(Ordering::Relaxed);
         if mood == ASLEEP || mood == RESTING && urgent {
@@ -51,7 +51,8 @@ impl Bell {
     #[cold]
     pub fn ring(&self) {
         self.mood.store(AWAKE, Ordering::Relaxed);
-        // Relaxed, as the mood: the fences order what the cleaner must see, and a wake is never lost.
+        // Relaxed, as the mood: the fences order what the cleaner must see, and a wake is never
+        // lost.
         self.has_rung.store(true, Ordering::Relaxed);
         if let Some(cleaner) = self.cleaner.get().and_then(Weak::upgrade) {
             cleaner.wake();

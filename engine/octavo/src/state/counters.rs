@@ -1,20 +1,21 @@
 //! Exact counters that cost the hit path no shared store.
 //!
-//! Every thread counts in a block of its own, which only it writes; a reader adds the blocks up. A
-//! thread that ends leaves its block, counts included, to the next thread that comes, so a
-//! partition has as many blocks as it had threads at one time, and not as it ever had.
+//! Every thread counts in a block of its own, which only that thread writes; a reader adds the
+//! blocks up. A thread that ends leaves its block, with its counts, to the next new thread. So a
+//! partition has as many blocks as it had concurrent threads, not as many as it ever had
+//! threads.
 //!
 //! Not here: gauges such as dirty pages (the table counts them).
 
 use std::cell::{Cell, RefCell};
-// Not the model checker's: a flag that orders nothing.
+// Not the model checker's type: a flag that orders nothing.
 use std::sync::atomic::AtomicUsize;
 
 use octavo_disk::Process;
 
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering, fence, lock, thread_local};
 
-/// What is counted.
+/// The counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub(crate) enum Count {
@@ -35,37 +36,38 @@ pub(crate) enum Count {
     SyncErrors,
     /// Pages that entered a slot, by a fill or by a write.
     Arrivals,
-    /// Pages that left without being evicted for another: failed fills and the like.
+    /// Pages that left without being evicted for another page: failed fills, for example.
     Departures,
     Reads,
     Writes,
     Syncs,
     ReadBytes,
     WrittenBytes,
-    /// Pages that were found on the thread's own node, and on another; and those of the latter that
-    /// were written. With one node nothing is counted.
+    /// Pages found on the thread's own node, pages found on another node, and those of the
+    /// latter that were written. Not counted with one node.
     LocalHits,
     RemoteHits,
     RemoteWrites,
-    /// Requests that went to another node, the bundles they went in, and those that the queue had
-    /// no room for.
+    /// Requests sent to another node, the bundles that carried them, and requests for which the
+    /// queue had no room.
     Messages,
     Bundles,
     MessagesRefused,
-    /// Pages that were found in a copy of the thread's own node.
+    /// Pages found in a copy on the thread's own node.
     TwinHits,
-    /// Reads from afar that could have made a copy, and of copies that were overtaken unread: whose
-    /// turn it is.
+    /// Remote reads that could have made a copy, and reads of overtaken copies: each count
+    /// decides whose turn it is.
     CopyTurns,
     DoubtfulTurns,
-    /// Copies that were made, made anew, and overtaken by writes; pages that came back from one.
+    /// Copies made, refreshed, and overtaken by writes; pages restored from a copy.
     TwinsMade,
     TwinsRefreshed,
     TwinsOvertaken,
     Elections,
-    /// Mains that came to the node that writes them.
+    /// Mains that moved to the node that writes them.
     Switches,
-    /// Accesses from afar, where the way is chosen: whose turn it is to look for probes.
+    /// Remote accesses in a partition that chooses its strategy: decides whose turn it is to
+    /// look for probes.
     FarTurns,
     /// What emulated distance is charged for (`numa/cost.rs`).
     LocalWaits,
@@ -77,7 +79,7 @@ pub(crate) enum Count {
 
 const COUNTS: usize = Count::Last as usize;
 
-/// One thread's counts for one partition. Only that thread writes.
+/// One thread's counts for one partition. Only that thread writes them.
 #[repr(align(128))]
 pub(crate) struct Block([AtomicU64; COUNTS]);
 
@@ -90,8 +92,8 @@ impl Block {
     #[inline(always)]
     pub fn add(&self, count: Count, n: u64) {
         let cell = &self.0[count as usize];
-        // Relaxed load and store instead of an addition: this thread is the only writer, and readers want a
-        // sum, not an order.
+        // A relaxed load and store instead of an atomic addition: this thread is the only
+        // writer, and readers need a sum, not an order.
         #[cfg(not(shuttle))]
         cell.store(cell.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
         #[cfg(shuttle)]
@@ -120,7 +122,7 @@ impl Block {
 pub(crate) struct Counters {
     process: Process,
     number: usize,
-    /// The same, while a hit may be counted and nothing else done; else `NOBODY`.
+    /// The same number while a hit need only be counted; else `NOBODY`.
     at_hand: AtomicUsize,
     blocks: Mutex<Vec<Arc<Block>>>,
 }
@@ -129,7 +131,7 @@ pub(crate) struct Counters {
 struct Blocks(RefCell<Vec<Option<Arc<Block>>>>);
 
 impl Drop for Blocks {
-    /// The thread ends, and another may take its blocks over.
+    /// The thread ends; another thread may take its blocks over.
     fn drop(&mut self) {
         let _ = LAST.try_with(|last| last.set((usize::MAX, std::ptr::null())));
     }
@@ -137,14 +139,15 @@ impl Drop for Blocks {
 
 thread_local! {
     static BLOCKS: Blocks = const { Blocks(RefCell::new(Vec::new())) };
-    /// The block that this thread used last, and its counters' number: what a thread that serves one tenant needs.
+    /// The block that this thread used last, with its counters' number: all that a thread needs
+    /// which serves one tenant.
     static LAST: Cell<(usize, *const Block)> = const { Cell::new((usize::MAX, std::ptr::null())) };
 }
 
-/// No counters have this number, and no thread starts with it.
+/// A number that no counters have, and with which no thread starts.
 const NOBODY: usize = usize::MAX - 1;
 
-/// Numbers are not used again: a thread may still hold a block of counters that are gone.
+/// Numbers are not reused: a thread may still hold a block of counters that are gone.
 static NEXT_NUMBER: AtomicUsize = AtomicUsize::new(0);
 
 impl Counters {
@@ -159,11 +162,11 @@ impl Counters {
         }
     }
 
-    /// Whether a hit may be counted and nothing else done. Where not, no block is ever at hand, so
-    /// that every hit takes the way of a thread's first: whoever wants to hear of hits costs
-    /// them nothing while he does not.
+    /// Sets whether a hit need only be counted. If not, no block is ever at hand, so every hit
+    /// takes the slow path of a thread's first hit: a recorder or NUMA accounting costs hits
+    /// nothing while it is off.
     pub fn set_at_hand(&self, at_hand: bool) {
-        // Relaxed: a hit that does not see it yet is one of those before it.
+        // Relaxed: a hit that does not see the change yet counts as one before it.
         self.at_hand.store(if at_hand { self.number } else { NOBODY }, Ordering::Relaxed);
     }
 
@@ -173,21 +176,21 @@ impl Counters {
         self.block().add(count, n);
     }
 
-    /// Adds one to this thread's count, and says what it is then.
+    /// Adds one to this thread's count, and returns the new value.
     pub fn turn(&self, count: Count) -> u64 {
         self.block().add(count, 1);
         self.block().0[count as usize].load(Ordering::Relaxed)
     }
 
-    /// A read that was a hit of one page: counted once, and counted as a request and as a hit by
-    /// `sum`.
+    /// Counts a read that was a hit of one page. It is counted once; `sum` counts it as a
+    /// request and as a hit.
     #[inline(always)]
     pub fn add_hit(&self, bytes: u64) {
         self.block().add_hit(bytes);
     }
 
-    /// This thread's block, if it is the one that the thread used last, and nobody wants to hear of
-    /// hits.
+    /// Returns this thread's block, if the thread used it last. `None` while a recorder or NUMA
+    /// accounting must see every hit.
     #[inline(always)]
     pub fn at_hand(&self) -> Option<&Block> {
         let (number, block) = LAST.with(Cell::get);
@@ -195,7 +198,7 @@ impl Counters {
         (number == self.at_hand.load(Ordering::Relaxed)).then(|| unsafe { &*block })
     }
 
-    /// Whether hits need only be counted.
+    /// Whether a hit need only be counted.
     pub fn is_unheard(&self) -> bool {
         self.at_hand.load(Ordering::Relaxed) != NOBODY
     }
@@ -204,9 +207,9 @@ impl Counters {
     fn block(&self) -> &Block {
         let (number, block) = LAST.with(Cell::get);
         let block = if number == self.number { block } else { self.find_block() };
-        // SAFETY: `find_block` gave it for these counters, which keep every block that was ever
-        // made for them while they live. (In a child of `fork` this thread keeps it, until it makes
-        // another and that is the last one that it used.)
+        // SAFETY: `find_block` returned the block for these counters, which keep every block
+        // ever made for them while they live. (In a child of `fork` the block is kept by this
+        // thread, until the thread makes another block and uses it last.)
         unsafe { &*block }
     }
 
@@ -219,8 +222,8 @@ impl Counters {
         });
         let block = match own {
             Ok(block) => Arc::as_ptr(&block),
-            // A destructor of the ending thread counts. Nobody can take over the block that it gets:
-            // one handle on it is never dropped.
+            // A destructor of the ending thread counts. No other thread can take this block
+            // over: one handle on it is never dropped.
             Err(_) => Arc::into_raw(self.enlist()),
         };
         LAST.with(|last| last.set((self.number, block)));
@@ -230,7 +233,7 @@ impl Counters {
     #[cold]
     fn first(&self, blocks: &mut Vec<Option<Arc<Block>>>) -> Arc<Block> {
         let block = self.enlist();
-        // Blocks of partitions that are gone are let go here, where it costs nobody a hit.
+        // Blocks of partitions that are gone are released here, where no hit pays for it.
         blocks
             .iter_mut()
             .filter(|b| b.as_ref().is_some_and(|b| Arc::strong_count(b) == 1))
@@ -240,15 +243,17 @@ impl Counters {
         block
     }
 
-    /// A block that no thread has: one that an ended thread left, or a new one.
+    /// Returns a block that no thread has: one that an ended thread left, or a new one.
     fn enlist(&self) -> Arc<Block> {
-        // A child of `fork` cannot know who holds the lock: what it counts, nobody reads.
+        // A child of `fork` cannot know whether a thread holds the lock; its counts are read by
+        // nobody.
         if !self.process.is_this() {
             return Arc::new(Block::new());
         }
         let mut blocks = lock(&self.blocks);
         if let Some(left) = blocks.iter().find(|block| Arc::strong_count(block) == 1) {
-            // Pairs with the release in the ended thread's drop of its handle: its counts go on here.
+            // Pairs with the release in the ended thread's drop of its handle: its counts
+            // continue here.
             fence(Ordering::Acquire);
             return left.clone();
         }
@@ -257,7 +262,7 @@ impl Counters {
         block
     }
 
-    /// The sum over all threads: exact for everything that happened before.
+    /// The sum over all threads: exact for everything that happened before the call.
     pub fn sum(&self, count: Count) -> u64 {
         if !self.process.is_this() {
             return 0;
@@ -266,7 +271,8 @@ impl Counters {
             Count::Hits | Count::Reads => self.sum(Count::SingleHits),
             _ => 0,
         };
-        // Relaxed: who must see a thread's counts has synchronised with it by other means.
+        // Relaxed: a reader that must see a thread's counts has synchronised with it by other
+        // means.
         lock(&self.blocks)
             .iter()
             .fold(single, |sum, b| sum.wrapping_add(b.0[count as usize].load(Ordering::Relaxed)))
@@ -277,8 +283,8 @@ impl Counters {
 mod tests {
     use super::*;
 
-    /// Each connection of a server is a thread. Blocks stayed for every thread that ever was: half
-    /// a kilobyte for each of 100,000 connections.
+    /// Each connection of a server is a thread. Blocks once stayed for every thread that ever
+    /// was: half a kilobyte for each of 100,000 connections.
     #[test]
     fn blocks_are_as_many_as_threads_at_one_time_and_lose_no_count() {
         let counters = Arc::new(Counters::new());
@@ -289,7 +295,7 @@ mod tests {
                     std::thread::spawn(move || (0..100).for_each(|_| counters.add(Count::Misses, 1)))
                 })
                 .collect();
-            // Joined and not scoped: a scope ends before its threads' destructors.
+            // Joined, not scoped: a scope ends before its threads' destructors.
             threads.into_iter().for_each(|thread| thread.join().unwrap());
         }
         assert_eq!(counters.sum(Count::Misses), 50 * 4 * 100);

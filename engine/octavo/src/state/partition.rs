@@ -1,6 +1,7 @@
-//! A partition, one tenant's cache, and its objects: the data that everything above works on. Not
-//! here: what happens to pages (`pages`), how a partition is made and how large it is (`sizes.rs`),
-//! how it grows and shrinks (`control/resize.rs`).
+//! A partition (one tenant's cache) and its objects: the data that the floors above work on.
+//!
+//! Not here: what happens to pages (`pages`), how a partition is created and how large it is
+//! (`sizes.rs`), how it grows and shrinks (`control/resize.rs`).
 
 use std::collections::HashMap;
 
@@ -23,8 +24,8 @@ use crate::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering, lock, 
 use crate::wait::{Flushes, Ranges, SlotWaiters, Strays};
 use crate::ways::WAYS;
 
-/// A page's key is the object's id above this many bits of page index: 16 million objects of 4 PiB
-/// at pages of 4 KiB.
+/// Bits of the page index in a page's key; the bits above are the object's id. 16 million
+/// objects of 4 PiB each, with pages of 4 KiB.
 pub(crate) const PAGE_INDEX_BITS: u32 = 40;
 
 /// The key of an object's first page.
@@ -40,7 +41,7 @@ pub(crate) struct PartitionInner {
     pub mixer: Mixer,
     pub page_shift: u32,
     pub(super) page_bytes: usize,
-    /// Bytes of a page less one.
+    /// The page size in bytes, minus one.
     pub page_mask: usize,
     pub mode: CacheMode,
     pub counters: Counters,
@@ -54,14 +55,15 @@ pub(crate) struct PartitionInner {
     pub waiters: SlotWaiters,
     pub strays: Strays,
     pub windows: Windows,
-    /// Held while pages move between segments, and while somebody walks over the dirty ones.
+    /// Held while pages move between segments, and during walks over the dirty pages.
     pub moves: Mutex<()>,
-    /// What the mixer was made of.
+    /// The secret that the mixer was made from.
     pub secret: Secret,
-    /// The cache does not know it any more: what still holds it holds an empty shell.
+    /// The partition was removed from the cache: handles that still exist refer to an empty
+    /// shell.
     pub is_removed: AtomicBool,
     pub resizing: Mutex<Resizing>,
-    /// Turns that have given a resize up since a page was moved.
+    /// Consecutive turns that gave up a resize without moving a page.
     pub held_up: AtomicU32,
     pub costs: Mutex<Costs>,
     pub objects: Mutex<Objects>,
@@ -71,17 +73,17 @@ pub(crate) struct PartitionInner {
     pub remembered: Mutex<Remembered>,
     pub balance: Balance,
     pub(super) dirty_max_pages: AtomicU64,
-    /// The table's memory; after the table, which uses it.
+    /// The table's memory. Dropped after the table, which uses it.
     pub metadata: Mapping,
 }
 
-/// A partition while nothing is resized or opened.
+/// A view of a partition while nothing is resized or opened.
 pub(crate) struct Still<'s> {
-    /// What has happened to the table.
+    /// What happened to the table before its first access.
     pub history: &'s History,
-    /// The segments in use, but for those that are on their way out.
+    /// The segments in use, except those that are about to leave.
     pub segments: Vec<SegmentIndex>,
-    /// The open objects, in the order of their numbers.
+    /// The open objects, in the order of their ids.
     pub objects: Vec<&'s Arc<ObjectInner>>,
 }
 
@@ -94,27 +96,28 @@ pub(crate) struct Objects {
 pub(crate) struct ObjectInner {
     pub partition: Arc<PartitionInner>,
     pub id: u64,
-    /// What the tags of its pages begin with.
+    /// The common beginning of the tags of its pages.
     pub begun: Begun,
     len_bytes: AtomicU64,
-    /// Where its last page begins, or its end where that is a page's.
+    /// Offset of the last page's beginning; the object's length if that is a multiple of the
+    /// page size.
     last_page: AtomicU64,
     pub store: Store,
     pub name: String,
     pub ranges: Ranges,
     pub streams: Streams,
     pub flushes: Flushes,
-    /// The bounce pages that its bytes travel in.
+    /// How many bounce pages carry its bytes.
     pub bounced: Arc<BounceShare>,
     /// A sync of the store failed.
     pub failed: AtomicBool,
     closed: AtomicBool,
-    /// Where the next pass begins: behind the pages that were refused when the last gave up. A
-    /// hint.
+    /// Where the next pass begins: behind the pages that were refused when the last pass gave
+    /// up. A hint.
     pub clean_next: AtomicU64,
     /// Pages written back.
     pub written: AtomicU64,
-    /// Why a page could not be written back. None again once all could.
+    /// Why a page could not be written back. `None` once all could be.
     pub writeback_error: Mutex<Option<Error>>,
 }
 
@@ -130,8 +133,8 @@ impl PartitionInner {
         self.page_bytes
     }
 
-    /// An object is no longer: the numbers of its pages have so many bits, and its offsets are the
-    /// kernel's.
+    /// Checks that an object may have this length: page indices have [`PAGE_INDEX_BITS`] bits,
+    /// and offsets are the kernel's (signed).
     pub fn check_len(&self, name: &str, len_bytes: u64) -> Result<(), Error> {
         let most = (1 << (PAGE_INDEX_BITS + self.page_shift)).min(i64::MAX as u64);
         if len_bytes <= most {
@@ -143,12 +146,12 @@ impl PartitionInner {
         )))
     }
 
-    /// Where the page of an offset begins.
+    /// The offset at which the page of `offset` begins.
     pub fn page_start(&self, offset: u64) -> u64 {
         offset & !(self.page_mask as u64)
     }
 
-    /// What the tags of an object's pages begin with.
+    /// The common beginning of the tags of an object's pages.
     pub fn begin_tags(&self, id: u64) -> Begun {
         self.mixer.begin(key_of(id))
     }
@@ -159,7 +162,7 @@ impl PartitionInner {
         self.mixer.tag_among(begun, page)
     }
 
-    /// The object and page of a tag.
+    /// The object's id and the page index of a tag.
     pub fn page_of(&self, tag: Tag) -> (u64, u64) {
         let key = self.key_of_tag(tag);
         (key >> PAGE_INDEX_BITS, key & ((1 << PAGE_INDEX_BITS) - 1))
@@ -170,14 +173,15 @@ impl PartitionInner {
         self.mixer.key(tag)
     }
 
-    /// Acts while no segment comes or goes, the policy stays and no object is opened.
+    /// Runs `act` while no segment comes or goes, the policy stays and no object is opened.
     pub fn hold_still<T>(&self, act: impl FnOnce(Still<'_>) -> T) -> T {
         let resizing = lock(&self.resizing);
         let objects = lock(&self.objects);
         act(self.still(&resizing, &objects))
     }
 
-    /// The same, if it need not wait: a resize takes long.
+    /// As [`hold_still`](Self::hold_still), but returns `None` if it would have to wait: a
+    /// resize takes long.
     pub fn try_hold_still<T>(&self, act: impl FnOnce(Still<'_>) -> T) -> Option<T> {
         let resizing = try_lock(&self.resizing)?;
         let objects = try_lock(&self.objects)?;
@@ -193,7 +197,7 @@ impl PartitionInner {
         Still { history: &resizing.history, segments: self.table.segments().filter(stays).collect(), objects }
     }
 
-    /// Whether nobody has accessed a page yet.
+    /// Whether no page was accessed yet.
     pub fn is_untouched(&self) -> bool {
         [Count::Arrivals, Count::Hits, Count::Misses].map(|count| self.counters.sum(count)) == [0; 3]
     }
@@ -212,7 +216,7 @@ impl PartitionInner {
         self.dirty_max_pages.store(most, Ordering::Relaxed);
     }
 
-    /// A page became dirty.
+    /// Tells the cleaner that a page became dirty.
     pub fn note_dirty(&self) {
         self.tell_cleaner(self.table.dirty_pages() > self.dirty_max_pages() / 2);
     }
@@ -221,19 +225,19 @@ impl PartitionInner {
         self.shared.bell.tell(urgent);
     }
 
-    /// The open objects, by their numbers.
+    /// The open objects, in the order of their ids.
     pub fn open_objects(&self) -> Vec<Arc<ObjectInner>> {
         let mut objects: Vec<_> = lock(&self.objects).open.values().cloned().collect();
         objects.sort_by_key(|object| object.id);
         objects
     }
 
-    /// An object is closed.
+    /// Removes a closed object.
     pub fn forget(&self, id: u64) {
         lock(&self.objects).open.remove(&id);
     }
 
-    /// The cache is gone: the objects need not stay for the sake of their dirty pages.
+    /// Removes all objects, when the cache is dropped: their dirty pages no longer keep them.
     pub fn forget_all(&self) {
         let open = std::mem::take(&mut lock(&self.objects).open);
         drop(open);
@@ -247,7 +251,7 @@ impl PartitionInner {
         use Count::*;
         let left = [EvictionsCapacity, EvictionsResize, EvictionsDiscard, EvictionsWrite, Departures];
         let left = left.into_iter().fold(0u64, |sum, count| sum.wrapping_add(self.sum(count)));
-        // Counts of other threads may be read in any order: never less than none.
+        // Counts of other threads may be read in any order: clamp the difference at zero.
         (self.sum(Arrivals).wrapping_sub(left) as i64).max(0) as u64
     }
 }
@@ -282,14 +286,14 @@ impl ObjectInner {
         self.partition.tag_among(self.begun, page)
     }
 
-    /// Whether every call fails from now on.
+    /// Whether the object was closed: every call fails from then on.
     pub fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// For an object of whose pages none is there, and none can come.
+    /// Marks the object as closed. None of its pages may be resident, and none may arrive.
     pub fn set_closed(&self) {
-        // A second time the store may be somebody else's.
+        // Closing twice must not release the store: another cache may have claimed it since.
         if !self.closed.swap(true, Ordering::AcqRel) {
             self.set_len(0);
             self.store.release();
@@ -299,7 +303,8 @@ impl ObjectInner {
 
     #[inline(always)]
     pub fn len_bytes(&self) -> u64 {
-        // Relaxed: whoever must see a new length has synchronised with who set it.
+        // Relaxed: a thread that must see a new length has synchronised with the thread that set
+        // it.
         self.len_bytes.load(Ordering::Relaxed)
     }
 
@@ -308,14 +313,14 @@ impl ObjectInner {
         self.last_page.store(self.partition.page_start(len_bytes), Ordering::Relaxed);
     }
 
-    /// What lies before it and in one page lies inside the object.
+    /// A range that lies in one page and begins before this offset lies inside the object.
     #[inline(always)]
     pub fn last_page(&self) -> u64 {
         // Relaxed: as `len_bytes`.
         self.last_page.load(Ordering::Relaxed)
     }
 
-    /// Whether `len` bytes at `offset` lie inside the object.
+    /// Checks that `len` bytes at `offset` lie inside the object.
     #[inline(always)]
     pub fn check(&self, offset: u64, len: u64) -> Result<(), Error> {
         match offset.checked_add(len) {
@@ -332,7 +337,7 @@ impl ObjectInner {
         Error::PastEnd { object: self.name.clone(), offset_bytes, len_bytes, end_bytes: self.len_bytes() }
     }
 
-    /// Whether it may be written.
+    /// Checks that the object may be written.
     pub fn check_writable(&self) -> Result<(), Error> {
         match self.store.read_only() {
             true => Err(Error::ReadOnly { object: self.name.clone() }),
@@ -352,7 +357,7 @@ impl ObjectInner {
         self.partition.counters.add(Count::ReadBytes, bytes);
     }
 
-    /// Fails once the object is closed: its store may belong to another object then.
+    /// Checks that the object is open: a closed object's store may belong to another object.
     pub fn check_open(&self) -> Result<(), Error> {
         match self.is_closed() {
             true => Err(Error::Closed { object: self.name.clone() }),
@@ -360,7 +365,7 @@ impl ObjectInner {
         }
     }
 
-    /// Fails if the object can no longer be made durable.
+    /// Checks that no sync of the store has failed.
     pub fn check_not_failed(&self) -> Result<(), Error> {
         match self.failed.load(Ordering::Acquire) {
             true => self.check_open().and(Err(Error::Failed { object: self.name.clone() })),
@@ -376,8 +381,8 @@ impl ObjectInner {
 
 impl Drop for ObjectInner {
     fn drop(&mut self) {
-        // A closed one has released it before, and it may be somebody else's by now. In a child of
-        // `fork` it stays the parent's.
+        // A closed object has released its store before; another object may use it by now. In a
+        // child of `fork` the store stays the parent's.
         if !self.is_closed() && !self.partition.shared.is_forked() {
             self.store.release();
         }

@@ -99,5 +99,5 @@ impl Shared {
 
 fn new_ring(config: &CacheConfig) -> Result<Ring, Error> {
     let options = RingOptions { engine: config.engine, ..RingOptions::default() };
-    Ring::new(&options).map_err(|error| Error::Config(format!("cannot make a ring for I/O: {error}")))
+    Ring::new(&options).map_err(|error| Error::Config(format!("cannot create an I/O ring: {error}")))
 }

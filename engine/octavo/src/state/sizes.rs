@@ -1,5 +1,7 @@
-//! How large a partition is: how it is made, what its segments and their metadata cost, which sizes
-//! are possible. Not here: changing the size (`control/resize.rs`).
+//! The size of a partition: how it is created, what its segments and their metadata cost, which
+//! sizes are possible.
+//!
+//! Not here: changing the size (`control/resize.rs`).
 
 use octavo_recording::Secret;
 use octavo_table::{Mixer, NodeId, SegmentIndex, Shape, Table};
@@ -37,32 +39,32 @@ fn random_seed() -> std::io::Result<u64> {
 }
 
 impl PartitionInner {
-    /// The shape of its table, and what a segment costs with its metadata.
+    /// The shape of a partition's table, and the bytes of a segment with its metadata.
     fn shape(shared: &Shared, config: &PartitionConfig) -> (Shape, u64) {
         let cache = &shared.config;
         let slots_per_segment = cache.segment_bytes / cache.page_bytes as u64;
         let sets_per_segment = (slots_per_segment / WAYS as u64) as u32;
         let one = Shape { segments_max: 1, sets_per_segment };
         let per_segment = cache.segment_bytes + Table::<WAYS>::segment_metadata_bytes(one) as u64;
-        // The directory has room for four times `max`, so that `max` can be raised and a small partition's
-        // directory stays small.
+        // The directory has room for four times `max`: so `max` can be raised, and a small
+        // partition's directory stays small.
         let most = config.max_bytes.map_or(u64::MAX, |max| max.saturating_mul(4)).min(cache.memory_max_bytes);
         let most = (most / per_segment).min(octavo_table::SEGMENTS_MAX as u64 - 1) as u32;
-        // As many for each node.
+        // The same number for each node.
         let nodes = if config.node.is_some() { 1 } else { shared.numa.nodes() };
         let segments_max =
             (most.max(1).div_ceil(nodes) * nodes).min((octavo_table::SEGMENTS_MAX - 1) / nodes * nodes);
         (Shape { segments_max, sets_per_segment }, per_segment)
     }
 
-    /// Less is no partition.
+    /// The smallest size that a partition can have, in bytes.
     pub fn least_bytes(shared: &Shared, config: &PartitionConfig) -> u64 {
         let (shape, per_segment) = Self::shape(shared, config);
         Table::<WAYS>::fixed_bytes(shape) as u64 + per_segment
     }
 
-    /// So many bytes are enough for whole segments with `min_bytes`: for one that begins with them,
-    /// or grows to them.
+    /// A size in bytes that is enough for `min_bytes` in whole segments, for a partition that
+    /// starts with it or grows to it.
     pub fn new_bytes_with_min(shared: &Shared, config: &PartitionConfig) -> u64 {
         let (_, per_segment) = Self::shape(shared, config);
         Self::rounded_up(&config.limits(), per_segment)
@@ -75,20 +77,21 @@ impl PartitionInner {
         }
     }
 
-    /// A partition of `wanted` bytes, or a segment less.
+    /// Creates a partition of `wanted` bytes, or up to one segment less.
     pub fn new(shared: &Arc<Shared>, config: PartitionConfig, wanted: u64) -> Result<PartitionInner, Error> {
         copy::choose();
         let cache = &shared.config;
         let slots_per_segment = cache.segment_bytes / cache.page_bytes as u64;
         let (shape, per_segment) = Self::shape(shared, &config);
-        // The directory is small, but counts: 64 to 128 bytes a segment.
-        // Lines of a large table are walked at random: huge pages, to the last line, keep the walk in the
-        // TLB. What is not used of the last one is charged. A small table would waste most of one.
+        // The directory is small, but counts: 64 to 128 bytes a segment. Lines of a large table
+        // are walked at random: huge pages, to the last line, keep the walk in the TLB. The
+        // unused rest of the last huge page is charged. A small table would waste most of one.
         let huge = wanted / per_segment * Table::<WAYS>::segment_metadata_bytes(shape) as u64 >= HUGE_PAGE;
         let mut fixed = Table::<WAYS>::fixed_bytes(shape) as u64 + if huge { HUGE_PAGE } else { 0 };
         let segments =
             |fixed: u64| (wanted.saturating_sub(fixed) / per_segment).min(shape.segments_max as u64);
-        // What the policy learns grows and shrinks with the partition (`Costs::learn`).
+        // Memory for what the policy learns grows and shrinks with the partition
+        // (`Costs::learn`).
         let learning =
             Table::<WAYS>::learning_bytes(config.policy, segments(fixed) * slots_per_segment) as u64;
         let watch = Watch::new(shared, shape, segments(fixed) * slots_per_segment, learning);
@@ -182,7 +185,8 @@ impl PartitionInner {
         unsafe { Table::in_memory(metadata.base(), shape, places.nodes, policy, live) }
     }
 
-    /// How many segments so many bytes are enough for, with what is learned about them.
+    /// Returns the most segments that fit into `max_bytes`, including the memory for learning
+    /// about them.
     pub fn segments_within(&self, max_bytes: u64) -> u32 {
         let metadata = self.segment_bytes() - self.shared.config.segment_bytes;
         let (apart, once_used) = {
@@ -193,8 +197,8 @@ impl PartitionInner {
         };
         let left = max_bytes.saturating_sub(apart);
         let most = (left / self.segment_bytes()).min(u64::from(self.table.shape().segments_max)) as u32;
-        // What is learned, or left behind, is a hundredth of the rest at most, so that this takes few
-        // turns.
+        // Memory for learning, and metadata left behind, are at most 1 % of the rest, so this
+        // takes few iterations.
         let fits = |segments: &u32| {
             let behind = u64::from(once_used.saturating_sub(*segments)) * metadata;
             self.learning_bytes(*segments) + u64::from(*segments) * self.segment_bytes() + behind <= left
@@ -202,30 +206,30 @@ impl PartitionInner {
         (1..=most).rev().find(fits).unwrap_or(0)
     }
 
-    /// What a segment costs with its metadata.
+    /// Bytes of a segment with its metadata.
     pub fn segment_bytes(&self) -> u64 {
         let shape = self.table.shape();
         self.shared.config.segment_bytes + Table::<WAYS>::segment_metadata_bytes(shape) as u64
     }
 
-    /// So many bytes are enough for whole segments with the `min_bytes` of these limits.
+    /// A size in bytes that is enough for the `min_bytes` of `limits` in whole segments.
     pub fn bytes_with_min(&self, limits: &Limits) -> u64 {
         PartitionInner::rounded_up(limits, self.segment_bytes())
     }
 
-    /// What it has beyond these limits.
+    /// Bytes that the partition has beyond `limits`.
     pub fn beyond(&self, limits: &Limits) -> u64 {
         lock(&self.costs).charged_bytes().saturating_sub(limits.max_bytes)
     }
 
-    /// Bytes of what the policy, or one that was followed before, learns about so many segments.
+    /// Bytes in which the policy, or an earlier policy, learns about `segments` segments.
     pub fn learning_bytes(&self, segments: u32) -> u64 {
         let table = &self.table;
         let slots = segments as u64 * table.slots_per_segment() as u64;
         if table.has_learner() { Table::<WAYS>::learning_bytes(PolicyName::Octavo, slots) as u64 } else { 0 }
     }
 
-    /// The limits that it was given.
+    /// The partition's limits.
     pub fn limits(&self) -> Limits {
         *lock(&self.limits)
     }
@@ -234,7 +238,7 @@ impl PartitionInner {
         *lock(&self.limits) = limits;
     }
 
-    /// Whether it can ever be so large; the error is a sentence.
+    /// Checks that the partition can ever have this size; the error is a sentence.
     pub fn check_max(&self, max_bytes: u64) -> Result<(), String> {
         let most = u64::from(self.table.shape().segments_max) * self.segment_bytes();
         let (fixed, apart) = {
@@ -270,8 +274,8 @@ impl PartitionInner {
         self.shared.numa.bind(at, len, self.node_of_segment(segment));
     }
 
-    /// The segments that it has when it has given so many bytes, rounded up, but not into what is
-    /// promised.
+    /// The number of segments left after giving `bytes` back, rounded up to whole segments, but
+    /// never below the partition's `min`.
     pub fn segments_without(&self, bytes: u64) -> u32 {
         let charged = lock(&self.costs).charged_bytes();
         let spare = charged.saturating_sub(self.limits().min_bytes) / self.segment_bytes();

@@ -1,17 +1,19 @@
-//! Read-ahead: pages that a stream of reads will want next, brought in with the read that missed.
+//! Read-ahead: brings in the pages that a stream of reads will request next, together with the
+//! read that missed.
 //!
-//! A *stream* is a row of misses whose places follow each other, or lie equally far apart. An
-//! object follows several at a time, so readers that take turns are told apart. What a stream
-//! wanted last decides where its next miss is to be; a miss that comes there confirms it: its
-//! window doubles, up to the partition's, and the pages behind the miss are claimed as *ahead* (see
-//! the table's `claim_ahead`) and read in the same I/O where they are adjacent. Hits are not looked
-//! at, so they pay nothing; a stream waits for the store once a window.
+//! A *stream* is a row of misses whose positions are adjacent or equally far apart. An object
+//! follows 8 streams, so concurrent readers are told apart. What a stream read ahead last
+//! determines where its next miss must come. A miss there confirms the stream: its window
+//! doubles, up to the partition's limit, and the pages behind the miss are claimed as *ahead*
+//! (see the table's `claim_ahead`) and read in the same I/O if they are adjacent. Hits are not
+//! looked at, so they pay nothing; a stream waits for the store once per window.
 //!
-//! *Success and waste.* The table counts pages that were read ahead and wanted then, and those that
-//! left before. Where a quarter of a partition's was in vain of late, its windows halve; where next
-//! to nothing was, they double again.
+//! *Success and waste.* The table counts pages read ahead and then requested, and those that
+//! left before. If more than a quarter of a partition's recent ones were wasted, its windows
+//! halve; if almost none were, they double again.
 //!
-//! What is not here: waiting. Nobody waits for a page that is read ahead but who wants it.
+//! Not here: waiting. Only a task that requests a page waits for it, even if the page is read
+//! ahead.
 
 use crate::request::Advice;
 use crate::sync::{AtomicU32, Mutex, Ordering, lock};
@@ -19,24 +21,24 @@ use crate::sync::{AtomicU32, Mutex, Ordering, lock};
 /// Streams that an object follows.
 const STREAMS: usize = 8;
 
-/// A window begins with so many pages.
+/// Pages in a stream's first window.
 const WINDOW_MIN: u32 = 4;
 
-/// Misses further apart than this make no stride.
+/// Misses further apart than this many pages form no stride.
 const STRIDE_MAX: u64 = 1024;
 
-/// A strided stream has this share of a window: its pages are an I/O each.
+/// A strided stream gets this share of a window, because each of its pages is an I/O of its own.
 const STRIDED_SHARE: u32 = 8;
 
-/// A sequential stream may leave out so many pages; they were there, or are not wanted.
+/// Pages that a sequential stream may skip: they were resident, or are not requested.
 const GAP_MAX: u64 = 8;
 
-/// So many pages that were read ahead decide whether windows grow or shrink.
+/// Pages read ahead after which windows grow or shrink.
 const JUDGED_PAGES: u64 = 256;
 
-/// How an object's reads are looked at.
+/// The streams of an object's reads.
 pub(crate) struct Streams {
-    /// An `Advice`: NORMAL, SEQUENTIAL, RANDOM or ONCE.
+    /// The `Advice` in force: NORMAL, SEQUENTIAL, RANDOM or ONCE.
     mode: AtomicU32,
     known: Mutex<Known>,
 }
@@ -54,21 +56,22 @@ struct Known {
 
 #[derive(Clone, Copy, Default)]
 struct Stream {
-    /// The last miss.
+    /// The pages of the last miss: `first..end`.
     first: u64,
     end: u64,
-    /// Pages from one miss to the next; 1 for a sequential stream, 0 until something is known.
+    /// Pages from one miss to the next; 1 for a sequential stream, 0 until known.
     stride: i64,
-    /// Misses that came where they were to come.
+    /// Misses that came where they were expected.
     confirmed: u32,
-    /// A sequential stream's next miss lies in `from..next + GAP_MAX`, a strided one's at `next`.
+    /// The next miss of a sequential stream lies in `from..next + GAP_MAX`, of a strided one at
+    /// `next`.
     from: u64,
     next: u64,
     window: u32,
     used: u64,
 }
 
-/// Pages to read ahead: `count` of them from `first` on, `stride` apart.
+/// Pages to read ahead: `count` of them, beginning with `first`, `stride` apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ahead {
     pub first: u64,
@@ -81,7 +84,7 @@ impl Streams {
         Streams { mode: AtomicU32::new(NORMAL), known: Mutex::new(Known::default()) }
     }
 
-    /// Takes a word of advice for all that is read from now on.
+    /// Applies advice to all later reads.
     pub fn advise(&self, advice: Advice) {
         let mode = match advice {
             Advice::Normal => NORMAL,
@@ -94,13 +97,13 @@ impl Streams {
         self.mode.store(mode, Ordering::Relaxed);
     }
 
-    /// Whether pages are wanted once.
+    /// Whether each page is expected to be read once.
     pub fn is_once(&self) -> bool {
         self.mode.load(Ordering::Relaxed) == ONCE
     }
 
-    /// A read of the pages `first..end` missed. Returns what to read ahead, at most `most` pages;
-    /// nobody asks how many that are until there is a stream.
+    /// Reports that a read of the pages `first..end` missed. Returns what to read ahead, at most
+    /// `most` pages; `most` is called only if there is a stream.
     pub fn missed(&self, first: u64, end: u64, most: impl FnOnce() -> u32) -> Option<Ahead> {
         let mode = self.mode.load(Ordering::Relaxed);
         if mode == RANDOM {
@@ -109,7 +112,8 @@ impl Streams {
         let known = &mut *lock(&self.known);
         known.clock += 1;
         let clock = known.clock;
-        // 1. A stream that wanted to go on here; else one miss that this one may follow.
+        // 1. Find the stream that expects this miss; else a single miss that this one may
+        //    follow.
         let at = known.streams.iter().position(|stream| stream.expects(first));
         let at = at.or_else(|| {
             let near =
@@ -118,7 +122,7 @@ impl Streams {
             (0..STREAMS).filter(|at| near(&known.streams[*at])).min_by_key(nearest)
         });
         let Some(at) = at else {
-            // 2. A miss of its own, in the place of the stream that was quiet for longest.
+            // 2. None: a new stream replaces the one that was quiet for longest.
             let oldest = (0..STREAMS).min_by_key(|at| known.streams[*at].used).expect("there are some");
             known.streams[oldest] = Stream { first, end, used: clock, ..Stream::default() };
             let stream = &mut known.streams[oldest];
@@ -143,7 +147,7 @@ impl Stream {
             }
     }
 
-    /// The stride, if a miss may be this one's next.
+    /// The stride, if the miss at `first` may follow this stream's.
     fn follows(&self, first: u64) -> Option<i64> {
         if (self.end..=self.end + 1).contains(&first) {
             return Some(1);
@@ -152,7 +156,7 @@ impl Stream {
         (stride != 0 && stride.unsigned_abs() <= STRIDE_MAX).then_some(stride)
     }
 
-    /// The next window, twice as large as the last.
+    /// Returns the next window, twice as large as the last.
     fn go_on(&mut self, stride: i64, from: u64, most: u32) -> Option<Ahead> {
         let most = if stride == 1 { most } else { (most / STRIDED_SHARE).max(1) };
         self.window = (self.window * 2).clamp(WINDOW_MIN, most.max(WINDOW_MIN)).min(most);
@@ -170,9 +174,9 @@ impl Stream {
     }
 }
 
-/// How large a partition's windows are.
+/// The sizes of a partition's windows.
 pub(crate) struct Windows {
-    /// Pages that the partition allows; 0: it reads nothing ahead.
+    /// Pages that the partition allows; 0: no read-ahead.
     pub max_pages: u32,
     /// Pages that success allows now.
     pages: AtomicU32,
@@ -184,7 +188,7 @@ impl Windows {
         Windows { max_pages, pages: AtomicU32::new(max_pages), judged: Mutex::new((0, 0)) }
     }
 
-    /// Pages of a window now, by the pages of `used` and `wasted` so far.
+    /// Returns the pages of a window now, from the counts of `used` and `wasted` pages so far.
     pub fn pages(&self, used: u64, wasted: u64) -> u32 {
         // Relaxed: a hint.
         let pages = self.pages.load(Ordering::Relaxed);
@@ -222,10 +226,10 @@ mod tests {
         assert_eq!(pages(streams.missed(11, 12, || 32)), [12, 13, 14, 15]);
         assert_eq!(pages(streams.missed(16, 17, || 32)), (17..25).collect::<Vec<_>>());
         assert_eq!(pages(streams.missed(25, 26, || 32)).len(), 16);
-        // A page or two were there.
+        // A page or two were resident.
         assert_eq!(pages(streams.missed(44, 45, || 32)), (45..77).collect::<Vec<_>>());
         assert_eq!(pages(streams.missed(77, 78, || 32)).len(), 32);
-        // Somewhere else: nothing.
+        // A miss somewhere else reads nothing ahead.
         assert_eq!(streams.missed(5000, 5001, || 32), None);
     }
 

@@ -1,30 +1,31 @@
-//! Flushes: the syncs that an object sends to its store, one at a time.
+//! Flushes: the syncs that an object sends to its store, one at a time. Not here: the I/O of a
+//! flush (`flight/writeback.rs`).
 
 use super::Waiter;
 use crate::sync::{Mutex, lock};
 
-/// The flushes of an object (the store's own syncs), one at a time: where two are in flight and one
-/// fails, the other's success says nothing of the bytes that the first has lost. Whoever comes
-/// while one is in flight shares the next.
+/// The flushes of an object (the store's own syncs), one at a time. If two were in flight and
+/// one failed, the other's success would say nothing about the bytes that the first lost. Tasks
+/// that ask while a flush is in flight share the next one.
 pub(crate) struct Flushes(Mutex<FlushState>);
 
 #[derive(Default)]
 struct FlushState {
     in_flight: bool,
-    /// How many were begun; flushes are numbered from 1.
+    /// Number of flushes begun; flushes are numbered from 1.
     begun: u64,
-    /// The last one that succeeded.
+    /// Number of the last flush that succeeded.
     done: u64,
     waiting: Vec<Waiter>,
 }
 
-/// What a task that needs a flush is to do.
+/// What a task that needs a flush has to do.
 pub(crate) enum Flush {
-    /// Flush.
+    /// Start the flush.
     Begin,
-    /// Come back when it is told.
+    /// Wait for the wake-up, then ask again.
     Wait,
-    /// Nothing: somebody's flush has begun after it asked, and succeeded.
+    /// Nothing: a flush that began after this task asked has succeeded.
     Covered,
 }
 
@@ -33,7 +34,8 @@ impl Flushes {
         Flushes(Mutex::new(FlushState::default()))
     }
 
-    /// `needed` names the first flush that will do; 0 if the task asks for the first time.
+    /// Asks for a flush. `needed` names the first flush that covers the task; 0 at the first
+    /// call.
     pub fn ask(&self, needed: &mut u64, waiter: impl FnOnce() -> Waiter) -> Flush {
         let mut state = lock(&self.0);
         if *needed == 0 {
@@ -51,7 +53,7 @@ impl Flushes {
         Flush::Begin
     }
 
-    /// The flush in flight has ended.
+    /// Ends the flush in flight and wakes the waiting tasks.
     pub fn ended(&self, succeeded: bool) {
         let mut state = lock(&self.0);
         state.in_flight = false;

@@ -1,4 +1,5 @@
-//! The mailbox of a lane: pages that its owner is to try again, and whether the owner sleeps.
+//! The mailbox of a lane: pages that the lane's owner must try again, and whether the owner
+//! sleeps.
 //!
 //! Wake-up protocol, for everything that a sleeping owner must notice:
 //!
@@ -16,20 +17,20 @@ use crate::sync::{Arc, AtomicBool, Mutex, Ordering, fence, lock};
 /// The number of a task in its lane.
 pub(crate) type TaskId = usize;
 
-/// Stands for a page in a registration of a task that only wants to go on.
+/// Stands for a page in the registration of a task that only wants to continue.
 pub(crate) const RESUME: u64 = u64::MAX;
 
 /// A lane's mailbox. Any thread may put something in; the lane's owner takes it out.
 pub(crate) struct Mailbox {
     ring: Arc<Ring>,
     ready: Mutex<Vec<Ready>>,
-    /// The owner sleeps, or is about to, and wants to be woken for news.
+    /// The owner sleeps, or is about to, and needs a wake-up for news.
     parked: AtomicBool,
-    /// The owner takes the lane's completions itself; nobody else needs to.
+    /// The owner takes the lane's completions itself; no other thread needs to.
     attended: AtomicBool,
 }
 
-/// A page of a task that the lane's owner is to try again.
+/// A page of a task that the lane's owner must try again.
 pub(crate) struct Ready {
     pub task: TaskId,
     pub page: u64,
@@ -37,7 +38,8 @@ pub(crate) struct Ready {
     pub registered: bool,
 }
 
-/// Registration of one task for one page: tells the task's lane that it may try again.
+/// Registration of one task for one page: tells the task's lane that the page may be tried
+/// again.
 pub(crate) struct Waiter {
     mailbox: Arc<Mailbox>,
     task: TaskId,
@@ -51,7 +53,7 @@ impl Waiter {
         self.mailbox.notify();
     }
 
-    /// Whether the owner of the task's lane is there to act on a wake-up.
+    /// Whether the owner of the task's lane is running or waiting there, and acts on a wake-up.
     pub fn is_attended(&self) -> bool {
         self.mailbox.is_attended()
     }
@@ -67,13 +69,13 @@ impl Mailbox {
         })
     }
 
-    /// A waiter for `page` of `task`. Registering it is to be counted by the lane.
+    /// Creates a waiter for `page` of `task`. The lane counts it when it is registered.
     pub fn waiter(self: &Arc<Self>, task: TaskId, page: u64) -> Waiter {
         Waiter { mailbox: self.clone(), task, page }
     }
 
-    /// Adds a page without waking the owner: for the owner itself, and for completions, which the
-    /// owner takes before it sleeps.
+    /// Adds a page without waking the owner: for the owner itself, and for completions, which
+    /// the owner takes before it sleeps.
     pub fn put(&self, ready: Ready) {
         lock(&self.ready).push(ready);
     }
@@ -108,7 +110,7 @@ impl Mailbox {
         self.parked.store(false, Ordering::Relaxed);
     }
 
-    /// Wakes an owner that sleeps, so that it looks again at which lanes are attended.
+    /// Wakes a sleeping owner, so that it checks again which lanes are attended.
     pub fn wake_if_parked(&self) {
         if self.parked.load(Ordering::SeqCst) {
             self.ring.wake();
@@ -120,7 +122,7 @@ impl Mailbox {
         self.ring.wake();
     }
 
-    /// Says whether the owner takes the lane's completions itself.
+    /// Sets whether the owner takes the lane's completions itself.
     pub fn set_attended(&self, attended: bool) {
         self.attended.store(attended, Ordering::SeqCst);
     }

@@ -1,12 +1,14 @@
-//! Closed ranges of an object: while a range is being cleared or cut off, no page of it is brought
+//! Closed ranges of an object: while a range is cleared or cut off, none of its pages is brought
 //! in.
+//!
+//! Not here: what happens to the pages of the range (`flight/discard.rs`, `api/lifecycle.rs`).
 
 use std::ops::Range;
 
 use super::Waiter;
 use crate::sync::{AtomicU32, Mutex, Ordering, lock};
 
-/// The ranges of an object that somebody clears: nothing is brought in there meanwhile.
+/// The closed ranges of an object, in pages, and the tasks that wait for each.
 pub(crate) struct Ranges {
     count: AtomicU32,
     ranges: Mutex<Vec<(Range<u64>, Vec<Waiter>)>>,
@@ -17,11 +19,13 @@ impl Ranges {
         Ranges { count: AtomicU32::new(0), ranges: Mutex::new(Vec::new()) }
     }
 
-    /// Registers with the range the page lies in, if there is one. Under the page's set's lock.
+    /// Registers with the closed range that contains `page`, if there is one. The caller holds
+    /// the lock of the page's set.
     pub fn wait(&self, page: u64, waiter: impl FnOnce() -> Waiter) -> bool {
-        // Whoever clears a range takes the lock of every set concerned after it has closed the range. A
-        // thread that takes such a lock later sees it; one that took it earlier has claimed before,
-        // and is waited for. Acquire: pairs with `open`, whose caller may have changed the length.
+        // The task that clears a range takes the lock of every affected set after it has closed
+        // the range. A thread that takes such a lock later sees the range; one that took it
+        // earlier has claimed before, and is waited for. Acquire: pairs with `open`, whose
+        // caller may have changed the length.
         if self.count.load(Ordering::Acquire) == 0 {
             return false;
         }
@@ -34,14 +38,14 @@ impl Ranges {
         }
     }
 
-    /// Whether the page lies in a closed range. Under its set's lock.
+    /// Whether the page lies in a closed range. The caller holds the lock of the page's set.
     pub fn is_closed(&self, page: u64) -> bool {
         // Acquire: as in `wait`.
         self.count.load(Ordering::Acquire) > 0
             && lock(&self.ranges).iter().any(|(range, _)| range.contains(&page))
     }
 
-    /// Closes a range of pages; or registers with one that overlaps it.
+    /// Closes a range of pages and returns `true`; or registers with a range that overlaps it.
     pub fn close(&self, range: Range<u64>, waiter: impl FnOnce() -> Waiter) -> bool {
         let mut ranges = lock(&self.ranges);
         if let Some((_, waiters)) =
@@ -56,8 +60,7 @@ impl Ranges {
         true
     }
 
-    /// Opens the end of a range that `close` has closed, from `end` on; all of it if nothing is
-    /// left.
+    /// Opens the end of a closed range, from page `end` on; all of the range if nothing is left.
     pub fn shorten(&self, range: &Range<u64>, end: u64) {
         if end == range.start {
             return self.open(range);
@@ -65,13 +68,13 @@ impl Ranges {
         let mut ranges = lock(&self.ranges);
         let at = ranges.iter().position(|(r, _)| r == range).expect("a range that was closed");
         ranges[at].0.end = end;
-        // Those who wait for what is still closed come again.
+        // Tasks that wait for a page still closed register again.
         let waiters = std::mem::take(&mut ranges[at].1);
         drop(ranges);
         waiters.into_iter().for_each(Waiter::wake);
     }
 
-    /// Opens a range that `close` has closed.
+    /// Opens a closed range.
     pub fn open(&self, range: &Range<u64>) {
         let mut ranges = lock(&self.ranges);
         let at = ranges.iter().position(|(r, _)| r == range).expect("a range that was closed");

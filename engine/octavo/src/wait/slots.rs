@@ -1,7 +1,7 @@
 //! Tasks that wait for a slot to leave its busy state (P12).
 //!
-//! Registration happens under the slot's shard lock, which the thread that ends the busy state also
-//! takes before it wakes the waiters. So no waiter is missed.
+//! Registration happens under the slot's shard lock, which the thread that ends the busy state
+//! also takes before it wakes the waiters. So no waiter is missed.
 
 use std::collections::HashMap;
 
@@ -27,7 +27,7 @@ impl SlotWaiters {
         &self.shards[slot.0 as usize % SHARDS]
     }
 
-    /// Registers for the end of the busy state `seen` (P12). Err if it has ended: look again.
+    /// Registers for the end of the busy state `seen` (P12). Fails if it has ended: look again.
     pub fn register(
         &self,
         table: &Table<WAYS>,
@@ -41,8 +41,8 @@ impl SlotWaiters {
         Ok(())
     }
 
-    /// Tells everybody who is registered with the slot. For whoever ended its busy state and saw
-    /// the flag.
+    /// Wakes all tasks registered with the slot. Called by the thread that ended the busy state
+    /// and saw the flag.
     pub fn wake(&self, slot: SlotIndex) {
         let waiters = lock(self.shard(slot)).remove(&slot);
         waiters.into_iter().flatten().for_each(Waiter::wake);

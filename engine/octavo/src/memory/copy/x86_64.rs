@@ -1,25 +1,26 @@
-//! The copies on x86-64: one for both directions, as its meaning is atomic at either end, which is
+//! The copies on x86-64: one for both directions, with atomic meaning at both ends, which is
 //! more than each direction needs.
 //!
-//! Lengths up to 128 bytes are inline and have no loop. Longer ones are a loop of the widest
-//! vectors that the processor has, chosen once, or `rep movs`. What is not here: what the copies
-//! mean to other threads (see the module above).
+//! Lengths up to 128 bytes are inline and have no loop. Longer copies are a loop of the widest
+//! vectors that the processor has, chosen once, or `rep movs`.
+//!
+//! Not here: what the copies mean to other threads (`copy.rs`).
 
 use std::arch::asm;
 use std::arch::x86_64::__cpuid;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// Every loop below copies such a block per turn and its last block apart.
+/// Bytes that every loop below copies per iteration; the last block is copied separately.
 pub(super) const BLOCK_BYTES: usize = 128;
 
-/// From here on `rep movs` is no slower than the best loop, where it is used at all.
+/// From this length on `rep movs`, if used at all, is no slower than the best loop.
 const STRING_BYTES_MIN: usize = 4096;
 
 // `copy` divides the lengths at 16, 32 and 64; from 64 to a block is two runs of 64.
 const _: () = assert!(BLOCK_BYTES == 2 * 64 && STRING_BYTES_MIN > BLOCK_BYTES);
 
-/// How to copy 64 bytes and more. Those with AVX-512 come last, so that one comparison tells them
-/// apart.
+/// How to copy 64 bytes and more. The kinds with AVX-512 come last, so that one comparison
+/// identifies them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum CopyKind {
@@ -37,7 +38,7 @@ impl CopyKind {
     pub(super) const ALL: [Self; 5] =
         [Self::Sse2, Self::Avx2, Self::Avx2String, Self::Avx512, Self::Avx512String];
 
-    /// The last one of `ALL` that the machine supports and that is known to be fast there.
+    /// The last kind of `ALL` that the machine supports and that is known to be fast there.
     fn detect() -> Self {
         Self::ALL.into_iter().rfind(|kind| kind.is_supported()).unwrap_or(Self::Sse2)
     }
@@ -46,7 +47,7 @@ impl CopyKind {
         match self {
             Self::Sse2 => true,
             Self::Avx2 => is_x86_feature_detected!("avx2"),
-            // All that `if_wide` stands for. No processor has the first without the others.
+            // Everything that `if_wide` implies. No processor has the first without the others.
             Self::Avx512 => {
                 is_x86_feature_detected!("avx512f")
                     && is_x86_feature_detected!("avx2")
@@ -59,8 +60,9 @@ impl CopyKind {
     }
 }
 
-/// Intel's processors with ERMS. AMD's later ones have the flag too, but some of them are slow when
-/// the low twelve bits of the addresses are close, which pages' are; the loops are good everywhere.
+/// Whether `rep movs` is fast: on Intel's processors with ERMS. AMD's later processors have the
+/// flag too, but some are slow when the low twelve bits of the addresses are close, as those of
+/// pages are. The loops are good everywhere.
 fn strings_are_fast() -> bool {
     let vendor = __cpuid(0);
     let is_intel = [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes).concat() == b"GenuineIntel";
@@ -71,7 +73,7 @@ fn strings_are_fast() -> bool {
 static CHOSEN: AtomicU8 = AtomicU8::new(0);
 
 fn chosen() -> CopyKind {
-    // Relaxed: the byte is all there is to know, and whoever does not see it finds the same.
+    // Relaxed: the byte is self-contained, and a thread that does not see it computes the same.
     match CHOSEN.load(Ordering::Relaxed) {
         1 => CopyKind::Sse2,
         2 => CopyKind::Avx2,
@@ -82,8 +84,7 @@ fn chosen() -> CopyKind {
     }
 }
 
-/// Whether the choice was made and has AVX-512, for the copies that are so short that each
-/// comparison counts.
+/// Whether the choice was made and has AVX-512, for copies so short that each comparison counts.
 #[inline(always)]
 pub(super) fn avx512_is_chosen() -> bool {
     // Relaxed: as in `chosen`.
@@ -101,9 +102,9 @@ pub(super) fn choose() -> CopyKind {
 
 /// # Safety
 ///
-/// `len` bytes are valid for reads at `src` and for writes at `dst`, and do not overlap; who else
-/// accesses them does so as `copy_out` and `copy_in` say. So for every function below, with the
-/// lengths that it names.
+/// `len` bytes are valid for reads at `src` and for writes at `dst`, and do not overlap; other
+/// threads access them only as `copy_out` and `copy_in` say. The same holds for every function
+/// below, with the lengths that it names.
 #[inline(always)]
 pub(super) unsafe fn copy<const WIDE: bool>(src: *const u8, dst: *mut u8, len: usize) {
     match len {
@@ -166,15 +167,15 @@ pub(super) unsafe fn copy_64_to_128(src: *const u8, dst: *mut u8, len: usize) {
 }
 
 /// Four instructions instead of sixteen: the fewer there are, the more of the *next* copies the
-/// processor has begun while it waits for memory.
+/// processor has started while it waits for memory.
 ///
 /// # Safety
 ///
 /// As for `copy`; and the processor has AVX-512.
 #[inline(always)]
 pub(super) unsafe fn copy_64_to_128_avx512(src: *const u8, dst: *mut u8, len: usize) {
-    // SAFETY: 64 bytes from the start and 64 to the end, of at least 64. The registers from 16 up are
-    // not seen by SSE code and need no `vzeroupper`.
+    // SAFETY: 64 bytes from the start and 64 to the end, of at least 64. The registers from 16 up
+    // are not seen by SSE code and need no `vzeroupper`.
     unsafe {
         asm!(
             "vmovdqu64 zmm16, zmmword ptr [{src}]",
@@ -273,7 +274,7 @@ unsafe fn copy_below_16(src: *const u8, dst: *mut u8, len: usize) {
     }
 }
 
-/// Not inline: a call is nothing to so long a copy, and callers stay small.
+/// Not inline: a call costs nothing beside so long a copy, and callers stay small.
 ///
 /// # Safety
 ///
@@ -306,7 +307,8 @@ pub(super) unsafe fn copy_long(kind: CopyKind, src: *const u8, dst: *mut u8, len
 
 #[inline(always)]
 unsafe fn copy_string(src: *const u8, dst: *mut u8, len: usize) {
-    // SAFETY: the bytes of the contract; the direction flag is clear on entry to every assembly block.
+    // SAFETY: the bytes of the contract; the direction flag is clear on entry to every assembly
+    // block.
     unsafe {
         asm!(
             "rep movsb",
@@ -321,8 +323,8 @@ unsafe fn copy_string(src: *const u8, dst: *mut u8, len: usize) {
 
 #[inline(always)]
 unsafe fn copy_long_avx512(src: *const u8, dst: *mut u8, len: usize) {
-    // SAFETY: the bytes of the contract, as `rest` counts down to the last block. The registers from 16
-    // up are not seen by SSE code and need no `vzeroupper`.
+    // SAFETY: the bytes of the contract, as `rest` counts down to the last block. The registers
+    // from 16 up are not seen by SSE code and need no `vzeroupper`.
     unsafe {
         asm!(
             "2:",
@@ -347,8 +349,8 @@ unsafe fn copy_long_avx512(src: *const u8, dst: *mut u8, len: usize) {
 
 #[inline(always)]
 unsafe fn copy_long_avx2(src: *const u8, dst: *mut u8, len: usize) {
-    // SAFETY: the bytes of the contract, as `rest` counts down to the last block. `vzeroupper` clears
-    // the upper halves of all sixteen registers, which are declared as overwritten.
+    // SAFETY: the bytes of the contract, as `rest` counts down to the last block. `vzeroupper`
+    // clears the upper halves of all sixteen registers, which are declared as overwritten.
     unsafe {
         asm!(
             "2:",
@@ -400,7 +402,8 @@ unsafe fn copy_long_sse2(src: *const u8, dst: *mut u8, len: usize) {
 ///
 /// As for `super::zero_in`.
 pub(super) unsafe fn zero(dst: *mut u8, len: usize) {
-    // SAFETY: the bytes of the contract; the direction flag is clear on entry to every assembly block.
+    // SAFETY: the bytes of the contract; the direction flag is clear on entry to every assembly
+    // block.
     unsafe {
         asm!(
             "rep stosb",
