@@ -180,8 +180,8 @@ impl PartitionInner {
             return Table::spread(shape, places.nodes, policy, live);
         }
         places.bind_metadata(&shared.numa, shape, metadata.base().as_ptr());
-        // SAFETY: the mapping is zeroed, aligned to a page or more, large enough, and lives as long as
-        // the table (field order).
+        // SAFETY: the mapping is zeroed, aligned to a page or more, large enough, and lives as long
+        // as the table (field order).
         unsafe { Table::in_memory(metadata.base(), shape, places.nodes, policy, live) }
     }
 

@@ -11,7 +11,6 @@ use crate::index::{Found, SetNumber, SlotIndex};
 use crate::memory::layout::{Front, set_bytes};
 use crate::sync::atomic::Ordering;
 use crate::word::prefetch::prefetch;
-#[cfg(not(any(loom, shuttle)))]
 use crate::word::slot::{Shown, Word};
 use crate::word::tag::Tag;
 
