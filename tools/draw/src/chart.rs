@@ -31,9 +31,9 @@ impl Point {
 /// How a curve is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
-    /// A line; with at most [`DOTS_MAX`] points, a dot and a vertical spread at each.
+    /// A line; with at most 32 points, a dot and a vertical spread at each.
     Measured,
-    /// A line with the spread as a band; with at most [`DOTS_MAX`] points, a dot at each.
+    /// A line with the spread as a band; with at most 32 points, a dot at each.
     Estimated,
     /// A dotted line without dots and without a name: a law that was fitted to another curve.
     Fitted,
