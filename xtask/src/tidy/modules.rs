@@ -319,8 +319,9 @@ impl<'ast> Visit<'ast> for Paths<'_> {
     fn visit_attribute(&mut self, _: &'ast Attribute) {}
 
     fn visit_path(&mut self, path: &'ast syn::Path) {
-        // A single name in code is a local name or an imported item, never a module.
-        if path.segments.len() > 1 {
+        // A single lower-case name in code is a local name, never a module.
+        let is_local = path.get_ident().is_some_and(|name| name.to_string().starts_with(char::is_lowercase));
+        if !is_local {
             let names = path.segments.iter().map(|segment| segment.ident.to_string()).collect();
             self.0.push((names, path.span().start().line));
         }

@@ -9,7 +9,7 @@ use std::num::NonZeroU64;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Access, Advice, AtFlags, CWD, accessat, fadvise, fallocate, fdatasync, ioctl_blksszget};
+use rustix::fs::{Access, Advice, AtFlags, CWD, accessat, fadvise, fallocate, ioctl_blksszget};
 use rustix::io::Errno;
 
 use crate::error::{IoError, OpenError};
@@ -251,7 +251,7 @@ impl FileStore {
                 let Part { next, means, .. } = io.parts[index];
                 let done = |result: Result<(), Errno>| result.map(|()| 0).map_err(Errno::raw_os_error);
                 let outcome = match (io.op, means.flags()) {
-                    (Op::Sync, _) => done(fdatasync(file)),
+                    (Op::Sync, _) => sys::sync(file).map(|()| 0),
                     (Op::Read, _) => sys::read_at(file, &pieces, next),
                     (_, Some(flags)) => done(fallocate(file, flags, next, len)),
                     (_, None) => sys::write_at(file, &pieces, next),
@@ -302,7 +302,7 @@ impl FileStore {
     fn hand_over_tail(&self, len_bytes: u64) -> io::Result<()> {
         let start = self.tail_start(len_bytes);
         let Some(tail) = self.tail.as_ref().filter(|_| start < len_bytes) else { return Ok(()) };
-        fdatasync(tail)?;
+        sys::sync(tail).map_err(io::Error::from_raw_os_error)?;
         // The advice may fail: then the kernel keeps a clean page.
         let _ = fadvise(tail, start, NonZeroU64::new(TAIL_UNIT_BYTES), Advice::DontNeed);
         Ok(())

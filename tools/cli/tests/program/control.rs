@@ -191,7 +191,7 @@ fn a_partition_can_be_inspected_and_changed_while_it_serves() {
         (&["stat", "q"], "no partition is called \"q\""),
         (&["advise", "p", "dusk", "normal"], "did you mean \"disk\"?"),
         (&["advise", "p", "disk", "wilneed"], "did you mean \"willneed\"?"),
-        (&["advise", "p", "disk", "willneed", "--offset", "1GiB"], "past the end"),
+        (&["advise", "p", "disk", "willneed", "--offset", "1GiB"], "reach past its end"),
     ] {
         let said = server.ctl_fail(arguments);
         assert!(said.contains(word), "{arguments:?}: {said}");
