@@ -107,9 +107,11 @@ fn a_resize_that_waits_for_a_store_delays_neither_stat_nor_the_shutdown() {
     let mut scene = Scene::new("500ms");
     let mut client = Client::connect(&scene.server.nbd, "disk").unwrap();
     let _hanging = scene.hang("writes");
-    // Every set of every segment has dirty pages, so no segment can be removed without the store.
-    // The cleaner starts to write, and hangs.
-    for at in 0..8 {
+    // Every segment has dirty pages, so none can be removed without the store. They are more than
+    // half of dirty_max, so the cleaner starts to write, and hangs. No set is full: a page whose
+    // set is full would wait for the store, and its client with it.
+    scene.server.ctl_succeed(&["set", "p", "dirty_max=5MiB"]);
+    for at in 0..3 {
         client.write(at << 20, &vec![1; 1 << 20]);
     }
     let control = scene.server.control.clone();
