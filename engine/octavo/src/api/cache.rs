@@ -15,7 +15,7 @@ use crate::stat::CacheStat;
 use crate::state::partition::PartitionInner;
 use crate::state::shared::Shared;
 use crate::state::sizes::too_little;
-use crate::sync::{Arc, Mutex, Ordering, lock};
+use crate::sync::{Arc, Mutex, Ordering, fence, lock};
 
 /// A page cache with a hard memory limit. Cheap to clone. Dropping the last clone stops the
 /// cleaner, waits for the cleaner's I/O in flight and drops every page, dirty ones too:
@@ -371,6 +371,8 @@ impl Drop for CacheInner {
         }
         // Release: comes before the bell's wake-up, after which the cleaner loads `closed`.
         core.shared.closed.store(true, Ordering::Release);
+        // Pairs with the fence in `Bell::look_now`: the cleaner sees the flag, or hears the ring.
+        fence(Ordering::SeqCst);
         core.shared.bell.ring();
         core.ledger.alarm.end();
         lock(&self.workers).stop(core.crew());

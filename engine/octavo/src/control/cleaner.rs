@@ -69,10 +69,12 @@ impl Cleaner {
             if is_busy && !shared.bell.has_rung() && look_at.is_none_or(|at| at > now) {
                 continue;
             }
-            // Relaxed: the bell's wake-up orders it.
+            // In this order: a drop of the cache sets the flag and then rings. If `look_now` forgets
+            // that ring, the flag is seen here. Pairs with the fence in `CacheInner::drop`.
             if shared.closed.load(Ordering::Relaxed) {
                 return self.end();
             }
+            shared.bell.look_now();
             self.look(core, now);
             self.tell_refusals(core);
         }
@@ -81,7 +83,6 @@ impl Cleaner {
     /// Starts the passes needed now, and decides when to look again if the bell does not ring.
     fn look(&mut self, core: &Arc<Core>, now: Instant) {
         let bell = &self.lane.shared.bell;
-        bell.look_now();
         let has_aged = self.aged_at.take_if(|at| *at <= now).is_some();
         self.again_at.take_if(|at| *at <= now);
         let asks_again = self.again_at.is_none();
