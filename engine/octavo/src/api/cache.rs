@@ -15,7 +15,7 @@ use crate::stat::CacheStat;
 use crate::state::partition::PartitionInner;
 use crate::state::shared::Shared;
 use crate::state::sizes::too_little;
-use crate::sync::{Arc, Mutex, Ordering, fence, lock};
+use crate::sync::{Arc, Mutex, lock};
 
 /// A page cache with a hard memory limit. Cheap to clone. Dropping the last clone stops the
 /// cleaner, waits for the cleaner's I/O in flight and drops every page, dirty ones too:
@@ -370,10 +370,7 @@ impl Drop for CacheInner {
             return self.leave_to_the_parent();
         }
         // Release: comes before the bell's wake-up, after which the cleaner loads `closed`.
-        core.shared.closed.store(true, Ordering::Release);
-        // Pairs with the fence in `Bell::look_now`: the cleaner sees the flag, or hears the ring.
-        fence(Ordering::SeqCst);
-        core.shared.bell.ring();
+        core.shared.bell.close(&core.shared.closed);
         core.ledger.alarm.end();
         lock(&self.workers).stop(core.crew());
         for thread in [lock(&self.cleaner).take(), lock(&self.reaper).take()].into_iter().flatten() {

@@ -16,7 +16,7 @@ use super::core::Core;
 use crate::error::Error;
 use crate::flight::{Lane, Object, Task};
 use crate::state::partition::{ObjectInner, PartitionInner};
-use crate::sync::{Arc, Ordering, lock};
+use crate::sync::{Arc, lock};
 
 /// Age at which the cleaner writes a dirty page without need.
 const DIRTY_AGE: Duration = Duration::from_secs(5);
@@ -69,12 +69,9 @@ impl Cleaner {
             if is_busy && !shared.bell.has_rung() && look_at.is_none_or(|at| at > now) {
                 continue;
             }
-            // In this order: a drop of the cache sets the flag and then rings. If `look_now` forgets
-            // that ring, the flag is seen here. Pairs with the fence in `CacheInner::drop`.
-            if shared.closed.load(Ordering::Relaxed) {
+            if !shared.bell.begin_look(&shared.closed) {
                 return self.end();
             }
-            shared.bell.look_now();
             self.look(core, now);
             self.tell_refusals(core);
         }

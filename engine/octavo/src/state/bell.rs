@@ -63,19 +63,60 @@ impl Bell {
         self.has_rung.load(Ordering::Relaxed)
     }
 
-    /// Asks for news of every later dirty page. The cleaner calls it before it looks at all
-    /// partitions.
-    pub fn look_now(&self) {
-        // News first, then the look: no page that becomes dirty now is missed. The fence pairs
-        // with the one in `tell`.
+    /// Begins a look at all partitions: asks for news of every later dirty page. Returns false if
+    /// the cache is `closed`.
+    pub fn begin_look(&self, closed: &AtomicBool) -> bool {
+        // News first, then the look: no page that becomes dirty now is missed, and no drop of the
+        // cache. The fence pairs with those in `tell` and `close`.
         self.has_rung.store(false, Ordering::Relaxed);
         self.mood.store(ASLEEP, Ordering::Relaxed);
         fence(Ordering::SeqCst);
+        !closed.load(Ordering::Relaxed)
+    }
+
+    /// Marks the cache as `closed` and wakes the cleaner.
+    pub fn close(&self, closed: &AtomicBool) {
+        closed.store(true, Ordering::Release);
+        // Pairs with the fence in `begin_look`: if the cleaner forgets the ring, it sees the flag.
+        fence(Ordering::SeqCst);
+        self.ring();
     }
 
     /// Ends a look that found dirty pages: the cleaner looks again by itself, immediately if
     /// `is_urgent`, else when the pages have aged.
     pub fn rest(&self, is_urgent: bool) {
         self.mood.store(if is_urgent { AWAKE } else { RESTING }, Ordering::Relaxed);
+    }
+}
+
+#[cfg(all(test, shuttle))]
+mod schedules {
+    use super::*;
+
+    /// The cleaner once looked at the flag first and forgot earlier rings then. A drop of the cache
+    /// between the two waited for the cleaner for ever.
+    #[test]
+    fn a_cleaner_that_sleeps_has_not_missed_the_drop_of_its_cache() {
+        let scene = || {
+            let (bell, closed) = (Arc::new(Bell::new()), Arc::new(AtomicBool::new(false)));
+            let cleaner = {
+                let (bell, closed) = (bell.clone(), closed.clone());
+                shuttle::thread::spawn(move || {
+                    // Looks until it sees the end, or finds no reason to look again and sleeps.
+                    while bell.begin_look(&closed) {
+                        bell.rest(false);
+                        if !bell.has_rung() {
+                            return true;
+                        }
+                    }
+                    false
+                })
+            };
+            bell.close(&closed);
+            let sleeps = cleaner.join().unwrap();
+            assert!(!sleeps || bell.has_rung(), "nothing wakes the cleaner");
+        };
+        shuttle::check_random(scene, 2000);
+        shuttle::check_pct(scene, 2000, 3);
     }
 }

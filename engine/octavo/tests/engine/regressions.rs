@@ -651,20 +651,3 @@ fn a_reclaim_concurrent_with_a_shrink_does_not_grow_the_partition() {
         assert!(partition.stat().charged_bytes <= small, "round {round}");
     }
 }
-
-/// A drop waited for the cleaner for ever, if the cleaner began a look at that moment: it forgot
-/// the ring that announced the drop.
-#[test]
-fn a_cache_that_is_dropped_while_its_cleaner_looks_ends() {
-    for turn in 0..400u32 {
-        let config = CacheConfig { memory_max_bytes: 8 << 20, reaper: false, ..CacheConfig::default() };
-        let cache = Cache::new(config).unwrap();
-        let config = PartitionConfig { cache_mode: CacheMode::Writeback, ..PartitionConfig::new("p") };
-        let partition = cache.partition(config).unwrap();
-        let object = partition.open(Store::memory("m", 1 << 20), "m").unwrap();
-        // Wakes the cleaner, which begins to look. The drop meets it at another place each time.
-        object.write_at(0, &[1]).unwrap();
-        (0..turn * 20).for_each(|_| std::hint::spin_loop());
-        drop((object, partition, cache));
-    }
-}
