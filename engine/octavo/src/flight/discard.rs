@@ -118,7 +118,7 @@ pub(crate) fn zeros() -> *mut u8 {
     ZEROS.as_ptr().cast_mut()
 }
 
-/// Goes on with a clearing as far as possible.
+/// Continues a clearing as far as possible.
 pub(crate) fn advance(lane: &Arc<Lane>, work: &mut Work, id: TaskId, object: &Arc<ObjectInner>) {
     let task = &mut work.tasks[id];
     if task.error.is_some() {

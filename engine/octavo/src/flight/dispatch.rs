@@ -1,4 +1,4 @@
-//! Dispatch: which verb goes on with a task, and which one finishes a transfer.
+//! Dispatch: chooses the verb that continues a task, or that finishes a transfer.
 //!
 //! A task runs through these functions until it is done:
 //!
@@ -14,7 +14,7 @@ use octavo_disk::IoError;
 use octavo_table::Tag;
 
 use super::lane::{Lane, Work};
-use super::task::{Ended, Job, Kind, Task, Transfer};
+use super::task::{Ended, Job, Kind, Task};
 use super::writeback::SyncState;
 use super::{discard, read, read_ahead, write, writeback};
 use crate::memory::copy;
@@ -194,16 +194,6 @@ impl Lane {
             Kind::Flush => writeback::flushed(self, work, transfer, result),
             Kind::Clear { end } => discard::cleared(self, work, transfer, end, result),
         }
-    }
-
-    /// Finishes a read that its own thread has done, outside the ring.
-    pub(super) fn finish_read(&self, work: &mut Work, transfer: Transfer, result: Result<(), IoError>) {
-        read::filled(self, work, transfer, result);
-    }
-
-    /// Delivers the bytes of a transfer that has succeeded, before it is finished.
-    pub(super) fn deliver(&self, work: &Work, transfer: &Transfer) {
-        read::deliver(work, transfer);
     }
 }
 

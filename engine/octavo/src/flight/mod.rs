@@ -1,13 +1,13 @@
 //! In flight: tasks, their I/O, and the lanes that carry both.
 //!
-//! The event loop (`dispatch`) and the verbs call each other: a completion goes on with a task,
+//! The event loop (`dispatch`) and the verbs call each other: a completion continues a task,
 //! whose next page may need another I/O. This recursion is essential, and all of it is here.
 //!
 //! | what | where |
 //! |---|---|
 //! | a task and a transfer | `task` |
 //! | a lane, the lanes of a cache, lanes lent to calls | `lane`, `crew`, `lanes` |
-//! | which verb goes on | `dispatch` |
+//! | the choice of the verb that continues a task | `dispatch` |
 //! | how I/O travels, how owners wait | `transfers`, `parking` |
 //! | the verbs | `read`, `read_ahead`, `write`, `writeback`, `discard` |
 //! | requests for other nodes | `messages`, `workers` |

@@ -182,7 +182,7 @@ fn split(lane: &Lane, work: &mut Work, transfer: Transfer) {
     lane.ring.submit();
 }
 
-/// Goes on with a stray whose bytes have come: delivers them, or changes and writes them.
+/// Continues a stray whose bytes have arrived: delivers them, or changes and writes them.
 pub(crate) fn stray_came(lane: &Lane, work: &mut Work, transfer: Transfer, result: Result<(), IoError>) {
     let Transfer { kind, object, page, pages, bounce, tag } = transfer;
     let partition = object.partition.clone();

@@ -11,6 +11,7 @@ use std::vec::Drain;
 use octavo_disk::{IoBuffer, IoError, Ring};
 
 use super::lane::{Gathered, Lane, Work};
+use super::read;
 use super::task::{Ended, Kind, Pages, Role, Transfer, TransferPage};
 use crate::memory::copy;
 use crate::sync::{Arc, MutexGuard};
@@ -77,9 +78,9 @@ impl Lane {
         copy::prefetch(buffers[0].ptr, buffers[0].len);
         let mut work = self.work();
         if result.is_ok() {
-            self.deliver(&work, &transfer);
+            read::deliver(&work, &transfer);
         }
-        self.finish_read(&mut work, transfer, result);
+        read::filled(self, &mut work, transfer, result);
         let is_alone = work.waiting == 0 && work.transfers.is_empty() && work.tasks.is_empty();
         if is_alone { work.finished.pop_front() } else { None }
     }
@@ -134,7 +135,7 @@ impl Lane {
                 work.prefetch(*next);
             }
             if result.is_ok() {
-                self.deliver(&work, &work.transfers[*token as usize]);
+                read::deliver(&work, &work.transfers[*token as usize]);
             }
         }
         // 2. Everything else.

@@ -117,7 +117,7 @@ enum Copy {
     Later,
 }
 
-/// Goes on with a sync: starts write-backs up to the limit in flight.
+/// Continues a sync: starts write-backs up to the limit in flight.
 pub(crate) fn advance(lane: &Arc<Lane>, work: &mut Work, id: TaskId, object: &Arc<ObjectInner>) {
     if work.tasks[id].sync().flushing {
         return flush(lane, work, id, object);
@@ -380,7 +380,7 @@ pub(crate) fn cleaned(lane: &Lane, work: &mut Work, transfer: Transfer, result: 
             let error = object.io_error(&source);
             *lock(&object.writeback_error) = Some(error.clone());
             match &mut task.job {
-                // A sync goes on with the other pages and reports the error at its end.
+                // A sync continues with the other pages and reports the error at its end.
                 Job::Sync(sync) => {
                     if sync.refused(&object, first, &error) {
                         task.fail(error);

@@ -73,10 +73,7 @@ impl PartitionInner {
         }
         let Claim::Claimed { slot, evicted } = claim else { return Claimed::Full(guard) };
         drop(guard);
-        self.counters.add(Count::Arrivals, 1);
-        if evicted.is_some() {
-            self.counters.add(Count::EvictionsCapacity, 1);
-        }
+        self.arrived(evicted.is_some());
         match matches!(claiming, Claiming::Fill | Claiming::FillOnce) && self.elect(tag, slot) {
             true => Claimed::Resident,
             false => Claimed::Slot(slot),
@@ -231,10 +228,7 @@ impl PartitionInner {
             note.step(tag, || Step::Supersede(place));
             return Superseded::Full;
         };
-        self.counters.add(Count::Arrivals, 1);
-        if evicted.is_some() {
-            self.counters.add(Count::EvictionsCapacity, 1);
-        }
+        self.arrived(evicted.is_some());
         let old = found.index;
         let Ok(taken) = found.slot().begin_move(found.word) else {
             let waited = guard.remove(slot);
@@ -301,6 +295,14 @@ impl PartitionInner {
     /// has already ended: look again.
     pub fn wait_for_slot(&self, slot: SlotIndex, seen: Word, waiter: impl FnOnce() -> Waiter) -> bool {
         self.waiters.register(&self.table, slot, seen, waiter).is_ok()
+    }
+
+    /// Counts a page that has taken a slot, and the page that it `evicted`.
+    fn arrived(&self, evicted: bool) {
+        self.counters.add(Count::Arrivals, 1);
+        if evicted {
+            self.counters.add(Count::EvictionsCapacity, 1);
+        }
     }
 
     fn wake(&self, slot: SlotIndex, waited: bool) {
