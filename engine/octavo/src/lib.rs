@@ -42,6 +42,7 @@ mod memory;
 mod name;
 pub mod numa;
 mod pages;
+mod position;
 pub mod pressure;
 mod request;
 mod stat;

@@ -3,6 +3,7 @@
 
 use crate::error::Error;
 use crate::memory::Buffer;
+use crate::position::ByteOffset;
 
 /// Advice about the future use of a range, in the words of `posix_fadvise`.
 ///
@@ -31,6 +32,14 @@ pub struct Read<'b> {
     pub offset: u64,
     /// Memory to fill; its length is the length of the read.
     pub buffer: &'b mut [u8],
+}
+
+impl Read<'_> {
+    /// Where the read begins.
+    #[inline(always)]
+    pub(crate) fn start(&self) -> ByteOffset {
+        ByteOffset(self.offset)
+    }
 }
 
 /// The operation of a request.

@@ -380,7 +380,7 @@ impl Drop for CacheInner {
         // Partition handles may outlive the cache; its file descriptors must not.
         drop(lock(&core.ledger.planning).end());
         for partition in core.take_partitions() {
-            let dirty = partition.table.dirty_pages() << partition.page_shift;
+            let dirty = partition.page_size.len_of(partition.table.dirty_pages());
             if dirty > 0 {
                 log::warn!("partition {}: dropped with {dirty} dirty bytes", partition.config.name);
             }

@@ -13,7 +13,8 @@
 use std::ops::Range;
 
 use crate::error::Error;
-use crate::flight::{END, Object};
+use crate::flight::{EVERY, Object};
+use crate::position::{ByteOffset, PageIndex};
 use crate::state::counters::Count;
 use crate::sync::Ordering;
 
@@ -48,11 +49,11 @@ impl Object {
     /// Changes the length from `old` to `len`. Returns `false` if the length is no longer `old`.
     fn set_len_from(&self, old: u64, len: u64) -> Result<bool, Error> {
         let inner = &self.inner;
-        let page_bytes = inner.partition.page_bytes() as u64;
+        let page_size = inner.partition.page_size;
         // Writes and drops the page that either end cuts: its bytes past the end must not come
         // back.
-        let cut = len.min(old) / page_bytes;
-        let pages = cut..END;
+        let cut = page_size.page_of(ByteOffset(len.min(old)));
+        let pages = cut..EVERY.end;
         self.closed_range(pages.clone(), |object| {
             // Every length change and every close closes the last page: from here on they wait.
             inner.check_open()?;
@@ -68,7 +69,7 @@ impl Object {
             // Even after a failure the store may have the new length, and accepts no byte beyond
             // it.
             let now = inner.store.len_bytes();
-            let kept = now.min(old).div_ceil(page_bytes).max(cut);
+            let kept = page_size.pages_of(ByteOffset(0), now.min(old)).end.max(cut);
             inner.drop_held(&(kept..pages.end));
             inner.give_back(&(cut..kept));
             inner.set_len(now);
@@ -80,19 +81,17 @@ impl Object {
     }
 
     /// Writes the range's dirty pages, and evicts its clean pages that are not in use.
-    pub(crate) fn let_go(&self, offset: u64, len: u64) -> Result<(), Error> {
+    pub(crate) fn let_go(&self, offset: ByteOffset, len: u64) -> Result<(), Error> {
         if len == 0 {
             return Ok(());
         }
-        let page_bytes = self.inner.partition.page_bytes() as u64;
-        let pages = offset.div_ceil(page_bytes)..(offset + len) / page_bytes;
-        let pages = if offset + len == self.len_bytes() { pages.start..pages.end + 1 } else { pages };
+        let pages = self.inner.whole_pages(offset, len);
         // A range inside one page contains no whole page.
         if pages.is_empty() {
             return Ok(());
         }
         if !self.read_only() {
-            self.clean_pages(pages.start, pages.end)?;
+            self.clean_pages(pages.clone())?;
         }
         let partition = &self.inner.partition;
         self.inner.for_each_page(&pages, |guard, found, _| {
@@ -132,7 +131,7 @@ impl Object {
             Err(Error::Closed { .. }) => return Ok(()),
             synced => synced?,
         }
-        let all = 0..END;
+        let all = EVERY;
         self.closed_range(all.clone(), |object| {
             if object.inner.is_closed() {
                 return Ok(());
@@ -163,7 +162,7 @@ impl Object {
         if self.inner.partition.shared.is_forked() {
             return 0;
         }
-        let all = 0..END;
+        let all = EVERY;
         let dropped = self.closed_range(all.clone(), |object| {
             object.take_all(&all)?;
             // `failed` comes first: no sync may conclude that the pages dropped next were clean.
@@ -171,7 +170,7 @@ impl Object {
             object.inner.failed.store(true, Ordering::Release);
             let lost = object.inner.drop_held(&all);
             object.inner.set_closed();
-            Ok(lost << object.inner.partition.page_shift)
+            Ok(object.inner.partition.page_size.len_of(lost))
         });
         dropped.unwrap_or_else(|error| {
             log::error!("object {}: cannot abandon it, it stays open: {error}", self.name());
@@ -182,7 +181,7 @@ impl Object {
     /// Runs `body` while no page is brought into the range.
     fn closed_range<T>(
         &self,
-        pages: Range<u64>,
+        pages: Range<PageIndex>,
         body: impl FnOnce(&Object) -> Result<T, Error>,
     ) -> Result<T, Error> {
         let mut closed = false;
@@ -199,9 +198,9 @@ impl Object {
     }
 
     /// Drops the pages of a closed range after their bytes are written.
-    fn write_and_drop(&self, pages: &Range<u64>) -> Result<(), Error> {
+    fn write_and_drop(&self, pages: &Range<PageIndex>) -> Result<(), Error> {
         loop {
-            self.clean_pages(pages.start, pages.end)?;
+            self.clean_pages(pages.clone())?;
             self.take_all(pages)?;
             // Until they were taken, the pages could be dirtied again.
             if self.inner.give_back(pages) == 0 {
@@ -211,7 +210,7 @@ impl Object {
     }
 
     /// Takes the range's pages (C3), waiting for pages in use.
-    fn take_all(&self, pages: &Range<u64>) -> Result<(), Error> {
+    fn take_all(&self, pages: &Range<PageIndex>) -> Result<(), Error> {
         while let Some(busy) = self.inner.take_pages(pages) {
             self.nap(|waiter| busy.register(&self.inner, waiter))?;
         }

@@ -4,11 +4,14 @@
 //! Not here: pins (`pin.rs`), length changes and closing (`lifecycle.rs`), batches that run in
 //! the background (`queue.rs`).
 
+use std::ops::Range;
+
 use octavo_disk::Store;
 use octavo_table::State;
 
 use crate::error::Error;
-use crate::flight::{END, Job, Object, SyncState, Task};
+use crate::flight::{EVERY, Job, Object, SyncState, Task};
+use crate::position::{ByteOffset, PageIndex};
 use crate::request::{Advice, Read};
 use crate::stat::ObjectStat;
 use crate::state::counters::Count;
@@ -61,6 +64,7 @@ impl Object {
     /// ```
     #[inline]
     pub fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), Error> {
+        let offset = ByteOffset(offset);
         // SAFETY: the slice is valid for its length.
         match unsafe { self.inner.read_inline(offset, buffer.as_mut_ptr(), buffer.len()) } {
             true => Ok(()),
@@ -69,7 +73,7 @@ impl Object {
     }
 
     #[inline(never)]
-    fn read_any(&self, offset: u64, buffer: &mut [u8]) -> Result<(), Error> {
+    fn read_any(&self, offset: ByteOffset, buffer: &mut [u8]) -> Result<(), Error> {
         let inner = &*self.inner;
         inner.check(offset, buffer.len() as u64)?;
         if inner.in_one_page(offset, buffer.len()) {
@@ -92,10 +96,10 @@ impl Object {
     }
 
     #[cold]
-    fn read_slowly(&self, offset: u64, buffer: &mut [u8]) -> Result<(), Error> {
+    fn read_slowly(&self, offset: ByteOffset, buffer: &mut [u8]) -> Result<(), Error> {
         let partition = &*self.inner.partition;
         // Overlaps the cache misses on the set's lines with the making of the task.
-        partition.table.prefetch_miss(self.inner.tag(offset >> partition.page_shift));
+        partition.table.prefetch_miss(self.inner.tag_at(offset));
         self.inner.count_read(1, buffer.len() as u64);
         self.run_bytes(Job::Read, offset, buffer.as_mut_ptr(), buffer.len())
     }
@@ -162,6 +166,7 @@ impl Object {
     /// # Ok::<(), octavo::Error>(())
     /// ```
     pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
+        let offset = ByteOffset(offset);
         self.inner.check_writable()?;
         self.inner.check(offset, bytes.len() as u64)?;
         self.inner.partition.counters.add(Count::Writes, 1);
@@ -190,7 +195,7 @@ impl Object {
     /// # Ok::<(), octavo::Error>(())
     /// ```
     pub fn sync(&self) -> Result<(), Error> {
-        self.sync_pages(0, END)
+        self.sync_pages(EVERY)
     }
 
     /// Syncs, as [`sync`](Object::sync) does, the pages that overlap the range of `len` bytes at
@@ -210,19 +215,17 @@ impl Object {
     /// # Ok::<(), octavo::Error>(())
     /// ```
     pub fn sync_range(&self, offset: u64, len: u64) -> Result<(), Error> {
-        let partition = &*self.inner.partition;
-        let end = offset.saturating_add(len).div_ceil(partition.page_bytes() as u64);
-        self.sync_pages(offset >> partition.page_shift, end)
+        self.sync_pages(self.inner.partition.page_size.pages_of(ByteOffset(offset), len))
     }
 
-    fn sync_pages(&self, next: u64, end: u64) -> Result<(), Error> {
+    fn sync_pages(&self, pages: Range<PageIndex>) -> Result<(), Error> {
         self.inner.partition.counters.add(Count::Syncs, 1);
         self.inner.check_open()?;
         if self.read_only() {
             return Ok(());
         }
         self.inner.check_not_failed()?;
-        self.run(Task::of_pages(Job::Sync(SyncState::new(true, u64::MAX)), &self.inner, next, end))
+        self.run(Task::of_pages(Job::Sync(SyncState::new(true, u64::MAX)), &self.inner, pages))
     }
 
     /// Discards the range of `len` bytes at `offset`: it reads as zeros afterwards, and the
@@ -247,7 +250,7 @@ impl Object {
     /// # Ok::<(), octavo::Error>(())
     /// ```
     pub fn discard(&self, offset: u64, len: u64) -> Result<(), Error> {
-        self.run(Task::clearing(&self.inner, octavo_disk::Op::Discard, offset, len, false)?)
+        self.run(Task::clearing(&self.inner, octavo_disk::Op::Discard, ByteOffset(offset), len, false)?)
     }
 
     /// Zeroes the range of `len` bytes at `offset`. Its space stays allocated if the store
@@ -270,19 +273,19 @@ impl Object {
     /// # Ok::<(), octavo::Error>(())
     /// ```
     pub fn zero(&self, offset: u64, len: u64) -> Result<(), Error> {
-        self.run(Task::clearing(&self.inner, octavo_disk::Op::Zero, offset, len, false)?)
+        self.run(Task::clearing(&self.inner, octavo_disk::Op::Zero, ByteOffset(offset), len, false)?)
     }
 
     /// Returns whether the page that contains `offset` is resident now. A hint: the page may
     /// arrive or leave at any time.
     pub fn is_resident(&self, offset: u64) -> bool {
-        self.inner.partition.table.find(self.inner.tag(offset >> self.inner.partition.page_shift)).is_some()
+        self.inner.partition.table.find(self.inner.tag_at(ByteOffset(offset))).is_some()
     }
 
     /// Returns the node that holds the page containing `offset` now, as an index into the
     /// topology; 0 if there is only one node.
     pub fn node_of(&self, offset: u64) -> u32 {
-        self.inner.partition.node_of(self.inner.tag(offset >> self.inner.partition.page_shift)).0
+        self.inner.partition.node_of(self.inner.tag_at(ByteOffset(offset))).0
     }
 
     /// Advises the cache how the range of `len` bytes at `offset` will be used; see [`Advice`].
@@ -303,6 +306,7 @@ impl Object {
     /// # Ok::<(), octavo::Error>(())
     /// ```
     pub fn advise(&self, offset: u64, len: u64, advice: Advice) -> Result<(), Error> {
+        let offset = ByteOffset(offset);
         self.inner.partition.shared.check_process()?;
         self.inner.check(offset, len)?;
         match advice {
@@ -320,7 +324,8 @@ impl Object {
 
     /// Limits the length of a `WillNeed` range, `len` bytes, to what fits into the partition.
     pub(crate) fn populate_len(&self, len: u64) -> usize {
-        len.min(self.inner.partition.table.slots_count() << self.inner.partition.page_shift) as usize
+        let partition = &*self.inner.partition;
+        len.min(partition.page_size.len_of(partition.table.slots_count())) as usize
     }
 
     /// Returns the number of pages written back so far: a caller can see from it whether a sync
@@ -347,7 +352,7 @@ impl Object {
         ObjectStat {
             name: inner.name.clone(),
             len_bytes: inner.len_bytes(),
-            dirty_bytes: dirty << inner.partition.page_shift,
+            dirty_bytes: inner.partition.page_size.len_of(dirty),
             failed: inner.failed.load(Ordering::Acquire),
             writeback_error: lock(&inner.writeback_error).as_ref().map(Error::to_string),
         }

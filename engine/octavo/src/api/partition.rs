@@ -125,7 +125,7 @@ impl Partition {
         if inner.shared.is_forked() {
             return PartitionStat { name: self.name().into(), ..PartitionStat::default() };
         }
-        let bytes = |pages: u64| pages << inner.page_shift;
+        let bytes = |pages: u64| inner.page_size.len_of(pages);
         let tally = |count: &std::sync::atomic::AtomicU64| count.load(Ordering::Relaxed);
         PartitionStat {
             name: self.name().into(),

@@ -9,6 +9,7 @@ use octavo_table::{SlotIndex, Tag};
 use crate::error::Error;
 use crate::flight::{Job, Object};
 use crate::memory::copy;
+use crate::position::ByteOffset;
 use crate::request::Read;
 use crate::state::partition::PartitionInner;
 
@@ -79,9 +80,10 @@ impl Object {
     /// # Ok::<(), octavo::Error>(())
     /// ```
     pub fn pin(&self, offset: u64) -> Result<Option<Pin<'_>>, Error> {
+        let offset = ByteOffset(offset);
         self.inner.check(offset, 1)?;
         let partition = &*self.inner.partition;
-        let tag = self.inner.tag(offset >> partition.page_shift);
+        let tag = self.inner.tag_at(offset);
         let candidate = partition.table.candidate(tag);
         if let Some(candidate) = candidate {
             // Prefetched now: nothing passes a pin's atomic operation, so a later look at the
@@ -116,14 +118,14 @@ impl Object {
     /// # Ok::<(), octavo::Error>(())
     /// ```
     pub fn pin_batch<'o>(&'o self, offsets: &[u64], pins: &mut Vec<Option<Pin<'o>>>) -> Result<(), Error> {
-        offsets.iter().try_for_each(|offset| self.inner.check(*offset, 1))?;
+        offsets.iter().try_for_each(|offset| self.inner.check(ByteOffset(*offset), 1))?;
         pins.reserve(offsets.len());
         let table = &self.inner.partition.table;
         let mut tags = [Tag::default(); TOGETHER];
         let mut candidates = [None; TOGETHER];
         for chunk in offsets.chunks(TOGETHER) {
             for (tag, offset) in tags.iter_mut().zip(chunk) {
-                *tag = self.inner.tag(offset >> self.inner.partition.page_shift);
+                *tag = self.inner.tag_at(ByteOffset(*offset));
                 table.prefetch_set(*tag);
             }
             let mut missing = 0u32;
@@ -131,7 +133,7 @@ impl Object {
                 candidates[number] = table.candidate(tags[number]);
                 match candidates[number] {
                     Some(candidate) => {
-                        copy::prefetch(self.inner.partition.byte_at(candidate, *offset), 1);
+                        copy::prefetch(self.inner.partition.byte_at(candidate, ByteOffset(*offset)), 1);
                         table.prefetch_tag(candidate);
                         table.prefetch_slot(candidate);
                     }
@@ -142,7 +144,8 @@ impl Object {
                 self.bring_in(chunk, missing)?;
             }
             for (number, offset) in chunk.iter().enumerate() {
-                pins.push(self.pin_at(*offset, tags[number], candidates[number], missing >> number & 1)?);
+                let (tag, candidate) = (tags[number], candidates[number]);
+                pins.push(self.pin_at(ByteOffset(*offset), tag, candidate, missing >> number & 1)?);
             }
         }
         Ok(())
@@ -165,7 +168,7 @@ impl Object {
     #[inline(always)]
     fn pin_at(
         &self,
-        offset: u64,
+        offset: ByteOffset,
         tag: Tag,
         candidate: Option<SlotIndex>,
         attempt: u32,
@@ -186,7 +189,7 @@ impl Object {
                         // The read that brought the page in was counted.
                         _ => partition.touch(tag, &found),
                     }
-                    let start = offset & !(partition.page_mask as u64);
+                    let start = partition.page_size.round_down(offset).0;
                     let len =
                         (self.len_bytes().saturating_sub(start)).min(partition.page_bytes() as u64) as usize;
                     return Ok(Some(Pin {

@@ -12,8 +12,11 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use crate::error::Error;
-use crate::flight::{Batch, Crew, END, Ended, Job, LANE_BYTES, Lane, Object, SyncState, Task, poll_only};
+use crate::flight::{
+    Batch, Crew, EVERY, Ended, Job, LANE_BYTES, Lane, NONE, Object, SyncState, Task, poll_only,
+};
 use crate::memory::Buffer;
+use crate::position::ByteOffset;
 use crate::request::{Advice, Completion, Interest, Op, Request};
 use crate::state::counters::Count;
 use crate::sync::Arc;
@@ -301,8 +304,8 @@ fn service(object: &Object, request: &mut Request) -> Result<Service, Error> {
             counters.add(Count::Syncs, 1);
             inner.check_open()?;
             inner.check_not_failed()?;
-            let end = if object.read_only() { 0 } else { END };
-            return Ok(Service::Task(Task::of_pages(Job::Sync(sync()), inner, 0, end)));
+            let pages = if object.read_only() { NONE } else { EVERY };
+            return Ok(Service::Task(Task::of_pages(Job::Sync(sync()), inner, pages)));
         }
         Op::SyncRange { offset, len } => {
             counters.add(Count::Syncs, 1);
@@ -312,17 +315,18 @@ fn service(object: &Object, request: &mut Request) -> Result<Service, Error> {
         }
         Op::Discard { offset, len, durable } => {
             let op = octavo_disk::Op::Discard;
-            return Ok(Service::Task(Task::clearing(inner, op, *offset, *len, *durable)?));
+            return Ok(Service::Task(Task::clearing(inner, op, ByteOffset(*offset), *len, *durable)?));
         }
         Op::Zero { offset, len, durable } => {
             let op = octavo_disk::Op::Zero;
-            return Ok(Service::Task(Task::clearing(inner, op, *offset, *len, *durable)?));
+            return Ok(Service::Task(Task::clearing(inner, op, ByteOffset(*offset), *len, *durable)?));
         }
         Op::Advise { offset, len, advice: Advice::WillNeed } => {
             (Job::Populate, *offset, object.populate_len(*len), std::ptr::null_mut())
         }
         Op::Advise { .. } => return Ok(Service::Now),
     };
+    let offset = ByteOffset(offset);
     inner.check(offset, len as u64)?;
     Ok(Service::Task(Task::new(job, inner.clone(), offset, memory, len)))
 }

@@ -62,6 +62,7 @@ mod tests {
     use super::*;
     use crate::disk::Store;
     use crate::numa::{NumaMode, TopologySource};
+    use crate::position::PageIndex;
     use crate::{Cache, CacheConfig, Limits, Object, Partition, PartitionConfig};
 
     const PAGE: u64 = 4096;
@@ -93,7 +94,8 @@ mod tests {
 
     /// Returns `count` pages that belong to a node at the start.
     fn pages_of(partition: &Partition, object: &Object, node: u32, count: usize) -> Vec<u64> {
-        let is_there = |page: &u64| partition.inner.node_of(object.inner.tag(*page)) == NodeId(node);
+        let is_there =
+            |page: &u64| partition.inner.node_of(object.inner.tag(PageIndex(*page))) == NodeId(node);
         let pages: Vec<u64> = (0..PAGES).filter(is_there).take(count).collect();
         assert_eq!(pages.len(), count);
         pages

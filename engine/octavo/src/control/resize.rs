@@ -285,7 +285,7 @@ impl Partition {
             // The dirty pages of the same segment would come next, one I/O after the other:
             // write them together. Their errors do not matter here.
             let _ = object.clean_segment(inner.table.segment_of(slot));
-            object.clean_pages(page, page + 1)?;
+            object.clean_pages(page..page + 1)?;
         }
         Ok(())
     }

@@ -126,7 +126,7 @@ impl Turn<'_> {
             let page = inner.page_of(inner.table.slot(slot).tag()).1;
             lane.begin_alone(Task::cleaning_of(object, inner.table.segment_of(slot)));
             self.wait_for(lane, inner)?;
-            let id = lane.begin_alone(Task::cleaning_pages(object, page, page + 1));
+            let id = lane.begin_alone(Task::cleaning_pages(object, page..page + 1));
             let ended = self.wait_for(lane, inner)?;
             ended.into_iter().filter(|ended| ended.task == id).try_for_each(|ended| ended.result())?;
         }

@@ -28,10 +28,11 @@ use octavo_disk::IoError;
 use octavo_table::{Found, SetGuard, SlotIndex, State, Tag, Word};
 
 use super::lane::{Lane, Work};
-use super::task::{Job, Kind, Pages, Role, Task, Transfer, TransferPage};
+use super::task::{Job, Kind, NONE, Pages, Role, Task, Transfer, TransferPage};
 use super::write;
 use crate::config::PAGE_BYTES_MAX;
 use crate::error::Error;
+use crate::position::{ByteOffset, PageIndex, count, each};
 use crate::state::counters::Count;
 use crate::state::partition::ObjectInner;
 use crate::sync::{Arc, lock};
@@ -48,12 +49,11 @@ pub(crate) struct ClearState {
     /// Discard or zero.
     op: octavo_disk::Op,
     /// Pages of which only a part is cleared.
-    edges: Vec<u64>,
+    edges: Vec<PageIndex>,
     /// The whole pages.
-    whole: Range<u64>,
-    /// Where the range ends, in bytes; that may be the object's end, inside the last of the whole
-    /// pages.
-    end_bytes: u64,
+    whole: Range<PageIndex>,
+    /// Where the range ends; that may be the object's end, inside the last of the whole pages.
+    end: ByteOffset,
     /// A part of the whole pages is being cleared by the store.
     in_flight: bool,
 }
@@ -73,7 +73,7 @@ impl Task {
     pub fn clearing(
         object: &Arc<ObjectInner>,
         op: octavo_disk::Op,
-        offset: u64,
+        offset: ByteOffset,
         len: u64,
         durable: bool,
     ) -> Result<Task, Error> {
@@ -82,25 +82,19 @@ impl Task {
         if durable {
             object.check_not_failed()?;
         }
-        let page_bytes = object.partition.page_bytes() as u64;
-        let page_of = |offset: u64| offset >> object.partition.page_shift;
-        let end = offset + len;
-        let first = offset.next_multiple_of(page_bytes);
-        let last = if end == object.len_bytes() { end } else { object.partition.page_start(end) };
+        let touched = object.partition.page_size.pages_of(offset, len);
+        let whole = object.whole_pages(offset, len);
         let mut edges = Vec::new();
-        if offset < first.min(end) {
-            edges.push(page_of(offset));
+        if !touched.is_empty() {
+            edges.extend([touched.start, touched.end - 1]);
+            edges.dedup();
+            edges.retain(|page| !whole.contains(page));
         }
-        // A range inside one page has an edge there, even if it begins in that page.
-        if last.max(first) < end {
-            edges.push(page_of(end));
-        }
-        let whole = if first < last { page_of(first)..page_of(last + page_bytes - 1) } else { 0..0 };
-        let clear = ClearState { durable, op, edges, whole, end_bytes: end, in_flight: false };
+        let clear = ClearState { durable, op, edges, whole, end: offset + len, in_flight: false };
         let job = Job::Clear(Box::new(clear));
         let mut task = Task::new(job, object.clone(), offset, std::ptr::null_mut(), len as usize);
         // The clearing itself goes through its pages, not the task's cursor.
-        (task.next, task.end) = (0, 0);
+        Range { start: task.next, end: task.end } = NONE;
         Ok(task)
     }
 
@@ -123,7 +117,7 @@ pub(crate) fn advance(lane: &Arc<Lane>, work: &mut Work, id: TaskId, object: &Ar
     let task = &mut work.tasks[id];
     if task.error.is_some() {
         let clear = task.clear();
-        (clear.edges, clear.whole) = (Vec::new(), 0..0);
+        (clear.edges, clear.whole) = (Vec::new(), NONE);
         return task.again.clear();
     }
     // C1.
@@ -173,14 +167,14 @@ pub(crate) fn advance(lane: &Arc<Lane>, work: &mut Work, id: TaskId, object: &Ar
 /// Whether a clearing may go on with these pages. If the object was cut or closed meanwhile, the
 /// task fails. If the object has grown, its former last page becomes an edge. While the range is
 /// closed, the length stays.
-fn is_still_right(task: &mut Task, object: &ObjectInner, pages: &Range<u64>) -> bool {
+fn is_still_right(task: &mut Task, object: &ObjectInner, pages: &Range<PageIndex>) -> bool {
     if let Err(error) = object.check(task.offset, task.len as u64) {
         task.fail(error);
         return false;
     }
     let clear = task.clear();
-    let is_longer = object.len_bytes() > clear.end_bytes;
-    let has_edge = is_longer && pages.end << object.partition.page_shift > clear.end_bytes;
+    let is_longer = object.len_bytes() > clear.end.0;
+    let has_edge = is_longer && object.partition.page_size.start_of(pages.end) > clear.end;
     if has_edge {
         clear.whole.end -= 1;
         clear.edges.push(clear.whole.end);
@@ -199,7 +193,7 @@ pub(crate) fn cleared(
     lane: &Lane,
     work: &mut Work,
     transfer: Transfer,
-    end: u64,
+    end: PageIndex,
     result: Result<(), IoError>,
 ) {
     let (object, id) = (&transfer.object, transfer.pages.first().task);
@@ -227,7 +221,7 @@ pub(crate) fn cleared(
 
 /// A page that cannot be taken now.
 pub(crate) struct Busy {
-    page: u64,
+    page: PageIndex,
     /// Its slot; None for a stray.
     slot: Option<(SlotIndex, Word)>,
 }
@@ -247,16 +241,25 @@ impl Busy {
 }
 
 impl ObjectInner {
+    /// The pages that lie in a range with all of their bytes; bytes past the object's end do not
+    /// count.
+    pub fn whole_pages(&self, offset: ByteOffset, len: u64) -> Range<PageIndex> {
+        let (size, end) = (self.partition.page_size, offset + len);
+        let first = size.pages_of(ByteOffset(0), offset.0).end;
+        let last = if end.0 == self.len_bytes() { size.pages_of(offset, len).end } else { size.page_of(end) };
+        if first < last { first..last } else { NONE }
+    }
+
     /// Visits the resident pages of a range with their sets locked: by a lookup of each page, or
     /// by a walk if that is shorter.
     pub fn for_each_page(
         &self,
-        pages: &Range<u64>,
-        mut visit: impl FnMut(&mut SetGuard<'_, WAYS>, Found<'_>, u64),
+        pages: &Range<PageIndex>,
+        mut visit: impl FnMut(&mut SetGuard<'_, WAYS>, Found<'_>, PageIndex),
     ) {
         let partition = &*self.partition;
-        if pages.end.saturating_sub(pages.start) <= partition.table.slots_count() / 4 {
-            for page in pages.clone() {
+        if count(pages) <= partition.table.slots_count() / 4 {
+            for page in each(pages) {
                 let tag = self.tag(page);
                 let mut guard = partition.table.lock(tag);
                 if let Some(found) = guard.find(tag) {
@@ -276,10 +279,10 @@ impl ObjectInner {
     }
 
     /// C3, for a closed range: takes all pages that are not busy. Returns the first busy one.
-    pub fn take_pages(&self, pages: &Range<u64>) -> Option<Busy> {
+    pub fn take_pages(&self, pages: &Range<PageIndex>) -> Option<Busy> {
         let partition = &*self.partition;
         let mut busy: Option<Busy> = None;
-        let mut meet = |page: u64, slot: Option<(SlotIndex, Word)>| {
+        let mut meet = |page: PageIndex, slot: Option<(SlotIndex, Word)>| {
             if busy.as_ref().is_none_or(|busy| page < busy.page) {
                 busy = Some(Busy { page, slot });
             }
@@ -310,13 +313,13 @@ impl ObjectInner {
     }
 
     /// Makes sure that no copy of a page that is not resident is read any more.
-    fn overtake_orphans(&self, pages: &Range<u64>) {
+    fn overtake_orphans(&self, pages: &Range<PageIndex>) {
         let partition = &*self.partition;
         if !partition.places.replicates {
             return;
         }
-        if pages.end.saturating_sub(pages.start) <= partition.table.slots_count() / 4 {
-            pages.clone().map(|page| self.tag(page)).for_each(|tag| {
+        if count(pages) <= partition.table.slots_count() / 4 {
+            each(pages).map(|page| self.tag(page)).for_each(|tag| {
                 partition.table.lock(tag).overtake_orphans(tag);
             });
             return;
@@ -328,7 +331,7 @@ impl ObjectInner {
     }
 
     /// C6. Returns the number of held pages.
-    pub fn give_back(&self, pages: &Range<u64>) -> usize {
+    pub fn give_back(&self, pages: &Range<PageIndex>) -> usize {
         let (mut held, mut waited) = (0, Vec::new());
         self.for_each_page(pages, |_, found, _| {
             if found.word.held() {
@@ -341,7 +344,7 @@ impl ObjectInner {
     }
 
     /// C5. Returns the number of held pages.
-    pub fn drop_held(&self, pages: &Range<u64>) -> u64 {
+    pub fn drop_held(&self, pages: &Range<PageIndex>) -> u64 {
         let partition = &*self.partition;
         let (mut held, mut waited) = (0, Vec::new());
         self.for_each_page(pages, |guard, found, _| {

@@ -10,6 +10,8 @@
 //!
 //! The verbs call each other through the lane; that recursion stays in this folder.
 
+use std::ops::Range;
+
 use octavo_disk::IoError;
 use octavo_table::Tag;
 
@@ -217,7 +219,7 @@ impl Task {
             _ => false,
         };
         if is_durable {
-            (self.next, self.end) = self.page_range();
+            Range { start: self.next, end: self.end } = self.page_range();
             self.job = Job::Sync(SyncState::new(true, u64::MAX));
         }
         is_durable

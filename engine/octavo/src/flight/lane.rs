@@ -23,6 +23,7 @@ use super::messages::{Mail, Parcel};
 use super::task::{Ended, Job, Role, Task, Transfer};
 use crate::error::Error;
 use crate::memory::Charge;
+use crate::position::PageIndex;
 use crate::state::partition::ObjectInner;
 use crate::state::shared::Shared;
 use crate::sync::{Arc, Mutex, MutexGuard, lock};
@@ -59,7 +60,7 @@ pub(crate) struct Work {
 /// A claimed slot that wants a fill.
 pub(crate) struct Gathered {
     pub object: Arc<ObjectInner>,
-    pub page: u64,
+    pub page: PageIndex,
     pub slot: SlotIndex,
     pub task: TaskId,
     pub role: Role,
@@ -73,7 +74,14 @@ impl Work {
     }
 
     /// Adds a claimed slot to the next submission.
-    pub fn gather(&mut self, object: Arc<ObjectInner>, page: u64, slot: SlotIndex, task: TaskId, role: Role) {
+    pub fn gather(
+        &mut self,
+        object: Arc<ObjectInner>,
+        page: PageIndex,
+        slot: SlotIndex,
+        task: TaskId,
+        role: Role,
+    ) {
         self.tasks[task].outstanding += 1;
         self.gathered.push(Gathered { object, page, slot, task, role });
     }
@@ -139,12 +147,12 @@ impl Lane {
 
     /// A waiter that lets `task` try `page` again. The registration that takes it is counted by
     /// [`Work::registered`].
-    pub fn waiter(&self, task: TaskId, page: u64) -> Waiter {
+    pub fn waiter(&self, task: TaskId, page: PageIndex) -> Waiter {
         self.mailbox.waiter(task, page)
     }
 
     /// Lets the owner try a page again; the task stays outstanding until it does.
-    pub fn retry(&self, task: TaskId, page: u64) {
+    pub fn retry(&self, task: TaskId, page: PageIndex) {
         self.mailbox.put(Ready { task, page, registered: false });
     }
 }

@@ -33,6 +33,7 @@ use super::lane::{Lane, Work};
 use super::task::{Job, Task};
 use crate::error::Error;
 use crate::numa::LETTERS_MAX;
+use crate::position::{ByteOffset, PageIndex};
 use crate::request::Read;
 use crate::state::counters::Count;
 use crate::state::partition::ObjectInner;
@@ -59,7 +60,7 @@ pub(crate) type Parcel = Box<Bundle>;
 struct Letter {
     /// The sender's task that waits for the letter.
     task: TaskId,
-    offset: u64,
+    offset: ByteOffset,
     memory: *mut u8,
     len: usize,
     write: bool,
@@ -136,12 +137,12 @@ impl Lane {
 
     /// Puts a task's part of a page into the bundle for the page's node. Returns false if the
     /// page's node is this thread's, or if sending costs more than reading from here.
-    pub fn post_page(self: &Arc<Self>, work: &mut Work, id: TaskId, page: u64) -> bool {
+    pub fn post_page(self: &Arc<Self>, work: &mut Work, id: TaskId, page: PageIndex) -> bool {
         let task = &work.tasks[id];
         let object = task.object.clone();
         let tag = object.tag(page);
         let Some(to) = object.partition.other_node(tag) else { return false };
-        let (span, start) = (task.span(page), page << object.partition.page_shift);
+        let (span, start) = (task.span(page), object.partition.page_size.start_of(page));
         let write = match task.job {
             Job::Read => false,
             Job::Write { .. } => true,
@@ -161,7 +162,7 @@ impl Lane {
         work: &mut Work,
         to: NodeId,
         object: &Arc<ObjectInner>,
-        (task, offset, memory, len, write): (TaskId, u64, *mut u8, usize, bool),
+        (task, offset, memory, len, write): (TaskId, ByteOffset, *mut u8, usize, bool),
     ) {
         work.tasks[task].outstanding += 1;
         let (at, mail) = (to.0 as usize, &mut work.mail);
@@ -314,7 +315,7 @@ fn serve_hits(bundle: &mut Bundle) {
             // SAFETY: the sender lent the memory until its letter is back, and nobody else has the
             // letter.
             let buffer = unsafe { std::slice::from_raw_parts_mut(letter.memory, letter.len) };
-            reads.push(Read { offset: letter.offset, buffer });
+            reads.push(Read { offset: letter.offset.0, buffer });
         }
     }
     let missing = object.read_many_counted(&mut reads);

@@ -35,6 +35,6 @@ pub(crate) use lane::{LANE_BYTES, Lane};
 pub(crate) use lanes::Lanes;
 pub(crate) use parking::poll_only;
 pub use run::Object;
-pub(crate) use task::{END, Ended, Job, Task};
+pub(crate) use task::{EVERY, Ended, Job, NONE, Task};
 pub(crate) use workers::Workers;
 pub(crate) use writeback::SyncState;

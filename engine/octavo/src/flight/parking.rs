@@ -15,7 +15,7 @@ use octavo_disk::Ring;
 
 use super::lane::{Lane, Work};
 use super::messages::Parcel;
-use super::task::{Ended, Job, Task};
+use super::task::{Ended, Job, NONE, Task};
 use crate::error::Error;
 use crate::request::Interest;
 use crate::state::partition::ObjectInner;
@@ -309,7 +309,7 @@ impl Lane {
         register: impl FnOnce(&mut dyn FnMut() -> Waiter) -> bool,
     ) -> bool {
         let mut work = self.work();
-        let id = work.tasks.insert(Task::new(Job::Nap, object.clone(), 0, std::ptr::null_mut(), 0));
+        let id = work.tasks.insert(Task::of_pages(Job::Nap, object, NONE));
         let is_registered = register(&mut || self.waiter(id, RESUME));
         if is_registered {
             work.registered(id);

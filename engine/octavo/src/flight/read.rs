@@ -9,6 +9,7 @@ use super::task::{Job, Kind, Pages, Role, Task, Transfer, TransferPage};
 use crate::memory::copy;
 use crate::pages::hit::OPTIMISTIC_TRIES;
 use crate::pages::steps::{Claimed, Claiming};
+use crate::position::PageIndex;
 use crate::state::counters::Count;
 use crate::state::partition::ObjectInner;
 use crate::sync::Arc;
@@ -21,7 +22,7 @@ pub(crate) fn page(
     work: &mut Work,
     id: TaskId,
     object: Arc<ObjectInner>,
-    page: u64,
+    page: PageIndex,
     first: bool,
 ) {
     let partition = &*object.partition;
@@ -90,7 +91,7 @@ fn read_around(
     work: &mut Work,
     id: TaskId,
     object: &Arc<ObjectInner>,
-    page: u64,
+    page: PageIndex,
     guard: SetGuard<'_, WAYS>,
 ) {
     let partition = &*object.partition;

@@ -3,9 +3,12 @@
 //!
 //! Not here: how streams are detected (`state/streams.rs`).
 
+use std::ops::Range;
+
 use super::lane::{Lane, Work};
-use super::task::{Job, Role, Task};
+use super::task::{Job, NONE, Role, Task};
 use crate::pages::steps::{Claimed, Claiming};
+use crate::position::{ByteOffset, PageIndex};
 use crate::state::partition::{ObjectInner, PartitionInner};
 use crate::sync::{Arc, Ordering};
 use crate::wait::TaskId;
@@ -31,16 +34,17 @@ pub(crate) fn after_miss(lane: &Arc<Lane>, work: &mut Work, id: TaskId) {
     if !object.partition.reads_ahead() || lane.is_spare() {
         return;
     }
-    let (first, end) = task.page_range();
-    let Some(ahead) = object.streams.missed(first, end, || object.partition.window_pages()) else { return };
+    let Some(ahead) = object.streams.missed(task.page_range(), || object.partition.window_pages()) else {
+        return;
+    };
     let object = object.clone();
-    let last = object.len_bytes().div_ceil(object.partition.page_bytes() as u64);
-    let mut task = Task::of_pages(Job::Ahead, &object, 0, 0);
+    let Range { end, .. } = object.partition.page_size.pages_of(ByteOffset(0), object.len_bytes());
+    let mut task = Task::of_pages(Job::Ahead, &object, NONE);
     if ahead.stride == 1 {
-        (task.next, task.end) = (ahead.first, last.min(ahead.first + u64::from(ahead.count)));
+        (task.next, task.end) = (ahead.first, end.min(ahead.first + u64::from(ahead.count)));
     } else {
-        let page = |number| ahead.first.checked_add_signed(ahead.stride * i64::from(number));
-        task.again = (0..ahead.count).filter_map(page).filter(|page| *page < last).collect();
+        let page = |number| ahead.first.checked_add(ahead.stride * i64::from(number));
+        task.again = (0..ahead.count).filter_map(page).filter(|page| *page < end).collect();
         task.again.reverse();
     }
     if task.next < task.end || !task.again.is_empty() {
@@ -49,7 +53,7 @@ pub(crate) fn after_miss(lane: &Arc<Lane>, work: &mut Work, id: TaskId) {
 }
 
 /// Claims one page ahead, unless the page is busy.
-pub(crate) fn page(work: &mut Work, id: TaskId, object: Arc<ObjectInner>, page: u64) {
+pub(crate) fn page(work: &mut Work, id: TaskId, object: Arc<ObjectInner>, page: PageIndex) {
     let partition = &*object.partition;
     let tag = object.tag(page);
     if partition.table.find(tag).is_some() {

@@ -1,11 +1,14 @@
 //! Blocking calls: a task of an object that runs to its end on a borrowed lane.
 
+use std::ops::Range;
+
 use octavo_table::SegmentIndex;
 
 use super::dispatch::Batch;
 use super::lanes::Lanes;
-use super::task::{Ended, Job, Task};
+use super::task::{Ended, Job, NONE, Task};
 use crate::error::Error;
+use crate::position::{ByteOffset, PageIndex};
 use crate::request::Read;
 use crate::state::partition::ObjectInner;
 use crate::sync::Arc;
@@ -26,7 +29,13 @@ impl Object {
     }
 
     /// Runs a job for bytes of the caller's.
-    pub(crate) fn run_bytes(&self, job: Job, offset: u64, memory: *mut u8, len: usize) -> Result<(), Error> {
+    pub(crate) fn run_bytes(
+        &self,
+        job: Job,
+        offset: ByteOffset,
+        memory: *mut u8,
+        len: usize,
+    ) -> Result<(), Error> {
         self.run(Task::new(job, self.inner.clone(), offset, memory, len))
     }
 
@@ -37,8 +46,8 @@ impl Object {
     }
 
     /// Writes the dirty pages of a range.
-    pub(crate) fn clean_pages(&self, next: u64, end: u64) -> Result<(), Error> {
-        self.run(Task::cleaning_pages(&self.inner, next, end))
+    pub(crate) fn clean_pages(&self, pages: Range<PageIndex>) -> Result<(), Error> {
+        self.run(Task::cleaning_pages(&self.inner, pages))
     }
 
     /// Writes the dirty pages of one segment.
@@ -59,18 +68,12 @@ impl Object {
     pub(crate) fn read_missing(&self, reads: &mut [Read<'_>], missing: &[usize]) -> Result<(), Error> {
         let lane = self.lanes.borrow()?;
         for number in missing {
-            self.inner.check(reads[*number].offset, reads[*number].buffer.len() as u64)?;
+            self.inner.check(reads[*number].start(), reads[*number].buffer.len() as u64)?;
         }
         let mut work = lane.work();
         let mut batch = Batch::default();
         for number in missing {
-            let read = &mut reads[*number];
-            let (memory, len) = (read.buffer.as_mut_ptr(), read.buffer.len());
-            lane.add(
-                &mut work,
-                &mut batch,
-                Task::new(Job::Read, self.inner.clone(), read.offset, memory, len),
-            );
+            lane.add(&mut work, &mut batch, Task::reading(&self.inner, &mut reads[*number]));
         }
         lane.start_all(&mut work, &mut batch);
         lane.flush(&mut work);
@@ -84,23 +87,23 @@ impl Object {
     #[cold]
     pub(crate) fn read_batch_by_message(&self, reads: &mut [Read<'_>]) -> Result<(), Error> {
         self.inner.count_read(reads.len() as u64, reads.iter().map(|read| read.buffer.len() as u64).sum());
-        reads.iter().try_for_each(|read| self.inner.check(read.offset, read.buffer.len() as u64))?;
+        reads.iter().try_for_each(|read| self.inner.check(read.start(), read.buffer.len() as u64))?;
         let partition = &*self.inner.partition;
         let lane = self.lanes.borrow()?;
         let mut work = lane.work();
-        let waits = work.tasks.insert(Task::of_pages(Job::Nap, &self.inner, 0, 0));
+        let waits = work.tasks.insert(Task::of_pages(Job::Nap, &self.inner, NONE));
         // Keeps the task from ending while letters are still being added.
         work.tasks[waits].outstanding = 1;
         let mut own = Vec::with_capacity(reads.len());
         for read in reads.iter_mut() {
-            let (offset, len) = (read.offset, read.buffer.len());
-            let to = partition.other_node(self.inner.tag(offset >> partition.page_shift));
+            let (offset, len) = (read.start(), read.buffer.len());
+            let to = partition.other_node(self.inner.tag_at(offset));
             match to.filter(|_| len > 0 && self.inner.in_one_page(offset, len)) {
                 Some(to) => {
                     let letter = (waits, offset, read.buffer.as_mut_ptr(), len, false);
                     lane.post_letter(&mut work, to, &self.inner, letter);
                 }
-                None => own.push(Read { offset, buffer: &mut *read.buffer }),
+                None => own.push(Read { offset: read.offset, buffer: &mut *read.buffer }),
             }
         }
         lane.flush(&mut work);
@@ -108,9 +111,7 @@ impl Object {
         let missing = self.inner.read_many_counted(&mut own);
         let mut work = lane.work();
         for number in &missing {
-            let Read { offset, buffer } = &mut own[*number];
-            let task = Task::new(Job::Read, self.inner.clone(), *offset, buffer.as_mut_ptr(), buffer.len());
-            lane.start(&mut work, task);
+            lane.start(&mut work, Task::reading(&self.inner, &mut own[*number]));
         }
         lane.flush(&mut work);
         lane.step(&mut work, waits);

@@ -5,19 +5,25 @@
 //! holds. Both live in the lane that they were submitted on. Any thread that takes a completion of
 //! the lane may finish a transfer; only the lane's owner tries pages.
 
+use std::ops::Range;
+
 use octavo_table::{SlotIndex, Tag};
 
 use super::discard::{self, ClearState};
 use super::writeback::SyncState;
 use crate::error::Error;
 use crate::memory::Bounce;
-use crate::request::Op;
+use crate::position::{ByteOffset, PageIndex};
+use crate::request::{Op, Read};
 use crate::state::partition::ObjectInner;
 use crate::sync::Arc;
 use crate::wait::TaskId;
 
-/// Behind the last possible page.
-pub(crate) const END: u64 = u64::MAX >> 16;
+/// Every page that an object can have.
+pub(crate) const EVERY: Range<PageIndex> = PageIndex(0)..PageIndex(u64::MAX >> 16);
+
+/// No page.
+pub(crate) const NONE: Range<PageIndex> = PageIndex(0)..PageIndex(0);
 
 /// What a task does, with the state that only this kind of task has.
 pub(crate) enum Job {
@@ -43,13 +49,13 @@ pub(crate) struct Task {
     pub object: Arc<ObjectInner>,
     /// The caller's bytes: `len` bytes at `memory`, for the object's bytes from `offset` on.
     pub memory: *mut u8,
-    pub offset: u64,
+    pub offset: ByteOffset,
     pub len: usize,
     /// Pages not tried yet: `next..end`.
-    pub next: u64,
-    pub end: u64,
+    pub next: PageIndex,
+    pub end: PageIndex,
     /// Pages to be tried again, the next one last.
-    pub again: Vec<u64>,
+    pub again: Vec<PageIndex>,
     /// Transfers and registrations that the task waits for.
     pub outstanding: usize,
     // Boxed: tasks are moved several times, and few fail.
@@ -79,8 +85,8 @@ pub(crate) struct Span {
 
 impl Task {
     #[inline(always)]
-    pub fn new(job: Job, object: Arc<ObjectInner>, offset: u64, memory: *mut u8, len: usize) -> Task {
-        let (next, end) = pages_of(&object, offset, len);
+    pub fn new(job: Job, object: Arc<ObjectInner>, offset: ByteOffset, memory: *mut u8, len: usize) -> Task {
+        let Range { start: next, end } = object.partition.page_size.pages_of(offset, len as u64);
         Task {
             job,
             object,
@@ -98,21 +104,27 @@ impl Task {
         }
     }
 
+    /// A task for one read of a batch.
+    #[inline(always)]
+    pub fn reading(object: &Arc<ObjectInner>, read: &mut Read<'_>) -> Task {
+        Task::new(Job::Read, object.clone(), read.start(), read.buffer.as_mut_ptr(), read.buffer.len())
+    }
+
     /// A task for whole pages, without memory of the caller's.
-    pub fn of_pages(job: Job, object: &Arc<ObjectInner>, next: u64, end: u64) -> Task {
-        let mut task = Task::new(job, object.clone(), 0, std::ptr::null_mut(), 0);
-        (task.next, task.end) = (next, end);
+    pub fn of_pages(job: Job, object: &Arc<ObjectInner>, pages: Range<PageIndex>) -> Task {
+        let mut task = Task::new(job, object.clone(), ByteOffset(0), std::ptr::null_mut(), 0);
+        (task.next, task.end) = (pages.start, pages.end);
         task
     }
 
     /// A pass of the cleaner: writes up to about `pages_max` of the object's dirty pages, in the
     /// order of their offsets. Makes nothing durable.
     pub fn pass(object: &Arc<ObjectInner>, pages_max: u64) -> Task {
-        Task::of_pages(Job::Sync(SyncState::new(false, pages_max)), object, 0, END)
+        Task::of_pages(Job::Sync(SyncState::new(false, pages_max)), object, EVERY)
     }
 
     /// Returns the next page to try, and whether it is tried for the first time.
-    pub fn next_page(&mut self) -> Option<(u64, bool)> {
+    pub fn next_page(&mut self) -> Option<(PageIndex, bool)> {
         if let Some(page) = self.again.pop() {
             return Some((page, false));
         }
@@ -122,18 +134,18 @@ impl Task {
         })
     }
 
-    /// Returns the pages that the task's bytes touch: the first, and the one behind the last.
-    pub fn page_range(&self) -> (u64, u64) {
-        pages_of(&self.object, self.offset, self.len)
+    /// Returns the pages that the task's bytes touch.
+    pub fn page_range(&self) -> Range<PageIndex> {
+        self.object.partition.page_size.pages_of(self.offset, self.len as u64)
     }
 
     /// Returns the task's bytes in `page`.
-    pub fn span(&self, page: u64) -> Span {
-        let page_bytes = self.object.partition.page_bytes() as u64;
-        let start = (page * page_bytes).max(self.offset);
-        let end = ((page + 1) * page_bytes).min(self.offset + self.len as u64);
+    pub fn span(&self, page: PageIndex) -> Span {
+        let page_size = self.object.partition.page_size;
+        let start = page_size.start_of(page).max(self.offset);
+        let end = page_size.start_of(page + 1).min(self.offset + self.len as u64);
         Span {
-            skip: (start - page * page_bytes) as usize,
+            skip: page_size.skip(start),
             len: (end - start) as usize,
             memory: match &self.job {
                 Job::Clear(_) => discard::zeros(),
@@ -145,15 +157,6 @@ impl Task {
     /// Keeps the first error.
     pub fn fail(&mut self, error: Error) {
         self.error.get_or_insert_with(|| Box::new(error));
-    }
-}
-
-#[inline(always)]
-fn pages_of(object: &ObjectInner, offset: u64, len: usize) -> (u64, u64) {
-    let shift = object.partition.page_shift;
-    match len {
-        0 => (0, 0),
-        _ => (offset >> shift, ((offset + len as u64 - 1) >> shift) + 1),
     }
 }
 
@@ -222,7 +225,7 @@ pub(crate) enum Kind {
     /// Syncs the store.
     Flush,
     /// A range that the store clears, up to page `end`. Its pages are held or not resident.
-    Clear { end: u64 },
+    Clear { end: PageIndex },
 }
 
 /// An I/O in flight.
@@ -230,7 +233,7 @@ pub(crate) struct Transfer {
     pub kind: Kind,
     pub object: Arc<ObjectInner>,
     /// The first page; the others follow it in the object.
-    pub page: u64,
+    pub page: PageIndex,
     pub pages: Pages,
     pub bounce: Option<Bounce>,
     /// The page's tag; strays only.

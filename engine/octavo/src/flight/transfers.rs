@@ -5,6 +5,7 @@
 //! `writeback.rs`, `discard.rs`).
 
 use std::iter::Peekable;
+use std::ops::Range;
 use std::time::Duration;
 use std::vec::Drain;
 
@@ -14,6 +15,7 @@ use super::lane::{Gathered, Lane, Work};
 use super::read;
 use super::task::{Ended, Kind, Pages, Role, Transfer, TransferPage};
 use crate::memory::copy;
+use crate::position::PageIndex;
 use crate::sync::{Arc, MutexGuard};
 
 /// Most pages of one I/O: 256 KiB with 4 KiB pages, where devices have reached their bandwidth.
@@ -72,9 +74,9 @@ impl Lane {
         drop(work);
         let object = &transfer.object;
         let (buffers, offset) =
-            (&buffers[..transfer.pages.count()], transfer.page << object.partition.page_shift);
+            (&buffers[..transfer.pages.count()], object.partition.page_size.start_of(transfer.page));
         // SAFETY: as in `push`.
-        let result = unsafe { self.ring.run(&object.store, octavo_disk::Op::Read, offset, buffers) };
+        let result = unsafe { self.ring.run(&object.store, octavo_disk::Op::Read, offset.0, buffers) };
         copy::prefetch(buffers[0].ptr, buffers[0].len);
         let mut work = self.work();
         if result.is_ok() {
@@ -90,11 +92,11 @@ impl Lane {
         let entry = work.transfers.vacant_entry();
         let token = entry.key() as u64;
         let Transfer { object, page, .. } = &*entry.insert(transfer);
-        let offset = page << object.partition.page_shift;
+        let offset = object.partition.page_size.start_of(*page);
         // SAFETY: the buffers are frames in state Filling, which nobody else touches and which are
         // never given back, or bounce pages that the transfer owns; both stay until `complete` has
         // taken the transfer.
-        unsafe { self.ring.push(&object.store, op, offset, buffers, token) };
+        unsafe { self.ring.push(&object.store, op, offset.0, buffers, token) };
     }
 
     /// Queues the clearing of a range of pages.
@@ -103,10 +105,10 @@ impl Lane {
         work: &mut Work,
         transfer: Transfer,
         op: octavo_disk::Op,
-        pages: std::ops::Range<u64>,
+        pages: Range<PageIndex>,
     ) {
-        let shift = transfer.object.partition.page_shift;
-        let (offset, len) = (pages.start << shift, (pages.end - pages.start) << shift);
+        let page_size = transfer.object.partition.page_size;
+        let (offset, len) = (page_size.start_of(pages.start).0, page_size.len_of(pages.end - pages.start));
         let entry = work.transfers.vacant_entry();
         let token = entry.key() as u64;
         self.ring.push_clear(&entry.insert(transfer).object.store, op, offset, len, token);

@@ -17,6 +17,7 @@ use super::writeback;
 use crate::config::CacheMode;
 use crate::memory::{Bounce, copy};
 use crate::pages::steps::{Claimed, Claiming, Superseded};
+use crate::position::PageIndex;
 use crate::state::counters::Count;
 use crate::state::partition::{ObjectInner, PartitionInner};
 use crate::sync::Arc;
@@ -49,7 +50,7 @@ struct Attempt<'a> {
     object: &'a Arc<ObjectInner>,
     partition: &'a PartitionInner,
     id: TaskId,
-    page: u64,
+    page: PageIndex,
     tag: Tag,
     span: Span,
     /// The write covers all of the page that lies inside the object. Computed again when a slot is
@@ -63,7 +64,7 @@ pub(crate) fn page(
     work: &mut Work,
     id: TaskId,
     object: &Arc<ObjectInner>,
-    page: u64,
+    page: PageIndex,
     first: bool,
 ) {
     let mut attempt = Attempt::new(lane, work, id, object, page);
@@ -125,7 +126,13 @@ pub(crate) fn page(
 }
 
 impl<'a> Attempt<'a> {
-    fn new(lane: &'a Arc<Lane>, work: &Work, id: TaskId, object: &'a Arc<ObjectInner>, page: u64) -> Self {
+    fn new(
+        lane: &'a Arc<Lane>,
+        work: &Work,
+        id: TaskId,
+        object: &'a Arc<ObjectInner>,
+        page: PageIndex,
+    ) -> Self {
         let partition = &*object.partition;
         let span = work.tasks[id].span(page);
         let whole = Cell::new(false);
@@ -134,8 +141,8 @@ impl<'a> Attempt<'a> {
 
     fn covers_all(&self) -> bool {
         let Span { skip, len, .. } = self.span;
-        let end = (self.page << self.partition.page_shift) + (skip + len) as u64;
-        skip == 0 && (len == self.partition.page_bytes() || end >= self.object.len_bytes())
+        let end = self.partition.page_size.start_of(self.page) + (skip + len) as u64;
+        skip == 0 && (len == self.partition.page_bytes() || end.0 >= self.object.len_bytes())
     }
 
     /// Tries a page a few times, then lets the task come back later, so that no thread loops for
@@ -324,7 +331,7 @@ impl<'a> Attempt<'a> {
 
     /// Whether the object was cut or closed while this write was on its way; the task then fails.
     fn is_cut(&self, work: &mut Work) -> bool {
-        let is_cut = self.page << self.partition.page_shift >= self.object.len_bytes();
+        let is_cut = self.partition.page_size.start_of(self.page).0 >= self.object.len_bytes();
         if is_cut {
             let task = &mut work.tasks[self.id];
             task.fail(self.object.past_end(task.offset, task.len as u64));

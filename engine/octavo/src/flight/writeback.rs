@@ -14,15 +14,17 @@
 //! clean only if it was not written meanwhile.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use octavo_disk::{IoBuffer, IoError};
 use octavo_table::{SegmentIndex, SlotIndex, State, Word};
 
 use super::lane::{Lane, Work};
-use super::task::{END, Job, Kind, Pages, Role, Task, Transfer, TransferPage};
+use super::task::{EVERY, Job, Kind, NONE, Pages, Role, Task, Transfer, TransferPage};
 use super::transfers::RUN_PAGES_MAX;
 use crate::error::Error;
 use crate::memory::{Bounce, Charge, copy};
+use crate::position::{PageIndex, count, each};
 use crate::state::counters::Count;
 use crate::state::partition::{ObjectInner, PartitionInner};
 use crate::sync::{Arc, Ordering, lock};
@@ -91,7 +93,7 @@ pub(crate) struct Cleaning {
     whole: bool,
     is_pass: bool,
     /// Where a pass began, and will end: the pages before it come last.
-    begun: u64,
+    begun: PageIndex,
     runs: Runs,
     /// Pages refused since the last one that was written.
     refused: u32,
@@ -155,19 +157,19 @@ fn collect(lane: &Lane, task: &mut Task, object: &ObjectInner) {
         sync.round = Round::among(lane, dirty);
     }
     let most = sync.round.as_ref().map_or(ROUND_PAGES_LEAST, |round| round.pages_max);
-    let round = object.dirty_pages(next, end, most);
+    let round = object.dirty_pages(&(next..end), most);
     // A full round may have left pages behind its last.
     task.next = if round.len() < most { end } else { round[round.len() - 1] + 1 };
     task.again = round;
     task.again.reverse();
     if task.next == task.end {
-        (task.next, task.end) = (0, std::mem::take(&mut task.sync().cleaning().begun));
+        (task.next, task.end) = (PageIndex(0), std::mem::take(&mut task.sync().cleaning().begun));
     }
 }
 
 /// Sets up the progress of a task; once for each task.
 fn begin(task: &mut Task, object: &ObjectInner) {
-    let whole = task.next == 0 && task.end == END;
+    let whole = (task.next..task.end) == EVERY;
     let sync = task.sync();
     if sync.cleaning.is_some() {
         return;
@@ -175,7 +177,7 @@ fn begin(task: &mut Task, object: &ObjectInner) {
     let is_pass = whole && !sync.flush;
     let runs = if lock(&object.writeback_error).is_some() { Runs::NotYet } else { Runs::Yes };
     // Relaxed, here and elsewhere: wherever a pass begins, it ends there.
-    let begun = if is_pass { object.clean_next.swap(0, Ordering::Relaxed) } else { 0 };
+    let begun = if is_pass { PageIndex(object.clean_next.swap(0, Ordering::Relaxed)) } else { PageIndex(0) };
     sync.cleaning = Some(Cleaning { whole, is_pass, begun, runs, refused: 0 });
     task.next = task.next.max(begun);
 }
@@ -207,7 +209,7 @@ fn flush(lane: &Arc<Lane>, work: &mut Work, id: TaskId, object: &Arc<ObjectInner
             let transfer = Transfer {
                 kind: Kind::Flush,
                 object: object.clone(),
-                page: 0,
+                page: PageIndex(0),
                 pages: Pages::one(page),
                 bounce: None,
                 tag: Default::default(),
@@ -223,8 +225,11 @@ fn run(lane: &Arc<Lane>, work: &mut Work, id: TaskId, object: &Arc<ObjectInner>)
     let most = if work.tasks[id].sync().cleaning().runs == Runs::Yes { RUN_PAGES_MAX } else { 1 };
     let again = &mut work.tasks[id].again;
     let first = again[again.len() - 1];
-    let adjacent =
-        again.iter().rev().take(most).zip(first..).take_while(|(page, expected)| *page == expected).count();
+    let adjacent = (0..)
+        .zip(again.iter().rev())
+        .take(most)
+        .take_while(|(behind, page)| **page == first + *behind)
+        .count();
     let Some(mut bounce) = lane.shared.bounce.take(&object.bounced, adjacent, || lane.waiter(id, RESUME))
     else {
         work.registered(id);
@@ -258,7 +263,7 @@ fn push(
     work: &mut Work,
     id: TaskId,
     object: &Arc<ObjectInner>,
-    page: u64,
+    page: PageIndex,
     pages: Pages,
     bounce: Bounce,
 ) {
@@ -281,7 +286,7 @@ fn copy_page(
     work: &mut Work,
     id: TaskId,
     object: &Arc<ObjectInner>,
-    page: u64,
+    page: PageIndex,
     bounce: &Bounce,
     number: usize,
 ) -> Copy {
@@ -332,7 +337,7 @@ pub(crate) fn begin_one(
     work: &mut Work,
     id: TaskId,
     object: &Arc<ObjectInner>,
-    page: u64,
+    page: PageIndex,
     bounce: Bounce,
 ) {
     match copy_page(lane, work, id, object, page, &bounce, 0) {
@@ -373,7 +378,7 @@ pub(crate) fn cleaned(lane: &Lane, work: &mut Work, transfer: Transfer, result: 
         Err(_) if count > 1 => {
             task.sync().cleaning().runs = Runs::No;
             task.outstanding += count as usize;
-            (first..first + count).for_each(|page| lane.retry(id, page));
+            each(&(first..first + count)).for_each(|page| lane.retry(id, page));
         }
         Err(source) => {
             partition.counters.add(Count::WriteErrors, 1);
@@ -402,7 +407,7 @@ pub(crate) fn cleaned(lane: &Lane, work: &mut Work, transfer: Transfer, result: 
 
 impl SyncState {
     /// The store has taken `count` pages from `first` on.
-    fn took(&mut self, object: &ObjectInner, first: u64, count: u64) {
+    fn took(&mut self, object: &ObjectInner, first: PageIndex, count: u64) {
         self.clean_left = self.clean_left.saturating_sub(count);
         let cleaning = self.cleaning();
         cleaning.refused = 0;
@@ -410,18 +415,18 @@ impl SyncState {
             cleaning.runs = Runs::Yes;
             // Pages are not tried in order once several are refused: if it comes to that, the next
             // pass begins here.
-            object.clean_next.store(first, Ordering::Relaxed);
+            object.clean_next.store(first.0, Ordering::Relaxed);
         }
     }
 
     /// The store has refused a page. Returns whether the task is to give up.
-    fn refused(&mut self, object: &ObjectInner, page: u64, error: &Error) -> bool {
+    fn refused(&mut self, object: &ObjectInner, page: PageIndex, error: &Error) -> bool {
         self.late_error.get_or_insert_with(|| error.clone());
         let cleaning = self.cleaning();
         cleaning.refused += 1;
         let gives_up = cleaning.is_pass && cleaning.refused == REFUSED_MAX;
         if gives_up && cleaning.runs == Runs::NotYet {
-            object.clean_next.store(page + 1, Ordering::Relaxed);
+            object.clean_next.store(page.0 + 1, Ordering::Relaxed);
         }
         gives_up
     }
@@ -454,7 +459,7 @@ impl Round {
         if pages_max <= ROUND_PAGES_LEAST {
             return None;
         }
-        let bytes = (2 * pages_max * size_of::<u64>()) as u64;
+        let bytes = (2 * pages_max * size_of::<PageIndex>()) as u64;
         let charge = lane.shared.reserve.charge(bytes, "a round of write-back").ok()?;
         Some(Round { pages_max, _charge: charge })
     }
@@ -465,17 +470,17 @@ impl Round {
 struct Lowest {
     most: usize,
     /// Pages from here on are not among the lowest.
-    below: u64,
+    below: PageIndex,
     /// Never more than twice `most`.
-    pages: Vec<u64>,
+    pages: Vec<PageIndex>,
 }
 
 impl Lowest {
     fn new(most: usize) -> Lowest {
-        Lowest { most, below: u64::MAX, pages: Vec::new() }
+        Lowest { most, below: PageIndex(u64::MAX), pages: Vec::new() }
     }
 
-    fn add(&mut self, page: u64) {
+    fn add(&mut self, page: PageIndex) {
         if page >= self.below {
             return;
         }
@@ -495,7 +500,7 @@ impl Lowest {
         }
     }
 
-    fn into_pages(mut self) -> Vec<u64> {
+    fn into_pages(mut self) -> Vec<PageIndex> {
         self.sift();
         self.pages
     }
@@ -513,31 +518,31 @@ impl Task {
     /// A task that writes the dirty pages of one segment, many at a time, for a resize that
     /// empties it. Some may come or go meanwhile.
     pub fn cleaning_of(object: &Arc<ObjectInner>, segment: SegmentIndex) -> Task {
-        let mut task = Task::of_pages(Job::Sync(SyncState::new(false, u64::MAX)), object, 0, 0);
+        let mut task = Task::of_pages(Job::Sync(SyncState::new(false, u64::MAX)), object, NONE);
         task.again = object.dirty_pages_of(segment);
         task.again.reverse();
         task
     }
 
     /// A task that writes the dirty pages of a range and makes nothing durable.
-    pub fn cleaning_pages(object: &Arc<ObjectInner>, next: u64, end: u64) -> Task {
-        Task::of_pages(Job::Sync(SyncState::new(false, u64::MAX)), object, next, end)
+    pub fn cleaning_pages(object: &Arc<ObjectInner>, pages: Range<PageIndex>) -> Task {
+        Task::of_pages(Job::Sync(SyncState::new(false, u64::MAX)), object, pages)
     }
 }
 
 impl ObjectInner {
-    /// Returns the lowest `most` dirty pages in `next..end`, in order; fewer than `most` are all.
+    /// Returns the lowest `most` dirty pages of a range, in order; fewer than `most` are all.
     /// Includes pages that are being written: they may have been dirty before.
-    fn dirty_pages(&self, next: u64, end: u64, most: usize) -> Vec<u64> {
+    fn dirty_pages(&self, pages: &Range<PageIndex>, most: usize) -> Vec<PageIndex> {
         let partition = &*self.partition;
         let few = (partition.table.dirty_pages() / LOOKUP_SLOTS).max(RUN_PAGES_MAX as u64);
-        if end.saturating_sub(next) <= few {
+        if count(pages) <= few {
             // Under the set's lock, a page that moves is found in either place.
-            let is_dirty = |page: &u64| {
+            let is_dirty = |page: &PageIndex| {
                 let tag = self.tag(*page);
                 partition.table.lock(tag).find(tag).is_some_and(|found| may_be_dirty(found.word))
             };
-            return (next..end).filter(is_dirty).take(most).collect();
+            return each(pages).filter(is_dirty).take(most).collect();
         }
         let mut lowest = Lowest::new(most);
         // Without moves: a page that moves could be overlooked in both places.
@@ -546,7 +551,7 @@ impl ObjectInner {
         WALKS.with(|walks| walks.set(walks.get() + 1));
         partition.table.for_each_dirty(|_, tag, _| {
             let (object, page) = partition.page_of(tag);
-            if object != self.id || !(next..end).contains(&page) {
+            if object != self.id || !pages.contains(&page) {
                 return;
             }
             lowest.add(page);
@@ -555,7 +560,7 @@ impl ObjectInner {
     }
 
     /// Returns the object's dirty pages in one segment, in order. Some may come or go meanwhile.
-    pub fn dirty_pages_of(&self, segment: SegmentIndex) -> Vec<u64> {
+    pub fn dirty_pages_of(&self, segment: SegmentIndex) -> Vec<PageIndex> {
         let partition = &*self.partition;
         let mut pages = Vec::new();
         partition.table.for_each_page_of(segment, |_, found| {
@@ -705,12 +710,15 @@ mod tests {
     fn pages_that_are_shown_twice_hide_none() {
         for most in [1, 2, 7, 100] {
             let mut lowest = Lowest::new(most);
-            let pages: Vec<u64> = (0..200).map(|number| number * 77 % 200).collect();
+            let pages: Vec<PageIndex> = (0..200).map(|number| PageIndex(number * 77 % 200)).collect();
             pages[..150].iter().chain(&pages[100..]).chain(&pages[..60]).for_each(|page| lowest.add(*page));
-            assert_eq!(lowest.into_pages(), (0..most as u64).collect::<Vec<_>>());
+            assert_eq!(
+                lowest.into_pages(),
+                each(&(PageIndex(0)..PageIndex(most as u64))).collect::<Vec<_>>()
+            );
         }
         let mut few = Lowest::new(10);
-        [5, 3, 5, 3, 9].iter().for_each(|page| few.add(*page));
-        assert_eq!(few.into_pages(), [3, 5, 9]);
+        [5, 3, 5, 3, 9].iter().for_each(|page| few.add(PageIndex(*page)));
+        assert_eq!(few.into_pages(), [3, 5, 9].map(PageIndex));
     }
 }

@@ -9,6 +9,7 @@ use octavo_table::{Found, Tag};
 
 use super::hit::{AHEAD, OPTIMISTIC_TRIES};
 use crate::memory::copy;
+use crate::position::ByteOffset;
 use crate::request::Read;
 use crate::state::counters::Count;
 use crate::state::partition::{ObjectInner, PartitionInner};
@@ -164,12 +165,12 @@ impl ObjectInner {
     /// `read_many_heard` while every step of the table is recorded: one read after the other.
     fn read_many_recorded(&self, reads: &mut [Read<'_>]) -> Vec<usize> {
         let mut missing = Vec::new();
-        for (number, Read { offset, buffer }) in reads.iter_mut().enumerate() {
-            let is_inside = !buffer.is_empty()
-                && self.check(*offset, buffer.len() as u64).is_ok()
-                && self.in_one_page(*offset, buffer.len());
-            if !(is_inside && self.read_heard(*offset, buffer)) {
-                self.count_read(1, buffer.len() as u64);
+        for (number, read) in reads.iter_mut().enumerate() {
+            let (offset, len) = (read.start(), read.buffer.len());
+            let is_inside =
+                len > 0 && self.check(offset, len as u64).is_ok() && self.in_one_page(offset, len);
+            if !(is_inside && self.read_heard(offset, read.buffer)) {
+                self.count_read(1, len as u64);
                 missing.push(number);
             }
         }
@@ -186,7 +187,7 @@ impl ObjectInner {
         let mut missing = missing.iter().peekable();
         for (number, read) in reads.iter().enumerate() {
             if missing.next_if(|missing| **missing == number).is_none() {
-                let tag = self.tag(read.offset >> partition.page_shift);
+                let tag = self.tag_at(read.start());
                 if partition.places.charged {
                     partition.charge_access(tag, read.buffer.len(), reads.len() as u64);
                 }
@@ -199,13 +200,13 @@ impl ObjectInner {
     /// it. Returns whether it was a hit.
     #[cold]
     #[inline(never)]
-    pub fn read_heard(&self, offset: u64, buffer: &mut [u8]) -> bool {
+    pub fn read_heard(&self, offset: ByteOffset, buffer: &mut [u8]) -> bool {
         let partition = &*self.partition;
         // Recordings and twins take locks, which a child of `fork` must not.
         if partition.shared.is_forked() {
             return false;
         }
-        let (tag, skip) = (self.tag(offset >> partition.page_shift), offset as usize & partition.page_mask);
+        let (tag, skip) = (self.tag_at(offset), partition.page_size.skip(offset));
         let (to, len) = (buffer.as_mut_ptr(), buffer.len());
         if partition.is_recorded_whole()
             // SAFETY: the buffer is valid for its length, and the range lies in one page.
@@ -232,14 +233,12 @@ impl ObjectInner {
         let (mut missing, together) = (Vec::new(), reads.len() as u64);
         for first in (0..reads.len()).step_by(AHEAD) {
             let end = (first + AHEAD).min(reads.len());
-            reads[first..end]
-                .iter()
-                .for_each(|read| partition.prefetch_near(self.tag(read.offset >> partition.page_shift)));
+            reads[first..end].iter().for_each(|read| partition.prefetch_near(self.tag_at(read.start())));
             for (number, read) in reads.iter_mut().enumerate().take(end).skip(first) {
-                let (tag, len) = (self.tag(read.offset >> partition.page_shift), read.buffer.len());
-                let skip = read.offset as usize & partition.page_mask;
+                let (tag, len) = (self.tag_at(read.start()), read.buffer.len());
+                let skip = partition.page_size.skip(read.start());
                 let is_inside =
-                    self.check(read.offset, len as u64).is_ok() && self.in_one_page(read.offset, len);
+                    self.check(read.start(), len as u64).is_ok() && self.in_one_page(read.start(), len);
                 let to = read.buffer.as_mut_ptr();
                 // SAFETY: the buffer is valid for its length, and the range lies in one page.
                 let read_near = || unsafe { partition.read_near(tag, skip, to, len, together) };

@@ -31,6 +31,7 @@ use std::mem::MaybeUninit;
 use octavo_table::{Found, SlotIndex, Tag};
 
 use crate::memory::copy;
+use crate::position::ByteOffset;
 use crate::request::Read;
 use crate::state::partition::{ObjectInner, PartitionInner};
 
@@ -63,15 +64,15 @@ impl ObjectInner {
     /// # Safety
     /// `to` is valid for `len` bytes.
     #[inline(always)]
-    pub unsafe fn read_inline(&self, offset: u64, to: *mut u8, len: usize) -> bool {
+    pub unsafe fn read_inline(&self, offset: ByteOffset, to: *mut u8, len: usize) -> bool {
         let partition = &*self.partition;
-        let skip = offset as usize & partition.page_mask;
+        let skip = partition.page_size.skip(offset);
         let is_inside = offset < self.last_page() && skip + len <= partition.page_bytes();
         if len > copy::INLINE_BYTES || !is_inside {
             return false;
         }
         // SAFETY: the caller's promise, and the range lies in one page.
-        unsafe { partition.copy_inline(self.tag(offset >> partition.page_shift), skip, to, len) }
+        unsafe { partition.copy_inline(self.tag_at(offset), skip, to, len) }
     }
 
     /// Reads a range inside one page if the page is resident. Counts nothing.
@@ -79,11 +80,11 @@ impl ObjectInner {
     /// # Safety
     /// `to` is valid for `len` bytes, and the range lies in one page.
     #[inline(always)]
-    pub unsafe fn read_page(&self, offset: u64, to: *mut u8, len: usize) -> bool {
+    pub unsafe fn read_page(&self, offset: ByteOffset, to: *mut u8, len: usize) -> bool {
         let partition = &*self.partition;
-        let skip = offset as usize & partition.page_mask;
+        let skip = partition.page_size.skip(offset);
         // SAFETY: the caller's promise.
-        unsafe { partition.copy_resident(self.tag(offset >> partition.page_shift), skip, to, len) }
+        unsafe { partition.copy_resident(self.tag_at(offset), skip, to, len) }
     }
 }
 
@@ -207,8 +208,8 @@ impl PartitionInner {
 
     /// Returns the address of the byte at `offset` of an object, if its page is in `slot`.
     #[inline(always)]
-    pub fn byte_at(&self, slot: SlotIndex, offset: u64) -> *const u8 {
-        self.frames.at(slot).wrapping_add(offset as usize & self.page_mask)
+    pub fn byte_at(&self, slot: SlotIndex, offset: ByteOffset) -> *const u8 {
+        self.frames.at(slot).wrapping_add(self.page_size.skip(offset))
     }
 }
 
@@ -327,11 +328,12 @@ impl ObjectInner {
     /// Without `LONG`, longer reads are left to `read_page_again`.
     #[inline(always)]
     fn locate<const LONG: bool>(&self, partition: &PartitionInner, read: &Read<'_>) -> Located {
-        let tag = partition.tag_among(self.begun, read.offset >> partition.page_shift);
+        // Not by `tag_at`, which loads the partition's address again for each read.
+        let tag = partition.tag_among(self.begun, partition.page_size.page_of(read.start()));
         let len = read.buffer.len();
-        let skip = read.offset as usize & partition.page_mask;
+        let skip = partition.page_size.skip(read.start());
         // The object's last page, which may be partial, is left to `read_page_again`.
-        let is_inside = read.offset < self.last_page() && skip + len <= partition.page_bytes();
+        let is_inside = read.start() < self.last_page() && skip + len <= partition.page_bytes();
         let is_short = len <= SHORT_BYTES;
         match partition.table.candidate(tag) {
             Some(slot) if is_inside && (LONG || is_short) => {
@@ -351,11 +353,11 @@ impl ObjectInner {
     #[inline(never)]
     fn read_page_again(&self, read: &mut Read<'_>) -> bool {
         let (partition, len) = (&*self.partition, read.buffer.len());
-        let (skip, to) = (read.offset as usize & partition.page_mask, read.buffer.as_mut_ptr());
-        self.check(read.offset, len as u64).is_ok()
-            && self.in_one_page(read.offset, len)
+        let (skip, to) = (partition.page_size.skip(read.start()), read.buffer.as_mut_ptr());
+        self.check(read.start(), len as u64).is_ok()
+            && self.in_one_page(read.start(), len)
             // SAFETY: the buffer is valid for its length, and the range lies in one page.
-            && unsafe { partition.copy_again(self.tag(read.offset >> partition.page_shift), skip, to, len) }
+            && unsafe { partition.copy_again(self.tag_at(read.start()), skip, to, len) }
     }
 }
 

@@ -20,6 +20,7 @@ use super::tape::Recorder;
 use crate::config::{CacheMode, Limits, PartitionConfig};
 use crate::error::Error;
 use crate::memory::{BounceShare, Frames, Mapping};
+use crate::position::{ByteOffset, PageIndex, PageSize};
 use crate::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering, lock, try_lock};
 use crate::wait::{Flushes, Ranges, SlotWaiters, Strays};
 use crate::ways::WAYS;
@@ -39,10 +40,7 @@ pub(crate) struct PartitionInner {
     pub table: Table<WAYS>,
     pub frames: Frames,
     pub mixer: Mixer,
-    pub page_shift: u32,
-    pub(super) page_bytes: usize,
-    /// The page size in bytes, minus one.
-    pub page_mask: usize,
+    pub page_size: PageSize,
     pub mode: CacheMode,
     pub counters: Counters,
     pub recorder: Recorder,
@@ -130,25 +128,20 @@ impl Objects {
 impl PartitionInner {
     #[inline(always)]
     pub fn page_bytes(&self) -> usize {
-        self.page_bytes
+        self.page_size.bytes()
     }
 
     /// Checks that an object may have this length: page indices have [`PAGE_INDEX_BITS`] bits,
     /// and offsets are the kernel's (signed).
     pub fn check_len(&self, name: &str, len_bytes: u64) -> Result<(), Error> {
-        let most = (1 << (PAGE_INDEX_BITS + self.page_shift)).min(i64::MAX as u64);
+        let most = (1 << (PAGE_INDEX_BITS + self.page_size.shift())).min(i64::MAX as u64);
         if len_bytes <= most {
             return Ok(());
         }
-        let page_bytes = self.page_bytes;
+        let page_bytes = self.page_bytes();
         Err(Error::Config(format!(
             "{name}: {len_bytes} bytes are too long: with pages of {page_bytes} bytes an object has at most {most} bytes"
         )))
-    }
-
-    /// The offset at which the page of `offset` begins.
-    pub fn page_start(&self, offset: u64) -> u64 {
-        offset & !(self.page_mask as u64)
     }
 
     /// The common beginning of the tags of an object's pages.
@@ -158,14 +151,14 @@ impl PartitionInner {
 
     /// The tag of an object's page.
     #[inline(always)]
-    pub fn tag_among(&self, begun: Begun, page: u64) -> Tag {
-        self.mixer.tag_among(begun, page)
+    pub fn tag_among(&self, begun: Begun, page: PageIndex) -> Tag {
+        self.mixer.tag_among(begun, page.0)
     }
 
     /// The object's id and the page index of a tag.
-    pub fn page_of(&self, tag: Tag) -> (u64, u64) {
+    pub fn page_of(&self, tag: Tag) -> (u64, PageIndex) {
         let key = self.key_of_tag(tag);
-        (key >> PAGE_INDEX_BITS, key & ((1 << PAGE_INDEX_BITS) - 1))
+        (key >> PAGE_INDEX_BITS, PageIndex(key & ((1 << PAGE_INDEX_BITS) - 1)))
     }
 
     /// The key of a tag.
@@ -210,7 +203,7 @@ impl PartitionInner {
     pub fn set_dirty_max(&self) {
         let slots = self.table.slots_count();
         let most = match *lock(&self.dirty_max_bytes) {
-            Some(bytes) => (bytes >> self.page_shift).min(slots),
+            Some(bytes) => self.page_size.pages_in(bytes).min(slots),
             None => slots * 2 / 5,
         };
         self.dirty_max_pages.store(most, Ordering::Relaxed);
@@ -266,7 +259,7 @@ impl ObjectInner {
             id,
             begun: partition.begin_tags(id),
             len_bytes: AtomicU64::new(store.len_bytes()),
-            last_page: AtomicU64::new(partition.page_start(store.len_bytes())),
+            last_page: AtomicU64::new(last_page_of(partition, store.len_bytes())),
             store,
             name: name.into(),
             ranges: Ranges::new(),
@@ -282,8 +275,14 @@ impl ObjectInner {
     }
 
     #[inline(always)]
-    pub fn tag(&self, page: u64) -> Tag {
+    pub fn tag(&self, page: PageIndex) -> Tag {
         self.partition.tag_among(self.begun, page)
+    }
+
+    /// The tag of the page that contains `offset`.
+    #[inline(always)]
+    pub fn tag_at(&self, offset: ByteOffset) -> Tag {
+        self.tag(self.partition.page_size.page_of(offset))
     }
 
     /// Whether the object was closed: every call fails from then on.
@@ -310,31 +309,32 @@ impl ObjectInner {
 
     pub fn set_len(&self, len_bytes: u64) {
         self.len_bytes.store(len_bytes, Ordering::Relaxed);
-        self.last_page.store(self.partition.page_start(len_bytes), Ordering::Relaxed);
+        self.last_page.store(last_page_of(&self.partition, len_bytes), Ordering::Relaxed);
     }
 
     /// A range that lies in one page and begins before this offset lies inside the object.
     #[inline(always)]
-    pub fn last_page(&self) -> u64 {
+    pub fn last_page(&self) -> ByteOffset {
         // Relaxed: as `len_bytes`.
-        self.last_page.load(Ordering::Relaxed)
+        ByteOffset(self.last_page.load(Ordering::Relaxed))
     }
 
     /// Checks that `len` bytes at `offset` lie inside the object.
     #[inline(always)]
-    pub fn check(&self, offset: u64, len: u64) -> Result<(), Error> {
-        match offset.checked_add(len) {
+    pub fn check(&self, offset: ByteOffset, len: u64) -> Result<(), Error> {
+        match offset.0.checked_add(len) {
             Some(end) if end <= self.len_bytes() => Ok(()),
             _ => Err(self.past_end(offset, len)),
         }
     }
 
     #[cold]
-    pub fn past_end(&self, offset_bytes: u64, len_bytes: u64) -> Error {
+    pub fn past_end(&self, offset: ByteOffset, len_bytes: u64) -> Error {
         if let Err(closed) = self.check_open() {
             return closed;
         }
-        Error::PastEnd { object: self.name.clone(), offset_bytes, len_bytes, end_bytes: self.len_bytes() }
+        let (object, end_bytes) = (self.name.clone(), self.len_bytes());
+        Error::PastEnd { object, offset_bytes: offset.0, len_bytes, end_bytes }
     }
 
     /// Checks that the object may be written.
@@ -346,9 +346,8 @@ impl ObjectInner {
     }
 
     #[inline(always)]
-    pub fn in_one_page(&self, offset: u64, len: usize) -> bool {
-        let page_bytes = self.partition.page_bytes();
-        (offset as usize & self.partition.page_mask) + len <= page_bytes
+    pub fn in_one_page(&self, offset: ByteOffset, len: usize) -> bool {
+        self.partition.page_size.in_one_page(offset, len)
     }
 
     /// Counts read requests.
@@ -387,4 +386,10 @@ impl Drop for ObjectInner {
             self.store.release();
         }
     }
+}
+
+/// Where the last page of an object of `len_bytes` begins; its length if that is a multiple of the
+/// page size.
+fn last_page_of(partition: &PartitionInner, len_bytes: u64) -> u64 {
+    partition.page_size.round_down(ByteOffset(len_bytes)).0
 }

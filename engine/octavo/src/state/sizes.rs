@@ -18,6 +18,7 @@ use super::tape::Recorder;
 use crate::config::{Limits, PartitionConfig, PolicyName};
 use crate::error::Error;
 use crate::memory::{Frames, Mapping, copy};
+use crate::position::PageSize;
 use crate::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Mutex, lock};
 use crate::wait::{SlotWaiters, Strays};
 use crate::ways::WAYS;
@@ -127,9 +128,7 @@ impl PartitionInner {
             frames,
             mixer: if cache.pages_meet { Mixer::weak() } else { Mixer::new(seed) },
             secret: if cache.pages_meet { Secret::Weak } else { Secret::Seed(seed) },
-            page_shift: page_bytes.trailing_zeros(),
-            page_bytes: page_bytes as usize,
-            page_mask: page_bytes as usize - 1,
+            page_size: PageSize::new(page_bytes as usize),
             mode: config.cache_mode,
             counters: Counters::new(),
             recorder: Recorder::new(),

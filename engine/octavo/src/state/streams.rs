@@ -15,6 +15,9 @@
 //! Not here: waiting. Only a task that requests a page waits for it, even if the page is read
 //! ahead.
 
+use std::ops::Range;
+
+use crate::position::PageIndex;
 use crate::request::Advice;
 use crate::sync::{AtomicU32, Mutex, Ordering, lock};
 
@@ -57,16 +60,16 @@ struct Known {
 #[derive(Clone, Copy, Default)]
 struct Stream {
     /// The pages of the last miss: `first..end`.
-    first: u64,
-    end: u64,
+    first: PageIndex,
+    end: PageIndex,
     /// Pages from one miss to the next; 1 for a sequential stream, 0 until known.
     stride: i64,
     /// Misses that came where they were expected.
     confirmed: u32,
     /// The next miss of a sequential stream lies in `from..next + GAP_MAX`, of a strided one at
     /// `next`.
-    from: u64,
-    next: u64,
+    from: PageIndex,
+    next: PageIndex,
     window: u32,
     used: u64,
 }
@@ -74,7 +77,7 @@ struct Stream {
 /// Pages to read ahead: `count` of them, beginning with `first`, `stride` apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ahead {
-    pub first: u64,
+    pub first: PageIndex,
     pub stride: i64,
     pub count: u32,
 }
@@ -102,9 +105,10 @@ impl Streams {
         self.mode.load(Ordering::Relaxed) == ONCE
     }
 
-    /// Reports that a read of the pages `first..end` missed. Returns what to read ahead, at most
+    /// Reports that a read of some pages missed. Returns what to read ahead, at most
     /// `most` pages; `most` is called only if there is a stream.
-    pub fn missed(&self, first: u64, end: u64, most: impl FnOnce() -> u32) -> Option<Ahead> {
+    pub fn missed(&self, pages: Range<PageIndex>, most: impl FnOnce() -> u32) -> Option<Ahead> {
+        let Range { start: first, end } = pages;
         let mode = self.mode.load(Ordering::Relaxed);
         if mode == RANDOM {
             return None;
@@ -118,7 +122,7 @@ impl Streams {
         let at = at.or_else(|| {
             let near =
                 |stream: &Stream| stream.used > 0 && stream.confirmed == 0 && stream.follows(first).is_some();
-            let nearest = |at: &usize| first.abs_diff(known.streams[*at].end);
+            let nearest = |at: &usize| first.0.abs_diff(known.streams[*at].end.0);
             (0..STREAMS).filter(|at| near(&known.streams[*at])).min_by_key(nearest)
         });
         let Some(at) = at else {
@@ -139,7 +143,7 @@ impl Streams {
 }
 
 impl Stream {
-    fn expects(&self, first: u64) -> bool {
+    fn expects(&self, first: PageIndex) -> bool {
         self.confirmed > 0
             && match self.stride {
                 1 => (self.from..self.next + GAP_MAX).contains(&first),
@@ -148,27 +152,27 @@ impl Stream {
     }
 
     /// The stride, if the miss at `first` may follow this stream's.
-    fn follows(&self, first: u64) -> Option<i64> {
+    fn follows(&self, first: PageIndex) -> Option<i64> {
         if (self.end..=self.end + 1).contains(&first) {
             return Some(1);
         }
-        let stride = first.wrapping_sub(self.first) as i64;
+        let stride = first.0.wrapping_sub(self.first.0) as i64;
         (stride != 0 && stride.unsigned_abs() <= STRIDE_MAX).then_some(stride)
     }
 
     /// Returns the next window, twice as large as the last.
-    fn go_on(&mut self, stride: i64, from: u64, most: u32) -> Option<Ahead> {
+    fn go_on(&mut self, stride: i64, from: PageIndex, most: u32) -> Option<Ahead> {
         let most = if stride == 1 { most } else { (most / STRIDED_SHARE).max(1) };
         self.window = (self.window * 2).clamp(WINDOW_MIN, most.max(WINDOW_MIN)).min(most);
         (self.stride, self.confirmed) = (stride, self.confirmed.saturating_add(1));
         let ahead = match stride {
             1 => Ahead { first: from, stride, count: self.window },
-            _ => Ahead { first: from.checked_add_signed(stride)?, stride, count: self.window },
+            _ => Ahead { first: from.checked_add(stride)?, stride, count: self.window },
         };
         self.from = from;
         self.next = match stride {
             1 => from + u64::from(self.window),
-            _ => ahead.first.checked_add_signed(stride.checked_mul(i64::from(self.window))?)?,
+            _ => ahead.first.checked_add(stride.checked_mul(i64::from(self.window))?)?,
         };
         Some(ahead)
     }
@@ -213,24 +217,28 @@ mod tests {
     use super::*;
 
     fn pages(ahead: Option<Ahead>) -> Vec<u64> {
-        let ahead = ahead.unwrap_or(Ahead { first: 0, stride: 1, count: 0 });
+        let ahead = ahead.unwrap_or(Ahead { first: PageIndex(0), stride: 1, count: 0 });
         (0..ahead.count)
-            .map(|number| ahead.first.wrapping_add_signed(ahead.stride * i64::from(number)))
+            .map(|number| ahead.first.0.wrapping_add_signed(ahead.stride * i64::from(number)))
             .collect()
+    }
+
+    fn missed(streams: &Streams, pages: Range<u64>, most: u32) -> Option<Ahead> {
+        streams.missed(PageIndex(pages.start)..PageIndex(pages.end), || most)
     }
 
     #[test]
     fn a_sequential_stream_is_known_at_its_second_miss_and_its_window_doubles() {
         let streams = Streams::new();
-        assert_eq!(streams.missed(10, 11, || 32), None);
-        assert_eq!(pages(streams.missed(11, 12, || 32)), [12, 13, 14, 15]);
-        assert_eq!(pages(streams.missed(16, 17, || 32)), (17..25).collect::<Vec<_>>());
-        assert_eq!(pages(streams.missed(25, 26, || 32)).len(), 16);
+        assert_eq!(missed(&streams, 10..11, 32), None);
+        assert_eq!(pages(missed(&streams, 11..12, 32)), [12, 13, 14, 15]);
+        assert_eq!(pages(missed(&streams, 16..17, 32)), (17..25).collect::<Vec<_>>());
+        assert_eq!(pages(missed(&streams, 25..26, 32)).len(), 16);
         // A page or two were resident.
-        assert_eq!(pages(streams.missed(44, 45, || 32)), (45..77).collect::<Vec<_>>());
-        assert_eq!(pages(streams.missed(77, 78, || 32)).len(), 32);
+        assert_eq!(pages(missed(&streams, 44..45, 32)), (45..77).collect::<Vec<_>>());
+        assert_eq!(pages(missed(&streams, 77..78, 32)).len(), 32);
         // A miss somewhere else reads nothing ahead.
-        assert_eq!(streams.missed(5000, 5001, || 32), None);
+        assert_eq!(missed(&streams, 5000..5001, 32), None);
     }
 
     #[test]
@@ -240,7 +248,7 @@ mod tests {
         let mut next = starts.clone();
         for turn in 0..5 {
             for at in &mut next {
-                let ahead = pages(streams.missed(*at, *at + 1, || 16));
+                let ahead = pages(missed(&streams, *at..*at + 1, 16));
                 assert_eq!(ahead.is_empty(), turn == 0, "turn {turn}");
                 assert!(ahead.first().is_none_or(|first| *first == *at + 1));
                 *at = ahead.last().map_or(*at + 1, |last| last + 1);
@@ -254,15 +262,15 @@ mod tests {
         for stride in [7i64, -13, 512] {
             let streams = Streams::new();
             let at = |number: i64| 100_000u64.wrapping_add_signed(stride * number);
-            assert_eq!(streams.missed(at(0), at(0) + 1, || 64), None);
-            assert_eq!(streams.missed(at(1), at(1) + 1, || 64), None);
+            assert_eq!(missed(&streams, at(0)..at(0) + 1, 64), None);
+            assert_eq!(missed(&streams, at(1)..at(1) + 1, 64), None);
             assert_eq!(
-                pages(streams.missed(at(2), at(2) + 1, || 64)),
+                pages(missed(&streams, at(2)..at(2) + 1, 64)),
                 (3..7).map(at).collect::<Vec<_>>(),
                 "{stride}"
             );
             assert_eq!(
-                pages(streams.missed(at(7), at(7) + 1, || 64)),
+                pages(missed(&streams, at(7)..at(7) + 1, 64)),
                 (8..16).map(at).collect::<Vec<_>>(),
                 "{stride}"
             );
@@ -276,13 +284,13 @@ mod tests {
         let ahead = (0..1000).filter(|_| {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let page = (random >> 33) % 1_000_000;
-            streams.missed(page, page + 1, || 64).is_some()
+            missed(&streams, page..page + 1, 64).is_some()
         });
         assert!(ahead.count() < 10);
         streams.advise(Advice::Random);
-        assert!((0..10).all(|page| streams.missed(page, page + 1, || 64).is_none()));
+        assert!((0..10).all(|page| missed(&streams, page..page + 1, 64).is_none()));
         streams.advise(Advice::Sequential);
-        assert!(streams.missed(500, 501, || 64).is_some());
+        assert!(missed(&streams, 500..501, 64).is_some());
     }
 
     #[test]

@@ -12,13 +12,14 @@
 
 use octavo_disk::Ring;
 
+use crate::position::PageIndex;
 use crate::sync::{Arc, AtomicBool, Mutex, Ordering, fence, lock};
 
 /// The number of a task in its lane.
 pub(crate) type TaskId = usize;
 
 /// Stands for a page in the registration of a task that only wants to continue.
-pub(crate) const RESUME: u64 = u64::MAX;
+pub(crate) const RESUME: PageIndex = PageIndex(u64::MAX);
 
 /// A lane's mailbox. Any thread may put something in; the lane's owner takes it out.
 pub(crate) struct Mailbox {
@@ -33,7 +34,7 @@ pub(crate) struct Mailbox {
 /// A page of a task that the lane's owner must try again.
 pub(crate) struct Ready {
     pub task: TaskId,
-    pub page: u64,
+    pub page: PageIndex,
     /// The task had registered a waiter, which the lane counts as `waiting`.
     pub registered: bool,
 }
@@ -43,7 +44,7 @@ pub(crate) struct Ready {
 pub(crate) struct Waiter {
     mailbox: Arc<Mailbox>,
     task: TaskId,
-    page: u64,
+    page: PageIndex,
 }
 
 impl Waiter {
@@ -70,7 +71,7 @@ impl Mailbox {
     }
 
     /// Creates a waiter for `page` of `task`. The lane counts it when it is registered.
-    pub fn waiter(self: &Arc<Self>, task: TaskId, page: u64) -> Waiter {
+    pub fn waiter(self: &Arc<Self>, task: TaskId, page: PageIndex) -> Waiter {
         Waiter { mailbox: self.clone(), task, page }
     }
 

@@ -6,12 +6,13 @@
 use std::ops::Range;
 
 use super::Waiter;
+use crate::position::PageIndex;
 use crate::sync::{AtomicU32, Mutex, Ordering, lock};
 
 /// The closed ranges of an object, in pages, and the tasks that wait for each.
 pub(crate) struct Ranges {
     count: AtomicU32,
-    ranges: Mutex<Vec<(Range<u64>, Vec<Waiter>)>>,
+    ranges: Mutex<Vec<(Range<PageIndex>, Vec<Waiter>)>>,
 }
 
 impl Ranges {
@@ -21,7 +22,7 @@ impl Ranges {
 
     /// Registers with the closed range that contains `page`, if there is one. The caller holds
     /// the lock of the page's set.
-    pub fn wait(&self, page: u64, waiter: impl FnOnce() -> Waiter) -> bool {
+    pub fn wait(&self, page: PageIndex, waiter: impl FnOnce() -> Waiter) -> bool {
         // The task that clears a range takes the lock of every affected set after it has closed
         // the range. A thread that takes such a lock later sees the range; one that took it
         // earlier has claimed before, and is waited for. Acquire: pairs with `open`, whose
@@ -39,14 +40,14 @@ impl Ranges {
     }
 
     /// Whether the page lies in a closed range. The caller holds the lock of the page's set.
-    pub fn is_closed(&self, page: u64) -> bool {
+    pub fn is_closed(&self, page: PageIndex) -> bool {
         // Acquire: as in `wait`.
         self.count.load(Ordering::Acquire) > 0
             && lock(&self.ranges).iter().any(|(range, _)| range.contains(&page))
     }
 
     /// Closes a range of pages and returns `true`; or registers with a range that overlaps it.
-    pub fn close(&self, range: Range<u64>, waiter: impl FnOnce() -> Waiter) -> bool {
+    pub fn close(&self, range: Range<PageIndex>, waiter: impl FnOnce() -> Waiter) -> bool {
         let mut ranges = lock(&self.ranges);
         if let Some((_, waiters)) =
             ranges.iter_mut().find(|(r, _)| r.start < range.end && range.start < r.end)
@@ -61,7 +62,7 @@ impl Ranges {
     }
 
     /// Opens the end of a closed range, from page `end` on; all of the range if nothing is left.
-    pub fn shorten(&self, range: &Range<u64>, end: u64) {
+    pub fn shorten(&self, range: &Range<PageIndex>, end: PageIndex) {
         if end == range.start {
             return self.open(range);
         }
@@ -75,7 +76,7 @@ impl Ranges {
     }
 
     /// Opens a closed range.
-    pub fn open(&self, range: &Range<u64>) {
+    pub fn open(&self, range: &Range<PageIndex>) {
         let mut ranges = lock(&self.ranges);
         let at = ranges.iter().position(|(r, _)| r == range).expect("a range that was closed");
         let (_, waiters) = ranges.swap_remove(at);

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use octavo_table::Tag;
 
 use super::Waiter;
+use crate::position::PageIndex;
 use crate::sync::{AtomicU32, Mutex, Ordering, lock};
 
 /// The pages that are being served without a slot.
@@ -46,8 +47,8 @@ impl Strays {
         self.count.load(Ordering::Relaxed) > 0 && lock(&self.pages).contains_key(&tag)
     }
 
-    /// The lowest value that `concerned` returns for any stray.
-    pub fn lowest(&self, concerned: impl Fn(Tag) -> Option<u64>) -> Option<u64> {
+    /// The lowest page that `concerned` returns for any stray.
+    pub fn lowest(&self, concerned: impl Fn(Tag) -> Option<PageIndex>) -> Option<PageIndex> {
         lock(&self.pages).keys().filter_map(|tag| concerned(*tag)).min()
     }
 
