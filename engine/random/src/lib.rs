@@ -101,11 +101,13 @@ impl Random {
     }
 }
 
-/// Runs `test` with each of `seeds`, or only with the seed in the environment variable
-/// `OCTAVO_SEED`. A panic prints the seed that repeats it.
+/// Runs `test` with each of `seeds`. A panic prints the seed that repeats it.
+///
+/// The environment variable `OCTAVO_SEED` names the only seed to run instead, `OCTAVO_SEEDS` how
+/// many seeds to run, from the first on.
 ///
 /// # Panics
-/// If `OCTAVO_SEED` is not a number.
+/// If one of the variables is not a number.
 pub fn for_seeds(seeds: std::ops::Range<u64>, test: impl Fn(u64)) {
     struct Named(u64);
     impl Drop for Named {
@@ -115,9 +117,16 @@ pub fn for_seeds(seeds: std::ops::Range<u64>, test: impl Fn(u64)) {
             }
         }
     }
-    let repeated = std::env::var("OCTAVO_SEED").ok();
-    let repeated = repeated.map(|seed| seed.parse().expect("OCTAVO_SEED is a number"));
-    for seed in repeated.map_or(seeds, |seed: u64| seed..seed + 1) {
+    let number = |variable: &str| -> Option<u64> {
+        let value = std::env::var(variable).ok()?;
+        Some(value.parse().unwrap_or_else(|_| panic!("{variable} is \"{value}\"; expected a number")))
+    };
+    let seeds = match (number("OCTAVO_SEED"), number("OCTAVO_SEEDS")) {
+        (Some(seed), _) => seed..seed + 1,
+        (None, Some(count)) => seeds.start..seeds.start + count,
+        (None, None) => seeds,
+    };
+    for seed in seeds {
         let _named = Named(seed);
         test(seed);
     }
