@@ -9,12 +9,12 @@ mod alarm;
 mod balance;
 mod cleaner;
 mod core;
+mod demand;
 mod ledger;
 mod plan;
 mod reaper;
 mod resize;
 mod turn;
-mod watch;
 
 pub(crate) use self::core::Core;
 pub use self::core::Partition;

@@ -20,7 +20,8 @@
 //! bytes of a held page, or waits; it sees zeros only after C7. A write or write-back of a page of
 //! the range comes before C2 or after C7, so no older bytes reach the store after the zeros.
 //!
-//! Not here: how a store clears (`octavo_disk`), changes of length (`api/lifecycle.rs`).
+//! Not here: how a store clears (`octavo_disk`), the sync that follows a durable clearing
+//! (`task.rs`), changes of length (`api/lifecycle.rs`).
 
 use std::ops::Range;
 

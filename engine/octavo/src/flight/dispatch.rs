@@ -10,14 +10,11 @@
 //!
 //! The verbs call each other through the lane; that recursion stays in this folder.
 
-use std::ops::Range;
-
 use octavo_disk::IoError;
 use octavo_table::Tag;
 
 use super::lane::{Lane, Work};
 use super::task::{Ended, Job, Kind, Task};
-use super::writeback::SyncState;
 use super::{discard, read, read_ahead, write, writeback};
 use crate::memory::copy;
 use crate::sync::Arc;
@@ -196,32 +193,5 @@ impl Lane {
             Kind::Flush => writeback::flushed(self, work, transfer, result),
             Kind::Clear { end } => discard::cleared(self, work, transfer, end, result),
         }
-    }
-}
-
-impl Task {
-    /// Whether every page was tried, and nothing is left to begin.
-    fn is_through(&self) -> bool {
-        let is_begun = match &self.job {
-            Job::Clear(clear) => clear.is_begun(),
-            _ => true,
-        };
-        is_begun && self.next >= self.end && self.again.is_empty()
-    }
-
-    /// Enters the task's next phase, if there is one: durable writes and clearings are followed by
-    /// a sync, the pages of a sync by the store's own.
-    fn enter_next_phase(&mut self) -> bool {
-        let is_durable = match &mut self.job {
-            Job::Sync(sync) => return sync.flush && !std::mem::replace(&mut sync.flushing, true),
-            Job::Write { durable } => *durable,
-            Job::Clear(clear) => clear.durable,
-            _ => false,
-        };
-        if is_durable {
-            Range { start: self.next, end: self.end } = self.page_range();
-            self.job = Job::Sync(SyncState::new(true, u64::MAX));
-        }
-        is_durable
     }
 }

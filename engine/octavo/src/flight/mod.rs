@@ -5,14 +5,15 @@
 //!
 //! | what | where |
 //! |---|---|
-//! | a task and a transfer | `task` |
+//! | a task, its phases, a transfer | `task` |
 //! | a lane, the lanes of a cache, lanes lent to calls | `lane`, `crew`, `lanes` |
-//! | the choice of the verb that continues a task | `dispatch` |
+//! | which verb continues or ends a task | `dispatch` |
 //! | how I/O travels, how owners wait | `transfers`, `parking` |
 //! | the verbs | `read`, `read_ahead`, `write`, `writeback`, `discard` |
 //! | requests for other nodes | `messages`, `workers` |
-//! | blocking calls | `run` |
+//! | blocking calls | `blocking` |
 
+mod blocking;
 mod crew;
 mod discard;
 mod dispatch;
@@ -22,19 +23,18 @@ mod messages;
 mod parking;
 mod read;
 mod read_ahead;
-mod run;
 mod task;
 mod transfers;
 mod workers;
 mod write;
 mod writeback;
 
+pub use blocking::Object;
 pub(crate) use crew::Crew;
 pub(crate) use dispatch::Batch;
 pub(crate) use lane::{LANE_BYTES, Lane};
 pub(crate) use lanes::Lanes;
 pub(crate) use parking::poll_only;
-pub use run::Object;
 pub(crate) use task::{EVERY, Ended, Job, NONE, Task};
 pub(crate) use workers::Workers;
 pub(crate) use writeback::SyncState;

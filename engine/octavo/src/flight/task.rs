@@ -154,6 +154,31 @@ impl Task {
         }
     }
 
+    /// Whether every page was tried, and nothing is left to begin.
+    pub fn is_through(&self) -> bool {
+        let is_begun = match &self.job {
+            Job::Clear(clear) => clear.is_begun(),
+            _ => true,
+        };
+        is_begun && self.next >= self.end && self.again.is_empty()
+    }
+
+    /// Enters the task's next phase, if there is one: durable writes and clearings are followed by
+    /// a sync, the pages of a sync by the store's own.
+    pub fn enter_next_phase(&mut self) -> bool {
+        let is_durable = match &mut self.job {
+            Job::Sync(sync) => return sync.flush && !std::mem::replace(&mut sync.flushing, true),
+            Job::Write { durable } => *durable,
+            Job::Clear(clear) => clear.durable,
+            _ => false,
+        };
+        if is_durable {
+            Range { start: self.next, end: self.end } = self.page_range();
+            self.job = Job::Sync(SyncState::new(true, u64::MAX));
+        }
+        is_durable
+    }
+
     /// Keeps the first error.
     pub fn fail(&mut self, error: Error) {
         self.error.get_or_insert_with(|| Box::new(error));
