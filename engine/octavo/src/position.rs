@@ -45,9 +45,9 @@ impl PageSize {
         PageIndex(offset.0 >> self.shift)
     }
 
-    /// The distance from the beginning of its page to `offset`, in bytes.
+    /// The position of `offset` within its page, in bytes.
     #[inline(always)]
-    pub fn skip(self, offset: ByteOffset) -> usize {
+    pub fn offset_in_page(self, offset: ByteOffset) -> usize {
         offset.0 as usize & self.mask
     }
 
@@ -68,14 +68,15 @@ impl PageSize {
     }
 
     /// How many whole pages a number of bytes holds.
-    pub fn pages_in(self, len_bytes: u64) -> u64 {
+    pub fn whole_pages_in(self, len_bytes: u64) -> u64 {
         len_bytes >> self.shift
     }
 
-    /// The pages that contain the `len` bytes from `offset` on; none if `len` is 0. A range that
-    /// no object can have is cut at the last offset.
+    /// The pages that contain the `len` bytes from `offset` on; none if `len` is 0. If the
+    /// range's last byte would lie beyond `u64::MAX`, the range ends with the page that contains
+    /// offset `u64::MAX`.
     #[inline(always)]
-    pub fn pages_of(self, offset: ByteOffset, len: u64) -> Range<PageIndex> {
+    pub fn page_range(self, offset: ByteOffset, len: u64) -> Range<PageIndex> {
         match len {
             0 => PageIndex(0)..PageIndex(0),
             _ => self.page_of(offset)..self.page_of(ByteOffset(offset.0.saturating_add(len - 1))) + 1,
@@ -85,24 +86,24 @@ impl PageSize {
     /// Whether `len` bytes from `offset` on lie in one page.
     #[inline(always)]
     pub fn in_one_page(self, offset: ByteOffset, len: usize) -> bool {
-        self.skip(offset) + len <= self.bytes
+        self.offset_in_page(offset) + len <= self.bytes
     }
 }
 
 impl PageIndex {
     /// The page `distance` pages away, if there can be one.
-    pub fn checked_add(self, distance: i64) -> Option<PageIndex> {
+    pub fn checked_add_signed(self, distance: i64) -> Option<PageIndex> {
         self.0.checked_add_signed(distance).map(PageIndex)
     }
 }
 
 /// The pages of a range, in order.
-pub(crate) fn each(pages: &Range<PageIndex>) -> impl Iterator<Item = PageIndex> + use<> {
+pub(crate) fn pages_in(pages: &Range<PageIndex>) -> impl Iterator<Item = PageIndex> + use<> {
     (pages.start.0..pages.end.0).map(PageIndex)
 }
 
 /// How many pages a range has.
-pub(crate) fn count(pages: &Range<PageIndex>) -> u64 {
+pub(crate) fn page_count(pages: &Range<PageIndex>) -> u64 {
     pages.end.0.saturating_sub(pages.start.0)
 }
 
@@ -169,13 +170,16 @@ mod tests {
     fn pages_and_bytes_turn_into_each_other() {
         let size = PageSize::new(4096);
         assert_eq!(size.page_of(ByteOffset(8191)), PageIndex(1));
-        assert_eq!((size.skip(ByteOffset(8191)), size.start_of(PageIndex(1))), (4095, ByteOffset(4096)));
+        assert_eq!(
+            (size.offset_in_page(ByteOffset(8191)), size.start_of(PageIndex(1))),
+            (4095, ByteOffset(4096))
+        );
         assert_eq!(size.round_down(ByteOffset(8191)), ByteOffset(4096));
-        let pages = |offset, len| size.pages_of(ByteOffset(offset), len);
-        assert_eq!(count(&pages(5000, 0)), 0);
+        let pages = |offset, len| size.page_range(ByteOffset(offset), len);
+        assert_eq!(page_count(&pages(5000, 0)), 0);
         assert_eq!(pages(4096, 4096), PageIndex(1)..PageIndex(2));
         assert_eq!(pages(4095, 2), PageIndex(0)..PageIndex(2));
-        assert_eq!(each(&pages(4095, 8193)).collect::<Vec<_>>(), [0, 1, 2].map(PageIndex));
+        assert_eq!(pages_in(&pages(4095, 8193)).collect::<Vec<_>>(), [0, 1, 2].map(PageIndex));
         assert_eq!(pages(4096, u64::MAX).end, PageIndex(1 << 52));
         assert!(size.in_one_page(ByteOffset(4096), 4096) && !size.in_one_page(ByteOffset(4097), 4096));
     }

@@ -7,14 +7,15 @@ use crate::position::ByteOffset;
 
 /// Advice about the future use of a range, in the words of `posix_fadvise`.
 ///
-/// `Normal`, `Sequential`, `Random` and `NoReuse` apply to the whole object, whatever the range.
+/// `WillNeed` and `DontNeed` apply to the range; the others apply to the whole object, as in the
+/// kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Advice {
     /// No advice: the default behaviour.
     Normal,
-    /// The range will be read in ascending order.
+    /// The object will be read in ascending order.
     Sequential,
-    /// The range will be read in random order.
+    /// The object will be read in random order.
     Random,
     /// The range will be needed soon: its pages are read into the cache, as far as there is
     /// room.
@@ -22,7 +23,7 @@ pub enum Advice {
     /// The range will not be needed soon: its dirty pages are written back, then its clean pages
     /// are evicted.
     DontNeed,
-    /// The range will be used once.
+    /// Each page of the object will be used once.
     NoReuse,
 }
 

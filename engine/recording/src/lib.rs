@@ -1,15 +1,16 @@
 //! The recording of a partition: the accesses to its pages, and every step of its table that
-//! decides what the next access finds.
+//! affects whether a later access hits.
 //!
-//! A table that is taken through the same steps in the same order holds the same pages. So a replay
-//! does not read hits and misses from a recording: they happen again. The outcome of each access is
+//! A table that is taken through the same steps in the same order holds the same pages. A replay
+//! therefore reproduces the hits and misses by repeating the steps; it does not read them from the
+//! recording. The outcome of each access is
 //! recorded too, so that a replay can be compared with the original, access by access. The accesses
 //! alone are a trace, for caches of another kind.
 //!
 //! An event is one byte and the operands that it needs. The byte's upper half says what happened.
-//! The lower half says where: a small distance from the previous page, or that a longer one
-//! follows. A hit takes one to four bytes. Bytes are decoded in *blocks*, each of which can be
-//! decoded alone ([`Encoder::take`], [`Decoder::new`]).
+//! The lower half holds the distance from the previous page if it is small; otherwise it says that
+//! the distance follows. A hit takes one to four bytes. Bytes are decoded in *blocks*, each of
+//! which can be decoded alone ([`Encoder::take`], [`Decoder::new`]).
 //!
 //! Not here: files, checksums, compression, time (`octavo-sim`); when an event is recorded (the
 //! engine); what an event does to a table (`octavo-sim`).

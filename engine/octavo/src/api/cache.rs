@@ -172,7 +172,7 @@ impl Cache {
         let partition = self.core().add(PartitionInner::new(&self.core().shared, config, start)?);
         // The new partition has no page yet, so nobody sees that a group was briefly beyond its
         // limit. (If a neighbour's store does not answer, the next steps shrink that neighbour.)
-        control::keep_bounds(self.core(), turn);
+        control::enforce_max(self.core(), turn);
         Ok(partition)
     }
 
@@ -217,7 +217,7 @@ impl Cache {
         if self.core().shared.is_forked() {
             return;
         }
-        control::drain(self.core());
+        control::drain_monitors(self.core());
         control::period(self.core(), true);
     }
 
@@ -280,7 +280,7 @@ impl Cache {
     ///
     /// The memory comes from the cache's own mappings, not from the heap. A dropped buffer's
     /// memory stays resident, within the share, for the next buffer. Memory that no buffer has
-    /// needed for a few seconds goes back to the kernel, if the cache runs its reaper
+    /// needed for a second or two goes back to the kernel, if the cache runs its reaper
     /// ([`CacheConfig::reaper`]).
     ///
     /// # Examples

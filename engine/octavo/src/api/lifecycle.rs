@@ -69,7 +69,7 @@ impl Object {
             // Even after a failure the store may have the new length, and accepts no byte beyond
             // it.
             let now = inner.store.len_bytes();
-            let kept = page_size.pages_of(ByteOffset(0), now.min(old)).end.max(cut);
+            let kept = page_size.page_range(ByteOffset(0), now.min(old)).end.max(cut);
             inner.drop_held(&(kept..pages.end));
             inner.give_back(&(cut..kept));
             inner.set_len(now);

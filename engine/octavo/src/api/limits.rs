@@ -89,7 +89,7 @@ impl Cache {
     /// whose stores have not answered.
     fn keep_group(&self, name: &str) -> Vec<Partition> {
         let planning = lock(&self.core().ledger.planning);
-        let mut held_up = control::keep_bounds(self.core(), planning.turn(self.core().crew()));
+        let mut held_up = control::enforce_max(self.core(), planning.turn(self.core().crew()));
         held_up.retain(|other| control::groups_of(other.name()).any(|group| group == name));
         held_up
     }
@@ -192,7 +192,7 @@ impl Cache {
             let wanted = self.min_to_have(Some(partition.name()), limits.min_bytes, rounded);
             let left = control::make_room(self.core(), turn, &limits, wanted - charged, 0);
             let grown = partition.resize_in_turn(partition.inner.segments_within(charged + left), turn);
-            control::keep_bounds(self.core(), turn);
+            control::enforce_max(self.core(), turn);
             grown
         } else {
             Ok(())
@@ -214,7 +214,7 @@ impl Cache {
             return Owed::default();
         }
         let planning = lock(&self.core().ledger.planning);
-        let held_up = control::go_on(self.core(), planning.turn(self.core().crew()));
+        let held_up = control::continue_resizes(self.core(), planning.turn(self.core().crew()));
         Owed {
             bytes: held_up.iter().map(|partition| partition.inner.beyond(&partition.limits())).sum(),
             partitions: held_up.iter().map(|partition| partition.name().to_owned()).collect(),

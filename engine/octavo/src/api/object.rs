@@ -98,7 +98,7 @@ impl Object {
     #[cold]
     fn read_slowly(&self, offset: ByteOffset, buffer: &mut [u8]) -> Result<(), Error> {
         let partition = &*self.inner.partition;
-        // Overlaps the cache misses on the set's lines with the making of the task.
+        // Prefetches the set's cache lines while the task is being created.
         partition.table.prefetch_miss(self.inner.tag_at(offset));
         self.inner.count_read(1, buffer.len() as u64);
         self.run_bytes(Job::Read, offset, buffer.as_mut_ptr(), buffer.len())
@@ -174,9 +174,9 @@ impl Object {
         self.run_bytes(Job::Write { durable: false }, offset, bytes.as_ptr().cast_mut(), bytes.len())
     }
 
-    /// Makes every write durable that was acknowledged before the call. Fails if one write
+    /// Makes durable every write that was acknowledged before the call. Fails if any of them
     /// cannot be made durable; pages that could not be written stay dirty, and a later sync
-    /// tries them again. On a read-only object the call does nothing.
+    /// retries them. On a read-only object the call does nothing.
     ///
     /// # Errors
     /// [`Error::Io`]; [`Error::Failed`] if an earlier sync of the store failed;
@@ -215,7 +215,7 @@ impl Object {
     /// # Ok::<(), octavo::Error>(())
     /// ```
     pub fn sync_range(&self, offset: u64, len: u64) -> Result<(), Error> {
-        self.sync_pages(self.inner.partition.page_size.pages_of(ByteOffset(offset), len))
+        self.sync_pages(self.inner.partition.page_size.page_range(ByteOffset(offset), len))
     }
 
     fn sync_pages(&self, pages: Range<PageIndex>) -> Result<(), Error> {
@@ -253,8 +253,9 @@ impl Object {
         self.run(Task::clearing(&self.inner, octavo_disk::Op::Discard, ByteOffset(offset), len, false)?)
     }
 
-    /// Zeroes the range of `len` bytes at `offset`. Its space stays allocated if the store
-    /// supports that. If the store refuses, the call fails as [`discard`](Object::discard) does.
+    /// Zeroes the range of `len` bytes at `offset`. The space stays allocated if the store
+    /// can zero without freeing it. If the store returns an error, the call fails, and each byte of
+    /// the range keeps its old value or is zero, as for [`discard`](Object::discard).
     ///
     /// # Errors
     /// Those of [`discard`](Object::discard).
@@ -289,6 +290,8 @@ impl Object {
     }
 
     /// Advises the cache how the range of `len` bytes at `offset` will be used; see [`Advice`].
+    /// `WillNeed` and `DontNeed` apply to the range. `Normal`, `Sequential`, `Random` and `NoReuse`
+    /// apply to the whole object, as in the kernel.
     /// Advice never loses data, and advice that cannot be followed is ignored.
     ///
     /// # Errors
@@ -314,7 +317,7 @@ impl Object {
                 self.run_bytes(Job::Populate, offset, std::ptr::null_mut(), self.populate_len(len))
             }
             Advice::DontNeed => self.let_go(offset, len),
-            // Like the kernel's, this advice applies to the whole object, whatever the range.
+            // As in the kernel, these apply to the whole object; the range is only checked.
             Advice::Normal | Advice::Sequential | Advice::Random | Advice::NoReuse => {
                 self.inner.streams.advise(advice);
                 Ok(())

@@ -1,7 +1,7 @@
 //! Recordings: starts and stops the recording of a partition, and hands its blocks to the
 //! caller.
 //!
-//! Not here: events as bytes (`octavo_table::recording`), writing events down
+//! Not here: events as bytes (`octavo_recording`), writing events down
 //! (`pages/record.rs`), the blocks not yet taken (`state/tape.rs`).
 
 use std::collections::VecDeque;
@@ -19,9 +19,9 @@ use crate::state::tape::{BLOCK_BYTES, BUFFER_BYTES, Handed, RecordingEnd, Record
 use crate::sync::{Arc, lock};
 use crate::ways::WAYS;
 
-/// A recording may take this part of the buffer share, within a least and a greatest number of
-/// blocks.
-const RESERVE_SHARE: u64 = 16;
+/// A recording's blocks take 1/16 of the buffer share, but at least [`BLOCKS_MIN`] and at most
+/// [`BLOCKS_MAX`] blocks.
+const RESERVE_DIVISOR: u64 = 16;
 const BLOCKS_MIN: usize = 4;
 const BLOCKS_MAX: usize = 64;
 
@@ -67,16 +67,18 @@ impl PartitionInner {
 
 impl Partition {
     /// Starts recording the partition's accesses and returns the [`Recording`] that delivers the
-    /// blocks; a thread of its own should take them. Dropping the `Recording` ends it.
+    /// blocks. Call [`Recording::take`] from a dedicated thread. Dropping the `Recording` ends it.
     ///
-    /// `sample_below` is the number of pages to record out of [`WHOLE`], from 1: with [`WHOLE`],
-    /// all pages and every step of the table; with less, a sample of the pages and no steps. A
-    /// recording started right after the partition was created is exact.
+    /// `sample_below` sets the sampled fraction of the pages, `sample_below / WHOLE`, from 1 to
+    /// [`WHOLE`]. [`WHOLE`] records all pages and every step of the table; a smaller value records
+    /// a sample of the pages and no steps. A recording started right after the partition was
+    /// created is exact.
     ///
     /// # Errors
-    /// [`Error::Config`] if `sample_below` is out of range or the partition is being recorded
-    /// already, [`Error::NoMemory`] if the buffer share has no room, [`Error::Io`] if a page
-    /// that must move back to its home node cannot be written, [`Error::Forked`].
+    /// [`Error::Config`] if `sample_below` is out of range or an earlier [`Recording`] of the
+    /// partition has not been dropped, [`Error::NoMemory`] if the buffer share has no room,
+    /// [`Error::Io`] if a page that must move back to its home node cannot be written,
+    /// [`Error::Forked`].
     ///
     /// # Examples
     /// ```
@@ -99,21 +101,28 @@ impl Partition {
         inner.shared.check_process()?;
         if !(1..=WHOLE).contains(&sample_below) {
             return Err(Error::Config(format!(
-                "partition {:?}: cannot record {sample_below} of {WHOLE} pages: 1 to {WHOLE} are possible",
+                "partition {:?}: cannot start a recording: sample_below is {sample_below}, must be 1 to \
+                 {WHOLE} ({WHOLE} records every page)",
                 self.name()
             )));
         }
         let reserve = &inner.shared.reserve;
-        let blocks = (reserve.max_bytes() / RESERVE_SHARE) as usize / BUFFER_BYTES;
+        let blocks = (reserve.max_bytes() / RESERVE_DIVISOR) as usize / BUFFER_BYTES;
         let blocks = blocks.clamp(BLOCKS_MIN, BLOCKS_MAX);
         let what = format!("recording partition {:?}", self.name());
-        let already = || Error::Config(format!("partition {:?} is being recorded already", self.name()));
+        let already = || {
+            let name = self.name();
+            Error::Config(format!(
+                "partition {name:?} already has a recording: stop it and drop its Recording first"
+            ))
+        };
         if self.recording_stat().is_some() {
             return Err(already());
         }
         let charge = reserve.charge((blocks * BUFFER_BYTES) as u64, &what)?;
         let mut spare: Vec<Vec<u8>> = (0..blocks).map(|_| Vec::with_capacity(BUFFER_BYTES)).collect();
-        // The tape's lock comes last: a resize and an `open` take it, too.
+        // Lock order: the tape comes after `resizing` and the list of objects, because a resize and
+        // an `open` lock it while they hold those.
         let recording = inner.hold_still(|still| {
             let before = still.history.events.as_deref().filter(|_| inner.is_untouched());
             let (from_the_first, header) =
@@ -211,7 +220,8 @@ impl Listing {
 pub enum Taken {
     /// A block of events, for [`Decoder`](crate::recording::Decoder).
     Block(Vec<u8>),
-    /// The part that [`Recording::begin_part`] began: later blocks belong to it.
+    /// The header of the part that [`Recording::begin_part`] began; the blocks after it belong to
+    /// that part.
     Part(Header),
     /// The recording has ended, and every block was taken.
     Ended(RecordingEnd),
@@ -229,17 +239,18 @@ impl Recording {
     }
 
     /// Returns the next block. Waits until a block is full, or until `patience` has passed since
-    /// the block's first event. Without events it sleeps and uses no CPU, until
+    /// the block's first event (or since this call, if it had one already). Without events it sleeps and uses no CPU, until
     /// [`Partition::stop_recording`].
     pub fn take(&mut self, patience: Duration) -> Taken {
         self.list_some();
         let inner = &self.partition.inner;
         let mut guard = lock(&inner.recorder.tape);
         let mut was_patient = false;
-        // Each iteration follows a wait. The wait ends with an event, a block, the end of the
-        // recording or the time; all but the first return from the loop.
+        // Waits without a limit for the first event, then at most `patience` for the block to
+        // fill. After that it ends the block itself, and the next iteration returns it. A full
+        // block or the end of the recording returns at once.
         loop {
-            let tape = guard.as_mut().expect("it is there as long as its recording");
+            let tape = guard.as_mut().expect("the tape lives as long as its Recording");
             match tape.full.pop_front() {
                 Some(Handed::Block(block)) => return Taken::Block(block),
                 Some(Handed::Part(header)) => return Taken::Part(header),
@@ -276,11 +287,13 @@ impl Recording {
     }
 
     /// Begins another part, which can be read without the parts before it. [`Taken::Part`]
-    /// follows the last block of the current part. Returns `false`, and begins no part, if:
-    /// - the partition is being resized;
+    /// follows the last block of the current part. Returns `false` and begins no part if:
+    /// - the recording has ended, or fewer than two empty blocks are left;
+    /// - the partition is being resized, or its list of objects is in use (an object is being
+    ///   opened, say);
     /// - the page list at the beginning of the current part is not complete;
-    /// - that list is more than half of the current part: lists would make up most of the
-    ///   recording.
+    /// - that page list is more than half of the current part: otherwise page lists would make up
+    ///   most of the recording.
     pub fn begin_part(&mut self) -> bool {
         let inner = &self.partition.inner;
         let written = |tape: &Tape| tape.stat.event_bytes + tape.encoder.len() as u64;
@@ -308,7 +321,8 @@ impl Recording {
     }
 
     /// Lists the pages of the next segments, as long as there is room. Each set is listed under
-    /// its lock: earlier events of its pages are contained in the list, later events follow it.
+    /// its lock: the list includes the effects of earlier events on its pages; later events come
+    /// after it.
     fn list_some(&mut self) {
         let inner = &self.partition.inner;
         let table = &inner.table;

@@ -18,7 +18,7 @@ use crate::flight::{Lane, Object, Task};
 use crate::state::partition::{ObjectInner, PartitionInner};
 use crate::sync::{Arc, lock};
 
-/// Age at which the cleaner writes a dirty page without need.
+/// Age at which the cleaner writes dirty pages even below half of the dirty limit.
 const DIRTY_AGE: Duration = Duration::from_secs(5);
 
 /// How long the cleaner leaves stores alone that have refused a write.
@@ -32,13 +32,14 @@ const LOOK_AROUND: Duration = Duration::from_millis(100);
 pub(crate) struct Cleaner {
     /// The cleaner's lane: every task on it is a pass.
     lane: Arc<Lane>,
-    /// When all pages dirty now will have aged. `None`: no page is dirty.
+    /// When every page that was dirty when this deadline was set is [`DIRTY_AGE`] old. `None`: no
+    /// page is dirty.
     aged_at: Option<Instant>,
     /// When stores that refused are tried again. `None`: at the next look.
     again_at: Option<Instant>,
     /// When to check again the partitions that were above half of their limits. `None`: there
     /// were none.
-    around_at: Option<Instant>,
+    recheck_at: Option<Instant>,
     /// Objects whose refusals were logged.
     refusing: BTreeSet<String>,
 }
@@ -47,7 +48,7 @@ impl Cleaner {
     /// Creates the cleaner of a cache and connects it to the bell.
     pub fn new(lane: Arc<Lane>) -> Cleaner {
         lane.shared.bell.connect(&lane.mailbox);
-        Cleaner { lane, aged_at: None, again_at: None, around_at: None, refusing: BTreeSet::new() }
+        Cleaner { lane, aged_at: None, again_at: None, recheck_at: None, refusing: BTreeSet::new() }
     }
 
     /// The cleaner thread's loop, until the cache is dropped.
@@ -56,16 +57,16 @@ impl Cleaner {
         // No other thread needs to take this lane's completions.
         self.lane.mailbox.set_attended(true);
         loop {
-            let look_at = [self.aged_at, self.again_at, self.around_at].into_iter().flatten().min();
+            let look_at = [self.aged_at, self.again_at, self.recheck_at].into_iter().flatten().min();
             let time = look_at.map(|at| at.saturating_duration_since(Instant::now()));
             let ended = self.lane.work_a_while(time, || shared.bell.has_rung());
             let now = Instant::now();
             if ended.into_iter().any(|pass| pass.result().is_err()) {
                 self.again_at = Some(now + REST_AFTER_ERROR);
             }
-            // If no partition is above half of its limit, look only when the last of many passes
-            // has ended.
-            let is_busy = self.around_at.is_none() && !self.lane.work().tasks.is_empty();
+            // While passes run and no partition is above half of its limit, look only after the
+            // last pass ends, the bell rings, or a deadline arrives.
+            let is_busy = self.recheck_at.is_none() && !self.lane.work().tasks.is_empty();
             if is_busy && !shared.bell.has_rung() && look_at.is_none_or(|at| at > now) {
                 continue;
             }
@@ -83,7 +84,7 @@ impl Cleaner {
         let has_aged = self.aged_at.take_if(|at| *at <= now).is_some();
         self.again_at.take_if(|at| *at <= now);
         let asks_again = self.again_at.is_none();
-        let is_time = self.around_at.is_some_and(|at| at <= now);
+        let is_time = self.recheck_at.is_some_and(|at| at <= now);
         let (objects, partitions): (BTreeSet<*const ObjectInner>, BTreeSet<*const PartitionInner>) = {
             let work = self.lane.work();
             let objects = work.tasks.iter().map(|(_, pass)| &pass.object);
@@ -100,10 +101,10 @@ impl Cleaner {
             is_urgent |= dirty > most / 2;
             let pages_max = match dirty > most / 2 {
                 _ if has_aged => u64::MAX,
-                // If a store hangs, do not search its partition for other objects' dirty pages
-                // all the time.
+                // While one of its passes runs (its store may hang), search the partition for other
+                // objects' dirty pages at most once per `LOOK_AROUND`.
                 true if partitions.contains(&Arc::as_ptr(inner)) && !is_time => 0,
-                // Down to a quarter.
+                // Write until a quarter of the limit is dirty.
                 true => dirty - most / 4,
                 false => 0,
             };
@@ -131,13 +132,13 @@ impl Cleaner {
             }
         }
         if !is_dirty {
-            (self.aged_at, self.again_at, self.around_at) = (None, None, None);
+            (self.aged_at, self.again_at, self.recheck_at) = (None, None, None);
             return;
         }
         bell.rest(is_urgent);
         self.aged_at.get_or_insert(now + DIRTY_AGE);
-        let around_at = self.around_at.filter(|at| *at > now).unwrap_or(now + LOOK_AROUND);
-        self.around_at = is_urgent.then_some(around_at);
+        let recheck_at = self.recheck_at.filter(|at| *at > now).unwrap_or(now + LOOK_AROUND);
+        self.recheck_at = is_urgent.then_some(recheck_at);
     }
 
     fn begin(&self, object: &Object, pages_max: u64) {
@@ -177,7 +178,7 @@ impl Cleaner {
                     Some(error) if !refusing.contains(&name) => {
                         let dirty = object.stat().dirty_bytes;
                         log::warn!(
-                            "{name}: write-back fails, {dirty} dirty bytes stay and are tried again: {error}"
+                            "{name}: write-back failed: {error}; {dirty} bytes stay dirty and will be retried"
                         );
                         refusing.insert(name);
                     }

@@ -1,9 +1,10 @@
 //! Control: moves memory between partitions, and writes dirty pages ahead of need.
 //!
-//! The cleaner and the reaper are threads of the cache; they and the API call the rest. They see
-//! a cache as its [`Core`].
+//! The cleaner and the reaper each run on a thread of the cache. They and the API call the other
+//! modules here, and reach the cache through [`Core`].
 //!
-//! Not here: which sizes are worth what (`octavo_share`), how pages are written (`flight`).
+//! Not here: how to divide memory between partitions (`octavo_share`), how pages are written
+//! (`flight`).
 
 mod alarm;
 mod balance;
@@ -21,6 +22,6 @@ pub use self::core::Partition;
 pub(crate) use cleaner::Cleaner;
 pub use ledger::ReaperStat;
 pub(crate) use plan::{groups_of, has_empty_level};
-pub(crate) use reaper::{drain, go_on, keep_bounds, make_room, period, reaper_thread};
+pub(crate) use reaper::{continue_resizes, drain_monitors, enforce_max, make_room, period, reaper_thread};
 pub use resize::Owed;
 pub(crate) use turn::Stop;

@@ -36,13 +36,13 @@ const REST: Duration = Duration::from_secs(5);
 
 /// Continues resizes that earlier turns gave up, and then takes what lies beyond a limit.
 /// Returns the partitions whose stores still do not answer.
-pub(crate) fn go_on(core: &Arc<Core>, turn: Option<Turn<'_>>) -> Vec<Partition> {
+pub(crate) fn continue_resizes(core: &Arc<Core>, turn: Option<Turn<'_>>) -> Vec<Partition> {
     let mut held_up = core.partitions();
     held_up.retain(Partition::is_held_up);
     if !held_up.is_empty() {
         resume(core, turn);
         if !held_up.iter().all(Partition::is_held_up) {
-            keep_bounds(core, turn);
+            enforce_max(core, turn);
         }
         held_up = core.partitions();
         held_up.retain(Partition::is_held_up);
@@ -62,7 +62,7 @@ fn resume(core: &Arc<Core>, turn: Option<Turn<'_>>) {
 /// Takes what lies beyond a group's `max` from the group's partitions, and moves nothing else.
 /// The caller has changed a limit or a size, and holds `planning`. Returns the partitions whose
 /// stores hold that up.
-pub(crate) fn keep_bounds(core: &Arc<Core>, turn: Option<Turn<'_>>) -> Vec<Partition> {
+pub(crate) fn enforce_max(core: &Arc<Core>, turn: Option<Turn<'_>>) -> Vec<Partition> {
     let mut held_up = Vec::new();
     // A segment that leaves may keep some of its metadata charged, so the first round can fall a
     // little short; the second does not.
@@ -99,7 +99,7 @@ pub(crate) fn period(core: &Arc<Core>, had_news: bool) -> bool {
         changed || total.bytes < shared.budget.used_bytes()
     });
     let turn = planning.turn(core.crew());
-    go_on(core, turn);
+    continue_resizes(core, turn);
     // Without new accesses the curves say nothing new, and decay would only make them poorer.
     if !had_news && !yields {
         return false;
@@ -133,7 +133,7 @@ pub(crate) fn period(core: &Arc<Core>, had_news: bool) -> bool {
 
 /// Feeds the accesses that the monitors sampled into their miniatures. Returns how many there
 /// were.
-pub(crate) fn drain(core: &Arc<Core>) -> u64 {
+pub(crate) fn drain_monitors(core: &Arc<Core>) -> u64 {
     let shown = core.partitions().iter().map(|partition| partition.inner.table.drain_monitor()).sum();
     core.ledger.shown.fetch_add(shown, Ordering::Relaxed);
     shown
@@ -158,7 +158,7 @@ pub(crate) fn reaper_thread(core: &Arc<Core>) {
         if is_resting || ticks == 0 {
             shared.buffers.give_back_idle();
         }
-        let shown = drain(core);
+        let shown = drain_monitors(core);
         quiet = if shown > 0 { 0 } else { (quiet + 1).min(QUIET_TICKS) };
         had_news |= shown > 0;
         ticks += 1;

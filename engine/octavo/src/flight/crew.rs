@@ -1,4 +1,5 @@
-//! What the lanes of one cache know of each other. Not here: how calls borrow lanes (`lanes.rs`).
+//! The registry of a cache's lanes: a waiting owner finds lanes here whose completions nobody
+//! takes. Not here: how calls borrow lanes (`lanes.rs`).
 
 use std::sync::{OnceLock, Weak};
 
@@ -7,16 +8,17 @@ use super::messages::Post;
 use crate::state::shared::Shared;
 use crate::sync::{Arc, AtomicU32, Mutex, lock};
 
-/// Lanes that are gone are forgotten when there are twice as many entries as there were lanes at
-/// the last look, and this many more.
-const FORGET_FROM: usize = 16;
+/// Slack before dead entries are pruned: [`Crew::add`] drops the entries of freed lanes once the
+/// list has twice as many entries as the last pruning kept, plus this many.
+const PRUNE_SLACK: usize = 16;
 
 /// All lanes of a cache: those of queues, calls, workers and the cleaner.
 pub(crate) struct Crew {
     pub shared: Arc<Shared>,
     known: Mutex<Known>,
-    /// Lanes whose owners sleep while a page that they want may be in flight on another lane.
-    pub foreign: AtomicU32,
+    /// Number of lanes whose owners sleep while a page that they want may be in flight on another
+    /// lane.
+    pub foreign_waiters: AtomicU32,
     /// Where requests for other nodes are sent; empty unless the mode sends messages.
     pub post: OnceLock<Post>,
 }
@@ -24,20 +26,25 @@ pub(crate) struct Crew {
 #[derive(Default)]
 struct Known {
     lanes: Vec<Weak<Lane>>,
-    forget_at: usize,
+    prune_at: usize,
 }
 
 impl Crew {
     pub fn new(shared: Arc<Shared>) -> Arc<Crew> {
-        Arc::new(Crew { shared, known: Mutex::default(), foreign: AtomicU32::new(0), post: OnceLock::new() })
+        Arc::new(Crew {
+            shared,
+            known: Mutex::default(),
+            foreign_waiters: AtomicU32::new(0),
+            post: OnceLock::new(),
+        })
     }
 
     /// Adds a new lane.
     pub fn add(&self, lane: &Arc<Lane>) {
         let mut known = lock(&self.known);
-        if known.lanes.len() >= known.forget_at {
+        if known.lanes.len() >= known.prune_at {
             known.lanes.retain(|lane| lane.strong_count() > 0);
-            known.forget_at = 2 * known.lanes.len() + FORGET_FROM;
+            known.prune_at = 2 * known.lanes.len() + PRUNE_SLACK;
         }
         known.lanes.push(Arc::downgrade(lane));
     }
@@ -48,14 +55,16 @@ impl Crew {
         others.filter(|lane| !std::ptr::eq(&**lane, own)).collect()
     }
 
-    /// The other lanes that have I/O in flight and no owner that waits for it.
+    /// Returns the other lanes that have I/O in flight and whose owner is not taking their
+    /// completions.
     pub fn unattended(&self, own: &Lane) -> Vec<Arc<Lane>> {
         let mut others = self.others(own);
         others.retain(|lane| !lane.mailbox.is_attended() && lane.ring.in_flight() > 0);
         others
     }
 
-    /// Wakes the owners that sleep, so that they look again at which lanes are attended.
+    /// Wakes the sleeping owners of the other lanes, so that they check again which lanes are
+    /// attended.
     pub fn wake_parked(&self, own: &Lane) {
         self.others(own).iter().for_each(|lane| lane.mailbox.wake_if_parked());
     }

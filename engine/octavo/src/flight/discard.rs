@@ -33,7 +33,7 @@ use super::task::{Job, Kind, NONE, Pages, Role, Task, Transfer, TransferPage};
 use super::write;
 use crate::config::PAGE_BYTES_MAX;
 use crate::error::Error;
-use crate::position::{ByteOffset, PageIndex, count, each};
+use crate::position::{ByteOffset, PageIndex, page_count, pages_in};
 use crate::state::counters::Count;
 use crate::state::partition::ObjectInner;
 use crate::sync::{Arc, lock};
@@ -83,7 +83,7 @@ impl Task {
         if durable {
             object.check_not_failed()?;
         }
-        let touched = object.partition.page_size.pages_of(offset, len);
+        let touched = object.partition.page_size.page_range(offset, len);
         let whole = object.whole_pages(offset, len);
         let mut edges = Vec::new();
         if !touched.is_empty() {
@@ -246,8 +246,9 @@ impl ObjectInner {
     /// count.
     pub fn whole_pages(&self, offset: ByteOffset, len: u64) -> Range<PageIndex> {
         let (size, end) = (self.partition.page_size, offset + len);
-        let first = size.pages_of(ByteOffset(0), offset.0).end;
-        let last = if end.0 == self.len_bytes() { size.pages_of(offset, len).end } else { size.page_of(end) };
+        let first = size.page_range(ByteOffset(0), offset.0).end;
+        let last =
+            if end.0 == self.len_bytes() { size.page_range(offset, len).end } else { size.page_of(end) };
         if first < last { first..last } else { NONE }
     }
 
@@ -259,8 +260,8 @@ impl ObjectInner {
         mut visit: impl FnMut(&mut SetGuard<'_, WAYS>, Found<'_>, PageIndex),
     ) {
         let partition = &*self.partition;
-        if count(pages) <= partition.table.slots_count() / 4 {
-            for page in each(pages) {
+        if page_count(pages) <= partition.table.slots_count() / 4 {
+            for page in pages_in(pages) {
                 let tag = self.tag(page);
                 let mut guard = partition.table.lock(tag);
                 if let Some(found) = guard.find(tag) {
@@ -319,8 +320,8 @@ impl ObjectInner {
         if !partition.places.replicates {
             return;
         }
-        if count(pages) <= partition.table.slots_count() / 4 {
-            each(pages).map(|page| self.tag(page)).for_each(|tag| {
+        if page_count(pages) <= partition.table.slots_count() / 4 {
+            pages_in(pages).map(|page| self.tag(page)).for_each(|tag| {
                 partition.table.lock(tag).overtake_orphans(tag);
             });
             return;

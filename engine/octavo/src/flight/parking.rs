@@ -159,7 +159,7 @@ impl Lane {
         // their owners must wake it. Pairs with `leave`: it sees this counter, or this thread sees
         // that its lane is not attended.
         if waiting {
-            self.crew.foreign.fetch_add(1, Ordering::SeqCst);
+            self.crew.foreign_waiters.fetch_add(1, Ordering::SeqCst);
             fence(Ordering::SeqCst);
         }
         let others = if waiting { self.crew.unattended(self) } else { Vec::new() };
@@ -225,7 +225,7 @@ impl Lane {
             }
         };
         if waiting {
-            self.crew.foreign.fetch_sub(1, Ordering::SeqCst);
+            self.crew.foreign_waiters.fetch_sub(1, Ordering::SeqCst);
         }
         came
     }
@@ -268,7 +268,7 @@ impl Lane {
         // was pushed before.
         fence(Ordering::SeqCst);
         self.shared.bounce.pass_on();
-        if self.ring.in_flight() > 0 && self.crew.foreign.load(Ordering::SeqCst) > 0 {
+        if self.ring.in_flight() > 0 && self.crew.foreign_waiters.load(Ordering::SeqCst) > 0 {
             self.crew.wake_parked(self);
         }
     }

@@ -38,12 +38,12 @@ pub(crate) fn after_miss(lane: &Arc<Lane>, work: &mut Work, id: TaskId) {
         return;
     };
     let object = object.clone();
-    let Range { end, .. } = object.partition.page_size.pages_of(ByteOffset(0), object.len_bytes());
+    let Range { end, .. } = object.partition.page_size.page_range(ByteOffset(0), object.len_bytes());
     let mut task = Task::of_pages(Job::Ahead, &object, NONE);
     if ahead.stride == 1 {
         (task.next, task.end) = (ahead.first, end.min(ahead.first + u64::from(ahead.count)));
     } else {
-        let page = |number| ahead.first.checked_add(ahead.stride * i64::from(number));
+        let page = |number| ahead.first.checked_add_signed(ahead.stride * i64::from(number));
         task.again = (0..ahead.count).filter_map(page).filter(|page| *page < end).collect();
         task.again.reverse();
     }

@@ -86,7 +86,7 @@ pub(crate) struct Span {
 impl Task {
     #[inline(always)]
     pub fn new(job: Job, object: Arc<ObjectInner>, offset: ByteOffset, memory: *mut u8, len: usize) -> Task {
-        let Range { start: next, end } = object.partition.page_size.pages_of(offset, len as u64);
+        let Range { start: next, end } = object.partition.page_size.page_range(offset, len as u64);
         Task {
             job,
             object,
@@ -136,7 +136,7 @@ impl Task {
 
     /// Returns the pages that the task's bytes touch.
     pub fn page_range(&self) -> Range<PageIndex> {
-        self.object.partition.page_size.pages_of(self.offset, self.len as u64)
+        self.object.partition.page_size.page_range(self.offset, self.len as u64)
     }
 
     /// Returns the task's bytes in `page`.
@@ -145,7 +145,7 @@ impl Task {
         let start = page_size.start_of(page).max(self.offset);
         let end = page_size.start_of(page + 1).min(self.offset + self.len as u64);
         Span {
-            skip: page_size.skip(start),
+            skip: page_size.offset_in_page(start),
             len: (end - start) as usize,
             memory: match &self.job {
                 Job::Clear(_) => discard::zeros(),

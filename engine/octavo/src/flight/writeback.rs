@@ -24,7 +24,7 @@ use super::task::{EVERY, Job, Kind, NONE, Pages, Role, Task, Transfer, TransferP
 use super::transfers::RUN_PAGES_MAX;
 use crate::error::Error;
 use crate::memory::{Bounce, Charge, copy};
-use crate::position::{PageIndex, count, each};
+use crate::position::{PageIndex, page_count, pages_in};
 use crate::state::counters::Count;
 use crate::state::partition::{ObjectInner, PartitionInner};
 use crate::sync::{Arc, Ordering, lock};
@@ -378,7 +378,7 @@ pub(crate) fn cleaned(lane: &Lane, work: &mut Work, transfer: Transfer, result: 
         Err(_) if count > 1 => {
             task.sync().cleaning().runs = Runs::No;
             task.outstanding += count as usize;
-            each(&(first..first + count)).for_each(|page| lane.retry(id, page));
+            pages_in(&(first..first + count)).for_each(|page| lane.retry(id, page));
         }
         Err(source) => {
             partition.counters.add(Count::WriteErrors, 1);
@@ -536,13 +536,13 @@ impl ObjectInner {
     fn dirty_pages(&self, pages: &Range<PageIndex>, most: usize) -> Vec<PageIndex> {
         let partition = &*self.partition;
         let few = (partition.table.dirty_pages() / LOOKUP_SLOTS).max(RUN_PAGES_MAX as u64);
-        if count(pages) <= few {
+        if page_count(pages) <= few {
             // Under the set's lock, a page that moves is found in either place.
             let is_dirty = |page: &PageIndex| {
                 let tag = self.tag(*page);
                 partition.table.lock(tag).find(tag).is_some_and(|found| may_be_dirty(found.word))
             };
-            return each(pages).filter(is_dirty).take(most).collect();
+            return pages_in(pages).filter(is_dirty).take(most).collect();
         }
         let mut lowest = Lowest::new(most);
         // Without moves: a page that moves could be overlooked in both places.
@@ -714,7 +714,7 @@ mod tests {
             pages[..150].iter().chain(&pages[100..]).chain(&pages[..60]).for_each(|page| lowest.add(*page));
             assert_eq!(
                 lowest.into_pages(),
-                each(&(PageIndex(0)..PageIndex(most as u64))).collect::<Vec<_>>()
+                pages_in(&(PageIndex(0)..PageIndex(most as u64))).collect::<Vec<_>>()
             );
         }
         let mut few = Lowest::new(10);

@@ -206,7 +206,7 @@ impl ObjectInner {
         if partition.shared.is_forked() {
             return false;
         }
-        let (tag, skip) = (self.tag_at(offset), partition.page_size.skip(offset));
+        let (tag, skip) = (self.tag_at(offset), partition.page_size.offset_in_page(offset));
         let (to, len) = (buffer.as_mut_ptr(), buffer.len());
         if partition.is_recorded_whole()
             // SAFETY: the buffer is valid for its length, and the range lies in one page.
@@ -236,7 +236,7 @@ impl ObjectInner {
             reads[first..end].iter().for_each(|read| partition.prefetch_near(self.tag_at(read.start())));
             for (number, read) in reads.iter_mut().enumerate().take(end).skip(first) {
                 let (tag, len) = (self.tag_at(read.start()), read.buffer.len());
-                let skip = partition.page_size.skip(read.start());
+                let skip = partition.page_size.offset_in_page(read.start());
                 let is_inside =
                     self.check(read.start(), len as u64).is_ok() && self.in_one_page(read.start(), len);
                 let to = read.buffer.as_mut_ptr();

@@ -66,7 +66,7 @@ impl ObjectInner {
     #[inline(always)]
     pub unsafe fn read_inline(&self, offset: ByteOffset, to: *mut u8, len: usize) -> bool {
         let partition = &*self.partition;
-        let skip = partition.page_size.skip(offset);
+        let skip = partition.page_size.offset_in_page(offset);
         let is_inside = offset < self.last_page() && skip + len <= partition.page_bytes();
         if len > copy::INLINE_BYTES || !is_inside {
             return false;
@@ -82,7 +82,7 @@ impl ObjectInner {
     #[inline(always)]
     pub unsafe fn read_page(&self, offset: ByteOffset, to: *mut u8, len: usize) -> bool {
         let partition = &*self.partition;
-        let skip = partition.page_size.skip(offset);
+        let skip = partition.page_size.offset_in_page(offset);
         // SAFETY: the caller's promise.
         unsafe { partition.copy_resident(self.tag_at(offset), skip, to, len) }
     }
@@ -209,7 +209,7 @@ impl PartitionInner {
     /// Returns the address of the byte at `offset` of an object, if its page is in `slot`.
     #[inline(always)]
     pub fn byte_at(&self, slot: SlotIndex, offset: ByteOffset) -> *const u8 {
-        self.frames.at(slot).wrapping_add(self.page_size.skip(offset))
+        self.frames.at(slot).wrapping_add(self.page_size.offset_in_page(offset))
     }
 }
 
@@ -331,7 +331,7 @@ impl ObjectInner {
         // Not by `tag_at`, which loads the partition's address again for each read.
         let tag = partition.tag_among(self.begun, partition.page_size.page_of(read.start()));
         let len = read.buffer.len();
-        let skip = partition.page_size.skip(read.start());
+        let skip = partition.page_size.offset_in_page(read.start());
         // The object's last page, which may be partial, is left to `read_page_again`.
         let is_inside = read.start() < self.last_page() && skip + len <= partition.page_bytes();
         let is_short = len <= SHORT_BYTES;
@@ -353,7 +353,7 @@ impl ObjectInner {
     #[inline(never)]
     fn read_page_again(&self, read: &mut Read<'_>) -> bool {
         let (partition, len) = (&*self.partition, read.buffer.len());
-        let (skip, to) = (partition.page_size.skip(read.start()), read.buffer.as_mut_ptr());
+        let (skip, to) = (partition.page_size.offset_in_page(read.start()), read.buffer.as_mut_ptr());
         self.check(read.start(), len as u64).is_ok()
             && self.in_one_page(read.start(), len)
             // SAFETY: the buffer is valid for its length, and the range lies in one page.

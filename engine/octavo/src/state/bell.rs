@@ -38,7 +38,7 @@ impl Bell {
     /// Reports that a page became dirty; `urgent` if a partition has many. Costs one load while
     /// the cleaner wants no news.
     pub fn tell(&self, urgent: bool) {
-        // Pairs with the fence in `look_now`: this thread sees the cleaner's mood, or the cleaner
+        // Pairs with the fence in `begin_look`: this thread sees the cleaner's mood, or the cleaner
         // sees the dirty page.
         fence(Ordering::SeqCst);
         let mood = self.mood.load(Ordering::Relaxed);

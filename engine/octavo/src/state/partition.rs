@@ -203,7 +203,7 @@ impl PartitionInner {
     pub fn set_dirty_max(&self) {
         let slots = self.table.slots_count();
         let most = match *lock(&self.dirty_max_bytes) {
-            Some(bytes) => self.page_size.pages_in(bytes).min(slots),
+            Some(bytes) => self.page_size.whole_pages_in(bytes).min(slots),
             None => slots * 2 / 5,
         };
         self.dirty_max_pages.store(most, Ordering::Relaxed);

@@ -167,12 +167,12 @@ impl Stream {
         (self.stride, self.confirmed) = (stride, self.confirmed.saturating_add(1));
         let ahead = match stride {
             1 => Ahead { first: from, stride, count: self.window },
-            _ => Ahead { first: from.checked_add(stride)?, stride, count: self.window },
+            _ => Ahead { first: from.checked_add_signed(stride)?, stride, count: self.window },
         };
         self.from = from;
         self.next = match stride {
             1 => from + u64::from(self.window),
-            _ => ahead.first.checked_add(stride.checked_mul(i64::from(self.window))?)?,
+            _ => ahead.first.checked_add_signed(stride.checked_mul(i64::from(self.window))?)?,
         };
         Some(ahead)
     }

@@ -77,7 +77,7 @@ fn a_store_that_refuses_is_named_with_the_bytes_it_lost() {
     assert!(said.contains("\"bad\": ") && said.contains("65536 dirty bytes"), "{said}");
     assert!(!said.contains("\"good\""), "{said}");
     assert!(server.ctl_succeed(&["stat"]).contains("REFUSING"));
-    server.wait_for_log("warning: partition p: bad: write-back fails, 65536 dirty bytes stay");
+    server.wait_for_log("65536 bytes stay dirty and will be retried");
 
     server.signal("TERM");
     let status = server.wait();
