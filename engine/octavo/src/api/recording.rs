@@ -239,8 +239,8 @@ impl Recording {
     }
 
     /// Returns the next block. Waits until a block is full, or until `patience` has passed since
-    /// the block's first event (or since this call, if it had one already). Without events it sleeps and uses no CPU, until
-    /// [`Partition::stop_recording`].
+    /// the block's first event (or since this call, if it had one already). Without events it
+    /// sleeps and uses no CPU, until [`Partition::stop_recording`].
     pub fn take(&mut self, patience: Duration) -> Taken {
         self.list_some();
         let inner = &self.partition.inner;
