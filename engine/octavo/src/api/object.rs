@@ -86,7 +86,7 @@ impl Object {
                     }
                     is_hit
                 }
-                None => inner.read_heard(offset, buffer),
+                None => inner.read_accounted(offset, buffer),
             };
             if is_hit {
                 return Ok(());

@@ -169,7 +169,7 @@ impl ObjectInner {
             let (offset, len) = (read.start(), read.buffer.len());
             let is_inside =
                 len > 0 && self.check(offset, len as u64).is_ok() && self.in_one_page(offset, len);
-            if !(is_inside && self.read_heard(offset, read.buffer)) {
+            if !(is_inside && self.read_accounted(offset, read.buffer)) {
                 self.count_read(1, len as u64);
                 missing.push(number);
             }
@@ -200,7 +200,7 @@ impl ObjectInner {
     /// it. Returns whether it was a hit.
     #[cold]
     #[inline(never)]
-    pub fn read_heard(&self, offset: ByteOffset, buffer: &mut [u8]) -> bool {
+    pub fn read_accounted(&self, offset: ByteOffset, buffer: &mut [u8]) -> bool {
         let partition = &*self.partition;
         // Recordings and twins take locks, which a child of `fork` must not.
         if partition.shared.is_forked() {
