@@ -29,7 +29,11 @@ const DOC: Step =
 const TEST: Step =
     Step { name: "test", purpose: "unit, integration and documentation tests", run: testing::run };
 const UNIT: Step = Step { name: "unit", purpose: "unit tests alone", run: testing::run_units };
-const LOOM: Step = Step { name: "loom", purpose: "the table's and the messages' protocols under all interleavings", run: loom };
+const LOOM: Step = Step {
+    name: "loom",
+    purpose: "the table's and the messages' protocols under all interleavings",
+    run: loom,
+};
 const SHUTTLE: Step =
     Step { name: "shuttle", purpose: "the engine under random interleavings", run: shuttle };
 const MIRI: Step =
