@@ -1,7 +1,7 @@
 //! The public calls on a cache: partitions, buffers, queues, statistics; and the start and end
 //! of its threads.
 //!
-//! Not here: limits of partitions and groups (`limits.rs`), what the threads do (`control`).
+//! Not here: limits of partitions and groups (`limits.rs`), the work of the threads (`control`).
 
 use std::sync::PoisonError;
 
@@ -18,23 +18,24 @@ use crate::state::sizes::too_little;
 use crate::sync::{Arc, Mutex, lock};
 
 /// A page cache with a hard memory limit. Cheap to clone. Dropping the last clone stops the
-/// cleaner, waits for the cleaner's I/O in flight and drops every page, dirty ones too:
-/// [`sync`](Partition::sync) what must survive.
+/// cleaner, waits for the cleaner's I/O in flight and drops every page, including dirty ones: call
+/// [`Partition::sync`] first to keep their data.
 ///
 /// # Threads
 ///
 /// Any number of threads may call a cache and its objects concurrently. Between calls a thread
-/// keeps only counters (about 512 bytes per partition, which the next thread takes over). A call
-/// that is not a hit borrows a *lane* while it runs:
+/// keeps only its counters: about 512 bytes per partition, which a later thread takes over when
+/// this one ends. A call that is not a hit borrows a *lane* (an I/O ring and the requests in flight
+/// on it) while it runs:
 ///
 /// - The cache creates up to 64 lanes with an I/O ring each, as concurrent calls need them. A
 ///   ring takes one file descriptor and 24 KiB of
 ///   [`buffers_max_bytes`](CacheConfig::buffers_max_bytes); the rings of all blocking calls
 ///   together take at most an eighth of it.
-/// - Calls beyond that neither fail nor wait for a lane. Plain system calls do their I/O, on the
-///   calling thread or on up to 64 threads that the whole process shares. Each such call takes
-///   up to 40 KiB of heap, which is not charged: 600 concurrent writers take about 24 MiB beside
-///   `memory_max`.
+/// - Calls that get no lane neither fail nor wait for one. Their I/O uses plain system calls, on
+///   the calling thread or on up to 64 threads that the whole process shares. Each such call takes
+///   up to 40 KiB of heap, which is not charged: 600 concurrent writers take about 24 MiB in
+///   addition to `memory_max`.
 /// - A [`Queue`] owns a ring for its whole life.
 ///
 /// # Forks
@@ -104,8 +105,8 @@ impl Cache {
         Ok(cache)
     }
 
-    /// Creates a partition. Its memory is charged now, and taken from the system as pages
-    /// arrive. If other partitions hold that memory and the cache has a reaper, they give the
+    /// Creates a partition. Its memory is charged immediately, but taken from the system only as
+    /// pages arrive. If other partitions hold that memory and the cache has a reaper, they give the
     /// new partition a fair share. A name such as `host/vm1/disk0` puts the partition into the
     /// groups `host` and `host/vm1`.
     ///
@@ -140,16 +141,16 @@ impl Cache {
         }
         let name = config.name.as_str();
         if control::has_empty_level(name) {
-            return Err(wrong("a name between two slashes is empty".into()));
+            return Err(wrong("the name has an empty level: two slashes in a row, or one at the end".into()));
         }
         for other in self.partitions() {
             let inside = |one: &str, other: &str| control::groups_of(one).any(|group| group == other);
             if other.name() == name {
-                return Err(Error::Config(format!("there is a partition {name:?} already")));
+                return Err(Error::Config(format!("there already is a partition {name:?}")));
             }
             if inside(name, other.name()) || inside(other.name(), name) {
                 return Err(wrong(format!(
-                    "a name is a group or a partition: this one and {:?} would make one of them both",
+                    "this partition and the partition {:?} exclude each other: one would be a group of the other",
                     other.name()
                 )));
             }
@@ -170,18 +171,19 @@ impl Cache {
             false => wanted.max(promised.min(self.core().shared.budget.left_bytes())),
         };
         let partition = self.core().add(PartitionInner::new(&self.core().shared, config, start)?);
-        // The new partition has no page yet, so nobody sees that a group was briefly beyond its
-        // limit. (If a neighbour's store does not answer, the next steps shrink that neighbour.)
+        // A group may have been above its limit for a moment, but without effect: the new partition
+        // has no page yet. (If a neighbour's store does not answer, the reaper shrinks that
+        // neighbour later.)
         control::enforce_max(self.core(), turn);
         Ok(partition)
     }
 
-    /// Closes all objects of the partition `name` and frees its memory. Handles of the partition
-    /// that still exist refer to an empty shell. If a dirty page cannot be written, the call
-    /// fails and the partition stays.
+    /// Closes all objects of the partition `name` and frees its memory. Handles that still exist
+    /// then refer to an empty partition, which opens no more objects. If a dirty page cannot be
+    /// written, the call fails and the partition stays.
     ///
     /// # Errors
-    /// [`Error::Config`] if no partition has this name; those of
+    /// [`Error::Config`] if no partition has this name; the errors of
     /// [`Object::close`](crate::Object::close).
     ///
     /// # Examples
@@ -212,7 +214,8 @@ impl Cache {
         partition.resize_segments(1)
     }
 
-    /// Runs one period of the reaper now, whether or not the cache runs a reaper thread.
+    /// Runs one period of the reaper on the calling thread, whether or not the cache has a reaper
+    /// thread.
     pub fn balance(&self) {
         if self.core().shared.is_forked() {
             return;
@@ -221,17 +224,17 @@ impl Cache {
         control::period(self.core(), true);
     }
 
-    /// Reports that processes are waiting for memory: for callers that learn of memory pressure
-    /// before [`crate::CacheConfig::pressure`] does (systemd's `MEMORY_PRESSURE_WATCH`, for
-    /// example). The reaper samples the system's memory immediately, and treats an amount
-    /// between enough and too little as too little. Without `pressure` the call does nothing.
+    /// Reports that processes are waiting for memory. Call it on events that arrive before
+    /// [`CacheConfig::pressure`] notices, such as systemd's `MEMORY_PRESSURE_WATCH`. The reaper
+    /// samples the system's memory immediately. A sample that shows neither enough memory nor a
+    /// shortage then counts as a shortage. Without `pressure` the report is ignored.
     pub fn memory_is_short(&self) {
         if !self.core().shared.is_forked() {
             self.core().ledger.alarm.tell_short();
         }
     }
 
-    /// Returns what the reaper has done so far.
+    /// Returns the reaper's statistics.
     pub fn reaper_stat(&self) -> ReaperStat {
         if self.core().shared.is_forked() {
             return ReaperStat::default();
@@ -273,15 +276,15 @@ impl Cache {
         }
     }
 
-    /// Lends zeroed memory for requests: at least `bytes` long, a whole number of 4,096-byte
-    /// pages, aligned to 4,096 bytes. Returns `None` while the buffer share
-    /// ([`CacheConfig::buffers_max_bytes`]) is used up, and in a child of `fork`. A dropped
-    /// buffer returns to the share.
+    /// Lends a zeroed buffer for requests: at least `bytes` long, a whole number of 4,096-byte
+    /// pages, and aligned to 4,096 bytes. Returns `None` while the buffer share
+    /// ([`CacheConfig::buffers_max_bytes`]) is used up, and in a child of `fork`. Dropping the
+    /// buffer returns it to the share.
     ///
-    /// The memory comes from the cache's own mappings, not from the heap. A dropped buffer's
-    /// memory stays resident, within the share, for the next buffer. Memory that no buffer has
-    /// needed for a second or two goes back to the kernel, if the cache runs its reaper
-    /// ([`CacheConfig::reaper`]).
+    /// The memory comes from the cache's own mappings, not from the heap. A dropped buffer's memory
+    /// stays resident, within the share, for the next buffer. If the cache runs its reaper
+    /// ([`CacheConfig::reaper`]), memory that no buffer has needed for one to two seconds (five to
+    /// ten while the cache is idle) goes back to the kernel.
     ///
     /// # Examples
     /// ```
@@ -303,7 +306,7 @@ impl Cache {
     ///
     /// [`Error::NoMemory`] if less than 24 KiB of
     /// [`buffers_max_bytes`](CacheConfig::buffers_max_bytes) are free, [`Error::Config`] if the
-    /// system gives no ring, [`Error::Forked`].
+    /// system refuses a ring, [`Error::Forked`].
     ///
     /// # Examples
     /// ```
@@ -318,9 +321,9 @@ impl Cache {
         Queue::new(self.core().crew())
     }
 
-    /// Writes the dirty pages of all partitions back, in offset order, as the cleaner does on
-    /// its own. Tries every object and returns the first error; pages that could not be written
-    /// stay dirty. Written pages are not durable before a sync.
+    /// Writes back the dirty pages of all partitions, in offset order, as the cleaner does in the
+    /// background. Tries every object and returns the first error; pages that could not be written
+    /// stay dirty. Written pages are durable only after a sync.
     ///
     /// # Errors
     /// [`Error::Io`], [`Error::Forked`].
@@ -349,8 +352,8 @@ impl Cache {
 }
 
 impl CacheInner {
-    /// Forgets everything, in a child of `fork`: waits for no thread, takes no lock and touches
-    /// no ring. The memory goes with the process.
+    /// Leaks everything in a child of `fork`: waits for no thread, takes no lock and touches no
+    /// ring. The kernel frees the memory when the process exits.
     #[cold]
     fn leave_to_the_parent(&mut self) {
         fn own<T>(mutex: &mut Mutex<T>) -> &mut T {

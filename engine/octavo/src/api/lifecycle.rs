@@ -1,14 +1,14 @@
-//! Calls on whole ranges, for which a thread waits: a new length, eviction of a range, closing
-//! and abandoning an object.
+//! Blocking calls on whole ranges of an object: changing the length, evicting a range, closing and
+//! abandoning the object.
 //!
 //! Steps of a length change, a close and an abandon:
-//! 1. Close the range: no page is brought in there. Hits continue until their page is dropped.
+//! 1. Close the range: no page of it is brought in. Hits continue until their page is dropped.
 //! 2. Drop the range's pages, waiting for pages in use.
 //! 3. Tell the store.
 //! 4. Open the range.
 //!
-//! Pages that a shorter length cuts off are taken and held, as for a clearing (C3, C5, C6 of
-//! `flight/discard.rs`): if the store refuses, they return to their old state.
+//! Pages that a shorter length cuts off are first taken and held, as for a clearing (C3, C5, C6 of
+//! `flight/discard.rs`). If the store refuses the new length, they return to their old state.
 
 use std::ops::Range;
 
@@ -19,12 +19,12 @@ use crate::state::counters::Count;
 use crate::sync::Ordering;
 
 impl Object {
-    /// Changes the length of the object, and of its store, to `len` bytes. Bytes beyond a
-    /// shorter length are lost; added bytes read as zeros.
+    /// Changes the length of the object and of its store to `len` bytes. Shrinking loses the bytes
+    /// past the new end; added bytes read as zeros.
     ///
     /// # Errors
-    /// [`Error::Closed`], [`Error::ReadOnly`], [`Error::Config`] if an object cannot be that
-    /// long, [`Error::Io`], [`Error::Forked`].
+    /// [`Error::Closed`]; [`Error::ReadOnly`]; [`Error::Config`] if `len` is more than an object
+    /// can have; [`Error::Io`]; [`Error::Forked`].
     ///
     /// # Examples
     /// ```
@@ -50,24 +50,25 @@ impl Object {
     fn set_len_from(&self, old: u64, len: u64) -> Result<bool, Error> {
         let inner = &self.inner;
         let page_size = inner.partition.page_size;
-        // Writes and drops the page that either end cuts: its bytes past the end must not come
-        // back.
+        // Write and drop the page that the shorter of the two lengths ends in: its bytes past the
+        // end must not come back.
         let cut = page_size.page_of(ByteOffset(len.min(old)));
         let pages = cut..EVERY.end;
         self.closed_range(pages.clone(), |object| {
-            // Every length change and every close closes the last page: from here on they wait.
+            // Every length change and every close closes the last page's range, so these calls wait
+            // from here on.
             inner.check_open()?;
             if inner.len_bytes() != old {
                 return Ok(false);
             }
             object.write_and_drop(&(cut..cut + 1))?;
             inner.set_len(len.min(old));
-            // Also if the object grows: a request in flight when the object was cut may have
-            // left pages past the end.
+            // Needed when the object grows, too: a request that was in flight when the object was
+            // cut may have left pages past the end.
             object.take_all(&pages)?;
             let result = inner.store.set_len_bytes(len);
-            // Even after a failure the store may have the new length, and accepts no byte beyond
-            // it.
+            // Even after a failure the store may have the new length. It then accepts no byte
+            // beyond that.
             let now = inner.store.len_bytes();
             let kept = page_size.page_range(ByteOffset(0), now.min(old)).end.max(cut);
             inner.drop_held(&(kept..pages.end));
@@ -80,7 +81,7 @@ impl Object {
         })
     }
 
-    /// Writes the range's dirty pages, and evicts its clean pages that are not in use.
+    /// Writes back the range's dirty pages, then evicts its clean pages that are not in use.
     pub(crate) fn let_go(&self, offset: ByteOffset, len: u64) -> Result<(), Error> {
         if len == 0 {
             return Ok(());
@@ -100,10 +101,10 @@ impl Object {
         Ok(())
     }
 
-    /// Syncs the object, drops its pages and releases its store; every later call fails with
-    /// [`Error::Closed`]. If dirty pages cannot be written, the call fails and the object stays
-    /// open. Closing twice is no error. Another object may use the store from then on. The lock
-    /// on the store's file ends when the last handle of this object is dropped.
+    /// Syncs the object, drops its pages and releases its store. Every later call fails with
+    /// [`Error::Closed`], except that closing again succeeds. If dirty pages cannot be written, the
+    /// call fails and the object stays open. After a close, another object may use the store, but
+    /// the lock on the store's file lasts until the last handle of this object is dropped.
     ///
     /// # Errors
     /// [`Error::Io`]; [`Error::Failed`] if an earlier sync of the store failed
@@ -143,9 +144,9 @@ impl Object {
         })
     }
 
-    /// Closes the object and drops its pages, dirty ones without writing them. Returns the bytes
-    /// of dirty pages lost. Waits for I/O in flight; if a store hangs, until the store answers.
-    /// In a child of `fork` the call does nothing and returns 0.
+    /// Closes the object without a sync: drops its pages, and loses the data of dirty ones. Returns
+    /// the bytes of dirty pages lost. Waits for I/O in flight; if the store hangs, until the store
+    /// answers. In a child of `fork` the call does nothing and returns 0.
     ///
     /// # Examples
     /// ```
@@ -173,12 +174,12 @@ impl Object {
             Ok(object.inner.partition.page_size.len_of(lost))
         });
         dropped.unwrap_or_else(|error| {
-            log::error!("object {}: cannot abandon it, it stays open: {error}", self.name());
+            log::error!("object {}: cannot abandon the object, so it stays open: {error}", self.name());
             0
         })
     }
 
-    /// Runs `body` while no page is brought into the range.
+    /// Runs `body` while the range is closed: no page of it is brought in.
     fn closed_range<T>(
         &self,
         pages: Range<PageIndex>,
@@ -186,7 +187,7 @@ impl Object {
     ) -> Result<T, Error> {
         let mut closed = false;
         while !closed {
-            // The nap's lane is returned before `body` runs, which borrows lanes itself.
+            // The nap gives its lane back before `body` runs: `body` borrows lanes itself.
             self.nap(|waiter| {
                 closed = self.inner.ranges.close(pages.clone(), waiter);
                 !closed
@@ -197,12 +198,13 @@ impl Object {
         result
     }
 
-    /// Drops the pages of a closed range after their bytes are written.
+    /// Writes back the pages of a closed range, then drops them.
     fn write_and_drop(&self, pages: &Range<PageIndex>) -> Result<(), Error> {
         loop {
             self.clean_pages(pages.clone())?;
             self.take_all(pages)?;
-            // Until they were taken, the pages could be dirtied again.
+            // Writers could dirty pages again until they were taken. If none is held, none was
+            // dirty.
             if self.inner.give_back(pages) == 0 {
                 return Ok(());
             }

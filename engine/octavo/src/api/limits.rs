@@ -1,4 +1,5 @@
-//! Limits of partitions and groups: checking them, keeping them, and resizing what they change.
+//! Limits of partitions and groups: checks them, stores them, and resizes the partitions that
+//! exceed them.
 //!
 //! Not here: the arithmetic of limits (`octavo_share`), plans (`control/plan.rs`).
 
@@ -9,8 +10,7 @@ use crate::error::Error;
 use crate::sync::lock;
 
 impl Cache {
-    /// Returns the groups that were given limits, by name. Other groups have no limits of their
-    /// own.
+    /// Returns the groups that have limits of their own, in the order of their names.
     pub fn groups(&self) -> Vec<(String, Limits)> {
         if self.core().shared.is_forked() {
             return Vec::new();
@@ -18,11 +18,12 @@ impl Cache {
         self.core().ledger.groups().into_iter().collect()
     }
 
-    /// Sets the limits of the group `name`: the partitions, present and future, whose names
-    /// begin with the group's name and a slash.
+    /// Sets the limits of the group `name`. A group consists of all present and future partitions
+    /// whose names begin with the group's name and a slash.
     ///
-    /// Waits for the stores of the group's partitions as long as they take;
-    /// [`begin_group`](Self::begin_group) does not.
+    /// The call waits until the stores of the group's partitions have taken the dirty pages that
+    /// must leave, however long that takes; [`begin_group`](Self::begin_group) waits about one
+    /// second at most.
     ///
     /// # Errors
     /// [`Error::Config`] if the name or the limits are invalid, or a partition has this name;
@@ -39,8 +40,8 @@ impl Cache {
     /// ```
     pub fn set_group(&self, name: &str, limits: Limits) -> Result<(), Error> {
         self.name_group(name, limits)?;
-        // Other partitions get their turns while this call waits for a store of the group. A
-        // partition whose store refuses keeps what it has, as always.
+        // `planning` is free while this call waits for a store of the group, so the reaper can
+        // still resize other partitions. A partition whose store refuses writes keeps its memory.
         while let Some(held_up) = self.keep_group(name).into_iter().next() {
             if held_up.catch_up().is_err() {
                 break;
@@ -50,12 +51,12 @@ impl Cache {
         Ok(())
     }
 
-    /// Sets a group's limits as [`set_group`](Self::set_group) does, but waits about one second
-    /// at most for stores that do not answer, as [`begin_limits`](Self::begin_limits) does.
-    /// Returns what is still owed.
+    /// Sets a group's limits as [`set_group`](Self::set_group) does, but waits about one second at
+    /// most for stores that do not answer. Returns the memory that the group still owes; the reaper
+    /// or [`settle`](Self::settle) takes it later.
     ///
     /// # Errors
-    /// Those of [`set_group`](Self::set_group).
+    /// The errors of [`set_group`](Self::set_group).
     pub fn begin_group(&self, name: &str, limits: Limits) -> Result<Owed, Error> {
         self.name_group(name, limits)?;
         let held_up = self.keep_group(name);
@@ -78,15 +79,18 @@ impl Cache {
             || control::has_empty_level(name)
             || self.partitions().iter().any(|other| other.name() == name)
         {
-            return Err(wrong("a group needs a name without empty levels that no partition has".into()));
+            return Err(wrong(
+                "the name of a group must have no empty level, and no partition may have the same name"
+                    .into(),
+            ));
         }
         let _alone = lock(&self.core().ledger.planning);
         self.core().ledger.set_group(name, limits);
         Ok(())
     }
 
-    /// Takes what lies beyond the group's limits from its partitions. Returns those of them
-    /// whose stores have not answered.
+    /// Takes the memory above the group's `max` from its partitions. Returns the partitions of the
+    /// group whose stores have not answered.
     fn keep_group(&self, name: &str) -> Vec<Partition> {
         let planning = lock(&self.core().ledger.planning);
         let mut held_up = control::enforce_max(self.core(), planning.turn(self.core().crew()));
@@ -94,8 +98,7 @@ impl Cache {
         held_up
     }
 
-    /// Plans with the group's new limits: the next steps of the reaper bring what else they
-    /// change.
+    /// Runs a reaper period with the group's new limits. Later periods make the remaining changes.
     fn follow_group(&self) {
         if self.core().shared.reaps() {
             control::period(self.core(), true);
@@ -108,18 +111,21 @@ impl Cache {
         others.map(|partition| partition.limits().min_bytes).sum()
     }
 
-    /// Checks that a total of `bytes` can be promised as `min` limits; the error is a sentence.
+    /// Checks that all partitions together can be promised `bytes` as their `min` limits. The error
+    /// is the text of a message.
     pub(super) fn check_promise(&self, bytes: u64) -> Result<(), String> {
         let most = self.core().shared.budget.max_bytes() - self.core().shared.reserve.max_bytes();
         if bytes <= most {
             return Ok(());
         }
-        Err(format!("all partitions' min together are {bytes} bytes, and memory_max leaves {most} for them"))
+        Err(format!(
+            "all partitions' min together are {bytes} bytes, but memory_max leaves only {most} for them"
+        ))
     }
 
-    /// Returns the bytes that a partition gets for its `min`: `rounded`, its `min` rounded up to
-    /// whole segments, if the `min` limits of all other partitions could be rounded up too; else
-    /// `min_bytes`, rounded down.
+    /// Returns the bytes that a partition gets for its `min`. That is `rounded`, its `min` rounded
+    /// up to whole segments, if the `min` limits of all other partitions (`but` excepted) could be
+    /// rounded up too; otherwise `min_bytes`, which the caller rounds down.
     pub(super) fn min_to_have(&self, but: Option<&str>, min_bytes: u64, rounded: u64) -> u64 {
         let others = self.partitions().into_iter().filter(|partition| Some(partition.name()) != but);
         let all = others.map(|partition| partition.inner.bytes_with_min(&partition.limits()));
@@ -127,16 +133,18 @@ impl Cache {
         if self.check_promise(all).is_ok() { rounded } else { min_bytes }
     }
 
-    /// Changes a partition's limits. The partition is resized immediately if it has more than
-    /// `max` or less than `min`.
+    /// Changes a partition's limits. Resizes the partition immediately if it has more than `max` or
+    /// less than `min`.
     ///
-    /// Waits for the partition's stores as long as they take;
-    /// [`begin_limits`](Self::begin_limits) does not.
+    /// The call waits until the partition's stores have taken the dirty pages that must leave,
+    /// however long that takes; [`begin_limits`](Self::begin_limits) waits about one second at
+    /// most.
     ///
     /// # Errors
-    /// [`Error::Config`] if the limits are invalid, if all `min` limits together exceed the
-    /// memory for partitions, or if `max` is too small or beyond four times the partition's
-    /// first `max`; [`Error::NoMemory`] and [`Error::Io`] of the resize; [`Error::Forked`].
+    /// [`Error::Config`] if the limits are invalid, if all `min` limits together exceed the memory
+    /// for partitions, or if `max` is too small for a segment, or more than four times the
+    /// partition's first `max` (allowed if the partition can grow to half of `memory_max` anyway);
+    /// [`Error::NoMemory`] or [`Error::Io`] if the resize fails; [`Error::Forked`].
     ///
     /// # Examples
     /// ```
@@ -149,20 +157,22 @@ impl Cache {
     /// ```
     pub fn set_limits(&self, partition: &Partition, limits: Limits) -> Result<(), Error> {
         self.keep_limits(partition, limits)?;
-        // Other partitions get their turns while this call waits for the partition's own store.
+        // `planning` is free while this call waits for the partition's own store, so the reaper can
+        // still resize other partitions.
         while !self.follow_limits(partition, limits)?.is_nothing() {
             partition.catch_up()?;
         }
         Ok(())
     }
 
-    /// Changes a partition's limits as [`set_limits`](Self::set_limits) does, but waits about
-    /// one second at most for a store that does not answer. The limits hold from then on; what
-    /// lies beyond `max` is still owed. The reaper takes it in later periods; a cache without a
-    /// reaper takes it in [`settle`](Self::settle).
+    /// Changes a partition's limits as [`set_limits`](Self::set_limits) does, but waits about one
+    /// second at most for a store that does not answer. The new limits are in force when the call
+    /// returns. Memory that the partition still holds above `max` is returned as [`Owed`]. The
+    /// reaper takes it in later periods; a cache without a reaper takes it in
+    /// [`settle`](Self::settle).
     ///
     /// # Errors
-    /// Those of [`set_limits`](Self::set_limits).
+    /// The errors of [`set_limits`](Self::set_limits).
     pub fn begin_limits(&self, partition: &Partition, limits: Limits) -> Result<Owed, Error> {
         self.keep_limits(partition, limits)?;
         self.follow_limits(partition, limits)
@@ -180,7 +190,7 @@ impl Cache {
         Ok(())
     }
 
-    /// Resizes, in a turn, a partition that is beyond its new limits.
+    /// Resizes, in a turn, a partition that has more than its new `max` or less than its new `min`.
     fn follow_limits(&self, partition: &Partition, limits: Limits) -> Result<Owed, Error> {
         let planning = lock(&self.core().ledger.planning);
         let turn = planning.turn(self.core().crew());
@@ -207,8 +217,8 @@ impl Cache {
         }
     }
 
-    /// Continues resizes that stopped because stores did not answer, and returns what is still
-    /// owed. The reaper does so on its own.
+    /// Continues resizes that stopped because stores did not answer. Returns the memory that is
+    /// still owed. A cache with a reaper needs no call: the reaper does the same in every period.
     pub fn settle(&self) -> Owed {
         if self.core().shared.is_forked() {
             return Owed::default();

@@ -1,5 +1,5 @@
-//! Statistics of nodes: where pages lie, and on which node threads found the pages that they
-//! read.
+//! Statistics of NUMA nodes: on which node each page lies, and how many accesses were local or
+//! remote.
 //!
 //! Not here: the structs (`numa/figures.rs`), how accesses are counted (`pages/nodes`).
 
@@ -11,8 +11,8 @@ use crate::numa::{NodePages, NodeStat, NumaStat, PartitionNumaStat};
 use crate::state::counters::Count;
 use crate::state::partition::PartitionInner;
 
-/// Most addresses of a partition to ask the kernel about at a time; that many take some
-/// milliseconds.
+/// Most kernel pages that one query asks about; this many take some milliseconds. Of a larger
+/// range, the query asks about every n-th page.
 const LOOKS_MAX: usize = 1 << 14;
 
 /// Size of the kernel's pages, in bytes.
@@ -65,8 +65,9 @@ impl Partition {
         PartitionNumaStat { nodes, ..self.counts() }
     }
 
-    /// Returns the partition's counts of node accesses, without what each node holds (`nodes` is
-    /// empty): cheap enough to call often. `None` if there is only one node.
+    /// Returns the partition's counts of local and remote accesses. `nodes` stays empty: what each
+    /// node holds is left out, so the call is cheap enough to make often. `None` if there is only
+    /// one node.
     pub fn numa_counts(&self) -> Option<PartitionNumaStat> {
         self.inner.places.counted.then(|| self.counts())
     }
@@ -96,9 +97,9 @@ impl Partition {
 }
 
 impl Cache {
-    /// Returns where the kernel has put the partitions' pages, and on which nodes threads found
-    /// the pages that they read. Asks the kernel about thousands of pages: for people, not for
-    /// frequent calls.
+    /// Returns on which nodes the kernel has put the partitions' pages, and how many accesses were
+    /// local or remote. The call asks the kernel about thousands of pages, so do not make it often;
+    /// [`Partition::numa_counts`] is cheap.
     pub fn numa_stat(&self) -> NumaStat {
         let numa = &self.core().shared.numa;
         NumaStat {

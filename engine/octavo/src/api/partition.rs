@@ -26,14 +26,13 @@ impl Partition {
         self.inner.page_bytes() as u64
     }
 
-    /// Opens `store` as an object of this partition. `name` appears in errors and statistics;
-    /// see [`check_name`] for its rules. A store that can be written has one
-    /// user at a time.
+    /// Opens `store` as an object of this partition. `name` appears in errors and statistics; see
+    /// [`check_name`] for its rules. A writable store can be open as only one object at a time.
     ///
     /// # Errors
     /// [`Error::Config`] if the name is invalid, the store's blocks are larger than pages, the
-    /// store is too long (more than 2^40 pages, or 2^63 - 1 bytes), the store is open already,
-    /// the partition was removed, or the partition has opened 16 million objects;
+    /// store is too long (more than 2^40 pages, or 2^63 - 1 bytes), the store is already open, the
+    /// partition was removed, or the partition has opened 16 million objects in its life;
     /// [`Error::Forked`].
     ///
     /// # Examples
@@ -50,13 +49,13 @@ impl Partition {
         let block_bytes = store.block_bytes();
         if block_bytes as usize > self.inner.page_bytes() {
             return Err(Error::Config(format!(
-                "{name}: the store has blocks of {block_bytes} bytes, larger than pages of {} bytes",
+                "{name}: the store's blocks of {block_bytes} bytes are larger than the cache's pages of {} bytes",
                 self.inner.page_bytes()
             )));
         }
         self.inner.shared.check_process()?;
         self.inner.check_len(name, store.len_bytes())?;
-        let taken = |other| Error::Config(format!("{name}: its store is open already, as {other}"));
+        let taken = |other| Error::Config(format!("{name}: the store is already open, as {other}"));
         let mut objects = lock(&self.inner.objects);
         // Relaxed: `is_removed` is set under the same lock.
         if self.inner.is_removed.load(Ordering::Relaxed) {
@@ -65,7 +64,7 @@ impl Partition {
         let id = objects.next_id;
         if id >= 1 << (64 - PAGE_INDEX_BITS) {
             return Err(Error::Config(format!(
-                "{name}: the partition has opened 16 million objects, the most possible; use another one"
+                "{name}: the partition has opened 16 million objects, the most possible; use another partition"
             )));
         }
         store.take(name).map_err(taken)?;
@@ -85,11 +84,11 @@ impl Partition {
         is_removed
     }
 
-    /// Syncs every object, in the order of opening. Tries all of them and returns the first
-    /// error.
+    /// Syncs every object of the partition, in the order of opening. Tries all of them and returns
+    /// the first error.
     ///
     /// # Errors
-    /// Those of [`Object::sync`].
+    /// The errors of [`Object::sync`].
     ///
     /// # Examples
     /// ```
@@ -106,7 +105,7 @@ impl Partition {
         self.objects().iter().map(Object::sync).fold(Ok(()), Result::and)
     }
 
-    /// Returns the partition's statistics: exact for every request that has completed.
+    /// Returns the partition's statistics. They include every request that has completed.
     ///
     /// # Examples
     /// ```
@@ -162,14 +161,16 @@ impl Partition {
         }
     }
 
-    /// Grows or shrinks the partition to at most `max_bytes` of frames and metadata, a segment
-    /// at a time, while requests continue. Returns the bytes charged afterwards. That is more
-    /// than `max_bytes` only if a pinned page keeps a segment in use, or by what always remains:
-    /// the last segment, and the metadata of segments used in the past (at most 1 % of them).
+    /// Grows or shrinks the partition to at most `max_bytes` of frames and metadata, one segment at
+    /// a time, while requests continue. Returns the bytes charged afterwards, which exceed
+    /// `max_bytes` only if:
+    /// - a pinned page keeps a segment in use, or
+    /// - `max_bytes` is less than what always remains: one segment, and the metadata of segments
+    ///   used in the past (at most 1 % of their size).
     ///
     /// # Errors
-    /// [`Error::NoMemory`] if the cache has too little memory to grow, [`Error::Io`] if a dirty
-    /// page cannot be written to shrink, [`Error::Forked`].
+    /// [`Error::NoMemory`] if the cache has too little memory to grow the partition; [`Error::Io`]
+    /// if a dirty page cannot be written, so that the partition cannot shrink; [`Error::Forked`].
     ///
     /// # Examples
     /// ```
@@ -194,8 +195,9 @@ impl Partition {
         self.inner.limits()
     }
 
-    /// Sets the most bytes of dirty pages that the partition may hold. `None`: 40 % of the
-    /// frames, which is the default.
+    /// Sets the most bytes of dirty pages that the partition may hold. `None` restores the default,
+    /// 40 % of the frames. Above the limit, a write that would make another page dirty goes to the
+    /// store first.
     pub fn set_dirty_max(&self, bytes: Option<u64>) {
         if self.inner.shared.is_forked() {
             return;
@@ -205,13 +207,13 @@ impl Partition {
         self.inner.tell_cleaner(true);
     }
 
-    /// Switches to another eviction policy. Pages stay resident; the new policy takes them over
-    /// in the order of the old one. If a resize waits for a store, so does this call;
-    /// [`begin_policy`](Self::begin_policy) does not.
+    /// Switches to another eviction policy. Pages stay resident, and the new policy starts with the
+    /// old policy's order. If a resize of the partition waits for a store, this call waits too;
+    /// [`begin_policy`](Self::begin_policy) waits about one second at most.
     ///
     /// # Errors
-    /// [`Error::NoMemory`] if the memory in which the policy learns does not fit, [`Error::Io`]
-    /// if a resize in progress cannot write a dirty page, [`Error::Forked`].
+    /// [`Error::NoMemory`] if there is no memory for what the policy learns; [`Error::Io`] if a
+    /// resize in progress cannot write a dirty page; [`Error::Forked`].
     ///
     /// # Examples
     /// ```
@@ -229,12 +231,12 @@ impl Partition {
         self.follow(&mut resizing, policy)
     }
 
-    /// Switches the policy as [`set_policy`](Self::set_policy) does, but waits about one second
-    /// at most for a store that does not answer. Returns `Ok(false)` if it gave up; the old
-    /// policy stays active.
+    /// Switches the policy as [`set_policy`](Self::set_policy) does, but waits about one second at
+    /// most for a store that does not answer. Returns `Ok(false)` if the store did not answer in
+    /// time; the old policy then stays active.
     ///
     /// # Errors
-    /// Those of [`set_policy`](Self::set_policy).
+    /// The errors of [`set_policy`](Self::set_policy).
     pub fn begin_policy(&self, policy: PolicyName) -> Result<bool, Error> {
         self.inner.shared.check_process()?;
         let planning = lock(&self.core.ledger.planning);
@@ -250,9 +252,10 @@ impl Partition {
         }
     }
 
-    /// Shrinks the partition by about `bytes` and gives the memory back to the system. Returns
-    /// the bytes given back. Nothing keeps the partition from growing again. Waits for the
-    /// partition's stores as long as they take; [`begin_reclaim`](Self::begin_reclaim) does not.
+    /// Shrinks the partition by about `bytes` and gives the memory back to the system. Returns the
+    /// bytes given back. No limit changes, so the partition may grow again. The call waits until
+    /// the partition's stores have taken the dirty pages that must leave, however long that takes;
+    /// [`begin_reclaim`](Self::begin_reclaim) waits about one second at most.
     ///
     /// # Errors
     /// [`Error::Io`] if a dirty page cannot be written, [`Error::Forked`].
@@ -269,18 +272,18 @@ impl Partition {
         self.inner.shared.check_process()?;
         let before = lock(&self.inner.costs).charged_bytes();
         let mut wanted = None;
-        // Counted under `planning`: no plan, which would not know of this request, is being
-        // carried out.
+        // `segments_without` runs under `planning`: no plan, which could not know of this request,
+        // is carried out at the same time.
         self.shrink_alone(|| *wanted.get_or_insert_with(|| self.inner.segments_without(bytes)))?;
         Ok(before.saturating_sub(lock(&self.inner.costs).charged_bytes()))
     }
 
-    /// Reclaims memory as [`reclaim`](Self::reclaim) does, but waits about one second at most
-    /// for a store that does not answer. Returns the bytes given back and the bytes still owed.
-    /// Nothing reclaims the rest later: call again.
+    /// Reclaims memory as [`reclaim`](Self::reclaim) does, but waits about one second at most for a
+    /// store that does not answer. Returns the bytes given back and the memory still owed. The rest
+    /// is not reclaimed in the background: call again.
     ///
     /// # Errors
-    /// Those of [`reclaim`](Self::reclaim).
+    /// The errors of [`reclaim`](Self::reclaim).
     pub fn begin_reclaim(&self, bytes: u64) -> Result<(u64, Owed), Error> {
         self.inner.shared.check_process()?;
         let planning = lock(&self.core.ledger.planning);
@@ -321,8 +324,8 @@ impl Partition {
         self.objects().iter().try_for_each(|object| object.advise(0, object.len_bytes(), Advice::DontNeed))
     }
 
-    /// Returns the estimated miss-ratio curve: how many recent references the partition would
-    /// have missed at other sizes. `None` if the partition has no monitor: the cache has no
+    /// Returns the estimated miss-ratio curve: how many of the recent accesses would have missed at
+    /// other sizes of the partition. `None` if the partition has no monitor: the cache has no
     /// reaper, or the partition is very small.
     ///
     /// # Examples
@@ -345,8 +348,8 @@ impl Partition {
         self.inner.table.miss_curve()
     }
 
-    /// Bytes of everything learned about the partition's load, by the policy and for its miss
-    /// curve.
+    /// Returns the bytes of memory in which the policy and the miss-curve monitor learn about the
+    /// partition's load.
     #[doc(hidden)]
     pub fn learned_bytes(&self) -> u64 {
         lock(&self.inner.costs).learning_bytes()
@@ -354,7 +357,7 @@ impl Partition {
     }
 
     /// Tests only: switches to a NUMA strategy, in a partition of mode `auto`. The partition may
-    /// choose another one at its next evaluation.
+    /// choose another strategy at its next evaluation.
     #[doc(hidden)]
     pub fn go_numa_way(&self, way: NumaMode) {
         if self.inner.places.chooses {

@@ -1,4 +1,4 @@
-//! Pins: zero-copy views of pages. The slot's protocol says what a pin guarantees (P4, P5).
+//! Pins: zero-copy views of pages. The slot protocol defines what a pin guarantees (P4, P5).
 //!
 //! Not here: reads that copy (`pages/hit.rs`).
 
@@ -13,11 +13,11 @@ use crate::position::ByteOffset;
 use crate::request::Read;
 use crate::state::partition::PartitionInner;
 
-/// Pins of a batch whose memory is prefetched together.
+/// Number of pages that `pin_batch` looks up and prefetches together.
 const TOGETHER: usize = 16;
 
-/// Most attempts to pin a page: it may leave between its arrival and the pin, and is then read
-/// again.
+/// Most attempts to pin a page. Between its fill and the pin the page may be evicted; the next
+/// attempt reads it again.
 const ATTEMPTS: u32 = 4;
 
 /// A zero-copy view of a page: its bytes as they were when it was pinned. Dropping it unpins.
@@ -51,17 +51,17 @@ impl Drop for Pin<'_> {
 }
 
 impl Object {
-    /// Returns a zero-copy view of the page that contains `offset`, reading it from the store if
-    /// it is not resident. The view covers the page up to the object's end. It is a snapshot:
-    /// later writes and evictions do not change it. Returns `Ok(None)` if every way of the
-    /// page's set is pinned or busy, or if the page has the most pins possible already (1,023);
-    /// use [`read_at`](Object::read_at) instead.
+    /// Returns a zero-copy view of the page that contains `offset`, reading it from the store if it
+    /// is not resident. The view covers the page up to the object's end. It is a snapshot: later
+    /// writes and evictions do not change it. Returns `Ok(None)` if every way of the page's set is
+    /// pinned or busy, or if the page already has 1,023 pins, the most possible; use
+    /// [`read_at`](Object::read_at) instead.
     ///
-    /// A pin costs two atomic operations on memory that other threads use; a copy costs by its
-    /// length. Including the time to look at the bytes, a pin has 0.6 times the speed of
-    /// [`read_at`](Object::read_at) for 128 bytes, the same speed for 512, and 1.1 times for 1
-    /// KiB to a page of 4 KiB (`octavo bench pins`). So pin if the code looks at 512 bytes or
-    /// more of the page, or needs a snapshot; read otherwise.
+    /// A pin costs two atomic operations on memory that other threads use; the cost of a copy grows
+    /// with its length. Including the time to look at the bytes, a pin has 0.6 times the speed of
+    /// [`read_at`](Object::read_at) for 128 bytes, the same speed for 512 bytes, and 1.1 times the
+    /// speed for 1 KiB to 4 KiB (`octavo bench pins`). So pin a page to look at 512 bytes or more
+    /// of it, or to keep a snapshot; otherwise use `read_at`.
     ///
     /// # Errors
     /// [`Error::PastEnd`], [`Error::Closed`], [`Error::Io`], [`Error::Forked`].
@@ -86,24 +86,24 @@ impl Object {
         let tag = self.inner.tag_at(offset);
         let candidate = partition.table.candidate(tag);
         if let Some(candidate) = candidate {
-            // Prefetched now: nothing passes a pin's atomic operation, so a later look at the
-            // bytes would wait a second time.
+            // Prefetch now: no load runs ahead of a pin's atomic operation, so the caller's first
+            // look at the bytes would wait for memory a second time.
             copy::prefetch(partition.byte_at(candidate, offset), 1);
         }
         self.pin_at(offset, tag, candidate, 0)
     }
 
     /// Pins the page of each offset and appends the views to `pins`, in the order of `offsets`.
-    /// Lookups overlap, and all missing pages are read together, as by
-    /// [`read_batch`](Object::read_batch). After an error `pins` holds the pins before the
-    /// failed one, or none.
+    /// Lookups overlap, and missing pages are read together, 16 offsets at a time. An entry is
+    /// `None` where [`pin`](Object::pin) would return `None`. After an error, `pins` may hold some
+    /// of the pins before the failed one.
     ///
     /// In batches of 32 a pin has 1.4 to 1.7 times the speed of [`pin`](Object::pin), and 0.5 to
     /// 0.9 times that of `read_batch`, whose copies overlap (`octavo bench pins`). Use it for
-    /// pages that must stay as they are, or if there is no memory to copy to.
+    /// snapshots, or if there is no memory to copy to.
     ///
     /// # Errors
-    /// Those of [`pin`](Object::pin).
+    /// The errors of [`pin`](Object::pin).
     ///
     /// # Examples
     /// ```
@@ -151,7 +151,7 @@ impl Object {
         Ok(())
     }
 
-    /// Brings the pages in whose bits in `missing` are set, by reading one byte of each in one
+    /// Brings in the pages whose bits in `missing` are set, by reading one byte of each in one
     /// batch.
     #[cold]
     fn bring_in(&self, offsets: &[u64], missing: u32) -> Result<(), Error> {
@@ -163,8 +163,8 @@ impl Object {
         self.read_batch(&mut reads)
     }
 
-    /// Pins a page that may be in the slot `candidate`. Attempt 0 counts an access; later
-    /// attempts follow a read that brought the page in and counted the access.
+    /// Pins a page that may be in the slot `candidate`. Attempt 0 counts an access. Later attempts
+    /// count none: each follows a read that brought the page in and was counted.
     #[inline(always)]
     fn pin_at(
         &self,
@@ -201,7 +201,8 @@ impl Object {
                 }
                 continue;
             }
-            // Reading one byte brings the page in, or waits for the thread that does so already.
+            // Reading one byte brings the page in, or waits for the thread that is already bringing
+            // it in.
             let mut byte = [0u8];
             self.run_bytes(Job::Read, offset, byte.as_mut_ptr(), 1)?;
         }

@@ -1,9 +1,9 @@
-//! The batch queue: a batch of requests in, completions out in any order (HotStorage '12:
-//! `access(requests, n)` and `wait_replies`).
+//! The batch queue: callers submit batches of requests and take completions in any order
+//! (HotStorage '12: `access(requests, n)` and `wait_replies`).
 //!
-//! Hits complete while the batch is submitted. The rest becomes one submission, adjacent misses
-//! one I/O. Buffers belong to the queue from `submit` until their completion returns them, even
-//! if the queue is dropped first.
+//! Hits complete while the batch is submitted. All misses go to the ring in one submission, and
+//! adjacent ones share an I/O. A buffer belongs to the queue from `submit` until its completion
+//! returns it; a queue that is dropped first waits for its I/O.
 //!
 //! Not here: how a task is carried out (`flight`).
 
@@ -29,8 +29,8 @@ enum Service {
     Now,
 }
 
-/// A batch queue with an I/O ring of its own. It may move between threads, and is used by one
-/// thread at a time.
+/// A batch queue with an I/O ring of its own. It may move between threads, but only one thread can
+/// use it at a time.
 ///
 /// # Examples
 /// ```
@@ -51,11 +51,12 @@ enum Service {
 /// ```
 pub struct Queue {
     lane: Arc<Lane>,
-    /// The batch being submitted. Empty between two submissions; kept for its memory.
+    /// The batch being submitted. Empty between two submissions; the vector is kept to reuse its
+    /// memory.
     incoming: Vec<Request>,
     /// Completions of requests that ended during their submission.
     done: Vec<Completion>,
-    /// Tasks being delivered. Empty between two waits; kept for its memory.
+    /// Tasks being delivered. Empty between two waits; the deque is kept to reuse its memory.
     finished: VecDeque<Ended>,
     /// Requests submitted and not yet delivered.
     pending: usize,
@@ -75,8 +76,9 @@ impl Queue {
         })
     }
 
-    /// Submits a batch of requests against `object`. Every completion, with success or failure,
-    /// is delivered by [`wait`](Queue::wait) or [`wait_or`](Queue::wait_or).
+    /// Submits a batch of requests against `object`. [`wait`](Queue::wait) or
+    /// [`wait_or`](Queue::wait_or) delivers one completion for each request, whether it succeeded
+    /// or failed.
     ///
     /// Requests run in the background, except advice other than [`Advice::WillNeed`], which runs
     /// during the call.
@@ -96,8 +98,8 @@ impl Queue {
     /// # Ok::<(), octavo::Error>(())
     /// ```
     pub fn submit(&mut self, object: &Object, requests: impl IntoIterator<Item = Request>) {
-        // Collects all requests first: the caller's iterator may read pages of this batch, or
-        // panic, while the queue holds no lock.
+        // Collect all requests before taking the lane's lock: the caller's iterator may read pages
+        // of this batch, or panic.
         self.incoming.clear();
         self.incoming.extend(requests);
         self.pending += self.incoming.len();
@@ -111,7 +113,7 @@ impl Queue {
             let name = object.name();
             let refused = self.incoming.drain(..).map(|Request { user_data, op }| {
                 let error =
-                    Error::Config(format!("{name}: the object belongs to another cache than the queue"));
+                    Error::Config(format!("{name}: the object and the queue belong to different caches"));
                 Completion { user_data, op, result: Err(error) }
             });
             return self.done.extend(refused);
@@ -131,7 +133,7 @@ impl Queue {
                     task.request = Some((request.user_data, request.op));
                     lane.add(&mut work, &mut batch, task);
                 }
-                // Without the lane's lock: such a call borrows a lane itself.
+                // Release the lane's lock first: such a call borrows a lane itself.
                 Ok(Service::Now) => {
                     lane.start_all(&mut work, &mut batch);
                     lane.flush(&mut work);
@@ -151,9 +153,10 @@ impl Queue {
         lane.start_all(&mut work, &mut batch);
         lane.flush(&mut work);
         drop(work);
-        // A sync without dirty pages is ready for its flush.
+        // A sync that found no dirty page is ready for its flush.
         lane.take_ready();
-        // Wakes threads that saw a page busy because of this queue before its I/O was in flight.
+        // Wakes threads that found a page busy because of this queue before the page's I/O was in
+        // flight.
         lane.leave();
     }
 
@@ -162,21 +165,21 @@ impl Queue {
         self.pending
     }
 
-    /// Returns whether nothing is in flight on this queue: neither a request, nor the engine's
-    /// own reads and writes beside them. The caller may then sleep anywhere for any time.
-    /// Otherwise it should wait on the queue, because other threads may depend on the I/O that
-    /// the queue has started.
+    /// Returns whether nothing is in flight on this queue: no request, and no I/O that the engine
+    /// started on its own (such as read-ahead). If so, the caller may sleep anywhere, for any time.
+    /// If not, the caller should wait on the queue, because other threads may depend on the I/O
+    /// that the queue has started.
     pub fn at_rest(&self) -> bool {
-        // In a child of `fork` nothing is in flight, and threads that do not exist here may hold
-        // the lane's locks.
+        // In a child of `fork` nothing is in flight. `Lane::at_rest` must not run there: a thread
+        // that does not exist in the child may hold the lane's locks.
         self.pending == 0 && (self.lane.shared.is_forked() || self.lane.at_rest())
     }
 
-    /// Waits until at least `min` completions (at most [`pending`](Queue::pending)) can be
-    /// delivered, and passes all available ones to `on_completion`. `min` 0 does not wait.
-    /// Returns the number delivered.
+    /// Waits until at least `min` completions are available (or all, if fewer than `min` requests
+    /// are [`pending`](Queue::pending)), and passes every available completion to `on_completion`.
+    /// Returns the number delivered. With `min` 0 the call does not wait.
     ///
-    /// In a child of `fork`, requests that the parent submitted are no longer pending: they
+    /// In a child of `fork`, requests that the parent submitted are no longer pending, because they
     /// complete in the parent.
     ///
     /// # Examples
@@ -203,9 +206,9 @@ impl Queue {
         self.deliver(on_completion)
     }
 
-    /// Waits until a completion can be delivered, `fd` is ready for `interest`, or `timeout` has
-    /// passed (`None`: no time limit). Passes all available completions to `on_completion`, and
-    /// returns what `fd` is ready for.
+    /// Waits until a completion is available, `fd` is ready for `interest`, or `timeout` has passed
+    /// (`None`: no time limit). Passes every available completion to `on_completion`, and returns
+    /// what `fd` is ready for.
     ///
     /// # Examples
     /// ```

@@ -1,8 +1,8 @@
-//! Accounted accesses: counted, recorded, and charged to nodes.
+//! Accounted accesses: accesses that are counted, recorded, and charged for their distance.
 //!
-//! A plain hit counts itself (`hit.rs`). All other accesses come here: the first look of a task at
-//! a page, and every read while a recording is active or accesses are counted by node. No verb asks
-//! whether there is a recording or more than one node.
+//! A plain hit only adds to a counter (`hit.rs`). All other accesses come here: a task's first look
+//! at a page, and every read while a recording is active or accesses are counted by node. The verbs
+//! in `flight` therefore need not know about recordings or nodes.
 
 use octavo_recording::Step;
 use octavo_table::{Found, Tag};
@@ -14,14 +14,14 @@ use crate::request::Read;
 use crate::state::counters::Count;
 use crate::state::partition::{ObjectInner, PartitionInner};
 
-/// What a recorded look at a page adds to the counters.
+/// What `read_recorded` adds to the counters.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Counting {
-    /// A hit counts as a hit and as a request. A miss counts nothing: the caller looks again.
+    /// A hit counts as a hit and as a request. A miss is not counted yet: the caller looks again.
     Requests,
-    /// A hit or a miss.
+    /// The look counts as a hit or a miss.
     Accesses,
-    /// Nothing: the access was already counted.
+    /// Nothing is counted: the access already was.
     Nothing,
 }
 
@@ -61,14 +61,14 @@ impl PartitionInner {
         hit
     }
 
-    /// Counts a pin as a hit, and tells the policy.
+    /// Counts a pin of a resident page as a hit, and tells the policy.
     #[inline(always)]
     pub fn pinned_first(&self, tag: Tag, found: &Found<'_>) {
         self.table.touch(found);
         self.count_access(tag, false, true);
     }
 
-    /// Counts the first look of a write at a page. The write changes `bytes` bytes of the page.
+    /// Counts a write's first look at a page, of which the write changes `bytes` bytes.
     pub fn count_first_write(&self, tag: Tag, bytes: usize) {
         if self.count_write(tag, || self.find_near(tag).is_some()) {
             self.weigh_write(tag, bytes);
@@ -78,9 +78,9 @@ impl PartitionInner {
         }
     }
 
-    /// `copy_resident` while every step of the table is recorded: the look, the touch of the
-    /// policy, the count and the event are one step. Returns `None` if not every step is
-    /// recorded, or if pages have twins.
+    /// Does what `copy_resident` does while every step of the table is recorded: looking up the
+    /// page, telling the policy, counting and recording are one step. Returns `None` if not every
+    /// step is recorded, or if pages may have twins.
     ///
     /// # Safety
     /// As `copy_resident`.
@@ -103,7 +103,7 @@ impl PartitionInner {
                 unsafe { copy::copy_out(frame, to, len) };
                 found.slot().unchanged(found.word)
             });
-            // 2. Under the tape's lock, where nothing else changes: is the page resident now?
+            // 2. Under the tape's lock no other recorded step happens: is the page resident now?
             let writing = self.writing_all().filter(|_| !self.places.replicates)?;
             let there = find();
             let served = match (copied, &there) {
@@ -111,8 +111,8 @@ impl PartitionInner {
                 (None, None) => false,
                 // The caller looks again, and that look is counted.
                 _ if counting == Counting::Requests => return Some(false),
-                // On the last try a writer may still hold the page. That counts as a hit, which
-                // the caller then serves under the set's lock.
+                // On the last try a writer may still own the page. The access then counts as a hit,
+                // and the caller serves it under the set's lock.
                 _ if is_last => false,
                 _ => continue,
             };
@@ -138,8 +138,8 @@ impl PartitionInner {
 }
 
 impl ObjectInner {
-    /// Serves the hits of a batch while no counter is at hand: counts, records and charges each.
-    /// Returns the indices of the other reads.
+    /// Serves the hits of a batch while no counter is at hand: counts, records and charges each
+    /// hit. Returns the indices of the other reads.
     #[cold]
     pub fn read_many_heard(&self, reads: &mut [Read<'_>]) -> Vec<usize> {
         let partition = &*self.partition;
@@ -162,7 +162,8 @@ impl ObjectInner {
         missing
     }
 
-    /// `read_many_heard` while every step of the table is recorded: one read after the other.
+    /// Does what `read_many_accounted` does while every step of the table is recorded: one read
+    /// after the other.
     fn read_many_recorded(&self, reads: &mut [Read<'_>]) -> Vec<usize> {
         let mut missing = Vec::new();
         for (number, read) in reads.iter_mut().enumerate() {
@@ -177,7 +178,8 @@ impl ObjectInner {
         missing
     }
 
-    /// Counts the hits of a batch: all reads but the `missing` ones, whose indices ascend.
+    /// Counts the hits of a batch: all reads except the `missing` ones, whose indices are in
+    /// ascending order.
     fn count_hits(&self, reads: &[Read<'_>], missing: &[usize]) {
         let (partition, hits) = (&*self.partition, (reads.len() - missing.len()) as u64);
         partition.counters.add(Count::Hits, hits);
@@ -196,8 +198,8 @@ impl ObjectInner {
         }
     }
 
-    /// Reads a range inside one page while no counter is at hand: counts, records and charges
-    /// it. Returns whether it was a hit.
+    /// Reads a range inside one page while no counter is at hand. Counts, records and charges a
+    /// hit. Returns whether the read was a hit.
     #[cold]
     #[inline(never)]
     pub fn read_accounted(&self, offset: ByteOffset, buffer: &mut [u8]) -> bool {

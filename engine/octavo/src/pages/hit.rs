@@ -1,7 +1,8 @@
 //! A hit: a read of a resident page without a lock or a system call.
 //!
-//! Hits store to shared memory only for the policy (`touch` in `octavo_table`): a mark at a page's
-//! first hit, or a count where the policy counts every hit or the monitor follows the page.
+//! Hits store to shared memory only for the policy (`touch` in `octavo_table`): they set a page's
+//! mark at its first hit. If the policy counts every hit, or if the monitor follows the page, they
+//! also change a count.
 //!
 //! The layers, top down:
 //!
@@ -15,14 +16,14 @@
 //!
 //! 1. *Find* (`Table::candidate`): compare the fingerprints of the page's set, all at once. The
 //!    first match is the *candidate* slot.
-//! 2. *Copy* the bytes, although a writer may change them during the copy.
-//! 3. *Check* that the bytes did not change: P13, by one word of the whole set. If that check is
-//!    inconclusive, `copy_again` repeats the read by P3, which checks the slot's own word.
+//! 2. *Copy* the bytes optimistically: a writer may change them during the copy.
+//! 3. *Check* that the bytes did not change, by one word of the whole set (P13). If this check is
+//!    inconclusive, `copy_again` repeats the read and checks the slot's own word (P3).
 //!
 //! A read that fails here is not necessarily a miss: the slow path (`flight/read.rs`) looks again
 //! under the set's lock. While a recording is active or accesses are counted by node,
 //! `Counters::at_hand` returns `None` and every read takes the accounted path (`access.rs`)
-//! instead. So does the first read of a thread that last used another partition.
+//! instead. A thread whose last read was in another partition takes the accounted path once, too.
 //!
 //! Not here: misses (`flight/read.rs`), pins (`api/pin.rs`).
 
@@ -40,26 +41,27 @@ use crate::state::partition::{ObjectInner, PartitionInner};
 pub(crate) const AHEAD: usize = 12;
 const AHEAD_RING: usize = (AHEAD + 1).next_power_of_two();
 
-/// Reads up to this many bytes are prefetched when they are looked up: their first and last
-/// lines.
+/// Reads of up to this many bytes are prefetched when they are looked up: their first and last
+/// cache lines.
 const SHORT_BYTES: usize = copy::INLINE_BYTES;
 
 /// Longer reads are prefetched this many reads before they are copied.
 const AHEAD_LONG: usize = 3;
 
-/// Number of optimistic copies before a read pins the page instead.
+/// Most optimistic copies of one read. After that the slow path takes the set's lock and pins the
+/// page.
 pub(crate) const OPTIMISTIC_TRIES: usize = 4;
 
-/// From this many bytes on, a read prefetches the first lines of the page's bytes before its
-/// slot is confirmed.
+/// A read of at least this many bytes prefetches the first cache lines of its bytes before the
+/// candidate slot is confirmed.
 const LONG_BYTES: usize = 512;
 
 // ---- One read
 
 impl ObjectInner {
-    /// Reads and counts up to `copy::INLINE_BYTES` inside one page. Returns `false`, with nothing
-    /// counted, if the range is longer, crosses a page boundary or lies in the object's last
-    /// page, or if `copy_inline` fails.
+    /// Reads up to `copy::INLINE_BYTES` bytes inside one page and counts the hit. Returns `false`,
+    /// with nothing counted, if the range is longer, crosses a page boundary or lies in the
+    /// object's last page, or if `copy_inline` fails.
     ///
     /// # Safety
     /// `to` is valid for `len` bytes.
@@ -89,11 +91,11 @@ impl ObjectInner {
 }
 
 impl PartitionInner {
-    /// `copy_resident` for at most `copy::INLINE_BYTES`, which also counts the hit. Returns
-    /// `false` if nothing was counted and `copy_resident` has to look.
+    /// Does what `copy_resident` does, for at most `copy::INLINE_BYTES` bytes, and also counts the
+    /// hit. Returns `false`, with nothing counted, if the caller must try `copy_resident`.
     ///
-    /// This function makes no calls, so that it saves and spills no registers: whatever a hit does
-    /// besides waiting for memory keeps the processor from starting the next hit.
+    /// This function makes no calls, so it neither saves nor spills registers: every extra
+    /// instruction of a hit delays the processor's start on the next hit.
     ///
     /// # Safety
     /// As `copy_resident`, and `len` is at most `copy::INLINE_BYTES`.
@@ -113,8 +115,8 @@ impl PartitionInner {
         true
     }
 
-    /// P13: copies `len` bytes from `skip` in a page, if the page is resident and no writer
-    /// interferes. Takes no lock, makes no system call, and stores nothing shared except for the
+    /// P13: copies `len` bytes, from offset `skip` in a page, if the page is resident and no writer
+    /// interferes. Takes no lock, makes no system call, and stores to shared memory only for the
     /// policy.
     ///
     /// # Safety
@@ -123,7 +125,7 @@ impl PartitionInner {
     pub unsafe fn copy_resident(&self, tag: Tag, skip: usize, to: *mut u8, len: usize) -> bool {
         let Some(candidate) = self.table.candidate(tag) else { return false };
         if len >= LONG_BYTES {
-            // Fetch the page's bytes in parallel with the slot that vouches for them.
+            // Fetch the page's bytes in parallel with the slot that confirms them.
             copy::prefetch_frame(self.frames.at(candidate).wrapping_add(skip), LONG_BYTES);
         }
         // SAFETY: the caller's promise.
@@ -142,8 +144,8 @@ impl PartitionInner {
         unsafe { self.copy_again(tag, skip, to, len) }
     }
 
-    /// P13 for the candidate slot. Returns `false` if the slot belongs to another page, or if
-    /// any page of the set was hidden during the copy.
+    /// P13 for the candidate slot. Returns `false` if the slot belongs to another page, or if any
+    /// page of the set was changed or removed during the copy.
     ///
     /// # Safety
     /// `from` and the `len` bytes from there on lie in the slot's frame; `to` is valid for `len`
@@ -167,8 +169,8 @@ impl PartitionInner {
         good
     }
 
-    /// Repeats `copy_resident` by P3, for when the candidate was another page's slot, or a page
-    /// of the set was claimed or written during the copy.
+    /// Repeats `copy_resident` by P3. Needed if the candidate slot belongs to another page, or if a
+    /// page of the set was claimed or written during the copy.
     ///
     /// # Safety
     /// As `copy_resident`.
@@ -216,10 +218,9 @@ impl PartitionInner {
 // ---- A batch of reads
 
 impl ObjectInner {
-    /// Serves the hits of a batch, appends the indices of the other reads to `missing`, and
-    /// returns the number of bytes that all reads together ask for. Each read is looked up
-    /// `AHEAD` reads before it is copied, so that tags and bytes arrive while earlier reads are
-    /// copied.
+    /// Serves the hits of a batch, appends the indices of the other reads to `missing`, and returns
+    /// the total length of all reads in bytes. Each read is looked up `AHEAD` reads before it is
+    /// copied, so its tag and bytes arrive in the processor's cache while earlier reads are copied.
     #[inline(always)]
     pub fn read_many(&self, reads: &mut [Read<'_>], missing: &mut Vec<usize>) -> u64 {
         #[cfg(target_arch = "x86_64")]
@@ -230,8 +231,8 @@ impl ObjectInner {
         self.read_many_as::<false>(reads, missing)
     }
 
-    /// `read_many` compiled with the extensions that come with AVX-512, which takes a tenth
-    /// fewer instructions. A batch is long enough to pay for the check; a single read is not.
+    /// `read_many` compiled with the extensions that come with AVX-512: it executes a tenth fewer
+    /// instructions. A batch is long enough to pay for the check; a single read is not.
     ///
     /// # Safety
     /// Only if `copy::is_wide`.
@@ -244,8 +245,8 @@ impl ObjectInner {
     #[inline(always)]
     fn read_many_as<const WIDE: bool>(&self, reads: &mut [Read<'_>], missing: &mut Vec<usize>) -> u64 {
         let is_short = |read: Option<&Read<'_>>| read.is_none_or(|read| read.buffer.len() <= SHORT_BYTES);
-        // The first and last read decide. In a batch that mixes lengths, a long read between
-        // short ones is read on its own, without prefetch (`locate::<false>`).
+        // The first and the last read decide. A long read between short ones is then read on its
+        // own, without prefetch (`locate::<false>`).
         match is_short(reads.first()) && is_short(reads.last()) {
             true => self.read_many_ahead::<WIDE, false>(reads, missing),
             false => self.read_many_ahead::<WIDE, true>(reads, missing),
@@ -267,7 +268,7 @@ impl ObjectInner {
         let before_last = reads.len().saturating_sub(AHEAD);
         for number in 0..reads.len() {
             if number < before_last {
-                // SAFETY: `number < before_last`, so that `number + AHEAD` is a read's.
+                // SAFETY: `number < before_last`, so `number + AHEAD` is an index of `reads`.
                 let read = unsafe { reads.get_unchecked(number + AHEAD) };
                 ahead[(number + AHEAD) % AHEAD_RING].write(self.locate::<LONG>(partition, read));
             }
@@ -284,8 +285,8 @@ impl ObjectInner {
     /// Copies one located read of a batch. Returns whether it was a hit.
     ///
     /// # Safety
-    /// The read was located, and so were those after it, up to `AHEAD_LONG` or to the end.
-    /// `WIDE` only if `copy::is_wide`.
+    /// The read was located, and so were the next `AHEAD_LONG` reads, or all up to the end. `WIDE`
+    /// only if `copy::is_wide`.
     #[inline(always)]
     unsafe fn read_located<const WIDE: bool, const LONG: bool>(
         &self,
@@ -294,8 +295,8 @@ impl ObjectInner {
         number: usize,
         ahead: &[MaybeUninit<Located>; AHEAD_RING],
     ) -> bool {
-        // Long reads are prefetched later than they are located, so that their lines are not
-        // pushed out of the first-level cache before they are copied.
+        // Long reads are prefetched later than they are located: otherwise the first-level cache
+        // would evict their lines before the copy.
         if LONG
             && let Some(read) = reads.get(number + AHEAD_LONG)
             && read.buffer.len() > SHORT_BYTES
@@ -324,11 +325,11 @@ impl ObjectInner {
         is_hit || self.read_page_again(read)
     }
 
-    /// Finds the candidate slot of a read in a batch, and prefetches what its copy needs.
-    /// Without `LONG`, longer reads are left to `read_page_again`.
+    /// Finds the candidate slot of a read in a batch, and prefetches what its copy needs. If `LONG`
+    /// is false, reads of more than `SHORT_BYTES` are left to `read_page_again`.
     #[inline(always)]
     fn locate<const LONG: bool>(&self, partition: &PartitionInner, read: &Read<'_>) -> Located {
-        // Not by `tag_at`, which loads the partition's address again for each read.
+        // Does not use `tag_at`, which would load the partition's address again for each read.
         let tag = partition.tag_among(self.begun, partition.page_size.page_of(read.start()));
         let len = read.buffer.len();
         let skip = partition.page_size.offset_in_page(read.start());
@@ -348,7 +349,7 @@ impl ObjectInner {
         }
     }
 
-    /// Reads one read of a batch by P3, where `locate` or the optimistic copy failed.
+    /// Serves one read of a batch by P3, after `locate` or the optimistic copy has failed.
     #[cold]
     #[inline(never)]
     fn read_page_again(&self, read: &mut Read<'_>) -> bool {
@@ -381,7 +382,8 @@ mod tests {
     const PAGES: u64 = 64;
     const PAGE: u64 = 4096;
 
-    /// On a machine with AVX-512, ordinary batches only run the wide version: call both.
+    /// On a machine with AVX-512, ordinary batches run only the wide version, so the test calls
+    /// both.
     #[test]
     fn a_batch_reads_the_same_bytes_with_and_without_wide_copies() {
         let cache = Cache::new(CacheConfig { memory_max_bytes: 32 << 20, ..CacheConfig::default() }).unwrap();

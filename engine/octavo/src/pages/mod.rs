@@ -1,5 +1,5 @@
-//! Pages: the hit, the steps of the slot protocol, the accounting of accesses, and what nodes
-//! and recordings add to these. Nothing here waits or does I/O.
+//! Pages: the hit, the steps of the slot protocol, the accounting of accesses, and what NUMA nodes
+//! and recordings add to them. Nothing here does I/O or waits for it.
 
 pub(crate) mod access;
 pub(crate) mod hit;

@@ -1,5 +1,5 @@
-//! The engine's part in a move of pages between segments: copies bytes, wakes waiters, records
-//! steps.
+//! The engine's part when the table moves pages between segments: copies bytes, wakes waiters,
+//! records steps.
 
 use octavo_recording::Event;
 use octavo_table::{MoveStep, Mover, SlotIndex};
@@ -23,7 +23,7 @@ impl<'p> PageMover<'p> {
 impl Mover for PageMover<'_> {
     fn copy(&mut self, from: SlotIndex, to: SlotIndex) {
         let frames = &self.partition.frames;
-        // SAFETY: the mover holds the old slot still, and has claimed the new one.
+        // SAFETY: the table owns the old slot, so its bytes stay, and has claimed the new one.
         unsafe { copy::copy_in(frames.at(from), frames.at(to), self.partition.page_bytes()) };
     }
 

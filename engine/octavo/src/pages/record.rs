@@ -1,34 +1,36 @@
-//! Recording: writes a partition's accesses and table steps into blocks of bytes, for another
-//! thread to take.
+//! Recording: writes a partition's accesses and table steps into blocks of bytes, which another
+//! thread takes.
 //!
-//! This file protects the order of events. All events are written under one lock, the tape's,
-//! which is held over the table step that an event describes ([`Note`]). So any two steps, by
-//! any two threads, are in the recording in the order in which the table made them.
+//! This file guarantees the order of events. All events are written under one lock, the tape's,
+//! which is held during the table step that an event describes ([`Note`]). Any two steps, even of
+//! different threads, are therefore recorded in the order in which the table made them.
 //!
-//! - The moves of a resize are recorded so, set by set.
-//! - Hits of single reads, batches and queues are one step each: the look, the touch of the
-//!   policy and the event.
-//! - Two things are recorded after they happened: a pin's hit, and a change of the policy under
-//!   traffic.
+//! - The moves of a resize are recorded this way, set by set.
+//! - Each hit of a single read, a batch or a queue is one step: looking up the page, telling the
+//!   policy and recording the event.
+//! - Two things are recorded only after they happened, so other steps may come between: a pin's
+//!   hit, and a change of the policy under traffic.
 //!
-//! So a replay repeats the accesses of one thread exactly, even if the cleaner and the reaper
-//! run beside it, and those of many threads nearly so.
+//! A replay therefore repeats the accesses of one thread exactly, even if the cleaner and the
+//! reaper ran concurrently. It repeats the accesses of many threads almost exactly.
 //!
-//! A partition that does not record pays one look at a flag per step of a miss or a write. Its
-//! hits pay nothing: the value that a hit reads to find its counter also says whether a
-//! recording must see the hit (`Counters::set_at_hand`).
+//! A partition that is not recorded pays one load of a flag for each step of a miss or a write. Its
+//! hits pay nothing: the value that a hit loads to find its counter also tells whether a recording
+//! must see the hit (`Counters::set_at_hand`).
 //!
-//! A thread that writes an event never waits for the taker. If all blocks are full and none was
-//! taken, the recording ends and the partition continues. The tape's lock is a leaf: it is taken
-//! under a set's lock, `resizing` or the list of objects, and under it only words, policies, the
-//! bytes of pages that move or are written, and the list of counters are touched. A recording
-//! begins while nothing is resized or opened, so that its header fits what follows.
+//! A thread that writes an event never waits for the thread that takes blocks. If no empty block is
+//! left, the recording ends and the partition continues without it. The tape's lock may be taken
+//! under a set's lock, `resizing` or the list of objects. While it is held, a thread touches only
+//! words, policies, the bytes of pages that move or are written, and the list of counters. A
+//! recording begins while nothing is resized or opened, so its header matches the events that
+//! follow.
 //!
-//! A taker that writes files begins a new *part* from time to time (`Recording::begin_part` in
-//! `api/recording.rs`). A part has its own header, the names of the open objects, and a list of the
-//! resident pages, so that it can be read without the parts before it. A reader that has read the
-//! part before skips the list. A recording that begins after its partition's first page begins as a
-//! part does; one that begins before that page begins with the history of the directory.
+//! A caller that writes the recording to files begins a new *part* from time to time
+//! (`Recording::begin_part` in `api/recording.rs`). A part has its own header, the names of the
+//! open objects, and a list of the resident pages, so that it can be read without the parts before
+//! it. A reader that has read the part before skips the list. A recording that begins after the
+//! partition's first access starts like such a part. A recording that begins before the first
+//! access starts with the history of the directory instead.
 //!
 //! Not here: the format of events (`octavo_recording`), files, threads, time.
 
@@ -44,10 +46,10 @@ use crate::sync::{MutexGuard, lock};
 use crate::ways::WAYS;
 
 /// The exclusive right to write the next event. Taken before a table step whose effect other
-/// threads can see. Empty if the partition records no steps.
+/// threads can see. Empty if the partition's steps are not recorded.
 pub(crate) struct Note<'p>(Option<Writing<'p>>);
 
-/// The tape's lock, held over a step.
+/// The tape's lock, held during a step.
 pub(crate) struct Writing<'p> {
     partition: &'p PartitionInner,
     tape: MutexGuard<'p, Option<Tape>>,
@@ -62,7 +64,7 @@ impl Note<'_> {
         }
     }
 
-    /// Records the step that was made, of the page that the slot still holds.
+    /// Records the step that was made, for the page that the slot still holds.
     #[inline(always)]
     pub fn step_of(self, slot: SlotIndex, step: impl FnOnce() -> Step) {
         if let Some(writing) = self.0 {
@@ -79,7 +81,7 @@ impl Note<'_> {
         }
     }
 
-    /// Records an event that is no step of a page.
+    /// Records an event that is not a step of a page.
     #[inline(always)]
     pub fn event(self, event: impl FnOnce() -> Event) {
         if let Some(writing) = self.0 {
@@ -88,7 +90,7 @@ impl Note<'_> {
     }
 }
 
-/// The outcome of a claim, as a recording has it.
+/// Returns the outcome of a claim in the form that a recording stores.
 pub(crate) fn place_of(claim: &Claim) -> Place {
     match claim {
         Claim::Full => Place::Full,
@@ -132,8 +134,8 @@ impl Writing<'_> {
 }
 
 impl PartitionInner {
-    /// Takes a note for a step of the table, with or without the set's lock held: make the step,
-    /// then record it. While the note lives, no other thread makes a recorded step.
+    /// Begins a step of the table, with or without the set's lock held: the caller makes the step,
+    /// then records it with the note. While the note exists, no other thread makes a recorded step.
     #[inline(always)]
     pub fn note(&self) -> Note<'_> {
         match self.recorder.below() {
@@ -150,12 +152,12 @@ impl PartitionInner {
             return Note(None);
         }
         let writing = self.writing();
-        // Recordings begin and end under this lock. By now the recording may be a sample, which
-        // has no steps.
+        // Recordings begin and end under this lock. The recording may have been replaced by a
+        // sample, which has no steps.
         Note((self.recorder.below() == WHOLE).then_some(writing))
     }
 
-    /// `note` for an event that samples record too.
+    /// Begins an event that recordings of a sample contain, too.
     pub fn note_of_all(&self) -> Note<'_> {
         Note((self.recorder.below() != 0).then(|| self.writing()))
     }
@@ -169,20 +171,20 @@ impl PartitionInner {
         Writing { partition: self, tape: lock(&self.recorder.tape) }
     }
 
-    /// Whether the partition is recorded, whole or by a sample.
+    /// Whether the partition is recorded, completely or by a sample of its pages.
     pub fn is_recorded(&self) -> bool {
         self.recorder.below() != 0
     }
 
-    /// Records an event that samples record too.
+    /// Records an event that recordings of a sample contain, too.
     pub fn record(&self, event: impl FnOnce() -> Event) {
         if self.recorder.below() != 0 {
             self.writing().write(|encoder| encoder.push(&event()));
         }
     }
 
-    /// Records a step that samples record too, if the recording is a sample and has the page. A
-    /// whole recording gets the step through its [`Note`].
+    /// Records a step in a recording of a sample, if the sample contains the page. A recording of
+    /// all pages gets the step through its [`Note`].
     pub fn record_sampled(&self, tag: Tag, step: impl FnOnce() -> Step) {
         if !matches!(self.recorder.below(), 0 | WHOLE) && u32::from(tag.sample()) < self.recorder.below() {
             self.writing().step(tag, step());
@@ -202,8 +204,8 @@ impl PartitionInner {
         }
     }
 
-    /// Records an access that was already counted, if the partition records the page. With
-    /// several nodes, also counts the access by the page's node.
+    /// Records an access that was already counted, if the page is recorded. With several nodes,
+    /// also counts the access by the page's node.
     #[cold]
     #[inline(never)]
     pub fn record_access(&self, tag: Tag, write: bool, hit: bool) {
@@ -225,8 +227,8 @@ impl PartitionInner {
         }
     }
 
-    /// Counts a write's look at a page, and returns whether the page was resident. While every
-    /// step is recorded, nothing comes between the look and its event.
+    /// Counts a write's look at a page, and returns whether the page was resident. While every step
+    /// is recorded, no other step comes between the look and its event.
     #[inline(always)]
     pub fn count_write(&self, tag: Tag, look: impl Fn() -> bool) -> bool {
         if self.is_recorded_whole()
@@ -250,8 +252,8 @@ impl PartitionInner {
         Some(hit)
     }
 
-    /// Takes the tape's lock: whatever the caller reads and changes while it is held is one step
-    /// in the recording. Returns `None` if not every step is recorded.
+    /// Takes the tape's lock: all that the caller reads and changes while holding it is one step of
+    /// the recording. Returns `None` if not every step is recorded.
     pub fn writing_all(&self) -> Option<Writing<'_>> {
         let writing = self.writing();
         // Recordings begin and end under this lock.
@@ -275,8 +277,8 @@ impl PartitionInner {
         Totals { hits: hits.wrapping_sub(before.hits), misses: misses.wrapping_sub(before.misses) }
     }
 
-    /// Hands the current block to the taker, ended by the totals until now, which it returns.
-    /// Ends the recording if no memory for another block is left.
+    /// Ends the current block with the totals so far, hands it to the thread that takes blocks, and
+    /// returns the totals. Ends the recording if no empty block is left.
     pub fn end_block(&self, tape: &mut Tape) -> Totals {
         let totals = self.totals_since(tape.began);
         tape.encoder.push(&Event::Totals(totals));

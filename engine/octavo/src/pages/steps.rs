@@ -1,14 +1,15 @@
 //! One function per step of the slot protocol (P1 to P14 of `octavo_table`).
 //!
-//! A step is more than a change of a slot's word. In one call, each function:
+//! A step is more than a change of a slot's word. As far as its step needs it, each function:
 //!
-//! - makes the table's step,
-//! - notes the step in the recording,
+//! - makes the step in the table,
+//! - writes the step to the recording,
 //! - counts it,
-//! - overtakes the page's twins (its copies on other nodes),
+//! - marks the page's twins (its copies on other nodes) stale,
 //! - and wakes the waiters.
 //!
-//! So no verb can forget a part, and the verbs in `flight` know neither recordings nor nodes.
+//! The verbs in `flight` therefore cannot forget any of these, and know neither recordings nor
+//! nodes.
 
 use octavo_recording::Step;
 use octavo_table::{Claim, Found, SetGuard, SlotIndex, Tag, Word};
@@ -27,7 +28,7 @@ pub(crate) enum Claiming {
     Fill,
     /// To fill a page that will be used once.
     FillOnce,
-    /// To read a page ahead, before anybody asks for it.
+    /// To read a page ahead, before a request needs it.
     Ahead,
     /// To write the whole page.
     Overwrite,
@@ -37,7 +38,7 @@ pub(crate) enum Claiming {
 pub(crate) enum Claimed<'t> {
     /// The caller owns the slot, in state Filling.
     Slot(SlotIndex),
-    /// The page came from a twin on another node, without I/O, and is resident.
+    /// The page was restored from a twin, without I/O, and is resident.
     Resident,
     /// No way of the set can be evicted. The set is still locked.
     Full(SetGuard<'t, WAYS>),
@@ -89,20 +90,20 @@ impl PartitionInner {
     }
 
     /// P2 for a claimed page that a write changes before it becomes readable: `write` puts the
-    /// bytes into the frame. `dirty`: the store does not have these bytes; otherwise it has just
-    /// taken them.
+    /// bytes into the frame. `dirty` says that the store does not have these bytes; if false, the
+    /// store has just taken them.
     pub fn publish_written(&self, tag: Tag, slot: SlotIndex, dirty: bool, write: impl FnOnce(*mut u8)) {
         self.overtake(tag, self.table.slot(slot).load());
         write(self.frames.at(slot));
         self.publish(slot, dirty);
         if dirty {
-            // Only now, not at the claim: the cleaner looks for dirty pages and goes back to
-            // sleep if it finds none.
+            // Ring only now, not at the claim: the cleaner looks for dirty pages, and sleeps again
+            // if it finds none.
             self.note_dirty();
         }
     }
 
-    /// P9 for a slot that the caller owns and whose bytes never came: removes the page.
+    /// P9 for a slot that the caller owns, after its I/O has failed: removes the page.
     pub fn release(&self, tag: Tag, slot: SlotIndex) {
         self.counters.add(Count::Departures, 1);
         self.remove(tag, slot);
@@ -117,8 +118,8 @@ impl PartitionInner {
         self.wake(slot, waited);
     }
 
-    /// P9 for a page without owner, pins or write-back. Counts the eviction under `reason`. The
-    /// error is the slot's current word.
+    /// P9 for a page that no thread owns or pins, and that is not being written back. Counts the
+    /// eviction under `reason`. The error is the slot's current word.
     pub fn drop_quiet(
         &self,
         guard: &mut SetGuard<'_, WAYS>,
@@ -159,7 +160,7 @@ impl PartitionInner {
         note.unpinned(slot);
     }
 
-    /// Tells the policy of an access that was already counted.
+    /// Tells the policy about an access that was already counted.
     pub fn touch(&self, tag: Tag, found: &Found<'_>) {
         let note = self.note();
         self.table.touch(found);
@@ -169,8 +170,8 @@ impl PartitionInner {
     /// P6 and P7: changes a page in place; `write` puts the bytes into the frame. Returns
     /// `false` if the page is owned or pinned, or if its state has changed.
     pub fn overwrite(&self, tag: Tag, found: &Found<'_>, write: impl FnOnce(*mut u8)) -> bool {
-        // The note spans the whole write, which the recording holds as one step: no move of a
-        // resize may find the page busy where a replay finds it quiet.
+        // The note spans the whole write, which is one step of the recording. Otherwise a resize
+        // could find the page busy here but not in a replay.
         let note = self.note();
         let Ok(before) = found.slot().begin_write(found.word) else { return false };
         self.overtake(tag, before);
@@ -184,8 +185,8 @@ impl PartitionInner {
         true
     }
 
-    /// P8, first half: takes a clean page whose new bytes go to the store first, and tells the
-    /// policy. Returns `false` if the page's state has changed.
+    /// P8, first half: takes ownership of a clean page whose new bytes go to the store first, and
+    /// tells the policy. Returns `false` if the page's state has changed.
     pub fn begin_store(&self, tag: Tag, found: &Found<'_>) -> bool {
         let note = self.note();
         if found.slot().begin_store(found.word).is_err() {
@@ -240,8 +241,8 @@ impl PartitionInner {
         };
         self.overtake(tag, taken);
         self.overtake(tag, self.table.slot(slot).load());
-        // SAFETY: nobody changes the old frame (Writing, and pins only read), and the new frame
-        // is ours (Filling).
+        // SAFETY: no other thread changes the old frame (Writing, and pins only read), and the new
+        // frame is ours (Filling).
         unsafe { copy::copy_in(self.frames.at(old), self.frames.at(slot), self.page_bytes()) };
         write(self.frames.at(slot));
         let waited_new = self.table.publish(slot, true);
@@ -261,15 +262,15 @@ impl PartitionInner {
     pub fn begin_writeback(&self, tag: Tag, found: &Found<'_>) -> Option<Word> {
         let note = self.note();
         found.slot().begin_writeback(found.word).ok()?;
-        // Load the word before the note is dropped: a write that ends after the note makes
-        // another version, in the recording too.
+        // Load the word before the note is dropped: a write that ends later makes another version,
+        // also in the recording.
         let begun = found.slot().load();
         note.step(tag, || Step::BeginWriteback);
         Some(begun)
     }
 
-    /// P11: ends the write-back of `version`; `written` says whether the store took it. Returns
-    /// whether the page is clean now.
+    /// P11: ends the write-back of `version`; `written` says whether the store has taken that
+    /// version. Returns whether the page is clean now.
     pub fn end_writeback(&self, slot: SlotIndex, version: u64, written: bool) -> bool {
         let note = self.note();
         let ended = self.table.end_writeback(slot, version, written);
@@ -278,9 +279,9 @@ impl PartitionInner {
         ended.cleaned
     }
 
-    /// Starts to serve a page without a slot because its set is full; waiters for the page queue
-    /// until the stray is removed. A stray that `writes` also overtakes the page's orphaned
-    /// twins.
+    /// Starts to serve a page without a slot, because its set is full. Tasks that want the page
+    /// wait until the stray is removed. If the stray `writes`, it also marks the page's orphaned
+    /// twins stale.
     pub fn begin_stray(&self, guard: SetGuard<'_, WAYS>, tag: Tag, writes: bool) {
         if writes {
             guard.overtake_orphans(tag);
@@ -291,13 +292,13 @@ impl PartitionInner {
         self.counters.add(Count::Bypasses, 1);
     }
 
-    /// P12: registers a waiter for the end of a slot's busy state. Returns `false` if the state
-    /// has already ended: look again.
+    /// P12: registers a waiter for the end of a slot's busy state. Returns `false` if that state
+    /// has already ended: the caller must look again.
     pub fn wait_for_slot(&self, slot: SlotIndex, seen: Word, waiter: impl FnOnce() -> Waiter) -> bool {
         self.waiters.register(&self.table, slot, seen, waiter).is_ok()
     }
 
-    /// Counts a page that has taken a slot, and the page that it `evicted`.
+    /// Counts a page that has taken a slot, and its eviction of another page, if it `evicted` one.
     fn arrived(&self, evicted: bool) {
         self.counters.add(Count::Arrivals, 1);
         if evicted {

@@ -254,7 +254,7 @@ impl PartitionInner {
             return Ok(());
         }
         Err(format!(
-            "max is {max_bytes} bytes; the partition can grow to {most} at most, four times its first max"
+            "max is {max_bytes} bytes, but this partition can grow to {most} bytes at most, four times its first max"
         ))
     }
 
@@ -285,5 +285,7 @@ impl PartitionInner {
 
 /// The error text for a `max` below the smallest partition.
 pub(crate) fn too_little(max: u64, least: u64) -> String {
-    format!("max is {max} bytes; expected at least {least}, a segment with its metadata")
+    format!(
+        "max is {max} bytes, but the smallest partition takes {least} bytes: one segment with its metadata"
+    )
 }

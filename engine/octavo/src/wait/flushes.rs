@@ -4,15 +4,15 @@
 use super::Waiter;
 use crate::sync::{Mutex, lock};
 
-/// The flushes of an object (the store's own syncs), one at a time. If two were in flight and
-/// one failed, the other's success would say nothing about the bytes that the first lost. Tasks
-/// that ask while a flush is in flight share the next one.
+/// The flushes of an object (syncs of its store), one at a time. If two were in flight and one
+/// failed, the success of the other would not prove that the bytes of both are durable. Tasks that
+/// ask while a flush is in flight share the next one.
 pub(crate) struct Flushes(Mutex<FlushState>);
 
 #[derive(Default)]
 struct FlushState {
     in_flight: bool,
-    /// Number of flushes begun; flushes are numbered from 1.
+    /// Number of the last flush that began. Flushes are numbered from 1.
     begun: u64,
     /// Number of the last flush that succeeded.
     done: u64,
@@ -34,8 +34,8 @@ impl Flushes {
         Flushes(Mutex::new(FlushState::default()))
     }
 
-    /// Asks for a flush. `needed` names the first flush that covers the task; 0 at the first
-    /// call.
+    /// Asks for a flush. `needed` holds the number of the first flush that covers the task; the
+    /// first call, with 0, sets it.
     pub fn ask(&self, needed: &mut u64, waiter: impl FnOnce() -> Waiter) -> Flush {
         let mut state = lock(&self.0);
         if *needed == 0 {

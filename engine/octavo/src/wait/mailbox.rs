@@ -1,33 +1,34 @@
-//! The mailbox of a lane: pages that the lane's owner must try again, and whether the owner
-//! sleeps.
+//! The mailbox of a lane: the pages that the lane's owner must try again, and whether the owner is
+//! asleep.
 //!
-//! Wake-up protocol, for everything that a sleeping owner must notice:
+//! The wake-up protocol, for all news that a sleeping owner must notice:
 //!
-//! 1. A sender publishes its news (here, or in a list of the lane's own), fences, and reads
+//! 1. A sender publishes its news (here, or in another list of the lane), fences, and reads
 //!    `parked`. If the owner is parked, the sender wakes the ring.
-//! 2. The owner sets `parked`, fences, and looks for news once more before it sleeps.
+//! 2. The owner sets `parked`, fences, and checks for news once more before it sleeps.
 //!
-//! The two fences are sequentially consistent: the sender sees `parked`, or the owner sees the
-//! news.
+//! Both fences are sequentially consistent, so either the sender sees `parked` or the owner sees
+//! the news.
 
 use octavo_disk::Ring;
 
 use crate::position::PageIndex;
 use crate::sync::{Arc, AtomicBool, Mutex, Ordering, fence, lock};
 
-/// The number of a task in its lane.
+/// The index of a task in its lane. Reused after the task has ended.
 pub(crate) type TaskId = usize;
 
-/// Stands for a page in the registration of a task that only wants to continue.
+/// Takes the place of a page in a registration: the task is to continue, and no particular page is
+/// to be tried again.
 pub(crate) const RESUME: PageIndex = PageIndex(u64::MAX);
 
-/// A lane's mailbox. Any thread may put something in; the lane's owner takes it out.
+/// A lane's mailbox. Any thread may put pages in; the lane's owner takes them out.
 pub(crate) struct Mailbox {
     ring: Arc<Ring>,
     ready: Mutex<Vec<Ready>>,
-    /// The owner sleeps, or is about to, and needs a wake-up for news.
+    /// The owner is asleep or about to sleep: a sender must wake the ring.
     parked: AtomicBool,
-    /// The owner takes the lane's completions itself; no other thread needs to.
+    /// The owner takes the lane's completions itself, so no other thread needs to.
     attended: AtomicBool,
 }
 
@@ -35,12 +36,11 @@ pub(crate) struct Mailbox {
 pub(crate) struct Ready {
     pub task: TaskId,
     pub page: PageIndex,
-    /// The task had registered a waiter, which the lane counts as `waiting`.
+    /// The page comes from a registered waiter, which the lane counts in `waiting`.
     pub registered: bool,
 }
 
-/// Registration of one task for one page: tells the task's lane that the page may be tried
-/// again.
+/// A registration of one task for one page. Waking it tells the task's lane to try the page again.
 pub(crate) struct Waiter {
     mailbox: Arc<Mailbox>,
     task: TaskId,
@@ -54,7 +54,7 @@ impl Waiter {
         self.mailbox.notify();
     }
 
-    /// Whether the owner of the task's lane is running or waiting there, and acts on a wake-up.
+    /// Whether the owner of the task's lane is working or waiting there, and will act on a wake-up.
     pub fn is_attended(&self) -> bool {
         self.mailbox.is_attended()
     }
@@ -70,18 +70,18 @@ impl Mailbox {
         })
     }
 
-    /// Creates a waiter for `page` of `task`. The lane counts it when it is registered.
+    /// Creates a waiter for `page` of `task`. The lane counts the waiter when it is registered.
     pub fn waiter(self: &Arc<Self>, task: TaskId, page: PageIndex) -> Waiter {
         Waiter { mailbox: self.clone(), task, page }
     }
 
-    /// Adds a page without waking the owner: for the owner itself, and for completions, which
-    /// the owner takes before it sleeps.
+    /// Adds a page without waking the owner. For the owner itself, and for a thread that takes
+    /// completions: if that is another thread, it wakes the owner afterwards.
     pub fn put(&self, ready: Ready) {
         lock(&self.ready).push(ready);
     }
 
-    /// Takes everything out.
+    /// Takes all pages out.
     pub fn take(&self) -> Vec<Ready> {
         std::mem::take(&mut *lock(&self.ready))
     }
@@ -90,7 +90,7 @@ impl Mailbox {
         lock(&self.ready).is_empty()
     }
 
-    /// Step 1: wakes the owner, if it sleeps, after the caller has published news.
+    /// Step 1: wakes the owner if it is asleep. The caller has published its news.
     pub fn notify(&self) {
         // Pairs with the fence in `park`.
         fence(Ordering::SeqCst);
@@ -111,14 +111,14 @@ impl Mailbox {
         self.parked.store(false, Ordering::Relaxed);
     }
 
-    /// Wakes a sleeping owner, so that it checks again which lanes are attended.
+    /// Wakes the owner if it is asleep, so that it checks again which lanes are attended.
     pub fn wake_if_parked(&self) {
         if self.parked.load(Ordering::SeqCst) {
             self.ring.wake();
         }
     }
 
-    /// Ends the owner's sleep, or its next one.
+    /// Ends the owner's sleep. If the owner is awake, its next sleep ends at once.
     pub fn wake(&self) {
         self.ring.wake();
     }

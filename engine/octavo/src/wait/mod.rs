@@ -1,9 +1,9 @@
 //! Waiting: what a task can wait for, and how it is woken.
 //!
-//! A task registers a [`Waiter`] with the thing that it waits for: a slot's busy state, a stray,
-//! a closed range, a flush. The thread that ends the condition takes the same lock as the
-//! registration and then wakes the waiter, so no wake-up is lost. A wake-up puts the task into
-//! its lane's [`Mailbox`], where the lane's owner finds it.
+//! A task registers a [`Waiter`] with the thing that it waits for: a slot's busy state, a stray, a
+//! closed range, a flush. The thread that ends the condition takes the lock under which the waiter
+//! was registered, and then wakes the waiter, so no wake-up is lost. A wake-up puts the task into
+//! the [`Mailbox`] of its lane, where the lane's owner finds it.
 //!
 //! Not here: what a task does after it is woken (`flight`).
 

@@ -1,5 +1,5 @@
-//! Closed ranges of an object: while a range is cleared or cut off, none of its pages is brought
-//! in.
+//! Closed ranges of an object. While a range is closed, to be cleared or cut off, no page of it is
+//! brought in.
 //!
 //! Not here: what happens to the pages of the range (`flight/discard.rs`, `api/lifecycle.rs`).
 
@@ -20,12 +20,12 @@ impl Ranges {
         Ranges { count: AtomicU32::new(0), ranges: Mutex::new(Vec::new()) }
     }
 
-    /// Registers with the closed range that contains `page`, if there is one. The caller holds
-    /// the lock of the page's set.
+    /// Registers with the closed range that contains `page`, and returns whether there is one. The
+    /// caller holds the lock of the page's set.
     pub fn wait(&self, page: PageIndex, waiter: impl FnOnce() -> Waiter) -> bool {
-        // The task that clears a range takes the lock of every affected set after it has closed
-        // the range. A thread that takes such a lock later sees the range; one that took it
-        // earlier has claimed before, and is waited for. Acquire: pairs with `open`, whose
+        // The task that closes a range then locks the set of every page in it. A thread that takes
+        // such a lock later sees the closed range. A thread that took the lock earlier has already
+        // claimed its slot, and the closing task waits for it. Acquire: pairs with `open`, whose
         // caller may have changed the length.
         if self.count.load(Ordering::Acquire) == 0 {
             return false;
@@ -46,7 +46,8 @@ impl Ranges {
             && lock(&self.ranges).iter().any(|(range, _)| range.contains(&page))
     }
 
-    /// Closes a range of pages and returns `true`; or registers with a range that overlaps it.
+    /// Closes a range of pages and returns `true`. If a closed range overlaps it, registers with
+    /// that range instead and returns `false`.
     pub fn close(&self, range: Range<PageIndex>, waiter: impl FnOnce() -> Waiter) -> bool {
         let mut ranges = lock(&self.ranges);
         if let Some((_, waiters)) =
@@ -61,7 +62,8 @@ impl Ranges {
         true
     }
 
-    /// Opens the end of a closed range, from page `end` on; all of the range if nothing is left.
+    /// Opens the part of a closed range from page `end` on. If nothing stays closed, opens the
+    /// whole range.
     pub fn shorten(&self, range: &Range<PageIndex>, end: PageIndex) {
         if end == range.start {
             return self.open(range);
@@ -69,7 +71,7 @@ impl Ranges {
         let mut ranges = lock(&self.ranges);
         let at = ranges.iter().position(|(r, _)| r == range).expect("a range that was closed");
         ranges[at].0.end = end;
-        // Tasks that wait for a page still closed register again.
+        // All waiters are woken. Tasks whose page is still closed register again.
         let waiters = std::mem::take(&mut ranges[at].1);
         drop(ranges);
         waiters.into_iter().for_each(Waiter::wake);

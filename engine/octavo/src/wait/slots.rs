@@ -1,7 +1,7 @@
-//! Tasks that wait for a slot to leave its busy state (P12).
+//! Tasks that wait for a slot's busy state to end (P12).
 //!
-//! Registration happens under the slot's shard lock, which the thread that ends the busy state
-//! also takes before it wakes the waiters. So no waiter is missed.
+//! A task registers under the lock of the slot's shard. The thread that ends the busy state takes
+//! the same lock before it wakes the waiters, so it misses no waiter.
 
 use std::collections::HashMap;
 
@@ -27,7 +27,8 @@ impl SlotWaiters {
         &self.shards[slot.0 as usize % SHARDS]
     }
 
-    /// Registers for the end of the busy state `seen` (P12). Fails if it has ended: look again.
+    /// Registers a waiter for the end of the busy state `seen` (P12). Fails with the slot's current
+    /// word if that state has already ended: the caller must look again.
     pub fn register(
         &self,
         table: &Table<WAYS>,
@@ -41,8 +42,8 @@ impl SlotWaiters {
         Ok(())
     }
 
-    /// Wakes all tasks registered with the slot. Called by the thread that ended the busy state
-    /// and saw the flag.
+    /// Wakes all tasks registered with the slot. The caller is the thread that ended the busy state
+    /// and found the waiters' flag in the slot's word.
     pub fn wake(&self, slot: SlotIndex) {
         let waiters = lock(self.shard(slot)).remove(&slot);
         waiters.into_iter().flatten().for_each(Waiter::wake);

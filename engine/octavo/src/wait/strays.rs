@@ -1,5 +1,5 @@
-//! Strays: pages that are being read or written without a slot, because every way of their set
-//! was busy.
+//! Strays: pages that are being read or written without a slot, because no way of their set could
+//! be claimed.
 //!
 //! Not here: the I/O of a stray (`flight/read.rs`, `flight/write.rs`).
 
@@ -13,9 +13,9 @@ use crate::sync::{AtomicU32, Mutex, Ordering, lock};
 
 /// The pages that are being served without a slot.
 ///
-/// A page is in a slot or here, never in both: it is added here, and looked up here, under its
-/// set's lock. So everything that happens to one page happens in order, and no fill can publish
-/// bytes that a write has overtaken.
+/// A page is in a slot or in this map, never in both: strays are added and looked up under the lock
+/// of their page's set. All operations on one page are therefore ordered, and no fill can publish
+/// bytes that a write has made stale.
 pub(crate) struct Strays {
     count: AtomicU32,
     pages: Mutex<HashMap<Tag, Vec<Waiter>>>,
@@ -26,7 +26,8 @@ impl Strays {
         Strays { count: AtomicU32::new(0), pages: Mutex::new(HashMap::new()) }
     }
 
-    /// Registers with the page if it is a stray. The caller holds the lock of the page's set.
+    /// Registers with the page if it is a stray, and returns whether it is. The caller holds the
+    /// lock of the page's set.
     pub fn wait(&self, tag: Tag, waiter: impl FnOnce() -> Waiter) -> bool {
         // Relaxed: a stray of this set was added under the lock that the caller holds.
         if self.count.load(Ordering::Relaxed) == 0 {
@@ -47,13 +48,12 @@ impl Strays {
         self.count.load(Ordering::Relaxed) > 0 && lock(&self.pages).contains_key(&tag)
     }
 
-    /// The lowest page that `concerned` returns for any stray.
+    /// Returns the lowest of the pages that `concerned` returns for the strays.
     pub fn lowest(&self, concerned: impl Fn(Tag) -> Option<PageIndex>) -> Option<PageIndex> {
         lock(&self.pages).keys().filter_map(|tag| concerned(*tag)).min()
     }
 
-    /// Adds a page that is served without a slot from now on. The caller holds the lock of its
-    /// set.
+    /// Adds a page, which is a stray from now on. The caller holds the lock of its set.
     pub fn add(&self, tag: Tag) {
         let before = lock(&self.pages).insert(tag, Vec::new());
         debug_assert!(before.is_none(), "a stray twice");

@@ -244,7 +244,7 @@ const CASES: &[(&str, &str, &[&str])] = &[
         "policy = \"lru\"",
         "max = 1",
         &[
-            "5:7: partition.max: partition \"vm1\": max is 1 bytes; expected at least 2112768, a segment with its metadata",
+            "5:7: partition.max: partition \"vm1\": max is 1 bytes, but the smallest partition takes 2112768 bytes: one segment with its metadata",
         ],
     ),
     (
