@@ -1,4 +1,4 @@
-//! Blocking calls: a task of an object that runs to its end on a borrowed lane.
+//! Blocking calls: run a task to its end on a borrowed lane.
 
 use std::ops::Range;
 
@@ -28,7 +28,7 @@ impl Object {
         self.lanes.borrow()?.run(task)
     }
 
-    /// Runs a job for bytes of the caller's.
+    /// Runs a job on the caller's memory.
     pub(crate) fn run_bytes(
         &self,
         job: Job,
@@ -39,30 +39,30 @@ impl Object {
         self.run(Task::new(job, self.inner.clone(), offset, memory, len))
     }
 
-    /// Writes up to about `pages_max` dirty pages, in the order of their offsets. Makes nothing
-    /// durable.
+    /// Writes back up to about `pages_max` dirty pages, in the order of their offsets. Makes
+    /// nothing durable.
     pub(crate) fn clean(&self, pages_max: u64) -> Result<(), Error> {
         self.run(Task::pass(&self.inner, pages_max))
     }
 
-    /// Writes the dirty pages of a range.
+    /// Writes back the dirty pages of a range.
     pub(crate) fn clean_pages(&self, pages: Range<PageIndex>) -> Result<(), Error> {
         self.run(Task::cleaning_pages(&self.inner, pages))
     }
 
-    /// Writes the dirty pages of one segment.
+    /// Writes back the object's dirty pages in one segment.
     pub(crate) fn clean_segment(&self, segment: SegmentIndex) -> Result<(), Error> {
         self.run(Task::cleaning_of(&self.inner, segment))
     }
 
-    /// Sleeps until the waiter given to `register` is woken. Returns at once if `register` returns
-    /// false.
+    /// Sleeps until the waiter that `register` registers is woken. If `register` returns false,
+    /// returns immediately.
     pub(crate) fn nap(&self, register: impl FnOnce(&mut dyn FnMut() -> Waiter) -> bool) -> Result<(), Error> {
         self.lanes.borrow()?.nap(&self.inner, register);
         Ok(())
     }
 
-    /// Reads those of a batch that are `missing`, by their numbers, with adjacent pages in one
+    /// Performs the reads of a batch whose indices are in `missing`, with adjacent pages in one
     /// I/O.
     #[cold]
     pub(crate) fn read_missing(&self, reads: &mut [Read<'_>], missing: &[usize]) -> Result<(), Error> {
@@ -82,8 +82,8 @@ impl Object {
         lane.work().finished.drain(..).try_for_each(Ended::result)
     }
 
-    /// `read_batch` in mode `message`: requests pages of other nodes from there, and reads the
-    /// pages of this thread's node meanwhile.
+    /// Does what `read_batch` does, in mode `message`: sends reads of other nodes' pages to those
+    /// nodes, and performs the other reads meanwhile.
     #[cold]
     pub(crate) fn read_batch_by_message(&self, reads: &mut [Read<'_>]) -> Result<(), Error> {
         self.inner.count_read(reads.len() as u64, reads.iter().map(|read| read.buffer.len() as u64).sum());
@@ -92,7 +92,8 @@ impl Object {
         let lane = self.lanes.borrow()?;
         let mut work = lane.work();
         let waits = work.tasks.insert(Task::of_pages(Job::Nap, &self.inner, NONE));
-        // Keeps the task from ending while letters are still being added.
+        // Counts as one outstanding operation, so that the task does not end while letters are
+        // still being added.
         work.tasks[waits].outstanding = 1;
         let mut own = Vec::with_capacity(reads.len());
         for read in reads.iter_mut() {

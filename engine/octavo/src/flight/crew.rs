@@ -1,5 +1,5 @@
-//! The registry of a cache's lanes: a waiting owner finds lanes here whose completions nobody
-//! takes. Not here: how calls borrow lanes (`lanes.rs`).
+//! The registry of a cache's lanes, in which a waiting owner finds the lanes whose completions no
+//! owner takes. Not here: how calls borrow lanes (`lanes.rs`).
 
 use std::sync::{OnceLock, Weak};
 
@@ -16,8 +16,8 @@ const PRUNE_SLACK: usize = 16;
 pub(crate) struct Crew {
     pub shared: Arc<Shared>,
     known: Mutex<Known>,
-    /// Number of lanes whose owners sleep while a page that they want may be in flight on another
-    /// lane.
+    /// Number of lanes whose owners are asleep while a page that they want may be in flight on
+    /// another lane.
     pub foreign_waiters: AtomicU32,
     /// Where requests for other nodes are sent; empty unless the mode sends messages.
     pub post: OnceLock<Post>,
@@ -55,8 +55,7 @@ impl Crew {
         others.filter(|lane| !std::ptr::eq(&**lane, own)).collect()
     }
 
-    /// Returns the other lanes that have I/O in flight and whose owner is not taking their
-    /// completions.
+    /// Returns the other lanes that have I/O in flight and whose owners are not taking completions.
     pub fn unattended(&self, own: &Lane) -> Vec<Arc<Lane>> {
         let mut others = self.others(own);
         others.retain(|lane| !lane.mailbox.is_attended() && lane.ring.in_flight() > 0);

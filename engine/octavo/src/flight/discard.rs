@@ -1,24 +1,28 @@
-//! Clearing a range: discard and zero. Afterwards the range reads as zeros; if the store refuses,
-//! nothing that was acknowledged is lost.
+//! Clearing a range (discard and zero). Afterwards the range reads as zeros. If the store refuses,
+//! no acknowledged write is lost.
 //!
-//! - **C1 edges**: the parts of pages at the range's ends are written with zeros, like any write.
-//! - **C2 close**: the whole pages are closed ([`Ranges`](crate::wait::Ranges)): no page is
-//!   brought in there, and none becomes dirty.
+//! - **C1 edges**: zeros are written to the partial pages at the range's ends, as by any other
+//!   write.
+//! - **C2 close**: the range of whole pages is closed ([`Ranges`](crate::wait::Ranges)): no page of
+//!   it is brought in. Resident pages may still be read and written.
 //! - **C3 take**: every resident page of the range is taken, under its set's lock. A clean page is
-//!   dropped, because the store has its bytes. A dirty page is held (P14): readers go on with its
-//!   bytes; writes and syncs wait. The range ends before the first page that is busy (a fill, a
-//!   write, a write-back, a stray); pages taken behind it are given back. If nothing is left, the
-//!   task registers with the busy page and starts again at C2.
-//! - **C4 tell**: the store clears the range, with one I/O through the ring.
-//! - **C5 cleared**: held pages are dropped. **C6 refused**: held pages are dirty again, in the
-//!   version that they had. What the store holds for the clean pages is unknown (zeros or the old
-//!   bytes); the next read finds out.
-//! - **C7 open**: the waiters go on, and the clearing continues with the rest of its range.
+//!   dropped, because the store has its bytes. A dirty page is held (P14): reads still get its
+//!   bytes; writes and syncs wait. If a page is busy (a fill, a write, a write-back, a stray), the
+//!   range is shortened to end before the first such page, and pages taken after it are given back.
+//!   If the first page of the range is busy, the task registers with it and starts again at C2.
+//! - **C4 tell**: the store is told to clear the range, with one I/O through the ring.
+//! - **C5 cleared**: the held pages are dropped.
+//! - **C6 refused**: the held pages are dirty again, with the versions that they had. For the clean
+//!   pages that were dropped, the store has either zeros or the old bytes; the next read gets what
+//!   the store has.
+//! - **C7 open**: the range is opened, its waiters are woken, and the clearing continues with the
+//!   rest of its pages.
 //!
 //! While a clearing holds pages, its I/O is in flight, and any thread that takes the completion
-//! does C5 to C7: no thread waits for the one that began it. Between C3 and C7 a read sees the old
-//! bytes of a held page, or waits; it sees zeros only after C7. A write or write-back of a page of
-//! the range comes before C2 or after C7, so no older bytes reach the store after the zeros.
+//! does C5 to C7. No thread therefore depends on the one that began the clearing. Between C3 and C7
+//! a read either gets the old bytes of a held page or waits; it gets zeros only after C7. A write
+//! or write-back of a page of the range ends before C3 takes that page, or begins after C7. No
+//! older bytes therefore reach the store after the zeros.
 //!
 //! Not here: how a store clears (`octavo_disk`), the sync that follows a durable clearing
 //! (`task.rs`), changes of length (`api/lifecycle.rs`).
@@ -40,12 +44,12 @@ use crate::sync::{Arc, lock};
 use crate::wait::{RESUME, TaskId, Waiter};
 use crate::ways::WAYS;
 
-/// The source of all zeros; read only.
+/// Zeros to write to edges. Only read.
 static ZEROS: [u8; PAGE_BYTES_MAX] = [0; PAGE_BYTES_MAX];
 
-/// What is left of a clearing.
+/// The part of a clearing that is left to do.
 pub(crate) struct ClearState {
-    /// The task then becomes a sync of the range.
+    /// When the range is cleared, the task becomes a sync of the range.
     pub durable: bool,
     /// Discard or zero.
     op: octavo_disk::Op,
@@ -53,9 +57,10 @@ pub(crate) struct ClearState {
     edges: Vec<PageIndex>,
     /// The whole pages.
     whole: Range<PageIndex>,
-    /// Where the range ends; that may be the object's end, inside the last of the whole pages.
+    /// Where the range ends. If that is the object's end, it may lie inside the last of the whole
+    /// pages.
     end: ByteOffset,
-    /// A part of the whole pages is being cleared by the store.
+    /// The store is clearing a part of the whole pages.
     in_flight: bool,
 }
 
@@ -67,10 +72,11 @@ impl ClearState {
 }
 
 impl Task {
-    /// A task that clears a range: `op` is a discard or a zero.
+    /// Creates a task that clears a range. `op` is a discard or a zero.
     ///
     /// # Errors
-    /// [`Error::ReadOnly`], [`Error::PastEnd`], [`Error::Closed`]; [`Error::Failed`] if `durable`.
+    /// [`Error::ReadOnly`]; [`Error::PastEnd`]; [`Error::Closed`]; [`Error::Failed`] if `durable`
+    /// and an earlier sync of the store failed.
     pub fn clearing(
         object: &Arc<ObjectInner>,
         op: octavo_disk::Op,
@@ -94,7 +100,7 @@ impl Task {
         let clear = ClearState { durable, op, edges, whole, end: offset + len, in_flight: false };
         let job = Job::Clear(Box::new(clear));
         let mut task = Task::new(job, object.clone(), offset, std::ptr::null_mut(), len as usize);
-        // The clearing itself goes through its pages, not the task's cursor.
+        // The clearing keeps its own list of pages, so the task's cursor stays empty.
         Range { start: task.next, end: task.end } = NONE;
         Ok(task)
     }
@@ -108,7 +114,7 @@ impl Task {
     }
 }
 
-/// The zeros that edges are written with.
+/// Returns the zeros that are written to edges.
 pub(crate) fn zeros() -> *mut u8 {
     ZEROS.as_ptr().cast_mut()
 }
@@ -126,7 +132,7 @@ pub(crate) fn advance(lane: &Arc<Lane>, work: &mut Work, id: TaskId, object: &Ar
     let edges = std::mem::take(&mut task.clear().edges);
     tried.into_iter().for_each(|page| write::page(lane, work, id, object, page, false));
     edges.into_iter().for_each(|page| write::page(lane, work, id, object, page, true));
-    // C2 to C4, one piece at a time: the end of this one begins the next.
+    // C2 to C4, one part at a time: when a part has ended, the next one begins.
     let clear = work.tasks[id].clear();
     if clear.whole.is_empty() || clear.in_flight {
         return;
@@ -165,9 +171,9 @@ pub(crate) fn advance(lane: &Arc<Lane>, work: &mut Work, id: TaskId, object: &Ar
     lane.push_clear(work, transfer, op, pages.start..end);
 }
 
-/// Whether a clearing may go on with these pages. If the object was cut or closed meanwhile, the
-/// task fails. If the object has grown, its former last page becomes an edge. While the range is
-/// closed, the length stays.
+/// Checks, with the range closed, whether a clearing may continue with these pages. The length
+/// cannot change while the range is closed. If the object was cut or closed in the meantime, the
+/// task fails. If the object has grown, its former last page becomes an edge.
 fn is_still_right(task: &mut Task, object: &ObjectInner, pages: &Range<PageIndex>) -> bool {
     if let Err(error) = object.check(task.offset, task.len as u64) {
         task.fail(error);
@@ -183,7 +189,7 @@ fn is_still_right(task: &mut Task, object: &ObjectInner, pages: &Range<PageIndex
     !has_edge
 }
 
-/// Lets the task start over.
+/// Lets the task start again at C2.
 fn again(lane: &Lane, work: &mut Work, id: TaskId) {
     work.tasks[id].outstanding += 1;
     lane.retry(id, RESUME);
@@ -215,7 +221,7 @@ pub(crate) fn cleared(
     }
     match is_whole || task.error.is_some() {
         true => lane.step(work, id),
-        // The owner begins the rest; nothing is held meanwhile.
+        // The owner begins the next part. Until then, the clearing holds no page.
         false => lane.retry(id, RESUME),
     }
 }
@@ -223,12 +229,13 @@ pub(crate) fn cleared(
 /// A page that cannot be taken now.
 pub(crate) struct Busy {
     page: PageIndex,
-    /// Its slot; None for a stray.
+    /// Its slot and the slot's word. None for a stray.
     slot: Option<(SlotIndex, Word)>,
 }
 
 impl Busy {
-    /// Registers for the end of the page's busy state. False: it has ended.
+    /// Registers for the end of the page's busy state. Returns false if that state has already
+    /// ended.
     pub fn register(&self, object: &ObjectInner, waiter: impl FnOnce() -> Waiter) -> bool {
         let partition = &*object.partition;
         match self.slot {
@@ -242,7 +249,7 @@ impl Busy {
 }
 
 impl ObjectInner {
-    /// The pages that lie in a range with all of their bytes; bytes past the object's end do not
+    /// Returns the pages of which a range contains all bytes. Bytes past the object's end do not
     /// count.
     pub fn whole_pages(&self, offset: ByteOffset, len: u64) -> Range<PageIndex> {
         let (size, end) = (self.partition.page_size, offset + len);
@@ -252,8 +259,8 @@ impl ObjectInner {
         if first < last { first..last } else { NONE }
     }
 
-    /// Visits the resident pages of a range with their sets locked: by a lookup of each page, or
-    /// by a walk if that is shorter.
+    /// Visits the resident pages of a range with their sets locked: looks up each page, or walks
+    /// over the table if that is shorter.
     pub fn for_each_page(
         &self,
         pages: &Range<PageIndex>,
@@ -270,7 +277,7 @@ impl ObjectInner {
             }
             return;
         }
-        // Without moves: a page that moves could be overlooked in both places.
+        // Hold off moves: a page that moves during the walk could be overlooked in both places.
         let _still = lock(&partition.moves);
         partition.table.for_each_page(|guard, found| {
             let (object, page) = partition.page_of(found.tag());
@@ -284,21 +291,21 @@ impl ObjectInner {
     pub fn take_pages(&self, pages: &Range<PageIndex>) -> Option<Busy> {
         let partition = &*self.partition;
         let mut busy: Option<Busy> = None;
-        let mut meet = |page: PageIndex, slot: Option<(SlotIndex, Word)>| {
+        let mut note_busy = |page: PageIndex, slot: Option<(SlotIndex, Word)>| {
             if busy.as_ref().is_none_or(|busy| page < busy.page) {
                 busy = Some(Busy { page, slot });
             }
         };
         self.for_each_page(pages, |guard, found, page| {
             let taken = match found.word.state() {
-                // Taken already: a walk may show a page twice.
+                // Already taken: a walk may visit a page twice.
                 State::Storing if found.word.held() => Ok(()),
                 State::Dirty => found.slot().hold(found.word),
                 _ => partition.drop_quiet(guard, &found, Count::EvictionsDiscard),
             };
-            // Includes a page whose state has changed meanwhile.
+            // This includes a page whose state has changed since it was found.
             if let Err(word) = taken {
-                meet(page, Some((found.index, word)));
+                note_busy(page, Some((found.index, word)));
             }
         });
         // Copies of pages that left earlier (T7). Copies of resident pages go with their pages.
@@ -309,12 +316,12 @@ impl ObjectInner {
             (object == self.id && pages.contains(&page)).then_some(page)
         });
         if let Some(page) = stray {
-            meet(page, None);
+            note_busy(page, None);
         }
         busy
     }
 
-    /// Makes sure that no copy of a page that is not resident is read any more.
+    /// Marks the twins of the range's non-resident pages stale, so that they are not read any more.
     fn overtake_orphans(&self, pages: &Range<PageIndex>) {
         let partition = &*self.partition;
         if !partition.places.replicates {
@@ -332,7 +339,7 @@ impl ObjectInner {
         });
     }
 
-    /// C6. Returns the number of held pages.
+    /// C6: gives the held pages of a range back. Returns their number.
     pub fn give_back(&self, pages: &Range<PageIndex>) -> usize {
         let (mut held, mut waited) = (0, Vec::new());
         self.for_each_page(pages, |_, found, _| {
@@ -345,7 +352,7 @@ impl ObjectInner {
         held
     }
 
-    /// C5. Returns the number of held pages.
+    /// C5: drops the held pages of a range. Returns their number.
     pub fn drop_held(&self, pages: &Range<PageIndex>) -> u64 {
         let partition = &*self.partition;
         let (mut held, mut waited) = (0, Vec::new());

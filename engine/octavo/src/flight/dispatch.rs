@@ -1,12 +1,13 @@
-//! Dispatch: chooses the verb that continues a task, or that finishes a transfer.
+//! Dispatch: chooses the verb that continues a task or finishes a transfer.
 //!
 //! A task runs through these functions until it is done:
 //!
-//! 1. [`Lane::start`] enters it and tries its pages (`advance`): each page is served, or gathered
-//!    for a fill, or the task registers with what it must wait for.
-//! 2. Completions and wake-ups bring it back: `complete` finishes a transfer, [`Lane::retry`] lets
-//!    the owner try a page again, [`Lane::step`] counts what is over.
-//! 3. `settle` ends it, or takes it to its next phase, when nothing is outstanding.
+//! 1. [`Lane::start`] adds the task to the lane and tries its pages (`advance`). Each page is
+//!    served, or its slot is claimed and gathered for a fill, or the task registers with the
+//!    condition that it must wait for.
+//! 2. Completions and wake-ups continue the task: `complete` finishes a transfer, [`Lane::retry`]
+//!    lets the owner try a page again, and [`Lane::step`] counts one outstanding operation as done.
+//! 3. When nothing is outstanding, `settle` ends the task or starts its next phase.
 //!
 //! The verbs call each other through the lane; that recursion stays in this folder.
 
@@ -20,17 +21,18 @@ use crate::memory::copy;
 use crate::sync::Arc;
 use crate::wait::{RESUME, TaskId};
 
-/// Tasks that are started together: what they touch fits into the first-level cache.
+/// Most tasks that are started together. The memory that they touch fits into the first-level
+/// cache.
 const BATCH: usize = 16;
 
-/// Pages that a Populate has in flight at most: enough for 32 long runs. What is gathered and in
-/// flight takes memory that is not charged.
+/// Most pages that a `Populate` has in flight: enough for 32 I/Os of the largest size. Gathered
+/// pages and transfers take heap memory that is not charged.
 const POPULATE_PAGES_MAX: usize = 2048;
 
-/// How many bytes of a resident page are prefetched together with its slot.
+/// Bytes of a resident page that are prefetched together with its slot's tag.
 const FRAME_BYTES_AHEAD: usize = 512;
 
-/// Tasks that are to be started together, with the tags of their first pages.
+/// Tasks to start together, with the tags of their first pages.
 #[derive(Default)]
 pub(crate) struct Batch {
     tasks: [(TaskId, Tag); BATCH],
@@ -38,15 +40,15 @@ pub(crate) struct Batch {
 }
 
 impl Lane {
-    /// Starts a task: tries its pages and gathers what is missing. `flush` submits. Returns its
-    /// number.
+    /// Starts a task: tries its pages and gathers the missing ones, which the next `flush` submits.
+    /// Returns the task's id.
     pub fn start(self: &Arc<Self>, work: &mut Work, task: Task) -> TaskId {
         let id = work.tasks.insert(task);
         self.begin(work, id);
         id
     }
 
-    /// Adds a task to a batch that is to be started.
+    /// Adds a task to a batch. Starts the batch if it is full.
     #[inline(always)]
     pub fn add(self: &Arc<Self>, work: &mut Work, batch: &mut Batch, task: Task) {
         let tag = task.object.tag(task.next);
@@ -58,8 +60,8 @@ impl Lane {
         }
     }
 
-    /// Starts the tasks of a batch. What their first pages touch is prefetched before the first is
-    /// started, so that one task waits for memory and not each.
+    /// Starts the tasks of a batch. Prefetches the memory of all their first pages before it starts
+    /// the first task, so the waits for memory overlap.
     pub fn start_all(self: &Arc<Self>, work: &mut Work, batch: &mut Batch) {
         let count = std::mem::take(&mut batch.count);
         for (id, tag) in &batch.tasks[..count] {
@@ -81,13 +83,13 @@ impl Lane {
         let is_read = matches!(work.tasks[id].job, Job::Read);
         let gathered = work.gathered.len();
         self.advance(work, id);
-        // With pages to be filled the task is still there.
+        // The task still exists: it waits for the pages that it gathered.
         if is_read && work.gathered.len() > gathered {
             read_ahead::after_miss(self, work, id);
         }
     }
 
-    /// Tries a task's pages, as far as they can be tried now.
+    /// Tries as many of a task's pages as possible now.
     pub(super) fn advance(self: &Arc<Self>, work: &mut Work, id: TaskId) {
         let task = &mut work.tasks[id];
         if task.error.is_some() {
@@ -120,7 +122,7 @@ impl Lane {
             if first && work.tasks[id].batch > 0 && self.post_page(work, id, page) {
                 continue;
             }
-            // A page that is gathered takes a handle of its object along.
+            // A gathered page keeps a handle of its object.
             let object = work.tasks[id].object.clone();
             match work.tasks[id].job {
                 Job::Write { .. } => write::page(self, work, id, &object, page, first),
@@ -130,19 +132,19 @@ impl Lane {
         }
     }
 
-    /// One thing that a task waited for is over.
+    /// Counts one operation that a task waited for as done.
     pub fn step(&self, work: &mut Work, id: TaskId) {
         work.tasks[id].outstanding -= 1;
         self.settle(work, id);
     }
 
-    /// Lets the owner go on with a task that has nothing outstanding.
+    /// Lets the owner continue a task that has nothing outstanding.
     fn resume(&self, task: &mut Task, id: TaskId) {
         task.outstanding = 1;
         self.retry(id, RESUME);
     }
 
-    /// Ends a task that has nothing left to do, or takes it to its next phase.
+    /// Ends a task that has nothing left to do, or starts its next phase.
     fn settle(&self, work: &mut Work, id: TaskId) {
         let task = &mut work.tasks[id];
         if task.outstanding > 0 {
@@ -181,7 +183,7 @@ impl Lane {
         }
     }
 
-    /// Finishes a transfer.
+    /// Finishes the transfer `token`.
     pub(super) fn complete(&self, work: &mut Work, token: u64, result: Result<(), IoError>) {
         let transfer = work.transfers.remove(token as usize);
         match transfer.kind {

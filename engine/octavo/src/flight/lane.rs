@@ -1,13 +1,15 @@
 //! A lane: an I/O ring, and the tasks and transfers that it has in flight. Its owner is a queue, a
 //! thread of the cache, or the call that has borrowed it.
 //!
-//! Only the owner submits and tries pages. Any thread may take completions of any lane: a thread
-//! that waits for a page which another lane brings in attends to that lane too if its owner is
-//! elsewhere, so no thread waits for one that does not come. (A blocking read of one run belongs to
-//! no ring: its thread is in the system call, and wakes the waiters itself.)
+//! Only the owner starts tasks and tries pages. Any thread may take completions of any lane and
+//! finish the transfers, including their follow-up I/O. If a thread waits for a page that another
+//! lane brings in, and that lane's owner is elsewhere, the waiting thread takes that lane's
+//! completions, too. So no thread depends on an owner that does not come back. (A blocking read of
+//! one run passes through no ring: its thread is in the system call, and wakes the waiters itself.)
 //!
-//! Here: what a lane holds. How its tasks go on is in `dispatch.rs`, how their I/O travels in
-//! `transfers.rs`, how its owner waits in `parking.rs`, how calls borrow lanes in `lanes.rs`.
+//! This file has the data of a lane. Not here: how tasks continue (`dispatch.rs`), how their I/O is
+//! submitted and completed (`transfers.rs`), how the owner waits (`parking.rs`), how calls borrow
+//! lanes (`lanes.rs`).
 //!
 //! Locks, in order: `work`, then the partition's `moves`, then a set's lock, then slot waiters,
 //! strays, ranges, bounce pool, then the mailbox. No thread holds the `work` of two lanes.
@@ -29,10 +31,10 @@ use crate::state::shared::Shared;
 use crate::sync::{Arc, Mutex, MutexGuard, lock};
 use crate::wait::{Mailbox, Ready, TaskId, Waiter};
 
-/// What a lane with a ring is charged, in bytes: the ring's queues and the slabs.
+/// Bytes charged for a lane with a ring: the ring's queues and the slabs.
 pub(crate) const LANE_BYTES: u64 = 24 << 10;
 
-/// One owner's I/O.
+/// A ring with the tasks and transfers of one owner.
 pub(crate) struct Lane {
     pub shared: Arc<Shared>,
     pub crew: Arc<Crew>,
@@ -41,23 +43,24 @@ pub(crate) struct Lane {
     work: Mutex<Work>,
     /// Bundles that have come back from other nodes (M6).
     pub(super) returned: Mutex<Vec<Parcel>>,
-    /// None: a spare lane.
+    /// None for a spare lane.
     charge: Option<Charge>,
 }
 
-/// What a lane has in flight.
+/// The tasks, transfers and messages that a lane has in flight.
 pub(crate) struct Work {
     pub tasks: Slab<Task>,
     pub transfers: Slab<Transfer>,
-    /// Claimed slots whose fills are not submitted yet.
+    /// Claimed slots whose fills have not been submitted yet.
     pub gathered: Vec<Gathered>,
-    /// Registered waiters that were not woken yet.
+    /// Number of registered waiters that have not been woken, or whose wake-up has not been taken
+    /// yet.
     pub waiting: usize,
     pub finished: VecDeque<Ended>,
     pub mail: Mail,
 }
 
-/// A claimed slot that wants a fill.
+/// A claimed slot that needs a fill.
 pub(crate) struct Gathered {
     pub object: Arc<ObjectInner>,
     pub page: PageIndex,
@@ -73,7 +76,7 @@ impl Work {
         self.tasks[id].outstanding += 1;
     }
 
-    /// Adds a claimed slot to the next submission.
+    /// Adds a claimed slot to the fills that the next `flush` submits.
     pub fn gather(
         &mut self,
         object: Arc<ObjectInner>,
@@ -88,17 +91,18 @@ impl Work {
 }
 
 impl Lane {
-    /// A lane with a ring of its own; an error calls it `what`.
+    /// Creates a lane with a ring of its own. An error calls the lane `what`.
     ///
     /// # Errors
-    /// [`Error::NoMemory`] if the buffers' share is used up, [`Error::Config`] if the system gives
-    /// no ring.
+    /// [`Error::NoMemory`] if the buffer share is used up, [`Error::Config`] if the system refuses
+    /// a ring.
     pub fn new(crew: &Arc<Crew>, what: &str) -> Result<Arc<Lane>, Error> {
         let charge = crew.shared.reserve.charge(LANE_BYTES, what)?;
         Ok(Lane::with(crew, crew.shared.ring()?, Some(charge)))
     }
 
-    /// A lane that takes no descriptor and is not charged (B3): the blocking engine does its I/O.
+    /// Creates a spare lane (B3): it takes no descriptor, is not charged, and leaves its I/O to the
+    /// blocking engine.
     pub fn spare(crew: &Arc<Crew>) -> Arc<Lane> {
         let options = RingOptions { engine: Engine::Blocking, ..RingOptions::default() };
         let ring = Ring::new(&options).expect("the blocking engine asks the system for nothing");
@@ -127,12 +131,12 @@ impl Lane {
         lane
     }
 
-    /// Whether it is a spare lane (B3).
+    /// Whether this is a spare lane (B3).
     pub fn is_spare(&self) -> bool {
         self.charge.is_none()
     }
 
-    /// Whether nothing of it needs its owner (B4).
+    /// Whether nothing on the lane needs an owner (B4).
     pub fn is_idle(&self) -> bool {
         let work = self.work();
         work.waiting == 0
@@ -145,13 +149,13 @@ impl Lane {
         lock(&self.work)
     }
 
-    /// A waiter that lets `task` try `page` again. The registration that takes it is counted by
-    /// [`Work::registered`].
+    /// Creates a waiter that lets `task` try `page` again. Once the waiter is registered, the
+    /// caller counts it with [`Work::registered`].
     pub fn waiter(&self, task: TaskId, page: PageIndex) -> Waiter {
         self.mailbox.waiter(task, page)
     }
 
-    /// Lets the owner try a page again; the task stays outstanding until it does.
+    /// Lets the owner try a page again. Until then the page counts as outstanding in its task.
     pub fn retry(&self, task: TaskId, page: PageIndex) {
         self.mailbox.put(Ready { task, page, registered: false });
     }
@@ -159,8 +163,8 @@ impl Lane {
 
 impl Drop for Lane {
     fn drop(&mut self) {
-        // What was read ahead holds slots that other tasks may wait for. In a child of `fork` that
-        // I/O is the parent's.
+        // Reads ahead that are still in flight hold slots that other tasks may wait for. In a child
+        // of `fork` that I/O belongs to the parent.
         while !self.shared.is_forked() && self.ring.in_flight() > 0 && !std::thread::panicking() {
             self.wait(None);
         }

@@ -1,24 +1,26 @@
 //! The lanes that blocking calls borrow.
 //!
-//! Lanes belong to the cache, not to threads: a call takes one and gives it back when it returns.
-//! A thread between calls holds nothing, and a thread that ends leaves nothing behind.
+//! Lanes belong to the cache, not to threads: a call takes a lane and gives it back when it
+//! returns. Between calls a thread holds no lane, so a thread that ends leaves none behind.
 //!
 //! - **B1** A *ring lane* has an I/O ring of its own, which costs [`LANE_BYTES`] of the buffer
-//!   share and one descriptor. Calls make ring lanes when they need them, up to [`RING_LANES_MAX`]
-//!   and an eighth of the share. Ring lanes stay until the cache is dropped.
-//! - **B2** A call takes the ring lane that its thread used last, or else another idle one, or
-//!   makes one.
-//! - **B3** No call waits for a lane. If all ring lanes are lent, or none can be made, the call
-//!   gets a *spare lane* of its own: no descriptor and no charge. Threads of the blocking engine
-//!   do its I/O; no store may hold more of them than it leaves to the other stores
-//!   (`octavo-disk`). The call drops its spare lane when it returns. So calls that a hung store
-//!   blocks do not take ring lanes from calls that could use them, and calls may nest.
-//! - **B4** A lane comes back without tasks, except for reads ahead. These need no owner: a task
-//!   that wants their pages takes their completions, as on any unattended lane. A spare lane reads
-//!   nothing ahead, so its call has nothing to wait for.
+//!   share and one descriptor. Calls create ring lanes as they need them: at most
+//!   [`RING_LANES_MAX`], and at most as many as an eighth of the share pays for (but at least one).
+//!   Ring lanes stay until the cache is dropped.
+//! - **B2** A call takes the ring lane that its thread used last if that lane is idle. Otherwise it
+//!   takes another idle ring lane, or creates one.
+//! - **B3** No call waits for a lane. If all ring lanes are lent and no further one can be created,
+//!   the call gets a *spare lane* of its own, which takes no descriptor and is not charged. Threads
+//!   of the blocking engine do its I/O; one store can hold at most half of these threads
+//!   (`octavo-disk`). The call drops its spare lane when it returns. Because of spare lanes, calls
+//!   can nest, and calls on other stores continue when calls blocked by a hung store hold all ring
+//!   lanes.
+//! - **B4** A call gives its lane back without tasks, except for reads ahead. These need no owner:
+//!   a task that wants their pages takes their completions, as on any unattended lane. A spare lane
+//!   reads nothing ahead, so dropping it does not make the call wait.
 //!
-//! Once the cache is dropped its ring lanes are too, and calls on objects that are still held get
-//! spare lanes.
+//! When the cache is dropped, its ring lanes are dropped, too. Later calls on objects that still
+//! exist get spare lanes.
 
 use std::cell::Cell;
 use std::ops::Deref;
@@ -30,17 +32,18 @@ use crate::error::Error;
 use crate::state::shared::Shared;
 use crate::sync::{Arc, Mutex, Ordering, lock, thread_local, try_lock};
 
-/// More calls at a time gain little from rings of their own, and a process may be limited to 1,024
-/// descriptors.
+/// Most ring lanes of a cache. More concurrent calls gain little from rings of their own, and a
+/// process may be limited to 1,024 descriptors.
 const RING_LANES_MAX: u64 = 64;
 
-/// The part of the buffer share that ring lanes may take.
+/// Ring lanes may take the buffer share divided by this number.
 const SHARE: u64 = 8;
 
 /// The lanes that a cache lends to blocking calls.
 pub(crate) struct Lanes {
     pub crew: Arc<Crew>,
-    /// Tells caches apart, for threads that remember which lane they used last.
+    /// A number unique to the cache. A thread remembers it together with the lane that it used
+    /// last.
     cache: u64,
     ring_lanes: Box<[Mutex<Place>]>,
 }
@@ -49,21 +52,22 @@ pub(crate) struct Lanes {
 enum Place {
     NotMade,
     Idle(Arc<Lane>),
-    /// A call has it, or is about to make it.
+    /// A call has the lane, or is creating it.
     Lent,
 }
 
 thread_local! {
-    /// The cache that this thread last called, and the ring lane that it used.
+    /// The number of the cache that this thread last called, and the place of the ring lane that it
+    /// used.
     static LAST: Cell<(u64, usize)> = const { Cell::new((u64::MAX, 0)) };
 }
 
 /// A lane lent to one call.
 pub(crate) struct Borrowed<'l> {
     lanes: &'l Lanes,
-    /// Some until the lane is given back.
+    /// `None` only once the lane has been given back.
     lane: Option<Arc<Lane>>,
-    /// None: a spare lane.
+    /// `None` for a spare lane.
     place: Option<usize>,
 }
 
@@ -113,11 +117,12 @@ impl Lanes {
         }
     }
 
-    /// B2; None means B3. Returns a lane and its place.
+    /// B2: takes an idle ring lane or creates one. Returns the lane and its place, or `None` if the
+    /// call gets a spare lane (B3).
     #[cold]
     fn take_any(&self, first: usize) -> Option<(Arc<Lane>, usize)> {
-        // Relaxed: a call that does not see the flag yet gives its lane back to an emptied place,
-        // or drops it (`Borrowed::drop`).
+        // Relaxed: a call that does not see the flag yet may still create a lane. `Borrowed::drop`
+        // checks the flag again and then drops the lane.
         if self.crew.shared.closed.load(Ordering::Relaxed) {
             return None;
         }
@@ -140,14 +145,15 @@ impl Lanes {
         match Lane::new(&self.crew, "an I/O ring for a blocking call") {
             Ok(lane) => Some((lane, place)),
             Err(error) => {
-                log::debug!("{error}: the call does without");
+                log::debug!("{error}: this call uses plain system calls instead");
                 *lock(&self.ring_lanes[place]) = Place::NotMade;
                 None
             }
         }
     }
 
-    /// Drops the idle ring lanes of a closed cache. Calls drop the lanes that they have borrowed.
+    /// Drops the idle ring lanes of a closed cache. Calls that have borrowed a lane drop it when
+    /// they return.
     pub fn end(&self) {
         for place in &self.ring_lanes {
             let idle = {
@@ -160,7 +166,7 @@ impl Lanes {
                     }
                 }
             };
-            // Not under the lock: dropping a lane may wait for its reads ahead.
+            // Drop the lane without the lock: the drop may wait for reads ahead.
             drop(idle);
         }
     }
@@ -185,8 +191,8 @@ impl Drop for Borrowed<'_> {
             return;
         };
         let mut place = lock(&self.lanes.ring_lanes[place]);
-        // Under the place's lock: `end` comes later and finds the lane idle, or this call sees
-        // that the cache is closed.
+        // Loaded under the place's lock: either `end` takes the lock later and finds the lane idle,
+        // or this call sees that the cache is closed.
         let stays = is_whole && !self.lanes.crew.shared.closed.load(Ordering::Relaxed);
         if stays {
             debug_assert!(lane.is_idle(), "B4");

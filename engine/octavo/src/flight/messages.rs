@@ -1,22 +1,22 @@
-//! Mode `message`: requests of a batch for pages of another node travel to that node, whose
+//! Mode `message`: requests of a batch for pages of another node are sent to that node, where its
 //! workers serve them.
 //!
-//! Requests travel in a *bundle*: a box of up to [`LETTERS_MAX`] requests against one object, each
-//! with the caller's own memory, so that a hit is copied straight to its destination. The box goes
-//! through the queue between the two nodes (`octavo_message`: M1 to M5), is served, and comes back
-//! as the reply. In addition:
+//! A message is a *bundle* of up to [`LETTERS_MAX`] requests (*letters*) against one object. Each
+//! letter names the caller's own memory, so a hit is copied straight to its destination. The sender
+//! puts the bundle into the queue between the two nodes (`octavo_message`: M1 to M5); a worker of
+//! the other node serves it and sends the same bundle back as the reply. In addition:
 //!
-//! - **M6** A box returns to its lane's list, which has room for every box that the lane ever
-//!   sent. A server therefore never waits, and full queues cannot block each other in a ring. The
-//!   caller's own thread takes the box from the list, and runs the callback.
-//! - **M7** The sender serves a box itself if the queue refuses it or a closing cache orphans it:
-//!   any thread may read any page.
-//! - **M8** Before it sleeps, a waiting caller serves boxes for its own node, but only their hits:
-//!   a miss would have to wait until this caller comes back. The rest of such a box goes to the
-//!   node's workers.
+//! - **M6** A bundle returns to a list of its lane (`Lane::returned`), which grows as needed. A
+//!   worker that returns a bundle therefore never waits, and full queues cannot block each other in
+//!   a cycle. The lane's owner takes the bundle from the list and continues its tasks.
+//! - **M7** The sender serves a bundle itself if the queue refuses it, or if the cache is closing
+//!   and no worker may receive it: any thread may access any page.
+//! - **M8** Before it sleeps, a waiting caller serves bundles for its own node, but only their
+//!   hits: a miss would wait until this caller attends to its lane again. The rest of such a bundle
+//!   goes to the node's workers.
 //!
-//! Each core of a node has one worker. It serves hits in one pass (`read_many_counted`, which
-//! overlaps their lookups) and misses as tasks on its own lane, so that pages come in through a
+//! Each core of a node has one worker. The worker serves hits in one pass (`read_many_counted`,
+//! which overlaps their lookups), and misses as tasks on its own lane, so pages come in through a
 //! ring of their node. An idle worker polls for some microseconds, then sleeps (M4).
 //!
 //! Not here: single blocking calls, syncs, discards and pins, which go directly to the pages in
@@ -40,20 +40,20 @@ use crate::state::partition::ObjectInner;
 use crate::sync::{Arc, Mutex, lock};
 use crate::wait::TaskId;
 
-/// Bundles that one queue holds.
+/// Most bundles that one queue holds.
 const QUEUE_BUNDLES: usize = 64;
 
-/// Requests that travel to another node and back.
+/// A message: requests that are sent to another node and come back as the reply.
 pub(crate) struct Bundle {
-    /// The lane to return to and the object of the requests; None while the box lies in its lane's
-    /// drawer.
+    /// The lane to return to, and the object of the requests. None while the bundle is empty and
+    /// unused.
     from: Option<(Arc<Lane>, Arc<ObjectInner>)>,
     letters: Vec<Letter>,
-    /// Letters that are not done.
+    /// Number of letters that are not done.
     left: usize,
 }
 
-/// A bundle in transit: the box is reused.
+/// A bundle in its allocation, which is reused.
 pub(crate) type Parcel = Box<Bundle>;
 
 /// One request, inside one page.
@@ -68,26 +68,28 @@ struct Letter {
     error: Option<Error>,
 }
 
-// SAFETY: the memory is lent for as long as the sender's task lives, and that waits for the letter.
+// SAFETY: the caller lends the memory for as long as the sender's task exists, and the task waits
+// for the letter.
 unsafe impl Send for Letter {}
 
-/// The messages of one lane.
+/// The messages that one lane sends and serves.
 #[derive(Default)]
 pub(crate) struct Mail {
     /// Bundles being filled, by node.
     open: Vec<Option<Parcel>>,
-    /// Bundles of other lanes whose misses this lane brings in.
+    /// Bundles of other lanes whose misses this lane is serving.
     pub(super) served: Slab<Parcel>,
-    /// Empty boxes.
-    drawer: Vec<Parcel>,
-    /// Counts looks for bundles, so that each node gets its turn.
+    /// Unused bundles.
+    unused: Vec<Parcel>,
+    /// Number of times that the lane has looked for bundles. Determines which node's queue it looks
+    /// at first, so that each gets its turn.
     turn: usize,
 }
 
 /// The queues between the nodes of a cache, and their workers.
 pub(crate) struct Post {
     pub(super) exchange: Exchange<Parcel>,
-    /// By node: bundles whose hits are done (M8).
+    /// By node: bundles whose hits are done, and whose misses wait for a worker (M8).
     pub(super) leftovers: Vec<Mutex<VecDeque<Parcel>>>,
     /// By node.
     workers: Vec<Vec<Weak<Lane>>>,
@@ -103,7 +105,7 @@ impl Post {
     }
 
     fn wake(&self, node: usize, worker: u32) {
-        // A worker that is gone has emptied the queues.
+        // A worker that has ended emptied the queues before.
         if let Some(lane) = self.workers[node].get(worker as usize).and_then(Weak::upgrade) {
             lane.ring.wake();
         }
@@ -135,8 +137,8 @@ impl Lane {
 
     // ---- Sending
 
-    /// Puts a task's part of a page into the bundle for the page's node. Returns false if the
-    /// page's node is this thread's, or if sending costs more than reading from here.
+    /// Puts a task's part of a page into the bundle for the page's node. Returns false if the page
+    /// belongs to this thread's node, or if a message would cost more than direct access.
     pub fn post_page(self: &Arc<Self>, work: &mut Work, id: TaskId, page: PageIndex) -> bool {
         let task = &work.tasks[id];
         let object = task.object.clone();
@@ -146,7 +148,7 @@ impl Lane {
         let write = match task.job {
             Job::Read => false,
             Job::Write { .. } => true,
-            // A populate has no bytes to send or receive.
+            // A `Populate` has no bytes to send or receive.
             _ => return false,
         };
         if !object.partition.sends(tag, task.batch, span.len, write) {
@@ -177,7 +179,7 @@ impl Lane {
         let mail = &mut work.mail;
         let bundle = mail.open[at].get_or_insert_with(|| {
             let new = || Box::new(Bundle { from: None, letters: Vec::with_capacity(LETTERS_MAX), left: 0 });
-            let mut bundle = mail.drawer.pop().unwrap_or_else(new);
+            let mut bundle = mail.unused.pop().unwrap_or_else(new);
             bundle.from = Some((self.clone(), object.clone()));
             bundle
         });
@@ -185,7 +187,7 @@ impl Lane {
         bundle.left += 1;
     }
 
-    /// Sends all bundles that were filled.
+    /// Sends all bundles that have letters.
     pub fn post_all(&self, work: &mut Work) {
         for to in 0..work.mail.open.len() {
             if let Some(bundle) = work.mail.open[to].take() {
@@ -223,7 +225,7 @@ impl Lane {
         }
     }
 
-    /// Takes bundles that have come back: their tasks go on. Owner only.
+    /// Takes bundles that have come back and continues their tasks. Owner only.
     pub fn take_returned(&self, work: &mut Work, returned: Vec<Parcel>) {
         for mut bundle in returned {
             for letter in bundle.letters.drain(..) {
@@ -232,13 +234,14 @@ impl Lane {
                 }
                 self.step(work, letter.task);
             }
-            work.mail.drawer.push(bundle);
+            work.mail.unused.push(bundle);
         }
     }
 
     // ---- Serving
 
-    /// Serves a bundle: hits at once, misses as tasks of this lane. `flush` submits.
+    /// Serves a bundle: hits immediately, the other letters as tasks of this lane. The next `flush`
+    /// submits their I/O.
     pub(super) fn serve(self: &Arc<Self>, work: &mut Work, mut bundle: Parcel) {
         serve_hits(&mut bundle);
         if bundle.left == 0 {
@@ -283,8 +286,8 @@ impl Lane {
             0 => give_back(bundle),
             _ => post.leave_over(node, bundle),
         }
-        // The workers may have ended: a worker ends after it has seen the flag and found nothing
-        // left over.
+        // The workers may have ended, because a worker ends once it has seen the flag and found
+        // nothing left over. Then this thread serves the rest.
         if post.exchange.is_closed() {
             while let Some(bundle) = post.left_over(node) {
                 let mut work = self.work();
@@ -300,7 +303,7 @@ impl Lane {
 fn serve_hits(bundle: &mut Bundle) {
     let (_, object) = bundle.from.as_ref().expect("a bundle that is served has a sender");
     if object.partition.places.charged {
-        // The bytes travel between this node and the sender's.
+        // The bytes move between this node and the sender's.
         let bytes: usize = bundle.letters.iter().map(|letter| letter.len).sum();
         object.partition.charge_bundle(bundle.letters.len() as u64, bytes as u64);
     }
@@ -308,12 +311,12 @@ fn serve_hits(bundle: &mut Bundle) {
     let mut reads: Vec<Read<'_>> = Vec::with_capacity(LETTERS_MAX);
     for (at, letter) in bundle.letters.iter().enumerate().filter(|(_, letter)| !letter.write && !letter.done)
     {
-        // Skips letters past the end of an object that was cut meanwhile; their tasks will report
-        // it.
+        // Skip letters past the end of an object that was cut in the meantime; their tasks will
+        // report the error.
         if object.check(letter.offset, letter.len as u64).is_ok() {
             places[reads.len()] = at;
-            // SAFETY: the sender lent the memory until its letter is back, and nobody else has the
-            // letter.
+            // SAFETY: the sender lends the memory until its letter is back, and no other thread has
+            // the letter.
             let buffer = unsafe { std::slice::from_raw_parts_mut(letter.memory, letter.len) };
             reads.push(Read { offset: letter.offset.0, buffer });
         }

@@ -1,7 +1,8 @@
-//! In flight: tasks, their I/O, and the lanes that carry both.
+//! Tasks in flight, their I/O, and the lanes that carry both.
 //!
-//! The event loop (`dispatch`) and the verbs call each other: a completion continues a task,
-//! whose next page may need another I/O. This recursion is essential, and all of it is here.
+//! The event loop (`dispatch`) and the verbs call each other: a completion continues a task, whose
+//! next page may need another I/O. This recursion cannot be avoided, and all of it stays in this
+//! folder.
 //!
 //! | what | where |
 //! |---|---|

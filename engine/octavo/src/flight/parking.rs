@@ -1,8 +1,8 @@
 //! How the owner of a lane waits.
 //!
-//! Tasks that were woken come back through the mailbox. An owner that sleeps until a page arrives
-//! also takes the completions of lanes whose owners are elsewhere: the page may be in flight
-//! there.
+//! A task that was woken returns to its owner through the mailbox. An owner that sleeps until a
+//! page arrives also takes the completions of lanes whose owners are elsewhere, because the page
+//! may be in flight on one of them.
 //!
 //! Not here: what a task does when it is woken (`dispatch.rs`), which thread owns a lane
 //! (`lanes.rs`).
@@ -22,15 +22,16 @@ use crate::state::partition::ObjectInner;
 use crate::sync::{Arc, Ordering, fence, lock, yield_now};
 use crate::wait::{RESUME, Ready, TaskId, Waiter};
 
-/// How often a thread checks for news while it sleeps where no wake-up can reach it.
+/// Interval at which a thread checks for news while no wake-up can reach it.
 const LOOK_INTERVAL: Duration = Duration::from_millis(1);
 
 impl Lane {
-    /// Takes the completions of a lane whose owner is elsewhere. The caller has nudged the ring.
+    /// Takes the completions of a lane whose owner is elsewhere, and returns whether there were
+    /// any. The caller has nudged the ring.
     fn reap_for_owner(&self) -> bool {
-        // Wakes the owner whether or not it is parked: an owner that has just come may have looked
-        // at the finished tasks before this reap and may be about to park. A wake-up that finds no
-        // sleeper ends the next sleep.
+        // Wakes the owner even if it is not parked: an owner that has just returned may have
+        // checked the finished tasks before this reap, and may be about to park. A wake-up that
+        // finds no sleeper ends the next sleep.
         let has_reaped = self.reap() > 0;
         if has_reaped {
             self.ring.wake();
@@ -38,7 +39,8 @@ impl Lane {
         has_reaped
     }
 
-    /// Retries the pages whose waiters were woken. Owner only.
+    /// Retries the pages whose waiters were woken, and continues tasks whose bundles came back.
+    /// Returns whether there were any. Owner only.
     pub fn take_ready(self: &Arc<Self>) -> bool {
         let ready = self.mailbox.take();
         let returned = std::mem::take(&mut *lock(&self.returned));
@@ -61,7 +63,8 @@ impl Lane {
         true
     }
 
-    /// Works until `enough` returns true. Panics if no task is left before. Owner only.
+    /// Works on the lane's tasks until `enough` returns true. Panics if no task is left before
+    /// that. Owner only.
     pub fn work_until(self: &Arc<Self>, mut enough: impl FnMut(&mut Work) -> bool) {
         self.mailbox.set_attended(true);
         loop {
@@ -80,8 +83,8 @@ impl Lane {
         self.leave();
     }
 
-    /// Works until a task has finished, `enough` returns true, or the time is over. Returns what
-    /// has finished. For an owner that attends its lane all the time.
+    /// Works on the lane's tasks until one has finished, `enough` returns true, or `time` has
+    /// passed. Returns the finished tasks. For an owner that attends its lane all the time.
     pub fn work_a_while(
         self: &Arc<Self>,
         time: Option<Duration>,
@@ -101,12 +104,14 @@ impl Lane {
         }
     }
 
-    /// Takes completions and goes on with what they allow, without waiting. Owner only.
+    /// Takes completions and wake-ups and continues their tasks, until there are no more. Does not
+    /// wait. Owner only.
     pub fn look(self: &Arc<Self>) {
         while self.take_ready() | (self.reap() > 0) {}
     }
 
-    /// Works until a task has finished, `fd` is ready, or the time is over.
+    /// Works on the lane's tasks until one has finished, `fd` is ready, or `timeout` has passed.
+    /// Returns what `fd` is ready for.
     pub fn work_or(
         self: &Arc<Self>,
         fd: BorrowedFd<'_>,
@@ -115,8 +120,8 @@ impl Lane {
     ) -> Interest {
         self.mailbox.set_attended(true);
         let mut came = Interest::default();
-        // Each iteration but the last takes a completion or a ready page of a task that was in
-        // flight at the start.
+        // The loop ends: each iteration but the last takes a completion or a ready page of a task
+        // that was in flight at the start.
         loop {
             let ready = self.take_ready();
             let busy = ready | (self.reap() > 0);
@@ -139,7 +144,7 @@ impl Lane {
         self.ring.in_flight() == 0 && self.work().tasks.is_empty() && lock(&self.returned).is_empty()
     }
 
-    /// Sleeps until there may be news.
+    /// Sleeps until there may be news. Returns what `fd` is ready for, if the caller has an `fd`.
     fn park(&self, fd: Option<(BorrowedFd<'_>, Interest)>, timeout: Option<Duration>) -> Option<Interest> {
         self.mailbox.park();
         let nothing_ready = self.mailbox.is_empty() && lock(&self.returned).is_empty();
@@ -155,9 +160,9 @@ impl Lane {
 
     fn sleep(&self, fd: Option<(BorrowedFd<'_>, Interest)>, timeout: Option<Duration>) -> Option<Interest> {
         let waiting = self.work().waiting > 0;
-        // While this owner waits for pages that may be in flight on other lanes, lanes that lose
-        // their owners must wake it. Pairs with `leave`: it sees this counter, or this thread sees
-        // that its lane is not attended.
+        // While this owner waits for pages that may be in flight on other lanes, an owner that
+        // leaves its lane must wake it. The fence pairs with that in `leave`: either the leaving
+        // thread sees this counter, or this thread sees that the lane is unattended.
         if waiting {
             self.crew.foreign_waiters.fetch_add(1, Ordering::SeqCst);
             fence(Ordering::SeqCst);
@@ -179,7 +184,7 @@ impl Lane {
                 fds.extend(others.iter().filter_map(|lane| lane.ring.poll_fd()));
                 let mut left = timeout;
                 let came = loop {
-                    // Completions of other lanes may be held up by an owner that computes.
+                    // An owner that is busy elsewhere may hold up the completions of its ring.
                     others.iter().for_each(|lane| lane.ring.nudge());
                     let slice = match others.is_empty() {
                         true => left,
@@ -193,13 +198,14 @@ impl Lane {
                         break came.unwrap_or_default();
                     }
                 };
-                // Also takes a wake-up, which a reap leaves for the next poll to see again.
+                // `wait` also consumes a wake-up; a reap would leave the wake-up, and the next poll
+                // would return at once.
                 self.wait(Some(Duration::ZERO));
                 others.iter().for_each(|lane| _ = lane.reap_for_owner());
                 fd.map(|_| came)
             }
-            // A simulated disk moves only while a thread looks at its ring: look at all of them.
-            // The same if the system has no descriptor left for the ring.
+            // A simulated disk advances only while threads look at their rings, so look at all
+            // rings. Do the same if the system has no descriptor left for this ring.
             _ => {
                 if self.ring.in_flight() > 0 {
                     self.reap();
@@ -209,8 +215,8 @@ impl Lane {
                 yield_now();
                 fd.map(|(fd, interest)| {
                     let quiet = self.ring.in_flight() == 0 && others.is_empty();
-                    // Without tasks nothing can wake this owner. With tasks it checks for news at
-                    // intervals. Tasks that have just ended are delivered first.
+                    // Without tasks, no news can arrive: sleep for the whole timeout. With tasks,
+                    // check for news at intervals. If tasks have just ended, deliver them first.
                     let work = self.work();
                     let pause = match (quiet && work.finished.is_empty(), work.tasks.is_empty()) {
                         (false, _) => Some(Duration::ZERO),
@@ -230,14 +236,14 @@ impl Lane {
         came
     }
 
-    /// Sleeps, without a descriptor to poll, while unattended lanes have I/O in flight: checks
-    /// them at growing intervals.
+    /// Sleeps in the ring, because it has no descriptor to poll, while unattended lanes have I/O in
+    /// flight. Checks those lanes at growing intervals.
     fn sleep_without_descriptor(&self, timeout: Option<Duration>) {
         let until = timeout.map(|timeout| Instant::now() + timeout);
         let mut pause = LOOK_INTERVAL;
         loop {
-            // Collected anew each time: the wait consumes the wake-up that announces a lane
-            // without an owner.
+            // Collected again in each iteration: the wake-up that announces another unattended lane
+            // only ends the wait.
             let others = self.crew.unattended(self);
             others.iter().for_each(|lane| lane.ring.nudge());
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
@@ -251,8 +257,8 @@ impl Lane {
         }
     }
 
-    /// Works until every request taken over from other nodes is done, in a cache whose workers
-    /// have ended.
+    /// Works until every request that this lane took over from other nodes is done. Needed in a
+    /// cache whose workers have ended.
     pub fn finish_served(self: &Arc<Self>) {
         let serves = |work: &mut Work| work.tasks.iter().any(|(_, task)| task.served.is_some());
         if serves(&mut self.work()) {
@@ -260,12 +266,13 @@ impl Lane {
         }
     }
 
-    /// The owner leaves. Other threads may take the completions of what stays in flight. An unused
-    /// turn at the bounce pool goes to the next waiter.
+    /// Ends the owner's attendance: other threads may now take the completions of the I/O that
+    /// stays in flight. If the owner has not used its turn at the bounce pool, the turn goes to the
+    /// next waiter.
     pub fn leave(&self) {
         self.mailbox.set_attended(false);
-        // Pairs with the fence in `sleep`: a sleeper that this thread does not see yet sees what
-        // was pushed before.
+        // Pairs with the fence in `sleep`: a sleeper whose counter this thread does not see yet
+        // sees that the lane is unattended and has I/O in flight.
         fence(Ordering::SeqCst);
         self.shared.bounce.pass_on();
         if self.ring.in_flight() > 0 && self.crew.foreign_waiters.load(Ordering::SeqCst) > 0 {
@@ -289,8 +296,8 @@ impl Lane {
         self.work().finished.pop_front().expect("work_until saw it")
     }
 
-    /// Sleeps until the waiter given to `register` is woken. Returns at once if `register` returns
-    /// false.
+    /// Sleeps until the waiter that `register` registers is woken. If `register` returns false,
+    /// returns immediately.
     pub fn nap(
         self: &Arc<Self>,
         object: &Arc<ObjectInner>,
@@ -301,8 +308,8 @@ impl Lane {
         }
     }
 
-    /// Starts a task that ends when the waiter given to `register` is woken. Starts none if
-    /// `register` returns false.
+    /// Starts a task that ends when the waiter that `register` registers is woken. If `register`
+    /// returns false, starts no task. Returns what `register` returned.
     pub fn begin_nap(
         self: &Arc<Self>,
         object: &Arc<ObjectInner>,
@@ -319,7 +326,7 @@ impl Lane {
         is_registered
     }
 
-    /// Starts a task and submits its I/O.
+    /// Starts a task, submits its I/O, and returns the task's id.
     pub fn begin_alone(self: &Arc<Self>, task: Task) -> TaskId {
         let mut work = self.work();
         let id = self.start(&mut work, task);
@@ -344,13 +351,13 @@ impl Lane {
     }
 }
 
-/// Waits for a descriptor of the caller's, without a lane.
+/// Waits until the caller's descriptor is ready or `timeout` has passed. Involves no lane.
 pub(crate) fn poll_only(fd: BorrowedFd<'_>, interest: Interest, timeout: Option<Duration>) -> Interest {
     poll(&[], Some((fd, interest)), timeout).unwrap_or_default()
 }
 
-/// Waits for descriptors. Returns what the caller's own is ready for; None if the time was over
-/// first.
+/// Waits until a descriptor is ready. Returns what the caller's `fd` is ready for, or `None` if the
+/// timeout passed first.
 fn poll(
     rings: &[BorrowedFd<'_>],
     fd: Option<(BorrowedFd<'_>, Interest)>,

@@ -1,5 +1,5 @@
-//! The miss: brings pages in with one fill for all tasks that want them, or reads around a full
-//! set. Not here: hits (`pages/hit.rs`).
+//! The miss: one fill brings a page in for all tasks that want it. If the page's set is full, the
+//! read goes past the cache. Not here: hits (`pages/hit.rs`).
 
 use octavo_disk::{IoBuffer, IoError};
 use octavo_table::{SetGuard, Tag};
@@ -16,7 +16,7 @@ use crate::sync::Arc;
 use crate::wait::TaskId;
 use crate::ways::WAYS;
 
-/// Tries one page of a read, or of a populate, which copies nothing.
+/// Tries one page of a `Read`, or of a `Populate`, which copies no bytes.
 pub(crate) fn page(
     lane: &Arc<Lane>,
     work: &mut Work,
@@ -38,8 +38,9 @@ pub(crate) fn page(
     if hit {
         return;
     }
-    // 2. Under the set's lock no thread can bring the page in or evict it. The loop repeats when a
-    //    writer comes and goes in between; after a few tries the task steps back and tries later.
+    // 2. Under the set's lock no other thread can bring the page in or evict it. The loop repeats
+    //    if a writer changes the page's state in between. After a few tries the task gives way and
+    //    tries the page again later.
     for _ in 0..OPTIMISTIC_TRIES {
         let guard = partition.table.lock(tag);
         if let Some(found) = guard.find(tag) {
@@ -64,13 +65,14 @@ pub(crate) fn page(
             }
             continue;
         }
-        // 3. Not resident. Another task may be serving it without a slot, or clearing its range.
+        // 3. The page is not resident. Another task may be serving it without a slot, or clearing
+        //    its range.
         let busy = partition.strays.wait(tag, || lane.waiter(id, page))
             || object.ranges.wait(page, || lane.waiter(id, page));
         if busy {
             return work.registered(id);
         }
-        // 4. Bring it in; if the set is full, read around it.
+        // 4. Claim a slot for a fill. If the set is full, read the page past the cache.
         let claiming = if object.streams.is_once() { Claiming::FillOnce } else { Claiming::Fill };
         let slot = match partition.claim(guard, tag, claiming) {
             Claimed::Resident => continue,
@@ -85,7 +87,7 @@ pub(crate) fn page(
     lane.retry(id, page);
 }
 
-/// Reads a page whose set is full into a bounce page, as a stray.
+/// Reads a page whose set is full as a stray: into a bounce page.
 fn read_around(
     lane: &Lane,
     work: &mut Work,
@@ -108,7 +110,7 @@ fn read_around(
     lane.push(work, transfer, octavo_disk::Op::Read, &buffer);
 }
 
-/// Copies the bytes of a successful fill to the tasks that asked for them. `filled` does the rest.
+/// Copies the bytes of a successful fill to the callers of its tasks. `filled` does the rest.
 pub(crate) fn deliver(work: &Work, transfer: &Transfer) {
     if transfer.kind != Kind::Fill {
         return;
@@ -124,7 +126,8 @@ pub(crate) fn deliver(work: &Work, transfer: &Transfer) {
     }
 }
 
-/// Ends a fill that was delivered: publishes its pages and wakes their waiters.
+/// Ends a fill whose bytes were delivered: publishes its pages and wakes their waiters. If the I/O
+/// failed, removes the pages.
 pub(crate) fn filled(lane: &Lane, work: &mut Work, transfer: Transfer, result: Result<(), IoError>) {
     let partition = &*transfer.object.partition;
     if result.is_err() && transfer.pages.count() > 1 {
@@ -156,15 +159,16 @@ pub(crate) fn filled(lane: &Lane, work: &mut Work, transfer: Transfer, result: R
             _ => partition.publish(slot, false),
         }
         match (filled.role, &task.job) {
-            // A part of a page that goes to the store first: now that the rest is resident, try
-            // again.
+            // A write of a part of the page, or a clearing, which goes to the store first: the rest
+            // of the page is resident now, so the task tries again.
             (Role::Bring, Job::Write { .. } | Job::Clear(_)) => lane.retry(filled.task, page),
             _ => lane.step(work, filled.task),
         }
     }
 }
 
-/// Reads each page of a failed long I/O alone, so that a bad block costs only its own page.
+/// Reads each page of a failed I/O of several pages separately, so that a bad block fails only its
+/// own page.
 fn split(lane: &Lane, work: &mut Work, transfer: Transfer) {
     let partition = &transfer.object.partition;
     for (number, filled) in transfer.pages.iter().enumerate() {
@@ -183,7 +187,8 @@ fn split(lane: &Lane, work: &mut Work, transfer: Transfer) {
     lane.ring.submit();
 }
 
-/// Continues a stray whose bytes have arrived: delivers them, or changes and writes them.
+/// Continues a stray whose read has ended: copies the bytes to the caller, or changes and writes
+/// them.
 pub(crate) fn stray_came(lane: &Lane, work: &mut Work, transfer: Transfer, result: Result<(), IoError>) {
     let Transfer { kind, object, page, pages, bounce, tag } = transfer;
     let partition = object.partition.clone();

@@ -1,5 +1,5 @@
-//! Read-ahead: claims the pages that a stream of reads will want next, together with the read that
-//! missed. Only a task that wants such a page waits for it.
+//! Read-ahead: together with a read that missed, claims the pages that its stream will probably
+//! want next. Only a task that wants such a page waits for it.
 //!
 //! Not here: how streams are detected (`state/streams.rs`).
 
@@ -26,11 +26,12 @@ impl PartitionInner {
     }
 }
 
-/// Claims what the stream of a read that missed will want next. The caller flushes.
+/// Claims the pages that the stream of a read that missed will probably want next. The caller
+/// flushes.
 pub(crate) fn after_miss(lane: &Arc<Lane>, work: &mut Work, id: TaskId) {
     let task = &work.tasks[id];
     let object = &task.object;
-    // A spare lane is dropped with its call, which would have to wait for these reads (B4).
+    // A call drops its spare lane when it returns, and would have to wait for these reads (B4).
     if !object.partition.reads_ahead() || lane.is_spare() {
         return;
     }
@@ -52,7 +53,7 @@ pub(crate) fn after_miss(lane: &Arc<Lane>, work: &mut Work, id: TaskId) {
     }
 }
 
-/// Claims one page ahead, unless the page is busy.
+/// Claims one page for reading ahead, unless the page is resident or busy.
 pub(crate) fn page(work: &mut Work, id: TaskId, object: Arc<ObjectInner>, page: PageIndex) {
     let partition = &*object.partition;
     let tag = object.tag(page);
@@ -63,7 +64,7 @@ pub(crate) fn page(work: &mut Work, id: TaskId, object: Arc<ObjectInner>, page: 
     if guard.find(tag).is_some() || partition.strays.has(tag) || object.ranges.is_closed(page) {
         return;
     }
-    // If the set is full, the page is left to the task that asks for it.
+    // If the set is full, leave the page to the task that wants it.
     let slot = match partition.claim(guard, tag, Claiming::Ahead) {
         Claimed::Slot(slot) => slot,
         Claimed::Full(_) | Claimed::Resident => return,

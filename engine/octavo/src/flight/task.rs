@@ -1,9 +1,9 @@
-//! Tasks and transfers: what is in flight. A task is one request that could not be answered at
-//! once, a transfer one I/O.
+//! Tasks and transfers. A *task* is one request that could not be answered immediately; a
+//! *transfer* is one I/O.
 //!
 //! A task knows its bytes and which of its pages are not done; a transfer knows the slots that it
-//! holds. Both live in the lane that they were submitted on. Any thread that takes a completion of
-//! the lane may finish a transfer; only the lane's owner tries pages.
+//! holds. Both belong to the lane on which they were submitted. Any thread that takes a completion
+//! of the lane may finish the transfer; only the lane's owner tries pages.
 
 use std::ops::Range;
 
@@ -19,10 +19,10 @@ use crate::state::partition::ObjectInner;
 use crate::sync::Arc;
 use crate::wait::TaskId;
 
-/// Every page that an object can have.
+/// A range that contains every page that an object can have.
 pub(crate) const EVERY: Range<PageIndex> = PageIndex(0)..PageIndex(u64::MAX >> 16);
 
-/// No page.
+/// A range without pages.
 pub(crate) const NONE: Range<PageIndex> = PageIndex(0)..PageIndex(0);
 
 /// What a task does, with the state that only this kind of task has.
@@ -31,15 +31,15 @@ pub(crate) enum Job {
     Read,
     /// Brings pages in; no bytes are copied.
     Populate,
-    /// Brings in pages that a stream of reads will probably want. No one waits for the task.
+    /// Brings in pages that a stream of reads will probably want. No caller waits for the task.
     Ahead,
     /// Copies the caller's bytes to the object; then, if `durable`, becomes a `Sync` of the range.
     Write { durable: bool },
-    /// Writes the dirty pages of the range; then, if wanted, makes the store durable.
+    /// Writes back the dirty pages of the range; then, if wanted, syncs the store.
     Sync(Box<SyncState>),
-    /// Clears the range; then, if durable, becomes a `Sync` of the range.
+    /// Clears the range; then, if its state says `durable`, becomes a `Sync` of the range.
     Clear(Box<ClearState>),
-    /// Waits for the one thing that it was registered with.
+    /// Does nothing but wait until its one waiter is woken.
     Nap,
 }
 
@@ -47,25 +47,26 @@ pub(crate) enum Job {
 pub(crate) struct Task {
     pub job: Job,
     pub object: Arc<ObjectInner>,
-    /// The caller's bytes: `len` bytes at `memory`, for the object's bytes from `offset` on.
+    /// The caller's memory: `len` bytes at `memory`, which correspond to the object's bytes from
+    /// `offset` on.
     pub memory: *mut u8,
     pub offset: ByteOffset,
     pub len: usize,
     /// Pages not tried yet: `next..end`.
     pub next: PageIndex,
     pub end: PageIndex,
-    /// Pages to be tried again, the next one last.
+    /// Pages to try again. The next one is the last of the vector.
     pub again: Vec<PageIndex>,
-    /// Transfers and registrations that the task waits for.
+    /// Number of transfers, registrations, messages and retries that the task waits for.
     pub outstanding: usize,
     // Boxed: tasks are moved several times, and few fail.
     pub error: Option<Box<Error>>,
     /// The queue request that this task answers: its number and operation.
     pub request: Option<(u64, Op)>,
-    /// How many requests were submitted together. If not 0, the task's pages may be requested from
-    /// their nodes by message.
+    /// Number of requests that were submitted together. If not 0, messages may request the task's
+    /// pages from their nodes.
     pub batch: u32,
-    /// The bundle, and the letter in it, that this task answers.
+    /// The key of the bundle, and the index of the letter in it, that this task answers.
     pub served: Option<(usize, usize)>,
 }
 
@@ -104,21 +105,21 @@ impl Task {
         }
     }
 
-    /// A task for one read of a batch.
+    /// Creates a task for one read of a batch.
     #[inline(always)]
     pub fn reading(object: &Arc<ObjectInner>, read: &mut Read<'_>) -> Task {
         Task::new(Job::Read, object.clone(), read.start(), read.buffer.as_mut_ptr(), read.buffer.len())
     }
 
-    /// A task for whole pages, without memory of the caller's.
+    /// Creates a task for whole pages, without memory of the caller.
     pub fn of_pages(job: Job, object: &Arc<ObjectInner>, pages: Range<PageIndex>) -> Task {
         let mut task = Task::new(job, object.clone(), ByteOffset(0), std::ptr::null_mut(), 0);
         (task.next, task.end) = (pages.start, pages.end);
         task
     }
 
-    /// A pass of the cleaner: writes up to about `pages_max` of the object's dirty pages, in the
-    /// order of their offsets. Makes nothing durable.
+    /// Creates a pass of the cleaner: a task that writes back up to about `pages_max` dirty pages
+    /// of the object, in the order of their offsets, and makes nothing durable.
     pub fn pass(object: &Arc<ObjectInner>, pages_max: u64) -> Task {
         Task::of_pages(Job::Sync(SyncState::new(false, pages_max)), object, EVERY)
     }
@@ -154,7 +155,7 @@ impl Task {
         }
     }
 
-    /// Whether every page was tried, and nothing is left to begin.
+    /// Whether every page was tried and no part of the task is left to begin.
     pub fn is_through(&self) -> bool {
         let is_begun = match &self.job {
             Job::Clear(clear) => clear.is_begun(),
@@ -163,8 +164,9 @@ impl Task {
         is_begun && self.next >= self.end && self.again.is_empty()
     }
 
-    /// Enters the task's next phase, if there is one: durable writes and clearings are followed by
-    /// a sync, the pages of a sync by the store's own.
+    /// Enters the task's next phase, and returns whether there is one. A durable write or clearing
+    /// continues as a sync of its range; a sync that has written its pages continues with a sync of
+    /// the store.
     pub fn enter_next_phase(&mut self) -> bool {
         let is_durable = match &mut self.job {
             Job::Sync(sync) => return sync.flush && !std::mem::replace(&mut sync.flushing, true),
@@ -187,10 +189,10 @@ impl Task {
 
 /// The result of a task that has ended.
 pub(crate) struct Ended {
-    /// The number that the task had; another task may have it now.
+    /// The id that the task had. Another task may have the same id now.
     pub task: TaskId,
     error: Option<Box<Error>>,
-    /// The queue request that it answers.
+    /// The queue request that the task answers.
     pub request: Option<(u64, Op)>,
 }
 
@@ -207,49 +209,52 @@ impl Ended {
 /// What happens to a page when its transfer ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// Fill: copy the task's part of the page to the caller.
+    /// Fill: copy the task's part of the page to the caller's memory.
     Deliver,
-    /// Fill: copy the caller's part over the page and make it dirty.
+    /// Fill: copy the caller's bytes over their part of the page, and make the page dirty.
     Patch,
-    /// Let the task try the page again; a task that only brings pages in is done with it.
+    /// Fill: a write or clearing tries the page again; for a task that only brings pages in, the
+    /// page is done. Other transfers: nothing more happens to the page.
     Bring,
-    /// Write-through into a slot that was claimed for it (Filling): publish the page.
+    /// Write-through with a slot that was claimed for it (Filling): publish the page.
     Publish,
     /// Write-through of a resident page (Storing): change it in place.
     EndStore,
-    /// Write-back on behalf of a task that will try the page again when it is clean.
+    /// Write-back for a task that waits until the page is clean, and then tries the page again.
     Retry,
 }
 
 /// A page of a transfer.
 #[derive(Clone, Copy)]
 pub(crate) struct TransferPage {
-    /// The slot that is held, or whose bytes were copied (write-back). None for a stray.
+    /// The slot that the transfer holds, or (write-back) whose bytes it copied. None for a stray.
     pub slot: Option<SlotIndex>,
     pub task: TaskId,
     pub role: Role,
-    /// Write-back: the version that travels. Otherwise 0.
+    /// Write-back: the version of the page that is written. Otherwise 0.
     pub version: u64,
 }
 
 /// What an I/O does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Store to frames.
+    /// Reads from the store into frames.
     Fill,
-    /// Bounce pages to the store, then to the frames (write-through).
+    /// Writes bounce pages to the store, then copies them to the frames (write-through).
     Store,
-    /// Bounce pages to the store; the frames are ahead or equal (write-back).
+    /// Writes bounce pages to the store (write-back). The frames have the same bytes, or newer
+    /// ones.
     Clean,
     /// Reads a stray into a bounce page, for the caller.
     StrayRead,
-    /// Reads a stray into a bounce page, to be changed in part and written.
+    /// Reads a stray into a bounce page. The page is then changed in part and written.
     StrayUpdate,
     /// Writes a stray from a bounce page.
     StrayWrite,
     /// Syncs the store.
     Flush,
-    /// A range that the store clears, up to page `end`. Its pages are held or not resident.
+    /// Tells the store to clear a range, up to page `end`. The pages of the range are held or not
+    /// resident.
     Clear { end: PageIndex },
 }
 
@@ -257,7 +262,7 @@ pub(crate) enum Kind {
 pub(crate) struct Transfer {
     pub kind: Kind,
     pub object: Arc<ObjectInner>,
-    /// The first page; the others follow it in the object.
+    /// The first page. The others follow it in the object.
     pub page: PageIndex,
     pub pages: Pages,
     pub bounce: Option<Bounce>,
@@ -265,7 +270,7 @@ pub(crate) struct Transfer {
     pub tag: Tag,
 }
 
-/// The pages of a transfer. A single page, the usual miss, allocates nothing.
+/// The pages of a transfer. A single page, as in most misses, allocates nothing.
 pub(crate) struct Pages {
     first: TransferPage,
     rest: Vec<TransferPage>,

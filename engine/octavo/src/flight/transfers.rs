@@ -1,5 +1,5 @@
-//! A lane's I/O: gathered pages become transfers, adjacent pages in one transfer; any thread takes
-//! completions and finishes their transfers.
+//! A lane's I/O. The owner turns gathered pages into transfers, adjacent pages into one. Any thread
+//! takes completions and finishes their transfers.
 //!
 //! Not here: what happens to the pages of a finished transfer (`read.rs`, `write.rs`,
 //! `writeback.rs`, `discard.rs`).
@@ -18,14 +18,15 @@ use crate::memory::copy;
 use crate::position::PageIndex;
 use crate::sync::{Arc, MutexGuard};
 
-/// Most pages of one I/O: 256 KiB with 4 KiB pages, where devices have reached their bandwidth.
+/// Most pages of one I/O: 256 KiB with 4 KiB pages, enough for devices to reach their full
+/// bandwidth.
 pub(crate) const RUN_PAGES_MAX: usize = 64;
 
-/// Initial room for completions that are taken together.
+/// Initial capacity of the list of completions that are taken together.
 const TAKEN_USUALLY: usize = 32;
 
 impl Work {
-    /// Prefetches what finishing a transfer will touch.
+    /// Prefetches the memory that finishing a transfer will touch.
     fn prefetch(&self, token: u64) {
         let transfer = &self.transfers[token as usize];
         if transfer.kind == Kind::Fill {
@@ -38,7 +39,8 @@ impl Work {
 }
 
 impl Lane {
-    /// Turns the gathered pages into transfers, adjacent pages in one, and submits all of them.
+    /// Sends the filled bundles, turns the gathered pages into transfers (adjacent pages into one)
+    /// and submits all of them.
     pub fn flush(&self, work: &mut Work) {
         self.post_all(work);
         let mut gathered = std::mem::take(&mut work.gathered);
@@ -54,17 +56,17 @@ impl Lane {
         self.ring.submit();
     }
 
-    /// `flush` for a caller that waits for nothing else. If a single read is all there is to do,
-    /// this thread performs it with one plain system call; other tasks that want the page are
-    /// woken as usual.
+    /// Does what `flush` does, for a caller that waits for nothing else. If the gathered pages form
+    /// a single read and nothing else is in flight, this thread performs the read with one plain
+    /// system call. Other tasks that want its pages are woken as usual.
     ///
-    /// Returns the task if it has ended and the lane has nothing else in flight: there is nothing
-    /// to wait for then, and nothing that other threads could take over.
+    /// Returns the ended task if the lane then has nothing else in flight. The caller need not
+    /// wait, and the lane has no completions that other threads could take.
     pub(super) fn flush_and_wait(&self, mut work: MutexGuard<'_, Work>) -> Option<Ended> {
         sort(&mut work.gathered);
         let is_one_run = (1..=RUN_PAGES_MAX).contains(&work.gathered.len())
             && work.gathered.windows(2).all(|pair| follows(&pair[0], &pair[1]));
-        // On a simulated disk, time passes only for threads that look at it through their ring.
+        // A simulated disk advances only while threads look at their rings: use the ring.
         if !is_one_run || !work.transfers.is_empty() || self.shared.simulated() {
             self.flush(&mut work);
             return None;
@@ -93,8 +95,8 @@ impl Lane {
         let token = entry.key() as u64;
         let Transfer { object, page, .. } = &*entry.insert(transfer);
         let offset = object.partition.page_size.start_of(*page);
-        // SAFETY: the buffers are frames in state Filling, which nobody else touches and which are
-        // never given back, or bounce pages that the transfer owns; both stay until `complete` has
+        // SAFETY: the buffers are frames in state Filling, which no other thread touches and which
+        // stay mapped, or bounce pages that the transfer owns. Both stay valid until `complete` has
         // taken the transfer.
         unsafe { self.ring.push(&object.store, op, offset.0, buffers, token) };
     }
@@ -114,9 +116,8 @@ impl Lane {
         self.ring.push_clear(&entry.insert(transfer).object.store, op, offset, len, token);
     }
 
-    /// Takes completions from the ring by `take` and finishes their transfers under one lock.
-    /// While one is finished, the first bytes of the next are prefetched. Any thread may call
-    /// this. Returns how many there were.
+    /// Takes completions from the ring with `take` and finishes their transfers under one lock. Any
+    /// thread may call this. Returns the number of completions taken.
     fn finish(&self, take: impl FnOnce(&Ring, &mut dyn FnMut(u64, Result<(), IoError>))) -> usize {
         let mut taken: Vec<(u64, Result<(), IoError>)> = Vec::new();
         take(&self.ring, &mut |token, result| {
@@ -130,8 +131,8 @@ impl Lane {
             return 0;
         }
         let mut work = self.work();
-        // 1. Copy to all callers first, one after the other: these copies wait for memory, and the
-        //    work below would otherwise wait for each of them.
+        // 1. Copy to all callers first, and prefetch the next page during each copy: copies wait
+        //    for memory, and the work below would otherwise wait between them.
         for (number, (token, result)) in taken.iter().enumerate() {
             if let Some((next, _)) = taken.get(number + 1) {
                 work.prefetch(*next);
@@ -147,13 +148,13 @@ impl Lane {
         count
     }
 
-    /// Takes completions without waiting. Returns how many there were.
+    /// Takes completions without waiting. Returns the number of completions taken.
     pub(super) fn reap(&self) -> usize {
         self.finish(|ring, take| _ = ring.reap(take))
     }
 
-    /// Sleeps in the ring until a completion or a wake-up arrives or the time is over. Returns how
-    /// many completions it took.
+    /// Sleeps in the ring until a completion or a wake-up arrives, or the timeout has passed.
+    /// Returns the number of completions taken.
     pub(super) fn wait(&self, timeout: Option<Duration>) -> usize {
         self.finish(|ring, take| _ = ring.wait(take, timeout))
     }
@@ -161,7 +162,8 @@ impl Lane {
 
 const NO_BUFFERS: [IoBuffer; RUN_PAGES_MAX] = [IoBuffer { ptr: std::ptr::null_mut(), len: 0 }; RUN_PAGES_MAX];
 
-/// Sorts by object and page, not by address, so that a run repeats from its seed.
+/// Sorts by object and page. Sorting by the object's address would make a test run irreproducible
+/// from its seed.
 fn sort(gathered: &mut [Gathered]) {
     if gathered.len() > 1 {
         gathered.sort_by_key(|g| (g.object.id, g.page));
@@ -173,7 +175,8 @@ fn follows(page: &Gathered, next: &Gathered) -> bool {
     Arc::ptr_eq(&page.object, &next.object) && page.page + 1 == next.page
 }
 
-/// Takes the first run of adjacent pages: its transfer, and in `buffers` where the bytes go.
+/// Takes the first run of adjacent pages. Returns its transfer, and stores in `buffers` where its
+/// bytes go.
 fn next_run(
     gathered: &mut Peekable<Drain<'_, Gathered>>,
     buffers: &mut [IoBuffer; RUN_PAGES_MAX],

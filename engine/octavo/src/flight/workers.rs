@@ -1,4 +1,4 @@
-//! The workers of nodes (mode `message`): one thread on each core, which serves bundles from other
+//! The workers of nodes (mode `message`): on each core one thread, which serves bundles from other
 //! nodes (`messages.rs`).
 
 use octavo_message::{RECEIVERS_MAX, Received};
@@ -10,10 +10,10 @@ use crate::error::Error;
 use crate::numa::{Numa, sys};
 use crate::sync::{Arc, JoinHandle, lock, spawn};
 
-/// Bundles that a worker has waiting for pages before it takes no more.
+/// Most bundles of a worker that wait for pages. At this number the worker takes no more.
 const SERVED_MAX: usize = 32;
 
-/// How often an idle worker polls before it sleeps: some microseconds.
+/// Number of times that an idle worker polls before it sleeps. This takes some microseconds.
 const LOOKS: usize = 200;
 
 /// The worker threads of a cache.
@@ -39,7 +39,7 @@ impl Workers {
             for (number, lane) in lanes.into_iter().enumerate() {
                 let cpu = numa.topology.nodes[node].cpus.get(number).copied();
                 let thread = spawn(&format!("octavo-node-{node}"), move || {
-                    sit_down(&lane.shared.numa, cpu);
+                    pin_to_cpu(&lane.shared.numa, cpu);
                     work(&lane, node, number as u32);
                 });
                 threads
@@ -49,12 +49,12 @@ impl Workers {
         Ok(Workers(threads))
     }
 
-    /// In a child of `fork` these threads do not exist: forgets them.
+    /// Forgets the threads in a child of `fork`, where they do not exist.
     pub fn leave_to_the_parent(&mut self) {
         std::mem::forget(std::mem::take(&mut self.0));
     }
 
-    /// Ends the workers. From now on senders serve their requests themselves.
+    /// Ends the workers. From then on senders serve their requests themselves.
     pub fn stop(&mut self, crew: &Crew) {
         if let Some(post) = crew.post.get() {
             post.close();
@@ -66,12 +66,12 @@ impl Workers {
     }
 }
 
-fn sit_down(numa: &Numa, cpu: Option<u32>) {
+fn pin_to_cpu(numa: &Numa, cpu: Option<u32>) {
     let Some(cpu) = cpu else { return };
     if numa.topology.is_emulated {
         crate::numa::sit(cpu);
     } else if let Err(error) = sys::pin(&[cpu]) {
-        log::warn!("a node's worker cannot stay on processor {cpu}: {error}");
+        log::warn!("cannot pin a node's worker to processor {cpu}, so it may run on others: {error}");
     }
 }
 
@@ -106,7 +106,7 @@ fn work(lane: &Arc<Lane>, node: usize, number: u32) {
         if closed && lane.work().tasks.is_empty() && lock(&post.leftovers[node]).is_empty() {
             return lane.leave();
         }
-        // Nothing to do, except perhaps to wait for pages.
+        // There is nothing to do, except perhaps to wait for pages.
         let is_full = lane.work().mail.served.len() >= SERVED_MAX;
         let has_news = || !is_full && (!post.exchange.is_empty(node) || post.exchange.is_closed());
         if !cfg!(shuttle)
@@ -121,7 +121,7 @@ fn work(lane: &Arc<Lane>, node: usize, number: u32) {
         if is_full || !lane.work().tasks.is_empty() && post.exchange.is_closed() {
             lane.sleep_a_while();
         } else if post.exchange.drowse(node, number) {
-            // Leftovers are checked once more after the announcement.
+            // Check the leftovers once more after the announcement (M4).
             if lock(&post.leftovers[node]).is_empty() {
                 lane.sleep_a_while();
             }

@@ -1,9 +1,9 @@
-//! Writing: into the page (write-back), or into the store first and then into the page
+//! Writes: into the page (write-back), or into the store first and then into the page
 //! (write-through).
 //!
-//! The state of a page's slot serialises writes to it. A write-through holds that state across its
-//! I/O, while readers go on reading the old bytes; a write-back holds it for the length of a copy.
-//! A page whose set is full is written to the store at once, as a stray.
+//! The state of a page's slot serialises writes to the page. A write-through owns the slot during
+//! its I/O, while readers still get the old bytes; a write-back owns it only during a copy. If the
+//! page's set is full, the write goes to the store immediately, as a stray.
 
 use std::cell::Cell;
 
@@ -24,23 +24,24 @@ use crate::sync::Arc;
 use crate::wait::TaskId;
 use crate::ways::WAYS;
 
-/// How often a page is tried before its task steps back.
+/// Number of times that a page is tried before its task gives way and tries again later.
 const TRIES: usize = 4;
 
-/// What trying a page led to.
+/// The outcome of one try of a page.
 enum Look {
-    /// The page has the bytes.
+    /// The page has the new bytes.
     Done,
     /// The task will be woken: by a fill, by the owner of the page, or by the bounce pool.
     Later,
-    /// The task owns the slot. The bytes go to the store first; `role` ends that.
+    /// The task owns the slot. The bytes go to the store first; `role` says what happens when the
+    /// store has them.
     Store { slot: SlotIndex, role: Role },
-    /// Write-back has no room for another dirty page: write it through.
+    /// The partition has reached its limit of dirty pages: write the page through.
     StoreFirst,
     /// The page is dirty and pinned, and its set is full: write it back first, so that it can be
     /// dropped.
     CleanFirst,
-    /// The page's state has changed meanwhile.
+    /// The page's state has changed in the meantime: look again.
     Again,
 }
 
@@ -53,12 +54,12 @@ struct Attempt<'a> {
     page: PageIndex,
     tag: Tag,
     span: Span,
-    /// The write covers all of the page that lies inside the object. Computed again when a slot is
-    /// claimed.
+    /// Whether the write covers all bytes of the page that lie inside the object. Computed under
+    /// the set's lock, before a slot is claimed.
     whole: Cell<bool>,
 }
 
-/// Tries one page of a write, and the pages behind it that go to the store in the same I/O.
+/// Tries one page of a write, and the pages after it that go to the store in the same I/O.
 pub(crate) fn page(
     lane: &Arc<Lane>,
     work: &mut Work,
@@ -81,8 +82,8 @@ pub(crate) fn page(
             _ => return,
         }
     }
-    // The store first. Bounce pages come before slots: a task that waits for a bounce page owns no
-    // slot.
+    // Write to the store first. Take bounce pages before slots: a task that waits for a bounce page
+    // owns no slot.
     let task = &work.tasks[id];
     let adjacent = if page + 1 == task.next { task.end - page } else { 1 };
     let wanted = adjacent.min(RUN_PAGES_MAX as u64) as usize;
@@ -110,7 +111,7 @@ pub(crate) fn page(
         }
         taken += 1;
         if taken < bounce.pages {
-            // The next page of the run is tried here, not by the task's cursor.
+            // The next page of the run is tried here, so the task's cursor skips it.
             work.tasks[id].next += 1;
             attempt = Attempt::new(lane, work, id, object, page + taken as u64);
             partition.count_first_write(attempt.tag, attempt.span.len);
@@ -145,8 +146,8 @@ impl<'a> Attempt<'a> {
         skip == 0 && (len == self.partition.page_bytes() || end.0 >= self.object.len_bytes())
     }
 
-    /// Tries a page a few times, then lets the task come back later, so that no thread loops for
-    /// ever.
+    /// Tries a page a few times. If its state keeps changing, lets the task try it again later, so
+    /// that no thread loops forever.
     fn try_often(&self, work: &mut Work, mut look: impl FnMut(&Self, &mut Work) -> Look) -> Look {
         for _ in 0..TRIES {
             match look(self, work) {
@@ -174,7 +175,8 @@ impl<'a> Attempt<'a> {
                 State::Clean | State::Dirty if found.word.pins() > 0 => {
                     self.supersede(work, guard, found, full_of_dirt)
                 }
-                // The page came meanwhile, or moved to where only the guard looks for it.
+                // The page has arrived in the meantime, or has moved to a place where only the
+                // guard looks for it.
                 State::Clean | State::Dirty => {
                     drop(guard);
                     self.in_place(&found, full_of_dirt).unwrap_or(Look::Again)
@@ -211,14 +213,15 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// What a slot is claimed for. If the write covers only a part of the page, the rest comes
-    /// from the store.
+    /// Returns the purpose of the claim. If the write covers only a part of the page, a fill reads
+    /// the rest from the store.
     fn claiming(&self) -> Claiming {
         if self.whole.get() { Claiming::Overwrite } else { Claiming::Fill }
     }
 
-    /// Puts the bytes into a resident page that no thread owns or pins. A dirty page may change
-    /// even if the partition has too many of them.
+    /// Puts the bytes into a resident page that no thread owns or pins; otherwise returns `None`. A
+    /// page that is already dirty may change even if the partition has reached its limit of dirty
+    /// pages.
     fn in_place(&self, found: &Found<'_>, full_of_dirt: bool) -> Option<Look> {
         if full_of_dirt && found.word.state() == State::Clean {
             return Some(self.too_dirty());
@@ -226,7 +229,8 @@ impl<'a> Attempt<'a> {
         self.partition.overwrite(self.tag, found, |frame| self.copy_over(frame)).then_some(Look::Done)
     }
 
-    /// Write-through: puts the bytes into a bounce page and holds the slot for them.
+    /// Write-through: puts the bytes into a bounce page, and takes ownership of the page's slot
+    /// until the store has them.
     fn store_page(&self, work: &mut Work, bounce: &mut Bounce, number: usize) -> Look {
         let (partition, table) = (self.partition, &self.partition.table);
         let guard = table.lock(self.tag);
@@ -246,8 +250,8 @@ impl<'a> Attempt<'a> {
                 work.gather(self.object.clone(), self.page, slot, self.id, Role::Bring);
                 Look::Later
             }
-            // The bounce page at hand becomes the stray's: a task that holds one never waits for
-            // another.
+            // The stray takes over the bounce page that the task already holds: a task that holds a
+            // bounce page never waits for another one.
             Claimed::Full(guard) => {
                 let mut own = bounce.split_off(number);
                 own.shorten(1);
@@ -256,7 +260,7 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// `store_page` of a resident page.
+    /// Does what `store_page` does, for a resident page.
     fn store_resident(
         &self,
         work: &mut Work,
@@ -277,11 +281,12 @@ impl<'a> Attempt<'a> {
                 self.copy_over(bounce);
                 Look::Store { slot: found.index, role: Role::EndStore }
             }
-            // The page became dirty meanwhile (write-back only): it may change in place.
+            // The page has become dirty in the meantime (write-back only), so it may change in
+            // place.
             State::Dirty if word.pins() == 0 && !word.writeback() => {
                 drop(guard);
                 match self.write_page(work) {
-                    // The page is clean again: the next try stores it.
+                    // The page is clean again: the next try writes it through.
                     Look::StoreFirst => Look::Again,
                     look => look,
                 }
@@ -310,15 +315,14 @@ impl<'a> Attempt<'a> {
         match self.partition.supersede(self.tag, guard, &found, |frame| self.copy_over(frame)) {
             Superseded::Done => Look::Done,
             Superseded::Changed => Look::Again,
-            // A clean page can be dropped: its bytes are in the store. A dirty one is written back
-            // first.
+            // A clean page can be dropped, because the store has its bytes. A dirty page must be
+            // written back first.
             Superseded::Full if is_clean => self.drop_pinned(),
             Superseded::Full => Look::CleanFirst,
         }
     }
 
-    /// Drops a clean, pinned page whose set is full. The page is then written as one without a
-    /// slot.
+    /// Drops a clean, pinned page whose set is full. The next try writes the page as a stray.
     fn drop_pinned(&self) -> Look {
         let mut guard = self.partition.table.lock(self.tag);
         if let Some(found) = guard.find(self.tag)
@@ -329,7 +333,8 @@ impl<'a> Attempt<'a> {
         Look::Again
     }
 
-    /// Whether the object was cut or closed while this write was on its way; the task then fails.
+    /// Returns whether the object was cut before this page, or closed, since the write was checked.
+    /// If so, fails the task.
     fn is_cut(&self, work: &mut Work) -> bool {
         let is_cut = self.partition.page_size.start_of(self.page).0 >= self.object.len_bytes();
         if is_cut {
@@ -339,8 +344,9 @@ impl<'a> Attempt<'a> {
         is_cut
     }
 
-    /// Whether another task serves the page without a slot or clears its range (this task is then
-    /// registered there), or the page lies past the object's end. Under the set's lock.
+    /// Returns whether the page cannot be claimed now: another task serves it without a slot or has
+    /// closed its range (this task is then registered with it), or the page lies past the object's
+    /// end (this task has then failed). The caller holds the set's lock.
     fn elsewhere(&self, work: &mut Work) -> bool {
         let waiter = || self.lane.waiter(self.id, self.page);
         let registered =
@@ -348,9 +354,9 @@ impl<'a> Attempt<'a> {
         if registered {
             work.registered(self.id);
         }
-        // Under the lock and after the look at the ranges, so that no change of the length is in
-        // progress: bytes behind a former end must be kept, and pages brought in now would be
-        // missed by a close.
+        // Read the length under the lock and after the check of the ranges: no change of the length
+        // is in progress then. With a stale length, the write could overwrite bytes past a former
+        // end with zeros, or bring in a page that a close would miss.
         self.whole.set(self.covers_all());
         registered || self.is_cut(work)
     }
@@ -368,8 +374,8 @@ impl<'a> Attempt<'a> {
         Look::StoreFirst
     }
 
-    /// Writes a page that has no slot straight to the store; reads its old bytes first if the
-    /// write does not cover them.
+    /// Writes a page without a slot straight to the store. If the write covers only a part of the
+    /// page, reads the old bytes first.
     fn stray(&self, work: &mut Work, guard: SetGuard<'_, WAYS>, bounce: Bounce) -> Look {
         let (partition, id, page) = (self.partition, self.id, self.page);
         partition.begin_stray(guard, self.tag, true);
@@ -392,13 +398,13 @@ impl<'a> Attempt<'a> {
     /// Copies the caller's bytes over a page: a bounce page, or a frame that this task owns
     /// (Writing or Filling) while optimistic readers may look at it.
     fn copy_over(&self, page: *mut u8) {
-        // SAFETY: the page is ours, and the span is the task's memory; racing readers are allowed
-        // for by `copy_in`.
+        // SAFETY: the page is ours, and the span is the task's memory. `copy_in` allows for racing
+        // readers.
         unsafe { copy::copy_in(self.span.memory, page.wrapping_add(self.span.skip), self.span.len) };
     }
 
-    /// Copies the caller's bytes into a page that they cover, and zeros behind them (past the
-    /// object's end).
+    /// Copies the caller's bytes into a page that they cover, and fills the rest of the page (past
+    /// the object's end) with zeros.
     fn fill(&self, page: *mut u8) {
         self.copy_over(page);
         let rest = self.partition.page_bytes() - self.span.len;
@@ -421,8 +427,8 @@ pub(crate) fn stored(lane: &Lane, work: &mut Work, transfer: Transfer, result: R
             unsafe { copy::copy_in(bounce.at(number), frame, partition.page_bytes()) }
         };
         match (&result, held.role) {
-            // What the store holds now is unknown: the page is dropped, and the next read finds
-            // out.
+            // The store's content is unknown now, so drop the page: the next read gets what the
+            // store has.
             (Err(_), _) => partition.release(tag, slot),
             (Ok(()), Role::Publish) => partition.publish_written(tag, slot, false, write),
             (Ok(()), _) => partition.end_store(tag, slot, write),

@@ -1,17 +1,19 @@
-//! Write-back and sync: dirty pages go to the store in the order of their offsets, adjacent pages
-//! in one I/O.
+//! Write-back and sync: a task writes dirty pages to the store in the order of their offsets,
+//! adjacent pages in one I/O.
 //!
-//! No list of dirty pages exists: the slots know, segments without dirty pages are skipped, and
-//! tags give the pages' keys. A round collects the lowest dirty pages of the range (an eighth of
-//! all dirty pages, at least 4096), writes them, and continues behind them. The pages of a short
-//! range are looked up one by one instead of walking over segments.
+//! There is no list of dirty pages. To find them, a task walks over the slots, skips segments
+//! without dirty pages, and computes the pages' keys from the tags. It works in *rounds*: a round
+//! collects the lowest dirty pages of the range (an eighth of all dirty pages, but at least 4,096)
+//! and writes them; the next round continues after them. The pages of a short range are looked up
+//! one by one instead.
 //!
-//! A store that refuses (because it is full, say) is asked again with one page at a time until it
-//! takes one. A *pass* (all dirty pages of an object, nothing made durable) gives up after 64
-//! refusals in a row; the next pass starts behind the refused pages.
+//! If the store refuses a write (because it is full, say), the task continues with one page per I/O
+//! until the store takes a page. A *pass* (which writes all dirty pages of an object, and makes
+//! nothing durable) gives up after 64 refusals in a row; the next pass starts after the refused
+//! pages.
 //!
-//! A page travels as a copy in a bounce page, so it may be read and written meanwhile. It becomes
-//! clean only if it was not written meanwhile.
+//! A page is written from a copy in a bounce page, so it may be read and written during the I/O.
+//! The page becomes clean only if no write changed it after the copy.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -30,12 +32,12 @@ use crate::state::partition::{ObjectInner, PartitionInner};
 use crate::sync::{Arc, Ordering, lock};
 use crate::wait::{Flush, RESUME, TaskId};
 
-/// Dirty pages that any round may collect: enough for long runs, 64 KiB of memory. Unit tests use
-/// few pages, so that there are several rounds.
+/// Fewest pages that a round may collect if there are as many: enough for long runs, and 64 KiB of
+/// memory. Unit tests use fewer pages, so that a sync takes several rounds.
 const ROUND_PAGES_LEAST: usize = if cfg!(test) { 64 } else { 4096 };
 
-/// A round collects this fraction of the dirty pages. A sync therefore walks over the table at
-/// most nine times, however large the cache is.
+/// A round collects one part in this many of the dirty pages. A sync therefore walks over the table
+/// at most nine times, however large the cache is.
 const ROUNDS: u64 = 8;
 
 /// One look-up costs about as much as walking over this many slots.
@@ -44,28 +46,29 @@ const LOOKUP_SLOTS: u64 = 16;
 /// Most transfers of one task in flight; more would only queue.
 const IN_FLIGHT_MAX: usize = 32;
 
-/// How often the copy of a page that is being written is tried before the task waits.
+/// Number of times that a page which is being written is copied before the task tries again later.
 const COPY_TRIES: usize = 4;
 
-/// Refused pages in a row after which a pass gives up: a full store is not asked for each of a
-/// million pages once a second.
+/// Refused pages in a row after which a pass gives up. Without this limit, the cleaner would offer
+/// a million pages to a full store every second.
 const REFUSED_MAX: u32 = 64;
 
 /// The state of a task that writes dirty pages.
 pub(crate) struct SyncState {
-    /// Make the store durable after the pages are written.
+    /// Sync the store after the pages are written.
     pub flush: bool,
-    /// The pages are written; the store's own sync is left.
+    /// The pages are written; only the sync of the store is left.
     pub flushing: bool,
-    /// The first of the object's flushes that covers the task; 0 until it asks for one.
+    /// The number of the object's first flush that covers the task; 0 until the task asks for a
+    /// flush.
     flush_needed: u64,
-    /// Pages that the task may still write (a limit of passes).
+    /// Pages that the task may still write. Limits passes.
     clean_left: u64,
-    /// Pages that a round collects, if more than the minimum.
+    /// The size of the task's rounds, if larger than the minimum.
     round: Option<Round>,
     /// Progress of the write-backs; None until the first.
     cleaning: Option<Cleaning>,
-    /// The first error of a page. The other pages are tried all the same.
+    /// The first error of a page, reported at the end. The other pages are still tried.
     pub late_error: Option<Error>,
 }
 
@@ -89,10 +92,10 @@ impl SyncState {
 
 /// Progress of the write-backs of a sync or a pass.
 pub(crate) struct Cleaning {
-    /// The task covers all dirty pages of the object, and has left none out so far.
+    /// The task covers all dirty pages of the object, and has skipped none so far.
     whole: bool,
     is_pass: bool,
-    /// Where a pass began, and will end: the pages before it come last.
+    /// Where a pass began and will end: it wraps around, and writes the pages before this one last.
     begun: PageIndex,
     runs: Runs,
     /// Pages refused since the last one that was written.
@@ -103,23 +106,24 @@ pub(crate) struct Cleaning {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Runs {
     Yes,
-    /// Not until the store takes a page: it refused the last time.
+    /// Not until the store takes a page: it refused one in the last pass or sync.
     NotYet,
-    /// Never: the store refused a run, and one bad block must not hold back its neighbours.
+    /// No more in this task: the store refused a run, and one bad block must not keep its
+    /// neighbours from being written.
     No,
 }
 
-/// What copying a page led to.
+/// The outcome of copying a page.
 enum Copy {
     /// The page needs no write.
     Clean,
     /// The bytes are in the bounce page; the slot has the write-back flag.
     Copied { slot: SlotIndex, version: u64 },
-    /// The task is registered, or will retry by itself.
+    /// The task is registered with the page, or will retry it.
     Later,
 }
 
-/// Continues a sync: starts write-backs up to the limit in flight.
+/// Continues a sync: starts write-backs until `IN_FLIGHT_MAX` are in flight.
 pub(crate) fn advance(lane: &Arc<Lane>, work: &mut Work, id: TaskId, object: &Arc<ObjectInner>) {
     if work.tasks[id].sync().flushing {
         return flush(lane, work, id, object);
@@ -158,7 +162,7 @@ fn collect(lane: &Lane, task: &mut Task, object: &ObjectInner) {
     }
     let most = sync.round.as_ref().map_or(ROUND_PAGES_LEAST, |round| round.pages_max);
     let round = object.dirty_pages(&(next..end), most);
-    // A full round may have left pages behind its last.
+    // There may be more dirty pages after the last of a full round.
     task.next = if round.len() < most { end } else { round[round.len() - 1] + 1 };
     task.again = round;
     task.again.reverse();
@@ -167,7 +171,7 @@ fn collect(lane: &Lane, task: &mut Task, object: &ObjectInner) {
     }
 }
 
-/// Sets up the progress of a task; once for each task.
+/// Sets up the progress of a task. Later calls do nothing.
 fn begin(task: &mut Task, object: &ObjectInner) {
     let whole = (task.next..task.end) == EVERY;
     let sync = task.sync();
@@ -176,7 +180,7 @@ fn begin(task: &mut Task, object: &ObjectInner) {
     }
     let is_pass = whole && !sync.flush;
     let runs = if lock(&object.writeback_error).is_some() { Runs::NotYet } else { Runs::Yes };
-    // Relaxed, here and elsewhere: wherever a pass begins, it ends there.
+    // Relaxed, here and elsewhere: a pass covers all pages wherever it begins.
     let begun = if is_pass { PageIndex(object.clean_next.swap(0, Ordering::Relaxed)) } else { PageIndex(0) };
     sync.cleaning = Some(Cleaning { whole, is_pass, begun, runs, refused: 0 });
     task.next = task.next.max(begun);
@@ -192,10 +196,11 @@ pub(crate) fn ended(task: &Task) {
     }
 }
 
-/// The pages of a sync are written; now syncs the store.
+/// Syncs the store, after the pages of a sync were written.
 fn flush(lane: &Arc<Lane>, work: &mut Work, id: TaskId, object: &Arc<ObjectInner>) {
     let task = &mut work.tasks[id];
-    // A task that asked before the object was closed has written its pages: its flush counts.
+    // A task that asked for a flush before the object was closed has written its pages, so the
+    // close does not fail it.
     let is_open = if task.sync().flush_needed == 0 { object.check_open() } else { Ok(()) };
     if let Err(error) = is_open.and_then(|()| object.check_not_failed()) {
         return task.fail(error);
@@ -219,8 +224,8 @@ fn flush(lane: &Arc<Lane>, work: &mut Work, id: TaskId, object: &Arc<ObjectInner
     }
 }
 
-/// Writes the next pages of the round that are adjacent. Returns false if no bounce page is free;
-/// the task will be woken.
+/// Writes the next adjacent pages of the round in one I/O. Returns false if no bounce page is free;
+/// the task is then registered and will be woken.
 fn run(lane: &Arc<Lane>, work: &mut Work, id: TaskId, object: &Arc<ObjectInner>) -> bool {
     let most = if work.tasks[id].sync().cleaning().runs == Runs::Yes { RUN_PAGES_MAX } else { 1 };
     let again = &mut work.tasks[id].again;
@@ -275,12 +280,12 @@ fn push(
     lane.push(work, transfer, octavo_disk::Op::Write, &buffer);
 }
 
-/// Whether a page is dirty, or was before its present owner took it.
+/// Whether a page is dirty, or may have been dirty before its current owner took it.
 fn may_be_dirty(word: Word) -> bool {
     matches!(word.state(), State::Dirty | State::Writing) || word.held()
 }
 
-/// P10 and a copy of the page's bytes, if the page is dirty.
+/// P10: if the page is dirty, begins its write-back and copies its bytes to a bounce page.
 fn copy_page(
     lane: &Arc<Lane>,
     work: &mut Work,
@@ -293,16 +298,17 @@ fn copy_page(
     let partition = &*object.partition;
     let tag = object.tag(page);
     for _ in 0..COPY_TRIES {
-        // Under the lock, so that a page on its way to another segment is not overlooked.
+        // Look under the lock: otherwise a page that is moving to another segment could be
+        // overlooked.
         let guard = partition.table.lock(tag);
         let Some(found) = guard.find(tag) else { return Copy::Clean };
         drop(guard);
         if !may_be_dirty(found.word) {
             return Copy::Clean;
         }
-        // Another version or a write is in progress: what was acknowledged before this sync must
-        // follow it. Or the page's range is being cleared: if the store refuses, the page is dirty
-        // again.
+        // Wait while an earlier version is being written back, or a writer owns the page: bytes
+        // acknowledged before this sync must be written after that. Wait also while the page's
+        // range is being cleared: if the store refuses, the page is dirty again.
         if found.word.owned() || found.word.writeback() {
             if partition.wait_for_slot(found.index, found.word, || lane.waiter(id, page)) {
                 work.registered(id);
@@ -310,13 +316,13 @@ fn copy_page(
             }
             continue;
         }
-        // With the flag set, the slot can be neither evicted nor moved. A writer may still change
-        // it, and the version tells.
+        // With the flag set, the page can be neither evicted nor moved. A writer may still change
+        // it, but then its version changes, too.
         let Some(copied_from) = partition.begin_writeback(tag, &found) else { continue };
         if copied_from.readable() {
             let frame = partition.frames.at(found.index);
-            // SAFETY: the frame is mapped, the bounce page is ours; the copy may race with a writer
-            // and is then thrown away.
+            // SAFETY: the frame is mapped, and the bounce page is ours. The copy may race with a
+            // writer, and is then discarded.
             unsafe { copy::copy_out(frame, bounce.at(number), partition.page_bytes()) };
             if found.slot().unchanged(copied_from) {
                 return Copy::Copied { slot: found.index, version: copied_from.version() };
@@ -324,13 +330,13 @@ fn copy_page(
         }
         partition.end_writeback(found.index, 0, false);
     }
-    // The page is being written all the time: retry later.
+    // Writers keep changing the page: retry later.
     work.tasks[id].outstanding += 1;
     lane.retry(id, page);
     Copy::Later
 }
 
-/// Starts the write-back of one page in a bounce page, for a task that will then try the page
+/// Starts the write-back of one page from a bounce page. When it has ended, the task tries the page
 /// again.
 pub(crate) fn begin_one(
     lane: &Arc<Lane>,
@@ -400,26 +406,27 @@ pub(crate) fn cleaned(lane: &Lane, work: &mut Work, transfer: Transfer, result: 
     }
     match held.role {
         Role::Retry => lane.retry(id, first),
-        // Through the owner, which starts what the limit in flight has held back.
+        // The owner continues the task: it starts the write-backs that `IN_FLIGHT_MAX` has held
+        // back.
         _ => lane.retry(id, RESUME),
     }
 }
 
 impl SyncState {
-    /// The store has taken `count` pages from `first` on.
+    /// Notes that the store has taken `count` pages from `first` on.
     fn took(&mut self, object: &ObjectInner, first: PageIndex, count: u64) {
         self.clean_left = self.clean_left.saturating_sub(count);
         let cleaning = self.cleaning();
         cleaning.refused = 0;
         if cleaning.runs == Runs::NotYet {
             cleaning.runs = Runs::Yes;
-            // Pages are not tried in order once several are refused: if it comes to that, the next
-            // pass begins here.
+            // Once pages have been refused, the order of tries is not the order of pages. Record
+            // this page, so that the next pass begins here if this one gives up.
             object.clean_next.store(first.0, Ordering::Relaxed);
         }
     }
 
-    /// The store has refused a page. Returns whether the task is to give up.
+    /// Notes that the store has refused a page. Returns whether the task must give up.
     fn refused(&mut self, object: &ObjectInner, page: PageIndex, error: &Error) -> bool {
         self.late_error.get_or_insert_with(|| error.clone());
         let cleaning = self.cleaning();
@@ -441,7 +448,7 @@ pub(crate) fn flushed(lane: &Lane, work: &mut Work, transfer: Transfer, result: 
         Ok(()) => {}
         Err(source) => work.tasks[id].fail(object.sync_failed(&source)),
     }
-    // Last, so that the tasks that are woken see that the object has failed.
+    // Call `ended` last, so that the tasks that it wakes see that the object has failed.
     object.flushes.ended(succeeded);
     lane.step(work, id);
 }
@@ -453,7 +460,8 @@ pub(crate) struct Round {
 }
 
 impl Round {
-    /// For `dirty` pages in all. None: the minimum is enough, or is all that there is memory for.
+    /// Chooses the size for `dirty` pages in total. Returns `None` if the minimum is enough, or if
+    /// there is no memory for more.
     fn among(lane: &Lane, dirty: u64) -> Option<Round> {
         let pages_max = (dirty / ROUNDS) as usize;
         if pages_max <= ROUND_PAGES_LEAST {
@@ -465,11 +473,11 @@ impl Round {
     }
 }
 
-/// Collects the lowest of the pages that it is shown. A walk may show a page twice if a segment is
-/// walked again.
+/// Collects the lowest of the pages that are added. A page may be added twice, because a walk may
+/// visit a segment twice.
 struct Lowest {
     most: usize,
-    /// Pages from here on are not among the lowest.
+    /// The lowest pages are below this one.
     below: PageIndex,
     /// Never more than twice `most`.
     pages: Vec<PageIndex>,
@@ -490,7 +498,7 @@ impl Lowest {
         self.pages.push(page);
     }
 
-    /// Removes duplicates first, then what is too much.
+    /// Removes duplicates, then all but the lowest `most` pages.
     fn sift(&mut self) {
         self.pages.sort_unstable();
         self.pages.dedup();
@@ -515,8 +523,8 @@ impl Task {
         }
     }
 
-    /// A task that writes the dirty pages of one segment, many at a time, for a resize that
-    /// empties it. Some may come or go meanwhile.
+    /// Creates a task that writes back the dirty pages of one segment, adjacent ones together, for
+    /// a resize that empties the segment. Pages that become dirty later are not included.
     pub fn cleaning_of(object: &Arc<ObjectInner>, segment: SegmentIndex) -> Task {
         let mut task = Task::of_pages(Job::Sync(SyncState::new(false, u64::MAX)), object, NONE);
         task.again = object.dirty_pages_of(segment);
@@ -524,20 +532,20 @@ impl Task {
         task
     }
 
-    /// A task that writes the dirty pages of a range and makes nothing durable.
+    /// Creates a task that writes back the dirty pages of a range and makes nothing durable.
     pub fn cleaning_pages(object: &Arc<ObjectInner>, pages: Range<PageIndex>) -> Task {
         Task::of_pages(Job::Sync(SyncState::new(false, u64::MAX)), object, pages)
     }
 }
 
 impl ObjectInner {
-    /// Returns the lowest `most` dirty pages of a range, in order; fewer than `most` are all.
-    /// Includes pages that are being written: they may have been dirty before.
+    /// Returns the lowest `most` dirty pages of a range, in order. If it returns fewer, the range
+    /// has no more. Pages that a writer owns are included, because they may have been dirty before.
     fn dirty_pages(&self, pages: &Range<PageIndex>, most: usize) -> Vec<PageIndex> {
         let partition = &*self.partition;
         let few = (partition.table.dirty_pages() / LOOKUP_SLOTS).max(RUN_PAGES_MAX as u64);
         if page_count(pages) <= few {
-            // Under the set's lock, a page that moves is found in either place.
+            // Under the set's lock, a page that is moving is found wherever it is.
             let is_dirty = |page: &PageIndex| {
                 let tag = self.tag(*page);
                 partition.table.lock(tag).find(tag).is_some_and(|found| may_be_dirty(found.word))
@@ -545,7 +553,7 @@ impl ObjectInner {
             return pages_in(pages).filter(is_dirty).take(most).collect();
         }
         let mut lowest = Lowest::new(most);
-        // Without moves: a page that moves could be overlooked in both places.
+        // Hold off moves: a page that moves during the walk could be overlooked in both places.
         let _still = lock(&partition.moves);
         #[cfg(test)]
         WALKS.with(|walks| walks.set(walks.get() + 1));
@@ -559,7 +567,8 @@ impl ObjectInner {
         lowest.into_pages()
     }
 
-    /// Returns the object's dirty pages in one segment, in order. Some may come or go meanwhile.
+    /// Returns the object's dirty pages in one segment, in order. Pages may become dirty or clean
+    /// during the call.
     pub fn dirty_pages_of(&self, segment: SegmentIndex) -> Vec<PageIndex> {
         let partition = &*self.partition;
         let mut pages = Vec::new();
@@ -573,8 +582,8 @@ impl ObjectInner {
         pages
     }
 
-    /// Notes that the store's sync has failed: pages that the store had taken may be lost, and no
-    /// later sync can tell.
+    /// Marks the object as failed, because a sync of the store has failed: data that the store had
+    /// taken may be lost, and no later sync would report that. Returns the error.
     pub fn sync_failed(&self, source: &IoError) -> Error {
         self.failed.store(true, Ordering::Release);
         self.partition.counters.add(Count::SyncErrors, 1);
@@ -584,7 +593,7 @@ impl ObjectInner {
 }
 
 impl PartitionInner {
-    /// Returns the objects that have dirty pages, or pages that are being written.
+    /// Returns the ids of the objects that have dirty pages, or pages that are being written.
     pub fn dirty_objects(&self) -> BTreeSet<u64> {
         let mut objects = BTreeSet::new();
         let _still = lock(&self.moves);
