@@ -82,7 +82,7 @@ impl Object {
     }
 
     /// Writes back the range's dirty pages, then evicts its clean pages that are not in use.
-    pub(crate) fn let_go(&self, offset: ByteOffset, len: u64) -> Result<(), Error> {
+    pub(crate) fn write_and_evict(&self, offset: ByteOffset, len: u64) -> Result<(), Error> {
         if len == 0 {
             return Ok(());
         }

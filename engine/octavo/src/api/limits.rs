@@ -39,15 +39,15 @@ impl Cache {
     /// # Ok::<(), octavo::Error>(())
     /// ```
     pub fn set_group(&self, name: &str, limits: Limits) -> Result<(), Error> {
-        self.name_group(name, limits)?;
+        self.store_group_limits(name, limits)?;
         // `planning` is free while this call waits for a store of the group, so the reaper can
         // still resize other partitions. A partition whose store refuses writes keeps its memory.
-        while let Some(held_up) = self.keep_group(name).into_iter().next() {
+        while let Some(held_up) = self.enforce_group_max(name).into_iter().next() {
             if held_up.catch_up().is_err() {
                 break;
             }
         }
-        self.follow_group();
+        self.replan();
         Ok(())
     }
 
@@ -58,9 +58,9 @@ impl Cache {
     /// # Errors
     /// The errors of [`set_group`](Self::set_group).
     pub fn begin_group(&self, name: &str, limits: Limits) -> Result<Owed, Error> {
-        self.name_group(name, limits)?;
-        let held_up = self.keep_group(name);
-        self.follow_group();
+        self.store_group_limits(name, limits)?;
+        let held_up = self.enforce_group_max(name);
+        self.replan();
         let is_inside =
             |partition: &Partition| control::groups_of(partition.name()).any(|group| group == name);
         let inside = self.partitions().into_iter().filter(is_inside);
@@ -70,7 +70,7 @@ impl Cache {
         Ok(Owed { bytes, partitions })
     }
 
-    fn name_group(&self, name: &str, limits: Limits) -> Result<(), Error> {
+    fn store_group_limits(&self, name: &str, limits: Limits) -> Result<(), Error> {
         self.core().shared.check_process()?;
         let wrong = |why: String| Error::Config(format!("group {name:?}: {why}"));
         crate::check_name(name).map_err(wrong)?;
@@ -91,7 +91,7 @@ impl Cache {
 
     /// Takes the memory above the group's `max` from its partitions. Returns the partitions of the
     /// group whose stores have not answered.
-    fn keep_group(&self, name: &str) -> Vec<Partition> {
+    fn enforce_group_max(&self, name: &str) -> Vec<Partition> {
         let planning = lock(&self.core().ledger.planning);
         let mut held_up = control::enforce_max(self.core(), planning.turn(self.core().crew()));
         held_up.retain(|other| control::groups_of(other.name()).any(|group| group == name));
@@ -99,7 +99,7 @@ impl Cache {
     }
 
     /// Runs a reaper period with the group's new limits. Later periods make the remaining changes.
-    fn follow_group(&self) {
+    fn replan(&self) {
         if self.core().shared.reaps() {
             control::period(self.core(), true);
         }
@@ -156,10 +156,10 @@ impl Cache {
     /// # Ok::<(), octavo::Error>(())
     /// ```
     pub fn set_limits(&self, partition: &Partition, limits: Limits) -> Result<(), Error> {
-        self.keep_limits(partition, limits)?;
+        self.store_limits(partition, limits)?;
         // `planning` is free while this call waits for the partition's own store, so the reaper can
         // still resize other partitions.
-        while !self.follow_limits(partition, limits)?.is_nothing() {
+        while !self.enforce_limits(partition, limits)?.is_nothing() {
             partition.catch_up()?;
         }
         Ok(())
@@ -174,11 +174,11 @@ impl Cache {
     /// # Errors
     /// The errors of [`set_limits`](Self::set_limits).
     pub fn begin_limits(&self, partition: &Partition, limits: Limits) -> Result<Owed, Error> {
-        self.keep_limits(partition, limits)?;
-        self.follow_limits(partition, limits)
+        self.store_limits(partition, limits)?;
+        self.enforce_limits(partition, limits)
     }
 
-    fn keep_limits(&self, partition: &Partition, limits: Limits) -> Result<(), Error> {
+    fn store_limits(&self, partition: &Partition, limits: Limits) -> Result<(), Error> {
         self.core().shared.check_process()?;
         let wrong = |why: String| Error::Config(format!("partition {:?}: {why}", partition.name()));
         limits.validate().map_err(wrong)?;
@@ -186,12 +186,12 @@ impl Cache {
         let _alone = lock(&self.core().ledger.planning);
         let promised = self.promised_bytes(Some(partition.name())).saturating_add(limits.min_bytes);
         self.check_promise(promised).map_err(wrong)?;
-        partition.inner.keep_limits(limits);
+        partition.inner.store_limits(limits);
         Ok(())
     }
 
     /// Resizes, in a turn, a partition that has more than its new `max` or less than its new `min`.
-    fn follow_limits(&self, partition: &Partition, limits: Limits) -> Result<Owed, Error> {
+    fn enforce_limits(&self, partition: &Partition, limits: Limits) -> Result<Owed, Error> {
         let planning = lock(&self.core().ledger.planning);
         let turn = planning.turn(self.core().crew());
         let charged = partition.stat().charged_bytes;

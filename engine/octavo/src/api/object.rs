@@ -138,7 +138,7 @@ impl Object {
                 if partition.places.messages {
                     return self.read_batch_by_message(reads);
                 }
-                missing = self.inner.read_many_heard(reads);
+                missing = self.inner.read_many_accounted(reads);
             }
         }
         match missing.is_empty() {
@@ -316,7 +316,7 @@ impl Object {
             Advice::WillNeed => {
                 self.run_bytes(Job::Populate, offset, std::ptr::null_mut(), self.populate_len(len))
             }
-            Advice::DontNeed => self.let_go(offset, len),
+            Advice::DontNeed => self.write_and_evict(offset, len),
             // As in the kernel, these apply to the whole object; the range is only checked.
             Advice::Normal | Advice::Sequential | Advice::Random | Advice::NoReuse => {
                 self.inner.streams.advise(advice);

@@ -196,7 +196,7 @@ impl Partition {
     }
 
     /// Sets the most bytes of dirty pages that the partition may hold. `None` restores the default,
-    /// 40 % of the frames. Above the limit, a write that would make another page dirty goes to the
+    /// 40 % of the frames. At the limit, a write that would make another page dirty goes to the
     /// store first.
     pub fn set_dirty_max(&self, bytes: Option<u64>) {
         if self.inner.shared.is_forked() {

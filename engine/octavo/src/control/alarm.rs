@@ -1,8 +1,9 @@
-//! The reaper's sleep: ended by a bell that other threads ring, or by triggers, kernel files for
-//! which poll(2) reports that processes have waited for memory. Between two events the sleep
-//! costs nothing.
+//! The reaper's sleep. Two kinds of events end it: other threads ring the alarm's bell, and
+//! triggers fire. A *trigger* is a kernel file for which poll(2) reports that processes have waited
+//! for memory. Between two events the sleeping reaper uses no CPU.
 //!
-//! Not here: where triggers come from (`pressure.rs`), what an event leads to (`reaper.rs`).
+//! Not here: how triggers are opened (`pressure.rs`), what the reaper does after an event
+//! (`reaper.rs`).
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -12,9 +13,10 @@ use std::time::Duration;
 
 use crate::sync::{AtomicBool, Ordering};
 
-/// What wakes the reaper, and why it was woken; see the module.
+/// The reaper's bell, and the reasons for which it was rung; see the module.
 pub(crate) struct Alarm {
-    /// Both ends are non-blocking: one unread byte is enough.
+    /// The reaper reads from `bell`; other threads write to `rope`. Both ends are non-blocking,
+    /// because one unread byte is enough.
     bell: UnixStream,
     rope: UnixStream,
     over: AtomicBool,
@@ -40,10 +42,10 @@ impl Alarm {
     }
 
     fn ring(&self, what: &AtomicBool) {
-        // Release: pairs with the loads after `sleep`; the reaper has read the byte, or finds it
-        // at the next turn.
+        // Release: pairs with the loads after `sleep`. The reaper has read this byte, or its next
+        // `sleep` finds the byte.
         what.store(true, Ordering::Release);
-        // If the socket is full, the bell has been rung already.
+        // If the socket is full, the bell has already been rung.
         let _ = (&self.rope).write(&[1]);
     }
 
@@ -71,15 +73,15 @@ impl Alarm {
         // SAFETY: the array is alive and has that many members; all files in it are open.
         let woken = unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, timeout) };
         if woken < 0 {
-            // A signal, or no memory in the kernel. The latter must not become a loop without a
-            // pause.
+            // A signal has arrived, or the kernel has no memory. In the second case pause, so that
+            // the reaper's loop does not spin.
             if io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
                 std::thread::sleep(time);
             }
             return;
         }
-        // Poll itself resets a trigger's event; bytes of the bell are taken here. After a failed
-        // read the byte is left for the next turn.
+        // `poll` itself resets a trigger's event, but not the bell: read its bytes here. If the
+        // read fails, the next `sleep` finds them.
         let _ = (&self.bell).read(&mut [0; 64]);
         let mut told = polled[1..].iter().map(|file| file.revents);
         triggers.retain(|_| {

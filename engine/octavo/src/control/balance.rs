@@ -15,8 +15,8 @@ const ARRIVALS_MIN: f64 = 512.0;
 const STEP: usize = 32;
 
 impl PartitionInner {
-    /// Reads the clocks of all nodes' sets, and compares the nodes if enough arrivals have been
-    /// counted. Returns between which nodes entries should move, and how many.
+    /// Reads the clocks of sets of all nodes, and compares the nodes if enough arrivals have been
+    /// counted. Returns from which node to which entries should move, and how many.
     pub fn look_at_nodes(&self) -> Option<(Verdict, usize)> {
         if self.places.nodes == 1 {
             return None;
@@ -68,7 +68,7 @@ mod tests {
     const PAGE: u64 = 4096;
     const PAGES: u64 = 8192;
 
-    /// Nothing runs but what the test calls. A segment has 128 pages.
+    /// Creates a cache without threads, so only the test's own calls act. A segment has 128 pages.
     fn scene(nodes: u32, segments: u64) -> (Cache, Partition, Object) {
         let config = CacheConfig {
             memory_max_bytes: 32 << 20,
@@ -83,7 +83,7 @@ mod tests {
         let partition = PartitionConfig { policy: crate::PolicyName::Lru, ..PartitionConfig::new("p") };
         let partition = cache.partition(partition).unwrap();
         partition.resize_segments(segments as u32).unwrap();
-        // The reaper does not change its size.
+        // Fix the partition's size, so that the reaper does not change it.
         let charged = partition.stat().charged_bytes;
         cache
             .set_limits(&partition, Limits { min_bytes: charged, max_bytes: charged, ..partition.limits() })
@@ -128,7 +128,7 @@ mod tests {
         let (cache, partition, object) = scene(2, 16);
         let begin = entries(&partition, 2);
         assert_eq!(begin[0], begin[1]);
-        // Node 0 has room for 1,024 pages: one and a half times as many are read there, and a
+        // Each node has room for 1,024 pages. The test reads 1.5 times as many on node 0, and a
         // quarter as many on node 1.
         let mut pages = pages_of(&partition, &object, 0, 1536);
         pages.extend(pages_of(&partition, &object, 1, 256));

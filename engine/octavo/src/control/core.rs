@@ -1,5 +1,5 @@
-//! The core of a cache: its partitions, its lanes, its reaper's ledger. The cache's threads work
-//! on it, and partition handles keep it alive.
+//! The core of a cache: its partitions, its lanes and its reaper's ledger. The cache's threads work
+//! on the core, and partition handles keep it alive.
 //!
 //! Not here: the threads themselves (`api/cache.rs`).
 
@@ -19,7 +19,7 @@ pub(crate) struct Core {
     partitions: Mutex<Vec<Arc<PartitionInner>>>,
 }
 
-/// One tenant's cache: a handle, cheap to clone.
+/// A handle of a partition, which is one tenant's cache. Cheap to clone.
 #[derive(Clone)]
 pub struct Partition {
     pub(crate) inner: Arc<PartitionInner>,

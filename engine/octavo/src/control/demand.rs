@@ -1,4 +1,5 @@
-//! What a plan needs to know of a partition, and the size of the partition's monitor.
+//! Collects what a plan needs to know about a partition, and fits the partition's monitor to its
+//! size.
 //!
 //! Not here: the monitor itself (`octavo_table`), plans (`plan.rs`).
 
@@ -15,8 +16,8 @@ use crate::sync::lock;
 use crate::ways::WAYS;
 
 impl Partition {
-    /// Returns what a plan needs to know of the partition. From now on the curve's counts are
-    /// multiplied by `keep`; 1 only looks.
+    /// Returns what a plan needs to know about the partition. Then decays the curve's counts:
+    /// multiplies them by `keep`. With `keep` 1, nothing changes.
     pub(crate) fn share(&self, keep: f64) -> Share {
         let inner = &self.inner;
         let curve = inner.table.miss_curve();
@@ -57,14 +58,14 @@ impl Partition {
     }
 
     /// Records that a plan has changed the partition's size.
-    pub(crate) fn went(&self, from_bytes: u64, to_bytes: u64) {
+    pub(crate) fn note_resize(&self, from_bytes: u64, to_bytes: u64) {
         let mut remembered = lock(&self.inner.remembered);
         remembered.trend = remembered.trend.after(from_bytes, to_bytes);
     }
 
-    /// Fits the monitor to the partition's size: extends it to larger sizes if the partition has
-    /// come near the largest that it covers, and shrinks it if it takes more than its share of
-    /// the partition's current size.
+    /// Fits the monitor to the partition's size. Extends the curve to larger sizes if the partition
+    /// has grown to more than half of the largest size that the curve covers. Shrinks the monitor
+    /// if it takes more memory than its share of the partition's current size.
     pub(crate) fn fit_monitor(&self) {
         let inner = &self.inner;
         let Some(monitor) = inner.table.monitor() else { return };

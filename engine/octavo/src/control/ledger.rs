@@ -1,7 +1,7 @@
-//! The reaper's state between two periods: limits of groups, the memory that all partitions may
-//! hold, what the reaper has done.
+//! The reaper's state between two periods: the limits of groups, the memory that the cache may
+//! hold, and the reaper's statistics.
 //!
-//! Not here: what the reaper does with it (`reaper.rs`).
+//! Not here: how the reaper uses this state (`reaper.rs`).
 
 use std::collections::BTreeMap;
 
@@ -14,14 +14,15 @@ use crate::sync::{AtomicU64, Mutex, Ordering, lock};
 
 /// The reaper's state between two periods.
 pub(crate) struct Ledger {
-    /// Limits of groups, by name. Groups without limits are not in it.
+    /// Limits of groups, by name. Groups without limits are not in the map.
     pub(super) groups: Mutex<BTreeMap<String, Limits>>,
     /// How much the cache may hold now, given the state of the system's memory.
     pub(super) total: Mutex<Total>,
     pub alarm: Alarm,
-    /// Held while several partitions are resized, or one is created or removed.
+    /// Held while several partitions are resized, while one is created or removed, and while limits
+    /// change.
     pub planning: Mutex<Planning>,
-    /// References shown to the monitors since their counts last decayed.
+    /// Sampled accesses that the monitors have processed since their counts last decayed.
     pub(super) shown: AtomicU64,
     pub(super) moved_bytes: AtomicU64,
     pub(super) periods: AtomicU64,
@@ -32,12 +33,13 @@ pub(crate) struct Ledger {
 pub struct ReaperStat {
     /// Periods in which the reaper planned sizes.
     pub periods: u64,
-    /// Bytes moved away from partitions.
+    /// Bytes taken from partitions.
     pub moved_bytes: u64,
     /// Bytes that all partitions and buffers together may hold now: `memory_max`, or less while
     /// the system is short of memory.
     pub allowed_bytes: u64,
-    /// Partitions whose resize waits for a store that has not answered in time.
+    /// Partitions whose resize was given up because a store did not answer in time, and is still to
+    /// be continued.
     pub held_up: u64,
 }
 

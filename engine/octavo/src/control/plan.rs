@@ -1,7 +1,8 @@
-//! Plans: a snapshot of the cache from which sizes are planned, and the steps that follow.
+//! Plans: takes a snapshot of the cache, from which `octavo_share` plans sizes, and carries out the
+//! planned resizes.
 //!
-//! Not here: what memory is worth (`octavo_share`), when a plan is made (`reaper.rs`), how a
-//! partition is resized (`resize.rs`).
+//! Not here: how much a partition gains from memory (`octavo_share`), when a plan is made
+//! (`reaper.rs`), how a partition is resized (`resize.rs`).
 
 use std::collections::BTreeMap;
 
@@ -26,16 +27,16 @@ pub(crate) fn has_empty_level(name: &str) -> bool {
     name.ends_with('/') || groups_of(name).any(|group| group.ends_with('/'))
 }
 
-/// The snapshot of a cache that a plan is made from, and the partition of each node of the
-/// plan's tree.
+/// A snapshot of a cache from which a plan is made: a tree of groups and partitions.
 pub(crate) struct Picture {
     pub state: State,
+    /// By node of the tree: the partition, or `None` for a group.
     pub partitions: Vec<Option<Partition>>,
 }
 
 impl Picture {
-    /// Takes the snapshot. From now on the curves' counts are multiplied by `keep`; 1 only
-    /// looks.
+    /// Takes the snapshot, and then decays the curves' counts: multiplies them by `keep`. With
+    /// `keep` 1, nothing changes.
     pub fn of(core: &Arc<Core>, keep: f64) -> Picture {
         let (shared, partitions) = (&core.shared, core.partitions());
         let groups = core.ledger.groups();
@@ -67,17 +68,18 @@ impl Picture {
             picture.state.nodes.push(Node { parent, limits: share.limits, leaf: Some(share.leaf) });
             picture.partitions.push(Some(partition.clone()));
         }
-        // The minimums stay promised, however short of memory the system is.
+        // The minimums are guaranteed, however short of memory the system is.
         let least = picture.state.least_bytes();
         picture.state.total_bytes = shared.budget.max_bytes().saturating_sub(apart).max(least);
         picture
     }
 
-    /// Changes the snapshot so that partitions whose stores do not answer keep their size: a
-    /// plan distributes only memory that it can get.
+    /// Changes the snapshot so that partitions whose stores do not answer keep their sizes. A plan
+    /// then distributes only memory that it can get.
     pub fn spare_held_up(mut self) -> Picture {
         let nodes = &mut self.state.nodes;
-        // Children follow their parents: a group has room for what the partitions below it keep.
+        // In `nodes`, children follow their parents. Going backwards raises each group's limit to
+        // what the partitions below it keep.
         let mut kept = vec![0u64; nodes.len()];
         for (place, partition) in self.partitions.iter().enumerate().rev() {
             if partition.as_ref().is_some_and(Partition::is_held_up) {
@@ -93,13 +95,13 @@ impl Picture {
         self
     }
 
-    /// Makes the steps of a plan. Returns the bytes moved away from partitions.
+    /// Makes a plan and carries out its steps. Returns the bytes taken from partitions.
     pub fn carry_out(&self, pace: &Pace, turn: Option<Turn<'_>>) -> u64 {
         self.make(self.state.plan(pace), turn).0
     }
 
-    /// Makes `steps`. Returns the bytes moved away from partitions, and the partitions that were
-    /// held up.
+    /// Carries out `steps`. Returns the bytes taken from partitions, and the partitions whose
+    /// resizes were given up because their stores did not answer.
     pub fn make(&self, steps: Vec<Resize>, turn: Option<Turn<'_>>) -> (u64, Vec<Partition>) {
         let (mut moved, mut held_up) = (0, Vec::new());
         for resize in steps {
@@ -107,16 +109,16 @@ impl Picture {
             let before = self.state.nodes[resize.node].leaf.as_ref().map_or(0, |leaf| leaf.current_bytes);
             match partition.resize_in_turn((resize.to_bytes / self.state.granule_bytes) as u32, turn) {
                 Ok(()) => {
-                    partition.went(before, resize.to_bytes);
+                    partition.note_resize(before, resize.to_bytes);
                     moved += before.saturating_sub(resize.to_bytes);
                 }
-                // A store that refuses keeps its dirty pages resident, a pin keeps its segment:
-                // the next period tries again.
+                // If a store refuses dirty pages they stay resident, and a pin keeps its segment.
+                // The next period tries again.
                 Err(Stop::Failed(error)) => {
                     log::debug!("partition {}: not resized: {error}", partition.name())
                 }
-                // Other partitions do not wait for this one's store: the next period continues
-                // with it.
+                // Other partitions do not wait for this partition's store. The next period
+                // continues this resize.
                 Err(Stop::HeldUp) => held_up.push(partition.clone()),
             }
         }
@@ -124,7 +126,7 @@ impl Picture {
     }
 }
 
-/// What a partition has, was promised and could use.
+/// A partition in a plan: its limits, the memory that it has, and the memory that it could use.
 pub(crate) struct Share {
     pub limits: Limits,
     pub leaf: Leaf,
@@ -139,17 +141,16 @@ pub(crate) struct Share {
 pub(crate) enum Use {
     /// No page was ever requested.
     Never,
-    /// No page was requested in this many of the last periods, in which other partitions were
-    /// used.
+    /// No page was requested in this many periods up to now, in which other partitions were used.
     Before(u32),
 }
 
 impl Use {
-    /// Quiet periods that have no effect yet: some loads rest for a while.
+    /// Quiet periods that have no effect yet: some loads pause for a while.
     const QUIET: u32 = 4;
 
-    /// Returns the share of the observed load to expect again: after [`Use::QUIET`] quiet
-    /// periods, half as much with each further one.
+    /// Returns the fraction of the observed load that is expected to continue: 1 for up to
+    /// [`Use::QUIET`] quiet periods, then half as much with each further one.
     fn expected(self) -> f64 {
         match self {
             Use::Never => 1.0,
@@ -159,8 +160,8 @@ impl Use {
 }
 
 impl Share {
-    /// Computes the share from a partition's figures. Limits cover all that is charged; a plan
-    /// covers segments only.
+    /// Computes the share from a partition's figures. A partition's limits apply to all memory
+    /// charged to it, but a plan distributes only segments.
     pub fn new(
         limits: Limits,
         (segment_bytes, fixed_bytes): (u64, u64),
@@ -171,7 +172,7 @@ impl Share {
     ) -> Share {
         let limits = besides(limits, fixed_bytes);
         let current_bytes = seen.bytes;
-        // A partition with few observations is left alone as far as possible.
+        // `is_new`: a plan changes a partition with few observations as little as possible.
         let is_new = curve.as_ref().is_none_or(|curve| curve.seen < SEEN_MIN);
         let curve = curve.unwrap_or_default();
         let points = curve.points.iter().map(|(pages, misses)| (pages * page_bytes, *misses));
@@ -182,7 +183,7 @@ impl Share {
     }
 }
 
-/// Returns the limits on segments alone, if `fixed_bytes` are charged besides.
+/// Returns the limits on segments alone: `fixed_bytes` are charged in addition.
 fn besides(limits: Limits, fixed_bytes: u64) -> Limits {
     let less = |bytes: u64| if bytes == u64::MAX { bytes } else { bytes.saturating_sub(fixed_bytes) };
     Limits {

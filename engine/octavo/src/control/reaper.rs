@@ -1,15 +1,17 @@
-//! The reaper thread moves memory between partitions according to its worth to them, and gives
+//! The reaper thread moves memory to the partitions where it avoids the most misses, and gives
 //! memory back to the system when the system is short of it.
 //!
-//! - Ten times a second it feeds the accesses that the monitors sampled into their miniatures.
-//! - Once per period (one second) it looks at all partitions, asks `octavo_share` for the next
-//!   steps and makes them: shrinking partitions first, then growing ones.
-//! - Of the locks that requests take it holds only those of a resize.
-//! - Without traffic it only checks the system's memory, every few seconds, or when the kernel
-//!   or a caller reports a shortage (`alarm.rs`).
+//! - Ten times a second it feeds the accesses that the monitors have sampled into the monitors'
+//!   miniatures.
+//! - Once per period (one second) it takes a snapshot of all partitions, asks `octavo_share` for
+//!   the next resizes and carries them out: first those that shrink a partition, then those that
+//!   grow one.
+//! - Of the locks that requests take, it takes only those that a resize needs.
+//! - Without traffic it only checks the system's memory: every five seconds (every second while
+//!   partitions give memory back), and when the kernel or a caller reports a shortage (`alarm.rs`).
 //!
-//! Not here: what memory is worth (`octavo_share`), how a partition is resized (`resize.rs`),
-//! how short memory is (`pressure.rs`).
+//! Not here: how much a partition gains from memory (`octavo_share`), how a partition is resized
+//! (`resize.rs`), how short memory is (`pressure.rs`).
 
 use std::time::Duration;
 
@@ -21,21 +23,21 @@ use super::turn::{Stop, Turn};
 use crate::pressure::PressureSource;
 use crate::sync::{Arc, Ordering, lock};
 
-/// Interval between two drains of the monitors while there is traffic: their rings hold some
-/// thousand accesses of the sample.
+/// Interval between two drains of the monitors while there is traffic. A monitor's ring holds some
+/// thousand sampled accesses.
 const TICK: Duration = Duration::from_millis(100);
 
 /// Ticks per period.
 const TICKS: u32 = 10;
 
-/// Ticks without an access after which the traffic counts as quiet; and the interval between two
-/// looks then: [`PERIOD`] while partitions give memory back, [`REST`] otherwise.
+/// Ticks without a sampled access after which the cache counts as idle. The reaper then wakes once
+/// per [`PERIOD`] while partitions give memory back, and once per [`REST`] otherwise.
 const QUIET_TICKS: u32 = 20;
 const PERIOD: Duration = Duration::from_secs(1);
 const REST: Duration = Duration::from_secs(5);
 
-/// Continues resizes that earlier turns gave up, and then takes what lies beyond a limit.
-/// Returns the partitions whose stores still do not answer.
+/// Continues resizes that earlier turns gave up, and then takes memory above a `max`. Returns the
+/// partitions whose stores still do not answer.
 pub(crate) fn continue_resizes(core: &Arc<Core>, turn: Option<Turn<'_>>) -> Vec<Partition> {
     let mut held_up = core.partitions();
     held_up.retain(Partition::is_held_up);
@@ -59,13 +61,13 @@ fn resume(core: &Arc<Core>, turn: Option<Turn<'_>>) {
     }
 }
 
-/// Takes what lies beyond a group's `max` from the group's partitions, and moves nothing else.
-/// The caller has changed a limit or a size, and holds `planning`. Returns the partitions whose
-/// stores hold that up.
+/// Takes memory above a `max`, of a partition or of a group, and moves nothing else. The caller has
+/// changed a limit or a size, and holds `planning`. Returns the partitions that still have too much
+/// because their stores do not answer.
 pub(crate) fn enforce_max(core: &Arc<Core>, turn: Option<Turn<'_>>) -> Vec<Partition> {
     let mut held_up = Vec::new();
-    // A segment that leaves may keep some of its metadata charged, so the first round can fall a
-    // little short; the second does not.
+    // The metadata of a segment that leaves stays charged, so the first round can fall a little
+    // short. The second round corrects that.
     for _ in 0..4 {
         let picture = Picture::of(core, 1.0);
         let steps = picture.state.keep_bounds();
@@ -77,8 +79,9 @@ pub(crate) fn enforce_max(core: &Arc<Core>, turn: Option<Turn<'_>>) -> Vec<Parti
     held_up
 }
 
-/// Runs one period: checks the system's memory and all partitions, and makes the next steps.
-/// Returns whether partitions have to give memory back to the system.
+/// Runs one period: checks the system's memory and all partitions, and carries out the next
+/// resizes. `had_news` says whether the monitors have seen accesses. Returns whether partitions
+/// must give memory back to the system.
 pub(crate) fn period(core: &Arc<Core>, had_news: bool) -> bool {
     let short = core.ledger.alarm.take_short();
     let shared = &core.shared;
@@ -94,18 +97,19 @@ pub(crate) fn period(core: &Arc<Core>, had_news: bool) -> bool {
         if changed {
             log::debug!("{sample:?}: the cache may hold {} bytes", total.bytes);
         }
-        // Relaxed: a hint to threads that would make copies.
+        // Relaxed: a hint to threads that would make twins.
         shared.is_short.store(total.is_less(), Ordering::Relaxed);
         changed || total.bytes < shared.budget.used_bytes()
     });
     let turn = planning.turn(core.crew());
     continue_resizes(core, turn);
-    // Without new accesses the curves say nothing new, and decay would only make them poorer.
+    // Without new accesses the curves have not changed, and decay would only lose information.
     if !had_news && !yields {
         return false;
     }
     let pace = Pace::default();
-    // Relaxed: `planning` is held; counts added meanwhile belong to the next period.
+    // Relaxed: this thread holds `planning`, and accesses counted from here on belong to the next
+    // period.
     let keep = pace.keep_after(reaper.shown.load(Ordering::Relaxed));
     if keep < 1.0 {
         reaper.shown.store(0, Ordering::Relaxed);
@@ -114,14 +118,14 @@ pub(crate) fn period(core: &Arc<Core>, had_news: bool) -> bool {
     let moved = picture.carry_out(&pace, turn);
     for partition in picture.partitions.iter().flatten() {
         partition.fit_monitor();
-        // As above: the next period continues with it.
+        // The next period tries again.
         if let Err(why) = partition.balance_nodes(turn) {
             log::debug!(
                 "partition {}: cannot move pages between nodes, the next period tries again: {why:?}",
                 partition.name()
             );
         }
-        if let Err(error) = partition.clear_rest() {
+        if let Err(error) = partition.clear_leftovers() {
             log::debug!("partition {}: cannot move mains home: {error}", partition.name());
         }
     }
@@ -131,8 +135,8 @@ pub(crate) fn period(core: &Arc<Core>, had_news: bool) -> bool {
     yields
 }
 
-/// Feeds the accesses that the monitors sampled into their miniatures. Returns how many there
-/// were.
+/// Feeds the accesses that the monitors have sampled into the monitors' miniatures. Returns the
+/// number of accesses.
 pub(crate) fn drain_monitors(core: &Arc<Core>) -> u64 {
     let shown = core.partitions().iter().map(|partition| partition.inner.table.drain_monitor()).sum();
     core.ledger.shown.fetch_add(shown, Ordering::Relaxed);
@@ -169,9 +173,10 @@ pub(crate) fn reaper_thread(core: &Arc<Core>) {
     }
 }
 
-/// Makes room for a partition that is to start with `wanted` bytes and needs at least `least`.
-/// The other partitions give in proportion to their sizes, down to their minimums and to a fair
-/// share for the new one. Returns the bytes that the partition may start with.
+/// Makes room for a partition that wants `wanted` more bytes and needs at least `least`. The other
+/// partitions give in proportion to their sizes, but not below their minimums, and only until the
+/// partition has its fair share by weight (or its `min`, if that is more). Returns the bytes that
+/// the partition can get.
 pub(crate) fn make_room(
     core: &Arc<Core>,
     turn: Option<Turn<'_>>,
@@ -181,7 +186,8 @@ pub(crate) fn make_room(
 ) -> u64 {
     resume(core, turn);
     let mut room = 0;
-    // Room that one partition does not give because its store does not answer, others give.
+    // If one partition cannot give memory because its store does not answer, ask again: the second
+    // round takes that memory from the others.
     for _ in 0..2 {
         room = ask_for_room(core, turn, limits, wanted, least);
         if room >= wanted || !core.partitions().iter().any(Partition::is_held_up) {

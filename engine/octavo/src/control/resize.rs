@@ -1,8 +1,8 @@
-//! Grows and shrinks partitions: segments join and leave the table, pages move between them, and
-//! busy pages are waited for.
+//! Grows and shrinks partitions: adds segments to the table and removes them, moves pages between
+//! segments, and waits for busy pages.
 //!
-//! Not here: which sizes are wanted (`plan.rs`, `reaper.rs`), how long a busy store is waited
-//! for (`turn.rs`), how entries move (`octavo_table`).
+//! Not here: which sizes are wanted (`plan.rs`, `reaper.rs`), how long a turn waits for a store
+//! (`turn.rs`), how directory entries move (`octavo_table`).
 
 use octavo_recording::Event;
 use octavo_table::{SlotIndex, State, Table};
@@ -19,14 +19,14 @@ use crate::state::history::Resizing;
 use crate::sync::{Ordering, lock, try_lock, yield_now};
 use crate::ways::WAYS;
 
-/// Consecutive turns without a page moved after which the log reports it.
-const TURNS_TOLD: u32 = 5;
+/// Consecutive turns without progress after which the log reports the partition.
+const TURNS_LOGGED: u32 = 5;
 
-/// The part of a change of limits that is still outstanding, because a store does not answer:
-/// dirty pages must be written to it before their memory can be freed.
+/// Memory that a change of limits or a reclaim still has to free. Dirty pages must be written
+/// before their memory can be freed, and a store does not answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Owed {
-    /// Bytes beyond a `max`, or requested by a reclaim, that are still held.
+    /// Bytes that are still held above a `max`, or that a reclaim requested and has not freed.
     pub bytes: u64,
     /// Names of the partitions whose stores do not answer.
     pub partitions: Vec<String>,
@@ -51,8 +51,8 @@ impl Partition {
         self.in_turn(turn, |resizing, turn| self.make_segments(resizing, segments, turn))
     }
 
-    /// Shrinks the partition in a turn, and never grows it: another thread may have shrunk it
-    /// since `segments` was computed.
+    /// Shrinks the partition to `segments` segments in a turn. Never grows it, even if another
+    /// thread has shrunk it since `segments` was computed.
     pub(crate) fn shrink_in_turn(&self, segments: u32, turn: Option<Turn<'_>>) -> Result<(), Stop> {
         self.in_turn(turn, |resizing, turn| {
             let live = self.inner.table.live_segments() - resizing.emptied.len() as u32;
@@ -60,6 +60,8 @@ impl Partition {
         })
     }
 
+    /// Runs `act` with the resize lock, in a turn. Gives up if another thread has the lock, and
+    /// counts turns without progress. Without a turn, waits for the lock instead.
     pub(crate) fn in_turn(
         &self,
         turn: Option<Turn<'_>>,
@@ -69,23 +71,24 @@ impl Partition {
         let Some(turn) = turn else { return act(&mut lock(&inner.resizing), None) };
         let done = match try_lock(&inner.resizing) {
             Some(mut resizing) => act(&mut resizing, Some(&turn.of(inner))),
-            // The holder of the lock may be waiting for a store, for any time.
+            // The holder of the lock may be waiting for a store, possibly forever.
             None => Err(Stop::HeldUp),
         };
         if matches!(done, Err(Stop::HeldUp)) {
             // Relaxed, here and below: a statistic, and a hint to the next plan.
             let turns = inner.held_up.fetch_add(1, Ordering::Relaxed) + 1;
-            if turns == TURNS_TOLD {
-                log::warn!("partition {}: its resize waits for a store that does not answer", self.name());
+            if turns == TURNS_LOGGED {
+                log::warn!("partition {}: a resize is held up by a store that does not answer", self.name());
             }
         } else {
-            self.goes_on();
+            self.note_progress();
         }
         done
     }
 
-    /// Shrinks this partition and waits as long as its store takes. `planning` is free during
-    /// the wait, so that other partitions get their turns.
+    /// Shrinks this partition to the number of segments that `segments` returns, and waits until
+    /// its store has taken the dirty pages that must leave. `planning` is free during the wait, so
+    /// other partitions can be resized.
     pub(crate) fn shrink_alone(&self, mut segments: impl FnMut() -> u32) -> Result<(), Error> {
         loop {
             {
@@ -100,8 +103,8 @@ impl Partition {
         }
     }
 
-    /// Finishes a resize that was given up, however long that takes. The caller must not hold
-    /// `planning`.
+    /// Finishes the moves of a resize that was given up, however long that takes. The caller must
+    /// not hold `planning`.
     pub(crate) fn catch_up(&self) -> Result<(), Error> {
         let mut resizing = lock(&self.inner.resizing);
         self.finish_moves(&mut resizing, None).map_err(Stop::into_error)
@@ -115,7 +118,7 @@ impl Partition {
         })
     }
 
-    /// Whether the partition's resize waits for a store: the last turn gave it up.
+    /// Whether the last turn gave up the partition's resize because a store did not answer.
     pub(crate) fn is_held_up(&self) -> bool {
         self.inner.held_up.load(Ordering::Relaxed) > 0
     }
@@ -127,13 +130,15 @@ impl Partition {
         turn: Option<&Turn<'_>>,
     ) -> Result<(), Stop> {
         let inner = &self.inner;
-        // Relaxed: `remove_partition` sets it before it calls this itself, under this lock.
+        // Relaxed: `remove_partition` sets the flag, then takes this lock to shrink the partition
+        // itself. A later holder of the lock sees the flag, and an earlier one's resize is then
+        // undone.
         let segments = if inner.is_removed.load(Ordering::Relaxed) { 1 } else { segments };
         let wanted = segments.clamp(1, inner.table.shape().segments_max);
         let before = inner.table.live_segments();
         self.finish_moves(resizing, turn)?;
         self.retire_emptied(resizing)?;
-        // Segments that a pin keeps still take their memory.
+        // A segment that a pin keeps still counts as live: it takes memory.
         while inner.table.live_segments() < wanted {
             let hot = inner.balance.verdict().and_then(|verdict| inner.table.spare_segment_of(verdict.hot));
             let Some(segment) = hot.or_else(|| inner.table.spare_segment()) else { break };
@@ -186,20 +191,21 @@ impl Partition {
         })
     }
 
-    /// Carries out the named moves. If one stops, it and the moves after it wait for the next
-    /// resize, which must finish them before it names others. Until then lookups search both
-    /// places.
+    /// Carries out the pending moves of directory entries. If a move stops, it stays pending
+    /// together with those after it, and the next resize must finish them before it plans others.
+    /// Until then lookups search both places.
     pub(crate) fn finish_moves(&self, resizing: &mut Resizing, turn: Option<&Turn<'_>>) -> Result<(), Stop> {
         while let Some(mv) = resizing.pending.last() {
             self.move_entry(*mv, turn)?;
             resizing.pending.pop();
-            self.goes_on();
+            self.note_progress();
         }
         resizing.emptied.extend(resizing.leaving.take());
         Ok(())
     }
 
-    /// Gives the memory of emptied segments back to the system, except segments held by a pin.
+    /// Gives the memory of emptied segments back to the system, except of segments in which a page
+    /// is pinned.
     fn retire_emptied(&self, resizing: &mut Resizing) -> Result<(), Error> {
         let inner = &self.inner;
         for segment in std::mem::take(&mut resizing.emptied) {
@@ -224,8 +230,8 @@ impl Partition {
         Ok(())
     }
 
-    /// Moves all mains back to their home sets, when none may be away any more. Waits for busy
-    /// pages.
+    /// Moves all mains back to their home sets. Called when no main may be away any more. Waits for
+    /// busy pages.
     pub(crate) fn bring_mains_home(&self) -> Result<(), Error> {
         let inner = &self.inner;
         loop {
@@ -239,10 +245,10 @@ impl Partition {
     }
 
     /// Resets the count of turns without progress: a page has moved, or the resize is complete.
-    fn goes_on(&self) {
+    fn note_progress(&self) {
         let held_up = &self.inner.held_up;
-        if held_up.load(Ordering::Relaxed) > 0 && held_up.swap(0, Ordering::Relaxed) >= TURNS_TOLD {
-            log::warn!("partition {}: its resize continues", self.name());
+        if held_up.load(Ordering::Relaxed) > 0 && held_up.swap(0, Ordering::Relaxed) >= TURNS_LOGGED {
+            log::warn!("partition {}: the resize that was held up continues", self.name());
         }
     }
 
@@ -259,14 +265,14 @@ impl Partition {
         }
     }
 
-    /// Waits until a slot may have become quiet: for the thread that owns it, or for its dirty
-    /// page to be written. Returns at once if the state has changed since the slot was found
-    /// busy. (The pages of an object leave before the object is forgotten.)
+    /// Waits until a busy slot may have become quiet: until its owner gives it up, or its dirty
+    /// page is written. Returns immediately if the slot's state has changed since it was found
+    /// busy. An object that is not found needs no wait: its pages left before it was closed.
     fn settle(&self, slot: SlotIndex, turn: Option<&Turn<'_>>) -> Result<(), Stop> {
         let inner = &self.inner;
         let word = inner.table.slot(slot).load();
         if word.is_copy() {
-            // The thread that makes the copy waits for no other.
+            // The thread that makes the copy waits for no other thread.
             yield_now();
             return Ok(());
         }
@@ -282,8 +288,8 @@ impl Partition {
             return Ok(());
         }
         if word.state() == State::Dirty {
-            // The dirty pages of the same segment would come next, one I/O after the other:
-            // write them together. Their errors do not matter here.
+            // The move would next meet the other dirty pages of this segment, one I/O after the
+            // other, so write them together. Their errors do not matter here.
             let _ = object.clean_segment(inner.table.segment_of(slot));
             object.clean_pages(page..page + 1)?;
         }
@@ -293,8 +299,8 @@ impl Partition {
     /// Switches to another policy, after charging the memory in which the policy learns.
     pub(crate) fn follow(&self, resizing: &mut Resizing, policy: PolicyName) -> Result<(), Error> {
         let inner = &self.inner;
-        // Memory in which another policy learned is kept for that policy's return; memory for
-        // this one is charged before it is used.
+        // The memory in which a policy has learned is kept for its return. If there is none yet,
+        // charge the new policy's memory before it is used.
         if !inner.table.has_learner() {
             let learning = Table::<WAYS>::learning_bytes(policy, inner.table.slots_count()) as u64;
             lock(&inner.costs).learn(learning, 0, &format!("partition {:?}", self.name()))?;
@@ -305,17 +311,17 @@ impl Partition {
         Ok(())
     }
 
-    /// Removes what mode `replicate` left behind when it is no longer the strategy in use:
-    /// copies that no lookup searches for, and mains on nodes that once wrote them.
-    pub(crate) fn clear_rest(&self) -> Result<(), Error> {
+    /// Removes what the strategy `replicate` left behind, if it is no longer in use: twins that no
+    /// lookup searches for, and mains that are away from home.
+    pub(crate) fn clear_leftovers(&self) -> Result<(), Error> {
         let inner = &self.inner;
         if !inner.places.chooses
             || inner.auto.way() == NumaMode::Replicate
-            || !inner.auto.has_rest.swap(false, Ordering::Relaxed)
+            || !inner.auto.has_leftovers.swap(false, Ordering::Relaxed)
         {
             return Ok(());
         }
-        // Once is enough: copies made from now on belong to probes.
+        // Once is enough: twins that are made from now on belong to probes.
         inner.table.drop_copies();
         self.bring_mains_home()
     }

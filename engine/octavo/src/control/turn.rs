@@ -1,10 +1,10 @@
-//! Turns: how a thread that resizes many partitions waits for a store that may never answer.
+//! Turns: how a thread that resizes several partitions waits for stores that may never answer.
 //!
-//! A resize on behalf of one partition waits for its store as long as that takes, and holds only
-//! locks of this partition. A thread that holds `planning`, which all partitions need, takes a
-//! [`Turn`] instead: it waits briefly on a lane of its own, gives up a partition whose store
-//! does not answer, and continues with the others. A resize that was given up stays started: its
-//! named moves wait for the next resize, which finds the pages that were written in the
+//! A resize of only one partition waits for its store as long as necessary, and holds only locks of
+//! this partition. A thread that holds `planning`, which all partitions need, takes a [`Turn`]
+//! instead: it waits briefly on a lane of its own, gives up the resize of a partition whose store
+//! does not answer, and continues with the others. A resize that was given up is not undone: its
+//! pending moves wait for the next resize, which finds the pages that have been written in the
 //! meantime.
 
 use std::sync::OnceLock;
@@ -17,8 +17,10 @@ use crate::flight::{Crew, Ended, Lane, Task};
 use crate::state::partition::{ObjectInner, PartitionInner};
 use crate::sync::{Arc, Ordering};
 
-/// How long a turn waits: for a partition's store (250 ms); for a store that was given up before
-/// and still has that work in flight (20 ms); and for all stores together (1 s).
+/// How long a turn waits:
+/// - `PATIENCE`: for the store of one partition;
+/// - `PATIENCE_AGAIN`: for a store that was given up before and still has that I/O in flight;
+/// - `PATIENCE_ALL`: for all stores together.
 const PATIENCE: Duration = Duration::from_millis(250);
 const PATIENCE_AGAIN: Duration = Duration::from_millis(20);
 const PATIENCE_ALL: Duration = Duration::from_secs(1);
@@ -26,10 +28,10 @@ const PATIENCE_ALL: Duration = Duration::from_secs(1);
 /// Why a resize has stopped. Pages that it moved stay moved.
 #[derive(Debug)]
 pub(crate) enum Stop {
-    /// A store refused, or there is no memory.
+    /// A store has refused a write, or there is no memory.
     Failed(Error),
-    /// A store did not answer in time, or another thread is resizing the partition and waits for
-    /// it. Only turns return this.
+    /// A store did not answer in time, or another thread is resizing the partition (and may be
+    /// waiting for its store). Only turns return this.
     HeldUp,
 }
 
@@ -40,7 +42,7 @@ impl From<Error> for Stop {
 }
 
 impl Stop {
-    /// Returns the error of a resize that was not a turn's.
+    /// Returns the error of a resize that did not run in a turn.
     pub fn into_error(self) -> Error {
         match self {
             Stop::Failed(error) => error,
@@ -49,29 +51,29 @@ impl Stop {
     }
 }
 
-/// The state that `planning` protects: a lane for its holder's waits. Work in flight when a
-/// store is given up stays with the lane.
+/// The state that `planning` protects: a lane on which the lock's holder waits. If a store is given
+/// up, its I/O in flight stays on the lane.
 #[derive(Default)]
 pub(crate) struct Planning {
     lane: OnceLock<Arc<Lane>>,
 }
 
 impl Planning {
-    /// Begins a turn of the holder of `planning`. `None`: the holder waits as long as it takes,
-    /// because the cache is being dropped and no other thread waits for the holder; or under
-    /// shuttle, which has no time.
+    /// Begins a turn of the holder of `planning`. Returns `None` if the holder must wait as long as
+    /// necessary: while the cache is being dropped, because no other thread waits for the holder
+    /// then, and under shuttle, which has no clock.
     pub fn turn<'p>(&'p self, crew: &'p Arc<Crew>) -> Option<Turn<'p>> {
         let is_over = cfg!(shuttle) || crew.shared.closed.load(Ordering::Relaxed);
         (!is_over).then(|| Turn { crew, lane: &self.lane, until: Instant::now() + PATIENCE_ALL })
     }
 
-    /// Ends turns: gives up the lane, which refers to the cache.
+    /// Ends turns: returns the lane for dropping, because it refers to the cache.
     pub fn end(&mut self) -> Option<Arc<Lane>> {
         self.lane.take()
     }
 }
 
-/// The holder's right to wait; see the module.
+/// The time for which the holder of `planning` may wait; see the module.
 #[derive(Clone, Copy)]
 pub(crate) struct Turn<'p> {
     crew: &'p Arc<Crew>,
@@ -87,14 +89,14 @@ impl Turn<'_> {
         self.lane.get_or_init(new)
     }
 
-    /// Returns the part of the turn for one partition.
+    /// Returns the turn with the time left for one partition.
     pub fn of(self, inner: &PartitionInner) -> Self {
         let was_given_up = self.lane.get().is_some_and(|lane| is_at_work(lane, inner));
         let patience = if was_given_up { PATIENCE_AGAIN } else { PATIENCE };
         Turn { until: self.until.min(Instant::now() + patience), ..self }
     }
 
-    /// Does what `settle` does, but waits no longer than the turn has time.
+    /// Does what `Partition::settle` does, but waits no longer than the turn allows.
     pub fn settle(&self, object: &Arc<ObjectInner>, slot: SlotIndex, word: Word) -> Result<(), Stop> {
         let lane = self.lane();
         lane.mailbox.set_attended(true);
@@ -112,10 +114,10 @@ impl Turn<'_> {
     ) -> Result<(), Stop> {
         let inner = &*object.partition;
         lane.look();
-        // Nothing asks for results that arrived late.
+        // Drop results that arrived too late: no caller waits for them.
         lane.work().finished.clear();
         if is_at_work(lane, inner) {
-            // Work that an earlier turn started.
+            // An earlier turn started this work.
             return self.wait_for(lane, inner).map(drop);
         }
         if word.owned() || word.writeback() {
@@ -133,7 +135,7 @@ impl Turn<'_> {
         Ok(())
     }
 
-    /// Waits until the lane's work for a partition has ended. Returns the tasks that ended.
+    /// Waits until the lane's tasks for a partition have ended. Returns all tasks that have ended.
     fn wait_for(&self, lane: &Arc<Lane>, inner: &PartitionInner) -> Result<Vec<Ended>, Stop> {
         let mut all = Vec::new();
         loop {
@@ -150,7 +152,7 @@ impl Turn<'_> {
     }
 }
 
-/// Whether work that the lane started for a partition has not ended.
+/// Whether the lane has tasks in flight for a partition.
 fn is_at_work(lane: &Lane, inner: &PartitionInner) -> bool {
     lane.work().tasks.iter().any(|(_, task)| std::ptr::eq(&*task.object.partition, inner))
 }

@@ -106,7 +106,7 @@ pub(crate) struct Cleaning {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Runs {
     Yes,
-    /// Not until the store takes a page: it refused one in the last pass or sync.
+    /// Not until the store takes a page: it has refused one before.
     NotYet,
     /// No more in this task: the store refused a run, and one bad block must not keep its
     /// neighbours from being written.

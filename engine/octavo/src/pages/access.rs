@@ -141,7 +141,7 @@ impl ObjectInner {
     /// Serves the hits of a batch while no counter is at hand: counts, records and charges each
     /// hit. Returns the indices of the other reads.
     #[cold]
-    pub fn read_many_heard(&self, reads: &mut [Read<'_>]) -> Vec<usize> {
+    pub fn read_many_accounted(&self, reads: &mut [Read<'_>]) -> Vec<usize> {
         let partition = &*self.partition;
         if !partition.places.replicates && partition.is_recorded_whole() {
             return self.read_many_recorded(reads);
@@ -183,7 +183,7 @@ impl ObjectInner {
     fn count_hits(&self, reads: &[Read<'_>], missing: &[usize]) {
         let (partition, hits) = (&*self.partition, (reads.len() - missing.len()) as u64);
         partition.counters.add(Count::Hits, hits);
-        if partition.counters.is_unheard() {
+        if partition.counters.hits_need_only_counting() {
             return;
         }
         let mut missing = missing.iter().peekable();

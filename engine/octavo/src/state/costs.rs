@@ -1,8 +1,9 @@
-//! What a partition is charged for: segments with their metadata, the directory, memory in which
-//! the policy and the monitor learn.
+//! The memory charged to a partition: segments with their metadata, the directory, and the memory
+//! in which the policy and the monitor learn.
 //!
-//! Kept apart from the progress of a resize: a resize may wait for a store, and statistics must
-//! not wait. Lock order: `resizing`, then this one, under which no thread waits.
+//! The costs have a lock of their own, apart from the progress of a resize: a resize may wait for a
+//! store, but statistics must not. Lock order: `resizing`, then the costs, under which no thread
+//! waits.
 
 use octavo_table::SegmentIndex;
 
@@ -11,13 +12,13 @@ use crate::memory::Charge;
 
 pub(crate) struct Costs {
     charge: Charge,
-    /// Bytes charged besides the segments.
+    /// Bytes charged in addition to the segments.
     fixed_bytes: u64,
     /// The part of `fixed_bytes` in which the policy learns.
     learning_bytes: u64,
-    /// Segments no longer in use. Their frames went back to the system. Their metadata lies
-    /// among that of other segments: it did not go back, and stays charged as a part of
-    /// `fixed_bytes`.
+    /// Segments that were used and no longer are. Their frames went back to the system. Their
+    /// metadata lies among that of other segments, so it did not go back, and stays charged as a
+    /// part of `fixed_bytes`.
     left_behind: Vec<SegmentIndex>,
     /// Bytes of a segment's frames, and of its metadata.
     frames_bytes: u64,
@@ -25,8 +26,8 @@ pub(crate) struct Costs {
 }
 
 impl Costs {
-    /// Takes over a charge that contains `fixed_bytes` besides the segments, `learning_bytes` of
-    /// them for learning.
+    /// Takes over a charge that contains `fixed_bytes` in addition to the segments; of these,
+    /// `learning_bytes` are for learning.
     pub fn new(charge: Charge, fixed_bytes: u64, learning_bytes: u64, segment: (u64, u64)) -> Costs {
         let (frames_bytes, metadata_bytes) = segment;
         Costs { charge, fixed_bytes, learning_bytes, left_behind: Vec::new(), frames_bytes, metadata_bytes }
@@ -49,7 +50,7 @@ impl Costs {
         self.learning_bytes
     }
 
-    /// Number of segments used in the past and not now.
+    /// Returns the number of segments that were used in the past and are not used now.
     pub fn left_behind(&self) -> u64 {
         self.left_behind.len() as u64
     }
@@ -67,16 +68,16 @@ impl Costs {
         Ok(())
     }
 
-    /// Ends the charge for a segment's frames, which went back to the system.
+    /// Ends the charge for a segment's frames, which have gone back to the system.
     pub fn give_back(&mut self, segment: SegmentIndex, learning_bytes: u64) -> Result<(), Error> {
-        self.learn(learning_bytes, -(self.frames_bytes as i64), "less")?;
+        self.learn(learning_bytes, -(self.frames_bytes as i64), "a smaller partition")?;
         self.fixed_bytes += self.metadata_bytes;
         self.left_behind.push(segment);
         Ok(())
     }
 
-    /// Charges `more` bytes (or fewer, if negative) for segments, and changes the bytes charged
-    /// for learning to `learning_bytes`.
+    /// Changes the bytes charged for learning to `learning_bytes`, and those charged for segments
+    /// by `more` (which may be negative).
     pub fn learn(&mut self, learning_bytes: u64, more: i64, what: &str) -> Result<(), Error> {
         let bytes = self.charge.bytes() - self.learning_bytes + learning_bytes;
         self.charge.resize(bytes.saturating_add_signed(more), what)?;
@@ -101,8 +102,8 @@ mod tests {
     use crate::sync::lock;
     use crate::{Cache, CacheConfig, PartitionConfig};
 
-    /// A resize waited for a store that hung, and statistics waited for the resize: `stat`,
-    /// metrics and the end of the server hung with them.
+    /// Regression: statistics waited for a resize, which waited for a store that hung. `stat`,
+    /// metrics and the server's shutdown hung, too.
     #[test]
     fn figures_are_there_while_a_resize_waits() {
         let cache = Cache::new(CacheConfig { memory_max_bytes: 32 << 20, ..CacheConfig::default() }).unwrap();

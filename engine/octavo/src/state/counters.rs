@@ -1,25 +1,26 @@
 //! Exact counters that cost the hit path no shared store.
 //!
-//! Every thread counts in a block of its own, which only that thread writes; a reader adds the
-//! blocks up. A thread that ends leaves its block, with its counts, to the next new thread. So a
-//! partition has as many blocks as it had concurrent threads, not as many as it ever had
-//! threads.
+//! Every thread counts in a block of its own, which only that thread writes; a reader adds up the
+//! blocks. A thread that ends leaves its block, with its counts, to the next new thread. A
+//! partition therefore has as many blocks as it had threads at the same time, not as many as it
+//! ever had.
 //!
 //! Not here: gauges such as dirty pages (the table counts them).
 
 use std::cell::{Cell, RefCell};
-// Not the model checker's type: a flag that orders nothing.
+// The standard library's type, not the model checker's: these atomics order nothing.
 use std::sync::atomic::AtomicUsize;
 
 use octavo_disk::Process;
 
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering, fence, lock, thread_local};
 
-/// The counts.
+/// The quantities that are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub(crate) enum Count {
-    /// Reads that were a hit of one page.
+    /// Read requests that were a hit of one page. Included in `Hits` and `Reads` when these are
+    /// summed.
     SingleHits,
     Hits,
     Misses,
@@ -36,15 +37,15 @@ pub(crate) enum Count {
     SyncErrors,
     /// Pages that entered a slot, by a fill or by a write.
     Arrivals,
-    /// Pages that left without being evicted for another page: failed fills, for example.
+    /// Pages that left a slot without counting as evicted: after a failed fill, for example.
     Departures,
     Reads,
     Writes,
     Syncs,
     ReadBytes,
     WrittenBytes,
-    /// Pages found on the thread's own node, pages found on another node, and those of the
-    /// latter that were written. Not counted with one node.
+    /// Pages found on the thread's own node; pages found on another node; and writes among the
+    /// latter. Not counted if there is only one node.
     LocalHits,
     RemoteHits,
     RemoteWrites,
@@ -55,21 +56,22 @@ pub(crate) enum Count {
     MessagesRefused,
     /// Pages found in a copy on the thread's own node.
     TwinHits,
-    /// Remote reads that could have made a copy, and reads of overtaken copies: each count
-    /// decides whose turn it is.
+    /// Remote reads that could have made a twin, and reads of stale twins. A count decides which of
+    /// these reads does make or refresh one.
     CopyTurns,
     DoubtfulTurns,
-    /// Copies made, refreshed, and overtaken by writes; pages restored from a copy.
+    /// Twins made, refreshed, and made stale by writes; pages restored from a twin.
     TwinsMade,
     TwinsRefreshed,
     TwinsOvertaken,
     Elections,
     /// Mains that moved to the node that writes them.
     Switches,
-    /// Remote accesses in a partition that chooses its strategy: decides whose turn it is to
-    /// look for probes.
+    /// Remote accesses to pages that are no probes, in a partition that chooses its strategy. The
+    /// count decides which access checks the probes.
     FarTurns,
-    /// What emulated distance is charged for (`numa/cost.rs`).
+    /// The waits for memory and the bytes moved, for which emulated distance charges
+    /// (`numa/cost.rs`).
     LocalWaits,
     RemoteWaits,
     LocalBytes,
@@ -122,16 +124,17 @@ impl Block {
 pub(crate) struct Counters {
     process: Process,
     number: usize,
-    /// The same number while a hit need only be counted; else `NOBODY`.
+    /// The same number while a hit need only be counted; `NOBODY` while a recorder or NUMA
+    /// accounting must see every hit.
     at_hand: AtomicUsize,
     blocks: Mutex<Vec<Arc<Block>>>,
 }
 
-/// A thread's blocks, by the number of the counters.
+/// A thread's blocks, indexed by the number of the counters.
 struct Blocks(RefCell<Vec<Option<Arc<Block>>>>);
 
 impl Drop for Blocks {
-    /// The thread ends; another thread may take its blocks over.
+    /// The thread ends, and another thread may take over its blocks: forget the block used last.
     fn drop(&mut self) {
         let _ = LAST.try_with(|last| last.set((usize::MAX, std::ptr::null())));
     }
@@ -139,15 +142,15 @@ impl Drop for Blocks {
 
 thread_local! {
     static BLOCKS: Blocks = const { Blocks(RefCell::new(Vec::new())) };
-    /// The block that this thread used last, with its counters' number: all that a thread needs
-    /// which serves one tenant.
+    /// The block that this thread used last, with the number of its counters. A thread that serves
+    /// only one tenant needs no other.
     static LAST: Cell<(usize, *const Block)> = const { Cell::new((usize::MAX, std::ptr::null())) };
 }
 
-/// A number that no counters have, and with which no thread starts.
+/// A number that no counters have, and that differs from the initial value of `LAST`.
 const NOBODY: usize = usize::MAX - 1;
 
-/// Numbers are not reused: a thread may still hold a block of counters that are gone.
+/// Numbers are not reused: a thread may still hold a block of counters that no longer exist.
 static NEXT_NUMBER: AtomicUsize = AtomicUsize::new(0);
 
 impl Counters {
@@ -162,11 +165,11 @@ impl Counters {
         }
     }
 
-    /// Sets whether a hit need only be counted. If not, no block is ever at hand, so every hit
-    /// takes the slow path of a thread's first hit: a recorder or NUMA accounting costs hits
-    /// nothing while it is off.
+    /// Sets whether a hit need only be counted. If not, `at_hand` returns no block, so every hit
+    /// takes the accounted path. Recordings and NUMA accounting therefore cost hits nothing while
+    /// they are off.
     pub fn set_at_hand(&self, at_hand: bool) {
-        // Relaxed: a hit that does not see the change yet counts as one before it.
+        // Relaxed: a hit that does not see the change yet counts as earlier than the change.
         self.at_hand.store(if at_hand { self.number } else { NOBODY }, Ordering::Relaxed);
     }
 
@@ -182,15 +185,15 @@ impl Counters {
         self.block().0[count as usize].load(Ordering::Relaxed)
     }
 
-    /// Counts a read that was a hit of one page. It is counted once; `sum` counts it as a
-    /// request and as a hit.
+    /// Counts a read that was a hit of one page. One count is enough: `sum` includes it in the
+    /// requests and in the hits.
     #[inline(always)]
     pub fn add_hit(&self, bytes: u64) {
         self.block().add_hit(bytes);
     }
 
-    /// Returns this thread's block, if the thread used it last. `None` while a recorder or NUMA
-    /// accounting must see every hit.
+    /// Returns this thread's block if it is the block that the thread used last. `None` while a
+    /// recorder or NUMA accounting must see every hit.
     #[inline(always)]
     pub fn at_hand(&self) -> Option<&Block> {
         let (number, block) = LAST.with(Cell::get);
@@ -199,7 +202,7 @@ impl Counters {
     }
 
     /// Whether a hit need only be counted.
-    pub fn is_unheard(&self) -> bool {
+    pub fn hits_need_only_counting(&self) -> bool {
         self.at_hand.load(Ordering::Relaxed) != NOBODY
     }
 
@@ -207,9 +210,9 @@ impl Counters {
     fn block(&self) -> &Block {
         let (number, block) = LAST.with(Cell::get);
         let block = if number == self.number { block } else { self.find_block() };
-        // SAFETY: `find_block` returned the block for these counters, which keep every block
-        // ever made for them while they live. (In a child of `fork` the block is kept by this
-        // thread, until the thread makes another block and uses it last.)
+        // SAFETY: `find_block` returned the block for these counters, and counters keep all their
+        // blocks as long as they exist. (In a child of `fork` the thread itself keeps the block,
+        // until it makes another block, which then is the one used last.)
         unsafe { &*block }
     }
 
@@ -218,22 +221,22 @@ impl Counters {
     fn find_block(&self) -> *const Block {
         let own = BLOCKS.try_with(|blocks| {
             let known = blocks.0.borrow().get(self.number).cloned().flatten();
-            known.unwrap_or_else(|| self.first(&mut blocks.0.borrow_mut()))
+            known.unwrap_or_else(|| self.add_block(&mut blocks.0.borrow_mut()))
         });
         let block = match own {
             Ok(block) => Arc::as_ptr(&block),
-            // A destructor of the ending thread counts. No other thread can take this block
-            // over: one handle on it is never dropped.
-            Err(_) => Arc::into_raw(self.enlist()),
+            // A destructor of the ending thread is counting. This block's handle is leaked, so no
+            // other thread can take over the block.
+            Err(_) => Arc::into_raw(self.take_block()),
         };
         LAST.with(|last| last.set((self.number, block)));
         block
     }
 
     #[cold]
-    fn first(&self, blocks: &mut Vec<Option<Arc<Block>>>) -> Arc<Block> {
-        let block = self.enlist();
-        // Blocks of partitions that are gone are released here, where no hit pays for it.
+    fn add_block(&self, blocks: &mut Vec<Option<Arc<Block>>>) -> Arc<Block> {
+        let block = self.take_block();
+        // Release the blocks of partitions that no longer exist. Here no hit pays for that.
         blocks
             .iter_mut()
             .filter(|b| b.as_ref().is_some_and(|b| Arc::strong_count(b) == 1))
@@ -243,17 +246,17 @@ impl Counters {
         block
     }
 
-    /// Returns a block that no thread has: one that an ended thread left, or a new one.
-    fn enlist(&self) -> Arc<Block> {
-        // A child of `fork` cannot know whether a thread holds the lock; its counts are read by
-        // nobody.
+    /// Returns a block that no thread has: one that an ended thread has left, or a new one.
+    fn take_block(&self) -> Arc<Block> {
+        // In a child of `fork` a thread that does not exist may hold the lock. The child's counts
+        // are never read, so any block will do.
         if !self.process.is_this() {
             return Arc::new(Block::new());
         }
         let mut blocks = lock(&self.blocks);
         if let Some(left) = blocks.iter().find(|block| Arc::strong_count(block) == 1) {
-            // Pairs with the release in the ended thread's drop of its handle: its counts
-            // continue here.
+            // Pairs with the release when the ended thread dropped its handle: this thread
+            // continues from its counts.
             fence(Ordering::Acquire);
             return left.clone();
         }
@@ -262,7 +265,7 @@ impl Counters {
         block
     }
 
-    /// The sum over all threads: exact for everything that happened before the call.
+    /// Returns the sum over all threads. It includes everything that happened before the call.
     pub fn sum(&self, count: Count) -> u64 {
         if !self.process.is_this() {
             return 0;
@@ -283,8 +286,8 @@ impl Counters {
 mod tests {
     use super::*;
 
-    /// Each connection of a server is a thread. Blocks once stayed for every thread that ever
-    /// was: half a kilobyte for each of 100,000 connections.
+    /// Each connection of a server is a thread. Regression: each thread that ever counted left a
+    /// block behind, half a kilobyte for each of 100,000 connections.
     #[test]
     fn blocks_are_as_many_as_threads_at_one_time_and_lose_no_count() {
         let counters = Arc::new(Counters::new());

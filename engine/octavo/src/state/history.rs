@@ -1,4 +1,4 @@
-//! The progress of a partition's resize, and what happened to its table before the first access.
+//! The progress of a partition's resize, and the history of its table before the first access.
 //!
 //! Not here: the resize itself (`control/resize.rs`), recordings (`api/recording.rs`).
 
@@ -10,33 +10,36 @@ use crate::ways::WAYS;
 
 /// The progress of a resize. The lock's holder may wait for a store.
 pub(crate) struct Resizing {
-    /// What happened to the table before its first access.
+    /// The history of the table before its first access.
     pub history: History,
-    /// Segments without entries that still hold a pinned snapshot.
+    /// Segments without directory entries that are still in use, because a pin holds a snapshot in
+    /// them.
     pub emptied: Vec<SegmentIndex>,
-    /// Moves that were named and not done, because a page's store refused or was not waited for;
-    /// and the segment that they empty, if any.
+    /// Planned moves of directory entries that are not done yet: a store has refused a page, or a
+    /// turn gave up waiting for the store. `leaving` is the segment that they empty, if any.
     pub pending: Vec<octavo_table::Move>,
     pub leaving: Option<SegmentIndex>,
 }
 
-/// What happened to a table before its first access. A recording that begins before that access
-/// begins with these events, so its replay has the same directory.
+/// The history of a table before its first access. A recording that begins before that access
+/// starts with these events, so its replay has the same directory.
 pub(crate) struct History {
     /// Segments that the table was created with.
     pub segments: u32,
     /// Policy that the table was created with.
     pub policy: PolicyName,
-    /// Events since then. `None`: there were accesses, or more events than are kept.
+    /// Events since the table was created. `None` if there were accesses, or more events than are
+    /// kept.
     pub events: Option<Vec<Event>>,
 }
 
 impl History {
-    /// Most events to keep. They take memory that is not charged: about 24 KiB per partition at
-    /// most, and none after a resize that follows the first access.
+    /// Most events to keep. They take at most about 24 KiB per partition, which is not charged. The
+    /// first resize after the first access frees that memory.
     const EVENTS_MAX: usize = 1 << 10;
 
-    /// Adds events of the table, which is `untouched` before its first access.
+    /// Adds events of the table. `untouched` says that the table has had no access yet; if it has,
+    /// the history ends.
     pub fn push(&mut self, untouched: bool, happened: impl IntoIterator<Item = Event>) {
         let Some(events) = &mut self.events else { return };
         events.extend(happened);

@@ -1,5 +1,5 @@
-//! What is learned about a partition's load: the size of its monitor, and what one plan passes
-//! to the next.
+//! The parameters of a partition's monitor, and what one plan remembers about the partition for the
+//! next.
 //!
 //! Not here: the monitor itself (`octavo_table`), plans (`control`).
 
@@ -9,28 +9,31 @@ use octavo_table::{Late, Shape, Table};
 use super::shared::Shared;
 use crate::ways::WAYS;
 
-/// What one plan passes to the next: decayed counts of misses and of misses whose pages
-/// returned, how the curve was stretched, and in which direction the size went.
+/// What one plan remembers about a partition for the next plan.
 #[derive(Default)]
 pub(crate) struct Remembered {
-    pub misses: Of,
-    pub returns: Of,
+    /// Decayed count of misses.
+    pub misses: Decayed,
+    /// Decayed count of misses of pages that were evicted before.
+    pub returns: Decayed,
+    /// How the curve was stretched.
     pub stretch: Stretch,
+    /// Whether the last plans grew or shrank the partition.
     pub trend: Trend,
-    /// Pages requested until the end of the last period, and periods since then without a
-    /// request.
+    /// Pages requested until the end of the last period, and the number of consecutive periods
+    /// without a request.
     pub asked: u64,
     pub quiet: u32,
 }
 
 /// A decayed count, derived from a count that only grows.
 #[derive(Default)]
-pub(crate) struct Of {
+pub(crate) struct Decayed {
     late: Late,
     before: u64,
 }
 
-impl Of {
+impl Decayed {
     /// Returns the decayed count after adding the growth of `all`, the undecayed total, since
     /// the last call. At the end of a period (`over`), the count then decays by `keep`, or keeps
     /// only the last few periods if the load has changed.
@@ -47,14 +50,15 @@ impl Of {
     }
 }
 
-/// The parameters of a partition's monitor: it covers sizes up to eight times the partition's,
-/// and takes at most 1 % of the partition less what the policy's learning takes.
+/// The parameters of a partition's monitor. The monitor covers sizes up to eight times the
+/// partition's. Its memory and the policy's together take at most 1 % of the partition.
 pub(crate) struct Watch {
     pub most_pages: u64,
     pub bytes_max: u64,
 }
 
 impl Watch {
+    /// Returns the largest number of pages that the partition can ever have.
     pub fn possible(shared: &Shared, shape: Shape) -> u64 {
         let table = u64::from(shape.segments_max) * u64::from(shape.sets_per_segment) * WAYS as u64;
         table.min(shared.budget.max_bytes() / u64::from(shared.config.page_bytes))

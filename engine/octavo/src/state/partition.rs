@@ -36,7 +36,7 @@ pub(crate) const fn key_of(object: u64) -> u64 {
 
 /// One tenant's cache.
 pub(crate) struct PartitionInner {
-    // What every hit reads.
+    // Read by every hit.
     pub table: Table<WAYS>,
     pub frames: Frames,
     pub mixer: Mixer,
@@ -48,7 +48,7 @@ pub(crate) struct PartitionInner {
     pub worth: Worth,
     pub auto: Auto,
     pub writers: Writers,
-    // What only misses and control read.
+    // Read only by misses and by control.
     pub shared: Arc<Shared>,
     pub waiters: SlotWaiters,
     pub strays: Strays,
@@ -57,8 +57,8 @@ pub(crate) struct PartitionInner {
     pub moves: Mutex<()>,
     /// The secret that the mixer was made from.
     pub secret: Secret,
-    /// The partition was removed from the cache: handles that still exist refer to an empty
-    /// shell.
+    /// The partition was removed from the cache. Handles that still exist refer to an empty
+    /// partition.
     pub is_removed: AtomicBool,
     pub resizing: Mutex<Resizing>,
     /// Consecutive turns that gave up a resize without moving a page.
@@ -71,11 +71,11 @@ pub(crate) struct PartitionInner {
     pub remembered: Mutex<Remembered>,
     pub balance: Balance,
     pub(super) dirty_max_pages: AtomicU64,
-    /// The table's memory. Dropped after the table, which uses it.
+    /// The table's memory. Declared after the table, so that it is dropped later.
     pub metadata: Mapping,
 }
 
-/// A view of a partition while nothing is resized or opened.
+/// A view of a partition during which nothing is resized or opened.
 pub(crate) struct Still<'s> {
     /// What happened to the table before its first access.
     pub history: &'s History,
@@ -94,28 +94,28 @@ pub(crate) struct Objects {
 pub(crate) struct ObjectInner {
     pub partition: Arc<PartitionInner>,
     pub id: u64,
-    /// The common beginning of the tags of its pages.
+    /// The first part of the tag computation, which all pages of the object share.
     pub begun: Begun,
     len_bytes: AtomicU64,
-    /// Offset of the last page's beginning; the object's length if that is a multiple of the
-    /// page size.
+    /// The offset at which a partial last page begins; the object's length if there is none.
     last_page: AtomicU64,
     pub store: Store,
     pub name: String,
     pub ranges: Ranges,
     pub streams: Streams,
     pub flushes: Flushes,
-    /// How many bounce pages carry its bytes.
+    /// The bounce pages that currently hold bytes of the object.
     pub bounced: Arc<BounceShare>,
     /// A sync of the store failed.
     pub failed: AtomicBool,
     closed: AtomicBool,
-    /// Where the next pass begins: behind the pages that were refused when the last pass gave
-    /// up. A hint.
+    /// The page at which the next pass begins: after the pages that the store refused when the last
+    /// pass gave up. A hint.
     pub clean_next: AtomicU64,
     /// Pages written back.
     pub written: AtomicU64,
-    /// Why a page could not be written back. `None` once all could be.
+    /// The last error of a page that could not be written back. `None` again once all pages were
+    /// written.
     pub writeback_error: Mutex<Option<Error>>,
 }
 
@@ -131,8 +131,8 @@ impl PartitionInner {
         self.page_size.bytes()
     }
 
-    /// Checks that an object may have this length: page indices have [`PAGE_INDEX_BITS`] bits,
-    /// and offsets are the kernel's (signed).
+    /// Checks that an object may have this length: page indices have [`PAGE_INDEX_BITS`] bits, and
+    /// the kernel's offsets are signed 64-bit numbers.
     pub fn check_len(&self, name: &str, len_bytes: u64) -> Result<(), Error> {
         let most = (1 << (PAGE_INDEX_BITS + self.page_size.shift())).min(i64::MAX as u64);
         if len_bytes <= most {
@@ -140,16 +140,16 @@ impl PartitionInner {
         }
         let page_bytes = self.page_bytes();
         Err(Error::Config(format!(
-            "{name}: {len_bytes} bytes are too long: with pages of {page_bytes} bytes an object has at most {most} bytes"
+            "{name}: {len_bytes} bytes are too long: with pages of {page_bytes} bytes, an object can have at most {most} bytes"
         )))
     }
 
-    /// The common beginning of the tags of an object's pages.
+    /// Computes the first part of the tags of an object's pages, which all of them share.
     pub fn begin_tags(&self, id: u64) -> Begun {
         self.mixer.begin(key_of(id))
     }
 
-    /// The tag of an object's page.
+    /// Completes the tag of a page of the object whose tags begin with `begun`.
     #[inline(always)]
     pub fn tag_among(&self, begun: Begun, page: PageIndex) -> Tag {
         self.mixer.tag_among(begun, page.0)
@@ -166,15 +166,16 @@ impl PartitionInner {
         self.mixer.key(tag)
     }
 
-    /// Runs `act` while no segment comes or goes, the policy stays and no object is opened.
+    /// Runs `act` while no segment is added or removed, the policy does not change and no object is
+    /// opened.
     pub fn hold_still<T>(&self, act: impl FnOnce(Still<'_>) -> T) -> T {
         let resizing = lock(&self.resizing);
         let objects = lock(&self.objects);
         act(self.still(&resizing, &objects))
     }
 
-    /// As [`hold_still`](Self::hold_still), but returns `None` if it would have to wait: a
-    /// resize takes long.
+    /// Does what [`hold_still`](Self::hold_still) does, but returns `None` if it would have to
+    /// wait: a resize can take long.
     pub fn try_hold_still<T>(&self, act: impl FnOnce(Still<'_>) -> T) -> Option<T> {
         let resizing = try_lock(&self.resizing)?;
         let objects = try_lock(&self.objects)?;
@@ -190,12 +191,13 @@ impl PartitionInner {
         Still { history: &resizing.history, segments: self.table.segments().filter(stays).collect(), objects }
     }
 
-    /// Whether no page was accessed yet.
+    /// Whether no page has been accessed yet.
     pub fn is_untouched(&self) -> bool {
         [Count::Arrivals, Count::Hits, Count::Misses].map(|count| self.counters.sum(count)) == [0; 3]
     }
 
-    /// Most dirty pages; beyond, writes go to the store first.
+    /// Returns the most dirty pages that the partition may have. At this number, a write that would
+    /// make another page dirty goes to the store first.
     pub fn dirty_max_pages(&self) -> u64 {
         self.dirty_max_pages.load(Ordering::Relaxed)
     }
@@ -214,6 +216,7 @@ impl PartitionInner {
         self.tell_cleaner(self.table.dirty_pages() > self.dirty_max_pages() / 2);
     }
 
+    /// Rings the cleaner's bell; `urgent` if it must not let pages age.
     pub fn tell_cleaner(&self, urgent: bool) {
         self.shared.bell.tell(urgent);
     }
@@ -230,7 +233,7 @@ impl PartitionInner {
         lock(&self.objects).open.remove(&id);
     }
 
-    /// Removes all objects, when the cache is dropped: their dirty pages no longer keep them.
+    /// Removes all objects when the cache is dropped, even those with dirty pages.
     pub fn forget_all(&self) {
         let open = std::mem::take(&mut lock(&self.objects).open);
         drop(open);
@@ -244,7 +247,8 @@ impl PartitionInner {
         use Count::*;
         let left = [EvictionsCapacity, EvictionsResize, EvictionsDiscard, EvictionsWrite, Departures];
         let left = left.into_iter().fold(0u64, |sum, count| sum.wrapping_add(self.sum(count)));
-        // Counts of other threads may be read in any order: clamp the difference at zero.
+        // Other threads' counts may be read in any order, so the difference can be negative: clamp
+        // it at zero.
         (self.sum(Arrivals).wrapping_sub(left) as i64).max(0) as u64
     }
 }
@@ -285,7 +289,7 @@ impl ObjectInner {
         self.tag(self.partition.page_size.page_of(offset))
     }
 
-    /// Whether the object was closed: every call fails from then on.
+    /// Whether the object was closed. Every call on a closed object fails.
     pub fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
     }
@@ -312,7 +316,8 @@ impl ObjectInner {
         self.last_page.store(last_page_of(&self.partition, len_bytes), Ordering::Relaxed);
     }
 
-    /// A range that lies in one page and begins before this offset lies inside the object.
+    /// Returns the offset at which a partial last page begins. A range that lies in one page and
+    /// begins before this offset lies inside the object.
     #[inline(always)]
     pub fn last_page(&self) -> ByteOffset {
         // Relaxed: as `len_bytes`.
@@ -372,7 +377,7 @@ impl ObjectInner {
         }
     }
 
-    /// An error of the store, with the object's name.
+    /// Returns an error of the store with the object's name.
     pub fn io_error(&self, source: &IoError) -> Error {
         Error::Io { object: self.name.clone(), source: source.clone() }
     }
@@ -380,16 +385,16 @@ impl ObjectInner {
 
 impl Drop for ObjectInner {
     fn drop(&mut self) {
-        // A closed object has released its store before; another object may use it by now. In a
-        // child of `fork` the store stays the parent's.
+        // A closed object has already released its store, which another object may use by now. In a
+        // child of `fork` the store still belongs to the parent.
         if !self.is_closed() && !self.partition.shared.is_forked() {
             self.store.release();
         }
     }
 }
 
-/// Where the last page of an object of `len_bytes` begins; its length if that is a multiple of the
-/// page size.
+/// Returns where a partial last page of an object of `len_bytes` begins; the length if there is
+/// none.
 fn last_page_of(partition: &PartitionInner, len_bytes: u64) -> u64 {
     partition.page_size.round_down(ByteOffset(len_bytes)).0
 }

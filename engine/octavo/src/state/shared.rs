@@ -14,7 +14,7 @@ use crate::sync::{Arc, AtomicBool, Ordering};
 
 /// The state that all parts of one cache share.
 pub(crate) struct Shared {
-    /// The process that made the cache. A child of `fork` must not touch it.
+    /// The process that created the cache. A child of `fork` must not use the cache.
     process: Process,
     pub config: CacheConfig,
     /// `memory_max`.
@@ -23,11 +23,11 @@ pub(crate) struct Shared {
     pub reserve: Arc<Budget>,
     pub bounce: Arc<BouncePool>,
     pub buffers: Arc<BufferPool>,
-    /// The cache was dropped. Calls on objects that still exist continue without its lanes.
+    /// The cache was dropped. Calls on objects that still exist use spare lanes.
     pub closed: AtomicBool,
-    /// Some store is simulated: its I/O advances only while a thread looks.
+    /// Some store is simulated: its I/O advances only while threads look at their rings.
     simulated: AtomicBool,
-    /// The system is short of memory (a hint): no page copies are made.
+    /// The system is short of memory, so no twins are made. A hint.
     pub is_short: AtomicBool,
     pub bell: Bell,
     pub numa: Numa,
@@ -48,7 +48,7 @@ impl Shared {
         let charge = reserve.charge((bounce_pages * page_bytes) as u64, "bounce pages")?;
         let bounce = BouncePool::new(page_bytes, bounce_pages, charge)
             .map_err(|e| Error::Config(format!("cannot map memory: {e}")))?;
-        // A temporary ring: fails now if the kernel allows none.
+        // Create a temporary ring, so that the call fails now if the kernel allows none.
         let engine_name = new_ring(&config)?.engine_name();
         Ok(Shared {
             process: Process::this(),
@@ -67,9 +67,10 @@ impl Shared {
         })
     }
 
-    /// Whether this process was forked from the one that created the cache. Threads that do not
-    /// exist here may hold any of its locks, and its rings belong to the parent: nothing of it
-    /// may be locked, waited for or passed to the kernel.
+    /// Whether this process was forked from the one that created the cache. In such a child,
+    /// threads that do not exist may hold any of the cache's locks, and its rings belong to the
+    /// parent. The child must not take its locks, wait for its threads or pass its rings to the
+    /// kernel.
     pub fn is_forked(&self) -> bool {
         !self.process.is_this()
     }

@@ -1,5 +1,5 @@
-//! The size of a partition: how it is created, what its segments and their metadata cost, which
-//! sizes are possible.
+//! The size of a partition: creates a partition of a size, and computes the cost of segments with
+//! their metadata and the sizes that are possible.
 //!
 //! Not here: changing the size (`control/resize.rs`).
 
@@ -25,7 +25,7 @@ use crate::ways::WAYS;
 
 const HUGE_PAGE: u64 = 2 << 20;
 
-/// A secret from the kernel.
+/// Returns a random secret from the kernel; a constant under miri and shuttle.
 fn random_seed() -> std::io::Result<u64> {
     if cfg!(any(miri, shuttle)) {
         return Ok(0x5EED);
@@ -40,18 +40,18 @@ fn random_seed() -> std::io::Result<u64> {
 }
 
 impl PartitionInner {
-    /// The shape of a partition's table, and the bytes of a segment with its metadata.
+    /// Returns the shape of a partition's table, and the bytes of a segment with its metadata.
     fn shape(shared: &Shared, config: &PartitionConfig) -> (Shape, u64) {
         let cache = &shared.config;
         let slots_per_segment = cache.segment_bytes / cache.page_bytes as u64;
         let sets_per_segment = (slots_per_segment / WAYS as u64) as u32;
         let one = Shape { segments_max: 1, sets_per_segment };
         let per_segment = cache.segment_bytes + Table::<WAYS>::segment_metadata_bytes(one) as u64;
-        // The directory has room for four times `max`: so `max` can be raised, and a small
-        // partition's directory stays small.
+        // The directory has room for four times `max`, so `max` can be raised later, and a small
+        // partition's directory is still small.
         let most = config.max_bytes.map_or(u64::MAX, |max| max.saturating_mul(4)).min(cache.memory_max_bytes);
         let most = (most / per_segment).min(octavo_table::SEGMENTS_MAX as u64 - 1) as u32;
-        // The same number for each node.
+        // Each node has the same number of segments.
         let nodes = if config.node.is_some() { 1 } else { shared.numa.nodes() };
         let segments_max =
             (most.max(1).div_ceil(nodes) * nodes).min((octavo_table::SEGMENTS_MAX - 1) / nodes * nodes);
@@ -84,9 +84,10 @@ impl PartitionInner {
         let cache = &shared.config;
         let slots_per_segment = cache.segment_bytes / cache.page_bytes as u64;
         let (shape, per_segment) = Self::shape(shared, &config);
-        // The directory is small, but counts: 64 to 128 bytes a segment. Lines of a large table
-        // are walked at random: huge pages, to the last line, keep the walk in the TLB. The
-        // unused rest of the last huge page is charged. A small table would waste most of one.
+        // The directory takes 64 to 128 bytes per segment, which are charged, too. Lookups touch
+        // random lines of a table: huge pages for all of a large table avoid TLB misses. The unused
+        // rest of the last huge page is charged. A small table gets no huge pages: it would waste
+        // most of one.
         let huge = wanted / per_segment * Table::<WAYS>::segment_metadata_bytes(shape) as u64 >= HUGE_PAGE;
         let mut fixed = Table::<WAYS>::fixed_bytes(shape) as u64 + if huge { HUGE_PAGE } else { 0 };
         let segments =
@@ -158,7 +159,7 @@ impl PartitionInner {
         Ok(partition)
     }
 
-    /// Makes a new partition's segments ready for use, and settles what depends on its size.
+    /// Makes a new partition's segments ready for use, and sets what depends on its size.
     fn begin(&self) {
         self.table.segments().for_each(|segment| self.commit(segment));
         self.table.set_copies_yield(self.shared.numa.replication.yields);
@@ -166,7 +167,7 @@ impl PartitionInner {
         self.set_dirty_max();
     }
 
-    /// The table in its mapping, with the memory of each node's part bound to the node.
+    /// Creates the table in its mapping, with each node's part of the memory bound to the node.
     fn table_in(
         metadata: &Mapping,
         shared: &Shared,
@@ -196,7 +197,7 @@ impl PartitionInner {
         };
         let left = max_bytes.saturating_sub(apart);
         let most = (left / self.segment_bytes()).min(u64::from(self.table.shape().segments_max)) as u32;
-        // Memory for learning, and metadata left behind, are at most 1 % of the rest, so this
+        // Memory for learning and metadata left behind take at most 1 % of the rest, so this loop
         // takes few iterations.
         let fits = |segments: &u32| {
             let behind = u64::from(once_used.saturating_sub(*segments)) * metadata;
@@ -216,12 +217,13 @@ impl PartitionInner {
         PartitionInner::rounded_up(limits, self.segment_bytes())
     }
 
-    /// Bytes that the partition has beyond `limits`.
+    /// Returns the bytes charged to the partition above the `max` of `limits`.
     pub fn beyond(&self, limits: &Limits) -> u64 {
         lock(&self.costs).charged_bytes().saturating_sub(limits.max_bytes)
     }
 
-    /// Bytes in which the policy, or an earlier policy, learns about `segments` segments.
+    /// Returns the bytes in which the policy learns about `segments` segments. Also counts the
+    /// memory of an earlier policy, which is kept.
     pub fn learning_bytes(&self, segments: u32) -> u64 {
         let table = &self.table;
         let slots = segments as u64 * table.slots_per_segment() as u64;
@@ -233,11 +235,11 @@ impl PartitionInner {
         *lock(&self.limits)
     }
 
-    pub fn keep_limits(&self, limits: Limits) {
+    pub fn store_limits(&self, limits: Limits) {
         *lock(&self.limits) = limits;
     }
 
-    /// Checks that the partition can ever have this size; the error is a sentence.
+    /// Checks that `max_bytes` can be the partition's `max`. The error is the text of a message.
     pub fn check_max(&self, max_bytes: u64) -> Result<(), String> {
         let most = u64::from(self.table.shape().segments_max) * self.segment_bytes();
         let (fixed, apart) = {
@@ -273,8 +275,8 @@ impl PartitionInner {
         self.shared.numa.bind(at, len, self.node_of_segment(segment));
     }
 
-    /// The number of segments left after giving `bytes` back, rounded up to whole segments, but
-    /// never below the partition's `min`.
+    /// Returns the number of segments that are left after the partition has given back `bytes`,
+    /// rounded up to whole segments. The partition keeps its `min` and at least one segment.
     pub fn segments_without(&self, bytes: u64) -> u32 {
         let charged = lock(&self.costs).charged_bytes();
         let spare = charged.saturating_sub(self.limits().min_bytes) / self.segment_bytes();

@@ -1,16 +1,18 @@
-//! Read-ahead: brings in the pages that a stream of reads will request next, together with the
-//! read that missed.
+//! Read-ahead: detects streams of reads, and determines the pages to bring in together with a read
+//! that missed.
 //!
-//! A *stream* is a row of misses whose positions are adjacent or equally far apart. An object
-//! follows 8 streams, so concurrent readers are told apart. What a stream read ahead last
-//! determines where its next miss must come. A miss there confirms the stream: its window
-//! doubles, up to the partition's limit, and the pages behind the miss are claimed as *ahead*
-//! (see the table's `claim_ahead`) and read in the same I/O if they are adjacent. Hits are not
-//! looked at, so they pay nothing; a stream waits for the store once per window.
+//! A *stream* is a sequence of misses whose positions are adjacent or equally far apart. An object
+//! follows up to 8 streams, so it can tell concurrent readers apart. The last pages that a stream
+//! read ahead determine where its next miss is expected. A miss there confirms the stream. Its
+//! *window*, the number of pages to read ahead, then doubles, up to the partition's limit. The
+//! pages after the miss are claimed as *ahead* (see the table's `claim_ahead`) and read in the same
+//! I/O if they are adjacent. Hits are not examined, so they pay nothing; a stream waits for the
+//! store once per window.
 //!
-//! *Success and waste.* The table counts pages read ahead and then requested, and those that
-//! left before. If more than a quarter of a partition's recent ones were wasted, its windows
-//! halve; if almost none were, they double again.
+//! *Success and waste.* The table counts the pages that were read ahead and then requested (used),
+//! and those that were evicted before any request (wasted). If more than a quarter of a partition's
+//! recent pages were wasted, its windows halve. If the wasted pages were less than a 32nd of the
+//! used ones, its windows double again.
 //!
 //! Not here: waiting. Only a task that requests a page waits for it, even if the page is read
 //! ahead.
@@ -27,16 +29,17 @@ const STREAMS: usize = 8;
 /// Pages in a stream's first window.
 const WINDOW_MIN: u32 = 4;
 
-/// Misses further apart than this many pages form no stride.
+/// The largest stride, in pages, that makes a stream.
 const STRIDE_MAX: u64 = 1024;
 
-/// A strided stream gets this share of a window, because each of its pages is an I/O of its own.
+/// The window of a strided stream is limited to the partition's limit divided by this number,
+/// because each of its pages is an I/O of its own.
 const STRIDED_SHARE: u32 = 8;
 
-/// Pages that a sequential stream may skip: they were resident, or are not requested.
+/// Most pages that a sequential stream may skip, because they were resident or are not requested.
 const GAP_MAX: u64 = 8;
 
-/// Pages read ahead after which windows grow or shrink.
+/// Number of pages used or wasted after which the windows may grow or shrink.
 const JUDGED_PAGES: u64 = 256;
 
 /// The streams of an object's reads.
@@ -64,7 +67,7 @@ struct Stream {
     end: PageIndex,
     /// Pages from one miss to the next; 1 for a sequential stream, 0 until known.
     stride: i64,
-    /// Misses that came where they were expected.
+    /// Number of misses that came where they were expected.
     confirmed: u32,
     /// The next miss of a sequential stream lies in `from..next + GAP_MAX`, of a strided one at
     /// `next`.
@@ -105,8 +108,8 @@ impl Streams {
         self.mode.load(Ordering::Relaxed) == ONCE
     }
 
-    /// Reports that a read of some pages missed. Returns what to read ahead, at most
-    /// `most` pages; `most` is called only if there is a stream.
+    /// Notes that a read of `pages` missed. Returns the pages to read ahead, at most `most()`,
+    /// which is called only if there is a stream.
     pub fn missed(&self, pages: Range<PageIndex>, most: impl FnOnce() -> u32) -> Option<Ahead> {
         let Range { start: first, end } = pages;
         let mode = self.mode.load(Ordering::Relaxed);
@@ -116,7 +119,7 @@ impl Streams {
         let known = &mut *lock(&self.known);
         known.clock += 1;
         let clock = known.clock;
-        // 1. Find the stream that expects this miss; else a single miss that this one may
+        // 1. Find the stream that expects this miss, or else a single miss that this one may
         //    follow.
         let at = known.streams.iter().position(|stream| stream.expects(first));
         let at = at.or_else(|| {
@@ -126,7 +129,7 @@ impl Streams {
             (0..STREAMS).filter(|at| near(&known.streams[*at])).min_by_key(nearest)
         });
         let Some(at) = at else {
-            // 2. None: a new stream replaces the one that was quiet for longest.
+            // 2. There is none: a new stream replaces the one whose last miss is the oldest.
             let oldest = (0..STREAMS).min_by_key(|at| known.streams[*at].used).expect("there are some");
             known.streams[oldest] = Stream { first, end, used: clock, ..Stream::default() };
             let stream = &mut known.streams[oldest];
@@ -151,7 +154,7 @@ impl Stream {
             }
     }
 
-    /// The stride, if the miss at `first` may follow this stream's.
+    /// Returns the stride, if the miss at `first` may follow this stream's last miss.
     fn follows(&self, first: PageIndex) -> Option<i64> {
         if (self.end..=self.end + 1).contains(&first) {
             return Some(1);
@@ -160,7 +163,8 @@ impl Stream {
         (stride != 0 && stride.unsigned_abs() <= STRIDE_MAX).then_some(stride)
     }
 
-    /// Returns the next window, twice as large as the last.
+    /// Confirms the stream. Returns the pages of its next window, which is twice as large as the
+    /// last.
     fn go_on(&mut self, stride: i64, from: PageIndex, most: u32) -> Option<Ahead> {
         let most = if stride == 1 { most } else { (most / STRIDED_SHARE).max(1) };
         self.window = (self.window * 2).clamp(WINDOW_MIN, most.max(WINDOW_MIN)).min(most);
@@ -178,11 +182,11 @@ impl Stream {
     }
 }
 
-/// The sizes of a partition's windows.
+/// The limit of the windows of a partition's streams.
 pub(crate) struct Windows {
-    /// Pages that the partition allows; 0: no read-ahead.
+    /// Most pages of a window, as configured. 0 turns read-ahead off.
     pub max_pages: u32,
-    /// Pages that success allows now.
+    /// Most pages of a window now, given the recent success.
     pages: AtomicU32,
     judged: Mutex<(u64, u64)>,
 }
@@ -192,19 +196,19 @@ impl Windows {
         Windows { max_pages, pages: AtomicU32::new(max_pages), judged: Mutex::new((0, 0)) }
     }
 
-    /// Returns the pages of a window now, from the counts of `used` and `wasted` pages so far.
+    /// Returns the most pages of a window now, given the total counts of `used` and `wasted` pages.
     pub fn pages(&self, used: u64, wasted: u64) -> u32 {
         // Relaxed: a hint.
         let pages = self.pages.load(Ordering::Relaxed);
         let mut judged = lock(&self.judged);
-        let (used_of_late, wasted_of_late) = (used.wrapping_sub(judged.0), wasted.wrapping_sub(judged.1));
-        if used_of_late + wasted_of_late < JUDGED_PAGES {
+        let (recently_used, recently_wasted) = (used.wrapping_sub(judged.0), wasted.wrapping_sub(judged.1));
+        if recently_used + recently_wasted < JUDGED_PAGES {
             return pages;
         }
         *judged = (used, wasted);
-        let pages = match wasted_of_late {
-            wasted if wasted * 4 > used_of_late + wasted => (pages / 2).max(WINDOW_MIN.min(self.max_pages)),
-            wasted if wasted * 32 < used_of_late => (pages * 2).min(self.max_pages),
+        let pages = match recently_wasted {
+            wasted if wasted * 4 > recently_used + wasted => (pages / 2).max(WINDOW_MIN.min(self.max_pages)),
+            wasted if wasted * 32 < recently_used => (pages * 2).min(self.max_pages),
             _ => pages,
         };
         self.pages.store(pages, Ordering::Relaxed);
@@ -237,7 +241,7 @@ mod tests {
         // A page or two were resident.
         assert_eq!(pages(missed(&streams, 44..45, 32)), (45..77).collect::<Vec<_>>());
         assert_eq!(pages(missed(&streams, 77..78, 32)).len(), 32);
-        // A miss somewhere else reads nothing ahead.
+        // A miss elsewhere reads nothing ahead.
         assert_eq!(missed(&streams, 5000..5001, 32), None);
     }
 

@@ -1,6 +1,6 @@
-//! The tape of a recording: events that were written and not yet taken.
+//! The tape of a recording: events that were written and have not been taken yet.
 //!
-//! Not here: what is written (`pages/record.rs`), the caller who takes it (`api/recording.rs`).
+//! Not here: writing events (`pages/record.rs`), taking them (`api/recording.rs`).
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -9,7 +9,7 @@ use octavo_recording::{Encoder, Header, Totals};
 
 use crate::sync::{Condvar, Mutex};
 
-/// Bytes at which a block is handed on: enough to compress well, little to lose.
+/// Bytes at which a block is full: enough to compress well, and little to lose in a crash.
 pub(crate) const BLOCK_BYTES: usize = 64 << 10;
 
 /// Bytes of memory per block: its last event, and the totals after it, may exceed
@@ -22,11 +22,11 @@ pub(crate) struct Recorder {
     /// pages, and the steps of the table too.
     pub below: AtomicU32,
     pub tape: Mutex<Option<Tape>>,
-    /// Signalled when there may be something to take.
+    /// Signalled when there may be a block to take, or the first event of a block.
     pub something: Condvar,
 }
 
-/// Events written and not yet taken.
+/// Events that were written and have not been taken yet.
 pub(crate) struct Tape {
     pub encoder: Encoder,
     pub full: VecDeque<Handed>,
@@ -35,7 +35,7 @@ pub(crate) struct Tape {
     pub end: Option<RecordingEnd>,
     /// The partition's counts when the recording began.
     pub began: Totals,
-    /// A thread waits for the first event of a block.
+    /// A thread is waiting for the first event of a block.
     pub waited_for: bool,
     /// Statistics of the recording.
     pub stat: RecordingStat,
@@ -44,7 +44,7 @@ pub(crate) struct Tape {
 /// What a recording hands to its caller.
 pub(crate) enum Handed {
     Block(Vec<u8>),
-    /// Later blocks belong to another part.
+    /// The header of a new part, to which the blocks after it belong.
     Part(Header),
 }
 
@@ -53,7 +53,7 @@ pub(crate) enum Handed {
 pub enum RecordingEnd {
     /// It was stopped by a call.
     Stopped,
-    /// Blocks were not taken as fast as they filled.
+    /// The caller took blocks more slowly than they filled.
     FellBehind,
 }
 
@@ -62,7 +62,7 @@ pub enum RecordingEnd {
 pub struct RecordingStat {
     /// Accesses recorded.
     pub accesses: u64,
-    /// Bytes of all events, as handed on.
+    /// Bytes of events in all completed blocks.
     pub event_bytes: u64,
 }
 
@@ -73,8 +73,9 @@ impl Recorder {
 
     #[inline(always)]
     pub fn below(&self) -> u32 {
-        // Relaxed: a thread that sees a change too early or too late looks again under the
-        // tape's lock, or its access comes before the change.
+        // Relaxed: a thread that sees a recording begin or end too early checks again under the
+        // tape's lock. If a thread sees the change too late, its access counts as earlier than the
+        // change.
         self.below.load(Ordering::Relaxed)
     }
 }

@@ -1,6 +1,6 @@
-//! Charges accesses for emulated distance: counts the lines that they wait for and the bytes
-//! that they move, and optionally spends the difference to local memory by spinning. Not here:
-//! what distance costs (`numa/cost.rs`).
+//! Charges accesses for emulated distance: counts the cache lines that they wait for and the bytes
+//! that they move. Optionally spins for the time that remote memory takes longer than local memory.
+//! Not here: the prices (`numa/cost.rs`).
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -13,40 +13,41 @@ use crate::state::partition::PartitionInner;
 use crate::sync::thread_local;
 
 thread_local! {
-    /// Nanoseconds that this thread owes. Small amounts are added up and spent together: reading
-    /// a clock takes longer than some of them.
+    /// Nanoseconds that this thread must still spin. Small amounts are added up and spent together,
+    /// because reading a clock takes longer than some of them.
     static OWED: Cell<f64> = const { Cell::new(0.0) };
 }
 
-/// A thread that owes this many nanoseconds spends them.
+/// A thread that owes at least this many nanoseconds spins for them.
 const OWED_MAX_NS: f64 = 500.0;
 
 impl PartitionInner {
-    /// Charges an access to `bytes` bytes of a page. Of the `together` accesses that are looked
-    /// up together, up to twelve overlap.
+    /// Charges an access to `bytes` bytes of a page. The access is one of `together` that are
+    /// looked up together, of which up to twelve overlap.
     pub fn charge_access(&self, tag: Tag, bytes: usize, together: u64) {
         let is_here = self.node_of(tag) == self.shared.numa.here();
         self.charge(is_here, waits_of(together), bytes as u64);
     }
 
-    /// Charges half of a bundle's round trip, the sender's or the server's. `bytes` are those that
-    /// the server reads from the sender's memory or writes to it; the sender's half has none.
+    /// Charges half of a bundle's round trip: that of the sender or that of the server. `bytes` is
+    /// the number of bytes that the server reads from the sender's memory or writes to it; 0 for
+    /// the sender's half.
     pub fn charge_bundle(&self, letters: u64, bytes: u64) {
         self.charge(false, LINES_OF_BUNDLE / 2 * LINE, letters * BYTES_OF_LETTER / 2 + bytes);
     }
 
-    /// Charges the making of a twin: its main's lines, and the page's bytes.
+    /// Charges making a twin: waits for its main's lines, and the page's bytes.
     pub fn charge_copy(&self) {
         self.charge(false, waits_of(1), self.page_bytes() as u64);
     }
 
-    /// Charges bringing a page's main to this node: the sets of its places, and the page's
+    /// Charges moving a page's main to this node: waits for the sets of its places, and the page's
     /// bytes.
     pub fn charge_switch(&self) {
         self.charge(false, 2 * waits_of(1), self.page_bytes() as u64);
     }
 
-    /// Charges the look for twins on `nodes` other nodes, and marking them stale.
+    /// Charges finding twins on `nodes` other nodes and marking them stale.
     pub fn charge_overtaking(&self, nodes: u64) {
         self.charge(false, nodes * waits_of(1), 0);
     }
@@ -81,7 +82,7 @@ impl PartitionInner {
     }
 }
 
-/// Spins for what the thread owes, once that is worth reading the clock for.
+/// Adds to the time that the thread owes. Once the sum is worth reading the clock, spins for it.
 fn spend(ns: f64) {
     let owed = OWED.with(Cell::get) + ns;
     if owed < OWED_MAX_NS {
@@ -92,7 +93,8 @@ fn spend(ns: f64) {
         std::hint::spin_loop();
     }
     let spent = began.elapsed().as_nanos() as f64;
-    // Time spun in excess becomes credit, at most `OWED_MAX_NS`: an interruption earns no more.
+    // Excess time becomes credit, but at most `OWED_MAX_NS`, so that an interruption does not earn
+    // more.
     OWED.with(|cell| cell.set((owed - spent).max(-OWED_MAX_NS)));
 }
 

@@ -1,11 +1,11 @@
-//! Where a partition's pages lie among the nodes, and how threads get at pages of other nodes.
+//! On which node each of a partition's pages lies, and how threads access pages of other nodes.
 //!
-//! A partition can lie on one node as a whole. Otherwise its table's segments are divided among
-//! the nodes (`octavo_table`, `nodes.rs`), and the memory of each segment, frames and metadata,
-//! is bound to its node. Four strategies say how a thread gets at another node's pages:
+//! A whole partition can lie on one node. Otherwise its table's segments are divided among the
+//! nodes (`octavo_table`, `nodes.rs`), and the memory of each segment, frames and metadata, is
+//! bound to its node. Four modes determine how a thread accesses another node's pages:
 //!
 //! - `partition`: every thread reads and writes every page directly.
-//! - `message`: batches travel to the nodes of their pages (`flight/messages.rs`).
+//! - `message`: requests of a batch are sent to the nodes of their pages (`flight/messages.rs`).
 //! - `replicate`: pages are copied to the nodes that read them (`replicate.rs`).
 //! - `auto`: each partition chooses among the other three (`weigh.rs`, `state/nodes/auto.rs`).
 //!
@@ -23,7 +23,7 @@ use crate::state::counters::Count;
 use crate::state::partition::PartitionInner;
 
 impl PartitionInner {
-    /// The node where a page is, or would be if it were resident.
+    /// Returns the node where a page is, or would be if it were resident.
     #[inline]
     pub fn node_of(&self, tag: Tag) -> NodeId {
         match self.places.nodes {
@@ -41,7 +41,8 @@ impl PartitionInner {
         }
     }
 
-    /// Finds a page as a thread of this node does: the page may be away from home, and here.
+    /// Finds a page from the calling thread's node: a page that is away from home may be on that
+    /// node.
     #[inline]
     pub fn find_near(&self, tag: Tag) -> Option<Found<'_>> {
         match self.places.replicates {
@@ -50,7 +51,7 @@ impl PartitionInner {
         }
     }
 
-    /// The node where a page is, if it is not the calling thread's.
+    /// Returns the node where a page is, unless it is the calling thread's node.
     pub fn other_node(&self, tag: Tag) -> Option<NodeId> {
         let node = self.node_of(tag);
         (node != self.shared.numa.here()).then_some(node)

@@ -2,25 +2,26 @@
 //! Gouicem, EuroSys '26). A page's *main* is the page itself; a *twin* is its copy on another
 //! node.
 //!
-//! The protocol is in `octavo_table` (T1 to T11 in `twin`): which twin may be read, and how a
-//! write finds and overtakes twins. This file has what the table cannot know: the bytes, and
-//! when a twin is worth making.
+//! The protocol is in `octavo_table` (T1 to T11 in `twin`): which twin may be read, and how a write
+//! finds and overtakes twins. This file does what the table cannot: it copies the bytes, and
+//! decides when a twin is worth making.
 //!
-//! - *Twins.* One remote read in `threshold` copies the page to a free way of the reader's node.
-//!   So pages are chosen in proportion to how often they are read remotely, and no page needs a
-//!   counter.
-//! - *Refresh.* The next read of a stale twin (one that a write has overtaken) copies the page
-//!   again. If nobody read the twin between the last two writes, only one read in eight does.
-//! - *Worth.* One page in 64 is a probe. If twins of probes are read too seldom between two
-//!   writes, only probes get twins until that changes (`state/nodes/worth.rs`).
-//! - *Switch.* A node that has written a page sixteen times in a row, with no write of another
-//!   node in between, gets the page's main (`state/nodes/writers.rs`). Its writes are local
-//!   until another node's writes bring the main there, or home.
+//! - *Twins.* One in `threshold` remote reads copies its page to a free way of the reader's node.
+//!   Pages are therefore chosen in proportion to how often they are read remotely, and no page
+//!   needs a counter.
+//! - *Refresh.* A write to a page makes its twins *stale* (it *overtakes* them). The next read of a
+//!   stale twin copies the page again. If the twin was not read between the last two writes, only
+//!   one such read in eight does.
+//! - *Worth.* One page in 64 is a probe. If twins of probes are read too rarely between two writes,
+//!   only probes get twins until that changes (`state/nodes/worth.rs`).
+//! - *Switch.* A node that has written a page sixteen times in a row, with no write of another node
+//!   in between, gets the page's main (`state/nodes/writers.rs`). Its writes are then local, until
+//!   writes of another node move the main to that node or home.
 //! - *Footprint.* Twins take free ways, or ways of other twins, and leave before any page has
 //!   to. A page that was evicted comes back from its twin without I/O. No twins are made while
 //!   the system is short of memory, or while every step of the partition is recorded.
 //!
-//! Not here: reads of pages of the thread's own node, and everything that a miss does.
+//! Not here: reads of pages of the thread's own node, and misses.
 
 use octavo_table::{Copying, Found, NodeId, SlotIndex, State, Tag, Word};
 
@@ -32,10 +33,10 @@ use crate::state::nodes::is_probe;
 use crate::state::partition::PartitionInner;
 use crate::sync::{Ordering, try_lock, yield_now};
 
-/// How often a copy of a page is tried while the page is being written.
+/// Number of times that copying a page is tried while the page is being written.
 const COPY_TRIES: usize = 2;
 
-/// Where the last twin was not read, one read in this many refreshes it.
+/// If a twin was not read since it was last copied, one read in this many refreshes it.
 const DOUBTFUL_TURNS: u64 = 8;
 
 impl PartitionInner {
@@ -56,8 +57,8 @@ impl PartitionInner {
             return is_hit;
         }
         let mut stale = None;
-        // A page's own node (`owner_of`) has no twin of it unless the main is away, and a node
-        // to which the page's entry has moved for balance (`node_of`) has no use for one.
+        // A page's own node (`owner_of`) has no twin of the page unless the main is away. A node to
+        // which the page's entry has moved for balance (`node_of`) needs no twin.
         let is_home_here = self.table.node_of(tag) == here;
         let is_own = is_home_here || self.table.owner_of(tag) == here;
         // SAFETY: the caller's promise.
@@ -111,7 +112,7 @@ impl PartitionInner {
         is_hit
     }
 
-    /// `copy_resident` of a page at home.
+    /// Does what `copy_resident` does, for a page that is at home.
     ///
     /// # Safety
     /// As `copy_resident`.
@@ -126,7 +127,7 @@ impl PartitionInner {
         unsafe { self.copy_candidate::<false>(candidate, tag, frame, to, len) }
     }
 
-    /// Prefetches what `read_near` will look at first.
+    /// Prefetches the set in which `read_near` will look first.
     pub fn prefetch_near(&self, tag: Tag) {
         let here = self.shared.numa.here();
         match self.table.owner_of(tag) == here {
@@ -135,8 +136,8 @@ impl PartitionInner {
         }
     }
 
-    /// Counts and charges a hit: local if the page was found here, else remote. `is_home_here`:
-    /// the page's home is here.
+    /// Counts and charges a hit: local if `is_here` (the page was found on this node), else remote.
+    /// `is_home_here`: this node is the page's home.
     fn found_at(&self, tag: Tag, (is_home_here, is_here): (bool, bool), len: usize, together: u64) {
         self.weigh(tag, (is_home_here, is_here), len, together);
         self.counters.add(if is_here { Count::LocalHits } else { Count::RemoteHits }, 1);
@@ -172,7 +173,7 @@ impl PartitionInner {
     ) -> bool {
         let Replication { threshold, refresh, yields, .. } = self.shared.numa.replication;
         let is_refresh = stale.is_some();
-        // A page that is not resident must not leave a twin behind.
+        // A page that is not resident must not get a twin.
         if !self.table.find(tag).is_some_and(|main| main.word.readable()) {
             return false;
         }
@@ -190,8 +191,8 @@ impl PartitionInner {
         if !self.copy_page(tag, &copying) {
             return false;
         }
-        // SAFETY: the frame is ours until the twin is published, and holds bytes that the page
-        // held a moment ago; the rest is the caller's promise.
+        // SAFETY: the frame is ours until the twin is published, and has the bytes that the page
+        // had a moment ago. The rest is the caller's promise.
         unsafe { copy::copy_out(self.frames.at(copying.index).wrapping_add(skip), to, len) };
         // Publishing may fail because a write overtook the twin: the read still came before that
         // write.
@@ -223,14 +224,14 @@ impl PartitionInner {
         false
     }
 
-    /// Whether a stale twin is refreshed: it was read since it was made, or this is the one read
-    /// in eight.
+    /// Whether to refresh a stale twin: it was read since it was last copied, or this is the one
+    /// read in eight.
     fn was_read(&self, found: &Found<'_>) -> bool {
         self.table.take_mark(found) || self.counters.turn(Count::DoubtfulTurns).is_multiple_of(DOUBTFUL_TURNS)
     }
 
-    /// T5: marks a page's twins stale. The caller has taken the page away from its readers by
-    /// replacing the word `taken`, and has not changed its bytes yet.
+    /// T5: marks a page's twins stale. The caller has hidden the page from its readers by replacing
+    /// the word `taken`, and has not changed its bytes yet.
     #[inline]
     pub fn overtake(&self, tag: Tag, taken: Word) {
         if taken.twins() != 0 {
@@ -248,8 +249,8 @@ impl PartitionInner {
         }
     }
 
-    /// T7: fills and publishes a claimed page from one of its twins. Returns `false` if it has
-    /// none: read the store.
+    /// T7: fills a claimed page from one of its twins and publishes the page. Returns `false` if no
+    /// twin can be used: the caller must read the store.
     #[inline]
     pub fn elect(&self, tag: Tag, slot: SlotIndex) -> bool {
         self.places.replicates && self.elect_twin(tag, slot)
@@ -278,8 +279,9 @@ impl PartitionInner {
         false
     }
 
-    /// Notes a write to a page where it was found; `before` is the word that the write replaced.
-    /// If this node's writes call for it, the page's main comes to this node.
+    /// Notes a write to a page at the slot where it was found; `before` is the word that the write
+    /// replaced. If this node has written the page often enough, moves the page's main to this
+    /// node.
     #[inline]
     pub fn wrote(&self, tag: Tag, found: &Found<'_>, before: Word) {
         if self.places.replicates {
@@ -291,18 +293,18 @@ impl PartitionInner {
     fn wrote_copied(&self, tag: Tag, found: &Found<'_>, before: Word) {
         let (here, wanted) = (self.shared.numa.here(), self.shared.numa.replication.switch_writes);
         let is_here = self.table.node_of_segment(self.table.segment_of(found.index)) == here;
-        // A main that is away may always come home.
+        // A main that is away from home may always move back.
         let brings = || !self.places.chooses || self.auto.brings(tag) || self.table.node_of(tag) == here;
         if !is_here && wanted > 0 && brings() && self.writers.wrote(here, tag, before.version(), wanted) {
             self.bring_main(tag, here);
         }
     }
 
-    /// T10: brings a page's main to this node.
+    /// T10: moves a page's main to this node.
     #[cold]
     fn bring_main(&self, tag: Tag, here: NodeId) {
-        // While pages move or a walk over dirty pages runs, leave the main; a later write tries
-        // again.
+        // While other pages move or a walk over dirty pages runs, leave the main where it is; a
+        // later write tries again.
         let Some(_still) = try_lock(&self.moves) else { return };
         if !self.wants_copies() {
             return;
@@ -319,10 +321,10 @@ impl PartitionInner {
         }
     }
 
-    /// Drops all twins, if none may be made any more.
+    /// Drops all twins if none may be made now.
     pub fn end_copies(&self) {
-        // The loop ends: a thread that makes a twin waits for nobody, and few twins are being
-        // made.
+        // The loop ends: a thread that is making a twin waits for no other thread, and few twins
+        // are being made.
         while self.places.replicates && !self.wants_copies() && !self.table.drop_copies() {
             yield_now();
         }

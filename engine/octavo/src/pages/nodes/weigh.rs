@@ -1,4 +1,4 @@
-//! Mode `auto`: adds up what accesses to probes cost under each strategy, and applies the
+//! Mode `auto`: adds up the costs of accesses to probes under each strategy, and applies the
 //! strategy in use (`state/nodes/auto.rs`).
 
 use octavo_table::Tag;
@@ -10,7 +10,7 @@ use crate::state::partition::PartitionInner;
 use crate::sync::Ordering;
 
 impl PartitionInner {
-    /// The strategy in use: the mode's, or the one that mode `auto` has chosen.
+    /// Returns the strategy in use: the mode's, or the one that mode `auto` has chosen.
     pub fn way(&self) -> NumaMode {
         match self.places.chooses {
             true => self.auto.way(),
@@ -18,8 +18,9 @@ impl PartitionInner {
         }
     }
 
-    /// Adds what an access to a probe, where the page lies now, costs under each strategy. Other
-    /// pages are only counted, to find out whether probes are accessed at all.
+    /// Adds the costs of an access to a probe under each strategy, given where the page lies now.
+    /// Remote accesses to other pages are only counted, to find out whether probes are accessed at
+    /// all.
     pub fn weigh(&self, tag: Tag, (is_home_here, is_here): (bool, bool), bytes: usize, together: u64) {
         if !self.places.chooses || is_home_here && is_here {
             return;
@@ -49,14 +50,14 @@ impl PartitionInner {
         }
     }
 
-    /// Adds the cost of a write's look for twins on `nodes` nodes.
+    /// Adds the cost of a write that marks twins on `nodes` nodes stale.
     pub fn weigh_overtaking(&self, tag: Tag, nodes: u64) {
         if self.places.chooses && self.auto.is_probe(tag) {
             self.auto.brought.fetch_add(self.auto.prices.overtaking(nodes) as u64, Ordering::Relaxed);
         }
     }
 
-    /// Adds the cost of a main that came to this node.
+    /// Adds the cost of moving a main to this node.
     pub fn weigh_switch(&self, tag: Tag) {
         if self.places.chooses && self.auto.is_probe(tag) {
             let cost = self.auto.prices.switch(self.page_bytes() as u64);
@@ -65,7 +66,8 @@ impl PartitionInner {
     }
 
     /// Whether a queue sends a request, one of `batch`, to the page's node instead of serving it
-    /// directly. Requests for probes are never sent; what a message would save is added up.
+    /// directly. In mode `auto`, requests for probes are never sent; instead this adds up what a
+    /// message would save.
     pub fn sends(&self, tag: Tag, batch: u32, bytes: usize, write: bool) -> bool {
         if !self.places.chooses {
             return true;
@@ -75,7 +77,7 @@ impl PartitionInner {
         if !is_probe && auto.way() != NumaMode::Message {
             return false;
         }
-        // Letters per node, if the batch's pages are spread evenly.
+        // The number of requests per node, if the batch's pages are spread evenly.
         let letters = (u64::from(batch) / auto.nodes).min(LETTERS_MAX as u64);
         if letters < 2 {
             return false;
@@ -92,8 +94,8 @@ impl PartitionInner {
         saved > 0.0
     }
 
-    /// Counts an access to a remote page that is no probe. After every `TURNS` of these, a
-    /// thread asks whether the probes are accessed at all.
+    /// Counts a remote access to a page that is no probe. After every `TURNS` of these, a thread
+    /// checks whether probes are accessed at all.
     fn count_far(&self) {
         if self.counters.turn(Count::FarTurns).is_multiple_of(TURNS) {
             self.auto.look_for_probes();

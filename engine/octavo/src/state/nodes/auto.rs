@@ -1,44 +1,45 @@
-//! Mode `auto`: each partition chooses for itself, from its own counts, the strategy by which
-//! threads get at pages of other nodes.
+//! Mode `auto`: each partition chooses, from its own counts, the strategy by which threads access
+//! pages of other nodes.
 //!
 //! There are three *strategies*:
 //!
 //! - `partition`: pages are read and written directly.
-//! - `message`: requests of a queue travel to their page's node, if their batch is large enough
-//!   that a message costs less than the page's lines (`Prices::letter`).
+//! - `message`: requests of a queue are sent to their page's node, if their batch is large enough
+//!   that a message costs less than direct access to the page's lines (`Prices::letter`).
 //! - `replicate`: twins are made on the nodes that read a page, and mains move to the nodes that
 //!   write them.
 //!
-//! The table is that of `replicate` under all three, so the strategy can change at any time,
-//! between any two accesses: it only decides whether a twin is made, a main is brought or a
-//! request is sent.
+//! Under all three strategies the table works as for `replicate`, so the strategy can change
+//! between any two accesses. It only decides whether a twin is made, a main is moved or a request
+//! is sent.
 //!
-//! *How a partition knows.* One page in 64 is a *probe*, by its tag. Probes are treated as under
-//! `replicate`, whatever the strategy in use, and requests for them do not travel. Three sums
-//! are kept. Each access to a probe adds to them, if the accessing node is not the page's home
-//! or finds the page away from home:
+//! *How a partition measures.* One page in 64 is a *probe*, chosen by its tag. Whatever the
+//! strategy in use, probes are treated as under `replicate`, and requests for them are not sent to
+//! other nodes. The partition keeps three sums. An access to a probe adds to them unless the
+//! accessing node is the page's home and finds the page there:
 //!
 //! - what the access would cost directly;
-//! - what it would cost by message, in its batch;
-//! - what it did cost, with the making and overtaking of twins and the moves of mains.
+//! - what it would cost by message, given the size of its batch;
+//! - what it did cost, including making twins, marking them stale and moving mains.
 //!
 //! All costs are fixed prices (`numa/cost.rs`), not clock readings: the same accesses make the
 //! same choices, and other load on the machine does not disturb them.
 //!
-//! *A look* takes place every 64 such accesses: it halves the old sums and adds the new ones. The
-//! strategy changes when, four looks in a row, another one is a 32nd cheaper. It changes to
-//! `partition` when, four looks in a row, the one in use saves less than a 64th of the direct cost.
-//! A partition that changes again soon must wait for twice as many looks, so that a load between
-//! two strategies pays for few changes. When `replicate` is left, the reaper drops the remaining
-//! twins and brings mains home.
+//! An *evaluation* (`look`) takes place every 64 such accesses: it halves the old sums and adds the
+//! new ones. The strategy changes if four evaluations in a row find another one more than a 32nd
+//! cheaper. It changes to `partition` if four evaluations in a row find that the strategy in use
+//! saves less than a 64th of the direct cost. After a change within 64 evaluations of the last one,
+//! twice as many must agree before the next change, so that a load between two strategies pays for
+//! few changes. When a partition leaves `replicate`, the reaper drops the remaining twins and moves
+//! mains home.
 //!
-//! *What `auto` costs*: whatever probes cost beyond their gain, on one page in 64, and a look at
-//! the tag for each remote access. If hardly any remote accesses are to probes, other pages
-//! become probes, since a load may read only a few pages.
+//! *What `auto` costs*: on one page in 64, what probes cost more than they gain; and for each
+//! remote access, a check of the tag. A load may access only a few pages, so if hardly any remote
+//! accesses are to probes, other pages become probes.
 //!
-//! Not here: what each strategy does. Partitions on one node have nothing to choose. Batches of
-//! reads (`read_batch`) never travel: their lookups overlap, so that messages cost more than
-//! they save on each of PaCaR's machines.
+//! Not here: what each strategy does. Partitions on one node have nothing to choose. In mode
+//! `auto`, batches of reads (`read_batch`) are never sent: their lookups overlap, so messages would
+//! cost more than they save on each of PaCaR's machines.
 
 use octavo_table::Tag;
 
@@ -49,25 +50,27 @@ use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, try_lock};
 const PROBE_SHARE: u64 = 64;
 const PROBES: u16 = (u16::MAX as u64 / PROBE_SHARE) as u16;
 
-/// Accesses to probes between two looks: some four thousand remote accesses in all.
+/// Accesses to probes between two evaluations, which correspond to some four thousand remote
+/// accesses in total.
 const LOOK: u64 = 64;
 
-/// To be chosen, a strategy must be cheaper by this part than the one in use and than direct
-/// accesses.
+/// To be chosen, a strategy must cost less than the one in use, and less than direct access, by
+/// more than this fraction.
 const CHEAPER: f64 = 1.0 / 32.0;
 
-/// To stay in use, a strategy other than `partition` must save this part of the direct cost.
+/// To stay in use, a strategy other than `partition` must save at least this fraction of the direct
+/// cost.
 const WORTH: f64 = 1.0 / 64.0;
 
-/// Looks in a row that must agree before the strategy changes: at first, and at most.
+/// Evaluations in a row that must agree before the strategy changes: initially, and at most.
 const PATIENCE: u32 = 4;
 const PATIENCE_MAX: u32 = 256;
 
-/// Looks without a change after which that number is halved.
+/// Evaluations without a change after which that number is halved.
 const CALM: u32 = 64;
 
-/// A thread asks after this many of its remote accesses whether the probes are accessed enough:
-/// a fourth of the expected accesses suffices.
+/// After this many remote accesses, a thread checks whether probes were accessed often enough: a
+/// quarter of the expected accesses is enough.
 pub(crate) const TURNS: u64 = 4096;
 const PROBED_MIN: u64 = TURNS / PROBE_SHARE / 4;
 
@@ -92,7 +95,7 @@ impl Costs {
     fn best(&self, now: NumaMode) -> NumaMode {
         let strategies = [NumaMode::Partition, NumaMode::Message, NumaMode::Replicate];
         let cheapest = strategies.into_iter().min_by(|one, other| self.of(*one).total_cmp(&self.of(*other)));
-        // A strategy must save `CHEAPER` against direct accesses to be worth choosing.
+        // To be worth choosing, a strategy must save `CHEAPER` of the cost of direct access.
         let is_worth_it = |strategy: &NumaMode| self.of(*strategy) < self.direct * (1.0 - CHEAPER);
         match cheapest.filter(is_worth_it).unwrap_or(NumaMode::Partition) {
             best if self.of(best) < self.of(now) * (1.0 - CHEAPER) => best,
@@ -102,15 +105,15 @@ impl Costs {
     }
 }
 
-/// The outcome of the looks so far.
+/// The outcome of the evaluations so far.
 #[derive(Debug)]
 pub(crate) struct Looks {
     costs: Costs,
     verdict: NumaMode,
-    /// Looks in a row with this verdict, and how many are needed for a change.
+    /// Evaluations in a row with this verdict, and how many are needed for a change.
     times: u32,
     patience: u32,
-    /// Looks since the last change.
+    /// Evaluations since the last change.
     calm: u32,
 }
 
@@ -127,7 +130,7 @@ impl Default for Looks {
 }
 
 impl Looks {
-    /// Adds the new costs, and returns the strategy to use from now on.
+    /// Evaluates: adds the new costs, and returns the strategy to use from now on.
     fn look(&mut self, new: Costs, now: NumaMode) -> NumaMode {
         let old = self.costs;
         self.costs = Costs {
@@ -157,23 +160,24 @@ impl Looks {
 pub(crate) struct Auto {
     pub prices: Prices,
     pub nodes: u64,
-    /// The strategy in use, as an index into [`NumaMode::ALL`]. Relaxed, like all of these:
-    /// hints and figures.
+    /// The strategy in use, as an index into [`NumaMode::ALL`]. All of these atomics are Relaxed:
+    /// they are hints and statistics.
     strategy: AtomicU64,
     changes: AtomicU64,
     /// The first sample number of the probes.
     first_probe: AtomicU64,
-    /// Accesses to probes since `look_for_probes` last asked for them.
+    /// Accesses to probes since `look_for_probes` was last called.
     probed: AtomicU64,
-    /// Accesses to probes since the last look, and their costs in nanoseconds. For messages:
-    /// what they would save against `direct`.
+    /// Accesses to probes since the last evaluation, and their costs in nanoseconds. `saved` is
+    /// what messages would save against `direct`.
     accesses: AtomicU64,
     direct: AtomicU64,
     pub saved: AtomicU64,
     pub brought: AtomicU64,
     pub looks: Mutex<Looks>,
-    /// The strategy was `replicate`, and its twins and away mains have not been cleared yet.
-    pub has_rest: AtomicBool,
+    /// The strategy was `replicate` before, and its twins and the mains away from home have not
+    /// been cleared yet.
+    pub has_leftovers: AtomicBool,
 }
 
 impl Auto {
@@ -191,7 +195,7 @@ impl Auto {
             saved: zero(),
             brought: zero(),
             looks: Mutex::new(Looks::default()),
-            has_rest: AtomicBool::new(false),
+            has_leftovers: AtomicBool::new(false),
         }
     }
 
@@ -218,7 +222,7 @@ impl Auto {
     pub fn go(&self, strategy: NumaMode) {
         let before = self.strategy.swap(strategy as u64, Ordering::Relaxed);
         self.changes.fetch_add(u64::from(before != strategy as u64), Ordering::Relaxed);
-        self.has_rest.fetch_or(before == NumaMode::Replicate as u64, Ordering::Relaxed);
+        self.has_leftovers.fetch_or(before == NumaMode::Replicate as u64, Ordering::Relaxed);
     }
 
     /// Adds an access to a probe: what it would cost directly, and what it did cost.
@@ -233,7 +237,7 @@ impl Auto {
 
     #[cold]
     fn look(&self) {
-        // Another thread is taking a look, which is as good.
+        // If another thread is evaluating, this one need not.
         let Some(mut looks) = try_lock(&self.looks) else { return };
         if self.accesses.swap(0, Ordering::Relaxed) < LOOK {
             return;
@@ -254,7 +258,7 @@ impl Auto {
         }
     }
 
-    /// Makes other pages probes if hardly any accesses were to the present ones.
+    /// Makes other pages probes if hardly any accesses were to the current ones.
     #[cold]
     pub fn look_for_probes(&self) {
         if self.probed.swap(0, Ordering::Relaxed) < PROBED_MIN {
@@ -272,7 +276,7 @@ mod tests {
         Costs { direct, by_message, brought }
     }
 
-    /// Returns the number of looks until `wanted` is in use.
+    /// Returns the number of evaluations until `wanted` is in use.
     fn looks_until(looks: &mut Looks, new: Costs, now: &mut NumaMode, wanted: NumaMode) -> u32 {
         let mut count = 0;
         while *now != wanted {

@@ -1,16 +1,17 @@
-//! Balance between nodes: a node under more memory pressure than others takes fewer pages and
-//! more memory.
+//! Balance between nodes: a node under more memory pressure than the others becomes home to fewer
+//! pages and gets more memory.
 //!
-//! Pressure is the rate at which pages come into full sets. It is read from the clocks of some
-//! sets, so that nothing is counted for it. Once a period the node with the most pressure is
-//! compared with the one with the least. If, twice in a row, the former has more than a quarter
-//! more pressure, and more than the differences between sets explain:
+//! *Pressure* is the rate at which pages arrive in full sets. The clocks of some sets show it, so
+//! it needs no counters of its own. Once a period the reaper compares the node with the most
+//! pressure (*hot*) with the node with the least (*cold*). If, twice in a row, the hot node has
+//! more than a quarter more pressure, and more than the differences between sets explain:
 //!
-//! - Some of the hot node's entries move to the cold node's segments (`Table::shift`), so that its
-//!   pages become fewer while its memory stays. Half of what would even the two out moves, because
-//!   misses grow faster than load, and at most a 32nd of all entries.
-//! - The next segment that the partition gets is the hot node's, and the next one it gives back
-//!   is the cold node's, as long as no node comes to have a quarter more memory than another.
+//! - Some of the hot node's directory entries move to the cold node's segments (`Table::shift`).
+//!   The hot node then has fewer pages in the same memory. Because misses grow faster than load,
+//!   only half of the entries that would even out the two nodes move, and at most a 32nd of all
+//!   entries.
+//! - The next segment that the partition gets is on the hot node, and the next one that it gives
+//!   back is on the cold node, unless one node would then have a quarter more memory than another.
 //!
 //! Not here: the comparison itself (`control/balance.rs`, called by the reaper), how entries
 //! move (`control/resize.rs`). A partition that is being recorded keeps its entries.
@@ -23,8 +24,7 @@ use crate::sync::{Mutex, lock};
 /// differences are left alone, so that entries do not move back and forth.
 const TOO_MUCH: f64 = 1.25;
 
-/// The difference must also exceed this many standard deviations, so that it is no sampling
-/// error.
+/// The difference must also exceed this many standard deviations, to exclude sampling errors.
 const DEVIATIONS: f64 = 3.0;
 
 /// Comparisons in a row that must agree before anything moves.
@@ -50,16 +50,17 @@ impl Pressure {
         self.arrivals / self.sets.max(1.0)
     }
 
-    /// The variance of the mean: how far the mean of these sets may be from that of all sets,
-    /// judged by how these sets differ. At least Poisson's: chance spreads pages no more evenly
-    /// than that, and some sets get more pages than they can hold.
+    /// Returns the variance of the mean: how far the mean of the sampled sets may be from the mean
+    /// of all sets, estimated from the differences between the sampled sets. It is at least that of
+    /// a Poisson distribution, because random arrivals are no more even than that, and some sets
+    /// get more pages than they can hold.
     fn variance(&self) -> f64 {
         let sets = self.sets.max(2.0);
         ((self.squares - self.arrivals * self.per_set()) / (sets - 1.0)).max(self.per_set()) / sets
     }
 }
 
-/// Two nodes, of which one has too much pressure.
+/// Two nodes, of which one has too much pressure compared with the other.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Verdict {
     pub hot: NodeId,
@@ -74,7 +75,7 @@ pub(crate) struct Verdict {
 pub(crate) fn judge(nodes: &[Pressure]) -> Option<Verdict> {
     let by_pressure =
         |(_, a): &(usize, &Pressure), (_, b): &(usize, &Pressure)| a.per_set().total_cmp(&b.per_set());
-    // A node without a segment takes no part.
+    // A node without a segment is not compared.
     let with_sets = || nodes.iter().enumerate().filter(|(_, node)| node.sets > 0.0);
     let ((hot, most), (cold, least)) = (with_sets().max_by(by_pressure)?, with_sets().min_by(by_pressure)?);
     let luck = DEVIATIONS * (most.variance() + least.variance()).sqrt();
@@ -92,22 +93,22 @@ pub(crate) struct Balance(pub Mutex<Looks>);
 
 #[derive(Default)]
 pub(crate) struct Looks {
-    /// Each segment's clocks when the count of arrivals began.
+    /// Each segment's clocks when the current count of arrivals began.
     pub clocks: Vec<Option<[u16; octavo_table::CLOCKS]>>,
     pub verdict: Option<Verdict>,
-    /// How many times in a row the verdict named the same nodes.
+    /// Number of comparisons in a row whose verdict named the same nodes.
     pub times: u32,
 }
 
 impl Balance {
-    /// Returns the nodes that need memory most and least, once enough comparisons agree.
+    /// Returns the last verdict, once enough comparisons in a row agree.
     pub fn verdict(&self) -> Option<Verdict> {
         let looks = lock(&self.0);
         looks.verdict.filter(|_| looks.times >= TIMES)
     }
 
-    /// Starts over after pages were moved: the arrivals since the last look were not caused by
-    /// the load.
+    /// Starts the count of arrivals again after pages were moved: the moves themselves caused
+    /// arrivals.
     pub fn forget(&self) {
         lock(&self.0).clocks.clear();
     }

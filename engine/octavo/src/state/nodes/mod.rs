@@ -1,6 +1,6 @@
-//! What a partition knows of the machine's nodes: where its pages are to lie, and the sums by
-//! which it decides on twins, moves of mains, and messages. With one node all of it is empty.
-//! Not here: what is done to pages (`pages/nodes`).
+//! What a partition knows about the machine's NUMA nodes: where its pages belong, and the
+//! statistics from which it decides about twins, moves of mains, and messages. With one node all of
+//! this is empty. Not here: what happens to pages (`pages/nodes`).
 
 mod auto;
 mod balance;
@@ -19,7 +19,7 @@ use octavo_table::{NodeId, Shape, Table};
 use crate::numa::{Numa, NumaMode};
 use crate::ways::WAYS;
 
-/// Where a partition's pages are to lie, and by which strategies threads get at them.
+/// Where a partition's pages belong, and by which strategies threads access them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Places {
     /// The number of nodes among which the segments are divided.
@@ -28,7 +28,7 @@ pub(crate) struct Places {
     pub home: NodeId,
     /// Whether accesses are counted by node (local or remote).
     pub counted: bool,
-    /// Whether all requests of a batch travel to the nodes of their pages.
+    /// Whether all requests of a batch are sent to the nodes of their pages.
     pub messages: bool,
     /// Whether pages may have twins on nodes that read them remotely.
     pub replicates: bool,
@@ -39,8 +39,8 @@ pub(crate) struct Places {
 }
 
 impl Places {
-    /// Places a partition whose setting `node`, a node number of the kernel, may bind it to one
-    /// node. The error is a sentence.
+    /// Places a partition. If `node`, a node number of the kernel, is set, binds the partition to
+    /// that node. The error is the text of a message.
     pub fn new(numa: &Numa, node: Option<u32>) -> Result<Places, String> {
         let nodes = numa.nodes();
         let home = match node {
@@ -54,7 +54,7 @@ impl Places {
                 let at = numa.topology.nodes.iter().position(|node| node.number == number);
                 let Some(at) = at else {
                     let known: Vec<u32> = numa.topology.nodes.iter().map(|node| node.number).collect();
-                    return Err(format!("there is no node {number}, only {known:?}"));
+                    return Err(format!("there is no NUMA node {number}; the nodes are {known:?}"));
                 };
                 Some(NodeId(at as u32))
             }
@@ -69,8 +69,9 @@ impl Places {
         Ok(Places { nodes: divided, home, counted, messages, replicates, chooses, charged })
     }
 
-    /// The ranges of a table's memory that lie on one node each, in whole kernel pages. A kernel
-    /// page that two nodes share lies on the node that touches it first.
+    /// Returns the ranges of a table's memory that belong to one node each, in whole kernel pages.
+    /// A kernel page that belongs to two nodes is in no range: it lies on the node that touches it
+    /// first.
     pub fn metadata(&self, shape: Shape) -> impl Iterator<Item = (NodeId, Range<usize>)> {
         const PAGE: usize = 4096;
         let whole = |range: Range<usize>| range.start.next_multiple_of(PAGE)..range.end / PAGE * PAGE;
@@ -82,8 +83,8 @@ impl Places {
         })
     }
 
-    /// Binds each node's part of the table's memory at `at`. Must run before the memory is
-    /// touched: a huge page could hold the parts of several nodes.
+    /// Binds each node's part of the table's memory, which begins at `at`. Must run before the
+    /// memory is touched: otherwise one huge page could hold the parts of several nodes.
     pub fn bind_metadata(&self, numa: &Numa, shape: Shape, at: *mut u8) {
         for (node, range) in self.metadata(shape) {
             numa.bind(at.wrapping_add(range.start), range.len(), node);

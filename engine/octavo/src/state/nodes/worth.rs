@@ -4,20 +4,21 @@ use octavo_table::Tag;
 
 use crate::sync::{AtomicBool, AtomicU64, Ordering};
 
-/// One page in this many is a *probe*, chosen by its tag, so that it stays one.
+/// One page in this many is a *probe*. Its tag decides, so a page that is a probe stays one.
 const PROBE_SHARE: u16 = 64;
 
-/// After this many reads of stale twins of probes, the partition decides anew.
+/// After this many reads of stale twins of probes, the partition decides again.
 const PROBES: u64 = 16;
 
-/// Twins are not worth making if each is read less often than `HITS_MIN` before a write
-/// overtakes it, and are worth it again if each is read more often than `HITS_ENOUGH`. With
-/// reads of some hundred bytes, four to six reads save what making and overtaking a twin costs
-/// beyond one remote read; with reads of whole pages, one read does.
+/// Twins are not worth making if each is read fewer than `HITS_MIN` times before a write makes it
+/// stale, and are worth making again if each is read more than `HITS_ENOUGH` times. A twin costs
+/// more than a single remote read: it must be made, and later marked stale. With reads of some
+/// hundred bytes, four to six reads of the twin save that difference; with reads of whole pages,
+/// one read does.
 const HITS_MIN: u64 = 4;
 const HITS_ENOUGH: u64 = 8;
 
-/// Whether twins are worth making in one partition. While the probes say no, only probes get
+/// Whether twins are worth making in one partition. While those of probes are not, only probes get
 /// twins.
 #[derive(Default)]
 pub(crate) struct Worth {
@@ -31,7 +32,7 @@ pub(crate) struct Worth {
 impl Worth {
     /// Whether the page may have twins.
     pub fn allows(&self, tag: Tag) -> bool {
-        // Relaxed, all here: hints.
+        // Relaxed, like all accesses in this file: hints.
         !self.is_low.load(Ordering::Relaxed) || is_probe(tag)
     }
 
@@ -40,7 +41,8 @@ impl Worth {
         self.hits.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts a read that found a probe's twin stale, and decides anew after `PROBES` of these.
+    /// Counts a read that found a probe's twin stale, and decides again after every `PROBES` of
+    /// these.
     pub fn probe_stale(&self) {
         if self.stale.fetch_add(1, Ordering::Relaxed) + 1 < PROBES {
             return;

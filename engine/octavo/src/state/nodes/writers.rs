@@ -1,15 +1,16 @@
-//! Finds nodes that write a remote page again and again, so that the page's main can move there
+//! Finds remote pages that a node writes repeatedly, so that the page's main can move to that node
 //! (T10 of `octavo_table`'s `twin`).
 //!
-//! A node gets a page's main when it has written the page a given number of times in a row
-//! (default 16), with no write of another node in between. The version in the page's word, which
-//! every write increments, tells whether there was one. So writes to a page on the writer's own
-//! node pay nothing for this, and remote writes pay one look at a line of their own node.
+//! A node gets a page's main when it has written the page a given number of times in a row (default
+//! 16), with no write of another node in between. The version in the page's word, which every write
+//! increments, shows whether there was one. Writes to a page on the writer's own node therefore pay
+//! nothing, and remote writes pay one access to a cache line of their own node.
 //!
-//! Each node follows up to 2,048 pages, in cells chosen by a hash of the tag. If two pages meet
-//! in a cell, the one that is followed keeps it until 255 writes to others have come since its
-//! own last write; then it counts as idle. Every access is a Relaxed load or store, never an
-//! atomic read-modify-write: where two threads interfere, only a guess is lost.
+//! Each node follows up to 2,048 pages, in cells chosen by bits of the tag. If two pages share a
+//! cell, the page that is followed keeps the cell until 255 writes to other pages of the cell have
+//! come since its own last write; then it counts as idle. Every access is a Relaxed load or store,
+//! never an atomic read-modify-write: if two threads interfere, a move may only come later or
+//! earlier than it should.
 //!
 //! Not here: the move of the main.
 
@@ -18,16 +19,17 @@ use octavo_table::{NodeId, Tag};
 use crate::numa::SWITCH_WRITES_MAX;
 use crate::sync::{AtomicU64, Ordering};
 
-/// Pages that a node follows at a time: a quarter of the partition's initial slots, but at least
-/// `FOLLOWED_MIN`, and at most this many, which take 16 KiB.
+/// Limits of the number of pages that a node follows at a time, which is a quarter of the
+/// partition's initial slots. The most take 16 KiB.
 const FOLLOWED_MAX: u64 = 2048;
 const FOLLOWED_MIN: u64 = 16;
 
-/// Writes to other pages of a cell after which the followed page counts as idle and loses it.
+/// Writes to other pages of a cell after which the followed page counts as idle and loses the cell.
 const IDLE_MAX: u64 = u8::MAX as u64;
 
-/// A cell, from the high bits down: the page's print, the version that its last write left, writes
-/// in a row, and writes to other pages of the cell since.
+/// The bits of a cell, from high to low: the page's fingerprint (24 bits), the version after its
+/// last write, the number of writes in a row, and the number of writes to other pages of the cell
+/// since then.
 const IDLE_BITS: u32 = 8;
 const RUN_BITS: u32 = 8;
 const VERSION_BITS: u32 = 24;
@@ -46,7 +48,7 @@ impl Writers {
         Writers((0..nodes).map(|_| cells()).collect())
     }
 
-    /// The bytes that `new` takes.
+    /// Returns the bytes of memory that `new` takes.
     pub fn bytes(nodes: u32, slots: u64) -> u64 {
         u64::from(nodes) * Self::followed(slots) * size_of::<AtomicU64>() as u64
     }
@@ -56,12 +58,12 @@ impl Writers {
     }
 
     /// Notes that a thread of `node` has written a page whose version was `before`, and is one
-    /// higher now. Returns `true` if this was the `wanted`th write in a row without another
-    /// node's in between.
+    /// higher now. Returns `true` if this was the `wanted`th write in a row, with no write of
+    /// another node in between.
     pub fn wrote(&self, node: NodeId, tag: Tag, before: u64, wanted: u32) -> bool {
         let Some(cells) = self.0.get(node.0 as usize) else { return false };
-        // These bits say nothing of the page's node or set, so pages of one set meet no more
-        // often than others.
+        // These bits are independent of the page's node and set, so pages of one set share a cell
+        // no more often than others do.
         let (at, print) = (tag.sample() as usize % cells.len(), (tag.0 >> 16) & 0xFF_FFFF);
         let known = cells[at].load(Ordering::Relaxed);
         let part = |shift: u32, bits: u32| known >> shift & ((1 << bits) - 1);
@@ -96,7 +98,7 @@ mod tests {
             by_node && writers.wrote(node, page, version - 1, 4)
         };
         assert_eq!([true, true, true, true].map(&mut write), [false, false, false, true]);
-        // Counts from the first write again.
+        // The count starts again.
         assert_eq!([true, true, true, false, true].map(&mut write), [false; 5]);
         assert_eq!([true, true, true].map(&mut write), [false, false, true]);
         assert!(!Writers::new(0, 64).wrote(node, page, 0, 1));
