@@ -2,8 +2,9 @@
 //! abandoning the object.
 //!
 //! Steps of a length change, a close and an abandon:
-//! 1. Close the range: no page of it is brought in. Hits continue until their page is dropped.
-//! 2. Drop the range's pages, waiting for pages in use.
+//! 1. Close the range: no page of it is brought in. Resident pages may still be read and written
+//!    until step 2 drops or takes them.
+//! 2. Drop or take the range's pages, waiting for busy pages.
 //! 3. Tell the store.
 //! 4. Open the range.
 //!

@@ -20,7 +20,8 @@ const TOGETHER: usize = 16;
 /// attempt reads it again.
 const ATTEMPTS: u32 = 4;
 
-/// A zero-copy view of a page: its bytes as they were when it was pinned. Dropping it unpins.
+/// A zero-copy view of a page: the page's bytes as they were when it was pinned. Dropping the view
+/// unpins the page.
 pub struct Pin<'o> {
     partition: &'o PartitionInner,
     slot: SlotIndex,

@@ -57,7 +57,7 @@ impl Ledger {
     }
 
     pub fn stat(&self) -> ReaperStat {
-        // Relaxed: figures.
+        // Relaxed: statistics.
         ReaperStat {
             periods: self.periods.load(Ordering::Relaxed),
             moved_bytes: self.moved_bytes.load(Ordering::Relaxed),

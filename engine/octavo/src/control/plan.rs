@@ -130,7 +130,7 @@ impl Picture {
 pub(crate) struct Share {
     pub limits: Limits,
     pub leaf: Leaf,
-    /// Bytes charged besides segments.
+    /// Bytes charged in addition to the segments.
     pub fixed_bytes: u64,
     /// Bytes of a segment with its metadata.
     pub segment_bytes: u64,

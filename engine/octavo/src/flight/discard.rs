@@ -308,7 +308,8 @@ impl ObjectInner {
                 note_busy(page, Some((found.index, word)));
             }
         });
-        // Copies of pages that left earlier (T7). Copies of resident pages go with their pages.
+        // Mark the twins of pages that were evicted earlier stale (T7). Removing a resident page
+        // does the same for its twins.
         self.overtake_orphans(pages);
         // No stray begins in a closed range.
         let stray = partition.strays.lowest(|tag| {

@@ -91,7 +91,7 @@ pub(crate) struct Post {
     pub(super) exchange: Exchange<Parcel>,
     /// By node: bundles whose hits are done, and whose misses wait for a worker (M8).
     pub(super) leftovers: Vec<Mutex<VecDeque<Parcel>>>,
-    /// By node.
+    /// The lanes of the workers, by node.
     workers: Vec<Vec<Weak<Lane>>>,
 }
 

@@ -3,14 +3,13 @@
 //!
 //! There is no list of dirty pages. To find them, a task walks over the slots, skips segments
 //! without dirty pages, and computes the pages' keys from the tags. It works in *rounds*: a round
-//! collects the lowest dirty pages of the range (an eighth of all dirty pages, but at least 4,096)
-//! and writes them; the next round continues after them. The pages of a short range are looked up
-//! one by one instead.
+//! collects the lowest dirty pages of the range (an eighth of all dirty pages, at least 4,096) and
+//! writes them; the next round continues after them. In a short range, each page is looked up
+//! instead.
 //!
 //! If the store refuses a write (because it is full, say), the task continues with one page per I/O
-//! until the store takes a page. A *pass* (which writes all dirty pages of an object, and makes
-//! nothing durable) gives up after 64 refusals in a row; the next pass starts after the refused
-//! pages.
+//! until the store takes a page. A *pass* (which writes all dirty pages of an object and makes none
+//! durable) gives up after 64 refusals in a row; the next pass starts after the refused pages.
 //!
 //! A page is written from a copy in a bounce page, so it may be read and written during the I/O.
 //! The page becomes clean only if no write changed it after the copy.
@@ -32,8 +31,8 @@ use crate::state::partition::{ObjectInner, PartitionInner};
 use crate::sync::{Arc, Ordering, lock};
 use crate::wait::{Flush, RESUME, TaskId};
 
-/// Fewest pages that a round may collect if there are as many: enough for long runs, and 64 KiB of
-/// memory. Unit tests use fewer pages, so that a sync takes several rounds.
+/// Dirty pages that every round may collect: enough for long runs, 64 KiB of memory. Fewer in unit
+/// tests, so that a sync takes several rounds.
 const ROUND_PAGES_LEAST: usize = if cfg!(test) { 64 } else { 4096 };
 
 /// A round collects one part in this many of the dirty pages. A sync therefore walks over the table
@@ -46,7 +45,7 @@ const LOOKUP_SLOTS: u64 = 16;
 /// Most transfers of one task in flight; more would only queue.
 const IN_FLIGHT_MAX: usize = 32;
 
-/// Number of times that a page which is being written is copied before the task tries again later.
+/// Most copies of a page that is being written before its task tries again later.
 const COPY_TRIES: usize = 4;
 
 /// Refused pages in a row after which a pass gives up. Without this limit, the cleaner would offer
@@ -59,8 +58,7 @@ pub(crate) struct SyncState {
     pub flush: bool,
     /// The pages are written; only the sync of the store is left.
     pub flushing: bool,
-    /// The number of the object's first flush that covers the task; 0 until the task asks for a
-    /// flush.
+    /// Number of the first flush that covers the task; 0 until the task asks for a flush.
     flush_needed: u64,
     /// Pages that the task may still write. Limits passes.
     clean_left: u64,
@@ -95,21 +93,20 @@ pub(crate) struct Cleaning {
     /// The task covers all dirty pages of the object, and has skipped none so far.
     whole: bool,
     is_pass: bool,
-    /// Where a pass began and will end: it wraps around, and writes the pages before this one last.
+    /// Where a pass began and will end: it writes the pages before this one last.
     begun: PageIndex,
     runs: Runs,
     /// Pages refused since the last one that was written.
     refused: u32,
 }
 
-/// Whether adjacent pages go out in one I/O.
+/// Whether adjacent pages are written in one I/O.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Runs {
     Yes,
     /// Not until the store takes a page: it has refused one before.
     NotYet,
-    /// No more in this task: the store refused a run, and one bad block must not keep its
-    /// neighbours from being written.
+    /// Never again in this task: the store refused a run, perhaps because of one bad block.
     No,
 }
 
@@ -199,8 +196,7 @@ pub(crate) fn ended(task: &Task) {
 /// Syncs the store, after the pages of a sync were written.
 fn flush(lane: &Arc<Lane>, work: &mut Work, id: TaskId, object: &Arc<ObjectInner>) {
     let task = &mut work.tasks[id];
-    // A task that asked for a flush before the object was closed has written its pages, so the
-    // close does not fail it.
+    // A task that asked for its flush before a close has written its pages, so it continues.
     let is_open = if task.sync().flush_needed == 0 { object.check_open() } else { Ok(()) };
     if let Err(error) = is_open.and_then(|()| object.check_not_failed()) {
         return task.fail(error);
@@ -224,8 +220,7 @@ fn flush(lane: &Arc<Lane>, work: &mut Work, id: TaskId, object: &Arc<ObjectInner
     }
 }
 
-/// Writes the next adjacent pages of the round in one I/O. Returns false if no bounce page is free;
-/// the task is then registered and will be woken.
+/// Writes the next adjacent pages of the round. Returns false to wait for a bounce page.
 fn run(lane: &Arc<Lane>, work: &mut Work, id: TaskId, object: &Arc<ObjectInner>) -> bool {
     let most = if work.tasks[id].sync().cleaning().runs == Runs::Yes { RUN_PAGES_MAX } else { 1 };
     let again = &mut work.tasks[id].again;
@@ -298,17 +293,16 @@ fn copy_page(
     let partition = &*object.partition;
     let tag = object.tag(page);
     for _ in 0..COPY_TRIES {
-        // Look under the lock: otherwise a page that is moving to another segment could be
-        // overlooked.
+        // Under the lock, because a page that is moving could be overlooked otherwise.
         let guard = partition.table.lock(tag);
         let Some(found) = guard.find(tag) else { return Copy::Clean };
         drop(guard);
         if !may_be_dirty(found.word) {
             return Copy::Clean;
         }
-        // Wait while an earlier version is being written back, or a writer owns the page: bytes
-        // acknowledged before this sync must be written after that. Wait also while the page's
-        // range is being cleared: if the store refuses, the page is dirty again.
+        // Wait for the owner, or for the write-back of an earlier version: bytes acknowledged
+        // before this sync are written after that. If a clearing owns the page and is refused, the
+        // page is dirty again.
         if found.word.owned() || found.word.writeback() {
             if partition.wait_for_slot(found.index, found.word, || lane.waiter(id, page)) {
                 work.registered(id);
@@ -406,8 +400,7 @@ pub(crate) fn cleaned(lane: &Lane, work: &mut Work, transfer: Transfer, result: 
     }
     match held.role {
         Role::Retry => lane.retry(id, first),
-        // The owner continues the task: it starts the write-backs that `IN_FLIGHT_MAX` has held
-        // back.
+        // The owner continues the task: `IN_FLIGHT_MAX` may have held back write-backs.
         _ => lane.retry(id, RESUME),
     }
 }
@@ -420,8 +413,7 @@ impl SyncState {
         cleaning.refused = 0;
         if cleaning.runs == Runs::NotYet {
             cleaning.runs = Runs::Yes;
-            // Once pages have been refused, the order of tries is not the order of pages. Record
-            // this page, so that the next pass begins here if this one gives up.
+            // After refusals the order of tries is lost: the next pass begins here if this fails.
             object.clean_next.store(first.0, Ordering::Relaxed);
         }
     }
@@ -448,7 +440,7 @@ pub(crate) fn flushed(lane: &Lane, work: &mut Work, transfer: Transfer, result: 
         Ok(()) => {}
         Err(source) => work.tasks[id].fail(object.sync_failed(&source)),
     }
-    // Call `ended` last, so that the tasks that it wakes see that the object has failed.
+    // Last, so that the tasks that this wakes see that the object has failed.
     object.flushes.ended(succeeded);
     lane.step(work, id);
 }
@@ -460,8 +452,7 @@ pub(crate) struct Round {
 }
 
 impl Round {
-    /// Chooses the size for `dirty` pages in total. Returns `None` if the minimum is enough, or if
-    /// there is no memory for more.
+    /// Chooses the size for `dirty` pages. `None`: the minimum is enough, or memory is short.
     fn among(lane: &Lane, dirty: u64) -> Option<Round> {
         let pages_max = (dirty / ROUNDS) as usize;
         if pages_max <= ROUND_PAGES_LEAST {
@@ -523,8 +514,8 @@ impl Task {
         }
     }
 
-    /// Creates a task that writes back the dirty pages of one segment, adjacent ones together, for
-    /// a resize that empties the segment. Pages that become dirty later are not included.
+    /// Creates a task that writes back the pages of a segment that are dirty now, adjacent ones
+    /// together, for a resize that empties the segment.
     pub fn cleaning_of(object: &Arc<ObjectInner>, segment: SegmentIndex) -> Task {
         let mut task = Task::of_pages(Job::Sync(SyncState::new(false, u64::MAX)), object, NONE);
         task.again = object.dirty_pages_of(segment);
@@ -539,8 +530,8 @@ impl Task {
 }
 
 impl ObjectInner {
-    /// Returns the lowest `most` dirty pages of a range, in order. If it returns fewer, the range
-    /// has no more. Pages that a writer owns are included, because they may have been dirty before.
+    /// Returns the lowest `most` dirty pages of a range, in order, or all if there are fewer.
+    /// Includes pages that a writer owns, because they may have been dirty before.
     fn dirty_pages(&self, pages: &Range<PageIndex>, most: usize) -> Vec<PageIndex> {
         let partition = &*self.partition;
         let few = (partition.table.dirty_pages() / LOOKUP_SLOTS).max(RUN_PAGES_MAX as u64);
@@ -567,8 +558,7 @@ impl ObjectInner {
         lowest.into_pages()
     }
 
-    /// Returns the object's dirty pages in one segment, in order. Pages may become dirty or clean
-    /// during the call.
+    /// Returns the object's dirty pages in one segment, in order. They may change during the call.
     pub fn dirty_pages_of(&self, segment: SegmentIndex) -> Vec<PageIndex> {
         let partition = &*self.partition;
         let mut pages = Vec::new();
@@ -582,8 +572,8 @@ impl ObjectInner {
         pages
     }
 
-    /// Marks the object as failed, because a sync of the store has failed: data that the store had
-    /// taken may be lost, and no later sync would report that. Returns the error.
+    /// Marks the object as failed after a failed sync of its store: data that the store had taken
+    /// may be lost, and no later sync would report that.
     pub fn sync_failed(&self, source: &IoError) -> Error {
         self.failed.store(true, Ordering::Release);
         self.partition.counters.add(Count::SyncErrors, 1);
@@ -665,7 +655,7 @@ mod tests {
             queue.wait(1, |completion| completion.result.unwrap());
         });
         assert_eq!((walks, dirty()), (0, PAGES - 40));
-        // A range longer than a walk takes one walk, and nothing is left out.
+        // A long range is walked over, and no page is left out.
         let (result, walks) = walks_of(|| object.sync_range(1000 * PAGE, 500 * PAGE));
         result.unwrap();
         assert!(walks > 0 && dirty() == PAGES - 540, "{walks} walks, {} dirty", dirty());

@@ -26,8 +26,8 @@ pub(crate) enum Counting {
 }
 
 impl PartitionInner {
-    /// Serves a task's read of `len` bytes from `skip` in a page, if the page is resident. The
-    /// `first` look counts as a hit or a miss; a later look only tells the policy.
+    /// Serves a task's read of `len` bytes, from offset `skip` in a page, if the page is resident.
+    /// The `first` look counts as a hit or a miss; a later look only tells the policy.
     ///
     /// # Safety
     /// As `copy_resident`.
@@ -55,7 +55,7 @@ impl PartitionInner {
             self.count_access(tag, false, hit);
             charge(hit);
         } else if hit {
-            // The copy has already told the policy.
+            // Only record the touch: the copy has already told the policy.
             self.note().step(tag, || Step::Touch);
         }
         hit
@@ -96,7 +96,7 @@ impl PartitionInner {
     ) -> Option<bool> {
         let find = || self.table.find(tag).filter(|found| found.word.readable());
         for is_last in (0..OPTIMISTIC_TRIES).map(|attempt| attempt + 1 == OPTIMISTIC_TRIES) {
-            // 1. Copy the bytes. The page may leave during the copy.
+            // 1. Copy the bytes. The page may be evicted during the copy.
             let copied = find().map(|found| {
                 let frame = self.frames.at(found.index).wrapping_add(skip);
                 // SAFETY: as in `copy_found`.

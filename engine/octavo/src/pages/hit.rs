@@ -36,8 +36,8 @@ use crate::position::ByteOffset;
 use crate::request::Read;
 use crate::state::partition::{ObjectInner, PartitionInner};
 
-/// A batch looks up each read this many reads before it copies it: enough to keep the memory
-/// system busy.
+/// A batch looks up each read this many reads before it copies the read's bytes: enough to keep the
+/// memory system busy.
 pub(crate) const AHEAD: usize = 12;
 const AHEAD_RING: usize = (AHEAD + 1).next_power_of_two();
 
@@ -148,8 +148,8 @@ impl PartitionInner {
     /// page of the set was changed or removed during the copy.
     ///
     /// # Safety
-    /// `from` and the `len` bytes from there on lie in the slot's frame; `to` is valid for `len`
-    /// bytes. `WIDE` only if `copy::is_wide`.
+    /// The `len` bytes at `from` lie in the slot's frame; `to` is valid for `len` bytes. `WIDE`
+    /// only if `copy::is_wide`.
     #[inline(always)]
     pub unsafe fn copy_candidate<const WIDE: bool>(
         &self,

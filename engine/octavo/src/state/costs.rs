@@ -37,7 +37,7 @@ impl Costs {
         self.charge.bytes()
     }
 
-    /// Bytes charged besides the segments and the learning about them.
+    /// Returns the bytes charged neither for segments nor for learning about them.
     pub fn apart_bytes(&self) -> u64 {
         self.fixed_bytes - self.learning_bytes
     }

@@ -54,7 +54,7 @@ pub(crate) enum Count {
     Messages,
     Bundles,
     MessagesRefused,
-    /// Pages found in a copy on the thread's own node.
+    /// Pages found in a twin on the thread's own node.
     TwinHits,
     /// Remote reads that could have made a twin, and reads of stale twins. A count decides which of
     /// these reads does make or refresh one.

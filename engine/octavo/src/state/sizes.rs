@@ -58,14 +58,14 @@ impl PartitionInner {
         (Shape { segments_max, sets_per_segment }, per_segment)
     }
 
-    /// The smallest size that a partition can have, in bytes.
+    /// Returns the smallest size that a partition can have, in bytes.
     pub fn least_bytes(shared: &Shared, config: &PartitionConfig) -> u64 {
         let (shape, per_segment) = Self::shape(shared, config);
         Table::<WAYS>::fixed_bytes(shape) as u64 + per_segment
     }
 
-    /// A size in bytes that is enough for `min_bytes` in whole segments, for a partition that
-    /// starts with it or grows to it.
+    /// Returns the size to ask for, in bytes, so that a new partition has its `min` even if it gets
+    /// up to one segment less than that size. At most its `max`; 0 without a `min`.
     pub fn new_bytes_with_min(shared: &Shared, config: &PartitionConfig) -> u64 {
         let (_, per_segment) = Self::shape(shared, config);
         Self::rounded_up(&config.limits(), per_segment)
@@ -212,7 +212,8 @@ impl PartitionInner {
         self.shared.config.segment_bytes + Table::<WAYS>::segment_metadata_bytes(shape) as u64
     }
 
-    /// A size in bytes that is enough for the `min_bytes` of `limits` in whole segments.
+    /// Returns the size to ask for, in bytes, so that the partition has the `min` of `limits` in
+    /// whole segments. At most the `max`; 0 without a `min`.
     pub fn bytes_with_min(&self, limits: &Limits) -> u64 {
         PartitionInner::rounded_up(limits, self.segment_bytes())
     }

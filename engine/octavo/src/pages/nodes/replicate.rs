@@ -17,9 +17,9 @@
 //! - *Switch.* A node that has written a page sixteen times in a row, with no write of another node
 //!   in between, gets the page's main (`state/nodes/writers.rs`). Its writes are then local, until
 //!   writes of another node move the main to that node or home.
-//! - *Footprint.* Twins take free ways, or ways of other twins, and leave before any page has
-//!   to. A page that was evicted comes back from its twin without I/O. No twins are made while
-//!   the system is short of memory, or while every step of the partition is recorded.
+//! - *Footprint.* Twins take free ways, or ways of other twins, and are evicted before any page is.
+//!   A page that was evicted is restored from its twin without I/O. No twins are made while the
+//!   system is short of memory, or while every step of the partition is recorded.
 //!
 //! Not here: reads of pages of the thread's own node, and misses.
 
