@@ -146,7 +146,7 @@ impl Cache {
         for other in self.partitions() {
             let inside = |one: &str, other: &str| control::groups_of(one).any(|group| group == other);
             if other.name() == name {
-                return Err(Error::Config(format!("there already is a partition {name:?}")));
+                return Err(Error::Config(format!("there is a partition {name:?} already")));
             }
             if inside(name, other.name()) || inside(other.name(), name) {
                 return Err(wrong(format!(
