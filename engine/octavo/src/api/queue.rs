@@ -113,7 +113,7 @@ impl Queue {
             let name = object.name();
             let refused = self.incoming.drain(..).map(|Request { user_data, op }| {
                 let error =
-                    Error::Config(format!("{name}: the object and the queue belong to different caches"));
+                    Error::Config(format!("{name}: the object belongs to another cache, not to the queue's"));
                 Completion { user_data, op, result: Err(error) }
             });
             return self.done.extend(refused);

@@ -54,7 +54,7 @@ impl Places {
                 let at = numa.topology.nodes.iter().position(|node| node.number == number);
                 let Some(at) = at else {
                     let known: Vec<u32> = numa.topology.nodes.iter().map(|node| node.number).collect();
-                    return Err(format!("there is no NUMA node {number}; the nodes are {known:?}"));
+                    return Err(format!("there is no node {number}; the nodes are {known:?}"));
                 };
                 Some(NodeId(at as u32))
             }
