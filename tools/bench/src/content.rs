@@ -5,6 +5,10 @@
 //! check finds wrong pages, shifted parts of pages, and pages that were swapped. The check is one
 //! exclusive-or over the page, which vectorises.
 
+use std::fs::File;
+use std::io::Write;
+
+use octavo::disk::AlignedBytes;
 use octavo_random::mix;
 
 use crate::error::Error;
@@ -43,6 +47,20 @@ pub fn fill_run(first: u64, bytes: &mut [u8]) {
     for (page, bytes) in (first..).zip(bytes.chunks_exact_mut(PAGE_BYTES)) {
         fill(page, bytes);
     }
+}
+
+/// Writes all pages of a file.
+pub fn write_file(mut file: &File, len_bytes: u64, progress: &mut dyn FnMut(u64)) -> std::io::Result<()> {
+    const RUN_BYTES: usize = 1 << 20;
+    let mut bytes = AlignedBytes::new(RUN_BYTES);
+    for first in (0..len_bytes).step_by(RUN_BYTES) {
+        if first % (64 << 20) == 0 {
+            progress(first);
+        }
+        fill_run(first / PAGE_BYTES as u64, &mut bytes);
+        file.write_all(&bytes)?;
+    }
+    file.sync_all()
 }
 
 /// Whether `bytes` are the content of `page` from byte `skip` on. Both are whole words.

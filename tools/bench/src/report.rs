@@ -177,7 +177,7 @@ impl Row {
         }
         self.ops_per_s = Some(median(&first.rates));
         self.n = first.rates.len();
-        self.clock = plan.clock.name();
+        self.clock = plan.pace.clock.name();
         let named = self.contestants.iter().filter(|standing| case.reference.contains(&standing.name));
         let Some(reference) = named.max_by(|a, b| a.ops_per_s.median.total_cmp(&b.ops_per_s.median)) else {
             return;
@@ -308,7 +308,7 @@ pub(crate) mod tests {
         let plan = Plan::new(true, Default::default(), Pace::new(9.0, 120), 3);
         let slices = |rates: &[f64]| Slices { rates: rates.to_vec(), times: None };
         let never = |_| -> Result<Box<dyn Worker>, Error> { unreachable!("no contestant runs") };
-        let teams = ["octavo", "plain", "prefetching"].map(|name| Team::new(name, never));
+        let teams = ["octavo", "plain", "prefetching"].map(|name| Team::boxed(name, never));
         let slices = [slices(&[1e6, 4e6, 2e6]), slices(&[4e6, 4e6, 4e6]), slices(&[1e6, 1e6, 1e6])];
         let row = |case| {
             let mut row = Row::new("hits", case);

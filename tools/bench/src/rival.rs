@@ -8,7 +8,6 @@
 use std::fs::File;
 use std::hint::black_box;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -19,7 +18,7 @@ use crate::error::Error;
 use crate::reference::{DirectFile, UNIT_SHIFT};
 use crate::statistics::Histogram;
 use crate::stream::Pages;
-use crate::turns::{TURN_PAGES, Worker, timed};
+use crate::turns::{WHOLE_PAGES, Worker, page_reads};
 
 /// Another author's cache, not opened yet.
 pub trait Rival: Send + Sync {
@@ -57,28 +56,15 @@ pub struct Room {
 }
 
 impl Room {
-    /// A room whose pages lie in a new, unlinked file. `fill` writes the content of a page.
-    pub(crate) fn new(
-        path: PathBuf,
-        pages: u64,
-        capacity_pages: u64,
-        fill: impl Fn(u64, &mut [u8]),
-    ) -> Result<Room, Error> {
+    /// A room whose pages lie in a new, unlinked file.
+    pub(crate) fn new(path: PathBuf, pages: u64, capacity_pages: u64) -> Result<Room, Error> {
         let what = path.display().to_string();
         let made = File::options().read(true).write(true).create_new(true).open(&path);
         let buffered = made.map_err(Error::at(&what))?;
         let removed = std::fs::remove_file(&path);
         removed.map_err(Error::at(&what))?;
-        let mut run = vec![0; 256 * PAGE_BYTES];
-        for first in (0..pages).step_by(256) {
-            let count = (pages - first).min(256) as usize;
-            for (page, bytes) in (first..).zip(run[..count * PAGE_BYTES].chunks_exact_mut(PAGE_BYTES)) {
-                fill(page, bytes);
-            }
-            let written = buffered.write_all_at(&run[..count * PAGE_BYTES], first * PAGE_BYTES as u64);
-            written.map_err(Error::at(&what))?;
-        }
-        buffered.sync_all().map_err(Error::at(&what))?;
+        let written = content::write_file(&buffered, pages * PAGE_BYTES as u64, &mut |_| {});
+        written.map_err(Error::at(&what))?;
         let path = PathBuf::from(format!("/proc/self/fd/{}", buffered.as_raw_fd()));
         let direct = Arc::new(DirectFile::open(&path).map_err(Error::at(&what))?);
         let options = OpenOptions { lock: false, ..OpenOptions::default() };
@@ -98,8 +84,8 @@ pub struct Places<'t>(Kind<'t>);
 enum Kind<'t> {
     /// Places of a stream, in units, which begins again at its end. The bytes are not checked.
     Stream { places: &'t [u32], at: usize, turn: usize, len: usize },
-    /// Whole pages, each checked. Page `n` holds the content of page `names[n]`, or its own.
-    Pages { pages: Pages, source: &'t str, names: Option<&'t [u32]> },
+    /// Whole pages, each checked.
+    Pages { pages: Pages, source: &'t str },
 }
 
 impl<'t> Places<'t> {
@@ -107,46 +93,31 @@ impl<'t> Places<'t> {
         Places(Kind::Stream { places, at, turn, len })
     }
 
-    pub(crate) fn pages(pages: Pages, source: &'t str, names: Option<&'t [u32]>) -> Places<'t> {
-        Places(Kind::Pages { pages, source, names })
+    pub(crate) fn pages(pages: Pages, source: &'t str) -> Places<'t> {
+        Places(Kind::Pages { pages, source })
     }
 
     /// The worker that reads them through `reader`.
-    pub fn by<R: Reader + 't>(self, reader: R) -> Box<dyn Worker + 't> {
-        Box::new(Through { places: self.0, reader, buffer: AlignedBytes::new(PAGE_BYTES) })
-    }
-}
-
-struct Through<'t, R> {
-    places: Kind<'t>,
-    reader: R,
-    buffer: AlignedBytes,
-}
-
-impl<R: Reader> Worker for Through<'_, R> {
-    fn turn(&mut self, mut times: Option<&mut Histogram>) -> Result<u64, Error> {
-        match &mut self.places {
-            Kind::Stream { places, at, turn, len } => {
-                if *at + *turn > places.len() {
-                    *at = 0;
-                }
-                let buffer = &mut self.buffer[..*len];
-                for place in &places[*at..*at + *turn] {
-                    let offset = (*place as usize) << UNIT_SHIFT;
-                    self.reader.read((offset / PAGE_BYTES) as u64, offset % PAGE_BYTES, buffer)?;
-                    black_box(buffer.as_mut_ptr());
-                }
-                *at += *turn;
-                Ok(*turn as u64)
+    pub fn by<R: Reader + 't>(self, mut reader: R) -> Box<dyn Worker + 't> {
+        let (places, mut at, turn, len) = match self.0 {
+            Kind::Stream { places, at, turn, len } => (places, at, turn, len),
+            Kind::Pages { pages, source } => {
+                let read = move |page, into: &mut AlignedBytes| reader.read(page, 0, into);
+                return Box::new(page_reads(WHOLE_PAGES, pages, source, read));
             }
-            Kind::Pages { pages, source, names } => {
-                for page in pages.take(TURN_PAGES) {
-                    timed(&mut times, || self.reader.read(page, 0, &mut self.buffer))?;
-                    let name = names.map_or(page, |names| names[page as usize].into());
-                    content::check(name, 0, &self.buffer, source)?;
-                }
-                Ok(TURN_PAGES as u64)
+        };
+        let mut buffer = AlignedBytes::new(len);
+        Box::new(move |_: Option<&mut Histogram>| {
+            if at + turn > places.len() {
+                at = 0;
             }
-        }
+            for place in &places[at..at + turn] {
+                let offset = (*place as usize) << UNIT_SHIFT;
+                reader.read((offset / PAGE_BYTES) as u64, offset % PAGE_BYTES, &mut buffer)?;
+                black_box(buffer.as_mut_ptr());
+            }
+            at += turn;
+            Ok(turn as u64)
+        })
     }
 }

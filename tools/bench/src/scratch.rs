@@ -2,7 +2,6 @@
 //! behind however the process ends.
 
 use std::fs::{File, OpenOptions};
-use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -10,7 +9,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use octavo::disk::{AlignedBytes, Store};
+use octavo::disk::Store;
 
 use crate::case::{Case, Place};
 use crate::content::{self, PAGE_BYTES};
@@ -56,7 +55,7 @@ impl Scratch {
         let file = create(&path).map_err(Error::at(&what))?;
         let made = Unlinked(&path);
         let file_bytes = case.file.0;
-        write_file(file, file_bytes, &mut |done| {
+        content::write_file(&file, file_bytes, &mut |done| {
             run.news(case, &format!("writing {what}: {} of {} MiB", done >> 20, file_bytes >> 20));
         })
         .map_err(Error::at(&what))?;
@@ -140,20 +139,6 @@ impl Drop for LoopDevice {
             let _ = Command::new(program).arg("--detach").arg(&self.0).status();
         }
     }
-}
-
-/// Writes all pages of a file.
-fn write_file(mut file: File, len_bytes: u64, progress: &mut dyn FnMut(u64)) -> std::io::Result<()> {
-    const RUN_BYTES: usize = 1 << 20;
-    let mut bytes = AlignedBytes::new(RUN_BYTES);
-    for first in (0..len_bytes).step_by(RUN_BYTES) {
-        if first % (64 << 20) == 0 {
-            progress(first);
-        }
-        content::fill_run(first / PAGE_BYTES as u64, &mut bytes);
-        file.write_all(&bytes)?;
-    }
-    file.sync_all()
 }
 
 /// Makes a new file; fails if it exists. Opens it with O_DIRECT if possible, so that the kernel's

@@ -53,14 +53,16 @@ impl<'t> Team<'t> {
         name: &'t str,
         hire: impl Fn(usize) -> Result<Box<dyn Worker + 't>, Error> + Sync + 't,
     ) -> Team<'t> {
-        let nothing = || Box::new(|| Ok(()));
-        Team { name, kind: Kind::Workers(Box::new(hire)), before: nothing(), after: nothing() }
+        Team::of_kind(name, Kind::Workers(Box::new(hire)))
     }
 
     /// A program of its own. `run` runs it for a time and returns its operations per second.
     pub fn program(name: &'t str, run: impl Fn(Duration) -> Result<f64, Error> + Sync + 't) -> Team<'t> {
-        let nothing = || Box::new(|| Ok(()));
-        Team { name, kind: Kind::Program(Box::new(run)), before: nothing(), after: nothing() }
+        Team::of_kind(name, Kind::Program(Box::new(run)))
+    }
+
+    fn of_kind(name: &'t str, kind: Kind<'t>) -> Team<'t> {
+        Team { name, kind, before: Box::new(|| Ok(())), after: Box::new(|| Ok(())) }
     }
 
     /// Runs `before` before each slice, outside its time.
@@ -74,7 +76,7 @@ impl<'t> Team<'t> {
     }
 }
 
-/// One thread's share of a contestant.
+/// One thread's share of a contestant. A closure is one that has nothing to settle.
 pub trait Worker {
     /// Does some operations, for about 0.1 ms, and returns their number. Times each one if `times`
     /// is given.
@@ -86,13 +88,9 @@ pub trait Worker {
     }
 }
 
-impl<W: Worker + ?Sized> Worker for Box<W> {
+impl<F: FnMut(Option<&mut Histogram>) -> Result<u64, Error>> Worker for F {
     fn turn(&mut self, times: Option<&mut Histogram>) -> Result<u64, Error> {
-        (**self).turn(times)
-    }
-
-    fn settle(&mut self) -> Result<(), Error> {
-        (**self).settle()
+        self(times)
     }
 }
 
@@ -132,12 +130,8 @@ pub struct Plan {
     pub slice: Duration,
     /// Threads of each contestant.
     pub threads: usize,
-    /// What slices are timed with.
-    pub clock: Clock,
-    /// Whether each operation is timed.
-    pub timed: bool,
-    /// Whether each thread is pinned to a processor.
-    pub pinned: bool,
+    /// How the contestants run. Its time and slice are those that the driver asked for.
+    pub pace: Pace,
 }
 
 impl Plan {
@@ -151,7 +145,7 @@ impl Plan {
             true => (3, slice / 10),
             false => (rounds, time.div_f64((rounds * contestants.max(1)) as f64)),
         };
-        Plan { rounds, slice, threads: 1, clock: pace.clock, timed: pace.timed, pinned: pace.pinned }
+        Plan { rounds, slice, threads: 1, pace }
     }
 }
 
@@ -164,11 +158,8 @@ pub struct Slices {
     pub times: Option<Histogram>,
 }
 
-/// A slice that a thread is to run.
-struct Order {
-    team: usize,
-    time: Duration,
-}
+/// A slice that a thread is to run: the number of the team, and the time.
+type Order = (usize, Duration);
 
 type Answer = Result<(f64, Option<Histogram>), Error>;
 
@@ -198,7 +189,7 @@ pub fn take_turns(
             let answer = match &team.kind {
                 Kind::Program(run) => run(time).map(|rate| (rate, None)),
                 Kind::Workers(_) => {
-                    orders.iter().for_each(|order| drop(order.send(Order { team: number, time })));
+                    orders.iter().for_each(|order| _ = order.send((number, time)));
                     collect(plan.threads, &answers)
                 }
             };
@@ -251,7 +242,7 @@ fn serve(
     answer: &Sender<Answer>,
 ) {
     let _panicking = AnswerOnPanic(answer);
-    if plan.pinned {
+    if plan.pace.pinned {
         machine::pin(thread);
     }
     let hire = |team: &_| match team {
@@ -264,11 +255,11 @@ fn serve(
     };
     // Sending fails only if the run has ended with an error of its own.
     let _ = answer.send(Ok((0.0, None)));
-    while let Ok(order) = orders.recv() {
-        let Some(worker) = &mut workers[order.team] else { continue };
+    while let Ok((team, time)) = orders.recv() {
+        let Some(worker) = &mut workers[team] else { continue };
         barrier.wait();
-        let mut times = plan.timed.then(Histogram::new);
-        let rate = slice(plan.clock, order.time, &mut **worker, times.as_mut());
+        let mut times = plan.pace.timed.then(Histogram::new);
+        let rate = slice(plan.pace.clock, time, &mut **worker, times.as_mut());
         let _ = answer.send(rate.map(|rate| (rate, times)));
     }
 }
@@ -316,40 +307,24 @@ pub fn timed<T>(times: &mut Option<&mut Histogram>, operation: impl FnOnce() -> 
     result
 }
 
-/// A worker that reads pages by blocking calls, `turn` between two looks at the clock, and checks
-/// every byte. `read` reads a page into the buffer of `len` bytes; `reader` is named in errors.
-pub struct PageReads<'t, P, R> {
-    pages: P,
-    read: R,
+/// The turns of [`page_reads`] that read whole pages.
+pub const WHOLE_PAGES: (usize, usize) = (16, PAGE_BYTES);
+
+/// A worker that reads the first `len` bytes of pages by blocking calls, `turn` of them a turn, and
+/// checks every byte. `read` reads a page into the buffer; `reader` is named in errors.
+pub fn page_reads<'t>(
+    (turn, len): (usize, usize),
+    mut pages: impl Iterator<Item = u64> + 't,
     reader: &'t str,
-    buffer: AlignedBytes,
-    turn: usize,
-}
-
-/// Whole pages read between two looks at the clock.
-pub const TURN_PAGES: usize = 16;
-
-impl<'t, P: Iterator<Item = u64>, R: FnMut(u64, &mut AlignedBytes) -> Result<(), Error>> PageReads<'t, P, R> {
-    /// Reads of whole pages, [`TURN_PAGES`] a turn.
-    pub fn new(pages: P, reader: &'t str, read: R) -> Self {
-        PageReads { pages, read, reader, buffer: AlignedBytes::new(PAGE_BYTES), turn: TURN_PAGES }
-    }
-
-    /// The same reads of only the first `len` bytes of a page, `turn` of them a turn.
-    pub fn of(self, len: usize, turn: usize) -> Self {
-        PageReads { buffer: AlignedBytes::new(len), turn, ..self }
-    }
-}
-
-impl<P: Iterator<Item = u64>, R: FnMut(u64, &mut AlignedBytes) -> Result<(), Error>> Worker
-    for PageReads<'_, P, R>
-{
-    fn turn(&mut self, mut times: Option<&mut Histogram>) -> Result<u64, Error> {
-        for page in self.pages.by_ref().take(self.turn) {
-            timed(&mut times, || (self.read)(page, &mut self.buffer))?;
-            content::check(page, 0, &self.buffer, self.reader)?;
+    mut read: impl FnMut(u64, &mut AlignedBytes) -> Result<(), Error> + 't,
+) -> impl Worker + 't {
+    let mut buffer = AlignedBytes::new(len);
+    move |mut times: Option<&mut Histogram>| {
+        for number in pages.by_ref().take(turn) {
+            timed(&mut times, || read(number, &mut buffer))?;
+            content::check(number, 0, &buffer, reader)?;
         }
-        Ok(self.turn as u64)
+        Ok(turn as u64)
     }
 }
 
@@ -359,30 +334,18 @@ mod tests {
 
     use super::*;
 
-    /// Appends its letter to `said` at each turn.
-    struct Speaker<'s> {
-        name: &'s str,
-        said: &'s Mutex<String>,
-        fails: bool,
-    }
-
-    impl Worker for Speaker<'_> {
-        fn turn(&mut self, mut times: Option<&mut Histogram>) -> Result<u64, Error> {
-            if self.fails {
-                return Err(Error::new("no more"));
-            }
-            let mut said = self.said.lock().unwrap();
-            if !said.ends_with(self.name) {
-                said.push_str(self.name);
+    /// A team that appends its letter to `said` at each turn.
+    fn speaker<'s>(name: &'s str, said: &'s Mutex<String>) -> Team<'s> {
+        let speak = move |mut times: Option<&mut Histogram>| {
+            let mut said = said.lock().unwrap();
+            if !said.ends_with(name) {
+                said.push_str(name);
             }
             drop(said);
             timed(&mut times, || std::thread::sleep(Duration::from_micros(200)));
             Ok(1)
-        }
-    }
-
-    fn team<'s>(name: &'s str, said: &'s Mutex<String>, fails: bool) -> Team<'s> {
-        Team::new(name, move |_| Ok(Speaker { name, said, fails }))
+        };
+        Team::new(name, move |_| Ok(speak))
     }
 
     #[test]
@@ -390,7 +353,7 @@ mod tests {
         let said = Mutex::new(String::new());
         let plan = Plan::new(true, Duration::ZERO, Pace::new(0.0, 40).timed(), 2);
         let plan = Plan { threads: 2, rounds: 2, ..plan };
-        let teams = [team("a", &said, false), team("b", &said, false)];
+        let teams = [speaker("a", &said), speaker("b", &said)];
         let slices = take_turns(plan, &teams, |_| Ok(())).unwrap();
         assert_eq!(*said.lock().unwrap(), "ababab");
         for slices in slices {
@@ -403,9 +366,9 @@ mod tests {
 
     #[test]
     fn an_error_of_one_thread_ends_the_run() {
-        let said = Mutex::new(String::new());
         let plan = Plan { threads: 3, ..Plan::new(true, Duration::ZERO, Pace::new(0.0, 10), 1) };
-        let error = take_turns(plan, &[team("a", &said, true)], |_| Ok(())).unwrap_err();
+        let fail = |_: Option<&mut Histogram>| Err(Error::new("no more"));
+        let error = take_turns(plan, &[Team::new("a", |_| Ok(fail))], |_| Ok(())).unwrap_err();
         assert!(error.to_string().contains("no more"));
     }
 

@@ -17,7 +17,6 @@ mod walk;
 
 use std::borrow::Cow;
 use std::hint::black_box;
-use std::ops::Range;
 
 use octavo::disk::{AlignedBytes, Store};
 use octavo::{Cache, CacheConfig, PartitionConfig};
@@ -34,8 +33,8 @@ use crate::rival::{Places, Rival, RivalCache, Room};
 use crate::stage::{Driver, Run, Subject, cache_config, partition_config};
 use crate::statistics::Histogram;
 use crate::stream;
-use crate::turns::{Pace, Team, Worker};
-use walk::{TURN_PAGES, TURN_SHORT, WRITES, Walker, next_turn, offset, read_batches, split, turn_of};
+use crate::turns::{Pace, Team};
+use walk::{TURN_PAGES, TURN_SHORT, WRITES, Way, offset, read_batches, split, turn_of, walker};
 
 pub const DRIVER: Driver = Driver {
     name: "hits",
@@ -204,46 +203,76 @@ impl FullCache {
     }
 
     fn team<'t>(&'t self, name: &'t str, case: &'t Case, streams: &'t Streams) -> Team<'t> {
-        let walker = move |thread| Walker {
-            object: self.subject.object.clone(),
-            case,
-            places: Cow::Borrowed(&streams.object[..]),
-            at: begin(thread, case.threads.0, streams.object.len()),
-            buffers: AlignedBytes::new(case.bytes.0 as usize * case.batch.0),
+        let way = move |places: Cow<'t, [u32]>, thread| {
+            let at = begin(thread, case.threads.0, places.len());
+            Way { places, at, turn: turn_of(case) }
+        };
+        let object = || self.subject.object.clone();
+        let len = case.bytes.0 as usize;
+        let bare = move |thread| {
+            let buffers = if case.call == Call::Batch { case.batch.0 } else { 1 };
+            let gather = Gather::new(&self.array, &streams.array, len);
+            (gather, way(Cow::Borrowed(&streams.array), thread), AlignedBytes::new(len * buffers))
         };
         match name {
-            "octavo" => Team::new(name, move |thread| Ok(walker(thread))),
+            "octavo" => Team::new(name, move |thread| {
+                Ok(walker(object(), case, way(Cow::Borrowed(&streams.object), thread)))
+            }),
             "octavo-own-page" => Team::new(name, move |thread| {
                 // The same places of a page, in a page that no other thread reads.
                 let page = u64::from(self.resident[(thread + 1) % self.resident.len()]);
                 let first = (page * (PAGE_BYTES as u64 >> UNIT_SHIFT)) as u32;
                 let in_page = (PAGE_BYTES >> UNIT_SHIFT) as u32 - 1;
                 let places = streams.object.iter().map(|place| first | *place & (in_page | WRITES));
-                Ok(Walker { places: Cow::Owned(places.collect()), ..walker(thread) })
+                Ok(walker(object(), case, way(places.collect(), thread)))
             }),
-            "plain" | "prefetching" | "line" | "words" => Team::new(name, move |thread| {
-                let len = case.bytes.0 as usize;
-                let buffers = if case.call == Call::Batch { case.batch.0 } else { 1 };
-                let gather = || Gather::new(&self.array, &streams.array, len);
-                Ok(Bare {
-                    full: self,
-                    case,
-                    places: &streams.array,
-                    walk: match name {
-                        "plain" => BareWalk::Copy(Walk::Plain, gather()),
-                        "prefetching" => BareWalk::Copy(Walk::Prefetching, gather()),
-                        "line" => BareWalk::Line(gather()),
-                        _ => BareWalk::Words,
-                    },
-                    at: begin(thread, case.threads.0, streams.object.len()),
-                    buffers: AlignedBytes::new(len * buffers),
+            "plain" | "prefetching" => {
+                let walk = if name == "plain" { Walk::Plain } else { Walk::Prefetching };
+                Team::new(name, move |thread| {
+                    let (gather, mut way, mut buffers) = bare(thread);
+                    Ok(move |_: Option<&mut Histogram>| {
+                        gather.copy(walk, way.numbers(), &mut buffers);
+                        Ok(way.turn as u64)
+                    })
+                })
+            }
+            "line" => Team::new(name, move |thread| {
+                let (gather, mut way, _) = bare(thread);
+                Ok(move |_: Option<&mut Histogram>| {
+                    gather.lines(way.numbers());
+                    Ok(way.turn as u64)
                 })
             }),
-            _ => Team::new(name, move |thread| Ok(looks::Looking::new(name, walker(thread)))),
+            "words" => Team::new(name, move |thread| {
+                let mut way = way(Cow::Borrowed(&streams.array), thread);
+                let mut buffer = AlignedBytes::new(len);
+                Ok(move |_: Option<&mut Histogram>| {
+                    self.words(way.next(), &mut buffer);
+                    Ok(way.turn as u64)
+                })
+            }),
+            _ => Team::new(name, move |thread| {
+                Ok(looks::looking(name, object(), case, way(Cow::Borrowed(&streams.object), thread)))
+            }),
         }
     }
 
-    /// Opens a rival's cache with the same pages, and checks every byte of some of them. A rival
+    /// Reads and writes places of the array, while other threads do.
+    fn words(&self, places: &[u32], buffer: &mut [u8]) {
+        for place in places {
+            let (at, (page, skip)) = (offset(*place) as usize, split(*place));
+            match place & WRITES != 0 {
+                true => {
+                    content::fill_part(u64::from(self.resident[page as usize]), skip, buffer);
+                    self.array.write_words(at, buffer);
+                }
+                false => self.array.read_words(at, buffer),
+            }
+            black_box(buffer.as_mut_ptr());
+        }
+    }
+
+    /// Opens a rival's cache with as many pages, and checks every byte of some of them. A rival
     /// counts pages and not bytes, and gets room for a quarter more, so that none of its shards is
     /// short of room.
     fn open_rival(
@@ -255,10 +284,9 @@ impl FullCache {
         let pages = self.resident.len() as u64;
         let mut path = run.options.file.clone().into_os_string();
         path.push(".rival");
-        let fill = |page: u64, bytes: &mut [u8]| content::fill(self.resident[page as usize].into(), bytes);
-        let cache = rival.open(&Room::new(path.into(), pages, pages + pages / 4, fill)?)?;
+        let cache = rival.open(&Room::new(path.into(), pages, pages + pages / 4)?)?;
         let drawn = stream::pages(&case.workload, pages, 9)?;
-        let mut checker = cache.worker(Places::pages(drawn, rival.name(), Some(&self.resident)))?;
+        let mut checker = cache.worker(Places::pages(drawn, rival.name()))?;
         (0..64).try_for_each(|_| checker.turn(None).map(drop))?;
         drop(checker);
         Ok(cache)
@@ -316,54 +344,6 @@ fn rival_team<'t>(
         let at = begin(thread, case.threads.0, streams.array.len());
         cache.worker(Places::stream(&streams.array, at, turn_of(case), case.bytes.0 as usize))
     })
-}
-
-// ---- The engine
-
-/// A thread that accesses places of the array.
-struct Bare<'t> {
-    full: &'t FullCache,
-    case: &'t Case,
-    places: &'t [u32],
-    walk: BareWalk<'t>,
-    at: usize,
-    buffers: AlignedBytes,
-}
-
-enum BareWalk<'t> {
-    Copy(Walk, Gather<'t>),
-    Line(Gather<'t>),
-    Words,
-}
-
-impl Worker for Bare<'_> {
-    fn turn(&mut self, _: Option<&mut Histogram>) -> Result<u64, Error> {
-        let turn = turn_of(self.case);
-        let numbers = next_turn(&mut self.at, turn, self.places.len());
-        match &self.walk {
-            BareWalk::Copy(walk, gather) => gather.copy(*walk, numbers, &mut self.buffers),
-            BareWalk::Line(gather) => gather.lines(numbers),
-            BareWalk::Words => self.words(numbers),
-        }
-        Ok(turn as u64)
-    }
-}
-
-impl Bare<'_> {
-    fn words(&mut self, numbers: Range<usize>) {
-        let FullCache { array, resident, .. } = self.full;
-        for place in &self.places[numbers] {
-            let (at, (page, skip), buffer) = (offset(*place) as usize, split(*place), &mut self.buffers[..]);
-            match place & WRITES != 0 {
-                true => {
-                    content::fill_part(u64::from(resident[page as usize]), skip, buffer);
-                    array.write_words(at, buffer);
-                }
-                false => array.read_words(at, buffer),
-            }
-            black_box(buffer.as_mut_ptr());
-        }
-    }
 }
 
 // ---- Streams and stores

@@ -21,7 +21,7 @@ use crate::scratch::CachedFile;
 use crate::stage::{Driver, Run, Subject, offset};
 use crate::statistics::{Histogram, median, ratios};
 use crate::stream::{self, Pages, seed};
-use crate::turns::{Pace, PageReads, Team, Worker};
+use crate::turns::{Pace, Team, WHOLE_PAGES, Worker, page_reads};
 
 pub const DRIVER: Driver = Driver {
     name: "misses",
@@ -123,13 +123,13 @@ fn team<'t>(file: &'t CachedFile, case: &'t Case, quick: bool, number: usize, na
         ("octavo", _) => Team::new(name, move |thread| {
             let object = subject.object.clone();
             let read = move |page, buffer: &mut AlignedBytes| Ok(object.read_at(offset(page), buffer)?);
-            Ok(PageReads::new(pages(thread)?, "through the cache", read))
+            Ok(page_reads(WHOLE_PAGES, pages(thread)?, "through the cache", read))
         }),
         ("pread", _) => Team::new(name, move |thread| {
             let read = |page, buffer: &mut AlignedBytes| {
                 scratch.direct.read(page, buffer).map_err(Error::at("a direct read"))
             };
-            Ok(PageReads::new(pages(thread)?, "read directly", read))
+            Ok(page_reads(WHOLE_PAGES, pages(thread)?, "read directly", read))
         }),
         ("pread-copied", _) => Team::new(name, move |thread| {
             let mut private = AlignedBytes::new(PAGE_BYTES);
@@ -138,7 +138,7 @@ fn team<'t>(file: &'t CachedFile, case: &'t Case, quick: bool, number: usize, na
                 buffer.copy_from_slice(&private);
                 Ok(())
             };
-            Ok(PageReads::new(pages(thread)?, "read directly", read))
+            Ok(page_reads(WHOLE_PAGES, pages(thread)?, "read directly", read))
         }),
         ("buffered", _) => {
             let file = &scratch.buffered;
@@ -146,7 +146,7 @@ fn team<'t>(file: &'t CachedFile, case: &'t Case, quick: bool, number: usize, na
                 file.read_exact_at(buffer, offset(page)).map_err(Error::at("a read"))
             };
             let source = "through the kernel's page cache";
-            Team::new(name, move |thread| Ok(PageReads::new(pages(thread)?, source, read)))
+            Team::new(name, move |thread| Ok(page_reads(WHOLE_PAGES, pages(thread)?, source, read)))
                 .before(|| drop_cached(file).map_err(Error::at("the kernel's page cache")))
         }
         _ => Team::new(name, move |thread| {

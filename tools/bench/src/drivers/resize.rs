@@ -17,7 +17,7 @@ use crate::error::Error;
 use crate::report::Row;
 use crate::stage::{Driver, Run, Subject, cache_config, offset, partition_config};
 use crate::stream;
-use crate::turns::{Pace, PageReads, Team};
+use crate::turns::{Pace, Team, page_reads};
 
 pub const DRIVER: Driver = Driver {
     name: "resize",
@@ -90,7 +90,7 @@ fn row(
             let read = |page, buffer: &mut AlignedBytes| Ok(subject.object.read_at(offset(page), buffer)?);
             let drawn = stream::pages(&case.workload, pages, thread as u64 + 1)?;
             let len = case.bytes.0.min(PAGE_BYTES as u64) as usize;
-            Ok(PageReads::new(drawn, "read while the table is resized", read).of(len, TURN))
+            Ok(page_reads((TURN, len), drawn, "read while the table is resized", read))
         });
         if name == "octavo-resizing" {
             return team

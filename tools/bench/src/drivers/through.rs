@@ -50,7 +50,7 @@ fn row(file: &CachedFile, case: &Case, run: &mut Run<'_>) -> Result<Row, Error> 
     let CachedFile { subject, scratch } = file;
     let places = |name, number, thread| {
         let drawn = stream::pages(&case.workload, scratch.pages(), seed(number, thread));
-        Ok::<_, Error>(Places::pages(drawn?, name, None))
+        Ok::<_, Error>(Places::pages(drawn?, name))
     };
     let capacity_pages = case.memory.0 / PAGE_BYTES as u64;
     let mut caches = Vec::new();

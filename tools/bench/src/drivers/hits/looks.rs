@@ -6,7 +6,11 @@
 
 use std::hint::black_box;
 
-use super::walk::{Walker, next_turn, offset, page_offset, pin_batches, read_batches, split, turn_of};
+use octavo::Object;
+use octavo::disk::AlignedBytes;
+
+use super::walk::{Way, offset, page_offset, pin_batches, read_batches, split};
+use crate::case::Case;
 use crate::error::Error;
 use crate::statistics::Histogram;
 use crate::turns::Worker;
@@ -14,31 +18,20 @@ use crate::turns::Worker;
 /// The contestants.
 pub const NAMES: &[&str] = &["pin", "read", "pin-batch", "read-batch"];
 
-/// A thread of one of them.
-pub struct Looking<'t> {
-    name: &'t str,
-    walker: Walker<'t>,
-}
-
-impl<'t> Looking<'t> {
-    pub fn new(name: &'t str, walker: Walker<'t>) -> Looking<'t> {
-        Looking { name, walker }
-    }
-}
-
 /// Combines all words of `bytes`, eight bytes at a time.
 #[inline]
 fn look_at(bytes: &[u8]) {
     black_box(bytes.as_chunks::<8>().0.iter().fold(0, |sum, word| sum ^ u64::from_ne_bytes(*word)));
 }
 
-impl Worker for Looking<'_> {
-    fn turn(&mut self, _: Option<&mut Histogram>) -> Result<u64, Error> {
-        let Walker { object, case, places, at, buffers } = &mut self.walker;
-        let places = &places[next_turn(at, turn_of(case), places.len())];
-        let (batch, len) = (case.batch.0, case.bytes.0 as usize);
-        let none = || Error::new("a resident page could not be pinned");
-        match self.name {
+/// A worker of one of them.
+pub fn looking<'t>(name: &'t str, object: Object, case: &'t Case, mut way: Way<'t>) -> impl Worker + 't {
+    let (batch, len) = (case.batch.0, case.bytes.0 as usize);
+    let mut buffers = AlignedBytes::new(len * batch);
+    let none = || Error::new("a resident page could not be pinned");
+    move |_: Option<&mut Histogram>| {
+        let places = way.next();
+        match name {
             "pin" => {
                 for place in places {
                     let pin = object.pin(page_offset(*place))?.ok_or_else(none)?;
@@ -51,13 +44,13 @@ impl Worker for Looking<'_> {
                     look_at(&buffers[..len]);
                 }
             }
-            "pin-batch" => pin_batches(object, places, batch, |pins, places| {
+            "pin-batch" => pin_batches(&object, places, batch, |pins, places| {
                 for (pin, place) in pins.drain(..).zip(places) {
                     look_at(&pin.ok_or_else(none)?[split(*place).1..][..len]);
                 }
                 Ok(())
             })?,
-            _ => read_batches(object, places, len, buffers, |reads| {
+            _ => read_batches(&object, places, len, &mut buffers, |reads| {
                 reads.iter().for_each(|read| look_at(read.buffer));
             })?,
         }

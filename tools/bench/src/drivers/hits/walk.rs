@@ -22,13 +22,31 @@ pub const TURN_PAGES: usize = 256;
 /// The bit of a place that marks a write.
 pub const WRITES: u32 = 1 << 31;
 
-/// A thread that accesses places of the object, by the case's call.
-pub struct Walker<'t> {
-    pub object: Object,
-    pub case: &'t Case,
+/// A thread's way through a stream of places.
+pub struct Way<'t> {
     pub places: Cow<'t, [u32]>,
     pub at: usize,
-    pub buffers: AlignedBytes,
+    /// Operations of a turn.
+    pub turn: usize,
+}
+
+impl Way<'_> {
+    /// The numbers of the next places; near the end of the stream, of those at its start. The
+    /// places that a prefetching walk looks ahead at are inside the stream too.
+    pub fn numbers(&mut self) -> Range<usize> {
+        if self.at + self.turn + AHEAD_SHORT > self.places.len() {
+            self.at = 0;
+        }
+        let numbers = self.at..self.at + self.turn;
+        self.at += self.turn;
+        numbers
+    }
+
+    /// The next places.
+    pub fn next(&mut self) -> &[u32] {
+        let numbers = self.numbers();
+        &self.places[numbers]
+    }
 }
 
 /// The offset of a place, in bytes.
@@ -84,46 +102,45 @@ pub fn pin_batches<'o>(
     Ok(())
 }
 
-impl Worker for Walker<'_> {
-    fn turn(&mut self, mut times: Option<&mut Histogram>) -> Result<u64, Error> {
-        let numbers = next_turn(&mut self.at, turn_of(self.case), self.places.len());
-        let places = &self.places[numbers];
-        let len = self.case.bytes.0 as usize;
-        match (self.case.call, &times) {
-            (Call::Single, None) if self.case.reads.0 == 100 => {
-                let buffer = &mut self.buffers[..len];
+/// A worker that accesses places of the object by the case's call.
+pub fn walker<'t>(object: Object, case: &'t Case, mut way: Way<'t>) -> impl Worker + 't {
+    let (len, batch) = (case.bytes.0 as usize, case.batch.0);
+    let mut buffers = AlignedBytes::new(len * batch);
+    move |mut times: Option<&mut Histogram>| {
+        let places = way.next();
+        let buffer = &mut buffers[..len];
+        match (case.call, &times) {
+            (Call::Single, None) if case.reads.0 == 100 => {
                 for place in places {
-                    self.object.read_at(u64::from(*place) << UNIT_SHIFT, buffer)?;
+                    object.read_at(u64::from(*place) << UNIT_SHIFT, buffer)?;
                     black_box(buffer.as_mut_ptr());
                 }
             }
-            (Call::Single, _) => mixed(&self.object, places, &mut self.buffers[..len], times)?,
+            (Call::Single, _) => mixed(&object, places, buffer, times)?,
             (Call::Pin, None) => {
                 for place in places {
-                    black_box(self.object.pin(page_offset(*place))?);
+                    black_box(object.pin(page_offset(*place))?);
                 }
             }
             (Call::Pin, Some(_)) => {
                 for place in places {
-                    timed(&mut times, || self.object.pin(page_offset(*place)).map(drop))?;
+                    timed(&mut times, || object.pin(page_offset(*place)).map(drop))?;
                 }
             }
-            (Call::PinBatch, _) => pin_batches(&self.object, places, self.case.batch.0, |pins, _| {
+            (Call::PinBatch, _) => pin_batches(&object, places, batch, |pins, _| {
                 black_box(pins);
                 Ok(())
             })?,
-            (Call::Batch | Call::Queue, _) => {
-                read_batches(&self.object, places, len, &mut self.buffers, |reads| {
-                    black_box(reads.as_mut_ptr());
-                })?;
-            }
+            (Call::Batch | Call::Queue, _) => read_batches(&object, places, len, &mut buffers, |reads| {
+                black_box(reads.as_mut_ptr());
+            })?,
         }
         Ok(places.len() as u64)
     }
 }
 
 /// Reads places, and writes places with the content that they have.
-pub fn mixed(
+fn mixed(
     object: &Object,
     places: &[u32],
     buffer: &mut [u8],
@@ -144,20 +161,7 @@ pub fn mixed(
     Ok(())
 }
 
-// ---- The references
-
 /// Operations of a turn.
 pub fn turn_of(case: &Case) -> usize {
     if case.bytes.0 as usize == PAGE_BYTES { TURN_PAGES } else { TURN_SHORT }
-}
-
-/// The next `turn` operations of a stream; near its end, those at its start. The places that a
-/// prefetching walk looks ahead at are inside the stream too.
-pub fn next_turn(at: &mut usize, turn: usize, count: usize) -> Range<usize> {
-    if *at + turn + AHEAD_SHORT > count {
-        *at = 0;
-    }
-    let numbers = *at..*at + turn;
-    *at += turn;
-    numbers
 }
