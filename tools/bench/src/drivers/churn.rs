@@ -107,16 +107,7 @@ impl TwoCaches {
 
     fn run(&self, case: &Case, run: &mut Run<'_>) -> Result<Row, Error> {
         let team = |name| {
-            let team = Team::new(name, move |thread| {
-                Ok(Thread {
-                    pair: self,
-                    name,
-                    case,
-                    random: Random::new((thread as u64 + 1) << 40),
-                    page: AlignedBytes::new(PAGE_BYTES),
-                    buffer: AlignedBytes::new(case.bytes.0 as usize),
-                })
-            });
+            let team = Team::new(name, move |thread| Ok(self.worker(name, case, thread)));
             if name == "octavo-filling" { team.before(|| self.empty()) } else { team }
         };
         let teams: Vec<Team<'_>> = case.contestants.iter().map(|name| team(&**name)).collect();
@@ -142,54 +133,38 @@ impl TwoCaches {
         }
         Ok(row)
     }
-}
 
-struct Thread<'t> {
-    pair: &'t TwoCaches,
-    name: &'t str,
-    case: &'t Case,
-    random: Random,
-    /// For direct reads.
-    page: AlignedBytes,
-    buffer: AlignedBytes,
-}
-
-impl Worker for Thread<'_> {
-    fn turn(&mut self, mut times: Option<&mut Histogram>) -> Result<u64, Error> {
-        let pair = self.pair;
-        let side = if self.name == "octavo-filling" { &pair.filling } else { &pair.full };
-        let len = self.case.bytes.0;
-        for _ in 0..TURN {
-            let drawn = self.random.next_u64();
-            let (is_hot, other) = (self.case.hits.has(drawn), mix(drawn));
-            let page = if is_hot { scale(other, pair.hot_pages) } else { pair.next_cold(side) };
-            let skip = scale(mix(other), PAGE_BYTES as u64 / len) * len;
-            let mut untimed = None;
-            let times = if is_hot { &mut times } else { &mut untimed };
-            timed(times, || self.read(side, is_hot, page, skip as usize))?;
-            content::check(page, skip as usize, &self.buffer, self.name)?;
-        }
-        Ok(TURN as u64)
-    }
-}
-
-impl Thread<'_> {
-    #[inline]
-    fn read(&mut self, side: &Side, is_hot: bool, page: u64, skip: usize) -> Result<(), Error> {
-        let at = offset(page) + skip as u64;
-        match (self.name, is_hot) {
-            ("bare", true) => {
-                debug_assert!(at.is_multiple_of(1 << UNIT_SHIFT), "a place of the array");
-                self.pair.array.read_words(at as usize, &mut self.buffer);
-                Ok(())
+    /// A thread that reads hot and cold pages. The reads of hot pages are timed.
+    fn worker<'t>(&'t self, name: &'t str, case: &'t Case, thread: usize) -> impl Worker + 't {
+        let mut random = Random::new((thread as u64 + 1) << 40);
+        let (len, side) = (case.bytes.0, if name == "octavo-filling" { &self.filling } else { &self.full });
+        // `whole` is for direct reads.
+        let (mut whole, mut buffer) = (AlignedBytes::new(PAGE_BYTES), AlignedBytes::new(len as usize));
+        move |mut times: Option<&mut Histogram>| {
+            for _ in 0..TURN {
+                let drawn = random.next_u64();
+                let (is_hot, other) = (case.hits.has(drawn), mix(drawn));
+                let page = if is_hot { scale(other, self.hot_pages) } else { self.next_cold(side) };
+                let skip = scale(mix(other), PAGE_BYTES as u64 / len) * len;
+                let at = offset(page) + skip;
+                let mut untimed = None;
+                let times = if is_hot { &mut times } else { &mut untimed };
+                timed(times, || match (name, is_hot) {
+                    ("bare", true) => {
+                        debug_assert!(at.is_multiple_of(1 << UNIT_SHIFT), "a place of the array");
+                        self.array.read_words(at as usize, &mut buffer);
+                        Ok(())
+                    }
+                    ("bare", false) => {
+                        self.scratch.direct.read(page, &mut whole).map_err(Error::at("a direct read"))?;
+                        buffer.copy_from_slice(&whole[skip as usize..][..len as usize]);
+                        Ok(())
+                    }
+                    _ => side.subject.object.read_at(at, &mut buffer).map_err(Error::from),
+                })?;
+                content::check(page, skip as usize, &buffer, name)?;
             }
-            ("bare", false) => {
-                self.pair.scratch.direct.read(page, &mut self.page).map_err(Error::at("a direct read"))?;
-                let len = self.buffer.len();
-                self.buffer.copy_from_slice(&self.page[skip..][..len]);
-                Ok(())
-            }
-            _ => Ok(side.subject.object.read_at(at, &mut self.buffer)?),
+            Ok(TURN as u64)
         }
     }
 }
