@@ -24,7 +24,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use foyer_memory::CacheBuilder;
 use memmap2::{Mmap, MmapOptions};
 use octavo_bench::rival::{Places, Reader, Rival, RivalCache, Room};
-use octavo_bench::{AlignedBytes, DirectFile, Error, PAGE_BYTES, PrivateReads, Store, Worker};
+use octavo_bench::{AlignedBytes, DirectFile, Error, PAGE_BYTES, PrivateIo, Store, Worker};
 
 type Page = [u8; PAGE_BYTES];
 
@@ -236,7 +236,7 @@ impl RivalCache for SimpleCache {
             SimpleCache::Pread(file) => places.by(Pread(file)),
             SimpleCache::Mmap(map) => places.by(Mapped(map)),
             SimpleCache::Uring(store) => {
-                let reads = PrivateReads::new(store, 1).map_err(Error::at("a ring"))?;
+                let reads = PrivateIo::new(store, 1, 1).map_err(Error::at("a ring"))?;
                 places.by(Uring { reads, done: Vec::new() })
             }
         })
@@ -263,13 +263,13 @@ impl Reader for Mapped<'_> {
 }
 
 struct Uring {
-    reads: PrivateReads,
+    reads: PrivateIo,
     done: Vec<usize>,
 }
 
 impl Reader for Uring {
     fn read(&mut self, page: u64, skip: usize, into: &mut [u8]) -> Result<(), Error> {
-        self.reads.start(0, page);
+        self.reads.read(0, page);
         self.done.clear();
         while self.done.is_empty() {
             self.reads.wait(&mut self.done).map_err(Error::at("a direct read"))?;

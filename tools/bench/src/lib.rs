@@ -56,7 +56,7 @@ pub use error::Error;
 pub use octavo::disk::{AlignedBytes, Store};
 pub use page::html;
 pub use progress::{Begun, Listener, Progress};
-pub use reference::{DirectFile, PrivateReads};
+pub use reference::{DirectFile, PrivateIo};
 pub use report::{Machine, Row, Standing, table};
 pub use run::run;
 pub use stage::Options;

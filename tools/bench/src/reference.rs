@@ -7,7 +7,7 @@
 //! * [`Array::read_words`], [`Array::write_words`]: copies from and to memory that several threads
 //!   read and write. A word is read and written whole; nothing more is guaranteed.
 //! * [`DirectFile`]: blocking reads and writes past the kernel's page cache, with private pages.
-//! * [`PrivateReads`], [`PrivateWrites`]: I/O of a store through the engine's own ring, with
+//! * [`PrivateIo`]: I/O of a store through the engine's own ring, with
 //!   private pages. The floor of every miss: no table, no frame, no waiter.
 //!
 //! All of them leave the bytes in the caller's buffers, as the engine does.
@@ -277,33 +277,51 @@ pub fn expect_random(file: &File) -> io::Result<()> {
     Ok(fadvise(file, 0, None, Advice::Random)?)
 }
 
-// ---- Misses
+// ---- Misses and writes
 
-/// A private ring to a store, and which of its slots have an I/O in flight.
-struct PrivateRing {
+/// Reads and writes of pages of a store from and to private memory, through a private ring.
+pub struct PrivateIo {
+    // Dropped before the buffers: it waits for the I/O in flight.
     ring: Ring,
     store: Store,
+    /// Whether a slot, and so its buffer, has an I/O in flight.
     in_flight: Vec<bool>,
+    buffers: Vec<AlignedBytes>,
 }
 
-impl PrivateRing {
-    fn new(store: &Store, depth: usize) -> io::Result<PrivateRing> {
+impl PrivateIo {
+    /// Room for `depth` reads and writes in flight, of up to `run_pages` pages each.
+    pub fn new(store: &Store, depth: usize, run_pages: usize) -> io::Result<PrivateIo> {
+        let buffers = (0..depth).map(|_| AlignedBytes::new(run_pages * PAGE_BYTES)).collect();
         let ring = Ring::new(&RingOptions::default())?;
-        Ok(PrivateRing { ring, store: store.clone(), in_flight: vec![false; depth] })
+        Ok(PrivateIo { ring, store: store.clone(), in_flight: vec![false; depth], buffers })
     }
 
-    /// Pushes an I/O for a slot that has none in flight.
-    ///
-    /// # Safety The buffer outlives the ring. Until the slot's I/O completes, no other I/O uses the
-    /// buffer and nothing touches it.
-    unsafe fn start(&mut self, op: Op, slot: usize, page: u64, buffer: IoBuffer) {
+    /// Pushes a read of `page` into the buffer of `slot`, which has no I/O in flight.
+    pub fn read(&mut self, slot: usize, page: u64) {
+        self.push(Op::Read, slot, page, 1);
+    }
+
+    /// Pushes a write of the content of `count` pages from page `first` on, by `slot`, which has no
+    /// I/O in flight.
+    pub fn write(&mut self, slot: usize, first: u64, count: usize) {
+        assert!(!self.in_flight[slot], "a slot has one I/O at a time");
+        content::fill_run(first, &mut self.buffers[slot][..count * PAGE_BYTES]);
+        self.push(Op::Write, slot, first, count);
+    }
+
+    fn push(&mut self, op: Op, slot: usize, first: u64, count: usize) {
         assert!(!std::mem::replace(&mut self.in_flight[slot], true), "a slot has one I/O at a time");
-        // SAFETY: the caller promises it; the ring is dropped before the buffer and waits.
-        unsafe { self.ring.push(&self.store, op, page * PAGE_BYTES as u64, &[buffer], slot as u64) };
+        let buffer = &mut self.buffers[slot];
+        assert!(count * PAGE_BYTES <= buffer.len(), "a run fits in its buffer");
+        let buffer = IoBuffer { len: count * PAGE_BYTES, ..buffer.io_buffer() };
+        // SAFETY: the buffer outlives the ring, which waits when it is dropped. While the slot is in
+        // flight, `push` starts no other I/O on the buffer, and `write` and `page` do not touch it.
+        unsafe { self.ring.push(&self.store, op, first * PAGE_BYTES as u64, &[buffer], slot as u64) };
     }
 
     /// Submits, and waits for at least one completion. Adds the completed slots to `done`.
-    fn wait(&mut self, done: &mut Vec<usize>) -> Result<(), octavo_disk::IoError> {
+    pub fn wait(&mut self, done: &mut Vec<usize>) -> Result<(), octavo_disk::IoError> {
         let mut outcome = Ok(());
         self.ring.wait(
             &mut |slot, result| {
@@ -315,81 +333,11 @@ impl PrivateRing {
         );
         outcome
     }
-}
-
-/// Reads of pages of a store into private pages, through a private ring.
-pub struct PrivateReads {
-    // Dropped before the pages: it waits for the reads in flight.
-    ring: PrivateRing,
-    pages: Vec<AlignedBytes>,
-}
-
-impl PrivateReads {
-    /// Room for `depth` reads in flight.
-    pub fn new(store: &Store, depth: usize) -> io::Result<PrivateReads> {
-        let pages = (0..depth).map(|_| AlignedBytes::new(PAGE_BYTES)).collect();
-        Ok(PrivateReads { ring: PrivateRing::new(store, depth)?, pages })
-    }
-
-    /// Pushes a read of `page` into private page `slot`, which has no read in flight.
-    pub fn start(&mut self, slot: usize, page: u64) {
-        let buffer = self.pages[slot].io_buffer();
-        // SAFETY: the page outlives the ring, and `page` refuses to read it while it is in flight.
-        unsafe { self.ring.start(Op::Read, slot, page, buffer) };
-    }
-
-    /// Submits, and waits for at least one completion. Adds the completed slots to `done`.
-    pub fn wait(&mut self, done: &mut Vec<usize>) -> Result<(), octavo_disk::IoError> {
-        self.ring.wait(done)
-    }
 
     /// The bytes of a completed read, in its private page.
     pub fn page(&self, slot: usize) -> &[u8] {
-        assert!(!self.ring.in_flight[slot], "the read of this page is still in flight");
-        &self.pages[slot]
-    }
-
-    /// Copies the bytes of a completed read to a buffer of the caller.
-    pub fn copy_out(&self, slot: usize, into: &mut [u8]) {
-        into.copy_from_slice(self.page(slot));
-    }
-}
-
-// ---- Writes
-
-/// Writes of runs of pages to a store from private memory, through a private ring.
-pub struct PrivateWrites {
-    // Dropped before the runs: it waits for the writes in flight.
-    ring: PrivateRing,
-    runs: Vec<AlignedBytes>,
-}
-
-impl PrivateWrites {
-    /// Room for `depth` writes in flight, of up to `run_pages` pages each.
-    pub fn new(store: &Store, depth: usize, run_pages: usize) -> io::Result<PrivateWrites> {
-        let runs = (0..depth).map(|_| AlignedBytes::new(run_pages * PAGE_BYTES)).collect();
-        Ok(PrivateWrites { ring: PrivateRing::new(store, depth)?, runs })
-    }
-
-    /// Pushes a write of the content of `count` pages from page `first` on, from run `slot`, which
-    /// has no write in flight.
-    pub fn start(&mut self, slot: usize, first: u64, count: usize) {
-        assert!(!self.ring.in_flight[slot], "a run has one write at a time");
-        let bytes = &mut self.runs[slot][..count * PAGE_BYTES];
-        content::fill_run(first, bytes);
-        let buffer = IoBuffer { len: count * PAGE_BYTES, ..self.runs[slot].io_buffer() };
-        // SAFETY: the run outlives the ring, and `start` refuses to touch it while it is in flight.
-        unsafe { self.ring.start(Op::Write, slot, first, buffer) };
-    }
-
-    /// Submits, and waits for at least one completion. Adds the completed slots to `done`.
-    pub fn wait(&mut self, done: &mut Vec<usize>) -> Result<(), octavo_disk::IoError> {
-        self.ring.wait(done)
-    }
-
-    /// The number of writes in flight.
-    pub fn in_flight(&self) -> usize {
-        self.ring.in_flight.iter().filter(|in_flight| **in_flight).count()
+        assert!(!self.in_flight[slot], "the read of this page is still in flight");
+        &self.buffers[slot]
     }
 }
 
@@ -441,15 +389,13 @@ mod tests {
     #[test]
     fn private_reads_leave_the_stores_bytes_in_their_pages() {
         let store = Store::memory("pages", 16 * PAGE_BYTES as u64);
-        let mut reads = PrivateReads::new(&store, 2).unwrap();
-        reads.start(0, 3);
-        reads.start(1, 4);
+        let mut reads = PrivateIo::new(&store, 2, 1).unwrap();
+        reads.read(0, 3);
+        reads.read(1, 4);
         let mut done = Vec::new();
         while done.len() < 2 {
             reads.wait(&mut done).unwrap();
         }
-        let mut bytes = [1; PAGE_BYTES];
-        reads.copy_out(0, &mut bytes);
-        assert_eq!((&bytes[..], reads.page(1)), (&[0; PAGE_BYTES][..], &[0; PAGE_BYTES][..]));
+        assert_eq!([reads.page(0), reads.page(1)], [[0; PAGE_BYTES]; 2]);
     }
 }

@@ -95,7 +95,7 @@ impl Caches {
                 // All contestants read the same pages, and differ in nothing else.
                 let pages = stream::pages(&case.workload, scratch.pages(), thread as u64 + 1)?;
                 Ok(match side {
-                    Some((_, subject)) => Box::new(Queued::new(subject, depth, pages)?),
+                    Some((_, subject)) => Box::new(Queued::<false>::new(subject, depth, pages)?),
                     None => Box::new(Direct::new(&scratch.store, depth, pages, false)?),
                 })
             })

@@ -15,7 +15,7 @@ use crate::case::{Call, Case};
 use crate::content::{self, PAGE_BYTES};
 use crate::error::Error;
 use crate::fio;
-use crate::reference::{PrivateReads, drop_cached};
+use crate::reference::{PrivateIo, drop_cached};
 use crate::report::Row;
 use crate::scratch::CachedFile;
 use crate::stage::{Driver, Run, Subject, offset};
@@ -119,7 +119,9 @@ fn team<'t>(file: &'t CachedFile, case: &'t Case, quick: bool, number: usize, na
             );
             fio::Job { options, path: format!("--filename={}", scratch.path.display()), quick }.team(name)
         }
-        ("octavo", Call::Queue) => Team::new(name, move |thread| Queued::new(subject, depth, pages(thread)?)),
+        ("octavo", Call::Queue) => {
+            Team::new(name, move |thread| Queued::<false>::new(subject, depth, pages(thread)?))
+        }
         ("octavo", _) => Team::new(name, move |thread| {
             let object = subject.object.clone();
             let read = move |page, buffer: &mut AlignedBytes| Ok(object.read_at(offset(page), buffer)?);
@@ -163,38 +165,47 @@ pub fn fill(subject: &Subject, depth: usize, pages: Pages) -> Result<(), Error> 
         return Ok(());
     }
     let enough = stat.fills + stat.max_bytes / PAGE_BYTES as u64 * 2;
-    let mut reader = Queued::new(subject, depth, pages)?;
+    let mut reader = Queued::<false>::new(subject, depth, pages)?;
     while subject.partition.stat().fills < enough {
         reader.turn(None)?;
     }
     reader.settle()
 }
 
-/// Reads pages through the cache by a queue.
-pub struct Queued {
+/// Reads or writes pages through the cache by a queue.
+pub struct Queued<const WRITES: bool> {
     object: Object,
     queue: Queue,
-    /// The buffers that no read uses.
+    /// The buffers that no operation uses.
     free: Vec<Buffer>,
     pages: Pages,
     depth: usize,
 }
 
-impl Queued {
-    /// `depth` reads are in flight.
-    pub fn new(subject: &Subject, depth: usize, pages: Pages) -> Result<Queued, Error> {
-        let (object, queue) = (subject.object.clone(), subject.cache.queue()?);
-        Ok(Queued { object, queue, free: buffers(subject, depth)?, pages, depth })
+impl<const WRITES: bool> Queued<WRITES> {
+    /// `depth` operations are in flight.
+    pub fn new(subject: &Subject, depth: usize, pages: Pages) -> Result<Self, Error> {
+        let buffers = (0..depth).map(|_| subject.cache.buffer(PAGE_BYTES));
+        let free = buffers.collect::<Option<_>>().ok_or_else(|| {
+            Error::new(format!(
+                "the cache has no memory for {depth} buffers of a page; choose a smaller depth"
+            ))
+        })?;
+        Ok(Queued { object: subject.object.clone(), queue: subject.cache.queue()?, free, pages, depth })
     }
 
-    /// Waits for at least `min` reads, and checks their pages.
+    /// Waits for at least `min` operations, and checks the pages that were read.
     fn wait(&mut self, min: usize) -> Result<u64, Error> {
         let mut outcome = Ok(());
         let free = &mut self.free;
         let count = self.queue.wait(min, |completion| {
-            let Op::Read { buffer, .. } = completion.op else { unreachable!("only reads are submitted") };
-            let right =
-                || content::check(completion.user_data, 0, &buffer[..PAGE_BYTES], "through the cache");
+            let (Op::Read { buffer, .. } | Op::Write { buffer, .. }) = completion.op else {
+                unreachable!("only reads and writes are submitted")
+            };
+            let right = || match WRITES {
+                true => Ok(()),
+                false => content::check(completion.user_data, 0, &buffer[..PAGE_BYTES], "through the cache"),
+            };
             if let Err(error) = completion.result.map_err(Error::from).and_then(|()| right()) {
                 outcome = Err(error);
             }
@@ -204,32 +215,35 @@ impl Queued {
     }
 }
 
-/// Borrows `count` buffers of a page.
-pub fn buffers(subject: &Subject, count: usize) -> Result<Vec<Buffer>, Error> {
-    let buffers = (0..count).map(|_| subject.cache.buffer(PAGE_BYTES));
-    buffers.collect::<Option<_>>().ok_or_else(|| {
-        Error::new(format!("the cache has no memory for {count} buffers of a page; choose a smaller depth"))
-    })
-}
-
-impl Worker for Queued {
+impl<const WRITES: bool> Worker for Queued<WRITES> {
     fn turn(&mut self, _: Option<&mut Histogram>) -> Result<u64, Error> {
-        let requests = self.free.drain(..).zip(&mut self.pages).map(|(buffer, page)| Request {
-            op: Op::Read { offset: offset(page), len: PAGE_BYTES, buffer },
-            user_data: page,
+        let requests = self.free.drain(..).zip(&mut self.pages).map(|(mut buffer, page)| {
+            let (offset, len) = (offset(page), PAGE_BYTES);
+            let op = match WRITES {
+                true => {
+                    content::fill(page, &mut buffer[..PAGE_BYTES]);
+                    Op::Write { offset, len, buffer, durable: false }
+                }
+                false => Op::Read { offset, len, buffer },
+            };
+            Request { op, user_data: page }
         });
         self.queue.submit(&self.object, requests);
         self.wait(1)
     }
 
     fn settle(&mut self) -> Result<(), Error> {
-        self.wait(self.depth).map(drop)
+        self.wait(self.depth)?;
+        if WRITES {
+            self.object.sync()?;
+        }
+        Ok(())
     }
 }
 
 /// Reads pages through the engine's ring, without the cache.
 pub struct Direct {
-    reads: PrivateReads,
+    reads: PrivateIo,
     /// The page that each slot reads.
     wanted: Vec<u64>,
     /// The slots without a read in flight.
@@ -243,7 +257,7 @@ impl Direct {
     /// `depth` reads are in flight. `copied`: pages are copied to buffers of the caller.
     pub fn new(store: &Store, depth: usize, pages: Pages, copied: bool) -> Result<Direct, Error> {
         let buffers = copied.then(|| (0..depth).map(|_| AlignedBytes::new(PAGE_BYTES)).collect());
-        let reads = PrivateReads::new(store, depth).map_err(Error::at("a ring"))?;
+        let reads = PrivateIo::new(store, depth, 1).map_err(Error::at("a ring"))?;
         Ok(Direct { reads, wanted: vec![0; depth], free: (0..depth).collect(), buffers, pages })
     }
 
@@ -254,7 +268,7 @@ impl Direct {
         for slot in &self.free[before..] {
             let bytes = match &mut self.buffers {
                 Some(buffers) => {
-                    self.reads.copy_out(*slot, &mut buffers[*slot]);
+                    buffers[*slot].copy_from_slice(self.reads.page(*slot));
                     &buffers[*slot][..]
                 }
                 None => self.reads.page(*slot),
@@ -269,7 +283,7 @@ impl Worker for Direct {
     fn turn(&mut self, _: Option<&mut Histogram>) -> Result<u64, Error> {
         for (slot, page) in self.free.drain(..).zip(&mut self.pages) {
             self.wanted[slot] = page;
-            self.reads.start(slot, page);
+            self.reads.read(slot, page);
         }
         self.wait()
     }

@@ -7,19 +7,18 @@
 //! (`sorted`), and by offset with neighbours in one I/O (`coalesced`).
 
 use octavo::disk::AlignedBytes;
-use octavo::{Buffer, Object, Op, Queue, Request};
 use octavo_random::Random;
 
 use crate::case::{Call, Case};
 use crate::content::{self, PAGE_BYTES};
-use crate::drivers::misses::buffers;
+use crate::drivers::misses::Queued;
 use crate::error::Error;
-use crate::reference::{DirectFile, PrivateWrites};
+use crate::reference::{DirectFile, PrivateIo};
 use crate::report::Row;
 use crate::scratch::CachedFile;
-use crate::stage::{Driver, Run, offset};
+use crate::stage::{Driver, Run};
 use crate::statistics::Histogram;
-use crate::stream::{self, Pages};
+use crate::stream;
 use crate::turns::{Pace, Team, Worker};
 
 pub const DRIVER: Driver = Driver {
@@ -101,15 +100,12 @@ fn team<'t>(file: &'t CachedFile, case: &'t Case, name: &'t str) -> Team<'t> {
     let depth = case.depth.0;
     let pages = move |thread| stream::pages(&case.workload, scratch.pages(), thread as u64 + 1);
     let direct = move |run_pages, runs: Box<dyn Iterator<Item = (u64, usize)>>| {
-        let writes = PrivateWrites::new(subject.object.store(), depth, run_pages);
+        let writes = PrivateIo::new(subject.object.store(), depth, run_pages);
         let (writes, free) = (writes.map_err(Error::at("a ring"))?, (0..depth).collect());
-        Ok(Direct { file: &scratch.direct, writes, runs, free })
+        Ok(Direct { file: &scratch.direct, writes, runs, free, depth })
     };
     match name {
-        "octavo" => Team::new(name, move |thread| {
-            let (queue, free) = (subject.cache.queue()?, buffers(subject, depth)?);
-            Ok(Queued { object: &subject.object, queue, free, pages: pages(thread)? })
-        }),
+        "octavo" => Team::new(name, move |thread| Queued::<true>::new(subject, depth, pages(thread)?)),
         "direct" => Team::new(name, move |thread| direct(1, Box::new(pages(thread)?.map(|page| (page, 1))))),
         _ => Team::new(name, move |_| {
             let runs = runs(file, case, name)?;
@@ -118,60 +114,21 @@ fn team<'t>(file: &'t CachedFile, case: &'t Case, name: &'t str) -> Team<'t> {
     }
 }
 
-/// Writes pages through the cache by a queue.
-struct Queued<'t> {
-    object: &'t Object,
-    queue: Queue,
-    /// The buffers that no write uses.
-    free: Vec<Buffer>,
-    pages: Pages,
-}
-
-impl Worker for Queued<'_> {
-    fn turn(&mut self, _: Option<&mut Histogram>) -> Result<u64, Error> {
-        let requests = self.free.drain(..).zip(&mut self.pages).map(|(mut buffer, page)| {
-            content::fill(page, &mut buffer[..PAGE_BYTES]);
-            let op = Op::Write { offset: offset(page), len: PAGE_BYTES, buffer, durable: false };
-            Request { op, user_data: page }
-        });
-        self.queue.submit(self.object, requests);
-        self.wait(1)
-    }
-
-    fn settle(&mut self) -> Result<(), Error> {
-        self.wait(usize::MAX)?;
-        Ok(self.object.sync()?)
-    }
-}
-
-impl Queued<'_> {
-    fn wait(&mut self, min: usize) -> Result<u64, Error> {
-        let mut outcome = Ok(());
-        let free = &mut self.free;
-        let count = self.queue.wait(min, |completion| {
-            let Op::Write { buffer, .. } = completion.op else { unreachable!("only writes are submitted") };
-            outcome = std::mem::replace(&mut outcome, Ok(())).and(completion.result);
-            free.push(buffer);
-        });
-        outcome?;
-        Ok(count as u64)
-    }
-}
-
 /// Writes runs of pages through the engine's ring, without the cache.
 struct Direct<'t> {
     file: &'t DirectFile,
-    writes: PrivateWrites,
+    writes: PrivateIo,
     runs: Box<dyn Iterator<Item = (u64, usize)>>,
     /// The slots without a write in flight.
     free: Vec<usize>,
+    depth: usize,
 }
 
 impl Worker for Direct<'_> {
     fn turn(&mut self, _: Option<&mut Histogram>) -> Result<u64, Error> {
         let mut pages = 0;
         for (slot, (first, length)) in self.free.drain(..).zip(&mut self.runs) {
-            self.writes.start(slot, first, length);
+            self.writes.write(slot, first, length);
             pages += length as u64;
         }
         self.writes.wait(&mut self.free).map_err(Error::at("a direct write"))?;
@@ -179,7 +136,7 @@ impl Worker for Direct<'_> {
     }
 
     fn settle(&mut self) -> Result<(), Error> {
-        while self.writes.in_flight() > 0 {
+        while self.free.len() < self.depth {
             self.writes.wait(&mut self.free).map_err(Error::at("a direct write"))?;
         }
         self.file.sync().map_err(Error::at("a sync"))
