@@ -8,6 +8,7 @@
 use std::fmt;
 use std::marker::PhantomData;
 
+use octavo::numa::{MACHINES, Machine};
 use octavo::{CacheMode, PolicyName};
 use serde::Serialize;
 use serde::de::value::{BoolDeserializer, F64Deserializer, I64Deserializer, StrDeserializer};
@@ -224,9 +225,9 @@ impl Percent {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy(pub PolicyName);
 
-/// The name of a machine whose NUMA distances are emulated.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Remote(pub String);
+/// A machine whose NUMA distances are emulated.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Remote(pub Machine);
 
 /// The engine's write mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -380,7 +381,7 @@ keys! {
     /// The engine's write mode.
     mode: Mode = Mode(CacheMode::default());
     /// The machine whose NUMA distances are emulated.
-    machine: Remote = Remote("2x-xeon-4410y".into());
+    machine: Remote = Remote(MACHINES[0]);
     /// Which threads access which pages of emulated nodes.
     load: Load = Load::Near;
     /// Threads of each contestant.
@@ -445,7 +446,7 @@ parameters! {
     Count: |count| count.0;
     Percent: |percent| u64::from(percent.0);
     Policy: |policy| policy.0.name();
-    Remote: |machine| &*machine.0;
+    Remote: |machine| machine.0.name;
     Mode: |mode| mode.0.name();
 }
 
@@ -506,7 +507,7 @@ from_scalar! {
     Policy: |_| Err("a policy is a name".to_owned()),
         |name| one_of(name, &PolicyName::ALL, PolicyName::name).map(Policy);
     Remote: |_| Err("a machine is a name".to_owned()),
-        |name| one_of(name, &octavo::numa::MACHINES, |machine| machine.name).map(|machine| Remote(machine.name.into()));
+        |name| one_of(name, &MACHINES, |machine| machine.name).map(Remote);
     Mode: |_| Err("a mode is a name".to_owned()),
         |name| one_of(name, &[CacheMode::Writethrough, CacheMode::Writeback], CacheMode::name).map(Mode);
 }

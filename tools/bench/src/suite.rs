@@ -213,6 +213,14 @@ fn line(text: &str, at: usize) -> usize {
 }
 
 impl Suite {
+    /// A case of a quick built-in suite, with a small memory.
+    #[cfg(test)]
+    pub fn quick_case(suite: &str, name: &str) -> Case {
+        let suite = Suite::find(suite, true).unwrap();
+        let case = suite.cases.iter().find(|case| case.name == name);
+        case.unwrap_or_else(|| panic!("{name} is no case")).clone().with_memory_bytes(8 << 20)
+    }
+
     /// The same cases with another size of the cache's frames, in bytes.
     pub fn with_memory_bytes(mut self, bytes: u64) -> Result<Suite, Error> {
         for case in &mut self.cases {

@@ -8,7 +8,7 @@
 //! The distance is that of a machine of PaCaR's table, and is spent by spinning: every figure is
 //! *emulated*.
 
-use octavo::numa::{Machine, NumaMode, RemoteCost, TopologySource, sit};
+use octavo::numa::{NumaMode, RemoteCost, TopologySource, sit};
 use octavo::{CacheConfig, PartitionConfig};
 
 use crate::case::{Call, Case};
@@ -42,9 +42,6 @@ const SIDES: [(&str, &str); 3] =
     [("shared", "shared_hit_ratio"), ("partition", "partition_hit_ratio"), ("message", "message_hit_ratio")];
 
 fn check(case: &Case) -> Result<(), String> {
-    if Machine::named(&case.machine.0).is_none() {
-        return Err(format!("there is no machine \"{}\"", case.machine.0));
-    }
     if case.call != Call::Queue || !(1..=1024).contains(&case.depth.0) {
         return Err("crossing has the call queue, with a depth of at most 1024".into());
     }
@@ -63,12 +60,11 @@ struct Caches {
 impl Caches {
     fn new(case: &Case, run: &mut Run<'_>) -> Result<Caches, Error> {
         let scratch = Scratch::new(case, "", run)?;
-        let machine = nodes::machine(case)?;
         let side = |name| -> Result<Subject, Error> {
             let cache = CacheConfig {
                 topology: TopologySource::Emulated { nodes: NODES, cores: 1 },
                 numa: if name == "message" { NumaMode::Message } else { NumaMode::Partition },
-                remote_cost: Some(RemoteCost { machine, spent: true }),
+                remote_cost: Some(RemoteCost { machine: case.machine.0, spent: true }),
                 ..cache_config(scratch.file_bytes * u64::from(case.share.0) / 100, 32 << 20)
             };
             let node = (name == "shared").then_some(0);

@@ -1,53 +1,108 @@
 //! What the drivers of emulated nodes share: `numa`, `twins` and `crossing`.
 
-use octavo::numa::{Machine, NumaMode, PartitionNumaStat, RemoteCost, TopologySource, Traffic};
-use octavo::{Cache, CacheConfig};
+use octavo::disk::Store;
+use octavo::numa::{LocalMemory, NumaMode, PartitionNumaStat, RemoteCost, TopologySource, Traffic};
+use octavo::{Cache, CacheConfig, CacheMode, PartitionConfig};
 
-use crate::case::Case;
+use crate::case::{Case, Value};
 use crate::content::PAGE_BYTES;
 use crate::error::Error;
 use crate::report::Row;
-use crate::stage::Run;
+use crate::stage::{Run, Subject, offset};
 
 /// What the processor does for a request besides waiting for memory, in nanoseconds: an estimate
 /// from one node, rounded.
-pub const REQUEST_NS: f64 = 25.0;
-
-/// The machine whose distances a case emulates.
-pub fn machine(case: &Case) -> Result<Machine, Error> {
-    let found = Machine::named(&case.machine.0);
-    found.ok_or_else(|| Error::new(format!("there is no machine \"{}\"", case.machine.0)))
-}
+const REQUEST_NS: f64 = 25.0;
 
 /// A cache on two emulated nodes. `spent`: threads spend the distance by spinning; else it is only
 /// counted.
-pub fn config(case: &Case, numa: NumaMode, spent: bool) -> Result<CacheConfig, Error> {
+pub fn config(case: &Case, numa: NumaMode, spent: bool) -> CacheConfig {
     let buffers_bytes = 16 << 20;
-    Ok(CacheConfig {
+    CacheConfig {
         memory_max_bytes: case.memory.0 + case.memory.0 / 64 + (1 << 20) + buffers_bytes,
         buffers_max_bytes: Some(buffers_bytes),
         page_bytes: PAGE_BYTES as u32,
         topology: TopologySource::Emulated { nodes: 2, cores: 1 },
         numa,
-        remote_cost: Some(RemoteCost { machine: machine(case)?, spent }),
+        remote_cost: Some(RemoteCost { machine: case.machine.0, spent }),
         // Pages lie in the same places in every run.
         seed: Some(1),
         ..CacheConfig::default()
-    })
+    }
 }
 
-/// The NUMA figures of a cache's only partition.
-pub fn stat(cache: &Cache) -> PartitionNumaStat {
-    cache.numa_stat().partitions.remove(0)
+/// A write-back cache of an object in memory, all of whose pages have been read. `node` holds all
+/// of them, if it is given.
+pub fn filled(config: CacheConfig, node: Option<u32>, pages: u64) -> Result<Subject, Error> {
+    let cache_mode = CacheMode::Writeback;
+    let partition = PartitionConfig { node, cache_mode, ..PartitionConfig::new("bench") };
+    let subject = Subject::new(config, partition, Store::memory("store", offset(pages)))?;
+    let mut page = vec![0; PAGE_BYTES];
+    (0..pages).try_for_each(|number| subject.object.read_at(offset(number), &mut page))?;
+    Ok(subject)
 }
 
-/// The traffic between two readings.
-pub fn traffic(before: &Traffic, after: &Traffic) -> Traffic {
-    Traffic {
-        local_waits: after.local_waits - before.local_waits,
-        remote_waits: after.remote_waits - before.remote_waits,
-        local_bytes: after.local_bytes - before.local_bytes,
-        remote_bytes: after.remote_bytes - before.remote_bytes,
+/// The NUMA figures of a cache's only partition before and after some requests.
+pub struct Counted {
+    before: PartitionNumaStat,
+    after: PartitionNumaStat,
+    requests: f64,
+}
+
+impl Counted {
+    /// Makes `requests` requests.
+    pub fn measure(
+        cache: &Cache,
+        requests: f64,
+        act: impl FnOnce() -> Result<(), Error>,
+    ) -> Result<Counted, Error> {
+        let stat = || cache.numa_stat().partitions.remove(0);
+        let before = stat();
+        act()?;
+        Ok(Counted { before, after: stat(), requests })
+    }
+
+    /// By how much a counter grew per request.
+    pub fn of(&self, count: fn(&PartitionNumaStat) -> u64) -> f64 {
+        (count(&self.after) - count(&self.before)) as f64 / self.requests
+    }
+
+    /// The traffic of all requests.
+    pub fn traffic(&self) -> Traffic {
+        let (before, after) = (&self.before.traffic, &self.after.traffic);
+        Traffic {
+            local_waits: after.local_waits - before.local_waits,
+            remote_waits: after.remote_waits - before.remote_waits,
+            local_bytes: after.local_bytes - before.local_bytes,
+            remote_bytes: after.remote_bytes - before.remote_bytes,
+        }
+    }
+
+    /// The virtual time of a request whose share of `traffic` is the memory that it waits for.
+    pub fn request_ns(&self, case: &Case, traffic: &Traffic) -> f64 {
+        case.machine.0.memory_ns(traffic, LocalMemory::VIRTUAL) / self.requests + REQUEST_NS
+    }
+
+    /// The mode at the end, and how often `auto` changed it.
+    pub fn ways(&self) -> [(&'static str, Value); 2] {
+        let changes = self.after.way_changes - self.before.way_changes;
+        [("way", self.after.way.into()), ("way_changes", (changes as f64).into())]
+    }
+}
+
+/// What a contestant took per request: virtual time, and other figures.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Taken {
+    pub virtual_ns: f64,
+    pub figures: Vec<(&'static str, Value)>,
+}
+
+#[cfg(test)]
+impl Taken {
+    /// A figure by its name.
+    pub fn figure(&self, name: &str) -> f64 {
+        let found = self.figures.iter().find(|(known, _)| *known == name);
+        found.and_then(|(_, value)| value.number()).unwrap_or_else(|| panic!("{name} is no figure"))
     }
 }
 
@@ -58,16 +113,29 @@ pub fn on_own_thread<T: Send>(act: impl FnOnce() -> Result<T, Error> + Send) -> 
     })
 }
 
-/// A row about one contestant, with the virtual time of a request.
-pub fn row(run: &Run<'_>, case: &Case, name: &str, virtual_ns: f64) -> Row {
-    let mut row = Row { clock: "virtual", ..Row::of_contestant(run.suite, case, name) };
-    row.add("emulated", true);
-    row.add("emulated_virtual_ns", virtual_ns);
-    row.notes.push(note(case));
-    row
+/// A row for each contestant, with what `take` measures of it. `ideal_ns` is the virtual time of a
+/// request if all memory were local.
+pub fn rows(
+    case: &Case,
+    run: &mut Run<'_>,
+    ideal_ns: f64,
+    mut take: impl FnMut(&str) -> Result<Taken, Error>,
+) -> Result<Vec<Row>, Error> {
+    let row = |name: &String| {
+        run.step(case, &format!("{name}, {}", case.machine.0.name))?;
+        let Taken { virtual_ns, figures } = take(name)?;
+        let mut row = Row { clock: "virtual", ..Row::of_contestant(run.suite, case, name) };
+        row.add("emulated", true);
+        row.add("emulated_virtual_ns", virtual_ns);
+        row.add("emulated_of_ideal", ideal_ns / virtual_ns);
+        row.facts.0.extend(figures);
+        row.notes.push(note(case));
+        Ok(row)
+    };
+    case.contestants.iter().map(row).collect()
 }
 
 /// The note of every row about emulated nodes.
 pub fn note(case: &Case) -> String {
-    format!("emulated: the nodes are simulated, with the distances of {}", case.machine.0)
+    format!("emulated: the nodes are simulated, with the distances of {}", case.machine.0.name)
 }

@@ -14,14 +14,13 @@
 
 use std::time::Instant;
 
-use octavo::disk::Store;
-use octavo::numa::{BUNDLE_NS, LETTER_NS, LocalMemory, NumaMode, PartitionNumaStat, sit};
-use octavo::{CacheMode, Op, PartitionConfig, Queue, Read, Request};
+use octavo::numa::{BUNDLE_NS, LETTER_NS, NumaMode, sit};
+use octavo::{Op, Queue, Read, Request};
 use octavo_random::{Random, mix, scale};
 
 use crate::case::{Call, Case};
 use crate::content::PAGE_BYTES;
-use crate::drivers::nodes::{self, REQUEST_NS};
+use crate::drivers::nodes::{self, Counted, Taken};
 use crate::error::Error;
 use crate::report::Row;
 use crate::stage::{Driver, Run, Subject, offset};
@@ -53,19 +52,6 @@ struct Side {
     pages: u64,
 }
 
-/// The figures of a contestant, per request.
-#[derive(Debug)]
-struct Taken {
-    virtual_ns: f64,
-    wall_ns: f64,
-    remote_waits: f64,
-    remote_bytes: f64,
-    messages_per_bundle: f64,
-    /// The mode at the end, and how often `auto` changed it.
-    way: &'static str,
-    way_changes: u64,
-}
-
 impl Side {
     fn new(name: &str, case: &Case, spent: bool) -> Result<Side, Error> {
         let mode = match name {
@@ -79,14 +65,9 @@ impl Side {
             "off" => Some(0),
             _ => None,
         };
-        let cache_mode = CacheMode::Writeback;
-        let partition = PartitionConfig { node, cache_mode, ..PartitionConfig::new("bench") };
         // Few enough pages that every set has room.
         let pages = case.memory.0 / PAGE_BYTES as u64 / 4;
-        let store = Store::memory("store", offset(pages));
-        let subject = Subject::new(nodes::config(case, mode, spent)?, partition, store)?;
-        let mut page = vec![0; PAGE_BYTES];
-        (0..pages).try_for_each(|number| subject.object.read_at(offset(number), &mut page))?;
+        let subject = nodes::filled(nodes::config(case, mode, spent), node, pages)?;
         Ok(Side { queue: subject.cache.queue()?, subject, pages })
     }
 
@@ -141,56 +122,38 @@ fn run_one(name: &str, case: &Case, operations: u64) -> Result<Taken, Error> {
                 counted.batch(case, &mut random)?;
             }
         }
-        let before = nodes::stat(&counted.subject.cache);
-        for _ in 0..batches {
-            counted.batch(case, &mut random)?;
-        }
-        let after = nodes::stat(&counted.subject.cache);
-        let of = |get: fn(&PartitionNumaStat) -> u64| (get(&after) - get(&before)) as f64;
-        let traffic = nodes::traffic(&before.traffic, &after.traffic);
-        let (messages, bundles) = (of(|stat| stat.messages), of(|stat| stat.bundles));
-        let virtual_ns = nodes::machine(case)?.memory_ns(&traffic, LocalMemory::VIRTUAL)
-            + operations * REQUEST_NS
-            + messages * LETTER_NS
-            + bundles * BUNDLE_NS;
-        drop(counted);
+        let cache = counted.subject.cache.clone();
+        let did = Counted::measure(&cache, operations, || {
+            (0..batches).try_for_each(|_| counted.batch(case, &mut random))
+        })?;
+        drop((counted, cache));
         let mut timed = Side::new(name, case, true)?;
         timed.batch(case, &mut random)?;
         let began = Instant::now();
         for _ in 0..batches {
             timed.batch(case, &mut random)?;
         }
-        Ok(Taken {
-            virtual_ns: virtual_ns / operations,
-            wall_ns: began.elapsed().as_nanos() as f64 / operations,
-            remote_waits: traffic.remote_waits as f64 / 12.0 / operations,
-            remote_bytes: traffic.remote_bytes as f64 / operations,
-            messages_per_bundle: if bundles > 0.0 { messages / bundles } else { 0.0 },
-            way: after.way,
-            way_changes: after.way_changes - before.way_changes,
-        })
+        let wall_ns = began.elapsed().as_nanos() as f64 / operations;
+        let traffic = did.traffic();
+        let (messages, bundles) = (did.of(|stat| stat.messages), did.of(|stat| stat.bundles));
+        let per_bundle = if bundles > 0.0 { messages / bundles } else { 0.0 };
+        let mut figures = vec![
+            ("emulated_wall_ns", wall_ns.into()),
+            ("remote_lines_waited", (traffic.remote_waits as f64 / 12.0 / operations).into()),
+            ("remote_bytes", (traffic.remote_bytes as f64 / operations).into()),
+            ("messages_per_bundle", per_bundle.into()),
+        ];
+        figures.extend(did.ways());
+        let virtual_ns = did.request_ns(case, &traffic) + messages * LETTER_NS + bundles * BUNDLE_NS;
+        Ok(Taken { virtual_ns, figures })
     })
 }
 
 fn rows(case: &Case, run: &mut Run<'_>) -> Result<Vec<Row>, Error> {
     // A number of operations and not a time, so that virtual time repeats.
     let operations = if run.options.quick { 4_000 } else { 60_000 };
-    let ideal = run_one("local", case, operations)?;
-    let mut rows = Vec::new();
-    for name in &case.contestants {
-        run.step(case, &format!("{name}, {}", case.machine.0))?;
-        let taken = run_one(name, case, operations)?;
-        let mut row = nodes::row(run, case, name, taken.virtual_ns);
-        row.add("emulated_of_ideal", ideal.virtual_ns / taken.virtual_ns);
-        row.add("emulated_wall_ns", taken.wall_ns);
-        row.add("remote_lines_waited", taken.remote_waits);
-        row.add("remote_bytes", taken.remote_bytes);
-        row.add("messages_per_bundle", taken.messages_per_bundle);
-        row.add("way", taken.way);
-        row.add("way_changes", taken.way_changes as f64);
-        rows.push(row);
-    }
-    Ok(rows)
+    let ideal_ns = run_one("local", case, operations)?.virtual_ns;
+    nodes::rows(case, run, ideal_ns, |name| run_one(name, case, operations))
 }
 
 #[cfg(test)]
@@ -198,15 +161,9 @@ mod tests {
     use super::*;
     use crate::suite::Suite;
 
-    fn case(name: &str) -> Case {
-        let suite = Suite::find("numa", true).unwrap();
-        let case = suite.cases.iter().find(|case| case.name == name);
-        case.unwrap_or_else(|| panic!("{name} is none of {:?}", suite.cases)).clone()
-    }
-
     #[test]
     fn virtual_times_repeat_and_have_the_order_of_the_model() {
-        let case = case("read_100_64_2x-xeon-4410y").with_memory_bytes(8 << 20);
+        let case = Suite::quick_case("numa", "read_100_64_2x-xeon-4410y");
         let take = |name: &str| run_one(name, &case, 2000).unwrap().virtual_ns;
         let [local, off, partition, message] = ["local", "off", "partition", "message"].map(take);
         assert_eq!([local, off, partition, message], ["local", "off", "partition", "message"].map(take));
@@ -229,10 +186,11 @@ mod tests {
 
     #[test]
     fn remote_writes_travel_as_messages_too() {
-        let case = case("mixed_50_32_2x-epyc-7301").with_memory_bytes(8 << 20);
+        let case = Suite::quick_case("numa", "mixed_50_32_2x-epyc-7301");
         let message = run_one("message", &case, 1000).unwrap();
-        assert!(message.messages_per_bundle > 4.0, "{}", message.messages_per_bundle);
+        assert!(message.figure("messages_per_bundle") > 4.0, "{message:?}");
         let direct = run_one("partition", &case, 1000).unwrap();
-        assert!(direct.remote_waits > message.remote_waits);
+        let waited = |taken: &Taken| taken.figure("remote_lines_waited");
+        assert!(waited(&direct) > waited(&message));
     }
 }

@@ -9,14 +9,13 @@
 //! `partition`'s own run with all memory at local prices. The *gain* is the share of the way from
 //! `partition` to the ideal.
 
-use octavo::disk::Store;
-use octavo::numa::{LocalMemory, NumaMode, PartitionNumaStat, Replication, Traffic, sit};
-use octavo::{CacheConfig, CacheMode, PartitionConfig};
+use octavo::CacheConfig;
+use octavo::numa::{NumaMode, Replication, Traffic, sit};
 use octavo_random::{Random, mix, scale};
 
 use crate::case::{Case, Load};
 use crate::content::PAGE_BYTES;
-use crate::drivers::nodes::{self, REQUEST_NS};
+use crate::drivers::nodes::{self, Counted, Taken};
 use crate::error::Error;
 use crate::report::Row;
 use crate::stage::{Driver, Run, Subject, offset};
@@ -60,23 +59,6 @@ fn replication(name: &str) -> Replication {
     }
 }
 
-/// The figures of a contestant, per request.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Taken {
-    virtual_ns: f64,
-    /// The same with all memory at local prices.
-    ideal_ns: f64,
-    twin_hits: f64,
-    copies: f64,
-    overtaken: f64,
-    elections: f64,
-    switches: f64,
-    fills: f64,
-    /// The mode at the end, and how often `auto` changed it.
-    way: &'static str,
-    way_changes: u64,
-}
-
 /// The cache of a contestant.
 struct Side {
     subject: Subject,
@@ -95,16 +77,13 @@ impl Side {
         let config = CacheConfig {
             replication: replication(name),
             background: false,
-            ..nodes::config(case, mode, false)?
+            ..nodes::config(case, mode, false)
         };
-        let partition = PartitionConfig { cache_mode: CacheMode::Writeback, ..PartitionConfig::new("bench") };
         let frames = case.memory.0 / PAGE_BYTES as u64;
         // Few enough pages that every set has room, or twice as many as frames.
         let count = if case.load == Load::Pressure { frames * 2 } else { frames / 4 };
-        let subject = Subject::new(config, partition, Store::memory("store", offset(count)))?;
         sit(0);
-        let mut page = vec![0; PAGE_BYTES];
-        (0..count).try_for_each(|number| subject.object.read_at(offset(number), &mut page))?;
+        let subject = nodes::filled(config, None, count)?;
         let is_accessed =
             |number: &u64| case.load != Load::Own || subject.object.node_of(offset(*number)) == 1;
         let pages = (0..count).filter(is_accessed).collect();
@@ -139,66 +118,47 @@ impl Side {
     }
 }
 
-fn run_one(name: &str, case: &Case, requests: u64) -> Result<Taken, Error> {
-    let machine = nodes::machine(case)?;
+/// Runs a contestant. Also returns its virtual time with all memory at local prices.
+fn run_one(name: &str, case: &Case, requests: u64) -> Result<(Taken, f64), Error> {
     nodes::on_own_thread(|| {
         let side = Side::new(name, case)?;
         let mut random = Random::new(7);
         for _ in 0..WARM_UPS {
             side.run(case, requests, &mut random, false)?;
         }
-        let before = nodes::stat(&side.subject.cache);
-        let ((), did) = side.subject.measure(|| side.run(case, requests, &mut random, true))?;
-        let after = nodes::stat(&side.subject.cache);
-        let count =
-            |get: fn(&PartitionNumaStat) -> u64| (get(&after) - get(&before)) as f64 / requests as f64;
-        let traffic = nodes::traffic(&before.traffic, &after.traffic);
+        let mut run = || side.run(case, requests, &mut random, true);
+        let (did, pages) =
+            side.subject.measure(|| Counted::measure(&side.subject.cache, requests as f64, &mut run))?;
+        let traffic = did.traffic();
         let all_local = Traffic {
             local_waits: traffic.local_waits + traffic.remote_waits,
             local_bytes: traffic.local_bytes + traffic.remote_bytes,
             ..Traffic::default()
         };
-        let fills = did.of(|stat| stat.fills) as f64 / requests as f64;
-        let time = |traffic: &Traffic| {
-            machine.memory_ns(traffic, LocalMemory::VIRTUAL) / requests as f64 + REQUEST_NS + fills * FILL_NS
-        };
-        Ok(Taken {
-            virtual_ns: time(&traffic),
-            ideal_ns: time(&all_local),
-            twin_hits: count(|stat| stat.twin_hits),
-            copies: count(|stat| stat.twins_made + stat.twins_refreshed),
-            overtaken: count(|stat| stat.twins_overtaken),
-            elections: count(|stat| stat.elections),
-            switches: count(|stat| stat.switches),
-            fills,
-            way: after.way,
-            way_changes: after.way_changes - before.way_changes,
-        })
+        let fills = pages.of(|stat| stat.fills) as f64 / requests as f64;
+        let time = |traffic: &Traffic| did.request_ns(case, traffic) + fills * FILL_NS;
+        let mut figures = vec![
+            ("twin_hits", did.of(|stat| stat.twin_hits).into()),
+            ("copies", did.of(|stat| stat.twins_made + stat.twins_refreshed).into()),
+            ("overtaken", did.of(|stat| stat.twins_overtaken).into()),
+            ("elections", did.of(|stat| stat.elections).into()),
+            ("switches", did.of(|stat| stat.switches).into()),
+            ("fills", fills.into()),
+        ];
+        figures.extend(did.ways());
+        Ok((Taken { virtual_ns: time(&traffic), figures }, time(&all_local)))
     })
 }
 
 fn rows(case: &Case, run: &mut Run<'_>) -> Result<Vec<Row>, Error> {
     let requests = if run.options.quick { 60_000 } else { 400_000 };
-    let apart = run_one("partition", case, requests)?;
-    let mut rows = Vec::new();
-    for name in &case.contestants {
-        run.step(case, &format!("{name}, {}", case.machine.0))?;
-        let taken = if name == "partition" { apart } else { run_one(name, case, requests)? };
-        let ideal_gain_ns = (apart.virtual_ns - apart.ideal_ns).max(1e-9);
-        let mut row = nodes::row(run, case, name, taken.virtual_ns);
-        row.add("emulated_of_ideal", apart.ideal_ns / taken.virtual_ns);
-        row.add("emulated_gain", (apart.virtual_ns - taken.virtual_ns) / ideal_gain_ns);
-        row.add("twin_hits", taken.twin_hits);
-        row.add("copies", taken.copies);
-        row.add("overtaken", taken.overtaken);
-        row.add("elections", taken.elections);
-        row.add("switches", taken.switches);
-        row.add("fills", taken.fills);
-        row.add("way", taken.way);
-        row.add("way_changes", taken.way_changes as f64);
-        rows.push(row);
-    }
-    Ok(rows)
+    let (apart, ideal_ns) = run_one("partition", case, requests)?;
+    nodes::rows(case, run, ideal_ns, |name| {
+        let mut taken = if name == "partition" { apart.clone() } else { run_one(name, case, requests)?.0 };
+        let gain = (apart.virtual_ns - taken.virtual_ns) / (apart.virtual_ns - ideal_ns).max(1e-9);
+        taken.figures.insert(0, ("emulated_gain", gain.into()));
+        Ok(taken)
+    })
 }
 
 #[cfg(test)]
@@ -206,24 +166,14 @@ mod tests {
     use super::*;
     use crate::suite::Suite;
 
-    fn take(case: &str, name: &str) -> Taken {
-        take_of(case, name, 40_000)
-    }
-
-    fn take_of(case: &str, name: &str, requests: u64) -> Taken {
-        let suite = Suite::find("twins", true).unwrap();
-        let case = suite
-            .cases
-            .iter()
-            .find(|known| known.name == case)
-            .unwrap_or_else(|| panic!("{case} is no case"));
-        run_one(name, &case.clone().with_memory_bytes(8 << 20), requests).unwrap()
+    fn take(case: &str, name: &str) -> (Taken, f64) {
+        run_one(name, &Suite::quick_case("twins", case), 40_000).unwrap()
     }
 
     fn gain(case: &str) -> f64 {
-        let (apart, with) = (take(case, "partition"), take(case, "replicate"));
+        let ((apart, ideal_ns), (with, _)) = (take(case, "partition"), take(case, "replicate"));
         println!("{case}: {apart:?}, {with:?}");
-        (apart.virtual_ns - with.virtual_ns) / (apart.virtual_ns - apart.ideal_ns)
+        (apart.virtual_ns - with.virtual_ns) / (apart.virtual_ns - ideal_ns)
     }
 
     #[test]
@@ -244,7 +194,7 @@ mod tests {
         for case in
             ["twins_near_10_2x-xeon-4410y", "twins_both_50_2x-xeon-4410y", "twins_own_99_2x-xeon-4410y"]
         {
-            let (apart, with) = (take(case, "partition").virtual_ns, take(case, "replicate").virtual_ns);
+            let [apart, with] = ["partition", "replicate"].map(|name| take(case, name).0.virtual_ns);
             assert!(with < apart * 1.01, "{case}: {with} of {apart}");
         }
     }
@@ -255,7 +205,7 @@ mod tests {
             let case = case.clone().with_memory_bytes(8 << 20);
             // Pages that are written rarely need longer until they have moved to their writers.
             let requests = if case.reads.0 == 90 { 200_000 } else { 60_000 };
-            let take = |name: &str| run_one(name, &case, requests).unwrap();
+            let take = |name: &str| run_one(name, &case, requests).unwrap().0;
             let [apart, with, auto] = ["partition", "replicate", "auto"].map(take);
             let better = apart.virtual_ns.min(with.virtual_ns);
             let (name, more) = (&case.name, (auto.virtual_ns / better - 1.0) * 100.0);
@@ -268,11 +218,11 @@ mod tests {
 
     #[test]
     fn twins_evict_no_page() {
-        let case = "twins_pressure_99_2x-xeon-4410y";
+        let case = Suite::quick_case("twins", "twins_pressure_99_2x-xeon-4410y");
         // Which pages are evicted differs a little by chance: after 80,000 requests by 0.2 % of the
         // fills.
-        let [apart, with] = ["partition", "replicate"].map(|name| take_of(case, name, 320_000));
-        assert!(with.fills <= apart.fills * 1.001, "{} of {}", with.fills, apart.fills);
+        let [apart, with] = ["partition", "replicate"].map(|name| run_one(name, &case, 320_000).unwrap().0);
+        assert!(with.figure("fills") <= apart.figure("fills") * 1.001, "{with:?} {apart:?}");
         assert!(with.virtual_ns <= apart.virtual_ns * 1.001, "{with:?} {apart:?}");
     }
 }
