@@ -331,6 +331,11 @@ macro_rules! keys {
                 Case { memory: Size(bytes), ..self }
             }
 
+            /// Whether this contestant takes part.
+            pub fn has(&self, contestant: &str) -> bool {
+                self.contestants.iter().any(|name| name == contestant)
+            }
+
             /// The names of all keys.
             pub const KEYS: &[&str] = &[$(stringify!($key)),*];
 

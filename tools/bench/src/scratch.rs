@@ -1,11 +1,11 @@
 //! Files to measure on: made, filled, and unlinked before they are used, so that none is left
-//! behind however the process ends.
+//! behind however the process ends. And programs that end with what started them.
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -88,14 +88,19 @@ impl Scratch {
 
     /// Opens the file again, for one object of one cache.
     pub fn open(&self) -> Result<Store, Error> {
-        let options = octavo::disk::OpenOptions { lock: false, ..Default::default() };
-        Store::open(&self.path, &options).map_err(Error::at(&self.path.display().to_string()))
+        open_unlocked(&self.path)
     }
 
     /// The number of its pages.
     pub fn pages(&self) -> u64 {
         self.file_bytes / PAGE_BYTES as u64
     }
+}
+
+/// Opens a file that is open elsewhere, and may be locked there.
+pub fn open_unlocked(path: &Path) -> Result<Store, Error> {
+    let options = octavo::disk::OpenOptions { lock: false, ..Default::default() };
+    Store::open(path, &options).map_err(Error::at(&path.display().to_string()))
 }
 
 /// A new path for a file in memory.
@@ -153,6 +158,17 @@ fn create(path: &Path) -> std::io::Result<File> {
             options.open(path)
         }
         opened => opened,
+    }
+}
+
+/// A program that is killed when this is dropped.
+pub struct Running(pub Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Fails if it has ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 

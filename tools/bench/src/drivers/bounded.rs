@@ -21,11 +21,11 @@ use std::fs::{File, read_to_string};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::Mutex;
+use std::process::{ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use octavo::disk::{AlignedBytes, OpenOptions, Store};
+use octavo::disk::AlignedBytes;
 use octavo::{CacheConfig, PartitionConfig, PolicyName};
 use octavo_random::mix;
 
@@ -34,7 +34,7 @@ use crate::content::{self, PAGE_BYTES};
 use crate::error::Error;
 use crate::reference::{DirectFile, expect_random};
 use crate::report::Row;
-use crate::scratch::Scratch;
+use crate::scratch::{Running, Scratch, open_unlocked};
 use crate::stage::{Driver, Run, Subject};
 use crate::stream::{self, Pages};
 use crate::turns::{Pace, Team};
@@ -127,7 +127,7 @@ impl Processes {
         let (mut row, _) = run.race(case, Pace::new(9.0, 250), &teams)?;
         drop(teams);
         for (standing, lookups) in row.contestants.iter_mut().zip(&lookups) {
-            let sums = lookups.sums()?;
+            let sums = lock(&lookups.sums)?;
             standing.store_pages_per_op = Some(sums.pages / sums.lookups.max(1.0));
         }
         row.add("file_bytes", self.scratch.file_bytes);
@@ -138,7 +138,7 @@ impl Processes {
 }
 
 /// The sums of a contestant's slices.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Default)]
 struct Sums {
     slices: u64,
     lookups: f64,
@@ -154,38 +154,50 @@ struct Lookups<'t> {
 }
 
 impl Lookups<'_> {
-    fn sums(&self) -> Result<Sums, Error> {
-        self.sums.lock().map(|sums| *sums).map_err(|_| Error::new("a lock is poisoned"))
-    }
-
     fn team(&self) -> Team<'_> {
         Team::program(self.name, |time| self.run(time))
     }
 
     /// Runs one slice. Returns lookups per second.
     fn run(&self, time: Duration) -> Result<f64, Error> {
-        let Sums { slices, lookups, pages } = self.sums()?;
-        let (threads, bytes, slices) = (self.case.threads.0, self.case.bytes.0, slices + 1);
+        let mut sums = lock(&self.sums)?;
+        sums.slices += 1;
+        let (threads, bytes) = (self.case.threads.0, self.case.bytes.0);
         // All contestants have the same keys in a round. The next round and the next case have
         // others: caches stay warm from case to case.
-        let seed = slices + ((threads as u64) << 32) + (bytes << 48);
+        let seed = sums.slices + ((threads as u64) << 32) + (bytes << 48);
         let line = format!("run {bytes} {threads} {} {seed}", time.as_millis().max(1));
         let [rate, more, read] = self.process.ask(&line)?[..] else {
             return Err(Error::new("a bounded process must answer a run with three figures"));
         };
-        let sums = Sums { slices, lookups: lookups + more, pages: pages + read };
-        self.sums.lock().map(|mut known| *known = sums).map_err(|_| Error::new("a lock is poisoned"))?;
+        sums.lookups += more;
+        sums.pages += read;
         Ok(rate)
     }
 }
 
+fn lock<T>(mutex: &Mutex<T>) -> Result<MutexGuard<'_, T>, Error> {
+    mutex.lock().map_err(|_| Error::new("a lock is poisoned"))
+}
+
 // ---- A contestant's process, from outside
 
-/// A process with a memory limit that includes its share of the kernel's page cache.
+/// A process with a memory limit that includes its share of the kernel's page cache. The group can
+/// be removed once the process has ended, so it drops last.
 struct Process {
     pipes: Mutex<(ChildStdin, BufReader<ChildStdout>)>,
-    child: Child,
-    group: Option<PathBuf>,
+    _child: Running,
+    _group: Option<Group>,
+}
+
+/// A control group that is removed when this is dropped.
+struct Group(PathBuf);
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // What cannot be removed stays.
+        let _ = std::fs::remove_dir(&self.0);
+    }
 }
 
 impl Process {
@@ -198,27 +210,23 @@ impl Process {
         let mut command = Command::new(program);
         command.args(["bench", "--bounded-reader"]).arg(file);
         let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
-        let mut child = child.map_err(|error| {
-            remove_group(group.as_deref());
-            Error::new(format!("{}: {error}", program.display()))
-        })?;
-        let (Some(stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
+        let mut child = Running(child.map_err(Error::at(&program.display().to_string()))?);
+        let (Some(stdin), Some(stdout)) = (child.0.stdin.take(), child.0.stdout.take()) else {
             return Err(Error::new("a bounded process has no pipes"));
         };
-        let joined = match &group {
-            Some(group) => std::fs::write(group.join("cgroup.procs"), child.id().to_string()),
-            None => Ok(()),
-        };
-        let process = Process { pipes: Mutex::new((stdin, BufReader::new(stdout))), child, group };
-        joined.map_err(Error::at("a control group"))?;
+        if let Some(Group(group)) = &group {
+            let joined = std::fs::write(group.join("cgroup.procs"), child.0.id().to_string());
+            joined.map_err(Error::at("a control group"))?;
+        }
+        let pipes = Mutex::new((stdin, BufReader::new(stdout)));
+        let process = Process { pipes, _child: child, _group: group };
         process.ask(&format!("{name} {} {}", case.memory.0, case.policy.0.name()))?;
         Ok(process)
     }
 
     /// Sends a line, and returns the figures of the answer.
     fn ask(&self, line: &str) -> Result<Vec<f64>, Error> {
-        let mut pipes = self.pipes.lock().map_err(|_| Error::new("a lock is poisoned"))?;
-        let (to, from) = &mut *pipes;
+        let (to, from) = &mut *lock(&self.pipes)?;
         writeln!(to, "{line}").and_then(|()| to.flush()).map_err(Error::at("a bounded process"))?;
         let mut answer = String::new();
         from.read_line(&mut answer).map_err(Error::at("a bounded process"))?;
@@ -231,36 +239,21 @@ impl Process {
 }
 
 /// Makes a memory control group with a limit.
-fn make_group(name: &str, limit_bytes: u64) -> Result<PathBuf, Error> {
+fn make_group(name: &str, limit_bytes: u64) -> Result<Group, Error> {
     let name = format!("octavo-bench-{}-{name}", std::process::id());
     let tried = [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")];
     let mut why = String::from("no memory control groups are mounted");
     for (root, limit) in tried.into_iter().filter(|(root, _)| Path::new(root).join("cgroup.procs").exists()) {
-        let group = Path::new(root).join(&name);
+        let group = Group(Path::new(root).join(&name));
         // Version 2 must allow limits of child groups; version 1 has no such file.
         let _ = std::fs::write(Path::new(root).join("cgroup.subtree_control"), "+memory");
-        let made = std::fs::create_dir(&group);
-        match made.and_then(|()| std::fs::write(group.join(limit), limit_bytes.to_string())) {
+        let made = std::fs::create_dir(&group.0);
+        match made.and_then(|()| std::fs::write(group.0.join(limit), limit_bytes.to_string())) {
             Ok(()) => return Ok(group),
-            Err(error) => why = format!("{}: {error}", group.display()),
+            Err(error) => why = format!("{}: {error}", group.0.display()),
         }
-        remove_group(Some(&group));
     }
     Err(Error::new(why))
-}
-
-fn remove_group(group: Option<&Path>) {
-    // What cannot be removed stays.
-    let _ = group.map(std::fs::remove_dir);
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        // Fails if it has ended already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        remove_group(self.group.as_deref());
-    }
 }
 
 // ---- A contestant's process, from inside
@@ -454,10 +447,4 @@ fn open_cached(path: &Path, memory_max_bytes: u64, policy: &str) -> Result<Way, 
     };
     let partition = PartitionConfig { policy, ..PartitionConfig::new("bench") };
     Ok(Way::Octavo(Subject::new(cache, partition, open_unlocked(path)?)?))
-}
-
-/// Opens a file that another process has locked.
-fn open_unlocked(path: &Path) -> Result<Store, Error> {
-    let options = OpenOptions { lock: false, ..OpenOptions::default() };
-    Store::open(path, &options).map_err(Error::at(&path.display().to_string()))
 }

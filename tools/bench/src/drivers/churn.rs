@@ -126,9 +126,7 @@ impl TwoCaches {
             row.add("p99_full_through_filling", full / filling.max(1.0));
         }
         let filling = self.filling.subject.partition.stat();
-        if filling.resident_bytes >= filling.max_bytes
-            && case.contestants.iter().any(|name| name == "octavo-filling")
-        {
+        if filling.resident_bytes >= filling.max_bytes && case.has("octavo-filling") {
             row.notes.push("the filling cache became full within a slice".into());
         }
         Ok(row)

@@ -50,16 +50,14 @@ const LOCKS: [&str; 11] = [
 fn rows(file: &CachedFile, case: &Case, run: &mut Run<'_>) -> Result<Vec<Row>, Error> {
     let alone = |name: &String| {
         let only = Case { contestants: vec![name.clone()], reference: Vec::new(), ..case.clone() };
-        row(file, &case.name, &only, run)
+        row(file, &only, run)
     };
     case.contestants.iter().map(alone).collect()
 }
 
 /// Runs a case of one contestant, and samples it meanwhile.
-fn row(file: &CachedFile, case_name: &str, alone: &Case, run: &mut Run<'_>) -> Result<Row, Error> {
-    let name = &alone.contestants[0];
-    let mut row = Row::of_contestant(run.suite, alone, name);
-    row.case = format!("{case_name}_{name}");
+fn row(file: &CachedFile, alone: &Case, run: &mut Run<'_>) -> Result<Row, Error> {
+    let mut row = Row::of_contestant(run.suite, alone, &alone.contestants[0]);
     if machine::program("perf").is_none() {
         row.notes.push("perf is not installed, so nothing was measured".into());
         return Ok(row);

@@ -73,7 +73,7 @@ fn row(file: &CachedFile, case: &Case, run: &mut Run<'_>) -> Result<Row, Error> 
     run.news(case, "filling the cache");
     fill(subject, case.depth.0, stream::pages(&case.workload, scratch.pages(), seed(FILLING, 0))?)?;
     let mut case = case.clone();
-    let lacks_fio = case.contestants.iter().any(|name| name == "fio") && fio::installed().is_none();
+    let lacks_fio = case.has("fio") && fio::installed().is_none();
     case.contestants.retain(|name| !(lacks_fio && name == "fio"));
     let teams = teams(file, &case, run.options.quick);
     // Workers of the kernel can do a queue's reads (and always do those of a file in memory). They

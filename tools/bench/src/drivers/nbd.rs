@@ -7,7 +7,7 @@
 //! with the case's `depth` requests in flight.
 
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use octavo_block::{Address, Export, Limits, Server};
@@ -19,7 +19,7 @@ use crate::error::Error;
 use crate::fio::{self, nbd_uri};
 use crate::machine;
 use crate::report::Row;
-use crate::scratch::MEMORY_DIRECTORY;
+use crate::scratch::{MEMORY_DIRECTORY, Running};
 use crate::stage::{Driver, Run, Subject, cache_config, offset, partition_config};
 use crate::turns::{Pace, Team};
 
@@ -62,17 +62,6 @@ impl Drop for Directory {
     }
 }
 
-/// A program that is killed when this is dropped.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // Fails if it has ended already.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 impl Servers {
     fn new(case: &Case, run: &mut Run<'_>) -> Result<Servers, Error> {
         let path = Path::new(MEMORY_DIRECTORY).join(format!("octavo-bench-nbd-{}", std::process::id()));
@@ -95,7 +84,7 @@ impl Servers {
         // 2. The others.
         let (mut children, mut missing) = (Vec::new(), Vec::new());
         for name in ["nbdkit", "qemu-nbd"] {
-            if !case.contestants.iter().any(|known| known == name) {
+            if !case.has(name) {
                 continue;
             }
             let Some(program) = machine::program(name) else {
@@ -130,9 +119,8 @@ impl Servers {
             );
             fio::Job { options, path: nbd_uri(socket), quick: run.options.quick }.team(name)
         };
-        let is_wanted = |name: &str| case.contestants.iter().any(|known| known == name);
-        let teams: Vec<Team<'_>> =
-            self.sockets.iter().filter(|(name, _)| is_wanted(name)).map(team).collect();
+        let wanted = self.sockets.iter().filter(|(name, _)| case.has(name));
+        let teams: Vec<Team<'_>> = wanted.map(team).collect();
         let ((mut row, _), did) = self.subject.measure(|| run.race(case, Pace::new(27.0, 1000), &teams))?;
         row.add("disk_bytes", offset(self.pages));
         row.add("hits_counted", did.hits());

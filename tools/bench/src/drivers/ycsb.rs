@@ -8,14 +8,17 @@
 //! takes. `direct` reads and writes whole pages past it; its update of a record is a read and a
 //! write. Every record that is read is checked.
 
+use std::fs::File;
 use std::os::unix::fs::FileExt;
 
+use octavo::Object;
 use octavo::disk::AlignedBytes;
 use octavo_random::{Random, mix, scale};
 
 use crate::case::{Case, Mix};
 use crate::content::{self, PAGE_BYTES};
 use crate::error::Error;
+use crate::reference::DirectFile;
 use crate::report::Row;
 use crate::scratch::{CachedFile, Scratch};
 use crate::stage::{Driver, Run};
@@ -32,9 +35,7 @@ pub const DRIVER: Driver = Driver {
     memory: |needs| 2 * needs.file + needs.frames,
     set: |case, run| {
         let file = CachedFile::new(case, run, case.memory.0, 16 << 20)?;
-        let wants_buffered = case.contestants.iter().any(|name| name == "buffered");
-        let buffered = wants_buffered.then(|| Scratch::new(case, ".buffered", run)).transpose()?;
-        let files = Files { file, buffered };
+        let mut files = Files { file, buffered: None };
         Ok(Box::new(move |case, run| files.run(case, run).map(|row| vec![row])))
     },
 };
@@ -50,7 +51,7 @@ const TURN: usize = 16;
 
 struct Files {
     file: CachedFile,
-    /// The file of `buffered`.
+    /// The file of `buffered`, made for the first case that has this contestant.
     buffered: Option<Scratch>,
 }
 
@@ -77,14 +78,22 @@ fn operation(mix: Mix, share: u64) -> Operation {
 }
 
 impl Files {
-    fn run(&self, case: &Case, run: &mut Run<'_>) -> Result<Row, Error> {
+    fn run(&mut self, case: &Case, run: &mut Run<'_>) -> Result<Row, Error> {
+        if self.buffered.is_none() && case.has("buffered") {
+            self.buffered = Some(Scratch::new(case, ".buffered", run)?);
+        }
         let CachedFile { subject, scratch } = &self.file;
         let records = scratch.pages() * RECORDS_PER_PAGE;
         let team = |name| {
+            let way = match (name, &self.buffered) {
+                ("direct", _) => Way::Direct(&scratch.direct),
+                ("buffered", Some(scratch)) => Way::Buffered(&scratch.buffered),
+                _ => Way::Octavo(&subject.object),
+            };
             Team::new(name, move |thread| {
                 let seed = thread as u64 + 1;
                 Ok(Client {
-                    files: self,
+                    way,
                     name,
                     mix: case.mix,
                     records,
@@ -96,7 +105,7 @@ impl Files {
                 })
             })
         };
-        let teams: Vec<Team<'_>> = case.contestants.iter().map(|name| team(name)).collect();
+        let teams: Vec<Team<'_>> = case.contestants.iter().map(|name| team(&**name)).collect();
         let pace = Pace::new(18.0, 500).timed();
         let ((mut row, _), did) = subject.measure(|| run.race(case, pace, &teams))?;
         subject.object.sync()?;
@@ -110,8 +119,16 @@ impl Files {
     }
 }
 
+/// How a contestant reads and writes.
+#[derive(Clone, Copy)]
+enum Way<'t> {
+    Octavo(&'t Object),
+    Direct(&'t DirectFile),
+    Buffered(&'t File),
+}
+
 struct Client<'t> {
-    files: &'t Files,
+    way: Way<'t>,
     name: &'t str,
     mix: Mix,
     records: u64,
@@ -130,17 +147,16 @@ impl Worker for Client<'_> {
             let random = self.random.next_u64();
             let key = self.keys.next().unwrap_or(0);
             let operation = operation(self.mix, scale(random, 100));
-            let mut count = 1;
-            let key = match operation {
+            let (key, count) = match operation {
                 Operation::Insert => {
                     self.newest = (self.newest + 1) % self.records;
-                    self.newest
+                    (self.newest, 1)
                 }
                 Operation::Scan => {
-                    count = 1 + scale(mix(random), SCAN_RECORDS);
-                    key.min(self.records - count)
+                    let count = 1 + scale(mix(random), SCAN_RECORDS);
+                    (key.min(self.records - count), count)
                 }
-                _ => key,
+                _ => (key, 1),
             };
             timed(&mut times, || self.run(operation, key, count))?;
             if !matches!(operation, Operation::Insert | Operation::Update) {
@@ -154,48 +170,34 @@ impl Worker for Client<'_> {
 impl Client<'_> {
     fn run(&mut self, operation: Operation, key: u64, count: u64) -> Result<(), Error> {
         let (offset, len) = (key * RECORD_BYTES as u64, count as usize * RECORD_BYTES);
+        let (page, skip) = (offset / PAGE_BYTES as u64, offset as usize % PAGE_BYTES);
         if matches!(operation, Operation::Read | Operation::Scan | Operation::ReadUpdate) {
-            self.read(offset, len)?;
+            let bytes = &mut self.buffer[..len];
+            match self.way {
+                Way::Octavo(object) => object.read_at(offset, bytes)?,
+                Way::Buffered(file) => file.read_exact_at(bytes, offset).map_err(Error::at("a read"))?,
+                Way::Direct(file) => {
+                    let whole = (skip + len).next_multiple_of(PAGE_BYTES);
+                    let read = file.read_run(page * PAGE_BYTES as u64, &mut self.buffer[..whole]);
+                    read.map_err(Error::at("a direct read"))?;
+                    self.buffer.copy_within(skip..skip + len, 0);
+                }
+            }
         }
         if matches!(operation, Operation::Insert | Operation::Update | Operation::ReadUpdate) {
-            let (page, skip) = (offset / PAGE_BYTES as u64, offset as usize % PAGE_BYTES);
-            content::fill_part(page, skip, &mut self.buffer[..len]);
-            self.write(offset, len)?;
+            let bytes = &mut self.buffer[..len];
+            content::fill_part(page, skip, bytes);
+            match self.way {
+                Way::Octavo(object) => object.write_at(offset, bytes)?,
+                Way::Buffered(file) => file.write_all_at(bytes, offset).map_err(Error::at("a write"))?,
+                Way::Direct(file) => {
+                    file.read(page, &mut self.page).map_err(Error::at("a direct read"))?;
+                    self.page[skip..skip + len].copy_from_slice(bytes);
+                    file.write(page, &self.page).map_err(Error::at("a direct write"))?;
+                }
+            }
         }
         Ok(())
-    }
-
-    fn read(&mut self, offset: u64, len: usize) -> Result<(), Error> {
-        let CachedFile { subject, scratch } = &self.files.file;
-        let bytes = &mut self.buffer[..len];
-        match self.name {
-            "octavo" => Ok(subject.object.read_at(offset, bytes)?),
-            "direct" => {
-                let first = offset / PAGE_BYTES as u64 * PAGE_BYTES as u64;
-                let skip = (offset - first) as usize;
-                let whole = (skip + len).next_multiple_of(PAGE_BYTES);
-                let read = scratch.direct.read_run(first, &mut self.buffer[..whole]);
-                read.map_err(Error::at("a direct read"))?;
-                self.buffer.copy_within(skip..skip + len, 0);
-                Ok(())
-            }
-            _ => self.files.buffered()?.buffered.read_exact_at(bytes, offset).map_err(Error::at("a read")),
-        }
-    }
-
-    fn write(&mut self, offset: u64, len: usize) -> Result<(), Error> {
-        let CachedFile { subject, scratch } = &self.files.file;
-        let bytes = &self.buffer[..len];
-        match self.name {
-            "octavo" => Ok(subject.object.write_at(offset, bytes)?),
-            "direct" => {
-                let (page, skip) = (offset / PAGE_BYTES as u64, offset as usize % PAGE_BYTES);
-                scratch.direct.read(page, &mut self.page).map_err(Error::at("a direct read"))?;
-                self.page[skip..skip + len].copy_from_slice(bytes);
-                scratch.direct.write(page, &self.page).map_err(Error::at("a direct write"))
-            }
-            _ => self.files.buffered()?.buffered.write_all_at(bytes, offset).map_err(Error::at("a write")),
-        }
     }
 
     fn check(&self, key: u64, count: u64) -> Result<(), Error> {
@@ -203,16 +205,6 @@ impl Client<'_> {
         (key..key + count).zip(records).try_for_each(|(key, record)| {
             let skip = (key % RECORDS_PER_PAGE) as usize * RECORD_BYTES;
             content::check(key / RECORDS_PER_PAGE, skip, record, self.name)
-        })
-    }
-}
-
-impl Files {
-    fn buffered(&self) -> Result<&Scratch, Error> {
-        self.buffered.as_ref().ok_or_else(|| {
-            Error::new(
-                "the first case of this stage has no contestant \"buffered\", so there is no file for it",
-            )
         })
     }
 }
