@@ -4,6 +4,7 @@
 use crate::rig::PATIENCE;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
@@ -31,9 +32,13 @@ pub const INVALID: u32 = 0x8000_0003;
 pub const UNKNOWN: u32 = 0x8000_0006;
 pub const TOO_BIG: u32 = 0x8000_0009;
 
-pub enum Client {
-    Unix(UnixStream),
-    Tcp(TcpStream),
+/// A connection by a unix socket or by TCP: every call here works on the descriptor of either.
+pub struct Client(UnixStream);
+
+/// A simple reply without its data, or a chunk of a structured one.
+pub enum Reply {
+    Simple { error: u32, cookie: u64 },
+    Chunk(Chunk),
 }
 
 /// A chunk of a structured reply.
@@ -67,21 +72,17 @@ impl Chunk {
 }
 
 pub fn request_bytes(flags: u16, command: u16, cookie: u64, offset: u64, len: u32) -> Vec<u8> {
-    let mut bytes = 0x2560_9513_u32.to_be_bytes().to_vec();
-    bytes.extend(flags.to_be_bytes());
-    bytes.extend(command.to_be_bytes());
-    bytes.extend(cookie.to_be_bytes());
-    bytes.extend(offset.to_be_bytes());
-    bytes.extend(len.to_be_bytes());
-    bytes
+    let magic = 0x2560_9513_u32.to_be_bytes();
+    let [flags, command] = [flags, command].map(u16::to_be_bytes);
+    [&magic[..], &flags, &command, &cookie.to_be_bytes(), &offset.to_be_bytes(), &len.to_be_bytes()].concat()
+}
+
+pub fn write_bytes(flags: u16, cookie: u64, offset: u64, payload: &[u8]) -> Vec<u8> {
+    [&request_bytes(flags, WRITE, cookie, offset, payload.len() as u32), payload].concat()
 }
 
 pub fn option_bytes(option: u32, data: &[u8]) -> Vec<u8> {
-    let mut bytes = b"IHAVEOPT".to_vec();
-    bytes.extend(option.to_be_bytes());
-    bytes.extend((data.len() as u32).to_be_bytes());
-    bytes.extend(data);
-    bytes
+    [b"IHAVEOPT", &option.to_be_bytes()[..], &(data.len() as u32).to_be_bytes(), data].concat()
 }
 
 pub fn info_data(name: &[u8], wanted: &[u16]) -> Vec<u8> {
@@ -94,32 +95,27 @@ pub fn info_data(name: &[u8], wanted: &[u16]) -> Vec<u8> {
 
 impl Client {
     pub fn unix(path: &Path) -> Client {
-        let stream = UnixStream::connect(path).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream.set_write_timeout(Some(PATIENCE)).unwrap();
-        Client::Unix(stream)
+        Client::over(UnixStream::connect(path).unwrap())
     }
 
     pub fn tcp(address: SocketAddr) -> Client {
         let stream = TcpStream::connect(address).unwrap();
         stream.set_nodelay(true).unwrap();
+        Client::over(UnixStream::from(OwnedFd::from(stream)))
+    }
+
+    fn over(stream: UnixStream) -> Client {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_write_timeout(Some(PATIENCE)).unwrap();
-        Client::Tcp(stream)
+        Client(stream)
     }
 
     pub fn try_clone(&self) -> Client {
-        match self {
-            Client::Unix(stream) => Client::Unix(stream.try_clone().unwrap()),
-            Client::Tcp(stream) => Client::Tcp(stream.try_clone().unwrap()),
-        }
+        Client(self.0.try_clone().unwrap())
     }
 
     pub fn try_send(&mut self, bytes: &[u8]) -> io::Result<()> {
-        match self {
-            Client::Unix(stream) => stream.write_all(bytes),
-            Client::Tcp(stream) => stream.write_all(bytes),
-        }
+        self.0.write_all(bytes)
     }
 
     pub fn send(&mut self, bytes: &[u8]) {
@@ -127,10 +123,7 @@ impl Client {
     }
 
     pub fn close_sending_side(&self) {
-        match self {
-            Client::Unix(stream) => stream.shutdown(Shutdown::Write).unwrap(),
-            Client::Tcp(stream) => stream.shutdown(Shutdown::Write).unwrap(),
-        }
+        self.0.shutdown(Shutdown::Write).unwrap();
     }
 
     pub fn receive(&mut self, len: usize) -> Vec<u8> {
@@ -139,11 +132,7 @@ impl Client {
 
     pub fn try_receive(&mut self, len: usize) -> io::Result<Vec<u8>> {
         let mut bytes = vec![0; len];
-        match self {
-            Client::Unix(stream) => stream.read_exact(&mut bytes)?,
-            Client::Tcp(stream) => stream.read_exact(&mut bytes)?,
-        }
-        Ok(bytes)
+        self.0.read_exact(&mut bytes).map(|()| bytes)
     }
 
     fn array<const N: usize>(&mut self) -> [u8; N] {
@@ -166,11 +155,7 @@ impl Client {
     /// hangs up.
     pub fn rest(&mut self) -> Vec<u8> {
         let mut bytes = Vec::new();
-        let read = match self {
-            Client::Unix(stream) => stream.read_to_end(&mut bytes),
-            Client::Tcp(stream) => stream.read_to_end(&mut bytes),
-        };
-        match read {
+        match self.0.read_to_end(&mut bytes) {
             Err(error) if error.kind() != io::ErrorKind::ConnectionReset => panic!("no end: {error}"),
             _ => bytes,
         }
@@ -226,24 +211,54 @@ impl Client {
     }
 
     pub fn write(&mut self, flags: u16, cookie: u64, offset: u64, payload: &[u8]) {
-        let mut bytes = request_bytes(flags, WRITE, cookie, offset, payload.len() as u32);
-        bytes.extend(payload);
-        self.send(&bytes);
+        self.send(&write_bytes(flags, cookie, offset, payload));
+    }
+
+    /// Sends a request without a payload, and returns the error of its reply, which has no data.
+    pub fn ask(&mut self, flags: u16, command: u16, cookie: u64, offset: u64, len: u32) -> u32 {
+        self.request(flags, command, cookie, offset, len);
+        self.expect_status_of(cookie)
+    }
+
+    /// Writes, and returns the error of the reply.
+    pub fn put(&mut self, flags: u16, cookie: u64, offset: u64, payload: &[u8]) -> u32 {
+        self.write(flags, cookie, offset, payload);
+        self.expect_status_of(cookie)
+    }
+
+    fn expect_status_of(&mut self, cookie: u64) -> u32 {
+        let (error, found) = self.status();
+        assert_eq!(found, cookie, "error {error}");
+        error
+    }
+
+    /// Receives a simple reply without its data, or a chunk.
+    pub fn reply(&mut self) -> Reply {
+        match self.u32() {
+            0x6744_6698 => Reply::Simple { error: self.u32(), cookie: self.u64() },
+            0x668e_33ef => Reply::Chunk(self.chunk_after_magic()),
+            magic => panic!("no reply begins with {magic:x}"),
+        }
     }
 
     /// Receives the header of a simple reply. Returns its error and its cookie.
     pub fn simple(&mut self) -> (u32, u64) {
-        assert_eq!(self.u32(), 0x6744_6698);
-        (self.u32(), self.u64())
+        match self.reply() {
+            Reply::Simple { error, cookie } => (error, cookie),
+            Reply::Chunk(chunk) => panic!("not simple: {chunk:?}"),
+        }
     }
 
     pub fn chunk(&mut self) -> Chunk {
-        assert_eq!(self.u32(), 0x668e_33ef);
-        self.chunk_after_magic()
+        match self.reply() {
+            Reply::Chunk(chunk) => chunk,
+            Reply::Simple { error, cookie } => panic!("a simple reply: {error}, {cookie}"),
+        }
     }
 
     pub fn chunk_after_magic(&mut self) -> Chunk {
         let (flags, kind, cookie) = (self.u16(), self.u16(), self.u64());
+        assert!(flags <= 1, "DONE is the only flag");
         let len = self.u32() as usize;
         Chunk { done: flags == 1, kind, cookie, payload: self.receive(len) }
     }
@@ -251,14 +266,20 @@ impl Client {
     /// Receives a reply without data, simple or structured. Returns its error (0: none) and its
     /// cookie.
     pub fn status(&mut self) -> (u32, u64) {
-        match self.u32() {
-            0x6744_6698 => (self.u32(), self.u64()),
-            0x668e_33ef => {
-                let chunk = self.chunk_after_magic();
+        match self.reply() {
+            Reply::Simple { error, cookie } => (error, cookie),
+            Reply::Chunk(chunk) => {
                 assert!(chunk.done);
                 (if chunk.kind == 0 { 0 } else { chunk.error() }, chunk.cookie)
             }
-            magic => panic!("no reply begins with {magic:x}"),
+        }
+    }
+
+    /// Reads a range with a reply of the negotiated form. A structured one has the flags.
+    pub fn read(&mut self, structured: bool, flags: u16, offset: u64, len: u32) -> Result<Vec<u8>, u32> {
+        match structured {
+            true => self.read_structured(flags, offset, len),
+            false => self.read_simple(offset, len),
         }
     }
 

@@ -30,12 +30,8 @@ fn sixteen_clients_write_and_read_32_mib_at_a_time_within_8_mib() {
                 scope.spawn(move || {
                     let structured = i % 2 == 0;
                     let mut client = rig.attached("disk0", structured);
-                    client.write(0, i, 0, &vec![0x11; LEN as usize]);
-                    assert_eq!(client.status(), (0, i));
-                    let data = match structured {
-                        true => client.read_structured(if i % 4 == 0 { DF } else { 0 }, 0, LEN),
-                        false => client.read_simple(0, LEN),
-                    };
+                    assert_eq!(client.put(0, i, 0, &vec![0x11; LEN as usize]), 0);
+                    let data = client.read(structured, if i % 4 == 0 { DF } else { 0 }, 0, LEN);
                     // Others write the same bytes, or have not yet.
                     assert!(data.unwrap().iter().all(|byte| *byte == 0x11));
                 })

@@ -36,34 +36,29 @@ struct Peer {
 impl Peer {
     /// Receives one message. Returns the request that the message ends, if it ends one.
     fn receive(&mut self) -> Option<Flight> {
-        let magic = self.client.u32();
-        if magic == 0x6744_6698 {
-            let (error, cookie) = (self.client.u32(), self.client.u64());
-            assert_eq!(error, 0);
-            let mut flight = self.flights.remove(&cookie).expect("a cookie in flight");
-            if let Some(data) = &mut flight.data {
-                assert!(!self.structured);
-                *data = self.client.receive(data.len());
+        match self.client.reply() {
+            Reply::Simple { error, cookie } => {
+                assert_eq!(error, 0);
+                let mut flight = self.flights.remove(&cookie).expect("a cookie in flight");
+                if let Some(data) = &mut flight.data {
+                    assert!(!self.structured);
+                    *data = self.client.receive(data.len());
+                }
+                Some(flight)
             }
-            return Some(flight);
+            Reply::Chunk(chunk) => {
+                assert!(chunk.kind <= 1, "no errors");
+                let flight = self.flights.get_mut(&chunk.cookie).expect("a cookie in flight");
+                if chunk.kind == 1 {
+                    let (at, bytes) = ((chunk.offset() - flight.range.start) as usize, &chunk.payload[8..]);
+                    flight.data.as_mut().unwrap()[at..at + bytes.len()].copy_from_slice(bytes);
+                    flight.received += bytes.len() as u64;
+                }
+                let flight = chunk.done.then(|| self.flights.remove(&chunk.cookie).unwrap())?;
+                assert_eq!(flight.received, flight.range.end - flight.range.start);
+                Some(flight)
+            }
         }
-        assert_eq!(magic, 0x668e_33ef);
-        let (flags, kind, cookie) = (self.client.u16(), self.client.u16(), self.client.u64());
-        let len = u64::from(self.client.u32());
-        assert!(kind <= 1, "no errors");
-        let flight = self.flights.get_mut(&cookie).expect("a cookie in flight");
-        if kind == 1 {
-            let at = (self.client.u64() - flight.range.start) as usize;
-            let bytes = self.client.receive(len as usize - 8);
-            flight.data.as_mut().unwrap()[at..at + bytes.len()].copy_from_slice(&bytes);
-            flight.received += bytes.len() as u64;
-        }
-        if flags == 0 {
-            return None;
-        }
-        let flight = self.flights.remove(&cookie).unwrap();
-        assert_eq!(flight.received, flight.range.end - flight.range.start);
-        Some(flight)
     }
 }
 
@@ -73,10 +68,7 @@ fn run(seed: u64, limits: Limits, operations: u64) {
     let mut twin = rig.image(0);
     let mut peers: Vec<Peer> = (0..4)
         .map(|i| Peer {
-            client: match i {
-                0 => rig.tcp_client(),
-                _ => rig.client(),
-            },
+            client: if i == 0 { rig.tcp_client() } else { rig.client() },
             structured: i % 2 == 0,
             flights: HashMap::new(),
         })

@@ -135,11 +135,9 @@ fn statistics_count_requests_by_kind_errors_and_bytes_of_an_export() {
     let mut client = rig.attached("disk0", true);
     client.read_structured(0, 0, 5000).unwrap();
     client.read_structured(0, 5000, 0).unwrap();
-    client.write(0, 1, 0, &[1; 300]);
-    assert_eq!(client.status(), (0, 1));
+    assert_eq!(client.put(0, 1, 0, &[1; 300]), 0);
     // The request is refused before it starts, and its bytes are not counted.
-    client.write(0, 2, u64::MAX - 300, &[1; 300]);
-    assert_eq!(client.status(), (ENOSPC, 2));
+    assert_eq!(client.put(0, 2, u64::MAX - 300, &[1; 300]), ENOSPC);
     for (cookie, command, offset_bytes, error) in [
         (3, FLUSH, 0, 0),
         (4, TRIM, 0, 0),
@@ -148,8 +146,10 @@ fn statistics_count_requests_by_kind_errors_and_bytes_of_an_export() {
         (7, CACHE, 0, 0),
         (8, 77, 0, EINVAL),
     ] {
-        client.request(0, command, cookie, offset_bytes, if command == FLUSH { 0 } else { 4096 });
-        assert_eq!(client.status(), (error, cookie));
+        assert_eq!(
+            client.ask(0, command, cookie, offset_bytes, if command == FLUSH { 0 } else { 4096 }),
+            error
+        );
     }
     let expected = ([2, 2, 1, 2, 1, 1, 1], 3, 5000, 300);
     assert_eq!(counted(&rig), expected);
@@ -174,8 +174,7 @@ fn a_request_is_in_flight_from_its_receipt_until_its_answer_or_the_end_of_its_cl
     drop(client);
     eventually("it is no longer in flight", || traffic.exports()[0].in_flight == 0);
     let mut client = rig.attached("disk0", false);
-    client.write(0, 1, 0, &[1; 300]);
-    assert_eq!(client.status(), (0, 1));
+    assert_eq!(client.put(0, 1, 0, &[1; 300]), 0);
     // The counts outlive the server.
     rig.server.take().unwrap().shutdown(Duration::from_secs(5));
     assert_eq!((traffic.connections(), traffic.exports()[0].written_bytes), (0, 300));
@@ -303,8 +302,7 @@ fn without_memory_new_clients_are_refused_and_connected_ones_use_their_reserve()
     }
     rig.client().expect_end();
     let payload = vec![0x77; 1 << 20];
-    old.write(0, 1, 0, &payload);
-    assert_eq!(old.status(), (0, 1));
+    assert_eq!(old.put(0, 1, 0, &payload), 0);
     assert!(old.read_structured(0, 0, 1 << 20).unwrap() == payload);
     assert!(old.read_structured(DF, 0, 1 << 20).unwrap() == payload);
     drop(taken);

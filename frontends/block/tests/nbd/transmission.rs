@@ -27,33 +27,24 @@ fn every_command_works_with_little_memory_and_with_much() {
         for structured in [false, true] {
             let mut client = rig.attached("disk0", structured);
             let mut expected = rig.image(0);
-            let read = |client: &mut Client, offset, len| match structured {
-                true => client.read_structured(0, offset, len),
-                false => client.read_simple(offset, len),
-            };
             for (offset, len) in [(0, 1), (4095, 2), (100, 300_000), (0, 1 << 20), (MIB - 1, 1), (MIB, 0)] {
-                let found = read(&mut client, offset, len).unwrap();
+                let found = client.read(structured, 0, offset, len).unwrap();
                 assert!(found == expected[offset as usize..][..len as usize], "{len} bytes at {offset}");
             }
             for (cookie, flags, offset, len) in
                 [(1, 0, 5, 300_001), (2, FUA, 70_000, 9000), (3, FUA, 9, 1), (4, FUA, 0, 0)]
             {
                 let payload: Vec<u8> = pattern(len).iter().map(|byte| byte ^ cookie as u8).collect();
-                client.write(flags, cookie, offset, &payload);
-                assert_eq!(client.status(), (0, cookie));
+                assert_eq!(client.put(flags, cookie, offset, &payload), 0);
                 expected[offset as usize..][..len].copy_from_slice(&payload);
             }
-            client.request(0, FLUSH, 5, 0, 0);
-            assert_eq!(client.status(), (0, 5));
-            client.request(FUA | NO_HOLE, WRITE_ZEROES, 6, 1000, 5000);
-            assert_eq!(client.status(), (0, 6));
-            client.request(FUA, TRIM, 7, 8192, 8192);
-            assert_eq!(client.status(), (0, 7));
-            client.request(0, CACHE, 8, 0, 1 << 20);
-            assert_eq!(client.status(), (0, 8));
+            assert_eq!(client.ask(0, FLUSH, 5, 0, 0), 0);
+            assert_eq!(client.ask(FUA | NO_HOLE, WRITE_ZEROES, 6, 1000, 5000), 0);
+            assert_eq!(client.ask(FUA, TRIM, 7, 8192, 8192), 0);
+            assert_eq!(client.ask(0, CACHE, 8, 0, 1 << 20), 0);
             expected[1000..6000].fill(0);
             expected[8192..16384].fill(0);
-            assert!(read(&mut client, 0, 1 << 20).unwrap() == expected);
+            assert!(client.read(structured, 0, 0, 1 << 20).unwrap() == expected);
             assert!(rig.image(0) == expected);
             client.request(0, DISC, 0, 0, 0);
             client.expect_end();
@@ -71,10 +62,8 @@ fn a_long_write_with_fua_makes_its_own_bytes_durable_and_no_others() {
         let (lens, cache, cache_mode) = (vec![4 * MIB], cache.clone(), CacheMode::Writeback);
         let rig = Rig::new(Plan { lens, cache, cache_mode, limits });
         let mut client = rig.attached("disk0", true);
-        client.write(0, 1, 3 * MIB, &vec![1; 64 << 10]);
-        assert_eq!(client.status(), (0, 1));
-        client.write(FUA, 2, 5000, &vec![2; 1 << 20]);
-        assert_eq!(client.status(), (0, 2));
+        assert_eq!(client.put(0, 1, 3 * MIB, &vec![1; 64 << 10]), 0);
+        assert_eq!(client.put(FUA, 2, 5000, &vec![2; 1 << 20]), 0);
         assert_eq!(rig.objects[0].stat().dirty_bytes, 64 << 10);
         let image = std::fs::read(crate::rig::path_of(&rig, "disk0")).unwrap();
         assert!(image[5000..5000 + (1 << 20)].iter().all(|byte| *byte == 2));
@@ -107,14 +96,12 @@ fn a_wrong_request_gets_its_error_and_the_connection_continues() {
         for (export, len) in [("disk0", MIB), ("disk1", MIB)] {
             let read_only = export == "disk1";
             let mut client = rig.attached(export, structured);
-            let past_read = EINVAL;
-            let past_write = if read_only { EPERM } else { ENOSPC };
-            let past_trim = if read_only { EPERM } else { EINVAL };
+            let (past_write, past_trim) = if read_only { (EPERM, EPERM) } else { (ENOSPC, EINVAL) };
             let too_long = if structured { EOVERFLOW } else { EINVAL };
             let cases = [
-                (0, READ, len, 1, past_read),
-                (0, READ, len - 1, 2, past_read),
-                (0, READ, u64::MAX, 2, past_read),
+                (0, READ, len, 1, EINVAL),
+                (0, READ, len - 1, 2, EINVAL),
+                (0, READ, u64::MAX, 2, EINVAL),
                 (0, READ, 0, (64 << 10) + 1, too_long),
                 (0, READ, 0, u32::MAX, too_long),
                 (NO_HOLE, READ, 0, 1, EINVAL),
@@ -144,17 +131,12 @@ fn a_wrong_request_gets_its_error_and_the_connection_continues() {
                     client.send(&vec![0xee; len as usize]);
                 }
                 let found = if structured { client.status() } else { client.simple() };
-                assert_eq!(
-                    found,
-                    (error, i as u64),
-                    "command {command} flags {flags} at {offset}, {len} bytes"
-                );
+                let what = format!("command {command} flags {flags} at {offset}, {len} bytes");
+                assert_eq!(found, (error, i as u64), "{what}");
             }
             if read_only {
-                client.write(0, 1, 0, b"x");
-                assert_eq!(client.status(), (EPERM, 1));
-                client.request(0, WRITE_ZEROES, 2, 0, 1);
-                assert_eq!(client.status(), (EPERM, 2));
+                assert_eq!(client.put(0, 1, 0, b"x"), EPERM);
+                assert_eq!(client.ask(0, WRITE_ZEROES, 2, 0, 1), EPERM);
             }
             client.request(FUA, READ, 99, 0, 1);
             match structured {
@@ -181,13 +163,14 @@ fn a_wrong_magic_or_an_endless_write_ends_the_connection() {
 #[test]
 fn a_client_may_leave_after_every_byte_of_its_requests() {
     let rig = Rig::new(Plan::default());
-    let mut session = request_bytes(0, READ, 1, 0, 600);
-    session.extend(request_bytes(FUA, WRITE, 2, 5, 40));
-    session.extend([1; 40]);
-    session.extend(request_bytes(0, WRITE, 3, u64::MAX, 30));
-    session.extend([2; 30]);
-    session.extend(request_bytes(0, FLUSH, 4, 0, 0));
-    session.extend(request_bytes(0, DISC, 0, 0, 0));
+    let session = [
+        request_bytes(0, READ, 1, 0, 600),
+        write_bytes(FUA, 2, 5, &[1; 40]),
+        write_bytes(0, 3, u64::MAX, &[2; 30]),
+        request_bytes(0, FLUSH, 4, 0, 0),
+        request_bytes(0, DISC, 0, 0, 0),
+    ]
+    .concat();
     for len in 0..=session.len() {
         let mut client = rig.attached("disk0", len % 2 == 0);
         client.send(&session[..len]);
@@ -205,10 +188,7 @@ fn requests_may_come_in_fragments_of_any_length() {
         let mut client = rig.tcp_client();
         client.enter("disk0", false);
         let payload: Vec<u8> = (0..50).map(|byte| byte + fragment as u8).collect();
-        let mut bytes = request_bytes(0, WRITE, 1, 777, 50);
-        bytes.extend(&payload);
-        bytes.extend(request_bytes(0, WRITE, 2, u64::MAX, 9));
-        bytes.extend([0; 9]);
+        let bytes = [write_bytes(0, 1, 777, &payload), write_bytes(0, 2, u64::MAX, &[0; 9])].concat();
         for part in bytes.chunks(fragment) {
             client.send(part);
             std::thread::sleep(Duration::from_micros(300));
@@ -286,13 +266,8 @@ fn shrunk(limits: Limits, structured: bool) -> (Rig, Client) {
 fn a_read_that_fails_in_the_middle_reports_it_while_there_is_memory_for_its_reply() {
     for structured in [false, true] {
         let (rig, mut client) = shrunk(Limits::default(), structured);
-        let read = match structured {
-            true => client.read_structured(DF, 0, 1 << 20),
-            false => client.read_simple(0, 1 << 20),
-        };
-        assert_eq!(read.unwrap_err(), EINVAL);
-        client.request(0, FLUSH, 1, 0, 0);
-        assert_eq!(client.status(), (0, 1), "the connection continues");
+        assert_eq!(client.read(structured, DF, 0, 1 << 20).unwrap_err(), EINVAL);
+        assert_eq!(client.ask(0, FLUSH, 1, 0, 0), 0, "the connection continues");
         drop(client);
         rig.assert_deserted();
     }
@@ -373,30 +348,20 @@ fn many_long_reads_and_writes_share_one_page_of_memory() {
         });
         let mut seen = HashSet::new();
         while seen.len() < 60 {
-            let cookie = match structured {
-                true => {
-                    // The reply to a write is simple, the reply to a read is structured.
-                    match client.u32() {
-                        0x6744_6698 => {
-                            assert_eq!(client.u32(), 0);
-                            client.u64()
-                        }
-                        _ => {
-                            let (flags, _, cookie, len) =
-                                (client.u16(), client.u16(), client.u64(), client.u32());
-                            client.receive(len as usize);
-                            if flags == 0 {
-                                continue;
-                            }
-                            cookie
-                        }
-                    }
-                }
-                false => {
-                    let (error, cookie) = client.simple();
+            // The reply to a write is simple, and with structured replies that to a read is not.
+            let cookie = match client.reply() {
+                Reply::Simple { error, cookie } => {
                     assert_eq!(error, 0);
-                    client.receive([1 << 20, 0, 1][cookie as usize % 3]);
+                    let len = if structured { 0 } else { [1 << 20, 0, 1][cookie as usize % 3] };
+                    client.receive(len);
                     cookie
+                }
+                Reply::Chunk(chunk) => {
+                    assert!(structured);
+                    if !chunk.done {
+                        continue;
+                    }
+                    chunk.cookie
                 }
             };
             assert!(seen.insert(cookie));
@@ -415,13 +380,11 @@ fn zeroes_take_no_space_unless_the_client_asks_for_it() {
     let rig = Rig::new(Plan::default());
     let blocks = || std::fs::metadata(crate::rig::path_of(&rig, "disk0")).unwrap().blocks();
     let mut client = rig.attached("disk0", true);
-    client.request(FUA, WRITE_ZEROES, 1, 0, 1 << 20);
-    assert_eq!(client.status(), (0, 1));
+    assert_eq!(client.ask(FUA, WRITE_ZEROES, 1, 0, 1 << 20), 0);
     if blocks() > 64 {
         return println!("SKIP: no holes are punched in {}", rig.directory.0.display());
     }
-    client.request(FUA | NO_HOLE, WRITE_ZEROES, 2, 0, 1 << 20);
-    assert_eq!(client.status(), (0, 2));
+    assert_eq!(client.ask(FUA | NO_HOLE, WRITE_ZEROES, 2, 0, 1 << 20), 0);
     assert!(blocks() >= (1 << 20) / 512, "{}", blocks());
     assert!(client.read_structured(0, 0, 1 << 20).unwrap().iter().all(|byte| *byte == 0));
 }
