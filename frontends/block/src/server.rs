@@ -14,8 +14,8 @@ use crate::nbd::connection::Connection;
 use crate::nbd::{self, Memory};
 use crate::socket::{Listener, Socket};
 use octavo::Cache;
+use rustix::net::Shutdown;
 use std::collections::HashMap;
-use std::net::Shutdown;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
@@ -120,16 +120,6 @@ impl Server {
     /// Returns the addresses at which the server listens, with the ports that the system chose.
     pub fn addresses(&self) -> Vec<Address> {
         self.acceptors.iter().map(|(listener, _)| listener.address.clone()).collect()
-    }
-
-    /// Returns the number of connected clients.
-    pub fn connections(&self) -> usize {
-        self.traffic().connections()
-    }
-
-    /// Returns the counts of every export, in the order of the exports.
-    pub fn stat(&self) -> Vec<ExportStat> {
-        self.traffic().exports()
     }
 
     /// Returns a handle to the counts, which outlives the server.

@@ -6,10 +6,10 @@
 use crate::address::Address;
 use crate::error::Error;
 use rustix::net::sockopt::set_socket_send_buffer_size;
-use rustix::net::{self, RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags};
+use rustix::net::{self, RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown};
 use std::fs;
 use std::io::{self, IoSlice, IoSliceMut};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::TcpListener;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -39,7 +39,22 @@ impl SocketPath {
     /// # Errors
     /// `AddrInUse` if the path is anything else.
     pub fn clear(path: &Path) -> io::Result<()> {
-        remove_stale(path)
+        let metadata = match fs::symlink_metadata(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            metadata => metadata?,
+        };
+        let in_use = |reason: &str| Err(io::Error::new(io::ErrorKind::AddrInUse, reason));
+        if !metadata.file_type().is_socket() {
+            return in_use("the path exists and is not a socket");
+        }
+        match UnixStream::connect(path) {
+            Ok(_) => in_use("another process listens there"),
+            Err(error) if error.kind() != io::ErrorKind::ConnectionRefused => Err(error),
+            Err(_) if metadata.uid() != fs::metadata("/proc/self")?.uid() => {
+                in_use("the path is a socket of another user")
+            }
+            Err(_) => fs::remove_file(path),
+        }
     }
 
     /// Takes ownership of the path of a socket that was just created there.
@@ -98,27 +113,26 @@ impl Listener {
                 // The system may clamp the size to its limit.
                 let _ = set_socket_send_buffer_size(&stream, SEND_BUFFER_BYTES);
                 stream.set_read_timeout(Some(SLEEP_MAX))?;
-                Ok((Socket::Unix(stream), self.address.to_string()))
+                Ok((Socket(stream.into()), self.address.to_string()))
             }
             Kind::Tcp(listener) => {
                 let (stream, peer) = listener.accept()?;
                 stream.set_read_timeout(Some(SLEEP_MAX))?;
                 // It fails if the client has left already, which its thread will find out.
                 let _ = stream.set_nodelay(true);
-                Ok((Socket::Tcp(stream), format!("tcp:{peer}")))
+                Ok((Socket(stream.into()), format!("tcp:{peer}")))
             }
         }
     }
 
     /// Makes a blocked `accept` of another thread, and every later one, return.
     pub fn close(&self) -> io::Result<()> {
-        let fd: OwnedFd = match &self.kind {
-            Kind::Unix(listener, _) => listener.try_clone()?.into(),
-            Kind::Tcp(listener) => listener.try_clone()?.into(),
+        let fd = match &self.kind {
+            Kind::Unix(listener, _) => listener.as_fd(),
+            Kind::Tcp(listener) => listener.as_fd(),
         };
-        // Linux ends a blocked accept when its socket is shut down. std offers shutdown for streams
-        // only.
-        UnixStream::from(fd).shutdown(Shutdown::Both)
+        // Linux ends a blocked accept when its socket is shut down.
+        Ok(net::shutdown(fd, Shutdown::Both)?)
     }
 }
 
@@ -153,26 +167,6 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
     Ok((metadata.dev(), metadata.ino()))
 }
 
-/// Removes a socket of this user on which no process listens. Any other file is an error.
-fn remove_stale(path: &Path) -> io::Result<()> {
-    let metadata = match fs::symlink_metadata(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        metadata => metadata?,
-    };
-    let in_use = |reason: &str| Err(io::Error::new(io::ErrorKind::AddrInUse, reason));
-    if !metadata.file_type().is_socket() {
-        return in_use("the path exists and is not a socket");
-    }
-    match UnixStream::connect(path) {
-        Ok(_) => in_use("another process listens there"),
-        Err(error) if error.kind() != io::ErrorKind::ConnectionRefused => Err(error),
-        Err(_) if metadata.uid() != fs::metadata("/proc/self")?.uid() => {
-            in_use("the path is a socket of another user")
-        }
-        Err(_) => fs::remove_file(path),
-    }
-}
-
 /// How long a read waits for the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Patience {
@@ -184,12 +178,7 @@ pub enum Patience {
 }
 
 /// A client's socket, in blocking mode. Each call chooses whether it may block.
-pub enum Socket {
-    /// From a unix listener.
-    Unix(UnixStream),
-    /// From a TCP listener.
-    Tcp(TcpStream),
-}
+pub struct Socket(OwnedFd);
 
 impl Socket {
     /// Reads into the slices, in their order. Returns the number of bytes, or 0 at the end of the
@@ -216,19 +205,13 @@ impl Socket {
     /// Shuts down one or both directions, and wakes the thread that waits for the socket.
     pub fn shutdown(&self, how: Shutdown) {
         // It fails only if the client has left already.
-        let _ = match self {
-            Socket::Unix(stream) => stream.shutdown(how),
-            Socket::Tcp(stream) => stream.shutdown(how),
-        };
+        let _ = net::shutdown(&self.0, how);
     }
 }
 
 impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Socket::Unix(stream) => stream.as_fd(),
-            Socket::Tcp(stream) => stream.as_fd(),
-        }
+        self.0.as_fd()
     }
 }
 

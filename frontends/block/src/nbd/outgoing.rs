@@ -7,7 +7,7 @@
 //! padded with zeros and an error chunk follows. A simple reply has no place for an error, and the
 //! protocol asks the server to hang up.
 
-use super::wire::{Errno, Reply, ReplyBytes, RequestHeader, command};
+use super::wire::{Errno, Reply, ReplyBytes};
 use crate::export::{Counts, Kind};
 use crate::request::{Cause, Event, Failure, Request, RequestId, Verb};
 use crate::socket::Socket;
@@ -95,9 +95,8 @@ impl Outgoing {
     }
 
     /// Answers a request that was never started.
-    pub fn refuse(&mut self, header: &RequestHeader, error: Errno) {
-        self.counts.answered(kind_of_command(header.command), true);
-        let cookie = header.cookie;
+    pub fn refuse(&mut self, kind: Kind, cookie: u64, error: Errno) {
+        self.counts.answered(kind, true);
         let reply = match self.structured {
             true => Reply::Error { cookie, error },
             false => Reply::Simple { cookie, error: Some(error) },
@@ -120,10 +119,9 @@ impl Outgoing {
                     debug_assert!(self.stream.is_none(), "one read streams at a time");
                     self.stream = Some(Stream { id, left_bytes: request.len_bytes });
                 }
-                let streams = self.stream.as_ref().is_some_and(|stream| stream.id == id);
                 self.push(Some(id), Message { reply, body });
-                if streams {
-                    self.streamed(len_bytes);
+                if let Some(stream) = self.stream.as_mut().filter(|stream| stream.id == id) {
+                    stream.left_bytes -= len_bytes;
                     if last {
                         self.end_stream(self.structured.then_some(Reply::None { cookie: request.tag }));
                     }
@@ -186,12 +184,6 @@ impl Outgoing {
         match &self.stream {
             Some(stream) if Some(stream.id) != id => self.behind.push_back(message),
             _ => self.messages.push_back(message),
-        }
-    }
-
-    fn streamed(&mut self, len_bytes: u32) {
-        if let Some(stream) = &mut self.stream {
-            stream.left_bytes -= len_bytes;
         }
     }
 
@@ -268,7 +260,7 @@ impl Body {
 }
 
 /// Returns the kind under which a request is counted.
-fn kind(verb: Verb) -> Kind {
+pub fn kind(verb: Verb) -> Kind {
     match verb {
         Verb::Read { .. } => Kind::Read,
         Verb::Write => Kind::Write,
@@ -276,19 +268,6 @@ fn kind(verb: Verb) -> Kind {
         Verb::Discard => Kind::Trim,
         Verb::Zero { .. } => Kind::Zeroes,
         Verb::Prefetch => Kind::Cache,
-    }
-}
-
-/// Returns the kind under which a refused request is counted.
-fn kind_of_command(command: u16) -> Kind {
-    match command {
-        command::READ => Kind::Read,
-        command::WRITE => Kind::Write,
-        command::FLUSH => Kind::Flush,
-        command::TRIM => Kind::Trim,
-        command::WRITE_ZEROES => Kind::Zeroes,
-        command::CACHE => Kind::Cache,
-        _ => Kind::Unknown,
     }
 }
 

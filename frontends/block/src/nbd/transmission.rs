@@ -21,10 +21,10 @@
 use super::connection::{Connection, Hangup};
 use super::handshake::Agreement;
 use super::input::Input;
-use super::outgoing::{Outgoing, errno};
+use super::outgoing::{Outgoing, errno, kind};
 use super::wire::{Errno, REQUEST_BYTES, RequestHeader, command, command_flag as flag};
 use crate::executor::Executor;
-use crate::export::Counts;
+use crate::export::{Counts, Kind};
 use crate::limits::{Limits, PAYLOAD_BYTES};
 use crate::request::{Request, RequestId, Verb};
 use crate::socket::Patience;
@@ -328,9 +328,11 @@ impl<'a> Transmission<'a> {
             return Err(Hangup::Protocol("a write is longer than payload_max_bytes"));
         }
         self.outgoing.counts.received();
-        match self.judge(&header) {
+        let operation = self.operation(&header);
+        match operation.ok_or(Errno::Einval).and_then(|operation| self.judge(&header, operation)) {
             Err(error) => {
-                self.outgoing.refuse(&header, error);
+                let kind = operation.map_or(Kind::Unknown, |(verb, _)| kind(verb));
+                self.outgoing.refuse(kind, header.cookie, error);
                 if is_write {
                     self.incoming = Incoming::Discarded { left_bytes: header.len_bytes };
                 }
@@ -344,14 +346,14 @@ impl<'a> Transmission<'a> {
         Ok(())
     }
 
-    /// Returns the neutral request, or the error with which it is refused.
-    fn judge(&self, header: &RequestHeader) -> Result<Request, Errno> {
+    /// Returns the operation of a request, and the flags that it may have besides FUA. None for an
+    /// unknown command.
+    fn operation(&self, header: &RequestHeader) -> Option<(Verb, u16)> {
         let structured = self.agreement.structured;
-        let may_df = if structured { flag::DF } else { 0 };
-        let (verb, flags) = match header.command {
+        Some(match header.command {
             command::READ => {
                 let contiguous = !structured || header.flags & flag::DF != 0;
-                (Verb::Read { contiguous }, may_df)
+                (Verb::Read { contiguous }, if structured { flag::DF } else { 0 })
             }
             command::WRITE => (Verb::Write, 0),
             command::FLUSH => (Verb::Flush, 0),
@@ -360,8 +362,12 @@ impl<'a> Transmission<'a> {
             // Only NO_HOLE asks to keep the space. Without it, a sparse image that is copied here
             // stays sparse.
             command::WRITE_ZEROES => (Verb::Zero { hole: header.flags & flag::NO_HOLE == 0 }, flag::NO_HOLE),
-            _ => return Err(Errno::Einval),
-        };
+            _ => return None,
+        })
+    }
+
+    /// Returns the neutral request, or the error with which it is refused.
+    fn judge(&self, header: &RequestHeader, (verb, flags): (Verb, u16)) -> Result<Request, Errno> {
         // FUA is valid for every command, and has an effect on those that change bytes.
         if header.flags & !(flags | flag::FUA) != 0 {
             return Err(Errno::Einval);
@@ -372,7 +378,11 @@ impl<'a> Transmission<'a> {
         if matches!(verb, Verb::Read { .. } | Verb::Write) && header.len_bytes > self.limits.payload_max_bytes
         {
             // The protocol has EOVERFLOW for structured reads only.
-            return Err(if structured && verb != Verb::Write { Errno::Eoverflow } else { Errno::Einval });
+            return Err(if self.agreement.structured && verb != Verb::Write {
+                Errno::Eoverflow
+            } else {
+                Errno::Einval
+            });
         }
         if verb == Verb::Flush && (header.offset_bytes, header.len_bytes) != (0, 0) {
             return Err(Errno::Einval);

@@ -20,7 +20,6 @@ pub const FLAG_NO_ZEROES: u16 = 1 << 1;
 
 /// Transmission flags.
 pub mod transmission_flag {
-    #![allow(missing_docs)]
     pub const HAS_FLAGS: u16 = 1 << 0;
     pub const READ_ONLY: u16 = 1 << 1;
     pub const SEND_FLUSH: u16 = 1 << 2;
@@ -34,7 +33,6 @@ pub mod transmission_flag {
 
 /// Options of the handshake.
 pub mod option {
-    #![allow(missing_docs)]
     pub const EXPORT_NAME: u32 = 1;
     pub const ABORT: u32 = 2;
     pub const LIST: u32 = 3;
@@ -48,7 +46,6 @@ pub mod option {
 
 /// Replies to options.
 pub mod option_reply {
-    #![allow(missing_docs)]
     pub const ACK: u32 = 1;
     pub const SERVER: u32 = 2;
     pub const INFO: u32 = 3;
@@ -61,7 +58,6 @@ pub mod option_reply {
 
 /// Information about an export.
 pub mod info {
-    #![allow(missing_docs)]
     pub const EXPORT: u16 = 0;
     pub const NAME: u16 = 1;
     pub const DESCRIPTION: u16 = 2;
@@ -70,7 +66,6 @@ pub mod info {
 
 /// Commands of the transmission phase.
 pub mod command {
-    #![allow(missing_docs)]
     pub const READ: u16 = 0;
     pub const WRITE: u16 = 1;
     pub const DISC: u16 = 2;
@@ -82,7 +77,6 @@ pub mod command {
 
 /// Flags of commands.
 pub mod command_flag {
-    #![allow(missing_docs)]
     pub const FUA: u16 = 1 << 0;
     pub const NO_HOLE: u16 = 1 << 1;
     pub const DF: u16 = 1 << 2;
@@ -101,7 +95,6 @@ mod chunk {
 /// The error numbers of the protocol, whatever numbers the system uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-#[allow(missing_docs)]
 pub enum Errno {
     Eperm = 1,
     Eio = 5,
@@ -128,19 +121,13 @@ impl Errno {
 }
 
 /// Encodes the server's first message.
-pub fn greeting() -> [u8; 18] {
-    let mut bytes = [0; 18];
-    bytes[..8].copy_from_slice(&INIT_PASSWD.to_be_bytes());
-    bytes[8..16].copy_from_slice(&OPTION_MAGIC.to_be_bytes());
-    bytes[16..].copy_from_slice(&(FLAG_FIXED_NEWSTYLE | FLAG_NO_ZEROES).to_be_bytes());
-    bytes
+pub fn greeting() -> Vec<u8> {
+    let flags = FLAG_FIXED_NEWSTYLE | FLAG_NO_ZEROES;
+    [&INIT_PASSWD.to_be_bytes()[..], &OPTION_MAGIC.to_be_bytes(), &flags.to_be_bytes()].concat()
 }
 
-/// The length of the client's flags.
-pub const CLIENT_FLAGS_BYTES: usize = 4;
-
 /// Returns whether the client wants no zeros. None if it sent a flag that was not offered.
-pub fn decode_client_flags(bytes: [u8; CLIENT_FLAGS_BYTES]) -> Option<bool> {
+pub fn decode_client_flags(bytes: [u8; 4]) -> Option<bool> {
     let flags = u32::from_be_bytes(bytes);
     let known = u32::from(FLAG_FIXED_NEWSTYLE | FLAG_NO_ZEROES);
     (flags & !known == 0).then_some(flags & u32::from(FLAG_NO_ZEROES) != 0)
@@ -192,7 +179,6 @@ pub const REQUEST_BYTES: usize = 28;
 
 /// A request, as received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
 pub struct RequestHeader {
     pub flags: u16,
     pub command: u16,
@@ -218,7 +204,6 @@ impl RequestHeader {
 
 /// A reply without its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
 pub enum Reply {
     /// A simple reply. Without an error it reports success, and data may follow.
     Simple { cookie: u64, error: Option<Errno> },

@@ -2,7 +2,7 @@
 
 use crate::client::Client;
 use octavo::{Cache, CacheConfig, CacheMode, Object, PartitionConfig, disk};
-use octavo_block::{Address, Export, Limits, Server};
+use octavo_block::{Address, Export, Limits, Server, Traffic};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -92,6 +92,10 @@ impl Rig {
         self.server.as_ref().unwrap()
     }
 
+    pub fn traffic(&self) -> Traffic {
+        self.server().traffic()
+    }
+
     pub fn client(&self) -> Client {
         Client::unix(&self.socket)
     }
@@ -117,9 +121,9 @@ impl Rig {
 
     /// Asserts that the server has noticed the end of every client, and freed its memory.
     pub fn assert_deserted(&self) {
-        eventually("the last connection leaves", || self.server().connections() == 0);
+        eventually("the last connection leaves", || self.traffic().connections() == 0);
         eventually("buffers come back", || self.cache.stat().buffers_used_bytes == self.buffers_bytes);
-        assert_eq!(self.server().stat().iter().map(|stat| stat.connections).sum::<u64>(), 0);
+        assert_eq!(self.traffic().exports().iter().map(|stat| stat.connections).sum::<u64>(), 0);
     }
 }
 

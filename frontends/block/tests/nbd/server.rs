@@ -114,17 +114,17 @@ fn clients_beyond_the_limit_are_refused_until_another_leaves() {
         Rig::new(Plan { limits: Limits { connections_max: 2, ..Limits::default() }, ..Plan::default() });
     let mut clients = vec![rig.attached("disk0", false), rig.attached("disk1", false)];
     rig.client().expect_end();
-    assert_eq!(rig.server().connections(), 2);
-    eventually("each is counted", || rig.server().stat().iter().all(|stat| stat.connections == 1));
+    assert_eq!(rig.traffic().connections(), 2);
+    eventually("each is counted", || rig.traffic().exports().iter().all(|stat| stat.connections == 1));
     clients.pop();
-    eventually("there is room", || rig.server().connections() == 1);
+    eventually("there is room", || rig.traffic().connections() == 1);
     rig.attached("disk0", false).read_simple(0, 1).unwrap();
 }
 
 /// Returns the counts of the first export: answered requests in the order of `Kind::ALL`, errors,
 /// bytes read, bytes written.
 fn counted(rig: &Rig) -> ([u64; 7], u64, u64, u64) {
-    let stat = &rig.server().stat()[0];
+    let stat = &rig.traffic().exports()[0];
     assert_eq!(stat.name, "disk0");
     (stat.requests, stat.errors, stat.read_bytes, stat.written_bytes)
 }
@@ -153,7 +153,7 @@ fn statistics_count_requests_by_kind_errors_and_bytes_of_an_export() {
     }
     let expected = ([2, 2, 1, 2, 1, 1, 1], 3, 5000, 300);
     assert_eq!(counted(&rig), expected);
-    assert_eq!(rig.server().stat()[0].in_flight, 0);
+    assert_eq!(rig.traffic().exports()[0].in_flight, 0);
     // The counts stay when a client leaves, and another client adds to them.
     drop(client);
     rig.assert_deserted();
@@ -161,7 +161,7 @@ fn statistics_count_requests_by_kind_errors_and_bytes_of_an_export() {
     rig.attached("disk0", false).read_simple(0, 10).unwrap();
     rig.assert_deserted();
     assert_eq!(counted(&rig), ([3, 2, 1, 2, 1, 1, 1], 3, 5010, 300));
-    assert_eq!(rig.server().stat()[1].requests, [0; 7]);
+    assert_eq!(rig.traffic().exports()[1].requests, [0; 7]);
 }
 
 #[test]
@@ -169,7 +169,7 @@ fn a_request_is_in_flight_from_its_receipt_until_its_answer_or_the_end_of_its_cl
     let mut rig = Rig::new(Plan::default());
     let mut client = rig.attached("disk0", false);
     client.send(&request_bytes(0, WRITE, 1, 0, 100)); // and no payload
-    eventually("it is in flight", || rig.server().stat()[0].in_flight == 1);
+    eventually("it is in flight", || rig.traffic().exports()[0].in_flight == 1);
     let traffic = rig.server().traffic();
     drop(client);
     eventually("it is no longer in flight", || traffic.exports()[0].in_flight == 0);
@@ -227,7 +227,7 @@ fn shutdown_waits_its_grace_for_stuck_clients_and_then_ends() {
     for i in 0..20 {
         stuck[1].request(0, READ, i, 0, 1 << 20);
     }
-    eventually("two clients have requests in flight", || rig.server().stat()[0].in_flight >= 2);
+    eventually("two clients have requests in flight", || rig.traffic().exports()[0].in_flight >= 2);
     let (server, start) = (rig.server.take().unwrap(), Instant::now());
     let stopping = std::thread::spawn(move || server.shutdown(Duration::from_millis(300)));
     // Without an end of the grace the shutdown would never end: the clients stay stuck.

@@ -238,7 +238,7 @@ fn a_client_that_reads_no_replies_stops_only_itself() {
         }
     });
     std::thread::sleep(Duration::from_millis(200));
-    assert!(rig.server().stat()[0].requests.iter().sum::<u64>() < 200, "most requests have not started");
+    assert!(rig.traffic().exports()[0].requests.iter().sum::<u64>() < 200, "most requests have not started");
     let mut quick = rig.attached("disk0", false);
     for _ in 0..50 {
         quick.read_simple(0, 4096).unwrap();
