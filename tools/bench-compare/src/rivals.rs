@@ -19,7 +19,7 @@ use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
 use std::num::NonZeroUsize;
 use std::os::unix::fs::FileExt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use foyer_memory::CacheBuilder;
 use memmap2::{Mmap, MmapOptions};
@@ -45,17 +45,15 @@ pub fn all() -> Vec<Box<dyn Rival>> {
 
 /// What the four caches with keys have in common.
 trait Keyed: Send + Sync + 'static {
-    /// Copies a part of a page out and returns true, if the page is cached.
-    fn copy(&self, page: u64, skip: usize, into: &mut [u8]) -> bool;
+    /// Calls `act` with the bytes of a page, if the page is cached.
+    fn with<R>(&self, page: u64, act: impl FnOnce(&Page) -> R) -> Option<R>;
     fn insert(&self, page: u64, bytes: Arc<Page>);
 }
 
 impl Keyed for quick_cache::sync::Cache<u64, Arc<Page>> {
     #[inline]
-    fn copy(&self, page: u64, skip: usize, into: &mut [u8]) -> bool {
-        let Some(bytes) = self.get(&page) else { return false };
-        into.copy_from_slice(&bytes[skip..skip + into.len()]);
-        true
+    fn with<R>(&self, page: u64, act: impl FnOnce(&Page) -> R) -> Option<R> {
+        self.get(&page).map(|bytes| act(&bytes))
     }
 
     fn insert(&self, page: u64, bytes: Arc<Page>) {
@@ -65,10 +63,8 @@ impl Keyed for quick_cache::sync::Cache<u64, Arc<Page>> {
 
 impl Keyed for moka::sync::Cache<u64, Arc<Page>> {
     #[inline]
-    fn copy(&self, page: u64, skip: usize, into: &mut [u8]) -> bool {
-        let Some(bytes) = self.get(&page) else { return false };
-        into.copy_from_slice(&bytes[skip..skip + into.len()]);
-        true
+    fn with<R>(&self, page: u64, act: impl FnOnce(&Page) -> R) -> Option<R> {
+        self.get(&page).map(|bytes| act(&bytes))
     }
 
     fn insert(&self, page: u64, bytes: Arc<Page>) {
@@ -80,10 +76,8 @@ struct Foyer(foyer_memory::Cache<u64, Arc<Page>>);
 
 impl Keyed for Foyer {
     #[inline]
-    fn copy(&self, page: u64, skip: usize, into: &mut [u8]) -> bool {
-        let Some(entry) = self.0.get(&page) else { return false };
-        into.copy_from_slice(&entry.value()[skip..skip + into.len()]);
-        true
+    fn with<R>(&self, page: u64, act: impl FnOnce(&Page) -> R) -> Option<R> {
+        self.0.get(&page).map(|entry| act(entry.value()))
     }
 
     fn insert(&self, page: u64, bytes: Arc<Page>) {
@@ -106,22 +100,20 @@ impl ShardedLru {
         ShardedLru { shards, hasher: RandomState::new() }
     }
 
-    fn shard(&self, page: u64) -> &Mutex<lru::LruCache<u64, Arc<Page>>> {
-        &self.shards[(self.hasher.hash_one(page) % SHARDS) as usize]
+    fn shard(&self, page: u64) -> MutexGuard<'_, lru::LruCache<u64, Arc<Page>>> {
+        let shard = &self.shards[(self.hasher.hash_one(page) % SHARDS) as usize];
+        shard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Keyed for ShardedLru {
     #[inline]
-    fn copy(&self, page: u64, skip: usize, into: &mut [u8]) -> bool {
-        let mut shard = self.shard(page).lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(bytes) = shard.get(&page) else { return false };
-        into.copy_from_slice(&bytes[skip..skip + into.len()]);
-        true
+    fn with<R>(&self, page: u64, act: impl FnOnce(&Page) -> R) -> Option<R> {
+        self.shard(page).get(&page).map(|bytes| act(bytes))
     }
 
     fn insert(&self, page: u64, bytes: Arc<Page>) {
-        self.shard(page).lock().unwrap_or_else(PoisonError::into_inner).put(page, bytes);
+        self.shard(page).put(page, bytes);
     }
 }
 
@@ -175,10 +167,10 @@ impl<C: Keyed> RivalCache for KeyedCache<C> {
 impl<C: Keyed> Reader for KeyedReader<'_, C> {
     #[inline]
     fn read(&mut self, page: u64, skip: usize, into: &mut [u8]) -> Result<(), Error> {
-        if self.cache.copy(page, skip, into) {
-            return Ok(());
+        match self.cache.with(page, |bytes| into.copy_from_slice(&bytes[skip..skip + into.len()])) {
+            Some(()) => Ok(()),
+            None => self.miss(page, skip, into),
         }
-        self.miss(page, skip, into)
     }
 }
 

@@ -1,8 +1,8 @@
 //! Facts about this machine and this process, from the kernel: processor, release, resident memory,
-//! huge pages, O_DIRECT.
+//! huge pages.
 
-use std::fs::{read_dir, read_link, read_to_string};
-use std::path::{Path, PathBuf};
+use std::fs::read_to_string;
+use std::path::PathBuf;
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
@@ -85,23 +85,6 @@ fn range(word: &str) -> Option<(usize, usize)> {
     Some((usize::from_str_radix(from, 16).ok()?, usize::from_str_radix(to, 16).ok()?))
 }
 
-/// Whether this process has `path` open with O_DIRECT. The file may have been unlinked since.
-pub fn has_open_direct(path: &Path) -> bool {
-    let unlinked = format!("{} (deleted)", path.display());
-    let descriptors = read_dir("/proc/self/fd").into_iter().flatten().flatten();
-    descriptors
-        .filter(|entry| {
-            read_link(entry.path()).is_ok_and(|target| target == path || target == Path::new(&unlinked))
-        })
-        .any(|entry| {
-            let info = Path::new("/proc/self/fdinfo").join(entry.file_name());
-            let info = read_to_string(info).unwrap_or_default();
-            let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
-            let flags = flags.and_then(|flags| i32::from_str_radix(flags.trim(), 8).ok());
-            flags.is_some_and(|flags| flags & libc::O_DIRECT != 0)
-        })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -136,10 +119,5 @@ mod tests {
         let before = resident_bytes();
         let bytes = vec![1u8; 64 << 20];
         assert!(resident_bytes() >= before + (48 << 20), "{}", bytes.len());
-    }
-
-    #[test]
-    fn a_file_that_is_not_open_is_not_open_with_o_direct() {
-        assert!(!has_open_direct(Path::new("/no/such/file")));
     }
 }

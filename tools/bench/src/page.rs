@@ -35,7 +35,7 @@ fn values(figure: &Figure, row: &Row) -> Vec<(String, Point)> {
     let point = |(y, low, high)| Point { x: 0.0, y, low, high };
     // A ratio belongs to the case: the first contestant divided by the reference.
     if figure.y == "ratio" {
-        let standing = row.reference.as_ref().and_then(|name| row.standing(name));
+        let standing = row.reference().and_then(|name| row.standing(name));
         let ratio = standing.and_then(|standing| standing.figure("ratio")).map(point);
         let first = row.contestants.first().map_or(String::new(), |first| first.name.clone());
         return ratio.into_iter().map(|ratio| (first.clone(), ratio)).collect();

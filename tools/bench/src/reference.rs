@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use octavo_disk::{AlignedBytes, IoBuffer, Op, Ring, RingOptions, Store};
 
-use rustix::fs::{Advice, fadvise};
+use rustix::fs::{Advice, OFlags, fadvise, fcntl_getfl};
 
 use crate::content::{self, PAGE_BYTES};
 
@@ -243,6 +243,11 @@ impl DirectFile {
     pub fn open(path: &Path) -> io::Result<DirectFile> {
         let mut options = File::options();
         options.read(true).write(true).custom_flags(libc::O_DIRECT).open(path).map(DirectFile)
+    }
+
+    /// Whether the kernel says that the file is open with O_DIRECT.
+    pub fn is_direct(&self) -> bool {
+        fcntl_getfl(&self.0).is_ok_and(|flags| flags.contains(OFlags::DIRECT))
     }
 
     /// Reads `page` into an aligned buffer of one page.

@@ -23,21 +23,9 @@ pub struct Row {
     /// Operations per second of the first contestant: the median over its slices.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ops_per_s: Option<f64>,
-    /// The contestant that the first one is compared with.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub reference: Option<String>,
-    /// Operations per second of the reference.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub reference_ops_per_s: Option<f64>,
-    /// The first contestant divided by the reference: the median over the rounds.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub ratio: Option<f64>,
-    /// The lowest ratio of a round.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub ratio_min: Option<f64>,
-    /// The highest ratio of a round.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub ratio_max: Option<f64>,
+    /// The comparison of the first contestant with the reference.
+    #[serde(flatten)]
+    pub compared: Option<Compared>,
     /// The number of rounds.
     pub n: usize,
     /// What slices were timed with.
@@ -58,6 +46,21 @@ pub struct Row {
     /// What people should know about this row.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
+}
+
+/// The first contestant beside the reference.
+#[derive(Clone, Debug, Serialize)]
+pub struct Compared {
+    /// The contestant that the first one is compared with.
+    pub reference: String,
+    /// Operations per second of the reference.
+    pub reference_ops_per_s: f64,
+    /// The first contestant divided by the reference: the median over the rounds.
+    pub ratio: f64,
+    /// The lowest ratio of a round.
+    pub ratio_min: f64,
+    /// The highest ratio of a round.
+    pub ratio_max: f64,
 }
 
 /// The figures of one contestant.
@@ -136,11 +139,7 @@ impl Row {
             suite: suite.into(),
             case: case.name.clone(),
             ops_per_s: None,
-            reference: None,
-            reference_ops_per_s: None,
-            ratio: None,
-            ratio_min: None,
-            ratio_max: None,
+            compared: None,
             n: 0,
             clock: "none",
             page_bytes: PAGE_BYTES,
@@ -179,13 +178,19 @@ impl Row {
         self.n = first.rates.len();
         self.clock = plan.pace.clock.name();
         let named = self.contestants.iter().filter(|standing| case.reference.contains(&standing.name));
-        let Some(reference) = named.max_by(|a, b| a.ops_per_s.median.total_cmp(&b.ops_per_s.median)) else {
-            return;
-        };
-        self.reference = Some(reference.name.clone());
-        self.reference_ops_per_s = Some(reference.ops_per_s.median);
-        let ratio = reference.ratio;
-        (self.ratio, self.ratio_min, self.ratio_max) = (Some(ratio.median), Some(ratio.min), Some(ratio.max));
+        let fastest = named.max_by(|a, b| a.ops_per_s.median.total_cmp(&b.ops_per_s.median));
+        self.compared = fastest.map(|reference| Compared {
+            reference: reference.name.clone(),
+            reference_ops_per_s: reference.ops_per_s.median,
+            ratio: reference.ratio.median,
+            ratio_min: reference.ratio.min,
+            ratio_max: reference.ratio.max,
+        });
+    }
+
+    /// The name of the contestant that the first one is compared with.
+    pub fn reference(&self) -> Option<&str> {
+        Some(&self.compared.as_ref()?.reference)
     }
 
     /// Adds a figure or a fact that the driver found.
@@ -197,7 +202,7 @@ impl Row {
     pub fn figure(&self, name: &str) -> Option<f64> {
         match name {
             "ops_per_s" => self.ops_per_s,
-            "ratio" => self.ratio,
+            "ratio" => Some(self.compared.as_ref()?.ratio),
             _ => self.value(name)?.number(),
         }
     }
@@ -242,7 +247,7 @@ pub fn contestants(rows: &[Row]) -> Table {
     let mut table = Table::new(2, head);
     for row in rows {
         for (number, standing) in row.contestants.iter().enumerate() {
-            let is_reference = row.reference.as_ref() == Some(&standing.name);
+            let is_reference = row.reference() == Some(&standing.name);
             let Standing { name, ops_per_s, ratio, store_pages_per_op, p50_ns, p99_ns, p999_ns } = standing;
             let mut line = vec![
                 if number == 0 { row.case.clone() } else { String::new() },
@@ -327,9 +332,9 @@ pub(crate) mod tests {
     #[test]
     fn a_rows_ratio_is_the_median_of_the_rounds_and_not_a_ratio_of_medians() {
         let row = &rows()[0];
-        let ratios = (row.ratio, row.ratio_min, row.ratio_max, row.n);
-        assert_eq!(ratios, (Some(0.5), Some(0.25), Some(1.0), 3));
-        assert_eq!((row.reference.as_deref(), row.reference_ops_per_s), (Some("plain"), Some(4e6)));
+        let compared = row.compared.as_ref().unwrap();
+        assert_eq!((compared.ratio, compared.ratio_min, compared.ratio_max, row.n), (0.5, 0.25, 1.0, 3));
+        assert_eq!((row.reference(), compared.reference_ops_per_s), (Some("plain"), 4e6));
         assert_eq!((row.figure("ops_per_s"), row.figure("misses")), (Some(2e6), Some(0.0)));
         assert_eq!(row.figure("bytes"), Some(128.0));
         assert_eq!(row.standing("prefetching").unwrap().figure("ratio"), Some((2.0, 1.0, 4.0)));

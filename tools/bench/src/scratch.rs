@@ -72,7 +72,7 @@ impl Scratch {
         let store = Store::open(opened, &Default::default()).map_err(Error::at(&what))?;
         let direct = Arc::new(DirectFile::open(opened).map_err(Error::at(&what))?);
         let buffered = File::options().read(true).write(true).open(opened).map_err(Error::at(&what))?;
-        let o_direct = machine::has_open_direct(opened);
+        let o_direct = direct.is_direct();
         drop(made);
         // From here on the device ends with its last descriptor, however this process ends.
         drop(device);

@@ -185,17 +185,13 @@ impl Suite {
                 }
             }
         }
+        let known = [Case::KEYS, drivers::FACTS].concat();
         let mut figures = Vec::new();
         for item in parsed.figure {
             let at = item.span().start;
             let figure = item.into_inner();
             let wrong = |what: String| Err(Error::new(format!("{file}:{}: {what}", line(text, at))));
-            if let Some(key) = figure
-                .x
-                .iter()
-                .chain(&figure.series)
-                .find(|key| ![Case::KEYS, drivers::FACTS].concat().contains(&&***key))
-            {
+            if let Some(key) = figure.x.iter().chain(&figure.series).find(|key| !known.contains(&&***key)) {
                 return wrong(format!("{key} is no key of a case; the keys are {}", Case::KEYS.join(", ")));
             }
             // A quick suite can have fewer cases.

@@ -196,7 +196,7 @@ impl FullCache {
         row.add("memory_bytes", self.resident.len() * PAGE_BYTES);
         row.add("huge_pages_bytes", self.frames_huge_pages_bytes(run)?);
         row.add("reference_huge_pages_bytes", huge_pages_bytes(self.array.address()).0);
-        if let Some(walk @ ("plain" | "prefetching")) = row.reference.clone().as_deref() {
+        if let Some(walk @ ("plain" | "prefetching")) = row.reference().map(str::to_owned).as_deref() {
             row.add("reference_walk", walk);
         }
         Ok(row)
