@@ -90,8 +90,20 @@ impl Progress {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+
+    /// Ignores everything, and panics if a case begins.
+    pub(crate) struct NeverBegins;
+
+    impl Listener for NeverBegins {
+        fn begins(&mut self, case: &Begun) {
+            panic!("{} began", case.case);
+        }
+        fn row(&mut self, _: &Row) {}
+        fn progress(&mut self, _: &str) {}
+        fn warning(&mut self, _: &str) {}
+    }
 
     #[test]
     fn the_remaining_time_follows_the_pace_of_the_cases_that_are_done() {

@@ -62,19 +62,7 @@ fn unless_too_large(case: &Case, free: &octavo::pressure::Sample) -> Result<(), 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::Row;
-
-    /// Panics if a case begins.
-    struct NeverBegins;
-
-    impl Listener for NeverBegins {
-        fn begins(&mut self, case: &Begun) {
-            panic!("{} began", case.case);
-        }
-        fn row(&mut self, _: &Row) {}
-        fn progress(&mut self, _: &str) {}
-        fn warning(&mut self, _: &str) {}
-    }
+    use crate::progress::tests::NeverBegins;
 
     #[test]
     fn a_suite_that_needs_too_much_memory_is_refused_before_anything_is_allocated() {

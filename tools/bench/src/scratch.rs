@@ -194,28 +194,17 @@ impl CachedFile {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use super::*;
-    use crate::progress::{Begun, Listener};
-    use crate::report::Row;
+    use crate::progress::tests::NeverBegins;
     use crate::stage::Options;
-
-    /// Ignores everything.
-    pub(crate) struct Silent;
-
-    impl Listener for Silent {
-        fn begins(&mut self, _: &Begun) {}
-        fn row(&mut self, _: &Row) {}
-        fn progress(&mut self, _: &str) {}
-        fn warning(&mut self, _: &str) {}
-    }
 
     #[test]
     fn a_file_that_exists_is_never_overwritten() {
         let path = std::env::temp_dir().join(format!("octavo-bench-exists-{}", std::process::id()));
         std::fs::write(&path, "precious").unwrap();
         let options = Options { quick: true, file: path.clone(), ..Options::default() };
-        let mut run = Run { suite: "misses", options: &options, listener: &mut Silent, done: (0, 1) };
+        let mut run = Run { suite: "misses", options: &options, listener: &mut NeverBegins, done: (0, 1) };
         let case = Case { store: Place::Disk, ..Case::default() };
         assert!(Scratch::new(&case, "", &mut run).is_err());
         assert_eq!(std::fs::read(&path).unwrap(), b"precious");

@@ -38,11 +38,8 @@ pub struct Spread {
 impl Spread {
     /// Summarises `numbers`. All zeros if there are none.
     pub fn of(numbers: &[f64]) -> Spread {
-        let fold = |start, least: fn(f64, f64) -> f64| numbers.iter().copied().fold(start, least);
-        let (min, max) = match numbers {
-            [] => (0.0, 0.0),
-            _ => (fold(f64::INFINITY, f64::min), fold(f64::NEG_INFINITY, f64::max)),
-        };
+        let best = |of: fn(f64, f64) -> f64| numbers.iter().copied().reduce(of).unwrap_or(0.0);
+        let (min, max) = (best(f64::min), best(f64::max));
         Spread { median: median(numbers), min, max, mad: deviation(numbers), n: numbers.len() }
     }
 }

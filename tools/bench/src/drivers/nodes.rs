@@ -135,6 +135,26 @@ pub fn rows(
     case.contestants.iter().map(row).collect()
 }
 
+/// Asserts for each case of a suite that `auto` takes at most `most` percent more than the best of
+/// other modes.
+#[cfg(test)]
+pub fn assert_auto_is_best(
+    suite: &str,
+    modes: &[&str],
+    most: fn(&str) -> f64,
+    take: impl Fn(&str, &Case) -> Result<Taken, Error>,
+) {
+    for case in &crate::suite::Suite::find(suite, true).unwrap().cases {
+        let case = case.clone().with_memory_bytes(8 << 20);
+        let taken: Vec<f64> = modes.iter().map(|name| take(name, &case).unwrap().virtual_ns).collect();
+        let (best, auto) =
+            (taken.iter().copied().fold(f64::INFINITY, f64::min), take("auto", &case).unwrap());
+        let (name, more) = (&case.name, (auto.virtual_ns / best - 1.0) * 100.0);
+        println!("{name}: {taken:.1?}, {auto:.1?}: {more:+.2} %");
+        assert!(more < most(name), "{name}: {more:+.2} %");
+    }
+}
+
 /// The note of every row about emulated nodes.
 pub fn note(case: &Case) -> String {
     format!("emulated: the nodes are simulated, with the distances of {}", case.machine.0.name)

@@ -173,15 +173,8 @@ mod tests {
 
     #[test]
     fn auto_is_as_good_as_the_best_mode_in_every_case() {
-        for case in &Suite::find("numa", true).unwrap().cases {
-            let case = case.clone().with_memory_bytes(8 << 20);
-            let take = |name: &str| run_one(name, &case, 6_000).unwrap();
-            let taken = ["partition", "message", "replicate"].map(|name| take(name).virtual_ns);
-            let (best, auto) = (taken.into_iter().fold(f64::INFINITY, f64::min), take("auto"));
-            let (name, more) = (&case.name, (auto.virtual_ns / best - 1.0) * 100.0);
-            println!("{name}: {taken:.1?}, {auto:.1?}: {more:+.2} %");
-            assert!(more < 2.0, "{name}: {more:+.2} %");
-        }
+        let modes = ["partition", "message", "replicate"];
+        nodes::assert_auto_is_best("numa", &modes, |_| 2.0, |name, case| run_one(name, case, 6_000));
     }
 
     #[test]

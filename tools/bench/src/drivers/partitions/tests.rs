@@ -15,8 +15,7 @@ use crate::suite::Suite;
 const MEMORY: u64 = 32 << 20;
 
 fn case(name: &str) -> Case {
-    let suite = Suite::find("partitions", true).unwrap();
-    suite.cases.into_iter().find(|case| case.name == name).unwrap().with_memory_bytes(MEMORY)
+    Suite::quick_case("partitions", name).with_memory_bytes(MEMORY)
 }
 
 fn pair(sharing: Sharing, memory_bytes: u64, policy: PolicyName, seed: u64, builds: bool) -> Outcome {
