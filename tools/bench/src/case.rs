@@ -14,7 +14,6 @@ use serde::Serialize;
 use serde::de::value::{BoolDeserializer, F64Deserializer, I64Deserializer, StrDeserializer};
 use serde::de::{self, Deserialize, Deserializer, IntoDeserializer, SeqAccess, Visitor};
 
-use crate::clock::Clock;
 use crate::machine;
 
 /// The value of a key or of a figure, as rows have it.
@@ -120,6 +119,15 @@ macro_rules! words {
 }
 
 words! {
+    /// What a slice's time is measured with.
+    Clock {
+        /// Processor time of the calling thread, for loops that never wait. Time that other
+        /// programs take does not count.
+        Thread = "thread_cpu",
+        /// Monotonic time, for everything that waits.
+        Wall = "wall",
+    }
+
     /// Where the bytes of a store lie.
     Place {
         /// A file on a disk, at the path that the user gives.
@@ -260,7 +268,7 @@ macro_rules! keys {
             pub name: Option<String>,
             pub contestants: Option<Vec<String>>,
             pub reference: Option<Vec<String>>,
-            pub clock: Option<ClockText>,
+            pub clock: Option<Clock>,
             pub seconds: Option<f64>,
             pub timed: Option<bool>,
             $(pub $key: Option<Many<$kind>>,)*
@@ -273,7 +281,7 @@ macro_rules! keys {
                     name: self.name.or_else(|| other.name.clone()),
                     contestants: self.contestants.or_else(|| other.contestants.clone()),
                     reference: self.reference.or_else(|| other.reference.clone()),
-                    clock: self.clock.or_else(|| other.clock.clone()),
+                    clock: self.clock.or(other.clock),
                     seconds: self.seconds.or(other.seconds),
                     timed: self.timed.or(other.timed),
                     $($key: self.$key.or_else(|| other.$key.clone()),)*
@@ -286,7 +294,7 @@ macro_rules! keys {
                     name: self.name.clone().unwrap_or_default(),
                     contestants: self.contestants.clone().unwrap_or_default(),
                     reference: self.reference.clone().unwrap_or_default(),
-                    clock: self.clock.as_ref().map(|clock| clock.0),
+                    clock: self.clock,
                     seconds: self.seconds,
                     timed: self.timed,
                     $($key: $default,)*
@@ -541,17 +549,6 @@ fn threads(text: &str) -> Result<Threads, String> {
         format!("\"{text}\": threads are a number, or a multiple of the processors such as \"2x\"")
     })?;
     Ok(Threads(((machine::cpus() as f64 * times) as usize).max(1)))
-}
-
-/// A clock, by its name.
-#[derive(Clone, Debug)]
-pub(crate) struct ClockText(pub Clock);
-
-impl<'de> Deserialize<'de> for ClockText {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let found = one_of(&String::deserialize(from)?, &[Clock::Thread, Clock::Wall], Clock::name);
-        found.map(ClockText).map_err(de::Error::custom)
-    }
 }
 
 /// One value, or an array of values.

@@ -4,25 +4,9 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// What a slice's time is measured with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Clock {
-    /// Processor time of the calling thread, for loops that never wait. Time that other programs
-    /// take does not count.
-    Thread,
-    /// Monotonic time, for everything that waits.
-    Wall,
-}
+use crate::case::Clock;
 
 impl Clock {
-    /// The clock's name in suites and rows.
-    pub fn name(self) -> &'static str {
-        match self {
-            Clock::Thread => "thread_cpu",
-            Clock::Wall => "wall",
-        }
-    }
-
     /// The time since a fixed moment.
     pub fn now(self) -> Duration {
         let time = clock_gettime(match self {

@@ -20,10 +20,11 @@
 //! | `report.rs` | rows and their table |
 //! | `turns.rs` | taking turns on pinned threads |
 //! | `stream.rs` | which pages are accessed |
+//! | `clock.rs` | the two clocks |
 //! | `case.rs` | the keys of a case |
 //! | `reference.rs` | references: bare loops, direct I/O |
 //! | `content.rs` | the content of pages, and its check |
-//! | `statistics.rs`, `clock.rs` | medians, percentiles, fits; the two clocks |
+//! | `statistics.rs` | medians, percentiles, fits |
 //! | `machine.rs`, `error.rs` | facts about the machine; the error of a run |
 //!
 //! Not here: goals (a row shows figures, people judge them; but rows of `partitions` have goals),

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use octavo_disk::AlignedBytes;
 
-use crate::clock::Clock;
+use crate::case::Clock;
 use crate::content::{self, PAGE_BYTES};
 use crate::error::Error;
 use crate::machine;

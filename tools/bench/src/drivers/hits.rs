@@ -22,8 +22,7 @@ use octavo::disk::{AlignedBytes, Store};
 use octavo::{Cache, CacheConfig, PartitionConfig};
 use octavo_random::{Random, mix};
 
-use crate::case::{Call, Case};
-use crate::clock::Clock;
+use crate::case::{Call, Case, Clock};
 use crate::content::{self, PAGE_BYTES};
 use crate::error::Error;
 use crate::machine::huge_pages_bytes;
