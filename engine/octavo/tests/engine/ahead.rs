@@ -1,25 +1,19 @@
 //! Read-ahead and advice: their effect on hits, on other pages, and on the bytes that reads return.
 
+use crate::fixture::{PAGE, bytes_at, complete_all, open, read_request, scene, scratch, small};
 use octavo::disk::{SimDisk, SimOptions, Store};
-use octavo::{Advice, Cache, CacheConfig, Object, Op, Partition, PartitionConfig, PolicyName, Request};
+use octavo::{Advice, Cache, CacheConfig, Object, Op, Partition, PartitionConfig, PolicyName};
 use octavo_random::Random;
-
-const PAGE: u64 = 4096;
 
 fn rig(policy: PolicyName, store: Store) -> (Cache, Partition, Object) {
     let config = CacheConfig {
         memory_max_bytes: 24 << 20,
         segment_bytes: 128 << 10,
         buffers_max_bytes: Some(2 << 20),
-        background: false,
-        seed: Some(21),
-        ..CacheConfig::default()
+        ..small(21)
     };
-    let cache = Cache::new(config).unwrap();
-    let config = PartitionConfig { policy, read_ahead_max_bytes: 256 << 10, ..PartitionConfig::new("p") };
-    let partition = cache.partition(config).unwrap();
-    let object = partition.open(store, "object").unwrap();
-    (cache, partition, object)
+    let partition = PartitionConfig { policy, read_ahead_max_bytes: 256 << 10, ..PartitionConfig::new("p") };
+    scene(config, partition, store)
 }
 
 /// A store whose pages begin with their own number.
@@ -35,9 +29,7 @@ fn numbered(pages: u64) -> Store {
 }
 
 fn read(object: &Object, page: u64) {
-    let mut bytes = [0; 8];
-    object.read_at(page * PAGE, &mut bytes).unwrap();
-    assert_eq!(u64::from_le_bytes(bytes), page);
+    assert_eq!(bytes_at(object, page * PAGE, 8), page.to_le_bytes());
 }
 
 #[test]
@@ -128,17 +120,11 @@ fn on_a_disk_that_reorders_all_bytes_are_right_and_a_dropped_queue_leaves_no_pag
         (0..700).for_each(|page| read(&object, page));
         // A queue is dropped while pages are being read ahead for it.
         let mut queue = cache.queue().unwrap();
-        let reads = (0..40u64).map(|page| Request {
-            user_data: page,
-            op: Op::Read { offset: (1000 + page) * PAGE, len: 8, buffer: vec![0; 8].into() },
-        });
-        queue.submit(&object, reads);
-        while queue.pending() > 0 {
-            queue.wait(1, |completion| {
-                completion.result.unwrap();
-                let Op::Read { buffer, .. } = completion.op else { panic!("reads were asked for") };
-                assert_eq!(u64::from_le_bytes(buffer[..8].try_into().unwrap()), 1000 + completion.user_data);
-            });
+        queue.submit(&object, (1000..1040).map(|page| read_request(page, page * PAGE, 8)));
+        for completion in complete_all(&mut queue) {
+            completion.result.unwrap();
+            let Op::Read { buffer, .. } = completion.op else { panic!("reads were asked for") };
+            assert_eq!(buffer[..8], completion.user_data.to_le_bytes());
         }
         drop(queue);
         // Writes hit pages whose read-ahead is in flight.
@@ -157,12 +143,10 @@ fn on_a_disk_that_reorders_all_bytes_are_right_and_a_dropped_queue_leaves_no_pag
 
 #[test]
 fn a_thread_that_ends_leaves_its_read_ahead_to_others() {
-    let directory = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let path = directory.join(format!("ahead-{}", std::process::id()));
+    let path = scratch("ahead");
     let bytes: Vec<u8> = (0..4000u64).flat_map(|page| page.to_le_bytes().repeat(512)).collect();
     std::fs::write(&path, bytes).unwrap();
-    let store = Store::open(&path, &octavo::disk::OpenOptions::default()).unwrap();
-    let (_cache, partition, object) = rig(PolicyName::Lru, store);
+    let (_cache, partition, object) = rig(PolicyName::Lru, open(&path));
     for thread in 0..20u64 {
         std::thread::scope(|scope| {
             scope.spawn(|| (0..40).for_each(|page| read(&object, thread * 200 + page)));

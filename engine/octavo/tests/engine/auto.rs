@@ -1,9 +1,10 @@
 //! NUMA mode `auto`: which strategy a partition chooses under which load. No thread runs in the
 //! background and every cost is counted, so that each run makes the same choices.
 
-use crate::numa::{PAGE, PAGES, config, scene_of};
+use crate::fixture::{PAGE, read_request, succeed_all, write_request};
+use crate::numa::{PAGES, config, scene_of};
 use octavo::numa::{NumaMode, PartitionNumaStat, sit};
-use octavo::{Cache, CacheConfig, CacheMode, Object, Op, Partition, Queue, Request};
+use octavo::{Cache, CacheConfig, CacheMode, Object, Partition, Queue, Request};
 use octavo_random::Random;
 
 const BYTES: u64 = 512;
@@ -56,18 +57,14 @@ impl Scene {
             sit(self.random.pick(seats));
             let request = |user_data| {
                 let (offset, len) = (self.draw(PAGES), BYTES as usize);
-                let buffer = vec![0; len].into();
-                let op = match self.random.below(100) < reads_percent {
-                    true => Op::Read { offset, len, buffer },
-                    false => Op::Write { offset, len, buffer, durable: false },
-                };
-                Request { user_data, op }
+                match self.random.below(100) < reads_percent {
+                    true => read_request(user_data, offset, len),
+                    false => write_request(user_data, offset, vec![0; len], false),
+                }
             };
             let requests: Vec<Request> = (0..batch).map(request).collect();
             self.queue.submit(&self.object, requests);
-            while self.queue.pending() > 0 {
-                self.queue.wait(1, |completion| completion.result.unwrap());
-            }
+            succeed_all(&mut self.queue);
         }
     }
 }

@@ -2,46 +2,34 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use octavo::disk::{OpenOptions, SimDisk, SimOptions, Store};
-use octavo::{Advice, Cache, CacheConfig, CacheMode, Op, PartitionConfig, PolicyName, Request};
+use crate::fixture::{
+    bytes_at, complete_all, disk, open, read_request, request, scene, scratch, sized, small, write_request,
+};
+use octavo::disk::Store;
+use octavo::{Advice, CacheConfig, CacheMode, Op, PartitionConfig, PolicyName};
 use octavo_random::Random;
 
 fn tiny() -> CacheConfig {
-    CacheConfig {
-        memory_max_bytes: 4 << 20,
-        segment_bytes: 128 << 10,
-        buffers_max_bytes: Some(1 << 20),
-        background: false,
-        seed: Some(7),
-        ..CacheConfig::default()
-    }
+    CacheConfig { segment_bytes: 128 << 10, buffers_max_bytes: Some(1 << 20), ..small(7) }
 }
 
 fn each_store(test: impl Fn(Store)) {
     test(Store::memory("memory", 1 << 20));
-    test(SimDisk::new(SimOptions::default()).store("simulated", 1 << 20));
-    let directory = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"));
+    test(disk(0).store("simulated", 1 << 20));
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-    let path = directory.join(format!("basics-{}-{number}", std::process::id()));
+    let path = scratch(&format!("basics-{number}"));
     std::fs::File::create(&path).unwrap().set_len(1 << 20).unwrap();
-    test(Store::open(&path, &OpenOptions::default()).unwrap());
+    test(open(&path));
     std::fs::remove_file(path).unwrap();
 }
 
 fn each_mode(test: impl Fn(octavo::Cache, octavo::Partition, octavo::Object)) {
-    for mode in [CacheMode::Writethrough, CacheMode::Writeback] {
+    for cache_mode in [CacheMode::Writethrough, CacheMode::Writeback] {
         for policy in PolicyName::ALL {
             each_store(|store| {
-                let cache = Cache::new(tiny()).unwrap();
-                let config = PartitionConfig {
-                    cache_mode: mode,
-                    policy,
-                    max_bytes: Some(300 << 10),
-                    ..PartitionConfig::new("p")
-                };
-                let partition = cache.partition(config).unwrap();
-                let object = partition.open(store, "object").unwrap();
+                let config = PartitionConfig { cache_mode, policy, ..sized(300 << 10) };
+                let (cache, partition, object) = scene(tiny(), config, store);
                 test(cache, partition, object);
             });
         }
@@ -63,15 +51,12 @@ fn reads_return_what_writes_at_any_offset_wrote() {
             let bytes = pattern(step, len);
             object.write_at(offset as u64, &bytes).unwrap();
             twin[offset..offset + len].copy_from_slice(&bytes);
-            let mut read = vec![0; 50_000.min((1 << 20) - offset)];
-            object.read_at(offset as u64, &mut read).unwrap();
+            let read = bytes_at(&object, offset as u64, 50_000.min((1 << 20) - offset as u64));
             assert!(read == twin[offset..offset + read.len()], "step {step} at {offset}");
         }
         object.sync().unwrap();
         assert_eq!(partition.stat().dirty_bytes, 0);
-        let mut all = vec![0; 1 << 20];
-        object.read_at(0, &mut all).unwrap();
-        assert!(all == twin);
+        assert!(bytes_at(&object, 0, 1 << 20) == twin);
         object.close().unwrap();
         assert_eq!(partition.stat().resident_bytes, 0);
     });
@@ -86,19 +71,15 @@ fn discards_zeroes_and_changes_of_length_leave_zeros() {
         let mut twin = pattern(3, 100_000);
         twin[1000..51_000].fill(0);
         twin[60_000..80_000].fill(0);
-        let mut read = vec![1; 100_000];
-        object.read_at(0, &mut read).unwrap();
-        assert!(read == twin);
+        assert!(bytes_at(&object, 0, 100_000) == twin);
         object.set_len_bytes(70_001).unwrap();
-        assert!(object.read_at(0, &mut read).is_err());
+        assert!(object.read_at(0, &mut [1; 100_000]).is_err());
         object.set_len_bytes(100_000).unwrap();
         twin[70_001..].fill(0);
-        object.read_at(0, &mut read).unwrap();
-        assert!(read == twin);
+        assert!(bytes_at(&object, 0, 100_000) == twin);
         object.advise(0, 100_000, Advice::DontNeed).unwrap();
         object.advise(0, 100_000, Advice::WillNeed).unwrap();
-        object.read_at(0, &mut read).unwrap();
-        assert!(read == twin);
+        assert!(bytes_at(&object, 0, 100_000) == twin);
     });
 }
 
@@ -106,41 +87,24 @@ fn discards_zeroes_and_changes_of_length_leave_zeros() {
 fn a_queue_completes_every_request_once() {
     each_mode(|cache, _partition, object| {
         let mut queue = cache.queue().unwrap();
-        let writes = (0..64u64).map(|n| Request {
-            user_data: n,
-            op: Op::Write {
-                offset: n * 10_000,
-                len: 5000,
-                buffer: pattern(n as usize, 5000).into(),
-                durable: n % 7 == 0,
-            },
-        });
-        queue.submit(&object, writes);
+        let write = |n: u64| write_request(n, n * 10_000, pattern(n as usize, 5000), n.is_multiple_of(7));
+        queue.submit(&object, (0..64).map(write));
         let mut seen = vec![0; 64];
-        while queue.pending() > 0 {
-            queue.wait(1, |c| {
-                c.result.unwrap();
-                seen[c.user_data as usize] += 1;
-            });
+        for completion in complete_all(&mut queue) {
+            completion.result.unwrap();
+            seen[completion.user_data as usize] += 1;
         }
         assert_eq!(seen, vec![1; 64]);
-        queue.submit(&object, [Request { user_data: 0, op: Op::Sync }]);
-        let reads = (0..64u64).map(|n| Request {
-            user_data: n,
-            op: Op::Read { offset: n * 10_000, len: 5000, buffer: vec![0; 5000].into() },
-        });
-        queue.submit(&object, reads);
-        let mut count = 0;
-        while queue.pending() > 0 {
-            queue.wait(1, |c| {
-                c.result.unwrap();
-                if let Op::Read { buffer, .. } = c.op {
-                    assert!(buffer[..] == pattern(c.user_data as usize, 5000));
-                }
-                count += 1;
-            });
+        queue.submit(&object, [request(Op::Sync)]);
+        queue.submit(&object, (0..64).map(|n| read_request(n, n * 10_000, 5000)));
+        let completions = complete_all(&mut queue);
+        assert_eq!(completions.len(), 65);
+        for completion in completions {
+            completion.result.unwrap();
+            if let Op::Read { buffer, .. } = completion.op {
+                assert!(buffer[..] == pattern(completion.user_data as usize, 5000));
+            }
         }
-        assert_eq!(count, 65);
     });
 }
 
@@ -150,9 +114,7 @@ fn a_pin_is_a_snapshot() {
         object.write_at(8192, &pattern(1, 4096)).unwrap();
         let pin = object.pin(8192).unwrap().expect("there is room");
         object.write_at(8192, &pattern(2, 4096)).unwrap();
-        let mut read = vec![0; 4096];
-        object.read_at(8192, &mut read).unwrap();
-        assert!(read == pattern(2, 4096));
+        assert!(bytes_at(&object, 8192, 4096) == pattern(2, 4096));
         assert!(pin[..] == pattern(1, 4096));
         drop(pin);
         object.sync().unwrap();
@@ -199,9 +161,7 @@ fn a_partition_that_grows_and_shrinks_keeps_its_bytes() {
         for size in [600 << 10, 2 << 20, 1 << 20, 300 << 10, 1500 << 10, 150 << 10] {
             let charged = partition.resize(size).unwrap();
             assert!(charged <= size, "{charged} of {size}");
-            let mut read = vec![0; 1 << 20];
-            object.read_at(0, &mut read).unwrap();
-            assert!(read == bytes);
+            assert!(bytes_at(&object, 0, 1 << 20) == bytes);
             let stat = cache.stat();
             assert!(stat.memory_charged_bytes <= stat.memory_max_bytes);
         }

@@ -1,11 +1,11 @@
 //! Edge cases of `read_batch`: a page that the end of the object cuts, reads of several pages,
 //! empty reads, and reads past the end.
 
+use crate::fixture::{PAGE, batch_at, bytes_at, scene};
 use octavo::disk::Store;
 use octavo::numa::{NumaMode, TopologySource};
-use octavo::{Cache, CacheConfig, Error, Object, PartitionConfig, Read};
+use octavo::{Cache, CacheConfig, Error, Object, PartitionConfig};
 
-const PAGE: u64 = 4096;
 /// The length of the object: two pages and a part of a third.
 const LEN: u64 = 2 * PAGE + 1000;
 
@@ -17,29 +17,14 @@ fn byte(offset: u64) -> u8 {
 fn objects() -> Vec<(Cache, Object)> {
     let open = |numa, topology| {
         let config = CacheConfig { memory_max_bytes: 32 << 20, numa, topology, ..CacheConfig::default() };
-        let cache = Cache::new(config).unwrap();
-        let partition = cache.partition(PartitionConfig::new("p")).unwrap();
-        let object = partition.open(Store::memory("m", LEN), "m").unwrap();
+        let (cache, _, object) = scene(config, PartitionConfig::new("p"), Store::memory("m", LEN));
         let bytes: Vec<u8> = (0..LEN).map(byte).collect();
         object.write_at(0, &bytes).unwrap();
-        let mut all = vec![0; LEN as usize];
-        object.read_at(0, &mut all).unwrap();
-        assert!(all == bytes);
+        assert!(bytes_at(&object, 0, LEN) == bytes);
         (cache, object)
     };
     let two = TopologySource::Emulated { nodes: 2, cores: 1 };
     vec![open(NumaMode::Off, TopologySource::default()), open(NumaMode::Message, two)]
-}
-
-fn read(object: &Object, ranges: &[(u64, usize)]) -> (Result<(), Error>, Vec<Vec<u8>>) {
-    let mut buffers: Vec<Vec<u8>> = ranges.iter().map(|(_, len)| vec![0xEE; *len]).collect();
-    let mut reads: Vec<Read<'_>> = ranges
-        .iter()
-        .zip(&mut buffers)
-        .map(|((offset, _), buffer)| Read { offset: *offset, buffer })
-        .collect();
-    let result = object.read_batch(&mut reads);
-    (result, buffers)
 }
 
 #[test]
@@ -52,7 +37,7 @@ fn a_batch_serves_cut_pages_reads_of_several_pages_and_empty_reads() {
     let ended_by_long = [&edges[..], &long].concat().repeat(4);
     for (_cache, object) in objects() {
         for ranges in [edges.repeat(5), mixed.clone(), ended_by_long.clone(), edges[..1].to_vec(), vec![]] {
-            let (result, buffers) = read(&object, &ranges);
+            let (result, buffers) = batch_at(&object, &ranges);
             result.unwrap();
             for ((offset, _), buffer) in ranges.iter().zip(buffers) {
                 assert!((*offset..).zip(&buffer).all(|(offset, found)| *found == byte(offset)), "{offset}");
@@ -71,13 +56,11 @@ fn a_batch_with_a_read_past_the_end_is_refused_at_any_place_of_that_read() {
             for place in [0, 7, 19] {
                 let mut ranges = vec![(8, 16); 20];
                 ranges[place] = wrong;
-                let (result, buffers) = read(&object, &ranges);
+                let (result, buffers) = batch_at(&object, &ranges);
                 let error = result.expect_err("a read past the end");
                 assert!(matches!(error, Error::PastEnd { .. }), "{wrong:?}: {error}");
-                assert!(
-                    buffers[place].iter().all(|byte| *byte == 0xEE),
-                    "{wrong:?}: bytes came from nowhere"
-                );
+                let is_untouched = buffers[place].iter().all(|byte| *byte == 0xEE);
+                assert!(is_untouched, "{wrong:?}: bytes came from nowhere");
             }
         }
     }

@@ -1,70 +1,59 @@
 //! Discards and zeroes (protocol C1 to C7): the bytes they leave, what happens when the store
 //! refuses, and which calls wait for them.
 
-use crate::fixture::{PAGE, SET_BYTES, disk, small};
+use crate::fixture::{
+    PAGE, SET_BYTES, bytes_at, disk, open, read_request, request, scene, scratch, sized, small, succeed_all,
+};
 use crate::watchdog::Watchdog;
-use octavo::disk::{Engine, OpenOptions, SimDisk, SimFaults, Store};
-use octavo::{Cache, CacheConfig, CacheMode, Completion, Error, Object, Op, PartitionConfig, Request};
+use octavo::disk::{Engine, SimDisk, SimFaults, Store};
+use octavo::{Cache, CacheConfig, CacheMode, Error, Object, Op, PartitionConfig, Request};
 use std::time::Duration;
 
 const LEN: u64 = 64 * PAGE;
 
-fn cache() -> Cache {
-    Cache::new(small(11)).unwrap()
-}
-
-fn open(cache: &Cache, cache_mode: CacheMode, store: Store) -> Object {
-    let config = PartitionConfig {
-        cache_mode,
-        max_bytes: Some(1 << 20),
-        dirty_max_bytes: Some(1 << 20),
-        ..PartitionConfig::new("p")
-    };
-    cache.partition(config).unwrap().open(store, "object").unwrap()
+fn on(config: CacheConfig, cache_mode: CacheMode, store: Store) -> (Cache, Object) {
+    let partition = PartitionConfig { cache_mode, dirty_max_bytes: Some(1 << 20), ..sized(1 << 20) };
+    let (cache, _, object) = scene(config, partition, store);
+    (cache, object)
 }
 
 fn on_disk(cache_mode: CacheMode) -> (Cache, SimDisk, Object) {
-    let (cache, disk) = (cache(), disk(5));
-    let object = open(&cache, cache_mode, disk.store("disk", LEN));
+    let disk = disk(5);
+    let (cache, object) = on(small(11), cache_mode, disk.store("disk", LEN));
     (cache, disk, object)
 }
 
 fn page(object: &Object, number: u64) -> Vec<u8> {
-    let mut bytes = vec![0xEE; PAGE as usize];
-    object.read_at(number * PAGE, &mut bytes).unwrap();
-    bytes
+    bytes_at(object, number * PAGE, PAGE)
 }
 
-const REFUSALS: [SimFaults; 4] = [
-    SimFaults { p_write_error: 1.0, p_torn: 0.0, ..NONE },
-    SimFaults { p_write_error: 1.0, p_torn: 1.0, ..NONE },
-    SimFaults { p_no_space: 1.0, p_torn: 1.0, ..NONE },
-    SimFaults { p_no_space: 1.0, p_unsupported: 1.0, p_torn: 1.0, ..NONE },
-];
+/// Writes each page of the range, its bytes being its number plus `salt`.
+fn write_numbers(object: &Object, pages: std::ops::Range<u64>, salt: u8) {
+    pages.for_each(|page| object.write_at(page * PAGE, &[page as u8 + salt; PAGE as usize]).unwrap());
+}
 
-const NONE: SimFaults = SimFaults {
-    p_read_error: 0.0,
-    p_write_error: 0.0,
-    p_no_space: 0.0,
-    p_unsupported: 0.0,
-    p_sync_error: 0.0,
-    p_torn: 0.0,
-    p_short: 0.0,
-};
+/// No faults, and no torn writes.
+fn none() -> SimFaults {
+    SimFaults { p_torn: 0.0, ..SimFaults::default() }
+}
 
 /// A discard used to drop the dirty pages of its range before it asked the store. When the store
 /// refused, acknowledged writes were lost: reads returned older bytes, and a sync succeeded.
 #[test]
 fn a_refused_discard_or_zeroing_loses_no_dirty_page() {
-    for faults in REFUSALS {
+    for faults in [
+        SimFaults { p_write_error: 1.0, ..none() },
+        SimFaults { p_write_error: 1.0, p_torn: 1.0, ..none() },
+        SimFaults { p_no_space: 1.0, p_torn: 1.0, ..none() },
+        SimFaults { p_no_space: 1.0, p_unsupported: 1.0, p_torn: 1.0, ..none() },
+    ] {
         let (_cache, disk, object) = on_disk(CacheMode::Writeback);
-        (0..32)
-            .for_each(|number| object.write_at(number * PAGE, &[number as u8 + 1; PAGE as usize]).unwrap());
+        write_numbers(&object, 0..32, 1);
         disk.set_faults(faults);
         for result in [object.discard(0, 16 * PAGE), object.zero(100, 20 * PAGE)] {
             assert!(matches!(result, Err(Error::Io { .. })), "{result:?}");
         }
-        disk.set_faults(NONE);
+        disk.set_faults(none());
         assert_eq!(object.stat().dirty_bytes, 32 * PAGE);
         // The partial pages at both ends of the zeroed range were zeroed by writes of their own.
         let expected = |number: u64| {
@@ -88,12 +77,12 @@ fn a_refused_discard_or_zeroing_loses_no_dirty_page() {
 #[test]
 fn a_refused_shorter_length_loses_no_dirty_page() {
     let (_cache, disk, object) = on_disk(CacheMode::Writeback);
-    (0..32).for_each(|number| object.write_at(number * PAGE, &[number as u8 + 1; PAGE as usize]).unwrap());
+    write_numbers(&object, 0..32, 1);
     object.sync().unwrap();
-    (8..32).for_each(|number| object.write_at(number * PAGE, &[number as u8 + 100; PAGE as usize]).unwrap());
-    disk.set_faults(SimFaults { p_write_error: 1.0, ..NONE });
+    write_numbers(&object, 8..32, 100);
+    disk.set_faults(SimFaults { p_write_error: 1.0, ..none() });
     object.set_len_bytes(4 * PAGE).unwrap_err();
-    disk.set_faults(NONE);
+    disk.set_faults(none());
     assert_eq!((object.len_bytes(), object.stat().dirty_bytes), (LEN, 24 * PAGE));
     for number in 0..32 {
         let byte = number as u8 + if number < 8 { 1 } else { 100 };
@@ -106,7 +95,7 @@ fn a_store_that_cannot_clear_ranges_is_written_with_zeros() {
     for mode in [CacheMode::Writethrough, CacheMode::Writeback] {
         let (_cache, disk, object) = on_disk(mode);
         object.write_at(0, &[7; LEN as usize]).unwrap();
-        disk.set_faults(SimFaults { p_unsupported: 1.0, p_short: 0.5, ..NONE });
+        disk.set_faults(SimFaults { p_unsupported: 1.0, p_short: 0.5, ..none() });
         object.discard(PAGE, 30 * PAGE).unwrap();
         object.zero(40 * PAGE - 10, 20).unwrap();
         object.sync().unwrap();
@@ -115,15 +104,6 @@ fn a_store_that_cannot_clear_ranges_is_written_with_zeros() {
         expected[40 * PAGE as usize - 10..40 * PAGE as usize + 10].fill(0);
         assert!(disk.image("disk") == expected);
     }
-}
-
-/// Waits for `count` completions and returns them.
-fn wait(queue: &mut octavo::Queue, count: usize) -> Vec<Completion> {
-    let mut done = Vec::new();
-    while done.len() < count {
-        queue.wait(1, |completion| done.push(completion));
-    }
-    done
 }
 
 /// A queue used to do discards and zeroes inside of `submit`: the caller waited for the store, and
@@ -148,7 +128,7 @@ fn submit_returns_while_clearings_are_in_flight_and_reads_continue() {
     assert!(page(&object, 2) == [0; PAGE as usize]);
     object.write_at(10 * PAGE, &[5; PAGE as usize]).unwrap();
     object.sync().unwrap();
-    assert!(wait(&mut queue, 4).iter().all(|completion| completion.result.is_ok()));
+    succeed_all(&mut queue);
     for number in 0..64 {
         let byte = match number {
             10 => 5,
@@ -171,17 +151,11 @@ fn a_clearing_skips_pages_in_use_and_completes_after_them() {
             object.sync().unwrap();
             object.advise(0, LEN, octavo::Advice::DontNeed).unwrap();
             let mut queue = cache.queue().unwrap();
-            let read = |page: u64| Op::Read { offset: page * PAGE, len: 100, buffer: vec![0; 100].into() };
-            let ops = vec![
-                read(3),
-                read(6),
-                Op::Discard { offset: 0, len: len * PAGE, durable: true },
-                Op::Zero { offset: 2 * PAGE, len: 2 * PAGE, durable: false },
-                read(7),
-            ];
-            let requests = ops.into_iter().zip(0..).map(|(op, user_data)| Request { op, user_data });
-            queue.submit(&object, requests);
-            assert!(wait(&mut queue, 5).iter().all(|completion| completion.result.is_ok()));
+            let read = |page: u64| read_request(page, page * PAGE, 100);
+            let discard = request(Op::Discard { offset: 0, len: len * PAGE, durable: true });
+            let zero = request(Op::Zero { offset: 2 * PAGE, len: 2 * PAGE, durable: false });
+            queue.submit(&object, [read(3), read(6), discard, zero, read(7)]);
+            succeed_all(&mut queue);
             assert!(disk.image("disk")[..(len * PAGE) as usize].iter().all(|byte| *byte == 0));
             assert!(disk.image("disk")[(len * PAGE) as usize..].iter().all(|byte| *byte == 9));
         }
@@ -193,8 +167,7 @@ fn a_clearing_skips_pages_in_use_and_completes_after_them() {
 #[test]
 fn an_object_that_grows_during_a_clearing_loses_nothing_behind_its_old_end() {
     let _watchdog = Watchdog::new(Duration::from_secs(20), "clearing");
-    let cache = cache();
-    let object = open(&cache, CacheMode::Writeback, Store::memory("m", 4 * PAGE + 1000));
+    let (_cache, object) = on(small(11), CacheMode::Writeback, Store::memory("m", 4 * PAGE + 1000));
     object.write_at(0, &[1; 4 * PAGE as usize + 1000]).unwrap();
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -202,9 +175,7 @@ fn an_object_that_grows_during_a_clearing_loses_nothing_behind_its_old_end() {
                 object.set_len_bytes(4 * PAGE + 1000).unwrap();
                 object.set_len_bytes(5 * PAGE).unwrap();
                 object.write_at(4 * PAGE + 2000, &[round as u8 | 1; 100]).unwrap();
-                let mut bytes = [0; 100];
-                object.read_at(4 * PAGE + 2000, &mut bytes).unwrap();
-                assert_eq!(bytes, [round as u8 | 1; 100]);
+                assert_eq!(bytes_at(&object, 4 * PAGE + 2000, 100), [round as u8 | 1; 100]);
             }
         });
         for _ in 0..2000 {
@@ -220,26 +191,22 @@ fn an_object_that_grows_during_a_clearing_loses_nothing_behind_its_old_end() {
 fn both_engines_clear_ranges_of_files() {
     for engine in [Engine::Auto, Engine::Blocking] {
         for mode in [CacheMode::Writethrough, CacheMode::Writeback] {
-            let path = std::path::PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
-            let path = path.join(format!("cleared-{}", std::process::id()));
+            let path = scratch("cleared");
             let content: Vec<u8> = (0..LEN as usize + 700).map(|at| (at % 251) as u8).collect();
             std::fs::write(&path, &content).unwrap();
             let config =
                 CacheConfig { engine, segment_bytes: SET_BYTES, background: false, ..CacheConfig::default() };
-            let cache = Cache::new(config).unwrap();
-            let object = open(&cache, mode, Store::open(&path, &OpenOptions::default()).unwrap());
+            let (cache, object) = on(config, mode, open(&path));
             object.write_at(0, &content).unwrap();
             let mut queue = cache.queue().unwrap();
             let (a, b) = (Op::Discard { offset: 5000, len: 50_000, durable: true }, 60 * PAGE);
             let c = Op::Zero { offset: b, len: LEN + 700 - b, durable: false };
-            queue.submit(&object, [a, c].into_iter().map(|op| Request { op, user_data: 0 }));
-            assert!(wait(&mut queue, 2).iter().all(|completion| completion.result.is_ok()));
+            queue.submit(&object, [a, c].map(request));
+            succeed_all(&mut queue);
             let mut expected = content.clone();
             expected[5000..55_000].fill(0);
             expected[b as usize..].fill(0);
-            let mut bytes = vec![1; content.len()];
-            object.read_at(0, &mut bytes).unwrap();
-            assert!(bytes == expected, "{engine:?} {mode:?}");
+            assert!(bytes_at(&object, 0, LEN + 700) == expected, "{engine:?} {mode:?}");
             object.close().unwrap();
             assert!(std::fs::read(&path).unwrap() == expected, "{engine:?} {mode:?}");
             std::fs::remove_file(&path).unwrap();

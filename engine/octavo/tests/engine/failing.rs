@@ -1,11 +1,14 @@
 //! Stores that fail: which errors syncs return, which pages stay dirty and how they are retried,
 //! how long an object is after a failed change of length, and how a failed plain read ends.
 
-use crate::fixture::{complete_all, disk, small, until};
+use crate::fixture::{
+    bytes_at, complete_all, disk, open, request, scene, scratch, sized, small, until, write_request,
+    written_back,
+};
 use crate::watchdog::Watchdog;
-use octavo::disk::{OpenOptions, SimDisk, SimFaults, SimOptions, Store};
+use octavo::disk::{SimDisk, SimFaults, SimOptions, Store};
 use octavo::{
-    Advice, Cache, CacheConfig, CacheMode, Error, Object, ObjectStat, Op, Partition, PartitionConfig, Request,
+    Advice, Cache, CacheConfig, CacheMode, Error, Object, ObjectStat, Op, Partition, PartitionConfig,
 };
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,23 +17,15 @@ use std::time::Duration;
 const PAGE: usize = 4096;
 const LEN: usize = 16 * PAGE;
 
-fn partition(cache_mode: CacheMode) -> (Cache, Partition) {
-    let cache = Cache::new(small(3)).unwrap();
-    let config = PartitionConfig {
-        cache_mode,
-        max_bytes: Some(1 << 20),
-        dirty_max_bytes: Some(1 << 20),
-        ..PartitionConfig::new("p")
-    };
-    let partition = cache.partition(config).unwrap();
-    (cache, partition)
+fn on(cache_mode: CacheMode, store: Store) -> (Cache, Partition, Object) {
+    let config = PartitionConfig { cache_mode, dirty_max_bytes: Some(1 << 20), ..sized(1 << 20) };
+    scene(small(3), config, store)
 }
 
 /// A cache with an object on a simulated disk.
 fn on_disk(cache_mode: CacheMode) -> (Cache, Partition, SimDisk, Object) {
-    let (cache, partition) = partition(cache_mode);
     let disk = disk(9);
-    let object = partition.open(disk.store("disk", LEN as u64), "object").unwrap();
+    let (cache, partition, object) = on(cache_mode, disk.store("disk", LEN as u64));
     (cache, partition, disk, object)
 }
 
@@ -38,10 +33,9 @@ fn on_disk(cache_mode: CacheMode) -> (Cache, Partition, SimDisk, Object) {
 fn all_syncs(cache: &Cache, object: &Object) -> Vec<Result<(), Error>> {
     let mut results = vec![object.sync(), object.sync_range(0, 100)];
     let mut queue = cache.queue().unwrap();
-    let buffer = vec![77; PAGE].into();
-    let durable = Op::Write { offset: 15 * PAGE as u64, len: PAGE, buffer, durable: true };
+    let durable = write_request(0, 15 * PAGE as u64, vec![77; PAGE], true);
     let zero = Op::Zero { offset: 14 * PAGE as u64, len: PAGE as u64, durable: true };
-    queue.submit(object, [Op::Sync, durable, zero].map(|op| Request { op, user_data: 0 }));
+    queue.submit(object, [request(Op::Sync), durable, request(zero)]);
     results.extend(complete_all(&mut queue).into_iter().map(|completion| completion.result));
     results
 }
@@ -63,14 +57,10 @@ fn after_a_failed_fdatasync_every_sync_fails_until_the_object_is_opened_again() 
         for result in all_syncs(&cache, &object) {
             assert!(matches!(result, Err(Error::Failed { .. })), "{mode:?}: {result:?}");
         }
-        assert!(
-            matches!(object.close(), Err(Error::Failed { .. })),
-            "a failed object cannot be closed successfully"
-        );
+        let closed = object.close();
+        assert!(matches!(closed, Err(Error::Failed { .. })), "{mode:?}: {closed:?}");
         // Reads still work, and return written bytes or those of the store.
-        let mut bytes = vec![1; LEN];
-        object.read_at(0, &mut bytes).unwrap();
-        assert!(bytes.iter().all(|byte| [0, 5, 77].contains(byte)));
+        assert!(bytes_at(&object, 0, LEN as u64).iter().all(|byte| [0, 5, 77].contains(byte)));
         object.abandon();
         let object = partition.open(disk.store("disk", 0), "object").unwrap();
         object.write_at(0, &[6; LEN]).unwrap();
@@ -97,26 +87,21 @@ fn pages_whose_write_back_fails_stay_dirty_and_every_sync_fails_until_one_succee
             assert!(stat.writeback_error.is_some());
         }
         let mut queue = cache.queue().unwrap();
-        queue.submit(&object, [Request { op: Op::Sync, user_data: 0 }]);
+        queue.submit(&object, [request(Op::Sync)]);
         queue.wait(1, |completion| assert!(completion.result.is_err()));
         assert!(object.close().is_err(), "the object stays open");
         assert_eq!(partition.stat().sync_errors, 0, "no sync of the store follows a failed write");
         // Dirty pages can be read and written again.
-        let mut bytes = vec![0; LEN];
-        object.read_at(0, &mut bytes).unwrap();
-        assert!(bytes == [5; LEN]);
+        assert!(bytes_at(&object, 0, LEN as u64) == [5; LEN]);
         object.write_at(PAGE as u64, &[8; PAGE]).unwrap();
         disk.set_faults(SimFaults::default());
         object.sync().unwrap();
         let stat = object.stat();
         assert_eq!((stat.dirty_bytes, stat.writeback_error), (0, None));
         disk.crash();
-        let image = disk.image("disk");
-        assert!(
-            image[..PAGE] == [5; PAGE]
-                && image[PAGE..2 * PAGE] == [8; PAGE]
-                && image[2 * PAGE..] == [5; LEN - 2 * PAGE]
-        );
+        let mut expected = [5; LEN];
+        expected[PAGE..2 * PAGE].fill(8);
+        assert!(disk.image("disk") == expected);
     }
 }
 
@@ -144,9 +129,8 @@ fn after_a_failed_change_of_length_the_object_is_as_long_as_its_store() {
     let mut lengths = std::collections::BTreeSet::new();
     for seed in 0..20 {
         for (mode, wanted) in [(CacheMode::Writeback, 5_000), (CacheMode::Writethrough, 30_000)] {
-            let (_cache, partition) = partition(mode);
             let disk = disk(seed);
-            let object = partition.open(disk.store("disk", 20_000), "object").unwrap();
+            let (_cache, _partition, object) = on(mode, disk.store("disk", 20_000));
             object.write_at(0, &[3; 20_000]).unwrap();
             disk.set_faults(SimFaults { p_sync_error: 1.0, ..SimFaults::default() });
             let error = object.set_len_bytes(wanted).unwrap_err().to_string();
@@ -161,8 +145,7 @@ fn after_a_failed_change_of_length_the_object_is_as_long_as_its_store() {
             let synced = object.sync();
             assert!(matches!(synced, Err(Error::Failed { .. })), "seed {seed}: {synced:?}");
             object.advise(0, len, Advice::DontNeed).unwrap();
-            let mut bytes = vec![0; len as usize];
-            object.read_at(0, &mut bytes).unwrap();
+            let bytes = bytes_at(&object, 0, len);
             assert!(
                 len < 20_000 || bytes[16_000..20_000] == [9; 4_000],
                 "seed {seed}: written bytes are gone"
@@ -179,17 +162,10 @@ fn on_a_full_disk(background: bool, dirty_max_bytes: u64) -> (Cache, SimDisk, Ob
     // Enough bounce pages for long runs.
     let buffers_max_bytes = Some(16 << 20);
     let config = CacheConfig { memory_max_bytes: 32 << 20, buffers_max_bytes, background, ..small(3) };
-    let cache = Cache::new(config).unwrap();
-    let config = PartitionConfig {
-        cache_mode: CacheMode::Writeback,
-        max_bytes: Some(4 << 20),
-        dirty_max_bytes: Some(dirty_max_bytes),
-        ..PartitionConfig::new("p")
-    };
-    let disk = SimDisk::new(SimOptions::default());
-    disk.set_faults(SimFaults { p_no_space: 1.0, p_torn: 0.0, ..SimFaults::default() });
-    let store = disk.store("disk", 400 * 4096);
-    let object = cache.partition(config).unwrap().open(store, "object").unwrap();
+    let partition = PartitionConfig { dirty_max_bytes: Some(dirty_max_bytes), ..written_back(4 << 20) };
+    let faults = SimFaults { p_no_space: 1.0, p_torn: 0.0, ..SimFaults::default() };
+    let disk = SimDisk::new(SimOptions { faults, ..SimOptions::default() });
+    let (cache, _, object) = scene(config, partition, disk.store("disk", 400 * 4096));
     (cache, disk, object)
 }
 
@@ -269,14 +245,13 @@ impl Drop for Loop {
 #[test]
 fn a_failed_plain_read_returns_the_error_frees_its_slots_and_wakes_waiting_threads() {
     let _watchdog = Watchdog::new(Duration::from_secs(20), "a device that fails");
-    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("failing-{}", std::process::id()));
+    let path = scratch("failing");
     std::fs::write(&path, vec![4; LEN]).unwrap();
     let device = match Loop::new(&path) {
         Ok(device) => device,
         Err(error) => return eprintln!("skipped: no loop device: {error}"),
     };
-    let (_cache, partition) = partition(CacheMode::Writethrough);
-    let object = partition.open(Store::open(&device.0, &OpenOptions::default()).unwrap(), "object").unwrap();
+    let (_cache, partition, object) = on(CacheMode::Writethrough, open(&device.0));
     object.read_at(0, &mut [0; PAGE]).unwrap();
     // The second half of the device fails.
     std::fs::File::options().write(true).open(&path).unwrap().set_len(LEN as u64 / 2).unwrap();

@@ -1,9 +1,13 @@
-//! What many tests need: small caches, simulated disks, and ways to wait.
+//! What many tests need: small caches, simulated disks, requests, and ways to wait.
 
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use octavo::disk::{SimDisk, SimOptions};
-use octavo::{CacheConfig, Completion, Queue, WAYS};
+use octavo::disk::{OpenOptions, SimDisk, SimOptions, Store};
+use octavo::{
+    Cache, CacheConfig, CacheMode, Completion, Error, Object, Op, Partition, PartitionConfig, Queue, Read,
+    Request, WAYS,
+};
 
 /// Bytes of a page, and of a set's frames: the smallest segment.
 pub const PAGE: u64 = 4096;
@@ -19,6 +23,62 @@ pub fn small(seed: u64) -> CacheConfig {
         seed: Some(seed),
         ..CacheConfig::default()
     }
+}
+
+/// The configuration of partition "p" with this `max`.
+pub fn sized(max_bytes: u64) -> PartitionConfig {
+    PartitionConfig { max_bytes: Some(max_bytes), ..PartitionConfig::new("p") }
+}
+
+/// The same in write-back mode.
+pub fn written_back(max_bytes: u64) -> PartitionConfig {
+    PartitionConfig { cache_mode: CacheMode::Writeback, ..sized(max_bytes) }
+}
+
+/// A cache with one partition, and this store as its object.
+pub fn scene(cache: CacheConfig, partition: PartitionConfig, store: Store) -> (Cache, Partition, Object) {
+    let cache = Cache::new(cache).unwrap();
+    let partition = cache.partition(partition).unwrap();
+    let object = partition.open(store, "object").unwrap();
+    (cache, partition, object)
+}
+
+/// A file of this process for one test, which removes it.
+pub fn scratch(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()))
+}
+
+pub fn open(path: &Path) -> Store {
+    Store::open(path, &OpenOptions::default()).unwrap()
+}
+
+pub fn request(op: Op) -> Request {
+    Request { user_data: 0, op }
+}
+
+/// A read into a buffer that is not zero, so that a read which moves no bytes is noticed.
+pub fn read_request(user_data: u64, offset: u64, len: usize) -> Request {
+    Request { user_data, op: Op::Read { offset, len, buffer: vec![0xEE; len].into() } }
+}
+
+pub fn write_request(user_data: u64, offset: u64, bytes: Vec<u8>, durable: bool) -> Request {
+    Request { user_data, op: Op::Write { offset, len: bytes.len(), buffer: bytes.into(), durable } }
+}
+
+/// The bytes of one read.
+pub fn bytes_at(object: &Object, offset: u64, len: u64) -> Vec<u8> {
+    let mut bytes = vec![0xEE; len as usize];
+    object.read_at(offset, &mut bytes).unwrap();
+    bytes
+}
+
+/// The bytes of one batch of reads, each an offset and a length.
+pub fn batch_at(object: &Object, ranges: &[(u64, usize)]) -> (Result<(), Error>, Vec<Vec<u8>>) {
+    let mut buffers: Vec<Vec<u8>> = ranges.iter().map(|(_, len)| vec![0xEE; *len]).collect();
+    let reads = ranges.iter().zip(&mut buffers);
+    let mut reads: Vec<Read<'_>> =
+        reads.map(|((offset, _), buffer)| Read { offset: *offset, buffer }).collect();
+    (object.read_batch(&mut reads), buffers)
 }
 
 /// A simulated disk with the default latencies.

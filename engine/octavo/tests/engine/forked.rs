@@ -1,12 +1,12 @@
 //! Forked children of a process with a cache. A child has the memory and the descriptors of its
 //! parent, but none of its threads.
 
-use crate::fixture::{is_alone, succeed_all};
+use crate::fixture::{PAGE, is_alone, read_request, succeed_all};
 use crate::kernel;
 use crate::watchdog::Watchdog;
 use octavo::disk::{Engine, OpenError, OpenOptions, Store};
 use octavo::{
-    Advice, Cache, CacheConfig, CacheMode, Error, Limits, Object, Op, Partition, PartitionConfig, PolicyName,
+    Advice, Cache, CacheConfig, CacheMode, Error, Limits, Object, Partition, PartitionConfig, PolicyName,
     Queue, Read, Request,
 };
 use std::panic::AssertUnwindSafe;
@@ -15,7 +15,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-const PAGE: u64 = 4096;
 const PAGES: u64 = 8192;
 
 /// The first `RESIDENT` pages stay resident, other threads write the next `WRITTEN` pages during
@@ -63,8 +62,7 @@ fn stamp(number: u64) -> [u8; PAGE as usize] {
 }
 
 fn read(number: u64, page: u64) -> Request {
-    let buffer = vec![0; PAGE as usize].into();
-    Request { user_data: number, op: Op::Read { offset: page * PAGE, len: PAGE as usize, buffer } }
+    read_request(number, page * PAGE, PAGE as usize)
 }
 
 fn is_refused<T>(result: Result<T, Error>) -> bool {

@@ -1,13 +1,31 @@
 //! A store that hangs delays its own object only.
 
-use crate::fixture::{PAGE, SET_BYTES, disk, until};
+use crate::fixture::{PAGE, disk, scene, small, until, written_back};
 use crate::watchdog::Watchdog;
 use octavo::disk::SimDisk;
 use octavo::{Cache, CacheConfig, CacheMode, Limits, Object, PartitionConfig};
 use std::time::Duration;
 
+const MIB: u64 = 1 << 20;
+
 const PAGES: u64 = 256;
 const DIRTY_MAX: u64 = 64;
+
+/// A cache with a cleaner, and 32 bounce pages.
+fn config(seed: u64, reaper: bool) -> CacheConfig {
+    let buffers_max_bytes = Some(MIB);
+    CacheConfig { memory_max_bytes: 16 * MIB, buffers_max_bytes, background: true, reaper, ..small(seed) }
+}
+
+/// A partition that starts with `bytes` and may have 6 MiB of dirty pages.
+fn started(name: &str, bytes: u64) -> PartitionConfig {
+    PartitionConfig {
+        cache_mode: CacheMode::Writeback,
+        start_bytes: Some(bytes),
+        dirty_max_bytes: Some(6 * MIB),
+        ..PartitionConfig::new(name)
+    }
+}
 
 /// Writes every other page, so that each becomes an I/O of its own.
 fn dirty(object: &Object, pages: u64) {
@@ -22,12 +40,8 @@ fn assert_written(disk: &SimDisk, name: &str, pages: u64) {
     let image = disk.image(name);
     for page in 0..pages {
         let at = (page * 2 * PAGE) as usize;
-        assert_eq!(
-            image[at..][..PAGE as usize],
-            [page as u8 | 1; PAGE as usize],
-            "page {} of {name}",
-            2 * page
-        );
+        let expected = [page as u8 | 1; PAGE as usize];
+        assert_eq!(image[at..][..PAGE as usize], expected, "page {} of {name}", 2 * page);
     }
 }
 
@@ -36,24 +50,10 @@ fn assert_written(disk: &SimDisk, name: &str, pages: u64) {
 #[test]
 fn a_hung_store_delays_the_write_back_of_its_own_object_only() {
     let watchdog = Watchdog::new(Duration::from_secs(60), "a store that hangs");
-    let config = CacheConfig {
-        memory_max_bytes: 16 << 20,
-        segment_bytes: SET_BYTES,
-        // 32 bounce pages.
-        buffers_max_bytes: Some(1 << 20),
-        reaper: false,
-        seed: Some(3),
-        ..CacheConfig::default()
-    };
-    let cache = Cache::new(config).unwrap();
+    let cache = Cache::new(config(3, false)).unwrap();
     let partition = |name: &str| {
-        let config = PartitionConfig {
-            cache_mode: CacheMode::Writeback,
-            max_bytes: Some(4 << 20),
-            dirty_max_bytes: Some(DIRTY_MAX * PAGE),
-            ..PartitionConfig::new(name)
-        };
-        cache.partition(config).unwrap()
+        let (name, dirty_max_bytes) = (name.to_owned(), Some(DIRTY_MAX * PAGE));
+        cache.partition(PartitionConfig { name, dirty_max_bytes, ..written_back(4 * MIB) }).unwrap()
     };
     let (dead, alive) = (disk(1), disk(2));
     let (first, second) = (partition("first"), partition("second"));
@@ -91,25 +91,9 @@ fn a_hung_store_delays_the_write_back_of_its_own_object_only() {
 /// partition needs: no partition could be made, limited or resized any more.
 #[test]
 fn a_hung_store_delays_resizes_of_its_own_partition_only() {
-    const MIB: u64 = 1 << 20;
     let watchdog = Watchdog::new(Duration::from_secs(60), "a store that hangs while sizes change");
-    let config = CacheConfig {
-        memory_max_bytes: 16 * MIB,
-        segment_bytes: SET_BYTES,
-        buffers_max_bytes: Some(MIB),
-        seed: Some(4),
-        ..CacheConfig::default()
-    };
-    let cache = Cache::new(config).unwrap();
-    let partition = |name: &str, bytes: u64| {
-        let config = PartitionConfig {
-            cache_mode: CacheMode::Writeback,
-            start_bytes: Some(bytes),
-            dirty_max_bytes: Some(6 * MIB),
-            ..PartitionConfig::new(name)
-        };
-        cache.partition(config).unwrap()
-    };
+    let cache = Cache::new(config(4, true)).unwrap();
+    let partition = |name: &str, bytes: u64| cache.partition(started(name, bytes)).unwrap();
     let (dead, alive) = (disk(5), disk(6));
     let (first, second) = (partition("host/first", 7 * MIB), partition("second", 7 * MIB));
     // Every set has pages, and none is so full that it must evict one.
@@ -169,27 +153,11 @@ fn a_hung_store_delays_resizes_of_its_own_partition_only() {
 /// Setting a limit of a partition or a group used to wait for the store as long as it hung.
 #[test]
 fn limits_apply_at_once_and_a_hung_store_owes_its_memory_until_it_answers() {
-    const MIB: u64 = 1 << 20;
     let watchdog = Watchdog::new(Duration::from_secs(60), "limits on a store that hangs");
     for reaper in [false, true] {
-        let config = CacheConfig {
-            memory_max_bytes: 16 * MIB,
-            segment_bytes: SET_BYTES,
-            buffers_max_bytes: Some(MIB),
-            reaper,
-            seed: Some(4),
-            ..CacheConfig::default()
-        };
-        let cache = Cache::new(config).unwrap();
-        let config = PartitionConfig {
-            cache_mode: CacheMode::Writeback,
-            start_bytes: Some(7 * MIB),
-            dirty_max_bytes: Some(6 * MIB),
-            ..PartitionConfig::new("host/first")
-        };
-        let first = cache.partition(config).unwrap();
         let dead = disk(5);
-        let stuck = first.open(dead.store("stuck", 4 * PAGES * PAGE), "stuck").unwrap();
+        let store = dead.store("stuck", 4 * PAGES * PAGE);
+        let (cache, first, stuck) = scene(config(4, reaper), started("host/first", 7 * MIB), store);
         dead.hang();
         dirty(&stuck, 2 * PAGES);
         let limits = Limits { max_bytes: 3 * MIB, ..Limits::default() };

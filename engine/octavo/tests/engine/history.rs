@@ -9,10 +9,11 @@
 //! the zone must not overlap another one of this kind, and must not contain the zone of a value
 //! whose operations could all have happened at one moment.
 
+use crate::fixture::{batch_at, bytes_at, disk, scene, sized, small};
 use crate::watchdog::Watchdog;
-use octavo::disk::{SimDisk, SimOptions, Store};
+use octavo::disk::Store;
 use octavo::numa::{NumaMode, Replication, TopologySource, sit};
-use octavo::{Advice, Cache, CacheConfig, CacheMode, Object, Partition, PartitionConfig, Read, WAYS};
+use octavo::{Advice, CacheConfig, CacheMode, Object, Partition, PartitionConfig, WAYS};
 use octavo_random::Random;
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -92,10 +93,8 @@ fn the_checker_accepts_linearizable_histories_and_refuses_others() {
     let reads = [event(1, false, 10, 11), event(2, false, 12, 13)];
     assert!(check(&[&writes[..], &reads[..1]].concat()).is_ok());
     assert!(check(&[&writes[..], &reads[1..]].concat()).is_ok());
-    assert!(
-        check(&[&writes[..], &reads[..], &[event(1, false, 14, 15)]].concat()).is_err(),
-        "a read went back"
-    );
+    let went_back = [&writes[..], &reads[..], &[event(1, false, 14, 15)]].concat();
+    assert!(check(&went_back).is_err(), "a read went back");
     assert!(check(&[event(1, true, 1, 2), event(0, false, 3, 4)]).is_err(), "an old page after a write");
     assert!(check(&[event(1, true, 5, 6), event(1, false, 1, 2)]).is_err(), "bytes of the future");
     assert!(check(&[event(7, false, 1, 2)]).is_err(), "bytes from nowhere");
@@ -140,24 +139,20 @@ impl Scene {
             let page = if random.one_in(2) { random.below(3) } else { random.below(PAGES) };
             match random.below(64) {
                 0..36 => {
-                    let (called, mut bytes) = (self.now(), vec![0xEE; PAGE]);
-                    object.read_at(page * PAGE as u64, &mut bytes).unwrap();
+                    let called = self.now();
+                    let bytes = bytes_at(object, page * PAGE as u64, PAGE as u64);
                     let returned = self.now();
                     events.push(Event { page, value: value_of(&bytes), write: false, called, returned });
                 }
                 36..44 => {
                     let pages: Vec<u64> = (0..6).map(|_| random.below(PAGES)).collect();
-                    let (called, mut bytes) = (self.now(), vec![0xEE; 6 * PAGE]);
-                    let mut reads: Vec<Read> = pages
-                        .iter()
-                        .zip(bytes.chunks_mut(PAGE))
-                        .map(|(page, buffer)| Read { offset: page * PAGE as u64, buffer })
-                        .collect();
-                    object.read_batch(&mut reads).unwrap();
+                    let ranges: Vec<_> = pages.iter().map(|page| (page * PAGE as u64, PAGE)).collect();
+                    let called = self.now();
+                    let (result, read) = batch_at(object, &ranges);
                     let returned = self.now();
-                    for (page, bytes) in pages.iter().zip(bytes.chunks(PAGE)) {
-                        let value = value_of(bytes);
-                        events.push(Event { page: *page, value, write: false, called, returned });
+                    result.unwrap();
+                    for (page, bytes) in pages.into_iter().zip(read) {
+                        events.push(Event { page, value: value_of(&bytes), write: false, called, returned });
                     }
                 }
                 44..58 => {
@@ -204,28 +199,18 @@ fn history(
     const THREADS: u64 = 4;
     let what = format!("{mode:?}, {nodes} nodes, {cache_mode:?}, {replication:?}, seed {seed}");
     let watchdog = Watchdog::new(Duration::from_secs(60), &what);
-    let cache = Cache::new(CacheConfig {
-        memory_max_bytes: 4 << 20,
+    let config = CacheConfig {
         buffers_max_bytes: Some(2 << 20),
-        segment_bytes: (PAGE * WAYS) as u64,
-        background: false,
-        seed: Some(seed),
         topology: TopologySource::Emulated { nodes, cores: 2 },
         numa: mode,
         replication,
-        ..CacheConfig::default()
-    })
-    .unwrap();
-    let partition = cache
-        .partition(PartitionConfig {
-            cache_mode,
-            // Sometimes a page finds no free way.
-            max_bytes: Some(4 * (PAGE * WAYS + 1024) as u64 + (20 << 10)),
-            dirty_max_bytes: Some(12 * PAGE as u64),
-            ..PartitionConfig::new("p")
-        })
-        .unwrap();
-    let object = partition.open(store, "object").unwrap();
+        ..small(seed)
+    };
+    // Sometimes a page finds no free way.
+    let max_bytes = 4 * (PAGE * WAYS + 1024) as u64 + (20 << 10);
+    let partition =
+        PartitionConfig { cache_mode, dirty_max_bytes: Some(12 * PAGE as u64), ..sized(max_bytes) };
+    let (_cache, partition, object) = scene(config, partition, store);
     let events = Mutex::new(Vec::new());
     let scene = Scene { partition, object, clock: AtomicU64::new(1), values: AtomicU64::new(1), events };
     std::thread::scope(|scope| {
@@ -253,7 +238,7 @@ fn reads_and_writes_from_several_nodes_are_linearizable_in_every_numa_mode() {
     let len = PAGES * PAGE as u64;
     for (number, cache_mode) in [CacheMode::Writeback, CacheMode::Writethrough].into_iter().enumerate() {
         for (mode, nodes) in kinds {
-            let store = SimDisk::new(SimOptions::default()).store("s", len);
+            let store = disk(0).store("s", len);
             history(mode, nodes, cache_mode, Replication::default(), store, number as u64);
         }
         for seed in 0..6 {
@@ -267,7 +252,7 @@ fn reads_and_writes_from_several_nodes_are_linearizable_in_every_numa_mode() {
             };
             let store = match seed % 2 {
                 0 => Store::memory("m", len),
-                _ => SimDisk::new(SimOptions::default()).store("s", len),
+                _ => disk(0).store("s", len),
             };
             let mode = if seed % 3 == 2 { NumaMode::Auto } else { NumaMode::Replicate };
             history(mode, [2, 3, 5][seed as usize % 3], cache_mode, replication, store, seed);

@@ -16,20 +16,13 @@ pub fn move_to(pages: &[*const u8], number: u32) -> Vec<Option<u32>> {
 }
 
 fn place(pages: &[*const u8], to: Option<Vec<i32>>) -> Vec<Option<u32>> {
-    let mut status = vec![-1; pages.len()];
+    let (count, mut status) = (pages.len(), vec![-1; pages.len()]);
     let to = to.as_ref().map_or(std::ptr::null(), Vec::as_ptr);
     let move_mapped: libc::c_int = 2;
     // SAFETY: all arrays have that many members, and moving a page changes none of its bytes.
     let done = unsafe {
-        libc::syscall(
-            libc::SYS_move_pages,
-            0,
-            pages.len(),
-            pages.as_ptr(),
-            to,
-            status.as_mut_ptr(),
-            move_mapped,
-        )
+        let (pages, status) = (pages.as_ptr(), status.as_mut_ptr());
+        libc::syscall(libc::SYS_move_pages, 0, count, pages, to, status, move_mapped)
     };
     assert!(done >= 0, "move_pages: {}", std::io::Error::last_os_error());
     status.into_iter().map(|node| u32::try_from(node).ok()).collect()

@@ -1,12 +1,12 @@
 //! More concurrent calls than lanes with rings: each call proceeds, whatever the others wait for.
 
-use crate::fixture::{PAGE, disk, until};
+use crate::fixture::{PAGE, batch_at, disk, read_request, sized, until};
+use crate::numa;
 use crate::watchdog::Watchdog;
 use octavo::disk::SimDisk;
-use octavo::numa::{NumaMode, TopologySource};
+use octavo::numa::NumaMode;
 use octavo::{
-    Advice, Cache, CacheConfig, CacheMode, Error, Limits, Object, Op, Partition, PartitionConfig, Queue,
-    Read, Request,
+    Advice, Cache, CacheConfig, CacheMode, Error, Limits, Object, Partition, PartitionConfig, Queue,
 };
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
@@ -16,26 +16,13 @@ use std::time::Duration;
 const LANES_SHARE: u64 = 8;
 const STACK_BYTES: usize = 64 << 10;
 
-fn cache(numa: NumaMode) -> Cache {
-    let topology = match numa {
-        NumaMode::Off => TopologySource::default(),
-        _ => TopologySource::Emulated { nodes: 2, cores: 1 },
-    };
-    let config = CacheConfig {
-        memory_max_bytes: 32 << 20,
-        background: false,
-        seed: Some(11),
-        numa,
-        topology,
-        ..CacheConfig::default()
-    };
-    Cache::new(config).unwrap()
+fn cache(mode: NumaMode) -> Cache {
+    let nodes = if mode == NumaMode::Off { 1 } else { 2 };
+    Cache::new(CacheConfig { background: false, seed: Some(11), ..numa::config(mode, nodes, 1) }).unwrap()
 }
 
-fn partition(cache: &Cache, name: &str, mode: CacheMode) -> Partition {
-    let config =
-        PartitionConfig { cache_mode: mode, max_bytes: Some(12 << 20), ..PartitionConfig::new(name) };
-    cache.partition(config).unwrap()
+fn partition(cache: &Cache, name: &str, cache_mode: CacheMode) -> Partition {
+    cache.partition(PartitionConfig { name: name.to_owned(), cache_mode, ..sized(12 << 20) }).unwrap()
 }
 
 /// The bytes of a page: its number, repeated.
@@ -107,11 +94,8 @@ fn all_verbs(object: &Object, partition: &Partition) -> Result<(), Error> {
     let mut bytes = vec![0; 40 * 4096];
     object.read_at(page(1), &mut bytes)?;
     assert_eq!((&bytes[..4096], bytes[4096 + 100]), (&stamp(1)[..], 7));
-    let mut parts = [[0; 64]; 8];
-    let reads = parts.iter_mut().enumerate();
-    let mut reads: Vec<Read<'_>> =
-        reads.map(|(number, buffer)| Read { offset: page(50 + 3 * number as u64), buffer }).collect();
-    object.read_batch(&mut reads)?;
+    let parts: Vec<_> = (0..8).map(|number| (page(50 + 3 * number), 64)).collect();
+    batch_at(object, &parts).0?;
     object.advise(page(80), page(20), Advice::WillNeed)?;
     assert!(object.pin(page(100))?.is_some());
     let mut pins = Vec::new();
@@ -180,22 +164,18 @@ fn queues_that_use_up_the_buffer_share_do_not_stop_blocking_calls() {
     assert!(queues.len() as u64 > (2 << 20) / Queue::CHARGED_BYTES, "{} queues", queues.len());
     let said = refused.to_string();
     let left = said.split("only ").nth(1).and_then(|rest| rest.split(" of ").next()).unwrap();
-    assert_eq!(
-        said,
-        format!("an I/O ring for this queue needs 24 KiB, but only {left} of buffers_max = 4 MiB are free")
-    );
+    let free = format!("only {left} of buffers_max = 4 MiB are free");
+    assert_eq!(said, format!("an I/O ring for this queue needs 24 KiB, but {free}"));
     let object = partition.open(disk.store("disk", 300 * PAGE), "disk").unwrap();
     all_at_once(&disk, 100, 100, |thread| object.read_at((150 + thread) * PAGE, &mut [0; 64]));
     all_verbs(&object, &partition).unwrap();
     // A resize, which may need I/O.
-    let other =
-        cache.partition(PartitionConfig { max_bytes: Some(4 << 20), ..PartitionConfig::new("q") }).unwrap();
+    let other = cache.partition(PartitionConfig { name: "q".to_owned(), ..sized(4 << 20) }).unwrap();
     cache.set_limits(&other, Limits { max_bytes: 3 << 20, ..Limits::default() }).unwrap();
     drop(queues);
     let mut queue = cache.queue().unwrap();
     let object = other.open(disk.store("disk", 300 * PAGE), "again").unwrap();
-    let read = Op::Read { offset: 0, len: 4096, buffer: vec![0; 4096].into() };
-    queue.submit(&object, [Request { op: read, user_data: 0 }]);
+    queue.submit(&object, [read_request(0, 0, 4096)]);
     queue.wait(1, |completion| completion.result.unwrap());
 }
 

@@ -1,14 +1,16 @@
 //! NUMA modes through the public interface, on emulated nodes and on those of this machine.
 
-use crate::fixture::{is_alone, sleeps, succeed_all, until};
+use crate::fixture::{
+    self, PAGE, batch_at, bytes_at, is_alone, read_request, request, sized, sleeps, succeed_all, until,
+    write_request,
+};
 use crate::watchdog::Watchdog;
 use octavo::disk::Store;
 use octavo::numa::{NumaMode, PartitionNumaStat, Replication, TopologySource, sit};
-use octavo::{Cache, CacheConfig, CacheMode, Object, Op, Partition, PartitionConfig, Read, Request};
+use octavo::{Cache, CacheConfig, CacheMode, Object, Op, Partition, PartitionConfig};
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub const PAGE: u64 = 4096;
 pub const PAGES: u64 = 1024;
 
 pub fn config(mode: NumaMode, nodes: u32, cores: u32) -> CacheConfig {
@@ -27,11 +29,9 @@ pub fn scene(config: CacheConfig) -> (Cache, Partition, Object) {
 }
 
 pub fn scene_of(config: CacheConfig, cache_mode: CacheMode) -> (Cache, Partition, Object) {
-    let cache = Cache::new(config).unwrap();
-    let bytes = 8 * ((2 << 20) + (16 << 10)) + (128 << 10);
-    let config = PartitionConfig { cache_mode, max_bytes: Some(bytes), ..PartitionConfig::new("p") };
-    let partition = cache.partition(config).unwrap();
-    let object = partition.open(Store::memory("disk", PAGES * PAGE), "disk").unwrap();
+    let partition = PartitionConfig { cache_mode, ..sized(8 * ((2 << 20) + (16 << 10)) + (128 << 10)) };
+    let store = Store::memory("disk", PAGES * PAGE);
+    let (cache, partition, object) = fixture::scene(config, partition, store);
     for page in 0..PAGES {
         object.write_at(page * PAGE, &page.to_le_bytes()).unwrap();
         object.read_at(page * PAGE, &mut [0]).unwrap();
@@ -39,39 +39,47 @@ pub fn scene_of(config: CacheConfig, cache_mode: CacheMode) -> (Cache, Partition
     (cache, partition, object)
 }
 
-/// Reads every page on a thread that sits on core `seat`.
+/// Runs `act` on a thread that sits on core `seat`.
+fn on(seat: u32, act: impl FnOnce() + Send) {
+    let act = || {
+        sit(seat);
+        act();
+    };
+    std::thread::scope(|scope| scope.spawn(act).join().unwrap());
+}
+
+pub fn read_all(object: &Object) {
+    for page in 0..PAGES {
+        assert_eq!(bytes_at(object, page * PAGE, 8), page.to_le_bytes());
+    }
+}
+
 fn read_all_on(seat: u32, object: &Object) {
-    std::thread::scope(|scope| {
-        let reader = || {
-            sit(seat);
-            let mut bytes = [0; 8];
-            for page in 0..PAGES {
-                object.read_at(page * PAGE, &mut bytes).unwrap();
-                assert_eq!(u64::from_le_bytes(bytes), page);
-            }
-        };
-        scope.spawn(reader).join().unwrap();
-    });
+    on(seat, || read_all(object));
+}
+
+pub fn stat(cache: &Cache) -> PartitionNumaStat {
+    cache.numa_stat().partitions.remove(0)
 }
 
 #[test]
 fn pages_are_divided_among_nodes_and_local_and_remote_hits_are_counted() {
     sit(0);
     let (cache, partition, object) = scene(config(NumaMode::Partition, 2, 2));
-    let before = cache.numa_stat().partitions.remove(0);
+    let before = stat(&cache);
     assert_eq!(before.nodes.iter().map(|node| node.segments).collect::<Vec<_>>(), [4, 4]);
     assert_eq!(before.nodes.iter().map(|node| node.pages).sum::<u64>(), PAGES);
     // Cores 2 and 3 belong to node 1; core 4 is core 0 again.
     for (seat, node) in [(1, 0), (2, 1), (3, 1), (4, 0)] {
-        let before = cache.numa_stat().partitions.remove(0);
+        let before = stat(&cache);
         read_all_on(seat, &object);
-        let after = cache.numa_stat().partitions.remove(0);
+        let after = stat(&cache);
         assert_eq!(after.local_hits - before.local_hits, after.nodes[node].pages, "core {seat}");
         assert_eq!(after.remote_hits - before.remote_hits, after.nodes[1 - node].pages, "core {seat}");
     }
     let writes = cache.numa_stat().partitions[0].remote_writes;
     object.write_at(0, &vec![0; (PAGES * PAGE) as usize]).unwrap();
-    let after = cache.numa_stat().partitions.remove(0);
+    let after = stat(&cache);
     assert_eq!(after.remote_writes - writes, after.nodes[1].pages);
     assert_eq!(partition.stat().hits, after.local_hits + after.remote_hits);
 }
@@ -97,7 +105,7 @@ fn a_partition_of_one_node_has_all_its_pages_there() {
     let partition = cache.partition(on(3)).unwrap();
     let object = partition.open(Store::memory("disk", 64 * PAGE), "disk").unwrap();
     object.read_at(0, &mut vec![0; 64 * PAGE as usize]).unwrap();
-    let stat = cache.numa_stat().partitions.remove(0);
+    let stat = stat(&cache);
     assert_eq!(stat.nodes.iter().map(|node| node.pages).collect::<Vec<_>>(), [0, 0, 0, 64]);
     let off = Cache::new(config(NumaMode::Off, 4, 1)).unwrap();
     assert!(off.partition(on(3)).is_err(), "a node without nodes");
@@ -108,7 +116,7 @@ fn one_node_counts_nothing_and_divides_nothing() {
     for config in [config(NumaMode::Off, 2, 2), config(NumaMode::Partition, 1, 4)] {
         let (cache, partition, object) = scene(config);
         read_all_on(3, &object);
-        let stat = cache.numa_stat().partitions.remove(0);
+        let stat = stat(&cache);
         assert_eq!((stat.local_hits, stat.remote_hits, stat.nodes.len()), (0, 0, 1));
         assert!(partition.stat().hits >= PAGES);
     }
@@ -130,10 +138,6 @@ fn on_this_machine_frames_and_metadata_lie_on_the_nodes_that_own_them() {
     read_all_on(0, &object);
 }
 
-fn stat(cache: &Cache) -> PartitionNumaStat {
-    cache.numa_stat().partitions.remove(0)
-}
-
 /// Writes every page `times` times with the bytes that it already has.
 pub fn write_all(object: &Object, times: u32) {
     for page in (0..PAGES).flat_map(|page| (0..times).map(move |_| page)) {
@@ -142,12 +146,7 @@ pub fn write_all(object: &Object, times: u32) {
 }
 
 fn write_all_on(seat: u32, object: &Object, times: u32) {
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            sit(seat);
-            write_all(object, times);
-        });
-    });
+    on(seat, || write_all(object, times));
 }
 
 #[test]
@@ -202,14 +201,12 @@ fn a_page_that_two_nodes_write_in_turn_stays_where_it_is() {
     assert_eq!(stat(&cache).switches, 0);
 }
 
-fn read_all_in_batches(object: &Object, batch: usize) {
-    let pages: Vec<u64> = (0..PAGES).collect();
-    for pages in pages.chunks(batch) {
-        let mut bytes = vec![[0; 8]; pages.len()];
-        let mut reads: Vec<Read<'_>> =
-            pages.iter().zip(&mut bytes).map(|(page, buffer)| Read { offset: page * PAGE, buffer }).collect();
-        object.read_batch(&mut reads).unwrap();
-        assert!(pages.iter().zip(&bytes).all(|(page, bytes)| u64::from_le_bytes(*bytes) == *page));
+pub fn read_all_in_batches(object: &Object, batch: usize) {
+    let reads: Vec<(u64, usize)> = (0..PAGES).map(|page| (page * PAGE, 8)).collect();
+    for reads in reads.chunks(batch) {
+        let (result, bytes) = batch_at(object, reads);
+        result.unwrap();
+        assert!(reads.iter().zip(&bytes).all(|((offset, _), bytes)| *bytes == (offset / PAGE).to_le_bytes()));
     }
 }
 
@@ -217,11 +214,11 @@ fn read_all_in_batches(object: &Object, batch: usize) {
 fn a_batch_is_read_by_the_nodes_of_its_pages_and_every_hit_is_local() {
     sit(0);
     let (cache, partition, object) = scene(config(NumaMode::Message, 2, 2));
-    let before = (cache.numa_stat().partitions.remove(0), partition.stat());
+    let before = (stat(&cache), partition.stat());
     for batch in [1, 7, 128, PAGES as usize] {
         read_all_in_batches(&object, batch);
     }
-    let after = (cache.numa_stat().partitions.remove(0), partition.stat());
+    let after = (stat(&cache), partition.stat());
     let (hits, misses) = (after.1.hits - before.1.hits, after.1.misses - before.1.misses);
     assert_eq!((hits, misses), (4 * PAGES, 0));
     let sent = after.0.messages + after.0.messages_refused;
@@ -251,13 +248,9 @@ fn requests_of_a_queue_run_on_other_nodes_and_complete_on_its_own_thread() {
     let mut queue = cache.queue().unwrap();
     let thread = std::thread::current().id();
     for write in [true, false, true, false] {
-        let request = |page: u64| {
-            let (offset, len, buffer) = (page * PAGE, 16, vec![page as u8; 16].into());
-            let op = match write {
-                true => Op::Write { offset, len, buffer, durable: page.is_multiple_of(100) },
-                false => Op::Read { offset, len, buffer },
-            };
-            Request { user_data: page, op }
+        let request = |page: u64| match write {
+            true => write_request(page, page * PAGE, vec![page as u8; 16], page.is_multiple_of(100)),
+            false => read_request(page, page * PAGE, 16),
         };
         queue.submit(&object, (0..PAGES).map(request));
         let mut ended = 0;
@@ -274,8 +267,7 @@ fn requests_of_a_queue_run_on_other_nodes_and_complete_on_its_own_thread() {
     }
     assert!(cache.numa_stat().partitions[0].messages > PAGES);
     // A request past the end still fails.
-    let op = Op::Read { offset: PAGES * PAGE, len: 1, buffer: vec![0].into() };
-    queue.submit(&object, [Request { user_data: 0, op }]);
+    queue.submit(&object, [read_request(0, PAGES * PAGE, 1)]);
     queue.wait(1, |completion| assert!(completion.result.is_err()));
 }
 
@@ -304,17 +296,13 @@ fn a_queue_outlives_the_workers_of_its_cache() {
     let (cache, partition, object) = scene(config(NumaMode::Message, 2, 1));
     let mut queue = cache.queue().unwrap();
     let submit = |queue: &mut octavo::Queue| {
-        let op = |page| Op::Read { offset: page * PAGE, len: 8, buffer: vec![0; 8].into() };
-        queue.submit(&object, (0..100).map(|page| Request { user_data: page, op: op(page) }));
+        queue.submit(&object, (0..100).map(|page| read_request(page, page * PAGE, 8)));
     };
     submit(&mut queue);
     drop((cache, partition));
     submit(&mut queue);
-    let mut ended = 0;
-    while queue.pending() > 0 {
-        ended += queue.wait(1, |completion| completion.result.unwrap());
-    }
-    assert_eq!(ended, 200);
+    assert_eq!(queue.pending(), 200);
+    succeed_all(&mut queue);
 }
 
 /// A prefetch has no buffer. In a bundle for another node it used to be taken for a read into its
@@ -325,7 +313,7 @@ fn a_prefetch_of_another_nodes_pages_is_not_sent_as_a_message() {
     let mut queue = cache.queue().unwrap();
     for round in 0..2 {
         let advise = |page| Op::Advise { offset: page * PAGE, len: 1, advice: octavo::Advice::WillNeed };
-        queue.submit(&object, (0..100).map(|page| Request { user_data: page, op: advise(page) }));
+        queue.submit(&object, (0..100).map(|page| request(advise(page))));
         succeed_all(&mut queue);
         assert!((0..100).all(|page| object.is_resident(page * PAGE)), "round {round}");
     }

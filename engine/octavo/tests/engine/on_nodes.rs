@@ -4,18 +4,16 @@
 //! of nodes in `OCTAVO_NODES`. On a machine with one node they print `SKIP`. New tests of placement
 //! use [`machine`], [`addresses`], [`kernel::nodes_of`] and [`on`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use octavo::numa::{Node, NodeStat, NumaMode, Replication, Topology, TopologySource};
-use octavo::{Cache, CacheConfig, CacheMode, Object, Partition, Read};
+use octavo::{Cache, CacheConfig, CacheMode, Object, Partition};
 
+use crate::fixture::{PAGE, bytes_at, until};
+use crate::numa::{PAGES, read_all, read_all_in_batches, stat};
 use crate::{kernel, numa};
-
-const PAGE: u64 = 4096;
-/// As `numa::scene` has them.
-const PAGES: u64 = 1024;
 
 /// The machine's nodes, if it has several.
 fn machine() -> Option<Topology> {
@@ -62,28 +60,8 @@ fn pages_by_node(object: &Object) -> BTreeMap<u32, Vec<u64>> {
 }
 
 fn read(object: &Object, pages: &[u64]) {
-    let mut bytes = [0; 8];
     for page in pages {
-        object.read_at(page * PAGE, &mut bytes).unwrap();
-        assert_eq!(u64::from_le_bytes(bytes), *page);
-    }
-}
-
-fn read_in_batches(object: &Object) {
-    let pages: Vec<u64> = (0..PAGES).collect();
-    for pages in pages.chunks(100) {
-        let mut bytes = vec![[0; 8]; pages.len()];
-        let read = |(page, buffer)| Read { offset: page * PAGE, buffer };
-        object
-            .read_batch(
-                &mut pages
-                    .iter()
-                    .zip(&mut bytes)
-                    .map(|(page, bytes)| read((*page, bytes)))
-                    .collect::<Vec<_>>(),
-            )
-            .unwrap();
-        assert!(pages.iter().zip(&bytes).all(|(page, bytes)| u64::from_le_bytes(*bytes) == *page));
+        assert_eq!(bytes_at(object, page * PAGE, 8), page.to_le_bytes());
     }
 }
 
@@ -91,9 +69,8 @@ fn read_in_batches(object: &Object) {
 /// a node lies there.
 fn assert_placed(topology: &Topology, cache: &Cache, object: &Object) {
     let by_node = pages_by_node(object);
-    let stat = cache.numa_stat();
-    assert!(!stat.refused);
-    let before = &stat.partitions[0];
+    assert!(!cache.numa_stat().refused);
+    let before = stat(cache);
     for (node, told) in topology.nodes.iter().zip(&before.nodes) {
         let pages = by_node.get(&node.number).map_or(&[][..], Vec::as_slice);
         assert_eq!(told.pages, pages.len() as u64, "on node {}", node.number);
@@ -103,7 +80,7 @@ fn assert_placed(topology: &Topology, cache: &Cache, object: &Object) {
         // Threads of a node have local hits on exactly the pages that the kernel reports there.
         on(node, || read(object, pages));
     }
-    let after = cache.numa_stat().partitions.remove(0);
+    let after = stat(cache);
     assert_eq!(after.remote_hits, before.remote_hits);
     assert_eq!(after.local_hits - before.local_hits, by_node.values().map(|pages| pages.len() as u64).sum());
     assert_bound(topology, object, &by_node);
@@ -142,10 +119,8 @@ fn processors_belong_to_the_nodes_that_the_kernel_reports() {
             });
             assert_eq!(there.join().unwrap(), (cpu, node.number));
         }
-        assert!(
-            node.memory_bytes > 0 && node.distances.iter().filter(|far| **far == 10).count() == 1,
-            "{node:?}"
-        );
+        let at_home = node.distances.iter().filter(|distance| **distance == 10).count();
+        assert!(node.memory_bytes > 0 && at_home == 1, "{node:?}");
     }
 }
 
@@ -154,7 +129,7 @@ fn pages_and_metadata_lie_on_their_nodes_whichever_thread_touches_them_first() {
     let Some(topology) = machine() else { return };
     for loader in [&topology.nodes[0], topology.nodes.last().unwrap()] {
         let (cache, _partition, object) = scene_from(loader, config(NumaMode::Partition));
-        let told = cache.numa_stat().partitions.remove(0);
+        let told = stat(&cache);
         assert!(told.nodes.iter().all(|node| node.pages > PAGES / 8), "{told:?}");
         assert_placed(&topology, &cache, &object);
     }
@@ -171,19 +146,18 @@ fn copies_lie_where_pages_are_read_and_pages_where_they_are_written() {
     let replication = Replication { switch_writes: 2, ..Replication::default() };
     let config = CacheConfig { replication, ..config(NumaMode::Replicate) };
     let (cache, _partition, object) = on(first, || numa::scene_of(config, CacheMode::Writeback));
-    let all: Vec<u64> = (0..PAGES).collect();
     // 1. Copies on every node but the first, which has read all pages. The kernel reports their
     //    memory on the node of the reader, and every read of a copy is local.
-    let loaded = cache.numa_stat().partitions.remove(0);
-    on(last, || read(&object, &all));
-    let told = cache.numa_stat().partitions.remove(0);
+    let loaded = stat(&cache);
+    on(last, || read_all(&object));
+    let told = stat(&cache);
     let (own, others) = told.nodes.split_last().unwrap();
     assert!(own.twins > loaded.nodes[others.len()].twins, "{loaded:?} {told:?}");
     let are_as_before = |(now, before): (&NodeStat, &NodeStat)| now.twins == before.twins;
     assert!(others.iter().zip(&loaded.nodes).all(are_as_before), "{loaded:?} {told:?}");
     assert!(told.nodes.iter().all(|node| node.frames.elsewhere == 0), "{told:?}");
-    on(last, || read(&object, &all));
-    let again = cache.numa_stat().partitions.remove(0);
+    on(last, || read_all(&object));
+    let again = stat(&cache);
     // With four nodes not all copies fit: copies are evicted for other copies.
     assert!(again.twin_hits - told.twin_hits >= own.twins / 4 * 3, "{again:?}");
     // 2. Mains move to the node that writes them. Most find a free way there.
@@ -207,7 +181,7 @@ fn segments_lie_on_their_nodes_after_resizes() {
     for segments in [3, 7, 2, 8, 1, 6] {
         partition.resize(segments * ((2 << 20) + (16 << 10)) + (128 << 10)).unwrap();
         // Pages that left with their segment are read again.
-        on(&topology.nodes[1], || read(&object, &(0..PAGES).collect::<Vec<_>>()));
+        on(&topology.nodes[1], || read_all(&object));
         assert_placed(&topology, &cache, &object);
     }
 }
@@ -223,11 +197,9 @@ fn a_partition_bound_to_one_node_lies_there_completely() {
         let object = partition.open(store, "disk").unwrap();
         on(&topology.nodes[0], || object.read_at(0, &mut vec![0; (PAGES * PAGE) as usize]).unwrap());
         assert_eq!(pages_by_node(&object).into_keys().collect::<Vec<_>>(), [node.number]);
-        let told = cache.numa_stat().partitions.remove(0);
-        assert!(
-            told.nodes.iter().all(|node| node.frames.elsewhere + node.metadata.elsewhere == 0),
-            "{told:?}"
-        );
+        let told = stat(&cache);
+        let elsewhere = told.nodes.iter().map(|node| node.frames.elsewhere + node.metadata.elsewhere);
+        assert_eq!(elsewhere.sum::<u64>(), 0, "{told:?}");
     }
 }
 
@@ -241,7 +213,7 @@ fn pages_that_another_program_moved_away_are_reported() {
     let gone =
         kernel::move_to(&at, away.number).into_iter().filter(|node| *node == Some(away.number)).count();
     assert!(gone > at.len() / 2, "the kernel moved {gone} of {}", at.len());
-    let told = cache.numa_stat().partitions.remove(0);
+    let told = stat(&cache);
     assert!(told.nodes[1].frames.elsewhere >= gone as u64, "{gone} were moved: {told:?}");
     assert_eq!(told.nodes[0].frames.elsewhere, 0);
 }
@@ -257,30 +229,23 @@ fn workers_stay_on_the_processors_of_their_nodes_and_fill_pages_there() {
         workers.iter().filter(|(_, cpus)| cpus.parse::<u32>().is_ok()).count() >= count
     };
     let begun = Instant::now();
-    while !bound(&workers()) && begun.elapsed() < Duration::from_secs(60) {
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    until(|| bound(&workers()) || begun.elapsed() > Duration::from_secs(60));
     let workers = workers();
     for (at, node) in topology.nodes.iter().enumerate() {
         let name = format!("octavo-node-{at}");
-        let own: Vec<&String> =
-            workers.iter().filter(|(who, _)| *who == name).map(|(_, cpus)| cpus).collect();
-        assert!(own.iter().all(|cpus| node.cpus.iter().any(|cpu| cpu.to_string() == **cpus)), "{workers:?}");
-        for cpu in &node.cpus {
-            assert!(
-                own.iter().any(|cpus| **cpus == cpu.to_string()),
-                "processor {cpu} has none: {workers:?}"
-            );
-        }
+        // Each processor of the node has a worker, and no other processor has one.
+        let own = workers.iter().filter(|(who, _)| *who == name).map(|(_, cpus)| cpus.clone());
+        let expected: BTreeSet<String> = node.cpus.iter().map(u32::to_string).collect();
+        assert_eq!(own.collect::<BTreeSet<_>>(), expected, "{workers:?}");
     }
     for node in &topology.nodes {
         partition.evict().unwrap();
-        let before = (cache.numa_stat().partitions.remove(0), partition.stat());
+        let before = (stat(&cache), partition.stat());
         on(node, || {
-            read_in_batches(&object);
-            read_in_batches(&object);
+            read_all_in_batches(&object, 100);
+            read_all_in_batches(&object, 100);
         });
-        let after = (cache.numa_stat().partitions.remove(0), partition.stat());
+        let after = (stat(&cache), partition.stat());
         assert_eq!(after.1.hits - before.1.hits, PAGES);
         let refused = after.0.messages_refused - before.0.messages_refused;
         assert!(after.0.remote_hits - before.0.remote_hits <= refused, "{after:?}");
@@ -350,7 +315,7 @@ fn a_process_with_a_mask() {
     for (name, cpus) in workers() {
         assert!(allowed.contains(&cpus), "{name} may run on {cpus}");
     }
-    read_in_batches(&object);
+    read_all_in_batches(&object, 100);
     let numbers: Vec<u32> = topology.nodes.iter().map(|node| node.number).collect();
     assert_eq!(pages_by_node(&object).into_keys().collect::<Vec<_>>(), numbers);
     let nodes = topology.nodes.iter().map(|node| format!("{}:{:?}", node.number, node.cpus));

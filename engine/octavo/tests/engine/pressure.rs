@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::fixture::{scratch, until};
+use crate::tenants::{self, charged};
 use octavo::pressure::{PressureSource, Sample};
 use octavo::{Cache, CacheConfig, Partition, PartitionConfig};
 
@@ -15,14 +17,8 @@ use octavo::{Cache, CacheConfig, Partition, PartitionConfig};
 fn idle(source: impl FnOnce(PressureSource) -> PressureSource) -> (Cache, Partition) {
     let tight =
         || Sample { stalled_percent: Some(0.0), available_bytes: Some(60 << 20), bound_bytes: Some(1 << 30) };
-    let config = CacheConfig {
-        memory_max_bytes: 40 << 20,
-        segment_bytes: 128 << 10,
-        buffers_max_bytes: Some(1 << 20),
-        pressure: Some(source(PressureSource::new(tight))),
-        seed: Some(11),
-        ..CacheConfig::default()
-    };
+    let pressure = Some(source(PressureSource::new(tight)));
+    let config = CacheConfig { background: true, pressure, ..tenants::config(40 << 20) };
     let cache = Cache::new(config).unwrap();
     let partition = cache.partition(PartitionConfig::new("idle")).unwrap();
     cache.balance();
@@ -30,18 +26,12 @@ fn idle(source: impl FnOnce(PressureSource) -> PressureSource) -> (Cache, Partit
     (cache, partition)
 }
 
-fn charged(partition: &Partition) -> u64 {
-    partition.stat().charged_bytes
-}
-
 #[test]
 fn a_report_that_memory_is_short_shrinks_an_idle_cache() {
     let (cache, partition) = idle(|source| source);
     let full = charged(&partition);
     cache.memory_is_short();
-    while charged(&partition) > full - full / 10 {
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    until(|| charged(&partition) <= full - full / 10);
     // One report makes one step.
     assert!(charged(&partition) >= full - full / 6, "{} of {full} bytes", charged(&partition));
 }
@@ -97,7 +87,7 @@ fn real_stalls_that_the_kernel_reports_shrink_an_idle_cache() {
     let (_cache, partition) = idle(PressureSource::with_triggers);
     let full = charged(&partition);
     // A process with very little memory writes a file faster than the disk takes it.
-    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("stall-{}", std::process::id()));
+    let file = scratch("stall");
     let (join, to) = (group.0.join("cgroup.procs"), file.display());
     let line = format!("echo $$ > {} && exec dd if=/dev/zero of={to} bs=1M count=200", join.display());
     let (begun, mut told) = (Instant::now(), false);

@@ -6,14 +6,12 @@ use std::time::Duration;
 
 use octavo::disk::Store;
 use octavo::recording::{Decoder, Event, Step, WHOLE};
-use octavo::{
-    Cache, CacheConfig, Object, Partition, PartitionConfig, PolicyName, Recording, RecordingEnd, Taken,
-};
+use octavo::{Cache, CacheConfig, Object, Partition, PolicyName, Recording, RecordingEnd, Taken};
 
+use crate::fixture::{PAGE, sized, small};
 use crate::watchdog::Watchdog;
 use octavo_random::Random;
 
-const PAGE: u64 = 4096;
 const SEGMENT: u64 = 4 * octavo::WAYS as u64 * PAGE;
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -23,18 +21,27 @@ fn partition() -> (Cache, Partition) {
         memory_max_bytes: (4 << 20) + 32 * SEGMENT,
         segment_bytes: SEGMENT,
         buffers_max_bytes: Some(4 << 20),
-        background: false,
-        seed: Some(7),
-        ..CacheConfig::default()
+        ..small(7)
     });
     let cache = cache.unwrap();
-    let config = PartitionConfig { max_bytes: Some(8 * SEGMENT), ..PartitionConfig::new("p") };
-    let partition = cache.partition(config).unwrap();
+    let partition = cache.partition(sized(8 * SEGMENT)).unwrap();
     (cache, partition)
 }
 
-fn object(partition: &Partition) -> Object {
-    partition.open(Store::memory("m", 4000 * PAGE), "object").unwrap()
+fn with_object() -> (Cache, Partition, Object) {
+    let (cache, partition) = partition();
+    let object = partition.open(Store::memory("m", 4000 * PAGE), "object").unwrap();
+    (cache, partition, object)
+}
+
+fn read(object: &Object, page: u64) {
+    object.read_at(page * PAGE, &mut [0; 100]).unwrap();
+}
+
+/// The events of the next block.
+fn block(recording: &mut Recording) -> Vec<Event> {
+    let Taken::Block(block) = recording.take(Duration::ZERO) else { panic!("a block is full") };
+    Decoder::new(&block).map(Result::unwrap).collect()
 }
 
 /// The remaining events of a recording that has ended, and why it ended.
@@ -88,8 +95,7 @@ fn the_names_of_many_objects_are_split_into_several_blocks() {
 fn recordings_begin_and_end_during_resizes_opens_and_accesses() {
     let _watchdog = Watchdog::new(PATIENCE, "recordings beside resizes");
     let mut random = Random::new(0x7e57);
-    let (_cache, partition) = partition();
-    let object = object(&partition);
+    let (_cache, partition, object) = with_object();
     let seeds = [random.next_u64(), random.next_u64()];
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -127,12 +133,10 @@ fn recordings_begin_and_end_during_resizes_opens_and_accesses() {
 
 #[test]
 fn a_recording_whose_blocks_are_not_taken_ends_and_the_partition_keeps_working() {
-    let (_cache, partition) = partition();
-    let object = object(&partition);
+    let (_cache, partition, object) = with_object();
     let mut recording = partition.record(WHOLE).unwrap();
     let mut random = Random::new(3);
-    let mut bytes = [0; 100];
-    (0..80_000).for_each(|_| object.read_at(random.below(4000) * PAGE, &mut bytes).unwrap());
+    (0..80_000).for_each(|_| read(&object, random.below(4000)));
     let accesses = partition.recording_stat().unwrap().accesses;
     let (events, end) = rest(&mut recording);
     assert_eq!(end, RecordingEnd::FellBehind);
@@ -143,7 +147,7 @@ fn a_recording_whose_blocks_are_not_taken_ends_and_the_partition_keeps_working()
     drop(recording);
     // The partition can be recorded again.
     let mut recording = partition.record(WHOLE / 2).unwrap();
-    object.read_at(0, &mut bytes).unwrap();
+    read(&object, 0);
     partition.stop_recording();
     assert_eq!(rest(&mut recording).1, RecordingEnd::Stopped);
 }
@@ -152,20 +156,16 @@ fn a_recording_whose_blocks_are_not_taken_ends_and_the_partition_keeps_working()
 /// replay could evict it and diverged.
 #[test]
 fn pins_that_are_held_when_a_recording_begins_are_listed() {
-    let (_cache, partition) = partition();
-    let object = object(&partition);
-    let mut bytes = [0; 100];
-    (0..20).for_each(|page| object.read_at(page * PAGE, &mut bytes).unwrap());
+    let (_cache, partition, object) = with_object();
+    (0..20).for_each(|page| read(&object, page));
     let pins = [3, 3, 8].map(|page| object.pin(page * PAGE).unwrap().expect("the page is resident"));
     let mut recording = partition.record(WHOLE).unwrap();
     assert!(!recording.header().from_the_first);
-    let Taken::Block(block) = recording.take(Duration::ZERO) else { panic!("pages are listed") };
-    let mut held: Vec<(u64, u32)> = Decoder::new(&block)
-        .filter_map(|event| match event.unwrap() {
-            Event::Step { key, step: Step::Held { pins, .. } } => Some((key & 0xff, pins)),
-            _ => None,
-        })
-        .collect();
+    let held = block(&mut recording).into_iter().filter_map(|event| match event {
+        Event::Step { key, step: Step::Held { pins, .. } } => Some((key & 0xff, pins)),
+        _ => None,
+    });
+    let mut held: Vec<(u64, u32)> = held.collect();
     held.sort_unstable();
     assert_eq!(held, [(3, 2), (8, 1)]);
     drop(pins);
@@ -175,14 +175,11 @@ fn pins_that_are_held_when_a_recording_begins_are_listed() {
 /// and the names of objects were unknown.
 #[test]
 fn a_part_begins_with_the_resident_pages_and_the_names_of_objects() {
-    let (_cache, partition) = partition();
-    let object = object(&partition);
-    let mut bytes = [0; 100];
+    let (_cache, partition, object) = with_object();
     let mut recording = partition.record(WHOLE / 2).unwrap();
-    (0..40).for_each(|page| object.read_at(page * PAGE, &mut bytes).unwrap());
+    (0..40).for_each(|page| read(&object, page));
     assert!(recording.begin_part());
-    let Taken::Block(end) = recording.take(Duration::ZERO) else { panic!("the end of the first part") };
-    let events: Vec<Event> = Decoder::new(&end).map(Result::unwrap).collect();
+    let events = block(&mut recording);
     let Some(Event::Totals(totals)) = events.last() else { panic!("{events:?}") };
     assert_eq!((totals.hits, totals.misses), (0, 40));
     let Taken::Part(header) = recording.take(Duration::ZERO) else { panic!("the second part") };
@@ -190,13 +187,12 @@ fn a_part_begins_with_the_resident_pages_and_the_names_of_objects() {
     // The list of pages is complete only after all of its blocks were taken.
     let _ = recording.take(Duration::ZERO);
     assert!(!recording.begin_part(), "a part is at least as long as its list");
-    (0..40).for_each(|page| object.read_at(page * PAGE, &mut bytes).unwrap());
+    (0..40).for_each(|page| read(&object, page));
     partition.stop_recording();
     drop(recording);
 
     let mut recording = partition.record(WHOLE).unwrap();
-    let Taken::Block(block) = recording.take(Duration::ZERO) else { panic!("the list of pages") };
-    let events: Vec<Event> = Decoder::new(&block).map(Result::unwrap).collect();
+    let events = block(&mut recording);
     let is_named =
         |event: &Event| matches!(event, Event::Opened { object: 1, name } if name.as_str() == "object");
     assert!(events.iter().any(is_named), "{events:?}");

@@ -1,9 +1,12 @@
 //! Regression tests: each comment tells the bug that its test guards against.
 
-use crate::fixture::{complete_all, sleeps, small, succeed_all, until};
+use crate::fixture::{
+    bytes_at, complete_all, disk, open, read_request, request, scene, scratch, sized, sleeps, small,
+    succeed_all, until, write_request, written_back,
+};
 use crate::watchdog::Watchdog;
-use octavo::disk::{SimDisk, SimFaults, SimOptions, Store};
-use octavo::{Advice, Cache, CacheConfig, CacheMode, Object, Op, PartitionConfig, PolicyName, Request};
+use octavo::disk::{SimFaults, Store};
+use octavo::{Advice, Cache, CacheConfig, CacheMode, Object, Op, PartitionConfig, PolicyName};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -11,16 +14,24 @@ fn one_set() -> CacheConfig {
     CacheConfig { memory_max_bytes: 2 << 20, buffers_max_bytes: Some(256 << 10), ..small(7) }
 }
 
-fn object(cache: &Cache, mode: CacheMode, store: Store) -> Object {
-    let config =
-        PartitionConfig { cache_mode: mode, max_bytes: Some(100 << 10), ..PartitionConfig::new("p") };
-    cache.partition(config).unwrap().open(store, "object").unwrap()
+/// A cache of a few sets, and an object in it.
+fn object(cache_mode: CacheMode, store: Store) -> (Cache, Object) {
+    object_in(one_set(), cache_mode, store)
+}
+
+fn object_in(config: CacheConfig, cache_mode: CacheMode, store: Store) -> (Cache, Object) {
+    let (cache, _, object) = scene(config, PartitionConfig { cache_mode, ..sized(100 << 10) }, store);
+    (cache, object)
+}
+
+/// A partition of 300 KiB whose pages may all be dirty.
+fn full_of_dirty_pages() -> PartitionConfig {
+    PartitionConfig { dirty_max_bytes: Some(1 << 20), ..written_back(300 << 10) }
 }
 
 #[test]
 fn dont_need_for_a_part_of_a_page_drops_nothing_and_does_not_overflow() {
-    let cache = Cache::new(one_set()).unwrap();
-    let object = object(&cache, CacheMode::Writeback, Store::memory("m", 64 << 10));
+    let (_cache, object) = object(CacheMode::Writeback, Store::memory("m", 64 << 10));
     object.write_at(5000, &[1; 100]).unwrap();
     object.advise(5000, 100, Advice::DontNeed).unwrap();
     assert_eq!(object.stat().dirty_bytes, 4096);
@@ -32,15 +43,10 @@ fn dont_need_for_a_part_of_a_page_drops_nothing_and_does_not_overflow() {
 #[test]
 fn an_unattended_queue_does_not_keep_bounce_pages_from_other_calls() {
     let _watchdog = Watchdog::new(Duration::from_secs(20), "bounce pages");
-    let cache = Cache::new(CacheConfig { buffers_max_bytes: Some(128 << 10), ..one_set() }).unwrap();
-    let disk = SimDisk::new(SimOptions::default());
-    let object = object(&cache, CacheMode::Writethrough, disk.store("disk", 256 << 10));
+    let config = CacheConfig { buffers_max_bytes: Some(128 << 10), ..one_set() };
+    let (cache, object) = object_in(config, CacheMode::Writethrough, disk(0).store("disk", 256 << 10));
     let mut queue = cache.queue().unwrap();
-    let write = |n: u64| Request {
-        user_data: n,
-        op: Op::Write { offset: n * 4096, len: 4096, buffer: vec![n as u8; 4096].into(), durable: false },
-    };
-    queue.submit(&object, (0..40).map(write));
+    queue.submit(&object, (0..40).map(|n| write_request(n, n * 4096, vec![n as u8; 4096], false)));
     object.write_at(50 * 4096, &[50; 4096]).unwrap();
     succeed_all(&mut queue);
 }
@@ -51,16 +57,8 @@ fn an_unattended_queue_does_not_keep_bounce_pages_from_other_calls() {
 #[test]
 fn a_resize_that_a_refusing_store_stops_is_finished_by_the_next() {
     let _watchdog = Watchdog::new(Duration::from_secs(20), "resize");
-    let cache = Cache::new(one_set()).unwrap();
-    let disk = SimDisk::new(SimOptions::default());
-    let config = PartitionConfig {
-        cache_mode: CacheMode::Writeback,
-        max_bytes: Some(300 << 10),
-        dirty_max_bytes: Some(1 << 20),
-        ..PartitionConfig::new("p")
-    };
-    let partition = cache.partition(config).unwrap();
-    let object = partition.open(disk.store("disk", 256 << 10), "object").unwrap();
+    let disk = disk(0);
+    let (_cache, partition, object) = scene(one_set(), full_of_dirty_pages(), disk.store("disk", 256 << 10));
     let write_all = |byte: u8| (0..64).for_each(|n| object.write_at(n * 4096, &[byte; 4096]).unwrap());
     write_all(1);
     disk.set_faults(SimFaults { p_write_error: 1.0, ..SimFaults::default() });
@@ -72,19 +70,15 @@ fn a_resize_that_a_refusing_store_stops_is_finished_by_the_next() {
     write_all(2);
     assert!(partition.resize(100 << 10).unwrap() <= 100 << 10);
     assert!(partition.resize(300 << 10).unwrap() > 200 << 10);
-    let mut all = vec![0; 256 << 10];
-    object.read_at(0, &mut all).unwrap();
-    assert!(all.iter().all(|byte| *byte == 2));
+    assert!(bytes_at(&object, 0, 256 << 10) == [2; 256 << 10]);
 }
 
 /// A segment that pins keep alive is unused but still occupies its place: a partition used to be
 /// charged for growth that did not happen.
 #[test]
 fn a_partition_that_cannot_grow_is_not_charged_for_it() {
-    let cache = Cache::new(CacheConfig { memory_max_bytes: 512 << 10, ..one_set() }).unwrap();
-    let config = PartitionConfig { max_bytes: Some(250 << 10), ..PartitionConfig::new("p") };
-    let partition = cache.partition(config).unwrap();
-    let object = partition.open(Store::memory("m", 256 << 10), "object").unwrap();
+    let config = CacheConfig { memory_max_bytes: 512 << 10, ..one_set() };
+    let (_cache, partition, object) = scene(config, sized(250 << 10), Store::memory("m", 256 << 10));
     let full = partition.stat();
     let pins: Vec<_> = (0..64).filter_map(|n| object.pin(n * 4096).unwrap()).collect();
     partition.resize(1).unwrap();
@@ -100,13 +94,12 @@ fn a_partition_that_cannot_grow_is_not_charged_for_it() {
 /// and its sync used to report success.
 #[test]
 fn a_sync_beside_one_that_fails_does_not_succeed_for_lost_bytes() {
-    let cache = Cache::new(one_set()).unwrap();
-    let disk = SimDisk::new(SimOptions::default());
-    let object = object(&cache, CacheMode::Writethrough, disk.store("disk", 64 << 10));
+    let disk = disk(0);
+    let (cache, object) = object(CacheMode::Writethrough, disk.store("disk", 64 << 10));
     object.write_at(0, &[1; 4096]).unwrap();
     let mut queue = cache.queue().unwrap();
     disk.set_faults(SimFaults { p_sync_error: 1.0, ..SimFaults::default() });
-    queue.submit(&object, [Request { user_data: 0, op: Op::Sync }]);
+    queue.submit(&object, [request(Op::Sync)]);
     disk.set_faults(SimFaults::default());
     let result = object.sync();
     assert!(matches!(result, Err(octavo::Error::Failed { .. })), "{result:?}");
@@ -117,11 +110,10 @@ fn a_sync_beside_one_that_fails_does_not_succeed_for_lost_bytes() {
 /// Syncs that arrive while a flush is in flight wait for the next flush, and share it.
 #[test]
 fn syncs_that_wait_for_a_flush_share_the_next() {
-    let cache = Cache::new(one_set()).unwrap();
-    let disk = SimDisk::new(SimOptions::default());
-    let object = object(&cache, CacheMode::Writethrough, disk.store("disk", 64 << 10));
+    let disk = disk(0);
+    let (cache, object) = object(CacheMode::Writethrough, disk.store("disk", 64 << 10));
     let mut queue = cache.queue().unwrap();
-    queue.submit(&object, (0..10).map(|user_data| Request { user_data, op: Op::Sync }));
+    queue.submit(&object, [const { Op::Sync }; 10].map(request));
     succeed_all(&mut queue);
     assert_eq!(disk.counters().syncs, 2);
 }
@@ -133,8 +125,7 @@ fn syncs_that_wait_for_a_flush_share_the_next() {
 fn bytes_written_behind_a_moved_end_do_not_appear_when_the_object_grows() {
     let _watchdog = Watchdog::new(Duration::from_secs(30), "lengths");
     for mode in [CacheMode::Writethrough, CacheMode::Writeback] {
-        let cache = Cache::new(one_set()).unwrap();
-        let object = object(&cache, mode, Store::memory("m", 64 << 10));
+        let (_cache, object) = object(mode, Store::memory("m", 64 << 10));
         let (writes, ended) = (AtomicU64::new(0), AtomicBool::new(false));
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -151,11 +142,9 @@ fn bytes_written_behind_a_moved_end_do_not_appear_when_the_object_grows() {
                 object.set_len_bytes(10_000).unwrap();
                 object.set_len_bytes(64 << 10).unwrap();
                 // Zeros, or the bytes of a later write: never bytes that only the cache has.
-                let mut bytes = vec![0; 4096];
-                object.read_at(20 << 10, &mut bytes).unwrap();
+                let before = bytes_at(&object, 20 << 10, 4096);
                 object.advise(0, 64 << 10, Advice::DontNeed).unwrap();
-                let before = bytes.clone();
-                object.read_at(20 << 10, &mut bytes).unwrap();
+                let bytes = bytes_at(&object, 20 << 10, 4096);
                 assert!(bytes == before || bytes[0] == 0xEE, "{mode:?}: bytes went away with their page");
             }
             ended.store(true, Ordering::Relaxed);
@@ -168,8 +157,7 @@ fn bytes_written_behind_a_moved_end_do_not_appear_when_the_object_grows() {
 #[test]
 fn the_learned_state_of_new_segments_fits_into_the_size() {
     let cache = Cache::new(CacheConfig { memory_max_bytes: 32 << 20, ..one_set() }).unwrap();
-    let config = PartitionConfig { max_bytes: Some(4 << 20), ..PartitionConfig::new("p") };
-    let partition = cache.partition(config).unwrap();
+    let partition = cache.partition(sized(4 << 20)).unwrap();
     let least = partition.resize(0).unwrap();
     for bytes in (least..least + (1 << 20)).step_by(61) {
         let charged = partition.resize(bytes).unwrap();
@@ -185,24 +173,17 @@ fn a_queue_refuses_an_object_of_another_cache() {
     let small = Cache::new(one_set()).unwrap();
     let config =
         CacheConfig { page_bytes: 64 << 10, memory_max_bytes: 16 << 20, segment_bytes: 2 << 20, ..one_set() };
-    let large = Cache::new(config).unwrap();
-    let partition = large.partition(PartitionConfig::new("p")).unwrap();
-    let object = partition.open(Store::memory("m", 1 << 20), "foreign").unwrap();
+    let (_large, _, object) = scene(config, PartitionConfig::new("p"), Store::memory("m", 1 << 20));
     let mut queue = small.queue().unwrap();
-    let write =
-        |n: u64| Op::Write { offset: n << 16, len: 1 << 16, buffer: vec![1; 1 << 16].into(), durable: false };
-    queue.submit(&object, (0..3).map(|user_data| Request { user_data, op: write(user_data) }));
+    queue.submit(&object, (0..3).map(|n| write_request(n, n << 16, vec![1; 1 << 16], false)));
     assert_eq!(queue.pending(), 3);
-    let mut refused = 0;
-    queue.wait(3, |completion| {
+    let refused = complete_all(&mut queue);
+    assert_eq!(refused.len(), 3);
+    for completion in refused {
         let error = completion.result.unwrap_err().to_string();
-        assert!(error.contains("foreign") && error.contains("another cache"), "{error}");
-        refused += 1;
-    });
-    assert_eq!((refused, queue.pending()), (3, 0));
-    let mut bytes = vec![7; 1 << 20];
-    object.read_at(0, &mut bytes).unwrap();
-    assert!(bytes.iter().all(|byte| *byte == 0));
+        assert!(error.contains("object: the object belongs to another cache"), "{error}");
+    }
+    assert!(bytes_at(&object, 0, 1 << 20) == [0; 1 << 20]);
 }
 
 /// The caller's iterator used to run while pages of the batch were claimed without I/O in flight:
@@ -210,23 +191,16 @@ fn a_queue_refuses_an_object_of_another_cache() {
 #[test]
 fn the_iterator_of_a_batch_may_read_pages_of_the_batch() {
     let _watchdog = Watchdog::new(Duration::from_secs(20), "a batch that reads itself");
-    let cache = Cache::new(one_set()).unwrap();
-    let object = object(&cache, CacheMode::Writeback, Store::memory("m", 1 << 20));
+    let (cache, object) = object(CacheMode::Writeback, Store::memory("m", 1 << 20));
     let mut queue = cache.queue().unwrap();
-    let read = |page: u64| Op::Read { offset: page * 4096, len: 4096, buffer: vec![1; 4096].into() };
-    queue.submit(
-        &object,
-        (0..40u64).map(|page| {
-            let mut byte = [1];
-            object.read_at(page.saturating_sub(20) * 4096, &mut byte).unwrap();
-            Request { user_data: page, op: read(page) }
-        }),
-    );
-    // The queue still works after an iterator that panics in the middle.
-    let half = (0..10).map(|page| match page {
-        5 => panic!("in the middle"),
-        _ => Request { user_data: page, op: read(page) },
+    let read = |page: u64| read_request(page, page * 4096, 4096);
+    let reads = (0..40u64).map(|page| {
+        object.read_at(page.saturating_sub(20) * 4096, &mut [1]).unwrap();
+        read(page)
     });
+    queue.submit(&object, reads);
+    // The queue still works after an iterator that panics in the middle.
+    let half = (0..10).map(|page| if page == 5 { panic!("in the middle") } else { read(page) });
     let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| queue.submit(&object, half)));
     assert!(panicked.is_err());
     assert_eq!(queue.pending(), 40);
@@ -247,11 +221,8 @@ fn an_object_longer_than_page_numbers_reach_is_refused() {
     let other = partition.open(Store::memory("m", 1 << 20), "other").unwrap();
     object.write_at(MOST - 4, &[1; 4]).unwrap();
     object.write_at(0, &[2; 4]).unwrap();
-    let mut bytes = [7; 4];
-    other.read_at(0, &mut bytes).unwrap();
-    assert_eq!(bytes, [0; 4]);
-    object.read_at(MOST - 4, &mut bytes).unwrap();
-    assert_eq!(bytes, [1; 4]);
+    assert_eq!(bytes_at(&other, 0, 4), [0; 4]);
+    assert_eq!(bytes_at(&object, MOST - 4, 4), [1; 4]);
     assert!(object.write_at(MOST - 3, &[1; 4]).is_err());
     assert!(object.set_len_bytes(MOST + 1).is_err());
     assert_eq!(object.len_bytes(), MOST);
@@ -262,13 +233,7 @@ fn an_object_longer_than_page_numbers_reach_is_refused() {
 fn a_write_concurrent_with_a_close_is_in_the_store_or_refused() {
     let _watchdog = Watchdog::new(Duration::from_secs(60), "close");
     let cache = Cache::new(one_set()).unwrap();
-    let partition = cache
-        .partition(PartitionConfig {
-            cache_mode: CacheMode::Writeback,
-            max_bytes: Some(300 << 10),
-            ..PartitionConfig::new("p")
-        })
-        .unwrap();
+    let partition = cache.partition(written_back(300 << 10)).unwrap();
     let store = Store::memory("m", 64 * 4096);
     for round in 0..50u64 {
         let object = partition.open(store.clone(), "object").unwrap();
@@ -296,9 +261,8 @@ fn a_write_concurrent_with_a_close_is_in_the_store_or_refused() {
         assert!(object.close().is_ok() && object.read_at(0, &mut [0]).is_err());
         let again = partition.open(store.clone(), "object").unwrap();
         for (page, last) in last.iter().enumerate().filter(|(_, last)| **last > 0) {
-            let mut bytes = [0; 8];
-            again.read_at(page as u64 * 4096 * 7, &mut bytes).unwrap();
-            assert_eq!(u64::from_le_bytes(bytes), *last, "round {round}, page {page}");
+            let bytes = bytes_at(&again, page as u64 * 4096 * 7, 8);
+            assert_eq!(bytes, last.to_le_bytes(), "round {round}, page {page}");
         }
         again.close().unwrap();
     }
@@ -309,8 +273,7 @@ fn a_write_concurrent_with_a_close_is_in_the_store_or_refused() {
 #[test]
 fn two_concurrent_changes_of_length_leave_one_of_their_lengths() {
     let _watchdog = Watchdog::new(Duration::from_secs(60), "two lengths");
-    let cache = Cache::new(one_set()).unwrap();
-    let object = object(&cache, CacheMode::Writeback, Store::memory("m", 100 << 10));
+    let (_cache, object) = object(CacheMode::Writeback, Store::memory("m", 100 << 10));
     for round in 0..200u64 {
         std::thread::scope(|scope| {
             let threads = [0, 1].map(|thread| {
@@ -328,12 +291,9 @@ fn two_concurrent_changes_of_length_leave_one_of_their_lengths() {
 /// one new segment for each of them.
 #[test]
 fn a_partition_that_shrinks_while_pins_keep_segments_does_not_grow() {
-    let cache = Cache::new(CacheConfig { memory_max_bytes: 4 << 20, ..one_set() }).unwrap();
-    let config = PartitionConfig { max_bytes: Some(1 << 20), ..PartitionConfig::new("p") };
-    let partition = cache.partition(config).unwrap();
-    let object = partition.open(Store::memory("m", 1 << 20), "object").unwrap();
-    let mut byte = [0];
-    (0..100).for_each(|page| object.read_at(page * 4096, &mut byte).unwrap());
+    let config = CacheConfig { memory_max_bytes: 4 << 20, ..one_set() };
+    let (_cache, partition, object) = scene(config, sized(1 << 20), Store::memory("m", 1 << 20));
+    (0..100).for_each(|page| object.read_at(page * 4096, &mut [0]).unwrap());
     let pins: Vec<_> = (0..100).map(|page| object.pin(page * 4096).unwrap()).collect();
     let mut charged = partition.resize(600 << 10).unwrap();
     for _ in 0..8 {
@@ -351,8 +311,7 @@ fn a_partition_that_shrinks_while_pins_keep_segments_does_not_grow() {
 fn metadata_of_returned_segments_is_charged() {
     let cache = Cache::new(CacheConfig { memory_max_bytes: 8 << 20, ..one_set() }).unwrap();
     // A policy that learns would also return its learned state.
-    let policy = PolicyName::Lru;
-    let config = PartitionConfig { max_bytes: Some(4 << 20), policy, ..PartitionConfig::new("p") };
+    let config = PartitionConfig { policy: PolicyName::Lru, ..sized(4 << 20) };
     let partition = cache.partition(config).unwrap();
     let most = partition.stat();
     let frames = |stat: &octavo::PartitionStat| stat.max_bytes;
@@ -371,10 +330,8 @@ fn metadata_of_returned_segments_is_charged() {
 #[test]
 fn a_store_is_opened_by_one_object_at_a_time() {
     let cache = Cache::new(one_set()).unwrap();
-    let one =
-        cache.partition(PartitionConfig { max_bytes: Some(100 << 10), ..PartitionConfig::new("a") }).unwrap();
-    let two =
-        cache.partition(PartitionConfig { max_bytes: Some(100 << 10), ..PartitionConfig::new("b") }).unwrap();
+    let [one, two] = ["a", "b"]
+        .map(|name| cache.partition(PartitionConfig { name: name.to_owned(), ..sized(100 << 10) }).unwrap());
     let store = Store::memory("m", 1 << 20);
     let first = one.open(store.clone(), "first").unwrap();
     for partition in [&one, &two] {
@@ -399,13 +356,10 @@ fn a_store_is_opened_by_one_object_at_a_time() {
 #[test]
 fn a_thread_may_end_with_read_ahead_in_flight() {
     let cache = Cache::new(one_set()).unwrap();
-    let objects: Vec<Object> = ["a", "b"]
-        .into_iter()
-        .map(|name| {
-            let config = PartitionConfig { max_bytes: Some(200 << 10), ..PartitionConfig::new(name) };
-            cache.partition(config).unwrap().open(Store::memory(name, 1 << 20), name).unwrap()
-        })
-        .collect();
+    let objects = ["a", "b"].map(|name| {
+        let config = PartitionConfig { name: name.to_owned(), ..sized(200 << 10) };
+        cache.partition(config).unwrap().open(Store::memory(name, 1 << 20), name).unwrap()
+    });
     for _ in 0..20 {
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -431,11 +385,10 @@ fn a_buffer_that_no_memory_can_hold_is_refused() {
 #[test]
 fn a_partial_write_to_a_page_that_was_not_resident_is_written_back_in_the_background() {
     let _watchdog = Watchdog::new(Duration::from_secs(120), "the cleaner");
-    let cache = Cache::new(CacheConfig { background: true, ..one_set() }).unwrap();
-    let path = std::env::temp_dir().join(format!("octavo-patched-{}", std::process::id()));
+    let path = scratch("patched");
     std::fs::write(&path, vec![0; 1 << 20]).unwrap();
-    let store = Store::open(&path, &octavo::disk::OpenOptions::default()).unwrap();
-    let object = object(&cache, CacheMode::Writeback, store);
+    let config = CacheConfig { background: true, ..one_set() };
+    let (cache, object) = object_in(config, CacheMode::Writeback, open(&path));
     // Too few dirty pages to be urgent.
     for page in 0..2 {
         object.write_at(page * 3 * 4096 + 100, &[9; 10]).unwrap();
@@ -452,13 +405,7 @@ fn a_partial_write_to_a_page_that_was_not_resident_is_written_back_in_the_backgr
 fn abandoning_an_object_and_resizing_its_partition_need_no_memory_for_a_ring() {
     let _watchdog = Watchdog::new(Duration::from_secs(20), "resize");
     let cache = Cache::new(CacheConfig { buffers_max_bytes: Some(128 << 10), ..one_set() }).unwrap();
-    let config = PartitionConfig {
-        cache_mode: CacheMode::Writeback,
-        max_bytes: Some(300 << 10),
-        dirty_max_bytes: Some(1 << 20),
-        ..PartitionConfig::new("p")
-    };
-    let partition = cache.partition(config).unwrap();
+    let partition = cache.partition(full_of_dirty_pages()).unwrap();
     let hog: Vec<_> = std::iter::from_fn(|| cache.buffer(4096)).collect();
     let object = partition.open(Store::memory("m", 256 << 10), "object").unwrap();
     (0..64).for_each(|n| object.write_at(n * 4096, &[1; 4096]).unwrap());
@@ -475,12 +422,8 @@ fn a_closed_object_stays_closed() {
     let cache = Cache::new(one_set()).unwrap();
     let (store, len) = (Store::memory("m", 64 << 10), 64 << 10);
     for abandoned in [false, true] {
-        let config = PartitionConfig {
-            cache_mode: CacheMode::Writeback,
-            max_bytes: Some(100 << 10),
-            ..PartitionConfig::new(if abandoned { "abandoned" } else { "closed" })
-        };
-        let partition = cache.partition(config).unwrap();
+        let name = if abandoned { "abandoned" } else { "closed" }.to_owned();
+        let partition = cache.partition(PartitionConfig { name, ..written_back(100 << 10) }).unwrap();
         let object = partition.open(store.clone(), "object").unwrap();
         object.write_at(0, &[6; 4096]).unwrap();
         match abandoned {
@@ -502,16 +445,14 @@ fn a_closed_object_stays_closed() {
         let mut queue = cache.queue().unwrap();
         let write = Op::Write { offset: 0, len: 4096, buffer: vec![8; 4096].into(), durable: true };
         let clear = Op::Zero { offset: 0, len: 0, durable: true };
-        queue.submit(&object, [Op::Sync, write, clear].map(|op| Request { user_data: 0, op }));
+        queue.submit(&object, [Op::Sync, write, clear].map(request));
         refused.extend(complete_all(&mut queue).into_iter().map(|completion| completion.result));
         for (number, result) in refused.iter().enumerate() {
             assert!(matches!(result, Err(octavo::Error::Closed { .. })), "{number}: {result:?}");
         }
         assert_eq!((object.len_bytes(), store.len_bytes()), (0, len));
-        let mut bytes = vec![0; 8192];
         next.advise(0, 8192, Advice::DontNeed).unwrap();
-        next.read_at(0, &mut bytes).unwrap();
-        assert!(bytes.iter().all(|byte| *byte == 7));
+        assert!(bytes_at(&next, 0, 8192) == [7; 8192]);
         next.close().unwrap();
     }
 }
@@ -521,8 +462,7 @@ fn a_closed_object_stays_closed() {
 fn a_change_of_length_concurrent_with_a_close_does_not_open_the_object_again() {
     let _watchdog = Watchdog::new(Duration::from_secs(60), "lengths and closes");
     let cache = Cache::new(one_set()).unwrap();
-    let config = PartitionConfig { max_bytes: Some(100 << 10), ..PartitionConfig::new("p") };
-    let partition = cache.partition(config).unwrap();
+    let partition = cache.partition(sized(100 << 10)).unwrap();
     let store = Store::memory("m", 64 << 10);
     for round in 0..100u64 {
         let object = partition.open(store.clone(), "object").unwrap();
@@ -546,10 +486,8 @@ fn a_change_of_length_concurrent_with_a_close_does_not_open_the_object_again() {
         });
         assert!(matches!(changed, Ok(()) | Err(octavo::Error::Closed { .. })), "round {round}: {changed:?}");
         assert_eq!(store.len_bytes(), if changed.is_ok() { wanted } else { len }, "round {round}");
-        assert!(
-            object.write_at(0, &[1; 100]).is_err() && object.sync().is_err(),
-            "round {round}: {changed:?}"
-        );
+        let is_closed = object.write_at(0, &[1; 100]).is_err() && object.sync().is_err();
+        assert!(is_closed, "round {round}: {changed:?}");
     }
 }
 
@@ -563,7 +501,7 @@ fn advice_for_a_long_range_fills_it_step_by_step() {
     let cache = Cache::new(config).unwrap();
     for by_queue in [false, true] {
         let name = if by_queue { "queue" } else { "call" };
-        let config = PartitionConfig { max_bytes: Some(28 << 20), ..PartitionConfig::new(name) };
+        let config = PartitionConfig { name: name.to_owned(), ..sized(28 << 20) };
         let partition = cache.partition(config).unwrap();
         let object = partition.open(Store::memory(name, LEN), name).unwrap();
         match by_queue {
@@ -571,7 +509,7 @@ fn advice_for_a_long_range_fills_it_step_by_step() {
             true => {
                 let mut queue = cache.queue().unwrap();
                 let op = Op::Advise { offset: 0, len: LEN, advice: Advice::WillNeed };
-                queue.submit(&object, [Request { user_data: 0, op }]);
+                queue.submit(&object, [request(op)]);
                 assert!(partition.stat().fills < 6000);
                 queue.wait(1, |completion| completion.result.unwrap());
             }
@@ -591,10 +529,8 @@ fn own_sleeps() -> u64 {
 #[test]
 fn a_queue_without_requests_sleeps_until_its_descriptor_is_ready() {
     let _watchdog = Watchdog::new(Duration::from_secs(20), "an idle queue");
-    let cache = Cache::new(one_set()).unwrap();
     // The ring of a simulated disk has no descriptor to sleep on.
-    let _object =
-        object(&cache, CacheMode::Writeback, SimDisk::new(SimOptions::default()).store("disk", 64 << 10));
+    let (cache, _object) = object(CacheMode::Writeback, disk(0).store("disk", 64 << 10));
     let (reader, mut writer) = std::io::pipe().unwrap();
     let mut queue = cache.queue().unwrap();
     std::thread::scope(|scope| {

@@ -8,11 +8,9 @@
 //! `cargo xtask resident` runs this at full length: `OCTAVO_RESIDENT_THREADS` is the number of
 //! threads (default 2,400).
 
-use std::process::Command;
-
-use crate::fixture::succeed_all;
+use crate::fixture::{is_alone, scene, succeed_all};
 use octavo::disk::Store;
-use octavo::{Cache, CacheConfig, Op, PartitionConfig, Request};
+use octavo::{CacheConfig, Op, PartitionConfig, Request};
 
 const MEMORY_MAX: u64 = 64 << 20;
 
@@ -22,9 +20,6 @@ const BESIDE: u64 = 16 << 20;
 const FILE: u64 = 8 << 20;
 const THREADS_AT_A_TIME: u64 = 8;
 
-/// Set in the process in which a test runs alone.
-const ALONE: &str = "OCTAVO_RESIDENT_ALONE";
-
 /// Resident bytes of this process.
 fn resident() -> u64 {
     let text = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap();
@@ -32,23 +27,10 @@ fn resident() -> u64 {
     line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
 }
 
-/// Runs a test of this file in a process of its own, where the memory of other tests does not
-/// count.
-fn runs_alone(name: &str) -> bool {
-    if std::env::var_os(ALONE).is_some() {
-        return true;
-    }
-    let mut alone = Command::new(std::env::current_exe().unwrap());
-    let output = alone.args(["--exact", name, "--nocapture"]).env(ALONE, "1").output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{said}\n{}", String::from_utf8_lossy(&output.stderr));
-    println!("{said}");
-    false
-}
-
 #[test]
 fn threads_that_borrow_buffers_and_end_do_not_grow_the_process() {
-    if !runs_alone("resident::threads_that_borrow_buffers_and_end_do_not_grow_the_process") {
+    // Alone, because the memory of other tests does not count.
+    if !is_alone("resident::threads_that_borrow_buffers_and_end_do_not_grow_the_process") {
         return;
     }
     let threads = match std::env::var("OCTAVO_RESIDENT_THREADS") {
@@ -57,9 +39,8 @@ fn threads_that_borrow_buffers_and_end_do_not_grow_the_process() {
     };
     // As in ordinary programs: after this, glibc serves blocks of up to 20 MiB from its arenas.
     drop(vec![1_u8; 20 << 20]);
-    let cache = Cache::new(CacheConfig { memory_max_bytes: MEMORY_MAX, ..CacheConfig::default() }).unwrap();
-    let partition = cache.partition(PartitionConfig::new("p")).unwrap();
-    let object = partition.open(Store::memory("file", FILE), "file").unwrap();
+    let config = CacheConfig { memory_max_bytes: MEMORY_MAX, ..CacheConfig::default() };
+    let (cache, _, object) = scene(config, PartitionConfig::new("p"), Store::memory("file", FILE));
     let mut most = 0;
     for round in 0..threads / THREADS_AT_A_TIME {
         std::thread::scope(|scope| {

@@ -4,26 +4,19 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::fixture::is_alone;
+use crate::fixture::{PAGE, bytes_at, is_alone, sized, small};
 use octavo::disk::Store;
 use octavo::pressure::{PressureSource, Sample};
 use octavo::{Cache, CacheConfig, Limits, Object, Partition, PartitionConfig, PolicyName};
 
 use octavo_random::Random;
 
-const PAGE: u64 = 4096;
 const SEGMENT: u64 = 128 << 10;
 
 /// A cache without background threads: a test calls `balance` when sizes should change.
-fn config(memory_max_bytes: u64) -> CacheConfig {
-    CacheConfig {
-        memory_max_bytes,
-        segment_bytes: SEGMENT,
-        buffers_max_bytes: Some(1 << 20),
-        background: false,
-        seed: Some(11),
-        ..CacheConfig::default()
-    }
+pub fn config(memory_max_bytes: u64) -> CacheConfig {
+    let buffers_max_bytes = Some(1 << 20);
+    CacheConfig { memory_max_bytes, segment_bytes: SEGMENT, buffers_max_bytes, ..small(11) }
 }
 
 fn tenant(cache: &Cache, config: PartitionConfig, pages: u64) -> (Partition, Object) {
@@ -41,8 +34,19 @@ fn read(object: &Object, page: u64) {
     object.read_at(page * PAGE, &mut [0; 512]).unwrap();
 }
 
-fn charged(partition: &Partition) -> u64 {
+pub fn charged(partition: &Partition) -> u64 {
     partition.stat().charged_bytes
+}
+
+fn assert_within_memory_max(cache: &Cache, when: impl std::fmt::Debug) {
+    let stat = cache.stat();
+    assert!(stat.memory_charged_bytes <= stat.memory_max_bytes, "{when:?}: {stat:?}");
+}
+
+/// Asserts that the learned state is at most a hundredth of the partition, and that there is some.
+fn assert_learns_little(partition: &Partition) {
+    let (learned, charged) = (partition.learned_bytes(), charged(partition));
+    assert!(learned > 0 && learned <= charged / 100, "{learned} of {charged} bytes are learned");
 }
 
 #[test]
@@ -64,8 +68,7 @@ fn memory_goes_to_the_partition_where_it_saves_misses_and_stays_there() {
         if period >= 45 {
             moved_late += cache.reaper_stat().moved_bytes - before;
         }
-        let stat = cache.stat();
-        assert!(stat.memory_charged_bytes <= stat.memory_max_bytes);
+        assert_within_memory_max(&cache, period);
     }
     let sizes = (charged(&useful) >> 20, charged(&scanning) >> 20);
     assert!(sizes.0 >= 46 && sizes.1 <= 16, "{sizes:?} MiB");
@@ -122,8 +125,7 @@ fn a_new_partition_gets_a_share_that_idle_partitions_give_first() {
     let (second, _) = tenant(&cache, PartitionConfig::new("second"), 8000);
     assert!(charged(&second) >= 15 << 20, "{}", charged(&second));
     assert!(charged(&first) <= before - (15 << 20));
-    let stat = cache.stat();
-    assert!(stat.memory_charged_bytes <= stat.memory_max_bytes);
+    assert_within_memory_max(&cache, "two partitions");
     // A third partition takes no memory below a `min`; a request that does not fit is refused, and
     // the error names the partition.
     let limits = Limits { min_bytes: charged(&second), ..Limits::default() };
@@ -139,8 +141,7 @@ fn a_new_partition_gets_a_share_that_idle_partitions_give_first() {
 #[test]
 fn limits_are_kept_and_invalid_limits_are_refused() {
     let cache = Cache::new(config(128 << 20)).unwrap();
-    let (partition, object) =
-        tenant(&cache, PartitionConfig { max_bytes: Some(8 << 20), ..PartitionConfig::new("p") }, 4000);
+    let (partition, object) = tenant(&cache, sized(8 << 20), 4000);
     (0..4000).for_each(|page| read(&object, page));
     let at_first = partition.limits();
     assert_eq!(at_first.max_bytes, 8 << 20);
@@ -227,8 +228,7 @@ fn under_memory_pressure_the_cache_shrinks_to_the_sum_of_min_and_grows_again_aft
     *sample.lock().unwrap() =
         Sample { stalled_percent: Some(40.0), available_bytes: Some(0), bound_bytes: Some(64 << 20) };
     run(25);
-    assert!(charged(&promised) >= 11 << 20, "{}", charged(&promised));
-    assert!(charged(&promised) <= 14 << 20, "{}", charged(&promised));
+    assert!((11 << 20..=14 << 20).contains(&charged(&promised)), "{}", charged(&promised));
     assert!(charged(&other) <= 1 << 20, "{}", charged(&other));
     *sample.lock().unwrap() =
         Sample { stalled_percent: Some(0.0), available_bytes: Some(64 << 20), bound_bytes: Some(64 << 20) };
@@ -257,8 +257,7 @@ fn a_policy_change_during_reads_loses_no_page() {
         }
         stop.store(1, Ordering::Relaxed);
     });
-    let stat = cache.stat();
-    assert!(stat.memory_charged_bytes <= stat.memory_max_bytes);
+    assert_within_memory_max(&cache, "after all policies");
 }
 
 /// The bytes of a page: its tenant and its number.
@@ -300,16 +299,12 @@ fn no_tenant_reads_bytes_of_another_while_partitions_grow_shrink_and_leave() {
             4 => _ = partition.reclaim(random.below(1 << 20)).unwrap(),
             5..25 => object.write_at(page * PAGE, &stamp(*number, page)).unwrap(),
             _ => {
-                let mut bytes = [0xEE; 4096];
-                object.read_at(page * PAGE, &mut bytes).unwrap();
-                assert!(
-                    bytes == [0; 4096] || bytes == stamp(*number, page),
-                    "step {step}: tenant {number}, page {page}"
-                );
+                let bytes = bytes_at(object, page * PAGE, PAGE);
+                let is_right = bytes == [0; 4096] || bytes == stamp(*number, page);
+                assert!(is_right, "step {step}: tenant {number}, page {page}");
             }
         }
-        let stat = cache.stat();
-        assert!(stat.memory_charged_bytes <= stat.memory_max_bytes, "step {step}");
+        assert_within_memory_max(&cache, step);
     }
     assert!(next > 10, "tenants have come and gone");
 }
@@ -342,24 +337,16 @@ fn a_thousand_partitions_of_4_mib_work_and_leave_nothing_behind() {
     for turn in 0..3 {
         let tenants: Vec<(Partition, Object)> = (0..1000)
             .map(|number| {
-                let config = PartitionConfig {
-                    max_bytes: Some(4 << 20),
-                    ..PartitionConfig::new(&format!("vm/{number}"))
-                };
-                tenant(&cache, config, 64)
+                tenant(&cache, PartitionConfig { name: format!("vm/{number}"), ..sized(4 << 20) }, 64)
             })
             .collect();
         for (number, (partition, object)) in tenants.iter().enumerate() {
             object.write_at(0, &stamp(number as u64, 0)).unwrap();
-            let mut bytes = [0; 4096];
-            object.read_at(0, &mut bytes).unwrap();
-            assert!(bytes == stamp(number as u64, 0));
-            let (learned, charged) = (partition.learned_bytes(), charged(partition));
-            assert!(learned > 0 && learned <= charged / 100, "{learned} of {charged} bytes are learned");
+            assert!(bytes_at(object, 0, PAGE) == stamp(number as u64, 0));
+            assert_learns_little(partition);
         }
         cache.balance();
-        let stat = cache.stat();
-        assert!(stat.memory_charged_bytes <= stat.memory_max_bytes, "turn {turn}");
+        assert_within_memory_max(&cache, turn);
         tenants.iter().for_each(|(partition, _)| cache.remove_partition(partition.name()).unwrap());
         drop(tenants);
         assert!(cache.partitions().is_empty());
@@ -386,11 +373,7 @@ fn learned_state_stays_within_a_hundredth_of_a_partition_that_grows_and_shrinks(
             (0..2000).for_each(|_| read(&object, random.below(30_000)));
             cache.balance();
         }
-        let (learned, charged) = (partition.learned_bytes(), charged(&partition));
-        assert!(
-            learned > 0 && learned <= charged / 100,
-            "{mib} MiB: {learned} of {charged} bytes are learned"
-        );
+        assert_learns_little(&partition);
         let curve = partition.miss_curve().unwrap();
         assert!(curve.references > 1000.0 && curve.points.len() >= 3, "{mib} MiB: {curve:?}");
     }
@@ -403,10 +386,7 @@ fn reclaimed_memory_returns_to_the_system() {
     let cache = Cache::new(config).unwrap();
     let (partition, object) = tenant(&cache, started("p", 160 << 20), 40_000);
     (0..40_000).for_each(|page| read(&object, page));
-    let resident = || {
-        let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
-        statm.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * PAGE
-    };
+    let resident = || held()[1] << 10;
     let full = resident();
     let freed = partition.reclaim(120 << 20).unwrap();
     assert!((119 << 20..=124 << 20).contains(&freed), "{freed}");
@@ -429,8 +409,7 @@ fn a_new_partition_has_its_min_at_once() {
             first.resize(20 << 20).unwrap();
         }
         for (name, min) in [("second", 8 << 20), ("third", 5 << 20)] {
-            let config =
-                PartitionConfig { min_bytes: min, start_bytes: Some(min), ..PartitionConfig::new(name) };
+            let config = PartitionConfig { min_bytes: min, ..started(name, min) };
             let (made, _) = tenant(&cache, config, 100);
             assert!(charged(&made) >= min, "{name}: {} of {min} bytes", charged(&made));
             let limits = Limits { min_bytes: min + (3 << 20), ..made.limits() };
@@ -442,8 +421,7 @@ fn a_new_partition_has_its_min_at_once() {
             let config = PartitionConfig { min_bytes: 21 << 20, ..PartitionConfig::new("last") };
             let (last, _) = tenant(&cache, config, 100);
             assert!(charged(&last) >= 21 << 20, "{}", charged(&last));
-            let stat = cache.stat();
-            assert!(stat.memory_charged_bytes <= stat.memory_max_bytes);
+            assert_within_memory_max(&cache, "the last partition");
         }
     }
 }

@@ -2,13 +2,13 @@
 //! every read can be checked: no torn page, no page of another place, and no version older than one
 //! that the same thread has seen.
 
+use crate::fixture::{
+    batch_at, bytes_at, disk, open, read_request, scene, scratch, sized, small, write_request,
+};
 use crate::pages::{PAGE, Shared};
 use crate::watchdog::Watchdog;
-use octavo::disk::{Engine, OpenOptions, SimDisk, SimOptions, Store};
-use octavo::{
-    Advice, Cache, CacheConfig, CacheMode, Op, Partition, PartitionConfig, PolicyName, Queue, Read, Request,
-    WAYS,
-};
+use octavo::disk::{Engine, Store};
+use octavo::{Advice, CacheConfig, CacheMode, Op, Partition, PartitionConfig, PolicyName, Queue, WAYS};
 use octavo_random::Random;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -38,56 +38,39 @@ impl Worker<'_> {
     }
 
     fn step(&mut self) {
-        let object = &self.shared.object;
+        let shared = self.shared;
+        let object = &shared.object;
         match self.random.below(100) {
-            0..40 => {
-                let number = self.any_page();
-                self.shared.read(number);
-            }
-            40..65 => {
-                let number = self.own_page();
-                self.shared.write(number);
-            }
+            0..40 => shared.read(self.any_page()),
+            40..65 => shared.write(self.own_page()),
             65..72 => self.read_batch(),
             72..82 => self.queue_up(),
-            82..88 => {
-                let number = self.any_page();
-                self.shared.pin(number);
-            }
+            82..88 => shared.pin(self.any_page()),
             88..92 => object.sync().unwrap(),
             92..94 => {
                 let number = self.any_page();
                 let advice = self.random.pick(&[Advice::WillNeed, Advice::DontNeed]);
                 object.advise(number * PAGE as u64, 5.min(PAGES - number) * PAGE as u64, advice).unwrap();
             }
-            94..96 => {
-                let segments = 1 + self.random.below(4);
-                self.partition.resize(segments * (PAGE * WAYS + 1024) as u64 + (16 << 10)).unwrap();
-            }
-            96..98 if self.shared.discards => {
+            94..96 => _ = self.partition.resize(bytes_of(1 + self.random.below(4))).unwrap(),
+            96..98 if shared.discards => {
                 let number = self.own_page();
                 match self.random.below(2) {
                     0 => object.discard(number * PAGE as u64, PAGE as u64).unwrap(),
                     _ => object.zero(number * PAGE as u64, PAGE as u64).unwrap(),
                 }
             }
-            _ => {
-                self.partition.stat();
-            }
+            _ => _ = self.partition.stat(),
         }
     }
 
     fn read_batch(&mut self) {
         let numbers: Vec<u64> = (0..8).map(|_| self.any_page()).collect();
         let floors: Vec<u64> = numbers.iter().map(|number| self.shared.floor(*number)).collect();
-        let mut buffers = vec![vec![0xEE; PAGE]; 8];
-        let mut reads: Vec<Read> = numbers
-            .iter()
-            .zip(&mut buffers)
-            .map(|(number, buffer)| Read { offset: number * PAGE as u64, buffer })
-            .collect();
-        self.shared.object.read_batch(&mut reads).unwrap();
-        for ((number, floor), bytes) in numbers.iter().zip(floors).zip(&buffers) {
+        let ranges: Vec<_> = numbers.iter().map(|number| (number * PAGE as u64, PAGE)).collect();
+        let (result, read) = batch_at(&self.shared.object, &ranges);
+        result.unwrap();
+        for ((number, floor), bytes) in numbers.iter().zip(floors).zip(&read) {
             self.shared.check(*number, floor, bytes);
         }
     }
@@ -98,20 +81,14 @@ impl Worker<'_> {
         for _ in 0..1 + self.random.below(6) {
             let number = self.any_page();
             self.floors.push(self.shared.floor(number));
-            let user_data = self.floors.len() as u64 - 1;
-            let buffer = vec![0xEE; PAGE].into();
-            requests.push(Request {
-                user_data,
-                op: Op::Read { offset: number * PAGE as u64, len: PAGE, buffer },
-            });
+            requests.push(read_request(self.floors.len() as u64 - 1, number * PAGE as u64, PAGE));
         }
         // One write of a page at a time, so that versions say which came later.
         if self.queue.pending() == 0 {
             let number = self.own_page();
             let (version, bytes) = self.shared.next(number);
             let durable = self.random.one_in(4);
-            let op = Op::Write { offset: number * PAGE as u64, len: PAGE, buffer: bytes.into(), durable };
-            requests.push(Request { user_data: version << 32, op });
+            requests.push(write_request(version << 32, number * PAGE as u64, bytes, durable));
             self.queue.submit(&self.shared.object, requests);
             self.wait(usize::MAX);
         } else {
@@ -140,13 +117,10 @@ impl Worker<'_> {
 }
 
 fn hammer(what: &str, threads: u64, time: Duration, config: CacheConfig, mode: CacheMode, store: Store) {
-    let cache = Cache::new(config).unwrap();
     let policy = PolicyName::ALL[threads as usize % PolicyName::ALL.len()];
-    let max_bytes = Some(2 * (PAGE * WAYS + 1024) as u64 + (16 << 10));
-    let config = PartitionConfig { cache_mode: mode, policy, max_bytes, ..PartitionConfig::new("p") };
-    let partition = cache.partition(config).unwrap();
-    let discards = threads.is_multiple_of(2);
-    let shared = Shared::new(partition.open(store, "object").unwrap(), 7, PAGES, discards);
+    let partition = PartitionConfig { cache_mode: mode, policy, ..sized(bytes_of(2)) };
+    let (cache, partition, object) = scene(config, partition, store);
+    let shared = Shared::new(object, 7, PAGES, threads.is_multiple_of(2));
     let watchdog = Watchdog::new(PATIENCE, what);
     let until = Instant::now() + time;
     let stop = AtomicBool::new(false);
@@ -175,8 +149,7 @@ fn hammer(what: &str, threads: u64, time: Duration, config: CacheConfig, mode: C
     });
     let Shared { object, .. } = &shared;
     object.sync().unwrap();
-    let mut all = vec![0xEE; PAGES as usize * PAGE];
-    object.read_at(0, &mut all).unwrap();
+    let all = bytes_at(object, 0, PAGES * PAGE as u64);
     all.chunks(PAGE).enumerate().for_each(|(number, bytes)| {
         shared.check(number as u64, shared.floor(number as u64), bytes);
     });
@@ -187,22 +160,20 @@ fn hammer(what: &str, threads: u64, time: Duration, config: CacheConfig, mode: C
     assert_eq!(partition.stat().resident_bytes, 0, "{what}");
 }
 
+/// The size of a partition of so many segments.
+fn bytes_of(segments: u64) -> u64 {
+    segments * (PAGE * WAYS + 1024) as u64 + (16 << 10)
+}
+
 fn tiny(engine: Engine, buffers_bytes: u64, background: bool) -> CacheConfig {
-    CacheConfig {
-        memory_max_bytes: buffers_bytes + (1 << 20),
-        segment_bytes: (PAGE * WAYS) as u64,
-        engine,
-        buffers_max_bytes: Some(buffers_bytes),
-        background,
-        seed: Some(3),
-        ..CacheConfig::default()
-    }
+    let memory_max_bytes = buffers_bytes + (1 << 20);
+    CacheConfig { memory_max_bytes, buffers_max_bytes: Some(buffers_bytes), engine, background, ..small(3) }
 }
 
 fn file(name: &str) -> Store {
-    let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let path = scratch(name);
     std::fs::File::create(&path).unwrap().set_len(PAGES * PAGE as u64).unwrap();
-    let store = Store::open(&path, &OpenOptions::default()).unwrap();
+    let store = open(&path);
     // The open store is all that is needed.
     std::fs::remove_file(path).unwrap();
     store
@@ -216,22 +187,17 @@ fn no_thread_reads_a_torn_page_a_foreign_page_or_an_older_version() {
         // Each thread has two rings of 24 KiB, for its calls and for its queue. A handful of bounce
         // pages remains.
         for (threads, buffers) in [(4, 300 << 10), (5, 1 << 20), (8, 600 << 10)] {
-            let name = |kind: &str| format!("{threads} threads, {mode:?}, {kind}");
-            let config = |engine, background| tiny(engine, buffers, background);
-            hammer(&name("memory"), threads, time, config(Engine::Auto, true), mode, Store::memory("m", len));
-            let disk = SimDisk::new(SimOptions::default());
-            hammer(
-                &name("simulated"),
-                threads,
-                time,
-                config(Engine::Auto, false),
-                mode,
-                disk.store("s", len),
-            );
-            let store = file(&format!("hammered-{threads}-{}", std::process::id()));
-            hammer(&name("file"), threads, time, config(Engine::Auto, true), mode, store);
+            let stores = [
+                ("memory", true, Store::memory("m", len)),
+                ("simulated", false, disk(0).store("s", len)),
+                ("file", true, file(&format!("hammered-{threads}"))),
+            ];
+            for (kind, background, store) in stores {
+                let what = format!("{threads} threads, {mode:?}, {kind}");
+                hammer(&what, threads, time, tiny(Engine::Auto, buffers, background), mode, store);
+            }
         }
-        let store = file(&format!("blocking-{}", std::process::id()));
+        let store = file("blocking");
         let config = tiny(Engine::Blocking, 1 << 20, true);
         hammer("the blocking engine", 4, time, config, mode, store);
     }
@@ -241,12 +207,9 @@ fn no_thread_reads_a_torn_page_a_foreign_page_or_an_older_version() {
 fn sixteen_threads_share_a_cache_of_one_set() {
     let watchdog = Watchdog::new(PATIENCE, "sixteen threads");
     for mode in [CacheMode::Writeback, CacheMode::Writethrough] {
-        let cache = Cache::new(tiny(Engine::Auto, 600 << 10, true)).unwrap();
-        let max_bytes = Some((PAGE * WAYS + 1024) as u64 + (16 << 10));
-        let config = PartitionConfig { cache_mode: mode, max_bytes, ..PartitionConfig::new("p") };
-        let partition = cache.partition(config).unwrap();
-        let store = file(&format!("sixteen-{}", std::process::id()));
-        let shared = Shared::new(partition.open(store, "object").unwrap(), 1, PAGES, false);
+        let config = PartitionConfig { cache_mode: mode, ..sized(bytes_of(1)) };
+        let (_cache, _, object) = scene(tiny(Engine::Auto, 600 << 10, true), config, file("sixteen"));
+        let shared = Shared::new(object, 1, PAGES, false);
         std::thread::scope(|scope| {
             for me in 0..16 {
                 let (shared, watchdog) = (&shared, watchdog.clone());
@@ -270,15 +233,12 @@ fn sixteen_threads_share_a_cache_of_one_set() {
 fn no_call_waits_for_a_thread_that_left_its_queue_alone() {
     let watchdog = Watchdog::new(PATIENCE, "queues that nobody waits on");
     let stores: [(&str, Store); 3] = [
-        ("simulated", SimDisk::new(SimOptions::default()).store("s", PAGES * PAGE as u64)),
+        ("simulated", disk(0).store("s", PAGES * PAGE as u64)),
         ("memory", Store::memory("m", PAGES * PAGE as u64)),
-        ("file", file(&format!("left-{}", std::process::id()))),
+        ("file", file("left")),
     ];
     for (kind, store) in stores {
-        let cache = Cache::new(tiny(Engine::Auto, 400 << 10, false)).unwrap();
-        let max_bytes = Some(200 << 10);
-        let partition = cache.partition(PartitionConfig { max_bytes, ..PartitionConfig::new("p") }).unwrap();
-        let object = partition.open(store, kind).unwrap();
+        let (cache, _, object) = scene(tiny(Engine::Auto, 400 << 10, false), sized(200 << 10), store);
         for round in 0..100 {
             watchdog.feed(format!("{kind}, round {round}"));
             object.advise(0, PAGES * PAGE as u64, Advice::DontNeed).unwrap();
@@ -289,12 +249,8 @@ fn no_call_waits_for_a_thread_that_left_its_queue_alone() {
                     let (object, barrier) = (&object, &barrier);
                     scope.spawn(move || {
                         barrier.wait();
-                        let read = |n: u64| {
-                            let buffer = vec![0; PAGE].into();
-                            let offset = (n + me as u64 * 5) % PAGES * PAGE as u64;
-                            Request { user_data: n, op: Op::Read { offset, len: PAGE, buffer } }
-                        };
-                        queue.submit(object, (0..10).map(read));
+                        let offset = |n: u64| (n + me as u64 * 5) % PAGES * PAGE as u64;
+                        queue.submit(object, (0..10).map(|n| read_request(n, offset(n), PAGE)));
                         object.read_at(round % PAGES * PAGE as u64, &mut [0]).unwrap();
                         object.write_at((round + 3) % PAGES * PAGE as u64, &[1; 100]).unwrap();
                     });

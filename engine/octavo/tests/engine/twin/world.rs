@@ -1,11 +1,12 @@
 //! A cache whose configuration comes from a seed, and the random operations on it.
 
 use super::model::{Mark, Twin};
+use crate::fixture::{batch_at, bytes_at};
 use octavo::disk::{SimDisk, SimFaults, SimOptions};
 use octavo::numa::{NumaMode, Replication, TopologySource, sit};
 use octavo::{
     Advice, Cache, CacheConfig, CacheMode, Completion, Object, Op, Partition, PartitionConfig, Pin,
-    PolicyName, Queue, Read, Request, WAYS,
+    PolicyName, Queue, Request, WAYS,
 };
 use octavo_random::Random;
 use std::collections::HashMap;
@@ -44,12 +45,6 @@ struct Flight {
     mark: Option<Mark>,
     /// A sync of the store has failed in the meantime: bytes of this write may be lost.
     doubtful: bool,
-}
-
-#[derive(Default)]
-struct Flights {
-    next: u64,
-    flights: HashMap<u64, Flight>,
 }
 
 impl World {
@@ -148,8 +143,7 @@ impl World {
         while self.steps_left > 0 {
             // The objects stay where they are while pins borrow from them.
             let objects = std::mem::take(&mut self.objects);
-            let mut epoch =
-                Epoch { objects: &objects, pins: Vec::new(), flights: Flights::default(), crash: false };
+            let mut epoch = Epoch { objects: &objects, ..Epoch::default() };
             epoch.run(self);
             epoch.end(self);
             let crash = epoch.crash;
@@ -176,22 +170,16 @@ impl World {
             let mark = twin.mark();
             object.sync().unwrap();
             twin.synced(&mark, 0, LEN_MAX);
-            let mut all = vec![1; object.len_bytes() as usize];
-            object.read_at(0, &mut all).unwrap();
-            twin.read(0, &all);
+            twin.read(0, &bytes_at(object, 0, object.len_bytes()));
             twin.crashed(&self.disk.image(&format!("file {number}")));
             assert_eq!(object.stat().dirty_bytes, 0);
         }
-        for partition in &self.partitions {
-            assert_eq!(partition.stat().dirty_bytes, 0);
-        }
+        assert!(self.partitions.iter().all(|partition| partition.stat().dirty_bytes == 0));
         for object in &self.objects {
             object.close().unwrap();
             assert!(object.read_at(0, &mut [0]).is_err());
         }
-        for partition in &self.partitions {
-            assert_eq!(partition.stat().resident_bytes, 0);
-        }
+        assert!(self.partitions.iter().all(|partition| partition.stat().resident_bytes == 0));
         assert_eq!(self.cache.stat().buffers_used_bytes, self.buffers_bytes);
         self.disk.history_digest()
     }
@@ -214,8 +202,7 @@ impl World {
         for number in 0..self.objects.len() {
             self.objects[number].abandon();
             self.twins[number].crashed(&self.disk.image(&format!("file {number}")));
-            self.objects[number] = self.open(number, 0);
-            assert_eq!(self.objects[number].len_bytes(), self.twins[number].len());
+            self.open_again(number);
         }
         self.check_figures();
     }
@@ -230,30 +217,46 @@ impl World {
     }
 
     fn reopen(&mut self, number: usize) {
-        let (object, twin) = (&self.objects[number], &mut self.twins[number]);
-        let mark = twin.mark();
-        match object.close() {
-            Ok(()) => {
-                assert!(!twin.failed, "a failed object cannot be closed as if nothing was lost");
-                twin.synced(&mark, 0, LEN_MAX);
-            }
-            Err(error) => {
-                assert!(self.faulty || twin.failed, "{error}");
-                object.abandon();
-                twin.forget();
-                twin.failed = false;
-            }
+        let mark = self.twins[number].mark();
+        let result = self.objects[number].close();
+        if self.is_synced(number, &result) {
+            self.twins[number].synced(&mark, 0, LEN_MAX);
+        } else {
+            self.objects[number].abandon();
+            self.twins[number].forget();
+            self.twins[number].failed = false;
         }
+        self.open_again(number);
+    }
+
+    fn open_again(&mut self, number: usize) {
         self.objects[number] = self.open(number, 0);
         assert_eq!(self.objects[number].len_bytes(), self.twins[number].len());
+    }
+
+    /// Returns whether a call has succeeded. It may fail only on a disk with faults.
+    fn is_done<E: std::fmt::Display>(&self, result: &Result<(), E>) -> bool {
+        result.as_ref().inspect_err(|error| assert!(self.faulty, "{error}")).is_ok()
+    }
+
+    /// The same of a sync, which must fail on an object that has failed.
+    fn is_synced(&self, number: usize, result: &Result<(), octavo::Error>) -> bool {
+        let has_failed = self.twins[number].failed;
+        match result {
+            Ok(()) => assert!(!has_failed, "a failed object cannot be synced"),
+            Err(error) => assert!(self.faulty || has_failed, "{error}"),
+        }
+        result.is_ok()
     }
 }
 
 /// A period in which no object is opened or closed.
+#[derive(Default)]
 struct Epoch<'o> {
     objects: &'o [Object],
     pins: Vec<(Pin<'o>, Vec<u8>)>,
-    flights: Flights,
+    flights: HashMap<u64, Flight>,
+    next_flight: u64,
     crash: bool,
 }
 
@@ -283,7 +286,7 @@ impl<'o> Epoch<'o> {
             world.disk.crash();
             world.faulty = true;
         }
-        while !self.flights.flights.is_empty() {
+        while !self.flights.is_empty() {
             self.wait(world, 1);
         }
         assert_eq!(world.queue.pending(), 0);
@@ -323,19 +326,14 @@ impl<'o> Epoch<'o> {
             82..87 => self.pin(world, object, number),
             87..91 => self.unpin(world),
             91..94 => self.resize(world),
-            94..96 => {
-                let result = world.cache.clean();
-                assert!(result.is_ok() || world.faulty);
-            }
+            94..96 => _ = world.is_done(&world.cache.clean()),
             // The outcome of requests in flight is already decided.
-            96 if self.flights.flights.is_empty() => set_faults(world),
+            96 if self.flights.is_empty() => set_faults(world),
             97 => {
                 let objects = object.stat().dirty_bytes;
                 assert!(objects <= world.partitions.iter().map(|p| p.stat().dirty_bytes).sum());
             }
-            _ => {
-                world.disk.step();
-            }
+            _ => _ = world.disk.step(),
         }
         self.notice(world);
     }
@@ -347,7 +345,7 @@ impl<'o> Epoch<'o> {
             if !twin.failed && object.stat().failed {
                 twin.failed = true;
                 twin.forget();
-                let flights = self.flights.flights.values_mut();
+                let flights = self.flights.values_mut();
                 flights.filter(|flight| flight.object == number).for_each(|flight| flight.doubtful = true);
             }
         }
@@ -378,43 +376,33 @@ impl<'o> Epoch<'o> {
             let (a, b) = (sectors(&flight.range), sectors(&range));
             flight.object == number && a.start < b.end && b.start < a.end && (changes || flight.changes)
         };
-        (!self.flights.flights.values().any(conflicts)).then_some(range)
+        (!self.flights.values().any(conflicts)).then_some(range)
     }
 
     fn read(&self, world: &mut World, object: &Object, number: usize) {
         let Some(range) = self.range(world, number, false) else { return };
         let mut bytes = vec![0xEE; (range.end - range.start) as usize];
-        match object.read_at(range.start, &mut bytes) {
-            Ok(()) => world.twins[number].read(range.start, &bytes),
-            Err(error) => assert!(world.faulty, "{error}"),
+        if world.is_done(&object.read_at(range.start, &mut bytes)) {
+            world.twins[number].read(range.start, &bytes);
         }
     }
 
     fn read_batch(&self, world: &mut World, object: &Object, number: usize) {
         let count = 1 + world.random.below(40);
-        let ranges: Vec<_> = (0..count).filter_map(|_| self.range(world, number, false)).collect();
-        let mut buffers: Vec<Vec<u8>> =
-            ranges.iter().map(|range| vec![0xEE; (range.end - range.start) as usize]).collect();
-        let mut reads: Vec<Read> = ranges
-            .iter()
-            .zip(&mut buffers)
-            .map(|(range, buffer)| Read { offset: range.start, buffer })
-            .collect();
-        match object.read_batch(&mut reads) {
-            Ok(()) => {
-                let read = ranges.iter().zip(&buffers);
-                read.for_each(|(range, bytes)| world.twins[number].read(range.start, bytes));
-            }
-            Err(error) => assert!(world.faulty, "{error}"),
+        let ranges = (0..count).filter_map(|_| self.range(world, number, false));
+        let ranges: Vec<_> = ranges.map(|range| (range.start, (range.end - range.start) as usize)).collect();
+        let (result, read) = batch_at(object, &ranges);
+        if world.is_done(&result) {
+            let read = ranges.iter().zip(&read);
+            read.for_each(|((offset, _), bytes)| world.twins[number].read(*offset, bytes));
         }
     }
 
     fn write(&self, world: &mut World, object: &Object, number: usize) {
         let Some(range) = self.range(world, number, true) else { return };
         let bytes = world.random.bytes((range.end - range.start) as usize);
-        let result = object.write_at(range.start, &bytes);
-        assert!(result.is_ok() || world.faulty, "{result:?}");
-        world.twins[number].write(range.start, &bytes, result.is_ok());
+        let is_done = world.is_done(&object.write_at(range.start, &bytes));
+        world.twins[number].write(range.start, &bytes, is_done);
     }
 
     fn submit(&mut self, world: &mut World, object: &Object, number: usize) {
@@ -440,15 +428,15 @@ impl<'o> Epoch<'o> {
                     Op::Sync
                 }
             };
-            let user_data = self.flights.next;
-            self.flights.next += 1;
-            self.flights.flights.insert(user_data, flight);
+            let user_data = self.next_flight;
+            self.next_flight += 1;
+            self.flights.insert(user_data, flight);
             requests.push(Request { op, user_data });
         }
         world.queue.submit(object, requests);
         // A sync that has failed on the disk but was not reported yet would let any read return
         // older bytes.
-        while world.sync_faults && !self.flights.flights.is_empty() {
+        while world.sync_faults && !self.flights.is_empty() {
             self.wait(world, 1);
         }
     }
@@ -460,14 +448,14 @@ impl<'o> Epoch<'o> {
         self.notice(world);
         let World { twins, faulty, .. } = world;
         for Completion { user_data, op, result } in done {
-            let zeros = |len: u64| vec![0; len as usize].into();
             let op = match op {
                 Op::Discard { offset, len, durable } | Op::Zero { offset, len, durable } => {
-                    Op::Write { offset, len: len as usize, buffer: zeros(len), durable }
+                    let len = len as usize;
+                    Op::Write { offset, len, buffer: vec![0; len].into(), durable }
                 }
                 op => op,
             };
-            let flight = self.flights.flights.remove(&user_data).expect("every request ends once");
+            let flight = self.flights.remove(&user_data).expect("every request ends once");
             let twin = &mut twins[flight.object];
             assert!(result.is_ok() || *faulty || twin.failed, "{result:?}");
             match op {
@@ -492,14 +480,10 @@ impl<'o> Epoch<'o> {
 
     fn sync(&self, world: &mut World, object: &Object, number: usize) {
         let mark = world.twins[number].mark();
-        match object.sync() {
-            Ok(()) => {
-                assert!(!world.twins[number].failed, "a failed object cannot be synced");
-                world.twins[number].synced(&mark, 0, LEN_MAX);
-                let quiet = self.flights.flights.is_empty();
-                assert!(!quiet || object.stat().dirty_bytes == 0);
-            }
-            Err(error) => assert!(world.faulty || world.twins[number].failed, "{error}"),
+        if world.is_synced(number, &object.sync()) {
+            world.twins[number].synced(&mark, 0, LEN_MAX);
+            let quiet = self.flights.is_empty();
+            assert!(!quiet || object.stat().dirty_bytes == 0);
         }
     }
 
@@ -510,13 +494,13 @@ impl<'o> Epoch<'o> {
             0 | 1 => object.discard(range.start, len),
             _ => object.zero(range.start, len),
         };
-        assert!(result.is_ok() || world.faulty, "{result:?}");
-        world.twins[number].write(range.start, &vec![0; len as usize], result.is_ok());
+        let is_done = world.is_done(&result);
+        world.twins[number].write(range.start, &vec![0; len as usize], is_done);
     }
 
     fn set_len(&self, world: &mut World, object: &Object, number: usize) {
         // The new length must not cut requests in flight.
-        if self.flights.flights.values().any(|flight| flight.object == number) {
+        if self.flights.values().any(|flight| flight.object == number) {
             return;
         }
         let len = match world.random.below(3) {
@@ -546,18 +530,9 @@ impl<'o> Epoch<'o> {
 
     fn advise(&self, world: &mut World, object: &Object, number: usize) {
         let Some(range) = self.range(world, number, false) else { return };
-        let all = [
-            Advice::Normal,
-            Advice::Sequential,
-            Advice::Random,
-            Advice::WillNeed,
-            Advice::DontNeed,
-            Advice::DontNeed,
-            Advice::NoReuse,
-        ];
-        let advice = world.random.pick(&all);
-        let result = object.advise(range.start, range.end - range.start, advice);
-        assert!(result.is_ok() || world.faulty, "{result:?}");
+        use Advice::{DontNeed, NoReuse, Normal, Random, Sequential, WillNeed};
+        let advice = world.random.pick(&[Normal, Sequential, Random, WillNeed, DontNeed, DontNeed, NoReuse]);
+        world.is_done(&object.advise(range.start, range.end - range.start, advice));
     }
 
     fn pin(&mut self, world: &mut World, object: &'o Object, number: usize) {
@@ -565,7 +540,7 @@ impl<'o> Epoch<'o> {
         let start = range.start - range.start % world.page_bytes;
         let end = (start + world.page_bytes).min(world.twins[number].len());
         let busy = |f: &Flight| f.object == number && f.changes && f.range.start < end && start < f.range.end;
-        if self.pins.len() > 20 || self.flights.flights.values().any(busy) {
+        if self.pins.len() > 20 || self.flights.values().any(busy) {
             return;
         }
         let pinned = match self.pins.len() % 2 {
@@ -610,17 +585,13 @@ impl<'o> Epoch<'o> {
 }
 
 fn sync_range(world: &mut World, object: &Object, number: usize) {
-    let twin = &mut world.twins[number];
-    let start = world.random.below(twin.len() + 1);
+    let start = world.random.below(world.twins[number].len() + 1);
     let len = world.random.below(40_000);
-    let mark = twin.mark();
-    match object.sync_range(start, len) {
-        Ok(()) => {
-            assert!(!twin.failed, "a failed object cannot be synced");
-            let page = world.page_bytes;
-            twin.synced(&mark, start - start % page, (start + len).next_multiple_of(page).min(LEN_MAX));
-        }
-        Err(error) => assert!(world.faulty || twin.failed, "{error}"),
+    let mark = world.twins[number].mark();
+    if world.is_synced(number, &object.sync_range(start, len)) {
+        let page = world.page_bytes;
+        let end = (start + len).next_multiple_of(page).min(LEN_MAX);
+        world.twins[number].synced(&mark, start - start % page, end);
     }
 }
 
