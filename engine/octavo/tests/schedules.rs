@@ -2,18 +2,24 @@
 //! preemptions (PCT). The same races with one step of the slot's protocol left out must fail. Built
 //! with `--cfg shuttle`.
 
+#![cfg(shuttle)]
+
+#[path = "engine/fixture.rs"]
+#[expect(dead_code, reason = "most of it is for the tests without shuttle")]
+mod fixture;
+#[path = "engine/pages.rs"]
+mod pages;
+
+use crate::fixture::{PAGE, read_request, request, write_request};
 use crate::pages::Shared;
 use octavo::disk::{SimDisk, SimOptions};
 use octavo::numa::{NumaMode, Replication, TopologySource, sit};
-use octavo::{
-    Advice, Cache, CacheConfig, CacheMode, Op, Partition, PartitionConfig, PolicyName, Request, WAYS,
-};
+use octavo::{Advice, Cache, CacheConfig, CacheMode, Op, Partition, PartitionConfig, PolicyName, WAYS};
 use octavo_table::broken::{Step, set};
 use shuttle::thread;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, PoisonError, RwLock};
 
-const PAGE: u64 = 4096;
 /// A few pages more than one set has ways, so that some reads miss.
 const PAGES: u64 = WAYS as u64 + 3;
 
@@ -21,7 +27,7 @@ const PAGES: u64 = WAYS as u64 + 3;
 /// because the switch applies to the whole process.
 static SWITCH: RwLock<()> = RwLock::new(());
 
-fn explore(iterations: usize, race: fn()) {
+fn explore(iterations: usize, race: impl Fn() + Copy + Send + Sync + 'static) {
     shuttle::check_random(race, iterations);
     shuttle::check_pct(race, iterations, 3);
 }
@@ -29,6 +35,13 @@ fn explore(iterations: usize, race: fn()) {
 fn holds(iterations: usize, race: fn()) {
     let _whole = SWITCH.read().unwrap_or_else(PoisonError::into_inner);
     explore(iterations, race);
+}
+
+fn holds_in_both_modes(race: fn(CacheMode)) {
+    let _whole = SWITCH.read().unwrap_or_else(PoisonError::into_inner);
+    for mode in [CacheMode::Writeback, CacheMode::Writethrough] {
+        explore(1500, move || race(mode));
+    }
 }
 
 /// Asserts that the race fails when `step` is left out.
@@ -53,33 +66,49 @@ fn bytes_of(segments: u64) -> u64 {
     segments * (PAGE * WAYS as u64 + (28 << 10)) + (20 << 10)
 }
 
+/// A cache that may grow to `segments_max` segments, with this share of buffers.
+fn config(segments_max: u64, buffers_bytes: u64) -> CacheConfig {
+    CacheConfig {
+        memory_max_bytes: buffers_bytes + bytes_of(segments_max),
+        segment_bytes: PAGE * WAYS as u64,
+        buffers_max_bytes: Some(buffers_bytes),
+        background: false,
+        seed: Some(1),
+        ..CacheConfig::default()
+    }
+}
+
 impl Scene {
     fn new(cache_mode: CacheMode) -> Arc<Scene> {
-        Scene::with(cache_mode, false)
+        Scene::with(config(2, 256 << 10), 1, cache_mode, WAYS as u64)
     }
 
-    /// A scene whose pages may be discarded.
-    fn with(cache_mode: CacheMode, discards: bool) -> Arc<Scene> {
+    /// A scene of `segments` segments that has the first pages of the object.
+    fn with(config: CacheConfig, segments: u64, cache_mode: CacheMode, pages: u64) -> Arc<Scene> {
         let disk = SimDisk::new(SimOptions { latency_ticks: 1..=3, ..SimOptions::default() });
-        let config = CacheConfig {
-            memory_max_bytes: (256 << 10) + bytes_of(2),
-            segment_bytes: PAGE * WAYS as u64,
-            buffers_max_bytes: Some(256 << 10),
-            background: false,
-            seed: Some(1),
-            ..CacheConfig::default()
-        };
         let cache = Cache::new(config).unwrap();
         let config = PartitionConfig {
             cache_mode,
             policy: PolicyName::Fifo,
-            max_bytes: Some(bytes_of(1)),
+            max_bytes: Some(bytes_of(segments)),
             ..PartitionConfig::new("p")
         };
         let partition = cache.partition(config).unwrap();
         let object = partition.open(disk.store("disk", PAGES * PAGE), "object").unwrap();
-        object.advise(0, WAYS as u64 * PAGE, Advice::WillNeed).unwrap();
-        Arc::new(Scene { disk, cache, partition, shared: Shared::new(object, 1, PAGES, discards) })
+        object.advise(0, pages * PAGE, Advice::WillNeed).unwrap();
+        Arc::new(Scene { disk, cache, partition, shared: Shared::new(object, 1, PAGES, false) })
+    }
+
+    /// Runs a thread on each of three nodes.
+    fn on_three_nodes(self: &Arc<Scene>, run: impl Fn(&Scene, u32) + Copy + Send + 'static) {
+        let threads = [0, 1, 2].map(|node| {
+            let scene = self.clone();
+            thread::spawn(move || {
+                sit(node);
+                run(&scene, node);
+            })
+        });
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
     }
 
     fn race(self: &Arc<Scene>, threads: [fn(&Scene); 4]) {
@@ -166,13 +195,9 @@ fn a_queue_that_is_left_alone(mode: CacheMode) {
     Scene::new(mode).race([
         |scene| {
             let mut queue = scene.cache.queue().unwrap();
-            let read = |n: u64| {
-                let op =
-                    Op::Read { offset: n * PAGE, len: PAGE as usize, buffer: vec![0; PAGE as usize].into() };
-                Request { user_data: n, op }
-            };
+            let read = |page: u64| read_request(page, page * PAGE, PAGE as usize);
             queue.submit(&scene.shared.object, [read(NEW), read(OLD), read(NEW + 1)]);
-            queue.submit(&scene.shared.object, [Request { user_data: 0, op: Op::Sync }]);
+            queue.submit(&scene.shared.object, [request(Op::Sync)]);
             queue.wait(1, |completion| completion.result.unwrap());
         },
         |scene| scene.shared.read(NEW),
@@ -187,13 +212,15 @@ fn a_queue_that_is_left_alone(mode: CacheMode) {
 /// Overlapping discards and zeroes, writes, a sync and a resize. The thread that submitted two of
 /// them does something else.
 fn clearings(mode: CacheMode) {
-    Scene::with(mode, true).race([
+    let mut scene = Scene::new(mode);
+    Arc::get_mut(&mut scene).expect("no thread has it yet").shared.discards = true;
+    scene.race([
         |scene| {
             let mut queue = scene.cache.queue().unwrap();
             let discard = Op::Discard { offset: 0, len: 3 * PAGE, durable: true };
             let zero = Op::Zero { offset: PAGE, len: (NEW + 1) * PAGE, durable: false };
             scene.shared.write(OLD);
-            queue.submit(&scene.shared.object, [discard, zero].map(|op| Request { user_data: 0, op }));
+            queue.submit(&scene.shared.object, [discard, zero].map(request));
             scene.shared.read(OLD);
             queue.wait(2, |completion| completion.result.unwrap());
         },
@@ -216,112 +243,60 @@ fn clearings(mode: CacheMode) {
 /// Three nodes with one worker each. Threads of all three read and write in batches while pages are
 /// evicted.
 fn three_nodes_by_message() {
-    let disk = SimDisk::new(SimOptions { latency_ticks: 1..=3, ..SimOptions::default() });
-    let config = CacheConfig {
-        memory_max_bytes: (512 << 10) + bytes_of(4),
-        segment_bytes: PAGE * WAYS as u64,
-        buffers_max_bytes: Some(512 << 10),
-        background: false,
-        seed: Some(1),
-        topology: TopologySource::Emulated { nodes: 3, cores: 1 },
-        numa: NumaMode::Message,
-        ..CacheConfig::default()
-    };
-    let cache = Cache::new(config).unwrap();
-    let config = PartitionConfig {
-        cache_mode: CacheMode::Writeback,
-        policy: PolicyName::Fifo,
-        max_bytes: Some(bytes_of(3)),
-        ..PartitionConfig::new("p")
-    };
-    let partition = cache.partition(config).unwrap();
-    let object = partition.open(disk.store("disk", PAGES * PAGE), "object").unwrap();
-    object.advise(0, 4 * PAGE, Advice::WillNeed).unwrap();
-    let shared = Arc::new((Shared::new(object, 1, PAGES, false), cache));
-    let threads = [0u32, 1, 2].map(|node| {
-        let shared = shared.clone();
-        thread::spawn(move || {
-            sit(node);
-            let (shared, cache) = &*shared;
-            let mut queue = cache.queue().unwrap();
-            // One page that only this thread writes, and pages that all threads read.
-            let own = 4 + u64::from(node);
-            let (version, bytes) = shared.next(own);
-            let write =
-                Op::Write { offset: own * PAGE, len: PAGE as usize, buffer: bytes.into(), durable: false };
-            queue.submit(&shared.object, [Request { user_data: own, op: write }]);
-            let floors: Vec<u64> = (0..7).map(|page| shared.floor(page)).collect();
-            let read = |page: u64| {
-                let buffer = vec![0; PAGE as usize].into();
-                Request { user_data: page, op: Op::Read { offset: page * PAGE, len: PAGE as usize, buffer } }
-            };
-            queue.submit(&shared.object, (0..7).filter(|page| *page != own).map(read));
-            while queue.pending() > 0 {
-                queue.wait(1, |completion| {
-                    completion.result.unwrap();
-                    match completion.op {
-                        Op::Read { buffer, .. } => {
-                            let page = completion.user_data;
-                            shared.check(page, floors[page as usize], &buffer);
-                        }
-                        _ => shared.replied(own, version),
+    let topology = TopologySource::Emulated { nodes: 3, cores: 1 };
+    let config = CacheConfig { topology, numa: NumaMode::Message, ..config(4, 512 << 10) };
+    let scene = Scene::with(config, 3, CacheMode::Writeback, 4);
+    scene.on_three_nodes(|scene, node| {
+        let (shared, mut queue) = (&scene.shared, scene.cache.queue().unwrap());
+        // One page that only this thread writes, and pages that all threads read.
+        let own = 4 + u64::from(node);
+        let (version, bytes) = shared.next(own);
+        queue.submit(&shared.object, [write_request(own, own * PAGE, bytes, false)]);
+        let floors: Vec<u64> = (0..7).map(|page| shared.floor(page)).collect();
+        let read = |page: u64| read_request(page, page * PAGE, PAGE as usize);
+        queue.submit(&shared.object, (0..7).filter(|page| *page != own).map(read));
+        while queue.pending() > 0 {
+            queue.wait(1, |completion| {
+                completion.result.unwrap();
+                match completion.op {
+                    Op::Read { buffer, .. } => {
+                        let page = completion.user_data;
+                        shared.check(page, floors[page as usize], &buffer);
                     }
-                });
-            }
-        })
+                    _ => shared.replied(own, version),
+                }
+            });
+        }
     });
-    threads.into_iter().for_each(|thread| thread.join().unwrap());
-    (0..7).for_each(|page| shared.0.read(page));
+    (0..7).for_each(|page| scene.shared.read(page));
 }
 
 /// Three nodes that copy each other's pages while pages are written, evicted, filled again and
 /// moved.
 fn three_nodes_with_twins(mode: CacheMode, resizes: bool) {
     const SHARED: u64 = 3;
-    let disk = SimDisk::new(SimOptions { latency_ticks: 1..=3, ..SimOptions::default() });
     let config = CacheConfig {
-        memory_max_bytes: (384 << 10) + bytes_of(6),
-        segment_bytes: PAGE * WAYS as u64,
-        buffers_max_bytes: Some(384 << 10),
-        background: false,
-        seed: Some(1),
         topology: TopologySource::Emulated { nodes: 3, cores: 1 },
         numa: NumaMode::Replicate,
         // Each remote write moves the main of its page to the writing node.
         replication: Replication { switch_writes: 1, ..Replication::default() },
-        ..CacheConfig::default()
+        ..config(6, 384 << 10)
     };
-    let cache = Cache::new(config).unwrap();
-    let config = PartitionConfig {
-        cache_mode: mode,
-        policy: PolicyName::Fifo,
-        max_bytes: Some(bytes_of(3)),
-        ..PartitionConfig::new("p")
-    };
-    let partition = cache.partition(config).unwrap();
-    let object = partition.open(disk.store("disk", PAGES * PAGE), "object").unwrap();
-    object.advise(0, SHARED * PAGE, Advice::WillNeed).unwrap();
-    let shared = Arc::new((Shared::new(object, 1, PAGES, false), partition, cache));
-    let threads = [0u32, 1, 2].map(|node| {
-        let shared = shared.clone();
-        thread::spawn(move || {
-            sit(node);
-            let (shared, partition, _) = &*shared;
-            // Each thread writes a page that all threads read.
-            for turn in 0..2 {
-                (0..SHARED).for_each(|page| shared.read(page));
-                shared.write(u64::from(node));
-                if resizes && node == 0 {
-                    partition.resize(bytes_of(if turn == 0 { 6 } else { 3 })).unwrap();
-                } else if node == 1 {
-                    shared.object.advise(0, 2 * PAGE, Advice::DontNeed).unwrap();
-                }
-            }
+    let scene = Scene::with(config, 3, mode, SHARED);
+    scene.on_three_nodes(move |Scene { shared, partition, .. }, node| {
+        // Each thread writes a page that all threads read.
+        for turn in 0..2 {
             (0..SHARED).for_each(|page| shared.read(page));
-        })
+            shared.write(u64::from(node));
+            if resizes && node == 0 {
+                partition.resize(bytes_of(if turn == 0 { 6 } else { 3 })).unwrap();
+            } else if node == 1 {
+                shared.object.advise(0, 2 * PAGE, Advice::DontNeed).unwrap();
+            }
+        }
+        (0..SHARED).for_each(|page| shared.read(page));
     });
-    threads.into_iter().for_each(|thread| thread.join().unwrap());
-    (0..SHARED).for_each(|page| shared.0.read(page));
+    (0..SHARED).for_each(|page| scene.shared.read(page));
 }
 
 #[test]
@@ -353,27 +328,23 @@ fn three_nodes_that_send_to_each_other_agree_in_every_schedule() {
 
 #[test]
 fn fills_evictions_writes_and_syncs_agree_in_every_schedule() {
-    holds(1500, || fills_evictions_writes_and_a_sync(CacheMode::Writeback));
-    holds(1500, || fills_evictions_writes_and_a_sync(CacheMode::Writethrough));
+    holds_in_both_modes(fills_evictions_writes_and_a_sync);
     holds(1500, hits_while_their_page_leaves);
 }
 
 #[test]
 fn pins_writes_and_resizes_agree_in_every_schedule() {
-    holds(1500, || pins_writes_and_a_resize(CacheMode::Writeback));
-    holds(1500, || pins_writes_and_a_resize(CacheMode::Writethrough));
+    holds_in_both_modes(pins_writes_and_a_resize);
 }
 
 #[test]
 fn no_call_waits_for_a_thread_that_left_its_queue_alone_in_any_schedule() {
-    holds(1500, || a_queue_that_is_left_alone(CacheMode::Writeback));
-    holds(1500, || a_queue_that_is_left_alone(CacheMode::Writethrough));
+    holds_in_both_modes(a_queue_that_is_left_alone);
 }
 
 #[test]
 fn clearings_agree_with_overlapping_operations_in_every_schedule() {
-    holds(1500, || clearings(CacheMode::Writeback));
-    holds(1500, || clearings(CacheMode::Writethrough));
+    holds_in_both_modes(clearings);
 }
 
 #[test]
