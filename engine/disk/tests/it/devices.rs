@@ -12,10 +12,8 @@ fn run(program: &str, arguments: &[&str]) -> Result<String, String> {
     let output =
         Command::new(program).args(arguments).output().map_err(|error| format!("{program}: {error}"))?;
     if !output.status.success() {
-        return Err(format!(
-            "{program} {arguments:?}: {}",
-            String::from_utf8_lossy(&output.stderr).trim_end()
-        ));
+        let said = String::from_utf8_lossy(&output.stderr);
+        return Err(format!("{program} {arguments:?}: {}", said.trim_end()));
     }
     Ok(String::from_utf8_lossy(&output.stdout).trim_end().to_owned())
 }
@@ -23,10 +21,13 @@ fn run(program: &str, arguments: &[&str]) -> Result<String, String> {
 struct LoopDevice(PathBuf);
 
 impl LoopDevice {
-    fn new(backing: &Path, block_bytes: u32) -> Result<LoopDevice, String> {
+    /// Prints a line and returns None if there is no loop device.
+    fn new(backing: &Path, block_bytes: u32) -> Option<LoopDevice> {
         let block = block_bytes.to_string();
-        let path = run("losetup", &["--show", "-f", "-b", &block, backing.to_str().unwrap()])?;
-        Ok(LoopDevice(path.into()))
+        let made = run("losetup", &["--show", "-f", "-b", &block, backing.to_str().unwrap()]);
+        made.map_err(|error| eprintln!("skipped: no loop device: {error}"))
+            .ok()
+            .map(|path| LoopDevice(path.into()))
     }
 }
 
@@ -43,16 +44,11 @@ fn a_block_device_is_read_and_written_in_its_own_blocks() {
     let directory = directory();
     for block_bytes in [512u32, 4096] {
         let backing = file(directory.path(), &vec![0; 1 << 20]);
-        let device = match LoopDevice::new(&backing, block_bytes) {
-            Ok(device) => device,
-            Err(error) => return eprintln!("skipped: no loop device: {error}"),
-        };
+        let Some(device) = LoopDevice::new(&backing, block_bytes) else { return };
         for ring in rings(8) {
             let store = open(&device.0);
-            assert_eq!(
-                (store.len_bytes(), store.block_bytes(), store.is_direct()),
-                (1 << 20, block_bytes, true)
-            );
+            assert_eq!((store.len_bytes(), store.block_bytes()), (1 << 20, block_bytes));
+            assert!(store.is_direct());
             assert_eq!(store.identity().unwrap().1, 0);
             let mut content = pattern(u64::from(block_bytes), 1 << 20);
             write(&ring, &store, 0, &content);
@@ -77,8 +73,7 @@ fn a_block_device_is_read_and_written_in_its_own_blocks() {
 fn device_of_zeros() -> Option<(tempfile::TempDir, LoopDevice)> {
     let directory = directory();
     let backing = file(directory.path(), &vec![0; 1 << 20]);
-    let made = LoopDevice::new(&backing, 512);
-    made.map(|device| (directory, device)).map_err(|error| eprintln!("skipped: no loop device: {error}")).ok()
+    LoopDevice::new(&backing, 512).map(|device| (directory, device))
 }
 
 /// Once, `blockdev --setro` was not noticed: the device was opened for writing, and then refused
@@ -92,10 +87,8 @@ fn a_device_that_is_set_read_only_is_not_opened_for_writing() {
     for opened in [Store::open(&device.0, &writable), Store::rehearse(&device.0, &writable)] {
         let error = opened.unwrap_err();
         assert!(matches!(error, OpenError::ReadOnlyDevice { .. }), "{error:?}");
-        assert!(
-            error.to_string().contains(&format!("`blockdev --setrw {path}` makes it writable")),
-            "{error}"
-        );
+        let advice = format!("`blockdev --setrw {path}` makes it writable");
+        assert!(error.to_string().contains(&advice), "{error}");
     }
     let reading = OpenOptions { read_only: true, ..OpenOptions::default() };
     let store = Store::open(&device.0, &reading).unwrap();
@@ -129,10 +122,7 @@ fn a_watch_notices_a_device_that_others_write_or_set_read_only() {
 fn a_device_that_ends_inside_a_page_has_an_exact_tail() {
     let directory = directory();
     let backing = file(directory.path(), &vec![0; 65_536 + 1536]);
-    let device = match LoopDevice::new(&backing, 512) {
-        Ok(device) => device,
-        Err(error) => return eprintln!("skipped: no loop device: {error}"),
-    };
+    let Some(device) = LoopDevice::new(&backing, 512) else { return };
     for ring in rings(8) {
         let store = open(&device.0);
         let content = pattern(1, 65_536 + 4096);
@@ -146,19 +136,13 @@ fn a_device_that_ends_inside_a_page_has_an_exact_tail() {
 fn a_store_takes_the_block_of_4096_bytes_of_its_file_system() {
     let directory = directory();
     let backing = file(directory.path(), &vec![0; 16 << 20]);
-    let mounted = || -> Result<(LoopDevice, Mount), String> {
-        let device = LoopDevice::new(&backing, 4096)?;
-        run("mkfs.ext4", &["-q", device.0.to_str().unwrap()])?;
-        let mount =
-            Mount::new(directory.path().join("mounted"), &["-t", "ext4", device.0.to_str().unwrap()])?;
-        Ok((device, mount))
-    };
-    let (_device, mount) = match mounted() {
-        Ok(mounted) => mounted,
-        Err(error) => return eprintln!("skipped: {error}"),
-    };
-    // Declared after the device, so it is dropped first.
-    let mount = mount;
+    // Declared before the mount, so it is dropped later.
+    let Some(device) = LoopDevice::new(&backing, 4096) else { return };
+    let path = device.0.to_str().unwrap();
+    if let Err(error) = run("mkfs.ext4", &["-q", path]) {
+        return eprintln!("skipped: {error}");
+    }
+    let Some(mount) = Mount::new(directory.path().join("mounted"), &["-t", "ext4", path]) else { return };
     for ring in rings(8) {
         let path = file(&mount.0, &pattern(1, 10_000));
         let store = open(&path);
@@ -174,10 +158,11 @@ fn a_store_takes_the_block_of_4096_bytes_of_its_file_system() {
 struct Mount(PathBuf);
 
 impl Mount {
-    fn new(path: PathBuf, arguments: &[&str]) -> Result<Mount, String> {
+    /// Prints a line and returns None if the kernel or the user may not mount it.
+    fn new(path: PathBuf, arguments: &[&str]) -> Option<Mount> {
         fs::create_dir(&path).unwrap();
-        run("mount", &[arguments, &[path.to_str().unwrap()]].concat())?;
-        Ok(Mount(path))
+        let mounted = run("mount", &[arguments, &[path.to_str().unwrap()]].concat());
+        mounted.map_err(|error| eprintln!("skipped: {error}")).ok().map(|_| Mount(path))
     }
 }
 
@@ -193,21 +178,17 @@ impl Drop for Mount {
 fn a_store_without_direct_io_is_buffered_and_a_warning_says_so() {
     let directory = directory();
     // The kernel's ramfs has no O_DIRECT.
-    let mount = match Mount::new(directory.path().join("mounted"), &["-t", "ramfs", "none"]) {
-        Ok(mount) => mount,
-        Err(error) => return eprintln!("skipped: {error}"),
-    };
+    let at = directory.path().join("mounted");
+    let Some(mount) = Mount::new(at, &["-t", "ramfs", "none"]) else { return };
     for ring in rings(8) {
         let path = file(&mount.0, &pattern(1, 5000));
         let store = open(&path);
         if store.is_direct() {
             return eprintln!("skipped: this kernel's ramfs has O_DIRECT");
         }
-        assert!(
-            crate::fixture::warnings()
-                .iter()
-                .any(|warning| { warning.contains(path.to_str().unwrap()) && warning.contains("buffered") })
-        );
+        let is_told =
+            |warning: &String| warning.contains(path.to_str().unwrap()) && warning.contains("buffered");
+        assert!(warnings().iter().any(is_told));
         let content = pattern(2, 8192);
         transfer(&ring, &store, Op::Write, 0, &aligned(&content)).unwrap();
         assert!(fs::read(&path).unwrap() == content[..5000]);
@@ -225,8 +206,7 @@ fn a_store_without_direct_io_is_buffered_and_a_warning_says_so() {
 
 #[test]
 fn a_store_opened_without_direct_io_is_buffered() {
-    let directory = directory();
-    for ring in rings(8) {
+    for (directory, ring) in rigs(8) {
         let path = file(directory.path(), &pattern(1, 5000));
         let store = Store::open(&path, &OpenOptions { direct: false, ..OpenOptions::default() }).unwrap();
         assert!(!store.is_direct());

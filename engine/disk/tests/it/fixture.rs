@@ -8,17 +8,18 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 pub use octavo_random::{Random, for_seeds};
 
-use octavo_disk::{AlignedBytes, Engine, IoError, Op, OpenOptions, Ring, RingOptions, Store};
+use octavo_disk::{
+    AlignedBytes, Engine, IoBuffer, IoError, Op, OpenOptions, Ring, RingOptions, SimDisk, SimOptions, Store,
+};
 
 /// Creates a directory on the file system of the build, and one on tmpfs.
 pub fn directories() -> Vec<tempfile::TempDir> {
-    let real = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let mut directories = vec![real];
-    match tempfile::tempdir_in("/dev/shm") {
-        Ok(shared) => directories.push(shared),
-        Err(error) => eprintln!("skipped on /dev/shm: {error}"),
-    }
-    directories
+    std::iter::once(directory()).chain(directory_on_tmpfs()).collect()
+}
+
+fn directory_on_tmpfs() -> Option<tempfile::TempDir> {
+    let skipped = |error: &_| eprintln!("skipped on /dev/shm: {error}");
+    tempfile::tempdir_in("/dev/shm").inspect_err(skipped).ok()
 }
 
 /// Creates a directory on the file system of the build.
@@ -41,6 +42,24 @@ pub fn rings(entries: u32) -> Vec<Ring> {
         Err(error) => WARNED.call_once(|| eprintln!("skipped: no io_uring: {error}")),
     }
     rings
+}
+
+/// Creates a ring of every engine, each with a directory on the file system of the build.
+pub fn rigs(entries: u32) -> Vec<(tempfile::TempDir, Ring)> {
+    rings(entries).into_iter().map(|ring| (directory(), ring)).collect()
+}
+
+/// Creates a ring of every engine for each of the two file systems, with a directory there.
+pub fn rigs_everywhere(entries: u32) -> Vec<(tempfile::TempDir, Ring)> {
+    let on_tmpfs = rings(entries).into_iter().filter_map(|ring| directory_on_tmpfs().zip(Some(ring)));
+    rigs(entries).into_iter().chain(on_tmpfs).collect()
+}
+
+/// Opens one file of each kind of store with this many zeros.
+pub fn stores(directory: &Path, len: usize) -> [Store; 3] {
+    let disk = SimDisk::new(SimOptions::default());
+    let on_file = open(&file(directory, &vec![0; len]));
+    [on_file, Store::memory("memory", len as u64), disk.store("data", len as u64)]
 }
 
 pub fn file(directory: &Path, content: &[u8]) -> PathBuf {
@@ -86,17 +105,35 @@ pub fn clear(ring: &Ring, store: &Store, op: Op, offset: u64, len: u64) -> Resul
 
 /// Waits for the only I/O in flight and returns its result.
 fn outcome(ring: &Ring) -> Result<(), IoError> {
-    let mut outcome = None;
-    while outcome.is_none() {
-        ring.wait(
-            &mut |token, result| {
-                assert_eq!(token, 77);
-                assert!(outcome.replace(result).is_none(), "delivered twice");
-            },
-            None,
-        );
+    let mut outcomes = outcomes(ring, 1);
+    assert_eq!((outcomes.len(), outcomes[0].0), (1, 77));
+    outcomes.remove(0).1
+}
+
+/// Waits until `count` I/Os have completed. Returns tokens and results in the order of completion.
+pub fn outcomes(ring: &Ring, count: usize) -> Vec<(u64, Result<(), IoError>)> {
+    let mut outcomes = Vec::new();
+    while outcomes.len() < count {
+        ring.wait(&mut |token, result| outcomes.push((token, result)), None);
     }
-    outcome.unwrap()
+    outcomes
+}
+
+/// Waits until `count` I/Os have succeeded. Returns their tokens in the order of completion.
+pub fn successes(ring: &Ring, count: usize) -> Vec<u64> {
+    let succeeded = |(token, result): (u64, Result<(), IoError>)| result.map(|()| token).unwrap();
+    outcomes(ring, count).into_iter().map(succeeded).collect()
+}
+
+/// Zeroed pages, to read into.
+pub fn pages(count: usize, len: usize) -> Vec<AlignedBytes> {
+    (0..count).map(|_| AlignedBytes::new(len)).collect()
+}
+
+/// The first `len` bytes of each 4096 bytes of `memory`.
+pub fn pieces(memory: &AlignedBytes, len: usize) -> Vec<IoBuffer> {
+    let piece = |at| IoBuffer { ptr: memory.io_buffer().ptr.wrapping_add(at), len };
+    (0..memory.len()).step_by(4096).map(piece).collect()
 }
 
 pub fn read(ring: &Ring, store: &Store, offset: u64, len: usize) -> Vec<u8> {

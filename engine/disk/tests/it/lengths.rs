@@ -5,7 +5,7 @@ use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use octavo_disk::{AlignedBytes, IoBuffer, Op, Store};
+use octavo_disk::{AlignedBytes, Op, Store};
 
 use crate::fixture::*;
 
@@ -15,73 +15,58 @@ const LENGTHS: [usize; 16] =
 
 #[test]
 fn reads_give_exact_bytes_up_to_the_end_and_zeros_past_it() {
-    for directory in directories() {
-        for ring in rings(8) {
-            for len in LENGTHS {
-                let content = pattern(len as u64, len);
-                let store = open(&file(directory.path(), &content));
-                let whole = len.next_multiple_of(4096) + 8192;
-                assert_eq!(read(&ring, &store, 0, whole), padded(&content, whole), "{len} bytes, {ring:?}");
-                assert!(read(&ring, &store, whole as u64, 4096).iter().all(|&byte| byte == 0));
-                let unit = len / 4096 * 4096;
-                assert_eq!(read(&ring, &store, unit as u64, 4096), padded(&content[unit..], 4096));
-            }
+    for (directory, ring) in rigs_everywhere(8) {
+        for len in LENGTHS {
+            let content = pattern(len as u64, len);
+            let store = open(&file(directory.path(), &content));
+            let whole = len.next_multiple_of(4096) + 8192;
+            assert_eq!(read(&ring, &store, 0, whole), padded(&content, whole), "{len} bytes, {ring:?}");
+            assert!(read(&ring, &store, whole as u64, 4096).iter().all(|&byte| byte == 0));
+            let unit = len / 4096 * 4096;
+            assert_eq!(read(&ring, &store, unit as u64, 4096), padded(&content[unit..], 4096));
         }
     }
 }
 
 #[test]
 fn writes_are_cut_at_the_end_and_never_change_the_length() {
-    for directory in directories() {
-        for ring in rings(8) {
-            for len in LENGTHS {
-                let path = file(directory.path(), &pattern(1, len));
-                let store = open(&path);
-                let whole = len.next_multiple_of(4096) + 8192;
-                let new = pattern(2, whole);
-                write(&ring, &store, 0, &new);
-                write(&ring, &store, whole as u64, &new);
-                assert_eq!(store.len_bytes(), len as u64);
-                sync(&ring, &store).unwrap();
-                assert!(fs::read(&path).unwrap() == new[..len], "{len} bytes, {ring:?}");
-                // Writes only the tail unit.
-                let unit = len / 4096 * 4096;
-                let newer = pattern(3, 4096);
-                write(&ring, &store, unit as u64, &newer);
-                let expected = [&new[..unit], &newer[..len - unit]].concat();
-                assert!(fs::read(&path).unwrap() == expected, "the tail of {len} bytes, {ring:?}");
-                assert_eq!(read(&ring, &store, 0, whole), padded(&expected, whole));
-            }
+    for (directory, ring) in rigs_everywhere(8) {
+        for len in LENGTHS {
+            let path = file(directory.path(), &pattern(1, len));
+            let store = open(&path);
+            let whole = len.next_multiple_of(4096) + 8192;
+            let new = pattern(2, whole);
+            write(&ring, &store, 0, &new);
+            write(&ring, &store, whole as u64, &new);
+            assert_eq!(store.len_bytes(), len as u64);
+            sync(&ring, &store).unwrap();
+            assert!(fs::read(&path).unwrap() == new[..len], "{len} bytes, {ring:?}");
+            // Writes only the tail unit.
+            let unit = len / 4096 * 4096;
+            let newer = pattern(3, 4096);
+            write(&ring, &store, unit as u64, &newer);
+            let expected = [&new[..unit], &newer[..len - unit]].concat();
+            assert!(fs::read(&path).unwrap() == expected, "the tail of {len} bytes, {ring:?}");
+            assert_eq!(read(&ring, &store, 0, whole), padded(&expected, whole));
         }
     }
 }
 
 #[test]
 fn an_io_of_many_buffers_across_the_tail_completes_once() {
-    let directory = directory();
-    for ring in rings(8) {
+    for (directory, ring) in rigs(8) {
         for len in [5000usize, 9000, 12_000, 12_288] {
             let path = file(directory.path(), &vec![0; len]);
             let store = open(&path);
             let content = pattern(len as u64, 16_384);
             let memory = aligned(&content);
-            let start = memory.io_buffer().ptr;
-            let pieces: Vec<IoBuffer> =
-                (0..4).map(|index| IoBuffer { ptr: start.wrapping_add(index * 4096), len: 4096 }).collect();
-            let mut delivered = 0;
             // SAFETY: `memory` outlives the wait.
-            unsafe { ring.push(&store, Op::Write, 0, &pieces, 1) };
-            while delivered == 0 {
-                delivered += ring.wait(&mut |_, result| result.unwrap(), None);
-            }
-            assert_eq!((delivered, ring.in_flight()), (1, 0));
+            unsafe { ring.push(&store, Op::Write, 0, &pieces(&memory, 4096), 1) };
+            assert_eq!((successes(&ring, 1).len(), ring.in_flight()), (1, 0));
             assert!(fs::read(&path).unwrap() == content[..len]);
             let back = AlignedBytes::new(16_384);
-            let start = back.io_buffer().ptr;
-            let pieces: Vec<IoBuffer> =
-                (0..4).map(|index| IoBuffer { ptr: start.wrapping_add(index * 4096), len: 4096 }).collect();
             // SAFETY: `back` outlives the call.
-            unsafe { ring.run(&store, Op::Read, 0, &pieces) }.unwrap();
+            unsafe { ring.run(&store, Op::Read, 0, &pieces(&back, 4096)) }.unwrap();
             assert!(back[..] == padded(&content[..len], 16_384));
         }
     }
@@ -89,29 +74,25 @@ fn an_io_of_many_buffers_across_the_tail_completes_once() {
 
 #[test]
 fn a_length_that_grows_or_shrinks_keeps_what_it_covers_and_gains_zeros() {
-    for directory in directories() {
-        for ring in rings(8) {
-            for from in LENGTHS {
-                for to in LENGTHS {
-                    let path = file(directory.path(), &vec![9; from]);
-                    let store = open(&path);
-                    let mut content = pattern(5, from.next_multiple_of(4096));
-                    write(&ring, &store, 0, &content);
-                    store.set_len_bytes(to as u64).unwrap();
-                    content.truncate(from);
-                    content.resize(to, 0);
-                    assert_eq!(store.len_bytes(), to as u64);
-                    let whole = 73_728;
-                    assert!(
-                        read(&ring, &store, 0, whole) == padded(&content, whole),
-                        "{from} to {to}, {ring:?}"
-                    );
-                    // The new tail is written exactly.
-                    let newer = pattern(6, to.next_multiple_of(4096) + 4096);
-                    write(&ring, &store, 0, &newer);
-                    assert!(fs::read(&path).unwrap() == newer[..to], "{from} to {to}, {ring:?}");
-                    fs::remove_file(&path).unwrap();
-                }
+    for (directory, ring) in rigs_everywhere(8) {
+        for from in LENGTHS {
+            for to in LENGTHS {
+                let path = file(directory.path(), &vec![9; from]);
+                let store = open(&path);
+                let mut content = pattern(5, from.next_multiple_of(4096));
+                write(&ring, &store, 0, &content);
+                store.set_len_bytes(to as u64).unwrap();
+                content.truncate(from);
+                content.resize(to, 0);
+                assert_eq!(store.len_bytes(), to as u64);
+                let whole = 73_728;
+                let found = read(&ring, &store, 0, whole);
+                assert!(found == padded(&content, whole), "{from} to {to}, {ring:?}");
+                // The new tail is written exactly.
+                let newer = pattern(6, to.next_multiple_of(4096) + 4096);
+                write(&ring, &store, 0, &newer);
+                assert!(fs::read(&path).unwrap() == newer[..to], "{from} to {to}, {ring:?}");
+                fs::remove_file(&path).unwrap();
             }
         }
     }
@@ -119,28 +100,25 @@ fn a_length_that_grows_or_shrinks_keeps_what_it_covers_and_gains_zeros() {
 
 #[test]
 fn the_store_keeps_its_length_when_others_shorten_or_lengthen_the_file() {
-    for directory in directories() {
-        for ring in rings(8) {
-            for left in [0usize, 100, 512, 4096, 6000, 8192] {
-                let content = pattern(3, 20_000);
-                let path = file(directory.path(), &content);
-                let store = open(&path);
-                fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(left as u64).unwrap();
-                let expected = padded(&content[..left], 24_576);
-                assert!(read(&ring, &store, 0, 24_576) == expected, "{left} bytes left, {ring:?}");
+    for (directory, ring) in rigs_everywhere(8) {
+        for left in [0usize, 100, 512, 4096, 6000, 8192] {
+            let content = pattern(3, 20_000);
+            let path = file(directory.path(), &content);
+            let store = open(&path);
+            fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(left as u64).unwrap();
+            let expected = padded(&content[..left], 24_576);
+            assert!(read(&ring, &store, 0, 24_576) == expected, "{left} bytes left, {ring:?}");
 
-                fs::write(&path, vec![1; 40_000]).unwrap();
-                assert!(read(&ring, &store, 0, 24_576) == padded(&[1; 20_000], 24_576));
-                assert_eq!(store.len_bytes(), 20_000);
-            }
+            fs::write(&path, vec![1; 40_000]).unwrap();
+            assert!(read(&ring, &store, 0, 24_576) == padded(&[1; 20_000], 24_576));
+            assert_eq!(store.len_bytes(), 20_000);
         }
     }
 }
 
 #[test]
 fn changing_the_length_waits_for_io_that_its_own_caller_has_queued() {
-    let directory = directory();
-    for ring in rings(8) {
+    for (directory, ring) in rigs(8) {
         let path = file(directory.path(), &[0; 10_000]);
         let store = open(&path);
         let content = pattern(4, 12_288);
@@ -176,11 +154,8 @@ fn the_length_changes_while_other_threads_write_around_the_end() {
         for _ in 0..200 {
             let len = random.below(24_000);
             store.set_len_bytes(len).unwrap();
-            assert_eq!(
-                fs::metadata(&path).unwrap().len(),
-                len,
-                "no write in flight lengthens the file again"
-            );
+            let found = fs::metadata(&path).unwrap().len();
+            assert_eq!(found, len, "no write in flight lengthens the file again");
         }
         stop.store(true, Ordering::Relaxed);
     });
@@ -188,13 +163,9 @@ fn the_length_changes_while_other_threads_write_around_the_end() {
 
 #[test]
 fn zeroing_and_discarding_leave_zeros_in_the_range_and_change_no_other_byte() {
-    let mut stores: Vec<Store> = Vec::new();
     let directories = directories();
-    for directory in &directories {
-        stores.push(open(&file(directory.path(), &[0; 70_000])));
-    }
-    stores.push(Store::memory("memory", 70_000));
-    for store in stores {
+    let on_files = directories.iter().map(|directory| open(&file(directory.path(), &[0; 70_000])));
+    for store in on_files.chain([Store::memory("memory", 70_000)]) {
         let ring = &rings(8)[0];
         for_seeds(0..60, |seed| {
             let mut random = Random::new(seed);
@@ -207,10 +178,8 @@ fn zeroing_and_discarding_leave_zeros_in_the_range_and_change_no_other_byte() {
             clear(ring, &store, op, offset, len).unwrap();
             let end = ((offset + len) as usize).min(70_000);
             content[(offset as usize).min(end)..end].fill(0);
-            assert!(
-                read(ring, &store, 0, 73_728) == padded(&content, 73_728),
-                "{store:?}: {len} at {offset}"
-            );
+            let found = read(ring, &store, 0, 73_728);
+            assert!(found == padded(&content, 73_728), "{store:?}: {len} at {offset}");
             assert_eq!(store.len_bytes(), 70_000);
         });
     }

@@ -1,41 +1,42 @@
 //! Rings as queues: every I/O that is pushed is delivered exactly once, for any number of I/Os, any
 //! store and any thread.
 
-use std::collections::HashSet;
 use std::fs;
 use std::path::Path;
 use std::sync::Mutex;
 
-use octavo_disk::{
-    AlignedBytes, Engine, IoBuffer, Op, OpenOptions, Ring, RingOptions, SimDisk, SimOptions, Store,
-};
+use octavo_disk::{AlignedBytes, Engine, Op, OpenOptions, Ring, RingOptions, Store};
 
 use crate::fixture::*;
 
+/// Pushes a write of each page of `memory` to the same place of the store. Its token is its number.
+///
+/// # Safety
+/// `memory` lives until the ring has delivered all of them.
+unsafe fn push_pages(ring: &Ring, store: &Store, memory: &AlignedBytes) {
+    for (piece, token) in pieces(memory, 4096).into_iter().zip(0..) {
+        // SAFETY: the caller promises it.
+        unsafe { ring.push(store, Op::Write, token * 4096, &[piece], token) };
+    }
+}
+
+/// Asserts that each I/O was delivered once.
+fn assert_each_once(mut tokens: Vec<u64>, count: u64) {
+    tokens.sort_unstable();
+    assert!(tokens.into_iter().eq(0..count));
+}
+
 #[test]
 fn more_ios_than_the_ring_has_entries_all_complete() {
-    let directory = directory();
-    for ring in rings(4) {
+    for (directory, ring) in rigs(4) {
         let path = file(directory.path(), &vec![0; 1000 * 4096 + 100]);
         let store = open(&path);
         let content = pattern(1, 1000 * 4096);
         let memory = aligned(&content);
-        let mut tokens = HashSet::new();
-        for index in 0..1000usize {
-            let piece = IoBuffer { ptr: memory.io_buffer().ptr.wrapping_add(index * 4096), len: 4096 };
-            // SAFETY: `memory` outlives the waits.
-            unsafe { ring.push(&store, Op::Write, index as u64 * 4096, &[piece], index as u64) };
-        }
+        // SAFETY: `memory` outlives the waits.
+        unsafe { push_pages(&ring, &store, &memory) };
         assert_eq!(ring.in_flight(), 1000);
-        while tokens.len() < 1000 {
-            ring.wait(
-                &mut |token, result| {
-                    result.unwrap();
-                    assert!(tokens.insert(token), "{token} is delivered once");
-                },
-                None,
-            );
-        }
+        assert_each_once(successes(&ring, 1000), 1000);
         assert_eq!(ring.in_flight(), 0);
         assert_eq!(ring.reap(&mut |_, _| panic!("nothing is left")), 0);
         assert!(fs::read(&path).unwrap()[..content.len()] == content);
@@ -44,15 +45,12 @@ fn more_ios_than_the_ring_has_entries_all_complete() {
 
 #[test]
 fn a_thread_that_only_reaps_gets_every_completion() {
-    let directory = directory();
-    for ring in rings(2) {
+    for (directory, ring) in rigs(2) {
         let store = open(&file(directory.path(), &pattern(1, 65_536)));
-        let memory: Vec<AlignedBytes> = (0..300).map(|_| AlignedBytes::new(4096)).collect();
-        for (token, bytes) in memory.iter().enumerate() {
+        let memory = pages(300, 4096);
+        for (bytes, token) in memory.iter().zip(0..) {
             // SAFETY: `memory` outlives the reaps.
-            unsafe {
-                ring.push(&store, Op::Read, token as u64 % 16 * 4096, &[bytes.io_buffer()], token as u64)
-            };
+            unsafe { ring.push(&store, Op::Read, token % 16 * 4096, &[bytes.io_buffer()], token) };
         }
         ring.submit();
         let mut delivered = 0;
@@ -65,26 +63,21 @@ fn a_thread_that_only_reaps_gets_every_completion() {
 
 #[test]
 fn every_io_across_the_tail_of_a_full_ring_completes_once() {
-    let directory = directory();
-    for ring in rings(1) {
+    for (directory, ring) in rigs(1) {
         let store = open(&file(directory.path(), &pattern(1, 6000)));
-        let memory: Vec<AlignedBytes> = (0..200).map(|_| AlignedBytes::new(8192)).collect();
-        for (token, bytes) in memory.iter().enumerate() {
+        let memory = pages(200, 8192);
+        for (bytes, token) in memory.iter().zip(0..) {
             // SAFETY: `memory` outlives the waits.
-            unsafe { ring.push(&store, Op::Read, 0, &[bytes.io_buffer()], token as u64) };
+            unsafe { ring.push(&store, Op::Read, 0, &[bytes.io_buffer()], token) };
         }
-        let mut delivered = 0;
-        while delivered < 200 {
-            delivered += ring.wait(&mut |_, result| result.unwrap(), None);
-        }
+        assert_each_once(successes(&ring, 200), 200);
         assert!(memory.iter().all(|bytes| bytes[..] == padded(&pattern(1, 6000), 8192)));
     }
 }
 
 #[test]
 fn more_buffers_than_one_system_call_takes_are_all_moved() {
-    let directory = directory();
-    for ring in rings(8) {
+    for (directory, ring) in rigs(8) {
         let content = pattern(2, 2500 * 512);
         let path = file(directory.path(), &content);
         let store = open(&path);
@@ -93,15 +86,9 @@ fn more_buffers_than_one_system_call_takes_are_all_moved() {
             return;
         }
         let memory = AlignedBytes::new(2500 * 4096);
-        let start = memory.io_buffer().ptr;
-        let pieces: Vec<IoBuffer> =
-            (0..2500).map(|index| IoBuffer { ptr: start.wrapping_add(index * 4096), len: 512 }).collect();
         // SAFETY: `memory` outlives the wait.
-        unsafe { ring.push(&store, Op::Read, 0, &pieces, 0) };
-        let mut delivered = 0;
-        while delivered == 0 {
-            delivered = ring.wait(&mut |_, result| result.unwrap(), None);
-        }
+        unsafe { ring.push(&store, Op::Read, 0, &pieces(&memory, 512), 0) };
+        successes(&ring, 1);
         let found: Vec<u8> = memory.chunks(4096).flat_map(|page| &page[..512]).copied().collect();
         assert!(found == content);
     }
@@ -109,30 +96,15 @@ fn more_buffers_than_one_system_call_takes_are_all_moved() {
 
 #[test]
 fn one_ring_serves_files_memory_and_simulated_disks_together() {
-    let directory = directory();
-    let disk = SimDisk::new(SimOptions::default());
-    for ring in rings(4) {
-        let stores = [
-            open(&file(directory.path(), &[0; 40_000])),
-            Store::memory("memory", 40_000),
-            disk.store(ring.engine_name(), 40_000),
-        ];
+    for (directory, ring) in rigs(4) {
+        let stores = stores(directory.path(), 40_000);
         let contents: Vec<AlignedBytes> = (0..30).map(|salt| aligned(&pattern(salt, 4096))).collect();
         for (index, bytes) in contents.iter().enumerate() {
             let offset = (index / 3) as u64 * 4096;
             // SAFETY: `contents` outlives the waits.
             unsafe { ring.push(&stores[index % 3], Op::Write, offset, &[bytes.io_buffer()], index as u64) };
         }
-        let mut tokens = HashSet::new();
-        while tokens.len() < 30 {
-            ring.wait(
-                &mut |token, result| {
-                    result.unwrap();
-                    assert!(tokens.insert(token));
-                },
-                None,
-            );
-        }
+        assert_each_once(successes(&ring, 30), 30);
         for (index, bytes) in contents.iter().enumerate() {
             let offset = (index / 3) as u64 * 4096;
             let expected = &bytes[..4096.min(40_000 - offset as usize)];
@@ -143,8 +115,7 @@ fn one_ring_serves_files_memory_and_simulated_disks_together() {
 
 #[test]
 fn a_callback_may_use_the_ring_and_close_the_store() {
-    let directory = directory();
-    for ring in rings(4) {
+    for (directory, ring) in rigs(4) {
         let path = file(directory.path(), &pattern(1, 8192));
         let mut store = Some(open(&path));
         let memory = AlignedBytes::new(4096);
@@ -176,8 +147,7 @@ fn a_callback_may_use_the_ring_and_close_the_store() {
 
 #[test]
 fn a_store_that_closes_and_opens_again_is_never_mistaken_for_another() {
-    let directory = directory();
-    for ring in rings(4) {
+    for (directory, ring) in rigs(4) {
         let paths: Vec<_> = (0..100).map(|salt| file(directory.path(), &pattern(salt, 4096))).collect();
         // More stores than a ring registers.
         let all: Vec<Store> = paths.iter().map(|path| open(path)).collect();
@@ -207,8 +177,7 @@ fn has_open(path: &Path) -> bool {
 
 #[test]
 fn a_store_that_closes_leaves_no_descriptor_and_no_registered_file() {
-    let directory = directory();
-    for ring in rings(4) {
+    for (directory, ring) in rigs(4) {
         let path = file(directory.path(), &[1; 4096]);
         let renamed = path.with_file_name(format!("closed-by-{}", ring.engine_name()));
         fs::rename(&path, &renamed).unwrap();
@@ -228,11 +197,8 @@ fn dropping_a_ring_waits_for_its_io() {
         let store = open(&path);
         let memory = aligned(&pattern(3, 1 << 20));
         let ring = Ring::new(&RingOptions { entries: 4, engine }).unwrap();
-        for index in 0..256usize {
-            let piece = IoBuffer { ptr: memory.io_buffer().ptr.wrapping_add(index * 4096), len: 4096 };
-            // SAFETY: `memory` outlives the ring.
-            unsafe { ring.push(&store, Op::Write, index as u64 * 4096, &[piece], 0) };
-        }
+        // SAFETY: `memory` outlives the ring.
+        unsafe { push_pages(&ring, &store, &memory) };
         drop(ring);
         assert!(fs::read(&path).unwrap() == memory[..]);
     }
@@ -240,8 +206,7 @@ fn dropping_a_ring_waits_for_its_io() {
 
 #[test]
 fn an_error_names_the_store_the_operation_and_the_range() {
-    let directory = directory();
-    for ring in rings(4) {
+    for (directory, ring) in rigs(4) {
         let path = file(directory.path(), &[0; 8192]);
         let store = Store::open(&path, &OpenOptions { read_only: true, ..OpenOptions::default() }).unwrap();
         let error = transfer(&ring, &store, Op::Write, 4096, &AlignedBytes::new(4096)).unwrap_err();
@@ -262,36 +227,28 @@ fn an_error_names_the_store_the_operation_and_the_range() {
 
 #[test]
 fn many_threads_push_and_reap_one_ring_and_nothing_is_lost_or_doubled() {
-    let directory = directory();
-    for ring in rings(8) {
+    for (directory, ring) in rigs(8) {
         let store = open(&file(directory.path(), &pattern(4, 256 * 4096)));
         let memory_store = Store::memory("memory", 1 << 20);
-        let tokens = Mutex::new(HashSet::new());
-        let memory: Vec<AlignedBytes> = (0..2000).map(|_| AlignedBytes::new(4096)).collect();
+        let tokens = Mutex::new(Vec::new());
+        let memory = pages(2000, 4096);
         std::thread::scope(|scope| {
-            for (thread, share) in memory.chunks(500).enumerate() {
+            for (share, thread) in memory.chunks(500).zip(0..) {
                 let (ring, store, memory_store, tokens) = (&ring, &store, &memory_store, &tokens);
                 scope.spawn(move || {
-                    for (index, bytes) in share.iter().enumerate() {
-                        let token = thread * 500 + index;
+                    for (bytes, index) in share.iter().zip(0..) {
+                        let token: u64 = thread * 500 + index;
                         let store = if token.is_multiple_of(7) { memory_store } else { store };
+                        let offset = token % 256 * 4096;
                         // SAFETY: `memory` outlives the ring's I/O, which is waited for below.
-                        unsafe {
-                            ring.push(
-                                store,
-                                Op::Read,
-                                (token % 256) as u64 * 4096,
-                                &[bytes.io_buffer()],
-                                token as u64,
-                            )
-                        };
+                        unsafe { ring.push(store, Op::Read, offset, &[bytes.io_buffer()], token) };
                         if index % 10 == 0 {
                             ring.submit();
                         }
                         if index % 16 == 0 {
                             ring.reap(&mut |token, result| {
                                 result.unwrap();
-                                assert!(tokens.lock().unwrap().insert(token));
+                                tokens.lock().unwrap().push(token);
                             });
                         }
                     }
@@ -299,15 +256,9 @@ fn many_threads_push_and_reap_one_ring_and_nothing_is_lost_or_doubled() {
                 });
             }
         });
-        while tokens.lock().unwrap().len() < 2000 {
-            ring.wait(
-                &mut |token, result| {
-                    result.unwrap();
-                    assert!(tokens.lock().unwrap().insert(token));
-                },
-                None,
-            );
-        }
+        let mut tokens = tokens.into_inner().unwrap();
+        tokens.extend(successes(&ring, 2000 - tokens.len()));
+        assert_each_once(tokens, 2000);
         let content = pattern(4, 256 * 4096);
         for (token, bytes) in memory.iter().enumerate().filter(|(token, _)| token % 7 != 0) {
             assert!(bytes[..] == content[token % 256 * 4096..][..4096]);
@@ -317,28 +268,20 @@ fn many_threads_push_and_reap_one_ring_and_nothing_is_lost_or_doubled() {
 
 #[test]
 fn a_submitter_that_ends_leaves_its_io_to_others() {
-    let directory = directory();
-    for ring in rings(64) {
+    for (directory, ring) in rigs(64) {
         let path = file(directory.path(), &vec![0; 64 * 4096 + 77]);
         let store = open(&path);
         let content = pattern(8, 65 * 4096);
         let memory = aligned(&content);
         std::thread::scope(|scope| {
             let submitter = scope.spawn(|| {
-                for index in 0..65usize {
-                    let piece =
-                        IoBuffer { ptr: memory.io_buffer().ptr.wrapping_add(index * 4096), len: 4096 };
-                    // SAFETY: `memory` outlives the waits.
-                    unsafe { ring.push(&store, Op::Write, index as u64 * 4096, &[piece], 0) };
-                }
+                // SAFETY: `memory` outlives the waits.
+                unsafe { push_pages(&ring, &store, &memory) };
                 ring.submit();
             });
             submitter.join().unwrap();
         });
-        let mut delivered = 0;
-        while delivered < 65 {
-            delivered += ring.wait(&mut |_, result| result.unwrap(), None);
-        }
+        successes(&ring, 65);
         assert!(fs::read(&path).unwrap() == content[..64 * 4096 + 77]);
     }
 }

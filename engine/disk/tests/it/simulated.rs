@@ -16,6 +16,13 @@ fn disk(seed: u64, faults: SimFaults) -> SimDisk {
     SimDisk::new(SimOptions { seed, faults, ..SimOptions::default() })
 }
 
+/// A new disk with one file, and a ring to reach it.
+fn file_on(seed: u64, faults: SimFaults, len_bytes: u64) -> (Ring, SimDisk, Store) {
+    let disk = disk(seed, faults);
+    let store = disk.store("data", len_bytes);
+    (ring(), disk, store)
+}
+
 /// Returns for each sector of `found` whether it equals `new`. Panics if it equals neither `new`
 /// nor `old`.
 fn sectors_new(found: &[u8], old: &[u8], new: &[u8]) -> Vec<bool> {
@@ -32,8 +39,7 @@ fn sectors_new(found: &[u8], old: &[u8], new: &[u8]) -> Vec<bool> {
 fn synced_writes_survive_a_crash_and_unsynced_writes_survive_in_any_part() {
     let (mut some_kept, mut some_lost, mut some_torn) = (false, false, false);
     for_seeds(0..50, |seed| {
-        let (ring, disk) = (ring(), disk(seed, SimFaults::default()));
-        let store = disk.store("data", 8192);
+        let (ring, disk, store) = file_on(seed, SimFaults::default(), 8192);
         let (first, second) = (pattern(seed, 8192), pattern(seed + 1000, 8192));
         write(&ring, &store, 0, &first);
         sync(&ring, &store).unwrap();
@@ -42,14 +48,11 @@ fn synced_writes_survive_a_crash_and_unsynced_writes_survive_in_any_part() {
         sectors_new(&disk.image("data"), &first, &second);
         let reopened = disk.store("data", 0);
         assert_eq!(reopened.len_bytes(), 8192);
-        assert!(
-            read(&ring, &reopened, 0, 8192) == disk.image("data"),
-            "reads return the bytes that the crash left"
-        );
+        let found = read(&ring, &reopened, 0, 8192);
+        assert!(found == disk.image("data"), "reads return the bytes that the crash left");
     });
     for seed in 0..50 {
-        let (ring, disk) = (ring(), disk(seed, SimFaults::default()));
-        let store = disk.store("data", 4096);
+        let (ring, disk, store) = file_on(seed, SimFaults::default(), 4096);
         write(&ring, &store, 0, &[1; 4096]);
         disk.crash();
         let kept = sectors_new(&disk.image("data"), &[0; 4096], &[1; 4096]);
@@ -63,8 +66,7 @@ fn synced_writes_survive_a_crash_and_unsynced_writes_survive_in_any_part() {
 #[test]
 fn a_crash_fails_the_io_in_flight_and_all_io_of_old_handles() {
     for_seeds(0..20, |seed| {
-        let (ring, disk) = (ring(), disk(seed, SimFaults::default()));
-        let store = disk.store("data", 65_536);
+        let (ring, disk, store) = file_on(seed, SimFaults::default(), 65_536);
         let memory = aligned(&pattern(seed, 65_536));
         let read_memory = AlignedBytes::new(4096);
         // SAFETY: both memories outlive the wait.
@@ -74,15 +76,8 @@ fn a_crash_fails_the_io_in_flight_and_all_io_of_old_handles() {
         // SAFETY: a sync has no memory.
         unsafe { ring.push(&store, Op::Sync, 0, &[], 3) };
         disk.crash();
-        let mut failed = Vec::new();
-        while failed.len() < 3 {
-            ring.wait(
-                &mut |token, result| {
-                    assert!(result.unwrap_err().to_string().contains("crash"));
-                    failed.push(token);
-                },
-                None,
-            );
+        for (_, result) in outcomes(&ring, 3) {
+            assert!(result.unwrap_err().to_string().contains("crash"));
         }
         sectors_new(&disk.image("data"), &[0; 65_536], &memory);
         let error = transfer(&ring, &store, Op::Read, 0, &read_memory).unwrap_err();
@@ -95,8 +90,7 @@ fn a_crash_fails_the_io_in_flight_and_all_io_of_old_handles() {
 #[test]
 fn a_sync_covers_every_write_that_completed_before_it_was_pushed() {
     for_seeds(0..100, |seed| {
-        let (ring, disk) = (ring(), disk(seed, SimFaults::default()));
-        let store = disk.store("data", 65_536);
+        let (ring, disk, store) = file_on(seed, SimFaults::default(), 65_536);
         let mut random = Random::new(seed);
         let mut completed: HashMap<u64, u8> = HashMap::new();
         for round in 1..=20u8 {
@@ -128,8 +122,8 @@ fn a_sync_covers_every_write_that_completed_before_it_was_pushed() {
 fn a_sync_after_a_failed_sync_brings_back_no_lost_sector() {
     let (mut any_lost, mut any_kept) = (false, false);
     for seed in 0..30 {
-        let (ring, disk) = (ring(), disk(seed, SimFaults { p_sync_error: 1.0, ..SimFaults::default() }));
-        let store = disk.store("data", 4096);
+        let faults = SimFaults { p_sync_error: 1.0, ..SimFaults::default() };
+        let (ring, disk, store) = file_on(seed, faults, 4096);
         write(&ring, &store, 0, &[1; 4096]);
         assert_eq!(sync(&ring, &store).unwrap_err().errno(), libc::EIO);
         disk.set_faults(SimFaults::default());
@@ -153,8 +147,7 @@ fn faults_fail_io_with_their_error_and_a_torn_write_leaves_any_sectors() {
         (SimFaults { p_sync_error: 1.0, ..SimFaults::default() }, Op::Sync, libc::EIO),
     ];
     for (faults, op, errno) in cases {
-        let (ring, disk) = (ring(), disk(1, faults));
-        let store = disk.store("data", 4096);
+        let (ring, disk, store) = file_on(1, faults, 4096);
         let error = transfer(&ring, &store, op, 0, &AlignedBytes::new(4096)).unwrap_err();
         assert_eq!((error.op(), error.errno()), (op, errno));
         assert_eq!(disk.counters().errors, 1);
@@ -164,8 +157,8 @@ fn faults_fail_io_with_their_error_and_a_torn_write_leaves_any_sectors() {
         (SimFaults { p_write_error: 1.0, p_unsupported: 1.0, ..SimFaults::default() }, libc::EIO),
         (SimFaults { p_no_space: 1.0, ..SimFaults::default() }, libc::ENOSPC),
     ] {
-        let (ring, disk) = (ring(), disk(1, faults));
-        let error = clear(&ring, &disk.store("data", 4096), Op::Discard, 0, 4096).unwrap_err();
+        let (ring, disk, store) = file_on(1, faults, 4096);
+        let error = clear(&ring, &store, Op::Discard, 0, 4096).unwrap_err();
         assert_eq!((error.op(), error.errno()), (Op::Discard, errno));
         assert_eq!((disk.counters().errors, disk.counters().writes), (3, 1));
     }
@@ -173,8 +166,7 @@ fn faults_fail_io_with_their_error_and_a_torn_write_leaves_any_sectors() {
     for seed in 0..30 {
         for p_torn in [0.0, 1.0] {
             let faults = SimFaults { p_write_error: 1.0, p_torn, ..SimFaults::default() };
-            let (ring, disk) = (ring(), disk(seed, faults));
-            let store = disk.store("data", 4096);
+            let (ring, disk, store) = file_on(seed, faults, 4096);
             transfer(&ring, &store, Op::Write, 0, &aligned(&[1; 4096])).unwrap_err();
             let new = sectors_new(&disk.image("data"), &[0; 4096], &[1; 4096]);
             assert!(p_torn == 1.0 || !new.contains(&true), "without tearing a failed write changes nothing");
@@ -188,11 +180,9 @@ fn faults_fail_io_with_their_error_and_a_torn_write_leaves_any_sectors() {
 fn a_read_beside_a_write_sees_old_or_new_sectors_and_a_later_read_no_older_ones() {
     let mut mixed = false;
     for seed in 0..200 {
-        let (ring, disk) = (ring(), disk(seed, SimFaults::default()));
-        let store = disk.store("data", 4096);
+        let (ring, _disk, store) = file_on(seed, SimFaults::default(), 4096);
         let new = aligned(&[1; 4096]);
-        let first = AlignedBytes::new(4096);
-        let second = AlignedBytes::new(4096);
+        let [first, second] = [AlignedBytes::new(4096), AlignedBytes::new(4096)];
         // SAFETY: all memory outlives the waits.
         unsafe { ring.push(&store, Op::Write, 0, &[new.io_buffer()], 1) };
         // SAFETY: as above.
@@ -219,16 +209,12 @@ fn without_reordering_io_completes_in_the_order_in_which_it_was_pushed() {
     let ring = ring();
     let disk = SimDisk::new(SimOptions { reorder: false, ..SimOptions::default() });
     let store = disk.store("data", 1 << 20);
-    let memory: Vec<AlignedBytes> = (0..100).map(|_| AlignedBytes::new(4096)).collect();
-    for (token, bytes) in memory.iter().enumerate() {
+    let memory = pages(100, 4096);
+    for (bytes, token) in memory.iter().zip(0..) {
         // SAFETY: `memory` outlives the waits.
-        unsafe { ring.push(&store, Op::Read, 0, &[bytes.io_buffer()], token as u64) };
+        unsafe { ring.push(&store, Op::Read, 0, &[bytes.io_buffer()], token) };
     }
-    let mut tokens = Vec::new();
-    while tokens.len() < 100 {
-        ring.wait(&mut |token, _| tokens.push(token), None);
-    }
-    assert!(tokens.is_sorted());
+    assert!(successes(&ring, 100).is_sorted());
 }
 
 /// Runs random I/O with every fault and some crashes. Returns the completions in their order, the
@@ -243,8 +229,7 @@ fn history(seed: u64) -> (Vec<(u64, bool)>, u64, Vec<u8>) {
         p_torn: 0.5,
         p_short: 0.3,
     };
-    let (ring, disk) = (ring(), disk(seed, faults));
-    let mut store = disk.store("data", 65_536);
+    let (ring, disk, mut store) = file_on(seed, faults, 65_536);
     let mut random = Random::new(seed);
     let mut delivered = Vec::new();
     for round in 0..30 {
@@ -263,9 +248,8 @@ fn history(seed: u64) -> (Vec<(u64, bool)>, u64, Vec<u8>) {
             disk.crash();
             store = disk.store("data", 0);
         }
-        while ring.in_flight() > 0 {
-            ring.wait(&mut |token, result| delivered.push((token, result.is_ok())), None);
-        }
+        let outcomes = outcomes(&ring, ring.in_flight());
+        delivered.extend(outcomes.into_iter().map(|(token, result)| (token, result.is_ok())));
         let _ = store.set_len_bytes(60_000 + random.below(8192));
     }
     (delivered, disk.history_digest(), disk.image("data"))
@@ -308,8 +292,7 @@ fn io_of_several_rings_on_one_disk_completes_on_its_own_ring() {
 fn a_crash_keeps_or_reverts_an_unsynced_change_of_length() {
     let mut lengths = Vec::new();
     for seed in 0..30 {
-        let (ring, disk) = (ring(), disk(seed, SimFaults::default()));
-        let store: Store = disk.store("data", 10_000);
+        let (ring, disk, store) = file_on(seed, SimFaults::default(), 10_000);
         store.set_len_bytes(5000).unwrap();
         disk.crash();
         lengths.push(disk.image("data").len());

@@ -49,10 +49,7 @@ fn batch(ring: &Ring, store: &Store, twin: &mut Twin, random: &mut Random) {
         // SAFETY: `ios` outlives the waits below.
         unsafe { ring.push(store, *op, *offset, &pieces, token as u64) };
     }
-    let mut delivered = 0;
-    while delivered < ios.len() {
-        delivered += ring.wait(&mut |_, result| result.unwrap(), None);
-    }
+    successes(ring, ios.len());
     for (op, offset, bytes) in &ios {
         match op {
             Op::Write => twin.write(*offset as usize, bytes),

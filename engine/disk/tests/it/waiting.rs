@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use octavo_disk::{AlignedBytes, Op, Ring, SimDisk, SimOptions, Store};
+use octavo_disk::{AlignedBytes, Op, Ring, Store};
 
 use crate::fixture::*;
 
@@ -154,8 +154,7 @@ fn wakes_race_with_reaps_of_other_threads_and_none_is_lost() {
 
 #[test]
 fn another_thread_delivers_while_the_owner_sleeps_elsewhere() {
-    let directory = directory();
-    for ring in rings(8) {
+    for (directory, ring) in rigs(8) {
         let store = open(&file(directory.path(), &pattern(1, 4096)));
         let memory = AlignedBytes::new(4096);
         let (to_owner, from_reaper) = mpsc::channel::<u64>();
@@ -186,12 +185,10 @@ fn another_thread_delivers_while_the_owner_sleeps_elsewhere() {
 /// the kernel again.
 #[test]
 fn another_thread_delivers_while_the_owner_computes() {
-    for ring in rings(8) {
-        for (directory, by_wait) in
-            directories().iter().flat_map(|directory| [(directory, false), (directory, true)])
-        {
+    for (directory, ring) in rigs_everywhere(8) {
+        for by_wait in [false, true] {
             let store = open(&file(directory.path(), &pattern(3, 64 << 10)));
-            let pages: Vec<_> = (0..8).map(|_| AlignedBytes::new(4096)).collect();
+            let pages = pages(8, 4096);
             let delivered = AtomicBool::new(false);
             let submitted = AtomicBool::new(false);
             std::thread::scope(|scope| {
@@ -231,26 +228,20 @@ fn another_thread_delivers_while_the_owner_computes() {
 
 #[test]
 fn a_thread_that_already_waits_gets_the_io_that_another_thread_pushes() {
-    let directory = directory();
-    for ring in rings(8) {
-        let file_store = open(&file(directory.path(), &pattern(1, 8192)));
-        let disk = SimDisk::new(SimOptions::default());
-        let stores = [file_store, Store::memory("memory", 8192), disk.store("data", 8192)];
-        for store in &stores {
+    for (directory, ring) in rigs(8) {
+        for store in &stores(directory.path(), 8192) {
             let memory = AlignedBytes::new(4096);
             let delivered = AtomicUsize::new(0);
             std::thread::scope(|scope| {
                 for _ in 0..2 {
                     scope.spawn(|| {
+                        let mut on_completion = |token, result: Result<(), _>| {
+                            result.unwrap();
+                            assert_eq!(token, 3);
+                            delivered.fetch_add(1, Ordering::SeqCst);
+                        };
                         while delivered.load(Ordering::SeqCst) == 0 {
-                            ring.wait(
-                                &mut |token, result| {
-                                    result.unwrap();
-                                    assert_eq!(token, 3);
-                                    delivered.fetch_add(1, Ordering::SeqCst);
-                                },
-                                None,
-                            );
+                            ring.wait(&mut on_completion, None);
                         }
                         ring.wake();
                     });
@@ -269,8 +260,7 @@ fn a_thread_that_already_waits_gets_the_io_that_another_thread_pushes() {
 
 #[test]
 fn a_leader_that_leaves_makes_another_waiter_watch_the_kernel() {
-    let directory = directory();
-    for ring in rings(8) {
+    for (directory, ring) in rigs(8) {
         let store = open(&file(directory.path(), &pattern(1, 4096)));
         let memory = AlignedBytes::new(4096);
         let (sender, receiver) = mpsc::channel();
@@ -295,8 +285,7 @@ fn a_leader_that_leaves_makes_another_waiter_watch_the_kernel() {
 
 #[test]
 fn the_descriptor_polls_readable_for_completions_and_wakes_and_not_otherwise() {
-    let directory = directory();
-    for ring in rings(8) {
+    for (directory, ring) in rigs(8) {
         let store = open(&file(directory.path(), &[0; 4096]));
         let memory_store = Store::memory("memory", 4096);
         let memory = AlignedBytes::new(4096);
