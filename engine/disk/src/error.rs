@@ -63,29 +63,23 @@ pub enum OpenError {
 
 impl fmt::Display for OpenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            OpenError::NotFound { path } => write!(f, "{}: no such file or device", path.display()),
+        let (path, why) = match self {
+            OpenError::NotFound { path } => (path, "no such file or device".to_owned()),
             OpenError::IsDirectory { path } => {
-                write!(f, "{}: is a directory, not a file or block device", path.display())
+                (path, "is a directory, not a file or block device".to_owned())
             }
             OpenError::NotAFileOrDevice { path } => {
-                write!(f, "{}: is neither a regular file nor a block device", path.display())
+                (path, "is neither a regular file nor a block device".to_owned())
             }
-            OpenError::Permission { path, source } => {
-                write!(f, "{}: no permission to open it: {source}", path.display())
-            }
+            OpenError::Permission { path, source } => (path, format!("no permission to open it: {source}")),
             OpenError::ReadOnlyDevice { path } => {
-                let path = path.display();
-                write!(
-                    f,
-                    "{path}: this block device is set read-only; `blockdev --setrw {path}` makes it writable"
-                )
+                let remedy = format!("`blockdev --setrw {}` makes it writable", path.display());
+                (path, format!("this block device is set read-only; {remedy}"))
             }
-            OpenError::Locked { path, holder } => {
-                write!(f, "{}: is in use: held by {holder}", path.display())
-            }
-            OpenError::Io { path, step, source } => write!(f, "{}: {step}: {source}", path.display()),
-        }
+            OpenError::Locked { path, holder } => (path, format!("is in use: held by {holder}")),
+            OpenError::Io { path, step, source } => (path, format!("{step}: {source}")),
+        };
+        write!(f, "{}: {why}", path.display())
     }
 }
 
@@ -126,7 +120,7 @@ impl IoError {
 
     /// Creates the error of a call on the store itself (a change of its length, a range) that the
     /// system refused with `source`.
-    pub fn of_call(store: &str, op: Op, offset: u64, len_bytes: u64, source: &io::Error) -> IoError {
+    pub(crate) fn of_call(store: &str, op: Op, offset: u64, len_bytes: u64, source: &io::Error) -> IoError {
         IoError::new(store, op, offset, len_bytes, source.raw_os_error().unwrap_or(libc::EIO), None)
     }
 

@@ -43,18 +43,16 @@ impl MemoryStore {
         match io.op {
             Op::Sync => {}
             Op::Zero | Op::Discard => self.zero(io.offset, end - io.offset),
-            Op::Read => self.each_chunk(io.offset, end, |chunks, index, from, to, len_bytes| {
+            Op::Read => self.each_chunk(io.offset, end, |chunks, index, [from, inside, to]| {
                 let skip = index * CHUNK_BYTES + from - io.offset;
-                let inside = len_bytes.saturating_sub(index * CHUNK_BYTES).clamp(from, to);
                 match chunks.get(&index) {
                     Some(chunk) => io.buffers.copy_in(skip, &chunk[from as usize..inside as usize]),
                     None => io.buffers.fill_zero(skip, inside - from),
                 }
                 io.buffers.fill_zero(skip + inside - from, to - inside);
             }),
-            Op::Write => self.each_chunk(io.offset, end, |chunks, index, from, to, len_bytes| {
+            Op::Write => self.each_chunk(io.offset, end, |chunks, index, [from, inside, _]| {
                 let skip = index * CHUNK_BYTES + from - io.offset;
-                let inside = len_bytes.saturating_sub(index * CHUNK_BYTES).clamp(from, to);
                 if inside > from {
                     let chunk = chunks.entry(index).or_insert_with(|| vec![0; CHUNK_BYTES as usize].into());
                     io.buffers.copy_out(skip, &mut chunk[from as usize..inside as usize]);
@@ -65,7 +63,7 @@ impl MemoryStore {
 
     fn zero(&self, offset: u64, len_bytes: u64) {
         let end = offset.saturating_add(len_bytes).min(self.len_bytes());
-        self.each_chunk(offset, end, |chunks, index, from, to, _| {
+        self.each_chunk(offset, end, |chunks, index, [from, _, to]| {
             if to - from == CHUNK_BYTES {
                 chunks.remove(&index);
             } else if let Some(chunk) = chunks.get_mut(&index) {
@@ -90,16 +88,19 @@ impl MemoryStore {
         }
     }
 
-    /// Calls `f(chunks, chunk index, from, to, length of the store)` for every chunk that the range
-    /// touches, with the chunk's shard locked; `from .. to` are bytes of the chunk.
-    fn each_chunk(&self, offset: u64, end: u64, mut f: impl FnMut(&mut Chunks, u64, u64, u64, u64)) {
+    /// Calls `f(chunks, chunk index, [from, inside, to])` for every chunk that the range touches,
+    /// with the chunk's shard locked. `from .. to` are bytes of the chunk, and those from `inside`
+    /// on lie past the end of the store.
+    fn each_chunk(&self, offset: u64, end: u64, mut f: impl FnMut(&mut Chunks, u64, [u64; 3])) {
         let mut at = offset;
         while at < end {
             let index = at / CHUNK_BYTES;
             let chunk_start = index * CHUNK_BYTES;
             let to = (end - chunk_start).min(CHUNK_BYTES);
             let mut chunks = lock(&self.shards[(index % SHARDS) as usize]);
-            f(&mut chunks, index, at - chunk_start, to, self.len_bytes());
+            let from = at - chunk_start;
+            let inside = self.len_bytes().saturating_sub(chunk_start).clamp(from, to);
+            f(&mut chunks, index, [from, inside, to]);
             at = chunk_start + to;
         }
     }
