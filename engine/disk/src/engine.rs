@@ -3,16 +3,17 @@
 //! (`inbox.rs`).
 
 pub(crate) mod job;
-#[cfg(not(shuttle))]
 mod pool;
-#[cfg(not(shuttle))]
 pub(crate) mod uring;
 
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Once, OnceLock};
+
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::Errno;
 
 use crate::engine::job::{FileIo, Harvest};
-#[cfg(not(shuttle))]
 use crate::engine::uring::Uring;
 use crate::io::sink::Sink;
 use crate::sync::{Arc, Mutex, lock};
@@ -47,7 +48,6 @@ impl Default for RingOptions {
 
 /// The engine of one ring.
 pub(crate) enum FileEngine {
-    #[cfg(not(shuttle))]
     Uring(Box<Uring>),
     Blocking(Blocking),
 }
@@ -57,15 +57,12 @@ pub(crate) enum FileEngine {
 #[derive(Default)]
 pub(crate) struct Blocking {
     pending: Mutex<Vec<FileIo>>,
-    #[cfg(not(shuttle))]
-    event: std::sync::OnceLock<std::os::fd::OwnedFd>,
+    event: OnceLock<OwnedFd>,
 }
 
 impl FileEngine {
-    #[cfg(not(shuttle))]
     pub(crate) fn new(options: &RingOptions) -> io::Result<FileEngine> {
-        use std::sync::atomic::{AtomicBool, Ordering};
-        static WARNED: AtomicBool = AtomicBool::new(false);
+        static WARNED: Once = Once::new();
         if options.engine == Engine::Blocking {
             return Ok(FileEngine::blocking());
         }
@@ -73,20 +70,11 @@ impl FileEngine {
             Ok(uring) => Ok(FileEngine::Uring(Box::new(uring))),
             Err(error) if options.engine == Engine::Uring => Err(error),
             Err(error) => {
-                // Relaxed: at worst the warning appears twice.
-                if !WARNED.swap(true, Ordering::Relaxed) {
+                WARNED.call_once(|| {
                     log::warn!("the kernel refuses io_uring ({error}): I/O on files uses a pool of threads");
-                }
+                });
                 Ok(FileEngine::blocking())
             }
-        }
-    }
-
-    #[cfg(shuttle)]
-    pub(crate) fn new(options: &RingOptions) -> io::Result<FileEngine> {
-        match options.engine {
-            Engine::Uring => Err(io::Error::new(io::ErrorKind::Unsupported, "no io_uring under shuttle")),
-            Engine::Auto | Engine::Blocking => Ok(FileEngine::blocking()),
         }
     }
 
@@ -96,7 +84,6 @@ impl FileEngine {
 
     pub(crate) fn name(&self) -> &'static str {
         match self {
-            #[cfg(not(shuttle))]
             FileEngine::Uring(_) => "io_uring",
             FileEngine::Blocking(_) => "blocking",
         }
@@ -105,7 +92,6 @@ impl FileEngine {
     /// Queues an I/O that has parts to do.
     pub(crate) fn push(&self, job: FileIo) {
         match self {
-            #[cfg(not(shuttle))]
             FileEngine::Uring(uring) => uring.push(job),
             FileEngine::Blocking(blocking) => lock(&blocking.pending).push(job),
         }
@@ -115,14 +101,14 @@ impl FileEngine {
     /// kernel is short of memory and has not taken everything.
     pub(crate) fn submit<S: Sink + 'static>(&self, ring: &Arc<S>) -> bool {
         match self {
-            #[cfg(not(shuttle))]
             FileEngine::Uring(uring) => uring.submit(),
             FileEngine::Blocking(blocking) => {
                 let pending = std::mem::take(&mut *lock(&blocking.pending));
-                #[cfg(not(shuttle))]
-                pool::submit(ring, pending);
-                #[cfg(shuttle)]
-                pending.into_iter().for_each(|job| job.execute(&**ring));
+                if cfg!(shuttle) {
+                    pending.into_iter().for_each(|job| job.execute(&**ring));
+                } else {
+                    pool::submit(ring, pending);
+                }
                 true
             }
         }
@@ -130,19 +116,15 @@ impl FileEngine {
 
     /// Makes the kernel post the completions held up for the calling thread (`uring.rs`, U6).
     pub(crate) fn collect(&self) {
-        match self {
-            #[cfg(not(shuttle))]
-            FileEngine::Uring(uring) => uring.collect(),
-            FileEngine::Blocking(_) => {}
+        if let FileEngine::Uring(uring) = self {
+            uring.collect();
         }
     }
 
     /// Makes the kernel post the completions held up for any thread (`uring.rs`, U6).
     pub(crate) fn nudge(&self) {
-        match self {
-            #[cfg(not(shuttle))]
-            FileEngine::Uring(uring) => uring.nudge(),
-            FileEngine::Blocking(_) => {}
+        if let FileEngine::Uring(uring) = self {
+            uring.nudge();
         }
     }
 
@@ -150,19 +132,14 @@ impl FileEngine {
     /// themselves.
     pub(crate) fn harvest(&self, finished: &mut dyn FnMut(FileIo)) -> Harvest {
         match self {
-            #[cfg(not(shuttle))]
             FileEngine::Uring(uring) => uring.harvest(finished),
-            FileEngine::Blocking(_) => {
-                let _ = finished;
-                Harvest::default()
-            }
+            FileEngine::Blocking(_) => Harvest::default(),
         }
     }
 
     /// Returns whether I/O is queued that was not submitted.
     pub(crate) fn has_unsubmitted(&self) -> bool {
         match self {
-            #[cfg(not(shuttle))]
             FileEngine::Uring(uring) => uring.has_unsubmitted(),
             FileEngine::Blocking(blocking) => !lock(&blocking.pending).is_empty(),
         }
@@ -172,19 +149,14 @@ impl FileEngine {
     /// io_uring leader, which submits in the system call that it sleeps in.
     pub(crate) fn must_submit(&self, has_leader: bool) -> bool {
         match self {
-            #[cfg(not(shuttle))]
             FileEngine::Uring(uring) => uring.has_backlog_room() || (has_leader && uring.has_unsubmitted()),
-            FileEngine::Blocking(_) => {
-                let _ = has_leader;
-                self.has_unsubmitted()
-            }
+            FileEngine::Blocking(_) => self.has_unsubmitted(),
         }
     }
 
     /// Returns the descriptor to poll for completions.
     pub(crate) fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
         match self {
-            #[cfg(not(shuttle))]
             FileEngine::Uring(uring) => Some(uring.descriptor()),
             FileEngine::Blocking(blocking) => blocking.event(),
         }
@@ -192,29 +164,21 @@ impl FileEngine {
 }
 
 impl Blocking {
-    #[cfg(not(shuttle))]
     fn event(&self) -> Option<BorrowedFd<'_>> {
-        use std::os::fd::AsFd;
-        use std::sync::atomic::{AtomicBool, Ordering};
-
-        use rustix::event::{EventfdFlags, eventfd};
+        static WARNED: Once = Once::new();
+        if cfg!(shuttle) {
+            return None;
+        }
         if let Some(event) = self.event.get() {
             return Some(event.as_fd());
         }
-        static WARNED: AtomicBool = AtomicBool::new(false);
-        let warn = |error: &rustix::io::Errno| {
-            // Relaxed: at worst the warning appears twice.
-            if !WARNED.swap(true, Ordering::Relaxed) {
+        let warn = |error: &Errno| {
+            WARNED.call_once(|| {
                 log::warn!("cannot create an eventfd for a ring ({error}): its thread polls periodically");
-            }
+            });
         };
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).inspect_err(warn).ok()?;
         Some(self.event.get_or_init(|| event).as_fd())
-    }
-
-    #[cfg(shuttle)]
-    fn event(&self) -> Option<BorrowedFd<'_>> {
-        None
     }
 
     /// Makes the descriptor to poll readable, or unreadable.

@@ -42,7 +42,6 @@ mod ring;
 mod sim;
 mod store;
 mod sync;
-#[cfg(not(shuttle))]
 mod watch;
 
 pub use engine::{Engine, RingOptions};
@@ -53,8 +52,6 @@ pub use process::Process;
 pub use ring::Ring;
 pub use sim::{SimCounters, SimDisk, SimFaults, SimOptions};
 pub use store::Store;
-#[cfg(not(shuttle))]
 pub use store::change::{Change, Noticed};
 pub use store::file::OpenOptions;
-#[cfg(not(shuttle))]
 pub use watch::Watch;

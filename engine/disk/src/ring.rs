@@ -102,7 +102,7 @@ impl Ring {
 
     /// Hands all queued I/O to the kernel, with one system call per `entries` I/Os.
     pub fn submit(&self) {
-        self.core.submit();
+        self.core.files.submit(&self.core);
     }
 
     /// Delivers all available completions without waiting, and returns their number. The callback
@@ -132,7 +132,7 @@ impl Ring {
     /// completion until its submitter next enters the kernel; this interrupts a submitter that
     /// computes.
     pub fn nudge(&self) {
-        self.core.nudge();
+        self.core.files.nudge();
     }
 
     /// The longest time that a submitter that computes holds up completions, on a processor without
@@ -171,7 +171,7 @@ impl Ring {
 
     /// Returns the engine in use: "io_uring" or "blocking".
     pub fn engine_name(&self) -> &'static str {
-        self.core.engine_name()
+        self.core.files.name()
     }
 
     /// Executes one I/O on the calling thread with plain system calls, and returns its result. For
@@ -198,10 +198,10 @@ impl Ring {
         match store.kind() {
             Kind::Memory(memory) => memory.execute(&io),
             Kind::File(file) => {
-                file.enter(self.core.shard(), op);
+                file.enter(self.core.shard, op);
                 file.cut(&mut io);
                 file.execute(&mut io);
-                file.leave(self.core.shard(), op);
+                file.leave(self.core.shard, op);
             }
             Kind::Sim(_) => return run_simulated(store, io),
         }

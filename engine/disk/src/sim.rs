@@ -38,7 +38,7 @@ use crate::error::IoError;
 use crate::io::Io;
 use crate::io::sink::Sink;
 use crate::op::Op;
-use crate::sim::flight::{Digest, Finished, Flights, State};
+use crate::sim::flight::{Digest, Flight, Flights, State};
 use crate::sim::media::Media;
 pub use crate::sim::options::{SimCounters, SimFaults, SimOptions};
 use crate::sync::{Arc, Mutex, lock};
@@ -66,7 +66,7 @@ pub struct SimDisk(Arc<Mutex<State>>);
 
 /// A handle of one file, which a `Store` wraps.
 pub(crate) struct SimStore {
-    disk: SimDisk,
+    pub(crate) disk: SimDisk,
     name: Arc<str>,
     generation: u64,
 }
@@ -77,11 +77,8 @@ impl SimDisk {
     /// # Panics
     /// If `block_bytes` is neither 512 nor 4096.
     pub fn new(options: SimOptions) -> SimDisk {
-        assert!(
-            matches!(options.block_bytes, 512 | 4096),
-            "a simulated disk has blocks of 512 or 4096 bytes, not {}",
-            options.block_bytes
-        );
+        let block = options.block_bytes;
+        assert!(matches!(block, 512 | 4096), "a simulated disk has blocks of 512 or 4096 bytes, not {block}");
         let state = State {
             random: Random::new(options.seed),
             options,
@@ -147,8 +144,7 @@ impl SimDisk {
     /// If there is no file of this name.
     pub fn image(&self, name: &str) -> Vec<u8> {
         let state = lock(&self.0);
-        let media =
-            state.media.get(name).unwrap_or_else(|| panic!("the simulated disk has no file {name:?}"));
+        let Some(media) = state.media.get(name) else { panic!("the simulated disk has no file {name:?}") };
         media.image().to_vec()
     }
 
@@ -191,15 +187,11 @@ impl fmt::Debug for SimDisk {
 }
 
 /// Completes I/Os. Called with no lock held, because rings take their own.
-fn complete(finished: Vec<Finished>) {
-    finished.into_iter().for_each(Finished::deliver);
+fn complete(finished: Vec<Flight>) {
+    finished.into_iter().for_each(Flight::deliver);
 }
 
 impl SimStore {
-    pub(crate) fn disk(&self) -> &SimDisk {
-        &self.disk
-    }
-
     pub(crate) fn len_bytes(&self) -> u64 {
         lock(&self.disk.0).media[&self.name].len_bytes()
     }
@@ -212,10 +204,8 @@ impl SimStore {
     pub(crate) fn push(&self, ring: Arc<dyn Sink>, mut io: Io) {
         let mut state = lock(&self.disk.0);
         if state.generation != self.generation {
-            io.fail(
-                libc::EIO,
-                Some("the simulated disk has crashed since this store was opened; open it again"),
-            );
+            let reason = "the simulated disk has crashed since this store was opened; open it again";
+            io.fail(libc::EIO, Some(reason));
         } else {
             let len_bytes = state.media[&self.name].len_bytes();
             io.cut(len_bytes, len_bytes, state.options.block_bytes);

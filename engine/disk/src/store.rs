@@ -2,7 +2,6 @@
 //! here: how a kind does its work (`file.rs`, `memory.rs`, `sim.rs`), how I/O reaches a store
 //! (`ring.rs`).
 
-#[cfg(not(shuttle))]
 pub(crate) mod change;
 pub(crate) mod file;
 pub(crate) mod gate;
@@ -17,7 +16,6 @@ use crate::error::{IoError, OpenError};
 use crate::io::Io;
 use crate::op::Op;
 use crate::sim::{SimDisk, SimStore};
-#[cfg(not(shuttle))]
 use crate::store::change::{Change, Noticed};
 use crate::store::file::{FileStore, OpenOptions};
 use crate::store::memory::MemoryStore;
@@ -31,7 +29,6 @@ pub struct Store(Arc<Inner>);
 
 struct Inner {
     /// Never reused, so that rings can tell a store from a later one.
-    #[cfg_attr(shuttle, allow(dead_code, reason = "only io_uring registers files"))]
     id: u64,
     name: String,
     kind: Kind,
@@ -39,7 +36,6 @@ struct Inner {
     /// for another while it holds this lock.
     taken_as: std::sync::Mutex<Option<String>>,
     /// The changes by other programs. A lock of std's, as above.
-    #[cfg(not(shuttle))]
     noticed: std::sync::Mutex<Noticed>,
 }
 
@@ -94,7 +90,6 @@ impl Store {
             name,
             kind,
             taken_as: std::sync::Mutex::new(None),
-            #[cfg(not(shuttle))]
             noticed: std::sync::Mutex::default(),
         }))
     }
@@ -103,7 +98,6 @@ impl Store {
         &self.0.kind
     }
 
-    #[cfg(not(shuttle))]
     pub(crate) fn id(&self) -> u64 {
         self.0.id
     }
@@ -161,12 +155,10 @@ impl Store {
     }
 
     /// Returns the changes by other programs that a [`Watch`](crate::Watch) has noticed.
-    #[cfg(not(shuttle))]
     pub fn noticed(&self) -> Noticed {
         self.0.noticed.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
     }
 
-    #[cfg(not(shuttle))]
     pub(crate) fn notice(&self, change: &Change) {
         let mut noticed = self.0.noticed.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         noticed.count += u64::from(change.is_alarming());
@@ -175,6 +167,11 @@ impl Store {
 
     fn taken_as(&self) -> std::sync::MutexGuard<'_, Option<String>> {
         self.0.taken_as.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// Returns the file, if this is a file or device.
+    fn file(&self) -> Option<&FileStore> {
+        if let Kind::File(file) = self.kind() { Some(file) } else { None }
     }
 
     /// Returns the length in bytes. Only [`set_len_bytes`](Store::set_len_bytes) changes it: when
@@ -192,7 +189,7 @@ impl Store {
     /// it.
     pub fn block_bytes(&self) -> u32 {
         match self.kind() {
-            Kind::File(file) => file.block_bytes(),
+            Kind::File(file) => file.block_bytes,
             Kind::Memory(_) => 512,
             Kind::Sim(sim) => sim.block_bytes(),
         }
@@ -200,27 +197,18 @@ impl Store {
 
     /// Returns whether I/O bypasses the kernel's page cache. True for memory and simulated disks.
     pub fn is_direct(&self) -> bool {
-        match self.kind() {
-            Kind::File(file) => file.is_direct(),
-            Kind::Memory(_) | Kind::Sim(_) => true,
-        }
+        self.file().is_none_or(FileStore::is_direct)
     }
 
     /// Returns whether the store refuses writes.
     pub fn read_only(&self) -> bool {
-        match self.kind() {
-            Kind::File(file) => file.read_only(),
-            Kind::Memory(_) | Kind::Sim(_) => false,
-        }
+        self.file().is_some_and(|file| file.read_only)
     }
 
     /// Returns device and inode of a file; for a block device, its own number and inode 0. None for
     /// memory and simulated disks.
     pub fn identity(&self) -> Option<(u64, u64)> {
-        match self.kind() {
-            Kind::File(file) => Some(file.identity()),
-            Kind::Memory(_) | Kind::Sim(_) => None,
-        }
+        self.file().map(|file| file.identity)
     }
 
     /// Changes the length. A longer store gains zeros.
@@ -265,7 +253,6 @@ impl Store {
 impl Drop for Inner {
     fn drop(&mut self) {
         // A file that a ring has registered would stay open, and locked (`uring.rs`, U5).
-        #[cfg(not(shuttle))]
         if let Kind::File(_) = self.kind {
             crate::io::sink::forget_store(self.id);
         }

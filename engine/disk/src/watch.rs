@@ -90,30 +90,8 @@ impl Watch {
         let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)
             .map_err(|error| log::debug!("no inotify ({error}): changes during own writes go unnoticed"))
             .ok();
-        let watched = stores.into_iter().map(|store| {
-            let number = match (store.kind(), &inotify) {
-                (Kind::File(file), Some(inotify)) => watch_closes(inotify, file.descriptor(Channel::Tail))
-                    .map_err(|error| log::debug!("{}: no inotify watch ({error})", store.name()))
-                    .ok(),
-                _ => None,
-            };
-            Watched {
-                store,
-                number,
-                path: Path::Here,
-                has_length: true,
-                is_read_only: false,
-                ended: u64::MAX,
-                modified: None,
-                is_settled: false,
-                calm_looks_left: 0,
-            }
-        });
-        let mut watch = Watch { stores: watched.collect(), inotify };
-        for watched in &mut watch.stores {
-            watched.begin();
-        }
-        watch
+        let watched = stores.into_iter().map(|store| Watched::new(store, inotify.as_ref()));
+        Watch { stores: watched.collect(), inotify }
     }
 
     /// Returns what other programs have changed since the last look, each change with the index of
@@ -135,10 +113,25 @@ impl Watch {
 
 impl Watched {
     /// Takes the first look, which compares nothing.
-    fn begin(&mut self) {
-        let Kind::File(file) = self.store.kind() else { return };
-        (self.ended, self.is_settled) = (file.ended(), file.begun() == 0);
-        self.modified = file.descriptor(Channel::Tail).metadata().and_then(|found| found.modified()).ok();
+    fn new(store: Store, inotify: Option<&OwnedFd>) -> Watched {
+        let mut watched = Watched {
+            store,
+            number: None,
+            path: Path::Here,
+            has_length: true,
+            is_read_only: false,
+            ended: u64::MAX,
+            modified: None,
+            is_settled: false,
+            calm_looks_left: 0,
+        };
+        let Kind::File(file) = watched.store.kind() else { return watched };
+        let descriptor = file.descriptor(Channel::Tail);
+        let log = |error: &io::Error| log::debug!("{}: no inotify watch ({error})", watched.store.name());
+        watched.number = inotify.and_then(|inotify| watch_closes(inotify, descriptor).inspect_err(log).ok());
+        (watched.ended, watched.is_settled) = (file.ended(), file.begun() == 0);
+        watched.modified = descriptor.metadata().and_then(|found| found.modified()).ok();
+        watched
     }
 
     fn look(&mut self, was_closed: bool) -> Vec<Change> {
@@ -176,9 +169,9 @@ impl Watched {
             self.has_length = has_length;
         }
         let modified = found.modified().ok();
-        let has_moved = file.is_device() || modified != self.modified;
+        let has_moved = file.is_device || modified != self.modified;
         let content = match (is_quiet && self.is_settled, has_moved) {
-            (true, true) if !file.is_device() => Some(Change::Written),
+            (true, true) if !file.is_device => Some(Change::Written),
             (_, true) if was_closed => Some(if is_quiet { Change::Written } else { Change::Opened }),
             _ => None,
         };
@@ -201,8 +194,8 @@ impl Watched {
 /// Returns where the path of a file leads (None if that is unknown at the moment), and the metadata
 /// if it leads to the file.
 fn follow(file: &FileStore) -> (Option<Path>, Option<Metadata>) {
-    match fs::metadata(file.path()) {
-        Ok(found) if FileStore::identity_of(&found) == file.identity() => (Some(Path::Here), Some(found)),
+    match fs::metadata(&file.path) {
+        Ok(found) if FileStore::identity_of(&found) == file.identity => (Some(Path::Here), Some(found)),
         Ok(_) => (Some(Path::Elsewhere), None),
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
             (Some(Path::Missing), None)

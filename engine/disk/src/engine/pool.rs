@@ -146,7 +146,7 @@ fn work() {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests {
     use super::*;
     use crate::error::IoError;
@@ -184,11 +184,10 @@ mod tests {
         (0..20).for_each(|_| state.ended(healthy.id()));
         assert_eq!(at_work(&state, healthy), 0);
         // The other stores answer.
-        while at_work(&state, first) > 0 {
-            state.ended(first.id());
-        }
-        while at_work(&state, second) > 0 {
-            state.ended(second.id());
+        for store in [first, second] {
+            while at_work(&state, store) > 0 {
+                state.ended(store.id());
+            }
         }
         assert!(state.waiting.is_empty() && state.free == THREADS_MAX);
         assert_eq!(state.begun.len(), 220);

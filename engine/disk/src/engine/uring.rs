@@ -34,8 +34,6 @@ use std::collections::VecDeque;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use io_uring::{IoUring, opcode, squeue, types};
@@ -45,6 +43,7 @@ use crate::io::buffer::IoBuffer;
 use crate::io::{Channel, PARTS};
 use crate::op::Op;
 use crate::process::Process;
+use crate::sync::{AtomicUsize, Mutex, Ordering, lock};
 
 /// The most stores whose files one ring registers. Further stores use plain descriptors.
 const FILES_MAX: usize = 64;
@@ -103,12 +102,11 @@ fn index_and_part(key: u64) -> (usize, usize) {
     ((key / PARTS as u64) as usize, (key % PARTS as u64) as usize)
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Uring {
     pub(crate) fn new(entries: u32) -> io::Result<Uring> {
+        if cfg!(shuttle) {
+            return Err(io::Error::new(io::ErrorKind::Unsupported, "no io_uring under shuttle"));
+        }
         let cooperative =
             IoUring::builder().dontfork().setup_coop_taskrun().setup_taskrun_flag().build(entries);
         let ring = match cooperative {
@@ -124,13 +122,11 @@ impl Uring {
             return Err(io::Error::new(io::ErrorKind::Unsupported, message));
         }
         let in_ring_max = params.cq_entries() as usize - 1;
-        let files_max = match ring.submitter().register_files_sparse(FILES_MAX as u32) {
-            Ok(()) => FILES_MAX,
-            Err(error) => {
-                log::debug!("io_uring cannot register files ({error}): plain descriptors are used");
-                0
-            }
-        };
+        let registered = ring.submitter().register_files_sparse(FILES_MAX as u32);
+        if let Err(error) = &registered {
+            log::debug!("io_uring cannot register files ({error}): plain descriptors are used");
+        }
+        let files_max = if registered.is_ok() { FILES_MAX } else { 0 };
         let files = RegisteredFiles { ids: vec![0; files_max], latest: 0, refused: false };
         Ok(Uring {
             ring: ManuallyDrop::new(ring),
@@ -500,7 +496,7 @@ impl Slab {
     }
 }
 
-#[cfg(all(test, not(miri)))]
+#[cfg(all(test, not(any(miri, shuttle))))]
 mod tests {
     use std::io::Read;
 
@@ -516,8 +512,8 @@ mod tests {
     fn the_queue_is_submitted_when_it_holds_as_many_ios_as_the_kernel() {
         let file = tempfile::NamedTempFile::new().unwrap();
         file.as_file().set_len(4096).unwrap();
-        let store =
-            Store::open(file.path(), &OpenOptions { direct: false, ..OpenOptions::default() }).unwrap();
+        let buffered = OpenOptions { direct: false, ..OpenOptions::default() };
+        let store = Store::open(file.path(), &buffered).unwrap();
         let page = AlignedBytes::new(4096);
         // Declared after the page that it reads into, so it is dropped first.
         let uring = match Uring::new(64) {

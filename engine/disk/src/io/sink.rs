@@ -3,11 +3,18 @@
 //! process, for a change of length, which drives them all (`gate.rs`, L3), and for a closed store,
 //! which leaves their file tables (`uring.rs`, U5). No I/O passes through that list.
 //!
-//! Under shuttle there is no list: no store is registered with a kernel, and statics outlive runs.
+//! Under shuttle the list is empty: no store is registered with a kernel, and statics outlive runs.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::error::IoError;
-#[cfg(not(shuttle))]
-pub(crate) use all::*;
+use crate::process::PerProcess;
+
+static SINKS: PerProcess<Mutex<Sinks>> = PerProcess::new(Mutex::default);
+
+/// Dropped rings leave the list when it holds twice as many entries as there were rings at the
+/// previous purge, plus this many.
+const PURGE_FROM: usize = 16;
 
 /// A ring that accepts completions from engines and simulated disks.
 pub(crate) trait Sink: Send + Sync {
@@ -18,62 +25,47 @@ pub(crate) trait Sink: Send + Sync {
     fn sim_moves(&self);
 
     /// Submits and harvests this ring's I/O without delivering any completion (`gate.rs`, L3).
-    #[cfg(not(shuttle))]
-    fn drive(self: std::sync::Arc<Self>);
+    fn drive(self: Arc<Self>);
 
     /// Drops the store with this id from the ring's file table (`uring.rs`, U5). The store has no
     /// handle left.
-    #[cfg(not(shuttle))]
     fn forget(&self, store_id: u64);
 }
 
-#[cfg(not(shuttle))]
-mod all {
-    use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+#[derive(Default)]
+struct Sinks {
+    list: Vec<Weak<dyn Sink>>,
+    purge_at: usize,
+}
 
-    use super::Sink;
-    use crate::process::PerProcess;
+fn sinks() -> MutexGuard<'static, Sinks> {
+    SINKS.get().lock().unwrap_or_else(PoisonError::into_inner)
+}
 
-    static SINKS: PerProcess<Mutex<Sinks>> = PerProcess::new(Mutex::default);
-
-    /// Dropped rings leave the list when it holds twice as many entries as there were rings at the
-    /// previous purge, plus this many.
-    const PURGE_FROM: usize = 16;
-
-    #[derive(Default)]
-    struct Sinks {
-        list: Vec<Weak<dyn Sink>>,
-        purge_at: usize,
+/// Adds a new ring to the list.
+pub(crate) fn register(sink: Weak<dyn Sink>) {
+    if cfg!(shuttle) {
+        return;
     }
-
-    fn sinks() -> MutexGuard<'static, Sinks> {
-        SINKS.get().lock().unwrap_or_else(PoisonError::into_inner)
+    let mut sinks = sinks();
+    if sinks.list.len() >= sinks.purge_at {
+        sinks.list.retain(|sink| sink.strong_count() > 0);
+        sinks.purge_at = 2 * sinks.list.len() + PURGE_FROM;
     }
+    sinks.list.push(sink);
+}
 
-    /// Adds a new ring to the list.
-    pub(crate) fn register(sink: Weak<dyn Sink>) {
-        let mut sinks = sinks();
-        if sinks.list.len() >= sinks.purge_at {
-            sinks.list.retain(|sink| sink.strong_count() > 0);
-            sinks.purge_at = 2 * sinks.list.len() + PURGE_FROM;
-        }
-        sinks.list.push(sink);
-    }
+fn all() -> Vec<Arc<dyn Sink>> {
+    sinks().list.iter().filter_map(Weak::upgrade).collect()
+}
 
-    fn all() -> Vec<Arc<dyn Sink>> {
-        sinks().list.iter().filter_map(Weak::upgrade).collect()
-    }
+/// Makes the I/O of every ring progress (`gate.rs`, L3).
+pub(crate) fn drive_all() {
+    all().into_iter().for_each(Sink::drive);
+}
 
-    /// Makes the I/O of every ring progress (`gate.rs`, L3).
-    pub(crate) fn drive_all() {
-        all().into_iter().for_each(Sink::drive);
-    }
-
-    /// Drops a store from every ring's file table. The store has no handle left, so it has no I/O
-    /// in flight. No lock of a ring is held (`inbox.rs`, R2).
-    pub(crate) fn forget_store(id: u64) {
-        for sink in all() {
-            sink.forget(id);
-        }
-    }
+/// Drops a store from every ring's file table. The store has no handle left, so it has no I/O
+/// in flight. No lock of a ring is held (`inbox.rs`, R2).
+pub(crate) fn forget_store(id: u64) {
+    all().iter().for_each(|sink| sink.forget(id));
 }

@@ -25,6 +25,7 @@
 
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
+use std::sync::Weak;
 use std::time::{Duration, Instant};
 
 use crate::engine::FileEngine;
@@ -46,12 +47,13 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(1);
 
 /// A ring without its handle.
 pub(crate) struct RingCore {
-    shard: u8,
+    /// The shard through which this ring's I/O enters every gate.
+    pub(super) shard: u8,
     state: Mutex<State>,
     arrived: Condvar,
     /// R1.
     in_flight: AtomicUsize,
-    files: FileEngine,
+    pub(super) files: FileEngine,
     /// The simulated disks that this ring has sent I/O to. Their time passes while a thread reaps
     /// or waits.
     disks: Mutex<Vec<SimDisk>>,
@@ -69,7 +71,6 @@ struct State {
     /// A thread sleeps in the kernel, or is about to (R3).
     leader: bool,
     /// A NOP is between the engine and `harvest` (R4).
-    #[cfg_attr(shuttle, allow(dead_code, reason = "only io_uring has NOPs"))]
     nop_in_flight: bool,
     /// A caller has the descriptor to poll.
     polled: bool,
@@ -86,13 +87,6 @@ struct Completed {
     result: Result<(), IoError>,
     /// The handle of an I/O that was harvested under `state`, where it cannot be dropped (R2).
     store: Option<Store>,
-}
-
-impl Completed {
-    fn of(job: FileIo) -> Completed {
-        let (token, result, store) = job.finish();
-        Completed { token, result, store: Some(store) }
-    }
 }
 
 impl Sink for RingCore {
@@ -115,9 +109,8 @@ impl Sink for RingCore {
         self.announce(state);
     }
 
-    #[cfg(not(shuttle))]
     fn drive(self: Arc<Self>) {
-        self.submit();
+        self.files.submit(&self);
         self.files.nudge();
         let mut state = lock(&self.state);
         let harvest = self.harvest(&mut state);
@@ -126,11 +119,10 @@ impl Sink for RingCore {
         }
         self.announce(state);
         if harvest.queued {
-            self.submit();
+            self.files.submit(&self);
         }
     }
 
-    #[cfg(not(shuttle))]
     fn forget(&self, store_id: u64) {
         if let FileEngine::Uring(uring) = &self.files {
             uring.forget_store(store_id);
@@ -152,11 +144,8 @@ impl RingCore {
             disks: Mutex::new(Vec::new()),
             has_disks: AtomicBool::new(false),
         });
-        #[cfg(not(shuttle))]
-        {
-            let sink: std::sync::Weak<RingCore> = Arc::downgrade(&core);
-            crate::io::sink::register(sink);
-        }
+        let sink: Weak<RingCore> = Arc::downgrade(&core);
+        crate::io::sink::register(sink);
         core
     }
 
@@ -174,7 +163,7 @@ impl RingCore {
                 self.complete(io.token, io.result(store.name()));
             }
             Kind::Sim(sim) => {
-                self.know_disk(sim.disk());
+                self.know_disk(&sim.disk);
                 sim.push(self.clone(), io);
                 self.sim_moves();
             }
@@ -189,16 +178,13 @@ impl RingCore {
         }
     }
 
-    /// See `Ring::submit`. Returns false if the kernel is short of memory and has not taken
-    /// everything.
-    pub(crate) fn submit(self: &Arc<RingCore>) -> bool {
-        self.files.submit(self)
-    }
-
     /// Moves the completions that the kernel has posted to the inbox.
     fn harvest(&self, state: &mut State) -> Harvest {
         let inbox = &mut state.inbox;
-        let harvest = self.files.harvest(&mut |job| inbox.push_back(Completed::of(job)));
+        let harvest = self.files.harvest(&mut |job| {
+            let (token, result, store) = job.finish();
+            inbox.push_back(Completed { token, result, store: Some(store) });
+        });
         state.nop_in_flight &= !harvest.nop;
         harvest
     }
@@ -241,7 +227,7 @@ impl RingCore {
                 drop(state);
             }
             if harvest.queued && is_last {
-                self.submit();
+                self.files.submit(self);
             }
             for Completed { token, result, store } in batch.into_iter().flatten() {
                 // R2. And before the callback, which may close the store and open it again.
@@ -277,7 +263,7 @@ impl RingCore {
             }
             if harvest.queued || self.files.must_submit(state.leader) {
                 drop(state);
-                if !self.submit() {
+                if !self.files.submit(self) {
                     std::thread::sleep(RETRY_INTERVAL);
                 }
                 state = lock(&self.state);
@@ -319,7 +305,6 @@ impl RingCore {
         mut state: MutexGuard<'a, State>,
         timeout: Option<Duration>,
     ) -> MutexGuard<'a, State> {
-        #[cfg(not(shuttle))]
         if let FileEngine::Uring(uring) = &self.files
             && !state.leader
         {
@@ -336,11 +321,6 @@ impl RingCore {
         state = sleep_on(&self.arrived, state, timeout);
         state.sleepers -= 1;
         state
-    }
-
-    /// See `Ring::nudge`.
-    pub(crate) fn nudge(&self) {
-        self.files.nudge();
     }
 
     /// See `Ring::wake` (R5).
@@ -360,7 +340,6 @@ impl RingCore {
         let simulates = self.has_disks.load(Ordering::Relaxed) && self.in_flight.load(Ordering::Relaxed) > 0;
         let is_news = !state.inbox.is_empty() || state.wakes_sent != state.wakes_taken || simulates;
         match &self.files {
-            #[cfg(not(shuttle))]
             FileEngine::Uring(uring) => {
                 if is_news && (state.leader || state.polled) && !state.nop_in_flight {
                     state.nop_in_flight = true;
@@ -389,15 +368,6 @@ impl RingCore {
     pub(crate) fn in_flight(&self) -> usize {
         // Relaxed: the count may be out of date as soon as this returns.
         self.in_flight.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn engine_name(&self) -> &'static str {
-        self.files.name()
-    }
-
-    /// Returns the shard through which this ring's I/O enters every gate.
-    pub(crate) fn shard(&self) -> u8 {
-        self.shard
     }
 
     fn know_disk(&self, disk: &SimDisk) {

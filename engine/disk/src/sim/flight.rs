@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 
 use octavo_random::Random;
 
-use crate::error::IoError;
 use crate::io::Io;
 use crate::io::means::Means;
 use crate::io::sink::Sink;
@@ -44,25 +43,6 @@ impl Digest {
     }
 }
 
-/// A completed I/O and its ring.
-pub(super) struct Finished {
-    ring: Arc<dyn Sink>,
-    token: u64,
-    result: Result<(), IoError>,
-}
-
-impl Finished {
-    fn new(flight: Flight) -> Finished {
-        let result = flight.io.result(&flight.name);
-        Finished { ring: flight.ring, token: flight.io.token, result }
-    }
-
-    /// Completes the I/O. Called without the disk's lock, because the ring takes its own.
-    pub(super) fn deliver(self) {
-        self.ring.complete(self.token, self.result);
-    }
-}
-
 /// The moment at which a sector of an I/O is read or lands.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Moment {
@@ -72,14 +52,8 @@ enum Moment {
     Past,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Phase {
-    HalfWay,
-    End,
-}
-
 /// One attempt of an I/O's only part.
-struct Flight {
+pub(super) struct Flight {
     ring: Arc<dyn Sink>,
     io: Io,
     name: Arc<str>,
@@ -92,12 +66,20 @@ struct Flight {
     landing_covered: u64,
 }
 
+impl Flight {
+    /// Completes the I/O. Called without the disk's lock, because the ring takes its own.
+    pub(super) fn deliver(self) {
+        self.ring.complete(self.io.token, self.io.result(&self.name));
+    }
+}
+
 #[derive(Default)]
 pub(super) struct Flights {
     now_ticks: u64,
     numbers: u64,
     flights: BTreeMap<u64, Flight>,
-    events: BTreeMap<(u64, u64), (u64, Phase)>,
+    /// By tick and number: the flight, and whether its event is that at the end.
+    events: BTreeMap<(u64, u64), (u64, bool)>,
     end_ticks_latest: u64,
 }
 
@@ -159,10 +141,10 @@ impl State {
         let id = flights.number();
         if flight.moments.contains(&Moment::HalfWay) {
             let number = flights.number();
-            flights.events.insert((half_way, number), (id, Phase::HalfWay));
+            flights.events.insert((half_way, number), (id, false));
         }
         let number = flights.number();
-        flights.events.insert((end, number), (id, Phase::End));
+        flights.events.insert((end, number), (id, true));
         let op = flight.io.op as u64;
         self.digest.note("push", &flight.name, &[id, op, flight.io.offset, flight.len_bytes, end]);
         self.flights.flights.insert(id, flight);
@@ -213,28 +195,25 @@ impl State {
     }
 
     /// Applies the next event. Returns false if there is none.
-    pub(super) fn step(&mut self, finished: &mut Vec<Finished>) -> bool {
-        let Some(((tick, _), (id, phase))) = self.flights.events.pop_first() else { return false };
+    pub(super) fn step(&mut self, finished: &mut Vec<Flight>) -> bool {
+        let Some(((tick, _), (id, is_end))) = self.flights.events.pop_first() else { return false };
         self.flights.now_ticks = self.flights.now_ticks.max(tick);
         self.counters.steps += 1;
-        self.digest.note("event", "", &[tick, id, (phase == Phase::End).into()]);
+        self.digest.note("event", "", &[tick, id, is_end.into()]);
         let mut flight = self.flights.flights.remove(&id).expect("an event has a flight");
-        match phase {
-            Phase::HalfWay => {
-                self.apply(&flight, Moment::HalfWay);
-                for moment in flight.moments.iter_mut().filter(|moment| **moment == Moment::HalfWay) {
-                    *moment = Moment::Past;
-                }
-                self.flights.flights.insert(id, flight);
+        if !is_end {
+            self.apply(&flight, Moment::HalfWay);
+            for moment in flight.moments.iter_mut().filter(|moment| **moment == Moment::HalfWay) {
+                *moment = Moment::Past;
             }
-            Phase::End => {
-                self.apply(&flight, Moment::End);
-                if self.end(&mut flight) {
-                    self.attempt(flight);
-                } else {
-                    finished.push(Finished::new(flight));
-                }
-            }
+            self.flights.flights.insert(id, flight);
+            return true;
+        }
+        self.apply(&flight, Moment::End);
+        if self.end(&mut flight) {
+            self.attempt(flight);
+        } else {
+            finished.push(flight);
         }
         true
     }
@@ -299,11 +278,10 @@ impl State {
     }
 
     /// D5: lands a part of everything in flight and fails it.
-    pub(super) fn crash_flights(&mut self) -> Vec<Finished> {
+    pub(super) fn crash_flights(&mut self) -> Vec<Flight> {
         self.flights.events.clear();
-        let flights = std::mem::take(&mut self.flights.flights);
-        let mut finished = Vec::with_capacity(flights.len());
-        for mut flight in flights.into_values() {
+        let mut flights: Vec<Flight> = std::mem::take(&mut self.flights.flights).into_values().collect();
+        for flight in &mut flights {
             if flight.io.op.changes() {
                 let is_torn = self.random.chance(self.options.faults.p_torn);
                 let all_or_none = self.random.coin();
@@ -311,11 +289,10 @@ impl State {
                     let happens = if is_torn { self.random.coin() } else { all_or_none };
                     *moment = if happens { Moment::End } else { Moment::Past };
                 }
-                self.apply(&flight, Moment::End);
+                self.apply(flight, Moment::End);
             }
             flight.io.fail(libc::EIO, Some("the simulated disk crashed"));
-            finished.push(Finished::new(flight));
         }
-        finished
+        flights
     }
 }

@@ -53,12 +53,11 @@ pub(crate) struct FileStore {
     /// The buffered descriptor of a direct store, for the tail unit (L2).
     tail: Option<File>,
     len_bytes: AtomicU64,
-    block_bytes: u32,
-    is_device: bool,
-    read_only: bool,
-    identity: (u64, u64),
-    #[cfg_attr(shuttle, allow(dead_code, reason = "only a watch reads it"))]
-    path: PathBuf,
+    pub(crate) block_bytes: u32,
+    pub(crate) is_device: bool,
+    pub(crate) read_only: bool,
+    pub(crate) identity: (u64, u64),
+    pub(crate) path: PathBuf,
     gate: Gate,
     /// Counts of the I/Os that may change what `stat` returns: begun when they enter the gate,
     /// ended when they leave it (`watch.rs`, W3).
@@ -84,11 +83,8 @@ impl FileStore {
             check_writable(path, &buffered, is_device)?;
         }
         let identity = FileStore::identity_of(&metadata);
-        let ownership = if options.lock {
-            Some(Ownership::take(&buffered, path, identity, options.read_only)?)
-        } else {
-            None
-        };
+        let take = || Ownership::take(&buffered, path, identity, options.read_only);
+        let ownership = options.lock.then(take).transpose()?;
 
         // From here on, dropping `store` releases the ownership when a step fails.
         let mut store = FileStore {
@@ -107,9 +103,9 @@ impl FileStore {
             ownership,
         };
         if is_device {
-            let len = sys::device_len_bytes(&store.main).map_err(io::Error::from_raw_os_error);
-            store.len_bytes =
-                AtomicU64::new(len.map_err(|e| failed("cannot read the device's length (BLKGETSIZE64)", e))?);
+            let len = sys::device_len_bytes(&store.main);
+            let len = len.map_err(|e| failed("cannot read the device's length (BLKGETSIZE64)", e))?;
+            store.len_bytes = AtomicU64::new(len);
             store.block_bytes = ioctl_blksszget(&store.main)
                 .map_err(|e| failed("cannot read the device's block size (BLKSSZGET)", e.into()))?;
         }
@@ -175,20 +171,8 @@ impl FileStore {
         self.len_bytes.load(Ordering::Acquire)
     }
 
-    pub(crate) fn block_bytes(&self) -> u32 {
-        self.block_bytes
-    }
-
     pub(crate) fn is_direct(&self) -> bool {
         self.tail.is_some()
-    }
-
-    pub(crate) fn read_only(&self) -> bool {
-        self.read_only
-    }
-
-    pub(crate) fn identity(&self) -> (u64, u64) {
-        self.identity
     }
 
     /// Returns the identity of a file or device. Two paths with equal identities are the same
@@ -272,12 +256,20 @@ impl FileStore {
                 false => Err(IoError::new(name, Op::Write, len_new, 0, libc::EOPNOTSUPP, fixed)),
             };
         }
-        let no_sync = |source| IoError::of_call(name, Op::Sync, 0, 0, &source);
         // L3.
         let _closed = self.gate.close(drive_rings);
-        // W2, W3.
+        // W2.
         let _length = lock(&self.length);
-        let _change = Change::begin(self);
+        // W3: counted like an I/O.
+        self.begun.fetch_add(1, Ordering::SeqCst);
+        let changed = self.change_len_bytes(name, len_new);
+        self.ended.fetch_add(1, Ordering::SeqCst);
+        changed
+    }
+
+    /// L4 to L6.
+    fn change_len_bytes(&self, name: &str, len_new: u64) -> Result<(), IoError> {
+        let no_sync = |source| IoError::of_call(name, Op::Sync, 0, 0, &source);
         let len_old = self.len_bytes();
         if len_new == len_old {
             return Ok(());
@@ -309,17 +301,8 @@ impl FileStore {
     }
 }
 
-/// The queries of a watch. There is no watch under shuttle.
-#[cfg(not(shuttle))]
+/// The queries of a watch.
 impl FileStore {
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
-    }
-
-    pub(crate) fn is_device(&self) -> bool {
-        self.is_device
-    }
-
     /// Returns how many I/Os that may change what `stat` returns have begun (W3).
     pub(crate) fn begun(&self) -> u64 {
         self.begun.load(Ordering::SeqCst)
@@ -343,22 +326,6 @@ impl FileStore {
     }
 }
 
-/// A change of length under way, counted like an I/O (W3).
-struct Change<'f>(&'f FileStore);
-
-impl<'f> Change<'f> {
-    fn begin(file: &'f FileStore) -> Change<'f> {
-        file.begun.fetch_add(1, Ordering::SeqCst);
-        Change(file)
-    }
-}
-
-impl Drop for Change<'_> {
-    fn drop(&mut self) {
-        self.0.ended.fetch_add(1, Ordering::SeqCst);
-    }
-}
-
 impl Drop for FileStore {
     fn drop(&mut self) {
         if let Some(ownership) = &self.ownership {
@@ -369,7 +336,6 @@ impl Drop for FileStore {
 
 /// Makes all I/O in flight progress (L3).
 fn drive_rings() {
-    #[cfg(not(shuttle))]
     crate::io::sink::drive_all();
     // Under shuttle a file's I/O is finished as soon as it is submitted.
     #[cfg(shuttle)]
@@ -381,32 +347,24 @@ fn open_with(path: &Path, options: &OpenOptions, flags: i32) -> io::Result<File>
 }
 
 fn is_same_file(one: &File, other: &File) -> bool {
-    match (one.metadata(), other.metadata()) {
-        (Ok(one), Ok(other)) => {
-            (one.dev(), one.ino(), one.rdev()) == (other.dev(), other.ino(), other.rdev())
-        }
-        _ => false,
-    }
+    let identity = |file: &File| file.metadata().map(|found| (found.dev(), found.ino(), found.rdev()));
+    identity(one).is_ok_and(|one| identity(other).is_ok_and(|other| one == other))
 }
 
 fn check_kind(path: &Path, metadata: &fs::Metadata) -> Result<(), OpenError> {
-    let kind = metadata.file_type();
-    if kind.is_dir() {
-        return Err(OpenError::IsDirectory { path: path.to_owned() });
+    let (kind, path) = (metadata.file_type(), path.to_owned());
+    match kind.is_file() || kind.is_block_device() {
+        true => Ok(()),
+        false if kind.is_dir() => Err(OpenError::IsDirectory { path }),
+        false => Err(OpenError::NotAFileOrDevice { path }),
     }
-    if !kind.is_file() && !kind.is_block_device() {
-        return Err(OpenError::NotAFileOrDevice { path: path.to_owned() });
-    }
-    Ok(())
 }
 
 /// Refuses a device that is set read-only. It could be opened for writing, but would refuse each
 /// write.
 fn check_writable(path: &Path, file: &File, is_device: bool) -> Result<(), OpenError> {
     let step = "cannot read whether the device is read-only (BLKROGET)";
-    match is_device
-        && sys::device_is_read_only(file).map_err(|e| refusal(path, step, io::Error::from_raw_os_error(e)))?
-    {
+    match is_device && sys::device_is_read_only(file).map_err(|e| refusal(path, step, e))? {
         true => Err(OpenError::ReadOnlyDevice { path: path.to_owned() }),
         false => Ok(()),
     }

@@ -63,20 +63,12 @@ impl Ownership {
             return Err(OpenError::Locked { path: path.to_owned(), holder });
         }
         let kind = if read_only { LockKind::Shared } else { LockKind::Exclusive };
-        match sys::lock_whole(file, kind) {
-            Ok(()) => {}
-            Err(libc::EAGAIN | libc::EACCES) => {
-                return Err(OpenError::Locked { path: path.to_owned(), holder: holder(file) });
+        sys::lock_whole(file, kind).map_err(|source| match source.raw_os_error() {
+            Some(libc::EAGAIN | libc::EACCES) => {
+                OpenError::Locked { path: path.to_owned(), holder: holder(file) }
             }
-            Err(errno) => {
-                let source = std::io::Error::from_raw_os_error(errno);
-                return Err(OpenError::Io {
-                    path: path.to_owned(),
-                    step: "cannot lock it (F_OFD_SETLK)",
-                    source,
-                });
-            }
-        }
+            _ => OpenError::Io { path: path.to_owned(), step: "cannot lock it (F_OFD_SETLK)", source },
+        })?;
         owners.next_id += 1;
         let id = owners.next_id;
         owners.list.push(Owner { identity, path: path.to_owned(), read_only, id });
@@ -92,8 +84,7 @@ impl Ownership {
             return;
         }
         let mut owners = owners();
-        if let Err(errno) = sys::lock_whole(file, LockKind::Unlock) {
-            let error = std::io::Error::from_raw_os_error(errno);
+        if let Err(error) = sys::lock_whole(file, LockKind::Unlock) {
             log::warn!("cannot unlock a closed file (F_OFD_SETLK): {error}; it may stay locked for a while");
         }
         owners.list.retain(|owner| owner.id != self.id);
@@ -102,8 +93,7 @@ impl Ownership {
 
 /// Describes the process that holds a lock on `file`.
 fn holder(file: &File) -> String {
-    let pid = sys::lock_holder_pid(file).map(|pid| pid.to_string()).or_else(|| search_holder(file));
-    match pid {
+    match sys::lock_holder_pid(file).or_else(|| search_holder(file)) {
         Some(pid) => match fs::read_to_string(format!("/proc/{pid}/comm")) {
             Ok(name) => format!("process {pid} ({})", name.trim_end()),
             Err(_) => format!("process {pid}"),
@@ -114,18 +104,11 @@ fn holder(file: &File) -> String {
 
 /// Searches the descriptors of all processes for one that has the file open and locked. The lock of
 /// an open file description does not name a process itself.
-fn search_holder(file: &File) -> Option<String> {
+fn search_holder(file: &File) -> Option<u32> {
     let wanted = file.metadata().ok()?;
     let processes = fs::read_dir("/proc").ok()?.flatten().take(PROCESSES_MAX);
-    for process in processes {
-        let Some(pid) =
-            process.file_name().to_str().filter(|name| name.parse::<u32>().is_ok()).map(str::to_owned)
-        else {
-            continue;
-        };
-        if pid == std::process::id().to_string() {
-            continue;
-        }
+    let pids = processes.filter_map(|process| process.file_name().to_str()?.parse().ok());
+    for pid in pids.filter(|pid| *pid != std::process::id()) {
         let Ok(descriptors) = fs::read_dir(format!("/proc/{pid}/fd")) else { continue };
         for descriptor in descriptors.flatten().take(DESCRIPTORS_MAX) {
             let Ok(found) = fs::metadata(descriptor.path()) else { continue };

@@ -1,6 +1,6 @@
 //! System calls on files and block devices that `rustix` lacks, or lacks for raw buffers: one safe
-//! function each. Errors are error numbers, because retries are decided by number. Not here: what a
-//! call is for; io_uring's calls (`uring.rs`).
+//! function each. The errors of I/O are error numbers, because retries are decided by number. Not
+//! here: what a call is for; io_uring's calls (`uring.rs`).
 
 use std::fs::File;
 use std::io;
@@ -8,7 +8,6 @@ use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd;
 
 use rustix::fs::{AtFlags, StatxFlags, statx};
-use rustix::io::Errno;
 use rustix::ioctl::{Getter, Opcode, ioctl};
 
 use crate::io::buffer::{ALIGNMENT_BYTES, IoBuffer};
@@ -74,20 +73,19 @@ pub(crate) fn direct_align_bytes(file: &File) -> Option<u32> {
 }
 
 /// Returns the length of a block device in bytes.
-pub(crate) fn device_len_bytes(device: &File) -> Result<u64, i32> {
+pub(crate) fn device_len_bytes(device: &File) -> io::Result<u64> {
     // SAFETY: this request writes one `u64`.
     let request = unsafe { Getter::<BLKGETSIZE64, u64>::new() };
     // SAFETY: as above.
-    unsafe { ioctl(device, request) }.map_err(Errno::raw_os_error)
+    Ok(unsafe { ioctl(device, request) }?)
 }
 
 /// Returns whether a block device is set read-only, as `blockdev --setro` does.
-pub(crate) fn device_is_read_only(device: &File) -> Result<bool, i32> {
+pub(crate) fn device_is_read_only(device: &File) -> io::Result<bool> {
     // SAFETY: this request writes one `int`.
     let request = unsafe { Getter::<BLKROGET, libc::c_int>::new() };
     // SAFETY: as above.
-    let read_only = unsafe { ioctl(device, request) };
-    read_only.map(|read_only| read_only != 0).map_err(Errno::raw_os_error)
+    Ok(unsafe { ioctl(device, request) }? != 0)
 }
 
 /// The kinds of lock that [`lock_whole`] sets.
@@ -113,17 +111,19 @@ fn whole_file(kind: LockKind) -> libc::flock {
 
 /// Sets or clears the lock of the open file description on the whole file (`F_OFD_SETLK`, which
 /// `rustix` lacks). Never blocks.
-pub(crate) fn lock_whole(file: &File, kind: LockKind) -> Result<(), i32> {
+pub(crate) fn lock_whole(file: &File, kind: LockKind) -> io::Result<()> {
     let flock = whole_file(kind);
     // SAFETY: this command reads one `flock`.
-    done(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const flock) })
+    let returned = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const flock) };
+    done(returned).map_err(io::Error::from_raw_os_error)
 }
 
 /// Returns the process that holds a traditional lock which conflicts with an exclusive one. None if
 /// the lock belongs to an open file description, and so to no process, or if it is gone.
-pub(crate) fn lock_holder_pid(file: &File) -> Option<i32> {
+pub(crate) fn lock_holder_pid(file: &File) -> Option<u32> {
     let mut flock = whole_file(LockKind::Exclusive);
     // SAFETY: this command reads and writes one `flock`.
     done(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut flock) }).ok()?;
-    (flock.l_type != libc::F_UNLCK as libc::c_short && flock.l_pid > 0).then_some(flock.l_pid)
+    let pid = u32::try_from(flock.l_pid).ok().filter(|pid| *pid > 0);
+    pid.filter(|_| flock.l_type != libc::F_UNLCK as libc::c_short)
 }
