@@ -320,8 +320,9 @@ impl PrivateIo {
         let buffer = &mut self.buffers[slot];
         assert!(count * PAGE_BYTES <= buffer.len(), "a run fits in its buffer");
         let buffer = IoBuffer { len: count * PAGE_BYTES, ..buffer.io_buffer() };
-        // SAFETY: the buffer outlives the ring, which waits when it is dropped. While the slot is in
-        // flight, `push` starts no other I/O on the buffer, and `write` and `page` do not touch it.
+        // SAFETY: the buffer outlives the ring, which waits when it is dropped. While the slot is
+        // in flight, `push` starts no other I/O on the buffer, and `write` and `page` do not touch
+        // it.
         unsafe { self.ring.push(&self.store, op, first * PAGE_BYTES as u64, &[buffer], slot as u64) };
     }
 
