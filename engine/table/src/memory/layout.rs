@@ -45,6 +45,7 @@ use crate::word::tag::Tag;
 pub(crate) type Hints = std::sync::atomic::AtomicU32;
 
 /// The fields of a set that a hit reads besides a fingerprint and a tag.
+#[derive(Default)]
 #[repr(C, align(16))]
 pub(crate) struct Front {
     /// Which ways may be read, and the version of the set (P13 of `slot`).
@@ -123,33 +124,26 @@ pub(crate) const fn all_bytes<const W: usize>() -> usize {
 
 /// Under the model checkers zeroed memory is not a valid head.
 #[cfg(any(loom, shuttle))]
-impl<const W: usize> Head<W> {
-    pub fn new() -> Self {
+impl<const W: usize> Default for Head<W> {
+    fn default() -> Self {
         Head {
-            meta: std::array::from_fn(|_| AtomicU16::new(0)),
-            lock: SetLock::new(),
-            occupied: AtomicU32::new(0),
-            clock: AtomicU16::new(0),
-            hand: AtomicU8::new(0),
-            ghost_head: AtomicU8::new(0),
-            ghost_count: AtomicU8::new(0),
-            orphans: AtomicU8::new(0),
-            away: AtomicU16::new(0),
-            ahead: Hints::new(0),
-            spent: Hints::new(0),
+            meta: std::array::from_fn(|_| AtomicU16::default()),
+            lock: SetLock::default(),
+            occupied: AtomicU32::default(),
+            clock: AtomicU16::default(),
+            hand: AtomicU8::default(),
+            ghost_head: AtomicU8::default(),
+            ghost_count: AtomicU8::default(),
+            orphans: AtomicU8::default(),
+            away: AtomicU16::default(),
+            ahead: Hints::default(),
+            spent: Hints::default(),
         }
     }
 }
 
-/// As for `Head`.
-#[cfg(any(loom, shuttle))]
-impl Front {
-    pub fn new() -> Self {
-        Front { shown: AtomicU64::new(0), marks: Hints::new(0), told: Hints::new(0) }
-    }
-}
-
 /// The first line of a table's memory.
+#[derive(Default)]
 #[repr(C, align(64))]
 pub(crate) struct Header {
     /// Where the directory entry of a page lies (see `Table::set_level`).
@@ -163,6 +157,7 @@ pub(crate) struct Header {
 }
 
 /// The state of a segment besides its sets.
+#[derive(Default)]
 #[repr(C, align(16))]
 pub(crate) struct SegmentRecord {
     /// 1 while the segment is part of the table.

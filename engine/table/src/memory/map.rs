@@ -40,7 +40,7 @@ impl<const W: usize> Memory<W> {
         let Some(base) = NonNull::new(base) else { alloc::handle_alloc_error(size) };
         let memory = Self::new(base, layout, true);
         #[cfg(any(loom, shuttle))]
-        memory.build();
+        memory.for_each_object(Act::Build);
         memory
     }
 
@@ -165,103 +165,52 @@ impl<const W: usize> Memory<W> {
         unsafe { std::slice::from_raw_parts(first.cast::<T>(), count) }
     }
 
+    /// Builds every object, or drops what was built.
     #[cfg(any(loom, shuttle))]
-    fn each(&self, mut visit: impl FnMut(usize, Kind)) {
+    fn for_each_object(&self, act: Act) {
         let layout = &self.layout;
-        visit(0, Kind::Header);
+        self.act_on::<Header>(act, 0);
         for entry in 0..2usize << layout.level_max {
-            visit(DIRECTORY_AT + entry * size_of::<AtomicU32>(), Kind::Word);
+            self.act_on::<AtomicU32>(act, DIRECTORY_AT + entry * size_of::<AtomicU32>());
         }
         for segment in 0..layout.shape.segments_max as usize {
-            visit(layout.records_at + segment * size_of::<SegmentRecord>(), Kind::Record);
+            self.act_on::<SegmentRecord>(act, layout.records_at + segment * size_of::<SegmentRecord>());
         }
         let long = size_of::<AtomicU64>();
         for set in 0..layout.shape.segments_max as usize * layout.shape.sets_per_segment as usize {
-            visit(layout.fronts_at + set * size_of::<Front>(), Kind::Front);
+            self.act_on::<Front>(act, layout.fronts_at + set * size_of::<Front>());
             let at = layout.segments_at + set * set_bytes::<W>();
-            visit(at, Kind::Head);
+            self.act_on::<Head<W>>(act, at);
             for way in 0..W {
-                visit(layout.fingerprints_at + (set * W + way) * size_of::<AtomicU8>(), Kind::Byte);
-                visit(layout.tags_at + (set * W + way) * long, Kind::Long);
-                visit(at + words_at::<W>() + way * long, Kind::Long);
+                let place = layout.fingerprints_at + (set * W + way) * size_of::<AtomicU8>();
+                self.act_on::<AtomicU8>(act, place);
+                self.act_on::<AtomicU64>(act, layout.tags_at + (set * W + way) * long);
+                self.act_on::<AtomicU64>(act, at + words_at::<W>() + way * long);
             }
             for ghost in 0..crate::word::ghost::ghosts_of(W) {
-                visit(at + ghosts_at::<W>() + ghost * size_of::<AtomicU32>(), Kind::Word);
+                self.act_on::<AtomicU32>(act, at + ghosts_at::<W>() + ghost * size_of::<AtomicU32>());
             }
         }
     }
 
     #[cfg(any(loom, shuttle))]
-    fn build(&self) {
-        self.each(|offset, kind| {
-            let at = self.base.as_ptr().wrapping_add(offset);
-            // SAFETY (all arms): the layout places an object of the kind at the offset, in memory
-            // that is ours alone.
-            match kind {
-                // SAFETY: as above.
-                Kind::Header => unsafe {
-                    at.cast::<Header>().write(Header {
-                        directory: AtomicU64::new(0),
-                        live: AtomicU32::new(0),
-                        moving: AtomicU64::new(0),
-                        dirty: AtomicU64::new(0),
-                    })
-                },
-                // SAFETY: as above.
-                Kind::Byte => unsafe { at.cast::<AtomicU8>().write(AtomicU8::new(0)) },
-                // SAFETY: as above.
-                Kind::Record => unsafe {
-                    at.cast::<SegmentRecord>().write(SegmentRecord {
-                        live: AtomicU32::new(0),
-                        dirty: AtomicU32::new(0),
-                        arrivals: AtomicU32::new(0),
-                    })
-                },
-                // SAFETY: as above.
-                Kind::Head => unsafe { at.cast::<Head<W>>().write(Head::new()) },
-                // SAFETY: as above.
-                Kind::Front => unsafe { at.cast::<Front>().write(Front::new()) },
-                // SAFETY: as above.
-                Kind::Long => unsafe { at.cast::<AtomicU64>().write(AtomicU64::new(0)) },
-                // SAFETY: as above.
-                Kind::Word => unsafe { at.cast::<AtomicU32>().write(AtomicU32::new(0)) },
-            }
-        });
-    }
-
-    #[cfg(any(loom, shuttle))]
-    fn dismantle(&self) {
-        self.each(|offset, kind| {
-            let at = self.base.as_ptr().wrapping_add(offset);
-            match kind {
-                // SAFETY: built by `build`, dropped once, by the owner's drop.
-                Kind::Header => unsafe { at.cast::<Header>().drop_in_place() },
-                // SAFETY: as above.
-                Kind::Byte => unsafe { at.cast::<AtomicU8>().drop_in_place() },
-                // SAFETY: as above.
-                Kind::Record => unsafe { at.cast::<SegmentRecord>().drop_in_place() },
-                // SAFETY: as above.
-                Kind::Head => unsafe { at.cast::<Head<W>>().drop_in_place() },
-                // SAFETY: as above.
-                Kind::Front => unsafe { at.cast::<Front>().drop_in_place() },
-                // SAFETY: as above.
-                Kind::Long => unsafe { at.cast::<AtomicU64>().drop_in_place() },
-                // SAFETY: as above.
-                Kind::Word => unsafe { at.cast::<AtomicU32>().drop_in_place() },
-            }
-        });
+    fn act_on<T: Default>(&self, act: Act, offset: usize) {
+        let at = self.base.as_ptr().wrapping_add(offset).cast::<T>();
+        match act {
+            // SAFETY: the layout places an object of the type at the offset, in memory that is ours
+            // alone.
+            Act::Build => unsafe { at.write(T::default()) },
+            // SAFETY: built above, dropped once, by the owner's drop.
+            Act::Drop => unsafe { at.drop_in_place() },
+        }
     }
 }
 
 #[cfg(any(loom, shuttle))]
-enum Kind {
-    Header,
-    Byte,
-    Record,
-    Head,
-    Front,
-    Long,
-    Word,
+#[derive(Clone, Copy)]
+enum Act {
+    Build,
+    Drop,
 }
 
 impl<const W: usize> Drop for Memory<W> {
@@ -270,7 +219,7 @@ impl<const W: usize> Drop for Memory<W> {
             return;
         }
         #[cfg(any(loom, shuttle))]
-        self.dismantle();
+        self.for_each_object(Act::Drop);
         // SAFETY: allocated by `heap` with this very layout, and freed once.
         unsafe { alloc::dealloc(self.base.as_ptr(), Self::heap_layout(&self.layout)) };
     }

@@ -93,11 +93,10 @@ impl<const W: usize> Table<W> {
         let to = self.set_of(self.twin_place(tag, node));
         // 1. The main as it is. The node may have no segment of its own.
         let main = guard.find(tag)?;
-        let is_quiet = matches!(main.word.state(), State::Clean | State::Dirty) && !main.word.writeback();
         let is_still = guard.away().is_some_and(|away| away.is_still);
         let is_there = self.place_of(main.index).0 == to;
         let is_of_node = self.node_of_segment(self.segment_of_set(to)) == node;
-        if !is_quiet || !is_still || is_there || !is_of_node {
+        if !main.word.quiet() || !is_still || is_there || !is_of_node {
             return None;
         }
         // 2. A way: that of the page's own copy there, unless the copy is being refreshed, or

@@ -266,8 +266,7 @@ impl<const W: usize> Table<W> {
         pass: &mut Pass,
     ) {
         // 0. A page that cannot move now must not evict another page.
-        let word = page.word;
-        if !matches!(word.state(), State::Clean | State::Dirty) || word.writeback() {
+        if !page.word.quiet() {
             pass.busy = Some(page.index);
             return;
         }

@@ -98,59 +98,42 @@ impl Slot<'_> {
 
     /// T2, at a main that was readable in `seen`. Returns the word to copy by.
     pub(crate) fn link(&self, seen: Word, bit: u8) -> Option<Word> {
-        let mut now = seen;
-        loop {
-            if !now.readable() || now.version() != seen.version() {
-                return None;
-            }
-            let next = now.with_twins(bit);
-            if broken::is(Step::LinkOnce) && next == now || broken::is(Step::NoLink) {
-                return Some(now);
-            }
-            // Release: pairs with the thread that takes the main, which must see the copy (T5).
-            // Acquire: its bytes (P2, P7).
-            match self.word.compare_exchange_weak(now.0, next.0, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => return Some(next),
-                Err(w) => now = Word(w),
-            }
+        let trusts = broken::is(Step::LinkOnce) && seen.with_twins(bit) == seen || broken::is(Step::NoLink);
+        if trusts && seen.readable() {
+            return Some(seen);
         }
+        // Release: pairs with the thread that takes the main, which must see the copy (T5).
+        // Acquire: its bytes (P2, P7).
+        let linked = self.change(seen, Ordering::AcqRel, |now| {
+            (now.readable() && now.version() == seen.version()).then_some(now.with_twins(bit))
+        });
+        linked.ok().map(|replaced| replaced.with_twins(bit))
     }
 
     /// T4. Returns false if the copy was overtaken, and is Stale.
     pub(crate) fn publish_copy(&self, begun: Word) -> bool {
         let next = begun.with_state(State::Twin);
         // Release: pairs with T6. Acquire in failure: pairs with T5.
-        let mut now = match self.word.compare_exchange(begun.0, next.0, Ordering::Release, Ordering::Acquire)
-        {
-            Ok(_) => return true,
-            Err(w) => Word(w),
+        let Err(now) = self.word.compare_exchange(begun.0, next.0, Ordering::Release, Ordering::Acquire)
+        else {
+            return true;
         };
         if broken::is(Step::PublishOvertaken) {
-            self.word.store(now.with_state(State::Twin).0, Ordering::Release);
+            self.word.store(Word(now).with_state(State::Twin).0, Ordering::Release);
             return true;
         }
-        while !self.give_up_from(&mut now) {}
+        self.give_up_copy();
         false
     }
 
-    /// Gives up a copy that was begun: Stale.
+    /// Gives up a copy that was begun: Stale. Only T5 changes the word in the meantime, once for
+    /// each writer.
     pub(crate) fn give_up_copy(&self) {
-        let mut now = Word(self.word.load(Ordering::Relaxed));
-        // Only T5 changes the word in the meantime, once for each writer.
-        while !self.give_up_from(&mut now) {}
-    }
-
-    fn give_up_from(&self, now: &mut Word) -> bool {
-        debug_assert!(now.state() == State::Copying, "only its maker ends a copy: {now:?}");
-        let next = now.with_state(State::Stale).next_version();
         // Release: the maker's bytes come before those of the next maker (T1, P1).
-        match self.word.compare_exchange_weak(now.0, next.0, Ordering::Release, Ordering::Relaxed) {
-            Ok(_) => true,
-            Err(w) => {
-                *now = Word(w);
-                false
-            }
-        }
+        self.change_own(|now| {
+            debug_assert!(now.state() == State::Copying, "only its maker ends a copy: {now:?}");
+            now.with_state(State::Stale).next_version()
+        });
     }
 
     /// T5 for one copy that was found in this slot. Returns true if the copy can no longer be read,
@@ -159,24 +142,15 @@ impl Slot<'_> {
         if broken::is(Step::NoOvertake) {
             return false;
         }
-        let mut now = seen;
-        loop {
-            let next = match now.state() {
-                State::Twin => now.with_state(State::Stale).next_version(),
-                State::Copying => now.next_version(),
-                _ => return false,
-            };
-            // The maker may publish in between. If a thread took the slot for another page, nothing
-            // is left to do.
-            if now.version() != seen.version() {
-                return false;
-            }
-            // Acquire: pairs with T4. Release: the next maker's copy comes after.
-            match self.word.compare_exchange_weak(now.0, next.0, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => return true,
-                Err(w) => now = Word(w),
-            }
-        }
+        // Acquire: pairs with T4. Release: the next maker's copy comes after. The maker may publish
+        // in between. If a thread took the slot for another page, nothing is left to do.
+        let overtaken = self.change(seen, Ordering::AcqRel, |now| match now.state() {
+            _ if now.version() != seen.version() => None,
+            State::Twin => Some(now.with_state(State::Stale).next_version()),
+            State::Copying => Some(now.next_version()),
+            _ => None,
+        });
+        overtaken.is_ok()
     }
 
     /// T6, the re-check: returns whether the bytes read since `seen`, the word of a Twin, was
@@ -192,17 +166,10 @@ impl Slot<'_> {
 
     /// T8, under the lock: releases a copy. Returns false if the copy is being made.
     fn remove_copy(&self, seen: Word) -> bool {
-        let mut now = seen;
-        loop {
-            if now.state() == State::Copying {
-                return false;
-            }
-            let next = now.with_state(State::Free).next_version();
-            match self.word.compare_exchange_weak(now.0, next.0, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => return true,
-                Err(w) => now = Word(w),
-            }
-        }
+        let removed = self.change(seen, Ordering::AcqRel, |now| {
+            (now.state() != State::Copying).then_some(now.with_state(State::Free).next_version())
+        });
+        removed.is_ok()
     }
 
     /// Adds the bits that a page had elsewhere to its claimed slot (T8). Its claimant calls this.

@@ -73,42 +73,20 @@ impl std::str::FromStr for PolicyKind {
     }
 }
 
-/// Evaluates `$body` with `$policy` naming the type behind `$kind`.
+/// Evaluates `$body` with `$policy` naming the type behind `$kind`. The types have the names of the
+/// kinds.
 macro_rules! with_policy {
     ($kind:expr, $policy:ident => $body:expr) => {
+        $crate::policy::with_policy!(
+            $kind, $policy => $body, among Fifo Lru Clock Lfu NrLfu Car Mq Octavo
+        )
+    };
+    ($kind:expr, $policy:ident => $body:expr, among $($name:ident)*) => {
         match $kind {
-            $crate::policy::kind::PolicyKind::Fifo => {
-                type $policy = $crate::policy::fifo::Fifo;
+            $($crate::policy::PolicyKind::$name => {
+                type $policy = $crate::policy::$name;
                 $body
-            }
-            $crate::policy::kind::PolicyKind::Lru => {
-                type $policy = $crate::policy::lru::Lru;
-                $body
-            }
-            $crate::policy::kind::PolicyKind::Clock => {
-                type $policy = $crate::policy::clock::Clock;
-                $body
-            }
-            $crate::policy::kind::PolicyKind::Lfu => {
-                type $policy = $crate::policy::lfu::Lfu;
-                $body
-            }
-            $crate::policy::kind::PolicyKind::NrLfu => {
-                type $policy = $crate::policy::lfu::NrLfu;
-                $body
-            }
-            $crate::policy::kind::PolicyKind::Car => {
-                type $policy = $crate::policy::car::Car;
-                $body
-            }
-            $crate::policy::kind::PolicyKind::Mq => {
-                type $policy = $crate::policy::mq::Mq;
-                $body
-            }
-            $crate::policy::kind::PolicyKind::Octavo => {
-                type $policy = $crate::policy::octavo::Octavo;
-                $body
-            }
+            })*
         }
     };
 }

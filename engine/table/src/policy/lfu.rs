@@ -17,73 +17,29 @@ fn stamped(frequency: u16, clock: u16) -> u16 {
     (clock << 8) | frequency
 }
 
-#[inline(always)]
-fn touched(meta: u16, clock: u16) -> u16 {
-    match frequency(meta) {
-        FREQUENCY_MAX => meta,
-        f => stamped(f + 1, clock),
-    }
-}
-
 fn halved(meta: u16) -> u16 {
     (meta & !FREQUENCY_MAX) | (frequency(meta) / 2)
 }
 
-/// The stamp is the clock's low byte, so its age is kept modulo 256.
-fn rebased(meta: u16, then: u16, now: u16) -> u16 {
-    let age = (then as u8).wrapping_sub((meta >> 8) as u8);
-    stamped(frequency(meta), (now as u8).wrapping_sub(age) as u16)
-}
-
-fn victim(view: &View<'_>, candidates: u32) -> usize {
-    let all = 0..view.ways();
-    if all.clone().any(|way| frequency(view.meta(way)) == FREQUENCY_MAX) {
-        all.for_each(|way| view.set_meta(way, halved(view.meta(way))));
-        view.ghosts.change_all(halved);
-    }
-    let now = view.clock as u8;
-    ways_of(candidates)
-        .min_by_key(|way| {
-            let meta = view.meta(*way);
-            (frequency(meta), std::cmp::Reverse(now.wrapping_sub((meta >> 8) as u8)))
-        })
-        .expect("a policy is asked for a victim only with at least one candidate")
-}
+/// Least frequently used; with `GHOSTS`, with the frequencies of non-resident pages.
+pub struct LeastFrequent<const GHOSTS: bool>;
 
 /// Least frequently used.
-pub struct Lfu;
-
-impl Policy for Lfu {
-    const COUNTS_HITS: bool = true;
-
-    #[inline(always)]
-    fn touched(meta: u16, clock: u16, _ways: usize) -> u16 {
-        touched(meta, clock)
-    }
-
-    fn admitted(view: &View<'_>, _ghost: Option<u16>) -> u16 {
-        stamped(1, view.clock)
-    }
-
-    fn rebased(meta: u16, then: u16, now: u16) -> u16 {
-        rebased(meta, then, now)
-    }
-
-    fn victim(view: &View<'_>, candidates: u32) -> usize {
-        victim(view, candidates)
-    }
-}
+pub type Lfu = LeastFrequent<false>;
 
 /// Least frequently used, with the frequencies of non-resident pages.
-pub struct NrLfu;
+pub type NrLfu = LeastFrequent<true>;
 
-impl Policy for NrLfu {
-    const GHOSTS: bool = true;
+impl<const GHOSTS: bool> Policy for LeastFrequent<GHOSTS> {
+    const GHOSTS: bool = GHOSTS;
     const COUNTS_HITS: bool = true;
 
     #[inline(always)]
     fn touched(meta: u16, clock: u16, _ways: usize) -> u16 {
-        touched(meta, clock)
+        match frequency(meta) {
+            FREQUENCY_MAX => meta,
+            f => stamped(f + 1, clock),
+        }
     }
 
     fn admitted(view: &View<'_>, ghost: Option<u16>) -> u16 {
@@ -91,11 +47,24 @@ impl Policy for NrLfu {
         stamped((before + 1).min(FREQUENCY_MAX), view.clock)
     }
 
+    /// The stamp is the clock's low byte, so its age is kept modulo 256.
     fn rebased(meta: u16, then: u16, now: u16) -> u16 {
-        rebased(meta, then, now)
+        let age = (then as u8).wrapping_sub((meta >> 8) as u8);
+        stamped(frequency(meta), (now as u8).wrapping_sub(age) as u16)
     }
 
     fn victim(view: &View<'_>, candidates: u32) -> usize {
-        victim(view, candidates)
+        let all = 0..view.ways();
+        if all.clone().any(|way| frequency(view.meta(way)) == FREQUENCY_MAX) {
+            all.for_each(|way| view.set_meta(way, halved(view.meta(way))));
+            view.ghosts.change_all(halved);
+        }
+        let now = view.clock as u8;
+        ways_of(candidates)
+            .min_by_key(|way| {
+                let meta = view.meta(*way);
+                (frequency(meta), std::cmp::Reverse(now.wrapping_sub((meta >> 8) as u8)))
+            })
+            .expect("a policy is asked for a victim only with at least one candidate")
     }
 }

@@ -6,30 +6,28 @@
 //! `victim`; no lock is needed for `touched`, which therefore looks at one way only.
 //!
 //! To add a policy: write one file with an implementation of [`Policy`], add one variant to
-//! [`PolicyKind`] and one line to `with_policy`. The table chooses the policy once per operation;
+//! [`PolicyKind`] and the name to `with_policy`. The table chooses the policy once per operation;
 //! inside, dispatch is static.
 
 pub(crate) mod balance;
 pub(crate) mod car;
 pub(crate) mod change;
 pub(crate) mod clock;
-pub(crate) mod fifo;
 pub(crate) mod kind;
 pub(crate) mod lead;
 pub(crate) mod lfu;
-pub(crate) mod lru;
 pub(crate) mod mq;
 pub(crate) mod octavo;
+pub(crate) mod stamp;
 mod view;
 
 pub use car::Car;
 pub use clock::Clock;
-pub use fifo::Fifo;
 pub(crate) use kind::with_policy;
 pub use kind::{PolicyKind, UnknownPolicy};
 pub use lfu::{Lfu, NrLfu};
-pub use lru::Lru;
 pub use mq::Mq;
 pub use octavo::Octavo;
+pub use stamp::{Fifo, Lru};
 pub(crate) use view::ways_of;
 pub use view::{Policy, View};

@@ -111,16 +111,3 @@ pub(crate) fn ways_of(mask: u32) -> impl Iterator<Item = usize> {
         .take_while(|m| *m != 0)
         .map(|m| m.trailing_zeros() as usize)
 }
-
-/// Returns the stamp that is as old by the clock `now` as `stamp` is by the clock `then`.
-pub(super) fn stamp_rebased(stamp: u16, then: u16, now: u16) -> u16 {
-    now.wrapping_sub(then.wrapping_sub(stamp))
-}
-
-/// Returns the candidate whose stamp lies furthest behind the set's clock. Stamps wrap; the
-/// distance is not affected.
-pub(super) fn oldest(view: &View<'_>, candidates: u32) -> usize {
-    ways_of(candidates)
-        .max_by_key(|way| (view.clock.wrapping_sub(view.meta(*way)), std::cmp::Reverse(*way)))
-        .expect("a policy is asked for a victim only with at least one candidate")
-}

@@ -12,7 +12,7 @@ use loom::sync::atomic::AtomicBool;
 
 macro_rules! atomic_with_turns {
     ($name:ident, $value:ty) => {
-        #[derive(Debug)]
+        #[derive(Debug, Default)]
         pub struct $name {
             turn: AtomicBool,
             value: loom::sync::atomic::$name,

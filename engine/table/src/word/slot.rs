@@ -229,31 +229,63 @@ impl<'t> Slot<'t> {
         if seen.state() == State::Clean {
             self.hide();
         }
-        if !broken::is(Step::NoReleaseFence) {
-            fence(Ordering::Release);
-        }
+        Self::fence_before_bytes();
         // Relaxed: ordered by the fence before it and `publish` after it.
         self.tag.store(tag.0, Ordering::Relaxed);
         true
     }
 
+    /// Replaces the word by what `next` makes of it, as soon as no other thread changes it in
+    /// between. Returns the word that was replaced. Acquire in failure: pairs with the end of the
+    /// state that `seen` showed, for a caller that looks again.
+    ///
+    /// # Errors
+    /// The word of which `next` makes nothing.
+    #[inline(always)]
+    pub(crate) fn change(
+        &self,
+        seen: Word,
+        success: Ordering,
+        next: impl Fn(Word) -> Option<Word>,
+    ) -> Result<Word, Word> {
+        let mut now = seen;
+        while let Some(next) = next(now) {
+            match self.word.compare_exchange_weak(now.0, next.0, success, Ordering::Acquire) {
+                Ok(_) => return Ok(now),
+                Err(word) => now = Word(word),
+            }
+        }
+        Err(now)
+    }
+
+    /// Changes a word whose state only its owner ends, or a thread under the set's lock; others
+    /// change its flags and pins in the meantime. Returns the word that was replaced. Release:
+    /// whatever the owner did with the bytes comes before the next claimant's writing (P1). Acquire:
+    /// pairs with `unpin`, and with `wait` (P12), whose registration is looked up next.
+    #[inline(always)]
+    pub(crate) fn change_own(&self, next: impl Fn(Word) -> Word) -> Word {
+        let seen = Word(self.word.load(Ordering::Relaxed));
+        let (Ok(replaced) | Err(replaced)) = self.change(seen, Ordering::AcqRel, |now| Some(next(now)));
+        replaced
+    }
+
+    /// The release fence of P1 and P6 between the word and the bytes.
+    fn fence_before_bytes() {
+        if !broken::is(Step::NoReleaseFence) {
+            fence(Ordering::Release);
+        }
+    }
+
     /// P2. Makes the claimed page readable. Returns whether a waiter must be woken.
     #[must_use]
     pub fn publish(&self, dirty: bool) -> bool {
-        let state = if dirty { State::Dirty } else { State::Clean };
         self.show();
         // Only the claimant changes a Filling word, but a waiter may add its flag.
-        let mut now = Word(self.word.load(Ordering::Relaxed));
-        loop {
+        let filled = self.change_own(|now| {
             debug_assert!(now.state() == State::Filling, "publish of {now:?}");
-            let next = now.without(WAITED).with_state(state);
-            // Acquire beside P2's release: pairs with `wait` (P12), whose registration is looked up
-            // next.
-            match self.word.compare_exchange_weak(now.0, next.0, Ordering::AcqRel, Ordering::Relaxed) {
-                Ok(_) => return now.waited(),
-                Err(w) => now = Word(w),
-            }
-        }
+            now.without(WAITED).with_state(State::resident(dirty))
+        });
+        filled.waited()
     }
 
     /// P4. Adds a pin if the slot is readable and still holds the version `seen`.
@@ -262,21 +294,11 @@ impl<'t> Slot<'t> {
     /// The word that forbids it.
     #[inline]
     pub fn pin(&self, seen: Word) -> Result<(), Word> {
-        let mut now = seen;
-        loop {
-            if !now.readable() || now.version() != seen.version() || now.pins() == PINS_MAX {
-                return Err(now);
-            }
-            match self.word.compare_exchange_weak(
-                now.0,
-                now.0 + PIN_ONE,
-                Ordering::Acquire,
-                Ordering::Relaxed,
-            ) {
-                Ok(_) => return Ok(()),
-                Err(w) => now = Word(w),
-            }
-        }
+        let pinned = self.change(seen, Ordering::Acquire, |now| {
+            let may = now.readable() && now.version() == seen.version() && now.pins() < PINS_MAX;
+            may.then_some(Word(now.0 + PIN_ONE))
+        });
+        pinned.map(drop)
     }
 
     /// P5. Releases a pin. Returns whether that freed the slot.
@@ -306,28 +328,15 @@ impl<'t> Slot<'t> {
     /// # Errors
     /// The word that forbids it: busy, pinned, or another page's by now.
     pub fn begin_write(&self, seen: Word) -> Result<Word, Word> {
-        let mut now = seen;
-        let taken = loop {
-            let ignore_pins = broken::is(Step::WriteIgnoresPins);
-            let free_of_pins = now.pins() == 0 || ignore_pins;
-            if !matches!(now.state(), State::Clean | State::Dirty)
-                || now.version() != seen.version()
-                || !free_of_pins
-            {
-                return Err(now);
-            }
-            let next = now.with_state(State::Writing);
-            // Acquire: pairs with `unpin` (P5) and with the publish whose bytes this write builds
-            // on (P2, P7).
-            match self.word.compare_exchange_weak(now.0, next.0, Ordering::Acquire, Ordering::Relaxed) {
-                Ok(_) => break now,
-                Err(w) => now = Word(w),
-            }
-        };
+        // Acquire: pairs with `unpin` (P5) and with the publish whose bytes this write builds on
+        // (P2, P7).
+        let taken = self.change(seen, Ordering::Acquire, |now| {
+            let free_of_pins = now.pins() == 0 || broken::is(Step::WriteIgnoresPins);
+            let may = now.unowned() && now.version() == seen.version() && free_of_pins;
+            may.then_some(now.with_state(State::Writing))
+        })?;
         self.hide();
-        if !broken::is(Step::NoReleaseFence) {
-            fence(Ordering::Release);
-        }
+        Self::fence_before_bytes();
         Ok(taken)
     }
 
@@ -335,22 +344,14 @@ impl<'t> Slot<'t> {
     /// The page has no copies: it had none, or T5 has overtaken them.
     #[must_use]
     pub fn end_write(&self, dirty: bool) -> bool {
-        let state = if dirty { State::Dirty } else { State::Clean };
         self.show();
-        let mut now = Word(self.word.load(Ordering::Relaxed));
-        loop {
+        let written = self.change_own(|now| {
             debug_assert!(now.state() == State::Writing, "end_write of {now:?}");
             debug_assert!(dirty || !now.writeback(), "a page with a write-back in flight is dirty");
-            let mut next = now.without(WAITED | TWINS_MASK).with_state(state);
-            if !broken::is(Step::NoVersionBump) {
-                next = next.next_version();
-            }
-            // Acquire beside P7's release: pairs with `wait` (P12), as in `publish`.
-            match self.word.compare_exchange_weak(now.0, next.0, Ordering::AcqRel, Ordering::Relaxed) {
-                Ok(_) => return now.waited(),
-                Err(w) => now = Word(w),
-            }
-        }
+            let next = now.without(WAITED | TWINS_MASK).with_state(State::resident(dirty));
+            if broken::is(Step::NoVersionBump) { next } else { next.next_version() }
+        });
+        written.waited()
     }
 
     /// P8. Announces a write-through: the page stays readable and its slot belongs to the caller.
@@ -358,38 +359,26 @@ impl<'t> Slot<'t> {
     /// # Errors
     /// The word that forbids it.
     pub fn begin_store(&self, seen: Word) -> Result<(), Word> {
-        let mut now = seen;
-        loop {
-            if now.state() != State::Clean || now.version() != seen.version() {
-                return Err(now);
-            }
-            let next = now.with_state(State::Storing);
-            match self.word.compare_exchange_weak(now.0, next.0, Ordering::Acquire, Ordering::Relaxed) {
-                Ok(_) => return Ok(()),
-                Err(w) => now = Word(w),
-            }
-        }
+        let announced = self.change(seen, Ordering::Acquire, |now| {
+            let may = now.state() == State::Clean && now.version() == seen.version();
+            may.then_some(now.with_state(State::Storing))
+        });
+        announced.map(drop)
     }
 
     /// P8, second half: the store has the new bytes; takes the frame to change it too. Returns the
     /// word that was replaced, or `None` if the slot is pinned: then remove it (P9).
     #[must_use]
     pub fn store_to_write(&self) -> Option<Word> {
-        let mut now = Word(self.word.load(Ordering::Relaxed));
-        loop {
+        let seen = Word(self.word.load(Ordering::Relaxed));
+        let taken = self.change(seen, Ordering::Acquire, |now| {
             debug_assert!(now.state() == State::Storing && !now.held(), "store_to_write of {now:?}");
-            if now.pins() != 0 {
-                return None;
-            }
-            let next = now.with_state(State::Writing);
-            match self.word.compare_exchange_weak(now.0, next.0, Ordering::Acquire, Ordering::Relaxed) {
-                Ok(_) => break,
-                Err(w) => now = Word(w),
-            }
-        }
+            (now.pins() == 0).then_some(now.with_state(State::Writing))
+        });
+        let taken = taken.ok()?;
         self.hide();
         fence(Ordering::Release);
-        Some(now)
+        Some(taken)
     }
 
     /// P8, the move to another slot: takes a quiet page, pinned or not, so that its bytes can be
@@ -399,21 +388,13 @@ impl<'t> Slot<'t> {
     /// # Errors
     /// The word that forbids it.
     pub fn begin_move(&self, seen: Word) -> Result<Word, Word> {
-        let mut now = seen;
-        loop {
-            let quiet = matches!(now.state(), State::Clean | State::Dirty) && !now.writeback();
-            if !quiet || now.version() != seen.version() {
-                return Err(now);
-            }
-            let next = now.with_state(State::Writing);
-            match self.word.compare_exchange_weak(now.0, next.0, Ordering::Acquire, Ordering::Relaxed) {
-                Ok(_) => break,
-                Err(w) => now = Word(w),
-            }
-        }
+        let taken = self.change(seen, Ordering::Acquire, |now| {
+            let may = now.quiet() && now.version() == seen.version();
+            may.then_some(now.with_state(State::Writing))
+        })?;
         // Hidden here before it is shown elsewhere and changed there.
         self.hide();
-        Ok(now)
+        Ok(taken)
     }
 
     /// P9. Releases an owned slot: Free, or Detached while it is pinned. Call it under the set's
@@ -421,24 +402,13 @@ impl<'t> Slot<'t> {
     /// which copies there may be.
     #[must_use]
     pub(crate) fn remove(&self) -> Word {
-        let mut now = Word(self.word.load(Ordering::Relaxed));
-        if now.state() == State::Storing {
+        if Word(self.word.load(Ordering::Relaxed)).state() == State::Storing {
             self.hide();
         }
-        loop {
+        self.change_own(|now| {
             debug_assert!(now.owned() && (!now.writeback() || now.held()), "remove of {now:?}");
-            let left = now.without(WAITED | WRITEBACK | TWINS_MASK);
-            let next = match now.pins() {
-                0 => left.with_state(State::Free).next_version(),
-                _ => left.with_state(State::Detached),
-            };
-            // Release: what this owner read of the bytes comes before the next claimant's writing
-            // (P1). Acquire: pairs with `unpin`.
-            match self.word.compare_exchange_weak(now.0, next.0, Ordering::AcqRel, Ordering::Relaxed) {
-                Ok(_) => return now,
-                Err(w) => now = Word(w),
-            }
-        }
+            now.without(WRITEBACK).removed()
+        })
     }
 
     /// P9 for a page without an owner: Clean (or, with `even_dirty`, Dirty) and quiet -> Free or
@@ -447,25 +417,13 @@ impl<'t> Slot<'t> {
     /// # Errors
     /// The word that forbids it.
     pub(crate) fn remove_quiet(&self, seen: Word, even_dirty: bool) -> Result<Word, Word> {
-        let mut now = seen;
-        loop {
-            let allowed = now.state() == State::Clean || even_dirty && now.state() == State::Dirty;
-            if !allowed || now.writeback() || now.version() != seen.version() {
-                return Err(now);
-            }
-            let left = now.without(WAITED | TWINS_MASK);
-            let next = match now.pins() {
-                0 => left.with_state(State::Free).next_version(),
-                _ => left.with_state(State::Detached),
-            };
-            match self.word.compare_exchange_weak(now.0, next.0, Ordering::AcqRel, Ordering::Relaxed) {
-                Ok(_) => break,
-                Err(w) => now = Word(w),
-            }
-        }
+        let removed = self.change(seen, Ordering::AcqRel, |now| {
+            let allowed = now.quiet() && (even_dirty || now.state() == State::Clean);
+            (allowed && now.version() == seen.version()).then_some(now.removed())
+        })?;
         // The slot is claimed again under the set's lock, which the caller holds.
         self.hide();
-        Ok(now)
+        Ok(removed)
     }
 
     /// P14. Holds a dirty page while the store clears its range.
@@ -473,34 +431,21 @@ impl<'t> Slot<'t> {
     /// # Errors
     /// The word that forbids it.
     pub fn hold(&self, seen: Word) -> Result<(), Word> {
-        let mut now = seen;
-        loop {
-            if now.state() != State::Dirty || now.writeback() || now.version() != seen.version() {
-                return Err(now);
-            }
-            let next = Word(now.0 | WRITEBACK).with_state(State::Storing);
-            match self.word.compare_exchange_weak(now.0, next.0, Ordering::Acquire, Ordering::Relaxed) {
-                Ok(_) => return Ok(()),
-                Err(w) => now = Word(w),
-            }
-        }
+        let held = self.change(seen, Ordering::Acquire, |now| {
+            Some(now.with_writeback(seen)?.with_state(State::Storing))
+        });
+        held.map(drop)
     }
 
     /// P14. Ends a hold whose clear failed: the page is dirty as before. Returns whether a waiter
     /// must be woken.
     #[must_use]
     pub fn let_go(&self) -> bool {
-        let mut now = Word(self.word.load(Ordering::Relaxed));
-        loop {
+        let held = self.change_own(|now| {
             debug_assert!(now.held(), "let_go of {now:?}");
-            let next = now.without(WAITED | WRITEBACK).with_state(State::Dirty);
-            // Acquire: pairs with `wait` (P12), as in `publish`. Release: as everywhere that a busy
-            // state ends.
-            match self.word.compare_exchange_weak(now.0, next.0, Ordering::AcqRel, Ordering::Relaxed) {
-                Ok(_) => return now.waited(),
-                Err(w) => now = Word(w),
-            }
-        }
+            now.without(WAITED | WRITEBACK).with_state(State::Dirty)
+        });
+        held.waited()
     }
 
     /// P10. Marks a dirty page as being written back, if its word still has the version `seen`.
@@ -508,43 +453,24 @@ impl<'t> Slot<'t> {
     /// # Errors
     /// The word that forbids it.
     pub fn begin_writeback(&self, seen: Word) -> Result<(), Word> {
-        let mut now = seen;
-        loop {
-            if now.state() != State::Dirty || now.writeback() || now.version() != seen.version() {
-                return Err(now);
-            }
-            match self.word.compare_exchange_weak(
-                now.0,
-                now.0 | WRITEBACK,
-                Ordering::Acquire,
-                Ordering::Relaxed,
-            ) {
-                Ok(_) => return Ok(()),
-                Err(w) => now = Word(w),
-            }
-        }
+        self.change(seen, Ordering::Acquire, |now| now.with_writeback(seen)).map(drop)
     }
 
     /// P11. Ends the write-back of `version`; `written` says whether the store has the bytes.
     #[must_use]
     pub fn end_writeback(&self, version: u64, written: bool) -> EndedWriteback {
-        let mut now = Word(self.word.load(Ordering::Relaxed));
-        loop {
-            debug_assert!(now.writeback(), "end_writeback of {now:?}");
+        let cleans = |now: Word| {
             let same = now.version() == version || broken::is(Step::WritebackIgnoresVersion);
-            let cleaned = written && now.state() == State::Dirty && same;
-            let left = now.without(WRITEBACK | WAITED);
-            let next = if cleaned { left.with_state(State::Clean) } else { left };
+            written && now.state() == State::Dirty && same
+        };
+        let ended = self.change_own(|now| {
+            debug_assert!(now.writeback(), "end_writeback of {now:?}");
             // The flag of a writer's waiters stays while the state is Writing: the writer will
             // clear it.
-            let next = if now.owned() { Word(next.0 | now.0 & WAITED) } else { next };
-            // Release: the write-back's reading of the bytes comes before the next claimant's
-            // writing (P1). Acquire: pairs with `wait` (P12), as in `publish`.
-            match self.word.compare_exchange_weak(now.0, next.0, Ordering::AcqRel, Ordering::Relaxed) {
-                Ok(_) => return EndedWriteback { cleaned, waited: now.waited() && !now.owned() },
-                Err(w) => now = Word(w),
-            }
-        }
+            let left = now.without(if now.owned() { WRITEBACK } else { WRITEBACK | WAITED });
+            if cleans(now) { left.with_state(State::Clean) } else { left }
+        });
+        EndedWriteback { cleaned: cleans(ended), waited: ended.waited() && !ended.owned() }
     }
 
     /// P12. Registers interest in the end of the busy state `seen`.
@@ -557,26 +483,18 @@ impl<'t> Slot<'t> {
             self.word.fetch_or(WAITED, Ordering::Relaxed);
             return Ok(());
         }
-        let mut now = seen;
-        loop {
+        // Another waiter's flag does not make the swap unnecessary: the state may have ended since
+        // `seen` was loaded, and the thread that ended it woke only that other waiter.
+        //
+        // Release: the registration made before the swap is visible to the thread that clears the
+        // flag (its swap reads this one). Acquire: pairs with the end of the state.
+        let flagged = self.change(seen, Ordering::AcqRel, |now| {
             let same = now.state() == seen.state()
                 && now.version() == seen.version()
                 && now.writeback() == seen.writeback();
-            if !same {
-                return Err(now);
-            }
-            // Another waiter's flag does not make the swap unnecessary: the state may have ended
-            // since `seen` was loaded, and the thread that ended it woke only that other waiter.
-            //
-            // Release: the registration made before the swap is visible to the thread that clears
-            // the flag (its swap reads this one). Acquire: pairs with the end of the state, for a
-            // caller that looks again.
-            match self.word.compare_exchange_weak(now.0, now.0 | WAITED, Ordering::AcqRel, Ordering::Acquire)
-            {
-                Ok(_) => return Ok(()),
-                Err(w) => now = Word(w),
-            }
-        }
+            same.then_some(Word(now.0 | WAITED))
+        });
+        flagged.map(drop)
     }
 }
 

@@ -29,6 +29,13 @@ pub enum State {
     Twin = 10,
 }
 
+impl State {
+    /// Returns the state of a page that is not busy.
+    pub(crate) fn resident(dirty: bool) -> State {
+        if dirty { State::Dirty } else { State::Clean }
+    }
+}
+
 const STATE_MASK: u64 = 0b1111;
 /// The bit that the readable states have in common.
 const READABLE: u64 = 0b100;
@@ -109,6 +116,18 @@ impl Word {
         matches!(self.state(), State::Filling | State::Writing | State::Storing)
     }
 
+    /// Returns whether the slot holds a page that no thread owns.
+    #[inline(always)]
+    pub(crate) fn unowned(self) -> bool {
+        matches!(self.state(), State::Clean | State::Dirty)
+    }
+
+    /// Returns whether the slot holds a page that no thread owns or writes back.
+    #[inline(always)]
+    pub(crate) fn quiet(self) -> bool {
+        self.unowned() && !self.writeback()
+    }
+
     /// Returns whether a write-back of some version of the page is in flight.
     #[inline(always)]
     pub fn writeback(self) -> bool {
@@ -160,6 +179,24 @@ impl Word {
     #[inline(always)]
     pub(super) fn without(self, flags: u64) -> Word {
         Word(self.0 & !flags)
+    }
+
+    /// P10: returns the word with a write-back in flight, if the page is dirty, has none yet, and
+    /// still has the version `seen`.
+    #[inline(always)]
+    pub(super) fn with_writeback(self, seen: Word) -> Option<Word> {
+        let may = self.state() == State::Dirty && !self.writeback() && self.version() == seen.version();
+        may.then_some(Word(self.0 | WRITEBACK))
+    }
+
+    /// P9: returns the word without a page: Free, or Detached while it is pinned.
+    #[inline(always)]
+    pub(super) fn removed(self) -> Word {
+        let left = self.without(WAITED | TWINS_MASK);
+        match left.pins() {
+            0 => left.with_state(State::Free).next_version(),
+            _ => left.with_state(State::Detached),
+        }
     }
 
     #[inline(always)]
