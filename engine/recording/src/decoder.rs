@@ -49,7 +49,7 @@ impl<B: AsRef<[u8]>> Decoder<B> {
             op::ACCESS..=op::ACCESS_LAST => {
                 Ok(Event::Access { key, write: op & op::WRITE != 0, hit: op & op::HIT != 0 })
             }
-            op::CLAIM => step(Step::Claim(Place::from_byte(self.bytes.byte()?)?)),
+            op::CLAIM => step(Step::Claim(self.bytes.place()?)),
             op::PUBLISH_CLEAN => step(Step::Publish { dirty: false }),
             op::PUBLISH_DIRTY => step(Step::Publish { dirty: true }),
             op::TOUCH => step(Step::Touch),
@@ -64,12 +64,10 @@ impl<B: AsRef<[u8]>> Decoder<B> {
                 seldom::NOT_WRITTEN_BACK => step(Step::EndWriteback { written: false }),
                 seldom::DROP => step(Step::Drop { even_dirty: false }),
                 seldom::DROP_EVEN_DIRTY => step(Step::Drop { even_dirty: true }),
-                seldom::SUPERSEDE => step(Step::Supersede(Place::from_byte(self.bytes.byte()?)?)),
-                seldom::SUPERSEDE_REFUSED => {
-                    step(Step::SupersedeRefused(Place::from_byte(self.bytes.byte()?)?))
-                }
-                seldom::CLAIM_AHEAD => step(Step::ClaimAhead(Place::from_byte(self.bytes.byte()?)?)),
-                seldom::CLAIM_ONCE => step(Step::ClaimOnce(Place::from_byte(self.bytes.byte()?)?)),
+                seldom::SUPERSEDE => step(Step::Supersede(self.bytes.place()?)),
+                seldom::SUPERSEDE_REFUSED => step(Step::SupersedeRefused(self.bytes.place()?)),
+                seldom::CLAIM_AHEAD => step(Step::ClaimAhead(self.bytes.place()?)),
+                seldom::CLAIM_ONCE => step(Step::ClaimOnce(self.bytes.place()?)),
                 seldom::PIN => step(Step::Pin { slot: self.bytes.small()? }),
                 seldom::HELD => step(Step::Held { slot: self.bytes.small()?, pins: self.bytes.small()? }),
                 seldom::RESIDENT_DIRTY => Ok(Event::Resident { key, dirty: true, bits: self.bytes.bits()? }),
@@ -171,6 +169,10 @@ impl<B: AsRef<[u8]>> Bytes<B> {
 
     pub fn byte(&mut self) -> Result<u8, &'static str> {
         Ok(self.take(1)?[0])
+    }
+
+    fn place(&mut self) -> Result<Place, &'static str> {
+        Place::from_byte(self.byte()?)
     }
 
     pub fn number(&mut self) -> Result<u64, &'static str> {

@@ -5,7 +5,7 @@ use octavo_table::Learned;
 use crate::code::{
     ELSEWHERE, FAR, Last, NEAR_BACK, NEAR_END, op, push_name, push_number, seldom, without_page,
 };
-use crate::event::{Event, NAME_BYTES_MAX, PAGE_BITS, PAGE_MASK, Step, Totals};
+use crate::event::{Event, NAME_BYTES_MAX, PAGE_BITS, PAGE_MASK, Place, Step, Totals};
 
 const _: () = assert!(NAME_BYTES_MAX + 32 < Encoder::EVENT_BYTES_MAX);
 
@@ -110,14 +110,8 @@ impl Encoder {
                 self.page(op::CLAIM, key);
                 self.bytes.push(place.to_byte());
             }
-            Step::ClaimAhead(place) => {
-                self.seldom(seldom::CLAIM_AHEAD, key);
-                self.bytes.push(place.to_byte());
-            }
-            Step::ClaimOnce(place) => {
-                self.seldom(seldom::CLAIM_ONCE, key);
-                self.bytes.push(place.to_byte());
-            }
+            Step::ClaimAhead(place) => self.seldom_claim(seldom::CLAIM_AHEAD, key, place),
+            Step::ClaimOnce(place) => self.seldom_claim(seldom::CLAIM_ONCE, key, place),
             Step::Publish { dirty: false } => self.page(op::PUBLISH_CLEAN, key),
             Step::Publish { dirty: true } => self.page(op::PUBLISH_DIRTY, key),
             Step::Touch => self.page(op::TOUCH, key),
@@ -130,14 +124,8 @@ impl Encoder {
             Step::Release => self.seldom(seldom::RELEASE, key),
             Step::Drop { even_dirty: false } => self.seldom(seldom::DROP, key),
             Step::Drop { even_dirty: true } => self.seldom(seldom::DROP_EVEN_DIRTY, key),
-            Step::Supersede(place) => {
-                self.seldom(seldom::SUPERSEDE, key);
-                self.bytes.push(place.to_byte());
-            }
-            Step::SupersedeRefused(place) => {
-                self.seldom(seldom::SUPERSEDE_REFUSED, key);
-                self.bytes.push(place.to_byte());
-            }
+            Step::Supersede(place) => self.seldom_claim(seldom::SUPERSEDE, key, place),
+            Step::SupersedeRefused(place) => self.seldom_claim(seldom::SUPERSEDE_REFUSED, key, place),
             Step::Pin { slot } => {
                 self.seldom(seldom::PIN, key);
                 self.number(u64::from(slot));
@@ -174,6 +162,11 @@ impl Encoder {
     fn seldom(&mut self, kind: u8, key: u64) {
         self.page(op::SELDOM, key);
         self.bytes.push(kind);
+    }
+
+    fn seldom_claim(&mut self, kind: u8, key: u64, place: Place) {
+        self.seldom(kind, key);
+        self.bytes.push(place.to_byte());
     }
 
     fn without_page(&mut self, kind: u8, numbers: &[u64]) {

@@ -7,10 +7,9 @@
 //! Cache Partitioning", MICRO '06): repeatedly, the stretch of growth that saves most misses per
 //! byte is granted, however long it is.
 
-use crate::curve::Curve;
 use crate::limits::WEIGHT_DEFAULT;
 use crate::spread::{spread, whole};
-use crate::state::{Pace, State, Trend};
+use crate::state::{Leaf, Pace, State, Trend};
 
 /// Number of pieces into which dynamic programming divides the memory. Rounding to granules leaves
 /// 128 to 256 pieces, fewer only if the memory has fewer granules.
@@ -45,6 +44,11 @@ impl<'s> Tree<'s> {
             assert!(node.parent.is_none_or(|parent| parent < number), "a parent stands before its children");
         }
         Tree { state, sizes: vec![0; state.nodes.len()], leaves, granule }
+    }
+
+    fn leaves_that(&self, will_do: impl Fn(&Leaf) -> bool) -> Vec<usize> {
+        let of = |leaf: &usize| self.state.nodes[*leaf].leaf.as_ref();
+        self.leaves.iter().copied().filter(|leaf| of(leaf).is_some_and(&will_do)).collect()
     }
 
     pub fn into_sizes(self) -> Vec<u64> {
@@ -129,6 +133,11 @@ impl<'s> Tree<'s> {
         })
     }
 
+    /// Returns the weights of all nodes.
+    fn weights(&self) -> Vec<u64> {
+        (0..self.sizes.len()).map(|node| self.weight(node)).collect()
+    }
+
     /// Keeps the promises: a granule for each partition, then `min`, then `low`, then something for
     /// partitions with little data; partitions before groups. If memory does not suffice for all
     /// promises of a kind, all get the same share of what they lack.
@@ -161,20 +170,13 @@ impl<'s> Tree<'s> {
                         .copied()
                         .filter(|leaf| self.above(*leaf).any(|node| node == group))
                         .collect();
-                    let weights: Vec<u64> = (0..self.sizes.len()).map(|node| self.weight(node)).collect();
+                    let weights = self.weights();
                     self.raise(&members, |leaf| weights[leaf], |_| u64::MAX, Ceiling::Max, lack);
                 }
             }
         }
-        let new: Vec<usize> = all
-            .iter()
-            .copied()
-            .filter(|leaf| {
-                let leaf = self.state.nodes[*leaf].leaf.as_ref();
-                leaf.is_some_and(|leaf| leaf.is_new && !leaf.is_unused)
-            })
-            .collect();
-        let weights: Vec<u64> = (0..self.sizes.len()).map(|node| self.weight(node)).collect();
+        let new = self.leaves_that(|leaf| leaf.is_new && !leaf.is_unused);
+        let weights = self.weights();
         let sum: u128 = all.iter().map(|leaf| u128::from(weights[*leaf])).sum::<u128>().max(1);
         let total = self.state.total_bytes;
         let granule = self.granule;
@@ -211,14 +213,7 @@ impl<'s> Tree<'s> {
 
     fn worth(&self, leaf: usize) -> Worth<'s> {
         let of = self.state.nodes[leaf].leaf.as_ref().expect("a partition");
-        let (current, trend) = (of.current_bytes, of.trend);
-        Worth {
-            curve: &of.curve,
-            weight: self.weight(leaf) as f64 / 1e6,
-            current,
-            trend,
-            is_unused: of.is_unused,
-        }
+        Worth { of, weight: self.weight(leaf) as f64 / 1e6 }
     }
 
     // Dynamic programming
@@ -236,7 +231,7 @@ impl<'s> Tree<'s> {
                 Some(_) => {
                     let (worth, base) = (self.worth(node), self.sizes[node]);
                     let most = (room.div_ceil(chunk) as usize).min(count);
-                    let value = |chunks: usize| worth.of(base + (chunks as u64 * chunk).min(room), drag);
+                    let value = |chunks: usize| worth.at(base + (chunks as u64 * chunk).min(room), drag);
                     Dealt::partition(node, most, value)
                 }
                 None => Dealt::group(std::mem::take(&mut below[node]), ((room / chunk) as usize).min(count)),
@@ -262,7 +257,7 @@ impl<'s> Tree<'s> {
         // Each turn reaches a known size of a curve, or fills a partition or one of its groups:
         // there are not many more turns than points.
         let most =
-            self.leaves.iter().map(|leaf| self.worth(*leaf).curve.points().count() + 3).sum::<usize>() * 2;
+            self.leaves.iter().map(|leaf| self.worth(*leaf).of.curve.points().count() + 3).sum::<usize>() * 2;
         for _ in 0..most {
             let best = (0..offers.len()).max_by(|one, other| offers[*one].0.total_cmp(&offers[*other].0));
             let Some(best) = best.filter(|best| offers[*best].0 > 0.0) else { break };
@@ -283,13 +278,14 @@ impl<'s> Tree<'s> {
         let worth = self.worth(leaf);
         let base = self.sizes[leaf];
         let most = self.room(leaf, Ceiling::High).min(left) / self.granule * self.granule;
-        let lengths = worth.curve.points().map(|(bytes, _)| bytes).chain([worth.current, base + most]);
+        let lengths =
+            worth.of.curve.points().map(|(bytes, _)| bytes).chain([worth.of.current_bytes, base + most]);
         let lengths = lengths
             .filter(|bytes| *bytes > base)
             .map(|bytes| (bytes - base).next_multiple_of(self.granule).min(most));
         lengths
             .filter(|length| *length > 0)
-            .map(|length| ((worth.of(base + length, drag) - worth.of(base, drag)) / length as f64, length))
+            .map(|length| ((worth.at(base + length, drag) - worth.at(base, drag)) / length as f64, length))
             .max_by(|one, other| one.0.total_cmp(&other.0))
             .unwrap_or((0.0, 0))
     }
@@ -299,14 +295,11 @@ impl<'s> Tree<'s> {
     /// goes beyond `high`.
     pub fn leave_the_rest(&mut self) {
         let all = self.leaves.clone();
-        let current = |leaf: usize| self.state.nodes[leaf].leaf.as_ref().map_or(0, |leaf| leaf.current_bytes);
-        let current: Vec<u64> = (0..self.sizes.len()).map(current).collect();
-        let kept: Vec<u64> = current.iter().map(|bytes| bytes / self.granule * self.granule).collect();
-        let weights: Vec<u64> = (0..self.sizes.len()).map(|node| self.weight(node)).collect();
-        self.raise(&all, |leaf| current[leaf], |leaf| kept[leaf], Ceiling::High, self.left());
-        let is_used =
-            |leaf: &usize| self.state.nodes[*leaf].leaf.as_ref().is_some_and(|leaf| !leaf.is_unused);
-        let mut takers: Vec<usize> = all.iter().copied().filter(is_used).collect();
+        let (state, granule, weights) = (self.state, self.granule, self.weights());
+        let current = |leaf: usize| state.current(leaf);
+        let kept = |leaf: usize| current(leaf) / granule * granule;
+        self.raise(&all, current, kept, Ceiling::High, self.left());
+        let mut takers = self.leaves_that(|leaf| !leaf.is_unused);
         if takers.is_empty() {
             takers = all;
         }
@@ -317,11 +310,8 @@ impl<'s> Tree<'s> {
 
 /// The worth of memory to one partition.
 struct Worth<'s> {
-    curve: &'s Curve,
+    of: &'s Leaf,
     weight: f64,
-    current: u64,
-    trend: Trend,
-    is_unused: bool,
 }
 
 /// The cost of moving a byte to a partition or away from it: `still` if the move continues the last
@@ -335,23 +325,24 @@ struct Drag {
 impl Worth<'_> {
     /// Returns the weighted misses at the current size.
     fn now(&self) -> f64 {
-        self.weight * self.curve.misses_at(self.current)
+        self.weight * self.of.curve.misses_at(self.of.current_bytes)
     }
 
     /// Returns the worth of a size: fewer misses are better, and every byte that comes or goes
     /// costs something.
-    fn of(&self, bytes: u64, drag: Drag) -> f64 {
-        let turns = match self.trend {
+    fn at(&self, bytes: u64, drag: Drag) -> f64 {
+        let current = self.of.current_bytes;
+        let turns = match self.of.trend {
             Trend::None => false,
-            Trend::Grew => bytes < self.current,
-            Trend::Shrank => bytes > self.current,
+            Trend::Grew => bytes < current,
+            Trend::Shrank => bytes > current,
         };
-        let cost = match (self.is_unused, turns) {
+        let cost = match (self.of.is_unused, turns) {
             (true, _) => 0.0,
             (false, true) => drag.still * drag.turn,
             (false, false) => drag.still,
         };
-        -self.weight * self.curve.misses_at(bytes) - cost * bytes.abs_diff(self.current) as f64
+        -self.weight * self.of.curve.misses_at(bytes) - cost * bytes.abs_diff(current) as f64
     }
 }
 

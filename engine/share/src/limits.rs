@@ -43,14 +43,13 @@ impl Limits {
     /// # Errors
     /// A sentence that names the limit that is wrong.
     pub fn validate(&self) -> Result<(), String> {
-        let more = |one: &str, bytes: u64, other: &str, than: u64| {
-            Err(format!("{one} is {bytes} bytes and {other} is {than} bytes: {one} must not exceed {other}"))
-        };
-        if self.min_bytes > self.max_bytes {
-            return more("min", self.min_bytes, "max", self.max_bytes);
-        }
-        if self.low_bytes > self.max_bytes {
-            return more("low", self.low_bytes, "max", self.max_bytes);
+        let max_bytes = self.max_bytes;
+        for (limit, bytes) in [("min", self.min_bytes), ("low", self.low_bytes)] {
+            if bytes > max_bytes {
+                return Err(format!(
+                    "{limit} is {bytes} bytes and max is {max_bytes} bytes: {limit} must not exceed max"
+                ));
+            }
         }
         if self.high_bytes == 0 || self.max_bytes == 0 {
             return Err("high and max must be at least 1 byte".into());

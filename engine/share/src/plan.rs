@@ -48,11 +48,8 @@ impl State {
     /// callers that only enforce bounds.
     pub fn keep_bounds(&self) -> Vec<Resize> {
         let given = self.beyond_max();
-        let less = self.nodes.iter().enumerate().zip(given).filter(|(_, given)| *given > 0);
-        less.filter_map(|((node, of), given)| {
-            Some(Resize { node, to_bytes: of.leaf.as_ref()?.current_bytes - given })
-        })
-        .collect()
+        let less = given.into_iter().enumerate().filter(|(_, given)| *given > 0);
+        less.map(|(node, given)| Resize { node, to_bytes: self.current(node) - given }).collect()
     }
 
     /// Returns, indexed as [`State::nodes`], the bytes that each must give because its own `max` or
@@ -64,8 +61,7 @@ impl State {
         for bounded in (0..self.nodes.len()).rev() {
             let below = (0..self.nodes.len()).filter(|node| tree.above(*node).any(|above| above == bounded));
             let below: Vec<usize> = below.filter(|node| self.nodes[*node].leaf.is_some()).collect();
-            let current = |node: &usize| self.nodes[*node].leaf.as_ref().map_or(0, |leaf| leaf.current_bytes);
-            let held: Vec<u64> = below.iter().map(|node| current(node) - given[*node]).collect();
+            let held: Vec<u64> = below.iter().map(|node| self.current(*node) - given[*node]).collect();
             let over = held.iter().sum::<u64>().saturating_sub(tree.most(bounded));
             let least = |node: &usize| whole(self.nodes[*node].limits.min_bytes.max(1), granule);
             let room: Vec<u64> =
@@ -81,11 +77,9 @@ impl State {
     pub fn plan(&self, pace: &Pace) -> Vec<Resize> {
         let targets = self.targets(pace);
         let granule = self.granule_bytes.max(1);
-        let leaves: Vec<(usize, u64, u64)> = (0..self.nodes.len())
-            .filter_map(|node| {
-                self.nodes[node].leaf.as_ref().map(|leaf| (node, leaf.current_bytes, targets[node]))
-            })
-            .collect();
+        let leaves = (0..self.nodes.len()).filter(|node| self.nodes[*node].leaf.is_some());
+        let leaves: Vec<(usize, u64, u64)> =
+            leaves.map(|node| (node, self.current(node), targets[node])).collect();
         let held: u64 = leaves.iter().map(|(_, current, _)| current).sum();
         let over = held.saturating_sub(self.total_bytes);
         // 1. Partitions above their targets give in proportion to their sizes, so that a wrong

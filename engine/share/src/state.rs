@@ -14,6 +14,13 @@ pub struct State {
     pub nodes: Vec<Node>,
 }
 
+impl State {
+    /// Returns the current size of a partition in bytes; 0 for a group.
+    pub(crate) fn current(&self, node: usize) -> u64 {
+        self.nodes[node].leaf.as_ref().map_or(0, |leaf| leaf.current_bytes)
+    }
+}
+
 /// A group, or a partition.
 #[derive(Clone, Debug, Default)]
 pub struct Node {

@@ -66,6 +66,18 @@ fn leaves(state: &State) -> impl Iterator<Item = (usize, &Leaf)> {
     state.nodes.iter().enumerate().filter_map(|(number, node)| Some((number, node.leaf.as_ref()?)))
 }
 
+/// Returns the partitions in a group, or the partition itself.
+fn members(state: &State, number: usize) -> Vec<usize> {
+    let above = |leaf: usize| std::iter::successors(Some(leaf), |node| state.nodes[*node].parent);
+    let leaves = leaves(state).map(|(leaf, _)| leaf);
+    leaves.filter(|leaf| above(*leaf).any(|node| node == number)).collect()
+}
+
+/// Returns the current size of a partition; 0 for a group.
+fn current(state: &State, node: usize) -> u64 {
+    state.nodes[node].leaf.as_ref().map_or(0, |leaf| leaf.current_bytes)
+}
+
 fn runs(test: impl Fn(&mut Random, State, u64)) {
     for seed in 0..600 {
         let mut random = Random::new(seed);
@@ -81,11 +93,7 @@ fn targets_never_exceed_the_total_or_a_max() {
         let sum: u64 = leaves(&state).map(|(leaf, _)| targets[leaf]).sum();
         assert!(sum <= state.total_bytes, "seed {seed}: {sum} of {}", state.total_bytes);
         for (number, node) in state.nodes.iter().enumerate() {
-            let below = |leaf: usize| {
-                std::iter::successors(Some(leaf), |node| state.nodes[*node].parent).any(|node| node == number)
-            };
-            let members: Vec<usize> =
-                leaves(&state).map(|(leaf, _)| leaf).filter(|leaf| below(*leaf)).collect();
+            let members = members(&state, number);
             let sum: u64 = members.iter().map(|leaf| targets[*leaf]).sum();
             assert_eq!(sum, targets[number], "seed {seed}: a group has what its members have");
             // Each partition has a segment, even if its group may have less.
@@ -119,15 +127,9 @@ fn min_is_always_kept_and_low_if_there_is_enough_memory() {
             }
         }
         for (number, node) in state.nodes.iter().enumerate().filter(|(_, node)| node.leaf.is_none()) {
-            let possible: u64 = leaves(&state)
-                .filter(|(leaf, _)| {
-                    std::iter::successors(Some(*leaf), |node| state.nodes[*node].parent)
-                        .any(|node| node == number)
-                })
-                .map(|(leaf, _)| {
-                    state.nodes[leaf].limits.max_bytes.min(state.total_bytes) / SEGMENT * SEGMENT
-                })
-                .sum();
+            let most = |leaf: usize| state.nodes[leaf].limits.max_bytes.min(state.total_bytes);
+            let possible: u64 =
+                members(&state, number).into_iter().map(|leaf| most(leaf) / SEGMENT * SEGMENT).sum();
             assert!(
                 targets[number] >= node.limits.min_bytes.min(possible),
                 "seed {seed}: group {number} below min"
@@ -144,8 +146,7 @@ fn a_plan_shrinks_first_and_never_needs_more_than_the_total() {
             let held: u64 = leaves(&state).map(|(_, leaf)| leaf.current_bytes).sum();
             state.total_bytes = (held / 2).next_multiple_of(SEGMENT);
         }
-        let mut sizes: Vec<u64> =
-            state.nodes.iter().map(|node| node.leaf.as_ref().map_or(0, |leaf| leaf.current_bytes)).collect();
+        let mut sizes: Vec<u64> = (0..state.nodes.len()).map(|node| current(&state, node)).collect();
         let held: u64 = sizes.iter().sum();
         let plan = state.plan(&Pace::default());
         let mut grown = false;
@@ -160,8 +161,8 @@ fn a_plan_shrinks_first_and_never_needs_more_than_the_total() {
         }
         let step = (state.total_bytes / 16).max(SEGMENT) + SEGMENT;
         // Memory beyond a `max` is given at once.
-        let current = |node: usize| state.nodes[node].leaf.as_ref().map_or(0, |leaf| leaf.current_bytes);
-        let beyond: u64 = state.keep_bounds().iter().map(|less| current(less.node) - less.to_bytes).sum();
+        let beyond: u64 =
+            state.keep_bounds().iter().map(|less| current(&state, less.node) - less.to_bytes).sum();
         let most = step.max(held.saturating_sub(state.total_bytes) + SEGMENT) + beyond;
         assert!(given <= most, "seed {seed}: {given} of {most}");
     });
