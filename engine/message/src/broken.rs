@@ -4,6 +4,9 @@
 //! The switches exist only under `--cfg loom` and `--cfg shuttle`. In every other build `is` is the
 //! constant `false` and costs nothing.
 
+#[cfg(any(loom, shuttle))]
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
 /// A step that a model can leave out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
@@ -25,6 +28,16 @@ pub enum Step {
     LookBeforeClosing,
 }
 
+/// A plain atomic of std, so that reading it is not a step of the model. Relaxed: it orders nothing.
+#[cfg(any(loom, shuttle))]
+static BROKEN: AtomicUsize = AtomicUsize::new(0);
+
+/// Returns whether this run of a model leaves out `step`.
+#[cfg(any(loom, shuttle))]
+pub(crate) fn is(step: Step) -> bool {
+    BROKEN.load(Relaxed) == step as usize
+}
+
 /// Returns whether this run of a model leaves out `step`.
 #[cfg(not(any(loom, shuttle)))]
 #[inline(always)]
@@ -32,26 +45,8 @@ pub(crate) const fn is(_step: Step) -> bool {
     false
 }
 
+/// Leaves out `step` until the next call. None restores the whole protocol.
 #[cfg(any(loom, shuttle))]
-mod switch {
-    use super::Step;
-    use std::sync::atomic::{AtomicUsize, Ordering};
-
-    /// An atomic of std, so that the model does not explore accesses to it. Relaxed: it orders
-    /// nothing.
-    static BROKEN: AtomicUsize = AtomicUsize::new(0);
-
-    pub(crate) fn is(step: Step) -> bool {
-        BROKEN.load(Ordering::Relaxed) == step as usize
-    }
-
-    /// Leaves out `step` until the next call. None restores the whole protocol.
-    pub fn set(step: Option<Step>) {
-        BROKEN.store(step.map_or(0, |s| s as usize), Ordering::Relaxed);
-    }
+pub fn set(step: Option<Step>) {
+    BROKEN.store(step.map_or(0, |step| step as usize), Relaxed);
 }
-
-#[cfg(any(loom, shuttle))]
-pub(crate) use switch::is;
-#[cfg(any(loom, shuttle))]
-pub use switch::set;

@@ -4,6 +4,9 @@
 //! They exist only under `--cfg loom` and `--cfg shuttle`; in every other build `is` is a constant
 //! `false` and costs nothing.
 
+#[cfg(any(loom, shuttle))]
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
 /// A step that can be broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
@@ -41,6 +44,16 @@ pub enum Step {
     ForgetAwayOrphans,
 }
 
+/// A plain atomic of std, so that reading it is not a step of the model. Relaxed: it orders nothing.
+#[cfg(any(loom, shuttle))]
+static BROKEN: AtomicUsize = AtomicUsize::new(0);
+
+/// Returns whether `step` is broken in this run of a model.
+#[cfg(any(loom, shuttle))]
+pub(crate) fn is(step: Step) -> bool {
+    BROKEN.load(Relaxed) == step as usize
+}
+
 /// Returns whether `step` is broken in this run of a model.
 #[cfg(not(any(loom, shuttle)))]
 #[inline(always)]
@@ -48,25 +61,8 @@ pub(crate) const fn is(_step: Step) -> bool {
     false
 }
 
+/// Breaks `step` until the next call; `None` restores the protocol.
 #[cfg(any(loom, shuttle))]
-mod switch {
-    use super::Step;
-    use std::sync::atomic::{AtomicUsize, Ordering};
-
-    /// A plain std atomic, so that reading it is not a step of the model.
-    static BROKEN: AtomicUsize = AtomicUsize::new(0);
-
-    pub(crate) fn is(step: Step) -> bool {
-        BROKEN.load(Ordering::Relaxed) == step as usize
-    }
-
-    /// Breaks `step` until the next call; `None` restores the protocol.
-    pub fn set(step: Option<Step>) {
-        BROKEN.store(step.map_or(0, |s| s as usize), Ordering::Relaxed);
-    }
+pub fn set(step: Option<Step>) {
+    BROKEN.store(step.map_or(0, |step| step as usize), Relaxed);
 }
-
-#[cfg(any(loom, shuttle))]
-pub(crate) use switch::is;
-#[cfg(any(loom, shuttle))]
-pub use switch::set;

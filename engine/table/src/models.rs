@@ -18,7 +18,8 @@ mod twin;
 
 use loom::sync::Notify;
 use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{PoisonError, RwLock};
+use loom::thread::{self, JoinHandle};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::word::slot::{OneWay, Slot, Word};
 
@@ -30,7 +31,7 @@ static SWITCH: RwLock<()> = RwLock::new(());
 const EVERY: Option<usize> = None;
 
 /// Runs a model in all interleavings, or in those with at most `preemptions_max` preemptions.
-fn explore(preemptions_max: Option<usize>, model: fn()) {
+fn explore(preemptions_max: Option<usize>, model: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = preemptions_max;
     // Each run builds and searches a table: thousands of accesses, few of them with a choice.
@@ -39,9 +40,26 @@ fn explore(preemptions_max: Option<usize>, model: fn()) {
 }
 
 /// Asserts that a model holds.
-fn holds(preemptions_max: Option<usize>, model: fn()) {
+fn holds(preemptions_max: Option<usize>, model: impl Fn() + Send + Sync + 'static) {
     let _shared = SWITCH.read().unwrap_or_else(PoisonError::into_inner);
     explore(preemptions_max, model);
+}
+
+/// What the threads of a model share.
+trait Scene {
+    type Shared;
+
+    /// Runs a thread of the model.
+    fn spawn(&self, run: impl FnOnce(&Self::Shared) + 'static) -> JoinHandle<()>;
+}
+
+impl<T: 'static> Scene for Arc<T> {
+    type Shared = T;
+
+    fn spawn(&self, run: impl FnOnce(&T) + 'static) -> JoinHandle<()> {
+        let shared = Arc::clone(self);
+        thread::spawn(move || run(&shared))
+    }
 }
 
 /// The bytes of a frame: two words, each of which names its page and the write that put it there.
@@ -52,49 +70,60 @@ impl Frame {
         Frame([AtomicU64::new(value), AtomicU64::new(value)])
     }
 
-    /// Relaxed: the slot's word orders the bytes; that is the claim under test.
     fn fill(&self, value: u64) {
-        self.0.iter().for_each(|word| word.store(value, Ordering::Relaxed));
+        self.put([value; 2]);
     }
 
-    /// Relaxed: as `fill`.
+    /// Relaxed: the slot's word orders the bytes; that is the claim under test.
+    fn put(&self, bytes: [u64; 2]) {
+        self.0.iter().zip(bytes).for_each(|(word, value)| word.store(value, Ordering::Relaxed));
+    }
+
+    /// Relaxed: as `put`.
     fn bytes(&self) -> [u64; 2] {
         [self.0[0].load(Ordering::Relaxed), self.0[1].load(Ordering::Relaxed)]
     }
 
+    /// Reads the bytes, then asks whether they are the page's. Returns the one value that both
+    /// words hold if so.
+    fn believed(&self, is_good: impl FnOnce() -> bool) -> Option<u64> {
+        let bytes = self.bytes();
+        is_good().then(|| whole(bytes))
+    }
+
+    /// Copies the bytes of another frame, then asks whether they were its page's. Returns the value
+    /// if so.
+    fn copied_from(&self, other: &Frame, is_good: impl FnOnce() -> bool) -> Option<u64> {
+        let copied = other.bytes();
+        self.put(copied);
+        is_good().then(|| whole(copied))
+    }
+
     /// Returns the one value that both words hold.
     fn whole(&self) -> u64 {
-        let [first, second] = self.bytes();
-        assert_eq!(first, second, "a torn page");
-        first
+        whole(self.bytes())
     }
+}
+
+/// Returns the one value that both words hold.
+fn whole([first, second]: [u64; 2]) -> u64 {
+    assert_eq!(first, second, "a torn page was believed");
+    first
 }
 
 /// P3 step by step: returns the page's bytes, or `None` if the slot did not hold the page,
 /// readable, all the time.
 fn read_by_word(slot: Slot<'_>, frame: &Frame, tag: crate::Tag) -> Option<u64> {
     let word = slot.load();
-    if !word.readable() || slot.tag() != tag {
-        return None;
-    }
-    let [first, second] = frame.bytes();
-    slot.unchanged(word).then(|| {
-        assert_eq!(first, second, "a torn page was believed");
-        first
-    })
+    let is_here = word.readable() && slot.tag() == tag;
+    is_here.then(|| frame.believed(|| slot.unchanged(word))).flatten()
 }
 
 /// P13 step by step, likewise.
 fn read(way: &OneWay, frame: &Frame, tag: crate::Tag) -> Option<u64> {
     let shown = way.shown();
-    if !shown.has(0) || way.slot().tag() != tag {
-        return None;
-    }
-    let [first, second] = frame.bytes();
-    way.holds(shown).then(|| {
-        assert_eq!(first, second, "a torn page was believed");
-        first
-    })
+    let is_here = shown.has(0) && way.slot().tag() == tag;
+    is_here.then(|| frame.believed(|| way.holds(shown))).flatten()
 }
 
 /// Returns a slot that holds the page, clean or dirty, unpinned.

@@ -2,7 +2,7 @@
 //! evictions against the switch, on two and three nodes.
 
 use super::twin::{A, A1, B, HERE, Nodes, PAGE, in_order};
-use super::{Ordering, holds};
+use super::{Scene, holds};
 use crate::moves::resize::Mover;
 use crate::word::slot::State;
 use crate::{Claim, NodeId, SlotIndex, Tag};
@@ -14,8 +14,7 @@ struct Bytes<'n>(&'n Nodes);
 
 impl Mover for Bytes<'_> {
     fn copy(&mut self, from: SlotIndex, to: SlotIndex) {
-        let bytes = self.0.frame(from).bytes();
-        self.0.frame(to).0.iter().zip(bytes).for_each(|(word, bytes)| word.store(bytes, Ordering::Relaxed));
+        self.0.frame(to).put(self.0.frame(from).bytes());
     }
 
     fn wake(&mut self, _: SlotIndex) {}
@@ -29,11 +28,7 @@ impl Nodes {
     /// P3, wherever the page is.
     fn read_main(&self) -> Option<u64> {
         let found = self.table.find(PAGE).filter(|found| found.word.readable())?;
-        let [first, second] = self.frame(found.index).bytes();
-        found.slot().unchanged(found.word).then(|| {
-            assert_eq!(first, second, "a torn page was believed");
-            first
-        })
+        self.frame(found.index).believed(|| found.slot().unchanged(found.word))
     }
 
     /// Writes as the engine does: in place, if the page is found, without the lock or with it; else

@@ -1,9 +1,8 @@
 //! Models of one slot, most of them with two threads.
 
-use loom::thread;
 use std::sync::Arc;
 
-use super::{EVERY, Frame, Waiters, holds, read, read_by_word, way_with};
+use super::{EVERY, Frame, Scene, Waiters, holds, read, read_by_word, way_with};
 use crate::Tag;
 use crate::word::slot::{OneWay, Slot, State};
 
@@ -26,21 +25,12 @@ impl Way {
         Arc::new(Way { way: way_with(PAGE_A, dirty), frame: Frame::new(A), waiters: Waiters::new() })
     }
 
-    fn spawn(self: &Arc<Way>, run: impl FnOnce(&Way) + 'static) -> thread::JoinHandle<()> {
-        let way = Arc::clone(self);
-        thread::spawn(move || run(&way))
-    }
-
     fn slot(&self) -> Slot<'_> {
         self.way.slot()
     }
 
-    fn read_a_by_word(&self) -> Option<u64> {
-        read_by_word(self.slot(), &self.frame, PAGE_A)
-    }
-
     fn read_a(&self) -> Option<u64> {
-        read(&self.way, &self.frame, PAGE_A)
+        at_a_glance(self, PAGE_A)
     }
 
     /// P6, P7.
@@ -65,70 +55,76 @@ impl Way {
     }
 }
 
-pub(super) fn hit_against_evict() {
+/// A kind of read: returns the bytes of a page, if the slot holds it.
+type Read = fn(&Way, Tag) -> Option<u64>;
+
+/// P13.
+fn at_a_glance(way: &Way, tag: Tag) -> Option<u64> {
+    read(&way.way, &way.frame, tag)
+}
+
+/// P3.
+fn by_word(way: &Way, tag: Tag) -> Option<u64> {
+    read_by_word(way.slot(), &way.frame, tag)
+}
+
+fn hit_against_evict(read: Read) {
     let way = Way::with_a(false);
     let evictor = way.spawn(|way| assert!(way.replace_by_b()));
-    assert!(way.read_a().is_none_or(|bytes| bytes == A));
-    let found_b = read(&way.way, &way.frame, PAGE_B);
+    assert!(read(&way, PAGE_A).is_none_or(|bytes| bytes == A));
+    let found_b = read(&way, PAGE_B);
     assert!(found_b.is_none_or(|bytes| bytes == B));
     assert!(found_b.is_none() || way.read_a().is_none(), "a page that left came back");
     evictor.join().unwrap();
+}
+
+pub(super) fn glance_against_evict() {
+    hit_against_evict(at_a_glance);
 }
 
 #[test]
 fn a_reader_at_a_glance_gets_its_page_or_nothing_while_the_slot_is_claimed_for_another_p1_p2_p13() {
-    holds(Some(4), hit_against_evict);
+    holds(Some(4), glance_against_evict);
 }
 
-pub(super) fn hit_by_word_against_evict() {
-    let way = Way::with_a(false);
-    let evictor = way.spawn(|way| assert!(way.replace_by_b()));
-    assert!(way.read_a_by_word().is_none_or(|bytes| bytes == A));
-    let found_b = read_by_word(way.slot(), &way.frame, PAGE_B);
-    assert!(found_b.is_none_or(|bytes| bytes == B));
-    assert!(found_b.is_none() || way.read_a().is_none(), "a page that left came back");
-    evictor.join().unwrap();
+pub(super) fn word_against_evict() {
+    hit_against_evict(by_word);
 }
 
 #[test]
 fn a_reader_by_the_word_gets_its_page_or_nothing_while_the_slot_is_claimed_for_another_p1_p2_p3() {
-    holds(Some(4), hit_by_word_against_evict);
+    holds(Some(4), word_against_evict);
 }
 
-pub(super) fn write_against_read() {
+fn write_against_read(read: Read) {
     let way = Way::with_a(false);
     let writer = way.spawn(|way| assert!(way.write(A1, true)));
-    let first = way.read_a();
-    let second = way.read_a();
+    let first = read(&way, PAGE_A);
+    let second = read(&way, PAGE_A);
     for bytes in [first, second].into_iter().flatten() {
         assert!(bytes == A || bytes == A1);
     }
     assert!(first != Some(A1) || second == Some(A1), "a reader went back in time");
     writer.join().unwrap();
-    assert_eq!(way.read_a(), Some(A1));
+    assert_eq!(read(&way, PAGE_A), Some(A1));
+}
+
+pub(super) fn write_against_glance() {
+    write_against_read(at_a_glance);
 }
 
 #[test]
 fn a_reader_at_a_glance_never_sees_half_a_write_and_never_older_bytes_p6_p7_p13() {
-    holds(Some(5), write_against_read);
+    holds(Some(5), write_against_glance);
 }
 
-pub(super) fn write_against_read_by_word() {
-    let way = Way::with_a(false);
-    let writer = way.spawn(|way| assert!(way.write(A1, true)));
-    let first = way.read_a_by_word();
-    let second = way.read_a_by_word();
-    for bytes in [first, second].into_iter().flatten() {
-        assert!(bytes == A || bytes == A1);
-    }
-    assert!(first != Some(A1) || second == Some(A1), "a reader went back in time");
-    writer.join().unwrap();
-    assert_eq!(way.read_a_by_word(), Some(A1));
+pub(super) fn write_against_word() {
+    write_against_read(by_word);
 }
 
 #[test]
 fn a_reader_by_the_word_never_sees_half_a_write_and_never_older_bytes_p3_p6_p7() {
-    holds(Some(5), write_against_read_by_word);
+    holds(Some(5), write_against_word);
 }
 
 /// Newer bytes seen by one kind of read are not followed by older bytes from the other kind.
@@ -137,7 +133,7 @@ fn a_reader_that_switches_between_both_kinds_of_read_never_sees_older_bytes_p3_p
     holds(Some(4), || {
         let way = Way::with_a(false);
         let writer = way.spawn(|way| assert!(way.write(A1, true)));
-        let reads = [way.read_a(), way.read_a_by_word(), way.read_a()];
+        let reads = [way.read_a(), by_word(&way, PAGE_A), way.read_a()];
         let seen: Vec<u64> = reads.into_iter().flatten().collect();
         assert!(seen.is_sorted() && seen.iter().all(|bytes| [A, A1].contains(bytes)), "{reads:?}");
         writer.join().unwrap();
@@ -344,16 +340,6 @@ fn a_held_page_that_is_dropped_stays_a_snapshot_for_its_pins_p9_p14() {
 }
 
 #[test]
-fn a_waiter_for_a_held_page_is_woken_p12_p14() {
-    holds(EVERY, || wait_against(hold, |way| way.slot().let_go()));
-    holds(EVERY, || wait_against(hold, |way| way.slot().remove().waited()));
-}
-
-fn hold(way: &Way) {
-    way.slot().hold(way.slot().load()).unwrap();
-}
-
-#[test]
 fn readers_and_pins_keep_the_old_bytes_until_a_store_may_change_them_p8_p9() {
     holds(Some(4), || {
         let way = Way::with_a(false);
@@ -435,68 +421,63 @@ fn begin_write(way: &Way) {
     way.slot().begin_write(way.slot().load()).unwrap();
 }
 
+fn begin_writeback(way: &Way) {
+    way.slot().begin_writeback(way.slot().load()).unwrap();
+}
+
+fn begin_store(way: &Way) {
+    begin_writeback(way);
+    assert!(way.slot().end_writeback(way.slot().load().version(), true).cleaned);
+    way.slot().begin_store(way.slot().load()).unwrap();
+}
+
+fn end_store(way: &Way) -> bool {
+    assert!(way.slot().store_to_write().is_some());
+    way.slot().end_write(false)
+}
+
+fn pin_and_begin_move(way: &Way) {
+    way.slot().pin(way.slot().load()).unwrap();
+    way.slot().begin_move(way.slot().load()).unwrap();
+}
+
+fn remove_and_unpin(way: &Way) -> bool {
+    let waited = remove(way);
+    assert!(way.slot().unpin());
+    waited
+}
+
+fn hold(way: &Way) {
+    way.slot().hold(way.slot().load()).unwrap();
+}
+
+fn remove(way: &Way) -> bool {
+    way.slot().remove().waited()
+}
+
 pub(super) fn wait_against_publish() {
     wait_against(begin_fill, |way| way.slot().publish(false));
 }
 
 #[test]
-fn a_waiter_for_a_fill_is_woken_p2_p12() {
+fn a_waiter_is_woken_at_the_end_of_every_busy_state_p2_p7_p8_p9_p11_p12_p14() {
     holds(EVERY, wait_against_publish);
-}
-
-#[test]
-fn a_waiter_for_a_fill_that_fails_is_woken_p9_p12() {
-    holds(EVERY, || wait_against(begin_fill, |way| way.slot().remove().waited()));
-}
-
-#[test]
-fn a_waiter_for_a_write_is_woken_p7_p12() {
-    holds(EVERY, || wait_against(begin_write, |way| way.slot().end_write(true)));
-}
-
-#[test]
-fn a_waiter_for_a_page_that_leaves_a_snapshot_behind_is_woken_p9_p12() {
-    holds(Some(4), || {
-        wait_against(
-            |way| {
-                way.slot().pin(way.slot().load()).unwrap();
-                way.slot().begin_move(way.slot().load()).unwrap();
-            },
-            |way| {
-                let waited = way.slot().remove().waited();
-                assert!(way.slot().unpin());
-                waited
-            },
-        );
-    });
-}
-
-#[test]
-fn a_waiter_for_a_write_back_is_woken_p11_p12() {
-    holds(EVERY, || {
-        wait_against(
-            |way| way.slot().begin_writeback(way.slot().load()).unwrap(),
-            |way| way.slot().end_writeback(way.slot().load().version(), true).waited,
-        );
-    });
-}
-
-#[test]
-fn a_waiter_for_a_store_is_woken_by_the_write_that_ends_it_p8_p12() {
-    holds(Some(4), || {
-        wait_against(
-            |way| {
-                let word = way.slot().load();
-                way.slot().begin_writeback(word).unwrap();
-                assert!(way.slot().end_writeback(word.version(), true).cleaned);
-                way.slot().begin_store(way.slot().load()).unwrap();
-            },
-            |way| {
-                assert!(way.slot().store_to_write().is_some());
-                way.slot().end_write(false)
-            },
-        );
-    });
+    let end_writeback = |way: &Way| way.slot().end_writeback(way.slot().load().version(), true).waited;
+    let busy_states: [(_, fn(&Way), fn(&Way) -> bool); 7] = [
+        // A fill that fails.
+        (EVERY, begin_fill, remove),
+        (EVERY, begin_write, |way| way.slot().end_write(true)),
+        // A page that leaves a snapshot behind.
+        (Some(4), pin_and_begin_move, remove_and_unpin),
+        (EVERY, begin_writeback, end_writeback),
+        // A store is ended by a write.
+        (Some(4), begin_store, end_store),
+        (EVERY, hold, |way| way.slot().let_go()),
+        (EVERY, hold, remove),
+    ];
+    for (preemptions_max, begin, end) in busy_states {
+        holds(preemptions_max, move || wait_against(begin, end));
+    }
 }
 
 /// Three threads. The second waiter may find the flag of the first, and the state may end before it

@@ -2,10 +2,9 @@
 //! be full and that can grow and shrink.
 
 use loom::sync::atomic::{AtomicU64, Ordering};
-use loom::thread;
 use std::sync::Arc;
 
-use super::{Frame, Waiters, holds};
+use super::{Frame, Scene, Waiters, holds};
 use crate::index::{SegmentIndex, SlotIndex};
 use crate::set::guard::Claim;
 use crate::table::Table;
@@ -50,11 +49,6 @@ impl Cache {
         })
     }
 
-    fn spawn(self: &Arc<Cache>, run: impl FnOnce(&Cache) + 'static) -> thread::JoinHandle<()> {
-        let cache = Arc::clone(self);
-        thread::spawn(move || run(&cache))
-    }
-
     fn frame(&self, slot: SlotIndex) -> &Frame {
         &self.frames[slot.0 as usize]
     }
@@ -92,10 +86,9 @@ impl Cache {
         if let Some(slot) = self.table.candidate(PAGE)
             && let Some(glance) = self.table.glance(slot, PAGE)
         {
-            let [first, second] = self.frame(slot).bytes();
-            if glance.is_still_shown() {
-                assert_eq!(first, second, "a torn page was believed");
-                return Some(first);
+            let bytes = self.frame(slot).believed(|| glance.is_still_shown());
+            if bytes.is_some() {
+                return bytes;
             }
         }
         loop {

@@ -1,10 +1,9 @@
 //! Models of a page and its copy on another node (T1 to T7 in `twin`): a main, a twin, and two or
 //! three threads.
 
-use loom::thread;
 use std::sync::Arc;
 
-use super::{Frame, holds, read, read_by_word, way_with};
+use super::{Frame, Scene, holds, read, read_by_word, way_with};
 use crate::moves::twin::bit_of;
 use crate::word::slot::{OneWay, Slot, State};
 use crate::{NodeId, PolicyKind, Shape, Table, Tag};
@@ -45,11 +44,6 @@ impl Pair {
         Arc::new(pair)
     }
 
-    fn spawn(self: &Arc<Pair>, run: impl FnOnce(&Pair) + 'static) -> thread::JoinHandle<()> {
-        let pair = Arc::clone(self);
-        thread::spawn(move || run(&pair))
-    }
-
     /// T1 to T4: returns the copied bytes, if they were the page's.
     fn make(&self) -> Option<u64> {
         let (twin, main) = (self.twin.slot(), self.main.slot());
@@ -63,18 +57,12 @@ impl Pair {
             twin.give_up_copy();
             return None;
         };
-        let [first, second] = self.frames[0].bytes();
-        [first, second]
-            .iter()
-            .zip(&self.frames[1].0)
-            .for_each(|(bytes, word)| word.store(*bytes, super::Ordering::Relaxed));
-        if !main.unchanged(word) {
-            twin.give_up_copy();
-            return None;
+        let copied = self.frames[1].copied_from(&self.frames[0], || main.unchanged(word));
+        match copied {
+            Some(_) => _ = twin.publish_copy(begun),
+            None => twin.give_up_copy(),
         }
-        assert_eq!(first, second, "a torn page was believed");
-        twin.publish_copy(begun);
-        Some(first)
+        copied
     }
 
     /// T6.
@@ -84,11 +72,7 @@ impl Pair {
         if word.state() != State::Twin || twin.tag() != PAGE {
             return None;
         }
-        let [first, second] = self.frames[1].bytes();
-        twin.is_still_twin(word).then(|| {
-            assert_eq!(first, second, "a torn page was believed");
-            first
-        })
+        self.frames[1].believed(|| twin.is_still_twin(word))
     }
 
     fn read_main(&self) -> Option<u64> {
@@ -315,11 +299,6 @@ impl Nodes {
         Arc::new(Nodes { table, frames: (0..2 * nodes).map(|_| Frame::new(0)).collect() })
     }
 
-    pub fn spawn(self: &Arc<Nodes>, run: impl FnOnce(&Nodes) + 'static) -> thread::JoinHandle<()> {
-        let nodes = Arc::clone(self);
-        thread::spawn(move || run(&nodes))
-    }
-
     pub fn frame(&self, slot: crate::SlotIndex) -> &Frame {
         &self.frames[slot.0 as usize]
     }
@@ -344,17 +323,10 @@ impl Nodes {
         let copying = self.table.begin_copy(PAGE, node, false)?;
         let main = self.table.find(PAGE)?;
         let word = copying.link(&main)?;
-        let [first, second] = self.frame(main.index).bytes();
-        let to = self.frame(copying.index);
-        [first, second]
-            .iter()
-            .zip(&to.0)
-            .for_each(|(bytes, word)| word.store(*bytes, super::Ordering::Relaxed));
-        if !main.slot().unchanged(word) {
-            return None;
-        }
+        let is_good = || main.slot().unchanged(word);
+        let copied = self.frame(copying.index).copied_from(self.frame(main.index), is_good)?;
         copying.publish();
-        Some(first)
+        Some(copied)
     }
 
     fn read_twin(&self) -> Option<u64> {
@@ -363,11 +335,7 @@ impl Nodes {
 
     pub fn read_twin_at(&self, node: NodeId) -> Option<u64> {
         let found = self.table.find_twin(PAGE, node).filter(|found| found.word.state() == State::Twin)?;
-        let [first, second] = self.frame(found.index).bytes();
-        found.slot().is_still_twin(found.word).then(|| {
-            assert_eq!(first, second, "a torn page was believed");
-            first
-        })
+        self.frame(found.index).believed(|| found.slot().is_still_twin(found.word))
     }
 }
 
