@@ -380,14 +380,14 @@ impl Guide for OneOrder<'_> {
     #[inline(always)]
     fn used(&mut self, meta: u16, clock: u16) {
         if let Some(tally) = &mut self.tally {
-            tally.hit(meta, clock);
+            tally.count(|tally| &mut tally.hits, meta, clock);
         }
     }
 
     #[inline(always)]
     fn forgotten(&mut self, meta: u16, clock: u16) {
         if let Some(tally) = &mut self.tally {
-            tally.eviction(meta, clock);
+            tally.count(|tally| &mut tally.evictions, meta, clock);
         }
     }
 }
@@ -408,14 +408,9 @@ impl Tally {
         Tally { hits: cells(), evictions: cells(), events: 0, lesson_at: lesson_events, lesson_events }
     }
 
-    fn hit(&mut self, meta: u16, clock: u16) {
-        let count = &mut self.hits[cell(meta, age(meta, clock))];
-        *count = count.saturating_add(1);
-        self.events += 1;
-    }
-
-    fn eviction(&mut self, meta: u16, clock: u16) {
-        let count = &mut self.evictions[cell(meta, age(meta, clock))];
+    /// Counts an event of a page with these bits at `clock`.
+    fn count(&mut self, counts: impl Fn(&mut Tally) -> &mut [u16], meta: u16, clock: u16) {
+        let count = &mut counts(self)[cell(meta, age(meta, clock))];
         *count = count.saturating_add(1);
         self.events += 1;
     }

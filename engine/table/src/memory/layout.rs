@@ -240,9 +240,8 @@ const LINE: usize = 64;
 impl Layout {
     pub fn new<const W: usize>(shape: Shape) -> Layout {
         assert!(W.is_power_of_two() && (1..=32).contains(&W), "a set has up to 32 ways, a power of two");
-        assert!((1..=SEGMENTS_MAX).contains(&shape.segments_max), "1 to {SEGMENTS_MAX} segments");
+        shape.check(W as u32).expect("a table of this shape can be made");
         let (segments, sets) = (shape.segments_max as usize, shape.sets_per_segment as usize);
-        assert!(sets.is_power_of_two() && sets <= SETS_PER_SEGMENT_MAX as usize, "sets in a segment");
         let level_max = (ENTRIES_PER_SEGMENT * shape.segments_max.next_power_of_two()).trailing_zeros();
         assert!(level_max <= Tag::DIRECTORY_BITS);
         // Level l begins at entry 2^l, so the copies of all levels lie one behind the other.
@@ -256,10 +255,6 @@ impl Layout {
         // offset.
         let bytes = segments_at + segments * sets * set_bytes::<W>();
         let slots_per_segment_shift = (sets * W).trailing_zeros();
-        assert!(
-            (shape.segments_max as u64) << slots_per_segment_shift <= 1 << 32,
-            "slot numbers have 32 bits"
-        );
         Layout {
             shape,
             level_max,

@@ -72,7 +72,7 @@
 
 use crate::broken::{self, Step};
 use crate::index::{Found, NodeId, SegmentIndex, SetNumber, SlotIndex};
-use crate::policy::{Policy, with_policy};
+use crate::policy::{Policy, ways_of, with_policy};
 use crate::set::guard::SetGuard;
 use crate::sync::atomic::{Ordering, fence};
 use crate::table::Table;
@@ -351,13 +351,8 @@ impl<const W: usize> SetGuard<'_, W> {
             let may = word.evictable() && (may_displace || word.state() != State::Clean);
             (may && slot.claim_as(taken, word, tag, 0)).then_some((word, old))
         };
-        let mut free = if first != 0 { first } else { !occupied & Self::all_ways() };
-        let mut found = None;
-        while free != 0 && found.is_none() {
-            let way = free.trailing_zeros() as usize;
-            free &= free - 1;
-            found = take(way).map(|_| (way, None));
-        }
+        let free = if first != 0 { first } else { !occupied & Table::<W>::ALL_WAYS };
+        let mut found = ways_of(free).find(|way| take(*way).is_some()).map(|way| (way, None));
         let mut candidates = if may_displace { occupied } else { self.copies_of(set) };
         while found.is_none() && candidates != 0 {
             let way = P::victim(&self.view(set), candidates);

@@ -11,7 +11,7 @@
 //! places, and claims at home.
 
 use crate::index::{Found, SetNumber, SlotIndex};
-use crate::memory::layout::Head;
+use crate::memory::layout::{Head, Hints};
 use crate::policy::{Policy, PolicyKind, View, change, ways_of, with_policy};
 use crate::sync::atomic::Ordering;
 use crate::table::Table;
@@ -88,11 +88,7 @@ impl<'t, const W: usize> SetGuard<'t, W> {
     /// others.
     pub fn claim_once(&mut self, tag: Tag) -> Claim {
         let claim = self.claim(tag);
-        if let Claim::Claimed { slot, .. } = claim {
-            let (set, way) = self.table.place_of(slot);
-            self.table.head(set).spent.fetch_or(1 << way, Ordering::Relaxed);
-        }
-        claim
+        self.note(claim, |head| &head.spent)
     }
 
     /// Claims as [`Self::claim`] does, for a page that is read ahead: the claim is not counted as a
@@ -100,9 +96,14 @@ impl<'t, const W: usize> SetGuard<'t, W> {
     pub fn claim_ahead(&mut self, tag: Tag) -> Claim {
         debug_assert!(self.find(tag).is_none(), "claim of a page that is already in its set");
         let claim = self.claim_place(tag);
+        self.note(claim, |head| &head.ahead)
+    }
+
+    /// Sets a claimed way's bit of some hint.
+    fn note(&self, claim: Claim, hint: impl Fn(&Head<W>) -> &Hints) -> Claim {
         if let Claim::Claimed { slot, .. } = claim {
             let (set, way) = self.table.place_of(slot);
-            self.table.head(set).ahead.fetch_or(1 << way, Ordering::Relaxed);
+            hint(self.table.head(set)).fetch_or(1 << way, Ordering::Relaxed);
         }
         claim
     }
@@ -194,10 +195,6 @@ impl<'t, const W: usize> SetGuard<'t, W> {
         (self.home, self.next)
     }
 
-    pub(crate) fn all_ways() -> u32 {
-        Table::<W>::ALL_WAYS
-    }
-
     /// Passes the hits since the last arrival to the policy and clears the marks.
     pub(crate) fn catch_up<P: Policy>(&self, set: SetNumber) {
         // Relaxed, all: a hit between load and store is lost.
@@ -226,10 +223,7 @@ impl<'t, const W: usize> SetGuard<'t, W> {
         // T7.
         let orphans = self.orphans();
         // 1. A way without a page. A detached one is still the snapshot of a pin and refuses.
-        let mut free = !occupied & Table::<W>::ALL_WAYS;
-        while free != 0 {
-            let way = free.trailing_zeros() as usize;
-            free &= free - 1;
+        for way in ways_of(!occupied & Table::<W>::ALL_WAYS) {
             let slot = self.table.slot_in(set, way);
             let word = slot.load();
             if word.state() == State::Free && slot.claim_as(State::Filling, word, tag, orphans) {

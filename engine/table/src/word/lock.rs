@@ -46,7 +46,15 @@ const HELD_AND_AWAITED: u32 = 2;
 const PAUSES_MAX: u32 = if cfg!(loom) { 0 } else { 63 };
 
 /// A mutex in four bytes; all-zero memory is a free one.
-#[derive(Debug)]
+///
+/// ```ignore
+/// let lock = SetLock::default();
+/// let guard = lock.lock();
+/// assert!(lock.try_lock().is_none());
+/// drop(guard);
+/// assert!(lock.try_lock().is_some());
+/// ```
+#[derive(Debug, Default)]
 #[repr(transparent)]
 pub struct SetLock(AtomicU32);
 
@@ -61,19 +69,6 @@ pub struct SetLockGuard<'a> {
 }
 
 impl SetLock {
-    /// A free lock.
-    ///
-    /// ```ignore
-    /// let lock = SetLock::new();
-    /// let guard = lock.lock();
-    /// assert!(lock.try_lock().is_none());
-    /// drop(guard);
-    /// assert!(lock.try_lock().is_some());
-    /// ```
-    pub fn new() -> Self {
-        Self(AtomicU32::new(FREE))
-    }
-
     /// Takes the lock. Waits while another thread holds it, which by contract is never across I/O.
     #[inline]
     pub fn lock(&self) -> SetLockGuard<'_> {
@@ -129,12 +124,6 @@ impl SetLock {
         if self.0.swap(FREE, Ordering::Release) == HELD_AND_AWAITED {
             unpark_one(&self.0);
         }
-    }
-}
-
-impl Default for SetLock {
-    fn default() -> Self {
-        Self::new()
     }
 }
 
@@ -200,7 +189,7 @@ mod tests {
 
     impl Counter {
         fn new() -> Self {
-            Self { lock: SetLock::new(), value: UnsafeCell::new(0) }
+            Self { lock: SetLock::default(), value: UnsafeCell::new(0) }
         }
 
         fn increment(&self) {
@@ -236,7 +225,7 @@ mod tests {
 
     #[test]
     fn a_panic_under_the_lock_frees_it() {
-        let lock = SetLock::new();
+        let lock = SetLock::default();
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             let _guard = lock.lock();
             panic!("this panic is part of the test");
@@ -249,7 +238,7 @@ mod tests {
     #[test]
     fn each_unlock_wakes_the_next_sleeper_until_all_have_run() {
         const SLEEPERS: usize = 4;
-        let lock = SetLock::new();
+        let lock = SetLock::default();
         let start = Barrier::new(SLEEPERS + 1);
         let (done, dones) = mpsc::channel();
         std::thread::scope(|scope| {
@@ -286,7 +275,7 @@ mod tests {
             assert_eq!(result, 0);
             Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
         }
-        let lock = SetLock::new();
+        let lock = SetLock::default();
         let start = Barrier::new(2);
         std::thread::scope(|scope| {
             let guard = lock.lock();
@@ -332,7 +321,7 @@ mod loom_tests {
             });
         }
         loom::model(|| {
-            let counter = Arc::new(Counter { lock: SetLock::new(), value: UnsafeCell::new(0) });
+            let counter = Arc::new(Counter { lock: SetLock::default(), value: UnsafeCell::new(0) });
             let other = Arc::clone(&counter);
             let thread = loom::thread::spawn(move || increment(&other));
             increment(&counter);
@@ -349,7 +338,7 @@ mod loom_tests {
     #[test]
     fn a_try_lock_never_succeeds_while_another_thread_holds_the_lock() {
         loom::model(|| {
-            let pair = Arc::new((SetLock::new(), AtomicU32::new(0)));
+            let pair = Arc::new((SetLock::default(), AtomicU32::new(0)));
             let other = Arc::clone(&pair);
             let thread = loom::thread::spawn(move || {
                 let _guard = other.0.lock();
@@ -383,7 +372,7 @@ mod shuttle_tests {
         }
         shuttle::check_random(
             || {
-                let pair = Arc::new((SetLock::new(), AtomicU32::new(0)));
+                let pair = Arc::new((SetLock::default(), AtomicU32::new(0)));
                 let threads: Vec<_> = (0..2)
                     .map(|_| {
                         let pair = Arc::clone(&pair);

@@ -219,7 +219,7 @@ mod tests {
         }
     }
 
-    fn every_variant_agrees_with_the_twin<const N: usize>() {
+    fn agree_on_ways<const N: usize>() {
         let rounds = if cfg!(miri) { 5 } else { 2_000 };
         let mut random = Random::new(N as u64);
         for _ in 0..rounds {
@@ -249,18 +249,10 @@ mod tests {
     }
 
     #[test]
-    fn every_variant_agrees_with_the_twin_on_8_ways() {
-        every_variant_agrees_with_the_twin::<8>();
-    }
-
-    #[test]
-    fn every_variant_agrees_with_the_twin_on_16_ways() {
-        every_variant_agrees_with_the_twin::<16>();
-    }
-
-    #[test]
-    fn every_variant_agrees_with_the_twin_on_32_ways() {
-        every_variant_agrees_with_the_twin::<32>();
+    fn every_variant_agrees_with_the_twin_on_8_16_and_32_ways() {
+        agree_on_ways::<8>();
+        agree_on_ways::<16>();
+        agree_on_ways::<32>();
     }
 
     #[test]

@@ -1,13 +1,12 @@
 //! Changes of the policy of a table that holds pages.
 
-use octavo_table::{Claim, Mixer, PolicyKind, Shape, Table, Tag};
+use octavo_table::{Mixer, PolicyKind, Shape, Table, Tag};
 
+use crate::common::{one_set, publish, replace};
 use octavo_random::Random;
 
-fn bring(table: &Table<16>, tag: Tag) -> Option<Tag> {
-    let Claim::Claimed { slot, evicted } = table.lock(tag).claim(tag) else { panic!("every way is clean") };
-    assert!(!table.publish(slot, false));
-    evicted
+fn tag(page: u64) -> Tag {
+    Tag(page << 24)
 }
 
 fn is_resident(table: &Table<16>, tag: Tag) -> bool {
@@ -26,7 +25,7 @@ fn a_change_of_policy_evicts_no_page_and_works_between_every_two_policies() {
                     let tag = mixer.tag(random.below(3000));
                     match table.find(tag) {
                         Some(found) => _ = table.touch(&found),
-                        None => _ = bring(&table, tag),
+                        None => _ = replace(&table, tag),
                     }
                 }
             };
@@ -46,30 +45,28 @@ fn a_change_of_policy_evicts_no_page_and_works_between_every_two_policies() {
 
 #[test]
 fn the_new_policy_continues_in_the_order_of_the_old_one() {
-    let tag = |page: u64| Tag(page << 24);
-    for new in [PolicyKind::Fifo, PolicyKind::Lru, PolicyKind::Lfu, PolicyKind::NrLfu, PolicyKind::Mq] {
-        let table = Table::<16>::new(Shape { segments_max: 1, sets_per_segment: 1 }, PolicyKind::Lru, 1);
-        (0..16).for_each(|page| _ = bring(&table, tag(page)));
+    let used = || {
+        let table = one_set::<16>(PolicyKind::Lru);
+        (0..16).for_each(|page| _ = replace(&table, tag(page)));
         // The pages are used in the opposite order, one each time another page comes in.
         for page in (12..16).rev() {
             table.touch(&table.find(tag(page)).unwrap());
-            bring(&table, tag(100 + page));
+            replace(&table, tag(100 + page));
         }
+        table
+    };
+    for new in [PolicyKind::Fifo, PolicyKind::Lru, PolicyKind::Lfu, PolicyKind::NrLfu, PolicyKind::Mq] {
+        let table = used();
         let mut there: Vec<Tag> = (0..200).map(tag).filter(|tag| is_resident(&table, *tag)).collect();
         assert_eq!(there.len(), 16);
         // The expected victims, from a second table with the same history that stays with `lru`.
-        let twin = Table::<16>::new(Shape { segments_max: 1, sets_per_segment: 1 }, PolicyKind::Lru, 1);
-        (0..16).for_each(|page| _ = bring(&twin, tag(page)));
-        for page in (12..16).rev() {
-            twin.touch(&twin.find(tag(page)).unwrap());
-            bring(&twin, tag(100 + page));
-        }
+        let twin = used();
         table.set_policy(new);
         // The first half: none of these pages was used since, so all policies that keep an order
         // keep this one.
         for page in 1000..1008 {
-            let evicted = bring(&table, tag(page));
-            let next = bring(&twin, tag(page));
+            let evicted = replace(&table, tag(page));
+            let next = replace(&twin, tag(page));
             assert_eq!(evicted, next, "{new:?}");
             there.retain(|tag| Some(*tag) != evicted);
         }
@@ -79,31 +76,23 @@ fn the_new_policy_continues_in_the_order_of_the_old_one() {
 
 #[test]
 fn a_policy_that_counts_hits_begins_to_count_and_one_that_does_not_stops() {
-    let tag = |page: u64| Tag(page << 24);
-    let table = Table::<16>::new(Shape { segments_max: 1, sets_per_segment: 1 }, PolicyKind::Fifo, 1);
-    (0..16).for_each(|page| _ = bring(&table, tag(page)));
+    let table = one_set::<16>(PolicyKind::Fifo);
+    (0..16).for_each(|page| _ = replace(&table, tag(page)));
     table.set_policy(PolicyKind::Lfu);
     for page in (0..16).filter(|page| *page != 9) {
         (0..5).for_each(|_| _ = table.touch(&table.find(tag(page)).unwrap()));
     }
-    assert_eq!(bring(&table, tag(50)), Some(tag(9)));
+    assert_eq!(replace(&table, tag(50)), Some(tag(9)));
     table.set_policy(PolicyKind::Fifo);
-    assert!(bring(&table, tag(51)).is_some());
+    assert!(replace(&table, tag(51)).is_some());
 }
 
 #[test]
 fn pages_read_ahead_are_counted_and_leave_first_once_requested() {
-    let tag = |page: u64| Tag(page << 24);
-    let table = Table::<16>::new(Shape { segments_max: 1, sets_per_segment: 1 }, PolicyKind::Lru, 1);
-    let ahead = |page: u64| {
-        let Claim::Claimed { slot, evicted } = table.lock(tag(page)).claim_ahead(tag(page)) else {
-            panic!("a way is free")
-        };
-        assert!(!table.publish(slot, false));
-        evicted
-    };
+    let table = one_set::<16>(PolicyKind::Lru);
+    let ahead = |page: u64| publish(&table, table.lock(tag(page)).claim_ahead(tag(page)));
     let hit = |page: u64| table.touch(&table.find(tag(page)).unwrap());
-    (0..14).for_each(|page| _ = bring(&table, tag(page)));
+    (0..14).for_each(|page| _ = replace(&table, tag(page)));
     ahead(100);
     ahead(101);
     // The first request is told that the page was read ahead; later ones are not.
@@ -133,19 +122,15 @@ fn pages_read_ahead_are_counted_and_leave_first_once_requested() {
 /// A loop that read-ahead brings in would otherwise look as if more memory could save its misses.
 #[test]
 fn only_misses_count_as_returns_of_remembered_pages() {
-    let tag = |page: u64| Tag(page << 24);
-    let table = Table::<16>::new(Shape { segments_max: 1, sets_per_segment: 1 }, PolicyKind::Mq, 1);
+    let table = one_set::<16>(PolicyKind::Mq);
     let returns = || table.tally().ghost_hits.load(std::sync::atomic::Ordering::Relaxed);
-    (0..20).for_each(|page| _ = bring(&table, tag(page)));
+    (0..20).for_each(|page| _ = replace(&table, tag(page)));
     assert_eq!(returns(), 0);
     let gone: Vec<u64> = (0..20).filter(|page| !is_resident(&table, tag(*page))).collect();
     assert_eq!(gone.len(), 4);
-    bring(&table, tag(gone[0]));
+    replace(&table, tag(gone[0]));
     assert_eq!(returns(), 1);
-    let Claim::Claimed { slot, .. } = table.lock(tag(gone[1])).claim_ahead(tag(gone[1])) else {
-        panic!("a way is free")
-    };
-    assert!(!table.publish(slot, false));
+    publish(&table, table.lock(tag(gone[1])).claim_ahead(tag(gone[1])));
     assert_eq!(returns(), 1);
     // Ghosts: two per way, one for the paper's lists of car, none for policies without ghosts.
     for (policy, slots) in [(PolicyKind::Mq, 32), (PolicyKind::Car, 16), (PolicyKind::Lru, 0)] {

@@ -2,13 +2,10 @@
 //! [`octavo_table::SetGuard::policy_bits`] returns the history and
 //! [`octavo_table::SetGuard::claim_known`] takes it.
 
-use octavo_table::{Claim, PolicyKind, Shape, Table, Tag};
+use octavo_table::{PolicyKind, Table, Tag};
 
+use crate::common::{one_set, publish, replace};
 use octavo_random::{Random, for_seeds};
-
-fn one_set(policy: PolicyKind) -> Table<16> {
-    Table::new(Shape { segments_max: 1, sets_per_segment: 1 }, policy, 1)
-}
 
 fn tag(page: u64) -> Tag {
     Tag(page << 24)
@@ -16,11 +13,7 @@ fn tag(page: u64) -> Tag {
 
 /// Brings a page in, and returns the page that was evicted for it.
 fn bring(table: &Table<16>, page: u64) -> Option<Tag> {
-    let Claim::Claimed { slot, evicted } = table.lock(tag(page)).claim(tag(page)) else {
-        panic!("every way is clean")
-    };
-    assert!(!table.publish(slot, false));
-    evicted
+    replace(table, tag(page))
 }
 
 /// Returns the set's pages with their histories, in the order of their ways.
@@ -58,11 +51,8 @@ fn moved(policy: PolicyKind, pages: &[(Tag, u16)], clock: usize) -> Table<16> {
         table.lock(tag(1000 + page)).remove_quiet(&found, false).expect("it is clean");
     }
     for (tag, bits) in pages {
-        let Claim::Claimed { slot, evicted } = table.lock(*tag).claim_known(*tag, *bits) else {
-            panic!("every way is clean")
-        };
+        let evicted = publish(&table, table.lock(*tag).claim_known(*tag, *bits));
         assert_eq!(evicted, None, "a way is free");
-        assert!(!table.publish(slot, false));
     }
     table
 }

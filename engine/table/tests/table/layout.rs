@@ -9,6 +9,7 @@ use octavo_table::{
     PolicyKind, SEGMENTS_MAX, SegmentIndex, Shape, SlotIndex, State, Table, Tag,
 };
 
+use crate::common::{bring, one_set};
 use octavo_random::Random;
 
 /// A mover for tables that hold no bytes.
@@ -26,12 +27,6 @@ fn finish<const W: usize>(table: &Table<W>, moves: Vec<Move>) {
     for mv in moves {
         assert_eq!(table.advance(mv, &mut Nothing).busy, None);
     }
-}
-
-fn bring<const W: usize>(table: &Table<W>, tag: Tag, dirty: bool) -> Option<SlotIndex> {
-    let Claim::Claimed { slot, .. } = table.lock(tag).claim(tag) else { return None };
-    assert!(!table.publish(slot, dirty));
-    Some(slot)
 }
 
 fn costs_at_most_the_budget<const W: usize>() {
@@ -286,7 +281,7 @@ fn tables_at_different_addresses_hold_the_same_bytes_and_none_is_an_address() {
 
 #[test]
 fn one_pin_too_many_is_refused_and_changes_no_other_field_p4_p5() {
-    let table = Table::<8>::new(Shape { segments_max: 1, sets_per_segment: 1 }, PolicyKind::Lru, 1);
+    let table = one_set::<8>(PolicyKind::Lru);
     let slot = table.slot(bring(&table, Tag(0), true).unwrap());
     let before = slot.load();
     (0..PINS_MAX).for_each(|_| slot.pin(before).unwrap());
@@ -303,7 +298,7 @@ fn one_pin_too_many_is_refused_and_changes_no_other_field_p4_p5() {
 
 #[test]
 fn a_set_whose_ways_are_all_pinned_is_full_and_one_unpin_makes_room() {
-    let table = Table::<8>::new(Shape { segments_max: 1, sets_per_segment: 1 }, PolicyKind::Clock, 1);
+    let table = one_set::<8>(PolicyKind::Clock);
     let slots: Vec<_> = (0..8).map(|page| table.slot(bring(&table, Tag(page), false).unwrap())).collect();
     slots.iter().for_each(|slot| slot.pin(slot.load()).unwrap());
     assert_eq!(table.lock(Tag(8)).claim(Tag(8)), Claim::Full);
@@ -314,7 +309,7 @@ fn a_set_whose_ways_are_all_pinned_is_full_and_one_unpin_makes_room() {
 
 #[test]
 fn a_way_whose_snapshot_is_pinned_is_not_claimed_and_not_lost_p5_p9() {
-    let table = Table::<8>::new(Shape { segments_max: 1, sets_per_segment: 1 }, PolicyKind::Lru, 1);
+    let table = one_set::<8>(PolicyKind::Lru);
     let slot = table.slot(bring(&table, Tag(0), false).unwrap());
     slot.pin(slot.load()).unwrap();
     let mut guard = table.lock(Tag(0));

@@ -11,6 +11,8 @@ mod cache;
 #[cfg(not(any(loom, shuttle)))]
 mod change;
 #[cfg(not(any(loom, shuttle)))]
+mod common;
+#[cfg(not(any(loom, shuttle)))]
 mod known;
 #[cfg(not(any(loom, shuttle)))]
 mod layout;

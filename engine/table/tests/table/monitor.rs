@@ -1,7 +1,8 @@
 //! The miss curve of a monitor against tables of other sizes that see all accesses.
 
-use octavo_table::{Claim, Mixer, PolicyKind, Shape, Table};
+use octavo_table::{Mixer, PolicyKind, Shape, Table};
 
+use crate::common::{one_set, replace};
 use octavo_random::Random;
 
 /// Returns a table of `slots` slots: sets of sixteen ways, segments of 32 sets.
@@ -17,8 +18,7 @@ fn access(table: &Table, mixer: &Mixer, page: u64) -> bool {
         table.touch(&found);
         return true;
     }
-    let Claim::Claimed { slot, .. } = table.lock(tag).claim(tag) else { panic!("every way is clean") };
-    assert!(!table.publish(slot, false));
+    replace(table, tag);
     false
 }
 
@@ -122,7 +122,7 @@ fn entries_that_are_not_drained_are_lost_and_the_rest_stands_for_them() {
 fn a_monitor_keeps_to_its_bytes_or_is_not_started() {
     for most in (9..26).map(|shift| 1u64 << shift) {
         for allowed in [0u64, 1000, 5000, 20_000, 100_000, 2_000_000] {
-            let table = Table::<16>::new(Shape { segments_max: 1, sets_per_segment: 1 }, PolicyKind::Lru, 1);
+            let table = one_set::<16>(PolicyKind::Lru);
             let taken = table.watch(most, allowed);
             assert!(taken <= allowed, "{taken} of {allowed} for {most} pages");
             assert_eq!(taken > 0, table.monitor().is_some());

@@ -115,12 +115,17 @@ impl<const W: usize> Pair<W> {
                     9 => self.remove(tag, page, dirty),
                     _ => self.end(tag, page, dirty),
                 };
-                match next {
-                    Some(page) => self.pages.insert(tag, page),
-                    None => self.pages.remove(&tag),
-                };
+                self.keep(tag, next);
             }
         }
+    }
+
+    /// Records what became of a page: `None` if it has left.
+    fn keep(&mut self, tag: Tag, page: Option<Page>) {
+        match page {
+            Some(page) => self.pages.insert(tag, page),
+            None => self.pages.remove(&tag),
+        };
     }
 
     fn bring(&mut self, tag: Tag, dirty: bool, later: bool) {
@@ -333,10 +338,7 @@ impl<const W: usize> Pair<W> {
                 State::Dirty => self.write_back(&found, page, true),
                 _ => self.end(tag, page, false),
             };
-            match next {
-                Some(page) => self.pages.insert(tag, page),
-                None => self.pages.remove(&tag),
-            };
+            self.keep(tag, next);
         }
     }
 
