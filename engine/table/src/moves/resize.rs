@@ -271,7 +271,7 @@ impl<const W: usize> Table<W> {
             return;
         }
         // 1. A place in the new set.
-        let Claim::Claimed { slot: to, evicted } = guard.claim_place(page.tag()) else {
+        let Claim::Claimed { slot: to, evicted } = guard.claim_beside(page.tag()) else {
             match guard.remove_quiet(&page, false) {
                 Ok(_) => pass.let_go += 1,
                 Err(_) => pass.busy = Some(page.index),

@@ -39,16 +39,7 @@ impl PolicyKind {
 
     /// Returns the name that configurations use.
     pub const fn name(self) -> &'static str {
-        match self {
-            PolicyKind::Fifo => "fifo",
-            PolicyKind::Lru => "lru",
-            PolicyKind::Clock => "clock",
-            PolicyKind::Lfu => "lfu",
-            PolicyKind::NrLfu => "nrlfu",
-            PolicyKind::Car => "car",
-            PolicyKind::Mq => "mq",
-            PolicyKind::Octavo => "octavo",
-        }
+        ["fifo", "lru", "clock", "lfu", "nrlfu", "car", "mq", "octavo"][self as usize]
     }
 }
 

@@ -95,7 +95,7 @@ impl<'t, const W: usize> SetGuard<'t, W> {
     /// miss. A page that is evicted before any request counts as wasted.
     pub fn claim_ahead(&mut self, tag: Tag) -> Claim {
         debug_assert!(self.find(tag).is_none(), "claim of a page that is already in its set");
-        let claim = self.claim_place(tag);
+        let claim = self.claim_for(tag, false);
         self.note(claim, |head| &head.ahead)
     }
 
@@ -113,7 +113,7 @@ impl<'t, const W: usize> SetGuard<'t, W> {
     /// clock does not move.
     pub fn claim_known(&mut self, tag: Tag, bits: u16) -> Claim {
         debug_assert!(self.find(tag).is_none(), "claim of a page that is already in its set");
-        let claim = self.claim_place(tag);
+        let claim = self.claim_for(tag, false);
         if let Claim::Claimed { slot, .. } = claim {
             let (set, way) = self.table.place_of(slot);
             let head = self.table.head(set);
@@ -141,21 +141,17 @@ impl<'t, const W: usize> SetGuard<'t, W> {
         })
     }
 
-    /// Claims as [`Self::claim`] does, for a page that is still in the set it moves from.
-    pub(crate) fn claim_place(&mut self, tag: Tag) -> Claim {
-        self.claim_for(tag, false)
-    }
-
     fn claim_for(&mut self, tag: Tag, is_miss: bool) -> Claim {
         let set = self.next.unwrap_or(self.home);
         with_policy!(self.table.policy(), P => self.claim_by::<P>(set, tag, is_miss))
     }
 
-    /// Takes a second slot for a page that is resident but pinned. A write continues in the new
+    /// Takes a second slot for a page that is resident: in another set, if it moves there, or in its
+    /// own, if it is pinned. A write of a pinned page continues in the new
     /// slot, and the old slot becomes the snapshot of the pins (`Slot::begin_move`, copy, publish,
     /// `remove_moved`, all under this guard).
     pub fn claim_beside(&mut self, tag: Tag) -> Claim {
-        self.claim_place(tag)
+        self.claim_for(tag, false)
     }
 
     /// Releases a slot taken by `Slot::begin_move` (P9) once its page is published in another, and

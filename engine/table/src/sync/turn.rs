@@ -7,73 +7,39 @@
 //! of a flag that has no meaning. All turns conflict with each other, so loom tries them in every
 //! order; they are relaxed, so they order nothing that the protocol must order itself.
 
+use std::ops::Deref;
+
 use super::atomic::Ordering;
-use loom::sync::atomic::AtomicBool;
+use loom::sync::atomic::{self, AtomicBool};
 
-macro_rules! atomic_with_turns {
-    ($name:ident, $value:ty) => {
-        #[derive(Debug, Default)]
-        pub struct $name {
-            turn: AtomicBool,
-            value: loom::sync::atomic::$name,
-        }
-
-        // Each is what its namesake in std is.
-        #[allow(dead_code)]
-        impl $name {
-            pub fn new(value: $value) -> Self {
-                Self { turn: AtomicBool::new(false), value: loom::sync::atomic::$name::new(value) }
-            }
-
-            fn in_turn(&self) -> &loom::sync::atomic::$name {
-                // Relaxed: a turn orders nothing.
-                self.turn.swap(false, Ordering::Relaxed);
-                &self.value
-            }
-
-            pub fn load(&self, order: Ordering) -> $value {
-                self.in_turn().load(order)
-            }
-
-            pub fn store(&self, value: $value, order: Ordering) {
-                self.in_turn().store(value, order);
-            }
-
-            pub fn fetch_add(&self, value: $value, order: Ordering) -> $value {
-                self.in_turn().fetch_add(value, order)
-            }
-
-            pub fn fetch_sub(&self, value: $value, order: Ordering) -> $value {
-                self.in_turn().fetch_sub(value, order)
-            }
-
-            pub fn fetch_or(&self, value: $value, order: Ordering) -> $value {
-                self.in_turn().fetch_or(value, order)
-            }
-
-            pub fn compare_exchange(
-                &self,
-                old: $value,
-                new: $value,
-                success: Ordering,
-                failure: Ordering,
-            ) -> Result<$value, $value> {
-                self.in_turn().compare_exchange(old, new, success, failure)
-            }
-
-            /// Never fails spuriously, as loom's does not.
-            pub fn compare_exchange_weak(
-                &self,
-                old: $value,
-                new: $value,
-                success: Ordering,
-                failure: Ordering,
-            ) -> Result<$value, $value> {
-                self.compare_exchange(old, new, success, failure)
-            }
-        }
-    };
+/// An atomic of loom. Whoever accesses it takes a turn.
+#[derive(Debug, Default)]
+pub struct InTurn<A> {
+    turn: AtomicBool,
+    value: A,
 }
 
-atomic_with_turns!(AtomicU16, u16);
-atomic_with_turns!(AtomicU64, u64);
+pub type AtomicU16 = InTurn<atomic::AtomicU16>;
+pub type AtomicU64 = InTurn<atomic::AtomicU64>;
+
+impl AtomicU16 {
+    pub fn new(value: u16) -> Self {
+        InTurn { turn: AtomicBool::new(false), value: atomic::AtomicU16::new(value) }
+    }
+}
+
+impl AtomicU64 {
+    pub fn new(value: u64) -> Self {
+        InTurn { turn: AtomicBool::new(false), value: atomic::AtomicU64::new(value) }
+    }
+}
+
+impl<A> Deref for InTurn<A> {
+    type Target = A;
+
+    fn deref(&self) -> &A {
+        // Relaxed: a turn orders nothing.
+        self.turn.swap(false, Ordering::Relaxed);
+        &self.value
+    }
+}

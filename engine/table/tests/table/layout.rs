@@ -1,7 +1,6 @@
 //! The memory of a table: what it costs, how evenly entries are spread, and that it may lie at any
 //! address.
 
-use std::alloc;
 use std::ptr::NonNull;
 
 use octavo_table::{
@@ -50,16 +49,21 @@ fn metadata_with_ghosts_and_directory_is_at_most_32_bytes_a_page() {
     costs_at_most_the_budget::<32>();
 }
 
+/// Returns the fewest and the most entries of a segment. `live` segments are in use.
+fn fewest_and_most_entries(table: &Table<8>, live: u32) -> (usize, usize) {
+    let entries = table.entries_per_segment();
+    assert_eq!(entries.len(), live as usize);
+    (*entries.iter().min().unwrap(), *entries.iter().max().unwrap())
+}
+
 #[test]
 fn entries_are_spread_evenly_over_every_number_of_segments_while_growing_and_shrinking() {
     let shape = Shape { segments_max: if cfg!(miri) { 4 } else { 64 }, sets_per_segment: 1 };
     let table = Table::<8>::new(shape, PolicyKind::Fifo, 1);
     let segments = if cfg!(miri) { 3 } else { 64 };
     let check = |live: u32| {
-        let entries = table.entries_per_segment();
-        assert_eq!(entries.len(), live as usize);
-        let (least, most) = (*entries.iter().min().unwrap(), *entries.iter().max().unwrap());
-        assert!(most - least <= 1 && least >= ENTRIES_PER_SEGMENT as usize, "{live} segments: {entries:?}");
+        let (least, most) = fewest_and_most_entries(&table, live);
+        assert!(most - least <= 1 && least >= ENTRIES_PER_SEGMENT as usize, "{live}: {least} to {most}");
     };
     check(1);
     for live in 2..=segments {
@@ -80,9 +84,8 @@ fn entries_are_spread_evenly_over_every_number_of_segments_while_growing_and_shr
 fn a_table_that_starts_with_any_number_of_segments_spreads_its_entries_evenly() {
     for live in 1..=if cfg!(miri) { 5 } else { 64 } {
         let table = Table::<8>::new(Shape { segments_max: 64, sets_per_segment: 1 }, PolicyKind::Fifo, live);
-        let entries = table.entries_per_segment();
-        assert!(entries.iter().max().unwrap() - entries.iter().min().unwrap() <= 1, "{entries:?}");
-        assert_eq!(entries.len(), live as usize);
+        let (least, most) = fewest_and_most_entries(&table, live);
+        assert!(most - least <= 1, "{live} segments: {least} to {most}");
     }
 }
 
@@ -94,9 +97,7 @@ fn a_table_with_the_maximum_number_of_segments_starts_at_once() {
     let shape = Shape { segments_max: SEGMENTS_MAX, sets_per_segment: 1 };
     for nodes in [1, 2] {
         let table = Table::<8>::spread(shape, nodes, PolicyKind::Fifo, SEGMENTS_MAX);
-        let entries = table.entries_per_segment();
-        let (least, most) = (*entries.iter().min().unwrap(), *entries.iter().max().unwrap());
-        assert_eq!(entries.len(), SEGMENTS_MAX as usize, "{nodes} nodes");
+        let (least, most) = fewest_and_most_entries(&table, SEGMENTS_MAX);
         assert!(
             least >= ENTRIES_PER_SEGMENT as usize && most - least <= 1,
             "{nodes} nodes: {least} to {most}"
@@ -203,37 +204,31 @@ fn entries_shift_between_nodes_and_every_segment_keeps_some_while_segments_join_
     }
 }
 
-/// An allocation for a table, `skew` lines into the allocated memory.
+#[derive(Clone)]
+#[repr(align(4096))]
+struct Aligned([u8; 4096]);
+
+/// Memory for a table, `skew_bytes` into the allocation.
 struct Place {
-    start: *mut u8,
-    layout: alloc::Layout,
+    memory: Vec<Aligned>,
     skew_bytes: usize,
+    bytes: usize,
 }
 
 impl Place {
     fn new(bytes: usize, skew_lines: usize) -> Place {
-        let layout = alloc::Layout::from_size_align(bytes + skew_lines * 64, 4096).unwrap();
-        // SAFETY: the size is not zero.
-        let start = unsafe { alloc::alloc_zeroed(layout) };
-        Place { start, layout, skew_bytes: skew_lines * 64 }
+        let skew_bytes = skew_lines * 64;
+        let memory = vec![Aligned([0; 4096]); (skew_bytes + bytes).div_ceil(4096)];
+        Place { memory, skew_bytes, bytes }
     }
 
-    fn memory(&self) -> NonNull<u8> {
-        // SAFETY: inside the allocation, which is this much larger.
-        NonNull::new(unsafe { self.start.add(self.skew_bytes) }).unwrap()
+    fn memory(&mut self) -> NonNull<u8> {
+        // Inside the allocation, which is this much larger.
+        NonNull::new(self.memory.as_mut_ptr().cast::<u8>().wrapping_add(self.skew_bytes)).unwrap()
     }
 
-    fn bytes(&self) -> &[u8] {
-        let length = self.layout.size() - self.skew_bytes;
-        // SAFETY: allocated zeroed, this long, and no table uses it any more when this is called.
-        unsafe { std::slice::from_raw_parts(self.memory().as_ptr(), length) }
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        // SAFETY: allocated with this very layout, and freed once.
-        unsafe { alloc::dealloc(self.start, self.layout) };
+    fn bytes(&self) -> impl Iterator<Item = u8> {
+        self.memory.iter().flat_map(|part| part.0).skip(self.skew_bytes).take(self.bytes)
     }
 }
 
@@ -259,7 +254,7 @@ fn tables_at_different_addresses_hold_the_same_bytes_and_none_is_an_address() {
     let shape = Shape { segments_max: 3, sets_per_segment: 2 };
     let bytes = Table::<16>::memory_bytes(shape);
     let places = [0, 7].map(|skew| {
-        let place = Place::new(bytes, skew);
+        let mut place = Place::new(bytes, skew);
         // SAFETY: zeroed, aligned to 64, this long, and used by nothing else while the table lives.
         let table = unsafe { Table::<16>::in_memory(place.memory(), shape, 1, PolicyKind::NrLfu, 1) };
         run_operations(&table);
@@ -268,13 +263,16 @@ fn tables_at_different_addresses_hold_the_same_bytes_and_none_is_an_address() {
     });
     for place in &places {
         assert!(
-            place.bytes() == places[0].bytes(),
+            place.bytes().eq(places[0].bytes()),
             "the same operations leave the same bytes at any address"
         );
-        let own = place.start as usize..place.start as usize + place.layout.size();
-        for word in place.bytes().windows(8) {
-            let word = u64::from_ne_bytes(word.try_into().unwrap());
-            assert!(!own.contains(&(word as usize)), "an address in a table: {word:#x}");
+        let own = place.memory.as_ptr_range();
+        for word in place.bytes().collect::<Vec<_>>().windows(8) {
+            let word = usize::from_ne_bytes(word.try_into().unwrap());
+            assert!(
+                !(own.start as usize..own.end as usize).contains(&word),
+                "an address in a table: {word:#x}"
+            );
         }
     }
 }
