@@ -28,7 +28,8 @@ pub enum Step {
     LookBeforeClosing,
 }
 
-/// A plain atomic of std, so that reading it is not a step of the model. Relaxed: it orders nothing.
+/// A plain atomic of std, so that reading it is not a step of the model. Relaxed: it orders
+/// nothing.
 #[cfg(any(loom, shuttle))]
 static BROKEN: AtomicUsize = AtomicUsize::new(0);
 

@@ -44,7 +44,8 @@ pub enum Step {
     ForgetAwayOrphans,
 }
 
-/// A plain atomic of std, so that reading it is not a step of the model. Relaxed: it orders nothing.
+/// A plain atomic of std, so that reading it is not a step of the model. Relaxed: it orders
+/// nothing.
 #[cfg(any(loom, shuttle))]
 static BROKEN: AtomicUsize = AtomicUsize::new(0);
 

@@ -1,10 +1,10 @@
 //! `fifo` and `lru`: the page with the oldest stamp is evicted first.
 //!
-//! A page's bits are the set's clock: when the page came in (`fifo`: a hit changes nothing), or when
-//! it was last used (`lru`). The clock moves when a page comes in. Hits between two arrivals have
-//! the same time, so a page that is hit often is stamped once per arrival and not once per hit. The
-//! order of `lru` differs from exact LRU only among pages hit since the last arrival, and such a
-//! page is a victim only if all pages of the set were hit.
+//! A page's bits are the set's clock: when the page came in (`fifo`: a hit changes nothing), or
+//! when it was last used (`lru`). The clock moves when a page comes in. Hits between two arrivals
+//! have the same time, so a page that is hit often is stamped once per arrival and not once per
+//! hit. The order of `lru` differs from exact LRU only among pages hit since the last arrival, and
+//! such a page is a victim only if all pages of the set were hit.
 
 use super::view::{Policy, View, ways_of};
 

@@ -146,10 +146,10 @@ impl<'t, const W: usize> SetGuard<'t, W> {
         with_policy!(self.table.policy(), P => self.claim_by::<P>(set, tag, is_miss))
     }
 
-    /// Takes a second slot for a page that is resident: in another set, if it moves there, or in its
-    /// own, if it is pinned. A write of a pinned page continues in the new
-    /// slot, and the old slot becomes the snapshot of the pins (`Slot::begin_move`, copy, publish,
-    /// `remove_moved`, all under this guard).
+    /// Takes a second slot for a page that is resident: in another set, if it moves there, or in
+    /// its own, if it is pinned. A write of a pinned page continues in the new slot, and the old
+    /// slot becomes the snapshot of the pins (`Slot::begin_move`, copy, publish, `remove_moved`,
+    /// all under this guard).
     pub fn claim_beside(&mut self, tag: Tag) -> Claim {
         self.claim_for(tag, false)
     }

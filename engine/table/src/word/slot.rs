@@ -260,8 +260,8 @@ impl<'t> Slot<'t> {
 
     /// Changes a word whose state only its owner ends, or a thread under the set's lock; others
     /// change its flags and pins in the meantime. Returns the word that was replaced. Release:
-    /// whatever the owner did with the bytes comes before the next claimant's writing (P1). Acquire:
-    /// pairs with `unpin`, and with `wait` (P12), whose registration is looked up next.
+    /// whatever the owner did with the bytes comes before the next claimant's writing (P1).
+    /// Acquire: pairs with `unpin`, and with `wait` (P12), whose registration is looked up next.
     #[inline(always)]
     pub(crate) fn change_own(&self, next: impl Fn(Word) -> Word) -> Word {
         let seen = Word(self.word.load(Ordering::Relaxed));

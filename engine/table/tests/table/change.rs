@@ -2,7 +2,7 @@
 
 use octavo_table::{Mixer, PolicyKind, Shape, Table, Tag};
 
-use crate::common::{one_set, publish, replace};
+use crate::setup::{one_set, publish, replace};
 use octavo_random::Random;
 
 fn tag(page: u64) -> Tag {

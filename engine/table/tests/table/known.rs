@@ -4,7 +4,7 @@
 
 use octavo_table::{PolicyKind, Table, Tag};
 
-use crate::common::{one_set, publish, replace};
+use crate::setup::{one_set, publish, replace};
 use octavo_random::{Random, for_seeds};
 
 fn tag(page: u64) -> Tag {

@@ -8,7 +8,7 @@ use octavo_table::{
     PolicyKind, SEGMENTS_MAX, SegmentIndex, Shape, SlotIndex, State, Table, Tag,
 };
 
-use crate::common::{bring, one_set};
+use crate::setup::{bring, one_set};
 use octavo_random::Random;
 
 /// A mover for tables that hold no bytes.

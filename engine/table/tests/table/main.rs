@@ -11,8 +11,6 @@ mod cache;
 #[cfg(not(any(loom, shuttle)))]
 mod change;
 #[cfg(not(any(loom, shuttle)))]
-mod common;
-#[cfg(not(any(loom, shuttle)))]
 mod known;
 #[cfg(not(any(loom, shuttle)))]
 mod layout;
@@ -22,6 +20,8 @@ mod monitor;
 mod policies;
 #[cfg(all(test, shuttle))]
 mod schedules;
+#[cfg(not(any(loom, shuttle)))]
+mod setup;
 #[cfg(not(any(loom, shuttle)))]
 mod threads;
 #[cfg(not(any(loom, shuttle)))]

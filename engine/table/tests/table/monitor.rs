@@ -2,7 +2,7 @@
 
 use octavo_table::{Mixer, PolicyKind, Shape, Table};
 
-use crate::common::{one_set, replace};
+use crate::setup::{one_set, replace};
 use octavo_random::Random;
 
 /// Returns a table of `slots` slots: sets of sixteen ways, segments of 32 sets.

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use octavo_table::{PolicyKind, Tag, ghosts_of};
 
-use crate::common::{one_set, replace};
+use crate::setup::{one_set, replace};
 use octavo_random::{Random, for_seeds};
 
 /// A page as the twins see it. Times count arrivals; `tick` counts all accesses.
