@@ -43,12 +43,6 @@ impl<T> Lists<T> {
         Lists { index: HashMap::default(), nodes: Vec::new(), free: Vec::new(), ends: vec![EMPTY; count] }
     }
 
-    /// Adds an empty list and returns its number.
-    pub fn add(&mut self) -> usize {
-        self.ends.push(EMPTY);
-        self.ends.len() - 1
-    }
-
     /// Returns the pages known in all lists.
     pub fn known(&self) -> u64 {
         self.index.len() as u64
