@@ -16,22 +16,41 @@ pub(super) const ONCE_GHOSTS: usize = 2;
 /// Ghosts of pages that left [`OFTEN`]; B2.
 pub(super) const OFTEN_GHOSTS: usize = 3;
 
-pub(super) struct Arc {
-    capacity: u64,
+/// The lists of ARC and of CAR.
+pub(super) struct Adaptive<T> {
+    pub capacity: u64,
     /// How many pages [`ONCE`] should have; p in the paper.
-    target: f64,
-    pages: Lists,
+    pub target: f64,
+    pub pages: Lists<T>,
 }
 
-impl Arc {
+impl<T> Adaptive<T> {
     pub fn new(capacity: u64) -> Self {
-        Arc { capacity, target: 0.0, pages: Lists::new(4) }
+        Adaptive { capacity, target: 0.0, pages: Lists::new(4) }
     }
 
-    fn len(&self, list: usize) -> u64 {
+    pub fn len(&self, list: usize) -> u64 {
         self.pages.len(list)
     }
 
+    pub fn resident(&self) -> u64 {
+        self.len(ONCE) + self.len(OFTEN)
+    }
+
+    /// Moves the target after a ghost returned: up after a ghost of [`ONCE_GHOSTS`], down
+    /// otherwise, by the ratio of the ghost lists and at least by one page.
+    pub fn adapt(&mut self, ghost_list: usize) {
+        let (once, often) = (self.len(ONCE_GHOSTS) as f64, self.len(OFTEN_GHOSTS) as f64);
+        self.target = match ghost_list {
+            ONCE_GHOSTS => (self.target + (often / once).max(1.0)).min(self.capacity as f64),
+            _ => (self.target - (once / often).max(1.0)).max(0.0),
+        };
+    }
+}
+
+pub(super) type Arc = Adaptive<()>;
+
+impl Arc {
     /// REPLACE of the paper: one page becomes a ghost.
     fn replace(&mut self, for_often_ghost: bool) {
         let once = self.len(ONCE) as f64;
@@ -43,7 +62,7 @@ impl Arc {
 
     /// Makes room for an unknown page; case IV of the paper.
     fn make_room_for_new(&mut self) {
-        let full = self.resident_pages() == self.capacity;
+        let full = self.resident() == self.capacity;
         if self.len(ONCE) + self.len(ONCE_GHOSTS) == self.capacity {
             if self.len(ONCE) == self.capacity {
                 return self.pages.remove_oldest(ONCE);
@@ -58,16 +77,6 @@ impl Arc {
     }
 }
 
-/// Returns the target after a ghost returned to `pages`, lists numbered as above: up after a ghost
-/// of [`ONCE_GHOSTS`], down otherwise, by the ratio of the ghost lists and at least by one page.
-pub(super) fn adapted<T>(target: f64, pages: &Lists<T>, ghost_list: usize, capacity: u64) -> f64 {
-    let (once, often) = (pages.len(ONCE_GHOSTS) as f64, pages.len(OFTEN_GHOSTS) as f64);
-    match ghost_list {
-        ONCE_GHOSTS => (target + (often / once).max(1.0)).min(capacity as f64),
-        _ => (target - (once / often).max(1.0)).max(0.0),
-    }
-}
-
 impl Policy for Arc {
     fn access(&mut self, page: u64) -> bool {
         let Some(node) = self.pages.find(page) else {
@@ -78,7 +87,7 @@ impl Policy for Arc {
         let list = self.pages.list(node);
         let is_ghost = list == ONCE_GHOSTS || list == OFTEN_GHOSTS;
         if is_ghost {
-            self.target = adapted(self.target, &self.pages, list, self.capacity);
+            self.adapt(list);
             self.replace(list == OFTEN_GHOSTS);
         }
         self.pages.move_to(OFTEN, node);
@@ -86,7 +95,7 @@ impl Policy for Arc {
     }
 
     fn resident_pages(&self) -> u64 {
-        self.len(ONCE) + self.len(OFTEN)
+        self.resident()
     }
 }
 
@@ -96,19 +105,27 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn the_target_and_the_ghosts_stay_in_bounds() {
+    fn stays_in_bounds<T>()
+    where
+        Adaptive<T>: Policy,
+    {
         for capacity in [1, 2, 7, 32] {
-            let mut arc = Arc::new(capacity);
+            let mut cache = Adaptive::<T>::new(capacity);
             let mut random = Random::new(capacity);
             for _ in 0..20_000 {
-                arc.access(random.below(1 + random.clone().below(4 * capacity)));
-                assert!((0.0..=capacity as f64).contains(&arc.target), "{}", arc.target);
-                assert!(arc.resident_pages() <= capacity);
-                assert!(arc.len(ONCE) + arc.len(ONCE_GHOSTS) <= capacity);
-                assert!(arc.pages.known() <= 2 * capacity);
+                cache.access(random.below(1 + random.clone().below(4 * capacity)));
+                assert!((0.0..=capacity as f64).contains(&cache.target), "{}", cache.target);
+                assert!(cache.resident_pages() <= capacity);
+                assert!(cache.len(ONCE) + cache.len(ONCE_GHOSTS) <= capacity);
+                assert!(cache.pages.known() <= 2 * capacity);
             }
         }
+    }
+
+    #[test]
+    fn the_target_and_the_ghosts_of_arc_and_car_stay_in_bounds() {
+        stays_in_bounds::<()>();
+        stays_in_bounds::<bool>();
     }
 
     #[test]

@@ -4,27 +4,13 @@
 //! Ratios are fractions, as in `arc.rs`, and the lists have the same numbers. The hand of a clock
 //! is at the oldest page of its list; a ghost list has its earliest ghost first.
 
-use super::arc::{OFTEN, OFTEN_GHOSTS, ONCE, ONCE_GHOSTS, adapted};
-use super::lists::Lists;
+use super::arc::{Adaptive, OFTEN, OFTEN_GHOSTS, ONCE, ONCE_GHOSTS};
 use super::policy::Policy;
 
-pub(super) struct Car {
-    capacity: u64,
-    /// How many pages [`ONCE`] should have; p in the paper.
-    target: f64,
-    /// Whether each page was used since the hand passed it.
-    pages: Lists<bool>,
-}
+/// ARC's lists; the state of a page says whether it was used since the hand passed it.
+pub(super) type Car = Adaptive<bool>;
 
 impl Car {
-    pub fn new(capacity: u64) -> Self {
-        Car { capacity, target: 0.0, pages: Lists::new(4) }
-    }
-
-    fn len(&self, list: usize) -> u64 {
-        self.pages.len(list)
-    }
-
     /// replace() of the paper: turns the hands until a page that was not used becomes a ghost.
     fn replace(&mut self) {
         loop {
@@ -46,7 +32,7 @@ impl Policy for Car {
             self.pages[node] = true;
             return true;
         }
-        if self.resident_pages() == self.capacity {
+        if self.resident() == self.capacity {
             self.replace();
             if known.is_none() && self.len(ONCE) + self.len(ONCE_GHOSTS) == self.capacity {
                 self.pages.remove_oldest(ONCE_GHOSTS);
@@ -59,7 +45,7 @@ impl Policy for Car {
                 self.pages.push(ONCE, page, false);
             }
             Some((ghost, list)) => {
-                self.target = adapted(self.target, &self.pages, list, self.capacity);
+                self.adapt(list);
                 self.pages.move_to(OFTEN, ghost);
             }
         }
@@ -67,30 +53,13 @@ impl Policy for Car {
     }
 
     fn resident_pages(&self) -> u64 {
-        self.len(ONCE) + self.len(OFTEN)
+        self.resident()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use octavo_random::Random;
-
     use super::*;
-
-    #[test]
-    fn the_target_and_the_ghosts_stay_in_bounds() {
-        for capacity in [1, 2, 7, 32] {
-            let mut car = Car::new(capacity);
-            let mut random = Random::new(capacity);
-            for _ in 0..20_000 {
-                car.access(random.below(1 + random.clone().below(4 * capacity)));
-                assert!((0.0..=capacity as f64).contains(&car.target), "{}", car.target);
-                assert!(car.resident_pages() <= capacity);
-                assert!(car.len(ONCE) + car.len(ONCE_GHOSTS) <= capacity);
-                assert!(car.pages.known() <= 2 * capacity);
-            }
-        }
-    }
 
     #[test]
     fn used_pages_of_the_first_clock_move_to_the_second() {
