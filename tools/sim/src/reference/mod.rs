@@ -10,9 +10,6 @@
 //! What is not here: objects larger than one page, deletions, changes of the capacity, and the time
 //! that a policy takes.
 
-use std::fmt;
-use std::str::FromStr;
-
 use crate::cache::Cache;
 use policy::Policy;
 
@@ -161,22 +158,5 @@ impl Reference {
         let capacity_pages = capacity_pages.max(1);
         let make = self.entry().2?;
         Some(Box::new(Bounded { policy: make(capacity_pages, seed), capacity_pages }))
-    }
-}
-
-impl fmt::Display for Reference {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for Reference {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Self, String> {
-        Reference::ALL.into_iter().find(|reference| reference.name() == name).ok_or_else(|| {
-            let names = TABLE.map(|(_, name, _)| name).join(", ");
-            format!("there is no reference policy \"{name}\"; known: {names}")
-        })
     }
 }

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::reference::Reference;
+use crate::plan::Policy;
 use crate::simulate::{Row, ratio};
 
 /// The policy that cuts are relative to: global LRU.
@@ -114,7 +114,7 @@ pub fn compare(rows: &[Row]) -> Comparison {
 
 /// Whether a policy knows the future. Such a policy has a cut and a gap, but no rank.
 fn is_prophet(policy: &str) -> bool {
-    policy.parse().is_ok_and(Reference::needs_future)
+    Policy::named(policy).is_ok_and(|found| found[0].needs_future())
 }
 
 fn rank(row: &Row, all: &[&Row]) -> Option<f64> {
