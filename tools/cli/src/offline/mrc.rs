@@ -2,7 +2,7 @@
 
 use clap::{Args, ValueEnum};
 use octavo_sim::mrc::{Curve, Method, Options, PARTS, curves};
-use octavo_sim::report::{self, Point, Series};
+use octavo_sim::report::{self, Series};
 
 use super::inputs::{self, Json, News, Running, Traces, Ways};
 use crate::error::Error;
@@ -207,17 +207,6 @@ fn text(curves: &[Curve]) -> String {
 }
 
 fn series(curves: &[Curve]) -> Vec<Series> {
-    let series = curves.iter().map(|curve| Series {
-        label: label(curve),
-        points: curve
-            .points
-            .iter()
-            .map(|point| Point {
-                pages: point.capacity_pages as f64,
-                miss_ratio: point.miss_ratio,
-                error: point.error.unwrap_or(0.0),
-            })
-            .collect(),
-    });
+    let series = curves.iter().map(|curve| Series { label: label(curve), points: curve.points.clone() });
     series.collect()
 }

@@ -74,7 +74,7 @@ pub const RATE_SAMPLES_MAX: u32 = 1 << 20;
 pub const PARTS: u32 = 8;
 
 /// The curve of one policy over one trace.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Curve {
     /// Always `curve`.
     pub kind: &'static str,
@@ -126,7 +126,7 @@ pub struct CurvePoint {
 
 impl CurvePoint {
     /// Makes a point with its standard error; bytes come later.
-    pub(super) fn new(capacity_pages: u64, miss_ratio: f64, error: f64) -> CurvePoint {
+    pub(crate) fn new(capacity_pages: u64, miss_ratio: f64, error: f64) -> CurvePoint {
         CurvePoint { capacity_pages, miss_ratio, capacity_bytes: 0, error: Some(error) }
     }
 }

@@ -11,6 +11,7 @@ pub use octavo_draw::{aligned, bytes as human_bytes};
 pub use shares::{shares_html, shares_text, shares_toml};
 pub use summary::{BASE, Comparison, Contestant, LIMIT, LeftOut, PAGES_MIN, Summary, compare, cut};
 
+use crate::mrc::CurvePoint;
 use crate::simulate::Row;
 
 /// Names a policy and the ways of its sets: `lru/16`.
@@ -123,8 +124,7 @@ fn trace_section(page: &mut Page, trace: &str, rows: &[&Row], contestants: &[Con
             })
         });
         table.row(std::iter::once(label(*contestant)).chain(cells));
-        let point =
-            |row: &&Row| Point { pages: row.capacity_pages as f64, miss_ratio: row.miss_ratio, error: 0.0 };
+        let point = |row: &&Row| CurvePoint::new(row.capacity_pages, row.miss_ratio, 0.0);
         curves.push(Series { label: label(*contestant), points: rows.iter().map(point).collect() });
     }
     let svg = curves_svg(page, trace, &curves, None);
@@ -138,18 +138,7 @@ pub struct Series {
     /// The name of the curve. Curves of several traces with one name have one colour.
     pub label: String,
     /// The points, in ascending order of capacity.
-    pub points: Vec<Point>,
-}
-
-/// One point of a miss-ratio curve.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Point {
-    /// The capacity, in pages.
-    pub pages: f64,
-    /// The share of all accesses that miss at this capacity.
-    pub miss_ratio: f64,
-    /// The error of `miss_ratio`, in either direction. 0 if it is exact.
-    pub error: f64,
+    pub points: Vec<CurvePoint>,
 }
 
 /// Draws miss-ratio curves as one self-contained page: a chart for each title.
@@ -173,11 +162,14 @@ fn curves_svg(page: &mut Page, title: &str, curves: &[Series], page_bytes: Optio
         None => Axis::new("capacity, pages", short),
     };
     let scale = page_bytes.unwrap_or(1) as f64;
-    let point = |point: &Point| octavo_draw::Point {
-        x: point.pages.max(1.0) * scale,
-        y: point.miss_ratio,
-        low: (point.miss_ratio - point.error).max(0.0),
-        high: (point.miss_ratio + point.error).min(1.0),
+    let point = |point: &CurvePoint| {
+        let error = point.error.unwrap_or(0.0);
+        octavo_draw::Point {
+            x: point.capacity_pages.max(1) as f64 * scale,
+            y: point.miss_ratio,
+            low: (point.miss_ratio - error).max(0.0),
+            high: (point.miss_ratio + error).min(1.0),
+        }
     };
     let series = curves.iter().map(|curve| octavo_draw::Series {
         number: page.series(&curve.label),
@@ -246,8 +238,8 @@ mod tests {
 
     #[test]
     fn a_curve_of_several_traces_has_one_entry_in_the_legend() {
-        let point = |pages| Point { pages, miss_ratio: 0.5, error: 0.1 };
-        let series = || Series { label: "exact".into(), points: vec![point(1.0), point(9.0)] };
+        let points = || [1, 9].map(|pages| CurvePoint::new(pages, 0.5, 0.1)).to_vec();
+        let series = || Series { label: "exact".into(), points: points() };
         let page = curves_html("t", "n", 4096, &[("a".into(), vec![series()]), ("b".into(), vec![series()])]);
         assert_eq!(page.matches("id=\"c0\"").count(), 1);
         assert_eq!(page.matches("<polygon").count(), 2);
