@@ -232,7 +232,7 @@ fn must_be_readable(path: &Path) -> Result<(), SourceError> {
 pub fn open_parts(paths: &[PathBuf], options: &Options) -> Result<Box<dyn Source>, SourceError> {
     match paths {
         [path] => open(path, options),
-        _ => Ok(Box::new(octr::Accesses::new(Reader::open(paths, options.skip_bad)?))),
+        _ => Ok(Box::new(Reader::open(paths, options.skip_bad)?)),
     }
 }
 
@@ -279,7 +279,7 @@ fn read_input(format: Format, input: Input, options: &Options) -> Result<Box<dyn
             })?;
             lines(input, columns::Table::new(columns, extents), skip_bad)
         }
-        Format::Octr => Box::new(octr::Accesses::new(Reader::new(input, skip_bad)?)),
+        Format::Octr => Box::new(Reader::new(input, skip_bad)?),
     })
 }
 

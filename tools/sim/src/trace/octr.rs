@@ -5,23 +5,11 @@ use octavo_recording::{Event, Totals, WHOLE};
 use crate::recording::{Ending, Reader};
 use crate::{CHUNK, Sample, Source, SourceError};
 
-/// The accesses of a recording.
-pub struct Accesses {
-    reader: Reader,
-}
-
-impl Accesses {
-    /// Takes the accesses among the reader's events.
-    pub fn new(reader: Reader) -> Accesses {
-        Accesses { reader }
-    }
-}
-
-impl Source for Accesses {
+impl Source for Reader {
     fn next(&mut self, pages: &mut Vec<u64>) -> Result<(), SourceError> {
         let end = pages.len() + CHUNK;
         while pages.len() < end {
-            match self.reader.event()? {
+            match self.event()? {
                 Some(Event::Access { key, .. }) => pages.push(key),
                 Some(_) => {}
                 None => break,
@@ -31,28 +19,28 @@ impl Source for Accesses {
     }
 
     fn progress(&self) -> Option<f64> {
-        self.reader.progress()
+        Reader::progress(self)
     }
 
     fn skipped(&self) -> u64 {
-        self.reader.skipped()
+        Reader::skipped(self)
     }
 
     fn sample(&self) -> Option<Sample> {
-        let header = &self.reader.about().header;
-        let Totals { hits, misses } = self.reader.counted();
+        let header = &self.about().header;
+        let Totals { hits, misses } = self.counted();
         let accesses = hits.saturating_add(misses);
         (header.sample_below < WHOLE).then(|| Sample { rate: header.sample(), accesses })
     }
 
     fn remark(&self) -> Option<String> {
-        let first = match self.reader.first_part() {
+        let first = match self.first_part() {
             1 => None,
             part => Some(format!("reading begins with part {part}; the parts before it are missing")),
         };
-        let ending = self.reader.ending().filter(|ending| *ending != Ending::Stopped);
+        let ending = self.ending().filter(|ending| *ending != Ending::Stopped);
         let last = ending.map(|ending| format!("the recording ends early: {}", ending.words()));
         let words = first.into_iter().chain(last).reduce(|first, last| format!("{first}; {last}"))?;
-        Some(format!("{}: {words}", self.reader.name()))
+        Some(format!("{}: {words}", self.name()))
     }
 }
