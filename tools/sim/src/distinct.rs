@@ -19,11 +19,6 @@ impl Distinct {
     /// The most pages that are counted exactly: about 150 MiB of memory.
     pub const EXACT_MAX: usize = 8 << 20;
 
-    /// Starts with no page counted.
-    pub fn new() -> Distinct {
-        Distinct::with_exact_max(Distinct::EXACT_MAX)
-    }
-
     fn with_exact_max(exact_max: usize) -> Distinct {
         Distinct { pages: HashSet::new(), sketch: None, exact_max }
     }
@@ -54,8 +49,9 @@ impl Distinct {
 }
 
 impl Default for Distinct {
+    /// Starts with no page counted.
     fn default() -> Distinct {
-        Distinct::new()
+        Distinct::with_exact_max(Distinct::EXACT_MAX)
     }
 }
 

@@ -5,30 +5,30 @@ use std::collections::HashSet;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::source::{CHUNK, Source, SourceError};
+use crate::simulate::{Progress, Step, Trace};
+use crate::source::{CHUNK, SourceError};
 
 /// The length and the footprint of a trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Footprint {
+pub(crate) struct Footprint {
     /// Accesses.
     pub requests: u64,
     /// Different pages.
     pub pages: u64,
-    /// Whether the trace was read to its end, and not interrupted.
-    pub complete: bool,
 }
 
 impl Footprint {
-    /// Reads a source to its end, or until `stop` is set. Calls `progress` after every chunk with
-    /// the accesses so far and the share of the source that was read, where it is known.
+    /// Reads a trace to its end, and calls `progress` after every chunk. Returns None if `stop` was
+    /// set.
     ///
     /// # Errors
-    /// The source's own error.
+    /// The trace cannot be opened, or the source's own error.
     pub fn of(
-        source: &mut dyn Source,
+        trace: &Trace<'_>,
         stop: &AtomicBool,
-        progress: &mut dyn FnMut(u64, Option<f64>),
-    ) -> Result<Footprint, SourceError> {
+        progress: &mut dyn FnMut(Progress<'_>),
+    ) -> Result<Option<Footprint>, SourceError> {
+        let mut source = (trace.open)()?;
         let mut pages: HashSet<u64, BuildPageHasher> = HashSet::default();
         let mut requests = 0;
         let mut chunk = Vec::with_capacity(2 * CHUNK);
@@ -37,11 +37,14 @@ impl Footprint {
             source.next(&mut chunk)?;
             requests += chunk.len() as u64;
             pages.extend(&chunk);
-            progress(requests, source.progress());
+            let share = source.progress();
+            progress(Progress { trace: &trace.name, step: Step::Count, requests, share });
             // Relaxed: the flag orders nothing else.
-            let stopped = stop.load(Ordering::Relaxed);
-            if chunk.is_empty() || stopped {
-                return Ok(Footprint { requests, pages: pages.len() as u64, complete: !stopped });
+            if stop.load(Ordering::Relaxed) {
+                return Ok(None);
+            }
+            if chunk.is_empty() {
+                return Ok(Some(Footprint { requests, pages: pages.len() as u64 }));
             }
         }
     }
@@ -71,23 +74,24 @@ impl Hasher for PageHasher {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::source::Pages;
+    use crate::simulate::tests::trace;
 
     #[test]
     fn accesses_and_pages_are_counted_over_chunks() {
-        let pages: Vec<u64> = (0..50_000u64).map(|number| (number % 20_011) << 30).collect();
+        let pages = (0..50_000u64).map(|number| (number % 20_011) << 30).collect();
         let mut news = 0;
-        let counted = Footprint::of(&mut Pages::new(pages), &AtomicBool::new(false), &mut |requests, _| {
-            news = requests
-        });
-        assert_eq!(counted, Ok(Footprint { requests: 50_000, pages: 20_011, complete: true }));
+        let mut show = |progress: Progress<'_>| news = progress.requests;
+        let counted = Footprint::of(&trace("regular", pages), &AtomicBool::new(false), &mut show);
+        assert_eq!(counted, Ok(Some(Footprint { requests: 50_000, pages: 20_011 })));
         assert_eq!(news, 50_000);
     }
 
     #[test]
-    fn a_count_that_was_stopped_says_that_it_is_not_complete() {
-        let counted =
-            Footprint::of(&mut Pages::new((0..500_000).collect()), &AtomicBool::new(true), &mut |_, _| ());
-        assert!(counted.is_ok_and(|counted| !counted.complete && counted.requests < 500_000));
+    fn a_count_that_was_stopped_has_no_result_and_is_not_read_to_its_end() {
+        let mut news = 0;
+        let mut show = |progress: Progress<'_>| news = progress.requests;
+        let long = trace("long", (0..500_000).collect());
+        assert_eq!(Footprint::of(&long, &AtomicBool::new(true), &mut show), Ok(None));
+        assert!(news < 500_000);
     }
 }

@@ -36,5 +36,4 @@ pub mod trace;
 
 pub use cache::{Cache, SetCache};
 pub use distinct::Distinct;
-pub use footprint::Footprint;
 pub use source::{CHUNK, Pages, Sample, Source, SourceError};

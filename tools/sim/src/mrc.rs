@@ -36,13 +36,13 @@ use crate::footprint::Footprint;
 use crate::simulate::{Progress, Step, Trace};
 use crate::source::SourceError;
 use curve::{error_of_mean, widen};
+use exact::ExactLru;
 use miniature::Miniature;
 use shards::{Shards, ShardsOptions};
 
 pub use curve::{
     Curve, CurvePoint, MINIATURE_SAMPLES, Method, Options, PARTS, RATE_DEFAULT, RATE_SAMPLES_MAX, SAMPLES,
 };
-pub use exact::ExactLru;
 
 /// Makes all curves of a trace from one reading; miniatures need another reading before, for the
 /// sizes. Returns no curves if `stop` is set during that reading.
@@ -56,16 +56,11 @@ pub fn curves(
     stop: &AtomicBool,
     progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<Vec<Curve>, SourceError> {
-    let mut news = |step, requests, share| progress(Progress { trace: &trace.name, step, requests, share });
     // 1. The sizes of miniatures.
     let mut sizes = Vec::new();
     let mut counted_pages = None;
     if options.methods.contains(&Method::Miniature) {
-        let mut news = |requests, share| news(Step::Count, requests, share);
-        let counted = Footprint::of(&mut *(trace.open)()?, stop, &mut news)?;
-        if !counted.complete {
-            return Ok(Vec::new());
-        }
+        let Some(counted) = Footprint::of(trace, stop, progress)? else { return Ok(Vec::new()) };
         counted_pages = Some(counted.pages);
         sizes = capacities(counted.pages, options.points);
         Miniature::check_room(options, &sizes)?;
@@ -76,9 +71,11 @@ pub fn curves(
     let mut source = (trace.open)()?;
     let mut next = |batch: &mut Vec<u64>| source.next(batch).map(|()| source.progress());
     let fed = feed(&mut next, &mut works, options.jobs, stop, &mut |requests, share| {
-        news(Step::Run, requests, share);
+        progress(Progress { trace: &trace.name, step: Step::Run, requests, share });
     })?;
-    trace.must_have_accesses(&fed)?;
+    if fed.complete {
+        trace.must_have_accesses(fed.requests)?;
+    }
     // 3. The curves, all at the same sizes. The most exact count of the pages decides about these.
     let footprint_pages = counted_pages
         .or(works.iter().find_map(|work| work.exact().map(ExactLru::footprint_pages)))
@@ -88,18 +85,12 @@ pub fn curves(
         kind: "curve",
         trace: trace.name.clone(),
         policy: "lru",
-        ways: None,
-        method: "",
         requests: fed.requests,
         footprint_pages,
-        footprint_bytes: 0,
-        page_bytes: 0,
         rate: 1.0,
-        points: Vec::new(),
-        exact_difference_mean: None,
-        exact_difference_max: None,
         skipped: source.skipped(),
         complete: fed.complete,
+        ..Curve::default()
     };
     let sizes = capacities(footprint_pages, options.points);
     let groups = works.chunk_by(Work::is_of_the_same_curve);

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 /// What one cache did with one trace.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Row {
     /// Always `result`.
     pub kind: &'static str,

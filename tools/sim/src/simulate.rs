@@ -46,6 +46,8 @@ pub struct Plan {
     /// A folder for the scratch files of policies that know the future, which need them for traces
     /// of more than 64 Mi accesses.
     pub scratch: PathBuf,
+    /// The memory that the caches may take together, in bytes. None: no limit.
+    pub memory_bytes: Option<u64>,
 }
 
 /// How far a run is.
@@ -83,43 +85,26 @@ pub const WHOLE: Sample = Sample { rate: 1.0, accesses: 0 };
 /// whole trace.
 ///
 /// # Errors
-/// The trace cannot be opened or read, is malformed or empty, or a cache of the plan is too large.
+/// The trace cannot be opened or read, is malformed or empty, or a cache of the plan is too large,
+/// or all together; then no cache is made.
 pub fn simulate(
     trace: &Trace<'_>,
     plan: &Plan,
     stop: &AtomicBool,
     progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<Vec<Row>, SourceError> {
-    simulate_within(trace, plan, None, stop, progress)
-}
-
-/// Runs all caches of a plan, as [`simulate`] does, if together they take at most `memory_bytes`.
-///
-/// # Errors
-/// Those of [`simulate`], and caches that take more memory; then no cache is made.
-pub fn simulate_within(
-    trace: &Trace<'_>,
-    plan: &Plan,
-    memory_bytes: Option<u64>,
-    stop: &AtomicBool,
-    progress: &mut dyn FnMut(Progress<'_>),
-) -> Result<Vec<Row>, SourceError> {
-    let mut news = |step, requests, share| progress(Progress { trace: &trace.name, step, requests, share });
     // 1. Capacities that are shares of the footprint need the footprint.
     let mut footprint = None;
     if plan.capacities.iter().any(Capacity::is_share) {
-        let mut news = |requests, share| news(Step::Count, requests, share);
-        let counted = Footprint::of(&mut *(trace.open)()?, stop, &mut news)?;
-        if !counted.complete {
-            return Ok(Vec::new());
-        }
+        let Some(counted) = Footprint::of(trace, stop, progress)? else { return Ok(Vec::new()) };
         footprint = Some(counted.pages);
     }
+    let mut news = |step, requests, share| progress(Progress { trace: &trace.name, step, requests, share });
     let mut source = (trace.open)()?;
     // A sample stands for more pages than its caches see.
     let scale = source.sample().unwrap_or(WHOLE);
     let footprint = footprint.map(|pages| scale.scaled_up(pages));
-    plan.check(footprint, &scale, memory_bytes)?;
+    plan.check(footprint, &scale)?;
     // 2. One reading for all policies that know only the past.
     let mut models = plan.models(trace, footprint, |policy, ways, pages| {
         policy.cache(ways, scale.scaled_down(pages), plan.seed)
@@ -128,7 +113,9 @@ pub fn simulate_within(
     let fed = feed(&mut next, &mut models, plan.jobs, stop, &mut |requests, share| {
         news(Step::Run, requests, share);
     })?;
-    trace.must_have_accesses(&fed)?;
+    if fed.complete {
+        trace.must_have_accesses(fed.requests)?;
+    }
     let seen = Seen { fed, skipped: source.skipped(), sample: source.sample() };
     let mut rows: Vec<Row> =
         models.into_iter().map(|model| seen.row(model.row, model.cache.capacity_pages())).collect();
@@ -155,8 +142,8 @@ pub fn simulate_within(
 
 impl Trace<'_> {
     /// Refuses a trace that was read to its end and has no access.
-    pub(crate) fn must_have_accesses(&self, fed: &Fed) -> Result<(), SourceError> {
-        match fed.requests == 0 && fed.complete {
+    pub(crate) fn must_have_accesses(&self, requests: u64) -> Result<(), SourceError> {
+        match requests == 0 {
             true => Err(SourceError(format!("{}: the trace has no accesses", self.name))),
             false => Ok(()),
         }
@@ -190,18 +177,12 @@ impl Feed<Access> for Model<Optimum> {
 }
 
 impl Plan {
-    /// Refuses caches that cannot be made, or that take more than `memory_bytes` together.
-    /// Capacities that are shares of a trace's pages are checked only where the `footprint` is
-    /// known.
+    /// Refuses caches that cannot be made, or that take more memory than there is. Capacities that
+    /// are shares of a trace's pages are checked only where the `footprint` is known.
     ///
     /// # Errors
     /// Names the largest cache that can be made, and the memory that it takes.
-    pub fn check(
-        &self,
-        footprint: Option<u64>,
-        sample: &Sample,
-        memory_bytes: Option<u64>,
-    ) -> Result<(), SourceError> {
+    pub fn check(&self, footprint: Option<u64>, sample: &Sample) -> Result<(), SourceError> {
         let known = self.capacities.iter().filter(|capacity| footprint.is_some() || !capacity.is_share());
         let wanted = known.flat_map(|capacity| {
             let pages = sample.scaled_down(capacity.pages(footprint.unwrap_or(0), self.page_bytes));
@@ -211,7 +192,7 @@ impl Plan {
                 pages,
             })
         });
-        room::check(&wanted.collect::<Vec<_>>(), self.page_bytes, memory_bytes)
+        room::check(&wanted.collect::<Vec<_>>(), self.page_bytes, self.memory_bytes)
     }
 
     /// Makes a model of each policy, ways and capacity for which `cache` makes a cache. The rows
@@ -234,16 +215,10 @@ impl Plan {
                     ways,
                     capacity: capacity.to_string(),
                     asked_pages,
-                    capacity_pages: 0,
                     seed: self.seed,
-                    requests: 0,
-                    misses: 0,
-                    miss_ratio: 0.0,
                     footprint_pages,
-                    skipped: 0,
                     sample: 1.0,
-                    complete: false,
-                    seconds: 0.0,
+                    ..Row::default()
                 };
                 Some(Model { cache, row })
             }));

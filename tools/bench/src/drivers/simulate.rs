@@ -46,6 +46,7 @@ fn rows(case: &Case, run: &mut Run<'_>) -> Result<Vec<Row>, Error> {
         seed: 1,
         jobs: case.threads.0,
         scratch: std::env::temp_dir(),
+        memory_bytes: None,
     };
     let trace = Trace { name: line.clone(), open: Box::new(|| octavo_sim::generate::parse(&line)) };
     let stop = AtomicBool::new(false);

@@ -7,7 +7,7 @@ use octavo_sim::Sample;
 use octavo_sim::plan::{Capacity, Policy};
 use octavo_sim::recording::About;
 use octavo_sim::report;
-use octavo_sim::simulate::{Plan, Row, WHOLE, simulate_within};
+use octavo_sim::simulate::{Plan, Row, WHOLE, simulate};
 
 use super::inputs::{self, Json, Named, News, Running, Traces, Ways};
 use super::replay;
@@ -64,11 +64,9 @@ pub fn run(arguments: &Arguments, environment: &Environment, quiet: bool) -> Res
         .map(|about| plan(arguments, environment, about.as_ref()))
         .collect::<Result<_, _>>()?;
     // Check what is known of the caches before a trace is read or a file is made.
-    let memory_bytes = inputs::memory_available_bytes();
     for (plan, about) in plans.iter().zip(&recorded) {
         let sample = about.as_ref().map_or(WHOLE, |about| Sample { rate: about.header.sample(), ..WHOLE });
-        plan.check(None, &sample, memory_bytes)
-            .map_err(|error| Error::Usage(format!("--capacity: {error}")))?;
+        plan.check(None, &sample).map_err(|error| Error::Usage(format!("--capacity: {error}")))?;
     }
     let mut json = Json::to(arguments.running.json.as_deref())?;
     let stop = interruption::flag()?;
@@ -77,7 +75,7 @@ pub fn run(arguments: &Arguments, environment: &Environment, quiet: bool) -> Res
     let mut ended = Ok(());
     for (Named { trace, .. }, plan) in traces.iter().zip(&plans) {
         news.next_trace();
-        let result = simulate_within(trace, plan, memory_bytes, &stop, &mut |progress| news.show(progress));
+        let result = simulate(trace, plan, &stop, &mut |progress| news.show(progress));
         news.clear();
         match result {
             Ok(of_trace) => {
@@ -164,6 +162,7 @@ fn plan(arguments: &Arguments, environment: &Environment, about: Option<&About>)
         seed: arguments.running.seed,
         jobs: arguments.running.jobs(),
         scratch,
+        memory_bytes: inputs::memory_available_bytes(),
     })
 }
 

@@ -207,7 +207,7 @@ fn summary(path: &Path, reading: &Reading, quiet: bool) -> Result<Summary, octav
     let is_generated = path.to_str().is_some_and(|path| path.starts_with(trace::GENERATED));
     let format = reading.options().format_of(path).filter(|_| !is_generated);
     let metadata = std::fs::metadata(path).ok().filter(|metadata| metadata.is_file() && !is_generated);
-    let mut distinct = Distinct::new();
+    let mut distinct = Distinct::default();
     let (mut requests, mut range) = (0, None);
     let mut progress = Progress::new(&path.display().to_string(), quiet);
     for_each(source.as_mut(), &mut progress, |pages| {

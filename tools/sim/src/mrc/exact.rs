@@ -8,7 +8,7 @@ use crate::footprint::BuildPageHasher;
 use crate::row::ratio;
 
 /// Counts the distances of all references exactly.
-pub struct ExactLru {
+pub(super) struct ExactLru {
     /// Page -> its number, in the order of first references.
     numbers: HashMap<u64, u32, BuildPageHasher>,
     /// Number -> its place in the stack.
@@ -69,11 +69,5 @@ impl ExactLru {
 
     pub(super) fn point(&self, capacity_pages: u64) -> CurvePoint {
         CurvePoint::new(capacity_pages, ratio(self.misses(capacity_pages), self.requests), 0.0)
-    }
-}
-
-impl Default for ExactLru {
-    fn default() -> Self {
-        ExactLru::new()
     }
 }

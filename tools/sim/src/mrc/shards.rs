@@ -46,25 +46,6 @@ pub(super) struct ShardsOptions {
 impl ShardsOptions {
     /// The limit of `samples_max`.
     pub const SAMPLES_MAX: u32 = 1 << 28;
-
-    /// Checks that the rate is above 0 and at most 1, and that `samples_max` is from 1 to
-    /// [`Self::SAMPLES_MAX`].
-    pub fn validate(&self) -> Result<(), &'static str> {
-        if !(self.rate > 0.0 && self.rate <= 1.0) {
-            return Err("the rate must be above 0 and at most 1");
-        }
-        if !(1..=Self::SAMPLES_MAX).contains(&self.samples_max) {
-            return Err("samples_max must be from 1 to 2^28");
-        }
-        Ok(())
-    }
-}
-
-impl Default for ShardsOptions {
-    /// Fixed-size, 8192 samples: the typical error of the miss ratio is 0.003.
-    fn default() -> Self {
-        ShardsOptions { rate: 1.0, samples_max: 8192 }
-    }
 }
 
 /// A followed page.
@@ -90,7 +71,6 @@ pub(super) struct Shards {
     threshold: u64,
     samples_max: usize,
     references: u64,
-    sampled: u64,
     pages: Vec<Followed>,
     free: u32,
     /// Tag -> index of `pages`, by open addressing. The length is a power of two; at most half of
@@ -110,12 +90,12 @@ impl Shards {
     /// Creates a sampler.
     ///
     /// # Panics
-    /// On options that [`ShardsOptions::validate`] refuses.
-    pub fn new(options: ShardsOptions) -> Shards {
-        if let Err(why) = options.validate() {
-            panic!("{why}");
-        }
-        let samples_max = options.samples_max as usize;
+    /// If the rate is not above 0 and at most 1, or `samples_max` is not from 1 to
+    /// [`ShardsOptions::SAMPLES_MAX`].
+    pub fn new(ShardsOptions { rate, samples_max }: ShardsOptions) -> Shards {
+        assert!(rate > 0.0 && rate <= 1.0, "the rate must be above 0 and at most 1");
+        assert!((1..=ShardsOptions::SAMPLES_MAX).contains(&samples_max), "samples_max is from 1 to 2^28");
+        let samples_max = samples_max as usize;
         // One page more: a new page is inserted before the greatest number leaves.
         let room = samples_max + 1;
         let free = |next: usize| Followed {
@@ -123,10 +103,9 @@ impl Shards {
             ..Followed::default()
         };
         Shards {
-            threshold: ((options.rate * NUMBERS as f64) as u64).max(1),
+            threshold: ((rate * NUMBERS as f64) as u64).max(1),
             samples_max,
             references: 0,
-            sampled: 0,
             pages: (1..=room).map(free).collect(),
             free: 0,
             index: vec![EMPTY; (2 * room).next_power_of_two()],
@@ -157,12 +136,6 @@ impl Shards {
     /// Returns the number of references so far.
     pub fn references(&self) -> u64 {
         self.references
-    }
-
-    /// Returns how many references were to followed pages.
-    #[cfg(test)]
-    fn sampled(&self) -> u64 {
-        self.sampled
     }
 
     /// Returns the share of the pages that is followed now.
@@ -222,7 +195,6 @@ impl Shards {
     }
 
     fn follow(&mut self, tag: Tag) {
-        self.sampled += 1;
         if self.stack.is_full() {
             let pages = &mut self.pages;
             self.stack.pack(self.samples_max + 1, |page, place| pages[page as usize].place = place);
@@ -411,7 +383,7 @@ mod tests {
             let exact: u64 = distances[capacity..].iter().sum();
             assert_eq!(shards.misses(capacity as f64), exact as f64, "capacity {capacity}");
         }
-        assert_eq!((shards.rate(), shards.sampled()), (1.0, 20_000));
+        assert_eq!((shards.rate(), shards.weights), (1.0, 20_000.0));
     }
 
     #[test]
@@ -445,7 +417,7 @@ mod tests {
     #[test]
     fn all_memory_is_allocated_at_creation() {
         let mixer = Mixer::new(5);
-        let mut shards = Shards::new(ShardsOptions::default());
+        let mut shards = Shards::new(ShardsOptions { rate: 1.0, samples_max: 8192 });
         let before = shards.memory_bytes();
         (0..100_000).for_each(|page| shards.reference(mixer.tag(page * 7 % 65_537)));
         assert_eq!(shards.memory_bytes(), before);
@@ -531,7 +503,8 @@ mod tests {
     #[test]
     fn invalid_options_are_refused() {
         for (rate, samples_max) in [(0.0, 1), (-1.0, 1), (1.1, 1), (f64::NAN, 1), (0.5, 0), (0.5, u32::MAX)] {
-            assert!(ShardsOptions { rate, samples_max }.validate().is_err(), "{rate} {samples_max}");
+            let made = std::panic::catch_unwind(|| Shards::new(ShardsOptions { rate, samples_max }));
+            assert!(made.is_err(), "{rate} {samples_max}");
         }
     }
 }

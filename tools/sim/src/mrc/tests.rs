@@ -235,8 +235,8 @@ fn sizes_that_hold_too_few_pages_of_the_sample_have_no_bar() {
 
 /// Returns the mean difference at a hundred evenly spaced sizes up to the footprint.
 fn even_difference(trace: &Trace<'_>) -> f64 {
-    let (mut exact, mut shards) =
-        (ExactLru::new(), ShardsInParts::new(Method::ShardsSize, ShardsOptions::default(), SEED));
+    let sample = ShardsOptions { rate: 1.0, samples_max: 8192 };
+    let (mut exact, mut shards) = (ExactLru::new(), ShardsInParts::new(Method::ShardsSize, sample, SEED));
     for page in pages_of(trace) {
         exact.reference(page);
         shards.reference(page);

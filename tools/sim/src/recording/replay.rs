@@ -35,7 +35,7 @@ use super::reader::Reader;
 use crate::source::{Sample, SourceError};
 
 /// The result of a replay.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Replayed {
     /// Accesses that were replayed.
     pub accesses: u64,
@@ -250,19 +250,6 @@ impl<const W: usize> Twin<W> {
     }
 
     fn new(table: Table<W>, mixer: Mixer, header: &Header, segments_in_one: f64) -> Self {
-        let found = Replayed {
-            accesses: 0,
-            hits: 0,
-            hits_recorded: 0,
-            counted: Totals::default(),
-            difference: None,
-            differences: 0,
-            misfits: 0,
-            ending: None,
-            is_exact: false,
-            inexact_because: None,
-            sample: 1.0,
-        };
         Twin {
             table,
             mixer,
@@ -278,7 +265,7 @@ impl<const W: usize> Twin<W> {
             is_unnamed: true,
             is_from_the_first: header.from_the_first,
             segments_in_one,
-            found,
+            found: Replayed::default(),
         }
     }
 

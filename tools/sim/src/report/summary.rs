@@ -183,11 +183,9 @@ pub(crate) mod tests {
             requests: 1000,
             misses,
             miss_ratio: misses as f64 / 1000.0,
-            footprint_pages: None,
-            skipped: 0,
             sample: 1.0,
             complete: true,
-            seconds: 0.0,
+            ..Row::default()
         }
     }
 

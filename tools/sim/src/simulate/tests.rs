@@ -19,6 +19,7 @@ pub(crate) fn plan(policies: &[&str], capacities: &[&str]) -> Plan {
         seed: 1,
         jobs: 1,
         scratch: std::env::temp_dir(),
+        memory_bytes: None,
     }
 }
 

@@ -66,15 +66,8 @@ pub fn share(
     // 1. The lengths and the footprints of the traces.
     let mut footprints = Vec::new();
     for tenant in tenants {
-        let trace = &tenant.trace.name;
-        let mut news = |requests, share| progress(Progress { trace, step: Step::Count, requests, share });
-        let counted = Footprint::of(&mut *(tenant.trace.open)()?, stop, &mut news)?;
-        if !counted.complete {
-            return Ok(None);
-        }
-        if counted.requests == 0 {
-            return Err(SourceError(format!("{trace}: the trace has no accesses")));
-        }
+        let Some(counted) = Footprint::of(&tenant.trace, stop, progress)? else { return Ok(None) };
+        tenant.trace.must_have_accesses(counted.requests)?;
         footprints.push(counted);
     }
     // 2. One reading for all caches. Memory that no tenant could fill is left out.

@@ -161,7 +161,7 @@ fn a_plan_whose_tables_do_not_fit_into_memory_is_refused_before_they_are_made() 
     };
     let said = refused(&three(), &Mix { memory_bytes: Some(1 << 20), ..mix(9000) });
     assert!(said.contains("1 MiB are available"), "{said}");
-    let footprint = Footprint { requests: 1, pages: 1 << 31, complete: true };
+    let footprint = Footprint { requests: 1, pages: 1 << 31 };
     let said = check_room(&mix(1 << 31), &[footprint]).unwrap_err().to_string();
     assert!(said.contains("the largest has 67108864 pages"), "{said}");
 }
