@@ -6,7 +6,7 @@ use std::path::Path;
 use octavo_sim::trace::{self, Format, Options};
 use octavo_sim::{CHUNK, Source};
 
-use crate::{Folder, all};
+use crate::{all, file, lenient, pages};
 
 fn gzip(bytes: &[u8]) -> Vec<u8> {
     let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
@@ -60,8 +60,8 @@ fn a_files_name_tells_its_format() {
 
 #[test]
 fn a_name_that_tells_no_format_gets_a_list_of_them() {
-    let folder = Folder::new("no-format");
-    let path = folder.file("a.csv", "1\n");
+    let folder = tempfile::tempdir().unwrap();
+    let path = file(&folder, "a.csv", "1\n");
     let said = trace::open(&path, &Options::default()).err().unwrap().to_string();
     let expected = "a.csv: the name does not tell the format; give it with --format: \
                     u64, oracleGeneral, arc, lirs, spc, msr, tencent, alibaba, blkparse, fio";
@@ -73,9 +73,9 @@ fn a_name_that_tells_no_format_gets_a_list_of_them() {
 /// Regression: the error for a missing file whose name tells no format was about its name.
 #[test]
 fn missing_files_folders_and_empty_files_are_reported_before_an_unknown_format() {
-    let folder = Folder::new("missing");
-    folder.file("empty.u64", "");
-    folder.file("empty.csv", "");
+    let folder = tempfile::tempdir().unwrap();
+    file(&folder, "empty.u64", "");
+    file(&folder, "empty.csv", "");
     for (name, expected) in [
         ("a.u64", "no such file"),
         ("a.csv", "no such file"),
@@ -84,7 +84,7 @@ fn missing_files_folders_and_empty_files_are_reported_before_an_unknown_format()
         ("empty.csv", "the file is empty"),
         ("empty.csv/a.u64", "Not a directory"),
     ] {
-        let path = folder.0.join(name);
+        let path = folder.path().join(name);
         for format in [None, Some(Format::U64)] {
             let options = Options { format, ..Options::default() };
             let said = trace::open(&path, &options).err().unwrap().to_string();
@@ -95,7 +95,7 @@ fn missing_files_folders_and_empty_files_are_reported_before_an_unknown_format()
 
 #[test]
 fn compressed_files_are_recognised_whatever_their_name_says() {
-    let folder = Folder::new("packed");
+    let folder = tempfile::tempdir().unwrap();
     let numbers: Vec<u64> = (0..100_000).map(|number| number * 7919 % 65_537).collect();
     let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
     let (first, second) = bytes.split_at(333_336);
@@ -109,13 +109,13 @@ fn compressed_files_are_recognised_whatever_their_name_says() {
         ("two.u64.gz", [gzip(first), gzip(second)].concat()),
         ("two.u64.zst", [zstd(first), zstd(second)].concat()),
     ] {
-        let mut source = open(&folder.file(name, packed));
+        let mut source = open(&file(&folder, name, packed));
         assert_eq!(all(source.as_mut()).unwrap(), numbers, "{name}");
         assert_eq!(source.progress(), Some(1.0), "{name}");
     }
     let text: String = numbers.iter().map(|number| format!("{number}\n")).collect();
-    assert_eq!(all(open(&folder.file("a.lirs.zst", zstd(text.as_bytes()))).as_mut()).unwrap(), numbers);
-    assert_eq!(all(open(&folder.file("empty.lirs.gz", gzip(b""))).as_mut()).unwrap(), [0u64; 0]);
+    assert_eq!(all(open(&file(&folder, "a.lirs.zst", zstd(text.as_bytes()))).as_mut()).unwrap(), numbers);
+    assert_eq!(all(open(&file(&folder, "empty.lirs.gz", gzip(b""))).as_mut()).unwrap(), [0u64; 0]);
 }
 
 #[test]
@@ -123,34 +123,32 @@ fn a_page_number_that_looks_like_gzip_is_a_page_number() {
     // The bytes 1f 8b 08, which begin a gzip file.
     let numbers = [0x08_8b1f_u64, 0x0d0d_0d0d];
     let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
-    let mut source = trace::read(Format::U64, "sample", Cursor::new(bytes), &Options::default()).unwrap();
-    assert_eq!(all(source.as_mut()).unwrap(), numbers);
+    assert_eq!(pages(Format::U64, bytes, &Options::default()).unwrap(), numbers);
 }
 
 #[test]
 fn a_truncated_or_damaged_compressed_file_is_an_error() {
-    let folder = Folder::new("cut");
+    let folder = tempfile::tempdir().unwrap();
     let text: String = (0..50_000u64).map(|number| format!("{}\n", number * 7919 % 65_537)).collect();
     for (name, mut packed) in [("a.lirs.gz", gzip(text.as_bytes())), ("a.lirs.zst", zstd(text.as_bytes()))] {
         let whole = packed.clone();
         packed.truncate(packed.len() - 7);
-        let path = folder.file(name, &packed);
-        let options = Options { skip_bad: true, ..Options::default() };
-        let said = all(trace::open(&path, &options).unwrap().as_mut()).unwrap_err().to_string();
+        let path = file(&folder, name, &packed);
+        let said = all(trace::open(&path, &lenient()).unwrap().as_mut()).unwrap_err().to_string();
         assert!(said.starts_with(&format!("{}:", path.display())), "{said}");
 
         let mut damaged = whole;
         let middle = damaged.len() / 2;
         damaged[middle..middle + 64].fill(0xff);
-        let path = folder.file(name, damaged);
+        let path = file(&folder, name, damaged);
         assert!(all(open(&path).as_mut()).is_err(), "{name}");
     }
 }
 
 #[test]
 fn progress_rises_from_0_to_1_by_the_bytes_of_the_file() {
-    let folder = Folder::new("progress");
-    let path = folder.file("a.u64", vec![0; 8 << 20]);
+    let folder = tempfile::tempdir().unwrap();
+    let path = file(&folder, "a.u64", vec![0; 8 << 20]);
     let (mut source, mut pages, mut last) = (open(&path), Vec::new(), 0.0);
     loop {
         pages.clear();
@@ -220,10 +218,7 @@ fn reading_takes_no_memory_for_the_length_of_a_trace() {
 #[test]
 fn pages_do_not_depend_on_how_the_bytes_arrive() {
     let text: String = (0..20_000u64).map(|line| format!("{} {} 0 {line}\n", line * 31, line % 5)).collect();
-    let expected = all(trace::read(Format::Arc, "sample", Cursor::new(text.clone()), &Options::default())
-        .unwrap()
-        .as_mut())
-    .unwrap();
+    let expected = pages(Format::Arc, &text, &Options::default()).unwrap();
     // Every line and every number is cut in two by some length of pieces.
     for piece in [1, 2, 7, 1021] {
         struct Pieces(Cursor<String>, usize);
@@ -257,7 +252,7 @@ fn recorded_traces_have_their_known_counts() {
         }
         let pages = all(open(&path).as_mut()).unwrap();
         assert_eq!(pages.len(), accesses, "{name}");
-        let mut counted = octavo_sim::Distinct::new();
+        let mut counted = octavo_sim::Distinct::default();
         counted.add(&pages);
         assert_eq!((counted.count(), counted.is_exact()), (distinct, true), "{name}");
     }

@@ -15,6 +15,7 @@ use std::path::PathBuf;
 
 use octavo_sim::trace::{self, Format, Options};
 use octavo_sim::{CHUNK, Source, SourceError};
+use tempfile::TempDir;
 
 /// Returns all pages of a text or of bytes.
 fn pages(format: Format, bytes: impl AsRef<[u8]>, options: &Options) -> Result<Vec<u64>, SourceError> {
@@ -33,27 +34,19 @@ fn all(source: &mut dyn Source) -> Result<Vec<u64>, SourceError> {
     Ok(all)
 }
 
-/// A folder that one test uses.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(test: &str) -> Folder {
-        let name = format!("trace-{test}-{}", std::process::id());
-        let folder = Folder(PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name));
-        std::fs::create_dir_all(&folder.0).unwrap();
-        folder
-    }
-
-    fn file(&self, name: &str, bytes: impl AsRef<[u8]>) -> PathBuf {
-        let path = self.0.join(name);
-        std::fs::write(&path, bytes).unwrap();
-        path
-    }
+/// Returns a source of a text or of bytes.
+fn source(format: Format, bytes: impl AsRef<[u8]>, options: &Options) -> Box<dyn Source> {
+    trace::read(format, "sample", Cursor::new(bytes.as_ref().to_vec()), options).unwrap()
 }
 
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // A folder that cannot be removed stays in the build folder, where it does no harm.
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
+/// Returns the options by which malformed lines and records are skipped.
+fn lenient() -> Options {
+    Options { skip_bad: true, ..Options::default() }
+}
+
+/// Writes a file into the folder of a test.
+fn file(folder: &TempDir, name: &str, bytes: impl AsRef<[u8]>) -> PathBuf {
+    let path = folder.path().join(name);
+    std::fs::write(&path, bytes).unwrap();
+    path
 }

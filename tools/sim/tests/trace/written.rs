@@ -1,12 +1,11 @@
 //! Written traces are read back, and libCacheSim's records have the next access of each page.
 
 use std::collections::HashMap;
-use std::io::Write;
-use std::sync::{Arc, Mutex};
+use std::fs::File;
 
 use octavo_sim::trace::{self, Options, Target, Writer};
 
-use crate::{Folder, all};
+use crate::{all, file};
 
 fn numbers() -> Vec<u64> {
     // More than the second pass reads at a time, and more than the writer buffers.
@@ -18,9 +17,9 @@ fn numbers() -> Vec<u64> {
 
 #[test]
 fn written_traces_are_read_back() {
-    let folder = Folder::new("round");
+    let folder = tempfile::tempdir().unwrap();
     for name in Target::names() {
-        let path = folder.0.join(format!("a.{name}"));
+        let path = folder.path().join(format!("a.{name}"));
         let target = Target::of_name(&path).unwrap();
         assert_eq!(Target::named(name), Some(target));
         let mut writer = Writer::create(&path, target).unwrap();
@@ -31,7 +30,7 @@ fn written_traces_are_read_back() {
         assert_eq!(all(source.as_mut()).unwrap(), numbers(), "{name}");
     }
     assert_eq!(
-        std::fs::read_dir(&folder.0).unwrap().count(),
+        std::fs::read_dir(folder.path()).unwrap().count(),
         Target::names().count(),
         "nothing else is left"
     );
@@ -39,8 +38,8 @@ fn written_traces_are_read_back() {
 
 #[test]
 fn oracle_general_has_the_next_access_of_each_page() {
-    let folder = Folder::new("oracle");
-    let path = folder.0.join("a.oracleGeneral");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.oracleGeneral");
     let mut writer = Writer::create(&path, Target::OracleGeneral).unwrap();
     writer.write(&numbers()).unwrap();
     writer.finish().unwrap();
@@ -60,35 +59,24 @@ fn oracle_general_has_the_next_access_of_each_page() {
 
 #[test]
 fn an_abandoned_file_is_removed_and_replaces_nothing() {
-    let folder = Folder::new("given-up");
-    let path = folder.file("a.u64", "as it was");
+    let folder = tempfile::tempdir().unwrap();
+    let path = file(&folder, "a.u64", "as it was");
     let mut writer = Writer::create(&path, Target::U64).unwrap();
     writer.write(&numbers()).unwrap();
     drop(writer);
     assert_eq!(std::fs::read(&path).unwrap(), b"as it was");
-    assert_eq!(std::fs::read_dir(&folder.0).unwrap().count(), 1);
-}
-
-#[derive(Clone, Default)]
-struct Shared(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Shared {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().write(bytes)
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
 }
 
 #[test]
 fn a_format_with_a_second_pass_cannot_be_written_to_a_pipe() {
-    let out = Shared::default();
-    let mut writer = Writer::new(out.clone(), Target::Lirs).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let path = file(&folder, "pipe", "");
+    let out = File::options().write(true).open(&path).unwrap();
+    let mut writer = Writer::new(out, Target::Lirs).unwrap();
     writer.write(&[3, 2]).unwrap();
     writer.finish().unwrap();
-    assert_eq!(*out.0.lock().unwrap(), b"3\n2\n");
-    let said = Writer::new(out, Target::OracleGeneral).err().unwrap().to_string();
+    assert_eq!(std::fs::read(&path).unwrap(), b"3\n2\n");
+    let said = Writer::new(std::io::sink(), Target::OracleGeneral).err().unwrap().to_string();
     assert!(said.starts_with("oracleGeneral"), "{said}");
 }
