@@ -12,14 +12,14 @@
 //! traces; those in the folder that `OCTAVO_TRACES` names are checked too.
 
 use std::collections::HashSet;
-use std::fs::File;
-use std::io::{BufWriter, Read, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use octavo_random::Random;
 use octavo_sim::Pages;
-use octavo_sim::reference::{Reference, opt};
+use octavo_sim::plan::Policy;
+use octavo_sim::reference::opt;
+use octavo_sim::trace::{self, Options, Target, Writer};
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/run_libcachesim.py");
 
@@ -32,91 +32,22 @@ const APART_MAX_LIRS: f64 = 0.002;
 /// The seed of libCacheSim's random numbers.
 const LIBCACHESIM_SEED: u64 = 0xDEAD_BEEF;
 
-/// The most accesses of a recorded trace that are run: a dozen traces take a minute and a half.
-const GIVEN_ACCESSES_MAX: u64 = 1 << 21;
+/// The most accesses of a trace that are run: a dozen traces take a minute and a half.
+const ACCESSES_MAX: usize = 2_600_000;
 
-/// Pages below `pages` by Zipf's law, drawn from the sums of the weights.
-struct Zipf {
-    sums: Vec<f64>,
-}
-
-impl Zipf {
-    fn new(pages: u64, exponent: f64) -> Self {
-        let mut sum = 0.0;
-        let sums = (1..=pages).map(|rank| {
-            sum += (rank as f64).powf(-exponent);
-            sum
-        });
-        Zipf { sums: sums.collect() }
-    }
-
-    fn draw(&self, random: &mut Random) -> u64 {
-        let at = random.unit() * self.sums[self.sums.len() - 1];
-        // Scrambled, so that popular pages do not lie together.
-        (self.sums.partition_point(|sum| *sum <= at) as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 20
-    }
-}
-
-/// Generates traces, each with the capacities at which it is run.
-fn traces() -> Vec<(&'static str, Vec<u64>, [u64; 2])> {
-    let mut random = Random::new(2024);
-    let zipf = Zipf::new(20_000, 0.9);
-    let hot = Zipf::new(5_000, 1.1);
-    let far = 1 << 50;
-
-    let plain = (0..300_000).map(|_| zipf.draw(&mut random)).collect();
-    let with_loop = (0..300_000u64).map(|n| match n % 3 {
-        0 => far + n / 3 % 4_000,
-        _ => hot.draw(&mut random),
-    });
-    let with_loop: Vec<u64> = with_loop.collect();
-    let scans = (0..300_000u64).map(|n| match n / 5_000 % 4 {
-        3 => far + n,
-        _ => zipf.draw(&mut random),
-    });
-    let scans: Vec<u64> = scans.collect();
-    let phases = (0..300_000u64).map(|n| ((n / 60_000) << 40) + hot.draw(&mut random) % (1 << 40));
-    let phases: Vec<u64> = phases.collect();
-    // Long enough for LHD to learn.
-    let long = (0..2_600_000u64).map(|n| match n % 8 {
-        0 => far + n / 8 % 12_000,
-        1 => (2 * far) + n,
-        2 => random.below(3_000),
-        _ => zipf.draw(&mut random),
-    });
-    let long: Vec<u64> = long.collect();
-    vec![
-        ("zipf", plain, [500, 4_000]),
-        ("zipf and loop", with_loop, [500, 3_000]),
-        ("zipf and scans", scans, [1_000, 6_000]),
-        ("phases", phases, [500, 2_000]),
-        ("zipf, loop, scan and uniform", long, [2_000, 8_000]),
-    ]
-}
-
-/// Writes libCacheSim's format oracleGeneral, 24 bytes a request: time, object, its size, and the
-/// number of its next access.
-fn write_oracle_general(path: &Path, future: &mut opt::Future) {
-    let mut file = BufWriter::new(File::create(path).unwrap());
-    let mut accesses = Vec::new();
-    let mut time = 0u64;
-    future.rewind();
-    loop {
-        accesses.clear();
-        future.next(&mut accesses).unwrap();
-        if accesses.is_empty() {
-            return file.flush().unwrap();
-        }
-        for access in &accesses {
-            let next = if access.next == opt::NEVER { -1 } else { access.next as i64 + 1 };
-            file.write_all(&((time / 1000) as u32).to_le_bytes()).unwrap();
-            file.write_all(&access.page.to_le_bytes()).unwrap();
-            file.write_all(&1u32.to_le_bytes()).unwrap();
-            file.write_all(&next.to_le_bytes()).unwrap();
-            time += 1;
-        }
-    }
-}
+/// Generated traces, each with the capacities at which it is run. The last is long enough for LHD
+/// to learn.
+const GENERATED: [(&str, [u64; 2]); 5] = [
+    ("gen:zipf:pages=20000,ranks=20000,skew=0.9,requests=300000", [500, 4_000]),
+    ("gen:mix:requests=300000,1=[loop:pages=4000],2=[zipf:pages=5000,ranks=5000,skew=1.1]", [500, 3_000]),
+    ("gen:scans:pages=20000,ranks=20000,skew=0.9,every=15000,length=5000,requests=300000", [1_000, 6_000]),
+    ("gen:phases:pages=5000,ranks=5000,skew=1.1,every=60000,requests=300000", [500, 2_000]),
+    (
+        "gen:mix:requests=2600000,1=[loop:pages=12000],1=[loop:pages=1000000],1=[uniform:pages=3000],\
+        5=[zipf:pages=20000,ranks=20000,skew=0.9]",
+        [2_000, 8_000],
+    ),
+];
 
 /// Returns lines of trace, capacity, policy and miss ratio; None if libCacheSim is not installed.
 fn libcachesim(runs: &str) -> Option<String> {
@@ -137,8 +68,8 @@ fn libcachesim(runs: &str) -> Option<String> {
     Some(rows.to_owned())
 }
 
-fn misses(reference: Reference, pages: &[u64], future: &mut opt::Future, capacity: u64) -> u64 {
-    match reference.cache(capacity, LIBCACHESIM_SEED) {
+fn misses(policy: Policy, pages: &[u64], future: &mut opt::Future, capacity: u64) -> u64 {
+    match policy.cache(None, capacity, LIBCACHESIM_SEED) {
         Some(mut cache) => cache.run(pages),
         None => opt::misses(future, &[capacity], None, 0).unwrap()[0],
     }
@@ -153,8 +84,8 @@ fn miss_ratios_equal_those_of_libcachesim() {
     let folder = std::env::temp_dir().join(format!("octavo-sim-libcachesim-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let mut apart = Vec::new();
-    for (name, pages, capacities) in traces() {
-        apart.extend(compare(&folder, name, &pages, &capacities));
+    for (name, capacities) in GENERATED {
+        apart.extend(compare(&folder, name, &read(name.as_ref()), &capacities));
     }
     for path in given_traces() {
         let pages = read(&path);
@@ -184,20 +115,25 @@ fn given_traces() -> Vec<PathBuf> {
     paths
 }
 
-/// Reads the first accesses of a trace of little-endian numbers.
+/// Reads the first accesses of a trace.
 fn read(path: &Path) -> Vec<u64> {
-    let mut bytes = Vec::new();
-    let file = zstd::Decoder::new(File::open(path).unwrap()).unwrap();
-    file.take(8 * GIVEN_ACCESSES_MAX)
-        .read_to_end(&mut bytes)
-        .unwrap_or_else(|error| panic!("{path:?}: {error}"));
-    bytes.as_chunks().0.iter().map(|number| u64::from_le_bytes(*number)).collect()
+    let mut source = trace::open(path, &Options::default()).unwrap();
+    let mut pages = Vec::new();
+    let mut before = None;
+    while before != Some(pages.len()) && pages.len() < ACCESSES_MAX {
+        before = Some(pages.len());
+        source.next(&mut pages).unwrap();
+    }
+    pages.truncate(ACCESSES_MAX);
+    pages
 }
 
 fn compare(folder: &Path, name: &str, pages: &[u64], capacities: &[u64]) -> Vec<String> {
     let path: PathBuf = folder.join("trace.oracleGeneral");
     let mut future = opt::Future::read(&mut Pages::new(pages.to_vec()), folder, u64::MAX).unwrap();
-    write_oracle_general(&path, &mut future);
+    let mut writer = Writer::create(&path, Target::OracleGeneral).unwrap();
+    writer.write(pages).unwrap();
+    writer.finish().unwrap();
     let runs: String =
         capacities.iter().map(|capacity| format!("{}\t{capacity}\n", path.display())).collect();
     let mut apart = Vec::new();
@@ -205,13 +141,14 @@ fn compare(folder: &Path, name: &str, pages: &[u64], capacities: &[u64]) -> Vec<
         let columns: Vec<&str> = row.split('\t').collect();
         let [_, capacity, policy, theirs] = columns[..] else { panic!("{row}") };
         let (capacity, theirs): (u64, f64) = (capacity.parse().unwrap(), theirs.parse().unwrap());
-        let ours = misses(policy.parse().unwrap(), pages, &mut future, capacity) as f64 / pages.len() as f64;
+        let known = Policy::named(policy).unwrap()[0];
+        let ours = misses(known, pages, &mut future, capacity) as f64 / pages.len() as f64;
         let line = format!(
             "{name}, {capacity} pages, {policy}: {ours:.5}, theirs {theirs:.5}, {:+.5}",
             ours - theirs
         );
         println!("{line}");
-        let apart_max = if policy == Reference::Lirs.name() { APART_MAX_LIRS } else { APART_MAX };
+        let apart_max = if policy == "global-lirs" { APART_MAX_LIRS } else { APART_MAX };
         if (ours - theirs).abs() > apart_max {
             apart.push(line);
         }
