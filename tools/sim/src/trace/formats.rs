@@ -38,58 +38,45 @@ pub fn lirs(line: &[u8]) -> Parsed {
 
 /// Reads SPC's lines. An ASU is a volume; fields after the timestamp are ignored.
 pub fn spc(extents: Extents) -> impl FnMut(&[u8]) -> Parsed {
-    move |line| {
-        let Some([asu, sector, bytes, opcode, _]) = fields(line, "ASU,LBA,bytes,opcode,timestamp", true)?
-        else {
-            return Ok(None);
-        };
+    table("ASU,LBA,bytes,opcode,timestamp", true, move |[asu, sector, bytes, opcode, _]| {
         one_of(opcode, ["r", "w"])?;
         let (sector, bytes) = (number(sector)?, number(bytes)?);
-        extents.touched(number(asu)?, sectors_to_bytes(sector)?, bytes).map(Some)
-    }
+        extents.touched(number(asu)?, sectors_to_bytes(sector)?, bytes)
+    })
 }
 
 /// Reads the lines of Microsoft Research Cambridge; offset and size in bytes. A disk of a host is a
 /// volume.
 pub fn msr(mut extents: Extents) -> impl FnMut(&[u8]) -> Parsed {
-    move |line| {
-        const NAMES: &str = "Timestamp,Hostname,DiskNumber,Type,Offset,Size,ResponseTime";
-        let Some([timestamp, host, disk, kind, offset, bytes, _]) = fields(line, NAMES, false)? else {
-            return Ok(None);
-        };
+    const NAMES: &str = "Timestamp,Hostname,DiskNumber,Type,Offset,Size,ResponseTime";
+    table(NAMES, false, move |[timestamp, host, disk, kind, offset, bytes, _]| {
         number(timestamp)?;
         number(disk)?;
         one_of(kind, ["Read", "Write"])?;
         let disk = [host, disk].join(&b',');
-        extents.touched_named(&disk, number(offset)?, number(bytes)?).map(Some)
-    }
+        extents.touched_named(&disk, number(offset)?, number(bytes)?)
+    })
 }
 
 /// Reads Tencent's lines: offset and size in sectors, 0 for a read or 1 for a write.
 pub fn tencent(extents: Extents) -> impl FnMut(&[u8]) -> Parsed {
-    move |line| {
-        const NAMES: &str = "Timestamp,Offset,Size,IOType,VolumeID";
-        let Some([timestamp, sector, sectors, kind, volume]) = fields(line, NAMES, false)? else {
-            return Ok(None);
-        };
+    const NAMES: &str = "Timestamp,Offset,Size,IOType,VolumeID";
+    table(NAMES, false, move |[timestamp, sector, sectors, kind, volume]| {
         number(timestamp)?;
         one_of(kind, ["0", "1"])?;
         let (offset, bytes) = (sectors_to_bytes(number(sector)?)?, sectors_to_bytes(number(sectors)?)?);
-        extents.touched(number(volume)?, offset, bytes).map(Some)
-    }
+        extents.touched(number(volume)?, offset, bytes)
+    })
 }
 
 /// Reads Alibaba's lines; offset and length in bytes.
 pub fn alibaba(extents: Extents) -> impl FnMut(&[u8]) -> Parsed {
-    move |line| {
-        const NAMES: &str = "device_id,opcode,offset,length,timestamp";
-        let Some([volume, opcode, offset, bytes, timestamp]) = fields(line, NAMES, false)? else {
-            return Ok(None);
-        };
+    const NAMES: &str = "device_id,opcode,offset,length,timestamp";
+    table(NAMES, false, move |[volume, opcode, offset, bytes, timestamp]| {
         number(timestamp)?;
         one_of(opcode, ["R", "W"])?;
-        extents.touched(number(volume)?, number(offset)?, number(bytes)?).map(Some)
-    }
+        extents.touched(number(volume)?, number(offset)?, number(bytes)?)
+    })
 }
 
 /// Reads fio's `iolog`, versions 2 and 3: what `--write_iolog` records and `--read_iolog` replays.
@@ -125,24 +112,30 @@ pub fn fio(mut extents: Extents) -> impl FnMut(&[u8]) -> Parsed {
     }
 }
 
-/// Splits a line at its commas into as many fields as `names` has, without the white space around
-/// them. Returns None for the header, a line that begins with the first of the names.
-fn fields<'l, const N: usize>(
-    line: &'l [u8],
-    names: &str,
+/// Makes the reader of a table: it splits a line at its commas into as many fields as `names` has,
+/// without the white space around them, and hands them to `request`. The header, a line that begins
+/// with the first of the names, is no access.
+fn table<const N: usize>(
+    names: &'static str,
     may_have_more: bool,
-) -> Result<Option<[&'l [u8]; N]>, String> {
-    let mut rest = line.split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
-    let mut fields: [&[u8]; N] = [&[]; N];
-    for (count, field) in fields.iter_mut().enumerate() {
-        *field = rest.next().ok_or_else(|| format!("only {count} fields of {N}; expected \"{names}\""))?;
+    mut request: impl FnMut([&[u8]; N]) -> Result<Run, String>,
+) -> impl FnMut(&[u8]) -> Parsed {
+    move |line| {
+        let mut rest = line.split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
+        let mut fields: [&[u8]; N] = [&[]; N];
+        for (count, field) in fields.iter_mut().enumerate() {
+            let missing = || format!("only {count} fields of {N}; expected \"{names}\"");
+            *field = rest.next().ok_or_else(missing)?;
+        }
+        if !may_have_more && rest.next().is_some() {
+            return Err(format!("more than {N} fields; expected \"{names}\""));
+        }
+        let first = names.split(',').next().unwrap_or_default();
+        match fields[0].eq_ignore_ascii_case(first.as_bytes()) {
+            true => Ok(None),
+            false => request(fields).map(Some),
+        }
     }
-    if !may_have_more && rest.next().is_some() {
-        return Err(format!("more than {N} fields; expected \"{names}\""));
-    }
-    let is_header =
-        names.split(',').next().is_some_and(|name| fields[0].eq_ignore_ascii_case(name.as_bytes()));
-    Ok((!is_header).then_some(fields))
 }
 
 /// Checks that a field is the word for reads or the word for writes.
