@@ -5,7 +5,7 @@
 //! What is not here: the meaning of the bytes.
 
 use std::fs::File;
-use std::io::{self, BufReader, Cursor, ErrorKind, Read};
+use std::io::{self, BufRead, BufReader, Cursor, ErrorKind, Read};
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ pub const BUFFER_BYTES: usize = 8 * crate::CHUNK;
 pub const LINE_BYTES_MAX: usize = 16 << 10;
 
 /// The bytes that tell whether a file is compressed.
-const MAGIC_BYTES: usize = 10;
+const MAGIC_BYTES: u64 = 10;
 
 type Reader = Box<dyn Read + Send>;
 
@@ -74,24 +74,12 @@ impl Input {
     }
 
     fn new(name: &str, mut reader: Reader, progress: Option<Progress>) -> Result<Input, SourceError> {
-        let mut buffer = vec![0; BUFFER_BYTES].into_boxed_slice();
         let failed = |error: io::Error| SourceError(format!("{name}: {error}"));
-        let begun = read_up_to(&mut reader, &mut buffer[..MAGIC_BYTES]).map_err(failed)?;
-        let mut input = Input {
-            name: name.to_owned(),
-            reader,
-            buffer,
-            unread: 0..begun,
-            is_over: begun < MAGIC_BYTES,
-            progress,
-        };
-        if let Some(compression) = Compression::of(&input.buffer[..begun]) {
-            let beginning = Cursor::new(input.buffer[..begun].to_vec());
-            input.reader = compression.reader(beginning.chain(input.reader)).map_err(failed)?;
-            input.unread = 0..0;
-            input.is_over = false;
-        }
-        Ok(input)
+        let mut beginning = Vec::new();
+        reader.by_ref().take(MAGIC_BYTES).read_to_end(&mut beginning).map_err(failed)?;
+        let reader = unpacked(&beginning.clone(), Cursor::new(beginning).chain(reader)).map_err(failed)?;
+        let buffer = vec![0; BUFFER_BYTES].into_boxed_slice();
+        Ok(Input { name: name.to_owned(), reader, buffer, unread: 0..0, is_over: false, progress })
     }
 
     /// Returns the name of the input in messages.
@@ -171,34 +159,22 @@ impl Input {
     }
 }
 
-#[derive(Clone, Copy)]
-enum Compression {
-    Gzip,
-    Zstd,
+/// Returns the bytes of a file, unpacked if its `beginning` is that of a compressed file. Every
+/// byte of gzip's header that is fixed is compared, because page numbers can look like a magic
+/// number.
+fn unpacked(beginning: &[u8], whole: impl Read + Send + 'static) -> io::Result<Reader> {
+    Ok(match *beginning {
+        // zstd refuses to look back further than 128 MiB, which bounds its memory.
+        [0x28, 0xb5, 0x2f, 0xfd, ..] => Box::new(zstd::stream::read::Decoder::with_buffer(buffered(whole))?),
+        [0x1f, 0x8b, 8, 0..0x20, _, _, _, _, 0 | 2 | 4, 0..=13 | 255] => {
+            Box::new(flate2::bufread::MultiGzDecoder::new(buffered(whole)))
+        }
+        _ => Box::new(whole),
+    })
 }
 
-impl Compression {
-    /// Compares every byte of gzip's header that is fixed, because page numbers can look like a
-    /// magic number.
-    fn of(beginning: &[u8]) -> Option<Compression> {
-        match *beginning {
-            [0x28, 0xb5, 0x2f, 0xfd, ..] => Some(Compression::Zstd),
-            [0x1f, 0x8b, 8, flags, _, _, _, _, level, system] => {
-                let fits = flags & 0xe0 == 0 && matches!(level, 0 | 2 | 4) && matches!(system, 0..=13 | 255);
-                fits.then_some(Compression::Gzip)
-            }
-            _ => None,
-        }
-    }
-
-    fn reader(self, compressed: impl Read + Send + 'static) -> io::Result<Reader> {
-        let compressed = BufReader::with_capacity(BUFFER_BYTES, compressed);
-        Ok(match self {
-            Compression::Gzip => Box::new(flate2::bufread::MultiGzDecoder::new(compressed)),
-            // zstd refuses to look back further than 128 MiB, which bounds its memory.
-            Compression::Zstd => Box::new(zstd::stream::read::Decoder::with_buffer(compressed)?),
-        })
-    }
+fn buffered(compressed: impl Read) -> impl BufRead {
+    BufReader::with_capacity(BUFFER_BYTES, compressed)
 }
 
 /// A file that counts the bytes that were read.
@@ -223,15 +199,4 @@ fn read_once(reader: &mut Reader, buffer: &mut [u8]) -> io::Result<usize> {
             result => return result,
         }
     }
-}
-
-fn read_up_to(reader: &mut Reader, buffer: &mut [u8]) -> io::Result<usize> {
-    let mut filled = 0;
-    while filled < buffer.len() {
-        match read_once(reader, &mut buffer[filled..])? {
-            0 => break,
-            count => filled += count,
-        }
-    }
-    Ok(filled)
 }
