@@ -61,8 +61,8 @@ pub fn engine_capacity_max(ways: u32) -> u64 {
 /// The engine's own page sets, with the engine's own code. A page is clean and readable as soon as
 /// it is claimed.
 pub struct SetCache<const W: usize> {
-    table: Table<W>,
-    mixer: Mixer,
+    pub(crate) table: Table<W>,
+    pub(crate) mixer: Mixer,
 }
 
 impl<const W: usize> SetCache<W> {

@@ -4,13 +4,14 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use octavo_share::{Curve, Leaf, Seen, Stretch, Trend};
-use octavo_table::{Claim, Late, Mixer, NoBytes, PolicyKind, SegmentIndex, Shape, Table};
+use octavo_table::{Late, Mixer, NoBytes, PolicyKind, SegmentIndex, Shape, Table};
+
+use crate::cache::{Cache, SetCache};
 
 /// One tenant's partition.
 pub(super) struct Partition {
-    table: Table<16>,
+    cache: SetCache<16>,
     page_bytes: u64,
-    mixer: Mixer,
     pub misses: u64,
     /// Decayed misses, faded like the monitor's counts.
     missed: Late,
@@ -34,9 +35,8 @@ impl Partition {
         // the policy's learner in it.
         table.watch_alone(slots(shape.segments_max), slots(live) * page_bytes / 100);
         Partition {
-            table,
+            cache: SetCache { table, mixer: Mixer::new(seed) },
             page_bytes,
-            mixer: Mixer::new(seed),
             misses: 0,
             missed: Late::default(),
             misses_before: 0,
@@ -49,36 +49,27 @@ impl Partition {
 
     /// Accesses a page.
     pub fn access(&mut self, page: u64) {
-        let tag = self.mixer.tag(page);
-        if let Some(found) = self.table.find(tag) {
-            self.table.touch(&found);
-            return;
-        }
-        self.misses += 1;
-        let claim = self.table.lock(tag).claim(tag);
-        let Claim::Claimed { slot, .. } = claim else { unreachable!("every page is clean and unpinned") };
-        let waited = self.table.publish(slot, false);
-        debug_assert!(!waited, "no other thread waits");
+        self.misses += u64::from(!self.cache.access(page));
     }
 
     /// Runs the monitor's references through its miniatures and returns their number.
     pub fn drain(&self) -> u64 {
-        self.table.drain_monitor()
+        self.cache.table.drain_monitor()
     }
 
     #[cfg(test)]
     pub fn curve(&self) -> Option<octavo_table::MissCurve> {
-        self.table.miss_curve()
+        self.cache.table.miss_curve()
     }
 
     /// Returns the partition's state for the plan, then decays all counts by `keep`.
     pub fn look(&mut self, granule_bytes: u64, keep: f64) -> Leaf {
-        let curve = self.table.miss_curve().unwrap_or_default();
-        let current_bytes = u64::from(self.table.live_segments()) * granule_bytes;
+        let curve = self.cache.table.miss_curve().unwrap_or_default();
+        let current_bytes = u64::from(self.cache.table.live_segments()) * granule_bytes;
         self.missed.add((self.misses - std::mem::replace(&mut self.misses_before, self.misses)) as f64);
-        let returns = self.table.tally().ghost_hits.load(Relaxed);
+        let returns = self.cache.table.tally().ghost_hits.load(Relaxed);
         self.returned.add((returns - std::mem::replace(&mut self.returns_before, returns)) as f64);
-        let remembered = self.table.remembered_slots();
+        let remembered = self.cache.table.remembered_slots();
         let seen = Seen {
             bytes: current_bytes,
             misses: self.missed.count(),
@@ -87,7 +78,7 @@ impl Partition {
             sampled_per_byte: curve.rate / self.page_bytes as f64,
         };
         if keep < 1.0 {
-            let has_changed = self.table.monitor().is_some_and(|monitor| monitor.fade(keep));
+            let has_changed = self.cache.table.monitor().is_some_and(|monitor| monitor.fade(keep));
             self.stretch.fade(has_changed);
             for late in [&mut self.missed, &mut self.returned] {
                 late.fade(keep);
@@ -109,25 +100,25 @@ impl Partition {
 
     /// Grows or shrinks to `segments` segments.
     pub fn resize(&mut self, segments: u32) {
-        self.trend = self.trend.after(self.table.live_segments().into(), segments.into());
-        while self.table.live_segments() < segments {
-            let Some(segment) = self.table.spare_segment() else { break };
-            self.table.join(segment).into_iter().rev().for_each(|mv| self.advance(mv));
+        self.trend = self.trend.after(self.cache.table.live_segments().into(), segments.into());
+        while self.cache.table.live_segments() < segments {
+            let Some(segment) = self.cache.table.spare_segment() else { break };
+            self.cache.table.join(segment).into_iter().rev().for_each(|mv| self.advance(mv));
         }
-        while self.table.live_segments() > segments.max(1) {
-            let last: SegmentIndex = self.table.segments().last().expect("a partition has segments");
-            self.table.leave(last).into_iter().rev().for_each(|mv| self.advance(mv));
-            self.table.retire(last).expect("nothing is pinned");
+        while self.cache.table.live_segments() > segments.max(1) {
+            let last: SegmentIndex = self.cache.table.segments().last().expect("a partition has segments");
+            self.cache.table.leave(last).into_iter().rev().for_each(|mv| self.advance(mv));
+            self.cache.table.retire(last).expect("nothing is pinned");
         }
     }
 
     fn advance(&self, mv: octavo_table::Move) {
-        let pass = self.table.advance(mv, &mut NoBytes);
+        let pass = self.cache.table.advance(mv, &mut NoBytes);
         assert!(pass.busy.is_none(), "no other thread uses a page");
     }
 
     /// Returns the number of segments.
     pub fn segments(&self) -> u32 {
-        self.table.live_segments()
+        self.cache.table.live_segments()
     }
 }
