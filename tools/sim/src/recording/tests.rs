@@ -123,24 +123,12 @@ fn a_damaged_block_is_an_error_or_is_skipped_and_counted() {
     }
 }
 
-/// A folder that one test uses.
-struct Folder(TempDir);
-
-impl Folder {
-    fn new() -> Folder {
-        Folder(tempfile::tempdir().unwrap())
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
-    }
-
-    fn files(&self) -> Vec<PathBuf> {
-        let entries = std::fs::read_dir(self.0.path()).unwrap();
-        let mut files: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
-        files.sort();
-        files
-    }
+/// Returns the files in a folder, by name.
+fn files_in(folder: &TempDir) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder.path()).unwrap();
+    let mut files: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    files
 }
 
 fn write(path: &Path, rotation: Rotation, id: u64, blocks: u64) -> Writer {
@@ -157,11 +145,11 @@ fn write(path: &Path, rotation: Rotation, id: u64, blocks: u64) -> Writer {
 
 #[test]
 fn rotated_files_are_private_and_are_read_in_order() {
-    let folder = Folder::new();
-    let path = folder.path("p.octr");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("p.octr");
     let rotation = Rotation { file_bytes_max: Some(5000), keep: None };
     let writer = write(&path, rotation, 1, 10);
-    let files = folder.files();
+    let files = files_in(&folder);
     assert!(files.len() > 3 && files[0].ends_with("p.00001.octr") && writer.path() == files[files.len() - 1]);
     let bytes: u64 = files.iter().map(|file| std::fs::metadata(file).unwrap().len()).sum();
     assert_eq!(bytes, writer.bytes());
@@ -171,11 +159,11 @@ fn rotated_files_are_private_and_are_read_in_order() {
     // Another recording continues the numbers. Each recording is a group, in the order of its
     // parts, whatever the order of the paths.
     write(&path, Rotation { keep: Some(2), ..rotation }, 2, 4);
-    let later = folder.files();
+    let later = files_in(&folder);
     assert_eq!(later.len(), 2, "{later:?}");
-    write(&folder.path("q.octr"), Rotation::default(), 3, 1);
-    write(&folder.path("r.octr"), rotation, 4, 10);
-    let mut all = folder.files();
+    write(&folder.path().join("q.octr"), Rotation::default(), 3, 1);
+    write(&folder.path().join("r.octr"), rotation, 4, 10);
+    let mut all = files_in(&folder);
     all.reverse();
     let groups = parts(&all);
     assert_eq!(groups.len(), 3, "{groups:?}");
@@ -186,13 +174,13 @@ fn rotated_files_are_private_and_are_read_in_order() {
     let (_, error, _) = read(Reader::open(&gap, false).unwrap());
     assert!(error.unwrap_err().contains("part 2 is missing"));
     // An existing file is not replaced.
-    assert!(Writer::create(&folder.path("q.octr"), Rotation::default(), about(5)).is_err());
+    assert!(Writer::create(&folder.path().join("q.octr"), Rotation::default(), about(5)).is_err());
 }
 
 /// Regression: with no files to keep, the file that was being written was removed as well.
 #[test]
 fn an_invalid_rotation_name_or_part_is_refused_before_anything_is_written() {
-    let folder = Folder::new();
+    let folder = tempfile::tempdir().unwrap();
     let rotation = |file_bytes_max, keep| Rotation { file_bytes_max, keep };
     for (name, rotation, part, why) in [
         ("p.octr", rotation(Some(5000), Some(0)), 1, "at least one file must be kept"),
@@ -203,20 +191,20 @@ fn an_invalid_rotation_name_or_part_is_refused_before_anything_is_written() {
         ("p.octr", rotation(None, None), 3, "begins with part 1"),
     ] {
         let about = About { part, ..about(1) };
-        let error = Writer::create(&folder.path(name), rotation, about).err().expect(why);
+        let error = Writer::create(&folder.path().join(name), rotation, about).err().expect(why);
         assert!(error.kind() == std::io::ErrorKind::InvalidInput, "{error}");
         assert!(error.to_string().contains(why), "{error}");
     }
-    assert_eq!(folder.files(), Vec::<PathBuf>::new());
+    assert_eq!(files_in(&folder), Vec::<PathBuf>::new());
 }
 
 /// Regression: the counts of a later part began with the recording, so the miss ratio of a part was
 /// that of another time.
 #[test]
 fn counts_are_those_of_the_parts_that_are_read() {
-    let folder = Folder::new();
+    let folder = tempfile::tempdir().unwrap();
     let rotation = Rotation { file_bytes_max: Some(1), keep: None };
-    let mut writer = Writer::create(&folder.path("p.octr"), rotation, about(1)).unwrap();
+    let mut writer = Writer::create(&folder.path().join("p.octr"), rotation, about(1)).unwrap();
     let totals = |hits, misses| {
         let mut encoder = Encoder::new(Vec::new());
         encoder.push(&Event::Totals(Totals { hits, misses }));
@@ -231,7 +219,7 @@ fn counts_are_those_of_the_parts_that_are_read() {
         writer.write(0, &totals(100 * part + 100, 7 * part + 7).take(Vec::new())).unwrap();
     }
     writer.finish(0, Ending::Stopped).unwrap();
-    let files = folder.files();
+    let files = files_in(&folder);
     let counted = |files: &[PathBuf]| {
         let mut reader = Reader::open(files, false).unwrap();
         while reader.event().unwrap().is_some() {}
@@ -273,10 +261,10 @@ fn the_replay_of_a_recording_that_began_later_has_as_many_segments_as_the_partit
 /// Regression: the lost events were missing without an error.
 #[test]
 fn a_part_in_the_middle_that_lost_its_end_is_an_error_or_counted() {
-    let folder = Folder::new();
+    let folder = tempfile::tempdir().unwrap();
     let rotation = Rotation { file_bytes_max: Some(5000), keep: None };
-    write(&folder.path("p.octr"), rotation, 1, 10);
-    let files = folder.files();
+    write(&folder.path().join("p.octr"), rotation, 1, 10);
+    let files = files_in(&folder);
     let second = std::fs::File::options().write(true).open(&files[1]).unwrap();
     second.set_len(second.metadata().unwrap().len() - 10).unwrap();
     let (before, error, _) = read(Reader::open(&files, false).unwrap());
