@@ -3,12 +3,17 @@
 
 use std::process::Output;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use crate::server::{Directory, program};
+use crate::server::{Directory, assert_has, octavo, octavo_fails, parsed};
 
 fn bench(words: &[&str]) -> Output {
-    program(&["bench"]).args(words).output().unwrap()
+    octavo(&[&["bench"], words].concat())
+}
+
+/// The complaint of a run that must fail with this status.
+fn refused(status: i32, words: &[&str]) -> String {
+    octavo_fails(&[&["bench"], words].concat(), status)
 }
 
 /// The rows of a run that must succeed.
@@ -17,8 +22,7 @@ fn rows(words: &[&str]) -> Vec<Value> {
     let complaints = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{complaints}");
     assert!(!complaints.contains('\r'), "progress for a reader that is no terminal: {complaints}");
-    let text = String::from_utf8(output.stdout).unwrap();
-    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    parsed(&String::from_utf8(output.stdout).unwrap())
 }
 
 fn assert_rows(rows: &[Value], suite: &str, cases: &[&str]) {
@@ -88,12 +92,10 @@ fn a_suite_from_a_file_is_run_and_its_errors_are_named() {
     let text = "title = \"Mine\"\nabout = \"m\"\n[[case]]\nname = \"one\"\ncontestants = [\"octavo\"]\nmemory = \"16MiB\"\n";
     std::fs::write(&file, text).unwrap();
     let row = &rows(&[file.to_str().unwrap(), "--quick", "--json", "-"])[0];
-    assert_eq!((row["suite"].as_str(), row["case"].as_str()), (Some("mine"), Some("one")));
+    assert_has(row, json!({"suite": "mine", "case": "one"}));
     assert!(row["ops_per_s"].as_f64().unwrap() > 0.0 && row.get("ratio").is_none(), "{row}");
     std::fs::write(&file, text.replace("memory", "memroy")).unwrap();
-    let refused = bench(&[file.to_str().unwrap()]);
-    assert_eq!(refused.status.code(), Some(2));
-    let complaints = String::from_utf8_lossy(&refused.stderr).into_owned();
+    let complaints = refused(2, &[file.to_str().unwrap()]);
     assert!(complaints.contains("mine.toml:6: unknown field `memroy`"), "{complaints}");
 }
 
@@ -101,16 +103,14 @@ fn a_suite_from_a_file_is_run_and_its_errors_are_named() {
 fn invalid_command_lines_are_refused_and_existing_files_are_kept() {
     let list = bench(&["--list"]);
     assert!(String::from_utf8(list.stdout).unwrap().contains("memory_qd32"));
-    assert_eq!(bench(&[]).status.code(), Some(2));
-    assert_eq!(bench(&["hits", "--case", "no"]).status.code(), Some(2));
-    assert_eq!(bench(&["hit"]).status.code(), Some(2));
-    assert_eq!(bench(&["hits", "--memory", "1B"]).status.code(), Some(2));
+    for words in [&[][..], &["hits", "--case", "no"], &["hit"], &["hits", "--memory", "1B"]] {
+        refused(2, words);
+    }
     let directory = Directory::new();
     let file = directory.join("precious");
     std::fs::write(&file, "precious").unwrap();
-    let refused = bench(&["misses", "--quick", "--file", file.to_str().unwrap()]);
-    assert_eq!(refused.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&refused.stderr).contains("precious"), "{refused:?}");
+    let complaint = refused(1, &["misses", "--quick", "--file", file.to_str().unwrap()]);
+    assert!(complaint.contains("precious"), "{complaint}");
     assert_eq!(std::fs::read(&file).unwrap(), b"precious");
 }
 
@@ -128,9 +128,7 @@ fn progress_is_a_line_per_case_with_the_time_left_even_without_a_terminal() {
 
 #[test]
 fn more_memory_than_the_machine_has_is_refused_at_once() {
-    let refused = bench(&["resize", "--quick", "--memory", "1048576GiB"]);
-    let complaint = String::from_utf8(refused.stderr).unwrap();
-    assert_eq!(refused.status.code(), Some(1), "{complaint}");
+    let complaint = refused(1, &["resize", "--quick", "--memory", "1048576GiB"]);
     assert!(complaint.contains("needs 1331200.1 GiB") && complaint.contains("are available"), "{complaint}");
     assert!(!complaint.contains("[1/"), "a case began: {complaint}");
 }

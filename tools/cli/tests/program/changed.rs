@@ -2,9 +2,9 @@
 //! metrics.
 
 use std::fs::File;
-use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::io::Write;
 
+use crate::metrics;
 use crate::nbd_client::Client;
 use crate::server::{Directory, Server, Setup};
 
@@ -28,10 +28,7 @@ fn each_change_of_a_served_file_by_another_program_is_reported_once() {
     let address = server.metrics_address();
     let object = |number: usize| server.stat()["partitions"][0]["objects"][number].clone();
     let metric = || {
-        let mut stream = TcpStream::connect(&address).unwrap();
-        stream.write_all(format!("GET /metrics HTTP/1.1\r\nHost: {address}\r\n\r\n").as_bytes()).unwrap();
-        let mut page = String::new();
-        stream.read_to_string(&mut page).unwrap();
+        let page = metrics::ask(&address, "GET /metrics", &address);
         let line = page.lines().find(|line| line.starts_with("octavo_partition_objects_changed{")).unwrap();
         line.rsplit(' ').next().unwrap().to_owned()
     };
@@ -65,6 +62,4 @@ fn each_change_of_a_served_file_by_another_program_is_reported_once() {
         server.log()
     );
     assert_eq!(object(1)["store_changes"], 0);
-    drop(client);
-    server.stop();
 }

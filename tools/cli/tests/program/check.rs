@@ -3,9 +3,8 @@
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
 
-use crate::server::{Directory, PATIENCE};
+use crate::server::{Directory, program, signal, wait_until};
 
 /// `memory_max`, the lines of each partition, the lines of the export, and whether this can be
 /// served.
@@ -79,8 +78,8 @@ fn agree(directory: &Directory, disk: &Path, cache: &str, export: &str, can_be_s
     let config = directory.join("octavo.toml");
     std::fs::write(&config, &text).unwrap();
     let serve = |more: &[&str]| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_octavo"));
-        command.args(["--quiet", "serve", "--config"]).arg(&config).args(more);
+        let mut command = program(&["--quiet", "serve", "--config"]);
+        command.arg(&config).args(more);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
     };
     let checked = serve(&["--check"]).wait_with_output().unwrap();
@@ -102,20 +101,16 @@ fn agree(directory: &Directory, disk: &Path, cache: &str, export: &str, can_be_s
 
 /// Whether a server listens, and how it ended: by SIGTERM if it did.
 fn start_and_stop(mut server: Child, nbd: &Path) -> (bool, Output) {
-    let begun = Instant::now();
-    let listened = loop {
-        if UnixStream::connect(nbd).is_ok() {
-            break true;
-        }
-        if server.try_wait().unwrap().is_some() {
-            break false;
-        }
-        assert!(begun.elapsed() < PATIENCE, "the server neither listens nor ends");
-        std::thread::sleep(Duration::from_millis(5));
-    };
+    let mut listened = false;
+    wait_until(
+        || "the server neither listens nor ends".into(),
+        || {
+            listened = UnixStream::connect(nbd).is_ok();
+            listened || server.try_wait().unwrap().is_some()
+        },
+    );
     if listened {
-        let kill = format!("kill -TERM {}", server.id());
-        assert!(Command::new("/bin/sh").args(["-c", &kill]).status().unwrap().success());
+        signal(server.id(), "TERM");
     }
     (listened, server.wait_with_output().unwrap())
 }

@@ -1,6 +1,6 @@
 //! Other programs: whether they are installed, and running them.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 /// Whether all programs are installed. If one is missing, prints so, or fails if they are required.
@@ -38,6 +38,19 @@ pub fn succeed(program: &str, arguments: &[&str]) -> Output {
 pub fn run(program: &str, arguments: &[&str]) -> Output {
     let path = find(program).unwrap_or_else(|| panic!("{program} is not installed"));
     Command::new(path).args(arguments).output().unwrap_or_else(|error| panic!("{program}: {error}"))
+}
+
+/// Runs a line of shell in a directory.
+pub fn shell(directory: &Path, line: &str) -> Output {
+    Command::new("/bin/sh").args(["-c", line]).current_dir(directory).output().unwrap()
+}
+
+/// The same for a line that must succeed; what it printed.
+pub fn shell_succeeds(directory: &Path, line: &str) -> String {
+    let output = shell(directory, line);
+    let said = text(&output.stdout);
+    assert!(output.status.success(), "{line}\n{said}\n{}", text(&output.stderr));
+    said
 }
 
 /// Output as text.

@@ -1,11 +1,11 @@
 //! Wrong configurations: every message names the file, the line, the column and the key.
 
 use std::io::Write;
-use std::path::Path;
-use std::process::{Output, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
 
 use crate::clients;
-use crate::server::{Directory, octavo_succeeds, program};
+use crate::server::{Directory, octavo, octavo_fails, octavo_succeeds, program};
 
 /// The good file that the bad ones are made from. `@` is the test's directory.
 const GOOD: &str = r#"[cache]
@@ -284,11 +284,12 @@ fn every_error_names_its_place_and_its_remedy() {
     std::os::unix::fs::symlink(directory.join("disk"), directory.join("link")).unwrap();
     let here = directory.join("").display().to_string();
     let here = here.trim_end_matches('/');
-    assert_eq!(check(&directory, &GOOD.replace('@', here)).status.code(), Some(0), "the good file");
+    octavo_succeeds(&checking(&written(&directory, &GOOD.replace('@', here))));
     let mut wrong = String::new();
     for (good, bad, expected) in CASES {
         assert!(GOOD.contains(good), "{good}");
-        let output = check(&directory, &GOOD.replacen(good, bad, 1).replace('@', here));
+        let path = written(&directory, &GOOD.replacen(good, bad, 1).replace('@', here));
+        let output = octavo(&checking(&path));
         let said = String::from_utf8(output.stderr).unwrap();
         let whole = |line: &&str| line.replace('%', SIZE).replace('&', HIDDEN);
         let expected: String =
@@ -304,13 +305,11 @@ fn every_error_names_its_place_and_its_remedy() {
 #[test]
 fn a_file_that_cannot_be_read_is_named() {
     let directory = Directory::new();
-    let output = serve(&["--config", "/nonexistent/octavo.toml"]);
-    assert_eq!(output.status.code(), Some(2));
-    let said = String::from_utf8(output.stderr).unwrap();
+    let said = octavo_fails(&["serve", "--config", "/nonexistent/octavo.toml"], 2);
     assert_eq!(said, "/nonexistent/octavo.toml: cannot be read: No such file or directory (os error 2)\n");
     let path = directory.join("octavo.toml");
     std::fs::write(&path, b"name = \"\xff\"").unwrap();
-    let said = String::from_utf8(serve(&["--config", path.to_str().unwrap()]).stderr).unwrap();
+    let said = octavo_fails(&["serve", "--config", path.to_str().unwrap()], 2);
     assert!(said.contains("is no configuration: byte 8, on line 1, is not UTF-8"), "{said}");
 }
 
@@ -370,7 +369,7 @@ fn a_value_that_is_nested_too_deeply_is_one_problem() {
         format!("[{}b]", "a.".repeat(5000)),
         format!("a = {}", "{b=".repeat(5000)),
     ] {
-        let said = String::from_utf8(check(&directory, &text).stderr).unwrap();
+        let said = refused_text(&directory, &text);
         let told = said.lines().filter(|line| line.ends_with("nested too deeply")).count();
         assert_eq!((told, said.lines().count()), (1, 1), "{}: {said}", &text[..20]);
     }
@@ -381,7 +380,7 @@ fn a_value_that_is_nested_too_deeply_is_one_problem() {
 fn of_many_problems_the_first_50_are_shown_and_the_rest_counted() {
     let directory = Directory::new();
     let twice = "[[partition]]\nname = \"a\"\n".repeat(40_000);
-    let said = String::from_utf8(check(&directory, &(GOOD.to_owned() + &twice)).stderr).unwrap();
+    let said = refused_text(&directory, &(GOOD.to_owned() + &twice));
     assert_eq!(said.lines().count(), 51, "{said}");
     assert!(said.contains("there is a partition \"a\" already, on line 15\n"), "{said}");
     let last = said.lines().last().unwrap();
@@ -391,9 +390,7 @@ fn of_many_problems_the_first_50_are_shown_and_the_rest_counted() {
 #[test]
 fn an_empty_configuration_lacks_every_required_section() {
     let directory = Directory::new();
-    let output = check(&directory, "");
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(2));
+    let said = refused_text(&directory, "");
     for key in ["cache", "partition", "export", "listen"] {
         assert!(said.contains(&format!("octavo.toml:1:1: {key}: missing; for example [")), "{said}");
     }
@@ -401,40 +398,42 @@ fn an_empty_configuration_lacks_every_required_section() {
 
 #[test]
 fn the_example_in_the_help_is_a_valid_configuration() {
-    let directory = Directory::new();
-    let disk = directory.disk("disk", 1 << 20);
     let help = octavo_succeeds(&["--help"]);
     let start = help.find("  [cache]").unwrap();
-    let example = help[start..].split("\n\n").next().unwrap();
-    let example = example.replace("/var/lib/images/vm1.raw", disk.to_str().unwrap());
-    let output = check(&directory, &example);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    is_valid(help[start..].split("\n\n").next().unwrap());
 }
 
 #[test]
 fn the_example_in_the_manual_is_a_valid_configuration() {
+    let manual = include_str!("../../../../docs/octavo.toml.5.md");
+    is_valid(manual.split("```toml\n").nth(1).unwrap().split("```").next().unwrap());
+}
+
+/// Checks an example, with a disk in place of the one that it names.
+fn is_valid(example: &str) {
     let directory = Directory::new();
     let disk = directory.disk("disk", 1 << 20);
-    let manual = include_str!("../../../../docs/octavo.toml.5.md");
-    let example = manual.split("```toml\n").nth(1).unwrap().split("```").next().unwrap();
-    let output = check(&directory, &example.replace("/var/lib/images/vm1.raw", disk.to_str().unwrap()));
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = example.replace("/var/lib/images/vm1.raw", disk.to_str().unwrap());
+    octavo_succeeds(&checking(&written(&directory, &text)));
 }
 
 /// The messages about a file that is refused as a whole.
 fn refused(path: &Path) -> String {
-    let output = serve(&["--check", "--config", path.to_str().unwrap()]);
-    assert_eq!(output.status.code(), Some(2));
-    let said = String::from_utf8(output.stderr).unwrap();
+    let said = octavo_fails(&checking(path), 2);
     said.lines().filter(|line| !line.contains("from a pipe")).map(|line| line.to_owned() + "\n").collect()
 }
 
-fn check(directory: &Directory, text: &str) -> Output {
-    let path = directory.join("octavo.toml");
-    std::fs::write(&path, text).unwrap();
-    serve(&["--check", "--config", path.to_str().unwrap()])
+/// The same for a text.
+fn refused_text(directory: &Directory, text: &str) -> String {
+    refused(&written(directory, text))
 }
 
-fn serve(words: &[&str]) -> Output {
-    program(&["serve"]).args(words).output().unwrap()
+fn written(directory: &Directory, text: &str) -> PathBuf {
+    let path = directory.join("octavo.toml");
+    std::fs::write(&path, text).unwrap();
+    path
+}
+
+fn checking(path: &Path) -> [&str; 4] {
+    ["serve", "--check", "--config", path.to_str().unwrap()]
 }

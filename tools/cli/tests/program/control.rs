@@ -4,8 +4,10 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 
+use serde_json::{Value, json};
+
 use crate::nbd_client::Client;
-use crate::server::{Directory, Server, Setup, program, served};
+use crate::server::{Directory, Server, Setup, assert_has, octavo_fails, program, served};
 
 #[test]
 fn stat_counts_what_clients_did() {
@@ -15,16 +17,14 @@ fn stat_counts_what_clients_did() {
     client.read(4096, 8192);
     client.read(0, 4096);
     let stat = server.stat();
-    assert_eq!(stat["connections"], 1);
-    assert_eq!(stat["pid"], server.pid());
+    assert_has(&stat, json!({"connections": 1, "pid": server.pid()}));
     let partition = &stat["partitions"][0];
-    assert_eq!(partition["name"], "p");
-    assert_eq!(partition["cache_mode"], "writeback");
-    assert_eq!(partition["written_bytes"], 8192, "{partition}");
-    assert_eq!(partition["read_bytes"], 12_288, "{partition}");
-    assert_eq!((&partition["requests_read"], &partition["requests_write"]), (&2.into(), &1.into()));
     // Two pages that were written were not there before, and one that was read.
-    assert_eq!((&partition["hits"], &partition["misses"]), (&2.into(), &3.into()), "{partition}");
+    let expected = json!({
+        "name": "p", "cache_mode": "writeback", "written_bytes": 8192, "read_bytes": 12_288,
+        "requests_read": 2, "requests_write": 1, "hits": 2, "misses": 3,
+    });
+    assert_has(partition, expected);
     assert_eq!(partition["objects"][0]["name"], "disk");
     let charged = stat["cache"]["memory_charged_bytes"].as_u64().unwrap();
     assert!(charged > 0 && charged <= 32 << 20, "{charged}");
@@ -33,8 +33,6 @@ fn stat_counts_what_clients_did() {
     for word in ["PARTITION", "40.0 %", "EXPORT", "writeback"] {
         assert!(table.contains(word), "{word} is not in\n{table}");
     }
-    drop(client);
-    server.stop();
 }
 
 #[test]
@@ -47,7 +45,6 @@ fn after_sync_nothing_is_dirty_and_the_file_has_the_bytes() {
     let file = std::fs::read(directory.join("disk")).unwrap();
     assert_eq!(file[10_000..18_000], *b"across two pages".repeat(500));
     assert!(file[..10_000].iter().chain(&file[18_000..]).all(|byte| *byte == 0));
-    server.stop();
 }
 
 #[test]
@@ -62,7 +59,6 @@ fn drain_reports_its_progress() {
     // The server continues to serve.
     client.write(0, b"more");
     assert_eq!(client.read(0, 4), b"more");
-    server.stop();
 }
 
 #[test]
@@ -71,49 +67,54 @@ fn only_the_owner_can_use_the_control_socket() {
     for socket in [&server.control, &server.nbd] {
         assert_eq!(socket.metadata().unwrap().permissions().mode() & 0o777, 0o600, "{}", socket.display());
     }
-    server.stop();
 }
 
 #[test]
 fn without_a_server_ctl_names_the_socket_it_tried() {
     let directory = Directory::new();
-    let ctl = |socket: &std::path::Path| program(&["ctl", "stat", "--socket"]).arg(socket).output().unwrap();
     let socket = directory.join("control.sock");
-    let output = ctl(&socket);
-    assert_eq!(output.status.code(), Some(1));
+    let words = ["ctl", "stat", "--socket", socket.to_str().unwrap()];
     let expected = format!(
         "octavo: {}: no server listens here; start `octavo serve`, or name its control socket with --socket\n",
         socket.display()
     );
-    assert_eq!(String::from_utf8(output.stderr).unwrap(), expected);
+    assert_eq!(octavo_fails(&words, 1), expected);
     // A socket that a killed server left behind.
     drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
-    let stderr = String::from_utf8(ctl(&socket).stderr).unwrap();
-    assert!(stderr.contains("no server listens here any more"), "{stderr}");
+    let said = octavo_fails(&words, 1);
+    assert!(said.contains("no server listens here any more"), "{said}");
 }
 
 #[test]
 fn a_second_server_does_not_take_the_first_ones_socket() {
     let (directory, server) = served(&Setup::default());
-    let output = program(&["serve", "--config"]).arg(directory.join("octavo.toml")).output().unwrap();
-    assert_eq!(output.status.code(), Some(2));
-    let said = String::from_utf8(output.stderr).unwrap();
+    let said = octavo_fails(&["serve", "--config", directory.join("octavo.toml").to_str().unwrap()], 2);
     // The locked disk is reported first; a socket in use is reported with its place, too.
     assert!(said.contains("octavo.toml:"), "{said}");
     assert_eq!(server.stat()["pid"], server.pid());
     Client::connect(&server.nbd, "disk").unwrap();
-    server.stop();
+}
+
+/// The server's whole answer to these bytes.
+fn answer(server: &Server, asked: &str) -> String {
+    let mut stream = UnixStream::connect(&server.control).unwrap();
+    stream.write_all(asked.as_bytes()).unwrap();
+    stream.shutdown(std::net::Shutdown::Write).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
 }
 
 #[test]
 fn malformed_requests_are_answered_and_harm_nothing() {
     let (_directory, server) = served(&Setup::default());
-    let talk = |line: &[u8]| {
+    let refusal = |line: &[u8]| {
         let mut stream = UnixStream::connect(&server.control).unwrap();
         stream.write_all(line).unwrap();
         let mut answer = String::new();
         BufReader::new(stream).read_line(&mut answer).unwrap();
-        serde_json::from_str::<serde_json::Value>(&answer).unwrap()
+        let answer: Value = serde_json::from_str(&answer).unwrap();
+        answer["error"]["message"].as_str().unwrap().to_owned()
     };
     for (line, word) in [
         (&b"hello\n"[..], "not a request"),
@@ -123,23 +124,16 @@ fn malformed_requests_are_answered_and_harm_nothing() {
         (b"\n", "not a request"),
         (&[b'x'; 4096], "the line is longer than 4096 bytes"),
     ] {
-        let answer = talk(line);
-        let message = answer["error"]["message"].as_str().unwrap();
+        let message = refusal(line);
         assert!(message.contains(word), "{message}");
     }
     // Several requests on one connection.
-    let mut stream = UnixStream::connect(&server.control).unwrap();
-    stream.write_all(b"{\"v\":1,\"do\":\"sync\"}\n{\"v\":1,\"do\":\"sync\"}\n").unwrap();
-    stream.shutdown(std::net::Shutdown::Write).unwrap();
-    let mut answers = String::new();
-    stream.read_to_string(&mut answers).unwrap();
+    let answers = answer(&server, "{\"v\":1,\"do\":\"sync\"}\n{\"v\":1,\"do\":\"sync\"}\n");
     assert_eq!(answers, "{\"v\":1,\"ok\":{}}\n{\"v\":1,\"ok\":{}}\n");
     // Silent clients take all places; the next client is refused with the reason.
-    let silent: Vec<UnixStream> = (0..16).map(|_| UnixStream::connect(&server.control).unwrap()).collect();
-    let answer = talk(b"");
-    assert!(answer["error"]["message"].as_str().unwrap().contains("connected already"), "{answer}");
-    drop(silent);
-    server.stop();
+    let _silent: Vec<UnixStream> = (0..16).map(|_| UnixStream::connect(&server.control).unwrap()).collect();
+    let message = refusal(b"");
+    assert!(message.contains("connected already"), "{message}");
 }
 
 #[test]
@@ -147,11 +141,7 @@ fn a_partition_can_be_inspected_and_changed_while_it_serves() {
     let (_directory, server) = served(&Setup::default());
     let mut client = Client::connect(&server.nbd, "disk").unwrap();
     client.write(0, &vec![5; 4 << 20]);
-    let setting = |key: &str| {
-        let answer: serde_json::Value =
-            serde_json::from_str(&server.ctl_succeed(&["partitions", "--json"])).unwrap();
-        answer["partitions"][0][key].clone()
-    };
+    let setting = |key: &str| server.ctl_json(&["partitions"])["partitions"][0][key].clone();
     assert_eq!((setting("name"), setting("policy"), setting("min")), ("p".into(), "octavo".into(), 0.into()));
     let before = setting("current").as_u64().unwrap();
     assert_eq!(server.ctl_succeed(&["set", "p", "min=4MiB", "max=8MiB", "policy=lru", "weight=250"]), "");
@@ -170,8 +160,7 @@ fn a_partition_can_be_inspected_and_changed_while_it_serves() {
     assert_eq!(client.read(4096, 4096), [6; 4096]);
     assert!(server.ctl_succeed(&["reclaim", "p", "2MiB"]).ends_with("reclaimed\n"));
     assert!(setting("current").as_u64().unwrap() >= 4 << 20, "min is kept");
-    let curve: serde_json::Value =
-        serde_json::from_str(&server.ctl_succeed(&["mrc", "p", "--json"])).unwrap();
+    let curve = server.ctl_json(&["mrc", "p"]);
     assert!(curve["points"].as_array().unwrap().len() >= 3, "{curve}");
     for (arguments, words) in [
         (&["stat", "p"][..], &["PARTITION", "EXPORT"][..]),
@@ -193,25 +182,17 @@ fn a_partition_can_be_inspected_and_changed_while_it_serves() {
         (&["advise", "p", "disk", "wilneed"], "did you mean \"willneed\"?"),
         (&["advise", "p", "disk", "willneed", "--offset", "1GiB"], "reach past its end"),
     ] {
-        let said = server.ctl_fail(arguments);
+        let said = server.ctl_fail(1, arguments);
         assert!(said.contains(word), "{arguments:?}: {said}");
     }
-    drop(client);
-    server.stop();
 }
 
 #[test]
 fn top_once_prints_a_table_of_the_partitions() {
-    let directory = Directory::new();
-    let disk = directory.disk("disk", 16 << 20);
     let listen = "[[partition]]\nname = \"idle\"\nmin = \"2MiB\"\nmax = \"8MiB\"";
-    let server =
-        Server::start(&directory, &Setup { exports: &[("disk", &disk)], listen, ..Setup::default() });
+    let (_directory, server) = served(&Setup { listen, ..Setup::default() });
     let mut client = Client::connect(&server.nbd, "disk").unwrap();
-    client.read(0, 1 << 20);
-    for _ in 0..3 {
-        client.read(0, 1 << 20);
-    }
+    (0..4).for_each(|_| drop(client.read(0, 1 << 20)));
     let table = server.ctl_succeed(&["top", "--once"]);
     let lines: Vec<&str> = table.lines().collect();
     assert!(lines[0].contains("2 partitions, 1 connected; memory "), "{table}");
@@ -225,37 +206,30 @@ fn top_once_prints_a_table_of_the_partitions() {
     let percent = words.iter().position(|word| *word == "%").unwrap();
     // A quarter of the pages missed, or fewer because of read-ahead.
     assert!(words[percent - 1].parse::<f64>().unwrap() >= 75.0, "{table}");
-    let lines: Vec<String> =
-        server.ctl_succeed(&["top", "--once", "--sort", "hits"]).lines().map(str::to_owned).collect();
-    assert!(lines[3].starts_with("p "), "{lines:?}");
-    assert!(server.ctl_fail(&["top"]).contains("--once prints one table"));
-    assert!(server.ctl_fail(&["top", "--once", "--sort", "colour"]).contains("no column; known: partition"));
-    drop(client);
-    server.stop();
+    let sorted = server.ctl_succeed(&["top", "--once", "--sort", "hits"]);
+    assert!(sorted.lines().nth(3).unwrap().starts_with("p "), "{sorted}");
+    assert!(server.ctl_fail(2, &["top"]).contains("--once prints one table"));
+    assert!(
+        server.ctl_fail(2, &["top", "--once", "--sort", "colour"]).contains("no column; known: partition")
+    );
 }
 
 #[test]
 fn numa_shows_the_pages_of_each_node_and_the_hits_by_node() {
-    let directory = Directory::new();
-    let disk = directory.disk("disk", 16 << 20);
     let cache = "topology = \"2x1\"\nnuma = \"partition\"";
-    let setup = Setup { cache, exports: &[("disk", &disk)], ..Setup::default() };
-    let server = Server::start(&directory, &setup);
+    let (_directory, server) = served(&Setup { cache, ..Setup::default() });
     let mut client = Client::connect(&server.nbd, "disk").unwrap();
-    for _ in 0..2 {
-        client.read(0, 4 << 20);
-    }
-    let answer: serde_json::Value = serde_json::from_str(&server.ctl_succeed(&["numa", "--json"])).unwrap();
-    assert_eq!((&answer["mode"], &answer["emulated"]), (&"partition".into(), &true.into()));
+    (0..2).for_each(|_| drop(client.read(0, 4 << 20)));
+    let answer = server.ctl_json(&["numa"]);
+    assert_has(&answer, json!({"mode": "partition", "emulated": true}));
     let partition = &answer["partitions"][0];
-    let number = |value: &serde_json::Value| value.as_u64().unwrap();
-    let pages: Vec<u64> = (0..2).map(|node| number(&partition["nodes"][node]["pages"])).collect();
-    assert!(pages.iter().all(|pages| *pages > 300), "{partition}");
-    assert!(number(&partition["local_hits"]) > 300 && number(&partition["remote_hits"]) > 300, "{partition}");
+    let nodes = &partition["nodes"];
+    for count in [&nodes[0]["pages"], &nodes[1]["pages"], &partition["local_hits"], &partition["remote_hits"]]
+    {
+        assert!(count.as_u64().unwrap() > 300, "{partition}");
+    }
     let table = server.ctl_succeed(&["numa"]);
     assert!(table.contains("mode partition, emulated") && table.contains("% here"), "{table}");
-    drop(client);
-    server.stop();
 }
 
 /// `policy=nope` was refused after the other settings had been applied.
@@ -269,33 +243,26 @@ fn several_settings_are_applied_all_or_none() {
         ("weight=0", "weight is 0"),
         ("colour=1", "there is no"),
     ] {
-        let said = server.ctl_fail(&["set", "p", "min=1MiB", "dirty_max=1MiB", wrong]);
+        let said = server.ctl_fail(1, &["set", "p", "min=1MiB", "dirty_max=1MiB", wrong]);
         assert!(said.contains(why), "{said}");
         assert_eq!(server.ctl_succeed(&["set", "p", "low=2MiB", "--json"]), before, "{wrong}");
     }
     // A limit below the smallest partition is refused; it was shown and exceeded.
-    let said = server.ctl_fail(&["set", "p", "low=0", "max=1"]);
-    assert!(
-        said.contains("max is 1 bytes, but ") && said.contains("one segment with its metadata"),
-        "{said}"
-    );
-    server.stop();
+    let said = server.ctl_fail(1, &["set", "p", "low=0", "max=1"]);
+    assert!(said.contains("max is 1 bytes, but ") && said.contains("one segment with its metadata"), "{said}");
 }
 
 #[test]
 fn every_answer_can_be_json_and_no_limit_is_null() {
     let (_directory, server) = served(&Setup::default());
     Client::connect(&server.nbd, "disk").unwrap().write(0, &[1; 8192]);
-    let json =
-        |words: &[&str]| -> serde_json::Value { serde_json::from_str(&server.ctl_succeed(words)).unwrap() };
-    assert_eq!(json(&["sync", "--json"]), serde_json::json!({}));
-    assert_eq!(json(&["drain", "--json"]), serde_json::json!({}));
-    assert_eq!(json(&["evict", "p", "--json"])["evicted_bytes"], 8192);
-    assert!(json(&["reclaim", "p", "2MiB", "--json"])["reclaimed_bytes"].as_u64().unwrap() > 0);
-    let partition = &json(&["partitions", "--json"])["partitions"][0];
+    assert_eq!(server.ctl_json(&["sync"]), json!({}));
+    assert_eq!(server.ctl_json(&["drain"]), json!({}));
+    assert_eq!(server.ctl_json(&["evict", "p"])["evicted_bytes"], 8192);
+    assert!(server.ctl_json(&["reclaim", "p", "2MiB"])["reclaimed_bytes"].as_u64().unwrap() > 0);
+    let partition = &server.ctl_json(&["partitions"])["partitions"][0];
     assert!(partition["max"].is_null() && partition["high"].is_null(), "{partition}");
     assert!(server.ctl_succeed(&["partitions"]).contains("max"));
-    server.stop();
 }
 
 #[test]
@@ -322,38 +289,32 @@ fn stat_shows_the_requests_of_each_export_and_the_resident_memory() {
     client.send_write(9, 1 << 20, &[1; 4096]).unwrap();
     assert_eq!(client.reply().unwrap().0, 9);
     let stat = server.stat();
-    let of = |object: usize, key: &str| stat["partitions"][0]["objects"][object][key].as_u64().unwrap();
-    let keys =
-        ["connections", "requests_read", "requests_write", "requests_flush", "requests_trim", "errors"];
-    assert_eq!(keys.map(|key| of(0, key)), [1, 1, 2, 1, 0, 1]);
-    assert_eq!((of(0, "read_bytes"), of(0, "written_bytes"), of(0, "in_flight")), (4096, 8192, 0));
-    assert_eq!(keys.map(|key| of(1, key)), [0; 6]);
+    let objects = &stat["partitions"][0]["objects"];
+    let expected = json!({
+        "connections": 1, "requests_read": 1, "requests_write": 2, "requests_flush": 1, "requests_trim": 0,
+        "errors": 1, "read_bytes": 4096, "written_bytes": 8192, "in_flight": 0,
+    });
+    assert_has(&objects[0], expected);
+    let expected = json!({
+        "connections": 0, "requests_read": 0, "requests_write": 0, "requests_flush": 0, "requests_trim": 0,
+        "errors": 0,
+    });
+    assert_has(&objects[1], expected);
     let charged = stat["cache"]["memory_charged_bytes"].as_u64().unwrap();
     let resident = stat["resident_bytes"].as_u64().unwrap();
     assert!(resident > 1 << 20 && resident < charged + (64 << 20), "{resident} of {charged}");
     let table = server.ctl_succeed(&["stat"]);
     assert!(table.contains("IN FLIGHT") && table.contains(" resident, io "), "{table}");
     assert!(server.ctl_succeed(&["top", "--once"]).contains(" resident"));
-    drop(client);
-    server.stop();
 }
 
 /// Eighteen bytes without a newline were refused as "a line without an end in 4096 bytes".
 #[test]
 fn the_last_line_of_a_client_may_lack_its_newline() {
     let (_directory, server) = served(&Setup::default());
-    let answer = |asked: &str| {
-        let mut stream = UnixStream::connect(&server.control).unwrap();
-        stream.write_all(asked.as_bytes()).unwrap();
-        stream.shutdown(std::net::Shutdown::Write).unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        answer
-    };
-    let said = answer(r#"{"v":1,"do":"stat"}"#);
+    let said = answer(&server, r#"{"v":1,"do":"stat"}"#);
     assert!(said.starts_with(r#"{"v":1,"ok":{"#) && said.contains("\"uptime_s\":"), "{said}");
-    let said = answer(r#"{"v":1,"do":"stat""#);
+    let said = answer(&server, r#"{"v":1,"do":"stat""#);
     assert!(said.contains("not a request") && said.contains("EOF while parsing"), "{said}");
-    assert_eq!(answer(""), "");
-    server.stop();
+    assert_eq!(answer(&server, ""), "");
 }

@@ -2,28 +2,27 @@
 //!
 //! Without /dev/fuse, or if mounting is not allowed, the tests print `SKIP`.
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::path::PathBuf;
+use std::process::Command;
 
+use crate::clients::{shell, shell_succeeds as said};
 use crate::nbd_client::Client;
-use crate::server::{Directory, Server, Setup, program};
+use crate::server::{Directory, Server, Setup, octavo_fails};
 
 /// A server with a control file system and two partitions in a group, or `None` if the file system
 /// cannot be mounted.
 fn served() -> Option<(Directory, Server, PathBuf)> {
     let directory = Directory::new();
-    let disk = directory.disk("disk", 16 << 20);
-    let server = start(&directory, &disk);
+    let server = start(&directory);
     let fs = directory.join("fs");
     if server.log().contains("not mounted") {
         println!("SKIP: the control file system cannot be mounted: {}", server.log());
-        server.stop();
         return None;
     }
     Some((directory, server, fs))
 }
 
-fn start(directory: &Directory, disk: &Path) -> Server {
+fn start(directory: &Directory) -> Server {
     let more = format!(
         "[control]\nfs = \"{}\"\n[[partition]]\nname = \"host/vm1\"\nmax = \"8MiB\"\n\
          [[partition]]\nname = \"host/vm2\"\nmax = \"8MiB\"",
@@ -32,19 +31,7 @@ fn start(directory: &Directory, disk: &Path) -> Server {
     // These tests count resident pages, and a page that a resize moves is not resident for a
     // moment.
     let cache = "reaper = false";
-    Server::start(directory, &Setup { cache, exports: &[("disk", disk)], listen: &more, ..Setup::default() })
-}
-
-/// Runs a line of shell in the tree.
-fn shell(fs: &Path, line: &str) -> Output {
-    Command::new("/bin/sh").args(["-c", line]).current_dir(fs).output().unwrap()
-}
-
-/// Runs a line that must succeed; its output.
-fn said(fs: &Path, line: &str) -> String {
-    let output = shell(fs, line);
-    assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap()
+    Server::start(directory, &Setup { cache, listen: &more, ..Setup::default() })
 }
 
 #[test]
@@ -78,12 +65,9 @@ fn shells_read_and_change_partitions() {
         said(&fs, line);
         assert_eq!(said(&fs, &format!("cat {file}")), value, "{line}");
     }
-    let settings: serde_json::Value =
-        serde_json::from_str(&server.ctl_succeed(&["partitions", "--json"])).unwrap();
-    assert_eq!(
-        (&settings["partitions"][0]["min"], &settings["groups"][0]["weight"]),
-        (&3_145_728.into(), &300.into())
-    );
+    let settings = server.ctl_json(&["partitions"]);
+    assert_eq!(settings["partitions"][0]["min"], 3_145_728);
+    assert_eq!(settings["groups"][0]["weight"], 300);
     assert_eq!(client.read(0, 1 << 20), vec![7; 1 << 20]);
     let before: u64 = said(&fs, "cat p/current").trim().parse().unwrap();
     said(&fs, "echo 4MiB > p/reclaim");
@@ -113,7 +97,6 @@ fn shells_read_and_change_partitions() {
     }
     assert_eq!(said(&fs, "cat p/max p/policy"), "max\nlru\n");
 
-    drop(client);
     server.stop();
     assert_eq!(std::fs::read_dir(&fs).unwrap().count(), 0, "it is unmounted");
 }
@@ -122,15 +105,14 @@ fn shells_read_and_change_partitions() {
 fn a_dead_mount_of_a_killed_server_is_replaced() {
     let Some((directory, mut server, fs)) = served() else { return };
     // Another server does not mount over this one.
-    let output = program(&["serve", "--config"]).arg(directory.join("octavo.toml")).output().unwrap();
-    assert!(!output.status.success());
+    octavo_fails(&["serve", "--config", directory.join("octavo.toml").to_str().unwrap()], 2);
     assert_eq!(said(&fs, "cat p/weight"), "100\n");
 
     server.signal("KILL");
     server.wait();
     let dead = std::fs::metadata(&fs).unwrap_err();
     assert!(dead.to_string().contains("not connected"), "{dead}");
-    let server = start(&directory, &directory.join("disk"));
+    let server = start(&directory);
     assert!(server.log().contains("removing the dead mount"), "{}", server.log());
     assert_eq!(said(&fs, "cat p/weight"), "100\n");
     // A shell has its directory in the file system when the server ends.
@@ -157,9 +139,7 @@ fn a_directory_that_is_not_empty_is_not_mounted_over() {
         directory.join("fs").display()
     );
     std::fs::write(&config, text).unwrap();
-    let output = program(&["serve", "--config"]).arg(&config).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{said}");
+    let said = octavo_fails(&["serve", "--config", config.to_str().unwrap()], 2);
     assert!(said.contains("octavo.toml:12:6: control.fs: the directory is not empty"), "{said}");
     assert_eq!(std::fs::read(directory.join("fs").join("precious")).unwrap(), b"x");
 }

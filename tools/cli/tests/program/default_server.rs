@@ -1,7 +1,5 @@
 //! `octavo serve` without a configuration: the demo disk and the commands that it prints.
 
-use std::process::Command;
-
 use crate::clients;
 use crate::nbd_client::Client;
 use crate::server::{Directory, Server, Setup, program};
@@ -26,14 +24,12 @@ fn the_demo_disk_has_known_content_and_keeps_what_is_written() {
     }
     assert_eq!(client.read(100 << 20, 4096), [0; 4096]);
     client.write(100 << 20, b"mine");
-    drop(client);
-    server.stop();
+    drop((client, server));
 
     let server = start(&directory);
     let mut client = Client::connect(&server.nbd, "demo").unwrap();
     assert_eq!(client.read(100 << 20, 4), b"mine");
-    drop(client);
-    server.stop();
+    drop((client, server));
     assert!(!directory.join("run/octavo/nbd.sock").exists());
     assert!(!directory.join("run/octavo/control.sock").exists());
 }
@@ -56,13 +52,9 @@ fn the_printed_commands_work_when_pasted() {
         let command = line.strip_prefix(purpose).unwrap();
         // One second of load shows as much as ten.
         let command = command.replace("--runtime=10", "--runtime=1");
-        let output = Command::new("/bin/sh").args(["-c", &command]).current_dir(directory.join("")).output();
-        let output = output.unwrap();
-        let text = clients::text(&output.stdout);
-        assert!(output.status.success(), "{command}\n{text}\n{}", clients::text(&output.stderr));
+        let text = clients::shell_succeeds(&directory.join(""), &command);
         assert!(text.contains(expected), "{command}\n{text}");
     }
-    server.stop();
 }
 
 #[test]
@@ -85,13 +77,9 @@ fn qemu_accepts_the_printed_option_as_a_disk() {
         let machine =
             "qemu-system-x86_64 -accel tcg -M q35 -m 16 -nodefaults -display none -S -monitor stdio";
         let command = format!("printf '{asked}' | {machine} {option}");
-        let output = Command::new("/bin/sh").args(["-c", &command]).current_dir(directory.join("")).output();
-        let output = output.unwrap();
-        let said = clients::text(&output.stdout);
-        assert!(output.status.success(), "{command}\n{said}\n{}", clients::text(&output.stderr));
+        let said = clients::shell_succeeds(&directory.join(""), &command);
         assert!(said.contains("virtio0") && said.contains("nbd+unix"), "{command}\n{said}");
         assert!(said.contains("This.is.the.demo"), "{command}\n{said}");
-        server.stop();
     }
 }
 
@@ -121,5 +109,4 @@ fn the_printed_libvirt_disk_is_valid_by_its_schema() {
     };
     assert_eq!(read("//disk/source/@name"), "a, b='<c>&d");
     assert_eq!(read("//disk/source/host/@socket"), server.nbd.to_str().unwrap());
-    server.stop();
 }

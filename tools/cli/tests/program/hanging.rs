@@ -20,8 +20,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A server of write-back disks on files whose calls can be made to hang.
 struct Scene {
-    directory: Directory,
     server: Server,
+    directory: Directory,
 }
 
 impl Scene {
@@ -35,20 +35,18 @@ impl Scene {
         let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/program/hanging.c");
         let made = Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(source).status();
         assert!(made.expect("cc is there, for it links Rust").success());
-        let disk = directory.disk("disk", 16 << 20);
         let before =
             format!("export LD_PRELOAD={} HANGING={}", library.display(), directory.join("").display());
         let server = Server::start(
             &directory,
             &Setup {
-                exports: &[("disk", &disk)],
                 cache: "io = \"blocking\"",
                 serve: &format!("drain_timeout = \"{drain_timeout}\"\n{}", more(&directory)),
                 before: &before,
                 ..Setup::default()
             },
         );
-        Scene { directory, server }
+        Scene { server, directory }
     }
 
     /// With a second partition that allows few dirty pages, and an export in it.
@@ -206,7 +204,7 @@ fn a_drain_gives_up_a_hanging_store_while_other_stores_write() {
         let (told, tells) = channel();
         threads.spawn(|| {
             let told = told;
-            told.send(scene.server.ctl_fail(&["drain"])).unwrap();
+            told.send(scene.server.ctl_fail(1, &["drain"])).unwrap();
         });
         let said = tells.recv_timeout(PATIENCE);
         is_over.store(true, Ordering::Relaxed);
@@ -255,6 +253,4 @@ fn commands_that_wait_for_a_store_leave_places_for_other_commands() {
     scene.server.ctl_succeed(&["set", "p", "weight=200"]);
     std::fs::remove_file(hanging).unwrap();
     assert!(waiting.into_iter().all(|mut child| child.wait().unwrap().success()));
-    drop(client);
-    scene.server.stop();
 }

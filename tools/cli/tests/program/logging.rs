@@ -40,7 +40,6 @@ fn a_plain_line_begins_with_the_time_unless_the_journal_has_it() {
     let (_directory, server) = served("", "");
     server.wait_for_log("nbd: listening at");
     assert!(has_time(&server.log()), "{}", server.log());
-    server.stop();
 
     let journal = "export JOURNAL_STREAM=$(stat -Lc %d:%i /proc/self/fd/2)";
     let (_directory, server) = served("[log]\nlevel = \"debug\"", journal);
@@ -48,24 +47,21 @@ fn a_plain_line_begins_with_the_time_unless_the_journal_has_it() {
     server.wait_for_log("<6>octavo: nbd: listening at");
     server.wait_for_log("<7>octavo: debug: nbd: client 1");
     assert!(server.log().lines().all(|line| line.starts_with('<')), "{}", server.log());
-    server.stop();
 
     // Standard error was redirected after systemd had connected it: nothing would strip the level
     // prefix.
     let (_directory, server) = served("", "export JOURNAL_STREAM=1:1");
     server.wait_for_log("nbd: listening at");
     assert!(has_time(&server.log()), "{}", server.log());
-    server.stop();
 
     let (_directory, server) = served("[log]\ntimestamps = false", "");
     server.wait_for_log("nbd: listening at");
     assert!(server.log().starts_with("octavo: "), "{}", server.log());
-    server.stop();
 }
 
 #[test]
 fn json_is_one_object_a_line_up_to_the_last() {
-    let (directory, mut server) = served(&format!("drain_timeout = \"1h\"\n{JSON}"), "ulimit -f 2048");
+    let (_directory, mut server) = served(&format!("drain_timeout = \"1h\"\n{JSON}"), "ulimit -f 2048");
     Client::connect(&server.nbd, "disk").unwrap().write(8 << 20, &[1; 4096]);
     server.signal("TERM");
     server.wait_for_log("\\\"disk\\\" refuses");
@@ -76,7 +72,6 @@ fn json_is_one_object_a_line_up_to_the_last() {
     assert_eq!(levels, BTreeSet::from(["debug", "error", "info", "warn"]), "{}", server.log());
     let last = objects.last().unwrap()["message"].as_str().unwrap();
     assert!(last.starts_with("octavo: a second SIGTERM: ended at once, 4096 dirty bytes left"), "{last}");
-    drop(directory);
 }
 
 /// `octavo serve --check` with these arguments, for a file whose name could forge log lines and
@@ -134,5 +129,4 @@ fn lines_of_many_threads_do_not_mix() {
     };
     // The fixture that waits for the sockets is a client, too.
     wait_until(|| server.log(), || connected(&server.log()) >= 200);
-    server.stop();
 }

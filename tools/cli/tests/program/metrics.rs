@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
+use serde_json::Value;
+
 use crate::nbd_client::Client;
 use crate::server::{self, Directory, PATIENCE, Server, Setup, wait_until};
 
@@ -27,9 +29,21 @@ fn tell(address: &str, asked: &[u8]) -> String {
     answer
 }
 
+/// The listener's whole answer to a request of this method and path, which names a host.
+pub fn ask(address: &str, what: &str, host: &str) -> String {
+    tell(address, format!("{what} HTTP/1.1\r\nHost: {host}\r\n\r\n").as_bytes())
+}
+
+/// Checks samples against figures of `stat`.
+fn assert_agree(samples: &HashMap<String, f64>, figures: &[(&str, &Value)]) {
+    for (sample, value) in figures {
+        assert_eq!(samples.get(*sample).copied(), value.as_f64(), "{sample}");
+    }
+}
+
 /// The page as samples by name and labels. Checks the format, too.
 fn scrape(address: &str) -> HashMap<String, f64> {
-    let answer = tell(address, b"GET /metrics HTTP/1.1\r\nHost: octavo\r\nAccept: */*\r\n\r\n");
+    let answer = ask(address, "GET /metrics", "octavo\r\nAccept: */*");
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
     assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
     assert!(head.contains("Content-Type: application/openmetrics-text; version=1.0.0"), "{head}");
@@ -64,7 +78,7 @@ fn metrics_agree_with_stat() {
     // The server's own work in between changes none of the figures that are compared.
     let (stat, samples) = (server.stat(), scrape(&address));
     let partition = &stat["partitions"][0];
-    for (sample, value) in [
+    let figures = [
         ("octavo_partition_hits_total{partition=\"p\"}", &partition["hits"]),
         ("octavo_partition_misses_total{partition=\"p\"}", &partition["misses"]),
         ("octavo_partition_requests_total{partition=\"p\",kind=\"read\"}", &partition["requests_read"]),
@@ -73,21 +87,19 @@ fn metrics_agree_with_stat() {
         ("octavo_partition_written_bytes_total{partition=\"p\"}", &partition["written_bytes"]),
         ("octavo_memory_max_bytes", &stat["cache"]["memory_max_bytes"]),
         ("octavo_connections", &stat["connections"]),
-    ] {
-        assert_eq!(samples.get(sample).copied(), value.as_f64(), "{sample}");
-    }
+    ];
+    assert_agree(&samples, &figures);
     assert_eq!(samples["octavo_partition_read_bytes_total{partition=\"p\"}"], 12_288.0);
     assert_eq!(samples["octavo_partition_weight{partition=\"p\"}"], 100.0);
     let object = &partition["objects"][0];
-    for (sample, value) in [
+    let figures = [
         ("octavo_export_requests_total{export=\"disk\",kind=\"read\"}", &object["requests_read"]),
         ("octavo_export_requests_total{export=\"disk\",kind=\"flush\"}", &object["requests_flush"]),
         ("octavo_export_read_bytes_total{export=\"disk\"}", &object["read_bytes"]),
         ("octavo_export_connections{export=\"disk\"}", &object["connections"]),
         ("octavo_export_requests_in_flight{export=\"disk\"}", &object["in_flight"]),
-    ] {
-        assert_eq!(samples.get(sample).copied(), value.as_f64(), "{sample}");
-    }
+    ];
+    assert_agree(&samples, &figures);
     assert_eq!(samples["octavo_export_requests_total{export=\"disk\",kind=\"write\"}"], 1.0);
     assert_eq!(samples["octavo_export_written_bytes_total{export=\"disk\"}"], 8192.0);
     assert_eq!(samples["octavo_exports"], 1.0);
@@ -102,8 +114,6 @@ fn metrics_agree_with_stat() {
     let samples = scrape(&address);
     assert_eq!(samples["octavo_partition_limit_bytes{partition=\"p\",limit=\"max\"}"], 8_388_608.0);
     assert_eq!(samples["octavo_partition_limit_bytes{partition=\"p\",limit=\"min\"}"], 4_194_304.0);
-    drop(client);
-    server.stop();
 }
 
 #[test]
@@ -115,52 +125,49 @@ fn the_listener_refuses_malformed_requests_and_serves_others_meanwhile() {
     let silent: Vec<TcpStream> = (0..160).map(|_| TcpStream::connect(&address).unwrap()).collect();
     (&silent[159]).write_all(b"GET /metr").unwrap();
     for (asked, status) in [
-        (&b"GET / HTTP/1.1\r\nHost: octavo\r\n\r\n"[..], "404 Not Found"),
+        ("GET / HTTP/1.1\r\nHost: octavo\r\n\r\n", "404 Not Found"),
         (
-            b"POST /metrics HTTP/1.1\r\nHost: octavo\r\nContent-Length: 3\r\n\r\nabc",
+            "POST /metrics HTTP/1.1\r\nHost: octavo\r\nContent-Length: 3\r\n\r\nabc",
             "405 Method Not Allowed\r\n",
         ),
-        (b"hello\r\n\r\n", "400 Bad Request"),
-        (&[b'x'; 20_000], "431 Request Header Fields Too Large"),
+        ("hello\r\n\r\n", "400 Bad Request"),
+        (&*"x".repeat(20_000), "431 Request Header Fields Too Large"),
     ] {
-        let answer = tell(&address, asked);
+        let answer = tell(&address, asked.as_bytes());
         assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{answer}");
     }
-    assert!(tell(&address, b"POST / HTTP/1.1\r\nHost: octavo\r\n\r\n").contains("\r\nAllow: GET, HEAD\r\n"));
+    assert!(ask(&address, "POST /", "octavo").contains("\r\nAllow: GET, HEAD\r\n"));
     assert!(scrape(&address).len() > 20);
     let threads = std::fs::read_dir(format!("/proc/{}/task", server.pid())).unwrap().filter(|task| {
         let name = task.as_ref().unwrap().path().join("comm");
         std::fs::read_to_string(name).is_ok_and(|name| name.trim() == "metrics")
     });
     assert_eq!(threads.count(), 1, "one thread serves all");
-    drop(silent);
-    server.stop();
 }
 
 /// HEAD was refused with 405. Programs use it to check whether a page exists.
 #[test]
 fn head_is_answered_like_get_but_without_a_body() {
-    let (_directory, server, address) = served();
+    let (_directory, _server, address) = served();
     for path in ["/healthz", "/readyz", "/absent"] {
-        let asked = |method| format!("{method} {path} HTTP/1.1\r\nHost: octavo\r\n\r\n");
-        let get = tell(&address, asked("GET").as_bytes());
+        let get = ask(&address, &format!("GET {path}"), "octavo");
         let (head, body) = get.split_once("\r\n\r\n").unwrap();
         assert!(!body.is_empty(), "{get}");
-        assert_eq!(tell(&address, asked("HEAD").as_bytes()), format!("{head}\r\n\r\n"), "{path}");
+        let asked = format!("HEAD {path}");
+        assert_eq!(ask(&address, &asked, "octavo"), format!("{head}\r\n\r\n"), "{path}");
     }
-    let head = tell(&address, b"HEAD /metrics HTTP/1.1\r\nHost: octavo\r\n\r\n");
+    let head = ask(&address, "HEAD /metrics", "octavo");
     assert!(head.starts_with("HTTP/1.1 200 OK\r\n") && head.ends_with("\r\n\r\n"), "{head}");
     assert!(!head.contains("octavo_"), "{head}");
-    let foreign = tell(&address, b"HEAD /metrics HTTP/1.1\r\nHost: evil.example\r\n\r\n");
+    let foreign = ask(&address, "HEAD /metrics", "evil.example");
     assert!(foreign.starts_with("HTTP/1.1 403 "), "{foreign}");
-    server.stop();
 }
 
 /// Any `Host` was answered: a web page could read the figures under a name that it resolved to this
 /// machine (DNS rebinding).
 #[test]
 fn a_request_is_answered_only_if_it_names_this_server() {
-    let (_directory, server, address) = served();
+    let (_directory, _server, address) = served();
     let port = address.rsplit_once(':').unwrap().1;
     let machine = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
     let machine = machine.trim().to_uppercase();
@@ -183,7 +190,7 @@ fn a_request_is_answered_only_if_it_names_this_server() {
         ("localhost\r\nHost: localhost".into(), 400),
         (String::new(), 400),
     ] {
-        let answer = tell(&address, format!("GET /metrics HTTP/1.1\r\nHost: {host}\r\n\r\n").as_bytes());
+        let answer = ask(&address, "GET /metrics", &host);
         assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{host:?}: {answer}");
         assert_eq!(answer.contains("octavo_"), status == 200, "{host:?}: {answer}");
     }
@@ -196,14 +203,13 @@ fn a_request_is_answered_only_if_it_names_this_server() {
         let answer = tell(&address, asked.as_bytes());
         assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{asked:?}: {answer}");
     }
-    let refused = tell(&address, b"GET /metrics HTTP/1.1\r\nHost: evil.example\r\n\r\n");
+    let refused = ask(&address, "GET /metrics", "evil.example");
     assert!(refused.contains("list the name in listen.metrics_hosts"), "{refused}");
-    server.stop();
 }
 
 /// The status and the body of a page.
 fn page(address: &str, path: &str) -> (u16, String) {
-    let answer = tell(address, format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n").as_bytes());
+    let answer = ask(address, &format!("GET {path}"), address);
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
     (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
 }
@@ -230,11 +236,11 @@ fn a_server_is_ready_until_a_store_refuses_or_it_drains_and_alive_throughout() {
     let address = server.metrics_address();
     assert_eq!(page(&address, "/healthz"), (200, "ok\n".into()));
     assert_eq!(page(&address, "/readyz"), (200, "ok\n".into()));
-    let foreign = tell(&address, b"GET /readyz HTTP/1.1\r\nHost: evil.example\r\n\r\n");
+    let foreign = ask(&address, "GET /readyz", "evil.example");
     assert!(foreign.starts_with("HTTP/1.1 403 "), "{foreign}");
     // Files end at 1 MiB: writes beyond that cannot be written back.
     Client::connect(&server.nbd, "disk").unwrap().write(8 << 20, &[2; 4096]);
-    server.ctl_fail(&["sync"]);
+    server.ctl_fail(1, &["sync"]);
     let reasons = wait_for_status(&address, "/readyz", 503);
     assert!(reasons.starts_with("export \"disk\": the last write-back failed: "), "{reasons}");
     assert_eq!(reasons.lines().count(), 1, "{reasons}");

@@ -4,10 +4,10 @@
 //! `cargo xtask guest` runs this on machines with several nodes, and says in `OCTAVO_NODES` how
 //! many.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::nbd_client::Client;
-use crate::server::{Directory, Server, Setup};
+use crate::server::{Setup, assert_has, served};
 
 /// A small part of the cache, so that no set runs out of ways.
 const DISK_BYTES: usize = 4 << 20;
@@ -35,13 +35,9 @@ fn sum(node: &Value, what: &str) -> u64 {
 #[test]
 fn ctl_numa_agrees_with_the_kernel_about_the_server() {
     for mode in ["partition", "message"] {
-        let directory = Directory::new();
-        let disk = directory.disk("disk", DISK_BYTES as u64);
         let cache = format!("numa = \"{mode}\"");
-        let server = Server::start(
-            &directory,
-            &Setup { cache: &cache, exports: &[("disk", &disk)], ..Setup::default() },
-        );
+        let (_directory, server) =
+            served(&Setup { cache: &cache, disk_bytes: DISK_BYTES as u64, ..Setup::default() });
         let mut client = Client::connect(&server.nbd, "disk")
             .unwrap_or_else(|error| panic!("{mode}: {error}\n{}", server.log()));
         let content: Vec<u8> = (0..DISK_BYTES).map(|at| (at / 4096) as u8).collect();
@@ -54,11 +50,8 @@ fn ctl_numa_agrees_with_the_kernel_about_the_server() {
             assert!(read.eq(content.iter().copied()));
         }
 
-        let told: Value = serde_json::from_str(&server.ctl_succeed(&["numa", "--json"])).unwrap();
-        assert_eq!(
-            (&told["mode"], &told["emulated"], &told["refused"]),
-            (&mode.into(), &false.into(), &false.into())
-        );
+        let told = server.ctl_json(&["numa"]);
+        assert_has(&told, json!({"mode": mode, "emulated": false, "refused": false}));
         let nodes = told["nodes"].as_array().unwrap();
         if let Ok(expected) = std::env::var("OCTAVO_NODES") {
             assert_eq!(nodes.len().to_string(), expected, "{told:#}");
@@ -88,7 +81,5 @@ fn ctl_numa_agrees_with_the_kernel_about_the_server() {
             // that has just migrated does not know its node for a while.
             assert_eq!(10 * of("remote_hits") > of("local_hits"), mode == "partition", "{told:#}");
         }
-        drop(client);
-        server.stop();
     }
 }

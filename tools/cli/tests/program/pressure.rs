@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::nbd_client::Client;
-use crate::server::{Directory, PATIENCE, Server, Setup, wait_until};
+use crate::server::{PATIENCE, Server, Setup, served, wait_until};
 
 const MIB: u64 = 1 << 20;
 const LIMIT: u64 = 160 * MIB;
@@ -122,23 +122,15 @@ fn chunk(number: u64) -> Vec<u8> {
 fn under_memory_pressure_the_cache_shrinks_to_min_and_nothing_is_killed_or_lost() {
     let group = match Group::new() {
         Ok(group) => group,
-        Err(why) => {
-            println!("SKIP: no memory control group can be made: {why}");
-            return;
-        }
+        Err(why) => return println!("SKIP: no memory control group can be made: {why}"),
     };
-    let directory = Directory::new();
-    let disk = directory.disk("disk", 256 * MIB);
-    let server = Server::start(
-        &directory,
-        &Setup {
-            memory_max: "112MiB",
-            partition: "cache_mode = \"writeback\"\nmin = \"24MiB\"",
-            exports: &[("disk", &disk)],
-            before: &group.join(),
-            ..Setup::default()
-        },
-    );
+    let (directory, server) = served(&Setup {
+        memory_max: "112MiB",
+        partition: "cache_mode = \"writeback\"\nmin = \"24MiB\"",
+        disk_bytes: 256 * MIB,
+        before: &group.join(),
+        ..Setup::default()
+    });
     let mut client = Client::connect(&server.nbd, "disk").unwrap();
     // 1. The cache is full, a third of it dirty.
     (0..128).for_each(|number| _ = client.read((128 + number) * MIB, MIB as usize));
@@ -187,13 +179,9 @@ fn under_memory_pressure_the_cache_shrinks_to_min_and_nothing_is_killed_or_lost(
         },
     );
     assert_eq!(group.killed(), 0);
-    drop(client);
     server.stop();
-    let file = std::fs::read(&disk).unwrap();
-    for number in 0..32 {
-        assert!(
-            file[(number * MIB) as usize..][..MIB as usize] == chunk(number),
-            "chunk {number} in the file"
-        );
+    let file = std::fs::read(directory.join("disk")).unwrap();
+    for (number, written) in (0..32).zip(file.chunks(MIB as usize)) {
+        assert!(written == chunk(number), "chunk {number} in the file");
     }
 }

@@ -5,9 +5,11 @@ use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use serde_json::{Value, json};
+
 use crate::clients::{self, succeed, text};
 use crate::random;
-use crate::server::{Directory, Server, Setup, wait_until};
+use crate::server::{Directory, Server, Setup, assert_has, served, wait_until};
 
 const IMAGE_BYTES: u64 = 256 << 20;
 
@@ -21,21 +23,20 @@ fn nbdinfo_describes_and_lists_the_exports() {
     let server =
         Server::start(&directory, &Setup { exports: &[("one", &one), ("two", &two)], ..Setup::default() });
     let info = text(&succeed("nbdinfo", &["--json", &server.uri("two")]).stdout);
-    let info: serde_json::Value = serde_json::from_str(&info).unwrap();
+    let info: Value = serde_json::from_str(&info).unwrap();
     assert_eq!(info["protocol"], "newstyle-fixed");
-    let export = &info["exports"][0];
-    assert_eq!(export["export-size"], 3_000_000);
-    for flag in ["can_flush", "can_fua", "can_trim", "can_zero", "can_multi_conn"] {
-        assert_eq!(export[flag], true, "{flag} in {export}");
-    }
+    let expected = json!({
+        "export-size": 3_000_000, "can_flush": true, "can_fua": true, "can_trim": true, "can_zero": true,
+        "can_multi_conn": true,
+    });
+    assert_has(&info["exports"][0], expected);
     let list = text(&succeed("nbdinfo", &["--list", "--json", &server.uri("")]).stdout);
-    let list: serde_json::Value = serde_json::from_str(&list).unwrap();
+    let list: Value = serde_json::from_str(&list).unwrap();
     let names: Vec<&str> =
         list["exports"].as_array().unwrap().iter().map(|e| e["export-name"].as_str().unwrap()).collect();
     assert_eq!(names, ["one", "two"]);
     let missing = clients::run("nbdinfo", &[&server.uri("three")]);
     assert!(!missing.status.success());
-    server.stop();
 }
 
 #[test]
@@ -43,12 +44,11 @@ fn qemu_img_copies_an_image_in_and_out_through_write_back() {
     if !clients::present(&["qemu-img"]) {
         return;
     }
-    let directory = Directory::new();
+    let (directory, server) = served(&Setup { disk_bytes: IMAGE_BYTES, ..Setup::default() });
+    let disk = directory.join("disk");
     let mut random = random::seeded("qemu-img");
     let image = directory.join("image");
     std::fs::write(&image, random.bytes(IMAGE_BYTES as usize)).unwrap();
-    let disk = directory.disk("disk", IMAGE_BYTES);
-    let server = Server::start(&directory, &Setup { exports: &[("disk", &disk)], ..Setup::default() });
     let uri = server.uri("disk");
     succeed("qemu-img", &["convert", "-n", "-f", "raw", "-O", "raw", &path(&image), &uri]);
     server.ctl_succeed(&["sync"]);
@@ -56,7 +56,6 @@ fn qemu_img_copies_an_image_in_and_out_through_write_back() {
     let out = directory.join("out");
     succeed("qemu-img", &["convert", "-f", "raw", "-O", "raw", &uri, &path(&out)]);
     assert_same(&image, &out);
-    server.stop();
 }
 
 #[test]
@@ -66,13 +65,12 @@ fn qemu_io_agrees_with_a_plain_file_at_odd_offsets() {
     }
     const COMMANDS: usize = 150;
     const ROUNDS: usize = 6;
-    let directory = Directory::new();
     let mut random = random::seeded("qemu-io");
     // A multiple of a sector and not of a page: qemu rounds raw files to sectors.
     let len_bytes = (8 << 20) + 1536;
-    let (disk, twin) = (directory.disk("disk", len_bytes), directory.disk("twin", len_bytes));
-    let setup = Setup { memory_max: "8MiB", exports: &[("disk", &disk)], ..Setup::default() };
-    let server = Server::start(&directory, &setup);
+    let (directory, server) =
+        served(&Setup { memory_max: "8MiB", disk_bytes: len_bytes, ..Setup::default() });
+    let (disk, twin) = (directory.join("disk"), directory.disk("twin", len_bytes));
     for round in 0..ROUNDS {
         let mut ours: Vec<String> = ["-f", "raw", "-d", "unmap"].map(String::from).to_vec();
         let mut plain = ours.clone();
@@ -104,7 +102,6 @@ fn qemu_io_agrees_with_a_plain_file_at_odd_offsets() {
         server.ctl_succeed(&["sync"]);
         assert_same(&twin, &disk);
     }
-    server.stop();
 }
 
 fn same(command: String) -> (String, String) {
@@ -126,11 +123,9 @@ fn fio_verifies_mixed_sizes_over_four_connections_through_a_small_cache() {
     if !clients::present(&["fio"]) {
         return;
     }
-    let directory = Directory::new();
     let mut random = random::seeded("fio");
-    let disk = directory.disk("disk", 160 << 20);
-    let setup = Setup { memory_max: "16MiB", exports: &[("disk", &disk)], ..Setup::default() };
-    let server = Server::start(&directory, &setup);
+    let (_directory, server) =
+        served(&Setup { memory_max: "16MiB", disk_bytes: 160 << 20, ..Setup::default() });
     let uri = format!("--uri={}", server.uri("disk"));
     for (pattern, sizes) in
         [("randwrite", "4k-64k"), ("randrw", "4k/50:16k/30:128k/20"), ("write", "512-32k")]
@@ -139,35 +134,18 @@ fn fio_verifies_mixed_sizes_over_four_connections_through_a_small_cache() {
         let sizes =
             if sizes.contains('/') { format!("--bssplit={sizes}") } else { format!("--bsrange={sizes}") };
         let rw = format!("--rw={pattern}");
-        let arguments = [
-            "--name=verify",
-            "--ioengine=nbd",
-            &uri,
-            &rw,
-            &sizes,
-            &seed,
-            "--iodepth=32",
-            "--numjobs=4",
-            "--size=40m",
-            "--offset_increment=40m",
-            "--verify=crc32c",
-            "--verify_fatal=1",
-            "--verify_state_save=0",
-            "--do_verify=1",
-            "--thread=1",
-            "--group_reporting",
-        ];
+        let fixed = "--name=verify --ioengine=nbd --iodepth=32 --numjobs=4 --size=40m --offset_increment=40m \
+             --verify=crc32c --verify_fatal=1 --verify_state_save=0 --do_verify=1 --thread=1 --group_reporting";
+        let mut arguments: Vec<&str> = fixed.split_whitespace().collect();
+        arguments.extend([&*uri, &rw, &sizes, &seed]);
         let said = text(&succeed("fio", &arguments).stdout);
         assert!(said.contains("err= 0"), "{said}");
     }
     let stat = server.stat();
     let partition = &stat["partitions"][0];
-    for errors in ["read_errors", "write_errors", "sync_errors"] {
-        assert_eq!(partition[errors], 0, "{partition}");
-    }
+    assert_has(partition, json!({"read_errors": 0, "write_errors": 0, "sync_errors": 0}));
     let charged = stat["cache"]["memory_charged_bytes"].as_u64().unwrap();
     assert!(charged <= 16 << 20, "{charged} bytes are charged");
-    server.stop();
 }
 
 #[test]
@@ -179,11 +157,9 @@ fn a_file_system_made_through_nbdfuse_is_clean() {
         clients::skip("there is no /dev/fuse: this kernel has no FUSE");
         return;
     }
-    let directory = Directory::new();
     let mut random = random::seeded("nbdfuse");
-    let disk = directory.disk("disk", 128 << 20);
-    let setup = Setup { memory_max: "16MiB", exports: &[("disk", &disk)], ..Setup::default() };
-    let server = Server::start(&directory, &setup);
+    let (directory, server) =
+        served(&Setup { memory_max: "16MiB", disk_bytes: 128 << 20, ..Setup::default() });
     let mount = Mount::new(&directory, &server.uri("disk"));
     let device = path(&mount.file);
     succeed("mkfs.ext4", &["-q", "-F", &device]);
@@ -206,8 +182,7 @@ fn a_file_system_made_through_nbdfuse_is_clean() {
     }
     mount.unmount();
     server.ctl_succeed(&["sync"]);
-    succeed("e2fsck", &["-f", "-n", &path(&disk)]);
-    server.stop();
+    succeed("e2fsck", &["-f", "-n", &path(&directory.join("disk"))]);
 }
 
 /// An export as a file, by FUSE.

@@ -6,26 +6,27 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 
 use octavo::recording::WHOLE;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::nbd_client::Client;
 use crate::random::{self, Random};
-use crate::server::{Directory, Server, Setup, octavo, program, signal, wait_until};
+use crate::server::{
+    Directory, Server, Setup, assert_has, octavo_fails, octavo_succeeds, program, served, signal, wait_until,
+};
 
 const PAGE: u64 = 4096;
 const PAGES: u64 = 12_000;
 
-fn succeed(words: &[&str]) -> String {
-    let output = octavo(words);
-    assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap()
+/// A server of one disk of [`PAGES`], with these lines of its partition.
+fn serving(partition: &str) -> Setup<'_> {
+    Setup { partition, disk_bytes: PAGES * PAGE, ..Setup::default() }
 }
 
 /// The output of `octavo simulate` for a recording.
 fn replayed(files: &[PathBuf]) -> Value {
     let mut words = vec!["simulate", "--json", "--trace"];
     words.extend(files.iter().map(|file| file.to_str().unwrap()));
-    serde_json::from_str(&succeed(&words)).unwrap()
+    serde_json::from_str(&octavo_succeeds(&words)).unwrap()
 }
 
 /// Reads and writes by one client, one request after the other.
@@ -57,14 +58,12 @@ fn a_recording_that_starts_with_the_server_is_replayed_exactly() {
     let mut random = random::seeded("a_server_that_records");
     for policy in ["octavo", "car"] {
         let directory = Directory::new();
-        let disk = directory.disk("disk", PAGES * PAGE);
         let file = directory.join("p.octr");
         let partition = format!(
             "cache_mode = \"writeback\"\npolicy = \"{policy}\"\nmax = \"16MiB\"\nrecord = \"{}\"",
             file.display()
         );
-        let setup = Setup { partition: &partition, exports: &[("disk", &disk)], ..Setup::default() };
-        let server = Server::start(&directory, &setup);
+        let server = Server::start(&directory, &serving(&partition));
         load(&server, &mut random, 6000);
         let (hits, misses) = counted(&server);
         assert!(hits > 1000 && misses > 1000, "{hits} hits, {misses} misses");
@@ -73,30 +72,28 @@ fn a_recording_that_starts_with_the_server_is_replayed_exactly() {
         server.stop();
         assert_eq!(mode(&file), 0o600);
         let row = replayed(std::slice::from_ref(&file));
-        assert_eq!(row["agrees"], true, "{row}");
-        assert_eq!((&row["exact"], &row["complete"]), (&Value::from(true), &Value::from(true)), "{row}");
-        assert_eq!((&row["hits"], &row["misses"]), (&Value::from(hits), &Value::from(misses)), "{row}");
+        let expected =
+            json!({"agrees": true, "exact": true, "complete": true, "hits": hits, "misses": misses});
+        assert_has(&row, expected);
         // As any trace.
         let file = file.to_str().unwrap();
-        let info: Value = serde_json::from_str(&succeed(&["trace", "info", "--json", file])).unwrap();
+        let info: Value = serde_json::from_str(&octavo_succeeds(&["trace", "info", "--json", file])).unwrap();
         assert_eq!(info["requests"], hits + misses, "{info}");
         assert_eq!(info["recording"]["policy"], policy, "{info}");
-        let asked = succeed(&["simulate", "--json", "--trace", file, "--policy", "lru,octavo"]);
+        let asked = octavo_succeeds(&["simulate", "--json", "--trace", file, "--policy", "lru,octavo"]);
         assert_eq!(asked.lines().count(), 2, "{asked}");
         assert!(asked.lines().all(|row| row.contains(&format!("\"requests\":{}", hits + misses))), "{asked}");
-        assert!(succeed(&["mrc", "--trace", file, "--points", "5"]).contains("lru exact"));
+        assert!(octavo_succeeds(&["mrc", "--trace", file, "--points", "5"]).contains("lru exact"));
     }
 }
 
 #[test]
 fn a_restarted_server_renames_its_last_recording() {
     let directory = Directory::new();
-    let disk = directory.disk("disk", PAGES * PAGE);
     let file = directory.join("p.octr");
     let partition = format!("record = \"{}\"", file.display());
-    let setup = Setup { partition: &partition, exports: &[("disk", &disk)], ..Setup::default() };
     for _ in 0..3 {
-        Server::start(&directory, &setup).stop();
+        Server::start(&directory, &serving(&partition)).stop();
     }
     assert!(file.exists() && directory.join("p.old.octr").exists());
 }
@@ -118,10 +115,7 @@ fn interrupt(process: &Child) {
 #[test]
 fn octavo_record_records_a_running_server_until_it_is_interrupted() {
     let mut random = random::seeded("a_running_server");
-    let directory = Directory::new();
-    let disk = directory.disk("disk", PAGES * PAGE);
-    let setup = Setup { partition: "max = \"16MiB\"", exports: &[("disk", &disk)], ..Setup::default() };
-    let server = Server::start(&directory, &setup);
+    let (directory, server) = served(&serving("max = \"16MiB\""));
     load(&server, &mut random, 3000);
     let (hits_before, misses_before) = counted(&server);
     let file = directory.join("later.octr");
@@ -141,12 +135,8 @@ fn octavo_record_records_a_running_server_until_it_is_interrupted() {
     assert_eq!((mode(&file), recording(&server)), (0o600, Value::Null));
     // The recording lists the pages that were resident, so that few accesses differ.
     let row = replayed(std::slice::from_ref(&file));
-    assert_eq!((&row["exact"], &row["complete"]), (&Value::from(false), &Value::from(true)), "{row}");
-    assert_eq!(
-        (&row["counted_hits"], &row["counted_misses"]),
-        (&Value::from(hits), &Value::from(misses)),
-        "{row}"
-    );
+    let expected = json!({"exact": false, "complete": true, "counted_hits": hits, "counted_misses": misses});
+    assert_has(&row, expected);
     let off = row["miss_ratio"].as_f64().unwrap() - row["counted_miss_ratio"].as_f64().unwrap();
     assert!(off.abs() < 0.05, "{row}");
     // An existing file is not replaced; --seconds ends a recording; a sample has no secret and
@@ -161,51 +151,37 @@ fn octavo_record_records_a_running_server_until_it_is_interrupted() {
     assert!(String::from_utf8_lossy(&timed.stdout).contains("1/8 of the pages"), "{timed:?}");
     let row = replayed(&[other]);
     assert_eq!(row["sample"], f64::from(WHOLE / 8) / f64::from(WHOLE), "{row}");
-    server.stop();
 }
 
 #[test]
 fn impossible_recordings_are_refused_with_a_reason() {
-    let directory = Directory::new();
-    let disk = directory.disk("disk", PAGES * PAGE);
-    let server = Server::start(&directory, &Setup { exports: &[("disk", &disk)], ..Setup::default() });
-    let socket = server.control.to_str().unwrap().to_owned();
+    let (directory, server) = served(&Setup::default());
+    let socket = server.control.to_str().unwrap();
     let file = directory.join("a.octr").to_str().unwrap().to_owned();
-    for (words, status, why) in [
-        (&["record", "q", "--output", &file, "--socket", &socket][..], 1, "no partition is called \"q\""),
-        (&["record", "p", "--output", "/nowhere/a.octr", "--socket", &socket], 1, "No such file"),
-        (&["record", "p", "--output", "a.trace", "--socket", &socket], 2, "must end in .octr"),
-        (&["record", "p", "--output", &file, "--sample", "3", "--socket", &socket], 2, "at most 1"),
-        (&["record", "p", "--output", &file, "--keep", "3", "--socket", &socket], 2, "--rotate"),
-        (&["record", "p", "--output", &file, "--rotate", "1KiB", "--socket", &socket], 2, "64 KiB"),
-        (
-            &["record", "p", "--output", &file, "--rotate", "1MiB", "--keep", "0", "--socket", &socket],
-            2,
-            "at least one file must be kept",
-        ),
-        (
-            &["record", "p", "--output", &file, "--seconds", "0", "--socket", &socket],
-            2,
-            "at least one second",
-        ),
+    for (partition, output, more, status, why) in [
+        ("q", &*file, &[][..], 1, "no partition is called \"q\""),
+        ("p", "/nowhere/a.octr", &[], 1, "No such file"),
+        ("p", "a.trace", &[], 2, "must end in .octr"),
+        ("p", &file, &["--sample", "3"], 2, "at most 1"),
+        ("p", &file, &["--keep", "3"], 2, "--rotate"),
+        ("p", &file, &["--rotate", "1KiB"], 2, "64 KiB"),
+        ("p", &file, &["--rotate", "1MiB", "--keep", "0"], 2, "at least one file must be kept"),
+        ("p", &file, &["--seconds", "0"], 2, "at least one second"),
     ] {
-        let output = octavo(words);
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.code() == Some(status) && stderr.contains(why), "{words:?}: {stderr}");
+        let words = [&["record", partition, "--socket", socket, "--output", output], more].concat();
+        let complaint = octavo_fails(&words, status);
+        assert!(complaint.contains(why), "{words:?}: {complaint}");
     }
     assert!(!Path::new(&file).exists());
-    server.stop();
 }
 
 #[test]
 fn the_recording_of_a_killed_server_is_readable_up_to_its_end() {
     let mut random = random::seeded("a_killed_server");
     let directory = Directory::new();
-    let disk = directory.disk("disk", PAGES * PAGE);
     let file = directory.join("p.octr");
     let partition = format!("max = \"16MiB\"\nrecord = \"{}\"", file.display());
-    let setup = Setup { partition: &partition, exports: &[("disk", &disk)], ..Setup::default() };
-    let mut server = Server::start(&directory, &setup);
+    let mut server = Server::start(&directory, &serving(&partition));
     load(&server, &mut random, 5000);
     // Accesses older than a second are in the file, which can be read meanwhile.
     let (hits, misses) = counted(&server);
@@ -214,10 +190,9 @@ fn the_recording_of_a_killed_server_is_readable_up_to_its_end() {
     server.signal("KILL");
     server.wait();
     let row = replayed(std::slice::from_ref(&file));
-    assert_eq!((&row["exact"], &row["complete"]), (&Value::from(true), &Value::from(false)), "{row}");
-    assert_eq!((&row["agrees"], &row["differences"]), (&Value::from(true), &Value::from(0)), "{row}");
+    assert_has(&row, json!({"exact": true, "complete": false, "agrees": true, "differences": 0}));
     assert!(row["requests"].as_u64().unwrap() > 1000, "{row}");
-    let info = succeed(&["trace", "info", file.to_str().unwrap()]);
+    let info = octavo_succeeds(&["trace", "info", file.to_str().unwrap()]);
     assert!(info.contains("the recording ends early: in the middle"), "{info}");
     // The file is readable wherever it is truncated.
     let bytes = std::fs::read(&file).unwrap();
@@ -225,13 +200,9 @@ fn the_recording_of_a_killed_server_is_readable_up_to_its_end() {
     for _ in 0..30 {
         let end = 300 + random.below(bytes.len() as u64 - 300) as usize;
         std::fs::write(&torn, &bytes[..end]).unwrap();
+        println!("{end} bytes are left");
         let row = replayed(std::slice::from_ref(&torn));
-        assert_eq!(
-            (&row["differences"], &row["misfits"]),
-            (&Value::from(0), &Value::from(0)),
-            "{end}: {row}"
-        );
-        assert_eq!(row["complete"], false, "{end}: {row}");
+        assert_has(&row, json!({"differences": 0, "misfits": 0, "complete": false}));
     }
 }
 
@@ -239,11 +210,9 @@ fn the_recording_of_a_killed_server_is_readable_up_to_its_end() {
 fn rotated_files_are_read_as_one_recording_and_the_newest_are_kept() {
     let mut random = random::seeded("rotated_files");
     let directory = Directory::new();
-    let disk = directory.disk("disk", PAGES * PAGE);
     let file = directory.join("p.octr");
     let partition = format!("max = \"16MiB\"\nrecord = \"{}\"\nrecord_rotate = \"64KiB\"", file.display());
-    let setup = Setup { partition: &partition, exports: &[("disk", &disk)], ..Setup::default() };
-    let server = Server::start(&directory, &setup);
+    let server = Server::start(&directory, &serving(&partition));
     let mut client = Client::connect(&server.nbd, "disk").unwrap();
     // Most are hits of random pages: about three bytes each.
     (0..60_000).for_each(|_| drop(client.read(random.below(3000) * PAGE, 512)));
@@ -257,46 +226,38 @@ fn rotated_files_are_read_as_one_recording_and_the_newest_are_kept() {
     assert!(parts.len() > 1 && !file.exists());
     // In any order.
     let row = replayed(&parts.iter().rev().cloned().collect::<Vec<_>>());
-    assert_eq!((&row["agrees"], &row["exact"]), (&Value::from(true), &Value::from(true)), "{row}");
-    assert_eq!((&row["hits"], &row["misses"]), (&Value::from(hits), &Value::from(misses)), "{row}");
+    assert_has(&row, json!({"agrees": true, "exact": true, "hits": hits, "misses": misses}));
     // The first part alone says that others follow, the second that it is not the first.
     let row = replayed(&parts[..1]);
     assert_eq!(row["ending"], "another file goes on", "{row}");
     // What is left when the first is gone says so, and nearly what the cache did.
     let row = replayed(&parts[1..]);
-    assert_eq!((&row["exact"], &row["part"]), (&Value::from(false), &Value::from(2)), "{row}");
     let why = "the first part is missing; the recording begins with part 2";
-    assert_eq!(row["inexact_because"], why, "{row}");
+    assert_has(&row, json!({"exact": false, "part": 2, "inexact_because": why}));
     let off = row["miss_ratio"].as_f64().unwrap() - row["counted_miss_ratio"].as_f64().unwrap();
     assert!(off.abs() < 0.01, "{row}");
     let words = ["simulate", "--trace", parts[1].to_str().unwrap()];
-    let text = succeed(&words);
+    let text = octavo_succeeds(&words);
     assert!(text.contains(&format!("The replay need not repeat every access exactly: {why}.")), "{text}");
-    let text = succeed(&["trace", "info", parts[1].to_str().unwrap()]);
+    let text = octavo_succeeds(&["trace", "info", parts[1].to_str().unwrap()]);
     assert!(text.contains("from where the part before it ends, part 2"), "{text}");
     assert!(text.contains("nearly; exactly behind all parts before it"), "{text}");
     // Another server goes on with higher numbers and lets go of the first.
     let partition = format!("{partition}\nrecord_keep = 2");
-    let server = Server::start(
-        &directory,
-        &Setup { partition: &partition, exports: &[("disk", &disk)], ..Setup::default() },
-    );
+    let _server = Server::start(&directory, &serving(&partition));
     let next = directory.join(&format!("p.{:05}.octr", parts.len() + 1));
     assert!(next.exists() && !parts[0].exists());
-    server.stop();
 }
 
 #[test]
 fn a_full_disk_ends_the_recording_and_nothing_else() {
     let mut random = random::seeded("a_full_disk");
     let directory = Directory::new();
-    let disk = directory.disk("disk", PAGES * PAGE);
     let file = directory.join("p.octr");
     let partition = format!("max = \"16MiB\"\nrecord = \"{}\"", file.display());
     // No file of this process may become longer than some blocks: as full as a disk can be.
     let before = "ulimit -f 300; trap '' XFSZ";
-    let setup = Setup { partition: &partition, before, exports: &[("disk", &disk)], ..Setup::default() };
-    let server = Server::start(&directory, &setup);
+    let server = Server::start(&directory, &Setup { before, ..serving(&partition) });
     let mut client = Client::connect(&server.nbd, "disk").unwrap();
     (0..60_000).for_each(|_| drop(client.read(random.below(PAGES) * PAGE, 512)));
     server.wait_for_log("has ended early: it cannot be written");
@@ -309,8 +270,6 @@ fn a_full_disk_ends_the_recording_and_nothing_else() {
     server.stop();
     // What was written is there.
     let row = replayed(&[file]);
-    assert!(
-        row["complete"] == false && row["differences"] == 0 && row["requests"].as_u64() > Some(1000),
-        "{row}"
-    );
+    assert_has(&row, json!({"complete": false, "differences": 0}));
+    assert!(row["requests"].as_u64() > Some(1000), "{row}");
 }

@@ -2,15 +2,16 @@
 //! recorded, and the replay finds the same pages at every access, under every policy.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use octavo::disk::{SimDisk, SimFaults, SimOptions};
 use octavo::recording::{Event, WHOLE};
 use octavo::{
-    Advice, Cache, CacheConfig, CacheMode, Object, Op, Partition, PartitionConfig, Pin, PolicyName, Queue,
-    Read, Recording, Request, Taken, WAYS,
+    Advice, Cache, CacheConfig, CacheMode, Object, Op, Partition, PartitionConfig, PartitionStat, Pin,
+    PolicyName, Queue, Read, Recording, Request, Taken, WAYS,
 };
 use octavo_sim::recording::{About, Ending, Reader, Replayed, Rotation, Writer, replay};
 
@@ -27,36 +28,22 @@ struct World {
     disk: SimDisk,
     cache: Cache,
     partition: Partition,
-    recording: Option<std::thread::JoinHandle<Ending>>,
-    folder: PathBuf,
+    writing: JoinHandle<()>,
+    directory: Directory,
 }
 
 /// Small files, so that there are several.
 const IN_PARTS: Rotation = Rotation { file_bytes_max: Some(12 << 10), keep: None };
 
 impl World {
-    fn new(
-        random: &mut Random,
-        policy: PolicyName,
-        mode: CacheMode,
-        sample_below: u32,
-        path: &Path,
-    ) -> World {
+    fn new(random: &mut Random, policy: PolicyName, mode: CacheMode) -> World {
         let disk = SimDisk::new(SimOptions {
             seed: random.next_u64(),
             latency_ticks: 1..=20,
             reorder: true,
             ..SimOptions::default()
         });
-        let config = CacheConfig {
-            memory_max_bytes: (64 << 20) + 64 * SEGMENT,
-            segment_bytes: SEGMENT,
-            buffers_max_bytes: Some(64 << 20),
-            background: false,
-            seed: Some(random.next_u64()),
-            ..CacheConfig::default()
-        };
-        let cache = Cache::new(config).unwrap();
+        let cache = cache(random, 64, false);
         let config = PartitionConfig {
             cache_mode: mode,
             policy,
@@ -66,57 +53,58 @@ impl World {
             ..PartitionConfig::new("p")
         };
         let partition = cache.partition(config).unwrap();
-        let recording = partition.record(sample_below).unwrap();
+        let recording = partition.record(WHOLE).unwrap();
         assert!(recording.header().from_the_first);
-        let recording = Some(write(recording, path, IN_PARTS));
-        World { disk, cache, partition, recording, folder: path.parent().unwrap().to_owned() }
+        let directory = Directory::new();
+        let writing = write(recording, &directory);
+        World { disk, cache, partition, writing, directory }
     }
 
     fn object(&self, name: &str) -> Object {
         self.partition.open(self.disk.store(name, PAGES * PAGE), name).unwrap()
     }
-
-    /// The recording's files.
-    fn parts(&self) -> Vec<PathBuf> {
-        parts(&self.folder)
-    }
-
-    /// Ends the recording and replays it.
-    fn replayed(&mut self) -> Replayed {
-        self.partition.stop_recording();
-        let ending = self.recording.take().unwrap().join().unwrap();
-        assert_eq!(ending, Ending::Stopped);
-        let stat = self.partition.stat();
-        let replayed = replayed(&self.parts());
-        assert_eq!((replayed.counted.hits, replayed.counted.misses), (stat.hits, stat.misses));
-        assert_eq!(replayed.ending, Some(Ending::Stopped));
-        replayed
-    }
 }
 
-/// Writes a recording to files on the thread that makes its accesses, after a fixed number of them:
-/// where parts begin does not depend on time.
-struct Steps {
+/// A cache in which a segment is small. In the background, it has its cleaner and reaper.
+fn cache(random: &mut Random, segments: u64, background: bool) -> Cache {
+    let config = CacheConfig {
+        memory_max_bytes: (64 << 20) + segments * SEGMENT,
+        segment_bytes: SEGMENT,
+        buffers_max_bytes: Some(64 << 20),
+        background,
+        seed: Some(random.next_u64()),
+        ..CacheConfig::default()
+    };
+    Cache::new(config).unwrap()
+}
+
+/// Writes a recording to files.
+struct Writing {
     recording: Recording,
     writer: Writer,
+    part_begins: bool,
     taken_bytes: u64,
     time_ms: u64,
 }
 
-impl Steps {
-    fn new(recording: Recording, path: &Path, rotation: Rotation) -> Steps {
+impl Writing {
+    fn new(recording: Recording, directory: &Directory, rotation: Rotation) -> Writing {
         let about = About { id: 7, part: 1, began_unix_ms: 0, header: recording.header().clone() };
-        let writer = Writer::create(path, rotation, about).unwrap();
-        Steps { recording, writer, taken_bytes: 0, time_ms: 0 }
+        let writer = Writer::create(&directory.join("p.octr"), rotation, about).unwrap();
+        Writing { recording, writer, part_begins: false, taken_bytes: 0, time_ms: 0 }
     }
 
-    /// Takes all blocks. There is at least one: accesses were made since the last call.
+    fn begin_part_if_full(&mut self) {
+        self.part_begins = self.part_begins || (self.writer.is_full() && self.recording.begin_part());
+    }
+
+    /// Takes all blocks on the thread that makes the accesses, after a fixed number of them: where
+    /// parts begin does not depend on time. There is at least one block: accesses were made since
+    /// the last call.
     fn step(&mut self) {
-        if self.writer.is_full() {
-            self.recording.begin_part();
-        }
+        self.begin_part_if_full();
         loop {
-            assert!(self.take(), "nobody has ended it");
+            assert!(self.take(Duration::ZERO), "nobody has ended it");
             let stat = self.recording.partition().recording_stat().unwrap();
             if stat.event_bytes == self.taken_bytes {
                 break;
@@ -126,14 +114,17 @@ impl Steps {
     }
 
     /// False: that was the end.
-    fn take(&mut self) -> bool {
-        match self.recording.take(Duration::ZERO) {
+    fn take(&mut self, patience: Duration) -> bool {
+        match self.recording.take(patience) {
             Taken::Block(block) => {
                 self.taken_bytes += block.len() as u64;
                 self.writer.write(self.time_ms, &block).unwrap();
                 self.recording.give_back(block);
             }
-            Taken::Part(header) => self.writer.begin_part(self.time_ms, header).unwrap(),
+            Taken::Part(header) => {
+                self.part_begins = false;
+                self.writer.begin_part(self.time_ms, header).unwrap();
+            }
             Taken::Ended(_) => {
                 self.writer.finish(self.time_ms, Ending::Stopped).unwrap();
                 return false;
@@ -141,45 +132,35 @@ impl Steps {
         }
         true
     }
-
-    /// Takes what is left.
-    fn end(mut self) {
-        self.recording.partition().stop_recording();
-        while self.take() {}
-    }
 }
 
 /// Writes a recording to files, as a server does.
-fn write(mut recording: Recording, path: &Path, rotation: Rotation) -> std::thread::JoinHandle<Ending> {
-    let about = About { id: 7, part: 1, began_unix_ms: 0, header: recording.header().clone() };
-    let mut writer = Writer::create(path, rotation, about).unwrap();
+fn write(recording: Recording, directory: &Directory) -> JoinHandle<()> {
+    let mut writing = Writing::new(recording, directory, IN_PARTS);
     std::thread::spawn(move || {
-        let (mut time_ms, mut part_begins) = (0, false);
-        loop {
-            part_begins = part_begins || (writer.is_full() && recording.begin_part());
-            match recording.take(Duration::from_millis(5)) {
-                Taken::Block(block) => {
-                    writer.write(time_ms, &block).unwrap();
-                    recording.give_back(block);
-                }
-                Taken::Part(header) => {
-                    part_begins = false;
-                    writer.begin_part(time_ms, header).unwrap();
-                }
-                Taken::Ended(_) => {
-                    writer.finish(time_ms, Ending::Stopped).unwrap();
-                    return Ending::Stopped;
-                }
-            }
-            time_ms += 1;
+        writing.begin_part_if_full();
+        while writing.take(Duration::from_millis(5)) {
+            writing.time_ms += 1;
+            writing.begin_part_if_full();
         }
     })
 }
 
-/// The files in a folder, all of which are parts of one recording.
-fn parts(folder: &Path) -> Vec<PathBuf> {
+/// Ends a recording and replays it. What the replay counted is what the partition did.
+fn ended(partition: &Partition, writing: JoinHandle<()>, directory: &Directory) -> (PartitionStat, Replayed) {
+    partition.stop_recording();
+    writing.join().unwrap();
+    let (stat, replayed) = (partition.stat(), replayed(&parts(directory)));
+    assert_eq!(replayed.ending, Some(Ending::Stopped));
+    assert_eq!((replayed.counted.hits, replayed.counted.misses), (stat.hits, stat.misses));
+    assert_eq!((replayed.accesses, replayed.hits_recorded), (stat.hits + stat.misses, stat.hits));
+    (stat, replayed)
+}
+
+/// The files in a directory, all of which are parts of one recording.
+fn parts(directory: &Directory) -> Vec<PathBuf> {
     let mut files: Vec<PathBuf> =
-        std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+        std::fs::read_dir(directory.join("")).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.sort();
     files
 }
@@ -187,6 +168,27 @@ fn parts(folder: &Path) -> Vec<PathBuf> {
 fn replayed(paths: &[PathBuf]) -> Replayed {
     let mut reader = Reader::open(paths, false).unwrap();
     replay(&mut reader, &AtomicBool::new(false), &mut |_, _| {}).unwrap()
+}
+
+/// Panics at the first access with another result than in the cache.
+fn assert_agrees(what: &str, replayed: &Replayed) {
+    if let Some(difference) = &replayed.difference {
+        panic!("{what}: {difference}: {replayed:?}");
+    }
+    assert!(replayed.agrees(), "{what}: {replayed:?}");
+}
+
+/// Some pages are more popular than others.
+fn popular(random: &mut Random) -> u64 {
+    let end = 1 + random.below(PAGES);
+    random.below(end)
+}
+
+fn read_batch<const N: usize>(object: &Object, offsets: &[u64]) -> Result<(), octavo::Error> {
+    let mut buffers = vec![[0; N]; offsets.len()];
+    let reads = buffers.iter_mut().zip(offsets);
+    let mut reads: Vec<Read<'_>> = reads.map(|(buffer, offset)| Read { offset: *offset, buffer }).collect();
+    object.read_batch(&mut reads)
 }
 
 /// Everything that can be done to an object, by one thread.
@@ -199,15 +201,9 @@ struct Load<'o> {
 }
 
 impl<'o> Load<'o> {
-    fn page(&mut self) -> u64 {
-        // Some pages are more popular than others, and some accesses go on where another ended.
-        let end = 1 + self.random.below(PAGES);
-        self.random.below(end)
-    }
-
     fn step(&mut self) {
         let object: &'o Object = &self.objects[self.random.below(self.objects.len() as u64) as usize];
-        let page = self.page();
+        let page = popular(&mut self.random);
         let offset = page * PAGE + self.random.below(3) * 700;
         let room = (PAGES * PAGE - offset) as usize;
         let len = ([100, 4096, 4096, 20_000][self.random.below(4) as usize]).min(room);
@@ -229,12 +225,8 @@ impl<'o> Load<'o> {
             }
             50..68 => drop(object.write_at(offset, &bytes)),
             68..76 => {
-                let mut buffers = vec![[0; 512]; 12];
                 let offsets: Vec<u64> = (0..12).map(|n| self.near(page, n) * PAGE).collect();
-                let reads = buffers.iter_mut().zip(offsets);
-                let mut reads: Vec<Read<'_>> =
-                    reads.map(|(buffer, offset)| Read { offset, buffer }).collect();
-                drop(object.read_batch(&mut reads));
+                drop(read_batch::<512>(object, &offsets));
             }
             76..86 => self.submit(object, page),
             86..89 => drop(self.queue.wait(self.queue.pending(), drop)),
@@ -267,7 +259,7 @@ impl<'o> Load<'o> {
     }
 
     fn near(&mut self, page: u64, number: u64) -> u64 {
-        let near = if self.random.below(3) == 0 { page + number } else { self.page() };
+        let near = if self.random.below(3) == 0 { page + number } else { popular(&mut self.random) };
         near.min(PAGES - 3)
     }
 
@@ -309,8 +301,7 @@ fn kinds(files: &[PathBuf], kinds: &mut BTreeMap<String, u64>) {
 
 fn exactly(policy: PolicyName, mode: CacheMode, faults: bool, seen: &mut BTreeMap<String, u64>) {
     let mut random = random::seeded(&format!("{} {} faults {faults}", policy.name(), mode.name()));
-    let directory = Directory::new();
-    let mut world = World::new(&mut random, policy, mode, WHOLE, &directory.join("p.octr"));
+    let world = World::new(&mut random, policy, mode);
     if faults {
         world.disk.set_faults(SimFaults {
             p_read_error: 0.02,
@@ -325,14 +316,12 @@ fn exactly(policy: PolicyName, mode: CacheMode, faults: bool, seen: &mut BTreeMa
     (0..4000).for_each(|_| load.step());
     load.settle();
     drop(load);
-    let replayed = world.replayed();
+    let World { partition, writing, directory, .. } = world;
+    let (_, replayed) = ended(&partition, writing, &directory);
     assert!(replayed.is_exact);
-    if let Some(difference) = &replayed.difference {
-        panic!("{difference}: {replayed:?}");
-    }
-    assert!(replayed.agrees(), "{replayed:?}");
+    assert_agrees(policy.name(), &replayed);
     assert!(replayed.hits > 500 && replayed.misses() > 1000, "{replayed:?}");
-    let parts = world.parts();
+    let parts = parts(&directory);
     kinds(&parts, seen);
     *seen.entry("parts".into()).or_default() += parts.len() as u64;
     // Without the first part the replay is known not to be exact, and repeats nearly everything.
@@ -430,15 +419,7 @@ fn sampled(policy: PolicyName) {
     const ALL: u64 = 65_536;
     let mut random = random::fixed(&format!("{} sampled", policy.name()), 1);
     let directory = Directory::new();
-    let config = CacheConfig {
-        memory_max_bytes: (64 << 20) + 140 * SEGMENT,
-        segment_bytes: SEGMENT,
-        buffers_max_bytes: Some(64 << 20),
-        background: false,
-        seed: Some(random.next_u64()),
-        ..CacheConfig::default()
-    };
-    let cache = Cache::new(config).unwrap();
+    let cache = cache(&mut random, 140, false);
     let config = PartitionConfig {
         policy,
         max_bytes: Some(130 * SEGMENT),
@@ -446,9 +427,8 @@ fn sampled(policy: PolicyName) {
         ..PartitionConfig::new("p")
     };
     let partition = cache.partition(config).unwrap();
-    let path = directory.join("p.octr");
     let rotation = Rotation { file_bytes_max: Some(64 << 10), keep: None };
-    let mut writing = Steps::new(partition.record(WHOLE / 2).unwrap(), &path, rotation);
+    let mut writing = Writing::new(partition.record(WHOLE / 2).unwrap(), &directory, rotation);
     let object = partition.open(octavo::disk::Store::memory("memory", ALL * PAGE), "memory").unwrap();
     let mut zipf = Zipf::new(random, ALL);
     for number in 0..300_000 {
@@ -465,8 +445,9 @@ fn sampled(policy: PolicyName) {
             partition.resize(100 * SEGMENT).unwrap();
         }
     }
-    writing.end();
-    let files = parts(path.parent().unwrap());
+    partition.stop_recording();
+    while writing.take(Duration::ZERO) {}
+    let files = parts(&directory);
     let replayed = self::replayed(&files);
     let stat = partition.stat();
     assert_eq!((replayed.counted.hits, replayed.counted.misses), (stat.hits, stat.misses));
@@ -503,25 +484,13 @@ fn a_sample_estimates_the_miss_ratio_within_a_hundredth_under_every_policy() {
     PolicyName::ALL.into_iter().for_each(sampled);
 }
 
-/// A cache with its cleaner and reaper, in which a segment is small.
-fn cache_of_small_segments(random: &mut Random) -> Cache {
-    let config = CacheConfig {
-        memory_max_bytes: (64 << 20) + 64 * SEGMENT,
-        segment_bytes: SEGMENT,
-        buffers_max_bytes: Some(64 << 20),
-        seed: Some(random.next_u64()),
-        ..CacheConfig::default()
-    };
-    Cache::new(config).unwrap()
-}
-
 /// A cache with a cleaner, used by several threads at once. Its recording must have every counted
 /// access with the counted result, and a replay must have nearly the same misses. With one thread
 /// the replay is exact, even while the cleaner runs.
 fn beside_the_cleaner(policy: PolicyName, threads: u64) -> Replayed {
     let mut random = random::seeded(&format!("{} {threads} threads", policy.name()));
     let directory = Directory::new();
-    let cache = cache_of_small_segments(&mut random);
+    let cache = cache(&mut random, 64, true);
     let config = PartitionConfig {
         cache_mode: CacheMode::Writeback,
         policy,
@@ -531,8 +500,7 @@ fn beside_the_cleaner(policy: PolicyName, threads: u64) -> Replayed {
         ..PartitionConfig::new("p")
     };
     let partition = cache.partition(config).unwrap();
-    let path = directory.join("p.octr");
-    let writing = write(partition.record(WHOLE).unwrap(), &path, IN_PARTS);
+    let writing = write(partition.record(WHOLE).unwrap(), &directory);
     let object = partition.open(octavo::disk::Store::memory("memory", PAGES * PAGE), "memory").unwrap();
     std::thread::scope(|scope| {
         for _ in 0..threads {
@@ -540,8 +508,7 @@ fn beside_the_cleaner(policy: PolicyName, threads: u64) -> Replayed {
             scope.spawn(move || {
                 let mut bytes = [0; 64];
                 for _ in 0..24_000 / threads {
-                    let end = 1 + random.below(PAGES);
-                    let offset = random.below(end) * PAGE;
+                    let offset = popular(&mut random) * PAGE;
                     match random.below(6) {
                         0 => object.write_at(offset, &bytes).unwrap(),
                         _ => object.read_at(offset, &mut bytes).unwrap(),
@@ -550,12 +517,8 @@ fn beside_the_cleaner(policy: PolicyName, threads: u64) -> Replayed {
             });
         }
     });
-    partition.stop_recording();
-    writing.join().unwrap();
-    let (stat, replayed) = (partition.stat(), replayed(&parts(path.parent().unwrap())));
+    let (stat, replayed) = ended(&partition, writing, &directory);
     assert!(stat.writebacks > 100, "the cleaner was at work: {stat:?}");
-    assert_eq!((replayed.counted.hits, replayed.counted.misses), (stat.hits, stat.misses));
-    assert_eq!((replayed.accesses, replayed.hits_recorded), (stat.hits + stat.misses, stat.hits));
     assert!(stat.hits > 3000 && stat.misses > 3000, "{stat:?}");
     replayed
 }
@@ -564,10 +527,7 @@ fn beside_the_cleaner(policy: PolicyName, threads: u64) -> Replayed {
 fn a_replay_repeats_one_thread_exactly_while_the_cleaner_runs_and_two_threads_nearly() {
     for policy in PolicyName::ALL {
         let alone = beside_the_cleaner(policy, 1);
-        if let Some(difference) = &alone.difference {
-            panic!("{}: {difference}: {alone:?}", policy.name());
-        }
-        assert!(alone.agrees(), "{alone:?}");
+        assert_agrees(policy.name(), &alone);
         let together = beside_the_cleaner(policy, 2);
         let off = (together.miss_ratio() - together.miss_ratio_counted()).abs();
         println!(
@@ -589,7 +549,7 @@ fn a_replay_repeats_one_thread_exactly_while_the_cleaner_runs_and_two_threads_ne
 fn beside_resizes(policy: PolicyName, mode: CacheMode) -> Replayed {
     let mut random = random::seeded(&format!("{} {} beside resizes", policy.name(), mode.name()));
     let directory = Directory::new();
-    let cache = cache_of_small_segments(&mut random);
+    let cache = cache(&mut random, 64, true);
     let config = PartitionConfig {
         cache_mode: mode,
         policy: PolicyName::Lru,
@@ -603,10 +563,9 @@ fn beside_resizes(policy: PolicyName, mode: CacheMode) -> Replayed {
         partition.resize(segments * SEGMENT).unwrap();
         partition.set_policy(policy).unwrap();
     }
-    let path = directory.join("p.octr");
     let recording = partition.record(WHOLE).unwrap();
     assert!(recording.header().is_exact());
-    let writing = write(recording, &path, IN_PARTS);
+    let writing = write(recording, &directory);
     let object = partition.open(octavo::disk::Store::memory("memory", PAGES * PAGE), "memory").unwrap();
     let (is_over, mut sizes) = (AtomicBool::new(false), Random::new(random.next_u64()));
     let resizes = std::thread::scope(|scope| {
@@ -620,17 +579,12 @@ fn beside_resizes(policy: PolicyName, mode: CacheMode) -> Replayed {
         });
         let mut bytes = [0; 64];
         for _ in 0..30_000 {
-            let end = 1 + random.below(PAGES);
-            let offset = random.below(end) * PAGE;
+            let offset = popular(&mut random) * PAGE;
             match random.below(8) {
                 0 => object.write_at(offset, &bytes).unwrap(),
                 1 => {
-                    let mut buffers = [[0; 64]; 8];
                     let offsets = [(); 8].map(|()| random.below(PAGES) * PAGE);
-                    let reads = buffers.iter_mut().zip(offsets);
-                    let mut reads: Vec<Read<'_>> =
-                        reads.map(|(buffer, offset)| Read { offset, buffer }).collect();
-                    object.read_batch(&mut reads).unwrap();
+                    read_batch::<64>(&object, &offsets).unwrap();
                 }
                 _ => object.read_at(offset, &mut bytes).unwrap(),
             }
@@ -638,12 +592,8 @@ fn beside_resizes(policy: PolicyName, mode: CacheMode) -> Replayed {
         is_over.store(true, std::sync::atomic::Ordering::Relaxed);
         resizer.join().unwrap()
     });
-    partition.stop_recording();
-    writing.join().unwrap();
-    let (stat, replayed) = (partition.stat(), replayed(&parts(path.parent().unwrap())));
+    let (stat, replayed) = ended(&partition, writing, &directory);
     assert!(resizes > 10 && stat.evictions.resize > 100, "{resizes} resizes, {stat:?}");
-    assert_eq!((replayed.counted.hits, replayed.counted.misses), (stat.hits, stat.misses));
-    assert_eq!((replayed.accesses, replayed.hits_recorded), (stat.hits + stat.misses, stat.hits));
     replayed
 }
 
@@ -652,10 +602,8 @@ fn a_replay_repeats_one_thread_exactly_during_and_after_resizes() {
     for policy in PolicyName::ALL {
         for mode in [CacheMode::Writeback, CacheMode::Writethrough] {
             let replayed = beside_resizes(policy, mode);
-            if let Some(difference) = &replayed.difference {
-                panic!("{} {}: {difference}: {replayed:?}", policy.name(), mode.name());
-            }
-            assert!(replayed.is_exact && replayed.agrees(), "{replayed:?}");
+            assert_agrees(&format!("{} {}", policy.name(), mode.name()), &replayed);
+            assert!(replayed.is_exact, "{replayed:?}");
         }
     }
 }

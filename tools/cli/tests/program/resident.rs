@@ -122,8 +122,7 @@ fn junk(nbd: &Path, number: u64) {
 }
 
 fn serve(directory: &Directory, more: &str) -> Server {
-    let disk = directory.disk("disk", DISK);
-    let setup = Setup { memory_max: "64MiB", exports: &[("disk", &disk)], listen: more, ..Setup::default() };
+    let setup = Setup { memory_max: "64MiB", disk_bytes: DISK, listen: more, ..Setup::default() };
     Server::start(directory, &setup)
 }
 
@@ -139,7 +138,6 @@ fn clients_that_ask_for_much_and_leave_do_not_grow_the_server() {
     let server = serve(&directory, "");
     let most = most_resident(&server, connections(), |number| greedy(&server.nbd, number));
     assert_bounded("greedy clients", most, MEMORY_MAX, CLIENTS);
-    server.stop();
 }
 
 #[test]
@@ -148,7 +146,6 @@ fn well_behaved_clients_do_not_grow_a_server_with_a_control_file_system() {
     let server = serve(&directory, &control_fs(&directory));
     let most = most_resident(&server, connections(), |number| well_behaved(&server.nbd, number));
     assert_bounded("well-behaved clients, control.fs", most, MEMORY_MAX, CLIENTS);
-    server.stop();
 }
 
 #[test]
@@ -169,7 +166,6 @@ fn mixed_clients_do_not_grow_a_server_with_a_control_file_system_and_metrics() {
         }
     });
     assert_bounded("mixed clients, control.fs, metrics", most, MEMORY_MAX, CLIENTS);
-    server.stop();
 }
 
 /// A hundred and sixty tenants, and fio with sixteen clients of 32 requests of 256 KiB each.
@@ -181,13 +177,11 @@ fn many_partitions_and_deep_queues_stay_within_the_bound() {
     let memory_max = 512 << 20;
     for has_control_fs in [false, true] {
         let directory = Directory::new();
-        let disk = directory.disk("disk", DISK);
         let partitions: String =
             (0..160).map(|number| format!("[[partition]]\nname = \"p{number}\"\n")).collect();
         let control_fs = if has_control_fs { control_fs(&directory) } else { String::new() };
         let more = format!("{control_fs}\n{partitions}");
-        let setup =
-            Setup { memory_max: "512MiB", exports: &[("disk", &disk)], listen: &more, ..Setup::default() };
+        let setup = Setup { memory_max: "512MiB", disk_bytes: DISK, listen: &more, ..Setup::default() };
         let server = Server::start(&directory, &setup);
         let runs = if connections() > 2_000 { 3 } else { 1 };
         let fio = find("fio").expect("present");
@@ -202,6 +196,5 @@ fn many_partitions_and_deep_queues_stay_within_the_bound() {
         });
         let what = if has_control_fs { "160 partitions, fio, control.fs" } else { "160 partitions, fio" };
         assert_bounded(what, most, memory_max, 16 * runs);
-        server.stop();
     }
 }

@@ -8,6 +8,8 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
+
 /// How long a slow machine may take for a step that is usually immediate.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -30,6 +32,28 @@ pub fn octavo_succeeds(words: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
+/// Runs the program to its end, which must be a failure with this status and no output; its
+/// complaint.
+pub fn octavo_fails(words: &[&str], status: i32) -> String {
+    let output = octavo(words);
+    let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(status), "{words:?}: {complaint}");
+    assert!(output.stdout.is_empty(), "{words:?}: {output:?}");
+    complaint
+}
+
+/// The objects in lines of JSON.
+pub fn parsed(lines: &str) -> Vec<Value> {
+    lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// Checks some values of an object, given as an object of these.
+pub fn assert_has(object: &Value, expected: Value) {
+    for (key, value) in expected.as_object().unwrap() {
+        assert_eq!(object[key], *value, "{key} of {object}");
+    }
+}
+
 /// Waits until something is so; panics with `what` if that takes longer than [`PATIENCE`].
 pub fn wait_until(what: impl Fn() -> String, mut is_so: impl FnMut() -> bool) {
     let begun = Instant::now();
@@ -45,11 +69,10 @@ pub fn signal(pid: u32, name: &str) {
     assert!(status.unwrap().success());
 }
 
-/// A server of one disk of 16 MiB, named "disk".
+/// A server in a directory of its own.
 pub fn served(setup: &Setup<'_>) -> (Directory, Server) {
     let directory = Directory::new();
-    let disk = directory.disk("disk", 16 << 20);
-    let server = Server::start(&directory, &Setup { exports: &[("disk", &disk)], ..*setup });
+    let server = Server::start(&directory, setup);
     (directory, server)
 }
 
@@ -98,8 +121,10 @@ pub struct Setup<'s> {
     pub serve: &'s str,
     /// More lines of `[listen]`.
     pub listen: &'s str,
-    /// Name and path of each export.
+    /// Name and path of each export. None: the file "disk", which is made if it is missing.
     pub exports: &'s [(&'s str, &'s Path)],
+    /// The length of the file "disk".
+    pub disk_bytes: u64,
     /// A shell's words to run before the server, such as limits.
     pub before: &'s str,
 }
@@ -113,14 +138,17 @@ impl Default for Setup<'_> {
             serve: "",
             listen: "",
             exports: &[],
+            disk_bytes: 16 << 20,
             before: "",
         }
     }
 }
 
-/// A running server.
+/// A running server. Its drop ends it with SIGTERM, and expects that it loses nothing.
 pub struct Server {
     process: Child,
+    /// A test waited for its end.
+    has_ended: bool,
     pub nbd: PathBuf,
     pub control: PathBuf,
     stdout: PathBuf,
@@ -142,7 +170,12 @@ impl Server {
             setup.listen,
             setup.serve
         );
-        for (name, path) in setup.exports {
+        let disk = directory.join("disk");
+        if setup.exports.is_empty() && !disk.exists() {
+            directory.disk("disk", setup.disk_bytes);
+        }
+        let usual = [("disk", &*disk)];
+        for (name, path) in if setup.exports.is_empty() { &usual } else { setup.exports } {
             text +=
                 &format!("[[export]]\nname = \"{name}\"\npath = \"{}\"\npartition = \"p\"\n", path.display());
         }
@@ -170,7 +203,7 @@ impl Server {
         let stdout = directory.join("stdout");
         let said = File::create(&stdout).unwrap();
         let process = command.stdin(Stdio::null()).stdout(said).stderr(log).spawn().unwrap();
-        let mut server = Server { process, nbd, control, stdout, stderr };
+        let mut server = Server { process, has_ended: false, nbd, control, stdout, stderr };
         server.wait_until_listening();
         server
     }
@@ -243,16 +276,21 @@ impl Server {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// Runs `octavo ctl` and expects it to fail; its standard error.
-    pub fn ctl_fail(&self, words: &[&str]) -> String {
+    /// Runs `octavo ctl` and expects it to fail with this status; its standard error.
+    pub fn ctl_fail(&self, status: i32, words: &[&str]) -> String {
         let output = self.ctl(words);
-        assert!(!output.status.success(), "ctl {words:?} succeeded");
+        assert_eq!(output.status.code(), Some(status), "ctl {words:?}");
         String::from_utf8(output.stderr).unwrap()
     }
 
+    /// Runs `octavo ctl` with `--json` and expects success; its answer.
+    pub fn ctl_json(&self, words: &[&str]) -> Value {
+        serde_json::from_str(&self.ctl_succeed(&[words, &["--json"]].concat())).unwrap()
+    }
+
     /// The counters.
-    pub fn stat(&self) -> serde_json::Value {
-        serde_json::from_str(&self.ctl_succeed(&["stat", "--json"])).unwrap()
+    pub fn stat(&self) -> Value {
+        self.ctl_json(&["stat"])
     }
 
     /// Dirty bytes of the partition.
@@ -267,28 +305,34 @@ impl Server {
 
     /// Waits for the end of the process.
     pub fn wait(&mut self) -> ExitStatus {
+        self.has_ended = true;
         let begun = Instant::now();
         loop {
             if let Some(status) = self.process.try_wait().unwrap() {
                 return status;
             }
-            assert!(begun.elapsed() < PATIENCE, "the server does not end:\n{}", self.log());
+            if begun.elapsed() > PATIENCE {
+                self.process.kill().unwrap();
+                panic!("the server does not end:\n{}", self.log());
+            }
             std::thread::sleep(Duration::from_millis(5));
         }
     }
 
-    /// Ends the server with SIGTERM, and expects that it loses nothing.
-    pub fn stop(mut self) {
-        self.signal("TERM");
-        let status = self.wait();
-        assert!(status.success(), "{status}\n{}", self.log());
-    }
+    /// Ends the server before the end of its test.
+    pub fn stop(self) {}
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It has ended already, unless the test failed.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
+        if std::thread::panicking() {
+            // The test has failed: nothing is left to check.
+            let _ = self.process.kill();
+            let _ = self.process.wait();
+        } else if !self.has_ended {
+            self.signal("TERM");
+            let status = self.wait();
+            assert!(status.success(), "{status}\n{}", self.log());
+        }
     }
 }

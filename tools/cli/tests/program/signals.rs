@@ -10,10 +10,7 @@ const FILES_UP_TO_1_MIB: &str = "ulimit -f 2048";
 #[test]
 fn sigterm_writes_back_what_was_acknowledged() {
     for signal in ["TERM", "INT"] {
-        let directory = Directory::new();
-        let disk = directory.disk("disk", 16 << 20);
-        let mut server =
-            Server::start(&directory, &Setup { exports: &[("disk", &disk)], ..Setup::default() });
+        let (directory, mut server) = served(&Setup::default());
         let mut client = Client::connect(&server.nbd, "disk").unwrap();
         for page in 0..512_u64 {
             client.write(page * 8192 + 100, &page.to_le_bytes());
@@ -24,7 +21,7 @@ fn sigterm_writes_back_what_was_acknowledged() {
         assert!(server.log().contains(&format!("SIG{signal}: no more clients")), "{}", server.log());
         assert!(server.log().contains("drained"), "{}", server.log());
         assert!(!server.nbd.exists() && !server.control.exists());
-        let file = std::fs::read(&disk).unwrap();
+        let file = std::fs::read(directory.join("disk")).unwrap();
         for page in 0..512_u64 {
             let at = page as usize * 8192 + 100;
             assert_eq!(file[at..at + 8], page.to_le_bytes(), "page {page}");
@@ -38,7 +35,6 @@ fn sighup_is_ignored_and_the_log_says_so() {
     server.signal("HUP");
     server.wait_for_log("SIGHUP: ignored");
     server.stat();
-    server.stop();
 }
 
 #[test]
@@ -46,7 +42,6 @@ fn sigpipe_is_ignored() {
     let (_directory, server) = served(&Setup::default());
     server.signal("PIPE");
     server.stat();
-    server.stop();
 }
 
 /// A server of two write-back disks, one of which refuses what was written to it.
@@ -71,9 +66,7 @@ fn refusing(directory: &Directory, drain_timeout: &str) -> Server {
 fn a_store_that_refuses_is_named_with_the_bytes_it_lost() {
     let directory = Directory::new();
     let mut server = refusing(&directory, "1s");
-    let sync = server.ctl(&["sync"]);
-    assert_eq!(sync.status.code(), Some(1));
-    let said = String::from_utf8(sync.stderr).unwrap();
+    let said = server.ctl_fail(1, &["sync"]);
     assert!(said.contains("\"bad\": ") && said.contains("65536 dirty bytes"), "{said}");
     assert!(!said.contains("\"good\""), "{said}");
     assert!(server.ctl_succeed(&["stat"]).contains("REFUSING"));
@@ -96,7 +89,7 @@ fn a_second_signal_ends_at_once_and_says_what_was_left() {
         let mut server = refusing(&directory, "1h");
         // The good disk is clean from here on: the second signal may arrive before the drain syncs
         // it.
-        server.ctl_fail(&["sync"]);
+        server.ctl_fail(1, &["sync"]);
         assert_eq!(server.dirty_bytes(), 65536);
         server.signal("TERM");
         server.wait_for_log("\"bad\" refuses");

@@ -1,12 +1,12 @@
 //! `octavo simulate` and `octavo mrc`: exact counts, complete reports, and invalid command lines.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use crate::server::{Directory, octavo, program};
+use crate::server::{Directory, assert_has, octavo, octavo_fails, octavo_succeeds, parsed, program, signal};
 
 /// The lines of JSON of a run that must succeed.
 fn objects(words: &[&str]) -> Vec<Value> {
@@ -14,10 +14,6 @@ fn objects(words: &[&str]) -> Vec<Value> {
     let complaints = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success() && complaints.is_empty(), "{complaints}");
     parsed(&String::from_utf8(output.stdout).unwrap())
-}
-
-fn parsed(text: &str) -> Vec<Value> {
-    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 /// A loop of `pages` pages, `rounds` times.
@@ -32,28 +28,15 @@ fn the_counts_of_a_loop_are_as_computed_by_hand() {
     let file = directory.join("loop.u64");
     write_loop(&file, 1000, 5);
     let trace = file.to_str().unwrap();
-    let rows = objects(&[
-        "simulate",
-        "--trace",
-        trace,
-        "--policy",
-        "lru,global-lru,global-opt",
-        "--capacity",
-        "50%,8MiB",
-        "--ways",
-        "8,32",
-        "--json",
-    ]);
+    let policies = ["--policy", "lru,global-lru,global-opt", "--capacity", "50%,8MiB", "--ways", "8,32"];
+    let rows = objects(&[&["simulate", "--json", "--trace", trace], &policies[..]].concat());
     assert_eq!(rows.len(), 8);
     for row in &rows {
-        assert_eq!(
-            (&row["trace"], &row["requests"], &row["kind"]),
-            (&"loop.u64".into(), &5000.into(), &"result".into())
-        );
-        assert_eq!(
-            (&row["complete"], &row["footprint_pages"], &row["skipped"]),
-            (&true.into(), &1000.into(), &0.into())
-        );
+        let expected = json!({
+            "trace": "loop.u64", "requests": 5000, "kind": "result", "complete": true, "footprint_pages": 1000,
+            "skipped": 0,
+        });
+        assert_has(row, expected);
         let misses = row["misses"].as_u64().unwrap();
         assert!((row["miss_ratio"].as_f64().unwrap() - misses as f64 / 5000.0).abs() < 1e-9, "{row}");
         let expected = match (row["policy"].as_str().unwrap(), row["capacity"].as_str().unwrap()) {
@@ -83,19 +66,9 @@ fn a_suite_makes_a_page_a_table_and_lines_of_json() {
     write_loop(&folder.join("b.u64"), 100, 3);
     std::fs::write(folder.join("README.md"), "no trace").unwrap();
     let (page, json) = (directory.join("report.html"), directory.join("rows.jsonl"));
-    let output = octavo(&[
-        "simulate",
-        "--suite",
-        folder.to_str().unwrap(),
-        "--policy",
-        "engine,global-fifo",
-        "--html",
-        page.to_str().unwrap(),
-        "--json",
-        json.to_str().unwrap(),
-    ]);
-    assert!(output.status.success(), "{output:?}");
-    let table = String::from_utf8(output.stdout).unwrap();
+    let suite = ["simulate", "--suite", folder.to_str().unwrap(), "--policy", "engine,global-fifo"];
+    let output = ["--html", page.to_str().unwrap(), "--json", json.to_str().unwrap()];
+    let table = octavo_succeeds(&[&suite[..], &output].concat());
     assert!(
         table.contains("gap to OPT") && table.contains("Left out, below 64 pages: a.u64 0.1% (2)"),
         "{table}"
@@ -126,74 +99,47 @@ fn curves_are_exact_or_state_their_error() {
     };
     assert_eq!((point(0), point(1), point(2)), ((1, 1.0), (32, 1.0), (1000, 0.2)));
     assert!(std::fs::read_to_string(&page).unwrap().contains("lru exact"));
-    let table = octavo(
-        &[
-            &words[..],
-            &["--method", "exact,shards-size,shards,miniature", "--samples", "200", "--rate", "0.2"],
-        ]
-        .concat(),
-    );
-    let table = String::from_utf8(table.stdout).unwrap();
+    let methods = ["--method", "exact,shards-size,shards,miniature", "--samples", "200", "--rate", "0.2"];
+    let table = octavo_succeeds(&[&words[..], &methods].concat());
     assert!(table.contains("standard error") && table.contains("lru/16 in miniature"), "{table}");
 }
 
 #[test]
 fn invalid_command_lines_are_refused_with_a_reason() {
-    let trace = "gen:loop:pages=100,requests=1000";
     for (words, why) in [
-        (&["simulate", "--policy", "lru", "--capacity", "1%"][..], "no trace"),
-        (&["simulate", "--trace", trace, "--capacity", "1%"], "--policy"),
-        (&["simulate", "--trace", trace, "--policy", "lru"], "--capacity"),
-        (&["simulate", "--trace", trace, "--policy", "lrru", "--capacity", "1%"], "did you mean \"lru\""),
-        (
-            &["simulate", "--trace", trace, "--policy", "lru,engine", "--capacity", "1%"],
-            "\"lru\" is given twice",
-        ),
-        (&["simulate", "--trace", trace, "--policy", "lru", "--capacity", "7"], "unit is missing"),
+        ("simulate --policy lru --capacity 1%", "no trace"),
+        ("simulate --trace @ --capacity 1%", "--policy"),
+        ("simulate --trace @ --policy lru", "--capacity"),
+        ("simulate --trace @ --policy lrru --capacity 1%", "did you mean \"lru\""),
+        ("simulate --trace @ --policy lru,engine --capacity 1%", "\"lru\" is given twice"),
+        ("simulate --trace @ --policy lru --capacity 7", "unit is missing"),
         // This panicked in the table once.
         (
-            &["simulate", "--trace", trace, "--policy", "lru", "--capacity", "512GiB"],
+            "simulate --trace @ --policy lru --capacity 512GiB",
             "the largest has 67108864 pages (256 GiB), and takes 2 GiB of memory",
         ),
+        ("simulate --trace @ --policy lru --capacity 2147483648p", "too large for lru/16"),
         (
-            &["simulate", "--trace", trace, "--policy", "lru", "--capacity", "2147483648p"],
-            "too large for lru/16",
-        ),
-        (
-            &["simulate", "--trace", trace, "--policy", "global-lru", "--capacity", "9TiB"],
+            "simulate --trace @ --policy global-lru --capacity 9TiB",
             "the largest has 2147483648 pages (8 TiB)",
         ),
-        (
-            &["simulate", "--trace", trace, "--columns", "lba", "--policy", "lru", "--capacity", "9p"],
-            "no column",
-        ),
-        (&["simulate", "--trace", trace, "--policy", "lru", "--capacity", "1MiB,1024KiB"], "are the same"),
-        (
-            &["simulate", "--trace", trace, "--policy", "lru", "--capacity", "1%", "--ways", "12"],
-            "8, 16 or 32",
-        ),
-        (&["simulate", "--trace", trace, trace, "--policy", "lru", "--capacity", "1%"], "given twice"),
-        (
-            &["simulate", "--trace", "-", "--format", "u64", "--policy", "lru", "--capacity", "1%"],
-            "read only once",
-        ),
-        (
-            &["simulate", "--trace", "-", "--format", "u64", "--policy", "set-opt", "--capacity", "9p"],
-            "read only once",
-        ),
-        (&["mrc", "--trace", trace, "--method", "exact", "--policy", "lfu"], "use --method miniature"),
-        (&["mrc", "--trace", trace, "--policy", "global-opt"], "knows the future"),
-        (&["mrc", "--trace", trace, "--rate", "2"], "at most 1"),
-        (&["mrc", "--trace", trace, "--method", "exact,exact"], "given twice"),
+        ("simulate --trace @ --columns lba --policy lru --capacity 9p", "no column"),
+        ("simulate --trace @ --policy lru --capacity 1MiB,1024KiB", "are the same"),
+        ("simulate --trace @ --policy lru --capacity 1% --ways 12", "8, 16 or 32"),
+        ("simulate --trace @ @ --policy lru --capacity 1%", "given twice"),
+        ("simulate --trace - --format u64 --policy lru --capacity 1%", "read only once"),
+        ("simulate --trace - --format u64 --policy set-opt --capacity 9p", "read only once"),
+        ("mrc --trace @ --method exact --policy lfu", "use --method miniature"),
+        ("mrc --trace @ --policy global-opt", "knows the future"),
+        ("mrc --trace @ --rate 2", "at most 1"),
+        ("mrc --trace @ --method exact,exact", "given twice"),
     ] {
-        let output = octavo(words);
-        let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(2), "{words:?}: {complaint}");
-        assert!(complaint.contains(why) && output.stdout.is_empty(), "{words:?}: {complaint}");
+        let words = words.replace('@', "gen:loop:pages=100,requests=1000");
+        let complaint = octavo_fails(&words.split(' ').collect::<Vec<_>>(), 2);
+        assert!(complaint.contains(why), "{words}: {complaint}");
     }
-    let absent = octavo(&["simulate", "--trace", "/nowhere/x.u64", "--policy", "lru", "--capacity", "9p"]);
-    assert_eq!(absent.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&absent.stderr).contains("/nowhere/x.u64"));
+    let absent = ["simulate", "--trace", "/nowhere/x.u64", "--policy", "lru", "--capacity", "9p"];
+    assert!(octavo_fails(&absent, 1).contains("/nowhere/x.u64"));
 }
 
 #[test]
@@ -203,58 +149,46 @@ fn a_table_with_named_columns_is_read_by_every_command() {
     std::fs::write(&file, "when;kind;LBA;count\n1.5;R;0;16\n2;write;8;8\n2;r;0;1\n").unwrap();
     let trace = file.to_str().unwrap();
     let columns = ["--columns", "op=kind,offset=lba:sectors,size=count:sectors", "--separator", "semicolon"];
-    let with = |words: &[&str]| objects(&[words, &columns[..]].concat());
-    let told = with(&["trace", "info", "--json", trace]);
-    assert_eq!((&told[0]["requests"], &told[0]["format"]), (&4.into(), &"csv".into()));
-    let rows = with(&["simulate", "--trace", trace, "--policy", "global-lru", "--capacity", "9p", "--json"]);
-    assert_eq!((&rows[0]["requests"], &rows[0]["misses"]), (&4.into(), &2.into()));
-    let curves = with(&["mrc", "--trace", trace, "--page-size", "4KiB", "--json"]);
-    assert_eq!((&curves[0]["footprint_pages"], &curves[0]["footprint_bytes"]), (&2.into(), &8192.into()));
     let named = format!("t={trace}");
-    assert_eq!(with(&["plan", "--trace", &named, "--memory", "1MiB", "--json"])[0]["requests"], 4);
+    for (words, expected) in [
+        (&["trace", "info", "--json", trace][..], json!({"requests": 4, "format": "csv"})),
+        (
+            &["simulate", "--trace", trace, "--policy", "global-lru", "--capacity", "9p", "--json"],
+            json!({"requests": 4, "misses": 2}),
+        ),
+        (
+            &["mrc", "--trace", trace, "--page-size", "4KiB", "--json"],
+            json!({"footprint_pages": 2, "footprint_bytes": 8192}),
+        ),
+        (&["plan", "--trace", &named, "--memory", "1MiB", "--json"], json!({"requests": 4})),
+    ] {
+        let objects = objects(&[words, &columns[..]].concat());
+        assert_has(&objects[0], expected);
+    }
 }
 
 #[test]
 fn an_interrupted_run_keeps_its_counts_and_exits_with_130() {
-    let mut child = program(&[])
-        .args([
-            "simulate",
-            "--trace",
-            "-",
-            "--format",
-            "u64",
-            "--policy",
-            "lru",
-            "--capacity",
-            "100p",
-            "--json",
-        ])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut command = program(&["simulate", "--trace", "-", "--format", "u64", "--policy", "lru"]);
+    command.args(["--capacity", "100p", "--json"]).stdin(Stdio::piped());
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     // An endless trace: write accesses until the program stops reading.
     let mut input = child.stdin.take().unwrap();
     let chunk: Vec<u8> = (0..64 << 10).flat_map(|page: u64| (page % 1000).to_le_bytes()).collect();
-    let mut interrupt = Some(child.id().to_string());
     for round in 0.. {
         if input.write_all(&chunk).is_err() {
             break;
         }
         // By now the program has read, and so its handlers are in place.
-        if round == 16
-            && let Some(process) = interrupt.take()
-        {
-            assert!(Command::new("kill").args(["-INT", &process]).status().unwrap().success());
+        if round == 16 {
+            signal(child.id(), "INT");
         }
     }
-    let lines: Vec<String> =
-        BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap).collect();
-    assert_eq!(child.wait().unwrap().code(), Some(130));
-    assert_eq!(lines.len(), 1, "{lines:?}");
-    let row: Value = serde_json::from_str(&lines[0]).unwrap();
-    assert_eq!(row["complete"], false, "{row}");
-    let requests = row["requests"].as_u64().unwrap();
-    assert!(requests > 0 && row["misses"] == requests, "{row}");
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130));
+    let rows = parsed(&String::from_utf8(output.stdout).unwrap());
+    assert_eq!(rows.len(), 1, "{rows:?}");
+    let requests = rows[0]["requests"].as_u64().unwrap();
+    assert!(requests > 0, "{rows:?}");
+    assert_has(&rows[0], json!({"complete": false, "misses": requests}));
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::clients;
 use crate::nbd_client::Client;
-use crate::server::{Directory, PATIENCE, Server, Setup};
+use crate::server::{PATIENCE, Setup, served};
 
 const READS: usize = 300;
 
@@ -25,9 +25,7 @@ fn a_resident_page_is_served_with_two_system_calls() {
     if !clients::present(&["strace"]) {
         return;
     }
-    let directory = Directory::new();
-    let disk = directory.disk("disk", 1 << 20);
-    let server = Server::start(&directory, &Setup { exports: &[("disk", &disk)], ..Setup::default() });
+    let (directory, server) = served(&Setup::default());
     let mut client = Client::connect(&server.nbd, "disk").unwrap();
     client.read(0, 65_536);
     // 1. Attach to the connection's thread alone.
@@ -67,7 +65,6 @@ fn a_resident_page_is_served_with_two_system_calls() {
         calls <= 2 * READS + OTHERS_MAX + PER_SILENCE * silences,
         "{calls} calls for {READS} reads, {silences} silences:\n{log}"
     );
-    server.stop();
 }
 
 /// The thread of the only connection.

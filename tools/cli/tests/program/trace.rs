@@ -1,28 +1,22 @@
 //! `octavo trace`: the figures of traces, and conversions that lose nothing.
 
 use std::io::Write;
-use std::process::{Output, Stdio};
+use std::process::Stdio;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use crate::server::{Directory, program};
-
-fn trace(words: &[&str]) -> Output {
-    program(&["trace"]).args(words).output().unwrap()
-}
+use crate::server::{Directory, assert_has, octavo, octavo_fails, program};
 
 /// The output of a run that must succeed.
 fn written(words: &[&str]) -> Vec<u8> {
-    let output = trace(words);
+    let output = octavo(&[&["trace"], words].concat());
     assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
     output.stdout
 }
 
-/// The message of a run that must fail, and its exit status.
-fn refused(words: &[&str]) -> (String, i32) {
-    let output = trace(words);
-    assert!(!output.status.success(), "{words:?}");
-    (String::from_utf8(output.stderr).unwrap(), output.status.code().unwrap())
+/// The message of a run that must fail with this status.
+fn refused(status: i32, words: &[&str]) -> String {
+    octavo_fails(&[&["trace"], words].concat(), status)
 }
 
 #[test]
@@ -33,7 +27,7 @@ fn info_counts_requests_pages_and_skipped_lines() {
     let file = file.to_str().unwrap();
     let line = written(&["info", "--json", "--skip-bad", file]);
     let said: Value = serde_json::from_slice(&line).unwrap();
-    let expected = serde_json::json!({
+    let expected = json!({
         "trace": file, "format": "arc", "file_bytes": 18, "requests": 4, "pages_distinct": 3, "pages_distinct_exact": true,
         "page_min": 5, "page_max": 7, "skipped": 1,
     });
@@ -45,12 +39,12 @@ fn info_counts_requests_pages_and_skipped_lines() {
     );
 
     // Without --skip-bad, the line is named; other traces are still described.
-    let output = trace(&["info", "--json", file, "gen:loop:pages=3,requests=7"]);
+    let output = octavo(&["trace", "info", "--json", file, "gen:loop:pages=3,requests=7"]);
     assert_eq!(output.status.code(), Some(1));
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(said, format!("octavo: {file}:2: \"x\" is not a whole number\n"));
     let second: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!((&second["requests"], &second["format"]), (&7.into(), &Value::Null));
+    assert_has(&second, json!({"requests": 7, "format": null}));
 }
 
 #[test]
@@ -70,8 +64,8 @@ fn a_trace_survives_conversion_through_every_format_that_can_be_written() {
         first
     );
 
-    let (said, status) = refused(&["convert", names[0], names[1]]);
-    assert!(status == 1 && said.contains("--force replaces it"), "{said}");
+    let said = refused(1, &["convert", names[0], names[1]]);
+    assert!(said.contains("--force replaces it"), "{said}");
     written(&["convert", "--force", names[0], names[1]]);
 }
 
@@ -86,7 +80,7 @@ fn a_trace_is_read_from_a_pipe_if_its_format_is_given() {
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success());
     assert_eq!(output.stdout, b"3\n1\n");
-    let (said, _) = refused(&["info", "-"]);
+    let said = refused(1, &["info", "-"]);
     assert!(said.contains("--format: u64, oracleGeneral"), "{said}");
 }
 
@@ -97,18 +91,15 @@ fn a_failed_conversion_leaves_no_file_and_names_the_cause() {
     std::fs::write(&good, "1\n").unwrap();
     std::fs::write(&bad, "1\n2\nthree\n").unwrap();
     let [good, bad, output] = [&good, &bad, &output].map(|path| path.to_str().unwrap());
-    let (said, status) = refused(&["convert", bad, output]);
-    assert!(status == 1 && said.contains("bad.lirs:3: \"three\""), "{said}");
-    assert!(!directory.join("out.u64").exists() && !directory.join("out.u64.partial").exists());
-
-    for (words, expected) in [
-        (["convert", good, "out.csv"], "set it with --to: u64, u64.zst"),
-        (["convert", "--format=msx", good], "\"msx\" is not a format"),
-        (["generate", "zipf", output], "gen:zipf: pages is missing"),
+    for (status, words, expected) in [
+        (1, &["convert", bad, output][..], "bad.lirs:3: \"three\""),
+        (2, &["convert", good, "out.csv"], "set it with --to: u64, u64.zst"),
+        (2, &["convert", "--format=msx", good], "\"msx\" is not a format"),
+        (2, &["generate", "zipf", output], "gen:zipf: pages is missing"),
+        (1, &["convert", "--to=oracleGeneral", good, "-"], "can be written to a file only"),
     ] {
-        let (said, status) = refused(&words);
-        assert!(status == 2 && said.contains(expected), "{words:?}: {said}");
+        let said = refused(status, words);
+        assert!(said.contains(expected), "{words:?}: {said}");
     }
-    let (said, status) = refused(&["convert", "--to=oracleGeneral", good, "-"]);
-    assert!(status == 1 && said.contains("can be written to a file only"), "{said}");
+    assert!(!directory.join("out.u64").exists() && !directory.join("out.u64.partial").exists());
 }
