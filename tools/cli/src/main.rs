@@ -25,6 +25,7 @@ mod error;
 #[allow(unsafe_code)]
 mod heap;
 mod interruption;
+mod limits;
 mod logger;
 mod offline;
 mod order;

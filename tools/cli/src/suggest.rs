@@ -21,6 +21,19 @@ pub fn of(typed: &str, known: &[&str]) -> String {
     }
 }
 
+/// The item of that name. The error is a sentence about items of that kind.
+pub fn named<'i, T>(
+    kind: &str,
+    typed: &str,
+    items: &'i [T],
+    name: impl Fn(&'i T) -> &'i str,
+) -> Result<&'i T, String> {
+    items.iter().find(|item| name(item) == typed).ok_or_else(|| {
+        let known: Vec<&str> = items.iter().map(&name).collect();
+        format!("no {kind} is called \"{typed}\"; {}", of(typed, &known))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

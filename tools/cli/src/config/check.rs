@@ -194,8 +194,6 @@ impl Check<'_> {
     }
 
     fn exports(&mut self) {
-        let partitions = self.config.partitions.iter();
-        let names: Vec<&str> = partitions.map(|partition| partition.name.get_ref().as_str()).collect();
         let mut seen = Seen::new();
         for export in &self.config.exports {
             let name = export.name.get_ref();
@@ -209,10 +207,12 @@ impl Check<'_> {
             self.once(&mut seen, name, &export.name, |line| {
                 format!("there is an export \"{name}\" already, on line {line}")
             });
-            let partition = export.partition.get_ref();
-            if !names.contains(&partition.as_str()) {
-                let known = suggest::of(partition, &names);
-                self.report(&export.partition, format!("no partition is called \"{partition}\"; {known}"));
+            let partitions = &self.config.partitions;
+            let known = suggest::named("partition", export.partition.get_ref(), partitions, |partition| {
+                partition.name.get_ref()
+            });
+            if let Err(why) = known {
+                self.report(&export.partition, why);
             }
         }
     }

@@ -155,26 +155,16 @@ impl<'de, T: Parse> Visitor<'de> for ListVisitor<T> {
     }
 }
 
-/// Looks a word up in a table; the error names the nearest word.
-fn word<T: Copy>(what: &str, text: &str, words: &[(&str, T)]) -> Result<T, String> {
-    let found = words.iter().find(|(name, _)| *name == text).map(|(_, meant)| *meant);
-    found.ok_or_else(|| format!("no {what} is called \"{text}\"; {}", suggest::of(text, &names(words))))
-}
-
-fn names<'n, T>(words: &[(&'n str, T)]) -> Vec<&'n str> {
-    words.iter().map(|(name, _)| *name).collect()
-}
-
 /// Implements [`Parse`] for the words of a key.
 macro_rules! words {
     ($($type:ty, $key:literal: $words:expr;)*) => {
         $(impl Parse for $type {
             fn expected() -> String {
-                format!("one of {}", names(&$words).join(", "))
+                format!("one of {}", $words.map(|(name, _)| name).join(", "))
             }
 
             fn parse(text: &str) -> Result<$type, String> {
-                word($key, text, &$words)
+                suggest::named($key, text, &$words, |(name, _)| name).map(|(_, meant)| *meant)
             }
         })*
     };

@@ -6,10 +6,11 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use octavo::{Cache, Limits, Owed, Partition, PartitionStat, PolicyName, UNLIMITED};
+use octavo::{Cache, Limits, Owed, Partition, PartitionStat, PolicyName};
 use octavo_block::ExportStat;
+use prometheus_client::metrics::MetricType;
 
-use crate::{suggest, units};
+use crate::{limits, suggest};
 
 /// A setting of a partition.
 pub struct Key {
@@ -17,14 +18,39 @@ pub struct Key {
     pub name: &'static str,
     /// What it means, in a few words.
     pub what: &'static str,
-    /// Reads its value as text. None: it is write-only.
-    pub get: Option<fn(&Partition) -> String>,
+    /// Reads its value as text, by its name. None: it is write-only.
+    get: Option<fn(&Partition, &str) -> String>,
     /// Sets it from a text. The error is a sentence. None: it is read-only.
-    pub set: Option<Set>,
+    set: Option<Set>,
 }
 
-/// Adds the new value of a setting to the changes.
-type Set = fn(&mut Changes, &Partition, &str) -> Result<(), String>;
+/// Adds the new value of a setting, by its name, to the changes.
+type Set = fn(&mut Changes, &Partition, &str, &str) -> Result<(), String>;
+
+impl Key {
+    /// A limit.
+    const fn limit(name: &'static str, what: &'static str) -> Key {
+        let get = |partition: &Partition, name: &str| {
+            limits::text(&partition.limits(), name).expect("the name is that of a limit")
+        };
+        Key { name, what, get: Some(get), set: Some(Changes::limit) }
+    }
+
+    /// Whether its value can be read.
+    pub fn is_readable(&self) -> bool {
+        self.get.is_some()
+    }
+
+    /// Whether its value can be written.
+    pub fn is_writable(&self) -> bool {
+        self.set.is_some()
+    }
+
+    /// Its value as text, if it can be read.
+    pub fn text(&self, partition: &Partition) -> Option<String> {
+        self.get.map(|get| get(partition, self.name))
+    }
+}
 
 /// New values that were parsed and not yet applied: all of them are applied, or none.
 #[derive(Default)]
@@ -40,7 +66,7 @@ impl Changes {
     /// Parses a value by name. The error is a sentence.
     pub fn read(&mut self, partition: &Partition, name: &str, text: &str) -> Result<(), String> {
         let set = key(name)?.set.ok_or_else(|| format!("\"{name}\" can only be read"))?;
-        set(self, partition, text.trim())
+        set(self, partition, name, text.trim())
     }
 
     /// Applies all changes without waiting for a store that does not answer, and returns what is
@@ -74,7 +100,7 @@ impl Changes {
     }
 
     fn limit(&mut self, partition: &Partition, name: &str, text: &str) -> Result<(), String> {
-        change_limit(self.limits.get_or_insert(partition.limits()), name, text)
+        limits::change(self.limits.get_or_insert(partition.limits()), name, text)
     }
 }
 
@@ -119,58 +145,30 @@ pub const KEYS: &[Key] = &[
     Key {
         name: "current",
         what: "bytes charged to the partition: frames and metadata",
-        get: Some(|partition| partition.stat().charged_bytes.to_string()),
+        get: Some(|partition, _| partition.stat().charged_bytes.to_string()),
         set: None,
     },
-    Key {
-        name: "min",
-        what: "bytes that are never taken from the partition",
-        get: Some(|partition| partition.limits().min_bytes.to_string()),
-        set: Some(|changes, partition, text| changes.limit(partition, "min", text)),
-    },
-    Key {
-        name: "low",
-        what: "bytes that are taken from the partition last",
-        get: Some(|partition| partition.limits().low_bytes.to_string()),
-        set: Some(|changes, partition, text| changes.limit(partition, "low", text)),
-    },
-    Key {
-        name: "high",
-        what: "bytes beyond which it holds only memory that no other partition can use",
-        get: Some(|partition| bound(partition.limits().high_bytes)),
-        set: Some(|changes, partition, text| changes.limit(partition, "high", text)),
-    },
-    Key {
-        name: "max",
-        what: "bytes that the partition never exceeds",
-        get: Some(|partition| bound(partition.limits().max_bytes)),
-        set: Some(|changes, partition, text| changes.limit(partition, "max", text)),
-    },
-    Key {
-        name: "weight",
-        what: "what its misses count for against others', from 1 to 10000 [default: 100]",
-        get: Some(|partition| partition.limits().weight.to_string()),
-        set: Some(|changes, partition, text| changes.limit(partition, "weight", text)),
-    },
+    Key::limit("min", "bytes that are never taken from the partition"),
+    Key::limit("low", "bytes that are taken from the partition last"),
+    Key::limit("high", "bytes beyond which it holds only memory that no other partition can use"),
+    Key::limit("max", "bytes that the partition never exceeds"),
+    Key::limit("weight", "what its misses count for against others', from 1 to 10000 [default: 100]"),
     Key {
         name: "policy",
         what: "the eviction policy",
-        get: Some(|partition| partition.stat().policy.into()),
-        set: Some(|changes, _, text| {
-            let names = PolicyName::ALL.map(PolicyName::name);
-            let policy = PolicyName::ALL.into_iter().find(|policy| policy.name() == text);
-            let policy = policy
-                .ok_or_else(|| format!("no policy is called \"{text}\"; {}", suggest::of(text, &names)))?;
-            changes.policy = Some(policy);
+        get: Some(|partition, _| partition.stat().policy.into()),
+        set: Some(|changes, _, _, text| {
+            let policy = suggest::named("policy", text, &PolicyName::ALL, |policy| policy.name())?;
+            changes.policy = Some(*policy);
             Ok(())
         }),
     },
     Key {
         name: "dirty_max",
         what: "most bytes of dirty pages; auto: two fifths of its frames",
-        get: Some(|partition| partition.stat().dirty_max_bytes.to_string()),
-        set: Some(|changes, _, text| {
-            changes.dirty_max_bytes = Some(if text == "auto" { None } else { Some(bytes(text)?) });
+        get: Some(|partition, _| partition.stat().dirty_max_bytes.to_string()),
+        set: Some(|changes, _, _, text| {
+            changes.dirty_max_bytes = Some(if text == "auto" { None } else { Some(limits::bytes(text)?) });
             Ok(())
         }),
     },
@@ -178,27 +176,27 @@ pub const KEYS: &[Key] = &[
         name: "reclaim",
         what: "write-only: gives about this many bytes back to the system",
         get: None,
-        set: Some(|changes, _, text| {
-            changes.reclaim_bytes = Some(bytes(text)?);
+        set: Some(|changes, _, _, text| {
+            changes.reclaim_bytes = Some(limits::bytes(text)?);
             Ok(())
         }),
     },
     Key {
         name: "stat",
         what: "its figures, one per line",
-        get: Some(|partition| figures(&partition.stat())),
+        get: Some(|partition, _| figures(&partition.stat())),
         set: None,
     },
     Key {
         name: "mrc",
         what: "sizes in bytes and its recent misses at each, one size per line",
-        get: Some(curve),
+        get: Some(|partition, _| curve(partition)),
         set: None,
     },
     Key {
         name: "objects",
         what: "its objects, one per line",
-        get: Some(|partition| {
+        get: Some(|partition, _| {
             partition.objects().iter().map(|object| object.name().to_owned() + "\n").collect()
         }),
         set: None,
@@ -208,7 +206,7 @@ pub const KEYS: &[Key] = &[
 /// The settings that can be written, one per line, for help.
 pub fn help() -> String {
     let lines =
-        KEYS.iter().filter(|key| key.set.is_some()).map(|key| format!("  {:<10} {}", key.name, key.what));
+        KEYS.iter().filter(|key| key.is_writable()).map(|key| format!("  {:<10} {}", key.name, key.what));
     format!("Settings:\n{}", lines.collect::<Vec<_>>().join("\n"))
 }
 
@@ -219,7 +217,7 @@ pub struct Figure<S = PartitionStat> {
     /// What it is.
     pub what: &'static str,
     /// Whether it only grows.
-    pub is_counter: bool,
+    pub kind: MetricType,
     /// Its value.
     pub of: fn(&S) -> u64,
 }
@@ -229,51 +227,49 @@ macro_rules! figures {
         &[$(Figure {
             name: concat!(stringify!($name) $(, "_", stringify!($part))?),
             what: $what,
-            is_counter: figures!(@ $kind),
+            kind: MetricType::$kind,
             of: |stat| stat.$name $(.$part)?,
         }),*]
     };
-    (@ counter) => { true };
-    (@ gauge) => { false };
 }
 
 /// All figures.
 pub const FIGURES: &[Figure] = figures![
-    counter hits, "requested pages that were resident";
-    counter misses, "requested pages that were not resident";
-    counter fills, "pages read from a store";
-    counter bypasses, "pages served without caching them";
-    counter evictions.capacity, "pages evicted for another page";
-    counter evictions.resize, "pages evicted because the partition was resized";
-    counter evictions.discard, "pages evicted because their range was discarded";
-    counter evictions.write, "pages evicted because a write bypassed them";
-    counter writebacks, "dirty pages written back";
-    counter writeback_ios, "I/Os that wrote them back";
-    counter read_errors, "pages that could not be read";
-    counter write_errors, "writes that failed";
-    counter sync_errors, "syncs that a store refused";
-    counter ghost_hits, "misses of pages that their set remembered (ghosts)";
-    counter ahead_used, "pages read ahead and then requested";
-    counter ahead_wasted, "pages read ahead and evicted before a request";
-    gauge resident_bytes, "bytes of resident pages";
-    gauge dirty_bytes, "bytes of dirty pages";
-    gauge dirty_max_bytes, "most bytes of dirty pages";
-    gauge max_bytes, "bytes of frames";
-    gauge charged_bytes, "bytes of frames and metadata";
-    counter requests_read, "read requests";
-    counter requests_write, "write requests";
-    counter requests_sync, "syncs";
-    counter read_bytes, "bytes read";
-    counter written_bytes, "bytes written";
+    Counter hits, "requested pages that were resident";
+    Counter misses, "requested pages that were not resident";
+    Counter fills, "pages read from a store";
+    Counter bypasses, "pages served without caching them";
+    Counter evictions.capacity, "pages evicted for another page";
+    Counter evictions.resize, "pages evicted because the partition was resized";
+    Counter evictions.discard, "pages evicted because their range was discarded";
+    Counter evictions.write, "pages evicted because a write bypassed them";
+    Counter writebacks, "dirty pages written back";
+    Counter writeback_ios, "I/Os that wrote them back";
+    Counter read_errors, "pages that could not be read";
+    Counter write_errors, "writes that failed";
+    Counter sync_errors, "syncs that a store refused";
+    Counter ghost_hits, "misses of pages that their set remembered (ghosts)";
+    Counter ahead_used, "pages read ahead and then requested";
+    Counter ahead_wasted, "pages read ahead and evicted before a request";
+    Gauge resident_bytes, "bytes of resident pages";
+    Gauge dirty_bytes, "bytes of dirty pages";
+    Gauge dirty_max_bytes, "most bytes of dirty pages";
+    Gauge max_bytes, "bytes of frames";
+    Gauge charged_bytes, "bytes of frames and metadata";
+    Counter requests_read, "read requests";
+    Counter requests_write, "write requests";
+    Counter requests_sync, "syncs";
+    Counter read_bytes, "bytes read";
+    Counter written_bytes, "bytes written";
 ];
 
 /// All figures of an export but its requests, which are counted by kind.
 pub const EXPORT_FIGURES: &[Figure<ExportStat>] = figures![
-    gauge connections, "NBD clients connected now";
-    gauge in_flight, "requests received and not yet answered";
-    counter errors, "requests answered with an error";
-    counter read_bytes, "bytes that clients read";
-    counter written_bytes, "bytes that clients wrote";
+    Gauge connections, "NBD clients connected now";
+    Gauge in_flight, "requests received and not yet answered";
+    Counter errors, "requests answered with an error";
+    Counter read_bytes, "bytes that clients read";
+    Counter written_bytes, "bytes that clients wrote";
 ];
 
 /// The setting of that name. The error lists the known names.
@@ -289,47 +285,6 @@ pub fn set(cache: &Cache, partition: &Partition, name: &str, text: &str) -> Resu
     let mut changes = Changes::default();
     changes.read(partition, name, text)?;
     changes.make(cache, partition)
-}
-
-/// A limit by name, as text; `None` if the name is no limit.
-pub fn limit_text(limits: &Limits, name: &str) -> Option<String> {
-    Some(match name {
-        "min" => limits.min_bytes.to_string(),
-        "low" => limits.low_bytes.to_string(),
-        "high" => bound(limits.high_bytes),
-        "max" => bound(limits.max_bytes),
-        "weight" => limits.weight.to_string(),
-        _ => return None,
-    })
-}
-
-/// Parses a limit by name into `limits`. The error is a sentence.
-pub fn change_limit(limits: &mut Limits, name: &str, text: &str) -> Result<(), String> {
-    match name {
-        "min" => limits.min_bytes = bytes(text)?,
-        "low" => limits.low_bytes = bytes(text)?,
-        "high" => limits.high_bytes = bytes(text)?,
-        "max" => limits.max_bytes = bytes(text)?,
-        "weight" => {
-            let weight = text.parse();
-            limits.weight =
-                weight.map_err(|_| format!("\"{text}\" is no weight; expected a number from 1 to 10000"))?;
-        }
-        _ => return Err(format!("\"{name}\" can only be read")),
-    }
-    Ok(())
-}
-
-/// The word for no limit.
-pub const NO_BOUND: &str = "max";
-
-/// Parses bytes, or `max` for no limit.
-fn bytes(text: &str) -> Result<u64, String> {
-    if text == NO_BOUND { Ok(UNLIMITED) } else { units::size_bytes(text) }
-}
-
-fn bound(bytes: u64) -> String {
-    if bytes == UNLIMITED { NO_BOUND.into() } else { bytes.to_string() }
 }
 
 fn figures(stat: &PartitionStat) -> String {
@@ -354,10 +309,9 @@ mod tests {
         let cache = Cache::new(config).unwrap();
         let partition = cache.partition(PartitionConfig::new("p")).unwrap();
         for key in KEYS {
-            let Some((get, _)) = key.get.zip(key.set) else { continue };
-            let before = get(&partition);
+            let Some(before) = key.text(&partition).filter(|_| key.is_writable()) else { continue };
             super::set(&cache, &partition, key.name, &before).unwrap();
-            assert_eq!(get(&partition), before, "{}", key.name);
+            assert_eq!(key.text(&partition).unwrap(), before, "{}", key.name);
             assert!(super::set(&cache, &partition, key.name, "nonsense").is_err(), "{}", key.name);
         }
         for (name, text, word) in [
@@ -370,11 +324,12 @@ mod tests {
             let error = set(&cache, &partition, name, text).unwrap_err();
             assert!(error.contains(word), "{name}={text}: {error}");
         }
+        let text = |name: &str| key(name).unwrap().text(&partition).unwrap();
         set(&cache, &partition, "max", "16MiB").unwrap();
-        assert_eq!((key("max").unwrap().get.unwrap())(&partition), (16 << 20).to_string());
-        assert!((key("current").unwrap().get.unwrap())(&partition).parse::<u64>().unwrap() <= 16 << 20);
+        assert_eq!(text("max"), (16 << 20).to_string());
+        assert!(text("current").parse::<u64>().unwrap() <= 16 << 20);
         set(&cache, &partition, "policy", "car").unwrap();
-        assert_eq!((key("policy").unwrap().get.unwrap())(&partition), "car");
-        assert_eq!((key("stat").unwrap().get.unwrap())(&partition).lines().count(), FIGURES.len());
+        assert_eq!(text("policy"), "car");
+        assert_eq!(text("stat").lines().count(), FIGURES.len());
     }
 }

@@ -14,15 +14,16 @@ use octavo::{Cache, Object, Partition, PartitionStat, UNLIMITED};
 use octavo_block::{ExportStat, Kind};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{
-    DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue, EncodeLabelSet, MetricEncoder, text,
+    DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue, MetricEncoder, text,
 };
-use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::MetricType::{self, Counter, Gauge};
 use prometheus_client::metrics::exemplar::Exemplar;
 use prometheus_client::registry::{Registry, Unit};
 
 use super::keys::{EXPORT_FIGURES, FIGURES, Figure};
 use crate::control::numa::COUNTS;
 use crate::control::report::AskClients;
+use crate::limits;
 use crate::process::Process;
 
 /// The media type of [`Metrics::page`].
@@ -72,14 +73,14 @@ impl Collector for OfProcess {
             ("process_max_fds", "The limit on open descriptors", process.fds_max),
         ] {
             if let Some(value) = value {
-                family(&mut encoder, name, what, false, |metric| sample(metric, false, value))?;
+                one(&mut encoder, name, what, Gauge, value)?;
             }
         }
         let (name, what) = ("process_cpu_seconds", "Processor time in user space and in the kernel");
-        family(&mut encoder, name, what, true, |metric| sample(metric, true, process.cpu.as_secs_f64()))?;
+        one(&mut encoder, name, what, Counter, process.cpu.as_secs_f64())?;
         if let Some(started_s) = process.started_s {
             let (name, what) = ("process_start_time_seconds", "Start of the process, in seconds since 1970");
-            family(&mut encoder, name, what, false, |metric| sample(metric, false, started_s))?;
+            one(&mut encoder, name, what, Gauge, started_s)?;
         }
         Ok(())
     }
@@ -99,49 +100,49 @@ impl Debug for Server {
 impl Collector for Server {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
         let (cache, reaper, clients) = (self.cache.stat(), self.cache.reaper_stat(), (self.clients)());
-        let mut one = |name, what, is_counter, value| {
-            family(&mut encoder, name, what, is_counter, |metric| sample(metric, is_counter, value))
-        };
-        one("connections", "NBD clients connected now", false, clients.connections)?;
-        one("exports", "Exports served", false, clients.exports.len() as u64)?;
-        one("memory_max_bytes", "The hard limit on all memory", false, cache.memory_max_bytes)?;
-        one("memory_charged_bytes", "Memory charged to the limit", false, cache.memory_charged_bytes)?;
-        one("buffers_max_bytes", "The share of the limit for buffers", false, cache.buffers_max_bytes)?;
-        one("buffers_used_bytes", "Buffers in use", false, cache.buffers_used_bytes)?;
-        one("reaper_periods", "Periods in which the reaper compared all partitions", true, reaper.periods)?;
-        one("reaper_moved_bytes", "Memory moved between partitions", true, reaper.moved_bytes)?;
-        let what =
-            "Memory that partitions may hold now; less than the limit while the system is short of memory";
-        one("reaper_allowed_bytes", what, false, reaper.allowed_bytes)?;
-        let what = "Partitions whose resize waits for a store that does not answer";
-        one("reaper_held_up_partitions", what, false, reaper.held_up)?;
-
+        for (name, what, kind, value) in [
+            ("connections", "NBD clients connected now", Gauge, clients.connections),
+            ("exports", "Exports served", Gauge, clients.exports.len() as u64),
+            ("memory_max_bytes", "The hard limit on all memory", Gauge, cache.memory_max_bytes),
+            ("memory_charged_bytes", "Memory charged to the limit", Gauge, cache.memory_charged_bytes),
+            ("buffers_max_bytes", "The share of the limit for buffers", Gauge, cache.buffers_max_bytes),
+            ("buffers_used_bytes", "Buffers in use", Gauge, cache.buffers_used_bytes),
+            (
+                "reaper_periods",
+                "Periods in which the reaper compared all partitions",
+                Counter,
+                reaper.periods,
+            ),
+            ("reaper_moved_bytes", "Memory moved between partitions", Counter, reaper.moved_bytes),
+            ("reaper_allowed_bytes", ALLOWED, Gauge, reaper.allowed_bytes),
+            ("reaper_held_up_partitions", HELD_UP, Gauge, reaper.held_up),
+        ] {
+            one(&mut encoder, name, what, kind, value)?;
+        }
         exports(&mut encoder, &clients.exports[..clients.exports.len().min(EXPORTS_MAX)])?;
-
         partitions(&mut encoder, &self.cache)
     }
 }
+
+const ALLOWED: &str =
+    "Memory that partitions may hold now; less than the limit while the system is short of memory";
+const HELD_UP: &str = "Partitions whose resize waits for a store that does not answer";
 
 /// The figures of each partition.
 fn partitions(encoder: &mut DescriptorEncoder<'_>, cache: &Cache) -> Result<(), Error> {
     let partitions = cache.partitions();
     let stats: Vec<PartitionStat> = partitions.iter().map(|partition| partition.stat()).collect();
-    let mut rest = FIGURES;
-    while let Some((figure, _)) = rest.split_first() {
-        let alike = rest.iter().take_while(|other| named(other).0 == named(figure).0).count();
-        let (together, others) = rest.split_at(alike);
+    for together in FIGURES.chunk_by(|one, other| named(one).0 == named(other).0) {
         figures(encoder, together, &stats)?;
-        rest = others;
     }
-    nodes(encoder, partitions.iter().filter_map(|partition| partition.numa_counts()).collect())?;
+    nodes(encoder, &partitions.iter().filter_map(Partition::numa_counts).collect::<Vec<_>>())?;
     settings(encoder, &partitions, &stats)?;
     let mut objects = |name, what, counts: fn(&Object) -> bool| {
-        family(encoder, name, what, false, |metric| {
-            partitions.iter().try_for_each(|partition| {
-                let count = partition.objects().iter().filter(|object| counts(object)).count();
-                labelled(metric, &[("partition", partition.name())], false, count as u64)
-            })
-        })
+        let samples = partitions.iter().map(|partition| {
+            let count = partition.objects().iter().filter(|object| counts(object)).count();
+            (vec![("partition", partition.name())], count as u64)
+        });
+        family(encoder, name, what, Gauge, samples)
     };
     let what = "Exports that cannot be written back, or must be opened again";
     objects("partition_objects_failed", what, |object| {
@@ -153,22 +154,16 @@ fn partitions(encoder: &mut DescriptorEncoder<'_>, cache: &Cache) -> Result<(), 
 }
 
 /// The counters of accesses between nodes, if the server has several nodes.
-fn nodes(encoder: &mut DescriptorEncoder<'_>, stats: Vec<PartitionNumaStat>) -> Result<(), Error> {
+fn nodes(encoder: &mut DescriptorEncoder<'_>, stats: &[PartitionNumaStat]) -> Result<(), Error> {
     if stats.is_empty() {
         return Ok(());
     }
     for count in COUNTS {
-        family(encoder, &format!("partition_{}", count.name), count.what, true, |metric| {
-            stats.iter().try_for_each(|stat| {
-                labelled(metric, &[("partition", stat.name.as_str())], true, (count.of)(stat))
-            })
-        })?;
+        let samples = stats.iter().map(|stat| (vec![("partition", &*stat.name)], (count.of)(stat)));
+        family(encoder, &format!("partition_{}", count.name), count.what, Counter, samples)?;
     }
-    family(encoder, "partition_numa_info", "How threads access pages of other nodes", false, |metric| {
-        stats.iter().try_for_each(|stat| {
-            labelled(metric, &[("partition", stat.name.as_str()), ("way", stat.way)], false, 1)
-        })
-    })
+    let samples = stats.iter().map(|stat| (vec![("partition", &*stat.name), ("way", stat.way)], 1_u64));
+    family(encoder, "partition_numa_info", "How threads access pages of other nodes", Gauge, samples)
 }
 
 /// How each partition is run, and its limits.
@@ -177,52 +172,33 @@ fn settings(
     partitions: &[Partition],
     stats: &[PartitionStat],
 ) -> Result<(), Error> {
-    family(encoder, "partition_info", "How a partition is run", false, |metric| {
-        stats.iter().try_for_each(|stat| {
-            let partition = ("partition", stat.name.as_str());
-            let labels = [partition, ("policy", stat.policy), ("cache_mode", stat.cache_mode)];
-            labelled(metric, &labels, false, 1)
-        })
-    })?;
-    let limits: Vec<_> = partitions.iter().map(|partition| (partition.name(), partition.limits())).collect();
+    let samples = stats.iter().map(|stat| {
+        (vec![("partition", &*stat.name), ("policy", stat.policy), ("cache_mode", stat.cache_mode)], 1_u64)
+    });
+    family(encoder, "partition_info", "How a partition is run", Gauge, samples)?;
+    let samples = partitions.iter().flat_map(|partition| {
+        let set = limits::in_bytes(&partition.limits()).into_iter().filter(|(_, bytes)| *bytes != UNLIMITED);
+        set.map(|(limit, bytes)| (vec![("partition", partition.name()), ("limit", limit)], bytes))
+    });
     let what = "Limits of a partition, as in cgroup v2; a limit that is not set has no series";
-    family(encoder, "partition_limit_bytes", what, false, |metric| {
-        for (name, limits) in &limits {
-            let (low, high) = (limits.low_bytes, limits.high_bytes);
-            let all = [("min", limits.min_bytes), ("low", low), ("high", high), ("max", limits.max_bytes)];
-            for (limit, bytes) in all.into_iter().filter(|(_, bytes)| *bytes != UNLIMITED) {
-                labelled(metric, &[("partition", *name), ("limit", limit)], false, bytes)?;
-            }
-        }
-        Ok(())
-    })?;
-    family(encoder, "partition_weight", "What a partition's misses count for", false, |metric| {
-        limits.iter().try_for_each(|(name, limits)| {
-            labelled(metric, &[("partition", *name)], false, u64::from(limits.weight))
-        })
-    })
+    family(encoder, "partition_limit_bytes", what, Gauge, samples)?;
+    let samples = partitions
+        .iter()
+        .map(|partition| (vec![("partition", partition.name())], u64::from(partition.limits().weight)));
+    family(encoder, "partition_weight", "What a partition's misses count for", Gauge, samples)
 }
 
 /// The figures of each export.
 fn exports(encoder: &mut DescriptorEncoder<'_>, exports: &[ExportStat]) -> Result<(), Error> {
     for figure in EXPORT_FIGURES {
         let name = if figure.name == "in_flight" { "requests_in_flight" } else { figure.name };
-        let what = capitalized(figure.what);
-        family(encoder, &format!("export_{name}"), &what, figure.is_counter, |metric| {
-            exports.iter().try_for_each(|stat| {
-                labelled(metric, &[("export", stat.name.as_str())], figure.is_counter, (figure.of)(stat))
-            })
-        })?;
+        let samples = exports.iter().map(|stat| (vec![("export", &*stat.name)], (figure.of)(stat)));
+        family(encoder, &format!("export_{name}"), &capitalized(figure.what), figure.kind, samples)?;
     }
-    family(encoder, "export_requests", "Requests answered, by kind", true, |metric| {
-        for stat in exports {
-            for kind in Kind::ALL {
-                let labels = [("export", stat.name.as_str()), ("kind", kind.name())];
-                labelled(metric, &labels, true, stat.requests_of(kind))?;
-            }
-        }
-        Ok(())
-    })
+    let samples = exports.iter().flat_map(|stat| {
+        Kind::ALL.map(|kind| (vec![("export", &*stat.name), ("kind", kind.name())], stat.requests_of(kind)))
+    });
+    family(encoder, "export_requests", "Requests answered, by kind", Counter, samples)
 }
 
 /// The metric that a figure belongs to, and its label there.
@@ -241,25 +217,19 @@ fn figures(
     together: &[Figure],
     stats: &[PartitionStat],
 ) -> Result<(), Error> {
-    let Some(first) = together.first() else { return Ok(()) };
+    let first = &together[0];
     let (name, label) = named(first);
     let what = match label {
         Some((label, _)) => capitalized(&format!("{name}, by {label}")),
         None => capitalized(first.what),
     };
-    family(encoder, &format!("partition_{name}"), &what, first.is_counter, |metric| {
-        for stat in stats {
-            for figure in together {
-                let partition = ("partition", stat.name.as_str());
-                let value = (figure.of)(stat);
-                match named(figure).1 {
-                    Some(word) => labelled(metric, &[partition, word], figure.is_counter, value)?,
-                    None => labelled(metric, &[partition], figure.is_counter, value)?,
-                }
-            }
-        }
-        Ok(())
-    })
+    let samples = stats.iter().flat_map(|stat| {
+        together.iter().map(move |figure| {
+            let labels = [("partition", &*stat.name)].into_iter().chain(named(figure).1).collect();
+            (labels, (figure.of)(stat))
+        })
+    });
+    family(encoder, &format!("partition_{name}"), &what, first.kind, samples)
 }
 
 fn capitalized(text: &str) -> String {
@@ -268,36 +238,49 @@ fn capitalized(text: &str) -> String {
     text
 }
 
-fn labelled(
-    metric: &mut MetricEncoder<'_>,
-    labels: &impl EncodeLabelSet,
-    is_counter: bool,
-    value: u64,
-) -> Result<(), Error> {
-    sample(&mut metric.encode_family(labels)?, is_counter, value)
-}
-
-/// A metric and its samples. A unit at the end of the name is declared as such.
-fn family(
+/// A metric of one sample, without labels.
+fn one<N: EncodeCounterValue + EncodeGaugeValue>(
     encoder: &mut DescriptorEncoder<'_>,
     name: &str,
     what: &str,
-    is_counter: bool,
-    samples: impl FnOnce(&mut MetricEncoder<'_>) -> Result<(), Error>,
+    kind: MetricType,
+    value: N,
+) -> Result<(), Error> {
+    family(encoder, name, what, kind, [(Vec::new(), value)])
+}
+
+/// A metric and its samples: their labels and values. A unit at the end of the name is declared as
+/// such.
+fn family<'s, N: EncodeCounterValue + EncodeGaugeValue>(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    what: &str,
+    kind: MetricType,
+    samples: impl IntoIterator<Item = (Vec<(&'s str, &'s str)>, N)>,
 ) -> Result<(), Error> {
     let units = [("_bytes", Unit::Bytes), ("_seconds", Unit::Seconds)];
     let found = units.into_iter().find_map(|(end, unit)| Some((name.strip_suffix(end)?, Some(unit))));
     let (name, unit) = found.unwrap_or((name, None));
-    let kind = if is_counter { MetricType::Counter } else { MetricType::Gauge };
-    samples(&mut encoder.encode_descriptor(name, what, unit.as_ref(), kind)?)
+    let mut metric = encoder.encode_descriptor(name, what, unit.as_ref(), kind)?;
+    for (labels, value) in samples {
+        match labels.is_empty() {
+            true => sample(&mut metric, kind, value)?,
+            false => sample(&mut metric.encode_family(&labels)?, kind, value)?,
+        }
+    }
+    Ok(())
 }
 
-fn sample<N>(metric: &mut MetricEncoder<'_>, is_counter: bool, value: N) -> Result<(), Error>
-where
-    N: EncodeCounterValue + EncodeGaugeValue,
-{
+fn sample<N: EncodeCounterValue + EncodeGaugeValue>(
+    metric: &mut MetricEncoder<'_>,
+    kind: MetricType,
+    value: N,
+) -> Result<(), Error> {
     const NO_EXEMPLAR: Option<&Exemplar<[(&str, &str); 0], u64>> = None;
-    if is_counter { metric.encode_counter(&value, NO_EXEMPLAR) } else { metric.encode_gauge(&value) }
+    match kind {
+        Counter => metric.encode_counter(&value, NO_EXEMPLAR),
+        _ => metric.encode_gauge(&value),
+    }
 }
 
 #[cfg(test)]

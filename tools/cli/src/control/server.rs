@@ -204,12 +204,8 @@ fn record(
         return refused("the order is missing: \"record\":{\"partition\":..,\"file\":..}".into());
     };
     let partitions = asked.cache.partitions();
-    let names: Vec<&str> = partitions.iter().map(Partition::name).collect();
-    let Some(partition) = partitions.iter().find(|partition| partition.name() == order.partition) else {
-        let known = suggest::of(&order.partition, &names);
-        return refused(format!("no partition is called \"{}\"; {known}", order.partition));
-    };
-    let recorder = match asked.recorders.start(partition, &order) {
+    let partition = suggest::named("partition", &order.partition, &partitions, Partition::name);
+    let recorder = match partition.and_then(|partition| asked.recorders.start(partition, &order)) {
         Ok(recorder) => recorder,
         Err(message) => return refused(message),
     };

@@ -14,6 +14,7 @@ use std::sync::{Mutex, PoisonError};
 use octavo::{Cache, Limits, Owed, Partition};
 
 use super::keys::{self, KEYS, Key};
+use crate::limits;
 
 /// How many numbers a directory takes: its own first, then those of its files.
 const NUMBERS: u64 = 64;
@@ -99,10 +100,10 @@ impl Tree {
         let (path, Some(key)) = self.place(number)? else { return None };
         let directory = self.directory(&path)?;
         let mut text = match (&directory.partition, &directory.group) {
-            (Some(partition), _) => key.get?(partition),
+            (Some(partition), _) => key.text(partition)?,
             (None, Some(group)) => match key.name {
                 "current" => self.current(&path).to_string(),
-                name => keys::limit_text(&self.limits(group), name)?,
+                name => limits::text(&self.limits(group), name)?,
             },
             (None, None) => return None,
         };
@@ -141,7 +142,7 @@ impl Tree {
             }
             (None, Some(group)) => {
                 let mut limits = self.limits(group);
-                keys::change_limit(&mut limits, key.name, text).map_err(named)?;
+                limits::change(&mut limits, key.name, text).map_err(named)?;
                 self.cache.begin_group(group, limits).map(told).map_err(|error| named(error.to_string()))
             }
             (None, None) => Err(gone()),
@@ -208,9 +209,7 @@ impl Directory {
     fn has(&self, key: &Key) -> bool {
         match (&self.partition, &self.group) {
             (Some(_), _) => true,
-            (None, Some(_)) => {
-                key.name == "current" || keys::limit_text(&Limits::default(), key.name).is_some()
-            }
+            (None, Some(_)) => key.name == "current" || limits::NAMES.contains(&key.name),
             (None, None) => false,
         }
     }
@@ -230,7 +229,7 @@ pub fn path_of(name: &str) -> String {
 }
 
 fn mode(key: &Key) -> u16 {
-    match (key.get.is_some(), key.set.is_some()) {
+    match (key.is_readable(), key.is_writable()) {
         (_, false) => 0o444,
         (true, true) => 0o644,
         (false, true) => 0o200,

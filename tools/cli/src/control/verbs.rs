@@ -2,16 +2,15 @@
 //!
 //! Every answer is JSON and every error a sentence. The names of settings are in `keys`.
 
-use octavo::{Advice, Object, Owed, Partition, UNLIMITED};
+use octavo::{Advice, Cache, Object, Owed, Partition, UNLIMITED};
 use serde_json::{Value, json};
 
 use super::keys::{self, KEYS};
 use super::protocol::{Request, Verb};
-use crate::suggest;
-use octavo::Cache;
+use crate::{limits, suggest};
 
 /// The words of `posix_fadvise`.
-pub const ADVICE: [(&str, Advice); 6] = [
+const ADVICE: [(&str, Advice); 6] = [
     ("normal", Advice::Normal),
     ("sequential", Advice::Sequential),
     ("random", Advice::Random),
@@ -66,13 +65,10 @@ pub fn answer(verb: Verb, request: &Request, cache: &Cache) -> Result<Value, Str
         Verb::Advise => {
             let object = object(cache, request)?;
             let word = request.advice.as_deref().unwrap_or_default();
-            let words = ADVICE.map(|(word, _)| word);
-            let advice = ADVICE.iter().find(|(name, _)| *name == word).map(|(_, advice)| *advice);
-            let advice = advice
-                .ok_or_else(|| format!("no advice is called \"{word}\"; {}", suggest::of(word, &words)))?;
+            let (_, advice) = suggest::named("advice", word, &ADVICE, |(name, _)| name)?;
             let offset = request.offset.unwrap_or(0);
             let len = request.len.unwrap_or(object.len_bytes().saturating_sub(offset));
-            object.advise(offset, len, advice).map_err(|error| error.to_string())?;
+            object.advise(offset, len, *advice).map_err(|error| error.to_string())?;
             Ok(json!({}))
         }
         Verb::Evict => {
@@ -133,11 +129,10 @@ fn settings(partition: &Partition) -> Value {
     let mut values = serde_json::Map::new();
     values.insert("name".into(), partition.name().into());
     for key in KEYS.iter().filter(|key| !["stat", "mrc", "objects"].contains(&key.name)) {
-        let Some(get) = key.get else { continue };
-        let text = get(partition);
+        let Some(text) = key.text(partition) else { continue };
         let value = match text.parse::<u64>() {
             Ok(number) => number.into(),
-            Err(_) if key.name != "policy" && text == keys::NO_BOUND => Value::Null,
+            Err(_) if key.name != "policy" && text == limits::NO_BOUND => Value::Null,
             Err(_) => text.into(),
         };
         values.insert(key.name.into(), value);
@@ -147,21 +142,11 @@ fn settings(partition: &Partition) -> Value {
 
 fn partition(cache: &Cache, request: &Request) -> Result<Partition, String> {
     let name = request.partition.as_deref().ok_or("the name of the partition is missing")?;
-    let partitions = cache.partitions();
-    let names: Vec<&str> = partitions.iter().map(Partition::name).collect();
-    partitions
-        .iter()
-        .find(|partition| partition.name() == name)
-        .cloned()
-        .ok_or_else(|| format!("no partition is called \"{name}\"; {}", suggest::of(name, &names)))
+    suggest::named("partition", name, &cache.partitions(), Partition::name).cloned()
 }
 
 fn object(cache: &Cache, request: &Request) -> Result<Object, String> {
     let partition = partition(cache, request)?;
     let name = request.object.as_deref().ok_or("the name of the export is missing")?;
-    let objects = partition.objects();
-    let names: Vec<&str> = objects.iter().map(Object::name).collect();
-    objects.iter().find(|object| object.name() == name).cloned().ok_or_else(|| {
-        format!("no export of this partition is called \"{name}\"; {}", suggest::of(name, &names))
-    })
+    suggest::named("export of this partition", name, &partition.objects(), Object::name).cloned()
 }

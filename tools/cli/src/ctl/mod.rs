@@ -217,14 +217,9 @@ fn key_and_value(given: &str) -> Result<(String, String), Error> {
 fn stat(path: &Path, partition: Option<&str>) -> Result<Value, Error> {
     let mut answer = ask(path, &Request::new(Verb::Stat))?;
     if let (Some(name), Some(all)) = (partition, answer["partitions"].as_array_mut()) {
-        let known: Vec<String> =
-            all.iter().filter_map(|one| one["name"].as_str().map(str::to_owned)).collect();
+        suggest::named("partition", name, all, |one| one["name"].as_str().unwrap_or_default())
+            .map_err(Error::failed)?;
         all.retain(|one| one["name"] == name);
-        if all.is_empty() {
-            let known: Vec<&str> = known.iter().map(String::as_str).collect();
-            let known = suggest::of(name, &known);
-            return Err(Error::failed(format!("no partition is called \"{name}\"; {known}")));
-        }
     }
     Ok(answer)
 }

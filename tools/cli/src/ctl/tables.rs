@@ -5,8 +5,8 @@ use std::fmt::Write;
 use serde_json::Value;
 
 use crate::control::drain::without_name;
-use crate::control::keys;
 use crate::control::report::{ObjectReport, PartitionReport, Report};
+use crate::limits;
 use crate::units::{aligned, human_bytes, human_count, percent};
 
 /// The answer to `stat` as tables.
@@ -201,7 +201,7 @@ pub fn number(answer: &Value, key: &str) -> u64 {
 pub fn partitions(answer: &Value) -> String {
     let cell = |one: &Value, key: &str| match &one[key] {
         Value::Number(_) if key == "weight" => number(one, key).to_string(),
-        Value::Null if ["high", "max"].contains(&key) => keys::NO_BOUND.into(),
+        Value::Null if ["high", "max"].contains(&key) => limits::NO_BOUND.into(),
         Value::Number(_) => human_bytes(number(one, key)),
         Value::String(word) => word.clone(),
         _ => "-".into(),

@@ -13,8 +13,7 @@ use octavo_table::PolicyKind;
 use super::inputs::{self, Json, News, Running};
 use super::reading::Reading;
 use crate::error::Error;
-use crate::units;
-use crate::{interruption, output};
+use crate::{interruption, limits, output, units};
 
 /// Plan partitions: replay several tenants' traces together, and compare ways of sharing memory
 #[derive(Args)]
@@ -129,17 +128,10 @@ fn promise(tenants: &mut [Tenant<'_>], given: &str) -> Result<(), Error> {
         .iter_mut()
         .find(|tenant| tenant.trace.name == name)
         .ok_or_else(|| wrong(format!("no tenant is called \"{name}\"")))?;
-    let limits = &mut tenant.limits;
-    let size = units::size_bytes(value);
-    match key {
-        "min" => limits.min_bytes = size.map_err(wrong)?,
-        "low" => limits.low_bytes = size.map_err(wrong)?,
-        "high" => limits.high_bytes = size.map_err(wrong)?,
-        "max" => limits.max_bytes = size.map_err(wrong)?,
-        "weight" => {
-            limits.weight = value.parse().map_err(|_| wrong("expected a weight from 1 to 10000".into()))?;
-        }
-        _ => return Err(wrong(format!("there is no limit \"{key}\"; known: min, low, high, max, weight"))),
+    if !limits::NAMES.contains(&key) {
+        let known = limits::NAMES.join(", ");
+        return Err(wrong(format!("there is no limit \"{key}\"; known: {known}")));
     }
-    limits.validate().map_err(wrong)
+    limits::change(&mut tenant.limits, key, value).map_err(wrong)?;
+    tenant.limits.validate().map_err(wrong)
 }
