@@ -165,6 +165,11 @@ impl PartitionReport {
     pub fn figure(&self, name: &str) -> u64 {
         number(&self.figures, name)
     }
+
+    /// The sum of some figures.
+    pub fn sum(&self, names: &[&str]) -> u64 {
+        names.iter().map(|name| self.figure(name)).sum()
+    }
 }
 
 impl ObjectReport {

@@ -163,7 +163,7 @@ pub fn run(arguments: &Arguments, environment: &Environment) -> Result<(), Error
         }
         Question::Numa(json) => {
             let answer = ask(path, &Request::new(Verb::Numa))?;
-            show(json, &answer, |answer| Ok(numa::table(answer)))
+            show(json, &answer, |answer| Ok(numa::tables(answer)))
         }
         Question::Mrc { partition, json } => {
             show(json, &ask(path, &about(Verb::Mrc, partition))?, |answer| Ok(tables::curve(answer)))

@@ -2,86 +2,101 @@
 
 use serde_json::Value;
 
-use crate::units::{aligned, human_bytes, human_count};
+use super::tables::{Column, table};
+use crate::units::{human_bytes, human_count};
 
 /// The server's answer as tables.
-pub fn table(answer: &Value) -> String {
-    let number = |value: &Value, key: &str| value[key].as_u64().unwrap_or(0);
-    let array = |value: &Value, key: &str| value[key].as_array().cloned().unwrap_or_default();
-    let row = |cells: &[&str]| cells.iter().map(|cell| (*cell).to_owned()).collect::<Vec<String>>();
+pub fn tables(answer: &Value) -> String {
     let emulated = if answer["emulated"] == true { ", emulated" } else { "" };
     let refused = if answer["refused"] == true { ", and the kernel refuses to bind memory" } else { "" };
-    let mut nodes = vec![row(&["NODE", "CPUS", "MEMORY", "DISTANCES"])];
-    for node in array(answer, "nodes") {
-        let numbers = |key| array(&node, key).iter().filter_map(Value::as_u64).collect::<Vec<u64>>();
-        let words = |numbers: Vec<u64>| numbers.iter().map(u64::to_string).collect::<Vec<_>>().join(" ");
-        let memory = match number(&node, "memory_bytes") {
-            0 => "-".into(),
-            bytes => human_bytes(bytes),
-        };
-        let cpus = ranges(&numbers("cpus"));
-        nodes.push(vec![number(&node, "number").to_string(), cpus, memory, words(numbers("distances"))]);
+    let (nodes, partitions) = (array(&answer["nodes"]), array(&answer["partitions"]));
+    // Each partition's part of each node.
+    let mut parts = Vec::new();
+    for partition in partitions {
+        parts
+            .extend(array(&partition["nodes"]).iter().zip(nodes).map(|(part, node)| [partition, node, part]));
     }
-    let mut rows = vec![row(&["PARTITION", "NODE", "SEGMENTS", "PAGES", "TWINS", "FRAMES", "METADATA"])];
-    let mut hits = vec![row(&[
-        "PARTITION",
-        "WAY",
-        "LOCAL HITS",
-        "REMOTE HITS",
-        "REMOTE WRITES",
-        "MESSAGES",
-        "BUNDLES",
-        "REFUSED",
-    ])];
-    let mut twins = vec![row(&[
-        "PARTITION",
-        "TWIN HITS",
-        "TWINS MADE",
-        "REFRESHED",
-        "OVERTAKEN",
-        "ELECTIONS",
-        "SWITCHES",
-    ])];
-    for partition in array(answer, "partitions") {
-        let name = partition["name"].as_str().unwrap_or_default().to_owned();
-        for (at, node) in array(&partition, "nodes").iter().enumerate() {
-            let number_of_node = number(&answer["nodes"][at], "number").to_string();
-            let mut cells = vec![name.clone(), number_of_node, number(node, "segments").to_string()];
-            cells.extend(["pages", "twins"].map(|key| human_count(number(node, key) as f64)));
-            cells.extend(["frames", "metadata"].map(|key| share_here(&node[key])));
-            rows.push(cells);
-        }
-        let keys = ["local_hits", "remote_hits", "remote_writes", "messages", "bundles", "messages_refused"];
-        let counts = |keys: &[&str]| -> Vec<String> {
-            let counts = keys.iter().map(|key| human_count(number(&partition, key) as f64));
-            std::iter::once(name.clone()).chain(counts).collect()
-        };
-        let mut counted = counts(&keys);
-        counted.insert(1, partition["way"].as_str().unwrap_or_default().to_owned());
-        hits.push(counted);
-        let keys = ["twin_hits", "twins_made", "twins_refreshed", "twins_overtaken", "elections", "switches"];
-        twins.push(counts(&keys));
-    }
+    let columns: [Column<[&Value; 3]>; 7] = [
+        ("PARTITION", |[partition, ..]| text(&partition["name"])),
+        ("NODE", |[_, node, _]| number(&node["number"]).to_string()),
+        ("SEGMENTS", |[.., part]| number(&part["segments"]).to_string()),
+        ("PAGES", |[.., part]| count(&part["pages"])),
+        ("TWINS", |[.., part]| count(&part["twins"])),
+        ("FRAMES", |[.., part]| share_here(&part["frames"])),
+        ("METADATA", |[.., part]| share_here(&part["metadata"])),
+    ];
+    let twins = match answer["mode"] == "replicate" || answer["mode"] == "auto" {
+        true => format!("\n{}", table(1, TWINS, partitions)),
+        false => String::new(),
+    };
     format!(
-        "mode {}{emulated}{refused}\n{}\n{}\n{}{}",
-        answer["mode"].as_str().unwrap_or_default(),
-        aligned(&nodes, 2),
-        aligned(&rows, 1),
-        aligned(&hits, 2),
-        if answer["mode"] == "replicate" || answer["mode"] == "auto" {
-            format!("\n{}", aligned(&twins, 1))
-        } else {
-            String::new()
-        }
+        "mode {}{emulated}{refused}\n{}\n{}\n{}{twins}",
+        text(&answer["mode"]),
+        table(2, NODES, nodes),
+        table(1, &columns, &parts),
+        table(2, ACCESSES, partitions),
     )
+}
+
+const NODES: &[Column<Value>] = &[
+    ("NODE", |node| number(&node["number"]).to_string()),
+    ("CPUS", |node| ranges(&numbers(&node["cpus"]))),
+    ("MEMORY", |node| match number(&node["memory_bytes"]) {
+        0 => "-".into(),
+        bytes => human_bytes(bytes),
+    }),
+    ("DISTANCES", |node| {
+        numbers(&node["distances"]).iter().map(u64::to_string).collect::<Vec<_>>().join(" ")
+    }),
+];
+
+const ACCESSES: &[Column<Value>] = &[
+    ("PARTITION", |partition| text(&partition["name"])),
+    ("WAY", |partition| text(&partition["way"])),
+    ("LOCAL HITS", |partition| count(&partition["local_hits"])),
+    ("REMOTE HITS", |partition| count(&partition["remote_hits"])),
+    ("REMOTE WRITES", |partition| count(&partition["remote_writes"])),
+    ("MESSAGES", |partition| count(&partition["messages"])),
+    ("BUNDLES", |partition| count(&partition["bundles"])),
+    ("REFUSED", |partition| count(&partition["messages_refused"])),
+];
+
+const TWINS: &[Column<Value>] = &[
+    ("PARTITION", |partition| text(&partition["name"])),
+    ("TWIN HITS", |partition| count(&partition["twin_hits"])),
+    ("TWINS MADE", |partition| count(&partition["twins_made"])),
+    ("REFRESHED", |partition| count(&partition["twins_refreshed"])),
+    ("OVERTAKEN", |partition| count(&partition["twins_overtaken"])),
+    ("ELECTIONS", |partition| count(&partition["elections"])),
+    ("SWITCHES", |partition| count(&partition["switches"])),
+];
+
+fn array(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap_or(0)
+}
+
+fn numbers(value: &Value) -> Vec<u64> {
+    array(value).iter().filter_map(Value::as_u64).collect()
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+fn count(value: &Value) -> String {
+    human_count(number(value) as f64)
 }
 
 /// The share of memory that lies on its own node.
 fn share_here(pages: &Value) -> String {
-    let number = |key: &str| pages[key].as_u64().unwrap_or(0);
-    match number("here") + number("elsewhere") {
+    let here = number(&pages["here"]);
+    match here + number(&pages["elsewhere"]) {
         0 => "-".into(),
-        touched => format!("{:.1} % here", number("here") as f64 * 100.0 / touched as f64),
+        touched => format!("{:.1} % here", here as f64 * 100.0 / touched as f64),
     }
 }
 
@@ -122,7 +137,7 @@ mod tests {
         let answer = describe(&cache);
         assert_eq!(answer["nodes"][2]["cpus"], json!([4, 5]));
         assert_eq!(answer["partitions"][0]["nodes"].as_array().unwrap().len(), 3);
-        let table = table(&answer);
+        let table = tables(&answer);
         for word in ["mode partition, emulated\n", "4-5", "WAY", "REMOTE HITS", "METADATA"] {
             assert!(table.contains(word), "{word} is not in\n{table}");
         }

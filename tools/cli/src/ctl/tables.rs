@@ -9,6 +9,20 @@ use crate::control::report::{ObjectReport, PartitionReport, Report};
 use crate::limits;
 use crate::units::{aligned, human_bytes, human_count, percent};
 
+/// A column of a table: its title, and what it shows of an item.
+pub type Column<T> = (&'static str, fn(&T) -> String);
+
+/// A table with a row for each item. The first `left` columns are aligned to the left.
+pub fn table<'t, T: 't>(
+    left: usize,
+    columns: &[Column<T>],
+    items: impl IntoIterator<Item = &'t T>,
+) -> String {
+    let mut rows = vec![columns.iter().map(|(title, _)| (*title).to_owned()).collect::<Vec<String>>()];
+    rows.extend(items.into_iter().map(|item| columns.iter().map(|(_, cell)| cell(item)).collect()));
+    aligned(&rows, left)
+}
+
 /// The answer to `stat` as tables.
 pub fn report(report: &Report) -> String {
     let cache = &report.cache;
@@ -28,50 +42,18 @@ pub fn report(report: &Report) -> String {
         resident(report),
         cache.io_engine,
     );
-    let mut partitions = vec![row([
-        "PARTITION",
-        "POLICY",
-        "MODE",
-        "HITS",
-        "REQUESTS",
-        "READ",
-        "WRITTEN",
-        "RESIDENT",
-        "OF",
-        "DIRTY",
-        "EVICTED",
-        "ERRORS",
-    ])];
-    partitions.extend(report.partitions.iter().map(partition_row));
-    text.push_str(&aligned(&partitions, 3));
-    let mut objects = vec![row(["EXPORT", "PATH", "PARTITION", "STATE", "LENGTH", "DIRTY"])];
-    for partition in &report.partitions {
-        objects.extend(partition.objects.iter().map(|object| object_row(object, &partition.name)));
-    }
-    text.push('\n');
-    text.push_str(&aligned(&objects, 4));
-    let mut traffic = vec![row([
-        "EXPORT",
-        "CLIENTS",
-        "IN FLIGHT",
-        "READS",
-        "WRITES",
-        "FLUSHES",
-        "TRIMS",
-        "ZEROES",
-        "OTHERS",
-        "READ",
-        "WRITTEN",
-        "ERRORS",
-    ])];
-    let objects = report.partitions.iter().flat_map(|partition| &partition.objects);
-    traffic.extend(objects.map(traffic_row));
-    text.push('\n');
-    text.push_str(&aligned(&traffic, 1));
+    let objects: Vec<(&PartitionReport, &ObjectReport)> = report
+        .partitions
+        .iter()
+        .flat_map(|partition| partition.objects.iter().map(move |object| (partition, object)))
+        .collect();
+    text += &table(3, PARTITIONS, &report.partitions);
+    text += &format!("\n{}", exports(&objects));
+    text += &format!("\n{}", table(1, TRAFFIC, objects.iter().map(|(_, object)| *object)));
     for partition in &report.partitions {
         text.push_str(&recorded(partition));
     }
-    for object in report.partitions.iter().flat_map(|partition| &partition.objects) {
+    for (_, object) in objects {
         if let Some(change) = &object.store_change {
             let _ = writeln!(text, "\n\"{}\": {}: {change}", object.name, object.path);
         }
@@ -113,35 +95,40 @@ fn recorded(partition: &PartitionReport) -> String {
     text
 }
 
-fn partition_row(partition: &PartitionReport) -> Vec<String> {
-    let errors =
-        partition.figure("read_errors") + partition.figure("write_errors") + partition.figure("sync_errors");
-    let evicted = partition.figure("evictions_capacity")
-        + partition.figure("evictions_resize")
-        + partition.figure("evictions_discard")
-        + partition.figure("evictions_write");
-    vec![
-        partition.name.clone(),
-        partition.policy.clone(),
-        partition.cache_mode.clone(),
-        percent(partition.figure("hits"), partition.figure("hits") + partition.figure("misses")),
-        human_count(
-            (partition.figure("requests_read")
-                + partition.figure("requests_write")
-                + partition.figure("requests_sync")) as f64,
-        ),
-        human_bytes(partition.figure("read_bytes")),
-        human_bytes(partition.figure("written_bytes")),
-        human_bytes(partition.figure("resident_bytes")),
-        human_bytes(partition.figure("max_bytes")),
-        human_bytes(partition.figure("dirty_bytes")),
-        human_count(evicted as f64),
-        errors.to_string(),
-    ]
+const PARTITIONS: &[Column<PartitionReport>] = &[
+    ("PARTITION", |partition| partition.name.clone()),
+    ("POLICY", |partition| partition.policy.clone()),
+    ("MODE", |partition| partition.cache_mode.clone()),
+    ("HITS", |partition| percent(partition.figure("hits"), partition.sum(&["hits", "misses"]))),
+    ("REQUESTS", |partition| {
+        human_count(partition.sum(&["requests_read", "requests_write", "requests_sync"]) as f64)
+    }),
+    ("READ", |partition| human_bytes(partition.figure("read_bytes"))),
+    ("WRITTEN", |partition| human_bytes(partition.figure("written_bytes"))),
+    ("RESIDENT", |partition| human_bytes(partition.figure("resident_bytes"))),
+    ("OF", |partition| human_bytes(partition.figure("max_bytes"))),
+    ("DIRTY", |partition| human_bytes(partition.figure("dirty_bytes"))),
+    ("EVICTED", |partition| {
+        let reasons = ["evictions_capacity", "evictions_resize", "evictions_discard", "evictions_write"];
+        human_count(partition.sum(&reasons) as f64)
+    }),
+    ("ERRORS", |partition| partition.sum(&["read_errors", "write_errors", "sync_errors"]).to_string()),
+];
+
+fn exports(objects: &[(&PartitionReport, &ObjectReport)]) -> String {
+    let columns: [Column<(&PartitionReport, &ObjectReport)>; 6] = [
+        ("EXPORT", |(_, object)| object.name.clone()),
+        ("PATH", |(_, object)| object.path.clone()),
+        ("PARTITION", |(partition, _)| partition.name.clone()),
+        ("STATE", |(_, object)| state(object).to_owned()),
+        ("LENGTH", |(_, object)| human_bytes(object.len_bytes)),
+        ("DIRTY", |(_, object)| human_bytes(object.dirty_bytes)),
+    ];
+    table(4, &columns, objects)
 }
 
-fn object_row(object: &ObjectReport, partition: &str) -> Vec<String> {
-    let state = match (object.failed, &object.writeback_error, object.read_only, object.direct) {
+fn state(object: &ObjectReport) -> &'static str {
+    match (object.failed, &object.writeback_error, object.read_only, object.direct) {
         (true, ..) => "FAILED",
         (_, Some(_), ..) => "REFUSING",
         _ if object.store_changes > 0 => "CHANGED",
@@ -149,35 +136,25 @@ fn object_row(object: &ObjectReport, partition: &str) -> Vec<String> {
         (_, _, true, false) => "read-only, buffered",
         (.., true) => "ok",
         (.., false) => "ok, buffered",
-    };
-    vec![
-        object.name.clone(),
-        object.path.clone(),
-        partition.to_owned(),
-        state.to_owned(),
-        human_bytes(object.len_bytes),
-        human_bytes(object.dirty_bytes),
-    ]
+    }
 }
 
-fn traffic_row(object: &ObjectReport) -> Vec<String> {
-    let count = |name: &str| human_count(object.figure(name) as f64);
-    let others = object.figure("requests_cache") + object.figure("requests_unknown");
-    vec![
-        object.name.clone(),
-        object.figure("connections").to_string(),
-        object.figure("in_flight").to_string(),
-        count("requests_read"),
-        count("requests_write"),
-        count("requests_flush"),
-        count("requests_trim"),
-        count("requests_zeroes"),
-        human_count(others as f64),
-        human_bytes(object.figure("read_bytes")),
-        human_bytes(object.figure("written_bytes")),
-        count("errors"),
-    ]
-}
+const TRAFFIC: &[Column<ObjectReport>] = &[
+    ("EXPORT", |object| object.name.clone()),
+    ("CLIENTS", |object| object.figure("connections").to_string()),
+    ("IN FLIGHT", |object| object.figure("in_flight").to_string()),
+    ("READS", |object| human_count(object.figure("requests_read") as f64)),
+    ("WRITES", |object| human_count(object.figure("requests_write") as f64)),
+    ("FLUSHES", |object| human_count(object.figure("requests_flush") as f64)),
+    ("TRIMS", |object| human_count(object.figure("requests_trim") as f64)),
+    ("ZEROES", |object| human_count(object.figure("requests_zeroes") as f64)),
+    ("OTHERS", |object| {
+        human_count((object.figure("requests_cache") + object.figure("requests_unknown")) as f64)
+    }),
+    ("READ", |object| human_bytes(object.figure("read_bytes"))),
+    ("WRITTEN", |object| human_bytes(object.figure("written_bytes"))),
+    ("ERRORS", |object| human_count(object.figure("errors") as f64)),
+];
 
 fn uptime(seconds: u64) -> String {
     match seconds {
@@ -186,10 +163,6 @@ fn uptime(seconds: u64) -> String {
         s if s < 172_800 => format!("{} h", s / 3600),
         s => format!("{} days", s / 86_400),
     }
-}
-
-fn row<const N: usize>(cells: [&str; N]) -> Vec<String> {
-    cells.map(str::to_owned).to_vec()
 }
 
 /// A number of an answer; 0 if the server does not have it.

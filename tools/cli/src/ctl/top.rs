@@ -17,12 +17,13 @@ use ratatui::widgets::{Cell, Row, Table, TableState};
 use serde_json::Value;
 
 use super::connection;
-use super::tables::resident;
+use super::tables::{resident, table};
 use crate::control::protocol::{Request, Verb};
 use crate::control::report::{PartitionReport, Report};
 use crate::error::Error;
+use crate::limits::NO_BOUND;
 use crate::output;
-use crate::units::{aligned, human_bytes, human_count, percent};
+use crate::units::{human_bytes, human_count, percent};
 
 /// Time between two samples.
 const PERIOD: Duration = Duration::from_secs(2);
@@ -33,34 +34,55 @@ const HISTORY: usize = 16;
 /// Most partitions whose miss curve is requested per sample: each is a request of its own.
 const CURVES_MAX: usize = 64;
 
-/// The columns, in their order.
-const COLUMNS: [&str; 12] = [
-    "PARTITION",
-    "SIZE",
-    "MIN",
-    "LOW",
-    "HIGH",
-    "MAX",
-    "HITS",
-    "MISS RATIO",
-    "UTILITY",
-    "AHEAD",
-    "DIRTY",
-    "PRESSURE",
+/// A column: its title, the number that it is sorted by, and what it shows.
+type Column = (&'static str, fn(&Shown) -> f64, fn(&Shown) -> String);
+
+/// The columns, in their order. The first one is sorted by its text.
+const COLUMNS: [Column; 12] = [
+    ("PARTITION", |_| 0.0, |shown| shown.now.name.clone()),
+    ("SIZE", |shown| shown.charged_bytes() as f64, |shown| human_bytes(shown.charged_bytes())),
+    ("MIN", |shown| shown.limits[0] as f64, |shown| limit(shown.limits[0])),
+    ("LOW", |shown| shown.limits[1] as f64, |shown| limit(shown.limits[1])),
+    ("HIGH", |shown| shown.limits[2] as f64, |shown| limit(shown.limits[2])),
+    ("MAX", |shown| shown.limits[3] as f64, |shown| limit(shown.limits[3])),
+    ("HITS", |shown| shown.ratio("hits", "misses"), |shown| shown.percent("hits", "misses")),
+    (MISS_RATIO, |shown| shown.ratio("misses", "hits"), |shown| sparkline(&shown.miss_ratios)),
+    (
+        "UTILITY",
+        |shown| shown.utility.unwrap_or(-1.0),
+        |shown| match shown.utility {
+            Some(utility) => format!("{}/MiB", human_count(utility)),
+            None => "-".into(),
+        },
+    ),
+    (
+        "AHEAD",
+        |shown| shown.ratio("ahead_used", "ahead_wasted"),
+        |shown| shown.percent("ahead_used", "ahead_wasted"),
+    ),
+    (
+        "DIRTY",
+        |shown| shown.now.figure("dirty_bytes") as f64,
+        |shown| {
+            let [dirty, most] =
+                ["dirty_bytes", "dirty_max_bytes"].map(|name| human_bytes(shown.now.figure(name)));
+            format!("{dirty} of {most}")
+        },
+    ),
+    ("PRESSURE", Shown::evicted_per_s, |shown| format!("{}/s", human_count(shown.evicted_per_s()))),
 ];
+
+const MISS_RATIO: &str = "MISS RATIO";
 
 /// Asks the server.
 pub type Ask<'a> = &'a dyn Fn(&Request) -> Result<Value, Error>;
 
 /// The column that a word names. The error lists the known names.
 pub fn column(word: &str) -> Result<usize, String> {
-    let found = COLUMNS.iter().position(|column| column.eq_ignore_ascii_case(word));
-    let missing = found.is_none() && word.eq_ignore_ascii_case("misses");
-    let found = if missing { COLUMNS.iter().position(|column| *column == "MISS RATIO") } else { found };
-    found.ok_or_else(|| {
-        let known = COLUMNS.map(|column| if column == "MISS RATIO" { "MISSES" } else { column });
-        format!("\"{word}\" is no column; known: {}", known.join(", ").to_lowercase())
-    })
+    let known = COLUMNS.map(|(title, ..)| if title == MISS_RATIO { "MISSES" } else { title });
+    let is_meant = |name: &str| name.eq_ignore_ascii_case(word);
+    let found = COLUMNS.iter().zip(known).position(|((title, ..), name)| is_meant(title) || is_meant(name));
+    found.ok_or_else(|| format!("\"{word}\" is no column; known: {}", known.join(", ").to_lowercase()))
 }
 
 /// Shows the partitions, once or until `q`.
@@ -68,9 +90,8 @@ pub fn run(ask: Ask<'_>, once: bool, sort: usize) -> Result<(), Error> {
     let mut view = View { sort, ..View::default() };
     view.look(ask, Instant::now())?;
     if once {
-        let mut rows = vec![COLUMNS.map(String::from).to_vec()];
-        rows.extend(view.sorted().into_iter().map(|shown| shown.cells().to_vec()));
-        return output::text(&format!("{}\n\n{}", view.head, aligned(&rows, 1)));
+        let columns = COLUMNS.map(|(title, _, cell)| (title, cell));
+        return output::text(&format!("{}\n\n{}", view.head, table(1, &columns, view.sorted())));
     }
     if !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
         return Err(Error::Usage("top needs a terminal; --once prints one table".into()));
@@ -119,33 +140,26 @@ fn watch(view: &mut View, ask: Ask<'_>, terminal: &mut DefaultTerminal) -> Resul
 struct View {
     head: String,
     partitions: Vec<Shown>,
-    /// The counters of the last sample, and its time.
-    last: HashMap<String, PartitionReport>,
+    /// When the last sample was taken.
     looked: Option<Instant>,
     sort: usize,
     reversed: bool,
     table: TableState,
 }
 
-/// A partition, ready to be shown.
-#[derive(Clone, Default)]
+/// A partition at two samples.
+#[derive(Default)]
 struct Shown {
-    name: String,
-    charged_bytes: u64,
+    now: PartitionReport,
+    then: PartitionReport,
+    /// Seconds between them.
+    elapsed: f64,
     /// `min`, `low`, `high`, `max`.
     limits: [u64; 4],
-    hits: u64,
-    misses: u64,
     /// The last first.
     miss_ratios: VecDeque<f64>,
     /// Recent misses that another MiB would have saved; `None`: the partition has no miss curve.
     utility: Option<f64>,
-    ahead_used: u64,
-    ahead_wasted: u64,
-    dirty_bytes: u64,
-    dirty_max_bytes: u64,
-    /// Pages evicted per second for other pages, or by a resize.
-    evicted_per_s: f64,
 }
 
 impl View {
@@ -161,25 +175,21 @@ impl View {
         let allowed_bytes = settings["reaper"]["allowed_bytes"].as_u64().unwrap_or(u64::MAX);
         self.head = head(&report, allowed_bytes);
         let mut before: HashMap<String, Shown> =
-            self.partitions.drain(..).map(|shown| (shown.name.clone(), shown)).collect();
-        let mut last = HashMap::new();
+            self.partitions.drain(..).map(|shown| (shown.now.name.clone(), shown)).collect();
         for (at, partition) in report.partitions.into_iter().enumerate() {
             let named = |one: &&Value| one["name"] == partition.name.as_str();
             let limits = settings["partitions"].as_array().into_iter().flatten().find(named);
             let known = before.remove(&partition.name).unwrap_or_default();
-            let then = self.last.remove(&partition.name).unwrap_or_default();
-            let mut shown = Shown::of(&partition, &then, known, limits, elapsed);
+            let name = Some(partition.name.clone());
+            let mut shown = Shown::of(partition, known, limits, elapsed);
             if at < CURVES_MAX {
-                let name = Some(partition.name.clone());
                 // A partition without a miss curve, or one that was removed in the meantime, has
                 // none.
                 let curve = ask(&Request { partition: name, ..Request::new(Verb::Mrc) }).ok();
                 shown.utility = curve.as_ref().and_then(utility);
             }
             self.partitions.push(shown);
-            last.insert(partition.name.clone(), partition);
         }
-        self.last = last;
         Ok(())
     }
 
@@ -187,9 +197,9 @@ impl View {
     fn sorted(&self) -> Vec<&Shown> {
         let mut all: Vec<&Shown> = self.partitions.iter().collect();
         match COLUMNS[self.sort] {
-            "PARTITION" => all.sort_by(|a, b| a.name.cmp(&b.name)),
+            _ if self.sort == 0 => all.sort_by(|a, b| a.now.name.cmp(&b.now.name)),
             // Numbers: the largest first.
-            _ => all.sort_by(|a, b| b.number(self.sort).total_cmp(&a.number(self.sort))),
+            (_, number, _) => all.sort_by(|a, b| number(b).total_cmp(&number(a))),
         }
         if self.reversed {
             all.reverse();
@@ -202,13 +212,14 @@ impl View {
             Layout::vertical([Constraint::Length(2), Constraint::Fill(1), Constraint::Length(1)])
                 .areas(frame.area());
         frame.render_widget(Line::from(self.head.as_str()).bold(), head);
-        let cells: Vec<[String; COLUMNS.len()]> = self.sorted().iter().map(|shown| shown.cells()).collect();
+        let sorted = self.sorted();
+        let cells: Vec<_> = sorted.iter().map(|shown| COLUMNS.map(|(.., cell)| cell(shown))).collect();
         let widths: Vec<Constraint> = (0..COLUMNS.len())
             .map(|column| cells.iter().map(|cells| cells[column].chars().count()).max().unwrap_or(0))
             .zip(COLUMNS)
-            .map(|(width, name)| Constraint::Length(width.max(name.len()) as u16))
+            .map(|(width, (title, ..))| Constraint::Length(width.max(title.len()) as u16))
             .collect();
-        let titles = COLUMNS.iter().enumerate().map(|(column, title)| {
+        let titles = COLUMNS.iter().enumerate().map(|(column, (title, ..))| {
             let style = if column == self.sort { Style::new().reversed() } else { Style::new().bold() };
             Cell::from(*title).style(style)
         });
@@ -229,79 +240,49 @@ impl View {
 }
 
 impl Shown {
-    /// A partition now, compared with `elapsed` seconds ago.
-    fn of(
-        now: &PartitionReport,
-        then: &PartitionReport,
-        known: Shown,
-        limits: Option<&Value>,
-        elapsed: f64,
-    ) -> Shown {
-        let since = |name: &str| now.figure(name).saturating_sub(then.figure(name));
-        let (hits, misses) = (since("hits"), since("misses"));
-        let evicted = since("evictions_capacity") + since("evictions_resize");
-        let mut miss_ratios = known.miss_ratios;
-        if hits + misses > 0 {
-            miss_ratios.push_front(misses as f64 / (hits + misses) as f64);
-            miss_ratios.truncate(HISTORY);
-        }
+    /// A partition now, compared with how it was known `elapsed` seconds ago.
+    fn of(now: PartitionReport, known: Shown, limits: Option<&Value>, elapsed: f64) -> Shown {
         let limit = |(key, without): (&str, u64)| {
             // `max` is a word where it is no number.
             limits.and_then(|limits| limits[key].as_u64()).unwrap_or(without)
         };
-        Shown {
-            name: now.name.clone(),
-            charged_bytes: now.figure("charged_bytes"),
-            limits: [("min", 0), ("low", 0), ("high", u64::MAX), ("max", u64::MAX)].map(limit),
-            hits,
-            misses,
-            miss_ratios,
-            utility: None,
-            ahead_used: since("ahead_used"),
-            ahead_wasted: since("ahead_wasted"),
-            dirty_bytes: now.figure("dirty_bytes"),
-            dirty_max_bytes: now.figure("dirty_max_bytes"),
-            evicted_per_s: evicted as f64 / elapsed.max(1.0),
+        let limits = [("min", 0), ("low", 0), ("high", u64::MAX), ("max", u64::MAX)].map(limit);
+        let Shown { now: then, miss_ratios, .. } = known;
+        let mut shown = Shown { now, then, elapsed, limits, miss_ratios, utility: None };
+        if shown.since("hits") + shown.since("misses") > 0 {
+            shown.miss_ratios.push_front(shown.ratio("misses", "hits"));
+            shown.miss_ratios.truncate(HISTORY);
         }
+        shown
     }
 
-    /// What a column is sorted by.
-    fn number(&self, column: usize) -> f64 {
-        let ratio = |part: u64, rest: u64| part as f64 / (part + rest).max(1) as f64;
-        match COLUMNS[column] {
-            "SIZE" => self.charged_bytes as f64,
-            "MIN" => self.limits[0] as f64,
-            "LOW" => self.limits[1] as f64,
-            "HIGH" => self.limits[2] as f64,
-            "MAX" => self.limits[3] as f64,
-            "HITS" => ratio(self.hits, self.misses),
-            "MISS RATIO" => ratio(self.misses, self.hits),
-            "UTILITY" => self.utility.unwrap_or(-1.0),
-            "AHEAD" => ratio(self.ahead_used, self.ahead_wasted),
-            "DIRTY" => self.dirty_bytes as f64,
-            "PRESSURE" => self.evicted_per_s,
-            _ => 0.0,
-        }
+    fn since(&self, name: &str) -> u64 {
+        self.now.figure(name).saturating_sub(self.then.figure(name))
     }
 
-    fn cells(&self) -> [String; COLUMNS.len()] {
-        let limit = |bytes: u64| if bytes == u64::MAX { "max".into() } else { human_bytes(bytes) };
-        let [min, low, high, max] = self.limits.map(limit);
-        [
-            self.name.clone(),
-            human_bytes(self.charged_bytes),
-            min,
-            low,
-            high,
-            max,
-            percent(self.hits, self.hits + self.misses),
-            sparkline(&self.miss_ratios),
-            self.utility.map_or_else(|| "-".into(), |utility| format!("{}/MiB", human_count(utility))),
-            percent(self.ahead_used, self.ahead_used + self.ahead_wasted),
-            format!("{} of {}", human_bytes(self.dirty_bytes), human_bytes(self.dirty_max_bytes)),
-            format!("{}/s", human_count(self.evicted_per_s)),
-        ]
+    /// A part's share of itself and the rest.
+    fn ratio(&self, part: &str, rest: &str) -> f64 {
+        let (part, rest) = (self.since(part), self.since(rest));
+        part as f64 / (part + rest).max(1) as f64
     }
+
+    fn percent(&self, part: &str, rest: &str) -> String {
+        percent(self.since(part), self.since(part) + self.since(rest))
+    }
+
+    fn charged_bytes(&self) -> u64 {
+        self.now.figure("charged_bytes")
+    }
+
+    /// Pages evicted per second for other pages, or by a resize.
+    fn evicted_per_s(&self) -> f64 {
+        let evicted = self.since("evictions_capacity") + self.since("evictions_resize");
+        evicted as f64 / self.elapsed.max(1.0)
+    }
+}
+
+fn limit(bytes: u64) -> String {
+    if bytes == u64::MAX { NO_BOUND.into() } else { human_bytes(bytes) }
 }
 
 /// A line about the server.
@@ -373,25 +354,25 @@ mod tests {
     #[test]
     fn figures_since_the_last_sample_are_shown_and_sorted() {
         let report = |value| serde_json::from_value::<PartitionReport>(value).unwrap();
-        let then = report(json!({"hits": 100, "misses": 100}));
+        let then = || report(json!({"hits": 100, "misses": 100}));
         let now = |name: &str, hits: u64, dirty_bytes: u64| {
             report(json!({"name": name, "hits": hits, "misses": 110, "dirty_bytes": dirty_bytes,
                           "evictions_capacity": 20}))
         };
-        let shown = |now: &PartitionReport| Shown::of(now, &then, Shown::default(), None, 2.0);
-        let view = View {
-            partitions: vec![shown(&now("a", 190, 1)), shown(&now("b", 130, 5)), shown(&now("c", 110, 3))],
+        let shown = |now| Shown::of(now, Shown { now: then(), ..Shown::default() }, None, 2.0);
+        let mut view = View {
+            partitions: vec![shown(now("a", 190, 1)), shown(now("b", 130, 5)), shown(now("c", 110, 3))],
             ..View::default()
         };
-        let names = |sort| {
-            let view = View { partitions: view.partitions.clone(), sort, ..View::default() };
-            view.sorted().iter().map(|shown| shown.name.clone()).collect::<Vec<_>>().concat()
+        let cells = COLUMNS.map(|(.., cell)| cell(&view.partitions[0]));
+        let mut names = |sort| {
+            view.sort = sort;
+            view.sorted().iter().map(|shown| &*shown.now.name).collect::<String>()
         };
         assert_eq!(names(column("dirty").unwrap()), "bca");
         assert_eq!(names(column("misses").unwrap()), "cba");
         assert_eq!(names(column("Partition").unwrap()), "abc");
         assert!(column("size of it").unwrap_err().contains("known: partition, size, min"));
-        let cells = view.partitions[0].cells();
         assert_eq!((cells[6].as_str(), cells[7].as_str(), cells[11].as_str()), ("90.0 %", "▁", "10/s"));
         assert_eq!(cells[5], "max");
     }
