@@ -22,6 +22,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use crate::control::host::Host;
+use crate::error::Error;
 use crate::logger::{Format, Verbosity, Wishes};
 use crate::order::Order;
 use source::Source;
@@ -200,6 +201,11 @@ pub struct LogSection {
 }
 
 impl Config {
+    /// The error of a value that was refused later, when the engine or the system was asked.
+    pub fn refused<T>(&self, value: &Spanned<T>, message: impl AsRef<str>) -> Error {
+        Error::Config(vec![self.line(value, message)])
+    }
+
     /// One line about a value that was refused later, when the engine was asked.
     pub fn line<T>(&self, value: &Spanned<T>, message: impl AsRef<str>) -> String {
         self.source.line(&self.source.problem(value.span().start, message))

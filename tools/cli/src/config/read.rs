@@ -13,6 +13,7 @@ use toml::de::{DeTable, DeValue, ValueDeserializer};
 
 use super::source::{Problem, Source};
 use super::{Config, check};
+use crate::error::Error;
 use crate::{suggest, units};
 
 /// The largest configuration that is read; a larger one is refused.
@@ -37,23 +38,31 @@ const REQUIRED: [(&str, &str, &str); 11] = [
 ];
 
 impl Config {
-    /// Reads a file. The error is what to print, one problem a line.
-    pub fn read(path: &Path) -> Result<Config, Vec<String>> {
+    /// Reads a file. The error has all problems.
+    pub fn read(path: &Path) -> Result<Config, Error> {
         let name = path.display().to_string();
-        let text = text(path).map_err(|why| vec![format!("{name}: {why}")])?;
+        let text = text(path).map_err(|why| Error::Config(vec![format!("{name}: {why}")]))?;
         Config::parse(Source::new(name, text))
     }
 
-    /// Reads a text. The error is what to print, one problem a line.
-    pub fn parse(source: Source) -> Result<Config, Vec<String>> {
-        let (source, mut problems, config) = config(source);
+    /// Reads a text. The error has all problems.
+    pub fn parse(source: Source) -> Result<Config, Error> {
+        let text = source.text.clone();
+        let mut reader = Reader { source, problems: Vec::new(), is_whole: true };
+        let config = match table(&text) {
+            Ok(table) => reader.config(table),
+            Err(problems) => {
+                reader.problems = problems;
+                None
+            }
+        };
+        let Reader { source, mut problems, .. } = reader;
         if let Some(config) = &config {
             check::check(config, &mut problems);
         }
         match config {
             Some(config) if problems.is_empty() => Ok(config),
-            Some(Config { source, .. }) => Err(source.lines(problems)),
-            None => Err(source.lines(problems)),
+            _ => Err(Error::Config(source.lines(problems))),
         }
     }
 }
@@ -92,20 +101,6 @@ fn text(path: &Path) -> Result<String, String> {
     })
 }
 
-/// Reads the sections of a text. Returns no configuration if a section that others refer to is
-/// missing or wrong: checks between sections would only guess.
-fn config(source: Source) -> (Source, Vec<Problem>, Option<Config>) {
-    let text = source.text.clone();
-    match table(&text) {
-        Ok(table) => {
-            let mut reader = Reader { source, problems: Vec::new(), is_whole: true };
-            let config = reader.config(table);
-            (reader.source, reader.problems, config)
-        }
-        Err(problems) => (source, problems, None),
-    }
-}
-
 /// Part of the parser's message about values that are nested too deeply. Its later messages are
 /// consequences of that one.
 const TOO_DEEP: &str = "recurs";
@@ -137,6 +132,8 @@ struct Reader {
 }
 
 impl Reader {
+    /// Reads the sections. Returns no configuration if a section that others refer to is missing or
+    /// wrong: checks between sections would only guess.
     fn config(&mut self, mut table: DeTable<'_>) -> Option<Config> {
         self.name_keys("", &table);
         self.require("", &table, self.source.text.trim_end().len());

@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use octavo::{Cache, Object};
+use serde::{Deserialize, Serialize};
 
 /// Threads that sync: enough to keep several disks busy.
 const SYNCERS_MAX: usize = 8;
@@ -29,9 +30,11 @@ const RETRY: Duration = Duration::from_millis(250);
 /// How long a sync that was given up may take to return with its error.
 const LAST_WORD: Duration = Duration::from_secs(1);
 
-/// An object that could not be drained.
+/// An object that could not be drained, or synced.
+#[derive(Serialize, Deserialize)]
 pub struct Refusal {
     /// The object, if its sync has returned; `None` if it hangs.
+    #[serde(skip)]
     pub object: Option<Object>,
     /// Its name.
     pub name: String,
@@ -196,17 +199,19 @@ impl Work {
     /// queue, so the object is taken again.
     fn run(&self, done: &Sender<(usize, Result<(), String>)>) {
         while let Some(mut waiting) = self.next() {
-            let result = match (self.wait(waiting.due), &waiting.refused) {
-                (Wait::GaveUp, Some(refused)) => Err(refused.reason.clone()),
+            let result = match (self.is_due(waiting.due), &waiting.refused) {
+                (false, Some(refused)) => Err(refused.reason.clone()),
                 _ => match waiting.object.sync() {
                     Ok(()) => Ok(()),
-                    Err(error) if hopeless(&waiting.object) => Err(error.to_string()),
-                    Err(error) if waiting.has_refused_for(self.timeout, &error.to_string()) => {
+                    Err(error)
+                        if hopeless(&waiting.object)
+                            || waiting.has_refused_for(self.timeout, &error.to_string()) =>
+                    {
                         Err(error.to_string())
                     }
                     Err(_) => {
                         waiting.due = Instant::now() + RETRY;
-                        self.queue().push_back(waiting);
+                        lock(&self.waiting).push_back(waiting);
                         continue;
                     }
                 },
@@ -218,26 +223,20 @@ impl Work {
     }
 
     fn next(&self) -> Option<Waiting> {
-        self.queue().pop_front()
+        lock(&self.waiting).pop_front()
     }
 
-    fn queue(&self) -> MutexGuard<'_, VecDeque<Waiting>> {
-        lock(&self.waiting)
-    }
-
-    /// Sleeps until `due`, or until the drain is given up.
-    fn wait(&self, due: Instant) -> Wait {
-        loop {
-            // Relaxed: a flag alone, which is polled.
-            if self.gave_up.load(Ordering::Relaxed) {
-                return Wait::GaveUp;
-            }
+    /// Sleeps until `due`. False: the drain was given up before.
+    fn is_due(&self, due: Instant) -> bool {
+        // Relaxed: a flag alone, which is polled.
+        while !self.gave_up.load(Ordering::Relaxed) {
             let left = due.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return Wait::Due;
+                return true;
             }
             std::thread::sleep(left.min(RETRY / 10));
         }
+        false
     }
 }
 
@@ -258,11 +257,6 @@ impl Waiting {
         self.refused = Some(Refused { reason: reason.to_owned(), dirty_bytes: least, since });
         since.elapsed() >= timeout
     }
-}
-
-enum Wait {
-    Due,
-    GaveUp,
 }
 
 /// Whether nothing is left to write and no sync of this object can ever succeed.

@@ -9,8 +9,10 @@
 
 use std::io::{BufRead, Write};
 
+use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
+use super::drain::Refusal;
 use super::report::RecordingReport;
 use crate::order::Order;
 
@@ -58,8 +60,8 @@ pub struct Request {
     pub record: Option<Order>,
 }
 
-/// The things that a server can do on request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The things that a server can do on request. On the wire, they are words in lower case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Verb {
     /// The counters.
     Stat,
@@ -67,6 +69,8 @@ pub enum Verb {
     Sync,
     /// The same with progress; stores that refuse are tried again.
     Drain,
+    /// Record a partition until the client sends anything, or disconnects.
+    Record,
     /// All partitions with their settings.
     Partitions,
     /// Change settings of a partition.
@@ -81,11 +85,22 @@ pub enum Verb {
     Reclaim,
     /// On which nodes pages lie, and which threads access them.
     Numa,
-    /// Record a partition until the client sends anything, or disconnects.
-    Record,
 }
 
 impl Verb {
+    /// The verb of a word. The error is a sentence.
+    pub fn of(word: &str) -> Result<Verb, String> {
+        Verb::from_str(word, false).map_err(|_| {
+            let known: Vec<String> = Verb::value_variants().iter().map(|verb| verb.word()).collect();
+            format!("there is no verb \"{word}\"; known: {}", known.join(", "))
+        })
+    }
+
+    /// The word on the wire.
+    fn word(self) -> String {
+        self.to_possible_value().expect("no verb is hidden").get_name().to_owned()
+    }
+
     /// Whether it may wait for a store without limit.
     pub fn may_wait(self) -> bool {
         matches!(self, Verb::Sync | Verb::Drain | Verb::Advise | Verb::Evict)
@@ -93,7 +108,7 @@ impl Verb {
 }
 
 /// A reply: one line of the answer to a request.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Serialize, Deserialize)]
 pub struct Reply {
     /// [`VERSION`].
     pub v: u32,
@@ -103,7 +118,7 @@ pub struct Reply {
 }
 
 /// The content of a reply.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Body {
     /// The request succeeded; the answer is complete.
@@ -124,64 +139,25 @@ pub struct Progress {
 }
 
 /// Why a request failed.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Serialize, Deserialize)]
 pub struct Fault {
     /// A sentence.
     pub message: String,
     /// The objects that refused, if objects did.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub objects: Vec<FaultyObject>,
+    pub objects: Vec<Refusal>,
 }
 
-/// An object whose bytes could not be made durable.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct FaultyObject {
-    /// The export's name.
-    pub name: String,
-    /// Dirty bytes that are not in its store.
-    pub dirty_bytes: u64,
-    /// Why, in a sentence.
-    pub reason: String,
-}
-
-impl Verb {
-    /// All verbs.
-    pub const ALL: [Verb; 11] = [
-        Verb::Stat,
-        Verb::Sync,
-        Verb::Drain,
-        Verb::Record,
-        Verb::Partitions,
-        Verb::Set,
-        Verb::Mrc,
-        Verb::Advise,
-        Verb::Evict,
-        Verb::Reclaim,
-        Verb::Numa,
-    ];
-
-    /// The word on the wire.
-    pub fn word(self) -> &'static str {
-        match self {
-            Verb::Stat => "stat",
-            Verb::Sync => "sync",
-            Verb::Drain => "drain",
-            Verb::Partitions => "partitions",
-            Verb::Set => "set",
-            Verb::Mrc => "mrc",
-            Verb::Advise => "advise",
-            Verb::Evict => "evict",
-            Verb::Reclaim => "reclaim",
-            Verb::Record => "record",
-            Verb::Numa => "numa",
-        }
+impl From<String> for Body {
+    fn from(message: String) -> Body {
+        Body::Error(Fault { message, objects: Vec::new() })
     }
 }
 
 impl Request {
     /// A request of this version.
     pub fn new(verb: Verb) -> Request {
-        Request { v: VERSION, verb: verb.word().to_owned(), ..Request::default() }
+        Request { v: VERSION, verb: verb.word(), ..Request::default() }
     }
 }
 
@@ -226,7 +202,7 @@ mod tests {
         assert_eq!(request, r#"{"v":1,"do":"stat"}"#);
         let progress = Reply::new(Body::Progress(Progress { dirty_bytes: 5 }));
         assert_eq!(serde_json::to_string(&progress).unwrap(), r#"{"v":1,"progress":{"dirty_bytes":5}}"#);
-        let error = Reply::new(Body::Error(Fault { message: "no".into(), objects: Vec::new() }));
+        let error = Reply::new("no".to_owned().into());
         assert_eq!(serde_json::to_string(&error).unwrap(), r#"{"v":1,"error":{"message":"no"}}"#);
         let ok: Reply = serde_json::from_str(r#"{"v":1,"ok":{}}"#).unwrap();
         assert!(matches!(ok.body, Body::Ok(_)));

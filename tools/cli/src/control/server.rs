@@ -14,7 +14,7 @@ use octavo_block::SocketPath;
 use octavo_sim::recording::Ending;
 use rustix::fs::Mode;
 
-use super::protocol::{self, Body, Fault, FaultyObject, Progress, Reply, Request, VERSION, Verb};
+use super::protocol::{self, Body, Fault, Progress, Reply, Request, VERSION, Verb};
 use super::verbs;
 use crate::control::drain::{self, Refusal};
 use crate::control::recorders::Recorders;
@@ -124,9 +124,9 @@ fn admit(mut stream: UnixStream, asked: &Arc<Asked>, clients: &Arc<AtomicUsize>)
     let _ = stream.set_read_timeout(Some(SILENCE_MAX));
     let _ = stream.set_write_timeout(Some(SILENCE_MAX));
     let Some(seat) = Seat::take(clients, CLIENTS_MAX) else {
-        let fault = fault(format!("{CLIENTS_MAX} control clients are connected already"));
+        let refusal = format!("{CLIENTS_MAX} control clients are connected already");
         // The client is refused whether it gets the reason or not.
-        let _ = protocol::send(&mut stream, &Reply::new(Body::Error(fault)));
+        let _ = protocol::send(&mut stream, &Reply::new(refusal.into()));
         return;
     };
     let asked = Arc::clone(asked);
@@ -149,7 +149,7 @@ fn talk(stream: &UnixStream, asked: &Asked) -> std::io::Result<()> {
             Ok(None) => return Ok(()),
             Err(error) => {
                 if error.kind() == ErrorKind::InvalidData {
-                    protocol::send(&mut &*stream, &Reply::new(Body::Error(fault(error.to_string()))))?;
+                    protocol::send(&mut &*stream, &Reply::new(error.to_string().into()))?;
                 }
                 return Err(error);
             }
@@ -161,13 +161,13 @@ fn talk(stream: &UnixStream, asked: &Asked) -> std::io::Result<()> {
                 let seat = verb.may_wait().then(|| Seat::take(&asked.waiting, WAITING_MAX));
                 match &seat {
                     None | Some(Some(_)) => answer(verb, &request, stream, asked)?,
-                    Some(None) => Body::Error(fault(format!(
+                    Some(None) => Body::from(format!(
                         "{WAITING_MAX} commands wait for stores already; `octavo ctl partitions` and the log \
                          name the stores that do not answer"
-                    ))),
+                    )),
                 }
             }
-            Err(message) => Body::Error(fault(message)),
+            Err(message) => message.into(),
         };
         protocol::send(&mut &*stream, &Reply::new(body))?;
     }
@@ -183,10 +183,7 @@ fn request(line: &[u8]) -> Result<(Verb, Request), String> {
             request.v
         ));
     }
-    let verb = Verb::ALL.into_iter().find(|verb| verb.word() == request.verb).ok_or_else(|| {
-        format!("there is no verb \"{}\"; known: {}", request.verb, Verb::ALL.map(Verb::word).join(", "))
-    })?;
-    Ok((verb, request))
+    Ok((Verb::of(&request.verb)?, request))
 }
 
 /// Time between two reports to a client that records.
@@ -199,15 +196,14 @@ fn record(
     reader: &mut BufReader<&UnixStream>,
     asked: &Asked,
 ) -> std::io::Result<Body> {
-    let refused = |message: String| Ok(Body::Error(fault(message)));
     let Some(order) = order else {
-        return refused("the order is missing: \"record\":{\"partition\":..,\"file\":..}".into());
+        return Ok("the order is missing: \"record\":{\"partition\":..,\"file\":..}".to_owned().into());
     };
     let partitions = asked.cache.partitions();
     let partition = suggest::named("partition", &order.partition, &partitions, Partition::name);
     let recorder = match partition.and_then(|partition| asked.recorders.start(partition, &order)) {
         Ok(recorder) => recorder,
-        Err(message) => return refused(message),
+        Err(message) => return Ok(message.into()),
     };
     let end = order.seconds.and_then(|seconds| Instant::now().checked_add(Duration::from_secs(seconds)));
     stream.set_read_timeout(Some(REPORT_PERIOD))?;
@@ -230,13 +226,13 @@ fn record(
     }
     told?;
     stream.set_read_timeout(Some(SILENCE_MAX))?;
-    match &report.ended {
+    Ok(match &report.ended {
         Some(why) if why != Ending::Stopped.words() => {
-            refused(format!("the recording to {} has ended early: {why}", report.file))
+            format!("the recording to {} has ended early: {why}", report.file).into()
         }
-        Some(_) => Ok(Body::Ok(serde_json::to_value(report)?)),
-        None => refused(format!("the recording to {} does not end", report.file)),
-    }
+        Some(_) => Body::Ok(serde_json::to_value(report)?),
+        None => format!("the recording to {} does not end", report.file).into(),
+    })
 }
 
 fn answer(verb: Verb, request: &Request, mut stream: &UnixStream, asked: &Asked) -> std::io::Result<Body> {
@@ -263,30 +259,15 @@ fn answer(verb: Verb, request: &Request, mut stream: &UnixStream, asked: &Asked)
             told?;
             Ok(done(refusals, "drained"))
         }
-        verb => Ok(match verbs::answer(verb, request, &asked.cache) {
-            Ok(value) => Body::Ok(value),
-            Err(message) => Body::Error(fault(message)),
-        }),
+        verb => Ok(verbs::answer(verb, request, &asked.cache).map_or_else(Body::from, Body::Ok)),
     }
 }
 
-fn done(refusals: Vec<Refusal>, verb: &str) -> Body {
-    if refusals.is_empty() {
-        return Body::Ok(serde_json::json!({}));
+fn done(objects: Vec<Refusal>, verb: &str) -> Body {
+    match objects.is_empty() {
+        true => Body::Ok(serde_json::json!({})),
+        false => Body::Error(Fault { message: format!("not everything could be {verb}"), objects }),
     }
-    let objects = refusals
-        .into_iter()
-        .map(|refusal| FaultyObject {
-            name: refusal.name,
-            dirty_bytes: refusal.dirty_bytes,
-            reason: refusal.reason,
-        })
-        .collect();
-    Body::Error(Fault { message: format!("not everything could be {verb}"), objects })
-}
-
-fn fault(message: String) -> Fault {
-    Fault { message, objects: Vec::new() }
 }
 
 #[cfg(test)]

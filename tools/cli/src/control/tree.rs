@@ -23,6 +23,9 @@ const _: () = assert!(KEYS.len() < NUMBERS as usize);
 /// The longest value that can be written, in bytes.
 const VALUE_BYTES_MAX: usize = 4096;
 
+/// The file of a group that is no limit.
+const CURRENT: &str = "current";
+
 /// The number of the root.
 pub const ROOT: u64 = 1;
 
@@ -46,12 +49,12 @@ pub struct Node {
     pub file: Option<u16>,
 }
 
-/// The partition or the group that a directory stands for. The root is neither.
-#[derive(Default)]
-struct Directory {
-    partition: Option<Partition>,
+/// What a directory stands for.
+enum Directory {
+    Root,
+    Partition(Partition),
     /// A group's name.
-    group: Option<String>,
+    Group(String),
 }
 
 /// The entries of a directory, by name.
@@ -99,13 +102,11 @@ impl Tree {
     pub fn read(&self, number: u64) -> Option<String> {
         let (path, Some(key)) = self.place(number)? else { return None };
         let directory = self.directory(&path)?;
-        let mut text = match (&directory.partition, &directory.group) {
-            (Some(partition), _) => key.text(partition)?,
-            (None, Some(group)) => match key.name {
-                "current" => self.current(&path).to_string(),
-                name => limits::text(&self.limits(group), name)?,
-            },
-            (None, None) => return None,
+        let mut text = match directory {
+            Directory::Partition(partition) => key.text(&partition)?,
+            Directory::Group(_) if key.name == CURRENT => self.current(&path).to_string(),
+            Directory::Group(group) => limits::text(&self.limits(&group), key.name)?,
+            Directory::Root => return None,
         };
         if !text.is_empty() && !text.ends_with('\n') {
             text.push('\n');
@@ -136,16 +137,16 @@ impl Tree {
                 );
             }
         };
-        match (&directory.partition, &directory.group) {
-            (Some(partition), _) => {
-                keys::set(&self.cache, partition, key.name, text).map(told).map_err(named)
+        match directory {
+            Directory::Partition(partition) => {
+                keys::set(&self.cache, &partition, key.name, text).map(told).map_err(named)
             }
-            (None, Some(group)) => {
-                let mut limits = self.limits(group);
+            Directory::Group(group) => {
+                let mut limits = self.limits(&group);
                 limits::change(&mut limits, key.name, text).map_err(named)?;
-                self.cache.begin_group(group, limits).map(told).map_err(|error| named(error.to_string()))
+                self.cache.begin_group(&group, limits).map(told).map_err(|error| named(error.to_string()))
             }
-            (None, None) => Err(gone()),
+            Directory::Root => Err(gone()),
         }
     }
 
@@ -158,16 +159,17 @@ impl Tree {
 
     fn directory(&self, path: &str) -> Option<Directory> {
         if path.is_empty() {
-            return Some(Directory::default());
+            return Some(Directory::Root);
         }
         let partitions = self.cache.partitions();
-        let partition = partitions.iter().find(|partition| path_of(partition.name()) == path).cloned();
-        let groups = self.names().into_iter().find_map(|name| {
-            let ends = name.match_indices('/').map(|(at, _)| at).chain([name.len()]);
-            ends.map(|end| &name[..end]).find(|name| path_of(name) == path).map(str::to_owned)
-        });
-        let group = groups.filter(|_| partition.is_none());
-        (partition.is_some() || group.is_some()).then_some(Directory { partition, group })
+        let partition = partitions.into_iter().find(|partition| path_of(partition.name()) == path);
+        partition.map(Directory::Partition).or_else(|| {
+            let group = self.names().into_iter().find_map(|name| {
+                let ends = name.match_indices('/').map(|(at, _)| at).chain([name.len()]);
+                ends.map(|end| &name[..end]).find(|name| path_of(name) == path).map(str::to_owned)
+            });
+            group.map(Directory::Group)
+        })
     }
 
     /// The bytes charged to the partitions below a directory together.
@@ -207,10 +209,10 @@ impl Tree {
 
 impl Directory {
     fn has(&self, key: &Key) -> bool {
-        match (&self.partition, &self.group) {
-            (Some(_), _) => true,
-            (None, Some(_)) => key.name == "current" || limits::NAMES.contains(&key.name),
-            (None, None) => false,
+        match self {
+            Directory::Partition(_) => true,
+            Directory::Group(_) => key.name == CURRENT || limits::NAMES.contains(&key.name),
+            Directory::Root => false,
         }
     }
 }

@@ -133,10 +133,14 @@ pub fn run(arguments: &Arguments, environment: &Environment) -> Result<(), Error
     let path = &connection::socket(arguments.socket.as_deref(), environment)?;
     match &arguments.question {
         Question::Stat { partition, json, watch } => loop {
-            show(json, &stat(path, partition.as_deref())?, |answer| {
-                let report = Report::deserialize(answer).map_err(connection::unreadable)?;
-                Ok(tables::report(&report))
-            })?;
+            let answer = stat(path, partition.as_deref())?;
+            match json.json {
+                true => output::text(&format!("{answer}\n"))?,
+                false => {
+                    let report = Report::deserialize(&answer).map_err(connection::unreadable)?;
+                    output::text(&tables::report(&report))?;
+                }
+            }
             if !watch {
                 return Ok(());
             }
@@ -146,45 +150,37 @@ pub fn run(arguments: &Arguments, environment: &Environment) -> Result<(), Error
             }
         },
         Question::Top { once, sort } => top::run(&|request| ask(path, request), *once, *sort),
-        Question::Sync(json) => show(json, &ask(path, &Request::new(Verb::Sync))?, |_| Ok(String::new())),
+        Question::Sync(json) => tell(json, path, &Request::new(Verb::Sync), |_| String::new()),
         Question::Drain(json) => {
             let progress = |text: &str| if json.json { Ok(()) } else { output::text(text) };
             let answer = ask_with(path, &Request::new(Verb::Drain), progress)?;
-            show(json, &answer, |_| Ok("drained\n".into()))
+            show(json, &answer, |_| "drained\n".into())
         }
-        Question::Partitions(json) => {
-            let answer = ask(path, &Request::new(Verb::Partitions))?;
-            show(json, &answer, |answer| Ok(tables::partitions(answer)))
-        }
+        Question::Partitions(json) => tell(json, path, &Request::new(Verb::Partitions), tables::partitions),
         Question::Set { partition, values, json } => {
             let values = values.iter().map(|given| key_and_value(given)).collect::<Result<_, _>>()?;
-            let answer = ask(path, &Request { values, ..about(Verb::Set, partition) })?;
-            show(json, &answer, |answer| Ok(set(partition, answer)))
+            let request = Request { values, ..about(Verb::Set, partition) };
+            tell(json, path, &request, |answer| set(partition, answer))
         }
-        Question::Numa(json) => {
-            let answer = ask(path, &Request::new(Verb::Numa))?;
-            show(json, &answer, |answer| Ok(numa::tables(answer)))
-        }
-        Question::Mrc { partition, json } => {
-            show(json, &ask(path, &about(Verb::Mrc, partition))?, |answer| Ok(tables::curve(answer)))
-        }
+        Question::Numa(json) => tell(json, path, &Request::new(Verb::Numa), numa::tables),
+        Question::Mrc { partition, json } => tell(json, path, &about(Verb::Mrc, partition), tables::curve),
         Question::Advise { partition, export, advice, offset, len } => {
             let request = about(Verb::Advise, partition);
             let (object, advice) = (Some(export.clone()), Some(advice.to_lowercase()));
             ask(path, &Request { object, advice, offset: *offset, len: *len, ..request }).map(drop)
         }
         Question::Evict { partition, export, json } => {
-            let answer = ask(path, &Request { object: export.clone(), ..about(Verb::Evict, partition) })?;
-            show(json, &answer, |answer| {
-                Ok(format!("{} evicted\n", human_bytes(number(answer, "evicted_bytes"))))
+            let request = Request { object: export.clone(), ..about(Verb::Evict, partition) };
+            tell(json, path, &request, |answer| {
+                format!("{} evicted\n", human_bytes(number(answer, "evicted_bytes")))
             })
         }
         Question::Reclaim { partition, bytes, json } => {
-            let answer = ask(path, &Request { bytes: Some(*bytes), ..about(Verb::Reclaim, partition) })?;
-            show(json, &answer, |answer| {
+            let request = Request { bytes: Some(*bytes), ..about(Verb::Reclaim, partition) };
+            tell(json, path, &request, |answer| {
                 let owed =
                     owed(answer).map_or(String::new(), |owed| format!("; {owed}, repeat the command then"));
-                Ok(format!("{} reclaimed{owed}\n", human_bytes(number(answer, "reclaimed_bytes"))))
+                format!("{} reclaimed{owed}\n", human_bytes(number(answer, "reclaimed_bytes")))
             })
         }
     }
@@ -194,12 +190,18 @@ pub fn run(arguments: &Arguments, environment: &Environment) -> Result<(), Error
 const WATCH_PERIOD: Duration = Duration::from_secs(2);
 
 /// Prints an answer as JSON, or as a text for people.
-fn show(
+fn show(json: &Json, answer: &Value, text: impl FnOnce(&Value) -> String) -> Result<(), Error> {
+    output::text(&if json.json { format!("{answer}\n") } else { text(answer) })
+}
+
+/// Asks, and prints the answer.
+fn tell(
     json: &Json,
-    answer: &Value,
-    text: impl FnOnce(&Value) -> Result<String, Error>,
+    path: &Path,
+    request: &Request,
+    text: impl FnOnce(&Value) -> String,
 ) -> Result<(), Error> {
-    output::text(&if json.json { format!("{answer}\n") } else { text(answer)? })
+    show(json, &ask(path, request)?, text)
 }
 
 fn about(verb: Verb, partition: &str) -> Request {

@@ -20,9 +20,8 @@ use serde::Serialize;
 
 use super::reading::Reading;
 use crate::error::Error;
-use crate::output;
 use crate::progress::Line;
-use crate::suggest;
+use crate::{interruption, output, suggest};
 
 /// Which traces to read, and how.
 #[derive(Args)]
@@ -294,43 +293,52 @@ pub fn write_page(path: &Path, page: &str) -> Result<(), Error> {
     std::fs::write(path, page).map_err(|error| Error::failed(format!("{}: {error}", path.display())))
 }
 
-/// The progress line of a run over traces.
-pub struct News {
+/// A run over traces: where its results go, its progress, and whether it was interrupted.
+pub struct Run {
+    pub json: Json,
+    stop: Arc<AtomicBool>,
     line: Line,
     begin: Instant,
     traces: usize,
     trace: usize,
 }
 
-impl News {
-    /// The progress of a run over `traces` traces.
-    pub fn new(quiet: bool, traces: usize) -> News {
-        News { line: Line::new(quiet), begin: Instant::now(), traces, trace: 0 }
+impl Run {
+    /// Starts a run over `traces` traces.
+    pub fn start(json: Option<&Path>, quiet: bool, traces: usize) -> Result<Run, Error> {
+        let (json, stop) = (Json::to(json)?, interruption::flag()?);
+        Ok(Run { json, stop, line: Line::new(quiet), begin: Instant::now(), traces, trace: 0 })
     }
 
-    /// Starts the next trace.
-    pub fn next_trace(&mut self) {
+    /// Does the work of the next trace, which gets the flag of an interruption and shows its
+    /// progress.
+    pub fn next<T>(
+        &mut self,
+        work: impl FnOnce(&AtomicBool, &mut dyn FnMut(Progress<'_>)) -> Result<T, SourceError>,
+    ) -> Result<T, Error> {
         self.trace += 1;
+        let Run { stop, line, begin, traces, trace, .. } = self;
+        let mut show = |progress: Progress<'_>| {
+            line.show(|| {
+                let step = match progress.step {
+                    Step::Count => "counting pages",
+                    Step::Run => "running",
+                    Step::Future => "running with foresight",
+                };
+                let share =
+                    progress.share.map_or(String::new(), |share| format!("{:3.0} %, ", 100.0 * share));
+                let (name, accesses) = (progress.trace, progress.requests as f64 / 1e6);
+                let seconds = begin.elapsed().as_secs();
+                format!("[{trace}/{traces}] {name}: {step}, {share}{accesses:.1} M accesses, {seconds} s")
+            });
+        };
+        let result = work(stop, &mut show);
+        line.clear();
+        result.map_err(|error| Error::failed(error.to_string()))
     }
 
-    /// Shows the progress of the trace.
-    pub fn show(&mut self, progress: Progress<'_>) {
-        let News { line, begin, traces, trace } = self;
-        line.show(|| {
-            let step = match progress.step {
-                Step::Count => "counting pages",
-                Step::Run => "running",
-                Step::Future => "running with foresight",
-            };
-            let share = progress.share.map_or(String::new(), |share| format!("{:3.0} %, ", 100.0 * share));
-            let (name, accesses) = (progress.trace, progress.requests as f64 / 1e6);
-            let seconds = begin.elapsed().as_secs();
-            format!("[{trace}/{traces}] {name}: {step}, {share}{accesses:.1} M accesses, {seconds} s")
-        });
-    }
-
-    /// Clears the line.
-    pub fn clear(&self) {
-        self.line.clear();
+    /// Fails if the run was interrupted.
+    pub fn unless_interrupted(&self) -> Result<(), Error> {
+        interruption::unless_interrupted(&self.stop)
     }
 }

@@ -4,9 +4,9 @@ use clap::{Args, ValueEnum};
 use octavo_sim::mrc::{Curve, Method, Options, PARTS, curves};
 use octavo_sim::report::{self, Series};
 
-use super::inputs::{self, Json, News, Running, Traces, Ways};
+use super::inputs::{self, Run, Running, Traces, Ways};
 use crate::error::Error;
-use crate::{interruption, output};
+use crate::output;
 
 /// Make miss-ratio curves: the miss ratio of a cache by its size
 #[derive(Args)]
@@ -73,33 +73,19 @@ fn rate(text: &str) -> Result<f64, String> {
 pub fn run(arguments: &Arguments, quiet: bool) -> Result<(), Error> {
     let options = options(arguments)?;
     let traces = arguments.traces.all(None)?;
-    let mut json = Json::to(arguments.running.json.as_deref())?;
-    let stop = interruption::flag()?;
-    let mut news = News::new(quiet, traces.len());
+    let mut run = Run::start(arguments.running.json.as_deref(), quiet, traces.len())?;
     let mut pages = Vec::new();
-    let mut ended = Ok(());
-    for trace in &traces {
-        news.next_trace();
-        let result = curves(trace, &options, &stop, &mut |progress| news.show(progress));
-        news.clear();
-        match result {
-            Ok(curves) if curves.is_empty() => {}
-            Ok(curves) => {
-                json.lines(&curves)?;
-                if !json.is_on_standard_output() {
-                    output::text(&text(&curves))?;
-                }
-                pages.push((trace.name.clone(), series(&curves)));
+    let ended = traces.iter().try_for_each(|trace| {
+        let curves = run.next(|stop, progress| curves(trace, &options, stop, progress))?;
+        if !curves.is_empty() {
+            run.json.lines(&curves)?;
+            if !run.json.is_on_standard_output() {
+                output::text(&text(&curves))?;
             }
-            Err(error) => ended = Err(Error::failed(error.to_string())),
+            pages.push((trace.name.clone(), series(&curves)));
         }
-        if ended.is_ok() {
-            ended = interruption::unless_interrupted(&stop);
-        }
-        if ended.is_err() {
-            break;
-        }
-    }
+        run.unless_interrupted()
+    });
     if let Some(path) = &arguments.running.html {
         inputs::write_page(
             path,

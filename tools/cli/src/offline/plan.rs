@@ -10,10 +10,10 @@ use octavo_sim::tenants::{Mix, PAGES_MIN, Tenant, share};
 use octavo_sim::trace;
 use octavo_table::PolicyKind;
 
-use super::inputs::{self, Json, News, Running};
+use super::inputs::{self, Run, Running};
 use super::reading::Reading;
 use crate::error::Error;
-use crate::{interruption, limits, output, units};
+use crate::{limits, output, units};
 
 /// Plan partitions: replay several tenants' traces together, and compare ways of sharing memory
 #[derive(Args)]
@@ -91,16 +91,11 @@ pub fn run(arguments: &Arguments, quiet: bool) -> Result<(), Error> {
         pace: Pace::default(),
         memory_bytes: inputs::memory_available_bytes(),
     };
-    let mut json = Json::to(arguments.running.json.as_deref())?;
-    let stop = interruption::flag()?;
-    let mut news = News::new(quiet, 1);
-    news.next_trace();
-    let outcomes = share(&tenants, &mix, &stop, &mut |progress| news.show(progress));
-    news.clear();
-    let outcomes = outcomes.map_err(|error| Error::failed(error.to_string()))?;
-    let Some(outcomes) = outcomes else { return interruption::unless_interrupted(&stop) };
-    json.lines(&outcomes)?;
-    if !json.is_on_standard_output() {
+    let mut run = Run::start(arguments.running.json.as_deref(), quiet, 1)?;
+    let outcomes = run.next(|stop, progress| share(&tenants, &mix, stop, progress))?;
+    let Some(outcomes) = outcomes else { return run.unless_interrupted() };
+    run.json.lines(&outcomes)?;
+    if !run.json.is_on_standard_output() {
         output::text(&report::shares_text(&outcomes))?;
         let partitions = report::shares_toml(&outcomes, options.page_bytes, METADATA_BYTES);
         output::text(&format!("\n{partitions}"))?;

@@ -8,9 +8,9 @@ use octavo_sim::report;
 use octavo_sim::simulate::{Progress, Step};
 use serde::Serialize;
 
-use super::inputs::{Json, Named, News, Traces};
+use super::inputs::{Named, Run, Traces};
 use crate::error::Error;
-use crate::{interruption, output};
+use crate::output;
 
 /// The result of a replay.
 #[derive(Serialize)]
@@ -55,19 +55,16 @@ struct Row {
 
 /// Replays all traces, and writes results as they end.
 pub fn run(traces: &Traces, named: &[Named], json: Option<&Path>, quiet: bool) -> Result<(), Error> {
-    let mut json = Json::to(json)?;
-    let stop = interruption::flag()?;
-    let mut news = News::new(quiet, named.len());
+    let mut run = Run::start(json, quiet, named.len())?;
     for Named { files, trace } in named {
-        news.next_trace();
-        let failed = |error: octavo_sim::SourceError| Error::failed(error.to_string());
-        let mut reader = Reader::open(files, traces.skip_bad()).map_err(failed)?;
-        let header = reader.about().header.clone();
-        let result = replay(&mut reader, &stop, &mut |requests, share| {
-            news.show(Progress { trace: &trace.name, step: Step::Run, requests, share });
-        });
-        news.clear();
-        let replayed = result.map_err(failed)?;
+        let (reader, replayed) = run.next(|stop, progress| {
+            let mut reader = Reader::open(files, traces.skip_bad())?;
+            let replayed = replay(&mut reader, stop, &mut |requests, share| {
+                progress(Progress { trace: &trace.name, step: Step::Run, requests, share });
+            })?;
+            Ok((reader, replayed))
+        })?;
+        let header = &reader.about().header;
         let row = Row {
             kind: "replay",
             trace: trace.name.clone(),
@@ -94,11 +91,11 @@ pub fn run(traces: &Traces, named: &[Named], json: Option<&Path>, quiet: bool) -
             ending: replayed.ending.map_or("interrupted", Ending::words),
             complete: replayed.ending == Some(Ending::Stopped),
         };
-        json.lines(std::slice::from_ref(&row))?;
-        if !json.is_on_standard_output() {
+        run.json.lines(std::slice::from_ref(&row))?;
+        if !run.json.is_on_standard_output() {
             output::text(&row.text(&replayed))?;
         }
-        interruption::unless_interrupted(&stop)?;
+        run.unless_interrupted()?;
     }
     Ok(())
 }

@@ -9,11 +9,11 @@ use octavo_sim::recording::About;
 use octavo_sim::report;
 use octavo_sim::simulate::{Plan, Row, WHOLE, simulate};
 
-use super::inputs::{self, Json, Named, News, Running, Traces, Ways};
+use super::inputs::{self, Named, Run, Running, Traces, Ways};
 use super::replay;
 use crate::environment::{Environment, make_private_dir};
 use crate::error::Error;
-use crate::{interruption, output};
+use crate::output;
 
 /// Run eviction policies over traces of page accesses, and count their misses
 #[derive(Args)]
@@ -68,30 +68,17 @@ pub fn run(arguments: &Arguments, environment: &Environment, quiet: bool) -> Res
         let sample = about.as_ref().map_or(WHOLE, |about| Sample { rate: about.header.sample(), ..WHOLE });
         plan.check(None, &sample).map_err(|error| Error::Usage(format!("--capacity: {error}")))?;
     }
-    let mut json = Json::to(arguments.running.json.as_deref())?;
-    let stop = interruption::flag()?;
-    let mut news = News::new(quiet, traces.len());
+    let mut run = Run::start(arguments.running.json.as_deref(), quiet, traces.len())?;
     let mut rows: Vec<Row> = Vec::new();
-    let mut ended = Ok(());
-    for (Named { trace, .. }, plan) in traces.iter().zip(&plans) {
-        news.next_trace();
-        let result = simulate(trace, plan, &stop, &mut |progress| news.show(progress));
-        news.clear();
-        match result {
-            Ok(of_trace) => {
-                json.lines(&of_trace)?;
-                rows.extend(of_trace);
-            }
-            Err(error) => ended = Err(Error::failed(error.to_string())),
-        }
-        // After an interruption, the results so far are shown.
-        if ended.is_ok() {
-            ended = interruption::unless_interrupted(&stop);
-        }
-        if ended.is_err() {
-            break;
-        }
-    }
+    // After an interruption, the results so far are shown.
+    let ended = traces.iter().zip(&plans).try_for_each(|(Named { trace, .. }, plan)| {
+        let of_trace =
+            run.next(|stop, progress| simulate(trace, plan, stop, progress))?;
+        run.json.lines(&of_trace)?;
+        rows.extend(of_trace);
+        run.unless_interrupted()
+    });
+    let json = &mut run.json;
     let comparison = report::compare(&rows);
     if arguments.suite.is_some() {
         json.lines(&comparison.summaries)?;

@@ -98,14 +98,17 @@ struct Writing {
     force: bool,
 }
 
+fn target_names() -> String {
+    Target::names().collect::<Vec<_>>().join(", ")
+}
+
 fn target_help() -> String {
-    let names: Vec<&str> = Target::names().collect();
-    format!("The format to write, if the file's name does not tell: {}", names.join(", "))
+    format!("The format to write, if the file's name does not tell: {}", target_names())
 }
 
 fn target(name: &str) -> Result<Target, String> {
-    let names = || Target::names().collect::<Vec<_>>().join(", ");
-    Target::named(name).ok_or_else(|| format!("the format \"{name}\" cannot be written; known: {}", names()))
+    let unknown = || format!("the format \"{name}\" cannot be written; known: {}", target_names());
+    Target::named(name).ok_or_else(unknown)
 }
 
 /// Runs the subcommand.
@@ -209,8 +212,7 @@ fn summary(path: &Path, reading: &Reading, quiet: bool) -> Result<Summary, octav
     let metadata = std::fs::metadata(path).ok().filter(|metadata| metadata.is_file() && !is_generated);
     let mut distinct = Distinct::default();
     let (mut requests, mut range) = (0, None);
-    let mut progress = Progress::new(&path.display().to_string(), quiet);
-    for_each(source.as_mut(), &mut progress, |pages| {
+    for_each(source.as_mut(), path, quiet, |pages| {
         requests += pages.len() as u64;
         distinct.add(pages);
         for page in pages {
@@ -284,8 +286,7 @@ impl Summary {
 fn write(mut source: Box<dyn Source>, path: &Path, writing: &Writing, quiet: bool) -> Result<(), Error> {
     let failed = |error: io::Error| Error::failed(format!("{}: {error}", path.display()));
     let mut writer = create(path, writing)?.map_err(failed)?;
-    let mut progress = Progress::new(&path.display().to_string(), quiet);
-    let written = for_each(source.as_mut(), &mut progress, |pages| writer.write(pages).map_err(Stop::Write));
+    let written = for_each(source.as_mut(), path, quiet, |pages| writer.write(pages).map_err(Stop::Write));
     let accesses = match written.and_then(|()| writer.finish().map_err(Stop::Write)) {
         Ok(accesses) => accesses,
         Err(Stop::Write(error)) if error.kind() == ErrorKind::BrokenPipe && path.as_os_str() == "-" => {
@@ -328,10 +329,11 @@ fn create(path: &Path, writing: &Writing) -> Result<io::Result<Writer>, Error> {
         let stdout = io::stdout().as_fd().try_clone_to_owned();
         return Ok(stdout.and_then(|stdout| Writer::new(File::from(stdout), target)));
     }
-    let names = || Target::names().collect::<Vec<_>>().join(", ");
-    let unknown =
-        || format!("{}: the name does not tell the format; set it with --to: {}", path.display(), names());
-    let target = writing.to.or_else(|| Target::of_name(path)).ok_or_else(|| Error::Usage(unknown()))?;
+    let unknown = || {
+        let (path, known) = (path.display(), target_names());
+        Error::Usage(format!("{path}: the name does not tell the format; set it with --to: {known}"))
+    };
+    let target = writing.to.or_else(|| Target::of_name(path)).ok_or_else(unknown)?;
     match std::fs::metadata(path) {
         // Write to a pipe or a device; do not replace it.
         Ok(metadata) if !metadata.is_file() => {
@@ -344,12 +346,15 @@ fn create(path: &Path, writing: &Writing) -> Result<io::Result<Writer>, Error> {
     }
 }
 
-/// Passes a whole source to `take`, a chunk at a time, and shows the progress.
+/// Passes a whole source to `take`, a chunk at a time, and shows the progress of the trace at
+/// `path`.
 fn for_each<E: From<octavo_sim::SourceError>>(
     source: &mut dyn Source,
-    progress: &mut Progress,
+    path: &Path,
+    quiet: bool,
     mut take: impl FnMut(&[u64]) -> Result<(), E>,
 ) -> Result<(), E> {
+    let mut line = Line::new(quiet);
     let (mut pages, mut requests) = (Vec::with_capacity(2 * CHUNK), 0);
     loop {
         pages.clear();
@@ -360,26 +365,10 @@ fn for_each<E: From<octavo_sim::SourceError>>(
             return Ok(());
         }
         requests += pages.len() as u64;
-        progress.show(requests, source.progress());
-    }
-}
-
-/// The progress line of a run over one trace.
-struct Progress {
-    name: String,
-    line: Line,
-}
-
-impl Progress {
-    fn new(name: &str, quiet: bool) -> Progress {
-        Progress { name: name.to_owned(), line: Line::new(quiet) }
-    }
-
-    fn show(&mut self, requests: u64, share: Option<f64>) {
-        let name = &self.name;
-        self.line.show(|| {
+        line.show(|| {
+            let share = source.progress();
             let share = share.map_or_else(String::new, |share| format!("{:.0} %, ", 100.0 * share));
-            format!("{name}: {share}{} requests", human_count(requests as f64))
+            format!("{}: {share}{} requests", path.display(), human_count(requests as f64))
         });
     }
 }

@@ -50,9 +50,9 @@ impl Built {
             let start_bytes = bytes(&section.max).map_or(share, scaled);
             let made = cache.partition(partition(section, start_bytes));
             partitions.push(made.map_err(|error| match (&section.node, &section.max) {
-                (Some(node), _) => refused(config, node, &error),
-                (None, Some(max)) => refused(config, max, &error),
-                (None, None) => refused(config, &section.name, &error),
+                (Some(node), _) => config.refused(node, error.to_string()),
+                (None, Some(max)) => config.refused(max, error.to_string()),
+                (None, None) => config.refused(&section.name, error.to_string()),
             })?);
         }
         Ok(Built { cache, partitions })
@@ -66,7 +66,7 @@ impl Built {
             let (Some(order), Some(file)) = (section.order(), &section.record) else { continue };
             let started =
                 recorders::make_way(&order).and_then(|()| recorders.start(partition, &order).map(drop));
-            started.map_err(|message| Error::Config(vec![config.line(file, message)]))?;
+            started.map_err(|message| config.refused(file, message))?;
         }
         Ok(recorders)
     }
@@ -107,11 +107,6 @@ impl Built {
     }
 }
 
-/// The engine's refusal, at the value of the configuration that asked for it.
-fn refused<T>(config: &Config, value: &Spanned<T>, error: &octavo::Error) -> Error {
-    Error::Config(vec![config.line(value, error.to_string())])
-}
-
 fn cache(config: &Config, topology: Option<TopologySource>) -> Result<Cache, Error> {
     let section = &config.cache;
     let defaults = CacheConfig::default();
@@ -129,8 +124,8 @@ fn cache(config: &Config, topology: Option<TopologySource>) -> Result<Cache, Err
         ..defaults
     });
     cache.map_err(|error| match (&error, &section.buffers_max) {
-        (octavo::Error::NoMemory { .. }, Some(buffers)) => refused(config, buffers, &error),
-        _ => refused(config, &section.memory_max, &error),
+        (octavo::Error::NoMemory { .. }, Some(buffers)) => config.refused(buffers, error.to_string()),
+        _ => config.refused(&section.memory_max, error.to_string()),
     })
 }
 
@@ -147,7 +142,7 @@ fn groups(config: &Config, cache: &Cache) -> Result<(), Error> {
                 .map_or(Limits::default().weight, |weight| weight.get_ref().0 as u32),
         };
         let set = cache.set_group(group.name.get_ref(), limits);
-        set.map_err(|error| refused(config, &group.name, &error))?;
+        set.map_err(|error| config.refused(&group.name, error.to_string()))?;
     }
     Ok(())
 }

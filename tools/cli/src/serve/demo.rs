@@ -67,7 +67,7 @@ pub fn config(environment: &Environment) -> Result<Config, Error> {
         .replace("{demo}", &quoted(&disk.display().to_string()))
         .replace("{nbd}", &quoted(&format!("unix:{}", environment.nbd_socket().display())))
         .replace("{control}", &quoted(&format!("unix:{}", environment.control_socket().display())));
-    Config::parse(Source::new("<default>".into(), text)).map_err(Error::Config)
+    Config::parse(Source::new("<default>".into(), text))
 }
 
 /// Writes the disk under another name and renames it: an unfinished disk is never served.

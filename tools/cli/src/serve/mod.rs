@@ -80,7 +80,7 @@ pub fn run(
     logger::change(log.of_server(&arguments.log, &Wishes::default()));
     logger::take_panics();
     let config = match &arguments.config {
-        Some(path) => Config::read(path).map_err(Error::Config)?,
+        Some(path) => Config::read(path)?,
         None => demo::config(environment)?,
     };
     logger::change(log.of_server(&arguments.log, &config.log.wishes()));

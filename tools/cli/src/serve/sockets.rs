@@ -8,7 +8,6 @@ use std::time::Instant;
 
 use octavo::{Cache, Object};
 use octavo_block::{Address, Export, Limits, Server, Traffic};
-use toml::Spanned;
 
 use crate::config::Config;
 use crate::control::drain;
@@ -25,10 +24,6 @@ use crate::units;
 /// Most clients at a time by default, unless two thirds of the buffers' room allow fewer. The rest
 /// of the room is lent to the clients that are connected.
 const CONNECTIONS_DEFAULT: usize = 64;
-
-fn refused<T>(config: &Config, value: &Spanned<T>, why: impl AsRef<str>) -> Error {
-    Error::Config(vec![config.line(value, why)])
-}
 
 /// The limits on clients.
 pub fn limits(config: &Config, cache: &Cache) -> Result<Limits, Error> {
@@ -47,7 +42,7 @@ pub fn limits(config: &Config, cache: &Cache) -> Result<Limits, Error> {
                 "the share of memory_max for buffers, {share}, has room for {room} clients; increase \
                  cache.buffers_max or cache.memory_max"
             );
-            return Err(refused(config, count, message));
+            return Err(config.refused(count, message));
         }
     }
     Ok(limits)
@@ -65,7 +60,7 @@ pub fn clients(traffic: &Arc<OnceLock<Traffic>>) -> AskClients {
 /// Binds the control socket, if the configuration has one.
 pub fn control(config: &Config) -> Result<Option<Listener>, Error> {
     let Some(control) = &config.listen.control else { return Ok(None) };
-    Listener::bind(&control.get_ref().0.0).map(Some).map_err(|why| refused(config, control, why))
+    Listener::bind(&control.get_ref().0.0).map(Some).map_err(|why| config.refused(control, why))
 }
 
 /// Serves metrics and health over HTTP, if the configuration asks for it. Returns the URL.
@@ -78,7 +73,7 @@ pub fn scrape(
     let Some(address) = &config.listen.metrics else { return Ok(None) };
     let hosts = config.listen.metrics_hosts.iter().flat_map(|hosts| &hosts.0);
     let bound = Scraped::bind(address.get_ref().0, hosts.map(|host| host.get_ref().0.clone()).collect());
-    let listener = bound.map_err(|error| refused(config, address, error.to_string()))?;
+    let listener = bound.map_err(|error| config.refused(address, error.to_string()))?;
     let url = listener.url();
     let (cache, health) = (cache.clone(), Arc::clone(health));
     let metrics = Metrics::new(cache.clone(), clients(traffic));
@@ -108,7 +103,7 @@ pub fn listen(config: &Config, cache: &Cache, exports: Vec<Export>, limits: Limi
         if let Address::Unix(path) = &nbd.get_ref().0
             && let Some(directory) = path.parent()
         {
-            make_private_dir(directory).map_err(|why| refused(config, nbd, why))?;
+            make_private_dir(directory).map_err(|why| config.refused(nbd, why))?;
         }
     }
     let addresses: Vec<Address> = all.iter().map(|nbd| nbd.get_ref().0.clone()).collect();
@@ -117,7 +112,7 @@ pub fn listen(config: &Config, cache: &Cache, exports: Vec<Export>, limits: Limi
             octavo_block::Error::Listen { address, .. } => all.iter().find(|nbd| nbd.get_ref().0 == *address),
             _ => None,
         };
-        wrong.map_or_else(|| Error::failed(error.to_string()), |nbd| refused(config, nbd, error.to_string()))
+        wrong.map_or_else(|| Error::failed(error.to_string()), |nbd| config.refused(nbd, error.to_string()))
     })
 }
 
@@ -127,7 +122,7 @@ pub fn mount(config: &Config, cache: &Cache) -> Result<Option<Mounted>, Error> {
     let Some(fs) = &config.control.fs else { return Ok(None) };
     match mount::mount(fs.get_ref(), cache.clone()) {
         Ok(mounted) => Ok(Some(mounted)),
-        Err(Unmounted::Path(why)) => Err(refused(config, fs, why)),
+        Err(Unmounted::Path(why)) => Err(config.refused(fs, why)),
         Err(Unmounted::System(why)) => {
             log::warn!("{}; it is served without", config.line(fs, format!("not mounted: {why}")));
             Ok(None)
